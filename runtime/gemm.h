@@ -1,0 +1,24 @@
+// gemm.h: matrix products on the CPU (Eigen, compiled once per instruction set, chosen at run time).
+// Work is cut into tiles of fixed size, so results are the same for any thread count.
+#pragma once
+
+#include <string_view>
+
+#include "runtime/matrix.h"
+
+namespace thimble {
+
+// The instruction set that the products and row kernels use here: "avx512", "avx2" or "portable".
+// The environment variable THIMBLE_ISA may name a lesser one (for tests).
+std::string_view cpu_instruction_set();
+
+// C (M,N) = A (M,K) B^T with B (N,K).
+void multiply_nt(ConstMatrixView a, ConstMatrixView b, MatrixView c);
+
+// C (K,K) += X^T X for X (T,K), lower triangle only (row >= column); the strict upper triangle is left as it was.
+void accumulate_gram_lower(ConstMatrixView x, MatrixView c);
+
+// C (M,N) -= A (M,K) B with B (K,N), float64. Runs on the calling thread.
+void subtract_product(ConstMatrixViewF64 a, ConstMatrixViewF64 b, MatrixViewF64 c);
+
+}  // namespace thimble

@@ -1,0 +1,82 @@
+// matrix.h: dense row-major float32 matrices in host memory: an owner and two views.
+#pragma once
+
+#include <cassert>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace thimble {
+
+// A view of rows x cols floats, row r starting at data + r * stride.
+template <typename T>
+struct BasicMatrixView {
+  T* data = nullptr;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t stride = 0;
+
+  BasicMatrixView() = default;
+  BasicMatrixView(T* d, int64_t r, int64_t c) : data(d), rows(r), cols(c), stride(c) {}
+  BasicMatrixView(T* d, int64_t r, int64_t c, int64_t s) : data(d), rows(r), cols(c), stride(s) {}
+  // A mutable view converts to a const one.
+  template <typename U>
+  requires std::is_same_v<const U, T> BasicMatrixView(const BasicMatrixView<U>& other)
+      : data(other.data), rows(other.rows), cols(other.cols), stride(other.stride) {}
+
+  T* row(int64_t r) const { return data + r * stride; }
+  BasicMatrixView block_rows(int64_t first, int64_t count) const {
+    assert(first >= 0 && first + count <= rows);
+    return {data + first * stride, count, cols, stride};
+  }
+  BasicMatrixView block_cols(int64_t first, int64_t count) const {
+    assert(first >= 0 && first + count <= cols);
+    return {data + first, rows, count, stride};
+  }
+};
+
+using MatrixView = BasicMatrixView<float>;
+using ConstMatrixView = BasicMatrixView<const float>;
+using MatrixViewF64 = BasicMatrixView<double>;
+using ConstMatrixViewF64 = BasicMatrixView<const double>;
+
+// Owns its elements, zero-initialised.
+template <typename T>
+class BasicMatrix {
+ public:
+  BasicMatrix() = default;
+  BasicMatrix(int64_t rows, int64_t cols) { resize(rows, cols); }
+
+  // Contents become zero when the element count changes; otherwise they are kept.
+  void resize(int64_t rows, int64_t cols) {
+    if (rows * cols != rows_ * cols_) values_.assign(static_cast<size_t>(rows * cols), T(0));
+    rows_ = rows;
+    cols_ = cols;
+  }
+
+  int64_t rows() const { return rows_; }
+  int64_t cols() const { return cols_; }
+  T* data() { return values_.data(); }
+  const T* data() const { return values_.data(); }
+  T* row(int64_t r) { return values_.data() + r * cols_; }
+  const T* row(int64_t r) const { return values_.data() + r * cols_; }
+  T& operator()(int64_t r, int64_t c) { return values_[static_cast<size_t>(r * cols_ + c)]; }
+  const T& operator()(int64_t r, int64_t c) const { return values_[static_cast<size_t>(r * cols_ + c)]; }
+  std::span<T> values() { return values_; }
+  std::span<const T> values() const { return values_; }
+  BasicMatrixView<T> view() { return {values_.data(), rows_, cols_}; }
+  BasicMatrixView<const T> view() const { return {values_.data(), rows_, cols_}; }
+  operator BasicMatrixView<T>() { return view(); }
+  operator BasicMatrixView<const T>() const { return view(); }
+
+ private:
+  int64_t rows_ = 0;
+  int64_t cols_ = 0;
+  std::vector<T> values_;
+};
+
+using Matrix = BasicMatrix<float>;
+using MatrixF64 = BasicMatrix<double>;
+
+}  // namespace thimble

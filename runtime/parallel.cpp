@@ -1,0 +1,40 @@
+// parallel.cpp: oneTBB behind parallel.h.
+#include "runtime/parallel.h"
+
+#include <tbb/global_control.h>
+#include <tbb/info.h>
+#include <tbb/parallel_for.h>
+
+#include <algorithm>
+
+namespace thimble {
+
+void parallel_for(int64_t count, const std::function<void(int64_t)>& body) {
+  tbb::parallel_for(
+      tbb::blocked_range<int64_t>(0, count, 1),
+      [&](const tbb::blocked_range<int64_t>& range) {
+        for (int64_t i = range.begin(); i != range.end(); ++i) body(i);
+      },
+      tbb::simple_partitioner());
+}
+
+void parallel_chunks(int64_t count, int64_t chunk, const std::function<void(int64_t, int64_t)>& body) {
+  parallel_for((count + chunk - 1) / chunk, [&](int64_t i) { body(i * chunk, std::min(count, (i + 1) * chunk)); });
+}
+
+int thread_count() {
+  return static_cast<int>(tbb::global_control::active_value(tbb::global_control::max_allowed_parallelism));
+}
+
+struct ThreadLimit::State {
+  tbb::global_control control;
+};
+
+ThreadLimit::ThreadLimit(int threads) {
+  auto limit = static_cast<size_t>(threads > 0 ? threads : tbb::info::default_concurrency());
+  state_ = std::make_unique<State>(State{tbb::global_control(tbb::global_control::max_allowed_parallelism, limit)});
+}
+
+ThreadLimit::~ThreadLimit() = default;
+
+}  // namespace thimble

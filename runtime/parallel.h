@@ -1,0 +1,30 @@
+// parallel.h: parallel loops (oneTBB). Bodies write disjoint outputs, so results never depend on the thread count.
+// Exceptions thrown by a body reach the caller. Nested loops are fine.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+namespace thimble {
+
+// Calls body(i) for i in [0, count), one task each.
+void parallel_for(int64_t count, const std::function<void(int64_t)>& body);
+
+// Calls body(first, last) on the fixed chunks [0, chunk), [chunk, 2 * chunk), ... of [0, count).
+void parallel_chunks(int64_t count, int64_t chunk, const std::function<void(int64_t, int64_t)>& body);
+
+int thread_count();
+
+// While alive, parallel loops use at most `threads` threads (0: all the machine's).
+class ThreadLimit {
+ public:
+  explicit ThreadLimit(int threads);
+  ~ThreadLimit();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace thimble

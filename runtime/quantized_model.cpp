@@ -1,0 +1,25 @@
+// quantized_model.cpp: dequantization, the readable reference.
+#include "runtime/quantized_model.h"
+
+#include <bit>
+
+namespace thimble {
+
+int code_bits(int max_code) { return std::bit_width(static_cast<unsigned>(max_code)) + 1; }
+
+std::vector<float> dequantize(const QuantizedTensor& tensor) {
+  if (const auto* raw = std::get_if<RawTensor>(&tensor.data)) return to_float32(raw->dtype, raw->bytes);
+  const auto& coded = std::get<RowScaledCodes>(tensor.data);
+  std::vector<float> values(coded.codes.size());
+  size_t rows = coded.row_scales.size();
+  size_t columns = rows == 0 ? 0 : coded.codes.size() / rows;
+  for (size_t r = 0; r < rows; ++r) {
+    float scale = float_from_fp16(coded.row_scales[r]);
+    // int8 times fp16 has at most 18 significant bits: exact in float32.
+    for (size_t k = 0; k < columns; ++k)
+      values[r * columns + k] = static_cast<float>(coded.codes[r * columns + k]) * scale;
+  }
+  return values;
+}
+
+}  // namespace thimble

@@ -1,0 +1,53 @@
+// quantized_model.h: the compressed model in memory: integer codes with scales, and tensors kept as they are.
+// What gptq/ produces, packer/ stores and this folder dequantizes. decode(encode(m)) == m, bit for bit.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runtime/tensor.h"
+
+namespace thimble {
+
+// Codes of a matrix with one scale per output row: weight(r, k) = code(r, k) * row_scale(r).
+// R = output rows (first dimension), K = input columns (all others together).
+struct RowScaledCodes {
+  int max_code = 0;                  // codes lie in [-max_code, max_code]: 15 (int5), 31 (int6), 127 (int8)
+  std::vector<int8_t> codes;         // (R, K) row-major
+  std::vector<uint16_t> row_scales;  // (R) IEEE fp16 bits, finite, > 0
+  bool operator==(const RowScaledCodes&) const = default;
+};
+
+// A tensor stored without quantization, in `dtype` (usually fp16).
+struct RawTensor {
+  DType dtype = DType::kF16;
+  ByteVector bytes;
+  bool operator==(const RawTensor&) const = default;
+};
+
+struct QuantizedTensor {
+  std::string name;  // unbanked
+  Shape shape;
+  std::variant<RowScaledCodes, RawTensor> data;
+  bool operator==(const QuantizedTensor&) const = default;
+};
+
+struct QuantizedModel {
+  // Canonical JSON object of the model's config ("architecture" names the family); "{}" when it is not known.
+  std::string config_json = "{}";
+  // Canonical JSON object of what made the artifact: method, bits, tool version, calibration seed and so on.
+  std::string provenance_json = "{}";
+  bool banked = false;                   // the checkpoint had banks; export writes them again
+  std::vector<QuantizedTensor> tensors;  // ascending by name, names unique
+  bool operator==(const QuantizedModel&) const = default;
+};
+
+// Number of bits that hold codes in [-max_code, max_code].
+int code_bits(int max_code);
+
+// float32 elements of one tensor.
+std::vector<float> dequantize(const QuantizedTensor& tensor);
+
+}  // namespace thimble
