@@ -15,12 +15,17 @@
 namespace thimble {
 namespace {
 
+constexpr float kRmsEpsilon = 1.1920929e-7f;
+constexpr float kMinValueNorm = 1e-12f;
+
 template <typename T>
 using RowMajor = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 template <typename T>
 using MutableMap = Eigen::Map<RowMajor<T>, Eigen::Unaligned, Eigen::OuterStride<>>;
 template <typename T>
 using ConstMap = Eigen::Map<const RowMajor<T>, Eigen::Unaligned, Eigen::OuterStride<>>;
+using Row = Eigen::Map<Eigen::ArrayXf>;
+using ConstRow = Eigen::Map<const Eigen::ArrayXf>;
 
 template <typename T>
 MutableMap<T> map(BasicMatrixView<T> m) {
@@ -32,7 +37,6 @@ ConstMap<T> map(BasicMatrixView<const T> m) {
 }
 
 void gemm_nt(ConstMatrixView a, ConstMatrixView b, MatrixView c) { map(c).noalias() = map(a) * map(b).transpose(); }
-void gemm_nn(ConstMatrixView a, ConstMatrixView b, MatrixView c) { map(c).noalias() = map(a) * map(b); }
 void gemm_tn_add(ConstMatrixView a, ConstMatrixView b, MatrixView c) {
   map(c).noalias() += map(a).transpose() * map(b);
 }
@@ -40,7 +44,140 @@ void gemm_nn_sub_f64(ConstMatrixViewF64 a, ConstMatrixViewF64 b, MatrixViewF64 c
   map(c).noalias() -= map(a) * map(b);
 }
 
-constexpr CpuKernels kKernels = {THIMBLE_STRING(THIMBLE_ISA), gemm_nt, gemm_nn, gemm_tn_add, gemm_nn_sub_f64};
+// 1 / sqrt(mean(x^2) + epsilon).
+float inverse_rms(const float* x, int64_t n) {
+  return 1.0f / __builtin_sqrtf(ConstRow(x, n).square().sum() / static_cast<float>(n) + kRmsEpsilon);
+}
+
+void add_scaled(const float* a, float scale, float* x, int64_t n) { Row(x, n) += scale * ConstRow(a, n); }
+
+void rms_norm(const float* x, float c, float* y, int64_t n) { Row(y, n) = ConstRow(x, n) * (inverse_rms(x, n) * c); }
+
+void smear(const float* x, const float* before, const float* gate, float* out, int64_t n) {
+  ConstRow g(gate, n);
+  Row(out, n) = (1.0f - g) * ConstRow(x, n) + g * ConstRow(before, n);
+}
+
+void add_skip(const float* skip, const float* weight, const float* gate, float* x, int64_t n) {
+  Row row(x, n);
+  if (gate == nullptr) {
+    row += ConstRow(weight, n) * ConstRow(skip, n);
+  } else {
+    ConstRow g(gate, n);
+    row = (1.0f - g) * (ConstRow(weight, n) * ConstRow(skip, n)) + g * row;
+  }
+}
+
+void mix_and_norm(const float* x, const float* x0, const float* mix_x, const float* mix_x0, float c, float* u,
+                  float* normed, int64_t n) {
+  Row(u, n) = ConstRow(mix_x, n) * ConstRow(x, n) + ConstRow(mix_x0, n) * ConstRow(x0, n);
+  rms_norm(u, c, normed, n);
+}
+
+void add(const float* a, const float* scale, float* x, int64_t n) { Row(x, n) += ConstRow(scale, n) * ConstRow(a, n); }
+
+void add_and_norm(const float* a, const float* scale, float c, float* x, float* normed, int64_t n) {
+  add(a, scale, x, n);
+  rms_norm(x, c, normed, n);
+}
+
+void norm_and_rotate(float* x, int64_t d, const float* cosine, const float* sine, int64_t half, float gain) {
+  rms_norm(x, gain, x, d);
+  for (int64_t k = 0; k < half; ++k) {
+    float first = x[k], second = x[half + k];
+    x[k] = first * cosine[k] + second * sine[k];
+    x[half + k] = second * cosine[k] - first * sine[k];
+  }
+}
+
+void leaky_relu_squared(float* z, int64_t n) {
+  Row row(z, n);
+  row = row.max(0.5f * row).square();
+}
+
+void softcap(float cap, float* x, int64_t n) {
+  Row row(x, n);
+  row = cap * (row * (1.0f / cap)).tanh();
+}
+
+void log_softmax(float* x, int64_t n) {
+  Row row(x, n);
+  float peak = row.maxCoeff();
+  float log_sum = __builtin_logf((row - peak).exp().sum());
+  row -= peak + log_sum;
+}
+
+// Softmax numerators of one row of scores, in place, over its `valid` keys; zero beyond. Returns 1 / their sum.
+float exponentiate(float* scores, int64_t valid, int64_t keys, float inverse_sqrt_d) {
+  Row row(scores, valid);
+  float peak = row.maxCoeff();
+  row = ((row - peak) * inverse_sqrt_d).exp();
+  for (int64_t j = valid; j < keys; ++j) scores[j] = 0.0f;
+  return 1.0f / row.sum();
+}
+
+// y -= (y . vhat) vhat with vhat = v / max(|v|, 1e-12), the own position's value.
+void remove_own_value(const float* v, float* y, int64_t d) {
+  ConstRow value(v, d);
+  Row out(y, d);
+  float norm = __builtin_sqrtf(value.square().sum());
+  float inverse = 1.0f / (norm > kMinValueNorm ? norm : kMinValueNorm);
+  float along = (out * value).sum() * inverse;
+  out -= (along * inverse) * value;
+}
+
+// Few queries against many keys: one pass over keys and values, no packing. Cached generation is bound by memory.
+void attend_one_row(const AttentionTile& t, int64_t row, int64_t keys, float inverse_sqrt_d) {
+  ConstRow q(t.q + row * t.q_stride, t.head_dim);
+  for (int64_t j = 0; j < keys; ++j) t.scores[j] = (q * ConstRow(t.k + j * t.kv_stride, t.head_dim)).sum();
+  float inverse_sum = exponentiate(t.scores, keys, keys, inverse_sqrt_d);
+  Row y(t.y + row * t.y_stride, t.head_dim);
+  y.setZero();
+  for (int64_t j = 0; j < keys; ++j) y += t.scores[j] * ConstRow(t.v + j * t.kv_stride, t.head_dim);
+  y *= inverse_sum;
+}
+
+constexpr int64_t kFewRows = 4;
+
+void attention(const AttentionTile& t) {
+  float inverse_sqrt_d = 1.0f / __builtin_sqrtf(static_cast<float>(t.head_dim));
+  int64_t keys = t.first_position + t.rows;
+  if (t.rows <= kFewRows) {
+    for (int64_t i = 0; i < t.rows; ++i) attend_one_row(t, i, t.first_position + i + 1, inverse_sqrt_d);
+  } else {
+    ConstMap<float> q(t.q, t.rows, t.head_dim, Eigen::OuterStride<>(t.q_stride));
+    ConstMap<float> k(t.k, keys, t.head_dim, Eigen::OuterStride<>(t.kv_stride));
+    ConstMap<float> v(t.v, keys, t.head_dim, Eigen::OuterStride<>(t.kv_stride));
+    MutableMap<float> scores(t.scores, t.rows, keys, Eigen::OuterStride<>(keys));
+    MutableMap<float> y(t.y, t.rows, t.head_dim, Eigen::OuterStride<>(t.y_stride));
+    scores.noalias() = q * k.transpose();
+    for (int64_t i = 0; i < t.rows; ++i) {
+      float inverse_sum = exponentiate(t.scores + i * keys, t.first_position + i + 1, keys, inverse_sqrt_d);
+      Row(t.scores + i * keys, t.first_position + i + 1) *= inverse_sum;
+    }
+    y.noalias() = scores * v;
+  }
+  if (!t.exclusive) return;
+  for (int64_t i = 0; i < t.rows; ++i)
+    remove_own_value(t.v + (t.first_position + i) * t.kv_stride, t.y + i * t.y_stride, t.head_dim);
+}
+
+constexpr CpuKernels kKernels = {THIMBLE_STRING(THIMBLE_ISA),
+                                 gemm_nt,
+                                 gemm_tn_add,
+                                 gemm_nn_sub_f64,
+                                 add_scaled,
+                                 rms_norm,
+                                 smear,
+                                 add_skip,
+                                 mix_and_norm,
+                                 add_and_norm,
+                                 add,
+                                 norm_and_rotate,
+                                 leaky_relu_squared,
+                                 softcap,
+                                 log_softmax,
+                                 attention};
 
 }  // namespace
 

@@ -15,6 +15,9 @@ namespace {
 // Tiles are large enough for Eigen's kernel to reach its peak and small enough to spread over a few cores.
 constexpr int64_t kTileRows = 256;
 constexpr int64_t kTileCols = 512;
+// With few rows (cached generation) narrower tiles keep every thread busy.
+constexpr int64_t kFewRows = 128;
+constexpr int64_t kNarrowTileCols = 64;
 constexpr int64_t kGramTile = 256;
 
 const CpuKernels& choose_kernels() {
@@ -43,10 +46,11 @@ std::string_view cpu_instruction_set() { return cpu_kernels().name; }
 
 void multiply_nt(ConstMatrixView a, ConstMatrixView b, MatrixView c) {
   int64_t row_tiles = (a.rows + kTileRows - 1) / kTileRows;
-  int64_t col_tiles = (b.rows + kTileCols - 1) / kTileCols;
+  int64_t tile_cols = a.rows <= kFewRows ? kNarrowTileCols : kTileCols;
+  int64_t col_tiles = (b.rows + tile_cols - 1) / tile_cols;
   parallel_for(row_tiles * col_tiles, [&](int64_t tile) {
-    int64_t r = tile / col_tiles * kTileRows, n = tile % col_tiles * kTileCols;
-    int64_t rows = std::min(kTileRows, a.rows - r), cols = std::min(kTileCols, b.rows - n);
+    int64_t r = tile / col_tiles * kTileRows, n = tile % col_tiles * tile_cols;
+    int64_t rows = std::min(kTileRows, a.rows - r), cols = std::min(tile_cols, b.rows - n);
     cpu_kernels().gemm_nt(a.block_rows(r, rows), b.block_rows(n, cols), c.block_rows(r, rows).block_cols(n, cols));
   });
 }

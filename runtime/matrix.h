@@ -3,8 +3,9 @@
 
 #include <cassert>
 #include <cstdint>
-#include <memory>
 #include <span>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace thimble {
@@ -47,6 +48,11 @@ class BasicMatrix {
  public:
   BasicMatrix() = default;
   BasicMatrix(int64_t rows, int64_t cols) { resize(rows, cols); }
+  // Takes over rows * cols values.
+  BasicMatrix(std::vector<T> values, int64_t rows, int64_t cols)
+      : rows_(rows), cols_(cols), values_(std::move(values)) {
+    assert(static_cast<int64_t>(values_.size()) == rows * cols);
+  }
 
   // Contents become zero when the element count changes; otherwise they are kept.
   void resize(int64_t rows, int64_t cols) {

@@ -1,0 +1,139 @@
+// cpu_backend.cpp: the reference Backend: row kernels over chunks of rows, products over tiles, attention over
+// (sequence, head, block of queries). Chunk sizes are fixed, so results do not depend on the thread count.
+#include <algorithm>
+#include <vector>
+
+#include "runtime/backend.h"
+#include "runtime/cpu_kernels.h"
+#include "runtime/gemm.h"
+#include "runtime/parallel.h"
+
+namespace thimble {
+namespace {
+
+// About this many floats per task: enough work to pay for scheduling it.
+constexpr int64_t kChunkFloats = 16384;
+constexpr int64_t kQueryTile = 128;
+
+void for_each_row(int64_t rows, int64_t width, const std::function<void(int64_t)>& body) {
+  int64_t chunk = std::max<int64_t>(1, kChunkFloats / std::max<int64_t>(1, width));
+  parallel_chunks(rows, chunk, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r) body(r);
+  });
+}
+
+class CpuBackend final : public Backend {
+ public:
+  std::string name() const override { return std::string("cpu (") + kernels_.name + ")"; }
+
+  void copy(ConstMatrixView from, MatrixView to) override {
+    for_each_row(to.rows, to.cols, [&](int64_t p) { std::copy(from.row(p), from.row(p) + to.cols, to.row(p)); });
+  }
+
+  void gather_rows(ConstMatrixView table, std::span<const int32_t> index, MatrixView out) override {
+    for_each_row(out.rows, out.cols, [&](int64_t p) {
+      const float* source = table.row(index[static_cast<size_t>(p)]);
+      std::copy(source, source + out.cols, out.row(p));
+    });
+  }
+
+  void linear(ConstMatrixView x, ConstMatrixView w, MatrixView y) override { multiply_nt(x, w, y); }
+
+  void add_scaled(ConstMatrixView a, float scale, MatrixView x) override {
+    for_each_row(x.rows, x.cols, [&](int64_t p) { kernels_.add_scaled(a.row(p), scale, x.row(p), x.cols); });
+  }
+
+  void rms_norm(ConstMatrixView x, float c, MatrixView y) override {
+    for_each_row(x.rows, x.cols, [&](int64_t p) { kernels_.rms_norm(x.row(p), c, y.row(p), x.cols); });
+  }
+
+  void smear(ConstMatrixView x, ConstMatrixView before, std::span<const float> gate, const BatchShape& batch,
+             MatrixView out) override {
+    for_each_row(x.rows, x.cols, [&](int64_t p) {
+      const float* previous = p % batch.positions == 0 ? before.row(p / batch.positions) : x.row(p - 1);
+      kernels_.smear(x.row(p), previous, gate.data(), out.row(p), x.cols);
+    });
+  }
+
+  void add_skip(ConstMatrixView skip, std::span<const float> weight, std::span<const float> gate,
+                MatrixView x) override {
+    const float* gate_data = gate.empty() ? nullptr : gate.data();
+    for_each_row(x.rows, x.cols,
+                 [&](int64_t p) { kernels_.add_skip(skip.row(p), weight.data(), gate_data, x.row(p), x.cols); });
+  }
+
+  void mix_and_norm(ConstMatrixView x, ConstMatrixView x0, std::span<const float> mix_x, std::span<const float> mix_x0,
+                    float c, MatrixView u, MatrixView normed) override {
+    for_each_row(x.rows, x.cols, [&](int64_t p) {
+      kernels_.mix_and_norm(x.row(p), x0.row(p), mix_x.data(), mix_x0.data(), c, u.row(p), normed.row(p), x.cols);
+    });
+  }
+
+  void add_and_norm(ConstMatrixView a, std::span<const float> scale, float c, MatrixView x,
+                    MatrixView normed) override {
+    for_each_row(x.rows, x.cols,
+                 [&](int64_t p) { kernels_.add_and_norm(a.row(p), scale.data(), c, x.row(p), normed.row(p), x.cols); });
+  }
+
+  void add(ConstMatrixView a, std::span<const float> scale, MatrixView x) override {
+    for_each_row(x.rows, x.cols, [&](int64_t p) { kernels_.add(a.row(p), scale.data(), x.row(p), x.cols); });
+  }
+
+  void norm_and_rotate(MatrixView x, int64_t head_dim, const RotaryTable& rotary, std::span<const float> gain,
+                       const BatchShape& batch) override {
+    int64_t heads = x.cols / head_dim, half = rotary.cosine.cols();
+    for_each_row(x.rows, x.cols, [&](int64_t p) {
+      int64_t position = batch.first_position + p % batch.positions;
+      for (int64_t h = 0; h < heads; ++h)
+        kernels_.norm_and_rotate(x.row(p) + h * head_dim, head_dim, rotary.cosine.row(position),
+                                 rotary.sine.row(position), half, gain.empty() ? 1.0f : gain[static_cast<size_t>(h)]);
+    });
+  }
+
+  void store_rows(ConstMatrixView rows, const BatchShape& batch, int64_t capacity, MatrixView cache) override {
+    for_each_row(rows.rows, rows.cols, [&](int64_t p) {
+      int64_t slot = p / batch.positions * capacity + batch.first_position + p % batch.positions;
+      std::copy(rows.row(p), rows.row(p) + rows.cols, cache.row(slot));
+    });
+  }
+
+  void attention(ConstMatrixView q, const KeyValueView& cache, const AttentionShape& shape, const BatchShape& batch,
+                 MatrixView y) override {
+    int64_t tiles = (batch.positions + kQueryTile - 1) / kQueryTile;
+    parallel_for(batch.sequences * shape.heads * tiles, [&](int64_t task) {
+      // Late tiles see the most keys; starting with them balances the threads.
+      int64_t tile = tiles - 1 - task / (batch.sequences * shape.heads);
+      int64_t sequence = task / shape.heads % batch.sequences, head = task % shape.heads;
+      int64_t first = tile * kQueryTile, rows = std::min(kQueryTile, batch.positions - first);
+      int64_t q_row = sequence * batch.positions + first, kv_row = sequence * cache.capacity;
+      int64_t q_col = head * shape.head_dim, kv_col = head / (shape.heads / shape.kv_heads) * shape.head_dim;
+      thread_local std::vector<float> scores;
+      int64_t first_position = batch.first_position + first;
+      scores.resize(static_cast<size_t>(rows * (first_position + rows)));
+      kernels_.attention({q.row(q_row) + q_col, cache.keys.row(kv_row) + kv_col, cache.values.row(kv_row) + kv_col,
+                          y.row(q_row) + q_col, q.stride, cache.keys.stride, y.stride, rows, first_position,
+                          shape.head_dim, shape.exclusive, scores.data()});
+    });
+  }
+
+  void leaky_relu_squared(MatrixView z) override {
+    for_each_row(z.rows, z.cols, [&](int64_t p) { kernels_.leaky_relu_squared(z.row(p), z.cols); });
+  }
+
+  void softcap(float cap, MatrixView logits) override {
+    for_each_row(logits.rows, logits.cols, [&](int64_t p) { kernels_.softcap(cap, logits.row(p), logits.cols); });
+  }
+
+  void log_softmax(MatrixView logits) override {
+    for_each_row(logits.rows, logits.cols, [&](int64_t p) { kernels_.log_softmax(logits.row(p), logits.cols); });
+  }
+
+ private:
+  const CpuKernels& kernels_ = cpu_kernels();
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cpu_backend() { return std::make_unique<CpuBackend>(); }
+
+}  // namespace thimble
