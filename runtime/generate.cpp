@@ -1,0 +1,84 @@
+// generate.cpp: token-by-token sampling through ForwardPass with a key/value cache.
+#include "runtime/generate.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/error.h"
+#include "runtime/random.h"
+
+namespace thimble {
+
+uint16_t sample_token(std::span<const float> logits, double temperature, double uniform) {
+  auto peak = std::ranges::max_element(logits);
+  if (!std::isfinite(*peak))
+    throw Error(ExitCode::kBadInput, "the model's logits are not finite; its weights are damaged");
+  if (temperature == 0) return static_cast<uint16_t>(peak - logits.begin());
+  thread_local std::vector<double> cumulative;
+  cumulative.clear();
+  double sum = 0;
+  for (float logit : logits) {
+    sum += std::exp((static_cast<double>(logit) - *peak) / temperature);
+    cumulative.push_back(sum);
+  }
+  auto chosen = std::ranges::upper_bound(cumulative, uniform * sum);
+  if (chosen == cumulative.end()) --chosen;  // uniform * sum may round up to sum
+  return static_cast<uint16_t>(chosen - cumulative.begin());
+}
+
+int64_t calibration_batch(const ModelConfig& config, const CalibrationOptions& options) {
+  auto fitting = static_cast<int64_t>(kMaxCacheBytes / KeyValueCache::bytes_per_sequence(config, options.length));
+  int64_t batches = (options.sequences + std::max<int64_t>(1, fitting) - 1) / std::max<int64_t>(1, fitting);
+  return (options.sequences + batches - 1) / batches;
+}
+
+TokenSequences generate_calibration(const Model& model, Backend& backend, const CalibrationOptions& options,
+                                    int64_t first, int64_t count, Progress& progress) {
+  int64_t vocabulary = model.config.vocab_size;
+  TokenSequences out{count, options.length, std::vector<uint16_t>(static_cast<size_t>(count * options.length))};
+  ForwardPass forward(model, backend, options.length);
+  KeyValueCache cache(model.config, count, options.length, /*shared_layers=*/false);
+  Matrix logits(count, vocabulary);
+  TokenBatch batch;
+  batch.previous.assign(static_cast<size_t>(count), TokenBatch::kNoToken);
+  for (int64_t s = 0; s < count; ++s) {
+    double uniform = uniform_at(options.seed, static_cast<uint64_t>(first + s), 0);
+    batch.tokens.push_back(static_cast<int32_t>(uniform * static_cast<double>(vocabulary)));
+  }
+  for (int64_t position = 0; position < options.length; ++position) {
+    for (int64_t s = 0; s < count; ++s)
+      out.tokens[static_cast<size_t>(s * options.length + position)] =
+          static_cast<uint16_t>(batch.tokens[static_cast<size_t>(s)]);
+    progress.advance(1);
+    if (position + 1 == options.length) break;
+    batch.shape = {count, 1, position};
+    forward.logits(forward.hidden_states(batch, cache, 0), logits);
+    batch.previous = batch.tokens;
+    for (int64_t s = 0; s < count; ++s) {
+      double uniform = uniform_at(options.seed, static_cast<uint64_t>(first + s), static_cast<uint64_t>(position + 1));
+      batch.tokens[static_cast<size_t>(s)] =
+          sample_token({logits.row(s), static_cast<size_t>(vocabulary)}, options.temperature, uniform);
+    }
+  }
+  return out;
+}
+
+void generate_text(const Model& model, Backend& backend, std::span<const uint16_t> prompt, int64_t max_new_tokens,
+                   double temperature, uint64_t seed, const std::function<bool(uint16_t)>& on_token) {
+  int64_t context = static_cast<int64_t>(prompt.size()) + max_new_tokens;
+  ForwardPass forward(model, backend, context);
+  KeyValueCache cache(model.config, 1, context, /*shared_layers=*/false);
+  Matrix logits(1, model.config.vocab_size);
+  TokenBatch batch = window_batch(prompt);
+  for (int64_t i = 0; i < max_new_tokens; ++i) {
+    ConstMatrixView hidden = forward.hidden_states(batch, cache, batch.shape.positions - 1);
+    forward.logits(hidden, logits);
+    uint16_t token = sample_token(logits.values(), temperature, uniform_at(seed, 0, static_cast<uint64_t>(i)));
+    if (!on_token(token)) return;
+    batch.shape = {1, 1, batch.shape.first_position + batch.shape.positions};
+    batch.previous = {batch.tokens.back()};
+    batch.tokens = {token};
+  }
+}
+
+}  // namespace thimble
