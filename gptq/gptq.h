@@ -1,0 +1,23 @@
+// gptq.h: the whole library, in the order in which a model passes through it (method `trace`).
+//
+//   HessianCollector collector;                        observes one forward pass per calibration sequence
+//   HessianSet hessians = std::move(collector).finish();
+//   auto sensitivities = trace_sensitivities(hessians);
+//   Plan plan = make_trace_plan(summaries, sensitivities, options);
+//   for each distinct Hessian:
+//     HessianFactor factor = factor_hessian(hessian.matrix, kTraceDamping, layer);
+//     for each of its layers:
+//       model.tensors.push_back(quantize_tensor(layer, weights, plan.at(layer), &factor).tensor);
+//   all other tensors: quantize_tensor(name, weights, plan.at(name), nullptr)
+//   prune_smallest(model, plan, count);                only when the artifact must become smaller
+#pragma once
+
+// clang-format off
+#include "gptq/hessian.h"          // 1. E[x x^T] at every layer's input
+#include "gptq/sensitivity.h"      // 2. which layers matter most
+#include "gptq/plan.h"             // 3. a precision for every tensor
+#include "gptq/hessian_factor.h"   // 4. damping, column order, Cholesky
+#include "gptq/gptq_solver.h"      // 5. codes and scales of one matrix
+#include "gptq/quantize_tensor.h"  // 6. any tensor by its precision
+#include "gptq/prune.h"            // 7. fewer non-zero codes
+// clang-format on

@@ -1,0 +1,74 @@
+// hessian_factor.cpp: see hessian_factor.h.
+#include "gptq/hessian_factor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "gptq/cholesky.h"
+#include "runtime/error.h"
+#include "runtime/parallel.h"
+
+namespace thimble {
+namespace {
+
+constexpr double kSmallestDamping = 1e-6;  // tried after 0
+constexpr int64_t kRowsPerTask = 64;
+
+std::vector<int64_t> columns_by_descending_diagonal(const SymmetricMatrix& hessian) {
+  std::vector<int64_t> order(static_cast<size_t>(hessian.size()));
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, [&](int64_t a, int64_t b) { return hessian(a, a) > hessian(b, b); });
+  return order;
+}
+
+// The upper triangle of H + added * I in the given order. A dead column stands apart from all others, so that any
+// positive diagonal gives it the same codes; the others are not affected by it.
+MatrixF64 damped_and_permuted(const SymmetricMatrix& hessian, const std::vector<int64_t>& order, double added) {
+  int64_t columns = hessian.size();
+  MatrixF64 damped(columns, columns);
+  parallel_chunks(columns, kRowsPerTask, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      int64_t column = order[static_cast<size_t>(i)];
+      bool dead = hessian(column, column) == 0;
+      damped(i, i) = (dead ? 1 : hessian(column, column)) + added;
+      for (int64_t j = i + 1; j < columns; ++j) {
+        int64_t other = order[static_cast<size_t>(j)];
+        damped(i, j) = dead || hessian(other, other) == 0 ? 0 : hessian(column, other);
+      }
+    }
+  });
+  return damped;
+}
+
+}  // namespace
+
+HessianFactor factor_hessian(const SymmetricMatrix& hessian, double damping, const std::string& layer) {
+  assert(damping >= 0);
+  for (double value : hessian.values())
+    if (!std::isfinite(value))
+      throw Error(ExitCode::kBadInput, fmt::format("layer '{}': Hessian holds {}, must be finite", layer, value));
+
+  HessianFactor factor;
+  factor.order = columns_by_descending_diagonal(hessian);
+  for (int64_t i = 0; i < hessian.size(); ++i)
+    if (hessian(i, i) == 0) factor.dead_columns.push_back(i);
+
+  factor.damping = damping;
+  for (int attempt = 1;; ++attempt) {
+    double added = factor.damping * hessian.mean_diagonal();
+    if (auto upper = inverse_upper_cholesky(damped_and_permuted(hessian, factor.order, added))) {
+      factor.upper = std::move(*upper);
+      return factor;
+    }
+    if (attempt == kMaxDampingAttempts)
+      throw Error(ExitCode::kBadInput,
+                  fmt::format("layer '{}': Hessian is not positive definite, even damped by {} x its mean diagonal",
+                              layer, factor.damping));
+    factor.damping = factor.damping == 0 ? kSmallestDamping : factor.damping * 10;
+  }
+}
+
+}  // namespace thimble

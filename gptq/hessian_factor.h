@@ -1,0 +1,36 @@
+// hessian_factor.h: a layer's Hessian made ready for the solver: dead columns, column order, damping, Cholesky.
+// In: H (K, K).  Out: HessianFactor.  Layers that share a Hessian share its factor.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gptq/hessian.h"
+#include "gptq/symmetric_matrix.h"
+#include "runtime/matrix.h"
+
+namespace thimble {
+
+// K = input columns
+struct HessianFactor {
+  std::vector<int64_t> order;         // (K) order[i] is the column solved i-th: descending diagonal, ties by index
+  MatrixF64 upper;                    // (K, K) U in that order: (H + damping * mean(diag) * I)^-1 = U^T U
+  double damping = 0;                 // relative to mean(diag), as used
+  std::vector<int64_t> dead_columns;  // ascending; diagonal exactly 0: no calibration token ever activated them
+};
+
+// Damping of the method `trace` before factorisation, again relative to the mean of the (damped) diagonal, and what
+// both dampings amount to on the Hessian as collected.
+constexpr double kSolverDamping = 0.01;
+constexpr double kTraceDamping = (1 + kCollectionDamping) * (1 + kSolverDamping) - 1;
+
+// GPTQ (arXiv 2210.17323), section 3.3, step 3. `damping` >= 0 is relative to mean(diag). When the factorisation fails,
+// it is multiplied by 10 (0 becomes 1e-6) until it succeeds; the factor tells the value used.
+// A dead column is set apart with a diagonal of 1; the solver gives its weights the code 0.
+// H with values that are not finite, or not positive definite at kMaxDampingAttempts dampings, is an Error (bad input).
+HessianFactor factor_hessian(const SymmetricMatrix& hessian, double damping, const std::string& layer);
+
+constexpr int kMaxDampingAttempts = 6;
+
+}  // namespace thimble

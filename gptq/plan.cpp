@@ -1,0 +1,84 @@
+// plan.cpp: see plan.h.
+#include "gptq/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "gptq/grid.h"
+#include "runtime/error.h"
+
+namespace thimble {
+namespace {
+
+constexpr double kFp16Max = 65504;
+constexpr int kOtherMatrixBits = 8;
+
+void check(const TracePlanOptions& options) {
+  if (options.low_bits < 2 || options.high_bits > 8 || options.low_bits > options.high_bits)
+    throw UsageError(fmt::format("bits {} (low) and {} (high), allowed are 2 <= low <= high <= 8", options.low_bits,
+                                 options.high_bits));
+  if (options.high_count < 0 || options.min_elements < 0)
+    throw UsageError(fmt::format("{} matrices of high precision above {} elements, neither may be negative",
+                                 options.high_count, options.min_elements));
+}
+
+Precision raw_precision(const TensorSummary& tensor) {
+  return RawPrecision{is_floating(tensor.dtype) && tensor.max_magnitude <= kFp16Max ? DType::kF16 : tensor.dtype};
+}
+
+Precision coded_precision(const TensorSummary& tensor, int bits, RowScaledPrecision::Rounding rounding) {
+  int max_code = max_code_of_bits(bits);
+  if (tensor.max_magnitude > kFp16Max * max_code) return RawPrecision{tensor.dtype};
+  return RowScaledPrecision{max_code, rounding};
+}
+
+}  // namespace
+
+std::string precision_text(const Precision& precision) {
+  if (const auto* raw = std::get_if<RawPrecision>(&precision)) return std::string(dtype_name(raw->dtype));
+  const auto& coded = std::get<RowScaledPrecision>(precision);
+  return fmt::format("int{} {}", code_bits(coded.max_code),
+                     coded.rounding == RowScaledPrecision::Rounding::kGptq ? "gptq" : "nearest");
+}
+
+TensorSummary summarize_tensor(const TensorView& tensor) {
+  TensorSummary summary{tensor.dtype, tensor.shape, 0};
+  if (!is_floating(tensor.dtype)) return summary;
+  for (float value : to_float32(tensor))
+    summary.max_magnitude = std::isfinite(value) ? std::max(summary.max_magnitude, std::abs(double{value}))
+                                                 : std::numeric_limits<double>::infinity();
+  return summary;
+}
+
+Plan make_trace_plan(const std::map<std::string, TensorSummary>& tensors,
+                     const std::map<std::string, double>& sensitivities, const TracePlanOptions& options) {
+  check(options);
+  using Rounding = RowScaledPrecision::Rounding;
+  Plan plan;
+  std::vector<std::pair<double, std::string>> ranking;
+  for (const auto& [name, tensor] : tensors) {
+    bool large_matrix =
+        tensor.shape.size() == 2 && is_floating(tensor.dtype) && element_count(tensor.shape) > options.min_elements;
+    if (large_matrix && !std::isfinite(tensor.max_magnitude))
+      throw Error(ExitCode::kBadInput, fmt::format("tensor '{}' holds a weight that is not finite", name));
+    auto sensitivity = sensitivities.find(name);
+    if (!large_matrix)
+      plan[name] = raw_precision(tensor);
+    else if (sensitivity == sensitivities.end())
+      plan[name] = coded_precision(tensor, kOtherMatrixBits, Rounding::kNearest);
+    else
+      ranking.emplace_back(-sensitivity->second, name);
+  }
+  std::ranges::sort(ranking);
+  for (size_t i = 0; i < ranking.size(); ++i) {
+    int bits = static_cast<int64_t>(i) < options.high_count ? options.high_bits : options.low_bits;
+    const std::string& name = ranking[i].second;
+    plan[name] = coded_precision(tensors.at(name), bits, Rounding::kGptq);
+  }
+  return plan;
+}
+
+}  // namespace thimble

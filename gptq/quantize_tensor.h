@@ -1,0 +1,25 @@
+// quantize_tensor.h: one tensor of a checkpoint to one tensor of a QuantizedModel, as its precision says.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "gptq/gptq_solver.h"
+#include "gptq/hessian_factor.h"
+#include "gptq/plan.h"
+#include "runtime/quantized_model.h"
+
+namespace thimble {
+
+struct SolvedTensor {
+  QuantizedTensor tensor;
+  std::optional<GptqReport> report;  // for Rounding::kGptq
+};
+
+// `factor` belongs to the tensor's Hessian; required for Rounding::kGptq, ignored otherwise.
+// Codes are made of matrices (R, K); any tensor can be raw. A weight that is not finite, and a row that fp16 scales
+// cannot reach, are Errors (bad input) that name the tensor.
+SolvedTensor quantize_tensor(const std::string& name, const TensorView& tensor, const Precision& precision,
+                             const HessianFactor* factor);
+
+}  // namespace thimble
