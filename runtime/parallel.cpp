@@ -4,18 +4,23 @@
 #include <tbb/global_control.h>
 #include <tbb/info.h>
 #include <tbb/parallel_for.h>
+#include <tbb/task_arena.h>
 
 #include <algorithm>
 
 namespace thimble {
 
 void parallel_for(int64_t count, const std::function<void(int64_t)>& body) {
-  tbb::parallel_for(
-      tbb::blocked_range<int64_t>(0, count, 1),
-      [&](const tbb::blocked_range<int64_t>& range) {
-        for (int64_t i = range.begin(); i != range.end(); ++i) body(i);
-      },
-      tbb::simple_partitioner());
+  // Isolated: a thread that waits for an inner loop must not start another task of an outer one, which would hold two
+  // tasks' memory at once.
+  tbb::this_task_arena::isolate([&] {
+    tbb::parallel_for(
+        tbb::blocked_range<int64_t>(0, count, 1),
+        [&](const tbb::blocked_range<int64_t>& range) {
+          for (int64_t i = range.begin(); i != range.end(); ++i) body(i);
+        },
+        tbb::simple_partitioner());
+  });
 }
 
 void parallel_chunks(int64_t count, int64_t chunk, const std::function<void(int64_t, int64_t)>& body) {

@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "runtime/model.h"
 #include "runtime/tensor.h"
 
 namespace thimble {
@@ -49,5 +50,9 @@ int code_bits(int max_code);
 
 // float32 elements of one tensor.
 std::vector<float> dequantize(const QuantizedTensor& tensor);
+
+// The model that the codes stand for. A config of another family, or tensors that do not fit it, are
+// FormatErrors(path).
+Model dequantize_model(const QuantizedModel& quantized, const std::string& path);
 
 }  // namespace thimble

@@ -1,0 +1,67 @@
+// audit_command.cpp: `thimble audit`: is an evaluation of this model on this text what it claims to be?
+#include "eval/audit.h"
+
+#include "eval/model_scorer.h"
+#include "quantizer/commands.h"
+#include "quantizer/model_source.h"
+#include "quantizer/token_source.h"
+#include "runtime/file.h"
+
+namespace thimble {
+namespace {
+
+struct Options {
+  std::string model, config, source_text;
+  TokenSource source;
+  int64_t samples = AuditOptions{}.samples;
+};
+
+AuditReport run_audit(const Options& options, uint64_t seed, Console& console) {
+  Tokenizer tokenizer = Tokenizer::load(options.source.tokenizer);
+  LoadedModel loaded = load_model(options.model, options.config);
+  check_vocab_size(tokenizer, loaded.model.config.vocab_size, options.model);
+  std::vector<uint16_t> tokens = options.source.load(tokenizer, loaded.model.config.vocab_size);
+  std::unique_ptr<Backend> backend = make_cpu_backend();
+  ModelScorer scorer(loaded.model, *backend, options.source.context);
+  EvaluationOptions evaluation_options{options.source.stride, options.source.max_targets};
+  Evaluation evaluation = evaluate(scorer, tokens, ByteTable(tokenizer), evaluation_options, console.progress());
+
+  const std::string& text_path = options.source.text.empty() ? options.source_text : options.source.text;
+  std::optional<MappedFile> text;
+  std::optional<SourceText> source;
+  if (!text_path.empty()) {
+    text.emplace(text_path);
+    source = SourceText{as_text(text->bytes()), text_path};
+  }
+  AuditOptions audit_options;
+  audit_options.samples = options.samples;
+  audit_options.seed = seed;
+  return audit(scorer, tokens, tokenizer, evaluation, source, audit_options, console.progress());
+}
+
+}  // namespace
+
+void add_audit_command(CommandLine& line) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command =
+      add_command(line, "audit", "Check that an evaluation is correct: coverage, bytes, causality, sums",
+                  "thimble audit model.thmb --text val.txt --tokenizer sp.model --max-targets 4096");
+  command->add_option("model", options->model, "Checkpoint or artifact")->required();
+  command->add_option("--config", options->config, "Config of a checkpoint (JSON)");
+  options->source.add_to(*command);
+  command->add_option("--source-text", options->source_text,
+                      "The text that --tokens were made from, to check their bytes");
+  command->add_option("--samples", options->samples, "Random positions to probe")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))
+      ->capture_default_str();
+  command->callback([&line, options] {
+    line.action = [&line, options](Console& console) {
+      require_device(line.common.device);
+      AuditReport report = run_audit(*options, line.common.seed, console);
+      console.result(to_text(report), to_json(report));
+      if (!report.passed()) throw CheckError(options->model + ": the audit found a failing check");
+    };
+  });
+}
+
+}  // namespace thimble

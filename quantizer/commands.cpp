@@ -1,0 +1,47 @@
+// commands.cpp: what the commands share.
+#include "quantizer/commands.h"
+
+#include "runtime/checked.h"
+#include "runtime/cuda_devices.h"
+#include "runtime/file.h"
+
+namespace thimble {
+
+CLI::App* add_command(CommandLine& line, const std::string& name, const std::string& description,
+                      const std::string& example) {
+  CLI::App* command = line.app.add_subcommand(name, description);
+  command->footer("Example:\n  " + example);
+  command->add_flag("--json", line.common.json, "Print the result as one JSON document");
+  command->add_flag("--quiet", line.common.quiet, "Print nothing but errors (and JSON, with --json)");
+  command->add_option("--threads", line.common.threads, "Threads to use; 0 for all of the machine")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  command->add_option("--seed", line.common.seed, "Seed of everything random; equal seeds give equal results")
+      ->capture_default_str();
+  command->add_option("--device", line.common.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
+  return command;
+}
+
+void CodeOptions::add_to(CLI::App& command) {
+  command.add_option("--code", files, "Files whose size counts against the budget (decimal bytes)")
+      ->type_name("FILE...");
+  command.add_option("--code-bytes", extra_bytes, "Further bytes that count against the budget")->capture_default_str();
+}
+
+uint64_t CodeOptions::total_bytes() const {
+  uint64_t total = extra_bytes;
+  for (const std::string& file : files) total = add_or_throw(total, file_size_bytes(file), file);
+  return total;
+}
+
+void require_device(const std::string& device) {
+  if (device == "auto" || device == "cpu") return;
+  bool named_cuda = device == "cuda" || (device.starts_with("cuda:") && device.size() > 5 &&
+                                         device.find_first_not_of("0123456789", 5) == std::string::npos);
+  if (!named_cuda) throw UsageError("--device is '" + device + "', allowed are auto, cpu, cuda and cuda:N");
+  std::vector<std::string> devices = cuda_device_names();
+  std::string found = devices.empty() ? "no CUDA device is usable here" : "CUDA devices are present";
+  throw DeviceError("--device " + device + ": this build computes on the CPU only (" + found + "); use --device cpu");
+}
+
+}  // namespace thimble

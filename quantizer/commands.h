@@ -1,0 +1,49 @@
+// commands.h: every command of the program, one function and one file each.
+// A function adds its subcommand to the app and sets the action that runs when the user names it.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "quantizer/console.h"
+
+namespace thimble {
+
+// The chosen command: set while the command line is parsed, run afterwards.
+using Action = std::function<void(Console&)>;
+
+struct CommandLine {
+  CLI::App app{"thimble fits a trained language model into a byte budget and proves in bits per byte what that cost"};
+  CommonOptions common;
+  Action action;
+};
+
+void add_quantize_command(CommandLine& line);
+void add_eval_command(CommandLine& line);
+void add_budget_command(CommandLine& line);
+void add_inspect_command(CommandLine& line);
+void add_verify_command(CommandLine& line);
+void add_export_command(CommandLine& line);
+void add_generate_command(CommandLine& line);
+void add_audit_command(CommandLine& line);
+void add_doctor_command(CommandLine& line);
+
+// A subcommand with the options that all share (--json, --quiet, --threads, --seed, --device) and an example.
+CLI::App* add_command(CommandLine& line, const std::string& name, const std::string& description,
+                      const std::string& example);
+
+// --code FILE... and --code-bytes N: what counts against a budget besides the artifact.
+struct CodeOptions {
+  std::vector<std::string> files;
+  uint64_t extra_bytes = 0;
+  void add_to(CLI::App& command);
+  uint64_t total_bytes() const;
+};
+
+// Throws DeviceError unless the forward pass can run on `device` (auto, cpu, cuda[:N]).
+void require_device(const std::string& device);
+
+}  // namespace thimble

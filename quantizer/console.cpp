@@ -1,0 +1,107 @@
+// console.cpp: formatting and output for console.h.
+#include "quantizer/console.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+
+#include "quantizer/progress_bar.h"
+#include "runtime/error.h"
+
+namespace thimble {
+namespace {
+
+// Display columns of UTF-8 text without combining or wide characters: its code points.
+size_t display_width(const std::string& text) {
+  return static_cast<size_t>(std::ranges::count_if(text, [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+bool aligns_right(const std::string& cell) {
+  return !cell.empty() &&
+         (std::isdigit(static_cast<unsigned char>(cell[0])) || cell[0] == '+' || cell[0] == '-' || cell[0] == '.');
+}
+
+}  // namespace
+
+std::string count_text(int64_t count) {
+  std::string digits = std::to_string(count);
+  size_t first = digits[0] == '-' ? 1 : 0;
+  for (size_t i = digits.size(); i > first + 3;) {
+    i -= 3;
+    digits.insert(i, ",");
+  }
+  return digits;
+}
+
+std::string bytes_text(uint64_t bytes) { return count_text(static_cast<int64_t>(bytes)) + " B"; }
+
+std::string table_text(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], display_width(row[c]));
+  }
+  std::string text;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    std::string line;
+    for (size_t c = 0; c < rows[r].size(); ++c) {
+      std::string padding(widths[c] - display_width(rows[r][c]), ' ');
+      // A heading aligns as the column below it does.
+      bool right = aligns_right(rows[r == 0 && rows.size() > 1 && c < rows[1].size() ? 1 : r][c]);
+      line += (c ? "  " : "") + (right ? padding + rows[r][c] : rows[r][c] + padding);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+Console::Console(const CommonOptions& options) : json_(options.json), quiet_(options.quiet) {
+  if (options.quiet) {
+    progress_ = std::make_unique<SilentProgress>();
+  } else {
+    progress_ = std::make_unique<ProgressBar>();
+  }
+}
+
+Console::~Console() = default;
+
+void Console::say(const std::string& text) const {
+  if (!json_ && !quiet_) fmt::print("{}\n", text);
+}
+
+void Console::result(const std::string& text, const Json& json) const {
+  if (json_) {
+    fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
+  } else if (!quiet_) {
+    fmt::print("{}", text);
+  }
+  if (std::fflush(stdout) != 0) throw IoError("standard output", "write failed", errno);
+}
+
+void StageTimes::add(const std::string& stage, double seconds) {
+  for (auto& [name, total] : stages_) {
+    if (name == stage) {
+      total += seconds;
+      return;
+    }
+  }
+  stages_.emplace_back(stage, seconds);
+}
+
+Json StageTimes::to_json() const {
+  Json json = Json::object();
+  for (const auto& [stage, seconds] : stages_) json[stage] = seconds;
+  return json;
+}
+
+uint64_t peak_memory_bytes() {
+  struct rusage usage {};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<uint64_t>(usage.ru_maxrss) * 1024;  // Linux counts in KiB
+}
+
+}  // namespace thimble

@@ -1,0 +1,67 @@
+// doctor_command.cpp: `thimble doctor`: what this build and this machine have, for bug reports and first contact.
+#include <fmt/format.h>
+#include <oneapi/tbb/version.h>
+#include <zlib.h>
+#include <CLI/Version.hpp>
+#include <Eigen/Core>
+#include <nlohmann/json.hpp>
+
+#include "packer/codec.h"
+#include "quantizer/commands.h"
+#include "quantizer/version.h"
+#include "runtime/cuda_devices.h"
+#include "runtime/gemm.h"
+#include "runtime/parallel.h"
+
+namespace thimble {
+namespace {
+
+Json describe_machine() {
+  Json libraries = {{"CLI11", CLI11_VERSION},
+                    {"Eigen", fmt::format("{}.{}.{}", EIGEN_WORLD_VERSION, EIGEN_MAJOR_VERSION, EIGEN_MINOR_VERSION)},
+                    {"fmt", FMT_VERSION},
+                    {"nlohmann-json", fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
+                                                  NLOHMANN_JSON_VERSION_PATCH)},
+                    {"oneTBB", TBB_runtime_version()},
+                    {"zlib", zlibVersion()}};
+  for (const auto& [name, version] : codec_library_versions()) libraries[name] = version;
+  std::string cuda = cuda_runtime_version();
+  return {{"version", kVersion},
+          {"compiler", __VERSION__},
+          {"instruction_set", cpu_instruction_set()},
+          {"threads", thread_count()},
+          {"cuda_runtime", cuda.empty() ? Json() : Json(cuda)},
+          {"cuda_devices", cuda_device_names()},
+          {"libraries", libraries}};
+}
+
+std::string as_text(const Json& machine) {
+  std::vector<std::vector<std::string>> rows = {{"thimble", machine.at("version").get<std::string>()}};
+  rows.push_back({"compiler", machine.at("compiler").get<std::string>()});
+  rows.push_back({"instruction set", machine.at("instruction_set").get<std::string>()});
+  rows.push_back({"threads", std::to_string(machine.at("threads").get<int>())});
+  rows.push_back({"CUDA", machine.at("cuda_runtime").is_null()
+                              ? "not in this build (configure with --preset cuda)"
+                              : "runtime " + machine.at("cuda_runtime").get<std::string>()});
+  for (const Json& device : machine.at("cuda_devices")) rows.push_back({"CUDA device", device.get<std::string>()});
+  if (!machine.at("cuda_runtime").is_null() && machine.at("cuda_devices").empty())
+    rows.push_back({"CUDA device", "none usable (is the driver installed?)"});
+  for (const auto& [name, version] : machine.at("libraries").items())
+    rows.push_back({name, version.is_string() ? version.get<std::string>() : version.dump()});
+  return table_text(rows);
+}
+
+}  // namespace
+
+void add_doctor_command(CommandLine& line) {
+  CLI::App* command =
+      add_command(line, "doctor", "Show devices, libraries and versions, and what is missing", "thimble doctor --json");
+  command->callback([&line] {
+    line.action = [](Console& console) {
+      Json machine = describe_machine();
+      console.result(as_text(machine), machine);
+    };
+  });
+}
+
+}  // namespace thimble

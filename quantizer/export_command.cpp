@@ -1,0 +1,89 @@
+// export_command.cpp: `thimble export`: an artifact's weights as safetensors, under the checkpoint's own names.
+#include <fmt/format.h>
+
+#include "quantizer/commands.h"
+#include "quantizer/model_source.h"
+#include "quantizer/safetensors.h"
+#include "runtime/golf_layout.h"
+#include "runtime/json.h"
+
+namespace thimble {
+namespace {
+
+// Dequantized tensors, owned, by the name they have in the file.
+using OwnedTensors = std::map<std::string, Tensor>;
+
+OwnedTensors dequantized_tensors(const QuantizedModel& quantized, DType dtype) {
+  OwnedTensors tensors;
+  for (const QuantizedTensor& tensor : quantized.tensors) {
+    const auto* raw = std::get_if<RawTensor>(&tensor.data);
+    // Integer tensors stay as they are.
+    if (raw && !is_floating(raw->dtype))
+      tensors[tensor.name] = {raw->dtype, tensor.shape, raw->bytes};
+    else
+      tensors[tensor.name] = {dtype, tensor.shape, from_float32(dtype, dequantize(tensor))};
+  }
+  return tensors;
+}
+
+// Gathers the matrices that the checkpoint kept in banks into banks again.
+OwnedTensors rebank(OwnedTensors tensors, int64_t num_layers) {
+  OwnedTensors out;
+  std::map<std::string, std::map<int64_t, Tensor>> banks;
+  for (auto& [name, tensor] : tensors) {
+    BankSlot slot = bank_slot(name, num_layers);
+    if (slot.bank.empty())
+      out[name] = std::move(tensor);
+    else
+      banks[slot.bank][slot.index] = std::move(tensor);
+  }
+  for (auto& [name, slices] : banks) {
+    const Tensor& first = slices.begin()->second;
+    Tensor bank{first.dtype, {static_cast<int64_t>(slices.size()), first.shape[0], first.shape[1]}, {}};
+    for (const auto& [index, slice] : slices) append_bytes(bank.bytes, slice.bytes);
+    out[name] = std::move(bank);
+  }
+  return out;
+}
+
+struct Options {
+  std::string artifact, output, dtype = "F32";
+};
+
+Json run_export(const Options& options) {
+  DType dtype = dtype_from_name(options.dtype, "--dtype");
+  QuantizedModel quantized = load_artifact(options.artifact);
+  OwnedTensors tensors = dequantized_tensors(quantized, dtype);
+  Json config = parse_json(as_bytes_of(quantized.config_json), options.artifact);
+  // Whether its tensors fit the config is checked before its layers are counted on.
+  if (quantized.banked)
+    tensors = rebank(std::move(tensors), dequantize_model(quantized, options.artifact).config.num_layers);
+  TensorMap views;
+  for (const auto& [name, tensor] : tensors) views[name] = tensor.view();
+  write_safetensors(options.output, views, {{"format", "pt"}, {"config", canonical_json(config)}});
+  return {
+      {"output", options.output}, {"tensors", tensors.size()}, {"dtype", options.dtype}, {"banked", quantized.banked}};
+}
+
+}  // namespace
+
+void add_export_command(CommandLine& line) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = add_command(line, "export", "Write an artifact's dequantized weights as safetensors",
+                                  "thimble export model.thmb -o dequantized.safetensors");
+  command->add_option("artifact", options->artifact, "Artifact (.thmb)")->required();
+  command->add_option("-o,--output", options->output, "File to write (.safetensors)")->required();
+  command->add_option("--dtype", options->dtype, "Element type; F32 is exact")
+      ->check(CLI::IsMember({"F32", "F16", "BF16"}))
+      ->capture_default_str();
+  command->callback([&line, options] {
+    line.action = [options](Console& console) {
+      Json result = run_export(*options);
+      console.result(fmt::format("wrote {} tensors as {} to {}\n", result.at("tensors").get<size_t>(), options->dtype,
+                                 options->output),
+                     result);
+    };
+  });
+}
+
+}  // namespace thimble

@@ -1,0 +1,60 @@
+// generate_command.cpp: `thimble generate`: text sampled from a model.
+#include "runtime/generate.h"
+
+#include "eval/text_tokens.h"
+#include "eval/tokenizer.h"
+#include "quantizer/commands.h"
+#include "quantizer/model_source.h"
+
+namespace thimble {
+namespace {
+
+struct Options {
+  std::string model, config, tokenizer, prompt;
+  int64_t length = 200;
+  double temperature = 0.8;
+};
+
+Json run_generate(const Options& options, uint64_t seed) {
+  Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
+  LoadedModel loaded = load_model(options.model, options.config);
+  check_vocab_size(tokenizer, loaded.model.config.vocab_size, options.model);
+  std::vector<uint16_t> tokens = {document_start_token(tokenizer)};
+  for (uint16_t token : tokenizer.encode(options.prompt)) tokens.push_back(token);
+  std::unique_ptr<Backend> backend = make_cpu_backend();
+  std::vector<uint16_t> text(tokens.begin() + 1, tokens.end());
+  generate_text(loaded.model, *backend, tokens, options.length, options.temperature, seed, [&](uint16_t token) {
+    // A control token ends the document.
+    if (tokenizer.kind(token) == PieceKind::kBoundary) return false;
+    text.push_back(token);
+    return true;
+  });
+  return {{"text", tokenizer.decode(text)}, {"tokens", text}, {"seed", seed}, {"temperature", options.temperature}};
+}
+
+}  // namespace
+
+void add_generate_command(CommandLine& line) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = add_command(line, "generate", "Sample text from a checkpoint or an artifact",
+                                  "thimble generate model.thmb --tokenizer sp.model --prompt \"The sea\"");
+  command->add_option("model", options->model, "Checkpoint or artifact")->required();
+  command->add_option("--config", options->config, "Config of a checkpoint (JSON)");
+  command->add_option("--tokenizer", options->tokenizer, "SentencePiece model")->required();
+  command->add_option("--prompt", options->prompt, "Text to continue");
+  command->add_option("--length", options->length, "Tokens to add, at most")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  command->add_option("--temperature", options->temperature, "Sampling temperature; 0 takes the likeliest token")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  command->callback([&line, options] {
+    line.action = [&line, options](Console& console) {
+      require_device(line.common.device);
+      Json result = run_generate(*options, line.common.seed);
+      console.result(result.at("text").get<std::string>() + "\n", result);
+    };
+  });
+}
+
+}  // namespace thimble

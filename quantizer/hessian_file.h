@@ -1,0 +1,23 @@
+// hessian_file.h: Hessians on disk, so that a model's owner can collect them anywhere (docs/hessians.md).
+//
+// A safetensors file: for each linear layer one F32 tensor (K, K) named as the weight, H = E[x x^T] per token, not
+// damped. Layers that share an input may share one tensor through the metadata key "shared": a JSON object
+// {"<layer>": "<layer whose tensor it uses>"}. Metadata "tokens" and "sequences" hold decimal counts (default 1).
+#pragma once
+
+#include <string>
+
+#include "gptq/hessian.h"
+
+namespace thimble {
+
+// FormatErrors name the layer: not square, not F32 or F64, not finite, asymmetric beyond rounding, negative diagonal.
+HessianSet read_hessian_file(const std::string& path);
+
+void write_hessian_file(const std::string& path, const HessianSet& hessians);
+
+// Rounds every Hessian to float32, as the file does: then a saved set gives the very same artifact as the run that
+// saved it.
+void round_to_float32(HessianSet& hessians);
+
+}  // namespace thimble

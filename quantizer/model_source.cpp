@@ -1,0 +1,85 @@
+// model_source.cpp: finds the config of a checkpoint and decides what kind of file a path is.
+#include "quantizer/model_source.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "packer/artifact.h"
+#include "packer/format.h"
+#include "runtime/file.h"
+#include "runtime/golf_layout.h"
+
+namespace thimble {
+namespace {
+
+constexpr uint64_t kMaxConfigBytes = 16'000'000;
+
+Json read_config(const std::string& path) {
+  return parse_json(as_bytes_of(read_text_file(path, kMaxConfigBytes)), path);
+}
+
+void find_config(const std::string& given_path, OpenedCheckpoint& opened) {
+  const std::string& path = opened.file.path();
+  std::string sibling = (std::filesystem::path(path).parent_path() / "config.json").string();
+  if (!given_path.empty()) {
+    opened.config_path = given_path;
+    opened.config_json = read_config(given_path);
+  } else if (opened.file.config()) {
+    opened.config_path = path + " (its own config)";
+    opened.config_json = *opened.file.config();
+  } else if (file_exists(sibling)) {
+    opened.config_path = sibling;
+    opened.config_json = read_config(sibling);
+  } else {
+    opened.config_path = path + " (no config given, none inside, none beside it)";
+  }
+}
+
+bool has_golf_tensors(const TensorMap& tensors) {
+  return tensors.contains("tok_emb.weight") && tensors.contains(LayerNames(0).query);
+}
+
+}  // namespace
+
+OpenedCheckpoint open_model_checkpoint(const std::string& path, const std::string& config_path) {
+  OpenedCheckpoint opened{open_checkpoint(path), {}, false, Json::object(), "", std::nullopt};
+  find_config(config_path, opened);
+  opened.banked = has_banks(opened.file.tensors());
+  opened.tensors = unbank(opened.file.tensors(), path);
+  if (is_golf_config(opened.config_json) || has_golf_tensors(opened.tensors))
+    opened.golf = resolve_model_config(opened.config_json, opened.config_path, opened.tensors, path);
+  return opened;
+}
+
+const ModelConfig& require_golf(const OpenedCheckpoint& checkpoint) {
+  if (checkpoint.golf) return *checkpoint.golf;
+  std::string family = checkpoint.config_json.contains("architecture")
+                           ? checkpoint.config_json.at("architecture").dump()
+                       : checkpoint.config_json.contains("model_type") ? checkpoint.config_json.at("model_type").dump()
+                                                                       : "unknown";
+  throw FormatError(checkpoint.file.path(), "model family " + family + " cannot be run, allowed is '" +
+                                                kGolfArchitecture + "'; to quantize it, give its --hessians");
+}
+
+bool is_artifact(const std::string& path) {
+  MappedFile file(path);
+  Bytes bytes = file.bytes();
+  return bytes.size() >= kMagic.size() && std::equal(kMagic.begin(), kMagic.end(), bytes.begin());
+}
+
+QuantizedModel load_artifact(const std::string& path) {
+  MappedFile file(path);
+  return decode_artifact(file.bytes(), path);
+}
+
+LoadedModel load_model(const std::string& path, const std::string& config_path) {
+  if (is_artifact(path)) {
+    if (!config_path.empty())
+      throw UsageError("--config applies to checkpoints; '" + path + "' is an artifact with its own");
+    return {dequantize_model(load_artifact(path), path), file_size_bytes(path), true};
+  }
+  OpenedCheckpoint opened = open_model_checkpoint(path, config_path);
+  return {bind_model(require_golf(opened), opened.tensors), file_size_bytes(path), false};
+}
+
+}  // namespace thimble

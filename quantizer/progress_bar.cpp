@@ -1,0 +1,80 @@
+// progress_bar.cpp: drawing for progress_bar.h.
+#include "quantizer/progress_bar.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+namespace thimble {
+namespace {
+
+constexpr int kBarCells = 28;
+constexpr std::chrono::milliseconds kTerminalInterval(100);
+constexpr std::chrono::seconds kLineInterval(30);
+
+}  // namespace
+
+std::string duration_text(double seconds) {
+  if (seconds < 99.95) return fmt::format("{:.1f}s", seconds);
+  auto whole = static_cast<int64_t>(seconds + 0.5);
+  if (whole < 3600) return fmt::format("{}m{:02}s", whole / 60, whole % 60);
+  return fmt::format("{}h{:02}m", whole / 3600, whole % 3600 / 60);
+}
+
+ProgressBar::ProgressBar() : terminal_(::isatty(STDERR_FILENO) == 1) {}
+
+ProgressBar::~ProgressBar() {
+  if (open_ && terminal_) fmt::print(stderr, "\n");
+}
+
+void ProgressBar::begin(std::string_view stage, int64_t total, std::string_view unit) {
+  std::lock_guard lock(mutex_);
+  stage_ = stage;
+  unit_ = unit;
+  total_ = total;
+  done_ = 0;
+  open_ = true;
+  start_ = drawn_ = Clock::now();
+  if (terminal_) draw(false);
+}
+
+void ProgressBar::advance(int64_t units) {
+  std::lock_guard lock(mutex_);
+  done_ += units;
+  auto now = Clock::now();
+  if (now - drawn_ < (terminal_ ? std::chrono::milliseconds(kTerminalInterval) : kLineInterval)) return;
+  drawn_ = now;
+  draw(false);
+}
+
+void ProgressBar::end() {
+  std::lock_guard lock(mutex_);
+  if (!open_) return;
+  draw(true);
+  open_ = false;
+}
+
+double ProgressBar::elapsed_seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+void ProgressBar::draw(bool finished) {
+  double elapsed = elapsed_seconds();
+  if (finished) {
+    fmt::print(stderr, "{}{:<24} {} {} in {}\n", terminal_ ? "\r\033[K" : "", stage_, done_, unit_,
+               duration_text(elapsed));
+    return;
+  }
+  double share = total_ > 0 ? std::min(1.0, static_cast<double>(done_) / static_cast<double>(total_)) : 0;
+  std::string left = done_ > 0 ? duration_text(elapsed * (1 - share) / std::max(share, 1e-9)) + " left" : "";
+  if (terminal_) {
+    auto filled = static_cast<size_t>(share * kBarCells);
+    fmt::print(stderr, "\r\033[K{:<24} [{}{}] {:3.0f}% {}/{} {} {}", stage_, std::string(filled, '='),
+               std::string(kBarCells - filled, ' '), share * 100, done_, total_, unit_, left);
+  } else {
+    fmt::print(stderr, "{:<24} {:3.0f}% {}/{} {} {}\n", stage_, share * 100, done_, total_, unit_, left);
+  }
+  std::fflush(stderr);
+}
+
+}  // namespace thimble

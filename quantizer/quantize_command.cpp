@@ -1,0 +1,186 @@
+// quantize_command.cpp: `thimble quantize`: options, the call of the pipeline, and its report.
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "quantizer/commands.h"
+#include "quantizer/progress_bar.h"
+#include "quantizer/quantize_job.h"
+
+namespace thimble {
+namespace {
+
+constexpr int64_t kDefaultHighCount = 10;
+
+struct Options {
+  QuantizeRequest request;
+  CodeOptions code;
+  std::string bits = "5,6", high, codec = "brotli", work_folder;
+  uint64_t budget = 0;
+  bool no_resume = false;
+};
+
+int64_t parse_integer(const std::string& text, const std::string& option, int64_t low, int64_t high) {
+  int64_t value = 0;
+  auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || stop != text.data() + text.size() || value < low || value > high)
+    throw UsageError(fmt::format("{} is '{}', allowed is an integer from {} to {}", option, text, low, high));
+  return value;
+}
+
+// "5,6" -> low and high bits; "5" -> both the same.
+void parse_bits(const std::string& text, TracePlanOptions& plan) {
+  size_t comma = text.find(',');
+  plan.low_bits = static_cast<int>(parse_integer(text.substr(0, comma), "--bits", 2, 8));
+  plan.high_bits = comma == std::string::npos ? plan.low_bits
+                                              : static_cast<int>(parse_integer(text.substr(comma + 1), "--bits", 2, 8));
+  if (plan.high_bits < plan.low_bits)
+    throw UsageError("--bits is '" + text + "', the second must not be below the first");
+}
+
+QuantizeRequest finish_request(const Options& options, const CommonOptions& common, bool has_budget) {
+  QuantizeRequest request = options.request;
+  if (has_budget) request.budget_bytes = options.budget;
+  request.code_bytes = options.code.total_bytes();
+  parse_bits(options.bits, request.plan);
+  std::string high = !options.high.empty() ? options.high : has_budget ? "auto" : std::to_string(kDefaultHighCount);
+  request.high_is_auto = high == "auto";
+  if (request.high_is_auto && !has_budget) throw UsageError("--high auto needs a --budget to fit");
+  if (!request.high_is_auto) request.plan.high_count = parse_integer(high, "--high", 0, 1'000'000);
+  request.calibration.seed = common.seed;
+  request.encode.codec = parse_codec_choice(options.codec);
+  request.work_folder = options.no_resume             ? ""
+                        : options.work_folder.empty() ? request.output + ".work"
+                                                      : options.work_folder;
+  if (!request.hessians.empty() && (!request.calibration_tokens.empty() || !request.save_calibration.empty()))
+    throw UsageError("--hessians replaces calibration; --calibration-tokens and --save-calibration do not apply");
+  return request;
+}
+
+Json to_json(const LayerOutcome& layer) {
+  Json json = {{"name", layer.name}, {"precision", layer.precision}, {"sensitivity", layer.sensitivity}};
+  if (layer.report) {
+    json["clip_fraction"] = layer.report->clip_fraction;
+    json["weight_mse"] = layer.report->weight_mse;
+    json["weighted_loss"] = layer.report->weighted_loss;
+    json["damping"] = layer.report->damping;
+    json["dead_columns"] = layer.report->dead_columns;
+  }
+  return json;
+}
+
+Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome, const StageTimes& times) {
+  Json layers = Json::array();
+  for (const LayerOutcome& layer : outcome.layers) layers.push_back(to_json(layer));
+  Json json = {{"output", request.output},
+               {"parameters", outcome.parameters},
+               {"original_bytes", outcome.original_bytes},
+               {"artifact_bytes", outcome.artifact_bytes},
+               {"code_bytes", request.code_bytes},
+               {"total_bytes", outcome.artifact_bytes + request.code_bytes},
+               {"bits_per_parameter",
+                8.0 * static_cast<double>(outcome.artifact_bytes) / static_cast<double>(outcome.parameters)},
+               {"high_count", outcome.high_count},
+               {"pruned_codes", outcome.pruned_codes},
+               {"encodes", outcome.encodes},
+               {"layers", layers},
+               {"seconds", times.to_json()},
+               {"peak_memory_bytes", peak_memory_bytes()}};
+  if (request.budget_bytes) json["budget_bytes"] = *request.budget_bytes;
+  return json;
+}
+
+// Layers whose damping had to be raised above the method's, or that have columns no token activated.
+std::string warnings_text(const QuantizeOutcome& outcome) {
+  std::string text;
+  for (const LayerOutcome& layer : outcome.layers) {
+    if (!layer.report) continue;
+    if (layer.report->damping > kTraceDamping * 1.0001)
+      text +=
+          fmt::format("note: {}: damping raised to {:.3g} of the mean diagonal\n", layer.name, layer.report->damping);
+    if (!layer.report->dead_columns.empty())
+      text += fmt::format("note: {}: {} input columns were never active; their codes are 0\n", layer.name,
+                          layer.report->dead_columns.size());
+  }
+  return text;
+}
+
+std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& outcome, const StageTimes& times) {
+  std::vector<std::vector<std::string>> rows = {{"quantized", request.checkpoint}};
+  auto add = [&](const std::string& key, const std::string& value) { rows.push_back({key, value}); };
+  add("parameters", count_text(outcome.parameters));
+  add("original", bytes_text(outcome.original_bytes));
+  add("artifact",
+      fmt::format("{} ({:.3f} bits per parameter)", bytes_text(outcome.artifact_bytes),
+                  8.0 * static_cast<double>(outcome.artifact_bytes) / static_cast<double>(outcome.parameters)));
+  if (request.code_bytes > 0) add("code", bytes_text(request.code_bytes));
+  if (request.budget_bytes)
+    add("budget", fmt::format("{} ({} left)", bytes_text(*request.budget_bytes),
+                              bytes_text(*request.budget_bytes - request.code_bytes - outcome.artifact_bytes)));
+  add("precision", fmt::format("int{} for the {} most sensitive layers, int{} for the others", request.plan.high_bits,
+                               outcome.high_count, request.plan.low_bits));
+  if (outcome.pruned_codes > 0) add("pruned", count_text(outcome.pruned_codes) + " codes of +-1 set to 0");
+  for (const auto& [stage, seconds] : times.stages()) add(stage, duration_text(seconds));
+  add("peak memory", bytes_text(peak_memory_bytes()));
+  add("written", request.output);
+  return warnings_text(outcome) + table_text(rows);
+}
+
+void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
+  CalibrationOptions& calibration = request.calibration;
+  command.add_option("--calibration-sequences", calibration.sequences, "Sequences the model generates for calibration")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  command.add_option("--calibration-length", calibration.length, "Tokens per calibration sequence")
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 20))
+      ->capture_default_str();
+  command.add_option("--temperature", calibration.temperature, "Sampling temperature of the calibration text")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  command.add_option("--calibration-tokens", request.calibration_tokens,
+                     "Token shard to calibrate on instead: whole sequences of --calibration-length tokens");
+  command.add_option("--save-calibration", request.save_calibration, "Write the calibration tokens to this shard");
+  command.add_option("--hessians", request.hessians, "Use these Hessians (safetensors) instead of collecting any");
+  command.add_option("--save-hessians", request.save_hessians, "Write the Hessians to this safetensors file");
+}
+
+}  // namespace
+
+void add_quantize_command(CommandLine& line) {
+  auto options = std::make_shared<Options>();
+  QuantizeRequest& request = options->request;
+  CLI::App* command =
+      add_command(line, "quantize", "Fit a checkpoint into a byte budget",
+                  "thimble quantize final_model.pt -o model.thmb --budget 16000000 --code train_gpt.py");
+  command->add_option("checkpoint", request.checkpoint, "Trained model (.safetensors or .pt)")->required();
+  command->add_option("-o,--output", request.output, "Artifact to write (.thmb)")->required();
+  command->add_option("--config", request.config,
+                      "Model config (JSON); default: inside the checkpoint, or config.json beside it");
+  CLI::Option* budget =
+      command->add_option("--budget", options->budget, "Most bytes that artifact and code may take (decimal)");
+  options->code.add_to(*command);
+  command->add_option("--bits", options->bits, "Bits of the less and the more sensitive layers")->capture_default_str();
+  command->add_option("--high", options->high,
+                      "How many layers get the higher bits: a number, or auto for as many as fit (default: auto with "
+                      "--budget, else 10)");
+  command->add_option("--min-elements", request.plan.min_elements, "Matrices of at most this many elements stay fp16")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->capture_default_str();
+  command->add_option("--codec", options->codec, "brotli, zstd, xz, none, or auto for the smallest per section")
+      ->capture_default_str();
+  add_calibration_options(*command, request);
+  command->add_option("--work-dir", options->work_folder, "Folder of resumable results (default: OUTPUT.work)");
+  command->add_flag("--keep-work", request.keep_work, "Keep that folder after success");
+  command->add_flag("--no-resume", options->no_resume, "Keep no resumable results");
+  command->callback([&line, options, budget] {
+    line.action = [&line, options, budget](Console& console) {
+      require_device(line.common.device);
+      QuantizeRequest finished = finish_request(*options, line.common, budget->count() > 0);
+      StageTimes times;
+      QuantizeOutcome outcome = run_quantize(finished, times, console);
+      console.result(outcome_text(finished, outcome, times), outcome_json(finished, outcome, times));
+    };
+  });
+}
+
+}  // namespace thimble

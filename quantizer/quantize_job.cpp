@@ -1,0 +1,202 @@
+// quantize_job.cpp: the steps of the pipeline, in order.
+#include "quantizer/quantize_job.h"
+
+#include <algorithm>
+
+#include "eval/token_shard.h"
+#include "quantizer/calibration.h"
+#include "quantizer/hessian_file.h"
+#include "quantizer/layer_solver.h"
+#include "quantizer/model_source.h"
+#include "quantizer/version.h"
+#include "quantizer/work_folder.h"
+#include "runtime/atomic_file.h"
+#include "runtime/file.h"
+#include "runtime/gemm.h"
+#include "runtime/golf_layout.h"
+#include "runtime/hash.h"
+
+namespace thimble {
+namespace {
+
+// A Hessian set and the hash of everything that decided it.
+struct KeyedHessians {
+  HessianSet hessians;
+  uint64_t key = 0;
+};
+
+// What every result depends on: the checkpoint's bytes, its config, this program and its arithmetic.
+uint64_t model_key(const OpenedCheckpoint& source) {
+  return Hasher()
+      .add(source.file.content_hash())
+      .add(canonical_json(source.config_json))
+      .add(std::string_view(kVersion))
+      .add(cpu_instruction_set())
+      .digest();
+}
+
+TokenSequences obtain_tokens(const QuantizeRequest& request, const Model& model, Backend& backend, uint64_t key,
+                             const WorkFolder& work, Progress& progress) {
+  if (!request.calibration_tokens.empty())
+    return read_calibration_tokens(request.calibration_tokens, request.calibration.length, model.config.vocab_size);
+  return self_generate(model, backend, request.calibration, key, work, progress);
+}
+
+KeyedHessians collect_from_model(const QuantizeRequest& request, const OpenedCheckpoint& source, uint64_t key,
+                                 const WorkFolder& work, StageTimes& times, Progress& progress) {
+  Model model = bind_model(require_golf(source), source.tensors);
+  std::unique_ptr<Backend> backend = make_cpu_backend();
+  const CalibrationOptions& options = request.calibration;
+  uint64_t token_key = Hasher()
+                           .add(key)
+                           .add(options.seed)
+                           .add(std::to_string(options.temperature))
+                           .add(static_cast<uint64_t>(options.length))
+                           .digest();
+  TokenSequences tokens =
+      times.time("calibration", [&] { return obtain_tokens(request, model, *backend, token_key, work, progress); });
+  if (!request.save_calibration.empty()) write_shard(request.save_calibration, tokens.tokens);
+  return times.time("Hessians", [&] {
+    uint64_t hessian_key = Hasher()
+                               .add(key)
+                               .add(static_cast<uint64_t>(tokens.length))
+                               .add(std::as_bytes(std::span(tokens.tokens)))
+                               .digest();
+    std::optional<HessianSet> kept = work.load_hessians(hessian_key);
+    if (!kept) {
+      kept = collect_hessians(model, *backend, tokens, progress);
+      work.save_hessians(hessian_key, *kept);
+    }
+    return KeyedHessians{std::move(*kept), hessian_key};
+  });
+}
+
+// Every Hessian belongs to a matrix with as many columns.
+void check_hessians(const HessianSet& hessians, const OpenedCheckpoint& source, const std::string& path) {
+  for (const auto& [layer, hessian] : hessians) {
+    auto found = source.tensors.find(layer);
+    if (found == source.tensors.end())
+      throw FormatError(path, "Hessian '" + layer + "' names no tensor of " + source.file.path());
+    const Shape& shape = found->second.shape;
+    if (shape.size() != 2 || shape[1] != hessian->matrix.size())
+      throw FormatError(path, "Hessian '" + layer + "' has " + std::to_string(hessian->matrix.size()) +
+                                  " columns, the tensor in " + source.file.path() + " has shape " + shape_text(shape));
+  }
+}
+
+KeyedHessians obtain_hessians(const QuantizeRequest& request, const OpenedCheckpoint& source, uint64_t key,
+                              const WorkFolder& work, StageTimes& times, Progress& progress) {
+  if (request.hessians.empty()) return collect_from_model(request, source, key, work, times, progress);
+  return times.time("Hessians", [&] {
+    HessianSet hessians = read_hessian_file(request.hessians);
+    check_hessians(hessians, source, request.hessians);
+    round_to_float32(hessians);
+    uint64_t contents = xxh3(MappedFile(request.hessians).bytes());
+    return KeyedHessians{std::move(hessians), Hasher().add(key).add(contents).digest()};
+  });
+}
+
+// The names that will have Hessians, before there are any.
+std::vector<std::string> layers_with_hessians(const QuantizeRequest& request, const OpenedCheckpoint& source) {
+  std::vector<std::string> names;
+  if (!request.hessians.empty()) {
+    for (const auto& [layer, hessian] : read_hessian_file(request.hessians)) names.push_back(layer);
+    return names;
+  }
+  const ModelConfig& config = require_golf(source);
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    LayerNames layer(i);
+    for (const std::string& name : {layer.query, layer.key, layer.value, layer.output, layer.up, layer.down})
+      names.push_back(name);
+  }
+  for (const char* name : {"bigram.proj.weight", "ve_shared.proj.weight"})
+    if (source.tensors.contains(name)) names.emplace_back(name);
+  return names;
+}
+
+QuantizedModel header_of(const QuantizeRequest& request, const OpenedCheckpoint& source) {
+  QuantizedModel header;
+  header.config_json = canonical_json(source.golf ? to_json(*source.golf) : source.config_json);
+  header.banked = source.banked;
+  Json provenance = {{"method", "trace"},
+                     {"tool", std::string("thimble ") + kVersion},
+                     {"bits", {request.plan.low_bits, request.plan.high_bits}}};
+  if (!request.hessians.empty()) {
+    provenance["calibration"] = "hessians";
+  } else if (!request.calibration_tokens.empty()) {
+    provenance["calibration"] = "tokens";
+  } else {
+    provenance["calibration"] = {{"seed", request.calibration.seed},
+                                 {"sequences", request.calibration.sequences},
+                                 {"length", request.calibration.length},
+                                 {"temperature", request.calibration.temperature}};
+  }
+  header.provenance_json = canonical_json(provenance);
+  return header;
+}
+
+std::vector<LayerOutcome> layer_outcomes(const SearchResult& result, const std::map<std::string, double>& sensitivities,
+                                         const LayerSolver& solver) {
+  std::vector<LayerOutcome> layers;
+  for (const auto& [name, sensitivity] : sensitivities) {
+    const Precision& precision = result.plan.at(name);
+    const GptqReport* report = solver.report(name, precision);
+    layers.push_back({name, precision_text(precision), sensitivity, report ? std::optional(*report) : std::nullopt});
+  }
+  std::ranges::stable_sort(layers, std::ranges::greater{}, &LayerOutcome::sensitivity);
+  return layers;
+}
+
+std::optional<uint64_t> artifact_limit(const QuantizeRequest& request) {
+  if (!request.budget_bytes) return std::nullopt;
+  if (request.code_bytes >= *request.budget_bytes)
+    throw CheckError("the budget cannot be met: the code takes " + bytes_text(request.code_bytes) + " of a budget of " +
+                     bytes_text(*request.budget_bytes));
+  return *request.budget_bytes - request.code_bytes;
+}
+
+}  // namespace
+
+QuantizeOutcome run_quantize(const QuantizeRequest& request, StageTimes& times, Console& console) {
+  Progress& progress = console.progress();
+  SearchOptions search_options{artifact_limit(request), request.high_is_auto, request.plan, request.encode};
+  OpenedCheckpoint source =
+      times.time("open", [&] { return open_model_checkpoint(request.checkpoint, request.config); });
+  WorkFolder work(request.work_folder);
+  std::map<std::string, TensorSummary> summaries;
+  for (const auto& [name, tensor] : source.tensors) summaries.emplace(name, summarize_tensor(tensor));
+  uint64_t key = model_key(source);
+
+  HessianSet none;
+  LayerSolver early_solver(source.tensors, none, work, key, progress);
+  times.time("lower bound", [&] {
+    PlanSearch(header_of(request, source), summaries, early_solver, search_options, progress)
+        .check_lower_bound(layers_with_hessians(request, source));
+  });
+
+  KeyedHessians collected = obtain_hessians(request, source, key, work, times, progress);
+  if (!request.save_hessians.empty()) write_hessian_file(request.save_hessians, collected.hessians);
+  std::map<std::string, double> sensitivities = trace_sensitivities(collected.hessians);
+  LayerSolver solver(source.tensors, collected.hessians, work, collected.key, progress);
+  PlanSearch search(header_of(request, source), summaries, solver, search_options, progress);
+  SearchResult result = times.time("solve and encode", [&] { return search.run(sensitivities); });
+
+  times.time("decode check", [&] {
+    if (decode_artifact(result.artifact, request.output) != result.model)
+      throw Error(ExitCode::kInternal, request.output + ": the artifact does not decode to the model it was made from");
+  });
+  write_file_atomically(request.output, Bytes(result.artifact));
+  if (!request.keep_work) work.remove();
+
+  QuantizeOutcome outcome;
+  for (const auto& [name, summary] : summaries) outcome.parameters += element_count(summary.shape);
+  outcome.original_bytes = source.file.file_bytes();
+  outcome.artifact_bytes = result.artifact.size();
+  outcome.high_count = result.high_count;
+  outcome.pruned_codes = result.pruned_codes;
+  outcome.encodes = result.encodes;
+  outcome.layers = layer_outcomes(result, sensitivities, solver);
+  return outcome;
+}
+
+}  // namespace thimble

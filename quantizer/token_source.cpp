@@ -1,0 +1,34 @@
+// token_source.cpp: options and loading for token_source.h.
+#include "quantizer/token_source.h"
+
+#include "eval/text_tokens.h"
+#include "eval/token_shard.h"
+#include "runtime/error.h"
+
+namespace thimble {
+
+void TokenSource::add_to(CLI::App& command) {
+  CLI::Option* tokens =
+      command.add_option("--tokens", shards, "Token shards: files or glob patterns")->type_name("FILE...");
+  command.add_option("--text", text, "UTF-8 text file to tokenise and score instead")->excludes(tokens);
+  command.add_option("--tokenizer", tokenizer, "SentencePiece model; tells how many bytes each token stands for")
+      ->required();
+  command.add_option("--context", context, "Tokens of context, at most")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  command.add_option("--stride", stride, "Tokens by which each window moves on")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  command.add_option("--max-targets", max_targets, "Score only the first targets; the result is then marked a subset")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+}
+
+std::vector<uint16_t> TokenSource::load(const Tokenizer& loaded, int64_t vocab_size) const {
+  if (shards.empty() == text.empty()) throw UsageError("give either --tokens or --text");
+  if (stride > context)
+    throw UsageError("--stride is " + std::to_string(stride) + ", allowed is at most the --context, " +
+                     std::to_string(context));
+  return text.empty() ? read_shards(shards, vocab_size) : tokens_of_text_file(loaded, text);
+}
+
+}  // namespace thimble

@@ -1,0 +1,37 @@
+// work_folder.h: results of finished steps of a quantize run, one atomic file each, so that a killed run resumes.
+// Every file's name carries the hash of all that its contents depend on; a stale file is simply never asked for.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gptq/gptq.h"
+#include "runtime/generate.h"
+
+namespace thimble {
+
+class WorkFolder {
+ public:
+  // An empty path keeps nothing.
+  explicit WorkFolder(const std::string& path);
+
+  // nullopt when there is no such result, or the file is damaged (then it is computed again).
+  std::optional<std::vector<uint16_t>> load_tokens(uint64_t key) const;
+  void save_tokens(uint64_t key, std::span<const uint16_t> tokens) const;
+
+  std::optional<HessianSet> load_hessians(uint64_t key) const;
+  void save_hessians(uint64_t key, const HessianSet& hessians) const;
+
+  std::optional<SolvedTensor> load_solution(uint64_t key, const std::string& name, const Shape& shape) const;
+  void save_solution(uint64_t key, const SolvedTensor& solved) const;
+
+  // Deletes our files, and the folder when nothing else is in it.
+  void remove() const;
+
+ private:
+  std::string file(const std::string& kind, uint64_t key, const std::string& extension) const;
+  std::string path_;
+};
+
+}  // namespace thimble

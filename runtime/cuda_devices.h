@@ -1,0 +1,15 @@
+// cuda_devices.h: which CUDA devices this build can see. A build without CUDA sees none.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace thimble {
+
+// "NVIDIA H200 (compute capability 9.0, 150754820096 B)", one per device; empty without a driver or a device.
+std::vector<std::string> cuda_device_names();
+
+// The CUDA runtime version the build was made with ("13.0"), empty for a build without CUDA.
+std::string cuda_runtime_version();
+
+}  // namespace thimble
