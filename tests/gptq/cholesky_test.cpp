@@ -67,6 +67,15 @@ TEST(Cholesky, RefusesWhatIsNotPositiveDefinite) {
   EXPECT_FALSE(inverse_upper_cholesky(indefinite));
 }
 
+TEST(Cholesky, RefusesAPivotThatIsRoundingNoise) {
+  MatrixF64 a(2, 2);
+  for (double& value : a.values()) value = 1;
+  a(0, 0) += std::numeric_limits<double>::epsilon();  // the last pivot is this epsilon
+  EXPECT_FALSE(inverse_upper_cholesky(a));
+  a(0, 0) = 1 + 1e-12;
+  EXPECT_TRUE(inverse_upper_cholesky(a));
+}
+
 TEST(Cholesky, ScaleOfAColumnDoesNotMatter) {
   MatrixF64 a(3, 3);
   a(0, 0) = 1e30;
