@@ -2,39 +2,32 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cassert>
 #include <cmath>
 #include <cstring>
 
 #include "eval/audit.h"
+#include "eval/worst_of.h"
 #include "runtime/matrix.h"
+#include "runtime/random.h"
 
 namespace thimble {
 namespace {
 
-// SplitMix64 (Steele, Lea, Flood 2014): the same positions everywhere, unlike the standard distributions.
+// Uniform draws that are the same everywhere, unlike those of the standard distributions.
 class PositionSource {
  public:
-  explicit PositionSource(uint64_t seed) : state_(seed) {}
+  explicit PositionSource(uint64_t seed) : seed_(seed) {}
   int64_t below(int64_t bound) {
-    state_ += 0x9E3779B97F4A7C15ULL;
-    uint64_t z = state_;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
-    z ^= z >> 31;
-    return static_cast<int64_t>(z % static_cast<uint64_t>(bound));
+    return static_cast<int64_t>(uniform_at(seed_, kStream, draws_++) * static_cast<double>(bound));
   }
 
  private:
-  uint64_t state_;
+  static constexpr uint64_t kStream = 0x6175646974;  // "audit"
+  uint64_t seed_;
+  uint64_t draws_ = 0;
 };
 
 bool same_bits(float a, float b) { return std::memcmp(&a, &b, sizeof a) == 0; }
-
-// Keeps the larger; a NaN is larger than anything.
-void keep_worst(double& worst, double value) {
-  if (!(value <= worst)) worst = value;
-}
 
 // Targets whose score moved although it must not, and the first of them.
 struct Moved {
@@ -90,9 +83,9 @@ class ScorerProbe {
       independence_.add(same_bits(row[v], row_changed[v]),
                         fmt::format("ln p of token {} at target {}, {} before and {} after its value changed", v,
                                     target, row[v], row_changed[v]));
-    keep_worst(normalisation_error_, std::abs(probability_sum(row) - 1));
-    keep_worst(score_error_nats_, std::abs(double{target_score} + row[tokens_[target + 1]]));
-    keep_worst(score_error_nats_, std::abs(double{changed_score} + row[target_changed[target + 1]]));
+    normalisation_error_ = worst_of(normalisation_error_, std::abs(probability_sum(row) - 1));
+    score_error_nats_ = worst_of(score_error_nats_, std::abs(double{target_score} + row[tokens_[target + 1]]));
+    score_error_nats_ = worst_of(score_error_nats_, std::abs(double{changed_score} + row[target_changed[target + 1]]));
     ++probes_;
   }
 

@@ -19,8 +19,8 @@
 namespace thimble {
 
 struct EvaluationOptions {
-  int64_t stride = 64;                 // 1 .. the scorer's context
-  std::optional<int64_t> max_targets;  // score only the first ones; the report then says that it is a subset
+  int64_t stride = 64;                      // 1 .. the scorer's context
+  std::optional<int64_t> max_targets = {};  // score only the first ones; the report then says that it is a subset
 };
 
 struct BpbReport {

@@ -1,12 +1,12 @@
 // distortion.cpp: float64 sums in a fixed order.
 #include "eval/distortion.h"
 
-#include <algorithm>
 #include <cassert>
 #include <cmath>
 #include <string>
 #include <vector>
 
+#include "eval/worst_of.h"
 #include "runtime/error.h"
 
 namespace thimble {
@@ -32,7 +32,7 @@ WeightError weight_error(std::span<const float> original, std::span<const float>
     double error = double{compressed[i]} - double{original[i]};
     error_energy += error * error;
     energy += double{original[i]} * double{original[i]};
-    if (!(std::abs(error) <= result.max_absolute_error)) result.max_absolute_error = std::abs(error);
+    result.max_absolute_error = worst_of(result.max_absolute_error, std::abs(error));
   }
   if (error_energy != 0) result.relative_error = std::sqrt(error_energy / energy);
   return result;
@@ -56,7 +56,7 @@ PredictionError prediction_error(TokenScorer& original, TokenScorer& compressed,
       compressed.log_probabilities(tokens, window, target, MatrixView(log_q.data(), 1, vocab_size));
       double kl = kl_nats(log_p, log_q);
       sum += kl;
-      if (!(kl <= result.max_kl_nats)) result.max_kl_nats = kl;
+      result.max_kl_nats = worst_of(result.max_kl_nats, kl);
       ++result.targets;
     }
   }
