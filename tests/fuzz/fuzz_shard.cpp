@@ -1,0 +1,45 @@
+// fuzz_shard.cpp: libFuzzer target: any bytes as a token shard, from memory and from a file.
+// Accepted shards must account for every byte; anything else must be one of our errors.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "eval/token_shard.h"
+
+namespace {
+
+// Parses the same bytes through a file; true when they were accepted.
+bool accepted_as_file(thimble::Bytes bytes, size_t expected_tokens) {
+  int fd = ::memfd_create("fuzz_shard", MFD_CLOEXEC);
+  if (fd < 0 || ::write(fd, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) std::abort();
+  bool accepted = true;
+  try {
+    const std::vector<std::string> paths = {"/proc/self/fd/" + std::to_string(fd)};
+    if (thimble::read_shards(paths).size() != expected_tokens) std::abort();
+  } catch (const thimble::Error&) {
+    accepted = false;
+  }
+  ::close(fd);
+  return accepted;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  thimble::Bytes bytes(reinterpret_cast<const std::byte*>(data), size);
+  size_t tokens = 0;
+  bool accepted = true;
+  try {
+    tokens = thimble::parse_shard(bytes, "fuzz").size();
+    if (thimble::kShardHeaderBytes + 2 * tokens != size) std::abort();
+  } catch (const thimble::Error&) {
+    accepted = false;
+  }
+  if (accepted_as_file(bytes, tokens) != accepted) std::abort();
+  try {
+    thimble::parse_shard(bytes, "fuzz", 1024);
+  } catch (const thimble::Error&) {
+  }
+  return 0;
+}

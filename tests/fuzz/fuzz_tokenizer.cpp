@@ -1,0 +1,49 @@
+// fuzz_tokenizer.cpp: libFuzzer target: any bytes as a SentencePiece model, from memory and from a file.
+// An accepted model must tokenize, decode and count bytes without leaving its memory.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "eval/byte_table.h"
+#include "eval/text_tokens.h"
+#include "eval/tokenizer.h"
+
+namespace {
+
+constexpr std::string_view kTexts[] = {
+    "The cat  sat\n on <the> mat.", "\xC3\xA9\xE6\x97\xA5\xF0\x9F\x98\x80 \xEF\xAC\x81",
+    "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
+    std::string_view("\0\x01\x7F", 3)};
+
+void use(const thimble::Tokenizer& tokenizer) {
+  const thimble::ByteTable table(tokenizer);
+  for (std::string_view text : kTexts) {
+    std::vector<uint16_t> tokens = tokenizer.encode(text);
+    tokenizer.decode(tokens);
+    if (table.bytes_of_targets(tokens) < 0) std::abort();
+  }
+  thimble::tokens_of_text(tokenizer, "a\n<|doc|>\nb", "text");
+}
+
+void load_as_file(thimble::Bytes bytes) {
+  int fd = ::memfd_create("fuzz_tokenizer", MFD_CLOEXEC);
+  if (fd < 0 || ::write(fd, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) std::abort();
+  try {
+    thimble::Tokenizer::load("/proc/self/fd/" + std::to_string(fd));
+  } catch (const thimble::Error&) {
+  }
+  ::close(fd);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  thimble::Bytes bytes(reinterpret_cast<const std::byte*>(data), size);
+  try {
+    use(thimble::Tokenizer(bytes, "fuzz"));
+  } catch (const thimble::Error&) {
+  }
+  load_as_file(bytes);
+  return 0;
+}
