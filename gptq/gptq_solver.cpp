@@ -35,8 +35,8 @@ MatrixF64 permuted_rows(ConstMatrixView weights, int64_t first, int64_t last, co
   return rows;
 }
 
-// One row within one block (the inner loop of algorithm 1): rounds column i, divides the error by U_ii (eq. 3) and
-// subtracts what it implies from the block's later columns. w, errors and codes have one value per column of the block.
+// One row within one block (the inner loop of algorithm 1): rounds column i, divides its error by U_ii and
+// makes up for it in the block's later columns (eq. 2). w, errors and codes have one value per column of the block.
 void solve_row(double* w, double* errors, int8_t* codes, ConstMatrixViewF64 u, double scale, int max_code) {
   for (int64_t i = 0; i < u.cols; ++i) {
     codes[i] = nearest_code(w[i], scale, max_code);
@@ -68,7 +68,7 @@ void solve_rows(ConstMatrixView weights, int64_t first, int64_t last, const Hess
         out.weighted_losses[static_cast<size_t>(r)] += e[i] * e[i];
       }
     }
-    // The lazy batch update: the block's errors reach all later columns at once.
+    // The lazy batch update (eq. 4): the block's errors reach all later columns at once.
     subtract_product(errors, u.block_cols(next, columns - next), w.view().block_cols(next, columns - next));
   }
 }

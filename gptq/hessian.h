@@ -1,8 +1,8 @@
 // hessian.h: second moments H = E[x x^T] of the inputs of linear layers, collected while calibration text runs.
-// GPTQ (arXiv 2210.17323) minimises |W X - W' X|^2 (eq. 1); its Hessian per output row is 2 X X^T (eq. 2). The factor 2
-// and the number of tokens change no result, so H is kept per token.
-// In: activations (T, K).  Out: Hessian (K, K), float64.  Not here: damping for the solver (hessian_factor.h).
-// T = tokens of one sequence, K = input columns of a layer.
+// GPTQ (arXiv 2210.17323) minimises |W X - W' X|^2 (eq. 1); its Hessian per output row is 2 X X^T (as in eq. 2). The
+// factor 2 and the number of tokens change no result, so H is kept per token. In: activations (T, K).  Out: Hessian (K,
+// K), float64.  Not here: damping for the solver (hessian_factor.h). T = tokens of one sequence, K = input columns of a
+// layer.
 #pragma once
 
 #include <cstdint>

@@ -51,6 +51,11 @@ HessianFactor factor_hessian(const SymmetricMatrix& hessian, double damping, con
     if (!std::isfinite(value))
       throw Error(ExitCode::kBadInput, fmt::format("layer '{}': Hessian holds {}, must be finite", layer, value));
 
+  for (int64_t i = 0; i < hessian.size(); ++i)
+    if (hessian(i, i) < 0)
+      throw Error(ExitCode::kBadInput, fmt::format("layer '{}': Hessian diagonal is {} at column {}, must be >= 0",
+                                                   layer, hessian(i, i), i));
+
   HessianFactor factor;
   factor.order = columns_by_descending_diagonal(hessian);
   for (int64_t i = 0; i < hessian.size(); ++i)

@@ -28,7 +28,8 @@ constexpr double kTraceDamping = (1 + kCollectionDamping) * (1 + kSolverDamping)
 // GPTQ (arXiv 2210.17323), section 3.3, step 3. `damping` >= 0 is relative to mean(diag). When the factorisation fails,
 // it is multiplied by 10 (0 becomes 1e-6) until it succeeds; the factor tells the value used.
 // A dead column is set apart with a diagonal of 1; the solver gives its weights the code 0.
-// H with values that are not finite, or not positive definite at kMaxDampingAttempts dampings, is an Error (bad input).
+// H with values that are not finite, a negative diagonal, or not positive definite at kMaxDampingAttempts dampings, is
+// an Error (bad input).
 HessianFactor factor_hessian(const SymmetricMatrix& hessian, double damping, const std::string& layer);
 
 constexpr int kMaxDampingAttempts = 6;

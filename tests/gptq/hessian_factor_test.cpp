@@ -83,6 +83,11 @@ TEST(HessianFactor, RefusesValuesThatAreNotFinite) {
   EXPECT_THAT(bad_input_message(hessian, 0.01), AllOf(HasSubstr("the.layer"), HasSubstr("nan")));
 }
 
+TEST(HessianFactor, RefusesANegativeDiagonal) {
+  EXPECT_THAT(bad_input_message(diagonal_hessian({1, 0, -1e-9}), 0.01),
+              AllOf(HasSubstr("the.layer"), HasSubstr("column 2")));
+}
+
 TEST(HessianFactor, SetsDeadColumnsApart) {
   SymmetricMatrix hessian = diagonal_hessian({4, 0, 9, 0});
   HessianFactor factor = factor_hessian(hessian, 0, "layer");
