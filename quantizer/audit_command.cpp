@@ -48,7 +48,7 @@ void add_audit_command(CommandLine& line) {
                   "thimble audit model.thmb --text val.txt --tokenizer sp.model --max-targets 4096");
   command->add_option("model", options->model, "Checkpoint or artifact")->required();
   command->add_option("--config", options->config, "Config of a checkpoint (JSON)");
-  options->source.add_to(*command);
+  options->source.add_to(*command, TokenSource::Need::kRequired);
   command->add_option("--source-text", options->source_text,
                       "The text that --tokens were made from, to check their bytes");
   command->add_option("--samples", options->samples, "Random positions to probe")

@@ -51,11 +51,21 @@ std::string table_text(const std::vector<std::vector<std::string>>& rows) {
       std::string padding(widths[c] - display_width(rows[r][c]), ' ');
       // A heading aligns as the column below it does.
       bool right = aligns_right(rows[r == 0 && rows.size() > 1 && c < rows[1].size() ? 1 : r][c]);
-      line += (c ? "  " : "") + (right ? padding + rows[r][c] : rows[r][c] + padding);
+      if (c > 0) line += "  ";
+      line += right ? padding + rows[r][c] : rows[r][c] + padding;
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
   }
+  return text;
+}
+
+std::string facts_text(const std::vector<std::pair<std::string, std::string>>& facts) {
+  size_t width = 0;
+  for (const auto& [name, value] : facts) width = std::max(width, display_width(name));
+  std::string text;
+  for (const auto& [name, value] : facts)
+    text += name + std::string(width - display_width(name) + 2, ' ') + value + "\n";
   return text;
 }
 

@@ -29,6 +29,9 @@ std::string count_text(int64_t count);  // "29,951,068"
 // right.
 std::string table_text(const std::vector<std::vector<std::string>>& rows);
 
+// "name   value" lines, values aligned left.
+std::string facts_text(const std::vector<std::pair<std::string, std::string>>& facts);
+
 class Console {
  public:
   explicit Console(const CommonOptions& options);

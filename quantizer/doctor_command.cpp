@@ -6,7 +6,7 @@
 #include <Eigen/Core>
 #include <nlohmann/json.hpp>
 
-#include "packer/codec.h"
+#include "packer/describe_artifact.h"
 #include "quantizer/commands.h"
 #include "quantizer/version.h"
 #include "runtime/cuda_devices.h"
@@ -24,7 +24,7 @@ Json describe_machine() {
                                                   NLOHMANN_JSON_VERSION_PATCH)},
                     {"oneTBB", TBB_runtime_version()},
                     {"zlib", zlibVersion()}};
-  for (const auto& [name, version] : codec_library_versions()) libraries[name] = version;
+  for (const LibraryVersion& library : codec_versions()) libraries[library.name] = library.version;
   std::string cuda = cuda_runtime_version();
   return {{"version", kVersion},
           {"compiler", __VERSION__},
@@ -36,19 +36,19 @@ Json describe_machine() {
 }
 
 std::string as_text(const Json& machine) {
-  std::vector<std::vector<std::string>> rows = {{"thimble", machine.at("version").get<std::string>()}};
-  rows.push_back({"compiler", machine.at("compiler").get<std::string>()});
-  rows.push_back({"instruction set", machine.at("instruction_set").get<std::string>()});
-  rows.push_back({"threads", std::to_string(machine.at("threads").get<int>())});
-  rows.push_back({"CUDA", machine.at("cuda_runtime").is_null()
-                              ? "not in this build (configure with --preset cuda)"
-                              : "runtime " + machine.at("cuda_runtime").get<std::string>()});
-  for (const Json& device : machine.at("cuda_devices")) rows.push_back({"CUDA device", device.get<std::string>()});
+  std::vector<std::pair<std::string, std::string>> facts = {{"thimble", machine.at("version").get<std::string>()}};
+  facts.push_back({"compiler", machine.at("compiler").get<std::string>()});
+  facts.push_back({"instruction set", machine.at("instruction_set").get<std::string>()});
+  facts.push_back({"threads", std::to_string(machine.at("threads").get<int>())});
+  facts.push_back({"CUDA", machine.at("cuda_runtime").is_null()
+                               ? "not in this build (configure with --preset cuda)"
+                               : "runtime " + machine.at("cuda_runtime").get<std::string>()});
+  for (const Json& device : machine.at("cuda_devices")) facts.push_back({"CUDA device", device.get<std::string>()});
   if (!machine.at("cuda_runtime").is_null() && machine.at("cuda_devices").empty())
-    rows.push_back({"CUDA device", "none usable (is the driver installed?)"});
+    facts.push_back({"CUDA device", "none usable (is the driver installed?)"});
   for (const auto& [name, version] : machine.at("libraries").items())
-    rows.push_back({name, version.is_string() ? version.get<std::string>() : version.dump()});
-  return table_text(rows);
+    facts.push_back({name, version.is_string() ? version.get<std::string>() : version.dump()});
+  return facts_text(facts);
 }
 
 }  // namespace

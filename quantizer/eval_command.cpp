@@ -1,12 +1,9 @@
 // eval_command.cpp: `thimble eval`: bits per byte of one model, or of several side by side.
 #include <fmt/format.h>
 
-#include "eval/bpb.h"
-#include "eval/model_scorer.h"
 #include "quantizer/commands.h"
 #include "quantizer/model_source.h"
-#include "quantizer/progress_bar.h"
-#include "quantizer/token_source.h"
+#include "quantizer/score_model.h"
 
 namespace thimble {
 namespace {
@@ -17,25 +14,7 @@ struct Options {
   TokenSource source;
 };
 
-struct Scored {
-  std::string path;
-  uint64_t file_bytes = 0;
-  BpbReport report;
-};
-
-Scored score_model(const std::string& path, const Options& options, const Tokenizer& tokenizer, const ByteTable& bytes,
-                   Console& console) {
-  // The config belongs to checkpoints; artifacts carry their own.
-  LoadedModel loaded = load_model(path, is_artifact(path) ? "" : options.config);
-  check_vocab_size(tokenizer, loaded.model.config.vocab_size, path);
-  std::vector<uint16_t> tokens = options.source.load(tokenizer, loaded.model.config.vocab_size);
-  std::unique_ptr<Backend> backend = make_cpu_backend();
-  ModelScorer scorer(loaded.model, *backend, options.source.context);
-  EvaluationOptions evaluation{options.source.stride, options.source.max_targets};
-  return {path, loaded.file_bytes, evaluate(scorer, tokens, bytes, evaluation, console.progress()).report};
-}
-
-Json to_json(const Scored& scored, const Scored& first) {
+Json to_json(const ScoredModel& scored, const ScoredModel& first) {
   Json json = to_json(scored.report);
   json["model"] = scored.path;
   json["file_bytes"] = scored.file_bytes;
@@ -43,9 +22,9 @@ Json to_json(const Scored& scored, const Scored& first) {
   return json;
 }
 
-std::string table_of(const std::vector<Scored>& all) {
+std::string table_of(const std::vector<ScoredModel>& all) {
   std::vector<std::vector<std::string>> rows = {{"model", "bytes", "BPB", "gap", "seconds"}};
-  for (const Scored& scored : all) {
+  for (const ScoredModel& scored : all) {
     double gap = scored.report.bits_per_byte() - all[0].report.bits_per_byte();
     rows.push_back({scored.path, bytes_text(scored.file_bytes), fmt::format("{:.6f}", scored.report.bits_per_byte()),
                     fmt::format("{:+.6f}", gap), fmt::format("{:.1f}", scored.report.seconds)});
@@ -64,17 +43,20 @@ void add_eval_command(CommandLine& line) {
                                   "thimble eval model.safetensors model.thmb --tokens val.bin --tokenizer sp.model");
   command->add_option("models", options->models, "Checkpoints or artifacts; gaps are against the first")->required();
   command->add_option("--config", options->config, "Config of the checkpoints (JSON)");
-  options->source.add_to(*command);
+  options->source.add_to(*command, TokenSource::Need::kRequired);
   command->callback([&line, options] {
     line.action = [&line, options](Console& console) {
       require_device(line.common.device);
       Tokenizer tokenizer = Tokenizer::load(options->source.tokenizer);
       ByteTable bytes(tokenizer);
-      std::vector<Scored> all;
-      for (const std::string& path : options->models)
-        all.push_back(score_model(path, *options, tokenizer, bytes, console));
+      std::vector<ScoredModel> all;
+      for (const std::string& path : options->models) {
+        // The config belongs to checkpoints; artifacts carry their own.
+        all.push_back(score_model(path, is_artifact(path) ? "" : options->config, options->source, tokenizer, bytes,
+                                  console.progress()));
+      }
       Json json = Json::array();
-      for (const Scored& scored : all) json.push_back(to_json(scored, all[0]));
+      for (const ScoredModel& scored : all) json.push_back(to_json(scored, all[0]));
       console.result(table_of(all), Json{{"evaluations", json}});
     };
   });

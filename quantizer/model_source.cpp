@@ -64,7 +64,8 @@ const ModelConfig& require_golf(const OpenedCheckpoint& checkpoint) {
 bool is_artifact(const std::string& path) {
   MappedFile file(path);
   Bytes bytes = file.bytes();
-  return bytes.size() >= kMagic.size() && std::equal(kMagic.begin(), kMagic.end(), bytes.begin());
+  Bytes magic = std::as_bytes(std::span(kMagic));
+  return bytes.size() >= magic.size() && std::ranges::equal(magic, bytes.first(magic.size()));
 }
 
 QuantizedModel load_artifact(const std::string& path) {

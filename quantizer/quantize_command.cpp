@@ -6,6 +6,7 @@
 #include "quantizer/commands.h"
 #include "quantizer/progress_bar.h"
 #include "quantizer/quantize_job.h"
+#include "quantizer/score_model.h"
 
 namespace thimble {
 namespace {
@@ -15,6 +16,7 @@ constexpr int64_t kDefaultHighCount = 10;
 struct Options {
   QuantizeRequest request;
   CodeOptions code;
+  TokenSource source;  // optional: score checkpoint and artifact afterwards
   std::string bits = "5,6", high, codec = "brotli", work_folder;
   uint64_t budget = 0;
   bool no_resume = false;
@@ -48,10 +50,12 @@ QuantizeRequest finish_request(const Options& options, const CommonOptions& comm
   if (request.high_is_auto && !has_budget) throw UsageError("--high auto needs a --budget to fit");
   if (!request.high_is_auto) request.plan.high_count = parse_integer(high, "--high", 0, 1'000'000);
   request.calibration.seed = common.seed;
-  request.encode.codec = parse_codec_choice(options.codec);
+  request.encode = encode_options_from(options.codec);
   request.work_folder = options.no_resume             ? ""
                         : options.work_folder.empty() ? request.output + ".work"
                                                       : options.work_folder;
+  if (options.source.is_given() && options.source.tokenizer.empty())
+    throw UsageError("scoring needs the --tokenizer, to know how many bytes each token stands for");
   if (!request.hessians.empty() && (!request.calibration_tokens.empty() || !request.save_calibration.empty()))
     throw UsageError("--hessians replaces calibration; --calibration-tokens and --save-calibration do not apply");
   return request;
@@ -69,7 +73,24 @@ Json to_json(const LayerOutcome& layer) {
   return json;
 }
 
-Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome, const StageTimes& times) {
+// Checkpoint and artifact on the same text; empty when none was named.
+using Scores = std::vector<ScoredModel>;
+
+Scores score_before_and_after(const QuantizeRequest& request, const TokenSource& source, StageTimes& times,
+                              Console& console) {
+  if (!source.is_given()) return {};
+  Tokenizer tokenizer = Tokenizer::load(source.tokenizer);
+  ByteTable bytes(tokenizer);
+  Scores scores;
+  times.time("evaluation", [&] {
+    scores.push_back(score_model(request.checkpoint, request.config, source, tokenizer, bytes, console.progress()));
+    scores.push_back(score_model(request.output, "", source, tokenizer, bytes, console.progress()));
+  });
+  return scores;
+}
+
+Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome, const Scores& scores,
+                  const StageTimes& times) {
   Json layers = Json::array();
   for (const LayerOutcome& layer : outcome.layers) layers.push_back(to_json(layer));
   Json json = {{"output", request.output},
@@ -87,6 +108,8 @@ Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome
                {"seconds", times.to_json()},
                {"peak_memory_bytes", peak_memory_bytes()}};
   if (request.budget_bytes) json["budget_bytes"] = *request.budget_bytes;
+  if (!scores.empty())
+    json["evaluation"] = {{"before", to_json(scores[0].report)}, {"after", to_json(scores[1].report)}};
   return json;
 }
 
@@ -105,9 +128,10 @@ std::string warnings_text(const QuantizeOutcome& outcome) {
   return text;
 }
 
-std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& outcome, const StageTimes& times) {
-  std::vector<std::vector<std::string>> rows = {{"quantized", request.checkpoint}};
-  auto add = [&](const std::string& key, const std::string& value) { rows.push_back({key, value}); };
+std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& outcome, const Scores& scores,
+                         const StageTimes& times) {
+  std::vector<std::pair<std::string, std::string>> facts = {{"quantized", request.checkpoint}};
+  auto add = [&](const std::string& key, const std::string& value) { facts.emplace_back(key, value); };
   add("parameters", count_text(outcome.parameters));
   add("original", bytes_text(outcome.original_bytes));
   add("artifact",
@@ -120,10 +144,17 @@ std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& 
   add("precision", fmt::format("int{} for the {} most sensitive layers, int{} for the others", request.plan.high_bits,
                                outcome.high_count, request.plan.low_bits));
   if (outcome.pruned_codes > 0) add("pruned", count_text(outcome.pruned_codes) + " codes of +-1 set to 0");
+  if (!scores.empty()) {
+    double before = scores[0].report.bits_per_byte(), after = scores[1].report.bits_per_byte();
+    add("BPB before", fmt::format("{:.6f}", before));
+    add("BPB after", fmt::format("{:.6f} ({:+.6f})", after, after - before));
+    add("scored", fmt::format("{}, context {}, stride {}", scores[1].report.scope(), scores[1].report.context,
+                              scores[1].report.stride));
+  }
   for (const auto& [stage, seconds] : times.stages()) add(stage, duration_text(seconds));
   add("peak memory", bytes_text(peak_memory_bytes()));
   add("written", request.output);
-  return warnings_text(outcome) + table_text(rows);
+  return warnings_text(outcome) + facts_text(facts);
 }
 
 void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
@@ -169,6 +200,7 @@ void add_quantize_command(CommandLine& line) {
   command->add_option("--codec", options->codec, "brotli, zstd, xz, none, or auto for the smallest per section")
       ->capture_default_str();
   add_calibration_options(*command, request);
+  options->source.add_to(*command, TokenSource::Need::kOptional);
   command->add_option("--work-dir", options->work_folder, "Folder of resumable results (default: OUTPUT.work)");
   command->add_flag("--keep-work", request.keep_work, "Keep that folder after success");
   command->add_flag("--no-resume", options->no_resume, "Keep no resumable results");
@@ -178,7 +210,8 @@ void add_quantize_command(CommandLine& line) {
       QuantizeRequest finished = finish_request(*options, line.common, budget->count() > 0);
       StageTimes times;
       QuantizeOutcome outcome = run_quantize(finished, times, console);
-      console.result(outcome_text(finished, outcome, times), outcome_json(finished, outcome, times));
+      Scores scores = score_before_and_after(finished, options->source, times, console);
+      console.result(outcome_text(finished, outcome, scores, times), outcome_json(finished, outcome, scores, times));
     };
   });
 }

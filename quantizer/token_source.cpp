@@ -7,12 +7,13 @@
 
 namespace thimble {
 
-void TokenSource::add_to(CLI::App& command) {
+void TokenSource::add_to(CLI::App& command, Need need) {
   CLI::Option* tokens =
       command.add_option("--tokens", shards, "Token shards: files or glob patterns")->type_name("FILE...");
   command.add_option("--text", text, "UTF-8 text file to tokenise and score instead")->excludes(tokens);
-  command.add_option("--tokenizer", tokenizer, "SentencePiece model; tells how many bytes each token stands for")
-      ->required();
+  CLI::Option* model =
+      command.add_option("--tokenizer", tokenizer, "SentencePiece model; tells how many bytes each token stands for");
+  if (need == Need::kRequired) model->required();
   command.add_option("--context", context, "Tokens of context, at most")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();

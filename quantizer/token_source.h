@@ -1,4 +1,4 @@
-// token_source.h: the options that say what text to score, shared by eval and audit.
+// token_source.h: the options that say what text to score, shared by eval, audit and quantize.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -17,7 +17,9 @@ struct TokenSource {
   int64_t context = 2048, stride = 64;
   std::optional<int64_t> max_targets;
 
-  void add_to(CLI::App& command);
+  enum class Need { kOptional, kRequired };
+  void add_to(CLI::App& command, Need need);
+  bool is_given() const { return !shards.empty() || !text.empty(); }
   // The token stream, below `vocab_size`. UsageError unless exactly one of --tokens and --text is given.
   std::vector<uint16_t> load(const Tokenizer& loaded, int64_t vocab_size) const;
 };

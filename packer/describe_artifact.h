@@ -1,0 +1,57 @@
+// describe_artifact.h: what an artifact holds and where its bytes go. For people: `inspect`.
+// Reads the table and the header; codes stay compressed.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "packer/format.h"
+#include "runtime/byte_cursor.h"
+#include "runtime/tensor.h"
+
+namespace thimble {
+
+struct SectionSummary {
+  std::string kind;            // "header", "codes", "scales", "raw"
+  std::string codec;           // "brotli", ...
+  std::string layout;          // "columns", ...
+  std::string tensor;          // name, when the section holds one tensor only
+  uint64_t content_bytes = 0;  // elements as they are in memory
+  uint64_t raw_bytes = 0;      // laid out, before compression
+  uint64_t stored_bytes = 0;
+};
+
+struct StoredTensorSummary {
+  std::string name;
+  Shape shape;
+  std::string precision;  // "int5" for codes of up to 5 bits, "F16" for raw tensors
+  int max_code = 0;       // 0 for raw tensors
+  uint64_t elements = 0;
+  // Exact for codes; scales and raw tensors have their share, by length, of the sections they lie in.
+  double stored_bytes = 0;
+  double bits_per_weight = 0;  // 8 * stored_bytes / elements; 0 for an empty tensor
+};
+
+struct ArtifactSummary {
+  uint64_t file_bytes = 0;
+  uint64_t container_bytes = 0;  // prefix and section table
+  uint32_t format_version = 0;
+  std::string header_json;
+  bool banked = false;
+  std::string config_json;
+  std::string provenance_json;
+  std::vector<SectionSummary> sections;
+  std::vector<StoredTensorSummary> tensors;
+};
+
+// Throws FormatError(path, ...) as decode_artifact() does, except for faults inside codes, scales and raw tensors.
+ArtifactSummary describe_artifact(Bytes file, const std::string& path);
+
+struct LibraryVersion {
+  std::string name;
+  std::string version;
+};
+// The compression libraries of this program. Other versions may compress to other bytes, never decompress to others.
+std::vector<LibraryVersion> codec_versions();
+
+}  // namespace thimble
