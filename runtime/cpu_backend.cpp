@@ -107,7 +107,7 @@ class CpuBackend final : public Backend {
       int64_t first = tile * kQueryTile, rows = std::min(kQueryTile, batch.positions - first);
       int64_t q_row = sequence * batch.positions + first, kv_row = sequence * cache.capacity;
       int64_t q_col = head * shape.head_dim, kv_col = head / (shape.heads / shape.kv_heads) * shape.head_dim;
-      thread_local std::vector<float> scores;
+      thread_local AlignedVector<float> scores;
       int64_t first_position = batch.first_position + first;
       scores.resize(static_cast<size_t>(rows * (first_position + rows)));
       kernels_.attention({q.row(q_row) + q_col, cache.keys.row(kv_row) + kv_col, cache.values.row(kv_row) + kv_col,

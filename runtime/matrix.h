@@ -3,12 +3,31 @@
 
 #include <cassert>
 #include <cstdint>
+#include <new>
 #include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace thimble {
+
+// Memory that begins at a multiple of 64 bytes. Vector kernels treat the ends of a row apart from its middle, and where
+// these lie follows from the address: with a fixed alignment, results depend on the values alone.
+template <typename T>
+struct AlignedAllocator {
+  using value_type = T;
+  static constexpr std::align_val_t kAlignment{64};
+
+  AlignedAllocator() = default;
+  template <typename U>
+  AlignedAllocator(const AlignedAllocator<U>&) {}
+  T* allocate(size_t count) { return static_cast<T*>(::operator new(count * sizeof(T), kAlignment)); }
+  void deallocate(T* memory, size_t) { ::operator delete(memory, kAlignment); }
+  bool operator==(const AlignedAllocator&) const { return true; }
+};
+
+template <typename T>
+using AlignedVector = std::vector<T, AlignedAllocator<T>>;
 
 // A view of rows x cols floats, row r starting at data + r * stride.
 template <typename T>
@@ -48,9 +67,9 @@ class BasicMatrix {
  public:
   BasicMatrix() = default;
   BasicMatrix(int64_t rows, int64_t cols) { resize(rows, cols); }
-  // Takes over rows * cols values.
-  BasicMatrix(std::vector<T> values, int64_t rows, int64_t cols)
-      : rows_(rows), cols_(cols), values_(std::move(values)) {
+  // Copies rows * cols values.
+  BasicMatrix(std::span<const T> values, int64_t rows, int64_t cols)
+      : rows_(rows), cols_(cols), values_(values.begin(), values.end()) {
     assert(static_cast<int64_t>(values_.size()) == rows * cols);
   }
 
@@ -79,7 +98,7 @@ class BasicMatrix {
  private:
   int64_t rows_ = 0;
   int64_t cols_ = 0;
-  std::vector<T> values_;
+  AlignedVector<T> values_;
 };
 
 using Matrix = BasicMatrix<float>;
