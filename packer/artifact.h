@@ -1,0 +1,32 @@
+// artifact.h: the packer's interface: a quantized model to the bytes of an artifact (.thmb), and back.
+// docs/format.md describes the file. Equal models, options and library versions give equal bytes, whatever the number
+// of threads; decode_artifact(encode_artifact(m)) == m, bit for bit. `path` only names the file in errors.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "packer/section_packer.h"
+#include "runtime/progress.h"
+#include "runtime/quantized_model.h"
+
+namespace thimble {
+
+// Throws FormatError when the model breaks a rule of the format (see check_model in artifact_header.h).
+// Progress: one stage, in bytes of content.
+ByteVector encode_artifact(const QuantizedModel& model, const EncodeOptions& options, SectionCache& cache,
+                           Progress& progress);
+
+// Length in bytes of encode_artifact()'s result, at the same cost the first time and almost none with a filled cache.
+uint64_t artifact_bytes(const QuantizedModel& model, const EncodeOptions& options, SectionCache& cache,
+                        Progress& progress);
+
+// Bytes that this coded tensor's codes add to an artifact, table entries included. Row scales share a section with
+// other tensors' and are not counted.
+uint64_t codes_stored_bytes(const QuantizedTensor& tensor, const EncodeOptions& options, SectionCache& cache);
+
+// Verifies checksums and every rule of the format; whatever is wrong with the file is a FormatError.
+// Memory: the model, at most kExpansionFloorBytes + kMaxExpansion x the file (checked first), and one tensor more.
+QuantizedModel decode_artifact(Bytes file, const std::string& path);
+
+}  // namespace thimble

@@ -1,0 +1,174 @@
+// artifact_header.cpp: header JSON both ways, and the rules of stored models.
+#include "packer/artifact_header.h"
+
+#include <algorithm>
+
+#include "packer/format.h"
+#include "runtime/checked.h"
+#include "runtime/json.h"
+#include "runtime/parallel.h"
+
+namespace thimble {
+namespace {
+
+std::string tensor_where(const std::string& where, const std::string& name) {
+  return where + ": tensor '" + name + "'";
+}
+
+void check_name(const std::string& name, const std::string& where) {
+  if (name.empty() || name.size() > kMaxNameBytes)
+    throw FormatError(where, "tensor name of " + std::to_string(name.size()) + " B, 1 to " +
+                                 std::to_string(kMaxNameBytes) + " allowed");
+  if (std::ranges::any_of(name, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }))
+    throw FormatError(where, "a tensor name holds a control character");
+}
+
+// Everything about the table that does not need the tensors' contents.
+void check_table(const std::vector<TensorEntry>& tensors, const std::string& where) {
+  if (tensors.size() > kMaxTensors)
+    throw FormatError(where, std::to_string(tensors.size()) + " tensors, at most " + std::to_string(kMaxTensors));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const TensorEntry& tensor = tensors[i];
+    check_name(tensor.name, where);
+    if (i > 0 && tensors[i - 1].name >= tensor.name)
+      throw FormatError(
+          where, "tensor '" + tensor.name + "' follows '" + tensors[i - 1].name + "', names must ascend and be unique");
+    std::string object = tensor_where(where, tensor.name);
+    if (tensor.shape.size() > kMaxRank)
+      throw FormatError(object,
+                        std::to_string(tensor.shape.size()) + " dimensions, at most " + std::to_string(kMaxRank));
+    if (tensor.coded() && tensor.shape.empty()) throw FormatError(object, "a scalar cannot have row-scaled codes");
+    if (tensor.max_code < 0 || tensor.max_code > kMaxCode)
+      throw FormatError(
+          object, "max_code " + std::to_string(tensor.max_code) + ", 1 to " + std::to_string(kMaxCode) + " allowed");
+    mul_or_throw(element_count_or_throw(tensor.shape, object), sizeof(uint64_t), object);
+    if (tensor.coded()) mul_or_throw(tensor.rows(), sizeof(uint64_t), object);
+  }
+}
+
+void check_count(uint64_t found, uint64_t expected, std::string_view what, const std::string& object) {
+  if (found != expected)
+    throw FormatError(
+        object, std::to_string(found) + " " + std::string(what) + ", its shape needs " + std::to_string(expected));
+}
+
+void check_codes(const RowScaledCodes& coded, const TensorEntry& entry, const std::string& object) {
+  check_count(coded.codes.size(), entry.elements(), "codes", object);
+  check_count(coded.row_scales.size(), entry.rows(), "row scales", object);
+  auto code = std::ranges::find_if(coded.codes, [&](int8_t c) { return c < -coded.max_code || c > coded.max_code; });
+  if (code != coded.codes.end())
+    throw FormatError(object, "code " + std::to_string(code - coded.codes.begin()) + " is " + std::to_string(*code) +
+                                  ", -" + std::to_string(coded.max_code) + " to " + std::to_string(coded.max_code) +
+                                  " allowed");
+  constexpr uint16_t kInfinity = 0x7c00;  // above it NaN, then everything negative
+  auto scale = std::ranges::find_if(coded.row_scales, [](uint16_t s) { return s == 0 || s >= kInfinity; });
+  if (scale != coded.row_scales.end())
+    throw FormatError(object, "row scale " + std::to_string(scale - coded.row_scales.begin()) + " is " +
+                                  std::to_string(float_from_fp16(*scale)) + ", must be finite and above 0");
+}
+
+void check_tensor(const QuantizedTensor& tensor, const TensorEntry& entry, const std::string& where) {
+  std::string object = tensor_where(where, tensor.name);
+  if (const auto* coded = std::get_if<RowScaledCodes>(&tensor.data)) {
+    if (coded->max_code < 1) throw FormatError(object, "max_code " + std::to_string(coded->max_code) + ", at least 1");
+    check_codes(*coded, entry, object);
+  } else {
+    check_count(std::get<RawTensor>(tensor.data).bytes.size(), entry.content_bytes(), "bytes", object);
+  }
+}
+
+Json parse_object(const std::string& text, std::string_view what, const std::string& where) {
+  std::string object = where + ": " + std::string(what);
+  Json value = parse_json(as_bytes_of(text), object);
+  if (!value.is_object()) throw FormatError(object, "must be a JSON object");
+  return value;
+}
+
+TensorEntry parse_tensor(const Json& json, const std::string& where) {
+  if (!json.is_array() || json.size() != 3 || !json[0].is_string() || !json[1].is_array())
+    throw FormatError(where, "a tensor must be [name, shape, encoding]");
+  TensorEntry tensor;
+  tensor.name = json[0].get<std::string>();
+  std::string object = tensor_where(where, tensor.name);
+  for (const Json& dimension : json[1]) {
+    if (!dimension.is_number_unsigned() || dimension.get<uint64_t>() > INT64_MAX)
+      throw FormatError(object, "every dimension must be an integer of at least 0");
+    tensor.shape.push_back(dimension.get<int64_t>());
+  }
+  if (json[2].is_string()) {
+    tensor.dtype = dtype_from_name(json[2].get<std::string>(), object);
+  } else {
+    if (!json[2].is_number_unsigned() || json[2].get<uint64_t>() < 1 || json[2].get<uint64_t>() > kMaxCode)
+      throw FormatError(object, "the encoding must be a dtype or a max_code of 1 to " + std::to_string(kMaxCode));
+    tensor.max_code = json[2].get<int>();
+  }
+  return tensor;
+}
+
+}  // namespace
+
+void check_model(const QuantizedModel& model, const std::string& where) {
+  ArtifactHeader header = header_of(model);
+  check_table(header.tensors, where);
+  parallel_for(static_cast<int64_t>(model.tensors.size()), [&](int64_t i) {
+    check_tensor(model.tensors[static_cast<size_t>(i)], header.tensors[static_cast<size_t>(i)], where);
+  });
+}
+
+ArtifactHeader header_of(const QuantizedModel& model) {
+  ArtifactHeader header{model.config_json, model.provenance_json, model.banked, {}};
+  for (const QuantizedTensor& tensor : model.tensors) {
+    TensorEntry entry{tensor.name, tensor.shape};
+    if (const auto* coded = std::get_if<RowScaledCodes>(&tensor.data))
+      entry.max_code = coded->max_code;
+    else
+      entry.dtype = std::get<RawTensor>(tensor.data).dtype;
+    header.tensors.push_back(std::move(entry));
+  }
+  return header;
+}
+
+std::string header_text(const ArtifactHeader& header, const std::string& where) {
+  check_table(header.tensors, where);
+  Json tensors = Json::array();
+  for (const TensorEntry& tensor : header.tensors) {
+    Json encoding = tensor.coded() ? Json(static_cast<uint64_t>(tensor.max_code)) : Json(dtype_name(tensor.dtype));
+    tensors.push_back(Json::array({tensor.name, Json(tensor.shape), std::move(encoding)}));
+  }
+  Json json = {{"banked", header.banked},
+               {"config", parse_object(header.config_json, "config", where)},
+               {"provenance", parse_object(header.provenance_json, "provenance", where)},
+               {"tensors", std::move(tensors)}};
+  std::string text;
+  try {
+    text = canonical_json(json);
+  } catch (const Json::exception&) {
+    throw FormatError(where, "a tensor name is not valid UTF-8");
+  }
+  // What a reader will make of it: config and provenance come back as they are only if they were canonical.
+  ArtifactHeader read_back = parse_header(as_bytes_of(text), where);
+  if (read_back.config_json != header.config_json) throw FormatError(where, "the config is not canonical JSON");
+  if (read_back.provenance_json != header.provenance_json)
+    throw FormatError(where, "the provenance is not canonical JSON");
+  return text;
+}
+
+ArtifactHeader parse_header(Bytes text, const std::string& where) {
+  if (text.size() > kMaxHeaderBytes)
+    throw FormatError(where, std::to_string(text.size()) + " B, at most " + std::to_string(kMaxHeaderBytes));
+  Json json = parse_json(text, where);
+  if (!json.is_object() || json.size() != 4 || !json.contains("banked") || !json.contains("config") ||
+      !json.contains("provenance") || !json.contains("tensors"))
+    throw FormatError(where, "must be an object of exactly banked, config, provenance and tensors");
+  if (!json["banked"].is_boolean() || !json["config"].is_object() || !json["provenance"].is_object() ||
+      !json["tensors"].is_array())
+    throw FormatError(where, "banked must be true or false, config and provenance objects, tensors an array");
+  if (canonical_json(json) != as_text(text)) throw FormatError(where, "the JSON is not in canonical form");
+  ArtifactHeader header{
+      canonical_json(json["config"]), canonical_json(json["provenance"]), json["banked"].get<bool>(), {}};
+  for (const Json& tensor : json["tensors"]) header.tensors.push_back(parse_tensor(tensor, where));
+  check_table(header.tensors, where);
+  return header;
+}
+
+}  // namespace thimble

@@ -1,0 +1,48 @@
+// artifact_header.h: the JSON of section 0 (what the model is and which tensors follow) and the rules a model must obey
+// to be stored. The header is written and read in one canonical form, so that equal models give equal bytes.
+//   {"banked":false,"config":{...},"provenance":{...},"tensors":[["name",[512,1792],15],["name",[8],"F16"],...]}
+// The third member of a tensor is max_code of its row-scaled codes, or the dtype of a raw tensor.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/quantized_model.h"
+
+namespace thimble {
+
+struct TensorEntry {
+  std::string name;
+  Shape shape;
+  int max_code = 0;           // 1..kMaxCode for row-scaled codes, 0 for a raw tensor
+  DType dtype = DType::kF16;  // of a raw tensor
+
+  bool coded() const { return max_code != 0; }
+  uint64_t elements() const { return static_cast<uint64_t>(element_count(shape)); }
+  uint64_t rows() const { return static_cast<uint64_t>(shape.at(0)); }        // of a coded tensor
+  uint64_t columns() const { return rows() == 0 ? 0 : elements() / rows(); }  // of a coded tensor
+  // Bytes in memory: int8 codes or raw elements; fp16 row scales.
+  uint64_t content_bytes() const { return coded() ? elements() : elements() * dtype_bytes(dtype); }
+  uint64_t scale_bytes() const { return coded() ? rows() * sizeof(uint16_t) : 0; }
+};
+
+struct ArtifactHeader {
+  std::string config_json;
+  std::string provenance_json;
+  bool banked = false;
+  std::vector<TensorEntry> tensors;
+};
+
+// Throws FormatError(where, ...) when the model breaks a rule of the format: names unsorted or not printable, config or
+// provenance not a canonical JSON object, sizes that contradict shapes, codes or scales out of range.
+void check_model(const QuantizedModel& model, const std::string& where);
+
+ArtifactHeader header_of(const QuantizedModel& model);
+
+// The canonical JSON. Throws FormatError(where, ...) when the header breaks a rule.
+std::string header_text(const ArtifactHeader& header, const std::string& where);
+
+// The inverse, from untrusted bytes. Anything header_text() does not write is a FormatError(where, ...).
+ArtifactHeader parse_header(Bytes text, const std::string& where);
+
+}  // namespace thimble

@@ -1,0 +1,52 @@
+// artifact_reader.cpp: agreement between an artifact's table and its header.
+#include "packer/artifact_reader.h"
+
+#include <algorithm>
+
+#include "packer/section_layout.h"
+
+namespace thimble {
+namespace {
+
+void check_section(const SectionEntry& entry, const ContentShape& shape, const std::string& where) {
+  if (entry.kind != shape.kind)
+    throw FormatError(where, "the header calls for " + std::string(section_kind_name(shape.kind)) + " here");
+  if (std::ranges::count(allowed_layouts(shape), entry.layout) == 0)
+    throw FormatError(where, "layout " + std::string(layout_name(entry.layout)) + " does not fit these contents");
+  if (uint64_t expected = laid_out_bytes(entry.layout, shape); entry.raw_bytes != expected)
+    throw FormatError(where, "declares " + std::to_string(entry.raw_bytes) +
+                                 " B when decompressed, the header implies " + std::to_string(expected) + " B");
+}
+
+}  // namespace
+
+OpenArtifact open_artifact(Bytes file, const std::string& path) {
+  std::vector<StoredSection> sections = read_container(file, path);
+  OpenArtifact artifact;
+  artifact.header_section = sections.front();
+  const std::string where = section_where(path, 0, SectionKind::kHeader);
+  if (artifact.header_section.entry.layout != LayoutId::kPlain)
+    throw FormatError(where,
+                      "layout " + std::string(layout_name(artifact.header_section.entry.layout)) + ", must be plain");
+  artifact.header = parse_header(decompress_section(artifact.header_section, where), where);
+  check_expansion(artifact.header.tensors, file.size(), path);
+  artifact.plan = plan_sections(artifact.header.tensors, path);
+  if (sections.size() != artifact.plan.size() + 1)
+    throw FormatError(path, std::to_string(sections.size()) + " sections, the header implies " +
+                                std::to_string(artifact.plan.size() + 1));
+  artifact.sections.assign(sections.begin() + 1, sections.end());
+  for (size_t i = 0; i < artifact.plan.size(); ++i) {
+    const SectionEntry& entry = artifact.sections[i].entry;
+    check_section(entry, artifact.plan[i].shape, section_where(path, i + 1, entry.kind));
+  }
+  return artifact;
+}
+
+ByteVector read_content(const OpenArtifact& artifact, size_t i, const std::string& path) {
+  const StoredSection& section = artifact.sections[i];
+  const std::string where = section_where(path, i + 1, section.entry.kind);
+  ByteVector raw = decompress_section(section, where);
+  return undo_layout(section.entry.layout, artifact.plan[i].shape, raw, where);
+}
+
+}  // namespace thimble

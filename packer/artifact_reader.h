@@ -1,0 +1,28 @@
+// artifact_reader.h: an artifact whose structure has been checked, with its sections still compressed. What decoding,
+// describing and verifying start from.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "packer/artifact_header.h"
+#include "packer/container.h"
+#include "packer/section_plan.h"
+
+namespace thimble {
+
+struct OpenArtifact {
+  ArtifactHeader header;
+  StoredSection header_section;         // section 0
+  std::vector<PlannedSection> plan;     // of sections 1, 2, ...
+  std::vector<StoredSection> sections;  // the same sections as stored
+};
+
+// Checks the container, the header, and that kinds, layouts and sizes of all sections are those the header implies.
+// Throws FormatError(path, ...). `file` must outlive the result.
+OpenArtifact open_artifact(Bytes file, const std::string& path);
+
+// Content of section i + 1, that is of plan[i]. Throws FormatError(path, ...).
+ByteVector read_content(const OpenArtifact& artifact, size_t i, const std::string& path);
+
+}  // namespace thimble

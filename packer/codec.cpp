@@ -1,0 +1,21 @@
+// codec.cpp: the codec table.
+#include "packer/codec.h"
+
+#include <array>
+
+namespace thimble {
+
+std::span<const Codec* const> all_codecs() {
+  static const std::array<const Codec*, 4> kCodecs = {&none_codec(), &brotli_codec(), &zstd_codec(), &xz_codec()};
+  return kCodecs;
+}
+
+const Codec* find_codec(uint8_t number) {
+  for (const Codec* codec : all_codecs())
+    if (static_cast<uint8_t>(codec->id()) == number) return codec;
+  return nullptr;
+}
+
+const Codec& codec_of(CodecId id) { return *find_codec(static_cast<uint8_t>(id)); }
+
+}  // namespace thimble

@@ -1,0 +1,71 @@
+// format.h: the numbers of the artifact container (.thmb): magic, ids, field widths and every limit a reader enforces.
+// docs/format.md is the prose. Changing a value here changes the format.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace thimble {
+
+constexpr std::array<uint8_t, 8> kMagic = {0x89, 'T', 'H', 'M', 'B', '\r', '\n', 0x1A};
+constexpr uint32_t kFormatVersion = 1;
+
+// Prefix: magic, u32 version, u32 section count, u64 file length, u64 checksum of all other bytes.
+constexpr size_t kVersionOffset = kMagic.size();
+constexpr size_t kSectionCountOffset = kVersionOffset + sizeof(uint32_t);
+constexpr size_t kFileLengthOffset = kSectionCountOffset + sizeof(uint32_t);
+constexpr size_t kFileChecksumOffset = kFileLengthOffset + sizeof(uint64_t);
+constexpr size_t kPrefixBytes = kFileChecksumOffset + sizeof(uint64_t);
+static_assert(kPrefixBytes == 32);
+
+// Table entry: u8 kind, u8 codec, u8 layout, u8 zero, u32 raw bytes, u32 stored bytes, u64 checksum of the stored
+// bytes.
+constexpr size_t kSectionEntryBytes = 4 * sizeof(uint8_t) + 2 * sizeof(uint32_t) + sizeof(uint64_t);
+static_assert(kSectionEntryBytes == 20);
+
+// In this order in the file: one header, then all codes, then all scales, then all raw tensors.
+enum class SectionKind : uint8_t { kHeader = 0, kCodes = 1, kScales = 2, kRaw = 3 };
+
+enum class CodecId : uint8_t { kNone = 0, kBrotli = 1, kZstd = 2, kXz = 3 };
+
+enum class LayoutId : uint8_t {
+  kPlain = 0,         // the elements in order; codes as int8, row-major
+  kColumns = 1,       // codes as int8, column-major
+  kBits = 2,          // codes + max_code in code_bits(max_code) bits each, row-major, lowest bit first
+  kDigits = 3,        // codes + max_code as base 2 * max_code + 1 digits, as many as fit in each byte, row-major
+  kDigitColumns = 4,  // the same, column-major
+  kPlanes = 5,        // byte 0 of every element, then byte 1 of every element, ...
+};
+
+std::string_view section_kind_name(SectionKind kind);
+std::string_view layout_name(LayoutId layout);
+// The value with this number in a file, or nothing when this version knows none.
+std::optional<SectionKind> section_kind_from(uint8_t number);
+std::optional<LayoutId> layout_from(uint8_t number);
+
+// Streams of elements are cut into sections of at most this many bytes, so that sections compress in parallel.
+constexpr uint64_t kMaxSectionContentBytes = uint64_t{4} << 20;
+static_assert(kMaxSectionContentBytes % 8 == 0, "a cut never divides an element");
+static_assert(kMaxSectionContentBytes <= UINT32_MAX, "sizes in the table are 32-bit");
+
+constexpr uint64_t kMaxHeaderBytes = uint64_t{4} << 20;  // uncompressed JSON
+constexpr uint32_t kMaxSections = 1 << 20;
+constexpr size_t kMaxTensors = 1 << 16;
+constexpr size_t kMaxNameBytes = 256;
+constexpr size_t kMaxRank = 8;
+constexpr int kMaxCode = 127;
+
+// A model may be at most kExpansionFloorBytes + kMaxExpansion x the file's length when decoded. Constant tensors
+// compress without bound, so a ratio is the only thing that keeps a small hostile file from filling the memory; real
+// weights take more than half a bit each, a ratio of 16.
+constexpr uint64_t kExpansionFloorBytes = uint64_t{256} << 20;
+constexpr uint64_t kMaxExpansion = 64;
+
+// Largest zstd window and xz dictionary, as a power of two: a section fits in it.
+constexpr int kCodecWindowLog = 22;
+static_assert((uint64_t{1} << kCodecWindowLog) >= kMaxSectionContentBytes);
+
+}  // namespace thimble

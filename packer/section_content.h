@@ -1,0 +1,15 @@
+// section_content.h: moves bytes between a model's tensors and the contents of planned sections.
+#pragma once
+
+#include "packer/section_plan.h"
+#include "runtime/quantized_model.h"
+
+namespace thimble {
+
+// The section's content, gathered from the tensors its slices name.
+ByteVector gather_content(const QuantizedModel& model, const PlannedSection& section);
+
+// The inverse. Sections must come in file order: each slice is appended to what its tensor holds already.
+void append_content(QuantizedModel& model, const PlannedSection& section, Bytes content);
+
+}  // namespace thimble

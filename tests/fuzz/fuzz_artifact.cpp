@@ -1,0 +1,125 @@
+// fuzz_artifact.cpp: libFuzzer target for the artifact reader. Only errors derived from Error may leave the decoder,
+// and what decodes must encode and decode again to the same model. The first byte picks how the rest becomes a file,
+// because random bytes pass neither a checksum nor a canonical header:
+//   0: the rest is the file, with length and checksums made right;
+//   1: the rest is header JSON up to a zero byte, then section entries and contents;
+//   2: the rest describes a small tensor table, whose header and plan are right, then section contents.
+#include <cstdlib>
+#include <optional>
+
+#include "packer/artifact.h"
+#include "packer/artifact_reader.h"
+#include "packer/describe_artifact.h"
+#include "tests/packer/reseal.h"
+
+namespace thimble {
+namespace {
+
+// Takes numbers and runs of bytes from the fuzzer's input; zeros and empty runs once it is used up.
+class FuzzInput {
+ public:
+  explicit FuzzInput(Bytes bytes) : bytes_(bytes) {}
+  bool empty() const { return bytes_.empty(); }
+  uint8_t number() { return bytes_.empty() ? uint8_t{0} : std::to_integer<uint8_t>(take(1)[0]); }
+  Bytes take(size_t count) {
+    Bytes taken = bytes_.first(std::min(count, bytes_.size()));
+    bytes_ = bytes_.subspan(taken.size());
+    return taken;
+  }
+  Bytes take_to_zero() {
+    auto end = std::ranges::find(bytes_, std::byte{0});
+    Bytes text = take(static_cast<size_t>(end - bytes_.begin()));
+    take(1);
+    return text;
+  }
+  Bytes rest() { return take(bytes_.size()); }
+
+ private:
+  Bytes bytes_;
+};
+
+using Sections = std::vector<std::shared_ptr<const PackedSection>>;
+
+// A section whose stored bytes are the fuzzer's, or those bytes compressed, in a codec of its choice.
+std::shared_ptr<const PackedSection> make_section(FuzzInput& input, SectionKind kind, LayoutId layout,
+                                                  std::optional<uint64_t> raw_bytes) {
+  const uint8_t choice = input.number();
+  const Codec& codec = *all_codecs()[choice % all_codecs().size()];
+  Bytes bytes = input.take(raw_bytes && codec.id() == CodecId::kNone ? *raw_bytes : input.number());
+  PackedSection section;
+  section.stored = choice & 0x80 ? codec.compress(bytes) : ByteVector(bytes.begin(), bytes.end());
+  section.entry = {kind,
+                   codec.id(),
+                   layout,
+                   static_cast<uint32_t>(raw_bytes.value_or(bytes.size())),
+                   static_cast<uint32_t>(section.stored.size()),
+                   xxh3(section.stored)};
+  return std::make_shared<PackedSection>(std::move(section));
+}
+
+std::shared_ptr<const PackedSection> header_section(Bytes text) {
+  ContentShape shape{SectionKind::kHeader, 1, text.size()};
+  return std::make_shared<PackedSection>(pack_section_as(shape, text, LayoutId::kPlain, CodecId::kNone));
+}
+
+ByteVector file_from_header_text(FuzzInput& input) {
+  Sections sections = {header_section(input.take_to_zero())};
+  while (!input.empty()) {
+    SectionKind kind = section_kind_from(input.number() % 4).value();
+    LayoutId layout = layout_from(input.number() % 6).value();
+    sections.push_back(make_section(input, kind, layout, std::nullopt));
+  }
+  return write_container(sections);
+}
+
+ByteVector file_from_table(FuzzInput& input) {
+  constexpr DType kRawTypes[] = {DType::kF16, DType::kF32, DType::kU8, DType::kI64};
+  ArtifactHeader header{"{}", "{}", false, {}};
+  const int tensor_count = input.number() % 4;
+  for (int i = 0; i < tensor_count; ++i) {
+    TensorEntry tensor{std::string(1, static_cast<char>('a' + i)), {input.number() % 9, input.number() % 9}};
+    tensor.max_code = input.number() % (kMaxCode + 1);
+    tensor.dtype = kRawTypes[input.number() % std::size(kRawTypes)];
+    header.tensors.push_back(std::move(tensor));
+  }
+  Sections sections = {header_section(as_bytes_of(header_text(header, "fuzz")))};
+  for (const PlannedSection& planned : plan_sections(header.tensors, "fuzz")) {
+    const std::vector<LayoutId> layouts = allowed_layouts(planned.shape);
+    LayoutId layout = layouts[input.number() % layouts.size()];
+    sections.push_back(make_section(input, planned.shape.kind, layout, laid_out_bytes(layout, planned.shape)));
+  }
+  return write_container(sections);
+}
+
+ByteVector file_from(Bytes data) {
+  FuzzInput input(data);
+  switch (input.number() % 3) {
+    case 1: return file_from_header_text(input);
+    case 2: return file_from_table(input);
+    default: break;
+  }
+  Bytes rest = input.rest();
+  ByteVector file(rest.begin(), rest.end());
+  reseal(file, Reseal::kChecksumsAndLength);
+  return file;
+}
+
+void check(const ByteVector& file) {
+  try {
+    describe_artifact(file, "fuzz.thmb");
+    QuantizedModel model = decode_artifact(file, "fuzz.thmb");
+    SectionCache cache;
+    SilentProgress progress;
+    ByteVector again = encode_artifact(model, encode_options_from("none"), cache, progress);
+    if (decode_artifact(again, "fuzz.thmb") != model) std::abort();
+  } catch (const Error&) {
+  }
+}
+
+}  // namespace
+}  // namespace thimble
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  thimble::check(thimble::file_from(std::as_bytes(std::span(data, size))));
+  return 0;
+}

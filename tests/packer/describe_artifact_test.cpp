@@ -1,0 +1,81 @@
+// describe_artifact_test.cpp: every byte of the file is accounted for, and every tensor by its name.
+#include "packer/describe_artifact.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/json.h"
+#include "tests/packer/sample_models.h"
+
+namespace thimble {
+namespace {
+
+TEST(DescribeArtifactTest, BytesAddUpToTheFile) {
+  for (const char* codec : {"none", "brotli", "auto"}) {
+    ByteVector artifact = encode(sample_model(), encode_options_from(codec));
+    ArtifactSummary summary = describe_artifact(artifact, "test.thmb");
+    uint64_t bytes = summary.container_bytes;
+    double tensor_bytes = 0;
+    for (const SectionSummary& section : summary.sections) bytes += section.stored_bytes;
+    for (const StoredTensorSummary& tensor : summary.tensors) tensor_bytes += tensor.stored_bytes;
+    EXPECT_EQ(summary.file_bytes, artifact.size());
+    EXPECT_EQ(bytes, artifact.size());
+    EXPECT_NEAR(tensor_bytes + static_cast<double>(summary.container_bytes + summary.sections[0].stored_bytes),
+                static_cast<double>(artifact.size()), 1e-6);
+  }
+}
+
+TEST(DescribeArtifactTest, TensorsAreListed) {
+  QuantizedModel model = sample_model();
+  ArtifactSummary summary = describe_artifact(encode(model, encode_options_from("none")), "test.thmb");
+  ASSERT_EQ(summary.tensors.size(), 5u);
+  const StoredTensorSummary& coded = summary.tensors[0];
+  EXPECT_EQ(coded.name, "a.weight");
+  EXPECT_EQ(coded.shape, (Shape{5, 7}));
+  EXPECT_EQ(coded.precision, "int5");
+  EXPECT_EQ(coded.max_code, 15);
+  EXPECT_EQ(coded.elements, 35u);
+  // 35 codes of 5 bits in whole bytes, and 5 scales of 2 bytes.
+  EXPECT_NEAR(coded.stored_bytes, 22 + 10, 1e-9);
+  EXPECT_NEAR(coded.bits_per_weight, 8.0 * 32 / 35, 1e-9);
+  EXPECT_EQ(summary.tensors[1].precision, "F16");
+  EXPECT_EQ(summary.tensors[1].max_code, 0);
+  EXPECT_NEAR(summary.tensors[1].bits_per_weight, 16, 1e-9);
+  EXPECT_EQ(summary.tensors[2].precision, "int3");
+  EXPECT_TRUE(summary.banked);
+  EXPECT_EQ(summary.config_json, model.config_json);
+  EXPECT_EQ(summary.provenance_json, model.provenance_json);
+  EXPECT_EQ(parse_json(as_bytes_of(summary.header_json), "header")["tensors"].size(), 5u);
+}
+
+TEST(DescribeArtifactTest, SectionsAreListed) {
+  ArtifactSummary summary = describe_artifact(encode(sample_model(), encode_options_from("none")), "test.thmb");
+  std::vector<std::string> kinds;
+  for (const SectionSummary& section : summary.sections) kinds.push_back(section.kind);
+  EXPECT_EQ(kinds, (std::vector<std::string>{"header", "codes", "codes", "scales", "raw", "raw", "raw"}));
+  EXPECT_EQ(summary.sections[1].tensor, "a.weight");
+  EXPECT_EQ(summary.sections[1].layout, "bits");
+  EXPECT_EQ(summary.sections[1].codec, "none");
+  EXPECT_EQ(summary.sections[1].content_bytes, 35u);
+  EXPECT_EQ(summary.sections[1].stored_bytes, 22u);
+  EXPECT_EQ(summary.sections[3].tensor, "");
+}
+
+TEST(DescribeArtifactTest, EmptyTensorsTakeNoBytes) {
+  QuantizedModel model;
+  model.tensors = {random_tensor("w", 0, 3, 15)};
+  ArtifactSummary summary = describe_artifact(encode(model), "test.thmb");
+  EXPECT_EQ(summary.tensors[0].stored_bytes, 0);
+  EXPECT_EQ(summary.tensors[0].bits_per_weight, 0);
+}
+
+TEST(DescribeArtifactTest, LibrariesHaveVersions) {
+  std::vector<std::string> names;
+  for (const LibraryVersion& library : codec_versions()) {
+    names.push_back(library.name);
+    EXPECT_NE(library.version.find('.'), std::string::npos) << library.version;
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"brotli", "zstd", "xz"}));
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,54 @@
+// sample_models.h: quantized models for the packer's tests, small and awkward.
+#pragma once
+
+#include <random>
+#include <string>
+
+#include "packer/artifact.h"
+
+namespace thimble {
+
+// Codes drawn from `code()` with scales 1.0, 1.0 + 1/1024, ...
+template <typename Code>
+QuantizedTensor coded_tensor(const std::string& name, int64_t rows, int64_t columns, int max_code, Code code) {
+  RowScaledCodes coded;
+  coded.max_code = max_code;
+  for (int64_t i = 0; i < rows * columns; ++i) coded.codes.push_back(static_cast<int8_t>(code()));
+  for (int64_t r = 0; r < rows; ++r) coded.row_scales.push_back(static_cast<uint16_t>(0x3c00 + r % 1024));
+  return {name, {rows, columns}, coded};
+}
+
+// Uniform codes over the whole range.
+inline QuantizedTensor random_tensor(const std::string& name, int64_t rows, int64_t columns, int max_code) {
+  std::mt19937 random(static_cast<unsigned>(rows * 1000 + columns * 10 + max_code));
+  return coded_tensor(name, rows, columns, max_code,
+                      [&] { return static_cast<int>(random() % static_cast<unsigned>(2 * max_code + 1)) - max_code; });
+}
+
+inline QuantizedTensor raw_tensor(const std::string& name, const Shape& shape, DType dtype) {
+  RawTensor raw{dtype, {}};
+  std::mt19937 random(static_cast<unsigned>(name.size()));
+  for (size_t i = 0; i < static_cast<size_t>(element_count(shape)) * dtype_bytes(dtype); ++i)
+    raw.bytes.push_back(static_cast<std::byte>(random() % 7));
+  return {name, shape, raw};
+}
+
+// Every kind of tensor, in a model that encodes in milliseconds.
+inline QuantizedModel sample_model() {
+  QuantizedModel model;
+  model.config_json = R"({"architecture":"golf-gpt","rope_base":10000.0})";
+  model.provenance_json = R"({"method":"trace","seed":7})";
+  model.banked = true;
+  model.tensors = {random_tensor("a.weight", 5, 7, 15), raw_tensor("b.gain", {8}, DType::kF16),
+                   random_tensor("c.weight", 4, 9, 3), raw_tensor("d.scale", {}, DType::kF32),
+                   raw_tensor("e.mask", {3}, DType::kU8)};
+  return model;
+}
+
+inline ByteVector encode(const QuantizedModel& model, const EncodeOptions& options = {}) {
+  SectionCache cache;
+  SilentProgress progress;
+  return encode_artifact(model, options, cache, progress);
+}
+
+}  // namespace thimble
