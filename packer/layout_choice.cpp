@@ -27,10 +27,12 @@ int magnitude_class(unsigned mean_256) {
 std::vector<LayoutId> code_candidates(const ContentShape& shape, Bytes content) {
   bool by_columns = adaptive_code_bits(content, shape.rows, shape.columns, true) <
                     adaptive_code_bits(content, shape.rows, shape.columns, false);
-  // Digits, where they exist, beat bytes: a prefix code wastes up to half a bit on a symbol of one or two bits.
-  bool digits = digits_per_byte(shape.max_code) > 1;
-  if (digits) return {by_columns ? LayoutId::kDigitColumns : LayoutId::kDigits};
-  return {by_columns ? LayoutId::kColumns : LayoutId::kPlain};
+  std::vector<LayoutId> candidates = {by_columns ? LayoutId::kColumns : LayoutId::kPlain};
+  // Narrow codes: a prefix code wastes a part of a bit on every symbol, which digits share among several codes; but
+  // bytes keep the neighbours that contexts are made of. Either may win.
+  if (digits_per_byte(shape.max_code) > 1)
+    candidates.push_back(by_columns ? LayoutId::kDigitColumns : LayoutId::kDigits);
+  return candidates;
 }
 
 }  // namespace
