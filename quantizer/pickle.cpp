@@ -141,6 +141,7 @@ std::array<Machine::Opcode, 256> Machine::opcode_table() {
                             {'p', "PUT"}})
     set(code, name, nullptr);
   for (auto [code, name] : {std::pair{0x80, "PROTO"},
+                            {kStop, "STOP"},
                             {0x81, "NEWOBJ"},
                             {0x82, "EXT1"},
                             {0x83, "EXT2"},

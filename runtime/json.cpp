@@ -17,6 +17,8 @@ Json parse_json(Bytes text, const std::string& path) {
     return true;
   };
   std::string_view view = as_text(text);
+  // The library takes a NUL byte for the end of the text and would ignore what follows.
+  if (view.find('\0') != std::string_view::npos) throw FormatError(path, "not valid JSON: holds a NUL byte");
   try {
     return Json::parse(view.begin(), view.end(), check);
   } catch (const Json::exception& error) {
