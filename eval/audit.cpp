@@ -93,6 +93,8 @@ AuditReport audit(TokenScorer& scorer, std::span<const uint16_t> tokens, const T
   result.checks.push_back(audit_subset_label(report, static_cast<int64_t>(tokens.size()) - 1));
   result.checks.push_back(audit_byte_total(report, tokenizer, tokens));
   if (source) result.checks.push_back(audit_source_text(report, tokenizer, tokens, *source));
+  // Windows that do not cover the scores give nothing to probe; the report fails already.
+  if (!result.checks.front().passed) return result;
   for (AuditCheck& check : audit_scorer(scorer, tokens, evaluation, options, progress))
     result.checks.push_back(std::move(check));
   return result;

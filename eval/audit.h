@@ -47,7 +47,8 @@ struct SourceText {
   std::string path;
 };
 
-// All checks below. Tokens must lie in the vocabulary, as evaluate() has made sure.
+// All checks below; the scorer is probed only when the windows cover the scores. Tokens must lie in the vocabulary, as
+// evaluate() has made sure.
 AuditReport audit(TokenScorer& scorer, std::span<const uint16_t> tokens, const Tokenizer& tokenizer,
                   const Evaluation& evaluation, const std::optional<SourceText>& source, const AuditOptions& options,
                   Progress& progress);

@@ -168,6 +168,15 @@ TEST_F(Audit, CoverageFindsMissingRepeatedAndForeignTargets) {
   EXPECT_FALSE(audit_coverage({}, 0, 8).passed);
 }
 
+TEST_F(Audit, WindowsThatDoNotCoverTheScoresAreNotProbed) {
+  ContextScorer scorer(vocab_size_, kContext);
+  Evaluation evaluation = evaluated(scorer);
+  evaluation.windows.back().target_end += 1000;
+  AuditReport report = audit(scorer, tokens_, tokenizer_, evaluation, {}, {}, progress_);
+  EXPECT_FALSE(report.passed());
+  EXPECT_EQ(report.checks.size(), 4U);
+}
+
 TEST_F(Audit, ALossThatIsNotTheSumIsCaught) {
   ContextScorer scorer(vocab_size_, kContext);
   Evaluation evaluation = evaluated(scorer);
