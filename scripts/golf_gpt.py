@@ -296,6 +296,33 @@ class GolfGpt(nn.Module):
         return (1 - gate) * skip + gate * x
 
 
+def balance_banks(state: dict[str, Tensor], config: GolfGptConfig) -> None:
+    """Multiply each matrix of the banks, in place, by a power of two to bring its RMS to 0.125-0.25.
+
+    The model stays the same function: queries and keys are normalised after their matrices, and
+    attn_scale, mlp_scale and ve_layer_scales take back what the others gain, exactly. Weight decay
+    leaves matrices of arbitrary size; fixed-precision quantizers of this family never use a row
+    scale below 1/15 or 1/31 and so need weights of the usual size.
+    """
+
+    def factor(matrix: Tensor) -> float:
+        rms = float((matrix**2).mean()) ** 0.5
+        return 2.0 ** round(math.log2(2**-2.5 / rms)) if rms > 0 else 1.0
+
+    n = config.num_layers
+    for i in range(n):
+        query, output = state["qo_bank"][i], state["qo_bank"][n + i]
+        key, value = state["kv_bank"][i], state["kv_bank"][n + i]
+        up, down = state["mlp_up_bank"][i], state["mlp_down_bank"][i]
+        value_factor, up_factor = factor(value), factor(up)
+        state[f"blocks.{i}.attn_scale"] /= value_factor * factor(output)
+        state[f"blocks.{i}.mlp_scale"] /= up_factor**2 * factor(down)
+        if i in config.ve_layers:
+            state[f"ve_layer_scales.{config.ve_layers.index(i)}"] *= value_factor
+        for matrix in (query, key, value, output, up, down):
+            matrix *= factor(matrix)
+
+
 def is_matrix(name: str) -> bool:
     """Whether a checkpoint name is a matrix or a bank of them, and no per-channel vector or scalar."""
     return name.endswith(("_bank", ".weight"))

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from example_tokens import ByteTable, load_tokens
-from golf_gpt import GolfGpt, GolfGptConfig, load_checkpoint, save_checkpoint
+from golf_gpt import GolfGpt, GolfGptConfig, balance_banks, load_checkpoint, save_checkpoint
 
 DEFAULT_CONFIG = Path(__file__).resolve().parent.parent / "examples" / "tiny" / "config.json"
 
@@ -52,8 +52,9 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Momentum, orthogonalised per matrix of a bank, with decoupled weight decay."""
 
-    def __init__(self, params, lr: float, momentum: float, weight_decay: float):
+    def __init__(self, params, lr: float, momentum: float, weight_decay: float, compiled: bool):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        self.orthogonalise = torch.compile(orthogonalise, dynamic=False) if compiled else orthogonalise
 
     @torch.no_grad()
     def step(self):
@@ -63,7 +64,7 @@ class Muon(torch.optim.Optimizer):
                 if not state:
                     state["velocity"] = torch.zeros_like(parameter)
                 state["velocity"].lerp_(parameter.grad, 1 - group["momentum"])
-                update = orthogonalise(parameter.grad.lerp(state["velocity"], group["momentum"]))
+                update = self.orthogonalise(parameter.grad.lerp(state["velocity"], group["momentum"]))
                 scale = max(1.0, parameter.shape[-2] / parameter.shape[-1]) ** 0.5
                 parameter.mul_(1 - group["lr"] * group["weight_decay"])
                 parameter.add_(update, alpha=-group["lr"] * scale)
@@ -81,10 +82,10 @@ def build_optimisers(model: GolfGpt, options) -> list[torch.optim.Optimizer]:
     ]
     optimisers: list[torch.optim.Optimizer] = []
     if options.optimiser == "muon":
-        optimisers.append(Muon(banks, options.bank_lr, 0.95, options.bank_decay))
+        optimisers.append(Muon(banks, options.bank_lr, 0.95, options.bank_decay, options.compile))
     else:
         groups.append({"params": banks, "lr": options.bank_lr, "weight_decay": options.bank_decay})
-    optimisers.append(torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-10))
+    optimisers.append(torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-10, fused=True))
     for optimiser in optimisers:
         for group in optimiser.param_groups:
             group["peak_lr"] = group["lr"]
@@ -221,7 +222,8 @@ def train(model: GolfGpt, train_tokens: Tensor, val_tokens: Tensor | None, optio
         for _ in range(math.ceil(steps / max(1, per_epoch)) + 1)
         for batch in epoch_batches(train_tokens, options.length, options.batch, generator)
     )
-    autocast = torch.autocast("cuda", torch.bfloat16, enabled=options.device.startswith("cuda"))
+    device_type = torch.device(options.device).type
+    autocast = torch.autocast(device_type, torch.bfloat16, enabled=device_type == "cuda")
     running, started = None, time.time()
     model.train()
     for step, batch in zip(range(steps), batches):
@@ -265,17 +267,17 @@ def parse_options() -> argparse.Namespace:
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     add("--seed", type=int, default=1337)
     add("--compile", action="store_true", help="use torch.compile")
-    add("--epochs", type=int, default=40, help="passes over the training tokens (default 40)")
+    add("--epochs", type=int, default=50, help="passes over the training tokens (default 50)")
     add("--steps", type=int, help="number of steps instead of epochs")
     add("--batch", type=int, default=32, help="sequences per step (default 32)")
     add("--length", type=int, default=1024, help="tokens per sequence (default 1024)")
     add("--optimiser", choices=("muon", "adamw"), default="muon", help="for the banks (default muon)")
-    add("--bank-lr", type=float, default=0.02)
+    add("--bank-lr", type=float, default=0.04)
     add("--bank-decay", type=float, default=0.1, help="weight decay of the banks")
-    add("--table-lr", type=float, default=0.01, help="embeddings and other AdamW matrices")
+    add("--table-lr", type=float, default=0.02, help="embeddings and other AdamW matrices")
     add("--table-decay", type=float, default=0.1)
     add("--vector-lr", type=float, default=0.01, help="vectors and scalars")
-    add("--dropout", type=float, default=0.0, help="on what each layer adds, while training")
+    add("--dropout", type=float, default=0.05, help="on what each layer adds, while training")
     add("--warmup", type=int, default=200, help="steps (default 200)")
     add("--cooldown", type=float, default=0.7, help="share of the steps over which rates fall to 0 (default 0.7)")
     add("--log-every", type=int, default=500, metavar="STEPS")
@@ -315,6 +317,7 @@ def main() -> int:
             return torch.from_numpy(tokens.astype(np.int64)).to(options.device)
 
         train(model, on_device(options.train), on_device([options.val]) if options.val else None, options)
+        balance_banks(model.state_dict(), config)
         options.out.mkdir(parents=True, exist_ok=True)
         config.save(options.out / "config.json")
         checkpoint = options.out / "model.safetensors"
