@@ -1,11 +1,54 @@
 // commands.cpp: what the commands share.
 #include "quantizer/commands.h"
 
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+
 #include "runtime/checked.h"
 #include "runtime/cuda_devices.h"
 #include "runtime/file.h"
 
 namespace thimble {
+namespace {
+
+CLI::Validator device_name() {
+  auto check = [](std::string& device) -> std::string {
+    bool numbered = device.starts_with("cuda:") && device.size() > 5 &&
+                    device.find_first_not_of("0123456789", 5) == std::string::npos;
+    if (numbered || device == "auto" || device == "cpu" || device == "cuda") return "";
+    return "'" + device + "', allowed are auto, cpu, cuda and cuda:N";
+  };
+  return CLI::Validator(check, "", "");
+}
+
+}  // namespace
+
+CLI::Validator whole_number(uint64_t high) {
+  auto check = [high](std::string& text) -> std::string {
+    uint64_t value = 0;
+    const char* end = text.data() + text.size();
+    auto [stop, error] = std::from_chars(text.data(), end, value);
+    if (error != std::errc() || stop != end || value > high)
+      return "'" + text + "', allowed is an integer from 0 to " + std::to_string(high);
+    text = std::to_string(value);
+    return "";
+  };
+  return CLI::Validator(check, "", "");
+}
+
+CLI::Validator finite_number(double low, double high) {
+  auto check = [low, high](std::string& text) -> std::string {
+    double value = 0;
+    const char* end = text.data() + text.size();
+    auto [stop, error] = std::from_chars(text.data(), end, value);
+    if (error == std::errc() && stop == end && std::isfinite(value) && value >= low && value <= high) return "";
+    return fmt::format("'{}', allowed is a number from {} to {}", text, low, high);
+  };
+  return CLI::Validator(check, "", "");
+}
 
 CLI::App* add_command(CommandLine& line, const std::string& name, const std::string& description,
                       const std::string& example) {
@@ -17,15 +60,20 @@ CLI::App* add_command(CommandLine& line, const std::string& name, const std::str
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
   command->add_option("--seed", line.common.seed, "Seed of everything random; equal seeds give equal results")
+      ->transform(whole_number(std::numeric_limits<uint64_t>::max()))
       ->capture_default_str();
-  command->add_option("--device", line.common.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
+  command->add_option("--device", line.common.device, "auto, cpu, cuda or cuda:N")
+      ->check(device_name())
+      ->capture_default_str();
   return command;
 }
 
 void CodeOptions::add_to(CLI::App& command) {
   command.add_option("--code", files, "Files whose size counts against the budget (decimal bytes)")
       ->type_name("FILE...");
-  command.add_option("--code-bytes", extra_bytes, "Further bytes that count against the budget")->capture_default_str();
+  command.add_option("--code-bytes", extra_bytes, "Further bytes that count against the budget")
+      ->transform(whole_number(kMaxOptionBytes))
+      ->capture_default_str();
 }
 
 uint64_t CodeOptions::total_bytes() const {
@@ -36,9 +84,6 @@ uint64_t CodeOptions::total_bytes() const {
 
 void require_device(const std::string& device) {
   if (device == "auto" || device == "cpu") return;
-  bool named_cuda = device == "cuda" || (device.starts_with("cuda:") && device.size() > 5 &&
-                                         device.find_first_not_of("0123456789", 5) == std::string::npos);
-  if (!named_cuda) throw UsageError("--device is '" + device + "', allowed are auto, cpu, cuda and cuda:N");
   std::vector<std::string> devices = cuda_device_names();
   std::string found = devices.empty() ? "no CUDA device is usable here" : "CUDA devices are present";
   throw DeviceError("--device " + device + ": this build computes on the CPU only (" + found + "); use --device cpu");

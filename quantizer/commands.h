@@ -16,7 +16,8 @@ namespace thimble {
 using Action = std::function<void(Console&)>;
 
 struct CommandLine {
-  CLI::App app{"thimble fits a trained language model into a byte budget and proves in bits per byte what that cost"};
+  CLI::App app{"thimble fits a trained language model into a byte budget and proves in bits per byte what that cost",
+               "thimble"};
   CommonOptions common;
   Action action;
 };
@@ -35,6 +36,14 @@ void add_doctor_command(CommandLine& line);
 CLI::App* add_command(CommandLine& line, const std::string& name, const std::string& description,
                       const std::string& example);
 
+// Validators of options. By themselves the parser's own take "-5" for a huge unsigned number, "010" for 8, and NaN for
+// a number in range.
+CLI::Validator whole_number(uint64_t high);  // decimal digits; for add_option(...)->transform()
+CLI::Validator finite_number(double low, double high);
+
+// Most bytes that an option may name: sums of two fit in 64 bits.
+constexpr uint64_t kMaxOptionBytes = uint64_t{1} << 62;
+
 // --code FILE... and --code-bytes N: what counts against a budget besides the artifact.
 struct CodeOptions {
   std::vector<std::string> files;
@@ -43,7 +52,7 @@ struct CodeOptions {
   uint64_t total_bytes() const;
 };
 
-// Throws DeviceError unless the forward pass can run on `device` (auto, cpu, cuda[:N]).
+// Throws DeviceError unless the forward pass can run on `device`: auto, cpu or cuda[:N], as the option has checked.
 void require_device(const std::string& device);
 
 }  // namespace thimble

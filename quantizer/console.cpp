@@ -1,11 +1,12 @@
 // console.cpp: formatting and output for console.h.
 #include "quantizer/console.h"
 
-#include <fmt/format.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <cstdio>
 
 #include "quantizer/progress_bar.h"
@@ -13,6 +14,11 @@
 
 namespace thimble {
 namespace {
+
+void print(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+    throw IoError("standard output", "write failed", errno);
+}
 
 // Display columns of UTF-8 text without combining or wide characters: its code points.
 size_t display_width(const std::string& text) {
@@ -24,10 +30,8 @@ bool aligns_right(const std::string& cell) {
          (std::isdigit(static_cast<unsigned char>(cell[0])) || cell[0] == '+' || cell[0] == '-' || cell[0] == '.');
 }
 
-}  // namespace
-
-std::string count_text(int64_t count) {
-  std::string digits = std::to_string(count);
+// Digits in groups of three, after an optional sign.
+std::string grouped(std::string digits) {
   size_t first = digits[0] == '-' ? 1 : 0;
   for (size_t i = digits.size(); i > first + 3;) {
     i -= 3;
@@ -36,7 +40,11 @@ std::string count_text(int64_t count) {
   return digits;
 }
 
-std::string bytes_text(uint64_t bytes) { return count_text(static_cast<int64_t>(bytes)) + " B"; }
+}  // namespace
+
+std::string count_text(int64_t count) { return grouped(std::to_string(count)); }
+
+std::string bytes_text(uint64_t bytes) { return grouped(std::to_string(bytes)) + " B"; }
 
 std::string table_text(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths;
@@ -70,7 +78,8 @@ std::string facts_text(const std::vector<std::pair<std::string, std::string>>& f
 }
 
 Console::Console(const CommonOptions& options) : json_(options.json), quiet_(options.quiet) {
-  if (options.quiet) {
+  // With --json and nobody watching, standard error is kept for the error, one JSON document too.
+  if (options.quiet || (options.json && ::isatty(STDERR_FILENO) != 1)) {
     progress_ = std::make_unique<SilentProgress>();
   } else {
     progress_ = std::make_unique<ProgressBar>();
@@ -79,17 +88,12 @@ Console::Console(const CommonOptions& options) : json_(options.json), quiet_(opt
 
 Console::~Console() = default;
 
-void Console::say(const std::string& text) const {
-  if (!json_ && !quiet_) fmt::print("{}\n", text);
-}
-
 void Console::result(const std::string& text, const Json& json) const {
   if (json_) {
-    fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
+    print(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   } else if (!quiet_) {
-    fmt::print("{}", text);
+    print(text);
   }
-  if (std::fflush(stdout) != 0) throw IoError("standard output", "write failed", errno);
 }
 
 void StageTimes::add(const std::string& stage, double seconds) {

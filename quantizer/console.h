@@ -37,11 +37,10 @@ class Console {
   explicit Console(const CommonOptions& options);
   ~Console();
 
-  // Text for people: hidden by --quiet and --json.
-  void say(const std::string& text) const;
   // The command's result: `json` with --json, else `text` (hidden by --quiet).
   void result(const std::string& text, const Json& json) const;
-  // A bar with the estimated time left on a terminal, plain lines otherwise, nothing with --quiet.
+  // A bar with the estimated time left on a terminal, plain lines otherwise; nothing with --quiet, or with --json when
+  // standard error is no terminal.
   Progress& progress() { return *progress_; }
 
  private:

@@ -46,7 +46,7 @@ void add_generate_command(CommandLine& line) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
   command->add_option("--temperature", options->temperature, "Sampling temperature; 0 takes the likeliest token")
-      ->check(CLI::Range(0.0, 100.0))
+      ->check(finite_number(0, 100))
       ->capture_default_str();
   command->callback([&line, options] {
     line.action = [&line, options](Console& console) {

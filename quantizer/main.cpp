@@ -1,7 +1,10 @@
 // main.cpp: parses the command line, runs one command, and turns errors into messages and exit codes.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <csignal>
 #include <cstdio>
+#include <iostream>
 #include <new>
 
 #include "quantizer/commands.h"
@@ -12,8 +15,8 @@
 namespace thimble {
 namespace {
 
-int report_error(const CommandLine& line, ExitCode code, const std::string& message) {
-  if (line.common.json) {
+int report_error(bool as_json, ExitCode code, const std::string& message) {
+  if (as_json) {
     Json json = {{"error", {{"exit_code", static_cast<int>(code)}, {"message", message}}}};
     fmt::print(stderr, "{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
   } else {
@@ -39,15 +42,29 @@ void add_all_commands(CommandLine& line) {
   add_doctor_command(line);
 }
 
+// What is wrong with the command line. The parser asks for a command before it names one that it does not know.
+std::string usage_message(const CommandLine& line, const CLI::ParseError& error) {
+  std::vector<std::string> unknown = line.app.remaining();
+  if (line.app.get_subcommands().empty() && !unknown.empty())
+    return "'" + unknown.front() + "' is not a command or an option that goes before one";
+  return error.what();
+}
+
 int run(int argc, char** argv) {
+  // A file that outgrows a limit of the shell is an error of the write then, with a message and cleaning up.
+  std::signal(SIGXFSZ, SIG_IGN);
+  // Known before parsing, which may fail.
+  bool json = std::any_of(argv + 1, argv + argc, [](std::string_view argument) { return argument == "--json"; });
   CommandLine line;
   add_all_commands(line);
   try {
     line.app.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help and --version
-    return line.app.exit(success);
+    line.app.exit(success);
+    if (!std::cout.flush()) return report_error(json, ExitCode::kIo, "standard output: write failed");
+    return static_cast<int>(ExitCode::kOk);
   } catch (const CLI::ParseError& error) {
-    return report_error(line, ExitCode::kUsage, std::string(error.what()) + "\nRun with --help for more information.");
+    return report_error(json, ExitCode::kUsage, usage_message(line, error) + "\nRun with --help for more information.");
   }
   try {
     ThreadLimit threads(line.common.threads);
@@ -55,11 +72,11 @@ int run(int argc, char** argv) {
     line.action(console);
     return static_cast<int>(ExitCode::kOk);
   } catch (const Error& error) {
-    return report_error(line, error.code(), error.what());
+    return report_error(json, error.code(), error.what());
   } catch (const std::bad_alloc&) {
-    return report_error(line, ExitCode::kInternal, "out of memory");
+    return report_error(json, ExitCode::kInternal, "out of memory");
   } catch (const std::exception& error) {
-    return report_error(line, ExitCode::kInternal, std::string("internal error: ") + error.what());
+    return report_error(json, ExitCode::kInternal, std::string("internal error: ") + error.what());
   }
 }
 

@@ -166,7 +166,7 @@ void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 20))
       ->capture_default_str();
   command.add_option("--temperature", calibration.temperature, "Sampling temperature of the calibration text")
-      ->check(CLI::Range(0.0, 100.0))
+      ->check(finite_number(0, 100))
       ->capture_default_str();
   command.add_option("--calibration-tokens", request.calibration_tokens,
                      "Token shard to calibrate on instead: whole sequences of --calibration-length tokens");
@@ -188,7 +188,8 @@ void add_quantize_command(CommandLine& line) {
   command->add_option("--config", request.config,
                       "Model config (JSON); default: inside the checkpoint, or config.json beside it");
   CLI::Option* budget =
-      command->add_option("--budget", options->budget, "Most bytes that artifact and code may take (decimal)");
+      command->add_option("--budget", options->budget, "Most bytes that artifact and code may take (decimal)")
+          ->transform(whole_number(kMaxOptionBytes));
   options->code.add_to(*command);
   command->add_option("--bits", options->bits, "Bits of the less and the more sensitive layers")->capture_default_str();
   command->add_option("--high", options->high,
