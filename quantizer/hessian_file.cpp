@@ -94,6 +94,15 @@ HessianSet read_hessian_file(const std::string& path) {
   return set;
 }
 
+std::vector<std::string> hessian_file_layers(const std::string& path) {
+  MappedFile file(path);
+  SafetensorsContents contents = read_safetensors(file.bytes(), path);
+  std::vector<std::string> layers;
+  for (const auto& [layer, tensor] : contents.tensors) layers.push_back(layer);
+  for (const auto& [layer, source] : read_sharing(contents.metadata, path)) layers.push_back(layer);
+  return layers;
+}
+
 void write_hessian_file(const std::string& path, const HessianSet& hessians) {
   std::map<const Hessian*, std::string> owner;
   Json shared = Json::object();

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "gptq/hessian.h"
 
@@ -13,6 +14,9 @@ namespace thimble {
 
 // FormatErrors name the layer: not square, not F32 or F64, not finite, asymmetric beyond rounding, negative diagonal.
 HessianSet read_hessian_file(const std::string& path);
+
+// The layers that read_hessian_file() would give, from the file's header alone.
+std::vector<std::string> hessian_file_layers(const std::string& path);
 
 void write_hessian_file(const std::string& path, const HessianSet& hessians);
 

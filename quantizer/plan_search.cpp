@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "quantizer/console.h"
-
 namespace thimble {
 namespace {
 
@@ -13,8 +11,13 @@ constexpr int kMaxPruneEncodes = 12;
 }  // namespace
 
 PlanSearch::PlanSearch(QuantizedModel header, const std::map<std::string, TensorSummary>& tensors, LayerSolver& solver,
-                       const SearchOptions& options, Progress& progress)
-    : header_(std::move(header)), tensors_(tensors), solver_(solver), options_(options), progress_(progress) {}
+                       const SearchOptions& options, StageTimes& times, Progress& progress)
+    : header_(std::move(header)),
+      tensors_(tensors),
+      solver_(solver),
+      options_(options),
+      times_(times),
+      progress_(progress) {}
 
 bool PlanSearch::fits(const SearchResult& result) const {
   return !options_.artifact_limit_bytes || result.artifact.size() <= *options_.artifact_limit_bytes;
@@ -25,9 +28,10 @@ SearchResult PlanSearch::encode(const Plan& plan, int64_t high_count, int64_t pr
   result.plan = plan;
   result.high_count = high_count;
   result.model = header_;
-  result.model.tensors = solver_.solve(plan);
+  result.model.tensors = times_.time("solve", [&] { return solver_.solve(plan); });
   result.pruned_codes = prune_smallest(result.model, plan, pruned_codes);
-  result.artifact = encode_artifact(result.model, options_.encode, cache_, progress_);
+  result.artifact =
+      times_.time("encode", [&] { return encode_artifact(result.model, options_.encode, cache_, progress_); });
   result.encodes = ++encodes_;
   return result;
 }

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "packer/artifact.h"
+#include "quantizer/console.h"
 #include "quantizer/layer_solver.h"
 
 namespace thimble {
@@ -28,7 +29,7 @@ class PlanSearch {
  public:
   // `header` is the model to fill: config, provenance and layout, no tensors.
   PlanSearch(QuantizedModel header, const std::map<std::string, TensorSummary>& tensors, LayerSolver& solver,
-             const SearchOptions& options, Progress& progress);
+             const SearchOptions& options, StageTimes& times, Progress& progress);
 
   // Before anything is solved: a CheckError when even what needs no solving exceeds the limit. `layers`: the names that
   // will have Hessians.
@@ -52,6 +53,7 @@ class PlanSearch {
   const std::map<std::string, TensorSummary>& tensors_;
   LayerSolver& solver_;
   const SearchOptions& options_;
+  StageTimes& times_;
   Progress& progress_;
   SectionCache cache_;
   int64_t encodes_ = 0;

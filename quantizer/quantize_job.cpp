@@ -98,11 +98,8 @@ KeyedHessians obtain_hessians(const QuantizeRequest& request, const OpenedCheckp
 
 // The names that will have Hessians, before there are any.
 std::vector<std::string> layers_with_hessians(const QuantizeRequest& request, const OpenedCheckpoint& source) {
+  if (!request.hessians.empty()) return hessian_file_layers(request.hessians);
   std::vector<std::string> names;
-  if (!request.hessians.empty()) {
-    for (const auto& [layer, hessian] : read_hessian_file(request.hessians)) names.push_back(layer);
-    return names;
-  }
   const ModelConfig& config = require_golf(source);
   for (int64_t i = 0; i < config.num_layers; ++i) {
     LayerNames layer(i);
@@ -170,7 +167,7 @@ QuantizeOutcome run_quantize(const QuantizeRequest& request, StageTimes& times, 
   HessianSet none;
   LayerSolver early_solver(source.tensors, none, work, key, progress);
   times.time("lower bound", [&] {
-    PlanSearch(header_of(request, source), summaries, early_solver, search_options, progress)
+    PlanSearch(header_of(request, source), summaries, early_solver, search_options, times, progress)
         .check_lower_bound(layers_with_hessians(request, source));
   });
 
@@ -178,8 +175,8 @@ QuantizeOutcome run_quantize(const QuantizeRequest& request, StageTimes& times, 
   if (!request.save_hessians.empty()) write_hessian_file(request.save_hessians, collected.hessians);
   std::map<std::string, double> sensitivities = trace_sensitivities(collected.hessians);
   LayerSolver solver(source.tensors, collected.hessians, work, collected.key, progress);
-  PlanSearch search(header_of(request, source), summaries, solver, search_options, progress);
-  SearchResult result = times.time("solve and encode", [&] { return search.run(sensitivities); });
+  PlanSearch search(header_of(request, source), summaries, solver, search_options, times, progress);
+  SearchResult result = search.run(sensitivities);
 
   times.time("decode check", [&] {
     if (decode_artifact(result.artifact, request.output) != result.model)

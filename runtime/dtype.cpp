@@ -36,21 +36,18 @@ Integer load_little_endian(const std::byte* at) {
   return static_cast<Integer>(value);
 }
 
-float element_to_float(DType dtype, const std::byte* at) {
-  switch (dtype) {
-    case DType::kF64: return static_cast<float>(std::bit_cast<double>(load_little_endian<uint64_t>(at)));
-    case DType::kF32: return std::bit_cast<float>(load_little_endian<uint32_t>(at));
-    case DType::kF16: return float_from_fp16(load_little_endian<uint16_t>(at));
-    case DType::kBF16: return float_from_bf16(load_little_endian<uint16_t>(at));
-    case DType::kI64: return static_cast<float>(load_little_endian<int64_t>(at));
-    case DType::kI32: return static_cast<float>(load_little_endian<int32_t>(at));
-    case DType::kI16: return static_cast<float>(load_little_endian<int16_t>(at));
-    case DType::kI8: return static_cast<float>(load_little_endian<int8_t>(at));
-    case DType::kU16: return static_cast<float>(load_little_endian<uint16_t>(at));
-    case DType::kU8:
-    case DType::kBool: return static_cast<float>(load_little_endian<uint8_t>(at));
-  }
-  throw Error(ExitCode::kInternal, "unknown dtype");
+// Reads every Stored element and converts it with `convert`; one loop per dtype, so that the compiler can vectorise it.
+template <typename Stored, typename Convert>
+std::vector<float> convert_all(Bytes bytes, Convert convert) {
+  std::vector<float> values(bytes.size() / sizeof(Stored));
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = convert(load_little_endian<Stored>(bytes.data() + i * sizeof(Stored)));
+  return values;
+}
+
+template <typename Integer>
+std::vector<float> convert_integers(Bytes bytes) {
+  return convert_all<Integer>(bytes, [](Integer value) { return static_cast<float>(value); });
 }
 
 }  // namespace
@@ -111,10 +108,22 @@ uint16_t bf16_from_float(float value) {
 float float_from_bf16(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 
 std::vector<float> to_float32(DType dtype, Bytes bytes) {
-  size_t width = dtype_bytes(dtype);
-  std::vector<float> values(bytes.size() / width);
-  for (size_t i = 0; i < values.size(); ++i) values[i] = element_to_float(dtype, bytes.data() + i * width);
-  return values;
+  switch (dtype) {
+    case DType::kF64:
+      return convert_all<uint64_t>(bytes,
+                                   [](uint64_t bits) { return static_cast<float>(std::bit_cast<double>(bits)); });
+    case DType::kF32: return convert_all<uint32_t>(bytes, [](uint32_t bits) { return std::bit_cast<float>(bits); });
+    case DType::kF16: return convert_all<uint16_t>(bytes, float_from_fp16);
+    case DType::kBF16: return convert_all<uint16_t>(bytes, float_from_bf16);
+    case DType::kI64: return convert_integers<int64_t>(bytes);
+    case DType::kI32: return convert_integers<int32_t>(bytes);
+    case DType::kI16: return convert_integers<int16_t>(bytes);
+    case DType::kI8: return convert_integers<int8_t>(bytes);
+    case DType::kU16: return convert_integers<uint16_t>(bytes);
+    case DType::kU8:
+    case DType::kBool: return convert_integers<uint8_t>(bytes);
+  }
+  throw Error(ExitCode::kInternal, "unknown dtype");
 }
 
 ByteVector from_float32(DType dtype, std::span<const float> values) {

@@ -1,0 +1,115 @@
+// forward_bench.cpp: the float32 forward pass of a 30M-parameter golf-gpt at 2048 tokens, as a share of the
+// matrix-product rate that the same library reaches on this machine in the same run, with the same threads. Counters:
+// GFLOPS, and share_of_gemm_peak (the forward pass alone).
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "runtime/gemm.h"
+#include "runtime/golf_layout.h"
+#include "runtime/random.h"
+#include "runtime/window_scores.h"
+
+namespace thimble {
+namespace {
+
+constexpr int64_t kContext = 2048;
+
+ModelConfig golf30m_shape() {
+  ModelConfig c;
+  c.vocab_size = 1024;
+  c.num_layers = 11;
+  c.model_dim = 512;
+  c.num_heads = 8;
+  c.num_kv_heads = 4;
+  c.mlp_mult = 3.5;
+  c.logit_softcap = 30;
+  c.rope_base = 10000;
+  c.rope_dims = 16;
+  c.rope_train_seq_len = 1024;
+  c.ln_scale = true;
+  c.xsa_last_n = 11;
+  c.bigram_vocab_size = 3072;
+  c.bigram_dim = 112;
+  c.smear_gate = true;
+  c.ve_layers = {9, 10};
+  c.ve_dim = 128;
+  return c;
+}
+
+std::vector<float> random_values(int64_t count, uint64_t stream) {
+  std::vector<float> values(static_cast<size_t>(count));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(uniform_at(1, stream, i) - 0.5) * 0.1f;
+  return values;
+}
+
+Model random_model() {
+  ModelConfig config = golf30m_shape();
+  FloatTensors tensors;
+  for (const auto& [name, shape] : golf_tensor_shapes(config))
+    tensors[name] = random_values(element_count(shape), tensors.size());
+  return bind_model(config, std::move(tensors));
+}
+
+// Useful operations of one window whose last `scored` positions are scored: two per weight and token in the matrices,
+// and per attended pair of positions two products of width d in each head. The last layer runs for scored positions
+// only.
+double forward_flops(const ModelConfig& c, double tokens, double scored) {
+  auto d = [](int64_t value) { return static_cast<double>(value); };
+  double wide = 2 * d(c.model_dim) * d(c.model_dim) + 2 * d(c.mlp_dim()) * d(c.model_dim);
+  double key_value = 2 * d(c.kv_dim()) * d(c.model_dim);
+  double pairs_all = tokens * (tokens + 1) / 2;
+  double pairs_scored = pairs_all - (tokens - scored) * (tokens - scored + 1) / 2;
+  double matrices = d(c.num_layers - 1) * tokens * (wide + key_value) + scored * wide + tokens * key_value +
+                    tokens * (d(c.model_dim) * d(c.bigram_dim) + d(c.kv_dim()) * d(c.ve_dim)) +
+                    scored * d(c.vocab_size) * d(c.model_dim);
+  double attention = 2 * d(c.model_dim) * (d(c.num_layers - 1) * pairs_all + pairs_scored);
+  return 2 * (matrices + attention);
+}
+
+// Best rate of large square products, in operations per second.
+double gemm_peak() {
+  static const double peak = [] {
+    constexpr int64_t kSize = 2048;
+    Matrix a(random_values(kSize * kSize, 1), kSize, kSize), b(random_values(kSize * kSize, 2), kSize, kSize),
+        c(kSize, kSize);
+    double best = 0;
+    for (int i = 0; i < 8; ++i) {
+      auto start = std::chrono::steady_clock::now();
+      multiply_nt(a, b, c);
+      double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      best = std::max(best, 2.0 * kSize * kSize * kSize / seconds);
+    }
+    return best;
+  }();
+  return peak;
+}
+
+void forward_window(benchmark::State& state) {
+  Model model = random_model();
+  std::unique_ptr<Backend> backend = make_cpu_backend();
+  WindowScorer scorer(model, *backend, kContext);
+  std::vector<uint16_t> tokens;
+  for (int64_t i = 0; i < kContext; ++i)
+    tokens.push_back(static_cast<uint16_t>(uniform_at(2, 0, static_cast<uint64_t>(i)) * 1024));
+  int64_t scored = state.range(0);
+  for (auto _ : state) benchmark::DoNotOptimize(scorer.log_probabilities(tokens, kContext - scored).data);
+  double flops = forward_flops(model.config, static_cast<double>(kContext), static_cast<double>(scored));
+  double iterations = static_cast<double>(state.iterations());
+  state.counters["GFLOPS"] = benchmark::Counter(flops * iterations / 1e9, benchmark::Counter::kIsRate);
+  state.counters["share_of_gemm_peak"] =
+      benchmark::Counter(flops * iterations / gemm_peak(), benchmark::Counter::kIsRate);
+  state.counters["tokens_per_second"] =
+      benchmark::Counter(static_cast<double>(kContext) * iterations, benchmark::Counter::kIsRate);
+}
+BENCHMARK(forward_window)->ArgName("scored")->Arg(2048)->Arg(64)->UseRealTime()->Unit(benchmark::kMillisecond);
+
+void gemm_2048(benchmark::State& state) {
+  for (auto _ : state) benchmark::DoNotOptimize(gemm_peak());
+  state.counters["GFLOPS"] = gemm_peak() / 1e9;
+}
+BENCHMARK(gemm_2048)->Iterations(1)->UseRealTime()->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace thimble
