@@ -19,7 +19,7 @@
 
 namespace thimble {
 
-constexpr uint64_t kMaxPickleBytes = uint64_t{64} << 20;
+constexpr uint64_t kMaxPickleBytes = uint64_t{32} << 20;
 constexpr size_t kMaxPickleStack = size_t{1} << 20;
 
 using PickleIndex = uint32_t;  // position in Pickle::values

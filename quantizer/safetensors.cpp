@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 #include <vector>
 
 #include "quantizer/quoted_name.h"
@@ -15,7 +16,6 @@ namespace thimble {
 namespace {
 
 constexpr const char* kMetadataKey = "__metadata__";
-constexpr uint64_t kLengthBytes = 8;
 constexpr uint64_t kAlignmentBytes = 8;
 
 struct Placed {

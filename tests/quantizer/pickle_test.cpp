@@ -296,7 +296,7 @@ TEST(Pickle, DeepNestingNeedsNoRecursion) {
 
 TEST(Pickle, LengthIsLimited) {
   ByteVector bytes(kMaxPickleBytes + 1);
-  expect_format_error("pickle of 67108865 B, at most 67108864 B allowed", [&] { parse(bytes); });
+  expect_format_error("pickle of 33554433 B, at most 33554432 B allowed", [&] { parse(bytes); });
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // torch_checkpoint_test.cpp: state dicts as torch.save nests them, views, and every way a tensor can be wrong.
 #include "quantizer/torch_checkpoint.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -185,7 +186,7 @@ TEST(TorchCheckpoint, GatheredTensorsTogetherAreBoundedByTheFile) {
         [](PickleBuilder& p) {
           p.op('}');
           for (int i = 0; i < 200; ++i)
-            p.text("w" + std::to_string(i)).tensor("FloatStorage", "0", 1024, 0, {32, 32}, {1, 32}).op('s');
+            p.text(fmt::format("w{}", i)).tensor("FloatStorage", "0", 1024, 0, {32, 32}, {1, 32}).op('s');
         },
         {{"0", counting_floats(1024)}});
   });
@@ -329,7 +330,7 @@ TEST(TorchCheckpoint, WithoutTensorsTheErrorListsTheKeys) {
                [](PickleBuilder& p) { p.tensor("FloatStorage", "0", 12, 0, {12}, {1}); });
   expect_error("'k19', ...", [](PickleBuilder& p) {
     p.op('}');
-    for (int i = 0; i < 30; ++i) p.text("k" + std::to_string(i)).op('N').op('s');
+    for (int i = 0; i < 30; ++i) p.text(fmt::format("k{}", i)).op('N').op('s');
   });
   std::vector<std::string> too_deep(20, "model");
   expect_error("holds no state dict", [&](PickleBuilder& p) { nested(p, too_deep); });

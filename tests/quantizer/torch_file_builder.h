@@ -2,6 +2,7 @@
 // Also used to damage them: a BuiltZip says where each structure lies.
 #pragma once
 
+#include <fmt/format.h>
 #include <zlib.h>
 
 #include <map>
@@ -212,9 +213,9 @@ inline BuiltZip build_zip(const std::vector<ZipPart>& parts, const ZipLayout& la
 
 // The parts that torch.save writes around a pickle and its storages (key -> bytes).
 inline std::vector<ZipPart> torch_parts(const ByteVector& pickle, const std::map<std::string, ByteVector>& storages) {
-  auto part = [](const std::string& name, std::string_view text) {
+  auto part = [](std::string_view name, std::string_view text) {
     Bytes bytes = as_bytes_of(text);
-    return ZipPart{"model/" + name, ByteVector(bytes.begin(), bytes.end())};
+    return ZipPart{fmt::format("model/{}", name), ByteVector(bytes.begin(), bytes.end())};
   };
   std::vector<ZipPart> parts = {{"model/data.pkl", pickle}, part(".format_version", "1"), part("byteorder", "little")};
   for (const auto& [key, data] : storages) parts.push_back({"model/data/" + key, data});
