@@ -1,0 +1,63 @@
+// artifact_memory_test.cpp: a hostile file never makes the reader allocate what it merely declares.
+#include <gtest/gtest.h>
+
+#include "packer/artifact.h"
+#include "tests/packer/allocation_probe.h"
+#include "tests/packer/reseal.h"
+#include "tests/packer/sample_models.h"
+
+namespace thimble {
+namespace {
+
+// The largest request while `file` is refused.
+size_t largest_request_decoding(const ByteVector& file) {
+  largest_request = 0;
+  EXPECT_THROW(decode_artifact(file, "test.thmb"), FormatError);
+  return largest_request;
+}
+
+std::shared_ptr<const PackedSection> section_of(SectionKind kind, std::string_view content, CodecId codec,
+                                                uint64_t declared_bytes) {
+  PackedSection section = pack_section_as({kind, 1, content.size()}, as_bytes_of(content), LayoutId::kPlain, codec);
+  section.entry.raw_bytes = static_cast<uint32_t>(declared_bytes);
+  return std::make_shared<PackedSection>(std::move(section));
+}
+
+TEST(ArtifactMemoryTest, DeclaredSizesAreNotAllocated) {
+  constexpr uint64_t kSections = 50;
+  const std::string header = R"({"banked":false,"config":{},"provenance":{},"tensors":[["a",[)" +
+                             std::to_string(kSections * kMaxSectionContentBytes) + R"(],"U8"]]})";
+  for (CodecId codec : {CodecId::kNone, CodecId::kBrotli, CodecId::kZstd, CodecId::kXz}) {
+    std::vector<std::shared_ptr<const PackedSection>> sections = {
+        section_of(SectionKind::kHeader, header, CodecId::kNone, header.size())};
+    for (uint64_t i = 0; i < kSections; ++i)
+      sections.push_back(section_of(SectionKind::kRaw, "0123456789", codec, kMaxSectionContentBytes));
+    EXPECT_LT(largest_request_decoding(write_container(sections)), size_t{1} << 20) << codec_of(codec).name();
+  }
+}
+
+TEST(ArtifactMemoryTest, DeclaredHeaderIsNotAllocated) {
+  for (CodecId codec : {CodecId::kNone, CodecId::kBrotli, CodecId::kZstd, CodecId::kXz}) {
+    ByteVector file = write_container({section_of(SectionKind::kHeader, "{}", codec, UINT32_MAX)});
+    EXPECT_LT(largest_request_decoding(file), size_t{1} << 20) << codec_of(codec).name();
+    file = write_container({section_of(SectionKind::kHeader, "{}", codec, kMaxHeaderBytes)});
+    EXPECT_LT(largest_request_decoding(file), size_t{1} << 20) << codec_of(codec).name();
+  }
+}
+
+// 2^20 sections of nothing: the table does not fit in the file.
+TEST(ArtifactMemoryTest, DeclaredSectionCountIsNotAllocated) {
+  ByteVector file = encode(sample_model());
+  file[kSectionCountOffset + 2] = std::byte{0x10};
+  overwrite_little_endian(file, kFileChecksumOffset, file_checksum(file));
+  EXPECT_LT(largest_request_decoding(file), size_t{1} << 16);
+}
+
+TEST(ArtifactMemoryTest, RequestsAreSeen) {
+  largest_request = 0;
+  encode(sample_model());
+  EXPECT_GT(largest_request, 0u);
+}
+
+}  // namespace
+}  // namespace thimble
