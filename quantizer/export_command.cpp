@@ -1,8 +1,11 @@
 // export_command.cpp: `thimble export`: an artifact's weights as safetensors, under the checkpoint's own names.
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "quantizer/commands.h"
 #include "quantizer/model_source.h"
+#include "quantizer/output_check.h"
 #include "quantizer/safetensors.h"
 #include "runtime/golf_layout.h"
 #include "runtime/json.h"
@@ -13,7 +16,19 @@ namespace {
 // Dequantized tensors, owned, by the name they have in the file.
 using OwnedTensors = std::map<std::string, Tensor>;
 
-OwnedTensors dequantized_tensors(const QuantizedModel& quantized, DType dtype) {
+// A finite weight that `dtype` cannot hold would be written as infinity: a FormatError instead.
+ByteVector converted(const QuantizedTensor& tensor, DType dtype, const std::string& path) {
+  std::vector<float> values = dequantize(tensor);
+  ByteVector bytes = from_float32(dtype, values);
+  std::vector<float> kept = to_float32(dtype, bytes);
+  for (size_t i = 0; i < values.size(); ++i)
+    if (std::isfinite(values[i]) && !std::isfinite(kept[i]))
+      throw FormatError(path, fmt::format("tensor '{}' holds {}, beyond the range of {}; export it as F32", tensor.name,
+                                          values[i], dtype_name(dtype)));
+  return bytes;
+}
+
+OwnedTensors dequantized_tensors(const QuantizedModel& quantized, DType dtype, const std::string& path) {
   OwnedTensors tensors;
   for (const QuantizedTensor& tensor : quantized.tensors) {
     const auto* raw = std::get_if<RawTensor>(&tensor.data);
@@ -21,7 +36,7 @@ OwnedTensors dequantized_tensors(const QuantizedModel& quantized, DType dtype) {
     if (raw && !is_floating(raw->dtype))
       tensors[tensor.name] = {raw->dtype, tensor.shape, raw->bytes};
     else
-      tensors[tensor.name] = {dtype, tensor.shape, from_float32(dtype, dequantize(tensor))};
+      tensors[tensor.name] = {dtype, tensor.shape, converted(tensor, dtype, path)};
   }
   return tensors;
 }
@@ -52,8 +67,9 @@ struct Options {
 
 Json run_export(const Options& options) {
   DType dtype = dtype_from_name(options.dtype, "--dtype");
+  check_outputs({options.output}, {options.artifact});
   QuantizedModel quantized = load_artifact(options.artifact);
-  OwnedTensors tensors = dequantized_tensors(quantized, dtype);
+  OwnedTensors tensors = dequantized_tensors(quantized, dtype, options.artifact);
   Json config = parse_json(as_bytes_of(quantized.config_json), options.artifact);
   // Whether its tensors fit the config is checked before its layers are counted on.
   if (quantized.banked)

@@ -5,7 +5,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "quantizer/safetensors.h"
+#include "quantizer/checksummed_safetensors.h"
 #include "runtime/file.h"
 #include "runtime/json.h"
 #include "runtime/parallel.h"
@@ -80,6 +80,7 @@ ByteVector square_bytes(const SymmetricMatrix& matrix) {
 HessianSet read_hessian_file(const std::string& path) {
   MappedFile file(path);
   SafetensorsContents contents = read_safetensors(file.bytes(), path);
+  verify_checksum(contents, path);
   int64_t tokens = read_count(contents.metadata, "tokens", path);
   int64_t sequences = read_count(contents.metadata, "sequences", path);
   HessianSet set;
@@ -121,11 +122,11 @@ void write_hessian_file(const std::string& path, const HessianSet& hessians) {
     tokens = hessian->token_count;
     sequences = hessian->sequence_count;
   }
-  write_safetensors(path, tensors,
-                    {{"format", "thimble-hessians"},
-                     {"shared", canonical_json(shared)},
-                     {"sequences", std::to_string(sequences)},
-                     {"tokens", std::to_string(tokens)}});
+  write_checksummed_safetensors(path, tensors,
+                                {{"format", "thimble-hessians"},
+                                 {"shared", canonical_json(shared)},
+                                 {"sequences", std::to_string(sequences)},
+                                 {"tokens", std::to_string(tokens)}});
 }
 
 void round_to_float32(HessianSet& hessians) {

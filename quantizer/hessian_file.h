@@ -3,6 +3,7 @@
 // A safetensors file: for each linear layer one F32 tensor (K, K) named as the weight, H = E[x x^T] per token, not
 // damped. Layers that share an input may share one tensor through the metadata key "shared": a JSON object
 // {"<layer>": "<layer whose tensor it uses>"}. Metadata "tokens" and "sequences" hold decimal counts (default 1).
+// Files that this program writes carry a checksum (checksummed_safetensors.h); where there is one, it is verified.
 #pragma once
 
 #include <string>

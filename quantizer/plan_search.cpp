@@ -8,6 +8,14 @@ namespace {
 
 constexpr int kMaxPruneEncodes = 12;
 
+// Layers that the plan solves by GPTQ: the most that can be of high precision.
+int64_t count_solved(const Plan& plan) {
+  return std::ranges::count_if(plan, [](const auto& item) {
+    const auto* scaled = std::get_if<RowScaledPrecision>(&item.second);
+    return scaled && scaled->rounding == RowScaledPrecision::Rounding::kGptq;
+  });
+}
+
 }  // namespace
 
 PlanSearch::PlanSearch(QuantizedModel header, const std::map<std::string, TensorSummary>& tensors, LayerSolver& solver,
@@ -54,11 +62,7 @@ SearchResult PlanSearch::largest_fitting(const std::map<std::string, double>& se
     options.high_count = high_count;
     return make_trace_plan(tensors_, sensitivities, options);
   };
-  // Beyond the number of layers solved by GPTQ, more high-precision ones change nothing.
-  auto most = std::ranges::count_if(plan_with(0), [](const auto& item) {
-    const auto* scaled = std::get_if<RowScaledPrecision>(&item.second);
-    return scaled && scaled->rounding == RowScaledPrecision::Rounding::kGptq;
-  });
+  int64_t most = count_solved(plan_with(0));
   SearchResult best = encode(plan_with(most), most, 0);
   if (fits(best)) return best;
   best = encode(plan_with(0), 0, 0);
@@ -104,9 +108,13 @@ SearchResult PlanSearch::prune_to_fit(SearchResult unpruned) {
 }
 
 SearchResult PlanSearch::run(const std::map<std::string, double>& sensitivities) {
-  SearchResult result = options_.high_is_auto ? largest_fitting(sensitivities)
-                                              : encode(make_trace_plan(tensors_, sensitivities, options_.plan),
-                                                       options_.plan.high_count, 0);
+  SearchResult result;
+  if (options_.high_is_auto) {
+    result = largest_fitting(sensitivities);
+  } else {
+    Plan plan = make_trace_plan(tensors_, sensitivities, options_.plan);
+    result = encode(plan, std::min(options_.plan.high_count, count_solved(plan)), 0);
+  }
   if (!fits(result)) result = prune_to_fit(std::move(result));
   result.encodes = encodes_;
   return result;

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "quantizer/commands.h"
+#include "quantizer/model_source.h"
 #include "quantizer/progress_bar.h"
 #include "quantizer/quantize_job.h"
 #include "quantizer/score_model.h"
@@ -71,6 +72,15 @@ Json to_json(const LayerOutcome& layer) {
     json["dead_columns"] = layer.report->dead_columns;
   }
   return json;
+}
+
+// What scoring needs, looked at before the hours of quantizing rather than after them.
+void check_scoring(const QuantizeRequest& request, const TokenSource& source) {
+  if (!source.is_given()) return;
+  Tokenizer tokenizer = Tokenizer::load(source.tokenizer);
+  OpenedCheckpoint checkpoint = open_model_checkpoint(request.checkpoint, request.config);
+  check_vocab_size(tokenizer, require_golf(checkpoint).vocab_size, request.checkpoint);
+  source.load(tokenizer, tokenizer.vocab_size());
 }
 
 // Checkpoint and artifact on the same text; empty when none was named.
@@ -209,6 +219,7 @@ void add_quantize_command(CommandLine& line) {
     line.action = [&line, options, budget](Console& console) {
       require_device(line.common.device);
       QuantizeRequest finished = finish_request(*options, line.common, budget->count() > 0);
+      check_scoring(finished, options->source);
       StageTimes times;
       QuantizeOutcome outcome = run_quantize(finished, times, console);
       Scores scores = score_before_and_after(finished, options->source, times, console);

@@ -2,12 +2,15 @@
 #include "quantizer/quantize_job.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 
 #include "eval/token_shard.h"
 #include "quantizer/calibration.h"
 #include "quantizer/hessian_file.h"
 #include "quantizer/layer_solver.h"
 #include "quantizer/model_source.h"
+#include "quantizer/output_check.h"
 #include "quantizer/version.h"
 #include "quantizer/work_folder.h"
 #include "runtime/atomic_file.h"
@@ -50,7 +53,7 @@ KeyedHessians collect_from_model(const QuantizeRequest& request, const OpenedChe
   uint64_t token_key = Hasher()
                            .add(key)
                            .add(options.seed)
-                           .add(std::to_string(options.temperature))
+                           .add(std::bit_cast<uint64_t>(options.temperature))
                            .add(static_cast<uint64_t>(options.length))
                            .digest();
   TokenSequences tokens =
@@ -152,6 +155,20 @@ std::optional<uint64_t> artifact_limit(const QuantizeRequest& request) {
   return *request.budget_bytes - request.code_bytes;
 }
 
+// What the plan must know of every tensor. A model that runs must have finite weights only, one that does not may have
+// others (a mask, say) outside the matrices to quantize.
+std::map<std::string, TensorSummary> summarize(const OpenedCheckpoint& source, const TracePlanOptions& plan) {
+  std::map<std::string, TensorSummary> summaries;
+  for (const auto& [name, tensor] : source.tensors) {
+    const TensorSummary& summary = summaries.emplace(name, summarize_tensor(tensor)).first->second;
+    bool must_be_finite =
+        source.golf || (summary.shape.size() == 2 && element_count(summary.shape) > plan.min_elements);
+    if (must_be_finite && !std::isfinite(summary.max_magnitude))
+      throw FormatError(source.file.path(), "tensor '" + name + "' holds a value that is not finite");
+  }
+  return summaries;
+}
+
 }  // namespace
 
 QuantizeOutcome run_quantize(const QuantizeRequest& request, StageTimes& times, Console& console) {
@@ -159,18 +176,20 @@ QuantizeOutcome run_quantize(const QuantizeRequest& request, StageTimes& times, 
   SearchOptions search_options{artifact_limit(request), request.high_is_auto, request.plan, request.encode};
   OpenedCheckpoint source =
       times.time("open", [&] { return open_model_checkpoint(request.checkpoint, request.config); });
-  WorkFolder work(request.work_folder);
-  std::map<std::string, TensorSummary> summaries;
-  for (const auto& [name, tensor] : source.tensors) summaries.emplace(name, summarize_tensor(tensor));
+  std::map<std::string, TensorSummary> summaries = summarize(source, request.plan);
+  check_outputs({request.output, request.save_hessians, request.save_calibration},
+                {request.checkpoint, request.config, request.hessians, request.calibration_tokens});
   uint64_t key = model_key(source);
 
-  HessianSet none;
-  LayerSolver early_solver(source.tensors, none, work, key, progress);
   times.time("lower bound", [&] {
+    HessianSet none;
+    WorkFolder nowhere("");
+    LayerSolver early_solver(source.tensors, none, nowhere, key, progress);
     PlanSearch(header_of(request, source), summaries, early_solver, search_options, times, progress)
         .check_lower_bound(layers_with_hessians(request, source));
   });
 
+  WorkFolder work(request.work_folder);
   KeyedHessians collected = obtain_hessians(request, source, key, work, times, progress);
   if (!request.save_hessians.empty()) write_hessian_file(request.save_hessians, collected.hessians);
   std::map<std::string, double> sensitivities = trace_sensitivities(collected.hessians);

@@ -1,17 +1,23 @@
-// work_folder.cpp: the files behind work_folder.h, in the formats that the program reads anyway.
+// work_folder.cpp: the files behind work_folder.h: checksummed safetensors.
 #include "quantizer/work_folder.h"
+
+#include <unistd.h>
 
 #include <filesystem>
 
-#include "eval/token_shard.h"
+#include "quantizer/checksummed_safetensors.h"
 #include "quantizer/hessian_file.h"
-#include "quantizer/safetensors.h"
 #include "runtime/atomic_file.h"
 #include "runtime/file.h"
 #include "runtime/hash.h"
 
 namespace thimble {
 namespace {
+
+constexpr const char* kTokens = "tokens";
+constexpr const char* kHessians = "hessians";
+constexpr const char* kSolved = "solved";
+constexpr const char* kExtension = ".safetensors";
 
 // A damaged result file is as good as none; anything else that goes wrong is the caller's.
 template <typename Load>
@@ -21,7 +27,29 @@ auto load_or_nothing(const std::string& path, Load load) -> std::optional<declty
     return load();
   } catch (const FormatError&) {
     return std::nullopt;
+  } catch (const Json::exception&) {
+    return std::nullopt;
   }
+}
+
+// The tensors of a file that this program wrote: the checksum stands for everything in it.
+SafetensorsContents read_own_file(const MappedFile& file) {
+  SafetensorsContents contents = read_safetensors(file.bytes(), file.path());
+  if (!verify_checksum(contents, file.path())) throw FormatError(file.path(), "has no checksum");
+  return contents;
+}
+
+// kind-0123456789abcdef.safetensors, or the temporary of one.
+bool is_work_file(const std::string& name) {
+  constexpr size_t kHashDigits = 16;
+  for (const char* kind : {kTokens, kHessians, kSolved}) {
+    std::string prefix = std::string(kind) + "-";
+    if (!name.starts_with(prefix)) continue;
+    std::string rest = name.substr(prefix.size());
+    if (rest.find_first_not_of("0123456789abcdef") == kHashDigits && rest.substr(kHashDigits).starts_with(kExtension))
+      return true;
+  }
+  return false;
 }
 
 Json report_json(const GptqReport& report) {
@@ -37,58 +65,75 @@ GptqReport report_from(const Json& json) {
           json.at("dead_columns").get<std::vector<int64_t>>()};
 }
 
+std::vector<uint16_t> numbers_of(Bytes bytes, const std::string& path) {
+  ByteCursor cursor(bytes, path);
+  std::vector<uint16_t> numbers(bytes.size() / sizeof(uint16_t));
+  for (uint16_t& number : numbers) number = cursor.read<uint16_t>("number");
+  return numbers;
+}
+
+ByteVector bytes_of(std::span<const uint16_t> numbers) {
+  ByteVector bytes;
+  bytes.reserve(numbers.size_bytes());
+  for (uint16_t number : numbers) append_little_endian(bytes, number);
+  return bytes;
+}
+
 }  // namespace
 
 WorkFolder::WorkFolder(const std::string& path) : path_(path) {
   if (!path_.empty()) make_folder(path_);
 }
 
-std::string WorkFolder::file(const std::string& kind, uint64_t key, const std::string& extension) const {
-  return path_ + "/" + kind + "-" + hex64(key) + extension;
+WorkFolder::~WorkFolder() {
+  if (!path_.empty()) ::rmdir(path_.c_str());  // fails, as it should, when something is in it
+}
+
+std::string WorkFolder::file(const std::string& kind, uint64_t key) const {
+  return path_ + "/" + kind + "-" + hex64(key) + kExtension;
 }
 
 std::optional<std::vector<uint16_t>> WorkFolder::load_tokens(uint64_t key) const {
   if (path_.empty()) return std::nullopt;
-  std::string path = file("tokens", key, ".bin");
-  return load_or_nothing(path, [&] { return parse_shard(MappedFile(path).bytes(), path); });
+  std::string path = file(kTokens, key);
+  return load_or_nothing(path, [&] {
+    MappedFile mapped(path);
+    return numbers_of(read_own_file(mapped).tensors.at("tokens").bytes, path);
+  });
 }
 
 void WorkFolder::save_tokens(uint64_t key, std::span<const uint16_t> tokens) const {
-  if (!path_.empty()) write_shard(file("tokens", key, ".bin"), tokens);
+  if (path_.empty()) return;
+  ByteVector bytes = bytes_of(tokens);
+  TensorMap tensors = {{"tokens", {DType::kU16, {static_cast<int64_t>(tokens.size())}, bytes}}};
+  write_checksummed_safetensors(file(kTokens, key), tensors, {});
 }
 
 std::optional<HessianSet> WorkFolder::load_hessians(uint64_t key) const {
   if (path_.empty()) return std::nullopt;
-  std::string path = file("hessians", key, ".safetensors");
+  std::string path = file(kHessians, key);
   return load_or_nothing(path, [&] { return read_hessian_file(path); });
 }
 
 void WorkFolder::save_hessians(uint64_t key, const HessianSet& hessians) const {
-  if (!path_.empty()) write_hessian_file(file("hessians", key, ".safetensors"), hessians);
+  if (!path_.empty()) write_hessian_file(file(kHessians, key), hessians);
 }
 
 std::optional<SolvedTensor> WorkFolder::load_solution(uint64_t key, const std::string& name, const Shape& shape) const {
   if (path_.empty()) return std::nullopt;
-  std::string path = file("solved", key, ".safetensors");
+  std::string path = file(kSolved, key);
   return load_or_nothing(path, [&]() -> SolvedTensor {
     MappedFile mapped(path);
-    SafetensorsContents contents = read_safetensors(mapped.bytes(), path);
-    auto tensor = [&](const char* key_name, DType dtype, int64_t count) {
-      auto found = contents.tensors.find(key_name);
-      if (found == contents.tensors.end() || found->second.dtype != dtype ||
-          element_count(found->second.shape) != count)
-        throw FormatError(path, "not a solved layer of this shape");
-      return found->second.bytes;
-    };
-    Json info = parse_json(as_bytes_of(contents.metadata["thimble"]), path);
-    if (!info.is_object() || info.value("name", "") != name) throw FormatError(path, "not a solved layer of this name");
+    SafetensorsContents contents = read_own_file(mapped);
+    Json info = parse_json(as_bytes_of(contents.metadata.at("thimble")), path);
+    if (info.at("name") != name || contents.tensors.at("codes").shape != shape)
+      throw FormatError(path, "not a solved layer of this name and shape");
     RowScaledCodes codes;
     codes.max_code = info.at("max_code");
-    Bytes code_bytes = tensor("codes", DType::kI8, element_count(shape));
+    Bytes code_bytes = contents.tensors.at("codes").bytes;
     auto first = reinterpret_cast<const int8_t*>(code_bytes.data());
     codes.codes.assign(first, first + code_bytes.size());
-    ByteCursor scales(tensor("row_scales", DType::kF16, shape[0]), path);
-    for (int64_t r = 0; r < shape[0]; ++r) codes.row_scales.push_back(scales.read<uint16_t>("row scale"));
+    codes.row_scales = numbers_of(contents.tensors.at("row_scales").bytes, path);
     return {{name, shape, std::move(codes)}, report_from(info.at("report"))};
   });
 }
@@ -96,24 +141,19 @@ std::optional<SolvedTensor> WorkFolder::load_solution(uint64_t key, const std::s
 void WorkFolder::save_solution(uint64_t key, const SolvedTensor& solved) const {
   if (path_.empty()) return;
   const auto& codes = std::get<RowScaledCodes>(solved.tensor.data);
-  ByteVector scales;
-  for (uint16_t scale : codes.row_scales) append_little_endian(scales, scale);
+  ByteVector scales = bytes_of(codes.row_scales);
   TensorMap tensors;
   tensors["codes"] = {DType::kI8, solved.tensor.shape, std::as_bytes(std::span(codes.codes))};
   tensors["row_scales"] = {DType::kF16, {static_cast<int64_t>(codes.row_scales.size())}, scales};
   Json info = {{"name", solved.tensor.name}, {"max_code", codes.max_code}, {"report", report_json(*solved.report)}};
-  write_safetensors(file("solved", key, ".safetensors"), tensors, {{"thimble", canonical_json(info)}});
+  write_checksummed_safetensors(file(kSolved, key), tensors, {{"thimble", canonical_json(info)}});
 }
 
 void WorkFolder::remove() const {
   if (path_.empty()) return;
   std::error_code ignored;  // the artifact is written; what cannot be cleaned up is not an error
-  for (const auto& entry : std::filesystem::directory_iterator(path_, ignored)) {
-    std::string name = entry.path().filename().string();
-    if (name.starts_with("tokens-") || name.starts_with("hessians-") || name.starts_with("solved-"))
-      std::filesystem::remove(entry.path(), ignored);
-  }
-  std::filesystem::remove(path_, ignored);
+  for (const auto& entry : std::filesystem::directory_iterator(path_, ignored))
+    if (is_work_file(entry.path().filename().string())) std::filesystem::remove(entry.path(), ignored);
 }
 
 }  // namespace thimble

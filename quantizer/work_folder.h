@@ -13,8 +13,12 @@ namespace thimble {
 
 class WorkFolder {
  public:
-  // An empty path keeps nothing.
+  // An empty path keeps nothing. The folder is created, not its parents: an IoError when that fails.
   explicit WorkFolder(const std::string& path);
+  // Deletes the folder when nothing is in it.
+  ~WorkFolder();
+  WorkFolder(const WorkFolder&) = delete;
+  WorkFolder& operator=(const WorkFolder&) = delete;
 
   // nullopt when there is no such result, or the file is damaged (then it is computed again).
   std::optional<std::vector<uint16_t>> load_tokens(uint64_t key) const;
@@ -26,11 +30,11 @@ class WorkFolder {
   std::optional<SolvedTensor> load_solution(uint64_t key, const std::string& name, const Shape& shape) const;
   void save_solution(uint64_t key, const SolvedTensor& solved) const;
 
-  // Deletes our files, and the folder when nothing else is in it.
+  // Deletes our files and what killed runs left of them; nothing else, since the folder may be the user's.
   void remove() const;
 
  private:
-  std::string file(const std::string& kind, uint64_t key, const std::string& extension) const;
+  std::string file(const std::string& kind, uint64_t key) const;
   std::string path_;
 };
 

@@ -81,8 +81,18 @@ void write_file_atomically(const std::string& path, std::string_view text) {
   write_file_atomically(path, as_bytes_of(text));
 }
 
+void require_writable(const std::string& path) {
+  std::error_code missing;
+  if (std::filesystem::is_directory(path, missing)) throw IoError(path, "cannot write", EISDIR);
+  AtomicFile probe(path);
+}
+
 void make_folder(const std::string& path) {
-  if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) throw IoError(path, "cannot create folder", errno);
+  if (::mkdir(path.c_str(), 0777) == 0) return;
+  int saved = errno;
+  std::error_code ignored;
+  if (saved == EEXIST && std::filesystem::is_directory(path, ignored)) return;
+  throw IoError(path, "cannot create folder", saved);
 }
 
 }  // namespace thimble

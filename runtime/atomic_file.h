@@ -32,6 +32,10 @@ class AtomicFile {
 void write_file_atomically(const std::string& path, Bytes bytes);
 void write_file_atomically(const std::string& path, std::string_view text);
 
+// Throws the IoError that writing `path` would end with, as far as can be known before: a folder of that name, or one
+// that it lies in is missing or cannot be written. For programs that compute for hours before they write.
+void require_writable(const std::string& path);
+
 // Creates a folder (not its parents) when it is missing.
 void make_folder(const std::string& path);
 
