@@ -12,9 +12,10 @@
 namespace thimble {
 namespace {
 
-// Opens `path` for reading and returns its descriptor and size; directories and devices are refused.
+// Opens `path` for reading and returns its descriptor and size; directories, devices and pipes are refused.
 std::pair<int, uint64_t> open_regular(const std::string& path) {
-  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // O_NONBLOCK: opening a pipe must not wait for its writer. Regular files ignore it.
+  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) throw IoError(path, "cannot open for reading", errno);
   struct stat info {};
   if (::fstat(fd, &info) != 0) {

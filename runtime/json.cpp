@@ -9,7 +9,10 @@ namespace thimble {
 Json parse_json(Bytes text, const std::string& path) {
   std::vector<std::set<std::string>> keys;  // one set of seen keys per open object
   auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > kMaxJsonDepth) throw FormatError(path, "JSON nested deeper than " + std::to_string(kMaxJsonDepth));
+    // A start event's depth counts the arrays and objects around it, not itself.
+    bool starts = event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
+    if (starts && depth >= kMaxJsonDepth)
+      throw FormatError(path, "JSON nested deeper than " + std::to_string(kMaxJsonDepth));
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
     if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second)

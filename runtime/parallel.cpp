@@ -31,13 +31,15 @@ int thread_count() {
   return static_cast<int>(tbb::global_control::active_value(tbb::global_control::max_allowed_parallelism));
 }
 
+// Built in place: TBB registers a control by its address, and a copy of one is no limit.
 struct ThreadLimit::State {
+  explicit State(size_t limit) : control(tbb::global_control::max_allowed_parallelism, limit) {}
   tbb::global_control control;
 };
 
 ThreadLimit::ThreadLimit(int threads) {
   auto limit = static_cast<size_t>(threads > 0 ? threads : tbb::info::default_concurrency());
-  state_ = std::make_unique<State>(State{tbb::global_control(tbb::global_control::max_allowed_parallelism, limit)});
+  state_ = std::make_unique<State>(limit);
 }
 
 ThreadLimit::~ThreadLimit() = default;
