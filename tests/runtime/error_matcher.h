@@ -1,0 +1,29 @@
+// error_matcher.h: the error that a statement throws, so that a test can look at its type, code and words.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "runtime/error.h"
+
+namespace thimble {
+
+// Expects that `action` throws exactly the error type E, with a message that holds every one of `words`.
+template <typename E>
+void expect_error(const std::function<void()>& action, std::initializer_list<std::string> words) {
+  try {
+    action();
+  } catch (const E& error) {
+    for (const std::string& word : words) EXPECT_THAT(error.what(), testing::HasSubstr(word));
+    return;
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "another type of error: " << error.what();
+    return;
+  }
+  ADD_FAILURE() << "no error";
+}
+
+}  // namespace thimble
