@@ -33,6 +33,7 @@ void find_config(const std::string& given_path, OpenedCheckpoint& opened) {
   } else {
     opened.config_path = path + " (no config given, none inside, none beside it)";
   }
+  if (!opened.config_json.is_object()) throw FormatError(opened.config_path, "the model config must be a JSON object");
 }
 
 bool has_golf_tensors(const TensorMap& tensors) {

@@ -88,6 +88,13 @@ const TensorView& find_tensor(const TensorMap& tensors, const std::string& name,
   return found->second;
 }
 
+// The mlp_mult with int(mlp_mult * D) == M. The quotient's rounding may put the product just below M.
+double mlp_mult_of(int64_t mlp_dim, int64_t model_dim) {
+  double quotient = static_cast<double>(mlp_dim) / static_cast<double>(model_dim);
+  bool below = quotient * static_cast<double>(model_dim) < static_cast<double>(mlp_dim);
+  return below ? std::nextafter(quotient, std::numeric_limits<double>::infinity()) : quotient;
+}
+
 // The keys that shapes prove.
 void infer_from_tensors(const ConfigReader& reader, const TensorMap& tensors, const std::string& path, ModelConfig& c) {
   const Shape& embedding = find_tensor(tensors, "tok_emb.weight", 2, path).shape;
@@ -109,10 +116,10 @@ void infer_from_tensors(const ConfigReader& reader, const TensorMap& tensors, co
                                 std::to_string(c.head_dim()));
   c.num_kv_heads = reader.proven("num_kv_heads", kv_dim / c.head_dim(), first.key);
   int64_t mlp_dim = find_tensor(tensors, first.up, 2, path).shape[0];
-  c.mlp_mult = reader.optional("mlp_mult", static_cast<double>(mlp_dim) / static_cast<double>(c.model_dim));
+  c.mlp_mult = reader.optional("mlp_mult", mlp_mult_of(mlp_dim, c.model_dim));
   if (!(c.mlp_mult > 0) || c.mlp_mult > static_cast<double>(kMaxDimension) || c.mlp_dim() != mlp_dim)
-    throw FormatError(path, "config key 'mlp_mult' is " + Json(c.mlp_mult).dump() + ", but tensor '" + first.up +
-                                "' proves an MLP width of " + std::to_string(mlp_dim));
+    reader.reject("mlp_mult",
+                  "what gives an MLP width of " + std::to_string(mlp_dim) + ", as tensor '" + first.up + "' has it");
   c.tie_embeddings = reader.proven("tie_embeddings", !tensors.contains("lm_head.weight"), "lm_head.weight");
   c.smear_gate = reader.proven("smear_gate", tensors.contains("smear.gate"), "smear.gate");
   c.skip_gates = reader.proven("skip_gates", tensors.contains("skip_gates"), "skip_gates");

@@ -1,0 +1,185 @@
+// calibration_cli_test.cpp: calibration tokens and Hessians from files instead of the model: what was saved gives
+// the weights of the run that saved it, and models that this program cannot run are quantized from Hessians alone.
+#include "eval/token_shard.h"
+#include "quantizer/hessian_file.h"
+#include "quantizer/safetensors.h"
+#include "tests/cli/cli_fixture.h"
+
+namespace thimble::testing {
+namespace {
+
+using CalibrationTest = CliTest;
+
+Json provenance_of(const QuantizedModel& model) { return parse_json(as_bytes_of(model.provenance_json), "provenance"); }
+
+TEST_F(CalibrationTest, SavedHessiansGiveTheSameWeights) {
+  quantize("first.thmb", {"--save-hessians", "h.safetensors"});
+  Json report = succeed_json(quantize_arguments("second.thmb", {"--hessians", "h.safetensors"}));
+  EXPECT_FALSE(report.at("seconds").contains("calibration"));
+  QuantizedModel first = decoded("first.thmb"), second = decoded("second.thmb");
+  EXPECT_EQ(first.tensors, second.tensors);
+  EXPECT_EQ(first.config_json, second.config_json);
+  // The second run does not know what text the Hessians come from, and does not claim to.
+  EXPECT_EQ(provenance_of(first).at("calibration").at("sequences"), 3);
+  EXPECT_EQ(provenance_of(second).at("calibration"), "hessians");
+}
+
+TEST_F(CalibrationTest, SavingHessiansAgainGivesTheSameFile) {
+  quantize("first.thmb", {"--save-hessians", "h.safetensors"});
+  quantize("second.thmb", {"--hessians", "h.safetensors", "--save-hessians", "again.safetensors"});
+  EXPECT_EQ(contents("h.safetensors"), contents("again.safetensors"));
+}
+
+TEST_F(CalibrationTest, SavedTokensGiveTheSameWeights) {
+  quantize("first.thmb", {"--save-calibration", "text.bin", "--save-hessians", "h1.safetensors"});
+  quantize("second.thmb", {"--calibration-tokens", "text.bin", "--save-hessians", "h2.safetensors"});
+  EXPECT_EQ(contents("h1.safetensors"), contents("h2.safetensors"));
+  EXPECT_EQ(decoded("first.thmb").tensors, decoded("second.thmb").tensors);
+  EXPECT_EQ(provenance_of(decoded("second.thmb")).at("calibration"), "tokens");
+}
+
+TEST_F(CalibrationTest, OtherTokensGiveOtherWeights) {
+  std::vector<uint16_t> tokens;
+  for (uint16_t i = 0; i < 3 * 32; ++i) tokens.push_back(static_cast<uint16_t>(i * 7 % 264));
+  write_shard(path("other.bin"), tokens);
+  quantize("first.thmb");
+  quantize("second.thmb", {"--calibration-tokens", "other.bin"});
+  EXPECT_NE(decoded("first.thmb").tensors, decoded("second.thmb").tensors);
+}
+
+TEST_F(CalibrationTest, DamagedHessiansAreRefused) {
+  quantize("first.thmb", {"--save-hessians", "h.safetensors"});
+  ByteVector whole = contents("h.safetensors");
+  for (size_t at : {size_t{0}, size_t{12}, whole.size() / 2, whole.size() - 1, whole.size() - 4}) {
+    write("bad", with_flipped_bit(whole, at));
+    expect_failure(4, quantize_arguments("out.thmb", {"--hessians", "bad"}), {"bad"});
+  }
+  for (size_t cut : {size_t{1}, whole.size() / 2, whole.size()}) {
+    write("bad", without_end(whole, cut));
+    expect_failure(4, quantize_arguments("out.thmb", {"--hessians", "bad"}), {"bad"});
+  }
+  EXPECT_FALSE(exists("out.thmb"));
+  EXPECT_FALSE(exists("out.thmb.work"));
+}
+
+TEST_F(CalibrationTest, HessiansOfAnotherModelAreNamed) {
+  auto identity = [](int64_t size) {
+    std::vector<float> values(static_cast<size_t>(size * size));
+    for (int64_t i = 0; i < size; ++i) values[static_cast<size_t>(i * size + i)] = 1;
+    return Tensor{DType::kF32, {size, size}, from_float32(DType::kF32, values)};
+  };
+  write_safetensors(path("h"), views_of({{"blocks.9.mlp.fc.weight", identity(32)}}));
+  expect_failure(4, quantize_arguments("out.thmb", {"--hessians", "h"}),
+                 {"h: ", "blocks.9.mlp.fc.weight", "model.safetensors"});
+  write_safetensors(path("h"), views_of({{"blocks.0.mlp.fc.weight", identity(33)}}));
+  expect_failure(4, quantize_arguments("out.thmb", {"--hessians", "h"}),
+                 {"blocks.0.mlp.fc.weight", "33 columns", "[64, 32]"});
+  Tensor lopsided = identity(32);
+  lopsided.bytes[7] = std::byte{0x40};
+  write_safetensors(path("h"), views_of({{"blocks.0.mlp.fc.weight", lopsided}}));
+  expect_failure(4, quantize_arguments("out.thmb", {"--hessians", "h"}), {"blocks.0.mlp.fc.weight", "symmetric"});
+}
+
+// A family this program knows nothing about: weights, a config, and Hessians collected elsewhere.
+class OtherFamilyTest : public CliTest {
+ protected:
+  OtherFamilyTest() {
+    weights_ = {{"first.weight", random_tensor({24, 16}, 1, 1)},
+                {"second.weight", random_tensor({8, 24}, 1, 2)},
+                {"second.bias", random_tensor({8}, 1, 3)},
+                {"table", random_tensor({20, 20}, 1, 4)}};
+    write_safetensors(path("other.safetensors"), views_of(weights_));
+    write("other.json", R"({"architecture":"two-matrices","width":16})");
+    HessianSet hessians;
+    hessians["first.weight"] = hessian_of(random_tensor({40, 16}, 1, 5), 16);
+    hessians["second.weight"] = hessian_of(random_tensor({40, 24}, 1, 6), 24);
+    write_hessian_file(path("h.safetensors"), hessians);
+  }
+
+  static std::shared_ptr<const Hessian> hessian_of(const Tensor& inputs, int64_t columns) {
+    HessianAccumulator accumulator("layer", columns);
+    std::vector<float> values = to_float32(inputs.view());
+    accumulator.add({values.data(), inputs.shape[0], columns});
+    return std::make_shared<const Hessian>(std::move(accumulator).finish());
+  }
+
+  Arguments arguments(const std::string& output, const Arguments& more = {}) const {
+    return Arguments{"quantize", "other.safetensors", "-o", output, "--config", "other.json"} +
+           Arguments{"--hessians", "h.safetensors", "--min-elements", "100"} + more;
+  }
+
+  Tensors weights_;
+};
+
+TEST_F(OtherFamilyTest, IsQuantizedFromHessians) {
+  Json report = succeed_json(arguments("out.thmb", {"--bits", "6"}));
+  EXPECT_EQ(report.at("layers").size(), 2);
+  Json inspected = succeed_json({"inspect", "out.thmb"});
+  EXPECT_EQ(inspected.at("config").at("architecture"), "two-matrices");
+  std::map<std::string, std::string> precisions;
+  for (const Json& tensor : inspected.at("tensors")) precisions[tensor.at("name")] = tensor.at("precision");
+  EXPECT_EQ(precisions,
+            (std::map<std::string, std::string>{
+                {"first.weight", "int6"}, {"second.bias", "F16"}, {"second.weight", "int6"}, {"table", "int8"}}));
+  EXPECT_TRUE(succeed_json({"verify", "out.thmb"}).at("identical"));
+}
+
+TEST_F(OtherFamilyTest, IsExportedUnderItsOwnNames) {
+  succeed(arguments("out.thmb", {"--bits", "6"}));
+  succeed({"export", "out.thmb", "-o", "back.safetensors"});
+  MappedFile file(path("back.safetensors"));
+  SafetensorsContents back = read_safetensors(file.bytes(), "back.safetensors");
+  ASSERT_EQ(back.tensors.size(), weights_.size());
+  for (const auto& [name, tensor] : weights_) {
+    ASSERT_TRUE(back.tensors.contains(name)) << name;
+    EXPECT_EQ(back.tensors.at(name).shape, tensor.shape) << name;
+    std::vector<float> before = to_float32(tensor.view()), after = to_float32(back.tensors.at(name));
+    // int6 of values up to about 3: steps of a tenth.
+    for (size_t i = 0; i < before.size(); ++i) EXPECT_NEAR(before[i], after[i], 0.5) << name;
+  }
+  EXPECT_EQ(Json::parse(back.metadata.at("config")), Json::parse(R"({"architecture":"two-matrices","width":16})"));
+}
+
+TEST_F(OtherFamilyTest, IsRefusedByWhatMustRunIt) {
+  succeed(arguments("out.thmb"));
+  expect_failure(4, Arguments{"eval", "out.thmb"} + scoring(), {"out.thmb", "two-matrices", "golf-gpt"});
+  expect_failure(4, Arguments{"audit", "out.thmb"} + scoring(), {"out.thmb", "two-matrices"});
+  expect_failure(4, {"generate", "out.thmb", "--tokenizer", "sp.model"}, {"out.thmb", "two-matrices"});
+  expect_failure(4, arguments("scored.thmb", scoring()), {"other.safetensors", "two-matrices"});
+  EXPECT_FALSE(exists("scored.thmb"));
+}
+
+TEST_F(OtherFamilyTest, FitsABudgetAndResumes) {
+  succeed(arguments("out.thmb", {"--bits", "4,6", "--high", "1"}));
+  std::string budget = std::to_string(size("out.thmb"));
+  Json report = succeed_json(arguments("fit.thmb", {"--bits", "4,6", "--budget", budget, "--keep-work"}));
+  EXPECT_EQ(report.at("high_count"), 1);
+  EXPECT_EQ(contents("fit.thmb"), contents("out.thmb"));
+  ByteVector before = contents("fit.thmb");
+  succeed(arguments("fit.thmb", {"--bits", "4,6", "--budget", budget}));
+  EXPECT_EQ(contents("fit.thmb"), before);
+}
+
+TEST_F(OtherFamilyTest, WithoutAConfig) {
+  std::filesystem::remove(path("config.json"));
+  Arguments without = {"quantize", "other.safetensors", "-o", "out.thmb", "--hessians", "h.safetensors"};
+  succeed(without + Arguments{"--min-elements", "100"});
+  EXPECT_EQ(succeed_json({"inspect", "out.thmb"}).at("config"), Json::object());
+  write("list.json", "[1]");
+  expect_failure(4, without + Arguments{"--config", "list.json"}, {"list.json"});
+}
+
+TEST_F(OtherFamilyTest, ValuesBeyondFp16KeepTheirTypeAndAreNotExportedAsInfinity) {
+  weights_["second.bias"] = random_tensor({8}, 1e6f, 3);
+  write_safetensors(path("other.safetensors"), views_of(weights_));
+  succeed(arguments("out.thmb"));
+  succeed({"export", "out.thmb", "-o", "back.safetensors"});
+  MappedFile file(path("back.safetensors"));
+  EXPECT_EQ(to_float32(read_safetensors(file.bytes(), "back").tensors.at("second.bias")),
+            to_float32(weights_["second.bias"].view()));
+  expect_failure(4, {"export", "out.thmb", "-o", "small.safetensors", "--dtype", "F16"}, {"second.bias", "F16"});
+  EXPECT_FALSE(exists("small.safetensors"));
+}
+
+}  // namespace
+}  // namespace thimble::testing

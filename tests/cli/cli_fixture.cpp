@@ -1,0 +1,114 @@
+// cli_fixture.cpp: the files and expectations of cli_fixture.h.
+#include "tests/cli/cli_fixture.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "eval/text_tokens.h"
+#include "eval/token_shard.h"
+#include "quantizer/safetensors.h"
+#include "runtime/atomic_file.h"
+
+namespace thimble::testing {
+
+CliTest::CliTest() {
+  ::chmod(folder_.path().c_str(), 0755);  // other users must get in, for the tests of missing rights
+  write_safetensors(path("model.safetensors"), views_of(tiny_weights()));
+  write("config.json", to_json(tiny_config()).dump(1));
+  write("sp.model", tiny_tokenizer_bytes());
+  write("text.txt", tiny_text());
+  Tokenizer tokenizer = Tokenizer::load(path("sp.model"));
+  write_shard(path("val.bin"), tokens_of_text_file(tokenizer, path("text.txt")));
+}
+
+RunResult CliTest::thimble(const Arguments& arguments, RunOptions options) const {
+  if (options.folder.empty()) options.folder = folder_.path();
+  return run_program(Arguments{THIMBLE_PROGRAM} + arguments, options);
+}
+
+RunResult CliTest::succeed(const Arguments& arguments, const RunOptions& options) const {
+  RunResult result = thimble(arguments, options);
+  EXPECT_EQ(result.exit_code, 0) << ::testing::PrintToString(arguments) << "\n" << result.err;
+  return result;
+}
+
+Json CliTest::succeed_json(Arguments arguments) const {
+  arguments.emplace_back("--json");
+  RunResult result = succeed(arguments);
+  EXPECT_EQ(result.err, "");
+  EXPECT_TRUE(Json::accept(result.out)) << result.out;
+  return Json::parse(result.out, nullptr, false);
+}
+
+void CliTest::expect_failure(int exit_code, const Arguments& arguments, const std::vector<std::string>& words,
+                             const RunOptions& options) const {
+  SCOPED_TRACE(::testing::PrintToString(arguments));
+  RunResult plain = thimble(arguments + Arguments{"--quiet"}, options);
+  EXPECT_EQ(plain.exit_code, exit_code);
+  EXPECT_EQ(plain.out, "");
+  EXPECT_THAT(plain.err, ::testing::StartsWith("thimble: "));
+  for (const std::string& word : words) EXPECT_THAT(plain.err, HasSubstr(word));
+
+  RunResult machine = thimble(arguments + Arguments{"--json"}, options);
+  EXPECT_EQ(machine.exit_code, exit_code);
+  ASSERT_TRUE(Json::accept(machine.err)) << machine.err;
+  Json error = Json::parse(machine.err).at("error");
+  EXPECT_EQ(error.at("exit_code"), exit_code);
+  for (const std::string& word : words) EXPECT_THAT(error.at("message").get<std::string>(), HasSubstr(word));
+}
+
+Arguments CliTest::quantize_arguments(const std::string& output, const Arguments& more, const std::string& checkpoint) {
+  bool has_codec = std::find(more.begin(), more.end(), "--codec") != more.end();
+  return Arguments{"quantize", checkpoint, "-o", output, "--min-elements", "100"} +
+         Arguments{"--calibration-sequences", "3", "--calibration-length", "32"} +
+         (has_codec ? Arguments{} : Arguments{"--codec", "zstd"}) + more;
+}
+
+Arguments CliTest::scoring(const std::string& tokens) {
+  return {"--tokens", tokens, "--tokenizer", "sp.model", "--context", "32", "--stride", "16"};
+}
+
+uint64_t CliTest::lowest_budget_tried() const {
+  RunResult refused = thimble(quantize_arguments("out.thmb", {"--budget", "1", "--quiet"}));
+  std::string digits;
+  for (size_t at = refused.err.find("GPTQ take ") + 10; at < refused.err.size() && refused.err[at] != ' '; ++at)
+    if (refused.err[at] != ',') digits += refused.err[at];
+  return std::stoull(digits);
+}
+
+ByteVector CliTest::contents(const std::string& name) const {
+  MappedFile file(path(name));
+  return {file.bytes().begin(), file.bytes().end()};
+}
+
+void CliTest::write(const std::string& name, Bytes bytes) const { write_file_atomically(path(name), bytes); }
+
+Json CliTest::config() const { return parse_json(Bytes(contents("config.json")), "config.json"); }
+
+QuantizedModel CliTest::decoded(const std::string& artifact) const {
+  return decode_artifact(MappedFile(path(artifact)).bytes(), artifact);
+}
+
+std::vector<std::string> CliTest::names() const {
+  std::vector<std::string> found = folder_.names();
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+Arguments operator+(Arguments left, const Arguments& right) {
+  left.insert(left.end(), right.begin(), right.end());
+  return left;
+}
+
+ByteVector without_end(ByteVector bytes, size_t count) {
+  bytes.resize(bytes.size() - count);
+  return bytes;
+}
+
+ByteVector with_flipped_bit(ByteVector bytes, size_t at) {
+  bytes.at(at) ^= std::byte{1};
+  return bytes;
+}
+
+}  // namespace thimble::testing

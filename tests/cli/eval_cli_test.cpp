@@ -1,0 +1,183 @@
+// eval_cli_test.cpp: `thimble eval`, `export`, `generate` and `audit` on a checkpoint and the artifact made from it.
+#include "eval/text_tokens.h"
+#include "eval/token_shard.h"
+#include "quantizer/safetensors.h"
+#include "tests/cli/cli_fixture.h"
+
+namespace thimble::testing {
+namespace {
+
+class EvalTest : public CliTest {
+ protected:
+  EvalTest() { quantize("model.thmb"); }
+
+  Json evaluation(const std::string& model, const Arguments& options) const {
+    Json json = succeed_json(Arguments{"eval", model} + options).at("evaluations").at(0);
+    json.erase("seconds");
+    return json;
+  }
+  double bits_per_byte(const std::string& model, const Arguments& options = scoring()) const {
+    return evaluation(model, options).at("bits_per_byte");
+  }
+  std::vector<uint16_t> tokens() const { return parse_shard(Bytes(contents("val.bin")), "val.bin"); }
+};
+
+TEST_F(EvalTest, SeveralModelsGiveATableWithGaps) {
+  Arguments both = Arguments{"eval", "model.safetensors", "model.thmb"} + scoring();
+  Json evaluations = succeed_json(both).at("evaluations");
+  ASSERT_EQ(evaluations.size(), 2);
+  EXPECT_EQ(evaluations[0].at("model"), "model.safetensors");
+  EXPECT_EQ(evaluations[1].at("model"), "model.thmb");
+  EXPECT_EQ(evaluations[0].at("file_bytes"), size("model.safetensors"));
+  EXPECT_EQ(evaluations[1].at("file_bytes"), size("model.thmb"));
+  EXPECT_EQ(evaluations[0].at("gap_bits_per_byte"), 0);
+  double before = evaluations[0].at("bits_per_byte"), after = evaluations[1].at("bits_per_byte");
+  EXPECT_NE(before, after);
+  EXPECT_DOUBLE_EQ(evaluations[1].at("gap_bits_per_byte"), after - before);
+  EXPECT_EQ(after, bits_per_byte("model.thmb"));
+
+  std::string text = succeed(both).out;
+  for (const char* word : {"model ", "BPB", "gap", "model.safetensors", "model.thmb", "+0.000000", "context 32"})
+    EXPECT_THAT(text, HasSubstr(word));
+}
+
+TEST_F(EvalTest, ReportsEveryTargetAndItsBytes) {
+  Json report = evaluation("model.thmb", scoring());
+  EXPECT_EQ(report.at("targets"), tokens().size() - 1);
+  EXPECT_EQ(report.at("total_targets"), tokens().size() - 1);
+  EXPECT_EQ(report.at("is_subset"), false);
+  EXPECT_EQ(report.at("context"), 32);
+  EXPECT_EQ(report.at("stride"), 16);
+  EXPECT_THAT(report.at("scope").get<std::string>(), ::testing::StartsWith("all "));
+  double bits = report.at("loss_nats").get<double>() / std::log(2.0);
+  EXPECT_NEAR(report.at("bits_per_byte").get<double>(), bits / report.at("text_bytes").get<double>(), 1e-12);
+}
+
+TEST_F(EvalTest, ASubsetIsCalledOne) {
+  Arguments subset = scoring() + Arguments{"--max-targets", "100"};
+  Json report = evaluation("model.thmb", subset);
+  EXPECT_EQ(report.at("targets"), 100);
+  EXPECT_EQ(report.at("is_subset"), true);
+  EXPECT_THAT(report.at("scope").get<std::string>(), AllOf(HasSubstr("first 100 of"), HasSubstr("subset")));
+  EXPECT_THAT(succeed(Arguments{"eval", "model.thmb"} + subset).out, HasSubstr("subset"));
+  EXPECT_THAT(succeed(quantize_arguments("out.thmb", subset)).out, HasSubstr("subset"));
+}
+
+TEST_F(EvalTest, TextAndItsTokensScoreTheSame) {
+  Arguments text = {"--text", "text.txt", "--tokenizer", "sp.model", "--context", "32", "--stride", "16"};
+  EXPECT_EQ(evaluation("model.thmb", text), evaluation("model.thmb", scoring()));
+}
+
+TEST_F(EvalTest, SeveralShardsAreOneStream) {
+  std::vector<uint16_t> all = tokens();
+  std::span<const uint16_t> span(all);
+  size_t third = all.size() / 3;
+  write_shard(path("part_0.bin"), span.first(third));
+  write_shard(path("part_1.bin"), span.subspan(third, 1));
+  write_shard(path("part_2.bin"), span.subspan(third + 1));
+  Json whole = evaluation("model.thmb", scoring());
+  EXPECT_EQ(evaluation("model.thmb", scoring("part_?.bin")), whole);
+  EXPECT_EQ(evaluation("model.thmb", Arguments{"--tokens", "part_0.bin", "part_1.bin", "part_2.bin"} +
+                                         Arguments{"--tokenizer", "sp.model", "--context", "32", "--stride", "16"}),
+            whole);
+  EXPECT_NE(evaluation("model.thmb", Arguments{"--tokens", "part_2.bin", "part_0.bin", "part_1.bin"} +
+                                         Arguments{"--tokenizer", "sp.model", "--context", "32", "--stride", "16"}),
+            whole);
+}
+
+TEST_F(EvalTest, ExportedFloat32ScoresTheSameToTheLastDigit) {
+  Json report = succeed_json({"export", "model.thmb", "-o", "back.safetensors"});
+  EXPECT_EQ(report.at("dtype"), "F32");
+  EXPECT_EQ(report.at("banked"), false);
+  std::filesystem::remove(path("config.json"));  // the export carries it
+  EXPECT_EQ(bits_per_byte("back.safetensors"), bits_per_byte("model.thmb"));
+
+  MappedFile file(path("back.safetensors"));
+  TensorMap back = read_safetensors(file.bytes(), "back").tensors;
+  for (const auto& [name, tensor] : tiny_weights()) {
+    ASSERT_TRUE(back.contains(name)) << name;
+    EXPECT_EQ(back.at(name).shape, tensor.shape) << name;
+    EXPECT_EQ(back.at(name).dtype, DType::kF32) << name;
+  }
+  EXPECT_EQ(back.size(), tiny_weights().size());
+}
+
+TEST_F(EvalTest, ExportInShorterTypesIsClose) {
+  for (const char* dtype : {"F16", "BF16"}) {
+    succeed({"export", "model.thmb", "-o", "back.safetensors", "--dtype", dtype});
+    EXPECT_NEAR(bits_per_byte("back.safetensors"), bits_per_byte("model.thmb"), 0.1) << dtype;
+    MappedFile file(path("back.safetensors"));
+    for (const auto& [name, tensor] : read_safetensors(file.bytes(), "back").tensors)
+      EXPECT_EQ(dtype_name(tensor.dtype), dtype) << name;
+  }
+}
+
+TEST_F(EvalTest, ABankedCheckpointIsExportedBanked) {
+  Tensors banks = banked(tiny_weights());
+  write_safetensors(path("banked.safetensors"), views_of(banks));
+  succeed(quantize_arguments("banked.thmb", {}, "banked.safetensors"));
+  EXPECT_EQ(succeed_json({"export", "banked.thmb", "-o", "back.safetensors"}).at("banked"), true);
+  MappedFile file(path("back.safetensors"));
+  TensorMap back = read_safetensors(file.bytes(), "back").tensors;
+  ASSERT_EQ(back.size(), banks.size());
+  for (const auto& [name, tensor] : banks) {
+    ASSERT_TRUE(back.contains(name)) << name;
+    EXPECT_EQ(back.at(name).shape, tensor.shape) << name;
+    // Every slice lies where it came from: close to the original, which the others are not.
+    std::vector<float> before = to_float32(tensor.view()), after = to_float32(back.at(name));
+    double error = 0, energy = 0;
+    for (size_t i = 0; i < before.size(); ++i) {
+      error += std::pow(before[i] - after[i], 2);
+      energy += std::pow(before[i], 2);
+    }
+    EXPECT_LT(error, 0.1 * energy) << name;
+  }
+  EXPECT_EQ(bits_per_byte("back.safetensors"), bits_per_byte("model.thmb"));
+  EXPECT_EQ(bits_per_byte("banked.thmb"), bits_per_byte("model.thmb"));
+  EXPECT_EQ(bits_per_byte("banked.safetensors"), bits_per_byte("model.safetensors"));
+}
+
+TEST_F(EvalTest, AnExportIsACheckpointLikeAnyOther) {
+  succeed({"export", "model.thmb", "-o", "back.safetensors"});
+  succeed(quantize_arguments("again.thmb", {"--bits", "8", "--high", "0"}, "back.safetensors"));
+  EXPECT_NEAR(bits_per_byte("again.thmb"), bits_per_byte("model.thmb"), 0.2);
+}
+
+TEST_F(EvalTest, AuditPassesOnARealModel) {
+  for (const char* model : {"model.safetensors", "model.thmb"}) {
+    Json report = succeed_json(Arguments{"audit", model} + scoring() + Arguments{"--source-text", "text.txt"});
+    EXPECT_EQ(report.at("passed"), true) << report;
+    std::vector<std::string> names;
+    for (const Json& check : report.at("checks")) names.push_back(check.at("name"));
+    EXPECT_THAT(names, ::testing::IsSupersetOf({"causality", "normalisation"}));
+  }
+  Arguments text = {"audit", "model.thmb", "--text", "text.txt", "--tokenizer", "sp.model", "--context", "32"};
+  RunResult result = succeed(text + Arguments{"--stride", "32", "--max-targets", "64", "--samples", "1"});
+  EXPECT_THAT(result.out, AllOf(HasSubstr("pass  "), Not(HasSubstr("FAIL"))));
+}
+
+TEST_F(EvalTest, GenerateIsDeterministicForASeed) {
+  Arguments arguments = {"generate", "model.thmb", "--tokenizer", "sp.model", "--length", "40", "--prompt", "the sea"};
+  Json first = succeed_json(arguments + Arguments{"--seed", "5"});
+  EXPECT_EQ(succeed_json(arguments + Arguments{"--seed", "5"}), first);
+  EXPECT_EQ(succeed_json(arguments + Arguments{"--seed", "5", "--threads", "1"}), first);
+  EXPECT_NE(succeed_json(arguments + Arguments{"--seed", "6"}).at("tokens"), first.at("tokens"));
+  EXPECT_EQ(first.at("seed"), 5);
+  EXPECT_THAT(first.at("text").get<std::string>(), ::testing::StartsWith("the sea"));
+  EXPECT_EQ(succeed(arguments + Arguments{"--seed", "5"}).out, first.at("text").get<std::string>() + "\n");
+}
+
+TEST_F(EvalTest, GenerateAtTemperatureZeroNeedsNoSeed) {
+  Arguments arguments = {"generate", "model.safetensors", "--tokenizer", "sp.model", "--length", "20"};
+  arguments = arguments + Arguments{"--temperature", "0"};
+  EXPECT_EQ(succeed_json(arguments + Arguments{"--seed", "1"}).at("tokens"),
+            succeed_json(arguments + Arguments{"--seed", "2"}).at("tokens"));
+}
+
+TEST_F(EvalTest, TheLongestContinuationIsTheLengthAskedFor) {
+  Json result = succeed_json({"generate", "model.thmb", "--tokenizer", "sp.model", "--length", "7"});
+  EXPECT_LE(result.at("tokens").size(), 7);
+}
+
+}  // namespace
+}  // namespace thimble::testing

@@ -1,0 +1,140 @@
+// io_failure_test.cpp: what the operating system refuses: exit code 5. A file that was there before survives byte for
+// byte, and nothing half-written stays behind.
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "tests/cli/cli_fixture.h"
+
+namespace thimble::testing {
+namespace {
+
+class IoFailureTest : public CliTest {
+ protected:
+  // Options that run the program without the superuser's rights; not possible when nobody may execute it.
+  std::optional<RunOptions> without_rights() const {
+    RunOptions options;
+    options.as_nobody = true;
+    if (!thimble({"--version"}, options).started) return std::nullopt;
+    return options;
+  }
+
+  void allow(const std::string& name, mode_t mode) const { ::chmod(path(name).c_str(), mode); }
+};
+
+TEST_F(IoFailureTest, MissingFilesAreNamed) {
+  std::vector<Arguments> commands = {quantize_arguments("out.thmb", {}, "missing"),
+                                     quantize_arguments("out.thmb", {"--config", "missing"}),
+                                     quantize_arguments("out.thmb", {"--code", "missing"}),
+                                     quantize_arguments("out.thmb", {"--calibration-tokens", "missing"}),
+                                     quantize_arguments("out.thmb", {"--hessians", "missing"}),
+                                     quantize_arguments("out.thmb", {"--text", "missing", "--tokenizer", "sp.model"}),
+                                     quantize_arguments("out.thmb", {"--text", "text.txt", "--tokenizer", "missing"}),
+                                     Arguments{"eval", "model.safetensors", "missing"} + scoring(),
+                                     Arguments{"eval", "model.safetensors"} + scoring("missing"),
+                                     {"audit", "model.safetensors", "--tokens", "val.bin", "--tokenizer", "missing"},
+                                     Arguments{"audit", "missing"} + scoring(),
+                                     {"generate", "missing", "--tokenizer", "sp.model"},
+                                     {"budget", "missing", "--limit", "1"},
+                                     {"inspect", "missing"},
+                                     {"verify", "missing"},
+                                     {"export", "missing", "-o", "out.safetensors"}};
+  for (const Arguments& command : commands) expect_failure(5, command, {"missing: ", "No such file or directory"});
+  expect_failure(5, Arguments{"eval", "model.safetensors"} + scoring("none-*.bin"), {"none-*.bin", "pattern"});
+  EXPECT_EQ(names(), (Arguments{"config.json", "model.safetensors", "sp.model", "text.txt", "val.bin"}));
+}
+
+TEST_F(IoFailureTest, AFolderIsNoFile) {
+  ::mkdir(path("folder").c_str(), 0755);
+  expect_failure(5, {"inspect", "folder"}, {"folder", "Is a directory"});
+  expect_failure(5, quantize_arguments("out.thmb", {}, "folder"), {"folder", "Is a directory"});
+  expect_failure(5, quantize_arguments("folder"), {"folder", "Is a directory"});
+}
+
+TEST_F(IoFailureTest, AMissingOutputFolderIsKnownUpFront) {
+  for (const char* option : {"--save-hessians", "--save-calibration", "--work-dir"})
+    expect_failure(5, quantize_arguments("out.thmb", {option, "nowhere/file"}), {"nowhere/file", "No such file"});
+  expect_failure(5, quantize_arguments("nowhere/out.thmb"), {"nowhere/out.thmb", "No such file"});
+  expect_failure(5, quantize_arguments("nowhere/out.thmb", {"--no-resume"}), {"nowhere/out.thmb", "No such file"});
+  quantize("model.thmb");
+  expect_failure(5, {"export", "model.thmb", "-o", "nowhere/out.safetensors"}, {"nowhere", "No such file"});
+  // Known before the calibration text is generated, which is the long part.
+  RunResult result = thimble(quantize_arguments("nowhere/out.thmb"));
+  EXPECT_THAT(result.err, Not(HasSubstr("generating")));
+}
+
+TEST_F(IoFailureTest, FilesThatMayNotBeRead) {
+  std::optional<RunOptions> options = without_rights();
+  if (!options) GTEST_SKIP() << "an unprivileged user cannot execute the program here";
+  allow("model.safetensors", 0);
+  expect_failure(5, Arguments{"eval", "model.safetensors"} + scoring(), {"model.safetensors", "Permission denied"},
+                 *options);
+  allow("model.safetensors", 0644);
+  allow("sp.model", 0);
+  expect_failure(5, Arguments{"eval", "model.safetensors"} + scoring(), {"sp.model", "Permission denied"}, *options);
+}
+
+TEST_F(IoFailureTest, FoldersThatMayNotBeWritten) {
+  std::optional<RunOptions> options = without_rights();
+  if (!options) GTEST_SKIP() << "an unprivileged user cannot execute the program here";
+  quantize("model.thmb");
+  allow("model.thmb", 0644);
+  ::mkdir(path("locked").c_str(), 0755);
+  std::filesystem::copy_file(path("model.thmb"), path("locked/old"));
+  allow("locked", 0555);
+  ByteVector before = contents("locked/old");
+  expect_failure(5, quantize_arguments("locked/old", {"--work-dir", "locked/work"}),
+                 {"locked/old", "Permission denied"}, *options);
+  expect_failure(5, {"export", "model.thmb", "-o", "locked/old"}, {"locked/old", "Permission denied"}, *options);
+  EXPECT_EQ(contents("locked/old"), before);
+  allow("locked", 0755);
+  EXPECT_FALSE(exists("locked/work"));
+}
+
+// A limit on file sizes fails the write in the middle, as a full disk does.
+TEST_F(IoFailureTest, AWriteThatFailsLeavesTheOldFileAndNothingElse) {
+  quantize("model.thmb");
+  write("old", "what was here before");
+  RunOptions small;
+  small.limits = {{RLIMIT_FSIZE, 4096}};
+  expect_failure(5, {"export", "model.thmb", "-o", "old"}, {"old: write failed"}, small);
+  expect_failure(5, quantize_arguments("old", {"--no-resume"}), {"old: write failed"}, small);
+  expect_failure(5, quantize_arguments("old"), {"old.work/", "write failed"}, small);
+  expect_failure(5, quantize_arguments("out.thmb", {"--no-resume", "--save-hessians", "old"}), {"old: write failed"},
+                 small);
+  EXPECT_EQ(as_text(contents("old")), "what was here before");
+  for (const std::string& name : names()) EXPECT_THAT(name, Not(HasSubstr(".tmp")));
+  EXPECT_FALSE(exists("out.thmb"));
+
+  // The work that was saved before the failure is used once there is room.
+  EXPECT_TRUE(exists("old.work"));
+  for (const auto& entry : std::filesystem::directory_iterator(path("old.work")))
+    EXPECT_THAT(entry.path().string(), Not(HasSubstr(".tmp")));
+  quantize("old");
+  EXPECT_EQ(contents("old"), contents("model.thmb"));
+  EXPECT_FALSE(exists("old.work"));
+}
+
+TEST_F(IoFailureTest, AFullDisk) {
+  quantize("model.thmb");
+  ::mkdir(path("disk").c_str(), 0755);
+  // A mount of this process alone, gone with it whatever happens.
+  if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      ::mount("tmpfs", path("disk").c_str(), "tmpfs", 0, "size=16k") != 0)
+    GTEST_SKIP() << "mounting is not permitted here";
+  write("disk/old", "what was here before");
+  expect_failure(5, {"export", "model.thmb", "-o", "disk/old"}, {"disk/old", "No space left on device"});
+  expect_failure(5, quantize_arguments("disk/old", {"--no-resume", "--codec", "none"}),
+                 {"disk/old", "No space left on device"});
+  expect_failure(5, quantize_arguments("disk/old"), {"disk/old.work/", "No space left on device"});
+  EXPECT_EQ(as_text(contents("disk/old")), "what was here before");
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(path("disk")))
+    EXPECT_THAT(entry.path().string(), Not(HasSubstr(".tmp")));
+  EXPECT_EQ(::umount(path("disk").c_str()), 0);
+}
+
+}  // namespace
+}  // namespace thimble::testing

@@ -1,0 +1,191 @@
+// resume_test.cpp: a quantize run that is killed, at whatever moment, continues where it was and gives the bytes of an
+// undisturbed run; and the work folder holds nothing that could make it give others.
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <map>
+
+#include "tests/cli/cli_fixture.h"
+
+namespace thimble::testing {
+namespace {
+
+class ResumeTest : public CliTest {
+ protected:
+  ResumeTest() { quantize("reference.thmb"); }
+
+  // Finished results in the work folder, by name.
+  std::vector<std::string> results(const std::string& folder = "out.thmb.work") const {
+    std::vector<std::string> found;
+    std::error_code missing;
+    for (const auto& entry : std::filesystem::directory_iterator(path(folder), missing))
+      if (entry.path().extension() == ".safetensors") found.push_back(entry.path().filename().string());
+    std::sort(found.begin(), found.end());
+    return found;
+  }
+
+  // What tells a file from one written later under its name.
+  std::map<std::string, ino_t> identities(const std::string& folder = "out.thmb.work") const {
+    std::map<std::string, ino_t> found;
+    for (const std::string& name : results(folder)) {
+      struct stat info {};
+      ::stat(path(folder + "/" + name).c_str(), &info);
+      found[name] = info.st_ino;
+    }
+    return found;
+  }
+
+  void expect_reference() const { EXPECT_EQ(contents("out.thmb"), contents("reference.thmb")); }
+};
+
+TEST_F(ResumeTest, NothingIsLeftAfterSuccess) {
+  quantize("out.thmb");
+  EXPECT_FALSE(exists("out.thmb.work"));
+  quantize("out.thmb", {"--no-resume"});
+  EXPECT_FALSE(exists("out.thmb.work"));
+  expect_reference();
+}
+
+TEST_F(ResumeTest, KeepWorkKeepsEveryStep) {
+  quantize("out.thmb", {"--keep-work"});
+  std::map<std::string, int> kinds;
+  for (const std::string& name : results()) ++kinds[name.substr(0, name.find('-'))];
+  EXPECT_EQ(kinds, (std::map<std::string, int>{{"tokens", 1}, {"hessians", 1}, {"solved", 14}}));
+  // The next run uses all of it and computes nothing.
+  std::map<std::string, ino_t> before = identities();
+  quantize("out.thmb", {"--keep-work"});
+  EXPECT_EQ(identities(), before);
+  expect_reference();
+  quantize("out.thmb");
+  EXPECT_FALSE(exists("out.thmb.work"));
+}
+
+TEST_F(ResumeTest, AnotherWorkFolder) {
+  std::filesystem::create_directory(path("mine"));
+  for (const char* name : {"mine/tokens-of-mine.bin", "mine/solved-it.txt", "mine/hessians-0123.safetensors"})
+    write(name, "the user's own");
+  quantize("out.thmb", {"--work-dir", "mine"});
+  EXPECT_FALSE(exists("out.thmb.work"));
+  EXPECT_EQ(results("mine"), Arguments{"hessians-0123.safetensors"});
+  EXPECT_TRUE(exists("mine/tokens-of-mine.bin"));
+  EXPECT_TRUE(exists("mine/solved-it.txt"));
+  std::filesystem::create_directory(path("real"));
+  std::filesystem::create_directory_symlink("real", path("link"));
+  quantize("out.thmb", {"--work-dir", "link"});
+  EXPECT_TRUE(std::filesystem::is_symlink(path("link")));
+  expect_reference();
+}
+
+// Kills the run as soon as so many results exist; then a second run finishes it.
+TEST_F(ResumeTest, KilledRunsContinue) {
+  int killed = 0;
+  for (size_t steps : {0, 1, 2, 3, 5, 8, 12}) {
+    SCOPED_TRACE(steps);
+    std::filesystem::remove(path("out.thmb"));
+    RunOptions options;
+    options.kill_when = [&] { return exists("out.thmb.work") && results().size() >= steps; };
+    RunResult result = thimble(quantize_arguments("out.thmb", {"--threads", "1"}), options);
+    ASSERT_TRUE(result.signal == SIGKILL || result.exit_code == 0) << result.err;
+    if (result.signal == SIGKILL && !exists("out.thmb")) {
+      ++killed;
+      std::map<std::string, ino_t> finished = identities();
+      EXPECT_GE(finished.size(), steps);
+      quantize("out.thmb", {"--keep-work"});
+      std::map<std::string, ino_t> now = identities();
+      for (const auto& [name, inode] : finished) EXPECT_EQ(now.at(name), inode) << name << " was computed again";
+      EXPECT_EQ(now.size(), 16);
+    }
+    quantize("out.thmb");
+    EXPECT_FALSE(exists("out.thmb.work")) << "also without the temporary files of the killed run";
+    expect_reference();
+  }
+  EXPECT_GT(killed, 0) << "every run ended before it could be killed";
+}
+
+TEST_F(ResumeTest, KilledAgainAndAgain) {
+  for (size_t round = 1; !exists("out.thmb"); ++round) {
+    ASSERT_LT(round, 100) << "no progress";
+    size_t before = results().size();
+    RunOptions options;
+    options.kill_when = [&] { return results().size() > before; };
+    thimble(quantize_arguments("out.thmb"), options);
+  }
+  quantize("out.thmb");
+  expect_reference();
+}
+
+// Any subset of the results may be there.
+TEST_F(ResumeTest, WhateverIsMissingIsComputed) {
+  quantize("out.thmb", {"--keep-work"});
+  std::vector<std::string> all = results();
+  for (size_t missing = 0; missing < all.size(); missing += 3) {
+    std::filesystem::remove(path("out.thmb.work/" + all[missing]));
+    if (missing > 0) std::filesystem::remove(path("out.thmb.work/" + all[missing - 1]));
+    quantize("out.thmb", {"--keep-work"});
+    EXPECT_EQ(results(), all);
+    expect_reference();
+  }
+}
+
+TEST_F(ResumeTest, DamagedResultsAreComputedAgain) {
+  quantize("out.thmb", {"--keep-work"});
+  std::map<std::string, std::string> one_of_each;  // kind -> name
+  for (const std::string& name : results()) one_of_each.emplace(name.substr(0, name.find('-')), name);
+  ASSERT_EQ(one_of_each.size(), 3);
+  for (const auto& [kind, name] : one_of_each) {
+    std::string file = "out.thmb.work/" + name;
+    ByteVector whole = contents(file);
+    std::vector<ByteVector> variants = {{}, without_end(whole, 1), without_end(whole, whole.size() / 2)};
+    for (size_t at : {size_t{0}, size_t{40}, whole.size() / 2, whole.size() - 30, whole.size() - 1})
+      variants.push_back(with_flipped_bit(whole, at));
+    for (size_t i = 0; i < variants.size(); ++i) {
+      write(file, variants[i]);
+      quantize("out.thmb", {"--keep-work"});
+      expect_reference();
+      EXPECT_EQ(contents(file), whole) << kind << ", variant " << i;
+    }
+  }
+}
+
+TEST_F(ResumeTest, ResultsOfAnotherRequestAreNotUsed) {
+  quantize("other.thmb", {"--seed", "1"});
+  quantize("hot.thmb", {"--temperature", "0.8000001"});
+  quantize("out.thmb", {"--keep-work"});
+  for (const auto& [more, expected] : std::map<Arguments, std::string>{{{"--seed", "1"}, "other.thmb"},
+                                                                       {{"--temperature", "0.8000001"}, "hot.thmb"}}) {
+    quantize("out.thmb", Arguments{"--keep-work"} + more);
+    EXPECT_EQ(contents("out.thmb"), contents(expected)) << more[0];
+  }
+  // Another checkpoint under the same name.
+  write("out.thmb.work/stale", "");
+  std::filesystem::remove(path("model.safetensors"));
+  write_torch_file(path("model.safetensors"), tiny_weights(99));
+  quantize("fresh.thmb");
+  quantize("out.thmb");
+  EXPECT_EQ(contents("out.thmb"), contents("fresh.thmb"));
+  EXPECT_NE(contents("out.thmb"), contents("reference.thmb"));
+}
+
+// Precision does not enter calibration: a run with other bits keeps the Hessians and the layers it has.
+TEST_F(ResumeTest, ARequestWithOtherBitsReusesWhatItCan) {
+  quantize("out.thmb", {"--keep-work"});
+  std::map<std::string, ino_t> before = identities();
+  quantize("out.thmb", {"--keep-work", "--bits", "5,7"});
+  std::map<std::string, ino_t> now = identities();
+  for (const auto& [name, inode] : before) EXPECT_EQ(now.at(name), inode) << name;
+  EXPECT_EQ(now.size(), before.size() + 10);  // the ten layers of high precision
+  quantize("direct.thmb", {"--bits", "5,7"});
+  EXPECT_EQ(contents("out.thmb"), contents("direct.thmb"));
+}
+
+TEST_F(ResumeTest, AFailedRunKeepsItsWork) {
+  std::string impossible = std::to_string(lowest_budget_tried());
+  expect_failure(3, quantize_arguments("out.thmb", {"--budget", impossible}), {"smallest artifact"});
+  EXPECT_FALSE(results().empty());
+  quantize("out.thmb");
+  expect_reference();
+}
+
+}  // namespace
+}  // namespace thimble::testing
