@@ -1,6 +1,6 @@
-// fuzz_artifact.cpp: libFuzzer target for the artifact reader. Only errors derived from Error may leave the decoder,
-// and what decodes must encode and decode again to the same model. The first byte picks how the rest becomes a file,
-// because random bytes pass neither a checksum nor a canonical header:
+// fuzz_artifact.cpp: libFuzzer target for the artifact reader. Only errors derived from Error may leave the decoder;
+// what decodes must encode and decode again to the same model, and must dequantize or be refused. The first byte picks
+// how the rest becomes a file, because random bytes pass neither a checksum nor a canonical header:
 //   0: the rest is the file, with length and checksums made right;
 //   1: the rest is header JSON up to a zero byte, then section entries and contents;
 //   2: the rest describes a small tensor table, whose header and plan are right, then section contents.
@@ -120,6 +120,10 @@ void check(const ByteVector& file) {
   SilentProgress progress;
   ByteVector again = encode_artifact(*model, encode_options_from("none"), cache, progress);
   if (decode(again) != model) std::abort();
+  try {
+    dequantize_model(*model, "fuzz.thmb");
+  } catch (const Error&) {
+  }
 }
 
 }  // namespace

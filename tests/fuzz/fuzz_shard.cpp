@@ -1,27 +1,22 @@
 // fuzz_shard.cpp: libFuzzer target: any bytes as a token shard, from memory and from a file.
 // Accepted shards must account for every byte; anything else must be one of our errors.
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <cstdlib>
 
 #include "eval/token_shard.h"
+#include "tests/fuzz/memory_file.h"
 
 namespace {
 
 // Parses the same bytes through a file; true when they were accepted.
 bool accepted_as_file(thimble::Bytes bytes, size_t expected_tokens) {
-  int fd = ::memfd_create("fuzz_shard", MFD_CLOEXEC);
-  if (fd < 0 || ::write(fd, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) std::abort();
-  bool accepted = true;
+  thimble::MemoryFile file(bytes);
   try {
-    const std::vector<std::string> paths = {"/proc/self/fd/" + std::to_string(fd)};
+    const std::vector<std::string> paths = {file.path()};
     if (thimble::read_shards(paths).size() != expected_tokens) std::abort();
+    return true;
   } catch (const thimble::Error&) {
-    accepted = false;
+    return false;
   }
-  ::close(fd);
-  return accepted;
 }
 
 }  // namespace

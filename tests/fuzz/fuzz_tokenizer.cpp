@@ -1,13 +1,11 @@
 // fuzz_tokenizer.cpp: libFuzzer target: any bytes as a SentencePiece model, from memory and from a file.
 // An accepted model must tokenize, decode and count bytes without leaving its memory.
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <cstdlib>
 
 #include "eval/byte_table.h"
 #include "eval/text_tokens.h"
 #include "eval/tokenizer.h"
+#include "tests/fuzz/memory_file.h"
 
 namespace {
 
@@ -27,13 +25,11 @@ void use(const thimble::Tokenizer& tokenizer) {
 }
 
 void load_as_file(thimble::Bytes bytes) {
-  int fd = ::memfd_create("fuzz_tokenizer", MFD_CLOEXEC);
-  if (fd < 0 || ::write(fd, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) std::abort();
+  thimble::MemoryFile file(bytes);
   try {
-    thimble::Tokenizer::load("/proc/self/fd/" + std::to_string(fd));
+    thimble::Tokenizer::load(file.path());
   } catch (const thimble::Error&) {
   }
-  ::close(fd);
 }
 
 }  // namespace

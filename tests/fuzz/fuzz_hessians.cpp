@@ -1,0 +1,35 @@
+// fuzz_hessians.cpp: any bytes as a file of Hessians. What is accepted must be what the solver relies on: finite
+// numbers, diagonals that are not negative, positive counts, and the layers that the header alone announces.
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+
+#include "quantizer/hessian_file.h"
+#include "runtime/error.h"
+#include "tests/fuzz/memory_file.h"
+
+namespace {
+
+void check(const thimble::Hessian& hessian) {
+  if (hessian.token_count < 1 || hessian.sequence_count < 1 || hessian.matrix.size() < 1) std::abort();
+  for (int64_t i = 0; i < hessian.matrix.size(); ++i) {
+    for (int64_t j = 0; j < hessian.matrix.size(); ++j)
+      if (!std::isfinite(hessian.matrix(i, j))) std::abort();
+    if (hessian.matrix(i, i) < 0) std::abort();
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  thimble::MemoryFile file(std::as_bytes(std::span(data, size)));
+  try {
+    thimble::HessianSet hessians = thimble::read_hessian_file(file.path());
+    for (const auto& [layer, hessian] : hessians) check(*hessian);
+    for (const std::string& layer : thimble::hessian_file_layers(file.path()))
+      if (hessians.erase(layer) != 1) std::abort();
+    if (!hessians.empty()) std::abort();
+  } catch (const thimble::FormatError&) {
+  }
+  return 0;
+}

@@ -1,0 +1,207 @@
+// fuzz_seeds.cpp: writes the inputs that fuzzing starts from: small valid files of every format, one folder per target.
+// In: a folder on the command line.  Out: <folder>/<target>/<name>. They come from the writers of this project and from
+// the tests' builders, so that the repository holds no binary corpus.
+#include <cstdio>
+#include <filesystem>
+
+#include "eval/token_shard.h"
+#include "quantizer/safetensors.h"
+#include "runtime/atomic_file.h"
+#include "tests/eval/tokenizer_builder.h"
+#include "tests/packer/sample_models.h"
+#include "tests/quantizer/torch_file_builder.h"
+#include "tests/runtime/random_model.h"
+
+namespace thimble {
+namespace {
+
+using namespace std::string_view_literals;
+
+class SeedFolder {
+ public:
+  SeedFolder(const std::filesystem::path& root, const std::string& target) : path_(root / target) {
+    std::filesystem::create_directories(path_);
+  }
+  std::string path(const std::string& name) const { return (path_ / name).string(); }
+  void write(const std::string& name, Bytes bytes) const { write_file_atomically(path(name), bytes); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// A golf-gpt of two layers with every option on, 8 wide.
+ModelConfig seed_config() {
+  ModelConfig config = small_golf_config();
+  config.vocab_size = 11;
+  config.num_layers = 2;
+  config.model_dim = 8;
+  config.num_heads = 2;
+  config.num_kv_heads = 1;
+  config.bigram_vocab_size = 5;
+  config.bigram_dim = 3;
+  config.ve_layers = {1};
+  config.ve_dim = 3;
+  return config;
+}
+
+// The same with every option off.
+ModelConfig plain_config() {
+  ModelConfig config = seed_config();
+  config.tie_embeddings = false;
+  config.bigram_vocab_size = config.bigram_dim = 0;
+  config.smear_gate = config.skip_gates = false;
+  config.ve_layers.clear();
+  config.ve_dim = 0;
+  return config;
+}
+
+void safetensors_seeds(const SeedFolder& folder) {
+  write_safetensors(folder.path("empty"), {});
+  ByteVector zeros(64);
+  Bytes bytes(zeros);
+  TensorMap tensors = {{"a.weight", {DType::kF32, {2, 3}, bytes.first(24)}},
+                       {"b.gain", {DType::kBF16, {4}, bytes.first(8)}},
+                       {"c.scale", {DType::kF64, {}, bytes.first(8)}},
+                       {"d.mask", {DType::kBool, {0, 7}, {}}}};
+  write_safetensors(folder.path("dtypes"), tensors, {{"format", "pt"}, {"config", "{\"num_layers\":1}"}});
+}
+
+// The storages that fuzz_pickle.cpp puts beside every pickle: "0" of 48 B and "1" of 2 B.
+ByteVector state_dict(PickleBuilder& pickle) {
+  pickle.op('}').op('(');
+  pickle.text("model").ordered_dict().op('(');
+  pickle.text("a.weight").tensor("FloatStorage", "0", 12, 0, {3, 4}, {4, 1});
+  pickle.text("b.weight").tensor("FloatStorage", "0", 12, 1, {2, 3}, {1, 4});  // a transposed view
+  pickle.text("c.gain").tensor("BFloat16Storage", "1", 1, 0, {}, {});
+  pickle.op('u');
+  pickle.text("config").op('}').op('(').text("num_layers").integer(2).text("rope").ops("G@\x24");
+  pickle.little_endian(uint32_t{0}).little_endian(uint16_t{0}).text("ve").op(']').op('(').integer(1).op('e').op('u');
+  pickle.text("step").integer(7).text("flags").ops("(\x88\x89Nt");
+  return pickle.op('u').stop();
+}
+
+// One of every opcode that the pickles above lack.
+ByteVector other_opcodes() {
+  PickleBuilder pickle(4);
+  pickle.op(0x95).little_endian(uint64_t{8}).ops("(J").little_endian(int32_t{-1}).ops("K\x01M\x02\x03]\x94h");
+  pickle.op(0).ops("a}q\x07(\x8c\x01kNu\x8c\x01lNs0").op(0x8f).ops("(NN\x90(N\x91N\x85NN\x86NNN\x87");
+  pickle.ops(
+      "C\x01xU\x01x(N1)\x8c\x0b"
+      "collections\x8c\x0bOrderedDict\x93)R}bc_codecs\nencode\n)RN\x85Qt");
+  return pickle.stop();
+}
+
+void torch_seeds(const SeedFolder& archives, const SeedFolder& pickles) {
+  PickleBuilder builder;
+  const ByteVector pickle = state_dict(builder);
+  pickles.write("state_dict", pickle);
+  pickles.write("opcodes", other_opcodes());
+  PickleBuilder untyped;
+  untyped.op('}').text("w").global("torch._utils", "_rebuild_tensor_v3").op('(').storage("UntypedStorage", "1", 2);
+  untyped.integer(0).integers({1}).integers({1}).op(0x89).ordered_dict().global("torch", "float16").ops("tRs");
+  pickles.write("untyped", untyped.stop());
+
+  const std::vector<ZipPart> parts = torch_parts(pickle, {{"0", ByteVector(48)}, {"1", ByteVector(2)}});
+  archives.write("streamed", build_zip(parts).bytes);
+  archives.write("plain", build_zip(parts, {.streamed = false, .zip64_end = false, .comment = "text"}).bytes);
+  archives.write("wide", build_zip(parts, {.wide_fields = true}).bytes);
+}
+
+void shard_seeds(const SeedFolder& folder) {
+  write_shard(folder.path("empty"), {});
+  const std::vector<uint16_t> tokens = {0, 1, 1023, 1024, 65535};
+  write_shard(folder.path("tokens"), tokens);
+}
+
+void tokenizer_seeds(const SeedFolder& folder) {
+  using namespace testing;
+  ModelSpec words;
+  words.pieces = {{"<unk>", PieceType::kUnknown},
+                  {"<doc>", PieceType::kUserDefined},
+                  {"<s>", PieceType::kControl},
+                  {"\xE2\x96\x81"},
+                  {"\xE2\x96\x81the"},
+                  {"x"},
+                  {"xx"},
+                  {"\xC3\xA9"},
+                  {"q", PieceType::kUnused}};
+  folder.write("words", as_bytes_of(words.bytes()));
+  words.charsmap = TrieParts().charsmap();
+  words.denormalizer_charsmap = words.charsmap;
+  folder.write("charsmap", as_bytes_of(words.bytes()));
+  folder.write("bytes", as_bytes_of(byte_fallback_model({{"\xE2\x96\x81"}, {"x"}}).bytes()));
+}
+
+QuantizedModel quantized(const ModelConfig& config) {
+  QuantizedModel model;
+  model.config_json = canonical_json(to_json(config));
+  for (const auto& [name, shape] : golf_tensor_shapes(config))
+    model.tensors.push_back(shape.size() == 2 ? random_tensor(name, shape[0], shape[1], 15)
+                                              : raw_tensor(name, shape, DType::kF16));
+  return model;
+}
+
+// The first byte is the mode of fuzz_artifact.cpp.
+void artifact_seeds(const SeedFolder& folder) {
+  for (const char* codec : {"none", "brotli", "zstd", "xz", "auto"}) {
+    ByteVector input = {std::byte{0}};
+    append_bytes(input, encode(sample_model(), encode_options_from(codec)));
+    folder.write(std::string("sample_") + codec, input);
+  }
+  ByteVector golf = {std::byte{0}};
+  append_bytes(golf, encode(quantized(seed_config()), encode_options_from("none")));
+  folder.write("golf", golf);
+
+  // JSON, a zero byte, then per section: kind, layout, codec, length, contents.
+  folder.write("header",
+               as_bytes_of("\1{\"banked\":false,\"config\":{},\"provenance\":{},\"tensors\":[[\"a\",[2,3],15],"
+                           "[\"b\",[2],\"F16\"]]}\0\1\0\0\6\1\2\3\4\5\6\2\0\0\4\0<\0<\3\0\0\4\0\0\0\0"sv));
+  // Two tensors (rows, columns, max_code, dtype), then per section: layout, codec, contents.
+  folder.write("table", as_bytes_of("\2\2\2\2\2\0\2\2\0\0\0\0\1\2\0\1\0\0\0<\0<\0\0\1\2\3\4\5\6\7\x08"sv));
+}
+
+void config_seed(const SeedFolder& folder, const std::string& name, const ModelConfig& config, bool banked) {
+  OwnedTensors tensors = random_golf_tensors(config, 1, DType::kBF16);
+  if (banked) tensors = with_banks(tensors, config.num_layers);
+  std::string text = canonical_json(to_json(config)) + '\0';
+  for (const auto& [tensor_name, tensor] : tensors) {
+    text += tensor_name + " BF16";
+    for (int64_t dimension : tensor.shape) text += " " + std::to_string(dimension);
+    text += "\n";
+  }
+  folder.write(name, as_bytes_of(text));
+}
+
+void hessian_seeds(const SeedFolder& folder) {
+  const ByteVector identity = from_float32(DType::kF32, std::vector<float>{1, 0.5, 0.5, 1});
+  const ByteVector one = from_float32(DType::kF64, std::vector<float>{2});
+  TensorMap tensors = {{"a.weight", {DType::kF32, {2, 2}, identity}}, {"b.weight", {DType::kF64, {1, 1}, one}}};
+  write_safetensors(folder.path("plain"), tensors);
+  write_safetensors(folder.path("shared"), tensors,
+                    {{"tokens", "64"}, {"sequences", "2"}, {"shared", "{\"c.weight\":\"a.weight\"}"}});
+}
+
+void write_all(const std::filesystem::path& root) {
+  safetensors_seeds({root, "fuzz_safetensors"});
+  torch_seeds({root, "fuzz_torch_checkpoint"}, {root, "fuzz_pickle"});
+  shard_seeds({root, "fuzz_shard"});
+  tokenizer_seeds({root, "fuzz_tokenizer"});
+  artifact_seeds({root, "fuzz_artifact"});
+  SeedFolder configs(root, "fuzz_config");
+  config_seed(configs, "full", seed_config(), false);
+  config_seed(configs, "banked", seed_config(), true);
+  config_seed(configs, "plain", plain_config(), false);
+  hessian_seeds({root, "fuzz_hessians"});
+}
+
+}  // namespace
+}  // namespace thimble
+
+int main(int argument_count, char** arguments) {
+  if (argument_count != 2) {
+    std::fprintf(stderr, "usage: fuzz_seeds FOLDER\n");
+    return 2;
+  }
+  thimble::write_all(arguments[1]);
+  return 0;
+}
