@@ -9,6 +9,7 @@ if(THIMBLE_WERROR)
 endif()
 if(THIMBLE_SANITIZE)
   target_compile_options(thimble_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${THIMBLE_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer>)
+  target_compile_options(thimble_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-UNDEBUG>)  # assert() too
   target_link_options(thimble_flags INTERFACE -fsanitize=${THIMBLE_SANITIZE})
 endif()
 if(THIMBLE_COVERAGE)
