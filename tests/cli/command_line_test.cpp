@@ -146,6 +146,31 @@ TEST_F(CommandLineTest, ProgressGoesToStandardErrorInPlainLines) {
   EXPECT_THAT(result.err, Not(HasSubstr("\033")));
 }
 
+TEST_F(CommandLineTest, OnATerminalProgressIsABar) {
+  RunOptions terminal;
+  terminal.terminal = true;
+  RunResult result = succeed(quantize_arguments("second.thmb"), terminal);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("\r\033[K"), HasSubstr("generating calibration   [  "), HasSubstr("% 0/")));
+  EXPECT_THAT(result.err, ::testing::EndsWith("\n"));
+  // The document is not disturbed, and neither is the user who waits for it.
+  result = succeed(quantize_arguments("second.thmb", {"--json"}), terminal);
+  EXPECT_THAT(result.err, HasSubstr("generating calibration"));
+  EXPECT_TRUE(Json::accept(result.out));
+  EXPECT_EQ(succeed(quantize_arguments("second.thmb", {"--quiet"}), terminal).err, "");
+}
+
+// The bar that an error interrupts is left before the message begins.
+TEST_F(CommandLineTest, OnATerminalAnErrorBeginsALine) {
+  RunOptions terminal;
+  terminal.terminal = true;
+  terminal.limits = {{RLIMIT_FSIZE, 1000}};
+  RunResult result = thimble(quantize_arguments("second.thmb"), terminal);
+  EXPECT_EQ(result.exit_code, 5);
+  size_t message = result.err.find("thimble: ");
+  ASSERT_NE(message, std::string::npos);
+  EXPECT_EQ(result.err.substr(0, message).find_last_of('\n'), message - 1) << result.err;
+}
+
 TEST_F(CommandLineTest, ResultsDoNotDependOnTheNumberOfThreads) {
   for (const char* command : {"eval", "audit"}) {
     Json one = succeed_json(Arguments{command, "model.thmb"} + scoring() + Arguments{"--threads", "1"});

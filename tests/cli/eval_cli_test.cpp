@@ -85,6 +85,14 @@ TEST_F(EvalTest, SeveralShardsAreOneStream) {
             whole);
 }
 
+TEST_F(EvalTest, InstructionSetsAgreeUpToRounding) {
+  RunOptions portable;
+  portable.environment = {"THIMBLE_ISA=portable"};
+  EXPECT_THAT(succeed({"doctor"}, portable).out, HasSubstr("portable"));
+  Json other = Json::parse(succeed(Arguments{"eval", "model.thmb", "--json"} + scoring(), portable).out);
+  EXPECT_NEAR(other.at("evaluations").at(0).at("bits_per_byte").get<double>(), bits_per_byte("model.thmb"), 1e-4);
+}
+
 TEST_F(EvalTest, ExportedFloat32ScoresTheSameToTheLastDigit) {
   Json report = succeed_json({"export", "model.thmb", "-o", "back.safetensors"});
   EXPECT_EQ(report.at("dtype"), "F32");

@@ -49,11 +49,12 @@ TEST_F(QuantizeTest, PathsAndTimesLeaveNoTrace) {
   EXPECT_EQ(contents("a.thmb"), contents("sub/b.thmb"));
 }
 
-TEST_F(QuantizeTest, AnotherSeedGivesAnotherCalibration) {
+TEST_F(QuantizeTest, AnotherSeedOrTemperatureGivesAnotherCalibration) {
   quantize("a.thmb", {"--save-calibration", "a.bin"});
   quantize("b.thmb", {"--save-calibration", "b.bin", "--seed", "1"});
-  quantize("c.thmb", {"--save-calibration", "c.bin", "--temperature", "0.80000001"});
+  quantize("c.thmb", {"--save-calibration", "c.bin", "--temperature", "1.5"});
   EXPECT_NE(contents("a.bin"), contents("b.bin"));
+  EXPECT_NE(contents("a.bin"), contents("c.bin"));
   EXPECT_NE(contents("a.thmb"), contents("b.thmb"));
   EXPECT_EQ(size("a.bin"), 1024 + 3 * 32 * 2);
 }

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <poll.h>
+#include <pty.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,13 +19,16 @@ namespace {
 constexpr int kCannotStart = 126;
 constexpr uid_t kNobody = 65534;
 
+// What is written at one end is read at the other; a terminal, whose reader sees what a user would, or a pipe.
 struct Pipe {
   int read_end = -1, write_end = -1;
-  Pipe() {
+  explicit Pipe(bool terminal = false) {
     std::array<int, 2> ends{};
-    if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw std::runtime_error("cannot make a pipe");
+    if (terminal ? ::openpty(&ends[0], &ends[1], nullptr, nullptr, nullptr) != 0 : ::pipe2(ends.data(), O_CLOEXEC) != 0)
+      throw std::runtime_error("cannot make a pipe or terminal");
     read_end = ends[0];
     write_end = ends[1];
+    for (int end : ends) ::fcntl(end, F_SETFD, FD_CLOEXEC);
   }
   ~Pipe() {
     close_write();
@@ -77,7 +81,7 @@ bool drain(int fd, std::string& text) {
 }  // namespace
 
 RunResult run_program(const std::vector<std::string>& arguments, const RunOptions& options) {
-  Pipe out, err, failure;  // one byte in `failure` says that the program could not be started
+  Pipe out, err(options.terminal), failure;  // one byte in `failure` says that the program could not be started
   std::vector<std::string> variables = options.environment;
   for (char** variable = ::environ; *variable != nullptr; ++variable) variables.emplace_back(*variable);
   std::vector<char*> argument_pointers = pointers_to(arguments), environment_pointers = pointers_to(variables);

@@ -15,6 +15,7 @@ struct RunOptions {
   std::vector<std::string> environment = {};               // "NAME=value", besides the caller's
   std::vector<std::pair<int, rlim_t>> limits = {};         // {RLIMIT_FSIZE, 4096}
   bool as_nobody = false;                                  // drop the superuser's rights, where the caller has them
+  bool terminal = false;                                   // standard error is a terminal
   std::string stdout_path = {};                            // a file to write to instead of capturing
   std::function<bool()> kill_when = [] { return false; };  // asked every millisecond; true sends SIGKILL
   int limit_seconds = 120;
