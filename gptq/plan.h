@@ -50,7 +50,7 @@ struct TracePlanOptions {
   int64_t min_elements = 65536;  // matrices of more elements are quantized
 };
 
-// The seed's allocation:
+// The allocation of the method `trace`:
 //   floating matrices above min_elements with a sensitivity: GPTQ, high_bits for the high_count most sensitive (ties by
 //     name), low_bits for the others;
 //   other floating matrices above min_elements: 8 bits per row, nearest;

@@ -40,6 +40,12 @@ bool has_golf_tensors(const TensorMap& tensors) {
   return tensors.contains("tok_emb.weight") && tensors.contains(LayerNames(0).query);
 }
 
+// Says what family the config names and which ones run. Hugging Face calls the key "model_type".
+std::string cannot_be_run(const Json& config) {
+  Json family = config.value("architecture", config.value("model_type", Json("unknown")));
+  return "model family " + family.dump() + " cannot be run, allowed is '" + kGolfArchitecture + "'";
+}
+
 }  // namespace
 
 OpenedCheckpoint open_model_checkpoint(const std::string& path, const std::string& config_path) {
@@ -47,6 +53,8 @@ OpenedCheckpoint open_model_checkpoint(const std::string& path, const std::strin
   find_config(config_path, opened);
   opened.banked = has_banks(opened.file.tensors());
   opened.tensors = unbank(opened.file.tensors(), path);
+  // torch's AveragedModel keeps a counter beside the weights; it is not one of them.
+  if (has_golf_tensors(opened.tensors)) opened.tensors.erase("n_averaged");
   if (is_golf_config(opened.config_json) || has_golf_tensors(opened.tensors))
     opened.golf = resolve_model_config(opened.config_json, opened.config_path, opened.tensors, path);
   return opened;
@@ -54,12 +62,8 @@ OpenedCheckpoint open_model_checkpoint(const std::string& path, const std::strin
 
 const ModelConfig& require_golf(const OpenedCheckpoint& checkpoint) {
   if (checkpoint.golf) return *checkpoint.golf;
-  std::string family = checkpoint.config_json.contains("architecture")
-                           ? checkpoint.config_json.at("architecture").dump()
-                       : checkpoint.config_json.contains("model_type") ? checkpoint.config_json.at("model_type").dump()
-                                                                       : "unknown";
-  throw FormatError(checkpoint.file.path(), "model family " + family + " cannot be run, allowed is '" +
-                                                kGolfArchitecture + "'; to quantize it, give its --hessians");
+  throw FormatError(checkpoint.file.path(),
+                    cannot_be_run(checkpoint.config_json) + "; to quantize it, give its --hessians");
 }
 
 bool is_artifact(const std::string& path) {
@@ -78,7 +82,10 @@ LoadedModel load_model(const std::string& path, const std::string& config_path) 
   if (is_artifact(path)) {
     if (!config_path.empty())
       throw UsageError("--config applies to checkpoints; '" + path + "' is an artifact with its own");
-    return {dequantize_model(load_artifact(path), path), file_size_bytes(path), true};
+    QuantizedModel quantized = load_artifact(path);
+    Json config = parse_json(as_bytes_of(quantized.config_json), path);
+    if (!is_golf_config(config)) throw FormatError(path, cannot_be_run(config));
+    return {dequantize_model(quantized, path), file_size_bytes(path), true};
   }
   OpenedCheckpoint opened = open_model_checkpoint(path, config_path);
   return {bind_model(require_golf(opened), opened.tensors), file_size_bytes(path), false};

@@ -2,18 +2,18 @@
 #include <gtest/gtest.h>
 
 #include "packer/artifact.h"
-#include "tests/packer/allocation_probe.h"
 #include "tests/packer/reseal.h"
 #include "tests/packer/sample_models.h"
+#include "tests/support/allocation_probe.h"
 
 namespace thimble {
 namespace {
 
 // The largest request while `file` is refused.
 size_t largest_request_decoding(const ByteVector& file) {
-  largest_request = 0;
+  AllocationProbe probe;
   EXPECT_THROW(decode_artifact(file, "test.thmb"), FormatError);
-  return largest_request;
+  return probe.largest_bytes();
 }
 
 std::shared_ptr<const PackedSection> section_of(SectionKind kind, std::string_view content, CodecId codec,
@@ -54,9 +54,9 @@ TEST(ArtifactMemoryTest, DeclaredSectionCountIsNotAllocated) {
 }
 
 TEST(ArtifactMemoryTest, RequestsAreSeen) {
-  largest_request = 0;
+  AllocationProbe probe;
   encode(sample_model());
-  EXPECT_GT(largest_request, 0u);
+  EXPECT_GT(probe.largest_bytes(), 0u);
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "runtime/file.h"
-#include "tests/quantizer/allocation_probe.h"
 #include "tests/quantizer/reader_asserts.h"
+#include "tests/support/allocation_probe.h"
 
 namespace thimble {
 namespace {
