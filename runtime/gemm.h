@@ -15,7 +15,7 @@ std::string_view cpu_instruction_set();
 // C (M,N) = A (M,K) B^T with B (N,K).
 void multiply_nt(ConstMatrixView a, ConstMatrixView b, MatrixView c);
 
-// C (K,K) += X^T X for X (T,K), lower triangle only (row >= column); the strict upper triangle is left as it was.
+// Lower triangle (row >= column) of C (K,K) += X^T X for X (T,K). Above the diagonal C is left undefined.
 void accumulate_gram_lower(ConstMatrixView x, MatrixView c);
 
 // C (M,N) -= A (M,K) B with B (K,N), float64. Runs on the calling thread.

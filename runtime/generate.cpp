@@ -2,6 +2,7 @@
 #include "runtime/generate.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 
 #include "runtime/error.h"
@@ -11,7 +12,7 @@ namespace thimble {
 
 uint16_t sample_token(std::span<const float> logits, double temperature, double uniform) {
   auto peak = std::ranges::max_element(logits);
-  if (!std::isfinite(*peak))
+  if (!std::isfinite(*peak) || std::ranges::any_of(logits, [](float logit) { return std::isnan(logit); }))
     throw Error(ExitCode::kBadInput, "the model's logits are not finite; its weights are damaged");
   if (temperature == 0) return static_cast<uint16_t>(peak - logits.begin());
   thread_local std::vector<double> cumulative;
@@ -65,6 +66,7 @@ TokenSequences generate_calibration(const Model& model, Backend& backend, const 
 
 void generate_text(const Model& model, Backend& backend, std::span<const uint16_t> prompt, int64_t max_new_tokens,
                    double temperature, uint64_t seed, const std::function<bool(uint16_t)>& on_token) {
+  assert(!prompt.empty());
   int64_t context = static_cast<int64_t>(prompt.size()) + max_new_tokens;
   ForwardPass forward(model, backend, context);
   KeyValueCache cache(model.config, 1, context, /*shared_layers=*/false);

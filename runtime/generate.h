@@ -42,7 +42,8 @@ int64_t calibration_batch(const ModelConfig& config, const CalibrationOptions& o
 TokenSequences generate_calibration(const Model& model, Backend& backend, const CalibrationOptions& options,
                                     int64_t first, int64_t count, Progress& progress);
 
-// Continues `prompt` by at most `max_new_tokens` tokens; `on_token` sees each and returns false to stop.
+// Continues `prompt` (at least one token) by at most `max_new_tokens` tokens; `on_token` sees each and returns false to
+// stop.
 void generate_text(const Model& model, Backend& backend, std::span<const uint16_t> prompt, int64_t max_new_tokens,
                    double temperature, uint64_t seed, const std::function<bool(uint16_t)>& on_token);
 

@@ -1,9 +1,10 @@
 // golf_layout.cpp: the tables behind golf_layout.h.
 #include "runtime/golf_layout.h"
 
+#include <algorithm>
 #include <array>
 
-#include "runtime/checked.h"
+#include "runtime/error.h"
 
 namespace thimble {
 namespace {
@@ -30,6 +31,9 @@ void unbank_one(const BankRule& rule, const TensorView& bank, const std::string&
   std::string where = path + ": tensor '" + rule.bank + "'";
   int halves = rule.second_half ? 2 : 1;
   if (bank.shape.size() != 3) throw FormatError(where, "shape " + shape_text(bank.shape) + ", a bank has 3 dimensions");
+  // Without elements, the bytes of the file would not bound the number of slices.
+  if (std::ranges::min(bank.shape) < 1)
+    throw FormatError(where, "shape " + shape_text(bank.shape) + ", a bank's dimensions must be at least 1");
   if (bank.shape[0] % halves != 0)
     throw FormatError(where, "shape " + shape_text(bank.shape) + ", the first dimension must be twice the layers");
   int64_t layers = bank.shape[0] / halves;
