@@ -1,0 +1,28 @@
+// naive_golf.h: the golf-gpt forward pass once more, in float64 and the plainest loops, straight from the model's
+// definition. What the fast one is tested against; shares nothing with it but the config and the tensor names.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/model_config.h"
+#include "runtime/tensor.h"
+
+namespace thimble {
+
+using NaiveRow = std::vector<double>;
+using NaiveRows = std::vector<NaiveRow>;  // one per position
+
+struct NaiveForward {
+  NaiveRows logits;                                // (positions, V), softcapped
+  std::map<std::string, NaiveRows> linear_inputs;  // name of a matrix -> what it is multiplied by
+};
+
+// One window from its start. `context_length` is T of the rotary base, at least the window's length.
+NaiveForward naive_golf_forward(const ModelConfig& config, const TensorMap& unbanked, std::span<const uint16_t> tokens,
+                                int64_t context_length);
+
+}  // namespace thimble
