@@ -13,6 +13,9 @@ namespace {
 // Bounds on dimensions: far above any real model, low enough that products of two never overflow.
 constexpr int64_t kMaxDimension = int64_t{1} << 24;
 constexpr int64_t kMaxLayers = 1024;
+constexpr int64_t kMaxVocabulary = 65536;  // token ids have 16 bits
+// Caps whose float32 value, inverse and products with logits are all finite and normal.
+constexpr double kMinSoftcap = 1e-30, kMaxSoftcap = 1e30;
 
 // Looks keys up in the given JSON, compares them with what tensors prove, and words the errors.
 class ConfigReader {
@@ -99,6 +102,9 @@ double mlp_mult_of(int64_t mlp_dim, int64_t model_dim) {
 void infer_from_tensors(const ConfigReader& reader, const TensorMap& tensors, const std::string& path, ModelConfig& c) {
   const Shape& embedding = find_tensor(tensors, "tok_emb.weight", 2, path).shape;
   c.vocab_size = reader.proven("vocab_size", embedding[0], "tok_emb.weight");
+  if (c.vocab_size > kMaxVocabulary)
+    throw FormatError(path, "tensor 'tok_emb.weight': a vocabulary of " + std::to_string(c.vocab_size) +
+                                " tokens, at most " + std::to_string(kMaxVocabulary) + " are allowed");
   c.model_dim = reader.proven("model_dim", embedding[1], "tok_emb.weight");
   int64_t layers = 0;
   while (layers < kMaxLayers && tensors.contains(LayerNames(layers).query)) ++layers;
@@ -140,7 +146,8 @@ void read_required(const ConfigReader& reader, ModelConfig& c) {
   c.rope_train_seq_len = reader.required<int64_t>("rope_train_seq_len", "longer contexts raise the rotary base");
   c.ln_scale = reader.required<bool>("ln_scale", "it scales the norms by depth");
   c.xsa_last_n = reader.required<int64_t>("xsa_last_n", "it says which layers use exclusive self-attention");
-  if (!(c.logit_softcap > 0)) reader.reject("logit_softcap", "above 0");
+  if (!(c.logit_softcap >= kMinSoftcap && c.logit_softcap <= kMaxSoftcap))
+    reader.reject("logit_softcap", "from 1e-30 to 1e30");
   if (!(c.rope_base > 1)) reader.reject("rope_base", "above 1");
   if (c.rope_dims < 4 || c.rope_dims % 2 != 0 || c.rope_dims > c.head_dim())
     reader.reject("rope_dims", "an even number from 4 to the head width " + std::to_string(c.head_dim()));
@@ -176,7 +183,7 @@ void read_value_embeddings(const ConfigReader& reader, const TensorMap& tensors,
 // A scalar may be stored as [] or [1].
 bool same_shape(const Shape& found, const Shape& expected) {
   if (found == expected) return true;
-  return element_count(expected) == 1 && element_count(found) == 1 && found.size() <= 1 && expected.size() <= 1;
+  return found.size() <= 1 && expected.size() <= 1 && element_count(expected) == 1 && element_count(found) == 1;
 }
 
 void check_every_tensor(const ModelConfig& config, const TensorMap& tensors, const std::string& path) {
