@@ -189,6 +189,22 @@ TEST(AtomicFile, ARelativeNameMeansTheCurrentFolder) {
   EXPECT_EQ(contents(folder.file("out")), "content");
 }
 
+TEST(RequireWritable, LeavesNoTraceWhereWritingWouldWork) {
+  TemporaryFolder folder;
+  require_writable(folder.file("new"));
+  EXPECT_TRUE(folder.names().empty());
+  write_file_atomically(folder.file("old"), std::string_view("content"));
+  require_writable(folder.file("old"));
+  EXPECT_EQ(contents(folder.file("old")), "content");
+  EXPECT_THAT(folder.names(), ElementsAre("old"));
+}
+
+TEST(RequireWritable, FailsAsWritingWould) {
+  TemporaryFolder folder;
+  expect_error<IoError>([&] { require_writable(folder.file("missing/out")); }, {"missing/out", "No such file"});
+  expect_error<IoError>([&] { require_writable(folder.path()); }, {folder.path(), "Is a directory"});
+}
+
 TEST(MakeFolder, CreatesOnceAndAcceptsAnExistingFolder) {
   TemporaryFolder folder;
   make_folder(folder.file("new"));
