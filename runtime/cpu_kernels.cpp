@@ -126,14 +126,16 @@ void remove_own_value(const float* v, float* y, int64_t d) {
   out -= (along * inverse) * value;
 }
 
-// Few queries against many keys: one pass over keys and values, no packing. Cached generation is bound by memory.
+// Few queries against many keys: matrix-vector products stream keys and values once, without packing them. Cached
+// generation is bound by memory.
 void attend_one_row(const AttentionTile& t, int64_t row, int64_t keys, float inverse_sqrt_d) {
-  ConstRow q(t.q + row * t.q_stride, t.head_dim);
-  for (int64_t j = 0; j < keys; ++j) t.scores[j] = (q * ConstRow(t.k + j * t.kv_stride, t.head_dim)).sum();
+  ConstMap<float> k(t.k, keys, t.head_dim, Eigen::OuterStride<>(t.kv_stride));
+  ConstMap<float> v(t.v, keys, t.head_dim, Eigen::OuterStride<>(t.kv_stride));
+  Eigen::Map<const Eigen::VectorXf> q(t.q + row * t.q_stride, t.head_dim);
+  Eigen::Map<Eigen::VectorXf> scores(t.scores, keys), y(t.y + row * t.y_stride, t.head_dim);
+  scores.noalias() = k * q;
   float inverse_sum = exponentiate(t.scores, keys, keys, inverse_sqrt_d);
-  Row y(t.y + row * t.y_stride, t.head_dim);
-  y.setZero();
-  for (int64_t j = 0; j < keys; ++j) y += t.scores[j] * ConstRow(t.v + j * t.kv_stride, t.head_dim);
+  y.noalias() = v.transpose() * scores;
   y *= inverse_sum;
 }
 
