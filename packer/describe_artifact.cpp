@@ -19,7 +19,7 @@ SectionSummary summarize(const StoredSection& section, uint64_t content_bytes) {
 
 StoredTensorSummary summarize(const TensorEntry& entry) {
   StoredTensorSummary summary{entry.name, entry.shape, std::string(dtype_name(entry.dtype)), entry.max_code,
-                        entry.elements()};
+                              entry.elements()};
   if (entry.coded()) summary.precision = "int" + std::to_string(code_bits(entry.max_code));
   return summary;
 }
