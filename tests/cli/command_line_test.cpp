@@ -1,4 +1,8 @@
 // command_line_test.cpp: what every command has in common: --help, --version, --json, --quiet, output for people.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdlib>
 #include <set>
 
 #include "tests/cli/cli_fixture.h"
@@ -146,7 +150,15 @@ TEST_F(CommandLineTest, ProgressGoesToStandardErrorInPlainLines) {
   EXPECT_THAT(result.err, Not(HasSubstr("\033")));
 }
 
+// Containers and bare chroots may have no pseudo-terminals.
+bool can_open_terminal() {
+  int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
+  if (terminal >= 0) ::close(terminal);
+  return terminal >= 0;
+}
+
 TEST_F(CommandLineTest, OnATerminalProgressIsABar) {
+  if (!can_open_terminal()) GTEST_SKIP() << "no pseudo-terminals here";
   RunOptions terminal;
   terminal.terminal = true;
   RunResult result = succeed(quantize_arguments("second.thmb"), terminal);
@@ -161,6 +173,7 @@ TEST_F(CommandLineTest, OnATerminalProgressIsABar) {
 
 // The bar that an error interrupts is left before the message begins.
 TEST_F(CommandLineTest, OnATerminalAnErrorBeginsALine) {
+  if (!can_open_terminal()) GTEST_SKIP() << "no pseudo-terminals here";
   RunOptions terminal;
   terminal.terminal = true;
   terminal.limits = {{RLIMIT_FSIZE, 1000}};
