@@ -41,11 +41,11 @@ SymmetricMatrix read_matrix(const std::string& layer, const TensorView& tensor, 
   for (int64_t i = 0; i < size; ++i) {
     for (int64_t j = 0; j <= i; ++j) {
       double lower = at(i, j), upper = at(j, i);
-      std::string entry = "entry (" + std::to_string(i) + ", " + std::to_string(j) + ")";
-      if (!std::isfinite(lower) || !std::isfinite(upper)) throw FormatError(where, entry + " is not finite");
-      if (i == j && lower < 0) throw FormatError(where, entry + " is negative, a diagonal of E[x x^T] is not");
+      auto entry = [&] { return "entry (" + std::to_string(i) + ", " + std::to_string(j) + ")"; };
+      if (!std::isfinite(lower) || !std::isfinite(upper)) throw FormatError(where, entry() + " is not finite");
+      if (i == j && lower < 0) throw FormatError(where, entry() + " is negative, a diagonal of E[x x^T] is not");
       if (std::abs(lower - upper) > kSymmetryTolerance * std::sqrt(std::abs(at(i, i) * at(j, j))))
-        throw FormatError(where, entry + " and its mirror differ: the matrix must be symmetric");
+        throw FormatError(where, entry() + " and its mirror differ: the matrix must be symmetric");
       matrix.lower_row(i)[j] = lower;
     }
   }

@@ -212,8 +212,8 @@ void Machine::fail(const std::string& what) const {
 
 Pickle Machine::run() {
   if (cursor_.remaining() > kMaxPickleBytes)
-    throw FormatError(cursor_.path(),
-                      fmt::format("pickle of {} B, at most {} B allowed", cursor_.remaining(), kMaxPickleBytes));
+    throw FormatError(cursor_.path(), fmt::format("pickle of {} B, at most {} B allowed: save model.state_dict() alone",
+                                                  cursor_.remaining(), kMaxPickleBytes));
   if (cursor_.read<uint8_t>("PROTO opcode") != kProto)
     throw FormatError(cursor_.path(), "is not a pickle of protocol 2 to 5: it does not start with opcode PROTO");
   int protocol = cursor_.read<uint8_t>("pickle protocol");

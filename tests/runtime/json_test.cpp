@@ -81,6 +81,12 @@ TEST(Json, EqualKeysOfDifferentObjectsAreFine) {
   EXPECT_EQ(json.at("b").at(1).at("a"), 2);
 }
 
+// With the library's own parser callback this takes a time that grows with the square of the number of objects: days.
+TEST(Json, AMillionObjectsParseInLinearTime) {
+  constexpr int kObjects = 1'000'000;
+  EXPECT_EQ(parse("[" + repeat("{},", kObjects - 1) + "{}]").size(), kObjects);
+}
+
 TEST(Json, CanonicalTextDoesNotDependOnOrderOrSpaces) {
   EXPECT_EQ(canonical_json(parse(" { \"b\" : [ 1 , 2.5 ] , \"a\" : \"x\" } ")), R"({"a":"x","b":[1,2.5]})");
   EXPECT_EQ(canonical_json(parse(R"({"b":1,"a":2})")), canonical_json(parse(R"({"a":2,"b":1})")));

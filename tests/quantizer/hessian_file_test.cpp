@@ -1,0 +1,133 @@
+// hessian_file_test.cpp: files of Hessians written and read again, and every rule that one can break.
+#include "quantizer/hessian_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "quantizer/checksummed_safetensors.h"
+#include "runtime/atomic_file.h"
+#include "runtime/file.h"
+#include "tests/quantizer/reader_asserts.h"
+
+namespace thimble {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+using Metadata = std::map<std::string, std::string>;
+
+class HessianFile : public testing::Test {
+ protected:
+  // Writes one tensor "w" of these elements, row by row, as another program would: without a checksum.
+  void write(const std::vector<float>& elements, const Shape& shape, DType dtype = DType::kF32,
+             const Metadata& metadata = {}) {
+    ByteVector bytes = from_float32(dtype, elements);
+    write_safetensors(scratch_.path(), {{"w", {dtype, shape, bytes}}}, metadata);
+  }
+  void expect_error(const std::string& part, const std::vector<float>& elements, const Shape& shape = {2, 2},
+                    DType dtype = DType::kF32) {
+    write(elements, shape, dtype);
+    expect_format_error(part, [&] { read(); });
+  }
+  void expect_metadata_error(const std::string& part, const Metadata& metadata) {
+    write({1}, {1, 1}, DType::kF32, metadata);
+    expect_format_error(part, [&] { read(); });
+  }
+  HessianSet read() const { return read_hessian_file(scratch_.path()); }
+
+  ScratchFile scratch_{"hessians.safetensors"};
+};
+
+std::shared_ptr<const Hessian> hessian(const std::vector<double>& lower_triangle, int64_t size) {
+  Hessian result{SymmetricMatrix(size), 640, 10};
+  std::ranges::copy(lower_triangle, result.matrix.values().begin());
+  return std::make_shared<const Hessian>(std::move(result));
+}
+
+TEST_F(HessianFile, WhatIsWrittenIsReadAgain) {
+  auto shared = hessian({1, 0.1, 2}, 2);
+  HessianSet set = {{"a", shared}, {"b", shared}, {"c", hessian({0}, 1)}};
+  round_to_float32(set);
+  EXPECT_EQ(set.at("a"), set.at("b"));
+  EXPECT_EQ(set.at("a")->matrix(1, 0), static_cast<double>(0.1f));
+  write_hessian_file(scratch_.path(), set);
+
+  HessianSet again = read();
+  EXPECT_EQ(again.size(), 3u);
+  for (const auto& [layer, found] : again) {
+    EXPECT_EQ(found->matrix, set.at(layer)->matrix) << layer;
+    EXPECT_EQ(found->token_count, 640);
+    EXPECT_EQ(found->sequence_count, 10);
+  }
+  EXPECT_EQ(again.at("a"), again.at("b"));
+  EXPECT_THAT(hessian_file_layers(scratch_.path()), testing::UnorderedElementsAre("a", "b", "c"));
+}
+
+TEST_F(HessianFile, OfAnotherProgramNeedsNoMetadata) {
+  write({4, 1, 1, 9}, {2, 2}, DType::kF64);
+  HessianSet set = read();
+  EXPECT_EQ(set.at("w")->matrix(0, 1), 1);
+  EXPECT_EQ(set.at("w")->token_count, 1);
+  EXPECT_EQ(set.at("w")->sequence_count, 1);
+}
+
+TEST_F(HessianFile, MatricesAreSquare) {
+  expect_error("Hessian 'w': shape [2, 3], expected a square matrix", std::vector<float>(6), {2, 3});
+  expect_error("Hessian 'w': shape [4]", std::vector<float>(4), {4});
+  expect_error("Hessian 'w': shape [1, 1, 1]", {1}, {1, 1, 1});
+  expect_error("Hessian 'w': shape [0, 0]", {}, {0, 0});
+}
+
+TEST_F(HessianFile, ElementsAreWide) {
+  expect_error("Hessian 'w': dtype F16, allowed are F32 and F64", {1}, {1, 1}, DType::kF16);
+}
+
+TEST_F(HessianFile, ElementsAreFinite) {
+  expect_error("Hessian 'w': entry (1, 1) is not finite", {1, 0, 0, kInfinity});
+  expect_error("entry (1, 0) is not finite", {1, 0, kNan, 1});
+  expect_error("entry (1, 0) is not finite", {1, kNan, 0, 1});
+}
+
+TEST_F(HessianFile, DiagonalsAreNotNegative) {
+  expect_error("Hessian 'w': entry (1, 1) is negative", {1, 0, 0, -1});
+  write({0, 0, 0, 0}, {2, 2});
+  EXPECT_EQ(read().at("w")->matrix.trace(), 0);
+}
+
+TEST_F(HessianFile, TrianglesAgree) {
+  expect_error("Hessian 'w': entry (1, 0) and its mirror differ", {1, 0.5f, 0.49f, 1});
+  expect_error("entry (1, 0) and its mirror differ", {0, 1e-30f, 0, 1});
+  write({1, 0.5f, 0.5001f, 1}, {2, 2});
+  EXPECT_EQ(read().at("w")->matrix(0, 1), static_cast<double>(0.5001f));
+}
+
+TEST_F(HessianFile, CountsArePositiveDecimals) {
+  for (const char* count : {"0", "-1", "", "1x", " 1", "1e3", "99999999999999999999"})
+    for (const char* key : {"tokens", "sequences"})
+      expect_metadata_error("metadata key '" + std::string(key) + "' is '" + count + "', allowed is a positive integer",
+                            {{key, count}});
+}
+
+TEST_F(HessianFile, SharingNamesATensor) {
+  expect_metadata_error("metadata key 'shared' must be a JSON object", {{"shared", "[]"}});
+  expect_metadata_error("not valid JSON", {{"shared", "{"}});
+  expect_metadata_error("layer 'v' must name a layer", {{"shared", "{\"v\":1}"}});
+  expect_metadata_error("layer 'v' uses 'u', which must be a tensor", {{"shared", "{\"v\":\"u\"}"}});
+  expect_metadata_error("layer 'w' uses 'w'", {{"shared", "{\"w\":\"w\"}"}});
+  expect_metadata_error("layer 'u' uses 'v'", {{"shared", "{\"u\":\"v\",\"v\":\"w\"}"}});
+}
+
+TEST_F(HessianFile, DamageIsNoticed) {
+  write_hessian_file(scratch_.path(), {{"w", hessian({1, 0.5, 1}, 2)}});
+  ByteVector whole = bytes_of(read_text_file(scratch_.path(), 1 << 20));
+  whole.back() ^= std::byte{1};
+  write_file_atomically(scratch_.path(), Bytes(whole));
+  expect_format_error("metadata key 'xxh3'", [&] { read(); });
+  EXPECT_FALSE(verify_checksum({}, "a file without one"));
+}
+
+}  // namespace
+}  // namespace thimble
