@@ -1,6 +1,6 @@
 """example_tokens_test.py: scripts/example_tokens.py, and the files of examples/tiny against each other.
 
-Run with python3 tests/python/example_tokens_test.py; needs numpy and sentencepiece, no PyTorch.
+Run with python3 tests/python/run_file.py tests/python/example_tokens_test.py; skipped without numpy and sentencepiece.
 """
 
 import json
@@ -11,8 +11,12 @@ import tempfile
 import unittest
 from pathlib import Path
 
-import numpy as np
-import sentencepiece
+from needs import needs
+
+needs("numpy", "sentencepiece")
+
+import numpy as np  # noqa: E402
+import sentencepiece  # noqa: E402
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "scripts"))

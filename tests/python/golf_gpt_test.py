@@ -1,6 +1,6 @@
 """golf_gpt_test.py: scripts/golf_gpt.py and the training program, on small random models.
 
-Run with python3 -m unittest discover -s tests/python -p '*_test.py'; skipped without PyTorch.
+Run with python3 tests/python/run_file.py tests/python/golf_gpt_test.py; skipped without PyTorch.
 """
 
 import contextlib
@@ -12,15 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
+from needs import needs
+
+needs("numpy", "safetensors", "sentencepiece", "torch")
+
+import torch  # noqa: E402
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "scripts"))
-try:
-    import torch
-
-    import golf_gpt
-    import train_example
-except ModuleNotFoundError as missing:
-    raise unittest.SkipTest(f"{missing.name} is not installed")
+import golf_gpt  # noqa: E402
+import train_example  # noqa: E402
 
 TINY = REPOSITORY / "examples" / "tiny"
 PLAIN = golf_gpt.GolfGptConfig(
