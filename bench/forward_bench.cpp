@@ -7,9 +7,9 @@
 #include <chrono>
 
 #include "runtime/gemm.h"
-#include "runtime/golf_layout.h"
 #include "runtime/random.h"
 #include "runtime/window_scores.h"
+#include "tests/runtime/random_model.h"
 
 namespace thimble {
 namespace {
@@ -42,14 +42,6 @@ std::vector<float> random_values(int64_t count, uint64_t stream) {
   std::vector<float> values(static_cast<size_t>(count));
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(uniform_at(1, stream, i) - 0.5) * 0.1f;
   return values;
-}
-
-Model random_model() {
-  ModelConfig config = golf30m_shape();
-  FloatTensors tensors;
-  for (const auto& [name, shape] : golf_tensor_shapes(config))
-    tensors[name] = random_values(element_count(shape), tensors.size());
-  return bind_model(config, std::move(tensors));
 }
 
 // Useful operations of one window whose last `scored` positions are scored: two per weight and token in the matrices,
@@ -87,7 +79,7 @@ double gemm_peak() {
 }
 
 void forward_window(benchmark::State& state) {
-  Model model = random_model();
+  Model model = random_golf_model(golf30m_shape());
   std::unique_ptr<Backend> backend = make_cpu_backend();
   WindowScorer scorer(model, *backend, kContext);
   std::vector<uint16_t> tokens;

@@ -61,29 +61,7 @@ Tensors tiny_weights(uint32_t seed) {
   return weights;
 }
 
-Tensors banked(const Tensors& weights) {
-  std::map<std::string, std::map<int64_t, const Tensor*>> banks;
-  Tensors out;
-  for (const auto& [name, tensor] : weights) {
-    BankSlot slot = bank_slot(name, tiny_config().num_layers);
-    if (slot.bank.empty())
-      out[name] = tensor;
-    else
-      banks[slot.bank][slot.index] = &tensor;
-  }
-  for (const auto& [name, slices] : banks) {
-    const Shape& shape = slices.begin()->second->shape;
-    Tensor& bank = out[name] = {DType::kF32, {static_cast<int64_t>(slices.size()), shape[0], shape[1]}, {}};
-    for (const auto& [index, slice] : slices) append_bytes(bank.bytes, slice->bytes);
-  }
-  return out;
-}
-
-TensorMap views_of(const Tensors& tensors) {
-  TensorMap views;
-  for (const auto& [name, tensor] : tensors) views[name] = tensor.view();
-  return views;
-}
+Tensors banked(const Tensors& weights) { return with_banks(weights, tiny_config().num_layers); }
 
 void write_torch_file(const std::string& path, const Tensors& tensors) {
   PickleBuilder pickle;

@@ -2,16 +2,16 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 
 #include "runtime/json.h"
 #include "runtime/model_config.h"
 #include "runtime/tensor.h"
+#include "tests/runtime/random_model.h"
 
 namespace thimble::testing {
 
-using Tensors = std::map<std::string, Tensor>;
+using Tensors = OwnedTensors;
 
 // 2 layers of width 32, every optional part of the family; the vocabulary is that of tiny_tokenizer().
 ModelConfig tiny_config();
@@ -24,8 +24,6 @@ Tensors banked(const Tensors& weights);
 
 // Elements of a random F32 tensor, normally distributed.
 Tensor random_tensor(const Shape& shape, float deviation, uint32_t seed);
-
-TensorMap views_of(const Tensors& tensors);
 
 // As torch.save writes a state dict.
 void write_torch_file(const std::string& path, const Tensors& tensors);

@@ -1,4 +1,4 @@
-// random_model.h: small golf-gpt checkpoints with random weights, for the tests of any folder.
+// random_model.h: golf-gpt checkpoints with random weights, for the tests of any folder and the benchmarks.
 // The same config and seed give the same bytes on every machine.
 #pragma once
 
