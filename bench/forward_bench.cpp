@@ -6,37 +6,15 @@
 #include <algorithm>
 #include <chrono>
 
+#include "bench/golf30m_shape.h"
 #include "runtime/gemm.h"
 #include "runtime/random.h"
 #include "runtime/window_scores.h"
-#include "tests/runtime/random_model.h"
 
 namespace thimble {
 namespace {
 
 constexpr int64_t kContext = 2048;
-
-ModelConfig golf30m_shape() {
-  ModelConfig c;
-  c.vocab_size = 1024;
-  c.num_layers = 11;
-  c.model_dim = 512;
-  c.num_heads = 8;
-  c.num_kv_heads = 4;
-  c.mlp_mult = 3.5;
-  c.logit_softcap = 30;
-  c.rope_base = 10000;
-  c.rope_dims = 16;
-  c.rope_train_seq_len = 1024;
-  c.ln_scale = true;
-  c.xsa_last_n = 11;
-  c.bigram_vocab_size = 3072;
-  c.bigram_dim = 112;
-  c.smear_gate = true;
-  c.ve_layers = {9, 10};
-  c.ve_dim = 128;
-  return c;
-}
 
 std::vector<float> random_values(int64_t count, uint64_t stream) {
   std::vector<float> values(static_cast<size_t>(count));
@@ -79,7 +57,7 @@ double gemm_peak() {
 }
 
 void forward_window(benchmark::State& state) {
-  Model model = random_golf_model(golf30m_shape());
+  Model model = random_golf30m();
   std::unique_ptr<Backend> backend = make_cpu_backend();
   WindowScorer scorer(model, *backend, kContext);
   std::vector<uint16_t> tokens;

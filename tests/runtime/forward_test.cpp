@@ -9,104 +9,12 @@
 
 #include "runtime/parallel.h"
 #include "runtime/window_scores.h"
+#include "tests/runtime/golf_cases.h"
 #include "tests/runtime/naive_golf.h"
 #include "tests/runtime/random_model.h"
 
 namespace thimble {
 namespace {
-
-struct Case {
-  const char* name;
-  std::function<void(ModelConfig&)> change;  // of small_golf_config()
-  int64_t window = 23;
-  int64_t context = 23;
-};
-
-void PrintTo(const Case& t, std::ostream* out) { *out << t.name; }
-
-const Case kCases[] = {
-    {"EveryOption", [](ModelConfig&) {}},
-    {"Plain",
-     [](ModelConfig& c) {
-       c.ln_scale = c.smear_gate = c.skip_gates = false;
-       c.xsa_last_n = c.bigram_vocab_size = c.bigram_dim = c.ve_dim = 0;
-       c.ve_layers = {};
-     }},
-    {"NoBigrams", [](ModelConfig& c) { c.bigram_vocab_size = c.bigram_dim = 0; }},
-    {"TwoBigramRows", [](ModelConfig& c) { c.bigram_vocab_size = 2; }},
-    {"NoSmear", [](ModelConfig& c) { c.smear_gate = false; }},
-    {"UngatedSkips", [](ModelConfig& c) { c.skip_gates = false; }},
-    {"NoValueEmbeddings",
-     [](ModelConfig& c) {
-       c.ve_layers = {};
-       c.ve_dim = 0;
-     }},
-    {"ValueEmbeddingsOutOfOrder",
-     [](ModelConfig& c) {
-       c.ve_layers = {3, 0, 2};
-     }},
-    {"ValueEmbeddingsEverywhere",
-     [](ModelConfig& c) {
-       c.ve_layers = {0, 1, 2, 3, 4};
-     }},
-    {"NoExclusiveAttention", [](ModelConfig& c) { c.xsa_last_n = 0; }},
-    {"ExclusiveAttentionEverywhere", [](ModelConfig& c) { c.xsa_last_n = 5; }},
-    {"NoDepthScale", [](ModelConfig& c) { c.ln_scale = false; }},
-    {"UntiedHead", [](ModelConfig& c) { c.tie_embeddings = false; }},
-    {"EvenLayers",
-     [](ModelConfig& c) {
-       c.num_layers = 4;
-       c.ve_layers = {1, 3};
-     }},
-    {"TwoLayers",
-     [](ModelConfig& c) {
-       c.num_layers = 2;
-       c.ve_layers = {1};
-     }},
-    {"OneLayer",
-     [](ModelConfig& c) {
-       c.num_layers = 1;
-       c.xsa_last_n = 1;
-       c.skip_gates = false;
-       c.ve_layers = {0};
-     }},
-    {"OneHead",
-     [](ModelConfig& c) {
-       c.num_heads = c.num_kv_heads = 1;
-       c.rope_dims = 24;
-     }},
-    {"OneKeyForAllHeads", [](ModelConfig& c) { c.num_kv_heads = 1; }},
-    {"AKeyForEachHead", [](ModelConfig& c) { c.num_kv_heads = 4; }},
-    {"ThreeHeadsPerKey",
-     [](ModelConfig& c) {
-       c.num_heads = 6;
-       c.num_kv_heads = 2;
-     }},
-    {"WholeHeadsRotate", [](ModelConfig& c) { c.rope_dims = 6; }},
-    {"TightSoftcap", [](ModelConfig& c) { c.logit_softcap = 2; }},
-    {"NarrowMlp", [](ModelConfig& c) { c.mlp_mult = 0.3; }},
-    {"WideMlp", [](ModelConfig& c) { c.mlp_mult = 4; }},
-    {"OneToken", [](ModelConfig&) {}, 1, 1},
-    {"TwoTokens", [](ModelConfig&) {}, 2, 2},
-    {"ShorterLastWindow", [](ModelConfig&) {}, 9, 40},
-    {"ContextAtTheTrainedLength", [](ModelConfig& c) { c.rope_train_seq_len = 23; }},
-    {"ContextAboveTheTrainedLength", [](ModelConfig& c) { c.rope_train_seq_len = 11; }},
-    {"ShortWindowOfALongContext", [](ModelConfig& c) { c.rope_train_seq_len = 16; }, 9, 64},
-};
-
-// First-order growth of float32 rounding: every layer adds the dot products of its four kinds of sums, relative to the
-// largest value; mistakes in the formulas are hundreds of times larger.
-double tolerance(const ModelConfig& c, int64_t positions, double largest) {
-  double terms = static_cast<double>(4 * c.model_dim + c.mlp_dim() + c.head_dim() + positions);
-  return 0x1p-24 * static_cast<double>(c.num_layers + 1) * terms * std::max(1.0, largest);
-}
-
-double largest_value(const NaiveRows& rows) {
-  double largest = 0;
-  for (const NaiveRow& row : rows)
-    for (double value : row) largest = std::max(largest, std::abs(value));
-  return largest;
-}
 
 // Rows `first`... of `expected` are the rows of `found`.
 void expect_rows(ConstMatrixView found, const NaiveRows& expected, int64_t first, double allowed) {
@@ -118,7 +26,7 @@ void expect_rows(ConstMatrixView found, const NaiveRows& expected, int64_t first
           << "row " << r << " column " << c;
 }
 
-class Forward : public testing::TestWithParam<Case> {
+class Forward : public testing::TestWithParam<GolfCase> {
  protected:
   void SetUp() override {
     GetParam().change(config_);
@@ -136,7 +44,8 @@ class Forward : public testing::TestWithParam<Case> {
   NaiveForward naive_;
   std::unique_ptr<Backend> backend_ = make_cpu_backend();
 };
-INSTANTIATE_TEST_SUITE_P(Options, Forward, testing::ValuesIn(kCases), [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(Options, Forward, testing::ValuesIn(kGolfCases),
+                         [](const auto& test) { return test.param.name; });
 
 TEST_P(Forward, LogitsMatchTheNaivePass) {
   WindowScorer scorer(model_, *backend_, GetParam().context);

@@ -1,0 +1,34 @@
+// cuda_attention.h: causal attention over whole windows and over a key/value cache. Host interface for .cu files.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace thimble {
+
+// Heads of width kHead (the padded d). Queries (rows, H * kHead) become outputs in place. Keys and values of sequence
+// s, position p lie in row s * capacity + p of `keys` (., 2 G * kHead): keys of all heads, then values.
+template <typename T>
+struct AttentionOperands {
+  T* query;
+  const T* keys;
+  int64_t capacity;
+  int sequences;
+  int positions;     // queries per sequence: positions offset .. offset + positions of it, after *first
+  const int* first;  // in device memory
+  int offset;
+  int heads, kv_heads;
+  float scale;     // 1 / sqrt(d)
+  bool exclusive;  // XSA: remove from each output its component along the own position's value
+};
+
+// head_width: 32, 64 or 128.
+template <typename T>
+void launch_window_attention(const AttentionOperands<T>& operands, int head_width, cudaStream_t stream);
+
+// One query per sequence (positions = 1), for generation.
+template <typename T>
+void launch_step_attention(const AttentionOperands<T>& operands, int head_width, cudaStream_t stream);
+
+}  // namespace thimble

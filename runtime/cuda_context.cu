@@ -1,0 +1,41 @@
+// cuda_context.cu: see cuda_context.cuh.
+#include <string>
+
+#include "runtime/cuda_context.cuh"
+#include "runtime/error.h"
+
+namespace thimble {
+
+void check_cuda(cudaError_t status, std::source_location where) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();  // an error that is reported must not be found again by the next check
+  throw DeviceError(std::string("CUDA: ") + cudaGetErrorString(status) + " (" + where.file_name() + ":" +
+                    std::to_string(where.line()) + ")");
+}
+
+DeviceScope::DeviceScope(int ordinal) {
+  check_cuda(cudaGetDevice(&previous_));
+  if (ordinal != previous_) check_cuda(cudaSetDevice(ordinal));
+}
+
+DeviceScope::~DeviceScope() { cudaSetDevice(previous_); }
+
+void* allocate_device(size_t bytes) {
+  if (bytes == 0) return nullptr;
+  void* data = nullptr;
+  if (cudaMalloc(&data, bytes) == cudaSuccess) return data;
+  cudaGetLastError();
+  size_t free_bytes = 0, total_bytes = 0;
+  check_cuda(cudaMemGetInfo(&free_bytes, &total_bytes));
+  throw DeviceError("CUDA: out of device memory: " + std::to_string(bytes) + " B are needed, " +
+                    std::to_string(free_bytes) + " B of " + std::to_string(total_bytes) + " B are free");
+}
+
+void* allocate_pinned(size_t bytes) {
+  if (bytes == 0) return nullptr;
+  void* data = nullptr;
+  check_cuda(cudaMallocHost(&data, bytes));
+  return data;
+}
+
+}  // namespace thimble

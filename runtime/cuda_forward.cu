@@ -1,0 +1,306 @@
+// cuda_forward.cu: the order of the fused operations.
+#include "runtime/cuda_forward.cuh"
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/cuda_attention.h"
+#include "runtime/golf_layout.h"
+
+namespace thimble {
+
+template <typename T>
+CudaKeyValueCache<T>::CudaKeyValueCache(const CudaModel<T>& model, int64_t sequences, int64_t positions,
+                                        int layer_count)
+    : capacity(positions),
+      layer_elements(sequences * positions * 2 * model.config.num_kv_heads * model.head_width),
+      layers(layer_count) {
+  data = DeviceArray<T>(layer_elements * layers);
+}
+
+template <typename T>
+CudaForward<T>::CudaForward(const CudaModel<T>& model, int64_t context, int64_t max_rows, int64_t max_needed,
+                            bool stepping)
+    : model_(model),
+      max_rows_(max_rows),
+      max_needed_(max_needed),
+      stepping_(stepping),
+      parts_(divide_up(model.width, tile_columns())),
+      rotary_(make_cuda_rotary_table(model.config, context)),
+      half_(static_cast<int>(model.config.rope_dims / 2)),
+      x0_(max_rows * model.width),
+      u_(max_rows * model.width),
+      query_(max_rows * model.config.num_heads * model.head_width),
+      wide_(max_rows * model.mlp_width),
+      needed_u_(max_needed * model.width),
+      squares_(max_rows * parts_),
+      needed_squares_(max_needed * parts_),
+      target_logits_(max_needed),
+      log_sums_(max_needed),
+      loss_parts_(max_needed * divide_up(model.token_embedding.rows, tile_columns())) {
+  for (int64_t i = 0; i < model.config.encoder_layers(); ++i) skips_.emplace_back(max_rows * model.width);
+}
+
+template <typename T>
+int64_t CudaForward<T>::bytes_per_row(const CudaModel<T>& model) {
+  const ModelConfig& c = model.config;
+  int64_t elements = (2 + c.encoder_layers()) * model.width + c.num_heads * model.head_width + model.mlp_width;
+  return elements * static_cast<int64_t>(sizeof(T)) + 4 * divide_up(model.width, 64);
+}
+
+template <typename T>
+int64_t CudaForward<T>::bytes_per_needed_row(const CudaModel<T>& model) {
+  return model.width * static_cast<int64_t>(sizeof(T)) + 4 * divide_up(model.width, 64) + 8 +
+         8 * divide_up(model.token_embedding.rows, 64);
+}
+
+template <typename T>
+template <typename Epilogue>
+void CudaForward<T>::multiply(const T* a, int64_t a_stride, const T* b, int64_t rows, int columns, int depth,
+                              const Epilogue& epilogue, cudaStream_t stream) {
+  GemmOperands<T> operands{a, a_stride, b, rows, columns, depth};
+  if (stepping_) return launch_gemm<T, 1, 64, 4>(operands, epilogue, stream);
+  multiply_window(operands, epilogue, stream);
+}
+
+template <typename T>
+template <typename Epilogue>
+void CudaForward<T>::multiply_window(const GemmOperands<T>& operands, const Epilogue& epilogue, cudaStream_t stream) {
+  // fp32 keeps twice the operands' bytes in shared memory, and its products in as many registers.
+  launch_gemm<T, sizeof(T) == 4 ? 1 : 2, kWindowColumns, 3>(operands, epilogue, stream);
+}
+
+template <typename T>
+RowNorm CudaForward<T>::norm_of(const Rows& rows, float c) const {
+  return {rows.squares, 1.0f / static_cast<float>(model_.config.model_dim), c};
+}
+
+template <typename T>
+float CudaForward<T>::depth_scale(int layer) const {
+  return model_.config.ln_scale ? 1.0f / std::sqrt(static_cast<float>(layer + 1)) : 1.0f;
+}
+
+template <typename T>
+template <int kHead>
+void CudaForward<T>::project_heads(int layer, const CudaBatch& batch, const CudaKeyValueCache<T>& cache,
+                                   const Rows& rows, int first_column, int columns, cudaStream_t stream) {
+  const CudaLayer<T>& w = model_.layers[static_cast<size_t>(layer)];
+  const ModelConfig& c = model_.config;
+  QkvEpilogue<T, kHead> epilogue{norm_of(rows, depth_scale(layer)),
+                                 {batch.first, rows.offset, rows.positions},
+                                 query_.data(),
+                                 cache.layer(layer),
+                                 cache.capacity,
+                                 static_cast<int>(c.num_heads),
+                                 static_cast<int>(c.num_kv_heads),
+                                 first_column,
+                                 1.0f / static_cast<float>(c.head_dim()),
+                                 rotary_.data(),
+                                 half_,
+                                 w.q_gain.data(),
+                                 w.value_embedding_scale != 0 ? model_.value_table.data.data() : nullptr,
+                                 w.value_embedding_scale,
+                                 batch.tokens.data,
+                                 batch.tokens.stride};
+  const T* weights = w.qkv.data.data() + static_cast<int64_t>(first_column) * model_.width;
+  GemmOperands<T> operands{rows.u, model_.width, weights, rows.count, columns, model_.width};
+  if (stepping_) return launch_gemm<T, 1, std::max(kHead, 64), 3>(operands, epilogue, stream);  // heads stay whole
+  multiply_window(operands, epilogue, stream);
+}
+
+template <typename T>
+void CudaForward<T>::project(int layer, const CudaBatch& batch, const CudaKeyValueCache<T>& cache, const Rows& rows,
+                             int first_column, int columns, cudaStream_t stream) {
+  if (model_.head_width == 32) return project_heads<32>(layer, batch, cache, rows, first_column, columns, stream);
+  if (model_.head_width == 64) return project_heads<64>(layer, batch, cache, rows, first_column, columns, stream);
+  project_heads<128>(layer, batch, cache, rows, first_column, columns, stream);
+}
+
+template <typename T>
+void CudaForward<T>::attend(int layer, const CudaBatch& batch, const CudaKeyValueCache<T>& cache, const Rows& rows,
+                            CudaInputObserver<T>* observer, cudaStream_t stream) {
+  const CudaLayer<T>& w = model_.layers[static_cast<size_t>(layer)];
+  const ModelConfig& c = model_.config;
+  auto heads = static_cast<int>(c.num_heads), kv_heads = static_cast<int>(c.num_kv_heads);
+  int query_columns = heads * model_.head_width;
+  AttentionOperands<T> operands{query_.data(),
+                                cache.layer(layer),
+                                cache.capacity,
+                                batch.sequences,
+                                rows.positions,
+                                batch.first,
+                                rows.offset,
+                                heads,
+                                kv_heads,
+                                1.0f / std::sqrt(static_cast<float>(c.head_dim())),
+                                layer >= c.num_layers - c.xsa_last_n};
+  if (stepping_)
+    launch_step_attention(operands, model_.head_width, stream);
+  else
+    launch_window_attention(operands, model_.head_width, stream);
+  if (observer) {
+    const std::string name = LayerNames(layer).output;
+    const T* input = query_.data();
+    if (model_.head_width != c.head_dim()) {
+      launch_linear_input(input, rows.count, heads, static_cast<int>(c.head_dim()), model_.head_width, {},
+                          observed_.data(), stream);
+      input = observed_.data();
+    }
+    observer->on_linear_input({&name, 1}, input, batch.sequences, rows.positions, static_cast<int>(c.model_dim),
+                              stream);
+  }
+  AttentionResidualEpilogue<T> epilogue{rows.u, model_.width, w.attn_scale.data(), rows.squares};
+  multiply(query_.data(), query_columns, w.output.data.data(), rows.count, model_.width, query_columns, epilogue,
+           stream);
+}
+
+template <typename T>
+void CudaForward<T>::feed_forward(int layer, const CudaBatch& batch, const Rows& rows, CudaInputObserver<T>* observer,
+                                  cudaStream_t stream) {
+  const CudaLayer<T>& w = model_.layers[static_cast<size_t>(layer)];
+  const ModelConfig& c = model_.config;
+  const LayerNames names(layer);
+  if (observer) observe_stream({&names.up, 1}, batch, rows, depth_scale(layer), *observer, stream);
+  ActivationEpilogue<T> activation{norm_of(rows, depth_scale(layer)), wide_.data(), model_.mlp_width};
+  multiply(rows.u, model_.width, w.up.data.data(), rows.count, model_.mlp_width, model_.width, activation, stream);
+  if (observer) {
+    const T* input = wide_.data();
+    auto columns = static_cast<int>(c.mlp_dim());
+    if (columns != model_.mlp_width) {
+      launch_linear_input(input, rows.count, 1, columns, model_.mlp_width, {}, observed_.data(), stream);
+      input = observed_.data();
+    }
+    observer->on_linear_input({&names.down, 1}, input, batch.sequences, rows.positions, columns, stream);
+  }
+
+  LayerEndEpilogue<T> end{};
+  end.u = rows.u;
+  end.stride = model_.width;
+  end.scale = w.mlp_scale.data();
+  end.squares = rows.squares;
+  int64_t encoders = c.encoder_layers(), next = layer + 1, decoder = next - encoders;
+  if (layer < encoders) end.skip_out = skips_[static_cast<size_t>(layer)].data();
+  if (next < c.num_layers) {
+    const CudaLayer<T>& following = model_.layers[static_cast<size_t>(next)];
+    end.x0 = x0_.data();
+    end.mix_x = following.mix_x.data();
+    end.mix_x0 = following.mix_x0.data();
+    if (decoder >= 0 && decoder < encoders) {
+      end.skip_in = skips_[static_cast<size_t>(encoders - 1 - decoder)].data();
+      end.skip_weight = following.skip_weight.data();
+      end.skip_gate = following.skip_gate.data();
+    }
+  }
+  multiply(wide_.data(), model_.mlp_width, w.down.data.data(), rows.count, model_.width, model_.mlp_width, end, stream);
+}
+
+template <typename T>
+void CudaForward<T>::observe_embeddings(const CudaBatch& batch, CudaInputObserver<T>& observer, cudaStream_t stream) {
+  const ModelConfig& c = model_.config;
+  int64_t rows = static_cast<int64_t>(batch.sequences) * batch.positions;
+  RowPositions positions{batch.first, 0, batch.positions};
+  if (c.bigram_vocab_size > 0) {
+    const std::string name = "bigram.proj.weight";
+    auto columns = static_cast<int>(c.bigram_dim);
+    launch_gather_embedding(model_.bigram_embedding, columns, EmbeddingIndex::kBigram, c.bigram_vocab_size,
+                            batch.tokens, positions, rows, observed_.data(), stream);
+    observer.on_linear_input({&name, 1}, observed_.data(), batch.sequences, batch.positions, columns, stream);
+  }
+  if (!c.ve_layers.empty()) {
+    const std::string name = "ve_shared.proj.weight";
+    auto columns = static_cast<int>(c.ve_dim);
+    launch_gather_embedding(model_.value_embedding, columns, EmbeddingIndex::kToken, 0, batch.tokens, positions, rows,
+                            observed_.data(), stream);
+    observer.on_linear_input({&name, 1}, observed_.data(), batch.sequences, batch.positions, columns, stream);
+  }
+}
+
+template <typename T>
+void CudaForward<T>::observe_stream(std::span<const std::string> weights, const CudaBatch& batch, const Rows& rows,
+                                    float c, CudaInputObserver<T>& observer, cudaStream_t stream) {
+  auto columns = static_cast<int>(model_.config.model_dim);
+  launch_linear_input(rows.u, rows.count, 1, columns, model_.width, norm_of(rows, c), observed_.data(), stream);
+  observer.on_linear_input(weights, observed_.data(), batch.sequences, rows.positions, columns, stream);
+}
+
+template <typename T>
+void CudaForward<T>::run(const CudaBatch& batch, const CudaKeyValueCache<T>& cache, cudaStream_t stream,
+                         CudaInputObserver<T>* observer) {
+  const ModelConfig& c = model_.config;
+  int64_t count = static_cast<int64_t>(batch.sequences) * batch.positions;
+  int64_t needed = static_cast<int64_t>(batch.sequences) * batch.needed;
+  if (observer) {
+    int64_t widest = std::max({c.model_dim, c.mlp_dim(), c.bigram_dim, c.ve_dim});
+    observed_.reserve(max_rows_ * widest);
+    observe_embeddings(batch, *observer, stream);
+  }
+  Rows rows{u_.data(), {squares_.data(), parts_, max_rows_}, count, batch.positions, 0};
+  launch_embed(model_, batch.tokens, RowPositions{batch.first, 0, batch.positions}, count, x0_.data(), u_.data(),
+               rows.squares, stream);
+  auto query_columns = static_cast<int>(c.num_heads) * model_.head_width;
+  auto kv_columns = 2 * static_cast<int>(c.num_kv_heads) * model_.head_width;
+  for (int layer = 0; layer < c.num_layers; ++layer) {
+    if (observer) {
+      LayerNames names(layer);
+      const std::string sharing[] = {names.query, names.key, names.value};
+      observe_stream(sharing, batch, rows, depth_scale(layer), *observer, stream);
+    }
+    if (layer + 1 < c.num_layers || batch.needed == batch.positions) {
+      project(layer, batch, cache, rows, 0, query_columns + kv_columns, stream);
+    } else {
+      // In the last layer, rows that nobody needs give their keys and values to the others, and no more.
+      project(layer, batch, cache, rows, query_columns, kv_columns, stream);
+      Rows last{needed_u_.data(),
+                {needed_squares_.data(), parts_, max_needed_},
+                needed,
+                batch.needed,
+                batch.positions - batch.needed};
+      launch_take_last_rows(rows.u, rows.squares, batch.sequences, batch.positions, batch.needed, model_.width, last.u,
+                            last.squares, stream);
+      rows = last;
+      project(layer, batch, cache, rows, 0, query_columns, stream);
+    }
+    attend(layer, batch, cache, rows, observer, stream);
+    feed_forward(layer, batch, rows, observer, stream);
+  }
+  result_ = rows;
+}
+
+template <typename T>
+void CudaForward<T>::loss(const uint16_t* targets, float* nll, cudaStream_t stream) {
+  LossEpilogue epilogue{norm_of(result_, 1),
+                        static_cast<float>(model_.config.logit_softcap),
+                        targets,
+                        static_cast<int>(model_.config.vocab_size),
+                        loss_parts_.data(),
+                        target_logits_.data()};
+  const CudaMatrix<T>& head = model_.head();
+  multiply(result_.u, model_.width, head.data.data(), result_.count, head.rows, model_.width, epilogue, stream);
+  launch_finish_loss(loss_parts_.data(), divide_up(head.rows, tile_columns()), result_.count, target_logits_.data(),
+                     log_sums_.data(), nll, stream);
+}
+
+template <typename T>
+void CudaForward<T>::logits(float* out, cudaStream_t stream) {
+  const CudaMatrix<T>& head = model_.head();
+  LogitsEpilogue epilogue{norm_of(result_, 1), static_cast<float>(model_.config.logit_softcap), out, head.rows};
+  multiply(result_.u, model_.width, head.data.data(), result_.count, head.rows, model_.width, epilogue, stream);
+}
+
+template <typename T>
+void CudaForward<T>::log_probabilities(float* out, cudaStream_t stream) {
+  DeviceArray<uint16_t> targets(result_.count);  // any: only the sums are wanted
+  check_cuda(cudaMemsetAsync(targets.data(), 0, targets.bytes(), stream));
+  loss(targets.data(), nullptr, stream);
+  logits(out, stream);
+  launch_subtract_rows(out, result_.count, static_cast<int>(model_.config.vocab_size), logits_stride(),
+                       log_sums_.data(), stream);
+  check_cuda(cudaStreamSynchronize(stream));  // before the targets go
+}
+
+template struct CudaKeyValueCache<float>;
+template struct CudaKeyValueCache<__nv_bfloat16>;
+template class CudaForward<float>;
+template class CudaForward<__nv_bfloat16>;
+
+}  // namespace thimble

@@ -1,0 +1,19 @@
+// cuda_language_model.h: LanguageModel on a CUDA device. Builds without CUDA have these functions too; they throw.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "runtime/device.h"
+#include "runtime/language_model.h"
+
+namespace thimble {
+
+// Copies the weights to CUDA device `ordinal`. A DeviceError when the build, the device or its memory cannot.
+std::unique_ptr<LanguageModel> make_cuda_language_model(const Model& model, int ordinal, Numerics numerics,
+                                                        int64_t context);
+
+// The device's model, "NVIDIA H200": results are the same bits on all devices of one model.
+std::string cuda_arithmetic(int ordinal);
+
+}  // namespace thimble

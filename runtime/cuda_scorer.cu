@@ -1,0 +1,146 @@
+// cuda_scorer.cu: see cuda_scorer.cuh.
+#include "runtime/cuda_scorer.cuh"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/error.h"
+
+namespace thimble {
+namespace {
+
+// Rows that fill every multiprocessor many times over; more would only take memory.
+constexpr int64_t kRowsPerBatch = 65536;
+constexpr double kShareOfFreeMemory = 0.85;
+
+template <typename T>
+int64_t windows_that_fit(const CudaModel<T>& model, int64_t context) {
+  int64_t row_bytes = CudaForward<T>::bytes_per_row(model) + CudaForward<T>::bytes_per_needed_row(model) +
+                      2 * model.config.num_kv_heads * model.head_width * static_cast<int64_t>(sizeof(T)) + 32;
+  size_t free_bytes = 0, total_bytes = 0;
+  check_cuda(cudaMemGetInfo(&free_bytes, &total_bytes));
+  auto fitting = static_cast<int64_t>(kShareOfFreeMemory * static_cast<double>(free_bytes)) / (row_bytes * context);
+  if (fitting == 0)
+    throw DeviceError("CUDA: one window of " + std::to_string(context) + " tokens needs " +
+                      std::to_string(row_bytes * context) + " B, " + std::to_string(free_bytes) + " B of " +
+                      std::to_string(total_bytes) + " B are free");
+  return std::min(fitting, std::max<int64_t>(1, kRowsPerBatch / context));
+}
+
+bool same_shape(const ScoreWindow& a, const ScoreWindow& b) {
+  return a.inputs.size() == b.inputs.size() && a.targets.size() == b.targets.size();
+}
+
+}  // namespace
+
+template <typename T>
+CudaScorer<T>::CudaScorer(const CudaModel<T>& model, int64_t context)
+    : model_(model),
+      context_(context),
+      windows_(windows_that_fit(model, context)),
+      forward_(model, context, windows_ * context, windows_ * context, /*stepping=*/false),
+      cache_(model, windows_, context, 1),
+      zero_(1) {
+  check_cuda(cudaMemset(zero_.data(), 0, sizeof(int)));
+  for (Slot& slot : slots_) {
+    int64_t rows = windows_ * context;
+    slot.host_tokens.reserve(rows);
+    slot.host_targets.reserve(rows);
+    slot.host_nll.reserve(rows);
+    slot.tokens.reserve(rows);
+    slot.targets.reserve(rows);
+    slot.nll.reserve(rows);
+    check_cuda(cudaEventCreateWithFlags(&slot.done, cudaEventDisableTiming));
+  }
+}
+
+template <typename T>
+CudaScorer<T>::~CudaScorer() {
+  cudaStreamSynchronize(stream_);
+  for (Slot& slot : slots_) cudaEventDestroy(slot.done);
+}
+
+template <typename T>
+void CudaScorer<T>::finish(Slot& slot) {
+  if (slot.destination.empty()) return;
+  check_cuda(cudaEventSynchronize(slot.done));
+  std::copy_n(slot.host_nll.data(), slot.destination.size(), slot.destination.begin());
+  slot.destination = {};
+}
+
+template <typename T>
+void CudaScorer<T>::start(Slot& slot, std::span<const ScoreWindow> batch, std::span<float> nll) {
+  size_t length = batch[0].inputs.size(), needed = batch[0].targets.size();
+  uint16_t *tokens = slot.host_tokens.data(), *targets = slot.host_targets.data();
+  for (const ScoreWindow& window : batch) {
+    tokens = std::ranges::copy(window.inputs, tokens).out;
+    targets = std::ranges::copy(window.targets, targets).out;
+  }
+  size_t token_bytes = batch.size() * length * sizeof(uint16_t), target_bytes = nll.size() * sizeof(uint16_t);
+  check_cuda(
+      cudaMemcpyAsync(slot.tokens.data(), slot.host_tokens.data(), token_bytes, cudaMemcpyHostToDevice, stream_));
+  check_cuda(
+      cudaMemcpyAsync(slot.targets.data(), slot.host_targets.data(), target_bytes, cudaMemcpyHostToDevice, stream_));
+  CudaBatch shape{{slot.tokens.data(), static_cast<int64_t>(length)},
+                  static_cast<int>(batch.size()),
+                  static_cast<int>(length),
+                  static_cast<int>(needed),
+                  zero_.data()};
+  forward_.run(shape, cache_, stream_);
+  forward_.loss(slot.targets.data(), slot.nll.data(), stream_);
+  check_cuda(cudaMemcpyAsync(slot.host_nll.data(), slot.nll.data(), nll.size_bytes(), cudaMemcpyDeviceToHost, stream_));
+  check_cuda(cudaEventRecord(slot.done, stream_));
+  slot.destination = nll;
+}
+
+template <typename T>
+void CudaScorer<T>::score(std::span<const ScoreWindow> windows, std::span<float> nll) {
+  size_t batch_index = 0;
+  for (size_t first = 0; first < windows.size();) {
+    size_t count = 1;
+    while (count < static_cast<size_t>(windows_) && first + count < windows.size() &&
+           same_shape(windows[first], windows[first + count]))
+      ++count;
+    Slot& slot = slots_[batch_index++ % 2];
+    finish(slot);
+    size_t scores = count * windows[first].targets.size();
+    start(slot, windows.subspan(first, count), nll.first(scores));
+    nll = nll.subspan(scores);
+    first += count;
+  }
+  for (Slot& slot : slots_) finish(slot);
+}
+
+template <typename T>
+void CudaScorer<T>::log_probabilities(std::span<const uint16_t> inputs, MatrixView out) {
+  DeviceArray<uint16_t> tokens(inputs);
+  CudaBatch shape{{tokens.data(), 0}, 1, static_cast<int>(inputs.size()), static_cast<int>(out.rows), zero_.data()};
+  forward_.run(shape, cache_, stream_);
+  DeviceArray<float> rows(out.rows * forward_.logits_stride());
+  forward_.log_probabilities(rows.data(), stream_);
+  check_cuda(cudaMemcpy2DAsync(out.data, static_cast<size_t>(out.stride) * sizeof(float), rows.data(),
+                               static_cast<size_t>(forward_.logits_stride()) * sizeof(float),
+                               static_cast<size_t>(out.cols) * sizeof(float), static_cast<size_t>(out.rows),
+                               cudaMemcpyDeviceToHost, stream_));
+  stream_.wait();
+}
+
+template <typename T>
+void CudaScorer<T>::observe(std::span<const uint16_t> tokens, int64_t sequences, int64_t length, int64_t stride,
+                            CudaInputObserver<T>& observer) {
+  DeviceArray<uint16_t> all(tokens);
+  for (int64_t first = 0; first < sequences; first += windows_) {
+    CudaBatch shape{{all.data() + first * stride, stride},
+                    static_cast<int>(std::min(windows_, sequences - first)),
+                    static_cast<int>(length),
+                    static_cast<int>(length),
+                    zero_.data()};
+    forward_.run(shape, cache_, stream_, &observer);
+  }
+  stream_.wait();
+}
+
+template class CudaScorer<float>;
+template class CudaScorer<__nv_bfloat16>;
+
+}  // namespace thimble
