@@ -1,4 +1,11 @@
-// cuda_epilogues.cuh: what the forward pass does with each product while it still lies in registers.
+// cuda_epilogues.cuh: what the forward pass does with each product before it reaches memory.
+//
+// A product's kernel hands over one row of a column tile at a time: a group of kLanes neighbouring lanes holds it,
+// eight consecutive columns each, in float32. An epilogue says
+//   columns(column, exists)    what it needs of its columns (scales, say), once per tile;
+//   fetch(place)               what it needs from memory for one row: several rows' fetches are issued ahead;
+//   apply<kLanes>(...)         the arithmetic and the stores. All lanes of the warp call it, also for rows and columns
+//                              that do not exist (place.exists is false): it may shuffle.
 //
 // The residual stream is stored without its norm: rms(u) * c is u times one number per row, and a product of scaled
 // rows is the scaled product. So each epilogue that writes the stream also writes each row's sum of squares, one part
@@ -6,15 +13,33 @@
 // parts.
 #pragma once
 
-#include "runtime/cuda_gemm.cuh"
+#include "runtime/cuda_numeric.cuh"
 
 namespace thimble {
+
+// Where a lane's eight values lie in the product.
+struct RowPlace {
+  int64_t row;
+  int column;   // of the first value
+  int tile;     // index of the column tile
+  bool exists;  // row and column lie inside the product
+};
 
 // Sums of squares of rows, in parts: parts[i * capacity + row].
 struct RowSquares {
   float* parts = nullptr;
   int count = 0;
   int64_t capacity = 0;
+
+  // Stores the sum of squares of what the lanes of a row stored, as the tile's part.
+  template <int kLanes>
+  __device__ void store(const RowPlace& place, bool row_exists, const float (&stored)[8]) const {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum = fmaf(stored[i], stored[i], sum);
+    sum = sum_over_lanes<kLanes>(sum);
+    if (row_exists && threadIdx.x % kLanes == 0) parts[place.tile * capacity + place.row] = sum;
+  }
 };
 
 // c / sqrt(mean of squares + epsilon) of a row.
@@ -41,41 +66,26 @@ struct RowPositions {
   __device__ int position(int64_t row) const { return *first + offset + static_cast<int>(row) % positions; }
 };
 
-// Calls body(upper half?, j) for the lane's pairs that exist.
-template <int kColumns, typename Body>
-__device__ void for_each_pair(const FragmentPlace& place, const Body& body) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    if (place.row + 8 * half >= place.rows) continue;
-#pragma unroll
-    for (int j = 0; j < kColumns / 8; ++j)
-      if (place.column + 8 * j < place.columns) body(half, j);
-  }
-}
+struct Nothing {};
 
-// Adds the squares of what was stored, as this tile's part of each row.
-__device__ inline void store_squares(const RowSquares& squares, const FragmentPlace& place, float upper, float lower) {
-  upper = sum_over_lanes<4>(upper);
-  lower = sum_over_lanes<4>(lower);
-  if (threadIdx.x % 4 != 0) return;
-  float* part = squares.parts + place.tile * squares.capacity;
-  if (place.row < place.rows) part[place.row] = upper;
-  if (place.row + 8 < place.rows) part[place.row + 8] = lower;
-}
+__device__ inline void load_floats(const float* at, float (&v)[8]) { Stored8<float>::load(at).unpack(v); }
 
 // out = scale * product.
 template <typename T>
 struct ScaledEpilogue {
+  using Columns = Nothing;
+  using Fetched = Nothing;
   T* out;
   int64_t stride;
   float scale;
 
-  template <int kColumns>
-  __device__ void apply(FragmentValues<kColumns>& value, const FragmentPlace& place) const {
-    for_each_pair<kColumns>(place, [&](int half, int j) {
-      store_pair(out + (place.row + 8 * half) * stride + place.column + 8 * j,
-                 {scale * value[j][2 * half], scale * value[j][2 * half + 1]});
-    });
+  __device__ Columns columns(int, bool) const { return {}; }
+  __device__ Fetched fetch(const RowPlace&) const { return {}; }
+  template <int kLanes>
+  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Fetched&) const {
+#pragma unroll
+    for (float& value : v) value *= scale;
+    if (place.exists) Stored8<T>::rounded(v).store(out + place.row * stride + place.column);
   }
 };
 
@@ -84,6 +94,11 @@ struct ScaledEpilogue {
 // pairs which rotate together are neighbours (cuda_model.cuh).
 template <typename T, int kHead>
 struct QkvEpilogue {
+  using Columns = Nothing;
+  struct Fetched {
+    float norm;
+    int sequence, position;
+  };
   RowNorm norm;
   RowPositions place_of;
   T* query;  // (rows, H * kHead)
@@ -95,111 +110,113 @@ struct QkvEpilogue {
   const float2* rotary;    // (T, half): cosine, sine
   int half;
   const float* gain;       // (H)
-  const T* value_table;    // (V, G * kHead) scaled value embeddings, or null
+  const T* value_table;    // (V, G * kHead) value embeddings, or null
   float value_scale;       // this layer's
   const uint16_t* tokens;  // (S, token_stride)
   int64_t token_stride;
 
-  template <int kColumns>
-  __device__ void apply(FragmentValues<kColumns>& value, const FragmentPlace& place) const {
-    static_assert(kColumns % kHead == 0);
+  __device__ Columns columns(int, bool) const { return {}; }
+  __device__ Fetched fetch(const RowPlace& place) const {
+    if (!place.exists) return {0, 0, 0};
+    return {norm(place.row), place_of.sequence(place.row), place_of.position(place.row)};
+  }
+  template <int kLanes>
+  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Fetched& fetched) const {
+    static_assert(kLanes * 8 % kHead == 0, "heads must lie whole in a tile");
+    int column = first_column + place.column, head = column / kHead, within = column % kHead;
+    float squares = 0;
 #pragma unroll
-    for (int side = 0; side < 2; ++side) {
-      int64_t row = place.row + 8 * side;
-      bool exists = row < place.rows;  // all lanes stay for the shuffles
-      int64_t safe = exists ? row : place.rows - 1;
-      float scale = norm(safe);
-      int sequence = place_of.sequence(safe), position = place_of.position(safe);
-      int64_t kv_row = sequence * capacity + position;
-      const float2* angles = rotary + static_cast<int64_t>(position) * half;
-#pragma unroll
-      for (int h = 0; h < kColumns / kHead; ++h) {
-        int column = first_column + place.column + h * kHead;  // this lane's first of the head
-        int head = column / kHead, within = column % kHead;
-        if (place.column + h * kHead >= place.columns) continue;  // the same for all lanes: heads exist whole
-        float2 pair[kHead / 8];
-#pragma unroll
-        for (int j = 0; j < kHead / 8; ++j)
-          pair[j] = {value[h * (kHead / 8) + j][2 * side] * scale, value[h * (kHead / 8) + j][2 * side + 1] * scale};
-        T* out;
-        if (head < heads + kv_heads) {
-          bool is_query = head < heads;
-          float squares = 0;
-#pragma unroll
-          for (int j = 0; j < kHead / 8; ++j) squares += pair[j].x * pair[j].x + pair[j].y * pair[j].y;
-          squares = sum_over_lanes<4>(squares);
-          float factor = (is_query ? gain[head] : 1.0f) / sqrtf(squares * inverse_head_dim + kNormEpsilon);
-#pragma unroll
-          for (int j = 0; j < kHead / 8; ++j) {
-            int rotated = (within + 8 * j) / 2;
-            float2 p = {pair[j].x * factor, pair[j].y * factor};
-            if (rotated < half) {
-              float2 angle = angles[rotated];
-              p = {p.x * angle.x + p.y * angle.y, p.y * angle.x - p.x * angle.y};
-            }
-            pair[j] = p;
-          }
-          out = is_query ? query + row * heads * kHead + column
-                         : keys + kv_row * 2 * kv_heads * kHead + column - heads * kHead;
-        } else {
-          int value_column = column - (heads + kv_heads) * kHead;
-          if (value_table) {
-            const T* added = value_table +
-                             static_cast<int64_t>(tokens[sequence * token_stride + position]) * kv_heads * kHead +
-                             value_column;
-#pragma unroll
-            for (int j = 0; j < kHead / 8; ++j) {
-              float2 v = load_pair(added + 8 * j);
-              pair[j] = {pair[j].x + value_scale * v.x, pair[j].y + value_scale * v.y};
-            }
-          }
-          out = keys + kv_row * 2 * kv_heads * kHead + kv_heads * kHead + value_column;
-        }
-        if (!exists) continue;
-#pragma unroll
-        for (int j = 0; j < kHead / 8; ++j) store_pair(out + 8 * j, pair[j]);
-      }
+    for (float& value : v) {
+      value *= fetched.norm;
+      squares = fmaf(value, value, squares);
     }
+    squares = sum_over_lanes<kHead / 8>(squares);
+    if (!place.exists) return;
+    T* kv_row = keys + (fetched.sequence * capacity + fetched.position) * 2 * kv_heads * kHead;
+    if (head >= heads + kv_heads) {
+      int value_column = column - (heads + kv_heads) * kHead;
+      if (value_table) {
+        int token = tokens[fetched.sequence * token_stride + fetched.position];
+        float added[8];
+        Stored8<T>::load(value_table + static_cast<int64_t>(token) * kv_heads * kHead + value_column).unpack(added);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) v[i] = fmaf(value_scale, added[i], v[i]);
+      }
+      Stored8<T>::rounded(v).store(kv_row + kv_heads * kHead + value_column);
+      return;
+    }
+    bool is_query = head < heads;
+    float factor = (is_query ? gain[head] : 1.0f) / sqrtf(squares * inverse_head_dim + kNormEpsilon);
+    const float2* angles = rotary + static_cast<int64_t>(fetched.position) * half;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float2 pair = {v[2 * i] * factor, v[2 * i + 1] * factor};
+      if (within / 2 + i < half) {
+        float2 angle = angles[within / 2 + i];
+        pair = {pair.x * angle.x + pair.y * angle.y, pair.y * angle.x - pair.x * angle.y};
+      }
+      v[2 * i] = pair.x;
+      v[2 * i + 1] = pair.y;
+    }
+    T* out = is_query ? query + place.row * heads * kHead + column : kv_row + column - heads * kHead;
+    Stored8<T>::rounded(v).store(out);
   }
 };
 
 // u += scale * product, after the attention.
 template <typename T>
 struct AttentionResidualEpilogue {
+  struct Columns {
+    float scale[8];
+  };
+  using Fetched = Stored8<T>;
   T* u;
   int64_t stride;
   const float* scale;  // (D)
   RowSquares squares;
+  int64_t rows;
 
-  template <int kColumns>
-  __device__ void apply(FragmentValues<kColumns>& value, const FragmentPlace& place) const {
-    float sums[2] = {};
-    for_each_pair<kColumns>(place, [&](int half, int j) {
-      int column = place.column + 8 * j;
-      T* at = u + (place.row + 8 * half) * stride + column;
-      float2 old = load_pair(at), s = load_pair(scale + column);
-      float2 stored = store_pair(at, {old.x + s.x * value[j][2 * half], old.y + s.y * value[j][2 * half + 1]});
-      sums[half] += stored.x * stored.x + stored.y * stored.y;
-    });
-    store_squares(squares, place, sums[0], sums[1]);
+  __device__ Columns columns(int column, bool exists) const {
+    Columns c{};
+    if (exists) load_floats(scale + column, c.scale);
+    return c;
+  }
+  __device__ Fetched fetch(const RowPlace& place) const {
+    return place.exists ? Stored8<T>::load(u + place.row * stride + place.column) : Stored8<T>{};
+  }
+  template <int kLanes>
+  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns& c, const Fetched& old) const {
+    float x[8];
+    old.unpack(x);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] = fmaf(c.scale[i], v[i], x[i]);
+    Stored8<T> stored = Stored8<T>::rounded(x);
+    if (place.exists) stored.store(u + place.row * stride + place.column);
+    stored.unpack(x);
+    squares.store<kLanes>(place, place.row < rows, x);
   }
 };
 
 // out = leaky_relu(rms(u) c W^T, 0.5)^2.
 template <typename T>
 struct ActivationEpilogue {
+  using Columns = Nothing;
+  using Fetched = float;
   RowNorm norm;
   T* out;
   int64_t stride;
 
-  template <int kColumns>
-  __device__ void apply(FragmentValues<kColumns>& value, const FragmentPlace& place) const {
-    float scale[2] = {norm(min(place.row, place.rows - 1)), norm(min(place.row + 8, place.rows - 1))};
-    for_each_pair<kColumns>(place, [&](int half, int j) {
-      float2 z = {value[j][2 * half] * scale[half], value[j][2 * half + 1] * scale[half]};
-      z = {z.x < 0 ? 0.5f * z.x : z.x, z.y < 0 ? 0.5f * z.y : z.y};
-      store_pair(out + (place.row + 8 * half) * stride + place.column + 8 * j, {z.x * z.x, z.y * z.y});
-    });
+  __device__ Columns columns(int, bool) const { return {}; }
+  __device__ Fetched fetch(const RowPlace& place) const { return place.exists ? norm(place.row) : 0; }
+  template <int kLanes>
+  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Fetched& scale) const {
+#pragma unroll
+    for (float& value : v) {
+      float z = value * scale;
+      z = z < 0 ? 0.5f * z : z;
+      value = z * z;
+    }
+    if (place.exists) Stored8<T>::rounded(v).store(out + place.row * stride + place.column);
   }
 };
 
@@ -207,45 +224,73 @@ struct ActivationEpilogue {
 // skip_out = x;  x = weight * skip_in + x, or gated;  u = mix_x * x + mix_x0 * x0.
 template <typename T>
 struct LayerEndEpilogue {
+  struct Columns {
+    float scale[8], skip_weight[8], skip_gate[8], mix_x[8], mix_x0[8];
+  };
+  struct Fetched {
+    Stored8<T> u, skip, x0;
+  };
   T* u;
   int64_t stride;
   const float* scale;        // (D)
   T* skip_out;               // null: this layer's output is no skip connection
-  const T* skip_in;          // null: the next layer pops none
+  const T* skip_in;          // null: the next layer pops none; it may pop skip_out
   const float* skip_weight;  // (D)
   const float* skip_gate;    // (D), or null: not gated
   const T* x0;               // null: no next layer, u becomes x
   const float* mix_x;        // (D)
   const float* mix_x0;       // (D)
   RowSquares squares;
+  int64_t rows;
 
-  template <int kColumns>
-  __device__ void apply(FragmentValues<kColumns>& value, const FragmentPlace& place) const {
-    float sums[2] = {};
-    for_each_pair<kColumns>(place, [&](int half, int j) {
-      int column = place.column + 8 * j;
-      int64_t at = (place.row + 8 * half) * stride + column;
-      float2 x = load_pair(u + at), s = load_pair(scale + column);
-      x = {x.x + s.x * value[j][2 * half], x.y + s.y * value[j][2 * half + 1]};
-      if (skip_out) store_pair(skip_out + at, x);
-      if (skip_in) {
-        float2 skip = load_pair(skip_in + at), w = load_pair(skip_weight + column);
-        skip = {skip.x * w.x, skip.y * w.y};
-        if (skip_gate) {
-          float2 g = load_pair(skip_gate + column);
-          x = {(1 - g.x) * skip.x + g.x * x.x, (1 - g.y) * skip.y + g.y * x.y};
-        } else {
-          x = {skip.x + x.x, skip.y + x.y};
-        }
+  __device__ Columns columns(int column, bool exists) const {
+    Columns c{};
+    if (!exists) return c;
+    load_floats(scale + column, c.scale);
+    if (skip_in) load_floats(skip_weight + column, c.skip_weight);
+    if (skip_in && skip_gate) load_floats(skip_gate + column, c.skip_gate);
+    if (x0) load_floats(mix_x + column, c.mix_x);
+    if (x0) load_floats(mix_x0 + column, c.mix_x0);
+    return c;
+  }
+  __device__ Fetched fetch(const RowPlace& place) const {
+    Fetched f{};
+    if (!place.exists) return f;
+    int64_t at = place.row * stride + place.column;
+    f.u = Stored8<T>::load(u + at);
+    if (skip_in && skip_in != skip_out) f.skip = Stored8<T>::load(skip_in + at);
+    if (x0) f.x0 = Stored8<T>::load(x0 + at);
+    return f;
+  }
+  template <int kLanes>
+  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns& c, const Fetched& fetched) const {
+    int64_t at = place.row * stride + place.column;
+    float x[8], skip[8], start[8];
+    fetched.u.unpack(x);
+    fetched.skip.unpack(skip);
+    fetched.x0.unpack(start);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] = fmaf(c.scale[i], v[i], x[i]);
+    if (skip_out) {
+      Stored8<T> stored = Stored8<T>::rounded(x);
+      if (place.exists) stored.store(skip_out + at);
+      if (skip_in == skip_out) stored.unpack(skip);
+    }
+    if (skip_in) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        float weighted = skip[i] * c.skip_weight[i];
+        x[i] = skip_gate ? (1 - c.skip_gate[i]) * weighted + c.skip_gate[i] * x[i] : weighted + x[i];
       }
-      if (x0) {
-        float2 start = load_pair(x0 + at), a = load_pair(mix_x + column), b = load_pair(mix_x0 + column);
-        x = {a.x * x.x + b.x * start.x, a.y * x.y + b.y * start.y};
-      }
-      float2 stored = store_pair(u + at, x);
-      sums[half] += stored.x * stored.x + stored.y * stored.y;
-    });
-    store_squares(squares, place, sums[0], sums[1]);
+    }
+    if (x0) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) x[i] = c.mix_x[i] * x[i] + c.mix_x0[i] * start[i];
+    }
+    Stored8<T> stored = Stored8<T>::rounded(x);
+    if (place.exists) stored.store(u + at);
+    stored.unpack(x);
+    squares.store<kLanes>(place, place.row < rows, x);
   }
 };
 
@@ -253,61 +298,55 @@ __device__ inline float soft_capped(float logit, float cap) { return cap * tanhf
 
 // Softcapped logits in fp32.
 struct LogitsEpilogue {
+  using Columns = Nothing;
+  using Fetched = float;
   RowNorm norm;
   float cap;
   float* out;  // (rows, stride)
   int64_t stride;
 
-  template <int kColumns>
-  __device__ void apply(FragmentValues<kColumns>& value, const FragmentPlace& place) const {
-    float scale[2] = {norm(min(place.row, place.rows - 1)), norm(min(place.row + 8, place.rows - 1))};
-    for_each_pair<kColumns>(place, [&](int half, int j) {
-      store_pair(
-          out + (place.row + 8 * half) * stride + place.column + 8 * j,
-          {soft_capped(value[j][2 * half] * scale[half], cap), soft_capped(value[j][2 * half + 1] * scale[half], cap)});
-    });
+  __device__ Columns columns(int, bool) const { return {}; }
+  __device__ Fetched fetch(const RowPlace& place) const { return place.exists ? norm(place.row) : 0; }
+  template <int kLanes>
+  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Fetched& scale) const {
+#pragma unroll
+    for (float& value : v) value = soft_capped(value * scale, cap);
+    if (place.exists) Stored8<float>::rounded(v).store(out + place.row * stride + place.column);
   }
 };
 
 // Cross-entropy without logits in memory: per row and column tile the largest logit and the sum of exponentials above
-// it, and the target's own logit. finish_loss() puts the tiles together.
+// it, and the target's own logit. launch_finish_loss() puts the tiles together.
 struct LossEpilogue {
+  using Columns = Nothing;
+  using Fetched = float;
   RowNorm norm;
   float cap;
   const uint16_t* targets;  // (rows)
   int vocabulary;           // columns beyond it are padding
   float2* parts;            // (tiles, rows): maximum, sum of exp(logit - maximum)
   float* target_logits;     // (rows)
+  int64_t rows;
 
-  template <int kColumns>
-  __device__ void apply(FragmentValues<kColumns>& value, const FragmentPlace& place) const {
+  __device__ Columns columns(int, bool) const { return {}; }
+  __device__ Fetched fetch(const RowPlace& place) const { return place.exists ? norm(place.row) : 0; }
+  template <int kLanes>
+  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Fetched& scale) const {
+    int target = place.exists ? targets[place.row] : -1;
+    float peak = -INFINITY;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      int64_t row = place.row + 8 * half;
-      bool exists = row < place.rows;
-      float scale = norm(exists ? row : place.rows - 1);
-      int target = exists ? targets[row] : -1;
-      float peak = -INFINITY;
-#pragma unroll
-      for (int j = 0; j < kColumns / 8; ++j) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          int column = place.column + 8 * j + i;
-          float logit = soft_capped(value[j][2 * half + i] * scale, cap);
-          if (column >= vocabulary) logit = -INFINITY;
-          if (column == target) target_logits[row] = logit;
-          value[j][2 * half + i] = logit;
-          peak = fmaxf(peak, logit);
-        }
-      }
-      peak = max_over_lanes<4>(peak);
-      float sum = 0;
-#pragma unroll
-      for (int j = 0; j < kColumns / 8; ++j)
-        sum += expf(value[j][2 * half] - peak) + expf(value[j][2 * half + 1] - peak);
-      sum = sum_over_lanes<4>(sum);
-      if (exists && threadIdx.x % 4 == 0) parts[place.tile * place.rows + row] = {peak, sum};
+    for (int i = 0; i < 8; ++i) {
+      float logit = soft_capped(v[i] * scale, cap);
+      v[i] = place.exists && place.column + i < vocabulary ? logit : -INFINITY;
+      if (place.column + i == target) target_logits[place.row] = logit;
+      peak = fmaxf(peak, v[i]);
     }
+    peak = max_over_lanes<kLanes>(peak);
+    float sum = 0;
+#pragma unroll
+    for (float logit : v) sum += expf(logit - peak);
+    sum = sum_over_lanes<kLanes>(sum);
+    if (place.row < rows && threadIdx.x % kLanes == 0) parts[place.tile * rows + place.row] = {peak, sum};
   }
 };
 

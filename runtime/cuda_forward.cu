@@ -149,7 +149,7 @@ void CudaForward<T>::attend(int layer, const CudaBatch& batch, const CudaKeyValu
     observer->on_linear_input({&name, 1}, input, batch.sequences, rows.positions, static_cast<int>(c.model_dim),
                               stream);
   }
-  AttentionResidualEpilogue<T> epilogue{rows.u, model_.width, w.attn_scale.data(), rows.squares};
+  AttentionResidualEpilogue<T> epilogue{rows.u, model_.width, w.attn_scale.data(), rows.squares, rows.count};
   multiply(query_.data(), query_columns, w.output.data.data(), rows.count, model_.width, query_columns, epilogue,
            stream);
 }
@@ -178,6 +178,7 @@ void CudaForward<T>::feed_forward(int layer, const CudaBatch& batch, const Rows&
   end.stride = model_.width;
   end.scale = w.mlp_scale.data();
   end.squares = rows.squares;
+  end.rows = rows.count;
   int64_t encoders = c.encoder_layers(), next = layer + 1, decoder = next - encoders;
   if (layer < encoders) end.skip_out = skips_[static_cast<size_t>(layer)].data();
   if (next < c.num_layers) {
@@ -273,7 +274,8 @@ void CudaForward<T>::loss(const uint16_t* targets, float* nll, cudaStream_t stre
                         targets,
                         static_cast<int>(model_.config.vocab_size),
                         loss_parts_.data(),
-                        target_logits_.data()};
+                        target_logits_.data(),
+                        result_.count};
   const CudaMatrix<T>& head = model_.head();
   multiply(result_.u, model_.width, head.data.data(), result_.count, head.rows, model_.width, epilogue, stream);
   launch_finish_loss(loss_parts_.data(), divide_up(head.rows, tile_columns()), result_.count, target_logits_.data(),

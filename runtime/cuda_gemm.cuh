@@ -4,12 +4,12 @@
 //
 // One CTA of four warps computes a tile of 64 * kRowFragments x kColumns; each warp owns whole rows of the tile:
 //
-//        kColumns                   Every lane of a warp holds, per fragment of 16 rows, the pairs
-//   +---------------+  16 rows      (row l/4, columns 8j + 2(l%4) + {0,1}) in value[j][0..1] and
+//        kColumns                        Every lane of a warp holds, per fragment of 16 rows, the pairs
+//   +---------------+  16 rows           (row l/4, columns 8j + 2(l%4) + {0,1}) in value[j][0..1] and
 //   | warp 0        |  x kRowFragments   (row l/4 + 8, the same columns) in value[j][2..3],
-//   | warp 1        |               the layout of mma.m16n8k16 and of wgmma accumulators (cuda_gemm_sm90.cuh): one
-//   | warp 2        |               epilogue serves all.
-//   | warp 3        |
+//   | warp 1        |                    the layout of mma.m16n8k16. The tile then passes through shared memory, so
+//   that | warp 2        |                    the epilogue (cuda_epilogues.cuh) sees rows: kColumns / 8 lanes hold one,
+//   eight | warp 3        |                    consecutive columns each.
 //   +---------------+
 //
 // A row's result depends on its own values and the weights alone: sums over k run in the same order in every tile.
@@ -17,7 +17,10 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "runtime/cuda_context.cuh"
+#include "runtime/cuda_epilogues.cuh"
 #include "runtime/cuda_numeric.cuh"
 
 namespace thimble {
@@ -26,22 +29,13 @@ namespace thimble {
 template <int kColumns>
 using FragmentValues = float[kColumns / 8][4];
 
-// The place of a lane's values in C.
-struct FragmentPlace {
-  int64_t row;   // of value[j][0..1]; value[j][2..3] lie 8 rows below
-  int64_t rows;  // P: rows at or beyond it do not exist
-  int column;    // of value[0][0]; value[j] lies 8 j columns to the right
-  int columns;   // N: columns at or beyond it do not exist (N is even, so pairs exist whole)
-  int tile;      // index of the column tile
-};
-
 template <typename T>
 struct GemmOperands {
   const T* a;
   int64_t a_stride;
   const T* b;  // (columns, depth), stride depth
   int64_t rows;
-  int columns, depth;
+  int columns, depth;  // columns a multiple of 8
 };
 
 namespace gemm_detail {
@@ -192,12 +186,41 @@ __global__ void __launch_bounds__(kThreads)
     uint32_t at = shared + static_cast<uint32_t>(stage % kStages * kStageBytes);
     multiply_stage<kRowFragments, kColumns>(acc, at, at + kRows * kRowBytes, static_cast<const T*>(nullptr));
   }
+  wait_for_copies<0>();
+  __syncthreads();  // the stages' memory is free now
+  // Rows of kColumns floats and four more, which keep the fragments' rows in different banks.
+  constexpr int kStride = kColumns + 4, kLanes = kColumns / 8, kRowsPerPass = kThreads / kLanes;
+  auto* tile = reinterpret_cast<float*>(shared_memory);
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
-  for (int f = 0; f < kRowFragments; ++f)
-    epilogue.template apply<kColumns>(
-        acc[f], FragmentPlace{first_row + (warp * kRowFragments + f) * 16 + lane / 4, operands.rows,
-                              first_column + lane % 4 * 2, operands.columns, static_cast<int>(blockIdx.x)});
+  for (int f = 0; f < kRowFragments; ++f) {
+    float* at = tile + ((warp * kRowFragments + f) * 16 + lane / 4) * kStride + lane % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < kColumns / 8; ++j) {
+      store_pair(at + 8 * j, {acc[f][j][0], acc[f][j][1]});
+      store_pair(at + 8 * kStride + 8 * j, {acc[f][j][2], acc[f][j][3]});
+    }
+  }
+  __syncthreads();
+  int column = first_column + static_cast<int>(threadIdx.x) % kLanes * 8;
+  auto columns = epilogue.columns(column, column < operands.columns);
+  constexpr int kAhead = 4;  // rows whose inputs are fetched before the first is used
+  for (int first = static_cast<int>(threadIdx.x) / kLanes; first < kRows; first += kAhead * kRowsPerPass) {
+    RowPlace places[kAhead];
+    typename Epilogue::Fetched fetched[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      int64_t row = first_row + first + i * kRowsPerPass;
+      places[i] = {row, column, static_cast<int>(blockIdx.x), row < operands.rows && column < operands.columns};
+      fetched[i] = epilogue.fetch(places[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      float v[8];
+      load_floats(tile + (first + i * kRowsPerPass) * kStride + column - first_column, v);
+      epilogue.template apply<kLanes>(v, places[i], columns, fetched[i]);
+    }
+  }
 }
 
 }  // namespace gemm_detail
@@ -206,7 +229,8 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T, int kRowFragments, int kColumns, int kStages, typename Epilogue>
 void launch_gemm(const GemmOperands<T>& operands, const Epilogue& epilogue, cudaStream_t stream) {
   constexpr int kRows = 64 * kRowFragments;
-  constexpr int kSharedBytes = kStages * (kRows + kColumns) * gemm_detail::kRowBytes;
+  constexpr int kStageBytes = kStages * (kRows + kColumns) * gemm_detail::kRowBytes;
+  constexpr int kSharedBytes = std::max<int>(kStageBytes, kRows * (kColumns + 4) * sizeof(float));
   auto* kernel = gemm_detail::gemm_kernel<T, kRowFragments, kColumns, kStages, Epilogue>;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
   dim3 grid(static_cast<unsigned>(divide_up(operands.columns, kColumns)),

@@ -24,6 +24,54 @@ __device__ inline float2 store_pair(__nv_bfloat16* at, float2 value) {
   return __bfloat1622float2(rounded);
 }
 
+// Eight neighbouring elements as they lie in memory; the address must be a multiple of 16 bytes.
+template <typename T>
+struct Stored8;
+
+template <>
+struct Stored8<float> {
+  float4 low, high;
+
+  __device__ static Stored8 load(const float* at) {
+    return {reinterpret_cast<const float4*>(at)[0], reinterpret_cast<const float4*>(at)[1]};
+  }
+  __device__ void store(float* at) const {
+    reinterpret_cast<float4*>(at)[0] = low;
+    reinterpret_cast<float4*>(at)[1] = high;
+  }
+  __device__ static Stored8 rounded(const float (&v)[8]) {
+    return {{v[0], v[1], v[2], v[3]}, {v[4], v[5], v[6], v[7]}};
+  }
+  __device__ void unpack(float (&v)[8]) const {
+    v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
+    v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
+  }
+};
+
+template <>
+struct Stored8<__nv_bfloat16> {
+  uint4 raw;
+
+  __device__ static Stored8 load(const __nv_bfloat16* at) { return {*reinterpret_cast<const uint4*>(at)}; }
+  __device__ void store(__nv_bfloat16* at) const { *reinterpret_cast<uint4*>(at) = raw; }
+  __device__ static Stored8 rounded(const float (&v)[8]) {
+    Stored8 out;
+    auto* pairs = reinterpret_cast<__nv_bfloat162*>(&out.raw);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) pairs[i] = __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
+    return out;
+  }
+  __device__ void unpack(float (&v)[8]) const {
+    const auto* pairs = reinterpret_cast<const __nv_bfloat162*>(&raw);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float2 pair = __bfloat1622float2(pairs[i]);
+      v[2 * i] = pair.x;
+      v[2 * i + 1] = pair.y;
+    }
+  }
+};
+
 template <typename T>
 __device__ T from_float(float value) {
   if constexpr (sizeof(T) == 4)

@@ -1,7 +1,7 @@
 // cuda_rows.cuh: the row-wise kernels around the products: embedding, compaction, loss, sampling. Host interface.
 #pragma once
 
-#include "runtime/cuda_epilogues.cuh"
+#include "runtime/cuda_gemm.cuh"
 #include "runtime/cuda_model.cuh"
 
 namespace thimble {
