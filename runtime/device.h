@@ -1,0 +1,41 @@
+// device.h: where models run: the CPU, or one or more CUDA devices, and in which arithmetic.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/language_model.h"
+
+namespace thimble {
+
+// Arithmetic of a forward pass. kBf16: bf16 weights and activations, fp32 accumulation.
+enum class Numerics { kFp32, kBf16 };
+std::string_view numerics_name(Numerics numerics);
+
+// What --device and --numerics ask for, resolved against the machine.
+struct Device {
+  bool is_cuda = false;
+  std::vector<int> ordinals;  // CUDA devices to use, at least one when is_cuda
+  Numerics numerics = Numerics::kFp32;
+
+  // What results depend on besides the inputs: the CPU's instruction set, or the CUDA device's model and the numerics.
+  std::string arithmetic() const;
+  std::string name() const;  // for people: "cpu (avx512)", "NVIDIA H200 (bf16)", "2 x NVIDIA H200 (bf16)"
+};
+
+constexpr const char* kDeviceTexts = "auto, cpu, cuda, cuda:N and cuda:all";
+constexpr const char* kNumericsTexts = "auto, fp32 and bf16";
+bool is_device_text(std::string_view text);
+bool is_numerics_text(std::string_view text);
+
+// `text` is one of kDeviceTexts; auto takes the first CUDA device and else the CPU, cuda the first device. `numerics`
+// is one of kNumericsTexts; auto is bf16 on CUDA devices and fp32 on the CPU, which has nothing else. What is not
+// there, and cuda:all over devices of several models, is a DeviceError; a text of another form is a UsageError.
+Device open_device(const std::string& text, const std::string& numerics);
+
+// `model` must outlive the result.
+std::unique_ptr<LanguageModel> make_language_model(const Model& model, const Device& device, int64_t context);
+
+}  // namespace thimble
