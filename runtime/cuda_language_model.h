@@ -1,5 +1,4 @@
-// cuda_language_model.h: LanguageModel on one CUDA device. A build without CUDA links cuda_language_model_stub.cpp,
-// where every call is a DeviceError.
+// cuda_language_model.h: LanguageModel on a CUDA device. Builds without CUDA have these functions too; they throw.
 #pragma once
 
 #include <memory>
@@ -10,11 +9,11 @@
 
 namespace thimble {
 
-// `ordinal` counts as in cuda_devices.h; `model` must outlive the result.
+// Copies the weights to CUDA device `ordinal`. A DeviceError when the build, the device or its memory cannot.
 std::unique_ptr<LanguageModel> make_cuda_language_model(const Model& model, int ordinal, Numerics numerics,
                                                         int64_t context);
 
-// The device's model, "NVIDIA H200": devices of one model compute the same bits.
+// The device's model, "NVIDIA H200": results are the same bits on all devices of one model.
 std::string cuda_arithmetic(int ordinal);
 
 }  // namespace thimble

@@ -28,6 +28,11 @@ uint16_t sample_token(std::span<const float> logits, double temperature, double 
   return static_cast<uint16_t>(chosen - cumulative.begin());
 }
 
+uint16_t first_calibration_token(const ModelConfig& config, const CalibrationOptions& options, int64_t sequence) {
+  double uniform = uniform_at(options.seed, static_cast<uint64_t>(sequence), 0);
+  return static_cast<uint16_t>(uniform * static_cast<double>(config.vocab_size));
+}
+
 int64_t calibration_batch(const ModelConfig& config, const CalibrationOptions& options) {
   auto fitting = static_cast<int64_t>(kMaxCacheBytes / KeyValueCache::bytes_per_sequence(config, options.length));
   int64_t batches = (options.sequences + std::max<int64_t>(1, fitting) - 1) / std::max<int64_t>(1, fitting);
@@ -47,10 +52,8 @@ void generate_batch(ForwardPass& forward, const CalibrationOptions& options, int
   TokenBatch batch;
   batch.tokens.assign(static_cast<size_t>(rows), 0);
   batch.previous.assign(static_cast<size_t>(rows), TokenBatch::kNoToken);
-  for (int64_t s = 0; s < count; ++s) {
-    double uniform = uniform_at(options.seed, static_cast<uint64_t>(first + s), 0);
-    batch.tokens[static_cast<size_t>(s)] = static_cast<int32_t>(uniform * static_cast<double>(config.vocab_size));
-  }
+  for (int64_t s = 0; s < count; ++s)
+    batch.tokens[static_cast<size_t>(s)] = first_calibration_token(config, options, first + s);
   for (int64_t position = 0; position < options.length; ++position) {
     for (int64_t s = 0; s < count; ++s)
       out[static_cast<size_t>(s * options.length + position)] =

@@ -32,6 +32,9 @@ struct CalibrationOptions {
 // Temperature 0 takes the likeliest token, the lowest id among equals.
 uint16_t sample_token(std::span<const float> logits, double temperature, double uniform);
 
+// The first token of calibration sequence `sequence`: uniform over the vocabulary.
+uint16_t first_calibration_token(const ModelConfig& config, const CalibrationOptions& options, int64_t sequence);
+
 // How many of the sequences run as one batch: as many as their key/value caches fit in kMaxCacheBytes, at least one,
 // spread evenly. Depends on the model and options alone, never on the machine.
 constexpr uint64_t kMaxCacheBytes = uint64_t{1} << 30;
