@@ -1,27 +1,25 @@
-// model_scorer.h: TokenScorer on a real model: one window after another through the forward pass.
+// model_scorer.h: TokenScorer on a real model.
 #pragma once
 
 #include "eval/token_scorer.h"
-#include "runtime/window_scores.h"
+#include "runtime/language_model.h"
 
 namespace thimble {
 
 class ModelScorer final : public TokenScorer {
  public:
-  // `model` and `backend` must outlive the scorer. `context` is T, also of shorter last windows.
-  ModelScorer(const Model& model, Backend& backend, int64_t context) : scorer_(model, backend, context) {}
+  // `model` must outlive the scorer. Its context is T, also of shorter last windows.
+  explicit ModelScorer(LanguageModel& model) : model_(model) {}
 
-  int64_t vocab_size() const override { return scorer_.model().config.vocab_size; }
-  int64_t context() const override { return scorer_.context_length(); }
+  int64_t vocab_size() const override { return model_.config().vocab_size; }
+  int64_t context() const override { return model_.context(); }
+  int64_t preferred_windows() const override { return model_.preferred_windows(); }
   void score(std::span<const uint16_t> tokens, std::span<const Window> windows, std::span<float> nll_out) override;
   void log_probabilities(std::span<const uint16_t> tokens, const Window& window, int64_t target_begin,
                          MatrixView out) override;
 
  private:
-  // Rows for the targets [target_begin, window.target_end).
-  ConstMatrixView rows_from(std::span<const uint16_t> tokens, const Window& window, int64_t target_begin);
-
-  WindowScorer scorer_;
+  LanguageModel& model_;
 };
 
 }  // namespace thimble

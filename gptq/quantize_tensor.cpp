@@ -16,6 +16,8 @@ RawTensor raw_tensor(const TensorView& tensor, DType dtype) {
   return {dtype, from_float32(dtype, to_float32(tensor))};
 }
 
+}  // namespace
+
 Matrix finite_matrix(const std::string& name, const TensorView& tensor) {
   if (tensor.shape.size() != 2)
     throw Error(ExitCode::kInternal,
@@ -28,8 +30,6 @@ Matrix finite_matrix(const std::string& name, const TensorView& tensor) {
                     fmt::format("tensor '{}': weight ({}, {}) is {}, must be finite", name, r, k, matrix(r, k)));
   return matrix;
 }
-
-}  // namespace
 
 SolvedTensor quantize_tensor(const std::string& name, const TensorView& tensor, const Precision& precision,
                              const HessianFactor* factor) {

@@ -16,13 +16,13 @@ struct Options {
   int64_t samples = AuditOptions{}.samples;
 };
 
-AuditReport run_audit(const Options& options, uint64_t seed, Console& console) {
+AuditReport run_audit(const Options& options, const Device& device, uint64_t seed, Console& console) {
   Tokenizer tokenizer = Tokenizer::load(options.source.tokenizer);
   LoadedModel loaded = load_model(options.model, options.config);
   check_vocab_size(tokenizer, loaded.model.config.vocab_size, options.model);
   std::vector<uint16_t> tokens = options.source.load(tokenizer, loaded.model.config.vocab_size);
-  std::unique_ptr<Backend> backend = make_cpu_backend();
-  ModelScorer scorer(loaded.model, *backend, options.source.context);
+  std::unique_ptr<LanguageModel> model = make_language_model(loaded.model, device, options.source.context);
+  ModelScorer scorer(*model);
   EvaluationOptions evaluation_options{options.source.stride, options.source.max_targets};
   Evaluation evaluation = evaluate(scorer, tokens, ByteTable(tokenizer), evaluation_options, console.progress());
 
@@ -56,9 +56,11 @@ void add_audit_command(CommandLine& line) {
       ->capture_default_str();
   command->callback([&line, options] {
     line.action = [&line, options](Console& console) {
-      require_device(line.common.device);
-      AuditReport report = run_audit(*options, line.common.seed, console);
-      console.result(to_text(report), to_json(report));
+      Device device = open_device(line.common);
+      AuditReport report = run_audit(*options, device, line.common.seed, console);
+      Json json = to_json(report);
+      json["device"] = device.name();
+      console.result(to_text(report) + "on " + device.name() + "\n", json);
       if (!report.passed()) throw CheckError(options->model + ": the audit found a failing check");
     };
   });

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "eval/token_shard.h"
+#include "gptq/cuda_hessians.h"
 #include "quantizer/hessian_file.h"
 #include "runtime/file.h"
 #include "runtime/hash.h"
@@ -11,20 +12,19 @@
 
 namespace thimble {
 
-TokenSequences self_generate(const Model& model, Backend& backend, const CalibrationOptions& options, uint64_t key,
+TokenSequences self_generate(LanguageModel& model, const CalibrationOptions& options, uint64_t key,
                              const WorkFolder& work, Progress& progress) {
-  int64_t batch = calibration_batch(model.config, options);
-  int64_t batches = (options.sequences + batch - 1) / batch;
+  int64_t batch = model.preferred_sequences(options);
   TokenSequences all{options.sequences, options.length, {}};
-  progress.begin("generating calibration", batches * options.length, "steps");
+  progress.begin("generating calibration", options.sequences * options.length, "tokens");
   for (int64_t first = 0; first < options.sequences; first += batch) {
     int64_t count = std::min(batch, options.sequences - first);
     uint64_t batch_key = Hasher().add(key).add(static_cast<uint64_t>(first)).add(static_cast<uint64_t>(count)).digest();
     std::optional<std::vector<uint16_t>> tokens = work.load_tokens(batch_key);
     if (tokens && tokens->size() == static_cast<size_t>(count * options.length)) {
-      progress.advance(options.length);
+      progress.advance(count * options.length);
     } else {
-      tokens = generate_calibration(model, backend, options, first, count, progress).tokens;
+      tokens = model.generate_calibration(options, first, count, progress).tokens;
       work.save_tokens(batch_key, *tokens);
     }
     all.tokens.insert(all.tokens.end(), tokens->begin(), tokens->end());
@@ -43,8 +43,11 @@ TokenSequences read_calibration_tokens(const std::string& path, int64_t length, 
   return {count, length, std::move(tokens)};
 }
 
-HessianSet collect_hessians(const Model& model, Backend& backend, const TokenSequences& sequences, Progress& progress) {
-  WindowScorer scorer(model, backend, sequences.length);
+namespace {
+
+HessianSet collect_hessians_cpu(const Model& model, const TokenSequences& sequences, Progress& progress) {
+  std::unique_ptr<Backend> backend = make_cpu_backend();
+  WindowScorer scorer(model, *backend, sequences.length);
   HessianCollector collector;
   progress.begin("collecting Hessians", sequences.count, "sequences");
   for (int64_t s = 0; s < sequences.count; ++s) {
@@ -53,7 +56,15 @@ HessianSet collect_hessians(const Model& model, Backend& backend, const TokenSeq
     progress.advance(1);
   }
   progress.end();
-  HessianSet hessians = std::move(collector).finish();
+  return std::move(collector).finish();
+}
+
+}  // namespace
+
+HessianSet collect_hessians(const Model& model, const Device& device, const TokenSequences& sequences,
+                            Progress& progress) {
+  HessianSet hessians = device.is_cuda ? collect_hessians_cuda(model, device, sequences, progress)
+                                       : collect_hessians_cpu(model, sequences, progress);
   round_to_float32(hessians);
   return hessians;
 }

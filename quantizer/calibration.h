@@ -5,13 +5,13 @@
 
 #include "gptq/gptq.h"
 #include "quantizer/work_folder.h"
-#include "runtime/generate.h"
+#include "runtime/device.h"
 
 namespace thimble {
 
 // Generates in batches; batches found in the work folder are not generated again. `key` hashes what the tokens depend
 // on besides `options`.
-TokenSequences self_generate(const Model& model, Backend& backend, const CalibrationOptions& options, uint64_t key,
+TokenSequences self_generate(LanguageModel& model, const CalibrationOptions& options, uint64_t key,
                              const WorkFolder& work, Progress& progress);
 
 // A shard that holds whole sequences of `length` tokens, one after another. Any other token count is a FormatError.
@@ -19,6 +19,7 @@ TokenSequences read_calibration_tokens(const std::string& path, int64_t length, 
 
 // Runs every sequence, less its last token (nothing is predicted from it), through the model; Hessians of all its
 // linear layers, rounded to float32.
-HessianSet collect_hessians(const Model& model, Backend& backend, const TokenSequences& sequences, Progress& progress);
+HessianSet collect_hessians(const Model& model, const Device& device, const TokenSequences& sequences,
+                            Progress& progress);
 
 }  // namespace thimble

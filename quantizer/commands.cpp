@@ -8,19 +8,13 @@
 #include <limits>
 
 #include "runtime/checked.h"
-#include "runtime/cuda_devices.h"
 #include "runtime/file.h"
 
 namespace thimble {
 namespace {
 
-CLI::Validator device_name() {
-  auto check = [](std::string& device) -> std::string {
-    bool numbered = device.starts_with("cuda:") && device.size() > 5 &&
-                    device.find_first_not_of("0123456789", 5) == std::string::npos;
-    if (numbered || device == "auto" || device == "cpu" || device == "cuda") return "";
-    return "'" + device + "', allowed are auto, cpu, cuda and cuda:N";
-  };
+CLI::Validator one_of(bool (*is_allowed)(std::string_view), const std::string& allowed) {
+  auto check = [=](std::string& text) { return is_allowed(text) ? "" : "'" + text + "', allowed are " + allowed; };
   return CLI::Validator(check, "", "");
 }
 
@@ -62,8 +56,13 @@ CLI::App* add_command(CommandLine& line, const std::string& name, const std::str
   command->add_option("--seed", line.common.seed, "Seed of everything random; equal seeds give equal results")
       ->transform(whole_number(std::numeric_limits<uint64_t>::max()))
       ->capture_default_str();
-  command->add_option("--device", line.common.device, "auto, cpu, cuda or cuda:N")
-      ->check(device_name())
+  command->add_option("--device", line.common.device, std::string("Where models run: ") + kDeviceTexts)
+      ->check(one_of(is_device_text, kDeviceTexts))
+      ->capture_default_str();
+  command
+      ->add_option("--numerics", line.common.numerics,
+                   std::string("Arithmetic of models: ") + kNumericsTexts + "; auto is bf16 on CUDA devices, else fp32")
+      ->check(one_of(is_numerics_text, kNumericsTexts))
       ->capture_default_str();
   return command;
 }
@@ -82,11 +81,6 @@ uint64_t CodeOptions::total_bytes() const {
   return total;
 }
 
-void require_device(const std::string& device) {
-  if (device == "auto" || device == "cpu") return;
-  std::vector<std::string> devices = cuda_device_names();
-  std::string found = devices.empty() ? "no CUDA device is usable here" : "CUDA devices are present";
-  throw DeviceError("--device " + device + ": this build computes on the CPU only (" + found + "); use --device cpu");
-}
+Device open_device(const CommonOptions& common) { return open_device(common.device, common.numerics); }
 
 }  // namespace thimble

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "quantizer/console.h"
+#include "runtime/device.h"
 
 namespace thimble {
 
@@ -32,7 +33,8 @@ void add_generate_command(CommandLine& line);
 void add_audit_command(CommandLine& line);
 void add_doctor_command(CommandLine& line);
 
-// A subcommand with the options that all share (--json, --quiet, --threads, --seed, --device) and an example.
+// A subcommand with the options that all share (--json, --quiet, --threads, --seed, --device, --numerics) and an
+// example.
 CLI::App* add_command(CommandLine& line, const std::string& name, const std::string& description,
                       const std::string& example);
 
@@ -52,7 +54,7 @@ struct CodeOptions {
   uint64_t total_bytes() const;
 };
 
-// Throws DeviceError unless the forward pass can run on `device`: auto, cpu or cuda[:N], as the option has checked.
-void require_device(const std::string& device);
+// What --device and --numerics name.
+Device open_device(const CommonOptions& common);
 
 }  // namespace thimble

@@ -18,7 +18,8 @@ struct CommonOptions {
   bool quiet = false;  // no progress, no tables; errors still appear
   int threads = 0;     // 0: all
   uint64_t seed = 0;
-  std::string device = "auto";
+  std::string device = "auto";    // device.h
+  std::string numerics = "auto";  // device.h
 };
 
 // "16,000,000 B": decimal bytes.

@@ -16,7 +16,7 @@
 namespace thimble {
 namespace {
 
-Json describe_machine() {
+Json describe_machine(const Device& device) {
   Json libraries = {{"CLI11", CLI11_VERSION},
                     {"Eigen", fmt::format("{}.{}.{}", EIGEN_WORLD_VERSION, EIGEN_MAJOR_VERSION, EIGEN_MINOR_VERSION)},
                     {"fmt", FMT_VERSION},
@@ -30,6 +30,7 @@ Json describe_machine() {
           {"compiler", __VERSION__},
           {"instruction_set", cpu_instruction_set()},
           {"threads", thread_count()},
+          {"device", device.name()},
           {"cuda_runtime", cuda.empty() ? Json() : Json(cuda)},
           {"cuda_devices", cuda_device_names()},
           {"libraries", libraries}};
@@ -40,6 +41,7 @@ std::string as_text(const Json& machine) {
   facts.push_back({"compiler", machine.at("compiler").get<std::string>()});
   facts.push_back({"instruction set", machine.at("instruction_set").get<std::string>()});
   facts.push_back({"threads", std::to_string(machine.at("threads").get<int>())});
+  facts.push_back({"device", machine.at("device").get<std::string>()});
   facts.push_back({"CUDA", machine.at("cuda_runtime").is_null()
                                ? "not in this build (configure with --preset cuda)"
                                : "runtime " + machine.at("cuda_runtime").get<std::string>()});
@@ -57,8 +59,8 @@ void add_doctor_command(CommandLine& line) {
   CLI::App* command =
       add_command(line, "doctor", "Show devices, libraries and versions, and what is missing", "thimble doctor --json");
   command->callback([&line] {
-    line.action = [](Console& console) {
-      Json machine = describe_machine();
+    line.action = [&line](Console& console) {
+      Json machine = describe_machine(open_device(line.common));
       console.result(as_text(machine), machine);
     };
   });

@@ -22,7 +22,7 @@ Json to_json(const ScoredModel& scored, const ScoredModel& first) {
   return json;
 }
 
-std::string table_of(const std::vector<ScoredModel>& all) {
+std::string table_of(const std::vector<ScoredModel>& all, const Device& device) {
   std::vector<std::vector<std::string>> rows = {{"model", "bytes", "BPB", "gap", "seconds"}};
   for (const ScoredModel& scored : all) {
     double gap = scored.report.bits_per_byte() - all[0].report.bits_per_byte();
@@ -30,9 +30,9 @@ std::string table_of(const std::vector<ScoredModel>& all) {
                     fmt::format("{:+.6f}", gap), fmt::format("{:.1f}", scored.report.seconds)});
   }
   const BpbReport& report = all[0].report;
-  return table_text(rows) + fmt::format("{}, {} bytes of text, context {}, stride {}, {} windows\n", report.scope(),
-                                        count_text(report.text_bytes), report.context, report.stride,
-                                        count_text(report.windows));
+  return table_text(rows) + fmt::format("{}, {} bytes of text, context {}, stride {}, {} windows, on {}\n",
+                                        report.scope(), count_text(report.text_bytes), report.context, report.stride,
+                                        count_text(report.windows), device.name());
 }
 
 }  // namespace
@@ -46,18 +46,18 @@ void add_eval_command(CommandLine& line) {
   options->source.add_to(*command, TokenSource::Need::kRequired);
   command->callback([&line, options] {
     line.action = [&line, options](Console& console) {
-      require_device(line.common.device);
+      Device device = open_device(line.common);
       Tokenizer tokenizer = Tokenizer::load(options->source.tokenizer);
       ByteTable bytes(tokenizer);
       std::vector<ScoredModel> all;
       for (const std::string& path : options->models) {
         // The config belongs to checkpoints; artifacts carry their own.
         all.push_back(score_model(path, is_artifact(path) ? "" : options->config, options->source, tokenizer, bytes,
-                                  console.progress()));
+                                  device, console.progress()));
       }
       Json json = Json::array();
       for (const ScoredModel& scored : all) json.push_back(to_json(scored, all[0]));
-      console.result(table_of(all), Json{{"evaluations", json}});
+      console.result(table_of(all, device), Json{{"device", device.name()}, {"evaluations", json}});
     };
   });
 }

@@ -1,6 +1,4 @@
 // generate_command.cpp: `thimble generate`: text sampled from a model.
-#include "runtime/generate.h"
-
 #include "eval/text_tokens.h"
 #include "eval/tokenizer.h"
 #include "quantizer/commands.h"
@@ -15,21 +13,26 @@ struct Options {
   double temperature = 0.8;
 };
 
-Json run_generate(const Options& options, uint64_t seed) {
+Json run_generate(const Options& options, const Device& device, uint64_t seed) {
   Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
   LoadedModel loaded = load_model(options.model, options.config);
   check_vocab_size(tokenizer, loaded.model.config.vocab_size, options.model);
   std::vector<uint16_t> tokens = {document_start_token(tokenizer)};
   for (uint16_t token : tokenizer.encode(options.prompt)) tokens.push_back(token);
-  std::unique_ptr<Backend> backend = make_cpu_backend();
+  int64_t context = static_cast<int64_t>(tokens.size()) + options.length;
+  std::unique_ptr<LanguageModel> model = make_language_model(loaded.model, device, context);
   std::vector<uint16_t> text(tokens.begin() + 1, tokens.end());
-  generate_text(loaded.model, *backend, tokens, options.length, options.temperature, seed, [&](uint16_t token) {
+  model->generate_text(tokens, options.length, options.temperature, seed, [&](uint16_t token) {
     // A control token ends the document.
     if (tokenizer.kind(token) == PieceKind::kBoundary) return false;
     text.push_back(token);
     return true;
   });
-  return {{"text", tokenizer.decode(text)}, {"tokens", text}, {"seed", seed}, {"temperature", options.temperature}};
+  return {{"text", tokenizer.decode(text)},
+          {"tokens", text},
+          {"seed", seed},
+          {"temperature", options.temperature},
+          {"device", device.name()}};
 }
 
 }  // namespace
@@ -50,8 +53,7 @@ void add_generate_command(CommandLine& line) {
       ->capture_default_str();
   command->callback([&line, options] {
     line.action = [&line, options](Console& console) {
-      require_device(line.common.device);
-      Json result = run_generate(*options, line.common.seed);
+      Json result = run_generate(*options, open_device(line.common), line.common.seed);
       console.result(result.at("text").get<std::string>() + "\n", result);
     };
   });

@@ -1,6 +1,7 @@
 // layer_solver.cpp: groups layers by shared Hessian, factors each once, and keeps every solution.
 #include "quantizer/layer_solver.h"
 
+#include "gptq/cuda_gptq.h"
 #include "runtime/hash.h"
 #include "runtime/parallel.h"
 
@@ -15,9 +16,9 @@ const RowScaledPrecision* as_gptq(const Precision& precision) {
 
 }  // namespace
 
-LayerSolver::LayerSolver(const TensorMap& tensors, const HessianSet& hessians, const WorkFolder& work, uint64_t key,
-                         Progress& progress)
-    : tensors_(tensors), hessians_(hessians), work_(work), key_(key), progress_(progress) {}
+LayerSolver::LayerSolver(const TensorMap& tensors, const HessianSet& hessians, const Device& device,
+                         const WorkFolder& work, uint64_t key, Progress& progress)
+    : tensors_(tensors), hessians_(hessians), device_(device), work_(work), key_(key), progress_(progress) {}
 
 LayerSolver::Slot LayerSolver::slot(const std::string& name, const Precision& precision) {
   return name + "\n" + precision_text(precision);
@@ -48,8 +49,7 @@ std::vector<QuantizedTensor> LayerSolver::solve(const Plan& plan) {
 }
 
 void LayerSolver::solve_missing(const Plan& plan) {
-  using Layer = std::pair<std::string, RowScaledPrecision>;
-  std::vector<std::pair<const Hessian*, std::vector<Layer>>> groups;
+  std::vector<Group> groups;
   std::map<const Hessian*, size_t> group_of;
   int64_t count = 0;
   for (const auto& [name, precision] : plan) {
@@ -57,35 +57,73 @@ void LayerSolver::solve_missing(const Plan& plan) {
     if (!gptq || solved_.contains(slot(name, precision))) continue;
     const Hessian* hessian = hessians_.at(name).get();
     auto [found, is_new] = group_of.emplace(hessian, groups.size());
-    if (is_new) groups.emplace_back(hessian, std::vector<Layer>{});
-    groups[found->second].second.emplace_back(name, *gptq);
+    if (is_new) groups.push_back({hessian, {}});
+    groups[found->second].layers.push_back({name, *gptq});
     solved_[slot(name, precision)];  // the slots exist before threads fill them
     ++count;
   }
   if (count == 0) return;
   progress_.begin("solving layers", count, "layers");
-  parallel_for(static_cast<int64_t>(groups.size()), [&](int64_t g) {
-    const auto& [hessian, layers] = groups[static_cast<size_t>(g)];
-    solve_group(*hessian, layers);
-  });
+  if (device_.is_cuda) {
+    run_in_threads(device_.ordinals.size(), [&](size_t i) {
+      size_t begin = groups.size() * i / device_.ordinals.size();
+      size_t end = groups.size() * (i + 1) / device_.ordinals.size();
+      solve_on_cuda(std::span(groups).subspan(begin, end - begin), device_.ordinals[i]);
+    });
+  } else {
+    parallel_for(static_cast<int64_t>(groups.size()), [&](int64_t g) { solve_on_cpu(groups[static_cast<size_t>(g)]); });
+  }
   progress_.end();
 }
 
-void LayerSolver::solve_group(const Hessian& hessian,
-                              const std::vector<std::pair<std::string, RowScaledPrecision>>& layers) {
+uint64_t LayerSolver::file_key(const Layer& layer) const {
+  return Hasher().add(key_).add(layer.name).add(precision_text(layer.precision)).digest();
+}
+
+bool LayerSolver::load(const Layer& layer) {
+  std::optional<SolvedTensor> solved = work_.load_solution(file_key(layer), layer.name, tensors_.at(layer.name).shape);
+  if (!solved) return false;
+  solved_.at(slot(layer.name, layer.precision)) = std::move(*solved);
+  progress_.advance(1);
+  return true;
+}
+
+void LayerSolver::keep(const Layer& layer, SolvedTensor solved) {
+  work_.save_solution(file_key(layer), solved);
+  solved_.at(slot(layer.name, layer.precision)) = std::move(solved);
+}
+
+void LayerSolver::solve_on_cpu(const Group& group) {
   std::optional<HessianFactor> factor;  // made when the first layer of the group is not in the work folder
-  for (const auto& [name, precision] : layers) {
-    const TensorView& tensor = tensors_.at(name);
-    uint64_t key = Hasher().add(key_).add(name).add(precision_text(precision)).digest();
-    std::optional<SolvedTensor> solved = work_.load_solution(key, name, tensor.shape);
-    if (!solved) {
-      if (!factor) factor = factor_hessian(hessian.matrix, kTraceDamping, name);
-      solved = quantize_tensor(name, tensor, precision, &*factor);
-      work_.save_solution(key, *solved);
-    }
-    solved_.at(slot(name, precision)) = std::move(*solved);
+  for (const Layer& layer : group.layers) {
+    if (load(layer)) continue;
+    if (!factor) factor = factor_hessian(group.hessian->matrix, kTraceDamping, layer.name);
+    keep(layer, quantize_tensor(layer.name, tensors_.at(layer.name), layer.precision, &*factor));
     progress_.advance(1);
   }
+}
+
+// All layers that the work folder does not have, in one batch.
+void LayerSolver::solve_on_cuda(std::span<const Group> groups, int ordinal) {
+  std::vector<const SymmetricMatrix*> hessians;
+  std::vector<const Layer*> layers;
+  std::vector<Matrix> weights;
+  std::vector<GptqJob> jobs;
+  for (const Group& group : groups) {
+    hessians.push_back(&group.hessian->matrix);
+    for (const Layer& layer : group.layers) {
+      if (load(layer)) continue;
+      layers.push_back(&layer);
+      weights.push_back(finite_matrix(layer.name, tensors_.at(layer.name)));
+      jobs.push_back({layer.name, weights.back(), layer.precision.max_code, hessians.size() - 1});
+    }
+  }
+  if (jobs.empty()) return;
+  solve_gptq_cuda(hessians, jobs, kTraceDamping, ordinal, [&](size_t job, const GptqResult& result) {
+    const Layer& layer = *layers[job];
+    keep(layer, {{layer.name, tensors_.at(layer.name).shape, result.codes}, result.report});
+    progress_.advance(1);
+  });
 }
 
 }  // namespace thimble

@@ -50,6 +50,7 @@ QuantizeRequest finish_request(const Options& options, const CommonOptions& comm
   request.high_is_auto = high == "auto";
   if (request.high_is_auto && !has_budget) throw UsageError("--high auto needs a --budget to fit");
   if (!request.high_is_auto) request.plan.high_count = parse_integer(high, "--high", 0, 1'000'000);
+  request.device = open_device(common);
   request.calibration.seed = common.seed;
   request.encode = encode_options_from(options.codec);
   request.work_folder = options.no_resume             ? ""
@@ -93,8 +94,9 @@ Scores score_before_and_after(const QuantizeRequest& request, const TokenSource&
   ByteTable bytes(tokenizer);
   Scores scores;
   times.time("evaluation", [&] {
-    scores.push_back(score_model(request.checkpoint, request.config, source, tokenizer, bytes, console.progress()));
-    scores.push_back(score_model(request.output, "", source, tokenizer, bytes, console.progress()));
+    scores.push_back(
+        score_model(request.checkpoint, request.config, source, tokenizer, bytes, request.device, console.progress()));
+    scores.push_back(score_model(request.output, "", source, tokenizer, bytes, request.device, console.progress()));
   });
   return scores;
 }
@@ -114,6 +116,7 @@ Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome
                {"high_count", outcome.high_count},
                {"pruned_codes", outcome.pruned_codes},
                {"encodes", outcome.encodes},
+               {"device", request.device.name()},
                {"layers", layers},
                {"seconds", times.to_json()},
                {"peak_memory_bytes", peak_memory_bytes()}};
@@ -161,6 +164,7 @@ std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& 
     add("scored", fmt::format("{}, context {}, stride {}", scores[1].report.scope(), scores[1].report.context,
                               scores[1].report.stride));
   }
+  add("device", request.device.name());
   for (const auto& [stage, seconds] : times.stages()) add(stage, duration_text(seconds));
   add("peak memory", bytes_text(peak_memory_bytes()));
   add("written", request.output);
@@ -217,7 +221,6 @@ void add_quantize_command(CommandLine& line) {
   command->add_flag("--no-resume", options->no_resume, "Keep no resumable results");
   command->callback([&line, options, budget] {
     line.action = [&line, options, budget](Console& console) {
-      require_device(line.common.device);
       QuantizeRequest finished = finish_request(*options, line.common, budget->count() > 0);
       check_scoring(finished, options->source);
       StageTimes times;

@@ -15,7 +15,6 @@
 #include "quantizer/work_folder.h"
 #include "runtime/atomic_file.h"
 #include "runtime/file.h"
-#include "runtime/gemm.h"
 #include "runtime/golf_layout.h"
 #include "runtime/hash.h"
 
@@ -29,26 +28,26 @@ struct KeyedHessians {
 };
 
 // What every result depends on: the checkpoint's bytes, its config, this program and its arithmetic.
-uint64_t model_key(const OpenedCheckpoint& source) {
+uint64_t model_key(const OpenedCheckpoint& source, const Device& device) {
   return Hasher()
       .add(source.file.content_hash())
       .add(canonical_json(source.config_json))
       .add(std::string_view(kVersion))
-      .add(cpu_instruction_set())
+      .add(std::string_view(device.arithmetic()))
       .digest();
 }
 
-TokenSequences obtain_tokens(const QuantizeRequest& request, const Model& model, Backend& backend, uint64_t key,
-                             const WorkFolder& work, Progress& progress) {
+TokenSequences obtain_tokens(const QuantizeRequest& request, const Model& model, uint64_t key, const WorkFolder& work,
+                             Progress& progress) {
   if (!request.calibration_tokens.empty())
     return read_calibration_tokens(request.calibration_tokens, request.calibration.length, model.config.vocab_size);
-  return self_generate(model, backend, request.calibration, key, work, progress);
+  std::unique_ptr<LanguageModel> generator = make_language_model(model, request.device, request.calibration.length);
+  return self_generate(*generator, request.calibration, key, work, progress);
 }
 
 KeyedHessians collect_from_model(const QuantizeRequest& request, const OpenedCheckpoint& source, uint64_t key,
                                  const WorkFolder& work, StageTimes& times, Progress& progress) {
   Model model = bind_model(require_golf(source), source.tensors);
-  std::unique_ptr<Backend> backend = make_cpu_backend();
   const CalibrationOptions& options = request.calibration;
   uint64_t token_key = Hasher()
                            .add(key)
@@ -57,7 +56,7 @@ KeyedHessians collect_from_model(const QuantizeRequest& request, const OpenedChe
                            .add(static_cast<uint64_t>(options.length))
                            .digest();
   TokenSequences tokens =
-      times.time("calibration", [&] { return obtain_tokens(request, model, *backend, token_key, work, progress); });
+      times.time("calibration", [&] { return obtain_tokens(request, model, token_key, work, progress); });
   if (!request.save_calibration.empty()) write_shard(request.save_calibration, tokens.tokens);
   return times.time("Hessians", [&] {
     uint64_t hessian_key = Hasher()
@@ -67,7 +66,7 @@ KeyedHessians collect_from_model(const QuantizeRequest& request, const OpenedChe
                                .digest();
     std::optional<HessianSet> kept = work.load_hessians(hessian_key);
     if (!kept) {
-      kept = collect_hessians(model, *backend, tokens, progress);
+      kept = collect_hessians(model, request.device, tokens, progress);
       work.save_hessians(hessian_key, *kept);
     }
     return KeyedHessians{std::move(*kept), hessian_key};
@@ -179,12 +178,12 @@ QuantizeOutcome run_quantize(const QuantizeRequest& request, StageTimes& times, 
   std::map<std::string, TensorSummary> summaries = summarize(source, request.plan);
   check_outputs({request.output, request.save_hessians, request.save_calibration},
                 {request.checkpoint, request.config, request.hessians, request.calibration_tokens});
-  uint64_t key = model_key(source);
+  uint64_t key = model_key(source, request.device);
 
   times.time("lower bound", [&] {
     HessianSet none;
     WorkFolder nowhere("");
-    LayerSolver early_solver(source.tensors, none, nowhere, key, progress);
+    LayerSolver early_solver(source.tensors, none, request.device, nowhere, key, progress);
     PlanSearch(header_of(request, source), summaries, early_solver, search_options, times, progress)
         .check_lower_bound(layers_with_hessians(request, source));
   });
@@ -193,7 +192,7 @@ QuantizeOutcome run_quantize(const QuantizeRequest& request, StageTimes& times, 
   KeyedHessians collected = obtain_hessians(request, source, key, work, times, progress);
   if (!request.save_hessians.empty()) write_hessian_file(request.save_hessians, collected.hessians);
   std::map<std::string, double> sensitivities = trace_sensitivities(collected.hessians);
-  LayerSolver solver(source.tensors, collected.hessians, work, collected.key, progress);
+  LayerSolver solver(source.tensors, collected.hessians, request.device, work, collected.key, progress);
   PlanSearch search(header_of(request, source), summaries, solver, search_options, times, progress);
   SearchResult result = search.run(sensitivities);
 

@@ -12,12 +12,14 @@
 #include "packer/artifact.h"
 #include "quantizer/console.h"
 #include "quantizer/plan_search.h"
+#include "runtime/device.h"
 #include "runtime/generate.h"
 
 namespace thimble {
 
 struct QuantizeRequest {
   std::string checkpoint, config, output;
+  Device device;
   std::optional<uint64_t> budget_bytes;  // for artifact and code together
   uint64_t code_bytes = 0;
   bool high_is_auto = false;

@@ -8,6 +8,7 @@
 #include "eval/tokenizer.h"
 #include "quantizer/console.h"
 #include "quantizer/token_source.h"
+#include "runtime/device.h"
 
 namespace thimble {
 
@@ -17,8 +18,9 @@ struct ScoredModel {
   BpbReport report;
 };
 
-// Opens `path` (checkpoint or artifact) from disk, as a user would, and scores it. `config` is for checkpoints.
+// Opens `path` (checkpoint or artifact) from disk, as a user would, and scores it on `device`. `config` is for
+// checkpoints.
 ScoredModel score_model(const std::string& path, const std::string& config, const TokenSource& source,
-                        const Tokenizer& tokenizer, const ByteTable& bytes, Progress& progress);
+                        const Tokenizer& tokenizer, const ByteTable& bytes, const Device& device, Progress& progress);
 
 }  // namespace thimble

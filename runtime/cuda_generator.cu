@@ -85,10 +85,10 @@ std::vector<uint16_t> CudaGenerator<T>::generate(std::span<const uint16_t> first
     check_cuda(cudaGraphLaunch(step_, stream_));
     if (position % kStepsPerProgress != 0) continue;
     stream_.wait();
-    progress.advance(kStepsPerProgress);
+    progress.advance(kStepsPerProgress * sequences_);
   }
   stream_.wait();
-  progress.advance(length - (length - 1) / kStepsPerProgress * kStepsPerProgress);
+  progress.advance((length - (length - 1) / kStepsPerProgress * kStepsPerProgress) * sequences_);
   require_finite();
   std::vector<uint16_t> tokens(static_cast<size_t>(sequences_ * length));
   check_cuda(cudaMemcpy2D(tokens.data(), static_cast<size_t>(length) * sizeof(uint16_t), tokens_.data(),

@@ -14,7 +14,7 @@ class CudaGenerator {
   ~CudaGenerator();
 
   // Fills `sequences` x `length` tokens: the first token of sequence s is first_tokens[s], the others are drawn.
-  // Progress advances by one per finished position.
+  // Progress advances by one per token.
   std::vector<uint16_t> generate(std::span<const uint16_t> first_tokens, int64_t length, double temperature,
                                  uint64_t seed, uint64_t first_stream, Progress& progress);
   // Continues one sequence; see LanguageModel::generate_text.

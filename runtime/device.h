@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/language_model.h"
@@ -24,9 +25,14 @@ struct Device {
   std::string name() const;  // for people: "cpu (avx512)", "NVIDIA H200 (bf16)", "2 x NVIDIA H200 (bf16)"
 };
 
-// `text` is auto, cpu, cuda, cuda:N or cuda:all; auto takes the first CUDA device and else the CPU. `numerics` is auto,
-// fp32 or bf16; auto is bf16 on CUDA devices and fp32 on the CPU. What is not there is a DeviceError; a text of another
-// form is a UsageError.
+constexpr const char* kDeviceTexts = "auto, cpu, cuda, cuda:N and cuda:all";
+constexpr const char* kNumericsTexts = "auto, fp32 and bf16";
+bool is_device_text(std::string_view text);
+bool is_numerics_text(std::string_view text);
+
+// `text` is one of kDeviceTexts; auto takes the first CUDA device and else the CPU, cuda the first device. `numerics`
+// is one of kNumericsTexts; auto is bf16 on CUDA devices and fp32 on the CPU, which has nothing else. What is not
+// there, and cuda:all over devices of several models, is a DeviceError; a text of another form is a UsageError.
 Device open_device(const std::string& text, const std::string& numerics);
 
 // `model` must outlive the result.

@@ -16,8 +16,9 @@ namespace {
 constexpr int64_t kTileRows = 256;
 constexpr int64_t kTileCols = 512;
 // With few rows (cached generation) narrower tiles keep every thread busy.
-constexpr int64_t kFewRows = 128;
 constexpr int64_t kNarrowTileCols = 64;
+// A multiple of the rows that Eigen's kernel takes at a time: those beyond such a multiple it adds up in another order.
+constexpr int64_t kKernelRows = 8;
 constexpr int64_t kGramTile = 256;
 
 const CpuKernels& choose_kernels() {
@@ -35,6 +36,15 @@ const CpuKernels& choose_kernels() {
   return cpu_kernels_portable();
 }
 
+// multiply_nt with rows of zeros after those of `a`.
+void multiply_padded_nt(ConstMatrixView a, ConstMatrixView b, MatrixView c) {
+  int64_t rows = (a.rows + kKernelRows - 1) / kKernelRows * kKernelRows;
+  Matrix padded(rows, a.cols), product(rows, c.cols);
+  for (int64_t r = 0; r < a.rows; ++r) std::copy(a.row(r), a.row(r) + a.cols, padded.row(r));
+  multiply_nt(padded, b, product);
+  for (int64_t r = 0; r < a.rows; ++r) std::copy(product.row(r), product.row(r) + c.cols, c.row(r));
+}
+
 }  // namespace
 
 const CpuKernels& cpu_kernels() {
@@ -45,8 +55,9 @@ const CpuKernels& cpu_kernels() {
 std::string_view cpu_instruction_set() { return cpu_kernels().name; }
 
 void multiply_nt(ConstMatrixView a, ConstMatrixView b, MatrixView c) {
+  if (a.rows > 1 && a.rows < kMostFewRows && a.rows % kKernelRows != 0) return multiply_padded_nt(a, b, c);
   int64_t row_tiles = (a.rows + kTileRows - 1) / kTileRows;
-  int64_t tile_cols = a.rows <= kFewRows ? kNarrowTileCols : kTileCols;
+  int64_t tile_cols = a.rows <= kMostFewRows ? kNarrowTileCols : kTileCols;
   int64_t col_tiles = (b.rows + tile_cols - 1) / tile_cols;
   parallel_for(row_tiles * col_tiles, [&](int64_t tile) {
     int64_t r = tile / col_tiles * kTileRows, n = tile % col_tiles * tile_cols;

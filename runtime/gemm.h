@@ -12,7 +12,9 @@ namespace thimble {
 // The environment variable THIMBLE_ISA may name a lesser one (for tests).
 std::string_view cpu_instruction_set();
 
-// C (M,N) = A (M,K) B^T with B (N,K).
+// C (M,N) = A (M,K) B^T with B (N,K). A row of C has the same bits for every M from 2 to kMostFewRows and every place
+// of its row in A, given K of at least 16 (Eigen computes the smallest products in another way).
+constexpr int64_t kMostFewRows = 128;
 void multiply_nt(ConstMatrixView a, ConstMatrixView b, MatrixView c);
 
 // Lower triangle (row >= column) of C (K,K) += X^T X for X (T,K). Above the diagonal C is left undefined.

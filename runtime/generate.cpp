@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "runtime/error.h"
+#include "runtime/gemm.h"
 #include "runtime/random.h"
 
 namespace thimble {
@@ -38,40 +39,60 @@ int64_t calibration_batch(const ModelConfig& config, const CalibrationOptions& o
   return (options.sequences + batches - 1) / batches;
 }
 
-TokenSequences generate_calibration(const Model& model, Backend& backend, const CalibrationOptions& options,
-                                    int64_t first, int64_t count, Progress& progress) {
-  int64_t vocabulary = model.config.vocab_size;
-  TokenSequences out{count, options.length, std::vector<uint16_t>(static_cast<size_t>(count * options.length))};
-  ForwardPass forward(model, backend, options.length);
-  KeyValueCache cache(model.config, count, options.length, /*shared_layers=*/false);
-  Matrix logits(count, vocabulary);
+namespace {
+
+// Generates sequences [first, first + count) into `out` (count, length) as one batch.
+void generate_batch(ForwardPass& forward, const CalibrationOptions& options, int64_t first, int64_t count,
+                    std::span<uint16_t> out, Progress& progress) {
+  const ModelConfig& config = forward.model().config;
+  // A product of one row rounds differently (gemm.h); a sequence that is alone gets an idle companion.
+  int64_t rows = std::max<int64_t>(2, count);
+  KeyValueCache cache(config, rows, options.length, /*shared_layers=*/false);
+  Matrix logits(rows, config.vocab_size);
   TokenBatch batch;
-  batch.previous.assign(static_cast<size_t>(count), TokenBatch::kNoToken);
-  for (int64_t s = 0; s < count; ++s) batch.tokens.push_back(first_calibration_token(model.config, options, first + s));
+  batch.tokens.assign(static_cast<size_t>(rows), 0);
+  batch.previous.assign(static_cast<size_t>(rows), TokenBatch::kNoToken);
+  for (int64_t s = 0; s < count; ++s)
+    batch.tokens[static_cast<size_t>(s)] = first_calibration_token(config, options, first + s);
   for (int64_t position = 0; position < options.length; ++position) {
     for (int64_t s = 0; s < count; ++s)
-      out.tokens[static_cast<size_t>(s * options.length + position)] =
+      out[static_cast<size_t>(s * options.length + position)] =
           static_cast<uint16_t>(batch.tokens[static_cast<size_t>(s)]);
-    progress.advance(1);
+    progress.advance(count);
     if (position + 1 == options.length) break;
-    batch.shape = {count, 1, position};
+    batch.shape = {rows, 1, position};
     forward.logits(forward.hidden_states(batch, cache, 0), logits);
     batch.previous = batch.tokens;
     for (int64_t s = 0; s < count; ++s) {
       double uniform = uniform_at(options.seed, static_cast<uint64_t>(first + s), static_cast<uint64_t>(position + 1));
       batch.tokens[static_cast<size_t>(s)] =
-          sample_token({logits.row(s), static_cast<size_t>(vocabulary)}, options.temperature, uniform);
+          sample_token({logits.row(s), static_cast<size_t>(config.vocab_size)}, options.temperature, uniform);
     }
+  }
+}
+
+}  // namespace
+
+TokenSequences generate_calibration(const Model& model, Backend& backend, const CalibrationOptions& options,
+                                    int64_t first, int64_t count, Progress& progress) {
+  TokenSequences out{count, options.length, std::vector<uint16_t>(static_cast<size_t>(count * options.length))};
+  ForwardPass forward(model, backend, options.length);
+  for (int64_t start = 0; start < count; start += kMostFewRows) {
+    int64_t some = std::min(kMostFewRows, count - start);
+    auto share = std::span(out.tokens)
+                     .subspan(static_cast<size_t>(start * options.length), static_cast<size_t>(some * options.length));
+    generate_batch(forward, options, first + start, some, share, progress);
   }
   return out;
 }
 
-void generate_text(const Model& model, Backend& backend, std::span<const uint16_t> prompt, int64_t max_new_tokens,
-                   double temperature, uint64_t seed, const std::function<bool(uint16_t)>& on_token) {
-  assert(!prompt.empty());
-  int64_t context = static_cast<int64_t>(prompt.size()) + max_new_tokens;
+void generate_text(const Model& model, Backend& backend, int64_t context, std::span<const uint16_t> prompt,
+                   int64_t max_new_tokens, double temperature, uint64_t seed,
+                   const std::function<bool(uint16_t)>& on_token) {
+  int64_t length = static_cast<int64_t>(prompt.size()) + max_new_tokens;
+  assert(!prompt.empty() && length <= context);
   ForwardPass forward(model, backend, context);
-  KeyValueCache cache(model.config, 1, context, /*shared_layers=*/false);
+  KeyValueCache cache(model.config, 1, length, /*shared_layers=*/false);
   Matrix logits(1, model.config.vocab_size);
   TokenBatch batch = window_batch(prompt);
   for (int64_t i = 0; i < max_new_tokens; ++i) {

@@ -41,13 +41,15 @@ constexpr uint64_t kMaxCacheBytes = uint64_t{1} << 30;
 int64_t calibration_batch(const ModelConfig& config, const CalibrationOptions& options);
 
 // Sequences [first, first + count) of the calibration set: first token uniform over the vocabulary, each next one drawn
-// from the model. Sequence s uses random stream s. Progress advances by one per finished position of the batch.
+// from the model. Sequence s uses random stream s. The tokens of a sequence are the same whichever others are generated
+// with it. Progress advances by one per token.
 TokenSequences generate_calibration(const Model& model, Backend& backend, const CalibrationOptions& options,
                                     int64_t first, int64_t count, Progress& progress);
 
-// Continues `prompt` (at least one token) by at most `max_new_tokens` tokens; `on_token` sees each and returns false to
-// stop.
-void generate_text(const Model& model, Backend& backend, std::span<const uint16_t> prompt, int64_t max_new_tokens,
-                   double temperature, uint64_t seed, const std::function<bool(uint16_t)>& on_token);
+// Continues `prompt` (at least one token) by at most `max_new_tokens` tokens, together at most `context`, the base of
+// the rotary angles; `on_token` sees each and returns false to stop.
+void generate_text(const Model& model, Backend& backend, int64_t context, std::span<const uint16_t> prompt,
+                   int64_t max_new_tokens, double temperature, uint64_t seed,
+                   const std::function<bool(uint16_t)>& on_token);
 
 }  // namespace thimble

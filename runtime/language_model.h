@@ -32,12 +32,17 @@ class LanguageModel {
   // How many windows a call of score() should get, for speed; any number is accepted.
   virtual int64_t preferred_windows() const = 0;
 
+  // How many sequences a call of generate_calibration() should get, for speed and so that an interrupted run loses
+  // little; any number is accepted.
+  virtual int64_t preferred_sequences(const CalibrationOptions& options) const { return options.sequences; }
+
   // Negative log-likelihood in nats of every target, window after window: nll.size() is the sum of targets.size().
   virtual void score(std::span<const ScoreWindow> windows, std::span<float> nll) = 0;
   // Log-probabilities of the tokens after the last out.rows inputs, (rows, V): the distributions behind score().
   virtual void log_probabilities(std::span<const uint16_t> inputs, MatrixView out) = 0;
 
-  // Sequences [first, first + count) of the calibration set (generate.h); options.length must be context().
+  // Sequences [first, first + count) of the calibration set (generate.h); options.length must be context(). Progress
+  // advances by one per token, count * length in all.
   virtual TokenSequences generate_calibration(const CalibrationOptions& options, int64_t first, int64_t count,
                                               Progress& progress) = 0;
   // Continues `prompt` (at least one token) by at most `max_new_tokens` tokens, together at most context();

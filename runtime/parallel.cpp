@@ -7,6 +7,9 @@
 #include <tbb/task_arena.h>
 
 #include <algorithm>
+#include <exception>
+#include <thread>
+#include <vector>
 
 namespace thimble {
 
@@ -25,6 +28,23 @@ void parallel_for(int64_t count, const std::function<void(int64_t)>& body) {
 
 void parallel_chunks(int64_t count, int64_t chunk, const std::function<void(int64_t, int64_t)>& body) {
   parallel_for((count + chunk - 1) / chunk, [&](int64_t i) { body(i * chunk, std::min(count, (i + 1) * chunk)); });
+}
+
+void run_in_threads(size_t count, const std::function<void(size_t)>& body) {
+  std::vector<std::exception_ptr> errors(count);
+  {
+    std::vector<std::jthread> threads;
+    for (size_t i = 0; i < count; ++i)
+      threads.emplace_back([&, i] {
+        try {
+          body(i);
+        } catch (...) {
+          errors[i] = std::current_exception();
+        }
+      });
+  }
+  for (const std::exception_ptr& error : errors)
+    if (error) std::rethrow_exception(error);
 }
 
 int thread_count() {

@@ -54,7 +54,7 @@ TEST_F(CliTest, HelpOfACommandShowsAnExampleAndTheSharedOptions) {
     RunResult help = succeed({command, "--help"});
     EXPECT_THAT(help.out, HasSubstr("Usage: thimble " + command + " "));
     EXPECT_THAT(help.out, HasSubstr("Example:\n  thimble " + command));
-    for (const char* option : {"--json", "--quiet", "--threads", "--seed", "--device"})
+    for (const char* option : {"--json", "--quiet", "--threads", "--seed", "--device", "--numerics"})
       EXPECT_THAT(help.out, HasSubstr(option));
     EXPECT_EQ(help.err, "");
   }
@@ -108,21 +108,32 @@ TEST_F(CommandLineTest, JsonIsOneDocumentAlsoWhenQuiet) {
 TEST_F(CommandLineTest, JsonHasTheDocumentedKeys) {
   const std::vector<std::set<std::string>> expected = {
       {"output", "parameters", "original_bytes", "artifact_bytes", "code_bytes", "total_bytes", "bits_per_parameter",
-       "high_count", "pruned_codes", "encodes", "layers", "seconds", "peak_memory_bytes"},
-      {"evaluations"},
+       "high_count", "pruned_codes", "encodes", "device", "layers", "seconds", "peak_memory_bytes"},
+      {"device", "evaluations"},
       {"artifact_bytes", "code_bytes", "total_bytes", "limit_bytes", "fits"},
       {"path", "file_bytes", "container_bytes", "format_version", "parameters", "bits_per_parameter", "banked",
        "config", "provenance", "tensors", "sections"},
       {"path", "checksums", "decodes", "canonical", "identical", "recompressed_differently", "problem"},
       {"output", "tensors", "dtype", "banked"},
-      {"text", "tokens", "seed", "temperature"},
-      {"checks", "passed"},
-      {"version", "compiler", "instruction_set", "threads", "cuda_runtime", "cuda_devices", "libraries"}};
+      {"text", "tokens", "seed", "temperature", "device"},
+      {"checks", "passed", "device"},
+      {"version", "compiler", "instruction_set", "threads", "device", "cuda_runtime", "cuda_devices", "libraries"}};
   std::vector<Arguments> all = calls();
   ASSERT_EQ(all.size(), expected.size());
   for (size_t i = 0; i < all.size(); ++i) {
     SCOPED_TRACE(all[i][0]);
     EXPECT_THAT(keys_of(succeed_json(all[i])), IsSupersetOf(expected[i]));
+  }
+}
+
+TEST_F(CommandLineTest, ReportsNameTheDevice) {
+  const std::string cpu = "cpu (" + std::string(succeed_json({"doctor"}).at("instruction_set")) + ")";
+  const Arguments on_cpu = {"--device", "cpu"};
+  for (const Arguments& call :
+       {quantize_arguments("second.thmb", on_cpu), Arguments{"eval", "model.thmb"} + scoring() + on_cpu,
+        Arguments{"audit", "model.thmb"} + scoring() + on_cpu, Arguments{"doctor"} + on_cpu}) {
+    EXPECT_EQ(succeed_json(call).at("device"), cpu) << call[0];
+    EXPECT_THAT(succeed(call).out, HasSubstr(cpu)) << call[0];
   }
 }
 

@@ -118,14 +118,24 @@ TEST_F(UsageTest, DeviceNames) {
       expect_failure(2, {command, "--device", device}, {"--device", "cuda:N"});
 }
 
+TEST_F(UsageTest, NumericsNames) {
+  for (const char* numerics : {"fp16", "BF16", ""})
+    for (const char* command : {"doctor", "quantize", "inspect"})
+      expect_failure(2, {command, "--numerics", numerics}, {"--numerics", "auto, fp32 and bf16"});
+  expect_failure(2, Arguments{"eval", "model.safetensors", "--device", "cpu", "--numerics", "bf16"} + scoring(),
+                 {"--numerics bf16", "--device cpu computes in fp32"});
+}
+
 TEST_F(UsageTest, AMissingDeviceIsExitCode6) {
   if (!succeed_json({"doctor"}).at("cuda_devices").empty()) GTEST_SKIP() << "this machine has a CUDA device";
-  for (const char* device : {"cuda", "cuda:1"}) {
+  for (const char* device : {"cuda", "cuda:1", "cuda:all"}) {
     expect_failure(6, quantize_arguments("out.thmb", {"--device", device}), {device, "--device cpu"});
     expect_failure(6, Arguments{"eval", "model.safetensors", "--device", device} + scoring(), {device});
     expect_failure(6, Arguments{"audit", "model.safetensors", "--device", device} + scoring(), {device});
     expect_failure(6, {"generate", "model.safetensors", "--tokenizer", "sp.model", "--device", device}, {device});
   }
+  expect_failure(6, {"doctor", "--device", "cuda:all"}, {"cuda:all", "--device cpu"});
+  expect_failure(6, Arguments{"eval", "model.safetensors", "--numerics", "bf16"} + scoring(), {"needs a CUDA device"});
   EXPECT_FALSE(exists("out.thmb"));
   EXPECT_FALSE(exists("out.thmb.work"));
 }

@@ -137,6 +137,25 @@ TEST(Gemm, ThreadsDoNotChangeBits) {
   }
 }
 
+// Generation in any batch draws the same tokens because of this.
+TEST(Gemm, RowsOfASmallProductDoNotDependOnTheOthers) {
+  for (auto [n, k] : {std::pair<int64_t, int64_t>{530, 70}, {65, 700}, {129, 33}, {7, 16}, {300, 1500}}) {
+    GuardedMatrix a(kMostFewRows, k), b(n, k), all(kMostFewRows, n);
+    a.fill_random(1);
+    b.fill_random(2);
+    multiply_nt(a, b, all);
+    for (int64_t rows = 2; rows <= kMostFewRows; rows += rows < 34 ? 1 : 13) {
+      for (int64_t first : {int64_t{0}, (kMostFewRows - rows) / 2, kMostFewRows - rows}) {
+        GuardedMatrix some(rows, n);
+        multiply_nt(ConstMatrixView(a).block_rows(first, rows), b, some);
+        for (int64_t r = 0; r < rows; ++r)
+          for (int64_t c = 0; c < n; ++c)
+            ASSERT_EQ(some(r, c), all(first + r, c)) << rows << " rows from " << first << " x " << n << " x " << k;
+      }
+    }
+  }
+}
+
 TEST(InstructionSet, IsWhatTheEnvironmentAllows) {
   const char* limit = std::getenv("THIMBLE_ISA");
   std::vector<std::string_view> known = {"portable", "avx2", "avx512"};

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "runtime/gemm.h"
 #include "runtime/parallel.h"
 #include "runtime/window_scores.h"
 #include "tests/runtime/error_matcher.h"
@@ -109,7 +110,7 @@ class Generation : public testing::Test {
   TokenSequences calibrate(const CalibrationOptions& options, int64_t first, int64_t count) {
     Counter progress;
     TokenSequences found = generate_calibration(model_, *backend_, options, first, count, progress);
-    EXPECT_EQ(progress.advanced, options.length);
+    EXPECT_EQ(progress.advanced, count * options.length);
     EXPECT_EQ(found.count, count);
     EXPECT_EQ(found.length, options.length);
     return found;
@@ -143,14 +144,16 @@ TEST_F(Generation, SeedsAndSequencesDiffer) {
   EXPECT_NE(calibrate(other, 0, 4).tokens, all.tokens);
 }
 
-// Each draw depends on the seed, the sequence's number and the position alone. Another split of the set rounds the
-// logits differently, by far less than the distance of these draws from a border between two tokens.
+// Each draw depends on the seed, the sequence's number and the position alone, and no logit on the rest of the batch
+// (gemm_test.cpp: Gemm.RowsOfASmallProductDoNotDependOnTheOthers). More sequences than one batch may have, too.
 TEST_F(Generation, SplittingTheSetChangesNoToken) {
-  TokenSequences all = calibrate(options_, 0, 4);
-  for (int64_t batch : {1, 2, 3}) {
+  const int64_t sequences = kMostFewRows + 2;
+  CalibrationOptions options{sequences, 12, 0.8, 11};
+  TokenSequences all = calibrate(options, 0, sequences);
+  for (int64_t batch : {1, 2, 3, 8, 65, 129}) {
     std::vector<uint16_t> tokens;
-    for (int64_t first = 0; first < 4; first += batch) {
-      TokenSequences part = calibrate(options_, first, std::min(batch, 4 - first));
+    for (int64_t first = 0; first < sequences; first += batch) {
+      TokenSequences part = calibrate(options, first, std::min(batch, sequences - first));
       tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
     }
     EXPECT_EQ(tokens, all.tokens) << batch;
@@ -205,7 +208,8 @@ class Continuation : public Generation {
   std::vector<uint16_t> continued(const std::vector<uint16_t>& prompt, int64_t count, double temperature,
                                   uint64_t seed) {
     std::vector<uint16_t> tokens;
-    generate_text(model_, *backend_, prompt, count, temperature, seed, [&](uint16_t token) {
+    int64_t context = static_cast<int64_t>(prompt.size()) + count;
+    generate_text(model_, *backend_, context, prompt, count, temperature, seed, [&](uint16_t token) {
       tokens.push_back(token);
       return true;
     });
@@ -239,7 +243,7 @@ TEST_F(Continuation, TokensAreDrawnFromTheLogitsOfPromptAndText) {
 
 TEST_F(Continuation, StopsWhenToldTo) {
   int calls = 0;
-  generate_text(model_, *backend_, std::vector<uint16_t>{1}, 100, 1, 2, [&](uint16_t) { return ++calls < 4; });
+  generate_text(model_, *backend_, 101, std::vector<uint16_t>{1}, 100, 1, 2, [&](uint16_t) { return ++calls < 4; });
   EXPECT_EQ(calls, 4);
 }
 

@@ -1,0 +1,105 @@
+// device.cpp: what --device and --numerics may say, and what they mean on this machine.
+#include "runtime/device.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <numeric>
+#include <optional>
+
+#include "runtime/cpu_language_model.h"
+#include "runtime/cuda_devices.h"
+#include "runtime/cuda_language_model.h"
+#include "runtime/error.h"
+#include "runtime/gemm.h"
+#include "runtime/parallel.h"
+#include "runtime/split_language_model.h"
+
+namespace thimble {
+namespace {
+
+constexpr std::string_view kAllCuda = "cuda:all";
+constexpr std::string_view kCudaPrefix = "cuda:";
+
+bool is_numbered_cuda(std::string_view text) {
+  return text.size() > kCudaPrefix.size() && text.starts_with(kCudaPrefix) &&
+         text.find_first_not_of("0123456789", kCudaPrefix.size()) == std::string_view::npos;
+}
+
+// N of cuda:N; nullopt when no machine has so many.
+std::optional<int> number_of(std::string_view text) {
+  int number = 0;
+  auto [stop, error] = std::from_chars(text.data() + kCudaPrefix.size(), text.data() + text.size(), number);
+  return error == std::errc() ? std::optional(number) : std::nullopt;
+}
+
+// The ordinals that `text` means on a machine with `count` devices, at least one.
+std::vector<int> cuda_ordinals(const std::string& text, int count) {
+  if (count == 0) {
+    std::string why =
+        cuda_runtime_version().empty() ? "this build computes on the CPU only" : "no CUDA device is usable";
+    throw DeviceError("--device " + text + ": " + why + "; use --device cpu");
+  }
+  if (text == kAllCuda) {
+    std::vector<int> all(static_cast<size_t>(count));
+    std::iota(all.begin(), all.end(), 0);
+    for (int ordinal : all)
+      if (cuda_arithmetic(ordinal) != cuda_arithmetic(0))
+        throw DeviceError(fmt::format("--device {}: devices 0 ({}) and {} ({}) differ, and so would their results",
+                                      text, cuda_arithmetic(0), ordinal, cuda_arithmetic(ordinal)));
+    return all;
+  }
+  if (!is_numbered_cuda(text)) return {0};
+  std::optional<int> number = number_of(text);
+  if (!number || *number >= count)
+    throw DeviceError(fmt::format("--device {}: the CUDA devices here are 0 to {}", text, count - 1));
+  return {*number};
+}
+
+}  // namespace
+
+std::string_view numerics_name(Numerics numerics) { return numerics == Numerics::kBf16 ? "bf16" : "fp32"; }
+
+bool is_device_text(std::string_view text) {
+  return text == "auto" || text == "cpu" || text == "cuda" || text == kAllCuda || is_numbered_cuda(text);
+}
+
+bool is_numerics_text(std::string_view text) { return text == "auto" || text == "fp32" || text == "bf16"; }
+
+std::string Device::arithmetic() const {
+  if (!is_cuda) return std::string(cpu_instruction_set());
+  return cuda_arithmetic(ordinals[0]) + " " + std::string(numerics_name(numerics));
+}
+
+std::string Device::name() const {
+  if (!is_cuda) return fmt::format("cpu ({})", cpu_instruction_set());
+  std::string one = fmt::format("{} ({})", cuda_arithmetic(ordinals[0]), numerics_name(numerics));
+  return ordinals.size() == 1 ? one : fmt::format("{} x {}", ordinals.size(), one);
+}
+
+Device open_device(const std::string& text, const std::string& numerics) {
+  if (!is_device_text(text)) throw UsageError("--device is '" + text + "', allowed are " + kDeviceTexts);
+  if (!is_numerics_text(numerics)) throw UsageError("--numerics is '" + numerics + "', allowed are " + kNumericsTexts);
+  if (text == "cpu" && numerics == "bf16")
+    throw UsageError("--numerics bf16 needs a CUDA device; --device cpu computes in fp32");
+  Device device;
+  auto count = text == "cpu" ? 0 : static_cast<int>(cuda_device_names().size());
+  device.is_cuda = text == "auto" ? count > 0 : text != "cpu";
+  if (!device.is_cuda && numerics == "bf16")
+    throw DeviceError("--numerics bf16 needs a CUDA device and none is usable here; the CPU computes in fp32");
+  if (!device.is_cuda) return device;
+  device.ordinals = cuda_ordinals(text, count);
+  device.numerics = numerics == "fp32" ? Numerics::kFp32 : Numerics::kBf16;
+  return device;
+}
+
+std::unique_ptr<LanguageModel> make_language_model(const Model& model, const Device& device, int64_t context) {
+  if (!device.is_cuda) return make_cpu_language_model(model, context);
+  std::vector<std::unique_ptr<LanguageModel>> parts(device.ordinals.size());
+  run_in_threads(parts.size(), [&](size_t i) {
+    parts[i] = make_cuda_language_model(model, device.ordinals[i], device.numerics, context);
+  });
+  return make_split_language_model(std::move(parts));
+}
+
+}  // namespace thimble

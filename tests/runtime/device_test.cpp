@@ -1,0 +1,73 @@
+// device_test.cpp: what --device and --numerics name here, and how they are refused.
+#include "runtime/device.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/cuda_devices.h"
+#include "runtime/error.h"
+#include "runtime/gemm.h"
+#include "tests/runtime/error_matcher.h"
+#include "tests/runtime/random_model.h"
+
+namespace thimble {
+namespace {
+
+bool has_cuda() { return !cuda_device_names().empty(); }
+
+TEST(Device, TheCpuIsNamedByItsInstructionSet) {
+  for (const char* numerics : {"auto", "fp32"}) {
+    Device device = open_device("cpu", numerics);
+    EXPECT_FALSE(device.is_cuda);
+    EXPECT_TRUE(device.ordinals.empty());
+    EXPECT_EQ(device.numerics, Numerics::kFp32);
+    EXPECT_EQ(device.arithmetic(), cpu_instruction_set());
+    EXPECT_EQ(device.name(), "cpu (" + std::string(cpu_instruction_set()) + ")");
+  }
+}
+
+TEST(Device, AutoIsTheCpuWhereThereIsNoOther) {
+  if (has_cuda()) GTEST_SKIP() << "this machine has a CUDA device";
+  EXPECT_FALSE(open_device("auto", "auto").is_cuda);
+  EXPECT_FALSE(open_device("auto", "fp32").is_cuda);
+  expect_error<DeviceError>([] { open_device("auto", "bf16"); }, {"--numerics bf16", "needs a CUDA device"});
+}
+
+TEST(Device, MissingDevicesAreDeviceErrors) {
+  if (has_cuda()) GTEST_SKIP() << "this machine has a CUDA device";
+  for (const char* text : {"cuda", "cuda:0", "cuda:all", "cuda:99999999999999999999"})
+    expect_error<DeviceError>([&] { open_device(text, "auto"); }, {std::string("--device ") + text, "--device cpu"});
+}
+
+TEST(Device, CudaOrdinals) {
+  if (!has_cuda()) GTEST_SKIP() << "this machine has no CUDA device";
+  auto count = cuda_device_names().size();
+  for (const char* text : {"auto", "cuda", "cuda:0"}) EXPECT_EQ(open_device(text, "auto").ordinals, std::vector{0});
+  EXPECT_EQ(open_device("cuda", "auto").numerics, Numerics::kBf16);
+  EXPECT_EQ(open_device("cuda", "fp32").numerics, Numerics::kFp32);
+  EXPECT_EQ(open_device("cuda:all", "auto").ordinals.size(), count);
+  std::string beyond = "cuda:" + std::to_string(count);
+  expect_error<DeviceError>([&] { open_device(beyond, "auto"); }, {beyond, "0 to " + std::to_string(count - 1)});
+  expect_error<DeviceError>([] { open_device("cuda:99999999999999999999", "auto"); }, {"cuda:99999999999999999999"});
+}
+
+TEST(Device, TextsOfAnotherFormAreUsageErrors) {
+  for (const char* text : {"", "gpu", "CPU", "cpu:0", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:ALL", " cuda"}) {
+    EXPECT_FALSE(is_device_text(text));
+    expect_error<UsageError>([&] { open_device(text, "auto"); }, {"--device", "cuda:all"});
+  }
+  for (const char* text : {"", "fp16", "BF16", "float32"}) {
+    EXPECT_FALSE(is_numerics_text(text));
+    expect_error<UsageError>([&] { open_device("cpu", text); }, {"--numerics", "bf16"});
+  }
+  expect_error<UsageError>([] { open_device("cpu", "bf16"); }, {"--device cpu", "fp32"});
+}
+
+TEST(Device, MakesTheCpusLanguageModel) {
+  Model model = random_golf_model(small_golf_config());
+  std::unique_ptr<LanguageModel> made = make_language_model(model, open_device("cpu", "auto"), 17);
+  EXPECT_EQ(made->context(), 17);
+  EXPECT_EQ(made->config().vocab_size, model.config.vocab_size);
+}
+
+}  // namespace
+}  // namespace thimble
