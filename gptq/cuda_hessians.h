@@ -9,7 +9,7 @@
 namespace thimble {
 
 // Runs every sequence, less its last token, through the model on `device`'s CUDA devices; the same bits for any number
-// of them. Progress advances by one per sequence.
+// of them. Progress, which the caller begins and ends, advances by one per sequence.
 HessianSet collect_hessians_cuda(const Model& model, const Device& device, const TokenSequences& sequences,
                                  Progress& progress);
 
