@@ -92,6 +92,7 @@ DeviceArray<T> random_activations() {
   for (int64_t s = 0; s < kSequences; ++s)
     check_cuda(cudaMemcpy(all.data() + s * kTokens * kMlpWidth, sequence.data(), sequence.size() * sizeof(T),
                           cudaMemcpyHostToDevice));
+  check_cuda(cudaDeviceSynchronize());
   return all;
 }
 
