@@ -10,8 +10,6 @@
 namespace thimble {
 namespace {
 
-constexpr size_t kTwoTileBytes = 2 * kTileElements * sizeof(double);
-
 // The reversed index: position i of L belongs to position K - 1 - i of U; the padding stays at the end of both.
 __device__ int reversed(int i, int columns) { return i < columns ? columns - 1 - i : i; }
 
@@ -35,40 +33,43 @@ __global__ void fill_matrix(const CholeskyJob* jobs, int padded) {
   if (row == 0 && column == 0) *job.failed = 0;
 }
 
-// L_kk of diagonal tile k, and its inverse into tile (k, k) of `inverse`: one CTA per matrix eliminates column after
-// column from A_kk and, at the same time, from the identity.
-__global__ void __launch_bounds__(kTileThreads, 2)
-    factor_diagonal_tile(const CholeskyJob* jobs, int64_t padded, int k) {
-  extern __shared__ double shared[];
-  double* lower = shared;
-  double* inverse = shared + kTileElements;
+// L_kk^-1 of diagonal tile k, into tile (k, k) of `inverse`: one CTA per matrix eliminates column after column from
+// A_kk and, at the same time, from the identity. What is left of A's columns and what is there of the inverse's shares
+// one tile in registers: thread (row, group) holds columns group, group + 4, ... of its row.
+__global__ void __launch_bounds__(kTileThreads) invert_diagonal_tile(const CholeskyJob* jobs, int64_t padded, int k) {
+  constexpr int kGroups = kTileThreads / kTile, kOwn = kTile / kGroups;
+  // Column j as it stands below the diagonal, and row j of the inverse left of it; two, to need one barrier per column.
+  __shared__ double lines[2][kTile];
   const CholeskyJob job = jobs[blockIdx.z];
-  int64_t corner = k * (padded + 1);
-  load_tile(lower, job.upper + corner, padded);
-  for (int i = threadIdx.x; i < kTileElements; i += kTileThreads) inverse[i] = i / kTileStride == i % kTileStride;
-
   int row = threadIdx.x % kTile, group = threadIdx.x / kTile;
+  const double* from = job.upper + k * (padded + 1) + row * padded;
+  double own[kOwn];
+#pragma unroll
+  for (int q = 0; q < kOwn; ++q) own[q] = from[q * kGroups + group];
+
   for (int j = 0; j < kTile; ++j) {
+    double* line = lines[j % 2];
+#pragma unroll
+    for (int q = 0; q < kOwn; ++q) {
+      int column = q * kGroups + group;
+      if (column == j && row >= j) line[row] = own[q];
+      if (row == j && column < j) line[column] = own[q];
+    }
     __syncthreads();
-    double pivot = lower[j * kTileStride + j];
+    double pivot = line[j];
     if (threadIdx.x == 0 && !(pivot > job.pivot_floors[k + j])) *job.failed = 1;
-    double root = sqrt(pivot);
-    __syncthreads();  // everyone has read the pivot
-    if (group == 0 && row >= j) lower[row * kTileStride + j] /= root;
-    if (group == 1 && row <= j) inverse[j * kTileStride + row] /= root;
-    __syncthreads();
-    if (row > j) {
-      double factor = lower[row * kTileStride + j];
-      for (int c = group; c <= row; c += kTileThreads / kTile) {
-        if (c <= j)
-          inverse[row * kTileStride + c] -= factor * inverse[j * kTileStride + c];
-        else
-          lower[row * kTileStride + c] -= factor * lower[c * kTileStride + j];
-      }
+    double scale = 1 / sqrt(pivot), factor = line[row] * scale;
+#pragma unroll
+    for (int q = 0; q < kOwn; ++q) {
+      int column = q * kGroups + group;
+      double above = column == j ? scale : line[column] * scale;  // L_cj right of j, row j of the inverse up to it
+      if (row > j) own[q] = (column == j ? 0 : own[q]) - factor * above;
+      if (row == j) own[q] = above;
     }
   }
-  __syncthreads();
-  store_tile(inverse, job.inverse + corner, padded);
+  double* to = job.inverse + k * (padded + 1) + row * padded;
+#pragma unroll
+  for (int q = 0; q < kOwn; ++q) to[q * kGroups + group] = q * kGroups + group <= row ? own[q] : 0;
 }
 
 // L_ik = A_ik L_kk^-T for the tiles below tile k of the diagonal, one CTA each.
@@ -107,13 +108,8 @@ __global__ void __launch_bounds__(kTileThreads, 2) invert_block_row(const Choles
   double* left = shared;
   double* right = shared + kTileElements;
   TileAccumulator sum;
-  for (int m = column; m < row; m += kTile) {
-    load_tile(left, job.upper + row * padded + m, padded);
-    load_tile(right, job.inverse + m * padded + column, padded);
-    __syncthreads();
-    sum.add_product<false>(left, right);
-    __syncthreads();
-  }
+  sum.add_long_product(job.upper + row * padded + column, padded, job.inverse + column * (padded + 1), padded,
+                       row - column, shared);
   load_tile(left, job.inverse + row * (padded + 1), padded);
   sum.store(right, kTileStride);
   __syncthreads();
@@ -136,21 +132,22 @@ __global__ void reverse_inverse(const CholeskyJob* jobs, int padded) {
 }  // namespace
 
 void inverse_upper_cholesky(const CholeskyJob* jobs, int64_t count, int64_t padded_columns, cudaStream_t stream) {
-  for (auto kernel : {factor_diagonal_tile, solve_panel, update_trailing, invert_block_row})
-    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kTwoTileBytes));
+  for (auto kernel : {solve_panel, update_trailing, invert_block_row})
+    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kTileSharedBytes));
   auto batch = static_cast<unsigned>(count);
   auto padded = static_cast<int>(padded_columns);
   dim3 elements(divide_up(padded, kTileThreads), padded, batch);
   fill_matrix<<<elements, kTileThreads, 0, stream>>>(jobs, padded);
   for (int k = 0; k < padded; k += kTile) {
-    factor_diagonal_tile<<<dim3(1, 1, batch), kTileThreads, kTwoTileBytes, stream>>>(jobs, padded, k);
+    invert_diagonal_tile<<<dim3(1, 1, batch), kTileThreads, 0, stream>>>(jobs, padded, k);
     int below = padded / kTile - k / kTile - 1;
     if (below == 0) break;
-    solve_panel<<<dim3(below, 1, batch), kTileThreads, kTwoTileBytes, stream>>>(jobs, padded, k);
-    update_trailing<<<dim3(below * (below + 1) / 2, 1, batch), kTileThreads, kTwoTileBytes, stream>>>(jobs, padded, k);
+    solve_panel<<<dim3(below, 1, batch), kTileThreads, kTileSharedBytes, stream>>>(jobs, padded, k);
+    update_trailing<<<dim3(below * (below + 1) / 2, 1, batch), kTileThreads, kTileSharedBytes, stream>>>(jobs, padded,
+                                                                                                         k);
   }
   for (int row = kTile; row < padded; row += kTile)
-    invert_block_row<<<dim3(row / kTile, 1, batch), kTileThreads, kTwoTileBytes, stream>>>(jobs, padded, row);
+    invert_block_row<<<dim3(row / kTile, 1, batch), kTileThreads, kTileSharedBytes, stream>>>(jobs, padded, row);
   reverse_inverse<<<elements, kTileThreads, 0, stream>>>(jobs, padded);
   check_cuda(cudaGetLastError());
 }

@@ -13,7 +13,6 @@
 namespace thimble {
 namespace {
 
-constexpr size_t kSharedBytes = 2 * kTileElements * sizeof(double);
 constexpr int kPanel = 16;  // columns that one thread solves alone; their codes are one 16-byte store
 constexpr int kRestoreThreads = 256;
 
@@ -33,18 +32,12 @@ __device__ double nearest(double weight, double scale, double limit) {
   return rint(fmin(fmax(weight / scale, -limit), limit));
 }
 
-// Block [start, start + kTile) of the weights less what earlier columns' errors demand: `w` and `u` are tiles in shared
-// memory, `errors` (kTile, P) those of the item's rows.
+// Block [start, start + kTile) of the weights less what earlier columns' errors demand: `w` and `u` are the tiles of
+// shared memory, `errors` (kTile, P) those of the item's rows.
 __device__ void load_corrected_weights(const SolverJob& job, int first_row, int64_t padded, int start,
                                        const double* errors, double* w, double* u) {
   TileAccumulator correction;
-  for (int m = 0; m < start; m += kTile) {
-    load_tile(w, errors + m, padded);
-    load_tile(u, job.upper + m * padded + start, padded);
-    __syncthreads();
-    correction.add_product<false>(w, u);
-    __syncthreads();
-  }
+  correction.add_long_product(errors, padded, job.upper + start, padded, start, w);
   correction.store(w, kTileStride, -1);
   load_tile(u, job.upper + start * (padded + 1), padded);
   __syncthreads();
@@ -149,17 +142,17 @@ int64_t solver_slots() {
   int device = 0, processors = 0, per_processor = 0;
   check_cuda(cudaGetDevice(&device));
   check_cuda(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-  check_cuda(cudaFuncSetAttribute(solve_items_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-  check_cuda(
-      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_processor, solve_items_kernel, kTileThreads, kSharedBytes));
+  check_cuda(cudaFuncSetAttribute(solve_items_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kTileSharedBytes));
+  check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_processor, solve_items_kernel, kTileThreads,
+                                                           kTileSharedBytes));
   return static_cast<int64_t>(processors) * per_processor;
 }
 
 void solve_items(const SolverJob* jobs, const SolverItem* items, int64_t item_count, int64_t padded_columns,
                  double* errors, int64_t slots, cudaStream_t stream) {
-  check_cuda(cudaFuncSetAttribute(solve_items_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  check_cuda(cudaFuncSetAttribute(solve_items_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kTileSharedBytes));
   auto ctas = static_cast<unsigned>(std::min(item_count, slots));
-  solve_items_kernel<<<ctas, kTileThreads, kSharedBytes, stream>>>(jobs, items, item_count, padded_columns, errors);
+  solve_items_kernel<<<ctas, kTileThreads, kTileSharedBytes, stream>>>(jobs, items, item_count, padded_columns, errors);
   check_cuda(cudaGetLastError());
 }
 

@@ -1,7 +1,6 @@
 // gram_product.cu: one CTA of 256 threads per tile and piece. Tokens pass through shared memory in chunks of 8 KiB per
 // operand, four chunks deep (cp.async). Both operands are rows of X as they lie in memory.
 #include <cuda_pipeline.h>
-#include <mma.h>
 
 #include "gptq/gram_product.cuh"
 #include "runtime/cuda_context.cuh"
@@ -40,46 +39,65 @@ __device__ void load_chunk(T* chunk, const T* from, int64_t stride, int64_t rows
   }
 }
 
-// Each warp 32 x 64 of the tile: 2 x 4 fragments of 16 x 16.
+// Four 8 x 8 matrices of a chunk, transposed on the way: lane 8 q + r gives the address of row r (a token) of matrix q,
+// and each lane gets elements (2 (lane % 4), + 1) of column lane / 4 of all four. That is how mma wants both operands.
+__device__ void load_transposed(uint32_t (&matrices)[4], const __nv_bfloat16* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row))));
+}
+
+// sums (16, 8) += a (16, 16) b (16, 8)
+__device__ void multiply_add(float (&sums)[4], const uint32_t (&a)[4], const uint32_t* b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// Each warp 32 x 64 of the tile: 2 x 8 products of 16 x 8.
 class Bf16Accumulator {
  public:
   using Element = __nv_bfloat16;
 
-  __device__ Bf16Accumulator() {
-    for (auto& row : sums_)
-      for (auto& sum : row) nvcuda::wmma::fill_fragment(sum, 0.0F);
-  }
   __device__ void add(const Element* a, const Element* b) {
-    using namespace nvcuda::wmma;
     constexpr int kStride = Chunk<Element>::kStride;
+    // Matrices of the left operand: tokens 0-7 of columns 0-7 and 8-15, then tokens 8-15 of both. Of the right one:
+    // tokens 0-7 and 8-15 of columns 0-7, then of columns 8-15.
+    int lane = threadIdx.x % 32, near = lane / 8 % 2 * 8, far = lane / 16 * 8, token = lane % 8;
+    const Element* left_row = a + (token + far) * kStride + first_row() + near;
+    const Element* right_row = b + (token + near) * kStride + first_column() + far;
 #pragma unroll
     for (int k = 0; k < Chunk<Element>::kTokens; k += 16) {
-      fragment<matrix_a, 16, 16, 16, Element, col_major> left[2];
-      fragment<matrix_b, 16, 16, 16, Element, row_major> right[4];
+      uint32_t left[2][4], right[4][4];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) load_matrix_sync(left[i], a + k * kStride + first_row() + 16 * i, kStride);
+      for (int i = 0; i < 2; ++i) load_transposed(left[i], left_row + k * kStride + 16 * i);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) load_matrix_sync(right[j], b + k * kStride + first_column() + 16 * j, kStride);
+      for (int j = 0; j < 4; ++j) load_transposed(right[j], right_row + k * kStride + 16 * j);
 #pragma unroll
       for (int i = 0; i < 2; ++i)
 #pragma unroll
-        for (int j = 0; j < 4; ++j) mma_sync(sums_[i][j], left[i], right[j], sums_[i][j]);
+        for (int j = 0; j < 8; ++j) multiply_add(sums_[i][j], left[i], right[j / 2] + j % 2 * 2);
     }
   }
   __device__ void store(float* tile) const {
+    int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < 2; ++i)
 #pragma unroll
-      for (int j = 0; j < 4; ++j)
-        nvcuda::wmma::store_matrix_sync(tile + (first_row() + 16 * i) * kGramTile + first_column() + 16 * j,
-                                        sums_[i][j], kGramTile, nvcuda::wmma::mem_row_major);
+      for (int j = 0; j < 8; ++j) {
+        float* at = tile + (first_row() + 16 * i + lane / 4) * kGramTile + first_column() + 8 * j + lane % 4 * 2;
+        *reinterpret_cast<float2*>(at) = make_float2(sums_[i][j][0], sums_[i][j][1]);
+        *reinterpret_cast<float2*>(at + 8 * kGramTile) = make_float2(sums_[i][j][2], sums_[i][j][3]);
+      }
   }
 
  private:
   __device__ static int first_row() { return static_cast<int>(threadIdx.x) / 32 % 4 * 32; }
   __device__ static int first_column() { return static_cast<int>(threadIdx.x) / 128 * 64; }
 
-  nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, 16, float> sums_[2][4];
+  float sums_[2][8][4] = {};
 };
 
 // Each thread 8 x 8 of the tile: two groups of four rows and of four columns, 64 apart.
