@@ -50,10 +50,10 @@ int run(int count, char** values) {
   std::printf("%s, %zu tokens scored per window\n%8s %8s %16s\n", cuda_arithmetic(0).c_str(), kStride, "context",
               "windows", "M tokens/s");
   for (int64_t context : {512, 1024, 2048, 4096, 8192}) {
-    size_t windows = (numerics == Numerics::kFp32 ? 1'000'000 : 8'000'000) / static_cast<size_t>(context);
+    size_t windows = (numerics == Numerics::kFp32 ? 500'000 : 4'000'000) / static_cast<size_t>(context);
     windows = std::min(windows, (tokens.size() - static_cast<size_t>(context) - 1) / kStride);
     auto on_device = make_cuda_language_model(model, 0, numerics, context);
-    double seconds = score_seconds(*on_device, tokens, windows, kStride, 5);
+    double seconds = score_seconds(*on_device, tokens, windows, kStride, 3);
     std::printf("%8ld %8zu %16.3f\n", static_cast<long>(context), windows,
                 static_cast<double>(windows) * static_cast<double>(context) / seconds / 1e6);
   }

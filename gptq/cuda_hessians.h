@@ -1,4 +1,4 @@
-// cuda_hessians.h: Hessians of all linear layers of a model, collected on CUDA devices. A build without CUDA links
+// cuda_hessians.h: Hessians of all linear layers of a model, collected on a CUDA device. A build without CUDA links
 // cuda_hessians_stub.cpp, where the call is a DeviceError.
 #pragma once
 
@@ -8,8 +8,8 @@
 
 namespace thimble {
 
-// Runs every sequence, less its last token, through the model on `device`'s CUDA devices; the same bits for any number
-// of them. Progress, which the caller begins and ends, advances by one per sequence.
+// Runs every sequence, less its last token, through the model on the first of `device`'s CUDA devices, so that the
+// result is the same bits for any number of them.
 HessianSet collect_hessians_cuda(const Model& model, const Device& device, const TokenSequences& sequences,
                                  Progress& progress);
 

@@ -10,6 +10,9 @@
 //       model.tensors.push_back(quantize_tensor(layer, weights, plan.at(layer), &factor).tensor);
 //   all other tensors: quantize_tensor(name, weights, plan.at(name), nullptr)
 //   prune_smallest(model, plan, count);                only when the artifact must become smaller
+//
+// On a CUDA device, collect_hessians_cuda() (cuda_hessians.h) does the first step and solve_gptq_cuda() (cuda_gptq.h)
+// factors and solves all layers at once.
 #pragma once
 
 // clang-format off

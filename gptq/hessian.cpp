@@ -86,19 +86,26 @@ void HessianCollector::on_linear_input(std::span<const std::string> layers, Cons
 }
 
 HessianSet HessianCollector::finish() && {
+  std::vector<SharedHessian> hessians;
+  for (auto& [first_layer, input] : inputs_)
+    hessians.push_back({std::move(input.layers), std::move(input.accumulator).finish()});
+  inputs_.clear();
+  return share_hessians(std::move(hessians));
+}
+
+HessianSet share_hessians(std::vector<SharedHessian> inputs) {
   HessianSet hessians;
   int64_t sequence_count = -1;
-  for (auto& [first_layer, input] : inputs_) {
-    auto hessian = std::make_shared<const Hessian>(std::move(input.accumulator).finish());
+  for (SharedHessian& input : inputs) {
+    auto hessian = std::make_shared<const Hessian>(std::move(input.hessian));
     if (sequence_count < 0) sequence_count = hessian->sequence_count;
     if (hessian->sequence_count != sequence_count)
-      throw Error(ExitCode::kInternal, fmt::format("layer '{}' saw {} sequences, others {}", first_layer,
+      throw Error(ExitCode::kInternal, fmt::format("layer '{}' saw {} sequences, others {}", input.layers[0],
                                                    hessian->sequence_count, sequence_count));
     for (const std::string& layer : input.layers)
       if (!hessians.emplace(layer, hessian).second)
         throw Error(ExitCode::kInternal, fmt::format("layer '{}' was given two inputs", layer));
   }
-  inputs_.clear();
   return hessians;
 }
 

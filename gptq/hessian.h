@@ -53,6 +53,15 @@ class HessianAccumulator {
 // Layer name -> Hessian at its input. Layers that read the same input (query, key and value) share one object.
 using HessianSet = std::map<std::string, std::shared_ptr<const Hessian>>;
 
+// A Hessian and the layers that read its input.
+struct SharedHessian {
+  std::vector<std::string> layers;
+  Hessian hessian;
+};
+
+// Inputs that saw different numbers of sequences, and a layer with two inputs, are Errors.
+HessianSet share_hessians(std::vector<SharedHessian> inputs);
+
 // One accumulator per distinct input of a model. Observes forward passes of one sequence each.
 class HessianCollector final : public LinearObserver {
  public:

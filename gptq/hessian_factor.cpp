@@ -45,7 +45,7 @@ MatrixF64 damped_and_permuted(const SymmetricMatrix& hessian, const std::vector<
 
 }  // namespace
 
-HessianFactor factor_hessian(const SymmetricMatrix& hessian, double damping, const std::string& layer) {
+HessianFactor unfactored_hessian(const SymmetricMatrix& hessian, double damping, const std::string& layer) {
   assert(damping >= 0);
   for (double value : hessian.values())
     if (!std::isfinite(value))
@@ -60,19 +60,27 @@ HessianFactor factor_hessian(const SymmetricMatrix& hessian, double damping, con
   factor.order = columns_by_descending_diagonal(hessian);
   for (int64_t i = 0; i < hessian.size(); ++i)
     if (hessian(i, i) == 0) factor.dead_columns.push_back(i);
-
   factor.damping = damping;
+  return factor;
+}
+
+void raise_damping(HessianFactor& factor, int attempt, const std::string& layer) {
+  if (attempt == kMaxDampingAttempts)
+    throw Error(ExitCode::kBadInput,
+                fmt::format("layer '{}': Hessian is not positive definite, even damped by {} x its mean diagonal",
+                            layer, factor.damping));
+  factor.damping = factor.damping == 0 ? kSmallestDamping : factor.damping * 10;
+}
+
+HessianFactor factor_hessian(const SymmetricMatrix& hessian, double damping, const std::string& layer) {
+  HessianFactor factor = unfactored_hessian(hessian, damping, layer);
   for (int attempt = 1;; ++attempt) {
     double added = factor.damping * hessian.mean_diagonal();
     if (auto upper = inverse_upper_cholesky(damped_and_permuted(hessian, factor.order, added))) {
       factor.upper = std::move(*upper);
       return factor;
     }
-    if (attempt == kMaxDampingAttempts)
-      throw Error(ExitCode::kBadInput,
-                  fmt::format("layer '{}': Hessian is not positive definite, even damped by {} x its mean diagonal",
-                              layer, factor.damping));
-    factor.damping = factor.damping == 0 ? kSmallestDamping : factor.damping * 10;
+    raise_damping(factor, attempt, layer);
   }
 }
 

@@ -30,20 +30,12 @@ std::optional<std::vector<uint16_t>> load_kept_tokens(const WorkFolder& work, ui
   return tokens;
 }
 
-// Sequences share.begin .. share.end - 1.
-TokenSequences part_of(const TokenSequences& sequences, Share share) {
-  auto at = [&](size_t sequence) {
-    return sequences.tokens.begin() + static_cast<int64_t>(sequence) * sequences.length;
-  };
-  return {static_cast<int64_t>(share.size()), sequences.length, {at(share.begin), at(share.end)}};
-}
-
-HessianSet collect_part_cpu(const Model& model, const TokenSequences& part, size_t first_sequence, Progress& progress) {
+HessianSet collect_part(const Model& model, const TokenSequences& sequences, Share part, Progress& progress) {
   std::unique_ptr<Backend> backend = make_cpu_backend();
-  WindowScorer scorer(model, *backend, part.length);
-  HessianCollector collector(static_cast<int64_t>(first_sequence));
-  for (int64_t s = 0; s < part.count; ++s) {
-    std::span<const uint16_t> tokens = part.sequence(s);
+  WindowScorer scorer(model, *backend, sequences.length);
+  HessianCollector collector(static_cast<int64_t>(part.begin));
+  for (size_t s = part.begin; s < part.end; ++s) {
+    std::span<const uint16_t> tokens = sequences.sequence(static_cast<int64_t>(s));
     scorer.observe(tokens.first(tokens.size() - 1), collector);
     progress.advance(1);
   }
@@ -57,6 +49,24 @@ HessianSet hessians_of_rank(HessianSet mine, int from, Ranks& ranks) {
   if (ranks.rank() == from) bytes = pack_hessians(mine);
   ranks.broadcast(bytes, from);
   return ranks.rank() == from ? std::move(mine) : unpack_hessians(bytes);
+}
+
+HessianSet collect_hessians_cpu(const Model& model, const TokenSequences& sequences, Ranks& ranks, Progress& progress) {
+  auto rank = static_cast<size_t>(ranks.rank()), rank_count = static_cast<size_t>(ranks.size());
+  size_t part_count = hessian_part_count(sequences.count);
+  HessianSum sum;
+  progress.begin("collecting Hessians", sequences.count, "sequences");
+  for (size_t first = 0; first < part_count; first += rank_count) {
+    HessianSet mine;
+    if (first + rank < part_count)
+      mine = collect_part(model, sequences, hessian_part(sequences.count, first + rank), progress);
+    for (size_t from = 0; from < rank_count && first + from < part_count; ++from) {
+      sum.add(hessians_of_rank(mine, static_cast<int>(from), ranks));
+      if (from != rank) progress.advance(static_cast<int64_t>(hessian_part(sequences.count, first + from).size()));
+    }
+  }
+  progress.end();
+  return std::move(sum).finish();
 }
 
 }  // namespace
@@ -95,25 +105,9 @@ TokenSequences read_calibration_tokens(const std::string& path, int64_t length, 
 
 HessianSet collect_hessians(const Model& model, const Device& device, const TokenSequences& sequences, Ranks& ranks,
                             Progress& progress) {
-  auto rank = static_cast<size_t>(ranks.rank()), rank_count = static_cast<size_t>(ranks.size());
-  size_t part_count = hessian_part_count(sequences.count);
-  HessianSum sum;
-  progress.begin("collecting Hessians", sequences.count, "sequences");
-  for (size_t first = 0; first < part_count; first += rank_count) {
-    HessianSet mine;
-    if (first + rank < part_count) {
-      Share share = hessian_part(sequences.count, first + rank);
-      TokenSequences part = part_of(sequences, share);
-      mine = device.is_cuda ? collect_hessians_cuda(model, device, part, progress)
-                            : collect_part_cpu(model, part, share.begin, progress);
-    }
-    for (size_t from = 0; from < rank_count && first + from < part_count; ++from) {
-      sum.add(hessians_of_rank(mine, static_cast<int>(from), ranks));
-      if (from != rank) progress.advance(static_cast<int64_t>(hessian_part(sequences.count, first + from).size()));
-    }
-  }
-  progress.end();
-  HessianSet hessians = std::move(sum).finish();
+  // A CUDA device is done with all of it before ranks could have exchanged their parts.
+  HessianSet hessians = device.is_cuda ? collect_hessians_cuda(model, device, sequences, progress)
+                                       : collect_hessians_cpu(model, sequences, ranks, progress);
   round_to_float32(hessians);
   return hessians;
 }

@@ -20,7 +20,8 @@ TokenSequences self_generate(LanguageModel& model, const CalibrationOptions& opt
 TokenSequences read_calibration_tokens(const std::string& path, int64_t length, int64_t vocab_size);
 
 // Runs every sequence, less its last token (nothing is predicted from it), through the model; Hessians of all its
-// linear layers, rounded to float32. The ranks take the parts of hessian_sum.h in turn, and all add up all of them.
+// linear layers, rounded to float32. On the CPU the ranks take the parts of hessian_sum.h in
+// turn, and all add up all of them; CUDA devices each collect everything.
 HessianSet collect_hessians(const Model& model, const Device& device, const TokenSequences& sequences, Ranks& ranks,
                             Progress& progress);
 

@@ -1,6 +1,7 @@
 // cuda_attention.h: causal attention over whole windows and over a key/value cache. Host interface for .cu files.
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -26,6 +27,10 @@ struct AttentionOperands {
 // head_width: 32, 64 or 128.
 template <typename T>
 void launch_window_attention(const AttentionOperands<T>& operands, int head_width, cudaStream_t stream);
+
+// The same on Hopper's own units; false when the device, the build or the head's width has none.
+bool launch_window_attention_sm90(const AttentionOperands<__nv_bfloat16>& operands, int head_width,
+                                  cudaStream_t stream);
 
 // One query per sequence (positions = 1), for generation.
 template <typename T>

@@ -53,6 +53,8 @@ class DeviceArray {
       : data_(static_cast<T*>(allocate_device(static_cast<size_t>(count) * sizeof(T)))), count_(count) {}
   explicit DeviceArray(std::span<const T> host) : DeviceArray(static_cast<int64_t>(host.size())) {
     check_cuda(cudaMemcpy(data_, host.data(), host.size_bytes(), cudaMemcpyHostToDevice));
+    // cudaMemcpy() may return before the last bytes arrive, and streams of ours do not wait for the default one.
+    check_cuda(cudaStreamSynchronize(nullptr));
   }
   DeviceArray(DeviceArray&& other) noexcept : data_(std::exchange(other.data_, nullptr)), count_(other.count_) {}
   DeviceArray& operator=(DeviceArray&& other) noexcept {

@@ -2,8 +2,9 @@
 //
 // A product's kernel hands over one row of a column tile at a time: a group of kLanes neighbouring lanes holds it,
 // eight consecutive columns each, in float32. An epilogue says
-//   columns(column, exists)    what it needs of its columns (scales, say), once per tile;
-//   fetch(place)               what it needs from memory for one row: several rows' fetches are issued ahead;
+//   columns(column, exists)    what it needs of its columns (scales, say), once per tile and lane;
+//   row(row)                   what all lanes of a row share (its norm, say), once per tile and existing row;
+//   fetch(place, row)          what a lane needs from memory for one row: several rows' fetches are issued ahead;
 //   apply<kLanes>(...)         the arithmetic and the stores. All lanes of the warp call it, also for rows and columns
 //                              that do not exist (place.exists is false): it may shuffle.
 //
@@ -50,6 +51,7 @@ struct RowNorm {
 
   __device__ float operator()(int64_t row) const {
     float sum = 0;
+#pragma unroll 4
     for (int i = 0; i < squares.count; ++i) sum += squares.parts[i * squares.capacity + row];
     return c / sqrtf(sum * inverse_width + kNormEpsilon);
   }
@@ -68,21 +70,27 @@ struct RowPositions {
 
 struct Nothing {};
 
+// Rows whose inputs are fetched before the first is used: as many loads in flight as registers allow.
+template <typename Epilogue>
+constexpr int kRowsAhead = sizeof(typename Epilogue::Fetched) > 32 ? 4 : 8;
+
 __device__ inline void load_floats(const float* at, float (&v)[8]) { Stored8<float>::load(at).unpack(v); }
 
 // out = scale * product.
 template <typename T>
 struct ScaledEpilogue {
   using Columns = Nothing;
+  using Row = Nothing;
   using Fetched = Nothing;
   T* out;
   int64_t stride;
   float scale;
 
   __device__ Columns columns(int, bool) const { return {}; }
-  __device__ Fetched fetch(const RowPlace&) const { return {}; }
+  __device__ Row row(int64_t) const { return {}; }
+  __device__ Fetched fetch(const RowPlace&, const Row&) const { return {}; }
   template <int kLanes>
-  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Fetched&) const {
+  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Row&, const Fetched&) const {
 #pragma unroll
     for (float& value : v) value *= scale;
     if (place.exists) Stored8<T>::rounded(v).store(out + place.row * stride + place.column);
@@ -95,9 +103,13 @@ struct ScaledEpilogue {
 template <typename T, int kHead>
 struct QkvEpilogue {
   using Columns = Nothing;
-  struct Fetched {
+  struct Row {
     float norm;
     int sequence, position;
+  };
+  struct Fetched {
+    float2 angles[4];  // cosine and sine of the lane's four pairs
+    Stored8<T> added;  // the value embedding
   };
   RowNorm norm;
   RowPositions place_of;
@@ -115,50 +127,59 @@ struct QkvEpilogue {
   const uint16_t* tokens;  // (S, token_stride)
   int64_t token_stride;
 
+  __device__ int head_of(const RowPlace& place) const { return (first_column + place.column) / kHead; }
+  __device__ int value_column(const RowPlace& place) const {
+    return first_column + place.column - (heads + kv_heads) * kHead;
+  }
   __device__ Columns columns(int, bool) const { return {}; }
-  __device__ Fetched fetch(const RowPlace& place) const {
-    if (!place.exists) return {0, 0, 0};
-    return {norm(place.row), place_of.sequence(place.row), place_of.position(place.row)};
+  __device__ Row row(int64_t row) const { return {norm(row), place_of.sequence(row), place_of.position(row)}; }
+  __device__ Fetched fetch(const RowPlace& place, const Row& row) const {
+    Fetched f{};
+    if (!place.exists) return f;
+    if (head_of(place) < heads + kv_heads) {
+      int first_pair = place.column % kHead / 2;
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        f.angles[i] = first_pair + i < half ? rotary[row.position * half + first_pair + i] : float2{1, 0};
+    } else if (value_table) {
+      int token = tokens[row.sequence * token_stride + row.position];
+      f.added = Stored8<T>::load(value_table + static_cast<int64_t>(token) * kv_heads * kHead + value_column(place));
+    }
+    return f;
   }
   template <int kLanes>
-  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Fetched& fetched) const {
+  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Row& row,
+                        const Fetched& fetched) const {
     static_assert(kLanes * 8 % kHead == 0, "heads must lie whole in a tile");
-    int column = first_column + place.column, head = column / kHead, within = column % kHead;
     float squares = 0;
 #pragma unroll
     for (float& value : v) {
-      value *= fetched.norm;
+      value *= row.norm;
       squares = fmaf(value, value, squares);
     }
     squares = sum_over_lanes<kHead / 8>(squares);
     if (!place.exists) return;
-    T* kv_row = keys + (fetched.sequence * capacity + fetched.position) * 2 * kv_heads * kHead;
+    int head = head_of(place), within = place.column % kHead;
+    T* kv_row = keys + (row.sequence * capacity + row.position) * 2 * kv_heads * kHead;
     if (head >= heads + kv_heads) {
-      int value_column = column - (heads + kv_heads) * kHead;
       if (value_table) {
-        int token = tokens[fetched.sequence * token_stride + fetched.position];
         float added[8];
-        Stored8<T>::load(value_table + static_cast<int64_t>(token) * kv_heads * kHead + value_column).unpack(added);
+        fetched.added.unpack(added);
 #pragma unroll
         for (int i = 0; i < 8; ++i) v[i] = fmaf(value_scale, added[i], v[i]);
       }
-      Stored8<T>::rounded(v).store(kv_row + kv_heads * kHead + value_column);
+      Stored8<T>::rounded(v).store(kv_row + kv_heads * kHead + value_column(place));
       return;
     }
     bool is_query = head < heads;
     float factor = (is_query ? gain[head] : 1.0f) / sqrtf(squares * inverse_head_dim + kNormEpsilon);
-    const float2* angles = rotary + static_cast<int64_t>(fetched.position) * half;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      float2 pair = {v[2 * i] * factor, v[2 * i + 1] * factor};
-      if (within / 2 + i < half) {
-        float2 angle = angles[within / 2 + i];
-        pair = {pair.x * angle.x + pair.y * angle.y, pair.y * angle.x - pair.x * angle.y};
-      }
-      v[2 * i] = pair.x;
-      v[2 * i + 1] = pair.y;
+      float2 pair = {v[2 * i] * factor, v[2 * i + 1] * factor}, angle = fetched.angles[i];
+      v[2 * i] = pair.x * angle.x + pair.y * angle.y;
+      v[2 * i + 1] = pair.y * angle.x - pair.x * angle.y;
     }
-    T* out = is_query ? query + place.row * heads * kHead + column : kv_row + column - heads * kHead;
+    T* out = is_query ? query + (place.row * heads + head) * kHead + within : kv_row + (head - heads) * kHead + within;
     Stored8<T>::rounded(v).store(out);
   }
 };
@@ -169,6 +190,7 @@ struct AttentionResidualEpilogue {
   struct Columns {
     float scale[8];
   };
+  using Row = Nothing;
   using Fetched = Stored8<T>;
   T* u;
   int64_t stride;
@@ -181,11 +203,12 @@ struct AttentionResidualEpilogue {
     if (exists) load_floats(scale + column, c.scale);
     return c;
   }
-  __device__ Fetched fetch(const RowPlace& place) const {
+  __device__ Row row(int64_t) const { return {}; }
+  __device__ Fetched fetch(const RowPlace& place, const Row&) const {
     return place.exists ? Stored8<T>::load(u + place.row * stride + place.column) : Stored8<T>{};
   }
   template <int kLanes>
-  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns& c, const Fetched& old) const {
+  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns& c, const Row&, const Fetched& old) const {
     float x[8];
     old.unpack(x);
 #pragma unroll
@@ -201,15 +224,17 @@ struct AttentionResidualEpilogue {
 template <typename T>
 struct ActivationEpilogue {
   using Columns = Nothing;
-  using Fetched = float;
+  using Row = float;  // the norm
+  using Fetched = Nothing;
   RowNorm norm;
   T* out;
   int64_t stride;
 
   __device__ Columns columns(int, bool) const { return {}; }
-  __device__ Fetched fetch(const RowPlace& place) const { return place.exists ? norm(place.row) : 0; }
+  __device__ Row row(int64_t row) const { return norm(row); }
+  __device__ Fetched fetch(const RowPlace&, const Row&) const { return {}; }
   template <int kLanes>
-  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Fetched& scale) const {
+  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Row& scale, const Fetched&) const {
 #pragma unroll
     for (float& value : v) {
       float z = value * scale;
@@ -227,6 +252,7 @@ struct LayerEndEpilogue {
   struct Columns {
     float scale[8], skip_weight[8], skip_gate[8], mix_x[8], mix_x0[8];
   };
+  using Row = Nothing;
   struct Fetched {
     Stored8<T> u, skip, x0;
   };
@@ -253,7 +279,8 @@ struct LayerEndEpilogue {
     if (x0) load_floats(mix_x0 + column, c.mix_x0);
     return c;
   }
-  __device__ Fetched fetch(const RowPlace& place) const {
+  __device__ Row row(int64_t) const { return {}; }
+  __device__ Fetched fetch(const RowPlace& place, const Row&) const {
     Fetched f{};
     if (!place.exists) return f;
     int64_t at = place.row * stride + place.column;
@@ -263,7 +290,8 @@ struct LayerEndEpilogue {
     return f;
   }
   template <int kLanes>
-  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns& c, const Fetched& fetched) const {
+  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns& c, const Row&,
+                        const Fetched& fetched) const {
     int64_t at = place.row * stride + place.column;
     float x[8], skip[8], start[8];
     fetched.u.unpack(x);
@@ -299,16 +327,18 @@ __device__ inline float soft_capped(float logit, float cap) { return cap * tanhf
 // Softcapped logits in fp32.
 struct LogitsEpilogue {
   using Columns = Nothing;
-  using Fetched = float;
+  using Row = float;  // the norm
+  using Fetched = Nothing;
   RowNorm norm;
   float cap;
   float* out;  // (rows, stride)
   int64_t stride;
 
   __device__ Columns columns(int, bool) const { return {}; }
-  __device__ Fetched fetch(const RowPlace& place) const { return place.exists ? norm(place.row) : 0; }
+  __device__ Row row(int64_t row) const { return norm(row); }
+  __device__ Fetched fetch(const RowPlace&, const Row&) const { return {}; }
   template <int kLanes>
-  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Fetched& scale) const {
+  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Row& scale, const Fetched&) const {
 #pragma unroll
     for (float& value : v) value = soft_capped(value * scale, cap);
     if (place.exists) Stored8<float>::rounded(v).store(out + place.row * stride + place.column);
@@ -319,7 +349,8 @@ struct LogitsEpilogue {
 // it, and the target's own logit. launch_finish_loss() puts the tiles together.
 struct LossEpilogue {
   using Columns = Nothing;
-  using Fetched = float;
+  using Row = float;  // the norm
+  using Fetched = Nothing;
   RowNorm norm;
   float cap;
   const uint16_t* targets;  // (rows)
@@ -329,9 +360,10 @@ struct LossEpilogue {
   int64_t rows;
 
   __device__ Columns columns(int, bool) const { return {}; }
-  __device__ Fetched fetch(const RowPlace& place) const { return place.exists ? norm(place.row) : 0; }
+  __device__ Row row(int64_t row) const { return norm(row); }
+  __device__ Fetched fetch(const RowPlace&, const Row&) const { return {}; }
   template <int kLanes>
-  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Fetched& scale) const {
+  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Row& scale, const Fetched&) const {
     int target = place.exists ? targets[place.row] : -1;
     float peak = -INFINITY;
 #pragma unroll

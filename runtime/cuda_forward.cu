@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "runtime/cuda_attention.h"
+#include "runtime/cuda_gemm_sm90.cuh"
 #include "runtime/golf_layout.h"
 
 namespace thimble {
@@ -16,6 +17,8 @@ CudaKeyValueCache<T>::CudaKeyValueCache(const CudaModel<T>& model, int64_t seque
       layer_elements(sequences * positions * 2 * model.config.num_kv_heads * model.head_width),
       layers(layer_count) {
   data = DeviceArray<T>(layer_elements * layers);
+  // Kernels read whole tiles: what no position has written must be finite, for its weight is 0.
+  check_cuda(cudaMemset(data.data(), 0, data.bytes()));
 }
 
 template <typename T>
@@ -25,7 +28,10 @@ CudaForward<T>::CudaForward(const CudaModel<T>& model, int64_t context, int64_t 
       max_rows_(max_rows),
       max_needed_(max_needed),
       stepping_(stepping),
-      parts_(divide_up(model.width, tile_columns())),
+      sm90_(sizeof(T) == 2 && !stepping && has_sm90_kernels()),
+      parts_(divide_up(model.width, stepping ? kStepColumns
+                                    : sm90_  ? kSm90Columns
+                                             : kWindowColumns)),
       rotary_(make_cuda_rotary_table(model.config, context)),
       half_(static_cast<int>(model.config.rope_dims / 2)),
       x0_(max_rows * model.width),
@@ -37,7 +43,7 @@ CudaForward<T>::CudaForward(const CudaModel<T>& model, int64_t context, int64_t 
       needed_squares_(max_needed * parts_),
       target_logits_(max_needed),
       log_sums_(max_needed),
-      loss_parts_(max_needed * divide_up(model.token_embedding.rows, tile_columns())) {
+      loss_parts_(max_needed * divide_up(model.token_embedding.rows, kStepColumns)) {
   for (int64_t i = 0; i < model.config.encoder_layers(); ++i) skips_.emplace_back(max_rows * model.width);
 }
 
@@ -59,15 +65,27 @@ template <typename Epilogue>
 void CudaForward<T>::multiply(const T* a, int64_t a_stride, const T* b, int64_t rows, int columns, int depth,
                               const Epilogue& epilogue, cudaStream_t stream) {
   GemmOperands<T> operands{a, a_stride, b, rows, columns, depth};
-  if (stepping_) return launch_gemm<T, 1, 64, 4>(operands, epilogue, stream);
+  if (stepping_) return launch_gemm<T, 1, kStepColumns, 4>(operands, epilogue, stream);
   multiply_window(operands, epilogue, stream);
 }
 
 template <typename T>
 template <typename Epilogue>
 void CudaForward<T>::multiply_window(const GemmOperands<T>& operands, const Epilogue& epilogue, cudaStream_t stream) {
+  if constexpr (sizeof(T) == 2) {
+    if (sm90_) return launch_gemm_sm90(operands, epilogue, stream);
+  }
   // fp32 keeps twice the operands' bytes in shared memory, and its products in as many registers.
   launch_gemm<T, sizeof(T) == 4 ? 1 : 2, kWindowColumns, 3>(operands, epilogue, stream);
+}
+
+// Few rows and fp32 logits: small tiles on every device.
+template <typename T>
+template <typename Epilogue>
+void CudaForward<T>::multiply_head(const Epilogue& epilogue, cudaStream_t stream) {
+  const CudaMatrix<T>& head = model_.head();
+  GemmOperands<T> operands{result_.u, model_.width, head.data.data(), result_.count, head.rows, model_.width};
+  launch_gemm<T, 1, kStepColumns, 4>(operands, epilogue, stream);
 }
 
 template <typename T>
@@ -276,17 +294,15 @@ void CudaForward<T>::loss(const uint16_t* targets, float* nll, cudaStream_t stre
                         loss_parts_.data(),
                         target_logits_.data(),
                         result_.count};
-  const CudaMatrix<T>& head = model_.head();
-  multiply(result_.u, model_.width, head.data.data(), result_.count, head.rows, model_.width, epilogue, stream);
-  launch_finish_loss(loss_parts_.data(), divide_up(head.rows, tile_columns()), result_.count, target_logits_.data(),
-                     log_sums_.data(), nll, stream);
+  multiply_head(epilogue, stream);
+  launch_finish_loss(loss_parts_.data(), divide_up(model_.head().rows, kStepColumns), result_.count,
+                     target_logits_.data(), log_sums_.data(), nll, stream);
 }
 
 template <typename T>
 void CudaForward<T>::logits(float* out, cudaStream_t stream) {
-  const CudaMatrix<T>& head = model_.head();
-  LogitsEpilogue epilogue{norm_of(result_, 1), static_cast<float>(model_.config.logit_softcap), out, head.rows};
-  multiply(result_.u, model_.width, head.data.data(), result_.count, head.rows, model_.width, epilogue, stream);
+  LogitsEpilogue epilogue{norm_of(result_, 1), static_cast<float>(model_.config.logit_softcap), out, logits_stride()};
+  multiply_head(epilogue, stream);
 }
 
 template <typename T>

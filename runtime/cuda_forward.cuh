@@ -82,6 +82,8 @@ class CudaForward {
   void multiply(const T* a, int64_t a_stride, const T* b, int64_t rows, int columns, int depth,
                 const Epilogue& epilogue, cudaStream_t stream);
   template <typename Epilogue>
+  void multiply_head(const Epilogue& epilogue, cudaStream_t stream);
+  template <typename Epilogue>
   void multiply_window(const GemmOperands<T>& operands, const Epilogue& epilogue, cudaStream_t stream);
   template <int kHead>
   void project_heads(int layer, const CudaBatch& batch, const CudaKeyValueCache<T>& cache, const Rows& rows,
@@ -97,13 +99,13 @@ class CudaForward {
                       CudaInputObserver<T>& observer, cudaStream_t stream);
   RowNorm norm_of(const Rows& rows, float c) const;
   float depth_scale(int layer) const;
-  int tile_columns() const { return stepping_ ? 64 : kWindowColumns; }
 
-  static constexpr int kWindowColumns = 128;  // of a product's tile, when not stepping
+  // Columns of a product's tile: of one position per sequence, of whole windows, and of windows on sm_90.
+  static constexpr int kStepColumns = 64, kWindowColumns = 128, kSm90Columns = 256;
 
   const CudaModel<T>& model_;
   int64_t max_rows_, max_needed_;
-  bool stepping_;
+  bool stepping_, sm90_;
   int parts_;  // of each row's squares
   DeviceArray<float2> rotary_;
   int half_;

@@ -201,10 +201,14 @@ __global__ void __launch_bounds__(kThreads)
       store_pair(at + 8 * kStride + 8 * j, {acc[f][j][2], acc[f][j][3]});
     }
   }
+  __shared__ typename Epilogue::Row row_data[kRows];
+  for (int r = static_cast<int>(threadIdx.x); r < kRows; r += kThreads)
+    if (first_row + r < operands.rows) row_data[r] = epilogue.row(first_row + r);
   __syncthreads();
   int column = first_column + static_cast<int>(threadIdx.x) % kLanes * 8;
   auto columns = epilogue.columns(column, column < operands.columns);
-  constexpr int kAhead = 4;  // rows whose inputs are fetched before the first is used
+  constexpr int kPasses = kRows / kRowsPerPass,
+                kAhead = kRowsAhead<Epilogue> < kPasses ? kRowsAhead<Epilogue> : kPasses;
   for (int first = static_cast<int>(threadIdx.x) / kLanes; first < kRows; first += kAhead * kRowsPerPass) {
     RowPlace places[kAhead];
     typename Epilogue::Fetched fetched[kAhead];
@@ -212,13 +216,14 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = 0; i < kAhead; ++i) {
       int64_t row = first_row + first + i * kRowsPerPass;
       places[i] = {row, column, static_cast<int>(blockIdx.x), row < operands.rows && column < operands.columns};
-      fetched[i] = epilogue.fetch(places[i]);
+      fetched[i] = epilogue.fetch(places[i], row_data[first + i * kRowsPerPass]);
     }
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       float v[8];
-      load_floats(tile + (first + i * kRowsPerPass) * kStride + column - first_column, v);
-      epilogue.template apply<kLanes>(v, places[i], columns, fetched[i]);
+      int r = first + i * kRowsPerPass;
+      load_floats(tile + r * kStride + column - first_column, v);
+      epilogue.template apply<kLanes>(v, places[i], columns, row_data[r], fetched[i]);
     }
   }
 }

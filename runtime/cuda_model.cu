@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <string>
 
-#include "runtime/cuda_epilogues.cuh"
+#include "runtime/cuda_gemm.cuh"
 #include "runtime/cuda_model.cuh"
 #include "runtime/error.h"
 #include "runtime/forward.h"

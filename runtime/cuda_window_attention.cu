@@ -263,6 +263,9 @@ void launch(const AttentionOperands<T>& operands, cudaStream_t stream) {
 
 template <typename T>
 void launch_window_attention(const AttentionOperands<T>& operands, int head_width, cudaStream_t stream) {
+  if constexpr (sizeof(T) == 2) {
+    if (launch_window_attention_sm90(operands, head_width, stream)) return;
+  }
   if (head_width == 32) return launch<T, 32>(operands, stream);
   if (head_width == 64) return launch<T, 64>(operands, stream);
   return launch<T, 128>(operands, stream);

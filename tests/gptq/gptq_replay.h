@@ -1,0 +1,21 @@
+// gptq_replay.h: judges a solution by walking through it, whoever found it: was every code the nearest one, given the
+// codes before it? Holds also after a tie that was decided otherwise, where comparing codes says nothing any more.
+#pragma once
+
+#include "gptq/gptq_solver.h"
+#include "gptq/hessian_factor.h"
+#include "runtime/matrix.h"
+
+namespace thimble {
+
+struct GptqReplay {
+  // Over all weights, how much further than half a step the code lies from its (clamped) argument, in steps: at most
+  // rounding for a right solution, about 1e-9 or less for well-conditioned Hessians.
+  double worst_excess = 0;
+  double weight_mse = 0;     // of the codes, added in the solver's order
+  double weighted_loss = 0;  // of the codes
+};
+
+GptqReplay replay_gptq(ConstMatrixView weights, const HessianFactor& factor, const RowScaledCodes& codes);
+
+}  // namespace thimble
