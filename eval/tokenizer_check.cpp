@@ -79,7 +79,8 @@ Piece check_piece(Bytes message, int64_t index, const std::string& path) {
       if (!std::isfinite(std::bit_cast<float>(static_cast<uint32_t>(field.value))))
         fail("has a score that is not finite");
     } else if (field.number == kTypeField && field.wire_type == kVarint) {
-      piece.is_user_defined = field.value == kUserDefined;
+      // The library keeps the low 32 bits, and the type before when it does not know a later one.
+      piece.is_user_defined |= static_cast<uint32_t>(field.value) == kUserDefined;
     }
   });
   if (piece.text.empty()) fail("has no text");

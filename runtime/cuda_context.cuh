@@ -71,6 +71,11 @@ class DeviceArray {
       *this = DeviceArray(count);
     }
   }
+  // Zero bytes everywhere, complete on return.
+  void fill_zero() {
+    check_cuda(cudaMemset(data_, 0, bytes()));
+    check_cuda(cudaStreamSynchronize(nullptr));
+  }
   T* data() const { return data_; }
   int64_t count() const { return count_; }
   size_t bytes() const { return static_cast<size_t>(count_) * sizeof(T); }

@@ -18,7 +18,7 @@ CudaKeyValueCache<T>::CudaKeyValueCache(const CudaModel<T>& model, int64_t seque
       layers(layer_count) {
   data = DeviceArray<T>(layer_elements * layers);
   // Kernels read whole tiles: what no position has written must be finite, for its weight is 0.
-  check_cuda(cudaMemset(data.data(), 0, data.bytes()));
+  data.fill_zero();
 }
 
 template <typename T>

@@ -23,8 +23,8 @@ CudaGenerator<T>::CudaGenerator(const CudaModel<T>& model, int64_t context, int6
       logits_(sequences * forward_.logits_stride()),
       position_(1),
       failed_(1) {
-  check_cuda(cudaMemset(failed_.data(), 0, sizeof(int)));
-  check_cuda(cudaMemset(tokens_.data(), 0, tokens_.bytes()));
+  failed_.fill_zero();
+  tokens_.fill_zero();
 }
 
 template <typename T>
@@ -65,9 +65,10 @@ template <typename T>
 std::vector<uint16_t> CudaGenerator<T>::generate(std::span<const uint16_t> first_tokens, int64_t length,
                                                  double temperature, uint64_t seed, uint64_t first_stream,
                                                  Progress& progress) {
-  check_cuda(cudaMemset(position_.data(), 0, sizeof(int)));
+  position_.fill_zero();
   check_cuda(cudaMemcpy2D(tokens_.data(), static_cast<size_t>(context_) * sizeof(uint16_t), first_tokens.data(),
                           sizeof(uint16_t), sizeof(uint16_t), first_tokens.size(), cudaMemcpyHostToDevice));
+  check_cuda(cudaStreamSynchronize(nullptr));  // streams of ours do not wait for the default one
   SampleRequest request{logits_.data(),
                         forward_.logits_stride(),
                         static_cast<int>(model_.config.vocab_size),
@@ -104,7 +105,8 @@ void CudaGenerator<T>::continue_text(std::span<const uint16_t> prompt, int64_t m
   if (max_new_tokens == 0) return;
   auto length = static_cast<int64_t>(prompt.size());
   check_cuda(cudaMemcpy(tokens_.data(), prompt.data(), prompt.size_bytes(), cudaMemcpyHostToDevice));
-  check_cuda(cudaMemset(position_.data(), 0, sizeof(int)));
+  check_cuda(cudaStreamSynchronize(nullptr));  // streams of ours do not wait for the default one
+  position_.fill_zero();
   SampleRequest request{logits_.data(),
                         forward_.logits_stride(),
                         static_cast<int>(model_.config.vocab_size),

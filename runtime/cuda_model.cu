@@ -55,7 +55,7 @@ class Uploader {
 template <typename T>
 CudaMatrix<T> zero_matrix(int64_t rows, int64_t columns) {
   CudaMatrix<T> matrix{DeviceArray<T>(rows * columns), static_cast<int>(rows), static_cast<int>(columns)};
-  check_cuda(cudaMemset(matrix.data.data(), 0, matrix.data.bytes()));
+  matrix.data.fill_zero();
   return matrix;
 }
 

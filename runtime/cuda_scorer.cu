@@ -41,7 +41,7 @@ CudaScorer<T>::CudaScorer(const CudaModel<T>& model, int64_t context)
       forward_(model, context, windows_ * context, windows_ * context, /*stepping=*/false),
       cache_(model, windows_, context, 1),
       zero_(1) {
-  check_cuda(cudaMemset(zero_.data(), 0, sizeof(int)));
+  zero_.fill_zero();
   for (Slot& slot : slots_) {
     int64_t rows = windows_ * context;
     slot.host_tokens.reserve(rows);

@@ -46,6 +46,12 @@ TEST(Tokenizer, EncodesAndDecodes) {
   EXPECT_EQ(tokenizer.decode({}), "");
 }
 
+TEST(Tokenizer, CanBeReplaced) {
+  Tokenizer tokenizer = small_model().tokenizer();
+  tokenizer = byte_fallback_model({{"the"}}).tokenizer();
+  EXPECT_EQ(tokenizer.vocab_size(), kFirstTextToken + 1);
+}
+
 TEST(Tokenizer, KnowsTheKindsOfPieces) {
   Tokenizer tokenizer =
       byte_fallback_model({{"a"}, {"old", PieceType::kUnused}, {"<x>", PieceType::kUserDefined}}).tokenizer();
@@ -139,6 +145,24 @@ TEST(Tokenizer, NestedSymbolsAreBounded) {
   EXPECT_EQ(spec.tokenizer().encode(symbol).size(), 2U);  // the mark, then the longest symbol
   spec.pieces.push_back({symbol + 'x', PieceType::kUserDefined});
   EXPECT_THAT(failure_of(spec), HasSubstr("prefixes of one another"));
+}
+
+TEST(Tokenizer, NestedSymbolsCannotHideBehindTheirType) {
+  constexpr uint64_t kUserDefined = 4;
+  auto nested = [](const std::vector<uint64_t>& types) {
+    std::string model = small_model().bytes(), symbol;
+    for (int i = 0; i <= kMaxNestedSymbols; ++i) {
+      symbol += 'x';
+      ProtoWriter piece;
+      piece.text(1, symbol).fixed32(2, -1);
+      for (uint64_t type : types) piece.varint(3, type);
+      model += ProtoWriter().text(1, piece.bytes()).bytes();
+    }
+    return model;
+  };
+  EXPECT_EQ(failure_of(nested({1})), "accepted");
+  EXPECT_THAT(failure_of(nested({kUserDefined, 99})), HasSubstr("prefixes of one another"));
+  EXPECT_THAT(failure_of(nested({kUserDefined | uint64_t{1} << 32})), HasSubstr("prefixes of one another"));
 }
 
 TEST(Charsmap, AGoodMapIsAppliedByTheLibrary) {

@@ -30,6 +30,8 @@ TEST_P(CodecTest, GivesBackWhatItWasGiven) {
     }
 }
 
+TEST_P(CodecTest, SaysItsVersion) { EXPECT_NE(codec().version().find_first_of("0123456789"), std::string::npos); }
+
 TEST_P(CodecTest, RejectsAnotherSize) {
   for (size_t count : {1, 100, 100000}) {
     ByteVector stored = codec().compress(random_bytes(count, 9));
