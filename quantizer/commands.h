@@ -21,8 +21,8 @@ struct CommandLine {
   Ranks& ranks;
   CLI::App app{"thimble fits a trained language model into a byte budget and proves in bits per byte what that cost",
                "thimble"};
-  CommonOptions common;
-  Action action;
+  CommonOptions common = {};
+  Action action = {};
   bool uses_all_ranks = false;  // set with the action; without it, rank 0 acts alone
 };
 
