@@ -167,8 +167,9 @@ __device__ void finish_tiles(const Plan& plan, const ProductShape& shape, const 
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
+// Launched in clusters of kCluster.
 template <typename Epilogue>
-__global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kThreads, 1)
     gemm_sm90_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
                      const ProductShape shape, const __grid_constant__ Epilogue epilogue) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -226,7 +227,6 @@ void launch_gemm_sm90(const GemmOperands<__nv_bfloat16>& operands, const Epilogu
   config.gridDim = dim3(static_cast<unsigned>(kCluster * std::min(clusters, tiles)));
   CUtensorMap a = make_tensor_map(operands.a, operands.rows, operands.depth, operands.a_stride, kRows);
   CUtensorMap b = make_tensor_map(operands.b, operands.columns, operands.depth, operands.depth, kColumns / kCluster);
-  config.numAttrs = 0;  // the kernel's own declaration gives the cluster
   check_cuda(cudaLaunchKernelEx(&config, kernel, a, b, ProductShape{operands.rows, operands.columns, operands.depth},
                                 epilogue));
 }

@@ -15,9 +15,10 @@ constexpr int kHead = 64, kGroups = 3, kQueries = 64 * kGroups, kKeys = 128, kSt
 constexpr int kQueryBytes = kQueries * kHead * 2, kTileBytes = kKeys * kHead * 2;
 constexpr int kThreads = 128 * (kGroups + 1);
 constexpr int kSharedBytes = 1024 + kQueryBytes + 2 * kStages * kTileBytes + 256;  // with alignment and barriers
-constexpr float kLog2E = 1.4426950408889634f;
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+constexpr float kLog2E = 1.4426950408889634f;
 
 using namespace sm90;
 
