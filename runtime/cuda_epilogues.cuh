@@ -4,7 +4,7 @@
 // eight consecutive columns each, in float32. An epilogue says
 //   columns(column, exists)    what it needs of its columns (scales, say), once per tile and lane;
 //   row(row)                   what all lanes of a row share (its norm, say), once per tile and existing row;
-//   fetch(place, row)          what a lane needs from memory for one row: several rows' fetches are issued ahead;
+//   fetch(place, columns, row) what a lane needs from memory for one row: several rows' fetches are issued ahead;
 //   apply<kLanes>(...)         the arithmetic and the stores. All lanes of the warp call it, also for rows and columns
 //                              that do not exist (place.exists is false): it may shuffle.
 //
@@ -53,7 +53,7 @@ struct RowNorm {
     float sum = 0;
 #pragma unroll 4
     for (int i = 0; i < squares.count; ++i) sum += squares.parts[i * squares.capacity + row];
-    return c / sqrtf(sum * inverse_width + kNormEpsilon);
+    return c * rsqrtf(sum * inverse_width + kNormEpsilon);
   }
 };
 
@@ -88,7 +88,7 @@ struct ScaledEpilogue {
 
   __device__ Columns columns(int, bool) const { return {}; }
   __device__ Row row(int64_t) const { return {}; }
-  __device__ Fetched fetch(const RowPlace&, const Row&) const { return {}; }
+  __device__ Fetched fetch(const RowPlace&, const Columns&, const Row&) const { return {}; }
   template <int kLanes>
   __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Row&, const Fetched&) const {
 #pragma unroll
@@ -102,7 +102,13 @@ struct ScaledEpilogue {
 // pairs which rotate together are neighbours (cuda_model.cuh).
 template <typename T, int kHead>
 struct QkvEpilogue {
-  using Columns = Nothing;
+  enum class Kind { kQuery, kKey, kValue };
+  struct Columns {
+    Kind kind;
+    float gain;      // of queries and keys
+    int at;          // first column within the row that is written
+    int first_pair;  // of the head's pairs that rotate together
+  };
   struct Row {
     float norm;
     int sequence, position;
@@ -127,28 +133,28 @@ struct QkvEpilogue {
   const uint16_t* tokens;  // (S, token_stride)
   int64_t token_stride;
 
-  __device__ int head_of(const RowPlace& place) const { return (first_column + place.column) / kHead; }
-  __device__ int value_column(const RowPlace& place) const {
-    return first_column + place.column - (heads + kv_heads) * kHead;
+  __device__ Columns columns(int column, bool exists) const {
+    if (!exists) return {};
+    int all = first_column + column, head = all / kHead;
+    if (head < heads) return {Kind::kQuery, gain[head], all, all % kHead / 2};
+    return {head < heads + kv_heads ? Kind::kKey : Kind::kValue, 1, all - heads * kHead, all % kHead / 2};
   }
-  __device__ Columns columns(int, bool) const { return {}; }
   __device__ Row row(int64_t row) const { return {norm(row), place_of.sequence(row), place_of.position(row)}; }
-  __device__ Fetched fetch(const RowPlace& place, const Row& row) const {
+  __device__ Fetched fetch(const RowPlace& place, const Columns& c, const Row& row) const {
     Fetched f{};
     if (!place.exists) return f;
-    if (head_of(place) < heads + kv_heads) {
-      int first_pair = place.column % kHead / 2;
+    if (c.kind != Kind::kValue) {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        f.angles[i] = first_pair + i < half ? rotary[row.position * half + first_pair + i] : float2{1, 0};
+        f.angles[i] = c.first_pair + i < half ? rotary[row.position * half + c.first_pair + i] : float2{1, 0};
     } else if (value_table) {
       int token = tokens[row.sequence * token_stride + row.position];
-      f.added = Stored8<T>::load(value_table + static_cast<int64_t>(token) * kv_heads * kHead + value_column(place));
+      f.added = Stored8<T>::load(value_table + token * kv_heads * kHead + c.at - kv_heads * kHead);
     }
     return f;
   }
   template <int kLanes>
-  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Row& row,
+  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns& c, const Row& row,
                         const Fetched& fetched) const {
     static_assert(kLanes * 8 % kHead == 0, "heads must lie whole in a tile");
     float squares = 0;
@@ -159,28 +165,23 @@ struct QkvEpilogue {
     }
     squares = sum_over_lanes<kHead / 8>(squares);
     if (!place.exists) return;
-    int head = head_of(place), within = place.column % kHead;
-    T* kv_row = keys + (row.sequence * capacity + row.position) * 2 * kv_heads * kHead;
-    if (head >= heads + kv_heads) {
-      if (value_table) {
-        float added[8];
-        fetched.added.unpack(added);
+    if (c.kind != Kind::kValue) {
+      float factor = c.gain * rsqrtf(squares * inverse_head_dim + kNormEpsilon);
 #pragma unroll
-        for (int i = 0; i < 8; ++i) v[i] = fmaf(value_scale, added[i], v[i]);
+      for (int i = 0; i < 4; ++i) {
+        float2 pair = {v[2 * i] * factor, v[2 * i + 1] * factor}, angle = fetched.angles[i];
+        v[2 * i] = pair.x * angle.x + pair.y * angle.y;
+        v[2 * i + 1] = pair.y * angle.x - pair.x * angle.y;
       }
-      Stored8<T>::rounded(v).store(kv_row + kv_heads * kHead + value_column(place));
-      return;
-    }
-    bool is_query = head < heads;
-    float factor = (is_query ? gain[head] : 1.0f) / sqrtf(squares * inverse_head_dim + kNormEpsilon);
+    } else if (value_table) {
+      float added[8];
+      fetched.added.unpack(added);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float2 pair = {v[2 * i] * factor, v[2 * i + 1] * factor}, angle = fetched.angles[i];
-      v[2 * i] = pair.x * angle.x + pair.y * angle.y;
-      v[2 * i + 1] = pair.y * angle.x - pair.x * angle.y;
+      for (int i = 0; i < 8; ++i) v[i] = fmaf(value_scale, added[i], v[i]);
     }
-    T* out = is_query ? query + (place.row * heads + head) * kHead + within : kv_row + (head - heads) * kHead + within;
-    Stored8<T>::rounded(v).store(out);
+    T* out = c.kind == Kind::kQuery ? query + place.row * heads * kHead
+                                    : keys + (row.sequence * capacity + row.position) * 2 * kv_heads * kHead;
+    Stored8<T>::rounded(v).store(out + c.at);
   }
 };
 
@@ -204,7 +205,7 @@ struct AttentionResidualEpilogue {
     return c;
   }
   __device__ Row row(int64_t) const { return {}; }
-  __device__ Fetched fetch(const RowPlace& place, const Row&) const {
+  __device__ Fetched fetch(const RowPlace& place, const Columns&, const Row&) const {
     return place.exists ? Stored8<T>::load(u + place.row * stride + place.column) : Stored8<T>{};
   }
   template <int kLanes>
@@ -232,7 +233,7 @@ struct ActivationEpilogue {
 
   __device__ Columns columns(int, bool) const { return {}; }
   __device__ Row row(int64_t row) const { return norm(row); }
-  __device__ Fetched fetch(const RowPlace&, const Row&) const { return {}; }
+  __device__ Fetched fetch(const RowPlace&, const Columns&, const Row&) const { return {}; }
   template <int kLanes>
   __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Row& scale, const Fetched&) const {
 #pragma unroll
@@ -280,7 +281,7 @@ struct LayerEndEpilogue {
     return c;
   }
   __device__ Row row(int64_t) const { return {}; }
-  __device__ Fetched fetch(const RowPlace& place, const Row&) const {
+  __device__ Fetched fetch(const RowPlace& place, const Columns&, const Row&) const {
     Fetched f{};
     if (!place.exists) return f;
     int64_t at = place.row * stride + place.column;
@@ -336,7 +337,7 @@ struct LogitsEpilogue {
 
   __device__ Columns columns(int, bool) const { return {}; }
   __device__ Row row(int64_t row) const { return norm(row); }
-  __device__ Fetched fetch(const RowPlace&, const Row&) const { return {}; }
+  __device__ Fetched fetch(const RowPlace&, const Columns&, const Row&) const { return {}; }
   template <int kLanes>
   __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Row& scale, const Fetched&) const {
 #pragma unroll
@@ -361,7 +362,7 @@ struct LossEpilogue {
 
   __device__ Columns columns(int, bool) const { return {}; }
   __device__ Row row(int64_t row) const { return norm(row); }
-  __device__ Fetched fetch(const RowPlace&, const Row&) const { return {}; }
+  __device__ Fetched fetch(const RowPlace&, const Columns&, const Row&) const { return {}; }
   template <int kLanes>
   __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Row& scale, const Fetched&) const {
     int target = place.exists ? targets[place.row] : -1;

@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = 0; i < kAhead; ++i) {
       int64_t row = first_row + first + i * kRowsPerPass;
       places[i] = {row, column, static_cast<int>(blockIdx.x), row < operands.rows && column < operands.columns};
-      fetched[i] = epilogue.fetch(places[i], row_data[first + i * kRowsPerPass]);
+      fetched[i] = epilogue.fetch(places[i], columns, row_data[first + i * kRowsPerPass]);
     }
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {

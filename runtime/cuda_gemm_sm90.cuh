@@ -2,11 +2,13 @@
 // and an epilogue that runs while the next tile is multiplied. Same operands, epilogues and contract as cuda_gemm.cuh.
 //
 // A persistent grid of clusters of two CTAs. A cluster's two tiles (128 rows x 256 columns each) share their columns:
-// each CTA loads half of B's tile and sends it to both. Twelve warps per CTA:
+// each CTA loads half of B's tile and sends it to both. Sixteen warps per CTA:
 //
-//   1 loader        one thread: A and B tiles of 64 columns of K, kStages deep      -> full / empty barriers
-//   3 finishers     the epilogue, row by row, one warp per row of 256 columns       <- tile_full / tile_empty barriers
-//   2 x 4 multipliers  64 rows x 256 columns each, fp32 accumulators in registers   -> the finished tile, in bf16
+//   1 loader          one thread: A and B tiles of 64 columns of K, kStages deep      -> full / empty barriers
+//   8 multipliers     two warpgroups of 64 rows x 256 columns, accumulators in        -> the finished tile, in bf16
+//                     registers that the others gave up
+//   7 finishers       the epilogue, row by row, one warp per row of 256 columns       <- tile_full / tile_empty
+//   barriers
 #pragma once
 
 #include "runtime/cuda_sm90.cuh"
@@ -17,7 +19,7 @@ namespace gemm_sm90 {
 
 constexpr int kRows = 128, kColumns = 256, kDepth = 64, kStages = 3, kCluster = 2;
 constexpr int kABytes = kRows * kDepth * 2, kBBytes = kColumns * kDepth * 2, kTileBytes = kRows * kColumns * 2;
-constexpr int kThreads = 384, kFinishers = 3;
+constexpr int kThreads = 512, kFinishers = 7;
 constexpr int kSharedBytes = 1024 + kStages * (kABytes + kBBytes) + kTileBytes + 128;  // with alignment and barriers
 
 struct ProductShape {
@@ -84,7 +86,7 @@ __device__ inline void multiply_tiles(const Plan& plan, int group) {
   Ring<kStages> ring;
   Ring<1> finished;
   for (int t = plan.first_tile; t < plan.tiles; t += plan.tile_step) {
-    FragmentValues<kColumns> acc;
+    FragmentValues<kColumns / 2> acc[2];  // the left and the right half
     int previous = -1;
     for (int step = 0; step < plan.steps; ++step, ring.advance()) {
       wait(plan.full + 8 * ring.index, ring.parity);
@@ -93,7 +95,9 @@ __device__ inline void multiply_tiles(const Plan& plan, int group) {
       uint64_t b = operand(plan.b + ring.index * kBBytes);
 #pragma unroll
       for (int k = 0; k < kDepth / 16; ++k)  // 32 bytes further within the swizzled rows
-        multiply_async(acc, a + 2 * k, b + 2 * k, step > 0 || k > 0);
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          multiply_async(acc[half], a + 2 * k, b + half * (kBBytes / 2 >> 4) + 2 * k, step > 0 || k > 0);
       commit_products();
       wait_for_products<1>();  // the step before this one is done with its stage
       if (previous >= 0 && threadIdx.x % 128 < kCluster) arrive_at(plan.empty + 8 * previous, threadIdx.x % 128);
@@ -106,12 +110,15 @@ __device__ inline void multiply_tiles(const Plan& plan, int group) {
     // Four 8 x 8 blocks at once: rows 0-7 and 8-15 of two blocks of columns.
     int row = group * 64 + warp * 16 + lane % 16;
 #pragma unroll
-    for (int j = 0; j < kColumns / 8; j += 2)
+    for (int j = 0; j < kColumns / 8; j += 2) {
+      const auto& left = acc[j / (kColumns / 16)][j % (kColumns / 16)];
+      const auto& right = acc[j / (kColumns / 16)][j % (kColumns / 16) + 1];
       asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(
                        plan.tile + tile_chunk(row, j + lane / 16)),
-                   "r"(packed_pair(acc[j][0], acc[j][1])), "r"(packed_pair(acc[j][2], acc[j][3])),
-                   "r"(packed_pair(acc[j + 1][0], acc[j + 1][1])), "r"(packed_pair(acc[j + 1][2], acc[j + 1][3]))
+                   "r"(packed_pair(left[0], left[1])), "r"(packed_pair(left[2], left[3])),
+                   "r"(packed_pair(right[0], right[1])), "r"(packed_pair(right[2], right[3]))
                    : "memory");
+    }
     arrive(plan.tile_full);
     finished.advance();
   }
@@ -120,16 +127,16 @@ __device__ inline void multiply_tiles(const Plan& plan, int group) {
 // `row_data`: (2, kRows), for this tile and the next one: a fast warp may begin the next while another still reads.
 template <typename Epilogue>
 __device__ void finish_tiles(const Plan& plan, const ProductShape& shape, const Epilogue& epilogue, uint32_t rank,
-                             typename Epilogue::Row (*row_data)[kRows]) {
-  constexpr int kAhead = kRowsAhead<Epilogue>;
-  int lane = threadIdx.x % 32, finisher = threadIdx.x / 32 - 1;
+                             typename Epilogue::Row (*row_data)[kRows], int finisher) {
+  constexpr int kAhead = kRowsAhead<Epilogue> / 2;  // seven warps make up for it
+  int lane = threadIdx.x % 32;
   Ring<1> finished;
   Ring<2> rows_ring;
   for (int t = plan.first_tile; t < plan.tiles; t += plan.tile_step, finished.advance(), rows_ring.advance()) {
     int64_t first_row = plan.first_row(t, rank);
     int tile = plan.column_tile(t), column = tile * kColumns + lane * 8;
     const auto* rows = row_data[rows_ring.index];
-    for (int r = static_cast<int>(threadIdx.x) - 32; r < kRows; r += 32 * kFinishers)
+    for (int r = finisher * 32 + lane; r < kRows; r += 32 * kFinishers)
       if (first_row + r < shape.rows) row_data[rows_ring.index][r] = epilogue.row(first_row + r);
     asm volatile("bar.sync 1, %0;\n" ::"n"(32 * kFinishers) : "memory");
     auto columns = epilogue.columns(column, column < shape.columns);
@@ -140,7 +147,7 @@ __device__ void finish_tiles(const Plan& plan, const ProductShape& shape, const 
       for (int i = 0; i < kAhead; ++i) {
         int64_t row = first_row + first + i;
         places[i] = {row, column, tile, row < shape.rows && column < shape.columns};
-        fetched[i] = epilogue.fetch(places[i], rows[first + i]);
+        fetched[i] = epilogue.fetch(places[i], columns, rows[first + i]);
       }
       if (first == finisher * kAhead) wait(plan.tile_full, finished.parity);
 #pragma unroll
@@ -160,8 +167,9 @@ __device__ void finish_tiles(const Plan& plan, const ProductShape& shape, const 
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
+// Launched in clusters of kCluster.
 template <typename Epilogue>
-__global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kThreads, 1)
     gemm_sm90_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
                      const ProductShape shape, const __grid_constant__ Epilogue epilogue) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -179,12 +187,17 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
     asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
   }
   cluster_barrier();
-  if (threadIdx.x >= 128) {
-    multiply_tiles(plan, static_cast<int>(threadIdx.x) / 128 - 1);
-  } else if (threadIdx.x >= 32) {
-    finish_tiles(plan, shape, epilogue, rank, row_data);
-  } else if (threadIdx.x == 0) {
-    load_tiles(plan, a, b, rank);
+  // Warpgroups 1 and 2 multiply; warp 0 loads; warps 1-3 and 12-15 finish. 160 and 96 registers fill the 65,536.
+  int warp = static_cast<int>(threadIdx.x) / 32, group = warp / 4;
+  if (group == 1 || group == 2) {
+    take_registers<160>();
+    multiply_tiles(plan, group - 1);
+  } else {
+    give_registers<96>();
+    if (warp > 0)
+      finish_tiles(plan, shape, epilogue, rank, row_data, group == 0 ? warp - 1 : warp - 9);
+    else if (threadIdx.x == 0)
+      load_tiles(plan, a, b, rank);
   }
   cluster_barrier();  // nobody leaves while the other may still write to it
 #endif
@@ -214,7 +227,6 @@ void launch_gemm_sm90(const GemmOperands<__nv_bfloat16>& operands, const Epilogu
   config.gridDim = dim3(static_cast<unsigned>(kCluster * std::min(clusters, tiles)));
   CUtensorMap a = make_tensor_map(operands.a, operands.rows, operands.depth, operands.a_stride, kRows);
   CUtensorMap b = make_tensor_map(operands.b, operands.columns, operands.depth, operands.depth, kColumns / kCluster);
-  config.numAttrs = 0;  // the kernel's own declaration gives the cluster
   check_cuda(cudaLaunchKernelEx(&config, kernel, a, b, ProductShape{operands.rows, operands.columns, operands.depth},
                                 epilogue));
 }

@@ -10,13 +10,15 @@
 namespace thimble {
 namespace {
 
-constexpr int kHead = 64, kGroups = 2, kQueries = 64 * kGroups, kKeys = 128, kStages = 3;
+// 160 and 32 registers per thread of the warpgroups fill the multiprocessor's 65,536.
+constexpr int kHead = 64, kGroups = 3, kQueries = 64 * kGroups, kKeys = 128, kStages = 3;
 constexpr int kQueryBytes = kQueries * kHead * 2, kTileBytes = kKeys * kHead * 2;
-constexpr int kThreads = 128 * kGroups + 32;
+constexpr int kThreads = 128 * (kGroups + 1);
 constexpr int kSharedBytes = 1024 + kQueryBytes + 2 * kStages * kTileBytes + 256;  // with alignment and barriers
-constexpr float kLog2E = 1.4426950408889634f;
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+constexpr float kLog2E = 1.4426950408889634f;
 
 using namespace sm90;
 
@@ -235,9 +237,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   int group = static_cast<int>(threadIdx.x) / 128;
   if (group < kGroups) {
+    take_registers<160>();
     attend(plan, operands, group);
-  } else if (threadIdx.x % 32 == 0) {
-    load_tiles(plan, operands, queries, keys);
+  } else {
+    give_registers<32>();
+    if (threadIdx.x % 128 == 0) load_tiles(plan, operands, queries, keys);
   }
 #endif
 }

@@ -261,6 +261,10 @@ class GolfGpt(nn.Module):
 
     def forward(self, tokens: Tensor, context_length: int | None = None) -> Tensor:
         """Logits of every position. `context_length` sets the RoPE base; the number of tokens if None."""
+        return self.logits(self.hidden(tokens, context_length))
+
+    def hidden(self, tokens: Tensor, context_length: int | None = None) -> Tensor:
+        """The last layer's output (B, T, D)."""
         config = self.config
         n, skips = config.num_layers, config.num_skips
         length = tokens.shape[1]
@@ -284,9 +288,14 @@ class GolfGpt(nn.Module):
             x = block(x, x0, weights, self.mlp_up_bank[i], self.mlp_down_bank[i], offset, rope)
             if i < skips:
                 stack.append(x)
+        return x
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Softcapped float32 logits of hidden states (..., D)."""
         head = self.tok_emb.weight if self.lm_head is None else self.lm_head.weight
         logits = F.linear(rms_norm(x), head).float()
-        return config.logit_softcap * torch.tanh(logits / config.logit_softcap)
+        cap = self.config.logit_softcap
+        return cap * torch.tanh(logits / cap)
 
     def join_skip(self, j: int, x: Tensor, skip: Tensor) -> Tensor:
         skip = self.skip_weights[j] * skip

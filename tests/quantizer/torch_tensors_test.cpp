@@ -35,7 +35,7 @@ TEST(TorchTensors, EveryStorageClass) {
                              {"BoolStorage", DType::kBool}}) {
     ByteVector data = bytes_of(std::string(3 * dtype_bytes(dtype), '\x01'));
     ReadTorchFile file =
-        read_pickle(named([&](PickleBuilder& p) { p.tensor(type, "k", 3, 1, {2}, {1}); }), {{"k", data}});
+        read_pickle(named([type = type](PickleBuilder& p) { p.tensor(type, "k", 3, 1, {2}, {1}); }), {{"k", data}});
     EXPECT_EQ(file.at("w").dtype, dtype) << type;
     EXPECT_EQ(file.at("w").bytes.size(), 2 * dtype_bytes(dtype)) << type;
   }

@@ -196,7 +196,8 @@ TEST(ModelConfig, EveryMissingTensorIsNamed) {
     // These prove a key or are counted: their absence shows as a contradiction.
     if (name == "smear.gate" || name == "skip_gates" || name.ends_with(".embed.weight")) continue;
     if (name.starts_with("ve_layer_scales.") || name.ends_with("c_q.weight")) continue;
-    expect_refused([&](Input& in) { in.tensors.erase(name); }, {"model.safetensors", "'" + name + "' is missing"});
+    expect_refused([&name = name](Input& in) { in.tensors.erase(name); },
+                   {"model.safetensors", "'" + name + "' is missing"});
   }
   // A gap among the layers ends their count.
   expect_refused([](Input& in) { in.tensors.erase("blocks.3.attn.c_q.weight"); },
