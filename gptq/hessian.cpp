@@ -21,7 +21,8 @@ constexpr int64_t kRowsPerTask = 64;
 
 }  // namespace
 
-HessianAccumulator::HessianAccumulator(std::string layer, int64_t columns) : layer_(std::move(layer)), sum_(columns) {}
+HessianAccumulator::HessianAccumulator(std::string layer, int64_t columns, int64_t first_sequence)
+    : layer_(std::move(layer)), first_sequence_(first_sequence), sum_(columns) {}
 
 void HessianAccumulator::add(ConstMatrixView x) {
   if (x.cols != columns())
@@ -49,17 +50,18 @@ void HessianAccumulator::add(ConstMatrixView x) {
 // A sum of squares is finite only if every value is, and it bounds the column's other products (Cauchy-Schwarz):
 // looking at the diagonal is enough.
 void HessianAccumulator::require_finite(const Matrix& products, ConstMatrixView x, int64_t first_position) const {
+  int64_t sequence = first_sequence_ + sequence_count_;
   for (int64_t column = 0; column < columns(); ++column) {
     if (std::isfinite(products(column, column))) continue;
     for (int64_t t = 0; t < x.rows; ++t)
       if (!std::isfinite(x.row(t)[column]))
         throw Error(ExitCode::kBadInput,
                     fmt::format("layer '{}': input is {} at sequence {}, position {}, column {}; must be finite",
-                                layer_, x.row(t)[column], sequence_count_, first_position + t, column));
+                                layer_, x.row(t)[column], sequence, first_position + t, column));
     throw Error(ExitCode::kBadInput,
                 fmt::format("layer '{}': input column {} of sequence {}, positions {} to {}: the sum of squares "
                             "overflows float32",
-                            layer_, column, sequence_count_, first_position, first_position + x.rows - 1));
+                            layer_, column, sequence, first_position, first_position + x.rows - 1));
   }
 }
 
@@ -75,7 +77,7 @@ void HessianCollector::on_linear_input(std::span<const std::string> layers, Cons
   assert(!layers.empty());
   auto found = inputs_.find(layers[0]);
   if (found == inputs_.end()) {
-    Input input{{layers.begin(), layers.end()}, HessianAccumulator(layers[0], x.cols)};
+    Input input{{layers.begin(), layers.end()}, HessianAccumulator(layers[0], x.cols, first_sequence_)};
     found = inputs_.emplace(layers[0], std::move(input)).first;
   }
   if (!std::ranges::equal(found->second.layers, layers))

@@ -28,8 +28,8 @@ struct Hessian {
 // Sequences must arrive in a fixed order, one at a time; then the result is the same for any thread count.
 class HessianAccumulator {
  public:
-  // `layer` names the input in errors.
-  HessianAccumulator(std::string layer, int64_t columns);
+  // `layer` names the input in errors, `first_sequence` is the number there of the first one added.
+  HessianAccumulator(std::string layer, int64_t columns, int64_t first_sequence = 0);
 
   // Adds one sequence x (T, K). A value that is not finite, or whose square overflows float32, is an Error (bad input)
   // that names the layer, the sequence, the position and the column.
@@ -44,6 +44,7 @@ class HessianAccumulator {
   void require_finite(const Matrix& products, ConstMatrixView x, int64_t first_position) const;
 
   std::string layer_;
+  int64_t first_sequence_;
   SymmetricMatrix sum_;
   int64_t token_count_ = 0;
   int64_t sequence_count_ = 0;
@@ -64,6 +65,9 @@ HessianSet share_hessians(std::vector<SharedHessian> inputs);
 // One accumulator per distinct input of a model. Observes forward passes of one sequence each.
 class HessianCollector final : public LinearObserver {
  public:
+  // `first_sequence`: the number in errors of the first sequence.
+  explicit HessianCollector(int64_t first_sequence = 0) : first_sequence_(first_sequence) {}
+
   // Adds one sequence x (T, K), the input of all of `layers`. The same input always comes with the same list.
   void on_linear_input(std::span<const std::string> layers, ConstMatrixView x) override;
 
@@ -75,6 +79,7 @@ class HessianCollector final : public LinearObserver {
     std::vector<std::string> layers;
     HessianAccumulator accumulator;
   };
+  int64_t first_sequence_;
   std::map<std::string, Input> inputs_;  // by the first layer's name
 };
 

@@ -1,27 +1,87 @@
-// calibration.cpp: self-generation with resume, and Hessian collection.
+// calibration.cpp: self-generation with resume, and Hessian collection, shared among ranks.
 #include "quantizer/calibration.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "eval/token_shard.h"
 #include "gptq/cuda_hessians.h"
+#include "gptq/hessian_sum.h"
 #include "quantizer/hessian_file.h"
+#include "quantizer/packed_results.h"
 #include "runtime/file.h"
 #include "runtime/hash.h"
 #include "runtime/window_scores.h"
 
 namespace thimble {
+namespace {
+
+std::optional<std::vector<uint16_t>> load_kept_tokens(const WorkFolder& work, uint64_t key, size_t count,
+                                                      Ranks& ranks) {
+  ByteVector bytes;
+  if (std::optional<std::vector<uint16_t>> kept = work.load_tokens(key)) {
+    Bytes found = std::as_bytes(std::span(*kept));
+    bytes.assign(found.begin(), found.end());
+  }
+  ranks.broadcast(bytes);
+  std::vector<uint16_t> tokens(count);
+  if (bytes.size() != std::span(tokens).size_bytes()) return std::nullopt;
+  std::memcpy(tokens.data(), bytes.data(), bytes.size());
+  return tokens;
+}
+
+HessianSet collect_part(const Model& model, const TokenSequences& sequences, Share part, Progress& progress) {
+  std::unique_ptr<Backend> backend = make_cpu_backend();
+  WindowScorer scorer(model, *backend, sequences.length);
+  HessianCollector collector(static_cast<int64_t>(part.begin));
+  for (size_t s = part.begin; s < part.end; ++s) {
+    std::span<const uint16_t> tokens = sequences.sequence(static_cast<int64_t>(s));
+    scorer.observe(tokens.first(tokens.size() - 1), collector);
+    progress.advance(1);
+  }
+  return std::move(collector).finish();
+}
+
+// The set that rank `from` has.
+HessianSet hessians_of_rank(HessianSet mine, int from, Ranks& ranks) {
+  if (ranks.size() == 1) return mine;
+  ByteVector bytes;
+  if (ranks.rank() == from) bytes = pack_hessians(mine);
+  ranks.broadcast(bytes, from);
+  return ranks.rank() == from ? std::move(mine) : unpack_hessians(bytes);
+}
+
+HessianSet collect_hessians_cpu(const Model& model, const TokenSequences& sequences, Ranks& ranks, Progress& progress) {
+  auto rank = static_cast<size_t>(ranks.rank()), rank_count = static_cast<size_t>(ranks.size());
+  size_t part_count = hessian_part_count(sequences.count);
+  HessianSum sum;
+  progress.begin("collecting Hessians", sequences.count, "sequences");
+  for (size_t first = 0; first < part_count; first += rank_count) {
+    HessianSet mine;
+    if (first + rank < part_count)
+      mine = collect_part(model, sequences, hessian_part(sequences.count, first + rank), progress);
+    for (size_t from = 0; from < rank_count && first + from < part_count; ++from) {
+      sum.add(hessians_of_rank(mine, static_cast<int>(from), ranks));
+      if (from != rank) progress.advance(static_cast<int64_t>(hessian_part(sequences.count, first + from).size()));
+    }
+  }
+  progress.end();
+  return std::move(sum).finish();
+}
+
+}  // namespace
 
 TokenSequences self_generate(LanguageModel& model, const CalibrationOptions& options, uint64_t key,
-                             const WorkFolder& work, Progress& progress) {
+                             const WorkFolder& work, Ranks& ranks, Progress& progress) {
   int64_t batch = model.preferred_sequences(options);
   TokenSequences all{options.sequences, options.length, {}};
   progress.begin("generating calibration", options.sequences * options.length, "tokens");
   for (int64_t first = 0; first < options.sequences; first += batch) {
     int64_t count = std::min(batch, options.sequences - first);
     uint64_t batch_key = Hasher().add(key).add(static_cast<uint64_t>(first)).add(static_cast<uint64_t>(count)).digest();
-    std::optional<std::vector<uint16_t>> tokens = work.load_tokens(batch_key);
-    if (tokens && tokens->size() == static_cast<size_t>(count * options.length)) {
+    std::optional<std::vector<uint16_t>> tokens =
+        load_kept_tokens(work, batch_key, static_cast<size_t>(count * options.length), ranks);
+    if (tokens) {
       progress.advance(count * options.length);
     } else {
       tokens = model.generate_calibration(options, first, count, progress).tokens;
@@ -43,30 +103,22 @@ TokenSequences read_calibration_tokens(const std::string& path, int64_t length, 
   return {count, length, std::move(tokens)};
 }
 
-namespace {
-
-HessianSet collect_hessians_cpu(const Model& model, const TokenSequences& sequences, Progress& progress) {
-  std::unique_ptr<Backend> backend = make_cpu_backend();
-  WindowScorer scorer(model, *backend, sequences.length);
-  HessianCollector collector;
-  progress.begin("collecting Hessians", sequences.count, "sequences");
-  for (int64_t s = 0; s < sequences.count; ++s) {
-    std::span<const uint16_t> tokens = sequences.sequence(s);
-    scorer.observe(tokens.first(tokens.size() - 1), collector);
-    progress.advance(1);
-  }
-  progress.end();
-  return std::move(collector).finish();
-}
-
-}  // namespace
-
-HessianSet collect_hessians(const Model& model, const Device& device, const TokenSequences& sequences,
+HessianSet collect_hessians(const Model& model, const Device& device, const TokenSequences& sequences, Ranks& ranks,
                             Progress& progress) {
+  // A CUDA device is done with all of it before ranks could have exchanged their parts.
   HessianSet hessians = device.is_cuda ? collect_hessians_cuda(model, device, sequences, progress)
-                                       : collect_hessians_cpu(model, sequences, progress);
+                                       : collect_hessians_cpu(model, sequences, ranks, progress);
   round_to_float32(hessians);
   return hessians;
+}
+
+std::optional<HessianSet> load_kept_hessians(const WorkFolder& work, uint64_t key, Ranks& ranks) {
+  std::optional<HessianSet> kept = work.load_hessians(key);
+  if (ranks.size() == 1) return kept;
+  ByteVector bytes;
+  if (kept) bytes = pack_hessians(*kept);
+  ranks.broadcast(bytes);
+  return bytes.empty() ? std::nullopt : std::optional(unpack_hessians(bytes));
 }
 
 }  // namespace thimble

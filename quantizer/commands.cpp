@@ -83,4 +83,14 @@ uint64_t CodeOptions::total_bytes() const {
 
 Device open_device(const CommonOptions& common) { return open_device(common.device, common.numerics); }
 
+Device open_device(const CommonOptions& common, Ranks& ranks) {
+  Device device = open_device(common.device, common.numerics, ranks.local_rank());
+  ranks.require_equal(device.arithmetic(), "the arithmetic");
+  return device;
+}
+
+std::string device_text(const Device& device, const Ranks& ranks) {
+  return ranks.size() == 1 ? device.name() : fmt::format("{} ranks of {}", ranks.size(), device.name());
+}
+
 }  // namespace thimble

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "quantizer/console.h"
+#include "quantizer/ranks.h"
 #include "runtime/device.h"
 
 namespace thimble {
@@ -17,10 +18,12 @@ namespace thimble {
 using Action = std::function<void(Console&)>;
 
 struct CommandLine {
+  Ranks& ranks;
   CLI::App app{"thimble fits a trained language model into a byte budget and proves in bits per byte what that cost",
                "thimble"};
-  CommonOptions common;
-  Action action;
+  CommonOptions common = {};
+  Action action = {};
+  bool uses_all_ranks = false;  // set with the action; without it, rank 0 acts alone
 };
 
 void add_quantize_command(CommandLine& line);
@@ -56,5 +59,12 @@ struct CodeOptions {
 
 // What --device and --numerics name.
 Device open_device(const CommonOptions& common);
+
+// The same for all ranks: those on one machine take its CUDA devices in turn. Ranks of different arithmetic, whose
+// results would depend on who computed what, are an Error.
+Device open_device(const CommonOptions& common, Ranks& ranks);
+
+// "cpu (avx512)", "2 ranks of cpu (avx512)".
+std::string device_text(const Device& device, const Ranks& ranks);
 
 }  // namespace thimble

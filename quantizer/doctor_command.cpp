@@ -8,6 +8,7 @@
 
 #include "packer/describe_artifact.h"
 #include "quantizer/commands.h"
+#include "quantizer/mpi_ranks.h"
 #include "quantizer/version.h"
 #include "runtime/cuda_devices.h"
 #include "runtime/gemm.h"
@@ -25,7 +26,7 @@ Json describe_machine(const Device& device) {
                     {"oneTBB", TBB_runtime_version()},
                     {"zlib", zlibVersion()}};
   for (const LibraryVersion& library : codec_versions()) libraries[library.name] = library.version;
-  std::string cuda = cuda_runtime_version();
+  std::string cuda = cuda_runtime_version(), mpi = mpi_version();
   return {{"version", kVersion},
           {"compiler", __VERSION__},
           {"instruction_set", cpu_instruction_set()},
@@ -33,6 +34,7 @@ Json describe_machine(const Device& device) {
           {"device", device.name()},
           {"cuda_runtime", cuda.empty() ? Json() : Json(cuda)},
           {"cuda_devices", cuda_device_names()},
+          {"mpi", mpi.empty() ? Json() : Json(mpi)},
           {"libraries", libraries}};
 }
 
@@ -48,6 +50,8 @@ std::string as_text(const Json& machine) {
   for (const Json& device : machine.at("cuda_devices")) facts.push_back({"CUDA device", device.get<std::string>()});
   if (!machine.at("cuda_runtime").is_null() && machine.at("cuda_devices").empty())
     facts.push_back({"CUDA device", "none usable (is the driver installed?)"});
+  facts.push_back({"MPI", machine.at("mpi").is_null() ? "not in this build (configure with -DTHIMBLE_MPI=ON)"
+                                                      : machine.at("mpi").get<std::string>()});
   for (const auto& [name, version] : machine.at("libraries").items())
     facts.push_back({name, version.is_string() ? version.get<std::string>() : version.dump()});
   return facts_text(facts);

@@ -22,7 +22,7 @@ Json to_json(const ScoredModel& scored, const ScoredModel& first) {
   return json;
 }
 
-std::string table_of(const std::vector<ScoredModel>& all, const Device& device) {
+std::string table_of(const std::vector<ScoredModel>& all, const std::string& device) {
   std::vector<std::vector<std::string>> rows = {{"model", "bytes", "BPB", "gap", "seconds"}};
   for (const ScoredModel& scored : all) {
     double gap = scored.report.bits_per_byte() - all[0].report.bits_per_byte();
@@ -32,7 +32,7 @@ std::string table_of(const std::vector<ScoredModel>& all, const Device& device) 
   const BpbReport& report = all[0].report;
   return table_text(rows) + fmt::format("{}, {} bytes of text, context {}, stride {}, {} windows, on {}\n",
                                         report.scope(), count_text(report.text_bytes), report.context, report.stride,
-                                        count_text(report.windows), device.name());
+                                        count_text(report.windows), device);
 }
 
 }  // namespace
@@ -45,19 +45,21 @@ void add_eval_command(CommandLine& line) {
   command->add_option("--config", options->config, "Config of the checkpoints (JSON)");
   options->source.add_to(*command, TokenSource::Need::kRequired);
   command->callback([&line, options] {
+    line.uses_all_ranks = true;
     line.action = [&line, options](Console& console) {
-      Device device = open_device(line.common);
+      Device device = open_device(line.common, line.ranks);
       Tokenizer tokenizer = Tokenizer::load(options->source.tokenizer);
       ByteTable bytes(tokenizer);
       std::vector<ScoredModel> all;
       for (const std::string& path : options->models) {
         // The config belongs to checkpoints; artifacts carry their own.
         all.push_back(score_model(path, is_artifact(path) ? "" : options->config, options->source, tokenizer, bytes,
-                                  device, console.progress()));
+                                  device, line.ranks, console.progress()));
       }
       Json json = Json::array();
       for (const ScoredModel& scored : all) json.push_back(to_json(scored, all[0]));
-      console.result(table_of(all, device), Json{{"device", device.name()}, {"evaluations", json}});
+      std::string name = device_text(device, line.ranks);
+      console.result(table_of(all, name), Json{{"device", name}, {"evaluations", json}});
     };
   });
 }

@@ -2,6 +2,7 @@
 #include "quantizer/layer_solver.h"
 
 #include "gptq/cuda_gptq.h"
+#include "quantizer/packed_results.h"
 #include "runtime/hash.h"
 #include "runtime/parallel.h"
 
@@ -17,8 +18,14 @@ const RowScaledPrecision* as_gptq(const Precision& precision) {
 }  // namespace
 
 LayerSolver::LayerSolver(const TensorMap& tensors, const HessianSet& hessians, const Device& device,
-                         const WorkFolder& work, uint64_t key, Progress& progress)
-    : tensors_(tensors), hessians_(hessians), device_(device), work_(work), key_(key), progress_(progress) {}
+                         const WorkFolder& work, uint64_t key, Ranks& ranks, Progress& progress)
+    : tensors_(tensors),
+      hessians_(hessians),
+      device_(device),
+      work_(work),
+      key_(key),
+      ranks_(ranks),
+      progress_(progress) {}
 
 LayerSolver::Slot LayerSolver::slot(const std::string& name, const Precision& precision) {
   return name + "\n" + precision_text(precision);
@@ -49,31 +56,78 @@ std::vector<QuantizedTensor> LayerSolver::solve(const Plan& plan) {
 }
 
 void LayerSolver::solve_missing(const Plan& plan) {
-  std::vector<Group> groups;
-  std::map<const Hessian*, size_t> group_of;
-  int64_t count = 0;
+  std::vector<Layer> missing;
   for (const auto& [name, precision] : plan) {
     const RowScaledPrecision* gptq = as_gptq(precision);
-    if (!gptq || solved_.contains(slot(name, precision))) continue;
-    const Hessian* hessian = hessians_.at(name).get();
+    if (gptq && !solved_.contains(slot(name, precision)) && !load({name, *gptq})) missing.push_back({name, *gptq});
+  }
+  if (missing.empty()) return;
+  progress_.begin("solving layers", static_cast<int64_t>(missing.size()), "layers");
+  tell(missing);
+  solve_share(missing);
+  progress_.end();
+}
+
+void LayerSolver::serve() {
+  for (std::vector<Layer> layers = told(); !layers.empty(); layers = told()) solve_share(layers);
+}
+
+void LayerSolver::dismiss() { tell({}); }
+
+void LayerSolver::tell(const std::vector<Layer>& layers) {
+  Json json = Json::array();
+  for (const Layer& layer : layers) json.push_back({layer.name, layer.precision.max_code});
+  std::string text = json.dump();
+  ByteVector bytes(as_bytes_of(text).begin(), as_bytes_of(text).end());
+  ranks_.broadcast(bytes);
+}
+
+std::vector<LayerSolver::Layer> LayerSolver::told() {
+  ByteVector bytes;
+  ranks_.broadcast(bytes);
+  std::vector<Layer> layers;
+  for (const Json& layer : parse_json(Bytes(bytes), "layers to solve"))
+    layers.push_back({layer.at(0), {layer.at(1), RowScaledPrecision::Rounding::kGptq}});
+  return layers;
+}
+
+void LayerSolver::solve_share(const std::vector<Layer>& layers) {
+  for (const Layer& layer : layers) solved_[slot(layer.name, layer.precision)];  // slots exist before threads fill them
+  std::vector<Group> groups = groups_of(layers);
+  Share share = share_of(groups.size(), static_cast<size_t>(ranks_.rank()), static_cast<size_t>(ranks_.size()));
+  std::span<const Group> mine = std::span(groups).subspan(share.begin, share.size());
+  solve_here(mine);
+  if (ranks_.size() == 1) return;
+  std::vector<SolvedTensor> solutions;
+  for (const Group& group : mine)
+    for (const Layer& layer : group.layers) solutions.push_back(solved_.at(slot(layer.name, layer.precision)));
+  std::vector<ByteVector> all = ranks_.all_gather(pack_solutions(solutions));
+  if (!ranks_.is_root()) return;
+  for (size_t rank = 1; rank < all.size(); ++rank)
+    for (SolvedTensor& solved : unpack_solutions(all[rank])) keep(std::move(solved));
+}
+
+std::vector<LayerSolver::Group> LayerSolver::groups_of(const std::vector<Layer>& layers) const {
+  std::vector<Group> groups;
+  std::map<const Hessian*, size_t> group_of;
+  for (const Layer& layer : layers) {
+    const Hessian* hessian = hessians_.at(layer.name).get();
     auto [found, is_new] = group_of.emplace(hessian, groups.size());
     if (is_new) groups.push_back({hessian, {}});
-    groups[found->second].layers.push_back({name, *gptq});
-    solved_[slot(name, precision)];  // the slots exist before threads fill them
-    ++count;
+    groups[found->second].layers.push_back(layer);
   }
-  if (count == 0) return;
-  progress_.begin("solving layers", count, "layers");
+  return groups;
+}
+
+void LayerSolver::solve_here(std::span<const Group> groups) {
   if (device_.is_cuda) {
     run_in_threads(device_.ordinals.size(), [&](size_t i) {
-      size_t begin = groups.size() * i / device_.ordinals.size();
-      size_t end = groups.size() * (i + 1) / device_.ordinals.size();
-      solve_on_cuda(std::span(groups).subspan(begin, end - begin), device_.ordinals[i]);
+      Share share = share_of(groups.size(), i, device_.ordinals.size());
+      solve_on_cuda(groups.subspan(share.begin, share.size()), device_.ordinals[i]);
     });
   } else {
     parallel_for(static_cast<int64_t>(groups.size()), [&](int64_t g) { solve_on_cpu(groups[static_cast<size_t>(g)]); });
   }
-  progress_.end();
 }
 
 uint64_t LayerSolver::file_key(const Layer& layer) const {
@@ -82,47 +136,40 @@ uint64_t LayerSolver::file_key(const Layer& layer) const {
 
 bool LayerSolver::load(const Layer& layer) {
   std::optional<SolvedTensor> solved = work_.load_solution(file_key(layer), layer.name, tensors_.at(layer.name).shape);
-  if (!solved) return false;
-  solved_.at(slot(layer.name, layer.precision)) = std::move(*solved);
-  progress_.advance(1);
-  return true;
+  if (solved) solved_[slot(layer.name, layer.precision)] = std::move(*solved);
+  return solved.has_value();
 }
 
-void LayerSolver::keep(const Layer& layer, SolvedTensor solved) {
+void LayerSolver::keep(SolvedTensor solved) {
+  int max_code = std::get<RowScaledCodes>(solved.tensor.data).max_code;
+  Layer layer{solved.tensor.name, {max_code, RowScaledPrecision::Rounding::kGptq}};
   work_.save_solution(file_key(layer), solved);
   solved_.at(slot(layer.name, layer.precision)) = std::move(solved);
+  progress_.advance(1);
 }
 
 void LayerSolver::solve_on_cpu(const Group& group) {
-  std::optional<HessianFactor> factor;  // made when the first layer of the group is not in the work folder
-  for (const Layer& layer : group.layers) {
-    if (load(layer)) continue;
-    if (!factor) factor = factor_hessian(group.hessian->matrix, kTraceDamping, layer.name);
-    keep(layer, quantize_tensor(layer.name, tensors_.at(layer.name), layer.precision, &*factor));
-    progress_.advance(1);
-  }
+  HessianFactor factor = factor_hessian(group.hessian->matrix, kTraceDamping, group.layers[0].name);
+  for (const Layer& layer : group.layers)
+    keep(quantize_tensor(layer.name, tensors_.at(layer.name), layer.precision, &factor));
 }
 
-// All layers that the work folder does not have, in one batch.
+// All layers in one batch.
 void LayerSolver::solve_on_cuda(std::span<const Group> groups, int ordinal) {
   std::vector<const SymmetricMatrix*> hessians;
-  std::vector<const Layer*> layers;
   std::vector<Matrix> weights;
   std::vector<GptqJob> jobs;
   for (const Group& group : groups) {
     hessians.push_back(&group.hessian->matrix);
     for (const Layer& layer : group.layers) {
-      if (load(layer)) continue;
-      layers.push_back(&layer);
       weights.push_back(finite_matrix(layer.name, tensors_.at(layer.name)));
       jobs.push_back({layer.name, weights.back(), layer.precision.max_code, hessians.size() - 1});
     }
   }
   if (jobs.empty()) return;
   solve_gptq_cuda(hessians, jobs, kTraceDamping, ordinal, [&](size_t job, const GptqResult& result) {
-    const Layer& layer = *layers[job];
-    keep(layer, {{layer.name, tensors_.at(layer.name).shape, result.codes}, result.report});
-    progress_.advance(1);
+    const std::string& name = jobs[job].name;
+    keep({{name, tensors_.at(name).shape, result.codes}, result.report});
   });
 }
 

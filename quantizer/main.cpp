@@ -2,10 +2,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <iostream>
+#include <memory>
 #include <new>
+#include <thread>
 
 #include "quantizer/commands.h"
 #include "quantizer/version.h"
@@ -15,6 +18,10 @@
 namespace thimble {
 namespace {
 
+// A mistake in the command line or a missing file meets all ranks at once; rank 0, which needs no such pause before it
+// speaks, then reports it for all.
+constexpr std::chrono::seconds kRootSpeaksFirst(1);
+
 int report_error(bool as_json, ExitCode code, const std::string& message) {
   if (as_json) {
     Json json = {{"error", {{"exit_code", static_cast<int>(code)}, {"message", message}}}};
@@ -23,6 +30,17 @@ int report_error(bool as_json, ExitCode code, const std::string& message) {
     fmt::print(stderr, "thimble: {}\n", message);
   }
   return static_cast<int>(code);
+}
+
+// Reports an error of this rank, and ends the others.
+int fail(Ranks& ranks, bool as_json, ExitCode code, std::string message) {
+  if (!ranks.is_root()) {
+    std::this_thread::sleep_for(kRootSpeaksFirst);
+    message = fmt::format("rank {} of {}: {}", ranks.rank(), ranks.size(), message);
+  }
+  int exit_code = report_error(as_json, code, message);
+  ranks.end_all(exit_code);
+  return exit_code;
 }
 
 void add_all_commands(CommandLine& line) {
@@ -50,33 +68,52 @@ std::string usage_message(const CommandLine& line, const CLI::ParseError& error)
   return error.what();
 }
 
+// The options that decide what a rank says: rank 0 speaks for all.
+CommonOptions spoken_options(const CommonOptions& common, const Ranks& ranks) {
+  CommonOptions spoken = common;
+  if (!ranks.is_root()) {
+    spoken.json = false;
+    spoken.quiet = true;
+  }
+  return spoken;
+}
+
+int run(Ranks& ranks, bool json, int argc, char** argv) {
+  CommandLine line{ranks};
+  add_all_commands(line);
+  try {
+    line.app.parse(argc, argv);
+  } catch (const CLI::Success& success) {  // --help and --version
+    if (ranks.is_root()) line.app.exit(success);
+    if (!std::cout.flush()) return fail(ranks, json, ExitCode::kIo, "standard output: write failed");
+    return static_cast<int>(ExitCode::kOk);
+  } catch (const CLI::ParseError& error) {
+    return fail(ranks, json, ExitCode::kUsage, usage_message(line, error) + "\nRun with --help for more information.");
+  }
+  try {
+    ThreadLimit threads(line.common.threads);
+    Console console(spoken_options(line.common, ranks));
+    if (ranks.is_root() || line.uses_all_ranks) line.action(console);
+    return static_cast<int>(ExitCode::kOk);
+  } catch (const Error& error) {
+    return fail(ranks, json, error.code(), error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(ranks, json, ExitCode::kInternal, "out of memory");
+  } catch (const std::exception& error) {
+    return fail(ranks, json, ExitCode::kInternal, std::string("internal error: ") + error.what());
+  }
+}
+
 int run(int argc, char** argv) {
   // A file that outgrows a limit of the shell is an error of the write then, with a message and cleaning up.
   std::signal(SIGXFSZ, SIG_IGN);
   // Known before parsing, which may fail.
   bool json = std::any_of(argv + 1, argv + argc, [](std::string_view argument) { return argument == "--json"; });
-  CommandLine line;
-  add_all_commands(line);
   try {
-    line.app.parse(argc, argv);
-  } catch (const CLI::Success& success) {  // --help and --version
-    line.app.exit(success);
-    if (!std::cout.flush()) return report_error(json, ExitCode::kIo, "standard output: write failed");
-    return static_cast<int>(ExitCode::kOk);
-  } catch (const CLI::ParseError& error) {
-    return report_error(json, ExitCode::kUsage, usage_message(line, error) + "\nRun with --help for more information.");
-  }
-  try {
-    ThreadLimit threads(line.common.threads);
-    Console console(line.common);
-    line.action(console);
-    return static_cast<int>(ExitCode::kOk);
-  } catch (const Error& error) {
+    std::unique_ptr<Ranks> ranks = join_ranks();
+    return run(*ranks, json, argc, argv);
+  } catch (const Error& error) {  // no ranks to tell
     return report_error(json, error.code(), error.what());
-  } catch (const std::bad_alloc&) {
-    return report_error(json, ExitCode::kInternal, "out of memory");
-  } catch (const std::exception& error) {
-    return report_error(json, ExitCode::kInternal, std::string("internal error: ") + error.what());
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "quantizer/commands.h"
 #include "quantizer/model_source.h"
+#include "quantizer/packed_results.h"
 #include "quantizer/progress_bar.h"
 #include "quantizer/quantize_job.h"
 #include "quantizer/score_model.h"
@@ -41,7 +42,7 @@ void parse_bits(const std::string& text, TracePlanOptions& plan) {
     throw UsageError("--bits is '" + text + "', the second must not be below the first");
 }
 
-QuantizeRequest finish_request(const Options& options, const CommonOptions& common, bool has_budget) {
+QuantizeRequest finish_request(const Options& options, const CommandLine& line, bool has_budget) {
   QuantizeRequest request = options.request;
   if (has_budget) request.budget_bytes = options.budget;
   request.code_bytes = options.code.total_bytes();
@@ -50,8 +51,8 @@ QuantizeRequest finish_request(const Options& options, const CommonOptions& comm
   request.high_is_auto = high == "auto";
   if (request.high_is_auto && !has_budget) throw UsageError("--high auto needs a --budget to fit");
   if (!request.high_is_auto) request.plan.high_count = parse_integer(high, "--high", 0, 1'000'000);
-  request.device = open_device(common);
-  request.calibration.seed = common.seed;
+  request.device = open_device(line.common, line.ranks);
+  request.calibration.seed = line.common.seed;
   request.encode = encode_options_from(options.codec);
   request.work_folder = options.no_resume             ? ""
                         : options.work_folder.empty() ? request.output + ".work"
@@ -65,13 +66,7 @@ QuantizeRequest finish_request(const Options& options, const CommonOptions& comm
 
 Json to_json(const LayerOutcome& layer) {
   Json json = {{"name", layer.name}, {"precision", layer.precision}, {"sensitivity", layer.sensitivity}};
-  if (layer.report) {
-    json["clip_fraction"] = layer.report->clip_fraction;
-    json["weight_mse"] = layer.report->weight_mse;
-    json["weighted_loss"] = layer.report->weighted_loss;
-    json["damping"] = layer.report->damping;
-    json["dead_columns"] = layer.report->dead_columns;
-  }
+  if (layer.report) json.update(to_json(*layer.report));
   return json;
 }
 
@@ -87,22 +82,22 @@ void check_scoring(const QuantizeRequest& request, const TokenSource& source) {
 // Checkpoint and artifact on the same text; empty when none was named.
 using Scores = std::vector<ScoredModel>;
 
-Scores score_before_and_after(const QuantizeRequest& request, const TokenSource& source, StageTimes& times,
-                              Console& console) {
+Scores score_before_and_after(const QuantizeRequest& request, const TokenSource& source, Ranks& ranks,
+                              StageTimes& times, Console& console) {
   if (!source.is_given()) return {};
   Tokenizer tokenizer = Tokenizer::load(source.tokenizer);
   ByteTable bytes(tokenizer);
   Scores scores;
   times.time("evaluation", [&] {
-    scores.push_back(
-        score_model(request.checkpoint, request.config, source, tokenizer, bytes, request.device, console.progress()));
-    scores.push_back(score_model(request.output, "", source, tokenizer, bytes, request.device, console.progress()));
+    for (auto [path, config] :
+         {std::pair(request.checkpoint, request.config), std::pair(request.output, std::string())})
+      scores.push_back(score_model(path, config, source, tokenizer, bytes, request.device, ranks, console.progress()));
   });
   return scores;
 }
 
 Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome, const Scores& scores,
-                  const StageTimes& times) {
+                  const StageTimes& times, const std::string& device) {
   Json layers = Json::array();
   for (const LayerOutcome& layer : outcome.layers) layers.push_back(to_json(layer));
   Json json = {{"output", request.output},
@@ -116,7 +111,7 @@ Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome
                {"high_count", outcome.high_count},
                {"pruned_codes", outcome.pruned_codes},
                {"encodes", outcome.encodes},
-               {"device", request.device.name()},
+               {"device", device},
                {"layers", layers},
                {"seconds", times.to_json()},
                {"peak_memory_bytes", peak_memory_bytes()}};
@@ -142,7 +137,7 @@ std::string warnings_text(const QuantizeOutcome& outcome) {
 }
 
 std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& outcome, const Scores& scores,
-                         const StageTimes& times) {
+                         const StageTimes& times, const std::string& device) {
   std::vector<std::pair<std::string, std::string>> facts = {{"quantized", request.checkpoint}};
   auto add = [&](const std::string& key, const std::string& value) { facts.emplace_back(key, value); };
   add("parameters", count_text(outcome.parameters));
@@ -164,7 +159,7 @@ std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& 
     add("scored", fmt::format("{}, context {}, stride {}", scores[1].report.scope(), scores[1].report.context,
                               scores[1].report.stride));
   }
-  add("device", request.device.name());
+  add("device", device);
   for (const auto& [stage, seconds] : times.stages()) add(stage, duration_text(seconds));
   add("peak memory", bytes_text(peak_memory_bytes()));
   add("written", request.output);
@@ -220,13 +215,17 @@ void add_quantize_command(CommandLine& line) {
   command->add_flag("--keep-work", request.keep_work, "Keep that folder after success");
   command->add_flag("--no-resume", options->no_resume, "Keep no resumable results");
   command->callback([&line, options, budget] {
+    line.uses_all_ranks = true;
     line.action = [&line, options, budget](Console& console) {
-      QuantizeRequest finished = finish_request(*options, line.common, budget->count() > 0);
+      QuantizeRequest finished = finish_request(*options, line, budget->count() > 0);
       check_scoring(finished, options->source);
       StageTimes times;
-      QuantizeOutcome outcome = run_quantize(finished, times, console);
-      Scores scores = score_before_and_after(finished, options->source, times, console);
-      console.result(outcome_text(finished, outcome, scores, times), outcome_json(finished, outcome, scores, times));
+      QuantizeOutcome outcome = run_quantize(finished, line.ranks, times, console);
+      Scores scores = score_before_and_after(finished, options->source, line.ranks, times, console);
+      if (!line.ranks.is_root()) return;
+      std::string device = device_text(finished.device, line.ranks);
+      console.result(outcome_text(finished, outcome, scores, times, device),
+                     outcome_json(finished, outcome, scores, times, device));
     };
   });
 }

@@ -11,6 +11,7 @@
 #include "quantizer/layer_solver.h"
 #include "quantizer/model_source.h"
 #include "quantizer/output_check.h"
+#include "quantizer/ranked_language_model.h"
 #include "quantizer/version.h"
 #include "quantizer/work_folder.h"
 #include "runtime/atomic_file.h"
@@ -38,15 +39,16 @@ uint64_t model_key(const OpenedCheckpoint& source, const Device& device) {
 }
 
 TokenSequences obtain_tokens(const QuantizeRequest& request, const Model& model, uint64_t key, const WorkFolder& work,
-                             Progress& progress) {
+                             Ranks& ranks, Progress& progress) {
   if (!request.calibration_tokens.empty())
     return read_calibration_tokens(request.calibration_tokens, request.calibration.length, model.config.vocab_size);
-  std::unique_ptr<LanguageModel> generator = make_language_model(model, request.device, request.calibration.length);
-  return self_generate(*generator, request.calibration, key, work, progress);
+  std::unique_ptr<LanguageModel> generator =
+      make_ranked_language_model(make_language_model(model, request.device, request.calibration.length), ranks);
+  return self_generate(*generator, request.calibration, key, work, ranks, progress);
 }
 
 KeyedHessians collect_from_model(const QuantizeRequest& request, const OpenedCheckpoint& source, uint64_t key,
-                                 const WorkFolder& work, StageTimes& times, Progress& progress) {
+                                 const WorkFolder& work, Ranks& ranks, StageTimes& times, Progress& progress) {
   Model model = bind_model(require_golf(source), source.tensors);
   const CalibrationOptions& options = request.calibration;
   uint64_t token_key = Hasher()
@@ -56,17 +58,18 @@ KeyedHessians collect_from_model(const QuantizeRequest& request, const OpenedChe
                            .add(static_cast<uint64_t>(options.length))
                            .digest();
   TokenSequences tokens =
-      times.time("calibration", [&] { return obtain_tokens(request, model, token_key, work, progress); });
-  if (!request.save_calibration.empty()) write_shard(request.save_calibration, tokens.tokens);
+      times.time("calibration", [&] { return obtain_tokens(request, model, token_key, work, ranks, progress); });
+  if (ranks.is_root() && !request.save_calibration.empty()) write_shard(request.save_calibration, tokens.tokens);
   return times.time("Hessians", [&] {
     uint64_t hessian_key = Hasher()
                                .add(key)
                                .add(static_cast<uint64_t>(tokens.length))
                                .add(std::as_bytes(std::span(tokens.tokens)))
                                .digest();
-    std::optional<HessianSet> kept = work.load_hessians(hessian_key);
+    ranks.require_equal(hex64(hessian_key), "the hash of the calibration tokens");
+    std::optional<HessianSet> kept = load_kept_hessians(work, hessian_key, ranks);
     if (!kept) {
-      kept = collect_hessians(model, request.device, tokens, progress);
+      kept = collect_hessians(model, request.device, tokens, ranks, progress);
       work.save_hessians(hessian_key, *kept);
     }
     return KeyedHessians{std::move(*kept), hessian_key};
@@ -87,13 +90,14 @@ void check_hessians(const HessianSet& hessians, const OpenedCheckpoint& source, 
 }
 
 KeyedHessians obtain_hessians(const QuantizeRequest& request, const OpenedCheckpoint& source, uint64_t key,
-                              const WorkFolder& work, StageTimes& times, Progress& progress) {
-  if (request.hessians.empty()) return collect_from_model(request, source, key, work, times, progress);
+                              const WorkFolder& work, Ranks& ranks, StageTimes& times, Progress& progress) {
+  if (request.hessians.empty()) return collect_from_model(request, source, key, work, ranks, times, progress);
   return times.time("Hessians", [&] {
     HessianSet hessians = read_hessian_file(request.hessians);
     check_hessians(hessians, source, request.hessians);
     round_to_float32(hessians);
     uint64_t contents = xxh3(MappedFile(request.hessians).bytes());
+    ranks.require_equal(hex64(contents), request.hessians + ": the hash of the file");
     return KeyedHessians{std::move(hessians), Hasher().add(key).add(contents).digest()};
   });
 }
@@ -170,29 +174,35 @@ std::map<std::string, TensorSummary> summarize(const OpenedCheckpoint& source, c
 
 }  // namespace
 
-QuantizeOutcome run_quantize(const QuantizeRequest& request, StageTimes& times, Console& console) {
+QuantizeOutcome run_quantize(const QuantizeRequest& request, Ranks& ranks, StageTimes& times, Console& console) {
   Progress& progress = console.progress();
   SearchOptions search_options{artifact_limit(request), request.high_is_auto, request.plan, request.encode};
   OpenedCheckpoint source =
       times.time("open", [&] { return open_model_checkpoint(request.checkpoint, request.config); });
   std::map<std::string, TensorSummary> summaries = summarize(source, request.plan);
-  check_outputs({request.output, request.save_hessians, request.save_calibration},
-                {request.checkpoint, request.config, request.hessians, request.calibration_tokens});
   uint64_t key = model_key(source, request.device);
+  ranks.require_equal(hex64(key), request.checkpoint + ": the hash of checkpoint and config");
+  if (ranks.is_root()) {
+    check_outputs({request.output, request.save_hessians, request.save_calibration},
+                  {request.checkpoint, request.config, request.hessians, request.calibration_tokens});
+    times.time("lower bound", [&] {
+      HessianSet none;
+      WorkFolder nowhere("");
+      LayerSolver early_solver(source.tensors, none, request.device, nowhere, key, ranks, progress);
+      PlanSearch(header_of(request, source), summaries, early_solver, search_options, times, progress)
+          .check_lower_bound(layers_with_hessians(request, source));
+    });
+  }
 
-  times.time("lower bound", [&] {
-    HessianSet none;
-    WorkFolder nowhere("");
-    LayerSolver early_solver(source.tensors, none, request.device, nowhere, key, progress);
-    PlanSearch(header_of(request, source), summaries, early_solver, search_options, times, progress)
-        .check_lower_bound(layers_with_hessians(request, source));
-  });
-
-  WorkFolder work(request.work_folder);
-  KeyedHessians collected = obtain_hessians(request, source, key, work, times, progress);
+  WorkFolder work(ranks.is_root() ? request.work_folder : "");
+  KeyedHessians collected = obtain_hessians(request, source, key, work, ranks, times, progress);
+  LayerSolver solver(source.tensors, collected.hessians, request.device, work, collected.key, ranks, progress);
+  if (!ranks.is_root()) {
+    solver.serve();
+    return {};
+  }
   if (!request.save_hessians.empty()) write_hessian_file(request.save_hessians, collected.hessians);
   std::map<std::string, double> sensitivities = trace_sensitivities(collected.hessians);
-  LayerSolver solver(source.tensors, collected.hessians, request.device, work, collected.key, progress);
   PlanSearch search(header_of(request, source), summaries, solver, search_options, times, progress);
   SearchResult result = search.run(sensitivities);
 
@@ -202,6 +212,7 @@ QuantizeOutcome run_quantize(const QuantizeRequest& request, StageTimes& times, 
   });
   write_file_atomically(request.output, Bytes(result.artifact));
   if (!request.keep_work) work.remove();
+  solver.dismiss();  // once the artifact is there: the others may score it next
 
   QuantizeOutcome outcome;
   for (const auto& [name, summary] : summaries) outcome.parameters += element_count(summary.shape);

@@ -12,6 +12,7 @@
 #include "packer/artifact.h"
 #include "quantizer/console.h"
 #include "quantizer/plan_search.h"
+#include "quantizer/ranks.h"
 #include "runtime/device.h"
 #include "runtime/generate.h"
 
@@ -46,7 +47,8 @@ struct QuantizeOutcome {
   std::vector<LayerOutcome> layers;  // those with a Hessian, most sensitive first
 };
 
-// Writes the artifact atomically. CheckError (exit 3) when the budget cannot be met.
-QuantizeOutcome run_quantize(const QuantizeRequest& request, StageTimes& times, Console& console);
+// Writes the artifact atomically. CheckError (exit 3) when the budget cannot be met. Rank 0 gets the outcome and owns
+// all files that are written; the other ranks help until the artifact is there, and get an empty one.
+QuantizeOutcome run_quantize(const QuantizeRequest& request, Ranks& ranks, StageTimes& times, Console& console);
 
 }  // namespace thimble

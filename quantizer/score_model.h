@@ -7,6 +7,7 @@
 #include "eval/byte_table.h"
 #include "eval/tokenizer.h"
 #include "quantizer/console.h"
+#include "quantizer/ranks.h"
 #include "quantizer/token_source.h"
 #include "runtime/device.h"
 
@@ -18,9 +19,10 @@ struct ScoredModel {
   BpbReport report;
 };
 
-// Opens `path` (checkpoint or artifact) from disk, as a user would, and scores it on `device`. `config` is for
-// checkpoints.
+// Opens `path` (checkpoint or artifact) from disk, as a user would, and scores it on `device`, windows shared
+// among the ranks. `config` is for checkpoints.
 ScoredModel score_model(const std::string& path, const std::string& config, const TokenSource& source,
-                        const Tokenizer& tokenizer, const ByteTable& bytes, const Device& device, Progress& progress);
+                        const Tokenizer& tokenizer, const ByteTable& bytes, const Device& device, Ranks& ranks,
+                        Progress& progress);
 
 }  // namespace thimble

@@ -7,6 +7,7 @@
 
 #include "quantizer/checksummed_safetensors.h"
 #include "quantizer/hessian_file.h"
+#include "quantizer/packed_results.h"
 #include "runtime/atomic_file.h"
 #include "runtime/file.h"
 #include "runtime/hash.h"
@@ -50,19 +51,6 @@ bool is_work_file(const std::string& name) {
       return true;
   }
   return false;
-}
-
-Json report_json(const GptqReport& report) {
-  return {{"clip_fraction", report.clip_fraction},
-          {"weight_mse", report.weight_mse},
-          {"weighted_loss", report.weighted_loss},
-          {"damping", report.damping},
-          {"dead_columns", report.dead_columns}};
-}
-
-GptqReport report_from(const Json& json) {
-  return {json.at("clip_fraction"), json.at("weight_mse"), json.at("weighted_loss"), json.at("damping"),
-          json.at("dead_columns").get<std::vector<int64_t>>()};
 }
 
 std::vector<uint16_t> numbers_of(Bytes bytes, const std::string& path) {
@@ -134,7 +122,7 @@ std::optional<SolvedTensor> WorkFolder::load_solution(uint64_t key, const std::s
     auto first = reinterpret_cast<const int8_t*>(code_bytes.data());
     codes.codes.assign(first, first + code_bytes.size());
     codes.row_scales = numbers_of(contents.tensors.at("row_scales").bytes, path);
-    return {{name, shape, std::move(codes)}, report_from(info.at("report"))};
+    return {{name, shape, std::move(codes)}, gptq_report_from(info.at("report"))};
   });
 }
 
@@ -145,7 +133,7 @@ void WorkFolder::save_solution(uint64_t key, const SolvedTensor& solved) const {
   TensorMap tensors;
   tensors["codes"] = {DType::kI8, solved.tensor.shape, std::as_bytes(std::span(codes.codes))};
   tensors["row_scales"] = {DType::kF16, {static_cast<int64_t>(codes.row_scales.size())}, scales};
-  Json info = {{"name", solved.tensor.name}, {"max_code", codes.max_code}, {"report", report_json(*solved.report)}};
+  Json info = {{"name", solved.tensor.name}, {"max_code", codes.max_code}, {"report", to_json(*solved.report)}};
   write_checksummed_safetensors(file(kSolved, key), tensors, {{"thimble", canonical_json(info)}});
 }
 

@@ -34,7 +34,7 @@ std::optional<int> number_of(std::string_view text) {
 }
 
 // The ordinals that `text` means on a machine with `count` devices, at least one.
-std::vector<int> cuda_ordinals(const std::string& text, int count) {
+std::vector<int> cuda_ordinals(const std::string& text, int count, int local_rank) {
   if (count == 0) {
     std::string why =
         cuda_runtime_version().empty() ? "this build computes on the CPU only" : "no CUDA device is usable";
@@ -49,7 +49,7 @@ std::vector<int> cuda_ordinals(const std::string& text, int count) {
                                       text, cuda_arithmetic(0), ordinal, cuda_arithmetic(ordinal)));
     return all;
   }
-  if (!is_numbered_cuda(text)) return {0};
+  if (!is_numbered_cuda(text)) return {local_rank % count};
   std::optional<int> number = number_of(text);
   if (!number || *number >= count)
     throw DeviceError(fmt::format("--device {}: the CUDA devices here are 0 to {}", text, count - 1));
@@ -77,7 +77,7 @@ std::string Device::name() const {
   return ordinals.size() == 1 ? one : fmt::format("{} x {}", ordinals.size(), one);
 }
 
-Device open_device(const std::string& text, const std::string& numerics) {
+Device open_device(const std::string& text, const std::string& numerics, int local_rank) {
   if (!is_device_text(text)) throw UsageError("--device is '" + text + "', allowed are " + kDeviceTexts);
   if (!is_numerics_text(numerics)) throw UsageError("--numerics is '" + numerics + "', allowed are " + kNumericsTexts);
   if (text == "cpu" && numerics == "bf16")
@@ -88,7 +88,7 @@ Device open_device(const std::string& text, const std::string& numerics) {
   if (!device.is_cuda && numerics == "bf16")
     throw DeviceError("--numerics bf16 needs a CUDA device and none is usable here; the CPU computes in fp32");
   if (!device.is_cuda) return device;
-  device.ordinals = cuda_ordinals(text, count);
+  device.ordinals = cuda_ordinals(text, count, local_rank);
   device.numerics = numerics == "fp32" ? Numerics::kFp32 : Numerics::kBf16;
   return device;
 }

@@ -30,10 +30,11 @@ constexpr const char* kNumericsTexts = "auto, fp32 and bf16";
 bool is_device_text(std::string_view text);
 bool is_numerics_text(std::string_view text);
 
-// `text` is one of kDeviceTexts; auto takes the first CUDA device and else the CPU, cuda the first device. `numerics`
-// is one of kNumericsTexts; auto is bf16 on CUDA devices and fp32 on the CPU, which has nothing else. What is not
-// there, and cuda:all over devices of several models, is a DeviceError; a text of another form is a UsageError.
-Device open_device(const std::string& text, const std::string& numerics);
+// `text` is one of kDeviceTexts; auto takes a CUDA device and else the CPU, cuda a device: the first, or of N devices
+// number `local_rank` modulo N, for processes that share a machine. `numerics` is one of kNumericsTexts; auto is bf16
+// on CUDA devices and fp32 on the CPU, which has nothing else. What is not there, and cuda:all over devices of several
+// models, is a DeviceError; a text of another form is a UsageError.
+Device open_device(const std::string& text, const std::string& numerics, int local_rank = 0);
 
 // `model` must outlive the result.
 std::unique_ptr<LanguageModel> make_language_model(const Model& model, const Device& device, int64_t context);

@@ -18,6 +18,15 @@ void parallel_chunks(int64_t count, int64_t chunk, const std::function<void(int6
 // have; of their exceptions, the one of the lowest i is thrown again.
 void run_in_threads(size_t count, const std::function<void(size_t)>& body);
 
+// The part of [0, count) that the `part`-th of `parts` takes: contiguous, in order, sizes at most one apart.
+struct Share {
+  size_t begin = 0, end = 0;
+  size_t size() const { return end - begin; }
+};
+constexpr Share share_of(size_t count, size_t part, size_t parts) {
+  return {count * part / parts, count * (part + 1) / parts};
+}
+
 int thread_count();
 
 // While alive, parallel loops use at most `threads` threads (0: all the machine's).

@@ -66,8 +66,8 @@ class SplitLanguageModel final : public LanguageModel {
   // body(part, begin, end) for the non-empty shares of [0, count).
   void for_each_share(size_t count, const std::function<void(LanguageModel&, size_t, size_t)>& body) {
     run_in_threads(parts_.size(), [&](size_t i) {
-      size_t begin = count * i / parts_.size(), end = count * (i + 1) / parts_.size();
-      if (begin < end) body(*parts_[i], begin, end);
+      Share share = share_of(count, i, parts_.size());
+      if (share.size() > 0) body(*parts_[i], share.begin, share.end);
     });
   }
 

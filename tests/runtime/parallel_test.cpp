@@ -123,6 +123,22 @@ TEST(ThreadLimit, EndsWithItsScope) {
   EXPECT_EQ(thread_count(), before);
 }
 
+TEST(ShareOf, PartsCoverTheWholeInOrder) {
+  for (size_t count : {0, 1, 2, 7, 100}) {
+    for (size_t parts : {1, 2, 3, 8}) {
+      size_t next = 0;
+      for (size_t part = 0; part < parts; ++part) {
+        Share share = share_of(count, part, parts);
+        EXPECT_EQ(share.begin, next);
+        EXPECT_GE(share.size(), count / parts);
+        EXPECT_LE(share.size(), count / parts + 1);
+        next = share.end;
+      }
+      EXPECT_EQ(next, count);
+    }
+  }
+}
+
 TEST(ThreadLimit, ZeroMeansAllOfTheMachine) {
   ThreadLimit limit(0);
   EXPECT_GE(thread_count(), 1);

@@ -1,0 +1,110 @@
+// packed_results.cpp: an index in JSON, then the numbers.
+//   8 B  length N of the index, little-endian
+//   N B  JSON array, one object per item
+//   rest the items' numbers, in its order
+#include "quantizer/packed_results.h"
+
+#include <cstring>
+#include <map>
+#include <string>
+
+namespace thimble {
+namespace {
+
+constexpr const char* kOrigin = "results of another rank";  // in errors
+
+ByteVector start_with(const Json& index) {
+  ByteVector bytes;
+  std::string text = index.dump();
+  append_little_endian(bytes, static_cast<uint64_t>(text.size()));
+  append_bytes(bytes, as_bytes_of(text));
+  return bytes;
+}
+
+Json read_index(ByteCursor& cursor) {
+  auto length = cursor.read<uint64_t>("length of the index");
+  return parse_json(cursor.take(length, "index"), kOrigin);
+}
+
+// Fills `values` with the next numbers.
+template <typename T>
+void read_values(ByteCursor& cursor, std::span<T> values) {
+  Bytes bytes = cursor.take(values.size_bytes(), "numbers");
+  if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+}
+
+}  // namespace
+
+ByteVector pack_hessians(const HessianSet& hessians) {
+  std::map<const Hessian*, std::vector<std::string>> layers;
+  for (const auto& [layer, hessian] : hessians) layers[hessian.get()].push_back(layer);
+  Json index = Json::array();
+  for (const auto& [hessian, names] : layers)
+    index.push_back({{"layers", names},
+                     {"columns", hessian->matrix.size()},
+                     {"tokens", hessian->token_count},
+                     {"sequences", hessian->sequence_count}});
+  ByteVector bytes = start_with(index);
+  for (const auto& [hessian, names] : layers) append_bytes(bytes, std::as_bytes(hessian->matrix.values()));
+  return bytes;
+}
+
+HessianSet unpack_hessians(Bytes bytes) {
+  ByteCursor cursor(bytes, kOrigin);
+  HessianSet hessians;
+  for (const Json& item : read_index(cursor)) {
+    Hessian hessian{SymmetricMatrix(item.at("columns")), item.at("tokens"), item.at("sequences")};
+    read_values(cursor, hessian.matrix.values());
+    auto shared = std::make_shared<const Hessian>(std::move(hessian));
+    for (const Json& layer : item.at("layers")) hessians[layer] = shared;
+  }
+  return hessians;
+}
+
+ByteVector pack_solutions(const std::vector<SolvedTensor>& solutions) {
+  Json index = Json::array();
+  for (const SolvedTensor& solved : solutions)
+    index.push_back({{"name", solved.tensor.name},
+                     {"shape", solved.tensor.shape},
+                     {"max_code", std::get<RowScaledCodes>(solved.tensor.data).max_code},
+                     {"rows", std::get<RowScaledCodes>(solved.tensor.data).row_scales.size()},
+                     {"report", to_json(solved.report.value())}});
+  ByteVector bytes = start_with(index);
+  for (const SolvedTensor& solved : solutions) {
+    const auto& codes = std::get<RowScaledCodes>(solved.tensor.data);
+    append_bytes(bytes, std::as_bytes(std::span(codes.codes)));
+    append_bytes(bytes, std::as_bytes(std::span(codes.row_scales)));
+  }
+  return bytes;
+}
+
+std::vector<SolvedTensor> unpack_solutions(Bytes bytes) {
+  ByteCursor cursor(bytes, kOrigin);
+  std::vector<SolvedTensor> solutions;
+  for (const Json& item : read_index(cursor)) {
+    Shape shape = item.at("shape");
+    RowScaledCodes codes;
+    codes.max_code = item.at("max_code");
+    codes.codes.resize(static_cast<size_t>(element_count(shape)));
+    codes.row_scales.resize(item.at("rows"));
+    read_values(cursor, std::span(codes.codes));
+    read_values(cursor, std::span(codes.row_scales));
+    solutions.push_back({{item.at("name"), shape, std::move(codes)}, gptq_report_from(item.at("report"))});
+  }
+  return solutions;
+}
+
+Json to_json(const GptqReport& report) {
+  return {{"clip_fraction", report.clip_fraction},
+          {"weight_mse", report.weight_mse},
+          {"weighted_loss", report.weighted_loss},
+          {"damping", report.damping},
+          {"dead_columns", report.dead_columns}};
+}
+
+GptqReport gptq_report_from(const Json& json) {
+  return {json.at("clip_fraction"), json.at("weight_mse"), json.at("weighted_loss"), json.at("damping"),
+          json.at("dead_columns").get<std::vector<int64_t>>()};
+}
+
+}  // namespace thimble
