@@ -70,7 +70,7 @@ class LayerSolver {
 
   const TensorMap& tensors_;
   const HessianSet& hessians_;
-  const Device& device_;
+  Device device_;
   const WorkFolder& work_;
   uint64_t key_;
   Ranks& ranks_;
