@@ -13,8 +13,8 @@ namespace {
 using TakeTensor = std::function<std::vector<float>(const std::string& name)>;
 
 Matrix take_matrix(const TakeTensor& take, const std::string& name, int64_t rows, int64_t cols) {
-  Matrix matrix(take(name), rows, cols);
-  return matrix;
+  std::vector<float> values = take(name);
+  return values.empty() ? Matrix() : Matrix(values, rows, cols);
 }
 
 void apply_sigmoid(std::vector<float>& values) {
@@ -101,7 +101,11 @@ Model bind_model(const ModelConfig& config, const TensorMap& unbanked) {
 }
 
 Model bind_model(const ModelConfig& config, FloatTensors tensors) {
-  return bind(config, [&](const std::string& name) { return std::move(tensors.at(name)); });
+  return bind(config, [&](const std::string& name) {
+    auto found = tensors.find(name);
+    if (found == tensors.end() && is_golf_matrix(name)) return std::vector<float>();
+    return std::move(tensors.at(name));
+  });
 }
 
 }  // namespace thimble

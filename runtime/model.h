@@ -41,7 +41,8 @@ struct Model {
 // Copies unbanked tensors (checked by resolve_model_config) into a Model, converting to float32.
 Model bind_model(const ModelConfig& config, const TensorMap& unbanked);
 
-// The same for float32 tensors that the caller gives up, which halves the peak memory of decoding.
+// The same for float32 tensors that the caller gives up, which halves the peak memory of decoding. Matrices
+// (is_golf_matrix()) that are not among them stay empty, for a caller who has them elsewhere.
 using FloatTensors = std::map<std::string, std::vector<float>>;
 Model bind_model(const ModelConfig& config, FloatTensors tensors);
 
