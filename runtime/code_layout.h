@@ -5,11 +5,7 @@
 
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define THIMBLE_HOST_DEVICE __host__ __device__
-#else
-#define THIMBLE_HOST_DEVICE
-#endif
+#include "runtime/host_device.h"
 
 namespace thimble {
 

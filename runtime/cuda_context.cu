@@ -2,7 +2,6 @@
 #include <string>
 
 #include "runtime/cuda_context.cuh"
-#include "runtime/error.h"
 
 namespace thimble {
 
@@ -23,12 +22,16 @@ DeviceScope::~DeviceScope() { cudaSetDevice(previous_); }
 void* allocate_device(size_t bytes) {
   if (bytes == 0) return nullptr;
   void* data = nullptr;
-  if (cudaMalloc(&data, bytes) == cudaSuccess) return data;
+  cudaError_t status = cudaMalloc(&data, bytes);
+  if (status != cudaErrorMemoryAllocation) {
+    check_cuda(status);
+    return data;
+  }
   cudaGetLastError();
   size_t free_bytes = 0, total_bytes = 0;
   check_cuda(cudaMemGetInfo(&free_bytes, &total_bytes));
-  throw DeviceError("CUDA: out of device memory: " + std::to_string(bytes) + " B are needed, " +
-                    std::to_string(free_bytes) + " B of " + std::to_string(total_bytes) + " B are free");
+  throw OutOfDeviceMemory("CUDA: out of device memory: " + std::to_string(bytes) + " B are needed, " +
+                          std::to_string(free_bytes) + " B of " + std::to_string(total_bytes) + " B are free");
 }
 
 void* allocate_pinned(size_t bytes) {

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/error.h"
+
 namespace thimble {
 
 // Throws DeviceError naming the call's place and CUDA's own words. Out of memory says how much was free.
@@ -39,10 +41,27 @@ class CudaStream {
   cudaStream_t stream_ = nullptr;
 };
 
-// Throws DeviceError that says what asked for how much when the device's memory does not suffice.
+struct OutOfDeviceMemory : DeviceError {
+  using DeviceError::DeviceError;
+};
+
+// Throws OutOfDeviceMemory that says how much was needed and how much is free.
 void* allocate_device(size_t bytes);
 // Page-locked host memory, which copies need to overlap with kernels.
 void* allocate_pinned(size_t bytes);
+
+// body(batch) with the largest batch that finds enough memory, of `batch`, its half, and so on down to 1. A plan made
+// the batch small enough; but others may have taken memory since.
+template <typename Body>
+auto with_smaller_batches(int64_t batch, const Body& body) {
+  for (;; batch = (batch + 1) / 2) {
+    try {
+      return body(batch);
+    } catch (const OutOfDeviceMemory&) {
+      if (batch == 1) throw;
+    }
+  }
+}
 
 // Elements in device memory, not initialised.
 template <typename T>

@@ -1,9 +1,13 @@
 // cuda_devices.cpp: the answer of a build without CUDA.
 #include "runtime/cuda_devices.h"
 
+#include "runtime/error.h"
+
 namespace thimble {
 
 std::vector<std::string> cuda_device_names() { return {}; }
+
+uint64_t cuda_free_memory(int) { throw DeviceError("this build computes on the CPU only; use --device cpu"); }
 
 std::string cuda_runtime_version() { return ""; }
 

@@ -1,7 +1,7 @@
 // cuda_devices.cu: device query through the CUDA runtime.
-#include <cuda_runtime.h>
-
 #include "runtime/cuda_devices.h"
+
+#include "runtime/cuda_context.cuh"
 
 namespace thimble {
 
@@ -20,6 +20,13 @@ std::vector<std::string> cuda_device_names() {
                     std::to_string(properties.minor) + ", " + std::to_string(properties.totalGlobalMem) + " B)");
   }
   return names;
+}
+
+uint64_t cuda_free_memory(int ordinal) {
+  DeviceScope scope(ordinal);
+  size_t free_bytes = 0, total_bytes = 0;
+  check_cuda(cudaMemGetInfo(&free_bytes, &total_bytes));
+  return free_bytes;
 }
 
 std::string cuda_runtime_version() {

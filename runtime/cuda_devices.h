@@ -1,6 +1,7 @@
 // cuda_devices.h: which CUDA devices this build can see. A build without CUDA sees none.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,9 @@ namespace thimble {
 
 // "NVIDIA H200 (compute capability 9.0, 150754820096 B)", one per device; empty without a driver or a device.
 std::vector<std::string> cuda_device_names();
+
+// Bytes of device memory that nobody uses. A DeviceError without such a device.
+uint64_t cuda_free_memory(int ordinal);
 
 // The CUDA runtime version the build was made with ("13.0"), empty for a build without CUDA.
 std::string cuda_runtime_version();

@@ -48,19 +48,6 @@ CudaForward<T>::CudaForward(const CudaModel<T>& model, int64_t context, int64_t 
 }
 
 template <typename T>
-int64_t CudaForward<T>::bytes_per_row(const CudaModel<T>& model) {
-  const ModelConfig& c = model.config;
-  int64_t elements = (2 + c.encoder_layers()) * model.width + c.num_heads * model.head_width + model.mlp_width;
-  return elements * static_cast<int64_t>(sizeof(T)) + 4 * divide_up(model.width, 64);
-}
-
-template <typename T>
-int64_t CudaForward<T>::bytes_per_needed_row(const CudaModel<T>& model) {
-  return model.width * static_cast<int64_t>(sizeof(T)) + 4 * divide_up(model.width, 64) + 8 +
-         8 * divide_up(model.token_embedding.rows, 64);
-}
-
-template <typename T>
 template <typename Epilogue>
 void CudaForward<T>::multiply(const T* a, int64_t a_stride, const T* b, int64_t rows, int columns, int depth,
                               const Epilogue& epilogue, cudaStream_t stream) {

@@ -50,7 +50,7 @@ template <typename T>
 class CudaForward {
  public:
   // Buffers for passes of at most `max_rows` rows, of which at most `max_needed` are needed. `stepping`: every pass has
-  // one position per sequence (generation); tiles are chosen for few rows.
+  // one position per sequence (generation); tiles are chosen for few rows. memory_plan.cpp counts the buffers.
   CudaForward(const CudaModel<T>& model, int64_t context, int64_t max_rows, int64_t max_needed, bool stepping);
 
   // Runs all layers and leaves the needed rows' hidden states for loss() or logits().
@@ -66,10 +66,6 @@ class CudaForward {
 
   int64_t logits_stride() const { return model_.token_embedding.rows; }
   const CudaModel<T>& model() const { return model_; }
-
-  // Device memory of the buffers, per row and per needed row.
-  static int64_t bytes_per_row(const CudaModel<T>& model);
-  static int64_t bytes_per_needed_row(const CudaModel<T>& model);
 
  private:
   struct Rows {  // a residual stream: all rows, or the last layer's needed ones

@@ -6,9 +6,11 @@
 //   tables     bigram and value embeddings are stored after their projections: one gather replaces a product per token.
 #pragma once
 
+#include "runtime/block_feed.h"
 #include "runtime/cuda_context.cuh"
 #include "runtime/cuda_numeric.cuh"
 #include "runtime/model.h"
+#include "runtime/stored_model.h"
 
 namespace thimble {
 
@@ -33,6 +35,9 @@ template <typename T>
 struct CudaModel {
   // Copies and converts on the current device. Heads wider than 128 are a DeviceError.
   explicit CudaModel(const Model& model);
+  // The same weights, bit for bit, as of the dequantized model, with codes unpacked on the device. Errors in the codes
+  // are FormatErrors.
+  CudaModel(const StoredModel& stored, const BlockFeed& feed);
 
   ModelConfig config;
   int width = 0, mlp_width = 0, head_width = 0;     // padded D, M, d

@@ -2,30 +2,9 @@
 #include "runtime/cuda_scorer.cuh"
 
 #include <algorithm>
-#include <cstring>
-
-#include "runtime/error.h"
 
 namespace thimble {
 namespace {
-
-// Rows that fill every multiprocessor many times over; more would only take memory.
-constexpr int64_t kRowsPerBatch = 65536;
-constexpr double kShareOfFreeMemory = 0.85;
-
-template <typename T>
-int64_t windows_that_fit(const CudaModel<T>& model, int64_t context) {
-  int64_t row_bytes = CudaForward<T>::bytes_per_row(model) + CudaForward<T>::bytes_per_needed_row(model) +
-                      2 * model.config.num_kv_heads * model.head_width * static_cast<int64_t>(sizeof(T)) + 32;
-  size_t free_bytes = 0, total_bytes = 0;
-  check_cuda(cudaMemGetInfo(&free_bytes, &total_bytes));
-  auto fitting = static_cast<int64_t>(kShareOfFreeMemory * static_cast<double>(free_bytes)) / (row_bytes * context);
-  if (fitting == 0)
-    throw DeviceError("CUDA: one window of " + std::to_string(context) + " tokens needs " +
-                      std::to_string(row_bytes * context) + " B, " + std::to_string(free_bytes) + " B of " +
-                      std::to_string(total_bytes) + " B are free");
-  return std::min(fitting, std::max<int64_t>(1, kRowsPerBatch / context));
-}
 
 bool same_shape(const ScoreWindow& a, const ScoreWindow& b) {
   return a.inputs.size() == b.inputs.size() && a.targets.size() == b.targets.size();
@@ -34,10 +13,10 @@ bool same_shape(const ScoreWindow& a, const ScoreWindow& b) {
 }  // namespace
 
 template <typename T>
-CudaScorer<T>::CudaScorer(const CudaModel<T>& model, int64_t context)
+CudaScorer<T>::CudaScorer(const CudaModel<T>& model, int64_t context, int64_t windows)
     : model_(model),
       context_(context),
-      windows_(windows_that_fit(model, context)),
+      windows_(windows),
       forward_(model, context, windows_ * context, windows_ * context, /*stepping=*/false),
       cache_(model, windows_, context, 1),
       zero_(1) {

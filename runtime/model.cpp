@@ -96,6 +96,31 @@ int64_t Model::parameter_count() const {
   return count;
 }
 
+std::map<std::string, const Matrix*> golf_matrices(const Model& model) {
+  const ModelConfig& c = model.config;
+  std::map<std::string, const Matrix*> matrices = {{"tok_emb.weight", &model.token_embedding}};
+  if (!c.tie_embeddings) matrices["lm_head.weight"] = &model.untied_head;
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    LayerNames names(static_cast<int64_t>(i));
+    const LayerWeights& layer = model.layers[i];
+    matrices[names.query] = &layer.query;
+    matrices[names.key] = &layer.key;
+    matrices[names.value] = &layer.value;
+    matrices[names.output] = &layer.output;
+    matrices[names.up] = &layer.up;
+    matrices[names.down] = &layer.down;
+  }
+  if (c.bigram_vocab_size > 0) {
+    matrices["bigram.embed.weight"] = &model.bigram_embedding;
+    matrices["bigram.proj.weight"] = &model.bigram_projection;
+  }
+  if (!c.ve_layers.empty()) {
+    matrices["ve_shared.embed.weight"] = &model.value_embedding;
+    matrices["ve_shared.proj.weight"] = &model.value_projection;
+  }
+  return matrices;
+}
+
 Model bind_model(const ModelConfig& config, const TensorMap& unbanked) {
   return bind(config, [&](const std::string& name) { return to_float32(unbanked.at(name)); });
 }

@@ -1,6 +1,7 @@
 // model.h: a golf-gpt in memory: its config and float32 weights, ready for the forward pass.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,9 @@ struct Model {
   const Matrix& head() const { return config.tie_embeddings ? token_embedding : untied_head; }
   int64_t parameter_count() const;
 };
+
+// The model's matrices (is_golf_matrix()) by unbanked name.
+std::map<std::string, const Matrix*> golf_matrices(const Model& model);
 
 // Copies unbanked tensors (checked by resolve_model_config) into a Model, converting to float32.
 Model bind_model(const ModelConfig& config, const TensorMap& unbanked);

@@ -156,11 +156,24 @@ TEST_F(CudaGptq, ManyLayersOfSeveralHessiansAtOnce) {
   EXPECT_TRUE(found.back().codes.codes.empty());
   EXPECT_EQ(found.back().codes.max_code, 15);
   std::vector<GptqResult> again = solve_gptq_cuda(pointers, jobs, 0.01, 0);
+  std::vector<GptqResult> scarce;  // with little more memory than the least
+  int refused = 0;
+  for (uint64_t limit = 1 << 16; scarce.empty(); limit += limit / 4) {
+    ASSERT_LT(limit, uint64_t{1} << 34);
+    try {
+      scarce = solve_gptq_cuda(pointers, jobs, 0.01, {0, limit});
+    } catch (const DeviceError& error) {
+      EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("out of device memory"), HasSubstr(std::to_string(limit))));
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 0);
   for (size_t j = 0; j < weights.size(); ++j) {
     SCOPED_TRACE(jobs[j].name);
     const SymmetricMatrix& hessian = hessians[jobs[j].hessian_index];
     EXPECT_LE(expect_solution(hessian, jobs[j].weights, jobs[j].max_code, 0.01, 1e-9, found[j]), hessian.size());
     expect_same(found[j], again[j]);
+    expect_same(found[j], scarce[j]);
     expect_same(found[j], solve_on_cuda(hessian, jobs[j].weights, jobs[j].max_code, 0.01));
   }
 }
