@@ -5,6 +5,8 @@
 
 namespace thimble {
 
+int cuda_device_count() { return 0; }
+
 std::vector<std::string> cuda_device_names() { return {}; }
 
 uint64_t cuda_free_memory(int) { throw DeviceError("this build computes on the CPU only; use --device cpu"); }

@@ -5,15 +5,17 @@
 
 namespace thimble {
 
-std::vector<std::string> cuda_device_names() {
+int cuda_device_count() {
   int count = 0;
   // No driver and no device are answers here, not errors.
-  if (cudaGetDeviceCount(&count) != cudaSuccess) {
-    cudaGetLastError();
-    return {};
-  }
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();
+  return 0;
+}
+
+std::vector<std::string> cuda_device_names() {
   std::vector<std::string> names;
-  for (int i = 0; i < count; ++i) {
+  for (int i = 0, count = cuda_device_count(); i < count; ++i) {
     cudaDeviceProp properties{};
     if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
     names.push_back(std::string(properties.name) + " (compute capability " + std::to_string(properties.major) + "." +

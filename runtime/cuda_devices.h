@@ -7,6 +7,9 @@
 
 namespace thimble {
 
+// How many, 0 without a driver; quicker than counting names.
+int cuda_device_count();
+
 // "NVIDIA H200 (compute capability 9.0, 150754820096 B)", one per device; empty without a driver or a device.
 std::vector<std::string> cuda_device_names();
 

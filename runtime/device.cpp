@@ -91,7 +91,7 @@ Device open_device(const std::string& text, const std::string& numerics, int loc
   if (text == "cpu" && numerics == "bf16")
     throw UsageError("--numerics bf16 needs a CUDA device; --device cpu computes in fp32");
   Device device;
-  auto count = text == "cpu" ? 0 : static_cast<int>(cuda_device_names().size());
+  int count = text == "cpu" ? 0 : cuda_device_count();
   device.is_cuda = text == "auto" ? count > 0 : text != "cpu";
   if (!device.is_cuda && numerics == "bf16")
     throw DeviceError("--numerics bf16 needs a CUDA device and none is usable here; the CPU computes in fp32");

@@ -130,8 +130,10 @@ MemoryPlan fit(const std::string& step, const std::string& unit, int64_t most, u
   auto planned = [&](int64_t batch) { return MemoryPlan{step, unit, batch, uses_of(batch)}; };
   MemoryPlan least = planned(1);
   if (least.bytes() > usable_bytes)
-    throw DeviceError(fmt::format("CUDA: out of device memory: {}; {} B may be used; 1 is the smallest batch",
-                                  least.text(), grouped(usable_bytes)));
+    throw DeviceError(fmt::format(
+        "CUDA: out of device memory: {}; that is the smallest batch, and {} B may be used: what is free less a "
+        "reserve, at most --device-memory",
+        least.text(), grouped(usable_bytes)));
   // More never take less, so the answer is found by halving: `fits` does, what is above `beyond` does not.
   int64_t fits = 1, beyond = std::max<int64_t>(1, most) + 1;
   while (beyond - fits > 1) {

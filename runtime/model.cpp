@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "runtime/golf_layout.h"
+#include "runtime/parallel.h"
 
 namespace thimble {
 namespace {
@@ -122,7 +123,14 @@ std::map<std::string, const Matrix*> golf_matrices(const Model& model) {
 }
 
 Model bind_model(const ModelConfig& config, const TensorMap& unbanked) {
-  return bind(config, [&](const std::string& name) { return to_float32(unbanked.at(name)); });
+  FloatTensors values;
+  std::vector<std::pair<const TensorView*, std::vector<float>*>> conversions;
+  for (const auto& [name, tensor] : unbanked) conversions.emplace_back(&tensor, &values[name]);
+  parallel_for(static_cast<int64_t>(conversions.size()), [&](int64_t i) {
+    const auto& [from, to] = conversions[static_cast<size_t>(i)];
+    *to = to_float32(*from);
+  });
+  return bind_model(config, std::move(values));
 }
 
 Model bind_model(const ModelConfig& config, FloatTensors tensors) {

@@ -3,6 +3,8 @@
 
 #include <bit>
 
+#include "runtime/parallel.h"
+
 namespace thimble {
 
 int code_bits(int max_code) { return std::bit_width(static_cast<unsigned>(max_code)) + 1; }
@@ -34,7 +36,11 @@ ModelConfig quantized_config(const QuantizedModel& quantized, const std::string&
 Model dequantize_model(const QuantizedModel& quantized, const std::string& path) {
   ModelConfig config = quantized_config(quantized, path);
   FloatTensors values;
-  for (const QuantizedTensor& tensor : quantized.tensors) values.emplace(tensor.name, dequantize(tensor));
+  std::vector<std::vector<float>*> results;
+  for (const QuantizedTensor& tensor : quantized.tensors) results.push_back(&values[tensor.name]);
+  parallel_for(static_cast<int64_t>(results.size()), [&](int64_t i) {
+    *results[static_cast<size_t>(i)] = dequantize(quantized.tensors[static_cast<size_t>(i)]);
+  });
   return bind_model(config, std::move(values));
 }
 

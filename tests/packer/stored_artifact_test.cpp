@@ -4,42 +4,14 @@
 
 #include "packer/artifact.h"
 #include "runtime/block_feed.h"
+#include "runtime/parallel.h"
 #include "tests/packer/reseal.h"
 #include "tests/packer/sample_models.h"
+#include "tests/packer/unpack_one_by_one.h"
 #include "tests/runtime/random_model.h"
 
 namespace thimble {
 namespace {
-
-// Every code of every block by CodeUnpacker::read(). A block with one that is not allowed must be refused by unpack()
-// too, whose FormatError this throws; of the others both give the same codes.
-QuantizedModel unpack_one_by_one(const ByteVector& file) {
-  std::unique_ptr<StoredModel> stored = open_stored_artifact(file, "test.thmb");
-  BlockFeed feed(*stored);
-  QuantizedModel model = stored->model();
-  for (QuantizedTensor& tensor : model.tensors)
-    if (auto* coded = std::get_if<RowScaledCodes>(&tensor.data))
-      coded->codes.assign(static_cast<size_t>(element_count(tensor.shape)), int8_t{-128});
-  for (size_t b = 0; b < stored->blocks().size(); ++b) {
-    const CodeBlock& block = stored->blocks()[b];
-    const CodeUnpacker unpacker = unpacker_of(*stored, b);
-    Bytes bytes = feed.take(b);
-    EXPECT_EQ(static_cast<int64_t>(bytes.size()), block.bytes);
-    std::vector<int8_t> codes(static_cast<size_t>(unpacker.count()));
-    bool is_allowed = true;
-    for (int64_t i = 0; i < unpacker.count(); ++i) {
-      int code = 0;
-      is_allowed = unpacker.read(reinterpret_cast<const uint8_t*>(bytes.data()), i, code) && is_allowed;
-      codes[static_cast<size_t>(unpacker.place(i))] = static_cast<int8_t>(code);
-    }
-    std::vector<int8_t> expected = stored->unpack(b, bytes);
-    EXPECT_TRUE(is_allowed) << "unpack() accepts what CodeUnpacker refuses: block " << b;
-    EXPECT_EQ(codes, expected) << "block " << b;
-    auto& all = std::get<RowScaledCodes>(model.tensors[block.tensor].data).codes;
-    std::ranges::copy(codes, all.begin() + block.first);
-  }
-  return model;
-}
 
 std::string error_of(const std::function<void()>& body) {
   try {
@@ -171,6 +143,27 @@ TEST(StoredArtifact, DamagedSectionsFailWhenTheyAreTaken) {
   BlockFeed feed(*stored);
   EXPECT_NE(error_of([&] { feed.take(0); }).find("section 1 (codes)"), std::string::npos);
   EXPECT_EQ(error_of([&] { feed.take(1); }), "");
+}
+
+TEST(StoredArtifact, AFeedGivesEveryBlockToEveryone) {
+  QuantizedModel model;
+  for (int i = 100; i < 150; ++i) model.tensors.push_back(random_tensor(std::to_string(i), 40, i, 31));
+  ByteVector file = encode(model, encode_options_from("zstd"));
+  std::unique_ptr<StoredModel> stored = open_stored_artifact(file, "test.thmb");
+  BlockFeed feed(*stored);
+  run_in_threads(3, [&](size_t) {
+    for (size_t b = 0; b < stored->blocks().size(); ++b) {
+      Bytes found = feed.take(b);
+      ASSERT_TRUE(std::ranges::equal(found, stored->read(b))) << b;
+    }
+  });
+}
+
+// Whoever gives up need not wait for the rest.
+TEST(StoredArtifact, AFeedCanBeLeft) {
+  ByteVector file = encode(sample_model());
+  std::unique_ptr<StoredModel> stored = open_stored_artifact(file, "test.thmb");
+  for (int i = 0; i < 100; ++i) BlockFeed feed(*stored);
 }
 
 TEST(StoredArtifact, AModelThatDoesNotFitItsConfigIsRefused) {
