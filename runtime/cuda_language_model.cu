@@ -17,6 +17,7 @@ class CudaLanguageModel final : public LanguageModel {
   CudaLanguageModel(const Model& model, int ordinal, int64_t context) : ordinal_(ordinal), context_(context) {
     DeviceScope scope(ordinal_);
     model_ = std::make_unique<CudaModel<T>>(model);
+    windows_ = 8 * windows_per_batch(context);
   }
   ~CudaLanguageModel() override {
     DeviceScope scope(ordinal_);
@@ -27,7 +28,7 @@ class CudaLanguageModel final : public LanguageModel {
   const ModelConfig& config() const override { return model_->config; }
   int64_t context() const override { return context_; }
   // Several batches, so that one call keeps uploads and kernels overlapped.
-  int64_t preferred_windows() const override { return 8 * std::max<int64_t>(1, 65536 / context_); }
+  int64_t preferred_windows() const override { return windows_; }
 
   void score(std::span<const ScoreWindow> windows, std::span<float> nll) override {
     DeviceScope scope(ordinal_);
@@ -62,7 +63,7 @@ class CudaLanguageModel final : public LanguageModel {
   }
 
   int ordinal_;
-  int64_t context_;
+  int64_t context_, windows_;
   std::unique_ptr<CudaModel<T>> model_;
   std::unique_ptr<CudaScorer<T>> scorer_;
 };

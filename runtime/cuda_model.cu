@@ -83,6 +83,8 @@ int padded_head(int64_t head_dim) {
                     " columns, at most 128 are supported; use --device cpu");
 }
 
+constexpr float kLog2E = 1.4426950408889634f;
+
 }  // namespace
 
 template <typename T>
@@ -127,7 +129,11 @@ CudaModel<T>::CudaModel(const Model& model) : config(model.config) {
     to.output = upload(from.output, width, query_rows, plain, heads);
     to.up = upload(from.up, mlp_width, width, plain, plain);
     to.down = upload(from.down, width, mlp_width, plain, plain);
-    to.q_gain = padded_vector(from.q_gain, c.num_heads);
+    std::vector<float> query_scale;
+    for (float gain : from.q_gain) query_scale.push_back(gain * kLog2E / std::sqrt(static_cast<float>(head_dim)));
+    for (float scale : query_scale)
+      to.largest_score = std::max(to.largest_score, std::abs(scale) * static_cast<float>(head_dim));
+    to.query_scale = DeviceArray<float>(std::span<const float>(query_scale));
     to.attn_scale = padded_vector(from.attn_scale, width);
     to.mlp_scale = padded_vector(from.mlp_scale, width);
     to.mix_x = padded_vector(from.mix_x, width);

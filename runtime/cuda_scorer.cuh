@@ -6,6 +6,13 @@
 
 namespace thimble {
 
+// Rows of a batch per multiprocessor: eight tiles of 128, so that the tiles of every product come out even.
+constexpr int64_t kRowsPerMultiprocessor = 1024;
+
+// Windows of `context` rows in a batch, if they fit: enough to fill the current device many times over; more would only
+// take memory.
+int64_t windows_per_batch(int64_t context);
+
 template <typename T>
 class CudaScorer {
  public:
