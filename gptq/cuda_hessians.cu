@@ -80,9 +80,10 @@ using NodeSums = std::vector<std::pair<Share, std::vector<SharedHessian>>>;
 
 int64_t planned_batch(const ModelConfig& config, const Device& device, const TokenSequences& sequences, int ordinal,
                       size_t parts) {
-  auto largest = static_cast<int64_t>(hessian_part(sequences.count, hessian_part_count(sequences.count) - 1).size());
+  Share last = hessian_part(sequences.count, hessian_part_count(sequences.count) - 1);  // none is larger
+  int64_t most = std::min(static_cast<int64_t>(last.size()), cuda_windows_per_batch(ordinal, sequences.length));
   uint64_t usable = usable_memory(cuda_free_memory(ordinal), device.memory_limit_bytes);
-  return plan_hessians(config, device.numerics, sequences.length, largest, live_sums(parts), usable).batch;
+  return plan_hessians(config, device.numerics, sequences.length, most, live_sums(parts), usable).batch;
 }
 
 void add_sums(std::vector<SharedHessian>& left, std::vector<SharedHessian>&& right) {

@@ -17,6 +17,7 @@
 #include "quantizer/version.h"
 #include "quantizer/work_folder.h"
 #include "runtime/atomic_file.h"
+#include "runtime/cuda_devices.h"
 #include "runtime/file.h"
 #include "runtime/golf_layout.h"
 #include "runtime/hash.h"
@@ -153,7 +154,8 @@ std::vector<MemoryPlan> plan_calibration(const QuantizeRequest& request, const O
     plans.push_back(
         plan_generation(config, request.device.numerics, options.length, std::max<int64_t>(1, share), usable));
   }
-  auto part = static_cast<int64_t>(hessian_part(options.sequences, parts - 1).size());
+  int64_t part = std::min(static_cast<int64_t>(hessian_part(options.sequences, parts - 1).size()),
+                          cuda_windows_per_batch(request.device.ordinals[0], options.length));
   int64_t live = live_sums(std::max<size_t>(1, share_of(parts, devices - 1, devices).size()));
   plans.push_back(plan_hessians(config, request.device.numerics, options.length, part, live, usable));
   return plans;

@@ -4,6 +4,7 @@
 #include "eval/model_scorer.h"
 #include "quantizer/model_source.h"
 #include "quantizer/ranked_language_model.h"
+#include "runtime/cuda_devices.h"
 #include "runtime/file.h"
 #include "runtime/hash.h"
 
@@ -22,7 +23,8 @@ ScoredModel score_model(const std::string& path, const std::string& config, cons
   }
   std::optional<MemoryPlan> memory;
   if (device.is_cuda) {
-    memory = plan_scoring(loaded.config, device.numerics, source.context, usable_memory(device));
+    memory = plan_scoring(loaded.config, device.numerics, source.context,
+                          cuda_windows_per_batch(device.ordinals[0], source.context), usable_memory(device));
     console.note(memory->text());
   }
   std::unique_ptr<LanguageModel> on_device =

@@ -41,6 +41,47 @@ class CudaStream {
   cudaStream_t stream_ = nullptr;
 };
 
+int multiprocessors();  // of the current device
+
+// Compute capability of the current device times ten: 90 for sm_90.
+int compute_capability();
+
+// How a kernel is launched: `cluster` neighbouring CTAs share their shared memory.
+struct LaunchShape {
+  dim3 grid;
+  int threads;
+  int shared_bytes = 0;
+  int cluster = 1;
+};
+
+struct LaunchConfig {
+  LaunchConfig(const LaunchShape& shape, cudaStream_t stream);
+  LaunchConfig(const LaunchConfig&) = delete;  // `config` points into it
+
+  cudaLaunchAttribute cluster{};
+  cudaLaunchConfig_t config{};
+};
+
+// Launches a kernel, and checks that it was.
+template <typename... Parameters, typename... Arguments>
+void launch_kernel(void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_t stream,
+                   const Arguments&... arguments) {
+  if (shape.shared_bytes > 0)  // 48 KiB and more, static memory included, must be asked for
+    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes));
+  LaunchConfig config(shape, stream);
+  check_cuda(cudaLaunchKernelEx(&config.config, kernel, arguments...));
+}
+
+// Clusters of such a shape that the current device runs at once.
+template <typename... Parameters>
+int active_clusters(void (*kernel)(Parameters...), const LaunchShape& shape) {
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes));
+  LaunchConfig config(shape, nullptr);
+  int clusters = 0;
+  check_cuda(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config.config));
+  return clusters;
+}
+
 struct OutOfDeviceMemory : DeviceError {
   using DeviceError::DeviceError;
 };

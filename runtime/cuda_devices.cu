@@ -1,9 +1,17 @@
 // cuda_devices.cu: device query through the CUDA runtime.
 #include "runtime/cuda_devices.h"
 
+#include <algorithm>
+
 #include "runtime/cuda_context.cuh"
 
 namespace thimble {
+namespace {
+
+// Rows of a batch per multiprocessor: eight tiles of 128, so that the tiles of every product come out even.
+constexpr int64_t kRowsPerMultiprocessor = 1024;
+
+}  // namespace
 
 int cuda_device_count() {
   int count = 0;
@@ -29,6 +37,11 @@ uint64_t cuda_free_memory(int ordinal) {
   size_t free_bytes = 0, total_bytes = 0;
   check_cuda(cudaMemGetInfo(&free_bytes, &total_bytes));
   return free_bytes;
+}
+
+int64_t cuda_windows_per_batch(int ordinal, int64_t context) {
+  DeviceScope scope(ordinal);
+  return std::max<int64_t>(1, kRowsPerMultiprocessor * multiprocessors() / context);
 }
 
 std::string cuda_runtime_version() {

@@ -16,6 +16,10 @@ std::vector<std::string> cuda_device_names();
 // Bytes of device memory that nobody uses. A DeviceError without such a device.
 uint64_t cuda_free_memory(int ordinal);
 
+// Windows of `context` rows in a batch, if they fit: enough to fill the device many times over; more would only take
+// memory.
+int64_t cuda_windows_per_batch(int ordinal, int64_t context);
+
 // The CUDA runtime version the build was made with ("13.0"), empty for a build without CUDA.
 std::string cuda_runtime_version();
 

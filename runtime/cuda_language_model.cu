@@ -24,6 +24,7 @@ class CudaLanguageModel final : public LanguageModel {
   CudaLanguageModel(const CudaPlace& place, int64_t context, const Weights&... weights)
       : ordinal_(place.ordinal),
         context_(context),
+        most_windows_(cuda_windows_per_batch(place.ordinal, context)),
         usable_bytes_(usable_memory(cuda_free_memory(place.ordinal), place.memory_limit_bytes)) {
     DeviceScope scope(ordinal_);
     model_ = std::make_unique<CudaModel<T>>(weights...);
@@ -37,7 +38,7 @@ class CudaLanguageModel final : public LanguageModel {
   const ModelConfig& config() const override { return model_->config; }
   int64_t context() const override { return context_; }
   // Several batches, so that one call keeps uploads and kernels overlapped.
-  int64_t preferred_windows() const override { return 8 * std::max<int64_t>(1, 65536 / context_); }
+  int64_t preferred_windows() const override { return 8 * most_windows_; }
 
   void score(std::span<const ScoreWindow> windows, std::span<float> nll) override {
     with_scorer([&](CudaScorer<T>& scorer) { scorer.score(windows, nll); });
@@ -82,8 +83,8 @@ class CudaLanguageModel final : public LanguageModel {
   template <typename Body>
   void with_scorer(const Body& body) {
     DeviceScope scope(ordinal_);
-    int64_t planned =
-        scorer_ ? scorer_->windows() : plan_scoring(config(), kNumerics<T>, context_, usable_bytes_).batch;
+    int64_t planned = scorer_ ? scorer_->windows()
+                              : plan_scoring(config(), kNumerics<T>, context_, most_windows_, usable_bytes_).batch;
     with_smaller_batches(planned, [&](int64_t windows) {
       if (scorer_ && scorer_->windows() != windows) scorer_.reset();
       if (!scorer_) scorer_ = std::make_unique<CudaScorer<T>>(*model_, context_, windows);
@@ -92,8 +93,8 @@ class CudaLanguageModel final : public LanguageModel {
   }
 
   int ordinal_;
-  int64_t context_;
-  uint64_t usable_bytes_;  // before the weights were there
+  int64_t context_, most_windows_;  // in a batch
+  uint64_t usable_bytes_;           // before the weights were there
   std::unique_ptr<CudaModel<T>> model_;
   std::unique_ptr<CudaScorer<T>> scorer_;
 };

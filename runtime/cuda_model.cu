@@ -1,5 +1,6 @@
 // cuda_model.cu: where each tensor goes in device memory, and the tables that follow from several.
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <string>
 
@@ -13,6 +14,8 @@
 
 namespace thimble {
 namespace {
+
+constexpr float kLog2E = 1.4426950408889634f;
 
 template <typename T>
 CudaMatrix<T> zero_matrix(int64_t rows, int64_t columns) {
@@ -117,7 +120,11 @@ void complete(CudaModel<T>& model, const MatrixPlaces<T>& places, const Model& s
   for (size_t i = 0; i < small.layers.size(); ++i) {
     const LayerWeights& from = small.layers[i];
     CudaLayer<T>& to = model.layers[i];
-    to.q_gain = padded_vector(from.q_gain, c.num_heads);
+    auto head_dim = static_cast<float>(c.head_dim());
+    std::vector<float> query_scale;
+    for (float gain : from.q_gain) query_scale.push_back(gain * kLog2E / std::sqrt(head_dim));
+    for (float scale : query_scale) to.largest_score = std::max(to.largest_score, std::abs(scale) * head_dim);
+    to.query_scale = DeviceArray<float>(std::span<const float>(query_scale));
     to.attn_scale = padded_vector(from.attn_scale, model.width);
     to.mlp_scale = padded_vector(from.mlp_scale, model.width);
     to.mix_x = padded_vector(from.mix_x, model.width);

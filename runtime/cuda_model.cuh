@@ -23,11 +23,13 @@ struct CudaMatrix {
 
 template <typename T>
 struct CudaLayer {
-  CudaMatrix<T> qkv;     // ((H + 2G) * head_width, D): query, key and value heads
-  CudaMatrix<T> output;  // (D, H * head_width)
-  CudaMatrix<T> up;      // (M, D)
-  CudaMatrix<T> down;    // (D, M)
-  DeviceArray<float> q_gain, attn_scale, mlp_scale, mix_x, mix_x0, skip_weight, skip_gate;
+  CudaMatrix<T> qkv;               // ((H + 2G) * head_width, D): query, key and value heads
+  CudaMatrix<T> output;            // (D, H * head_width)
+  CudaMatrix<T> up;                // (M, D)
+  CudaMatrix<T> down;              // (D, M)
+  DeviceArray<float> query_scale;  // (H): q_gain * log2(e) / sqrt(d), so that the softmax is a plain 2^(q.k)
+  float largest_score = 0;         // no |q.k| exceeds it: both are normed
+  DeviceArray<float> attn_scale, mlp_scale, mix_x, mix_x0, skip_weight, skip_gate;
   float value_embedding_scale = 0;
 };
 

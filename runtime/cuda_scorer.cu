@@ -2,12 +2,26 @@
 #include "runtime/cuda_scorer.cuh"
 
 #include <algorithm>
+#include <functional>
 
 namespace thimble {
 namespace {
 
 bool same_shape(const ScoreWindow& a, const ScoreWindow& b) {
   return a.inputs.size() == b.inputs.size() && a.targets.size() == b.targets.size();
+}
+
+// Windows of one text that begin evenly spaced and overlap: the distance. Otherwise a window's length.
+size_t common_step(std::span<const ScoreWindow> batch) {
+  size_t length = batch[0].inputs.size();
+  if (batch.size() < 2) return length;
+  std::less<const uint16_t*> before;  // windows may come from different arrays
+  const uint16_t *first = batch[0].inputs.data(), *second = batch[1].inputs.data();
+  if (!before(first, second) || !before(second, first + length)) return length;
+  auto step = static_cast<size_t>(second - first);
+  for (size_t i = 1; i < batch.size(); ++i)
+    if (batch[i].inputs.data() != batch[i - 1].inputs.data() + step) return length;
+  return step;
 }
 
 }  // namespace
@@ -51,16 +65,20 @@ template <typename T>
 void CudaScorer<T>::start(Slot& slot, std::span<const ScoreWindow> batch, std::span<float> nll) {
   size_t length = batch[0].inputs.size(), needed = batch[0].targets.size();
   uint16_t *tokens = slot.host_tokens.data(), *targets = slot.host_targets.data();
+  size_t step = common_step(batch);
   for (const ScoreWindow& window : batch) {
-    tokens = std::ranges::copy(window.inputs, tokens).out;
+    // Of overlapping windows, only what the one before did not have.
+    size_t known = &window == &batch[0] ? 0 : length - step;
+    tokens = std::ranges::copy(window.inputs.subspan(known), tokens).out;
     targets = std::ranges::copy(window.targets, targets).out;
   }
-  size_t token_bytes = batch.size() * length * sizeof(uint16_t), target_bytes = nll.size() * sizeof(uint16_t);
+  size_t token_bytes = static_cast<size_t>(tokens - slot.host_tokens.data()) * sizeof(uint16_t),
+         target_bytes = nll.size() * sizeof(uint16_t);
   check_cuda(
       cudaMemcpyAsync(slot.tokens.data(), slot.host_tokens.data(), token_bytes, cudaMemcpyHostToDevice, stream_));
   check_cuda(
       cudaMemcpyAsync(slot.targets.data(), slot.host_targets.data(), target_bytes, cudaMemcpyHostToDevice, stream_));
-  CudaBatch shape{{slot.tokens.data(), static_cast<int64_t>(length)},
+  CudaBatch shape{{slot.tokens.data(), static_cast<int64_t>(step)},
                   static_cast<int>(batch.size()),
                   static_cast<int>(length),
                   static_cast<int>(needed),

@@ -16,8 +16,6 @@
 namespace thimble {
 namespace {
 
-// Rows that fill every multiprocessor many times over; more would only take memory.
-constexpr int64_t kRowsPerBatch = 65536;
 // Arrays from this size on have pages of their own, smaller ones share them.
 constexpr int64_t kPageBytes = int64_t{2} << 20, kOwnPagesFrom = int64_t{1} << 20, kSharedUnit = 512;
 constexpr uint64_t kReserveBytes = uint64_t{128} << 20;
@@ -181,11 +179,12 @@ uint64_t usable_memory(const Device& device) {
   return least;
 }
 
-MemoryPlan plan_scoring(const ModelConfig& config, Numerics numerics, int64_t context, uint64_t usable_bytes) {
-  return fit("scoring", of_tokens("windows", context), kRowsPerBatch / context, usable_bytes, [&](int64_t windows) {
+MemoryPlan plan_scoring(const ModelConfig& config, Numerics numerics, int64_t context, int64_t windows,
+                        uint64_t usable_bytes) {
+  return fit("scoring", of_tokens("windows", context), windows, usable_bytes, [&](int64_t batch) {
     Counter counter(config, numerics);
     counter.add_weights();
-    counter.add_scorer(context, windows);
+    counter.add_scorer(context, batch);
     return counter.take();
   });
 }
@@ -213,8 +212,7 @@ MemoryPlan plan_text(const ModelConfig& config, Numerics numerics, int64_t conte
 
 MemoryPlan plan_hessians(const ModelConfig& config, Numerics numerics, int64_t length, int64_t sequences,
                          int64_t live_sums, uint64_t usable_bytes) {
-  int64_t most = std::min(sequences, std::max<int64_t>(1, kRowsPerBatch / length));
-  return fit("Hessian collection", of_tokens("sequences", length), most, usable_bytes, [&](int64_t batch) {
+  return fit("Hessian collection", of_tokens("sequences", length), sequences, usable_bytes, [&](int64_t batch) {
     Counter counter(config, numerics);
     counter.add_weights();
     counter.add_scorer(length, batch);

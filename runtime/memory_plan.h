@@ -42,8 +42,9 @@ uint64_t usable_memory(const Device& device);
 
 // All plans are DeviceErrors that name what is needed at least, and what is usable, when not even a batch of one fits.
 
-// Windows of `context` inputs, as many as keep a device busy or fewer.
-MemoryPlan plan_scoring(const ModelConfig& config, Numerics numerics, int64_t context, uint64_t usable_bytes);
+// Up to `windows` windows of `context` inputs at a time: cuda_windows_per_batch().
+MemoryPlan plan_scoring(const ModelConfig& config, Numerics numerics, int64_t context, int64_t windows,
+                        uint64_t usable_bytes);
 
 // Up to `sequences` calibration sequences of `length` tokens at a time.
 MemoryPlan plan_generation(const ModelConfig& config, Numerics numerics, int64_t length, int64_t sequences,
@@ -53,7 +54,7 @@ MemoryPlan plan_generation(const ModelConfig& config, Numerics numerics, int64_t
 MemoryPlan plan_text(const ModelConfig& config, Numerics numerics, int64_t context, int64_t prompt,
                      uint64_t usable_bytes);
 
-// Hessians of parts of up to `sequences` sequences of `length` tokens, of which `live_sums` sets of all layers are in
+// Hessians of up to `sequences` sequences of `length` tokens at a time, of which `live_sums` sets of all layers are in
 // memory at once; see hessian_tree.h.
 MemoryPlan plan_hessians(const ModelConfig& config, Numerics numerics, int64_t length, int64_t sequences,
                          int64_t live_sums, uint64_t usable_bytes);

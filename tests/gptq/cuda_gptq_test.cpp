@@ -15,6 +15,7 @@
 #include "tests/gptq/cuda_device.h"
 #include "tests/gptq/gptq_replay.h"
 #include "tests/gptq/gptq_samples.h"
+#include "tests/runtime/error_matcher.h"
 
 namespace thimble {
 namespace {
@@ -248,17 +249,6 @@ TEST_F(CudaGptq, SingularHessiansAreDampedUntilTheyCanBeFactored) {
   expect_same(both[1], solve_on_cuda(good, weights, 15, 0));
 }
 
-template <typename Action>
-std::string error_message(Action action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kBadInput);
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
 TEST_F(CudaGptq, ErrorsAreTheCpus) {
   SymmetricMatrix hopeless = diagonal_hessian({1, 1}), bad = diagonal_hessian({1, 1}), good = diagonal_hessian({1, 1});
   hopeless.lower_row(1)[0] = 1e9;
@@ -267,8 +257,8 @@ TEST_F(CudaGptq, ErrorsAreTheCpus) {
   huge(66, 1) = 1e9F;
   for (auto [hessian, layer] : {std::pair{&hopeless, &weights}, {&bad, &weights}, {&good, &huge}}) {
     std::string on_cpu =
-        error_message([&] { solve_gptq(*layer, factor_hessian(*hessian, 0.01, "layer"), 15, "layer"); });
-    EXPECT_EQ(error_message([&] { solve_on_cuda(*hessian, *layer, 15, 0.01); }), on_cpu);
+        bad_input_message([&] { solve_gptq(*layer, factor_hessian(*hessian, 0.01, "layer"), 15, "layer"); });
+    EXPECT_EQ(bad_input_message([&] { solve_on_cuda(*hessian, *layer, 15, 0.01); }), on_cpu);
     EXPECT_THAT(on_cpu, HasSubstr("layer"));
   }
   EXPECT_THROW(solve_on_cuda(good, Matrix(2, 3), 15, 0.01), Error);

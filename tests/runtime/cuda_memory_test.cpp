@@ -72,7 +72,9 @@ class CudaMemory : public testing::TestWithParam<Numerics> {
     model.score(windows, nll);
     return nll;
   }
-  MemoryPlan plan(uint64_t usable) const { return plan_scoring(config(), GetParam(), kContext, usable); }
+  MemoryPlan plan(uint64_t usable) const {
+    return plan_scoring(config(), GetParam(), kContext, cuda_windows_per_batch(0, kContext), usable);
+  }
   std::vector<uint16_t> generated(const CudaPlace& place) const {
     SilentProgress progress;
     return make(place)->generate_calibration({20, kContext, 0.8, 3}, 0, 20, progress).tokens;

