@@ -31,34 +31,54 @@ std::optional<std::vector<uint16_t>> load_kept_tokens(const WorkFolder& work, ui
   return tokens;
 }
 
-HessianSet collect_hessians_of(const Model& model, const TokenSequences& sequences, Share part, Progress& progress) {
-  std::unique_ptr<Backend> backend = make_cpu_backend();
-  WindowScorer scorer(model, *backend, sequences.length);
-  HessianCollector collector(static_cast<int64_t>(part.begin));
-  for (size_t s = part.begin; s < part.end; ++s) {
-    std::span<const uint16_t> tokens = sequences.sequence(static_cast<int64_t>(s));
-    scorer.observe(tokens.first(tokens.size() - 1), collector);
-    progress.advance(1);
+// Runs sequences through the model, one part of the calibration set after another in the same buffers.
+class PartCollector {
+ public:
+  PartCollector(const Model& model, const TokenSequences& sequences, bool with_loss, Progress& progress)
+      : config_(model.config), sequences_(sequences), progress_(progress) {
+    if (with_loss) {
+      gradients_ = std::make_unique<WindowGradients>(model, *backend_, sequences.length);
+    } else {
+      scorer_ = std::make_unique<WindowScorer>(model, *backend_, sequences.length);
+    }
   }
-  return std::move(collector).finish();
-}
 
-CalibrationStatistics collect_all_of(const Model& model, const TokenSequences& sequences, Share part,
-                                     Progress& progress) {
-  std::unique_ptr<Backend> backend = make_cpu_backend();
-  WindowGradients window(model, *backend, sequences.length);
-  auto first = static_cast<int64_t>(part.begin);
-  HessianCollector hessians(first), head(first);
-  FisherCollector fisher(model.config, first);
-  for (size_t s = part.begin; s < part.end; ++s) {
-    window.run(sequences.sequence(static_cast<int64_t>(s)), {&hessians, &head}, fisher);
-    fisher.end_sequence();
-    progress.advance(1);
+  CalibrationStatistics collect(Share part) {
+    if (gradients_) return collect_with_loss(part);
+    HessianCollector collector(static_cast<int64_t>(part.begin));
+    for_each_sequence(
+        part, [&](std::span<const uint16_t> tokens) { scorer_->observe(tokens.first(tokens.size() - 1), collector); });
+    return {std::move(collector).finish(), {}};
   }
-  CalibrationStatistics statistics{std::move(hessians).finish(), std::move(fisher).finish()};
-  statistics.loss.head = std::move(head).finish();
-  return statistics;
-}
+
+ private:
+  CalibrationStatistics collect_with_loss(Share part) {
+    auto first = static_cast<int64_t>(part.begin);
+    HessianCollector hessians(first), head(first);
+    FisherCollector fisher(config_, first);
+    for_each_sequence(part, [&](std::span<const uint16_t> tokens) {
+      gradients_->run(tokens, {&hessians, &head}, fisher);
+      fisher.end_sequence();
+    });
+    CalibrationStatistics statistics{std::move(hessians).finish(), std::move(fisher).finish()};
+    statistics.loss.head = std::move(head).finish();
+    return statistics;
+  }
+
+  void for_each_sequence(Share part, const std::function<void(std::span<const uint16_t>)>& body) {
+    for (size_t s = part.begin; s < part.end; ++s) {
+      body(sequences_.sequence(static_cast<int64_t>(s)));
+      progress_.advance(1);
+    }
+  }
+
+  const ModelConfig& config_;
+  const TokenSequences& sequences_;
+  Progress& progress_;
+  std::unique_ptr<Backend> backend_ = make_cpu_backend();
+  std::unique_ptr<WindowScorer> scorer_;        // one of the two
+  std::unique_ptr<WindowGradients> gradients_;  // with loss statistics
+};
 
 // What rank `from` has.
 CalibrationStatistics statistics_of_rank(CalibrationStatistics mine, int from, Ranks& ranks) {
@@ -73,18 +93,12 @@ CalibrationStatistics collect_on_cpu(const Model& model, const TokenSequences& s
                                      Progress& progress) {
   auto rank = static_cast<size_t>(ranks.rank()), rank_count = static_cast<size_t>(ranks.size());
   size_t part_count = hessian_part_count(sequences.count);
+  PartCollector collector(model, sequences, with_loss, progress);
   StatisticsSum sum;
   progress.begin(with_loss ? "collecting Hessians and gradients" : "collecting Hessians", sequences.count, "sequences");
   for (size_t first = 0; first < part_count; first += rank_count) {
     CalibrationStatistics mine;
-    if (first + rank < part_count) {
-      Share part = hessian_part(sequences.count, first + rank);
-      if (with_loss) {
-        mine = collect_all_of(model, sequences, part, progress);
-      } else {
-        mine.hessians = collect_hessians_of(model, sequences, part, progress);
-      }
-    }
+    if (first + rank < part_count) mine = collector.collect(hessian_part(sequences.count, first + rank));
     for (size_t from = 0; from < rank_count && first + from < part_count; ++from) {
       sum.add(statistics_of_rank(mine, static_cast<int>(from), ranks));
       if (from != rank) progress.advance(static_cast<int64_t>(hessian_part(sequences.count, first + from).size()));
