@@ -166,6 +166,9 @@ class NaiveGolf {
     NaiveRows v = linear(input, prefix + "attn.c_v.weight");
     add_value_embedding(layer, v);
     const NaiveRow gain = vector(prefix + "attn.q_gain");
+    std::vector<NaiveRows> keys(tokens_.size());  // by position, then by key/value head
+    for (size_t j = 0; j < keys.size(); ++j)
+      for (int64_t group = 0; group < c_.num_kv_heads; ++group) keys[j].push_back(rotated(head_of(k[j], group), j));
     NaiveRows y;
     for (size_t p = 0; p < tokens_.size(); ++p) {
       y.emplace_back();
@@ -176,7 +179,7 @@ class NaiveGolf {
         NaiveRow weights;
         double sum = 0;
         for (size_t j = 0; j <= p; ++j) {
-          double score = dot(query, rotated(head_of(k[j], group), j)) / std::sqrt(static_cast<double>(query.size()));
+          double score = dot(query, keys[j][static_cast<size_t>(group)]) / std::sqrt(static_cast<double>(query.size()));
           weights.push_back(std::exp(score));  // scores are small enough for float64
           sum += weights.back();
         }
