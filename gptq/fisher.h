@@ -1,9 +1,9 @@
 // fisher.h: how much the loss feels an error at the output of a linear layer: the diagonal of the output-side Fisher.
 //   F(r) = mean over tokens of (dL / dy_r)^2,   y the layer's output at a token, L the summed NLL of its sequence
 // An error e of a token's output that is independent of the gradient adds about e^T diag(F) e / 2 to the loss, in
-// nats: KL(p || p') to second order (Pascanu and Bengio, arXiv 1301.3584, eq. 9; the layer-wise K-FAC of
-// arXiv 1503.05671 factors the Hessian of a matrix into E[x x^T] and this). The tokens were drawn from the model
-// itself, so the gradient of their own NLL has the true Fisher as its expected square, not only the empirical one.
+// nats: KL(p || p') to second order (Pascanu and Bengio, arXiv 1301.3584; the layer-wise K-FAC of arXiv 1503.05671
+// factors the Hessian of a matrix into E[x x^T] and this). Of tokens that the model drew from its own p, the squared
+// gradient of their NLL is the true Fisher in expectation; docs/method.md says how far temperature 0.8 is from it.
 // In: gradients (P, R) of one sequence at a time.  Out: F, float64.
 #pragma once
 

@@ -4,8 +4,9 @@ The reference that `thimble quantize --fisher` is compared with (docs/method.md,
 the mean square, over tokens, of the gradient of a sequence's summed loss at each output; the same at the rows that
 tokens look up in tables; how often each row was looked up; E[h h^T] at the input of the output head.
 
-    python3 scripts/fisher_reference.py MODEL.safetensors TOKENS.bin --length 1024 --check HESSIANS.safetensors
-    python3 scripts/fisher_reference.py MODEL.safetensors TOKENS.bin --length 128 --sequences 2 --golden GOLDEN.safetensors
+    python3 fisher_reference.py MODEL.safetensors TOKENS.bin --length 1024 --check HESSIANS.safetensors
+    python3 fisher_reference.py MODEL.safetensors TOKENS.bin --length 128 --sequences 2 --golden GOLDEN.safetensors
+    python3 fisher_reference.py MODEL.safetensors TOKENS.bin --length 512 --sequences 8 --predict
 
 config.json lies beside the model. TOKENS.bin is a token shard, cut into sequences of --length tokens; what
 `thimble quantize --save-calibration` wrote, say. Needs torch >= 2.5, numpy and safetensors.
@@ -113,6 +114,38 @@ def loss_statistics(model: GolfGpt, sequences: torch.Tensor) -> dict[str, np.nda
     }
 
 
+@torch.no_grad()
+def noise_divergence(model: GolfGpt, sequences: torch.Tensor, name: str, deviation: float) -> float:
+    """KL(p || p') in nats per token, p' the model with independent normal noise on every output of matrix `name`."""
+    generator = torch.Generator().manual_seed(1)
+    names, linear = matrix_names(model), F.linear
+    total = tokens = 0
+    for sequence in sequences:
+        calls = iter(names)
+
+        def noisy(x, weight, bias=None, calls=calls):
+            output = linear(x, weight, bias)
+            if next(calls) != name:
+                return output
+            return output + deviation * torch.randn(output.shape, generator=generator, dtype=output.dtype)
+
+        clean = model(sequence[None, :-1], context_length=len(sequence))[0].log_softmax(-1)
+        with mock.patch.object(F, "linear", noisy):
+            changed = model(sequence[None, :-1], context_length=len(sequence))[0].log_softmax(-1)
+        total += float((clean.exp() * (clean - changed)).sum())
+        tokens += len(clean)
+    return total / tokens
+
+
+def predict(model: GolfGpt, sequences: torch.Tensor, statistics: dict[str, np.ndarray]) -> None:
+    """Prints what noise costs over what F says that it costs, sum F(r) deviation^2 / 2, for every matrix."""
+    expected = 0.01
+    for name in matrix_names(model):
+        deviation = (2 * expected / statistics[f"output_fisher/{name}"].sum()) ** 0.5
+        ratio = noise_divergence(model, sequences, name, deviation) / expected
+        print(f"{name}: measured / predicted divergence {ratio:.3f}", flush=True)
+
+
 def check(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> bool:
     """Prints the largest differences; False when one is above TOLERANCE or a tensor is missing."""
     worst: dict[str, float] = {}
@@ -136,6 +169,7 @@ def main() -> int:
     parser.add_argument("--sequences", type=int, help="take only the first so many")
     parser.add_argument("--check", type=Path, help="compare with this file of thimble's; exit code 3 if it differs")
     parser.add_argument("--golden", type=Path, help="write the result, rounded to float32, less the head's Hessian")
+    parser.add_argument("--predict", action="store_true", help="compare what noise on outputs costs with the prediction")
     options = parser.parse_args()
     model = load_checkpoint(options.model).double()
     sequences = load_sequences(options.tokens, options.length, options.sequences)
@@ -147,6 +181,8 @@ def main() -> int:
             if not name.startswith(("head_hessian/", "row_counts/"))
         }
         safetensors.numpy.save_file(golden | {"tokens": sequences.numpy().astype(np.int32)}, options.golden)
+    if options.predict:
+        predict(model.float(), sequences, expected)
     if options.check and not check(safetensors.numpy.load_file(options.check), expected):
         return 3
     return 0
