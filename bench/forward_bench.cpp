@@ -1,6 +1,7 @@
 // forward_bench.cpp: the float32 forward pass of a 30M-parameter golf-gpt at 2048 tokens, as a share of the
-// matrix-product rate that the same library reaches on this machine in the same run, with the same threads. Counters:
-// GFLOPS, and share_of_gemm_peak (the forward pass alone).
+// matrix-product rate that the same library reaches on this machine in the same run, with the same threads; and the
+// backward pass, as a multiple of the forward pass in the same run. Counters: GFLOPS, share_of_gemm_peak (the forward
+// pass alone), backward_over_forward.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include "bench/golf30m_shape.h"
 #include "runtime/gemm.h"
 #include "runtime/random.h"
+#include "runtime/window_gradients.h"
 #include "runtime/window_scores.h"
 
 namespace thimble {
@@ -56,13 +58,18 @@ double gemm_peak() {
   return peak;
 }
 
+std::vector<uint16_t> random_window(int64_t count) {
+  std::vector<uint16_t> tokens;
+  for (int64_t i = 0; i < count; ++i)
+    tokens.push_back(static_cast<uint16_t>(uniform_at(2, 0, static_cast<uint64_t>(i)) * 1024));
+  return tokens;
+}
+
 void forward_window(benchmark::State& state) {
   Model model = random_golf30m();
   std::unique_ptr<Backend> backend = make_cpu_backend();
   WindowScorer scorer(model, *backend, kContext);
-  std::vector<uint16_t> tokens;
-  for (int64_t i = 0; i < kContext; ++i)
-    tokens.push_back(static_cast<uint16_t>(uniform_at(2, 0, static_cast<uint64_t>(i)) * 1024));
+  std::vector<uint16_t> tokens = random_window(kContext);
   int64_t scored = state.range(0);
   for (auto _ : state) benchmark::DoNotOptimize(scorer.log_probabilities(tokens, kContext - scored).data);
   double flops = forward_flops(model.config, static_cast<double>(kContext), static_cast<double>(scored));
@@ -74,6 +81,41 @@ void forward_window(benchmark::State& state) {
       benchmark::Counter(static_cast<double>(kContext) * iterations, benchmark::Counter::kIsRate);
 }
 BENCHMARK(forward_window)->ArgName("scored")->Arg(2048)->Arg(64)->UseRealTime()->Unit(benchmark::kMillisecond);
+
+struct NobodyLooks final : GradientObserver {
+  void on_output_gradient(const std::string&, ConstMatrixView) override {}
+  void on_lookup_gradient(const std::string&, std::span<const int32_t>, ConstMatrixView) override {}
+};
+
+template <typename Action>
+double seconds_of(Action action) {
+  auto start = std::chrono::steady_clock::now();
+  action();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Forward and backward pass; the least times of all iterations are compared.
+void gradient_window(benchmark::State& state) {
+  Model model = random_golf30m();
+  std::unique_ptr<Backend> backend = make_cpu_backend();
+  WindowScorer scorer(model, *backend, kContext);
+  WindowGradients gradients(model, *backend, kContext);
+  std::vector<uint16_t> tokens = random_window(kContext + 1);
+  std::span<const uint16_t> inputs = std::span(tokens).first(kContext);
+  NobodyLooks observer;
+  SmallGradients small;
+  bool wants_small = state.range(0) != 0;
+  double forward = 1e9, both = 1e9;
+  for (auto _ : state) {
+    both = std::min(both, seconds_of([&] { gradients.run(tokens, {}, observer, wants_small ? &small : nullptr); }));
+    state.PauseTiming();
+    forward = std::min(forward, seconds_of([&] { benchmark::DoNotOptimize(scorer.logits(inputs, 0).data); }));
+    state.ResumeTiming();
+  }
+  state.counters["backward_over_forward"] = both / forward - 1;
+  state.counters["tokens_per_second"] = static_cast<double>(kContext) / both;
+}
+BENCHMARK(gradient_window)->ArgName("small_tensors")->Arg(0)->Arg(1)->UseRealTime()->Unit(benchmark::kMillisecond);
 
 void gemm_2048(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(gemm_peak());

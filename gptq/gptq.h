@@ -11,6 +11,8 @@
 //   all other tensors: quantize_tensor(name, weights, plan.at(name), nullptr)
 //   prune_smallest(model, plan, count);                only when the artifact must become smaller
 //
+// What the loss feels (fisher.h), which `trace` does not use: a FisherCollector observes a backward pass per sequence.
+//
 // On a CUDA device, collect_hessians_cuda() (cuda_hessians.h) does the first step and solve_gptq_cuda() (cuda_gptq.h)
 // factors and solves all layers at once.
 #pragma once

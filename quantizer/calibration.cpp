@@ -6,11 +6,12 @@
 
 #include "eval/token_shard.h"
 #include "gptq/cuda_hessians.h"
-#include "gptq/hessian_sum.h"
+#include "gptq/statistics_sum.h"
 #include "quantizer/hessian_file.h"
 #include "quantizer/packed_results.h"
 #include "runtime/file.h"
 #include "runtime/hash.h"
+#include "runtime/window_gradients.h"
 #include "runtime/window_scores.h"
 
 namespace thimble {
@@ -30,38 +31,76 @@ std::optional<std::vector<uint16_t>> load_kept_tokens(const WorkFolder& work, ui
   return tokens;
 }
 
-HessianSet collect_part(const Model& model, const TokenSequences& sequences, Share part, Progress& progress) {
-  std::unique_ptr<Backend> backend = make_cpu_backend();
-  WindowScorer scorer(model, *backend, sequences.length);
-  HessianCollector collector(static_cast<int64_t>(part.begin));
-  for (size_t s = part.begin; s < part.end; ++s) {
-    std::span<const uint16_t> tokens = sequences.sequence(static_cast<int64_t>(s));
-    scorer.observe(tokens.first(tokens.size() - 1), collector);
-    progress.advance(1);
+// Runs sequences through the model, one part of the calibration set after another in the same buffers.
+class PartCollector {
+ public:
+  PartCollector(const Model& model, const TokenSequences& sequences, bool with_loss, Progress& progress)
+      : config_(model.config), sequences_(sequences), progress_(progress) {
+    if (with_loss) {
+      gradients_ = std::make_unique<WindowGradients>(model, *backend_, sequences.length);
+    } else {
+      scorer_ = std::make_unique<WindowScorer>(model, *backend_, sequences.length);
+    }
   }
-  return std::move(collector).finish();
-}
 
-// The set that rank `from` has.
-HessianSet hessians_of_rank(HessianSet mine, int from, Ranks& ranks) {
+  CalibrationStatistics collect(Share part) {
+    if (gradients_) return collect_with_loss(part);
+    HessianCollector collector(static_cast<int64_t>(part.begin));
+    for_each_sequence(
+        part, [&](std::span<const uint16_t> tokens) { scorer_->observe(tokens.first(tokens.size() - 1), collector); });
+    return {std::move(collector).finish(), {}};
+  }
+
+ private:
+  CalibrationStatistics collect_with_loss(Share part) {
+    auto first = static_cast<int64_t>(part.begin);
+    HessianCollector hessians(first), head(first);
+    FisherCollector fisher(config_, first);
+    for_each_sequence(part, [&](std::span<const uint16_t> tokens) {
+      gradients_->run(tokens, {&hessians, &head}, fisher);
+      fisher.end_sequence();
+    });
+    CalibrationStatistics statistics{std::move(hessians).finish(), std::move(fisher).finish()};
+    statistics.loss.head = std::move(head).finish();
+    return statistics;
+  }
+
+  void for_each_sequence(Share part, const std::function<void(std::span<const uint16_t>)>& body) {
+    for (size_t s = part.begin; s < part.end; ++s) {
+      body(sequences_.sequence(static_cast<int64_t>(s)));
+      progress_.advance(1);
+    }
+  }
+
+  const ModelConfig& config_;
+  const TokenSequences& sequences_;
+  Progress& progress_;
+  std::unique_ptr<Backend> backend_ = make_cpu_backend();
+  std::unique_ptr<WindowScorer> scorer_;        // one of the two
+  std::unique_ptr<WindowGradients> gradients_;  // with loss statistics
+};
+
+// What rank `from` has.
+CalibrationStatistics statistics_of_rank(CalibrationStatistics mine, int from, Ranks& ranks) {
   if (ranks.size() == 1) return mine;
   ByteVector bytes;
-  if (ranks.rank() == from) bytes = pack_hessians(mine);
+  if (ranks.rank() == from) bytes = pack_statistics(mine);
   ranks.broadcast(bytes, from);
-  return ranks.rank() == from ? std::move(mine) : unpack_hessians(bytes);
+  return ranks.rank() == from ? std::move(mine) : unpack_statistics(bytes);
 }
 
-HessianSet collect_hessians_cpu(const Model& model, const TokenSequences& sequences, Ranks& ranks, Progress& progress) {
+CalibrationStatistics collect_on_cpu(const Model& model, const TokenSequences& sequences, bool with_loss, Ranks& ranks,
+                                     Progress& progress) {
   auto rank = static_cast<size_t>(ranks.rank()), rank_count = static_cast<size_t>(ranks.size());
   size_t part_count = hessian_part_count(sequences.count);
-  HessianSum sum;
-  progress.begin("collecting Hessians", sequences.count, "sequences");
+  PartCollector collector(model, sequences, with_loss, progress);
+  StatisticsSum sum;
+  progress.begin(with_loss ? "collecting Hessians and gradients" : "collecting Hessians", sequences.count, "sequences");
   for (size_t first = 0; first < part_count; first += rank_count) {
-    HessianSet mine;
-    if (first + rank < part_count)
-      mine = collect_part(model, sequences, hessian_part(sequences.count, first + rank), progress);
+    CalibrationStatistics mine;
+    if (first + rank < part_count) mine = collector.collect(hessian_part(sequences.count, first + rank));
     for (size_t from = 0; from < rank_count && first + from < part_count; ++from) {
-      sum.add(hessians_of_rank(mine, static_cast<int>(from), ranks));
+      sum.add(statistics_of_rank(mine, static_cast<int>(from), ranks));
       if (from != rank) progress.advance(static_cast<int64_t>(hessian_part(sequences.count, first + from).size()));
     }
   }
@@ -103,22 +142,24 @@ TokenSequences read_calibration_tokens(const std::string& path, int64_t length, 
   return {count, length, std::move(tokens)};
 }
 
-HessianSet collect_hessians(const Model& model, const Device& device, const TokenSequences& sequences, Ranks& ranks,
-                            Progress& progress) {
-  // A CUDA device is done with all of it before ranks could have exchanged their parts.
-  HessianSet hessians = device.is_cuda ? collect_hessians_cuda(model, device, sequences, progress)
-                                       : collect_hessians_cpu(model, sequences, ranks, progress);
-  round_to_float32(hessians);
-  return hessians;
+CalibrationStatistics collect_statistics(const Model& model, const Device& device, const TokenSequences& sequences,
+                                         bool with_loss, Ranks& ranks, Progress& progress) {
+  // A CUDA device is done with all Hessians before ranks could have exchanged their parts.
+  bool on_cuda = device.is_cuda && !with_loss;
+  CalibrationStatistics statistics =
+      on_cuda ? CalibrationStatistics{collect_hessians_cuda(model, device, sequences, progress), {}}
+              : collect_on_cpu(model, sequences, with_loss, ranks, progress);
+  round_to_float32(statistics);
+  return statistics;
 }
 
-std::optional<HessianSet> load_kept_hessians(const WorkFolder& work, uint64_t key, Ranks& ranks) {
-  std::optional<HessianSet> kept = work.load_hessians(key);
+std::optional<CalibrationStatistics> load_kept_statistics(const WorkFolder& work, uint64_t key, Ranks& ranks) {
+  std::optional<CalibrationStatistics> kept = work.load_statistics(key);
   if (ranks.size() == 1) return kept;
   ByteVector bytes;
-  if (kept) bytes = pack_hessians(*kept);
+  if (kept) bytes = pack_statistics(*kept);
   ranks.broadcast(bytes);
-  return bytes.empty() ? std::nullopt : std::optional(unpack_hessians(bytes));
+  return bytes.empty() ? std::nullopt : std::optional(unpack_statistics(bytes));
 }
 
 }  // namespace thimble

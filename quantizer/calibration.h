@@ -20,12 +20,13 @@ TokenSequences self_generate(LanguageModel& model, const CalibrationOptions& opt
 TokenSequences read_calibration_tokens(const std::string& path, int64_t length, int64_t vocab_size);
 
 // Runs every sequence, less its last token (nothing is predicted from it), through the model; Hessians of all its
-// linear layers, rounded to float32. On the CPU the ranks take the parts of hessian_sum.h in
-// turn, and all add up all of them; CUDA devices each collect everything.
-HessianSet collect_hessians(const Model& model, const Device& device, const TokenSequences& sequences, Ranks& ranks,
-                            Progress& progress);
+// linear layers, rounded to float32. On the CPU the ranks take the parts of hessian_sum.h in turn, and all add up all
+// of them; CUDA devices each collect everything. `with_loss`: also back from the loss, for LossStatistics; that pass
+// and its Hessians run on the CPU whatever the device.
+CalibrationStatistics collect_statistics(const Model& model, const Device& device, const TokenSequences& sequences,
+                                         bool with_loss, Ranks& ranks, Progress& progress);
 
-// The set that rank 0's work folder has under `key`, on all ranks; nullopt when it has none.
-std::optional<HessianSet> load_kept_hessians(const WorkFolder& work, uint64_t key, Ranks& ranks);
+// What rank 0's work folder has under `key`, on all ranks; nullopt when it has nothing.
+std::optional<CalibrationStatistics> load_kept_statistics(const WorkFolder& work, uint64_t key, Ranks& ranks);
 
 }  // namespace thimble

@@ -1,9 +1,10 @@
-// hessian_file.cpp: safetensors <-> HessianSet.
+// hessian_file.cpp: safetensors <-> CalibrationStatistics.
 #include "quantizer/hessian_file.h"
 
 #include <bit>
 #include <charconv>
 #include <cmath>
+#include <list>
 
 #include "quantizer/checksummed_safetensors.h"
 #include "runtime/file.h"
@@ -15,6 +16,18 @@ namespace {
 
 // Two triangles of one matrix may differ by the rounding of the sums behind them, not by more.
 constexpr double kSymmetryTolerance = 1e-3;
+
+// What precedes the names of tensors that are no Hessians of layers.
+constexpr std::string_view kOutputFisher = "output_fisher/";
+constexpr std::string_view kLookupFisher = "lookup_fisher/";
+constexpr std::string_view kRowCounts = "row_counts/";
+constexpr std::string_view kHeadHessian = "head_hessian/";
+
+bool is_hessian_of_a_layer(std::string_view name) {
+  for (std::string_view prefix : {kOutputFisher, kLookupFisher, kRowCounts, kHeadHessian})
+    if (name.starts_with(prefix)) return false;
+  return true;
+}
 
 int64_t read_count(const std::map<std::string, std::string>& metadata, const std::string& key,
                    const std::string& path) {
@@ -52,6 +65,57 @@ SymmetricMatrix read_matrix(const std::string& layer, const TensorView& tensor, 
   return matrix;
 }
 
+void require_vector(const std::string& where, const TensorView& tensor) {
+  if (tensor.shape.size() != 1 || tensor.shape[0] == 0)
+    throw FormatError(where, "shape " + shape_text(tensor.shape) + ", expected a vector of at least one element");
+}
+
+Fisher read_fisher(const std::string& where, const TensorView& tensor, int64_t tokens) {
+  require_vector(where, tensor);
+  if (tensor.dtype != DType::kF32 && tensor.dtype != DType::kF64)
+    throw FormatError(where, "dtype " + std::string(dtype_name(tensor.dtype)) + ", allowed are F32 and F64");
+  Fisher fisher{{}, tokens};
+  for (float value : to_float32(tensor)) {
+    if (!std::isfinite(value) || value < 0)
+      throw FormatError(where, "element " + std::to_string(fisher.mean_square.size()) + " is " + std::to_string(value) +
+                                   ", a mean square is finite and not negative");
+    fisher.mean_square.push_back(static_cast<double>(value));
+  }
+  return fisher;
+}
+
+std::vector<int64_t> read_counts(const std::string& where, const TensorView& tensor) {
+  require_vector(where, tensor);
+  if (tensor.dtype != DType::kI64)
+    throw FormatError(where, "dtype " + std::string(dtype_name(tensor.dtype)) + ", allowed is I64");
+  ByteCursor cursor(tensor.bytes, where);
+  std::vector<int64_t> counts;
+  for (int64_t row = 0; row < tensor.shape[0]; ++row) {
+    counts.push_back(cursor.read<int64_t>("count"));
+    if (counts.back() < 0)
+      throw FormatError(where, "element " + std::to_string(row) + " is " + std::to_string(counts.back()) +
+                                   ", a count is not negative");
+  }
+  return counts;
+}
+
+// Reads `tensor` into `loss` if its name says that it belongs there.
+void read_loss_tensor(const std::string& name, const TensorView& tensor, int64_t tokens, int64_t sequences,
+                      const std::string& path, LossStatistics& loss) {
+  std::string where = path + ": tensor '" + name + "'";
+  if (name.starts_with(kOutputFisher)) {
+    loss.output_fisher[name.substr(kOutputFisher.size())] = read_fisher(where, tensor, tokens);
+  } else if (name.starts_with(kLookupFisher)) {
+    loss.lookup_fisher[name.substr(kLookupFisher.size())] = read_fisher(where, tensor, tokens);
+  } else if (name.starts_with(kRowCounts)) {
+    loss.row_counts[name.substr(kRowCounts.size())] = read_counts(where, tensor);
+  } else if (name.starts_with(kHeadHessian)) {
+    if (!loss.head.empty()) throw FormatError(where, "a second one; a model has one output head");
+    loss.head[name.substr(kHeadHessian.size())] =
+        std::make_shared<const Hessian>(Hessian{read_matrix(name, tensor, path), tokens, sequences});
+  }
+}
+
 std::map<std::string, std::string> read_sharing(const std::map<std::string, std::string>& metadata,
                                                 const std::string& path) {
   auto found = metadata.find("shared");
@@ -75,53 +139,89 @@ ByteVector square_bytes(const SymmetricMatrix& matrix) {
   return bytes;
 }
 
+ByteVector fisher_bytes(const Fisher& fisher) {
+  ByteVector bytes;
+  for (double value : fisher.mean_square)
+    append_little_endian(bytes, std::bit_cast<uint32_t>(static_cast<float>(value)));
+  return bytes;
+}
+
+ByteVector count_bytes(const std::vector<int64_t>& counts) {
+  ByteVector bytes;
+  for (int64_t count : counts) append_little_endian(bytes, static_cast<uint64_t>(count));
+  return bytes;
+}
+
 }  // namespace
 
-HessianSet read_hessian_file(const std::string& path) {
+CalibrationStatistics read_hessian_file(const std::string& path) {
   MappedFile file(path);
   SafetensorsContents contents = read_safetensors(file.bytes(), path);
   verify_checksum(contents, path);
   int64_t tokens = read_count(contents.metadata, "tokens", path);
   int64_t sequences = read_count(contents.metadata, "sequences", path);
-  HessianSet set;
-  for (const auto& [layer, tensor] : contents.tensors)
-    set[layer] = std::make_shared<const Hessian>(Hessian{read_matrix(layer, tensor, path), tokens, sequences});
+  CalibrationStatistics statistics;
+  HessianSet& set = statistics.hessians;
+  for (const auto& [name, tensor] : contents.tensors) {
+    if (is_hessian_of_a_layer(name)) {
+      set[name] = std::make_shared<const Hessian>(Hessian{read_matrix(name, tensor, path), tokens, sequences});
+    } else {
+      read_loss_tensor(name, tensor, tokens, sequences, path, statistics.loss);
+    }
+  }
+  HessianSet shared;  // apart: sharing names a tensor, not another that shares
   for (const auto& [layer, source] : read_sharing(contents.metadata, path)) {
-    if (!contents.tensors.contains(source) || contents.tensors.contains(layer))
+    if (!set.contains(source) || contents.tensors.contains(layer) || !is_hessian_of_a_layer(layer))
       throw FormatError(path, "metadata key 'shared': layer '" + layer + "' uses '" + source +
                                   "', which must be a tensor, and '" + layer + "' must not");
-    set[layer] = set.at(source);
+    shared[layer] = set.at(source);
   }
-  return set;
+  set.merge(shared);
+  return statistics;
 }
 
 std::vector<std::string> hessian_file_layers(const std::string& path) {
   MappedFile file(path);
   SafetensorsContents contents = read_safetensors(file.bytes(), path);
   std::vector<std::string> layers;
-  for (const auto& [layer, tensor] : contents.tensors) layers.push_back(layer);
+  for (const auto& [layer, tensor] : contents.tensors)
+    if (is_hessian_of_a_layer(layer)) layers.push_back(layer);
   for (const auto& [layer, source] : read_sharing(contents.metadata, path)) layers.push_back(layer);
   return layers;
 }
 
-void write_hessian_file(const std::string& path, const HessianSet& hessians) {
+void write_hessian_file(const std::string& path, const CalibrationStatistics& statistics) {
   std::map<const Hessian*, std::string> owner;
   Json shared = Json::object();
   TensorMap tensors;
-  std::vector<ByteVector> bytes;
-  bytes.reserve(hessians.size());  // views into it stay valid
+  std::list<ByteVector> contents;  // views into them stay valid
   int64_t tokens = 1, sequences = 1;
-  for (const auto& [layer, hessian] : hessians) {
+  auto add = [&](const std::string& name, DType dtype, Shape shape, ByteVector bytes) {
+    contents.push_back(std::move(bytes));
+    tensors[name] = {dtype, std::move(shape), contents.back()};
+  };
+  auto add_hessian = [&](const std::string& name, const Hessian& hessian) {
+    add(name, DType::kF32, {hessian.matrix.size(), hessian.matrix.size()}, square_bytes(hessian.matrix));
+    tokens = hessian.token_count;
+    sequences = hessian.sequence_count;
+  };
+  for (const auto& [layer, hessian] : statistics.hessians) {
     auto [found, first] = owner.emplace(hessian.get(), layer);
-    if (!first) {
+    if (first) {
+      add_hessian(layer, *hessian);
+    } else {
       shared[layer] = found->second;
-      continue;
     }
-    bytes.push_back(square_bytes(hessian->matrix));
-    tensors[layer] = {DType::kF32, {hessian->matrix.size(), hessian->matrix.size()}, bytes.back()};
-    tokens = hessian->token_count;
-    sequences = hessian->sequence_count;
   }
+  const LossStatistics& loss = statistics.loss;
+  for (const auto& [name, hessian] : loss.head) add_hessian(std::string(kHeadHessian) + name, *hessian);
+  for (const auto& [prefix, set] :
+       {std::pair(kOutputFisher, &loss.output_fisher), {kLookupFisher, &loss.lookup_fisher}})
+    for (const auto& [name, fisher] : *set)
+      add(std::string(prefix) + name, DType::kF32, {static_cast<int64_t>(fisher.mean_square.size())},
+          fisher_bytes(fisher));
+  for (const auto& [table, counts] : loss.row_counts)
+    add(std::string(kRowCounts) + table, DType::kI64, {static_cast<int64_t>(counts.size())}, count_bytes(counts));
   write_checksummed_safetensors(path, tensors,
                                 {{"format", "thimble-hessians"},
                                  {"shared", canonical_json(shared)},
@@ -129,17 +229,31 @@ void write_hessian_file(const std::string& path, const HessianSet& hessians) {
                                  {"tokens", std::to_string(tokens)}});
 }
 
-void round_to_float32(HessianSet& hessians) {
-  std::map<const Hessian*, std::shared_ptr<const Hessian>> rounded;
+namespace {
+
+double rounded(double value) { return static_cast<double>(static_cast<float>(value)); }
+
+void round_hessians(HessianSet& hessians) {
+  std::map<const Hessian*, std::shared_ptr<const Hessian>> replacements;
   for (auto& [layer, hessian] : hessians) {
-    auto& replacement = rounded[hessian.get()];
+    auto& replacement = replacements[hessian.get()];
     if (!replacement) {
       auto copy = std::make_shared<Hessian>(*hessian);
-      for (double& value : copy->matrix.values()) value = static_cast<double>(static_cast<float>(value));
+      for (double& value : copy->matrix.values()) value = rounded(value);
       replacement = std::move(copy);
     }
     hessian = replacement;
   }
+}
+
+}  // namespace
+
+void round_to_float32(CalibrationStatistics& statistics) {
+  round_hessians(statistics.hessians);
+  round_hessians(statistics.loss.head);
+  for (FisherSet* set : {&statistics.loss.output_fisher, &statistics.loss.lookup_fisher})
+    for (auto& [name, fisher] : *set)
+      for (double& value : fisher.mean_square) value = rounded(value);
 }
 
 }  // namespace thimble

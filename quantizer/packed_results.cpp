@@ -61,6 +61,79 @@ HessianSet unpack_hessians(Bytes bytes) {
   return hessians;
 }
 
+namespace {
+
+// A length, then so many bytes.
+void append_block(ByteVector& bytes, Bytes block) {
+  append_little_endian(bytes, static_cast<uint64_t>(block.size()));
+  append_bytes(bytes, block);
+}
+
+Bytes take_block(ByteCursor& cursor) { return cursor.take(cursor.read<uint64_t>("length of a block"), "block"); }
+
+ByteVector pack_fisher(const FisherSet& set) {
+  Json index = Json::array();
+  for (const auto& [name, fisher] : set)
+    index.push_back({{"name", name}, {"outputs", fisher.mean_square.size()}, {"tokens", fisher.token_count}});
+  ByteVector bytes = start_with(index);
+  for (const auto& [name, fisher] : set) append_bytes(bytes, std::as_bytes(std::span(fisher.mean_square)));
+  return bytes;
+}
+
+FisherSet unpack_fisher(Bytes bytes) {
+  ByteCursor cursor(bytes, kOrigin);
+  FisherSet set;
+  for (const Json& item : read_index(cursor)) {
+    Fisher& fisher = set[item.at("name")];
+    fisher.token_count = item.at("tokens");
+    fisher.mean_square.resize(item.at("outputs"));
+    read_values(cursor, std::span(fisher.mean_square));
+  }
+  return set;
+}
+
+ByteVector pack_counts(const RowCounts& counts) {
+  Json index = Json::array();
+  for (const auto& [table, rows] : counts) index.push_back({{"name", table}, {"rows", rows.size()}});
+  ByteVector bytes = start_with(index);
+  for (const auto& [table, rows] : counts) append_bytes(bytes, std::as_bytes(std::span(rows)));
+  return bytes;
+}
+
+RowCounts unpack_counts(Bytes bytes) {
+  ByteCursor cursor(bytes, kOrigin);
+  RowCounts counts;
+  for (const Json& item : read_index(cursor)) {
+    std::vector<int64_t>& rows = counts[item.at("name")];
+    rows.resize(item.at("rows"));
+    read_values(cursor, std::span(rows));
+  }
+  return counts;
+}
+
+}  // namespace
+
+ByteVector pack_statistics(const CalibrationStatistics& statistics) {
+  ByteVector bytes;
+  append_block(bytes, pack_hessians(statistics.hessians));
+  append_block(bytes, pack_hessians(statistics.loss.head));
+  append_block(bytes, pack_fisher(statistics.loss.output_fisher));
+  append_block(bytes, pack_fisher(statistics.loss.lookup_fisher));
+  append_block(bytes, pack_counts(statistics.loss.row_counts));
+  return bytes;
+}
+
+CalibrationStatistics unpack_statistics(Bytes bytes) {
+  ByteCursor cursor(bytes, kOrigin);
+  CalibrationStatistics statistics;
+  statistics.hessians = unpack_hessians(take_block(cursor));
+  statistics.loss.head = unpack_hessians(take_block(cursor));
+  statistics.loss.output_fisher = unpack_fisher(take_block(cursor));
+  statistics.loss.lookup_fisher = unpack_fisher(take_block(cursor));
+  statistics.loss.row_counts = unpack_counts(take_block(cursor));
+  return statistics;
+}
+
 ByteVector pack_solutions(const std::vector<SolvedTensor>& solutions) {
   Json index = Json::array();
   for (const SolvedTensor& solved : solutions)

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "gptq/fisher.h"
 #include "gptq/gptq.h"
 #include "runtime/byte_cursor.h"
 #include "runtime/json.h"
@@ -13,6 +14,8 @@ namespace thimble {
 // Exact: unpack(pack(x)) is x, sharing included. Bytes that are too short are a FormatError.
 ByteVector pack_hessians(const HessianSet& hessians);
 HessianSet unpack_hessians(Bytes bytes);
+ByteVector pack_statistics(const CalibrationStatistics& statistics);
+CalibrationStatistics unpack_statistics(Bytes bytes);
 
 // Layers solved by GPTQ.
 ByteVector pack_solutions(const std::vector<SolvedTensor>& solutions);

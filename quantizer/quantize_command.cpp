@@ -1,8 +1,10 @@
 // quantize_command.cpp: `thimble quantize`: options, the call of the pipeline, and its report.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
+#include "gptq/sensitivity.h"
 #include "quantizer/commands.h"
 #include "quantizer/model_source.h"
 #include "quantizer/packed_results.h"
@@ -66,7 +68,25 @@ QuantizeRequest finish_request(const Options& options, const CommandLine& line, 
 
 Json to_json(const LayerOutcome& layer) {
   Json json = {{"name", layer.name}, {"precision", layer.precision}, {"sensitivity", layer.sensitivity}};
+  if (layer.output_fisher) json["output_fisher"] = *layer.output_fisher;
   if (layer.report) json.update(to_json(*layer.report));
+  return json;
+}
+
+// Means of what --fisher collected outside the layers: the output head, and tables by the rows that tokens look up.
+Json to_json(const LossStatistics& loss) {
+  Json tables = Json::object();
+  for (const auto& [table, fisher] : loss.lookup_fisher) tables[table]["lookup_fisher"] = fisher.mean();
+  for (const auto& [table, counts] : loss.row_counts) {
+    tables[table]["rows"] = counts.size();
+    tables[table]["rows_seen"] = std::ranges::count_if(counts, [](int64_t count) { return count > 0; });
+  }
+  Json json = {{"tokens", loss.output_fisher.begin()->second.token_count}, {"tables", tables}};
+  for (const auto& [name, hessian] : loss.head) {
+    json["head"] = {{"name", name}, {"sensitivity", trace_sensitivity(*hessian)}};
+    if (auto fisher = loss.output_fisher.find(name); fisher != loss.output_fisher.end())
+      json["head"]["output_fisher"] = fisher->second.mean();
+  }
   return json;
 }
 
@@ -117,6 +137,7 @@ Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome
                {"peak_memory_bytes", peak_memory_bytes()}};
   for (const MemoryPlan& plan : outcome.memory_plans) json["memory_plans"].push_back(to_json(plan));
   if (request.budget_bytes) json["budget_bytes"] = *request.budget_bytes;
+  if (!outcome.loss.empty()) json["loss_statistics"] = to_json(outcome.loss);
   if (!scores.empty())
     json["evaluation"] = {{"before", to_json(scores[0].report)}, {"after", to_json(scores[1].report)}};
   return json;
@@ -183,6 +204,9 @@ void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
   command.add_option("--save-calibration", request.save_calibration, "Write the calibration tokens to this shard");
   command.add_option("--hessians", request.hessians, "Use these Hessians (safetensors) instead of collecting any");
   command.add_option("--save-hessians", request.save_hessians, "Write the Hessians to this safetensors file");
+  command.add_flag("--fisher", request.fisher,
+                   "Also collect the output Fisher, the output head's Hessian and counts of tokens (on the CPU), for "
+                   "--save-hessians and --json");
 }
 
 }  // namespace

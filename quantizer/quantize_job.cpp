@@ -19,15 +19,16 @@
 #include "runtime/atomic_file.h"
 #include "runtime/cuda_devices.h"
 #include "runtime/file.h"
+#include "runtime/gemm.h"
 #include "runtime/golf_layout.h"
 #include "runtime/hash.h"
 
 namespace thimble {
 namespace {
 
-// A Hessian set and the hash of everything that decided it.
-struct KeyedHessians {
-  HessianSet hessians;
+// Statistics and the hash of everything that decided them.
+struct KeyedStatistics {
+  CalibrationStatistics statistics;
   uint64_t key = 0;
 };
 
@@ -50,8 +51,8 @@ TokenSequences obtain_tokens(const QuantizeRequest& request, const Model& model,
   return self_generate(*generator, request.calibration, key, work, ranks, progress);
 }
 
-KeyedHessians collect_from_model(const QuantizeRequest& request, const OpenedCheckpoint& source, uint64_t key,
-                                 const WorkFolder& work, Ranks& ranks, StageTimes& times, Progress& progress) {
+KeyedStatistics collect_from_model(const QuantizeRequest& request, const OpenedCheckpoint& source, uint64_t key,
+                                   const WorkFolder& work, Ranks& ranks, StageTimes& times, Progress& progress) {
   Model model = bind_model(require_golf(source), source.tensors);
   const CalibrationOptions& options = request.calibration;
   uint64_t token_key = Hasher()
@@ -64,18 +65,18 @@ KeyedHessians collect_from_model(const QuantizeRequest& request, const OpenedChe
       times.time("calibration", [&] { return obtain_tokens(request, model, token_key, work, ranks, progress); });
   if (ranks.is_root() && !request.save_calibration.empty()) write_shard(request.save_calibration, tokens.tokens);
   return times.time("Hessians", [&] {
-    uint64_t hessian_key = Hasher()
-                               .add(key)
-                               .add(static_cast<uint64_t>(tokens.length))
-                               .add(std::as_bytes(std::span(tokens.tokens)))
-                               .digest();
-    ranks.require_equal(hex64(hessian_key), "the hash of the calibration tokens");
-    std::optional<HessianSet> kept = load_kept_hessians(work, hessian_key, ranks);
+    Hasher hasher;
+    hasher.add(key).add(static_cast<uint64_t>(tokens.length)).add(std::as_bytes(std::span(tokens.tokens)));
+    // These come from the CPU, whatever the device.
+    if (request.fisher) hasher.add(std::string_view("fisher")).add(cpu_instruction_set());
+    uint64_t statistics_key = hasher.digest();
+    ranks.require_equal(hex64(statistics_key), "the hash of the calibration tokens");
+    std::optional<CalibrationStatistics> kept = load_kept_statistics(work, statistics_key, ranks);
     if (!kept) {
-      kept = collect_hessians(model, request.device, tokens, ranks, progress);
-      work.save_hessians(hessian_key, *kept);
+      kept = collect_statistics(model, request.device, tokens, request.fisher, ranks, progress);
+      work.save_statistics(statistics_key, *kept);
     }
-    return KeyedHessians{std::move(*kept), hessian_key};
+    return KeyedStatistics{std::move(*kept), statistics_key};
   });
 }
 
@@ -92,16 +93,46 @@ void check_hessians(const HessianSet& hessians, const OpenedCheckpoint& source, 
   }
 }
 
-KeyedHessians obtain_hessians(const QuantizeRequest& request, const OpenedCheckpoint& source, uint64_t key,
-                              const WorkFolder& work, Ranks& ranks, StageTimes& times, Progress& progress) {
+// What names a matrix or a table has as many values as that has rows, or columns.
+void check_length(const std::string& what, const std::string& name, size_t found, size_t axis,
+                  const OpenedCheckpoint& source, const std::string& path) {
+  auto tensor = source.tensors.find(name);
+  if (tensor == source.tensors.end())
+    throw FormatError(path, what + " '" + name + "' names no tensor of " + source.file.path());
+  const Shape& shape = tensor->second.shape;
+  if (shape.size() != 2 || shape[axis] != static_cast<int64_t>(found))
+    throw FormatError(path, what + " '" + name + "' has " + std::to_string(found) + " values, the tensor in " +
+                                source.file.path() + " has shape " + shape_text(shape));
+}
+
+void check_loss_statistics(const CalibrationStatistics& statistics, const QuantizeRequest& request,
+                           const OpenedCheckpoint& source) {
+  const std::string& path = request.hessians;
+  const LossStatistics& loss = statistics.loss;
+  for (const auto& [name, fisher] : loss.output_fisher)
+    check_length("output Fisher", name, fisher.mean_square.size(), 0, source, path);
+  for (const auto& [name, fisher] : loss.lookup_fisher)
+    check_length("lookup Fisher", name, fisher.mean_square.size(), 1, source, path);
+  for (const auto& [name, counts] : loss.row_counts) check_length("row counts", name, counts.size(), 0, source, path);
+  check_hessians(loss.head, source, path);
+  if (!request.fisher) return;
+  for (const auto& [layer, hessian] : statistics.hessians)
+    if (!loss.output_fisher.contains(layer))
+      throw FormatError(path, "has a Hessian but no output Fisher of '" + layer +
+                                  "'; --fisher needs one for every layer with a Hessian");
+}
+
+KeyedStatistics obtain_statistics(const QuantizeRequest& request, const OpenedCheckpoint& source, uint64_t key,
+                                  const WorkFolder& work, Ranks& ranks, StageTimes& times, Progress& progress) {
   if (request.hessians.empty()) return collect_from_model(request, source, key, work, ranks, times, progress);
   return times.time("Hessians", [&] {
-    HessianSet hessians = read_hessian_file(request.hessians);
-    check_hessians(hessians, source, request.hessians);
-    round_to_float32(hessians);
+    CalibrationStatistics statistics = read_hessian_file(request.hessians);
+    check_hessians(statistics.hessians, source, request.hessians);
+    check_loss_statistics(statistics, request, source);
+    round_to_float32(statistics);
     uint64_t contents = xxh3(MappedFile(request.hessians).bytes());
     ranks.require_equal(hex64(contents), request.hessians + ": the hash of the file");
-    return KeyedHessians{std::move(hessians), Hasher().add(key).add(contents).digest()};
+    return KeyedStatistics{std::move(statistics), Hasher().add(key).add(contents).digest()};
   });
 }
 
@@ -115,7 +146,7 @@ std::vector<std::string> layers_with_hessians(const QuantizeRequest& request, co
     for (const std::string& name : {layer.query, layer.key, layer.value, layer.output, layer.up, layer.down})
       names.push_back(name);
   }
-  for (const char* name : {"bigram.proj.weight", "ve_shared.proj.weight"})
+  for (const char* name : {kBigramProjection, kValueProjection})
     if (source.tensors.contains(name)) names.emplace_back(name);
   return names;
 }
@@ -162,12 +193,15 @@ std::vector<MemoryPlan> plan_calibration(const QuantizeRequest& request, const O
 }
 
 std::vector<LayerOutcome> layer_outcomes(const SearchResult& result, const std::map<std::string, double>& sensitivities,
-                                         const LayerSolver& solver) {
+                                         const FisherSet& fisher, const LayerSolver& solver) {
   std::vector<LayerOutcome> layers;
   for (const auto& [name, sensitivity] : sensitivities) {
     const Precision& precision = result.plan.at(name);
     const GptqReport* report = solver.report(name, precision);
-    layers.push_back({name, precision_text(precision), sensitivity, report ? std::optional(*report) : std::nullopt});
+    LayerOutcome layer{name, precision_text(precision), sensitivity, std::nullopt, std::nullopt};
+    if (auto found = fisher.find(name); found != fisher.end()) layer.output_fisher = found->second.mean();
+    if (report) layer.report = *report;
+    layers.push_back(std::move(layer));
   }
   std::ranges::stable_sort(layers, std::ranges::greater{}, &LayerOutcome::sensitivity);
   return layers;
@@ -220,14 +254,15 @@ QuantizeOutcome run_quantize(const QuantizeRequest& request, Ranks& ranks, Stage
   std::vector<MemoryPlan> memory_plans = plan_calibration(request, source);
   for (const MemoryPlan& plan : memory_plans) console.note(plan.text());
   WorkFolder work(ranks.is_root() ? request.work_folder : "");
-  KeyedHessians collected = obtain_hessians(request, source, key, work, ranks, times, progress);
-  LayerSolver solver(source.tensors, collected.hessians, request.device, work, collected.key, ranks, progress);
+  KeyedStatistics collected = obtain_statistics(request, source, key, work, ranks, times, progress);
+  const HessianSet& hessians = collected.statistics.hessians;
+  LayerSolver solver(source.tensors, hessians, request.device, work, collected.key, ranks, progress);
   if (!ranks.is_root()) {
     solver.serve();
     return {};
   }
-  if (!request.save_hessians.empty()) write_hessian_file(request.save_hessians, collected.hessians);
-  std::map<std::string, double> sensitivities = trace_sensitivities(collected.hessians);
+  if (!request.save_hessians.empty()) write_hessian_file(request.save_hessians, collected.statistics);
+  std::map<std::string, double> sensitivities = trace_sensitivities(hessians);
   PlanSearch search(header_of(request, source), summaries, solver, search_options, times, progress);
   SearchResult result = search.run(sensitivities);
 
@@ -247,7 +282,8 @@ QuantizeOutcome run_quantize(const QuantizeRequest& request, Ranks& ranks, Stage
   outcome.high_count = result.high_count;
   outcome.pruned_codes = result.pruned_codes;
   outcome.encodes = result.encodes;
-  outcome.layers = layer_outcomes(result, sensitivities, solver);
+  outcome.layers = layer_outcomes(result, sensitivities, collected.statistics.loss.output_fisher, solver);
+  outcome.loss = std::move(collected.statistics.loss);
   return outcome;
 }
 

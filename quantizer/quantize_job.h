@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "gptq/fisher.h"
 #include "packer/artifact.h"
 #include "quantizer/console.h"
 #include "quantizer/plan_search.h"
@@ -30,6 +31,7 @@ struct QuantizeRequest {
   std::string calibration_tokens;  // file; empty: the model generates them
   std::string hessians;            // file; empty: collected
   std::string save_hessians, save_calibration;
+  bool fisher = false;  // also collect LossStatistics; they change nothing of the artifact
   EncodeOptions encode;
   std::string work_folder;  // empty: nothing is kept
   bool keep_work = false;
@@ -38,6 +40,7 @@ struct QuantizeRequest {
 struct LayerOutcome {
   std::string name, precision;
   double sensitivity = 0;
+  std::optional<double> output_fisher;  // mean over the outputs
   std::optional<GptqReport> report;
 };
 
@@ -47,6 +50,7 @@ struct QuantizeOutcome {
   int64_t high_count = 0, pruned_codes = 0, encodes = 0;
   std::vector<MemoryPlan> memory_plans;  // of generation and Hessians, on a CUDA device
   std::vector<LayerOutcome> layers;      // those with a Hessian, most sensitive first
+  LossStatistics loss;                   // empty unless collected or in the file of Hessians
 };
 
 // Writes the artifact atomically. CheckError (exit 3) when the budget cannot be met. Rank 0 gets the outcome and owns

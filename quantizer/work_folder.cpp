@@ -97,14 +97,14 @@ void WorkFolder::save_tokens(uint64_t key, std::span<const uint16_t> tokens) con
   write_checksummed_safetensors(file(kTokens, key), tensors, {});
 }
 
-std::optional<HessianSet> WorkFolder::load_hessians(uint64_t key) const {
+std::optional<CalibrationStatistics> WorkFolder::load_statistics(uint64_t key) const {
   if (path_.empty()) return std::nullopt;
   std::string path = file(kHessians, key);
   return load_or_nothing(path, [&] { return read_hessian_file(path); });
 }
 
-void WorkFolder::save_hessians(uint64_t key, const HessianSet& hessians) const {
-  if (!path_.empty()) write_hessian_file(file(kHessians, key), hessians);
+void WorkFolder::save_statistics(uint64_t key, const CalibrationStatistics& statistics) const {
+  if (!path_.empty()) write_hessian_file(file(kHessians, key), statistics);
 }
 
 std::optional<SolvedTensor> WorkFolder::load_solution(uint64_t key, const std::string& name, const Shape& shape) const {

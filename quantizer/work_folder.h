@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "gptq/fisher.h"
 #include "gptq/gptq.h"
 #include "runtime/generate.h"
 
@@ -24,8 +25,8 @@ class WorkFolder {
   std::optional<std::vector<uint16_t>> load_tokens(uint64_t key) const;
   void save_tokens(uint64_t key, std::span<const uint16_t> tokens) const;
 
-  std::optional<HessianSet> load_hessians(uint64_t key) const;
-  void save_hessians(uint64_t key, const HessianSet& hessians) const;
+  std::optional<CalibrationStatistics> load_statistics(uint64_t key) const;
+  void save_statistics(uint64_t key, const CalibrationStatistics& statistics) const;
 
   std::optional<SolvedTensor> load_solution(uint64_t key, const std::string& name, const Shape& shape) const;
   void save_solution(uint64_t key, const SolvedTensor& solved) const;

@@ -1,40 +1,14 @@
 // cpu_kernels.cpp: the kernels of cpu_kernels.h, compiled once per instruction set with THIMBLE_ISA set to its name.
-// Everything here has internal linkage or lies in a namespace named after the instruction set (Eigen's included):
-// otherwise the linker could pick an AVX-512 copy of a shared template for a machine that has no AVX-512.
+// Everything here has internal linkage (cpu_kernel_maps.h says why).
 #include "runtime/cpu_kernels.h"
 
-#define THIMBLE_JOIN_(a, b) a##_##b
-#define THIMBLE_JOIN(a, b) THIMBLE_JOIN_(a, b)
+#include "runtime/cpu_kernel_maps.h"
+
 #define THIMBLE_STRING_(a) #a
 #define THIMBLE_STRING(a) THIMBLE_STRING_(a)
 
-#define Eigen THIMBLE_JOIN(Eigen, THIMBLE_ISA)
-#define EIGEN_DONT_PARALLELIZE
-#include <Eigen/Core>
-
 namespace thimble {
 namespace {
-
-constexpr float kRmsEpsilon = 1.1920929e-7f;
-constexpr float kMinValueNorm = 1e-12f;
-
-template <typename T>
-using RowMajor = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-template <typename T>
-using MutableMap = Eigen::Map<RowMajor<T>, Eigen::Unaligned, Eigen::OuterStride<>>;
-template <typename T>
-using ConstMap = Eigen::Map<const RowMajor<T>, Eigen::Unaligned, Eigen::OuterStride<>>;
-using Row = Eigen::Map<Eigen::ArrayXf>;
-using ConstRow = Eigen::Map<const Eigen::ArrayXf>;
-
-template <typename T>
-MutableMap<T> map(BasicMatrixView<T> m) {
-  return {m.data, m.rows, m.cols, Eigen::OuterStride<>(m.stride)};
-}
-template <typename T>
-ConstMap<T> map(BasicMatrixView<const T> m) {
-  return {m.data, m.rows, m.cols, Eigen::OuterStride<>(m.stride)};
-}
 
 void gemm_nt(ConstMatrixView a, ConstMatrixView b, MatrixView c) { map(c).noalias() = map(a) * map(b).transpose(); }
 void gemm_tn_add(ConstMatrixView a, ConstMatrixView b, MatrixView c) {
@@ -42,11 +16,6 @@ void gemm_tn_add(ConstMatrixView a, ConstMatrixView b, MatrixView c) {
 }
 void gemm_nn_sub_f64(ConstMatrixViewF64 a, ConstMatrixViewF64 b, MatrixViewF64 c) {
   map(c).noalias() -= map(a) * map(b);
-}
-
-// 1 / sqrt(mean(x^2) + epsilon).
-float inverse_rms(const float* x, int64_t n) {
-  return 1.0f / __builtin_sqrtf(ConstRow(x, n).square().sum() / static_cast<float>(n) + kRmsEpsilon);
 }
 
 void add_scaled(const float* a, float scale, float* x, int64_t n) { Row(x, n) += scale * ConstRow(a, n); }
@@ -105,15 +74,6 @@ void log_softmax(float* x, int64_t n) {
   float peak = row.maxCoeff();
   float log_sum = __builtin_logf((row - peak).exp().sum());
   row -= peak + log_sum;
-}
-
-// Softmax numerators of one row of scores, in place, over its `valid` keys; zero beyond. Returns 1 / their sum.
-float exponentiate(float* scores, int64_t valid, int64_t keys, float inverse_sqrt_d) {
-  Row row(scores, valid);
-  float peak = row.maxCoeff();
-  row = ((row - peak) * inverse_sqrt_d).exp();
-  for (int64_t j = valid; j < keys; ++j) scores[j] = 0.0f;
-  return 1.0f / row.sum();
 }
 
 // y -= (y . vhat) vhat with vhat = v / max(|v|, 1e-12), the own position's value.

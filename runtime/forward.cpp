@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "runtime/activation_tape.h"
 #include "runtime/golf_layout.h"
 
 namespace thimble {
@@ -50,6 +51,13 @@ int32_t bigram_bucket(int32_t token, int32_t previous, int64_t bigram_vocab_size
   return remainder < 0 ? remainder + buckets : remainder;
 }
 
+std::vector<int32_t> bigram_buckets(const TokenBatch& batch, int64_t bigram_vocab_size) {
+  std::vector<int32_t> buckets;
+  for (size_t p = 0; p < batch.tokens.size(); ++p)
+    buckets.push_back(bigram_bucket(batch.tokens[p], batch.previous[p], bigram_vocab_size));
+  return buckets;
+}
+
 TokenBatch window_batch(std::span<const uint16_t> tokens) {
   TokenBatch batch;
   batch.shape = {1, static_cast<int64_t>(tokens.size()), 0};
@@ -79,19 +87,23 @@ void ForwardPass::resize_for(int64_t rows) {
   skips_.assign(static_cast<size_t>(c.encoder_layers()), Matrix(rows, c.model_dim));
 }
 
-void ForwardPass::embed(const TokenBatch& batch, KeyValueCache& cache, LinearObserver* observer) {
+void ForwardPass::keep(ConstMatrixView from, Matrix& to) {
+  to.resize(from.rows, from.cols);
+  backend_.copy(from, to);
+}
+
+void ForwardPass::embed(const TokenBatch& batch, KeyValueCache& cache, LinearObserver* observer, ActivationTape* tape) {
   const ModelConfig& c = model_.config;
   backend_.gather_rows(model_.token_embedding, batch.tokens, x_);
   if (c.bigram_vocab_size > 0) {
-    std::vector<int32_t> buckets;
-    for (size_t p = 0; p < batch.tokens.size(); ++p)
-      buckets.push_back(bigram_bucket(batch.tokens[p], batch.previous[p], c.bigram_vocab_size));
-    backend_.gather_rows(model_.bigram_embedding, buckets, gathered_);
-    static const std::string kName = "bigram.proj.weight";
+    backend_.gather_rows(model_.bigram_embedding, bigram_buckets(batch, c.bigram_vocab_size), gathered_);
+    static const std::string kName = kBigramProjection;
     if (observer) observer->on_linear_input({&kName, 1}, gathered_);
     backend_.linear(gathered_, model_.bigram_projection, branch_);
+    if (tape) keep(branch_, tape->bigram_branch);
     backend_.add_scaled(branch_, model_.bigram_scale, x_);
   }
+  if (tape) keep(x_, tape->embedded);
   if (c.smear_gate) {
     backend_.rms_norm(x_, 1.0f, u_);
     backend_.smear(u_, cache.smear_state(), model_.smear_gate, batch.shape, x_);
@@ -103,23 +115,27 @@ void ForwardPass::embed(const TokenBatch& batch, KeyValueCache& cache, LinearObs
     backend_.rms_norm(x_, 1.0f, x_);
   }
   backend_.copy(x_, x0_);
+  if (tape) keep(x0_, tape->x0);
   if (!c.ve_layers.empty()) {
     Matrix rows(rows_, c.ve_dim);
     value_embedding_.resize(rows_, c.kv_dim());
     backend_.gather_rows(model_.value_embedding, batch.tokens, rows);
-    static const std::string kName = "ve_shared.proj.weight";
+    static const std::string kName = kValueProjection;
     if (observer) observer->on_linear_input({&kName, 1}, rows);
     backend_.linear(rows, model_.value_projection, value_embedding_);
+    if (tape) keep(value_embedding_, tape->value_embedding);
   }
 }
 
 // u = mix(x, x0); x = u + attn_scale * Attn(rms(u) * c) for the needed rows, left in u_.
 void ForwardPass::attend(int64_t layer, const TokenBatch& batch, KeyValueCache& cache, int64_t first_needed,
-                         LinearObserver* observer) {
+                         LinearObserver* observer, ActivationTape* tape) {
   const ModelConfig& c = model_.config;
   const LayerWeights& w = model_.layers[static_cast<size_t>(layer)];
+  LayerActivations* kept = tape ? &tape->layers[static_cast<size_t>(layer)] : nullptr;
   const LayerNames names(layer);
   float depth_scale = c.ln_scale ? 1.0f / std::sqrt(static_cast<float>(layer + 1)) : 1.0f;
+  if (kept) keep(x_, kept->input);
   backend_.mix_and_norm(x_, x0_, w.mix_x, w.mix_x0, depth_scale, u_, normed_);
   if (observer) {
     const std::string sharing[] = {names.query, names.key, names.value};
@@ -128,6 +144,10 @@ void ForwardPass::attend(int64_t layer, const TokenBatch& batch, KeyValueCache& 
   backend_.linear(normed_, w.key, key_);
   backend_.linear(normed_, w.value, value_);
   if (w.value_embedding_scale != 0) backend_.add_scaled(value_embedding_, w.value_embedding_scale, value_);
+  if (kept) {
+    keep(key_, kept->key);
+    keep(value_, kept->value);
+  }
   backend_.norm_and_rotate(key_, c.head_dim(), rotary_, {}, batch.shape);
   KeyValueView store = cache.layer(layer);
   backend_.store_rows(key_, batch.shape, store.capacity, store.keys);
@@ -141,17 +161,22 @@ void ForwardPass::attend(int64_t layer, const TokenBatch& batch, KeyValueCache& 
   MatrixView attended = attended_.view().block_rows(first_needed, needed);
   MatrixView branch = branch_.view().block_rows(first_needed, needed);
   backend_.linear(normed_.view().block_rows(first_needed, needed), w.query, query);
+  if (kept) keep(query, kept->query);
   backend_.norm_and_rotate(query, c.head_dim(), rotary_, w.q_gain, shape);
   bool exclusive = layer >= c.num_layers - c.xsa_last_n;
   backend_.attention(query, store, {c.num_heads, c.num_kv_heads, c.head_dim(), exclusive}, shape, attended);
   if (observer) observer->on_linear_input({&names.output, 1}, attended);
   backend_.linear(attended, w.output, branch);
+  if (kept) {
+    keep(attended, kept->attended);
+    keep(branch, kept->attention_branch);
+  }
   backend_.add_and_norm(branch, w.attn_scale, depth_scale, u_.view().block_rows(first_needed, needed),
                         normed_.view().block_rows(first_needed, needed));
 }
 
 // x = u + mlp_scale * MLP(normed) for the needed rows; then swaps so that x_ holds it.
-void ForwardPass::feed_forward(int64_t layer, int64_t first_needed, LinearObserver* observer) {
+void ForwardPass::feed_forward(int64_t layer, int64_t first_needed, LinearObserver* observer, ActivationTape* tape) {
   const LayerWeights& w = model_.layers[static_cast<size_t>(layer)];
   const LayerNames names(layer);
   int64_t needed = rows_ - first_needed;
@@ -160,20 +185,27 @@ void ForwardPass::feed_forward(int64_t layer, int64_t first_needed, LinearObserv
   MatrixView branch = branch_.view().block_rows(first_needed, needed);
   if (observer) observer->on_linear_input({&names.up, 1}, normed);
   backend_.linear(normed, w.up, wide);
+  if (tape) keep(wide, tape->layers[static_cast<size_t>(layer)].hidden);
   backend_.leaky_relu_squared(wide);
   if (observer) observer->on_linear_input({&names.down, 1}, wide);
   backend_.linear(wide, w.down, branch);
+  if (tape) keep(branch, tape->layers[static_cast<size_t>(layer)].mlp_branch);
   backend_.add(branch, w.mlp_scale, u_.view().block_rows(first_needed, needed));
   std::swap(x_, u_);
 }
 
 ConstMatrixView ForwardPass::hidden_states(const TokenBatch& batch, KeyValueCache& cache, int64_t first_needed,
-                                           LinearObserver* observer) {
+                                           LinearObserver* observer, ActivationTape* tape) {
   const ModelConfig& c = model_.config;
   assert(batch.shape.sequences == 1 || first_needed == 0);
   assert(batch.shape.first_position + batch.shape.positions <= std::min(context_length_, cache.capacity()));
+  assert(!tape || (batch.shape.sequences == 1 && batch.shape.first_position == 0 && first_needed == 0));
   resize_for(batch.shape.rows());
-  embed(batch, cache, observer);
+  if (tape) {
+    tape->batch = batch;
+    tape->layers.resize(static_cast<size_t>(c.num_layers));
+  }
+  embed(batch, cache, observer, tape);
   for (int64_t layer = 0; layer < c.num_layers; ++layer) {
     int64_t decoder = layer - c.encoder_layers();
     if (decoder >= 0 && decoder < c.encoder_layers()) {
@@ -181,16 +213,21 @@ ConstMatrixView ForwardPass::hidden_states(const TokenBatch& batch, KeyValueCach
       backend_.add_skip(skips_[static_cast<size_t>(c.encoder_layers() - 1 - decoder)], w.skip_weight, w.skip_gate, x_);
     }
     int64_t first = layer == c.num_layers - 1 ? first_needed : 0;
-    attend(layer, batch, cache, first, observer);
-    feed_forward(layer, first, observer);
+    attend(layer, batch, cache, first, observer, tape);
+    feed_forward(layer, first, observer, tape);
     if (decoder < 0) backend_.copy(x_, skips_[static_cast<size_t>(layer)]);
   }
+  if (tape) keep(x_, tape->output);
   return x_.view().block_rows(first_needed, rows_ - first_needed);
 }
 
-void ForwardPass::logits(ConstMatrixView hidden, MatrixView out) {
+void ForwardPass::logits(ConstMatrixView hidden, MatrixView out, LinearObserver* observer) {
   MatrixView normed = normed_.view().block_rows(0, hidden.rows);
   backend_.rms_norm(hidden, 1.0f, normed);
+  if (observer) {
+    const std::string name = head_name(model_.config);
+    observer->on_linear_input({&name, 1}, normed);
+  }
   backend_.linear(normed, model_.head(), out);
   backend_.softcap(static_cast<float>(model_.config.logit_softcap), out);
 }

@@ -45,6 +45,8 @@ struct TokenBatch {
   BatchShape shape;
 };
 
+struct ActivationTape;  // activation_tape.h
+
 class ForwardPass {
  public:
   // `context_length` is T of the rotary base; no position may reach it.
@@ -52,21 +54,24 @@ class ForwardPass {
 
   // Runs all layers. Rows before `first_needed` (of each sequence, counted from the batch's first) skip what only their
   // own outputs need in the last layer. Returns the last layer's output, sequences * (positions - first_needed) rows.
-  // With more than one sequence first_needed must be 0.
+  // With more than one sequence first_needed must be 0. A tape, for which the batch must be one sequence from its start
+  // and first_needed 0, gets what a backward pass needs.
   ConstMatrixView hidden_states(const TokenBatch& batch, KeyValueCache& cache, int64_t first_needed,
-                                LinearObserver* observer = nullptr);
+                                LinearObserver* observer = nullptr, ActivationTape* tape = nullptr);
 
-  // Softcapped logits (rows, V) of hidden states.
-  void logits(ConstMatrixView hidden, MatrixView out);
+  // Softcapped logits (rows, V) of hidden states. The observer sees the input of the output head.
+  void logits(ConstMatrixView hidden, MatrixView out, LinearObserver* observer = nullptr);
 
   const Model& model() const { return model_; }
   int64_t context_length() const { return context_length_; }
+  const RotaryTable& rotary() const { return rotary_; }
 
  private:
-  void embed(const TokenBatch& batch, KeyValueCache& cache, LinearObserver* observer);
+  void embed(const TokenBatch& batch, KeyValueCache& cache, LinearObserver* observer, ActivationTape* tape);
   void attend(int64_t layer, const TokenBatch& batch, KeyValueCache& cache, int64_t first_needed,
-              LinearObserver* observer);
-  void feed_forward(int64_t layer, int64_t first_needed, LinearObserver* observer);
+              LinearObserver* observer, ActivationTape* tape);
+  void feed_forward(int64_t layer, int64_t first_needed, LinearObserver* observer, ActivationTape* tape);
+  void keep(ConstMatrixView from, Matrix& to);
   void resize_for(int64_t rows);
 
   const Model& model_;
@@ -83,6 +88,9 @@ RotaryTable make_rotary_table(const ModelConfig& config, int64_t context_length)
 
 // The bigram hash: ((36313*t) xor (27191*previous)) mod (B-1) in int32; B-1 without a previous.
 int32_t bigram_bucket(int32_t token, int32_t previous, int64_t bigram_vocab_size);
+
+// The bucket of every row of a batch.
+std::vector<int32_t> bigram_buckets(const TokenBatch& batch, int64_t bigram_vocab_size);
 
 // A batch that holds one sequence from its start.
 TokenBatch window_batch(std::span<const uint16_t> tokens);

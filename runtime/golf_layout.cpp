@@ -61,9 +61,11 @@ LayerNames::LayerNames(int64_t layer)
       mlp_scale(member_name(layer, "mlp_scale")),
       resid_mix(member_name(layer, "resid_mix")) {}
 
+std::string head_name(const ModelConfig& config) { return config.tie_embeddings ? kTokenEmbedding : "lm_head.weight"; }
+
 std::map<std::string, Shape> golf_tensor_shapes(const ModelConfig& c) {
   std::map<std::string, Shape> shapes;
-  shapes["tok_emb.weight"] = {c.vocab_size, c.model_dim};
+  shapes[kTokenEmbedding] = {c.vocab_size, c.model_dim};
   if (!c.tie_embeddings) shapes["lm_head.weight"] = {c.vocab_size, c.model_dim};
   for (int64_t i = 0; i < c.num_layers; ++i) {
     LayerNames names(i);
@@ -81,13 +83,13 @@ std::map<std::string, Shape> golf_tensor_shapes(const ModelConfig& c) {
   }
   if (c.smear_gate) shapes["smear.gate"] = {c.model_dim};
   if (c.bigram_vocab_size > 0) {
-    shapes["bigram.embed.weight"] = {c.bigram_vocab_size, c.bigram_dim};
-    shapes["bigram.proj.weight"] = {c.model_dim, c.bigram_dim};
+    shapes[kBigramEmbedding] = {c.bigram_vocab_size, c.bigram_dim};
+    shapes[kBigramProjection] = {c.model_dim, c.bigram_dim};
     shapes["bigram.scale"] = {};
   }
   if (!c.ve_layers.empty()) {
-    shapes["ve_shared.embed.weight"] = {c.vocab_size, c.ve_dim};
-    shapes["ve_shared.proj.weight"] = {c.kv_dim(), c.ve_dim};
+    shapes[kValueEmbedding] = {c.vocab_size, c.ve_dim};
+    shapes[kValueProjection] = {c.kv_dim(), c.ve_dim};
     shapes["ve_shared.scale"] = {};
     for (size_t k = 0; k < c.ve_layers.size(); ++k) shapes["ve_layer_scales." + std::to_string(k)] = {1};
   }

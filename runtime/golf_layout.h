@@ -17,6 +17,16 @@ struct LayerNames {
   std::string q_gain, attn_scale, mlp_scale, resid_mix;
 };
 
+// The names of what is looked up or multiplied outside the layers.
+constexpr const char* kTokenEmbedding = "tok_emb.weight";
+constexpr const char* kBigramEmbedding = "bigram.embed.weight";
+constexpr const char* kBigramProjection = "bigram.proj.weight";
+constexpr const char* kValueEmbedding = "ve_shared.embed.weight";
+constexpr const char* kValueProjection = "ve_shared.proj.weight";
+
+// The matrix of the output head: the token embedding when it is tied, else "lm_head.weight".
+std::string head_name(const ModelConfig& config);
+
 // Every tensor of a model with this config, by unbanked name.
 std::map<std::string, Shape> golf_tensor_shapes(const ModelConfig& config);
 

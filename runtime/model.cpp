@@ -65,7 +65,7 @@ void bind_skips(const ModelConfig& c, const TakeTensor& take, Model& model) {
 Model bind(const ModelConfig& c, const TakeTensor& take) {
   Model model;
   model.config = c;
-  model.token_embedding = take_matrix(take, "tok_emb.weight", c.vocab_size, c.model_dim);
+  model.token_embedding = take_matrix(take, kTokenEmbedding, c.vocab_size, c.model_dim);
   if (!c.tie_embeddings) model.untied_head = take_matrix(take, "lm_head.weight", c.vocab_size, c.model_dim);
   for (int64_t i = 0; i < c.num_layers; ++i) model.layers.push_back(bind_layer(c, i, take));
   bind_skips(c, take, model);
@@ -74,13 +74,13 @@ Model bind(const ModelConfig& c, const TakeTensor& take) {
     apply_sigmoid(model.smear_gate);
   }
   if (c.bigram_vocab_size > 0) {
-    model.bigram_embedding = take_matrix(take, "bigram.embed.weight", c.bigram_vocab_size, c.bigram_dim);
-    model.bigram_projection = take_matrix(take, "bigram.proj.weight", c.model_dim, c.bigram_dim);
+    model.bigram_embedding = take_matrix(take, kBigramEmbedding, c.bigram_vocab_size, c.bigram_dim);
+    model.bigram_projection = take_matrix(take, kBigramProjection, c.model_dim, c.bigram_dim);
     model.bigram_scale = take("bigram.scale")[0];
   }
   if (!c.ve_layers.empty()) {
-    model.value_embedding = take_matrix(take, "ve_shared.embed.weight", c.vocab_size, c.ve_dim);
-    model.value_projection = take_matrix(take, "ve_shared.proj.weight", c.kv_dim(), c.ve_dim);
+    model.value_embedding = take_matrix(take, kValueEmbedding, c.vocab_size, c.ve_dim);
+    model.value_projection = take_matrix(take, kValueProjection, c.kv_dim(), c.ve_dim);
     float shared = take("ve_shared.scale")[0];
     for (size_t k = 0; k < c.ve_layers.size(); ++k)
       model.layers[static_cast<size_t>(c.ve_layers[k])].value_embedding_scale =

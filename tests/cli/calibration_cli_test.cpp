@@ -30,6 +30,68 @@ TEST_F(CalibrationTest, SavingHessiansAgainGivesTheSameFile) {
   EXPECT_EQ(contents("h.safetensors"), contents("again.safetensors"));
 }
 
+TEST_F(CalibrationTest, FisherIsReportedAndChangesNoWeight) {
+  quantize("plain.thmb", {"--save-hessians", "plain.safetensors"});
+  Json report = succeed_json(quantize_arguments("out.thmb", {"--fisher", "--save-hessians", "h.safetensors"}));
+  EXPECT_EQ(contents("out.thmb"), contents("plain.thmb"));
+  for (const Json& layer : report.at("layers")) EXPECT_GT(layer.at("output_fisher"), 0) << layer;
+  const Json& loss = report.at("loss_statistics");
+  EXPECT_EQ(loss.at("tokens"), 3 * 31);
+  EXPECT_EQ(loss.at("head").at("name"), "tok_emb.weight");
+  EXPECT_GT(loss.at("head").at("output_fisher"), 0);
+  EXPECT_EQ(loss.at("tables").at("tok_emb.weight").at("rows"), 264);
+  EXPECT_GT(loss.at("tables").at("bigram.embed.weight").at("lookup_fisher"), 0);
+
+  CalibrationStatistics saved = read_hessian_file(path("h.safetensors"));
+  CalibrationStatistics plain = read_hessian_file(path("plain.safetensors"));
+  EXPECT_TRUE(plain.loss.empty());
+  ASSERT_EQ(saved.hessians.size(), plain.hessians.size());
+  for (const auto& [layer, hessian] : plain.hessians) EXPECT_EQ(saved.hessians.at(layer)->matrix, hessian->matrix);
+  EXPECT_EQ(saved.loss.output_fisher.size(), saved.hessians.size() + 1);  // and the head
+}
+
+TEST_F(CalibrationTest, SavedFisherIsTakenAgain) {
+  quantize("first.thmb", {"--fisher", "--save-hessians", "h.safetensors"});
+  Json report = succeed_json(quantize_arguments(
+      "second.thmb", {"--fisher", "--hessians", "h.safetensors", "--save-hessians", "again.safetensors"}));
+  EXPECT_TRUE(report.contains("loss_statistics"));
+  EXPECT_EQ(contents("h.safetensors"), contents("again.safetensors"));
+  EXPECT_EQ(decoded("first.thmb").tensors, decoded("second.thmb").tensors);
+}
+
+TEST_F(CalibrationTest, KeptFisherIsTakenAgain) {
+  Arguments kept = {"--work-dir", "work", "--keep-work"};
+  quantize("plain.thmb", kept);
+  quantize("first.thmb", kept + Arguments{"--fisher", "--save-hessians", "h.safetensors"});
+  quantize("second.thmb", kept + Arguments{"--fisher", "--save-hessians", "again.safetensors"});
+  EXPECT_EQ(contents("h.safetensors"), contents("again.safetensors"));
+  EXPECT_EQ(contents("plain.thmb"), contents("second.thmb"));
+}
+
+TEST_F(CalibrationTest, FisherOfAnotherModelIsNamed) {
+  quantize("first.thmb", {"--fisher", "--save-hessians", "h.safetensors"});
+  auto expect_refusal = [&](const std::function<void(CalibrationStatistics&)>& change, const std::string& words) {
+    CalibrationStatistics statistics = read_hessian_file(path("h.safetensors"));
+    change(statistics);
+    write_hessian_file(path("bad"), statistics);
+    expect_failure(4, quantize_arguments("out.thmb", {"--fisher", "--hessians", "bad"}), {"bad: ", words});
+  };
+  const std::string layer = "blocks.0.mlp.fc.weight", table = "tok_emb.weight";
+  expect_refusal([&](auto& s) { s.loss.output_fisher.erase(layer); }, "no output Fisher of '" + layer + "'");
+  expect_refusal([&](auto& s) { s.loss.output_fisher.at(layer).mean_square.pop_back(); },
+                 "output Fisher '" + layer + "' has 63 values");
+  expect_refusal([&](auto& s) { s.loss.output_fisher["v"] = s.loss.output_fisher.at(layer); },
+                 "output Fisher 'v' names no tensor");
+  expect_refusal([&](auto& s) { s.loss.lookup_fisher.at(table).mean_square.push_back(1); },
+                 "lookup Fisher '" + table + "' has 33 values");
+  expect_refusal([&](auto& s) { s.loss.row_counts.at(table).pop_back(); }, "row counts '" + table + "' has 263 values");
+  expect_refusal([&](auto& s) { s.loss.head.at(table) = s.hessians.at("bigram.proj.weight"); },
+                 "Hessian '" + table + "' has 8 columns");
+  quantize("plain.thmb", {"--save-hessians", "plain.safetensors"});
+  expect_failure(4, quantize_arguments("out.thmb", {"--fisher", "--hessians", "plain.safetensors"}),
+                 {"plain.safetensors", "no output Fisher"});
+}
+
 TEST_F(CalibrationTest, SavedTokensGiveTheSameWeights) {
   quantize("first.thmb", {"--save-calibration", "text.bin", "--save-hessians", "h1.safetensors"});
   quantize("second.thmb", {"--calibration-tokens", "text.bin", "--save-hessians", "h2.safetensors"});
@@ -93,7 +155,7 @@ class OtherFamilyTest : public CliTest {
     HessianSet hessians;
     hessians["first.weight"] = hessian_of(random_tensor({40, 16}, 1, 5), 16);
     hessians["second.weight"] = hessian_of(random_tensor({40, 24}, 1, 6), 24);
-    write_hessian_file(path("h.safetensors"), hessians);
+    write_hessian_file(path("h.safetensors"), {hessians, {}});
   }
 
   static std::shared_ptr<const Hessian> hessian_of(const Tensor& inputs, int64_t columns) {

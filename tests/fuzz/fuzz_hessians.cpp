@@ -1,5 +1,6 @@
 // fuzz_hessians.cpp: any bytes as a file of Hessians. What is accepted must be what the solver relies on: finite
-// numbers, diagonals that are not negative, positive counts, and the layers that the header alone announces.
+// numbers, diagonals and mean squares that are not negative, positive counts, and the layers that the header alone
+// announces.
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -19,12 +20,28 @@ void check(const thimble::Hessian& hessian) {
   }
 }
 
+void check(const thimble::LossStatistics& loss) {
+  for (const thimble::FisherSet* set : {&loss.output_fisher, &loss.lookup_fisher})
+    for (const auto& [name, fisher] : *set) {
+      if (fisher.mean_square.empty()) std::abort();
+      for (double value : fisher.mean_square)
+        if (!std::isfinite(value) || value < 0) std::abort();
+    }
+  for (const auto& [table, counts] : loss.row_counts)
+    for (int64_t count : counts)
+      if (count < 0) std::abort();
+  if (loss.head.size() > 1) std::abort();
+  for (const auto& [name, hessian] : loss.head) check(*hessian);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   thimble::MemoryFile file(std::as_bytes(std::span(data, size)));
   try {
-    thimble::HessianSet hessians = thimble::read_hessian_file(file.path());
+    thimble::CalibrationStatistics statistics = thimble::read_hessian_file(file.path());
+    check(statistics.loss);
+    thimble::HessianSet& hessians = statistics.hessians;
     for (const auto& [layer, hessian] : hessians) check(*hessian);
     for (const std::string& layer : thimble::hessian_file_layers(file.path()))
       if (hessians.erase(layer) != 1) std::abort();

@@ -179,6 +179,12 @@ void hessian_seeds(const SeedFolder& folder) {
   write_safetensors(folder.path("plain"), tensors);
   write_safetensors(folder.path("shared"), tensors,
                     {{"tokens", "64"}, {"sequences", "2"}, {"shared", "{\"c.weight\":\"a.weight\"}"}});
+  const ByteVector counts(8, std::byte{1});
+  tensors["head_hessian/tok_emb.weight"] = {DType::kF32, {2, 2}, identity};
+  tensors["output_fisher/a.weight"] = {DType::kF32, {4}, identity};
+  tensors["lookup_fisher/tok_emb.weight"] = {DType::kF64, {1}, one};
+  tensors["row_counts/tok_emb.weight"] = {DType::kI64, {1}, counts};
+  write_safetensors(folder.path("loss"), tensors);
 }
 
 void write_all(const std::filesystem::path& root) {

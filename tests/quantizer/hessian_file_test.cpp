@@ -36,7 +36,7 @@ class HessianFile : public testing::Test {
     write({1}, {1, 1}, DType::kF32, metadata);
     expect_format_error(part, [&] { read(); });
   }
-  HessianSet read() const { return read_hessian_file(scratch_.path()); }
+  HessianSet read() const { return read_hessian_file(scratch_.path()).hessians; }
 
   ScratchFile scratch_{"hessians.safetensors"};
 };
@@ -49,11 +49,12 @@ std::shared_ptr<const Hessian> hessian(const std::vector<double>& lower_triangle
 
 TEST_F(HessianFile, WhatIsWrittenIsReadAgain) {
   auto shared = hessian({1, 0.1, 2}, 2);
-  HessianSet set = {{"a", shared}, {"b", shared}, {"c", hessian({0}, 1)}};
-  round_to_float32(set);
+  CalibrationStatistics statistics{{{"a", shared}, {"b", shared}, {"c", hessian({0}, 1)}}, {}};
+  round_to_float32(statistics);
+  const HessianSet& set = statistics.hessians;
   EXPECT_EQ(set.at("a"), set.at("b"));
   EXPECT_EQ(set.at("a")->matrix(1, 0), static_cast<double>(0.1f));
-  write_hessian_file(scratch_.path(), set);
+  write_hessian_file(scratch_.path(), statistics);
 
   HessianSet again = read();
   EXPECT_EQ(again.size(), 3u);
@@ -64,6 +65,57 @@ TEST_F(HessianFile, WhatIsWrittenIsReadAgain) {
   }
   EXPECT_EQ(again.at("a"), again.at("b"));
   EXPECT_THAT(hessian_file_layers(scratch_.path()), testing::UnorderedElementsAre("a", "b", "c"));
+}
+
+TEST_F(HessianFile, LossStatisticsAreReadAgain) {
+  CalibrationStatistics statistics{{{"a.weight", hessian({1, 0.5, 2}, 2)}}, {}};
+  statistics.loss.head = {{"tok_emb.weight", hessian({3}, 1)}};
+  statistics.loss.output_fisher = {{"a.weight", {{0.1, 0}, 640}}, {"tok_emb.weight", {{1e-20, 7, 8}, 640}}};
+  statistics.loss.lookup_fisher = {{"tok_emb.weight", {{0.25}, 640}}};
+  statistics.loss.row_counts = {{"tok_emb.weight", {0, 600, 40}}};
+  round_to_float32(statistics);
+  EXPECT_EQ(statistics.loss.output_fisher.at("a.weight").mean_square[0], static_cast<double>(0.1f));
+  write_hessian_file(scratch_.path(), statistics);
+  LossStatistics again = read_hessian_file(scratch_.path()).loss;
+  EXPECT_EQ(again.output_fisher, statistics.loss.output_fisher);
+  EXPECT_EQ(again.lookup_fisher, statistics.loss.lookup_fisher);
+  EXPECT_EQ(again.row_counts, statistics.loss.row_counts);
+  ASSERT_EQ(again.head.size(), 1u);
+  EXPECT_EQ(again.head.at("tok_emb.weight")->matrix, statistics.loss.head.at("tok_emb.weight")->matrix);
+  EXPECT_EQ(again.head.at("tok_emb.weight")->token_count, 640);
+  EXPECT_EQ(read().size(), 1u);
+  EXPECT_THAT(hessian_file_layers(scratch_.path()), testing::ElementsAre("a.weight"));
+}
+
+// What a tensor of another program may be called and hold.
+TEST_F(HessianFile, LossStatisticsAreChecked) {
+  auto expect_refusal = [&](const std::string& part, const std::string& name, const Shape& shape,
+                            const std::vector<float>& values, DType dtype = DType::kF32) {
+    ByteVector bytes = from_float32(dtype, values);
+    write_safetensors(scratch_.path(), {{name, {dtype, shape, bytes}}});
+    expect_format_error(part, [&] { read(); });
+  };
+  for (std::string kind : {"output_fisher/", "lookup_fisher/"}) {
+    std::string where = "tensor '" + kind + "w': ";
+    expect_refusal(where + "shape [2, 1], expected a vector", kind + "w", {2, 1}, {1, 1});
+    expect_refusal(where + "shape [0], expected a vector", kind + "w", {0}, {});
+    expect_refusal(where + "element 1 is -1", kind + "w", {2}, {1, -1});
+    expect_refusal(where + "element 0 is inf", kind + "w", {2}, {kInfinity, 1});
+    expect_refusal(where + "element 1 is nan", kind + "w", {2}, {1, kNan});
+    expect_refusal(where + "dtype F16, allowed are F32 and F64", kind + "w", {1}, {1}, DType::kF16);
+  }
+  expect_refusal("tensor 'row_counts/w': dtype F32, allowed is I64", "row_counts/w", {1}, {1});
+  expect_refusal("tensor 'row_counts/w': shape [], expected a vector", "row_counts/w", {}, {1});
+  ByteVector minus_one(8, std::byte{0xff}), one = from_float32(DType::kF32, std::vector<float>{1});
+  write_safetensors(scratch_.path(), {{"row_counts/w", {DType::kI64, {1}, minus_one}}});
+  expect_format_error("element 0 is -1, a count is not negative", [&] { read(); });
+  expect_refusal("head_hessian/w': shape [2], expected a square matrix", "head_hessian/w", {2}, {1, 1});
+  write_safetensors(scratch_.path(),
+                    {{"head_hessian/v", {DType::kF32, {1, 1}, one}}, {"head_hessian/w", {DType::kF32, {1, 1}, one}}});
+  expect_format_error("'head_hessian/w': a second one", [&] { read(); });
+  write_safetensors(scratch_.path(), {{"head_hessian/w", {DType::kF32, {1, 1}, one}}},
+                    {{"shared", "{\"v\":\"head_hessian/w\"}"}});
+  expect_format_error("layer 'v' uses 'head_hessian/w'", [&] { read(); });
 }
 
 TEST_F(HessianFile, OfAnotherProgramNeedsNoMetadata) {
@@ -121,7 +173,7 @@ TEST_F(HessianFile, SharingNamesATensor) {
 }
 
 TEST_F(HessianFile, DamageIsNoticed) {
-  write_hessian_file(scratch_.path(), {{"w", hessian({1, 0.5, 1}, 2)}});
+  write_hessian_file(scratch_.path(), {{{"w", hessian({1, 0.5, 1}, 2)}}, {}});
   ByteVector whole = bytes_of(read_text_file(scratch_.path(), 1 << 20));
   whole.back() ^= std::byte{1};
   write_file_atomically(scratch_.path(), Bytes(whole));

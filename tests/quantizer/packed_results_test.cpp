@@ -40,6 +40,24 @@ TEST(PackedResults, HessiansKeepBitsAndSharing) {
   EXPECT_TRUE(unpack_hessians(pack_hessians({})).empty());
 }
 
+TEST(PackedResults, StatisticsKeepBits) {
+  CalibrationStatistics statistics{{{"q", hessian(3, 0.1)}}, {}};
+  statistics.loss.head = {{"lm_head.weight", hessian(2, 7)}};
+  statistics.loss.output_fisher = {{"q", {{1.0 / 3, 0, 1e-300}, 640}}, {"empty", {{}, 1}}};
+  statistics.loss.lookup_fisher = {{"table", {{0.1}, 639}}};
+  statistics.loss.row_counts = {{"table", {0, int64_t{1} << 60, 3}}};
+  ByteVector bytes = pack_statistics(statistics);
+  CalibrationStatistics again = unpack_statistics(bytes);
+  EXPECT_EQ(again.hessians.at("q")->matrix, statistics.hessians.at("q")->matrix);
+  EXPECT_EQ(again.loss.head.at("lm_head.weight")->matrix, statistics.loss.head.at("lm_head.weight")->matrix);
+  EXPECT_EQ(again.loss.output_fisher, statistics.loss.output_fisher);
+  EXPECT_EQ(again.loss.lookup_fisher, statistics.loss.lookup_fisher);
+  EXPECT_EQ(again.loss.row_counts, statistics.loss.row_counts);
+  EXPECT_TRUE(unpack_statistics(pack_statistics({})).loss.empty());
+  for (size_t lost = 1; lost <= bytes.size(); lost += 7)
+    expect_error<FormatError>([&] { unpack_statistics(Bytes(bytes).first(bytes.size() - lost)); }, {"another rank"});
+}
+
 TEST(PackedResults, SolutionsKeepCodesAndReports) {
   GptqReport report{0.9995, 1.0 / 3, std::nextafter(7.0, 8.0), 0.0201, {0, 5}};
   std::vector<SolvedTensor> solutions = {solution("a", 2, 50, report), solution("b", 1, 1, {})};

@@ -2,6 +2,8 @@
 // work folder serves all.
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "quantizer/calibration.h"
 #include "quantizer/layer_solver.h"
 #include "quantizer/ranked_language_model.h"
@@ -46,7 +48,7 @@ class RankedQuantize : public testing::Test {
   }
   HessianSet collect(int64_t count, Ranks& ranks) const {
     SilentProgress progress;
-    return collect_hessians(model_, Device{}, sequences(count), ranks, progress);
+    return collect_statistics(model_, Device{}, sequences(count), /*with_loss=*/false, ranks, progress).hessians;
   }
   HessianSet collect_alone(int64_t count) const { return collect(count, *make_single_rank()); }
   static void expect_equal(const HessianSet& found, const HessianSet& expected) {
@@ -83,6 +85,35 @@ TEST_F(RankedQuantize, HessiansDoNotDependOnTheRanks) {
     for (int size : {2, 3, 9}) {
       SCOPED_TRACE(std::to_string(count) + " sequences on " + std::to_string(size) + " ranks");
       run_as_ranks(size, [&](Ranks& ranks) { expect_equal(collect(count, ranks), expected); });
+    }
+  }
+}
+
+TEST_F(RankedQuantize, LossStatisticsDoNotDependOnTheRanks) {
+  SilentProgress progress;
+  for (int64_t count : {1, 3, 11}) {
+    auto collect_all = [&](Ranks& ranks) {
+      return collect_statistics(model_, Device{}, sequences(count), /*with_loss=*/true, ranks, progress);
+    };
+    CalibrationStatistics expected = collect_all(*make_single_rank());
+    expect_equal(expected.hessians, collect_alone(count));  // the same with and without
+    for (const auto& [name, hessian] : expected.hessians) {
+      EXPECT_EQ(expected.loss.output_fisher.at(name).token_count, count * (kLength - 1)) << name;
+      EXPECT_GT(expected.loss.output_fisher.at(name).mean(), 0) << name;
+    }
+    const std::vector<int64_t>& seen = expected.loss.row_counts.at("tok_emb.weight");
+    EXPECT_EQ(std::accumulate(seen.begin(), seen.end(), int64_t{0}), count * (kLength - 1));
+    ASSERT_TRUE(expected.loss.head.contains("tok_emb.weight"));
+    for (int size : {2, 3, 9}) {
+      SCOPED_TRACE(std::to_string(count) + " sequences on " + std::to_string(size) + " ranks");
+      run_as_ranks(size, [&](Ranks& ranks) {
+        CalibrationStatistics found = collect_all(ranks);
+        expect_equal(found.hessians, expected.hessians);
+        expect_equal(found.loss.head, expected.loss.head);
+        EXPECT_EQ(found.loss.output_fisher, expected.loss.output_fisher);
+        EXPECT_EQ(found.loss.lookup_fisher, expected.loss.lookup_fisher);
+        EXPECT_EQ(found.loss.row_counts, expected.loss.row_counts);
+      });
     }
   }
 }
@@ -158,11 +189,11 @@ TEST_F(RankedQuantize, HessiansOfRank0sFolderServeAll) {
   HessianSet expected = collect_alone(2);
   run_as_ranks(2, [&](Ranks& ranks) {
     WorkFolder work(ranks.is_root() ? folder_.file("work") : "");
-    EXPECT_FALSE(load_kept_hessians(work, kKey, ranks));
-    work.save_hessians(kKey, expected);
-    std::optional<HessianSet> kept = load_kept_hessians(work, kKey, ranks);
+    EXPECT_FALSE(load_kept_statistics(work, kKey, ranks));
+    work.save_statistics(kKey, {expected, {}});
+    std::optional<CalibrationStatistics> kept = load_kept_statistics(work, kKey, ranks);
     ASSERT_TRUE(kept);
-    expect_equal(*kept, expected);
+    expect_equal(kept->hessians, expected);
     work.remove();
   });
 }

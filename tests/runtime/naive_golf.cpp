@@ -23,8 +23,9 @@ NaiveRow rms(const NaiveRow& x) {
 
 class NaiveGolf {
  public:
-  NaiveGolf(const ModelConfig& config, const TensorMap& tensors, std::span<const uint16_t> tokens, int64_t context)
-      : c_(config), tensors_(tensors), tokens_(tokens), context_(context) {}
+  NaiveGolf(const ModelConfig& config, const TensorMap& tensors, std::span<const uint16_t> tokens, int64_t context,
+            const NaiveEdit& edit)
+      : c_(config), tensors_(tensors), tokens_(tokens), context_(context), edit_(edit) {}
 
   NaiveForward run() {
     NaiveRows x = embed();
@@ -40,13 +41,9 @@ class NaiveGolf {
       x = block(layer, x, x0);
       if (layer < half) stack.push_back(x);
     }
-    const NaiveRows head = matrix(c_.tie_embeddings ? "tok_emb.weight" : "lm_head.weight");
-    for (const NaiveRow& row : x) {
-      out_.logits.emplace_back();
-      NaiveRow normed = rms(row);
-      for (const NaiveRow& word : head)
-        out_.logits.back().push_back(c_.logit_softcap * std::tanh(dot(normed, word) / c_.logit_softcap));
-    }
+    out_.logits = multiply(scaled_norm(x, 1), c_.tie_embeddings ? "tok_emb.weight" : "lm_head.weight");
+    for (NaiveRow& row : out_.logits)
+      for (double& logit : row) logit = c_.logit_softcap * std::tanh(logit / c_.logit_softcap);
     return out_;
   }
 
@@ -66,19 +63,31 @@ class NaiveGolf {
   // Multiplies every row by the matrix `name`, and keeps the rows as that matrix's input.
   NaiveRows linear(const NaiveRows& input, const std::string& name) {
     out_.linear_inputs[name] = input;
+    return multiply(input, name);
+  }
+  NaiveRows multiply(const NaiveRows& input, const std::string& name) const {
     const NaiveRows weight = matrix(name);
     NaiveRows output;
     for (const NaiveRow& row : input) {
       output.emplace_back();
       for (const NaiveRow& w : weight) output.back().push_back(dot(w, row));
     }
+    if (edit_) edit_(name, output);
     return output;
   }
 
+  // The rows `index` of the table `name`.
+  template <typename Index>
+  NaiveRows look_up(const std::string& name, const Index& index) const {
+    const NaiveRows table = matrix(name);
+    NaiveRows rows;
+    for (auto i : index) rows.push_back(table[static_cast<size_t>(i)]);
+    if (edit_) edit_("lookup " + name, rows);
+    return rows;
+  }
+
   NaiveRows embed() {
-    const NaiveRows table = matrix("tok_emb.weight");
-    NaiveRows x;
-    for (uint16_t token : tokens_) x.push_back(table[token]);
+    NaiveRows x = look_up("tok_emb.weight", tokens_);
     if (c_.bigram_vocab_size > 0) add_bigrams(x);
     for (NaiveRow& row : x) row = rms(row);
     if (!c_.smear_gate) return x;
@@ -91,9 +100,8 @@ class NaiveGolf {
   }
 
   void add_bigrams(NaiveRows& x) {
-    const NaiveRows table = matrix("bigram.embed.weight");
     int64_t buckets = c_.bigram_vocab_size - 1;
-    NaiveRows rows;
+    std::vector<int64_t> index;
     for (size_t p = 0; p < tokens_.size(); ++p) {
       int64_t bucket = buckets;
       if (p > 0) {
@@ -102,9 +110,9 @@ class NaiveGolf {
         bucket = wrap(int64_t{36313} * tokens_[p]) ^ wrap(int64_t{27191} * tokens_[p - 1]);
         bucket = (bucket % buckets + buckets) % buckets;
       }
-      rows.push_back(table[static_cast<size_t>(bucket)]);
+      index.push_back(bucket);
     }
-    const NaiveRows projected = linear(rows, "bigram.proj.weight");
+    const NaiveRows projected = linear(look_up("bigram.embed.weight", index), "bigram.proj.weight");
     double scale = vector("bigram.scale")[0];
     for (size_t p = 0; p < x.size(); ++p)
       for (size_t i = 0; i < x[p].size(); ++i) x[p][i] += projected[p][i] * scale;
@@ -158,6 +166,9 @@ class NaiveGolf {
     NaiveRows v = linear(input, prefix + "attn.c_v.weight");
     add_value_embedding(layer, v);
     const NaiveRow gain = vector(prefix + "attn.q_gain");
+    std::vector<NaiveRows> keys(tokens_.size());  // by position, then by key/value head
+    for (size_t j = 0; j < keys.size(); ++j)
+      for (int64_t group = 0; group < c_.num_kv_heads; ++group) keys[j].push_back(rotated(head_of(k[j], group), j));
     NaiveRows y;
     for (size_t p = 0; p < tokens_.size(); ++p) {
       y.emplace_back();
@@ -168,7 +179,7 @@ class NaiveGolf {
         NaiveRow weights;
         double sum = 0;
         for (size_t j = 0; j <= p; ++j) {
-          double score = dot(query, rotated(head_of(k[j], group), j)) / std::sqrt(static_cast<double>(query.size()));
+          double score = dot(query, keys[j][static_cast<size_t>(group)]) / std::sqrt(static_cast<double>(query.size()));
           weights.push_back(std::exp(score));  // scores are small enough for float64
           sum += weights.back();
         }
@@ -184,13 +195,11 @@ class NaiveGolf {
     return linear(y, prefix + "attn.proj.weight");
   }
 
+  // One matrix for all layers that use it.
   void add_value_embedding(int64_t layer, NaiveRows& v) {
     for (size_t k = 0; k < c_.ve_layers.size(); ++k) {
       if (c_.ve_layers[k] != layer) continue;
-      const NaiveRows table = matrix("ve_shared.embed.weight");
-      NaiveRows rows;
-      for (uint16_t token : tokens_) rows.push_back(table[token]);
-      const NaiveRows added = linear(rows, "ve_shared.proj.weight");
+      const NaiveRows added = linear(look_up("ve_shared.embed.weight", tokens_), "ve_shared.proj.weight");
       double scale = vector("ve_shared.scale")[0] * vector("ve_layer_scales." + std::to_string(k))[0];
       for (size_t p = 0; p < v.size(); ++p)
         for (size_t i = 0; i < v[p].size(); ++i) v[p][i] += added[p][i] * scale;
@@ -228,14 +237,25 @@ class NaiveGolf {
   const TensorMap& tensors_;
   std::span<const uint16_t> tokens_;
   int64_t context_;
+  const NaiveEdit& edit_;
   NaiveForward out_;
 };
 
 }  // namespace
 
 NaiveForward naive_golf_forward(const ModelConfig& config, const TensorMap& unbanked, std::span<const uint16_t> tokens,
-                                int64_t context_length) {
-  return NaiveGolf(config, unbanked, tokens, context_length).run();
+                                int64_t context_length, const NaiveEdit& edit) {
+  return NaiveGolf(config, unbanked, tokens, context_length, edit).run();
+}
+
+double naive_loss(const NaiveForward& forward, std::span<const uint16_t> targets) {
+  double loss = 0;
+  for (size_t p = 0; p < targets.size(); ++p) {
+    double sum = 0;
+    for (double logit : forward.logits[p]) sum += std::exp(logit);  // capped, so small enough for float64
+    loss += std::log(sum) - forward.logits[p][targets[p]];
+  }
+  return loss;
 }
 
 }  // namespace thimble
