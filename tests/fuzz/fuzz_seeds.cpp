@@ -143,7 +143,7 @@ QuantizedModel quantized(const ModelConfig& config) {
 
 // The first byte is the mode of fuzz_artifact.cpp.
 void artifact_seeds(const SeedFolder& folder) {
-  for (const char* codec : {"none", "brotli", "zstd", "xz", "auto"}) {
+  for (const char* codec : {"none", "brotli", "zstd", "xz", "rans", "auto"}) {
     ByteVector input = {std::byte{0}};
     append_bytes(input, encode(sample_model(), encode_options_from(codec)));
     folder.write(std::string("sample_") + codec, input);
