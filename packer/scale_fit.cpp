@@ -261,7 +261,7 @@ uint64_t counted_symbol_bits(const std::vector<uint64_t>& counts, const ScaleTab
 template <typename Code>
 ScaleFit fit_scales(std::span<const Code> codes, uint64_t rows, uint64_t columns, uint32_t max_magnitude) {
   constexpr int kMostShift = 3;  // between shapes, of the class that fits the same codes
-  const AxisCost own;
+  static const AxisCost own;
   ScaleFit fit;
   fit.rows.values.resize(rows);
   fit.columns.values.resize(columns);

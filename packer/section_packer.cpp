@@ -8,7 +8,7 @@ namespace thimble {
 namespace {
 
 // For sections that the codec asked for does not take.
-constexpr CodecId kCodecOfTheRest = CodecId::kBrotli;
+constexpr CodecId kCodecOfTheRest = CodecId::kXz;
 
 PackedSection pack_smallest(const ContentShape& shape, Bytes content, const EncodeOptions& options) {
   std::optional<PackedSection> best;

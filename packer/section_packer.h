@@ -16,7 +16,7 @@ namespace thimble {
 struct EncodeOptions {
   // The compressor of every section; nothing: the one that is smallest, section by section (several times slower).
   // A section that does not shrink is stored without compression whatever is asked for, and one that is not for this
-  // codec (rans takes codes only) with Brotli.
+  // codec (rans takes codes only) with xz, so that Python's standard library and numpy can read the file.
   std::optional<CodecId> codec = CodecId::kBrotli;
   bool operator==(const EncodeOptions&) const = default;
 };

@@ -107,11 +107,12 @@ double ideal_bytes(const SampleCodes& sample) {
   return bits / 8;
 }
 
+// Scales take 0.8 byte each here: 0.6%, 0.3% and 0.2% of the three.
 TEST(WeightCoderTest, NearTheIdealLengthWhereScalesVary) {
-  for (double scale : {0.4, 1.0, 3.0}) {
+  for (auto [scale, most] : {std::pair{0.4, 1.015}, {1.0, 1.01}, {3.0, 1.006}}) {
     const SampleCodes sample = normal_codes(1024, 1024, scale, 0.7, 0.7);
     const ByteVector stream = encode_weights(std::span<const int32_t>(sample.codes), 1024, 1024);
-    EXPECT_LT(static_cast<double>(stream.size()), 1.01 * ideal_bytes(sample)) << scale;
+    EXPECT_LT(static_cast<double>(stream.size()), most * ideal_bytes(sample)) << scale;
   }
 }
 
