@@ -1,5 +1,6 @@
-// weight_coder_bench.cpp: bytes and seconds of every codec on the same codes, as ratios to Brotli 11.
-//   weight_coder_bench [MODEL.thmb [THREADS]]     the codes of an artifact; without one, random codes
+// weight_coder_bench.cpp: bytes and seconds of codecs on the same codes, as ratios to the first one.
+//   weight_coder_bench [MODEL.thmb [THREADS [CODEC...]]]     the codes of an artifact; without one, random codes
+// Default: one thread per core; brotli zstd xz rans.
 // Codes only: no scales, no raw tensors. Each codec in the layouts that the packer tries with it.
 #include <fmt/format.h>
 
@@ -76,22 +77,22 @@ Measured measure(const std::vector<CodeSection>& sections, const EncodeOptions& 
   return measured;
 }
 
-void run(const std::string& path) {
+void run(const std::string& path, const std::vector<std::string>& codecs) {
   const QuantizedModel model = path.empty() ? random_codes() : decode_artifact(MappedFile(path).bytes(), path);
   const std::vector<CodeSection> sections = code_sections(model);
   double codes = 0;
   for (const CodeSection& section : sections) codes += static_cast<double>(section.content.size());
 
   fmt::print("{:.0f} codes in {} sections, {} threads\n", codes, sections.size(), thread_count());
-  fmt::print("{:8} {:>12} {:>10} {:>9} {:>10} {:>12} {:>12}\n", "codec", "bytes", "bits/code", "of brotli", "encode s",
+  fmt::print("{:8} {:>12} {:>10} {:>9} {:>10} {:>12} {:>12}\n", "codec", "bytes", "bits/code", "ratio", "encode s",
              "encode MB/s", "decode MB/s");
-  std::optional<double> brotli_bytes;
-  for (const char* name : {"brotli", "zstd", "xz", "rans"}) {
+  std::optional<double> first_bytes;
+  for (const std::string& name : codecs) {
     const Measured measured = measure(sections, encode_options_from(name));
     const auto bytes = static_cast<double>(measured.bytes);
-    if (!brotli_bytes) brotli_bytes = bytes;
+    if (!first_bytes) first_bytes = bytes;
     fmt::print("{:8} {:>12} {:>10.4f} {:>9.4f} {:>10.2f} {:>12.1f} {:>12.1f}\n", name, measured.bytes,
-               8 * bytes / codes, bytes / *brotli_bytes, measured.encode_seconds, codes / 1e6 / measured.encode_seconds,
+               8 * bytes / codes, bytes / *first_bytes, measured.encode_seconds, codes / 1e6 / measured.encode_seconds,
                codes / 1e6 / measured.decode_seconds);
   }
   std::vector<uint64_t> estimates(sections.size());
@@ -110,7 +111,9 @@ void run(const std::string& path) {
 int main(int argument_count, char** arguments) {
   try {
     const thimble::ThreadLimit limit(argument_count > 2 ? std::atoi(arguments[2]) : 0);
-    thimble::run(argument_count > 1 ? arguments[1] : "");
+    std::vector<std::string> codecs = {"brotli", "zstd", "xz", "rans"};
+    if (argument_count > 3) codecs.assign(arguments + 3, arguments + argument_count);
+    thimble::run(argument_count > 1 ? arguments[1] : "", codecs);
   } catch (const std::exception& error) {
     fmt::print(stderr, "weight_coder_bench: {}\n", error.what());
     return 1;

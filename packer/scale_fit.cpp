@@ -43,12 +43,12 @@ class CostTable {
   CostTable(int shape, uint32_t max_magnitude)
       : last_(std::min(max_magnitude, kMaxReach + 1)), costs_((last_ + 1) * size_t{kCostWidth}) {
     const ScaleTables tables = make_scale_tables(shape, max_magnitude);
-    for (uint32_t magnitude = 0; magnitude <= last_; ++magnitude)
-      for (int i = 0; i < kCostWidth; ++i) {
-        const int scale_class = std::clamp(i - kPadding, 0, kLastClass);
-        costs_[magnitude * size_t{kCostWidth} + static_cast<size_t>(i)] =
-            cost(tables[static_cast<size_t>(scale_class)], magnitude);
-      }
+    for (uint32_t magnitude = 0; magnitude <= last_; ++magnitude) {
+      const std::span row = std::span(costs_).subspan(magnitude * size_t{kCostWidth}, kCostWidth);
+      for (size_t c = 0; c < kScaleClasses; ++c) row[kPadding + c] = cost(tables[c], magnitude);
+      std::ranges::fill(row.first(kPadding), row[kPadding]);
+      std::ranges::fill(row.last(kPadding), row[kPadding + kLastClass]);
+    }
   }
 
   // Costs of `magnitude` from class `scale_class` on, which may be up to kPadding beyond the ends.

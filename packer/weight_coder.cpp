@@ -91,6 +91,12 @@ class EscapeList {
   std::vector<Escape> escapes_;
 };
 
+// Of the values of rows and columns.
+const ScaleTables& axis_tables() {
+  static const ScaleTables kTables = make_scale_tables(0, kMaxReach);
+  return kTables;
+}
+
 // Rows, then columns, as distances from their centers.
 struct AxisCodes {
   std::vector<int8_t> codes;
@@ -188,7 +194,7 @@ std::vector<Bytes> take_blocks(ByteCursor& cursor, uint64_t count, uint64_t lane
 // Reads rows and columns, whose centers and spreads the head gives.
 void decode_axes(const StreamHead& head, Bytes block, EscapeReader& escapes, AxisScales& rows, AxisScales& columns,
                  const std::string& where) {
-  const ScaleTables tables = make_scale_tables(0, kMaxReach);
+  const ScaleTables& tables = axis_tables();
   std::vector<uint8_t> classes(rows.values.size(), static_cast<uint8_t>(head.row_spread));
   classes.resize(rows.values.size() + columns.values.size(), static_cast<uint8_t>(head.column_spread));
   std::vector<int8_t> codes(classes.size());
@@ -220,11 +226,11 @@ ByteVector encode_weights(std::span<const Code> codes, uint64_t rows, uint64_t c
   const int lanes_log2 = lanes_log2_for(codes.size());
   const uint64_t block_elements = kBlockSteps << lanes_log2;
 
-  const ScaleTables axis_tables = make_scale_tables(0, kMaxReach);
+  const ScaleTables& tables_of_axes = axis_tables();
   const AxisCodes axes = axis_codes(fit);
   EscapeList escapes;
-  escapes.add<int8_t>(axis_tables, axes.classes, axes.codes);
-  std::vector<RansBlock> blocks = {encode_block<int8_t>(axis_tables, axes.classes, axes.codes, 1)};
+  escapes.add<int8_t>(tables_of_axes, axes.classes, axes.codes);
+  std::vector<RansBlock> blocks = {encode_block<int8_t>(tables_of_axes, axes.classes, axes.codes, 1)};
 
   const ScaleTables tables = make_scale_tables(fit.shape, max_magnitude);
   std::vector<uint8_t> classes;
