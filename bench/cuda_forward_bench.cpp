@@ -1,6 +1,6 @@
 // cuda_forward_bench.cpp: sliding-window scoring and self-generation of a 30M-parameter golf-gpt with random weights on
 // CUDA device 0: token-forwards per second over context lengths, and seconds for 64 x 2048 generated tokens. Medians.
-//   cuda_forward_bench [fp32|bf16]        or, for a profiler:  cuda_forward_bench bf16 one-batch
+//   cuda_forward_bench [fp32|bf16]        or, for a profiler:  cuda_forward_bench bf16 CONTEXT WINDOWS
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -37,14 +37,14 @@ double score_seconds(LanguageModel& model, std::span<const uint16_t> tokens, siz
 
 int run(int count, char** values) {
   Numerics numerics = count > 1 && std::string(values[1]) == "fp32" ? Numerics::kFp32 : Numerics::kBf16;
-  bool one_batch = count > 2;
   Model model = random_golf30m();
   constexpr size_t kStride = 64;
   std::vector<uint16_t> tokens;
   for (size_t i = 0; i < 300'000; ++i) tokens.push_back(static_cast<uint16_t>(i * 7919 % 1024));
-  if (one_batch) {
-    auto on_device = make_cuda_language_model(model, 0, numerics, 2048);
-    score_seconds(*on_device, tokens, 32, kStride, 1);
+  if (count > 3) {
+    auto on_device = make_cuda_language_model(model, 0, numerics, std::stol(values[2]));
+    double seconds = score_seconds(*on_device, tokens, std::stoul(values[3]), kStride, 3);
+    std::printf("%.3f M tokens/s\n", std::stod(values[2]) * std::stod(values[3]) / seconds / 1e6);
     return 0;
   }
   std::printf("%s, %zu tokens scored per window\n%8s %8s %16s\n", cuda_arithmetic(0).c_str(), kStride, "context",

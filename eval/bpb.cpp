@@ -75,9 +75,11 @@ std::string to_text(const BpbReport& report) {
       report.bits_per_token(), grouped(report.windows), report.context, report.stride, report.seconds);
 }
 
-void score_windows(TokenScorer& scorer, std::span<const uint16_t> tokens, std::span<const Window> windows,
-                   std::span<float> nll_nats, Progress& progress) {
+double score_windows(TokenScorer& scorer, std::span<const uint16_t> tokens, std::span<const Window> windows,
+                     std::span<float> nll_nats, Progress& progress) {
   const auto batch_windows = static_cast<size_t>(std::max<int64_t>(1, scorer.preferred_windows()));
+  const auto start = std::chrono::steady_clock::now();
+  double first_batch_seconds = 0;
   progress.begin("evaluate", static_cast<int64_t>(windows.size()), "windows");
   for (size_t first = 0; first < windows.size(); first += batch_windows) {
     std::span<const Window> batch = windows.subspan(first, std::min(batch_windows, windows.size() - first));
@@ -85,9 +87,12 @@ void score_windows(TokenScorer& scorer, std::span<const uint16_t> tokens, std::s
     std::span<float> out = nll_nats.subspan(begin, batch.back().target_end - begin);
     scorer.score(tokens, batch, out);
     check_scores(out, begin, tokens);
+    if (first == 0)
+      first_batch_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     progress.advance(static_cast<int64_t>(batch.size()));
   }
   progress.end();
+  return first_batch_seconds;
 }
 
 double total_loss_nats(std::span<const float> nll_nats) {
@@ -121,7 +126,7 @@ Evaluation evaluate(TokenScorer& scorer, std::span<const uint16_t> tokens, const
 
   evaluation.nll_nats.resize(targets);
   auto start = std::chrono::steady_clock::now();
-  score_windows(scorer, tokens, evaluation.windows, evaluation.nll_nats, progress);
+  report.first_batch_seconds = score_windows(scorer, tokens, evaluation.windows, evaluation.nll_nats, progress);
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   report.loss_nats = total_loss_nats(evaluation.nll_nats);
   return evaluation;

@@ -31,7 +31,8 @@ struct BpbReport {
   int64_t context = 0;
   int64_t stride = 0;
   int64_t windows = 0;
-  double seconds = 0;  // wall time of the scoring
+  double seconds = 0;              // wall time of the scoring
+  double first_batch_seconds = 0;  // of these, until the first batch's scores were there
 
   double mean_nll_nats() const;
   double bits_per_token() const;
@@ -53,9 +54,9 @@ struct Evaluation {
 
 // Scores the windows in batches of the scorer's liking. nll_nats[i] becomes target i's; the windows must cover
 // [0, nll_nats.size()) in order. Throws Error naming the target when a score is not a likelihood: not finite, or a
-// probability above 1.
-void score_windows(TokenScorer& scorer, std::span<const uint16_t> tokens, std::span<const Window> windows,
-                   std::span<float> nll_nats, Progress& progress);
+// probability above 1. Returns the seconds until the first batch's scores were there.
+double score_windows(TokenScorer& scorer, std::span<const uint16_t> tokens, std::span<const Window> windows,
+                     std::span<float> nll_nats, Progress& progress);
 
 // Sum of the scores in float64, first target first.
 double total_loss_nats(std::span<const float> nll_nats);

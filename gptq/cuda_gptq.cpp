@@ -5,8 +5,8 @@
 
 namespace thimble {
 
-std::vector<GptqResult> solve_gptq_cuda(std::span<const SymmetricMatrix* const>, std::span<const GptqJob>, double, int,
-                                        const OnGptqSolved&) {
+std::vector<GptqResult> solve_gptq_cuda(std::span<const SymmetricMatrix* const>, std::span<const GptqJob>, double,
+                                        const CudaPlace&, const OnGptqSolved&) {
   throw DeviceError("this build has no CUDA: layers are solved on the CPU");
 }
 

@@ -16,15 +16,18 @@
 #include "gptq/grid.h"
 #include "gptq/hessian_factor.h"
 #include "runtime/cuda_context.cuh"
+#include "runtime/cuda_devices.h"
 #include "runtime/cuda_numeric.cuh"
 #include "runtime/error.h"
+#include "runtime/memory_plan.h"
 #include "runtime/parallel.h"
 
 namespace thimble {
 namespace {
 
 constexpr int64_t kLanes = 3;
-// A wave takes more Hessians until it needs this much memory; a large one comes alone.
+// A wave takes more Hessians until it needs this much memory; a large one comes alone, as do all where memory is
+// scarce.
 constexpr size_t kWaveBytes = size_t{256} << 20;
 // Errors of the rows that are being solved; with fewer slots, fewer CTAs work at a time.
 constexpr size_t kErrorBytes = size_t{1} << 30;
@@ -150,7 +153,7 @@ size_t wave_bytes(const Work& work, const Wave& wave, int64_t most_slots) {
 }
 
 // Large Hessians first: the end of the work is then made of small pieces.
-std::vector<Wave> plan_waves(const Work& work, int64_t most_slots) {
+std::vector<Wave> plan_waves(const Work& work, int64_t most_slots, size_t bytes_per_wave) {
   std::vector<size_t> by_size;
   for (size_t h = 0; h < work.hessians.size(); ++h)
     if (!work.jobs_of[h].empty()) by_size.push_back(h);
@@ -164,12 +167,39 @@ std::vector<Wave> plan_waves(const Work& work, int64_t most_slots) {
     extended.padded_columns = padded;
     extended.hessians.push_back(h);
     extended.jobs.insert(extended.jobs.end(), work.jobs_of[h].begin(), work.jobs_of[h].end());
-    if (fits && wave_bytes(work, extended, most_slots) <= kWaveBytes)
+    if (fits && wave_bytes(work, extended, most_slots) <= bytes_per_wave)
       waves.back() = std::move(extended);
     else
       waves.push_back({padded, {h}, work.jobs_of[h]});
   }
   return waves;
+}
+
+// How the work is cut for a device: its waves, and what a lane needs for the largest.
+struct WavePlan {
+  std::vector<Wave> waves;
+  int64_t most_slots = 0;
+  size_t lane_bytes = 0;
+  int64_t lanes = 0;
+};
+
+WavePlan cut_into_waves(const Work& work, int64_t most_slots, size_t bytes_per_wave) {
+  WavePlan plan{plan_waves(work, most_slots, bytes_per_wave), most_slots};
+  for (const Wave& wave : plan.waves) plan.lane_bytes = std::max(plan.lane_bytes, wave_bytes(work, wave, most_slots));
+  return plan;
+}
+
+// Where memory is scarce, waves of one Hessian, then ever fewer CTAs that work at a time; one lane at least.
+WavePlan plan_for_memory(const Work& work, int64_t most_slots, uint64_t usable_bytes) {
+  WavePlan plan = cut_into_waves(work, most_slots, kWaveBytes);
+  if (plan.lane_bytes > usable_bytes) plan = cut_into_waves(work, most_slots, 0);
+  while (plan.lane_bytes > usable_bytes && plan.most_slots > 1) plan = cut_into_waves(work, plan.most_slots / 2, 0);
+  if (plan.lane_bytes > usable_bytes)
+    throw DeviceError("CUDA: out of device memory: solving the largest layer alone needs " +
+                      std::to_string(plan.lane_bytes) + " B, " + std::to_string(usable_bytes) + " B may be used");
+  plan.lanes = std::min<int64_t>(kLanes, static_cast<int64_t>(plan.waves.size()));
+  while (plan.lanes > 1 && static_cast<size_t>(plan.lanes) * plan.lane_bytes > usable_bytes) --plan.lanes;
+  return plan;
 }
 
 template <typename T>
@@ -326,29 +356,23 @@ Work check_work(std::span<const SymmetricMatrix* const> hessians, std::span<cons
 }  // namespace
 
 std::vector<GptqResult> solve_gptq_cuda(std::span<const SymmetricMatrix* const> hessians, std::span<const GptqJob> jobs,
-                                        double damping, int device_ordinal, const OnGptqSolved& on_solved) {
+                                        double damping, const CudaPlace& place, const OnGptqSolved& on_solved) {
   Work work = check_work(hessians, jobs, damping);
   std::vector<GptqResult> results(jobs.size());
-  std::vector<Wave> waves;
-  int64_t most_slots = 0, lanes = 0;
-  size_t lane_bytes = 0;
+  WavePlan plan;
   {
-    DeviceScope device(device_ordinal);
-    most_slots = solver_slots();
-    waves = plan_waves(work, most_slots);
-    for (const Wave& wave : waves) lane_bytes = std::max(lane_bytes, wave_bytes(work, wave, most_slots));
-    size_t free_bytes = 0, total_bytes = 0;
-    check_cuda(cudaMemGetInfo(&free_bytes, &total_bytes));
-    lanes = std::min<int64_t>(kLanes, static_cast<int64_t>(waves.size()));
-    while (lanes > 1 && static_cast<size_t>(lanes) * lane_bytes > free_bytes) --lanes;
+    DeviceScope device(place.ordinal);
+    plan =
+        plan_for_memory(work, solver_slots(), usable_memory(cuda_free_memory(place.ordinal), place.memory_limit_bytes));
   }
+  const std::vector<Wave>& waves = plan.waves;
   std::atomic<size_t> next = 0;
   std::mutex callback;
-  parallel_for(lanes, [&](int64_t) {
-    DeviceScope device(device_ordinal);
+  parallel_for(plan.lanes, [&](int64_t) {
+    DeviceScope device(place.ordinal);
     std::optional<Lane> lane;  // with memory only when there is still work for it
     for (size_t w = next++; w < waves.size(); w = next++) {
-      if (!lane) lane.emplace(work, damping, lane_bytes, most_slots);
+      if (!lane) lane.emplace(work, damping, plan.lane_bytes, plan.most_slots);
       try {
         lane->solve(waves[w], results);
       } catch (...) {

@@ -13,6 +13,7 @@
 
 #include "gptq/gptq_solver.h"
 #include "gptq/symmetric_matrix.h"
+#include "runtime/device.h"
 #include "runtime/matrix.h"
 
 namespace thimble {
@@ -30,9 +31,10 @@ using OnGptqSolved = std::function<void(size_t job, const GptqResult& result)>;
 
 // results[i] solves jobs[i] with *hessians[jobs[i].hessian_index]; each Hessian in use is factored once, with `damping`
 // as in factor_hessian(). Results are the same bits whatever is solved in the same call, on every device of one model.
+// Fewer are solved at a time where little memory may be used.
 // Errors are those of factor_hessian() and solve_gptq(); a device that is missing, fails or has too little memory, and
 // a build without CUDA, are a DeviceError.
 std::vector<GptqResult> solve_gptq_cuda(std::span<const SymmetricMatrix* const> hessians, std::span<const GptqJob> jobs,
-                                        double damping, int device_ordinal, const OnGptqSolved& on_solved = {});
+                                        double damping, const CudaPlace& place, const OnGptqSolved& on_solved = {});
 
 }  // namespace thimble

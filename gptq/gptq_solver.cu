@@ -139,13 +139,11 @@ __global__ void restore_column_order_kernel(const int8_t* solved, const int32_t*
 int64_t solver_slot_elements(int64_t padded_columns) { return kTile * padded_columns; }
 
 int64_t solver_slots() {
-  int device = 0, processors = 0, per_processor = 0;
-  check_cuda(cudaGetDevice(&device));
-  check_cuda(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  int per_processor = 0;
   check_cuda(cudaFuncSetAttribute(solve_items_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kTileSharedBytes));
   check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_processor, solve_items_kernel, kTileThreads,
                                                            kTileSharedBytes));
-  return static_cast<int64_t>(processors) * per_processor;
+  return static_cast<int64_t>(multiprocessors()) * per_processor;
 }
 
 void solve_items(const SolverJob* jobs, const SolverItem* items, int64_t item_count, int64_t padded_columns,

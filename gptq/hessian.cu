@@ -45,9 +45,17 @@ __global__ void divide_kernel(double* values, int64_t count, double divisor) {
   if (i < count) values[i] /= divisor;
 }
 
+__global__ void add_sums_kernel(const double* added, const unsigned long long* added_bad, int64_t count, double* sum,
+                                unsigned long long* first_bad) {
+  int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
+  if (i < count) sum[i] += added[i];
+  if (i == 0) *first_bad = min(*first_bad, *added_bad);
+}
+
 }  // namespace
 
-CudaHessianCollector::CudaHessianCollector(size_t workspace_bytes) : workspace_bytes_(workspace_bytes) {
+CudaHessianCollector::CudaHessianCollector(size_t workspace_bytes, int64_t first_sequence)
+    : workspace_bytes_(workspace_bytes), first_sequence_(first_sequence) {
   check_cuda(cudaGetDevice(&device_));
 }
 
@@ -86,7 +94,8 @@ void CudaHessianCollector::add_products(std::span<const std::string> layers, con
     multiply_gram(gram, first, count, workspace_.data(), stream);
     dim3 grid(static_cast<unsigned>(tiles), kGramTileElements / kThreads);
     add_products_kernel<<<grid, kThreads, 0, stream>>>(workspace_.data(), count, columns, input.sum.data(), first,
-                                                       gram.pieces(), input.sequence_count, input.first_bad.data());
+                                                       gram.pieces(), first_sequence_ + input.sequence_count,
+                                                       input.first_bad.data());
     check_cuda(cudaGetLastError());
   }
   input.sequence_count += sequences;
@@ -103,7 +112,7 @@ void CudaHessianCollector::add(std::span<const std::string> layers, const float*
   add_products(layers, x, stride, sequences, tokens, columns, stream);
 }
 
-Hessian CudaHessianCollector::finish_input(const Input& input) const {
+Hessian CudaHessianCollector::finish_input(const Input& input, Result result) const {
   DeviceScope device(device_);
   if (input.token_count == 0)
     throw Error(ExitCode::kBadInput, "layer '" + input.layers[0] + "': no calibration tokens reached it");
@@ -117,9 +126,11 @@ Hessian CudaHessianCollector::finish_input(const Input& input) const {
   }
   CudaStream stream;
   int64_t count = input.sum.count();
-  divide_kernel<<<divide_up(count, kThreads), kThreads, 0, stream>>>(input.sum.data(), count,
-                                                                     static_cast<double>(input.token_count));
-  check_cuda(cudaGetLastError());
+  if (result == Result::kMean) {
+    divide_kernel<<<divide_up(count, kThreads), kThreads, 0, stream>>>(input.sum.data(), count,
+                                                                       static_cast<double>(input.token_count));
+    check_cuda(cudaGetLastError());
+  }
   Hessian hessian{SymmetricMatrix(input.columns), input.token_count, input.sequence_count};
   check_cuda(cudaMemcpyAsync(hessian.matrix.values().data(), input.sum.data(), input.sum.bytes(),
                              cudaMemcpyDeviceToHost, stream));
@@ -127,7 +138,7 @@ Hessian CudaHessianCollector::finish_input(const Input& input) const {
   return hessian;
 }
 
-HessianSet CudaHessianCollector::finish() && {
+std::vector<SharedHessian> CudaHessianCollector::finish_inputs(Result result) {
   {
     DeviceScope device(device_);
     check_cuda(cudaDeviceSynchronize());
@@ -137,10 +148,33 @@ HessianSet CudaHessianCollector::finish() && {
   std::vector<SharedHessian> hessians(inputs.size());
   parallel_for(static_cast<int64_t>(inputs.size()), [&](int64_t index) {
     auto i = static_cast<size_t>(index);
-    hessians[i] = {inputs[i]->layers, finish_input(*inputs[i])};
+    hessians[i] = {inputs[i]->layers, finish_input(*inputs[i], result)};
   });
   inputs_.clear();
-  return share_hessians(std::move(hessians));
+  return hessians;
+}
+
+std::vector<SharedHessian> CudaHessianCollector::finish_sums() && { return finish_inputs(Result::kSum); }
+
+HessianSet CudaHessianCollector::finish() && { return share_hessians(finish_inputs(Result::kMean)); }
+
+void CudaHessianCollector::merge(CudaHessianCollector&& later) {
+  DeviceScope device(device_);
+  CudaStream stream;
+  if (later.inputs_.size() != inputs_.size())
+    throw Error(ExitCode::kInternal, "the parts of a calibration set have different layers");
+  for (auto& [first_layer, input] : inputs_) {
+    Input& added = later.inputs_.at(first_layer);
+    if (added.layers != input.layers || added.columns != input.columns)
+      throw Error(ExitCode::kInternal, "layer '" + first_layer + "': the parts of a Hessian have different inputs");
+    add_sums_kernel<<<divide_up(input.sum.count(), kThreads), kThreads, 0, stream>>>(
+        added.sum.data(), added.first_bad.data(), input.sum.count(), input.sum.data(), input.first_bad.data());
+    check_cuda(cudaGetLastError());
+    input.sequence_count += added.sequence_count;
+    input.token_count += added.token_count;
+  }
+  stream.wait();
+  later.inputs_.clear();
 }
 
 }  // namespace thimble

@@ -16,6 +16,7 @@
 
 #include "gptq/hessian.h"
 #include "runtime/cuda_context.cuh"
+#include "runtime/memory_plan.h"
 
 namespace thimble {
 
@@ -23,7 +24,8 @@ class CudaHessianCollector {
  public:
   // On the current device. At most `workspace_bytes` hold products that wait to be added (but at least those of 2048
   // tokens); each input's sum takes 4 K (K + 1) B besides.
-  explicit CudaHessianCollector(size_t workspace_bytes = size_t{1} << 30);
+  // `first_sequence`: the number in errors of the first sequence.
+  explicit CudaHessianCollector(size_t workspace_bytes = kMostGramBytes, int64_t first_sequence = 0);
 
   // Enqueues x (sequences * T, K), rows `stride` elements apart, as input of all of `layers`, sequence after sequence.
   // The same input always comes with the same list. All calls use one stream; x must stay until it has run.
@@ -31,6 +33,15 @@ class CudaHessianCollector {
            int64_t tokens, int64_t columns, cudaStream_t stream);
   void add(std::span<const std::string> layers, const float* x, int64_t stride, int64_t sequences, int64_t tokens,
            int64_t columns, cudaStream_t stream);
+
+  // Adds the sums of sequences that come after this collector's, from one on the same device. Both keep their sums
+  // only: all that was enqueued must have run, and nothing more may be added.
+  void merge(CudaHessianCollector&& later);
+  // Frees what only adding needs.
+  void free_workspace() { workspace_ = DeviceArray<float>(); }
+
+  // The sums of x x^T, not divided by the number of tokens; otherwise as finish().
+  std::vector<SharedHessian> finish_sums() &&;
 
   // Waits for the device. A value that is not finite, or whose square overflows float32, is an Error (bad input) that
   // names the layer, the sequence and the column. Other errors are those of HessianCollector::finish().
@@ -41,17 +52,21 @@ class CudaHessianCollector {
     std::vector<std::string> layers;
     int64_t columns = 0, sequence_count = 0, token_count = 0;
     DeviceArray<double> sum;  // packed lower triangle
-    // The first diagonal element of a product that is not finite, as sequence * K + column; ~0 for none.
+    // The first diagonal element of a product that is not finite, as sequence * K + column; ~0 for none. Sequences
+    // are counted from first_sequence_ on.
     DeviceArray<unsigned long long> first_bad;
   };
   template <typename T>
   void add_products(std::span<const std::string> layers, const T* x, int64_t stride, int64_t sequences, int64_t tokens,
                     int64_t columns, cudaStream_t stream);
   Input& input_of(std::span<const std::string> layers, int64_t columns, cudaStream_t stream);
-  Hessian finish_input(const Input& input) const;
+  enum class Result { kMean, kSum };
+  Hessian finish_input(const Input& input, Result result) const;
+  std::vector<SharedHessian> finish_inputs(Result result);
 
   int device_ = 0;
   size_t workspace_bytes_;
+  int64_t first_sequence_;
   DeviceArray<float> workspace_;
   std::map<std::string, Input> inputs_;  // by the first layer's name
 };

@@ -3,12 +3,14 @@
 // of threads; decode_artifact(encode_artifact(m)) == m, bit for bit. `path` only names the file in errors.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "packer/section_packer.h"
 #include "runtime/progress.h"
 #include "runtime/quantized_model.h"
+#include "runtime/stored_model.h"
 
 namespace thimble {
 
@@ -28,5 +30,9 @@ uint64_t codes_stored_bytes(const QuantizedTensor& tensor, const EncodeOptions& 
 // Verifies checksums and every rule of the format; whatever is wrong with the file is a FormatError.
 // Memory: the model, at most kExpansionFloorBytes + kMaxExpansion x the file (checked first), and one tensor more.
 QuantizedModel decode_artifact(Bytes file, const std::string& path);
+
+// The same model with its codes still compressed (stored_model.h). Opening it checks all but the codes; whoever reads
+// and unpacks these gets the errors in them. Both cost the same and refuse the same files. `file` must outlive it.
+std::unique_ptr<StoredModel> open_stored_artifact(Bytes file, const std::string& path);
 
 }  // namespace thimble

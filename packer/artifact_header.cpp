@@ -52,14 +52,9 @@ void check_count(uint64_t found, uint64_t expected, std::string_view what, const
         object, std::to_string(found) + " " + std::string(what) + ", its shape needs " + std::to_string(expected));
 }
 
-void check_codes(const RowScaledCodes& coded, const TensorEntry& entry, const std::string& object) {
-  check_count(coded.codes.size(), entry.elements(), "codes", object);
+void check_row_scales(const RowScaledCodes& coded, const TensorEntry& entry, const std::string& object) {
+  if (coded.max_code < 1) throw FormatError(object, "max_code " + std::to_string(coded.max_code) + ", at least 1");
   check_count(coded.row_scales.size(), entry.rows(), "row scales", object);
-  auto code = std::ranges::find_if(coded.codes, [&](int8_t c) { return c < -coded.max_code || c > coded.max_code; });
-  if (code != coded.codes.end())
-    throw FormatError(object, "code " + std::to_string(code - coded.codes.begin()) + " is " + std::to_string(*code) +
-                                  ", -" + std::to_string(coded.max_code) + " to " + std::to_string(coded.max_code) +
-                                  " allowed");
   constexpr uint16_t kInfinity = 0x7c00;  // above it NaN, then everything negative
   auto scale = std::ranges::find_if(coded.row_scales, [](uint16_t s) { return s == 0 || s >= kInfinity; });
   if (scale != coded.row_scales.end())
@@ -67,11 +62,14 @@ void check_codes(const RowScaledCodes& coded, const TensorEntry& entry, const st
                                   std::to_string(float_from_fp16(*scale)) + ", must be finite and above 0");
 }
 
-void check_tensor(const QuantizedTensor& tensor, const TensorEntry& entry, const std::string& where) {
+enum class Codes { kPresent, kAbsent };
+
+void check_tensor(const QuantizedTensor& tensor, const TensorEntry& entry, Codes codes, const std::string& where) {
   std::string object = tensor_where(where, tensor.name);
   if (const auto* coded = std::get_if<RowScaledCodes>(&tensor.data)) {
-    if (coded->max_code < 1) throw FormatError(object, "max_code " + std::to_string(coded->max_code) + ", at least 1");
-    check_codes(*coded, entry, object);
+    check_row_scales(*coded, entry, object);
+    check_count(coded->codes.size(), codes == Codes::kPresent ? entry.elements() : 0, "codes", object);
+    check_code_range(coded->codes, coded->max_code, object);
   } else {
     check_count(std::get<RawTensor>(tensor.data).bytes.size(), entry.content_bytes(), "bytes", object);
   }
@@ -105,14 +103,29 @@ TensorEntry parse_tensor(const Json& json, const std::string& where) {
   return tensor;
 }
 
-}  // namespace
-
-void check_model(const QuantizedModel& model, const std::string& where) {
+void check_tensors(const QuantizedModel& model, Codes codes, const std::string& where) {
   ArtifactHeader header = header_of(model);
   check_table(header.tensors, where);
   parallel_for(static_cast<int64_t>(model.tensors.size()), [&](int64_t i) {
-    check_tensor(model.tensors[static_cast<size_t>(i)], header.tensors[static_cast<size_t>(i)], where);
+    check_tensor(model.tensors[static_cast<size_t>(i)], header.tensors[static_cast<size_t>(i)], codes, where);
   });
+}
+
+}  // namespace
+
+void check_model(const QuantizedModel& model, const std::string& where) {
+  check_tensors(model, Codes::kPresent, where);
+}
+
+void check_model_without_codes(const QuantizedModel& model, const std::string& where) {
+  check_tensors(model, Codes::kAbsent, where);
+}
+
+void check_code_range(std::span<const int8_t> codes, int max_code, const std::string& object) {
+  auto code = std::ranges::find_if(codes, [&](int8_t c) { return c < -max_code || c > max_code; });
+  if (code != codes.end())
+    throw FormatError(object, "code " + std::to_string(code - codes.begin()) + " is " + std::to_string(*code) + ", -" +
+                                  std::to_string(max_code) + " to " + std::to_string(max_code) + " allowed");
 }
 
 ArtifactHeader header_of(const QuantizedModel& model) {

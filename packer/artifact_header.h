@@ -37,6 +37,10 @@ struct ArtifactHeader {
 // provenance not a canonical JSON object, sizes that contradict shapes, codes or scales out of range.
 void check_model(const QuantizedModel& model, const std::string& where);
 
+// The same for a model whose codes are not there yet, whose check is check_code_range().
+void check_model_without_codes(const QuantizedModel& model, const std::string& where);
+void check_code_range(std::span<const int8_t> codes, int max_code, const std::string& object);
+
 ArtifactHeader header_of(const QuantizedModel& model);
 
 // The canonical JSON. Throws FormatError(where, ...) when the header breaks a rule.

@@ -7,24 +7,16 @@
 namespace thimble {
 namespace {
 
-// The tensors without their contents, with room reserved for them.
-QuantizedModel empty_model(const ArtifactHeader& header) {
-  QuantizedModel model{header.config_json, header.provenance_json, header.banked, {}};
-  for (const TensorEntry& entry : header.tensors) {
-    QuantizedTensor tensor{entry.name, entry.shape, {}};
-    if (entry.coded()) {
-      RowScaledCodes& coded = tensor.data.emplace<RowScaledCodes>();
-      coded.max_code = entry.max_code;
-      coded.codes.reserve(entry.elements());
-      coded.row_scales.reserve(entry.rows());
+void reserve_room(const ArtifactHeader& header, QuantizedModel& model) {
+  for (size_t i = 0; i < header.tensors.size(); ++i) {
+    const TensorEntry& entry = header.tensors[i];
+    if (auto* coded = std::get_if<RowScaledCodes>(&model.tensors[i].data)) {
+      coded->codes.reserve(entry.elements());
+      coded->row_scales.reserve(entry.rows());
     } else {
-      RawTensor& raw = tensor.data.emplace<RawTensor>();
-      raw.dtype = entry.dtype;
-      raw.bytes.reserve(entry.content_bytes());
+      std::get<RawTensor>(model.tensors[i].data).bytes.reserve(entry.content_bytes());
     }
-    model.tensors.push_back(std::move(tensor));
   }
-  return model;
 }
 
 }  // namespace
@@ -37,6 +29,7 @@ QuantizedModel decode_artifact(Bytes file, const std::string& path) {
     contents[static_cast<size_t>(i)] = read_content(artifact, static_cast<size_t>(i), path);
   });
   QuantizedModel model = empty_model(artifact.header);
+  reserve_room(artifact.header, model);
   for (size_t i = 0; i < contents.size(); ++i) {
     append_content(model, artifact.plan[i], contents[i]);
     contents[i] = {};

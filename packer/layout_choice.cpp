@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "runtime/code_layout.h"
+
 namespace thimble {
 namespace {
 

@@ -15,6 +15,18 @@ void append_scales(std::vector<uint16_t>& out, Bytes bytes) {
 
 }  // namespace
 
+QuantizedModel empty_model(const ArtifactHeader& header) {
+  QuantizedModel model{header.config_json, header.provenance_json, header.banked, {}};
+  for (const TensorEntry& entry : header.tensors) {
+    QuantizedTensor& tensor = model.tensors.emplace_back(QuantizedTensor{entry.name, entry.shape, {}});
+    if (entry.coded())
+      tensor.data.emplace<RowScaledCodes>().max_code = entry.max_code;
+    else
+      tensor.data.emplace<RawTensor>().dtype = entry.dtype;
+  }
+  return model;
+}
+
 ByteVector gather_content(const QuantizedModel& model, const PlannedSection& section) {
   ByteVector content;
   content.reserve(section.shape.content_bytes());

@@ -6,6 +6,9 @@
 
 namespace thimble {
 
+// The tensors of a header, without contents.
+QuantizedModel empty_model(const ArtifactHeader& header);
+
 // The section's content, gathered from the tensors its slices name.
 ByteVector gather_content(const QuantizedModel& model, const PlannedSection& section);
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cassert>
 
+#include "runtime/code_layout.h"
 #include "runtime/quantized_model.h"
 
 namespace thimble {
@@ -102,12 +103,6 @@ ByteVector unpack_digits(Bytes packed, uint64_t count, int max_code, const std::
 }
 
 }  // namespace
-
-int digits_per_byte(int max_code) {
-  int count = 0;
-  for (int power = 2 * max_code + 1; power <= 256; power *= 2 * max_code + 1) ++count;
-  return count;
-}
 
 std::vector<LayoutId> allowed_layouts(const ContentShape& shape) {
   if (shape.kind == SectionKind::kCodes) {

@@ -30,9 +30,6 @@ std::vector<LayoutId> allowed_layouts(const ContentShape& shape);
 // Size in bytes once laid out, at most content_bytes().
 uint64_t laid_out_bytes(LayoutId layout, const ContentShape& shape);
 
-// Codes that one byte holds in the kDigits layouts: the largest n with (2 * max_code + 1)^n <= 256.
-int digits_per_byte(int max_code);
-
 // content.size() = shape.content_bytes(), codes within their range; `layout` one of the allowed.
 ByteVector apply_layout(LayoutId layout, const ContentShape& shape, Bytes content);
 

@@ -18,6 +18,11 @@ CLI::Validator one_of(bool (*is_allowed)(std::string_view), const std::string& a
   return CLI::Validator(check, "", "");
 }
 
+Device limited(Device device, const CommonOptions& common) {
+  if (common.device_memory > 0) device.memory_limit_bytes = common.device_memory;
+  return device;
+}
+
 }  // namespace
 
 CLI::Validator whole_number(uint64_t high) {
@@ -64,6 +69,11 @@ CLI::App* add_command(CommandLine& line, const std::string& name, const std::str
                    std::string("Arithmetic of models: ") + kNumericsTexts + "; auto is bf16 on CUDA devices, else fp32")
       ->check(one_of(is_numerics_text, kNumericsTexts))
       ->capture_default_str();
+  command
+      ->add_option("--device-memory", line.common.device_memory,
+                   "Most bytes of each CUDA device to use (decimal); batches shrink to fit; 0 for what is free")
+      ->transform(whole_number(kMaxOptionBytes))
+      ->capture_default_str();
   return command;
 }
 
@@ -81,10 +91,10 @@ uint64_t CodeOptions::total_bytes() const {
   return total;
 }
 
-Device open_device(const CommonOptions& common) { return open_device(common.device, common.numerics); }
+Device open_device(const CommonOptions& common) { return limited(open_device(common.device, common.numerics), common); }
 
 Device open_device(const CommonOptions& common, Ranks& ranks) {
-  Device device = open_device(common.device, common.numerics, ranks.local_rank());
+  Device device = limited(open_device(common.device, common.numerics, ranks.local_rank()), common);
   ranks.require_equal(device.arithmetic(), "the arithmetic");
   return device;
 }

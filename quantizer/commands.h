@@ -36,8 +36,8 @@ void add_generate_command(CommandLine& line);
 void add_audit_command(CommandLine& line);
 void add_doctor_command(CommandLine& line);
 
-// A subcommand with the options that all share (--json, --quiet, --threads, --seed, --device, --numerics) and an
-// example.
+// A subcommand with the options that all share (--json, --quiet, --threads, --seed, --device, --numerics,
+// --device-memory) and an example.
 CLI::App* add_command(CommandLine& line, const std::string& name, const std::string& description,
                       const std::string& example);
 
@@ -57,7 +57,7 @@ struct CodeOptions {
   uint64_t total_bytes() const;
 };
 
-// What --device and --numerics name.
+// What --device, --numerics and --device-memory name.
 Device open_device(const CommonOptions& common);
 
 // The same for all ranks: those on one machine take its CUDA devices in turn. Ranks of different arithmetic, whose

@@ -15,6 +15,8 @@
 namespace thimble {
 namespace {
 
+const std::chrono::steady_clock::time_point kStart = std::chrono::steady_clock::now();
+
 void print(const std::string& text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
     throw IoError("standard output", "write failed", errno);
@@ -77,13 +79,15 @@ std::string facts_text(const std::vector<std::pair<std::string, std::string>>& f
   return text;
 }
 
-Console::Console(const CommonOptions& options) : json_(options.json), quiet_(options.quiet) {
-  // With --json and nobody watching, standard error is kept for the error, one JSON document too.
-  if (options.quiet || (options.json && ::isatty(STDERR_FILENO) != 1)) {
-    progress_ = std::make_unique<SilentProgress>();
-  } else {
+// With --json and nobody watching, standard error is kept for the error, one JSON document too.
+Console::Console(const CommonOptions& options)
+    : json_(options.json),
+      quiet_(options.quiet),
+      has_progress_(!options.quiet && (!options.json || ::isatty(STDERR_FILENO) == 1)) {
+  if (has_progress_)
     progress_ = std::make_unique<ProgressBar>();
-  }
+  else
+    progress_ = std::make_unique<SilentProgress>();
 }
 
 Console::~Console() = default;
@@ -94,6 +98,10 @@ void Console::result(const std::string& text, const Json& json) const {
   } else if (!quiet_) {
     print(text);
   }
+}
+
+void Console::note(const std::string& line) const {
+  if (has_progress_) std::fputs((line + "\n").c_str(), stderr);
 }
 
 void StageTimes::add(const std::string& stage, double seconds) {
@@ -110,6 +118,10 @@ Json StageTimes::to_json() const {
   Json json = Json::object();
   for (const auto& [stage, seconds] : stages_) json[stage] = seconds;
   return json;
+}
+
+double seconds_since_start() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - kStart).count();
 }
 
 uint64_t peak_memory_bytes() {

@@ -20,6 +20,7 @@ struct CommonOptions {
   uint64_t seed = 0;
   std::string device = "auto";    // device.h
   std::string numerics = "auto";  // device.h
+  uint64_t device_memory = 0;     // bytes of each CUDA device that may be used; 0: what is free
 };
 
 // "16,000,000 B": decimal bytes.
@@ -40,12 +41,14 @@ class Console {
 
   // The command's result: `json` with --json, else `text` (hidden by --quiet).
   void result(const std::string& text, const Json& json) const;
+  // A line about what is going to happen, where progress is shown.
+  void note(const std::string& line) const;
   // A bar with the estimated time left on a terminal, plain lines otherwise; nothing with --quiet, or with --json when
   // standard error is no terminal.
   Progress& progress() { return *progress_; }
 
  private:
-  bool json_, quiet_;
+  bool json_, quiet_, has_progress_;
   std::unique_ptr<Progress> progress_;
 };
 
@@ -69,6 +72,9 @@ class StageTimes {
   void add(const std::string& stage, double seconds);  // repeated stages add up
   std::vector<std::pair<std::string, double>> stages_;
 };
+
+// Since the program was loaded: about since its process began.
+double seconds_since_start();
 
 // Highest resident memory of this process so far.
 uint64_t peak_memory_bytes();

@@ -18,6 +18,9 @@ Json to_json(const ScoredModel& scored, const ScoredModel& first) {
   Json json = to_json(scored.report);
   json["model"] = scored.path;
   json["file_bytes"] = scored.file_bytes;
+  json["load_s"] = scored.load_seconds;
+  json["first_token_s"] = scored.first_token_seconds;
+  if (scored.memory) json["memory_plan"] = to_json(*scored.memory);
   json["gap_bits_per_byte"] = scored.report.bits_per_byte() - first.report.bits_per_byte();
   return json;
 }
@@ -30,9 +33,11 @@ std::string table_of(const std::vector<ScoredModel>& all, const std::string& dev
                     fmt::format("{:+.6f}", gap), fmt::format("{:.1f}", scored.report.seconds)});
   }
   const BpbReport& report = all[0].report;
-  return table_text(rows) + fmt::format("{}, {} bytes of text, context {}, stride {}, {} windows, on {}\n",
-                                        report.scope(), count_text(report.text_bytes), report.context, report.stride,
-                                        count_text(report.windows), device);
+  return table_text(rows) +
+         fmt::format("{}, {} bytes of text, context {}, stride {}, {} windows, on {}\n", report.scope(),
+                     count_text(report.text_bytes), report.context, report.stride, count_text(report.windows), device) +
+         fmt::format("loaded {} in {:.3f} s; first scores {:.3f} s after the start\n", all[0].path, all[0].load_seconds,
+                     all[0].first_token_seconds);
 }
 
 }  // namespace
@@ -48,13 +53,14 @@ void add_eval_command(CommandLine& line) {
     line.uses_all_ranks = true;
     line.action = [&line, options](Console& console) {
       Device device = open_device(line.common, line.ranks);
+      std::jthread warming = warm_up(device);
       Tokenizer tokenizer = Tokenizer::load(options->source.tokenizer);
       ByteTable bytes(tokenizer);
       std::vector<ScoredModel> all;
       for (const std::string& path : options->models) {
         // The config belongs to checkpoints; artifacts carry their own.
         all.push_back(score_model(path, is_artifact(path) ? "" : options->config, options->source, tokenizer, bytes,
-                                  device, line.ranks, console.progress()));
+                                  device, line.ranks, console));
       }
       Json json = Json::array();
       for (const ScoredModel& scored : all) json.push_back(to_json(scored, all[0]));

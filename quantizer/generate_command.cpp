@@ -3,6 +3,7 @@
 #include "eval/tokenizer.h"
 #include "quantizer/commands.h"
 #include "quantizer/model_source.h"
+#include "runtime/memory_plan.h"
 
 namespace thimble {
 namespace {
@@ -13,14 +14,22 @@ struct Options {
   double temperature = 0.8;
 };
 
-Json run_generate(const Options& options, const Device& device, uint64_t seed) {
+Json run_generate(const Options& options, const Device& device, uint64_t seed, const Console& console) {
+  std::jthread warming = warm_up(device);
   Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
-  LoadedModel loaded = load_model(options.model, options.config);
-  check_vocab_size(tokenizer, loaded.model.config.vocab_size, options.model);
+  LoadedModel loaded = load_model(options.model, options.config, device);
+  check_vocab_size(tokenizer, loaded.config.vocab_size, options.model);
   std::vector<uint16_t> tokens = {document_start_token(tokenizer)};
   for (uint16_t token : tokenizer.encode(options.prompt)) tokens.push_back(token);
   int64_t context = static_cast<int64_t>(tokens.size()) + options.length;
-  std::unique_ptr<LanguageModel> model = make_language_model(loaded.model, device, context);
+  Json memory;
+  if (device.is_cuda) {
+    MemoryPlan plan =
+        plan_text(loaded.config, device.numerics, context, static_cast<int64_t>(tokens.size()), usable_memory(device));
+    console.note(plan.text());
+    memory = to_json(plan);
+  }
+  std::unique_ptr<LanguageModel> model = make_language_model(loaded, device, context);
   std::vector<uint16_t> text(tokens.begin() + 1, tokens.end());
   model->generate_text(tokens, options.length, options.temperature, seed, [&](uint16_t token) {
     // A control token ends the document.
@@ -28,11 +37,13 @@ Json run_generate(const Options& options, const Device& device, uint64_t seed) {
     text.push_back(token);
     return true;
   });
-  return {{"text", tokenizer.decode(text)},
-          {"tokens", text},
-          {"seed", seed},
-          {"temperature", options.temperature},
-          {"device", device.name()}};
+  Json result = {{"text", tokenizer.decode(text)},
+                 {"tokens", text},
+                 {"seed", seed},
+                 {"temperature", options.temperature},
+                 {"device", device.name()}};
+  if (!memory.is_null()) result["memory_plan"] = memory;
+  return result;
 }
 
 }  // namespace
@@ -53,7 +64,7 @@ void add_generate_command(CommandLine& line) {
       ->capture_default_str();
   command->callback([&line, options] {
     line.action = [&line, options](Console& console) {
-      Json result = run_generate(*options, open_device(line.common), line.common.seed);
+      Json result = run_generate(*options, open_device(line.common), line.common.seed, console);
       console.result(result.at("text").get<std::string>() + "\n", result);
     };
   });

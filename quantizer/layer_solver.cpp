@@ -123,7 +123,7 @@ void LayerSolver::solve_here(std::span<const Group> groups) {
   if (device_.is_cuda) {
     run_in_threads(device_.ordinals.size(), [&](size_t i) {
       Share share = share_of(groups.size(), i, device_.ordinals.size());
-      solve_on_cuda(groups.subspan(share.begin, share.size()), device_.ordinals[i]);
+      solve_on_cuda(groups.subspan(share.begin, share.size()), {device_.ordinals[i], device_.memory_limit_bytes});
     });
   } else {
     parallel_for(static_cast<int64_t>(groups.size()), [&](int64_t g) { solve_on_cpu(groups[static_cast<size_t>(g)]); });
@@ -155,7 +155,7 @@ void LayerSolver::solve_on_cpu(const Group& group) {
 }
 
 // All layers in one batch.
-void LayerSolver::solve_on_cuda(std::span<const Group> groups, int ordinal) {
+void LayerSolver::solve_on_cuda(std::span<const Group> groups, const CudaPlace& place) {
   std::vector<const SymmetricMatrix*> hessians;
   std::vector<Matrix> weights;
   std::vector<GptqJob> jobs;
@@ -167,7 +167,7 @@ void LayerSolver::solve_on_cuda(std::span<const Group> groups, int ordinal) {
     }
   }
   if (jobs.empty()) return;
-  solve_gptq_cuda(hessians, jobs, kTraceDamping, ordinal, [&](size_t job, const GptqResult& result) {
+  solve_gptq_cuda(hessians, jobs, kTraceDamping, place, [&](size_t job, const GptqResult& result) {
     const std::string& name = jobs[job].name;
     keep({{name, tensors_.at(name).shape, result.codes}, result.report});
   });

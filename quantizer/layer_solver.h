@@ -66,7 +66,7 @@ class LayerSolver {
   void keep(SolvedTensor solved);
   void solve_here(std::span<const Group> groups);
   void solve_on_cpu(const Group& group);
-  void solve_on_cuda(std::span<const Group> groups, int ordinal);
+  void solve_on_cuda(std::span<const Group> groups, const CudaPlace& place);
 
   const TensorMap& tensors_;
   const HessianSet& hessians_;

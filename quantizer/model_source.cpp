@@ -78,17 +78,46 @@ QuantizedModel load_artifact(const std::string& path) {
   return decode_artifact(file.bytes(), path);
 }
 
-LoadedModel load_model(const std::string& path, const std::string& config_path) {
-  if (is_artifact(path)) {
-    if (!config_path.empty())
-      throw UsageError("--config applies to checkpoints; '" + path + "' is an artifact with its own");
-    QuantizedModel quantized = load_artifact(path);
-    Json config = parse_json(as_bytes_of(quantized.config_json), path);
-    if (!is_golf_config(config)) throw FormatError(path, cannot_be_run(config));
-    return {dequantize_model(quantized, path), file_size_bytes(path), true};
+namespace {
+
+// Of an artifact; one that cannot be run is a FormatError.
+ModelConfig runnable_config(const QuantizedModel& quantized, const std::string& path) {
+  Json config = parse_json(as_bytes_of(quantized.config_json), path);
+  if (!is_golf_config(config)) throw FormatError(path, cannot_be_run(config));
+  return quantized_config(quantized, path);
+}
+
+}  // namespace
+
+LoadedModel load_model(const std::string& path, const std::string& config_path, const Device& device) {
+  LoadedModel loaded;
+  loaded.file_bytes = file_size_bytes(path);
+  if (!is_artifact(path)) {
+    OpenedCheckpoint opened = open_model_checkpoint(path, config_path);
+    loaded.config = require_golf(opened);
+    loaded.model = bind_model(loaded.config, opened.tensors);
+    return loaded;
   }
-  OpenedCheckpoint opened = open_model_checkpoint(path, config_path);
-  return {bind_model(require_golf(opened), opened.tensors), file_size_bytes(path), false};
+  if (!config_path.empty())
+    throw UsageError("--config applies to checkpoints; '" + path + "' is an artifact with its own");
+  if (device.is_cuda) {
+    loaded.file.emplace(path);
+    loaded.stored = open_stored_artifact(loaded.file->bytes(), path);
+    loaded.config = runnable_config(loaded.stored->model(), path);
+    loaded.feed = std::make_unique<BlockFeed>(*loaded.stored);
+  } else {
+    QuantizedModel quantized = load_artifact(path);
+    loaded.config = runnable_config(quantized, path);
+    loaded.model = dequantize_model(quantized, path);
+  }
+  return loaded;
+}
+
+std::unique_ptr<LanguageModel> make_language_model(LoadedModel& loaded, const Device& device, int64_t context) {
+  if (loaded.model) return make_language_model(*loaded.model, device, context);
+  std::unique_ptr<LanguageModel> made = make_language_model(*loaded.stored, *loaded.feed, device, context);
+  loaded.feed.reset();
+  return made;
 }
 
 }  // namespace thimble

@@ -1,10 +1,14 @@
 // model_source.h: opening what a user names on the command line: a checkpoint with its config, or an artifact.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "quantizer/checkpoint.h"
+#include "runtime/block_feed.h"
+#include "runtime/device.h"
+#include "runtime/file.h"
 #include "runtime/model.h"
 #include "runtime/quantized_model.h"
 
@@ -29,14 +33,22 @@ const ModelConfig& require_golf(const OpenedCheckpoint& checkpoint);
 
 bool is_artifact(const std::string& path);
 
+// A model in host memory: dequantized, or an artifact whose codes are being decompressed for a CUDA device.
 struct LoadedModel {
-  Model model;
+  ModelConfig config;
   uint64_t file_bytes = 0;
-  bool from_artifact = false;
+  std::optional<Model> model;
+  // Without `model`. Each member uses those above it.
+  std::optional<MappedFile> file;
+  std::unique_ptr<StoredModel> stored;
+  std::unique_ptr<BlockFeed> feed;
 };
 
-// A checkpoint or an artifact, ready to run. An artifact takes no config.
-LoadedModel load_model(const std::string& path, const std::string& config_path);
+// A checkpoint or an artifact, to be run on `device`. An artifact takes no config.
+LoadedModel load_model(const std::string& path, const std::string& config_path, const Device& device);
+
+// On the device that it was loaded for, once. `loaded` must outlive the result.
+std::unique_ptr<LanguageModel> make_language_model(LoadedModel& loaded, const Device& device, int64_t context);
 
 QuantizedModel load_artifact(const std::string& path);
 

@@ -91,7 +91,7 @@ Scores score_before_and_after(const QuantizeRequest& request, const TokenSource&
   times.time("evaluation", [&] {
     for (auto [path, config] :
          {std::pair(request.checkpoint, request.config), std::pair(request.output, std::string())})
-      scores.push_back(score_model(path, config, source, tokenizer, bytes, request.device, ranks, console.progress()));
+      scores.push_back(score_model(path, config, source, tokenizer, bytes, request.device, ranks, console));
   });
   return scores;
 }
@@ -115,6 +115,7 @@ Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome
                {"layers", layers},
                {"seconds", times.to_json()},
                {"peak_memory_bytes", peak_memory_bytes()}};
+  for (const MemoryPlan& plan : outcome.memory_plans) json["memory_plans"].push_back(to_json(plan));
   if (request.budget_bytes) json["budget_bytes"] = *request.budget_bytes;
   if (!scores.empty())
     json["evaluation"] = {{"before", to_json(scores[0].report)}, {"after", to_json(scores[1].report)}};
@@ -220,6 +221,7 @@ void add_quantize_command(CommandLine& line) {
     line.uses_all_ranks = true;
     line.action = [&line, options, budget](Console& console) {
       QuantizeRequest finished = finish_request(*options, line, budget->count() > 0);
+      std::jthread warming = warm_up(finished.device);
       check_scoring(finished, options->source);
       StageTimes times;
       QuantizeOutcome outcome = run_quantize(finished, line.ranks, times, console);

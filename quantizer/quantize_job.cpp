@@ -6,6 +6,8 @@
 #include <cmath>
 
 #include "eval/token_shard.h"
+#include "gptq/hessian_sum.h"
+#include "gptq/hessian_tree.h"
 #include "quantizer/calibration.h"
 #include "quantizer/hessian_file.h"
 #include "quantizer/layer_solver.h"
@@ -15,6 +17,7 @@
 #include "quantizer/version.h"
 #include "quantizer/work_folder.h"
 #include "runtime/atomic_file.h"
+#include "runtime/cuda_devices.h"
 #include "runtime/file.h"
 #include "runtime/golf_layout.h"
 #include "runtime/hash.h"
@@ -138,6 +141,26 @@ QuantizedModel header_of(const QuantizeRequest& request, const OpenedCheckpoint&
   return header;
 }
 
+// What calibration will take of each CUDA device, before any of it begins.
+std::vector<MemoryPlan> plan_calibration(const QuantizeRequest& request, const OpenedCheckpoint& source) {
+  if (!request.device.is_cuda || !request.hessians.empty()) return {};
+  const ModelConfig& config = require_golf(source);
+  const CalibrationOptions& options = request.calibration;
+  uint64_t usable = usable_memory(request.device);
+  std::vector<MemoryPlan> plans;
+  size_t devices = request.device.ordinals.size(), parts = hessian_part_count(options.sequences);
+  if (request.calibration_tokens.empty()) {
+    auto share = static_cast<int64_t>(share_of(static_cast<size_t>(options.sequences), devices - 1, devices).size());
+    plans.push_back(
+        plan_generation(config, request.device.numerics, options.length, std::max<int64_t>(1, share), usable));
+  }
+  int64_t part = std::min(static_cast<int64_t>(hessian_part(options.sequences, parts - 1).size()),
+                          cuda_windows_per_batch(request.device.ordinals[0], options.length));
+  int64_t live = live_sums(std::max<size_t>(1, share_of(parts, devices - 1, devices).size()));
+  plans.push_back(plan_hessians(config, request.device.numerics, options.length, part, live, usable));
+  return plans;
+}
+
 std::vector<LayerOutcome> layer_outcomes(const SearchResult& result, const std::map<std::string, double>& sensitivities,
                                          const LayerSolver& solver) {
   std::vector<LayerOutcome> layers;
@@ -194,6 +217,8 @@ QuantizeOutcome run_quantize(const QuantizeRequest& request, Ranks& ranks, Stage
     });
   }
 
+  std::vector<MemoryPlan> memory_plans = plan_calibration(request, source);
+  for (const MemoryPlan& plan : memory_plans) console.note(plan.text());
   WorkFolder work(ranks.is_root() ? request.work_folder : "");
   KeyedHessians collected = obtain_hessians(request, source, key, work, ranks, times, progress);
   LayerSolver solver(source.tensors, collected.hessians, request.device, work, collected.key, ranks, progress);
@@ -215,6 +240,7 @@ QuantizeOutcome run_quantize(const QuantizeRequest& request, Ranks& ranks, Stage
   solver.dismiss();  // once the artifact is there: the others may score it next
 
   QuantizeOutcome outcome;
+  outcome.memory_plans = std::move(memory_plans);
   for (const auto& [name, summary] : summaries) outcome.parameters += element_count(summary.shape);
   outcome.original_bytes = source.file.file_bytes();
   outcome.artifact_bytes = result.artifact.size();

@@ -15,6 +15,7 @@
 #include "quantizer/ranks.h"
 #include "runtime/device.h"
 #include "runtime/generate.h"
+#include "runtime/memory_plan.h"
 
 namespace thimble {
 
@@ -44,7 +45,8 @@ struct QuantizeOutcome {
   int64_t parameters = 0;
   uint64_t original_bytes = 0, artifact_bytes = 0;
   int64_t high_count = 0, pruned_codes = 0, encodes = 0;
-  std::vector<LayerOutcome> layers;  // those with a Hessian, most sensitive first
+  std::vector<MemoryPlan> memory_plans;  // of generation and Hessians, on a CUDA device
+  std::vector<LayerOutcome> layers;      // those with a Hessian, most sensitive first
 };
 
 // Writes the artifact atomically. CheckError (exit 3) when the budget cannot be met. Rank 0 gets the outcome and owns

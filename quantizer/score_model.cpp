@@ -4,6 +4,7 @@
 #include "eval/model_scorer.h"
 #include "quantizer/model_source.h"
 #include "quantizer/ranked_language_model.h"
+#include "runtime/cuda_devices.h"
 #include "runtime/file.h"
 #include "runtime/hash.h"
 
@@ -11,19 +12,30 @@ namespace thimble {
 
 ScoredModel score_model(const std::string& path, const std::string& config, const TokenSource& source,
                         const Tokenizer& tokenizer, const ByteTable& bytes, const Device& device, Ranks& ranks,
-                        Progress& progress) {
-  LoadedModel loaded = load_model(path, config);
-  check_vocab_size(tokenizer, loaded.model.config.vocab_size, path);
-  std::vector<uint16_t> tokens = source.load(tokenizer, loaded.model.config.vocab_size);
+                        Console& console) {
+  StageTimes times;
+  LoadedModel loaded = times.time("load", [&] { return load_model(path, config, device); });
+  check_vocab_size(tokenizer, loaded.config.vocab_size, path);
+  std::vector<uint16_t> tokens = source.load(tokenizer, loaded.config.vocab_size);
   if (ranks.size() > 1) {
     ranks.require_equal(hex64(xxh3(MappedFile(path).bytes())), path + ": the hash of the file");
     ranks.require_equal(hex64(xxh3(std::as_bytes(std::span(tokens)))), "the hash of the tokens to score");
   }
-  std::unique_ptr<LanguageModel> model =
-      make_ranked_language_model(make_language_model(loaded.model, device, source.context), ranks);
+  std::optional<MemoryPlan> memory;
+  if (device.is_cuda) {
+    memory = plan_scoring(loaded.config, device.numerics, source.context,
+                          cuda_windows_per_batch(device.ordinals[0], source.context), usable_memory(device));
+    console.note(memory->text());
+  }
+  std::unique_ptr<LanguageModel> on_device =
+      times.time("load", [&] { return make_language_model(loaded, device, source.context); });
+  std::unique_ptr<LanguageModel> model = make_ranked_language_model(std::move(on_device), ranks);
   ModelScorer scorer(*model);
   EvaluationOptions options{source.stride, source.max_targets};
-  return {path, loaded.file_bytes, evaluate(scorer, tokens, bytes, options, progress).report};
+  ScoredModel scored{path, loaded.file_bytes, {}, times.stages()[0].second, memory, seconds_since_start()};
+  scored.report = evaluate(scorer, tokens, bytes, options, console.progress()).report;
+  scored.first_token_seconds += scored.report.first_batch_seconds;
+  return scored;
 }
 
 }  // namespace thimble

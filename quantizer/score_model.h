@@ -1,6 +1,7 @@
 // score_model.h: bits per byte of one model file on the text that the options name: what eval and quantize share.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "eval/bpb.h"
@@ -10,6 +11,7 @@
 #include "quantizer/ranks.h"
 #include "quantizer/token_source.h"
 #include "runtime/device.h"
+#include "runtime/memory_plan.h"
 
 namespace thimble {
 
@@ -17,12 +19,15 @@ struct ScoredModel {
   std::string path;
   uint64_t file_bytes = 0;
   BpbReport report;
+  double load_seconds = 0;           // from the file to a model on the device
+  std::optional<MemoryPlan> memory;  // on a CUDA device
+  double first_token_seconds = 0;    // from the program's start to the first batch of scores
 };
 
 // Opens `path` (checkpoint or artifact) from disk, as a user would, and scores it on `device`, windows shared
-// among the ranks. `config` is for checkpoints.
+// among the ranks. The plan of a CUDA device's memory is printed first. `config` is for checkpoints.
 ScoredModel score_model(const std::string& path, const std::string& config, const TokenSource& source,
                         const Tokenizer& tokenizer, const ByteTable& bytes, const Device& device, Ranks& ranks,
-                        Progress& progress);
+                        Console& console);
 
 }  // namespace thimble

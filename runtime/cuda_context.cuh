@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/error.h"
+
 namespace thimble {
 
 // Throws DeviceError naming the call's place and CUDA's own words. Out of memory says how much was free.
@@ -39,10 +41,68 @@ class CudaStream {
   cudaStream_t stream_ = nullptr;
 };
 
-// Throws DeviceError that says what asked for how much when the device's memory does not suffice.
+int multiprocessors();  // of the current device
+
+// Compute capability of the current device times ten: 90 for sm_90.
+int compute_capability();
+
+// How a kernel is launched: `cluster` neighbouring CTAs share their shared memory.
+struct LaunchShape {
+  dim3 grid;
+  int threads;
+  int shared_bytes = 0;
+  int cluster = 1;
+};
+
+struct LaunchConfig {
+  LaunchConfig(const LaunchShape& shape, cudaStream_t stream);
+  LaunchConfig(const LaunchConfig&) = delete;  // `config` points into it
+
+  cudaLaunchAttribute cluster{};
+  cudaLaunchConfig_t config{};
+};
+
+// Launches a kernel, and checks that it was.
+template <typename... Parameters, typename... Arguments>
+void launch_kernel(void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_t stream,
+                   const Arguments&... arguments) {
+  if (shape.shared_bytes > 0)  // 48 KiB and more, static memory included, must be asked for
+    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes));
+  LaunchConfig config(shape, stream);
+  check_cuda(cudaLaunchKernelEx(&config.config, kernel, arguments...));
+}
+
+// Clusters of such a shape that the current device runs at once.
+template <typename... Parameters>
+int active_clusters(void (*kernel)(Parameters...), const LaunchShape& shape) {
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes));
+  LaunchConfig config(shape, nullptr);
+  int clusters = 0;
+  check_cuda(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config.config));
+  return clusters;
+}
+
+struct OutOfDeviceMemory : DeviceError {
+  using DeviceError::DeviceError;
+};
+
+// Throws OutOfDeviceMemory that says how much was needed and how much is free.
 void* allocate_device(size_t bytes);
 // Page-locked host memory, which copies need to overlap with kernels.
 void* allocate_pinned(size_t bytes);
+
+// body(batch) with the largest batch that finds enough memory, of `batch`, its half, and so on down to 1. A plan made
+// the batch small enough; but others may have taken memory since.
+template <typename Body>
+auto with_smaller_batches(int64_t batch, const Body& body) {
+  for (;; batch = (batch + 1) / 2) {
+    try {
+      return body(batch);
+    } catch (const OutOfDeviceMemory&) {
+      if (batch == 1) throw;
+    }
+  }
+}
 
 // Elements in device memory, not initialised.
 template <typename T>

@@ -1,13 +1,24 @@
 // cuda_devices.h: which CUDA devices this build can see. A build without CUDA sees none.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace thimble {
 
+// How many, 0 without a driver; quicker than counting names.
+int cuda_device_count();
+
 // "NVIDIA H200 (compute capability 9.0, 150754820096 B)", one per device; empty without a driver or a device.
 std::vector<std::string> cuda_device_names();
+
+// Bytes of device memory that nobody uses. A DeviceError without such a device.
+uint64_t cuda_free_memory(int ordinal);
+
+// Windows of `context` rows in a batch, if they fit: enough to fill the device many times over; more would only take
+// memory.
+int64_t cuda_windows_per_batch(int ordinal, int64_t context);
 
 // The CUDA runtime version the build was made with ("13.0"), empty for a build without CUDA.
 std::string cuda_runtime_version();

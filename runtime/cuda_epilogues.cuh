@@ -68,11 +68,39 @@ struct RowPositions {
   __device__ int position(int64_t row) const { return *first + offset + static_cast<int>(row) % positions; }
 };
 
+// Windows cut from one text `step` tokens apart share rows. What a row holds before the first layer's attention depends
+// on its token and the two before it, as far as its window has them, but not on its position. So the distinct rows are
+// those of the text, as if it were one window, and each window's first two again.
+struct SharedRows {
+  static constexpr int kFirstRows = 2;
+  int sequences = 0, positions = 0, step = 0;  // no positions: every row is its own
+
+  __host__ __device__ bool exist() const { return positions > 0; }
+  __host__ __device__ int text() const { return positions + (sequences - 1) * step; }
+  __host__ __device__ int count() const { return text() + kFirstRows * sequences; }
+  // The distinct row of a row of the batch.
+  __device__ int of(int64_t row) const {
+    if (!exist()) return static_cast<int>(row);
+    int sequence = static_cast<int>(row) / positions, position = static_cast<int>(row) % positions;
+    return position < kFirstRows ? text() + kFirstRows * sequence + position : sequence * step + position;
+  }
+  // Of a distinct row: where its window starts in the text, and its position there.
+  __device__ int start(int distinct) const { return distinct < text() ? 0 : (distinct - text()) / kFirstRows * step; }
+  __device__ int position(int distinct) const {
+    return distinct < text() ? distinct : (distinct - text()) % kFirstRows;
+  }
+};
+
 struct Nothing {};
 
-// Rows whose inputs are fetched before the first is used: as many loads in flight as registers allow.
+// Rows whose inputs are fetched before the first is used, a power of two up to `most`: as many loads in flight as fit
+// beside the columns' values in `register_bytes` per lane.
 template <typename Epilogue>
-constexpr int kRowsAhead = sizeof(typename Epilogue::Fetched) > 32 ? 4 : 8;
+__host__ __device__ constexpr int rows_ahead(int register_bytes, int most) {
+  int left = register_bytes - static_cast<int>(sizeof(typename Epilogue::Columns)), rows = 1;
+  while (2 * rows <= most && 2 * rows * static_cast<int>(sizeof(typename Epilogue::Fetched)) <= left) rows *= 2;
+  return rows;
+}
 
 __device__ inline void load_floats(const float* at, float (&v)[8]) { Stored8<float>::load(at).unpack(v); }
 
@@ -97,15 +125,32 @@ struct ScaledEpilogue {
   }
 };
 
+// Cosine and sine of four pairs of a head from `first_pair` on; pairs beyond `half` do not rotate.
+__device__ inline void load_angles(const float2* rotary, int half, int position, int first_pair, float2 (&angles)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    angles[i] = first_pair + i < half ? rotary[position * half + first_pair + i] : float2{1, 0};
+}
+__device__ inline void rotate(float (&v)[8], const float2 (&angles)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float2 pair = {v[2 * i], v[2 * i + 1]};
+    v[2 * i] = pair.x * angles[i].x + pair.y * angles[i].y;
+    v[2 * i + 1] = pair.y * angles[i].x - pair.x * angles[i].y;
+  }
+}
+
 // Queries, keys and values of one layer from rms(u) c: per-head norms, rotation, gains, value embeddings.
 // Columns: H query heads, G key heads, G value heads, each kHead wide. Head rows of the weights are stored so that the
 // pairs which rotate together are neighbours (cuda_model.cuh).
-template <typename T, int kHead>
+// kShared: rows are the distinct ones of SharedRows; they are stored in fp32 before their rotation, for
+// launch_spread().
+template <typename T, int kHead, bool kShared>
 struct QkvEpilogue {
   enum class Kind { kQuery, kKey, kValue };
   struct Columns {
     Kind kind;
-    float gain;      // of queries and keys
+    float scale;     // of queries and keys
     int at;          // first column within the row that is written
     int first_pair;  // of the head's pairs that rotate together
   };
@@ -127,26 +172,30 @@ struct QkvEpilogue {
   float inverse_head_dim;  // 1 / d, d without padding
   const float2* rotary;    // (T, half): cosine, sine
   int half;
-  const float* gain;       // (H)
-  const T* value_table;    // (V, G * kHead) value embeddings, or null
-  float value_scale;       // this layer's
-  const uint16_t* tokens;  // (S, token_stride)
+  const float* query_scale;  // (H)
+  const T* value_table;      // (V, G * kHead) value embeddings, or null
+  float value_scale;         // this layer's
+  const uint16_t* tokens;    // (S, token_stride)
   int64_t token_stride;
+  SharedRows shared;
+  float* unrotated;  // (distinct rows, (H + 2G) * kHead)
 
   __device__ Columns columns(int column, bool exists) const {
     if (!exists) return {};
     int all = first_column + column, head = all / kHead;
-    if (head < heads) return {Kind::kQuery, gain[head], all, all % kHead / 2};
+    if (head < heads) return {Kind::kQuery, query_scale[head], all, all % kHead / 2};
     return {head < heads + kv_heads ? Kind::kKey : Kind::kValue, 1, all - heads * kHead, all % kHead / 2};
   }
-  __device__ Row row(int64_t row) const { return {norm(row), place_of.sequence(row), place_of.position(row)}; }
+  __device__ Row row(int64_t row) const {
+    auto r = static_cast<int>(row);
+    if constexpr (kShared) return {norm(row), 0, shared.start(r) + shared.position(r)};  // of the text
+    return {norm(row), place_of.sequence(row), place_of.position(row)};
+  }
   __device__ Fetched fetch(const RowPlace& place, const Columns& c, const Row& row) const {
     Fetched f{};
     if (!place.exists) return f;
     if (c.kind != Kind::kValue) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        f.angles[i] = c.first_pair + i < half ? rotary[row.position * half + c.first_pair + i] : float2{1, 0};
+      if constexpr (!kShared) load_angles(rotary, half, row.position, c.first_pair, f.angles);
     } else if (value_table) {
       int token = tokens[row.sequence * token_stride + row.position];
       f.added = Stored8<T>::load(value_table + token * kv_heads * kHead + c.at - kv_heads * kHead);
@@ -166,18 +215,19 @@ struct QkvEpilogue {
     squares = sum_over_lanes<kHead / 8>(squares);
     if (!place.exists) return;
     if (c.kind != Kind::kValue) {
-      float factor = c.gain * rsqrtf(squares * inverse_head_dim + kNormEpsilon);
+      float factor = c.scale * rsqrtf(squares * inverse_head_dim + kNormEpsilon);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float2 pair = {v[2 * i] * factor, v[2 * i + 1] * factor}, angle = fetched.angles[i];
-        v[2 * i] = pair.x * angle.x + pair.y * angle.y;
-        v[2 * i + 1] = pair.y * angle.x - pair.x * angle.y;
-      }
+      for (float& value : v) value *= factor;
+      if constexpr (!kShared) rotate(v, fetched.angles);
     } else if (value_table) {
       float added[8];
       fetched.added.unpack(added);
 #pragma unroll
       for (int i = 0; i < 8; ++i) v[i] = fmaf(value_scale, added[i], v[i]);
+    }
+    if constexpr (kShared) {
+      Stored8<float>::rounded(v).store(unrotated + place.row * (heads + 2 * kv_heads) * kHead + place.column);
+      return;
     }
     T* out = c.kind == Kind::kQuery ? query + place.row * heads * kHead
                                     : keys + (row.sequence * capacity + row.position) * 2 * kv_heads * kHead;
@@ -253,7 +303,7 @@ struct LayerEndEpilogue {
   struct Columns {
     float scale[8], skip_weight[8], skip_gate[8], mix_x[8], mix_x0[8];
   };
-  using Row = Nothing;
+  using Row = int;  // of x0
   struct Fetched {
     Stored8<T> u, skip, x0;
   };
@@ -264,9 +314,10 @@ struct LayerEndEpilogue {
   const T* skip_in;          // null: the next layer pops none; it may pop skip_out
   const float* skip_weight;  // (D)
   const float* skip_gate;    // (D), or null: not gated
-  const T* x0;               // null: no next layer, u becomes x
-  const float* mix_x;        // (D)
-  const float* mix_x0;       // (D)
+  const T* x0;               // distinct rows; null: no next layer, u becomes x
+  SharedRows shared;
+  const float* mix_x;   // (D)
+  const float* mix_x0;  // (D)
   RowSquares squares;
   int64_t rows;
 
@@ -280,14 +331,14 @@ struct LayerEndEpilogue {
     if (x0) load_floats(mix_x0 + column, c.mix_x0);
     return c;
   }
-  __device__ Row row(int64_t) const { return {}; }
-  __device__ Fetched fetch(const RowPlace& place, const Columns&, const Row&) const {
+  __device__ Row row(int64_t row) const { return shared.of(row); }
+  __device__ Fetched fetch(const RowPlace& place, const Columns&, const Row& row) const {
     Fetched f{};
     if (!place.exists) return f;
     int64_t at = place.row * stride + place.column;
     f.u = Stored8<T>::load(u + at);
     if (skip_in && skip_in != skip_out) f.skip = Stored8<T>::load(skip_in + at);
-    if (x0) f.x0 = Stored8<T>::load(x0 + at);
+    if (x0) f.x0 = Stored8<T>::load(x0 + row * stride + place.column);
     return f;
   }
   template <int kLanes>
@@ -354,7 +405,7 @@ struct LossEpilogue {
   using Fetched = Nothing;
   RowNorm norm;
   float cap;
-  const uint16_t* targets;  // (rows)
+  const uint16_t* targets;  // (rows), or null
   int vocabulary;           // columns beyond it are padding
   float2* parts;            // (tiles, rows): maximum, sum of exp(logit - maximum)
   float* target_logits;     // (rows)
@@ -365,7 +416,7 @@ struct LossEpilogue {
   __device__ Fetched fetch(const RowPlace&, const Columns&, const Row&) const { return {}; }
   template <int kLanes>
   __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Row& scale, const Fetched&) const {
-    int target = place.exists ? targets[place.row] : -1;
+    int target = place.exists && targets ? targets[place.row] : -1;
     float peak = -INFINITY;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
-#include "runtime/cuda_attention.h"
 #include "runtime/cuda_gemm_sm90.cuh"
 #include "runtime/golf_layout.h"
 
@@ -48,19 +48,6 @@ CudaForward<T>::CudaForward(const CudaModel<T>& model, int64_t context, int64_t 
 }
 
 template <typename T>
-int64_t CudaForward<T>::bytes_per_row(const CudaModel<T>& model) {
-  const ModelConfig& c = model.config;
-  int64_t elements = (2 + c.encoder_layers()) * model.width + c.num_heads * model.head_width + model.mlp_width;
-  return elements * static_cast<int64_t>(sizeof(T)) + 4 * divide_up(model.width, 64);
-}
-
-template <typename T>
-int64_t CudaForward<T>::bytes_per_needed_row(const CudaModel<T>& model) {
-  return model.width * static_cast<int64_t>(sizeof(T)) + 4 * divide_up(model.width, 64) + 8 +
-         8 * divide_up(model.token_embedding.rows, 64);
-}
-
-template <typename T>
 template <typename Epilogue>
 void CudaForward<T>::multiply(const T* a, int64_t a_stride, const T* b, int64_t rows, int columns, int depth,
                               const Epilogue& epilogue, cudaStream_t stream) {
@@ -99,39 +86,90 @@ float CudaForward<T>::depth_scale(int layer) const {
 }
 
 template <typename T>
-template <int kHead>
+template <int kHead, bool kShared>
 void CudaForward<T>::project_heads(int layer, const CudaBatch& batch, const CudaKeyValueCache<T>& cache,
                                    const Rows& rows, int first_column, int columns, cudaStream_t stream) {
   const CudaLayer<T>& w = model_.layers[static_cast<size_t>(layer)];
   const ModelConfig& c = model_.config;
-  QkvEpilogue<T, kHead> epilogue{norm_of(rows, depth_scale(layer)),
-                                 {batch.first, rows.offset, rows.positions},
-                                 query_.data(),
-                                 cache.layer(layer),
-                                 cache.capacity,
-                                 static_cast<int>(c.num_heads),
-                                 static_cast<int>(c.num_kv_heads),
-                                 first_column,
-                                 1.0f / static_cast<float>(c.head_dim()),
-                                 rotary_.data(),
-                                 half_,
-                                 w.q_gain.data(),
-                                 w.value_embedding_scale != 0 ? model_.value_table.data.data() : nullptr,
-                                 w.value_embedding_scale,
-                                 batch.tokens.data,
-                                 batch.tokens.stride};
+  QkvEpilogue<T, kHead, kShared> epilogue{norm_of(rows, depth_scale(layer)),
+                                          {batch.first, rows.offset, rows.positions},
+                                          query_.data(),
+                                          cache.layer(layer),
+                                          cache.capacity,
+                                          static_cast<int>(c.num_heads),
+                                          static_cast<int>(c.num_kv_heads),
+                                          first_column,
+                                          1.0f / static_cast<float>(c.head_dim()),
+                                          rotary_.data(),
+                                          half_,
+                                          w.query_scale.data(),
+                                          w.value_embedding_scale != 0 ? model_.value_table.data.data() : nullptr,
+                                          w.value_embedding_scale,
+                                          batch.tokens.data,
+                                          batch.tokens.stride,
+                                          shared_,
+                                          shared_heads()};
   const T* weights = w.qkv.data.data() + static_cast<int64_t>(first_column) * model_.width;
   GemmOperands<T> operands{rows.u, model_.width, weights, rows.count, columns, model_.width};
-  if (stepping_) return launch_gemm<T, 1, std::max(kHead, 64), 3>(operands, epilogue, stream);  // heads stay whole
+  if constexpr (!kShared) {
+    if (stepping_) return launch_gemm<T, 1, std::max(kHead, 64), 3>(operands, epilogue, stream);  // heads stay whole
+  }
   multiply_window(operands, epilogue, stream);
 }
 
 template <typename T>
 void CudaForward<T>::project(int layer, const CudaBatch& batch, const CudaKeyValueCache<T>& cache, const Rows& rows,
                              int first_column, int columns, cudaStream_t stream) {
-  if (model_.head_width == 32) return project_heads<32>(layer, batch, cache, rows, first_column, columns, stream);
-  if (model_.head_width == 64) return project_heads<64>(layer, batch, cache, rows, first_column, columns, stream);
-  project_heads<128>(layer, batch, cache, rows, first_column, columns, stream);
+  auto with_heads = [&]<int kHead>(std::integral_constant<int, kHead>) {
+    if (layer == 0 && shared_.exist())
+      project_heads<kHead, true>(layer, batch, cache, rows, first_column, columns, stream);
+    else
+      project_heads<kHead, false>(layer, batch, cache, rows, first_column, columns, stream);
+  };
+  if (model_.head_width == 32) return with_heads(std::integral_constant<int, 32>());
+  if (model_.head_width == 64) return with_heads(std::integral_constant<int, 64>());
+  with_heads(std::integral_constant<int, 128>());
+}
+
+// Rows that windows share are projected once; their rotation differs from window to window.
+template <typename T>
+void CudaForward<T>::project_shared(const CudaBatch& batch, const CudaKeyValueCache<T>& cache, const Rows& rows,
+                                    cudaStream_t stream) {
+  const ModelConfig& c = model_.config;
+  auto heads = static_cast<int>(c.num_heads), kv_heads = static_cast<int>(c.num_kv_heads);
+  Rows distinct = rows;
+  distinct.u = shared_u();
+  distinct.count = shared_.count();
+  project(0, batch, cache, distinct, 0, (heads + 2 * kv_heads) * model_.head_width, stream);
+  SharedProjections<T> projections{shared_,  shared_u(),        shared_heads(), model_.width, heads,
+                                   kv_heads, model_.head_width, rotary_.data(), half_};
+  launch_spread(projections, rows.u, query_.data(), cache.layer(0), cache.capacity, stream);
+}
+
+// Windows that overlap, at even distances; where sharing pays and the buffers of the MLP, free until the first layer's,
+// hold the distinct rows.
+template <typename T>
+SharedRows CudaForward<T>::shared_rows(const CudaBatch& batch) const {
+  const ModelConfig& c = model_.config;
+  SharedRows shared{batch.sequences, batch.positions, static_cast<int>(batch.tokens.stride)};
+  int64_t rows = static_cast<int64_t>(batch.sequences) * batch.positions;
+  int64_t columns = (c.num_heads + 2 * c.num_kv_heads) * model_.head_width;
+  int64_t distinct_bytes =
+      model_.width * static_cast<int64_t>(sizeof(T)) + columns * static_cast<int64_t>(sizeof(float));
+  bool overlap = batch.sequences > 1 && batch.tokens.stride > 0 && batch.tokens.stride < batch.positions;
+  bool fits = 2 * shared.count() <= rows && shared.count() * distinct_bytes <= static_cast<int64_t>(wide_.bytes());
+  bool whole = c.num_layers > 1 || batch.needed == batch.positions;  // the first layer keeps all its rows
+  return overlap && batch.positions > SharedRows::kFirstRows && fits && whole ? shared : SharedRows{};
+}
+
+template <typename T>
+void CudaForward<T>::launch_attention(const AttentionOperands<T>& operands, cudaStream_t stream) {
+  if (stepping_) return launch_step_attention(operands, model_.head_width, stream);
+  if constexpr (sizeof(T) == 2) {
+    if (sm90_ && model_.head_width == kSm90HeadWidth && operands.largest_score <= kSm90LargestScore)
+      return launch_window_attention_sm90(operands, stream);
+  }
+  launch_window_attention(operands, model_.head_width, stream);
 }
 
 template <typename T>
@@ -150,12 +188,9 @@ void CudaForward<T>::attend(int layer, const CudaBatch& batch, const CudaKeyValu
                                 rows.offset,
                                 heads,
                                 kv_heads,
-                                1.0f / std::sqrt(static_cast<float>(c.head_dim())),
+                                w.largest_score,
                                 layer >= c.num_layers - c.xsa_last_n};
-  if (stepping_)
-    launch_step_attention(operands, model_.head_width, stream);
-  else
-    launch_window_attention(operands, model_.head_width, stream);
+  launch_attention(operands, stream);
   if (observer) {
     const std::string name = LayerNames(layer).output;
     const T* input = query_.data();
@@ -202,6 +237,7 @@ void CudaForward<T>::feed_forward(int layer, const CudaBatch& batch, const Rows&
   if (next < c.num_layers) {
     const CudaLayer<T>& following = model_.layers[static_cast<size_t>(next)];
     end.x0 = x0_.data();
+    end.shared = shared_;
     end.mix_x = following.mix_x.data();
     end.mix_x0 = following.mix_x0.data();
     if (decoder >= 0 && decoder < encoders) {
@@ -254,7 +290,9 @@ void CudaForward<T>::run(const CudaBatch& batch, const CudaKeyValueCache<T>& cac
     observe_embeddings(batch, *observer, stream);
   }
   Rows rows{u_.data(), {squares_.data(), parts_, max_rows_}, count, batch.positions, 0};
-  launch_embed(model_, batch.tokens, RowPositions{batch.first, 0, batch.positions}, count, x0_.data(), u_.data(),
+  shared_ = observer || stepping_ ? SharedRows{} : shared_rows(batch);
+  launch_embed(model_, batch.tokens, RowPositions{batch.first, 0, batch.positions}, shared_,
+               shared_.exist() ? shared_.count() : count, x0_.data(), shared_.exist() ? shared_u() : u_.data(),
                rows.squares, stream);
   auto query_columns = static_cast<int>(c.num_heads) * model_.head_width;
   auto kv_columns = 2 * static_cast<int>(c.num_kv_heads) * model_.head_width;
@@ -264,7 +302,9 @@ void CudaForward<T>::run(const CudaBatch& batch, const CudaKeyValueCache<T>& cac
       const std::string sharing[] = {names.query, names.key, names.value};
       observe_stream(sharing, batch, rows, depth_scale(layer), *observer, stream);
     }
-    if (layer + 1 < c.num_layers || batch.needed == batch.positions) {
+    if (layer == 0 && shared_.exist()) {
+      project_shared(batch, cache, rows, stream);
+    } else if (layer + 1 < c.num_layers || batch.needed == batch.positions) {
       project(layer, batch, cache, rows, 0, query_columns + kv_columns, stream);
     } else {
       // In the last layer, rows that nobody needs give their keys and values to the others, and no more.
@@ -307,13 +347,10 @@ void CudaForward<T>::logits(float* out, cudaStream_t stream) {
 
 template <typename T>
 void CudaForward<T>::log_probabilities(float* out, cudaStream_t stream) {
-  DeviceArray<uint16_t> targets(result_.count);  // any: only the sums are wanted
-  check_cuda(cudaMemsetAsync(targets.data(), 0, targets.bytes(), stream));
-  loss(targets.data(), nullptr, stream);
+  loss(/*targets=*/nullptr, /*nll=*/nullptr, stream);  // leaves log_sums_
   logits(out, stream);
   launch_subtract_rows(out, result_.count, static_cast<int>(model_.config.vocab_size), logits_stride(),
                        log_sums_.data(), stream);
-  check_cuda(cudaStreamSynchronize(stream));  // before the targets go
 }
 
 template struct CudaKeyValueCache<float>;

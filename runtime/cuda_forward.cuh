@@ -11,6 +11,7 @@
 #include <functional>
 #include <string>
 
+#include "runtime/cuda_attention.h"
 #include "runtime/cuda_model.cuh"
 #include "runtime/cuda_rows.cuh"
 
@@ -50,7 +51,7 @@ template <typename T>
 class CudaForward {
  public:
   // Buffers for passes of at most `max_rows` rows, of which at most `max_needed` are needed. `stepping`: every pass has
-  // one position per sequence (generation); tiles are chosen for few rows.
+  // one position per sequence (generation); tiles are chosen for few rows. memory_plan.cpp counts the buffers.
   CudaForward(const CudaModel<T>& model, int64_t context, int64_t max_rows, int64_t max_needed, bool stepping);
 
   // Runs all layers and leaves the needed rows' hidden states for loss() or logits().
@@ -67,10 +68,6 @@ class CudaForward {
   int64_t logits_stride() const { return model_.token_embedding.rows; }
   const CudaModel<T>& model() const { return model_; }
 
-  // Device memory of the buffers, per row and per needed row.
-  static int64_t bytes_per_row(const CudaModel<T>& model);
-  static int64_t bytes_per_needed_row(const CudaModel<T>& model);
-
  private:
   struct Rows {  // a residual stream: all rows, or the last layer's needed ones
     T* u;
@@ -85,11 +82,19 @@ class CudaForward {
   void multiply_head(const Epilogue& epilogue, cudaStream_t stream);
   template <typename Epilogue>
   void multiply_window(const GemmOperands<T>& operands, const Epilogue& epilogue, cudaStream_t stream);
-  template <int kHead>
+  template <int kHead, bool kShared>
   void project_heads(int layer, const CudaBatch& batch, const CudaKeyValueCache<T>& cache, const Rows& rows,
                      int first_column, int columns, cudaStream_t stream);
   void project(int layer, const CudaBatch& batch, const CudaKeyValueCache<T>& cache, const Rows& rows, int first_column,
                int columns, cudaStream_t stream);
+  void project_shared(const CudaBatch& batch, const CudaKeyValueCache<T>& cache, const Rows& rows, cudaStream_t stream);
+  SharedRows shared_rows(const CudaBatch& batch) const;
+  // The distinct rows' stream and projections lie where the MLP works later.
+  T* shared_u() const { return wide_.data(); }
+  float* shared_heads() const {
+    return reinterpret_cast<float*>(wide_.data() + static_cast<int64_t>(shared_.count()) * model_.width);
+  }
+  void launch_attention(const AttentionOperands<T>& operands, cudaStream_t stream);
   void attend(int layer, const CudaBatch& batch, const CudaKeyValueCache<T>& cache, const Rows& rows,
               CudaInputObserver<T>* observer, cudaStream_t stream);
   void feed_forward(int layer, const CudaBatch& batch, const Rows& rows, CudaInputObserver<T>* observer,
@@ -113,6 +118,7 @@ class CudaForward {
   std::vector<DeviceArray<T>> skips_;
   DeviceArray<float> squares_, needed_squares_, target_logits_, log_sums_;
   DeviceArray<float2> loss_parts_;
+  SharedRows shared_;  // of the batch that runs
   Rows result_{};
 };
 

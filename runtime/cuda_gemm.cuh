@@ -207,8 +207,7 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   int column = first_column + static_cast<int>(threadIdx.x) % kLanes * 8;
   auto columns = epilogue.columns(column, column < operands.columns);
-  constexpr int kPasses = kRows / kRowsPerPass,
-                kAhead = kRowsAhead<Epilogue> < kPasses ? kRowsAhead<Epilogue> : kPasses;
+  constexpr int kPasses = kRows / kRowsPerPass, kAhead = rows_ahead<Epilogue>(352, kPasses < 8 ? kPasses : 8);
   for (int first = static_cast<int>(threadIdx.x) / kLanes; first < kRows; first += kAhead * kRowsPerPass) {
     RowPlace places[kAhead];
     typename Epilogue::Fetched fetched[kAhead];
@@ -236,12 +235,10 @@ void launch_gemm(const GemmOperands<T>& operands, const Epilogue& epilogue, cuda
   constexpr int kRows = 64 * kRowFragments;
   constexpr int kStageBytes = kStages * (kRows + kColumns) * gemm_detail::kRowBytes;
   constexpr int kSharedBytes = std::max<int>(kStageBytes, kRows * (kColumns + 4) * sizeof(float));
-  auto* kernel = gemm_detail::gemm_kernel<T, kRowFragments, kColumns, kStages, Epilogue>;
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
   dim3 grid(static_cast<unsigned>(divide_up(operands.columns, kColumns)),
             static_cast<unsigned>(divide_up(operands.rows, kRows)));
-  kernel<<<grid, gemm_detail::kThreads, kSharedBytes, stream>>>(operands, epilogue);
-  check_cuda(cudaGetLastError());
+  launch_kernel(gemm_detail::gemm_kernel<T, kRowFragments, kColumns, kStages, Epilogue>,
+                {grid, gemm_detail::kThreads, kSharedBytes}, stream, operands, epilogue);
 }
 
 }  // namespace thimble

@@ -19,7 +19,7 @@ namespace gemm_sm90 {
 
 constexpr int kRows = 128, kColumns = 256, kDepth = 64, kStages = 3, kCluster = 2;
 constexpr int kABytes = kRows * kDepth * 2, kBBytes = kColumns * kDepth * 2, kTileBytes = kRows * kColumns * 2;
-constexpr int kThreads = 512, kFinishers = 7;
+constexpr int kThreads = 512, kMultipliers = 8, kFinishers = 7;                        // warps of either kind
 constexpr int kSharedBytes = 1024 + kStages * (kABytes + kBBytes) + kTileBytes + 128;  // with alignment and barriers
 
 struct ProductShape {
@@ -34,10 +34,6 @@ using namespace sm90;
 // Chunk (16 bytes) of a row of the finished tile; permuted so that neither rows nor columns meet in one bank.
 __device__ inline uint32_t tile_chunk(int row, int chunk) {
   return static_cast<uint32_t>(row * kColumns * 2 + ((chunk ^ (row & 7)) << 4));
-}
-__device__ inline uint32_t packed_pair(float low, float high) {
-  __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<uint32_t*>(&pair);
 }
 
 // Where things lie in shared memory, and which tile comes when.
@@ -107,19 +103,14 @@ __device__ inline void multiply_tiles(const Plan& plan, int group) {
     if (threadIdx.x % 128 < kCluster) arrive_at(plan.empty + 8 * previous, threadIdx.x % 128);
 
     wait(plan.tile_empty, finished.parity ^ 1);
-    // Four 8 x 8 blocks at once: rows 0-7 and 8-15 of two blocks of columns.
     int row = group * 64 + warp * 16 + lane % 16;
 #pragma unroll
     for (int j = 0; j < kColumns / 8; j += 2) {
       const auto& left = acc[j / (kColumns / 16)][j % (kColumns / 16)];
       const auto& right = acc[j / (kColumns / 16)][j % (kColumns / 16) + 1];
-      asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(
-                       plan.tile + tile_chunk(row, j + lane / 16)),
-                   "r"(packed_pair(left[0], left[1])), "r"(packed_pair(left[2], left[3])),
-                   "r"(packed_pair(right[0], right[1])), "r"(packed_pair(right[2], right[3]))
-                   : "memory");
+      store_fragments(plan.tile + tile_chunk(row, j + lane / 16), left, right);
     }
-    arrive(plan.tile_full);
+    arrive_as_warp(plan.tile_full);
     finished.advance();
   }
 }
@@ -128,7 +119,7 @@ __device__ inline void multiply_tiles(const Plan& plan, int group) {
 template <typename Epilogue>
 __device__ void finish_tiles(const Plan& plan, const ProductShape& shape, const Epilogue& epilogue, uint32_t rank,
                              typename Epilogue::Row (*row_data)[kRows], int finisher) {
-  constexpr int kAhead = kRowsAhead<Epilogue> / 2;  // seven warps make up for it
+  constexpr int kAhead = rows_ahead<Epilogue>(144, 4);  // of 96 registers
   int lane = threadIdx.x % 32;
   Ring<1> finished;
   Ring<2> rows_ring;
@@ -161,7 +152,7 @@ __device__ void finish_tiles(const Plan& plan, const ProductShape& shape, const 
         epilogue.template apply<32>(v, places[i], columns, rows[first + i], fetched[i]);
       }
     }
-    arrive(plan.tile_empty);
+    arrive_as_warp(plan.tile_empty);
   }
 }
 
@@ -182,8 +173,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       initialise_barrier(plan.full + 8 * stage, 1);
       initialise_barrier(plan.empty + 8 * stage, 2 * kCluster);
     }
-    initialise_barrier(plan.tile_full, 256);
-    initialise_barrier(plan.tile_empty, 32 * kFinishers);
+    initialise_barrier(plan.tile_full, kMultipliers);
+    initialise_barrier(plan.tile_empty, kFinishers);
     asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
   }
   cluster_barrier();
@@ -209,26 +200,13 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <typename Epilogue>
 void launch_gemm_sm90(const GemmOperands<__nv_bfloat16>& operands, const Epilogue& epilogue, cudaStream_t stream) {
   using namespace gemm_sm90;
-  auto* kernel = gemm_sm90_kernel<Epilogue>;
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-  cudaLaunchConfig_t config{};
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = kSharedBytes;
-  config.stream = stream;
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {kCluster, 1, 1};
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  config.gridDim = dim3(kCluster);
-  int clusters = 0;
-  check_cuda(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
+  LaunchShape shape{dim3(kCluster), kThreads, kSharedBytes, kCluster};
   int tiles = divide_up(operands.rows, kRows * kCluster) * divide_up(operands.columns, kColumns);
-  config.gridDim = dim3(static_cast<unsigned>(kCluster * std::min(clusters, tiles)));
+  shape.grid.x = static_cast<unsigned>(kCluster * std::min(active_clusters(gemm_sm90_kernel<Epilogue>, shape), tiles));
   CUtensorMap a = make_tensor_map(operands.a, operands.rows, operands.depth, operands.a_stride, kRows);
   CUtensorMap b = make_tensor_map(operands.b, operands.columns, operands.depth, operands.depth, kColumns / kCluster);
-  check_cuda(cudaLaunchKernelEx(&config, kernel, a, b, ProductShape{operands.rows, operands.columns, operands.depth},
-                                epilogue));
+  launch_kernel(gemm_sm90_kernel<Epilogue>, shape, stream, a, b,
+                ProductShape{operands.rows, operands.columns, operands.depth}, epilogue);
 }
 
 }  // namespace thimble

@@ -49,6 +49,8 @@ void CudaGenerator<T>::capture(const SampleRequest& request) {
     throw;
   }
   check_cuda(cudaStreamEndCapture(stream_, &graph));
+  if (step_) cudaGraphExecDestroy(step_);
+  step_ = nullptr;
   cudaError_t made = cudaGraphInstantiate(&step_, graph, 0);
   cudaGraphDestroy(graph);
   check_cuda(made);

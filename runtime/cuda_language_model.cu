@@ -4,19 +4,30 @@
 #include <algorithm>
 #include <cassert>
 
+#include "runtime/cuda_devices.h"
 #include "runtime/cuda_generator.cuh"
 #include "runtime/cuda_scorer.cuh"
+#include "runtime/memory_plan.h"
 #include "runtime/random.h"
 
 namespace thimble {
 namespace {
 
 template <typename T>
+constexpr Numerics kNumerics = sizeof(T) == sizeof(float) ? Numerics::kFp32 : Numerics::kBf16;
+
+template <typename T>
 class CudaLanguageModel final : public LanguageModel {
  public:
-  CudaLanguageModel(const Model& model, int ordinal, int64_t context) : ordinal_(ordinal), context_(context) {
+  // `weights`: what a CudaModel is made of.
+  template <typename... Weights>
+  CudaLanguageModel(const CudaPlace& place, int64_t context, const Weights&... weights)
+      : ordinal_(place.ordinal),
+        context_(context),
+        most_windows_(cuda_windows_per_batch(place.ordinal, context)),
+        usable_bytes_(usable_memory(cuda_free_memory(place.ordinal), place.memory_limit_bytes)) {
     DeviceScope scope(ordinal_);
-    model_ = std::make_unique<CudaModel<T>>(model);
+    model_ = std::make_unique<CudaModel<T>>(weights...);
   }
   ~CudaLanguageModel() override {
     DeviceScope scope(ordinal_);
@@ -27,52 +38,84 @@ class CudaLanguageModel final : public LanguageModel {
   const ModelConfig& config() const override { return model_->config; }
   int64_t context() const override { return context_; }
   // Several batches, so that one call keeps uploads and kernels overlapped.
-  int64_t preferred_windows() const override { return 8 * std::max<int64_t>(1, 65536 / context_); }
+  int64_t preferred_windows() const override { return 8 * most_windows_; }
 
   void score(std::span<const ScoreWindow> windows, std::span<float> nll) override {
-    DeviceScope scope(ordinal_);
-    scorer().score(windows, nll);
+    with_scorer([&](CudaScorer<T>& scorer) { scorer.score(windows, nll); });
   }
   void log_probabilities(std::span<const uint16_t> inputs, MatrixView out) override {
-    DeviceScope scope(ordinal_);
-    scorer().log_probabilities(inputs, out);
+    with_scorer([&](CudaScorer<T>& scorer) { scorer.log_probabilities(inputs, out); });
   }
   TokenSequences generate_calibration(const CalibrationOptions& options, int64_t first, int64_t count,
                                       Progress& progress) override {
     assert(options.length == context_);
     DeviceScope scope(ordinal_);
-    std::vector<uint16_t> first_tokens;
-    for (int64_t s = 0; s < count; ++s) first_tokens.push_back(first_calibration_token(config(), options, first + s));
-    CudaGenerator<T> generator(*model_, context_, count);
-    return {count, options.length,
-            generator.generate(first_tokens, options.length, options.temperature, options.seed,
-                               static_cast<uint64_t>(first), progress)};
+    scorer_.reset();  // its memory is planned with
+    TokenSequences all{count, options.length, {}};
+    int64_t batch = plan_generation(config(), kNumerics<T>, context_, count, usable_bytes_).batch;
+    for (int64_t done = 0; done < count; done += batch) {
+      batch = std::min(batch, count - done);
+      std::unique_ptr<CudaGenerator<T>> generator;
+      batch = with_smaller_batches(batch, [&](int64_t sequences) {
+        generator = std::make_unique<CudaGenerator<T>>(*model_, context_, sequences);
+        return sequences;
+      });
+      std::vector<uint16_t> first_tokens;
+      for (int64_t s = 0; s < batch; ++s)
+        first_tokens.push_back(first_calibration_token(config(), options, first + done + s));
+      std::vector<uint16_t> tokens = generator->generate(first_tokens, options.length, options.temperature,
+                                                         options.seed, static_cast<uint64_t>(first + done), progress);
+      all.tokens.insert(all.tokens.end(), tokens.begin(), tokens.end());
+    }
+    return all;
   }
   void generate_text(std::span<const uint16_t> prompt, int64_t max_new_tokens, double temperature, uint64_t seed,
                      const std::function<bool(uint16_t)>& on_token) override {
     assert(static_cast<int64_t>(prompt.size()) + max_new_tokens <= context_);
     DeviceScope scope(ordinal_);
+    scorer_.reset();
+    plan_text(config(), kNumerics<T>, context_, static_cast<int64_t>(prompt.size()), usable_bytes_);
     CudaGenerator<T>(*model_, context_, 1).continue_text(prompt, max_new_tokens, temperature, seed, on_token);
   }
 
  private:
-  CudaScorer<T>& scorer() {
-    if (!scorer_) scorer_ = std::make_unique<CudaScorer<T>>(*model_, context_);
-    return *scorer_;
+  // Calls the body with a scorer of as many windows as the memory allows.
+  template <typename Body>
+  void with_scorer(const Body& body) {
+    DeviceScope scope(ordinal_);
+    int64_t planned = scorer_ ? scorer_->windows()
+                              : plan_scoring(config(), kNumerics<T>, context_, most_windows_, usable_bytes_).batch;
+    with_smaller_batches(planned, [&](int64_t windows) {
+      if (scorer_ && scorer_->windows() != windows) scorer_.reset();
+      if (!scorer_) scorer_ = std::make_unique<CudaScorer<T>>(*model_, context_, windows);
+      body(*scorer_);
+    });
   }
 
   int ordinal_;
-  int64_t context_;
+  int64_t context_, most_windows_;  // in a batch
+  uint64_t usable_bytes_;           // before the weights were there
   std::unique_ptr<CudaModel<T>> model_;
   std::unique_ptr<CudaScorer<T>> scorer_;
 };
 
+template <typename... Weights>
+std::unique_ptr<LanguageModel> make(Numerics numerics, const CudaPlace& place, int64_t context,
+                                    const Weights&... weights) {
+  if (numerics == Numerics::kFp32) return std::make_unique<CudaLanguageModel<float>>(place, context, weights...);
+  return std::make_unique<CudaLanguageModel<__nv_bfloat16>>(place, context, weights...);
+}
+
 }  // namespace
 
-std::unique_ptr<LanguageModel> make_cuda_language_model(const Model& model, int ordinal, Numerics numerics,
+std::unique_ptr<LanguageModel> make_cuda_language_model(const Model& model, const CudaPlace& place, Numerics numerics,
                                                         int64_t context) {
-  if (numerics == Numerics::kFp32) return std::make_unique<CudaLanguageModel<float>>(model, ordinal, context);
-  return std::make_unique<CudaLanguageModel<__nv_bfloat16>>(model, ordinal, context);
+  return make(numerics, place, context, model);
+}
+
+std::unique_ptr<LanguageModel> make_cuda_language_model(const StoredModel& stored, const BlockFeed& feed,
+                                                        const CudaPlace& place, Numerics numerics, int64_t context) {
+  return make(numerics, place, context, stored, feed);
 }
 
 std::string cuda_arithmetic(int ordinal) {

@@ -4,14 +4,20 @@
 #include <memory>
 #include <string>
 
+#include "runtime/block_feed.h"
 #include "runtime/device.h"
 #include "runtime/language_model.h"
 
 namespace thimble {
 
-// Copies the weights to CUDA device `ordinal`. A DeviceError when the build, the device or its memory cannot.
-std::unique_ptr<LanguageModel> make_cuda_language_model(const Model& model, int ordinal, Numerics numerics,
+// Copies the weights to the device. Batches are as large as its memory allows (memory_plan.h). A DeviceError when the
+// build, the device or its memory cannot.
+std::unique_ptr<LanguageModel> make_cuda_language_model(const Model& model, const CudaPlace& place, Numerics numerics,
                                                         int64_t context);
+
+// The same from an artifact's codes, which the device unpacks. A FormatError when they are not allowed.
+std::unique_ptr<LanguageModel> make_cuda_language_model(const StoredModel& stored, const BlockFeed& feed,
+                                                        const CudaPlace& place, Numerics numerics, int64_t context);
 
 // The device's model, "NVIDIA H200": results are the same bits on all devices of one model.
 std::string cuda_arithmetic(int ordinal);

@@ -9,7 +9,12 @@ namespace {
 
 }  // namespace
 
-std::unique_ptr<LanguageModel> make_cuda_language_model(const Model&, int, Numerics, int64_t) { refuse(); }
+std::unique_ptr<LanguageModel> make_cuda_language_model(const Model&, const CudaPlace&, Numerics, int64_t) { refuse(); }
+
+std::unique_ptr<LanguageModel> make_cuda_language_model(const StoredModel&, const BlockFeed&, const CudaPlace&,
+                                                        Numerics, int64_t) {
+  refuse();
+}
 
 std::string cuda_arithmetic(int) { refuse(); }
 

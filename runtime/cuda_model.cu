@@ -1,56 +1,21 @@
-// cuda_model.cu: upload and layout of the weights.
+// cuda_model.cu: where each tensor goes in device memory, and the tables that follow from several.
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <string>
 
 #include "runtime/cuda_gemm.cuh"
 #include "runtime/cuda_model.cuh"
+#include "runtime/cuda_shape.h"
+#include "runtime/cuda_weights.cuh"
 #include "runtime/error.h"
 #include "runtime/forward.h"
+#include "runtime/golf_layout.h"
 
 namespace thimble {
 namespace {
 
-// Where an axis's indices go: plain, or heads of `head` indices spread to `padded`, the first 2 * rotated of each
-// interleaved.
-struct AxisMap {
-  int head = 1, padded = 1, rotated = 0;
-
-  __device__ int64_t operator()(int64_t index) const {
-    int within = static_cast<int>(index % head);
-    if (within < rotated)
-      within = 2 * within;
-    else if (within < 2 * rotated)
-      within = 2 * (within - rotated) + 1;
-    return index / head * padded + within;
-  }
-};
-
-template <typename T>
-__global__ void place_kernel(const float* source, int64_t rows, int64_t columns, AxisMap row_map, AxisMap column_map,
-                             T* out, int64_t first_row, int64_t stride) {
-  int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (index >= rows * columns) return;
-  int64_t row = row_map(index / columns) + first_row, column = column_map(index % columns);
-  out[row * stride + column] = from_float<T>(source[index]);
-}
-
-// Copies matrices through one device buffer, each converted and put in place by one kernel.
-class Uploader {
- public:
-  template <typename T>
-  void place(const Matrix& from, AxisMap row_map, AxisMap column_map, CudaMatrix<T>& to, int64_t first_row) {
-    buffer_.reserve(from.rows() * from.cols());
-    check_cuda(cudaMemcpy(buffer_.data(), from.data(), from.values().size_bytes(), cudaMemcpyHostToDevice));
-    int64_t count = from.rows() * from.cols();
-    if (count == 0) return;
-    place_kernel<T><<<static_cast<unsigned>(divide_up(count, 256)), 256>>>(
-        buffer_.data(), from.rows(), from.cols(), row_map, column_map, to.data.data(), first_row, to.columns);
-    check_cuda(cudaGetLastError());
-  }
-
- private:
-  DeviceArray<float> buffer_;
-};
+constexpr float kLog2E = 1.4426950408889634f;
 
 template <typename T>
 CudaMatrix<T> zero_matrix(int64_t rows, int64_t columns) {
@@ -76,67 +41,158 @@ CudaMatrix<T> projected_table(const CudaMatrix<T>& embedding, const CudaMatrix<T
   return table;
 }
 
-int padded_head(int64_t head_dim) {
-  for (int width : {32, 64, 128})
-    if (head_dim <= width) return width;
-  throw DeviceError("CUDA: heads of " + std::to_string(head_dim) +
-                    " columns, at most 128 are supported; use --device cpu");
+// Where the matrices go, by unbanked name, and those that are not kept.
+template <typename T>
+struct MatrixPlaces {
+  std::map<std::string, CudaPlacement<T>> of;
+  CudaMatrix<T> bigram_projection, value_projection;  // until the tables are made
+
+  void add(const std::string& name, const CudaMatrix<T>& to, int64_t first_row = 0, AxisMap row_map = {},
+           AxisMap column_map = {}) {
+    of[name] = {to.data.data(), to.columns, first_row, row_map, column_map};
+  }
+};
+
+template <typename T>
+MatrixPlaces<T> allocate_embeddings(CudaModel<T>& model, const CudaShape& shape, AxisMap heads) {
+  const ModelConfig& c = model.config;
+  MatrixPlaces<T> places;
+  model.token_embedding = zero_matrix<T>(shape.vocabulary, shape.width);
+  places.add("tok_emb.weight", model.token_embedding);
+  if (!c.tie_embeddings) {
+    model.untied_head = zero_matrix<T>(shape.vocabulary, shape.width);
+    places.add("lm_head.weight", model.untied_head);
+  }
+  if (c.bigram_vocab_size > 0) {
+    model.bigram_embedding = zero_matrix<T>(c.bigram_vocab_size, shape.bigram_width);
+    places.add("bigram.embed.weight", model.bigram_embedding);
+    places.bigram_projection = zero_matrix<T>(shape.width, shape.bigram_width);
+    places.add("bigram.proj.weight", places.bigram_projection);
+  }
+  if (!c.ve_layers.empty()) {
+    model.value_embedding = zero_matrix<T>(c.vocab_size, shape.value_width);
+    places.add("ve_shared.embed.weight", model.value_embedding);
+    places.value_projection = zero_matrix<T>(shape.kv_columns, shape.value_width);
+    places.add("ve_shared.proj.weight", places.value_projection, 0, heads);
+  }
+  return places;
+}
+
+template <typename T>
+void allocate_layer(CudaLayer<T>& layer, const LayerNames& names, const CudaShape& shape, AxisMap heads,
+                    AxisMap rotated, MatrixPlaces<T>& places) {
+  layer.qkv = zero_matrix<T>(shape.query_columns + 2 * shape.kv_columns, shape.width);
+  places.add(names.query, layer.qkv, 0, rotated);
+  places.add(names.key, layer.qkv, shape.query_columns, rotated);
+  places.add(names.value, layer.qkv, shape.query_columns + shape.kv_columns, heads);
+  layer.output = zero_matrix<T>(shape.width, shape.query_columns);
+  places.add(names.output, layer.output, 0, {}, heads);
+  layer.up = zero_matrix<T>(shape.mlp_width, shape.width);
+  places.add(names.up, layer.up);
+  layer.down = zero_matrix<T>(shape.width, shape.mlp_width);
+  places.add(names.down, layer.down);
+}
+
+// Sets the model's shape and gives its matrices room.
+template <typename T>
+MatrixPlaces<T> allocate_matrices(CudaModel<T>& model) {
+  const ModelConfig& c = model.config;
+  CudaShape shape = cuda_shape(c);
+  model.width = shape.width;
+  model.mlp_width = shape.mlp_width;
+  model.head_width = shape.head_width;
+  auto head_dim = static_cast<int>(c.head_dim());
+  AxisMap heads{head_dim, shape.head_width, 0}, rotated{head_dim, shape.head_width, static_cast<int>(c.rope_dims / 2)};
+  MatrixPlaces<T> places = allocate_embeddings(model, shape, heads);
+  for (int64_t i = 0; i < c.num_layers; ++i)
+    allocate_layer(model.layers.emplace_back(), LayerNames(i), shape, heads, rotated, places);
+  return places;
+}
+
+// The tables, once the matrices are in place, and the tensors that are no matrices.
+template <typename T>
+void complete(CudaModel<T>& model, const MatrixPlaces<T>& places, const Model& small) {
+  const ModelConfig& c = model.config;
+  if (c.bigram_vocab_size > 0)
+    model.bigram_table = projected_table(model.bigram_embedding, places.bigram_projection, small.bigram_scale);
+  if (!c.ve_layers.empty()) model.value_table = projected_table(model.value_embedding, places.value_projection, 1.0f);
+  model.smear_gate = padded_vector(small.smear_gate, model.width);
+  for (size_t i = 0; i < small.layers.size(); ++i) {
+    const LayerWeights& from = small.layers[i];
+    CudaLayer<T>& to = model.layers[i];
+    auto head_dim = static_cast<float>(c.head_dim());
+    std::vector<float> query_scale;
+    for (float gain : from.q_gain) query_scale.push_back(gain * kLog2E / std::sqrt(head_dim));
+    for (float scale : query_scale) to.largest_score = std::max(to.largest_score, std::abs(scale) * head_dim);
+    to.query_scale = DeviceArray<float>(std::span<const float>(query_scale));
+    to.attn_scale = padded_vector(from.attn_scale, model.width);
+    to.mlp_scale = padded_vector(from.mlp_scale, model.width);
+    to.mix_x = padded_vector(from.mix_x, model.width);
+    to.mix_x0 = padded_vector(from.mix_x0, model.width);
+    to.skip_weight = padded_vector(from.skip_weight, model.width);
+    to.skip_gate = padded_vector(from.skip_gate, model.width);
+    to.value_embedding_scale = from.value_embedding_scale;
+  }
+  check_cuda(cudaDeviceSynchronize());
+}
+
+// Row scales of all coded tensors, one after the other, and where each tensor's begin.
+struct RowScales {
+  DeviceArray<uint16_t> all;
+  std::vector<int64_t> first;
+};
+
+RowScales upload_row_scales(const QuantizedModel& model) {
+  RowScales scales;
+  std::vector<uint16_t> all;
+  for (const QuantizedTensor& tensor : model.tensors) {
+    scales.first.push_back(static_cast<int64_t>(all.size()));
+    if (const auto* coded = std::get_if<RowScaledCodes>(&tensor.data))
+      all.insert(all.end(), coded->row_scales.begin(), coded->row_scales.end());
+  }
+  scales.all = DeviceArray<uint16_t>(std::span<const uint16_t>(all));
+  return scales;
+}
+
+template <typename T>
+void place_stored(const StoredModel& stored, const BlockFeed& feed, const MatrixPlaces<T>& places) {
+  const std::vector<QuantizedTensor>& tensors = stored.model().tensors;
+  RowScales scales = upload_row_scales(stored.model());
+  CudaWeightLoader<T> loader;
+  for (const QuantizedTensor& tensor : tensors)
+    if (const auto* raw = std::get_if<RawTensor>(&tensor.data); raw && places.of.contains(tensor.name))
+      loader.place(raw->dtype, raw->bytes, tensor.shape[0], tensor.shape[1], places.of.at(tensor.name));
+  for (size_t b = 0; b < stored.blocks().size(); ++b) {
+    const CodeBlock& block = stored.blocks()[b];
+    const QuantizedTensor& tensor = tensors[block.tensor];
+    if (!places.of.contains(tensor.name)) continue;
+    HostCodes codes{unpacker_of(stored, b), feed.take(b), block.first, tensor.shape[1]};
+    loader.place(codes, scales.all.data() + scales.first[block.tensor], static_cast<int>(b), places.of.at(tensor.name));
+  }
+  int bad = loader.finish();
+  if (bad == CudaWeightLoader<T>::kNone) return;
+  stored.unpack(static_cast<size_t>(bad), feed.take(static_cast<size_t>(bad)));  // throws, naming the code
+  throw Error(ExitCode::kInternal, stored.path() + ": host and device disagree about block " + std::to_string(bad));
 }
 
 }  // namespace
 
 template <typename T>
 CudaModel<T>::CudaModel(const Model& model) : config(model.config) {
-  const ModelConfig& c = config;
-  auto head_dim = static_cast<int>(c.head_dim());
-  width = static_cast<int>(round_up(c.model_dim, 8));
-  mlp_width = static_cast<int>(round_up(c.mlp_dim(), 8));
-  head_width = padded_head(head_dim);
-  int64_t vocabulary = round_up(c.vocab_size, 8);
-  AxisMap plain, heads{head_dim, head_width, 0}, rotated{head_dim, head_width, static_cast<int>(c.rope_dims / 2)};
-  Uploader uploader;
-  auto upload = [&](const Matrix& from, int64_t rows, int64_t columns, AxisMap row_map, AxisMap column_map) {
-    auto to = zero_matrix<T>(rows, columns);
-    uploader.place(from, row_map, column_map, to, 0);
-    return to;
-  };
+  MatrixPlaces<T> places = allocate_matrices(*this);
+  CudaWeightLoader<T> loader;
+  for (const auto& [name, matrix] : golf_matrices(model))
+    loader.place(DType::kF32, std::as_bytes(matrix->values()), matrix->rows(), matrix->cols(), places.of.at(name));
+  loader.finish();
+  complete(*this, places, model);
+}
 
-  token_embedding = upload(model.token_embedding, vocabulary, width, plain, plain);
-  if (!c.tie_embeddings) untied_head = upload(model.untied_head, vocabulary, width, plain, plain);
-  if (c.bigram_vocab_size > 0) {
-    int64_t inner = round_up(c.bigram_dim, 8);
-    bigram_embedding = upload(model.bigram_embedding, c.bigram_vocab_size, inner, plain, plain);
-    bigram_table = projected_table(bigram_embedding, upload(model.bigram_projection, width, inner, plain, plain),
-                                   model.bigram_scale);
-  }
-  if (!c.ve_layers.empty()) {
-    int64_t inner = round_up(c.ve_dim, 8);
-    value_embedding = upload(model.value_embedding, c.vocab_size, inner, plain, plain);
-    value_table = projected_table(
-        value_embedding, upload(model.value_projection, c.num_kv_heads * head_width, inner, heads, plain), 1.0f);
-  }
-  smear_gate = padded_vector(model.smear_gate, width);
-
-  for (const LayerWeights& from : model.layers) {
-    CudaLayer<T>& to = layers.emplace_back();
-    int64_t query_rows = c.num_heads * head_width, kv_rows = c.num_kv_heads * head_width;
-    to.qkv = zero_matrix<T>(query_rows + 2 * kv_rows, width);
-    uploader.place(from.query, rotated, plain, to.qkv, 0);
-    uploader.place(from.key, rotated, plain, to.qkv, query_rows);
-    uploader.place(from.value, heads, plain, to.qkv, query_rows + kv_rows);
-    to.output = upload(from.output, width, query_rows, plain, heads);
-    to.up = upload(from.up, mlp_width, width, plain, plain);
-    to.down = upload(from.down, width, mlp_width, plain, plain);
-    to.q_gain = padded_vector(from.q_gain, c.num_heads);
-    to.attn_scale = padded_vector(from.attn_scale, width);
-    to.mlp_scale = padded_vector(from.mlp_scale, width);
-    to.mix_x = padded_vector(from.mix_x, width);
-    to.mix_x0 = padded_vector(from.mix_x0, width);
-    to.skip_weight = padded_vector(from.skip_weight, width);
-    to.skip_gate = padded_vector(from.skip_gate, width);
-    to.value_embedding_scale = from.value_embedding_scale;
-  }
-  check_cuda(cudaDeviceSynchronize());
+template <typename T>
+CudaModel<T>::CudaModel(const StoredModel& stored, const BlockFeed& feed)
+    : config(quantized_config(stored.model(), stored.path())) {
+  MatrixPlaces<T> places = allocate_matrices(*this);
+  place_stored(stored, feed, places);
+  complete(*this, places, bind_small_tensors(stored));
 }
 
 template struct CudaModel<float>;

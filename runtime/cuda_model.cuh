@@ -6,9 +6,11 @@
 //   tables     bigram and value embeddings are stored after their projections: one gather replaces a product per token.
 #pragma once
 
+#include "runtime/block_feed.h"
 #include "runtime/cuda_context.cuh"
 #include "runtime/cuda_numeric.cuh"
 #include "runtime/model.h"
+#include "runtime/stored_model.h"
 
 namespace thimble {
 
@@ -21,11 +23,13 @@ struct CudaMatrix {
 
 template <typename T>
 struct CudaLayer {
-  CudaMatrix<T> qkv;     // ((H + 2G) * head_width, D): query, key and value heads
-  CudaMatrix<T> output;  // (D, H * head_width)
-  CudaMatrix<T> up;      // (M, D)
-  CudaMatrix<T> down;    // (D, M)
-  DeviceArray<float> q_gain, attn_scale, mlp_scale, mix_x, mix_x0, skip_weight, skip_gate;
+  CudaMatrix<T> qkv;               // ((H + 2G) * head_width, D): query, key and value heads
+  CudaMatrix<T> output;            // (D, H * head_width)
+  CudaMatrix<T> up;                // (M, D)
+  CudaMatrix<T> down;              // (D, M)
+  DeviceArray<float> query_scale;  // (H): q_gain * log2(e) / sqrt(d), so that the softmax is a plain 2^(q.k)
+  float largest_score = 0;         // no |q.k| exceeds it: both are normed
+  DeviceArray<float> attn_scale, mlp_scale, mix_x, mix_x0, skip_weight, skip_gate;
   float value_embedding_scale = 0;
 };
 
@@ -33,6 +37,9 @@ template <typename T>
 struct CudaModel {
   // Copies and converts on the current device. Heads wider than 128 are a DeviceError.
   explicit CudaModel(const Model& model);
+  // The same weights, bit for bit, as of the dequantized model, with codes unpacked on the device. Errors in the codes
+  // are FormatErrors.
+  CudaModel(const StoredModel& stored, const BlockFeed& feed);
 
   ModelConfig config;
   int width = 0, mlp_width = 0, head_width = 0;     // padded D, M, d

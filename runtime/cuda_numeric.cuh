@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "runtime/host_device.h"
+
 namespace thimble {
 
 // Two neighbouring elements of a row; the address must be a multiple of their size.
@@ -96,13 +98,6 @@ __device__ float max_over_lanes(float value) {
   for (int distance = kLanes / 2; distance > 0; distance /= 2)
     value = fmaxf(value, __shfl_xor_sync(~0u, value, distance));
   return value;
-}
-
-__host__ __device__ constexpr int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-__host__ __device__ constexpr int divide_up(int64_t value, int64_t divisor) {
-  return static_cast<int>((value + divisor - 1) / divisor);
 }
 
 constexpr float kNormEpsilon = 1.1920929e-7f;  // of rms(), as Backend defines it

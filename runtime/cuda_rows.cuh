@@ -13,9 +13,25 @@ struct CudaTokens {
 };
 
 // x0 = smear(rms(token embedding + bigram)), u = mix_x * x0 + mix_x0 * x0 of the first layer, and the squares of u.
+// Of `rows` rows; of the distinct ones where rows are shared.
 template <typename T>
-void launch_embed(const CudaModel<T>& model, const CudaTokens& tokens, const RowPositions& positions, int64_t rows,
-                  T* x0, T* u, const RowSquares& squares, cudaStream_t stream);
+void launch_embed(const CudaModel<T>& model, const CudaTokens& tokens, const RowPositions& positions,
+                  const SharedRows& shared, int64_t rows, T* x0, T* u, const RowSquares& squares, cudaStream_t stream);
+
+// What the first layer's attention starts from, for the distinct rows: the stream, and all heads before their rotation.
+template <typename T>
+struct SharedProjections {
+  SharedRows rows;
+  const T* u;          // (distinct rows, width)
+  const float* heads;  // (distinct rows, (H + 2G) * head_width)
+  int width, query_heads, kv_heads, head_width;
+  const float2* rotary;  // (T, half)
+  int half;
+};
+// Gives every row of the windows its own: u (rows, width), query (rows, H * head_width), and the cache's keys and
+// values, with queries and keys rotated by the row's position.
+template <typename T>
+void launch_spread(const SharedProjections<T>& shared, T* u, T* query, T* keys, int64_t capacity, cudaStream_t stream);
 
 // out row s * needed + i = in row s * positions + positions - needed + i, with its squares.
 template <typename T>

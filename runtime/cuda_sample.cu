@@ -105,10 +105,8 @@ __global__ void advance_kernel(int* position) { ++*position; }
 }  // namespace
 
 void launch_sample(const SampleRequest& request, cudaStream_t stream) {
-  sample_kernel<<<static_cast<unsigned>(request.sequences), kThreads, 0, stream>>>(request);
-  check_cuda(cudaGetLastError());
-  advance_kernel<<<1, 1, 0, stream>>>(request.position);  // after every sequence has read it
-  check_cuda(cudaGetLastError());
+  launch_kernel(sample_kernel, {dim3(static_cast<unsigned>(request.sequences)), kThreads}, stream, request);
+  launch_kernel(advance_kernel, {dim3(1), 1}, stream, request.position);  // after every sequence has read it
 }
 
 }  // namespace thimble

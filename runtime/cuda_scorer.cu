@@ -2,42 +2,35 @@
 #include "runtime/cuda_scorer.cuh"
 
 #include <algorithm>
-#include <cstring>
-
-#include "runtime/error.h"
+#include <functional>
 
 namespace thimble {
 namespace {
-
-// Rows that fill every multiprocessor many times over; more would only take memory.
-constexpr int64_t kRowsPerBatch = 65536;
-constexpr double kShareOfFreeMemory = 0.85;
-
-template <typename T>
-int64_t windows_that_fit(const CudaModel<T>& model, int64_t context) {
-  int64_t row_bytes = CudaForward<T>::bytes_per_row(model) + CudaForward<T>::bytes_per_needed_row(model) +
-                      2 * model.config.num_kv_heads * model.head_width * static_cast<int64_t>(sizeof(T)) + 32;
-  size_t free_bytes = 0, total_bytes = 0;
-  check_cuda(cudaMemGetInfo(&free_bytes, &total_bytes));
-  auto fitting = static_cast<int64_t>(kShareOfFreeMemory * static_cast<double>(free_bytes)) / (row_bytes * context);
-  if (fitting == 0)
-    throw DeviceError("CUDA: one window of " + std::to_string(context) + " tokens needs " +
-                      std::to_string(row_bytes * context) + " B, " + std::to_string(free_bytes) + " B of " +
-                      std::to_string(total_bytes) + " B are free");
-  return std::min(fitting, std::max<int64_t>(1, kRowsPerBatch / context));
-}
 
 bool same_shape(const ScoreWindow& a, const ScoreWindow& b) {
   return a.inputs.size() == b.inputs.size() && a.targets.size() == b.targets.size();
 }
 
+// Windows of one text that begin evenly spaced and overlap: the distance. Otherwise a window's length.
+size_t common_step(std::span<const ScoreWindow> batch) {
+  size_t length = batch[0].inputs.size();
+  if (batch.size() < 2) return length;
+  std::less<const uint16_t*> before;  // windows may come from different arrays
+  const uint16_t *first = batch[0].inputs.data(), *second = batch[1].inputs.data();
+  if (!before(first, second) || !before(second, first + length)) return length;
+  auto step = static_cast<size_t>(second - first);
+  for (size_t i = 1; i < batch.size(); ++i)
+    if (batch[i].inputs.data() != batch[i - 1].inputs.data() + step) return length;
+  return step;
+}
+
 }  // namespace
 
 template <typename T>
-CudaScorer<T>::CudaScorer(const CudaModel<T>& model, int64_t context)
+CudaScorer<T>::CudaScorer(const CudaModel<T>& model, int64_t context, int64_t windows)
     : model_(model),
       context_(context),
-      windows_(windows_that_fit(model, context)),
+      windows_(windows),
       forward_(model, context, windows_ * context, windows_ * context, /*stepping=*/false),
       cache_(model, windows_, context, 1),
       zero_(1) {
@@ -72,16 +65,20 @@ template <typename T>
 void CudaScorer<T>::start(Slot& slot, std::span<const ScoreWindow> batch, std::span<float> nll) {
   size_t length = batch[0].inputs.size(), needed = batch[0].targets.size();
   uint16_t *tokens = slot.host_tokens.data(), *targets = slot.host_targets.data();
+  size_t step = common_step(batch);
   for (const ScoreWindow& window : batch) {
-    tokens = std::ranges::copy(window.inputs, tokens).out;
+    // Of overlapping windows, only what the one before did not have.
+    size_t known = &window == &batch[0] ? 0 : length - step;
+    tokens = std::ranges::copy(window.inputs.subspan(known), tokens).out;
     targets = std::ranges::copy(window.targets, targets).out;
   }
-  size_t token_bytes = batch.size() * length * sizeof(uint16_t), target_bytes = nll.size() * sizeof(uint16_t);
+  size_t token_bytes = static_cast<size_t>(tokens - slot.host_tokens.data()) * sizeof(uint16_t),
+         target_bytes = nll.size() * sizeof(uint16_t);
   check_cuda(
       cudaMemcpyAsync(slot.tokens.data(), slot.host_tokens.data(), token_bytes, cudaMemcpyHostToDevice, stream_));
   check_cuda(
       cudaMemcpyAsync(slot.targets.data(), slot.host_targets.data(), target_bytes, cudaMemcpyHostToDevice, stream_));
-  CudaBatch shape{{slot.tokens.data(), static_cast<int64_t>(length)},
+  CudaBatch shape{{slot.tokens.data(), static_cast<int64_t>(step)},
                   static_cast<int>(batch.size()),
                   static_cast<int>(length),
                   static_cast<int>(needed),

@@ -9,9 +9,8 @@ namespace thimble {
 template <typename T>
 class CudaScorer {
  public:
-  // Buffers for as many windows of `context` inputs as keep the device busy, fewer when its free memory asks for it. A
-  // DeviceError that says how much one window needs when not even that is free.
-  CudaScorer(const CudaModel<T>& model, int64_t context);
+  // Buffers for `windows` windows of `context` inputs at a time; memory_plan.cpp counts them.
+  CudaScorer(const CudaModel<T>& model, int64_t context, int64_t windows);
   ~CudaScorer();
 
   int64_t windows() const { return windows_; }

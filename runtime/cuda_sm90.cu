@@ -12,11 +12,7 @@ __global__ void sm90_probe_kernel() {}
 }  // namespace
 
 bool has_sm90_kernels() {
-  int device = 0, major = 0, minor = 0;
-  check_cuda(cudaGetDevice(&device));
-  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-  if (major != 9 || minor != 0) return false;
+  if (compute_capability() != 90) return false;
   cudaFuncAttributes attributes{};
   check_cuda(cudaFuncGetAttributes(&attributes, sm90_probe_kernel));
   return attributes.binaryVersion == 90 && attributes.ptxVersion >= 90;

@@ -40,6 +40,11 @@ __device__ inline void expect_bytes(uint32_t barrier, int bytes) {
 __device__ inline void arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(barrier) : "memory");
 }
+// One arrival for all lanes of the warp, after all that they have written.
+__device__ inline void arrive_as_warp(uint32_t barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) arrive(barrier);
+}
 __device__ inline void arrive_at(uint32_t barrier, uint32_t cta) {
   asm volatile(
       "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
@@ -79,6 +84,29 @@ __device__ inline void load_box_for_all(uint32_t to, const CUtensorMap& map, int
       "%4}], [%2], %5;\n" ::"r"(to),
       "l"(&map), "r"(barrier), "r"(column), "r"(row), "h"(ctas)
       : "memory");
+}
+
+// Copies a box from shared memory; the memory must not change before wait_for_stores(). What threads wrote there is
+// seen after their fence_stores() and a barrier.
+__device__ inline void store_box(const CUtensorMap& map, int column, int row, uint32_t from) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];\n" ::"l"(&map), "r"(column),
+               "r"(row), "r"(from)
+               : "memory");
+  asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
+}
+__device__ inline void fence_stores() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
+__device__ inline void wait_for_stores() { asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory"); }
+
+__device__ inline uint32_t packed_pair(float low, float high) {
+  __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<uint32_t*>(&pair);
+}
+// Two neighbouring fragments of 16 x 8 as bf16: lane l says where row l % 16 of the left (l < 16) or right one goes.
+__device__ inline void store_fragments(uint32_t to, const float (&left)[4], const float (&right)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(to),
+               "r"(packed_pair(left[0], left[1])), "r"(packed_pair(left[2], left[3])),
+               "r"(packed_pair(right[0], right[1])), "r"(packed_pair(right[2], right[3]))
+               : "memory");
 }
 
 // A tile of rows of 128 bytes, swizzled by 128 bytes, as an operand of wgmma: eight rows are 1024 bytes apart from the
@@ -135,6 +163,15 @@ __device__ void take_registers() {
 template <int kRegisters>
 __device__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
+}
+
+// Nothing that computes these values moves behind this point.
+template <int kCount>
+__device__ void hold(float (&values)[kCount][4]) {
+#pragma unroll
+  for (int j = 0; j < kCount; ++j)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) asm volatile("" : "+f"(values[j][i])::"memory");
 }
 
 __device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }

@@ -1,9 +1,9 @@
 // cuda_step_attention.cu: attention of one new query per sequence over its cached keys and values. The time is that of
 // reading the cache once: one CTA per sequence and key/value head serves all query heads that share it.
 //
-// A key's row is read by kLanes neighbouring lanes, 16 bytes each; so a warp reads 32 / kLanes keys at once, and eight
-// warps take turns. Every group of lanes keeps its own online softmax; a fixed order puts the groups together at the
-// end.
+// A key's row is read by kLanes neighbouring lanes, eight elements each; so a warp reads 32 / kLanes keys at once, and
+// eight warps take turns. Every group of lanes keeps its own online softmax; a fixed order puts the groups together at
+// the end.
 #include "runtime/cuda_attention.h"
 #include "runtime/cuda_context.cuh"
 #include "runtime/cuda_numeric.cuh"
@@ -12,28 +12,10 @@ namespace thimble {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr float kLog2E = 1.4426950408889634f;
-
-// 16 bytes of a row as floats.
-__device__ void unpack(const uint4& raw, float (&values)[8]) {
-  const auto* pairs = reinterpret_cast<const __nv_bfloat162*>(&raw);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    float2 pair = __bfloat1622float2(pairs[i]);
-    values[2 * i] = pair.x;
-    values[2 * i + 1] = pair.y;
-  }
-}
-__device__ void unpack(const uint4& raw, float (&values)[4]) {
-  values[0] = __uint_as_float(raw.x);
-  values[1] = __uint_as_float(raw.y);
-  values[2] = __uint_as_float(raw.z);
-  values[3] = __uint_as_float(raw.w);
-}
 
 template <typename T, int kHead, int kShared>  // kShared query heads read the same keys
 __global__ void __launch_bounds__(kWarps * 32) step_attention_kernel(const AttentionOperands<T> operands) {
-  constexpr int kElements = 16 / sizeof(T), kLanes = kHead / kElements, kGroups = kWarps * 32 / kLanes;
+  constexpr int kElements = 8, kLanes = kHead / kElements, kGroups = kWarps * 32 / kLanes;
   constexpr int kUnroll = 4;
   __shared__ float peaks[kGroups][kShared], sums[kGroups][kShared];
   __shared__ float partial[kGroups][kShared][kHead];
@@ -45,29 +27,26 @@ __global__ void __launch_bounds__(kWarps * 32) step_attention_kernel(const Atten
   T* query = operands.query + (sequence * operands.heads + first_head) * kHead;
   const T* key = operands.keys + sequence * operands.capacity * kv_stride + kv_head * kHead + part;
   int keys = *operands.first + operands.offset + 1;
-  float scale = operands.scale * kLog2E;
 
   float q[kShared][kElements], out[kShared][kElements] = {}, peak[kShared], sum[kShared] = {};
 #pragma unroll
   for (int h = 0; h < kShared; ++h) {
-    unpack(*reinterpret_cast<const uint4*>(query + h * kHead + part), q[h]);
+    Stored8<T>::load(query + h * kHead + part).unpack(q[h]);
     peak[h] = -INFINITY;
-#pragma unroll
-    for (int e = 0; e < kElements; ++e) q[h][e] *= scale;
   }
   for (int start = 0; start < keys; start += kGroups * kUnroll) {
-    uint4 raw_key[kUnroll], raw_value[kUnroll];
+    Stored8<T> stored_key[kUnroll], stored_value[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {  // all reads first: many in flight
       int64_t row = min(start + u * kGroups + group, keys - 1);
-      raw_key[u] = *reinterpret_cast<const uint4*>(key + row * kv_stride);
-      raw_value[u] = *reinterpret_cast<const uint4*>(key + row * kv_stride + operands.kv_heads * kHead);
+      stored_key[u] = Stored8<T>::load(key + row * kv_stride);
+      stored_value[u] = Stored8<T>::load(key + row * kv_stride + operands.kv_heads * kHead);
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       float k[kElements], v[kElements];
-      unpack(raw_key[u], k);
-      unpack(raw_value[u], v);
+      stored_key[u].unpack(k);
+      stored_value[u].unpack(v);
       bool exists = start + u * kGroups + group < keys;
 #pragma unroll
       for (int h = 0; h < kShared; ++h) {
@@ -131,8 +110,7 @@ __global__ void __launch_bounds__(kWarps * 32) step_attention_kernel(const Atten
 template <typename T, int kHead, int kShared>
 void launch(const AttentionOperands<T>& operands, cudaStream_t stream) {
   dim3 grid(static_cast<unsigned>(operands.sequences), static_cast<unsigned>(operands.heads / kShared));
-  step_attention_kernel<T, kHead, kShared><<<grid, kWarps * 32, 0, stream>>>(operands);
-  check_cuda(cudaGetLastError());
+  launch_kernel(step_attention_kernel<T, kHead, kShared>, {grid, kWarps * 32}, stream, operands);
 }
 
 template <typename T, int kHead>

@@ -3,7 +3,7 @@
 // of 64 keys up to the diagonal with an online softmax, and never writes scores to memory. T = __nv_bfloat16: tensor
 // cores; probabilities are rounded to bf16 before they meet the values.  T = float: fp32.
 #include "runtime/cuda_attention.h"
-#include "runtime/cuda_gemm.cuh"
+#include "runtime/cuda_attention_rows.cuh"
 
 namespace thimble {
 namespace {
@@ -19,7 +19,6 @@ using gemm_detail::wait_for_copies;
 
 constexpr int kTile = 64;  // queries of a CTA, and keys of a step
 constexpr int kWarps = 4;
-constexpr float kLog2E = 1.4426950408889634f;
 
 // A tile in shared memory: kTile rows of kHead elements, 16-byte chunks permuted against bank conflicts.
 template <typename T, int kHead>
@@ -163,7 +162,6 @@ __global__ void __launch_bounds__(kWarps * 32) window_attention_kernel(const Att
   }
 
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = warp * 16 + lane / 4;
-  float scale = operands.scale * kLog2E;
   FragmentValues<kHead> out = {};
   float peak[2] = {-INFINITY, -INFINITY}, sum[2] = {};
   for (int step = 0; step < steps; ++step) {
@@ -196,14 +194,14 @@ __global__ void __launch_bounds__(kWarps * 32) window_attention_kernel(const Att
 #pragma unroll
       for (int j = 0; j < kTile / 8; ++j) largest = fmaxf(largest, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
       largest = max_over_lanes<4>(largest);
-      float old_factor = exp2f((peak[half] - largest) * scale);  // 0 at the first step
+      float old_factor = exp2f(peak[half] - largest);  // 0 at the first step
       peak[half] = largest;
       float added = 0;
 #pragma unroll
       for (int j = 0; j < kTile / 8; ++j)
 #pragma unroll
         for (int i = 2 * half; i < 2 * half + 2; ++i) {
-          scores[j][i] = exp2f((scores[j][i] - largest) * scale);
+          scores[j][i] = exp2f(scores[j][i] - largest);
           added += scores[j][i];
         }
       sum[half] = sum[half] * old_factor + added;
@@ -216,56 +214,29 @@ __global__ void __launch_bounds__(kWarps * 32) window_attention_kernel(const Att
     multiply_values<kHead>(out, scores, at + Layout::kBytes, static_cast<const T*>(nullptr));
   }
 
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    bool exists = row + 8 * half < queries;
-    float inverse = 1 / sum_over_lanes<4>(sum[half]), along = 0, squares = 0;
-    const T* own =
-        value + static_cast<int64_t>(min(first_position + row + 8 * half, keys - 1)) * kv_stride + lane % 4 * 2;
-#pragma unroll
-    for (int j = 0; j < kHead / 8; ++j) {
-      out[j][2 * half] *= inverse;
-      out[j][2 * half + 1] *= inverse;
-      if (operands.exclusive) {
-        float2 v = load_pair(own + 8 * j);
-        along += out[j][2 * half] * v.x + out[j][2 * half + 1] * v.y;
-        squares += v.x * v.x + v.y * v.y;
-      }
-    }
-    float removed = 0;
-    if (operands.exclusive) {
-      float length = fmaxf(sqrtf(sum_over_lanes<4>(squares)), 1e-12f);
-      removed = sum_over_lanes<4>(along) / length / length;
-    }
-    if (!exists) continue;
-    T* to = query + static_cast<int64_t>(row + 8 * half) * query_stride + lane % 4 * 2;
-#pragma unroll
-    for (int j = 0; j < kHead / 8; ++j) {
-      float2 v = operands.exclusive ? load_pair(own + 8 * j) : float2{0, 0};
-      store_pair(to + 8 * j, {out[j][2 * half] - removed * v.x, out[j][2 * half + 1] - removed * v.y});
-    }
-  }
+  AttentionRows<T> rows{value + static_cast<int64_t>(first_position) * kv_stride,
+                        kv_stride,
+                        query,
+                        query_stride,
+                        queries,
+                        operands.exclusive};
+  finish_attention(out, sum, OwnValues<T, kHead / 8>(rows, row));
+  store_rows(out, row, rows);
 }
 
 template <typename T, int kHead>
 void launch(const AttentionOperands<T>& operands, cudaStream_t stream) {
   constexpr int kStages = sizeof(T) == 4 ? 1 : 3;
   constexpr int kSharedBytes = TileLayout<T, kHead>::kBytes * (1 + 2 * kStages);
-  auto* kernel = window_attention_kernel<T, kHead, kStages>;
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
   dim3 grid(static_cast<unsigned>(divide_up(operands.positions, kTile)), static_cast<unsigned>(operands.heads),
             static_cast<unsigned>(operands.sequences));
-  kernel<<<grid, kWarps * 32, kSharedBytes, stream>>>(operands);
-  check_cuda(cudaGetLastError());
+  launch_kernel(window_attention_kernel<T, kHead, kStages>, {grid, kWarps * 32, kSharedBytes}, stream, operands);
 }
 
 }  // namespace
 
 template <typename T>
 void launch_window_attention(const AttentionOperands<T>& operands, int head_width, cudaStream_t stream) {
-  if constexpr (sizeof(T) == 2) {
-    if (launch_window_attention_sm90(operands, head_width, stream)) return;
-  }
   if (head_width == 32) return launch<T, 32>(operands, stream);
   if (head_width == 64) return launch<T, 64>(operands, stream);
   return launch<T, 128>(operands, stream);

@@ -56,6 +56,14 @@ std::vector<int> cuda_ordinals(const std::string& text, int count, int local_ran
   return {*number};
 }
 
+// One model per device, all made at once.
+std::unique_ptr<LanguageModel> make_on_all(
+    const Device& device, const std::function<std::unique_ptr<LanguageModel>(const CudaPlace&)>& make) {
+  std::vector<std::unique_ptr<LanguageModel>> parts(device.ordinals.size());
+  run_in_threads(parts.size(), [&](size_t i) { parts[i] = make({device.ordinals[i], device.memory_limit_bytes}); });
+  return make_split_language_model(std::move(parts));
+}
+
 }  // namespace
 
 std::string_view numerics_name(Numerics numerics) { return numerics == Numerics::kBf16 ? "bf16" : "fp32"; }
@@ -83,7 +91,7 @@ Device open_device(const std::string& text, const std::string& numerics, int loc
   if (text == "cpu" && numerics == "bf16")
     throw UsageError("--numerics bf16 needs a CUDA device; --device cpu computes in fp32");
   Device device;
-  auto count = text == "cpu" ? 0 : static_cast<int>(cuda_device_names().size());
+  int count = text == "cpu" ? 0 : cuda_device_count();
   device.is_cuda = text == "auto" ? count > 0 : text != "cpu";
   if (!device.is_cuda && numerics == "bf16")
     throw DeviceError("--numerics bf16 needs a CUDA device and none is usable here; the CPU computes in fp32");
@@ -93,13 +101,28 @@ Device open_device(const std::string& text, const std::string& numerics, int loc
   return device;
 }
 
+std::jthread warm_up(const Device& device) {
+  if (!device.is_cuda) return {};
+  return std::jthread([ordinals = device.ordinals] {
+    try {
+      run_in_threads(ordinals.size(), [&](size_t i) { cuda_free_memory(ordinals[i]); });
+    } catch (const DeviceError&) {
+    }
+  });
+}
+
 std::unique_ptr<LanguageModel> make_language_model(const Model& model, const Device& device, int64_t context) {
   if (!device.is_cuda) return make_cpu_language_model(model, context);
-  std::vector<std::unique_ptr<LanguageModel>> parts(device.ordinals.size());
-  run_in_threads(parts.size(), [&](size_t i) {
-    parts[i] = make_cuda_language_model(model, device.ordinals[i], device.numerics, context);
+  return make_on_all(
+      device, [&](const CudaPlace& place) { return make_cuda_language_model(model, place, device.numerics, context); });
+}
+
+std::unique_ptr<LanguageModel> make_language_model(const StoredModel& stored, const BlockFeed& feed,
+                                                   const Device& device, int64_t context) {
+  if (!device.is_cuda) throw Error(ExitCode::kInternal, "the CPU computes with dequantized weights");
+  return make_on_all(device, [&](const CudaPlace& place) {
+    return make_cuda_language_model(stored, feed, place, device.numerics, context);
   });
-  return make_split_language_model(std::move(parts));
 }
 
 }  // namespace thimble

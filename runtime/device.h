@@ -4,8 +4,10 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
+#include "runtime/block_feed.h"
 #include "runtime/language_model.h"
 
 namespace thimble {
@@ -14,11 +16,21 @@ namespace thimble {
 enum class Numerics { kFp32, kBf16 };
 std::string_view numerics_name(Numerics numerics);
 
-// What --device and --numerics ask for, resolved against the machine.
+constexpr uint64_t kNoMemoryLimit = UINT64_MAX;
+
+// One CUDA device, and how much of its memory may be used.
+struct CudaPlace {
+  CudaPlace(int device, uint64_t limit_bytes = kNoMemoryLimit) : ordinal(device), memory_limit_bytes(limit_bytes) {}
+  int ordinal;
+  uint64_t memory_limit_bytes;
+};
+
+// What --device, --numerics and --device-memory ask for, resolved against the machine.
 struct Device {
   bool is_cuda = false;
   std::vector<int> ordinals;  // CUDA devices to use, at least one when is_cuda
   Numerics numerics = Numerics::kFp32;
+  uint64_t memory_limit_bytes = kNoMemoryLimit;  // of each CUDA device; see memory_plan.h
 
   // What results depend on besides the inputs: the CPU's instruction set, or the CUDA device's model and the numerics.
   std::string arithmetic() const;
@@ -36,7 +48,16 @@ bool is_numerics_text(std::string_view text);
 // models, is a DeviceError; a text of another form is a UsageError.
 Device open_device(const std::string& text, const std::string& numerics, int local_rank = 0);
 
+// Begins the first use of the device, which takes some tenths of a second, while the caller reads files. Errors are
+// left to whoever uses the device next.
+[[nodiscard]] std::jthread warm_up(const Device& device);
+
 // `model` must outlive the result.
 std::unique_ptr<LanguageModel> make_language_model(const Model& model, const Device& device, int64_t context);
+
+// The same from an artifact's codes, for CUDA devices, which unpack them; only they may be asked for. `stored` and
+// `feed` may go when the call returns.
+std::unique_ptr<LanguageModel> make_language_model(const StoredModel& stored, const BlockFeed& feed,
+                                                   const Device& device, int64_t context);
 
 }  // namespace thimble

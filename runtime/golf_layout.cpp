@@ -94,6 +94,8 @@ std::map<std::string, Shape> golf_tensor_shapes(const ModelConfig& c) {
   return shapes;
 }
 
+bool is_golf_matrix(const std::string& name) { return name.ends_with(".weight"); }
+
 bool has_banks(const TensorMap& tensors) {
   for (const BankRule& rule : kBankRules)
     if (tensors.contains(rule.bank)) return true;

@@ -20,6 +20,10 @@ struct LayerNames {
 // Every tensor of a model with this config, by unbanked name.
 std::map<std::string, Shape> golf_tensor_shapes(const ModelConfig& config);
 
+// Is the tensor of this unbanked name one of the matrices of products and lookups? The others are vectors, or a few of
+// them, that the forward pass reads element by element.
+bool is_golf_matrix(const std::string& name);
+
 bool has_banks(const TensorMap& tensors);
 
 // Replaces each bank by views of its slices under their unbanked names; other tensors pass through.

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "runtime/golf_layout.h"
+#include "runtime/parallel.h"
 
 namespace thimble {
 namespace {
@@ -13,8 +14,8 @@ namespace {
 using TakeTensor = std::function<std::vector<float>(const std::string& name)>;
 
 Matrix take_matrix(const TakeTensor& take, const std::string& name, int64_t rows, int64_t cols) {
-  Matrix matrix(take(name), rows, cols);
-  return matrix;
+  std::vector<float> values = take(name);
+  return values.empty() ? Matrix() : Matrix(values, rows, cols);
 }
 
 void apply_sigmoid(std::vector<float>& values) {
@@ -96,12 +97,48 @@ int64_t Model::parameter_count() const {
   return count;
 }
 
+std::map<std::string, const Matrix*> golf_matrices(const Model& model) {
+  const ModelConfig& c = model.config;
+  std::map<std::string, const Matrix*> matrices = {{"tok_emb.weight", &model.token_embedding}};
+  if (!c.tie_embeddings) matrices["lm_head.weight"] = &model.untied_head;
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    LayerNames names(static_cast<int64_t>(i));
+    const LayerWeights& layer = model.layers[i];
+    matrices[names.query] = &layer.query;
+    matrices[names.key] = &layer.key;
+    matrices[names.value] = &layer.value;
+    matrices[names.output] = &layer.output;
+    matrices[names.up] = &layer.up;
+    matrices[names.down] = &layer.down;
+  }
+  if (c.bigram_vocab_size > 0) {
+    matrices["bigram.embed.weight"] = &model.bigram_embedding;
+    matrices["bigram.proj.weight"] = &model.bigram_projection;
+  }
+  if (!c.ve_layers.empty()) {
+    matrices["ve_shared.embed.weight"] = &model.value_embedding;
+    matrices["ve_shared.proj.weight"] = &model.value_projection;
+  }
+  return matrices;
+}
+
 Model bind_model(const ModelConfig& config, const TensorMap& unbanked) {
-  return bind(config, [&](const std::string& name) { return to_float32(unbanked.at(name)); });
+  FloatTensors values;
+  std::vector<std::pair<const TensorView*, std::vector<float>*>> conversions;
+  for (const auto& [name, tensor] : unbanked) conversions.emplace_back(&tensor, &values[name]);
+  parallel_for(static_cast<int64_t>(conversions.size()), [&](int64_t i) {
+    const auto& [from, to] = conversions[static_cast<size_t>(i)];
+    *to = to_float32(*from);
+  });
+  return bind_model(config, std::move(values));
 }
 
 Model bind_model(const ModelConfig& config, FloatTensors tensors) {
-  return bind(config, [&](const std::string& name) { return std::move(tensors.at(name)); });
+  return bind(config, [&](const std::string& name) {
+    auto found = tensors.find(name);
+    if (found == tensors.end() && is_golf_matrix(name)) return std::vector<float>();
+    return std::move(tensors.at(name));
+  });
 }
 
 }  // namespace thimble

@@ -1,6 +1,7 @@
 // model.h: a golf-gpt in memory: its config and float32 weights, ready for the forward pass.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -38,10 +39,14 @@ struct Model {
   int64_t parameter_count() const;
 };
 
+// The model's matrices (is_golf_matrix()) by unbanked name.
+std::map<std::string, const Matrix*> golf_matrices(const Model& model);
+
 // Copies unbanked tensors (checked by resolve_model_config) into a Model, converting to float32.
 Model bind_model(const ModelConfig& config, const TensorMap& unbanked);
 
-// The same for float32 tensors that the caller gives up, which halves the peak memory of decoding.
+// The same for float32 tensors that the caller gives up, which halves the peak memory of decoding. Matrices
+// (is_golf_matrix()) that are not among them stay empty, for a caller who has them elsewhere.
 using FloatTensors = std::map<std::string, std::vector<float>>;
 Model bind_model(const ModelConfig& config, FloatTensors tensors);
 

@@ -3,6 +3,8 @@
 
 #include <bit>
 
+#include "runtime/parallel.h"
+
 namespace thimble {
 
 int code_bits(int max_code) { return std::bit_width(static_cast<unsigned>(max_code)) + 1; }
@@ -22,15 +24,23 @@ std::vector<float> dequantize(const QuantizedTensor& tensor) {
   return values;
 }
 
-Model dequantize_model(const QuantizedModel& quantized, const std::string& path) {
+ModelConfig quantized_config(const QuantizedModel& quantized, const std::string& path) {
   TensorMap shapes;  // no bytes: the config check reads names, dtypes and shapes only
   for (const QuantizedTensor& tensor : quantized.tensors) {
     const auto* raw = std::get_if<RawTensor>(&tensor.data);
     shapes.emplace(tensor.name, TensorView{raw ? raw->dtype : DType::kF32, tensor.shape, {}});
   }
-  ModelConfig config = resolve_model_config(parse_json(as_bytes_of(quantized.config_json), path), path, shapes, path);
+  return resolve_model_config(parse_json(as_bytes_of(quantized.config_json), path), path, shapes, path);
+}
+
+Model dequantize_model(const QuantizedModel& quantized, const std::string& path) {
+  ModelConfig config = quantized_config(quantized, path);
   FloatTensors values;
-  for (const QuantizedTensor& tensor : quantized.tensors) values.emplace(tensor.name, dequantize(tensor));
+  std::vector<std::vector<float>*> results;
+  for (const QuantizedTensor& tensor : quantized.tensors) results.push_back(&values[tensor.name]);
+  parallel_for(static_cast<int64_t>(results.size()), [&](int64_t i) {
+    *results[static_cast<size_t>(i)] = dequantize(quantized.tensors[static_cast<size_t>(i)]);
+  });
   return bind_model(config, std::move(values));
 }
 

@@ -51,6 +51,9 @@ int code_bits(int max_code);
 // float32 elements of one tensor.
 std::vector<float> dequantize(const QuantizedTensor& tensor);
 
+// The config of the model, checked against the names and shapes of its tensors, not their contents. Errors as below.
+ModelConfig quantized_config(const QuantizedModel& quantized, const std::string& path);
+
 // The model that the codes stand for. A config of another family, or tensors that do not fit it, are
 // FormatErrors(path).
 Model dequantize_model(const QuantizedModel& quantized, const std::string& path);

@@ -67,6 +67,9 @@ class CliTest : public ::testing::Test {
 
 Arguments operator+(Arguments left, const Arguments& right);
 
+// The evaluation less what differs between two runs of it: measured times.
+Json without_times(Json evaluation);
+
 // All bytes but the last `count`; all bytes with the lowest bit of byte `at` changed.
 ByteVector without_end(ByteVector bytes, size_t count);
 ByteVector with_flipped_bit(ByteVector bytes, size_t at);

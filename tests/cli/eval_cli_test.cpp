@@ -12,9 +12,7 @@ class EvalTest : public CliTest {
   EvalTest() { quantize("model.thmb"); }
 
   Json evaluation(const std::string& model, const Arguments& options) const {
-    Json json = succeed_json(Arguments{"eval", model} + options).at("evaluations").at(0);
-    json.erase("seconds");
-    return json;
+    return without_times(succeed_json(Arguments{"eval", model} + options).at("evaluations").at(0));
   }
   double bits_per_byte(const std::string& model, const Arguments& options = scoring()) const {
     return evaluation(model, options).at("bits_per_byte");
@@ -51,6 +49,16 @@ TEST_F(EvalTest, ReportsEveryTargetAndItsBytes) {
   EXPECT_THAT(report.at("scope").get<std::string>(), ::testing::StartsWith("all "));
   double bits = report.at("loss_nats").get<double>() / std::log(2.0);
   EXPECT_NEAR(report.at("bits_per_byte").get<double>(), bits / report.at("text_bytes").get<double>(), 1e-12);
+}
+
+TEST_F(EvalTest, SaysHowLongLoadingTook) {
+  Arguments arguments = Arguments{"eval", "model.thmb"} + scoring();
+  Json report = succeed_json(arguments).at("evaluations").at(0);
+  double load = report.at("load_s"), first_token = report.at("first_token_s"), seconds = report.at("seconds");
+  EXPECT_GT(load, 0);
+  EXPECT_GT(first_token, load);
+  EXPECT_LT(first_token, load + seconds + 60);
+  EXPECT_THAT(succeed(arguments).out, AllOf(HasSubstr("loaded model.thmb in "), HasSubstr("first scores ")));
 }
 
 TEST_F(EvalTest, ASubsetIsCalledOne) {

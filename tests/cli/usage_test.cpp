@@ -123,6 +123,9 @@ TEST_F(UsageTest, NumericsNames) {
   for (const char* numerics : {"fp16", "BF16", ""})
     for (const char* command : {"doctor", "quantize", "inspect"})
       expect_failure(2, {command, "--numerics", numerics}, {"--numerics", "auto, fp32 and bf16"});
+  for (const char* bytes : {"-1", "1e9", "", "1 GB"})
+    expect_failure(2, Arguments{"eval", "model.safetensors", "--device-memory", bytes} + scoring(),
+                   {"--device-memory", "integer from 0"});
   expect_failure(2, Arguments{"eval", "model.safetensors", "--device", "cpu", "--numerics", "bf16"} + scoring(),
                  {"--numerics bf16", "--device cpu computes in fp32"});
 }

@@ -11,6 +11,7 @@
 #include "packer/artifact_reader.h"
 #include "packer/describe_artifact.h"
 #include "tests/packer/reseal.h"
+#include "tests/packer/unpack_one_by_one.h"
 
 namespace thimble {
 namespace {
@@ -117,8 +118,18 @@ std::optional<QuantizedModel> decode(const ByteVector& file) {
   }
 }
 
+// What a device makes of the same file: the same model, or an error as well.
+std::optional<QuantizedModel> decode_on_device(const ByteVector& file) {
+  try {
+    return unpack_one_by_one(file);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 void check(const ByteVector& file) {
   std::optional<QuantizedModel> model = decode(file);
+  if (decode_on_device(file) != model) std::abort();
   if (!model) return;
   SectionCache cache;
   SilentProgress progress;

@@ -15,6 +15,7 @@
 #include "tests/gptq/cuda_device.h"
 #include "tests/gptq/gptq_replay.h"
 #include "tests/gptq/gptq_samples.h"
+#include "tests/runtime/error_matcher.h"
 
 namespace thimble {
 namespace {
@@ -156,11 +157,24 @@ TEST_F(CudaGptq, ManyLayersOfSeveralHessiansAtOnce) {
   EXPECT_TRUE(found.back().codes.codes.empty());
   EXPECT_EQ(found.back().codes.max_code, 15);
   std::vector<GptqResult> again = solve_gptq_cuda(pointers, jobs, 0.01, 0);
+  std::vector<GptqResult> scarce;  // with little more memory than the least
+  int refused = 0;
+  for (uint64_t limit = 1 << 16; scarce.empty(); limit += limit / 4) {
+    ASSERT_LT(limit, uint64_t{1} << 34);
+    try {
+      scarce = solve_gptq_cuda(pointers, jobs, 0.01, {0, limit});
+    } catch (const DeviceError& error) {
+      EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("out of device memory"), HasSubstr(std::to_string(limit))));
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 0);
   for (size_t j = 0; j < weights.size(); ++j) {
     SCOPED_TRACE(jobs[j].name);
     const SymmetricMatrix& hessian = hessians[jobs[j].hessian_index];
     EXPECT_LE(expect_solution(hessian, jobs[j].weights, jobs[j].max_code, 0.01, 1e-9, found[j]), hessian.size());
     expect_same(found[j], again[j]);
+    expect_same(found[j], scarce[j]);
     expect_same(found[j], solve_on_cuda(hessian, jobs[j].weights, jobs[j].max_code, 0.01));
   }
 }
@@ -235,17 +249,6 @@ TEST_F(CudaGptq, SingularHessiansAreDampedUntilTheyCanBeFactored) {
   expect_same(both[1], solve_on_cuda(good, weights, 15, 0));
 }
 
-template <typename Action>
-std::string error_message(Action action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kBadInput);
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
 TEST_F(CudaGptq, ErrorsAreTheCpus) {
   SymmetricMatrix hopeless = diagonal_hessian({1, 1}), bad = diagonal_hessian({1, 1}), good = diagonal_hessian({1, 1});
   hopeless.lower_row(1)[0] = 1e9;
@@ -254,8 +257,8 @@ TEST_F(CudaGptq, ErrorsAreTheCpus) {
   huge(66, 1) = 1e9F;
   for (auto [hessian, layer] : {std::pair{&hopeless, &weights}, {&bad, &weights}, {&good, &huge}}) {
     std::string on_cpu =
-        error_message([&] { solve_gptq(*layer, factor_hessian(*hessian, 0.01, "layer"), 15, "layer"); });
-    EXPECT_EQ(error_message([&] { solve_on_cuda(*hessian, *layer, 15, 0.01); }), on_cpu);
+        bad_input_message([&] { solve_gptq(*layer, factor_hessian(*hessian, 0.01, "layer"), 15, "layer"); });
+    EXPECT_EQ(bad_input_message([&] { solve_on_cuda(*hessian, *layer, 15, 0.01); }), on_cpu);
     EXPECT_THAT(on_cpu, HasSubstr("layer"));
   }
   EXPECT_THROW(solve_on_cuda(good, Matrix(2, 3), 15, 0.01), Error);

@@ -6,8 +6,8 @@
 
 #include <limits>
 
-#include "runtime/error.h"
 #include "tests/gptq/gptq_samples.h"
+#include "tests/runtime/error_matcher.h"
 
 namespace thimble {
 namespace {
@@ -16,14 +16,8 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::string bad_input_message(const SymmetricMatrix& hessian, double damping) {
-  try {
-    factor_hessian(hessian, damping, "the.layer");
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kBadInput);
-    return error.what();
-  }
-  return "nothing was thrown";
+std::string factor_error(const SymmetricMatrix& hessian, double damping) {
+  return bad_input_message([&] { factor_hessian(hessian, damping, "the.layer"); });
 }
 
 TEST(HessianFactor, OrdersColumnsByDescendingDiagonalWithTiesByIndex) {
@@ -74,17 +68,17 @@ TEST(HessianFactor, DampsASingularHessianHarderAndSaysSo) {
 TEST(HessianFactor, GivesUpOnAnIndefiniteHessianNamingTheLayer) {
   SymmetricMatrix hopeless = diagonal_hessian({1, 1});
   hopeless.lower_row(1)[0] = 1e9;
-  EXPECT_THAT(bad_input_message(hopeless, 0.01), AllOf(HasSubstr("the.layer"), HasSubstr("not positive definite")));
+  EXPECT_THAT(factor_error(hopeless, 0.01), AllOf(HasSubstr("the.layer"), HasSubstr("not positive definite")));
 }
 
 TEST(HessianFactor, RefusesValuesThatAreNotFinite) {
   SymmetricMatrix hessian = diagonal_hessian({1, 1});
   hessian.lower_row(1)[0] = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_THAT(bad_input_message(hessian, 0.01), AllOf(HasSubstr("the.layer"), HasSubstr("nan")));
+  EXPECT_THAT(factor_error(hessian, 0.01), AllOf(HasSubstr("the.layer"), HasSubstr("nan")));
 }
 
 TEST(HessianFactor, RefusesANegativeDiagonal) {
-  EXPECT_THAT(bad_input_message(diagonal_hessian({1, 0, -1e-9}), 0.01),
+  EXPECT_THAT(factor_error(diagonal_hessian({1, 0, -1e-9}), 0.01),
               AllOf(HasSubstr("the.layer"), HasSubstr("column 2")));
 }
 

@@ -7,9 +7,9 @@
 #include <limits>
 
 #include "gptq/sensitivity.h"
-#include "runtime/error.h"
 #include "runtime/parallel.h"
 #include "tests/gptq/gptq_samples.h"
+#include "tests/runtime/error_matcher.h"
 
 namespace thimble {
 namespace {
@@ -21,18 +21,6 @@ Hessian accumulate(const std::vector<Matrix>& sequences) {
   HessianAccumulator accumulator("layer", sequences.at(0).cols());
   for (const Matrix& sequence : sequences) accumulator.add(sequence);
   return std::move(accumulator).finish();
-}
-
-// Message of the Error that `action` throws, checked to be bad input.
-template <typename Action>
-std::string bad_input_message(Action action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kBadInput);
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 class HessianShapes : public testing::TestWithParam<std::vector<std::pair<int64_t, int64_t>>> {};

@@ -1,10 +1,13 @@
 // sample_models.h: quantized models for the packer's tests, small and awkward.
 #pragma once
 
+#include <algorithm>
 #include <random>
 #include <string>
 
 #include "packer/artifact.h"
+#include "packer/artifact_reader.h"
+#include "packer/section_content.h"
 
 namespace thimble {
 
@@ -49,6 +52,20 @@ inline ByteVector encode(const QuantizedModel& model, const EncodeOptions& optio
   SectionCache cache;
   SilentProgress progress;
   return encode_artifact(model, options, cache, progress);
+}
+
+// The artifact whose codes all lie in `layout`, where that is allowed.
+inline ByteVector encode_in(const QuantizedModel& model, LayoutId layout, CodecId codec = CodecId::kZstd) {
+  const ArtifactHeader header = header_of(model);
+  const std::string text = header_text(header, "test");
+  std::vector<std::shared_ptr<const PackedSection>> sections = {std::make_shared<PackedSection>(
+      pack_section_as({SectionKind::kHeader, 1, text.size()}, as_bytes_of(text), LayoutId::kPlain, CodecId::kNone))};
+  for (const PlannedSection& section : plan_sections(header.tensors, "test")) {
+    bool fits = std::ranges::count(allowed_layouts(section.shape), layout) > 0;
+    sections.push_back(std::make_shared<PackedSection>(
+        pack_section_as(section.shape, gather_content(model, section), fits ? layout : LayoutId::kPlain, codec)));
+  }
+  return write_container(sections);
 }
 
 }  // namespace thimble

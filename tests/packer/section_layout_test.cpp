@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "runtime/code_layout.h"
 #include "runtime/quantized_model.h"
 
 namespace thimble {

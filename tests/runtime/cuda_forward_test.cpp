@@ -113,6 +113,26 @@ INSTANTIATE_TEST_SUITE_P(TileEdges, CudaShapes,
                                   std::to_string(test.param.head_dim) + "Window" + std::to_string(test.param.window);
                          });
 
+// Scores that a softmax without a running maximum could still hold, and ones that it could not.
+TEST(CudaAttention, HoldsAnyGain) {
+  SKIP_WITHOUT_DEVICE();
+  for (float gain : {0.0f, 8.0f, -8.5f, 30.0f}) {
+    ModelConfig config = small_golf_config();
+    config.model_dim = 256;
+    config.num_heads = 4;
+    config.num_kv_heads = 2;
+    Model model = bind_model(config, views_of(random_golf_tensors(config, 12)));
+    for (LayerWeights& layer : model.layers) std::ranges::fill(layer.q_gain, gain);
+    std::vector<uint16_t> tokens = random_tokens(200, config.vocab_size, 13);
+    Matrix expected = cuda_rows(model, tokens, 200, 200), found = cuda_rows(model, tokens, 200, 200, Numerics::kBf16);
+    double sum = 0;
+    for (int64_t r = 0; r < 200; ++r)
+      for (int64_t v = 0; v < config.vocab_size; ++v)
+        sum += std::abs(static_cast<double>(found(r, v)) - expected(r, v));
+    EXPECT_LE(sum / static_cast<double>(200 * config.vocab_size), 0.3) << "gain " << gain;
+  }
+}
+
 class CudaScores : public testing::TestWithParam<Numerics> {
  protected:
   CudaScores() {

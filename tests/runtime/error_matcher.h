@@ -26,4 +26,15 @@ void expect_error(const std::function<void()>& action, std::initializer_list<std
   ADD_FAILURE() << "no error";
 }
 
+// Message of the Error that `action` throws, checked to be bad input.
+inline std::string bad_input_message(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kBadInput);
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
 }  // namespace thimble

@@ -1,0 +1,21 @@
+// host_device.h: functions that both the host's compiler and the device's translate.
+#pragma once
+
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define THIMBLE_HOST_DEVICE __host__ __device__
+#else
+#define THIMBLE_HOST_DEVICE
+#endif
+
+namespace thimble {
+
+THIMBLE_HOST_DEVICE constexpr int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+THIMBLE_HOST_DEVICE constexpr int divide_up(int64_t value, int64_t divisor) {
+  return static_cast<int>((value + divisor - 1) / divisor);
+}
+
+}  // namespace thimble

@@ -1,0 +1,66 @@
+// memory_plan.h: how much device memory a run takes at its peak, and how many windows or sequences at a time that
+// leaves room for. Follows from the model's config alone: known, and printed, before anything is allocated. In: config,
+// shapes, usable bytes.  Out: the largest batch that fits and what it takes, or a DeviceError. Not counted: the
+// driver's own context and kernels, which are no part of the usable bytes either.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/device.h"
+#include "runtime/json.h"
+#include "runtime/model_config.h"
+
+namespace thimble {
+
+struct MemoryUse {
+  std::string what;  // "weights"
+  uint64_t bytes = 0;
+};
+
+// Of one device.
+struct MemoryPlan {
+  std::string step;             // "scoring"
+  std::string unit;             // "windows of 2048 tokens"
+  int64_t batch = 0;            // units at a time
+  std::vector<MemoryUse> uses;  // with that batch
+
+  uint64_t bytes() const;
+  // "scoring: 880,803,840 B on each device at most: weights 60,000,000 B, ...; 32 windows of 2048 tokens at a time"
+  std::string text() const;
+};
+
+Json to_json(const MemoryPlan& plan);
+
+// What of `free_bytes` may be planned with: all but a reserve for the allocator's and the driver's own needs, and at
+// most `limit_bytes` (kNoMemoryLimit: no other bound).
+uint64_t usable_memory(uint64_t free_bytes, uint64_t limit_bytes);
+
+// The scarcest of the device's. Not for the CPU.
+uint64_t usable_memory(const Device& device);
+
+// All plans are DeviceErrors that name what is needed at least, and what is usable, when not even a batch of one fits.
+
+// Up to `windows` windows of `context` inputs at a time: cuda_windows_per_batch().
+MemoryPlan plan_scoring(const ModelConfig& config, Numerics numerics, int64_t context, int64_t windows,
+                        uint64_t usable_bytes);
+
+// Up to `sequences` calibration sequences of `length` tokens at a time.
+MemoryPlan plan_generation(const ModelConfig& config, Numerics numerics, int64_t length, int64_t sequences,
+                           uint64_t usable_bytes);
+
+// One text of at most `context` tokens, `prompt` of them given.
+MemoryPlan plan_text(const ModelConfig& config, Numerics numerics, int64_t context, int64_t prompt,
+                     uint64_t usable_bytes);
+
+// Hessians of up to `sequences` sequences of `length` tokens at a time, of which `live_sums` sets of all layers are in
+// memory at once; see hessian_tree.h.
+MemoryPlan plan_hessians(const ModelConfig& config, Numerics numerics, int64_t length, int64_t sequences,
+                         int64_t live_sums, uint64_t usable_bytes);
+
+// Most bytes of products that wait to be added to Hessians, when memory is plentiful, and as planned.
+constexpr uint64_t kMostGramBytes = uint64_t{1} << 30;
+uint64_t gram_bytes(const ModelConfig& config, int64_t length, int64_t sequences);
+
+}  // namespace thimble
