@@ -13,6 +13,8 @@ void check_section(const SectionEntry& entry, const ContentShape& shape, const s
     throw FormatError(where, "the header calls for " + std::string(section_kind_name(shape.kind)) + " here");
   if (std::ranges::count(allowed_layouts(shape), entry.layout) == 0)
     throw FormatError(where, "layout " + std::string(layout_name(entry.layout)) + " does not fit these contents");
+  if (const Codec& codec = codec_of(entry.codec); !codec.takes(shape, entry.layout))
+    throw FormatError(where, "codec " + std::string(codec.name()) + " is only for codes in the plain layout");
   if (uint64_t expected = laid_out_bytes(entry.layout, shape); entry.raw_bytes != expected)
     throw FormatError(where, "declares " + std::to_string(entry.raw_bytes) +
                                  " B when decompressed, the header implies " + std::to_string(expected) + " B");
@@ -25,10 +27,12 @@ OpenArtifact open_artifact(Bytes file, const std::string& path) {
   OpenArtifact artifact;
   artifact.header_section = sections.front();
   const std::string where = section_where(path, 0, SectionKind::kHeader);
-  if (artifact.header_section.entry.layout != LayoutId::kPlain)
-    throw FormatError(where,
-                      "layout " + std::string(layout_name(artifact.header_section.entry.layout)) + ", must be plain");
-  artifact.header = parse_header(decompress_section(artifact.header_section, where), where);
+  const SectionEntry& header_entry = artifact.header_section.entry;
+  const ContentShape header_shape{SectionKind::kHeader, 1, header_entry.raw_bytes};
+  if (header_entry.layout != LayoutId::kPlain)
+    throw FormatError(where, "layout " + std::string(layout_name(header_entry.layout)) + ", must be plain");
+  check_section(header_entry, header_shape, where);
+  artifact.header = parse_header(decompress_section(artifact.header_section, header_shape, where), where);
   check_expansion(artifact.header.tensors, file.size(), path);
   artifact.plan = plan_sections(artifact.header.tensors, path);
   if (sections.size() != artifact.plan.size() + 1)
@@ -45,7 +49,7 @@ OpenArtifact open_artifact(Bytes file, const std::string& path) {
 ByteVector read_content(const OpenArtifact& artifact, size_t i, const std::string& path) {
   const StoredSection& section = artifact.sections[i];
   const std::string where = section_where(path, i + 1, section.entry.kind);
-  ByteVector raw = decompress_section(section, where);
+  ByteVector raw = decompress_section(section, artifact.plan[i].shape, where);
   return undo_layout(section.entry.layout, artifact.plan[i].shape, raw, where);
 }
 

@@ -6,7 +6,8 @@
 namespace thimble {
 
 std::span<const Codec* const> all_codecs() {
-  static const std::array<const Codec*, 4> kCodecs = {&none_codec(), &brotli_codec(), &zstd_codec(), &xz_codec()};
+  static const std::array<const Codec*, 5> kCodecs = {&none_codec(), &brotli_codec(), &zstd_codec(), &xz_codec(),
+                                                      &rans_codec()};
   return kCodecs;
 }
 

@@ -23,7 +23,9 @@ class BrotliCodec final : public Codec {
     return fmt::format("{}.{}.{}", number >> 24, (number >> 12) & 0xfff, number & 0xfff);
   }
 
-  ByteVector compress(Bytes raw) const override {
+  bool takes(const ContentShape& /*shape*/, LayoutId /*layout*/) const override { return true; }
+
+  ByteVector compress(Bytes raw, const ContentShape& /*shape*/) const override {
     ByteVector stored(BrotliEncoderMaxCompressedSize(raw.size()));
     size_t stored_bytes = stored.size();
     if (!BrotliEncoderCompress(BROTLI_MAX_QUALITY, kWindowLog, BROTLI_MODE_GENERIC, raw.size(),
@@ -34,7 +36,8 @@ class BrotliCodec final : public Codec {
     return stored;
   }
 
-  ByteVector decompress(Bytes stored, uint64_t raw_bytes, const std::string& where) const override {
+  ByteVector decompress(Bytes stored, uint64_t raw_bytes, const ContentShape& /*shape*/,
+                        const std::string& where) const override {
     std::unique_ptr<BrotliDecoderState, decltype(&BrotliDecoderDestroyInstance)> decoder(
         BrotliDecoderCreateInstance(nullptr, nullptr, nullptr), BrotliDecoderDestroyInstance);
     if (!decoder) throw std::bad_alloc();

@@ -10,9 +10,12 @@ class NoneCodec final : public Codec {
   std::string_view name() const override { return "none"; }
   std::string version() const override { return "1"; }
 
-  ByteVector compress(Bytes raw) const override { return {raw.begin(), raw.end()}; }
+  bool takes(const ContentShape& /*shape*/, LayoutId /*layout*/) const override { return true; }
 
-  ByteVector decompress(Bytes stored, uint64_t raw_bytes, const std::string& where) const override {
+  ByteVector compress(Bytes raw, const ContentShape& /*shape*/) const override { return {raw.begin(), raw.end()}; }
+
+  ByteVector decompress(Bytes stored, uint64_t raw_bytes, const ContentShape& /*shape*/,
+                        const std::string& where) const override {
     if (stored.size() != raw_bytes)
       throw FormatError(where, std::to_string(stored.size()) + " B stored without compression, " +
                                    std::to_string(raw_bytes) + " B declared");

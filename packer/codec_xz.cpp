@@ -35,7 +35,9 @@ class XzCodec final : public Codec {
   std::string_view name() const override { return "xz"; }
   std::string version() const override { return lzma_version_string(); }
 
-  ByteVector compress(Bytes raw) const override {
+  bool takes(const ContentShape& /*shape*/, LayoutId /*layout*/) const override { return true; }
+
+  ByteVector compress(Bytes raw, const ContentShape& /*shape*/) const override {
     lzma_options_lzma options = options_for(raw.size());
     lzma_filter filters[] = {{LZMA_FILTER_LZMA2, &options}, {LZMA_VLI_UNKNOWN, nullptr}};
     // LZMA2 stores incompressible data in chunks of 64 KiB with 3 bytes each.
@@ -48,7 +50,8 @@ class XzCodec final : public Codec {
     return stored;
   }
 
-  ByteVector decompress(Bytes stored, uint64_t raw_bytes, const std::string& where) const override {
+  ByteVector decompress(Bytes stored, uint64_t raw_bytes, const ContentShape& /*shape*/,
+                        const std::string& where) const override {
     lzma_options_lzma options = options_for(raw_bytes);
     lzma_filter filters[] = {{LZMA_FILTER_LZMA2, &options}, {LZMA_VLI_UNKNOWN, nullptr}};
     LzmaStream decoder;

@@ -16,7 +16,9 @@ class ZstdCodec final : public Codec {
   std::string_view name() const override { return "zstd"; }
   std::string version() const override { return ZSTD_versionString(); }
 
-  ByteVector compress(Bytes raw) const override {
+  bool takes(const ContentShape& /*shape*/, LayoutId /*layout*/) const override { return true; }
+
+  ByteVector compress(Bytes raw, const ContentShape& /*shape*/) const override {
     ByteVector stored(ZSTD_compressBound(raw.size()));
     size_t result = ZSTD_compress(stored.data(), stored.size(), raw.data(), raw.size(), kLevel);
     if (ZSTD_isError(result)) throw std::bad_alloc();  // the output fits by construction
@@ -24,7 +26,8 @@ class ZstdCodec final : public Codec {
     return stored;
   }
 
-  ByteVector decompress(Bytes stored, uint64_t raw_bytes, const std::string& where) const override {
+  ByteVector decompress(Bytes stored, uint64_t raw_bytes, const ContentShape& /*shape*/,
+                        const std::string& where) const override {
     std::unique_ptr<ZSTD_DCtx, decltype(&ZSTD_freeDCtx)> decoder(ZSTD_createDCtx(), ZSTD_freeDCtx);
     if (!decoder) throw std::bad_alloc();
     ZSTD_DCtx_setParameter(decoder.get(), ZSTD_d_windowLogMax, kCodecWindowLog);

@@ -112,8 +112,8 @@ ByteVector write_container(const std::vector<std::shared_ptr<const PackedSection
   return file;
 }
 
-ByteVector decompress_section(const StoredSection& section, const std::string& where) {
-  return codec_of(section.entry.codec).decompress(section.stored, section.entry.raw_bytes, where);
+ByteVector decompress_section(const StoredSection& section, const ContentShape& shape, const std::string& where) {
+  return codec_of(section.entry.codec).decompress(section.stored, section.entry.raw_bytes, shape, where);
 }
 
 }  // namespace thimble

@@ -45,8 +45,8 @@ uint64_t container_bytes(const std::vector<std::shared_ptr<const PackedSection>>
 // XXH3-64 of all bytes but the checksum field itself. file.size() >= kPrefixBytes.
 uint64_t file_checksum(Bytes file);
 
-// Decompresses one section.
-ByteVector decompress_section(const StoredSection& section, const std::string& where);
+// Decompresses one section, whose contents have this shape. The codec must take it.
+ByteVector decompress_section(const StoredSection& section, const ContentShape& shape, const std::string& where);
 
 // "model.thmb: section 3 (codes)", for errors.
 std::string section_where(const std::string& path, size_t index, SectionKind kind);

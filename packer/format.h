@@ -29,7 +29,7 @@ static_assert(kSectionEntryBytes == 20);
 // In this order in the file: one header, then all codes, then all scales, then all raw tensors.
 enum class SectionKind : uint8_t { kHeader = 0, kCodes = 1, kScales = 2, kRaw = 3 };
 
-enum class CodecId : uint8_t { kNone = 0, kBrotli = 1, kZstd = 2, kXz = 3 };
+enum class CodecId : uint8_t { kNone = 0, kBrotli = 1, kZstd = 2, kXz = 3, kRans = 4 };
 
 enum class LayoutId : uint8_t {
   kPlain = 0,         // the elements in order; codes as int8, row-major

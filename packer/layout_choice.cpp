@@ -65,6 +65,8 @@ double adaptive_code_bits(Bytes codes, uint64_t rows, uint64_t columns, bool by_
 
 std::vector<LayoutId> layout_candidates(CodecId codec, const ContentShape& shape, Bytes content) {
   std::vector<LayoutId> allowed = allowed_layouts(shape);
+  if (codec == CodecId::kRans)
+    return shape.kind == SectionKind::kCodes ? std::vector{LayoutId::kPlain} : std::vector<LayoutId>();
   if (codec == CodecId::kNone)
     return {*std::ranges::min_element(allowed, {}, [&](LayoutId layout) { return laid_out_bytes(layout, shape); })};
   if (shape.kind == SectionKind::kCodes)

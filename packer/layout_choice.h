@@ -8,7 +8,8 @@
 
 namespace thimble {
 
-// One layout or a few, the best for `codec` (nearly always) among them. A function of its arguments alone.
+// One layout or a few, the best for `codec` (nearly always) among them; none when the codec does not take this shape.
+// A function of its arguments alone.
 std::vector<LayoutId> layout_candidates(CodecId codec, const ContentShape& shape, Bytes content);
 
 // Ideal length in bits of `codes` (rows, columns) read row by row (or column by column) under histograms chosen by the

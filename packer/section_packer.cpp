@@ -7,10 +7,15 @@
 namespace thimble {
 namespace {
 
+// For sections that the codec asked for does not take.
+constexpr CodecId kCodecOfTheRest = CodecId::kXz;
+
 PackedSection pack_smallest(const ContentShape& shape, Bytes content, const EncodeOptions& options) {
   std::optional<PackedSection> best;
+  std::optional<CodecId> asked = options.codec;
+  if (asked && !codec_of(*asked).takes(shape, LayoutId::kPlain)) asked = kCodecOfTheRest;
   for (const Codec* codec : all_codecs()) {
-    bool wanted = !options.codec || *options.codec == codec->id() || codec->id() == CodecId::kNone;
+    bool wanted = !asked || *asked == codec->id() || codec->id() == CodecId::kNone;
     if (!wanted) continue;
     for (LayoutId layout : layout_candidates(codec->id(), shape, content)) {
       PackedSection packed = pack_section_as(shape, content, layout, codec->id());
@@ -56,7 +61,7 @@ size_t SectionCache::size() const {
 
 PackedSection pack_section_as(const ContentShape& shape, Bytes content, LayoutId layout, CodecId codec) {
   ByteVector raw = apply_layout(layout, shape, content);
-  ByteVector stored = codec_of(codec).compress(raw);
+  ByteVector stored = codec_of(codec).compress(raw, shape);
   SectionEntry entry{
       shape.kind, codec, layout, static_cast<uint32_t>(raw.size()), static_cast<uint32_t>(stored.size()), xxh3(stored)};
   return {entry, std::move(stored)};

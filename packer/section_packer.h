@@ -15,12 +15,13 @@ namespace thimble {
 
 struct EncodeOptions {
   // The compressor of every section; nothing: the one that is smallest, section by section (several times slower).
-  // A section that does not shrink is stored without compression whatever is asked for.
+  // A section that does not shrink is stored without compression whatever is asked for, and one that is not for this
+  // codec (rans takes codes only) with xz, so that Python's standard library and numpy can read the file.
   std::optional<CodecId> codec = CodecId::kBrotli;
   bool operator==(const EncodeOptions&) const = default;
 };
 
-// "brotli", "zstd", "xz", "none" or "auto". Throws UsageError for other names.
+// "brotli", "zstd", "xz", "rans", "none" or "auto". Throws UsageError for other names.
 EncodeOptions encode_options_from(std::string_view codec_name);
 
 // Sections already compressed, by their content's XXH3-64, shape and options. Encoding many models that share most

@@ -39,7 +39,7 @@ class StoredArtifact final : public StoredModel {
   ByteVector read(size_t block) const override {
     size_t section = sections_[block];
     if (!unpacked_on_device(entry(section).layout)) return read_content(artifact_, section, path_);
-    return decompress_section(artifact_.sections[section], where(section));
+    return decompress_section(artifact_.sections[section], artifact_.plan[section].shape, where(section));
   }
 
   std::vector<int8_t> unpack(size_t block, Bytes bytes) const override {

@@ -11,25 +11,30 @@
 namespace thimble {
 namespace {
 
+struct PackedAgain {
+  std::vector<ContentShape> shapes;
+  std::vector<std::shared_ptr<const PackedSection>> sections;
+};
+
 // The sections of `file` made anew from `model`, in the layouts and codecs the file uses.
-std::vector<std::shared_ptr<const PackedSection>> pack_again(const QuantizedModel& model,
-                                                             const std::vector<StoredSection>& stored,
-                                                             const std::string& path, Progress& progress) {
+PackedAgain pack_again(const QuantizedModel& model, const std::vector<StoredSection>& stored, const std::string& path,
+                       Progress& progress) {
   const ArtifactHeader header = header_of(model);
   const std::string text = header_text(header, path);
   const std::vector<PlannedSection> plan = plan_sections(header.tensors, path);
-  std::vector<std::shared_ptr<const PackedSection>> packed(stored.size());
+  PackedAgain packed{{{SectionKind::kHeader, 1, text.size()}}, {}};
+  for (const PlannedSection& section : plan) packed.shapes.push_back(section.shape);
+  packed.sections.resize(stored.size());
   progress.begin("verifying", static_cast<int64_t>(stored.size()), "sections");
   parallel_for(static_cast<int64_t>(stored.size()), [&](int64_t index) {
     const auto i = static_cast<size_t>(index);
     const SectionEntry& entry = stored[i].entry;
     if (i == 0) {
-      ContentShape shape{SectionKind::kHeader, 1, text.size()};
-      packed[i] = std::make_shared<PackedSection>(pack_section_as(shape, as_bytes_of(text), entry.layout, entry.codec));
+      packed.sections[i] = std::make_shared<PackedSection>(
+          pack_section_as(packed.shapes[i], as_bytes_of(text), entry.layout, entry.codec));
     } else {
-      const PlannedSection& section = plan[i - 1];
-      packed[i] = std::make_shared<PackedSection>(
-          pack_section_as(section.shape, gather_content(model, section), entry.layout, entry.codec));
+      packed.sections[i] = std::make_shared<PackedSection>(
+          pack_section_as(packed.shapes[i], gather_content(model, plan[i - 1]), entry.layout, entry.codec));
     }
     progress.advance(1);
   });
@@ -37,8 +42,9 @@ std::vector<std::shared_ptr<const PackedSection>> pack_again(const QuantizedMode
   return packed;
 }
 
-bool same_laid_out_bytes(const StoredSection& stored, const PackedSection& packed, const std::string& path) {
-  return decompress_section(stored, path) == decompress_section({packed.entry, packed.stored}, path);
+bool same_laid_out_bytes(const StoredSection& stored, const PackedSection& packed, const ContentShape& shape,
+                         const std::string& path) {
+  return decompress_section(stored, shape, path) == decompress_section({packed.entry, packed.stored}, shape, path);
 }
 
 }  // namespace
@@ -50,17 +56,17 @@ VerifyReport verify_artifact(Bytes file, const std::string& path, Progress& prog
     report.container_ok = true;
     const QuantizedModel model = decode_artifact(file, path);
     report.decodes = true;
-    const auto packed = pack_again(model, stored, path, progress);
+    const PackedAgain packed = pack_again(model, stored, path, progress);
     report.canonical = true;
     for (size_t i = 0; i < stored.size(); ++i) {
-      if (std::ranges::equal(stored[i].stored, packed[i]->stored)) continue;
+      if (std::ranges::equal(stored[i].stored, packed.sections[i]->stored)) continue;
       report.recompressed_differently.push_back(i);
-      if (!same_laid_out_bytes(stored[i], *packed[i], path)) {
+      if (!same_laid_out_bytes(stored[i], *packed.sections[i], packed.shapes[i], path)) {
         report.canonical = false;
         report.problem = section_where(path, i, stored[i].entry.kind) + ": not what encoding its contents gives";
       }
     }
-    report.identical = report.canonical && std::ranges::equal(write_container(packed), file);
+    report.identical = report.canonical && std::ranges::equal(write_container(packed.sections), file);
   } catch (const FormatError& error) {
     report.problem = error.what();
   }

@@ -232,7 +232,9 @@ void add_quantize_command(CommandLine& line) {
   command->add_option("--min-elements", request.plan.min_elements, "Matrices of at most this many elements stay fp16")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str();
-  command->add_option("--codec", options->codec, "brotli, zstd, xz, none, or auto for the smallest per section")
+  command
+      ->add_option("--codec", options->codec,
+                   "brotli, zstd, xz, rans (for codes), none, or auto for the smallest per section")
       ->capture_default_str();
   add_calibration_options(*command, request);
   options->source.add_to(*command, TokenSource::Need::kOptional);

@@ -166,7 +166,7 @@ TEST_F(QuantizeTest, Bits) {
 
 TEST_F(QuantizeTest, CodecsChangeTheBytesAndNothingElse) {
   quantize("zstd.thmb");
-  for (const char* codec : {"brotli", "xz", "none", "auto"}) {
+  for (const char* codec : {"brotli", "xz", "rans", "none", "auto"}) {
     SCOPED_TRACE(codec);
     quantize("out.thmb", {"--codec", codec});
     EXPECT_NE(contents("out.thmb"), contents("zstd.thmb"));

@@ -76,7 +76,8 @@ TEST_F(UsageTest, BitsCodecHighAndDtypeNameWhatIsAllowed) {
     expect_failure(2, quantize_arguments("out.thmb", {"--bits", bits}), {"--bits"});
   expect_failure(2, quantize_arguments("out.thmb", {"--bits", "6,5"}), {"6,5", "must not be below"});
   expect_failure(2, quantize_arguments("out.thmb", {"--bits", "5,9"}), {"'9'", "2 to 8"});
-  expect_failure(2, quantize_arguments("out.thmb", {"--codec", "gzip"}), {"gzip", "brotli", "zstd", "xz", "none"});
+  expect_failure(2, quantize_arguments("out.thmb", {"--codec", "gzip"}),
+                 {"gzip", "brotli", "zstd", "xz", "rans", "none"});
   expect_failure(2, quantize_arguments("out.thmb", {"--high", "some"}), {"--high", "some"});
   expect_failure(2, quantize_arguments("out.thmb", {"--high", "-1"}), {"--high", "-1"});
   expect_failure(2, quantize_arguments("out.thmb", {"--high", "auto"}), {"--high", "--budget"});

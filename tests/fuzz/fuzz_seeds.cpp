@@ -5,9 +5,11 @@
 #include <filesystem>
 
 #include "eval/token_shard.h"
+#include "packer/weight_coder.h"
 #include "quantizer/safetensors.h"
 #include "runtime/atomic_file.h"
 #include "tests/eval/tokenizer_builder.h"
+#include "tests/packer/sample_codes.h"
 #include "tests/packer/sample_models.h"
 #include "tests/quantizer/torch_file_builder.h"
 #include "tests/runtime/random_model.h"
@@ -143,7 +145,7 @@ QuantizedModel quantized(const ModelConfig& config) {
 
 // The first byte is the mode of fuzz_artifact.cpp.
 void artifact_seeds(const SeedFolder& folder) {
-  for (const char* codec : {"none", "brotli", "zstd", "xz", "auto"}) {
+  for (const char* codec : {"none", "brotli", "zstd", "xz", "rans", "auto"}) {
     ByteVector input = {std::byte{0}};
     append_bytes(input, encode(sample_model(), encode_options_from(codec)));
     folder.write(std::string("sample_") + codec, input);
@@ -158,6 +160,20 @@ void artifact_seeds(const SeedFolder& folder) {
                            "[\"b\",[2],\"F16\"]]}\0\1\0\0\6\1\2\3\4\5\6\2\0\0\4\0<\0<\3\0\0\4\0\0\0\0"sv));
   // Two tensors (rows, columns, max_code, dtype), then per section: layout, codec, contents.
   folder.write("table", as_bytes_of("\2\2\2\2\2\0\2\2\0\0\0\0\1\2\0\1\0\0\0<\0<\0\0\1\2\3\4\5\6\7\x08"sv));
+}
+
+// The first byte is the mode of fuzz_weights.cpp, then rows and columns less one.
+void weight_seeds(const SeedFolder& folder) {
+  for (auto [name, rows, columns, scale] :
+       {std::tuple{"small", 3, 5, 1.0}, {"zeros", 40, 30, 0.01}, {"wide", 80, 256, 1.5}, {"escapes", 20, 60, 100.0}}) {
+    const SampleCodes sample =
+        normal_codes(static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), scale, 0.7, 0.7);
+    ByteVector input = {std::byte{0}, static_cast<std::byte>(rows - 1), static_cast<std::byte>(columns - 1)};
+    append_bytes(input, encode_weights(std::span<const int32_t>(sample.codes), sample.rows, sample.columns));
+    folder.write(name, input);
+  }
+  folder.write("codes", as_bytes_of("\2\2\3\0\0\0\0\1\0\0\0\xff\xff\xff\xff\2\0\0\0\0\1\0\0"sv));
+  folder.write("narrow_codes", as_bytes_of("\3\2\3\0\1\xff\2\0\0\0\3"sv));
 }
 
 void config_seed(const SeedFolder& folder, const std::string& name, const ModelConfig& config, bool banked) {
@@ -193,6 +209,7 @@ void write_all(const std::filesystem::path& root) {
   shard_seeds({root, "fuzz_shard"});
   tokenizer_seeds({root, "fuzz_tokenizer"});
   artifact_seeds({root, "fuzz_artifact"});
+  weight_seeds({root, "fuzz_weights"});
   SeedFolder configs(root, "fuzz_config");
   config_seed(configs, "full", seed_config(), false);
   config_seed(configs, "banked", seed_config(), true);

@@ -47,7 +47,7 @@ TEST(ArtifactDamageTest, EveryFlippedByteIsRejected) {
 
 // With the checksums made right again a flip may decode (to other codes); nothing but a FormatError may escape.
 TEST(ArtifactDamageTest, EveryResealedFlipDecodesOrIsRejected) {
-  for (const char* codec : {"none", "brotli", "zstd", "xz"}) {
+  for (const char* codec : {"none", "brotli", "zstd", "xz", "rans"}) {
     const ByteVector artifact = encode(sample_model(), encode_options_from(codec));
     for (size_t i = 0; i < artifact.size(); ++i)
       for (int bit = 0; bit < 8; ++bit) {
@@ -109,7 +109,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Tampering{"OtherKind", entry_offset(1, 0), 1, 2, "the header calls for codes here"},
                     Tampering{"SecondHeader", entry_offset(1, 0), 1, 0, "the header must be section 0"},
                     Tampering{"NoHeader", entry_offset(0, 0), 1, 1, "the header must be section 0"},
-                    Tampering{"UnknownCodec", entry_offset(2, 1), 1, 4, "section 2: codec 4 is unknown"},
+                    Tampering{"UnknownCodec", entry_offset(2, 1), 1, 5, "section 2: codec 5 is unknown"},
+                    Tampering{"CodecOfCodes", entry_offset(3, 1), 1, 4, "codec rans is only for codes in the plain"},
+                    Tampering{"CodecOfHeader", entry_offset(0, 1), 1, 4, "codec rans is only for codes in the plain"},
                     Tampering{"OtherCodec", entry_offset(2, 1), 1, 1, "section 2 (codes): "},
                     Tampering{"UnknownLayout", entry_offset(2, 2), 1, 6, "section 2: layout 6 is unknown"},
                     Tampering{"HeaderLayout", entry_offset(0, 2), 1, 1, "must be plain"},

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "packer/artifact.h"
+#include "packer/weight_coder.h"
+#include "runtime/hash.h"
 #include "tests/packer/reseal.h"
 #include "tests/packer/sample_models.h"
 #include "tests/support/allocation_probe.h"
@@ -43,6 +45,22 @@ TEST(ArtifactMemoryTest, DeclaredHeaderIsNotAllocated) {
     file = write_container({section_of(SectionKind::kHeader, "{}", codec, kMaxHeaderBytes)});
     EXPECT_LT(largest_request_decoding(file), size_t{1} << 20) << codec_of(codec).name();
   }
+}
+
+// Streams of the weight coder that say nothing wrong until their blocks' lengths do not add up.
+TEST(ArtifactMemoryTest, DeclaredCodesAreNotAllocated) {
+  const std::string header = R"({"banked":false,"config":{},"provenance":{},"tensors":[["a",[2048,2048],15]]})";
+  const std::vector<int8_t> zeros(2048);
+  ByteVector stored = encode_weights(std::span(zeros), 1, 2048);
+  PackedSection codes;
+  codes.entry = {
+      SectionKind::kCodes, CodecId::kRans, LayoutId::kPlain, 2048 * 2048, static_cast<uint32_t>(stored.size()),
+      xxh3(stored)};
+  codes.stored = stored;
+  ByteVector file = write_container({section_of(SectionKind::kHeader, header, CodecId::kNone, header.size()),
+                                     std::make_shared<PackedSection>(codes),
+                                     section_of(SectionKind::kScales, std::string(4096, '<'), CodecId::kNone, 4096)});
+  EXPECT_LT(largest_request_decoding(file), size_t{1} << 20);
 }
 
 // 2^20 sections of nothing: the table does not fit in the file.

@@ -74,7 +74,7 @@ TEST(DescribeArtifactTest, LibrariesHaveVersions) {
     names.push_back(library.name);
     EXPECT_NE(library.version.find('.'), std::string::npos) << library.version;
   }
-  EXPECT_EQ(names, (std::vector<std::string>{"brotli", "zstd", "xz"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"brotli", "zstd", "xz", "rans"}));
 }
 
 }  // namespace

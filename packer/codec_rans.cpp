@@ -1,0 +1,47 @@
+// codec_rans.cpp: the weight coder (weight_coder.h, docs/weight_coder.md) as a codec of code sections.
+// Unlike the others it needs the matrix's shape, and codes one by one: no other contents, no layout but the plain one.
+#include <cassert>
+
+#include "packer/codec.h"
+#include "packer/weight_coder.h"
+
+namespace thimble {
+namespace {
+
+class RansCodec final : public Codec {
+ public:
+  CodecId id() const override { return CodecId::kRans; }
+  std::string_view name() const override { return "rans"; }
+  std::string version() const override { return "1.0"; }
+
+  bool takes(const ContentShape& shape, LayoutId layout) const override {
+    return shape.kind == SectionKind::kCodes && layout == LayoutId::kPlain;
+  }
+
+  ByteVector compress(Bytes raw, const ContentShape& shape) const override {
+    assert(raw.size() == shape.elements());
+    const std::span codes(reinterpret_cast<const int8_t*>(raw.data()), raw.size());
+    return encode_weights(codes, shape.rows, shape.columns);
+  }
+
+  ByteVector decompress(Bytes stored, [[maybe_unused]] uint64_t raw_bytes, const ContentShape& shape,
+                        const std::string& where) const override {
+    assert(raw_bytes == shape.elements());
+    ByteVector raw;
+    const CodeRoom<int8_t> room = [&](uint64_t count) {
+      raw.resize(raw.size() + count);
+      return std::span(reinterpret_cast<int8_t*>(raw.data()), raw.size()).last(count);
+    };
+    decode_weights_into(room, stored, shape.rows, shape.columns, where);
+    return raw;
+  }
+};
+
+}  // namespace
+
+const Codec& rans_codec() {
+  static const RansCodec kCodec;
+  return kCodec;
+}
+
+}  // namespace thimble

@@ -1,0 +1,93 @@
+// lane_rans.cpp: the two loops. Encoding runs backwards, so that decoding runs forwards.
+#include "packer/lane_rans.h"
+
+#include <algorithm>
+
+namespace thimble {
+namespace {
+
+constexpr int kWordBits = 16;
+
+uint32_t lane_read(const std::byte* bytes, int count) {
+  uint32_t value = 0;
+  for (int i = 0; i < count; ++i) value |= std::to_integer<uint32_t>(bytes[i]) << (8 * i);
+  return value;
+}
+
+}  // namespace
+
+SlotIndex::SlotIndex(const ScaleTables& tables) {
+  for (size_t c = 0; c < tables.size(); ++c) {
+    uint32_t symbol = 0;
+    for (uint32_t bucket = 0; bucket < first_[c].size(); ++bucket) {
+      while (tables[c].starts[symbol + 1] <= bucket << kBucketBits) ++symbol;
+      first_[c][bucket] = static_cast<uint8_t>(symbol);
+    }
+  }
+}
+
+template <typename Code>
+RansBlock encode_block(const ScaleTables& tables, std::span<const uint8_t> classes, std::span<const Code> codes,
+                       uint32_t lanes) {
+  RansBlock block;
+  block.states.assign(lanes, kLaneStart);
+  for (size_t e = codes.size(); e-- > 0;) {
+    const ScaleTable& table = tables[classes[e]];
+    const uint32_t symbol = table.symbol_of(codes[e]);
+    const uint32_t slots = table.slots_of(symbol);
+    uint32_t& state = block.states[e % lanes];
+    if (state >= uint64_t{slots} << (32 - kSlotBits)) {
+      block.words.push_back(static_cast<uint16_t>(state));
+      state >>= kWordBits;
+    }
+    state = ((state / slots) << kSlotBits) + state % slots + table.starts[symbol];
+  }
+  std::ranges::reverse(block.words);
+  return block;
+}
+
+template <typename Code>
+void decode_block(const ScaleTables& tables, const SlotIndex& index, std::span<const uint8_t> classes, Bytes stored,
+                  uint32_t lanes, std::span<Code> codes, std::vector<uint64_t>& escapes, const std::string& where) {
+  ByteCursor cursor(stored, where);
+  std::array<uint32_t, kMaxLanes> states{};
+  for (uint32_t lane = 0; lane < lanes; ++lane) {
+    states[lane] = cursor.read<uint32_t>("a lane's state");
+    if (states[lane] < kLaneStart)
+      throw FormatError(where, "lane " + std::to_string(lane) + " starts at " + std::to_string(states[lane]) +
+                                   ", at least " + std::to_string(kLaneStart));
+  }
+  const Bytes words = cursor.take(cursor.remaining(), "words");
+  size_t next = 0;
+  for (size_t e = 0; e < codes.size(); ++e) {
+    const ScaleTable& table = tables[classes[e]];
+    uint32_t& state = states[e % lanes];
+    const uint32_t slot = state & (kSlots - 1);
+    const uint32_t symbol = index.symbol_at(table, classes[e], slot);
+    state = table.slots_of(symbol) * (state >> kSlotBits) + slot - table.starts[symbol];
+    if (state < kLaneStart) {
+      if (words.size() - next < sizeof(uint16_t)) throw FormatError(where, "a block's words end too early");
+      state = state << kWordBits | lane_read(&words[next], sizeof(uint16_t));
+      next += sizeof(uint16_t);
+    }
+    if (symbol == table.escape()) {
+      codes[e] = 0;
+      escapes.push_back(e);
+    } else {
+      codes[e] = static_cast<Code>(static_cast<int32_t>(symbol) - static_cast<int32_t>(table.reach));
+    }
+  }
+  if (next != words.size()) throw FormatError(where, "a block has words left over");
+  for (uint32_t lane = 0; lane < lanes; ++lane)
+    if (states[lane] != kLaneStart)
+      throw FormatError(where, "lane " + std::to_string(lane) + " does not end where encoding starts");
+}
+
+template RansBlock encode_block(const ScaleTables&, std::span<const uint8_t>, std::span<const int8_t>, uint32_t);
+template RansBlock encode_block(const ScaleTables&, std::span<const uint8_t>, std::span<const int32_t>, uint32_t);
+template void decode_block(const ScaleTables&, const SlotIndex&, std::span<const uint8_t>, Bytes, uint32_t,
+                           std::span<int8_t>, std::vector<uint64_t>&, const std::string&);
+template void decode_block(const ScaleTables&, const SlotIndex&, std::span<const uint8_t>, Bytes, uint32_t,
+                           std::span<int32_t>, std::vector<uint64_t>&, const std::string&);
+
+}  // namespace thimble

@@ -1,0 +1,109 @@
+// scale_tables.cpp: integrates the density over each code's interval, in fixed point.
+// All intermediate values fit in 63 bits: no cell weighs more than 2^30, there are 256 of them.
+#include "packer/scale_tables.h"
+
+#include <algorithm>
+#include <span>
+
+namespace thimble {
+namespace {
+
+// The density is constant on cells of 1/32 standard deviation, up to 8 of them; beyond, it is zero.
+constexpr uint64_t kCells = 256;
+constexpr int kFractionBits = 16;  // of a position within a cell
+
+// exp(-a h - 2 b h^2) and exp(-2 b h^2) with h = 1/32, times 2^30: the ratio of the first two cells, and by how much
+// the ratio shrinks from one pair of cells to the next. b makes the variance 1.
+struct Shape {
+  uint64_t first_ratio;
+  uint64_t ratio_decay;
+};
+constexpr std::array<Shape, kTableShapes> kShapes = {{
+    {1072693760, 1072693760},  // a = 0, b = 1/2: Gaussian
+    {1056461846, 1073098699},  // a = 1/2, b = 0.306758
+    {1040443749, 1073470979},  // a = 1, b = 0.129165
+    {1027321989, 1073741824},  // a = sqrt(2), b = 0: Laplace
+}};
+
+// 2^(30 - j / 4)
+constexpr std::array<uint64_t, 4> kQuarterOctaves = {1073741824, 902905651, 759250125, 638450708};
+
+// The mass of [0, x) for x in standard deviations.
+class Density {
+ public:
+  explicit Density(int shape) {
+    uint64_t weight = uint64_t{1} << 30;
+    uint64_t ratio = kShapes[static_cast<size_t>(shape)].first_ratio;
+    for (uint64_t i = 0; i < kCells; ++i) {
+      sums_[i + 1] = sums_[i] + weight;
+      weight = (weight * ratio) >> 30;
+      ratio = (ratio * kShapes[static_cast<size_t>(shape)].ratio_decay) >> 30;
+    }
+  }
+
+  uint64_t total() const { return sums_[kCells]; }
+
+  // `position` counts cells in 1 / 2^kFractionBits.
+  uint64_t mass_below(uint64_t position) const {
+    const uint64_t cell = position >> kFractionBits;
+    if (cell >= kCells) return total();
+    const uint64_t fraction = position & ((uint64_t{1} << kFractionBits) - 1);
+    return sums_[cell] + (((sums_[cell + 1] - sums_[cell]) * fraction) >> kFractionBits);
+  }
+
+ private:
+  std::array<uint64_t, kCells + 1> sums_{};
+};
+
+// The largest code with a symbol: codes beyond it have less than one slot's mass, unless max_magnitude comes first.
+uint32_t choose_reach(const Density& density, uint64_t half_code, uint32_t max_magnitude) {
+  const uint32_t limit = std::min(max_magnitude, kMaxReach);
+  uint32_t reach = 0;
+  while (reach < limit &&
+         (density.total() - density.mass_below((2 * reach + 1) * half_code)) << kSlotBits >= density.total())
+    ++reach;
+  return reach;
+}
+
+ScaleTable make_table(const Density& density, int scale_class, uint32_t max_magnitude) {
+  // Half a code in positions: 2^20 / standard deviation.
+  const auto c = static_cast<unsigned>(scale_class);
+  const uint64_t half_code = kQuarterOctaves[c % 4] >> (7 + c / 4);
+  ScaleTable table;
+  table.reach = choose_reach(density, half_code, max_magnitude);
+  table.has_escape = table.reach < max_magnitude;
+
+  std::vector<uint32_t> slots(table.symbols());
+  auto share = [&](uint64_t mass, uint64_t of) {
+    return std::max<uint32_t>(1, static_cast<uint32_t>((mass * kSlots + of / 2) / of));
+  };
+  uint32_t taken = 0;
+  for (uint32_t q = 1; q <= table.reach; ++q) {
+    // Without an escape, the outermost codes stand for everything beyond them: such codes were clipped.
+    const bool outermost = q == table.reach && !table.has_escape;
+    const uint64_t end = outermost ? density.total() : density.mass_below((2 * q + 1) * half_code);
+    const uint64_t mass = end - density.mass_below((2 * q - 1) * half_code);
+    slots[table.reach - q] = slots[table.reach + q] = share(mass, 2 * density.total());
+    taken += 2 * slots[table.reach + q];
+  }
+  if (table.has_escape) {
+    const uint64_t inside = density.mass_below((2 * table.reach + 1) * half_code);
+    taken += slots[table.escape()] = share(density.total() - inside, density.total());
+  }
+  slots[table.reach] = kSlots - taken;  // code 0 has what is left, always more than any rounding
+
+  table.starts.push_back(0);
+  for (uint32_t count : slots) table.starts.push_back(static_cast<uint16_t>(table.starts.back() + count));
+  return table;
+}
+
+}  // namespace
+
+ScaleTables make_scale_tables(int shape, uint32_t max_magnitude) {
+  const Density density(shape);
+  ScaleTables tables;
+  for (int c = 0; c < kScaleClasses; ++c) tables[static_cast<size_t>(c)] = make_table(density, c, max_magnitude);
+  return tables;
+}
+
+}  // namespace thimble

@@ -1,0 +1,344 @@
+"""read_thmb.py: reads artifacts (.thmb, docs/format.md) with numpy and the standard library alone.
+
+    tensors = read_thmb.load("model.thmb")        # name -> float32 array; banks are left in single matrices
+    python3 read_thmb.py model.thmb               # what is in it
+
+Meant to be shipped beside a model. Codes of --codec rans (docs/weight_coder.md) are decoded in all their lanes at once:
+one numpy step per code of a lane. Lengths and the coder's own end marks are checked, checksums are not (`thimble
+verify` does that). Sections in Brotli need the package brotli.
+"""
+
+import json
+import lzma
+import math
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+
+# ---- The weight coder ------------------------------------------------------------------------------------------------
+
+CLASSES = 37
+SLOTS = 4096
+MAX_REACH = 127
+BLOCK_STEPS = 1 << 14
+ESCAPE = -32768  # stands for a code that is still to be read
+SHAPES = ((1072693760, 1072693760), (1056461846, 1073098699), (1040443749, 1073470979), (1027321989, 1073741824))
+QUARTER_OCTAVES = (1073741824, 902905651, 759250125, 638450708)
+
+
+def density_sums(shape: int) -> list[int]:
+    """Mass of the density left of each of its 256 cells."""
+    weight, (ratio, decay) = 1 << 30, SHAPES[shape]
+    sums = [0]
+    for _ in range(256):
+        sums.append(sums[-1] + weight)
+        weight, ratio = weight * ratio >> 30, ratio * decay >> 30
+    return sums
+
+
+def scale_table(sums: list[int], scale_class: int, max_magnitude: int) -> tuple[int, list[int]]:
+    """Reach, and slots of the codes -reach..reach and then, where there is one, of the escape."""
+    total, half_code = sums[256], QUARTER_OCTAVES[scale_class % 4] >> (7 + scale_class // 4)
+
+    def below(position: int) -> int:
+        cell, fraction = position >> 16, position & 65535
+        return total if cell >= 256 else sums[cell] + ((sums[cell + 1] - sums[cell]) * fraction >> 16)
+
+    reach, limit = 0, min(max_magnitude, MAX_REACH)
+    while reach < limit and (total - below((2 * reach + 1) * half_code)) * SLOTS >= total:
+        reach += 1
+    edges = [below((2 * q + 1) * half_code) for q in range(reach + 1)]
+    escape = [] if reach == max_magnitude else [max(1, ((total - edges[reach]) * SLOTS + total // 2) // total)]
+    if not escape:
+        edges[reach] = total
+    half = [max(1, ((edges[q] - edges[q - 1]) * SLOTS + total) // (2 * total)) for q in range(1, reach + 1)]
+    return reach, half[::-1] + [SLOTS - 2 * sum(half) - sum(escape)] + half + escape
+
+
+class Tables:
+    """Tables by slot, for all pairs of shape and largest magnitude that were asked for."""
+
+    def __init__(self):
+        self.first = {}
+        self.reach, self.value, self.slots, self.offset = [], [], [], []
+
+    def index(self, shape: int, max_magnitude: int) -> int:
+        """Where the 37 classes of this pair begin."""
+        key = (shape, max_magnitude)
+        if key not in self.first:
+            self.first[key] = len(self.reach)
+            sums = density_sums(shape)
+            for scale_class in range(CLASSES):
+                reach, slots = scale_table(sums, scale_class, max_magnitude)
+                self._add(reach, slots, [*range(-reach, reach + 1), ESCAPE])
+        return self.first[key]
+
+    def _add(self, reach: int, slots: list[int], values: list[int]):
+        counts = np.array(slots)
+        self.reach.append(reach)
+        self.value.append(np.repeat(np.array(values[: len(slots)], np.int16), counts))
+        self.slots.append(np.repeat(counts, counts).astype(np.uint32))
+        self.offset.append((np.arange(SLOTS) - np.repeat(np.cumsum(counts) - counts, counts)).astype(np.uint32))
+
+    def by_slot(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Value, slots and offset of each (table, slot); the last table is one that changes nothing."""
+        self._add(0, [SLOTS], [0])
+        return np.concatenate(self.value), np.concatenate(self.slots), np.concatenate(self.offset)
+
+
+class Block:
+    """`count` codes of `table` (count,), coded in `lanes` lanes in stored[begin:end]."""
+
+    def __init__(self, table: np.ndarray, lanes: int, stored: bytes):
+        self.table, self.lanes = table, lanes
+        self.states = np.frombuffer(stored, "<u4", lanes)
+        self.words = np.frombuffer(stored, "<u2", offset=4 * lanes)
+        self.codes = None
+
+
+def decode_blocks(blocks: list[Block], tables: Tables) -> None:
+    """Fills in the codes of all blocks, which advance together: one row per block, one column per lane."""
+    blocks = sorted(blocks, key=lambda block: -math.ceil(len(block.table) / block.lanes))
+    value, slots, offset = tables.by_slot()
+    table = np.concatenate([block.table for block in blocks] + [np.array([len(tables.reach) - 1])]).astype(np.int64)
+    table *= SLOTS
+    words = np.concatenate([block.words for block in blocks] + [np.zeros(33, np.uint16)]).astype(np.uint32)
+    codes = np.zeros(len(table), np.int16)
+    ends = np.cumsum([len(block.table) for block in blocks])
+    starts = ends - [len(block.table) for block in blocks]
+    position = np.cumsum([0] + [len(block.words) for block in blocks[:-1]])
+    word_ends = position + [len(block.words) for block in blocks]
+    lanes = np.array([block.lanes for block in blocks])
+    width = int(lanes.max())
+    state = np.full((len(blocks), width), 1 << 16, np.uint32)
+    for row, block in zip(state, blocks):
+        row[: block.lanes] = block.states
+    lane = np.arange(width)
+    element = np.where(lane < lanes[:, None], starts[:, None] + lane, len(table))
+    steps = -(-(ends - starts) // lanes)
+    active = len(blocks)
+    for step in range(int(steps[0])):
+        while steps[active - 1] <= step:
+            active -= 1
+        now, x = element[:active], state[:active]
+        place = np.where(now < ends[:active, None], now, len(table) - 1)  # idle lanes: the table that changes nothing
+        slot = table[place] + (x & (SLOTS - 1))
+        codes[place] = value[slot]
+        x = slots[slot] * (x >> 12) + offset[slot]
+        short = x < 1 << 16
+        rank = np.cumsum(short, axis=1)
+        word = words[np.minimum(position[:active, None] + rank - 1, len(words) - 1)]
+        state[:active] = np.where(short, x << 16 | word, x)
+        position[:active] += rank[:, -1]
+        now += lanes[:active, None]
+    if (state != 1 << 16).any() or (position != word_ends).any():
+        raise ValueError("a block of codes is damaged")
+    for block, start, end in zip(blocks, starts, ends):
+        block.codes = codes[start:end]
+
+
+class EscapeBits:
+    """Reads Exp-Golomb codes of one order with signs, lowest bits first."""
+
+    def __init__(self, stored: bytes, order: int):
+        self.bits = np.unpackbits(np.frombuffer(stored, np.uint8), bitorder="little").astype(bool)
+        self.order, self.next = order, 0
+
+    def read(self) -> tuple[int, bool]:
+        one = self.next + int(np.argmax(self.bits[self.next :]))
+        low = self.order + one - self.next
+        bits = self.bits[one + 1 : one + low + 2].tolist()
+        self.next = one + low + 2
+        if low > 32 or len(bits) != low + 1:
+            raise ValueError("the escapes are damaged")
+        return sum(int(bit) << i for i, bit in enumerate(bits[:low])) + (1 << low) - (1 << self.order), bool(bits[low])
+
+    def fill(self, block: Block, tables: Tables) -> np.ndarray:
+        """The block's codes, in which escapes have been replaced."""
+        codes = block.codes.astype(np.int32)
+        for e in np.flatnonzero(block.codes == ESCAPE):
+            distance, negative = self.read()
+            magnitude = tables.reach[block.table[e]] + 1 + distance
+            codes[e] = -magnitude if negative else magnitude
+        return codes
+
+
+class WeightStream:
+    """One matrix of rows x columns codes. First the scales of rows and columns are decoded, then the codes."""
+
+    def __init__(self, stored: bytes, rows: int, columns: int, tables: Tables):
+        self.rows, self.columns = rows, columns
+        shape, order, lanes_log2, *self.axes = struct.unpack_from("<BBBbBbB", stored)
+        (max_magnitude,) = struct.unpack_from("<I", stored, 7)
+        self.first_table, lanes = tables.index(shape, max_magnitude), 1 << lanes_log2
+        count = -(-rows * columns // (BLOCK_STEPS * lanes))
+        words = struct.unpack_from(f"<{count + 1}I", stored, 11)
+        self.parts, begin = [], 11 + 4 * (count + 1)
+        for i, length in enumerate(words):
+            end = begin + 4 * (1 if i == 0 else lanes) + 2 * length
+            self.parts.append(stored[begin:end])
+            begin = end
+        self.lanes, self.escapes = lanes, EscapeBits(stored[begin:], order)
+        spreads = np.repeat(np.array(self.axes[1::2]), (rows, columns))
+        self.axis_block = Block(tables.index(0, MAX_REACH) + spreads, 1, self.parts[0])
+
+    def code_blocks(self, tables: Tables) -> list[Block]:
+        scales = self.escapes.fill(self.axis_block, tables) + np.repeat(self.axes[0::2], (self.rows, self.columns))
+        classes = np.clip(scales[: self.rows, None] + scales[None, self.rows :], 0, CLASSES - 1).ravel()
+        block = BLOCK_STEPS * self.lanes
+        pieces = np.split(self.first_table + classes, range(block, classes.size, block))
+        self.blocks = [Block(table, self.lanes, part) for table, part in zip(pieces, self.parts[1:])]
+        return self.blocks
+
+    def codes(self, tables: Tables) -> np.ndarray:
+        return np.concatenate([self.escapes.fill(block, tables) for block in self.blocks])
+
+
+def decode_weights(sections: list[tuple[bytes, int, int]]) -> list[np.ndarray]:
+    """Codes (rows * columns,) of each (stored bytes, rows, columns)."""
+    tables = Tables()
+    streams = [WeightStream(*section, tables) for section in sections]
+    if streams:
+        decode_blocks([stream.axis_block for stream in streams], tables)
+        decode_blocks([block for stream in streams for block in stream.code_blocks(tables)], tables)
+    return [stream.codes(tables) for stream in streams]
+
+
+# ---- The artifact ----------------------------------------------------------------------------------------------------
+
+NONE, BROTLI, ZSTD, XZ, RANS = range(5)
+PLAIN, COLUMNS, BITS, DIGITS, DIGIT_COLUMNS, PLANES = range(6)
+SECTION_BYTES = 4 << 20
+DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "I8": "i1", "U8": "u1", "I16": "<i2", "U16": "<u2", "I32": "<i4",
+          "I64": "<i8", "BOOL": "u1", "BF16": "<u2"}  # fmt: skip
+
+
+def decompress(codec: int, stored: bytes, raw_bytes: int) -> bytes:
+    if codec == BROTLI:
+        import brotli  # a package of its own; --codec rans never needs it
+
+        raw = brotli.decompress(stored)
+    elif codec == XZ:
+        dictionary = max(4096, 1 << max(0, raw_bytes - 1).bit_length())
+        raw = lzma.decompress(stored, lzma.FORMAT_RAW, filters=[{"id": lzma.FILTER_LZMA2, "dict_size": dictionary}])
+    elif codec == NONE:
+        raw = stored
+    else:
+        raise ValueError(f"codec {codec} is not read here")
+    if len(raw) != raw_bytes:
+        raise ValueError(f"a section has {len(raw)} B, {raw_bytes} B declared")
+    return raw
+
+
+def unpack_codes(layout: int, raw: bytes, rows: int, columns: int, max_code: int) -> np.ndarray:
+    """Codes (rows * columns,) of one section in a layout for general compressors."""
+    count, data = rows * columns, np.frombuffer(raw, np.uint8)
+    if layout in (PLAIN, COLUMNS):
+        codes = data.view(np.int8).astype(np.int32)
+    elif layout == BITS:
+        width = max_code.bit_length() + 1
+        bits = np.unpackbits(data, bitorder="little")[: count * width].reshape(count, width)
+        codes = bits @ (1 << np.arange(width)) - max_code
+    else:
+        base = 2 * max_code + 1
+        powers = base ** np.arange(next(n for n in range(9) if base ** (n + 1) > 256))
+        codes = (data[:, None] // powers % base).ravel()[:count].astype(np.int32) - max_code
+    return codes.reshape(columns, rows).T.ravel() if layout in (COLUMNS, DIGIT_COLUMNS) else codes
+
+
+def read_sections(file: bytes) -> list[tuple[int, int, int, int, bytes]]:
+    """(kind, codec, layout, raw bytes, stored bytes) of each section."""
+    if file[:8] != b"\x89THMB\r\n\x1a" or struct.unpack_from("<I", file, 8) != (1,):
+        raise ValueError("not a thimble artifact of version 1")
+    count, length = struct.unpack_from("<IQ", file, 12)
+    if length != len(file):
+        raise ValueError(f"the file has {len(file)} B, {length} B declared")
+    sections, begin = [], 32 + 20 * count
+    for i in range(count):
+        kind, codec, layout, _, raw_bytes, stored_bytes, _ = struct.unpack_from("<4BIIQ", file, 32 + 20 * i)
+        sections.append((kind, codec, layout, raw_bytes, file[begin : begin + stored_bytes]))
+        begin += stored_bytes
+    return sections
+
+
+def code_pieces(tensors: list) -> list[tuple[int, int, int]]:
+    """(tensor, rows, columns) of each section of codes."""
+    pieces = []
+    for i, (_, shape, encoding) in enumerate(tensors):
+        if isinstance(encoding, str) or math.prod(shape) == 0:
+            continue
+        rows, columns = shape[0], math.prod(shape[1:])
+        if columns > SECTION_BYTES:
+            widths = [min(SECTION_BYTES, columns - c) for c in range(0, columns, SECTION_BYTES)]
+            pieces += [(i, 1, width) for _ in range(rows) for width in widths]
+        else:
+            block = SECTION_BYTES // columns
+            pieces += [(i, min(block, rows - r), columns) for r in range(0, rows, block)]
+    return pieces
+
+
+def element_bytes(dtype: str) -> int:
+    return np.dtype(DTYPES[dtype]).itemsize
+
+
+def read_stream(sections, count: int, width: int) -> bytes:
+    """The next `count` bytes of elements of `width` bytes, from as many sections as they fill."""
+    parts = []
+    for _ in range(-(-count // SECTION_BYTES)):
+        _, codec, layout, raw_bytes, stored = next(sections)
+        raw = decompress(codec, stored, raw_bytes)
+        parts.append(np.frombuffer(raw, np.uint8).reshape(width, -1).T.tobytes() if layout == PLANES else raw)
+    return b"".join(parts)
+
+
+def load(path) -> dict[str, np.ndarray]:
+    """Float32 tensors by name, one matrix per layer."""
+    sections = read_sections(Path(path).read_bytes())
+    _, codec, _, raw_bytes, stored = sections[0]
+    tensors = json.loads(decompress(codec, stored, raw_bytes))["tensors"]
+    pieces = code_pieces(tensors)
+    coded, rest = sections[1 : 1 + len(pieces)], iter(sections[1 + len(pieces) :])
+
+    in_rans = [(s[4], rows, columns) for s, (_, rows, columns) in zip(coded, pieces) if s[1] == RANS]
+    streams = iter(decode_weights(in_rans))
+    codes = {}
+    for (_, codec, layout, raw_bytes, stored), (i, rows, columns) in zip(coded, pieces):
+        if codec == RANS:
+            part = next(streams)
+        else:
+            part = unpack_codes(layout, decompress(codec, stored, raw_bytes), rows, columns, tensors[i][2])
+        codes.setdefault(i, []).append(part)
+
+    rows_of = {i: shape[0] for i, (_, shape, encoding) in enumerate(tensors) if not isinstance(encoding, str)}
+    scales = np.frombuffer(read_stream(rest, 2 * sum(rows_of.values()), 2), "<f2").astype(np.float32)
+    result = {}
+    for i, rows in rows_of.items():
+        name, shape, _ = tensors[i]
+        flat = np.concatenate(codes.get(i, [np.zeros(0, np.int32)])).astype(np.float32)
+        result[name] = (flat.reshape(rows, math.prod(shape[1:])) * scales[:rows, None]).reshape(shape)
+        scales = scales[rows:]
+    for width in (1, 2, 4, 8):
+        raw = [tensor for tensor in tensors if isinstance(tensor[2], str) and element_bytes(tensor[2]) == width]
+        stream, begin = read_stream(rest, width * sum(math.prod(shape) for _, shape, _ in raw), width), 0
+        for name, shape, dtype in raw:
+            count = math.prod(shape)
+            values = np.frombuffer(stream, DTYPES[dtype], count, begin)
+            begin += width * count
+            values = (values.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else values.astype(np.float32)
+            result[name] = values.reshape(shape)
+    return result
+
+
+def main() -> int:
+    if len(sys.argv) != 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    for name, tensor in sorted(load(sys.argv[1]).items()):
+        print(f"{name:40} {list(tensor.shape)!s:16} {tensor.std():.6f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+// lane_rans_test.cpp: blocks of every size and number of lanes come back; damaged ones are refused.
+#include "packer/lane_rans.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace thimble {
+namespace {
+
+struct Sample {
+  std::vector<uint8_t> classes;
+  std::vector<int32_t> codes;
+};
+
+// Codes within the tables' reach, of all classes.
+Sample sample(size_t elements, uint32_t max_magnitude) {
+  std::mt19937 random(7);
+  Sample result;
+  for (size_t e = 0; e < elements; ++e) {
+    result.classes.push_back(static_cast<uint8_t>(random() % kScaleClasses));
+    auto magnitude = static_cast<int32_t>(random() % (std::min<uint32_t>(max_magnitude, 40) + 1));
+    result.codes.push_back(random() % 2 == 0 ? magnitude : -magnitude);
+  }
+  return result;
+}
+
+ByteVector stored(const RansBlock& block) {
+  ByteVector bytes;
+  for (uint32_t state : block.states) append_little_endian(bytes, state);
+  for (uint16_t word : block.words) append_little_endian(bytes, word);
+  return bytes;
+}
+
+// What decoding gives, escapes as INT32_MAX.
+std::vector<int32_t> decode(const ScaleTables& tables, const Sample& sample, Bytes bytes, uint32_t lanes) {
+  std::vector<int32_t> codes(sample.codes.size());
+  std::vector<uint64_t> escapes;
+  decode_block<int32_t>(tables, SlotIndex(tables), sample.classes, bytes, lanes, codes, escapes, "test");
+  for (uint64_t e : escapes) codes[e] = INT32_MAX;
+  return codes;
+}
+
+std::vector<int32_t> with_escapes_marked(const ScaleTables& tables, Sample sample) {
+  for (size_t e = 0; e < sample.codes.size(); ++e)
+    if (std::abs(sample.codes[e]) > static_cast<int32_t>(tables[sample.classes[e]].reach)) sample.codes[e] = INT32_MAX;
+  return sample.codes;
+}
+
+TEST(LaneRansTest, EverySizeComesBack) {
+  for (uint32_t max_magnitude : {0u, 1u, 15u, 127u, 1000u}) {
+    const ScaleTables tables = make_scale_tables(0, max_magnitude);
+    for (uint32_t lanes = 1; lanes <= kMaxLanes; lanes *= 2)
+      for (size_t elements : {1, 2, 31, 32, 33, 1000, 5000}) {
+        const Sample input = sample(elements, max_magnitude);
+        const RansBlock block = encode_block<int32_t>(tables, input.classes, input.codes, lanes);
+        EXPECT_EQ(block.states.size(), lanes);
+        EXPECT_EQ(decode(tables, input, stored(block), lanes), with_escapes_marked(tables, input));
+      }
+  }
+}
+
+// Long runs of one symbol: as likely as can be, and the rarest.
+TEST(LaneRansTest, RunsComeBack) {
+  for (int shape = 0; shape < kTableShapes; ++shape) {
+    const ScaleTables tables = make_scale_tables(shape, 127);
+    for (int scale_class : {0, 12, 36})
+      for (int32_t code : {0, 1, -3, 127}) {
+        Sample input{std::vector<uint8_t>(20000, static_cast<uint8_t>(scale_class)), std::vector<int32_t>(20000, code)};
+        const RansBlock block = encode_block<int32_t>(tables, input.classes, input.codes, 4);
+        EXPECT_EQ(decode(tables, input, stored(block), 4), with_escapes_marked(tables, input));
+      }
+  }
+}
+
+TEST(LaneRansTest, WordsAndStatesMustComeOut) {
+  const ScaleTables tables = make_scale_tables(0, 15);
+  const Sample input = sample(500, 15);
+  const RansBlock block = encode_block<int32_t>(tables, input.classes, input.codes, 8);
+  const ByteVector good = stored(block);
+  EXPECT_NO_THROW(decode(tables, input, good, 8));
+  for (size_t kept = 0; kept < good.size(); ++kept)
+    EXPECT_THROW(decode(tables, input, Bytes(good).first(kept), 8), FormatError) << kept;
+  ByteVector longer = good;
+  longer.resize(good.size() + 2);
+  EXPECT_THROW(decode(tables, input, longer, 8), FormatError);
+  RansBlock low = block;
+  low.states[3] = kLaneStart - 1;
+  EXPECT_THROW(decode(tables, input, stored(low), 8), FormatError);
+  size_t accepted = 0;
+  for (size_t i = 0; i < good.size(); ++i) {
+    ByteVector damaged = good;
+    damaged[i] ^= std::byte{0x10};
+    try {
+      decode(tables, input, damaged, 8);
+      ++accepted;
+    } catch (const FormatError&) {
+    }
+  }
+  // Nearly all damage shows in the states at the end; the rest is for the container's checksum.
+  EXPECT_LT(accepted, good.size() / 100);
+}
+
+}  // namespace
+}  // namespace thimble
