@@ -7,20 +7,12 @@
 #include "runtime/cpu_kernels.h"
 #include "runtime/gemm.h"
 #include "runtime/parallel.h"
+#include "runtime/row_chunks.h"
 
 namespace thimble {
 namespace {
 
-// About this many floats per task: enough work to pay for scheduling it.
-constexpr int64_t kChunkFloats = 16384;
 constexpr int64_t kQueryTile = 128;
-
-void for_each_row(int64_t rows, int64_t width, const std::function<void(int64_t)>& body) {
-  int64_t chunk = std::max<int64_t>(1, kChunkFloats / std::max<int64_t>(1, width));
-  parallel_chunks(rows, chunk, [&](int64_t first, int64_t last) {
-    for (int64_t r = first; r < last; ++r) body(r);
-  });
-}
 
 class CpuBackend final : public Backend {
  public:

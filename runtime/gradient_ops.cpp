@@ -7,13 +7,13 @@
 #include "runtime/cpu_kernels.h"
 #include "runtime/gemm.h"
 #include "runtime/parallel.h"
+#include "runtime/row_chunks.h"
 
 namespace thimble {
 namespace {
 
 constexpr int64_t kTileRows = 256;
 constexpr int64_t kTileCols = 512;
-constexpr int64_t kChunkFloats = 16384;
 constexpr int64_t kQueryTile = 128;
 // A head's query tiles are dealt to so many parts, each with sums of dk and dv of its own: enough tasks for a large
 // machine, few enough sums to add up. Part of the result's definition: the sums round.
@@ -26,13 +26,6 @@ const CpuGradientKernels& choose_kernels() {
   if (cpu_instruction_set() == "avx2") return cpu_gradient_kernels_avx2();
 #endif
   return cpu_gradient_kernels_portable();
-}
-
-void for_each_row(int64_t rows, int64_t width, const std::function<void(int64_t)>& body) {
-  int64_t chunk = std::max<int64_t>(1, kChunkFloats / std::max<int64_t>(1, width));
-  parallel_chunks(rows, chunk, [&](int64_t first, int64_t last) {
-    for (int64_t r = first; r < last; ++r) body(r);
-  });
 }
 
 using Product = void (*)(ConstMatrixView, ConstMatrixView, MatrixView);
