@@ -21,6 +21,24 @@ struct RowScaledCodes {
   bool operator==(const RowScaledCodes&) const = default;
 };
 
+// Codes of a matrix with a step per row and per column (method `slope`), a trellis down each column (trellis.h):
+//   weight(r, k) = (level(r, k) * step(row_steps[r])) * step(column_steps[k]), each product rounded to float32.
+// R, K as above.
+struct SteppedCodes {
+  int trellis_bits = 0;
+  std::vector<int32_t> codes;         // (R, K) row-major, never INT32_MIN; levels lie in [-kMaxLevel, kMaxLevel]
+  std::vector<int16_t> row_steps;     // (R) in [-kMaxStep, kMaxStep]
+  std::vector<int16_t> column_steps;  // (K) likewise
+  bool operator==(const SteppedCodes&) const = default;
+};
+
+constexpr int64_t kMaxLevel = (int64_t{1} << 24) - 1;  // exact in float32
+constexpr int kStepsPerOctave = 64;
+constexpr int kMaxStep = 40 * kStepsPerOctave;
+
+// 2^(step / kStepsPerOctave), the nearest float32.
+float step_size(int step);
+
 // A tensor stored without quantization, in `dtype` (usually fp16).
 struct RawTensor {
   DType dtype = DType::kF16;
