@@ -6,6 +6,7 @@
 #include "gptq/gptq_solver.h"
 #include "gptq/hessian.h"
 #include "gptq/hessian_factor.h"
+#include "gptq/slope_solver.h"
 
 namespace thimble {
 namespace {
@@ -64,6 +65,19 @@ BENCHMARK(solve_matrix)
     ->Args({512, 1792})
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
+
+// 512 x 512 with 2^bits states, at about 2 bits per weight.
+void solve_slope_of(benchmark::State& state) {
+  constexpr int64_t kSize = 512;
+  Matrix weights = normal_matrix(kSize, kSize);
+  HessianFactor factor = factor_hessian(hessian_of(kSize), kTraceDamping, "layer");
+  SlopeGrid grid{static_cast<int>(state.range(0)), 0.25, std::vector<int16_t>(kSize, -kStepsPerOctave),
+                 std::vector<int16_t>(kSize)};
+  for (auto _ : state) benchmark::DoNotOptimize(solve_slope(weights, &factor, grid, {}, "layer"));
+  state.counters["weights"] =
+      benchmark::Counter(static_cast<double>(kSize * kSize), benchmark::Counter::kIsIterationInvariantRate);
+}
+BENCHMARK(solve_slope_of)->Arg(0)->Arg(3)->Arg(6)->Arg(8)->Unit(benchmark::kMillisecond)->UseRealTime();
 
 }  // namespace
 }  // namespace thimble

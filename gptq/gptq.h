@@ -13,6 +13,9 @@
 //
 // What the loss feels (fisher.h), which `trace` does not use: a FisherCollector observes a backward pass per sequence.
 //
+// The method `slope` solves with solve_slope() (slope_solver.h) instead, with steps per row and column, rates
+// (rate_model.h) and paths of a trellis (trellis_quantizer.h).
+//
 // On a CUDA device, collect_hessians_cuda() (cuda_hessians.h) does the first step and solve_gptq_cuda() (cuda_gptq.h)
 // factors and solves all layers at once.
 #pragma once

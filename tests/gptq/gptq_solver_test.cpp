@@ -15,31 +15,6 @@
 namespace thimble {
 namespace {
 
-MatrixF64 damped_square(const SymmetricMatrix& hessian, double damping) {
-  MatrixF64 full(hessian.size(), hessian.size());
-  for (int64_t i = 0; i < full.rows(); ++i)
-    for (int64_t j = 0; j < full.cols(); ++j)
-      full(i, j) = hessian(i, j) + (i == j ? damping * hessian.mean_diagonal() : 0);
-  return full;
-}
-
-// Gauss-Jordan without pivoting, for positive definite matrices.
-MatrixF64 inverse(MatrixF64 a) {
-  int64_t n = a.rows();
-  MatrixF64 result(n, n);
-  for (int64_t i = 0; i < n; ++i) result(i, i) = 1;
-  for (int64_t p = 0; p < n; ++p) {
-    double pivot = a(p, p);
-    for (int64_t j = 0; j < n; ++j) a(p, j) /= pivot, result(p, j) /= pivot;
-    for (int64_t i = 0; i < n; ++i) {
-      double factor = a(i, p);
-      if (i == p || factor == 0) continue;
-      for (int64_t j = 0; j < n; ++j) a(i, j) -= factor * a(p, j), result(i, j) -= factor * result(p, j);
-    }
-  }
-  return result;
-}
-
 struct NaiveResult {
   std::vector<int8_t> codes;
   std::vector<uint16_t> scales;

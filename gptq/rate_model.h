@@ -1,0 +1,55 @@
+// rate_model.h: what an entropy coder will charge for a code, known before there are codes: rounding weighs it against
+// the error. As in packer's weight coder, a weight is a sample of a density whose deviation is that of its row times
+// that of its column; a code costs -log2 of the mass of its interval.
+// In: weights (R, K), steps.  Out: a class for every code, bits for every level of a class.
+// R = output rows, K = input columns.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <vector>
+
+#include "runtime/matrix.h"
+
+namespace thimble {
+
+// log2 of factors a (R) and b (K) such that weight (r, k) is a sample of deviation a_r b_k: the most likely ones for
+// Gaussian samples, by alternating between rows and columns. Of rows and columns of zeros kSmallestScale.
+struct WeightScales {
+  std::vector<float> rows;     // (R)
+  std::vector<float> columns;  // (K), around 0
+};
+constexpr float kSmallestScale = -256;
+
+// Weights must be finite.
+WeightScales fit_weight_scales(ConstMatrixView weights);
+
+// Classes are quarter octaves of the deviation in levels (runtime/trellis.h): 1/4 to 256.
+constexpr int kRateClasses = 41;
+// From log2 of the deviation.
+inline uint8_t rate_class(float log2_deviation) {
+  return static_cast<uint8_t>(std::clamp(4 * log2_deviation + 8.5F, 0.0F, static_cast<float>(kRateClasses) - 0.5F));
+}
+
+class RateTable {
+ public:
+  RateTable();
+
+  // Of a code of either set: the mass of the two levels' width around its level. Falls steadily towards level 0;
+  // finite for any level.
+  float bits(int rate_class, int64_t level) const {
+    return bits_[static_cast<size_t>(rate_class)][static_cast<size_t>(std::min(std::abs(level), kLastLevel))];
+  }
+
+ private:
+  static constexpr int64_t kLastLevel = 1023;  // those beyond cost as much
+  std::array<std::array<float, kLastLevel + 1>, kRateClasses> bits_;
+};
+
+// The one of this program.
+const RateTable& rate_table();
+
+}  // namespace thimble
