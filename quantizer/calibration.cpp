@@ -6,6 +6,7 @@
 
 #include "eval/token_shard.h"
 #include "gptq/cuda_hessians.h"
+#include "gptq/cuda_loss_statistics.h"
 #include "gptq/statistics_sum.h"
 #include "quantizer/hessian_file.h"
 #include "quantizer/packed_results.h"
@@ -144,11 +145,14 @@ TokenSequences read_calibration_tokens(const std::string& path, int64_t length, 
 
 CalibrationStatistics collect_statistics(const Model& model, const Device& device, const TokenSequences& sequences,
                                          bool with_loss, Ranks& ranks, Progress& progress) {
-  // A CUDA device is done with all Hessians before ranks could have exchanged their parts.
-  bool on_cuda = device.is_cuda && !with_loss;
-  CalibrationStatistics statistics =
-      on_cuda ? CalibrationStatistics{collect_hessians_cuda(model, device, sequences, progress), {}}
-              : collect_on_cpu(model, sequences, with_loss, ranks, progress);
+  // A CUDA device is done with everything before ranks could have exchanged their parts.
+  CalibrationStatistics statistics;
+  if (device.is_cuda) {
+    statistics.hessians = collect_hessians_cuda(model, device, sequences, progress);
+    if (with_loss) statistics.loss = collect_loss_statistics_cuda(model, device, sequences, progress);
+  } else {
+    statistics = collect_on_cpu(model, sequences, with_loss, ranks, progress);
+  }
   round_to_float32(statistics);
   return statistics;
 }

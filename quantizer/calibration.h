@@ -21,8 +21,8 @@ TokenSequences read_calibration_tokens(const std::string& path, int64_t length, 
 
 // Runs every sequence, less its last token (nothing is predicted from it), through the model; Hessians of all its
 // linear layers, rounded to float32. On the CPU the ranks take the parts of hessian_sum.h in turn, and all add up all
-// of them; CUDA devices each collect everything. `with_loss`: also back from the loss, for LossStatistics; that pass
-// and its Hessians run on the CPU whatever the device.
+// of them; CUDA devices each collect everything. `with_loss`: also back from the loss, for LossStatistics; on
+// CUDA devices by a pass of its own in float32, which leaves the Hessians what they are without it.
 CalibrationStatistics collect_statistics(const Model& model, const Device& device, const TokenSequences& sequences,
                                          bool with_loss, Ranks& ranks, Progress& progress);
 

@@ -205,7 +205,7 @@ void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
   command.add_option("--hessians", request.hessians, "Use these Hessians (safetensors) instead of collecting any");
   command.add_option("--save-hessians", request.save_hessians, "Write the Hessians to this safetensors file");
   command.add_flag("--fisher", request.fisher,
-                   "Also collect the output Fisher, the output head's Hessian and counts of tokens (on the CPU), for "
+                   "Also collect the output Fisher, the output head's Hessian and counts of tokens, for "
                    "--save-hessians and --json");
 }
 

@@ -67,8 +67,7 @@ KeyedStatistics collect_from_model(const QuantizeRequest& request, const OpenedC
   return times.time("Hessians", [&] {
     Hasher hasher;
     hasher.add(key).add(static_cast<uint64_t>(tokens.length)).add(std::as_bytes(std::span(tokens.tokens)));
-    // These come from the CPU, whatever the device.
-    if (request.fisher) hasher.add(std::string_view("fisher")).add(cpu_instruction_set());
+    if (request.fisher) hasher.add(std::string_view("fisher"));
     uint64_t statistics_key = hasher.digest();
     ranks.require_equal(hex64(statistics_key), "the hash of the calibration tokens");
     std::optional<CalibrationStatistics> kept = load_kept_statistics(work, statistics_key, ranks);
@@ -185,10 +184,11 @@ std::vector<MemoryPlan> plan_calibration(const QuantizeRequest& request, const O
     plans.push_back(
         plan_generation(config, request.device.numerics, options.length, std::max<int64_t>(1, share), usable));
   }
-  int64_t part = std::min(static_cast<int64_t>(hessian_part(options.sequences, parts - 1).size()),
-                          cuda_windows_per_batch(request.device.ordinals[0], options.length));
+  auto part = static_cast<int64_t>(hessian_part(options.sequences, parts - 1).size());
+  int64_t most = std::min(part, cuda_windows_per_batch(request.device.ordinals[0], options.length));
   int64_t live = live_sums(std::max<size_t>(1, share_of(parts, devices - 1, devices).size()));
-  plans.push_back(plan_hessians(config, request.device.numerics, options.length, part, live, usable));
+  plans.push_back(plan_hessians(config, request.device.numerics, options.length, most, live, usable));
+  if (request.fisher) plans.push_back(plan_gradients(config, options.length, part, usable));
   return plans;
 }
 

@@ -1,5 +1,6 @@
-// memory_plan.cpp: counts what CudaModel, CudaForward, CudaScorer, CudaGenerator and CudaHessianCollector allocate; a
-// buffer that is added there is added here (tests/runtime/cuda_memory_test.cpp compares the two).
+// memory_plan.cpp: counts what CudaModel, CudaForward, CudaScorer, CudaGenerator, CudaHessianCollector, CudaFloatModel
+// and CudaGradients allocate; a buffer that is added there is added here (tests/runtime/cuda_memory_test.cpp and
+// tests/gptq/cuda_loss_statistics_test.cpp compare the two).
 #include "runtime/memory_plan.h"
 
 #include <fmt/format.h>
@@ -20,6 +21,17 @@ namespace {
 constexpr int64_t kPageBytes = int64_t{2} << 20, kOwnPagesFrom = int64_t{1} << 20, kSharedUnit = 512;
 constexpr uint64_t kReserveBytes = uint64_t{128} << 20;
 constexpr int64_t kGramTile = 128, kGramPieceTokens = 2048;
+constexpr int64_t kDotPiece = 256;                // of CudaColumnDots
+constexpr int64_t kRowsPerGradientBatch = 16384;  // two waves of tiles on the largest devices
+
+// Products of `columns` columns that wait to be added; 0 without columns.
+uint64_t gram_bytes_of(int64_t columns, int64_t length, int64_t sequences) {
+  int64_t side = divide_up(columns, kGramTile), pieces = sequences * divide_up(length, kGramPieceTokens);
+  auto piece_bytes = static_cast<uint64_t>(side * (side + 1) / 2 * kGramTile * kGramTile) * sizeof(float);
+  if (piece_bytes == 0) return 0;
+  auto affordable = std::max<uint64_t>(1, kMostGramBytes / piece_bytes);
+  return piece_bytes * std::min(affordable, static_cast<uint64_t>(pieces));
+}
 
 std::string grouped(uint64_t value) {
   std::string digits = std::to_string(value);
@@ -111,6 +123,64 @@ class Counter {
     add("products of activations", static_cast<int64_t>(gram_bytes(c_, length, sequences)), 1);
     add("activations", sequences * length * std::max({c_.model_dim, c_.mlp_dim(), c_.bigram_dim, c_.ve_dim}), element_);
     add("activations", sequences * length, 2);  // tokens
+  }
+
+  // CudaFloatModel.
+  void add_float_weights() {
+    auto matrix = [&](int64_t rows, int64_t columns) { add("weights", rows * columns, sizeof(float)); };
+    for (int copies = c_.tie_embeddings ? 1 : 2; copies > 0; --copies) matrix(c_.vocab_size, c_.model_dim);
+    if (c_.bigram_vocab_size > 0) {
+      matrix(c_.bigram_vocab_size, c_.bigram_dim);
+      matrix(c_.model_dim, c_.bigram_dim);
+    }
+    if (!c_.ve_layers.empty()) {
+      matrix(c_.vocab_size, c_.ve_dim);
+      matrix(c_.kv_dim(), c_.ve_dim);
+    }
+    for (int64_t i = 0; i < c_.num_layers; ++i) {
+      for (int square = 0; square < 2; ++square) matrix(c_.model_dim, c_.model_dim);
+      for (int narrow = 0; narrow < 2; ++narrow) matrix(c_.kv_dim(), c_.model_dim);
+      for (int wide = 0; wide < 2; ++wide) matrix(c_.mlp_dim(), c_.model_dim);
+      for (int vector = 0; vector < 9; ++vector) matrix(1, c_.model_dim);
+    }
+  }
+
+  // What CudaGradients keeps of a forward pass over windows of `positions`.
+  void add_tape(int64_t positions, int64_t windows) {
+    int64_t rows = windows * positions, ve = c_.ve_layers.empty() ? 0 : 1, bigrams = c_.bigram_vocab_size > 0 ? 1 : 0;
+    auto matrices = [&](int64_t count, int64_t columns) {
+      for (; count > 0; --count) add("activations", rows * columns, sizeof(float));
+    };
+    matrices(4 * c_.num_layers, c_.model_dim);
+    matrices(2 * c_.num_layers, c_.kv_dim());
+    matrices(c_.num_layers, c_.mlp_dim());
+    matrices(4 + bigrams + c_.encoder_layers(), c_.model_dim);
+    matrices(ve, c_.kv_dim());
+    matrices(1, c_.vocab_size);
+  }
+
+  // What else CudaGradients needs, and those who collect statistics from it.
+  void add_gradients(int64_t length, int64_t windows) {
+    const std::string what = "workspace";
+    int64_t positions = length - 1, rows = windows * positions, ve = c_.ve_layers.empty() ? 0 : 1;
+    add(what, length * (c_.rope_dims / 2), 8);
+    for (int64_t matrix = 0; matrix < (c_.xsa_last_n > 0 ? 10 : 9); ++matrix)
+      add(what, rows * c_.model_dim, sizeof(float));
+    for (int64_t matrix = 0; matrix < 4 + ve; ++matrix) add(what, rows * c_.kv_dim(), sizeof(float));
+    for (int64_t columns : {c_.mlp_dim(), std::max(c_.bigram_dim, c_.ve_dim), c_.vocab_size, int64_t{1}})
+      add(what, rows * columns, sizeof(float));
+    for (int indices = 0; indices < 3; ++indices) add(what, rows, sizeof(int32_t));
+    for (int scores = 0; scores < 2; ++scores)
+      add("attention scores", windows * c_.num_heads * positions * round_up(positions, 4), sizeof(float));
+    int64_t widest = std::max({c_.vocab_size, c_.mlp_dim(), c_.model_dim, c_.bigram_dim, c_.ve_dim});
+    add("sums", windows * divide_up(positions, kDotPiece) * widest, sizeof(double));
+    for (int64_t columns : {c_.vocab_size, 3 * c_.model_dim, c_.bigram_dim, c_.kv_dim(), c_.ve_dim})
+      add("sums", columns, sizeof(double));
+    for (int64_t i = 0; i < c_.num_layers; ++i)
+      for (int64_t columns : {c_.model_dim, c_.model_dim, c_.model_dim, c_.kv_dim(), c_.kv_dim(), c_.mlp_dim()})
+        add("sums", columns, sizeof(double));
+    add("sums", c_.model_dim * (c_.model_dim + 1) / 2, sizeof(double));
+    add("sums", static_cast<int64_t>(gram_bytes_of(c_.model_dim, length, windows)), 1);
   }
 
   std::vector<MemoryUse> take() { return std::move(uses_); }
@@ -223,14 +293,20 @@ MemoryPlan plan_hessians(const ModelConfig& config, Numerics numerics, int64_t l
 
 uint64_t gram_bytes(const ModelConfig& config, int64_t length, int64_t sequences) {
   uint64_t most = 0;
-  for (int64_t columns : {config.model_dim, config.mlp_dim(), config.bigram_dim, config.ve_dim}) {
-    int64_t side = divide_up(columns, kGramTile), pieces = sequences * divide_up(length, kGramPieceTokens);
-    auto piece_bytes = static_cast<uint64_t>(side * (side + 1) / 2 * kGramTile * kGramTile) * sizeof(float);
-    if (piece_bytes == 0) continue;
-    auto affordable = std::max<uint64_t>(1, kMostGramBytes / piece_bytes);
-    most = std::max(most, piece_bytes * std::min(affordable, static_cast<uint64_t>(pieces)));
-  }
+  for (int64_t columns : {config.model_dim, config.mlp_dim(), config.bigram_dim, config.ve_dim})
+    most = std::max(most, gram_bytes_of(columns, length, sequences));
   return most;
+}
+
+MemoryPlan plan_gradients(const ModelConfig& config, int64_t length, int64_t sequences, uint64_t usable_bytes) {
+  int64_t most = std::min(sequences, std::max<int64_t>(1, kRowsPerGradientBatch / length));
+  return fit("gradient collection", of_tokens("sequences", length), most, usable_bytes, [&](int64_t batch) {
+    Counter counter(config, Numerics::kFp32);
+    counter.add_float_weights();
+    counter.add_tape(length - 1, batch);
+    counter.add_gradients(length, batch);
+    return counter.take();
+  });
 }
 
 }  // namespace thimble

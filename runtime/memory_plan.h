@@ -59,6 +59,10 @@ MemoryPlan plan_text(const ModelConfig& config, Numerics numerics, int64_t conte
 MemoryPlan plan_hessians(const ModelConfig& config, Numerics numerics, int64_t length, int64_t sequences,
                          int64_t live_sums, uint64_t usable_bytes);
 
+// Forward and backward passes over up to `sequences` sequences of `length` tokens at a time, but no more than fill a
+// device; always in fp32.
+MemoryPlan plan_gradients(const ModelConfig& config, int64_t length, int64_t sequences, uint64_t usable_bytes);
+
 // Most bytes of products that wait to be added to Hessians, when memory is plentiful, and as planned.
 constexpr uint64_t kMostGramBytes = uint64_t{1} << 30;
 uint64_t gram_bytes(const ModelConfig& config, int64_t length, int64_t sequences);

@@ -2,12 +2,18 @@
 #include <gtest/gtest.h>
 
 #include "gptq/cuda_gptq.h"
+#include "gptq/cuda_loss_statistics.h"
 #include "runtime/error.h"
 
 namespace thimble {
 namespace {
 
 TEST(NoCudaGptq, SaysThatTheBuildHasNoCuda) { EXPECT_THROW(solve_gptq_cuda({}, {}, 0.01, 0), DeviceError); }
+
+TEST(NoCudaGptq, NorHasItLossStatisticsOfADevice) {
+  SilentProgress progress;
+  EXPECT_THROW(collect_loss_statistics_cuda({}, {}, {}, progress), DeviceError);
+}
 
 }  // namespace
 }  // namespace thimble

@@ -6,6 +6,7 @@
 
 #include "quantizer/calibration.h"
 #include "quantizer/model_source.h"
+#include "runtime/cuda_devices.h"
 #include "tests/runtime/golden_files.h"
 
 namespace thimble {
@@ -14,7 +15,7 @@ namespace {
 // Float32 passes against float64, relative to a tensor's largest value: 30 times what is found.
 constexpr double kTolerance = 1e-4;
 
-TEST(FisherGolden, BundledModel) {
+void expect_golden(const Device& device) {
   const std::string folder = std::string(THIMBLE_SOURCE_DIR) + "/examples/tiny/";
   OpenedCheckpoint source = open_model_checkpoint(folder + "model.safetensors", "");
   Model model = bind_model(require_golf(source), source.tensors);
@@ -23,7 +24,7 @@ TEST(FisherGolden, BundledModel) {
   TokenSequences sequences{shape[0], shape[1], golden.tokens("tokens")};
   SilentProgress progress;
   CalibrationStatistics found =
-      collect_statistics(model, Device{}, sequences, /*with_loss=*/true, *make_single_rank(), progress);
+      collect_statistics(model, device, sequences, /*with_loss=*/true, *make_single_rank(), progress);
   size_t compared = 0;
   for (const auto& [prefix, set] :
        {std::pair<std::string, const FisherSet*>("output_fisher/", &found.loss.output_fisher),
@@ -38,6 +39,13 @@ TEST(FisherGolden, BundledModel) {
     }
   }
   EXPECT_EQ(compared + 1, golden.tensors.size());  // all but the tokens
+}
+
+TEST(FisherGolden, BundledModel) { expect_golden({}); }
+
+TEST(FisherGolden, BundledModelOnCuda) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+  expect_golden({true, {0}});
 }
 
 }  // namespace

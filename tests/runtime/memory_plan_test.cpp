@@ -42,7 +42,8 @@ std::vector<Planner> planners(const ModelConfig& config, Numerics numerics) {
   return {[=](uint64_t usable) { return plan_scoring(config, numerics, 2048, 66, usable); },
           [=](uint64_t usable) { return plan_generation(config, numerics, 2048, 64, usable); },
           [=](uint64_t usable) { return plan_text(config, numerics, 300, 100, usable); },
-          [=](uint64_t usable) { return plan_hessians(config, numerics, 2048, 8, 4, usable); }};
+          [=](uint64_t usable) { return plan_hessians(config, numerics, 2048, 8, 4, usable); },
+          [=](uint64_t usable) { return plan_gradients(config, 2048, 8, usable); }};
 }
 
 TEST(CudaShape, WidthsArePadded) {
@@ -75,6 +76,7 @@ TEST(MemoryPlan, PlentyIsNotUsedUp) {
     EXPECT_EQ(plans[1](kMuch).batch, 64);
     EXPECT_EQ(plans[2](kMuch).batch, 1);
     EXPECT_EQ(plans[3](kMuch).batch, 8);
+    EXPECT_EQ(plans[4](kMuch).batch, 8);
   }
 }
 
