@@ -11,18 +11,25 @@
 #include "quantizer/progress_bar.h"
 #include "quantizer/quantize_job.h"
 #include "quantizer/score_model.h"
+#include "runtime/trellis.h"
 
 namespace thimble {
 namespace {
 
 constexpr int64_t kDefaultHighCount = 10;
+// Of the method `slope` without a target.
+constexpr double kDefaultBitsPerWeight = 3;
+// Matrices of fewer elements take more bytes for steps than they could save.
+constexpr int64_t kSlopeMinElements = 4096;
 
 struct Options {
   QuantizeRequest request;
   CodeOptions code;
   TokenSource source;  // optional: score checkpoint and artifact afterwards
-  std::string bits = "5,6", high, codec = "brotli", work_folder;
+  std::string bits = "5,6", high, codec, work_folder;
+  std::string method = "slope";
   uint64_t budget = 0;
+  std::optional<int64_t> min_elements;
   bool no_resume = false;
 };
 
@@ -44,9 +51,32 @@ void parse_bits(const std::string& text, TracePlanOptions& plan) {
     throw UsageError("--bits is '" + text + "', the second must not be below the first");
 }
 
+void finish_method(const Options& options, bool has_budget, QuantizeRequest& request) {
+  if (options.method != "slope" && options.method != "trace")
+    throw UsageError("method '" + options.method + "' is unknown, allowed: slope, trace");
+  request.method = options.method == "slope" ? Method::kSlope : Method::kTrace;
+  SlopeTarget& target = request.slope_target;
+  if (request.method == Method::kTrace) {
+    if (target.bits_per_weight || target.bpb_gap || target.log2_c)
+      throw UsageError("--bits-per-weight, --target-bpb-gap and --log2-step are for --method slope");
+    request.plan.min_elements = options.min_elements.value_or(request.plan.min_elements);
+    return;
+  }
+  request.fisher = true;
+  request.plan.min_elements = options.min_elements.value_or(kSlopeMinElements);
+  if (!Trellis::has_bits(request.slope.trellis_bits))
+    throw UsageError(
+        fmt::format("--trellis-bits is {}, allowed are 0 and 2 to {}", request.slope.trellis_bits, kMaxTrellisBits));
+  if (!has_budget && !target.bits_per_weight && !target.bpb_gap && !target.log2_c)
+    target.bits_per_weight = kDefaultBitsPerWeight;
+  if (target.bpb_gap && !options.source.is_given())
+    throw UsageError("--target-bpb-gap needs text to measure it on: --tokens or --text, and --tokenizer");
+}
+
 QuantizeRequest finish_request(const Options& options, const CommandLine& line, bool has_budget) {
   QuantizeRequest request = options.request;
   if (has_budget) request.budget_bytes = options.budget;
+  finish_method(options, has_budget, request);
   request.code_bytes = options.code.total_bytes();
   parse_bits(options.bits, request.plan);
   std::string high = !options.high.empty() ? options.high : has_budget ? "auto" : std::to_string(kDefaultHighCount);
@@ -55,7 +85,9 @@ QuantizeRequest finish_request(const Options& options, const CommandLine& line, 
   if (!request.high_is_auto) request.plan.high_count = parse_integer(high, "--high", 0, 1'000'000);
   request.device = open_device(line.common, line.ranks);
   request.calibration.seed = line.common.seed;
-  request.encode = encode_options_from(options.codec);
+  request.encode = encode_options_from(!options.codec.empty()             ? options.codec
+                                       : request.method == Method::kSlope ? "rans"
+                                                                          : "brotli");
   request.work_folder = options.no_resume             ? ""
                         : options.work_folder.empty() ? request.output + ".work"
                                                       : options.work_folder;
@@ -70,6 +102,12 @@ Json to_json(const LayerOutcome& layer) {
   Json json = {{"name", layer.name}, {"precision", layer.precision}, {"sensitivity", layer.sensitivity}};
   if (layer.output_fisher) json["output_fisher"] = *layer.output_fisher;
   if (layer.report) json.update(to_json(*layer.report));
+  if (const auto& report = layer.slope_report)
+    json.update({{"weight_mse", report->weight_mse},
+                 {"weighted_loss", report->weighted_loss},
+                 {"estimated_bits", report->estimated_bits},
+                 {"damping", report->damping},
+                 {"dead_columns", report->dead_columns}});
   return json;
 }
 
@@ -131,10 +169,12 @@ Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome
                {"high_count", outcome.high_count},
                {"pruned_codes", outcome.pruned_codes},
                {"encodes", outcome.encodes},
+               {"method", request.method == Method::kSlope ? "slope" : "trace"},
                {"device", device},
                {"layers", layers},
                {"seconds", times.to_json()},
                {"peak_memory_bytes", peak_memory_bytes()}};
+  if (request.method == Method::kSlope) json["log2_c"] = outcome.log2_c;
   for (const MemoryPlan& plan : outcome.memory_plans) json["memory_plans"].push_back(to_json(plan));
   if (request.budget_bytes) json["budget_bytes"] = *request.budget_bytes;
   if (!outcome.loss.empty()) json["loss_statistics"] = to_json(outcome.loss);
@@ -144,16 +184,18 @@ Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome
 }
 
 // Layers whose damping had to be raised above the method's, or that have columns no token activated.
-std::string warnings_text(const QuantizeOutcome& outcome) {
+std::string warnings_text(const QuantizeRequest& request, const QuantizeOutcome& outcome) {
   std::string text;
-  for (const LayerOutcome& layer : outcome.layers) {
-    if (!layer.report) continue;
-    if (layer.report->damping > kTraceDamping * 1.0001)
-      text +=
-          fmt::format("note: {}: damping raised to {:.3g} of the mean diagonal\n", layer.name, layer.report->damping);
-    if (!layer.report->dead_columns.empty())
+  auto add = [&](const LayerOutcome& layer, const auto& report, double damping) {
+    if (report.damping > damping * 1.0001)
+      text += fmt::format("note: {}: damping raised to {:.3g} of the mean diagonal\n", layer.name, report.damping);
+    if (!report.dead_columns.empty())
       text += fmt::format("note: {}: {} input columns were never active; their codes are 0\n", layer.name,
-                          layer.report->dead_columns.size());
+                          report.dead_columns.size());
+  };
+  for (const LayerOutcome& layer : outcome.layers) {
+    if (layer.report) add(layer, *layer.report, kTraceDamping);
+    if (layer.slope_report) add(layer, *layer.slope_report, request.slope.damping);
   }
   return text;
 }
@@ -171,8 +213,11 @@ std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& 
   if (request.budget_bytes)
     add("budget", fmt::format("{} ({} left)", bytes_text(*request.budget_bytes),
                               bytes_text(*request.budget_bytes - request.code_bytes - outcome.artifact_bytes)));
-  add("precision", fmt::format("int{} for the {} most sensitive layers, int{} for the others", request.plan.high_bits,
-                               outcome.high_count, request.plan.low_bits));
+  if (request.method == Method::kSlope)
+    add("precision", fmt::format("{}, log2 of the step {:.4f}", slope_precision_text(request.slope), outcome.log2_c));
+  else
+    add("precision", fmt::format("int{} for the {} most sensitive layers, int{} for the others", request.plan.high_bits,
+                                 outcome.high_count, request.plan.low_bits));
   if (outcome.pruned_codes > 0) add("pruned", count_text(outcome.pruned_codes) + " codes of +-1 set to 0");
   if (!scores.empty()) {
     double before = scores[0].report.bits_per_byte(), after = scores[1].report.bits_per_byte();
@@ -185,7 +230,7 @@ std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& 
   for (const auto& [stage, seconds] : times.stages()) add(stage, duration_text(seconds));
   add("peak memory", bytes_text(peak_memory_bytes()));
   add("written", request.output);
-  return warnings_text(outcome) + facts_text(facts);
+  return warnings_text(request, outcome) + facts_text(facts);
 }
 
 void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
@@ -209,6 +254,36 @@ void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
                    "--save-hessians and --json");
 }
 
+void add_slope_options(CLI::App& command, QuantizeRequest& request) {
+  SlopeTarget& target = request.slope_target;
+  command
+      .add_option("--bits-per-weight", target.bits_per_weight,
+                  "Slope: size of the artifact, by all parameters (default without another target: 3)")
+      ->check(finite_number(0.01, 32));
+  command
+      .add_option("--target-bpb-gap", target.bpb_gap,
+                  "Slope: the smallest artifact that loses at most this many bits per byte on the text to score")
+      ->check(finite_number(0, 100));
+  command.add_option("--log2-step", target.log2_c, "Slope: log2 of the common step c, instead of a search")
+      ->check(finite_number(-60, 60));
+  command
+      .add_option("--trellis-bits", request.slope.trellis_bits,
+                  "Slope: log2 of the states of the trellis, 0 or 2 to 8; decoding is as fast with any")
+      ->capture_default_str();
+  command
+      .add_option("--rate-weight", request.slope.rate_weight,
+                  "Slope: how much rounding prefers short codes; 0 rounds to the nearest")
+      ->check(finite_number(0, 100))
+      ->capture_default_str();
+  command.add_option("--shrinkage", request.slope.shrinkage,
+                     "Slope: further damping, by what the weights themselves are worth at this step")
+      ->check(finite_number(0, 1000))
+      ->capture_default_str();
+  command.add_option("--damping", request.slope.damping, "Slope: added to Hessians, relative to their mean diagonal")
+      ->check(finite_number(0, 100))
+      ->capture_default_str();
+}
+
 }  // namespace
 
 void add_quantize_command(CommandLine& line) {
@@ -225,17 +300,27 @@ void add_quantize_command(CommandLine& line) {
       command->add_option("--budget", options->budget, "Most bytes that artifact and code may take (decimal)")
           ->transform(whole_number(kMaxOptionBytes));
   options->code.add_to(*command);
-  command->add_option("--bits", options->bits, "Bits of the less and the more sensitive layers")->capture_default_str();
-  command->add_option("--high", options->high,
-                      "How many layers get the higher bits: a number, or auto for as many as fit (default: auto with "
-                      "--budget, else 10)");
-  command->add_option("--min-elements", request.plan.min_elements, "Matrices of at most this many elements stay fp16")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
-      ->capture_default_str();
   command
-      ->add_option("--codec", options->codec,
-                   "brotli, zstd, xz, rans (for codes), none, or auto for the smallest per section")
+      ->add_option("--method", options->method,
+                   "slope: one slope of loss per bit for all weights; trace: int5 and int6 layers")
       ->capture_default_str();
+  add_slope_options(*command, request);
+  command->add_option("--bits", options->bits, "Trace: bits of the less and the more sensitive layers")
+      ->capture_default_str();
+  command->add_option(
+      "--high", options->high,
+      "Trace: how many layers get the higher bits: a number, or auto for as many as fit (default: auto with "
+      "--budget, else 10)");
+  command
+      ->add_option(
+          "--min-elements", options->min_elements,
+          fmt::format("Matrices of at most this many elements stay fp16 (default: {} with slope, {} with trace)",
+                      kSlopeMinElements, request.plan.min_elements))
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
+  command->add_option(
+      "--codec", options->codec,
+      "brotli, zstd, xz, rans (for codes), none, or auto for the smallest per section (default: rans with "
+      "slope, brotli with trace)");
   add_calibration_options(*command, request);
   options->source.add_to(*command, TokenSource::Need::kOptional);
   command->add_option("--work-dir", options->work_folder, "Folder of resumable results (default: OUTPUT.work)");
@@ -247,6 +332,10 @@ void add_quantize_command(CommandLine& line) {
       QuantizeRequest finished = finish_request(*options, line, budget->count() > 0);
       std::jthread warming = warm_up(finished.device);
       check_scoring(finished, options->source);
+      if (finished.slope_target.bpb_gap)
+        finished.bits_per_byte = [&](const Model& model) {
+          return bits_per_byte(model, finished.device, options->source, console);
+        };
       StageTimes times;
       QuantizeOutcome outcome = run_quantize(finished, line.ranks, times, console);
       Scores scores = score_before_and_after(finished, options->source, line.ranks, times, console);

@@ -150,13 +150,30 @@ std::vector<std::string> layers_with_hessians(const QuantizeRequest& request, co
   return names;
 }
 
+// And the tables, whose steps `slope` takes from the loss.
+std::vector<std::string> layers_to_solve(const QuantizeRequest& request, const OpenedCheckpoint& source) {
+  std::vector<std::string> names = layers_with_hessians(request, source);
+  if (request.method == Method::kSlope && request.hessians.empty())
+    for (const std::string& table : {std::string(kTokenEmbedding), std::string(kBigramEmbedding),
+                                     std::string(kValueEmbedding), head_name(require_golf(source))})
+      if (source.tensors.contains(table)) names.push_back(table);
+  return names;
+}
+
 QuantizedModel header_of(const QuantizeRequest& request, const OpenedCheckpoint& source) {
   QuantizedModel header;
   header.config_json = canonical_json(source.golf ? to_json(*source.golf) : source.config_json);
   header.banked = source.banked;
-  Json provenance = {{"method", "trace"},
-                     {"tool", std::string("thimble ") + kVersion},
-                     {"bits", {request.plan.low_bits, request.plan.high_bits}}};
+  Json provenance = {{"tool", std::string("thimble ") + kVersion}};
+  if (request.method == Method::kSlope) {
+    provenance["method"] = "slope";
+    provenance["damping"] = request.slope.damping;
+    provenance["rate_weight"] = request.slope.rate_weight;
+    provenance["trellis_bits"] = request.slope.trellis_bits;
+  } else {
+    provenance["method"] = "trace";
+    provenance["bits"] = {request.plan.low_bits, request.plan.high_bits};
+  }
   if (!request.hessians.empty()) {
     provenance["calibration"] = "hessians";
   } else if (!request.calibration_tokens.empty()) {
@@ -198,7 +215,10 @@ std::vector<LayerOutcome> layer_outcomes(const SearchResult& result, const std::
   for (const auto& [name, sensitivity] : sensitivities) {
     const Precision& precision = result.plan.at(name);
     const GptqReport* report = solver.report(name, precision);
-    LayerOutcome layer{name, precision_text(precision), sensitivity, std::nullopt, std::nullopt};
+    LayerOutcome layer;
+    layer.name = name;
+    layer.precision = precision_text(precision);
+    layer.sensitivity = sensitivity;
     if (auto found = fisher.find(name); found != fisher.end()) layer.output_fisher = found->second.mean();
     if (report) layer.report = *report;
     layers.push_back(std::move(layer));
@@ -213,6 +233,95 @@ std::optional<uint64_t> artifact_limit(const QuantizeRequest& request) {
     throw CheckError("the budget cannot be met: the code takes " + bytes_text(request.code_bytes) + " of a budget of " +
                      bytes_text(*request.budget_bytes));
   return *request.budget_bytes - request.code_bytes;
+}
+
+// What of a quantize run only one of the methods does.
+struct MethodResult {
+  QuantizedModel model;
+  ByteVector artifact;
+  QuantizeOutcome outcome;
+};
+
+MethodResult run_trace(const QuantizeRequest& request, const OpenedCheckpoint& source,
+                       const std::map<std::string, TensorSummary>& summaries, const CalibrationStatistics& statistics,
+                       const SearchOptions& options, LayerSolver& solver, StageTimes& times, Progress& progress) {
+  std::map<std::string, double> sensitivities = trace_sensitivities(statistics.hessians);
+  PlanSearch search(header_of(request, source), summaries, solver, options, times, progress);
+  SearchResult result = search.run(sensitivities);
+  MethodResult done{std::move(result.model), std::move(result.artifact), {}};
+  done.outcome.high_count = result.high_count;
+  done.outcome.pruned_codes = result.pruned_codes;
+  done.outcome.encodes = result.encodes;
+  done.outcome.layers = layer_outcomes(result, sensitivities, statistics.loss.output_fisher, solver);
+  return done;
+}
+
+// Those of the plan's matrices to solve that something is known about.
+std::map<std::string, double> solvable(const std::map<std::string, MatrixLoss>& losses) {
+  std::map<std::string, double> names;
+  for (const auto& [name, loss] : losses) names.emplace(name, 0);
+  return names;
+}
+
+std::map<std::string, MatrixLoss> losses_in_plan(const CalibrationStatistics& statistics,
+                                                 const QuantizeRequest& request,
+                                                 const std::map<std::string, TensorSummary>& summaries, Plan& plan) {
+  std::map<std::string, Shape> shapes;
+  for (const auto& [name, summary] : summaries) shapes[name] = summary.shape;
+  std::map<std::string, MatrixLoss> losses = matrix_losses(statistics, shapes);
+  plan = make_trace_plan(summaries, solvable(losses), request.plan);
+  std::erase_if(losses, [&](const auto& item) {
+    const auto* coded = std::get_if<RowScaledPrecision>(&plan.at(item.first));
+    return !coded || coded->rounding != RowScaledPrecision::Rounding::kGptq;
+  });
+  return losses;
+}
+
+std::vector<LayerOutcome> layer_outcomes(const SlopeOutcome& result, const SlopeLayers& layers,
+                                         const SlopeOptions& options) {
+  std::vector<LayerOutcome> outcomes;
+  for (const auto& [name, report] : result.reports) {
+    LayerOutcome layer;
+    layer.name = name;
+    layer.precision = slope_precision_text(options);
+    layer.sensitivity = report.row_weighted_loss / 2;
+    layer.output_fisher = layers.mean_row_weight(name);
+    layer.slope_report = report;
+    outcomes.push_back(std::move(layer));
+  }
+  std::ranges::stable_sort(outcomes, std::ranges::greater{}, &LayerOutcome::sensitivity);
+  return outcomes;
+}
+
+MethodResult run_slope(const QuantizeRequest& request, const OpenedCheckpoint& source,
+                       const std::map<std::string, TensorSummary>& summaries, const CalibrationStatistics& statistics,
+                       LayerSolver& solver, StageTimes& times, Progress& progress) {
+  Plan plan;
+  std::map<std::string, MatrixLoss> losses = losses_in_plan(statistics, request, summaries, plan);
+  QuantizedModel fixed = header_of(request, source);
+  fixed.tensors = solver.solve_without_hessians(plan);
+  SlopeLayers layers =
+      times.time("solve", [&] { return SlopeLayers(source.tensors, std::move(losses), request.slope, progress); });
+
+  double before = 0;
+  if (request.slope_target.bpb_gap)
+    before = times.time("measuring gaps",
+                        [&] { return request.bits_per_byte(bind_model(require_golf(source), source.tensors)); });
+  auto measure_gap = [&](const SlopeOutcome& tried) {
+    return times.time("measuring gaps",
+                      [&] { return request.bits_per_byte(dequantize_model(tried.model, request.output)) - before; });
+  };
+  SlopeTarget target = request.slope_target;
+  target.artifact_limit_bytes = artifact_limit(request);
+  int64_t parameters = 0;
+  for (const auto& [name, summary] : summaries) parameters += element_count(summary.shape);
+  SlopeSearch search(std::move(fixed), layers, request.encode, times, progress, measure_gap);
+  SlopeOutcome result = search.run(target, parameters);
+  MethodResult done{std::move(result.model), std::move(result.artifact), {}};
+  done.outcome.log2_c = result.log2_c;
+  done.outcome.encodes = result.encodes;
+  done.outcome.layers = layer_outcomes(result, layers, request.slope);
+  return done;
 }
 
 // What the plan must know of every tensor. A model that runs must have finite weights only, one that does not may have
@@ -247,7 +356,7 @@ QuantizeOutcome run_quantize(const QuantizeRequest& request, Ranks& ranks, Stage
       WorkFolder nowhere("");
       LayerSolver early_solver(source.tensors, none, request.device, nowhere, key, ranks, progress);
       PlanSearch(header_of(request, source), summaries, early_solver, search_options, times, progress)
-          .check_lower_bound(layers_with_hessians(request, source));
+          .check_lower_bound(layers_to_solve(request, source));
     });
   }
 
@@ -255,17 +364,17 @@ QuantizeOutcome run_quantize(const QuantizeRequest& request, Ranks& ranks, Stage
   for (const MemoryPlan& plan : memory_plans) console.note(plan.text());
   WorkFolder work(ranks.is_root() ? request.work_folder : "");
   KeyedStatistics collected = obtain_statistics(request, source, key, work, ranks, times, progress);
-  const HessianSet& hessians = collected.statistics.hessians;
-  LayerSolver solver(source.tensors, hessians, request.device, work, collected.key, ranks, progress);
+  LayerSolver solver(source.tensors, collected.statistics.hessians, request.device, work, collected.key, ranks,
+                     progress);
   if (!ranks.is_root()) {
     solver.serve();
     return {};
   }
   if (!request.save_hessians.empty()) write_hessian_file(request.save_hessians, collected.statistics);
-  std::map<std::string, double> sensitivities = trace_sensitivities(hessians);
-  PlanSearch search(header_of(request, source), summaries, solver, search_options, times, progress);
-  SearchResult result = search.run(sensitivities);
-
+  MethodResult result =
+      request.method == Method::kSlope
+          ? run_slope(request, source, summaries, collected.statistics, solver, times, progress)
+          : run_trace(request, source, summaries, collected.statistics, search_options, solver, times, progress);
   times.time("decode check", [&] {
     if (decode_artifact(result.artifact, request.output) != result.model)
       throw Error(ExitCode::kInternal, request.output + ": the artifact does not decode to the model it was made from");
@@ -274,15 +383,11 @@ QuantizeOutcome run_quantize(const QuantizeRequest& request, Ranks& ranks, Stage
   if (!request.keep_work) work.remove();
   solver.dismiss();  // once the artifact is there: the others may score it next
 
-  QuantizeOutcome outcome;
+  QuantizeOutcome outcome = std::move(result.outcome);
   outcome.memory_plans = std::move(memory_plans);
   for (const auto& [name, summary] : summaries) outcome.parameters += element_count(summary.shape);
   outcome.original_bytes = source.file.file_bytes();
   outcome.artifact_bytes = result.artifact.size();
-  outcome.high_count = result.high_count;
-  outcome.pruned_codes = result.pruned_codes;
-  outcome.encodes = result.encodes;
-  outcome.layers = layer_outcomes(result, sensitivities, collected.statistics.loss.output_fisher, solver);
   outcome.loss = std::move(collected.statistics.loss);
   return outcome;
 }

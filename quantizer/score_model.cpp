@@ -38,4 +38,13 @@ ScoredModel score_model(const std::string& path, const std::string& config, cons
   return scored;
 }
 
+double bits_per_byte(const Model& model, const Device& device, const TokenSource& source, Console& console) {
+  Tokenizer tokenizer = Tokenizer::load(source.tokenizer);
+  std::vector<uint16_t> tokens = source.load(tokenizer, model.config.vocab_size);
+  std::unique_ptr<LanguageModel> on_device = make_language_model(model, device, source.context);
+  ModelScorer scorer(*on_device);
+  EvaluationOptions options{source.stride, source.max_targets};
+  return evaluate(scorer, tokens, ByteTable(tokenizer), options, console.progress()).report.bits_per_byte();
+}
+
 }  // namespace thimble

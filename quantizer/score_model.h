@@ -30,4 +30,7 @@ ScoredModel score_model(const std::string& path, const std::string& config, cons
                         const Tokenizer& tokenizer, const ByteTable& bytes, const Device& device, Ranks& ranks,
                         Console& console);
 
+// The same figure of a model in memory, on this rank alone.
+double bits_per_byte(const Model& model, const Device& device, const TokenSource& source, Console& console);
+
 }  // namespace thimble

@@ -1,0 +1,43 @@
+// step_plan.h: the step of every weight of a matrix, by the method `slope`: an error of the same size in the loss for
+// every weight of the model, so that no bit could be moved from one weight to another with a gain (WaterSIC, arXiv
+// 2603.04956):
+//   step(r, k) = c * U_kk / sqrt(row weight r),   (H + damping)^-1 = U^T U
+// with one c for the whole model, the only knob. At high rate each weight then costs c^2 / 24 nats.
+// In: MatrixLoss, the Hessian's factor, c.  Out: steps in units of runtime/quantized_model.h.
+// R = rows, K = columns.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "gptq/hessian_factor.h"
+#include "gptq/matrix_loss.h"
+
+namespace thimble {
+
+// log2 of the step at c = 1, row plus column.
+struct StepShape {
+  std::vector<double> rows;     // (R)
+  std::vector<double> columns;  // (K) around 0, so that changing c changes rows only
+};
+
+// `factor`: of loss.hessian; null where that is null: then U_kk = diagonal[k]^(-1/2).
+StepShape step_shape(const MatrixLoss& loss, const HessianFactor* factor);
+
+// What must be added to a Hessian, relative to its mean diagonal, so that no step exceeds the weights it is for: the
+// distortion of one weight, c^2 / 12, over what the weights themselves would cost, row weight times mean square. Where
+// H is smaller than that, weights are not worth a bit (reverse water-filling, Cover and Thomas, section 10.3.3), and
+// without it errors that are passed on would grow there until they cost bits of their own.
+double shrinkage_damping(const MatrixLoss& loss, double weight_mean_square, double log2_c);
+
+struct Steps {
+  std::vector<int16_t> rows, columns;  // (R), (K): log2 of half a step in 1/64 octave (the distance of two levels)
+};
+
+// Rounded to kStepGrid, clamped to what the format allows.
+Steps round_steps(const StepShape& shape, double log2_c);
+
+// Steps are stored in eighths of an octave: finer ones take more bytes than they save.
+constexpr int kStepGrid = 8;
+
+}  // namespace thimble

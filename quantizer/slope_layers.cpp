@@ -1,0 +1,103 @@
+// slope_layers.cpp: see slope_layers.h.
+#include "quantizer/slope_layers.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "gptq/quantize_tensor.h"
+#include "gptq/rate_model.h"
+#include "runtime/parallel.h"
+
+namespace thimble {
+namespace {
+
+double mean_square(const Matrix& weights) {
+  double sum = 0;
+  for (float w : weights.values()) sum += double{w} * w;
+  return sum / static_cast<double>(std::max<size_t>(1, weights.values().size()));
+}
+
+std::vector<double> difference(const std::vector<float>& a, const std::vector<double>& b) {
+  std::vector<double> values;
+  for (size_t i = 0; i < a.size(); ++i) values.push_back(static_cast<double>(a[i]) - b[i]);
+  return values;
+}
+
+}  // namespace
+
+std::string slope_precision_text(const SlopeOptions& options) {
+  return options.trellis_bits == 0 ? "steps" : "trellis" + std::to_string(1 << options.trellis_bits);
+}
+
+SlopeLayers::SlopeLayers(const TensorMap& tensors, std::map<std::string, MatrixLoss> losses,
+                         const SlopeOptions& options, Progress& progress)
+    : options_(options) {
+  for (auto& [name, loss] : losses) {
+    Layer& layer = layers_.emplace_back();
+    layer.name = name;
+    layer.weights = finite_matrix(name, tensors.at(name));
+    layer.mean_square = mean_square(layer.weights);
+    layer.loss = std::move(loss);
+  }
+  std::vector<SizeModel> sizes(layers_.size());
+  progress.begin("looking at layers", static_cast<int64_t>(layers_.size()), "layers");
+  parallel_for(static_cast<int64_t>(layers_.size()), [&](int64_t i) {
+    const Layer& layer = layers_[static_cast<size_t>(i)];
+    std::optional<HessianFactor> factor;
+    if (layer.loss.hessian) factor = factor_hessian(*layer.loss.hessian, options.damping, layer.name);
+    StepShape steps = step_shape(layer.loss, factor ? &*factor : nullptr);
+    WeightScales scales = fit_weight_scales(layer.weights);
+    sizes[static_cast<size_t>(i)].add(difference(scales.rows, steps.rows), difference(scales.columns, steps.columns));
+    progress.advance(1);
+  });
+  progress.end();
+  for (const SizeModel& size : sizes) size_model_.add(size);
+}
+
+SlopeMatrix SlopeLayers::solve(const Layer& layer, double log2_c) const {
+  std::optional<HessianFactor> factor;
+  if (layer.loss.hessian) {
+    double damping = options_.damping + options_.shrinkage * shrinkage_damping(layer.loss, layer.mean_square, log2_c);
+    factor = factor_hessian(*layer.loss.hessian, damping, layer.name);
+  }
+  const HessianFactor* factor_or_null = factor ? &*factor : nullptr;
+  Steps steps = round_steps(step_shape(layer.loss, factor_or_null), log2_c);
+  SlopeGrid grid{options_.trellis_bits, options_.rate_weight, std::move(steps.rows), std::move(steps.columns)};
+  SlopeResult result = solve_slope(layer.weights, factor_or_null, grid, layer.loss.row_weights, layer.name);
+  Shape shape = {layer.weights.rows(), layer.weights.cols()};
+  return {{layer.name, shape, std::move(result.codes)}, std::move(result.report)};
+}
+
+std::vector<SlopeMatrix> SlopeLayers::solve(double log2_c, Progress& progress) const {
+  std::vector<SlopeMatrix> solved(layers_.size());
+  std::vector<size_t> order(layers_.size());  // the longest first, so that none of them starts last
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, std::greater{}, [&](size_t i) {
+    const Layer& layer = layers_[i];
+    return (layer.weights.rows() + layer.weights.cols()) * layer.weights.cols() *
+           (layer.loss.hessian ? layer.weights.cols() : 1);
+  });
+  progress.begin("solving layers", static_cast<int64_t>(layers_.size()), "layers");
+  parallel_for(static_cast<int64_t>(order.size()), [&](int64_t i) {
+    size_t index = order[static_cast<size_t>(i)];
+    solved[index] = solve(layers_[index], log2_c);
+    progress.advance(1);
+  });
+  progress.end();
+  return solved;
+}
+
+int64_t SlopeLayers::weights() const {
+  int64_t count = 0;
+  for (const Layer& layer : layers_) count += layer.weights.rows() * layer.weights.cols();
+  return count;
+}
+
+double SlopeLayers::mean_row_weight(const std::string& name) const {
+  auto found = std::ranges::find(layers_, name, &Layer::name);
+  const std::vector<double>& weights = found->loss.row_weights;
+  return std::accumulate(weights.begin(), weights.end(), 0.0) / static_cast<double>(weights.size());
+}
+
+}  // namespace thimble

@@ -1,0 +1,62 @@
+// slope_layers.h: the matrices of a model that the method `slope` quantizes, made ready once and solved for one c after
+// another: factors of their Hessians, shapes of their steps, a model of their size.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gptq/matrix_loss.h"
+#include "gptq/size_model.h"
+#include "gptq/slope_solver.h"
+#include "gptq/step_plan.h"
+#include "runtime/progress.h"
+#include "runtime/tensor.h"
+
+namespace thimble {
+
+struct SlopeOptions {
+  int trellis_bits = 5;       // of Trellis
+  double rate_weight = 0.35;  // squared levels that a bit is worth while rounding
+  double damping = 0.01;      // of Hessians, relative to their mean diagonal
+  double shrinkage = 1;       // of step_plan.h's damping by the weights' own size
+};
+
+// "trellis32", "steps".
+std::string slope_precision_text(const SlopeOptions& options);
+
+struct SlopeMatrix {
+  QuantizedTensor tensor;
+  SlopeReport report;
+};
+
+class SlopeLayers {
+ public:
+  // Of `tensors`, those named in `losses`: matrices with finite values, else Errors (bad input).
+  SlopeLayers(const TensorMap& tensors, std::map<std::string, MatrixLoss> losses, const SlopeOptions& options,
+              Progress& progress);
+
+  // Ascending by name.
+  std::vector<SlopeMatrix> solve(double log2_c, Progress& progress) const;
+
+  const SizeModel& size_model() const { return size_model_; }
+  int64_t weights() const;
+  double mean_row_weight(const std::string& name) const;
+
+ private:
+  struct Layer {
+    std::string name;
+    Matrix weights;
+    MatrixLoss loss;
+    double mean_square = 0;  // of the weights
+  };
+
+  SlopeMatrix solve(const Layer& layer, double log2_c) const;
+
+  SlopeOptions options_;
+  std::vector<Layer> layers_;
+  SizeModel size_model_;
+};
+
+}  // namespace thimble

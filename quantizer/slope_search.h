@@ -1,0 +1,58 @@
+// slope_search.h: the c of the method `slope` whose real artifact meets a target: a byte budget, bits per weight, or a
+// gap in bits per byte.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "packer/artifact.h"
+#include "quantizer/console.h"
+#include "quantizer/slope_layers.h"
+
+namespace thimble {
+
+struct SlopeTarget {
+  std::optional<uint64_t> artifact_limit_bytes;  // never exceeded, whatever else is asked for
+  std::optional<double> bits_per_weight;         // of the whole artifact, by all parameters of the model
+  std::optional<double> bpb_gap;
+  std::optional<double> log2_c;  // no search
+};
+
+struct SlopeOutcome {
+  double log2_c = 0;
+  QuantizedModel model;
+  ByteVector artifact;
+  std::map<std::string, SlopeReport> reports;
+  int64_t encodes = 0;  // artifacts encoded on the way
+};
+
+class SlopeSearch {
+ public:
+  // `fixed`: the model with all tensors but those of `layers`. `measure_gap` (for bpb_gap only): the gap in bits per
+  // byte of an artifact.
+  SlopeSearch(QuantizedModel fixed, const SlopeLayers& layers, const EncodeOptions& encode, StageTimes& times,
+              Progress& progress, std::function<double(const SlopeOutcome&)> measure_gap);
+
+  // The artifact with the most bytes found within the limit, at least kFill of it; with a gap for target, the smallest
+  // found whose gap is at most that. Throws CheckError when none is.
+  SlopeOutcome run(const SlopeTarget& target, int64_t parameters);
+
+  static constexpr double kFill = 0.999;
+  static constexpr int kMaxEncodes = 12;
+
+ private:
+  SlopeOutcome encode(double log2_c);
+  SlopeOutcome fit_bytes(uint64_t limit);
+  SlopeOutcome fit_gap(double gap, double first_log2_c);
+
+  QuantizedModel fixed_;
+  const SlopeLayers& layers_;
+  const EncodeOptions& encode_;
+  StageTimes& times_;
+  Progress& progress_;
+  std::function<double(const SlopeOutcome&)> measure_gap_;
+  SectionCache cache_;
+  int64_t encodes_ = 0;
+};
+
+}  // namespace thimble
