@@ -35,9 +35,9 @@ ByteVector stored(const RansBlock& block) {
 // What decoding gives, escapes as INT32_MAX.
 std::vector<int32_t> decode(const ScaleTables& tables, const Sample& sample, Bytes bytes, uint32_t lanes) {
   std::vector<int32_t> codes(sample.codes.size());
-  std::vector<uint64_t> escapes;
-  decode_block<int32_t>(tables, SlotIndex(tables), sample.classes, bytes, lanes, codes, escapes, "test");
-  for (uint64_t e : escapes) codes[e] = INT32_MAX;
+  std::vector<OpenEscape> escapes;
+  decode_block<int32_t>(tables, SlotIndex(tables), {sample.classes}, bytes, lanes, codes, escapes, "test");
+  for (const OpenEscape& escape : escapes) codes[escape.element] = INT32_MAX;
   return codes;
 }
 

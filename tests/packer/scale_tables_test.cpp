@@ -29,15 +29,15 @@ TEST(ScaleTablesTest, EverySymbolHasASlotAndNoneIsLeft) {
 TEST(ScaleTablesTest, CodesBeyondTheReachAreEscapes) {
   for (uint32_t max_magnitude : kMagnitudes)
     for (const ScaleTable& table : make_scale_tables(0, max_magnitude)) {
-      EXPECT_LE(table.reach, std::min(max_magnitude, kMaxReach));
-      EXPECT_EQ(table.has_escape, table.reach < max_magnitude);
+      EXPECT_LE(table.reach, std::min(max_magnitude, max_reach(1)));
+      EXPECT_EQ(table.escapes, table.reach < max_magnitude ? 1u : 0u);
       const auto reach = static_cast<int32_t>(table.reach);
       EXPECT_EQ(table.symbol_of(-reach), 0u);
       EXPECT_EQ(table.symbol_of(0), table.reach);
       EXPECT_EQ(table.symbol_of(reach), 2 * table.reach);
-      EXPECT_EQ(table.symbol_of(reach + 1), table.escape());
-      EXPECT_EQ(table.symbol_of(-reach - 1), table.escape());
-      EXPECT_EQ(table.symbol_of(INT32_MAX), table.escape());
+      EXPECT_EQ(table.symbol_of(reach + 1), table.first_escape());
+      EXPECT_EQ(table.symbol_of(-reach - 1), table.first_escape());
+      EXPECT_EQ(table.symbol_of(INT32_MAX), table.first_escape());
     }
 }
 
