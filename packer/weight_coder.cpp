@@ -4,13 +4,9 @@
 #include <algorithm>
 #include <bit>
 #include <cassert>
-#include <cstdlib>
-#include <limits>
 
+#include "packer/fitted_codes.h"
 #include "packer/lane_rans.h"
-#include "packer/scale_fit.h"
-#include "packer/trellis_levels.h"
-#include "packer/weight_blocks.h"
 #include "packer/weight_escapes.h"
 #include "runtime/checked.h"
 #include "runtime/parallel.h"
@@ -20,98 +16,6 @@ namespace {
 
 constexpr uint64_t kStreamHeadBytes = 7 * sizeof(uint8_t) + sizeof(uint32_t);
 constexpr int kShapeBits = 4;  // of the first byte; the others hold the bits of the trellis
-
-// With a trellis code -magnitude - 1 must not be the lowest of its type.
-template <typename Code>
-constexpr uint32_t largest_allowed(int trellis_bits) {
-  return static_cast<uint32_t>(std::numeric_limits<Code>::max()) - (trellis_bits != 0 ? 1 : 0);
-}
-
-template <typename Code>
-uint32_t largest_magnitude(std::span<const Code> codes) {
-  uint32_t largest = 0;
-  for (Code code : codes) largest = std::max(largest, static_cast<uint32_t>(std::abs(int64_t{code})));
-  return largest;
-}
-
-void fill_classes(const AxisScales& rows, const AxisScales& columns, const WeightBlock& block,
-                  std::span<uint8_t> classes) {
-  const uint64_t columns_of_matrix = columns.values.size();
-  for (uint64_t i = 0; i < block.rows; ++i) {
-    const uint64_t begin = block.begin + i * block.stride;
-    uint64_t r = begin / columns_of_matrix, k = begin % columns_of_matrix;
-    for (uint8_t& scale_class : classes.subspan(i * block.width, block.width)) {
-      scale_class = static_cast<uint8_t>(class_of(rows.values[r], columns.values[k]));
-      if (++k < columns_of_matrix) continue;
-      k = 0;
-      ++r;
-    }
-  }
-}
-
-// What is known of a matrix before it is coded.
-template <typename Code>
-struct FittedCodes {
-  FittedCodes(std::span<const Code> matrix, uint64_t rows, uint64_t columns, int bits)
-      : codes(matrix),
-        trellis(bits),
-        lanes_log2(BlockCut::lanes_log2_for(rows, columns, bits != 0)),
-        cut(rows, columns, bits != 0, lanes_log2) {
-    assert(rows > 0 && columns > 0 && codes.size() == rows * columns && Trellis::has_bits(bits));
-    if (bits == 0) {
-      max_magnitude = largest_magnitude(codes);
-      fit = fit_scales(codes, rows, columns, max_magnitude);
-    } else {
-      levels = trellis_levels(codes, rows, columns, bits);
-      max_magnitude = levels.largest_code;
-      fit = fit_scales(levels, rows, columns);
-    }
-    assert(max_magnitude <= largest_allowed<Code>(bits));
-    tables = make_scale_tables(fit.shape, max_magnitude, bits == 0 ? 1 : 2);
-  }
-
-  // body(table_of, codes) for each block in turn: the table of each element, and its code.
-  template <typename Body>
-  void for_each_block(const Body& body) const {
-    std::vector<uint8_t> table_of;
-    std::vector<Code> gathered;
-    for (uint64_t i = 0; i < cut.blocks(); ++i) {
-      const WeightBlock block = cut.block(i / cut.stripes(), i % cut.stripes());
-      table_of.resize(block.elements());
-      fill_classes(fit.rows, fit.columns, block, table_of);
-      if (trellis.bits() != 0) add_sets(block, table_of);
-      body(std::span<const uint8_t>(table_of), elements_of(block, gathered));
-    }
-  }
-
-  std::span<const Code> codes;  // (R, K)
-  Trellis trellis;
-  TrellisLevels levels;  // empty without a trellis
-  uint32_t max_magnitude = 0;
-  ScaleFit fit;
-  ScaleTables tables;
-  int lanes_log2;
-  BlockCut cut;
-
- private:
-  void add_sets(const WeightBlock& block, std::span<uint8_t> table_of) const {
-    for (uint64_t i = 0; i < block.rows; ++i) {
-      const uint16_t* level = &levels.magnitudes[block.begin + i * block.stride];
-      for (uint8_t& table : table_of.subspan(i * block.width, block.width))
-        table = static_cast<uint8_t>(table + kScaleClasses * (*level++ & 1));
-    }
-  }
-
-  std::span<const Code> elements_of(const WeightBlock& block, std::vector<Code>& gathered) const {
-    if (block.width == block.stride) return codes.subspan(block.begin, block.elements());
-    gathered.clear();
-    for (uint64_t i = 0; i < block.rows; ++i) {
-      const std::span run = codes.subspan(block.begin + i * block.stride, block.width);
-      gathered.insert(gathered.end(), run.begin(), run.end());
-    }
-    return gathered;
-  }
-};
 
 // Of the values of rows and columns.
 const ScaleTables& axis_tables() {
@@ -255,21 +159,21 @@ void scatter_runs(std::span<const Code> codes, const WeightBlock& block, std::sp
 template <typename Code>
 ByteVector encode_weights(std::span<const Code> codes, uint64_t rows, uint64_t columns, int trellis_bits) {
   const FittedCodes<Code> fitted(codes, rows, columns, trellis_bits);
-  const ScaleFit& fit = fitted.fit;
+  const ScaleFit& fit = fitted.fit();
   const ScaleTables& tables_of_axes = axis_tables();
   const AxisCodes axes = axis_codes(fit);
   EscapeList escapes;
   escapes.add<int8_t>(tables_of_axes, axes.classes, axes.codes);
   std::vector<RansBlock> blocks = {encode_block<int8_t>(tables_of_axes, axes.classes, axes.codes, 1)};
   fitted.for_each_block([&](std::span<const uint8_t> table_of, std::span<const Code> part) {
-    escapes.add(fitted.tables, table_of, part);
-    blocks.push_back(encode_block(fitted.tables, table_of, part, uint32_t{1} << fitted.lanes_log2));
+    escapes.add(fitted.tables(), table_of, part);
+    blocks.push_back(encode_block(fitted.tables(), table_of, part, uint32_t{1} << fitted.lanes_log2()));
   });
 
   const int order = escapes.cheapest_order();
   ByteVector out;
-  append_head(out, {trellis_bits, fit.shape, order, fitted.lanes_log2, fit.rows.center, fit.rows.spread,
-                    fit.columns.center, fit.columns.spread, fitted.max_magnitude});
+  append_head(out, {trellis_bits, fit.shape, order, fitted.lanes_log2(), fit.rows.center, fit.rows.spread,
+                    fit.columns.center, fit.columns.spread, fitted.max_magnitude()});
   for (const RansBlock& block : blocks) append_little_endian(out, static_cast<uint32_t>(block.words.size()));
   for (const RansBlock& block : blocks) append_block(out, block);
   append_bytes(out, escapes.write(order));
@@ -334,13 +238,13 @@ uint64_t estimate_weight_bytes(std::span<const Code> codes, uint64_t rows, uint6
   const FittedCodes<Code> fitted(codes, rows, columns, trellis_bits);
   EscapeList escapes;
   fitted.for_each_block([&](std::span<const uint8_t> table_of, std::span<const Code> part) {
-    escapes.add(fitted.tables, table_of, part);
+    escapes.add(fitted.tables(), table_of, part);
   });
-  const uint64_t blocks = fitted.cut.blocks();
+  const uint64_t blocks = fitted.cut().blocks();
   // A state of 32 bits holds half as many bits of codes when its lane ends; the axes have a lane of their own.
-  const uint64_t lanes = 1 + (blocks << fitted.lanes_log2);
+  const uint64_t lanes = 1 + (blocks << fitted.lanes_log2());
   return kStreamHeadBytes + (blocks + 1) * sizeof(uint32_t) + lanes * sizeof(uint16_t) +
-         (fitted.fit.code_bits + fitted.fit.axis_bits) / (8 * kBitUnits) +
+         (fitted.fit().code_bits + fitted.fit().axis_bits) / (8 * kBitUnits) +
          escapes.length_bits(escapes.cheapest_order()) / 8;
 }
 
