@@ -2,13 +2,39 @@
 #include "packer/artifact_header.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "packer/format.h"
 #include "runtime/checked.h"
 #include "runtime/json.h"
 #include "runtime/parallel.h"
+#include "runtime/trellis.h"
 
 namespace thimble {
+
+uint64_t TensorEntry::element_bytes() const {
+  switch (encoding) {
+    case Encoding::kRowScaled: return sizeof(int8_t);
+    case Encoding::kStepped: return sizeof(int32_t);
+    case Encoding::kRaw: break;
+  }
+  return dtype_bytes(dtype);
+}
+
+uint64_t TensorEntry::scale_bytes() const {
+  switch (encoding) {
+    case Encoding::kRowScaled: return rows() * sizeof(uint16_t);
+    case Encoding::kStepped: return (rows() + columns()) * sizeof(int16_t);
+    case Encoding::kRaw: break;
+  }
+  return 0;
+}
+
+uint32_t format_version_of(const ArtifactHeader& header) {
+  auto is_stepped = [](const TensorEntry& tensor) { return tensor.encoding == Encoding::kStepped; };
+  return std::ranges::any_of(header.tensors, is_stepped) ? 2 : 1;
+}
+
 namespace {
 
 std::string tensor_where(const std::string& where, const std::string& name) {
@@ -37,12 +63,15 @@ void check_table(const std::vector<TensorEntry>& tensors, const std::string& whe
     if (tensor.shape.size() > kMaxRank)
       throw FormatError(object,
                         std::to_string(tensor.shape.size()) + " dimensions, at most " + std::to_string(kMaxRank));
-    if (tensor.coded() && tensor.shape.empty()) throw FormatError(object, "a scalar cannot have row-scaled codes");
+    if (tensor.coded() && tensor.shape.empty()) throw FormatError(object, "a scalar cannot have codes");
     if (tensor.max_code < 0 || tensor.max_code > kMaxCode)
       throw FormatError(
           object, "max_code " + std::to_string(tensor.max_code) + ", 1 to " + std::to_string(kMaxCode) + " allowed");
     mul_or_throw(element_count_or_throw(tensor.shape, object), sizeof(uint64_t), object);
     if (tensor.coded()) mul_or_throw(tensor.rows(), sizeof(uint64_t), object);
+    if (!Trellis::has_bits(tensor.trellis_bits))
+      throw FormatError(object, "a trellis of " + std::to_string(tensor.trellis_bits) + " state bits, 0 or 2 to " +
+                                    std::to_string(kMaxTrellisBits) + " allowed");
   }
 }
 
@@ -62,6 +91,21 @@ void check_row_scales(const RowScaledCodes& coded, const TensorEntry& entry, con
                                   std::to_string(float_from_fp16(*scale)) + ", must be finite and above 0");
 }
 
+void check_stepped(const SteppedCodes& coded, const TensorEntry& entry, const std::string& object) {
+  check_count(coded.row_steps.size(), entry.rows(), "row steps", object);
+  check_count(coded.column_steps.size(), entry.columns(), "column steps", object);
+  for (const auto* steps : {&coded.row_steps, &coded.column_steps})
+    for (int16_t step : *steps)
+      if (step < -kMaxStep || step > kMaxStep)
+        throw FormatError(object, "step " + std::to_string(step) + ", " + std::to_string(-kMaxStep) + " to " +
+                                      std::to_string(kMaxStep) + " allowed");
+  auto code = std::ranges::find_if(coded.codes, [](int32_t c) { return c < -kMaxSteppedCode || c > kMaxSteppedCode; });
+  if (code != coded.codes.end())
+    throw FormatError(object, "code " + std::to_string(code - coded.codes.begin()) + " is " + std::to_string(*code) +
+                                  ", -" + std::to_string(kMaxSteppedCode) + " to " + std::to_string(kMaxSteppedCode) +
+                                  " allowed");
+}
+
 enum class Codes { kPresent, kAbsent };
 
 void check_tensor(const QuantizedTensor& tensor, const TensorEntry& entry, Codes codes, const std::string& where) {
@@ -70,6 +114,9 @@ void check_tensor(const QuantizedTensor& tensor, const TensorEntry& entry, Codes
     check_row_scales(*coded, entry, object);
     check_count(coded->codes.size(), codes == Codes::kPresent ? entry.elements() : 0, "codes", object);
     check_code_range(coded->codes, coded->max_code, object);
+  } else if (const auto* stepped = std::get_if<SteppedCodes>(&tensor.data)) {
+    check_count(stepped->codes.size(), codes == Codes::kPresent ? entry.elements() : 0, "codes", object);
+    check_stepped(*stepped, entry, object);
   } else {
     check_count(std::get<RawTensor>(tensor.data).bytes.size(), entry.content_bytes(), "bytes", object);
   }
@@ -80,6 +127,19 @@ Json parse_object(const std::string& text, std::string_view what, const std::str
   Json value = parse_json(as_bytes_of(text), object);
   if (!value.is_object()) throw FormatError(object, "must be a JSON object");
   return value;
+}
+
+// "T0" to "T9", of which the table's check allows some.
+std::string stepped_name(int trellis_bits) { return "T" + std::to_string(trellis_bits); }
+std::optional<int> trellis_bits_from(std::string_view name) {
+  if (name.size() != 2 || name[0] != 'T' || name[1] < '0' || name[1] > '9') return std::nullopt;
+  return name[1] - '0';
+}
+
+Json encoding_of(const TensorEntry& tensor) {
+  if (tensor.encoding == Encoding::kRowScaled) return static_cast<uint64_t>(tensor.max_code);
+  return tensor.encoding == Encoding::kStepped ? stepped_name(tensor.trellis_bits)
+                                               : std::string(dtype_name(tensor.dtype));
 }
 
 TensorEntry parse_tensor(const Json& json, const std::string& where) {
@@ -94,8 +154,15 @@ TensorEntry parse_tensor(const Json& json, const std::string& where) {
     tensor.shape.push_back(dimension.get<int64_t>());
   }
   if (json[2].is_string()) {
-    tensor.dtype = dtype_from_name(json[2].get<std::string>(), object);
+    const auto name = json[2].get<std::string>();
+    if (auto bits = trellis_bits_from(name)) {
+      tensor.encoding = Encoding::kStepped;
+      tensor.trellis_bits = *bits;
+    } else {
+      tensor.dtype = dtype_from_name(name, object);
+    }
   } else {
+    tensor.encoding = Encoding::kRowScaled;
     if (!json[2].is_number_unsigned() || json[2].get<uint64_t>() < 1 || json[2].get<uint64_t>() > kMaxCode)
       throw FormatError(object, "the encoding must be a dtype or a max_code of 1 to " + std::to_string(kMaxCode));
     tensor.max_code = json[2].get<int>();
@@ -132,10 +199,15 @@ ArtifactHeader header_of(const QuantizedModel& model) {
   ArtifactHeader header{model.config_json, model.provenance_json, model.banked, {}};
   for (const QuantizedTensor& tensor : model.tensors) {
     TensorEntry entry{tensor.name, tensor.shape};
-    if (const auto* coded = std::get_if<RowScaledCodes>(&tensor.data))
+    if (const auto* coded = std::get_if<RowScaledCodes>(&tensor.data)) {
+      entry.encoding = Encoding::kRowScaled;
       entry.max_code = coded->max_code;
-    else
+    } else if (const auto* stepped = std::get_if<SteppedCodes>(&tensor.data)) {
+      entry.encoding = Encoding::kStepped;
+      entry.trellis_bits = stepped->trellis_bits;
+    } else {
       entry.dtype = std::get<RawTensor>(tensor.data).dtype;
+    }
     header.tensors.push_back(std::move(entry));
   }
   return header;
@@ -145,8 +217,7 @@ std::string header_text(const ArtifactHeader& header, const std::string& where) 
   check_table(header.tensors, where);
   Json tensors = Json::array();
   for (const TensorEntry& tensor : header.tensors) {
-    Json encoding = tensor.coded() ? Json(static_cast<uint64_t>(tensor.max_code)) : Json(dtype_name(tensor.dtype));
-    tensors.push_back(Json::array({tensor.name, Json(tensor.shape), std::move(encoding)}));
+    tensors.push_back(Json::array({tensor.name, Json(tensor.shape), encoding_of(tensor)}));
   }
   Json json = {{"banked", header.banked},
                {"config", parse_object(header.config_json, "config", where)},

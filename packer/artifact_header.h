@@ -1,7 +1,8 @@
 // artifact_header.h: the JSON of section 0 (what the model is and which tensors follow) and the rules a model must obey
 // to be stored. The header is written and read in one canonical form, so that equal models give equal bytes.
 //   {"banked":false,"config":{...},"provenance":{...},"tensors":[["name",[512,1792],15],["name",[8],"F16"],...]}
-// The third member of a tensor is max_code of its row-scaled codes, or the dtype of a raw tensor.
+// The third member of a tensor is max_code of its row-scaled codes, "T0" to "T8" (the state bits of its trellis) of its
+// stepped codes, or the dtype of a raw tensor.
 #pragma once
 
 #include <string>
@@ -11,19 +12,24 @@
 
 namespace thimble {
 
+enum class Encoding : uint8_t { kRaw, kRowScaled, kStepped };
+
 struct TensorEntry {
   std::string name;
   Shape shape;
-  int max_code = 0;           // 1..kMaxCode for row-scaled codes, 0 for a raw tensor
+  Encoding encoding = Encoding::kRaw;
+  int max_code = 0;           // 1..kMaxCode for row-scaled codes, else 0
+  int trellis_bits = 0;       // of stepped codes
   DType dtype = DType::kF16;  // of a raw tensor
 
-  bool coded() const { return max_code != 0; }
+  bool coded() const { return encoding != Encoding::kRaw; }
   uint64_t elements() const { return static_cast<uint64_t>(element_count(shape)); }
   uint64_t rows() const { return static_cast<uint64_t>(shape.at(0)); }        // of a coded tensor
   uint64_t columns() const { return rows() == 0 ? 0 : elements() / rows(); }  // of a coded tensor
-  // Bytes in memory: int8 codes or raw elements; fp16 row scales.
-  uint64_t content_bytes() const { return coded() ? elements() : elements() * dtype_bytes(dtype); }
-  uint64_t scale_bytes() const { return coded() ? rows() * sizeof(uint16_t) : 0; }
+  // Bytes in memory: int8 or int32 codes or raw elements; fp16 row scales or int16 steps.
+  uint64_t element_bytes() const;
+  uint64_t content_bytes() const { return elements() * element_bytes(); }
+  uint64_t scale_bytes() const;
 };
 
 struct ArtifactHeader {
@@ -40,6 +46,9 @@ void check_model(const QuantizedModel& model, const std::string& where);
 // The same for a model whose codes are not there yet, whose check is check_code_range().
 void check_model_without_codes(const QuantizedModel& model, const std::string& where);
 void check_code_range(std::span<const int8_t> codes, int max_code, const std::string& object);
+
+// The oldest format version that can hold these tensors: the one that is written.
+uint32_t format_version_of(const ArtifactHeader& header);
 
 ArtifactHeader header_of(const QuantizedModel& model);
 

@@ -23,7 +23,8 @@ void check_section(const SectionEntry& entry, const ContentShape& shape, const s
 }  // namespace
 
 OpenArtifact open_artifact(Bytes file, const std::string& path) {
-  std::vector<StoredSection> sections = read_container(file, path);
+  const StoredContainer container = read_container(file, path);
+  const std::vector<StoredSection>& sections = container.sections;
   OpenArtifact artifact;
   artifact.header_section = sections.front();
   const std::string where = section_where(path, 0, SectionKind::kHeader);
@@ -33,6 +34,10 @@ OpenArtifact open_artifact(Bytes file, const std::string& path) {
     throw FormatError(where, "layout " + std::string(layout_name(header_entry.layout)) + ", must be plain");
   check_section(header_entry, header_shape, where);
   artifact.header = parse_header(decompress_section(artifact.header_section, header_shape, where), where);
+  artifact.version = container.version;
+  if (const uint32_t implied = format_version_of(artifact.header); container.version != implied)
+    throw FormatError(
+        path, "format version " + std::to_string(container.version) + ", its tensors imply " + std::to_string(implied));
   check_expansion(artifact.header.tensors, file.size(), path);
   artifact.plan = plan_sections(artifact.header.tensors, path);
   if (sections.size() != artifact.plan.size() + 1)

@@ -12,6 +12,7 @@
 namespace thimble {
 
 struct OpenArtifact {
+  uint32_t version = 0;  // of the format
   ArtifactHeader header;
   StoredSection header_section;         // section 0
   std::vector<PlannedSection> plan;     // of sections 1, 2, ...

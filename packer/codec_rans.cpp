@@ -8,6 +8,14 @@
 namespace thimble {
 namespace {
 
+std::vector<int32_t> integers_of(Bytes raw) {
+  std::vector<int32_t> codes;
+  codes.reserve(raw.size() / sizeof(int32_t));
+  ByteCursor cursor(raw, "codes");
+  while (!cursor.at_end()) codes.push_back(cursor.read<int32_t>("code"));
+  return codes;
+}
+
 class RansCodec final : public Codec {
  public:
   CodecId id() const override { return CodecId::kRans; }
@@ -19,15 +27,21 @@ class RansCodec final : public Codec {
   }
 
   ByteVector compress(Bytes raw, const ContentShape& shape) const override {
-    assert(raw.size() == shape.elements());
+    assert(raw.size() == shape.content_bytes());
+    if (shape.has_stepped_codes()) return encode_weights<int32_t>(integers_of(raw), shape.rows, shape.columns);
     const std::span codes(reinterpret_cast<const int8_t*>(raw.data()), raw.size());
     return encode_weights(codes, shape.rows, shape.columns);
   }
 
   ByteVector decompress(Bytes stored, [[maybe_unused]] uint64_t raw_bytes, const ContentShape& shape,
                         const std::string& where) const override {
-    assert(raw_bytes == shape.elements());
+    assert(raw_bytes == shape.content_bytes());
     ByteVector raw;
+    if (shape.has_stepped_codes()) {
+      for (int32_t code : decode_weights<int32_t>(stored, shape.rows, shape.columns, where))
+        append_little_endian(raw, code);
+      return raw;
+    }
     const CodeRoom<int8_t> room = [&](uint64_t count) {
       raw.resize(raw.size() + count);
       return std::span(reinterpret_cast<int8_t*>(raw.data()), raw.size()).last(count);

@@ -31,10 +31,10 @@ SectionEntry read_entry(ByteCursor& cursor, size_t index) {
   entry.raw_bytes = cursor.read<uint32_t>(object);
   entry.stored_bytes = cursor.read<uint32_t>(object);
   entry.checksum = cursor.read<uint64_t>(object);
-  if (entry.raw_bytes > kMaxSectionContentBytes)
+  const uint64_t allowed = entry.kind == SectionKind::kCodes ? kMaxSteppedSectionBytes : kMaxSectionContentBytes;
+  if (entry.raw_bytes > allowed)
     throw FormatError(cursor.path(), object + ": " + std::to_string(entry.raw_bytes) +
-                                         " B when decompressed, at most " + std::to_string(kMaxSectionContentBytes) +
-                                         " B allowed");
+                                         " B when decompressed, at most " + std::to_string(allowed) + " B allowed");
   if ((entry.kind == SectionKind::kHeader) != (index == 0))
     throw FormatError(cursor.path(), object + ": the header must be section 0 and nowhere else");
   return entry;
@@ -50,12 +50,12 @@ uint64_t file_checksum(Bytes file) {
   return Hasher().add(file.first(kFileChecksumOffset)).add(file.subspan(kPrefixBytes)).digest();
 }
 
-std::vector<StoredSection> read_container(Bytes file, const std::string& path) {
+StoredContainer read_container(Bytes file, const std::string& path) {
   ByteCursor cursor(file, path);
   check_magic(cursor);
   auto version = cursor.read<uint32_t>("format version");
-  if (version != kFormatVersion)
-    throw FormatError(path, "format version " + std::to_string(version) + ", this program reads version " +
+  if (version < 1 || version > kFormatVersion)
+    throw FormatError(path, "format version " + std::to_string(version) + ", this program reads versions 1 to " +
                                 std::to_string(kFormatVersion));
   auto section_count = cursor.read<uint32_t>("section count");
   auto length = cursor.read<uint64_t>("file length");
@@ -69,7 +69,8 @@ std::vector<StoredSection> read_container(Bytes file, const std::string& path) {
   if (section_count < 1 || section_count > kMaxSections || section_count > cursor.remaining() / kSectionEntryBytes)
     throw FormatError(path, std::to_string(section_count) + " sections declared, 1 to " + std::to_string(kMaxSections) +
                                 " allowed and the table must fit in the file");
-  std::vector<StoredSection> sections;
+  StoredContainer container{version, {}};
+  std::vector<StoredSection>& sections = container.sections;
   for (size_t i = 0; i < section_count; ++i) sections.push_back({read_entry(cursor, i), {}});
   for (size_t i = 0; i < section_count; ++i) {
     const std::string object = "section " + std::to_string(i);
@@ -78,7 +79,7 @@ std::vector<StoredSection> read_container(Bytes file, const std::string& path) {
       throw FormatError(path, object + ": wrong checksum, the section is damaged");
   }
   if (!cursor.at_end()) throw FormatError(path, std::to_string(cursor.remaining()) + " B after the last section");
-  return sections;
+  return container;
 }
 
 uint64_t container_bytes(const std::vector<std::shared_ptr<const PackedSection>>& sections) {
@@ -87,12 +88,12 @@ uint64_t container_bytes(const std::vector<std::shared_ptr<const PackedSection>>
   return bytes;
 }
 
-ByteVector write_container(const std::vector<std::shared_ptr<const PackedSection>>& sections) {
+ByteVector write_container(uint32_t version, const std::vector<std::shared_ptr<const PackedSection>>& sections) {
   const uint64_t file_bytes = container_bytes(sections);
   ByteVector file;
   file.reserve(file_bytes);
   for (uint8_t byte : kMagic) append_little_endian(file, byte);
-  append_little_endian(file, kFormatVersion);
+  append_little_endian(file, version);
   append_little_endian(file, static_cast<uint32_t>(sections.size()));
   append_little_endian(file, file_bytes);
   append_little_endian(file, uint64_t{0});  // the checksum, below

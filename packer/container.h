@@ -32,12 +32,17 @@ struct StoredSection {
   Bytes stored;
 };
 
+struct StoredContainer {
+  uint32_t version = 0;
+  std::vector<StoredSection> sections;
+};
+
 // Checks everything that can be checked without decompressing: magic, version, length, both levels of checksums, known
 // ids, sizes within limits, no byte missing or left over. Throws FormatError(path, ...). At least one section.
-std::vector<StoredSection> read_container(Bytes file, const std::string& path);
+StoredContainer read_container(Bytes file, const std::string& path);
 
 // The bytes of the file. Sections in the order given, the header first.
-ByteVector write_container(const std::vector<std::shared_ptr<const PackedSection>>& sections);
+ByteVector write_container(uint32_t version, const std::vector<std::shared_ptr<const PackedSection>>& sections);
 
 // Length in bytes of the file that write_container() would give.
 uint64_t container_bytes(const std::vector<std::shared_ptr<const PackedSection>>& sections);

@@ -13,6 +13,10 @@ void reserve_room(const ArtifactHeader& header, QuantizedModel& model) {
     if (auto* coded = std::get_if<RowScaledCodes>(&model.tensors[i].data)) {
       coded->codes.reserve(entry.elements());
       coded->row_scales.reserve(entry.rows());
+    } else if (auto* stepped = std::get_if<SteppedCodes>(&model.tensors[i].data)) {
+      stepped->codes.reserve(entry.elements());
+      stepped->row_steps.reserve(entry.rows());
+      stepped->column_steps.reserve(entry.columns());
     } else {
       std::get<RawTensor>(model.tensors[i].data).bytes.reserve(entry.content_bytes());
     }

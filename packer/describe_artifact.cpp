@@ -20,7 +20,9 @@ SectionSummary summarize(const StoredSection& section, uint64_t content_bytes) {
 StoredTensorSummary summarize(const TensorEntry& entry) {
   StoredTensorSummary summary{entry.name, entry.shape, std::string(dtype_name(entry.dtype)), entry.max_code,
                               entry.elements()};
-  if (entry.coded()) summary.precision = "int" + std::to_string(code_bits(entry.max_code));
+  if (entry.encoding == Encoding::kRowScaled) summary.precision = "int" + std::to_string(code_bits(entry.max_code));
+  if (entry.encoding == Encoding::kStepped)
+    summary.precision = entry.trellis_bits == 0 ? "steps" : "trellis" + std::to_string(1 << entry.trellis_bits);
   return summary;
 }
 
@@ -31,7 +33,7 @@ ArtifactSummary describe_artifact(Bytes file, const std::string& path) {
   ArtifactSummary summary;
   summary.file_bytes = file.size();
   summary.container_bytes = kPrefixBytes + (artifact.plan.size() + 1) * kSectionEntryBytes;
-  summary.format_version = kFormatVersion;
+  summary.format_version = artifact.version;
   summary.header_json = header_text(artifact.header, path);
   summary.banked = artifact.header.banked;
   summary.config_json = artifact.header.config_json;

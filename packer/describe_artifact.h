@@ -24,8 +24,8 @@ struct SectionSummary {
 struct StoredTensorSummary {
   std::string name;
   Shape shape;
-  std::string precision;  // "int5" for codes of up to 5 bits, "F16" for raw tensors
-  int max_code = 0;       // 0 for raw tensors
+  std::string precision;  // "int5" for codes of up to 5 bits, "steps", "trellis8" (states), "F16"
+  int max_code = 0;       // of row-scaled codes, else 0
   uint64_t elements = 0;
   // Exact for codes; scales and raw tensors have their share, by length, of the sections they lie in.
   double stored_bytes = 0;

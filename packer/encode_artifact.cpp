@@ -18,10 +18,9 @@ constexpr const char* kWhere = "model";  // names the model in errors, which has
 
 // Packs section 0 (the header) and the planned ones, biggest first: each worker takes the next when it is free, so the
 // longest compressions never start last. Every result depends on its own section only.
-PackedSections pack_sections(const QuantizedModel& model, const EncodeOptions& options, SectionCache& cache,
-                             Progress& progress) {
+PackedSections pack_sections(const QuantizedModel& model, const ArtifactHeader& header, const EncodeOptions& options,
+                             SectionCache& cache, Progress& progress) {
   check_model(model, kWhere);
-  const ArtifactHeader header = header_of(model);
   const std::string text = header_text(header, kWhere);
   std::vector<PlannedSection> plan = plan_sections(header.tensors, kWhere);
   PlannedSection header_section{{SectionKind::kHeader, 1, text.size()}, {}};
@@ -54,12 +53,13 @@ PackedSections pack_sections(const QuantizedModel& model, const EncodeOptions& o
 
 ByteVector encode_artifact(const QuantizedModel& model, const EncodeOptions& options, SectionCache& cache,
                            Progress& progress) {
-  return write_container(pack_sections(model, options, cache, progress));
+  const ArtifactHeader header = header_of(model);
+  return write_container(format_version_of(header), pack_sections(model, header, options, cache, progress));
 }
 
 uint64_t artifact_bytes(const QuantizedModel& model, const EncodeOptions& options, SectionCache& cache,
                         Progress& progress) {
-  return container_bytes(pack_sections(model, options, cache, progress));
+  return container_bytes(pack_sections(model, header_of(model), options, cache, progress));
 }
 
 uint64_t codes_stored_bytes(const QuantizedTensor& tensor, const EncodeOptions& options, SectionCache& cache) {

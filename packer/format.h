@@ -11,7 +11,8 @@
 namespace thimble {
 
 constexpr std::array<uint8_t, 8> kMagic = {0x89, 'T', 'H', 'M', 'B', '\r', '\n', 0x1A};
-constexpr uint32_t kFormatVersion = 1;
+// Version 2 adds stepped tensors (SteppedCodes); files without any stay version 1.
+constexpr uint32_t kFormatVersion = 2;
 
 // Prefix: magic, u32 version, u32 section count, u64 file length, u64 checksum of all other bytes.
 constexpr size_t kVersionOffset = kMagic.size();
@@ -50,6 +51,9 @@ std::optional<LayoutId> layout_from(uint8_t number);
 constexpr uint64_t kMaxSectionContentBytes = uint64_t{4} << 20;
 static_assert(kMaxSectionContentBytes % 8 == 0, "a cut never divides an element");
 static_assert(kMaxSectionContentBytes <= UINT32_MAX, "sizes in the table are 32-bit");
+// Stepped codes, of 4 bytes, are cut into whole trellis segments of as many codes as kMaxSectionContentBytes has bytes,
+// or one segment where that is more, up to this many bytes.
+constexpr uint64_t kMaxSteppedSectionBytes = uint64_t{64} << 20;
 
 constexpr uint64_t kMaxHeaderBytes = uint64_t{4} << 20;  // uncompressed JSON
 constexpr uint32_t kMaxSections = 1 << 20;

@@ -69,7 +69,7 @@ std::vector<LayoutId> layout_candidates(CodecId codec, const ContentShape& shape
     return shape.kind == SectionKind::kCodes ? std::vector{LayoutId::kPlain} : std::vector<LayoutId>();
   if (codec == CodecId::kNone)
     return {*std::ranges::min_element(allowed, {}, [&](LayoutId layout) { return laid_out_bytes(layout, shape); })};
-  if (shape.kind == SectionKind::kCodes)
+  if (shape.kind == SectionKind::kCodes && !shape.has_stepped_codes())
     return content.size() <= kTryAllCodes ? allowed : code_candidates(shape, content);
   if (content.size() <= kTryAllFloats) return allowed;
   return {allowed.back()};

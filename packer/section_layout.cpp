@@ -105,7 +105,7 @@ ByteVector unpack_digits(Bytes packed, uint64_t count, int max_code, const std::
 }  // namespace
 
 std::vector<LayoutId> allowed_layouts(const ContentShape& shape) {
-  if (shape.kind == SectionKind::kCodes) {
+  if (shape.kind == SectionKind::kCodes && !shape.has_stepped_codes()) {
     if (shape.max_code > kMaxDigitCode) return {LayoutId::kPlain, LayoutId::kColumns, LayoutId::kBits};
     return {LayoutId::kPlain, LayoutId::kColumns, LayoutId::kBits, LayoutId::kDigits, LayoutId::kDigitColumns};
   }

@@ -1,6 +1,6 @@
 // section_layout.h: reversible arrangements of a section's elements, so that a byte compressor finds their
-// regularities. Content: elements in their natural order, little-endian; codes are int8, row-major. Laid out: what the
-// codec sees.
+// regularities. Content: elements in their natural order, little-endian; codes are int8, or int32 with steps,
+// row-major. Laid out: what the codec sees.
 #pragma once
 
 #include <string>
@@ -17,8 +17,10 @@ struct ContentShape {
   uint64_t rows = 1;     // of the piece of a code matrix; 1 for everything else
   uint64_t columns = 0;  // elements per row
   uint64_t element_bytes = 1;
-  int max_code = 0;  // codes lie in [-max_code, max_code]; 0 when the elements are not codes
+  int max_code = 0;      // row-scaled codes lie in [-max_code, max_code]; 0 when the elements are others
+  int trellis_bits = 0;  // of stepped codes
 
+  bool has_stepped_codes() const { return kind == SectionKind::kCodes && max_code == 0; }
   uint64_t elements() const { return rows * columns; }
   uint64_t content_bytes() const { return elements() * element_bytes; }
   bool operator==(const ContentShape&) const = default;

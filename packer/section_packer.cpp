@@ -38,7 +38,8 @@ EncodeOptions encode_options_from(std::string_view codec_name) {
 }
 
 SectionCache::Key SectionCache::key_of(const ContentShape& shape, const EncodeOptions& options, uint64_t content_hash) {
-  return {shape.kind, shape.rows, shape.columns, shape.element_bytes, shape.max_code, options.codec, content_hash};
+  return {shape.kind,     shape.rows,         shape.columns, shape.element_bytes,
+          shape.max_code, shape.trellis_bits, options.codec, content_hash};
 }
 
 std::shared_ptr<const PackedSection> SectionCache::find(const ContentShape& shape, const EncodeOptions& options,

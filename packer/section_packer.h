@@ -35,7 +35,7 @@ class SectionCache {
   size_t size() const;
 
  private:
-  using Key = std::tuple<SectionKind, uint64_t, uint64_t, uint64_t, int, std::optional<CodecId>, uint64_t>;
+  using Key = std::tuple<SectionKind, uint64_t, uint64_t, uint64_t, int, int, std::optional<CodecId>, uint64_t>;
   static Key key_of(const ContentShape& shape, const EncodeOptions& options, uint64_t content_hash);
 
   mutable std::mutex mutex_;

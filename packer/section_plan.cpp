@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "runtime/checked.h"
+#include "runtime/trellis.h"
 
 namespace thimble {
 namespace {
@@ -12,25 +13,40 @@ class Planner {
  public:
   explicit Planner(const std::string& where) : where_(where) {}
 
-  // One section of a code matrix: rows x columns codes from `first` on.
-  void add_codes(size_t tensor, int max_code, uint64_t first, uint64_t rows, uint64_t columns) {
-    ContentShape shape{SectionKind::kCodes, rows, columns, 1, max_code};
-    add({shape, {{tensor, first, rows * columns}}});
-  }
-
   void cut_codes(size_t tensor, const TensorEntry& entry) {
+    if (entry.encoding == Encoding::kStepped)
+      cut_stepped_codes(tensor, entry);
+    else
+      cut_row_scaled_codes(tensor, entry);
+  }
+  void cut_row_scaled_codes(size_t tensor, const TensorEntry& entry) {
     const uint64_t rows = entry.rows();
     const uint64_t columns = entry.columns();
     if (columns == 0) return;
     if (columns <= kMaxSectionContentBytes) {
       const uint64_t block = kMaxSectionContentBytes / columns;
       for (uint64_t r = 0; r < rows; r += block)
-        add_codes(tensor, entry.max_code, r * columns, std::min(block, rows - r), columns);
+        add_codes(tensor, entry, r * columns, std::min(block, rows - r), columns);
       return;
     }
     for (uint64_t r = 0; r < rows; ++r)
       for (uint64_t c = 0; c < columns; c += kMaxSectionContentBytes)
-        add_codes(tensor, entry.max_code, r * columns + c, 1, std::min(kMaxSectionContentBytes, columns - c));
+        add_codes(tensor, entry, r * columns + c, 1, std::min(kMaxSectionContentBytes, columns - c));
+  }
+
+  void cut_stepped_codes(size_t tensor, const TensorEntry& entry) {
+    const uint64_t rows = entry.rows();
+    const uint64_t columns = entry.columns();
+    if (columns == 0) return;
+    const uint64_t segment = std::min<uint64_t>(rows, kTrellisRows);
+    if (columns > kMaxSteppedSectionBytes / entry.element_bytes() / std::max<uint64_t>(segment, 1))
+      throw FormatError(where_, "tensor '" + entry.name + "' has " + std::to_string(columns) +
+                                    " columns, a segment of its trellis must fit in " +
+                                    std::to_string(kMaxSteppedSectionBytes) + " B");
+    const uint64_t segments = std::max<uint64_t>(1, kMaxSectionContentBytes / columns / kTrellisRows);
+    const uint64_t block = segments * kTrellisRows;
+    for (uint64_t r = 0; r < rows; r += block)
+      add_codes(tensor, entry, r * columns, std::min(block, rows - r), columns);
   }
 
   // Appends `bytes` content bytes of a tensor to the stream that is open.
@@ -53,6 +69,13 @@ class Planner {
   std::vector<PlannedSection> take() { return std::move(sections_); }
 
  private:
+  // One section of a code matrix: rows x columns codes from code `first` on.
+  void add_codes(size_t tensor, const TensorEntry& entry, uint64_t first, uint64_t rows, uint64_t columns) {
+    const uint64_t element_bytes = entry.element_bytes();
+    ContentShape shape{SectionKind::kCodes, rows, columns, element_bytes, entry.max_code, entry.trellis_bits};
+    add({shape, {{tensor, first * element_bytes, rows * columns * element_bytes}}});
+  }
+
   void add(PlannedSection section) {
     if (sections_.size() + 1 >= kMaxSections)
       throw FormatError(where_, "needs more than " + std::to_string(kMaxSections) + " sections");

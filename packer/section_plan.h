@@ -24,12 +24,14 @@ struct PlannedSection {
 };
 
 // Sections 1, 2, ... of the file (0 is the header itself):
-// - codes: tensors in order, each cut into blocks of as many whole rows as fit in kMaxSectionContentBytes, at least
-// one;
-//   a longer row is cut into pieces of that size;
-// - scales: all row scales, concatenated in tensor order and cut every kMaxSectionContentBytes;
+// - codes: tensors in order. Row-scaled ones are cut into blocks of as many whole rows as fit in
+//   kMaxSectionContentBytes; a longer row is cut into pieces of that size. Stepped ones are cut into blocks of as many
+//   whole trellis segments (kTrellisRows rows) as have at most kMaxSectionContentBytes codes, at least one;
+// - scales: all row scales, or row steps and column steps, concatenated in tensor order and cut every
+//   kMaxSectionContentBytes;
 // - raw: for element sizes 1, 2, 4, 8 all raw tensors of that size, concatenated and cut in the same way.
-// Empty tensors have no sections. Throws FormatError(where, ...) when more than kMaxSections would be needed.
+// Empty tensors have no sections. Throws FormatError(where, ...) when more than kMaxSections would be needed, or
+// a trellis segment of more than kMaxSteppedSectionBytes.
 std::vector<PlannedSection> plan_sections(const std::vector<TensorEntry>& tensors, const std::string& where);
 
 // Throws FormatError(where, ...) when the decoded model would be larger than a file of `file_bytes` may hold.

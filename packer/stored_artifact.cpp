@@ -24,12 +24,15 @@ std::optional<CodeLayout> unpacked_on_device(LayoutId layout) {
   return std::nullopt;
 }
 
+// Stepped codes are the host's.
+bool is_block(const ContentShape& shape) { return shape.kind == SectionKind::kCodes && !shape.has_stepped_codes(); }
+
 class StoredArtifact final : public StoredModel {
  public:
   StoredArtifact(Bytes file, const std::string& path) : path_(path), artifact_(open_artifact(file, path)) {
     read_small_sections();
     for (size_t i = 0; i < artifact_.plan.size(); ++i)
-      if (artifact_.plan[i].shape.kind == SectionKind::kCodes) add_block(i);
+      if (is_block(artifact_.plan[i].shape)) add_block(i);
   }
 
   const std::string& path() const override { return path_; }

@@ -52,7 +52,8 @@ bool same_laid_out_bytes(const StoredSection& stored, const PackedSection& packe
 VerifyReport verify_artifact(Bytes file, const std::string& path, Progress& progress) {
   VerifyReport report;
   try {
-    const std::vector<StoredSection> stored = read_container(file, path);
+    const StoredContainer container = read_container(file, path);
+    const std::vector<StoredSection>& stored = container.sections;
     report.container_ok = true;
     const QuantizedModel model = decode_artifact(file, path);
     report.decodes = true;
@@ -66,7 +67,8 @@ VerifyReport verify_artifact(Bytes file, const std::string& path, Progress& prog
         report.problem = section_where(path, i, stored[i].entry.kind) + ": not what encoding its contents gives";
       }
     }
-    report.identical = report.canonical && std::ranges::equal(write_container(packed.sections), file);
+    report.identical =
+        report.canonical && std::ranges::equal(write_container(container.version, packed.sections), file);
   } catch (const FormatError& error) {
     report.problem = error.what();
   }

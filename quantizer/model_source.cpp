@@ -104,6 +104,9 @@ LoadedModel load_model(const std::string& path, const std::string& config_path, 
     loaded.file.emplace(path);
     loaded.stored = open_stored_artifact(loaded.file->bytes(), path);
     loaded.config = runnable_config(loaded.stored->model(), path);
+    if (has_stepped_codes(loaded.stored->model())) loaded.stored.reset();  // these are decoded on the host
+  }
+  if (loaded.stored) {
     loaded.feed = std::make_unique<BlockFeed>(*loaded.stored);
   } else {
     QuantizedModel quantized = load_artifact(path);

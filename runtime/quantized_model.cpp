@@ -1,17 +1,17 @@
 // quantized_model.cpp: dequantization, the readable reference.
 #include "runtime/quantized_model.h"
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "runtime/parallel.h"
+#include "runtime/trellis.h"
 
 namespace thimble {
+namespace {
 
-int code_bits(int max_code) { return std::bit_width(static_cast<unsigned>(max_code)) + 1; }
-
-std::vector<float> dequantize(const QuantizedTensor& tensor) {
-  if (const auto* raw = std::get_if<RawTensor>(&tensor.data)) return to_float32(raw->dtype, raw->bytes);
-  const auto& coded = std::get<RowScaledCodes>(tensor.data);
+std::vector<float> dequantize(const RowScaledCodes& coded) {
   std::vector<float> values(coded.codes.size());
   size_t rows = coded.row_scales.size();
   size_t columns = rows == 0 ? 0 : coded.codes.size() / rows;
@@ -22,6 +22,46 @@ std::vector<float> dequantize(const QuantizedTensor& tensor) {
       values[r * columns + k] = static_cast<float>(coded.codes[r * columns + k]) * scale;
   }
   return values;
+}
+
+std::vector<float> dequantize(const SteppedCodes& coded) {
+  std::vector<float> values(coded.codes.size()), column_sizes;
+  for (int16_t step : coded.column_steps) column_sizes.push_back(step_size(step));
+  const size_t columns = column_sizes.size();
+  const Trellis trellis(coded.trellis_bits);
+  std::vector<uint32_t> states(columns);
+  for (size_t r = 0; r < coded.row_steps.size(); ++r) {
+    if (r % kTrellisRows == 0) std::ranges::fill(states, 0u);
+    const float row_size = step_size(coded.row_steps[r]);
+    for (size_t k = 0; k < columns; ++k) {
+      const int32_t code = coded.codes[r * columns + k];
+      values[r * columns + k] = static_cast<float>(Trellis::level(states[k], code)) * row_size * column_sizes[k];
+      states[k] = trellis.next(states[k], code);
+    }
+  }
+  return values;
+}
+
+}  // namespace
+
+int code_bits(int max_code) { return std::bit_width(static_cast<unsigned>(max_code)) + 1; }
+
+bool has_stepped_codes(const QuantizedModel& model) {
+  return std::ranges::any_of(model.tensors,
+                             [](const QuantizedTensor& t) { return std::holds_alternative<SteppedCodes>(t.data); });
+}
+
+float step_size(int step) {
+  const int octave = step >> 6, part = step & (kStepsPerOctave - 1);
+  static_assert(kStepsPerOctave == 64);
+  // None of the 64 is so near to a tie that the last bit of exp2 could matter (a test looks).
+  return std::ldexp(static_cast<float>(std::exp2(part / double{kStepsPerOctave})), octave);
+}
+
+std::vector<float> dequantize(const QuantizedTensor& tensor) {
+  if (const auto* raw = std::get_if<RawTensor>(&tensor.data)) return to_float32(raw->dtype, raw->bytes);
+  if (const auto* stepped = std::get_if<SteppedCodes>(&tensor.data)) return dequantize(*stepped);
+  return dequantize(std::get<RowScaledCodes>(tensor.data));
 }
 
 ModelConfig quantized_config(const QuantizedModel& quantized, const std::string& path) {

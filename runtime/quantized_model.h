@@ -26,13 +26,13 @@ struct RowScaledCodes {
 // R, K as above.
 struct SteppedCodes {
   int trellis_bits = 0;
-  std::vector<int32_t> codes;         // (R, K) row-major, never INT32_MIN; levels lie in [-kMaxLevel, kMaxLevel]
+  std::vector<int32_t> codes;         // (R, K) row-major, in [-kMaxSteppedCode, kMaxSteppedCode]
   std::vector<int16_t> row_steps;     // (R) in [-kMaxStep, kMaxStep]
   std::vector<int16_t> column_steps;  // (K) likewise
   bool operator==(const SteppedCodes&) const = default;
 };
 
-constexpr int64_t kMaxLevel = (int64_t{1} << 24) - 1;  // exact in float32
+constexpr int32_t kMaxSteppedCode = (int32_t{1} << 23) - 1;  // its levels are exact in float32
 constexpr int kStepsPerOctave = 64;
 constexpr int kMaxStep = 40 * kStepsPerOctave;
 
@@ -49,7 +49,7 @@ struct RawTensor {
 struct QuantizedTensor {
   std::string name;  // unbanked
   Shape shape;
-  std::variant<RowScaledCodes, RawTensor> data;
+  std::variant<RowScaledCodes, SteppedCodes, RawTensor> data;
   bool operator==(const QuantizedTensor&) const = default;
 };
 
@@ -65,6 +65,8 @@ struct QuantizedModel {
 
 // Number of bits that hold codes in [-max_code, max_code].
 int code_bits(int max_code);
+
+bool has_stepped_codes(const QuantizedModel& model);
 
 // float32 elements of one tensor.
 std::vector<float> dequantize(const QuantizedTensor& tensor);

@@ -12,8 +12,8 @@
 namespace thimble {
 
 constexpr int kMaxTrellisBits = 8;
-// Every column's trellis starts again from state 0 at rows 0, kTrellisRows, 2 * kTrellisRows, ...: parts of a matrix can
-// be quantized and decoded on their own.
+// Every column's trellis starts again from state 0 at rows 0, kTrellisRows, 2 * kTrellisRows, ...: parts of a matrix
+// can be quantized and decoded on their own.
 constexpr int64_t kTrellisRows = 512;
 
 class Trellis {

@@ -74,7 +74,7 @@ ByteVector file_from_header_text(FuzzInput& input) {
     LayoutId layout = layout_from(input.number() % 6).value();
     sections.push_back(make_section(input, kind, layout, std::nullopt));
   }
-  return write_container(sections);
+  return write_container(1 + input.number() % 2, sections);
 }
 
 ByteVector file_from_table(FuzzInput& input) {
@@ -83,7 +83,10 @@ ByteVector file_from_table(FuzzInput& input) {
   const int tensor_count = input.number() % 4;
   for (int i = 0; i < tensor_count; ++i) {
     TensorEntry tensor{std::string(1, static_cast<char>('a' + i)), {input.number() % 9, input.number() % 9}};
-    tensor.max_code = input.number() % (kMaxCode + 1);
+    tensor.encoding = static_cast<Encoding>(input.number() % 3);
+    if (tensor.encoding == Encoding::kRowScaled) tensor.max_code = 1 + input.number() % kMaxCode;
+    if (tensor.encoding == Encoding::kStepped)
+      tensor.trellis_bits = std::max(1, input.number() % (kMaxTrellisBits + 1)) / 2 * 2;
     tensor.dtype = kRawTypes[input.number() % std::size(kRawTypes)];
     header.tensors.push_back(std::move(tensor));
   }
@@ -93,7 +96,7 @@ ByteVector file_from_table(FuzzInput& input) {
     LayoutId layout = layouts[input.number() % layouts.size()];
     sections.push_back(make_section(input, planned.shape.kind, layout, laid_out_bytes(layout, planned.shape)));
   }
-  return write_container(sections);
+  return write_container(format_version_of(header), sections);
 }
 
 ByteVector file_from(Bytes data) {

@@ -100,7 +100,8 @@ TEST_P(TamperedFieldTest, IsRejected) {
 // The sample's sections: 0 header, 1 and 2 codes, 3 scales, 4 U8, 5 F16, 6 F32.
 INSTANTIATE_TEST_SUITE_P(
     All, TamperedFieldTest,
-    testing::Values(Tampering{"Magic", 0, 1, 0x88, "wrong magic"}, Tampering{"Version", 8, 4, 2, "format version 2"},
+    testing::Values(Tampering{"Magic", 0, 1, 0x88, "wrong magic"}, Tampering{"Version", 8, 4, 3, "format version 3"},
+                    Tampering{"OtherVersion", 8, 4, 2, "its tensors imply 1"},
                     Tampering{"NoSections", 12, 4, 0, "0 sections declared"},
                     Tampering{"ManySections", 12, 4, UINT32_MAX, "4294967295 sections declared"},
                     Tampering{"OneSectionLess", 12, 4, 6, "24 B after the last section"},
@@ -135,7 +136,7 @@ ByteVector artifact_of(const std::string& header, const std::vector<PackedSectio
   packed.push_back(
       std::make_shared<PackedSection>(pack_section_as(shape, as_bytes_of(header), LayoutId::kPlain, CodecId::kNone)));
   for (const PackedSection& section : sections) packed.push_back(std::make_shared<PackedSection>(section));
-  return write_container(packed);
+  return write_container(1, packed);
 }
 
 std::string header_with(const std::string& tensors) {
@@ -173,7 +174,7 @@ TEST(HostileHeaderTest, BadTablesAreRejected) {
       {R"([["a",[4294967296,4294967296,2],15]])", "overflows 64 bits"},
       {R"([["a",[9223372036854775807,0],15]])", "overflows 64 bits"},
       {R"([["a",[1,1,1,1,1,1,1,1,1],15]])", "9 dimensions, at most 8"},
-      {R"([["a",[],15]])", "a scalar cannot have row-scaled codes"},
+      {R"([["a",[],15]])", "a scalar cannot have codes"},
       {R"([["a",[1],0]])", "max_code of 1 to 127"},
       {R"([["a",[1],128]])", "max_code of 1 to 127"},
       {R"([["a",[1],-1]])", "max_code of 1 to 127"},

@@ -34,15 +34,15 @@ TEST(ArtifactMemoryTest, DeclaredSizesAreNotAllocated) {
         section_of(SectionKind::kHeader, header, CodecId::kNone, header.size())};
     for (uint64_t i = 0; i < kSections; ++i)
       sections.push_back(section_of(SectionKind::kRaw, "0123456789", codec, kMaxSectionContentBytes));
-    EXPECT_LT(largest_request_decoding(write_container(sections)), size_t{1} << 20) << codec_of(codec).name();
+    EXPECT_LT(largest_request_decoding(write_container(1, sections)), size_t{1} << 20) << codec_of(codec).name();
   }
 }
 
 TEST(ArtifactMemoryTest, DeclaredHeaderIsNotAllocated) {
   for (CodecId codec : {CodecId::kNone, CodecId::kBrotli, CodecId::kZstd, CodecId::kXz}) {
-    ByteVector file = write_container({section_of(SectionKind::kHeader, "{}", codec, UINT32_MAX)});
+    ByteVector file = write_container(1, {section_of(SectionKind::kHeader, "{}", codec, UINT32_MAX)});
     EXPECT_LT(largest_request_decoding(file), size_t{1} << 20) << codec_of(codec).name();
-    file = write_container({section_of(SectionKind::kHeader, "{}", codec, kMaxHeaderBytes)});
+    file = write_container(1, {section_of(SectionKind::kHeader, "{}", codec, kMaxHeaderBytes)});
     EXPECT_LT(largest_request_decoding(file), size_t{1} << 20) << codec_of(codec).name();
   }
 }
@@ -57,9 +57,10 @@ TEST(ArtifactMemoryTest, DeclaredCodesAreNotAllocated) {
       SectionKind::kCodes, CodecId::kRans, LayoutId::kPlain, 2048 * 2048, static_cast<uint32_t>(stored.size()),
       xxh3(stored)};
   codes.stored = stored;
-  ByteVector file = write_container({section_of(SectionKind::kHeader, header, CodecId::kNone, header.size()),
-                                     std::make_shared<PackedSection>(codes),
-                                     section_of(SectionKind::kScales, std::string(4096, '<'), CodecId::kNone, 4096)});
+  ByteVector file =
+      write_container(1, {section_of(SectionKind::kHeader, header, CodecId::kNone, header.size()),
+                          std::make_shared<PackedSection>(codes),
+                          section_of(SectionKind::kScales, std::string(4096, '<'), CodecId::kNone, 4096)});
   EXPECT_LT(largest_request_decoding(file), size_t{1} << 20);
 }
 

@@ -44,6 +44,33 @@ TEST(ArtifactRoundTripTest, EveryBitWidth) {
   expect_round_trip(model_of(std::move(tensors)));
 }
 
+TEST(ArtifactRoundTripTest, SteppedTensors) {
+  std::vector<QuantizedTensor> tensors;
+  for (int bits : {0, 2, 3, 4, 5, 6, 7, 8}) tensors.push_back(stepped_tensor("t" + std::to_string(bits), 13, 11, bits));
+  tensors.push_back(stepped_tensor("u column", 1100, 1, 3));
+  tensors.push_back(stepped_tensor("u row", 1, 300, 3));
+  tensors.push_back(stepped_tensor("v segments", 1025, 5, 8));
+  tensors.push_back({"w empty", {0, 5}, SteppedCodes{3, {}, {}, {}}});
+  tensors.push_back({"w none", {5, 0}, SteppedCodes{3, {}, std::vector<int16_t>(5), {}}});
+  std::get<SteppedCodes>(tensors[0].data).codes[7] = kMaxSteppedCode;
+  std::get<SteppedCodes>(tensors[1].data).codes[7] = -kMaxSteppedCode;
+  std::get<SteppedCodes>(tensors[2].data).row_steps[3] = kMaxStep;
+  std::get<SteppedCodes>(tensors[3].data).column_steps[3] = -kMaxStep;
+  expect_round_trip(model_of(std::move(tensors)));
+}
+
+TEST(ArtifactRoundTripTest, SteppedTensorsOfSeveralSections) {
+  QuantizedModel model = model_of({stepped_tensor("wide", 1600, 4000, 8), stepped_tensor("x", 40, 9000, 2)});
+  ByteVector artifact = encode(model, encode_options_from("rans"));
+  EXPECT_EQ(open_artifact(artifact, "test.thmb").plan.size(), 2u + 1 + 1);  // segments of 1024 and 576 rows; steps
+  EXPECT_EQ(decode_artifact(artifact, "test.thmb"), model);
+}
+
+TEST(ArtifactRoundTripTest, VersionIsTheOldestThatCanHoldTheTensors) {
+  EXPECT_EQ(open_artifact(encode(sample_model()), "test.thmb").version, 1u);
+  EXPECT_EQ(open_artifact(encode(model_of({stepped_tensor("a", 3, 3, 0)})), "test.thmb").version, 2u);
+}
+
 TEST(ArtifactRoundTripTest, AdversarialShapesAndCodes) {
   expect_round_trip(model_of({
       coded_tensor("all max", 6, 5, 31, [] { return 31; }),

@@ -28,6 +28,19 @@ inline QuantizedTensor random_tensor(const std::string& name, int64_t rows, int6
                       [&] { return static_cast<int>(random() % static_cast<unsigned>(2 * max_code + 1)) - max_code; });
 }
 
+// Codes of about a normal distribution, wider in later columns.
+inline QuantizedTensor stepped_tensor(const std::string& name, int64_t rows, int64_t columns, int trellis_bits) {
+  std::mt19937 random(static_cast<unsigned>(rows * 1000 + columns * 10 + trellis_bits));
+  SteppedCodes coded;
+  coded.trellis_bits = trellis_bits;
+  for (int64_t i = 0; i < rows * columns; ++i)
+    coded.codes.push_back(static_cast<int32_t>(random() % 5 + random() % 5) - 4 +
+                          static_cast<int32_t>(i % columns) / 8);
+  for (int64_t r = 0; r < rows; ++r) coded.row_steps.push_back(static_cast<int16_t>(-8 * (r % 40)));
+  for (int64_t k = 0; k < columns; ++k) coded.column_steps.push_back(static_cast<int16_t>(8 * (k % 9) - 300));
+  return {name, {rows, columns}, coded};
+}
+
 inline QuantizedTensor raw_tensor(const std::string& name, const Shape& shape, DType dtype) {
   RawTensor raw{dtype, {}};
   std::mt19937 random(static_cast<unsigned>(name.size()));
@@ -65,7 +78,7 @@ inline ByteVector encode_in(const QuantizedModel& model, LayoutId layout, CodecI
     sections.push_back(std::make_shared<PackedSection>(
         pack_section_as(section.shape, gather_content(model, section), fits ? layout : LayoutId::kPlain, codec)));
   }
-  return write_container(sections);
+  return write_container(format_version_of(header), sections);
 }
 
 }  // namespace thimble

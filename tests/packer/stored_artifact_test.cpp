@@ -134,7 +134,7 @@ TEST(StoredArtifact, DamagedSectionsFailWhenTheyAreTaken) {
   QuantizedModel model;
   model.tensors = {coded_tensor("a", 64, 64, 15, [] { return 3; }), coded_tensor("b", 64, 64, 15, [] { return 4; })};
   ByteVector file = encode(model);
-  const std::vector<StoredSection> sections = read_container(file, "test.thmb");
+  const std::vector<StoredSection> sections = read_container(file, "test.thmb").sections;
   ASSERT_EQ(sections[1].entry.codec, CodecId::kBrotli);
   auto offset = static_cast<size_t>(sections[1].stored.data() - file.data());
   for (size_t i = 0; i < sections[1].stored.size(); ++i) file[offset + i] = std::byte{0xff};

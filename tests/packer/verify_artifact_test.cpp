@@ -19,7 +19,7 @@ VerifyReport verify(const ByteVector& file) {
 // The file with section `index` replaced by other stored bytes.
 ByteVector with_section(const ByteVector& file, size_t index, const ByteVector& stored) {
   std::vector<std::shared_ptr<const PackedSection>> packed;
-  for (const StoredSection& section : read_container(file, "test.thmb"))
+  for (const StoredSection& section : read_container(file, "test.thmb").sections)
     packed.push_back(
         std::make_shared<PackedSection>(PackedSection{section.entry, {section.stored.begin(), section.stored.end()}}));
   PackedSection replaced = *packed[index];
@@ -27,7 +27,7 @@ ByteVector with_section(const ByteVector& file, size_t index, const ByteVector& 
   replaced.entry.stored_bytes = static_cast<uint32_t>(stored.size());
   replaced.entry.checksum = xxh3(stored);
   packed[index] = std::make_shared<PackedSection>(replaced);
-  return write_container(packed);
+  return write_container(1, packed);
 }
 
 TEST(VerifyArtifactTest, SoundArtifactsAreIdentical) {
@@ -51,11 +51,11 @@ TEST(VerifyArtifactTest, RecordedLayoutsAreKept) {
     PackedSection packed = pack_section_as(
         shape, std::as_bytes(std::span(std::get<RowScaledCodes>(model.tensors[0].data).codes)), layout, CodecId::kZstd);
     std::vector<std::shared_ptr<const PackedSection>> sections;
-    for (const StoredSection& section : read_container(artifact, "test.thmb"))
+    for (const StoredSection& section : read_container(artifact, "test.thmb").sections)
       sections.push_back(std::make_shared<PackedSection>(
           PackedSection{section.entry, {section.stored.begin(), section.stored.end()}}));
     sections[1] = std::make_shared<PackedSection>(packed);
-    ByteVector file = write_container(sections);
+    ByteVector file = write_container(1, sections);
     EXPECT_EQ(decode_artifact(file, "test.thmb"), model);
     EXPECT_TRUE(verify(file).identical) << layout_name(layout);
   }
@@ -65,7 +65,7 @@ TEST(VerifyArtifactTest, AnotherCompressorIsNoFault) {
   QuantizedModel model;
   model.tensors = {coded_tensor("w", 60, 60, 15, [n = 0]() mutable { return n++ % 5; })};
   ByteVector artifact = encode(model);
-  std::vector<StoredSection> sections = read_container(artifact, "test.thmb");
+  std::vector<StoredSection> sections = read_container(artifact, "test.thmb").sections;
   ASSERT_EQ(sections[1].entry.codec, CodecId::kBrotli);
   ByteVector raw = decompress_section(sections[1], {SectionKind::kCodes, 60, 60, 1, 15}, "test.thmb");
   ByteVector weaker(BrotliEncoderMaxCompressedSize(raw.size()));

@@ -91,7 +91,7 @@ TEST_P(CudaStoredModel, CodesThatAreNotAllowedAreNamed) {
     SCOPED_TRACE(layout_name(layout));
     ByteVector file = encode_in(quantized, layout, CodecId::kNone);
     // -128, and packed bytes with all bits set, are no codes of any width.
-    const std::vector<StoredSection> sections = read_container(file, "test.thmb");
+    const std::vector<StoredSection> sections = read_container(file, "test.thmb").sections;
     size_t damaged = 0;
     for (size_t i = 1; i < sections.size() && damaged == 0; ++i)
       if (sections[i].entry.kind == SectionKind::kCodes && sections[i].entry.layout == layout &&

@@ -5,11 +5,46 @@
 
 #include <cmath>
 
+#include "runtime/trellis.h"
 #include "tests/runtime/error_matcher.h"
 #include "tests/runtime/random_model.h"
 
 namespace thimble {
 namespace {
+
+TEST(StepSize, EveryPlatformsExp2GivesTheSameSizes) {
+  for (int part = 0; part < kStepsPerOctave; ++part) {
+    // An error of a few units in the last place of float64 leaves the nearest float32 as it is.
+    double exact = std::exp2(part / 64.0);
+    EXPECT_EQ(static_cast<float>(exact * (1 + 0x1p-48)), step_size(part)) << part;
+    EXPECT_EQ(static_cast<float>(exact * (1 - 0x1p-48)), step_size(part)) << part;
+  }
+  EXPECT_EQ(step_size(64), 2.0f);
+  EXPECT_EQ(step_size(-64), 0.5f);
+  EXPECT_EQ(step_size(-1), 0.5f * step_size(63));
+  EXPECT_EQ(step_size(-kMaxStep), 0x1p-40f);
+}
+
+// Level by level, from the definition: states by hand for the trellis of 4 states, h0 = 5, h1 = 2 (octal).
+TEST(DequantizeStepped, FollowsTheTrellis) {
+  SteppedCodes coded{2, {1, 0, 0, 1, -3, 2, 0, 0, 5, 0}, {0, 64, 0, 0, -64}, {0, 128}};
+  // Column 0: codes 1, 0, -3, 0, 5 in states 0, 1, 2, 0, 0. Column 1: codes 0, 1, 2, 0, 0 in states 0, 0, 1, 2, 1.
+  std::vector<float> expected = {2, 0, 2 * 1, 8 * 2, -6, 4 * 5, 0, 0, 5, 2};
+  EXPECT_EQ(dequantize(QuantizedTensor{"a", {5, 2}, coded}), expected);
+}
+
+TEST(DequantizeStepped, WithoutATrellisLevelsAreEven) {
+  SteppedCodes coded{0, {1, -2, 3, 0}, {0, 0}, {-64, -128}};
+  EXPECT_EQ(dequantize(QuantizedTensor{"a", {2, 2}, coded}), (std::vector<float>{1, -1, 3, 0}));
+}
+
+TEST(DequantizeStepped, TrellisesBeginAgainEverySegment) {
+  SteppedCodes coded{3, std::vector<int32_t>(kTrellisRows + 1, 1), std::vector<int16_t>(kTrellisRows + 1), {0}};
+  std::vector<float> values = dequantize(QuantizedTensor{"a", {kTrellisRows + 1, 1}, coded});
+  EXPECT_EQ(values.front(), 2);
+  EXPECT_EQ(values.back(), 2);
+  EXPECT_EQ(values[2], 2 + static_cast<int>(Trellis::set(Trellis(3).next(Trellis(3).next(0, 1), 1))));
+}
 
 using Floats = std::vector<float>;
 
