@@ -282,7 +282,7 @@ uint64_t counted_symbol_bits(const std::vector<uint64_t>& counts, const ScaleTab
 }
 
 template <typename Code>
-ScaleFit fit(std::span<const Code> codes, uint64_t rows, uint64_t columns, const CodeRange& range) {
+ScaleFit fit_codes(std::span<const Code> codes, uint64_t rows, uint64_t columns, const CodeRange& range) {
   constexpr int kMostShift = 3;  // between shapes, of the class that fits the same codes
   static const AxisCost own;
   ScaleFit fit;
@@ -319,11 +319,11 @@ ScaleFit fit(std::span<const Code> codes, uint64_t rows, uint64_t columns, const
 
 template <typename Code>
 ScaleFit fit_scales(std::span<const Code> codes, uint64_t rows, uint64_t columns, uint32_t max_magnitude) {
-  return fit(codes, rows, columns, {max_magnitude, 1});
+  return fit_codes(codes, rows, columns, {max_magnitude, 1});
 }
 
 ScaleFit fit_scales(const TrellisLevels& levels, uint64_t rows, uint64_t columns) {
-  return fit(std::span(levels.magnitudes), rows, columns, {levels.largest_code, 2});
+  return fit_codes(std::span(levels.magnitudes), rows, columns, {levels.largest_code, 2});
 }
 
 template ScaleFit fit_scales(std::span<const int8_t>, uint64_t, uint64_t, uint32_t);

@@ -33,9 +33,9 @@ template <typename Code>
 std::vector<Code> decode_weights(Bytes stored, uint64_t rows, uint64_t columns, const std::string& where,
                                  int trellis_bits = 0);
 
-// The same, part by part: room(n) gives the place of the next n codes, at most 2^19 at a time, with a trellis
-// kTrellisRows rows. Memory of its own: four bytes per row and column and one per code of a block (at most 2^19; with
-// a trellis up to five), none of it before the stream's lengths add up.
+// The same, part by part: room(n) gives the place of the next n codes: at most 2^19, with a trellis kTrellisRows rows.
+// Memory of its own: four bytes per row and column; per code of a block, of which there are at most 2^19, one byte,
+// with a trellis sizeof(Code) more, and 16 for each that is an escape. None of it before the stream's lengths add up.
 template <typename Code>
 using CodeRoom = std::function<std::span<Code>(uint64_t count)>;
 template <typename Code>
