@@ -52,16 +52,18 @@ TEST(WeightEscapesTest, DistancesCountCodesOfTheSameSymbol) {
 
 TEST(WeightEscapesTest, LargerCodesThanTheLargestAreRefused) {
   const ScaleTable table = make_scale_tables(0, 1000, 2)[12];
-  for (int32_t code : {1000, -1000, 1001, -1001, 1002}) {
-    EscapeWriter writer(3);
-    writer.write(escape_of(table, code));
-    const ByteVector bytes = writer.take();
-    EscapeReader reader(bytes, 3, kWhere);
-    if (std::abs(code) <= 1000)
-      EXPECT_EQ(read_escaped(reader, table, table.symbol_of(code), 1000, kWhere), code);
-    else
-      EXPECT_THROW(read_escaped(reader, table, table.symbol_of(code), 1000, kWhere), FormatError) << code;
-  }
+  for (uint32_t largest : {999u, 1000u})
+    for (int32_t code : {998, 999, -999, 1000, -1000, 1001, -1001, 1002}) {
+      EscapeWriter writer(3);
+      writer.write(escape_of(table, code));
+      const ByteVector bytes = writer.take();
+      EscapeReader reader(bytes, 3, kWhere);
+      const uint32_t symbol = table.symbol_of(code);
+      if (code_magnitude(code, 0) <= largest)
+        EXPECT_EQ(read_escaped(reader, table, symbol, largest, kWhere), code);
+      else
+        EXPECT_THROW(read_escaped(reader, table, symbol, largest, kWhere), FormatError) << code << ", " << largest;
+    }
 }
 
 }  // namespace
