@@ -1,5 +1,6 @@
 // weight_coder_bench.cpp: bytes and seconds of codecs on the same codes, as ratios to the first one.
-//   weight_coder_bench [MODEL.thmb [THREADS [CODEC...]]]     the codes of an artifact; without one, random codes
+//   weight_coder_bench [MODEL.thmb [THREADS [CODEC...]]]     the codes of an artifact; without one, random codes, a
+//                                                            third of them with a trellis of 3 bits and of 8
 // Default: one thread per core; brotli zstd xz rans.
 // Codes only: no scales, no raw tensors. Each codec in the layouts that the packer tries with it.
 #include <fmt/format.h>
@@ -27,8 +28,14 @@ QuantizedModel random_codes() {
     coded.max_code = kMaxCode;
     coded.row_scales.assign(sample.rows, 0x3c00);
     for (int32_t code : sample.codes) coded.codes.push_back(static_cast<int8_t>(std::clamp(code, -kMaxCode, kMaxCode)));
-    model.tensors.push_back({name, {rows, columns}, std::move(coded)});
+    model.tensors.push_back({std::string("scaled.") + name, {rows, columns}, std::move(coded)});
+    for (int bits : {3, kMaxTrellisBits}) {
+      SteppedCodes stepped{bits, {}, std::vector<int16_t>(sample.rows), std::vector<int16_t>(sample.columns)};
+      stepped.codes = trellis_codes(sample.rows, sample.columns, 0.9, 0.2, 0.3, bits).codes;
+      model.tensors.push_back({fmt::format("stepped{}.{}", bits, name), {rows, columns}, std::move(stepped)});
+    }
   }
+  std::ranges::sort(model.tensors, {}, &QuantizedTensor::name);
   return model;
 }
 
@@ -42,6 +49,17 @@ std::vector<CodeSection> code_sections(const QuantizedModel& model) {
   for (const PlannedSection& planned : plan_sections(header_of(model).tensors, "codes"))
     if (planned.shape.kind == SectionKind::kCodes) sections.push_back({planned.shape, gather_content(model, planned)});
   return sections;
+}
+
+uint64_t estimated_bytes(const CodeSection& section) {
+  const uint64_t rows = section.shape.rows, columns = section.shape.columns;
+  if (!section.shape.has_stepped_codes()) {
+    const std::span content(reinterpret_cast<const int8_t*>(section.content.data()), section.content.size());
+    return estimate_weight_bytes(content, rows, columns);
+  }
+  std::vector<int32_t> codes;
+  for (ByteCursor cursor(section.content, "bench"); !cursor.at_end();) codes.push_back(cursor.read<int32_t>("code"));
+  return estimate_weight_bytes<int32_t>(codes, rows, columns, section.shape.trellis_bits);
 }
 
 // Seconds that body(i) takes for all i.
@@ -81,7 +99,7 @@ void run(const std::string& path, const std::vector<std::string>& codecs) {
   const QuantizedModel model = path.empty() ? random_codes() : decode_artifact(MappedFile(path).bytes(), path);
   const std::vector<CodeSection> sections = code_sections(model);
   double codes = 0;
-  for (const CodeSection& section : sections) codes += static_cast<double>(section.content.size());
+  for (const CodeSection& section : sections) codes += static_cast<double>(section.shape.elements());
 
   fmt::print("{:.0f} codes in {} sections, {} threads\n", codes, sections.size(), thread_count());
   fmt::print("{:8} {:>12} {:>10} {:>9} {:>10} {:>12} {:>12}\n", "codec", "bytes", "bits/code", "ratio", "encode s",
@@ -96,10 +114,8 @@ void run(const std::string& path, const std::vector<std::string>& codecs) {
                codes / 1e6 / measured.decode_seconds);
   }
   std::vector<uint64_t> estimates(sections.size());
-  const double estimate_seconds = seconds(sections.size(), [&](size_t i) {
-    const std::span content(reinterpret_cast<const int8_t*>(sections[i].content.data()), sections[i].content.size());
-    estimates[i] = estimate_weight_bytes(content, sections[i].shape.rows, sections[i].shape.columns);
-  });
+  const double estimate_seconds =
+      seconds(sections.size(), [&](size_t i) { estimates[i] = estimated_bytes(sections[i]); });
   uint64_t estimate = 0;
   for (uint64_t bytes : estimates) estimate += bytes;
   fmt::print("rans, estimated: {} bytes in {:.2f} s\n", estimate, estimate_seconds);

@@ -16,6 +16,22 @@ std::vector<int32_t> integers_of(Bytes raw) {
   return codes;
 }
 
+ByteVector decompress_stepped(Bytes stored, const ContentShape& shape, const std::string& where) {
+  ByteVector raw;
+  std::vector<int32_t> part;
+  auto keep_part = [&] {
+    for (int32_t code : part) append_little_endian(raw, code);
+  };
+  const CodeRoom<int32_t> room = [&](uint64_t count) {
+    keep_part();
+    part.resize(count);
+    return std::span(part);
+  };
+  decode_weights_into(room, stored, shape.rows, shape.columns, where, shape.trellis_bits);
+  keep_part();
+  return raw;
+}
+
 class RansCodec final : public Codec {
  public:
   CodecId id() const override { return CodecId::kRans; }
@@ -28,7 +44,8 @@ class RansCodec final : public Codec {
 
   ByteVector compress(Bytes raw, const ContentShape& shape) const override {
     assert(raw.size() == shape.content_bytes());
-    if (shape.has_stepped_codes()) return encode_weights<int32_t>(integers_of(raw), shape.rows, shape.columns);
+    if (shape.has_stepped_codes())
+      return encode_weights<int32_t>(integers_of(raw), shape.rows, shape.columns, shape.trellis_bits);
     const std::span codes(reinterpret_cast<const int8_t*>(raw.data()), raw.size());
     return encode_weights(codes, shape.rows, shape.columns);
   }
@@ -36,12 +53,8 @@ class RansCodec final : public Codec {
   ByteVector decompress(Bytes stored, [[maybe_unused]] uint64_t raw_bytes, const ContentShape& shape,
                         const std::string& where) const override {
     assert(raw_bytes == shape.content_bytes());
+    if (shape.has_stepped_codes()) return decompress_stepped(stored, shape, where);
     ByteVector raw;
-    if (shape.has_stepped_codes()) {
-      for (int32_t code : decode_weights<int32_t>(stored, shape.rows, shape.columns, where))
-        append_little_endian(raw, code);
-      return raw;
-    }
     const CodeRoom<int8_t> room = [&](uint64_t count) {
       raw.resize(raw.size() + count);
       return std::span(reinterpret_cast<int8_t*>(raw.data()), raw.size()).last(count);

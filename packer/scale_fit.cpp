@@ -37,45 +37,63 @@ uint32_t symbol_bits(const ScaleTable& table, uint32_t symbol) {
   return kSlotBits * kBitUnits - integer_log2(table.slots_of(symbol));
 }
 
+// What the fit sees of codes: signs do not matter, and a set's lowest bit is part of the magnitude. Without a trellis a
+// magnitude is that of the code; with one it is that of the level, 2 * code_magnitude() + set.
+struct CodeRange {
+  uint32_t max_code = 0;  // largest code_magnitude()
+  int sets = 1;
+  // Magnitudes from here on cost as much as this one, or one less for its set.
+  uint32_t last() const {
+    const auto n = static_cast<uint32_t>(sets);
+    return n * std::min(max_code, max_reach(sets) + 1) + n - 1;
+  }
+  template <typename Code>
+  uint32_t magnitude(Code code) const {
+    const auto magnitude = static_cast<uint64_t>(std::abs(int64_t{code}));
+    if (magnitude <= last()) return static_cast<uint32_t>(magnitude);
+    return sets == 1 ? last() : last() - 1 + static_cast<uint32_t>(magnitude & 1);
+  }
+};
+
 // Costs of a magnitude in every class, the classes beyond both ends being those at the ends.
 class CostTable {
  public:
-  CostTable(int shape, uint32_t max_magnitude)
-      : last_(std::min(max_magnitude, kMaxReach + 1)), costs_((last_ + 1) * size_t{kCostWidth}) {
-    const ScaleTables tables = make_scale_tables(shape, max_magnitude);
-    for (uint32_t magnitude = 0; magnitude <= last_; ++magnitude) {
+  CostTable(int shape, const CodeRange& range) : range_(range), costs_((range.last() + 1) * size_t{kCostWidth}) {
+    const ScaleTables tables = make_scale_tables(shape, range.max_code, range.sets);
+    const auto sets = static_cast<uint32_t>(range.sets);
+    for (uint32_t magnitude = 0; magnitude <= range.last(); ++magnitude) {
       const std::span row = std::span(costs_).subspan(magnitude * size_t{kCostWidth}, kCostWidth);
-      for (size_t c = 0; c < kScaleClasses; ++c) row[kPadding + c] = cost(tables[c], magnitude);
+      const std::span of_set = std::span(tables).subspan(magnitude % sets * kScaleClasses, kScaleClasses);
+      for (size_t c = 0; c < kScaleClasses; ++c) row[kPadding + c] = cost(of_set[c], magnitude / sets);
       std::ranges::fill(row.first(kPadding), row[kPadding]);
       std::ranges::fill(row.last(kPadding), row[kPadding + kLastClass]);
     }
   }
 
-  // Costs of `magnitude` from class `scale_class` on, which may be up to kPadding beyond the ends.
+  // Costs of `code` from class `scale_class` on, which may be up to kPadding beyond the ends.
   template <typename Code>
   const int32_t* at(Code code, int scale_class) const {
-    const auto magnitude = std::min<uint64_t>(static_cast<uint64_t>(std::abs(int64_t{code})), last_);
-    return &costs_[magnitude * size_t{kCostWidth} + static_cast<size_t>(scale_class + kPadding)];
+    return &costs_[range_.magnitude(code) * size_t{kCostWidth} + static_cast<size_t>(scale_class + kPadding)];
   }
-  uint32_t last_magnitude() const { return last_; }  // larger ones cost as much
+  const CodeRange& range() const { return range_; }
 
  private:
   static int32_t cost(const ScaleTable& table, uint32_t magnitude) {
     const uint32_t symbol = table.symbol_of(static_cast<int64_t>(magnitude));
     uint32_t bits = symbol_bits(table, symbol);
     if (magnitude > table.reach)  // the sign, and Exp-Golomb code of order 0
-      bits += 2 * kBitUnits * static_cast<uint32_t>(std::bit_width(magnitude - table.reach));
+      bits += 2 * kBitUnits * static_cast<uint32_t>(std::bit_width((magnitude - table.reach - 1) / table.escapes + 1));
     return static_cast<int32_t>(bits);
   }
 
-  uint32_t last_;
-  std::vector<int32_t> costs_;  // (last_ + 1, kCostWidth)
+  CodeRange range_;
+  std::vector<int32_t> costs_;  // (last + 1, kCostWidth)
 };
 
 // Codes of rows and columns themselves.
 class AxisCost {
  public:
-  AxisCost() : table_(0, kMaxReach) {}
+  AxisCost() : table_(0, {max_reach(1), 1}) {}
 
   int64_t of(int value, int center, int spread) const { return *table_.at(value - center, spread); }
 
@@ -169,11 +187,17 @@ void choose_columns(ScaleFit& fit, const CostTable& table, std::span<const Code>
 // The class whose mean magnitude is nearest to sum / count.
 class MomentClasses {
  public:
-  explicit MomentClasses(uint32_t max_magnitude) {
-    const ScaleTables tables = make_scale_tables(0, max_magnitude);
-    for (size_t c = 0; c < kScaleClasses; ++c)
-      for (uint32_t q = 1; q <= tables[c].reach; ++q)
-        slots_times_magnitude_[c] += uint64_t{2} * q * tables[c].slots_of(tables[c].reach + q);
+  explicit MomentClasses(const CodeRange& range) {
+    const ScaleTables tables = make_scale_tables(0, range.max_code, range.sets);
+    const auto sets = static_cast<uint32_t>(range.sets);
+    for (size_t t = 0; t < tables.size(); ++t) {
+      uint64_t sum = 0;
+      for (uint32_t symbol = 0; symbol < tables[t].first_escape(); ++symbol) {
+        const uint32_t magnitude = code_magnitude(tables[t].code_of(symbol), static_cast<int>(tables[t].set));
+        sum += uint64_t{sets * magnitude + tables[t].set} * tables[t].slots_of(symbol);
+      }
+      slots_times_magnitude_[t % kScaleClasses] += sum / sets;  // sets are equally likely
+    }
   }
   int nearest(uint64_t sum, uint64_t count) const {
     for (int c = 0; c < kLastClass; ++c) {
@@ -189,10 +213,10 @@ class MomentClasses {
 };
 
 template <typename Code>
-void start_from_moments(ScaleFit& fit, std::span<const Code> codes, uint32_t max_magnitude) {
+void start_from_moments(ScaleFit& fit, const CodeRange& range, std::span<const Code> codes) {
   const size_t rows = fit.rows.values.size(), width = fit.columns.values.size();
   std::vector<uint64_t> column_sums(width);
-  const MomentClasses classes(max_magnitude);
+  const MomentClasses classes(range);
   uint64_t total = 0;
   for (size_t r = 0; r < rows; ++r) {
     uint64_t sum = 0;
@@ -220,24 +244,23 @@ void descend(ScaleFit& fit, const CostTable& table, const AxisCost& own, std::sp
   }
 }
 
-// How many codes of each magnitude there are in each class: (kScaleClasses, last_magnitude + 1).
+// How many codes of each magnitude there are in each class: (kScaleClasses, last + 1).
 template <typename Code>
-std::vector<uint64_t> count_codes(const ScaleFit& fit, const CostTable& table, std::span<const Code> codes) {
+std::vector<uint64_t> count_codes(const ScaleFit& fit, const CodeRange& range, std::span<const Code> codes) {
   const size_t width = fit.columns.values.size();
-  const size_t magnitudes = table.last_magnitude() + size_t{1};
+  const size_t magnitudes = range.last() + size_t{1};
   std::vector<uint64_t> counts(kScaleClasses * magnitudes);
   for (size_t r = 0; r < fit.rows.values.size(); ++r)
     for (size_t k = 0; k < width; ++k) {
-      const auto magnitude = static_cast<uint64_t>(std::abs(int64_t{codes[r * width + k]}));
       const auto scale_class = static_cast<size_t>(class_of(fit.rows.values[r], fit.columns.values[k]));
-      ++counts[scale_class * magnitudes + std::min<uint64_t>(magnitude, table.last_magnitude())];
+      ++counts[scale_class * magnitudes + range.magnitude(codes[r * width + k])];
     }
   return counts;
 }
 
 // Cost of counted codes when each class is `shift` higher.
 uint64_t counted_bits(const std::vector<uint64_t>& counts, const CostTable& table, int shift) {
-  const size_t magnitudes = table.last_magnitude() + size_t{1};
+  const size_t magnitudes = table.range().last() + size_t{1};
   uint64_t bits = 0;
   for (int c = 0; c < kScaleClasses; ++c)
     for (size_t m = 0; m < magnitudes; ++m)
@@ -248,32 +271,32 @@ uint64_t counted_bits(const std::vector<uint64_t>& counts, const CostTable& tabl
 
 // Of the symbols alone.
 uint64_t counted_symbol_bits(const std::vector<uint64_t>& counts, const ScaleTables& tables) {
-  const size_t magnitudes = counts.size() / kScaleClasses;
+  const size_t magnitudes = counts.size() / kScaleClasses, sets = tables.size() / kScaleClasses;
   uint64_t bits = 0;
   for (size_t c = 0; c < kScaleClasses; ++c)
-    for (size_t m = 0; m < magnitudes; ++m)
-      bits += counts[c * magnitudes + m] * symbol_bits(tables[c], tables[c].symbol_of(static_cast<int64_t>(m)));
+    for (size_t m = 0; m < magnitudes; ++m) {
+      const ScaleTable& table = tables[m % sets * kScaleClasses + c];
+      bits += counts[c * magnitudes + m] * symbol_bits(table, table.symbol_of(static_cast<int64_t>(m / sets)));
+    }
   return bits;
 }
 
-}  // namespace
-
 template <typename Code>
-ScaleFit fit_scales(std::span<const Code> codes, uint64_t rows, uint64_t columns, uint32_t max_magnitude) {
+ScaleFit fit_codes(std::span<const Code> codes, uint64_t rows, uint64_t columns, const CodeRange& range) {
   constexpr int kMostShift = 3;  // between shapes, of the class that fits the same codes
   static const AxisCost own;
   ScaleFit fit;
   fit.rows.values.resize(rows);
   fit.columns.values.resize(columns);
-  start_from_moments(fit, codes, max_magnitude);
-  const CostTable gaussian(0, max_magnitude);
+  start_from_moments(fit, range, codes);
+  const CostTable gaussian(0, range);
   descend(fit, gaussian, own, codes);
 
-  std::vector<uint64_t> counts = count_codes(fit, gaussian, codes);
+  std::vector<uint64_t> counts = count_codes(fit, range, codes);
   uint64_t best = counted_bits(counts, gaussian, 0);
   int best_shift = 0;
   for (int shape = 1; shape < kTableShapes; ++shape) {
-    const CostTable table(shape, max_magnitude);
+    const CostTable table(shape, range);
     for (int shift = -kMostShift; shift <= kMostShift; ++shift)
       if (const uint64_t bits = counted_bits(counts, table, shift); bits < best) {
         best = bits;
@@ -283,13 +306,24 @@ ScaleFit fit_scales(std::span<const Code> codes, uint64_t rows, uint64_t columns
   }
   if (fit.shape != 0) {
     for (int8_t& value : fit.rows.values) value = static_cast<int8_t>(std::clamp(value + best_shift, 0, kLastClass));
-    const CostTable table(fit.shape, max_magnitude);
+    const CostTable table(fit.shape, range);
     descend(fit, table, own, codes);
-    counts = count_codes(fit, table, codes);
+    counts = count_codes(fit, range, codes);
   }
-  fit.code_bits = counted_symbol_bits(counts, make_scale_tables(fit.shape, max_magnitude));
+  fit.code_bits = counted_symbol_bits(counts, make_scale_tables(fit.shape, range.max_code, range.sets));
   fit.axis_bits = static_cast<uint64_t>(own.total(fit.rows) + own.total(fit.columns));
   return fit;
+}
+
+}  // namespace
+
+template <typename Code>
+ScaleFit fit_scales(std::span<const Code> codes, uint64_t rows, uint64_t columns, uint32_t max_magnitude) {
+  return fit_codes(codes, rows, columns, {max_magnitude, 1});
+}
+
+ScaleFit fit_scales(const TrellisLevels& levels, uint64_t rows, uint64_t columns) {
+  return fit_codes(std::span(levels.magnitudes), rows, columns, {levels.largest_code, 2});
 }
 
 template ScaleFit fit_scales(std::span<const int8_t>, uint64_t, uint64_t, uint32_t);

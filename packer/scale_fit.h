@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "packer/scale_tables.h"
+#include "packer/trellis_levels.h"
 
 namespace thimble {
 
@@ -16,7 +17,7 @@ namespace thimble {
 constexpr int kBitUnits = 1024;
 
 // One side of the matrix: a value per row (or column), coded as its distance from `center` with the table of class
-// `spread` (shape 0, magnitudes up to kMaxReach).
+// `spread` (shape 0, magnitudes up to max_reach(1)).
 struct AxisScales {
   std::vector<int8_t> values;
   int center = 0;
@@ -41,5 +42,8 @@ inline int class_of(int row_value, int column_value) {
 // codes: (rows, columns) row-major, neither 0; magnitudes at most max_magnitude.
 template <typename Code>
 ScaleFit fit_scales(std::span<const Code> codes, uint64_t rows, uint64_t columns, uint32_t max_magnitude);
+
+// The same with a trellis, for the tables of both sets.
+ScaleFit fit_scales(const TrellisLevels& levels, uint64_t rows, uint64_t columns);
 
 }  // namespace thimble

@@ -3,7 +3,7 @@
 #include "packer/scale_tables.h"
 
 #include <algorithm>
-#include <span>
+#include <array>
 
 namespace thimble {
 namespace {
@@ -55,42 +55,61 @@ class Density {
   std::array<uint64_t, kCells + 1> sums_{};
 };
 
-// The largest code with a symbol: codes beyond it have less than one slot's mass, unless max_magnitude comes first.
-uint32_t choose_reach(const Density& density, uint64_t half_code, uint32_t max_magnitude) {
-  const uint32_t limit = std::min(max_magnitude, kMaxReach);
+// What one class and set asks of the density.
+class ClassMasses {
+ public:
+  ClassMasses(const Density& density, int scale_class, int set) : density_(density), set_(static_cast<uint64_t>(set)) {
+    // Half a code in positions: 2^20 / standard deviation.
+    const auto c = static_cast<unsigned>(scale_class);
+    half_code_ = kQuarterOctaves[c % 4] >> (7 + c / 4);
+  }
+
+  uint64_t total() const { return density_.total(); }
+  // Of the codes of magnitudes 0..q on one side: code q ends half a code above q, in set 1 a whole one.
+  uint64_t up_to(uint32_t q) const { return density_.mass_below((2 * uint64_t{q} + 1 + set_) * half_code_); }
+  uint64_t beyond(uint32_t q) const { return total() - up_to(q); }
+  // Slots for `mass` out of `of`: rounded, never none.
+  static uint32_t share(uint64_t mass, uint64_t of) {
+    return std::max<uint32_t>(1, static_cast<uint32_t>((mass * kSlots + of / 2) / of));
+  }
+
+ private:
+  const Density& density_;
+  uint64_t set_;
+  uint64_t half_code_;
+};
+
+// The largest magnitude with symbols: larger ones have less than one slot's mass, unless `limit` comes first.
+uint32_t choose_reach(const ClassMasses& masses, uint32_t limit) {
   uint32_t reach = 0;
-  while (reach < limit &&
-         (density.total() - density.mass_below((2 * reach + 1) * half_code)) << kSlotBits >= density.total())
-    ++reach;
+  while (reach < limit && masses.beyond(reach) << kSlotBits >= masses.total()) ++reach;
   return reach;
 }
 
-ScaleTable make_table(const Density& density, int scale_class, uint32_t max_magnitude) {
-  // Half a code in positions: 2^20 / standard deviation.
-  const auto c = static_cast<unsigned>(scale_class);
-  const uint64_t half_code = kQuarterOctaves[c % 4] >> (7 + c / 4);
+ScaleTable make_table(const Density& density, int scale_class, int set, uint32_t max_magnitude, int sets) {
+  const ClassMasses masses(density, scale_class, set);
   ScaleTable table;
-  table.reach = choose_reach(density, half_code, max_magnitude);
-  table.has_escape = table.reach < max_magnitude;
+  table.set = static_cast<uint32_t>(set);
+  table.reach = choose_reach(masses, std::min(max_magnitude, max_reach(sets)));
+  table.escapes = table.reach < max_magnitude ? static_cast<uint32_t>(sets) : 0;
 
   std::vector<uint32_t> slots(table.symbols());
-  auto share = [&](uint64_t mass, uint64_t of) {
-    return std::max<uint32_t>(1, static_cast<uint32_t>((mass * kSlots + of / 2) / of));
-  };
   uint32_t taken = 0;
   for (uint32_t q = 1; q <= table.reach; ++q) {
     // Without an escape, the outermost codes stand for everything beyond them: such codes were clipped.
-    const bool outermost = q == table.reach && !table.has_escape;
-    const uint64_t end = outermost ? density.total() : density.mass_below((2 * q + 1) * half_code);
-    const uint64_t mass = end - density.mass_below((2 * q - 1) * half_code);
-    slots[table.reach - q] = slots[table.reach + q] = share(mass, 2 * density.total());
-    taken += 2 * slots[table.reach + q];
+    const bool outermost = q == table.reach && table.escapes == 0;
+    const uint64_t mass = (outermost ? masses.total() : masses.up_to(q)) - masses.up_to(q - 1);
+    const uint32_t above = table.reach + table.set + q, below = table.reach - q;
+    slots[below] = slots[above] = ClassMasses::share(mass, 2 * masses.total());
+    taken += 2 * slots[above];
   }
-  if (table.has_escape) {
-    const uint64_t inside = density.mass_below((2 * table.reach + 1) * half_code);
-    taken += slots[table.escape()] = share(density.total() - inside, density.total());
-  }
-  slots[table.reach] = kSlots - taken;  // code 0 has what is left, always more than any rounding
+  for (uint32_t escape = 0; escape < table.escapes; ++escape)
+    taken += slots[table.first_escape() + escape] =
+        ClassMasses::share(masses.beyond(table.reach), table.escapes * masses.total());
+  // Magnitude 0 has what is left, always more than any rounding: all for code 0, in set 1 half for code -1.
+  const uint32_t left = kSlots - taken;
+  if (table.set == 1) slots[table.reach] = left / 2;
+  slots[table.reach + table.set] = table.set == 1 ? left - left / 2 : left;
 
   table.starts.push_back(0);
   for (uint32_t count : slots) table.starts.push_back(static_cast<uint16_t>(table.starts.back() + count));
@@ -99,10 +118,11 @@ ScaleTable make_table(const Density& density, int scale_class, uint32_t max_magn
 
 }  // namespace
 
-ScaleTables make_scale_tables(int shape, uint32_t max_magnitude) {
+ScaleTables make_scale_tables(int shape, uint32_t max_magnitude, int sets) {
   const Density density(shape);
   ScaleTables tables;
-  for (int c = 0; c < kScaleClasses; ++c) tables[static_cast<size_t>(c)] = make_table(density, c, max_magnitude);
+  for (int set = 0; set < sets; ++set)
+    for (int c = 0; c < kScaleClasses; ++c) tables.push_back(make_table(density, c, set, max_magnitude, sets));
   return tables;
 }
 

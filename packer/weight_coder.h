@@ -14,32 +14,37 @@
 
 namespace thimble {
 
-// Magnitudes up to 2^31 - 1; rows and columns at least 1.
+// Magnitudes up to 2^31 - 1, with a trellis 2^31 - 2; rows and columns at least 1.
 struct CodeMatrix {
   uint64_t rows = 0;
   uint64_t columns = 0;
   std::span<const int32_t> codes;  // (R, K) row-major
+  int trellis_bits = 0;            // as below
 };
 
 // One matrix. Code is int8_t or int32_t; codes: (R, K) row-major, never the lowest value of their type.
+// trellis_bits: of the trellis down the columns (runtime/trellis.h), which starts in the first row: the coder makes use
+// of the set of each code. 0: none. With one, magnitudes are less than the highest value of the type.
 template <typename Code>
-ByteVector encode_weights(std::span<const Code> codes, uint64_t rows, uint64_t columns);
+ByteVector encode_weights(std::span<const Code> codes, uint64_t rows, uint64_t columns, int trellis_bits = 0);
 
-// The inverse. Anything but a stream of exactly rows x columns codes is a FormatError(where, ...).
+// The inverse. Anything but a stream of exactly rows x columns codes of such a trellis is a FormatError(where, ...).
 template <typename Code>
-std::vector<Code> decode_weights(Bytes stored, uint64_t rows, uint64_t columns, const std::string& where);
+std::vector<Code> decode_weights(Bytes stored, uint64_t rows, uint64_t columns, const std::string& where,
+                                 int trellis_bits = 0);
 
-// The same, block by block: room(n) gives the place of the next n codes, at most 2^19 at a time. Memory of its own:
-// four bytes per row and column and one per code of a block, none of it before the stream's lengths add up.
+// The same, part by part: room(n) gives the place of the next n codes: at most 2^19, with a trellis kTrellisRows rows.
+// Memory of its own: four bytes per row and column; per code of a block, of which there are at most 2^19, one byte,
+// with a trellis sizeof(Code) more, and 16 for each that is an escape. None of it before the stream's lengths add up.
 template <typename Code>
 using CodeRoom = std::function<std::span<Code>(uint64_t count)>;
 template <typename Code>
 void decode_weights_into(const CodeRoom<Code>& room, Bytes stored, uint64_t rows, uint64_t columns,
-                         const std::string& where);
+                         const std::string& where, int trellis_bits = 0);
 
 // Length of encode_weights()'s result, within 0.5% or 64 B, without the coding itself: for searches.
 template <typename Code>
-uint64_t estimate_weight_bytes(std::span<const Code> codes, uint64_t rows, uint64_t columns);
+uint64_t estimate_weight_bytes(std::span<const Code> codes, uint64_t rows, uint64_t columns, int trellis_bits = 0);
 
 // Many matrices in parallel, each a stream of its own.
 std::vector<ByteVector> encode_weights(std::span<const CodeMatrix> matrices);

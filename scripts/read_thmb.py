@@ -21,11 +21,16 @@ import numpy as np
 
 CLASSES = 37
 SLOTS = 4096
-MAX_REACH = 127
+MAX_REACH = (127, 126)  # of one set, of two
 BLOCK_STEPS = 1 << 14
-ESCAPE = -32768  # stands for a code that is still to be read
+ESCAPE = -32768  # + 2 * set + parity: stands for a code that is still to be read
+TRELLIS_ROWS = 512
+STRIPE_COLUMNS = 1024
 SHAPES = ((1072693760, 1072693760), (1056461846, 1073098699), (1040443749, 1073470979), (1027321989, 1073741824))
 QUARTER_OCTAVES = (1073741824, 902905651, 759250125, 638450708)
+# By state bits: what the lowest bit of a state, and that of a code, add to the next state.
+FEEDBACK = (0, 0, 2, 5, 9, 18, 33, 78, 166)
+INPUT = (0, 0, 1, 2, 2, 4, 10, 43, 121)
 
 
 def density_sums(shape: int) -> list[int]:
@@ -38,61 +43,68 @@ def density_sums(shape: int) -> list[int]:
     return sums
 
 
-def scale_table(sums: list[int], scale_class: int, max_magnitude: int) -> tuple[int, list[int]]:
-    """Reach, and slots of the codes -reach..reach and then, where there is one, of the escape."""
+def scale_table(sums: list[int], scale_class: int, max_magnitude: int, set_: int = 0, sets: int = 1):
+    """Reach, and slots of the codes -reach - set..reach and then, where there are any, of the escapes."""
     total, half_code = sums[256], QUARTER_OCTAVES[scale_class % 4] >> (7 + scale_class // 4)
 
     def below(position: int) -> int:
         cell, fraction = position >> 16, position & 65535
         return total if cell >= 256 else sums[cell] + ((sums[cell + 1] - sums[cell]) * fraction >> 16)
 
-    reach, limit = 0, min(max_magnitude, MAX_REACH)
-    while reach < limit and (total - below((2 * reach + 1) * half_code)) * SLOTS >= total:
+    reach, limit = 0, min(max_magnitude, MAX_REACH[sets - 1])
+    while reach < limit and (total - below((2 * reach + 1 + set_) * half_code)) * SLOTS >= total:
         reach += 1
-    edges = [below((2 * q + 1) * half_code) for q in range(reach + 1)]
-    escape = [] if reach == max_magnitude else [max(1, ((total - edges[reach]) * SLOTS + total // 2) // total)]
-    if not escape:
+    edges = [below((2 * q + 1 + set_) * half_code) for q in range(reach + 1)]
+    escape = []
+    if reach < max_magnitude:
+        escape = [max(1, ((total - edges[reach]) * SLOTS + sets * total // 2) // (sets * total))] * sets
+    else:
         edges[reach] = total
     half = [max(1, ((edges[q] - edges[q - 1]) * SLOTS + total) // (2 * total)) for q in range(1, reach + 1)]
-    return reach, half[::-1] + [SLOTS - 2 * sum(half) - sum(escape)] + half + escape
+    left = SLOTS - 2 * sum(half) - sum(escape)
+    return reach, half[::-1] + ([left // 2, left - left // 2] if set_ else [left]) + half + escape
 
 
 class Tables:
-    """Tables by slot, for all pairs of shape and largest magnitude that were asked for."""
+    """Tables by slot, for all combinations of shape, largest magnitude and sets that were asked for."""
 
     def __init__(self):
         self.first = {}
-        self.reach, self.value, self.slots, self.offset = [], [], [], []
+        self.reach, self.escapes, self.value, self.slots, self.offset = [], [], [], [], []
 
-    def index(self, shape: int, max_magnitude: int) -> int:
-        """Where the 37 classes of this pair begin."""
-        key = (shape, max_magnitude)
+    def index(self, shape: int, max_magnitude: int, sets: int = 1) -> int:
+        """Where the 37 classes of this combination begin, set after set."""
+        key = (shape, max_magnitude, sets)
         if key not in self.first:
             self.first[key] = len(self.reach)
             sums = density_sums(shape)
-            for scale_class in range(CLASSES):
-                reach, slots = scale_table(sums, scale_class, max_magnitude)
-                self._add(reach, slots, [*range(-reach, reach + 1), ESCAPE])
+            for set_ in range(sets):
+                escapes = [ESCAPE + 2 * set_ + parity for parity in range(sets)]
+                for scale_class in range(CLASSES):
+                    reach, slots = scale_table(sums, scale_class, max_magnitude, set_, sets)
+                    self._add(reach, slots, [*range(-reach - set_, reach + 1), *escapes], sets)
         return self.first[key]
 
-    def _add(self, reach: int, slots: list[int], values: list[int]):
+    def _add(self, reach: int, slots: list[int], values: list[int], escapes: int):
         counts = np.array(slots)
         self.reach.append(reach)
+        self.escapes.append(escapes)
         self.value.append(np.repeat(np.array(values[: len(slots)], np.int16), counts))
         self.slots.append(np.repeat(counts, counts).astype(np.uint32))
         self.offset.append((np.arange(SLOTS) - np.repeat(np.cumsum(counts) - counts, counts)).astype(np.uint32))
 
     def by_slot(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Value, slots and offset of each (table, slot); the last table is one that changes nothing."""
-        self._add(0, [SLOTS], [0])
+        self._add(0, [SLOTS], [0], 1)
         return np.concatenate(self.value), np.concatenate(self.slots), np.concatenate(self.offset)
 
 
 class Block:
-    """`count` codes of `table` (count,), coded in `lanes` lanes in stored[begin:end]."""
+    """Codes of a block, row by row: `table` (rows, columns) is that of set 0. Coded in `lanes` lanes in `stored`."""
 
-    def __init__(self, table: np.ndarray, lanes: int, stored: bytes):
-        self.table, self.lanes = table, lanes
+    def __init__(self, table: np.ndarray, lanes: int, stored: bytes, trellis_bits: int = 0):
+        self.table, self.width = table.ravel(), table.shape[1] if trellis_bits else lanes
+        self.lanes, self.trellis_bits = lanes, trellis_bits
         self.states = np.frombuffer(stored, "<u4", lanes)
         self.words = np.frombuffer(stored, "<u2", offset=4 * lanes)
         self.codes = None
@@ -117,15 +129,27 @@ def decode_blocks(blocks: list[Block], tables: Tables) -> None:
         row[: block.lanes] = block.states
     lane = np.arange(width)
     element = np.where(lane < lanes[:, None], starts[:, None] + lane, len(table))
+    # Trellis states of the blocks' columns, block after block, and one for idle lanes that never changes.
+    widths = np.array([block.width for block in blocks])[:, None]
+    column_ends = np.cumsum(widths)[:, None]
+    column = column_ends - widths + lane
+    trellis = np.zeros(int(column_ends[-1, 0]) + 1, np.int64)
+    feedback, parity_in = (np.array([of[block.trellis_bits] for block in blocks])[:, None] for of in (FEEDBACK, INPUT))
     steps = -(-(ends - starts) // lanes)
     active = len(blocks)
     for step in range(int(steps[0])):
         while steps[active - 1] <= step:
             active -= 1
-        now, x = element[:active], state[:active]
-        place = np.where(now < ends[:active, None], now, len(table) - 1)  # idle lanes: the table that changes nothing
-        slot = table[place] + (x & (SLOTS - 1))
-        codes[place] = value[slot]
+        now, x, above = element[:active], state[:active], column[:active]
+        busy = now < ends[:active, None]
+        place = np.where(busy, now, len(table) - 1)  # idle lanes: the table that changes nothing
+        at = np.where(busy, above, len(trellis) - 1)
+        before = trellis[at]
+        odd = before & 1
+        slot = table[place] + odd * (CLASSES * SLOTS) + (x & (SLOTS - 1))
+        code = value[slot]
+        codes[place] = code
+        trellis[at] = before >> 1 ^ odd * feedback[:active] ^ (code & 1) * parity_in[:active]
         x = slots[slot] * (x >> 12) + offset[slot]
         short = x < 1 << 16
         rank = np.cumsum(short, axis=1)
@@ -133,6 +157,8 @@ def decode_blocks(blocks: list[Block], tables: Tables) -> None:
         state[:active] = np.where(short, x << 16 | word, x)
         position[:active] += rank[:, -1]
         now += lanes[:active, None]
+        above += lanes[:active, None]
+        above -= np.where(above >= column_ends[:active], widths[:active], 0)
     if (state != 1 << 16).any() or (position != word_ends).any():
         raise ValueError("a block of codes is damaged")
     for block, start, end in zip(blocks, starts, ends):
@@ -158,22 +184,35 @@ class EscapeBits:
     def fill(self, block: Block, tables: Tables) -> np.ndarray:
         """The block's codes, in which escapes have been replaced."""
         codes = block.codes.astype(np.int32)
-        for e in np.flatnonzero(block.codes == ESCAPE):
+        for e in np.flatnonzero(block.codes < ESCAPE + 4):
+            set_, parity = divmod(int(codes[e]) - ESCAPE, 2)
+            table = block.table[e] + CLASSES * set_
             distance, negative = self.read()
-            magnitude = tables.reach[block.table[e]] + 1 + distance
-            codes[e] = -magnitude if negative else magnitude
+            first = tables.reach[table] + 1
+            if tables.escapes[table] == 2:
+                first += (first ^ parity ^ (set_ & negative)) & 1
+            magnitude = first + distance * tables.escapes[table]
+            codes[e] = -magnitude - set_ if negative else magnitude
         return codes
 
 
 class WeightStream:
     """One matrix of rows x columns codes. First the scales of rows and columns are decoded, then the codes."""
 
-    def __init__(self, stored: bytes, rows: int, columns: int, tables: Tables):
-        self.rows, self.columns = rows, columns
-        shape, order, lanes_log2, *self.axes = struct.unpack_from("<BBBbBbB", stored)
+    def __init__(self, stored: bytes, rows: int, columns: int, trellis_bits: int, tables: Tables):
+        self.rows, self.columns, self.trellis_bits = rows, columns, trellis_bits
+        first, order, lanes_log2, *self.axes = struct.unpack_from("<BBBbBbB", stored)
+        if first >> 4 != trellis_bits:
+            raise ValueError(f"codes of a trellis of {first >> 4} bits, {trellis_bits} expected")
         (max_magnitude,) = struct.unpack_from("<I", stored, 7)
-        self.first_table, lanes = tables.index(shape, max_magnitude), 1 << lanes_log2
-        count = -(-rows * columns // (BLOCK_STEPS * lanes))
+        self.first_table, lanes = tables.index(first & 15, max_magnitude, 2 if trellis_bits else 1), 1 << lanes_log2
+        self.stripes = -(-columns // STRIPE_COLUMNS)
+        if not trellis_bits:
+            count = -(-rows * columns // (BLOCK_STEPS * lanes))
+        elif lanes <= columns // self.stripes:
+            count = -(-rows // TRELLIS_ROWS) * self.stripes
+        else:
+            raise ValueError(f"{lanes} lanes are more than a block has columns")
         words = struct.unpack_from(f"<{count + 1}I", stored, 11)
         self.parts, begin = [], 11 + 4 * (count + 1)
         for i, length in enumerate(words):
@@ -182,22 +221,34 @@ class WeightStream:
             begin = end
         self.lanes, self.escapes = lanes, EscapeBits(stored[begin:], order)
         spreads = np.repeat(np.array(self.axes[1::2]), (rows, columns))
-        self.axis_block = Block(tables.index(0, MAX_REACH) + spreads, 1, self.parts[0])
+        self.axis_block = Block(tables.index(0, MAX_REACH[0]) + spreads[:, None], 1, self.parts[0])
 
     def code_blocks(self, tables: Tables) -> list[Block]:
         scales = self.escapes.fill(self.axis_block, tables) + np.repeat(self.axes[0::2], (self.rows, self.columns))
-        classes = np.clip(scales[: self.rows, None] + scales[None, self.rows :], 0, CLASSES - 1).ravel()
-        block = BLOCK_STEPS * self.lanes
-        pieces = np.split(self.first_table + classes, range(block, classes.size, block))
-        self.blocks = [Block(table, self.lanes, part) for table, part in zip(pieces, self.parts[1:])]
+        table = self.first_table + np.clip(scales[: self.rows, None] + scales[None, self.rows :], 0, CLASSES - 1)
+        if self.trellis_bits:
+            bands = np.split(table, range(TRELLIS_ROWS, self.rows, TRELLIS_ROWS))
+            edges = [i * self.columns // self.stripes for i in range(1, self.stripes)]
+            pieces = [stripe for band in bands for stripe in np.split(band, edges, axis=1)]
+        else:
+            block = BLOCK_STEPS * self.lanes
+            pieces = np.split(table.reshape(1, -1), range(block, table.size, block), axis=1)
+        self.blocks = [
+            Block(piece, self.lanes, part, self.trellis_bits) for piece, part in zip(pieces, self.parts[1:])
+        ]
         return self.blocks
 
     def codes(self, tables: Tables) -> np.ndarray:
-        return np.concatenate([self.escapes.fill(block, tables) for block in self.blocks])
+        filled = [self.escapes.fill(block, tables) for block in self.blocks]
+        if not self.trellis_bits:
+            return np.concatenate(filled)
+        stripes = [codes.reshape(-1, block.width) for codes, block in zip(filled, self.blocks)]
+        bands = [np.hstack(stripes[i : i + self.stripes]) for i in range(0, len(stripes), self.stripes)]
+        return np.vstack(bands).ravel()
 
 
-def decode_weights(sections: list[tuple[bytes, int, int]]) -> list[np.ndarray]:
-    """Codes (rows * columns,) of each (stored bytes, rows, columns)."""
+def decode_weights(sections: list[tuple[bytes, int, int, int]]) -> list[np.ndarray]:
+    """Codes (rows * columns,) of each (stored bytes, rows, columns, bits of the trellis down the columns)."""
     tables = Tables()
     streams = [WeightStream(*section, tables) for section in sections]
     if streams:
@@ -211,6 +262,7 @@ def decode_weights(sections: list[tuple[bytes, int, int]]) -> list[np.ndarray]:
 NONE, BROTLI, ZSTD, XZ, RANS = range(5)
 PLAIN, COLUMNS, BITS, DIGITS, DIGIT_COLUMNS, PLANES = range(6)
 SECTION_BYTES = 4 << 20
+STEPS_PER_OCTAVE = 64
 DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "I8": "i1", "U8": "u1", "I16": "<i2", "U16": "<u2", "I32": "<i4",
           "I64": "<i8", "BOOL": "u1", "BF16": "<u2"}  # fmt: skip
 
@@ -250,8 +302,8 @@ def unpack_codes(layout: int, raw: bytes, rows: int, columns: int, max_code: int
 
 def read_sections(file: bytes) -> list[tuple[int, int, int, int, bytes]]:
     """(kind, codec, layout, raw bytes, stored bytes) of each section."""
-    if file[:8] != b"\x89THMB\r\n\x1a" or struct.unpack_from("<I", file, 8) != (1,):
-        raise ValueError("not a thimble artifact of version 1")
+    if file[:8] != b"\x89THMB\r\n\x1a" or struct.unpack_from("<I", file, 8) not in ((1,), (2,)):
+        raise ValueError("not a thimble artifact of version 1 or 2")
     count, length = struct.unpack_from("<IQ", file, 12)
     if length != len(file):
         raise ValueError(f"the file has {len(file)} B, {length} B declared")
@@ -263,14 +315,26 @@ def read_sections(file: bytes) -> list[tuple[int, int, int, int, bytes]]:
     return sections
 
 
+def trellis_bits(encoding) -> int | None:
+    """Of a stepped tensor ("T0", "T2", ..., "T8"), None of any other."""
+    return int(encoding[1:]) if isinstance(encoding, str) and encoding[0] == "T" else None
+
+
+def is_coded(encoding) -> bool:
+    return not isinstance(encoding, str) or trellis_bits(encoding) is not None
+
+
 def code_pieces(tensors: list) -> list[tuple[int, int, int]]:
     """(tensor, rows, columns) of each section of codes."""
     pieces = []
     for i, (_, shape, encoding) in enumerate(tensors):
-        if isinstance(encoding, str) or math.prod(shape) == 0:
+        if not is_coded(encoding) or math.prod(shape) == 0:
             continue
         rows, columns = shape[0], math.prod(shape[1:])
-        if columns > SECTION_BYTES:
+        if trellis_bits(encoding) is not None:
+            block = TRELLIS_ROWS * max(1, SECTION_BYTES // columns // TRELLIS_ROWS)
+            pieces += [(i, min(block, rows - r), columns) for r in range(0, rows, block)]
+        elif columns > SECTION_BYTES:
             widths = [min(SECTION_BYTES, columns - c) for c in range(0, columns, SECTION_BYTES)]
             pieces += [(i, 1, width) for _ in range(rows) for width in widths]
         else:
@@ -279,8 +343,31 @@ def code_pieces(tensors: list) -> list[tuple[int, int, int]]:
     return pieces
 
 
+def levels(codes: np.ndarray, bits: int) -> np.ndarray:
+    """Of codes (rows, columns): 2 * code + set. All segments of the trellis are walked down together."""
+    rows, columns = codes.shape
+    segments = -(-rows // TRELLIS_ROWS)
+    padded = np.zeros((segments * TRELLIS_ROWS, columns), np.int32)
+    padded[:rows] = codes
+    padded = padded.reshape(segments, TRELLIS_ROWS, columns)
+    state = np.zeros((segments, columns), np.int32)
+    for row in range(min(rows, TRELLIS_ROWS)):
+        code, odd = padded[:, row], state & 1
+        state = state >> 1 ^ odd * FEEDBACK[bits] ^ (code & 1) * INPUT[bits]
+        padded[:, row] = 2 * code + odd
+    return padded.reshape(-1, columns)[:rows]
+
+
+def step_sizes(steps: np.ndarray) -> np.ndarray:
+    return np.exp2(steps.astype(np.float64) / STEPS_PER_OCTAVE).astype(np.float32)
+
+
 def element_bytes(dtype: str) -> int:
     return np.dtype(DTYPES[dtype]).itemsize
+
+
+def undo_planes(layout: int, raw: bytes, width: int) -> bytes:
+    return np.frombuffer(raw, np.uint8).reshape(width, -1).T.tobytes() if layout == PLANES else raw
 
 
 def read_stream(sections, count: int, width: int) -> bytes:
@@ -288,8 +375,7 @@ def read_stream(sections, count: int, width: int) -> bytes:
     parts = []
     for _ in range(-(-count // SECTION_BYTES)):
         _, codec, layout, raw_bytes, stored = next(sections)
-        raw = decompress(codec, stored, raw_bytes)
-        parts.append(np.frombuffer(raw, np.uint8).reshape(width, -1).T.tobytes() if layout == PLANES else raw)
+        parts.append(undo_planes(layout, decompress(codec, stored, raw_bytes), width))
     return b"".join(parts)
 
 
@@ -301,26 +387,41 @@ def load(path) -> dict[str, np.ndarray]:
     pieces = code_pieces(tensors)
     coded, rest = sections[1 : 1 + len(pieces)], iter(sections[1 + len(pieces) :])
 
-    in_rans = [(s[4], rows, columns) for s, (_, rows, columns) in zip(coded, pieces) if s[1] == RANS]
+    in_rans = [
+        (section[4], rows, columns, trellis_bits(tensors[i][2]) or 0)
+        for section, (i, rows, columns) in zip(coded, pieces)
+        if section[1] == RANS
+    ]
     streams = iter(decode_weights(in_rans))
     codes = {}
     for (_, codec, layout, raw_bytes, stored), (i, rows, columns) in zip(coded, pieces):
+        encoding = tensors[i][2]
         if codec == RANS:
             part = next(streams)
+        elif trellis_bits(encoding) is not None:
+            part = np.frombuffer(undo_planes(layout, decompress(codec, stored, raw_bytes), 4), "<i4")
         else:
-            part = unpack_codes(layout, decompress(codec, stored, raw_bytes), rows, columns, tensors[i][2])
+            part = unpack_codes(layout, decompress(codec, stored, raw_bytes), rows, columns, encoding)
         codes.setdefault(i, []).append(part)
 
-    rows_of = {i: shape[0] for i, (_, shape, encoding) in enumerate(tensors) if not isinstance(encoding, str)}
-    scales = np.frombuffer(read_stream(rest, 2 * sum(rows_of.values()), 2), "<f2").astype(np.float32)
+    matrices = {i: (shape[0], math.prod(shape[1:])) for i, (_, shape, of) in enumerate(tensors) if is_coded(of)}
+    stepped = {i for i in matrices if trellis_bits(tensors[i][2]) is not None}
+    count = sum(rows + (columns if i in stepped else 0) for i, (rows, columns) in matrices.items())
+    scales = np.frombuffer(read_stream(rest, 2 * count, 2), "<i2")
     result = {}
-    for i, rows in rows_of.items():
-        name, shape, _ = tensors[i]
-        flat = np.concatenate(codes.get(i, [np.zeros(0, np.int32)])).astype(np.float32)
-        result[name] = (flat.reshape(rows, math.prod(shape[1:])) * scales[:rows, None]).reshape(shape)
-        scales = scales[rows:]
+    for i, (rows, columns) in matrices.items():
+        name, shape, encoding = tensors[i]
+        part = np.concatenate(codes.get(i, [np.zeros(0, np.int32)])).reshape(rows, columns)
+        if i in stepped:
+            row_steps, column_steps, scales = np.split(scales, [rows, rows + columns])
+            weights = levels(part, trellis_bits(encoding)).astype(np.float32)
+            weights = weights * step_sizes(row_steps)[:, None] * step_sizes(column_steps)
+        else:
+            row_scales, scales = np.split(scales, [rows])
+            weights = part.astype(np.float32) * row_scales.view("<f2").astype(np.float32)[:, None]
+        result[name] = weights.reshape(shape)
     for width in (1, 2, 4, 8):
-        raw = [tensor for tensor in tensors if isinstance(tensor[2], str) and element_bytes(tensor[2]) == width]
+        raw = [tensor for tensor in tensors if not is_coded(tensor[2]) and element_bytes(tensor[2]) == width]
         stream, begin = read_stream(rest, width * sum(math.prod(shape) for _, shape, _ in raw), width), 0
         for name, shape, dtype in raw:
             count = math.prod(shape)

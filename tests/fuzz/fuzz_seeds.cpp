@@ -162,7 +162,7 @@ void artifact_seeds(const SeedFolder& folder) {
   folder.write("table", as_bytes_of("\2\2\2\2\2\0\2\2\0\0\0\0\1\2\0\1\0\0\0<\0<\0\0\1\2\3\4\5\6\7\x08"sv));
 }
 
-// The first byte is the mode of fuzz_weights.cpp, then rows and columns less one.
+// The first byte is the mode of fuzz_weights.cpp and its trellis, then rows (a multiple of 8 with one) and columns.
 void weight_seeds(const SeedFolder& folder) {
   for (auto [name, rows, columns, scale] :
        {std::tuple{"small", 3, 5, 1.0}, {"zeros", 40, 30, 0.01}, {"wide", 80, 256, 1.5}, {"escapes", 20, 60, 100.0}}) {
@@ -172,8 +172,19 @@ void weight_seeds(const SeedFolder& folder) {
     append_bytes(input, encode_weights(std::span<const int32_t>(sample.codes), sample.rows, sample.columns));
     folder.write(name, input);
   }
+  for (auto [name, rows, columns, scale, bits] : {std::tuple{"trellis2", 8, 5, 1.0, 2},
+                                                  {"trellis3_two_lanes", 520, 40, 0.6, 3},
+                                                  {"trellis8_escapes", 24, 20, 100.0, 8}}) {
+    const SampleCodes sample =
+        trellis_codes(static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), scale, 0.7, 0.7, bits);
+    ByteVector input = {static_cast<std::byte>(4 * (bits - 1)), static_cast<std::byte>(rows / 8 - 1),
+                        static_cast<std::byte>(columns - 1)};
+    append_bytes(input, encode_weights<int32_t>(sample.codes, sample.rows, sample.columns, bits));
+    folder.write(name, input);
+  }
   folder.write("codes", as_bytes_of("\2\2\3\0\0\0\0\1\0\0\0\xff\xff\xff\xff\2\0\0\0\0\1\0\0"sv));
   folder.write("narrow_codes", as_bytes_of("\3\2\3\0\1\xff\2\0\0\0\3"sv));
+  folder.write("trellis_codes", as_bytes_of("\12\2\3\0\0\0\0\1\0\0\0\xff\xff\xff\xff\2\0\0\0\0\1\0\0"sv));
 }
 
 void config_seed(const SeedFolder& folder, const std::string& name, const ModelConfig& config, bool banked) {

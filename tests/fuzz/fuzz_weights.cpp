@@ -1,8 +1,10 @@
 // fuzz_weights.cpp: libFuzzer target for the weight coder, without the checksums that guard its streams in an artifact.
-// Input: mode, rows - 1 (mod 80), columns - 1, then
+// Input: mode (mod 4) + 4 * trellis (mod 8: none, 2 to 8 bits), rows - 1 (mod 80; with a trellis 8 times as many),
+// columns - 1 (with a trellis mod 64), then
 //   modes 0, 1: a stream, decoded as int32 or int8. Only FormatErrors may leave the decoder, which must give rows x
 //     columns codes; and what decodes must come back when it is encoded.
 //   modes 2, 3: codes, int32 or int8, repeated to fill the matrix, which must come back when they are decoded.
+#include <algorithm>
 #include <cstdlib>
 #include <limits>
 
@@ -12,38 +14,39 @@ namespace thimble {
 namespace {
 
 template <typename Code>
-void check_round_trip(const std::vector<Code>& codes, uint64_t rows, uint64_t columns) {
-  const ByteVector stream = encode_weights(std::span<const Code>(codes), rows, columns);
-  if (decode_weights<Code>(stream, rows, columns, "fuzz") != codes) std::abort();
-  const uint64_t estimate = estimate_weight_bytes(std::span<const Code>(codes), rows, columns);
+void check_round_trip(const std::vector<Code>& codes, uint64_t rows, uint64_t columns, int bits) {
+  const ByteVector stream = encode_weights(std::span<const Code>(codes), rows, columns, bits);
+  if (decode_weights<Code>(stream, rows, columns, "fuzz", bits) != codes) std::abort();
+  const uint64_t estimate = estimate_weight_bytes(std::span<const Code>(codes), rows, columns, bits);
   const uint64_t error = estimate > stream.size() ? estimate - stream.size() : stream.size() - estimate;
   if (error > 64 + stream.size() / 50) std::abort();  // hostile codes are less even than real ones
 }
 
 template <typename Code>
-void check_stream(Bytes stored, uint64_t rows, uint64_t columns) {
+void check_stream(Bytes stored, uint64_t rows, uint64_t columns, int bits) {
   std::vector<Code> codes;
   try {
-    codes = decode_weights<Code>(stored, rows, columns, "fuzz");
+    codes = decode_weights<Code>(stored, rows, columns, "fuzz", bits);
   } catch (const FormatError&) {
     return;
   }
   if (codes.size() != rows * columns) std::abort();
-  check_round_trip(codes, rows, columns);
+  check_round_trip(codes, rows, columns, bits);
 }
 
 template <typename Code>
-void check_codes(Bytes bytes, uint64_t rows, uint64_t columns) {
+void check_codes(Bytes bytes, uint64_t rows, uint64_t columns, int bits) {
   std::vector<Code> given;
   ByteCursor cursor(bytes, "fuzz");
   while (cursor.remaining() >= sizeof(Code)) {
     const Code code = cursor.read<Code>("code");
-    given.push_back(std::max<Code>(code, -std::numeric_limits<Code>::max()));
+    const auto largest = static_cast<Code>(std::numeric_limits<Code>::max() - (bits != 0 ? 1 : 0));
+    given.push_back(std::clamp<Code>(code, static_cast<Code>(-largest), largest));
   }
   if (given.empty()) return;
   std::vector<Code> codes;
   for (uint64_t i = 0; i < rows * columns; ++i) codes.push_back(given[i % given.size()]);
-  check_round_trip(codes, rows, columns);
+  check_round_trip(codes, rows, columns, bits);
 }
 
 }  // namespace
@@ -52,13 +55,16 @@ void check_codes(Bytes bytes, uint64_t rows, uint64_t columns) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace thimble;
   if (size < 3) return 0;
-  const uint64_t rows = data[1] % 80 + 1u, columns = data[2] + 1u;  // up to 20480 codes: two blocks of one lane
+  // Up to 20480 codes: two blocks of one lane; with a trellis up to 40960, in two segments of one or two lanes.
+  const int trellis = data[0] / 4 % 8, bits = trellis == 0 ? 0 : trellis + 1;
+  const uint64_t rows = (data[1] % 80 + 1u) * (bits == 0 ? 1 : 8);
+  const uint64_t columns = bits == 0 ? data[2] + 1u : data[2] % 64 + 1u;
   const Bytes rest = std::as_bytes(std::span(data, size)).subspan(3);
   switch (data[0] % 4) {
-    case 0: check_stream<int32_t>(rest, rows, columns); break;
-    case 1: check_stream<int8_t>(rest, rows, columns); break;
-    case 2: check_codes<int32_t>(rest, rows, columns); break;
-    default: check_codes<int8_t>(rest, rows, columns); break;
+    case 0: check_stream<int32_t>(rest, rows, columns, bits); break;
+    case 1: check_stream<int8_t>(rest, rows, columns, bits); break;
+    case 2: check_codes<int32_t>(rest, rows, columns, bits); break;
+    default: check_codes<int8_t>(rest, rows, columns, bits); break;
   }
   return 0;
 }

@@ -35,9 +35,9 @@ ByteVector stored(const RansBlock& block) {
 // What decoding gives, escapes as INT32_MAX.
 std::vector<int32_t> decode(const ScaleTables& tables, const Sample& sample, Bytes bytes, uint32_t lanes) {
   std::vector<int32_t> codes(sample.codes.size());
-  std::vector<uint64_t> escapes;
-  decode_block<int32_t>(tables, SlotIndex(tables), sample.classes, bytes, lanes, codes, escapes, "test");
-  for (uint64_t e : escapes) codes[e] = INT32_MAX;
+  std::vector<OpenEscape> escapes;
+  decode_block<int32_t>(tables, SlotIndex(tables), {sample.classes}, bytes, lanes, codes, escapes, "test");
+  for (const OpenEscape& escape : escapes) codes[escape.element] = INT32_MAX;
   return codes;
 }
 
@@ -58,6 +58,36 @@ TEST(LaneRansTest, EverySizeComesBack) {
         EXPECT_EQ(decode(tables, input, stored(block), lanes), with_escapes_marked(tables, input));
       }
   }
+}
+
+// The same codes with a trellis: the decoder finds each element's table from the elements above it, whatever the widths
+// and lanes, as long as there are no more lanes than columns.
+TEST(LaneRansTest, SetsFollowTheColumns) {
+  const ScaleTables tables = make_scale_tables(0, 1000, 2);
+  for (int bits : {2, 3, 8})
+    for (uint64_t width : {1, 2, 5, 32, 33, 100})
+      for (uint32_t lanes = 1; lanes <= std::min<uint64_t>(width, kMaxLanes); lanes *= 2) {
+        const Sample input = sample(width * 40, 1000);
+        const Trellis trellis(bits);
+        std::vector<uint8_t> table_of = input.classes;
+        std::vector<uint32_t> states(width);
+        for (size_t e = 0; e < table_of.size(); ++e) {
+          uint32_t& state = states[e % width];
+          if (Trellis::set(state) == 1) table_of[e] = static_cast<uint8_t>(table_of[e] + kScaleClasses);
+          state = trellis.next(state, input.codes[e]);
+        }
+        const ByteVector bytes = stored(encode_block<int32_t>(tables, table_of, input.codes, lanes));
+        std::vector<int32_t> codes(input.codes.size());
+        std::vector<OpenEscape> escapes;
+        decode_block<int32_t>(tables, SlotIndex(tables), {input.classes, trellis, width}, bytes, lanes, codes, escapes,
+                              "test");
+        for (const OpenEscape& escape : escapes) {
+          EXPECT_EQ(escape.table, table_of[escape.element]);
+          EXPECT_EQ(escape.symbol, tables[escape.table].symbol_of(input.codes[escape.element]));
+          codes[escape.element] = input.codes[escape.element];
+        }
+        EXPECT_EQ(codes, input.codes) << bits << " bits, " << width << " columns, " << lanes << " lanes";
+      }
 }
 
 // Long runs of one symbol: as likely as can be, and the rarest.

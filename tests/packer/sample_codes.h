@@ -6,6 +6,8 @@
 #include <random>
 #include <vector>
 
+#include "runtime/trellis.h"
+
 namespace thimble {
 
 struct SampleCodes {
@@ -29,6 +31,26 @@ inline SampleCodes normal_codes(uint64_t rows, uint64_t columns, double scale, d
       sample.deviations.push_back(scale * of_row[r] * of_column[k]);
       sample.codes.push_back(static_cast<int32_t>(std::lround(sample.deviations.back() * normal(random))));
     }
+  return sample;
+}
+
+// The same variables, with a trellis: in set 1 codes are rounded down.
+inline SampleCodes trellis_codes(uint64_t rows, uint64_t columns, double scale, double row_octaves,
+                                 double column_octaves, int bits) {
+  SampleCodes sample = normal_codes(rows, columns, scale, row_octaves, column_octaves);
+  std::mt19937 random(static_cast<unsigned>(rows + columns * 31));
+  std::normal_distribution<double> normal;
+  const Trellis trellis(bits);
+  for (uint64_t k = 0; k < columns; ++k) {
+    uint32_t state = 0;
+    for (uint64_t r = 0; r < rows; ++r) {
+      if (r % static_cast<uint64_t>(kTrellisRows) == 0) state = 0;
+      const uint64_t i = r * columns + k;
+      const double value = sample.deviations[i] * normal(random);
+      sample.codes[i] = static_cast<int32_t>(std::floor(value + (Trellis::set(state) == 0 ? 0.5 : 0.0)));
+      state = trellis.next(state, sample.codes[i]);
+    }
+  }
   return sample;
 }
 

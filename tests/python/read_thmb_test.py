@@ -1,8 +1,10 @@
 """read_thmb_test.py: scripts/read_thmb.py gives exactly the weights that `thimble export` writes.
 
-Run with THIMBLE=path/to/thimble python3 tests/python/run_file.py tests/python/read_thmb_test.py; skipped without numpy.
+Run with THIMBLE=path/to/thimble WRITE_STEPPED_ARTIFACT=path/to/write_stepped_artifact python3 tests/python/run_file.py
+tests/python/read_thmb_test.py; skipped without numpy.
 """
 
+import itertools
 import json
 import os
 import struct
@@ -87,6 +89,14 @@ class ReadThmbTest(unittest.TestCase):
         self.expect_exported_weights(self.quantize("none", "--bits", "3,4"))
         self.expect_exported_weights(self.quantize("xz", "--bits", "2,8"))
 
+    def test_stepped_tensors(self):
+        if not os.environ.get("WRITE_STEPPED_ARTIFACT"):
+            self.skipTest("WRITE_STEPPED_ARTIFACT does not name the program")
+        for codec in ("rans", "none", "xz"):
+            artifact = self.folder / f"stepped_{codec}.thmb"
+            subprocess.run([os.environ["WRITE_STEPPED_ARTIFACT"], str(artifact), codec], check=True)
+            self.expect_exported_weights(artifact)
+
     def test_damage_is_noticed(self):
         artifact = self.quantize("rans")
         data = bytearray(artifact.read_bytes())
@@ -105,13 +115,16 @@ class ScaleTableTest(unittest.TestCase):
         reach, slots = read_thmb.scale_table(read_thmb.density_sums(0), 12, 1000)
         self.assertEqual(reach, 4)
         self.assertEqual(np.cumsum([0, *slots]).tolist(), [0, 1, 25, 273, 1263, 2832, 3822, 4070, 4094, 4095, 4096])
+        reach, slots = read_thmb.scale_table(read_thmb.density_sums(0), 12, 1000, 1, 2)
+        self.assertEqual(reach, 3)
+        self.assertEqual(np.cumsum([0, *slots]).tolist(), [0, 5, 93, 650, 2047, 3444, 4001, 4089, 4094, 4095, 4096])
 
     def test_every_slot_is_shared_out(self):
-        for shape in range(4):
+        for shape, (set_, sets) in itertools.product(range(4), ((0, 1), (0, 2), (1, 2))):
             sums = read_thmb.density_sums(shape)
             for scale_class in range(read_thmb.CLASSES):
                 for max_magnitude in (0, 1, 15, 127, 128):
-                    _, slots = read_thmb.scale_table(sums, scale_class, max_magnitude)
+                    _, slots = read_thmb.scale_table(sums, scale_class, max_magnitude, set_, sets)
                     self.assertEqual(sum(slots), read_thmb.SLOTS)
                     self.assertGreater(min(slots), 0)
 
