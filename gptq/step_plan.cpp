@@ -10,6 +10,10 @@
 namespace thimble {
 namespace {
 
+double mean_of(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(std::max<size_t>(1, values.size()));
+}
+
 int16_t rounded_step(double log2_step) {
   double step = std::round(log2_step * kStepsPerOctave / kStepGrid) * kStepGrid;
   return static_cast<int16_t>(std::clamp<double>(step, -kMaxStep, kMaxStep));
@@ -17,7 +21,7 @@ int16_t rounded_step(double log2_step) {
 
 }  // namespace
 
-StepShape step_shape(const MatrixLoss& loss, const HessianFactor* factor) {
+StepShape step_shape(const MatrixLoss& loss, const std::vector<double>& row_weights, const HessianFactor* factor) {
   StepShape shape;
   shape.columns.resize(loss.diagonal.size());
   if (factor)
@@ -27,18 +31,22 @@ StepShape step_shape(const MatrixLoss& loss, const HessianFactor* factor) {
   else
     std::ranges::transform(loss.diagonal, shape.columns.begin(), [](double h) { return -std::log2(h) / 2; });
 
-  double mean = std::accumulate(shape.columns.begin(), shape.columns.end(), 0.0) /
-                static_cast<double>(std::max<size_t>(1, shape.columns.size()));
+  const double mean = mean_of(shape.columns);
   for (double& column : shape.columns) column -= mean;
-  for (double weight : loss.row_weights) shape.rows.push_back(mean - std::log2(weight) / 2);
+  for (double weight : row_weights) shape.rows.push_back(mean - std::log2(weight) / 2);
   return shape;
 }
 
-double shrinkage_damping(const MatrixLoss& loss, double weight_mean_square, double log2_c) {
-  const double mean_weight = std::accumulate(loss.row_weights.begin(), loss.row_weights.end(), 0.0) /
-                             static_cast<double>(std::max<size_t>(1, loss.row_weights.size()));
-  const double felt = mean_weight * weight_mean_square * loss.hessian->mean_diagonal();
-  return felt > 0 ? std::exp2(2 * log2_c) / 12 / felt : 0;
+Shrinkage shrink(const MatrixLoss& loss, const std::vector<double>& row_mean_squares, double log2_c, double strength) {
+  const double distortion = strength * std::exp2(2 * log2_c) / 12;
+  const double mean_diagonal = mean_of(loss.diagonal);
+  const double felt = mean_diagonal * mean_of(loss.row_weights) * mean_of(row_mean_squares);
+  // A row of zeros costs nothing at any step: as long a one as can be told from it.
+  const double smallest = mean_of(row_mean_squares) * 1e-6;
+  Shrinkage shrinkage{felt > 0 ? distortion / felt : 0, loss.row_weights};
+  for (size_t r = 0; r < row_mean_squares.size(); ++r)
+    if (felt > 0) shrinkage.row_weights[r] += distortion / (mean_diagonal * std::max(row_mean_squares[r], smallest));
+  return shrinkage;
 }
 
 Steps round_steps(const StepShape& shape, double log2_c) {

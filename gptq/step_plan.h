@@ -21,14 +21,23 @@ struct StepShape {
   std::vector<double> columns;  // (K) around 0, so that changing c changes rows only
 };
 
-// `factor`: of loss.hessian; null where that is null: then U_kk = diagonal[k]^(-1/2).
-StepShape step_shape(const MatrixLoss& loss, const HessianFactor* factor);
+// `row_weights`: (R), of the loss or shrunk. `factor`: of loss.hessian; null where that is null: then U_kk =
+// diagonal[k]^(-1/2).
+StepShape step_shape(const MatrixLoss& loss, const std::vector<double>& row_weights, const HessianFactor* factor);
 
-// What must be added to a Hessian, relative to its mean diagonal, so that no step exceeds the weights it is for: the
-// distortion of one weight, c^2 / 12, over what the weights themselves would cost, row weight times mean square. Where
-// H is smaller than that, weights are not worth a bit (reverse water-filling, Cover and Thomas, section 10.3.3), and
-// without it errors that are passed on would grow there until they cost bits of their own.
-double shrinkage_damping(const MatrixLoss& loss, double weight_mean_square, double log2_c);
+// Where errors of a full step would be larger than the weights themselves, weights are not worth a bit (reverse
+// water-filling, Cover and Thomas, section 10.3.3): there steps stop growing. Longer ones would cost more than is
+// predicted, by errors beyond the range of a quadratic loss, and by errors that GPTQ passes on until they cost bits of
+// their own. With the distortion of one weight, c^2 / 12, over what losing all weights would cost,
+//   damping (relative to mean(diag H)) = strength * c^2 / 12 / (mean row weight * mean square of all weights)
+//   row weight r                      += strength * c^2 / 12 / (mean(diag H) * mean square of row r)
+struct Shrinkage {
+  double damping = 0;
+  std::vector<double> row_weights;  // (R)
+};
+
+// `row_mean_squares`: (R) of the weights.
+Shrinkage shrink(const MatrixLoss& loss, const std::vector<double>& row_mean_squares, double log2_c, double strength);
 
 struct Steps {
   std::vector<int16_t> rows, columns;  // (R), (K): log2 of half a step in 1/64 octave (the distance of two levels)

@@ -275,8 +275,9 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request) {
                   "Slope: how much rounding prefers short codes; 0 rounds to the nearest")
       ->check(finite_number(0, 100))
       ->capture_default_str();
-  command.add_option("--shrinkage", request.slope.shrinkage,
-                     "Slope: further damping, by what the weights themselves are worth at this step")
+  command
+      .add_option("--shrinkage", request.slope.shrinkage,
+                  "Slope: how strongly steps are kept below the size of the weights")
       ->check(finite_number(0, 1000))
       ->capture_default_str();
   command.add_option("--damping", request.slope.damping, "Slope: added to Hessians, relative to their mean diagonal")

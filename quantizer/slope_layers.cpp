@@ -12,10 +12,14 @@
 namespace thimble {
 namespace {
 
-double mean_square(const Matrix& weights) {
-  double sum = 0;
-  for (float w : weights.values()) sum += double{w} * w;
-  return sum / static_cast<double>(std::max<size_t>(1, weights.values().size()));
+std::vector<double> row_mean_squares(const Matrix& weights) {
+  std::vector<double> squares;
+  for (int64_t r = 0; r < weights.rows(); ++r) {
+    double sum = 0;
+    for (int64_t k = 0; k < weights.cols(); ++k) sum += double{weights(r, k)} * weights(r, k);
+    squares.push_back(sum / static_cast<double>(std::max<int64_t>(1, weights.cols())));
+  }
+  return squares;
 }
 
 std::vector<double> difference(const std::vector<float>& a, const std::vector<double>& b) {
@@ -37,7 +41,7 @@ SlopeLayers::SlopeLayers(const TensorMap& tensors, std::map<std::string, MatrixL
     Layer& layer = layers_.emplace_back();
     layer.name = name;
     layer.weights = finite_matrix(name, tensors.at(name));
-    layer.mean_square = mean_square(layer.weights);
+    layer.row_mean_squares = row_mean_squares(layer.weights);
     layer.loss = std::move(loss);
   }
   std::vector<SizeModel> sizes(layers_.size());
@@ -46,7 +50,7 @@ SlopeLayers::SlopeLayers(const TensorMap& tensors, std::map<std::string, MatrixL
     const Layer& layer = layers_[static_cast<size_t>(i)];
     std::optional<HessianFactor> factor;
     if (layer.loss.hessian) factor = factor_hessian(*layer.loss.hessian, options.damping, layer.name);
-    StepShape steps = step_shape(layer.loss, factor ? &*factor : nullptr);
+    StepShape steps = step_shape(layer.loss, layer.loss.row_weights, factor ? &*factor : nullptr);
     WeightScales scales = fit_weight_scales(layer.weights);
     sizes[static_cast<size_t>(i)].add(difference(scales.rows, steps.rows), difference(scales.columns, steps.columns));
     progress.advance(1);
@@ -56,13 +60,13 @@ SlopeLayers::SlopeLayers(const TensorMap& tensors, std::map<std::string, MatrixL
 }
 
 SlopeMatrix SlopeLayers::solve(const Layer& layer, double log2_c) const {
+  Shrinkage shrinkage = shrink(layer.loss, layer.row_mean_squares, log2_c, options_.shrinkage);
   std::optional<HessianFactor> factor;
   if (layer.loss.hessian) {
-    double damping = options_.damping + options_.shrinkage * shrinkage_damping(layer.loss, layer.mean_square, log2_c);
-    factor = factor_hessian(*layer.loss.hessian, damping, layer.name);
+    factor = factor_hessian(*layer.loss.hessian, options_.damping + shrinkage.damping, layer.name);
   }
   const HessianFactor* factor_or_null = factor ? &*factor : nullptr;
-  Steps steps = round_steps(step_shape(layer.loss, factor_or_null), log2_c);
+  Steps steps = round_steps(step_shape(layer.loss, shrinkage.row_weights, factor_or_null), log2_c);
   SlopeGrid grid{options_.trellis_bits, options_.rate_weight, std::move(steps.rows), std::move(steps.columns)};
   SlopeResult result = solve_slope(layer.weights, factor_or_null, grid, layer.loss.row_weights, layer.name);
   Shape shape = {layer.weights.rows(), layer.weights.cols()};

@@ -20,7 +20,7 @@ struct SlopeOptions {
   int trellis_bits = 5;       // of Trellis
   double rate_weight = 0.35;  // squared levels that a bit is worth while rounding
   double damping = 0.01;      // of Hessians, relative to their mean diagonal
-  double shrinkage = 1;       // of step_plan.h's damping by the weights' own size
+  double shrinkage = 1;       // strength of step_plan.h's shrink()
 };
 
 // "trellis32", "steps".
@@ -49,7 +49,7 @@ class SlopeLayers {
     std::string name;
     Matrix weights;
     MatrixLoss loss;
-    double mean_square = 0;  // of the weights
+    std::vector<double> row_mean_squares;
   };
 
   SlopeMatrix solve(const Layer& layer, double log2_c) const;
