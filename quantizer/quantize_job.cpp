@@ -169,6 +169,8 @@ QuantizedModel header_of(const QuantizeRequest& request, const OpenedCheckpoint&
     provenance["method"] = "slope";
     provenance["damping"] = request.slope.damping;
     provenance["rate_weight"] = request.slope.rate_weight;
+    provenance["row_power"] = request.slope.row_power;
+    provenance["shrinkage"] = request.slope.shrinkage;
     provenance["trellis_bits"] = request.slope.trellis_bits;
   } else {
     provenance["method"] = "trace";
