@@ -17,8 +17,6 @@ namespace thimble {
 namespace {
 
 constexpr int64_t kDefaultHighCount = 10;
-// Of the method `slope` without a target.
-constexpr double kDefaultBitsPerWeight = 3;
 // Matrices of fewer elements take more bytes for steps than they could save.
 constexpr int64_t kSlopeMinElements = 4096;
 
@@ -51,7 +49,7 @@ void parse_bits(const std::string& text, TracePlanOptions& plan) {
     throw UsageError("--bits is '" + text + "', the second must not be below the first");
 }
 
-void finish_method(const Options& options, bool has_budget, QuantizeRequest& request) {
+void finish_method(const Options& options, QuantizeRequest& request) {
   if (options.method != "slope" && options.method != "trace")
     throw UsageError("method '" + options.method + "' is unknown, allowed: slope, trace");
   request.method = options.method == "slope" ? Method::kSlope : Method::kTrace;
@@ -62,13 +60,11 @@ void finish_method(const Options& options, bool has_budget, QuantizeRequest& req
     request.plan.min_elements = options.min_elements.value_or(request.plan.min_elements);
     return;
   }
-  request.fisher = true;
+  request.fisher = request.fisher || request.hessians.empty();  // a file of Hessians may do without
   request.plan.min_elements = options.min_elements.value_or(kSlopeMinElements);
   if (!Trellis::has_bits(request.slope.trellis_bits))
     throw UsageError(
         fmt::format("--trellis-bits is {}, allowed are 0 and 2 to {}", request.slope.trellis_bits, kMaxTrellisBits));
-  if (!has_budget && !target.bits_per_weight && !target.bpb_gap && !target.log2_c)
-    target.bits_per_weight = kDefaultBitsPerWeight;
   if (target.bpb_gap && !options.source.is_given())
     throw UsageError("--target-bpb-gap needs text to measure it on: --tokens or --text, and --tokenizer");
 }
@@ -76,7 +72,7 @@ void finish_method(const Options& options, bool has_budget, QuantizeRequest& req
 QuantizeRequest finish_request(const Options& options, const CommandLine& line, bool has_budget) {
   QuantizeRequest request = options.request;
   if (has_budget) request.budget_bytes = options.budget;
-  finish_method(options, has_budget, request);
+  finish_method(options, request);
   request.code_bytes = options.code.total_bytes();
   parse_bits(options.bits, request.plan);
   std::string high = !options.high.empty() ? options.high : has_budget ? "auto" : std::to_string(kDefaultHighCount);
@@ -257,8 +253,9 @@ void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
 void add_slope_options(CLI::App& command, QuantizeRequest& request) {
   SlopeTarget& target = request.slope_target;
   command
-      .add_option("--bits-per-weight", target.bits_per_weight,
-                  "Slope: size of the artifact, by all parameters (default without another target: 3)")
+      .add_option(
+          "--bits-per-weight", target.bits_per_weight,
+          "Slope: size of the artifact, by all parameters (without any target: about 3 bits per quantized weight)")
       ->check(finite_number(0.01, 32));
   command
       .add_option("--target-bpb-gap", target.bpb_gap,

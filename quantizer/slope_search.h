@@ -11,6 +11,7 @@
 
 namespace thimble {
 
+// Nothing at all: about kDefaultBits for each quantized weight, without a search.
 struct SlopeTarget {
   std::optional<uint64_t> artifact_limit_bytes;  // never exceeded, whatever else is asked for
   std::optional<double> bits_per_weight;         // of the whole artifact, by all parameters of the model
@@ -39,6 +40,7 @@ class SlopeSearch {
 
   static constexpr double kFill = 0.999;
   static constexpr int kMaxEncodes = 12;
+  static constexpr double kDefaultBits = 3;
 
  private:
   SlopeOutcome encode(double log2_c);
@@ -52,6 +54,7 @@ class SlopeSearch {
   Progress& progress_;
   std::function<double(const SlopeOutcome&)> measure_gap_;
   SectionCache cache_;
+  double shrinkage_;
   int64_t encodes_ = 0;
 };
 
