@@ -11,6 +11,9 @@ namespace {
 
 // Where the search aims within [kFill, 1] of the limit.
 constexpr double kAim = 0.9996;
+// What is added later may take a little less than was reserved.
+constexpr double kFillBeforeMore = 0.9993;
+constexpr double kMostReserve = 0.02;
 // Beyond these no artifact changes any more.
 constexpr double kLowestLog2C = -60, kHighestLog2C = 60;
 
@@ -55,22 +58,26 @@ SlopeOutcome SlopeSearch::encode(double log2_c) {
 
 SlopeOutcome SlopeSearch::fit_bytes(uint64_t limit) {
   const SizeModel& model = layers_.size_model();
-  const double aim = kAim * static_cast<double>(limit);
+  auto aim = [&] { return kAim * static_cast<double>(limit); };
+  const double fill = reserve_ ? kFillBeforeMore : kFill;
   Bracket bracket;
-  double log2_c = model.log2_c_for(8 * aim);
+  double log2_c = model.log2_c_for(8 * aim());
   std::optional<SlopeOutcome> best;
   uint64_t smallest = UINT64_MAX;
   for (int i = 0; i < kMaxEncodes; ++i) {
     SlopeOutcome tried = encode(log2_c);
     const auto bytes = static_cast<double>(tried.artifact.size());
+    if (reserve_ && i == 0)
+      limit -= static_cast<uint64_t>(std::clamp<int64_t>(
+          reserve_(tried, cache_), 0, static_cast<int64_t>(kMostReserve * static_cast<double>(limit))));
     smallest = std::min<uint64_t>(smallest, tried.artifact.size());
     const bool fits = tried.artifact.size() <= limit;
     (fits ? bracket.high : bracket.low) = log2_c;
     if (fits && (!best || tried.artifact.size() > best->artifact.size())) best = std::move(tried);
-    if (best && static_cast<double>(best->artifact.size()) >= kFill * static_cast<double>(limit)) break;
+    if (best && static_cast<double>(best->artifact.size()) >= fill * static_cast<double>(limit)) break;
     if (bracket.high - bracket.low < 1e-5) break;
     // The model errs, but by nearly the same number of bits nearby.
-    log2_c = bracket.inside(model.log2_c_for(model.bits(log2_c) + 8 * (aim - bytes)));
+    log2_c = bracket.inside(model.log2_c_for(model.bits(log2_c) + 8 * (aim() - bytes)));
   }
   if (!best)
     throw CheckError(fmt::format("the budget cannot be met: the smallest artifact reached takes {}, it may take {}",
