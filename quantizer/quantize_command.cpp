@@ -89,8 +89,11 @@ QuantizeRequest finish_request(const Options& options, const CommandLine& line, 
                                                       : options.work_folder;
   if (options.source.is_given() && options.source.tokenizer.empty())
     throw UsageError("scoring needs the --tokenizer, to know how many bytes each token stands for");
-  if (!request.hessians.empty() && (!request.calibration_tokens.empty() || !request.save_calibration.empty()))
-    throw UsageError("--hessians replaces calibration; --calibration-tokens and --save-calibration do not apply");
+  const bool has_tokens = !request.calibration_tokens.empty() && request.method == Method::kTrace;
+  if (!request.hessians.empty() && (has_tokens || !request.save_calibration.empty()))
+    throw UsageError(
+        "--hessians replaces calibration: --save-calibration does not apply, nor do --calibration-tokens with --method "
+        "trace");
   return request;
 }
 
@@ -122,6 +125,23 @@ Json to_json(const LossStatistics& loss) {
       json["head"]["output_fisher"] = fisher->second.mean();
   }
   return json;
+}
+
+Json to_json(const DistillReport& report) {
+  return {{"steps", report.steps},
+          {"sequences", report.sequences},
+          {"held_out", report.held_out},
+          {"divergence_before", report.divergence_before},
+          {"divergence_after", report.divergence_after},
+          {"kept", report.is_kept},
+          {"dropped_rows", report.dropped_rows}};
+}
+
+std::string distill_text(const QuantizeOutcome& outcome) {
+  if (!outcome.distill) return "off";
+  const DistillReport& report = *outcome.distill;
+  return fmt::format("KL {:.6f} to {:.6f} nats per token on {} sequences held out{}", report.divergence_before,
+                     report.divergence_after, report.held_out, report.is_kept ? "" : ": not kept");
 }
 
 // What scoring needs, looked at before the hours of quantizing rather than after them.
@@ -171,6 +191,7 @@ Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome
                {"seconds", times.to_json()},
                {"peak_memory_bytes", peak_memory_bytes()}};
   if (request.method == Method::kSlope) json["log2_c"] = outcome.log2_c;
+  if (outcome.distill) json["distill"] = to_json(*outcome.distill);
   for (const MemoryPlan& plan : outcome.memory_plans) json["memory_plans"].push_back(to_json(plan));
   if (request.budget_bytes) json["budget_bytes"] = *request.budget_bytes;
   if (!outcome.loss.empty()) json["loss_statistics"] = to_json(outcome.loss);
@@ -214,6 +235,7 @@ std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& 
   else
     add("precision", fmt::format("int{} for the {} most sensitive layers, int{} for the others", request.plan.high_bits,
                                  outcome.high_count, request.plan.low_bits));
+  if (request.method == Method::kSlope) add("distilled", distill_text(outcome));
   if (outcome.pruned_codes > 0) add("pruned", count_text(outcome.pruned_codes) + " codes of +-1 set to 0");
   if (!scores.empty()) {
     double before = scores[0].report.bits_per_byte(), after = scores[1].report.bits_per_byte();
@@ -271,6 +293,25 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request) {
       .add_option("--rate-weight", request.slope.rate_weight,
                   "Slope: how much rounding prefers short codes; 0 rounds to the nearest")
       ->check(finite_number(0, 100))
+      ->capture_default_str();
+  command
+      .add_option("--distill-steps", request.distill.steps,
+                  "Slope: steps of tuning gains and small tensors on the calibration tokens, 0 for none (default: 32, "
+                  "on the CPU 24)")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20));
+  command
+      .add_option("--distill-batch", request.distill.batch,
+                  "Slope: calibration sequences of such a step (default: 8, on the CPU 2)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  command
+      .add_option("--distill-row-rate", request.distill.row_rate,
+                  "Slope: how far a step moves the logarithm of a row's gain")
+      ->check(finite_number(0, 1))
+      ->capture_default_str();
+  command
+      .add_option("--distill-small-rate", request.distill.small_rate,
+                  "Slope: how far a step moves small tensors, relative to their size")
+      ->check(finite_number(0, 1))
       ->capture_default_str();
   command
       .add_option("--shrinkage", request.slope.shrinkage,

@@ -30,6 +30,7 @@ namespace {
 struct KeyedStatistics {
   CalibrationStatistics statistics;
   uint64_t key = 0;
+  TokenSequences tokens;  // none with a file of Hessians alone
 };
 
 // What every result depends on: the checkpoint's bytes, its config, this program and its arithmetic.
@@ -75,7 +76,7 @@ KeyedStatistics collect_from_model(const QuantizeRequest& request, const OpenedC
       kept = collect_statistics(model, request.device, tokens, request.fisher, ranks, progress);
       work.save_statistics(statistics_key, *kept);
     }
-    return KeyedStatistics{std::move(*kept), statistics_key};
+    return KeyedStatistics{std::move(*kept), statistics_key, std::move(tokens)};
   });
 }
 
@@ -131,7 +132,11 @@ KeyedStatistics obtain_statistics(const QuantizeRequest& request, const OpenedCh
     round_to_float32(statistics);
     uint64_t contents = xxh3(MappedFile(request.hessians).bytes());
     ranks.require_equal(hex64(contents), request.hessians + ": the hash of the file");
-    return KeyedStatistics{std::move(statistics), Hasher().add(key).add(contents).digest()};
+    KeyedStatistics found{std::move(statistics), Hasher().add(key).add(contents).digest(), {}};
+    if (!request.calibration_tokens.empty())
+      found.tokens = read_calibration_tokens(request.calibration_tokens, request.calibration.length,
+                                             require_golf(source).vocab_size);
+    return found;
   });
 }
 
@@ -172,6 +177,7 @@ QuantizedModel header_of(const QuantizeRequest& request, const OpenedCheckpoint&
     provenance["row_power"] = request.slope.row_power;
     provenance["shrinkage"] = request.slope.shrinkage;
     provenance["trellis_bits"] = request.slope.trellis_bits;
+    provenance["distill_steps"] = gain_tuner_options(request.distill, request.device).steps;
   } else {
     provenance["method"] = "trace";
     provenance["bits"] = {request.plan.low_bits, request.plan.high_bits};
@@ -295,11 +301,25 @@ std::vector<LayerOutcome> layer_outcomes(const SlopeOutcome& result, const Slope
   return outcomes;
 }
 
+// Self-distillation of what the search found, where there are tokens for it.
+void distill_result(const QuantizeRequest& request, const GainTunerOptions& options, const Model& original,
+                    const TokenSequences& tokens, SectionCache& cache, StageTimes& times, Progress& progress,
+                    MethodResult& result) {
+  const SlopeTarget& target = request.slope_target;
+  DistillInput input{original, tokens, request.device, artifact_limit(request)};
+  if (target.bits_per_weight) {
+    auto limit = static_cast<uint64_t>(*target.bits_per_weight * static_cast<double>(original.parameter_count()) / 8);
+    input.limit_bytes = std::min(input.limit_bytes.value_or(limit), limit);
+  }
+  result.outcome.distill =
+      distill(input, options, request.encode, cache, result.model, result.artifact, times, progress);
+}
+
 MethodResult run_slope(const QuantizeRequest& request, const OpenedCheckpoint& source,
-                       const std::map<std::string, TensorSummary>& summaries, const CalibrationStatistics& statistics,
+                       const std::map<std::string, TensorSummary>& summaries, const KeyedStatistics& collected,
                        LayerSolver& solver, StageTimes& times, Progress& progress) {
   Plan plan;
-  std::map<std::string, MatrixLoss> losses = losses_in_plan(statistics, request, summaries, plan);
+  std::map<std::string, MatrixLoss> losses = losses_in_plan(collected.statistics, request, summaries, plan);
   QuantizedModel fixed = header_of(request, source);
   fixed.tensors = solver.solve_without_hessians(plan);
   SlopeLayers layers =
@@ -318,11 +338,22 @@ MethodResult run_slope(const QuantizeRequest& request, const OpenedCheckpoint& s
   int64_t parameters = 0;
   for (const auto& [name, summary] : summaries) parameters += element_count(summary.shape);
   SlopeSearch search(std::move(fixed), layers, request.encode, times, progress, measure_gap);
+  const GainTunerOptions distill_options = gain_tuner_options(request.distill, request.device);
+  std::optional<Model> original;
+  if (distill_options.steps > 0 && collected.tokens.count >= 2) {
+    original = bind_model(require_golf(source), source.tensors);
+    search.set_reserve([&](const SlopeOutcome& tried, SectionCache& cache) {
+      return distill_reserve_bytes(tried.model, original->config, tried.artifact.size(), request.encode, cache,
+                                   progress);
+    });
+  }
   SlopeOutcome result = search.run(target, parameters);
   MethodResult done{std::move(result.model), std::move(result.artifact), {}};
   done.outcome.log2_c = result.log2_c;
   done.outcome.encodes = result.encodes;
   done.outcome.layers = layer_outcomes(result, layers, request.slope);
+  if (original)
+    distill_result(request, distill_options, *original, collected.tokens, search.cache(), times, progress, done);
   return done;
 }
 
@@ -375,7 +406,7 @@ QuantizeOutcome run_quantize(const QuantizeRequest& request, Ranks& ranks, Stage
   if (!request.save_hessians.empty()) write_hessian_file(request.save_hessians, collected.statistics);
   MethodResult result =
       request.method == Method::kSlope
-          ? run_slope(request, source, summaries, collected.statistics, solver, times, progress)
+          ? run_slope(request, source, summaries, collected, solver, times, progress)
           : run_trace(request, source, summaries, collected.statistics, search_options, solver, times, progress);
   times.time("decode check", [&] {
     if (decode_artifact(result.artifact, request.output) != result.model)

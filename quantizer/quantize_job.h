@@ -14,6 +14,7 @@
 #include "gptq/fisher.h"
 #include "packer/artifact.h"
 #include "quantizer/console.h"
+#include "quantizer/distill.h"
 #include "quantizer/plan_search.h"
 #include "quantizer/ranks.h"
 #include "quantizer/slope_search.h"
@@ -34,6 +35,7 @@ struct QuantizeRequest {
   bool high_is_auto = false;  // trace
   TracePlanOptions plan;      // trace, and which tensors both methods leave alone
   SlopeOptions slope;
+  DistillOptions distill;                             // slope
   SlopeTarget slope_target;                           // its limit follows from the budget
   std::function<double(const Model&)> bits_per_byte;  // for a target that is a gap
   CalibrationOptions calibration;
@@ -59,6 +61,7 @@ struct QuantizeOutcome {
   uint64_t original_bytes = 0, artifact_bytes = 0;
   int64_t high_count = 0, pruned_codes = 0, encodes = 0;
   double log2_c = 0;                     // method slope
+  std::optional<DistillReport> distill;  // method slope
   std::vector<MemoryPlan> memory_plans;  // of generation and Hessians, on a CUDA device
   std::vector<LayerOutcome> layers;      // those with a Hessian, most sensitive first
   LossStatistics loss;                   // empty unless collected or in the file of Hessians

@@ -14,6 +14,9 @@ constexpr double kAim = 0.9996;
 // A longer step that leaves more than this of a file is not followed by yet a longer one.
 constexpr double kTooLittle = 0.99;
 constexpr double kLeastShrinkage = 0.1;
+// What is added later may take a little less than was reserved.
+constexpr double kFillBeforeMore = 0.9993;
+constexpr double kMostReserve = 0.02;
 // Beyond these no artifact changes any more.
 constexpr double kLowestLog2C = -60, kHighestLog2C = 60;
 
@@ -59,20 +62,24 @@ SlopeOutcome SlopeSearch::encode(double log2_c) {
 
 SlopeOutcome SlopeSearch::fit_bytes(uint64_t limit) {
   const SizeModel& model = layers_.size_model();
-  const double aim = kAim * static_cast<double>(limit);
+  auto aim = [&] { return kAim * static_cast<double>(limit); };
+  const double fill = reserve_ ? kFillBeforeMore : kFill;
   Bracket bracket;
   std::optional<SlopeOutcome> best;
   uint64_t smallest = UINT64_MAX;
-  double log2_c = model.log2_c_for(8 * aim);
+  double log2_c = model.log2_c_for(8 * aim());
   double last_log2_c = NAN, last_bytes = NAN;
   for (int i = 0; i < kMaxEncodes; ++i) {
     SlopeOutcome tried = encode(log2_c);
     const auto bytes = static_cast<double>(tried.artifact.size());
+    if (reserve_ && i == 0)
+      limit -= static_cast<uint64_t>(std::clamp<int64_t>(
+          reserve_(tried, cache_), 0, static_cast<int64_t>(kMostReserve * static_cast<double>(limit))));
     smallest = std::min<uint64_t>(smallest, tried.artifact.size());
     const bool fits = tried.artifact.size() <= limit;
     (fits ? bracket.high : bracket.low) = log2_c;
     if (fits && (!best || tried.artifact.size() > best->artifact.size())) best = std::move(tried);
-    if (best && static_cast<double>(best->artifact.size()) >= kFill * static_cast<double>(limit)) break;
+    if (best && static_cast<double>(best->artifact.size()) >= fill * static_cast<double>(limit)) break;
     if (bracket.high - bracket.low < 1e-5) break;
     // Steps that are kept below the weights do not make files smaller for ever.
     if (!fits && shrinkage_ > 0 && last_log2_c < log2_c && bytes > kTooLittle * last_bytes) {
@@ -89,7 +96,7 @@ SlopeOutcome SlopeSearch::fit_bytes(uint64_t limit) {
     }
     last_log2_c = log2_c;
     last_bytes = bytes;
-    log2_c = bracket.inside(log2_c + (aim - bytes) / slope);
+    log2_c = bracket.inside(log2_c + (aim() - bytes) / slope);
   }
   if (!best)
     throw CheckError(fmt::format("the budget cannot be met: the smallest artifact reached takes {}, it may take {}",
