@@ -12,7 +12,7 @@ namespace {
 // Where the search aims within [kFill, 1] of the limit.
 constexpr double kAim = 0.9996;
 // What is added later may take a little less than was reserved.
-constexpr double kFillBeforeMore = 0.9993;
+constexpr double kFillBeforeMore = 0.9995, kAimBeforeMore = 0.9998;
 constexpr double kMostReserve = 0.02;
 // Beyond these no artifact changes any more.
 constexpr double kLowestLog2C = -60, kHighestLog2C = 60;
@@ -58,7 +58,7 @@ SlopeOutcome SlopeSearch::encode(double log2_c) {
 
 SlopeOutcome SlopeSearch::fit_bytes(uint64_t limit) {
   const SizeModel& model = layers_.size_model();
-  auto aim = [&] { return kAim * static_cast<double>(limit); };
+  auto aim = [&] { return (reserve_ ? kAimBeforeMore : kAim) * static_cast<double>(limit); };
   const double fill = reserve_ ? kFillBeforeMore : kFill;
   Bracket bracket;
   double log2_c = model.log2_c_for(8 * aim());
