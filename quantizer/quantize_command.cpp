@@ -101,6 +101,7 @@ QuantizeRequest finish_request(const Options& options, const CommandLine& line, 
 Json to_json(const LayerOutcome& layer) {
   Json json = {{"name", layer.name}, {"precision", layer.precision}, {"sensitivity", layer.sensitivity}};
   if (layer.output_fisher) json["output_fisher"] = *layer.output_fisher;
+  if (layer.predicted_loss) json["predicted_loss"] = *layer.predicted_loss;
   if (layer.report) json.update(to_json(*layer.report));
   if (const auto& report = layer.slope_report)
     json.update({{"weight_mse", report->weight_mse},
@@ -175,6 +176,7 @@ Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome
                {"seconds", times.to_json()},
                {"peak_memory_bytes", peak_memory_bytes()}};
   if (request.method == Method::kSlope) json["log2_c"] = outcome.log2_c;
+  if (outcome.rate.total.weights > 0) json["rate"] = to_json(outcome.rate, !outcome.loss.empty());
   for (const MemoryPlan& plan : outcome.memory_plans) json["memory_plans"].push_back(to_json(plan));
   if (request.budget_bytes) json["budget_bytes"] = *request.budget_bytes;
   if (!outcome.loss.empty()) json["loss_statistics"] = to_json(outcome.loss);
@@ -230,7 +232,7 @@ std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& 
   for (const auto& [stage, seconds] : times.stages()) add(stage, duration_text(seconds));
   add("peak memory", bytes_text(peak_memory_bytes()));
   add("written", request.output);
-  return warnings_text(request, outcome) + facts_text(facts);
+  return (request.rate_bound ? to_text(outcome.rate) + "\n" : "") + warnings_text(request, outcome) + facts_text(facts);
 }
 
 void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
@@ -324,6 +326,8 @@ void add_quantize_command(CommandLine& line) {
       "slope, brotli with trace)");
   add_calibration_options(*command, request);
   options->source.add_to(*command, TokenSource::Need::kOptional);
+  command->add_flag("--rate-bound", request.rate_bound,
+                    "Show how far each matrix is from the fewest bits that its loss allows (rate-distortion bound)");
   command->add_option("--work-dir", options->work_folder, "Folder of resumable results (default: OUTPUT.work)");
   command->add_flag("--keep-work", request.keep_work, "Keep that folder after success");
   command->add_flag("--no-resume", options->no_resume, "Keep no resumable results");
