@@ -101,7 +101,7 @@ void run_gnuplot(const std::string& script, const std::vector<std::string>& name
 std::string gnuplot_quoted(const std::string& text) {
   std::string quoted = "'";
   for (char c : text) {
-    quoted += c;
+    quoted += static_cast<unsigned char>(c) < ' ' ? ' ' : c;  // a newline would begin the next command
     if (c == '\'') quoted += c;
   }
   return quoted + "'";

@@ -15,7 +15,8 @@ bool has_gnuplot();
 // An IoError when gnuplot cannot be started; an Error (input/output) with its message when it fails.
 void run_gnuplot(const std::string& script, const std::vector<std::string>& names, const std::string& folder);
 
-// Text as a single-quoted string of gnuplot, in which nothing but the quote has a meaning.
+// Text as a single-quoted string of gnuplot, in which nothing but the quote has a meaning. Control characters become
+// spaces.
 std::string gnuplot_quoted(const std::string& text);
 
 // `set terminal` and `set output` for a .svg or .png file of that name; `width` and `height` in pixels.

@@ -139,7 +139,7 @@ std::string heat_map_script(const HeatMap& map, const std::string& title, const 
     text += fmt::format("{}{} {}", i == 0 ? "" : ", ", tic_label(map.kinds[i]), i);
   text += fmt::format(
       ")\nset xrange [-0.5:{}.5]\nset yrange [{}.5:-0.5]\n"
-      "set palette defined (0 '#f7fbff', 0.4 '#9ecae1', 0.7 '#4292c6', 1 '#08519c')\nunset key\n",
+      "set palette defined (0 '#f7fbff', 0.5 '#9ecae1', 1 '#4292c6')\nunset key\n",
       columns - 1, rows - 1);
   text += "plot $cells using 1:2:(0.5):(0.5):3 with boxxyerror fillstyle solid 1 noborder linecolor palette";
   if (map.layers.size() <= kMostLabelledLayers)

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "gptq/sensitivity.h"
 #include "quantizer/commands.h"
@@ -10,8 +9,8 @@
 #include "quantizer/packed_results.h"
 #include "quantizer/progress_bar.h"
 #include "quantizer/quantize_job.h"
+#include "quantizer/quantize_options.h"
 #include "quantizer/score_model.h"
-#include "runtime/trellis.h"
 
 namespace thimble {
 namespace {
@@ -19,8 +18,6 @@ namespace {
 constexpr int64_t kDefaultHighCount = 10;
 // Of the method `slope` without a target.
 constexpr double kDefaultBitsPerWeight = 3;
-// Matrices of fewer elements take more bytes for steps than they could save.
-constexpr int64_t kSlopeMinElements = 4096;
 
 struct Options {
   QuantizeRequest request;
@@ -33,28 +30,8 @@ struct Options {
   bool no_resume = false;
 };
 
-int64_t parse_integer(const std::string& text, const std::string& option, int64_t low, int64_t high) {
-  int64_t value = 0;
-  auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || stop != text.data() + text.size() || value < low || value > high)
-    throw UsageError(fmt::format("{} is '{}', allowed is an integer from {} to {}", option, text, low, high));
-  return value;
-}
-
-// "5,6" -> low and high bits; "5" -> both the same.
-void parse_bits(const std::string& text, TracePlanOptions& plan) {
-  size_t comma = text.find(',');
-  plan.low_bits = static_cast<int>(parse_integer(text.substr(0, comma), "--bits", 2, 8));
-  plan.high_bits = comma == std::string::npos ? plan.low_bits
-                                              : static_cast<int>(parse_integer(text.substr(comma + 1), "--bits", 2, 8));
-  if (plan.high_bits < plan.low_bits)
-    throw UsageError("--bits is '" + text + "', the second must not be below the first");
-}
-
 void finish_method(const Options& options, bool has_budget, QuantizeRequest& request) {
-  if (options.method != "slope" && options.method != "trace")
-    throw UsageError("method '" + options.method + "' is unknown, allowed: slope, trace");
-  request.method = options.method == "slope" ? Method::kSlope : Method::kTrace;
+  request.method = parse_method(options.method);
   SlopeTarget& target = request.slope_target;
   if (request.method == Method::kTrace) {
     if (target.bits_per_weight || target.bpb_gap || target.log2_c)
@@ -64,9 +41,7 @@ void finish_method(const Options& options, bool has_budget, QuantizeRequest& req
   }
   request.fisher = true;
   request.plan.min_elements = options.min_elements.value_or(kSlopeMinElements);
-  if (!Trellis::has_bits(request.slope.trellis_bits))
-    throw UsageError(
-        fmt::format("--trellis-bits is {}, allowed are 0 and 2 to {}", request.slope.trellis_bits, kMaxTrellisBits));
+  check_slope_options(request.slope);
   if (!has_budget && !target.bits_per_weight && !target.bpb_gap && !target.log2_c)
     target.bits_per_weight = kDefaultBitsPerWeight;
   if (target.bpb_gap && !options.source.is_given())
@@ -85,16 +60,13 @@ QuantizeRequest finish_request(const Options& options, const CommandLine& line, 
   if (!request.high_is_auto) request.plan.high_count = parse_integer(high, "--high", 0, 1'000'000);
   request.device = open_device(line.common, line.ranks);
   request.calibration.seed = line.common.seed;
-  request.encode = encode_options_from(!options.codec.empty()             ? options.codec
-                                       : request.method == Method::kSlope ? "rans"
-                                                                          : "brotli");
+  request.encode = encode_options_from(options.codec.empty() ? default_codec(request.method) : options.codec);
   request.work_folder = options.no_resume             ? ""
                         : options.work_folder.empty() ? request.output + ".work"
                                                       : options.work_folder;
   if (options.source.is_given() && options.source.tokenizer.empty())
     throw UsageError("scoring needs the --tokenizer, to know how many bytes each token stands for");
-  if (!request.hessians.empty() && (!request.calibration_tokens.empty() || !request.save_calibration.empty()))
-    throw UsageError("--hessians replaces calibration; --calibration-tokens and --save-calibration do not apply");
+  check_calibration_options(request);
   return request;
 }
 
@@ -170,7 +142,7 @@ Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome
                {"high_count", outcome.high_count},
                {"pruned_codes", outcome.pruned_codes},
                {"encodes", outcome.encodes},
-               {"method", request.method == Method::kSlope ? "slope" : "trace"},
+               {"method", method_name(request.method)},
                {"device", device},
                {"layers", layers},
                {"seconds", times.to_json()},
@@ -235,29 +207,7 @@ std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& 
   return (request.rate_bound ? to_text(outcome.rate) + "\n" : "") + warnings_text(request, outcome) + facts_text(facts);
 }
 
-void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
-  CalibrationOptions& calibration = request.calibration;
-  command.add_option("--calibration-sequences", calibration.sequences, "Sequences the model generates for calibration")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
-      ->capture_default_str();
-  command.add_option("--calibration-length", calibration.length, "Tokens per calibration sequence")
-      ->check(CLI::Range(int64_t{2}, int64_t{1} << 20))
-      ->capture_default_str();
-  command.add_option("--temperature", calibration.temperature, "Sampling temperature of the calibration text")
-      ->check(finite_number(0, 100))
-      ->capture_default_str();
-  command.add_option("--calibration-tokens", request.calibration_tokens,
-                     "Token shard to calibrate on instead: whole sequences of --calibration-length tokens");
-  command.add_option("--save-calibration", request.save_calibration, "Write the calibration tokens to this shard");
-  command.add_option("--hessians", request.hessians, "Use these Hessians (safetensors) instead of collecting any");
-  command.add_option("--save-hessians", request.save_hessians, "Write the Hessians to this safetensors file");
-  command.add_flag("--fisher", request.fisher,
-                   "Also collect the output Fisher, the output head's Hessian and counts of tokens, for "
-                   "--save-hessians and --json");
-}
-
-void add_slope_options(CLI::App& command, QuantizeRequest& request) {
-  SlopeTarget& target = request.slope_target;
+void add_target_options(CLI::App& command, SlopeTarget& target) {
   command
       .add_option("--bits-per-weight", target.bits_per_weight,
                   "Slope: size of the artifact, by all parameters (default without another target: 3)")
@@ -268,23 +218,6 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request) {
       ->check(finite_number(0, 100));
   command.add_option("--log2-step", target.log2_c, "Slope: log2 of the common step c, instead of a search")
       ->check(finite_number(-60, 60));
-  command
-      .add_option("--trellis-bits", request.slope.trellis_bits,
-                  "Slope: log2 of the states of the trellis, 0 or 2 to 8; decoding is as fast with any")
-      ->capture_default_str();
-  command
-      .add_option("--rate-weight", request.slope.rate_weight,
-                  "Slope: how much rounding prefers short codes; 0 rounds to the nearest")
-      ->check(finite_number(0, 100))
-      ->capture_default_str();
-  command
-      .add_option("--shrinkage", request.slope.shrinkage,
-                  "Slope: how strongly steps are kept below the size of the weights")
-      ->check(finite_number(0, 1000))
-      ->capture_default_str();
-  command.add_option("--damping", request.slope.damping, "Slope: added to Hessians, relative to their mean diagonal")
-      ->check(finite_number(0, 100))
-      ->capture_default_str();
 }
 
 }  // namespace
@@ -307,7 +240,8 @@ void add_quantize_command(CommandLine& line) {
       ->add_option("--method", options->method,
                    "slope: one slope of loss per bit for all weights; trace: int5 and int6 layers")
       ->capture_default_str();
-  add_slope_options(*command, request);
+  add_target_options(*command, request.slope_target);
+  add_slope_options(*command, request.slope);
   command->add_option("--bits", options->bits, "Trace: bits of the less and the more sensitive layers")
       ->capture_default_str();
   command->add_option(
