@@ -37,6 +37,12 @@ StepShape step_shape(const MatrixLoss& loss, const std::vector<double>& row_weig
   return shape;
 }
 
+std::vector<double> level_row_weights(std::vector<double> row_weights, double power) {
+  const double mean = mean_of(row_weights);
+  for (double& weight : row_weights) weight = std::pow(weight, power) * std::pow(mean, 1 - power);
+  return row_weights;
+}
+
 Shrinkage shrink(const MatrixLoss& loss, const std::vector<double>& row_mean_squares, double log2_c, double strength) {
   const double distortion = strength * std::exp2(2 * log2_c) / 12;
   const double mean_diagonal = mean_of(loss.diagonal);

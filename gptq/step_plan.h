@@ -25,6 +25,10 @@ struct StepShape {
 // diagonal[k]^(-1/2).
 StepShape step_shape(const MatrixLoss& loss, const std::vector<double>& row_weights, const HessianFactor* factor);
 
+// Each weight to this power, times the mean to the rest: 1 leaves them, 0 gives all rows the mean. Between the two is
+// best: what single rows were seen to matter is partly chance, and partly the calibration text's.
+std::vector<double> level_row_weights(std::vector<double> row_weights, double power);
+
 // Where errors of a full step would be larger than the weights themselves, weights are not worth a bit (reverse
 // water-filling, Cover and Thomas, section 10.3.3): there steps stop growing. Longer ones would cost more than is
 // predicted, by errors beyond the range of a quadratic loss, and by errors that GPTQ passes on until they cost bits of

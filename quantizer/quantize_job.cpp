@@ -115,10 +115,8 @@ QuantizedModel header_of(const QuantizeRequest& request, const OpenedCheckpoint&
   header.banked = source.banked;
   Json provenance = {{"tool", std::string("thimble ") + kVersion}};
   if (request.method == Method::kSlope) {
+    provenance.update(to_json(request.slope));
     provenance["method"] = "slope";
-    provenance["damping"] = request.slope.damping;
-    provenance["rate_weight"] = request.slope.rate_weight;
-    provenance["trellis_bits"] = request.slope.trellis_bits;
   } else {
     provenance["method"] = "trace";
     provenance["bits"] = {request.plan.low_bits, request.plan.high_bits};

@@ -77,6 +77,11 @@ void add_slope_options(CLI::App& command, SlopeOptions& slope) {
       .add_option("--shrinkage", slope.shrinkage, "Slope: how strongly steps are kept below the size of the weights")
       ->check(finite_number(0, 1000))
       ->capture_default_str();
+  command
+      .add_option("--row-power", slope.row_power,
+                  "Slope: how far steps follow the loss of each row; 0: one weight for all rows of a matrix")
+      ->check(finite_number(0, 1))
+      ->capture_default_str();
   command.add_option("--damping", slope.damping, "Slope: added to Hessians, relative to their mean diagonal")
       ->check(finite_number(0, 100))
       ->capture_default_str();

@@ -30,6 +30,14 @@ std::vector<double> difference(const std::vector<float>& a, const std::vector<do
 
 }  // namespace
 
+Json to_json(const SlopeOptions& options) {
+  return {{"damping", options.damping},
+          {"rate_weight", options.rate_weight},
+          {"row_power", options.row_power},
+          {"shrinkage", options.shrinkage},
+          {"trellis_bits", options.trellis_bits}};
+}
+
 std::string slope_precision_text(const SlopeOptions& options) {
   return options.trellis_bits == 0 ? "steps" : "trellis" + std::to_string(1 << options.trellis_bits);
 }
@@ -42,6 +50,8 @@ SlopeLayers::SlopeLayers(const TensorMap& tensors, std::map<std::string, MatrixL
     layer.name = name;
     layer.weights = finite_matrix(name, tensors.at(name));
     layer.row_mean_squares = row_mean_squares(layer.weights);
+    layer.step_loss = loss;
+    layer.step_loss.row_weights = level_row_weights(loss.row_weights, options.row_power);
     layer.loss = std::move(loss);
   }
   std::vector<SizeModel> sizes(layers_.size());
@@ -50,7 +60,7 @@ SlopeLayers::SlopeLayers(const TensorMap& tensors, std::map<std::string, MatrixL
     const Layer& layer = layers_[static_cast<size_t>(i)];
     std::optional<HessianFactor> factor;
     if (layer.loss.hessian) factor = factor_hessian(*layer.loss.hessian, options.damping, layer.name);
-    StepShape steps = step_shape(layer.loss, layer.loss.row_weights, factor ? &*factor : nullptr);
+    StepShape steps = step_shape(layer.step_loss, layer.step_loss.row_weights, factor ? &*factor : nullptr);
     WeightScales scales = fit_weight_scales(layer.weights);
     sizes[static_cast<size_t>(i)].add(difference(scales.rows, steps.rows), difference(scales.columns, steps.columns));
     progress.advance(1);
@@ -60,13 +70,13 @@ SlopeLayers::SlopeLayers(const TensorMap& tensors, std::map<std::string, MatrixL
 }
 
 SlopeMatrix SlopeLayers::solve(const Layer& layer, double log2_c) const {
-  Shrinkage shrinkage = shrink(layer.loss, layer.row_mean_squares, log2_c, options_.shrinkage);
+  Shrinkage shrinkage = shrink(layer.step_loss, layer.row_mean_squares, log2_c, options_.shrinkage);
   std::optional<HessianFactor> factor;
   if (layer.loss.hessian) {
     factor = factor_hessian(*layer.loss.hessian, options_.damping + shrinkage.damping, layer.name);
   }
   const HessianFactor* factor_or_null = factor ? &*factor : nullptr;
-  Steps steps = round_steps(step_shape(layer.loss, shrinkage.row_weights, factor_or_null), log2_c);
+  Steps steps = round_steps(step_shape(layer.step_loss, shrinkage.row_weights, factor_or_null), log2_c);
   SlopeGrid grid{options_.trellis_bits, options_.rate_weight, std::move(steps.rows), std::move(steps.columns)};
   SlopeResult result = solve_slope(layer.weights, factor_or_null, grid, layer.loss.row_weights, layer.name);
   Shape shape = {layer.weights.rows(), layer.weights.cols()};

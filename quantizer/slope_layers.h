@@ -11,18 +11,22 @@
 #include "gptq/size_model.h"
 #include "gptq/slope_solver.h"
 #include "gptq/step_plan.h"
+#include "runtime/json.h"
 #include "runtime/progress.h"
 #include "runtime/tensor.h"
 
 namespace thimble {
 
 struct SlopeOptions {
-  int trellis_bits = 5;       // of Trellis
-  double rate_weight = 0.35;  // squared levels that a bit is worth while rounding
-  double damping = 0.01;      // of Hessians, relative to their mean diagonal
-  double shrinkage = 1;       // strength of step_plan.h's shrink()
+  int trellis_bits = 5;    // of Trellis
+  double rate_weight = 0;  // squared levels that a bit is worth while rounding
+  double damping = 0.03;   // of Hessians, relative to their mean diagonal
+  double shrinkage = 4;    // strength of step_plan.h's shrink()
+  double row_power = 0.5;  // of step_plan.h's level_row_weights()
 };
 
+// All of them: what an artifact says it was made with, and what tells sweeps apart.
+Json to_json(const SlopeOptions& options);
 // "trellis32", "steps".
 std::string slope_precision_text(const SlopeOptions& options);
 
@@ -49,6 +53,7 @@ class SlopeLayers {
     std::string name;
     Matrix weights;
     MatrixLoss loss;
+    MatrixLoss step_loss;  // the same with row weights as steps follow them
     std::vector<double> row_mean_squares;
   };
 

@@ -57,9 +57,10 @@ SlopeOutcome SlopeSearch::fit_bytes(uint64_t limit) {
   const SizeModel& model = layers_.size_model();
   const double aim = kAim * static_cast<double>(limit);
   Bracket bracket;
-  double log2_c = model.log2_c_for(8 * aim);
   std::optional<SlopeOutcome> best;
   uint64_t smallest = UINT64_MAX;
+  double log2_c = model.log2_c_for(8 * aim);
+  std::optional<std::pair<double, double>> last;  // log2_c and bytes
   for (int i = 0; i < kMaxEncodes; ++i) {
     SlopeOutcome tried = encode(log2_c);
     const auto bytes = static_cast<double>(tried.artifact.size());
@@ -69,12 +70,20 @@ SlopeOutcome SlopeSearch::fit_bytes(uint64_t limit) {
     if (fits && (!best || tried.artifact.size() > best->artifact.size())) best = std::move(tried);
     if (best && static_cast<double>(best->artifact.size()) >= kFill * static_cast<double>(limit)) break;
     if (bracket.high - bracket.low < 1e-5) break;
-    // The model errs, but by nearly the same number of bits nearby.
-    log2_c = bracket.inside(model.log2_c_for(model.bits(log2_c) + 8 * (aim - bytes)));
+    // Bytes per octave: the size model's, then what was seen.
+    double slope = (model.bits(log2_c + 0.5) - model.bits(log2_c - 0.5)) / 8;
+    if (last && std::abs(last->first - log2_c) > 1e-4) {
+      const double seen = (bytes - last->second) / (log2_c - last->first);
+      slope = std::clamp(seen, 2 * slope, slope / 4);
+    }
+    last = {log2_c, bytes};
+    log2_c = bracket.inside(log2_c + (aim - bytes) / slope);
   }
   if (!best)
-    throw CheckError(fmt::format("the budget cannot be met: the smallest artifact reached takes {}, it may take {}",
-                                 bytes_text(smallest), bytes_text(limit)));
+    throw CheckError(
+        fmt::format("the budget cannot be met: the smallest artifact reached takes {}, it may take {}; a "
+                    "smaller --shrinkage allows longer steps",
+                    bytes_text(smallest), bytes_text(limit)));
   best->encodes = encodes_;
   return std::move(*best);
 }

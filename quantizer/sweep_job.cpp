@@ -96,22 +96,20 @@ class Sweep {
     hasher.add(scores);
     const QuantizeRequest request = request_of(request_, method);
     const CalibrationOptions& calibration = request.calibration;
-    auto add_real = [&](double value) { hasher.add(std::bit_cast<uint64_t>(value)); };
     auto add_count = [&](int64_t value) { hasher.add(static_cast<uint64_t>(value)); };
     for (const std::string& file : {request.hessians, request.calibration_tokens})
       hasher.add(file.empty() ? 0 : xxh3(MappedFile(file).bytes()));
     if (request.hessians.empty()) add_count(calibration.length);
     if (request.hessians.empty() && request.calibration_tokens.empty()) {
       hasher.add(calibration.seed);
-      add_real(calibration.temperature);
+      hasher.add(std::bit_cast<uint64_t>(calibration.temperature));
       add_count(calibration.sequences);
     }
     add_count(request.plan.min_elements);
     add_count(request.encode.codec ? static_cast<int64_t>(*request.encode.codec) : -1);
     add_count(request.rate_bound ? 1 : 0);
     if (method == Method::kSlope) {
-      add_count(request.slope.trellis_bits);
-      for (double value : {request.slope.rate_weight, request.slope.damping, request.slope.shrinkage}) add_real(value);
+      hasher.add(canonical_json(to_json(request.slope)));
     } else {
       add_count(request.plan.low_bits);
       add_count(request.plan.high_bits);

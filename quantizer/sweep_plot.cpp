@@ -73,7 +73,8 @@ std::string sweep_script(const SweepResults& results, const std::string& name) {
     if (extension == std::string(".svg"))
       text += fmt::format("set title {}\nset xlabel 'artifact, {}'\nset ylabel 'bits per byte of text'\n",
                           gnuplot_quoted(std::filesystem::path(results.checkpoint).filename().string()), unit.name) +
-              "set format y '%.3f'\nset grid linetype 1 linecolor '#e0e0e0'\nset key top right\nset offsets graph 0.05, graph "
+              "set format y '%.3f'\nset grid linetype 1 linecolor '#e0e0e0'\nset key top right\nset offsets graph "
+              "0.05, graph "
               "0.05, graph 0.05, graph 0.05\n";
     text += plot + "\nset output\n";
   }
