@@ -108,6 +108,7 @@ class Sweep {
     add_count(request.plan.min_elements);
     add_count(request.encode.codec ? static_cast<int64_t>(*request.encode.codec) : -1);
     add_count(request.rate_bound ? 1 : 0);
+    add_count(request.fisher ? 1 : 0);  // the unit of predicted losses
     if (method == Method::kSlope) {
       hasher.add(canonical_json(to_json(request.slope)));
     } else {
