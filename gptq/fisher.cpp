@@ -36,7 +36,7 @@ void FisherCollector::add_squares(const std::string& name, ConstMatrixView gradi
   sum.token_count += gradient.rows;
 }
 
-void FisherCollector::on_output_gradient(const std::string& weight, ConstMatrixView gradient) {
+void FisherCollector::on_output_gradient(const std::string& weight, ConstMatrixView gradient, ConstMatrixView) {
   add_squares(weight, gradient, sums_.output_fisher[weight]);
 }
 

@@ -52,7 +52,7 @@ class FisherCollector final : public GradientObserver {
   explicit FisherCollector(const ModelConfig& config, int64_t first_sequence = 0);
 
   // A gradient that is not finite is an Error (bad input) that names matrix, sequence, position and output.
-  void on_output_gradient(const std::string& weight, ConstMatrixView gradient) override;
+  void on_output_gradient(const std::string& weight, ConstMatrixView gradient, ConstMatrixView output) override;
   void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstMatrixView gradient) override;
   // After each sequence.
   void end_sequence() { ++sequence_; }

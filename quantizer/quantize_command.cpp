@@ -16,8 +16,6 @@ namespace thimble {
 namespace {
 
 constexpr int64_t kDefaultHighCount = 10;
-// Of the method `slope` without a target.
-constexpr double kDefaultBitsPerWeight = 3;
 
 struct Options {
   QuantizeRequest request;
@@ -30,7 +28,7 @@ struct Options {
   bool no_resume = false;
 };
 
-void finish_method(const Options& options, bool has_budget, QuantizeRequest& request) {
+void finish_method(const Options& options, QuantizeRequest& request) {
   request.method = parse_method(options.method);
   SlopeTarget& target = request.slope_target;
   if (request.method == Method::kTrace) {
@@ -39,11 +37,9 @@ void finish_method(const Options& options, bool has_budget, QuantizeRequest& req
     request.plan.min_elements = options.min_elements.value_or(request.plan.min_elements);
     return;
   }
-  request.fisher = true;
+  request.fisher = request.fisher || request.hessians.empty();  // a file of Hessians may do without
   request.plan.min_elements = options.min_elements.value_or(kSlopeMinElements);
   check_slope_options(request.slope);
-  if (!has_budget && !target.bits_per_weight && !target.bpb_gap && !target.log2_c)
-    target.bits_per_weight = kDefaultBitsPerWeight;
   if (target.bpb_gap && !options.source.is_given())
     throw UsageError("--target-bpb-gap needs text to measure it on: --tokens or --text, and --tokenizer");
 }
@@ -51,7 +47,7 @@ void finish_method(const Options& options, bool has_budget, QuantizeRequest& req
 QuantizeRequest finish_request(const Options& options, const CommandLine& line, bool has_budget) {
   QuantizeRequest request = options.request;
   if (has_budget) request.budget_bytes = options.budget;
-  finish_method(options, has_budget, request);
+  finish_method(options, request);
   request.code_bytes = options.code.total_bytes();
   parse_bits(options.bits, request.plan);
   std::string high = !options.high.empty() ? options.high : has_budget ? "auto" : std::to_string(kDefaultHighCount);
@@ -66,7 +62,7 @@ QuantizeRequest finish_request(const Options& options, const CommandLine& line, 
                                                       : options.work_folder;
   if (options.source.is_given() && options.source.tokenizer.empty())
     throw UsageError("scoring needs the --tokenizer, to know how many bytes each token stands for");
-  check_calibration_options(request);
+  check_calibration_options(request, request.method == Method::kSlope);
   return request;
 }
 
@@ -99,6 +95,23 @@ Json to_json(const LossStatistics& loss) {
       json["head"]["output_fisher"] = fisher->second.mean();
   }
   return json;
+}
+
+Json to_json(const DistillReport& report) {
+  return {{"steps", report.steps},
+          {"sequences", report.sequences},
+          {"held_out", report.held_out},
+          {"divergence_before", report.divergence_before},
+          {"divergence_after", report.divergence_after},
+          {"kept", report.is_kept},
+          {"dropped_rows", report.dropped_rows}};
+}
+
+std::string distill_text(const QuantizeOutcome& outcome) {
+  if (!outcome.distill) return "off";
+  const DistillReport& report = *outcome.distill;
+  return fmt::format("KL {:.6f} to {:.6f} nats per token on {} sequences held out{}", report.divergence_before,
+                     report.divergence_after, report.held_out, report.is_kept ? "" : ": not kept");
 }
 
 // What scoring needs, looked at before the hours of quantizing rather than after them.
@@ -149,6 +162,7 @@ Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome
                {"peak_memory_bytes", peak_memory_bytes()}};
   if (request.method == Method::kSlope) json["log2_c"] = outcome.log2_c;
   if (outcome.rate.total.weights > 0) json["rate"] = to_json(outcome.rate, !outcome.loss.empty());
+  if (outcome.distill) json["distill"] = to_json(*outcome.distill);
   for (const MemoryPlan& plan : outcome.memory_plans) json["memory_plans"].push_back(to_json(plan));
   if (request.budget_bytes) json["budget_bytes"] = *request.budget_bytes;
   if (!outcome.loss.empty()) json["loss_statistics"] = to_json(outcome.loss);
@@ -192,6 +206,7 @@ std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& 
   else
     add("precision", fmt::format("int{} for the {} most sensitive layers, int{} for the others", request.plan.high_bits,
                                  outcome.high_count, request.plan.low_bits));
+  if (request.method == Method::kSlope) add("distilled", distill_text(outcome));
   if (outcome.pruned_codes > 0) add("pruned", count_text(outcome.pruned_codes) + " codes of +-1 set to 0");
   if (!scores.empty()) {
     double before = scores[0].report.bits_per_byte(), after = scores[1].report.bits_per_byte();
@@ -209,8 +224,9 @@ std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& 
 
 void add_target_options(CLI::App& command, SlopeTarget& target) {
   command
-      .add_option("--bits-per-weight", target.bits_per_weight,
-                  "Slope: size of the artifact, by all parameters (default without another target: 3)")
+      .add_option(
+          "--bits-per-weight", target.bits_per_weight,
+          "Slope: size of the artifact, by all parameters (without any target: about 3 bits per quantized weight)")
       ->check(finite_number(0.01, 32));
   command
       .add_option("--target-bpb-gap", target.bpb_gap,
@@ -241,7 +257,7 @@ void add_quantize_command(CommandLine& line) {
                    "slope: one slope of loss per bit for all weights; trace: int5 and int6 layers")
       ->capture_default_str();
   add_target_options(*command, request.slope_target);
-  add_slope_options(*command, request.slope);
+  add_slope_options(*command, request);
   command->add_option("--bits", options->bits, "Trace: bits of the less and the more sensitive layers")
       ->capture_default_str();
   command->add_option(

@@ -67,7 +67,7 @@ KeyedStatistics collect_from_model(const QuantizeRequest& request, const OpenedC
       kept = collect_statistics(model, request.device, tokens, request.fisher, ranks, progress);
       work.save_statistics(statistics_key, *kept);
     }
-    return KeyedStatistics{std::move(*kept), statistics_key};
+    return KeyedStatistics{std::move(*kept), statistics_key, std::move(tokens)};
   });
 }
 
@@ -80,7 +80,11 @@ KeyedStatistics obtain_statistics(const QuantizeRequest& request, const OpenedCh
     round_to_float32(statistics);
     uint64_t contents = xxh3(MappedFile(request.hessians).bytes());
     ranks.require_equal(hex64(contents), request.hessians + ": the hash of the file");
-    return KeyedStatistics{std::move(statistics), Hasher().add(key).add(contents).digest()};
+    KeyedStatistics found{std::move(statistics), Hasher().add(key).add(contents).digest(), {}};
+    if (!request.calibration_tokens.empty())
+      found.tokens = read_calibration_tokens(request.calibration_tokens, request.calibration.length,
+                                             require_golf(source).vocab_size);
+    return found;
   });
 }
 
@@ -117,6 +121,7 @@ QuantizedModel header_of(const QuantizeRequest& request, const OpenedCheckpoint&
   if (request.method == Method::kSlope) {
     provenance.update(to_json(request.slope));
     provenance["method"] = "slope";
+    provenance["distill_steps"] = gain_tuner_options(request.distill, request.device).steps;
   } else {
     provenance["method"] = "trace";
     provenance["bits"] = {request.plan.low_bits, request.plan.high_bits};
@@ -238,21 +243,39 @@ std::vector<LayerOutcome> layer_outcomes(const SlopeOutcome& result, const Slope
   return outcomes;
 }
 
+// Self-distillation of what the search found, where there are tokens for it.
+void distill_result(const QuantizeRequest& request, const GainTunerOptions& options, const Model& original,
+                    const TokenSequences& tokens, SectionCache& cache, StageTimes& times, Progress& progress,
+                    MethodResult& result) {
+  const SlopeTarget& target = request.slope_target;
+  DistillInput input{original, tokens, request.device, artifact_limit(request)};
+  if (target.bits_per_weight) {
+    auto limit = static_cast<uint64_t>(*target.bits_per_weight * static_cast<double>(original.parameter_count()) / 8);
+    input.limit_bytes = std::min(input.limit_bytes.value_or(limit), limit);
+  }
+  result.outcome.distill =
+      distill(input, options, request.encode, cache, result.model, result.artifact, times, progress);
+}
+
 SlopeStart start_slope(const QuantizeRequest& request, const OpenedCheckpoint& source,
                        const std::map<std::string, TensorSummary>& summaries,
-                       const std::map<std::string, MatrixLoss>& losses, LayerSolver& solver, StageTimes& times,
-                       Progress& progress) {
+                       const std::map<std::string, MatrixLoss>& losses, const TokenSequences& tokens,
+                       LayerSolver& solver, StageTimes& times, Progress& progress) {
   Plan plan = make_trace_plan(summaries, solvable(losses), request.plan);
   QuantizedModel fixed = header_of(request, source);
   fixed.tensors = solver.solve_without_hessians(plan);
+  std::optional<Model> original;
+  if (tokens.count >= 2 && gain_tuner_options(request.distill, request.device).steps > 0)
+    original = bind_model(require_golf(source), source.tensors);
   return times.time("solve", [&] {
     return SlopeStart{std::move(fixed),
-                      SlopeLayers(source.tensors, losses_in_plan(losses, plan), request.slope, progress)};
+                      SlopeLayers(source.tensors, losses_in_plan(losses, plan), request.slope, progress),
+                      std::move(original)};
   });
 }
 
 MethodResult run_slope(const QuantizeRequest& request, const OpenedCheckpoint& source, const SlopeStart& start,
-                       int64_t parameters, StageTimes& times, Progress& progress) {
+                       const TokenSequences& tokens, int64_t parameters, StageTimes& times, Progress& progress) {
   double before = 0;
   if (request.slope_target.bpb_gap)
     before = times.time("measuring gaps",
@@ -264,11 +287,19 @@ MethodResult run_slope(const QuantizeRequest& request, const OpenedCheckpoint& s
   SlopeTarget target = request.slope_target;
   target.artifact_limit_bytes = artifact_limit(request);
   SlopeSearch search(start.fixed, start.layers, request.encode, times, progress, measure_gap);
+  if (start.original)
+    search.set_reserve([&](const SlopeOutcome& tried, SectionCache& cache) {
+      return distill_reserve_bytes(tried.model, start.original->config, tried.artifact.size(), request.encode, cache,
+                                   progress);
+    });
   SlopeOutcome result = search.run(target, parameters);
   MethodResult done{std::move(result.model), std::move(result.artifact), {}};
   done.outcome.log2_c = result.log2_c;
   done.outcome.encodes = result.encodes;
   done.outcome.layers = layer_outcomes(result, start.layers, request.slope);
+  if (start.original)
+    distill_result(request, gain_tuner_options(request.distill, request.device), *start.original, tokens,
+                   search.cache(), times, progress, done);
   return done;
 }
 
@@ -351,9 +382,9 @@ QuantizeOutcome QuantizeJob::fit(const QuantizeRequest& request) {
   Progress& progress = console_.progress();
   const CalibrationStatistics& statistics = collected_.statistics;
   if (request.method == Method::kSlope && !slope_)
-    slope_ = start_slope(request, source_, summaries_, losses_, *solver_, times_, progress);
+    slope_ = start_slope(request, source_, summaries_, losses_, collected_.tokens, *solver_, times_, progress);
   MethodResult result = request.method == Method::kSlope
-                            ? run_slope(request, source_, *slope_, parameters(), times_, progress)
+                            ? run_slope(request, source_, *slope_, collected_.tokens, parameters(), times_, progress)
                             : run_trace(request, source_, summaries_, statistics, *solver_, cache_, times_, progress);
   times_.time("decode check", [&] {
     if (decode_artifact(result.artifact, request.output) != result.model)

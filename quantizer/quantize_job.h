@@ -14,6 +14,7 @@
 #include "gptq/fisher.h"
 #include "packer/artifact.h"
 #include "quantizer/console.h"
+#include "quantizer/distill.h"
 #include "quantizer/model_rate.h"
 #include "quantizer/model_source.h"
 #include "quantizer/plan_search.h"
@@ -37,6 +38,7 @@ struct QuantizeRequest {
   bool high_is_auto = false;  // trace
   TracePlanOptions plan;      // trace, and which tensors both methods leave alone
   SlopeOptions slope;
+  DistillOptions distill;                             // slope
   SlopeTarget slope_target;                           // its limit follows from the budget
   std::function<double(const Model&)> bits_per_byte;  // for a target that is a gap
   CalibrationOptions calibration;
@@ -64,6 +66,7 @@ struct QuantizeOutcome {
   uint64_t original_bytes = 0, artifact_bytes = 0;
   int64_t high_count = 0, pruned_codes = 0, encodes = 0;
   double log2_c = 0;                     // method slope
+  std::optional<DistillReport> distill;  // method slope
   std::vector<MemoryPlan> memory_plans;  // of generation and Hessians, on a CUDA device
   std::vector<LayerOutcome> layers;      // those with a Hessian, most sensitive first
   LossStatistics loss;                   // empty unless collected or in the file of Hessians
@@ -74,12 +77,14 @@ struct QuantizeOutcome {
 struct KeyedStatistics {
   CalibrationStatistics statistics;
   uint64_t key = 0;
+  TokenSequences tokens;  // none with a file of Hessians alone
 };
 
 // What all runs of method `slope` over one checkpoint share.
 struct SlopeStart {
   QuantizedModel fixed;  // all tensors but those of the layers
   SlopeLayers layers;
+  std::optional<Model> original;  // when results are to be distilled
 };
 
 // A checkpoint and what fitting it into a budget needs, collected once and used for one budget and method after

@@ -58,12 +58,16 @@ void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
                    "--save-hessians and --json");
 }
 
-void check_calibration_options(const QuantizeRequest& request) {
-  if (!request.hessians.empty() && (!request.calibration_tokens.empty() || !request.save_calibration.empty()))
-    throw UsageError("--hessians replaces calibration; --calibration-tokens and --save-calibration do not apply");
+void check_calibration_options(const QuantizeRequest& request, bool has_slope) {
+  const bool has_idle_tokens = !request.calibration_tokens.empty() && !has_slope;
+  if (!request.hessians.empty() && (has_idle_tokens || !request.save_calibration.empty()))
+    throw UsageError(
+        "--hessians replaces calibration: --save-calibration does not apply, nor do --calibration-tokens with method "
+        "trace");
 }
 
-void add_slope_options(CLI::App& command, SlopeOptions& slope) {
+void add_slope_options(CLI::App& command, QuantizeRequest& request) {
+  SlopeOptions& slope = request.slope;
   command
       .add_option("--trellis-bits", slope.trellis_bits,
                   "Slope: log2 of the states of the trellis, 0 or 2 to 8; decoding is as fast with any")
@@ -72,6 +76,25 @@ void add_slope_options(CLI::App& command, SlopeOptions& slope) {
       .add_option("--rate-weight", slope.rate_weight,
                   "Slope: how much rounding prefers short codes; 0 rounds to the nearest")
       ->check(finite_number(0, 100))
+      ->capture_default_str();
+  command
+      .add_option("--distill-steps", request.distill.steps,
+                  "Slope: steps of tuning gains and small tensors on the calibration tokens, 0 for none (default: 32, "
+                  "on the CPU 24)")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20));
+  command
+      .add_option("--distill-batch", request.distill.batch,
+                  "Slope: calibration sequences of such a step (default: 8, on the CPU 2)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  command
+      .add_option("--distill-row-rate", request.distill.row_rate,
+                  "Slope: how far a step moves the logarithm of a row's gain")
+      ->check(finite_number(0, 1))
+      ->capture_default_str();
+  command
+      .add_option("--distill-small-rate", request.distill.small_rate,
+                  "Slope: how far a step moves small tensors, relative to their size")
+      ->check(finite_number(0, 1))
       ->capture_default_str();
   command
       .add_option("--shrinkage", slope.shrinkage, "Slope: how strongly steps are kept below the size of the weights")

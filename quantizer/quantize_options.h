@@ -24,9 +24,10 @@ int64_t parse_integer(const std::string& text, const std::string& option, int64_
 void parse_bits(const std::string& text, TracePlanOptions& plan);
 
 void add_calibration_options(CLI::App& command, QuantizeRequest& request);
-void check_calibration_options(const QuantizeRequest& request);  // UsageError
+// `has_slope`: among the methods to run, which distils on tokens beside a file of Hessians. UsageError.
+void check_calibration_options(const QuantizeRequest& request, bool has_slope);
 
-void add_slope_options(CLI::App& command, SlopeOptions& slope);
-void check_slope_options(const SlopeOptions& slope);  // UsageError
+void add_slope_options(CLI::App& command, QuantizeRequest& request);  // and of its distillation
+void check_slope_options(const SlopeOptions& slope);                  // UsageError
 
 }  // namespace thimble

@@ -69,21 +69,21 @@ SlopeLayers::SlopeLayers(const TensorMap& tensors, std::map<std::string, MatrixL
   for (const SizeModel& size : sizes) size_model_.add(size);
 }
 
-SlopeMatrix SlopeLayers::solve(const Layer& layer, double log2_c) const {
-  Shrinkage shrinkage = shrink(layer.step_loss, layer.row_mean_squares, log2_c, options_.shrinkage);
+SlopeMatrix SlopeLayers::solve(const Layer& layer, double log2_c, double shrinkage) const {
+  Shrinkage shrunk = shrink(layer.step_loss, layer.row_mean_squares, log2_c, shrinkage);
   std::optional<HessianFactor> factor;
   if (layer.loss.hessian) {
-    factor = factor_hessian(*layer.loss.hessian, options_.damping + shrinkage.damping, layer.name);
+    factor = factor_hessian(*layer.loss.hessian, options_.damping + shrunk.damping, layer.name);
   }
   const HessianFactor* factor_or_null = factor ? &*factor : nullptr;
-  Steps steps = round_steps(step_shape(layer.step_loss, shrinkage.row_weights, factor_or_null), log2_c);
+  Steps steps = round_steps(step_shape(layer.step_loss, shrunk.row_weights, factor_or_null), log2_c);
   SlopeGrid grid{options_.trellis_bits, options_.rate_weight, std::move(steps.rows), std::move(steps.columns)};
   SlopeResult result = solve_slope(layer.weights, factor_or_null, grid, layer.loss.row_weights, layer.name);
   Shape shape = {layer.weights.rows(), layer.weights.cols()};
   return {{layer.name, shape, std::move(result.codes)}, std::move(result.report)};
 }
 
-std::vector<SlopeMatrix> SlopeLayers::solve(double log2_c, Progress& progress) const {
+std::vector<SlopeMatrix> SlopeLayers::solve(double log2_c, double shrinkage, Progress& progress) const {
   std::vector<SlopeMatrix> solved(layers_.size());
   std::vector<size_t> order(layers_.size());  // the longest first, so that none of them starts last
   std::iota(order.begin(), order.end(), size_t{0});
@@ -95,7 +95,7 @@ std::vector<SlopeMatrix> SlopeLayers::solve(double log2_c, Progress& progress) c
   progress.begin("solving layers", static_cast<int64_t>(layers_.size()), "layers");
   parallel_for(static_cast<int64_t>(order.size()), [&](int64_t i) {
     size_t index = order[static_cast<size_t>(i)];
-    solved[index] = solve(layers_[index], log2_c);
+    solved[index] = solve(layers_[index], log2_c, shrinkage);
     progress.advance(1);
   });
   progress.end();

@@ -42,8 +42,10 @@ class SlopeLayers {
               Progress& progress);
 
   // Ascending by name.
-  std::vector<SlopeMatrix> solve(double log2_c, Progress& progress) const;
+  // `shrinkage`: of SlopeOptions, or less.
+  std::vector<SlopeMatrix> solve(double log2_c, double shrinkage, Progress& progress) const;
 
+  const SlopeOptions& options() const { return options_; }
   const SizeModel& size_model() const { return size_model_; }
   int64_t weights() const;
   double mean_row_weight(const std::string& name) const;
@@ -57,7 +59,7 @@ class SlopeLayers {
     std::vector<double> row_mean_squares;
   };
 
-  SlopeMatrix solve(const Layer& layer, double log2_c) const;
+  SlopeMatrix solve(const Layer& layer, double log2_c, double shrinkage) const;
 
   SlopeOptions options_;
   std::vector<Layer> layers_;

@@ -11,6 +11,7 @@
 
 namespace thimble {
 
+// Nothing at all: about kDefaultBits for each quantized weight, without a search.
 struct SlopeTarget {
   std::optional<uint64_t> artifact_limit_bytes;  // never exceeded, whatever else is asked for
   std::optional<double> bits_per_weight;         // of the whole artifact, by all parameters of the model
@@ -37,8 +38,14 @@ class SlopeSearch {
   // found whose gap is at most that. Throws CheckError when none is.
   SlopeOutcome run(const SlopeTarget& target, int64_t parameters);
 
+  // Room to leave within the limit for what is added after the search, from the first artifact.
+  using Reserve = std::function<int64_t(const SlopeOutcome&, SectionCache&)>;
+  void set_reserve(Reserve reserve) { reserve_ = std::move(reserve); }
+  SectionCache& cache() { return cache_; }
+
   static constexpr double kFill = 0.999;
   static constexpr int kMaxEncodes = 12;
+  static constexpr double kDefaultBits = 3;
 
  private:
   SlopeOutcome encode(double log2_c);
@@ -52,6 +59,8 @@ class SlopeSearch {
   Progress& progress_;
   std::function<double(const SlopeOutcome&)> measure_gap_;
   SectionCache cache_;
+  Reserve reserve_;
+  double shrinkage_;
   int64_t encodes_ = 0;
 };
 

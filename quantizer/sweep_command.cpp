@@ -46,8 +46,9 @@ SweepRequest finish_request(const Options& options, const CommandLine& line) {
     request.methods.push_back(parse_method(name));
     if (std::ranges::count(request.methods, request.methods.back()) > 1)
       throw UsageError("--methods is '" + options.methods + "', which names '" + name + "' twice");
-    request.base.fisher |= request.methods.back() == Method::kSlope;
   }
+  const bool has_slope = std::ranges::count(request.methods, Method::kSlope) > 0;
+  request.base.fisher |= has_slope && request.base.hessians.empty();  // a file of Hessians may do without
   if (!options.budgets.empty())
     for (const std::string& text : parts_of(options.budgets))
       request.budgets_bytes.push_back(
@@ -58,7 +59,7 @@ SweepRequest finish_request(const Options& options, const CommandLine& line) {
       request.bits_per_weight.push_back(parse_bits_per_weight(text));
   parse_bits(options.bits, request.base.plan);
   check_slope_options(request.base.slope);
-  check_calibration_options(request.base);
+  check_calibration_options(request.base, has_slope);
   request.base.device = open_device(line.common, line.ranks);
   request.base.calibration.seed = line.common.seed;
   request.base.work_folder = options.work_folder.empty() ? request.prefix + ".work" : options.work_folder;
@@ -93,7 +94,7 @@ void add_options(CLI::App& command, Options& options) {
                   "Matrices of at most this many elements stay fp16 (default: as quantize has it)")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
   command.add_option("--codec", request.codec, "As for quantize, for all methods");
-  add_slope_options(command, request.base.slope);
+  add_slope_options(command, request.base);
   add_calibration_options(command, request.base);
   command.add_option("--work-dir", options.work_folder, "Folder of resumable results (default: OUTPUT.work)");
   command.add_flag("--keep-work", request.base.keep_work, "Keep that folder after success");

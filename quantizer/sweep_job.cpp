@@ -27,6 +27,7 @@ QuantizeRequest request_of(const SweepRequest& sweep, Method method) {
   request.high_is_auto = true;
   const int64_t default_min_elements = method == Method::kSlope ? kSlopeMinElements : request.plan.min_elements;
   request.plan.min_elements = sweep.min_elements.value_or(default_min_elements);
+  if (method == Method::kTrace && !request.hessians.empty()) request.calibration_tokens.clear();  // to distil on
   request.encode = encode_options_from(sweep.codec.empty() ? default_codec(method) : sweep.codec);
   return request;
 }
@@ -99,7 +100,7 @@ class Sweep {
     auto add_count = [&](int64_t value) { hasher.add(static_cast<uint64_t>(value)); };
     for (const std::string& file : {request.hessians, request.calibration_tokens})
       hasher.add(file.empty() ? 0 : xxh3(MappedFile(file).bytes()));
-    if (request.hessians.empty()) add_count(calibration.length);
+    if (request.hessians.empty() || !request.calibration_tokens.empty()) add_count(calibration.length);
     if (request.hessians.empty() && request.calibration_tokens.empty()) {
       hasher.add(calibration.seed);
       hasher.add(std::bit_cast<uint64_t>(calibration.temperature));
@@ -111,6 +112,10 @@ class Sweep {
     add_count(request.fisher ? 1 : 0);  // the unit of predicted losses
     if (method == Method::kSlope) {
       hasher.add(canonical_json(to_json(request.slope)));
+      const GainTunerOptions tuner = gain_tuner_options(request.distill, request.device);
+      add_count(tuner.steps);
+      add_count(tuner.batch);
+      for (double rate : {tuner.row_rate, tuner.small_rate}) hasher.add(std::bit_cast<uint64_t>(rate));
     } else {
       add_count(request.plan.low_bits);
       add_count(request.plan.high_bits);

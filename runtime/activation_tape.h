@@ -28,7 +28,8 @@ struct ActivationTape {
   Matrix x0;               // (P, D) input of layer 0
   Matrix value_embedding;  // (P, K) output of the value embedding's projection; empty without
   std::vector<LayerActivations> layers;
-  Matrix output;  // (P, D) of the last layer
+  Matrix output;       // (P, D) of the last layer
+  Matrix head_output;  // (P, V) logits before the softcap
 };
 
 }  // namespace thimble

@@ -47,10 +47,10 @@ float BackwardPass::depth_scale(int64_t layer) const {
   return model_.config.ln_scale ? 1.0f / std::sqrt(static_cast<float>(layer + 1)) : 1.0f;
 }
 
-double BackwardPass::run(const ActivationTape& tape, MatrixView logits, std::span<const uint16_t> targets,
+double BackwardPass::run(const ActivationTape& tape, MatrixView logits, const LossTargets& targets,
                          GradientObserver& observer, SmallGradients* small) {
   const ModelConfig& c = model_.config;
-  assert(logits.rows == tape.output.rows() && targets.size() == static_cast<size_t>(logits.rows));
+  assert(logits.rows == tape.output.rows());
   resize_for(logits.rows);
   if (small) {
     *small = {};
@@ -72,10 +72,12 @@ double BackwardPass::run(const ActivationTape& tape, MatrixView logits, std::spa
 }
 
 // dx_ = gradient of the last layer's output.
-double BackwardPass::head(const ActivationTape& tape, MatrixView logits, std::span<const uint16_t> targets,
+double BackwardPass::head(const ActivationTape& tape, MatrixView logits, const LossTargets& targets,
                           GradientObserver& observer) {
-  double loss = nll_backward(logits, targets, static_cast<float>(model_.config.logit_softcap));
-  observer.on_output_gradient(head_name(model_.config), logits);
+  auto cap = static_cast<float>(model_.config.logit_softcap);
+  double loss = targets.tokens.empty() ? divergence_backward(logits, targets.logits, cap)
+                                       : nll_backward(logits, targets.tokens, cap);
+  observer.on_output_gradient(head_name(model_.config), logits, tape.head_output);
   linear_backward(logits, model_.head(), normed_);
   std::ranges::fill(dx_.values(), 0.0f);
   rms_norm_backward(tape.output, 1.0f, normed_, dx_);
@@ -99,10 +101,10 @@ void BackwardPass::feed_forward(int64_t layer, const ActivationTape& tape, Gradi
   const LayerNames names(layer);
   if (small) small->mlp_scale = column_dots(dx_, kept.mlp_branch);
   scale_backward(dx_, w.mlp_scale, branch_);
-  observer.on_output_gradient(names.down, branch_);
+  observer.on_output_gradient(names.down, branch_, kept.mlp_branch);
   linear_backward(branch_, w.down, wide_);
   leaky_relu_squared_backward(kept.hidden, wide_);
-  observer.on_output_gradient(names.up, wide_);
+  observer.on_output_gradient(names.up, wide_, kept.hidden);
   linear_backward(wide_, w.up, normed_);
   rms_norm_backward(joined_, depth_scale(layer), normed_, dx_);
 }
@@ -116,12 +118,12 @@ void BackwardPass::attend(int64_t layer, const ActivationTape& tape, GradientObs
   const LayerNames names(layer);
   if (small) small->attn_scale = column_dots(dx_, kept.attention_branch);
   scale_backward(dx_, w.attn_scale, branch_);
-  observer.on_output_gradient(names.output, branch_);
+  observer.on_output_gradient(names.output, branch_, kept.attention_branch);
   linear_backward(branch_, w.output, normed_);
   split_heads(layer, kept, small);
-  observer.on_output_gradient(names.value, dvalue_);
-  observer.on_output_gradient(names.key, dkey_);
-  observer.on_output_gradient(names.query, dquery_);
+  observer.on_output_gradient(names.value, dvalue_, value_output(layer, tape));
+  observer.on_output_gradient(names.key, dkey_, kept.key);
+  observer.on_output_gradient(names.query, dquery_, kept.query);
   if (w.value_embedding_scale != 0) {
     if (small) small->value_embedding_scale = sum_of(column_dots(dvalue_, tape.value_embedding));
     backend_.add_scaled(dvalue_, w.value_embedding_scale, dvalue_embedding_);
@@ -136,6 +138,16 @@ void BackwardPass::attend(int64_t layer, const ActivationTape& tape, GradientObs
   }
   backend_.add(dx_, w.mix_x0, dx0_);
   scale_backward(dx_, w.mix_x, dx_);
+}
+
+// What the value matrix gave, without the value embedding. Overwrites key_.
+ConstMatrixView BackwardPass::value_output(int64_t layer, const ActivationTape& tape) {
+  const Matrix& joined = tape.layers[static_cast<size_t>(layer)].value;
+  const float scale = model_.layers[static_cast<size_t>(layer)].value_embedding_scale;
+  if (scale == 0) return joined;
+  backend_.copy(joined, key_);
+  backend_.add_scaled(tape.value_embedding, -scale, key_);
+  return key_;
 }
 
 // From the gradient of the attention's output in normed_ to those of the outputs of the query, key and value matrices.
@@ -223,13 +235,13 @@ void BackwardPass::look_up(const ActivationTape& tape, GradientObserver& observe
     if (small) small->bigram_scale = sum_of(column_dots(dx_, tape.bigram_branch));
     std::ranges::fill(branch_.values(), 0.0f);
     backend_.add_scaled(dx_, model_.bigram_scale, branch_);
-    observer.on_output_gradient(kBigramProjection, branch_);
+    observer.on_output_gradient(kBigramProjection, branch_, tape.bigram_branch);
     Matrix rows(rows_, c.bigram_dim);
     linear_backward(branch_, model_.bigram_projection, rows);
     observer.on_lookup_gradient(kBigramEmbedding, bigram_buckets(batch, c.bigram_vocab_size), rows);
   }
   if (!c.ve_layers.empty()) {
-    observer.on_output_gradient(kValueProjection, dvalue_embedding_);
+    observer.on_output_gradient(kValueProjection, dvalue_embedding_, tape.value_embedding);
     Matrix rows(rows_, c.ve_dim);
     linear_backward(dvalue_embedding_, model_.value_projection, rows);
     observer.on_lookup_gradient(kValueEmbedding, batch.tokens, rows);

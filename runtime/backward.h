@@ -1,8 +1,7 @@
 // backward.h: the gradient of the loss of one window, from the logits down to the embeddings.
-// In: what a forward pass kept (ActivationTape), the tokens it should have predicted.
+// In: what a forward pass kept (ActivationTape), what it should have predicted.
 // Out: for each linear layer the gradient at its output, for each table the gradient at what was looked up, and on
-// request the gradients of gains, scales and gates. The loss is the sum over positions p of
-// -ln softmax(logits[p])[targets[p]], in nats; its formulas are in docs/method.md.
+// request the gradients of gains, scales and gates. The formulas are in docs/method.md.
 // The CPU's, the reference. Not here: gradients of matrices, which are sums of outer products of what the observers of
 // the two passes see: dW = (gradient at the output)^T (input).
 #pragma once
@@ -25,8 +24,9 @@ class GradientObserver {
  public:
   virtual ~GradientObserver() = default;
   // `gradient` (P, N): of the loss with respect to the output of matrix `weight` (N, K), one row per position. The
-  // output head's is taken before the softcap.
-  virtual void on_output_gradient(const std::string& weight, ConstMatrixView gradient) = 0;
+  // output head's is taken before the softcap. `output` (P, N): what the matrix gave, y = W x, before anything else was
+  // done to it. So the gradient of the logarithm of a gain of row r is sum_p gradient[p][r] * output[p][r].
+  virtual void on_output_gradient(const std::string& weight, ConstMatrixView gradient, ConstMatrixView output) = 0;
   // `gradient` (P, width): with respect to the rows rows[p] that were looked up in `table`. Of a table that is tied to
   // the output head this is the input side only.
   virtual void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows,
@@ -50,20 +50,31 @@ struct SmallGradients {
   std::vector<LayerGradients> layers;
 };
 
+// What the model should have predicted at each position of a window, and so the loss, in nats. One of the two is given.
+struct LossTargets {
+  // Next tokens (P): the loss is sum_p -ln softmax(logits[p])[tokens[p]].
+  static LossTargets next_tokens(std::span<const uint16_t> tokens) { return {tokens, {}}; }
+  // Softcapped logits (P, V) of a teacher: the loss is sum_p KL(softmax(teacher[p]) || softmax(logits[p])).
+  static LossTargets teacher(ConstMatrixView logits) { return {{}, logits}; }
+
+  std::span<const uint16_t> tokens;
+  ConstMatrixView logits;
+};
+
 class BackwardPass {
  public:
   // `rotary` is that of the forward pass. All three must outlive the object.
   BackwardPass(const Model& model, Backend& backend, const RotaryTable& rotary);
 
-  // `logits` (P, V): softcapped, from the tape's output; overwritten. `targets`: the token after each position.
-  // Returns the loss. `small` may be null, else it is set to the gradients of this window.
-  double run(const ActivationTape& tape, MatrixView logits, std::span<const uint16_t> targets,
-             GradientObserver& observer, SmallGradients* small);
+  // `logits` (P, V): softcapped, from the tape's output; overwritten. Returns the loss. `small` may be null, else it is
+  // set to the gradients of this window.
+  double run(const ActivationTape& tape, MatrixView logits, const LossTargets& targets, GradientObserver& observer,
+             SmallGradients* small);
 
  private:
   void resize_for(int64_t rows);
-  double head(const ActivationTape& tape, MatrixView logits, std::span<const uint16_t> targets,
-              GradientObserver& observer);
+  double head(const ActivationTape& tape, MatrixView logits, const LossTargets& targets, GradientObserver& observer);
+  ConstMatrixView value_output(int64_t layer, const ActivationTape& tape);
   void rebuild_branch_inputs(int64_t layer, const ActivationTape& tape);
   void feed_forward(int64_t layer, const ActivationTape& tape, GradientObserver& observer, LayerGradients* small);
   void attend(int64_t layer, const ActivationTape& tape, GradientObserver& observer, LayerGradients* small);

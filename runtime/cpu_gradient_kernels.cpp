@@ -58,6 +58,18 @@ float nll_backward(float* logits, int64_t target, float cap, int64_t n) {
   return peak + log_sum - target_logit;
 }
 
+// With q = softmax(teacher), p = softmax(l): dz = (p - q) (1 - (l / cap)^2). Returns sum q (log q - log p).
+float divergence_backward(float* logits, const float* teacher, float cap, int64_t n) {
+  Row row(logits, n);
+  ConstRow goal(teacher, n);
+  float peak = row.maxCoeff(), goal_peak = goal.maxCoeff();
+  float log_sum = peak + __builtin_logf((row - peak).exp().sum());
+  float goal_log_sum = goal_peak + __builtin_logf((goal - goal_peak).exp().sum());
+  float divergence = ((goal - goal_log_sum).exp() * ((goal - goal_log_sum) - (row - log_sum))).sum();
+  row = ((row - log_sum).exp() - (goal - goal_log_sum).exp()) * (1.0f - (row * (1.0f / cap)).square());
+  return divergence;
+}
+
 // Through y -= (y . vhat) vhat, vhat = v / max(|v|, 1e-12), at the own position's value v:
 //   dy  = g - (g . vhat) vhat                                    written over `dy`, which holds g
 //   dv += (I - vhat vhat^T) / |v|  of  -((y . vhat) g + (g . vhat) y)
@@ -124,9 +136,15 @@ void attention_backward(const AttentionGradientTile& t) {
   dk.noalias() += gradients.transpose() * q;
 }
 
-constexpr CpuGradientKernels kKernels = {
-    gemm_nn,      gemm_nn_add,       scale, rms_norm_backward, leaky_relu_squared_backward, norm_and_rotate_backward,
-    nll_backward, attention_backward};
+constexpr CpuGradientKernels kKernels = {gemm_nn,
+                                         gemm_nn_add,
+                                         scale,
+                                         rms_norm_backward,
+                                         leaky_relu_squared_backward,
+                                         norm_and_rotate_backward,
+                                         nll_backward,
+                                         divergence_backward,
+                                         attention_backward};
 
 }  // namespace
 

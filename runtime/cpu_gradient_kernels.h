@@ -41,6 +41,8 @@ struct CpuGradientKernels {
                                    float gain, float* dy);
   // Returns the negative log-likelihood of `target`.
   float (*nll_backward)(float* logits, int64_t target, float cap, int64_t n);
+  // Returns the divergence from `teacher`.
+  float (*divergence_backward)(float* logits, const float* teacher, float cap, int64_t n);
   void (*attention_backward)(const AttentionGradientTile& tile);
 };
 

@@ -8,7 +8,7 @@ DeviceArray<float> on_device(const std::vector<float>& values) {
   return values.empty() ? DeviceArray<float>() : DeviceArray<float>(std::span<const float>(values));
 }
 
-CudaFloatLayer layer_on_device(const LayerWeights& w) {
+CudaFloatLayer matrices_on_device(const LayerWeights& w) {
   CudaFloatLayer layer;
   layer.query = CudaFloatMatrix(w.query);
   layer.output = CudaFloatMatrix(w.output);
@@ -16,6 +16,10 @@ CudaFloatLayer layer_on_device(const LayerWeights& w) {
   layer.value = CudaFloatMatrix(w.value);
   layer.up = CudaFloatMatrix(w.up);
   layer.down = CudaFloatMatrix(w.down);
+  return layer;
+}
+
+void set_vectors(const LayerWeights& w, CudaFloatLayer& layer) {
   layer.q_gain = on_device(w.q_gain);
   layer.attn_scale = on_device(w.attn_scale);
   layer.mlp_scale = on_device(w.mlp_scale);
@@ -31,7 +35,6 @@ CudaFloatLayer layer_on_device(const LayerWeights& w) {
   layer.skip_share = on_device(share);
   layer.skip_factor = on_device(factor);
   layer.value_embedding_scale = w.value_embedding_scale;
-  return layer;
 }
 
 }  // namespace
@@ -43,10 +46,15 @@ CudaFloatModel::CudaFloatModel(const Model& model)
       bigram_embedding(model.bigram_embedding),
       bigram_projection(model.bigram_projection),
       value_embedding(model.value_embedding),
-      value_projection(model.value_projection),
-      bigram_scale(model.bigram_scale),
-      smear_gate(on_device(model.smear_gate)) {
-  for (const LayerWeights& w : model.layers) layers.push_back(layer_on_device(w));
+      value_projection(model.value_projection) {
+  for (const LayerWeights& w : model.layers) layers.push_back(matrices_on_device(w));
+  set_small_tensors(model);
+}
+
+void CudaFloatModel::set_small_tensors(const Model& model) {
+  bigram_scale = model.bigram_scale;
+  smear_gate = on_device(model.smear_gate);
+  for (size_t i = 0; i < layers.size(); ++i) set_vectors(model.layers[i], layers[i]);
 }
 
 }  // namespace thimble

@@ -22,6 +22,9 @@ struct CudaFloatLayer {
 struct CudaFloatModel {
   explicit CudaFloatModel(const Model& model);
 
+  // Replaces all that is no matrix by what `model` has. Nothing may be running that reads it.
+  void set_small_tensors(const Model& model);
+
   const CudaFloatMatrix& head() const { return config.tie_embeddings ? token_embedding : untied_head; }
 
   ModelConfig config;

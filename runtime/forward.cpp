@@ -221,7 +221,7 @@ ConstMatrixView ForwardPass::hidden_states(const TokenBatch& batch, KeyValueCach
   return x_.view().block_rows(first_needed, rows_ - first_needed);
 }
 
-void ForwardPass::logits(ConstMatrixView hidden, MatrixView out, LinearObserver* observer) {
+void ForwardPass::logits(ConstMatrixView hidden, MatrixView out, LinearObserver* observer, ActivationTape* tape) {
   MatrixView normed = normed_.view().block_rows(0, hidden.rows);
   backend_.rms_norm(hidden, 1.0f, normed);
   if (observer) {
@@ -229,6 +229,7 @@ void ForwardPass::logits(ConstMatrixView hidden, MatrixView out, LinearObserver*
     observer->on_linear_input({&name, 1}, normed);
   }
   backend_.linear(normed, model_.head(), out);
+  if (tape) keep(out, tape->head_output);
   backend_.softcap(static_cast<float>(model_.config.logit_softcap), out);
 }
 

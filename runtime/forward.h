@@ -59,8 +59,10 @@ class ForwardPass {
   ConstMatrixView hidden_states(const TokenBatch& batch, KeyValueCache& cache, int64_t first_needed,
                                 LinearObserver* observer = nullptr, ActivationTape* tape = nullptr);
 
-  // Softcapped logits (rows, V) of hidden states. The observer sees the input of the output head.
-  void logits(ConstMatrixView hidden, MatrixView out, LinearObserver* observer = nullptr);
+  // Softcapped logits (rows, V) of hidden states. The observer sees the input of the output head, a tape gets its
+  // output.
+  void logits(ConstMatrixView hidden, MatrixView out, LinearObserver* observer = nullptr,
+              ActivationTape* tape = nullptr);
 
   const Model& model() const { return model_; }
   int64_t context_length() const { return context_length_; }

@@ -60,6 +60,16 @@ void add_up_parts(const std::vector<AttentionPart>& parts, const Matrix Attentio
   });
 }
 
+// In float64, first row first.
+template <typename LossOfRow>
+double sum_of_rows(ConstMatrixView logits, const LossOfRow& loss_of_row) {
+  std::vector<float> losses(static_cast<size_t>(logits.rows));
+  for_each_row(logits.rows, logits.cols, [&](int64_t p) { losses[static_cast<size_t>(p)] = loss_of_row(p); });
+  double sum = 0;
+  for (float loss : losses) sum += static_cast<double>(loss);
+  return sum;
+}
+
 }  // namespace
 
 const CpuGradientKernels& cpu_gradient_kernels() {
@@ -138,14 +148,16 @@ void attention_backward(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v,
 }
 
 double nll_backward(MatrixView logits, std::span<const uint16_t> targets, float cap) {
-  std::vector<float> losses(targets.size());
-  for_each_row(logits.rows, logits.cols, [&](int64_t p) {
-    auto i = static_cast<size_t>(p);
-    losses[i] = cpu_gradient_kernels().nll_backward(logits.row(p), targets[i], cap, logits.cols);
+  return sum_of_rows(logits, [&](int64_t p) {
+    return cpu_gradient_kernels().nll_backward(logits.row(p), targets[static_cast<size_t>(p)], cap, logits.cols);
   });
-  double sum = 0;
-  for (float loss : losses) sum += static_cast<double>(loss);
-  return sum;
+}
+
+double divergence_backward(MatrixView logits, ConstMatrixView teacher, float cap) {
+  assert(logits.rows == teacher.rows && logits.cols == teacher.cols);
+  return sum_of_rows(logits, [&](int64_t p) {
+    return cpu_gradient_kernels().divergence_backward(logits.row(p), teacher.row(p), cap, logits.cols);
+  });
 }
 
 std::vector<double> column_dots(ConstMatrixView a, ConstMatrixView b) {

@@ -41,6 +41,9 @@ void attention_backward(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v,
 // Returns the loss in nats.
 double nll_backward(MatrixView logits, std::span<const uint16_t> targets, float cap);
 
+// The same with the loss sum_p KL(softmax(teacher[p]) || softmax(l[p])), of a teacher's softcapped logits (P, V).
+double divergence_backward(MatrixView logits, ConstMatrixView teacher, float cap);
+
 // sum_p a[p] * b[p] by columns, in float64, first row first.
 std::vector<double> column_dots(ConstMatrixView a, ConstMatrixView b);
 

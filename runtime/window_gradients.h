@@ -29,8 +29,15 @@ class WindowGradients {
   // nats.
   double run(std::span<const uint16_t> tokens, const WindowObservers& observers, GradientObserver& gradients,
              SmallGradients* small = nullptr);
+  // `inputs`: at least one token; `teacher`: softcapped logits after each. Returns the summed divergence in nats.
+  double run_divergence(std::span<const uint16_t> inputs, ConstMatrixView teacher, GradientObserver& gradients,
+                        SmallGradients* small = nullptr);
+  // The forward pass alone: softcapped logits (inputs, V), valid and free to overwrite until the next call.
+  MatrixView logits(std::span<const uint16_t> inputs);
 
  private:
+  void forward(std::span<const uint16_t> inputs, const WindowObservers& observers, ActivationTape* tape);
+
   ForwardPass forward_;
   BackwardPass backward_;
   KeyValueCache cache_;

@@ -166,7 +166,7 @@ class OtherFamilyTest : public CliTest {
   }
 
   Arguments arguments(const std::string& output, const Arguments& more = {}) const {
-    return Arguments{"quantize", "other.safetensors", "-o", output, "--config", "other.json"} +
+    return Arguments{"quantize", "other.safetensors", "-o", output, "--method", "trace", "--config", "other.json"} +
            Arguments{"--hessians", "h.safetensors", "--min-elements", "100"} + more;
   }
 

@@ -60,7 +60,7 @@ void CliTest::expect_failure(int exit_code, const Arguments& arguments, const st
 
 Arguments CliTest::quantize_arguments(const std::string& output, const Arguments& more, const std::string& checkpoint) {
   bool has_codec = std::find(more.begin(), more.end(), "--codec") != more.end();
-  return Arguments{"quantize", checkpoint, "-o", output, "--min-elements", "100"} +
+  return Arguments{"quantize", checkpoint, "-o", output, "--method", "trace", "--min-elements", "100"} +
          Arguments{"--calibration-sequences", "3", "--calibration-length", "32"} +
          (has_codec ? Arguments{} : Arguments{"--codec", "zstd"}) + more;
 }

@@ -177,7 +177,7 @@ TEST_F(QuantizeTest, CodecsChangeTheBytesAndNothingElse) {
 }
 
 TEST_F(QuantizeTest, MinElementsLeavesSmallMatricesAlone) {
-  Json report = succeed_json(Arguments{"quantize", "model.safetensors", "-o", "out.thmb"} +
+  Json report = succeed_json(Arguments{"quantize", "model.safetensors", "-o", "out.thmb", "--method", "trace"} +
                              Arguments{"--calibration-sequences", "1", "--calibration-length", "8"});
   EXPECT_EQ(report.at("high_count"), 0) << "no matrix is above the default";
   for (const QuantizedTensor& tensor : decoded("out.thmb").tensors)
@@ -221,9 +221,8 @@ TEST_F(QuantizeTest, ScoresBeforeAndAfterAgreeWithEval) {
 TEST_F(QuantizeTest, TheBundledExample) {
   std::string example = std::string(THIMBLE_SOURCE_DIR) + "/examples/tiny/";
   if (!file_exists(example + "model.safetensors")) GTEST_SKIP() << "no bundled example in this checkout";
-  Arguments arguments = {"quantize", example + "model.safetensors", "-o", "out.thmb", "--codec", "zstd", "--budget"};
-  Arguments calibration = {"600000", "--min-elements",       "4096", "--calibration-sequences",
-                           "2",      "--calibration-length", "64"};
+  Arguments arguments = {"quantize", example + "model.safetensors", "-o", "out.thmb", "--budget", "600000"};
+  Arguments calibration = {"--calibration-sequences", "2", "--calibration-length", "64"};
   Json report = succeed_json(arguments + calibration + Arguments{"--text", example + "text.txt"} +
                              Arguments{"--tokenizer", example + "tokenizer.model", "--context", "128"} +
                              Arguments{"--max-targets", "256"});

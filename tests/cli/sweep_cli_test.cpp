@@ -174,6 +174,31 @@ TEST_F(SweepTest, FilesThatAreRefused) {
   EXPECT_FALSE(exists("curve.work"));
 }
 
+TEST_F(SweepTest, PointsAreDistilledUnlessToldOtherwise) {
+  const Arguments arguments = {"--budgets", "24000", "--methods", "slope,trace", "--keep-artifacts"};
+  Json tuned = sweep(arguments);
+  auto steps = [&] {
+    return succeed_json({"inspect", "curve-slope-24000.thmb"}).at("provenance").at("distill_steps").get<int64_t>();
+  };
+  EXPECT_TRUE(tuned.at("seconds").contains("distill"));
+  EXPECT_GT(steps(), 0);
+  // Its options are those of slope alone.
+  Json plain = sweep(arguments + Arguments{"--distill-steps", "0"});
+  EXPECT_FALSE(plain.at("seconds").contains("distill"));
+  EXPECT_EQ(steps(), 0);
+  EXPECT_NE(point(plain, "slope", 24000).at("seconds"), point(tuned, "slope", 24000).at("seconds"));
+  EXPECT_EQ(point(plain, "trace", 24000), point(tuned, "trace", 24000));
+}
+
+TEST_F(SweepTest, TokensBesideHessiansAreForSlope) {
+  succeed(Arguments{"quantize", "model.safetensors", "-o", "one.thmb", "--save-hessians", "h.safetensors",
+                    "--save-calibration", "c.bin"} +
+          quick());
+  const Arguments given = {"--budgets", "24000", "--hessians", "h.safetensors", "--calibration-tokens", "c.bin"};
+  EXPECT_TRUE(sweep(given + Arguments{"--methods", "slope,trace"}).at("seconds").contains("distill"));
+  expect_failure(2, sweep_arguments(given + Arguments{"--methods", "trace"}, "other"), {"--hessians", "trace"});
+}
+
 TEST_F(SweepTest, RateBoundsAreReported) {
   Json report = succeed_json(Arguments{"quantize", "model.safetensors", "-o", "out.thmb", "--rate-bound", "--budget"} +
                              Arguments{"24000"} + quick());
@@ -232,7 +257,7 @@ TEST_F(SweepTest, InspectMapsBitsAndLossesOverLayers) {
 }
 
 TEST_F(SweepTest, InspectDrawsAHeatMap) {
-  quantize("out.thmb", {"--method", "slope", "--budget", "24000"});
+  succeed(Arguments{"quantize", "model.safetensors", "-o", "out.thmb", "--budget", "24000"} + quick());
   expect_failure(2, {"inspect", "out.thmb", "--heat-map", "map.gif"}, {"--heat-map", ".svg or .png"});
   expect_failure(2, {"inspect", "out.thmb", "--heat-map", "out.thmb"}, {"replace"});
   expect_failure(5, {"inspect", "out.thmb", "--heat-map", "missing/map.svg"}, {"missing"});

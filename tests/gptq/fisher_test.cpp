@@ -21,7 +21,7 @@ const std::string kMatrix = "blocks.0.mlp.fc.weight";
 LossStatistics collect(std::span<const Matrix> gradients) {
   FisherCollector collector(small_golf_config());
   for (const Matrix& gradient : gradients) {
-    collector.on_output_gradient(kMatrix, gradient);
+    collector.on_output_gradient(kMatrix, gradient, {});
     std::vector<int32_t> rows;
     for (int64_t p = 0; p < gradient.rows(); ++p) rows.push_back(static_cast<int32_t>(p % 3 * 14));
     collector.on_lookup_gradient(kTokenEmbedding, rows, gradient);
@@ -83,9 +83,9 @@ TEST(Fisher, NamesAGradientThatIsNotFinite) {
     Matrix gradient = random_matrix(30, 6, 4);
     gradient(17, 4) = bad;
     FisherCollector collector(small_golf_config(), 7);
-    collector.on_output_gradient(kMatrix, random_matrix(5, 6, 1));
+    collector.on_output_gradient(kMatrix, random_matrix(5, 6, 1), {});
     collector.end_sequence();
-    expect_error<Error>([&] { collector.on_output_gradient(kMatrix, gradient); },
+    expect_error<Error>([&] { collector.on_output_gradient(kMatrix, gradient, {}); },
                         {kMatrix, "sequence 8,", "position 17,", "output 4;"});
   }
 }

@@ -66,9 +66,9 @@ class ReadThmbTest(unittest.TestCase):
         cls.folder = Path(folder.name)
         cls.layers = json.loads((TINY / "config.json").read_text())["num_layers"]
 
-    def quantize(self, codec: str, *options) -> Path:
+    def quantize(self, codec: str, *options, method="trace") -> Path:
         path = self.folder / f"{codec}.thmb"
-        thimble("quantize", TINY / "model.safetensors", "-o", path, "--codec", codec, "--min-elements", 4096,
+        thimble("quantize", TINY / "model.safetensors", "-o", path, "--method", method, "--codec", codec, "--min-elements", 4096,
                 "--calibration-sequences", 1, "--calibration-length", 64, "--no-resume", *options)  # fmt: skip
         return path
 
@@ -84,6 +84,7 @@ class ReadThmbTest(unittest.TestCase):
 
     def test_weights_are_those_of_export(self):
         self.expect_exported_weights(self.quantize("rans"))
+        self.expect_exported_weights(self.quantize("rans", method="slope"))
 
     def test_other_codecs_and_precisions(self):
         self.expect_exported_weights(self.quantize("none", "--bits", "3,4"))

@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "runtime/gradient_ops.h"
 #include "runtime/parallel.h"
 #include "runtime/window_gradients.h"
 #include "runtime/window_scores.h"
@@ -19,7 +20,10 @@ namespace {
 constexpr double kStep = 1e-5;
 
 struct GradientRecorder final : GradientObserver {
-  void on_output_gradient(const std::string& weight, ConstMatrixView gradient) override { keep(weight, gradient); }
+  void on_output_gradient(const std::string& weight, ConstMatrixView gradient, ConstMatrixView output) override {
+    keep(weight, gradient);
+    row_gains[weight] = column_dots(gradient, output);
+  }
   void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstMatrixView gradient) override {
     keep("lookup " + table, gradient);
     lookups[table].assign(rows.begin(), rows.end());
@@ -33,6 +37,7 @@ struct GradientRecorder final : GradientObserver {
   }
   std::map<std::string, Matrix> gradients;
   std::map<std::string, std::vector<int32_t>> lookups;
+  std::map<std::string, std::vector<double>> row_gains;  // gradients of their logarithms
 };
 
 class Backward : public testing::TestWithParam<GolfCase> {

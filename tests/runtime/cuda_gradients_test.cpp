@@ -52,7 +52,7 @@ class HostRecorder final : public GradientObserver, public LinearObserver {
       backend_->linear(input, *matrices_.at(weight), output);
     }
   }
-  void on_output_gradient(const std::string& weight, ConstMatrixView gradient) override {
+  void on_output_gradient(const std::string& weight, ConstMatrixView gradient, ConstMatrixView) override {
     keep(gradient, seen.gradients[weight]);
   }
   void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstMatrixView gradient) override {

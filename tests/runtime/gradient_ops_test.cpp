@@ -235,6 +235,40 @@ TEST(GradientOps, NllThroughTheSoftcap) {
   }
 }
 
+TEST(GradientOps, DivergenceFromATeacher) {
+  for (const Extent& e : kExtents) {
+    for (double cap : {30.0, 2.5}) {
+      GuardedMatrix z(e.rows, e.cols), teacher(e.rows, e.cols), dz(e.rows, e.cols);
+      z.fill([](int64_t r, int64_t c) {
+        return 6 * uniform_at(21, static_cast<uint64_t>(r), static_cast<uint64_t>(c)) - 3;
+      });
+      teacher.fill([](int64_t r, int64_t c) {
+        return 4 * uniform_at(22, static_cast<uint64_t>(r), static_cast<uint64_t>(c)) - 2;
+      });
+      dz.fill([&](int64_t r, int64_t c) { return cap * std::tanh(double{z(r, c)} / cap); });
+      auto log_sum = [&](const std::function<double(int64_t)>& logit) {
+        double sum = 0;
+        for (int64_t c = 0; c < e.cols; ++c) sum += std::exp(logit(c));
+        return std::log(sum);
+      };
+      auto loss = [&](const MatrixF64& at) {
+        double total = 0;
+        for (int64_t r = 0; r < e.rows; ++r) {
+          auto logit = [&](int64_t c) { return cap * std::tanh(at(r, c) / cap); };
+          auto goal = [&](int64_t c) { return double{teacher(r, c)}; };
+          const double sum = log_sum(logit), goal_sum = log_sum(goal);
+          for (int64_t c = 0; c < e.cols; ++c)
+            total += std::exp(goal(c) - goal_sum) * ((goal(c) - goal_sum) - (logit(c) - sum));
+        }
+        return total;
+      };
+      double found = divergence_backward(dz, teacher, static_cast<float>(cap));
+      EXPECT_NEAR(found, loss(widened(z)), 1e-5 * static_cast<double>(e.rows));
+      expect_gradient(dz, widened(z), loss, 8 * std::log2(static_cast<double>(e.cols)));
+    }
+  }
+}
+
 TEST(GradientOps, NllOfACertainTargetHasNoGradient) {
   GuardedMatrix logits(1, 3);
   logits.fill([](int64_t, int64_t c) { return c == 1 ? 29 : -29; });

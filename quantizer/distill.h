@@ -1,0 +1,47 @@
+// distill.h: the last step of the method `slope`: tunes gains and small tensors of a quantized model on calibration
+// tokens (gptq/gain_tuner.h) and puts them where the artifact has room for them: row steps in 1/64 octave, small
+// tensors in the type they are stored in.
+#pragma once
+
+#include <optional>
+
+#include "gptq/gain_tuner.h"
+#include "packer/artifact.h"
+#include "quantizer/console.h"
+
+namespace thimble {
+
+struct DistillOptions {
+  std::optional<int64_t> steps;  // default: default_distill_steps()
+  int64_t batch = 0;             // sequences of a step; 0: default
+  double row_rate = GainTunerOptions{}.row_rate, small_rate = GainTunerOptions{}.small_rate;
+};
+
+// What the CPU does in minutes, and a CUDA device in seconds, for a model of 30M parameters.
+GainTunerOptions gain_tuner_options(const DistillOptions& options, const Device& device);
+
+struct DistillReport {
+  int64_t steps = 0, sequences = 0, held_out = 0;
+  // Mean KL(original || quantized) in nats per token on the sequences held out, of the models as stored.
+  double divergence_before = 0, divergence_after = 0;
+  bool is_kept = false;      // the tuned model is, for it is closer to the original
+  int64_t dropped_rows = 0;  // whose gains did not fit in the artifact
+};
+
+struct DistillInput {
+  const Model& original;
+  const TokenSequences& tokens;
+  const Device& device;
+  std::optional<uint64_t> limit_bytes;  // of the artifact
+};
+
+// The model and its artifact become the tuned ones, or stay. At least two sequences are needed.
+DistillReport distill(const DistillInput& input, const GainTunerOptions& options, const EncodeOptions& encode,
+                      SectionCache& cache, QuantizedModel& model, ByteVector& artifact, StageTimes& times,
+                      Progress& progress);
+
+// Bytes that tuned row steps are going to add to an artifact: what random ones do.
+int64_t distill_reserve_bytes(const QuantizedModel& model, const ModelConfig& config, uint64_t artifact_bytes,
+                              const EncodeOptions& encode, SectionCache& cache, Progress& progress);
+
+}  // namespace thimble

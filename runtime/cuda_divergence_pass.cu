@@ -1,0 +1,201 @@
+// cuda_divergence_pass.cu: batches of sequences through CudaGradients. Base weights, the student's, and the teacher's
+// logits stay in device memory.
+#include <algorithm>
+#include <numeric>
+
+#include "runtime/cuda_devices.h"
+#include "runtime/cuda_divergence_pass.h"
+#include "runtime/cuda_gradients.cuh"
+#include "runtime/host_device.h"
+#include "runtime/linear_layers.h"
+#include "runtime/memory_plan.h"
+
+namespace thimble {
+namespace {
+
+constexpr int kThreads = 256;
+
+// One thread per element.
+__global__ void scale_rows_kernel(const float* from, const float* gains, int64_t columns, int64_t count, float* to) {
+  int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < count) to[i] = from[i] * gains[i / columns];
+}
+
+// Waits.
+void scale_rows(const CudaFloatMatrix& from, const std::vector<float>& gains, CudaFloatMatrix& to,
+                const CudaStream& stream) {
+  DeviceArray<float> on_device{std::span<const float>(gains)};
+  const int64_t count = from.view().count();
+  launch_kernel(scale_rows_kernel, {dim3(static_cast<unsigned>(divide_up(count, kThreads))), kThreads}, stream,
+                from.view().data, on_device.data(), from.view().columns, count, to.view().data);
+  stream.wait();
+}
+
+// Sums of the gradients by the logarithms of gains, on the device: one for each output of each matrix, and for a tied
+// head those of what is looked up, by columns.
+class CudaGainObserver final : public CudaGradientObserver {
+ public:
+  CudaGainObserver(const CudaFloatModel& student, CudaGradients& gradients)
+      : student_(student), gradients_(gradients), head_name_(head_name(student.config)) {
+    int64_t count = 0;
+    auto place = [&](const std::string& name, int64_t columns) {
+      places_[name] = {count, columns};
+      count += columns;
+    };
+    for (const auto& [name, matrix] : linear_layers(student)) place(name, matrix->view().rows);
+    place(head_name_, student.config.vocab_size);
+    place(kLookup, student.config.model_dim);
+    sums_ = DeviceArray<double>(count);
+    sums_.fill_zero();
+  }
+
+  void on_output_gradient(const std::string& weight, ConstCudaView gradient, ConstCudaView output,
+                          const BatchShape& batch, cudaStream_t stream) override {
+    gradients_.column_dots().add(gradient, output, batch, sums_.data() + places_.at(weight).first, {}, stream);
+  }
+  void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstCudaView gradient,
+                          const BatchShape& batch, cudaStream_t stream) override {
+    if (table != head_name_) return;
+    rows_.reserve(static_cast<int64_t>(rows.size()));
+    check_cuda(cudaMemcpyAsync(rows_.data(), rows.data(), rows.size_bytes(), cudaMemcpyHostToDevice, stream));
+    looked_up_.resize(gradient.rows, gradient.columns);
+    CudaFloatOps(stream).gather_rows(student_.token_embedding, rows_.data(), looked_up_);
+    gradients_.column_dots().add(gradient, looked_up_, batch, sums_.data() + places_.at(kLookup).first, {}, stream);
+  }
+
+  // Waits for the stream.
+  void read(GainGradients& to, cudaStream_t stream) const {
+    std::vector<double> sums(static_cast<size_t>(sums_.count()));
+    check_cuda(cudaMemcpyAsync(sums.data(), sums_.data(), sums_.bytes(), cudaMemcpyDeviceToHost, stream));
+    check_cuda(cudaStreamSynchronize(stream));
+    for (const auto& [name, place] : places_) {
+      auto first = sums.begin() + place.first, last = first + place.columns;
+      if (name == head_name_ || name == kLookup)
+        to.head += std::accumulate(first, last, 0.0);
+      else
+        to.rows[name].assign(first, last);
+    }
+  }
+
+ private:
+  static constexpr const char* kLookup = "";
+  struct Place {
+    int64_t first = 0, columns = 0;
+  };
+  const CudaFloatModel& student_;
+  CudaGradients& gradients_;
+  std::string head_name_;
+  std::map<std::string, Place> places_;
+  DeviceArray<double> sums_;
+  DeviceArray<int32_t> rows_;
+  CudaFloatMatrix looked_up_;
+};
+
+class CudaDivergencePass final : public DivergencePass {
+ public:
+  CudaDivergencePass(const Model& teacher, const Model& student, const TokenSequences& sequences, const Device& device,
+                     Progress& progress)
+      : ordinal_(device.ordinals[0]),
+        scope_(ordinal_),
+        sequences_(sequences),
+        teacher_logits_(sequences.count * window_logits(teacher.config)),
+        small_host_(student),
+        base_(student),
+        student_(student),
+        batch_(planned_batch(teacher.config, device)) {
+    read_teacher(teacher, progress);
+  }
+
+  void set(const Gains& gains) override {
+    DeviceScope scope(ordinal_);
+    CudaStream stream;
+    auto from = linear_layers(base_), to = linear_layers(student_);
+    for (size_t i = 0; i < from.size(); ++i)
+      if (auto found = gains.rows.find(from[i].first); found != gains.rows.end())
+        scale_rows(*from[i].second, found->second, *to[i].second, stream);
+    const std::vector<float> head(static_cast<size_t>(student_.config.vocab_size), gains.head);
+    scale_rows(head_matrix(base_), head, head_matrix(student_), stream);
+    small_ = gains.small;
+    set_small_tensors(small_host_, small_);
+    student_.set_small_tensors(small_host_);
+  }
+
+  GainGradients gradients(int64_t first, int64_t count) override {
+    DeviceScope scope(ordinal_);
+    return with_smaller_batches(batch_, [&](int64_t batch) {
+      if (batch != batch_) gradients_.reset();  // with its memory
+      batch_ = batch;
+      return run(first, count);
+    });
+  }
+
+  double divergence(int64_t first, int64_t count) override { return gradients(first, count).divergence; }
+
+ private:
+  int64_t positions() const { return sequences_.length - 1; }
+  int64_t window_logits(const ModelConfig& config) const { return positions() * config.vocab_size; }
+
+  // What is left after the weights and logits that are there by now.
+  int64_t planned_batch(const ModelConfig& config, const Device& device) const {
+    uint64_t usable = usable_memory(cuda_free_memory(ordinal_), device.memory_limit_bytes);
+    return plan_gradients(config, sequences_.length, sequences_.count, usable).batch;
+  }
+
+  std::span<const uint16_t> tokens(int64_t first) const {
+    return std::span(sequences_.tokens).subspan(static_cast<size_t>(first * sequences_.length));
+  }
+
+  void read_teacher(const Model& teacher, Progress& progress) {
+    progress.begin("reading calibration", sequences_.count, "sequences");
+    const CudaFloatModel on_device(teacher);
+    with_smaller_batches(batch_, [&](int64_t batch) {
+      CudaGradients pass(on_device, sequences_.length);
+      for (int64_t first = 0; first < sequences_.count; first += batch) {
+        const BatchShape shape{std::min(batch, sequences_.count - first), positions()};
+        pass.forward(tokens(first), sequences_.length, shape);
+        pass.logits(
+            {teacher_logits_.data() + first * window_logits(teacher.config), shape.rows(), teacher.config.vocab_size});
+        check_cuda(cudaStreamSynchronize(pass.stream()));
+      }
+      return 0;
+    });
+    progress.advance(sequences_.count);
+    progress.end();
+  }
+
+  GainGradients run(int64_t first, int64_t count) {
+    if (!gradients_) gradients_ = std::make_unique<CudaGradients>(student_, sequences_.length);
+    CudaSmallGradients small(small_host_);
+    CudaGainObserver observer(student_, *gradients_);
+    GainGradients sums;
+    for (int64_t s = first; s < first + count; s += batch_) {
+      gradients_->forward(tokens(s), sequences_.length, {std::min(batch_, first + count - s), positions()});
+      const float* teacher = teacher_logits_.data() + s * window_logits(student_.config);
+      gradients_->backward(CudaTargets::teacher(teacher), observer, &small);
+      sums.divergence += gradients_->loss();
+    }
+    observer.read(sums, gradients_->stream());
+    sums.small = stored_gradients(student_.config, small_, small.read(gradients_->stream()));
+    return sums;
+  }
+
+  int ordinal_;
+  DeviceScope scope_;
+  const TokenSequences& sequences_;
+  DeviceArray<float> teacher_logits_;  // (sequences, positions, V)
+  Model small_host_;
+  FloatTensors small_;
+  CudaFloatModel base_, student_;
+  int64_t batch_;
+  std::unique_ptr<CudaGradients> gradients_;
+};
+
+}  // namespace
+
+std::unique_ptr<DivergencePass> make_cuda_divergence_pass(const Model& teacher, const Model& student,
+                                                          const TokenSequences& sequences, const Device& device,
+                                                          Progress& progress) {
+  return std::make_unique<CudaDivergencePass>(teacher, student, sequences, device, progress);
+}
+
+}  // namespace thimble

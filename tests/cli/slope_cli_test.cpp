@@ -1,0 +1,124 @@
+// slope_cli_test.cpp: `thimble quantize --method slope`: targets, equal bytes, what the artifact holds, refused
+// options.
+#include "tests/cli/cli_fixture.h"
+
+namespace thimble::testing {
+namespace {
+
+class SlopeTest : public CliTest {
+ protected:
+  static Arguments slope_arguments(const std::string& output, const Arguments& more = {}) {
+    return Arguments{"quantize",
+                     "model.safetensors",
+                     "-o",
+                     output,
+                     "--method",
+                     "slope",
+                     "--min-elements",
+                     "100",
+                     "--calibration-sequences",
+                     "3",
+                     "--calibration-length",
+                     "32"} +
+           more;
+  }
+};
+
+TEST_F(SlopeTest, IsTheDefault) {
+  Json report = succeed_json({"quantize", "model.safetensors", "-o", "out.thmb", "--calibration-sequences", "2",
+                              "--calibration-length", "32"});
+  EXPECT_EQ(report.at("method"), "slope");
+  EXPECT_EQ(succeed_json({"inspect", "out.thmb"}).at("provenance").at("method"), "slope");
+}
+
+TEST_F(SlopeTest, FillsABudgetAndNeverExceedsIt) {
+  for (uint64_t budget : {20'000, 30'000}) {
+    Json report = succeed_json(slope_arguments("out.thmb", {"--budget", std::to_string(budget), "--code", "text.txt"}));
+    uint64_t total = size("out.thmb") + size("text.txt");
+    EXPECT_EQ(report.at("total_bytes"), total);
+    EXPECT_LE(total, budget);
+    EXPECT_GE(static_cast<double>(total), 0.98 * static_cast<double>(budget));  // so small a file moves in leaps
+    EXPECT_LE(report.at("encodes"), 12);
+  }
+}
+
+TEST_F(SlopeTest, BitsPerWeightAreOfAllParameters) {
+  Json report = succeed_json(slope_arguments("out.thmb", {"--bits-per-weight", "5"}));
+  EXPECT_LE(report.at("bits_per_parameter"), 5);
+  EXPECT_GE(report.at("bits_per_parameter"), 4.9);
+}
+
+TEST_F(SlopeTest, AGapIsMetAndASmallerOneTakesMoreBytes) {
+  std::map<std::string, uint64_t> bytes;
+  for (std::string gap : {"0.002", "0.02"}) {
+    Json report = succeed_json(slope_arguments("out.thmb", Arguments{"--target-bpb-gap", gap} + scoring()));
+    double before = report.at("evaluation").at("before").at("bits_per_byte");
+    double after = report.at("evaluation").at("after").at("bits_per_byte");
+    EXPECT_LE(after - before, std::stod(gap));
+    bytes[gap] = size("out.thmb");
+  }
+  EXPECT_GE(bytes["0.002"], bytes["0.02"]);
+}
+
+TEST_F(SlopeTest, ThreadsAndRunsDoNotMatter) {
+  for (std::string bits : {"0", "5"}) {
+    for (std::string threads : {"1", "2", "5"})
+      succeed(slope_arguments(threads + ".thmb", {"--budget", "20000", "--trellis-bits", bits, "--threads", threads}));
+    EXPECT_EQ(contents("1.thmb"), contents("2.thmb"));
+    EXPECT_EQ(contents("1.thmb"), contents("5.thmb"));
+  }
+}
+
+TEST_F(SlopeTest, KeptResultsGiveTheSameBytes) {
+  succeed(slope_arguments("a.thmb", {"--budget", "20000", "--keep-work"}));
+  ByteVector first = contents("a.thmb");
+  succeed(slope_arguments("a.thmb", {"--budget", "20000"}));
+  EXPECT_EQ(contents("a.thmb"), first);
+}
+
+TEST_F(SlopeTest, TheArtifactIsWhatItWasMadeFrom) {
+  succeed(slope_arguments("out.thmb", {"--bits-per-weight", "6", "--trellis-bits", "3"}));
+  succeed({"verify", "out.thmb"});
+  for (const QuantizedTensor& tensor : decoded("out.thmb").tensors)
+    if (const auto* stepped = std::get_if<SteppedCodes>(&tensor.data)) {
+      EXPECT_EQ(stepped->trellis_bits, 3) << tensor.name;
+    }
+  for (const Json& tensor : succeed_json({"inspect", "out.thmb"}).at("tensors"))
+    if (tensor.at("shape").size() == 2 && tensor.at("elements") > 100) {
+      EXPECT_EQ(tensor.at("precision"), "trellis8") << tensor.at("name");
+    }
+  // Six bits are enough for this model to stay much as it was.
+  Json scored = succeed_json(Arguments{"eval", "model.safetensors", "out.thmb"} + scoring());
+  EXPECT_LT(std::abs(scored.at("evaluations")[1].at("gap_bits_per_byte").get<double>()), 0.1);
+}
+
+TEST_F(SlopeTest, SavedStatisticsGiveTheSameArtifact) {
+  succeed(slope_arguments("a.thmb", {"--log2-step", "-6", "--save-hessians", "h.safetensors"}));
+  succeed(slope_arguments("b.thmb", {"--log2-step", "-6", "--hessians", "h.safetensors"}));
+  EXPECT_TRUE(decoded("a.thmb").tensors == decoded("b.thmb").tensors);
+}
+
+TEST_F(SlopeTest, HessiansWithoutAFisherWillDo) {
+  quantize("t.thmb", {"--save-hessians", "h.safetensors"});
+  succeed(slope_arguments("out.thmb", {"--bits-per-weight", "5", "--hessians", "h.safetensors"}));
+  succeed({"verify", "out.thmb"});
+}
+
+TEST_F(SlopeTest, ABudgetThatCannotBeMetIsRefused) {
+  expect_failure(3, slope_arguments("out.thmb", {"--budget", "100"}), {"budget cannot be met", "100 B"});
+  expect_failure(3, slope_arguments("out.thmb", {"--budget", "1500"}), {"budget cannot be met"});
+  EXPECT_FALSE(exists("out.thmb"));
+}
+
+TEST_F(SlopeTest, OptionsAreChecked) {
+  expect_failure(2, slope_arguments("out.thmb", {"--trellis-bits", "1"}), {"--trellis-bits", "0 and 2 to 8"});
+  expect_failure(2, slope_arguments("out.thmb", {"--trellis-bits", "9"}), {"--trellis-bits"});
+  expect_failure(2, slope_arguments("out.thmb", {"--target-bpb-gap", "0.01"}), {"--target-bpb-gap", "--tokenizer"});
+  expect_failure(2, {"quantize", "model.safetensors", "-o", "out.thmb", "--method", "magic"},
+                 {"magic", "slope, trace"});
+  expect_failure(2, quantize_arguments("out.thmb", {"--bits-per-weight", "3"}), {"--method slope"});
+  EXPECT_FALSE(exists("out.thmb"));
+}
+
+}  // namespace
+}  // namespace thimble::testing
