@@ -18,8 +18,8 @@ SectionSummary summarize(const StoredSection& section, uint64_t content_bytes) {
 }
 
 StoredTensorSummary summarize(const TensorEntry& entry) {
-  StoredTensorSummary summary{entry.name, entry.shape, std::string(dtype_name(entry.dtype)), entry.max_code,
-                              entry.elements()};
+  StoredTensorSummary summary{entry.name,     entry.shape,      std::string(dtype_name(entry.dtype)),
+                              entry.max_code, entry.elements(), entry.coded()};
   if (entry.encoding == Encoding::kRowScaled) summary.precision = "int" + std::to_string(code_bits(entry.max_code));
   if (entry.encoding == Encoding::kStepped)
     summary.precision = entry.trellis_bits == 0 ? "steps" : "trellis" + std::to_string(1 << entry.trellis_bits);

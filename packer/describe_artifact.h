@@ -27,6 +27,7 @@ struct StoredTensorSummary {
   std::string precision;  // "int5" for codes of up to 5 bits, "steps", "trellis8" (states), "F16"
   int max_code = 0;       // of row-scaled codes, else 0
   uint64_t elements = 0;
+  bool coded = false;
   // Exact for codes; scales and raw tensors have their share, by length, of the sections they lie in.
   double stored_bytes = 0;
   double bits_per_weight = 0;  // 8 * stored_bytes / elements; 0 for an empty tensor

@@ -28,6 +28,7 @@ struct CommandLine {
 
 void add_quantize_command(CommandLine& line);
 void add_eval_command(CommandLine& line);
+void add_sweep_command(CommandLine& line);
 void add_budget_command(CommandLine& line);
 void add_inspect_command(CommandLine& line);
 void add_verify_command(CommandLine& line);

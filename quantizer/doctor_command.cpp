@@ -8,6 +8,7 @@
 
 #include "packer/describe_artifact.h"
 #include "quantizer/commands.h"
+#include "quantizer/gnuplot.h"
 #include "quantizer/mpi_ranks.h"
 #include "quantizer/version.h"
 #include "runtime/cuda_devices.h"
@@ -35,6 +36,7 @@ Json describe_machine(const Device& device) {
           {"cuda_runtime", cuda.empty() ? Json() : Json(cuda)},
           {"cuda_devices", cuda_device_names()},
           {"mpi", mpi.empty() ? Json() : Json(mpi)},
+          {"gnuplot", has_gnuplot()},
           {"libraries", libraries}};
 }
 
@@ -52,6 +54,7 @@ std::string as_text(const Json& machine) {
     facts.push_back({"CUDA device", "none usable (is the driver installed?)"});
   facts.push_back({"MPI", machine.at("mpi").is_null() ? "not in this build (configure with -DTHIMBLE_MPI=ON)"
                                                       : machine.at("mpi").get<std::string>()});
+  facts.push_back({"gnuplot", machine.at("gnuplot") ? "installed" : "not installed (sweep and inspect draw with it)"});
   for (const auto& [name, version] : machine.at("libraries").items())
     facts.push_back({name, version.is_string() ? version.get<std::string>() : version.dump()});
   return facts_text(facts);

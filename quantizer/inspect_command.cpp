@@ -1,12 +1,42 @@
-// inspect_command.cpp: `thimble inspect`: what an artifact holds: per tensor shape, precision, bytes, bits per weight.
+// inspect_command.cpp: `thimble inspect`: what an artifact holds: per tensor shape, precision, bytes, bits per weight;
+// with the report of the run that made it also its share of the loss; bits per weight as a map over layers.
 #include <fmt/format.h>
+
+#include <filesystem>
 
 #include "packer/describe_artifact.h"
 #include "quantizer/commands.h"
+#include "quantizer/gnuplot.h"
+#include "quantizer/heat_map.h"
+#include "quantizer/inspect_report.h"
+#include "quantizer/output_check.h"
 #include "runtime/file.h"
 
 namespace thimble {
 namespace {
+
+struct Options {
+  std::string artifact, report, heat_map;
+};
+
+// Of the run that made the artifact; empty when it was not given.
+using Reported = std::map<std::string, ReportedMatrix>;
+
+// Each matrix's part of the loss that was predicted for all.
+std::map<std::string, double> loss_shares(const Reported& reported) {
+  double total = 0;
+  for (const auto& [name, matrix] : reported) total += matrix.predicted_loss;
+  std::map<std::string, double> shares;
+  for (const auto& [name, matrix] : reported) shares[name] = total > 0 ? matrix.predicted_loss / total : 0;
+  return shares;
+}
+
+std::map<std::string, double> bits_of_coded(const ArtifactSummary& summary) {
+  std::map<std::string, double> bits;
+  for (const StoredTensorSummary& tensor : summary.tensors)
+    if (tensor.coded && tensor.elements > 0) bits[tensor.name] = tensor.bits_per_weight;
+  return bits;
+}
 
 uint64_t total_elements(const ArtifactSummary& summary) {
   uint64_t elements = 0;
@@ -19,15 +49,32 @@ double bits_per_parameter(const ArtifactSummary& summary) {
   return elements == 0 ? 0 : 8.0 * static_cast<double>(summary.file_bytes) / static_cast<double>(elements);
 }
 
-Json to_json(const ArtifactSummary& summary, const std::string& path) {
+Json to_json(const HeatMap& map) {
+  Json values = Json::array();
+  for (const auto& row : map.values) {
+    Json& cells = values.emplace_back(Json::array());
+    for (const std::optional<double>& value : row) cells.push_back(value ? Json(*value) : Json());
+  }
+  return {{"kinds", map.kinds}, {"layers", map.layers}, {"bits_per_weight", values}};
+}
+
+Json to_json(const ArtifactSummary& summary, const Reported& reported, const std::string& path) {
   Json tensors = Json::array(), sections = Json::array();
-  for (const StoredTensorSummary& tensor : summary.tensors)
-    tensors.push_back({{"name", tensor.name},
-                       {"shape", tensor.shape},
-                       {"precision", tensor.precision},
-                       {"elements", tensor.elements},
-                       {"stored_bytes", tensor.stored_bytes},
-                       {"bits_per_weight", tensor.bits_per_weight}});
+  std::map<std::string, double> shares = loss_shares(reported);
+  for (const StoredTensorSummary& tensor : summary.tensors) {
+    Json& json = tensors.emplace_back(Json{{"name", tensor.name},
+                                           {"shape", tensor.shape},
+                                           {"precision", tensor.precision},
+                                           {"elements", tensor.elements},
+                                           {"stored_bytes", tensor.stored_bytes},
+                                           {"bits_per_weight", tensor.bits_per_weight}});
+    auto found = reported.find(tensor.name);
+    if (found == reported.end()) continue;
+    json["predicted_loss"] = found->second.predicted_loss;
+    json["loss_share"] = shares.at(tensor.name);
+    if (found->second.distance_bits_per_weight)
+      json["distance_bits_per_weight"] = *found->second.distance_bits_per_weight;
+  }
   for (const SectionSummary& section : summary.sections)
     sections.push_back({{"kind", section.kind},
                         {"codec", section.codec},
@@ -45,16 +92,35 @@ Json to_json(const ArtifactSummary& summary, const std::string& path) {
           {"config", parse_json(as_bytes_of(summary.config_json), path)},
           {"provenance", parse_json(as_bytes_of(summary.provenance_json), path)},
           {"tensors", tensors},
+          {"heat_map", to_json(heat_map(bits_of_coded(summary)))},
           {"sections", sections}};
 }
 
-std::string to_text(const ArtifactSummary& summary) {
+// A column for what the report says of each matrix, where there is a report.
+void add_reported(const ArtifactSummary& summary, const Reported& reported,
+                  std::vector<std::vector<std::string>>& rows) {
+  if (reported.empty()) return;
+  std::map<std::string, double> shares = loss_shares(reported);
+  rows[0].insert(rows[0].end(), {"loss share", "above bound"});
+  for (size_t i = 0; i < summary.tensors.size(); ++i) {
+    auto found = reported.find(summary.tensors[i].name);
+    if (found == reported.end()) continue;
+    rows[i + 1].push_back(fmt::format("{:.2f} %", 100 * shares.at(found->first)));
+    if (auto distance = found->second.distance_bits_per_weight) rows[i + 1].push_back(fmt::format("{:.3f}", *distance));
+  }
+}
+
+std::string to_text(const ArtifactSummary& summary, const Reported& reported) {
   std::vector<std::vector<std::string>> rows = {{"tensor", "shape", "precision", "bytes", "bits/weight"}};
   for (const StoredTensorSummary& tensor : summary.tensors)
     rows.push_back({tensor.name, shape_text(tensor.shape), tensor.precision,
                     count_text(static_cast<int64_t>(tensor.stored_bytes + 0.5)),
                     fmt::format("{:.3f}", tensor.bits_per_weight)});
+  add_reported(summary, reported, rows);
   std::string text = table_text(rows) + "\n";
+  for (const std::string& map : {to_text(heat_map(bits_of_coded(summary)), "bits per weight"),
+                                 to_text(heat_map(loss_shares(reported)), "share of the loss")})
+    if (!map.empty()) text += map + "\n";
   uint64_t header_bytes = 0;
   for (const SectionSummary& section : summary.sections)
     if (section.kind == "header") header_bytes += section.stored_bytes;
@@ -68,17 +134,38 @@ std::string to_text(const ArtifactSummary& summary) {
                             {"made by", summary.provenance_json}});
 }
 
+void draw_heat_map(const ArtifactSummary& summary, const std::string& output, const std::string& path) {
+  if (!output.ends_with(".svg") && !output.ends_with(".png"))
+    throw UsageError("--heat-map is '" + output + "', its name must end in .svg or .png");
+  HeatMap map = heat_map(bits_of_coded(summary));
+  if (map.empty()) throw FormatError(path, "no quantized matrix has a layer's number in its name: no heat map");
+  const std::filesystem::path file(output);
+  run_gnuplot(heat_map_script(map, "bits per weight", file.filename().string()), {file.filename().string()},
+              file.parent_path().string());
+}
+
 }  // namespace
 
 void add_inspect_command(CommandLine& line) {
-  auto path = std::make_shared<std::string>();
-  CLI::App* command =
-      add_command(line, "inspect", "Show an artifact's tensors, precisions and bytes", "thimble inspect model.thmb");
-  command->add_option("artifact", *path, "Artifact (.thmb)")->required();
-  command->callback([&line, path] {
-    line.action = [path](Console& console) {
-      ArtifactSummary summary = describe_artifact(MappedFile(*path).bytes(), *path);
-      console.result(to_text(summary), to_json(summary, *path));
+  auto options = std::make_shared<Options>();
+  CLI::App* command = add_command(
+      line, "inspect", "Show an artifact's tensors, precisions and bytes",
+      "thimble inspect model.thmb\n  thimble inspect model.thmb --report quantize.json --heat-map bits.svg");
+  command->add_option("artifact", options->artifact, "Artifact (.thmb)")->required();
+  command->add_option("--report", options->report,
+                      "What quantize --json printed when it made the artifact; adds each matrix's share of the loss");
+  command->add_option("--heat-map", options->heat_map,
+                      "Draw bits per weight over layers and kinds of matrix (.svg or .png, by gnuplot)");
+  command->callback([&line, options] {
+    line.action = [options](Console& console) {
+      const std::string& path = options->artifact;
+      check_outputs({options->heat_map}, {path, options->report});
+      ArtifactSummary summary = describe_artifact(MappedFile(path).bytes(), path);
+      Reported reported;
+      if (!options->report.empty())
+        reported = read_quantize_report(MappedFile(options->report).bytes(), options->report, summary);
+      if (!options->heat_map.empty()) draw_heat_map(summary, options->heat_map, path);
+      console.result(to_text(summary, reported), to_json(summary, reported, path));
     };
   });
 }

@@ -51,6 +51,7 @@ void add_all_commands(CommandLine& line) {
       "Exit codes: 0 ok, 1 internal, 2 usage, 3 budget or check not met, 4 bad input, 5 input/output, 6 device.");
   add_quantize_command(line);
   add_eval_command(line);
+  add_sweep_command(line);
   add_budget_command(line);
   add_inspect_command(line);
   add_verify_command(line);

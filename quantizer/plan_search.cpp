@@ -19,11 +19,12 @@ int64_t count_solved(const Plan& plan) {
 }  // namespace
 
 PlanSearch::PlanSearch(QuantizedModel header, const std::map<std::string, TensorSummary>& tensors, LayerSolver& solver,
-                       const SearchOptions& options, StageTimes& times, Progress& progress)
+                       const SearchOptions& options, SectionCache& cache, StageTimes& times, Progress& progress)
     : header_(std::move(header)),
       tensors_(tensors),
       solver_(solver),
       options_(options),
+      cache_(cache),
       times_(times),
       progress_(progress) {}
 

@@ -27,9 +27,9 @@ struct SearchResult {
 
 class PlanSearch {
  public:
-  // `header` is the model to fill: config, provenance and layout, no tensors.
+  // `header` is the model to fill: config, provenance and layout, no tensors. All else must outlive the search.
   PlanSearch(QuantizedModel header, const std::map<std::string, TensorSummary>& tensors, LayerSolver& solver,
-             const SearchOptions& options, StageTimes& times, Progress& progress);
+             const SearchOptions& options, SectionCache& cache, StageTimes& times, Progress& progress);
 
   // Before anything is solved: a CheckError when even what needs no solving exceeds the limit. `layers`: the names that
   // will have Hessians.
@@ -53,9 +53,9 @@ class PlanSearch {
   const std::map<std::string, TensorSummary>& tensors_;
   LayerSolver& solver_;
   const SearchOptions& options_;
+  SectionCache& cache_;
   StageTimes& times_;
   Progress& progress_;
-  SectionCache cache_;
   int64_t encodes_ = 0;
 };
 

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "gptq/sensitivity.h"
 #include "quantizer/commands.h"
@@ -10,15 +9,13 @@
 #include "quantizer/packed_results.h"
 #include "quantizer/progress_bar.h"
 #include "quantizer/quantize_job.h"
+#include "quantizer/quantize_options.h"
 #include "quantizer/score_model.h"
-#include "runtime/trellis.h"
 
 namespace thimble {
 namespace {
 
 constexpr int64_t kDefaultHighCount = 10;
-// Matrices of fewer elements take more bytes for steps than they could save.
-constexpr int64_t kSlopeMinElements = 4096;
 
 struct Options {
   QuantizeRequest request;
@@ -31,28 +28,8 @@ struct Options {
   bool no_resume = false;
 };
 
-int64_t parse_integer(const std::string& text, const std::string& option, int64_t low, int64_t high) {
-  int64_t value = 0;
-  auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || stop != text.data() + text.size() || value < low || value > high)
-    throw UsageError(fmt::format("{} is '{}', allowed is an integer from {} to {}", option, text, low, high));
-  return value;
-}
-
-// "5,6" -> low and high bits; "5" -> both the same.
-void parse_bits(const std::string& text, TracePlanOptions& plan) {
-  size_t comma = text.find(',');
-  plan.low_bits = static_cast<int>(parse_integer(text.substr(0, comma), "--bits", 2, 8));
-  plan.high_bits = comma == std::string::npos ? plan.low_bits
-                                              : static_cast<int>(parse_integer(text.substr(comma + 1), "--bits", 2, 8));
-  if (plan.high_bits < plan.low_bits)
-    throw UsageError("--bits is '" + text + "', the second must not be below the first");
-}
-
 void finish_method(const Options& options, QuantizeRequest& request) {
-  if (options.method != "slope" && options.method != "trace")
-    throw UsageError("method '" + options.method + "' is unknown, allowed: slope, trace");
-  request.method = options.method == "slope" ? Method::kSlope : Method::kTrace;
+  request.method = parse_method(options.method);
   SlopeTarget& target = request.slope_target;
   if (request.method == Method::kTrace) {
     if (target.bits_per_weight || target.bpb_gap || target.log2_c)
@@ -62,9 +39,7 @@ void finish_method(const Options& options, QuantizeRequest& request) {
   }
   request.fisher = request.fisher || request.hessians.empty();  // a file of Hessians may do without
   request.plan.min_elements = options.min_elements.value_or(kSlopeMinElements);
-  if (!Trellis::has_bits(request.slope.trellis_bits))
-    throw UsageError(
-        fmt::format("--trellis-bits is {}, allowed are 0 and 2 to {}", request.slope.trellis_bits, kMaxTrellisBits));
+  check_slope_options(request.slope);
   if (target.bpb_gap && !options.source.is_given())
     throw UsageError("--target-bpb-gap needs text to measure it on: --tokens or --text, and --tokenizer");
 }
@@ -81,25 +56,20 @@ QuantizeRequest finish_request(const Options& options, const CommandLine& line, 
   if (!request.high_is_auto) request.plan.high_count = parse_integer(high, "--high", 0, 1'000'000);
   request.device = open_device(line.common, line.ranks);
   request.calibration.seed = line.common.seed;
-  request.encode = encode_options_from(!options.codec.empty()             ? options.codec
-                                       : request.method == Method::kSlope ? "rans"
-                                                                          : "brotli");
+  request.encode = encode_options_from(options.codec.empty() ? default_codec(request.method) : options.codec);
   request.work_folder = options.no_resume             ? ""
                         : options.work_folder.empty() ? request.output + ".work"
                                                       : options.work_folder;
   if (options.source.is_given() && options.source.tokenizer.empty())
     throw UsageError("scoring needs the --tokenizer, to know how many bytes each token stands for");
-  const bool has_tokens = !request.calibration_tokens.empty() && request.method == Method::kTrace;
-  if (!request.hessians.empty() && (has_tokens || !request.save_calibration.empty()))
-    throw UsageError(
-        "--hessians replaces calibration: --save-calibration does not apply, nor do --calibration-tokens with --method "
-        "trace");
+  check_calibration_options(request, request.method == Method::kSlope);
   return request;
 }
 
 Json to_json(const LayerOutcome& layer) {
   Json json = {{"name", layer.name}, {"precision", layer.precision}, {"sensitivity", layer.sensitivity}};
   if (layer.output_fisher) json["output_fisher"] = *layer.output_fisher;
+  if (layer.predicted_loss) json["predicted_loss"] = *layer.predicted_loss;
   if (layer.report) json.update(to_json(*layer.report));
   if (const auto& report = layer.slope_report)
     json.update({{"weight_mse", report->weight_mse},
@@ -185,12 +155,13 @@ Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome
                {"high_count", outcome.high_count},
                {"pruned_codes", outcome.pruned_codes},
                {"encodes", outcome.encodes},
-               {"method", request.method == Method::kSlope ? "slope" : "trace"},
+               {"method", method_name(request.method)},
                {"device", device},
                {"layers", layers},
                {"seconds", times.to_json()},
                {"peak_memory_bytes", peak_memory_bytes()}};
   if (request.method == Method::kSlope) json["log2_c"] = outcome.log2_c;
+  if (outcome.rate.total.weights > 0) json["rate"] = to_json(outcome.rate, !outcome.loss.empty());
   if (outcome.distill) json["distill"] = to_json(*outcome.distill);
   for (const MemoryPlan& plan : outcome.memory_plans) json["memory_plans"].push_back(to_json(plan));
   if (request.budget_bytes) json["budget_bytes"] = *request.budget_bytes;
@@ -248,32 +219,10 @@ std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& 
   for (const auto& [stage, seconds] : times.stages()) add(stage, duration_text(seconds));
   add("peak memory", bytes_text(peak_memory_bytes()));
   add("written", request.output);
-  return warnings_text(request, outcome) + facts_text(facts);
+  return (request.rate_bound ? to_text(outcome.rate) + "\n" : "") + warnings_text(request, outcome) + facts_text(facts);
 }
 
-void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
-  CalibrationOptions& calibration = request.calibration;
-  command.add_option("--calibration-sequences", calibration.sequences, "Sequences the model generates for calibration")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
-      ->capture_default_str();
-  command.add_option("--calibration-length", calibration.length, "Tokens per calibration sequence")
-      ->check(CLI::Range(int64_t{2}, int64_t{1} << 20))
-      ->capture_default_str();
-  command.add_option("--temperature", calibration.temperature, "Sampling temperature of the calibration text")
-      ->check(finite_number(0, 100))
-      ->capture_default_str();
-  command.add_option("--calibration-tokens", request.calibration_tokens,
-                     "Token shard to calibrate on instead: whole sequences of --calibration-length tokens");
-  command.add_option("--save-calibration", request.save_calibration, "Write the calibration tokens to this shard");
-  command.add_option("--hessians", request.hessians, "Use these Hessians (safetensors) instead of collecting any");
-  command.add_option("--save-hessians", request.save_hessians, "Write the Hessians to this safetensors file");
-  command.add_flag("--fisher", request.fisher,
-                   "Also collect the output Fisher, the output head's Hessian and counts of tokens, for "
-                   "--save-hessians and --json");
-}
-
-void add_slope_options(CLI::App& command, QuantizeRequest& request) {
-  SlopeTarget& target = request.slope_target;
+void add_target_options(CLI::App& command, SlopeTarget& target) {
   command
       .add_option(
           "--bits-per-weight", target.bits_per_weight,
@@ -285,47 +234,6 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request) {
       ->check(finite_number(0, 100));
   command.add_option("--log2-step", target.log2_c, "Slope: log2 of the common step c, instead of a search")
       ->check(finite_number(-60, 60));
-  command
-      .add_option("--trellis-bits", request.slope.trellis_bits,
-                  "Slope: log2 of the states of the trellis, 0 or 2 to 8; decoding is as fast with any")
-      ->capture_default_str();
-  command
-      .add_option("--rate-weight", request.slope.rate_weight,
-                  "Slope: how much rounding prefers short codes; 0 rounds to the nearest")
-      ->check(finite_number(0, 100))
-      ->capture_default_str();
-  command
-      .add_option("--distill-steps", request.distill.steps,
-                  "Slope: steps of tuning gains and small tensors on the calibration tokens, 0 for none (default: 32, "
-                  "on the CPU 24)")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20));
-  command
-      .add_option("--distill-batch", request.distill.batch,
-                  "Slope: calibration sequences of such a step (default: 8, on the CPU 2)")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
-  command
-      .add_option("--distill-row-rate", request.distill.row_rate,
-                  "Slope: how far a step moves the logarithm of a row's gain")
-      ->check(finite_number(0, 1))
-      ->capture_default_str();
-  command
-      .add_option("--distill-small-rate", request.distill.small_rate,
-                  "Slope: how far a step moves small tensors, relative to their size")
-      ->check(finite_number(0, 1))
-      ->capture_default_str();
-  command
-      .add_option("--shrinkage", request.slope.shrinkage,
-                  "Slope: how strongly steps are kept below the size of the weights")
-      ->check(finite_number(0, 1000))
-      ->capture_default_str();
-  command
-      .add_option("--row-power", request.slope.row_power,
-                  "Slope: how far steps follow the loss of each row; 0: one weight for all rows of a matrix")
-      ->check(finite_number(0, 1))
-      ->capture_default_str();
-  command.add_option("--damping", request.slope.damping, "Slope: added to Hessians, relative to their mean diagonal")
-      ->check(finite_number(0, 100))
-      ->capture_default_str();
 }
 
 }  // namespace
@@ -348,6 +256,7 @@ void add_quantize_command(CommandLine& line) {
       ->add_option("--method", options->method,
                    "slope: one slope of loss per bit for all weights; trace: int5 and int6 layers")
       ->capture_default_str();
+  add_target_options(*command, request.slope_target);
   add_slope_options(*command, request);
   command->add_option("--bits", options->bits, "Trace: bits of the less and the more sensitive layers")
       ->capture_default_str();
@@ -367,6 +276,8 @@ void add_quantize_command(CommandLine& line) {
       "slope, brotli with trace)");
   add_calibration_options(*command, request);
   options->source.add_to(*command, TokenSource::Need::kOptional);
+  command->add_flag("--rate-bound", request.rate_bound,
+                    "Show how far each matrix is from the fewest bits that its loss allows (rate-distortion bound)");
   command->add_option("--work-dir", options->work_folder, "Folder of resumable results (default: OUTPUT.work)");
   command->add_flag("--keep-work", request.keep_work, "Keep that folder after success");
   command->add_flag("--no-resume", options->no_resume, "Keep no resumable results");

@@ -10,12 +10,10 @@
 #include "gptq/hessian_tree.h"
 #include "quantizer/calibration.h"
 #include "quantizer/hessian_file.h"
-#include "quantizer/layer_solver.h"
-#include "quantizer/model_source.h"
 #include "quantizer/output_check.h"
 #include "quantizer/ranked_language_model.h"
+#include "quantizer/statistics_check.h"
 #include "quantizer/version.h"
-#include "quantizer/work_folder.h"
 #include "runtime/atomic_file.h"
 #include "runtime/cuda_devices.h"
 #include "runtime/file.h"
@@ -25,13 +23,6 @@
 
 namespace thimble {
 namespace {
-
-// Statistics and the hash of everything that decided them.
-struct KeyedStatistics {
-  CalibrationStatistics statistics;
-  uint64_t key = 0;
-  TokenSequences tokens;  // none with a file of Hessians alone
-};
 
 // What every result depends on: the checkpoint's bytes, its config, this program and its arithmetic.
 uint64_t model_key(const OpenedCheckpoint& source, const Device& device) {
@@ -80,55 +71,12 @@ KeyedStatistics collect_from_model(const QuantizeRequest& request, const OpenedC
   });
 }
 
-// Every Hessian belongs to a matrix with as many columns.
-void check_hessians(const HessianSet& hessians, const OpenedCheckpoint& source, const std::string& path) {
-  for (const auto& [layer, hessian] : hessians) {
-    auto found = source.tensors.find(layer);
-    if (found == source.tensors.end())
-      throw FormatError(path, "Hessian '" + layer + "' names no tensor of " + source.file.path());
-    const Shape& shape = found->second.shape;
-    if (shape.size() != 2 || shape[1] != hessian->matrix.size())
-      throw FormatError(path, "Hessian '" + layer + "' has " + std::to_string(hessian->matrix.size()) +
-                                  " columns, the tensor in " + source.file.path() + " has shape " + shape_text(shape));
-  }
-}
-
-// What names a matrix or a table has as many values as that has rows, or columns.
-void check_length(const std::string& what, const std::string& name, size_t found, size_t axis,
-                  const OpenedCheckpoint& source, const std::string& path) {
-  auto tensor = source.tensors.find(name);
-  if (tensor == source.tensors.end())
-    throw FormatError(path, what + " '" + name + "' names no tensor of " + source.file.path());
-  const Shape& shape = tensor->second.shape;
-  if (shape.size() != 2 || shape[axis] != static_cast<int64_t>(found))
-    throw FormatError(path, what + " '" + name + "' has " + std::to_string(found) + " values, the tensor in " +
-                                source.file.path() + " has shape " + shape_text(shape));
-}
-
-void check_loss_statistics(const CalibrationStatistics& statistics, const QuantizeRequest& request,
-                           const OpenedCheckpoint& source) {
-  const std::string& path = request.hessians;
-  const LossStatistics& loss = statistics.loss;
-  for (const auto& [name, fisher] : loss.output_fisher)
-    check_length("output Fisher", name, fisher.mean_square.size(), 0, source, path);
-  for (const auto& [name, fisher] : loss.lookup_fisher)
-    check_length("lookup Fisher", name, fisher.mean_square.size(), 1, source, path);
-  for (const auto& [name, counts] : loss.row_counts) check_length("row counts", name, counts.size(), 0, source, path);
-  check_hessians(loss.head, source, path);
-  if (!request.fisher) return;
-  for (const auto& [layer, hessian] : statistics.hessians)
-    if (!loss.output_fisher.contains(layer))
-      throw FormatError(path, "has a Hessian but no output Fisher of '" + layer +
-                                  "'; --fisher needs one for every layer with a Hessian");
-}
-
 KeyedStatistics obtain_statistics(const QuantizeRequest& request, const OpenedCheckpoint& source, uint64_t key,
                                   const WorkFolder& work, Ranks& ranks, StageTimes& times, Progress& progress) {
   if (request.hessians.empty()) return collect_from_model(request, source, key, work, ranks, times, progress);
   return times.time("Hessians", [&] {
     CalibrationStatistics statistics = read_hessian_file(request.hessians);
-    check_hessians(statistics.hessians, source, request.hessians);
-    check_loss_statistics(statistics, request, source);
+    check_statistics(statistics, request.fisher, source, request.hessians);
     round_to_float32(statistics);
     uint64_t contents = xxh3(MappedFile(request.hessians).bytes());
     ranks.require_equal(hex64(contents), request.hessians + ": the hash of the file");
@@ -171,12 +119,8 @@ QuantizedModel header_of(const QuantizeRequest& request, const OpenedCheckpoint&
   header.banked = source.banked;
   Json provenance = {{"tool", std::string("thimble ") + kVersion}};
   if (request.method == Method::kSlope) {
+    provenance.update(to_json(request.slope));
     provenance["method"] = "slope";
-    provenance["damping"] = request.slope.damping;
-    provenance["rate_weight"] = request.slope.rate_weight;
-    provenance["row_power"] = request.slope.row_power;
-    provenance["shrinkage"] = request.slope.shrinkage;
-    provenance["trellis_bits"] = request.slope.trellis_bits;
     provenance["distill_steps"] = gain_tuner_options(request.distill, request.device).steps;
   } else {
     provenance["method"] = "trace";
@@ -243,6 +187,10 @@ std::optional<uint64_t> artifact_limit(const QuantizeRequest& request) {
   return *request.budget_bytes - request.code_bytes;
 }
 
+SearchOptions search_options(const QuantizeRequest& request) {
+  return {artifact_limit(request), request.high_is_auto, request.plan, request.encode};
+}
+
 // What of a quantize run only one of the methods does.
 struct MethodResult {
   QuantizedModel model;
@@ -252,9 +200,10 @@ struct MethodResult {
 
 MethodResult run_trace(const QuantizeRequest& request, const OpenedCheckpoint& source,
                        const std::map<std::string, TensorSummary>& summaries, const CalibrationStatistics& statistics,
-                       const SearchOptions& options, LayerSolver& solver, StageTimes& times, Progress& progress) {
+                       LayerSolver& solver, SectionCache& cache, StageTimes& times, Progress& progress) {
   std::map<std::string, double> sensitivities = trace_sensitivities(statistics.hessians);
-  PlanSearch search(header_of(request, source), summaries, solver, options, times, progress);
+  SearchOptions options = search_options(request);
+  PlanSearch search(header_of(request, source), summaries, solver, options, cache, times, progress);
   SearchResult result = search.run(sensitivities);
   MethodResult done{std::move(result.model), std::move(result.artifact), {}};
   done.outcome.high_count = result.high_count;
@@ -271,13 +220,8 @@ std::map<std::string, double> solvable(const std::map<std::string, MatrixLoss>& 
   return names;
 }
 
-std::map<std::string, MatrixLoss> losses_in_plan(const CalibrationStatistics& statistics,
-                                                 const QuantizeRequest& request,
-                                                 const std::map<std::string, TensorSummary>& summaries, Plan& plan) {
-  std::map<std::string, Shape> shapes;
-  for (const auto& [name, summary] : summaries) shapes[name] = summary.shape;
-  std::map<std::string, MatrixLoss> losses = matrix_losses(statistics, shapes);
-  plan = make_trace_plan(summaries, solvable(losses), request.plan);
+// Of `losses`, those of matrices that the plan solves.
+std::map<std::string, MatrixLoss> losses_in_plan(std::map<std::string, MatrixLoss> losses, const Plan& plan) {
   std::erase_if(losses, [&](const auto& item) {
     const auto* coded = std::get_if<RowScaledPrecision>(&plan.at(item.first));
     return !coded || coded->rounding != RowScaledPrecision::Rounding::kGptq;
@@ -292,12 +236,10 @@ std::vector<LayerOutcome> layer_outcomes(const SlopeOutcome& result, const Slope
     LayerOutcome layer;
     layer.name = name;
     layer.precision = slope_precision_text(options);
-    layer.sensitivity = report.row_weighted_loss / 2;
     layer.output_fisher = layers.mean_row_weight(name);
     layer.slope_report = report;
     outcomes.push_back(std::move(layer));
   }
-  std::ranges::stable_sort(outcomes, std::ranges::greater{}, &LayerOutcome::sensitivity);
   return outcomes;
 }
 
@@ -315,16 +257,25 @@ void distill_result(const QuantizeRequest& request, const GainTunerOptions& opti
       distill(input, options, request.encode, cache, result.model, result.artifact, times, progress);
 }
 
-MethodResult run_slope(const QuantizeRequest& request, const OpenedCheckpoint& source,
-                       const std::map<std::string, TensorSummary>& summaries, const KeyedStatistics& collected,
+SlopeStart start_slope(const QuantizeRequest& request, const OpenedCheckpoint& source,
+                       const std::map<std::string, TensorSummary>& summaries,
+                       const std::map<std::string, MatrixLoss>& losses, const TokenSequences& tokens,
                        LayerSolver& solver, StageTimes& times, Progress& progress) {
-  Plan plan;
-  std::map<std::string, MatrixLoss> losses = losses_in_plan(collected.statistics, request, summaries, plan);
+  Plan plan = make_trace_plan(summaries, solvable(losses), request.plan);
   QuantizedModel fixed = header_of(request, source);
   fixed.tensors = solver.solve_without_hessians(plan);
-  SlopeLayers layers =
-      times.time("solve", [&] { return SlopeLayers(source.tensors, std::move(losses), request.slope, progress); });
+  std::optional<Model> original;
+  if (tokens.count >= 2 && gain_tuner_options(request.distill, request.device).steps > 0)
+    original = bind_model(require_golf(source), source.tensors);
+  return times.time("solve", [&] {
+    return SlopeStart{std::move(fixed),
+                      SlopeLayers(source.tensors, losses_in_plan(losses, plan), request.slope, progress),
+                      std::move(original)};
+  });
+}
 
+MethodResult run_slope(const QuantizeRequest& request, const OpenedCheckpoint& source, const SlopeStart& start,
+                       const TokenSequences& tokens, int64_t parameters, StageTimes& times, Progress& progress) {
   double before = 0;
   if (request.slope_target.bpb_gap)
     before = times.time("measuring gaps",
@@ -335,25 +286,20 @@ MethodResult run_slope(const QuantizeRequest& request, const OpenedCheckpoint& s
   };
   SlopeTarget target = request.slope_target;
   target.artifact_limit_bytes = artifact_limit(request);
-  int64_t parameters = 0;
-  for (const auto& [name, summary] : summaries) parameters += element_count(summary.shape);
-  SlopeSearch search(std::move(fixed), layers, request.encode, times, progress, measure_gap);
-  const GainTunerOptions distill_options = gain_tuner_options(request.distill, request.device);
-  std::optional<Model> original;
-  if (distill_options.steps > 0 && collected.tokens.count >= 2) {
-    original = bind_model(require_golf(source), source.tensors);
+  SlopeSearch search(start.fixed, start.layers, request.encode, times, progress, measure_gap);
+  if (start.original)
     search.set_reserve([&](const SlopeOutcome& tried, SectionCache& cache) {
-      return distill_reserve_bytes(tried.model, original->config, tried.artifact.size(), request.encode, cache,
+      return distill_reserve_bytes(tried.model, start.original->config, tried.artifact.size(), request.encode, cache,
                                    progress);
     });
-  }
   SlopeOutcome result = search.run(target, parameters);
   MethodResult done{std::move(result.model), std::move(result.artifact), {}};
   done.outcome.log2_c = result.log2_c;
   done.outcome.encodes = result.encodes;
-  done.outcome.layers = layer_outcomes(result, layers, request.slope);
-  if (original)
-    distill_result(request, distill_options, *original, collected.tokens, search.cache(), times, progress, done);
+  done.outcome.layers = layer_outcomes(result, start.layers, request.slope);
+  if (start.original)
+    distill_result(request, gain_tuner_options(request.distill, request.device), *start.original, tokens,
+                   search.cache(), times, progress, done);
   return done;
 }
 
@@ -371,57 +317,106 @@ std::map<std::string, TensorSummary> summarize(const OpenedCheckpoint& source, c
   return summaries;
 }
 
+// What was predicted for each layer. Of `slope` that is its sensitivity, and orders the layers.
+void add_rates(ModelRate rate, Method method, QuantizeOutcome& outcome) {
+  for (LayerOutcome& layer : outcome.layers) {
+    auto found = rate.matrices.find(layer.name);
+    if (found == rate.matrices.end()) continue;
+    layer.predicted_loss = found->second.predicted_loss;
+    if (method == Method::kSlope) layer.sensitivity = found->second.predicted_loss;
+  }
+  std::ranges::stable_sort(outcome.layers, std::ranges::greater{}, &LayerOutcome::sensitivity);
+  outcome.rate = std::move(rate);
+}
+
 }  // namespace
 
-QuantizeOutcome run_quantize(const QuantizeRequest& request, Ranks& ranks, StageTimes& times, Console& console) {
-  Progress& progress = console.progress();
-  SearchOptions search_options{artifact_limit(request), request.high_is_auto, request.plan, request.encode};
-  OpenedCheckpoint source =
-      times.time("open", [&] { return open_model_checkpoint(request.checkpoint, request.config); });
-  std::map<std::string, TensorSummary> summaries = summarize(source, request.plan);
-  uint64_t key = model_key(source, request.device);
-  ranks.require_equal(hex64(key), request.checkpoint + ": the hash of checkpoint and config");
-  if (ranks.is_root()) {
-    check_outputs({request.output, request.save_hessians, request.save_calibration},
-                  {request.checkpoint, request.config, request.hessians, request.calibration_tokens});
-    times.time("lower bound", [&] {
-      HessianSet none;
-      WorkFolder nowhere("");
-      LayerSolver early_solver(source.tensors, none, request.device, nowhere, key, ranks, progress);
-      PlanSearch(header_of(request, source), summaries, early_solver, search_options, times, progress)
-          .check_lower_bound(layers_to_solve(request, source));
-    });
-  }
+QuantizeJob::QuantizeJob(const QuantizeRequest& request, Ranks& ranks, StageTimes& times, Console& console)
+    : request_(request),
+      ranks_(ranks),
+      times_(times),
+      console_(console),
+      source_(times.time("open", [&] { return open_model_checkpoint(request.checkpoint, request.config); })),
+      summaries_(summarize(source_, request.plan)),
+      key_(model_key(source_, request.device)) {
+  ranks.require_equal(hex64(key_), request.checkpoint + ": the hash of checkpoint and config");
+}
 
-  std::vector<MemoryPlan> memory_plans = plan_calibration(request, source);
-  for (const MemoryPlan& plan : memory_plans) console.note(plan.text());
-  WorkFolder work(ranks.is_root() ? request.work_folder : "");
-  KeyedStatistics collected = obtain_statistics(request, source, key, work, ranks, times, progress);
-  LayerSolver solver(source.tensors, collected.statistics.hessians, request.device, work, collected.key, ranks,
-                     progress);
-  if (!ranks.is_root()) {
-    solver.serve();
+int64_t QuantizeJob::parameters() const {
+  int64_t count = 0;
+  for (const auto& [name, summary] : summaries_) count += element_count(summary.shape);
+  return count;
+}
+
+void QuantizeJob::check_lower_bound(const QuantizeRequest& request) {
+  times_.time("lower bound", [&] {
+    HessianSet none;
+    WorkFolder nowhere("");
+    LayerSolver solver(source_.tensors, none, request.device, nowhere, key_, ranks_, console_.progress());
+    SearchOptions options = search_options(request);
+    PlanSearch(header_of(request, source_), summaries_, solver, options, cache_, times_, console_.progress())
+        .check_lower_bound(layers_to_solve(request, source_));
+  });
+}
+
+void QuantizeJob::collect() {
+  memory_plans_ = plan_calibration(request_, source_);
+  for (const MemoryPlan& plan : memory_plans_) console_.note(plan.text());
+  work_.emplace(ranks_.is_root() ? request_.work_folder : "");
+  collected_ = obtain_statistics(request_, source_, key_, *work_, ranks_, times_, console_.progress());
+  const CalibrationStatistics& statistics = collected_.statistics;
+  solver_.emplace(source_.tensors, statistics.hessians, request_.device, *work_, collected_.key, ranks_,
+                  console_.progress());
+  if (!ranks_.is_root()) return;
+  if (!request_.save_hessians.empty()) write_hessian_file(request_.save_hessians, statistics);
+  std::map<std::string, Shape> shapes;
+  for (const auto& [name, summary] : summaries_) shapes[name] = summary.shape;
+  losses_ = matrix_losses(statistics, shapes);
+}
+
+QuantizeOutcome QuantizeJob::fit(const QuantizeRequest& request) {
+  if (!ranks_.is_root()) {
+    solver_->serve();
     return {};
   }
-  if (!request.save_hessians.empty()) write_hessian_file(request.save_hessians, collected.statistics);
-  MethodResult result =
-      request.method == Method::kSlope
-          ? run_slope(request, source, summaries, collected, solver, times, progress)
-          : run_trace(request, source, summaries, collected.statistics, search_options, solver, times, progress);
-  times.time("decode check", [&] {
+  Progress& progress = console_.progress();
+  const CalibrationStatistics& statistics = collected_.statistics;
+  if (request.method == Method::kSlope && !slope_)
+    slope_ = start_slope(request, source_, summaries_, losses_, collected_.tokens, *solver_, times_, progress);
+  MethodResult result = request.method == Method::kSlope
+                            ? run_slope(request, source_, *slope_, collected_.tokens, parameters(), times_, progress)
+                            : run_trace(request, source_, summaries_, statistics, *solver_, cache_, times_, progress);
+  times_.time("decode check", [&] {
     if (decode_artifact(result.artifact, request.output) != result.model)
       throw Error(ExitCode::kInternal, request.output + ": the artifact does not decode to the model it was made from");
   });
-  write_file_atomically(request.output, Bytes(result.artifact));
-  if (!request.keep_work) work.remove();
-  solver.dismiss();  // once the artifact is there: the others may score it next
-
   QuantizeOutcome outcome = std::move(result.outcome);
-  outcome.memory_plans = std::move(memory_plans);
-  for (const auto& [name, summary] : summaries) outcome.parameters += element_count(summary.shape);
-  outcome.original_bytes = source.file.file_bytes();
+  if (request.method == Method::kSlope || request.rate_bound)
+    times_.time("predicted loss", [&] {
+      ArtifactSummary summary = describe_artifact(result.artifact, request.output);
+      add_rates(meter_.measure(result.model, summary, request.rate_bound, progress), request.method, outcome);
+    });
+  write_file_atomically(request.output, Bytes(result.artifact));
+  dismiss();  // once the artifact is there: the others may score it next
+
+  outcome.memory_plans = memory_plans_;
+  outcome.parameters = parameters();
+  outcome.original_bytes = source_.file.file_bytes();
   outcome.artifact_bytes = result.artifact.size();
-  outcome.loss = std::move(collected.statistics.loss);
+  outcome.loss = statistics.loss;
+  return outcome;
+}
+
+QuantizeOutcome run_quantize(const QuantizeRequest& request, Ranks& ranks, StageTimes& times, Console& console) {
+  QuantizeJob job(request, ranks, times, console);
+  if (ranks.is_root()) {
+    check_outputs({request.output, request.save_hessians, request.save_calibration},
+                  {request.checkpoint, request.config, request.hessians, request.calibration_tokens});
+    job.check_lower_bound(request);
+  }
+  job.collect();
+  QuantizeOutcome outcome = job.fit(request);
+  if (!request.keep_work) job.remove_work();
   return outcome;
 }
 

@@ -15,9 +15,12 @@
 #include "packer/artifact.h"
 #include "quantizer/console.h"
 #include "quantizer/distill.h"
+#include "quantizer/model_rate.h"
+#include "quantizer/model_source.h"
 #include "quantizer/plan_search.h"
 #include "quantizer/ranks.h"
 #include "quantizer/slope_search.h"
+#include "quantizer/work_folder.h"
 #include "runtime/device.h"
 #include "runtime/generate.h"
 #include "runtime/memory_plan.h"
@@ -43,6 +46,7 @@ struct QuantizeRequest {
   std::string hessians;            // file; empty: collected
   std::string save_hessians, save_calibration;
   bool fisher = false;  // also collect LossStatistics; of the two methods only `slope` uses them
+  bool rate_bound = false;
   EncodeOptions encode;
   std::string work_folder;  // empty: nothing is kept
   bool keep_work = false;
@@ -50,7 +54,8 @@ struct QuantizeRequest {
 
 struct LayerOutcome {
   std::string name, precision;
-  double sensitivity = 0;
+  double sensitivity = 0;                   // of method slope: the predicted loss
+  std::optional<double> predicted_loss;     // unit of matrix_loss.h
   std::optional<double> output_fisher;      // mean over the outputs
   std::optional<GptqReport> report;         // of method trace
   std::optional<SlopeReport> slope_report;  // of method slope
@@ -65,10 +70,73 @@ struct QuantizeOutcome {
   std::vector<MemoryPlan> memory_plans;  // of generation and Hessians, on a CUDA device
   std::vector<LayerOutcome> layers;      // those with a Hessian, most sensitive first
   LossStatistics loss;                   // empty unless collected or in the file of Hessians
+  ModelRate rate;                        // of method slope, or with rate_bound
 };
 
-// Writes the artifact atomically. CheckError (exit 3) when the budget cannot be met. Rank 0 gets the outcome and owns
-// all files that are written; the other ranks help until the artifact is there, and get an empty one.
+// Statistics and the hash of everything that decided them.
+struct KeyedStatistics {
+  CalibrationStatistics statistics;
+  uint64_t key = 0;
+  TokenSequences tokens;  // none with a file of Hessians alone
+};
+
+// What all runs of method `slope` over one checkpoint share.
+struct SlopeStart {
+  QuantizedModel fixed;  // all tensors but those of the layers
+  SlopeLayers layers;
+  std::optional<Model> original;  // when results are to be distilled
+};
+
+// A checkpoint and what fitting it into a budget needs, collected once and used for one budget and method after
+// another. All ranks make the same calls.
+class QuantizeJob {
+ public:
+  // Opens the checkpoint. `request` says how to calibrate; all arguments must outlive the job.
+  QuantizeJob(const QuantizeRequest& request, Ranks& ranks, StageTimes& times, Console& console);
+
+  const OpenedCheckpoint& source() const { return source_; }
+  int64_t parameters() const;
+  uint64_t key() const { return key_; }  // hash of checkpoint, config, program and arithmetic
+
+  // Rank 0 only, before collect(): a CheckError when what needs no solving exceeds the budget alone.
+  void check_lower_bound(const QuantizeRequest& request);
+
+  // Calibration text and Hessians.
+  void collect();
+
+  // Writes the artifact atomically. `request` is the job's own but for output, budget, method and what that decides;
+  // requests of the same method differ in output and budget only. Throws CheckError (exit 3) when the budget cannot be
+  // met. Rank 0 gets the outcome and owns all files that are written; the other ranks help until the artifact is there,
+  // or until dismiss(), and get an empty one.
+  QuantizeOutcome fit(const QuantizeRequest& request);
+
+  // Rank 0, after a CheckError of fit(): the others leave it too.
+  void dismiss() { solver_->dismiss(); }
+
+  // Deletes the files of finished steps.
+  void remove_work() const { work_->remove(); }
+
+ private:
+  const QuantizeRequest& request_;
+  Ranks& ranks_;
+  StageTimes& times_;
+  Console& console_;
+  OpenedCheckpoint source_;
+  std::map<std::string, TensorSummary> summaries_;
+  uint64_t key_;
+  // From collect() on.
+  std::vector<MemoryPlan> memory_plans_;
+  std::optional<WorkFolder> work_;
+  KeyedStatistics collected_;
+  std::optional<LayerSolver> solver_;
+  // Of these, on rank 0 only.
+  std::map<std::string, MatrixLoss> losses_;
+  std::optional<SlopeStart> slope_;
+  SectionCache cache_;  // of method trace
+  RateMeter meter_{source_.tensors, losses_};
+};
+
+// One fit: the whole of `thimble quantize` but for its report. Errors and ranks as above.
 QuantizeOutcome run_quantize(const QuantizeRequest& request, Ranks& ranks, StageTimes& times, Console& console);
 
 }  // namespace thimble

@@ -30,6 +30,14 @@ std::vector<double> difference(const std::vector<float>& a, const std::vector<do
 
 }  // namespace
 
+Json to_json(const SlopeOptions& options) {
+  return {{"damping", options.damping},
+          {"rate_weight", options.rate_weight},
+          {"row_power", options.row_power},
+          {"shrinkage", options.shrinkage},
+          {"trellis_bits", options.trellis_bits}};
+}
+
 std::string slope_precision_text(const SlopeOptions& options) {
   return options.trellis_bits == 0 ? "steps" : "trellis" + std::to_string(1 << options.trellis_bits);
 }

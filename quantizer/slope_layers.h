@@ -11,6 +11,7 @@
 #include "gptq/size_model.h"
 #include "gptq/slope_solver.h"
 #include "gptq/step_plan.h"
+#include "runtime/json.h"
 #include "runtime/progress.h"
 #include "runtime/tensor.h"
 
@@ -24,6 +25,8 @@ struct SlopeOptions {
   double row_power = 0.5;  // of step_plan.h's level_row_weights()
 };
 
+// All of them: what an artifact says it was made with, and what tells sweeps apart.
+Json to_json(const SlopeOptions& options);
 // "trellis32", "steps".
 std::string slope_precision_text(const SlopeOptions& options);
 

@@ -90,6 +90,24 @@ TEST_F(RanksTest, HessiansFromAFile) {
   EXPECT_EQ(contents("out.thmb"), contents("one.thmb"));
 }
 
+// Also with a budget that cannot be met, which all ranks must learn of.
+TEST_F(RanksTest, SweepGivesTheVeryPoints) {
+  auto arguments = [](const std::string& output) {
+    return Arguments{"sweep", "model.safetensors", "-o", output, "--budgets", "100,24000", "--min-elements", "100"} +
+           Arguments{"--calibration-sequences", "3", "--calibration-length", "32"} + scoring();
+  };
+  auto without_seconds = [](Json points) {
+    for (Json& point : points) point.erase("seconds");
+    return points;
+  };
+  Json expected = succeed_json(arguments("one"));
+  Json found = ranks_json(2, arguments("out"));
+  EXPECT_EQ(found.at("points").size(), 4);
+  EXPECT_EQ(without_seconds(found.at("points")), without_seconds(expected.at("points")));
+  EXPECT_EQ(found.at("original"), expected.at("original"));
+  EXPECT_EQ(ranks_json(3, arguments("one")).at("points"), expected.at("points")) << "none of them found again";
+}
+
 TEST_F(RanksTest, OtherCommandsSpeakOnce) {
   EXPECT_EQ(ranks(2, {"--version"}).out, succeed({"--version"}).out);
   EXPECT_EQ(ranks(2, {"eval", "--help"}).out, succeed({"eval", "--help"}).out);

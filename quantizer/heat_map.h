@@ -1,0 +1,36 @@
+// heat_map.h: one number per matrix of a model, over layers (columns) and kinds of matrix (rows): as characters for a
+// terminal, or as a gnuplot script.
+// A matrix has a place in the map when its name has a number between dots: "blocks.3.attn.c_q.weight" is of kind
+// "blocks.*.attn.c_q.weight" in layer 3.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace thimble {
+
+struct HeatMap {
+  std::vector<std::string> kinds;                          // in alphabetical order, what all have in common left off
+  std::vector<int64_t> layers;                             // ascending
+  std::vector<std::vector<std::optional<double>>> values;  // (kinds, layers)
+
+  bool empty() const { return values.empty(); }
+};
+
+// Beyond this many cells, in a file made up to have them, there is no map.
+constexpr size_t kMaxHeatMapCells = 65536;
+
+// Of finite numbers by matrix name; names without a place are passed over.
+HeatMap heat_map(const std::map<std::string, double>& by_name);
+
+// A heading with the range, a line with the layers' last digits, and a line of eight shades for each kind, with its
+// mean. Empty for an empty map.
+std::string to_text(const HeatMap& map, const std::string& title);
+
+// With the numbers in the cells while there are few.
+std::string heat_map_script(const HeatMap& map, const std::string& title, const std::string& output_name);
+
+}  // namespace thimble

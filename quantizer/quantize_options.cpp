@@ -1,0 +1,119 @@
+// quantize_options.cpp: see quantize_options.h.
+#include "quantizer/quantize_options.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "quantizer/commands.h"
+#include "runtime/trellis.h"
+
+namespace thimble {
+
+Method parse_method(const std::string& name) {
+  if (name == "slope") return Method::kSlope;
+  if (name == "trace") return Method::kTrace;
+  throw UsageError("method '" + name + "' is unknown, allowed: slope, trace");
+}
+
+std::string method_name(Method method) { return method == Method::kSlope ? "slope" : "trace"; }
+
+std::string default_codec(Method method) { return method == Method::kSlope ? "rans" : "brotli"; }
+
+int64_t parse_integer(const std::string& text, const std::string& option, int64_t low, int64_t high) {
+  int64_t value = 0;
+  auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || stop != text.data() + text.size() || value < low || value > high)
+    throw UsageError(fmt::format("{} is '{}', allowed is an integer from {} to {}", option, text, low, high));
+  return value;
+}
+
+void parse_bits(const std::string& text, TracePlanOptions& plan) {
+  size_t comma = text.find(',');
+  plan.low_bits = static_cast<int>(parse_integer(text.substr(0, comma), "--bits", 2, 8));
+  plan.high_bits = comma == std::string::npos ? plan.low_bits
+                                              : static_cast<int>(parse_integer(text.substr(comma + 1), "--bits", 2, 8));
+  if (plan.high_bits < plan.low_bits)
+    throw UsageError("--bits is '" + text + "', the second must not be below the first");
+}
+
+void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
+  CalibrationOptions& calibration = request.calibration;
+  command.add_option("--calibration-sequences", calibration.sequences, "Sequences the model generates for calibration")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  command.add_option("--calibration-length", calibration.length, "Tokens per calibration sequence")
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 20))
+      ->capture_default_str();
+  command.add_option("--temperature", calibration.temperature, "Sampling temperature of the calibration text")
+      ->check(finite_number(0, 100))
+      ->capture_default_str();
+  command.add_option("--calibration-tokens", request.calibration_tokens,
+                     "Token shard to calibrate on instead: whole sequences of --calibration-length tokens");
+  command.add_option("--save-calibration", request.save_calibration, "Write the calibration tokens to this shard");
+  command.add_option("--hessians", request.hessians, "Use these Hessians (safetensors) instead of collecting any");
+  command.add_option("--save-hessians", request.save_hessians, "Write the Hessians to this safetensors file");
+  command.add_flag("--fisher", request.fisher,
+                   "Also collect the output Fisher, the output head's Hessian and counts of tokens, for "
+                   "--save-hessians and --json");
+}
+
+void check_calibration_options(const QuantizeRequest& request, bool has_slope) {
+  const bool has_idle_tokens = !request.calibration_tokens.empty() && !has_slope;
+  if (!request.hessians.empty() && (has_idle_tokens || !request.save_calibration.empty()))
+    throw UsageError(
+        "--hessians replaces calibration: --save-calibration does not apply, nor do --calibration-tokens with method "
+        "trace");
+}
+
+void add_slope_options(CLI::App& command, QuantizeRequest& request) {
+  SlopeOptions& slope = request.slope;
+  command
+      .add_option("--trellis-bits", slope.trellis_bits,
+                  "Slope: log2 of the states of the trellis, 0 or 2 to 8; decoding is as fast with any")
+      ->capture_default_str();
+  command
+      .add_option("--rate-weight", slope.rate_weight,
+                  "Slope: how much rounding prefers short codes; 0 rounds to the nearest")
+      ->check(finite_number(0, 100))
+      ->capture_default_str();
+  command
+      .add_option("--distill-steps", request.distill.steps,
+                  "Slope: steps of tuning gains and small tensors on the calibration tokens, 0 for none (default: 32, "
+                  "on the CPU 24)")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20));
+  command
+      .add_option("--distill-batch", request.distill.batch,
+                  "Slope: calibration sequences of such a step (default: 8, on the CPU 2)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  command
+      .add_option("--distill-row-rate", request.distill.row_rate,
+                  "Slope: how far a step moves the logarithm of a row's gain")
+      ->check(finite_number(0, 1))
+      ->capture_default_str();
+  command
+      .add_option("--distill-small-rate", request.distill.small_rate,
+                  "Slope: how far a step moves small tensors, relative to their size")
+      ->check(finite_number(0, 1))
+      ->capture_default_str();
+  command
+      .add_option("--shrinkage", slope.shrinkage, "Slope: how strongly steps are kept below the size of the weights")
+      ->check(finite_number(0, 1000))
+      ->capture_default_str();
+  command
+      .add_option("--row-power", slope.row_power,
+                  "Slope: how far steps follow the loss of each row; 0: one weight for all rows of a matrix")
+      ->check(finite_number(0, 1))
+      ->capture_default_str();
+  command.add_option("--damping", slope.damping, "Slope: added to Hessians, relative to their mean diagonal")
+      ->check(finite_number(0, 100))
+      ->capture_default_str();
+}
+
+void check_slope_options(const SlopeOptions& slope) {
+  if (!Trellis::has_bits(slope.trellis_bits))
+    throw UsageError(
+        fmt::format("--trellis-bits is {}, allowed are 0 and 2 to {}", slope.trellis_bits, kMaxTrellisBits));
+}
+
+}  // namespace thimble

@@ -1,0 +1,33 @@
+// quantize_options.h: options that `quantize` and `sweep` share: methods, calibration, the parameters of method
+// `slope`.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "quantizer/quantize_job.h"
+
+namespace thimble {
+
+// Matrices of fewer elements take more bytes for the steps of method `slope` than they could save.
+constexpr int64_t kSlopeMinElements = 4096;
+
+// "slope" or "trace"; other names are UsageErrors.
+Method parse_method(const std::string& name);
+std::string method_name(Method method);
+std::string default_codec(Method method);
+
+// Decimal digits, or a UsageError that names the option.
+int64_t parse_integer(const std::string& text, const std::string& option, int64_t low, int64_t high);
+
+// "5,6" -> low and high bits; "5" -> both the same.
+void parse_bits(const std::string& text, TracePlanOptions& plan);
+
+void add_calibration_options(CLI::App& command, QuantizeRequest& request);
+// `has_slope`: among the methods to run, which distils on tokens beside a file of Hessians. UsageError.
+void check_calibration_options(const QuantizeRequest& request, bool has_slope);
+
+void add_slope_options(CLI::App& command, QuantizeRequest& request);  // and of its distillation
+void check_slope_options(const SlopeOptions& slope);                  // UsageError
+
+}  // namespace thimble

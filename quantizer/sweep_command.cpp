@@ -1,0 +1,144 @@
+// sweep_command.cpp: `thimble sweep`: bytes against bits per byte over methods and budgets, as a table and a plot.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+
+#include "quantizer/commands.h"
+#include "quantizer/quantize_options.h"
+#include "quantizer/sweep_job.h"
+
+namespace thimble {
+namespace {
+
+// Without --budgets and --bits-per-weight.
+constexpr const char* kDefaultBitsPerWeight = "2,2.5,3,4,5";
+constexpr double kLeastBits = 0.01, kMostBits = 32;
+
+struct Options {
+  SweepRequest request;
+  std::string methods = "slope,trace", budgets, bits_per_weight, bits = "5,6", work_folder;
+};
+
+// The texts between commas.
+std::vector<std::string> parts_of(const std::string& text) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+double parse_bits_per_weight(const std::string& text) {
+  double value = 0;
+  auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || stop != text.data() + text.size() || !(value >= kLeastBits && value <= kMostBits))
+    throw UsageError(fmt::format("--bits-per-weight is '{}', allowed are numbers from {} to {} with commas between",
+                                 text, kLeastBits, kMostBits));
+  return value;
+}
+
+SweepRequest finish_request(const Options& options, const CommandLine& line) {
+  SweepRequest request = options.request;
+  for (const std::string& name : parts_of(options.methods)) {
+    request.methods.push_back(parse_method(name));
+    if (std::ranges::count(request.methods, request.methods.back()) > 1)
+      throw UsageError("--methods is '" + options.methods + "', which names '" + name + "' twice");
+  }
+  const bool has_slope = std::ranges::count(request.methods, Method::kSlope) > 0;
+  request.base.fisher |= has_slope && request.base.hessians.empty();  // a file of Hessians may do without
+  if (!options.budgets.empty())
+    for (const std::string& text : parts_of(options.budgets))
+      request.budgets_bytes.push_back(
+          static_cast<uint64_t>(parse_integer(text, "--budgets", 1, static_cast<int64_t>(kMaxOptionBytes))));
+  else
+    for (const std::string& text :
+         parts_of(options.bits_per_weight.empty() ? kDefaultBitsPerWeight : options.bits_per_weight))
+      request.bits_per_weight.push_back(parse_bits_per_weight(text));
+  parse_bits(options.bits, request.base.plan);
+  check_slope_options(request.base.slope);
+  check_calibration_options(request.base, has_slope);
+  request.base.device = open_device(line.common, line.ranks);
+  request.base.calibration.seed = line.common.seed;
+  request.base.work_folder = options.work_folder.empty() ? request.prefix + ".work" : options.work_folder;
+  return request;
+}
+
+void add_options(CLI::App& command, Options& options) {
+  SweepRequest& request = options.request;
+  command.add_option("checkpoint", request.base.checkpoint, "Trained model (.safetensors or .pt)")->required();
+  command
+      .add_option("-o,--output", request.prefix,
+                  "Beginning of all outputs' names: OUTPUT.json, .csv, .gp (gnuplot), .svg, .png")
+      ->required();
+  command.add_option("--config", request.base.config,
+                     "Model config (JSON); default: inside the checkpoint, or config.json beside it");
+  command.add_option("--methods", options.methods, "Methods to compare, with commas between")->capture_default_str();
+  CLI::Option* budgets =
+      command.add_option("--budgets", options.budgets, "Most bytes of the artifact: 9200000,11149629");
+  command
+      .add_option("--bits-per-weight", options.bits_per_weight,
+                  std::string("The same by all parameters of the model (default: ") + kDefaultBitsPerWeight + ")")
+      ->excludes(budgets);
+  request.source.add_to(command, TokenSource::Need::kRequired);
+  command.add_option("--reference", request.references, "Further points to draw: a CSV file of label,bytes,bpb");
+  command.add_flag("--rate-bound", request.base.rate_bound,
+                   "Also report the distance of each point from the rate-distortion bound");
+  command.add_flag("--keep-artifacts", request.keep_artifacts, "Keep them, as OUTPUT-METHOD-BUDGET.thmb");
+  command.add_option("--bits", options.bits, "Trace: bits of the less and the more sensitive layers")
+      ->capture_default_str();
+  command
+      .add_option("--min-elements", request.min_elements,
+                  "Matrices of at most this many elements stay fp16 (default: as quantize has it)")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
+  command.add_option("--codec", request.codec, "As for quantize, for all methods");
+  add_slope_options(command, request.base);
+  add_calibration_options(command, request.base);
+  command.add_option("--work-dir", options.work_folder, "Folder of resumable results (default: OUTPUT.work)");
+  command.add_flag("--keep-work", request.base.keep_work, "Keep that folder after success");
+}
+
+std::string outcome_text(const SweepOutcome& outcome, const StageTimes& times, const std::string& device) {
+  std::vector<std::pair<std::string, std::string>> facts = {{"device", device}};
+  for (const auto& [stage, seconds] : times.stages()) facts.emplace_back(stage, fmt::format("{:.1f}s", seconds));
+  std::string written;
+  for (const std::string& file : outcome.files) written += (written.empty() ? "" : ", ") + file;
+  facts.emplace_back("written", written);
+  return to_text(outcome.results) + "\n" + facts_text(facts) +
+         (outcome.note.empty() ? "" : "note: " + outcome.note + "\n");
+}
+
+Json outcome_json(const SweepOutcome& outcome, const StageTimes& times, const std::string& device) {
+  Json json = to_json(outcome.results);
+  json["device"] = device;
+  json["seconds"] = times.to_json();
+  json["files"] = outcome.files;
+  if (!outcome.note.empty()) json["note"] = outcome.note;
+  return json;
+}
+
+}  // namespace
+
+void add_sweep_command(CommandLine& line) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = add_command(line, "sweep", "Draw bytes against bits per byte over methods and budgets",
+                                  "thimble sweep final_model.pt -o curve --budgets 9200000,11149629,13538545 "
+                                  "--tokens val.bin --tokenizer sp.model");
+  add_options(*command, *options);
+  command->callback([&line, options] {
+    line.uses_all_ranks = true;
+    line.action = [&line, options](Console& console) {
+      const SweepRequest request = finish_request(*options, line);
+      std::jthread warming = warm_up(request.base.device);
+      StageTimes times;
+      const SweepOutcome outcome = run_sweep(request, line.ranks, times, console);
+      if (!line.ranks.is_root()) return;
+      const std::string device = device_text(request.base.device, line.ranks);
+      console.result(outcome_text(outcome, times, device), outcome_json(outcome, times, device));
+    };
+  });
+}
+
+}  // namespace thimble

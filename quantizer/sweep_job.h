@@ -1,0 +1,41 @@
+// sweep_job.h: the whole of `thimble sweep`: one calibration, then for each method and budget an artifact, and its bits
+// per byte, measured on the file.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "quantizer/quantize_job.h"
+#include "quantizer/sweep_results.h"
+#include "quantizer/token_source.h"
+
+namespace thimble {
+
+struct SweepRequest {
+  QuantizeRequest base;  // checkpoint, device, calibration, work folder, options of the methods
+  std::vector<Method> methods;
+  // One of them.
+  std::vector<uint64_t> budgets_bytes;  // of artifacts, without code
+  std::vector<double> bits_per_weight;  // of the whole artifact, by all parameters
+  std::string codec;                    // empty: the method's own
+  std::optional<int64_t> min_elements;  // empty: the method's own
+  TokenSource source;
+  std::string prefix;      // outputs: prefix.json, .csv, .gp, .svg, .png
+  std::string references;  // CSV file; empty: none
+  bool keep_artifacts = false;
+};
+
+struct SweepOutcome {
+  SweepResults results;
+  std::vector<std::string> files;  // written
+  std::string note;                // why there are no images, if so
+};
+
+// Points that prefix.json has from an earlier sweep with the same checkpoint and options are taken from it; it and the
+// CSV are written again after every point. Budgets that cannot be met become points that say so; CheckError when none
+// can be met. Rank 0 gets the outcome; the others help to calibrate, solve and score, and get an empty one.
+SweepOutcome run_sweep(const SweepRequest& request, Ranks& ranks, StageTimes& times, Console& console);
+
+}  // namespace thimble
