@@ -15,6 +15,12 @@ namespace {
 // Sequences held out: every eighth, but no more than tell two models apart.
 constexpr int64_t kHeldOutShare = 8, kMostHeldOut = 4;
 
+// Changes of row steps that are dropped one after another until an artifact fits: first the smallest that are not
+// rounded to 0 anyhow.
+constexpr double kFirstThreshold = 0.6, kLastThreshold = 8, kThresholdStep = 0.1;
+// Row steps that change by -1, 0 or 1 take about as many bytes as tuned ones do.
+constexpr double kUsualChange = 1.5;
+
 SteppedCodes* stepped_codes(QuantizedTensor& tensor) { return std::get_if<SteppedCodes>(&tensor.data); }
 
 // The matrices whose rows get gains. The outputs of attention and MLP do not: their rows are scaled by attn_scale and
@@ -43,16 +49,16 @@ GainTunerInput tuner_input(QuantizedModel& model, const ModelConfig& config) {
   return input;
 }
 
-int step_change(float gain) {
-  return static_cast<int>(std::lround(kStepsPerOctave * std::log2(static_cast<double>(gain))));
-}
+// In steps, not rounded.
+double step_change(float gain) { return kStepsPerOctave * std::log2(static_cast<double>(gain)); }
 
-void add_to_step(int change, int16_t& step) {
-  step = static_cast<int16_t>(std::clamp(step + change, -kMaxStep, kMaxStep));
+void add_to_step(double change, int16_t& step) {
+  const auto rounded = static_cast<int>(std::lround(change));
+  step = static_cast<int16_t>(std::clamp(step + rounded, -kMaxStep, kMaxStep));
 }
 
 // Gains of rows change steps by at least `least`, or not at all. Counts those that were dropped.
-int64_t apply(const Gains& gains, const ModelConfig& config, int least, QuantizedModel& model) {
+int64_t apply(const Gains& gains, const ModelConfig& config, double least, QuantizedModel& model) {
   int64_t dropped = 0;
   for (QuantizedTensor& tensor : model.tensors) {
     if (SteppedCodes* codes = stepped_codes(tensor)) {
@@ -60,11 +66,11 @@ int64_t apply(const Gains& gains, const ModelConfig& config, int least, Quantize
         for (int16_t& step : codes->row_steps) add_to_step(step_change(gains.head), step);
       auto found = gains.rows.find(tensor.name);
       for (size_t r = 0; found != gains.rows.end() && r < codes->row_steps.size(); ++r) {
-        const int change = step_change(found->second[r]);
+        const double change = step_change(found->second[r]);
         if (std::abs(change) >= least)
           add_to_step(change, codes->row_steps[r]);
         else
-          dropped += change != 0;
+          dropped += std::lround(change) != 0;
       }
     }
     if (auto found = gains.small.find(tensor.name); found != gains.small.end())
@@ -132,12 +138,13 @@ DistillReport distill(const DistillInput& input, const GainTunerOptions& options
     const Gains gains = tune_gains(*pass, tuner, options, progress);
 
     ByteVector bytes;
-    for (int least = 1;; ++least) {
+    for (double least = 0;;) {
       tuned = model;
       report.dropped_rows = apply(gains, config, least, tuned);
       bytes = encode_artifact(tuned, encode, cache, progress);
       if (!input.limit_bytes || bytes.size() <= *input.limit_bytes) break;
-      if (least > kStepsPerOctave) return;  // not even the small tensors fit
+      if (std::isinf(least)) return;  // not even the small tensors fit
+      least = least == 0 ? kFirstThreshold : least < kLastThreshold ? least + kThresholdStep : INFINITY;
     }
     report.divergence_after = held_out_divergence(stored_gains(tuned, model, head_name(config)));
     report.is_kept = report.divergence_after < report.divergence_before;
@@ -157,7 +164,7 @@ int64_t distill_reserve_bytes(const QuantizedModel& model, const ModelConfig& co
     SteppedCodes* codes = stepped_codes(tensor);
     if (codes && names.contains(tensor.name))
       for (size_t r = 0; r < codes->row_steps.size(); ++r)
-        add_to_step(static_cast<int>(8 * uniform_at(0, stream, r)), codes->row_steps[r]);
+        add_to_step(kUsualChange * (2 * uniform_at(0, stream, r) - 1), codes->row_steps[r]);
     if (auto* raw = std::get_if<RawTensor>(&tensor.data); raw && !is_golf_matrix(tensor.name)) {
       std::vector<float> values = to_float32(raw->dtype, raw->bytes);
       for (size_t i = 0; i < values.size(); ++i)

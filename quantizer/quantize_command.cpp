@@ -107,8 +107,8 @@ Json to_json(const DistillReport& report) {
           {"dropped_rows", report.dropped_rows}};
 }
 
-std::string distill_text(const QuantizeOutcome& outcome) {
-  if (!outcome.distill) return "off";
+std::string distill_text(const QuantizeOutcome& outcome, bool is_wanted) {
+  if (!outcome.distill) return is_wanted ? "no: needs at least two calibration sequences" : "no";
   const DistillReport& report = *outcome.distill;
   return fmt::format("KL {:.6f} to {:.6f} nats per token on {} sequences held out{}", report.divergence_before,
                      report.divergence_after, report.held_out, report.is_kept ? "" : ": not kept");
@@ -206,7 +206,7 @@ std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& 
   else
     add("precision", fmt::format("int{} for the {} most sensitive layers, int{} for the others", request.plan.high_bits,
                                  outcome.high_count, request.plan.low_bits));
-  if (request.method == Method::kSlope) add("distilled", distill_text(outcome));
+  if (request.method == Method::kSlope) add("distilled", distill_text(outcome, request.distill.steps.value_or(1) > 0));
   if (outcome.pruned_codes > 0) add("pruned", count_text(outcome.pruned_codes) + " codes of +-1 set to 0");
   if (!scores.empty()) {
     double before = scores[0].report.bits_per_byte(), after = scores[1].report.bits_per_byte();

@@ -15,7 +15,7 @@ constexpr double kAim = 0.9996;
 constexpr double kTooLittle = 0.99;
 constexpr double kLeastShrinkage = 0.1;
 // What is added later may take a little less than was reserved.
-constexpr double kFillBeforeMore = 0.9993;
+constexpr double kFillBeforeMore = 0.9995, kAimBeforeMore = 0.9998;
 constexpr double kMostReserve = 0.02;
 // Beyond these no artifact changes any more.
 constexpr double kLowestLog2C = -60, kHighestLog2C = 60;
@@ -62,7 +62,7 @@ SlopeOutcome SlopeSearch::encode(double log2_c) {
 
 SlopeOutcome SlopeSearch::fit_bytes(uint64_t limit) {
   const SizeModel& model = layers_.size_model();
-  auto aim = [&] { return kAim * static_cast<double>(limit); };
+  auto aim = [&] { return (reserve_ ? kAimBeforeMore : kAim) * static_cast<double>(limit); };
   const double fill = reserve_ ? kFillBeforeMore : kFill;
   Bracket bracket;
   std::optional<SlopeOutcome> best;
