@@ -171,19 +171,21 @@ Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome
   return json;
 }
 
-// Layers whose damping had to be raised above the method's, or that have columns no token activated.
-std::string warnings_text(const QuantizeRequest& request, const QuantizeOutcome& outcome) {
+// Layers of method trace whose damping had to be raised, and layers with columns that no token activated.
+std::string warnings_text(const QuantizeOutcome& outcome) {
   std::string text;
-  auto add = [&](const LayerOutcome& layer, const auto& report, double damping) {
-    if (report.damping > damping * 1.0001)
-      text += fmt::format("note: {}: damping raised to {:.3g} of the mean diagonal\n", layer.name, report.damping);
-    if (!report.dead_columns.empty())
+  auto add_dead = [&](const LayerOutcome& layer, const std::vector<int64_t>& dead_columns) {
+    if (!dead_columns.empty())
       text += fmt::format("note: {}: {} input columns were never active; their codes are 0\n", layer.name,
-                          report.dead_columns.size());
+                          dead_columns.size());
   };
   for (const LayerOutcome& layer : outcome.layers) {
-    if (layer.report) add(layer, *layer.report, kTraceDamping);
-    if (layer.slope_report) add(layer, *layer.slope_report, request.slope.damping);
+    if (layer.slope_report) add_dead(layer, layer.slope_report->dead_columns);  // its damping differs by layer anyway
+    if (!layer.report) continue;
+    if (layer.report->damping > kTraceDamping * 1.0001)
+      text +=
+          fmt::format("note: {}: damping raised to {:.3g} of the mean diagonal\n", layer.name, layer.report->damping);
+    add_dead(layer, layer.report->dead_columns);
   }
   return text;
 }
@@ -219,7 +221,7 @@ std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& 
   for (const auto& [stage, seconds] : times.stages()) add(stage, duration_text(seconds));
   add("peak memory", bytes_text(peak_memory_bytes()));
   add("written", request.output);
-  return (request.rate_bound ? to_text(outcome.rate) + "\n" : "") + warnings_text(request, outcome) + facts_text(facts);
+  return (request.rate_bound ? to_text(outcome.rate) + "\n" : "") + warnings_text(outcome) + facts_text(facts);
 }
 
 void add_target_options(CLI::App& command, SlopeTarget& target) {
