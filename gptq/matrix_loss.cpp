@@ -13,10 +13,6 @@ std::vector<double> diagonal_of(const SymmetricMatrix& matrix) {
   return diagonal;
 }
 
-double mean_of(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(std::max<size_t>(1, values.size()));
-}
-
 // Into kRowWeightRange of the mean; all 1 when nothing was felt anywhere.
 void clamp_row_weights(std::vector<double>& weights) {
   double mean = mean_of(weights);
@@ -68,6 +64,20 @@ bool has_shape(const std::map<std::string, Shape>& shapes, const std::string& na
 }
 
 }  // namespace
+
+double mean_of(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(std::max<size_t>(1, values.size()));
+}
+
+std::vector<double> row_mean_squares(ConstMatrixView weights) {
+  std::vector<double> means;
+  for (int64_t r = 0; r < weights.rows; ++r) {
+    double sum = 0;
+    for (int64_t k = 0; k < weights.cols; ++k) sum += double{weights.row(r)[k]} * weights.row(r)[k];
+    means.push_back(sum / static_cast<double>(std::max<int64_t>(1, weights.cols)));
+  }
+  return means;
+}
 
 std::map<std::string, MatrixLoss> matrix_losses(const CalibrationStatistics& statistics,
                                                 const std::map<std::string, Shape>& shapes) {

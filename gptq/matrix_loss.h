@@ -13,6 +13,7 @@
 
 #include "gptq/fisher.h"
 #include "gptq/symmetric_matrix.h"
+#include "runtime/matrix.h"
 #include "runtime/tensor.h"
 
 namespace thimble {
@@ -26,6 +27,12 @@ struct MatrixLoss {
 
 // Fishers are estimates: no row is trusted to matter more, or less, than its matrix's mean by this factor.
 constexpr double kRowWeightRange = 256;
+
+// 0 of nothing.
+double mean_of(const std::vector<double>& values);
+
+// (R) of the weights (R, K); 0 where K is 0.
+std::vector<double> row_mean_squares(ConstMatrixView weights);
 
 // - Layers with a Hessian: their output Fisher, or 1 for all rows of all layers where none was collected.
 // - Tables: H is diagonal, the lookup Fisher; the weight of a row is how often it is looked up (plus one, per token).

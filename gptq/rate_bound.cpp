@@ -80,12 +80,8 @@ std::vector<double> hessian_spectrum(const MatrixLoss& loss, const std::string& 
 
 GaussianSource gaussian_source(const MatrixLoss& loss, ConstMatrixView weights, std::vector<double> spectrum) {
   GaussianSource source{{}, std::move(spectrum)};
-  for (int64_t r = 0; r < weights.rows; ++r) {
-    double square = 0;
-    for (int64_t k = 0; k < weights.cols; ++k) square += double{weights.row(r)[k]} * weights.row(r)[k];
-    const double mean = square / static_cast<double>(std::max<int64_t>(1, weights.cols));
-    source.rows.push_back(loss.row_weights[static_cast<size_t>(r)] * mean);
-  }
+  const std::vector<double> mean_squares = row_mean_squares(weights);
+  for (size_t r = 0; r < mean_squares.size(); ++r) source.rows.push_back(loss.row_weights[r] * mean_squares[r]);
   return source;
 }
 

@@ -3,16 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "runtime/quantized_model.h"
 
 namespace thimble {
 namespace {
-
-double mean_of(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(std::max<size_t>(1, values.size()));
-}
 
 int16_t rounded_step(double log2_step) {
   double step = std::round(log2_step * kStepsPerOctave / kStepGrid) * kStepGrid;

@@ -12,16 +12,6 @@
 namespace thimble {
 namespace {
 
-std::vector<double> row_mean_squares(const Matrix& weights) {
-  std::vector<double> squares;
-  for (int64_t r = 0; r < weights.rows(); ++r) {
-    double sum = 0;
-    for (int64_t k = 0; k < weights.cols(); ++k) sum += double{weights(r, k)} * weights(r, k);
-    squares.push_back(sum / static_cast<double>(std::max<int64_t>(1, weights.cols())));
-  }
-  return squares;
-}
-
 std::vector<double> difference(const std::vector<float>& a, const std::vector<double>& b) {
   std::vector<double> values;
   for (size_t i = 0; i < a.size(); ++i) values.push_back(static_cast<double>(a[i]) - b[i]);
@@ -110,8 +100,7 @@ int64_t SlopeLayers::weights() const {
 
 double SlopeLayers::mean_row_weight(const std::string& name) const {
   auto found = std::ranges::find(layers_, name, &Layer::name);
-  const std::vector<double>& weights = found->loss.row_weights;
-  return std::accumulate(weights.begin(), weights.end(), 0.0) / static_cast<double>(weights.size());
+  return mean_of(found->loss.row_weights);
 }
 
 }  // namespace thimble

@@ -1,5 +1,5 @@
 // slope_layers.h: the matrices of a model that the method `slope` quantizes, made ready once and solved for one c after
-// another: factors of their Hessians, shapes of their steps, a model of their size.
+// another: their losses and a model of their size. Hessians are factored for every c: their damping follows it.
 #pragma once
 
 #include <map>
