@@ -11,6 +11,7 @@
 #include "quantizer/quantize_job.h"
 #include "quantizer/quantize_options.h"
 #include "quantizer/score_model.h"
+#include "runtime/trellis.h"
 
 namespace thimble {
 namespace {
@@ -204,7 +205,8 @@ std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& 
     add("budget", fmt::format("{} ({} left)", bytes_text(*request.budget_bytes),
                               bytes_text(*request.budget_bytes - request.code_bytes - outcome.artifact_bytes)));
   if (request.method == Method::kSlope)
-    add("precision", fmt::format("{}, log2 of the step {:.4f}", slope_precision_text(request.slope), outcome.log2_c));
+    add("precision",
+        fmt::format("{}, log2 of the step {:.4f}", trellis_name(request.slope.trellis_bits), outcome.log2_c));
   else
     add("precision", fmt::format("int{} for the {} most sensitive layers, int{} for the others", request.plan.high_bits,
                                  outcome.high_count, request.plan.low_bits));

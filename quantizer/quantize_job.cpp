@@ -20,6 +20,7 @@
 #include "runtime/gemm.h"
 #include "runtime/golf_layout.h"
 #include "runtime/hash.h"
+#include "runtime/trellis.h"
 
 namespace thimble {
 namespace {
@@ -235,7 +236,7 @@ std::vector<LayerOutcome> layer_outcomes(const SlopeOutcome& result, const Slope
   for (const auto& [name, report] : result.reports) {
     LayerOutcome layer;
     layer.name = name;
-    layer.precision = slope_precision_text(options);
+    layer.precision = trellis_name(options.trellis_bits);
     layer.output_fisher = layers.mean_row_weight(name);
     layer.slope_report = report;
     outcomes.push_back(std::move(layer));
@@ -245,14 +246,9 @@ std::vector<LayerOutcome> layer_outcomes(const SlopeOutcome& result, const Slope
 
 // Self-distillation of what the search found, where there are tokens for it.
 void distill_result(const QuantizeRequest& request, const GainTunerOptions& options, const Model& original,
-                    const TokenSequences& tokens, SectionCache& cache, StageTimes& times, Progress& progress,
-                    MethodResult& result) {
-  const SlopeTarget& target = request.slope_target;
-  DistillInput input{original, tokens, request.device, artifact_limit(request)};
-  if (target.bits_per_weight) {
-    auto limit = static_cast<uint64_t>(*target.bits_per_weight * static_cast<double>(original.parameter_count()) / 8);
-    input.limit_bytes = std::min(input.limit_bytes.value_or(limit), limit);
-  }
+                    const TokenSequences& tokens, std::optional<uint64_t> limit_bytes, SectionCache& cache,
+                    StageTimes& times, Progress& progress, MethodResult& result) {
+  const DistillInput input{original, tokens, request.device, limit_bytes};
   result.outcome.distill =
       distill(input, options, request.encode, cache, result.model, result.artifact, times, progress);
 }
@@ -285,21 +281,25 @@ MethodResult run_slope(const QuantizeRequest& request, const OpenedCheckpoint& s
                       [&] { return request.bits_per_byte(dequantize_model(tried.model, request.output)) - before; });
   };
   SlopeTarget target = request.slope_target;
-  target.artifact_limit_bytes = artifact_limit(request);
+  target.limit_bytes = artifact_limit(request);
+  if (target.bits_per_weight) {
+    const uint64_t wanted = bytes_at(*target.bits_per_weight, parameters);
+    target.limit_bytes = std::min(target.limit_bytes.value_or(wanted), wanted);
+  }
   SlopeSearch search(start.fixed, start.layers, request.encode, times, progress, measure_gap);
   if (start.original)
     search.set_reserve([&](const SlopeOutcome& tried, SectionCache& cache) {
       return distill_reserve_bytes(tried.model, start.original->config, tried.artifact.size(), request.encode, cache,
                                    progress);
     });
-  SlopeOutcome result = search.run(target, parameters);
+  SlopeOutcome result = search.run(target);
   MethodResult done{std::move(result.model), std::move(result.artifact), {}};
   done.outcome.log2_c = result.log2_c;
   done.outcome.encodes = result.encodes;
   done.outcome.layers = layer_outcomes(result, start.layers, request.slope);
   if (start.original)
     distill_result(request, gain_tuner_options(request.distill, request.device), *start.original, tokens,
-                   search.cache(), times, progress, done);
+                   target.limit_bytes, search.cache(), times, progress, done);
   return done;
 }
 

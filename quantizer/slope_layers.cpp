@@ -28,10 +28,6 @@ Json to_json(const SlopeOptions& options) {
           {"trellis_bits", options.trellis_bits}};
 }
 
-std::string slope_precision_text(const SlopeOptions& options) {
-  return options.trellis_bits == 0 ? "steps" : "trellis" + std::to_string(1 << options.trellis_bits);
-}
-
 SlopeLayers::SlopeLayers(const TensorMap& tensors, std::map<std::string, MatrixLoss> losses,
                          const SlopeOptions& options, Progress& progress)
     : options_(options) {
@@ -40,35 +36,49 @@ SlopeLayers::SlopeLayers(const TensorMap& tensors, std::map<std::string, MatrixL
     layer.name = name;
     layer.weights = finite_matrix(name, tensors.at(name));
     layer.row_mean_squares = row_mean_squares(layer.weights);
-    layer.step_loss = loss;
-    layer.step_loss.row_weights = level_row_weights(loss.row_weights, options.row_power);
+    layer.row_weights = loss.row_weights;
     layer.loss = std::move(loss);
+    layer.loss.row_weights = level_row_weights(layer.row_weights, options.row_power);
   }
-  std::vector<SizeModel> sizes(layers_.size());
+  look_at_sizes(progress);
+}
+
+// How much a column's neighbours tell about it, and with that the level of all steps, is known only once the Hessian is
+// factored. Layers that share one share that too: no shrinkage tells their damping apart yet. A guess at it would take
+// another artifact to get right, which is by far more work.
+void SlopeLayers::look_at_sizes(Progress& progress) {
+  std::map<const SymmetricMatrix*, std::vector<const Layer*>> groups;
+  for (const Layer& layer : layers_) groups[layer.loss.hessian.get()].push_back(&layer);
+  std::vector<std::vector<const Layer*>> order;
+  for (auto& [hessian, layers] : groups) order.push_back(std::move(layers));
+  std::vector<SizeModel> sizes(order.size());
   progress.begin("looking at layers", static_cast<int64_t>(layers_.size()), "layers");
-  parallel_for(static_cast<int64_t>(layers_.size()), [&](int64_t i) {
-    const Layer& layer = layers_[static_cast<size_t>(i)];
+  parallel_for(static_cast<int64_t>(order.size()), [&](int64_t i) {
+    const std::vector<const Layer*>& layers = order[static_cast<size_t>(i)];
     std::optional<HessianFactor> factor;
-    if (layer.loss.hessian) factor = factor_hessian(*layer.loss.hessian, options.damping, layer.name);
-    StepShape steps = step_shape(layer.step_loss, layer.step_loss.row_weights, factor ? &*factor : nullptr);
-    WeightScales scales = fit_weight_scales(layer.weights);
-    sizes[static_cast<size_t>(i)].add(difference(scales.rows, steps.rows), difference(scales.columns, steps.columns));
-    progress.advance(1);
+    if (const auto& hessian = layers.front()->loss.hessian)
+      factor = factor_hessian(*hessian, options_.damping, layers.front()->name);
+    for (const Layer* layer : layers) {
+      StepShape steps = step_shape(layer->loss, layer->loss.row_weights, factor ? &*factor : nullptr);
+      WeightScales scales = fit_weight_scales(layer->weights);
+      sizes[static_cast<size_t>(i)].add(difference(scales.rows, steps.rows), difference(scales.columns, steps.columns));
+      progress.advance(1);
+    }
   });
   progress.end();
   for (const SizeModel& size : sizes) size_model_.add(size);
 }
 
 SlopeMatrix SlopeLayers::solve(const Layer& layer, double log2_c, double shrinkage) const {
-  Shrinkage shrunk = shrink(layer.step_loss, layer.row_mean_squares, log2_c, shrinkage);
+  Shrinkage shrunk = shrink(layer.loss, layer.row_mean_squares, log2_c, shrinkage);
   std::optional<HessianFactor> factor;
   if (layer.loss.hessian) {
     factor = factor_hessian(*layer.loss.hessian, options_.damping + shrunk.damping, layer.name);
   }
   const HessianFactor* factor_or_null = factor ? &*factor : nullptr;
-  Steps steps = round_steps(step_shape(layer.step_loss, shrunk.row_weights, factor_or_null), log2_c);
+  Steps steps = round_steps(step_shape(layer.loss, shrunk.row_weights, factor_or_null), log2_c);
   SlopeGrid grid{options_.trellis_bits, options_.rate_weight, std::move(steps.rows), std::move(steps.columns)};
-  SlopeResult result = solve_slope(layer.weights, factor_or_null, grid, layer.loss.row_weights, layer.name);
+  SlopeResult result = solve_slope(layer.weights, factor_or_null, grid, layer.row_weights, layer.name);
   Shape shape = {layer.weights.rows(), layer.weights.cols()};
   return {{layer.name, shape, std::move(result.codes)}, std::move(result.report)};
 }
@@ -100,7 +110,7 @@ int64_t SlopeLayers::weights() const {
 
 double SlopeLayers::mean_row_weight(const std::string& name) const {
   auto found = std::ranges::find(layers_, name, &Layer::name);
-  return mean_of(found->loss.row_weights);
+  return mean_of(found->row_weights);
 }
 
 }  // namespace thimble

@@ -27,8 +27,6 @@ struct SlopeOptions {
 
 // All of them: what an artifact says it was made with, and what tells sweeps apart.
 Json to_json(const SlopeOptions& options);
-// "trellis32", "steps".
-std::string slope_precision_text(const SlopeOptions& options);
 
 struct SlopeMatrix {
   QuantizedTensor tensor;
@@ -54,11 +52,12 @@ class SlopeLayers {
   struct Layer {
     std::string name;
     Matrix weights;
-    MatrixLoss loss;
-    MatrixLoss step_loss;  // the same with row weights as steps follow them
+    MatrixLoss loss;                  // with row weights levelled, as steps follow them
+    std::vector<double> row_weights;  // (R) as they were: what reports weigh errors by
     std::vector<double> row_mean_squares;
   };
 
+  void look_at_sizes(Progress& progress);
   SlopeMatrix solve(const Layer& layer, double log2_c, double shrinkage) const;
 
   SlopeOptions options_;

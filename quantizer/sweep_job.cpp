@@ -65,8 +65,7 @@ class Sweep {
   // Ascending, each once.
   std::vector<uint64_t> budgets() const {
     std::vector<uint64_t> budgets = request_.budgets_bytes;
-    for (double bits : request_.bits_per_weight)
-      budgets.push_back(static_cast<uint64_t>(bits * static_cast<double>(results_.parameters) / 8));
+    for (double bits : request_.bits_per_weight) budgets.push_back(bytes_at(bits, results_.parameters));
     std::ranges::sort(budgets);
     budgets.erase(std::ranges::unique(budgets).begin(), budgets.end());
     return budgets;
