@@ -6,6 +6,7 @@
 #include "gptq/cuda_slope.h"
 #include "gptq/device_waves.cuh"
 #include "gptq/factor_batch.cuh"
+#include "gptq/rate_model.h"
 #include "gptq/slope_solver.cuh"
 #include "runtime/cuda_devices.h"
 #include "runtime/memory_plan.h"

@@ -2,6 +2,8 @@
 // In: H (K, K).  Out: HessianFactor.  Layers that share a Hessian share its factor.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -15,6 +17,8 @@ namespace thimble {
 // In which order columns are solved, by their diagonal; ties by index. Descending is what the GPTQ program calls
 // act-order: columns that matter most have the most others left to take up their errors. Dead columns are always last.
 enum class ColumnOrder { kDescending, kAscending, kNatural };
+constexpr std::array<const char*, 3> kColumnOrders = {"descending", "ascending", "natural"};
+constexpr const char* column_order_name(ColumnOrder order) { return kColumnOrders[static_cast<size_t>(order)]; }
 
 // K = input columns
 struct HessianFactor {

@@ -265,7 +265,7 @@ SlopeStart start_slope(const QuantizeRequest& request, const OpenedCheckpoint& s
     original = bind_model(require_golf(source), source.tensors);
   return times.time("solve", [&] {
     return SlopeStart{std::move(fixed),
-                      SlopeLayers(source.tensors, losses_in_plan(losses, plan), request.slope, progress),
+                      SlopeLayers(source.tensors, losses_in_plan(losses, plan), request.slope, request.device, progress),
                       std::move(original)};
   });
 }

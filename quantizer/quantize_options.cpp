@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <map>
 
 #include "quantizer/commands.h"
 #include "runtime/trellis.h"
@@ -105,6 +106,12 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request) {
                   "Slope: how far steps follow the loss of each row; 0: one weight for all rows of a matrix")
       ->check(finite_number(0, 1))
       ->capture_default_str();
+  std::map<std::string, ColumnOrder> orders;
+  for (size_t i = 0; i < kColumnOrders.size(); ++i) orders[kColumnOrders[i]] = static_cast<ColumnOrder>(i);
+  command
+      .add_option("--column-order", slope.column_order,
+                  "Slope: columns by their Hessian's diagonal: descending, ascending or natural (default: descending)")
+      ->transform(CLI::CheckedTransformer(orders));
   command.add_option("--damping", slope.damping, "Slope: added to Hessians, relative to their mean diagonal")
       ->check(finite_number(0, 100))
       ->capture_default_str();

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <random>
 
+#include "gptq/hessian_factor.h"
 #include "gptq/size_model.h"
 #include "runtime/quantized_model.h"
 
