@@ -25,7 +25,7 @@ struct SlopeJob {
   const SymmetricMatrix* hessian = nullptr;
   double damping = 0;  // as in factor_hessian()
   ColumnOrder order = ColumnOrder::kDescending;
-  std::span<const double> row_weights;  // (R) for the report, or none
+  std::span<const double> row_weights = {};  // (R) for the report, or none
 };
 
 // The grid of a job, from the diagonal of U (K, by column) of its factored Hessian. Called from any thread.

@@ -40,7 +40,7 @@ std::vector<int32_t> quantize(const Column& column, int bits, double rate_weight
   return levels;
 }
 
-double row_cost(const Column& column, size_t r, int64_t level, double rate_weight) {
+double row_cost(const Column& column, size_t r, int32_t level, double rate_weight) {
   const double error = column.targets[r] - static_cast<double>(level);
   return error * error + rate_weight * rate_table().bits(column.classes[r], level);
 }
