@@ -190,7 +190,8 @@ class RowSolver {
 
   __device__ double level_target(int i, int row, double weight) const {
     if (!isfinite(weight)) {
-      *job_.refused = static_cast<int64_t>(first_row_ + row) * job_.columns + column_;
+      // The row's first: what follows in it is the fault of that one.
+      if (*job_.refused < 0) *job_.refused = static_cast<int64_t>(first_row_ + row) * job_.columns + column_;
       return 0;
     }
     return reachable_target(weight / (static_cast<double>(size_[i]) * column_size_));
