@@ -63,7 +63,7 @@ QuantizeRequest finish_request(const Options& options, const CommandLine& line, 
                                                       : options.work_folder;
   if (options.source.is_given() && options.source.tokenizer.empty())
     throw UsageError("scoring needs the --tokenizer, to know how many bytes each token stands for");
-  check_calibration_options(request, request.method == Method::kSlope);
+  finish_calibration_options(request, request.method == Method::kSlope);
   return request;
 }
 

@@ -41,19 +41,29 @@ TokenSequences obtain_tokens(const QuantizeRequest& request, const Model& model,
     return read_calibration_tokens(request.calibration_tokens, request.calibration.length, model.config.vocab_size);
   std::unique_ptr<LanguageModel> generator =
       make_ranked_language_model(make_language_model(model, request.device, request.calibration.length), ranks);
-  return self_generate(*generator, request.calibration, key, work, ranks, progress);
+  // Sequence s has temperature s modulo n. Those of one temperature are generated together, with a seed of their own:
+  // else they would begin with the same tokens as the others, and go on from the same random numbers.
+  const auto n = static_cast<int64_t>(request.temperatures.size());
+  TokenSequences tokens{request.calibration.sequences, request.calibration.length, {}};
+  tokens.tokens.resize(static_cast<size_t>(tokens.count * tokens.length));
+  for (int64_t i = 0; i < std::min(n, tokens.count); ++i) {
+    CalibrationOptions options = request.calibration;
+    options.sequences = (tokens.count - i + n - 1) / n;
+    options.temperature = request.temperatures[static_cast<size_t>(i)];
+    options.seed += static_cast<uint64_t>(i) << 32;
+    const uint64_t part_key =
+        Hasher().add(key).add(options.seed).add(std::bit_cast<uint64_t>(options.temperature)).digest();
+    const TokenSequences part = self_generate(*generator, options, part_key, work, ranks, progress);
+    for (int64_t s = 0; s < part.count; ++s)
+      std::ranges::copy(part.sequence(s), tokens.tokens.begin() + (s * n + i) * tokens.length);
+  }
+  return tokens;
 }
 
 KeyedStatistics collect_from_model(const QuantizeRequest& request, const OpenedCheckpoint& source, uint64_t key,
                                    const WorkFolder& work, Ranks& ranks, StageTimes& times, Progress& progress) {
   Model model = bind_model(require_golf(source), source.tensors);
-  const CalibrationOptions& options = request.calibration;
-  uint64_t token_key = Hasher()
-                           .add(key)
-                           .add(options.seed)
-                           .add(std::bit_cast<uint64_t>(options.temperature))
-                           .add(static_cast<uint64_t>(options.length))
-                           .digest();
+  const uint64_t token_key = Hasher().add(key).add(static_cast<uint64_t>(request.calibration.length)).digest();
   TokenSequences tokens =
       times.time("calibration", [&] { return obtain_tokens(request, model, token_key, work, ranks, progress); });
   if (ranks.is_root() && !request.save_calibration.empty()) write_shard(request.save_calibration, tokens.tokens);
@@ -132,10 +142,11 @@ QuantizedModel header_of(const QuantizeRequest& request, const OpenedCheckpoint&
   } else if (!request.calibration_tokens.empty()) {
     provenance["calibration"] = "tokens";
   } else {
-    provenance["calibration"] = {{"seed", request.calibration.seed},
-                                 {"sequences", request.calibration.sequences},
-                                 {"length", request.calibration.length},
-                                 {"temperature", request.calibration.temperature}};
+    provenance["calibration"] = {
+        {"seed", request.calibration.seed},
+        {"sequences", request.calibration.sequences},
+        {"length", request.calibration.length},
+        {"temperature", request.temperatures.size() == 1 ? Json(request.temperatures[0]) : Json(request.temperatures)}};
   }
   header.provenance_json = canonical_json(provenance);
   return header;
@@ -264,9 +275,10 @@ SlopeStart start_slope(const QuantizeRequest& request, const OpenedCheckpoint& s
   if (tokens.count >= 2 && gain_tuner_options(request.distill, request.device).steps > 0)
     original = bind_model(require_golf(source), source.tensors);
   return times.time("solve", [&] {
-    return SlopeStart{std::move(fixed),
-                      SlopeLayers(source.tensors, losses_in_plan(losses, plan), request.slope, request.device, progress),
-                      std::move(original)};
+    return SlopeStart{
+        std::move(fixed),
+        SlopeLayers(source.tensors, losses_in_plan(losses, plan), request.slope, request.device, progress),
+        std::move(original)};
   });
 }
 

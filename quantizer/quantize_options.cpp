@@ -40,13 +40,20 @@ void parse_bits(const std::string& text, TracePlanOptions& plan) {
 
 void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
   CalibrationOptions& calibration = request.calibration;
-  command.add_option("--calibration-sequences", calibration.sequences, "Sequences the model generates for calibration")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
-      ->capture_default_str();
-  command.add_option("--calibration-length", calibration.length, "Tokens per calibration sequence")
-      ->check(CLI::Range(int64_t{2}, int64_t{1} << 20))
-      ->capture_default_str();
-  command.add_option("--temperature", calibration.temperature, "Sampling temperature of the calibration text")
+  calibration.sequences = calibration.length = 0;  // not given: finish_calibration_options()
+  command
+      .add_option("--calibration-sequences", calibration.sequences,
+                  "Sequences the model generates for calibration (default: 128 with slope, 64 with trace)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  command
+      .add_option("--calibration-length", calibration.length,
+                  "Tokens per calibration sequence (default: 1024 with slope, 2048 with trace)")
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 20));
+  command
+      .add_option("--temperature", request.temperatures,
+                  "Sampling temperature of the calibration text; of several, with commas between, sequences take one "
+                  "after another in turn")
+      ->delimiter(',')
       ->check(finite_number(0, 100))
       ->capture_default_str();
   command.add_option("--calibration-tokens", request.calibration_tokens,
@@ -59,7 +66,11 @@ void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
                    "--save-hessians and --json");
 }
 
-void check_calibration_options(const QuantizeRequest& request, bool has_slope) {
+void finish_calibration_options(QuantizeRequest& request, bool has_slope) {
+  CalibrationOptions& calibration = request.calibration;
+  if (calibration.sequences == 0) calibration.sequences = has_slope ? 128 : 64;
+  if (calibration.length == 0) calibration.length = has_slope ? 1024 : 2048;
+
   const bool has_idle_tokens = !request.calibration_tokens.empty() && !has_slope;
   if (!request.hessians.empty() && (has_idle_tokens || !request.save_calibration.empty()))
     throw UsageError(

@@ -24,8 +24,9 @@ int64_t parse_integer(const std::string& text, const std::string& option, int64_
 void parse_bits(const std::string& text, TracePlanOptions& plan);
 
 void add_calibration_options(CLI::App& command, QuantizeRequest& request);
-// `has_slope`: among the methods to run, which distils on tokens beside a file of Hessians. UsageError.
-void check_calibration_options(const QuantizeRequest& request, bool has_slope);
+// Fills in defaults. `has_slope`: among the methods to run, which distils on tokens beside a file of Hessians.
+// UsageError.
+void finish_calibration_options(QuantizeRequest& request, bool has_slope);
 
 void add_slope_options(CLI::App& command, QuantizeRequest& request);  // and of its distillation
 void check_slope_options(const SlopeOptions& slope);                  // UsageError

@@ -20,7 +20,7 @@
 namespace thimble {
 
 struct SlopeOptions {
-  int trellis_bits = 5;    // of Trellis
+  int trellis_bits = 8;    // of Trellis
   double rate_weight = 0;  // squared levels that a bit is worth while rounding
   double damping = 0.03;   // of Hessians, relative to their mean diagonal
   ColumnOrder column_order = ColumnOrder::kDescending;

@@ -59,7 +59,7 @@ SweepRequest finish_request(const Options& options, const CommandLine& line) {
       request.bits_per_weight.push_back(parse_bits_per_weight(text));
   parse_bits(options.bits, request.base.plan);
   check_slope_options(request.base.slope);
-  check_calibration_options(request.base, has_slope);
+  finish_calibration_options(request.base, has_slope);
   request.base.device = open_device(line.common, line.ranks);
   request.base.calibration.seed = line.common.seed;
   request.base.work_folder = options.work_folder.empty() ? request.prefix + ".work" : options.work_folder;

@@ -102,7 +102,7 @@ class Sweep {
     if (request.hessians.empty() || !request.calibration_tokens.empty()) add_count(calibration.length);
     if (request.hessians.empty() && request.calibration_tokens.empty()) {
       hasher.add(calibration.seed);
-      hasher.add(std::bit_cast<uint64_t>(calibration.temperature));
+      for (double temperature : request.temperatures) hasher.add(std::bit_cast<uint64_t>(temperature));
       add_count(calibration.sequences);
     }
     add_count(request.plan.min_elements);
