@@ -47,19 +47,20 @@ SlopeLayers::SlopeLayers(const TensorMap& tensors, std::map<std::string, MatrixL
 // factored. Layers that share one share that too: no shrinkage tells their damping apart yet. A guess at it would take
 // another artifact to get right, which is by far more work.
 void SlopeLayers::look_at_sizes(Progress& progress) {
-  std::map<const SymmetricMatrix*, std::vector<const Layer*>> groups;
-  for (const Layer& layer : layers_) groups[layer.loss.hessian.get()].push_back(&layer);
-  std::vector<std::vector<const Layer*>> order;
+  std::map<const SymmetricMatrix*, std::vector<Layer*>> groups;
+  for (Layer& layer : layers_) groups[layer.loss.hessian.get()].push_back(&layer);
+  std::vector<std::vector<Layer*>> order;
   for (auto& [hessian, layers] : groups) order.push_back(std::move(layers));
   std::vector<SizeModel> sizes(order.size());
   progress.begin("looking at layers", static_cast<int64_t>(layers_.size()), "layers");
   parallel_for(static_cast<int64_t>(order.size()), [&](int64_t i) {
-    const std::vector<const Layer*>& layers = order[static_cast<size_t>(i)];
+    const std::vector<Layer*>& layers = order[static_cast<size_t>(i)];
     std::optional<HessianFactor> factor;
     if (const auto& hessian = layers.front()->loss.hessian)
       factor = factor_hessian(*hessian, options_.damping, layers.front()->name);
-    for (const Layer* layer : layers) {
-      StepShape steps = step_shape(layer->loss, layer->loss.row_weights, factor ? &*factor : nullptr);
+    for (Layer* layer : layers) {
+      const StepShape& steps = layer->steps =
+          step_shape(layer->loss, layer->loss.row_weights, factor ? &*factor : nullptr);
       WeightScales scales = fit_weight_scales(layer->weights);
       sizes[static_cast<size_t>(i)].add(difference(scales.rows, steps.rows), difference(scales.columns, steps.columns));
       progress.advance(1);
@@ -102,15 +103,39 @@ std::vector<SlopeMatrix> SlopeLayers::solve(double log2_c, double shrinkage, Pro
   return solved;
 }
 
+SlopeMatrix SlopeLayers::solve(const std::string& name, double log2_c, double shrinkage) const {
+  return solve(layer(name), log2_c, shrinkage);
+}
+
+std::vector<QuantizedTensor> SlopeLayers::zeros(double log2_c) const {
+  std::vector<QuantizedTensor> tensors;
+  for (const Layer& layer : layers_) {
+    Steps steps = round_steps(layer.steps, log2_c);
+    std::vector<int32_t> codes(steps.rows.size() * steps.columns.size());
+    tensors.push_back(
+        {layer.name,
+         {layer.weights.rows(), layer.weights.cols()},
+         SteppedCodes{options_.trellis_bits, std::move(codes), std::move(steps.rows), std::move(steps.columns)}});
+  }
+  return tensors;
+}
+
+std::vector<std::pair<std::string, int64_t>> SlopeLayers::sizes() const {
+  std::vector<std::pair<std::string, int64_t>> sizes;
+  for (const Layer& layer : layers_) sizes.emplace_back(layer.name, layer.weights.rows() * layer.weights.cols());
+  return sizes;
+}
+
 int64_t SlopeLayers::weights() const {
   int64_t count = 0;
-  for (const Layer& layer : layers_) count += layer.weights.rows() * layer.weights.cols();
+  for (const auto& [name, weights] : sizes()) count += weights;
   return count;
 }
 
-double SlopeLayers::mean_row_weight(const std::string& name) const {
-  auto found = std::ranges::find(layers_, name, &Layer::name);
-  return mean_of(found->row_weights);
+const SlopeLayers::Layer& SlopeLayers::layer(const std::string& name) const {
+  return *std::ranges::find(layers_, name, &Layer::name);
 }
+
+double SlopeLayers::mean_row_weight(const std::string& name) const { return mean_of(layer(name).row_weights); }
 
 }  // namespace thimble

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gptq/matrix_loss.h"
@@ -43,9 +44,18 @@ class SlopeLayers {
   // `shrinkage`: of SlopeOptions, or less.
   std::vector<SlopeMatrix> solve(double log2_c, double shrinkage, Progress& progress) const;
 
+  // One of them.
+  SlopeMatrix solve(const std::string& name, double log2_c, double shrinkage) const;
+
+  // What solve() gives without shrinkage where steps are so long that all codes are 0: at this log2_c, if it is high
+  // enough.
+  std::vector<QuantizedTensor> zeros(double log2_c) const;
+
   const SlopeOptions& options() const { return options_; }
   const SizeModel& size_model() const { return size_model_; }
   int64_t weights() const;
+  // Name and number of weights of each.
+  std::vector<std::pair<std::string, int64_t>> sizes() const;
   double mean_row_weight(const std::string& name) const;
 
  private:
@@ -55,9 +65,11 @@ class SlopeLayers {
     MatrixLoss loss;                  // with row weights levelled, as steps follow them
     std::vector<double> row_weights;  // (R) as they were: what reports weigh errors by
     std::vector<double> row_mean_squares;
+    StepShape steps;  // without shrinkage
   };
 
   void look_at_sizes(Progress& progress);
+  const Layer& layer(const std::string& name) const;
   SlopeMatrix solve(const Layer& layer, double log2_c, double shrinkage) const;
 
   SlopeOptions options_;
