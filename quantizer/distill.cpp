@@ -15,9 +15,6 @@ namespace {
 // Sequences held out: every eighth, but no more than tell two models apart.
 constexpr int64_t kHeldOutShare = 8, kMostHeldOut = 4;
 
-// Changes of row steps that are dropped one after another until an artifact fits: first the smallest that are not
-// rounded to 0 anyhow.
-constexpr double kFirstThreshold = 0.6, kLastThreshold = 8, kThresholdStep = 0.1;
 // Row steps that change by -1, 0 or 1 take about as many bytes as tuned ones do.
 constexpr double kUsualChange = 1.5;
 
@@ -36,11 +33,11 @@ std::set<std::string> row_layer_names(const ModelConfig& config) {
   return names;
 }
 
-GainTunerInput tuner_input(QuantizedModel& model, const ModelConfig& config) {
+GainTunerInput tuner_input(const QuantizedModel& model, const ModelConfig& config) {
   GainTunerInput input;
   const std::set<std::string> names = row_layer_names(config);
-  for (QuantizedTensor& tensor : model.tensors) {
-    const SteppedCodes* codes = stepped_codes(tensor);
+  for (const QuantizedTensor& tensor : model.tensors) {
+    const auto* codes = std::get_if<SteppedCodes>(&tensor.data);
     if (codes && names.contains(tensor.name))
       input.row_layers.emplace_back(tensor.name, static_cast<int64_t>(codes->row_steps.size()));
     if (codes && tensor.name == head_name(config)) input.tune_head = true;
@@ -57,40 +54,70 @@ void add_to_step(double change, int16_t& step) {
   step = static_cast<int16_t>(std::clamp(step + rounded, -kMaxStep, kMaxStep));
 }
 
-// Gains of rows change steps by at least `least`, or not at all. Counts those that were dropped.
-int64_t apply(const Gains& gains, const ModelConfig& config, double least, QuantizedModel& model) {
-  int64_t dropped = 0;
+QuantizedModel with_gains(QuantizedModel model, const Gains& gains, const ModelConfig& config) {
   for (QuantizedTensor& tensor : model.tensors) {
     if (SteppedCodes* codes = stepped_codes(tensor)) {
       if (tensor.name == head_name(config))
         for (int16_t& step : codes->row_steps) add_to_step(step_change(gains.head), step);
-      auto found = gains.rows.find(tensor.name);
-      for (size_t r = 0; found != gains.rows.end() && r < codes->row_steps.size(); ++r) {
-        const double change = step_change(found->second[r]);
-        if (std::abs(change) >= least)
-          add_to_step(change, codes->row_steps[r]);
-        else
-          dropped += std::lround(change) != 0;
-      }
+      if (auto found = gains.rows.find(tensor.name); found != gains.rows.end())
+        for (size_t r = 0; r < codes->row_steps.size(); ++r)
+          add_to_step(step_change(found->second[r]), codes->row_steps[r]);
     }
     if (auto found = gains.small.find(tensor.name); found != gains.small.end())
       if (auto* raw = std::get_if<RawTensor>(&tensor.data)) raw->bytes = from_float32(raw->dtype, found->second);
   }
-  return dropped;
+  return model;
 }
 
 // The gains that a model as stored stands for, relative to another with the same codes.
-Gains stored_gains(QuantizedModel& tuned, QuantizedModel& first, const std::string& head) {
+Gains stored_gains(const QuantizedModel& tuned, const QuantizedModel& first, const std::string& head) {
   Gains gains;
   for (size_t i = 0; i < tuned.tensors.size(); ++i) {
-    QuantizedTensor& tensor = tuned.tensors[i];
-    const SteppedCodes *codes = stepped_codes(tensor), *before = stepped_codes(first.tensors[i]);
+    const QuantizedTensor& tensor = tuned.tensors[i];
+    const auto *codes = std::get_if<SteppedCodes>(&tensor.data),
+               *before = std::get_if<SteppedCodes>(&first.tensors[i].data);
     for (size_t r = 0; codes && r < codes->row_steps.size(); ++r)
       gains.rows[tensor.name].push_back(step_size(codes->row_steps[r] - before->row_steps[r]));
     if (codes && tensor.name == head) gains.head = gains.rows.at(head).at(0);
     if (!is_golf_matrix(tensor.name)) gains.small[tensor.name] = dequantize(tensor);
   }
   return gains;
+}
+
+// How many sequences are read: first those to learn from, then those held out.
+struct Split {
+  int64_t sequences = 0, held_out = 0;
+};
+
+Split split_of(const DistillInput& input) {
+  const int64_t available =
+      std::min(input.tokens.count, divergence_sequences(input.original.config, input.tokens.length));
+  const int64_t held_out = std::clamp<int64_t>(available / kHeldOutShare, 1, kMostHeldOut);
+  return {std::min(available - held_out, input.options.steps * input.options.batch), held_out};
+}
+
+// The first sequences to learn from and the last ones to hold out.
+TokenSequences chosen(const TokenSequences& from, const Split& split) {
+  TokenSequences tokens{split.sequences + split.held_out, from.length, {}};
+  auto first = from.tokens.begin();
+  tokens.tokens.assign(first, first + split.sequences * from.length);
+  tokens.tokens.insert(tokens.tokens.end(), from.tokens.end() - split.held_out * from.length, from.tokens.end());
+  return tokens;
+}
+
+Model student_of(const QuantizedModel& model) { return dequantize_model(model, "the quantized model"); }
+
+double mean_divergence(DivergencePass& pass, const Gains& gains, const Split& split, int64_t positions,
+                       Progress& progress) {
+  pass.set(gains);
+  double sum = 0;
+  progress.begin("comparing", split.held_out, "sequences");
+  for (int64_t s = 0; s < split.held_out; ++s) {
+    sum += pass.divergence(split.sequences + s, 1);
+    progress.advance(1);
+  }
+  progress.end();
+  return sum / static_cast<double>(split.held_out * positions);
 }
 
 }  // namespace
@@ -104,54 +131,36 @@ GainTunerOptions gain_tuner_options(const DistillOptions& options, const Device&
   return tuner;
 }
 
-DistillReport distill(const DistillInput& input, const GainTunerOptions& options, const EncodeOptions& encode,
-                      SectionCache& cache, QuantizedModel& model, ByteVector& artifact, StageTimes& times,
-                      Progress& progress) {
+Distilled distill(const DistillInput& input, const QuantizedModel& model, Progress& progress) {
   const ModelConfig& config = input.original.config;
-  const int64_t available = std::min(input.tokens.count, divergence_sequences(config, input.tokens.length));
-  DistillReport report;
-  report.steps = options.steps;
-  report.held_out = std::clamp<int64_t>(available / kHeldOutShare, 1, kMostHeldOut);
-  report.sequences = std::min(available - report.held_out, options.steps * options.batch);
+  const std::string head = head_name(config);
+  const Split split = split_of(input);
+  const TokenSequences tokens = chosen(input.tokens, split);
+  GainTunerInput tuner = tuner_input(model, config);
+  tuner.sequences = split.sequences;
+  tuner.positions = tokens.length - 1;
+  std::unique_ptr<DivergencePass> pass =
+      make_divergence_pass(input.original, student_of(model), tokens, input.device, progress);
+  auto divergence = [&](const QuantizedModel& stored) {
+    return mean_divergence(*pass, stored_gains(stored, model, head), split, tuner.positions, progress);
+  };
+  Distilled result;
+  result.report = {input.options.steps, split.sequences, split.held_out};
+  result.report.divergence_before = divergence(model);
+  result.model = with_gains(model, tune_gains(*pass, tuner, input.options, progress), config);
+  result.report.divergence_after = divergence(result.model);
+  result.report.is_kept = result.report.divergence_after < result.report.divergence_before;
+  return result;
+}
 
-  // Those to learn from, then those held out.
-  TokenSequences tokens{report.sequences + report.held_out, input.tokens.length, {}};
-  const int64_t length = tokens.length;
-  auto first = input.tokens.tokens.begin();
-  tokens.tokens.assign(first, first + report.sequences * length);
-  tokens.tokens.insert(tokens.tokens.end(), input.tokens.tokens.end() - report.held_out * length,
-                       input.tokens.tokens.end());
-
-  QuantizedModel tuned = model;
-  times.time("distill", [&] {
-    GainTunerInput tuner = tuner_input(model, config);
-    tuner.sequences = report.sequences;
-    tuner.positions = length - 1;
-    std::unique_ptr<DivergencePass> pass = make_divergence_pass(
-        input.original, dequantize_model(model, "the quantized model"), tokens, input.device, progress);
-    auto held_out_divergence = [&](const Gains& gains) {
-      pass->set(gains);
-      return pass->divergence(report.sequences, report.held_out) /
-             static_cast<double>(report.held_out * tuner.positions);
-    };
-    report.divergence_before = held_out_divergence(stored_gains(model, model, head_name(config)));
-    const Gains gains = tune_gains(*pass, tuner, options, progress);
-
-    ByteVector bytes;
-    for (double least = 0;;) {
-      tuned = model;
-      report.dropped_rows = apply(gains, config, least, tuned);
-      bytes = encode_artifact(tuned, encode, cache, progress);
-      if (!input.limit_bytes || bytes.size() <= *input.limit_bytes) break;
-      if (std::isinf(least)) return;  // not even the small tensors fit
-      least = least == 0 ? kFirstThreshold : least < kLastThreshold ? least + kThresholdStep : INFINITY;
-    }
-    report.divergence_after = held_out_divergence(stored_gains(tuned, model, head_name(config)));
-    report.is_kept = report.divergence_after < report.divergence_before;
-    if (report.is_kept) artifact = std::move(bytes);
-  });
-  if (report.is_kept) model = std::move(tuned);
-  return report;
+double held_out_divergence(const DistillInput& input, const QuantizedModel& model, Progress& progress) {
+  Split split = split_of(input);
+  split.sequences = 0;
+  const TokenSequences tokens = chosen(input.tokens, split);
+  std::unique_ptr<DivergencePass> pass =
+      make_divergence_pass(input.original, student_of(model), tokens, input.device, progress);
+  const Gains gains = stored_gains(model, model, head_name(input.original.config));
+  return mean_divergence(*pass, gains, split, tokens.length - 1, progress);
 }
 
 int64_t distill_reserve_bytes(const QuantizedModel& model, const ModelConfig& config, uint64_t artifact_bytes,

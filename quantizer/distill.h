@@ -7,7 +7,7 @@
 
 #include "gptq/gain_tuner.h"
 #include "packer/artifact.h"
-#include "quantizer/console.h"
+#include "runtime/device.h"
 
 namespace thimble {
 
@@ -24,23 +24,27 @@ struct DistillReport {
   int64_t steps = 0, sequences = 0, held_out = 0;
   // Mean KL(original || quantized) in nats per token on the sequences held out, of the models as stored.
   double divergence_before = 0, divergence_after = 0;
-  bool is_kept = false;      // the tuned model is, for it is closer to the original
-  int64_t dropped_rows = 0;  // whose gains did not fit in the artifact
+  bool is_kept = false;  // the tuned model is, for it is closer to the original
 };
 
 struct DistillInput {
   const Model& original;
-  const TokenSequences& tokens;
+  const TokenSequences& tokens;  // at least two sequences
   const Device& device;
-  std::optional<uint64_t> limit_bytes;  // of the artifact
+  GainTunerOptions options;
 };
 
-// The model and its artifact become the tuned ones, or stay. At least two sequences are needed.
-DistillReport distill(const DistillInput& input, const GainTunerOptions& options, const EncodeOptions& encode,
-                      SectionCache& cache, QuantizedModel& model, ByteVector& artifact, StageTimes& times,
-                      Progress& progress);
+struct Distilled {
+  QuantizedModel model;  // the tuned one, whether it is kept or not
+  DistillReport report;
+};
 
-// Bytes that tuned row steps are going to add to an artifact: what random ones do.
+Distilled distill(const DistillInput& input, const QuantizedModel& model, Progress& progress);
+
+// Mean KL of any model on the sequences that distill() holds out.
+double held_out_divergence(const DistillInput& input, const QuantizedModel& model, Progress& progress);
+
+// Bytes that tuned row steps are going to add to an artifact: about what random ones do.
 int64_t distill_reserve_bytes(const QuantizedModel& model, const ModelConfig& config, uint64_t artifact_bytes,
                               const EncodeOptions& encode, SectionCache& cache, Progress& progress);
 

@@ -104,8 +104,7 @@ Json to_json(const DistillReport& report) {
           {"held_out", report.held_out},
           {"divergence_before", report.divergence_before},
           {"divergence_after", report.divergence_after},
-          {"kept", report.is_kept},
-          {"dropped_rows", report.dropped_rows}};
+          {"kept", report.is_kept}};
 }
 
 std::string distill_text(const QuantizeOutcome& outcome, bool is_wanted) {

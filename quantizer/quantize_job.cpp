@@ -8,6 +8,7 @@
 #include "eval/token_shard.h"
 #include "gptq/hessian_sum.h"
 #include "gptq/hessian_tree.h"
+#include "packer/format.h"
 #include "quantizer/calibration.h"
 #include "quantizer/hessian_file.h"
 #include "quantizer/output_check.h"
@@ -114,10 +115,10 @@ std::vector<std::string> layers_with_hessians(const QuantizeRequest& request, co
   return names;
 }
 
-// And the tables, whose steps `slope` takes from the loss.
+// And the tables, whose steps `slope` takes from the loss (a file of Hessians may be without it: then they take more).
 std::vector<std::string> layers_to_solve(const QuantizeRequest& request, const OpenedCheckpoint& source) {
   std::vector<std::string> names = layers_with_hessians(request, source);
-  if (request.method == Method::kSlope && request.hessians.empty())
+  if (request.method == Method::kSlope && source.golf)
     for (const std::string& table : {std::string(kTokenEmbedding), std::string(kBigramEmbedding),
                                      std::string(kValueEmbedding), head_name(require_golf(source))})
       if (source.tensors.contains(table)) names.push_back(table);
@@ -199,6 +200,14 @@ std::optional<uint64_t> artifact_limit(const QuantizeRequest& request) {
   return *request.budget_bytes - request.code_bytes;
 }
 
+// Of what budget and bits per weight allow, the less.
+std::optional<uint64_t> slope_limit(const QuantizeRequest& request, int64_t parameters) {
+  const std::optional<uint64_t> limit = artifact_limit(request);
+  if (!request.slope_target.bits_per_weight) return limit;
+  const uint64_t wanted = bytes_at(*request.slope_target.bits_per_weight, parameters);
+  return std::min(limit.value_or(wanted), wanted);
+}
+
 SearchOptions search_options(const QuantizeRequest& request) {
   return {artifact_limit(request), request.high_is_auto, request.plan, request.encode};
 }
@@ -232,13 +241,38 @@ std::map<std::string, double> solvable(const std::map<std::string, MatrixLoss>& 
   return names;
 }
 
+bool is_solved(const Precision& precision) {
+  const auto* coded = std::get_if<RowScaledPrecision>(&precision);
+  return coded && coded->rounding == RowScaledPrecision::Rounding::kGptq;
+}
+
 // Of `losses`, those of matrices that the plan solves.
 std::map<std::string, MatrixLoss> losses_in_plan(std::map<std::string, MatrixLoss> losses, const Plan& plan) {
-  std::erase_if(losses, [&](const auto& item) {
-    const auto* coded = std::get_if<RowScaledPrecision>(&plan.at(item.first));
-    return !coded || coded->rounding != RowScaledPrecision::Rounding::kGptq;
-  });
+  std::erase_if(losses, [&](const auto& item) { return !is_solved(plan.at(item.first)); });
   return losses;
+}
+
+// Method slope, before anything is known about the matrices to solve: a CheckError when they do not even fit with all
+// codes 0 and one step. Models that no file of a few bytes may hold are passed over.
+void check_slope_bound(uint64_t limit_bytes, const QuantizeRequest& request, const Plan& plan, QuantizedModel model,
+                       const std::map<std::string, TensorSummary>& summaries, SectionCache& cache, Progress& progress) {
+  uint64_t codes = 0;
+  for (const auto& [name, precision] : plan) {
+    if (!is_solved(precision)) continue;
+    const Shape& shape = summaries.at(name).shape;
+    SteppedCodes zeros{request.slope.trellis_bits, {}, {}, {}};
+    zeros.codes.resize(static_cast<size_t>(element_count(shape)));
+    zeros.row_steps.resize(static_cast<size_t>(shape[0]));
+    zeros.column_steps.resize(static_cast<size_t>(shape[1]));
+    codes += zeros.codes.size();
+    model.tensors.push_back({name, shape, std::move(zeros)});
+  }
+  if (codes * sizeof(int32_t) > kExpansionFloorBytes) return;
+  std::ranges::sort(model.tensors, {}, &QuantizedTensor::name);
+  const uint64_t bytes = artifact_bytes(model, request.encode, cache, progress);
+  if (bytes > limit_bytes)
+    throw CheckError("the budget cannot be met: the smallest artifact takes more than " + bytes_text(bytes - 1) +
+                     ", it may take " + bytes_text(limit_bytes));
 }
 
 std::vector<LayerOutcome> layer_outcomes(const SlopeOutcome& result, const SlopeLayers& layers,
@@ -255,13 +289,8 @@ std::vector<LayerOutcome> layer_outcomes(const SlopeOutcome& result, const Slope
   return outcomes;
 }
 
-// Self-distillation of what the search found, where there are tokens for it.
-void distill_result(const QuantizeRequest& request, const GainTunerOptions& options, const Model& original,
-                    const TokenSequences& tokens, std::optional<uint64_t> limit_bytes, SectionCache& cache,
-                    StageTimes& times, Progress& progress, MethodResult& result) {
-  const DistillInput input{original, tokens, request.device, limit_bytes};
-  result.outcome.distill =
-      distill(input, options, request.encode, cache, result.model, result.artifact, times, progress);
+bool distils(const QuantizeRequest& request, const TokenSequences& tokens) {
+  return tokens.count >= 2 && gain_tuner_options(request.distill, request.device).steps > 0;
 }
 
 SlopeStart start_slope(const QuantizeRequest& request, const OpenedCheckpoint& source,
@@ -272,7 +301,7 @@ SlopeStart start_slope(const QuantizeRequest& request, const OpenedCheckpoint& s
   QuantizedModel fixed = header_of(request, source);
   fixed.tensors = solver.solve_without_hessians(plan);
   std::optional<Model> original;
-  if (tokens.count >= 2 && gain_tuner_options(request.distill, request.device).steps > 0)
+  if (distils(request, tokens) || request.slope.cross_term > 0)
     original = bind_model(require_golf(source), source.tensors);
   return times.time("solve", [&] {
     return SlopeStart{
@@ -288,30 +317,26 @@ MethodResult run_slope(const QuantizeRequest& request, const OpenedCheckpoint& s
   if (request.slope_target.bpb_gap)
     before = times.time("measuring gaps",
                         [&] { return request.bits_per_byte(bind_model(require_golf(source), source.tensors)); });
-  auto measure_gap = [&](const SlopeOutcome& tried) {
+  auto measure_gap = [&](const QuantizedModel& tried) {
     return times.time("measuring gaps",
-                      [&] { return request.bits_per_byte(dequantize_model(tried.model, request.output)) - before; });
+                      [&] { return request.bits_per_byte(dequantize_model(tried, request.output)) - before; });
   };
+  std::optional<DistillInput> distill;
+  if (distils(request, tokens))
+    distill.emplace(*start.original, tokens, request.device, gain_tuner_options(request.distill, request.device));
   SlopeTarget target = request.slope_target;
-  target.limit_bytes = artifact_limit(request);
-  if (target.bits_per_weight) {
-    const uint64_t wanted = bytes_at(*target.bits_per_weight, parameters);
-    target.limit_bytes = std::min(target.limit_bytes.value_or(wanted), wanted);
-  }
-  SlopeSearch search(start.fixed, start.layers, request.encode, times, progress, measure_gap);
-  if (start.original)
-    search.set_reserve([&](const SlopeOutcome& tried, SectionCache& cache) {
-      return distill_reserve_bytes(tried.model, start.original->config, tried.artifact.size(), request.encode, cache,
-                                   progress);
-    });
+  target.limit_bytes = slope_limit(request, parameters);
+  std::optional<CrossTermSolver> cross_terms;
+  if (request.slope.cross_term > 0)
+    cross_terms.emplace(*start.original, start.fixed, start.layers, tokens, request.device);
+  SlopeSearch search(start.fixed, start.layers, cross_terms ? &*cross_terms : nullptr, request.encode,
+                     distill ? &*distill : nullptr, measure_gap, times, progress);
   SlopeOutcome result = search.run(target);
   MethodResult done{std::move(result.model), std::move(result.artifact), {}};
   done.outcome.log2_c = result.log2_c;
   done.outcome.encodes = result.encodes;
+  done.outcome.distill = result.distill;
   done.outcome.layers = layer_outcomes(result, start.layers, request.slope);
-  if (start.original)
-    distill_result(request, gain_tuner_options(request.distill, request.device), *start.original, tokens,
-                   target.limit_bytes, search.cache(), times, progress, done);
   return done;
 }
 
@@ -365,9 +390,21 @@ void QuantizeJob::check_lower_bound(const QuantizeRequest& request) {
     HessianSet none;
     WorkFolder nowhere("");
     LayerSolver solver(source_.tensors, none, request.device, nowhere, key_, ranks_, console_.progress());
+    const std::vector<std::string> layers = layers_to_solve(request, source_);
+    if (request.method == Method::kSlope) {
+      const std::optional<uint64_t> limit = slope_limit(request, parameters());
+      if (!limit) return;
+      std::map<std::string, double> names;
+      for (const std::string& layer : layers) names.emplace(layer, 0);
+      const Plan plan = make_trace_plan(summaries_, names, request.plan);
+      QuantizedModel model = header_of(request, source_);
+      model.tensors = solver.solve_without_hessians(plan);
+      check_slope_bound(*limit, request, plan, std::move(model), summaries_, cache_, console_.progress());
+      return;
+    }
     SearchOptions options = search_options(request);
     PlanSearch(header_of(request, source_), summaries_, solver, options, cache_, times_, console_.progress())
-        .check_lower_bound(layers_to_solve(request, source_));
+        .check_lower_bound(layers);
   });
 }
 

@@ -76,6 +76,8 @@ void finish_calibration_options(QuantizeRequest& request, bool has_slope) {
     throw UsageError(
         "--hessians replaces calibration: --save-calibration does not apply, nor do --calibration-tokens with method "
         "trace");
+  if (request.slope.cross_term > 0 && !request.hessians.empty() && request.calibration_tokens.empty())
+    throw UsageError("--cross-term needs calibration text: beside --hessians, --calibration-tokens");
 }
 
 void add_slope_options(CLI::App& command, QuantizeRequest& request) {
@@ -116,6 +118,17 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request) {
       .add_option("--row-power", slope.row_power,
                   "Slope: how far steps follow the loss of each row; 0: one weight for all rows of a matrix")
       ->check(finite_number(0, 1))
+      ->capture_default_str();
+  command
+      .add_option("--cross-term", slope.cross_term,
+                  "Slope: how far each layer makes up for the errors of those before it, 0 to 1; takes many forward "
+                  "passes")
+      ->check(finite_number(0, 1))
+      ->capture_default_str();
+  command
+      .add_option("--cross-damping", slope.cross_damping,
+                  "Slope: added to Hessians, relative to their mean diagonal, for --cross-term")
+      ->check(finite_number(0, 100))
       ->capture_default_str();
   std::map<std::string, ColumnOrder> orders;
   for (size_t i = 0; i < kColumnOrders.size(); ++i) orders[kColumnOrders[i]] = static_cast<ColumnOrder>(i);

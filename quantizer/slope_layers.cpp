@@ -23,6 +23,8 @@ std::vector<double> difference(const std::vector<float>& a, const std::vector<do
 
 Json to_json(const SlopeOptions& options) {
   return {{"column_order", column_order_name(options.column_order)},
+          {"cross_damping", options.cross_damping},
+          {"cross_term", options.cross_term},
           {"damping", options.damping},
           {"rate_weight", options.rate_weight},
           {"row_power", options.row_power},
@@ -49,8 +51,8 @@ SlopeLayers::SlopeLayers(const TensorMap& tensors, std::map<std::string, MatrixL
 // factored. Layers that share one share that too: no shrinkage tells their damping apart yet. A guess at it would take
 // another artifact to get right, which is by far more work.
 void SlopeLayers::look_at_sizes(Progress& progress) {
-  std::vector<std::vector<const Layer*>> order;
-  for (const Layer& layer : layers_) {
+  std::vector<std::vector<Layer*>> order;
+  for (Layer& layer : layers_) {
     auto shares = [&](const auto& group) { return group.front()->loss.hessian == layer.loss.hessian; };
     auto found = std::ranges::find_if(order, shares);
     if (found == order.end())
@@ -61,13 +63,13 @@ void SlopeLayers::look_at_sizes(Progress& progress) {
   std::vector<SizeModel> sizes(order.size());
   progress.begin("looking at layers", static_cast<int64_t>(layers_.size()), "layers");
   parallel_for(static_cast<int64_t>(order.size()), [&](int64_t i) {
-    const std::vector<const Layer*>& layers = order[static_cast<size_t>(i)];
+    const std::vector<Layer*>& layers = order[static_cast<size_t>(i)];
     std::vector<double> upper_diagonal;
     if (const auto& hessian = layers.front()->loss.hessian)
       upper_diagonal =
           factor_hessian(*hessian, options_.damping, layers.front()->name, options_.column_order).upper_diagonal();
-    for (const Layer* layer : layers) {
-      StepShape steps = step_shape(layer->loss, layer->loss.row_weights, upper_diagonal);
+    for (Layer* layer : layers) {
+      const StepShape& steps = layer->steps = step_shape(layer->loss, layer->loss.row_weights, upper_diagonal);
       WeightScales scales = fit_weight_scales(layer->weights);
       sizes[static_cast<size_t>(i)].add(difference(scales.rows, steps.rows), difference(scales.columns, steps.columns));
       progress.advance(1);
@@ -98,22 +100,23 @@ SlopeResult SlopeLayers::solve_on_cpu(const Layer& layer, double log2_c, double 
                      layer.row_weights, layer.name);
 }
 
-void SlopeLayers::solve_on_cuda(std::span<const size_t> layers, int ordinal, double log2_c, double shrinkage,
-                                std::vector<SlopeResult>& results, Progress& progress) const {
+void SlopeLayers::solve_on_cuda(std::span<const Layer* const> layers, std::span<const size_t> chosen, int ordinal,
+                                double log2_c, double shrinkage, std::vector<SlopeResult>& results,
+                                Progress& progress) const {
   std::vector<Setting> settings;
   std::vector<SlopeJob> jobs;
-  for (size_t index : layers) {
-    const Layer& layer = layers_[index];
+  for (size_t index : chosen) {
+    const Layer& layer = *layers[index];
     settings.push_back(setting(layer, log2_c, shrinkage));
     jobs.push_back({layer.name, layer.weights, layer.loss.hessian.get(), settings.back().damping, options_.column_order,
                     layer.row_weights});
   }
   auto choose_grid = [&](size_t job, const std::vector<double>& upper_diagonal) {
-    return grid(layers_[layers[job]], settings[job], log2_c, upper_diagonal);
+    return grid(*layers[chosen[job]], settings[job], log2_c, upper_diagonal);
   };
   std::vector<SlopeResult> solved =
       solve_slope_cuda(jobs, choose_grid, {ordinal, device_.memory_limit_bytes}, [&](size_t) { progress.advance(1); });
-  for (size_t i = 0; i < layers.size(); ++i) results[layers[i]] = std::move(solved[i]);
+  for (size_t i = 0; i < chosen.size(); ++i) results[chosen[i]] = std::move(solved[i]);
 }
 
 int64_t SlopeLayers::work(const Layer& layer) {
@@ -122,50 +125,114 @@ int64_t SlopeLayers::work(const Layer& layer) {
 }
 
 std::vector<SlopeMatrix> SlopeLayers::solve(double log2_c, double shrinkage, Progress& progress) const {
-  std::vector<size_t> order(layers_.size());  // the longest first, so that none of them starts last
+  return solve(names(), log2_c, shrinkage, progress);
+}
+
+std::vector<SlopeMatrix> SlopeLayers::solve(std::span<const std::string> names, double log2_c, double shrinkage,
+                                            Progress& progress) const {
+  std::vector<const Layer*> layers;
+  for (const std::string& name : names) layers.push_back(&layer(name));
+  return solve(layers, log2_c, shrinkage, progress);
+}
+
+std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string> names, const InputPair& pair,
+                                                    double log2_c, double shrinkage, Progress& progress) const {
+  const auto hessian = std::make_shared<const SymmetricMatrix>(pair.hessian);
+  std::vector<double> diagonal;
+  for (int64_t k = 0; k < hessian->size(); ++k) diagonal.push_back((*hessian)(k, k));
+  std::vector<Layer> shifted;
+  for (const std::string& name : names) {
+    const Layer& from = layer(name);
+    shifted.push_back({name,
+                       shifted_weights(from.weights, pair, options_.cross_damping, options_.cross_term, name),
+                       {hessian, diagonal, from.loss.row_weights},
+                       from.row_weights,
+                       from.row_mean_squares,
+                       from.steps});
+  }
+  std::vector<const Layer*> layers;
+  for (const Layer& layer : shifted) layers.push_back(&layer);
+  return solve(layers, log2_c, shrinkage, progress);
+}
+
+std::vector<SlopeMatrix> SlopeLayers::solve(std::span<const Layer* const> layers, double log2_c, double shrinkage,
+                                            Progress& progress) const {
+  std::vector<size_t> order(layers.size());  // the longest first, so that none of them starts last
   std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::stable_sort(order, std::greater{}, [&](size_t i) { return work(layers_[i]); });
+  std::ranges::stable_sort(order, std::greater{}, [&](size_t i) { return work(*layers[i]); });
   // Dealt out in turn to the devices; the rest is the CPU's.
   std::vector<std::vector<size_t>> shares(device_.is_cuda ? device_.ordinals.size() : 0);
   std::vector<size_t> rest;
   size_t turn = 0;
   for (size_t i : order) {
-    if (!shares.empty() && layers_[i].loss.hessian)
+    if (!shares.empty() && layers[i]->loss.hessian)
       shares[turn++ % shares.size()].push_back(i);
     else
       rest.push_back(i);
   }
-  std::vector<SlopeResult> results(layers_.size());
-  progress.begin("solving layers", static_cast<int64_t>(layers_.size()), "layers");
+  std::vector<SlopeResult> results(layers.size());
+  progress.begin("solving layers", static_cast<int64_t>(layers.size()), "layers");
   parallel_for(static_cast<int64_t>(shares.size() + rest.size()), [&](int64_t task) {
     const auto i = static_cast<size_t>(task);
     if (i < shares.size()) {
-      if (!shares[i].empty()) solve_on_cuda(shares[i], device_.ordinals[i], log2_c, shrinkage, results, progress);
+      if (!shares[i].empty())
+        solve_on_cuda(layers, shares[i], device_.ordinals[i], log2_c, shrinkage, results, progress);
       return;
     }
     const size_t index = rest[i - shares.size()];
-    results[index] = solve_on_cpu(layers_[index], log2_c, shrinkage);
+    results[index] = solve_on_cpu(*layers[index], log2_c, shrinkage);
     progress.advance(1);
   });
   progress.end();
   std::vector<SlopeMatrix> solved;
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    const Layer& layer = layers_[i];
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const Layer& layer = *layers[i];
     solved.push_back({{layer.name, {layer.weights.rows(), layer.weights.cols()}, std::move(results[i].codes)},
                       std::move(results[i].report)});
   }
   return solved;
 }
 
+SlopeMatrix SlopeLayers::solve(const std::string& name, double log2_c, double shrinkage) const {
+  SilentProgress progress;
+  return std::move(solve(std::span(&name, 1), log2_c, shrinkage, progress).front());
+}
+
+std::vector<QuantizedTensor> SlopeLayers::zeros(double log2_c) const {
+  std::vector<QuantizedTensor> tensors;
+  for (const Layer& layer : layers_) {
+    Steps steps = round_steps(layer.steps, log2_c);
+    std::vector<int32_t> codes(steps.rows.size() * steps.columns.size());
+    tensors.push_back(
+        {layer.name,
+         {layer.weights.rows(), layer.weights.cols()},
+         SteppedCodes{options_.trellis_bits, std::move(codes), std::move(steps.rows), std::move(steps.columns)}});
+  }
+  return tensors;
+}
+
+std::vector<std::pair<std::string, int64_t>> SlopeLayers::sizes() const {
+  std::vector<std::pair<std::string, int64_t>> sizes;
+  for (const Layer& layer : layers_) sizes.emplace_back(layer.name, layer.weights.rows() * layer.weights.cols());
+  return sizes;
+}
+
+std::vector<std::string> SlopeLayers::names() const {
+  std::vector<std::string> names;
+  for (const Layer& layer : layers_) names.push_back(layer.name);
+  return names;
+}
+
 int64_t SlopeLayers::weights() const {
   int64_t count = 0;
-  for (const Layer& layer : layers_) count += layer.weights.rows() * layer.weights.cols();
+  for (const auto& [name, weights] : sizes()) count += weights;
   return count;
 }
 
-double SlopeLayers::mean_row_weight(const std::string& name) const {
-  auto found = std::ranges::find(layers_, name, &Layer::name);
-  return mean_of(found->row_weights);
+const SlopeLayers::Layer& SlopeLayers::layer(const std::string& name) const {
+  return *std::ranges::find(layers_, name, &Layer::name);
 }
+
+double SlopeLayers::mean_row_weight(const std::string& name) const { return mean_of(layer(name).row_weights); }
 
 }  // namespace thimble

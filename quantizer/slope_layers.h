@@ -6,8 +6,10 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "gptq/input_pairs.h"
 #include "gptq/matrix_loss.h"
 #include "gptq/size_model.h"
 #include "gptq/slope_solver.h"
@@ -24,8 +26,10 @@ struct SlopeOptions {
   double rate_weight = 0;  // squared levels that a bit is worth while rounding
   double damping = 0.03;   // of Hessians, relative to their mean diagonal
   ColumnOrder column_order = ColumnOrder::kDescending;
-  double shrinkage = 4;    // strength of step_plan.h's shrink()
-  double row_power = 0.5;  // of step_plan.h's level_row_weights()
+  double cross_term = 0;       // how far weights make up for what earlier layers did to their input, 0 to 1
+  double cross_damping = 0.1;  // of Hessians there, relative to their mean diagonal
+  double shrinkage = 4;        // strength of step_plan.h's shrink()
+  double row_power = 0.5;      // of step_plan.h's level_row_weights()
 };
 
 // All of them: what an artifact says it was made with, and what tells sweeps apart.
@@ -46,10 +50,27 @@ class SlopeLayers {
   // Ascending by name.
   // `shrinkage`: of SlopeOptions, or less.
   std::vector<SlopeMatrix> solve(double log2_c, double shrinkage, Progress& progress) const;
+  // Only those of these names.
+  std::vector<SlopeMatrix> solve(std::span<const std::string> names, double log2_c, double shrinkage,
+                                 Progress& progress) const;
+  // The same for matrices that read `pair`'s input, by its Hessian and with options().cross_term of what makes up for
+  // its drift. Reports are of errors relative to the shifted weights.
+  std::vector<SlopeMatrix> solve_shifted(std::span<const std::string> names, const InputPair& pair, double log2_c,
+                                         double shrinkage, Progress& progress) const;
+
+  // One of them.
+  SlopeMatrix solve(const std::string& name, double log2_c, double shrinkage) const;
+
+  // What solve() gives without shrinkage where steps are so long that all codes are 0: at this log2_c, if it is high
+  // enough.
+  std::vector<QuantizedTensor> zeros(double log2_c) const;
 
   const SlopeOptions& options() const { return options_; }
   const SizeModel& size_model() const { return size_model_; }
+  std::vector<std::string> names() const;
   int64_t weights() const;
+  // Name and number of weights of each.
+  std::vector<std::pair<std::string, int64_t>> sizes() const;
   double mean_row_weight(const std::string& name) const;
 
  private:
@@ -59,6 +80,7 @@ class SlopeLayers {
     MatrixLoss loss;                  // with row weights levelled, as steps follow them
     std::vector<double> row_weights;  // (R) as they were: what reports weigh errors by
     std::vector<double> row_mean_squares;
+    StepShape steps;  // without shrinkage
   };
 
   void look_at_sizes(Progress& progress);
@@ -71,11 +93,14 @@ class SlopeLayers {
   SlopeGrid grid(const Layer& layer, const Setting& setting, double log2_c,
                  const std::vector<double>& upper_diagonal) const;
   SlopeResult solve_on_cpu(const Layer& layer, double log2_c, double shrinkage) const;
-  // Fills results[i] for i in `layers`, which all have Hessians.
-  void solve_on_cuda(std::span<const size_t> layers, int ordinal, double log2_c, double shrinkage,
-                     std::vector<SlopeResult>& results, Progress& progress) const;
+  // Fills results[i] for i in `chosen`, which all have Hessians.
+  void solve_on_cuda(std::span<const Layer* const> layers, std::span<const size_t> chosen, int ordinal, double log2_c,
+                     double shrinkage, std::vector<SlopeResult>& results, Progress& progress) const;
+  std::vector<SlopeMatrix> solve(std::span<const Layer* const> layers, double log2_c, double shrinkage,
+                                 Progress& progress) const;
   // Multiplications that a layer takes, for the balance of work.
   static int64_t work(const Layer& layer);
+  const Layer& layer(const std::string& name) const;
 
   SlopeOptions options_;
   Device device_;

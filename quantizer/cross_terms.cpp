@@ -1,0 +1,74 @@
+// cross_terms.cpp: see cross_terms.h.
+#include "quantizer/cross_terms.h"
+
+#include <algorithm>
+
+#include "runtime/golf_layout.h"
+#include "runtime/linear_layers.h"
+
+namespace thimble {
+namespace {
+
+// On the CPU a forward pass takes a second for a model of 30M parameters, and there are many.
+constexpr int64_t kCpuSequences = 8;
+
+std::vector<std::vector<std::string>> inputs_of_blocks(const ModelConfig& config) {
+  std::vector<std::vector<std::string>> inputs;
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    const LayerNames layer(i);
+    inputs.insert(inputs.end(), {{layer.query, layer.key, layer.value}, {layer.output}, {layer.up}, {layer.down}});
+  }
+  return inputs;
+}
+
+}  // namespace
+
+CrossTermSolver::CrossTermSolver(const Model& original, const QuantizedModel& fixed, const SlopeLayers& layers,
+                                 const TokenSequences& tokens, const Device& device)
+    : original_(original),
+      fixed_(fixed),
+      layers_(layers),
+      tokens_(tokens),
+      device_(device),
+      inputs_(inputs_of_blocks(original.config)) {}
+
+std::vector<SlopeMatrix> CrossTermSolver::solve(double log2_c, double shrinkage, Progress& progress) const {
+  const std::vector<std::string> all = layers_.names();
+  std::vector<std::string> others = all;
+  for (const std::vector<std::string>& readers : inputs_)
+    for (const std::string& name : readers) std::erase(others, name);
+  std::vector<SlopeMatrix> solved = layers_.solve(others, log2_c, shrinkage, progress);
+
+  // Quantized so far: what is not solved yet is the original's.
+  QuantizedModel first = fixed_;
+  for (const SlopeMatrix& matrix : solved) first.tensors.push_back(matrix.tensor);
+  for (const auto& [name, matrix] : linear_layers(original_))
+    if (std::ranges::find(first.tensors, name, &QuantizedTensor::name) == first.tensors.end())
+      first.tensors.push_back({name,
+                               {matrix->rows(), matrix->cols()},
+                               RawTensor{DType::kF32, from_float32(DType::kF32, matrix->values())}});
+  Model model = dequantize_model(first, "the quantized model");
+
+  std::map<std::string, Matrix*> matrices;
+  for (const auto& [name, matrix] : linear_layers(model)) matrices[name] = matrix;
+  const int64_t sequences = device_.is_cuda ? tokens_.count : std::min(tokens_.count, kCpuSequences);
+  for (const std::vector<std::string>& readers : inputs_) {
+    std::vector<std::string> names;
+    for (const std::string& name : readers)
+      if (std::ranges::find(all, name) != all.end()) names.push_back(name);
+    if (names.empty()) continue;
+    progress.begin("reading inputs of " + names[0], sequences, "sequences");
+    const InputPair pair = collect_input_pair(original_, model, device_, tokens_, sequences, readers);
+    progress.advance(sequences);
+    progress.end();
+    for (SlopeMatrix& matrix : layers_.solve_shifted(names, pair, log2_c, shrinkage, progress)) {
+      const Shape& shape = matrix.tensor.shape;
+      *matrices.at(matrix.tensor.name) = Matrix(dequantize(matrix.tensor), shape[0], shape[1]);
+      solved.push_back(std::move(matrix));
+    }
+  }
+  std::ranges::sort(solved, {}, [](const SlopeMatrix& matrix) { return matrix.tensor.name; });
+  return solved;
+}
+
+}  // namespace thimble

@@ -1,0 +1,24 @@
+// slope_outcome.h: an artifact of the method `slope` on its way to a target.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "quantizer/distill.h"
+#include "quantizer/slope_layers.h"
+#include "runtime/quantized_model.h"
+
+namespace thimble {
+
+struct SlopeOutcome {
+  double log2_c = 0, shrinkage = 0;
+  QuantizedModel model;
+  ByteVector artifact;
+  std::map<std::string, SlopeReport> reports;
+  int64_t encodes = 0;                   // artifacts of a whole solve on the way
+  std::optional<DistillReport> distill;  // where it was tried
+};
+
+}  // namespace thimble
