@@ -89,11 +89,14 @@ struct Split {
   int64_t sequences = 0, held_out = 0;
 };
 
-Split split_of(const DistillInput& input) {
-  const int64_t available =
-      std::min(input.tokens.count, divergence_sequences(input.original.config, input.tokens.length));
+Split split_of(const ModelConfig& config, const GainTunerOptions& options, int64_t available, int64_t length) {
+  available = std::min(available, divergence_sequences(config, length));
   const int64_t held_out = std::clamp<int64_t>(available / kHeldOutShare, 1, kMostHeldOut);
-  return {std::min(available - held_out, input.options.steps * input.options.batch), held_out};
+  return {std::min(available - held_out, options.steps * options.batch), held_out};
+}
+
+Split split_of(const DistillInput& input) {
+  return split_of(input.original.config, input.options, input.tokens.count, input.tokens.length);
 }
 
 // The first sequences to learn from and the last ones to hold out.
@@ -129,6 +132,12 @@ GainTunerOptions gain_tuner_options(const DistillOptions& options, const Device&
   tuner.row_rate = options.row_rate;
   tuner.small_rate = options.small_rate;
   return tuner;
+}
+
+int64_t distill_sequences(const ModelConfig& config, const GainTunerOptions& options, int64_t available,
+                          int64_t length) {
+  const Split split = split_of(config, options, available, length);
+  return split.sequences + split.held_out;
 }
 
 Distilled distill(const DistillInput& input, const QuantizedModel& model, Progress& progress) {

@@ -39,6 +39,10 @@ struct Distilled {
   DistillReport report;
 };
 
+// How many of `available` sequences of `length` tokens it reads.
+int64_t distill_sequences(const ModelConfig& config, const GainTunerOptions& options, int64_t available,
+                          int64_t length);
+
 Distilled distill(const DistillInput& input, const QuantizedModel& model, Progress& progress);
 
 // Mean KL of any model on the sequences that distill() holds out.

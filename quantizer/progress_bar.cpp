@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kBarCells = 28;
 constexpr std::chrono::milliseconds kTerminalInterval(100);
-constexpr std::chrono::seconds kLineInterval(30);
+constexpr std::chrono::seconds kFirstLine(5), kLineInterval(30);
 
 }  // namespace
 
@@ -37,6 +37,7 @@ void ProgressBar::begin(std::string_view stage, int64_t total, std::string_view 
   done_ = 0;
   open_ = true;
   start_ = drawn_ = Clock::now();
+  interval_ = terminal_ ? std::chrono::milliseconds(kTerminalInterval) : std::chrono::milliseconds(kFirstLine);
   if (terminal_) draw(false);
 }
 
@@ -44,8 +45,9 @@ void ProgressBar::advance(int64_t units) {
   std::lock_guard lock(mutex_);
   done_ += units;
   auto now = Clock::now();
-  if (now - drawn_ < (terminal_ ? std::chrono::milliseconds(kTerminalInterval) : kLineInterval)) return;
+  if (now - drawn_ < interval_) return;
   drawn_ = now;
+  if (!terminal_) interval_ = kLineInterval;
   draw(false);
 }
 

@@ -28,6 +28,7 @@ class ProgressBar final : public Progress {
   std::string stage_, unit_;
   int64_t total_ = 0, done_ = 0;
   Clock::time_point start_, drawn_;
+  std::chrono::milliseconds interval_{0};  // until it is drawn again
 };
 
 // "2m05s", "14.2s".

@@ -55,6 +55,7 @@ QuantizeRequest finish_request(const Options& options, const CommandLine& line, 
   request.high_is_auto = high == "auto";
   if (request.high_is_auto && !has_budget) throw UsageError("--high auto needs a --budget to fit");
   if (!request.high_is_auto) request.plan.high_count = parse_integer(high, "--high", 0, 1'000'000);
+  request.predicts_loss = line.common.json;  // nothing else shows it
   request.device = open_device(line.common, line.ranks);
   request.calibration.seed = line.common.seed;
   request.encode = encode_options_from(options.codec.empty() ? default_codec(request.method) : options.codec);

@@ -155,7 +155,6 @@ QuantizedModel header_of(const QuantizeRequest& request, const OpenedCheckpoint&
 
 // What calibration will take of each CUDA device, before any of it begins.
 std::vector<MemoryPlan> plan_calibration(const QuantizeRequest& request, const OpenedCheckpoint& source) {
-  if (!request.device.is_cuda || !request.hessians.empty()) return {};
   const ModelConfig& config = require_golf(source);
   const CalibrationOptions& options = request.calibration;
   uint64_t usable = usable_memory(request.device);
@@ -171,6 +170,29 @@ std::vector<MemoryPlan> plan_calibration(const QuantizeRequest& request, const O
   int64_t live = live_sums(std::max<size_t>(1, share_of(parts, devices - 1, devices).size()));
   plans.push_back(plan_hessians(config, request.device.numerics, options.length, most, live, usable));
   if (request.fisher) plans.push_back(plan_gradients(config, options.length, part, usable));
+  return plans;
+}
+
+// And what distillation will: of nothing where there is none.
+std::vector<MemoryPlan> plan_distillation(const QuantizeRequest& request, const OpenedCheckpoint& source) {
+  const GainTunerOptions options = gain_tuner_options(request.distill, request.device);
+  const bool has_tokens = request.hessians.empty() || !request.calibration_tokens.empty();
+  if (request.method != Method::kSlope || options.steps == 0 || !has_tokens) return {};
+  const ModelConfig& config = require_golf(source);
+  const int64_t length = request.calibration.length;
+  int64_t available = request.calibration.sequences;
+  if (!request.calibration_tokens.empty())
+    available = static_cast<int64_t>(MappedFile(request.calibration_tokens).bytes().size() / sizeof(uint16_t)) / length;
+  if (available < 2) return {};
+  return {plan_divergence(config, length, distill_sequences(config, options, available, length),
+                          usable_memory(request.device))};
+}
+
+std::vector<MemoryPlan> plan_memory(const QuantizeRequest& request, const OpenedCheckpoint& source) {
+  if (!request.device.is_cuda) return {};
+  std::vector<MemoryPlan> plans;
+  if (request.hessians.empty()) plans = plan_calibration(request, source);
+  std::ranges::move(plan_distillation(request, source), std::back_inserter(plans));
   return plans;
 }
 
@@ -409,7 +431,7 @@ void QuantizeJob::check_lower_bound(const QuantizeRequest& request) {
 }
 
 void QuantizeJob::collect() {
-  memory_plans_ = plan_calibration(request_, source_);
+  memory_plans_ = plan_memory(request_, source_);
   for (const MemoryPlan& plan : memory_plans_) console_.note(plan.text());
   work_.emplace(ranks_.is_root() ? request_.work_folder : "");
   collected_ = obtain_statistics(request_, source_, key_, *work_, ranks_, times_, console_.progress());
@@ -440,7 +462,7 @@ QuantizeOutcome QuantizeJob::fit(const QuantizeRequest& request) {
       throw Error(ExitCode::kInternal, request.output + ": the artifact does not decode to the model it was made from");
   });
   QuantizeOutcome outcome = std::move(result.outcome);
-  if (request.method == Method::kSlope || request.rate_bound)
+  if ((request.method == Method::kSlope && request.predicts_loss) || request.rate_bound)
     times_.time("predicted loss", [&] {
       ArtifactSummary summary = describe_artifact(result.artifact, request.output);
       add_rates(meter_.measure(result.model, summary, request.rate_bound, progress), request.method, outcome);

@@ -46,8 +46,9 @@ struct QuantizeRequest {
   std::string calibration_tokens;                     // file; empty: the model generates them
   std::string hessians;                               // file; empty: collected
   std::string save_hessians, save_calibration;
-  bool fisher = false;  // also collect LossStatistics; of the two methods only `slope` uses them
-  bool rate_bound = false;
+  bool fisher = false;        // also collect LossStatistics; of the two methods only `slope` uses them
+  bool predicts_loss = true;  // of each matrix, for reports and sweeps
+  bool rate_bound = false;    // which takes that too
   EncodeOptions encode;
   std::string work_folder;  // empty: nothing is kept
   bool keep_work = false;
@@ -68,10 +69,10 @@ struct QuantizeOutcome {
   int64_t high_count = 0, pruned_codes = 0, encodes = 0;
   double log2_c = 0;                     // method slope
   std::optional<DistillReport> distill;  // method slope
-  std::vector<MemoryPlan> memory_plans;  // of generation and Hessians, on a CUDA device
+  std::vector<MemoryPlan> memory_plans;  // of all steps, on a CUDA device
   std::vector<LayerOutcome> layers;      // those with a Hessian, most sensitive first
   LossStatistics loss;                   // empty unless collected or in the file of Hessians
-  ModelRate rate;                        // of method slope, or with rate_bound
+  ModelRate rate;                        // with rate_bound, or of method slope where losses are predicted
 };
 
 // Statistics and the hash of everything that decided them.

@@ -48,6 +48,7 @@ SweepRequest finish_request(const Options& options, const CommandLine& line) {
       throw UsageError("--methods is '" + options.methods + "', which names '" + name + "' twice");
   }
   const bool has_slope = std::ranges::count(request.methods, Method::kSlope) > 0;
+  request.base.method = has_slope ? Method::kSlope : Method::kTrace;
   request.base.fisher |= has_slope && request.base.hessians.empty();  // a file of Hessians may do without
   if (!options.budgets.empty())
     for (const std::string& text : parts_of(options.budgets))

@@ -93,16 +93,16 @@ class CudaGainObserver final : public CudaGradientObserver {
 
 class CudaDivergencePass final : public DivergencePass {
  public:
-  CudaDivergencePass(const Model& teacher, const Model& student, const TokenSequences& sequences, const Device& device,
-                     Progress& progress)
-      : ordinal_(device.ordinals[0]),
+  CudaDivergencePass(const Model& teacher, const Model& student, const TokenSequences& sequences, int ordinal,
+                     int64_t batch, Progress& progress)
+      : ordinal_(ordinal),
         scope_(ordinal_),
         sequences_(sequences),
         teacher_logits_(sequences.count * window_logits(teacher.config)),
         small_host_(student),
         base_(student),
         student_(student),
-        batch_(planned_batch(teacher.config, device)) {
+        batch_(batch) {
     read_teacher(teacher, progress);
   }
 
@@ -134,12 +134,6 @@ class CudaDivergencePass final : public DivergencePass {
  private:
   int64_t positions() const { return sequences_.length - 1; }
   int64_t window_logits(const ModelConfig& config) const { return positions() * config.vocab_size; }
-
-  // What is left after the weights and logits that are there by now.
-  int64_t planned_batch(const ModelConfig& config, const Device& device) const {
-    uint64_t usable = usable_memory(cuda_free_memory(ordinal_), device.memory_limit_bytes);
-    return plan_gradients(config, sequences_.length, sequences_.count, usable).batch;
-  }
 
   std::span<const uint16_t> tokens(int64_t first) const {
     return std::span(sequences_.tokens).subspan(static_cast<size_t>(first * sequences_.length));
@@ -195,7 +189,10 @@ class CudaDivergencePass final : public DivergencePass {
 std::unique_ptr<DivergencePass> make_cuda_divergence_pass(const Model& teacher, const Model& student,
                                                           const TokenSequences& sequences, const Device& device,
                                                           Progress& progress) {
-  return std::make_unique<CudaDivergencePass>(teacher, student, sequences, device, progress);
+  const int ordinal = device.ordinals[0];
+  const uint64_t usable = usable_memory(cuda_free_memory(ordinal), device.memory_limit_bytes);
+  const int64_t batch = plan_divergence(teacher.config, sequences.length, sequences.count, usable).batch;
+  return std::make_unique<CudaDivergencePass>(teacher, student, sequences, ordinal, batch, progress);
 }
 
 }  // namespace thimble

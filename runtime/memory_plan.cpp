@@ -1,6 +1,6 @@
-// memory_plan.cpp: counts what CudaModel, CudaForward, CudaScorer, CudaGenerator, CudaHessianCollector, CudaFloatModel
-// and CudaGradients allocate; a buffer that is added there is added here (tests/runtime/cuda_memory_test.cpp and
-// tests/gptq/cuda_loss_statistics_test.cpp compare the two).
+// memory_plan.cpp: counts what CudaModel, CudaForward, CudaScorer, CudaGenerator, CudaHessianCollector, CudaFloatModel,
+// CudaGradients and CudaDivergencePass allocate; a buffer that is added there is added here
+// (tests/runtime/cuda_memory_test.cpp and tests/gptq/cuda_loss_statistics_test.cpp compare the two).
 #include "runtime/memory_plan.h"
 
 #include <fmt/format.h>
@@ -296,6 +296,19 @@ uint64_t gram_bytes(const ModelConfig& config, int64_t length, int64_t sequences
   for (int64_t columns : {config.model_dim, config.mlp_dim(), config.bigram_dim, config.ve_dim})
     most = std::max(most, gram_bytes_of(columns, length, sequences));
   return most;
+}
+
+MemoryPlan plan_divergence(const ModelConfig& config, int64_t length, int64_t sequences, uint64_t usable_bytes) {
+  int64_t most = std::min(sequences, std::max<int64_t>(1, kRowsPerGradientBatch / length));
+  return fit("distillation", of_tokens("sequences", length), most, usable_bytes, [&](int64_t batch) {
+    Counter counter(config, Numerics::kFp32);
+    // The teacher, whose weights go once its logits are there; the student as it was and as it is.
+    for (int model = 0; model < 3; ++model) counter.add_float_weights();
+    counter.add("logits of the original", sequences * (length - 1) * config.vocab_size, sizeof(float));
+    counter.add_tape(length - 1, batch);
+    counter.add_gradients(length, batch);
+    return counter.take();
+  });
 }
 
 MemoryPlan plan_gradients(const ModelConfig& config, int64_t length, int64_t sequences, uint64_t usable_bytes) {

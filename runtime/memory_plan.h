@@ -63,6 +63,10 @@ MemoryPlan plan_hessians(const ModelConfig& config, Numerics numerics, int64_t l
 // device; always in fp32.
 MemoryPlan plan_gradients(const ModelConfig& config, int64_t length, int64_t sequences, uint64_t usable_bytes);
 
+// The divergence of a student from its teacher, and its gradients (divergence_pass.h): the teacher's logits of all
+// `sequences` are kept, passes run over a few sequences at a time; always in fp32.
+MemoryPlan plan_divergence(const ModelConfig& config, int64_t length, int64_t sequences, uint64_t usable_bytes);
+
 // Most bytes of products that wait to be added to Hessians, when memory is plentiful, and as planned.
 constexpr uint64_t kMostGramBytes = uint64_t{1} << 30;
 uint64_t gram_bytes(const ModelConfig& config, int64_t length, int64_t sequences);

@@ -103,6 +103,41 @@ TEST_F(ResumeTest, KilledRunsContinue) {
   EXPECT_GT(killed, 0) << "every run ended before it could be killed";
 }
 
+// Method slope keeps text and statistics; the search is not kept, and runs the same way again.
+TEST_F(ResumeTest, AKilledSearchContinues) {
+  const Arguments arguments = {"quantize",
+                               "model.safetensors",
+                               "-o",
+                               "out.thmb",
+                               "--min-elements",
+                               "100",
+                               "--calibration-sequences",
+                               "4",
+                               "--calibration-length",
+                               "32",
+                               "--distill-steps",
+                               "200",
+                               "--budget",
+                               "12000"};
+  succeed(arguments + Arguments{"--no-resume"});
+  const ByteVector undisturbed = contents("out.thmb");
+  std::filesystem::remove(path("out.thmb"));
+
+  RunOptions options;
+  options.kill_when = [&] {
+    const std::vector<std::string> found = results();
+    return std::ranges::any_of(found, [](const std::string& name) { return name.starts_with("hessians-"); });
+  };
+  const RunResult killed = thimble(arguments, options);
+  ASSERT_EQ(killed.signal, SIGKILL) << "the run ended before it could be killed";
+  ASSERT_FALSE(exists("out.thmb"));
+  const std::map<std::string, ino_t> finished = identities();
+  ASSERT_EQ(finished.size(), 2) << "text and statistics";
+  succeed(arguments + Arguments{"--keep-work"});
+  EXPECT_EQ(identities(), finished) << "something was computed again";
+  EXPECT_EQ(contents("out.thmb"), undisturbed);
+}
+
 TEST_F(ResumeTest, KilledAgainAndAgain) {
   for (size_t round = 1; !exists("out.thmb"); ++round) {
     ASSERT_LT(round, 100) << "no progress";

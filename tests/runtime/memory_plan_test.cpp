@@ -43,7 +43,8 @@ std::vector<Planner> planners(const ModelConfig& config, Numerics numerics) {
           [=](uint64_t usable) { return plan_generation(config, numerics, 2048, 64, usable); },
           [=](uint64_t usable) { return plan_text(config, numerics, 300, 100, usable); },
           [=](uint64_t usable) { return plan_hessians(config, numerics, 2048, 8, 4, usable); },
-          [=](uint64_t usable) { return plan_gradients(config, 2048, 8, usable); }};
+          [=](uint64_t usable) { return plan_gradients(config, 2048, 8, usable); },
+          [=](uint64_t usable) { return plan_divergence(config, 2048, 64, usable); }};
 }
 
 TEST(CudaShape, WidthsArePadded) {
@@ -77,6 +78,7 @@ TEST(MemoryPlan, PlentyIsNotUsedUp) {
     EXPECT_EQ(plans[2](kMuch).batch, 1);
     EXPECT_EQ(plans[3](kMuch).batch, 8);
     EXPECT_EQ(plans[4](kMuch).batch, 8);
+    EXPECT_EQ(plans[5](kMuch).batch, 8);
   }
 }
 
@@ -107,6 +109,17 @@ TEST(MemoryPlan, CountsTheHessians) {
   EXPECT_GE(hessians(1), one);
   EXPECT_LE(hessians(1), 1.5 * one);  // pages of 2 MiB
   EXPECT_GE(hessians(4), 4 * one);
+}
+
+// Teacher's and two students' weights in fp32, and the logits of all sequences, whatever the batch.
+TEST(MemoryPlan, CountsWhatDistillationKeeps) {
+  MemoryPlan plan = plan_divergence(large_config(), 2048, 64, kMuch);
+  EXPECT_NEAR(static_cast<double>(use(plan, "logits of the original")), 64.0 * 2047 * 1024 * 4, 4 << 20);
+  const uint64_t one = use(plan_gradients(large_config(), 2048, 8, kMuch), "weights");
+  EXPECT_NEAR(static_cast<double>(use(plan, "weights")), 3.0 * static_cast<double>(one), 4 << 20);
+  MemoryPlan least = plan_divergence(large_config(), 2048, 64, plan.bytes() - 1);
+  EXPECT_LT(least.batch, plan.batch);
+  EXPECT_EQ(use(least, "logits of the original"), use(plan, "logits of the original"));
 }
 
 // As many as fit, exactly: one byte less takes one less, and below one it is an error.
