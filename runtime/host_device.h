@@ -1,9 +1,9 @@
-// host_device.h: functions that both the host's compiler and the device's translate.
+// host_device.h: functions that both the host's compiler and the device's (CUDA or HIP) translate.
 #pragma once
 
 #include <cstdint>
 
-#ifdef __CUDACC__
+#if defined(__CUDACC__) || defined(__HIPCC__)
 #define THIMBLE_HOST_DEVICE __host__ __device__
 #else
 #define THIMBLE_HOST_DEVICE
