@@ -9,6 +9,11 @@
 #define THIMBLE_HOST_DEVICE
 #endif
 
+// Defined while the device's half of a source is translated.
+#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
+#define THIMBLE_DEVICE_CODE
+#endif
+
 namespace thimble {
 
 THIMBLE_HOST_DEVICE constexpr int64_t round_up(int64_t value, int64_t multiple) {

@@ -13,8 +13,8 @@ namespace {
 using ::testing::IsSupersetOf;
 using ::testing::MatchesRegex;
 
-const std::vector<std::string> kCommands = {"quantize", "eval",     "budget", "inspect", "verify",
-                                            "export",   "generate", "audit",  "doctor"};
+const std::vector<std::string> kCommands = {"quantize", "eval",     "budget", "inspect",  "verify",
+                                            "export",   "generate", "audit",  "numerics", "doctor"};
 
 // Top-level keys of a JSON object.
 std::set<std::string> keys_of(const Json& object) {
@@ -37,6 +37,7 @@ class CommandLineTest : public CliTest {
             {"export", "model.thmb", "-o", "back.safetensors"},
             {"generate", "model.thmb", "--tokenizer", "sp.model", "--length", "5"},
             Arguments{"audit", "model.thmb"} + scoring(),
+            {"numerics", "--max-elements", "300", "--op", "gelu"},
             {"doctor"}};
   }
 };
