@@ -118,6 +118,7 @@ TEST_F(CommandLineTest, JsonHasTheDocumentedKeys) {
       {"output", "tensors", "dtype", "banked"},
       {"text", "tokens", "seed", "temperature", "device"},
       {"checks", "passed", "device"},
+      {"passed", "rows", "device"},
       {"version", "compiler", "instruction_set", "threads", "device", "cuda_runtime", "cuda_devices", "libraries"}};
   std::vector<Arguments> all = calls();
   ASSERT_EQ(all.size(), expected.size());
@@ -141,7 +142,7 @@ TEST_F(CommandLineTest, ReportsNameTheDevice) {
 TEST_F(CommandLineTest, HumanOutputNamesItsUnits) {
   const std::vector<std::string> expected = {"bits per parameter", "bytes of text",  " B\n", "bits/weight",
                                              "encoded again",      "tensors as F32", "",     "pass  causality",
-                                             "instruction set"};
+                                             "of bound",           "instruction set"};
   std::vector<Arguments> all = calls();
   ASSERT_EQ(all.size(), expected.size());
   for (size_t i = 0; i < all.size(); ++i) {
