@@ -5,6 +5,7 @@
 
 #include "gptq/sensitivity.h"
 #include "quantizer/commands.h"
+#include "quantizer/finite_input.h"
 #include "quantizer/model_source.h"
 #include "quantizer/packed_results.h"
 #include "quantizer/progress_bar.h"
@@ -282,6 +283,9 @@ void add_quantize_command(CommandLine& line) {
   options->source.add_to(*command, TokenSource::Need::kOptional);
   command->add_flag("--rate-bound", request.rate_bound,
                     "Show how far each matrix is from the fewest bits that its loss allows (rate-distortion bound)");
+  command->add_flag("--check-finite", request.check_finite,
+                    "Name the first tensor, or activation on the calibration tokens, and its place, that is NaN or "
+                    "infinite (exit code 4)");
   command->add_option("--work-dir", options->work_folder, "Folder of resumable results (default: OUTPUT.work)");
   command->add_flag("--keep-work", request.keep_work, "Keep that folder after success");
   command->add_flag("--no-resume", options->no_resume, "Keep no resumable results");
@@ -290,6 +294,7 @@ void add_quantize_command(CommandLine& line) {
     line.action = [&line, options, budget](Console& console) {
       QuantizeRequest finished = finish_request(*options, line, budget->count() > 0);
       std::jthread warming = warm_up(finished.device);
+      if (finished.check_finite) require_finite_file(finished.checkpoint);
       check_scoring(finished, options->source);
       if (finished.slope_target.bpb_gap)
         finished.bits_per_byte = [&](const Model& model) {

@@ -9,6 +9,7 @@
 #include "gptq/hessian_sum.h"
 #include "gptq/hessian_tree.h"
 #include "quantizer/calibration.h"
+#include "quantizer/finite_input.h"
 #include "quantizer/hessian_file.h"
 #include "quantizer/output_check.h"
 #include "quantizer/ranked_language_model.h"
@@ -66,6 +67,10 @@ KeyedStatistics collect_from_model(const QuantizeRequest& request, const OpenedC
   const uint64_t token_key = Hasher().add(key).add(static_cast<uint64_t>(request.calibration.length)).digest();
   TokenSequences tokens =
       times.time("calibration", [&] { return obtain_tokens(request, model, token_key, work, ranks, progress); });
+  if (request.check_finite)
+    times.time("finite check", [&] {
+      require_finite_activations(*make_language_model(model, request.device, tokens.length), tokens, progress);
+    });
   if (ranks.is_root() && !request.save_calibration.empty()) write_shard(request.save_calibration, tokens.tokens);
   return times.time("Hessians", [&] {
     Hasher hasher;

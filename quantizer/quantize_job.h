@@ -48,6 +48,7 @@ struct QuantizeRequest {
   std::string save_hessians, save_calibration;
   bool fisher = false;  // also collect LossStatistics; of the two methods only `slope` uses them
   bool rate_bound = false;
+  bool check_finite = false;  // of the checkpoint, and of activations on the calibration tokens
   EncodeOptions encode;
   std::string work_folder;  // empty: nothing is kept
   bool keep_work = false;

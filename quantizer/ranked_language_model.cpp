@@ -40,6 +40,10 @@ class RankedLanguageModel final : public LanguageModel {
     model_->log_probabilities(inputs, out);
   }
 
+  std::optional<NonFinite> find_non_finite_input(std::span<const uint16_t> inputs) override {
+    return model_->find_non_finite_input(inputs);
+  }
+
   TokenSequences generate_calibration(const CalibrationOptions& options, int64_t first, int64_t count,
                                       Progress& progress) override {
     Share mine = share(static_cast<size_t>(count));

@@ -2,6 +2,7 @@
 #include "quantizer/score_model.h"
 
 #include "eval/model_scorer.h"
+#include "quantizer/finite_input.h"
 #include "quantizer/model_source.h"
 #include "quantizer/ranked_language_model.h"
 #include "runtime/cuda_devices.h"
@@ -12,7 +13,8 @@ namespace thimble {
 
 ScoredModel score_model(const std::string& path, const std::string& config, const TokenSource& source,
                         const Tokenizer& tokenizer, const ByteTable& bytes, const Device& device, Ranks& ranks,
-                        Console& console) {
+                        Console& console, bool check_finite) {
+  if (check_finite) require_finite_file(path);
   StageTimes times;
   LoadedModel loaded = times.time("load", [&] { return load_model(path, config, device); });
   check_vocab_size(tokenizer, loaded.config.vocab_size, path);
@@ -29,6 +31,7 @@ ScoredModel score_model(const std::string& path, const std::string& config, cons
   }
   std::unique_ptr<LanguageModel> on_device =
       times.time("load", [&] { return make_language_model(loaded, device, source.context); });
+  if (check_finite) on_device = make_finite_language_model(std::move(on_device), /*every_window=*/!device.is_cuda);
   std::unique_ptr<LanguageModel> model = make_ranked_language_model(std::move(on_device), ranks);
   ModelScorer scorer(*model);
   EvaluationOptions options{source.stride, source.max_targets};

@@ -35,6 +35,12 @@ class CpuLanguageModel final : public LanguageModel {
     for (int64_t r = 0; r < out.rows; ++r) std::copy(rows.row(r), rows.row(r) + rows.cols, out.row(r));
   }
 
+  std::optional<NonFinite> find_non_finite_input(std::span<const uint16_t> inputs) override {
+    FiniteObserver observer;
+    scorer_.observe(inputs, observer);
+    return observer.found();
+  }
+
   TokenSequences generate_calibration(const CalibrationOptions& options, int64_t first, int64_t count,
                                       Progress& progress) override {
     assert(options.length == context());

@@ -5,6 +5,7 @@
 #include <cassert>
 
 #include "runtime/cuda_devices.h"
+#include "runtime/cuda_finite.cuh"
 #include "runtime/cuda_generator.cuh"
 #include "runtime/cuda_scorer.cuh"
 #include "runtime/memory_plan.h"
@@ -15,6 +16,9 @@ namespace {
 
 template <typename T>
 constexpr Numerics kNumerics = sizeof(T) == sizeof(float) ? Numerics::kFp32 : Numerics::kBf16;
+
+// Of linear layers: of attention and its output, of the MLP and its output; and of two embeddings' projections.
+constexpr int64_t kInputsPerLayer = 4, kInputsOfEmbeddings = 2;
 
 template <typename T>
 class CudaLanguageModel final : public LanguageModel {
@@ -45,6 +49,16 @@ class CudaLanguageModel final : public LanguageModel {
   }
   void log_probabilities(std::span<const uint16_t> inputs, MatrixView out) override {
     with_scorer([&](CudaScorer<T>& scorer) { scorer.log_probabilities(inputs, out); });
+  }
+  std::optional<NonFinite> find_non_finite_input(std::span<const uint16_t> inputs) override {
+    std::optional<NonFinite> found;
+    with_scorer([&](CudaScorer<T>& scorer) {
+      CudaFiniteObserver<T> observer(kInputsPerLayer * config().num_layers + kInputsOfEmbeddings);
+      auto length = static_cast<int64_t>(inputs.size());
+      scorer.observe(inputs, 1, length, length, observer);
+      found = observer.found();
+    });
+    return found;
   }
   TokenSequences generate_calibration(const CalibrationOptions& options, int64_t first, int64_t count,
                                       Progress& progress) override {

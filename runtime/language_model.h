@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 
+#include "runtime/finite_check.h"
 #include "runtime/generate.h"
 #include "runtime/matrix.h"
 #include "runtime/model.h"
@@ -40,6 +42,10 @@ class LanguageModel {
   virtual void score(std::span<const ScoreWindow> windows, std::span<float> nll) = 0;
   // Log-probabilities of the tokens after the last out.rows inputs, (rows, V): the distributions behind score().
   virtual void log_probabilities(std::span<const uint16_t> inputs, MatrixView out) = 0;
+
+  // The first NaN or infinity among the inputs of linear layers below the head, in the order in which a pass over
+  // `inputs` computes them.
+  virtual std::optional<NonFinite> find_non_finite_input(std::span<const uint16_t> inputs) = 0;
 
   // Sequences [first, first + count) of the calibration set (generate.h); options.length must be context(). Progress
   // advances by one per token, count * length in all.

@@ -46,6 +46,10 @@ class SplitLanguageModel final : public LanguageModel {
     parts_[0]->log_probabilities(inputs, out);
   }
 
+  std::optional<NonFinite> find_non_finite_input(std::span<const uint16_t> inputs) override {
+    return parts_[0]->find_non_finite_input(inputs);
+  }
+
   TokenSequences generate_calibration(const CalibrationOptions& options, int64_t first, int64_t count,
                                       Progress& progress) override {
     TokenSequences all{count, options.length, std::vector<uint16_t>(static_cast<size_t>(count * options.length))};
