@@ -38,9 +38,9 @@ struct QuantizeRequest {
   bool high_is_auto = false;  // trace
   TracePlanOptions plan;      // trace, and which tensors both methods leave alone
   SlopeOptions slope;
-  DistillOptions distill;                             // slope
-  SlopeTarget slope_target;                           // its limit follows from the budget
-  std::function<double(const Model&)> bits_per_byte;  // for a target that is a gap
+  DistillOptions distill;                                // slope
+  SlopeTarget slope_target;                              // its limit follows from the budget
+  std::function<double(const AnyModel&)> bits_per_byte;  // for a target that is a gap
   CalibrationOptions calibration;
   std::string calibration_tokens;  // file; empty: the model generates them
   std::string hessians;            // file; empty: collected

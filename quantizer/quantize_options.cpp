@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "quantizer/commands.h"
@@ -42,7 +43,9 @@ void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
   command.add_option("--calibration-sequences", calibration.sequences, "Sequences the model generates for calibration")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
-  command.add_option("--calibration-length", calibration.length, "Tokens per calibration sequence")
+  command
+      .add_option("--calibration-length", calibration.length,
+                  "Tokens per calibration sequence (fewer when not given and the model has fewer positions)")
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 20))
       ->capture_default_str();
   command.add_option("--temperature", calibration.temperature, "Sampling temperature of the calibration text")
@@ -108,6 +111,22 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request) {
   command.add_option("--damping", slope.damping, "Slope: added to Hessians, relative to their mean diagonal")
       ->check(finite_number(0, 100))
       ->capture_default_str();
+}
+
+void fit_to_family(QuantizeRequest& request, const std::optional<AnyConfig>& config, bool has_length) {
+  if (!config) return;
+  const bool is_calibrated = request.hessians.empty();
+  int64_t& length = request.calibration.length;
+  if (!has_length) length = std::min(length, most_positions(*config).value_or(length));
+  if (is_calibrated || !request.calibration_tokens.empty()) check_context(*config, length, request.checkpoint);
+  if (is_calibrated) check_device(*config, request.device, request.checkpoint);
+  if (has_gradients(*config)) return;
+  auto refuse = [&](const std::string& option) {
+    throw UsageError(request.checkpoint + ": " + option + " needs gradients, which there are of golf-gpt models alone");
+  };
+  if (request.fisher && is_calibrated) refuse("--fisher");
+  if (request.distill.steps.value_or(0) > 0) refuse("--distill-steps above 0");
+  request.distill.steps = 0;
 }
 
 void check_slope_options(const SlopeOptions& slope) {

@@ -28,6 +28,12 @@ void add_calibration_options(CLI::App& command, QuantizeRequest& request);
 void check_calibration_options(const QuantizeRequest& request, bool has_slope);
 
 void add_slope_options(CLI::App& command, QuantizeRequest& request);  // and of its distillation
-void check_slope_options(const SlopeOptions& slope);                  // UsageError
+// What the family of the checkpoint says of a request. A GPT-2 has positions for some lengths only and is calibrated on
+// the CPU: UsageErrors. Without `has_length`, given by the user, calibration sequences are as long as the model allows.
+// Without gradients, asking for the Fisher or distillation is a UsageError, and the default is not to distil. `config`
+// is unset for a family that does not run.
+void fit_to_family(QuantizeRequest& request, const std::optional<AnyConfig>& config, bool has_length);
+
+void check_slope_options(const SlopeOptions& slope);  // UsageError
 
 }  // namespace thimble

@@ -40,7 +40,7 @@ double parse_bits_per_weight(const std::string& text) {
   return value;
 }
 
-SweepRequest finish_request(const Options& options, const CommandLine& line) {
+SweepRequest finish_request(const Options& options, const CommandLine& line, bool has_calibration_length) {
   SweepRequest request = options.request;
   for (const std::string& name : parts_of(options.methods)) {
     request.methods.push_back(parse_method(name));
@@ -48,7 +48,12 @@ SweepRequest finish_request(const Options& options, const CommandLine& line) {
       throw UsageError("--methods is '" + options.methods + "', which names '" + name + "' twice");
   }
   const bool has_slope = std::ranges::count(request.methods, Method::kSlope) > 0;
-  request.base.fisher |= has_slope && request.base.hessians.empty();  // a file of Hessians may do without
+  const std::optional<AnyConfig> config = checkpoint_config(request.base.checkpoint, request.base.config);
+  request.base.device = open_device(line.common, line.ranks);
+  fit_to_family(request.base, config, has_calibration_length);
+  const bool can_have_fisher = !config || has_gradients(*config);
+  request.base.fisher |=
+      has_slope && can_have_fisher && request.base.hessians.empty();  // a file of Hessians may do without
   if (!options.budgets.empty())
     for (const std::string& text : parts_of(options.budgets))
       request.budgets_bytes.push_back(
@@ -60,7 +65,6 @@ SweepRequest finish_request(const Options& options, const CommandLine& line) {
   parse_bits(options.bits, request.base.plan);
   check_slope_options(request.base.slope);
   check_calibration_options(request.base, has_slope);
-  request.base.device = open_device(line.common, line.ranks);
   request.base.calibration.seed = line.common.seed;
   request.base.work_folder = options.work_folder.empty() ? request.prefix + ".work" : options.work_folder;
   return request;
@@ -127,10 +131,11 @@ void add_sweep_command(CommandLine& line) {
                                   "thimble sweep final_model.pt -o curve --budgets 9200000,11149629,13538545 "
                                   "--tokens val.bin --tokenizer sp.model");
   add_options(*command, *options);
-  command->callback([&line, options] {
+  CLI::Option* length = command->get_option("--calibration-length");
+  command->callback([&line, options, length] {
     line.uses_all_ranks = true;
-    line.action = [&line, options](Console& console) {
-      const SweepRequest request = finish_request(*options, line);
+    line.action = [&line, options, length](Console& console) {
+      const SweepRequest request = finish_request(*options, line, length->count() > 0);
       std::jthread warming = warm_up(request.base.device);
       StageTimes times;
       const SweepOutcome outcome = run_sweep(request, line.ranks, times, console);
