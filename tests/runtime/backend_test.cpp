@@ -204,7 +204,8 @@ TEST_F(BackendTest, LayerNormOfExtremeRows) {
   // Zeros; a constant; one outlier; far below the epsilon; large; a mean that dwarfs the differences.
   GuardedMatrix x(6, kWidth), y(6, kWidth);
   x.fill([](int64_t r, int64_t c) {
-    const double rows[] = {0, 3, c == 13 ? 1e4 : 1e-3, c % 2 ? 1e-10 : 0, c % 2 ? 1e15 : -1e15, c % 2 ? 1001.0 : 1000.0};
+    const double rows[] = {
+        0, 3, c == 13 ? 1e4 : 1e-3, c % 2 ? 1e-10 : 0, c % 2 ? 1e15 : -1e15, c % 2 ? 1001.0 : 1000.0};
     return rows[r];
   });
   const std::vector<float> weight = random_vector(kWidth, 3), bias = random_vector(kWidth, 4);
