@@ -17,10 +17,13 @@ namespace {
 constexpr double kSmallestDamping = 1e-6;  // tried after 0
 constexpr int64_t kRowsPerTask = 64;
 
-std::vector<int64_t> columns_by_descending_diagonal(const SymmetricMatrix& hessian) {
+std::vector<int64_t> ordered_columns(const SymmetricMatrix& hessian, ColumnOrder by) {
   std::vector<int64_t> order(static_cast<size_t>(hessian.size()));
   std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, [&](int64_t a, int64_t b) { return hessian(a, a) > hessian(b, b); });
+  auto diagonal = [&](int64_t column) { return hessian(column, column); };
+  if (by == ColumnOrder::kDescending) std::ranges::stable_sort(order, std::greater{}, diagonal);
+  if (by == ColumnOrder::kAscending) std::ranges::stable_sort(order, std::less{}, diagonal);
+  std::ranges::stable_partition(order, [&](int64_t column) { return diagonal(column) != 0; });
   return order;
 }
 
@@ -45,7 +48,20 @@ MatrixF64 damped_and_permuted(const SymmetricMatrix& hessian, const std::vector<
 
 }  // namespace
 
-HessianFactor unfactored_hessian(const SymmetricMatrix& hessian, double damping, const std::string& layer) {
+std::vector<double> HessianFactor::by_column(const std::vector<double>& in_order) const {
+  std::vector<double> values(in_order.size());
+  for (size_t i = 0; i < in_order.size(); ++i) values[static_cast<size_t>(order[i])] = in_order[i];
+  return values;
+}
+
+std::vector<double> HessianFactor::upper_diagonal() const {
+  std::vector<double> diagonal;
+  for (int64_t i = 0; i < upper.rows(); ++i) diagonal.push_back(upper(i, i));
+  return by_column(diagonal);
+}
+
+HessianFactor unfactored_hessian(const SymmetricMatrix& hessian, double damping, const std::string& layer,
+                                 ColumnOrder order) {
   assert(damping >= 0);
   for (double value : hessian.values())
     if (!std::isfinite(value))
@@ -57,7 +73,7 @@ HessianFactor unfactored_hessian(const SymmetricMatrix& hessian, double damping,
                                                    layer, hessian(i, i), i));
 
   HessianFactor factor;
-  factor.order = columns_by_descending_diagonal(hessian);
+  factor.order = ordered_columns(hessian, order);
   for (int64_t i = 0; i < hessian.size(); ++i)
     if (hessian(i, i) == 0) factor.dead_columns.push_back(i);
   factor.damping = damping;
@@ -72,8 +88,9 @@ void raise_damping(HessianFactor& factor, int attempt, const std::string& layer)
   factor.damping = factor.damping == 0 ? kSmallestDamping : factor.damping * 10;
 }
 
-HessianFactor factor_hessian(const SymmetricMatrix& hessian, double damping, const std::string& layer) {
-  HessianFactor factor = unfactored_hessian(hessian, damping, layer);
+HessianFactor factor_hessian(const SymmetricMatrix& hessian, double damping, const std::string& layer,
+                             ColumnOrder order) {
+  HessianFactor factor = unfactored_hessian(hessian, damping, layer, order);
   for (int attempt = 1;; ++attempt) {
     double added = factor.damping * hessian.mean_diagonal();
     if (auto upper = inverse_upper_cholesky(damped_and_permuted(hessian, factor.order, added))) {

@@ -53,12 +53,12 @@ WeightScales fit_weight_scales(ConstMatrixView weights) {
 RateTable::RateTable() {
   for (int c = 0; c < kRateClasses; ++c) {
     const double deviation = std::exp2((c - 8) / 4.0);
-    std::array<float, kLastLevel + 1>& row = bits_[static_cast<size_t>(c)];
-    int64_t reach = kLastLevel + 1;
-    for (int64_t level = 0; level <= kLastLevel; ++level) {
+    std::array<float, kLevels>& row = bits_[static_cast<size_t>(c)];
+    int32_t reach = kLevels;
+    for (int32_t level = 0; level < kLevels; ++level) {
       const auto x = static_cast<double>(level);
       const double bits = interval_bits(deviation, x);
-      if (level > 0 && reach > kLastLevel && !(bits < kTableBits)) reach = level;
+      if (level > 0 && reach == kLevels && !(bits < kTableBits)) reach = level;
       const double beyond = static_cast<double>(level - reach) / 2 + 1;  // in codes
       row[static_cast<size_t>(level)] =
           static_cast<float>(level < reach ? bits : kTableBits + 1 + 2 * std::log2(beyond));

@@ -9,9 +9,10 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
+#include <span>
 #include <vector>
 
+#include "runtime/host_device.h"
 #include "runtime/matrix.h"
 
 namespace thimble {
@@ -30,23 +31,30 @@ WeightScales fit_weight_scales(ConstMatrixView weights);
 // Classes are quarter octaves of the deviation in levels (runtime/trellis.h): 1/4 to 256.
 constexpr int kRateClasses = 41;
 // From log2 of the deviation.
-inline uint8_t rate_class(float log2_deviation) {
-  return static_cast<uint8_t>(std::clamp(4 * log2_deviation + 8.5F, 0.0F, static_cast<float>(kRateClasses) - 0.5F));
+THIMBLE_HOST_DEVICE inline uint8_t rate_class(float log2_deviation) {
+  const float position = 4 * log2_deviation + 8.5F, last = kRateClasses - 0.5F;
+  return static_cast<uint8_t>(position < 0 ? 0 : position > last ? last : position);
 }
 
 class RateTable {
  public:
+  static constexpr int32_t kLevels = 1024;  // those beyond cost as much as the last
+
   RateTable();
 
   // Of a code of either set: the mass of the two levels' width around its level. Falls steadily towards level 0;
   // finite for any level.
-  float bits(int rate_class, int64_t level) const {
-    return bits_[static_cast<size_t>(rate_class)][static_cast<size_t>(std::min(std::abs(level), kLastLevel))];
+  float bits(int rate_class, int32_t level) const { return row(rate_class)[column(level)]; }
+  // The bits of one class, and where a level's are.
+  const float* row(int rate_class) const { return bits_[static_cast<size_t>(rate_class)].data(); }
+  THIMBLE_HOST_DEVICE static constexpr int32_t column(int32_t level) {
+    return level <= -kLevels || level >= kLevels ? kLevels - 1 : level < 0 ? -level : level;
   }
+  // Row after row.
+  std::span<const float> values() const { return {row(0), static_cast<size_t>(kRateClasses) * kLevels}; }
 
  private:
-  static constexpr int64_t kLastLevel = 1023;  // those beyond cost as much
-  std::array<std::array<float, kLastLevel + 1>, kRateClasses> bits_;
+  std::array<std::array<float, kLevels>, kRateClasses> bits_;
 };
 
 // The one of this program.

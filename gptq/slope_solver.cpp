@@ -1,15 +1,12 @@
 // slope_solver.cpp: see slope_solver.h. The names follow algorithm 1 of the paper: W, E, U = Cholesky(H^-1)^T.
 #include "gptq/slope_solver.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "gptq/rate_model.h"
+#include "gptq/slope_parts.h"
 #include "gptq/trellis_quantizer.h"
-#include "runtime/error.h"
 #include "runtime/gemm.h"
 #include "runtime/host_device.h"
 #include "runtime/parallel.h"
@@ -23,18 +20,6 @@ constexpr int64_t kRowsPerProduct = 128;
 // Without a Hessian columns do not depend on each other: those of one task.
 constexpr int64_t kFreeColumns = 128;
 
-// A step of each row or column as a factor, and log2 of the weights' scale relative to it.
-struct AxisSteps {
-  std::vector<float> sizes, scales;
-
-  AxisSteps(std::span<const int16_t> steps, std::span<const float> log2_scales) {
-    for (size_t i = 0; i < steps.size(); ++i) {
-      sizes.push_back(step_size(steps[i]));
-      scales.push_back(log2_scales[i] - static_cast<float>(steps[i]) / kStepsPerOctave);
-    }
-  }
-};
-
 // What all tasks read.
 struct Problem {
   ConstMatrixView weights;
@@ -43,13 +28,6 @@ struct Problem {
   double rate_weight;
   AxisSteps rows, columns;
   const std::string& name;
-};
-
-// Over the codes of one row.
-struct RowSums {
-  double squared_error = 0;  // of the weights
-  double weighted_loss = 0;
-  double bits = 0;
 };
 
 // The rows [first, first + count) of one segment of the trellis, and one task's columns of them.
@@ -147,11 +125,7 @@ class SegmentSolver {
   }
 
   [[noreturn]] void refuse(int64_t r, int64_t k) const {
-    const std::string what =
-        fmt::format("tensor '{}': weight ({}, {}) is {}", problem_.name, first_ + r, k, weight(r, k));
-    if (std::isfinite(weight(r, k)))
-      throw Error(ExitCode::kBadInput, what + ", which the errors of other columns take out of float64's range");
-    throw Error(ExitCode::kBadInput, what + ", must be finite");
+    refuse_weight(problem_.weights, first_ + r, k, problem_.name);
   }
 
   const Problem& problem_;
@@ -166,45 +140,12 @@ class SegmentSolver {
   std::vector<int32_t> column_levels_;
 };
 
-void check_arguments(ConstMatrixView weights, const HessianFactor* factor, const SlopeGrid& grid,
-                     std::span<const double> row_weights, const std::string& name) {
-  const auto rows = static_cast<size_t>(weights.rows), columns = static_cast<size_t>(weights.cols);
-  auto in_range = [](int step) { return std::abs(step) <= kMaxStep; };
-  if ((factor && factor->order.size() != columns) || grid.row_steps.size() != rows ||
-      grid.column_steps.size() != columns || (!row_weights.empty() && row_weights.size() != rows))
-    throw Error(ExitCode::kInternal, fmt::format("tensor '{}': steps, row weights or Hessian are not those of {} x {}",
-                                                 name, rows, columns));
-  if (!Trellis::has_bits(grid.trellis_bits) || !(grid.rate_weight >= 0 && grid.rate_weight <= kMaxRateWeight) ||
-      !std::ranges::all_of(grid.row_steps, in_range) || !std::ranges::all_of(grid.column_steps, in_range))
-    throw Error(ExitCode::kInternal, fmt::format("tensor '{}': trellis bits {}, rate weight {} or a step out of range",
-                                                 name, grid.trellis_bits, grid.rate_weight));
-}
-
-// sums: (tasks per row, R). Serial, so that the order of the additions is fixed.
-SlopeReport report_of(std::span<const RowSums> sums, const Problem& problem, std::span<const double> row_weights) {
-  SlopeReport report;
-  const auto rows = static_cast<size_t>(problem.weights.rows);
-  double squared_error = 0;
-  for (size_t i = 0; i < sums.size(); ++i) {
-    squared_error += sums[i].squared_error;
-    report.weighted_loss += sums[i].weighted_loss;
-    report.row_weighted_loss += sums[i].weighted_loss * (row_weights.empty() ? 1 : row_weights[i % rows]);
-    report.estimated_bits += sums[i].bits;
-  }
-  const int64_t weight_count = problem.weights.rows * problem.weights.cols;
-  report.weight_mse = squared_error / static_cast<double>(std::max<int64_t>(1, weight_count));
-  if (problem.factor) {
-    report.damping = problem.factor->damping;
-    report.dead_columns = problem.factor->dead_columns;
-  }
-  return report;
-}
-
 }  // namespace
 
 SlopeResult solve_slope(ConstMatrixView weights, const HessianFactor* factor, const SlopeGrid& grid,
                         std::span<const double> row_weights, const std::string& name) {
-  check_arguments(weights, factor, grid, row_weights, name);
+  check_slope_arguments(weights, factor ? factor->order.size() : static_cast<size_t>(weights.cols), grid, row_weights,
+                        name);
   const WeightScales scales = fit_weight_scales(weights);
   const Problem problem{weights,
                         factor,
@@ -231,7 +172,7 @@ SlopeResult solve_slope(ConstMatrixView weights, const HessianFactor* factor, co
       solver.solve_without_feedback(column, std::min(column + kFreeColumns, weights.cols));
   });
   return {{grid.trellis_bits, std::move(codes), grid.row_steps, grid.column_steps},
-          report_of(sums, problem, row_weights)};
+          slope_report(sums, weights, factor, row_weights)};
 }
 
 }  // namespace thimble

@@ -16,15 +16,12 @@ int16_t rounded_step(double log2_step) {
 
 }  // namespace
 
-StepShape step_shape(const MatrixLoss& loss, const std::vector<double>& row_weights, const HessianFactor* factor) {
+StepShape step_shape(const MatrixLoss& loss, const std::vector<double>& row_weights,
+                     const std::vector<double>& upper_diagonal) {
   StepShape shape;
-  shape.columns.resize(loss.diagonal.size());
-  if (factor)
-    for (size_t i = 0; i < factor->order.size(); ++i)
-      shape.columns[static_cast<size_t>(factor->order[i])] =
-          std::log2(factor->upper(static_cast<int64_t>(i), static_cast<int64_t>(i)));
-  else
-    std::ranges::transform(loss.diagonal, shape.columns.begin(), [](double h) { return -std::log2(h) / 2; });
+  for (double u : upper_diagonal) shape.columns.push_back(std::log2(u));
+  if (upper_diagonal.empty())
+    for (double h : loss.diagonal) shape.columns.push_back(-std::log2(h) / 2);
 
   const double mean = mean_of(shape.columns);
   for (double& column : shape.columns) column -= mean;

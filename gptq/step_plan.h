@@ -3,14 +3,13 @@
 // 2603.04956):
 //   step(r, k) = c * U_kk / sqrt(row weight r),   (H + damping)^-1 = U^T U
 // with one c for the whole model, the only knob. At high rate each weight then costs c^2 / 24 nats.
-// In: MatrixLoss, the Hessian's factor, c.  Out: steps in units of runtime/quantized_model.h.
+// In: MatrixLoss, the diagonal of the Hessian's factor, c.  Out: steps in units of runtime/quantized_model.h.
 // R = rows, K = columns.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "gptq/hessian_factor.h"
 #include "gptq/matrix_loss.h"
 
 namespace thimble {
@@ -21,9 +20,10 @@ struct StepShape {
   std::vector<double> columns;  // (K) around 0, so that changing c changes rows only
 };
 
-// `row_weights`: (R), of the loss or shrunk. `factor`: of loss.hessian; null where that is null: then U_kk =
-// diagonal[k]^(-1/2).
-StepShape step_shape(const MatrixLoss& loss, const std::vector<double>& row_weights, const HessianFactor* factor);
+// `row_weights`: (R), of the loss or shrunk. `upper_diagonal`: (K) U_kk by column, of loss.hessian's factor; none where
+// there is no Hessian: then U_kk = diagonal[k]^(-1/2).
+StepShape step_shape(const MatrixLoss& loss, const std::vector<double>& row_weights,
+                     const std::vector<double>& upper_diagonal);
 
 // Each weight to this power, times the mean to the rest: 1 leaves them, 0 gives all rows the mean. Between the two is
 // best: what single rows were seen to matter is partly chance, and partly the calibration text's.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gptq/rate_model.h"
+#include "gptq/trellis_branches.h"
 #include "runtime/trellis.h"
 
 namespace thimble {
@@ -23,25 +24,19 @@ class TrellisQuantizer {
   void quantize(std::span<const double> targets, std::span<const uint8_t> classes, std::span<int32_t> levels);
 
  private:
-  struct Choice {
-    int32_t level;
-    float cost;
-  };
-  // The best levels of one row, by level % 4 = set + 2 * parity of the code, and their costs less the lowest.
+  // The best levels of one row, by residue (trellis_branches.h), and their costs less the lowest.
   struct Branches {
-    int32_t levels[4];
-    float costs[4];
+    int32_t levels[kBranches];
+    float costs[kBranches];
   };
 
-  float cost(double target, int scale_class, int32_t level) const;
-  Choice choose(double target, int scale_class, int32_t nearest, int spacing) const;
-  Branches branches(double target, int scale_class) const;
+  Branches branches(double target, const LevelCosts& cost) const;
   // costs, next: (states)
   void add_compare_select(const float* costs, const Branches& branches, float* next) const;
   void trace_back(std::span<int32_t> levels) const;
 
-  uint32_t states_, half_;
-  uint32_t set_flip_, parity_flip_;  // of the state machine: see the top of trellis_quantizer.cpp
+  Trellis trellis_;
+  TrellisMerges merges_;
   const RateTable& rates_;
   float rate_weight_;
   std::vector<Branches> branches_;  // (rows)

@@ -3,6 +3,7 @@
 
 #include "packer/artifact_reader.h"
 #include "runtime/quantized_model.h"
+#include "runtime/trellis.h"
 
 namespace thimble {
 namespace {
@@ -21,8 +22,7 @@ StoredTensorSummary summarize(const TensorEntry& entry) {
   StoredTensorSummary summary{entry.name,     entry.shape,      std::string(dtype_name(entry.dtype)),
                               entry.max_code, entry.elements(), entry.coded()};
   if (entry.encoding == Encoding::kRowScaled) summary.precision = "int" + std::to_string(code_bits(entry.max_code));
-  if (entry.encoding == Encoding::kStepped)
-    summary.precision = entry.trellis_bits == 0 ? "steps" : "trellis" + std::to_string(1 << entry.trellis_bits);
+  if (entry.encoding == Encoding::kStepped) summary.precision = trellis_name(entry.trellis_bits);
   return summary;
 }
 

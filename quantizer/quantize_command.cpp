@@ -11,6 +11,7 @@
 #include "quantizer/quantize_job.h"
 #include "quantizer/quantize_options.h"
 #include "quantizer/score_model.h"
+#include "runtime/trellis.h"
 
 namespace thimble {
 namespace {
@@ -45,18 +46,12 @@ void finish_method(const Options& options, bool can_have_fisher, QuantizeRequest
     throw UsageError("--target-bpb-gap needs text to measure it on: --tokens or --text, and --tokenizer");
 }
 
-// Which options were given.
-struct Given {
-  bool budget, calibration_length;
-};
-
-QuantizeRequest finish_request(const Options& options, const CommandLine& line, const Given& given,
+QuantizeRequest finish_request(const Options& options, const CommandLine& line, bool has_budget,
                                const std::optional<AnyConfig>& config) {
-  const bool has_budget = given.budget;
   QuantizeRequest request = options.request;
   if (has_budget) request.budget_bytes = options.budget;
   request.device = open_device(line.common, line.ranks);
-  fit_to_family(request, config, given.calibration_length);
+  fit_to_family(request, config);
   finish_method(options, !config || has_gradients(*config), request);
   request.code_bytes = options.code.total_bytes();
   parse_bits(options.bits, request.plan);
@@ -71,7 +66,7 @@ QuantizeRequest finish_request(const Options& options, const CommandLine& line, 
                                                       : options.work_folder;
   if (options.source.is_given() && options.source.tokenizer.empty())
     throw UsageError("scoring needs the --tokenizer, to know how many bytes each token stands for");
-  check_calibration_options(request, request.method == Method::kSlope);
+  finish_calibration_options(request, request.method == Method::kSlope, config);
   return request;
 }
 
@@ -214,7 +209,8 @@ std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& 
     add("budget", fmt::format("{} ({} left)", bytes_text(*request.budget_bytes),
                               bytes_text(*request.budget_bytes - request.code_bytes - outcome.artifact_bytes)));
   if (request.method == Method::kSlope)
-    add("precision", fmt::format("{}, log2 of the step {:.4f}", slope_precision_text(request.slope), outcome.log2_c));
+    add("precision",
+        fmt::format("{}, log2 of the step {:.4f}", trellis_name(request.slope.trellis_bits), outcome.log2_c));
   else
     add("precision", fmt::format("int{} for the {} most sensitive layers, int{} for the others", request.plan.high_bits,
                                  outcome.high_count, request.plan.low_bits));
@@ -293,12 +289,11 @@ void add_quantize_command(CommandLine& line) {
   command->add_option("--work-dir", options->work_folder, "Folder of resumable results (default: OUTPUT.work)");
   command->add_flag("--keep-work", request.keep_work, "Keep that folder after success");
   command->add_flag("--no-resume", options->no_resume, "Keep no resumable results");
-  CLI::Option* length = command->get_option("--calibration-length");
-  command->callback([&line, options, budget, length] {
+  command->callback([&line, options, budget] {
     line.uses_all_ranks = true;
-    line.action = [&line, options, budget, length](Console& console) {
+    line.action = [&line, options, budget](Console& console) {
       const std::optional<AnyConfig> config = checkpoint_config(options->request.checkpoint, options->request.config);
-      QuantizeRequest finished = finish_request(*options, line, {budget->count() > 0, length->count() > 0}, config);
+      QuantizeRequest finished = finish_request(*options, line, budget->count() > 0, config);
       std::jthread warming = warm_up(finished.device);
       check_scoring(finished, options->source, config);
       if (finished.slope_target.bpb_gap)

@@ -20,6 +20,7 @@
 #include "runtime/gemm.h"
 #include "runtime/golf_layout.h"
 #include "runtime/hash.h"
+#include "runtime/trellis.h"
 
 namespace thimble {
 namespace {
@@ -41,19 +42,29 @@ TokenSequences obtain_tokens(const QuantizeRequest& request, const OpenedCheckpo
                                    vocab_size(require_runnable(source)));
   std::unique_ptr<LanguageModel> generator =
       make_ranked_language_model(make_language_model(model, request.device, request.calibration.length), ranks);
-  return self_generate(*generator, request.calibration, key, work, ranks, progress);
+  // Sequence s has temperature s modulo n. Those of one temperature are generated together, with a seed of their own:
+  // else they would begin with the same tokens as the others, and go on from the same random numbers.
+  const auto n = static_cast<int64_t>(request.temperatures.size());
+  TokenSequences tokens{request.calibration.sequences, request.calibration.length, {}};
+  tokens.tokens.resize(static_cast<size_t>(tokens.count * tokens.length));
+  for (int64_t i = 0; i < std::min(n, tokens.count); ++i) {
+    CalibrationOptions options = request.calibration;
+    options.sequences = (tokens.count - i + n - 1) / n;
+    options.temperature = request.temperatures[static_cast<size_t>(i)];
+    options.seed += static_cast<uint64_t>(i) << 32;
+    const uint64_t part_key =
+        Hasher().add(key).add(options.seed).add(std::bit_cast<uint64_t>(options.temperature)).digest();
+    const TokenSequences part = self_generate(*generator, options, part_key, work, ranks, progress);
+    for (int64_t s = 0; s < part.count; ++s)
+      std::ranges::copy(part.sequence(s), tokens.tokens.begin() + (s * n + i) * tokens.length);
+  }
+  return tokens;
 }
 
 KeyedStatistics collect_from_model(const QuantizeRequest& request, const OpenedCheckpoint& source, uint64_t key,
                                    const WorkFolder& work, Ranks& ranks, StageTimes& times, Progress& progress) {
   const AnyModel model = bind_any_model(require_runnable(source), source.tensors);
-  const CalibrationOptions& options = request.calibration;
-  uint64_t token_key = Hasher()
-                           .add(key)
-                           .add(options.seed)
-                           .add(std::bit_cast<uint64_t>(options.temperature))
-                           .add(static_cast<uint64_t>(options.length))
-                           .digest();
+  const uint64_t token_key = Hasher().add(key).add(static_cast<uint64_t>(request.calibration.length)).digest();
   TokenSequences tokens = times.time(
       "calibration", [&] { return obtain_tokens(request, source, model, token_key, work, ranks, progress); });
   if (ranks.is_root() && !request.save_calibration.empty()) write_shard(request.save_calibration, tokens.tokens);
@@ -124,10 +135,11 @@ QuantizedModel header_of(const QuantizeRequest& request, const OpenedCheckpoint&
   } else if (!request.calibration_tokens.empty()) {
     provenance["calibration"] = "tokens";
   } else {
-    provenance["calibration"] = {{"seed", request.calibration.seed},
-                                 {"sequences", request.calibration.sequences},
-                                 {"length", request.calibration.length},
-                                 {"temperature", request.calibration.temperature}};
+    provenance["calibration"] = {
+        {"seed", request.calibration.seed},
+        {"sequences", request.calibration.sequences},
+        {"length", request.calibration.length},
+        {"temperature", request.temperatures.size() == 1 ? Json(request.temperatures[0]) : Json(request.temperatures)}};
   }
   header.provenance_json = canonical_json(provenance);
   return header;
@@ -228,7 +240,7 @@ std::vector<LayerOutcome> layer_outcomes(const SlopeOutcome& result, const Slope
   for (const auto& [name, report] : result.reports) {
     LayerOutcome layer;
     layer.name = name;
-    layer.precision = slope_precision_text(options);
+    layer.precision = trellis_name(options.trellis_bits);
     layer.output_fisher = layers.mean_row_weight(name);
     layer.slope_report = report;
     outcomes.push_back(std::move(layer));
@@ -238,14 +250,9 @@ std::vector<LayerOutcome> layer_outcomes(const SlopeOutcome& result, const Slope
 
 // Self-distillation of what the search found, where there are tokens for it.
 void distill_result(const QuantizeRequest& request, const GainTunerOptions& options, const Model& original,
-                    const TokenSequences& tokens, SectionCache& cache, StageTimes& times, Progress& progress,
-                    MethodResult& result) {
-  const SlopeTarget& target = request.slope_target;
-  DistillInput input{original, tokens, request.device, artifact_limit(request)};
-  if (target.bits_per_weight) {
-    auto limit = static_cast<uint64_t>(*target.bits_per_weight * static_cast<double>(original.parameter_count()) / 8);
-    input.limit_bytes = std::min(input.limit_bytes.value_or(limit), limit);
-  }
+                    const TokenSequences& tokens, std::optional<uint64_t> limit_bytes, SectionCache& cache,
+                    StageTimes& times, Progress& progress, MethodResult& result) {
+  const DistillInput input{original, tokens, request.device, limit_bytes};
   result.outcome.distill =
       distill(input, options, request.encode, cache, result.model, result.artifact, times, progress);
 }
@@ -261,9 +268,10 @@ SlopeStart start_slope(const QuantizeRequest& request, const OpenedCheckpoint& s
   if (tokens.count >= 2 && gain_tuner_options(request.distill, request.device).steps > 0)
     original = bind_model(require_golf(source), source.tensors);
   return times.time("solve", [&] {
-    return SlopeStart{std::move(fixed),
-                      SlopeLayers(source.tensors, losses_in_plan(losses, plan), request.slope, progress),
-                      std::move(original)};
+    return SlopeStart{
+        std::move(fixed),
+        SlopeLayers(source.tensors, losses_in_plan(losses, plan), request.slope, request.device, progress),
+        std::move(original)};
   });
 }
 
@@ -280,21 +288,25 @@ MethodResult run_slope(const QuantizeRequest& request, const OpenedCheckpoint& s
     });
   };
   SlopeTarget target = request.slope_target;
-  target.artifact_limit_bytes = artifact_limit(request);
+  target.limit_bytes = artifact_limit(request);
+  if (target.bits_per_weight) {
+    const uint64_t wanted = bytes_at(*target.bits_per_weight, parameters);
+    target.limit_bytes = std::min(target.limit_bytes.value_or(wanted), wanted);
+  }
   SlopeSearch search(start.fixed, start.layers, request.encode, times, progress, measure_gap);
   if (start.original)
     search.set_reserve([&](const SlopeOutcome& tried, SectionCache& cache) {
       return distill_reserve_bytes(tried.model, start.original->config, tried.artifact.size(), request.encode, cache,
                                    progress);
     });
-  SlopeOutcome result = search.run(target, parameters);
+  SlopeOutcome result = search.run(target);
   MethodResult done{std::move(result.model), std::move(result.artifact), {}};
   done.outcome.log2_c = result.log2_c;
   done.outcome.encodes = result.encodes;
   done.outcome.layers = layer_outcomes(result, start.layers, request.slope);
   if (start.original)
     distill_result(request, gain_tuner_options(request.distill, request.device), *start.original, tokens,
-                   search.cache(), times, progress, done);
+                   target.limit_bytes, search.cache(), times, progress, done);
   return done;
 }
 

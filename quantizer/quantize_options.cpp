@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 
 #include "quantizer/commands.h"
 #include "runtime/trellis.h"
@@ -40,15 +41,21 @@ void parse_bits(const std::string& text, TracePlanOptions& plan) {
 
 void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
   CalibrationOptions& calibration = request.calibration;
-  command.add_option("--calibration-sequences", calibration.sequences, "Sequences the model generates for calibration")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
-      ->capture_default_str();
+  calibration.sequences = calibration.length = 0;  // not given: finish_calibration_options()
+  command
+      .add_option("--calibration-sequences", calibration.sequences,
+                  "Sequences the model generates for calibration (default: 128 with slope, 64 with trace)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   command
       .add_option("--calibration-length", calibration.length,
-                  "Tokens per calibration sequence (fewer when not given and the model has fewer positions)")
-      ->check(CLI::Range(int64_t{2}, int64_t{1} << 20))
-      ->capture_default_str();
-  command.add_option("--temperature", calibration.temperature, "Sampling temperature of the calibration text")
+                  "Tokens per calibration sequence (default: 1024 with slope, 2048 with trace; fewer "
+                  "when the model has fewer positions)")
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 20));
+  command
+      .add_option("--temperature", request.temperatures,
+                  "Sampling temperature of the calibration text; of several, with commas between, sequences take one "
+                  "after another in turn")
+      ->delimiter(',')
       ->check(finite_number(0, 100))
       ->capture_default_str();
   command.add_option("--calibration-tokens", request.calibration_tokens,
@@ -61,7 +68,14 @@ void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
                    "--save-hessians and --json");
 }
 
-void check_calibration_options(const QuantizeRequest& request, bool has_slope) {
+void finish_calibration_options(QuantizeRequest& request, bool has_slope, const std::optional<AnyConfig>& config) {
+  CalibrationOptions& calibration = request.calibration;
+  if (calibration.sequences == 0) calibration.sequences = has_slope ? 128 : 64;
+  const int64_t most = config ? most_positions(*config).value_or(INT64_MAX) : INT64_MAX;
+  if (calibration.length == 0) calibration.length = std::min<int64_t>(has_slope ? 1024 : 2048, most);
+  if (config && (request.hessians.empty() || !request.calibration_tokens.empty()))
+    check_context(*config, calibration.length, request.checkpoint);
+
   const bool has_idle_tokens = !request.calibration_tokens.empty() && !has_slope;
   if (!request.hessians.empty() && (has_idle_tokens || !request.save_calibration.empty()))
     throw UsageError(
@@ -108,17 +122,20 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request) {
                   "Slope: how far steps follow the loss of each row; 0: one weight for all rows of a matrix")
       ->check(finite_number(0, 1))
       ->capture_default_str();
+  std::map<std::string, ColumnOrder> orders;
+  for (size_t i = 0; i < kColumnOrders.size(); ++i) orders[kColumnOrders[i]] = static_cast<ColumnOrder>(i);
+  command
+      .add_option("--column-order", slope.column_order,
+                  "Slope: columns by their Hessian's diagonal: descending, ascending or natural (default: descending)")
+      ->transform(CLI::CheckedTransformer(orders));
   command.add_option("--damping", slope.damping, "Slope: added to Hessians, relative to their mean diagonal")
       ->check(finite_number(0, 100))
       ->capture_default_str();
 }
 
-void fit_to_family(QuantizeRequest& request, const std::optional<AnyConfig>& config, bool has_length) {
+void fit_to_family(QuantizeRequest& request, const std::optional<AnyConfig>& config) {
   if (!config) return;
   const bool is_calibrated = request.hessians.empty();
-  int64_t& length = request.calibration.length;
-  if (!has_length) length = std::min(length, most_positions(*config).value_or(length));
-  if (is_calibrated || !request.calibration_tokens.empty()) check_context(*config, length, request.checkpoint);
   if (is_calibrated) check_device(*config, request.device, request.checkpoint);
   if (has_gradients(*config)) return;
   auto refuse = [&](const std::string& option) {

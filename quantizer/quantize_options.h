@@ -24,15 +24,15 @@ int64_t parse_integer(const std::string& text, const std::string& option, int64_
 void parse_bits(const std::string& text, TracePlanOptions& plan);
 
 void add_calibration_options(CLI::App& command, QuantizeRequest& request);
-// `has_slope`: among the methods to run, which distils on tokens beside a file of Hessians. UsageError.
-void check_calibration_options(const QuantizeRequest& request, bool has_slope);
+// Fills in defaults. `has_slope`: among the methods to run, which distils on tokens beside a file of Hessians.
+// `config`, unset for a family that does not run, says how long sequences may be. UsageError.
+void finish_calibration_options(QuantizeRequest& request, bool has_slope, const std::optional<AnyConfig>& config);
 
 void add_slope_options(CLI::App& command, QuantizeRequest& request);  // and of its distillation
-// What the family of the checkpoint says of a request. A GPT-2 has positions for some lengths only and is calibrated on
-// the CPU: UsageErrors. Without `has_length`, given by the user, calibration sequences are as long as the model allows.
-// Without gradients, asking for the Fisher or distillation is a UsageError, and the default is not to distil. `config`
-// is unset for a family that does not run.
-void fit_to_family(QuantizeRequest& request, const std::optional<AnyConfig>& config, bool has_length);
+// What the family of the checkpoint says of a request, before defaults that depend on it: a GPT-2 is calibrated on the
+// CPU; without gradients, asking for the Fisher or distillation is a UsageError, and the default is not to distil.
+// `config` as above.
+void fit_to_family(QuantizeRequest& request, const std::optional<AnyConfig>& config);
 
 void check_slope_options(const SlopeOptions& slope);  // UsageError
 

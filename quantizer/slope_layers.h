@@ -4,6 +4,7 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "gptq/size_model.h"
 #include "gptq/slope_solver.h"
 #include "gptq/step_plan.h"
+#include "runtime/device.h"
 #include "runtime/json.h"
 #include "runtime/progress.h"
 #include "runtime/tensor.h"
@@ -18,17 +20,16 @@
 namespace thimble {
 
 struct SlopeOptions {
-  int trellis_bits = 5;    // of Trellis
+  int trellis_bits = 8;    // of Trellis
   double rate_weight = 0;  // squared levels that a bit is worth while rounding
   double damping = 0.03;   // of Hessians, relative to their mean diagonal
+  ColumnOrder column_order = ColumnOrder::kDescending;
   double shrinkage = 4;    // strength of step_plan.h's shrink()
   double row_power = 0.5;  // of step_plan.h's level_row_weights()
 };
 
 // All of them: what an artifact says it was made with, and what tells sweeps apart.
 Json to_json(const SlopeOptions& options);
-// "trellis32", "steps".
-std::string slope_precision_text(const SlopeOptions& options);
 
 struct SlopeMatrix {
   QuantizedTensor tensor;
@@ -37,9 +38,10 @@ struct SlopeMatrix {
 
 class SlopeLayers {
  public:
-  // Of `tensors`, those named in `losses`: matrices with finite values, else Errors (bad input).
+  // Of `tensors`, those named in `losses`: matrices with finite values, else Errors (bad input). Those with Hessians
+  // are solved on `device`.
   SlopeLayers(const TensorMap& tensors, std::map<std::string, MatrixLoss> losses, const SlopeOptions& options,
-              Progress& progress);
+              const Device& device, Progress& progress);
 
   // Ascending by name.
   // `shrinkage`: of SlopeOptions, or less.
@@ -54,14 +56,29 @@ class SlopeLayers {
   struct Layer {
     std::string name;
     Matrix weights;
-    MatrixLoss loss;
-    MatrixLoss step_loss;  // the same with row weights as steps follow them
+    MatrixLoss loss;                  // with row weights levelled, as steps follow them
+    std::vector<double> row_weights;  // (R) as they were: what reports weigh errors by
     std::vector<double> row_mean_squares;
   };
 
-  SlopeMatrix solve(const Layer& layer, double log2_c, double shrinkage) const;
+  void look_at_sizes(Progress& progress);
+  // What c makes of a layer.
+  struct Setting {
+    double damping;                   // of the Hessian
+    std::vector<double> row_weights;  // (R) shrunk
+  };
+  Setting setting(const Layer& layer, double log2_c, double shrinkage) const;
+  SlopeGrid grid(const Layer& layer, const Setting& setting, double log2_c,
+                 const std::vector<double>& upper_diagonal) const;
+  SlopeResult solve_on_cpu(const Layer& layer, double log2_c, double shrinkage) const;
+  // Fills results[i] for i in `layers`, which all have Hessians.
+  void solve_on_cuda(std::span<const size_t> layers, int ordinal, double log2_c, double shrinkage,
+                     std::vector<SlopeResult>& results, Progress& progress) const;
+  // Multiplications that a layer takes, for the balance of work.
+  static int64_t work(const Layer& layer);
 
   SlopeOptions options_;
+  Device device_;
   std::vector<Layer> layers_;
   SizeModel size_model_;
 };

@@ -131,13 +131,13 @@ SlopeOutcome SlopeSearch::fit_gap(double gap, double first_log2_c) {
   return std::move(*best);
 }
 
-SlopeOutcome SlopeSearch::run(const SlopeTarget& target, int64_t parameters) {
+uint64_t bytes_at(double bits_per_weight, int64_t parameters) {
+  return static_cast<uint64_t>(bits_per_weight * static_cast<double>(parameters) / 8);
+}
+
+SlopeOutcome SlopeSearch::run(const SlopeTarget& target) {
   if (target.log2_c) return encode(*target.log2_c);
-  std::optional<uint64_t> limit = target.artifact_limit_bytes;
-  if (target.bits_per_weight) {
-    auto wanted = static_cast<uint64_t>(*target.bits_per_weight * static_cast<double>(parameters) / 8);
-    limit = limit ? std::min(*limit, wanted) : wanted;
-  }
+  const std::optional<uint64_t> limit = target.limit_bytes;
   const double start = layers_.size_model().log2_c_for(kDefaultBits * static_cast<double>(layers_.weights()));
   if (!target.bpb_gap) return limit ? fit_bytes(*limit) : encode(start);
   SlopeOutcome outcome = fit_gap(*target.bpb_gap, start);

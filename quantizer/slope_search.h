@@ -13,11 +13,14 @@ namespace thimble {
 
 // Nothing at all: about kDefaultBits for each quantized weight, without a search.
 struct SlopeTarget {
-  std::optional<uint64_t> artifact_limit_bytes;  // never exceeded, whatever else is asked for
-  std::optional<double> bits_per_weight;         // of the whole artifact, by all parameters of the model
+  std::optional<double> bits_per_weight;  // of the whole artifact, by all parameters of the model
+  std::optional<uint64_t> limit_bytes;    // of the artifact; what budget and bits per weight come to
   std::optional<double> bpb_gap;
   std::optional<double> log2_c;  // no search
 };
+
+// Of an artifact with so many bits for each parameter of the model.
+uint64_t bytes_at(double bits_per_weight, int64_t parameters);
 
 struct SlopeOutcome {
   double log2_c = 0;
@@ -36,7 +39,7 @@ class SlopeSearch {
 
   // The artifact with the most bytes found within the limit, at least kFill of it; with a gap for target, the smallest
   // found whose gap is at most that. Throws CheckError when none is.
-  SlopeOutcome run(const SlopeTarget& target, int64_t parameters);
+  SlopeOutcome run(const SlopeTarget& target);
 
   // Room to leave within the limit for what is added after the search, from the first artifact.
   using Reserve = std::function<int64_t(const SlopeOutcome&, SectionCache&)>;

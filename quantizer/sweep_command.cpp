@@ -40,7 +40,7 @@ double parse_bits_per_weight(const std::string& text) {
   return value;
 }
 
-SweepRequest finish_request(const Options& options, const CommandLine& line, bool has_calibration_length) {
+SweepRequest finish_request(const Options& options, const CommandLine& line) {
   SweepRequest request = options.request;
   for (const std::string& name : parts_of(options.methods)) {
     request.methods.push_back(parse_method(name));
@@ -50,7 +50,7 @@ SweepRequest finish_request(const Options& options, const CommandLine& line, boo
   const bool has_slope = std::ranges::count(request.methods, Method::kSlope) > 0;
   const std::optional<AnyConfig> config = checkpoint_config(request.base.checkpoint, request.base.config);
   request.base.device = open_device(line.common, line.ranks);
-  fit_to_family(request.base, config, has_calibration_length);
+  fit_to_family(request.base, config);
   const bool can_have_fisher = !config || has_gradients(*config);
   request.base.fisher |=
       has_slope && can_have_fisher && request.base.hessians.empty();  // a file of Hessians may do without
@@ -64,7 +64,7 @@ SweepRequest finish_request(const Options& options, const CommandLine& line, boo
       request.bits_per_weight.push_back(parse_bits_per_weight(text));
   parse_bits(options.bits, request.base.plan);
   check_slope_options(request.base.slope);
-  check_calibration_options(request.base, has_slope);
+  finish_calibration_options(request.base, has_slope, config);
   request.base.calibration.seed = line.common.seed;
   request.base.work_folder = options.work_folder.empty() ? request.prefix + ".work" : options.work_folder;
   return request;
@@ -131,11 +131,10 @@ void add_sweep_command(CommandLine& line) {
                                   "thimble sweep final_model.pt -o curve --budgets 9200000,11149629,13538545 "
                                   "--tokens val.bin --tokenizer sp.model");
   add_options(*command, *options);
-  CLI::Option* length = command->get_option("--calibration-length");
-  command->callback([&line, options, length] {
+  command->callback([&line, options] {
     line.uses_all_ranks = true;
-    line.action = [&line, options, length](Console& console) {
-      const SweepRequest request = finish_request(*options, line, length->count() > 0);
+    line.action = [&line, options](Console& console) {
+      const SweepRequest request = finish_request(*options, line);
       std::jthread warming = warm_up(request.base.device);
       StageTimes times;
       const SweepOutcome outcome = run_sweep(request, line.ranks, times, console);

@@ -66,8 +66,7 @@ class Sweep {
   // Ascending, each once.
   std::vector<uint64_t> budgets() const {
     std::vector<uint64_t> budgets = request_.budgets_bytes;
-    for (double bits : request_.bits_per_weight)
-      budgets.push_back(static_cast<uint64_t>(bits * static_cast<double>(results_.parameters) / 8));
+    for (double bits : request_.bits_per_weight) budgets.push_back(bytes_at(bits, results_.parameters));
     std::ranges::sort(budgets);
     budgets.erase(std::ranges::unique(budgets).begin(), budgets.end());
     return budgets;
@@ -104,7 +103,7 @@ class Sweep {
     if (request.hessians.empty() || !request.calibration_tokens.empty()) add_count(calibration.length);
     if (request.hessians.empty() && request.calibration_tokens.empty()) {
       hasher.add(calibration.seed);
-      hasher.add(std::bit_cast<uint64_t>(calibration.temperature));
+      for (double temperature : request.temperatures) hasher.add(std::bit_cast<uint64_t>(temperature));
       add_count(calibration.sequences);
     }
     add_count(request.plan.min_elements);

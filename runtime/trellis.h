@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "runtime/host_device.h"
 
@@ -45,5 +46,8 @@ class Trellis {
   int bits_;
   uint32_t feedback_ = 0, input_ = 0;
 };
+
+// How reports name codes of 2^bits states: "trellis32", and "steps" without a trellis.
+inline std::string trellis_name(int bits) { return bits == 0 ? "steps" : "trellis" + std::to_string(1 << bits); }
 
 }  // namespace thimble

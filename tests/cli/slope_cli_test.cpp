@@ -1,5 +1,6 @@
 // slope_cli_test.cpp: `thimble quantize --method slope`: targets, equal bytes, what the artifact holds, refused
 // options.
+#include "eval/token_shard.h"
 #include "tests/cli/cli_fixture.h"
 
 namespace thimble::testing {
@@ -69,6 +70,35 @@ TEST_F(SlopeTest, ThreadsAndRunsDoNotMatter) {
   }
 }
 
+TEST_F(SlopeTest, TemperaturesTakeTurns) {
+  auto text_at = [&](const std::string& temperatures) {
+    succeed(slope_arguments("out.thmb", {"--temperature", temperatures, "--save-calibration", "text.bin"}));
+    const std::vector<uint16_t> tokens = parse_shard(Bytes(contents("text.bin")), "text.bin");
+    std::vector<std::vector<uint16_t>> sequences;
+    for (auto first = tokens.begin(); first != tokens.end(); first += 32) sequences.emplace_back(first, first + 32);
+    return sequences;
+  };
+  const auto cold = text_at("0.5"), hot = text_at("2"), both = text_at("0.5,2");
+  ASSERT_EQ(both.size(), 3);
+  EXPECT_EQ(both[0], cold[0]);
+  EXPECT_EQ(both[2], cold[1]);
+  EXPECT_NE(both[1], cold[1]);
+  EXPECT_NE(both[1], hot[0]);  // another seed
+  EXPECT_NE(both[1][0], both[0][0]);
+  const Json calibration = succeed_json({"inspect", "out.thmb"}).at("provenance").at("calibration");
+  EXPECT_EQ(calibration.at("temperature"), Json({0.5, 2}));
+}
+
+TEST_F(SlopeTest, OrdersOfColumnsGiveOtherCodes) {
+  for (const std::string order : {"descending", "ascending", "natural"}) {
+    succeed(slope_arguments(order + ".thmb", {"--log2-step", "-8", "--column-order", order}));
+    EXPECT_EQ(succeed_json({"inspect", order + ".thmb"}).at("provenance").at("column_order"), order);
+    succeed({"export", order + ".thmb", "-o", order + ".safetensors"});
+  }
+  EXPECT_NE(contents("descending.safetensors"), contents("ascending.safetensors"));
+  EXPECT_NE(contents("descending.safetensors"), contents("natural.safetensors"));
+}
+
 TEST_F(SlopeTest, KeptResultsGiveTheSameBytes) {
   succeed(slope_arguments("a.thmb", {"--budget", "20000", "--keep-work"}));
   ByteVector first = contents("a.thmb");
@@ -113,6 +143,8 @@ TEST_F(SlopeTest, ABudgetThatCannotBeMetIsRefused) {
 TEST_F(SlopeTest, OptionsAreChecked) {
   expect_failure(2, slope_arguments("out.thmb", {"--trellis-bits", "1"}), {"--trellis-bits", "0 and 2 to 8"});
   expect_failure(2, slope_arguments("out.thmb", {"--trellis-bits", "9"}), {"--trellis-bits"});
+  expect_failure(2, slope_arguments("out.thmb", {"--column-order", "sideways"}), {"--column-order", "sideways"});
+  expect_failure(2, slope_arguments("out.thmb", {"--temperature", "0.5,-1"}), {"--temperature", "-1"});
   expect_failure(2, slope_arguments("out.thmb", {"--target-bpb-gap", "0.01"}), {"--target-bpb-gap", "--tokenizer"});
   expect_failure(2, {"quantize", "model.safetensors", "-o", "out.thmb", "--method", "magic"},
                  {"magic", "slope, trace"});

@@ -3,12 +3,15 @@
 
 #include "gptq/cuda_gptq.h"
 #include "gptq/cuda_loss_statistics.h"
+#include "gptq/cuda_slope.h"
 #include "runtime/error.h"
 
 namespace thimble {
 namespace {
 
 TEST(NoCudaGptq, SaysThatTheBuildHasNoCuda) { EXPECT_THROW(solve_gptq_cuda({}, {}, 0.01, 0), DeviceError); }
+
+TEST(NoCudaGptq, NorHasItASolverForSlope) { EXPECT_THROW(solve_slope_cuda({}, {}, 0), DeviceError); }
 
 TEST(NoCudaGptq, NorHasItLossStatisticsOfADevice) {
   SilentProgress progress;

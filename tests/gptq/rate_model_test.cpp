@@ -55,7 +55,7 @@ TEST(RateTable, AreLengthsOfACode) {
   for (int c = 0; c < kRateClasses; ++c)
     for (int set : {0, 1}) {
       double mass = 0;
-      for (int64_t code = -512; code < 512; ++code) mass += std::exp2(-rate_table().bits(c, 2 * code + set));
+      for (int32_t code = -512; code < 512; ++code) mass += std::exp2(-rate_table().bits(c, 2 * code + set));
       // Kraft's inequality, but for codes rarer than 2^-12, of which none is cheaper than 13 bits.
       EXPECT_LE(mass, 1 + 1024 * std::exp2(-13) * 0.2) << c;
       if (c <= 32) {
@@ -67,12 +67,12 @@ TEST(RateTable, AreLengthsOfACode) {
 TEST(RateTable, FallTowardsZeroAndAreFinite) {
   constexpr auto kFar = std::numeric_limits<int32_t>::max();
   for (int c = 0; c < kRateClasses; ++c) {
-    for (int64_t level = 1; level < 2000; ++level) {
+    for (int32_t level = 1; level < 2000; ++level) {
       ASSERT_GE(rate_table().bits(c, level), rate_table().bits(c, level - 1)) << c << " " << level;
       ASSERT_EQ(rate_table().bits(c, level), rate_table().bits(c, -level));
     }
     EXPECT_TRUE(std::isfinite(rate_table().bits(c, kFar)));
-    EXPECT_TRUE(std::isfinite(rate_table().bits(c, -int64_t{kFar} - 1)));
+    EXPECT_TRUE(std::isfinite(rate_table().bits(c, -kFar - 1)));
   }
 }
 

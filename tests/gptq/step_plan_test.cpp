@@ -6,6 +6,7 @@
 #include <cmath>
 #include <random>
 
+#include "gptq/hessian_factor.h"
 #include "gptq/size_model.h"
 #include "runtime/quantized_model.h"
 
@@ -26,7 +27,7 @@ double step(const Steps& steps, size_t r, size_t k) {
 TEST(StepPlan, StepsAreThoseOfTheFormula) {
   MatrixLoss loss = loss_of({1, 16, 256}, {4, 64});
   HessianFactor factor = factor_hessian(*loss.hessian, 0, "a");
-  Steps steps = round_steps(step_shape(loss, loss.row_weights, &factor), -3);
+  Steps steps = round_steps(step_shape(loss, loss.row_weights, factor.upper_diagonal()), -3);
   for (size_t r = 0; r < 2; ++r)
     for (size_t k = 0; k < 3; ++k)
       EXPECT_DOUBLE_EQ(step(steps, r, k), 0.125 / std::sqrt(loss.diagonal[k]) / std::sqrt(loss.row_weights[r]));
@@ -35,7 +36,8 @@ TEST(StepPlan, StepsAreThoseOfTheFormula) {
 TEST(StepPlan, ADiagonalNeedsNoFactor) {
   MatrixLoss loss = loss_of({1, 16, 256}, {4, 64});
   HessianFactor factor = factor_hessian(*loss.hessian, 0, "a");
-  StepShape with = step_shape(loss, loss.row_weights, &factor), without = step_shape(loss, loss.row_weights, nullptr);
+  StepShape with = step_shape(loss, loss.row_weights, factor.upper_diagonal()),
+            without = step_shape(loss, loss.row_weights, {});
   for (size_t k = 0; k < 3; ++k) EXPECT_NEAR(with.columns[k], without.columns[k], 1e-12);
   for (size_t r = 0; r < 2; ++r) EXPECT_NEAR(with.rows[r], without.rows[r], 1e-12);
 }
@@ -74,7 +76,7 @@ TEST(StepPlan, StepsStayBelowTheWeights) {
   for (double strength : {1.0, 4.0}) {
     Shrinkage shrinkage = shrink(loss, squares, 10, strength);
     HessianFactor factor = factor_hessian(*loss.hessian, shrinkage.damping, "a");
-    Steps steps = round_steps(step_shape(loss, shrinkage.row_weights, &factor), 10);
+    Steps steps = round_steps(step_shape(loss, shrinkage.row_weights, factor.upper_diagonal()), 10);
     for (size_t k = 0; k < 3; ++k)
       for (size_t r = 0; r < 2; ++r) EXPECT_LT(step(steps, r, k), 1.2 * std::sqrt(12 / strength) * 0.5);
   }

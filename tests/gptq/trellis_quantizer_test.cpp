@@ -40,7 +40,7 @@ std::vector<int32_t> quantize(const Column& column, int bits, double rate_weight
   return levels;
 }
 
-double row_cost(const Column& column, size_t r, int64_t level, double rate_weight) {
+double row_cost(const Column& column, size_t r, int32_t level, double rate_weight) {
   const double error = column.targets[r] - static_cast<double>(level);
   return error * error + rate_weight * rate_table().bits(column.classes[r], level);
 }
@@ -60,13 +60,15 @@ double path_cost(const Column& column, int bits, double rate_weight, const std::
   return cost;
 }
 
+int32_t level_of(uint32_t state, int code) { return static_cast<int32_t>(Trellis::level(state, code)); }
+
 // All sequences of codes in [-reach, reach] from row r on.
 double least_cost(const Column& column, const Trellis& trellis, double rate_weight, int reach, size_t r = 0,
                   uint32_t state = 0) {
   if (r == column.targets.size()) return 0;
   double least = std::numeric_limits<double>::infinity();
   for (int code = -reach; code <= reach; ++code)
-    least = std::min(least, row_cost(column, r, Trellis::level(state, code), rate_weight) +
+    least = std::min(least, row_cost(column, r, level_of(state, code), rate_weight) +
                                 least_cost(column, trellis, rate_weight, reach, r + 1, trellis.next(state, code)));
   return least;
 }
@@ -78,7 +80,7 @@ double naive_viterbi_cost(const Column& column, const Trellis& trellis, double r
     std::map<uint32_t, double> next;
     for (auto [state, cost] : costs)
       for (int code = -reach; code <= reach; ++code) {
-        const double total = cost + row_cost(column, r, Trellis::level(state, code), rate_weight);
+        const double total = cost + row_cost(column, r, level_of(state, code), rate_weight);
         auto [found, is_new] = next.emplace(trellis.next(state, code), total);
         if (!is_new) found->second = std::min(found->second, total);
       }
