@@ -59,11 +59,13 @@ void add_eval_command(CommandLine& line) {
       std::jthread warming = warm_up(device);
       Tokenizer tokenizer = Tokenizer::load(options->source.tokenizer);
       ByteTable bytes(tokenizer);
+      TokenSource source = options->source;
       std::vector<ScoredModel> all;
       for (const std::string& path : options->models) {
         // The config belongs to checkpoints; artifacts carry their own.
-        all.push_back(score_model(path, is_artifact(path) ? "" : options->config, options->source, tokenizer, bytes,
-                                  device, line.ranks, console, options->check_finite));
+        all.push_back(score_model(path, is_artifact(path) ? "" : options->config, source, tokenizer, bytes, device,
+                                  line.ranks, console, options->check_finite));
+        source.context = all[0].report.context;  // gaps between models with different contexts would mean nothing
       }
       Json json = Json::array();
       for (const ScoredModel& scored : all) json.push_back(to_json(scored, all[0]));

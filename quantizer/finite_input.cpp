@@ -29,7 +29,7 @@ class FiniteLanguageModel final : public LanguageModel {
   FiniteLanguageModel(std::unique_ptr<LanguageModel> model, bool every_window)
       : model_(std::move(model)), every_window_(every_window) {}
 
-  const ModelConfig& config() const override { return model_->config(); }
+  int64_t vocab_size() const override { return model_->vocab_size(); }
   int64_t context() const override { return model_->context(); }
   int64_t preferred_windows() const override { return model_->preferred_windows(); }
   int64_t preferred_sequences(const CalibrationOptions& options) const override {

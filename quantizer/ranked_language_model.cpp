@@ -18,7 +18,7 @@ class RankedLanguageModel final : public LanguageModel {
  public:
   RankedLanguageModel(std::unique_ptr<LanguageModel> model, Ranks& ranks) : model_(std::move(model)), ranks_(ranks) {}
 
-  const ModelConfig& config() const override { return model_->config(); }
+  int64_t vocab_size() const override { return model_->vocab_size(); }
   int64_t context() const override { return model_->context(); }
   int64_t preferred_windows() const override {
     return kBatchesPerExchange * ranks_.size() * model_->preferred_windows();

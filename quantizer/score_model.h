@@ -10,6 +10,7 @@
 #include "quantizer/console.h"
 #include "quantizer/ranks.h"
 #include "quantizer/token_source.h"
+#include "runtime/any_model.h"
 #include "runtime/device.h"
 #include "runtime/memory_plan.h"
 
@@ -32,6 +33,6 @@ ScoredModel score_model(const std::string& path, const std::string& config, cons
                         Console& console, bool check_finite = false);
 
 // The same figure of a model in memory, on this rank alone.
-double bits_per_byte(const Model& model, const Device& device, const TokenSource& source, Console& console);
+double bits_per_byte(const AnyModel& model, const Device& device, const TokenSource& source, Console& console);
 
 }  // namespace thimble

@@ -39,7 +39,7 @@ class CudaLanguageModel final : public LanguageModel {
     model_.reset();
   }
 
-  const ModelConfig& config() const override { return model_->config; }
+  int64_t vocab_size() const override { return config().vocab_size; }
   int64_t context() const override { return context_; }
   // Several batches, so that one call keeps uploads and kernels overlapped.
   int64_t preferred_windows() const override { return 8 * most_windows_; }
@@ -76,7 +76,7 @@ class CudaLanguageModel final : public LanguageModel {
       });
       std::vector<uint16_t> first_tokens;
       for (int64_t s = 0; s < batch; ++s)
-        first_tokens.push_back(first_calibration_token(config(), options, first + done + s));
+        first_tokens.push_back(first_calibration_token(vocab_size(), options, first + done + s));
       std::vector<uint16_t> tokens = generator->generate(first_tokens, options.length, options.temperature,
                                                          options.seed, static_cast<uint64_t>(first + done), progress);
       all.tokens.insert(all.tokens.end(), tokens.begin(), tokens.end());
@@ -93,6 +93,8 @@ class CudaLanguageModel final : public LanguageModel {
   }
 
  private:
+  const ModelConfig& config() const { return model_->config; }
+
   // Calls the body with a scorer of as many windows as the memory allows.
   template <typename Body>
   void with_scorer(const Body& body) {

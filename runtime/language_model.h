@@ -1,6 +1,6 @@
 // language_model.h: a model on the device that computes it, ready to score and to generate text.
 // The seam between what the program asks for and where it runs: cpu_language_model.cpp is the reference over
-// forward.h, cuda_language_model.cu the CUDA implementation.
+// causal_forward.h, cuda_language_model.cu the CUDA implementation.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ class LanguageModel {
  public:
   virtual ~LanguageModel() = default;
 
-  virtual const ModelConfig& config() const = 0;
-  // T: the base of the rotary angles; no window has more inputs.
+  virtual int64_t vocab_size() const = 0;
+  // T: no window has more inputs. A golf-gpt's rotary angles depend on it.
   virtual int64_t context() const = 0;
   // How many windows a call of score() should get, for speed; any number is accepted.
   virtual int64_t preferred_windows() const = 0;

@@ -21,7 +21,7 @@ class SplitLanguageModel final : public LanguageModel {
     assert(!parts_.empty());
   }
 
-  const ModelConfig& config() const override { return parts_[0]->config(); }
+  int64_t vocab_size() const override { return parts_[0]->vocab_size(); }
   int64_t context() const override { return parts_[0]->context(); }
 
   int64_t preferred_windows() const override {
