@@ -11,7 +11,7 @@ class ModelScorer final : public TokenScorer {
   // `model` must outlive the scorer. Its context is T, also of shorter last windows.
   explicit ModelScorer(LanguageModel& model) : model_(model) {}
 
-  int64_t vocab_size() const override { return model_.config().vocab_size; }
+  int64_t vocab_size() const override { return model_.vocab_size(); }
   int64_t context() const override { return model_.context(); }
   int64_t preferred_windows() const override { return model_.preferred_windows(); }
   void score(std::span<const uint16_t> tokens, std::span<const Window> windows, std::span<float> nll_out) override;

@@ -20,9 +20,10 @@ AuditReport run_audit(const Options& options, const Device& device, uint64_t see
   std::jthread warming = warm_up(device);
   Tokenizer tokenizer = Tokenizer::load(options.source.tokenizer);
   LoadedModel loaded = load_model(options.model, options.config, device);
-  check_vocab_size(tokenizer, loaded.config.vocab_size, options.model);
-  std::vector<uint16_t> tokens = options.source.load(tokenizer, loaded.config.vocab_size);
-  std::unique_ptr<LanguageModel> model = make_language_model(loaded, device, options.source.context);
+  check_vocab_size(tokenizer, vocab_size(loaded.config), options.model);
+  const int64_t context = options.source.context_for(loaded.config, options.model);
+  std::vector<uint16_t> tokens = options.source.load(tokenizer, vocab_size(loaded.config));
+  std::unique_ptr<LanguageModel> model = make_language_model(loaded, device, context);
   ModelScorer scorer(*model);
   EvaluationOptions evaluation_options{options.source.stride, options.source.max_targets};
   Evaluation evaluation = evaluate(scorer, tokens, ByteTable(tokenizer), evaluation_options, console.progress());

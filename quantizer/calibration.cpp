@@ -35,12 +35,12 @@ std::optional<std::vector<uint16_t>> load_kept_tokens(const WorkFolder& work, ui
 // Runs sequences through the model, one part of the calibration set after another in the same buffers.
 class PartCollector {
  public:
-  PartCollector(const Model& model, const TokenSequences& sequences, bool with_loss, Progress& progress)
-      : config_(model.config), sequences_(sequences), progress_(progress) {
+  PartCollector(const AnyModel& model, const TokenSequences& sequences, bool with_loss, Progress& progress)
+      : golf_(std::get_if<Model>(&model)), sequences_(sequences), progress_(progress) {
     if (with_loss) {
-      gradients_ = std::make_unique<WindowGradients>(model, *backend_, sequences.length);
+      gradients_ = std::make_unique<WindowGradients>(*golf_, *backend_, sequences.length);
     } else {
-      scorer_ = std::make_unique<WindowScorer>(model, *backend_, sequences.length);
+      scorer_ = make_window_scorer(model, *backend_, sequences.length);
     }
   }
 
@@ -56,7 +56,7 @@ class PartCollector {
   CalibrationStatistics collect_with_loss(Share part) {
     auto first = static_cast<int64_t>(part.begin);
     HessianCollector hessians(first), head(first);
-    FisherCollector fisher(config_, first);
+    FisherCollector fisher(golf_->config, first);
     for_each_sequence(part, [&](std::span<const uint16_t> tokens) {
       gradients_->run(tokens, {&hessians, &head}, fisher);
       fisher.end_sequence();
@@ -73,7 +73,7 @@ class PartCollector {
     }
   }
 
-  const ModelConfig& config_;
+  const Model* golf_;  // null: a GPT-2
   const TokenSequences& sequences_;
   Progress& progress_;
   std::unique_ptr<Backend> backend_ = make_cpu_backend();
@@ -90,8 +90,8 @@ CalibrationStatistics statistics_of_rank(CalibrationStatistics mine, int from, R
   return ranks.rank() == from ? std::move(mine) : unpack_statistics(bytes);
 }
 
-CalibrationStatistics collect_on_cpu(const Model& model, const TokenSequences& sequences, bool with_loss, Ranks& ranks,
-                                     Progress& progress) {
+CalibrationStatistics collect_on_cpu(const AnyModel& model, const TokenSequences& sequences, bool with_loss,
+                                     Ranks& ranks, Progress& progress) {
   auto rank = static_cast<size_t>(ranks.rank()), rank_count = static_cast<size_t>(ranks.size());
   size_t part_count = hessian_part_count(sequences.count);
   PartCollector collector(model, sequences, with_loss, progress);
@@ -143,13 +143,14 @@ TokenSequences read_calibration_tokens(const std::string& path, int64_t length, 
   return {count, length, std::move(tokens)};
 }
 
-CalibrationStatistics collect_statistics(const Model& model, const Device& device, const TokenSequences& sequences,
+CalibrationStatistics collect_statistics(const AnyModel& model, const Device& device, const TokenSequences& sequences,
                                          bool with_loss, Ranks& ranks, Progress& progress) {
   // A CUDA device is done with everything before ranks could have exchanged their parts.
   CalibrationStatistics statistics;
   if (device.is_cuda) {
-    statistics.hessians = collect_hessians_cuda(model, device, sequences, progress);
-    if (with_loss) statistics.loss = collect_loss_statistics_cuda(model, device, sequences, progress);
+    const Model& golf = std::get<Model>(model);
+    statistics.hessians = collect_hessians_cuda(golf, device, sequences, progress);
+    if (with_loss) statistics.loss = collect_loss_statistics_cuda(golf, device, sequences, progress);
   } else {
     statistics = collect_on_cpu(model, sequences, with_loss, ranks, progress);
   }

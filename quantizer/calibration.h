@@ -7,6 +7,7 @@
 #include "gptq/gptq.h"
 #include "quantizer/ranks.h"
 #include "quantizer/work_folder.h"
+#include "runtime/any_model.h"
 #include "runtime/device.h"
 
 namespace thimble {
@@ -22,8 +23,9 @@ TokenSequences read_calibration_tokens(const std::string& path, int64_t length, 
 // Runs every sequence, less its last token (nothing is predicted from it), through the model; Hessians of all its
 // linear layers, rounded to float32. On the CPU the ranks take the parts of hessian_sum.h in turn, and all add up all
 // of them; CUDA devices each collect everything. `with_loss`: also back from the loss, for LossStatistics; on
-// CUDA devices by a pass of its own in float32, which leaves the Hessians what they are without it.
-CalibrationStatistics collect_statistics(const Model& model, const Device& device, const TokenSequences& sequences,
+// CUDA devices by a pass of its own in float32, which leaves the Hessians what they are without it. A GPT-2 runs on the
+// CPU and without loss.
+CalibrationStatistics collect_statistics(const AnyModel& model, const Device& device, const TokenSequences& sequences,
                                          bool with_loss, Ranks& ranks, Progress& progress);
 
 // What rank 0's work folder has under `key`, on all ranks; nullopt when it has nothing.

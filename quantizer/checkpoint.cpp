@@ -1,6 +1,7 @@
 // checkpoint.cpp: recognises the format and unifies the names for checkpoint.h.
 #include "quantizer/checkpoint.h"
 
+#include "quantizer/llmc_checkpoint.h"
 #include "quantizer/quoted_name.h"
 #include "quantizer/safetensors.h"
 #include "quantizer/torch_checkpoint.h"
@@ -59,7 +60,12 @@ Checkpoint open_checkpoint(const std::string& path) {
   Checkpoint checkpoint(path);
   Bytes file = checkpoint.file_.bytes();
   TensorMap tensors;
-  if (looks_like_safetensors(file)) {
+  if (looks_like_llmc(file)) {
+    LlmcContents contents = read_llmc_checkpoint(file, path);
+    checkpoint.format_name_ = kLlmcFormat;
+    tensors = std::move(contents.tensors);
+    checkpoint.config_ = std::move(contents.config);
+  } else if (looks_like_safetensors(file)) {
     SafetensorsContents contents = read_safetensors(file, path);
     checkpoint.format_name_ = "safetensors";
     tensors = std::move(contents.tensors);
@@ -72,7 +78,7 @@ Checkpoint open_checkpoint(const std::string& path) {
     checkpoint.gathered_ = std::move(contents.gathered);
     checkpoint.config_ = std::move(contents.config);
   } else {
-    throw FormatError(path, "is neither a .safetensors file nor a zip file of torch.save");
+    throw FormatError(path, "is neither a .safetensors file nor a zip file of torch.save nor a checkpoint of llm.c");
   }
   checkpoint.tensors_ = strip_names(std::move(tensors), path);
   return checkpoint;

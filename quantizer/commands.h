@@ -35,6 +35,7 @@ void add_verify_command(CommandLine& line);
 void add_export_command(CommandLine& line);
 void add_generate_command(CommandLine& line);
 void add_audit_command(CommandLine& line);
+void add_numerics_command(CommandLine& line);
 void add_doctor_command(CommandLine& line);
 
 // A subcommand with the options that all share (--json, --quiet, --threads, --seed, --device, --numerics,

@@ -12,6 +12,7 @@ struct Options {
   std::vector<std::string> models;
   std::string config;
   TokenSource source;
+  bool check_finite = false;
 };
 
 Json to_json(const ScoredModel& scored, const ScoredModel& first) {
@@ -49,6 +50,8 @@ void add_eval_command(CommandLine& line) {
   command->add_option("models", options->models, "Checkpoints or artifacts; gaps are against the first")->required();
   command->add_option("--config", options->config, "Config of the checkpoints (JSON)");
   options->source.add_to(*command, TokenSource::Need::kRequired);
+  command->add_flag("--check-finite", options->check_finite,
+                    "Name the first tensor or activation, and its place, that is NaN or infinite (exit code 4)");
   command->callback([&line, options] {
     line.uses_all_ranks = true;
     line.action = [&line, options](Console& console) {
@@ -56,11 +59,13 @@ void add_eval_command(CommandLine& line) {
       std::jthread warming = warm_up(device);
       Tokenizer tokenizer = Tokenizer::load(options->source.tokenizer);
       ByteTable bytes(tokenizer);
+      TokenSource source = options->source;
       std::vector<ScoredModel> all;
       for (const std::string& path : options->models) {
         // The config belongs to checkpoints; artifacts carry their own.
-        all.push_back(score_model(path, is_artifact(path) ? "" : options->config, options->source, tokenizer, bytes,
-                                  device, line.ranks, console));
+        all.push_back(score_model(path, is_artifact(path) ? "" : options->config, source, tokenizer, bytes, device,
+                                  line.ranks, console, options->check_finite));
+        source.context = all[0].report.context;  // gaps between models with different contexts would mean nothing
       }
       Json json = Json::array();
       for (const ScoredModel& scored : all) json.push_back(to_json(scored, all[0]));

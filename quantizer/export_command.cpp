@@ -4,10 +4,12 @@
 #include <cmath>
 
 #include "quantizer/commands.h"
+#include "quantizer/gpt2_checkpoint.h"
 #include "quantizer/model_source.h"
 #include "quantizer/output_check.h"
 #include "quantizer/safetensors.h"
 #include "runtime/golf_layout.h"
+#include "runtime/gpt2_config.h"
 #include "runtime/json.h"
 
 namespace thimble {
@@ -61,6 +63,12 @@ OwnedTensors rebank(OwnedTensors tensors, int64_t num_layers) {
   return out;
 }
 
+// The projections of a GPT-2 as (in, out), as Hugging Face stores them.
+void turn_projections(OwnedTensors& tensors) {
+  for (auto& [name, tensor] : tensors)
+    if (is_gpt2_projection(name)) tensor = transposed(tensor.view());
+}
+
 struct Options {
   std::string artifact, output, dtype = "F32";
 };
@@ -74,6 +82,10 @@ Json run_export(const Options& options) {
   // Whether its tensors fit the config is checked before its layers are counted on.
   if (quantized.banked)
     tensors = rebank(std::move(tensors), dequantize_model(quantized, options.artifact).config.num_layers);
+  if (config.value("architecture", Json()) == Json(kGpt2Family)) {
+    quantized_any_config(quantized, options.artifact);
+    turn_projections(tensors);
+  }
   TensorMap views;
   for (const auto& [name, tensor] : tensors) views[name] = tensor.view();
   write_safetensors(options.output, views, {{"format", "pt"}, {"config", canonical_json(config)}});

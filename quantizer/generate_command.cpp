@@ -18,14 +18,15 @@ Json run_generate(const Options& options, const Device& device, uint64_t seed, c
   std::jthread warming = warm_up(device);
   Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
   LoadedModel loaded = load_model(options.model, options.config, device);
-  check_vocab_size(tokenizer, loaded.config.vocab_size, options.model);
+  check_vocab_size(tokenizer, vocab_size(loaded.config), options.model);
   std::vector<uint16_t> tokens = {document_start_token(tokenizer)};
   for (uint16_t token : tokenizer.encode(options.prompt)) tokens.push_back(token);
   int64_t context = static_cast<int64_t>(tokens.size()) + options.length;
+  check_context(loaded.config, context, options.model);
   Json memory;
   if (device.is_cuda) {
-    MemoryPlan plan =
-        plan_text(loaded.config, device.numerics, context, static_cast<int64_t>(tokens.size()), usable_memory(device));
+    MemoryPlan plan = plan_text(std::get<ModelConfig>(loaded.config), device.numerics, context,
+                                static_cast<int64_t>(tokens.size()), usable_memory(device));
     console.note(plan.text());
     memory = to_json(plan);
   }

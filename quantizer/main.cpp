@@ -58,6 +58,7 @@ void add_all_commands(CommandLine& line) {
   add_export_command(line);
   add_generate_command(line);
   add_audit_command(line);
+  add_numerics_command(line);
   add_doctor_command(line);
 }
 

@@ -6,6 +6,7 @@
 
 #include "packer/artifact.h"
 #include "packer/format.h"
+#include "quantizer/gpt2_checkpoint.h"
 #include "runtime/file.h"
 #include "runtime/golf_layout.h"
 
@@ -40,30 +41,60 @@ bool has_golf_tensors(const TensorMap& tensors) {
   return tensors.contains("tok_emb.weight") && tensors.contains(LayerNames(0).query);
 }
 
+// Hugging Face stores projections as (in, out), llm.c as (out, in).
+bool stores_transposed(const OpenedCheckpoint& opened) { return opened.file.format_name() != kLlmcFormat; }
+
 // Says what family the config names and which ones run. Hugging Face calls the key "model_type".
 std::string cannot_be_run(const Json& config) {
   Json family = config.value("architecture", config.value("model_type", Json("unknown")));
-  return "model family " + family.dump() + " cannot be run, allowed is '" + kGolfArchitecture + "'";
+  return "model family " + family.dump() + " cannot be run, allowed are " + kRunnableFamilies;
+}
+
+// Names and config, no weights copied: the projections of a GPT-2 stay as the file has them.
+OpenedCheckpoint open_names(const std::string& path, const std::string& config_path) {
+  OpenedCheckpoint opened{open_checkpoint(path), {}, {}, false, Json::object(), "", std::nullopt};
+  if (!config_path.empty() && opened.file.format_name() == kLlmcFormat)
+    throw UsageError("--config does not apply to '" + path + "': checkpoints of llm.c have their own");
+  find_config(config_path, opened);
+  const TensorMap& found = opened.file.tensors();
+  if (is_gpt2_checkpoint(opened.config_json, found)) {
+    opened.tensors = with_gpt2_names(found, path);
+    opened.config =
+        resolve_gpt2_config(opened.config_json, opened.config_path,
+                            stores_transposed(opened) ? with_transposed_shapes(opened.tensors) : opened.tensors, path);
+    return opened;
+  }
+  opened.banked = has_banks(found);
+  opened.tensors = unbank(found, path);
+  // torch's AveragedModel keeps a counter beside the weights; it is not one of them.
+  if (has_golf_tensors(opened.tensors)) opened.tensors.erase("n_averaged");
+  if (is_golf_config(opened.config_json) || has_golf_tensors(opened.tensors))
+    opened.config = resolve_model_config(opened.config_json, opened.config_path, opened.tensors, path);
+  return opened;
 }
 
 }  // namespace
 
 OpenedCheckpoint open_model_checkpoint(const std::string& path, const std::string& config_path) {
-  OpenedCheckpoint opened{open_checkpoint(path), {}, false, Json::object(), "", std::nullopt};
-  find_config(config_path, opened);
-  opened.banked = has_banks(opened.file.tensors());
-  opened.tensors = unbank(opened.file.tensors(), path);
-  // torch's AveragedModel keeps a counter beside the weights; it is not one of them.
-  if (has_golf_tensors(opened.tensors)) opened.tensors.erase("n_averaged");
-  if (is_golf_config(opened.config_json) || has_golf_tensors(opened.tensors))
-    opened.golf = resolve_model_config(opened.config_json, opened.config_path, opened.tensors, path);
+  OpenedCheckpoint opened = open_names(path, config_path);
+  if (opened.config && std::holds_alternative<Gpt2Config>(*opened.config) && stores_transposed(opened))
+    opened.tensors = with_transposed_projections(opened.tensors, opened.transposed);
   return opened;
 }
 
-const ModelConfig& require_golf(const OpenedCheckpoint& checkpoint) {
-  if (checkpoint.golf) return *checkpoint.golf;
+std::optional<AnyConfig> checkpoint_config(const std::string& path, const std::string& config_path) {
+  return open_names(path, config_path).config;
+}
+
+const AnyConfig& require_runnable(const OpenedCheckpoint& checkpoint) {
+  if (checkpoint.config) return *checkpoint.config;
   throw FormatError(checkpoint.file.path(),
                     cannot_be_run(checkpoint.config_json) + "; to quantize it, give its --hessians");
+}
+
+const ModelConfig& require_golf(const OpenedCheckpoint& checkpoint) {
+  if (const auto* golf = std::get_if<ModelConfig>(&require_runnable(checkpoint))) return *golf;
+  throw FormatError(checkpoint.file.path(), "is a GPT-2 model; gradients are there for golf-gpt models alone");
 }
 
 bool is_artifact(const std::string& path) {
@@ -81,10 +112,10 @@ QuantizedModel load_artifact(const std::string& path) {
 namespace {
 
 // Of an artifact; one that cannot be run is a FormatError.
-ModelConfig runnable_config(const QuantizedModel& quantized, const std::string& path) {
+AnyConfig runnable_config(const QuantizedModel& quantized, const std::string& path) {
   Json config = parse_json(as_bytes_of(quantized.config_json), path);
-  if (!is_golf_config(config)) throw FormatError(path, cannot_be_run(config));
-  return quantized_config(quantized, path);
+  if (!is_runnable_config(config)) throw FormatError(path, cannot_be_run(config));
+  return quantized_any_config(quantized, path);
 }
 
 }  // namespace
@@ -94,8 +125,9 @@ LoadedModel load_model(const std::string& path, const std::string& config_path, 
   loaded.file_bytes = file_size_bytes(path);
   if (!is_artifact(path)) {
     OpenedCheckpoint opened = open_model_checkpoint(path, config_path);
-    loaded.config = require_golf(opened);
-    loaded.model = bind_model(loaded.config, opened.tensors);
+    loaded.config = require_runnable(opened);
+    check_device(loaded.config, device, path);
+    loaded.model = bind_any_model(loaded.config, opened.tensors);
     return loaded;
   }
   if (!config_path.empty())
@@ -104,6 +136,7 @@ LoadedModel load_model(const std::string& path, const std::string& config_path, 
     loaded.file.emplace(path);
     loaded.stored = open_stored_artifact(loaded.file->bytes(), path);
     loaded.config = runnable_config(loaded.stored->model(), path);
+    check_device(loaded.config, device, path);
     if (has_stepped_codes(loaded.stored->model())) loaded.stored.reset();  // these are decoded on the host
   }
   if (loaded.stored) {
@@ -111,7 +144,7 @@ LoadedModel load_model(const std::string& path, const std::string& config_path, 
   } else {
     QuantizedModel quantized = load_artifact(path);
     loaded.config = runnable_config(quantized, path);
-    loaded.model = dequantize_model(quantized, path);
+    loaded.model = dequantize_any_model(quantized, path);
   }
   return loaded;
 }

@@ -5,6 +5,7 @@
 
 #include "gptq/sensitivity.h"
 #include "quantizer/commands.h"
+#include "quantizer/finite_input.h"
 #include "quantizer/model_source.h"
 #include "quantizer/packed_results.h"
 #include "quantizer/progress_bar.h"
@@ -29,7 +30,7 @@ struct Options {
   bool no_resume = false;
 };
 
-void finish_method(const Options& options, QuantizeRequest& request) {
+void finish_method(const Options& options, bool can_have_fisher, QuantizeRequest& request) {
   request.method = parse_method(options.method);
   SlopeTarget& target = request.slope_target;
   if (request.method == Method::kTrace) {
@@ -38,17 +39,21 @@ void finish_method(const Options& options, QuantizeRequest& request) {
     request.plan.min_elements = options.min_elements.value_or(request.plan.min_elements);
     return;
   }
-  request.fisher = request.fisher || request.hessians.empty();  // a file of Hessians may do without
+  request.fisher =
+      request.fisher || (request.hessians.empty() && can_have_fisher);  // a file of Hessians may do without
   request.plan.min_elements = options.min_elements.value_or(kSlopeMinElements);
   check_slope_options(request.slope);
   if (target.bpb_gap && !options.source.is_given())
     throw UsageError("--target-bpb-gap needs text to measure it on: --tokens or --text, and --tokenizer");
 }
 
-QuantizeRequest finish_request(const Options& options, const CommandLine& line, bool has_budget) {
+QuantizeRequest finish_request(const Options& options, const CommandLine& line, bool has_budget,
+                               const std::optional<AnyConfig>& config) {
   QuantizeRequest request = options.request;
   if (has_budget) request.budget_bytes = options.budget;
-  finish_method(options, request);
+  request.device = open_device(line.common, line.ranks);
+  fit_to_family(request, config);
+  finish_method(options, !config || has_gradients(*config), request);
   request.code_bytes = options.code.total_bytes();
   parse_bits(options.bits, request.plan);
   std::string high = !options.high.empty() ? options.high : has_budget ? "auto" : std::to_string(kDefaultHighCount);
@@ -56,7 +61,6 @@ QuantizeRequest finish_request(const Options& options, const CommandLine& line, 
   if (request.high_is_auto && !has_budget) throw UsageError("--high auto needs a --budget to fit");
   if (!request.high_is_auto) request.plan.high_count = parse_integer(high, "--high", 0, 1'000'000);
   request.predicts_loss = line.common.json;  // nothing else shows it
-  request.device = open_device(line.common, line.ranks);
   request.calibration.seed = line.common.seed;
   request.encode = encode_options_from(options.codec.empty() ? default_codec(request.method) : options.codec);
   request.work_folder = options.no_resume             ? ""
@@ -64,7 +68,7 @@ QuantizeRequest finish_request(const Options& options, const CommandLine& line, 
                                                       : options.work_folder;
   if (options.source.is_given() && options.source.tokenizer.empty())
     throw UsageError("scoring needs the --tokenizer, to know how many bytes each token stands for");
-  finish_calibration_options(request, request.method == Method::kSlope);
+  finish_calibration_options(request, request.method == Method::kSlope, config);
   return request;
 }
 
@@ -116,11 +120,12 @@ std::string distill_text(const QuantizeOutcome& outcome, bool is_wanted) {
 }
 
 // What scoring needs, looked at before the hours of quantizing rather than after them.
-void check_scoring(const QuantizeRequest& request, const TokenSource& source) {
+void check_scoring(const QuantizeRequest& request, const TokenSource& source, const std::optional<AnyConfig>& config) {
   if (!source.is_given()) return;
+  if (!config) require_runnable(open_model_checkpoint(request.checkpoint, request.config));
   Tokenizer tokenizer = Tokenizer::load(source.tokenizer);
-  OpenedCheckpoint checkpoint = open_model_checkpoint(request.checkpoint, request.config);
-  check_vocab_size(tokenizer, require_golf(checkpoint).vocab_size, request.checkpoint);
+  check_vocab_size(tokenizer, vocab_size(*config), request.checkpoint);
+  source.context_for(*config, request.checkpoint);
   source.load(tokenizer, tokenizer.vocab_size());
 }
 
@@ -282,17 +287,22 @@ void add_quantize_command(CommandLine& line) {
   options->source.add_to(*command, TokenSource::Need::kOptional);
   command->add_flag("--rate-bound", request.rate_bound,
                     "Show how far each matrix is from the fewest bits that its loss allows (rate-distortion bound)");
+  command->add_flag("--check-finite", request.check_finite,
+                    "Name the first tensor, or activation on the calibration tokens, and its place, that is NaN or "
+                    "infinite (exit code 4)");
   command->add_option("--work-dir", options->work_folder, "Folder of resumable results (default: OUTPUT.work)");
   command->add_flag("--keep-work", request.keep_work, "Keep that folder after success");
   command->add_flag("--no-resume", options->no_resume, "Keep no resumable results");
   command->callback([&line, options, budget] {
     line.uses_all_ranks = true;
     line.action = [&line, options, budget](Console& console) {
-      QuantizeRequest finished = finish_request(*options, line, budget->count() > 0);
+      const std::optional<AnyConfig> config = checkpoint_config(options->request.checkpoint, options->request.config);
+      QuantizeRequest finished = finish_request(*options, line, budget->count() > 0, config);
       std::jthread warming = warm_up(finished.device);
-      check_scoring(finished, options->source);
+      if (finished.check_finite) require_finite_file(finished.checkpoint);
+      check_scoring(finished, options->source, config);
       if (finished.slope_target.bpb_gap)
-        finished.bits_per_byte = [&](const Model& model) {
+        finished.bits_per_byte = [&](const AnyModel& model) {
           return bits_per_byte(model, finished.device, options->source, console);
         };
       StageTimes times;

@@ -10,6 +10,7 @@
 #include "gptq/hessian_tree.h"
 #include "packer/format.h"
 #include "quantizer/calibration.h"
+#include "quantizer/finite_input.h"
 #include "quantizer/hessian_file.h"
 #include "quantizer/output_check.h"
 #include "quantizer/ranked_language_model.h"
@@ -36,10 +37,11 @@ uint64_t model_key(const OpenedCheckpoint& source, const Device& device) {
       .digest();
 }
 
-TokenSequences obtain_tokens(const QuantizeRequest& request, const Model& model, uint64_t key, const WorkFolder& work,
-                             Ranks& ranks, Progress& progress) {
+TokenSequences obtain_tokens(const QuantizeRequest& request, const OpenedCheckpoint& source, const AnyModel& model,
+                             uint64_t key, const WorkFolder& work, Ranks& ranks, Progress& progress) {
   if (!request.calibration_tokens.empty())
-    return read_calibration_tokens(request.calibration_tokens, request.calibration.length, model.config.vocab_size);
+    return read_calibration_tokens(request.calibration_tokens, request.calibration.length,
+                                   vocab_size(require_runnable(source)));
   std::unique_ptr<LanguageModel> generator =
       make_ranked_language_model(make_language_model(model, request.device, request.calibration.length), ranks);
   // Sequence s has temperature s modulo n. Those of one temperature are generated together, with a seed of their own:
@@ -63,10 +65,14 @@ TokenSequences obtain_tokens(const QuantizeRequest& request, const Model& model,
 
 KeyedStatistics collect_from_model(const QuantizeRequest& request, const OpenedCheckpoint& source, uint64_t key,
                                    const WorkFolder& work, Ranks& ranks, StageTimes& times, Progress& progress) {
-  Model model = bind_model(require_golf(source), source.tensors);
+  const AnyModel model = bind_any_model(require_runnable(source), source.tensors);
   const uint64_t token_key = Hasher().add(key).add(static_cast<uint64_t>(request.calibration.length)).digest();
-  TokenSequences tokens =
-      times.time("calibration", [&] { return obtain_tokens(request, model, token_key, work, ranks, progress); });
+  TokenSequences tokens = times.time(
+      "calibration", [&] { return obtain_tokens(request, source, model, token_key, work, ranks, progress); });
+  if (request.check_finite)
+    times.time("finite check", [&] {
+      require_finite_activations(*make_language_model(model, request.device, tokens.length), tokens, progress);
+    });
   if (ranks.is_root() && !request.save_calibration.empty()) write_shard(request.save_calibration, tokens.tokens);
   return times.time("Hessians", [&] {
     Hasher hasher;
@@ -95,7 +101,7 @@ KeyedStatistics obtain_statistics(const QuantizeRequest& request, const OpenedCh
     KeyedStatistics found{std::move(statistics), Hasher().add(key).add(contents).digest(), {}};
     if (!request.calibration_tokens.empty())
       found.tokens = read_calibration_tokens(request.calibration_tokens, request.calibration.length,
-                                             require_golf(source).vocab_size);
+                                             vocab_size(require_runnable(source)));
     return found;
   });
 }
@@ -103,22 +109,13 @@ KeyedStatistics obtain_statistics(const QuantizeRequest& request, const OpenedCh
 // The names that will have Hessians, before there are any.
 std::vector<std::string> layers_with_hessians(const QuantizeRequest& request, const OpenedCheckpoint& source) {
   if (!request.hessians.empty()) return hessian_file_layers(request.hessians);
-  std::vector<std::string> names;
-  const ModelConfig& config = require_golf(source);
-  for (int64_t i = 0; i < config.num_layers; ++i) {
-    LayerNames layer(i);
-    for (const std::string& name : {layer.query, layer.key, layer.value, layer.output, layer.up, layer.down})
-      names.push_back(name);
-  }
-  for (const char* name : {kBigramProjection, kValueProjection})
-    if (source.tensors.contains(name)) names.emplace_back(name);
-  return names;
+  return linear_layer_names(require_runnable(source));
 }
 
 // And the tables, whose steps `slope` takes from the loss (a file of Hessians may be without it: then they take more).
 std::vector<std::string> layers_to_solve(const QuantizeRequest& request, const OpenedCheckpoint& source) {
   std::vector<std::string> names = layers_with_hessians(request, source);
-  if (request.method == Method::kSlope && source.golf)
+  if (request.method == Method::kSlope && has_gradients(require_runnable(source)))
     for (const std::string& table : {std::string(kTokenEmbedding), std::string(kBigramEmbedding),
                                      std::string(kValueEmbedding), head_name(require_golf(source))})
       if (source.tensors.contains(table)) names.push_back(table);
@@ -127,7 +124,7 @@ std::vector<std::string> layers_to_solve(const QuantizeRequest& request, const O
 
 QuantizedModel header_of(const QuantizeRequest& request, const OpenedCheckpoint& source) {
   QuantizedModel header;
-  header.config_json = canonical_json(source.golf ? to_json(*source.golf) : source.config_json);
+  header.config_json = canonical_json(source.config ? to_json(*source.config) : source.config_json);
   header.banked = source.banked;
   Json provenance = {{"tool", std::string("thimble ") + kVersion}};
   if (request.method == Method::kSlope) {
@@ -337,11 +334,12 @@ MethodResult run_slope(const QuantizeRequest& request, const OpenedCheckpoint& s
                        const TokenSequences& tokens, int64_t parameters, StageTimes& times, Progress& progress) {
   double before = 0;
   if (request.slope_target.bpb_gap)
-    before = times.time("measuring gaps",
-                        [&] { return request.bits_per_byte(bind_model(require_golf(source), source.tensors)); });
+    before = times.time("measuring gaps", [&] {
+      return request.bits_per_byte(bind_any_model(require_runnable(source), source.tensors));
+    });
   auto measure_gap = [&](const QuantizedModel& tried) {
     return times.time("measuring gaps",
-                      [&] { return request.bits_per_byte(dequantize_model(tried, request.output)) - before; });
+                      [&] { return request.bits_per_byte(dequantize_any_model(tried, request.output)) - before; });
   };
   std::optional<DistillInput> distill;
   if (distils(request, tokens))
@@ -369,7 +367,7 @@ std::map<std::string, TensorSummary> summarize(const OpenedCheckpoint& source, c
   for (const auto& [name, tensor] : source.tensors) {
     const TensorSummary& summary = summaries.emplace(name, summarize_tensor(tensor)).first->second;
     bool must_be_finite =
-        source.golf || (summary.shape.size() == 2 && element_count(summary.shape) > plan.min_elements);
+        source.config || (summary.shape.size() == 2 && element_count(summary.shape) > plan.min_elements);
     if (must_be_finite && !std::isfinite(summary.max_magnitude))
       throw FormatError(source.file.path(), "tensor '" + name + "' holds a value that is not finite");
   }

@@ -38,17 +38,18 @@ struct QuantizeRequest {
   bool high_is_auto = false;  // trace
   TracePlanOptions plan;      // trace, and which tensors both methods leave alone
   SlopeOptions slope;
-  DistillOptions distill;                             // slope
-  SlopeTarget slope_target;                           // its limit follows from the budget
-  std::function<double(const Model&)> bits_per_byte;  // for a target that is a gap
-  CalibrationOptions calibration;                     // but for the temperature:
-  std::vector<double> temperatures = {0.8};           // one after another in turn, sequence by sequence
-  std::string calibration_tokens;                     // file; empty: the model generates them
-  std::string hessians;                               // file; empty: collected
+  DistillOptions distill;                                // slope
+  SlopeTarget slope_target;                              // its limit follows from the budget
+  std::function<double(const AnyModel&)> bits_per_byte;  // for a target that is a gap
+  CalibrationOptions calibration;                        // but for the temperature:
+  std::vector<double> temperatures = {0.8};              // one after another in turn, sequence by sequence
+  std::string calibration_tokens;                        // file; empty: the model generates them
+  std::string hessians;                                  // file; empty: collected
   std::string save_hessians, save_calibration;
   bool fisher = false;        // also collect LossStatistics; of the two methods only `slope` uses them
   bool predicts_loss = true;  // of each matrix, for reports and sweeps
   bool rate_bound = false;    // which takes that too
+  bool check_finite = false;  // of the checkpoint, and of activations on the calibration tokens
   EncodeOptions encode;
   std::string work_folder;  // empty: nothing is kept
   bool keep_work = false;

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <map>
 
@@ -47,7 +48,8 @@ void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   command
       .add_option("--calibration-length", calibration.length,
-                  "Tokens per calibration sequence (default: 1024 with slope, 2048 with trace)")
+                  "Tokens per calibration sequence (default: 1024 with slope, 2048 with trace; fewer "
+                  "when the model has fewer positions)")
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 20));
   command
       .add_option("--temperature", request.temperatures,
@@ -66,10 +68,13 @@ void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
                    "--save-hessians and --json");
 }
 
-void finish_calibration_options(QuantizeRequest& request, bool has_slope) {
+void finish_calibration_options(QuantizeRequest& request, bool has_slope, const std::optional<AnyConfig>& config) {
   CalibrationOptions& calibration = request.calibration;
   if (calibration.sequences == 0) calibration.sequences = has_slope ? 128 : 64;
-  if (calibration.length == 0) calibration.length = has_slope ? 1024 : 2048;
+  const int64_t most = config ? most_positions(*config).value_or(INT64_MAX) : INT64_MAX;
+  if (calibration.length == 0) calibration.length = std::min<int64_t>(has_slope ? 1024 : 2048, most);
+  if (config && (request.hessians.empty() || !request.calibration_tokens.empty()))
+    check_context(*config, calibration.length, request.checkpoint);
 
   const bool has_idle_tokens = !request.calibration_tokens.empty() && !has_slope;
   if (!request.hessians.empty() && (has_idle_tokens || !request.save_calibration.empty()))
@@ -139,6 +144,21 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request) {
   command.add_option("--damping", slope.damping, "Slope: added to Hessians, relative to their mean diagonal")
       ->check(finite_number(0, 100))
       ->capture_default_str();
+}
+
+void fit_to_family(QuantizeRequest& request, const std::optional<AnyConfig>& config) {
+  if (!config) return;
+  const bool is_calibrated = request.hessians.empty();
+  if (is_calibrated) check_device(*config, request.device, request.checkpoint);
+  if (has_gradients(*config)) return;
+  auto refuse = [&](const std::string& option) {
+    throw UsageError(request.checkpoint + ": " + option + " needs gradients, which there are of golf-gpt models alone");
+  };
+  if (request.fisher && is_calibrated) refuse("--fisher");
+  if (request.distill.steps.value_or(0) > 0) refuse("--distill-steps above 0");
+  if (request.slope.cross_term > 0)
+    throw UsageError(request.checkpoint + ": --cross-term is there for golf-gpt models alone");
+  request.distill.steps = 0;
 }
 
 void check_slope_options(const SlopeOptions& slope) {

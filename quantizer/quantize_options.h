@@ -25,10 +25,15 @@ void parse_bits(const std::string& text, TracePlanOptions& plan);
 
 void add_calibration_options(CLI::App& command, QuantizeRequest& request);
 // Fills in defaults. `has_slope`: among the methods to run, which distils on tokens beside a file of Hessians.
-// UsageError.
-void finish_calibration_options(QuantizeRequest& request, bool has_slope);
+// `config`, unset for a family that does not run, says how long sequences may be. UsageError.
+void finish_calibration_options(QuantizeRequest& request, bool has_slope, const std::optional<AnyConfig>& config);
 
 void add_slope_options(CLI::App& command, QuantizeRequest& request);  // and of its distillation
-void check_slope_options(const SlopeOptions& slope);                  // UsageError
+// What the family of the checkpoint says of a request, before defaults that depend on it: a GPT-2 is calibrated on the
+// CPU; without gradients, asking for the Fisher or distillation is a UsageError, and the default is not to distil.
+// `config` as above.
+void fit_to_family(QuantizeRequest& request, const std::optional<AnyConfig>& config);
+
+void check_slope_options(const SlopeOptions& slope);  // UsageError
 
 }  // namespace thimble

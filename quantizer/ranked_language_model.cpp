@@ -18,7 +18,7 @@ class RankedLanguageModel final : public LanguageModel {
  public:
   RankedLanguageModel(std::unique_ptr<LanguageModel> model, Ranks& ranks) : model_(std::move(model)), ranks_(ranks) {}
 
-  const ModelConfig& config() const override { return model_->config(); }
+  int64_t vocab_size() const override { return model_->vocab_size(); }
   int64_t context() const override { return model_->context(); }
   int64_t preferred_windows() const override {
     return kBatchesPerExchange * ranks_.size() * model_->preferred_windows();
@@ -38,6 +38,10 @@ class RankedLanguageModel final : public LanguageModel {
 
   void log_probabilities(std::span<const uint16_t> inputs, MatrixView out) override {
     model_->log_probabilities(inputs, out);
+  }
+
+  std::optional<NonFinite> find_non_finite_input(std::span<const uint16_t> inputs) override {
+    return model_->find_non_finite_input(inputs);
   }
 
   TokenSequences generate_calibration(const CalibrationOptions& options, int64_t first, int64_t count,

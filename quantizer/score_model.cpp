@@ -2,6 +2,7 @@
 #include "quantizer/score_model.h"
 
 #include "eval/model_scorer.h"
+#include "quantizer/finite_input.h"
 #include "quantizer/model_source.h"
 #include "quantizer/ranked_language_model.h"
 #include "runtime/cuda_devices.h"
@@ -12,23 +13,26 @@ namespace thimble {
 
 ScoredModel score_model(const std::string& path, const std::string& config, const TokenSource& source,
                         const Tokenizer& tokenizer, const ByteTable& bytes, const Device& device, Ranks& ranks,
-                        Console& console) {
+                        Console& console, bool check_finite) {
+  if (check_finite) require_finite_file(path);
   StageTimes times;
   LoadedModel loaded = times.time("load", [&] { return load_model(path, config, device); });
-  check_vocab_size(tokenizer, loaded.config.vocab_size, path);
-  std::vector<uint16_t> tokens = source.load(tokenizer, loaded.config.vocab_size);
+  check_vocab_size(tokenizer, vocab_size(loaded.config), path);
+  const int64_t context = source.context_for(loaded.config, path);
+  std::vector<uint16_t> tokens = source.load(tokenizer, vocab_size(loaded.config));
   if (ranks.size() > 1) {
     ranks.require_equal(hex64(xxh3(MappedFile(path).bytes())), path + ": the hash of the file");
     ranks.require_equal(hex64(xxh3(std::as_bytes(std::span(tokens)))), "the hash of the tokens to score");
   }
   std::optional<MemoryPlan> memory;
   if (device.is_cuda) {
-    memory = plan_scoring(loaded.config, device.numerics, source.context,
-                          cuda_windows_per_batch(device.ordinals[0], source.context), usable_memory(device));
+    memory = plan_scoring(std::get<ModelConfig>(loaded.config), device.numerics, context,
+                          cuda_windows_per_batch(device.ordinals[0], context), usable_memory(device));
     console.note(memory->text());
   }
   std::unique_ptr<LanguageModel> on_device =
-      times.time("load", [&] { return make_language_model(loaded, device, source.context); });
+      times.time("load", [&] { return make_language_model(loaded, device, context); });
+  if (check_finite) on_device = make_finite_language_model(std::move(on_device), /*every_window=*/!device.is_cuda);
   std::unique_ptr<LanguageModel> model = make_ranked_language_model(std::move(on_device), ranks);
   ModelScorer scorer(*model);
   EvaluationOptions options{source.stride, source.max_targets};
@@ -38,10 +42,12 @@ ScoredModel score_model(const std::string& path, const std::string& config, cons
   return scored;
 }
 
-double bits_per_byte(const Model& model, const Device& device, const TokenSource& source, Console& console) {
+double bits_per_byte(const AnyModel& model, const Device& device, const TokenSource& source, Console& console) {
   Tokenizer tokenizer = Tokenizer::load(source.tokenizer);
-  std::vector<uint16_t> tokens = source.load(tokenizer, model.config.vocab_size);
-  std::unique_ptr<LanguageModel> on_device = make_language_model(model, device, source.context);
+  const AnyConfig config = config_of(model);
+  std::vector<uint16_t> tokens = source.load(tokenizer, vocab_size(config));
+  std::unique_ptr<LanguageModel> on_device =
+      make_language_model(model, device, source.context_for(config, "the model"));
   ModelScorer scorer(*on_device);
   EvaluationOptions options{source.stride, source.max_targets};
   return evaluate(scorer, tokens, ByteTable(tokenizer), options, console.progress()).report.bits_per_byte();

@@ -10,6 +10,7 @@
 #include "quantizer/console.h"
 #include "quantizer/ranks.h"
 #include "quantizer/token_source.h"
+#include "runtime/any_model.h"
 #include "runtime/device.h"
 #include "runtime/memory_plan.h"
 
@@ -25,12 +26,13 @@ struct ScoredModel {
 };
 
 // Opens `path` (checkpoint or artifact) from disk, as a user would, and scores it on `device`, windows shared
-// among the ranks. The plan of a CUDA device's memory is printed first. `config` is for checkpoints.
+// among the ranks. The plan of a CUDA device's memory is printed first. `config` is for checkpoints. `check_finite`
+// looks for NaN and infinities as finite_input.h says, on the CPU in every window.
 ScoredModel score_model(const std::string& path, const std::string& config, const TokenSource& source,
                         const Tokenizer& tokenizer, const ByteTable& bytes, const Device& device, Ranks& ranks,
-                        Console& console);
+                        Console& console, bool check_finite = false);
 
 // The same figure of a model in memory, on this rank alone.
-double bits_per_byte(const Model& model, const Device& device, const TokenSource& source, Console& console);
+double bits_per_byte(const AnyModel& model, const Device& device, const TokenSource& source, Console& console);
 
 }  // namespace thimble

@@ -49,7 +49,12 @@ SweepRequest finish_request(const Options& options, const CommandLine& line) {
   }
   const bool has_slope = std::ranges::count(request.methods, Method::kSlope) > 0;
   request.base.method = has_slope ? Method::kSlope : Method::kTrace;
-  request.base.fisher |= has_slope && request.base.hessians.empty();  // a file of Hessians may do without
+  const std::optional<AnyConfig> config = checkpoint_config(request.base.checkpoint, request.base.config);
+  request.base.device = open_device(line.common, line.ranks);
+  fit_to_family(request.base, config);
+  const bool can_have_fisher = !config || has_gradients(*config);
+  request.base.fisher |=
+      has_slope && can_have_fisher && request.base.hessians.empty();  // a file of Hessians may do without
   if (!options.budgets.empty())
     for (const std::string& text : parts_of(options.budgets))
       request.budgets_bytes.push_back(
@@ -60,8 +65,7 @@ SweepRequest finish_request(const Options& options, const CommandLine& line) {
       request.bits_per_weight.push_back(parse_bits_per_weight(text));
   parse_bits(options.bits, request.base.plan);
   check_slope_options(request.base.slope);
-  finish_calibration_options(request.base, has_slope);
-  request.base.device = open_device(line.common, line.ranks);
+  finish_calibration_options(request.base, has_slope, config);
   request.base.calibration.seed = line.common.seed;
   request.base.work_folder = options.work_folder.empty() ? request.prefix + ".work" : options.work_folder;
   return request;

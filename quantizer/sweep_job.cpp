@@ -44,9 +44,10 @@ class Sweep {
         job_(request.base, ranks, times, console) {}
 
   SweepOutcome run() {
-    const int64_t vocab_size = require_golf(job_.source()).vocab_size;
-    check_vocab_size(tokenizer_, vocab_size, request_.base.checkpoint);
-    const std::vector<uint16_t> tokens = request_.source.load(tokenizer_, vocab_size);
+    const AnyConfig& config = require_runnable(job_.source());
+    check_vocab_size(tokenizer_, vocab_size(config), request_.base.checkpoint);
+    context_ = request_.source.context_for(config, request_.base.checkpoint);
+    const std::vector<uint16_t> tokens = request_.source.load(tokenizer_, vocab_size(config));
     results_.checkpoint = request_.base.checkpoint;
     results_.parameters = job_.parameters();
     find_keys(tokens);
@@ -83,7 +84,7 @@ class Sweep {
     scoring.add(job_.key())
         .add(xxh3(MappedFile(source.tokenizer).bytes()))
         .add(std::as_bytes(std::span(tokens)))
-        .add(static_cast<uint64_t>(source.context))
+        .add(static_cast<uint64_t>(context_))
         .add(static_cast<uint64_t>(source.stride))
         .add(static_cast<uint64_t>(source.max_targets.value_or(0)));
     const uint64_t scores = scoring.digest();
@@ -267,6 +268,7 @@ class Sweep {
   Tokenizer tokenizer_;
   ByteTable byte_table_;
   QuantizeJob job_;
+  int64_t context_ = 0;  // of scoring
   bool is_calibrated_ = false;
   SweepResults results_;
 };

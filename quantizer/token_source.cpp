@@ -14,9 +14,11 @@ void TokenSource::add_to(CLI::App& command, Need need) {
   CLI::Option* model =
       command.add_option("--tokenizer", tokenizer, "SentencePiece model; tells how many bytes each token stands for");
   if (need == Need::kRequired) model->required();
-  command.add_option("--context", context, "Tokens of context, at most")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
-      ->capture_default_str();
+  command
+      .add_option("--context", context,
+                  "Tokens of context, at most (default: " + std::to_string(kDefaultContext) +
+                      ", or the positions of a model that has fewer)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   command.add_option("--stride", stride, "Tokens by which each window moves on")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
@@ -24,11 +26,17 @@ void TokenSource::add_to(CLI::App& command, Need need) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
 }
 
+int64_t TokenSource::context_for(const AnyConfig& config, const std::string& path) const {
+  const int64_t length = context.value_or(std::min(kDefaultContext, most_positions(config).value_or(kDefaultContext)));
+  check_context(config, length, path);
+  if (stride > length)
+    throw UsageError("--stride is " + std::to_string(stride) + ", allowed is at most the --context, " +
+                     std::to_string(length));
+  return length;
+}
+
 std::vector<uint16_t> TokenSource::load(const Tokenizer& loaded, int64_t vocab_size) const {
   if (shards.empty() == text.empty()) throw UsageError("give either --tokens or --text");
-  if (stride > context)
-    throw UsageError("--stride is " + std::to_string(stride) + ", allowed is at most the --context, " +
-                     std::to_string(context));
   return text.empty() ? read_shards(shards, vocab_size) : tokens_of_text_file(loaded, text);
 }
 

@@ -7,19 +7,26 @@
 #include <vector>
 
 #include "eval/tokenizer.h"
+#include "runtime/any_model.h"
 
 namespace thimble {
+
+constexpr int64_t kDefaultContext = 2048;
 
 struct TokenSource {
   std::vector<std::string> shards;  // --tokens: files and glob patterns
   std::string text;                 // --text: a file to tokenise
   std::string tokenizer;            // --tokenizer: a SentencePiece model
-  int64_t context = 2048, stride = 64;
+  std::optional<int64_t> context;   // --context
+  int64_t stride = 64;
   std::optional<int64_t> max_targets;
 
   enum class Need { kOptional, kRequired };
   void add_to(CLI::App& command, Need need);
   bool is_given() const { return !shards.empty() || !text.empty(); }
+  // The tokens of context for a model: as --context says, else kDefaultContext, or what the model of `path` has
+  // positions for. A UsageError when that is too many for it, or below the stride.
+  int64_t context_for(const AnyConfig& config, const std::string& path) const;
   // The token stream, below `vocab_size`. UsageError unless exactly one of --tokens and --text is given.
   std::vector<uint16_t> load(const Tokenizer& loaded, int64_t vocab_size) const;
 };

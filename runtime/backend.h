@@ -68,6 +68,12 @@ class Backend {
                             MatrixView normed) = 0;
   // x += scale * a.
   virtual void add(ConstMatrixView a, std::span<const float> scale, MatrixView x) = 0;
+  // Every row of y += bias.
+  virtual void add_bias(std::span<const float> bias, MatrixView y) = 0;
+  // y = (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias per row, the variance over all of it (not n - 1);
+  // y may be x (arXiv 1607.06450, equation 4).
+  virtual void layer_norm(ConstMatrixView x, std::span<const float> weight, std::span<const float> bias, float epsilon,
+                          MatrixView y) = 0;
   // In place, per head of width d: rms, rotation at the row's position, times gain[head] (no gain: 1).
   virtual void norm_and_rotate(MatrixView x, int64_t head_dim, const RotaryTable& rotary, std::span<const float> gain,
                                const BatchShape& batch) = 0;
@@ -78,6 +84,8 @@ class Backend {
                          const BatchShape& batch, MatrixView y) = 0;
   // In place: z = leaky_relu(z, 0.5)^2.
   virtual void leaky_relu_squared(MatrixView z) = 0;
+  // In place: z = z / 2 * (1 + tanh(sqrt(2 / pi) * (z + 0.044715 z^3))) (arXiv 1606.08415, section 2).
+  virtual void gelu(MatrixView z) = 0;
   // In place: x = cap * tanh(x / cap).
   virtual void softcap(float cap, MatrixView logits) = 0;
   // In place: log softmax of each row.

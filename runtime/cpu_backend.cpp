@@ -71,6 +71,17 @@ class CpuBackend final : public Backend {
     for_each_row(x.rows, x.cols, [&](int64_t p) { kernels_.add(a.row(p), scale.data(), x.row(p), x.cols); });
   }
 
+  void add_bias(std::span<const float> bias, MatrixView y) override {
+    for_each_row(y.rows, y.cols, [&](int64_t p) { kernels_.add_scaled(bias.data(), 1.0f, y.row(p), y.cols); });
+  }
+
+  void layer_norm(ConstMatrixView x, std::span<const float> weight, std::span<const float> bias, float epsilon,
+                  MatrixView y) override {
+    for_each_row(x.rows, x.cols, [&](int64_t p) {
+      kernels_.layer_norm(x.row(p), weight.data(), bias.data(), epsilon, y.row(p), x.cols);
+    });
+  }
+
   void norm_and_rotate(MatrixView x, int64_t head_dim, const RotaryTable& rotary, std::span<const float> gain,
                        const BatchShape& batch) override {
     int64_t heads = x.cols / head_dim, half = rotary.cosine.cols();
@@ -110,6 +121,10 @@ class CpuBackend final : public Backend {
 
   void leaky_relu_squared(MatrixView z) override {
     for_each_row(z.rows, z.cols, [&](int64_t p) { kernels_.leaky_relu_squared(z.row(p), z.cols); });
+  }
+
+  void gelu(MatrixView z) override {
+    for_each_row(z.rows, z.cols, [&](int64_t p) { kernels_.gelu(z.row(p), z.cols); });
   }
 
   void softcap(float cap, MatrixView logits) override {

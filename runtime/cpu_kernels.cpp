@@ -64,6 +64,24 @@ void leaky_relu_squared(float* z, int64_t n) {
   row = row.max(0.5f * row).square();
 }
 
+// In two passes: the differences from the mean stay small whatever the mean is. Eigen sums a plain array in an order
+// that follows from its address, a product by its elements alone; the same row must give the same bits wherever it
+// lies.
+void layer_norm(const float* x, const float* weight, const float* bias, float epsilon, float* y, int64_t n) {
+  const auto width = static_cast<float>(n);
+  Row out(y, n);
+  out = ConstRow(x, n) - (1.0f * ConstRow(x, n)).sum() / width;
+  const float inverse = 1.0f / __builtin_sqrtf(out.square().sum() / width + epsilon);
+  out = out * inverse * ConstRow(weight, n) + ConstRow(bias, n);
+}
+
+// As z / (1 + exp(-2u)), which is z / 2 * (1 + tanh u) without the cancellation at large negative u.
+void gelu(float* z, int64_t n) {
+  constexpr float kTwoSqrtTwoOverPi = 1.59576912f;
+  Row row(z, n);
+  row = row / (1.0f + (-kTwoSqrtTwoOverPi * (row + 0.044715f * row.cube())).exp());
+}
+
 void softcap(float cap, float* x, int64_t n) {
   Row row(x, n);
   row = cap * (row * (1.0f / cap)).tanh();
@@ -136,7 +154,9 @@ constexpr CpuKernels kKernels = {THIMBLE_STRING(THIMBLE_ISA),
                                  add_and_norm,
                                  add,
                                  norm_and_rotate,
+                                 layer_norm,
                                  leaky_relu_squared,
+                                 gelu,
                                  softcap,
                                  log_softmax,
                                  attention};

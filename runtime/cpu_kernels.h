@@ -42,7 +42,10 @@ struct CpuKernels {
   void (*add)(const float* a, const float* scale, float* x, int64_t n);
   // One head: rms over d, rotate the first 2*half dimensions, times gain.
   void (*norm_and_rotate)(float* x, int64_t d, const float* cosine, const float* sine, int64_t half, float gain);
+  void (*layer_norm)(const float* x, const float* weight, const float* bias, float epsilon, float* y,
+                     int64_t n);  // y may be x
   void (*leaky_relu_squared)(float* z, int64_t n);
+  void (*gelu)(float* z, int64_t n);
   void (*softcap)(float cap, float* x, int64_t n);
   void (*log_softmax)(float* x, int64_t n);
   void (*attention)(const AttentionTile& tile);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cassert>
 
+#include "runtime/gpt2_forward.h"
 #include "runtime/window_scores.h"
 
 namespace thimble {
@@ -11,15 +12,22 @@ namespace {
 
 class CpuLanguageModel final : public LanguageModel {
  public:
-  CpuLanguageModel(const Model& model, int64_t context)
-      : model_(model), backend_(make_cpu_backend()), scorer_(model, *backend_, context) {}
+  template <typename Forward, typename AnyModel>
+  static std::unique_ptr<LanguageModel> of(const AnyModel& model, int64_t context) {
+    std::unique_ptr<Backend> backend = make_cpu_backend();
+    auto forward = std::make_unique<Forward>(model, *backend, context);
+    return std::make_unique<CpuLanguageModel>(std::move(backend), std::move(forward));
+  }
 
-  const ModelConfig& config() const override { return model_.config; }
-  int64_t context() const override { return scorer_.context_length(); }
+  CpuLanguageModel(std::unique_ptr<Backend> backend, std::unique_ptr<CausalForward> forward)
+      : backend_(std::move(backend)), scorer_(std::move(forward)) {}
+
+  int64_t vocab_size() const override { return forward().vocab_size(); }
+  int64_t context() const override { return forward().context_length(); }
   // A window fills the machine's threads by itself.
   int64_t preferred_windows() const override { return 1; }
   int64_t preferred_sequences(const CalibrationOptions& options) const override {
-    return calibration_batch(model_.config, options);
+    return calibration_batch(forward().cache_shape(), options);
   }
 
   void score(std::span<const ScoreWindow> windows, std::span<float> nll) override {
@@ -35,15 +43,20 @@ class CpuLanguageModel final : public LanguageModel {
     for (int64_t r = 0; r < out.rows; ++r) std::copy(rows.row(r), rows.row(r) + rows.cols, out.row(r));
   }
 
+  std::optional<NonFinite> find_non_finite_input(std::span<const uint16_t> inputs) override {
+    FiniteObserver observer;
+    scorer_.observe(inputs, observer);
+    return observer.found();
+  }
+
   TokenSequences generate_calibration(const CalibrationOptions& options, int64_t first, int64_t count,
                                       Progress& progress) override {
-    assert(options.length == context());
-    return thimble::generate_calibration(model_, *backend_, options, first, count, progress);
+    return thimble::generate_calibration(scorer_.forward(), options, first, count, progress);
   }
 
   void generate_text(std::span<const uint16_t> prompt, int64_t max_new_tokens, double temperature, uint64_t seed,
                      const std::function<bool(uint16_t)>& on_token) override {
-    thimble::generate_text(model_, *backend_, context(), prompt, max_new_tokens, temperature, seed, on_token);
+    thimble::generate_text(scorer_.forward(), prompt, max_new_tokens, temperature, seed, on_token);
   }
 
  private:
@@ -52,15 +65,20 @@ class CpuLanguageModel final : public LanguageModel {
     return scorer_.log_probabilities(inputs, static_cast<int64_t>(inputs.size() - count));
   }
 
-  const Model& model_;
-  std::unique_ptr<Backend> backend_;
+  const CausalForward& forward() const { return scorer_.forward(); }
+
+  std::unique_ptr<Backend> backend_;  // of the forward pass in scorer_
   WindowScorer scorer_;
 };
 
 }  // namespace
 
 std::unique_ptr<LanguageModel> make_cpu_language_model(const Model& model, int64_t context) {
-  return std::make_unique<CpuLanguageModel>(model, context);
+  return CpuLanguageModel::of<ForwardPass>(model, context);
+}
+
+std::unique_ptr<LanguageModel> make_cpu_language_model(const Gpt2Model& model, int64_t context) {
+  return CpuLanguageModel::of<Gpt2Forward>(model, context);
 }
 
 }  // namespace thimble

@@ -5,6 +5,7 @@
 #include <cassert>
 
 #include "runtime/cuda_devices.h"
+#include "runtime/cuda_finite.cuh"
 #include "runtime/cuda_generator.cuh"
 #include "runtime/cuda_scorer.cuh"
 #include "runtime/memory_plan.h"
@@ -15,6 +16,9 @@ namespace {
 
 template <typename T>
 constexpr Numerics kNumerics = sizeof(T) == sizeof(float) ? Numerics::kFp32 : Numerics::kBf16;
+
+// Of linear layers: of attention and its output, of the MLP and its output; and of two embeddings' projections.
+constexpr int64_t kInputsPerLayer = 4, kInputsOfEmbeddings = 2;
 
 template <typename T>
 class CudaLanguageModel final : public LanguageModel {
@@ -35,7 +39,7 @@ class CudaLanguageModel final : public LanguageModel {
     model_.reset();
   }
 
-  const ModelConfig& config() const override { return model_->config; }
+  int64_t vocab_size() const override { return config().vocab_size; }
   int64_t context() const override { return context_; }
   // Several batches, so that one call keeps uploads and kernels overlapped.
   int64_t preferred_windows() const override { return 8 * most_windows_; }
@@ -45,6 +49,16 @@ class CudaLanguageModel final : public LanguageModel {
   }
   void log_probabilities(std::span<const uint16_t> inputs, MatrixView out) override {
     with_scorer([&](CudaScorer<T>& scorer) { scorer.log_probabilities(inputs, out); });
+  }
+  std::optional<NonFinite> find_non_finite_input(std::span<const uint16_t> inputs) override {
+    std::optional<NonFinite> found;
+    with_scorer([&](CudaScorer<T>& scorer) {
+      CudaFiniteObserver<T> observer(kInputsPerLayer * config().num_layers + kInputsOfEmbeddings);
+      auto length = static_cast<int64_t>(inputs.size());
+      scorer.observe(inputs, 1, length, length, observer);
+      found = observer.found();
+    });
+    return found;
   }
   TokenSequences generate_calibration(const CalibrationOptions& options, int64_t first, int64_t count,
                                       Progress& progress) override {
@@ -62,7 +76,7 @@ class CudaLanguageModel final : public LanguageModel {
       });
       std::vector<uint16_t> first_tokens;
       for (int64_t s = 0; s < batch; ++s)
-        first_tokens.push_back(first_calibration_token(config(), options, first + done + s));
+        first_tokens.push_back(first_calibration_token(vocab_size(), options, first + done + s));
       std::vector<uint16_t> tokens = generator->generate(first_tokens, options.length, options.temperature,
                                                          options.seed, static_cast<uint64_t>(first + done), progress);
       all.tokens.insert(all.tokens.end(), tokens.begin(), tokens.end());
@@ -79,6 +93,8 @@ class CudaLanguageModel final : public LanguageModel {
   }
 
  private:
+  const ModelConfig& config() const { return model_->config; }
+
   // Calls the body with a scorer of as many windows as the memory allows.
   template <typename Body>
   void with_scorer(const Body& body) {

@@ -8,23 +8,7 @@
 
 namespace thimble {
 
-KeyValueCache::KeyValueCache(const ModelConfig& config, int64_t sequences, int64_t capacity, bool shared_layers)
-    : capacity_(capacity), smear_state_(sequences, config.model_dim) {
-  int64_t copies = shared_layers ? 1 : config.num_layers;
-  for (int64_t i = 0; i < copies; ++i) {
-    keys_.emplace_back(sequences * capacity, config.kv_dim());
-    values_.emplace_back(sequences * capacity, config.kv_dim());
-  }
-}
-
-KeyValueView KeyValueCache::layer(int64_t index) {
-  size_t i = keys_.size() == 1 ? 0 : static_cast<size_t>(index);
-  return {keys_[i].view(), values_[i].view(), capacity_};
-}
-
-uint64_t KeyValueCache::bytes_per_sequence(const ModelConfig& config, int64_t capacity) {
-  return static_cast<uint64_t>(2 * config.num_layers * capacity * config.kv_dim()) * sizeof(float);
-}
+CacheShape cache_shape(const ModelConfig& config) { return {config.num_layers, config.kv_dim(), config.model_dim}; }
 
 RotaryTable make_rotary_table(const ModelConfig& config, int64_t context_length) {
   int64_t half = config.rope_dims / 2;
@@ -56,18 +40,6 @@ std::vector<int32_t> bigram_buckets(const TokenBatch& batch, int64_t bigram_voca
   for (size_t p = 0; p < batch.tokens.size(); ++p)
     buckets.push_back(bigram_bucket(batch.tokens[p], batch.previous[p], bigram_vocab_size));
   return buckets;
-}
-
-TokenBatch window_batch(std::span<const uint16_t> tokens) {
-  TokenBatch batch;
-  batch.shape = {1, static_cast<int64_t>(tokens.size()), 0};
-  int32_t previous = TokenBatch::kNoToken;
-  for (uint16_t token : tokens) {
-    batch.tokens.push_back(token);
-    batch.previous.push_back(previous);
-    previous = token;
-  }
-  return batch;
 }
 
 ForwardPass::ForwardPass(const Model& model, Backend& backend, int64_t context_length)

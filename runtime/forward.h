@@ -7,65 +7,42 @@
 #include <string>
 #include <vector>
 
-#include "runtime/backend.h"
+#include "runtime/causal_forward.h"
 #include "runtime/model.h"
 
 namespace thimble {
 
-// Receives the input of every linear layer while a forward pass runs.
-class LinearObserver {
- public:
-  virtual ~LinearObserver() = default;
-  // `weights`: unbanked names of the matrices that this input (P, K) multiplies. Valid during the call only.
-  virtual void on_linear_input(std::span<const std::string> weights, ConstMatrixView input) = 0;
-};
-
-// Keys, values and the last smear input of sequences that grow token by token.
-class KeyValueCache {
- public:
-  // Room for `capacity` positions of `sequences` sequences. With `shared_layers` all layers use the same memory: enough
-  // when a pass covers all positions of a window at once.
-  KeyValueCache(const ModelConfig& config, int64_t sequences, int64_t capacity, bool shared_layers);
-  KeyValueView layer(int64_t index);
-  Matrix& smear_state() { return smear_state_; }  // (sequences, D): normed embedding of the last position so far
-  int64_t capacity() const { return capacity_; }
-
-  static uint64_t bytes_per_sequence(const ModelConfig& config, int64_t capacity);
-
- private:
-  int64_t capacity_;
-  std::vector<Matrix> keys_, values_;  // one per layer, or one for all; (sequences * capacity, G*d)
-  Matrix smear_state_;
-};
-
-// The tokens of a batch and, for each, the token before it in its sequence (kNoToken for a sequence's first).
-struct TokenBatch {
-  static constexpr int32_t kNoToken = -1;
-  std::vector<int32_t> tokens, previous;  // (S * positions), sequence-major
-  BatchShape shape;
-};
-
 struct ActivationTape;  // activation_tape.h
 
-class ForwardPass {
+CacheShape cache_shape(const ModelConfig& config);
+
+class ForwardPass final : public CausalForward {
  public:
   // `context_length` is T of the rotary base; no position may reach it.
   ForwardPass(const Model& model, Backend& backend, int64_t context_length);
 
-  // Runs all layers. Rows before `first_needed` (of each sequence, counted from the batch's first) skip what only their
-  // own outputs need in the last layer. Returns the last layer's output, sequences * (positions - first_needed) rows.
-  // With more than one sequence first_needed must be 0. A tape, for which the batch must be one sequence from its start
-  // and first_needed 0, gets what a backward pass needs.
+  using CausalForward::hidden_states;
+  using CausalForward::logits;
   ConstMatrixView hidden_states(const TokenBatch& batch, KeyValueCache& cache, int64_t first_needed,
-                                LinearObserver* observer = nullptr, ActivationTape* tape = nullptr);
+                                LinearObserver* observer) override {
+    return hidden_states(batch, cache, first_needed, observer, nullptr);
+  }
+  // A tape, for which the batch must be one sequence from its start and first_needed 0, gets what a backward pass
+  // needs.
+  ConstMatrixView hidden_states(const TokenBatch& batch, KeyValueCache& cache, int64_t first_needed,
+                                LinearObserver* observer, ActivationTape* tape);
 
-  // Softcapped logits (rows, V) of hidden states. The observer sees the input of the output head, a tape gets its
-  // output.
-  void logits(ConstMatrixView hidden, MatrixView out, LinearObserver* observer = nullptr,
-              ActivationTape* tape = nullptr);
+  // Softcapped. A tape gets the output of the head before that.
+  void logits(ConstMatrixView hidden, MatrixView out, LinearObserver* observer) override {
+    logits(hidden, out, observer, nullptr);
+  }
+  void logits(ConstMatrixView hidden, MatrixView out, LinearObserver* observer, ActivationTape* tape);
 
   const Model& model() const { return model_; }
-  int64_t context_length() const { return context_length_; }
+  int64_t vocab_size() const override { return model_.config.vocab_size; }
+  int64_t context_length() const override { return context_length_; }
+  CacheShape cache_shape() const override { return thimble::cache_shape(model_.config); }
+  Backend& backend() const override { return backend_; }
   const RotaryTable& rotary() const { return rotary_; }
 
  private:
@@ -93,8 +70,5 @@ int32_t bigram_bucket(int32_t token, int32_t previous, int64_t bigram_vocab_size
 
 // The bucket of every row of a batch.
 std::vector<int32_t> bigram_buckets(const TokenBatch& batch, int64_t bigram_vocab_size);
-
-// A batch that holds one sequence from its start.
-TokenBatch window_batch(std::span<const uint16_t> tokens);
 
 }  // namespace thimble

@@ -1,4 +1,4 @@
-// generate.cpp: token-by-token sampling through ForwardPass with a key/value cache.
+// generate.cpp: token-by-token sampling through CausalForward with a key/value cache.
 #include "runtime/generate.h"
 
 #include <algorithm>
@@ -28,13 +28,13 @@ uint16_t sample_token(std::span<const float> logits, double temperature, double 
   return static_cast<uint16_t>(chosen - cumulative.begin());
 }
 
-uint16_t first_calibration_token(const ModelConfig& config, const CalibrationOptions& options, int64_t sequence) {
+uint16_t first_calibration_token(int64_t vocab_size, const CalibrationOptions& options, int64_t sequence) {
   double uniform = uniform_at(options.seed, static_cast<uint64_t>(sequence), 0);
-  return static_cast<uint16_t>(uniform * static_cast<double>(config.vocab_size));
+  return static_cast<uint16_t>(uniform * static_cast<double>(vocab_size));
 }
 
-int64_t calibration_batch(const ModelConfig& config, const CalibrationOptions& options) {
-  auto fitting = static_cast<int64_t>(kMaxCacheBytes / KeyValueCache::bytes_per_sequence(config, options.length));
+int64_t calibration_batch(const CacheShape& shape, const CalibrationOptions& options) {
+  auto fitting = static_cast<int64_t>(kMaxCacheBytes / KeyValueCache::bytes_per_sequence(shape, options.length));
   int64_t batches = (options.sequences + std::max<int64_t>(1, fitting) - 1) / std::max<int64_t>(1, fitting);
   return (options.sequences + batches - 1) / batches;
 }
@@ -42,18 +42,17 @@ int64_t calibration_batch(const ModelConfig& config, const CalibrationOptions& o
 namespace {
 
 // Generates sequences [first, first + count) into `out` (count, length) as one batch.
-void generate_batch(ForwardPass& forward, const CalibrationOptions& options, int64_t first, int64_t count,
+void generate_batch(CausalForward& forward, const CalibrationOptions& options, int64_t first, int64_t count,
                     std::span<uint16_t> out, Progress& progress) {
-  const ModelConfig& config = forward.model().config;
   // A product of one row rounds differently (gemm.h); a sequence that is alone gets an idle companion.
   int64_t rows = std::max<int64_t>(2, count);
-  KeyValueCache cache(config, rows, options.length, /*shared_layers=*/false);
-  Matrix logits(rows, config.vocab_size);
+  KeyValueCache cache(forward.cache_shape(), rows, options.length, /*shared_layers=*/false);
+  Matrix logits(rows, forward.vocab_size());
   TokenBatch batch;
   batch.tokens.assign(static_cast<size_t>(rows), 0);
   batch.previous.assign(static_cast<size_t>(rows), TokenBatch::kNoToken);
   for (int64_t s = 0; s < count; ++s)
-    batch.tokens[static_cast<size_t>(s)] = first_calibration_token(config, options, first + s);
+    batch.tokens[static_cast<size_t>(s)] = first_calibration_token(forward.vocab_size(), options, first + s);
   for (int64_t position = 0; position < options.length; ++position) {
     for (int64_t s = 0; s < count; ++s)
       out[static_cast<size_t>(s * options.length + position)] =
@@ -66,17 +65,17 @@ void generate_batch(ForwardPass& forward, const CalibrationOptions& options, int
     for (int64_t s = 0; s < count; ++s) {
       double uniform = uniform_at(options.seed, static_cast<uint64_t>(first + s), static_cast<uint64_t>(position + 1));
       batch.tokens[static_cast<size_t>(s)] =
-          sample_token({logits.row(s), static_cast<size_t>(config.vocab_size)}, options.temperature, uniform);
+          sample_token({logits.row(s), static_cast<size_t>(logits.cols())}, options.temperature, uniform);
     }
   }
 }
 
 }  // namespace
 
-TokenSequences generate_calibration(const Model& model, Backend& backend, const CalibrationOptions& options,
-                                    int64_t first, int64_t count, Progress& progress) {
+TokenSequences generate_calibration(CausalForward& forward, const CalibrationOptions& options, int64_t first,
+                                    int64_t count, Progress& progress) {
+  assert(options.length == forward.context_length());
   TokenSequences out{count, options.length, std::vector<uint16_t>(static_cast<size_t>(count * options.length))};
-  ForwardPass forward(model, backend, options.length);
   for (int64_t start = 0; start < count; start += kMostFewRows) {
     int64_t some = std::min(kMostFewRows, count - start);
     auto share = std::span(out.tokens)
@@ -86,14 +85,12 @@ TokenSequences generate_calibration(const Model& model, Backend& backend, const 
   return out;
 }
 
-void generate_text(const Model& model, Backend& backend, int64_t context, std::span<const uint16_t> prompt,
-                   int64_t max_new_tokens, double temperature, uint64_t seed,
-                   const std::function<bool(uint16_t)>& on_token) {
+void generate_text(CausalForward& forward, std::span<const uint16_t> prompt, int64_t max_new_tokens, double temperature,
+                   uint64_t seed, const std::function<bool(uint16_t)>& on_token) {
   int64_t length = static_cast<int64_t>(prompt.size()) + max_new_tokens;
-  assert(!prompt.empty() && length <= context);
-  ForwardPass forward(model, backend, context);
-  KeyValueCache cache(model.config, 1, length, /*shared_layers=*/false);
-  Matrix logits(1, model.config.vocab_size);
+  assert(!prompt.empty() && length <= forward.context_length());
+  KeyValueCache cache(forward.cache_shape(), 1, length, /*shared_layers=*/false);
+  Matrix logits(1, forward.vocab_size());
   TokenBatch batch = window_batch(prompt);
   for (int64_t i = 0; i < max_new_tokens; ++i) {
     ConstMatrixView hidden = forward.hidden_states(batch, cache, batch.shape.positions - 1);

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/forward.h"
+#include "runtime/causal_forward.h"
 #include "runtime/progress.h"
 
 namespace thimble {
@@ -33,23 +33,22 @@ struct CalibrationOptions {
 uint16_t sample_token(std::span<const float> logits, double temperature, double uniform);
 
 // The first token of calibration sequence `sequence`: uniform over the vocabulary.
-uint16_t first_calibration_token(const ModelConfig& config, const CalibrationOptions& options, int64_t sequence);
+uint16_t first_calibration_token(int64_t vocab_size, const CalibrationOptions& options, int64_t sequence);
 
 // How many of the sequences run as one batch: as many as their key/value caches fit in kMaxCacheBytes, at least one,
 // spread evenly. Depends on the model and options alone, never on the machine.
 constexpr uint64_t kMaxCacheBytes = uint64_t{1} << 30;
-int64_t calibration_batch(const ModelConfig& config, const CalibrationOptions& options);
+int64_t calibration_batch(const CacheShape& shape, const CalibrationOptions& options);
 
 // Sequences [first, first + count) of the calibration set: first token uniform over the vocabulary, each next one drawn
 // from the model. Sequence s uses random stream s. The tokens of a sequence are the same whichever others are generated
-// with it. Progress advances by one per token.
-TokenSequences generate_calibration(const Model& model, Backend& backend, const CalibrationOptions& options,
-                                    int64_t first, int64_t count, Progress& progress);
+// with it. Progress advances by one per token. options.length must be the model's context length.
+TokenSequences generate_calibration(CausalForward& forward, const CalibrationOptions& options, int64_t first,
+                                    int64_t count, Progress& progress);
 
-// Continues `prompt` (at least one token) by at most `max_new_tokens` tokens, together at most `context`, the base of
-// the rotary angles; `on_token` sees each and returns false to stop.
-void generate_text(const Model& model, Backend& backend, int64_t context, std::span<const uint16_t> prompt,
-                   int64_t max_new_tokens, double temperature, uint64_t seed,
-                   const std::function<bool(uint16_t)>& on_token);
+// Continues `prompt` (at least one token) by at most `max_new_tokens` tokens, together at most the context length;
+// `on_token` sees each and returns false to stop.
+void generate_text(CausalForward& forward, std::span<const uint16_t> prompt, int64_t max_new_tokens, double temperature,
+                   uint64_t seed, const std::function<bool(uint16_t)>& on_token);
 
 }  // namespace thimble

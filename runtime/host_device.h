@@ -1,12 +1,17 @@
-// host_device.h: functions that both the host's compiler and the device's translate.
+// host_device.h: functions that both the host's compiler and the device's (CUDA or HIP) translate.
 #pragma once
 
 #include <cstdint>
 
-#ifdef __CUDACC__
+#if defined(__CUDACC__) || defined(__HIPCC__)
 #define THIMBLE_HOST_DEVICE __host__ __device__
 #else
 #define THIMBLE_HOST_DEVICE
+#endif
+
+// Defined while the device's half of a source is translated.
+#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
+#define THIMBLE_DEVICE_CODE
 #endif
 
 namespace thimble {

@@ -1,13 +1,15 @@
 // language_model.h: a model on the device that computes it, ready to score and to generate text.
 // The seam between what the program asks for and where it runs: cpu_language_model.cpp is the reference over
-// forward.h, cuda_language_model.cu the CUDA implementation.
+// causal_forward.h, cuda_language_model.cu the CUDA implementation.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 
+#include "runtime/finite_check.h"
 #include "runtime/generate.h"
 #include "runtime/matrix.h"
 #include "runtime/model.h"
@@ -26,8 +28,8 @@ class LanguageModel {
  public:
   virtual ~LanguageModel() = default;
 
-  virtual const ModelConfig& config() const = 0;
-  // T: the base of the rotary angles; no window has more inputs.
+  virtual int64_t vocab_size() const = 0;
+  // T: no window has more inputs. A golf-gpt's rotary angles depend on it.
   virtual int64_t context() const = 0;
   // How many windows a call of score() should get, for speed; any number is accepted.
   virtual int64_t preferred_windows() const = 0;
@@ -40,6 +42,10 @@ class LanguageModel {
   virtual void score(std::span<const ScoreWindow> windows, std::span<float> nll) = 0;
   // Log-probabilities of the tokens after the last out.rows inputs, (rows, V): the distributions behind score().
   virtual void log_probabilities(std::span<const uint16_t> inputs, MatrixView out) = 0;
+
+  // The first NaN or infinity among the inputs of linear layers below the head, in the order in which a pass over
+  // `inputs` computes them.
+  virtual std::optional<NonFinite> find_non_finite_input(std::span<const uint16_t> inputs) = 0;
 
   // Sequences [first, first + count) of the calibration set (generate.h); options.length must be context(). Progress
   // advances by one per token, count * length in all.

@@ -122,15 +122,19 @@ std::map<std::string, const Matrix*> golf_matrices(const Model& model) {
   return matrices;
 }
 
-Model bind_model(const ModelConfig& config, const TensorMap& unbanked) {
+FloatTensors float_tensors(const TensorMap& tensors) {
   FloatTensors values;
   std::vector<std::pair<const TensorView*, std::vector<float>*>> conversions;
-  for (const auto& [name, tensor] : unbanked) conversions.emplace_back(&tensor, &values[name]);
+  for (const auto& [name, tensor] : tensors) conversions.emplace_back(&tensor, &values[name]);
   parallel_for(static_cast<int64_t>(conversions.size()), [&](int64_t i) {
     const auto& [from, to] = conversions[static_cast<size_t>(i)];
     *to = to_float32(*from);
   });
-  return bind_model(config, std::move(values));
+  return values;
+}
+
+Model bind_model(const ModelConfig& config, const TensorMap& unbanked) {
+  return bind_model(config, float_tensors(unbanked));
 }
 
 Model bind_model(const ModelConfig& config, FloatTensors tensors) {

@@ -50,4 +50,7 @@ Model bind_model(const ModelConfig& config, const TensorMap& unbanked);
 using FloatTensors = std::map<std::string, std::vector<float>>;
 Model bind_model(const ModelConfig& config, FloatTensors tensors);
 
+// All tensors converted to float32.
+FloatTensors float_tensors(const TensorMap& tensors);
+
 }  // namespace thimble

@@ -5,90 +5,17 @@
 #include <limits>
 #include <set>
 
+#include "runtime/config_reader.h"
 #include "runtime/golf_layout.h"
 
 namespace thimble {
 namespace {
 
-// Bounds on dimensions: far above any real model, low enough that products of two never overflow.
-constexpr int64_t kMaxDimension = int64_t{1} << 24;
-constexpr int64_t kMaxLayers = 1024;
-constexpr int64_t kMaxVocabulary = 65536;  // token ids have 16 bits
 // Caps whose float32 value, inverse and products with logits are all finite and normal.
 constexpr double kMinSoftcap = 1e-30, kMaxSoftcap = 1e30;
 
-// Looks keys up in the given JSON, compares them with what tensors prove, and words the errors.
-class ConfigReader {
- public:
-  ConfigReader(const Json& given, const std::string& path) : given_(given), path_(path) {
-    if (!given.is_object()) throw FormatError(path, "the model config must be a JSON object");
-  }
-
-  // A key that only the config can tell.
-  template <typename T>
-  T required(const std::string& key, const std::string& why) const {
-    if (!given_.contains(key))
-      throw FormatError(path_, "config key '" + key + "' is missing; " + why + ", tensors cannot prove it");
-    return get<T>(key);
-  }
-
-  // A key that a tensor proves: the proven value, after checking that the config does not contradict it.
-  template <typename T>
-  T proven(const std::string& key, T value, const std::string& tensor) const {
-    if (given_.contains(key) && get<T>(key) != value)
-      throw FormatError(path_, "config key '" + key + "' is " + given_.at(key).dump() + ", but tensor '" + tensor +
-                                   "' proves " + Json(value).dump());
-    return value;
-  }
-
-  template <typename T>
-  T optional(const std::string& key, T fallback) const {
-    return given_.contains(key) ? get<T>(key) : fallback;
-  }
-
-  [[noreturn]] void reject(const std::string& key, const std::string& allowed) const {
-    throw FormatError(path_, "config key '" + key + "' is " +
-                                 (given_.contains(key) ? given_.at(key).dump() : "absent") + ", allowed is " + allowed);
-  }
-
- private:
-  template <typename T>
-  T get(const std::string& key) const {
-    const Json& value = given_.at(key);
-    if constexpr (std::is_same_v<T, bool>) {
-      if (!value.is_boolean()) reject(key, "true or false");
-    } else if constexpr (std::is_same_v<T, int64_t>) {
-      if (!value.is_number_integer()) reject(key, "an integer");
-      if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()})
-        reject(key, "an integer below 2^63");
-    } else if constexpr (std::is_same_v<T, double>) {
-      if (!value.is_number()) reject(key, "a number");
-      if (!std::isfinite(value.get<double>())) reject(key, "a finite number");
-    } else if constexpr (std::is_same_v<T, std::string>) {
-      if (!value.is_string()) reject(key, "a string");
-    } else {
-      if (!value.is_array()) reject(key, "an array of integers");
-      for (const Json& item : value)
-        if (!item.is_number_integer()) reject(key, "an array of integers");
-    }
-    return value.get<T>();
-  }
-
-  const Json& given_;
-  const std::string& path_;
-};
-
-const TensorView& find_tensor(const TensorMap& tensors, const std::string& name, size_t rank, const std::string& path) {
-  auto found = tensors.find(name);
-  if (found == tensors.end()) throw FormatError(path, "tensor '" + name + "' is missing; a golf-gpt model has it");
-  if (found->second.shape.size() != rank)
-    throw FormatError(path, "tensor '" + name + "': shape " + shape_text(found->second.shape) + ", expected " +
-                                std::to_string(rank) + " dimensions");
-  for (int64_t dimension : found->second.shape)
-    if (dimension < 1 || dimension > kMaxDimension)
-      throw FormatError(path, "tensor '" + name + "': shape " + shape_text(found->second.shape) +
-                                  ", dimensions must be 1 to " + std::to_string(kMaxDimension));
-  return found->second;
+const TensorView& golf_tensor(const TensorMap& tensors, const std::string& name, size_t rank, const std::string& path) {
+  return find_tensor(tensors, name, rank, path, kGolfArchitecture);
 }
 
 // The mlp_mult with int(mlp_mult * D) == M. The quotient's rounding may put the product just below M.
@@ -100,28 +27,26 @@ double mlp_mult_of(int64_t mlp_dim, int64_t model_dim) {
 
 // The keys that shapes prove.
 void infer_from_tensors(const ConfigReader& reader, const TensorMap& tensors, const std::string& path, ModelConfig& c) {
-  const Shape& embedding = find_tensor(tensors, "tok_emb.weight", 2, path).shape;
+  const Shape& embedding = golf_tensor(tensors, "tok_emb.weight", 2, path).shape;
   c.vocab_size = reader.proven("vocab_size", embedding[0], "tok_emb.weight");
-  if (c.vocab_size > kMaxVocabulary)
-    throw FormatError(path, "tensor 'tok_emb.weight': a vocabulary of " + std::to_string(c.vocab_size) +
-                                " tokens, at most " + std::to_string(kMaxVocabulary) + " are allowed");
+  check_vocabulary(c.vocab_size, "tok_emb.weight", path);
   c.model_dim = reader.proven("model_dim", embedding[1], "tok_emb.weight");
   int64_t layers = 0;
   while (layers < kMaxLayers && tensors.contains(LayerNames(layers).query)) ++layers;
   LayerNames first(0);
-  if (layers == 0) find_tensor(tensors, first.query, 2, path);
+  if (layers == 0) golf_tensor(tensors, first.query, 2, path);
   c.num_layers = reader.proven("num_layers", layers, LayerNames(layers - 1).query);
-  c.num_heads = reader.proven("num_heads", find_tensor(tensors, first.q_gain, 1, path).shape[0], first.q_gain);
+  c.num_heads = reader.proven("num_heads", golf_tensor(tensors, first.q_gain, 1, path).shape[0], first.q_gain);
   if (c.model_dim % c.num_heads != 0)
     throw FormatError(path, "tensor '" + first.q_gain + "': " + std::to_string(c.num_heads) +
                                 " heads do not divide the model width " + std::to_string(c.model_dim));
-  int64_t kv_dim = find_tensor(tensors, first.key, 2, path).shape[0];
+  int64_t kv_dim = golf_tensor(tensors, first.key, 2, path).shape[0];
   if (kv_dim % c.head_dim() != 0 || c.num_heads % (kv_dim / c.head_dim()) != 0)
     throw FormatError(path, "tensor '" + first.key + "': " + std::to_string(kv_dim) +
                                 " rows are not a divisor of the query heads times the head width " +
                                 std::to_string(c.head_dim()));
   c.num_kv_heads = reader.proven("num_kv_heads", kv_dim / c.head_dim(), first.key);
-  int64_t mlp_dim = find_tensor(tensors, first.up, 2, path).shape[0];
+  int64_t mlp_dim = golf_tensor(tensors, first.up, 2, path).shape[0];
   c.mlp_mult = reader.optional("mlp_mult", mlp_mult_of(mlp_dim, c.model_dim));
   if (!(c.mlp_mult > 0) || c.mlp_mult > static_cast<double>(kMaxDimension) || c.mlp_dim() != mlp_dim)
     reader.reject("mlp_mult",
@@ -130,7 +55,7 @@ void infer_from_tensors(const ConfigReader& reader, const TensorMap& tensors, co
   c.smear_gate = reader.proven("smear_gate", tensors.contains("smear.gate"), "smear.gate");
   c.skip_gates = reader.proven("skip_gates", tensors.contains("skip_gates"), "skip_gates");
   bool bigram = tensors.contains("bigram.embed.weight");
-  Shape table = bigram ? find_tensor(tensors, "bigram.embed.weight", 2, path).shape : Shape{0, 0};
+  Shape table = bigram ? golf_tensor(tensors, "bigram.embed.weight", 2, path).shape : Shape{0, 0};
   c.bigram_vocab_size = reader.proven("bigram_vocab_size", table[0], "bigram.embed.weight");
   if (bigram && c.bigram_vocab_size < 2)
     throw FormatError(path, "tensor 'bigram.embed.weight': 1 row, the bigram hash needs at least 2");
@@ -167,7 +92,7 @@ void read_value_embeddings(const ConfigReader& reader, const TensorMap& tensors,
       reader.reject("ve_layers", "an empty array, since tensor 've_shared.embed.weight' is missing");
     return;
   }
-  int64_t width = find_tensor(tensors, "ve_shared.embed.weight", 2, path).shape[1];
+  int64_t width = golf_tensor(tensors, "ve_shared.embed.weight", 2, path).shape[1];
   c.ve_dim = reader.proven("ve_dim", width, "ve_shared.embed.weight");
   c.ve_layers = reader.required<std::vector<int64_t>>("ve_layers", "it says which layers add the value embedding");
   int64_t scales = 0;
@@ -178,31 +103,6 @@ void read_value_embeddings(const ConfigReader& reader, const TensorMap& tensors,
   if (!valid) reader.reject("ve_layers", "distinct layers from 0 to " + std::to_string(c.num_layers - 1));
   if (static_cast<int64_t>(c.ve_layers.size()) != scales)
     reader.reject("ve_layers", std::to_string(scales) + " layers, one for each tensor 've_layer_scales.k'");
-}
-
-// A scalar may be stored as [] or [1].
-bool same_shape(const Shape& found, const Shape& expected) {
-  if (found == expected) return true;
-  return found.size() <= 1 && expected.size() <= 1 && element_count(expected) == 1 && element_count(found) == 1;
-}
-
-void check_every_tensor(const ModelConfig& config, const TensorMap& tensors, const std::string& path) {
-  std::map<std::string, Shape> expected = golf_tensor_shapes(config);
-  for (const auto& [name, shape] : expected) {
-    auto found = tensors.find(name);
-    if (found == tensors.end())
-      throw FormatError(path, "tensor '" + name + "' is missing, expected shape " + shape_text(shape));
-    if (!same_shape(found->second.shape, shape))
-      throw FormatError(
-          path, "tensor '" + name + "': shape " + shape_text(found->second.shape) + ", expected " + shape_text(shape));
-    if (!is_floating(found->second.dtype))
-      throw FormatError(path, "tensor '" + name + "': dtype " + std::string(dtype_name(found->second.dtype)) +
-                                  ", expected a floating-point dtype");
-  }
-  for (const auto& [name, tensor] : tensors)
-    if (!expected.contains(name))
-      throw FormatError(path, "tensor '" + name + "' of shape " + shape_text(tensor.shape) +
-                                  " is not part of a golf-gpt model with this config");
 }
 
 }  // namespace
@@ -252,7 +152,7 @@ ModelConfig resolve_model_config(const Json& given, const std::string& config_pa
   infer_from_tensors(reader, tensors, checkpoint_path, config);
   read_required(reader, config);
   read_value_embeddings(reader, tensors, checkpoint_path, config);
-  check_every_tensor(config, tensors, checkpoint_path);
+  check_every_tensor(golf_tensor_shapes(config), tensors, checkpoint_path, kGolfArchitecture);
   return config;
 }
 

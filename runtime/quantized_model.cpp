@@ -64,24 +64,33 @@ std::vector<float> dequantize(const QuantizedTensor& tensor) {
   return dequantize(std::get<RowScaledCodes>(tensor.data));
 }
 
-ModelConfig quantized_config(const QuantizedModel& quantized, const std::string& path) {
-  TensorMap shapes;  // no bytes: the config check reads names, dtypes and shapes only
+TensorMap quantized_shapes(const QuantizedModel& quantized) {
+  TensorMap shapes;
   for (const QuantizedTensor& tensor : quantized.tensors) {
     const auto* raw = std::get_if<RawTensor>(&tensor.data);
     shapes.emplace(tensor.name, TensorView{raw ? raw->dtype : DType::kF32, tensor.shape, {}});
   }
-  return resolve_model_config(parse_json(as_bytes_of(quantized.config_json), path), path, shapes, path);
+  return shapes;
 }
 
-Model dequantize_model(const QuantizedModel& quantized, const std::string& path) {
-  ModelConfig config = quantized_config(quantized, path);
+FloatTensors dequantize_tensors(const QuantizedModel& quantized) {
   FloatTensors values;
   std::vector<std::vector<float>*> results;
   for (const QuantizedTensor& tensor : quantized.tensors) results.push_back(&values[tensor.name]);
   parallel_for(static_cast<int64_t>(results.size()), [&](int64_t i) {
     *results[static_cast<size_t>(i)] = dequantize(quantized.tensors[static_cast<size_t>(i)]);
   });
-  return bind_model(config, std::move(values));
+  return values;
+}
+
+ModelConfig quantized_config(const QuantizedModel& quantized, const std::string& path) {
+  return resolve_model_config(parse_json(as_bytes_of(quantized.config_json), path), path, quantized_shapes(quantized),
+                              path);
+}
+
+Model dequantize_model(const QuantizedModel& quantized, const std::string& path) {
+  ModelConfig config = quantized_config(quantized, path);
+  return bind_model(config, dequantize_tensors(quantized));
 }
 
 }  // namespace thimble

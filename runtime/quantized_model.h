@@ -54,7 +54,8 @@ struct QuantizedTensor {
 };
 
 struct QuantizedModel {
-  // Canonical JSON object of the model's config ("architecture" names the family); "{}" when it is not known.
+  // Canonical JSON object of the model's config ("architecture" or "model_type" names the family); "{}" when it is not
+  // known.
   std::string config_json = "{}";
   // Canonical JSON object of what made the artifact: method, bits, tool version, calibration seed and so on.
   std::string provenance_json = "{}";
@@ -70,6 +71,12 @@ bool has_stepped_codes(const QuantizedModel& model);
 
 // float32 elements of one tensor.
 std::vector<float> dequantize(const QuantizedTensor& tensor);
+
+// The tensors' names, shapes and dtypes without bytes, which is all that the check of a config reads.
+TensorMap quantized_shapes(const QuantizedModel& quantized);
+
+// float32 elements of all tensors.
+FloatTensors dequantize_tensors(const QuantizedModel& quantized);
 
 // The config of the model, checked against the names and shapes of its tensors, not their contents. Errors as below.
 ModelConfig quantized_config(const QuantizedModel& quantized, const std::string& path);

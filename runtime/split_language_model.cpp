@@ -21,7 +21,7 @@ class SplitLanguageModel final : public LanguageModel {
     assert(!parts_.empty());
   }
 
-  const ModelConfig& config() const override { return parts_[0]->config(); }
+  int64_t vocab_size() const override { return parts_[0]->vocab_size(); }
   int64_t context() const override { return parts_[0]->context(); }
 
   int64_t preferred_windows() const override {
@@ -44,6 +44,10 @@ class SplitLanguageModel final : public LanguageModel {
 
   void log_probabilities(std::span<const uint16_t> inputs, MatrixView out) override {
     parts_[0]->log_probabilities(inputs, out);
+  }
+
+  std::optional<NonFinite> find_non_finite_input(std::span<const uint16_t> inputs) override {
+    return parts_[0]->find_non_finite_input(inputs);
   }
 
   TokenSequences generate_calibration(const CalibrationOptions& options, int64_t first, int64_t count,

@@ -13,8 +13,8 @@ namespace {
 using ::testing::IsSupersetOf;
 using ::testing::MatchesRegex;
 
-const std::vector<std::string> kCommands = {"quantize", "eval",     "budget", "inspect", "verify",
-                                            "export",   "generate", "audit",  "doctor"};
+const std::vector<std::string> kCommands = {"quantize", "eval",     "budget", "inspect",  "verify",
+                                            "export",   "generate", "audit",  "numerics", "doctor"};
 
 // Top-level keys of a JSON object.
 std::set<std::string> keys_of(const Json& object) {
@@ -37,6 +37,7 @@ class CommandLineTest : public CliTest {
             {"export", "model.thmb", "-o", "back.safetensors"},
             {"generate", "model.thmb", "--tokenizer", "sp.model", "--length", "5"},
             Arguments{"audit", "model.thmb"} + scoring(),
+            {"numerics", "--max-elements", "300", "--op", "gelu"},
             {"doctor"}};
   }
 };
@@ -117,6 +118,7 @@ TEST_F(CommandLineTest, JsonHasTheDocumentedKeys) {
       {"output", "tensors", "dtype", "banked"},
       {"text", "tokens", "seed", "temperature", "device"},
       {"checks", "passed", "device"},
+      {"passed", "rows", "device"},
       {"version", "compiler", "instruction_set", "threads", "device", "cuda_runtime", "cuda_devices", "libraries"}};
   std::vector<Arguments> all = calls();
   ASSERT_EQ(all.size(), expected.size());
@@ -140,7 +142,7 @@ TEST_F(CommandLineTest, ReportsNameTheDevice) {
 TEST_F(CommandLineTest, HumanOutputNamesItsUnits) {
   const std::vector<std::string> expected = {"bits per parameter", "bytes of text",  " B\n", "bits/weight",
                                              "encoded again",      "tensors as F32", "",     "pass  causality",
-                                             "instruction set"};
+                                             "of bound",           "instruction set"};
   std::vector<Arguments> all = calls();
   ASSERT_EQ(all.size(), expected.size());
   for (size_t i = 0; i < all.size(); ++i) {

@@ -6,11 +6,10 @@
 #include <limits>
 #include <sstream>
 
+#include "runtime/any_model.h"
 #include "runtime/backend.h"
 #include "runtime/checked.h"
 #include "runtime/golf_layout.h"
-#include "runtime/model.h"
-#include "runtime/window_scores.h"
 
 namespace thimble {
 namespace {
@@ -46,21 +45,23 @@ Input parse_input(Bytes bytes) {
   return input;
 }
 
-void run(const ModelConfig& config, const TensorMap& tensors) {
-  Model model = bind_model(config, tensors);
+void run(const AnyConfig& config, const TensorMap& tensors) {
+  AnyModel model = bind_any_model(config, tensors);
   std::unique_ptr<Backend> backend = make_cpu_backend();
-  const std::vector<uint16_t> tokens = {0, static_cast<uint16_t>(config.vocab_size - 1), 0};
-  auto context = static_cast<int64_t>(tokens.size());
-  WindowScorer(model, *backend, context).logits(tokens, 0);
-  if (!(config.rope_base_at(std::numeric_limits<int32_t>::max()) > 0)) std::abort();
+  std::vector<uint16_t> tokens = {0, static_cast<uint16_t>(vocab_size(config) - 1), 0};
+  auto context = std::min(static_cast<int64_t>(tokens.size()), most_positions(config).value_or(3));
+  tokens.resize(static_cast<size_t>(context));
+  make_window_scorer(model, *backend, context)->logits(tokens, 0);
+  if (const auto* golf = std::get_if<ModelConfig>(&config))
+    if (!(golf->rope_base_at(std::numeric_limits<int32_t>::max()) > 0)) std::abort();
 }
 
 void check(Bytes bytes) {
   Input input = parse_input(bytes);
   TensorMap tensors = input.has_bytes ? unbank(input.tensors, "tensors") : input.tensors;
-  ModelConfig config = resolve_model_config(input.config, "config", tensors, "tensors");
+  AnyConfig config = resolve_any_config(input.config, "config", tensors, "tensors");
   const std::string text = canonical_json(to_json(config));
-  ModelConfig again = resolve_model_config(parse_json(as_bytes_of(text), "again"), "again", tensors, "tensors");
+  AnyConfig again = resolve_any_config(parse_json(as_bytes_of(text), "again"), "again", tensors, "tensors");
   if (canonical_json(to_json(again)) != text) std::abort();
   if (input.has_bytes) run(config, tensors);
 }

@@ -11,6 +11,7 @@
 #include "tests/eval/tokenizer_builder.h"
 #include "tests/packer/sample_codes.h"
 #include "tests/packer/sample_models.h"
+#include "tests/quantizer/llmc_file_builder.h"
 #include "tests/quantizer/torch_file_builder.h"
 #include "tests/runtime/random_model.h"
 
@@ -187,10 +188,27 @@ void weight_seeds(const SeedFolder& folder) {
   folder.write("trellis_codes", as_bytes_of("\12\2\3\0\0\0\0\1\0\0\0\xff\xff\xff\xff\2\0\0\0\0\1\0\0"sv));
 }
 
-void config_seed(const SeedFolder& folder, const std::string& name, const ModelConfig& config, bool banked) {
-  OwnedTensors tensors = random_golf_tensors(config, 1, DType::kBF16);
-  if (banked) tensors = with_banks(tensors, config.num_layers);
-  std::string text = canonical_json(to_json(config)) + '\0';
+// A GPT-2 of two layers, 8 wide.
+Gpt2Config gpt2_seed_config(bool tied) {
+  Gpt2Config config = small_gpt2_config();
+  config.vocab_size = 11;
+  config.num_positions = 5;
+  config.num_layers = 2;
+  config.model_dim = 8;
+  config.num_heads = 2;
+  config.mlp_dim = 12;
+  config.tie_embeddings = tied;
+  return config;
+}
+
+void llmc_seeds(const SeedFolder& folder) {
+  const Gpt2Config config = llmc_config(gpt2_seed_config(true));
+  folder.write("float32", llmc_file(3, config, random_gpt2_tensors(config, 1, DType::kF32), 16));
+  folder.write("bfloat16", llmc_file(5, config, random_gpt2_tensors(config, 1, DType::kBF16), 11));
+}
+
+void config_seed(const SeedFolder& folder, const std::string& name, const Json& config, const OwnedTensors& tensors) {
+  std::string text = canonical_json(config) + '\0';
   for (const auto& [tensor_name, tensor] : tensors) {
     text += tensor_name + " BF16";
     for (int64_t dimension : tensor.shape) text += " " + std::to_string(dimension);
@@ -222,9 +240,18 @@ void write_all(const std::filesystem::path& root) {
   artifact_seeds({root, "fuzz_artifact"});
   weight_seeds({root, "fuzz_weights"});
   SeedFolder configs(root, "fuzz_config");
-  config_seed(configs, "full", seed_config(), false);
-  config_seed(configs, "banked", seed_config(), true);
-  config_seed(configs, "plain", plain_config(), false);
+  auto golf_seed = [&](const std::string& name, const ModelConfig& config, bool banked) {
+    const OwnedTensors tensors = random_golf_tensors(config, 1, DType::kBF16);
+    config_seed(configs, name, to_json(config), banked ? with_banks(tensors, config.num_layers) : tensors);
+  };
+  golf_seed("full", seed_config(), false);
+  golf_seed("banked", seed_config(), true);
+  golf_seed("plain", plain_config(), false);
+  for (bool tied : {true, false}) {
+    const Gpt2Config config = gpt2_seed_config(tied);
+    config_seed(configs, tied ? "gpt2" : "gpt2_untied", to_json(config), random_gpt2_tensors(config, 1, DType::kBF16));
+  }
+  llmc_seeds({root, "fuzz_llmc"});
   hessian_seeds({root, "fuzz_hessians"});
 }
 

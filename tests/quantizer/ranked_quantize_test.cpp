@@ -23,11 +23,12 @@ constexpr uint64_t kKey = 7;
 class NeverGenerates final : public LanguageModel {
  public:
   explicit NeverGenerates(const ModelConfig& config) : config_(config) {}
-  const ModelConfig& config() const override { return config_; }
+  int64_t vocab_size() const override { return config_.vocab_size; }
   int64_t context() const override { return kLength; }
   int64_t preferred_windows() const override { return 1; }
   void score(std::span<const ScoreWindow>, std::span<float>) override { FAIL(); }
   void log_probabilities(std::span<const uint16_t>, MatrixView) override { FAIL(); }
+  std::optional<NonFinite> find_non_finite_input(std::span<const uint16_t>) override { return {}; }
   TokenSequences generate_calibration(const CalibrationOptions&, int64_t, int64_t, Progress&) override {
     ADD_FAILURE() << "generated again";
     return {};

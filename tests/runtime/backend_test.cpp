@@ -145,6 +145,109 @@ TEST_F(BackendTest, RmsNormOfExtremeRows) {
   for (int64_t c = 0; c < kWidth; ++c) EXPECT_EQ(y(0, c), 0);
 }
 
+TEST_F(BackendTest, AddBiasIsForEveryRow) {
+  for (const Extent& e : kExtents) {
+    GuardedMatrix y(e.rows, e.cols);
+    GuardedMatrix before = y.fill_random(2);
+    const std::vector<float> bias = random_vector(e.cols, 3);
+    backend().add_bias(bias, y);
+    expect_close(
+        y, [&](int64_t r, int64_t c) { return double{before(r, c)} + bias[static_cast<size_t>(c)]; },
+        [&](int64_t, int64_t) { return 2 * kU; });
+  }
+}
+
+// (x - mean) / sqrt(variance + epsilon) * weight + bias in float64. The mean's rounding is one of the row's largest
+// magnitude, the variance's a relative one of its length.
+void expect_layer_normed(const GuardedMatrix& y, const GuardedMatrix& x, const std::vector<float>& weight,
+                         const std::vector<float>& bias, double epsilon) {
+  const auto n = static_cast<double>(x.cols());
+  std::vector<double> mean, inverse, largest;
+  for (int64_t r = 0; r < x.rows(); ++r) {
+    double sum = 0, squares = 0, most = 0;
+    for (int64_t c = 0; c < x.cols(); ++c) sum += x(r, c);
+    for (int64_t c = 0; c < x.cols(); ++c) {
+      squares += std::pow(x(r, c) - sum / n, 2);
+      most = std::max(most, std::abs(double{x(r, c)}));
+    }
+    mean.push_back(sum / n);
+    inverse.push_back(1 / std::sqrt(squares / n + epsilon));
+    largest.push_back(most);
+  }
+  auto scaled = [&](int64_t r, int64_t c) {
+    const auto row = static_cast<size_t>(r);
+    return (x(r, c) - mean[row]) * inverse[row] * weight[static_cast<size_t>(c)];
+  };
+  expect_close(
+      y, [&](int64_t r, int64_t c) { return scaled(r, c) + bias[static_cast<size_t>(c)]; },
+      [&](int64_t r, int64_t c) {
+        const auto row = static_cast<size_t>(r);
+        const double of_mean = (n / 8 + 4) * largest[row] * inverse[row] * std::abs(weight[static_cast<size_t>(c)]);
+        return kU * (of_mean + (n / 2 + 8) * std::abs(scaled(r, c)) + std::abs(bias[static_cast<size_t>(c)]));
+      });
+}
+
+TEST_F(BackendTest, LayerNorm) {
+  for (const Extent& e : kExtents) {
+    GuardedMatrix x(e.rows, e.cols), y(e.rows, e.cols);
+    const std::vector<float> weight = random_vector(e.cols, 3), bias = random_vector(e.cols, 4);
+    backend().layer_norm(x.fill_random(1, 10), weight, bias, 1e-5f, y);
+    expect_layer_normed(y, x, weight, bias, double{1e-5f});
+    GuardedMatrix in_place = x;
+    backend().layer_norm(in_place, weight, bias, 1e-5f, in_place);
+    EXPECT_EQ(in_place, y);
+  }
+}
+
+TEST_F(BackendTest, LayerNormOfExtremeRows) {
+  constexpr int64_t kWidth = 21;
+  // Zeros; a constant; one outlier; far below the epsilon; large; a mean that dwarfs the differences.
+  GuardedMatrix x(6, kWidth), y(6, kWidth);
+  x.fill([](int64_t r, int64_t c) {
+    const double rows[] = {
+        0, 3, c == 13 ? 1e4 : 1e-3, c % 2 ? 1e-10 : 0, c % 2 ? 1e15 : -1e15, c % 2 ? 1001.0 : 1000.0};
+    return rows[r];
+  });
+  const std::vector<float> weight = random_vector(kWidth, 3), bias = random_vector(kWidth, 4);
+  backend().layer_norm(x, weight, bias, 1e-5f, y);
+  expect_layer_normed(y, x, weight, bias, double{1e-5f});
+  for (int64_t c = 0; c < kWidth; ++c) EXPECT_EQ(y(0, c), bias[static_cast<size_t>(c)]);
+}
+
+TEST_F(BackendTest, Gelu) {
+  for (const Extent& e : kExtents) {
+    GuardedMatrix z(e.rows, e.cols);
+    // Every size from denormal activations to where the function is 0 or z.
+    GuardedMatrix before = z.fill([](int64_t r, int64_t c) {
+      const double magnitude = std::exp2(20 * uniform_at(5, static_cast<uint64_t>(r), static_cast<uint64_t>(c)) - 16);
+      return c % 2 ? magnitude : -magnitude;
+    });
+    backend().gelu(z);
+    auto expected = [&](int64_t r, int64_t c) {
+      const double v = before(r, c), u = std::sqrt(2 / std::acos(-1.0)) * (v + 0.044715 * v * v * v);
+      return v / (1 + std::exp(-2 * u));
+    };
+    // The exponent's rounding is relative to u, which is below 600.
+    expect_close(z, expected, [&](int64_t r, int64_t c) {
+      const double v = before(r, c);
+      return kU * std::abs(expected(r, c)) * (8 + 8 * std::abs(v + 0.044715 * v * v * v)) + 1e-37;
+    });
+  }
+}
+
+TEST_F(BackendTest, GeluOfLargeValuesIsZeroOrTheValue) {
+  GuardedMatrix z(1, 4);
+  z.fill([](int64_t, int64_t c) {
+    const double values[] = {-1e30, -100, 100, 1e30};
+    return values[c];
+  });
+  backend().gelu(z);
+  EXPECT_EQ(z(0, 0), 0);
+  EXPECT_EQ(z(0, 1), 0);
+  EXPECT_EQ(z(0, 2), 100);
+  EXPECT_EQ(z(0, 3), 1e30f);
+}
+
 TEST_F(BackendTest, SmearMixesWithThePositionBefore) {
   const BatchShape batches[] = {{1, 1, 0}, {1, 6, 0}, {3, 1, 4}, {4, 5, 2}};
   for (const BatchShape& batch : batches) {

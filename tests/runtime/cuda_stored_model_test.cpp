@@ -23,8 +23,8 @@ class CudaStoredModel : public testing::TestWithParam<Numerics> {
   }
 
   static Matrix rows_of(LanguageModel& model) {
-    std::vector<uint16_t> tokens = random_tokens(model.context(), model.config().vocab_size, 4);
-    Matrix out(model.context(), model.config().vocab_size);
+    std::vector<uint16_t> tokens = random_tokens(model.context(), model.vocab_size(), 4);
+    Matrix out(model.context(), model.vocab_size());
     std::ranges::fill(out.values(), NAN);
     model.log_probabilities(tokens, out);
     return out;

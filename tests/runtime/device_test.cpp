@@ -66,7 +66,7 @@ TEST(Device, MakesTheCpusLanguageModel) {
   Model model = random_golf_model(small_golf_config());
   std::unique_ptr<LanguageModel> made = make_language_model(model, open_device("cpu", "auto"), 17);
   EXPECT_EQ(made->context(), 17);
-  EXPECT_EQ(made->config().vocab_size, model.config.vocab_size);
+  EXPECT_EQ(made->vocab_size(), model.config.vocab_size);
 }
 
 }  // namespace

@@ -89,7 +89,7 @@ TEST_P(Half, TiesGoToEvenAndTheirNeighboursToTheNearest) {
 
 TEST_P(Half, RandomFloatsRoundToNearest) {
   std::mt19937 random(5);
-  for (int i = 0; i < 300'000; ++i) {
+  for (int i = 0; i < 1'000'000; ++i) {
     auto x = std::bit_cast<float>(static_cast<uint32_t>(random()));
     if (std::isnan(x)) {
       ASSERT_TRUE(std::isnan(GetParam().decode(GetParam().encode(x))));
@@ -97,6 +97,29 @@ TEST_P(Half, RandomFloatsRoundToNearest) {
       expect_rounded(GetParam(), x);
     }
   }
+}
+
+// Rounding to nearest: at most 2^-11 (fp16) or 2^-8 (bf16) of a normal number, half of the smallest step below them.
+// Both are reached, so that neither bound is loose.
+TEST_P(Half, ErrorsAreAtMostHalfAStep) {
+  const HalfFormat& format = GetParam();
+  double unit_roundoff = std::ldexp(1.0, -format.fraction_bits - 1);
+  double half_step = std::ldexp(1.0, format.min_exponent - format.fraction_bits - 1);
+  double worst_relative = 0, worst_absolute = 0;
+  for (uint16_t code = 0; std::isfinite(format.decode(static_cast<uint16_t>(code + 1))); ++code) {
+    double low = format.decode(code), high = format.decode(static_cast<uint16_t>(code + 1));
+    for (double share : {0.25, 0.5, 0.75}) {
+      auto x = static_cast<float>(low + share * (high - low));
+      double error = std::abs(format.decode(format.encode(x)) - double{x});
+      if (x >= std::ldexp(1.0, format.min_exponent))
+        worst_relative = std::max(worst_relative, error / x);
+      else
+        worst_absolute = std::max(worst_absolute, error);
+    }
+  }
+  EXPECT_LE(worst_relative, unit_roundoff);
+  EXPECT_GT(worst_relative, 0.99 * unit_roundoff);
+  EXPECT_EQ(worst_absolute, half_step);
 }
 
 TEST_P(Half, EdgeFloats) {

@@ -86,15 +86,15 @@ TEST(SampleToken, FrequenciesFollowTheProbabilities) {
 
 TEST(CalibrationBatch, SpreadsSequencesEvenlyWithinTheCacheLimit) {
   ModelConfig config = small_golf_config();
-  uint64_t per_sequence = KeyValueCache::bytes_per_sequence(config, 2048);
+  uint64_t per_sequence = KeyValueCache::bytes_per_sequence(cache_shape(config), 2048);
   auto fitting = static_cast<int64_t>(kMaxCacheBytes / per_sequence);
-  auto batch = [&](int64_t sequences) { return calibration_batch(config, {sequences, 2048, 0.8, 0}); };
+  auto batch = [&](int64_t sequences) { return calibration_batch(cache_shape(config), {sequences, 2048, 0.8, 0}); };
   EXPECT_EQ(batch(1), 1);
   EXPECT_EQ(batch(fitting), fitting);
   EXPECT_EQ(batch(fitting + 1), (fitting + 2) / 2);
   // A model too wide for even one sequence still runs one at a time.
   config.model_dim = 1 << 20;
-  EXPECT_EQ(calibration_batch(config, {64, 1 << 20, 0.8, 0}), 1);
+  EXPECT_EQ(calibration_batch(cache_shape(config), {64, 1 << 20, 0.8, 0}), 1);
 }
 
 // Counts what generation reports.
@@ -109,7 +109,8 @@ class Generation : public testing::Test {
  protected:
   TokenSequences calibrate(const CalibrationOptions& options, int64_t first, int64_t count) {
     Counter progress;
-    TokenSequences found = generate_calibration(model_, *backend_, options, first, count, progress);
+    ForwardPass forward(model_, *backend_, options.length);
+    TokenSequences found = generate_calibration(forward, options, first, count, progress);
     EXPECT_EQ(progress.advanced, count * options.length);
     EXPECT_EQ(found.count, count);
     EXPECT_EQ(found.length, options.length);
@@ -208,8 +209,8 @@ class Continuation : public Generation {
   std::vector<uint16_t> continued(const std::vector<uint16_t>& prompt, int64_t count, double temperature,
                                   uint64_t seed) {
     std::vector<uint16_t> tokens;
-    int64_t context = static_cast<int64_t>(prompt.size()) + count;
-    generate_text(model_, *backend_, context, prompt, count, temperature, seed, [&](uint16_t token) {
+    ForwardPass forward(model_, *backend_, static_cast<int64_t>(prompt.size()) + count);
+    generate_text(forward, prompt, count, temperature, seed, [&](uint16_t token) {
       tokens.push_back(token);
       return true;
     });
@@ -243,7 +244,8 @@ TEST_F(Continuation, TokensAreDrawnFromTheLogitsOfPromptAndText) {
 
 TEST_F(Continuation, StopsWhenToldTo) {
   int calls = 0;
-  generate_text(model_, *backend_, 101, std::vector<uint16_t>{1}, 100, 1, 2, [&](uint16_t) { return ++calls < 4; });
+  ForwardPass forward(model_, *backend_, 101);
+  generate_text(forward, std::vector<uint16_t>{1}, 100, 1, 2, [&](uint16_t) { return ++calls < 4; });
   EXPECT_EQ(calls, 4);
 }
 

@@ -73,7 +73,7 @@ class LanguageModelTest : public testing::Test {
 TEST_F(LanguageModelTest, ScoresAreTheForwardPasss) {
   std::unique_ptr<LanguageModel> model = cpu();
   EXPECT_EQ(model->context(), kContext);
-  EXPECT_EQ(model->config().vocab_size, config_.vocab_size);
+  EXPECT_EQ(model->vocab_size(), config_.vocab_size);
   std::unique_ptr<Backend> backend = make_cpu_backend();
   WindowScorer scorer(model_, *backend, kContext);
   std::vector<float> expected;
@@ -128,7 +128,7 @@ TEST_F(LanguageModelTest, SplittingSequencesChangesNoToken) {
 TEST_F(LanguageModelTest, ASplitModelAnswersTheRestAsOneDoes) {
   std::unique_ptr<LanguageModel> one = cpu(), three = split(3);
   EXPECT_EQ(three->context(), kContext);
-  EXPECT_EQ(three->config().vocab_size, config_.vocab_size);
+  EXPECT_EQ(three->vocab_size(), config_.vocab_size);
   EXPECT_EQ(three->preferred_sequences(calibration_), 3 * one->preferred_sequences(calibration_));
   Matrix a(4, config_.vocab_size), b(4, config_.vocab_size);
   std::span<const uint16_t> inputs = std::span<const uint16_t>(tokens_).first(10);

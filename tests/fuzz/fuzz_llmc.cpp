@@ -1,0 +1,28 @@
+// fuzz_llmc.cpp: any bytes are either a FormatError or a checkpoint of llm.c whose tensors lie inside it, fit their
+// shapes, and are those of the GPT-2 that its config describes.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+
+#include "quantizer/llmc_checkpoint.h"
+#include "runtime/error.h"
+#include "runtime/gpt2_config.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  thimble::Bytes file(reinterpret_cast<const std::byte*>(data), size);
+  thimble::LlmcContents contents;
+  try {
+    contents = thimble::read_llmc_checkpoint(file, "fuzz");
+  } catch (const thimble::FormatError&) {
+    return 0;
+  }
+  if (!thimble::looks_like_llmc(file)) std::abort();
+  for (const auto& [name, tensor] : contents.tensors) {
+    const auto count = static_cast<uint64_t>(thimble::element_count(tensor.shape));
+    const bool inside =
+        tensor.bytes.data() >= file.data() && tensor.bytes.data() + tensor.bytes.size() <= file.data() + file.size();
+    if (tensor.bytes.size() != count * thimble::dtype_bytes(tensor.dtype) || !inside) std::abort();
+  }
+  thimble::resolve_gpt2_config(contents.config, "fuzz", contents.tensors, "fuzz");  // a FormatError here is a finding
+  return 0;
+}
