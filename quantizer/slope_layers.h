@@ -27,7 +27,7 @@ struct SlopeOptions {
   double damping = 0.03;   // of Hessians, relative to their mean diagonal
   ColumnOrder column_order = ColumnOrder::kDescending;
   double cross_term = 0;       // how far weights make up for what earlier layers did to their input, 0 to 1
-  double cross_damping = 0.1;  // of Hessians there, relative to their mean diagonal
+  double cross_damping = 0.5;  // of Hessians there, relative to their mean diagonal
   double shrinkage = 4;        // strength of step_plan.h's shrink()
   double row_power = 0.5;      // of step_plan.h's level_row_weights()
 };

@@ -69,21 +69,21 @@ uint64_t bytes_at(double bits_per_weight, int64_t parameters) {
   return static_cast<uint64_t>(bits_per_weight * static_cast<double>(parameters) / 8);
 }
 
-SlopeOutcome SlopeSearch::encode(double log2_c) {
+SlopeOutcome SlopeSearch::encode(double log2_c, bool crossed) {
   SlopeOutcome outcome;
   outcome.log2_c = log2_c;
   outcome.shrinkage = shrinkage_;
   outcome.model = fixed_;
   times_.time("solve", [&] {
-    for (SlopeMatrix& solved : cross_terms_ ? cross_terms_->solve(log2_c, shrinkage_, progress_)
-                                            : layers_.solve(log2_c, shrinkage_, progress_)) {
+    for (SlopeMatrix& solved : crossed&& cross_terms_ ? cross_terms_->solve(log2_c, shrinkage_, progress_)
+                                                      : layers_.solve(log2_c, shrinkage_, progress_)) {
       outcome.reports.emplace(solved.tensor.name, std::move(solved.report));
       outcome.model.tensors.push_back(std::move(solved.tensor));
     }
   });
   std::ranges::sort(outcome.model.tensors, {}, &QuantizedTensor::name);
   outcome.artifact = times_.time("encode", [&] { return encode_artifact(outcome.model, encode_, cache_, progress_); });
-  bytes_[log2_c] = size_of(outcome);
+  if (!crossed) bytes_[log2_c] = size_of(outcome);
   ++encodes_;
   return outcome;
 }
@@ -160,6 +160,17 @@ SlopeOutcome SlopeSearch::approach(SlopeOutcome nearest, double wanted) {
   return nearest;
 }
 
+// The outcome with cross terms, which take other bytes: once more where SlopeFill could not make up for that.
+SlopeOutcome SlopeSearch::cross(SlopeOutcome outcome, double wanted) {
+  if (!cross_terms_) return outcome;
+  SlopeOutcome crossed = encode(outcome.log2_c, true);
+  const double missing = wanted - size_of(crossed);
+  if (std::abs(missing) <= kNear * wanted) return crossed;
+  const SizeModel& model = layers_.size_model();
+  const double slope = (model.bits(crossed.log2_c + 0.5) - model.bits(crossed.log2_c - 0.5)) / 8;
+  return encode(std::clamp(crossed.log2_c + missing / slope, lowest_log2_c_, kHighestLog2C), true);
+}
+
 // Distils the outcome and fills the limit. Stays as it was but for the latter where that does not help.
 void SlopeSearch::tune(std::optional<uint64_t> limit, SlopeOutcome& outcome) {
   if (distill_) {
@@ -203,6 +214,7 @@ SlopeOutcome SlopeSearch::fit_bytes(uint64_t limit) {
   SlopeOutcome outcome = encode(predicted_log2_c(aim));
   const auto reserve = static_cast<double>(reserve_bytes(outcome, limit));
   outcome = approach(std::move(outcome), std::max(aim - reserve, (aim + smallest_bytes_) / 2));
+  outcome = cross(std::move(outcome), std::max(aim - reserve, (aim + smallest_bytes_) / 2));
   tune(limit, outcome);
   if (outcome.artifact.size() > limit) {
     // Nothing near the limit was found: the end of what there is to find.
@@ -247,7 +259,7 @@ SlopeOutcome SlopeSearch::fit_gap(double gap, double first_log2_c) {
   bool tunes = distill_ != nullptr;  // until it does not help, which at this gap it is not going to
   double log2_c = first_log2_c, move = 0, last_bytes = INFINITY;
   while (encodes_ < kMaxEncodes) {
-    SlopeOutcome tried = encode(log2_c);
+    SlopeOutcome tried = encode(log2_c, true);
     const double found = gaps[log2_c] = measure_gap_(tried.model), bytes = size_of(tried);
     if (move > kLongerStep && bytes > kTooLittle * last_bytes && shrinkage_ > 0) {
       // Steps that are kept below the weights do not make files smaller for ever.
@@ -294,7 +306,7 @@ SlopeOutcome SlopeSearch::run(const SlopeTarget& target) {
   const std::optional<uint64_t>& limit = target.limit_bytes;
   SlopeOutcome outcome;
   if (target.log2_c || !(limit || target.bpb_gap)) {
-    outcome = encode(target.log2_c.value_or(start));
+    outcome = encode(target.log2_c.value_or(start), true);
     tune(std::nullopt, outcome);
   } else {
     outcome = target.bpb_gap ? fit_gap(*target.bpb_gap, start) : fit_bytes(*limit);

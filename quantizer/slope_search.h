@@ -30,8 +30,8 @@ using GapMeter = std::function<double(const QuantizedModel&)>;
 
 class SlopeSearch {
  public:
-  // `fixed`: the model with all tensors but those of `layers`. `cross_terms`: who solves all layers of an artifact;
-  // null: each layer by itself. `distill`: null for none.
+  // `fixed`: the model with all tensors but those of `layers`. `cross_terms`: who solves the
+  // layers of what was found once more; null: nobody. `distill`: null for none.
   SlopeSearch(QuantizedModel fixed, const SlopeLayers& layers, const CrossTermSolver* cross_terms,
               const EncodeOptions& encode, const DistillInput* distill, GapMeter measure_gap, StageTimes& times,
               Progress& progress);
@@ -48,7 +48,9 @@ class SlopeSearch {
   static constexpr double kDefaultBits = 3;
 
  private:
-  SlopeOutcome encode(double log2_c);
+  // `crossed`: solved with cross terms, where there are any.
+  SlopeOutcome encode(double log2_c, bool crossed = false);
+  SlopeOutcome cross(SlopeOutcome outcome, double wanted_bytes);
   SlopeOutcome fit_bytes(uint64_t limit);
   SlopeOutcome approach(SlopeOutcome nearest, double wanted_bytes);
   double next_log2_c(double wanted_bytes);
