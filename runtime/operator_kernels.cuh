@@ -46,10 +46,12 @@ void choose_row_kernel(const Operation& operation, int64_t rows, const Launch& l
   if (shape.lanes == kLanesPerWarp)
     return launch(row_operator_kernel<Operation, kLanesPerWarp, 16>, divide_up(rows, kRowsPerBlock), kOperatorThreads);
   auto blocks = static_cast<int>(rows);
+  if (shape.lanes == 2 * kHeldRowLanes)
+    return launch(row_operator_kernel<Operation, 2 * kHeldRowLanes, 32>, blocks, shape.lanes);
   switch (shape.held_values) {
-    case 8: return launch(row_operator_kernel<Operation, 256, 8>, blocks, shape.lanes);
-    case 16: return launch(row_operator_kernel<Operation, 256, 16>, blocks, shape.lanes);
-    case 32: return launch(row_operator_kernel<Operation, 256, 32>, blocks, shape.lanes);
+    case 8: return launch(row_operator_kernel<Operation, kHeldRowLanes, 8>, blocks, shape.lanes);
+    case 16: return launch(row_operator_kernel<Operation, kHeldRowLanes, 16>, blocks, shape.lanes);
+    case 32: return launch(row_operator_kernel<Operation, kHeldRowLanes, 32>, blocks, shape.lanes);
     default: return launch(row_operator_kernel<Operation, 1024, 0>, blocks, shape.lanes);
   }
 }

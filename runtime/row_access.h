@@ -27,11 +27,14 @@ struct RowShape {
   int held_values = 0;  // elements that a lane keeps: 0 when the row is too long and is read again instead
 };
 
-// Short rows take a warp, so that a block has several; long ones a whole block. In packs of `pack` elements.
+// Short rows take a warp, so that a block has several; long ones a whole block, of few lanes with many elements each:
+// what lanes wait for is each other. In packs of `pack` elements.
+constexpr int kHeldRowLanes = 128;
 THIMBLE_HOST_DEVICE constexpr RowShape row_shape(int64_t cols, int pack) {
   if (cols <= 16 * kLanesPerWarp) return {kLanesPerWarp, 16};
   for (int values = 8; values <= 32; values *= 2)
-    if (values >= pack && cols <= 256 * values) return {256, values};
+    if (values >= pack && cols <= kHeldRowLanes * values) return {kHeldRowLanes, values};
+  if (cols <= 2 * kHeldRowLanes * 32) return {2 * kHeldRowLanes, 32};
   return {1024, 0};
 }
 
