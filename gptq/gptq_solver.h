@@ -1,4 +1,4 @@
-// gptq_solver.h: GPTQ (arXiv 2210.17323, algorithm 1) on row-scaled integer grids, the method `trace`.
+// gptq_solver.h: GPTQ (arXiv 2210.17323, algorithm 1) on row-scaled integer grids, the method `trace`, and on NVFP4.
 // In: weights (R, K) and their Hessian's factor.  Out: codes, scales and a report.
 // R = output rows, K = input columns.
 #pragma once
@@ -34,5 +34,14 @@ struct GptqResult {
 // weight MSE (the first one when equal). Weights must be finite and have the factor's number of columns.
 // A row whose scale fp16 cannot hold is an Error (bad input) that names the tensor. Same codes for any thread count.
 GptqResult solve_gptq(ConstMatrixView weights, const HessianFactor& factor, int max_code, const std::string& name);
+
+struct Nvfp4GptqResult {
+  Nvfp4Codes codes;   // columns in their original order
+  GptqReport report;  // clip_fraction is 1: nothing is clipped as a whole
+};
+
+// The same with the scales of choose_nvfp4_scales() (nvfp4_grid.h), which are fixed before any column is solved: blocks
+// lie along the columns in their original order, the solver's order visits them all over.
+Nvfp4GptqResult solve_gptq_nvfp4(ConstMatrixView weights, const HessianFactor& factor, const std::string& name);
 
 }  // namespace thimble

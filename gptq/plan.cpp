@@ -15,6 +15,8 @@ namespace {
 
 constexpr double kFp16Max = 65504;
 constexpr int kOtherMatrixBits = 8;
+// With it the tensor scale is at most kMaxNvfp4TensorScale, and every value finite.
+constexpr double kMaxNvfp4Magnitude = 0x1p127;
 
 void check(const TracePlanOptions& options) {
   if (options.low_bits < 2 || options.high_bits > 8 || options.low_bits > options.high_bits)
@@ -35,13 +37,31 @@ Precision coded_precision(const TensorSummary& tensor, int bits, RowScaledPrecis
   return RowScaledPrecision{max_code, rounding};
 }
 
+// A finite one that is to be quantized.
+bool is_large_matrix(const std::string& name, const TensorSummary& tensor, int64_t min_elements) {
+  if (tensor.shape.size() != 2 || !is_floating(tensor.dtype) || element_count(tensor.shape) <= min_elements)
+    return false;
+  if (!std::isfinite(tensor.max_magnitude))
+    throw Error(ExitCode::kBadInput, fmt::format("tensor '{}' holds a weight that is not finite", name));
+  return true;
+}
+
 }  // namespace
 
+bool needs_hessian(const Precision& precision) {
+  if (const auto* coded = std::get_if<RowScaledPrecision>(&precision))
+    return coded->rounding == RowScaledPrecision::Rounding::kGptq;
+  if (const auto* blocked = std::get_if<Nvfp4Precision>(&precision))
+    return blocked->rounding == Nvfp4Precision::Rounding::kGptq;
+  return false;
+}
+
 std::string precision_text(const Precision& precision) {
+  const char* rounding = needs_hessian(precision) ? "gptq" : "nearest";
+  if (std::holds_alternative<Nvfp4Precision>(precision)) return fmt::format("nvfp4 {}", rounding);
   if (const auto* raw = std::get_if<RawPrecision>(&precision)) return std::string(dtype_name(raw->dtype));
   const auto& coded = std::get<RowScaledPrecision>(precision);
-  return fmt::format("int{} {}", code_bits(coded.max_code),
-                     coded.rounding == RowScaledPrecision::Rounding::kGptq ? "gptq" : "nearest");
+  return fmt::format("int{} {}", code_bits(coded.max_code), rounding);
 }
 
 TensorSummary summarize_tensor(const TensorView& tensor) {
@@ -60,10 +80,7 @@ Plan make_trace_plan(const std::map<std::string, TensorSummary>& tensors,
   Plan plan;
   std::vector<std::pair<double, std::string>> ranking;
   for (const auto& [name, tensor] : tensors) {
-    bool large_matrix =
-        tensor.shape.size() == 2 && is_floating(tensor.dtype) && element_count(tensor.shape) > options.min_elements;
-    if (large_matrix && !std::isfinite(tensor.max_magnitude))
-      throw Error(ExitCode::kBadInput, fmt::format("tensor '{}' holds a weight that is not finite", name));
+    const bool large_matrix = is_large_matrix(name, tensor, options.min_elements);
     auto sensitivity = sensitivities.find(name);
     if (!large_matrix)
       plan[name] = raw_precision(tensor);
@@ -77,6 +94,24 @@ Plan make_trace_plan(const std::map<std::string, TensorSummary>& tensors,
     int bits = static_cast<int64_t>(i) < options.high_count ? options.high_bits : options.low_bits;
     const std::string& name = ranking[i].second;
     plan[name] = coded_precision(tensors.at(name), bits, Rounding::kGptq);
+  }
+  return plan;
+}
+
+Plan make_nvfp4_plan(const std::map<std::string, TensorSummary>& tensors, const std::set<std::string>& layers,
+                     int64_t min_elements) {
+  TracePlanOptions options;
+  options.min_elements = min_elements;
+  check(options);
+  Plan plan;
+  for (const auto& [name, tensor] : tensors) {
+    if (!is_large_matrix(name, tensor, min_elements))
+      plan[name] = raw_precision(tensor);
+    else if (tensor.max_magnitude > kMaxNvfp4Magnitude)
+      plan[name] = RawPrecision{tensor.dtype};
+    else
+      plan[name] =
+          Nvfp4Precision{layers.contains(name) ? Nvfp4Precision::Rounding::kGptq : Nvfp4Precision::Rounding::kNearest};
   }
   return plan;
 }

@@ -1,9 +1,10 @@
-// plan.h: which precision each tensor gets, by the method `trace`.
+// plan.h: which precision each tensor gets, by the methods `trace` and `nvfp4`.
 // In: what tensors there are, and the sensitivities of the layers with a Hessian.  Out: Plan.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -20,15 +21,25 @@ struct RowScaledPrecision {
   bool operator==(const RowScaledPrecision&) const = default;
 };
 
+// NVFP4 (Nvfp4Codes).
+struct Nvfp4Precision {
+  enum class Rounding { kNearest, kGptq };
+  Rounding rounding = Rounding::kNearest;
+  bool operator==(const Nvfp4Precision&) const = default;
+};
+
 // The elements themselves, in `dtype`.
 struct RawPrecision {
   DType dtype = DType::kF16;
   bool operator==(const RawPrecision&) const = default;
 };
 
-using Precision = std::variant<RowScaledPrecision, RawPrecision>;
+using Precision = std::variant<RowScaledPrecision, Nvfp4Precision, RawPrecision>;
 
-// "int5 gptq", "int8 nearest", "F16".
+// Whether it takes a Hessian.
+bool needs_hessian(const Precision& precision);
+
+// "int5 gptq", "int8 nearest", "nvfp4 gptq", "F16".
 std::string precision_text(const Precision& precision);
 
 // By tensor name.
@@ -60,5 +71,10 @@ struct TracePlanOptions {
 // UsageErrors.
 Plan make_trace_plan(const std::map<std::string, TensorSummary>& tensors,
                      const std::map<std::string, double>& sensitivities, const TracePlanOptions& options);
+
+// The allocation of the method `nvfp4`, which has no choice: floating matrices above min_elements in NVFP4, by GPTQ
+// those in `layers` and to nearest the others; everything else as above. Errors as above.
+Plan make_nvfp4_plan(const std::map<std::string, TensorSummary>& tensors, const std::set<std::string>& layers,
+                     int64_t min_elements);
 
 }  // namespace thimble

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "gptq/grid.h"
+#include "gptq/nvfp4_grid.h"
 #include "runtime/error.h"
 
 namespace thimble {
@@ -36,13 +37,18 @@ SolvedTensor quantize_tensor(const std::string& name, const TensorView& tensor, 
   if (const auto* raw = std::get_if<RawPrecision>(&precision))
     return {{name, tensor.shape, raw_tensor(tensor, raw->dtype)}, std::nullopt};
 
-  const auto& coded = std::get<RowScaledPrecision>(precision);
   Matrix weights = finite_matrix(name, tensor);
-  if (coded.rounding == RowScaledPrecision::Rounding::kNearest)
-    return {{name, tensor.shape, quantize_rows_to_nearest(weights, coded.max_code, name)}, std::nullopt};
-
-  if (!factor) throw Error(ExitCode::kInternal, fmt::format("tensor '{}' is to be solved without a Hessian", name));
-  GptqResult result = solve_gptq(weights, *factor, coded.max_code, name);
+  const bool solves = needs_hessian(precision);
+  if (solves && !factor)
+    throw Error(ExitCode::kInternal, fmt::format("tensor '{}' is to be solved without a Hessian", name));
+  if (std::holds_alternative<Nvfp4Precision>(precision)) {
+    if (!solves) return {{name, tensor.shape, quantize_nvfp4_to_nearest(weights)}, std::nullopt};
+    Nvfp4GptqResult result = solve_gptq_nvfp4(weights, *factor, name);
+    return {{name, tensor.shape, std::move(result.codes)}, std::move(result.report)};
+  }
+  const int max_code = std::get<RowScaledPrecision>(precision).max_code;
+  if (!solves) return {{name, tensor.shape, quantize_rows_to_nearest(weights, max_code, name)}, std::nullopt};
+  GptqResult result = solve_gptq(weights, *factor, max_code, name);
   return {{name, tensor.shape, std::move(result.codes)}, std::move(result.report)};
 }
 

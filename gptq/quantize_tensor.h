@@ -13,13 +13,13 @@ namespace thimble {
 
 struct SolvedTensor {
   QuantizedTensor tensor;
-  std::optional<GptqReport> report;  // for Rounding::kGptq
+  std::optional<GptqReport> report;  // for a precision that needs a Hessian
 };
 
 // A tensor's weights (R, K) as float32. One that is not finite is an Error (bad input) that names the tensor.
 Matrix finite_matrix(const std::string& name, const TensorView& tensor);
 
-// `factor` belongs to the tensor's Hessian; required for Rounding::kGptq, ignored otherwise.
+// `factor` belongs to the tensor's Hessian; required where needs_hessian(precision), ignored otherwise.
 // Codes are made of matrices (R, K); any tensor can be raw. A weight that is not finite, and a row that fp16 scales
 // cannot reach, are Errors (bad input) that name the tensor.
 SolvedTensor quantize_tensor(const std::string& name, const TensorView& tensor, const Precision& precision,

@@ -31,9 +31,9 @@ uint64_t codes_stored_bytes(const QuantizedTensor& tensor, const EncodeOptions& 
 // Memory: the model, at most kExpansionFloorBytes + kMaxExpansion x the file (checked first), and one tensor more.
 QuantizedModel decode_artifact(Bytes file, const std::string& path);
 
-// The same model with its codes still compressed (stored_model.h); no block has codes of stepped tensors. Opening it
-// checks all but the codes; whoever reads and unpacks these gets the errors in them. Both cost the same and refuse the
-// same files. `file` must outlive it.
+// The same model with its codes still compressed (stored_model.h); no block has codes of stepped tensors or of NVFP4.
+// Opening it checks all but the codes; whoever reads and unpacks these gets the errors in them. Both cost the same and
+// refuse the same files. `file` must outlive it.
 std::unique_ptr<StoredModel> open_stored_artifact(Bytes file, const std::string& path);
 
 }  // namespace thimble

@@ -14,7 +14,8 @@ namespace thimble {
 
 uint64_t TensorEntry::element_bytes() const {
   switch (encoding) {
-    case Encoding::kRowScaled: return sizeof(int8_t);
+    case Encoding::kRowScaled:
+    case Encoding::kNvfp4: return sizeof(int8_t);
     case Encoding::kStepped: return sizeof(int32_t);
     case Encoding::kRaw: break;
   }
@@ -25,14 +26,18 @@ uint64_t TensorEntry::scale_bytes() const {
   switch (encoding) {
     case Encoding::kRowScaled: return rows() * sizeof(uint16_t);
     case Encoding::kStepped: return (rows() + columns()) * sizeof(int16_t);
+    case Encoding::kNvfp4:
+      return sizeof(float) + rows() * static_cast<uint64_t>(nvfp4_blocks(static_cast<int64_t>(columns())));
     case Encoding::kRaw: break;
   }
   return 0;
 }
 
 uint32_t format_version_of(const ArtifactHeader& header) {
-  auto is_stepped = [](const TensorEntry& tensor) { return tensor.encoding == Encoding::kStepped; };
-  return std::ranges::any_of(header.tensors, is_stepped) ? 2 : 1;
+  auto has = [&](Encoding encoding) {
+    return std::ranges::count(header.tensors, encoding, &TensorEntry::encoding) > 0;
+  };
+  return has(Encoding::kNvfp4) ? 3 : has(Encoding::kStepped) ? 2 : 1;
 }
 
 namespace {
@@ -106,6 +111,29 @@ void check_stepped(const SteppedCodes& coded, const TensorEntry& entry, const st
                                   " allowed");
 }
 
+// `code_bytes`: what there should be of codes.
+void check_nvfp4(const Nvfp4Codes& coded, const TensorEntry& entry, uint64_t code_bytes, const std::string& object) {
+  const uint64_t rows = entry.rows();
+  const auto columns = static_cast<int64_t>(entry.columns());
+  check_count(coded.codes.size(), code_bytes, "bytes of codes", object);
+  check_count(coded.block_scales.size(), rows * static_cast<uint64_t>(nvfp4_blocks(columns)), "block scales", object);
+  if (!(coded.tensor_scale > 0) || coded.tensor_scale > kMaxNvfp4TensorScale)
+    throw FormatError(
+        object, "the tensor scale is " + std::to_string(coded.tensor_scale) + ", must be above 0 and at most 2^116");
+  auto scale = std::ranges::find_if(coded.block_scales, [](uint8_t s) { return s > kUe4m3MaxCode; });
+  if (scale != coded.block_scales.end())
+    throw FormatError(object, "block scale " + std::to_string(scale - coded.block_scales.begin()) + " has the code " +
+                                  std::to_string(*scale) + ", 0 to " + std::to_string(kUe4m3MaxCode) + " allowed");
+  const uint64_t row_bytes = static_cast<uint64_t>(nvfp4_row_bytes(columns));
+  for (size_t i = 0; i < coded.codes.size(); ++i) {
+    const uint8_t low = coded.codes[i] & 0xf, high = static_cast<uint8_t>(coded.codes[i] >> 4);
+    if (low == kE2m1Sign || high == kE2m1Sign)
+      throw FormatError(object, "byte " + std::to_string(i) + " of the codes holds -0, 0 has the code 0 alone");
+    if (columns % 2 == 1 && (i + 1) % row_bytes == 0 && high != 0)
+      throw FormatError(object, "byte " + std::to_string(i) + " of the codes holds a code behind the end of its row");
+  }
+}
+
 enum class Codes { kPresent, kAbsent };
 
 void check_tensor(const QuantizedTensor& tensor, const TensorEntry& entry, Codes codes, const std::string& where) {
@@ -117,6 +145,9 @@ void check_tensor(const QuantizedTensor& tensor, const TensorEntry& entry, Codes
   } else if (const auto* stepped = std::get_if<SteppedCodes>(&tensor.data)) {
     check_count(stepped->codes.size(), codes == Codes::kPresent ? entry.elements() : 0, "codes", object);
     check_stepped(*stepped, entry, object);
+  } else if (const auto* blocked = std::get_if<Nvfp4Codes>(&tensor.data)) {
+    const auto row_bytes = static_cast<uint64_t>(nvfp4_row_bytes(static_cast<int64_t>(entry.columns())));
+    check_nvfp4(*blocked, entry, codes == Codes::kPresent ? entry.rows() * row_bytes : 0, object);
   } else {
     check_count(std::get<RawTensor>(tensor.data).bytes.size(), entry.content_bytes(), "bytes", object);
   }
@@ -136,7 +167,10 @@ std::optional<int> trellis_bits_from(std::string_view name) {
   return name[1] - '0';
 }
 
+constexpr std::string_view kNvfp4Name = "NVFP4";
+
 Json encoding_of(const TensorEntry& tensor) {
+  if (tensor.encoding == Encoding::kNvfp4) return std::string(kNvfp4Name);
   if (tensor.encoding == Encoding::kRowScaled) return static_cast<uint64_t>(tensor.max_code);
   return tensor.encoding == Encoding::kStepped ? stepped_name(tensor.trellis_bits)
                                                : std::string(dtype_name(tensor.dtype));
@@ -158,6 +192,8 @@ TensorEntry parse_tensor(const Json& json, const std::string& where) {
     if (auto bits = trellis_bits_from(name)) {
       tensor.encoding = Encoding::kStepped;
       tensor.trellis_bits = *bits;
+    } else if (name == kNvfp4Name) {
+      tensor.encoding = Encoding::kNvfp4;
     } else {
       tensor.dtype = dtype_from_name(name, object);
     }
@@ -205,6 +241,8 @@ ArtifactHeader header_of(const QuantizedModel& model) {
     } else if (const auto* stepped = std::get_if<SteppedCodes>(&tensor.data)) {
       entry.encoding = Encoding::kStepped;
       entry.trellis_bits = stepped->trellis_bits;
+    } else if (std::holds_alternative<Nvfp4Codes>(tensor.data)) {
+      entry.encoding = Encoding::kNvfp4;
     } else {
       entry.dtype = std::get<RawTensor>(tensor.data).dtype;
     }

@@ -2,7 +2,7 @@
 // to be stored. The header is written and read in one canonical form, so that equal models give equal bytes.
 //   {"banked":false,"config":{...},"provenance":{...},"tensors":[["name",[512,1792],15],["name",[8],"F16"],...]}
 // The third member of a tensor is max_code of its row-scaled codes, "T0" to "T8" (the state bits of its trellis) of its
-// stepped codes, or the dtype of a raw tensor.
+// stepped codes, "NVFP4", or the dtype of a raw tensor.
 #pragma once
 
 #include <string>
@@ -12,7 +12,10 @@
 
 namespace thimble {
 
-enum class Encoding : uint8_t { kRaw, kRowScaled, kStepped };
+enum class Encoding : uint8_t { kRaw, kRowScaled, kStepped, kNvfp4 };
+
+// Sections hold the codes of NVFP4 as the signed place of their element among 0, 0.5, 1, 1.5, 2, 3, 4, 6.
+constexpr int kMaxNvfp4Level = 7;
 
 struct TensorEntry {
   std::string name;
@@ -26,10 +29,14 @@ struct TensorEntry {
   uint64_t elements() const { return static_cast<uint64_t>(element_count(shape)); }
   uint64_t rows() const { return static_cast<uint64_t>(shape.at(0)); }        // of a coded tensor
   uint64_t columns() const { return rows() == 0 ? 0 : elements() / rows(); }  // of a coded tensor
-  // Bytes in memory: int8 or int32 codes or raw elements; fp16 row scales or int16 steps.
+  // Bytes of sections: int8 or int32 codes or raw elements; fp16 row scales, int16 steps, or the tensor scale and the
+  // block scales of NVFP4.
   uint64_t element_bytes() const;
   uint64_t content_bytes() const { return elements() * element_bytes(); }
   uint64_t scale_bytes() const;
+  uint64_t scale_element_bytes() const { return encoding == Encoding::kNvfp4 ? 1 : sizeof(uint16_t); }
+  // Codes of the sections of a coded tensor lie within +-this; 0 of stepped ones.
+  int max_section_code() const { return encoding == Encoding::kNvfp4 ? kMaxNvfp4Level : max_code; }
 };
 
 struct ArtifactHeader {

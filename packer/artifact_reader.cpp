@@ -51,11 +51,20 @@ OpenArtifact open_artifact(Bytes file, const std::string& path) {
   return artifact;
 }
 
+bool is_nvfp4_section(const OpenArtifact& artifact, size_t i) {
+  return artifact.plan[i].shape.kind == SectionKind::kCodes &&
+         artifact.header.tensors[artifact.plan[i].slices[0].tensor].encoding == Encoding::kNvfp4;
+}
+
 ByteVector read_content(const OpenArtifact& artifact, size_t i, const std::string& path) {
   const StoredSection& section = artifact.sections[i];
   const std::string where = section_where(path, i + 1, section.entry.kind);
   ByteVector raw = decompress_section(section, artifact.plan[i].shape, where);
-  return undo_layout(section.entry.layout, artifact.plan[i].shape, raw, where);
+  ByteVector content = undo_layout(section.entry.layout, artifact.plan[i].shape, raw, where);
+  // What has no place in 4 bits would become another code there; the ranges of others are checked in the model.
+  if (is_nvfp4_section(artifact, i))
+    check_code_range({reinterpret_cast<const int8_t*>(content.data()), content.size()}, kMaxNvfp4Level, where);
+  return content;
 }
 
 }  // namespace thimble

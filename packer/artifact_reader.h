@@ -23,6 +23,9 @@ struct OpenArtifact {
 // Throws FormatError(path, ...). `file` must outlive the result.
 OpenArtifact open_artifact(Bytes file, const std::string& path);
 
+// Whether section i + 1 has codes of a tensor in NVFP4.
+bool is_nvfp4_section(const OpenArtifact& artifact, size_t i);
+
 // Content of section i + 1, that is of plan[i]. Throws FormatError(path, ...).
 ByteVector read_content(const OpenArtifact& artifact, size_t i, const std::string& path);
 

@@ -17,6 +17,10 @@ void reserve_room(const ArtifactHeader& header, QuantizedModel& model) {
       stepped->codes.reserve(entry.elements());
       stepped->row_steps.reserve(entry.rows());
       stepped->column_steps.reserve(entry.columns());
+    } else if (auto* blocked = std::get_if<Nvfp4Codes>(&model.tensors[i].data)) {
+      blocked->codes.reserve(entry.rows() *
+                             static_cast<uint64_t>(nvfp4_row_bytes(static_cast<int64_t>(entry.columns()))));
+      blocked->block_scales.reserve(entry.scale_bytes());
     } else {
       std::get<RawTensor>(model.tensors[i].data).bytes.reserve(entry.content_bytes());
     }

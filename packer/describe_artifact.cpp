@@ -23,6 +23,7 @@ StoredTensorSummary summarize(const TensorEntry& entry) {
                               entry.max_code, entry.elements(), entry.coded()};
   if (entry.encoding == Encoding::kRowScaled) summary.precision = "int" + std::to_string(code_bits(entry.max_code));
   if (entry.encoding == Encoding::kStepped) summary.precision = trellis_name(entry.trellis_bits);
+  if (entry.encoding == Encoding::kNvfp4) summary.precision = "nvfp4";
   return summary;
 }
 

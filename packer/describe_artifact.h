@@ -24,7 +24,7 @@ struct SectionSummary {
 struct StoredTensorSummary {
   std::string name;
   Shape shape;
-  std::string precision;  // "int5" for codes of up to 5 bits, "steps", "trellis8" (states), "F16"
+  std::string precision;  // "int5" for codes of up to 5 bits, "steps", "trellis8" (states), "nvfp4", "F16"
   int max_code = 0;       // of row-scaled codes, else 0
   uint64_t elements = 0;
   bool coded = false;

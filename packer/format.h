@@ -11,8 +11,9 @@
 namespace thimble {
 
 constexpr std::array<uint8_t, 8> kMagic = {0x89, 'T', 'H', 'M', 'B', '\r', '\n', 0x1A};
-// Version 2 adds stepped tensors (SteppedCodes); files without any stay version 1.
-constexpr uint32_t kFormatVersion = 2;
+// Version 2 adds stepped tensors (SteppedCodes), version 3 those in NVFP4 (Nvfp4Codes); files without them keep the
+// version they had.
+constexpr uint32_t kFormatVersion = 3;
 
 // Prefix: magic, u32 version, u32 section count, u64 file length, u64 checksum of all other bytes.
 constexpr size_t kVersionOffset = kMagic.size();

@@ -12,7 +12,8 @@ QuantizedModel empty_model(const ArtifactHeader& header);
 // The section's content, gathered from the tensors its slices name.
 ByteVector gather_content(const QuantizedModel& model, const PlannedSection& section);
 
-// The inverse. Sections must come in file order: each slice is appended to what its tensor holds already.
+// The inverse. Sections must come in file order: each slice is appended to what its tensor holds already. Codes of
+// NVFP4 must lie within +-kMaxNvfp4Level (read_content() checks it).
 void append_content(QuantizedModel& model, const PlannedSection& section, Bytes content);
 
 }  // namespace thimble

@@ -17,7 +17,7 @@ struct ContentShape {
   uint64_t rows = 1;     // of the piece of a code matrix; 1 for everything else
   uint64_t columns = 0;  // elements per row
   uint64_t element_bytes = 1;
-  int max_code = 0;      // row-scaled codes lie in [-max_code, max_code]; 0 when the elements are others
+  int max_code = 0;      // codes of one byte lie in [-max_code, max_code]; 0 when the elements are others
   int trellis_bits = 0;  // of stepped codes
 
   bool has_stepped_codes() const { return kind == SectionKind::kCodes && max_code == 0; }

@@ -17,9 +17,9 @@ class Planner {
     if (entry.encoding == Encoding::kStepped)
       cut_stepped_codes(tensor, entry);
     else
-      cut_row_scaled_codes(tensor, entry);
+      cut_byte_codes(tensor, entry);
   }
-  void cut_row_scaled_codes(size_t tensor, const TensorEntry& entry) {
+  void cut_byte_codes(size_t tensor, const TensorEntry& entry) {
     const uint64_t rows = entry.rows();
     const uint64_t columns = entry.columns();
     if (columns == 0) return;
@@ -72,7 +72,7 @@ class Planner {
   // One section of a code matrix: rows x columns codes from code `first` on.
   void add_codes(size_t tensor, const TensorEntry& entry, uint64_t first, uint64_t rows, uint64_t columns) {
     const uint64_t element_bytes = entry.element_bytes();
-    ContentShape shape{SectionKind::kCodes, rows, columns, element_bytes, entry.max_code, entry.trellis_bits};
+    ContentShape shape{SectionKind::kCodes, rows, columns, element_bytes, entry.max_section_code(), entry.trellis_bits};
     add({shape, {{tensor, first * element_bytes, rows * columns * element_bytes}}});
   }
 
@@ -93,9 +93,12 @@ std::vector<PlannedSection> plan_sections(const std::vector<TensorEntry>& tensor
   Planner planner(where);
   for (size_t i = 0; i < tensors.size(); ++i)
     if (tensors[i].coded()) planner.cut_codes(i, tensors[i]);
-  for (size_t i = 0; i < tensors.size(); ++i)
-    planner.append(SectionKind::kScales, sizeof(uint16_t), i, tensors[i].scale_bytes());
-  planner.close_stream();
+  for (uint64_t element_bytes : {sizeof(uint16_t), sizeof(uint8_t)}) {
+    for (size_t i = 0; i < tensors.size(); ++i)
+      if (tensors[i].scale_element_bytes() == element_bytes)
+        planner.append(SectionKind::kScales, element_bytes, i, tensors[i].scale_bytes());
+    planner.close_stream();
+  }
   for (uint64_t element_bytes : {1, 2, 4, 8}) {
     for (size_t i = 0; i < tensors.size(); ++i)
       if (!tensors[i].coded() && dtype_bytes(tensors[i].dtype) == element_bytes)

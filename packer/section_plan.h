@@ -24,11 +24,11 @@ struct PlannedSection {
 };
 
 // Sections 1, 2, ... of the file (0 is the header itself):
-// - codes: tensors in order. Row-scaled ones are cut into blocks of as many whole rows as fit in
+// - codes: tensors in order. Row-scaled ones and those in NVFP4 are cut into blocks of as many whole rows as fit in
 //   kMaxSectionContentBytes; a longer row is cut into pieces of that size. Stepped ones are cut into blocks of as many
 //   whole trellis segments (kTrellisRows rows) as have at most kMaxSectionContentBytes codes, at least one;
 // - scales: all row scales, or row steps and column steps, concatenated in tensor order and cut every
-//   kMaxSectionContentBytes;
+//   kMaxSectionContentBytes; then, in the same way, tensor scale (float32) and block scales of those in NVFP4;
 // - raw: for element sizes 1, 2, 4, 8 all raw tensors of that size, concatenated and cut in the same way.
 // Empty tensors have no sections. Throws FormatError(where, ...) when more than kMaxSections would be needed, or
 // a trellis segment of more than kMaxSteppedSectionBytes.

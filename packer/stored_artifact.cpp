@@ -24,15 +24,18 @@ std::optional<CodeLayout> unpacked_on_device(LayoutId layout) {
   return std::nullopt;
 }
 
-// Stepped codes are the host's.
-bool is_block(const ContentShape& shape) { return shape.kind == SectionKind::kCodes && !shape.has_stepped_codes(); }
+// Stepped codes and those of NVFP4 are the host's.
+bool is_block(const OpenArtifact& artifact, size_t i) {
+  const ContentShape& shape = artifact.plan[i].shape;
+  return shape.kind == SectionKind::kCodes && !shape.has_stepped_codes() && !is_nvfp4_section(artifact, i);
+}
 
 class StoredArtifact final : public StoredModel {
  public:
   StoredArtifact(Bytes file, const std::string& path) : path_(path), artifact_(open_artifact(file, path)) {
     read_small_sections();
     for (size_t i = 0; i < artifact_.plan.size(); ++i)
-      if (is_block(artifact_.plan[i].shape)) add_block(i);
+      if (is_block(artifact_, i)) add_block(i);
   }
 
   const std::string& path() const override { return path_; }

@@ -11,6 +11,7 @@
 #include "runtime/golf_layout.h"
 #include "runtime/gpt2_config.h"
 #include "runtime/json.h"
+#include "runtime/nvfp4_scale_layout.h"
 
 namespace thimble {
 namespace {
@@ -69,14 +70,58 @@ void turn_projections(OwnedTensors& tensors) {
     if (is_gpt2_projection(name)) tensor = transposed(tensor.view());
 }
 
+constexpr const char* kDequantized = "dequantized";
+constexpr const char* kNvfp4 = "nvfp4";
+
 struct Options {
-  std::string artifact, output, dtype = "F32";
+  std::string artifact, output, dtype = "F32", layout = kDequantized;
 };
+
+// Tensors in NVFP4 as block-scaled matrix products read them: codes as they are, scales in atoms of 128 rows x 4
+// blocks. The others dequantized. Matrices stay single, out of banks.
+Json run_nvfp4_export(const Options& options, const QuantizedModel& quantized) {
+  const DType dtype = dtype_from_name(options.dtype, "--dtype");
+  OwnedTensors tensors;
+  Json shapes = Json::object();
+  QuantizedModel others{quantized.config_json, quantized.provenance_json, quantized.banked, {}};
+  for (const QuantizedTensor& tensor : quantized.tensors) {
+    const auto* blocked = std::get_if<Nvfp4Codes>(&tensor.data);
+    if (!blocked) {
+      others.tensors.push_back(tensor);
+      continue;
+    }
+    const int64_t rows = tensor.shape.at(0), columns = rows == 0 ? 0 : element_count(tensor.shape) / rows;
+    const int64_t blocks = nvfp4_blocks(columns);
+    const std::vector<uint8_t> scales = arrange_scales(blocked->block_scales, rows, blocks);
+    auto bytes_of = [](std::span<const uint8_t> values) {
+      Bytes bytes = std::as_bytes(values);
+      return ByteVector(bytes.begin(), bytes.end());
+    };
+    tensors[tensor.name] = {DType::kU8, {rows, nvfp4_row_bytes(columns)}, bytes_of(blocked->codes)};
+    tensors[tensor.name + "_scale"] = {DType::kU8, {static_cast<int64_t>(scales.size())}, bytes_of(scales)};
+    tensors[tensor.name + "_scale_2"] = {DType::kF32, {}, from_float32(DType::kF32, {&blocked->tensor_scale, 1})};
+    shapes[tensor.name] = tensor.shape;
+  }
+  if (shapes.empty())
+    throw UsageError(options.artifact +
+                     ": no tensor is in NVFP4, which --layout nvfp4 is for (quantize --method nvfp4)");
+  tensors.merge(dequantized_tensors(others, dtype, options.artifact));
+  TensorMap views;
+  for (const auto& [name, tensor] : tensors) views[name] = tensor.view();
+  write_safetensors(options.output, views,
+                    {{"config", quantized.config_json}, {"nvfp4_shapes", canonical_json(shapes)}});
+  return {{"output", options.output},
+          {"tensors", tensors.size()},
+          {"dtype", options.dtype},
+          {"banked", false},
+          {"nvfp4_tensors", shapes.size()}};
+}
 
 Json run_export(const Options& options) {
   DType dtype = dtype_from_name(options.dtype, "--dtype");
   check_outputs({options.output}, {options.artifact});
   QuantizedModel quantized = load_artifact(options.artifact);
+  if (options.layout == kNvfp4) return run_nvfp4_export(options, quantized);
   OwnedTensors tensors = dequantized_tensors(quantized, dtype, options.artifact);
   Json config = parse_json(as_bytes_of(quantized.config_json), options.artifact);
   // Whether its tensors fit the config is checked before its layers are counted on.
@@ -103,6 +148,11 @@ void add_export_command(CommandLine& line) {
   command->add_option("-o,--output", options->output, "File to write (.safetensors)")->required();
   command->add_option("--dtype", options->dtype, "Element type; F32 is exact")
       ->check(CLI::IsMember({"F32", "F16", "BF16"}))
+      ->capture_default_str();
+  command
+      ->add_option("--layout", options->layout,
+                   "nvfp4: tensors in NVFP4 as codes and scales for CUTLASS and cuBLASLt, see docs/nvfp4.md")
+      ->check(CLI::IsMember({kDequantized, kNvfp4}))
       ->capture_default_str();
   command->callback([&line, options] {
     line.action = [options](Console& console) {

@@ -9,10 +9,15 @@
 namespace thimble {
 namespace {
 
-// The precision when it needs a Hessian, else null.
-const RowScaledPrecision* as_gptq(const Precision& precision) {
+// As a number for the other ranks: the largest code, 0 for NVFP4.
+constexpr int kNvfp4Number = 0;
+int number_of(const Precision& precision) {
   const auto* scaled = std::get_if<RowScaledPrecision>(&precision);
-  return scaled && scaled->rounding == RowScaledPrecision::Rounding::kGptq ? scaled : nullptr;
+  return scaled ? scaled->max_code : kNvfp4Number;
+}
+Precision precision_from(int number) {
+  if (number == kNvfp4Number) return Nvfp4Precision{Nvfp4Precision::Rounding::kGptq};
+  return RowScaledPrecision{number, RowScaledPrecision::Rounding::kGptq};
 }
 
 }  // namespace
@@ -39,7 +44,7 @@ const GptqReport* LayerSolver::report(const std::string& name, const Precision& 
 std::vector<QuantizedTensor> LayerSolver::solve_without_hessians(const Plan& plan) {
   std::vector<QuantizedTensor> tensors;
   for (const auto& [name, precision] : plan) {
-    if (as_gptq(precision)) continue;
+    if (needs_hessian(precision)) continue;
     auto [found, missing] = solved_.try_emplace(slot(name, precision));
     if (missing) found->second = quantize_tensor(name, tensors_.at(name), precision, nullptr);
     tensors.push_back(found->second.tensor);
@@ -58,8 +63,8 @@ std::vector<QuantizedTensor> LayerSolver::solve(const Plan& plan) {
 void LayerSolver::solve_missing(const Plan& plan) {
   std::vector<Layer> missing;
   for (const auto& [name, precision] : plan) {
-    const RowScaledPrecision* gptq = as_gptq(precision);
-    if (gptq && !solved_.contains(slot(name, precision)) && !load({name, *gptq})) missing.push_back({name, *gptq});
+    if (!needs_hessian(precision) || solved_.contains(slot(name, precision)) || load({name, precision})) continue;
+    missing.push_back({name, precision});
   }
   if (missing.empty()) return;
   progress_.begin("solving layers", static_cast<int64_t>(missing.size()), "layers");
@@ -76,7 +81,7 @@ void LayerSolver::dismiss() { tell({}); }
 
 void LayerSolver::tell(const std::vector<Layer>& layers) {
   Json json = Json::array();
-  for (const Layer& layer : layers) json.push_back({layer.name, layer.precision.max_code});
+  for (const Layer& layer : layers) json.push_back({layer.name, number_of(layer.precision)});
   std::string text = json.dump();
   ByteVector bytes(as_bytes_of(text).begin(), as_bytes_of(text).end());
   ranks_.broadcast(bytes);
@@ -87,7 +92,7 @@ std::vector<LayerSolver::Layer> LayerSolver::told() {
   ranks_.broadcast(bytes);
   std::vector<Layer> layers;
   for (const Json& layer : parse_json(Bytes(bytes), "layers to solve"))
-    layers.push_back({layer.at(0), {layer.at(1), RowScaledPrecision::Rounding::kGptq}});
+    layers.push_back({layer.at(0), precision_from(layer.at(1))});
   return layers;
 }
 
@@ -120,7 +125,10 @@ std::vector<LayerSolver::Group> LayerSolver::groups_of(const std::vector<Layer>&
 }
 
 void LayerSolver::solve_here(std::span<const Group> groups) {
-  if (device_.is_cuda) {
+  // NVFP4 is the host's: a plan has no other layers beside it.
+  const bool is_nvfp4 =
+      !groups.empty() && std::holds_alternative<Nvfp4Precision>(groups.front().layers.front().precision);
+  if (device_.is_cuda && !is_nvfp4) {
     run_in_threads(device_.ordinals.size(), [&](size_t i) {
       Share share = share_of(groups.size(), i, device_.ordinals.size());
       solve_on_cuda(groups.subspan(share.begin, share.size()), {device_.ordinals[i], device_.memory_limit_bytes});
@@ -141,8 +149,8 @@ bool LayerSolver::load(const Layer& layer) {
 }
 
 void LayerSolver::keep(SolvedTensor solved) {
-  int max_code = std::get<RowScaledCodes>(solved.tensor.data).max_code;
-  Layer layer{solved.tensor.name, {max_code, RowScaledPrecision::Rounding::kGptq}};
+  const auto* scaled = std::get_if<RowScaledCodes>(&solved.tensor.data);
+  Layer layer{solved.tensor.name, precision_from(scaled ? scaled->max_code : kNvfp4Number)};
   work_.save_solution(file_key(layer), solved);
   solved_.at(slot(layer.name, layer.precision)) = std::move(solved);
   progress_.advance(1);
@@ -163,7 +171,8 @@ void LayerSolver::solve_on_cuda(std::span<const Group> groups, const CudaPlace& 
     hessians.push_back(&group.hessian->matrix);
     for (const Layer& layer : group.layers) {
       weights.push_back(finite_matrix(layer.name, tensors_.at(layer.name)));
-      jobs.push_back({layer.name, weights.back(), layer.precision.max_code, hessians.size() - 1});
+      jobs.push_back(
+          {layer.name, weights.back(), std::get<RowScaledPrecision>(layer.precision).max_code, hessians.size() - 1});
     }
   }
   if (jobs.empty()) return;

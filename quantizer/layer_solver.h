@@ -45,7 +45,7 @@ class LayerSolver {
   // Layers to solve that read the same input.
   struct Layer {
     std::string name;
-    RowScaledPrecision precision;
+    Precision precision;
   };
   struct Group {
     const Hessian* hessian;

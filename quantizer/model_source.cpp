@@ -137,7 +137,7 @@ LoadedModel load_model(const std::string& path, const std::string& config_path, 
     loaded.stored = open_stored_artifact(loaded.file->bytes(), path);
     loaded.config = runnable_config(loaded.stored->model(), path);
     check_device(loaded.config, device, path);
-    if (has_stepped_codes(loaded.stored->model())) loaded.stored.reset();  // these are decoded on the host
+    if (has_host_codes(loaded.stored->model())) loaded.stored.reset();  // these are decoded on the host
   }
   if (loaded.stored) {
     loaded.feed = std::make_unique<BlockFeed>(*loaded.stored);

@@ -3,6 +3,7 @@
 
 #include "quantizer/commands.h"
 #include "quantizer/numerics_report.h"
+#include "quantizer/numerics_stages.h"
 #include "runtime/cuda_language_model.h"
 #include "runtime/cuda_operators.h"
 
@@ -10,10 +11,14 @@ namespace thimble {
 namespace {
 
 constexpr const char* kAllOperators = "all";
+constexpr const char* kOperatorStage = "operators";
+constexpr const char* kNvfp4Stage = "nvfp4";
+constexpr const char* kMoeStage = "moe";
 
 struct Options {
   std::vector<std::string> operators = {kAllOperators};
   int64_t max_elements = int64_t{1} << 40;
+  std::string stage = kOperatorStage, inject;
 };
 
 std::string operator_names() {
@@ -34,6 +39,26 @@ std::vector<Operator> parse_operators(const std::vector<std::string>& names) {
     if (!is_known) throw UsageError("--op is '" + name + "', allowed are " + operator_names());
   }
   return chosen;
+}
+
+std::optional<MoeStage> parse_fault(const Options& options) {
+  if (options.inject.empty()) return std::nullopt;
+  if (options.stage != kMoeStage) throw UsageError("--inject is for --stage moe");
+  std::string names;
+  for (size_t i = 0; i < kMoeStages.size(); ++i) {
+    if (kMoeStages[i] == options.inject) return static_cast<MoeStage>(i);
+    names += (i == 0 ? "" : ", ") + std::string(kMoeStages[i]);
+  }
+  throw UsageError("--inject is '" + options.inject + "', allowed are " + names);
+}
+
+// Prints the check and throws when it failed.
+template <typename Check>
+void conclude(const Check& check, const std::string& device, Console& console) {
+  Json json = to_json(check);
+  json["device"] = device;
+  console.result(to_text(check) + "on " + device + "\n", json);
+  require_passed(check);
 }
 
 NumericsReport run_numerics(const NumericsRequest& request, const Device& device, Progress& progress) {
@@ -62,10 +87,27 @@ void add_numerics_command(CommandLine& line) {
   command->add_option("--op", options->operators, "Operators to check: " + operator_names())->capture_default_str();
   command->add_option("--max-elements", options->max_elements, "Leave out cases of more elements (of up to 16,777,216)")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  command
+      ->add_option(
+          "--stage", options->stage,
+          "What to check: operators; nvfp4: scale layout, uniform test and products; moe: a mixture-of-experts "
+          "layer in NVFP4, stage by stage")
+      ->check(CLI::IsMember({kOperatorStage, kNvfp4Stage, kMoeStage}))
+      ->capture_default_str();
+  command->add_option("--inject", options->inject,
+                      "Moe: make one element of this stage wrong, to see it found: router, x-scales, x-codes, l1, "
+                      "activation, h-scales, h-codes, l2 or scatter");
   command->callback([&line, options] {
     line.action = [&line, options](Console& console) {
       NumericsRequest request{parse_operators(options->operators), options->max_elements, line.common.seed};
+      const std::optional<MoeStage> fault = parse_fault(*options);
       Device device = open_device(line.common);
+      if (options->stage != kOperatorStage) {
+        const Nvfp4Product product = choose_nvfp4_product(device);
+        const std::string place = device.is_cuda ? cuda_arithmetic(device.ordinals[0]) : device.name();
+        if (options->stage == kMoeStage) return conclude(check_moe(product, line.common.seed, fault), place, console);
+        return conclude(check_nvfp4(product, line.common.seed), place, console);
+      }
       NumericsReport report = run_numerics(request, device, console.progress());
       // Arithmetic is the operators' own, whatever --numerics says of models.
       std::string name = device.is_cuda ? cuda_arithmetic(device.ordinals[0]) : device.name();

@@ -92,6 +92,12 @@ FisherSet unpack_fisher(Bytes bytes) {
   return set;
 }
 
+// 0 for NVFP4.
+int max_code_of(const QuantizedTensor& tensor) {
+  const auto* scaled = std::get_if<RowScaledCodes>(&tensor.data);
+  return scaled ? scaled->max_code : 0;
+}
+
 ByteVector pack_counts(const RowCounts& counts) {
   Json index = Json::array();
   for (const auto& [table, rows] : counts) index.push_back({{"name", table}, {"rows", rows.size()}});
@@ -139,11 +145,16 @@ ByteVector pack_solutions(const std::vector<SolvedTensor>& solutions) {
   for (const SolvedTensor& solved : solutions)
     index.push_back({{"name", solved.tensor.name},
                      {"shape", solved.tensor.shape},
-                     {"max_code", std::get<RowScaledCodes>(solved.tensor.data).max_code},
-                     {"rows", std::get<RowScaledCodes>(solved.tensor.data).row_scales.size()},
+                     {"max_code", max_code_of(solved.tensor)},
                      {"report", to_json(solved.report.value())}});
   ByteVector bytes = start_with(index);
   for (const SolvedTensor& solved : solutions) {
+    if (const auto* blocked = std::get_if<Nvfp4Codes>(&solved.tensor.data)) {
+      append_bytes(bytes, std::as_bytes(std::span(blocked->codes)));
+      append_bytes(bytes, std::as_bytes(std::span(blocked->block_scales)));
+      append_bytes(bytes, std::as_bytes(std::span(&blocked->tensor_scale, 1)));
+      continue;
+    }
     const auto& codes = std::get<RowScaledCodes>(solved.tensor.data);
     append_bytes(bytes, std::as_bytes(std::span(codes.codes)));
     append_bytes(bytes, std::as_bytes(std::span(codes.row_scales)));
@@ -156,13 +167,22 @@ std::vector<SolvedTensor> unpack_solutions(Bytes bytes) {
   std::vector<SolvedTensor> solutions;
   for (const Json& item : read_index(cursor)) {
     Shape shape = item.at("shape");
-    RowScaledCodes codes;
-    codes.max_code = item.at("max_code");
-    codes.codes.resize(static_cast<size_t>(element_count(shape)));
-    codes.row_scales.resize(item.at("rows"));
-    read_values(cursor, std::span(codes.codes));
-    read_values(cursor, std::span(codes.row_scales));
-    solutions.push_back({{item.at("name"), shape, std::move(codes)}, gptq_report_from(item.at("report"))});
+    SolvedTensor& solved = solutions.emplace_back();
+    solved.tensor = {item.at("name"), shape, RowScaledCodes{}};
+    solved.report = gptq_report_from(item.at("report"));
+    if (const int max_code = item.at("max_code"); max_code > 0) {
+      auto& codes = std::get<RowScaledCodes>(solved.tensor.data);
+      codes.max_code = max_code;
+      codes.codes.resize(static_cast<size_t>(element_count(shape)));
+      codes.row_scales.resize(static_cast<size_t>(shape.at(0)));
+      read_values(cursor, std::span(codes.codes));
+      read_values(cursor, std::span(codes.row_scales));
+    } else {
+      Nvfp4Codes& codes = solved.tensor.data.emplace<Nvfp4Codes>(nvfp4_zeros(shape.at(0), shape.at(1)));
+      read_values(cursor, std::span(codes.codes));
+      read_values(cursor, std::span(codes.block_scales));
+      read_values(cursor, std::span(&codes.tensor_scale, 1));
+    }
   }
   return solutions;
 }

@@ -33,10 +33,11 @@ struct Options {
 void finish_method(const Options& options, bool can_have_fisher, QuantizeRequest& request) {
   request.method = parse_method(options.method);
   SlopeTarget& target = request.slope_target;
-  if (request.method == Method::kTrace) {
+  if (request.method != Method::kSlope) {
     if (target.bits_per_weight || target.bpb_gap || target.log2_c)
       throw UsageError("--bits-per-weight, --target-bpb-gap and --log2-step are for --method slope");
-    request.plan.min_elements = options.min_elements.value_or(request.plan.min_elements);
+    const int64_t least = request.method == Method::kNvfp4 ? kSlopeMinElements : request.plan.min_elements;
+    request.plan.min_elements = options.min_elements.value_or(least);
     return;
   }
   request.fisher =
@@ -263,7 +264,8 @@ void add_quantize_command(CommandLine& line) {
   options->code.add_to(*command);
   command
       ->add_option("--method", options->method,
-                   "slope: one slope of loss per bit for all weights; trace: int5 and int6 layers")
+                   "slope: one slope of loss per bit for all weights; trace: int5 and int6 layers; nvfp4: FP4 in "
+                   "blocks of 16")
       ->capture_default_str();
   add_target_options(*command, request.slope_target);
   add_slope_options(*command, request);
@@ -276,13 +278,14 @@ void add_quantize_command(CommandLine& line) {
   command
       ->add_option(
           "--min-elements", options->min_elements,
-          fmt::format("Matrices of at most this many elements stay fp16 (default: {} with slope, {} with trace)",
-                      kSlopeMinElements, request.plan.min_elements))
+          fmt::format(
+              "Matrices of at most this many elements stay fp16 (default: {} with slope and nvfp4, {} with trace)",
+              kSlopeMinElements, request.plan.min_elements))
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
   command->add_option(
       "--codec", options->codec,
       "brotli, zstd, xz, rans (for codes), none, or auto for the smallest per section (default: rans with "
-      "slope, brotli with trace)");
+      "slope and nvfp4, brotli with trace)");
   add_calibration_options(*command, request);
   options->source.add_to(*command, TokenSource::Need::kOptional);
   command->add_flag("--rate-bound", request.rate_bound,

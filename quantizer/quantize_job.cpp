@@ -131,6 +131,8 @@ QuantizedModel header_of(const QuantizeRequest& request, const OpenedCheckpoint&
     provenance.update(to_json(request.slope));
     provenance["method"] = "slope";
     provenance["distill_steps"] = gain_tuner_options(request.distill, request.device).steps;
+  } else if (request.method == Method::kNvfp4) {
+    provenance["method"] = "nvfp4";
   } else {
     provenance["method"] = "trace";
     provenance["bits"] = {request.plan.low_bits, request.plan.high_bits};
@@ -193,11 +195,11 @@ std::vector<MemoryPlan> plan_memory(const QuantizeRequest& request, const Opened
   return plans;
 }
 
-std::vector<LayerOutcome> layer_outcomes(const SearchResult& result, const std::map<std::string, double>& sensitivities,
+std::vector<LayerOutcome> layer_outcomes(const Plan& plan, const std::map<std::string, double>& sensitivities,
                                          const FisherSet& fisher, const LayerSolver& solver) {
   std::vector<LayerOutcome> layers;
   for (const auto& [name, sensitivity] : sensitivities) {
-    const Precision& precision = result.plan.at(name);
+    const Precision& precision = plan.at(name);
     const GptqReport* report = solver.report(name, precision);
     LayerOutcome layer;
     layer.name = name;
@@ -217,6 +219,13 @@ std::optional<uint64_t> artifact_limit(const QuantizeRequest& request) {
     throw CheckError("the budget cannot be met: the code takes " + bytes_text(request.code_bytes) + " of a budget of " +
                      bytes_text(*request.budget_bytes));
   return *request.budget_bytes - request.code_bytes;
+}
+
+// There is nothing to choose in NVFP4: a CheckError where it takes too much.
+void require_fit(const std::string& what, uint64_t bytes, std::optional<uint64_t> limit_bytes) {
+  if (limit_bytes && bytes > *limit_bytes)
+    throw CheckError("the budget cannot be met: " + what + " " + bytes_text(bytes) + ", the artifact may take " +
+                     bytes_text(*limit_bytes));
 }
 
 // Of what budget and bits per weight allow, the less.
@@ -249,7 +258,23 @@ MethodResult run_trace(const QuantizeRequest& request, const OpenedCheckpoint& s
   done.outcome.high_count = result.high_count;
   done.outcome.pruned_codes = result.pruned_codes;
   done.outcome.encodes = result.encodes;
-  done.outcome.layers = layer_outcomes(result, sensitivities, statistics.loss.output_fisher, solver);
+  done.outcome.layers = layer_outcomes(result.plan, sensitivities, statistics.loss.output_fisher, solver);
+  return done;
+}
+
+MethodResult run_nvfp4(const QuantizeRequest& request, const OpenedCheckpoint& source,
+                       const std::map<std::string, TensorSummary>& summaries, const CalibrationStatistics& statistics,
+                       LayerSolver& solver, SectionCache& cache, StageTimes& times, Progress& progress) {
+  std::set<std::string> layers;
+  for (const auto& [name, hessian] : statistics.hessians) layers.insert(name);
+  const Plan plan = make_nvfp4_plan(summaries, layers, request.plan.min_elements);
+  MethodResult done{header_of(request, source), {}, {}};
+  done.model.tensors = times.time("solve", [&] { return solver.solve(plan); });
+  done.artifact = times.time("encode", [&] { return encode_artifact(done.model, request.encode, cache, progress); });
+  require_fit("the artifact in NVFP4 takes", done.artifact.size(), artifact_limit(request));
+  done.outcome.encodes = 1;
+  done.outcome.layers =
+      layer_outcomes(plan, trace_sensitivities(statistics.hessians), statistics.loss.output_fisher, solver);
   return done;
 }
 
@@ -260,14 +285,9 @@ std::map<std::string, double> solvable(const std::map<std::string, MatrixLoss>& 
   return names;
 }
 
-bool is_solved(const Precision& precision) {
-  const auto* coded = std::get_if<RowScaledPrecision>(&precision);
-  return coded && coded->rounding == RowScaledPrecision::Rounding::kGptq;
-}
-
 // Of `losses`, those of matrices that the plan solves.
 std::map<std::string, MatrixLoss> losses_in_plan(std::map<std::string, MatrixLoss> losses, const Plan& plan) {
-  std::erase_if(losses, [&](const auto& item) { return !is_solved(plan.at(item.first)); });
+  std::erase_if(losses, [&](const auto& item) { return !needs_hessian(plan.at(item.first)); });
   return losses;
 }
 
@@ -277,7 +297,7 @@ void check_slope_bound(uint64_t limit_bytes, const QuantizeRequest& request, con
                        const std::map<std::string, TensorSummary>& summaries, SectionCache& cache, Progress& progress) {
   uint64_t codes = 0;
   for (const auto& [name, precision] : plan) {
-    if (!is_solved(precision)) continue;
+    if (!needs_hessian(precision)) continue;
     const Shape& shape = summaries.at(name).shape;
     SteppedCodes zeros{request.slope.trellis_bits, {}, {}, {}};
     zeros.codes.resize(static_cast<size_t>(element_count(shape)));
@@ -422,6 +442,16 @@ void QuantizeJob::check_lower_bound(const QuantizeRequest& request) {
       check_slope_bound(*limit, request, plan, std::move(model), summaries_, cache_, console_.progress());
       return;
     }
+    if (request.method == Method::kNvfp4) {
+      const std::optional<uint64_t> limit = artifact_limit(request);
+      if (!limit) return;
+      QuantizedModel model = header_of(request, source_);
+      model.tensors = solver.solve_without_hessians(
+          make_nvfp4_plan(summaries_, {layers.begin(), layers.end()}, request.plan.min_elements));
+      require_fit("the tensors that are not solved by GPTQ take",
+                  artifact_bytes(model, request.encode, cache_, console_.progress()), limit);
+      return;
+    }
     SearchOptions options = search_options(request);
     PlanSearch(header_of(request, source_), summaries_, solver, options, cache_, times_, console_.progress())
         .check_lower_bound(layers);
@@ -452,9 +482,18 @@ QuantizeOutcome QuantizeJob::fit(const QuantizeRequest& request) {
   const CalibrationStatistics& statistics = collected_.statistics;
   if (request.method == Method::kSlope && !slope_)
     slope_ = start_slope(request, source_, summaries_, losses_, collected_.tokens, *solver_, times_, progress);
-  MethodResult result = request.method == Method::kSlope
-                            ? run_slope(request, source_, *slope_, collected_.tokens, parameters(), times_, progress)
-                            : run_trace(request, source_, summaries_, statistics, *solver_, cache_, times_, progress);
+  MethodResult result;
+  switch (request.method) {
+    case Method::kSlope:
+      result = run_slope(request, source_, *slope_, collected_.tokens, parameters(), times_, progress);
+      break;
+    case Method::kTrace:
+      result = run_trace(request, source_, summaries_, statistics, *solver_, cache_, times_, progress);
+      break;
+    case Method::kNvfp4:
+      result = run_nvfp4(request, source_, summaries_, statistics, *solver_, cache_, times_, progress);
+      break;
+  }
   times_.time("decode check", [&] {
     if (decode_artifact(result.artifact, request.output) != result.model)
       throw Error(ExitCode::kInternal, request.output + ": the artifact does not decode to the model it was made from");

@@ -2,7 +2,8 @@
 //
 //   open -> calibration tokens -> Hessians -> sensitivities -> plan -> solve -> encode -> decode and compare -> write
 //
-// Method `trace` plans bits per layer (plan_search.h); `slope` plans steps per weight (slope_search.h).
+// Method `trace` plans bits per layer (plan_search.h); `slope` plans steps per weight (slope_search.h); `nvfp4` has no
+// choice: what it makes fits the budget or does not.
 // Every finished step is kept in the work folder, so that a killed run resumes and gives the same bytes.
 #pragma once
 
@@ -27,7 +28,7 @@
 
 namespace thimble {
 
-enum class Method { kSlope, kTrace };
+enum class Method { kSlope, kTrace, kNvfp4 };
 
 struct QuantizeRequest {
   std::string checkpoint, config, output;
@@ -60,7 +61,7 @@ struct LayerOutcome {
   double sensitivity = 0;                   // of method slope: the predicted loss
   std::optional<double> predicted_loss;     // unit of matrix_loss.h
   std::optional<double> output_fisher;      // mean over the outputs
-  std::optional<GptqReport> report;         // of method trace
+  std::optional<GptqReport> report;         // of the methods trace and nvfp4
   std::optional<SlopeReport> slope_report;  // of method slope
 };
 

@@ -15,12 +15,20 @@ namespace thimble {
 Method parse_method(const std::string& name) {
   if (name == "slope") return Method::kSlope;
   if (name == "trace") return Method::kTrace;
-  throw UsageError("method '" + name + "' is unknown, allowed: slope, trace");
+  if (name == "nvfp4") return Method::kNvfp4;
+  throw UsageError("method '" + name + "' is unknown, allowed: slope, trace, nvfp4");
 }
 
-std::string method_name(Method method) { return method == Method::kSlope ? "slope" : "trace"; }
+std::string method_name(Method method) {
+  switch (method) {
+    case Method::kSlope: return "slope";
+    case Method::kTrace: return "trace";
+    case Method::kNvfp4: break;
+  }
+  return "nvfp4";
+}
 
-std::string default_codec(Method method) { return method == Method::kSlope ? "rans" : "brotli"; }
+std::string default_codec(Method method) { return method == Method::kTrace ? "brotli" : "rans"; }
 
 int64_t parse_integer(const std::string& text, const std::string& option, int64_t low, int64_t high) {
   int64_t value = 0;
@@ -79,8 +87,8 @@ void finish_calibration_options(QuantizeRequest& request, bool has_slope, const 
   const bool has_idle_tokens = !request.calibration_tokens.empty() && !has_slope;
   if (!request.hessians.empty() && (has_idle_tokens || !request.save_calibration.empty()))
     throw UsageError(
-        "--hessians replaces calibration: --save-calibration does not apply, nor do --calibration-tokens with method "
-        "trace");
+        "--hessians replaces calibration: --save-calibration does not apply, nor do --calibration-tokens with "
+        "the methods trace and nvfp4");
   if (request.slope.cross_term > 0 && !request.hessians.empty() && request.calibration_tokens.empty())
     throw UsageError("--cross-term needs calibration text: beside --hessians, --calibration-tokens");
 }

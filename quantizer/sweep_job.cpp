@@ -25,9 +25,9 @@ QuantizeRequest request_of(const SweepRequest& sweep, Method method) {
   QuantizeRequest request = sweep.base;
   request.method = method;
   request.high_is_auto = true;
-  const int64_t default_min_elements = method == Method::kSlope ? kSlopeMinElements : request.plan.min_elements;
+  const int64_t default_min_elements = method == Method::kTrace ? request.plan.min_elements : kSlopeMinElements;
   request.plan.min_elements = sweep.min_elements.value_or(default_min_elements);
-  if (method == Method::kTrace && !request.hessians.empty()) request.calibration_tokens.clear();  // to distil on
+  if (method != Method::kSlope && !request.hessians.empty()) request.calibration_tokens.clear();  // to distil on
   request.encode = encode_options_from(sweep.codec.empty() ? default_codec(method) : sweep.codec);
   return request;
 }
@@ -116,7 +116,7 @@ class Sweep {
       add_count(tuner.steps);
       add_count(tuner.batch);
       for (double rate : {tuner.row_rate, tuner.small_rate}) hasher.add(std::bit_cast<uint64_t>(rate));
-    } else {
+    } else if (method == Method::kTrace) {
       add_count(request.plan.low_bits);
       add_count(request.plan.high_bits);
     }

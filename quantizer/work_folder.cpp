@@ -3,6 +3,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <bit>
 #include <filesystem>
 
 #include "quantizer/checksummed_safetensors.h"
@@ -114,27 +116,50 @@ std::optional<SolvedTensor> WorkFolder::load_solution(uint64_t key, const std::s
     MappedFile mapped(path);
     SafetensorsContents contents = read_own_file(mapped);
     Json info = parse_json(as_bytes_of(contents.metadata.at("thimble")), path);
-    if (info.at("name") != name || contents.tensors.at("codes").shape != shape)
+    if (info.at("name") != name || info.at("shape") != Json(shape))
       throw FormatError(path, "not a solved layer of this name and shape");
+    GptqReport report = gptq_report_from(info.at("report"));
+    Bytes code_bytes = contents.tensors.at("codes").bytes;
+    if (info.contains("tensor_scale_bits")) {
+      Bytes scale_bytes = contents.tensors.at("block_scales").bytes;
+      Nvfp4Codes codes = nvfp4_zeros(shape.at(0), shape.at(1));
+      if (code_bytes.size() != codes.codes.size() || scale_bytes.size() != codes.block_scales.size())
+        throw FormatError(path, "not the codes and scales of a layer of this shape");
+      std::ranges::copy(code_bytes, std::as_writable_bytes(std::span(codes.codes)).begin());
+      std::ranges::copy(scale_bytes, std::as_writable_bytes(std::span(codes.block_scales)).begin());
+      codes.tensor_scale = std::bit_cast<float>(info.at("tensor_scale_bits").get<uint32_t>());
+      return {{name, shape, std::move(codes)}, std::move(report)};
+    }
+    if (contents.tensors.at("codes").shape != shape) throw FormatError(path, "not the codes of a layer of this shape");
     RowScaledCodes codes;
     codes.max_code = info.at("max_code");
-    Bytes code_bytes = contents.tensors.at("codes").bytes;
     auto first = reinterpret_cast<const int8_t*>(code_bytes.data());
     codes.codes.assign(first, first + code_bytes.size());
     codes.row_scales = numbers_of(contents.tensors.at("row_scales").bytes, path);
-    return {{name, shape, std::move(codes)}, gptq_report_from(info.at("report"))};
+    return {{name, shape, std::move(codes)}, std::move(report)};
   });
 }
 
 void WorkFolder::save_solution(uint64_t key, const SolvedTensor& solved) const {
   if (path_.empty()) return;
+  TensorMap tensors;
+  Json info = {{"name", solved.tensor.name}, {"shape", solved.tensor.shape}, {"report", to_json(*solved.report)}};
+  auto write = [&] { write_checksummed_safetensors(file(kSolved, key), tensors, {{"thimble", canonical_json(info)}}); };
+  auto plain = [](std::span<const uint8_t> bytes) {
+    return TensorView{DType::kU8, {static_cast<int64_t>(bytes.size())}, std::as_bytes(bytes)};
+  };
+  if (const auto* blocked = std::get_if<Nvfp4Codes>(&solved.tensor.data)) {
+    tensors["codes"] = plain(blocked->codes);
+    tensors["block_scales"] = plain(blocked->block_scales);
+    info["tensor_scale_bits"] = std::bit_cast<uint32_t>(blocked->tensor_scale);
+    return write();
+  }
   const auto& codes = std::get<RowScaledCodes>(solved.tensor.data);
   ByteVector scales = bytes_of(codes.row_scales);
-  TensorMap tensors;
   tensors["codes"] = {DType::kI8, solved.tensor.shape, std::as_bytes(std::span(codes.codes))};
   tensors["row_scales"] = {DType::kF16, {static_cast<int64_t>(codes.row_scales.size())}, scales};
-  Json info = {{"name", solved.tensor.name}, {"max_code", codes.max_code}, {"report", to_json(*solved.report)}};
-  write_checksummed_safetensors(file(kSolved, key), tensors, {{"thimble", canonical_json(info)}});
+  info["max_code"] = codes.max_code;
+  write();
 }
 
 void WorkFolder::remove() const {

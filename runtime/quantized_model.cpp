@@ -46,9 +46,10 @@ std::vector<float> dequantize(const SteppedCodes& coded) {
 
 int code_bits(int max_code) { return std::bit_width(static_cast<unsigned>(max_code)) + 1; }
 
-bool has_stepped_codes(const QuantizedModel& model) {
-  return std::ranges::any_of(model.tensors,
-                             [](const QuantizedTensor& t) { return std::holds_alternative<SteppedCodes>(t.data); });
+bool has_host_codes(const QuantizedModel& model) {
+  return std::ranges::any_of(model.tensors, [](const QuantizedTensor& t) {
+    return std::holds_alternative<SteppedCodes>(t.data) || std::holds_alternative<Nvfp4Codes>(t.data);
+  });
 }
 
 float step_size(int step) {
@@ -61,6 +62,11 @@ float step_size(int step) {
 std::vector<float> dequantize(const QuantizedTensor& tensor) {
   if (const auto* raw = std::get_if<RawTensor>(&tensor.data)) return to_float32(raw->dtype, raw->bytes);
   if (const auto* stepped = std::get_if<SteppedCodes>(&tensor.data)) return dequantize(*stepped);
+  if (const auto* blocked = std::get_if<Nvfp4Codes>(&tensor.data)) {
+    const int64_t rows = tensor.shape.at(0), count = element_count(tensor.shape);
+    const Matrix values = dequantize_nvfp4(*blocked, rows, rows == 0 ? 0 : count / rows);
+    return {values.data(), values.data() + count};
+  }
   return dequantize(std::get<RowScaledCodes>(tensor.data));
 }
 

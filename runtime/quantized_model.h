@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/model.h"
+#include "runtime/nvfp4_matrix.h"
 #include "runtime/tensor.h"
 
 namespace thimble {
@@ -49,7 +50,8 @@ struct RawTensor {
 struct QuantizedTensor {
   std::string name;  // unbanked
   Shape shape;
-  std::variant<RowScaledCodes, SteppedCodes, RawTensor> data;
+  // Nvfp4Codes: R = first dimension, K = all others together.
+  std::variant<RowScaledCodes, SteppedCodes, Nvfp4Codes, RawTensor> data;
   bool operator==(const QuantizedTensor&) const = default;
 };
 
@@ -67,7 +69,8 @@ struct QuantizedModel {
 // Number of bits that hold codes in [-max_code, max_code].
 int code_bits(int max_code);
 
-bool has_stepped_codes(const QuantizedModel& model);
+// Codes that only the host unpacks from their file: all but row-scaled ones.
+bool has_host_codes(const QuantizedModel& model);
 
 // float32 elements of one tensor.
 std::vector<float> dequantize(const QuantizedTensor& tensor);

@@ -263,6 +263,7 @@ NONE, BROTLI, ZSTD, XZ, RANS = range(5)
 PLAIN, COLUMNS, BITS, DIGITS, DIGIT_COLUMNS, PLANES = range(6)
 SECTION_BYTES = 4 << 20
 STEPS_PER_OCTAVE = 64
+NVFP4_LEVELS = 7
 DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "I8": "i1", "U8": "u1", "I16": "<i2", "U16": "<u2", "I32": "<i4",
           "I64": "<i8", "BOOL": "u1", "BF16": "<u2"}  # fmt: skip
 
@@ -302,8 +303,8 @@ def unpack_codes(layout: int, raw: bytes, rows: int, columns: int, max_code: int
 
 def read_sections(file: bytes) -> list[tuple[int, int, int, int, bytes]]:
     """(kind, codec, layout, raw bytes, stored bytes) of each section."""
-    if file[:8] != b"\x89THMB\r\n\x1a" or struct.unpack_from("<I", file, 8) not in ((1,), (2,)):
-        raise ValueError("not a thimble artifact of version 1 or 2")
+    if file[:8] != b"\x89THMB\r\n\x1a" or struct.unpack_from("<I", file, 8) not in ((1,), (2,), (3,)):
+        raise ValueError("not a thimble artifact of version 1, 2 or 3")
     count, length = struct.unpack_from("<IQ", file, 12)
     if length != len(file):
         raise ValueError(f"the file has {len(file)} B, {length} B declared")
@@ -320,8 +321,12 @@ def trellis_bits(encoding) -> int | None:
     return int(encoding[1:]) if isinstance(encoding, str) and encoding[0] == "T" else None
 
 
+def is_nvfp4(encoding) -> bool:
+    return encoding == "NVFP4"
+
+
 def is_coded(encoding) -> bool:
-    return not isinstance(encoding, str) or trellis_bits(encoding) is not None
+    return not isinstance(encoding, str) or is_nvfp4(encoding) or trellis_bits(encoding) is not None
 
 
 def code_pieces(tensors: list) -> list[tuple[int, int, int]]:
@@ -360,6 +365,19 @@ def levels(codes: np.ndarray, bits: int) -> np.ndarray:
 
 def step_sizes(steps: np.ndarray) -> np.ndarray:
     return np.exp2(steps.astype(np.float64) / STEPS_PER_OCTAVE).astype(np.float32)
+
+
+def ue4m3(codes: np.ndarray) -> np.ndarray:
+    exponent, mantissa = (codes >> 3).astype(np.int32), (codes & 7).astype(np.float32)
+    return np.where(exponent == 0, np.ldexp(mantissa, -9), np.ldexp(8 + mantissa, exponent - 10)).astype(np.float32)
+
+
+def nvfp4_weights(part: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """Of levels (rows, columns) and the bytes of tensor scale and block scales."""
+    rows, columns = part.shape
+    elements = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)[np.abs(part)] * np.sign(part).astype(np.float32)
+    blocks = np.repeat(ue4m3(scales[4:]).reshape(rows, -(-columns // 16)), 16, axis=1)[:, :columns]
+    return elements * blocks * scales[:4].view("<f4")
 
 
 def element_bytes(dtype: str) -> int:
@@ -401,13 +419,17 @@ def load(path) -> dict[str, np.ndarray]:
         elif trellis_bits(encoding) is not None:
             part = np.frombuffer(undo_planes(layout, decompress(codec, stored, raw_bytes), 4), "<i4")
         else:
-            part = unpack_codes(layout, decompress(codec, stored, raw_bytes), rows, columns, encoding)
+            max_code = NVFP4_LEVELS if is_nvfp4(encoding) else encoding
+            part = unpack_codes(layout, decompress(codec, stored, raw_bytes), rows, columns, max_code)
         codes.setdefault(i, []).append(part)
 
     matrices = {i: (shape[0], math.prod(shape[1:])) for i, (_, shape, of) in enumerate(tensors) if is_coded(of)}
     stepped = {i for i in matrices if trellis_bits(tensors[i][2]) is not None}
-    count = sum(rows + (columns if i in stepped else 0) for i, (rows, columns) in matrices.items())
+    blocked = {i for i in matrices if is_nvfp4(tensors[i][2])}
+    count = sum(rows + (columns if i in stepped else 0) for i, (rows, columns) in matrices.items() if i not in blocked)
     scales = np.frombuffer(read_stream(rest, 2 * count, 2), "<i2")
+    block_bytes = {i: 4 + matrices[i][0] * -(-matrices[i][1] // 16) for i in blocked}
+    block_scales = np.frombuffer(read_stream(rest, sum(block_bytes.values()), 1), np.uint8)
     result = {}
     for i, (rows, columns) in matrices.items():
         name, shape, encoding = tensors[i]
@@ -416,6 +438,9 @@ def load(path) -> dict[str, np.ndarray]:
             row_steps, column_steps, scales = np.split(scales, [rows, rows + columns])
             weights = levels(part, trellis_bits(encoding)).astype(np.float32)
             weights = weights * step_sizes(row_steps)[:, None] * step_sizes(column_steps)
+        elif i in blocked:
+            own, block_scales = np.split(block_scales, [block_bytes[i]])
+            weights = nvfp4_weights(part, own)
         else:
             row_scales, scales = np.split(scales, [rows])
             weights = part.astype(np.float32) * row_scales.view("<f2").astype(np.float32)[:, None]

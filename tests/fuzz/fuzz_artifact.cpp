@@ -74,7 +74,7 @@ ByteVector file_from_header_text(FuzzInput& input) {
     LayoutId layout = layout_from(input.number() % 6).value();
     sections.push_back(make_section(input, kind, layout, std::nullopt));
   }
-  return write_container(1 + input.number() % 2, sections);
+  return write_container(1 + input.number() % 3, sections);
 }
 
 ByteVector file_from_table(FuzzInput& input) {
@@ -83,7 +83,7 @@ ByteVector file_from_table(FuzzInput& input) {
   const int tensor_count = input.number() % 4;
   for (int i = 0; i < tensor_count; ++i) {
     TensorEntry tensor{std::string(1, static_cast<char>('a' + i)), {input.number() % 9, input.number() % 9}};
-    tensor.encoding = static_cast<Encoding>(input.number() % 3);
+    tensor.encoding = static_cast<Encoding>(input.number() % 4);
     if (tensor.encoding == Encoding::kRowScaled) tensor.max_code = 1 + input.number() % kMaxCode;
     if (tensor.encoding == Encoding::kStepped)
       tensor.trellis_bits = std::max(1, input.number() % (kMaxTrellisBits + 1)) / 2 * 2;
@@ -121,7 +121,8 @@ std::optional<QuantizedModel> decode(const ByteVector& file) {
   }
 }
 
-// What a device makes of the same file: the same model, or an error as well.
+// What a device makes of the same file: the same model, or an error as well; but codes that only the host unpacks are
+// not looked at.
 std::optional<QuantizedModel> decode_on_device(const ByteVector& file) {
   try {
     return unpack_one_by_one(file);
@@ -132,7 +133,8 @@ std::optional<QuantizedModel> decode_on_device(const ByteVector& file) {
 
 void check(const ByteVector& file) {
   std::optional<QuantizedModel> model = decode(file);
-  if (decode_on_device(file) != model) std::abort();
+  std::optional<QuantizedModel> on_device = decode_on_device(file);
+  if (!(on_device && has_host_codes(*on_device)) && on_device != model) std::abort();
   if (!model) return;
   SectionCache cache;
   SilentProgress progress;

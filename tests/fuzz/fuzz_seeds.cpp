@@ -151,6 +151,13 @@ void artifact_seeds(const SeedFolder& folder) {
     append_bytes(input, encode(sample_model(), encode_options_from(codec)));
     folder.write(std::string("sample_") + codec, input);
   }
+  QuantizedModel blocked = sample_model();
+  blocked.tensors.push_back(nvfp4_tensor("f.weight", 3, 17));
+  for (const char* codec : {"none", "rans"}) {
+    ByteVector input = {std::byte{0}};
+    append_bytes(input, encode(blocked, encode_options_from(codec)));
+    folder.write(std::string("nvfp4_") + codec, input);
+  }
   ByteVector golf = {std::byte{0}};
   append_bytes(golf, encode(quantized(seed_config()), encode_options_from("none")));
   folder.write("golf", golf);

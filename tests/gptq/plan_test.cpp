@@ -1,4 +1,4 @@
-// plan_test.cpp: which precision the method `trace` gives to which tensor.
+// plan_test.cpp: which precision the methods `trace` and `nvfp4` give to which tensor.
 #include "gptq/plan.h"
 
 #include <gtest/gtest.h>
@@ -96,7 +96,29 @@ TEST(Plan, SummaryFindsTheLargestMagnitude) {
   EXPECT_EQ(summarize_tensor({DType::kF32, {0}, {}}).max_magnitude, 0);
 }
 
+TEST(Plan, Nvfp4IsForAllLargeMatrices) {
+  double infinity = std::numeric_limits<double>::infinity();
+  std::map<std::string, TensorSummary> tensors = {{"embedding", {DType::kF32, {300, 300}, 1}},
+                                                  {"huge", {DType::kF32, {300, 300}, 3e38}},
+                                                  {"layer", {DType::kBF16, {300, 300}, 1e20}},
+                                                  {"small", {DType::kF32, {10, 10}, 1}},
+                                                  {"vector", {DType::kF32, {100000}, 1}}};
+  const Precision nearest = Nvfp4Precision{}, gptq = Nvfp4Precision{Nvfp4Precision::Rounding::kGptq};
+  EXPECT_EQ(make_nvfp4_plan(tensors, {"layer", "small"}, 100), (Plan{{"embedding", nearest},
+                                                                     {"huge", RawPrecision{DType::kF32}},
+                                                                     {"layer", gptq},
+                                                                     {"small", RawPrecision{DType::kF16}},
+                                                                     {"vector", RawPrecision{DType::kF16}}}));
+  EXPECT_TRUE(needs_hessian(gptq));
+  EXPECT_FALSE(needs_hessian(nearest));
+  tensors["layer"].max_magnitude = infinity;
+  EXPECT_THROW(make_nvfp4_plan(tensors, {}, 100), Error);
+  EXPECT_THROW(make_nvfp4_plan({}, {}, -1), UsageError);
+}
+
 TEST(Plan, PrecisionText) {
+  EXPECT_EQ(precision_text(Nvfp4Precision{}), "nvfp4 nearest");
+  EXPECT_EQ(precision_text(Nvfp4Precision{Nvfp4Precision::Rounding::kGptq}), "nvfp4 gptq");
   EXPECT_EQ(precision_text(kInt5), "int5 gptq");
   EXPECT_EQ(precision_text(kInt8), "int8 nearest");
   EXPECT_EQ(precision_text(RawPrecision{DType::kBF16}), "BF16");

@@ -100,7 +100,7 @@ TEST_P(TamperedFieldTest, IsRejected) {
 // The sample's sections: 0 header, 1 and 2 codes, 3 scales, 4 U8, 5 F16, 6 F32.
 INSTANTIATE_TEST_SUITE_P(
     All, TamperedFieldTest,
-    testing::Values(Tampering{"Magic", 0, 1, 0x88, "wrong magic"}, Tampering{"Version", 8, 4, 3, "format version 3"},
+    testing::Values(Tampering{"Magic", 0, 1, 0x88, "wrong magic"}, Tampering{"Version", 8, 4, 4, "format version 4"},
                     Tampering{"OtherVersion", 8, 4, 2, "its tensors imply 1"},
                     Tampering{"NoSections", 12, 4, 0, "0 sections declared"},
                     Tampering{"ManySections", 12, 4, UINT32_MAX, "4294967295 sections declared"},

@@ -8,6 +8,7 @@
 #include "packer/artifact.h"
 #include "packer/artifact_reader.h"
 #include "packer/section_content.h"
+#include "tests/runtime/random_nvfp4.h"
 
 namespace thimble {
 
@@ -39,6 +40,11 @@ inline QuantizedTensor stepped_tensor(const std::string& name, int64_t rows, int
   for (int64_t r = 0; r < rows; ++r) coded.row_steps.push_back(static_cast<int16_t>(-8 * (r % 40)));
   for (int64_t k = 0; k < columns; ++k) coded.column_steps.push_back(static_cast<int16_t>(8 * (k % 9) - 300));
   return {name, {rows, columns}, coded};
+}
+
+// Any codes and scales.
+inline QuantizedTensor nvfp4_tensor(const std::string& name, int64_t rows, int64_t columns) {
+  return {name, {rows, columns}, random_nvfp4(rows, columns, static_cast<uint32_t>(rows * 1000 + columns), 0.37f)};
 }
 
 inline QuantizedTensor raw_tensor(const std::string& name, const Shape& shape, DType dtype) {

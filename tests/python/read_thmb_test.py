@@ -85,9 +85,11 @@ class ReadThmbTest(unittest.TestCase):
     def test_weights_are_those_of_export(self):
         self.expect_exported_weights(self.quantize("rans"))
         self.expect_exported_weights(self.quantize("rans", method="slope"))
+        self.expect_exported_weights(self.quantize("rans", method="nvfp4"))
 
     def test_other_codecs_and_precisions(self):
         self.expect_exported_weights(self.quantize("none", "--bits", "3,4"))
+        self.expect_exported_weights(self.quantize("none", method="nvfp4"))
         self.expect_exported_weights(self.quantize("xz", "--bits", "2,8"))
 
     def test_stepped_tensors(self):

@@ -1,5 +1,5 @@
-// write_stepped_artifact.cpp: writes an artifact of stepped tensors of every trellis and of awkward shapes, for
-// read_thmb_test.py to compare with what `thimble export` makes of it.
+// write_stepped_artifact.cpp: writes an artifact of stepped tensors of every trellis, of NVFP4, and of awkward shapes,
+// for read_thmb_test.py to compare with what `thimble export` makes of it.
 //   write_stepped_artifact OUT.thmb CODEC
 #include <fmt/format.h>
 
@@ -31,6 +31,8 @@ QuantizedModel model() {
   model.tensors.push_back(stepped("c.one_row", 1, 1200, 3));
   model.tensors.push_back(stepped("c.sections", 513, 4097, 2));
   model.tensors.push_back(raw_tensor("d", {8}, DType::kF16));
+  for (auto [rows, columns] : {std::pair{1, 1}, {5, 33}, {130, 64}})
+    model.tensors.push_back(nvfp4_tensor(fmt::format("e.{:03}.{}", rows, columns), rows, columns));
   return model;
 }
 
