@@ -51,14 +51,18 @@ TEST_F(Nvfp4Test, EvalInspectVerifyAndGenerateTakeIt) {
   succeed(nvfp4_arguments("a.thmb"));
   EXPECT_TRUE(succeed_json(Arguments{"verify", "a.thmb"}).at("identical").get<bool>());
   EXPECT_THAT(succeed({"inspect", "a.thmb"}).out, HasSubstr("nvfp4"));
-  const double quantized = succeed_json(Arguments{"eval", "a.thmb"} + scoring()).at("bits_per_byte");
-  const double original = succeed_json(Arguments{"eval", "model.safetensors"} + scoring()).at("bits_per_byte");
+  const double quantized =
+      succeed_json(Arguments{"eval", "a.thmb"} + scoring()).at("evaluations").at(0).at("bits_per_byte");
+  const double original =
+      succeed_json(Arguments{"eval", "model.safetensors"} + scoring()).at("evaluations").at(0).at("bits_per_byte");
   EXPECT_NEAR(quantized, original, 0.2 * original);
   // What export writes is the very model that eval scores.
   succeed({"export", "a.thmb", "-o", "out.safetensors"});
-  EXPECT_EQ(
-      succeed_json(Arguments{"eval", "out.safetensors", "--config", "config.json"} + scoring()).at("bits_per_byte"),
-      quantized);
+  EXPECT_EQ(succeed_json(Arguments{"eval", "out.safetensors", "--config", "config.json"} + scoring())
+                .at("evaluations")
+                .at(0)
+                .at("bits_per_byte"),
+            quantized);
 }
 
 TEST_F(Nvfp4Test, ABudgetIsMetOrNot) {
