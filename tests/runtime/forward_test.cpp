@@ -120,7 +120,7 @@ TEST_P(Forward, CachedPiecesOfABatchEqualWindows) {
   for (uint64_t s = 0; s < kSequences; ++s)
     tokens.push_back(random_tokens(GetParam().window, config_.vocab_size, 20 + s));
   ForwardPass forward(model_, *backend_, GetParam().context);
-  KeyValueCache cache(cache_shape(config_), kSequences, GetParam().context, /*shared_layers=*/false);
+  KeyValueCache cache(*backend_, cache_shape(config_), kSequences, GetParam().context, /*shared_layers=*/false);
   std::vector<NaiveForward> expected;
   for (const auto& sequence : tokens)
     expected.push_back(naive_golf_forward(config_, views_of(tensors_), sequence, GetParam().context));
