@@ -84,7 +84,7 @@ TEST_F(CudaBackendTest, Nvfp4IsTheHostsBitForBit) {
 }
 
 struct Compared {
-  double equal = 0;    // share of the elements
+  double equal = 0;    // share of the elements; the softcap alone, in fp32, may differ in its last bits
   double largest = 0;  // difference, relative to the largest element
 };
 
@@ -97,7 +97,7 @@ Compared compare(ConstMatrixView found, ConstMatrixView expected) {
       EXPECT_TRUE(std::isfinite(one));
       largest = std::max(largest, std::abs(other));
       result.largest = std::max(result.largest, std::abs(one - other));
-      result.equal += one == other;
+      result.equal += std::abs(one - other) <= 1e-5 * (1 + std::abs(other));
     }
   result.largest /= largest;
   result.equal /= static_cast<double>(expected.rows * expected.cols);
@@ -172,8 +172,8 @@ TEST_F(CudaBackendTest, GeneratesTheSameText) {
   cuda.is_cuda = true;
   cuda.ordinals = {0};
   for (bool is_gpt2 : {false, true})
-    for (Numerics numerics : {Numerics::kFp16, Numerics::kSf16Legacy}) {
-      if (!is_gpt2 && numerics == Numerics::kSf16Legacy) continue;  // its best tokens are too close
+    for (Numerics numerics : {Numerics::kFp32, Numerics::kFp16}) {
+      if (numerics == Numerics::kFp32 && !is_gpt2) continue;  // that is the fused kernels'
       cpu.numerics = cuda.numerics = numerics;
       const AnyModel model = model_of(is_gpt2);
       std::vector<std::vector<uint16_t>> texts;
