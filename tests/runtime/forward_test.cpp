@@ -234,7 +234,8 @@ TEST(TokenBatchOfAWindow, KnowsThePreviousTokens) {
 TEST(KeyValueCacheMemory, IsKeysAndValuesOfAllLayers) {
   const CacheShape shape = cache_shape(small_golf_config());
   EXPECT_EQ(KeyValueCache::bytes_per_sequence(shape, 100), 2u * 5 * 100 * 12 * sizeof(float));
-  KeyValueCache shared(shape, 2, 10, true), separate(shape, 2, 10, false);
+  const std::unique_ptr<Backend> cpu = make_cpu_backend();
+  KeyValueCache shared(*cpu, shape, 2, 10, true), separate(*cpu, shape, 2, 10, false);
   EXPECT_EQ(shared.layer(0).keys.data, shared.layer(4).keys.data);
   EXPECT_NE(separate.layer(0).keys.data, separate.layer(4).keys.data);
   EXPECT_NE(separate.layer(0).keys.data, separate.layer(0).values.data);
