@@ -79,9 +79,9 @@ SymmetricMatrix joint_hessian(const Model& original, const Model& quantized, con
 SymmetricMatrix joint_hessian_cuda(const Model& original, const Model& quantized, const Device& device,
                                    const TokenSequences& tokens, int64_t sequences,
                                    std::span<const std::string> layers) {
-  return device.numerics == Numerics::kFp32
-             ? joint_hessian<float>(original, quantized, device, tokens, sequences, layers)
-             : joint_hessian<__nv_bfloat16>(original, quantized, device, tokens, sequences, layers);
+  return device.numerics == Numerics::kBf16
+             ? joint_hessian<__nv_bfloat16>(original, quantized, device, tokens, sequences, layers)
+             : joint_hessian<float>(original, quantized, device, tokens, sequences, layers);
 }
 
 }  // namespace thimble

@@ -24,6 +24,7 @@ struct InputPair {
 
 // Runs the first `sequences` of the tokens, less the last of each, through both models. `layers`: those that read the
 // input, in the order in which forward passes name them. On CUDA devices, the first one does it all.
+// In bf16 on CUDA devices with that mode, else in fp32, whatever the numeric mode.
 InputPair collect_input_pair(const Model& original, const Model& quantized, const Device& device,
                              const TokenSequences& tokens, int64_t sequences, std::span<const std::string> layers);
 

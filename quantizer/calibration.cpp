@@ -35,13 +35,16 @@ std::optional<std::vector<uint16_t>> load_kept_tokens(const WorkFolder& work, ui
 // Runs sequences through the model, one part of the calibration set after another in the same buffers.
 class PartCollector {
  public:
-  PartCollector(const AnyModel& model, const TokenSequences& sequences, bool with_loss, Progress& progress)
-      : golf_(std::get_if<Model>(&model)), sequences_(sequences), progress_(progress) {
+  // `with_loss` is for the CPU in fp32.
+  PartCollector(const AnyModel& model, const Device& device, const TokenSequences& sequences, bool with_loss,
+                Progress& progress)
+      : golf_(std::get_if<Model>(&model)), sequences_(sequences), progress_(progress), backend_(make_backend(device)) {
     if (with_loss) {
       gradients_ = std::make_unique<WindowGradients>(*golf_, *backend_, sequences.length);
-    } else {
-      scorer_ = make_window_scorer(model, *backend_, sequences.length);
+      return;
     }
+    if (device.numerics != Numerics::kFp32) rounded_ = rounded_model(model, device.numerics);
+    scorer_ = make_window_scorer(rounded_ ? *rounded_ : model, *backend_, sequences.length);
   }
 
   CalibrationStatistics collect(Share part) {
@@ -76,7 +79,8 @@ class PartCollector {
   const Model* golf_;  // null: a GPT-2
   const TokenSequences& sequences_;
   Progress& progress_;
-  std::unique_ptr<Backend> backend_ = make_cpu_backend();
+  std::optional<AnyModel> rounded_;  // as the numeric mode has it
+  std::unique_ptr<Backend> backend_;
   std::unique_ptr<WindowScorer> scorer_;        // one of the two
   std::unique_ptr<WindowGradients> gradients_;  // with loss statistics
 };
@@ -90,11 +94,11 @@ CalibrationStatistics statistics_of_rank(CalibrationStatistics mine, int from, R
   return ranks.rank() == from ? std::move(mine) : unpack_statistics(bytes);
 }
 
-CalibrationStatistics collect_on_cpu(const AnyModel& model, const TokenSequences& sequences, bool with_loss,
-                                     Ranks& ranks, Progress& progress) {
+CalibrationStatistics collect_in_parts(const AnyModel& model, const Device& device, const TokenSequences& sequences,
+                                       bool with_loss, Ranks& ranks, Progress& progress) {
   auto rank = static_cast<size_t>(ranks.rank()), rank_count = static_cast<size_t>(ranks.size());
   size_t part_count = hessian_part_count(sequences.count);
-  PartCollector collector(model, sequences, with_loss, progress);
+  PartCollector collector(model, device, sequences, with_loss, progress);
   StatisticsSum sum;
   progress.begin(with_loss ? "collecting Hessians and gradients" : "collecting Hessians", sequences.count, "sequences");
   for (size_t first = 0; first < part_count; first += rank_count) {
@@ -145,14 +149,18 @@ TokenSequences read_calibration_tokens(const std::string& path, int64_t length, 
 
 CalibrationStatistics collect_statistics(const AnyModel& model, const Device& device, const TokenSequences& sequences,
                                          bool with_loss, Ranks& ranks, Progress& progress) {
-  // A CUDA device is done with everything before ranks could have exchanged their parts.
   CalibrationStatistics statistics;
-  if (device.is_cuda) {
-    const Model& golf = std::get<Model>(model);
-    statistics.hessians = collect_hessians_cuda(golf, device, sequences, progress);
-    if (with_loss) statistics.loss = collect_loss_statistics_cuda(golf, device, sequences, progress);
+  const bool in_one_pass = !device.is_cuda && device.numerics == Numerics::kFp32;
+  if (has_fused_forward(config_of(model), device)) {
+    // Done with everything before ranks could have exchanged their parts.
+    statistics.hessians = collect_hessians_cuda(std::get<Model>(model), device, sequences, progress);
   } else {
-    statistics = collect_on_cpu(model, sequences, with_loss, ranks, progress);
+    statistics = collect_in_parts(model, device, sequences, with_loss && in_one_pass, ranks, progress);
+  }
+  if (with_loss && device.is_cuda) {
+    statistics.loss = collect_loss_statistics_cuda(std::get<Model>(model), device, sequences, progress);
+  } else if (with_loss && !in_one_pass) {
+    statistics.loss = collect_in_parts(model, Device{}, sequences, true, ranks, progress).loss;
   }
   round_to_float32(statistics);
   return statistics;

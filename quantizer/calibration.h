@@ -21,10 +21,10 @@ TokenSequences self_generate(LanguageModel& model, const CalibrationOptions& opt
 TokenSequences read_calibration_tokens(const std::string& path, int64_t length, int64_t vocab_size);
 
 // Runs every sequence, less its last token (nothing is predicted from it), through the model; Hessians of all its
-// linear layers, rounded to float32. On the CPU the ranks take the parts of hessian_sum.h in turn, and all add up all
-// of them; CUDA devices each collect everything. `with_loss`: also back from the loss, for LossStatistics; on
-// CUDA devices by a pass of its own in float32, which leaves the Hessians what they are without it. A GPT-2 runs on the
-// CPU and without loss.
+// linear layers, rounded to float32. Through a Backend (device.h) the ranks take the parts of hessian_sum.h in turn,
+// and all add up all of them; fused CUDA devices each collect everything. `with_loss`: also back from the loss, for
+// LossStatistics; but on the CPU in fp32 by a pass of its own in float32, which leaves the Hessians what they are
+// without it. A GPT-2 has no loss statistics.
 CalibrationStatistics collect_statistics(const AnyModel& model, const Device& device, const TokenSequences& sequences,
                                          bool with_loss, Ranks& ranks, Progress& progress);
 

@@ -24,7 +24,7 @@ Json run_generate(const Options& options, const Device& device, uint64_t seed, c
   int64_t context = static_cast<int64_t>(tokens.size()) + options.length;
   check_context(loaded.config, context, options.model);
   Json memory;
-  if (device.is_cuda) {
+  if (has_fused_forward(loaded.config, device)) {
     MemoryPlan plan = plan_text(std::get<ModelConfig>(loaded.config), device.numerics, context,
                                 static_cast<int64_t>(tokens.size()), usable_memory(device));
     console.note(plan.text());

@@ -126,18 +126,17 @@ LoadedModel load_model(const std::string& path, const std::string& config_path, 
   if (!is_artifact(path)) {
     OpenedCheckpoint opened = open_model_checkpoint(path, config_path);
     loaded.config = require_runnable(opened);
-    check_device(loaded.config, device, path);
     loaded.model = bind_any_model(loaded.config, opened.tensors);
     return loaded;
   }
   if (!config_path.empty())
     throw UsageError("--config applies to checkpoints; '" + path + "' is an artifact with its own");
-  if (device.is_cuda) {
+  if (has_fused_forward(device)) {
     loaded.file.emplace(path);
     loaded.stored = open_stored_artifact(loaded.file->bytes(), path);
     loaded.config = runnable_config(loaded.stored->model(), path);
-    check_device(loaded.config, device, path);
-    if (has_host_codes(loaded.stored->model())) loaded.stored.reset();  // these are decoded on the host
+    // What is not unpacked on a device is decoded on the host, and so is what runs through a Backend.
+    if (has_host_codes(loaded.stored->model()) || !has_fused_forward(loaded.config, device)) loaded.stored.reset();
   }
   if (loaded.stored) {
     loaded.feed = std::make_unique<BlockFeed>(*loaded.stored);

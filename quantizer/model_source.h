@@ -52,7 +52,7 @@ struct LoadedModel {
   std::unique_ptr<BlockFeed> feed;
 };
 
-// A checkpoint or an artifact, to be run on `device`, which check_device() allows. An artifact takes no config.
+// A checkpoint or an artifact, to be run on `device`. An artifact takes no config.
 LoadedModel load_model(const std::string& path, const std::string& config_path, const Device& device);
 
 // On the device that it was loaded for, once. `loaded` must outlive the result.

@@ -190,7 +190,8 @@ std::vector<MemoryPlan> plan_distillation(const QuantizeRequest& request, const 
 std::vector<MemoryPlan> plan_memory(const QuantizeRequest& request, const OpenedCheckpoint& source) {
   if (!request.device.is_cuda) return {};
   std::vector<MemoryPlan> plans;
-  if (request.hessians.empty()) plans = plan_calibration(request, source);
+  if (request.hessians.empty() && has_fused_forward(require_runnable(source), request.device))
+    plans = plan_calibration(request, source);
   std::ranges::move(plan_distillation(request, source), std::back_inserter(plans));
   return plans;
 }

@@ -157,7 +157,6 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request) {
 void fit_to_family(QuantizeRequest& request, const std::optional<AnyConfig>& config) {
   if (!config) return;
   const bool is_calibrated = request.hessians.empty();
-  if (is_calibrated) check_device(*config, request.device, request.checkpoint);
   if (has_gradients(*config)) return;
   auto refuse = [&](const std::string& option) {
     throw UsageError(request.checkpoint + ": " + option + " needs gradients, which there are of golf-gpt models alone");

@@ -29,8 +29,8 @@ void add_calibration_options(CLI::App& command, QuantizeRequest& request);
 void finish_calibration_options(QuantizeRequest& request, bool has_slope, const std::optional<AnyConfig>& config);
 
 void add_slope_options(CLI::App& command, QuantizeRequest& request);  // and of its distillation
-// What the family of the checkpoint says of a request, before defaults that depend on it: a GPT-2 is calibrated on the
-// CPU; without gradients, asking for the Fisher or distillation is a UsageError, and the default is not to distil.
+// What the family of the checkpoint says of a request, before defaults that depend on it: without gradients, asking for
+// the Fisher or distillation is a UsageError, and the default is not to distil.
 // `config` as above.
 void fit_to_family(QuantizeRequest& request, const std::optional<AnyConfig>& config);
 

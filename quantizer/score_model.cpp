@@ -25,7 +25,7 @@ ScoredModel score_model(const std::string& path, const std::string& config, cons
     ranks.require_equal(hex64(xxh3(std::as_bytes(std::span(tokens)))), "the hash of the tokens to score");
   }
   std::optional<MemoryPlan> memory;
-  if (device.is_cuda) {
+  if (has_fused_forward(loaded.config, device)) {
     memory = plan_scoring(std::get<ModelConfig>(loaded.config), device.numerics, context,
                           cuda_windows_per_batch(device.ordinals[0], context), usable_memory(device));
     console.note(memory->text());

@@ -1,7 +1,6 @@
 // any_model.cpp: one answer per family.
 #include "runtime/any_model.h"
 
-#include "runtime/cpu_language_model.h"
 #include "runtime/golf_layout.h"
 #include "runtime/gpt2_forward.h"
 
@@ -70,8 +69,14 @@ void check_context(const AnyConfig& config, int64_t context, const std::string& 
                      " are allowed, the positions that the model has embeddings of");
 }
 
-void check_device(const AnyConfig& config, const Device& device, const std::string& path) {
-  if (as_gpt2(config) && device.is_cuda) throw UsageError(path + ": GPT-2 models run on the CPU; use --device cpu");
+bool has_fused_forward(const AnyConfig& config, const Device& device) {
+  return !as_gpt2(config) && has_fused_forward(device);
+}
+
+AnyModel rounded_model(const AnyModel& model, Numerics numerics) {
+  AnyModel rounded = model;
+  std::visit([&](auto& m) { round_weights(numeric_policy(numerics), m); }, rounded);
+  return rounded;
 }
 
 AnyModel bind_any_model(const AnyConfig& config, const TensorMap& tensors) {
@@ -97,8 +102,7 @@ std::unique_ptr<WindowScorer> make_window_scorer(const AnyModel& model, Backend&
 }
 
 std::unique_ptr<LanguageModel> make_language_model(const AnyModel& model, const Device& device, int64_t context) {
-  if (const auto* gpt2 = std::get_if<Gpt2Model>(&model)) return make_cpu_language_model(*gpt2, context);
-  return make_language_model(std::get<Model>(model), device, context);
+  return std::visit([&](const auto& m) { return make_language_model(m, device, context); }, model);
 }
 
 }  // namespace thimble

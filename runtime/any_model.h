@@ -1,5 +1,5 @@
 // any_model.h: a model of one of the families that run: golf-gpt (model.h) or GPT-2 (gpt2_model.h).
-// What loads, scores, generates and calibrates takes either; gradients and CUDA devices are golf-gpt's alone.
+// What loads, scores, generates and calibrates takes either; gradients are golf-gpt's alone.
 #pragma once
 
 #include <memory>
@@ -43,8 +43,9 @@ AnyConfig resolve_any_config(const Json& given, const std::string& config_path, 
 // A UsageError when a context of this many tokens is too long for the model of `path`.
 void check_context(const AnyConfig& config, int64_t context, const std::string& path);
 
-// A UsageError when the model of `path` does not run on the device.
-void check_device(const AnyConfig& config, const Device& device, const std::string& path);
+// Does the model run through the device's fused kernels (device.h)? Then memory is planned, and artifacts are unpacked
+// there.
+bool has_fused_forward(const AnyConfig& config, const Device& device);
 
 AnyModel bind_any_model(const AnyConfig& config, const TensorMap& tensors);
 
@@ -52,10 +53,13 @@ AnyModel bind_any_model(const AnyConfig& config, const TensorMap& tensors);
 AnyConfig quantized_any_config(const QuantizedModel& quantized, const std::string& path);
 AnyModel dequantize_any_model(const QuantizedModel& quantized, const std::string& path);
 
-// A scorer over the CPU reference; `model` and `backend` must outlive it.
+// The model with its weights as a mode has them (round_weights()).
+AnyModel rounded_model(const AnyModel& model, Numerics numerics);
+
+// A scorer over a Backend; `model` and `backend` must outlive it.
 std::unique_ptr<WindowScorer> make_window_scorer(const AnyModel& model, Backend& backend, int64_t context_length);
 
-// `model` must outlive the result. check_context() and check_device() must have passed.
+// `model` must outlive the result. check_context() must have passed.
 std::unique_ptr<LanguageModel> make_language_model(const AnyModel& model, const Device& device, int64_t context);
 
 }  // namespace thimble

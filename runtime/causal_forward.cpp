@@ -3,12 +3,14 @@
 
 namespace thimble {
 
-KeyValueCache::KeyValueCache(const CacheShape& shape, int64_t sequences, int64_t capacity, bool shared_layers)
-    : capacity_(capacity), smear_state_(sequences, shape.state_width) {
-  int64_t copies = shared_layers ? 1 : shape.layers;
-  for (int64_t i = 0; i < copies; ++i) {
-    keys_.emplace_back(sequences * capacity, shape.key_width);
-    values_.emplace_back(sequences * capacity, shape.key_width);
+KeyValueCache::KeyValueCache(Backend& backend, const CacheShape& shape, int64_t sequences, int64_t capacity,
+                             bool shared_layers)
+    : capacity_(capacity) {
+  smear_state_.resize(backend, sequences, shape.state_width);
+  const auto copies = static_cast<size_t>(shared_layers ? 1 : shape.layers);
+  for (std::vector<BackendMatrix>* half : {&keys_, &values_}) {
+    half->resize(copies);
+    for (BackendMatrix& layer : *half) layer.resize(backend, sequences * capacity, shape.key_width);
   }
 }
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/backend.h"
+#include "runtime/backend_matrix.h"
 #include "runtime/matrix.h"
 
 namespace thimble {
@@ -31,19 +31,21 @@ struct CacheShape {
 // Keys, values and the last smear input of sequences that grow token by token.
 class KeyValueCache {
  public:
-  // Room for `capacity` positions of `sequences` sequences. With `shared_layers` all layers use the same memory: enough
-  // when a pass covers all positions of a window at once.
-  KeyValueCache(const CacheShape& shape, int64_t sequences, int64_t capacity, bool shared_layers);
+  // Room in the backend's memory for `capacity` positions of `sequences` sequences. With `shared_layers` all layers use
+  // the same memory: enough when a pass covers all positions of a window at once.
+  KeyValueCache(Backend& backend, const CacheShape& shape, int64_t sequences, int64_t capacity, bool shared_layers);
   KeyValueView layer(int64_t index);
-  Matrix& smear_state() { return smear_state_; }  // (sequences, state_width): normed embedding of the last position
+  BackendMatrix& smear_state() {
+    return smear_state_;
+  }  // (sequences, state_width): normed embedding of the last position
   int64_t capacity() const { return capacity_; }
 
   static uint64_t bytes_per_sequence(const CacheShape& shape, int64_t capacity);
 
  private:
   int64_t capacity_;
-  std::vector<Matrix> keys_, values_;  // one per layer, or one for all; (sequences * capacity, key_width)
-  Matrix smear_state_;
+  std::vector<BackendMatrix> keys_, values_;  // one per layer, or one for all; (sequences * capacity, key_width)
+  BackendMatrix smear_state_;
 };
 
 // The tokens of a batch and, for each, the token before it in its sequence (kNoToken for a sequence's first).
@@ -78,6 +80,14 @@ class CausalForward {
     return hidden_states(batch, cache, first_needed, nullptr);
   }
   void logits(ConstMatrixView hidden, MatrixView out) { logits(hidden, out, nullptr); }
+
+ protected:
+  // Shows an observer, if there is one, what linear layers read.
+  void show(LinearObserver* observer, std::span<const std::string> weights, ConstMatrixView input) const {
+    if (!observer) return;
+    backend().finish();
+    observer->on_linear_input(weights, input);
+  }
 };
 
 }  // namespace thimble

@@ -1,10 +1,12 @@
 // cpu_backend.cpp: the reference Backend: row kernels over chunks of rows, products over tiles, attention over
 // (sequence, head, block of queries). Chunk sizes are fixed, so results do not depend on the thread count.
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "runtime/backend.h"
 #include "runtime/cpu_kernels.h"
+#include "runtime/fp4_blocks.h"
 #include "runtime/gemm.h"
 #include "runtime/parallel.h"
 #include "runtime/row_chunks.h"
@@ -13,6 +15,31 @@ namespace thimble {
 namespace {
 
 constexpr int64_t kQueryTile = 128;
+
+// The choice of formats is made once per row.
+template <Format kValue>
+void round_values(Format storage, float* x, int64_t n) {
+  auto all = [&](auto round) {
+    for (int64_t i = 0; i < n; ++i) x[i] = round(rounded_to(kValue, x[i]));
+  };
+  switch (storage) {
+    case Format::kFp32: return all([](float v) { return v; });
+    case Format::kBf16: return all([](float v) { return rounded_to(Format::kBf16, v); });
+    default: return all([storage](float v) { return rounded_to(storage, v); });
+  }
+}
+
+void round_row(const Rounding& r, float* x, int64_t n) {
+  switch (r.value) {
+    case Format::kFp32: return round_values<Format::kFp32>(r.storage, x, n);
+    case Format::kBf16: return round_values<Format::kBf16>(r.storage, x, n);
+    case Format::kFp16: return round_values<Format::kFp16>(r.storage, x, n);
+    case Format::kQ115: return round_values<Format::kQ115>(r.storage, x, n);
+    case Format::kQ131Q115: return round_values<Format::kQ131Q115>(r.storage, x, n);
+  }
+}
+
+RowRounding row_rounding(const Rounding& r) { return r.is_exact() ? RowRounding{} : RowRounding{&r, round_row}; }
 
 class CpuBackend final : public Backend {
  public:
@@ -115,7 +142,8 @@ class CpuBackend final : public Backend {
       scores.resize(static_cast<size_t>(rows * (first_position + rows)));
       kernels_.attention({q.row(q_row) + q_col, cache.keys.row(kv_row) + kv_col, cache.values.row(kv_row) + kv_col,
                           y.row(q_row) + q_col, q.stride, cache.keys.stride, y.stride, rows, first_position,
-                          shape.head_dim, shape.exclusive, scores.data()});
+                          shape.head_dim, shape.exclusive, scores.data(), row_rounding(shape.scores),
+                          row_rounding(shape.weights)});
     });
   }
 
@@ -127,6 +155,12 @@ class CpuBackend final : public Backend {
     for_each_row(z.rows, z.cols, [&](int64_t p) { kernels_.gelu(z.row(p), z.cols); });
   }
 
+  void scale(float factor, MatrixView x) override {
+    for_each_row(x.rows, x.cols, [&](int64_t p) {
+      for (int64_t c = 0; c < x.cols; ++c) x.row(p)[c] *= factor;
+    });
+  }
+
   void softcap(float cap, MatrixView logits) override {
     for_each_row(logits.rows, logits.cols, [&](int64_t p) { kernels_.softcap(cap, logits.row(p), logits.cols); });
   }
@@ -135,11 +169,31 @@ class CpuBackend final : public Backend {
     for_each_row(logits.rows, logits.cols, [&](int64_t p) { kernels_.log_softmax(logits.row(p), logits.cols); });
   }
 
+  void round(const Rounding& rounding, MatrixView x) override {
+    if (rounding.is_exact()) return;
+    for_each_row(x.rows, x.cols, [&](int64_t p) { round_row(rounding, x.row(p), x.cols); });
+  }
+
+  void round_to_nvfp4(ConstMatrixView x, MatrixView y) override {
+    for_each_row(x.rows, x.cols, [&](int64_t p) {
+      const float* row = x.row(p);
+      float largest = 0;
+      for (int64_t c = 0; c < x.cols; ++c) largest = std::max(largest, std::abs(row[c]));
+      for (int64_t c = 0; c < x.cols; c += kFp4Block)
+        round_fp4_block(row + c, std::min<int64_t>(kFp4Block, x.cols - c), fp4_scale(largest), y.row(p) + c);
+    });
+  }
+
  private:
   const CpuKernels& kernels_ = cpu_kernels();
 };
 
 }  // namespace
+
+std::shared_ptr<float> Backend::allocate(int64_t floats) {
+  auto memory = std::make_shared<AlignedVector<float>>(static_cast<size_t>(floats));
+  return {memory, memory->data()};
+}
 
 std::unique_ptr<Backend> make_cpu_backend() { return std::make_unique<CpuBackend>(); }
 

@@ -104,6 +104,10 @@ void remove_own_value(const float* v, float* y, int64_t d) {
   out -= (along * inverse) * value;
 }
 
+void round_row(const RowRounding& r, float* x, int64_t n) {
+  if (r.rounding) r.apply(*r.rounding, x, n);
+}
+
 // Few queries against many keys: matrix-vector products stream keys and values once, without packing them. Cached
 // generation is bound by memory.
 void attend_one_row(const AttentionTile& t, int64_t row, int64_t keys, float inverse_sqrt_d) {
@@ -112,7 +116,13 @@ void attend_one_row(const AttentionTile& t, int64_t row, int64_t keys, float inv
   Eigen::Map<const Eigen::VectorXf> q(t.q + row * t.q_stride, t.head_dim);
   Eigen::Map<Eigen::VectorXf> scores(t.scores, keys), y(t.y + row * t.y_stride, t.head_dim);
   scores.noalias() = k * q;
+  round_row(t.score_rounding, t.scores, keys);
   float inverse_sum = exponentiate(t.scores, keys, keys, inverse_sqrt_d);
+  if (t.weight_rounding.rounding) {
+    scores *= inverse_sum;
+    inverse_sum = 1;
+    round_row(t.weight_rounding, t.scores, keys);
+  }
   y.noalias() = v.transpose() * scores;
   y *= inverse_sum;
 }
@@ -132,8 +142,12 @@ void attention(const AttentionTile& t) {
     MutableMap<float> y(t.y, t.rows, t.head_dim, Eigen::OuterStride<>(t.y_stride));
     scores.noalias() = q * k.transpose();
     for (int64_t i = 0; i < t.rows; ++i) {
-      float inverse_sum = exponentiate(t.scores + i * keys, t.first_position + i + 1, keys, inverse_sqrt_d);
-      Row(t.scores + i * keys, t.first_position + i + 1) *= inverse_sum;
+      float* row = t.scores + i * keys;
+      int64_t valid = t.first_position + i + 1;
+      round_row(t.score_rounding, row, valid);
+      float inverse_sum = exponentiate(row, valid, keys, inverse_sqrt_d);
+      Row(row, valid) *= inverse_sum;
+      round_row(t.weight_rounding, row, valid);
     }
     y.noalias() = scores * v;
   }

@@ -8,6 +8,14 @@
 
 namespace thimble {
 
+struct Rounding;  // rounding.h
+
+// Rounds n elements in place. A function of the callers': these kernels must define nothing that others could link.
+struct RowRounding {
+  const Rounding* rounding = nullptr;  // null: exact
+  void (*apply)(const Rounding& rounding, float* x, int64_t n) = nullptr;
+};
+
 // One tile of causal attention for one head: `rows` consecutive queries of one sequence, the first at `first_position`.
 // All pointers are to the head's first column.
 struct AttentionTile {
@@ -19,6 +27,7 @@ struct AttentionTile {
   int64_t rows, first_position, head_dim;
   bool exclusive;
   float* scores;  // scratch, rows * (first_position + rows)
+  RowRounding score_rounding, weight_rounding;
 };
 
 // n is a row's width. Rows of one call never overlap unless a comment says that output may be input.

@@ -42,6 +42,34 @@ __global__ void softmax_kernel(ScoreRows rows, float* scores) {
   for (int64_t j = threadIdx.x; j < rows.end(); j += kThreads) row[j] = j < valid ? row[j] * inverse_sum : 0;
 }
 
+// Rows of scores of queries from `first` on, all keys up to each query's own.
+struct CachedRows {
+  int64_t positions, first, stride;
+  float inverse_sqrt_d;
+  Rounding scores, weights;
+};
+
+// One CTA per row of scores, in place: softmax(s / sqrt(d)), zero beyond the row's own position.
+__global__ void cached_softmax_kernel(const __grid_constant__ CachedRows rows, float* scores) {
+  float* row = scores + static_cast<int64_t>(blockIdx.x) * rows.stride;
+  int64_t valid = rows.first + static_cast<int64_t>(blockIdx.x) % rows.positions + 1;
+  float peak = -INFINITY;
+  for (int64_t j = threadIdx.x; j < valid; j += kThreads) {
+    row[j] = rows.scores(row[j]);
+    peak = fmaxf(peak, row[j]);
+  }
+  peak = max_over_block(peak);
+  float sum = 0;
+  for (int64_t j = threadIdx.x; j < valid; j += kThreads) {
+    float e = expf((row[j] - peak) * rows.inverse_sqrt_d);
+    row[j] = e;
+    sum += e;
+  }
+  float inverse_sum = 1 / sum_over_block(sum);
+  for (int64_t j = threadIdx.x; j < rows.stride; j += kThreads)
+    row[j] = j < valid ? rows.weights(row[j] * inverse_sum) : 0;
+}
+
 // The same rows backwards: g = dP becomes dS = P (dP - sum(P dP)) / sqrt(d).
 __global__ void softmax_backward_kernel(ScoreRows rows, const float* probabilities, float* gradients) {
   const float* p = probabilities + rows.begin();
@@ -63,14 +91,17 @@ struct OwnValue {
   }
 };
 
-// y -= (y . vhat) vhat; a row is one query head of one position.
+// y -= (y . vhat) vhat; a row is one query head of one position. Values of sequences of `positions` rows lie `capacity`
+// rows apart, from position `first` on.
 struct RemoveOwnValue {
   const float* v;
   int64_t heads, heads_per_group, d;
   float* y;
+  int64_t positions = 1, capacity = 1, first = 0;
 
   __device__ void operator()(int64_t row, int lane) const {
-    int64_t position = row / heads, group = row % heads / heads_per_group;
+    int64_t query = row / heads, group = row % heads / heads_per_group;
+    int64_t position = query / positions * capacity + first + query % positions;
     const float* value = v + (position * (heads / heads_per_group) + group) * d;
     float* out = y + row * d;
     OwnValue own(value, d, lane);
@@ -194,6 +225,32 @@ void CudaFloatAttention::forward(ConstCudaView q, ConstCudaView k, ConstCudaView
   if (shape.exclusive)
     launch_rows(q.rows * shape.heads, RemoveOwnValue{v.data, shape.heads, at.heads_per_group(), shape.head_dim, y.data},
                 stream);
+}
+
+void CudaFloatAttention::forward_cached(ConstCudaView q, ConstCudaView k, ConstCudaView v, int64_t capacity,
+                                        const AttentionShape& shape, const BatchShape& batch, CudaView y,
+                                        cudaStream_t stream) {
+  const int64_t heads = shape.heads, d = shape.head_dim, group = heads / shape.kv_heads;
+  const int64_t positions = batch.positions, keys = batch.first_position + positions, stride = score_stride(capacity);
+  const int64_t head_scores = positions * stride;
+  probabilities_.reserve(batch.sequences * heads * head_scores);
+  float* scores = probabilities_.data();
+  const ProductBatch all{batch.sequences, heads};
+  auto cached = [&](ConstCudaView half) {
+    return ProductInput(half.data, keys, d, half.columns, {capacity * half.columns, d, static_cast<int>(group)});
+  };
+  const ProductSteps of_queries{positions * q.columns, d}, of_scores{heads * head_scores, head_scores};
+  launch_product(ProductForm::kNT, {q.data, positions, d, q.columns, of_queries}, cached(k),
+                 {scores, positions, keys, stride, of_scores}, /*add=*/false, all, ProductPart::kWhole, stream);
+  const CachedRows rows{positions,    batch.first_position, stride, 1.0f / std::sqrt(static_cast<float>(d)),
+                        shape.scores, shape.weights};
+  launch_kernel(cached_softmax_kernel, {dim3(static_cast<unsigned>(batch.sequences * heads * positions)), kThreads},
+                stream, rows, scores);
+  launch_product(ProductForm::kNN, {scores, positions, keys, stride, of_scores}, cached(v),
+                 {y.data, positions, d, y.columns, of_queries}, /*add=*/false, all, ProductPart::kWhole, stream);
+  if (shape.exclusive)
+    launch_rows(q.rows * heads,
+                RemoveOwnValue{v.data, heads, group, d, y.data, positions, capacity, batch.first_position}, stream);
 }
 
 void CudaFloatAttention::backward(ConstCudaView q, ConstCudaView k, ConstCudaView v, const AttentionShape& shape,

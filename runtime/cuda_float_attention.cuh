@@ -14,6 +14,10 @@ class CudaFloatAttention {
   // q (S*T, H*d), k and v (S*T, G*d) of windows from their start, y (S*T, H*d).
   void forward(ConstCudaView q, ConstCudaView k, ConstCudaView v, const AttentionShape& shape, const BatchShape& batch,
                CudaView y, cudaStream_t stream);
+  // The same for later positions too, against a cache: keys and values (S * capacity, G*d), q and y of positions
+  // [batch.first_position, ...) of each sequence. Scores and weights are rounded as `shape` says.
+  void forward_cached(ConstCudaView q, ConstCudaView k, ConstCudaView v, int64_t capacity, const AttentionShape& shape,
+                      const BatchShape& batch, CudaView y, cudaStream_t stream);
   // From the gradient of y to those of q, k and v; dy is overwritten.
   void backward(ConstCudaView q, ConstCudaView k, ConstCudaView v, const AttentionShape& shape, const BatchShape& batch,
                 CudaView dy, CudaView dq, CudaView dk, CudaView dv, cudaStream_t stream);

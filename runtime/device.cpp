@@ -7,11 +7,13 @@
 #include <numeric>
 #include <optional>
 
-#include "runtime/cpu_language_model.h"
+#include "runtime/backend_language_model.h"
+#include "runtime/cuda_backend.h"
 #include "runtime/cuda_devices.h"
 #include "runtime/cuda_language_model.h"
 #include "runtime/error.h"
 #include "runtime/gemm.h"
+#include "runtime/numeric_backend.h"
 #include "runtime/parallel.h"
 #include "runtime/split_language_model.h"
 
@@ -56,6 +58,12 @@ std::vector<int> cuda_ordinals(const std::string& text, int count, int local_ran
   return {*number};
 }
 
+std::optional<Numerics> numerics_named(std::string_view text) {
+  for (Numerics numerics : kAllNumerics)
+    if (numerics_name(numerics) == text) return numerics;
+  return std::nullopt;
+}
+
 // One model per device, all made at once.
 std::unique_ptr<LanguageModel> make_on_all(
     const Device& device, const std::function<std::unique_ptr<LanguageModel>(const CudaPlace&)>& make) {
@@ -64,23 +72,32 @@ std::unique_ptr<LanguageModel> make_on_all(
   return make_split_language_model(std::move(parts));
 }
 
-}  // namespace
+// On the CPU, or on each of the CUDA devices, through a Backend.
+template <typename AnyFamily>
+std::unique_ptr<LanguageModel> make_over_backend(const AnyFamily& model, const Device& device, int64_t context) {
+  if (!device.is_cuda) return make_backend_language_model(model, device.numerics, make_cpu_backend(), context);
+  return make_on_all(device, [&](const CudaPlace& place) {
+    return make_backend_language_model(model, device.numerics, make_cuda_backend(place), context);
+  });
+}
 
-std::string_view numerics_name(Numerics numerics) { return numerics == Numerics::kBf16 ? "bf16" : "fp32"; }
+}  // namespace
 
 bool is_device_text(std::string_view text) {
   return text == "auto" || text == "cpu" || text == "cuda" || text == kAllCuda || is_numbered_cuda(text);
 }
 
-bool is_numerics_text(std::string_view text) { return text == "auto" || text == "fp32" || text == "bf16"; }
+bool is_numerics_text(std::string_view text) { return text == "auto" || numerics_named(text); }
 
 std::string Device::arithmetic() const {
-  if (!is_cuda) return std::string(cpu_instruction_set());
+  if (!is_cuda && numerics == Numerics::kFp32) return std::string(cpu_instruction_set());
+  if (!is_cuda) return fmt::format("{} {}", cpu_instruction_set(), numerics_name(numerics));
   return cuda_arithmetic(ordinals[0]) + " " + std::string(numerics_name(numerics));
 }
 
 std::string Device::name() const {
-  if (!is_cuda) return fmt::format("cpu ({})", cpu_instruction_set());
+  if (!is_cuda && numerics == Numerics::kFp32) return fmt::format("cpu ({})", cpu_instruction_set());
+  if (!is_cuda) return fmt::format("cpu ({}, {})", cpu_instruction_set(), numerics_name(numerics));
   std::string one = fmt::format("{} ({})", cuda_arithmetic(ordinals[0]), numerics_name(numerics));
   return ordinals.size() == 1 ? one : fmt::format("{} x {}", ordinals.size(), one);
 }
@@ -88,16 +105,16 @@ std::string Device::name() const {
 Device open_device(const std::string& text, const std::string& numerics, int local_rank) {
   if (!is_device_text(text)) throw UsageError("--device is '" + text + "', allowed are " + kDeviceTexts);
   if (!is_numerics_text(numerics)) throw UsageError("--numerics is '" + numerics + "', allowed are " + kNumericsTexts);
-  if (text == "cpu" && numerics == "bf16")
-    throw UsageError("--numerics bf16 needs a CUDA device; --device cpu computes in fp32");
   Device device;
   int count = text == "cpu" ? 0 : cuda_device_count();
   device.is_cuda = text == "auto" ? count > 0 : text != "cpu";
-  if (!device.is_cuda && numerics == "bf16")
-    throw DeviceError("--numerics bf16 needs a CUDA device and none is usable here; the CPU computes in fp32");
+  device.numerics = numerics_named(numerics).value_or(device.is_cuda ? Numerics::kBf16 : Numerics::kFp32);
+#ifndef THIMBLE_SF16
+  if (is_sf16(device.numerics))
+    throw UsageError("--numerics " + numerics + " is not in this build, which was configured with THIMBLE_SF16=OFF");
+#endif
   if (!device.is_cuda) return device;
   device.ordinals = cuda_ordinals(text, count, local_rank);
-  device.numerics = numerics == "fp32" ? Numerics::kFp32 : Numerics::kBf16;
   return device;
 }
 
@@ -111,15 +128,30 @@ std::jthread warm_up(const Device& device) {
   });
 }
 
+bool has_fused_forward(const Device& device) {
+  return device.is_cuda && (device.numerics == Numerics::kFp32 || device.numerics == Numerics::kBf16);
+}
+
+std::unique_ptr<Backend> make_backend(const Device& device) {
+  std::unique_ptr<Backend> exact =
+      device.is_cuda ? make_cuda_backend({device.ordinals[0], device.memory_limit_bytes}) : make_cpu_backend();
+  return make_numeric_backend(std::move(exact), numeric_policy(device.numerics));
+}
+
 std::unique_ptr<LanguageModel> make_language_model(const Model& model, const Device& device, int64_t context) {
-  if (!device.is_cuda) return make_cpu_language_model(model, context);
+  if (!has_fused_forward(device)) return make_over_backend(model, device, context);
   return make_on_all(
       device, [&](const CudaPlace& place) { return make_cuda_language_model(model, place, device.numerics, context); });
 }
 
+std::unique_ptr<LanguageModel> make_language_model(const Gpt2Model& model, const Device& device, int64_t context) {
+  return make_over_backend(model, device, context);
+}
+
 std::unique_ptr<LanguageModel> make_language_model(const StoredModel& stored, const BlockFeed& feed,
                                                    const Device& device, int64_t context) {
-  if (!device.is_cuda) throw Error(ExitCode::kInternal, "the CPU computes with dequantized weights");
+  if (!has_fused_forward(device))
+    throw Error(ExitCode::kInternal, device.name() + " computes with dequantized weights");
   return make_on_all(device, [&](const CudaPlace& place) {
     return make_cuda_language_model(stored, feed, place, device.numerics, context);
   });

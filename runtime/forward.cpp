@@ -52,11 +52,17 @@ void ForwardPass::resize_for(int64_t rows) {
   if (rows == rows_) return;
   rows_ = rows;
   const ModelConfig& c = model_.config;
-  for (Matrix* matrix : {&x_, &x0_, &u_, &normed_, &query_, &attended_, &branch_}) matrix->resize(rows, c.model_dim);
-  for (Matrix* matrix : {&key_, &value_}) matrix->resize(rows, c.kv_dim());
-  wide_.resize(rows, c.mlp_dim());
-  if (c.bigram_vocab_size > 0) gathered_.resize(rows, c.bigram_dim);
-  skips_.assign(static_cast<size_t>(c.encoder_layers()), Matrix(rows, c.model_dim));
+  for (BackendMatrix* matrix : {&x_, &x0_, &u_, &normed_, &query_, &attended_, &branch_})
+    matrix->resize(backend_, rows, c.model_dim);
+  for (BackendMatrix* matrix : {&key_, &value_}) matrix->resize(backend_, rows, c.kv_dim());
+  wide_.resize(backend_, rows, c.mlp_dim());
+  if (c.bigram_vocab_size > 0) gathered_.resize(backend_, rows, c.bigram_dim);
+  if (!c.ve_layers.empty()) {
+    value_rows_.resize(backend_, rows, c.ve_dim);
+    value_embedding_.resize(backend_, rows, c.kv_dim());
+  }
+  skips_.resize(static_cast<size_t>(c.encoder_layers()));
+  for (BackendMatrix& skip : skips_) skip.resize(backend_, rows, c.model_dim);
 }
 
 void ForwardPass::keep(ConstMatrixView from, Matrix& to) {
@@ -70,7 +76,7 @@ void ForwardPass::embed(const TokenBatch& batch, KeyValueCache& cache, LinearObs
   if (c.bigram_vocab_size > 0) {
     backend_.gather_rows(model_.bigram_embedding, bigram_buckets(batch, c.bigram_vocab_size), gathered_);
     static const std::string kName = kBigramProjection;
-    if (observer) observer->on_linear_input({&kName, 1}, gathered_);
+    show(observer, {&kName, 1}, gathered_);
     backend_.linear(gathered_, model_.bigram_projection, branch_);
     if (tape) keep(branch_, tape->bigram_branch);
     backend_.add_scaled(branch_, model_.bigram_scale, x_);
@@ -89,12 +95,10 @@ void ForwardPass::embed(const TokenBatch& batch, KeyValueCache& cache, LinearObs
   backend_.copy(x_, x0_);
   if (tape) keep(x0_, tape->x0);
   if (!c.ve_layers.empty()) {
-    Matrix rows(rows_, c.ve_dim);
-    value_embedding_.resize(rows_, c.kv_dim());
-    backend_.gather_rows(model_.value_embedding, batch.tokens, rows);
+    backend_.gather_rows(model_.value_embedding, batch.tokens, value_rows_);
     static const std::string kName = kValueProjection;
-    if (observer) observer->on_linear_input({&kName, 1}, rows);
-    backend_.linear(rows, model_.value_projection, value_embedding_);
+    show(observer, {&kName, 1}, value_rows_);
+    backend_.linear(value_rows_, model_.value_projection, value_embedding_);
     if (tape) keep(value_embedding_, tape->value_embedding);
   }
 }
@@ -109,10 +113,8 @@ void ForwardPass::attend(int64_t layer, const TokenBatch& batch, KeyValueCache& 
   float depth_scale = c.ln_scale ? 1.0f / std::sqrt(static_cast<float>(layer + 1)) : 1.0f;
   if (kept) keep(x_, kept->input);
   backend_.mix_and_norm(x_, x0_, w.mix_x, w.mix_x0, depth_scale, u_, normed_);
-  if (observer) {
-    const std::string sharing[] = {names.query, names.key, names.value};
-    observer->on_linear_input(sharing, normed_);
-  }
+  const std::string sharing[] = {names.query, names.key, names.value};
+  show(observer, sharing, normed_);
   backend_.linear(normed_, w.key, key_);
   backend_.linear(normed_, w.value, value_);
   if (w.value_embedding_scale != 0) backend_.add_scaled(value_embedding_, w.value_embedding_scale, value_);
@@ -137,7 +139,7 @@ void ForwardPass::attend(int64_t layer, const TokenBatch& batch, KeyValueCache& 
   backend_.norm_and_rotate(query, c.head_dim(), rotary_, w.q_gain, shape);
   bool exclusive = layer >= c.num_layers - c.xsa_last_n;
   backend_.attention(query, store, {c.num_heads, c.num_kv_heads, c.head_dim(), exclusive}, shape, attended);
-  if (observer) observer->on_linear_input({&names.output, 1}, attended);
+  show(observer, {&names.output, 1}, attended);
   backend_.linear(attended, w.output, branch);
   if (kept) {
     keep(attended, kept->attended);
@@ -155,11 +157,11 @@ void ForwardPass::feed_forward(int64_t layer, int64_t first_needed, LinearObserv
   MatrixView normed = normed_.view().block_rows(first_needed, needed);
   MatrixView wide = wide_.view().block_rows(first_needed, needed);
   MatrixView branch = branch_.view().block_rows(first_needed, needed);
-  if (observer) observer->on_linear_input({&names.up, 1}, normed);
+  show(observer, {&names.up, 1}, normed);
   backend_.linear(normed, w.up, wide);
   if (tape) keep(wide, tape->layers[static_cast<size_t>(layer)].hidden);
   backend_.leaky_relu_squared(wide);
-  if (observer) observer->on_linear_input({&names.down, 1}, wide);
+  show(observer, {&names.down, 1}, wide);
   backend_.linear(wide, w.down, branch);
   if (tape) keep(branch, tape->layers[static_cast<size_t>(layer)].mlp_branch);
   backend_.add(branch, w.mlp_scale, u_.view().block_rows(first_needed, needed));
@@ -196,11 +198,9 @@ ConstMatrixView ForwardPass::hidden_states(const TokenBatch& batch, KeyValueCach
 void ForwardPass::logits(ConstMatrixView hidden, MatrixView out, LinearObserver* observer, ActivationTape* tape) {
   MatrixView normed = normed_.view().block_rows(0, hidden.rows);
   backend_.rms_norm(hidden, 1.0f, normed);
-  if (observer) {
-    const std::string name = head_name(model_.config);
-    observer->on_linear_input({&name, 1}, normed);
-  }
-  backend_.linear(normed, model_.head(), out);
+  const std::string name = head_name(model_.config);
+  show(observer, {&name, 1}, normed);
+  backend_.head(normed, model_.head(), out);
   if (tape) keep(out, tape->head_output);
   backend_.softcap(static_cast<float>(model_.config.logit_softcap), out);
 }

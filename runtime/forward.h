@@ -58,8 +58,9 @@ class ForwardPass final : public CausalForward {
   int64_t context_length_;
   RotaryTable rotary_;
   int64_t rows_ = 0;
-  Matrix x_, x0_, u_, normed_, query_, key_, value_, attended_, branch_, wide_, gathered_, value_embedding_;
-  std::vector<Matrix> skips_;
+  BackendMatrix x_, x0_, u_, normed_, query_, key_, value_, attended_, branch_, wide_, gathered_;
+  BackendMatrix value_rows_, value_embedding_;
+  std::vector<BackendMatrix> skips_;
 };
 
 // Rotary tables for positions 0..context_length-1.

@@ -46,8 +46,9 @@ void generate_batch(CausalForward& forward, const CalibrationOptions& options, i
                     std::span<uint16_t> out, Progress& progress) {
   // A product of one row rounds differently (gemm.h); a sequence that is alone gets an idle companion.
   int64_t rows = std::max<int64_t>(2, count);
-  KeyValueCache cache(forward.cache_shape(), rows, options.length, /*shared_layers=*/false);
-  Matrix logits(rows, forward.vocab_size());
+  KeyValueCache cache(forward.backend(), forward.cache_shape(), rows, options.length, /*shared_layers=*/false);
+  BackendMatrix logits;
+  logits.resize(forward.backend(), rows, forward.vocab_size());
   TokenBatch batch;
   batch.tokens.assign(static_cast<size_t>(rows), 0);
   batch.previous.assign(static_cast<size_t>(rows), TokenBatch::kNoToken);
@@ -61,11 +62,12 @@ void generate_batch(CausalForward& forward, const CalibrationOptions& options, i
     if (position + 1 == options.length) break;
     batch.shape = {rows, 1, position};
     forward.logits(forward.hidden_states(batch, cache, 0), logits);
+    forward.backend().finish();
     batch.previous = batch.tokens;
     for (int64_t s = 0; s < count; ++s) {
       double uniform = uniform_at(options.seed, static_cast<uint64_t>(first + s), static_cast<uint64_t>(position + 1));
       batch.tokens[static_cast<size_t>(s)] =
-          sample_token({logits.row(s), static_cast<size_t>(logits.cols())}, options.temperature, uniform);
+          sample_token({logits.view().row(s), static_cast<size_t>(logits.cols())}, options.temperature, uniform);
     }
   }
 }
@@ -89,12 +91,14 @@ void generate_text(CausalForward& forward, std::span<const uint16_t> prompt, int
                    uint64_t seed, const std::function<bool(uint16_t)>& on_token) {
   int64_t length = static_cast<int64_t>(prompt.size()) + max_new_tokens;
   assert(!prompt.empty() && length <= forward.context_length());
-  KeyValueCache cache(forward.cache_shape(), 1, length, /*shared_layers=*/false);
-  Matrix logits(1, forward.vocab_size());
+  KeyValueCache cache(forward.backend(), forward.cache_shape(), 1, length, /*shared_layers=*/false);
+  BackendMatrix logits;
+  logits.resize(forward.backend(), 1, forward.vocab_size());
   TokenBatch batch = window_batch(prompt);
   for (int64_t i = 0; i < max_new_tokens; ++i) {
     ConstMatrixView hidden = forward.hidden_states(batch, cache, batch.shape.positions - 1);
     forward.logits(hidden, logits);
+    forward.backend().finish();
     uint16_t token = sample_token(logits.values(), temperature, uniform_at(seed, 0, static_cast<uint64_t>(i)));
     if (!on_token(token)) return;
     batch.shape = {1, 1, batch.shape.first_position + batch.shape.positions};

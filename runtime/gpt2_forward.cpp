@@ -15,9 +15,10 @@ Gpt2Forward::Gpt2Forward(const Gpt2Model& model, Backend& backend, int64_t conte
 
 void Gpt2Forward::resize_for(int64_t rows) {
   const Gpt2Config& c = model_.config;
-  for (Matrix* matrix : {&x_, &normed_, &query_, &attended_, &branch_}) matrix->resize(rows, c.model_dim);
-  key_value_.resize(rows, 2 * c.model_dim);
-  wide_.resize(rows, c.mlp_dim);
+  for (BackendMatrix* matrix : {&x_, &normed_, &query_, &attended_, &branch_})
+    matrix->resize(backend_, rows, c.model_dim);
+  key_value_.resize(backend_, rows, 2 * c.model_dim);
+  wide_.resize(backend_, rows, c.mlp_dim);
 }
 
 void Gpt2Forward::norm(ConstMatrixView x, const NormWeights& weights, MatrixView y) {
@@ -46,7 +47,7 @@ void Gpt2Forward::attend(int64_t layer, const BatchShape& batch, KeyValueCache& 
   const Gpt2Layer& w = model_.layers[static_cast<size_t>(layer)];
   const Gpt2LayerNames names(layer);
   norm(x_, w.attention_norm, normed_);
-  if (observer) observer->on_linear_input({&names.query_key_value, 1}, normed_);
+  show(observer, {&names.query_key_value, 1}, normed_);
   project(normed_, w.query_key_value, c.model_dim, key_value_);
   KeyValueView store = cache.layer(layer);
   backend_.store_rows(key_value_.view().block_cols(0, c.model_dim), batch, store.capacity, store.keys);
@@ -59,9 +60,9 @@ void Gpt2Forward::attend(int64_t layer, const BatchShape& batch, KeyValueCache& 
   MatrixView branch = branch_.view().block_rows(first_needed, needed);
   project(normed_.view().block_rows(first_needed, needed), w.query_key_value, 0, query);
   backend_.attention(query, store, {c.num_heads, c.num_heads, c.head_dim(), false}, shape, attended);
-  if (observer) observer->on_linear_input({&names.attention_output, 1}, attended);
+  show(observer, {&names.attention_output, 1}, attended);
   project(attended, w.attention_output, 0, branch);
-  backend_.add_scaled(branch, 1.0f, x_.view().block_rows(first_needed, needed));
+  backend_.add_branch(branch, Branch::kAttention, x_.view().block_rows(first_needed, needed));
 }
 
 // x += MLP(norm(x)) for the needed rows.
@@ -74,12 +75,12 @@ void Gpt2Forward::feed_forward(int64_t layer, int64_t first_needed, LinearObserv
   MatrixView wide = wide_.view().block_rows(first_needed, needed);
   MatrixView branch = branch_.view().block_rows(first_needed, needed);
   norm(x, w.mlp_norm, normed);
-  if (observer) observer->on_linear_input({&names.up, 1}, normed);
+  show(observer, {&names.up, 1}, normed);
   project(normed, w.up, 0, wide);
   backend_.gelu(wide);
-  if (observer) observer->on_linear_input({&names.down, 1}, wide);
+  show(observer, {&names.down, 1}, wide);
   project(wide, w.down, 0, branch);
-  backend_.add_scaled(branch, 1.0f, x);
+  backend_.add_branch(branch, Branch::kMlp, x);
 }
 
 ConstMatrixView Gpt2Forward::hidden_states(const TokenBatch& batch, KeyValueCache& cache, int64_t first_needed,
@@ -100,11 +101,9 @@ ConstMatrixView Gpt2Forward::hidden_states(const TokenBatch& batch, KeyValueCach
 void Gpt2Forward::logits(ConstMatrixView hidden, MatrixView out, LinearObserver* observer) {
   MatrixView normed = normed_.view().block_rows(0, hidden.rows);
   norm(hidden, model_.final_norm, normed);
-  if (observer) {
-    const std::string name = head_name(model_.config);
-    observer->on_linear_input({&name, 1}, normed);
-  }
-  backend_.linear(normed, model_.head(), out);
+  const std::string name = head_name(model_.config);
+  show(observer, {&name, 1}, normed);
+  backend_.head(normed, model_.head(), out);
 }
 
 }  // namespace thimble

@@ -37,11 +37,11 @@ class Gpt2Forward final : public CausalForward {
   Backend& backend_;
   int64_t context_length_;
   // P rows of the batch; D model width, M MLP width.
-  Matrix x_;                          // (P, D) the residual stream
-  Matrix normed_, query_, attended_;  // (P, D)
-  Matrix branch_;                     // (P, D) what a block adds to x_
-  Matrix key_value_;                  // (P, 2D)
-  Matrix wide_;                       // (P, M)
+  BackendMatrix x_;                          // (P, D) the residual stream
+  BackendMatrix normed_, query_, attended_;  // (P, D)
+  BackendMatrix branch_;                     // (P, D) what a block adds to x_
+  BackendMatrix key_value_;                  // (P, 2D)
+  BackendMatrix wide_;                       // (P, M)
 };
 
 }  // namespace thimble

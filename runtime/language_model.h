@@ -1,5 +1,5 @@
 // language_model.h: a model on the device that computes it, ready to score and to generate text.
-// The seam between what the program asks for and where it runs: cpu_language_model.cpp is the reference over
+// The seam between what the program asks for and where it runs: backend_language_model.cpp is the reference over
 // causal_forward.h, cuda_language_model.cu the CUDA implementation.
 #pragma once
 

@@ -43,7 +43,7 @@ std::string grouped(uint64_t value) {
 class Counter {
  public:
   Counter(const ModelConfig& config, Numerics numerics)
-      : c_(config), s_(cuda_shape(config)), element_(numerics == Numerics::kFp32 ? 4 : 2) {}
+      : c_(config), s_(cuda_shape(config)), element_(numerics == Numerics::kBf16 ? 2 : 4) {}
 
   void add(const std::string& what, int64_t count, int64_t element_bytes) {
     int64_t bytes = count * element_bytes;

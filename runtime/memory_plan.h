@@ -40,7 +40,8 @@ uint64_t usable_memory(uint64_t free_bytes, uint64_t limit_bytes);
 // The scarcest of the device's. Not for the CPU.
 uint64_t usable_memory(const Device& device);
 
-// All plans are DeviceErrors that name what is needed at least, and what is usable, when not even a batch of one fits.
+// Plans are of what has_fused_forward() (device.h). All plans are DeviceErrors that name what is needed at least, and
+// what is usable, when not even a batch of one fits.
 
 // Up to `windows` windows of `context` inputs at a time: cuda_windows_per_batch().
 MemoryPlan plan_scoring(const ModelConfig& config, Numerics numerics, int64_t context, int64_t windows,

@@ -9,7 +9,7 @@ namespace thimble {
 WindowGradients::WindowGradients(const Model& model, Backend& backend, int64_t context_length)
     : forward_(model, backend, context_length),
       backward_(model, backend, forward_.rotary()),
-      cache_(forward_.cache_shape(), 1, context_length, /*shared_layers=*/true) {}
+      cache_(backend, forward_.cache_shape(), 1, context_length, /*shared_layers=*/true) {}
 
 // Leaves softcapped logits in logits_.
 void WindowGradients::forward(std::span<const uint16_t> inputs, const WindowObservers& observers,

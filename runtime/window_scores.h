@@ -29,7 +29,7 @@ class WindowScorer {
  private:
   std::unique_ptr<CausalForward> forward_;
   KeyValueCache cache_;
-  Matrix logits_;
+  BackendMatrix logits_;
 };
 
 }  // namespace thimble

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "eval/bpb.h"
-#include "runtime/cpu_language_model.h"
+#include "runtime/backend_language_model.h"
 #include "runtime/split_language_model.h"
 #include "tests/runtime/random_model.h"
 

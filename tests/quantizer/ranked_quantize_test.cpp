@@ -7,7 +7,7 @@
 #include "quantizer/calibration.h"
 #include "quantizer/layer_solver.h"
 #include "quantizer/ranked_language_model.h"
-#include "runtime/cpu_language_model.h"
+#include "runtime/backend_language_model.h"
 #include "runtime/hash.h"
 #include "tests/quantizer/thread_ranks.h"
 #include "tests/runtime/random_model.h"

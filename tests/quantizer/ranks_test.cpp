@@ -7,7 +7,7 @@
 #include <mutex>
 
 #include "quantizer/ranked_language_model.h"
-#include "runtime/cpu_language_model.h"
+#include "runtime/backend_language_model.h"
 #include "tests/quantizer/thread_ranks.h"
 #include "tests/runtime/error_matcher.h"
 #include "tests/runtime/random_model.h"

@@ -1,7 +1,7 @@
 // cuda_finite_test.cpp: a device finds the same first NaN or infinity as the CPU does.
 #include <gtest/gtest.h>
 
-#include "runtime/cpu_language_model.h"
+#include "runtime/backend_language_model.h"
 #include "runtime/cuda_language_model.h"
 #include "tests/gptq/cuda_device.h"
 #include "tests/runtime/random_model.h"

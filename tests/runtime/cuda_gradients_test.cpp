@@ -210,7 +210,7 @@ TEST_F(CudaGradientsTest, DoNotDependOnTheBatch) {
 TEST_F(CudaGradientsTest, LogitsAreTheCpus) {
   std::unique_ptr<Backend> backend = make_cpu_backend();
   ForwardPass forward(model, *backend, kLength);
-  KeyValueCache cache(cache_shape(model.config), 1, kLength, true);
+  KeyValueCache cache(*backend, cache_shape(model.config), 1, kLength, true);
   Matrix expected(kLength - 1, model.config.vocab_size);
   auto inputs = std::span(tokens).first(static_cast<size_t>(kLength - 1));
   forward.logits(forward.hidden_states(window_batch(inputs), cache, 0), expected);

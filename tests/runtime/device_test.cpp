@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "runtime/cuda_devices.h"
 #include "runtime/error.h"
 #include "runtime/gemm.h"
@@ -29,7 +31,6 @@ TEST(Device, AutoIsTheCpuWhereThereIsNoOther) {
   if (has_cuda()) GTEST_SKIP() << "this machine has a CUDA device";
   EXPECT_FALSE(open_device("auto", "auto").is_cuda);
   EXPECT_FALSE(open_device("auto", "fp32").is_cuda);
-  expect_error<DeviceError>([] { open_device("auto", "bf16"); }, {"--numerics bf16", "needs a CUDA device"});
 }
 
 TEST(Device, MissingDevicesAreDeviceErrors) {
@@ -55,11 +56,39 @@ TEST(Device, TextsOfAnotherFormAreUsageErrors) {
     EXPECT_FALSE(is_device_text(text));
     expect_error<UsageError>([&] { open_device(text, "auto"); }, {"--device", "cuda:all"});
   }
-  for (const char* text : {"", "fp16", "BF16", "float32"}) {
+  for (const char* text : {"", "q115", "BF16", "float32", "sf16-", "nvfp4-q115"}) {
     EXPECT_FALSE(is_numerics_text(text));
-    expect_error<UsageError>([&] { open_device("cpu", text); }, {"--numerics", "bf16"});
+    expect_error<UsageError>([&] { open_device("cpu", text); },
+                             {"--numerics", "auto, fp32, bf16, fp16, sf16, sf16-q115, sf16-legacy", "nvfp4"});
   }
-  expect_error<UsageError>([] { open_device("cpu", "bf16"); }, {"--device cpu", "fp32"});
+}
+
+TEST(Device, TheCpuComputesInEveryMode) {
+  const std::string isa(cpu_instruction_set());
+  std::set<std::string> arithmetics;
+  for (Numerics numerics : kAllNumerics) {
+    const std::string name(numerics_name(numerics));
+    EXPECT_TRUE(is_numerics_text(name));
+    EXPECT_NE(std::string(kNumericsTexts).find(name), std::string::npos) << name;
+    const Device device = open_device("cpu", name);
+    EXPECT_EQ(device.numerics, numerics);
+    EXPECT_FALSE(has_fused_forward(device));
+    arithmetics.insert(device.arithmetic());
+    if (numerics == Numerics::kFp32) continue;
+    EXPECT_EQ(device.arithmetic(), isa + " " + name);
+    EXPECT_EQ(device.name(), "cpu (" + isa + ", " + name + ")");
+  }
+  EXPECT_EQ(arithmetics.size(), kAllNumerics.size());
+}
+
+// Fused kernels keep scores to themselves, so that a mode that rounds them must not get there.
+TEST(Device, OnlyFp32AndBf16AreFused) {
+  Device device;
+  device.is_cuda = true;
+  for (Numerics numerics : kAllNumerics) {
+    device.numerics = numerics;
+    EXPECT_EQ(has_fused_forward(device), numerics == Numerics::kFp32 || numerics == Numerics::kBf16);
+  }
 }
 
 TEST(Device, MakesTheCpusLanguageModel) {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/cpu_language_model.h"
+#include "runtime/backend_language_model.h"
 #include "tests/runtime/random_model.h"
 
 namespace thimble {

@@ -120,7 +120,7 @@ TEST_P(Forward, CachedPiecesOfABatchEqualWindows) {
   for (uint64_t s = 0; s < kSequences; ++s)
     tokens.push_back(random_tokens(GetParam().window, config_.vocab_size, 20 + s));
   ForwardPass forward(model_, *backend_, GetParam().context);
-  KeyValueCache cache(cache_shape(config_), kSequences, GetParam().context, /*shared_layers=*/false);
+  KeyValueCache cache(*backend_, cache_shape(config_), kSequences, GetParam().context, /*shared_layers=*/false);
   std::vector<NaiveForward> expected;
   for (const auto& sequence : tokens)
     expected.push_back(naive_golf_forward(config_, views_of(tensors_), sequence, GetParam().context));
@@ -234,7 +234,8 @@ TEST(TokenBatchOfAWindow, KnowsThePreviousTokens) {
 TEST(KeyValueCacheMemory, IsKeysAndValuesOfAllLayers) {
   const CacheShape shape = cache_shape(small_golf_config());
   EXPECT_EQ(KeyValueCache::bytes_per_sequence(shape, 100), 2u * 5 * 100 * 12 * sizeof(float));
-  KeyValueCache shared(shape, 2, 10, true), separate(shape, 2, 10, false);
+  const std::unique_ptr<Backend> cpu = make_cpu_backend();
+  KeyValueCache shared(*cpu, shape, 2, 10, true), separate(*cpu, shape, 2, 10, false);
   EXPECT_EQ(shared.layer(0).keys.data, shared.layer(4).keys.data);
   EXPECT_NE(separate.layer(0).keys.data, separate.layer(4).keys.data);
   EXPECT_NE(separate.layer(0).keys.data, separate.layer(0).values.data);

@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "runtime/cpu_language_model.h"
+#include "runtime/backend_language_model.h"
 #include "runtime/parallel.h"
 #include "runtime/random.h"
 #include "runtime/window_scores.h"
@@ -92,7 +92,7 @@ TEST_P(Gpt2ForwardTest, TheObserverSeesEachLinearInputOnce) {
 
 TEST_P(Gpt2ForwardTest, TheHeadsInputIsSeenWithItsLogits) {
   Gpt2Forward forward(model_, *backend_, kWindow);
-  KeyValueCache cache(forward.cache_shape(), 1, kWindow, /*shared_layers=*/true);
+  KeyValueCache cache(*backend_, forward.cache_shape(), 1, kWindow, /*shared_layers=*/true);
   Recorder recorder;
   Matrix logits(kWindow, config_.vocab_size);
   forward.logits(forward.hidden_states(window_batch(tokens_), cache, 0), logits, &recorder);
@@ -121,7 +121,7 @@ TEST_P(Gpt2ForwardTest, CachedPiecesOfABatchEqualWindows) {
     expected.push_back(naive_gpt2_forward(config_, views_of(tensors_), tokens.back()));
   }
   Gpt2Forward forward(model_, *backend_, kWindow);
-  KeyValueCache cache(forward.cache_shape(), kSequences, kWindow, /*shared_layers=*/false);
+  KeyValueCache cache(*backend_, forward.cache_shape(), kSequences, kWindow, /*shared_layers=*/false);
   int64_t done = 0;
   for (int64_t positions : {1, 2, 5, 1, 14}) {
     TokenBatch batch;

@@ -7,7 +7,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "runtime/cpu_language_model.h"
+#include "runtime/backend_language_model.h"
 #include "runtime/split_language_model.h"
 #include "runtime/window_scores.h"
 #include "tests/runtime/error_matcher.h"

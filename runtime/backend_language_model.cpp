@@ -1,30 +1,41 @@
-// cpu_language_model.cpp: one window after another through WindowScorer, sequences through generate.h.
-#include "runtime/cpu_language_model.h"
+// backend_language_model.cpp: one window after another through WindowScorer, sequences through generate.h.
+#include "runtime/backend_language_model.h"
 
 #include <algorithm>
 #include <cassert>
 
 #include "runtime/gpt2_forward.h"
+#include "runtime/numeric_backend.h"
 #include "runtime/window_scores.h"
 
 namespace thimble {
 namespace {
 
-class CpuLanguageModel final : public LanguageModel {
+template <typename AnyFamily>
+class BackendLanguageModel final : public LanguageModel {
  public:
-  template <typename Forward, typename AnyModel>
-  static std::unique_ptr<LanguageModel> of(const AnyModel& model, int64_t context) {
-    std::unique_ptr<Backend> backend = make_cpu_backend();
-    auto forward = std::make_unique<Forward>(model, *backend, context);
-    return std::make_unique<CpuLanguageModel>(std::move(backend), std::move(forward));
+  template <typename Forward>
+  static std::unique_ptr<LanguageModel> of(const AnyFamily& model, Numerics numerics, std::unique_ptr<Backend> exact,
+                                           int64_t context) {
+    const NumericPolicy policy = numeric_policy(numerics);
+    std::unique_ptr<const AnyFamily> rounded;
+    if (!policy.is_exact()) {
+      auto copy = std::make_unique<AnyFamily>(model);
+      round_weights(policy, *copy);
+      rounded = std::move(copy);
+    }
+    std::unique_ptr<Backend> backend = make_numeric_backend(std::move(exact), policy);
+    auto forward = std::make_unique<Forward>(rounded ? *rounded : model, *backend, context);
+    return std::make_unique<BackendLanguageModel>(std::move(rounded), std::move(backend), std::move(forward));
   }
 
-  CpuLanguageModel(std::unique_ptr<Backend> backend, std::unique_ptr<CausalForward> forward)
-      : backend_(std::move(backend)), scorer_(std::move(forward)) {}
+  BackendLanguageModel(std::unique_ptr<const AnyFamily> rounded, std::unique_ptr<Backend> backend,
+                       std::unique_ptr<CausalForward> forward)
+      : rounded_(std::move(rounded)), backend_(std::move(backend)), scorer_(std::move(forward)) {}
 
   int64_t vocab_size() const override { return forward().vocab_size(); }
   int64_t context() const override { return forward().context_length(); }
-  // A window fills the machine's threads by itself.
+  // A window fills the device by itself.
   int64_t preferred_windows() const override { return 1; }
   int64_t preferred_sequences(const CalibrationOptions& options) const override {
     return calibration_batch(forward().cache_shape(), options);
@@ -67,18 +78,30 @@ class CpuLanguageModel final : public LanguageModel {
 
   const CausalForward& forward() const { return scorer_.forward(); }
 
-  std::unique_ptr<Backend> backend_;  // of the forward pass in scorer_
+  // Of the forward pass in scorer_; without a rounded model it has the caller's.
+  std::unique_ptr<const AnyFamily> rounded_;
+  std::unique_ptr<Backend> backend_;
   WindowScorer scorer_;
 };
 
 }  // namespace
 
+std::unique_ptr<LanguageModel> make_backend_language_model(const Model& model, Numerics numerics,
+                                                           std::unique_ptr<Backend> exact, int64_t context) {
+  return BackendLanguageModel<Model>::of<ForwardPass>(model, numerics, std::move(exact), context);
+}
+
+std::unique_ptr<LanguageModel> make_backend_language_model(const Gpt2Model& model, Numerics numerics,
+                                                           std::unique_ptr<Backend> exact, int64_t context) {
+  return BackendLanguageModel<Gpt2Model>::of<Gpt2Forward>(model, numerics, std::move(exact), context);
+}
+
 std::unique_ptr<LanguageModel> make_cpu_language_model(const Model& model, int64_t context) {
-  return CpuLanguageModel::of<ForwardPass>(model, context);
+  return make_backend_language_model(model, Numerics::kFp32, make_cpu_backend(), context);
 }
 
 std::unique_ptr<LanguageModel> make_cpu_language_model(const Gpt2Model& model, int64_t context) {
-  return CpuLanguageModel::of<Gpt2Forward>(model, context);
+  return make_backend_language_model(model, Numerics::kFp32, make_cpu_backend(), context);
 }
 
 }  // namespace thimble

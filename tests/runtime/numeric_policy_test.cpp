@@ -1,0 +1,150 @@
+// numeric_policy_test.cpp: the table of modes, the NVFP4 grids against lists of their values, and weights on load.
+#include "runtime/numeric_policy.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "runtime/fp4_blocks.h"
+#include "runtime/random.h"
+#include "tests/runtime/error_matcher.h"
+#include "tests/runtime/random_gpt2.h"
+
+namespace thimble {
+namespace {
+
+TEST(NumericPolicy, OnlyFp32IsExact) {
+  for (Numerics numerics : kAllNumerics)
+    EXPECT_EQ(numeric_policy(numerics).is_exact(), numerics == Numerics::kFp32) << numerics_name(numerics);
+}
+
+TEST(NumericPolicy, Sf16RoundsEveryBoundaryButTheSoftcap) {
+  for (Numerics numerics : {Numerics::kSf16, Numerics::kSf16Legacy}) {
+    const NumericPolicy policy = numeric_policy(numerics);
+    const Format product = numerics == Numerics::kSf16 ? Format::kQ131Q115 : Format::kQ115;
+    for (size_t i = 0; i < kBoundaries; ++i) {
+      const auto boundary = static_cast<Boundary>(i);
+      SCOPED_TRACE(boundary_name(boundary));
+      if (boundary == Boundary::kCapped) {
+        EXPECT_TRUE(policy.at(boundary).is_exact());
+        continue;
+      }
+      const bool is_product =
+          boundary == Boundary::kLinear || boundary == Boundary::kScores || boundary == Boundary::kLogits;
+      EXPECT_EQ(policy.at(boundary), (Rounding{is_product ? product : Format::kQ115, Format::kBf16}));
+    }
+  }
+  const NumericPolicy truth = numeric_policy(Numerics::kSf16), legacy = numeric_policy(Numerics::kSf16Legacy);
+  EXPECT_EQ(truth.logits_scale, 1);
+  EXPECT_EQ(truth.attention_scale, 1);
+  EXPECT_EQ(truth.mlp_scale, 1);
+  EXPECT_EQ(legacy.logits_scale, 24);
+  EXPECT_EQ(legacy.attention_scale, 0.65f);
+  EXPECT_EQ(legacy.mlp_scale, 0.75f);
+}
+
+TEST(NumericPolicy, TheWeightConstrainedModesDifferInTheirWeightsAlone) {
+  for (auto [plain, constrained] :
+       {std::pair{Numerics::kSf16, Numerics::kSf16Q115}, {Numerics::kSf16Legacy, Numerics::kSf16LegacyQ115}}) {
+    NumericPolicy policy = numeric_policy(plain);
+    EXPECT_EQ(policy.weights, (Rounding{Format::kFp32, Format::kBf16}));
+    policy.weights.value = Format::kQ115;
+    EXPECT_EQ(policy, numeric_policy(constrained));
+  }
+}
+
+// The nearest value of a list whose neighbours alternate between even and odd codes, ties to the even one.
+float nearest_of(const std::vector<float>& values, float x) {
+  size_t best = 0;
+  for (size_t i = 1; i < values.size(); ++i) {
+    const double old_error = std::abs(double{values[best]} - x), error = std::abs(double{values[i]} - x);
+    if (error < old_error || (error == old_error && i % 2 == 0)) best = i;
+  }
+  return values[best];
+}
+
+TEST(Fp4Blocks, E2m1IsTheNearestValue) {
+  const std::vector<float> grid = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  for (int i = 0; i <= 7 * 64; ++i) {
+    const float x = static_cast<float>(i) / 64;  // with every tie
+    EXPECT_EQ(rounded_to_e2m1(x), nearest_of(grid, x)) << x;
+    EXPECT_EQ(rounded_to_e2m1(-x), -nearest_of(grid, x)) << x;
+  }
+  EXPECT_EQ(rounded_to_e2m1(1e30f), 6);
+}
+
+TEST(Fp4Blocks, Ue4m3IsTheNearestValue) {
+  std::vector<float> grid;  // codes 0 .. 0x7e
+  for (int code = 0; code < 0x7f; ++code) {
+    const int exponent = code >> 3, mantissa = code & 7;
+    grid.push_back(exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                                 : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10));
+  }
+  EXPECT_EQ(grid.back(), 448);
+  for (size_t i = 0; i < grid.size(); ++i) {
+    EXPECT_EQ(rounded_to_ue4m3(grid[i]), grid[i]);
+    if (i == 0) continue;
+    const float middle = (grid[i - 1] + grid[i]) / 2;  // exact
+    for (float x : {std::nextafter(middle, 0.0f), middle, std::nextafter(middle, 1e9f)})
+      EXPECT_EQ(rounded_to_ue4m3(x), nearest_of(grid, x)) << x;
+  }
+  EXPECT_EQ(rounded_to_ue4m3(1e9f), 448);
+}
+
+TEST(Fp4Blocks, ABlockKeepsWhatTheFormatHolds) {
+  const std::vector<float> block = {0, 0.5, -1, 1.5, 2, -3, 4, 6, 0, 0, 0, -6, 1, 1, 1, -0.5};
+  std::vector<float> y(block.size());
+  round_fp4_block(block.data(), 16, 1.0f, y.data());
+  EXPECT_EQ(y, block);
+  const std::vector<float> zeros(16);
+  round_fp4_block(zeros.data(), 16, fp4_scale(0), y.data());
+  EXPECT_EQ(y, zeros);
+  round_fp4_block(block.data(), 16, 1e9f, y.data());  // the block's scale rounds to 0
+  EXPECT_EQ(y, zeros);
+}
+
+TEST(RoundWeights, EveryWeightIsRounded) {
+  const NumericPolicy policy = numeric_policy(Numerics::kSf16Q115);
+  const Gpt2Config config = small_gpt2_config();
+  Gpt2Model gpt2 = random_gpt2_model(config, 3);
+  const Gpt2Model before = gpt2;
+  round_weights(policy, gpt2);
+  auto expect_rounded = [&](std::span<const float> found, std::span<const float> old) {
+    ASSERT_EQ(found.size(), old.size());
+    for (size_t i = 0; i < old.size(); ++i) EXPECT_EQ(found[i], policy.weights(old[i]));
+  };
+  expect_rounded(gpt2.token_embedding.values(), before.token_embedding.values());
+  expect_rounded(gpt2.layers[1].up.weight.values(), before.layers[1].up.weight.values());
+  expect_rounded(gpt2.layers[2].mlp_norm.weight, before.layers[2].mlp_norm.weight);
+  expect_rounded(gpt2.final_norm.bias, before.final_norm.bias);
+
+  Model golf = random_golf_model(small_golf_config());
+  const Model golf_before = golf;
+  round_weights(policy, golf);
+  expect_rounded(golf.bigram_embedding.values(), golf_before.bigram_embedding.values());
+  expect_rounded(golf.layers[3].down.values(), golf_before.layers[3].down.values());
+  expect_rounded(golf.layers[3].q_gain, golf_before.layers[3].q_gain);
+  EXPECT_EQ(golf.bigram_scale, policy.weights(golf_before.bigram_scale));
+}
+
+TEST(RoundWeights, Nvfp4IsForTheMatricesOfLinearLayers) {
+  Model model = random_golf_model(small_golf_config());
+  const Model before = model;
+  round_weights(numeric_policy(Numerics::kNvfp4), model);
+  EXPECT_TRUE(std::ranges::equal(model.token_embedding.values(), before.token_embedding.values()));
+  EXPECT_EQ(model.layers[0].attn_scale, before.layers[0].attn_scale);
+  const Matrix &found = model.layers[2].up, &old = before.layers[2].up;
+  double error = 0, energy = 0;
+  for (size_t i = 0; i < old.values().size(); ++i) {
+    error += std::pow(found.values()[i] - old.values()[i], 2);
+    energy += std::pow(old.values()[i], 2);
+  }
+  EXPECT_GT(error, 1e-4 * energy);
+  EXPECT_LT(error, 0.02 * energy);
+  model.layers[2].up.values()[5] = INFINITY;
+  expect_error<Error>([&] { round_weights(numeric_policy(Numerics::kNvfp4), model); }, {"blocks.2.mlp.fc.weight"});
+}
+
+}  // namespace
+}  // namespace thimble
