@@ -115,7 +115,7 @@ std::vector<std::string> layers_with_hessians(const QuantizeRequest& request, co
 // And the tables, whose steps `slope` takes from the loss (a file of Hessians may be without it: then they take more).
 std::vector<std::string> layers_to_solve(const QuantizeRequest& request, const OpenedCheckpoint& source) {
   std::vector<std::string> names = layers_with_hessians(request, source);
-  if (request.method == Method::kSlope && has_gradients(require_runnable(source)))
+  if (request.method == Method::kSlope && source.config && has_gradients(*source.config))
     for (const std::string& table : {std::string(kTokenEmbedding), std::string(kBigramEmbedding),
                                      std::string(kValueEmbedding), head_name(require_golf(source))})
       if (source.tensors.contains(table)) names.push_back(table);
