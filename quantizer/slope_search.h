@@ -38,9 +38,8 @@ class SlopeSearch {
 
   // - A limit: an artifact within it, at least SlopeFill::kFill of it. A CheckError that names the smallest artifact
   //   there is, before anything is solved where even that is above the limit.
-  // - A gap: the smallest artifact found whose gap is at most that, kCloseGap of it where the model allows. A
-  // CheckError
-  //   when there is none, or when it is above the limit.
+  // - A gap: the smallest artifact found whose gap is at most that, kCloseGap of it where the model allows.
+  //   A CheckError when there is none, or when it is above the limit.
   SlopeOutcome run(const SlopeTarget& target);
 
   static constexpr double kCloseGap = 0.95;

@@ -179,8 +179,8 @@ class CpuBackend final : public Backend {
       const float* row = x.row(p);
       float largest = 0;
       for (int64_t c = 0; c < x.cols; ++c) largest = std::max(largest, std::abs(row[c]));
-      for (int64_t c = 0; c < x.cols; c += kFp4Block)
-        round_fp4_block(row + c, std::min<int64_t>(kFp4Block, x.cols - c), fp4_scale(largest), y.row(p) + c);
+      for (int64_t c = 0; c < x.cols; c += kNvfp4Block)
+        round_fp4_block(row + c, std::min<int64_t>(kNvfp4Block, x.cols - c), fp4_scale(largest), y.row(p) + c);
     });
   }
 

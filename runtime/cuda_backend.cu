@@ -120,8 +120,8 @@ struct RoundToNvfp4 {
     float largest = 0;
     for (int64_t c = lane; c < columns; c += 32) largest = fmaxf(largest, fabsf(from[c]));
     const float scale = fp4_scale(max_over_lanes<32>(largest));
-    for (int64_t c = int64_t{lane} * kFp4Block; c < columns; c += 32 * kFp4Block)
-      round_fp4_block(from + c, min(int64_t{kFp4Block}, columns - c), scale, y + row * columns + c);
+    for (int64_t c = int64_t{lane} * kNvfp4Block; c < columns; c += 32 * kNvfp4Block)
+      round_fp4_block(from + c, min(int64_t{kNvfp4Block}, columns - c), scale, y + row * columns + c);
   }
 };
 

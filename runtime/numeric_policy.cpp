@@ -52,8 +52,8 @@ void round_to_nvfp4(const std::string& name, Matrix& matrix) {
   }
   const float scale = fp4_scale(largest);
   for_each_row(matrix.rows(), matrix.cols(), [&](int64_t r) {
-    for (int64_t c = 0; c < matrix.cols(); c += kFp4Block)
-      round_fp4_block(matrix.row(r) + c, std::min<int64_t>(kFp4Block, matrix.cols() - c), scale, matrix.row(r) + c);
+    for (int64_t c = 0; c < matrix.cols(); c += kNvfp4Block)
+      round_fp4_block(matrix.row(r) + c, std::min<int64_t>(kNvfp4Block, matrix.cols() - c), scale, matrix.row(r) + c);
   });
 }
 

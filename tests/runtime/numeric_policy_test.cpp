@@ -14,6 +14,9 @@
 namespace thimble {
 namespace {
 
+float rounded_to_e2m1(float x) { return float_from_e2m1(e2m1_from_float(x)); }
+float rounded_to_ue4m3(float x) { return float_from_ue4m3(ue4m3_from_float(x)); }
+
 TEST(NumericPolicy, OnlyFp32IsExact) {
   for (Numerics numerics : kAllNumerics)
     EXPECT_EQ(numeric_policy(numerics).is_exact(), numerics == Numerics::kFp32) << numerics_name(numerics);
