@@ -16,7 +16,7 @@ double mean_loss(const AnyModel& model, const NumericPolicy& policy, std::span<c
                  int64_t windows) {
   AnyModel rounded = model;
   std::visit([&](auto& m) { round_weights(policy, m); }, rounded);
-  std::unique_ptr<Backend> backend = make_numeric_backend(make_cpu_backend(), policy);
+  std::unique_ptr<Backend> backend = make_numeric_backend(make_cpu_backend(), policy, nvfp4_weights(rounded));
   std::unique_ptr<WindowScorer> scorer = make_window_scorer(rounded, *backend, context);
   double loss = 0;
   for (int64_t w = 0; w < windows; ++w) {

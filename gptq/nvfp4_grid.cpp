@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "runtime/nvfp4_block.h"
 #include "runtime/parallel.h"
 
 namespace thimble {

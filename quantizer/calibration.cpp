@@ -38,13 +38,15 @@ class PartCollector {
   // `with_loss` is for the CPU in fp32.
   PartCollector(const AnyModel& model, const Device& device, const TokenSequences& sequences, bool with_loss,
                 Progress& progress)
-      : golf_(std::get_if<Model>(&model)), sequences_(sequences), progress_(progress), backend_(make_backend(device)) {
+      : golf_(std::get_if<Model>(&model)), sequences_(sequences), progress_(progress) {
+    if (device.numerics != Numerics::kFp32 && !with_loss) rounded_ = rounded_model(model, device.numerics);
+    const AnyModel& used = rounded_ ? *rounded_ : model;
+    backend_ = make_backend(device, nvfp4_weights(used));
     if (with_loss) {
       gradients_ = std::make_unique<WindowGradients>(*golf_, *backend_, sequences.length);
       return;
     }
-    if (device.numerics != Numerics::kFp32) rounded_ = rounded_model(model, device.numerics);
-    scorer_ = make_window_scorer(rounded_ ? *rounded_ : model, *backend_, sequences.length);
+    scorer_ = make_window_scorer(used, *backend_, sequences.length);
   }
 
   CalibrationStatistics collect(Share part) {

@@ -1,6 +1,8 @@
 // any_model.cpp: one answer per family.
 #include "runtime/any_model.h"
 
+#include <algorithm>
+
 #include "runtime/golf_layout.h"
 #include "runtime/gpt2_forward.h"
 
@@ -27,6 +29,14 @@ std::vector<std::string> layer_names(const Gpt2Config& config) {
     all.insert(all.end(), {names.query_key_value, names.attention_output, names.up, names.down});
   }
   return all;
+}
+
+Nvfp4Tensors nvfp4_tensors(const QuantizedModel& quantized, const std::vector<std::string>& names) {
+  Nvfp4Tensors found;
+  for (const QuantizedTensor& tensor : quantized.tensors)
+    if (const auto* codes = std::get_if<Nvfp4Codes>(&tensor.data); codes && std::ranges::count(names, tensor.name))
+      found[tensor.name] = *codes;
+  return found;
 }
 
 }  // namespace
@@ -79,6 +89,10 @@ AnyModel rounded_model(const AnyModel& model, Numerics numerics) {
   return rounded;
 }
 
+Nvfp4Weights nvfp4_weights(const AnyModel& model) {
+  return std::visit([](const auto& m) { return nvfp4_weights(m); }, model);
+}
+
 AnyModel bind_any_model(const AnyConfig& config, const TensorMap& tensors) {
   if (const Gpt2Config* gpt2 = as_gpt2(config)) return bind_gpt2_model(*gpt2, float_tensors(tensors));
   return bind_model(std::get<ModelConfig>(config), tensors);
@@ -91,8 +105,11 @@ AnyConfig quantized_any_config(const QuantizedModel& quantized, const std::strin
 
 AnyModel dequantize_any_model(const QuantizedModel& quantized, const std::string& path) {
   AnyConfig config = quantized_any_config(quantized, path);
-  if (const Gpt2Config* gpt2 = as_gpt2(config)) return bind_gpt2_model(*gpt2, dequantize_tensors(quantized));
-  return bind_model(std::get<ModelConfig>(config), dequantize_tensors(quantized));
+  const Gpt2Config* gpt2 = as_gpt2(config);
+  AnyModel model = gpt2 ? AnyModel(bind_gpt2_model(*gpt2, dequantize_tensors(quantized)))
+                        : bind_model(std::get<ModelConfig>(config), dequantize_tensors(quantized));
+  std::visit([&](auto& m) { m.nvfp4 = nvfp4_tensors(quantized, linear_layer_names(config)); }, model);
+  return model;
 }
 
 std::unique_ptr<WindowScorer> make_window_scorer(const AnyModel& model, Backend& backend, int64_t context_length) {

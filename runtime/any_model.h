@@ -56,6 +56,8 @@ AnyModel dequantize_any_model(const QuantizedModel& quantized, const std::string
 // The model with its weights as a mode has them (round_weights()).
 AnyModel rounded_model(const AnyModel& model, Numerics numerics);
 
+Nvfp4Weights nvfp4_weights(const AnyModel& model);
+
 // A scorer over a Backend; `model` and `backend` must outlive it.
 std::unique_ptr<WindowScorer> make_window_scorer(const AnyModel& model, Backend& backend, int64_t context_length);
 

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "runtime/matrix.h"
+#include "runtime/nvfp4_matrix.h"
 #include "runtime/rounding.h"
 
 namespace thimble {
@@ -44,6 +45,14 @@ struct AttentionShape {
   Rounding weights{};      // of softmax, before the product with the values
 };
 
+// A matrix (N,K) in NVFP4: its values, and rows [first_row, first_row + N) of the codes that stand for them, which must
+// not move either.
+struct Nvfp4Weight {
+  ConstMatrixView values;
+  const Nvfp4Codes* codes;
+  int64_t first_row;
+};
+
 // The two sums of a layer's residual stream.
 enum class Branch { kAttention, kMlp };
 
@@ -63,7 +72,9 @@ class Backend {
   virtual void gather_rows(ConstMatrixView table, std::span<const int32_t> index, MatrixView out) = 0;
   // y (P,N) = x (P,K) w^T, w (N,K).
   virtual void linear(ConstMatrixView x, ConstMatrixView w, MatrixView y) = 0;
-  // The same where y are the logits.
+  // The same in NVFP4: x is staged (nvfp4_block.h) with a tensor scale per row, sums are float32.
+  virtual void linear_nvfp4(ConstMatrixView x, const Nvfp4Weight& w, MatrixView y) = 0;
+  // As linear() where y are the logits.
   virtual void head(ConstMatrixView x, ConstMatrixView w, MatrixView y) { linear(x, w, y); }
   // x += scale * a, a sum of embeddings.
   virtual void add_scaled(ConstMatrixView a, float scale, MatrixView x) = 0;
@@ -112,8 +123,6 @@ class Backend {
 
   // In place: what is left of every element.
   virtual void round(const Rounding& rounding, MatrixView x) = 0;
-  // y = x in NVFP4 and back, one float32 scale per row (fp4_blocks.h).
-  virtual void round_to_nvfp4(ConstMatrixView x, MatrixView y) = 0;
 };
 
 std::unique_ptr<Backend> make_cpu_backend();

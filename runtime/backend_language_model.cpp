@@ -24,8 +24,9 @@ class BackendLanguageModel final : public LanguageModel {
       round_weights(policy, *copy);
       rounded = std::move(copy);
     }
-    std::unique_ptr<Backend> backend = make_numeric_backend(std::move(exact), policy);
-    auto forward = std::make_unique<Forward>(rounded ? *rounded : model, *backend, context);
+    const AnyFamily& used = rounded ? *rounded : model;
+    std::unique_ptr<Backend> backend = make_numeric_backend(std::move(exact), policy, nvfp4_weights(used));
+    auto forward = std::make_unique<Forward>(used, *backend, context);
     return std::make_unique<BackendLanguageModel>(std::move(rounded), std::move(backend), std::move(forward));
   }
 

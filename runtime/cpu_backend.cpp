@@ -6,8 +6,8 @@
 
 #include "runtime/backend.h"
 #include "runtime/cpu_kernels.h"
-#include "runtime/fp4_blocks.h"
 #include "runtime/gemm.h"
+#include "runtime/nvfp4_block.h"
 #include "runtime/parallel.h"
 #include "runtime/row_chunks.h"
 
@@ -57,6 +57,21 @@ class CpuBackend final : public Backend {
   }
 
   void linear(ConstMatrixView x, ConstMatrixView w, MatrixView y) override { multiply_nt(x, w, y); }
+
+  void linear_nvfp4(ConstMatrixView x, const Nvfp4Weight& w, MatrixView y) override {
+    staged_.resize(x.rows, x.cols);
+    for_each_row(x.rows, x.cols, [&](int64_t p) {
+      const float* row = x.row(p);
+      const float tensor_scale = nvfp4_tensor_scale(nvfp4_amax(row, x.cols));
+      for (int64_t c = 0; c < x.cols; c += kNvfp4Block) {
+        const int64_t count = std::min<int64_t>(kNvfp4Block, x.cols - c);
+        const float scale = float_from_ue4m3(nvfp4_block_scale(nvfp4_amax(row + c, count), tensor_scale));
+        for (int64_t k = c; k < c + count; ++k)
+          staged_(p, k) = float_from_e2m1(nvfp4_element(row[k], scale * tensor_scale)) * scale * tensor_scale;
+      }
+    });
+    linear(staged_, w.values, y);
+  }
 
   void add_scaled(ConstMatrixView a, float scale, MatrixView x) override {
     for_each_row(x.rows, x.cols, [&](int64_t p) { kernels_.add_scaled(a.row(p), scale, x.row(p), x.cols); });
@@ -174,18 +189,9 @@ class CpuBackend final : public Backend {
     for_each_row(x.rows, x.cols, [&](int64_t p) { round_row(rounding, x.row(p), x.cols); });
   }
 
-  void round_to_nvfp4(ConstMatrixView x, MatrixView y) override {
-    for_each_row(x.rows, x.cols, [&](int64_t p) {
-      const float* row = x.row(p);
-      float largest = 0;
-      for (int64_t c = 0; c < x.cols; ++c) largest = std::max(largest, std::abs(row[c]));
-      for (int64_t c = 0; c < x.cols; c += kNvfp4Block)
-        round_fp4_block(row + c, std::min<int64_t>(kNvfp4Block, x.cols - c), fp4_scale(largest), y.row(p) + c);
-    });
-  }
-
  private:
   const CpuKernels& kernels_ = cpu_kernels();
+  Matrix staged_;  // the values of an input in NVFP4
 };
 
 }  // namespace

@@ -11,8 +11,8 @@
 #include "runtime/cuda_float_attention.cuh"
 #include "runtime/cuda_float_ops.cuh"
 #include "runtime/cuda_language_model.h"
+#include "runtime/cuda_nvfp4_linear.cuh"
 #include "runtime/cuda_row_kernel.cuh"
-#include "runtime/fp4_blocks.h"
 
 namespace thimble {
 namespace {
@@ -109,22 +109,6 @@ struct StoreRows {
   }
 };
 
-// A lane takes every 32nd block.
-struct RoundToNvfp4 {
-  const float* x;
-  float* y;
-  int64_t columns;
-
-  __device__ void operator()(int64_t row, int lane) const {
-    const float* from = x + row * columns;
-    float largest = 0;
-    for (int64_t c = lane; c < columns; c += 32) largest = fmaxf(largest, fabsf(from[c]));
-    const float scale = fp4_scale(max_over_lanes<32>(largest));
-    for (int64_t c = int64_t{lane} * kNvfp4Block; c < columns; c += 32 * kNvfp4Block)
-      round_fp4_block(from + c, min(int64_t{kNvfp4Block}, columns - c), scale, y + row * columns + c);
-  }
-};
-
 template <typename T, typename U>
 BasicCudaView<T> dense(const BasicMatrixView<U>& view) {
   assert(view.rows <= 1 || view.stride == view.cols);
@@ -137,7 +121,10 @@ class CudaBackend final : public Backend {
  public:
   // On the current device, which is the place's.
   explicit CudaBackend(const CudaPlace& place)
-      : place_(place), stream_(std::make_unique<CudaStream>()), ops_(*stream_) {}
+      : place_(place),
+        stream_(std::make_unique<CudaStream>()),
+        ops_(*stream_),
+        nvfp4_(std::make_unique<CudaNvfp4Linear>(place.ordinal)) {}
   ~CudaBackend() override {
     DeviceScope scope(place_.ordinal);
     cudaStreamSynchronize(*stream_);
@@ -145,6 +132,7 @@ class CudaBackend final : public Backend {
     angles_.clear();
     index_ = {};
     attention_.reset();
+    nvfp4_.reset();
     stream_.reset();
   }
 
@@ -180,6 +168,12 @@ class CudaBackend final : public Backend {
   }
   void linear(ConstMatrixView x, ConstMatrixView w, MatrixView y) override {
     run([&] { ops_.linear(on_device(x), kept(w), on_device(y)); });
+  }
+  void linear_nvfp4(ConstMatrixView x, const Nvfp4Weight& w, MatrixView y) override {
+    run([&] {
+      count(nvfp4_->growth(x.rows, w));
+      nvfp4_->multiply(on_device(x).data, x.rows, w, on_device(y).data, *stream_);
+    });
   }
   void add_scaled(ConstMatrixView a, float scale, MatrixView x) override {
     run([&] { ops_.add_scaled(on_device(a), scale, on_device(x)); });
@@ -264,9 +258,6 @@ class CudaBackend final : public Backend {
   void round(const Rounding& rounding, MatrixView x) override {
     if (!rounding.is_exact()) run([&] { map(x, RoundTo{rounding}); });
   }
-  void round_to_nvfp4(ConstMatrixView x, MatrixView y) override {
-    run([&] { launch_rows(x.rows, RoundToNvfp4{x.data, on_device(y).data, x.cols}, *stream_); });
-  }
 
  private:
   // An operation is at home on the device, whichever thread asks for it.
@@ -318,6 +309,7 @@ class CudaBackend final : public Backend {
   std::shared_ptr<size_t> used_ = std::make_shared<size_t>(0);  // bytes
   std::unique_ptr<CudaStream> stream_;
   CudaFloatOps ops_;
+  std::unique_ptr<CudaNvfp4Linear> nvfp4_;
   std::unique_ptr<CudaFloatAttention> attention_ = std::make_unique<CudaFloatAttention>();
   std::map<std::pair<const float*, size_t>, DeviceArray<float>> weights_;
   std::map<const float*, DeviceArray<float2>> angles_;

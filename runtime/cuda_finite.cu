@@ -25,6 +25,7 @@ __global__ void take_value_kernel(const T* x, const unsigned long long* first, f
 template <typename T>
 CudaFiniteObserver<T>::CudaFiniteObserver(int64_t inputs) : first_(inputs), value_(inputs) {
   check_cuda(cudaMemset(first_.data(), 0xff, first_.bytes()));
+  check_cuda(cudaMemset(value_.data(), 0, value_.bytes()));
   check_cuda(cudaStreamSynchronize(nullptr));
 }
 

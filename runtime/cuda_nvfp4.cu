@@ -5,7 +5,7 @@
 
 #include "runtime/cuda_context.cuh"
 #include "runtime/cuda_nvfp4.h"
-#include "runtime/host_device.h"
+#include "runtime/nvfp4_scale_layout.h"
 
 namespace thimble {
 namespace {
@@ -26,12 +26,13 @@ struct Nvfp4Loader {
   // Fills tile rows r of (kTile, kTurn) from column `begin`; zeros outside. A thread takes half a block of one row:
   // 8 codes, one scale.
   __device__ void load(bf16 (*tile)[kPadded], int64_t first_row, int64_t begin) const {
-    const int64_t row_bytes = (columns + 1) / 2, blocks = (columns + kNvfp4Block - 1) / kNvfp4Block;
+    const int64_t row_bytes = nvfp4_row_bytes(columns), blocks = nvfp4_blocks(columns);
     for (int part = static_cast<int>(threadIdx.x); part < kTile * kTurn / 8; part += kThreads) {
       const int r = part / (kTurn / 8), k = part % (kTurn / 8) * 8;
       const int64_t row = first_row + r, column = begin + k;
       const bool has_scale = row < rows && column < columns;
-      const float scale = has_scale ? float_from_ue4m3(matrix.block_scales[row * blocks + column / kNvfp4Block]) : 0.0f;
+      const float scale =
+          has_scale ? float_from_ue4m3(matrix.scales[scale_layout_index(row, column / kNvfp4Block, blocks)]) : 0.0f;
       for (int i = 0; i < 8; i += 2) {
         // The nibble behind an odd end is 0.
         const uint8_t byte = row < rows && column + i < columns ? matrix.codes[row * row_bytes + (column + i) / 2] : 0;
@@ -101,15 +102,9 @@ void launch(const LoaderA& a, const Nvfp4Loader& b, float* c, float alpha, cudaS
   launch_kernel(nvfp4_product<LoaderA>, {grid, kThreads}, stream, a, b, c, alpha);
 }
 
-// A matrix on the device.
-class Uploaded {
- public:
-  explicit Uploaded(const Nvfp4Codes& coded) : codes_(std::span(coded.codes)), scales_(std::span(coded.block_scales)) {}
-  DeviceNvfp4 view() const { return {codes_.data(), scales_.data()}; }
-
- private:
-  DeviceArray<uint8_t> codes_, scales_;
-};
+std::span<const uint8_t> rows_of(const std::vector<uint8_t>& bytes, int64_t first, int64_t rows, int64_t row_bytes) {
+  return std::span(bytes).subspan(static_cast<size_t>(first * row_bytes), static_cast<size_t>(rows * row_bytes));
+}
 
 Matrix download(const DeviceArray<float>& c, int64_t m, int64_t n) {
   Matrix result(m, n);
@@ -127,6 +122,15 @@ float alpha_of(float a, float b) {
 
 }  // namespace
 
+DeviceNvfp4Matrix::DeviceNvfp4Matrix(const Nvfp4Codes& coded, int64_t first_row, int64_t rows, int64_t columns)
+    : codes_(rows_of(coded.codes, first_row, rows, nvfp4_row_bytes(columns))),
+      scales_(std::span<const uint8_t>(arrange_scales(
+          rows_of(coded.block_scales, first_row, rows, nvfp4_blocks(columns)), rows, nvfp4_blocks(columns)))) {}
+
+size_t DeviceNvfp4Matrix::bytes(int64_t rows, int64_t columns) {
+  return static_cast<size_t>(rows * nvfp4_row_bytes(columns) + scale_layout_bytes(rows, nvfp4_blocks(columns)));
+}
+
 void multiply_nvfp4(const bf16* a, const DeviceNvfp4& b, float* c, int64_t m, int64_t n, int64_t k, float alpha,
                     cudaStream_t stream) {
   launch(Bf16Loader{a, m, k}, {b, n, k}, c, alpha, stream);
@@ -140,7 +144,7 @@ void multiply_nvfp4(const DeviceNvfp4& a, const DeviceNvfp4& b, float* c, int64_
 Matrix multiply_nvfp4_on_cuda(int ordinal, const Nvfp4Codes& a, int64_t m, const Nvfp4Codes& b, int64_t n, int64_t k) {
   DeviceScope scope(ordinal);
   CudaStream stream;
-  const Uploaded x(a), w(b);
+  const DeviceNvfp4Matrix x(a, 0, m, k), w(b, 0, n, k);
   DeviceArray<float> c(m * n);
   multiply_nvfp4(x.view(), w.view(), c.data(), m, n, k, alpha_of(a.tensor_scale, b.tensor_scale), stream);
   stream.wait();
@@ -152,7 +156,7 @@ Matrix multiply_bf16_nvfp4_on_cuda(int ordinal, std::span<const uint16_t> a, int
   DeviceScope scope(ordinal);
   CudaStream stream;
   const DeviceArray<uint16_t> x(a);
-  const Uploaded w(b);
+  const DeviceNvfp4Matrix w(b, 0, n, k);
   DeviceArray<float> c(m * n);
   multiply_nvfp4(reinterpret_cast<const bf16*>(x.data()), w.view(), c.data(), m, n, k, b.tensor_scale, stream);
   stream.wait();

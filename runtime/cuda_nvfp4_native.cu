@@ -7,7 +7,7 @@
 
 #include "runtime/cuda_context.cuh"
 #include "runtime/cuda_nvfp4.h"
-#include "runtime/nvfp4_scale_layout.h"
+#include "runtime/cuda_nvfp4_native.cuh"
 
 namespace thimble {
 
@@ -15,6 +15,13 @@ namespace thimble {
 
 // Toolkits before CUDA 12.8 do not know FP4.
 std::string why_not_native_nvfp4(int) { return "this build's CUDA Toolkit is older than 12.8"; }
+struct NativeNvfp4Product::State {};
+NativeNvfp4Product::NativeNvfp4Product() { throw DeviceError(why_not_native_nvfp4(0)); }
+NativeNvfp4Product::~NativeNvfp4Product() = default;
+bool NativeNvfp4Product::multiply(const DeviceNvfp4&, const DeviceNvfp4&, float*, int64_t, int64_t, int64_t, float,
+                                  cudaStream_t) {
+  return false;
+}
 Matrix multiply_nvfp4_natively(int ordinal, const Nvfp4Codes&, int64_t, const Nvfp4Codes&, int64_t, int64_t) {
   throw DeviceError(why_not_native_nvfp4(ordinal));
 }
@@ -25,7 +32,6 @@ namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 constexpr int kNativeCapability = 100;
-constexpr int64_t kColumnMultiple = 32;  // leading dimensions in units of 16 bytes
 
 // The functions of libcublasLt that are called here.
 struct Library {
@@ -134,8 +140,6 @@ cublasLtMatmulPreference_t new_preference() {
   return preference;
 }
 
-DeviceArray<uint8_t> upload(const std::vector<uint8_t>& bytes) { return DeviceArray<uint8_t>(std::span(bytes)); }
-
 }  // namespace
 
 std::string why_not_native_nvfp4(int ordinal) {
@@ -146,35 +150,46 @@ std::string why_not_native_nvfp4(int ordinal) {
   return library().problem;
 }
 
-Matrix multiply_nvfp4_natively(int ordinal, const Nvfp4Codes& a, int64_t m, const Nvfp4Codes& b, int64_t n, int64_t k) {
-  if (const std::string problem = why_not_native_nvfp4(ordinal); !problem.empty()) throw DeviceError(problem);
-  if (k % kColumnMultiple != 0)
-    throw DeviceError("the native product has " + std::to_string(k) + " columns, multiples of " +
-                      std::to_string(kColumnMultiple) + " are allowed");
-  DeviceScope scope(ordinal);
-  CudaStream stream;
-  const int64_t blocks = nvfp4_blocks(k);
-  const DeviceArray<uint8_t> x = upload(a.codes), x_scales = upload(arrange_scales(a.block_scales, m, blocks));
-  const DeviceArray<uint8_t> w = upload(b.codes), w_scales = upload(arrange_scales(b.block_scales, n, blocks));
-  DeviceArray<float> c(m * n);
-  DeviceArray<uint8_t> workspace(kWorkspaceBytes);
+struct NativeNvfp4Product::State {
+  Owned<cublasLtHandle_t> handle{new_handle(), library().destroy};
+  Owned<cublasLtMatmulPreference_t> preference{new_preference(), library().destroy_preference};
+  DeviceArray<uint8_t> workspace{static_cast<int64_t>(kWorkspaceBytes)};
+};
 
+NativeNvfp4Product::NativeNvfp4Product() : state_(std::make_unique<State>()) {}
+NativeNvfp4Product::~NativeNvfp4Product() = default;
+
+bool NativeNvfp4Product::multiply(const DeviceNvfp4& a, const DeviceNvfp4& b, float* c, int64_t m, int64_t n, int64_t k,
+                                  float alpha, cudaStream_t stream) {
+  if (k % kNativeNvfp4Columns != 0) return false;
   const Library& lt = library();
-  const Owned handle(new_handle(), lt.destroy);
-  const Owned product(new_product(w_scales.data(), x_scales.data()), lt.destroy_product);
-  const Owned w_layout(new_layout(CUDA_R_4F_E2M1, k, n), lt.destroy_layout);
-  const Owned x_layout(new_layout(CUDA_R_4F_E2M1, k, m), lt.destroy_layout);
+  const Owned product(new_product(b.scales, a.scales), lt.destroy_product);
+  const Owned b_layout(new_layout(CUDA_R_4F_E2M1, k, n), lt.destroy_layout);
+  const Owned a_layout(new_layout(CUDA_R_4F_E2M1, k, m), lt.destroy_layout);
   const Owned c_layout(new_layout(CUDA_R_32F, n, m), lt.destroy_layout);
-  const Owned preference(new_preference(), lt.destroy_preference);
   cublasLtMatmulHeuristicResult_t found{};
   int count = 0;
-  check(lt.find_algorithms(handle, product, w_layout, x_layout, c_layout, c_layout, preference, 1, &found, &count),
-        "looking for an algorithm");
-  if (count == 0) throw DeviceError("cuBLASLt has no FP4 product for these shapes");
-  const float alpha = a.tensor_scale * b.tensor_scale, beta = 0;
-  check(lt.multiply(handle, product, &alpha, w.data(), w_layout, x.data(), x_layout, &beta, c.data(), c_layout,
-                    c.data(), c_layout, &found.algo, workspace.data(), kWorkspaceBytes, stream),
+  const cublasStatus_t status = lt.find_algorithms(state_->handle, product, b_layout, a_layout, c_layout, c_layout,
+                                                   state_->preference, 1, &found, &count);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || count == 0) return false;
+  check(status, "looking for an algorithm");
+  const float beta = 0;
+  check(lt.multiply(state_->handle, product, &alpha, b.codes, b_layout, a.codes, a_layout, &beta, c, c_layout, c,
+                    c_layout, &found.algo, state_->workspace.data(), kWorkspaceBytes, stream),
         "the product");
+  return true;
+}
+
+Matrix multiply_nvfp4_natively(int ordinal, const Nvfp4Codes& a, int64_t m, const Nvfp4Codes& b, int64_t n, int64_t k) {
+  if (const std::string problem = why_not_native_nvfp4(ordinal); !problem.empty()) throw DeviceError(problem);
+  DeviceScope scope(ordinal);
+  CudaStream stream;
+  const DeviceNvfp4Matrix x(a, 0, m, k), w(b, 0, n, k);
+  DeviceArray<float> c(m * n);
+  if (!NativeNvfp4Product().multiply(x.view(), w.view(), c.data(), m, n, k, a.tensor_scale * b.tensor_scale, stream))
+    throw DeviceError("cuBLASLt has no FP4 product of " + std::to_string(m) + " x " + std::to_string(n) + " over " +
+                      std::to_string(k) + " columns; multiples of " + std::to_string(kNativeNvfp4Columns) +
+                      " columns are allowed");
   stream.wait();
   Matrix result(m, n);
   check_cuda(cudaMemcpy(result.data(), c.data(), c.bytes(), cudaMemcpyDeviceToHost));

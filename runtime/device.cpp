@@ -132,10 +132,10 @@ bool has_fused_forward(const Device& device) {
   return device.is_cuda && (device.numerics == Numerics::kFp32 || device.numerics == Numerics::kBf16);
 }
 
-std::unique_ptr<Backend> make_backend(const Device& device) {
+std::unique_ptr<Backend> make_backend(const Device& device, Nvfp4Weights weights) {
   std::unique_ptr<Backend> exact =
       device.is_cuda ? make_cuda_backend({device.ordinals[0], device.memory_limit_bytes}) : make_cpu_backend();
-  return make_numeric_backend(std::move(exact), numeric_policy(device.numerics));
+  return make_numeric_backend(std::move(exact), numeric_policy(device.numerics), std::move(weights));
 }
 
 std::unique_ptr<LanguageModel> make_language_model(const Model& model, const Device& device, int64_t context) {

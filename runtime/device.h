@@ -56,8 +56,9 @@ Device open_device(const std::string& text, const std::string& numerics, int loc
 // that the CPU does, runs through a Backend, whose attention is not fused, in any mode.
 bool has_fused_forward(const Device& device);
 
-// The device's Backend, on the first of several, in its numerics. Weights are the caller's to round (round_weights()).
-std::unique_ptr<Backend> make_backend(const Device& device);
+// The device's Backend, on the first of several, in its numerics. Weights are the caller's to round (round_weights()),
+// and their codes in NVFP4 to give (nvfp4_weights()).
+std::unique_ptr<Backend> make_backend(const Device& device, Nvfp4Weights weights = {});
 
 // `model` must outlive the result.
 std::unique_ptr<LanguageModel> make_language_model(const Model& model, const Device& device, int64_t context);

@@ -37,6 +37,7 @@ struct Gpt2Model {
   Matrix untied_head;         // (V, D), empty when tied
   std::vector<Gpt2Layer> layers;
   NormWeights final_norm;
+  Nvfp4Tensors nvfp4;  // of linear_layers(): the codes whose values the matrix has
 
   const Matrix& head() const { return config.tie_embeddings ? token_embedding : untied_head; }
 };

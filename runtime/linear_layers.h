@@ -3,10 +3,12 @@
 #pragma once
 
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "runtime/golf_layout.h"
+#include "runtime/gpt2_model.h"
 #include "runtime/model_config.h"
 
 namespace thimble {
@@ -26,6 +28,22 @@ auto linear_layers(AnyModel& model) {
   }
   if (model.config.bigram_vocab_size > 0) found.emplace_back(kBigramProjection, &model.bigram_projection);
   if (!model.config.ve_layers.empty()) found.emplace_back(kValueProjection, &model.value_projection);
+  return found;
+}
+
+// `model`: a Gpt2Model, const or not.
+template <typename AnyGpt2>
+requires std::is_same_v<std::remove_const_t<AnyGpt2>, Gpt2Model>
+auto linear_layers(AnyGpt2& model) {
+  std::vector<std::pair<std::string, decltype(&model.untied_head)>> found;
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    const Gpt2LayerNames names(static_cast<int64_t>(i));
+    auto& layer = model.layers[i];
+    found.insert(found.end(), {{names.query_key_value, &layer.query_key_value.weight},
+                               {names.attention_output, &layer.attention_output.weight},
+                               {names.up, &layer.up.weight},
+                               {names.down, &layer.down.weight}});
+  }
   return found;
 }
 

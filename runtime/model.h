@@ -7,6 +7,7 @@
 
 #include "runtime/matrix.h"
 #include "runtime/model_config.h"
+#include "runtime/nvfp4_matrix.h"
 #include "runtime/tensor.h"
 
 namespace thimble {
@@ -34,6 +35,7 @@ struct Model {
   std::vector<float> smear_gate;             // (D), sigma applied; empty without smear
   Matrix value_embedding, value_projection;  // (V, e), (K, e); empty without value embeddings
   std::vector<LayerWeights> layers;
+  Nvfp4Tensors nvfp4;  // of linear_layers(): the codes whose values the matrix has
 
   const Matrix& head() const { return config.tie_embeddings ? token_embedding : untied_head; }
   int64_t parameter_count() const;

@@ -2,18 +2,19 @@
 // that its second half reads what was rounded.
 #include "runtime/numeric_backend.h"
 
+#include <cassert>
+#include <iterator>
 #include <map>
+#include <utility>
 #include <vector>
-
-#include "runtime/backend_matrix.h"
 
 namespace thimble {
 namespace {
 
 class NumericBackend final : public Backend {
  public:
-  NumericBackend(std::unique_ptr<Backend> exact, const NumericPolicy& policy)
-      : exact_(std::move(exact)), policy_(policy) {}
+  NumericBackend(std::unique_ptr<Backend> exact, const NumericPolicy& policy, Nvfp4Weights weights)
+      : exact_(std::move(exact)), policy_(policy), nvfp4_(std::move(weights)) {}
 
   std::string name() const override { return exact_->name(); }
   std::shared_ptr<float> allocate(int64_t floats) override { return exact_->allocate(floats); }
@@ -25,7 +26,7 @@ class NumericBackend final : public Backend {
   }
   void log_softmax(MatrixView logits) override { exact_->log_softmax(logits); }
   void round(const Rounding& rounding, MatrixView x) override { exact_->round(rounding, x); }
-  void round_to_nvfp4(ConstMatrixView x, MatrixView y) override { exact_->round_to_nvfp4(x, y); }
+  void linear_nvfp4(ConstMatrixView x, const Nvfp4Weight& w, MatrixView y) override { exact_->linear_nvfp4(x, w, y); }
 
   void gather_rows(ConstMatrixView table, std::span<const int32_t> index, MatrixView out) override {
     exact_->gather_rows(table, index, out);
@@ -37,12 +38,10 @@ class NumericBackend final : public Backend {
   }
 
   void linear(ConstMatrixView x, ConstMatrixView w, MatrixView y) override {
-    if (policy_.nvfp4) {
-      staged_.resize(*exact_, x.rows, x.cols);
-      exact_->round_to_nvfp4(x, staged_);
-      x = staged_;
-    }
-    exact_->linear(x, w, y);
+    if (policy_.nvfp4)
+      exact_->linear_nvfp4(x, nvfp4_of(w), y);
+    else
+      exact_->linear(x, w, y);
     write(Boundary::kLinear, y);
   }
   void add_bias(std::span<const float> bias, MatrixView y) override {
@@ -129,6 +128,16 @@ class NumericBackend final : public Backend {
     if (!policy_.at(boundary).is_exact()) exact_->round(policy_.at(boundary), y);
   }
 
+  // `w` may be some rows of a matrix.
+  Nvfp4Weight nvfp4_of(ConstMatrixView w) const {
+    auto after = nvfp4_.upper_bound(w.data);
+    assert(after != nvfp4_.begin());
+    const auto& [values, codes] = *std::prev(after);
+    const int64_t first_row = (w.data - values) / w.cols;
+    assert(static_cast<size_t>((first_row + w.rows) * nvfp4_row_bytes(w.cols)) <= codes->codes.size());
+    return {w, codes, first_row};
+  }
+
   // factor * scale, made once: backends may keep copies of vectors by address.
   std::span<const float> scaled(std::span<const float> scale, float factor) {
     if (factor == 1) return scale;
@@ -141,14 +150,15 @@ class NumericBackend final : public Backend {
   std::map<std::pair<const float*, float>, std::vector<float>> scaled_;
   std::unique_ptr<Backend> exact_;
   NumericPolicy policy_;
-  BackendMatrix staged_;  // a linear layer's input in NVFP4
+  Nvfp4Weights nvfp4_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_numeric_backend(std::unique_ptr<Backend> exact, const NumericPolicy& policy) {
+std::unique_ptr<Backend> make_numeric_backend(std::unique_ptr<Backend> exact, const NumericPolicy& policy,
+                                              Nvfp4Weights weights) {
   if (policy.is_exact()) return exact;
-  return std::make_unique<NumericBackend>(std::move(exact), policy);
+  return std::make_unique<NumericBackend>(std::move(exact), policy, std::move(weights));
 }
 
 }  // namespace thimble

@@ -9,7 +9,9 @@
 
 namespace thimble {
 
-// `exact` itself when the policy changes nothing. Weights are the caller's to round (round_weights()).
-std::unique_ptr<Backend> make_numeric_backend(std::unique_ptr<Backend> exact, const NumericPolicy& policy);
+// `exact` itself when the policy changes nothing. Weights are the caller's to round (round_weights()); where the policy
+// has NVFP4, `weights` are the codes of all that linear() will be given.
+std::unique_ptr<Backend> make_numeric_backend(std::unique_ptr<Backend> exact, const NumericPolicy& policy,
+                                              Nvfp4Weights weights = {});
 
 }  // namespace thimble

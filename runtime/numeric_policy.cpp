@@ -6,8 +6,6 @@
 #include <cmath>
 
 #include "runtime/error.h"
-#include "runtime/fp4_blocks.h"
-#include "runtime/golf_layout.h"
 #include "runtime/linear_layers.h"
 #include "runtime/row_chunks.h"
 
@@ -43,18 +41,24 @@ void round_values(const Rounding& rounding, std::span<float> values) {
   });
 }
 
-void round_to_nvfp4(const std::string& name, Matrix& matrix) {
-  float largest = 0;
-  for (float value : matrix.values()) {
-    if (!std::isfinite(value))
+template <typename AnyFamily>
+Nvfp4Weights by_address(const AnyFamily& model) {
+  Nvfp4Weights found;
+  for (const auto& [name, matrix] : linear_layers(model))
+    if (auto codes = model.nvfp4.find(name); codes != model.nvfp4.end()) found[matrix->data()] = &codes->second;
+  return found;
+}
+
+// Matrices that a file holds in NVFP4 stay as they are.
+template <typename AnyFamily>
+void take_to_nvfp4(AnyFamily& model) {
+  for (const auto& [name, matrix] : linear_layers(model)) {
+    if (model.nvfp4.contains(name)) continue;
+    if (!std::ranges::all_of(matrix->values(), [](float value) { return std::isfinite(value); }))
       throw Error(ExitCode::kBadInput, "tensor '" + name + "' holds a value that is not finite, which NVFP4 has not");
-    largest = std::max(largest, std::abs(value));
+    const Nvfp4Codes& codes = model.nvfp4[name] = stage_nvfp4(*matrix);
+    *matrix = dequantize_nvfp4(codes, matrix->rows(), matrix->cols());
   }
-  const float scale = fp4_scale(largest);
-  for_each_row(matrix.rows(), matrix.cols(), [&](int64_t r) {
-    for (int64_t c = 0; c < matrix.cols(); c += kNvfp4Block)
-      round_fp4_block(matrix.row(r) + c, std::min<int64_t>(kNvfp4Block, matrix.cols() - c), scale, matrix.row(r) + c);
-  });
 }
 
 }  // namespace
@@ -114,9 +118,10 @@ NumericPolicy numeric_policy(Numerics numerics) {
 }
 
 void round_weights(const NumericPolicy& policy, Model& model) {
-  if (policy.nvfp4)
-    for (const auto& [name, matrix] : linear_layers(model)) round_to_nvfp4(name, *matrix);
   const Rounding& rounding = policy.weights;
+  if (policy.nvfp4) return take_to_nvfp4(model);
+  if (rounding.is_exact()) return;
+  model.nvfp4.clear();
   for (Matrix* matrix : {&model.token_embedding, &model.untied_head, &model.bigram_embedding, &model.bigram_projection,
                          &model.value_embedding, &model.value_projection})
     round_values(rounding, matrix->values());
@@ -134,28 +139,29 @@ void round_weights(const NumericPolicy& policy, Model& model) {
 
 void round_weights(const NumericPolicy& policy, Gpt2Model& model) {
   const Rounding& rounding = policy.weights;
+  if (policy.nvfp4) return take_to_nvfp4(model);
+  if (rounding.is_exact()) return;
+  model.nvfp4.clear();
   auto round_norm = [&](NormWeights& norm) {
     round_values(rounding, norm.weight);
     round_values(rounding, norm.bias);
   };
-  auto round_affine = [&](const std::string& name, AffineWeights& affine) {
-    if (policy.nvfp4) round_to_nvfp4(name, affine.weight);
+  auto round_affine = [&](AffineWeights& affine) {
     round_values(rounding, affine.weight.values());
     round_values(rounding, affine.bias);
   };
   for (Matrix* matrix : {&model.token_embedding, &model.position_embedding, &model.untied_head})
     round_values(rounding, matrix->values());
-  for (size_t i = 0; i < model.layers.size(); ++i) {
-    Gpt2Layer& layer = model.layers[i];
-    const Gpt2LayerNames names(static_cast<int64_t>(i));
+  for (Gpt2Layer& layer : model.layers) {
     round_norm(layer.attention_norm);
     round_norm(layer.mlp_norm);
-    round_affine(names.query_key_value, layer.query_key_value);
-    round_affine(names.attention_output, layer.attention_output);
-    round_affine(names.up, layer.up);
-    round_affine(names.down, layer.down);
+    for (AffineWeights* affine : {&layer.query_key_value, &layer.attention_output, &layer.up, &layer.down})
+      round_affine(*affine);
   }
   round_norm(model.final_norm);
 }
+
+Nvfp4Weights nvfp4_weights(const Model& model) { return by_address(model); }
+Nvfp4Weights nvfp4_weights(const Gpt2Model& model) { return by_address(model); }
 
 }  // namespace thimble

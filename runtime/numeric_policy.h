@@ -5,12 +5,13 @@
 //   bf16, fp16    weights and what every operation writes; arithmetic within an operation is fp32
 //   sf16          Q1.15 at the boundaries below, bf16 in memory ("true forward": all scales 1)
 //   sf16-legacy   the same without Q1.31, with logits times 24, attention's residual branch times 0.65, the MLP's 0.75
-//   nvfp4         the matrices of linear layers and their inputs in NVFP4 (fp4_blocks.h), everything else fp32
+//   nvfp4         the matrices of linear layers and their inputs in NVFP4 (nvfp4_block.h), everything else fp32
 // With "-q115" after either sf16 the weights too are clamped and rounded to Q1.15 (weight-constrained).
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -61,8 +62,14 @@ struct NumericPolicy {
 NumericPolicy numeric_policy(Numerics numerics);
 
 // The weights as a model in this mode has them: rounded, matrices of linear layers in NVFP4 with one float32 scale
-// each. An Error (bad input) names a matrix that cannot be NVFP4, as it is not finite.
+// each, those of an artifact in NVFP4 with its codes. An Error (bad input) names a matrix that cannot be NVFP4, as it
+// is not finite.
 void round_weights(const NumericPolicy& policy, Model& model);
 void round_weights(const NumericPolicy& policy, Gpt2Model& model);
+
+// The codes of matrices in NVFP4, by where their values lie. `model` must outlive the result, and stay where it is.
+using Nvfp4Weights = std::map<const float*, const Nvfp4Codes*>;
+Nvfp4Weights nvfp4_weights(const Model& model);
+Nvfp4Weights nvfp4_weights(const Gpt2Model& model);
 
 }  // namespace thimble

@@ -24,6 +24,12 @@ constexpr uint8_t kUe4m3MaxCode = 0x7e;  // 448
 constexpr uint8_t kUe4m3Nan = 0x7f;
 constexpr float kUe4m3Max = 448;
 
+// Of a row: bytes of its codes, two to a byte, and blocks.
+THIMBLE_HOST_DEVICE constexpr int64_t nvfp4_row_bytes(int64_t columns) { return (columns + 1) / 2; }
+THIMBLE_HOST_DEVICE constexpr int64_t nvfp4_blocks(int64_t columns) {
+  return (columns + kNvfp4Block - 1) / kNvfp4Block;
+}
+
 // The magnitude code (0 to 7) nearest to x >= 0, of float or double; 7 for NaN.
 template <typename Real>
 THIMBLE_HOST_DEVICE inline uint8_t e2m1_magnitude(Real x) {

@@ -3,21 +3,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cassert>
-#include <limits>
 
+#include "runtime/nvfp4_block.h"
 #include "runtime/parallel.h"
 
 namespace thimble {
 namespace {
 
 constexpr int64_t kRowsPerTask = 16;
-
-float max_magnitude(const float* values, int64_t count) {
-  float most = 0;
-  for (int64_t i = 0; i < count; ++i) most = std::max(most, std::abs(values[i]));
-  return most;
-}
 
 // Twice the value of each code, an integer.
 constexpr std::array<int, 16> kHalves = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
@@ -45,29 +38,22 @@ Nvfp4Codes nvfp4_zeros(int64_t rows, int64_t columns) {
           std::vector<uint8_t>(static_cast<size_t>(rows * nvfp4_blocks(columns))), 1};
 }
 
-float nvfp4_tensor_scale(float max_magnitude) {
-  if (max_magnitude == 0) return 1;
-  // Rounded down, the scale of the largest block could exceed 448 by half a unit, which saturates: no harm.
-  return std::max(max_magnitude / (kE2m1Max * kUe4m3Max), std::numeric_limits<float>::min());
-}
-
 Nvfp4Codes stage_nvfp4(ConstMatrixView values) {
   Nvfp4Codes staged = nvfp4_zeros(values.rows, values.cols);
-  float most = 0;
-  for (int64_t r = 0; r < values.rows; ++r) most = std::max(most, max_magnitude(values.row(r), values.cols));
-  staged.tensor_scale = nvfp4_tensor_scale(most);
+  float amax = 0;
+  for (int64_t r = 0; r < values.rows; ++r) amax = nvfp4_amax(amax, nvfp4_amax(values.row(r), values.cols));
+  staged.tensor_scale = nvfp4_tensor_scale(amax);
   const int64_t row_bytes = nvfp4_row_bytes(values.cols), blocks = nvfp4_blocks(values.cols);
   parallel_chunks(values.rows, kRowsPerTask, [&](int64_t first, int64_t last) {
     for (int64_t r = first; r < last; ++r) {
       for (int64_t b = 0; b < blocks; ++b) {
         const int64_t begin = b * kNvfp4Block, count = std::min<int64_t>(kNvfp4Block, values.cols - begin);
         const float* x = values.row(r) + begin;
-        const uint8_t scale = ue4m3_from_float(max_magnitude(x, count) / kE2m1Max / staged.tensor_scale);
+        const uint8_t scale = nvfp4_block_scale(nvfp4_amax(x, count), staged.tensor_scale);
         staged.block_scales[static_cast<size_t>(r * blocks + b)] = scale;
         const float step = float_from_ue4m3(scale) * staged.tensor_scale;
-        if (step == 0) continue;  // all codes stay 0
         for (int64_t k = 0; k < count; ++k)
-          set_nvfp4_code(staged, row_bytes, r, begin + k, e2m1_from_float(x[k] / step));
+          set_nvfp4_code(staged, row_bytes, r, begin + k, nvfp4_element(x[k], step));
       }
     }
   });

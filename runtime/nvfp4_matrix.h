@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "runtime/matrix.h"
@@ -19,8 +21,8 @@ struct Nvfp4Codes {
   bool operator==(const Nvfp4Codes&) const = default;
 };
 
-constexpr int64_t nvfp4_row_bytes(int64_t columns) { return (columns + 1) / 2; }
-constexpr int64_t nvfp4_blocks(int64_t columns) { return (columns + kNvfp4Block - 1) / kNvfp4Block; }
+// A model's matrices that are in NVFP4, by name.
+using Nvfp4Tensors = std::map<std::string, Nvfp4Codes>;
 
 // The largest tensor scale with which every value is finite.
 constexpr float kMaxNvfp4TensorScale = 0x1p116f;
@@ -38,12 +40,7 @@ inline void set_nvfp4_code(Nvfp4Codes& coded, int64_t row_bytes, int64_t r, int6
   byte = static_cast<uint8_t>(byte | (code << (k % 2 * 4)));
 }
 
-// The tensor scale with which a block that reaches `max_magnitude` has the scale 448: max / (6 * 448), at least the
-// smallest normal float32; 1 when it is 0. `max_magnitude` finite.
-float nvfp4_tensor_scale(float max_magnitude);
-
-// How activations are staged: the tensor scale from the largest magnitude, the scale of a block so that its largest
-// magnitude becomes 6 (rounded to UE4M3), codes to nearest. Values must be finite.
+// The values staged (nvfp4_block.h) with one tensor scale for all. They must be finite.
 Nvfp4Codes stage_nvfp4(ConstMatrixView values);
 
 // (R, K) as above.

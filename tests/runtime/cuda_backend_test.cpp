@@ -62,11 +62,16 @@ TEST_F(CudaBackendTest, RoundingIsTheHostsBitForBit) {
     }
 }
 
-TEST_F(CudaBackendTest, Nvfp4IsTheHostsBitForBit) {
+// Rows of the identity give back what the input was staged to.
+TEST_F(CudaBackendTest, Nvfp4InputsAreStagedAsOnTheHost) {
   std::mt19937 random(6);
   std::normal_distribution<float> normal;
   for (int64_t columns : {1, 15, 16, 17, 100, 512, 1792}) {
     constexpr int64_t kRows = 200;
+    Nvfp4Codes identity = nvfp4_zeros(columns, columns);
+    std::ranges::fill(identity.block_scales, ue4m3_from_float(1));
+    for (int64_t i = 0; i < columns; ++i) set_nvfp4_code(identity, nvfp4_row_bytes(columns), i, i, e2m1_from_float(1));
+    const Matrix values = dequantize_nvfp4(identity, columns, columns);
     BackendMatrix x, expected, found;
     x.resize(*cuda_, kRows, columns);
     expected.resize(*cpu_, kRows, columns);
@@ -74,12 +79,11 @@ TEST_F(CudaBackendTest, Nvfp4IsTheHostsBitForBit) {
     for (size_t i = 0; i < x.values().size(); ++i)
       x.values()[i] = normal(random) * std::ldexp(1.0f, static_cast<int>(random() % 12) - 6);
     for (int64_t c = 0; c < columns; ++c) x.view().row(3)[c] = 0;
-    cpu_->round_to_nvfp4(x, expected);
-    cuda_->round_to_nvfp4(x, found);
+    cpu_->linear_nvfp4(x, {values, &identity, 0}, expected);
+    cuda_->linear_nvfp4(x, {values, &identity, 0}, found);
     cuda_->finish();
     for (size_t i = 0; i < x.values().size(); ++i)
-      ASSERT_EQ(std::bit_cast<uint32_t>(found.values()[i]), std::bit_cast<uint32_t>(expected.values()[i]))
-          << "element " << i << " of rows of " << columns;
+      ASSERT_EQ(found.values()[i], expected.values()[i]) << "element " << i << " of rows of " << columns;
   }
 }
 
@@ -135,8 +139,9 @@ TEST_F(CudaBackendTest, BothFamiliesInEveryMode) {
       SCOPED_TRACE(is_gpt2 ? "GPT-2" : "golf-gpt");
       const AnyModel model = rounded_model(model_of(is_gpt2), numerics);
       const std::vector<uint16_t> tokens = random_tokens(kWindow, vocab_size(config_of(model)), 4);
-      std::unique_ptr<Backend> cpu = make_numeric_backend(make_cpu_backend(), numeric_policy(numerics));
-      std::unique_ptr<Backend> cuda = make_numeric_backend(make_cuda_backend(0), numeric_policy(numerics));
+      const NumericPolicy policy = numeric_policy(numerics);
+      std::unique_ptr<Backend> cpu = make_numeric_backend(make_cpu_backend(), policy, nvfp4_weights(model));
+      std::unique_ptr<Backend> cuda = make_numeric_backend(make_cuda_backend(0), policy, nvfp4_weights(model));
       std::unique_ptr<WindowScorer> expected = scorer_of(model, *cpu), found = scorer_of(model, *cuda);
       for (int64_t first : {int64_t{0}, kWindow / 2, kWindow - 1})
         expect_close(numerics, compare(found->logits(tokens, first), expected->logits(tokens, first)));

@@ -17,9 +17,9 @@ namespace {
 constexpr int64_t kWindow = 21;
 
 std::vector<float> logits_of(const AnyModel& model, const NumericPolicy& policy, std::span<const uint16_t> tokens) {
-  std::unique_ptr<Backend> backend = make_numeric_backend(make_cpu_backend(), policy);
   AnyModel rounded = model;
   std::visit([&](auto& m) { round_weights(policy, m); }, rounded);
+  std::unique_ptr<Backend> backend = make_numeric_backend(make_cpu_backend(), policy, nvfp4_weights(rounded));
   std::unique_ptr<WindowScorer> scorer = make_window_scorer(rounded, *backend, kWindow);
   ConstMatrixView rows = scorer->logits(tokens, 0);
   return {rows.data, rows.data + rows.rows * rows.cols};

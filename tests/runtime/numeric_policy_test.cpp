@@ -6,10 +6,13 @@
 #include <cmath>
 #include <vector>
 
-#include "runtime/fp4_blocks.h"
+#include "runtime/any_model.h"
+#include "runtime/linear_layers.h"
+#include "runtime/nvfp4_block.h"
 #include "runtime/random.h"
 #include "tests/runtime/error_matcher.h"
 #include "tests/runtime/random_gpt2.h"
+#include "tests/runtime/random_nvfp4.h"
 
 namespace thimble {
 namespace {
@@ -95,16 +98,30 @@ TEST(Fp4Blocks, Ue4m3IsTheNearestValue) {
   EXPECT_EQ(rounded_to_ue4m3(1e9f), 448);
 }
 
-TEST(Fp4Blocks, ABlockKeepsWhatTheFormatHolds) {
-  const std::vector<float> block = {0, 0.5, -1, 1.5, 2, -3, 4, 6, 0, 0, 0, -6, 1, 1, 1, -0.5};
-  std::vector<float> y(block.size());
-  round_fp4_block(block.data(), 16, 1.0f, y.data());
-  EXPECT_EQ(y, block);
-  const std::vector<float> zeros(16);
-  round_fp4_block(zeros.data(), 16, fp4_scale(0), y.data());
-  EXPECT_EQ(y, zeros);
-  round_fp4_block(block.data(), 16, 1e9f, y.data());  // the block's scale rounds to 0
-  EXPECT_EQ(y, zeros);
+// What staging makes of a block, with this tensor scale.
+std::vector<float> staged_block(const std::vector<float>& x, float tensor_scale) {
+  const float scale =
+      float_from_ue4m3(nvfp4_block_scale(nvfp4_amax(x.data(), static_cast<int64_t>(x.size())), tensor_scale));
+  std::vector<float> y;
+  for (float value : x) y.push_back(float_from_e2m1(nvfp4_element(value, scale * tensor_scale)) * scale * tensor_scale);
+  return y;
+}
+
+TEST(Nvfp4Block, KeepsWhatTheFormatHolds) {
+  const std::vector<float> block = {0, 0.5, -1, 1.5, 2, -3, 4, 6, 0, 0, 0, -6, 1, 1, 1, -0.5}, zeros(16);
+  EXPECT_EQ(staged_block(block, 1), block);
+  EXPECT_EQ(staged_block(zeros, nvfp4_tensor_scale(0)), zeros);
+  EXPECT_EQ(staged_block(block, 1e9f), zeros);  // the block's scale rounds to 0
+}
+
+TEST(Nvfp4Block, NothingThatIsNotFiniteIsHidden) {
+  for (float bad : {NAN, INFINITY, -INFINITY}) {
+    std::vector<float> block(16, 1.0f);
+    block[3] = bad;
+    const float amax = nvfp4_amax(block.data(), 16);
+    EXPECT_FALSE(std::isfinite(amax)) << bad;
+    for (float value : staged_block(block, nvfp4_tensor_scale(amax))) EXPECT_TRUE(std::isnan(value)) << bad;
+  }
 }
 
 TEST(RoundWeights, EveryWeightIsRounded) {
@@ -145,8 +162,39 @@ TEST(RoundWeights, Nvfp4IsForTheMatricesOfLinearLayers) {
   }
   EXPECT_GT(error, 1e-4 * energy);
   EXPECT_LT(error, 0.02 * energy);
-  model.layers[2].up.values()[5] = INFINITY;
-  expect_error<Error>([&] { round_weights(numeric_policy(Numerics::kNvfp4), model); }, {"blocks.2.mlp.fc.weight"});
+  for (const auto& [address, codes] : nvfp4_weights(model)) {
+    if (address != found.data()) continue;
+    EXPECT_TRUE(std::ranges::equal(dequantize_nvfp4(*codes, found.rows(), found.cols()).values(), found.values()));
+  }
+  EXPECT_EQ(nvfp4_weights(model).size(), linear_layers(model).size());
+  Model damaged = before;
+  damaged.layers[2].up.values()[5] = INFINITY;
+  expect_error<Error>([&] { round_weights(numeric_policy(Numerics::kNvfp4), damaged); }, {"blocks.2.mlp.fc.weight"});
+}
+
+// The scales of GPTQ's codes are not those of rounding to nearest.
+TEST(RoundWeights, AnArtifactsCodesInNvfp4Stay) {
+  const Gpt2Config config = small_gpt2_config();
+  const std::string coded_name = Gpt2LayerNames(1).up, raw_name = Gpt2LayerNames(1).down;
+  Nvfp4Codes codes;
+  QuantizedModel quantized;
+  quantized.config_json = canonical_json(to_json(config));
+  for (const auto& [name, tensor] : random_gpt2_tensors(config)) {
+    quantized.tensors.push_back({name, tensor.shape, RawTensor{tensor.dtype, tensor.bytes}});
+    if (name == coded_name)
+      quantized.tensors.back().data = codes = random_nvfp4(tensor.shape[0], tensor.shape[1], 7, 2);
+  }
+  AnyModel any = dequantize_any_model(quantized, "model.thmb");
+  auto& model = std::get<Gpt2Model>(any);
+  const Matrix& up = model.layers[1].up.weight;
+  const Matrix before = up;
+  ASSERT_EQ(nvfp4_weights(model), (Nvfp4Weights{{up.data(), &model.nvfp4.at(coded_name)}}));
+  round_weights(numeric_policy(Numerics::kNvfp4), model);
+  EXPECT_EQ(model.nvfp4.at(coded_name), codes);
+  EXPECT_TRUE(std::ranges::equal(up.values(), before.values()));
+  EXPECT_TRUE(model.nvfp4.contains(raw_name));
+  round_weights(numeric_policy(Numerics::kBf16), model);
+  EXPECT_TRUE(nvfp4_weights(model).empty());
 }
 
 }  // namespace
