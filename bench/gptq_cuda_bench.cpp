@@ -56,10 +56,14 @@ struct GolfLayers {
     jobs.push_back({"layer " + std::to_string(jobs.size()), {}, 15, hessians.size()});
   }
 
+  template <bool kNvfp4>
   void solve() const {
     std::vector<const SymmetricMatrix*> pointers;
     for (const SymmetricMatrix& hessian : hessians) pointers.push_back(&hessian);
-    benchmark::DoNotOptimize(solve_gptq_cuda(pointers, jobs, kTraceDamping, 0));
+    if constexpr (kNvfp4)
+      benchmark::DoNotOptimize(solve_gptq_nvfp4_cuda(pointers, jobs, kTraceDamping, 0));
+    else
+      benchmark::DoNotOptimize(solve_gptq_cuda(pointers, jobs, kTraceDamping, 0));
   }
 };
 
@@ -69,17 +73,27 @@ const GolfLayers& golf_layers() {
 }
 
 // From host memory to host memory; the first call of a process besides loads the kernels.
+template <bool kNvfp4>
 void solve_66_matrices(benchmark::State& state) {
   const GolfLayers& layers = golf_layers();
   check_cuda(cudaFree(nullptr));  // makes the context
-  for (auto _ : state) layers.solve();
+  for (auto _ : state) layers.solve<kNvfp4>();
 }
-BENCHMARK(solve_66_matrices)
+BENCHMARK(solve_66_matrices<false>)
     ->Name("first_solve_66_matrices")
     ->Iterations(1)
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
-BENCHMARK(solve_66_matrices)->Iterations(10)->Unit(benchmark::kMillisecond)->UseRealTime();
+BENCHMARK(solve_66_matrices<false>)
+    ->Name("solve_66_matrices")
+    ->Iterations(10)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+BENCHMARK(solve_66_matrices<true>)
+    ->Name("solve_66_matrices_nvfp4")
+    ->Iterations(10)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
 
 // One sequence of random activations, as often as needed.
 template <typename T>

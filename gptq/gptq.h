@@ -16,8 +16,8 @@
 // The method `slope` solves with solve_slope() (slope_solver.h) instead, with steps per row and column, rates
 // (rate_model.h) and paths of a trellis (trellis_quantizer.h).
 //
-// On a CUDA device, collect_hessians_cuda() (cuda_hessians.h) does the first step and solve_gptq_cuda() (cuda_gptq.h)
-// factors and solves all layers at once.
+// On a CUDA device, collect_hessians_cuda() (cuda_hessians.h) does the first step; solve_gptq_cuda() and, in NVFP4,
+// solve_gptq_nvfp4_cuda() (cuda_gptq.h) factor and solve all layers at once.
 #pragma once
 
 // clang-format off

@@ -9,6 +9,7 @@ namespace thimble {
 namespace {
 
 constexpr int kRowsPerCta = 8;
+constexpr int kClips = kCandidates<RowScaledGrid>;
 
 struct ClipFractions {
   double values[kClips];
@@ -29,8 +30,8 @@ __device__ Position position_of(double fraction, int n) {
 // One warp per row. The quantiles lie near the top, so the warp walks down the distinct magnitudes from the largest:
 // each step finds the largest value below the last one, and how often it occurs. About 0.001 K steps; lane l reads
 // columns l, l + 32, ... Magnitudes are compared as integers, which order like them.
-__global__ void row_scales_kernel(const SolverJob* jobs, ClipFractions fractions) {
-  const SolverJob job = jobs[blockIdx.y];
+__global__ void row_scales_kernel(const SolverJob<RowScaledGrid>* jobs, ClipFractions fractions) {
+  const SolverJob<RowScaledGrid> job = jobs[blockIdx.y];
   int row = blockIdx.x * kRowsPerCta + threadIdx.x / 32, lane = threadIdx.x % 32, columns = job.columns;
   if (row >= job.rows) return;
   const float* weights = job.weights + static_cast<int64_t>(row) * columns;
@@ -70,14 +71,14 @@ __global__ void row_scales_kernel(const SolverJob* jobs, ClipFractions fractions
     double clip = low[c];
     if (positions[c].from_top > 0)
       clip = __dadd_rn(clip, __dmul_rn(static_cast<double>(high[c]) - clip, positions[c].way));
-    __half scale = __float2half_rn(static_cast<float>(fmax(clip, 1.0) / job.max_code));
-    if (lane == 0) job.row_scales[c * job.rows + row] = __half_as_ushort(scale);
+    __half scale = __float2half_rn(static_cast<float>(fmax(clip, 1.0) / job.grid.max_code));
+    if (lane == 0) job.scales[c * job.rows + row] = __half_as_ushort(scale);
   }
 }
 
 }  // namespace
 
-void compute_row_scales(const SolverJob* jobs, int64_t count, int64_t most_rows, cudaStream_t stream) {
+void compute_scales(const SolverJob<RowScaledGrid>* jobs, int64_t count, int64_t most_rows, cudaStream_t stream) {
   ClipFractions fractions;
   for (int c = 0; c < kClips; ++c) fractions.values[c] = kClipFractions[c];
   dim3 grid(divide_up(most_rows, kRowsPerCta), static_cast<unsigned>(count));

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "runtime/nvfp4_block.h"
 #include "runtime/parallel.h"
@@ -12,55 +11,27 @@ namespace thimble {
 namespace {
 
 constexpr int64_t kRowsPerTask = 64;
-// Codes tried below and above the one that maps the largest magnitude to 6. Eight codes are an octave: a third of the
-// range is given up at most, and the largest magnitude is mapped to 3 and more.
-constexpr int kCodesBelow = 4, kCodesAbove = 8;
-
-float max_magnitude(const float* values, int64_t count) {
-  float most = 0;
-  for (int64_t i = 0; i < count; ++i) most = std::max(most, std::abs(values[i]));
-  return most;
-}
-
-double squared_error(const float* weights, int64_t count, const Nvfp4BlockGrid& grid) {
-  double sum = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const double difference = weights[i] - double{grid.value(grid.nearest(weights[i]))};
-    sum += difference * difference;
-  }
-  return sum;
-}
-
-uint8_t best_scale(const float* weights, int64_t count, float tensor_scale) {
-  const float most = max_magnitude(weights, count);
-  if (most == 0) return 0;
-  const int middle = ue4m3_from_float(most / kE2m1Max / tensor_scale);
-  double least = std::numeric_limits<double>::infinity();
-  int best = 0;
-  for (int code = std::max(0, middle - kCodesBelow); code <= std::min<int>(kUe4m3MaxCode, middle + kCodesAbove); ++code)
-    if (const double error =
-            squared_error(weights, count, {float_from_ue4m3(static_cast<uint8_t>(code)), tensor_scale});
-        error < least) {
-      least = error;
-      best = code;
-    }
-  return static_cast<uint8_t>(best);
-}
 
 }  // namespace
 
+float choose_nvfp4_tensor_scale(ConstMatrixView weights) {
+  float most = 0;
+  for (int64_t r = 0; r < weights.rows; ++r)
+    for (int64_t k = 0; k < weights.cols; ++k) most = std::max(most, std::abs(weights.row(r)[k]));
+  return nvfp4_tensor_scale(most);
+}
+
 Nvfp4Codes choose_nvfp4_scales(ConstMatrixView weights) {
   Nvfp4Codes coded = nvfp4_zeros(weights.rows, weights.cols);
-  float most = 0;
-  for (int64_t r = 0; r < weights.rows; ++r) most = std::max(most, max_magnitude(weights.row(r), weights.cols));
-  coded.tensor_scale = nvfp4_tensor_scale(most);
+  coded.tensor_scale = choose_nvfp4_tensor_scale(weights);
   const int64_t blocks = nvfp4_blocks(weights.cols);
   parallel_chunks(weights.rows, kRowsPerTask, [&](int64_t first, int64_t last) {
     for (int64_t r = first; r < last; ++r)
       for (int64_t b = 0; b < blocks; ++b) {
-        const int64_t begin = b * kNvfp4Block, count = std::min<int64_t>(kNvfp4Block, weights.cols - begin);
+        const int64_t begin = b * kNvfp4Block;
+        const int count = static_cast<int>(std::min<int64_t>(kNvfp4Block, weights.cols - begin));
         coded.block_scales[static_cast<size_t>(r * blocks + b)] =
-            best_scale(weights.row(r) + begin, count, coded.tensor_scale);
+            best_nvfp4_block_scale(weights.row(r) + begin, count, coded.tensor_scale);
       }
   });
   return coded;

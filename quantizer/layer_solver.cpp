@@ -125,10 +125,7 @@ std::vector<LayerSolver::Group> LayerSolver::groups_of(const std::vector<Layer>&
 }
 
 void LayerSolver::solve_here(std::span<const Group> groups) {
-  // NVFP4 is the host's: a plan has no other layers beside it.
-  const bool is_nvfp4 =
-      !groups.empty() && std::holds_alternative<Nvfp4Precision>(groups.front().layers.front().precision);
-  if (device_.is_cuda && !is_nvfp4) {
+  if (device_.is_cuda) {
     run_in_threads(device_.ordinals.size(), [&](size_t i) {
       Share share = share_of(groups.size(), i, device_.ordinals.size());
       solve_on_cuda(groups.subspan(share.begin, share.size()), {device_.ordinals[i], device_.memory_limit_bytes});
@@ -162,24 +159,27 @@ void LayerSolver::solve_on_cpu(const Group& group) {
     keep(quantize_tensor(layer.name, tensors_.at(layer.name), layer.precision, &factor));
 }
 
-// All layers in one batch.
+// All layers of a grid in one batch.
 void LayerSolver::solve_on_cuda(std::span<const Group> groups, const CudaPlace& place) {
   std::vector<const SymmetricMatrix*> hessians;
   std::vector<Matrix> weights;
-  std::vector<GptqJob> jobs;
+  std::vector<GptqJob> row_scaled, nvfp4;
   for (const Group& group : groups) {
     hessians.push_back(&group.hessian->matrix);
     for (const Layer& layer : group.layers) {
       weights.push_back(finite_matrix(layer.name, tensors_.at(layer.name)));
-      jobs.push_back(
-          {layer.name, weights.back(), std::get<RowScaledPrecision>(layer.precision).max_code, hessians.size() - 1});
+      auto& jobs = std::holds_alternative<Nvfp4Precision>(layer.precision) ? nvfp4 : row_scaled;
+      jobs.push_back({layer.name, weights.back(), number_of(layer.precision), hessians.size() - 1});
     }
   }
-  if (jobs.empty()) return;
-  solve_gptq_cuda(hessians, jobs, kTraceDamping, place, [&](size_t job, const GptqResult& result) {
-    const std::string& name = jobs[job].name;
-    keep({{name, tensors_.at(name).shape, result.codes}, result.report});
-  });
+  auto keep_result_of = [&](const std::vector<GptqJob>& jobs) {
+    return [&](size_t job, const auto& result) {
+      const std::string& name = jobs[job].name;
+      keep({{name, tensors_.at(name).shape, result.codes}, result.report});
+    };
+  };
+  if (!row_scaled.empty()) solve_gptq_cuda(hessians, row_scaled, kTraceDamping, place, keep_result_of(row_scaled));
+  if (!nvfp4.empty()) solve_gptq_nvfp4_cuda(hessians, nvfp4, kTraceDamping, place, keep_result_of(nvfp4));
 }
 
 }  // namespace thimble

@@ -9,13 +9,15 @@
 namespace thimble {
 
 struct GptqReplay {
-  // Over all weights, how much further than half a step the code lies from its (clamped) argument, in steps: at most
-  // rounding for a right solution, about 1e-9 or less for well-conditioned Hessians.
+  // Over all weights, how much further than the nearest code (in NVFP4, else half a step) the code lies from its
+  // clamped argument, in units of the scale: at most rounding for a right solution, about 1e-9 or less for
+  // well-conditioned Hessians.
   double worst_excess = 0;
   double weight_mse = 0;     // of the codes, added in the solver's order
   double weighted_loss = 0;  // of the codes
 };
 
 GptqReplay replay_gptq(ConstMatrixView weights, const HessianFactor& factor, const RowScaledCodes& codes);
+GptqReplay replay_gptq(ConstMatrixView weights, const HessianFactor& factor, const Nvfp4Codes& codes);
 
 }  // namespace thimble
