@@ -29,7 +29,7 @@ constexpr uint16_t kFp16Infinity = 0x7c00;
 
 // What differs between the grids.
 void make_grid(const GptqJob& job, RowScaledGrid& grid) { grid.max_code = job.max_code; }
-void make_grid(const GptqJob& job, Nvfp4Grid& grid) { grid.tensor_scale = choose_nvfp4_tensor_scale(job.weights); }
+void make_grid(const GptqJob& job, Nvfp4Grid& grid) { grid.tensor_scale = nvfp4_tensor_scale(job.weights); }
 
 // `scales`: of all candidates.
 void check_scales(const GptqJob& job, const RowScaledGrid& grid, std::span<const uint16_t> scales) {

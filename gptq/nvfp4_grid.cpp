@@ -2,9 +2,7 @@
 #include "gptq/nvfp4_grid.h"
 
 #include <algorithm>
-#include <cmath>
 
-#include "runtime/nvfp4_block.h"
 #include "runtime/parallel.h"
 
 namespace thimble {
@@ -14,16 +12,9 @@ constexpr int64_t kRowsPerTask = 64;
 
 }  // namespace
 
-float choose_nvfp4_tensor_scale(ConstMatrixView weights) {
-  float most = 0;
-  for (int64_t r = 0; r < weights.rows; ++r)
-    for (int64_t k = 0; k < weights.cols; ++k) most = std::max(most, std::abs(weights.row(r)[k]));
-  return nvfp4_tensor_scale(most);
-}
-
 Nvfp4Codes choose_nvfp4_scales(ConstMatrixView weights) {
   Nvfp4Codes coded = nvfp4_zeros(weights.rows, weights.cols);
-  coded.tensor_scale = choose_nvfp4_tensor_scale(weights);
+  coded.tensor_scale = nvfp4_tensor_scale(weights);
   const int64_t blocks = nvfp4_blocks(weights.cols);
   parallel_chunks(weights.rows, kRowsPerTask, [&](int64_t first, int64_t last) {
     for (int64_t r = first; r < last; ++r)

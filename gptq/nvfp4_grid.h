@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "runtime/host_device.h"
+#include "runtime/nvfp4_block.h"
 #include "runtime/nvfp4_matrix.h"
 
 namespace thimble {
@@ -43,10 +44,9 @@ constexpr int kNvfp4CodesBelow = 4, kNvfp4CodesAbove = 8;
 // least squared error of its weights rounded to nearest (the smallest when equal). A smaller scale saturates the
 // largest for the sake of the others; one half as large again maps it to 4, where steps are finer.
 THIMBLE_HOST_DEVICE inline uint8_t best_nvfp4_block_scale(const float* weights, int count, float tensor_scale) {
-  float most = 0;
-  for (int i = 0; i < count; ++i) most = fabsf(weights[i]) > most ? fabsf(weights[i]) : most;
-  if (most == 0) return 0;
-  const int middle = ue4m3_from_float(most / kE2m1Max / tensor_scale);
+  const float amax = nvfp4_amax(weights, count);
+  if (amax == 0) return 0;
+  const int middle = nvfp4_block_scale(amax, tensor_scale);
   const int first = middle < kNvfp4CodesBelow ? 0 : middle - kNvfp4CodesBelow;
   double least = INFINITY;
   int best = 0;
@@ -63,10 +63,8 @@ THIMBLE_HOST_DEVICE inline uint8_t best_nvfp4_block_scale(const float* weights, 
   return static_cast<uint8_t>(best);
 }
 
-// The tensor scale that makes the block of the largest weight reach 448.
-float choose_nvfp4_tensor_scale(ConstMatrixView weights);
-
-// Codes all 0, scales as above. Weights must be finite and at most 2^127.
+// Codes all 0, the tensor scale nvfp4_tensor_scale()'s, those of blocks as above. Weights must be finite and at most
+// 2^127.
 Nvfp4Codes choose_nvfp4_scales(ConstMatrixView weights);
 
 // Every weight rounded by itself.

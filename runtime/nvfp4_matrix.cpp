@@ -38,11 +38,15 @@ Nvfp4Codes nvfp4_zeros(int64_t rows, int64_t columns) {
           std::vector<uint8_t>(static_cast<size_t>(rows * nvfp4_blocks(columns))), 1};
 }
 
-Nvfp4Codes stage_nvfp4(ConstMatrixView values) {
-  Nvfp4Codes staged = nvfp4_zeros(values.rows, values.cols);
+float nvfp4_tensor_scale(ConstMatrixView values) {
   float amax = 0;
   for (int64_t r = 0; r < values.rows; ++r) amax = nvfp4_amax(amax, nvfp4_amax(values.row(r), values.cols));
-  staged.tensor_scale = nvfp4_tensor_scale(amax);
+  return nvfp4_tensor_scale(amax);
+}
+
+Nvfp4Codes stage_nvfp4(ConstMatrixView values) {
+  Nvfp4Codes staged = nvfp4_zeros(values.rows, values.cols);
+  staged.tensor_scale = nvfp4_tensor_scale(values);
   const int64_t row_bytes = nvfp4_row_bytes(values.cols), blocks = nvfp4_blocks(values.cols);
   parallel_chunks(values.rows, kRowsPerTask, [&](int64_t first, int64_t last) {
     for (int64_t r = first; r < last; ++r) {

@@ -40,6 +40,9 @@ inline void set_nvfp4_code(Nvfp4Codes& coded, int64_t row_bytes, int64_t r, int6
   byte = static_cast<uint8_t>(byte | (code << (k % 2 * 4)));
 }
 
+// The tensor scale that makes the block of the largest value reach 448.
+float nvfp4_tensor_scale(ConstMatrixView values);
+
 // The values staged (nvfp4_block.h) with one tensor scale for all. They must be finite.
 Nvfp4Codes stage_nvfp4(ConstMatrixView values);
 
