@@ -3,10 +3,11 @@
 
 #include <Eigen/Core>
 #include <algorithm>
+#include <map>
 
 #include "gptq/cuda_input_pairs.h"
-#include "gptq/hessian_factor.h"
 #include "runtime/error.h"
+#include "runtime/linear_layers.h"
 #include "runtime/parallel.h"
 #include "runtime/window_scores.h"
 
@@ -35,21 +36,39 @@ class HalfKeeper final : public LinearObserver {
   Matrix& joint_;
 };
 
-SymmetricMatrix joint_hessian_on_cpu(const Model& original, const Model& quantized, const TokenSequences& tokens,
-                                     int64_t sequences, std::span<const std::string> layers) {
-  const std::unique_ptr<Backend> backend = make_cpu_backend();
-  WindowScorer original_scorer(original, *backend, tokens.length), quantized_scorer(quantized, *backend, tokens.length);
-  HessianCollector collector;
-  Matrix joint;
-  for (int64_t s = 0; s < sequences; ++s) {
-    const auto inputs = tokens.sequence(s).first(static_cast<size_t>(tokens.length) - 1);
-    HalfKeeper first(layers, 0, joint), second(layers, 1, joint);
-    quantized_scorer.observe(inputs, first);
-    original_scorer.observe(inputs, second);
-    collector.on_linear_input(layers, joint);
+// Every input anew: whole passes, sequence after sequence.
+class CpuInputPairs final : public InputPairs {
+ public:
+  CpuInputPairs(const Model& original, Model quantized, const TokenSequences& tokens, int64_t sequences)
+      : original_(original), quantized_(std::move(quantized)), tokens_(tokens), sequences_(sequences) {
+    for (const auto& [name, matrix] : linear_layers(quantized_)) matrices_[name] = matrix;
   }
-  return std::move(collector).finish().at(layers[0])->matrix;
-}
+
+  InputPair collect(std::span<const std::string> layers) override {
+    const std::unique_ptr<Backend> backend = make_cpu_backend();
+    WindowScorer original_scorer(original_, *backend, tokens_.length),
+        quantized_scorer(quantized_, *backend, tokens_.length);
+    HessianCollector collector;
+    Matrix joint;
+    for (int64_t s = 0; s < sequences_; ++s) {
+      const auto inputs = tokens_.sequence(s).first(static_cast<size_t>(tokens_.length) - 1);
+      HalfKeeper first(layers, 0, joint), second(layers, 1, joint);
+      quantized_scorer.observe(inputs, first);
+      original_scorer.observe(inputs, second);
+      collector.on_linear_input(layers, joint);
+    }
+    return split_joint_hessian(std::move(collector).finish().at(layers[0])->matrix);
+  }
+
+  void replace(const std::string& name, const Matrix& values) override { *matrices_.at(name) = values; }
+
+ private:
+  const Model& original_;
+  Model quantized_;
+  const TokenSequences& tokens_;
+  int64_t sequences_;
+  std::map<std::string, Matrix*> matrices_;
+};
 
 }  // namespace
 
@@ -63,20 +82,18 @@ InputPair split_joint_hessian(const SymmetricMatrix& joint) {
   return pair;
 }
 
-InputPair collect_input_pair(const Model& original, const Model& quantized, const Device& device,
-                             const TokenSequences& tokens, int64_t sequences, std::span<const std::string> layers) {
+std::unique_ptr<InputPairs> make_input_pairs(const Model& original, Model quantized, const Device& device,
+                                             const TokenSequences& tokens, int64_t sequences) {
   if (sequences < 1 || sequences > tokens.count)
     throw Error(ExitCode::kInternal, "input pairs of a number of sequences that there is not");
-  return split_joint_hessian(device.is_cuda ? joint_hessian_cuda(original, quantized, device, tokens, sequences, layers)
-                                            : joint_hessian_on_cpu(original, quantized, tokens, sequences, layers));
+  if (device.is_cuda) return make_cuda_input_pairs(original, quantized, device, tokens, sequences);
+  return std::make_unique<CpuInputPairs>(original, std::move(quantized), tokens, sequences);
 }
 
-Matrix shifted_weights(ConstMatrixView weights, const InputPair& pair, double damping, double strength,
-                       const std::string& layer) {
-  const HessianFactor factor = factor_hessian(pair.hessian, damping, layer);
+Matrix InputShift::shifted(ConstMatrixView weights, double strength) const {
   const int64_t columns = weights.cols;
-  const Eigen::Map<const RowMajor> drift(pair.drift.row(0), columns, columns);
-  const Eigen::Map<const RowMajor> upper(factor.upper.row(0), columns, columns);
+  const Eigen::Map<const RowMajor> drift(pair_.drift.row(0), columns, columns);
+  const Eigen::Map<const RowMajor> upper(factor_.upper.row(0), columns, columns);
   Matrix shifted(weights.rows, columns);
   parallel_chunks(weights.rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
     RowMajor w(end - begin, columns);
@@ -84,12 +101,12 @@ Matrix shifted_weights(ConstMatrixView weights, const InputPair& pair, double da
       for (int64_t k = 0; k < columns; ++k) w(r - begin, k) = weights.row(r)[k];
     const RowMajor cross = w * drift;
     RowMajor ordered(end - begin, columns);
-    for (int64_t i = 0; i < columns; ++i) ordered.col(i) = cross.col(factor.order[static_cast<size_t>(i)]);
+    for (int64_t i = 0; i < columns; ++i) ordered.col(i) = cross.col(factor_.order[static_cast<size_t>(i)]);
     const RowMajor half = ordered * upper.transpose();
     const RowMajor shift = half * upper;
     for (int64_t r = begin; r < end; ++r)
       for (int64_t i = 0; i < columns; ++i) {
-        const int64_t k = factor.order[static_cast<size_t>(i)];
+        const int64_t k = factor_.order[static_cast<size_t>(i)];
         shifted(r, k) = static_cast<float>(w(r - begin, k) + strength * shift(r - begin, i));
       }
   });

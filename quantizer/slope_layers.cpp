@@ -136,23 +136,27 @@ std::vector<SlopeMatrix> SlopeLayers::solve(std::span<const std::string> names, 
 }
 
 std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string> names, const InputPair& pair,
-                                                    double log2_c, double shrinkage, Progress& progress) const {
+                                                    double log2_c, double shrinkage, StageTimes& times,
+                                                    Progress& progress) const {
   const auto hessian = std::make_shared<const SymmetricMatrix>(pair.hessian);
   std::vector<double> diagonal;
   for (int64_t k = 0; k < hessian->size(); ++k) diagonal.push_back((*hessian)(k, k));
   std::vector<Layer> shifted;
-  for (const std::string& name : names) {
-    const Layer& from = layer(name);
-    shifted.push_back({name,
-                       shifted_weights(from.weights, pair, options_.cross_damping, options_.cross_term, name),
-                       {hessian, diagonal, from.loss.row_weights},
-                       from.row_weights,
-                       from.row_mean_squares,
-                       from.steps});
-  }
+  times.time("cross terms: shift", [&] {
+    const InputShift shift(pair, options_.cross_damping, names[0]);
+    for (const std::string& name : names) {
+      const Layer& from = layer(name);
+      shifted.push_back({name,
+                         shift.shifted(from.weights, options_.cross_term),
+                         {hessian, diagonal, from.loss.row_weights},
+                         from.row_weights,
+                         from.row_mean_squares,
+                         from.steps});
+    }
+  });
   std::vector<const Layer*> layers;
   for (const Layer& layer : shifted) layers.push_back(&layer);
-  return solve(layers, log2_c, shrinkage, progress);
+  return times.time("cross terms: solve", [&] { return solve(layers, log2_c, shrinkage, progress); });
 }
 
 std::vector<SlopeMatrix> SlopeLayers::solve(std::span<const Layer* const> layers, double log2_c, double shrinkage,

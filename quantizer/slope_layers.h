@@ -14,6 +14,7 @@
 #include "gptq/size_model.h"
 #include "gptq/slope_solver.h"
 #include "gptq/step_plan.h"
+#include "quantizer/console.h"
 #include "runtime/device.h"
 #include "runtime/json.h"
 #include "runtime/progress.h"
@@ -56,7 +57,7 @@ class SlopeLayers {
   // The same for matrices that read `pair`'s input, by its Hessian and with options().cross_term of what makes up for
   // its drift. Reports are of errors relative to the shifted weights.
   std::vector<SlopeMatrix> solve_shifted(std::span<const std::string> names, const InputPair& pair, double log2_c,
-                                         double shrinkage, Progress& progress) const;
+                                         double shrinkage, StageTimes& times, Progress& progress) const;
 
   // One of them.
   SlopeMatrix solve(const std::string& name, double log2_c, double shrinkage) const;
