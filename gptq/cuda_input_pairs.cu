@@ -2,7 +2,6 @@
 // side in one buffer, whose Hessian is collected as any other. Their passes go on from there, batch after batch, when
 // all activations have room; otherwise they begin anew.
 #include <algorithm>
-#include <array>
 #include <optional>
 
 #include "gptq/cuda_input_pairs.h"
@@ -10,7 +9,6 @@
 #include "runtime/cuda_devices.h"
 #include "runtime/cuda_forward.cuh"
 #include "runtime/cuda_weights.cuh"
-#include "runtime/golf_layout.h"
 #include "runtime/memory_plan.h"
 
 namespace thimble {
@@ -81,16 +79,6 @@ __global__ void drift_kernel(const double* joint, int64_t columns, double* drift
   drift[at] = joint[row * (row + 1) / 2 + j] - joint[low * (low + 1) / 2 + min(i, j)];
 }
 
-int input_index(const ModelConfig& config, const std::string& layer) {
-  for (int i = 0; i < config.num_layers; ++i) {
-    const LayerNames names(i);
-    const std::array first = {names.query, names.output, names.up, names.down};
-    if (const auto found = std::ranges::find(first, layer); found != first.end())
-      return 4 * i + static_cast<int>(found - first.begin());
-  }
-  throw Error(ExitCode::kInternal, "layer '" + layer + "' is not the first that reads an input of a block");
-}
-
 template <typename T>
 class CudaInputPairs final : public InputPairs {
  public:
@@ -121,7 +109,7 @@ class CudaInputPairs final : public InputPairs {
 
   InputPair collect(std::span<const std::string> layers) override {
     DeviceScope scope(ordinal_);
-    const int input = input_index(original_->config, layers[0]);
+    const auto input = static_cast<int>(input_of(original_->config, layers[0]));
     if (workspace_) {
       try {
         return collect_kept(input, layers);

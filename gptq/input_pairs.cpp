@@ -3,13 +3,15 @@
 
 #include <Eigen/Core>
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include "gptq/cuda_input_pairs.h"
 #include "runtime/error.h"
+#include "runtime/forward.h"
+#include "runtime/golf_layout.h"
 #include "runtime/linear_layers.h"
 #include "runtime/parallel.h"
-#include "runtime/window_scores.h"
 
 namespace thimble {
 namespace {
@@ -18,55 +20,66 @@ using RowMajor = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::Ro
 
 constexpr int64_t kRowsPerTask = 32;
 
-// Keeps one input of a forward pass in half `half` of joint rows (T, 2 K).
+// Keeps the input that it is shown in half `half` of joint rows (T, 2 K).
 class HalfKeeper final : public LinearObserver {
  public:
-  HalfKeeper(std::span<const std::string> layers, int half, Matrix& joint)
-      : layers_(layers), half_(half), joint_(joint) {}
+  HalfKeeper(int half, Matrix& joint) : half_(half), joint_(joint) {}
 
-  void on_linear_input(std::span<const std::string> layers, ConstMatrixView x) override {
-    if (!std::ranges::equal(layers, layers_)) return;
+  void on_linear_input(std::span<const std::string>, ConstMatrixView x) override {
     joint_.resize(x.rows, 2 * x.cols);
     for (int64_t t = 0; t < x.rows; ++t) std::copy_n(x.row(t), x.cols, joint_.row(t) + half_ * x.cols);
   }
 
  private:
-  std::span<const std::string> layers_;
   int half_;
   Matrix& joint_;
 };
 
-// Every input anew: whole passes, sequence after sequence.
+// A pass of its own for every sequence and model.
 class CpuInputPairs final : public InputPairs {
  public:
   CpuInputPairs(const Model& original, Model quantized, const TokenSequences& tokens, int64_t sequences)
-      : original_(original), quantized_(std::move(quantized)), tokens_(tokens), sequences_(sequences) {
+      : original_(original),
+        quantized_(std::move(quantized)),
+        cache_(*backend_, cache_shape(original.config), 1, tokens.length, /*shared_layers=*/true) {
     for (const auto& [name, matrix] : linear_layers(quantized_)) matrices_[name] = matrix;
+    for (int64_t s = 0; s < sequences; ++s) {
+      const TokenBatch batch = window_batch(tokens.sequence(s).first(static_cast<size_t>(tokens.length) - 1));
+      for (const Model* model : std::initializer_list<const Model*>{&quantized_, &original_}) {
+        std::ranges::fill(cache_.smear_state().values(), 0.0F);
+        passes_.emplace_back(std::make_unique<ForwardPass>(*model, *backend_, tokens.length))->begin(batch, cache_);
+      }
+    }
   }
 
   InputPair collect(std::span<const std::string> layers) override {
-    const std::unique_ptr<Backend> backend = make_cpu_backend();
-    WindowScorer original_scorer(original_, *backend, tokens_.length),
-        quantized_scorer(quantized_, *backend, tokens_.length);
+    const int64_t input = input_of(original_.config, layers[0]);
     HessianCollector collector;
     Matrix joint;
-    for (int64_t s = 0; s < sequences_; ++s) {
-      const auto inputs = tokens_.sequence(s).first(static_cast<size_t>(tokens_.length) - 1);
-      HalfKeeper first(layers, 0, joint), second(layers, 1, joint);
-      quantized_scorer.observe(inputs, first);
-      original_scorer.observe(inputs, second);
+    HalfKeeper first(0, joint), second(1, joint);
+    for (size_t s = 0; s < passes_.size(); s += 2) {
+      show(*passes_[s], input, first);
+      show(*passes_[s + 1], input, second);
       collector.on_linear_input(layers, joint);
     }
+    at_hand_ = input;
     return split_joint_hessian(std::move(collector).finish().at(layers[0])->matrix);
   }
 
   void replace(const std::string& name, const Matrix& values) override { *matrices_.at(name) = values; }
 
  private:
+  void show(ForwardPass& pass, int64_t input, LinearObserver& observer) {
+    for (int64_t i = at_hand_; i < input; ++i) pass.advance(i, cache_);
+    pass.show_input(input, observer);
+  }
+
+  const std::unique_ptr<Backend> backend_ = make_cpu_backend();
   const Model& original_;
   Model quantized_;
-  const TokenSequences& tokens_;
-  int64_t sequences_;
+  KeyValueCache cache_;
+  std::vector<std::unique_ptr<ForwardPass>> passes_;  // of each sequence through the quantized model and the original
+  int64_t at_hand_ = 0;                               // the input that all have reached
   std::map<std::string, Matrix*> matrices_;
 };
 
@@ -80,6 +93,16 @@ InputPair split_joint_hessian(const SymmetricMatrix& joint) {
     for (int64_t j = 0; j < columns; ++j) pair.drift(i, j) = joint(columns + i, j) - joint(i, j);
   }
   return pair;
+}
+
+int64_t input_of(const ModelConfig& config, const std::string& layer) {
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    const LayerNames names(i);
+    const std::array first = {names.query, names.output, names.up, names.down};
+    if (const auto found = std::ranges::find(first, layer); found != first.end())
+      return ForwardPass::kInputsOfLayer * i + (found - first.begin());
+  }
+  throw Error(ExitCode::kInternal, "layer '" + layer + "' is not the first that reads an input of a block");
 }
 
 std::unique_ptr<InputPairs> make_input_pairs(const Model& original, Model quantized, const Device& device,

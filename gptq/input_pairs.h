@@ -35,10 +35,13 @@ class InputPairs {
   virtual void replace(const std::string& name, const Matrix& values) = 0;
 };
 
+// The input of blocks that `layer` is the first to read, counted as forward passes do (forward.h).
+int64_t input_of(const ModelConfig& config, const std::string& layer);
+
 // Of the first `sequences` of the tokens, less the last of each. In bf16 on CUDA devices with that mode, else in fp32,
 // whatever the numeric mode; on several devices, the first one does it all. `original` and `tokens` must outlive the
-// result. Where a device has room for all activations, each layer runs once per model, else as often as inputs after
-// it are read; the results are the same bits.
+// result. Activations of all sequences stay in memory, so that each layer runs once per model; where a device has no
+// room for them, as often as inputs after it are read. The results are the same bits.
 std::unique_ptr<InputPairs> make_input_pairs(const Model& original, Model quantized, const Device& device,
                                              const TokenSequences& tokens, int64_t sequences);
 
