@@ -99,6 +99,8 @@ class SlopeLayers {
                      double shrinkage, std::vector<SlopeResult>& results, Progress& progress) const;
   std::vector<SlopeMatrix> solve(std::span<const Layer* const> layers, double log2_c, double shrinkage,
                                  Progress& progress) const;
+  // Weights that make up for the drift of what these read.
+  std::vector<Matrix> shifted_weights(std::span<const std::string> names, const InputPair& pair) const;
   // Multiplications that a layer takes, for the balance of work.
   static int64_t work(const Layer& layer);
   const Layer& layer(const std::string& name) const;
