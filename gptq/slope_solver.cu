@@ -26,16 +26,22 @@ constexpr int kChunk = 32 - kMaxTrellisBits;
 constexpr int kChunks = (kRows + kChunk - 1) / kChunk;
 constexpr float kUnreachable = 1e30F;
 
-// A state's best path so far.
-struct Path {
+// A state's best path so far; read and written in one piece.
+struct alignas(8) Path {
   float cost;
   uint32_t history;
 };
 
+// Where a state's path lies in shared memory: even states side by side and odd ones, 8 places apart from a multiple of
+// the 16 that all banks hold. The states that neighbours come from are then neighbours, and both what a warp reads and
+// what it writes touches each bank as seldom as can be.
+constexpr int kOddPlace = kMostStates / 2 + 8, kPlaces = kOddPlace + kMostStates / 2;
+__device__ inline uint32_t place_of(uint32_t state) { return state / 2 + state % 2 * kOddPlace; }
+
 // What a column's Viterbi reads and writes, in shared memory.
 struct ViterbiMemory {
   float4 costs[kRows];                       // by residue of the level
-  Path paths[2][kMostStates];                // before even and odd rows
+  Path paths[2][kPlaces];                    // before even and odd rows, by place_of()
   uint32_t histories[kChunks][kMostStates];  // of the best path to each state after each chunk
   uint8_t residues[kRows];                   // out
 };
@@ -63,9 +69,10 @@ __device__ void extend_paths(ViterbiMemory& memory, Trellis trellis, int rows) {
   const int states = static_cast<int>(trellis.states());
   const uint32_t state = threadIdx.x % states;  // fewer states than lanes: lanes do the same and write the same
   const TrellisMerges merges(trellis);
-  const uint32_t even_code = merges.from(state, 0), odd_code = merges.from(state, 1);
+  const uint32_t own = place_of(state);
+  const uint32_t even_code = place_of(merges.from(state, 0)), odd_code = place_of(merges.from(state, 1));
   const int set = merges.set(state);
-  memory.paths[0][state] = {state == 0 ? 0 : kUnreachable, state << kChunk};
+  memory.paths[0][own] = {state == 0 ? 0 : kUnreachable, state << kChunk};
   for (int row = 0, place = 0; row < rows; ++row) {
     const float4 costs = memory.costs[row];
     const float even_cost = set == 0 ? costs.x : costs.y, odd_cost = set == 0 ? costs.z : costs.w;
@@ -83,7 +90,7 @@ __device__ void extend_paths(ViterbiMemory& memory, Trellis trellis, int rows) {
       path.history = state << kChunk;
       place = 0;
     }
-    memory.paths[(row + 1) % 2][state] = path;
+    memory.paths[(row + 1) % 2][own] = path;
   }
 }
 
@@ -93,7 +100,7 @@ __device__ void trace_back(ViterbiMemory& memory, Trellis trellis, int rows) {
   float cost = INFINITY;
   uint32_t state = 0;
   for (int s = lane; s < states; s += 32)
-    if (memory.paths[rows % 2][s].cost < cost) cost = memory.paths[rows % 2][s].cost, state = s;
+    if (const float found = memory.paths[rows % 2][place_of(s)].cost; found < cost) cost = found, state = s;
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) {
     const float other_cost = __shfl_xor_sync(~0u, cost, distance);
