@@ -63,7 +63,7 @@ std::vector<SlopeMatrix> CrossTermSolver::solve(double log2_c, double shrinkage,
       if (std::ranges::find(all, name) != all.end()) names.push_back(name);
     if (names.empty()) continue;
     progress.begin("reading inputs of " + names[0], sequences, "sequences");
-    const InputPair pair = times_.time("cross terms: inputs", [&] { return pairs->collect(readers); });
+    const InputPair pair = times_.time("cross terms: forward", [&] { return pairs->collect(readers); });
     progress.advance(sequences);
     progress.end();
     for (SlopeMatrix& matrix : layers_.solve_shifted(names, pair, log2_c, shrinkage, times_, progress)) {
