@@ -68,7 +68,7 @@ std::vector<SlopeMatrix> CrossTermSolver::solve(double log2_c, double shrinkage,
     progress.end();
     for (SlopeMatrix& matrix : layers_.solve_shifted(names, pair, log2_c, shrinkage, times_, progress)) {
       const Shape& shape = matrix.tensor.shape;
-      times_.time("cross terms: inputs",
+      times_.time("cross terms: replace",
                   [&] { pairs->replace(matrix.tensor.name, Matrix(dequantize(matrix.tensor), shape[0], shape[1])); });
       solved.push_back(std::move(matrix));
     }
