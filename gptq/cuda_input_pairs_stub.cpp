@@ -4,8 +4,8 @@
 
 namespace thimble {
 
-SymmetricMatrix joint_hessian_cuda(const Model&, const Model&, const Device&, const TokenSequences&, int64_t,
-                                   std::span<const std::string>) {
+std::unique_ptr<InputPairs> make_cuda_input_pairs(const Model&, const Model&, const Device&, const TokenSequences&,
+                                                  int64_t) {
   throw DeviceError("this build has no CUDA: Hessians are collected on the CPU");
 }
 

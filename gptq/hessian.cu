@@ -52,6 +52,12 @@ __global__ void add_sums_kernel(const double* added, const unsigned long long* a
   if (i == 0) *first_bad = min(*first_bad, *added_bad);
 }
 
+void divide(const DeviceArray<double>& sum, int64_t tokens, cudaStream_t stream) {
+  divide_kernel<<<divide_up(sum.count(), kThreads), kThreads, 0, stream>>>(sum.data(), sum.count(),
+                                                                           static_cast<double>(tokens));
+  check_cuda(cudaGetLastError());
+}
+
 }  // namespace
 
 CudaHessianCollector::CudaHessianCollector(size_t workspace_bytes, int64_t first_sequence)
@@ -112,8 +118,7 @@ void CudaHessianCollector::add(std::span<const std::string> layers, const float*
   add_products(layers, x, stride, sequences, tokens, columns, stream);
 }
 
-Hessian CudaHessianCollector::finish_input(const Input& input, Result result) const {
-  DeviceScope device(device_);
+void CudaHessianCollector::require_finite(const Input& input) {
   if (input.token_count == 0)
     throw Error(ExitCode::kBadInput, "layer '" + input.layers[0] + "': no calibration tokens reached it");
   unsigned long long bad = kNoneBad;
@@ -124,18 +129,31 @@ Hessian CudaHessianCollector::finish_input(const Input& input, Result result) co
                                          " of sequence " + std::to_string(bad / columns) +
                                          ": a value is not finite, or the sum of squares overflows float32");
   }
+}
+
+Hessian CudaHessianCollector::finish_input(const Input& input, Result result) const {
+  DeviceScope device(device_);
+  require_finite(input);
   CudaStream stream;
-  int64_t count = input.sum.count();
-  if (result == Result::kMean) {
-    divide_kernel<<<divide_up(count, kThreads), kThreads, 0, stream>>>(input.sum.data(), count,
-                                                                       static_cast<double>(input.token_count));
-    check_cuda(cudaGetLastError());
-  }
+  if (result == Result::kMean) divide(input.sum, input.token_count, stream);
   Hessian hessian{SymmetricMatrix(input.columns), input.token_count, input.sequence_count};
   check_cuda(cudaMemcpyAsync(hessian.matrix.values().data(), input.sum.data(), input.sum.bytes(),
                              cudaMemcpyDeviceToHost, stream));
   stream.wait();
   return hessian;
+}
+
+DeviceArray<double> CudaHessianCollector::take_mean() {
+  DeviceScope device(device_);
+  check_cuda(cudaDeviceSynchronize());
+  if (inputs_.size() != 1) throw Error(ExitCode::kInternal, "the mean of one input, of a collector of several");
+  Input input = std::move(inputs_.begin()->second);
+  inputs_.clear();
+  require_finite(input);
+  CudaStream stream;
+  divide(input.sum, input.token_count, stream);
+  stream.wait();
+  return std::move(input.sum);
 }
 
 std::vector<SharedHessian> CudaHessianCollector::finish_inputs(Result result) {

@@ -43,6 +43,10 @@ class CudaHessianCollector {
   // The sums of x x^T, not divided by the number of tokens; otherwise as finish().
   std::vector<SharedHessian> finish_sums() &&;
 
+  // The mean of x x^T of the only input, packed as in SymmetricMatrix, left in device memory. The collector begins anew
+  // and keeps its workspace. Otherwise as finish().
+  DeviceArray<double> take_mean();
+
   // Waits for the device. A value that is not finite, or whose square overflows float32, is an Error (bad input) that
   // names the layer, the sequence and the column. Other errors are those of HessianCollector::finish().
   HessianSet finish() &&;
@@ -61,6 +65,7 @@ class CudaHessianCollector {
                     int64_t columns, cudaStream_t stream);
   Input& input_of(std::span<const std::string> layers, int64_t columns, cudaStream_t stream);
   enum class Result { kMean, kSum };
+  static void require_finite(const Input& input);
   Hessian finish_input(const Input& input, Result result) const;
   std::vector<SharedHessian> finish_inputs(Result result);
 

@@ -3,12 +3,15 @@
 
 #include <Eigen/Core>
 #include <algorithm>
+#include <array>
+#include <map>
 
 #include "gptq/cuda_input_pairs.h"
-#include "gptq/hessian_factor.h"
 #include "runtime/error.h"
+#include "runtime/forward.h"
+#include "runtime/golf_layout.h"
+#include "runtime/linear_layers.h"
 #include "runtime/parallel.h"
-#include "runtime/window_scores.h"
 
 namespace thimble {
 namespace {
@@ -17,39 +20,68 @@ using RowMajor = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::Ro
 
 constexpr int64_t kRowsPerTask = 32;
 
-// Keeps one input of a forward pass in half `half` of joint rows (T, 2 K).
+// Keeps the input that it is shown in half `half` of joint rows (T, 2 K).
 class HalfKeeper final : public LinearObserver {
  public:
-  HalfKeeper(std::span<const std::string> layers, int half, Matrix& joint)
-      : layers_(layers), half_(half), joint_(joint) {}
+  HalfKeeper(int half, Matrix& joint) : half_(half), joint_(joint) {}
 
-  void on_linear_input(std::span<const std::string> layers, ConstMatrixView x) override {
-    if (!std::ranges::equal(layers, layers_)) return;
+  void on_linear_input(std::span<const std::string>, ConstMatrixView x) override {
     joint_.resize(x.rows, 2 * x.cols);
     for (int64_t t = 0; t < x.rows; ++t) std::copy_n(x.row(t), x.cols, joint_.row(t) + half_ * x.cols);
   }
 
  private:
-  std::span<const std::string> layers_;
   int half_;
   Matrix& joint_;
 };
 
-SymmetricMatrix joint_hessian_on_cpu(const Model& original, const Model& quantized, const TokenSequences& tokens,
-                                     int64_t sequences, std::span<const std::string> layers) {
-  const std::unique_ptr<Backend> backend = make_cpu_backend();
-  WindowScorer original_scorer(original, *backend, tokens.length), quantized_scorer(quantized, *backend, tokens.length);
-  HessianCollector collector;
-  Matrix joint;
-  for (int64_t s = 0; s < sequences; ++s) {
-    const auto inputs = tokens.sequence(s).first(static_cast<size_t>(tokens.length) - 1);
-    HalfKeeper first(layers, 0, joint), second(layers, 1, joint);
-    quantized_scorer.observe(inputs, first);
-    original_scorer.observe(inputs, second);
-    collector.on_linear_input(layers, joint);
+// A pass of its own for every sequence and model.
+class CpuInputPairs final : public InputPairs {
+ public:
+  CpuInputPairs(const Model& original, Model quantized, const TokenSequences& tokens, int64_t sequences)
+      : original_(original),
+        quantized_(std::move(quantized)),
+        cache_(*backend_, cache_shape(original.config), 1, tokens.length, /*shared_layers=*/true) {
+    for (const auto& [name, matrix] : linear_layers(quantized_)) matrices_[name] = matrix;
+    for (int64_t s = 0; s < sequences; ++s) {
+      const TokenBatch batch = window_batch(tokens.sequence(s).first(static_cast<size_t>(tokens.length) - 1));
+      for (const Model* model : std::initializer_list<const Model*>{&quantized_, &original_}) {
+        std::ranges::fill(cache_.smear_state().values(), 0.0F);
+        passes_.emplace_back(std::make_unique<ForwardPass>(*model, *backend_, tokens.length))->begin(batch, cache_);
+      }
+    }
   }
-  return std::move(collector).finish().at(layers[0])->matrix;
-}
+
+  InputPair collect(std::span<const std::string> layers) override {
+    const int64_t input = input_of(original_.config, layers[0]);
+    HessianCollector collector;
+    Matrix joint;
+    HalfKeeper first(0, joint), second(1, joint);
+    for (size_t s = 0; s < passes_.size(); s += 2) {
+      show(*passes_[s], input, first);
+      show(*passes_[s + 1], input, second);
+      collector.on_linear_input(layers, joint);
+    }
+    at_hand_ = input;
+    return split_joint_hessian(std::move(collector).finish().at(layers[0])->matrix);
+  }
+
+  void replace(const std::string& name, const Matrix& values) override { *matrices_.at(name) = values; }
+
+ private:
+  void show(ForwardPass& pass, int64_t input, LinearObserver& observer) {
+    for (int64_t i = at_hand_; i < input; ++i) pass.advance(i, cache_);
+    pass.show_input(input, observer);
+  }
+
+  const std::unique_ptr<Backend> backend_ = make_cpu_backend();
+  const Model& original_;
+  Model quantized_;
+  KeyValueCache cache_;
+  std::vector<std::unique_ptr<ForwardPass>> passes_;  // of each sequence through the quantized model and the original
+  int64_t at_hand_ = 0;                               // the input that all have reached
+  std::map<std::string, Matrix*> matrices_;
+};
 
 }  // namespace
 
@@ -63,20 +95,28 @@ InputPair split_joint_hessian(const SymmetricMatrix& joint) {
   return pair;
 }
 
-InputPair collect_input_pair(const Model& original, const Model& quantized, const Device& device,
-                             const TokenSequences& tokens, int64_t sequences, std::span<const std::string> layers) {
-  if (sequences < 1 || sequences > tokens.count)
-    throw Error(ExitCode::kInternal, "input pairs of a number of sequences that there is not");
-  return split_joint_hessian(device.is_cuda ? joint_hessian_cuda(original, quantized, device, tokens, sequences, layers)
-                                            : joint_hessian_on_cpu(original, quantized, tokens, sequences, layers));
+int64_t input_of(const ModelConfig& config, const std::string& layer) {
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    const LayerNames names(i);
+    const std::array first = {names.query, names.output, names.up, names.down};
+    if (const auto found = std::ranges::find(first, layer); found != first.end())
+      return ForwardPass::kInputsOfLayer * i + (found - first.begin());
+  }
+  throw Error(ExitCode::kInternal, "layer '" + layer + "' is not the first that reads an input of a block");
 }
 
-Matrix shifted_weights(ConstMatrixView weights, const InputPair& pair, double damping, double strength,
-                       const std::string& layer) {
-  const HessianFactor factor = factor_hessian(pair.hessian, damping, layer);
+std::unique_ptr<InputPairs> make_input_pairs(const Model& original, Model quantized, const Device& device,
+                                             const TokenSequences& tokens, int64_t sequences) {
+  if (sequences < 1 || sequences > tokens.count)
+    throw Error(ExitCode::kInternal, "input pairs of a number of sequences that there is not");
+  if (device.is_cuda) return make_cuda_input_pairs(original, quantized, device, tokens, sequences);
+  return std::make_unique<CpuInputPairs>(original, std::move(quantized), tokens, sequences);
+}
+
+Matrix InputShift::shifted(ConstMatrixView weights, double strength) const {
   const int64_t columns = weights.cols;
-  const Eigen::Map<const RowMajor> drift(pair.drift.row(0), columns, columns);
-  const Eigen::Map<const RowMajor> upper(factor.upper.row(0), columns, columns);
+  const Eigen::Map<const RowMajor> drift(pair_.drift.row(0), columns, columns);
+  const Eigen::Map<const RowMajor> upper(factor_.upper.row(0), columns, columns);
   Matrix shifted(weights.rows, columns);
   parallel_chunks(weights.rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
     RowMajor w(end - begin, columns);
@@ -84,12 +124,12 @@ Matrix shifted_weights(ConstMatrixView weights, const InputPair& pair, double da
       for (int64_t k = 0; k < columns; ++k) w(r - begin, k) = weights.row(r)[k];
     const RowMajor cross = w * drift;
     RowMajor ordered(end - begin, columns);
-    for (int64_t i = 0; i < columns; ++i) ordered.col(i) = cross.col(factor.order[static_cast<size_t>(i)]);
+    for (int64_t i = 0; i < columns; ++i) ordered.col(i) = cross.col(factor_.order[static_cast<size_t>(i)]);
     const RowMajor half = ordered * upper.transpose();
     const RowMajor shift = half * upper;
     for (int64_t r = begin; r < end; ++r)
       for (int64_t i = 0; i < columns; ++i) {
-        const int64_t k = factor.order[static_cast<size_t>(i)];
+        const int64_t k = factor_.order[static_cast<size_t>(i)];
         shifted(r, k) = static_cast<float>(w(r - begin, k) + strength * shift(r - begin, i));
       }
   });

@@ -26,16 +26,22 @@ constexpr int kChunk = 32 - kMaxTrellisBits;
 constexpr int kChunks = (kRows + kChunk - 1) / kChunk;
 constexpr float kUnreachable = 1e30F;
 
-// A state's best path so far.
-struct Path {
+// A state's best path so far; read and written in one piece.
+struct alignas(8) Path {
   float cost;
   uint32_t history;
 };
 
+// Where a state's path lies in shared memory: states that are alike in their lowest two bits side by side, each such
+// part 4 places apart from a multiple of the 16 that all banks hold. The states that lead to a warp's states in two
+// rows are then neighbours, and both what it reads and what it writes touches each bank as seldom as can be.
+constexpr int kPart = kMostStates / 4 + 4, kPlaces = 4 * kPart;
+__device__ inline uint32_t place_of(uint32_t state) { return state / 4 + state % 4 * kPart; }
+
 // What a column's Viterbi reads and writes, in shared memory.
 struct ViterbiMemory {
   float4 costs[kRows];                       // by residue of the level
-  Path paths[2][kMostStates];                // before even and odd rows
+  Path paths[2][kPlaces];                    // before even and odd pairs of rows, by place_of()
   uint32_t histories[kChunks][kMostStates];  // of the best path to each state after each chunk
   uint8_t residues[kRows];                   // out
 };
@@ -57,34 +63,68 @@ struct Slot {
   double* block;   // (kTile, kRows): weights of a block, column by column
 };
 
-// All paths down `rows` rows, by the first max(32, states) threads of the CTA.
+// How a state is reached: from the states at two places, by an even and an odd code of one set.
+struct Merge {
+  uint32_t even, odd;
+  int set;
+
+  __device__ Merge(const TrellisMerges& merges, uint32_t state)
+      : even(place_of(merges.from(state, 0))), odd(place_of(merges.from(state, 1))), set(merges.set(state)) {}
+};
+
+// The better way to a state down the row that is the chunk's number `row`. costs: of that row.
+__device__ inline Path better(Path even, Path odd, const float4& costs, int set, int row) {
+  even.cost += set == 0 ? costs.x : costs.y;
+  odd.cost += set == 0 ? costs.z : costs.w;
+  odd.history |= 1u << row;
+  return odd.cost < even.cost ? odd : even;
+}
+
+// All paths down `rows` rows, by the first max(32, states) threads of the CTA: two rows at a time, for which each
+// thread looks at both states that lead to its own as well. That halves the barriers and what passes through shared
+// memory.
 template <bool kOneWarp>
 __device__ void extend_paths(ViterbiMemory& memory, Trellis trellis, int rows) {
+  static_assert(kChunk % 2 == 0 && kRows % 2 == 0);
   const int states = static_cast<int>(trellis.states());
   const uint32_t state = threadIdx.x % states;  // fewer states than lanes: lanes do the same and write the same
   const TrellisMerges merges(trellis);
-  const uint32_t even_code = merges.from(state, 0), odd_code = merges.from(state, 1);
-  const int set = merges.set(state);
-  memory.paths[0][state] = {state == 0 ? 0 : kUnreachable, state << kChunk};
-  for (int row = 0, place = 0; row < rows; ++row) {
-    const float4 costs = memory.costs[row];
-    const float even_cost = set == 0 ? costs.x : costs.y, odd_cost = set == 0 ? costs.z : costs.w;
+  const Merge merge(merges, state);
+  const Merge before_even(merges, merges.from(state, 0)), before_odd(merges, merges.from(state, 1));
+  const uint32_t own = place_of(state);
+  auto wait = [&] {
     if constexpr (kOneWarp)
       __syncwarp();
     else
       asm volatile("barrier.sync 1, %0;" ::"r"(states) : "memory");
-    Path path = memory.paths[row % 2][even_code], other = memory.paths[row % 2][odd_code];
-    path.cost += even_cost;
-    other.cost += odd_cost;
-    other.history |= 1u << place;
-    if (other.cost < path.cost) path = other;
-    if (++place == kChunk || row + 1 == rows) {
+  };
+  memory.paths[0][own] = {state == 0 ? 0 : kUnreachable, state << kChunk};
+  int place = 0;
+  // The best path to the thread's own state, `taken` rows from `row` on.
+  auto store = [&](int row, Path path, int taken) {
+    place += taken;
+    if (place == kChunk || row + taken == rows) {
       memory.histories[row / kChunk][state] = path.history;
       path.history = state << kChunk;
       place = 0;
     }
-    memory.paths[(row + 1) % 2][state] = path;
+    memory.paths[(row / 2 + 1) % 2][own] = path;
+  };
+  for (int row = 0; row + 1 < rows; row += 2) {
+    const float4 costs = memory.costs[row], next_costs = memory.costs[row + 1];
+    wait();
+    const Path* from = memory.paths[row / 2 % 2];
+    const Path even_even = from[before_even.even], even_odd = from[before_even.odd], odd_even = from[before_odd.even],
+               odd_odd = from[before_odd.odd];
+    __syncwarp();  // for the compiler, which would load two and wait before it loads the others
+    const Path even = better(even_even, even_odd, costs, before_even.set, place);
+    const Path odd = better(odd_even, odd_odd, costs, before_odd.set, place);
+    store(row, better(even, odd, next_costs, merge.set, place + 1), 2);
   }
+  if (rows % 2 == 0) return;
+  wait();
+  const Path* from = memory.paths[rows / 2 % 2];
+  store(rows - 1, better(from[merge.even], from[merge.odd], memory.costs[rows - 1], merge.set, place), 1);
 }
 
 // The residues of the best path's levels; by one warp.
@@ -92,8 +132,9 @@ __device__ void trace_back(ViterbiMemory& memory, Trellis trellis, int rows) {
   const int lane = threadIdx.x, states = static_cast<int>(trellis.states());
   float cost = INFINITY;
   uint32_t state = 0;
+  const Path* paths = memory.paths[(rows + 1) / 2 % 2];
   for (int s = lane; s < states; s += 32)
-    if (memory.paths[rows % 2][s].cost < cost) cost = memory.paths[rows % 2][s].cost, state = s;
+    if (paths[place_of(s)].cost < cost) cost = paths[place_of(s)].cost, state = s;
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) {
     const float other_cost = __shfl_xor_sync(~0u, cost, distance);

@@ -24,22 +24,17 @@ std::vector<std::vector<std::string>> inputs_of_blocks(const ModelConfig& config
 }  // namespace
 
 CrossTermSolver::CrossTermSolver(const Model& original, const QuantizedModel& fixed, const SlopeLayers& layers,
-                                 const TokenSequences& tokens, const Device& device)
+                                 const TokenSequences& tokens, const Device& device, StageTimes& times)
     : original_(original),
       fixed_(fixed),
       layers_(layers),
       tokens_(tokens),
       device_(device),
+      times_(times),
       inputs_(inputs_of_blocks(original.config)) {}
 
-std::vector<SlopeMatrix> CrossTermSolver::solve(double log2_c, double shrinkage, Progress& progress) const {
-  const std::vector<std::string> all = layers_.names();
-  std::vector<std::string> others = all;
-  for (const std::vector<std::string>& readers : inputs_)
-    for (const std::string& name : readers) std::erase(others, name);
-  std::vector<SlopeMatrix> solved = layers_.solve(others, log2_c, shrinkage, progress);
-
-  // Quantized so far: what is not solved yet is the original's.
+// What is not solved yet is the original's.
+Model CrossTermSolver::quantized_so_far(const std::vector<SlopeMatrix>& solved) const {
   QuantizedModel first = fixed_;
   for (const SlopeMatrix& matrix : solved) first.tensors.push_back(matrix.tensor);
   for (const auto& [name, matrix] : linear_layers(original_))
@@ -47,23 +42,34 @@ std::vector<SlopeMatrix> CrossTermSolver::solve(double log2_c, double shrinkage,
       first.tensors.push_back({name,
                                {matrix->rows(), matrix->cols()},
                                RawTensor{DType::kF32, from_float32(DType::kF32, matrix->values())}});
-  Model model = dequantize_model(first, "the quantized model");
+  return dequantize_model(first, "the quantized model");
+}
 
-  std::map<std::string, Matrix*> matrices;
-  for (const auto& [name, matrix] : linear_layers(model)) matrices[name] = matrix;
+std::vector<SlopeMatrix> CrossTermSolver::solve(double log2_c, double shrinkage, Progress& progress) const {
+  const std::vector<std::string> all = layers_.names();
+  std::vector<std::string> others = all;
+  for (const std::vector<std::string>& readers : inputs_)
+    for (const std::string& name : readers) std::erase(others, name);
+  std::vector<SlopeMatrix> solved =
+      times_.time("solve", [&] { return layers_.solve(others, log2_c, shrinkage, progress); });
+
   const int64_t sequences = device_.is_cuda ? tokens_.count : std::min(tokens_.count, kCpuSequences);
+  const std::unique_ptr<InputPairs> pairs = times_.time("cross terms: models", [&] {
+    return make_input_pairs(original_, quantized_so_far(solved), device_, tokens_, sequences);
+  });
   for (const std::vector<std::string>& readers : inputs_) {
     std::vector<std::string> names;
     for (const std::string& name : readers)
       if (std::ranges::find(all, name) != all.end()) names.push_back(name);
     if (names.empty()) continue;
     progress.begin("reading inputs of " + names[0], sequences, "sequences");
-    const InputPair pair = collect_input_pair(original_, model, device_, tokens_, sequences, readers);
+    const InputPair pair = times_.time("cross terms: forward", [&] { return pairs->collect(readers); });
     progress.advance(sequences);
     progress.end();
-    for (SlopeMatrix& matrix : layers_.solve_shifted(names, pair, log2_c, shrinkage, progress)) {
+    for (SlopeMatrix& matrix : layers_.solve_shifted(names, pair, log2_c, shrinkage, times_, progress)) {
       const Shape& shape = matrix.tensor.shape;
-      *matrices.at(matrix.tensor.name) = Matrix(dequantize(matrix.tensor), shape[0], shape[1]);
+      times_.time("cross terms: replace",
+                  [&] { pairs->replace(matrix.tensor.name, Matrix(dequantize(matrix.tensor), shape[0], shape[1])); });
       solved.push_back(std::move(matrix));
     }
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "gptq/input_pairs.h"
+#include "quantizer/console.h"
 #include "quantizer/slope_layers.h"
 #include "runtime/quantized_model.h"
 
@@ -13,18 +14,21 @@ class CrossTermSolver {
  public:
   // `fixed`: the model with all tensors but those of `layers`. All must outlive the solver.
   CrossTermSolver(const Model& original, const QuantizedModel& fixed, const SlopeLayers& layers,
-                  const TokenSequences& tokens, const Device& device);
+                  const TokenSequences& tokens, const Device& device, StageTimes& times);
 
-  // As SlopeLayers::solve(), which it is but for the linear layers of blocks. Two forward passes for each of four
-  // inputs of every block.
+  // As SlopeLayers::solve(), which it is but for the linear layers of blocks. Both models run once, layer by layer, or
+  // again for each of four inputs of every block (make_input_pairs()).
   std::vector<SlopeMatrix> solve(double log2_c, double shrinkage, Progress& progress) const;
 
  private:
+  Model quantized_so_far(const std::vector<SlopeMatrix>& solved) const;
+
   const Model& original_;
   const QuantizedModel& fixed_;
   const SlopeLayers& layers_;
   const TokenSequences& tokens_;
   const Device& device_;
+  StageTimes& times_;
   std::vector<std::vector<std::string>> inputs_;  // those that read each input, in order
 };
 

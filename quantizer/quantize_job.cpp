@@ -297,7 +297,7 @@ MethodResult run_slope(const QuantizeRequest& request, const OpenedCheckpoint& s
   target.limit_bytes = slope_limit(request, parameters);
   std::optional<CrossTermSolver> cross_terms;
   if (request.slope.cross_term > 0)
-    cross_terms.emplace(*start.original, start.fixed, start.layers, tokens, request.device);
+    cross_terms.emplace(*start.original, start.fixed, start.layers, tokens, request.device, times);
   SlopeSearch search(start.fixed, start.layers, cross_terms ? &*cross_terms : nullptr, request.encode,
                      distill ? &*distill : nullptr, measure_gap, times, progress);
   SlopeOutcome result = search.run(target);

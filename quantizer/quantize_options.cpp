@@ -133,9 +133,10 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request) {
       ->check(finite_number(0, 1))
       ->capture_default_str();
   command
-      .add_option("--cross-term", slope.cross_term,
-                  "Slope: how far each layer makes up for the errors of those before it, 0 to 1; takes many forward "
-                  "passes")
+      .add_option(
+          "--cross-term", slope.cross_term,
+          "Slope: how far each layer makes up for the errors of those before it, 0 to 1; runs both models layer by "
+          "layer")
       ->check(finite_number(0, 1))
       ->capture_default_str();
   command

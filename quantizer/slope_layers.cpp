@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "gptq/cuda_input_shift.h"
 #include "gptq/cuda_slope.h"
 #include "gptq/quantize_tensor.h"
 #include "gptq/rate_model.h"
@@ -135,16 +136,30 @@ std::vector<SlopeMatrix> SlopeLayers::solve(std::span<const std::string> names, 
   return solve(layers, log2_c, shrinkage, progress);
 }
 
+std::vector<Matrix> SlopeLayers::shifted_weights(std::span<const std::string> names, const InputPair& pair) const {
+  std::vector<ConstMatrixView> weights;
+  for (const std::string& name : names) weights.push_back(layer(name).weights);
+  if (device_.is_cuda)
+    return shift_weights_cuda(weights, pair, options_.cross_damping, options_.cross_term, names[0],
+                              {device_.ordinals[0], device_.memory_limit_bytes});
+  const InputShift shift(pair, options_.cross_damping, names[0]);
+  std::vector<Matrix> shifted;
+  for (const ConstMatrixView& matrix : weights) shifted.push_back(shift.shifted(matrix, options_.cross_term));
+  return shifted;
+}
+
 std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string> names, const InputPair& pair,
-                                                    double log2_c, double shrinkage, Progress& progress) const {
+                                                    double log2_c, double shrinkage, StageTimes& times,
+                                                    Progress& progress) const {
   const auto hessian = std::make_shared<const SymmetricMatrix>(pair.hessian);
   std::vector<double> diagonal;
   for (int64_t k = 0; k < hessian->size(); ++k) diagonal.push_back((*hessian)(k, k));
+  std::vector<Matrix> weights = times.time("cross terms: shift", [&] { return shifted_weights(names, pair); });
   std::vector<Layer> shifted;
-  for (const std::string& name : names) {
-    const Layer& from = layer(name);
-    shifted.push_back({name,
-                       shifted_weights(from.weights, pair, options_.cross_damping, options_.cross_term, name),
+  for (size_t i = 0; i < names.size(); ++i) {
+    const Layer& from = layer(names[i]);
+    shifted.push_back({names[i],
+                       std::move(weights[i]),
                        {hessian, diagonal, from.loss.row_weights},
                        from.row_weights,
                        from.row_mean_squares,
@@ -152,7 +167,7 @@ std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string>
   }
   std::vector<const Layer*> layers;
   for (const Layer& layer : shifted) layers.push_back(&layer);
-  return solve(layers, log2_c, shrinkage, progress);
+  return times.time("cross terms: solve", [&] { return solve(layers, log2_c, shrinkage, progress); });
 }
 
 std::vector<SlopeMatrix> SlopeLayers::solve(std::span<const Layer* const> layers, double log2_c, double shrinkage,

@@ -14,6 +14,7 @@
 #include "gptq/size_model.h"
 #include "gptq/slope_solver.h"
 #include "gptq/step_plan.h"
+#include "quantizer/console.h"
 #include "runtime/device.h"
 #include "runtime/json.h"
 #include "runtime/progress.h"
@@ -56,7 +57,7 @@ class SlopeLayers {
   // The same for matrices that read `pair`'s input, by its Hessian and with options().cross_term of what makes up for
   // its drift. Reports are of errors relative to the shifted weights.
   std::vector<SlopeMatrix> solve_shifted(std::span<const std::string> names, const InputPair& pair, double log2_c,
-                                         double shrinkage, Progress& progress) const;
+                                         double shrinkage, StageTimes& times, Progress& progress) const;
 
   // One of them.
   SlopeMatrix solve(const std::string& name, double log2_c, double shrinkage) const;
@@ -98,6 +99,8 @@ class SlopeLayers {
                      double shrinkage, std::vector<SlopeResult>& results, Progress& progress) const;
   std::vector<SlopeMatrix> solve(std::span<const Layer* const> layers, double log2_c, double shrinkage,
                                  Progress& progress) const;
+  // Weights that make up for the drift of what these read.
+  std::vector<Matrix> shifted_weights(std::span<const std::string> names, const InputPair& pair) const;
   // Multiplications that a layer takes, for the balance of work.
   static int64_t work(const Layer& layer);
   const Layer& layer(const std::string& name) const;

@@ -74,13 +74,12 @@ SlopeOutcome SlopeSearch::encode(double log2_c, bool crossed) {
   outcome.log2_c = log2_c;
   outcome.shrinkage = shrinkage_;
   outcome.model = fixed_;
-  times_.time("solve", [&] {
-    for (SlopeMatrix& solved : crossed&& cross_terms_ ? cross_terms_->solve(log2_c, shrinkage_, progress_)
-                                                      : layers_.solve(log2_c, shrinkage_, progress_)) {
-      outcome.reports.emplace(solved.tensor.name, std::move(solved.report));
-      outcome.model.tensors.push_back(std::move(solved.tensor));
-    }
-  });
+  for (SlopeMatrix& solved : crossed&& cross_terms_
+                                 ? cross_terms_->solve(log2_c, shrinkage_, progress_)
+                                 : times_.time("solve", [&] { return layers_.solve(log2_c, shrinkage_, progress_); })) {
+    outcome.reports.emplace(solved.tensor.name, std::move(solved.report));
+    outcome.model.tensors.push_back(std::move(solved.tensor));
+  }
   std::ranges::sort(outcome.model.tensors, {}, &QuantizedTensor::name);
   outcome.artifact = times_.time("encode", [&] { return encode_artifact(outcome.model, encode_, cache_, progress_); });
   if (!crossed) bytes_[log2_c] = size_of(outcome);

@@ -71,7 +71,7 @@ template <typename T>
 template <typename Epilogue>
 void CudaForward<T>::multiply_head(const Epilogue& epilogue, cudaStream_t stream) {
   const CudaMatrix<T>& head = model_.head();
-  GemmOperands<T> operands{result_.u, model_.width, head.data.data(), result_.count, head.rows, model_.width};
+  GemmOperands<T> operands{rows_.u, model_.width, head.data.data(), rows_.count, head.rows, model_.width};
   launch_gemm<T, 1, kStepColumns, 4>(operands, epilogue, stream);
 }
 
@@ -173,65 +173,61 @@ void CudaForward<T>::launch_attention(const AttentionOperands<T>& operands, cuda
 }
 
 template <typename T>
-void CudaForward<T>::attend(int layer, const CudaBatch& batch, const CudaKeyValueCache<T>& cache, const Rows& rows,
-                            CudaInputObserver<T>* observer, cudaStream_t stream) {
-  const CudaLayer<T>& w = model_.layers[static_cast<size_t>(layer)];
+void CudaForward<T>::project_layer(int layer, const CudaKeyValueCache<T>& cache, cudaStream_t stream) {
   const ModelConfig& c = model_.config;
-  auto heads = static_cast<int>(c.num_heads), kv_heads = static_cast<int>(c.num_kv_heads);
-  int query_columns = heads * model_.head_width;
-  AttentionOperands<T> operands{query_.data(),
-                                cache.layer(layer),
-                                cache.capacity,
-                                batch.sequences,
-                                rows.positions,
-                                batch.first,
-                                rows.offset,
-                                heads,
-                                kv_heads,
-                                w.largest_score,
-                                layer >= c.num_layers - c.xsa_last_n};
-  launch_attention(operands, stream);
-  if (observer) {
-    const std::string name = LayerNames(layer).output;
-    const T* input = query_.data();
-    if (model_.head_width != c.head_dim()) {
-      launch_linear_input(input, rows.count, heads, static_cast<int>(c.head_dim()), model_.head_width, {},
-                          observed_.data(), stream);
-      input = observed_.data();
-    }
-    observer->on_linear_input({&name, 1}, input, batch.sequences, rows.positions, static_cast<int>(c.model_dim),
-                              stream);
-  }
-  AttentionResidualEpilogue<T> epilogue{rows.u, model_.width, w.attn_scale.data(), rows.squares, rows.count};
-  multiply(query_.data(), query_columns, w.output.data.data(), rows.count, model_.width, query_columns, epilogue,
+  auto query_columns = static_cast<int>(c.num_heads) * model_.head_width;
+  auto kv_columns = 2 * static_cast<int>(c.num_kv_heads) * model_.head_width;
+  if (layer == 0 && shared_.exist()) return project_shared(batch_, cache, rows_, stream);
+  if (layer + 1 < c.num_layers || batch_.needed == batch_.positions)
+    return project(layer, batch_, cache, rows_, 0, query_columns + kv_columns, stream);
+  // In the last layer, rows that nobody needs give their keys and values to the others, and no more.
+  project(layer, batch_, cache, rows_, query_columns, kv_columns, stream);
+  Rows last{needed_u_.data(),
+            {needed_squares_.data(), parts_, max_needed_},
+            static_cast<int64_t>(batch_.sequences) * batch_.needed,
+            batch_.needed,
+            batch_.positions - batch_.needed};
+  launch_take_last_rows(rows_.u, rows_.squares, batch_.sequences, batch_.positions, batch_.needed, model_.width, last.u,
+                        last.squares, stream);
+  rows_ = last;
+  project(layer, batch_, cache, rows_, 0, query_columns, stream);
+}
+
+template <typename T>
+void CudaForward<T>::attend(int layer, const CudaKeyValueCache<T>& cache, cudaStream_t stream) {
+  const ModelConfig& c = model_.config;
+  launch_attention({query_.data(), cache.layer(layer), cache.capacity, batch_.sequences, rows_.positions, batch_.first,
+                    rows_.offset, static_cast<int>(c.num_heads), static_cast<int>(c.num_kv_heads),
+                    model_.layers[static_cast<size_t>(layer)].largest_score, layer >= c.num_layers - c.xsa_last_n},
+                   stream);
+}
+
+template <typename T>
+void CudaForward<T>::add_attention(int layer, cudaStream_t stream) {
+  const CudaLayer<T>& w = model_.layers[static_cast<size_t>(layer)];
+  const int query_columns = static_cast<int>(model_.config.num_heads) * model_.head_width;
+  AttentionResidualEpilogue<T> epilogue{rows_.u, model_.width, w.attn_scale.data(), rows_.squares, rows_.count};
+  multiply(query_.data(), query_columns, w.output.data.data(), rows_.count, model_.width, query_columns, epilogue,
            stream);
 }
 
 template <typename T>
-void CudaForward<T>::feed_forward(int layer, const CudaBatch& batch, const Rows& rows, CudaInputObserver<T>* observer,
-                                  cudaStream_t stream) {
+void CudaForward<T>::widen(int layer, cudaStream_t stream) {
+  const CudaLayer<T>& w = model_.layers[static_cast<size_t>(layer)];
+  ActivationEpilogue<T> activation{norm_of(rows_, depth_scale(layer)), wide_.data(), model_.mlp_width};
+  multiply(rows_.u, model_.width, w.up.data.data(), rows_.count, model_.mlp_width, model_.width, activation, stream);
+}
+
+template <typename T>
+void CudaForward<T>::end_layer(int layer, cudaStream_t stream) {
   const CudaLayer<T>& w = model_.layers[static_cast<size_t>(layer)];
   const ModelConfig& c = model_.config;
-  const LayerNames names(layer);
-  if (observer) observe_stream({&names.up, 1}, batch, rows, depth_scale(layer), *observer, stream);
-  ActivationEpilogue<T> activation{norm_of(rows, depth_scale(layer)), wide_.data(), model_.mlp_width};
-  multiply(rows.u, model_.width, w.up.data.data(), rows.count, model_.mlp_width, model_.width, activation, stream);
-  if (observer) {
-    const T* input = wide_.data();
-    auto columns = static_cast<int>(c.mlp_dim());
-    if (columns != model_.mlp_width) {
-      launch_linear_input(input, rows.count, 1, columns, model_.mlp_width, {}, observed_.data(), stream);
-      input = observed_.data();
-    }
-    observer->on_linear_input({&names.down, 1}, input, batch.sequences, rows.positions, columns, stream);
-  }
-
   LayerEndEpilogue<T> end{};
-  end.u = rows.u;
+  end.u = rows_.u;
   end.stride = model_.width;
   end.scale = w.mlp_scale.data();
-  end.squares = rows.squares;
-  end.rows = rows.count;
+  end.squares = rows_.squares;
+  end.rows = rows_.count;
   int64_t encoders = c.encoder_layers(), next = layer + 1, decoder = next - encoders;
   if (layer < encoders) end.skip_out = skips_[static_cast<size_t>(layer)].data();
   if (next < c.num_layers) {
@@ -246,7 +242,8 @@ void CudaForward<T>::feed_forward(int layer, const CudaBatch& batch, const Rows&
       end.skip_gate = following.skip_gate.data();
     }
   }
-  multiply(wide_.data(), model_.mlp_width, w.down.data.data(), rows.count, model_.width, model_.mlp_width, end, stream);
+  multiply(wide_.data(), model_.mlp_width, w.down.data.data(), rows_.count, model_.width, model_.mlp_width, end,
+           stream);
 }
 
 template <typename T>
@@ -271,77 +268,104 @@ void CudaForward<T>::observe_embeddings(const CudaBatch& batch, CudaInputObserve
 }
 
 template <typename T>
-void CudaForward<T>::observe_stream(std::span<const std::string> weights, const CudaBatch& batch, const Rows& rows,
-                                    float c, CudaInputObserver<T>& observer, cudaStream_t stream) {
+void CudaForward<T>::observe_stream(std::span<const std::string> weights, float c, CudaInputObserver<T>& observer,
+                                    cudaStream_t stream) {
   auto columns = static_cast<int>(model_.config.model_dim);
-  launch_linear_input(rows.u, rows.count, 1, columns, model_.width, norm_of(rows, c), observed_.data(), stream);
-  observer.on_linear_input(weights, observed_.data(), batch.sequences, rows.positions, columns, stream);
+  launch_linear_input(rows_.u, rows_.count, 1, columns, model_.width, norm_of(rows_, c), observed_.data(), stream);
+  observer.on_linear_input(weights, observed_.data(), batch_.sequences, rows_.positions, columns, stream);
+}
+
+template <typename T>
+void CudaForward<T>::make_room_to_observe() {
+  const ModelConfig& c = model_.config;
+  observed_.reserve(max_rows_ * std::max({c.model_dim, c.mlp_dim(), c.bigram_dim, c.ve_dim}));
+}
+
+template <typename T>
+void CudaForward<T>::show(int input, CudaInputObserver<T>& observer, cudaStream_t stream) {
+  const ModelConfig& c = model_.config;
+  const int layer = input / kInputsOfLayer;
+  const LayerNames names(layer);
+  make_room_to_observe();
+  // Without the padding of heads and widths.
+  auto observe = [&](const std::string& name, const T* x, int heads, int head, int padded) {
+    if (head != padded) {
+      launch_linear_input(x, rows_.count, heads, head, padded, {}, observed_.data(), stream);
+      x = observed_.data();
+    }
+    observer.on_linear_input({&name, 1}, x, batch_.sequences, rows_.positions, heads * head, stream);
+  };
+  switch (input % kInputsOfLayer) {
+    case 0: {
+      const std::string sharing[] = {names.query, names.key, names.value};
+      return observe_stream(sharing, depth_scale(layer), observer, stream);
+    }
+    case 1:
+      return observe(names.output, query_.data(), static_cast<int>(c.num_heads), static_cast<int>(c.head_dim()),
+                     model_.head_width);
+    case 2: return observe_stream({&names.up, 1}, depth_scale(layer), observer, stream);
+    default: return observe(names.down, wide_.data(), 1, static_cast<int>(c.mlp_dim()), model_.mlp_width);
+  }
+}
+
+template <typename T>
+void CudaForward<T>::advance(int input, const CudaKeyValueCache<T>& cache, cudaStream_t stream) {
+  const int layer = input / kInputsOfLayer;
+  switch (input % kInputsOfLayer) {
+    case 0: project_layer(layer, cache, stream); return attend(layer, cache, stream);
+    case 1: return add_attention(layer, stream);
+    case 2: return widen(layer, stream);
+    default: return end_layer(layer, stream);
+  }
+}
+
+template <typename T>
+void CudaForward<T>::begin(const CudaBatch& batch, const SharedRows& shared, cudaStream_t stream) {
+  batch_ = batch;
+  shared_ = shared;
+  const int64_t count = static_cast<int64_t>(batch.sequences) * batch.positions;
+  rows_ = {u_.data(), {squares_.data(), parts_, max_rows_}, count, batch.positions, 0};
+  launch_embed(model_, batch.tokens, RowPositions{batch.first, 0, batch.positions}, shared_,
+               shared_.exist() ? shared_.count() : count, x0_.data(), shared_.exist() ? shared_u() : u_.data(),
+               rows_.squares, stream);
+}
+
+template <typename T>
+void CudaForward<T>::begin(const CudaBatch& batch, cudaStream_t stream) {
+  begin(batch, SharedRows{}, stream);
 }
 
 template <typename T>
 void CudaForward<T>::run(const CudaBatch& batch, const CudaKeyValueCache<T>& cache, cudaStream_t stream,
                          CudaInputObserver<T>* observer) {
-  const ModelConfig& c = model_.config;
-  int64_t count = static_cast<int64_t>(batch.sequences) * batch.positions;
-  int64_t needed = static_cast<int64_t>(batch.sequences) * batch.needed;
   if (observer) {
-    int64_t widest = std::max({c.model_dim, c.mlp_dim(), c.bigram_dim, c.ve_dim});
-    observed_.reserve(max_rows_ * widest);
+    make_room_to_observe();
     observe_embeddings(batch, *observer, stream);
   }
-  Rows rows{u_.data(), {squares_.data(), parts_, max_rows_}, count, batch.positions, 0};
-  shared_ = observer || stepping_ ? SharedRows{} : shared_rows(batch);
-  launch_embed(model_, batch.tokens, RowPositions{batch.first, 0, batch.positions}, shared_,
-               shared_.exist() ? shared_.count() : count, x0_.data(), shared_.exist() ? shared_u() : u_.data(),
-               rows.squares, stream);
-  auto query_columns = static_cast<int>(c.num_heads) * model_.head_width;
-  auto kv_columns = 2 * static_cast<int>(c.num_kv_heads) * model_.head_width;
-  for (int layer = 0; layer < c.num_layers; ++layer) {
-    if (observer) {
-      LayerNames names(layer);
-      const std::string sharing[] = {names.query, names.key, names.value};
-      observe_stream(sharing, batch, rows, depth_scale(layer), *observer, stream);
-    }
-    if (layer == 0 && shared_.exist()) {
-      project_shared(batch, cache, rows, stream);
-    } else if (layer + 1 < c.num_layers || batch.needed == batch.positions) {
-      project(layer, batch, cache, rows, 0, query_columns + kv_columns, stream);
-    } else {
-      // In the last layer, rows that nobody needs give their keys and values to the others, and no more.
-      project(layer, batch, cache, rows, query_columns, kv_columns, stream);
-      Rows last{needed_u_.data(),
-                {needed_squares_.data(), parts_, max_needed_},
-                needed,
-                batch.needed,
-                batch.positions - batch.needed};
-      launch_take_last_rows(rows.u, rows.squares, batch.sequences, batch.positions, batch.needed, model_.width, last.u,
-                            last.squares, stream);
-      rows = last;
-      project(layer, batch, cache, rows, 0, query_columns, stream);
-    }
-    attend(layer, batch, cache, rows, observer, stream);
-    feed_forward(layer, batch, rows, observer, stream);
+  begin(batch, observer || stepping_ ? SharedRows{} : shared_rows(batch), stream);
+  for (int input = 0; input < kInputsOfLayer * model_.config.num_layers; ++input) {
+    if (observer) show(input, *observer, stream);
+    advance(input, cache, stream);
   }
-  result_ = rows;
 }
 
 template <typename T>
 void CudaForward<T>::loss(const uint16_t* targets, float* nll, cudaStream_t stream) {
-  LossEpilogue epilogue{norm_of(result_, 1),
+  LossEpilogue epilogue{norm_of(rows_, 1),
                         static_cast<float>(model_.config.logit_softcap),
                         targets,
                         static_cast<int>(model_.config.vocab_size),
                         loss_parts_.data(),
                         target_logits_.data(),
-                        result_.count};
+                        rows_.count};
   multiply_head(epilogue, stream);
-  launch_finish_loss(loss_parts_.data(), divide_up(model_.head().rows, kStepColumns), result_.count,
+  launch_finish_loss(loss_parts_.data(), divide_up(model_.head().rows, kStepColumns), rows_.count,
                      target_logits_.data(), log_sums_.data(), nll, stream);
 }
 
 template <typename T>
 void CudaForward<T>::logits(float* out, cudaStream_t stream) {
-  LogitsEpilogue epilogue{norm_of(result_, 1), static_cast<float>(model_.config.logit_softcap), out, logits_stride()};
+  LogitsEpilogue epilogue{norm_of(rows_, 1), static_cast<float>(model_.config.logit_softcap), out, logits_stride()};
   multiply_head(epilogue, stream);
 }
 
@@ -349,8 +373,8 @@ template <typename T>
 void CudaForward<T>::log_probabilities(float* out, cudaStream_t stream) {
   loss(/*targets=*/nullptr, /*nll=*/nullptr, stream);  // leaves log_sums_
   logits(out, stream);
-  launch_subtract_rows(out, result_.count, static_cast<int>(model_.config.vocab_size), logits_stride(),
-                       log_sums_.data(), stream);
+  launch_subtract_rows(out, rows_.count, static_cast<int>(model_.config.vocab_size), logits_stride(), log_sums_.data(),
+                       stream);
 }
 
 template struct CudaKeyValueCache<float>;

@@ -58,6 +58,16 @@ class CudaForward {
   void run(const CudaBatch& batch, const CudaKeyValueCache<T>& cache, cudaStream_t stream,
            CudaInputObserver<T>* observer = nullptr);
 
+  // The same in steps, between which the model's weights may change. Input kInputsOfLayer * layer + i is read by the
+  // layer's query, key and value (i = 0), its attention's output (1), its MLP's first (2) and second matrix (3).
+  // begin() leaves input 0 at hand, advance(input, ...) runs what reads that one, up to the next. The cache, as any
+  // that holds one layer, is free between them.
+  void begin(const CudaBatch& batch, cudaStream_t stream);
+  void advance(int input, const CudaKeyValueCache<T>& cache, cudaStream_t stream);
+  // Hands the input at hand to the observer.
+  void show(int input, CudaInputObserver<T>& observer, cudaStream_t stream);
+  static constexpr int kInputsOfLayer = 4;
+
   // nll[row] of the needed rows' targets, both in device memory.
   void loss(const uint16_t* targets, float* nll, cudaStream_t stream);
   // Softcapped logits (needed rows, logits_stride()) into device memory.
@@ -95,13 +105,16 @@ class CudaForward {
     return reinterpret_cast<float*>(wide_.data() + static_cast<int64_t>(shared_.count()) * model_.width);
   }
   void launch_attention(const AttentionOperands<T>& operands, cudaStream_t stream);
-  void attend(int layer, const CudaBatch& batch, const CudaKeyValueCache<T>& cache, const Rows& rows,
-              CudaInputObserver<T>* observer, cudaStream_t stream);
-  void feed_forward(int layer, const CudaBatch& batch, const Rows& rows, CudaInputObserver<T>* observer,
-                    cudaStream_t stream);
+  void begin(const CudaBatch& batch, const SharedRows& shared, cudaStream_t stream);
+  void project_layer(int layer, const CudaKeyValueCache<T>& cache, cudaStream_t stream);
+  void attend(int layer, const CudaKeyValueCache<T>& cache, cudaStream_t stream);
+  void add_attention(int layer, cudaStream_t stream);
+  void widen(int layer, cudaStream_t stream);
+  void end_layer(int layer, cudaStream_t stream);
+  void make_room_to_observe();
   void observe_embeddings(const CudaBatch& batch, CudaInputObserver<T>& observer, cudaStream_t stream);
-  void observe_stream(std::span<const std::string> weights, const CudaBatch& batch, const Rows& rows, float c,
-                      CudaInputObserver<T>& observer, cudaStream_t stream);
+  void observe_stream(std::span<const std::string> weights, float c, CudaInputObserver<T>& observer,
+                      cudaStream_t stream);
   RowNorm norm_of(const Rows& rows, float c) const;
   float depth_scale(int layer) const;
 
@@ -118,8 +131,10 @@ class CudaForward {
   std::vector<DeviceArray<T>> skips_;
   DeviceArray<float> squares_, needed_squares_, target_logits_, log_sums_;
   DeviceArray<float2> loss_parts_;
-  SharedRows shared_;  // of the batch that runs
-  Rows result_{};
+  // Of the batch that runs.
+  CudaBatch batch_;
+  SharedRows shared_;
+  Rows rows_{};
 };
 
 }  // namespace thimble

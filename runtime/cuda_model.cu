@@ -79,18 +79,36 @@ MatrixPlaces<T> allocate_embeddings(CudaModel<T>& model, const CudaShape& shape,
 }
 
 template <typename T>
-void allocate_layer(CudaLayer<T>& layer, const LayerNames& names, const CudaShape& shape, AxisMap heads,
-                    AxisMap rotated, MatrixPlaces<T>& places) {
+void allocate_layer(CudaLayer<T>& layer, const CudaShape& shape) {
   layer.qkv = zero_matrix<T>(shape.query_columns + 2 * shape.kv_columns, shape.width);
-  places.add(names.query, layer.qkv, 0, rotated);
-  places.add(names.key, layer.qkv, shape.query_columns, rotated);
-  places.add(names.value, layer.qkv, shape.query_columns + shape.kv_columns, heads);
   layer.output = zero_matrix<T>(shape.width, shape.query_columns);
-  places.add(names.output, layer.output, 0, {}, heads);
   layer.up = zero_matrix<T>(shape.mlp_width, shape.width);
-  places.add(names.up, layer.up);
   layer.down = zero_matrix<T>(shape.width, shape.mlp_width);
-  places.add(names.down, layer.down);
+}
+
+// How an axis of heads is padded, and one whose elements rotate in pairs besides.
+struct HeadMaps {
+  AxisMap heads, rotated;
+
+  HeadMaps(const ModelConfig& c, const CudaShape& shape)
+      : heads{static_cast<int>(c.head_dim()), shape.head_width, 0},
+        rotated{static_cast<int>(c.head_dim()), shape.head_width, static_cast<int>(c.rope_dims / 2)} {}
+};
+
+template <typename T>
+void add_layer_places(const CudaModel<T>& model, MatrixPlaces<T>& places) {
+  const CudaShape shape = cuda_shape(model.config);
+  const HeadMaps maps(model.config, shape);
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    const CudaLayer<T>& layer = model.layers[i];
+    const LayerNames names(static_cast<int64_t>(i));
+    places.add(names.query, layer.qkv, 0, maps.rotated);
+    places.add(names.key, layer.qkv, shape.query_columns, maps.rotated);
+    places.add(names.value, layer.qkv, shape.query_columns + shape.kv_columns, maps.heads);
+    places.add(names.output, layer.output, 0, {}, maps.heads);
+    places.add(names.up, layer.up);
+    places.add(names.down, layer.down);
+  }
 }
 
 // Sets the model's shape and gives its matrices room.
@@ -101,11 +119,9 @@ MatrixPlaces<T> allocate_matrices(CudaModel<T>& model) {
   model.width = shape.width;
   model.mlp_width = shape.mlp_width;
   model.head_width = shape.head_width;
-  auto head_dim = static_cast<int>(c.head_dim());
-  AxisMap heads{head_dim, shape.head_width, 0}, rotated{head_dim, shape.head_width, static_cast<int>(c.rope_dims / 2)};
-  MatrixPlaces<T> places = allocate_embeddings(model, shape, heads);
-  for (int64_t i = 0; i < c.num_layers; ++i)
-    allocate_layer(model.layers.emplace_back(), LayerNames(i), shape, heads, rotated, places);
+  MatrixPlaces<T> places = allocate_embeddings(model, shape, HeadMaps(c, shape).heads);
+  for (int64_t i = 0; i < c.num_layers; ++i) allocate_layer(model.layers.emplace_back(), shape);
+  add_layer_places(model, places);
   return places;
 }
 
@@ -193,6 +209,14 @@ CudaModel<T>::CudaModel(const StoredModel& stored, const BlockFeed& feed)
   MatrixPlaces<T> places = allocate_matrices(*this);
   place_stored(stored, feed, places);
   complete(*this, places, bind_small_tensors(stored));
+}
+
+template <typename T>
+void CudaModel<T>::replace(const std::string& name, const Matrix& values, CudaWeightLoader<T>& loader) {
+  MatrixPlaces<T> places;
+  add_layer_places(*this, places);
+  loader.place(DType::kF32, std::as_bytes(values.values()), values.rows(), values.cols(), places.of.at(name));
+  loader.finish();
 }
 
 template struct CudaModel<float>;

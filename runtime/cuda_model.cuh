@@ -14,6 +14,9 @@
 
 namespace thimble {
 
+template <typename T>
+class CudaWeightLoader;  // cuda_weights.cuh
+
 // T = float or __nv_bfloat16 (rounded to nearest even).
 template <typename T>
 struct CudaMatrix {
@@ -40,6 +43,10 @@ struct CudaModel {
   // The same weights, bit for bit, as of the dequantized model, with codes unpacked on the device. Errors in the codes
   // are FormatErrors.
   CudaModel(const StoredModel& stored, const BlockFeed& feed);
+
+  // Puts other values, of the same shape, in the place of a block's matrix, by unbanked name. Nothing may run on the
+  // model meanwhile; waits until they are there.
+  void replace(const std::string& name, const Matrix& values, CudaWeightLoader<T>& loader);
 
   ModelConfig config;
   int width = 0, mlp_width = 0, head_width = 0;     // padded D, M, d

@@ -103,18 +103,30 @@ void ForwardPass::embed(const TokenBatch& batch, KeyValueCache& cache, LinearObs
   }
 }
 
-// u = mix(x, x0); x = u + attn_scale * Attn(rms(u) * c) for the needed rows, left in u_.
-void ForwardPass::attend(int64_t layer, const TokenBatch& batch, KeyValueCache& cache, int64_t first_needed,
-                         LinearObserver* observer, ActivationTape* tape) {
+float ForwardPass::depth_scale(int64_t layer) const {
+  return model_.config.ln_scale ? 1.0f / std::sqrt(static_cast<float>(layer + 1)) : 1.0f;
+}
+
+LayerActivations* ForwardPass::tape_of(int64_t layer) const {
+  return tape_ ? &tape_->layers[static_cast<size_t>(layer)] : nullptr;
+}
+
+// u = mix(x, x0), with x after the skip connection.
+void ForwardPass::open_layer(int64_t layer) {
   const ModelConfig& c = model_.config;
   const LayerWeights& w = model_.layers[static_cast<size_t>(layer)];
-  LayerActivations* kept = tape ? &tape->layers[static_cast<size_t>(layer)] : nullptr;
-  const LayerNames names(layer);
-  float depth_scale = c.ln_scale ? 1.0f / std::sqrt(static_cast<float>(layer + 1)) : 1.0f;
-  if (kept) keep(x_, kept->input);
-  backend_.mix_and_norm(x_, x0_, w.mix_x, w.mix_x0, depth_scale, u_, normed_);
-  const std::string sharing[] = {names.query, names.key, names.value};
-  show(observer, sharing, normed_);
+  const int64_t decoder = layer - c.encoder_layers();
+  if (decoder >= 0 && decoder < c.encoder_layers())
+    backend_.add_skip(skips_[static_cast<size_t>(c.encoder_layers() - 1 - decoder)], w.skip_weight, w.skip_gate, x_);
+  if (LayerActivations* kept = tape_of(layer)) keep(x_, kept->input);
+  backend_.mix_and_norm(x_, x0_, w.mix_x, w.mix_x0, depth_scale(layer), u_, normed_);
+}
+
+// Keys and values of all rows, attention of the needed ones.
+void ForwardPass::attend(int64_t layer, KeyValueCache& cache) {
+  const ModelConfig& c = model_.config;
+  const LayerWeights& w = model_.layers[static_cast<size_t>(layer)];
+  LayerActivations* kept = tape_of(layer);
   backend_.linear(normed_, w.key, key_);
   backend_.linear(normed_, w.value, value_);
   if (w.value_embedding_scale != 0) backend_.add_scaled(value_embedding_, w.value_embedding_scale, value_);
@@ -122,76 +134,101 @@ void ForwardPass::attend(int64_t layer, const TokenBatch& batch, KeyValueCache& 
     keep(key_, kept->key);
     keep(value_, kept->value);
   }
-  backend_.norm_and_rotate(key_, c.head_dim(), rotary_, {}, batch.shape);
+  backend_.norm_and_rotate(key_, c.head_dim(), rotary_, {}, shape_);
   KeyValueView store = cache.layer(layer);
-  backend_.store_rows(key_, batch.shape, store.capacity, store.keys);
-  backend_.store_rows(value_, batch.shape, store.capacity, store.values);
+  backend_.store_rows(key_, shape_, store.capacity, store.keys);
+  backend_.store_rows(value_, shape_, store.capacity, store.values);
 
-  int64_t needed = rows_ - first_needed;
-  BatchShape shape = batch.shape;
-  shape.positions -= first_needed;
-  shape.first_position += first_needed;
-  MatrixView query = query_.view().block_rows(first_needed, needed);
-  MatrixView attended = attended_.view().block_rows(first_needed, needed);
-  MatrixView branch = branch_.view().block_rows(first_needed, needed);
-  backend_.linear(normed_.view().block_rows(first_needed, needed), w.query, query);
+  BatchShape shape = shape_;
+  shape.positions -= first_needed_of(layer);
+  shape.first_position += first_needed_of(layer);
+  MatrixView query = needed_rows(query_, layer), attended = needed_rows(attended_, layer);
+  backend_.linear(needed_rows(normed_, layer), w.query, query);
   if (kept) keep(query, kept->query);
   backend_.norm_and_rotate(query, c.head_dim(), rotary_, w.q_gain, shape);
   bool exclusive = layer >= c.num_layers - c.xsa_last_n;
   backend_.attention(query, store, {c.num_heads, c.num_kv_heads, c.head_dim(), exclusive}, shape, attended);
-  show(observer, {&names.output, 1}, attended);
+}
+
+// x = u + attn_scale * Attn(rms(u) * c) for the needed rows, left in u_.
+void ForwardPass::add_attention(int64_t layer) {
+  const LayerWeights& w = model_.layers[static_cast<size_t>(layer)];
+  MatrixView attended = needed_rows(attended_, layer), branch = needed_rows(branch_, layer);
   backend_.linear(attended, w.output, branch);
-  if (kept) {
+  if (LayerActivations* kept = tape_of(layer)) {
     keep(attended, kept->attended);
     keep(branch, kept->attention_branch);
   }
-  backend_.add_and_norm(branch, w.attn_scale, depth_scale, u_.view().block_rows(first_needed, needed),
-                        normed_.view().block_rows(first_needed, needed));
+  backend_.add_and_norm(branch, w.attn_scale, depth_scale(layer), needed_rows(u_, layer), needed_rows(normed_, layer));
+}
+
+void ForwardPass::widen(int64_t layer) {
+  MatrixView wide = needed_rows(wide_, layer);
+  backend_.linear(needed_rows(normed_, layer), model_.layers[static_cast<size_t>(layer)].up, wide);
+  if (LayerActivations* kept = tape_of(layer)) keep(wide, kept->hidden);
+  backend_.leaky_relu_squared(wide);
 }
 
 // x = u + mlp_scale * MLP(normed) for the needed rows; then swaps so that x_ holds it.
-void ForwardPass::feed_forward(int64_t layer, int64_t first_needed, LinearObserver* observer, ActivationTape* tape) {
+void ForwardPass::end_layer(int64_t layer) {
   const LayerWeights& w = model_.layers[static_cast<size_t>(layer)];
-  const LayerNames names(layer);
-  int64_t needed = rows_ - first_needed;
-  MatrixView normed = normed_.view().block_rows(first_needed, needed);
-  MatrixView wide = wide_.view().block_rows(first_needed, needed);
-  MatrixView branch = branch_.view().block_rows(first_needed, needed);
-  show(observer, {&names.up, 1}, normed);
-  backend_.linear(normed, w.up, wide);
-  if (tape) keep(wide, tape->layers[static_cast<size_t>(layer)].hidden);
-  backend_.leaky_relu_squared(wide);
-  show(observer, {&names.down, 1}, wide);
-  backend_.linear(wide, w.down, branch);
-  if (tape) keep(branch, tape->layers[static_cast<size_t>(layer)].mlp_branch);
-  backend_.add(branch, w.mlp_scale, u_.view().block_rows(first_needed, needed));
+  MatrixView branch = needed_rows(branch_, layer);
+  backend_.linear(needed_rows(wide_, layer), w.down, branch);
+  if (LayerActivations* kept = tape_of(layer)) keep(branch, kept->mlp_branch);
+  backend_.add(branch, w.mlp_scale, needed_rows(u_, layer));
   std::swap(x_, u_);
+  if (layer < model_.config.encoder_layers()) backend_.copy(x_, skips_[static_cast<size_t>(layer)]);
+}
+
+void ForwardPass::begin(const TokenBatch& batch, KeyValueCache& cache, int64_t first_needed, LinearObserver* observer,
+                        ActivationTape* tape) {
+  assert(batch.shape.sequences == 1 || first_needed == 0);
+  assert(batch.shape.first_position + batch.shape.positions <= std::min(context_length_, cache.capacity()));
+  assert(!tape || (batch.shape.sequences == 1 && batch.shape.first_position == 0 && first_needed == 0));
+  shape_ = batch.shape;
+  first_needed_ = first_needed;
+  tape_ = tape;
+  resize_for(batch.shape.rows());
+  if (tape) {
+    tape->batch = batch;
+    tape->layers.resize(static_cast<size_t>(model_.config.num_layers));
+  }
+  embed(batch, cache, observer, tape);
+  open_layer(0);
+}
+
+void ForwardPass::advance(int64_t input, KeyValueCache& cache) {
+  const int64_t layer = input / kInputsOfLayer;
+  switch (input % kInputsOfLayer) {
+    case 0: return attend(layer, cache);
+    case 1: return add_attention(layer);
+    case 2: return widen(layer);
+    default: end_layer(layer);
+  }
+  if (layer + 1 < model_.config.num_layers) open_layer(layer + 1);
+}
+
+void ForwardPass::show_input(int64_t input, LinearObserver& observer) {
+  const int64_t layer = input / kInputsOfLayer;
+  const LayerNames names(layer);
+  const std::string sharing[] = {names.query, names.key, names.value};
+  switch (input % kInputsOfLayer) {
+    case 0: return show(&observer, sharing, normed_);
+    case 1: return show(&observer, {&names.output, 1}, needed_rows(attended_, layer));
+    case 2: return show(&observer, {&names.up, 1}, needed_rows(normed_, layer));
+    default: return show(&observer, {&names.down, 1}, needed_rows(wide_, layer));
+  }
 }
 
 ConstMatrixView ForwardPass::hidden_states(const TokenBatch& batch, KeyValueCache& cache, int64_t first_needed,
                                            LinearObserver* observer, ActivationTape* tape) {
-  const ModelConfig& c = model_.config;
-  assert(batch.shape.sequences == 1 || first_needed == 0);
-  assert(batch.shape.first_position + batch.shape.positions <= std::min(context_length_, cache.capacity()));
-  assert(!tape || (batch.shape.sequences == 1 && batch.shape.first_position == 0 && first_needed == 0));
-  resize_for(batch.shape.rows());
-  if (tape) {
-    tape->batch = batch;
-    tape->layers.resize(static_cast<size_t>(c.num_layers));
-  }
-  embed(batch, cache, observer, tape);
-  for (int64_t layer = 0; layer < c.num_layers; ++layer) {
-    int64_t decoder = layer - c.encoder_layers();
-    if (decoder >= 0 && decoder < c.encoder_layers()) {
-      const LayerWeights& w = model_.layers[static_cast<size_t>(layer)];
-      backend_.add_skip(skips_[static_cast<size_t>(c.encoder_layers() - 1 - decoder)], w.skip_weight, w.skip_gate, x_);
-    }
-    int64_t first = layer == c.num_layers - 1 ? first_needed : 0;
-    attend(layer, batch, cache, first, observer, tape);
-    feed_forward(layer, first, observer, tape);
-    if (decoder < 0) backend_.copy(x_, skips_[static_cast<size_t>(layer)]);
+  begin(batch, cache, first_needed, observer, tape);
+  for (int64_t input = 0; input < kInputsOfLayer * model_.config.num_layers; ++input) {
+    if (observer) show_input(input, *observer);
+    advance(input, cache);
   }
   if (tape) keep(x_, tape->output);
+  tape_ = nullptr;
   return x_.view().block_rows(first_needed, rows_ - first_needed);
 }
 

@@ -12,7 +12,8 @@
 
 namespace thimble {
 
-struct ActivationTape;  // activation_tape.h
+struct ActivationTape;    // activation_tape.h
+struct LayerActivations;  // activation_tape.h
 
 CacheShape cache_shape(const ModelConfig& config);
 
@@ -32,6 +33,16 @@ class ForwardPass final : public CausalForward {
   ConstMatrixView hidden_states(const TokenBatch& batch, KeyValueCache& cache, int64_t first_needed,
                                 LinearObserver* observer, ActivationTape* tape);
 
+  // A pass in steps, between which the model's weights may change. Input kInputsOfLayer * layer + i is read by the
+  // layer's query, key and value (i = 0), its attention's output (1), its MLP's first (2) and second matrix (3).
+  // begin() leaves input 0 at hand, advance(input, ...) runs what reads that one, up to the next. A cache that layers
+  // share is free between them.
+  void begin(const TokenBatch& batch, KeyValueCache& cache) { begin(batch, cache, 0, nullptr, nullptr); }
+  void advance(int64_t input, KeyValueCache& cache);
+  // Hands the input at hand to the observer.
+  void show_input(int64_t input, LinearObserver& observer);
+  static constexpr int64_t kInputsOfLayer = 4;
+
   // Softcapped. A tape gets the output of the head before that.
   void logits(ConstMatrixView hidden, MatrixView out, LinearObserver* observer) override {
     logits(hidden, out, observer, nullptr);
@@ -47,9 +58,21 @@ class ForwardPass final : public CausalForward {
 
  private:
   void embed(const TokenBatch& batch, KeyValueCache& cache, LinearObserver* observer, ActivationTape* tape);
-  void attend(int64_t layer, const TokenBatch& batch, KeyValueCache& cache, int64_t first_needed,
-              LinearObserver* observer, ActivationTape* tape);
-  void feed_forward(int64_t layer, int64_t first_needed, LinearObserver* observer, ActivationTape* tape);
+  void begin(const TokenBatch& batch, KeyValueCache& cache, int64_t first_needed, LinearObserver* observer,
+             ActivationTape* tape);
+  void open_layer(int64_t layer);
+  void attend(int64_t layer, KeyValueCache& cache);
+  void add_attention(int64_t layer);
+  void widen(int64_t layer);
+  void end_layer(int64_t layer);
+  // The rows whose outputs a layer needs.
+  MatrixView needed_rows(BackendMatrix& matrix, int64_t layer) const {
+    const int64_t first = first_needed_of(layer);
+    return matrix.view().block_rows(first, rows_ - first);
+  }
+  int64_t first_needed_of(int64_t layer) const { return layer + 1 == model_.config.num_layers ? first_needed_ : 0; }
+  float depth_scale(int64_t layer) const;
+  LayerActivations* tape_of(int64_t layer) const;
   void keep(ConstMatrixView from, Matrix& to);
   void resize_for(int64_t rows);
 
@@ -61,6 +84,10 @@ class ForwardPass final : public CausalForward {
   BackendMatrix x_, x0_, u_, normed_, query_, key_, value_, attended_, branch_, wide_, gathered_;
   BackendMatrix value_rows_, value_embedding_;
   std::vector<BackendMatrix> skips_;
+  // Of the batch that runs.
+  BatchShape shape_;
+  int64_t first_needed_ = 0;
+  ActivationTape* tape_ = nullptr;
 };
 
 // Rotary tables for positions 0..context_length-1.

@@ -1,6 +1,7 @@
-// memory_plan.cpp: counts what CudaModel, CudaForward, CudaScorer, CudaGenerator, CudaHessianCollector, CudaFloatModel,
-// CudaGradients and CudaDivergencePass allocate; a buffer that is added there is added here
-// (tests/runtime/cuda_memory_test.cpp and tests/gptq/cuda_loss_statistics_test.cpp compare the two).
+// memory_plan.cpp: counts what CudaModel, CudaForward, CudaScorer, CudaGenerator, CudaHessianCollector, CudaInputPairs,
+// CudaFloatModel, CudaGradients and CudaDivergencePass allocate; a buffer that is added there is added here
+// (tests/runtime/cuda_memory_test.cpp, tests/gptq/cuda_loss_statistics_test.cpp and
+// tests/gptq/cuda_input_pairs_test.cpp compare the two).
 #include "runtime/memory_plan.h"
 
 #include <fmt/format.h>
@@ -123,6 +124,23 @@ class Counter {
     add("products of activations", static_cast<int64_t>(gram_bytes(c_, length, sequences)), 1);
     add("activations", sequences * length * std::max({c_.model_dim, c_.mlp_dim(), c_.bigram_dim, c_.ve_dim}), element_);
     add("activations", sequences * length, 2);  // tokens
+  }
+
+  // CudaInputPairs without its models: passes over `resident` sequences, of which `batch` work at a time.
+  void add_input_pairs(int64_t length, int64_t batch, int64_t resident, int64_t sequences) {
+    const int64_t widest = std::max(c_.model_dim, c_.mlp_dim()), rows = batch * length;
+    for (int model = 0; model < 2; ++model)
+      for (int64_t first = 0; first < resident; first += batch) {
+        const int64_t own = std::min(batch, resident - first) * length;
+        add_forward(length, own, 1);
+        add("activations", own * std::max({widest, c_.bigram_dim, c_.ve_dim}), element_);
+      }
+    add_cache(rows, 1);
+    add("activations", rows * 2 * widest, element_);  // of both models side by side
+    add("activations", sequences * length, 2);        // tokens
+    add("Hessians", widest * (2 * widest + 1), sizeof(double));
+    add("Hessians", widest * widest, sizeof(double));
+    add("products of activations", static_cast<int64_t>(gram_bytes_of(2 * widest, length, batch)), 1);
   }
 
   // CudaFloatModel.
@@ -287,6 +305,16 @@ MemoryPlan plan_hessians(const ModelConfig& config, Numerics numerics, int64_t l
     counter.add_weights();
     counter.add_scorer(length, batch);
     counter.add_hessians(length, batch, live_sums);
+    return counter.take();
+  });
+}
+
+MemoryPlan plan_input_pairs(const ModelConfig& config, Numerics numerics, int64_t length, int64_t sequences,
+                            int64_t most, bool keeps, uint64_t usable_bytes) {
+  return fit("reading two models' inputs", of_tokens("sequences", length), most, usable_bytes, [&](int64_t batch) {
+    Counter counter(config, numerics);
+    for (int model = 0; model < 2; ++model) counter.add_weights();
+    counter.add_input_pairs(length, batch, keeps ? sequences : batch, sequences);
     return counter.take();
   });
 }

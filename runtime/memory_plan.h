@@ -60,6 +60,11 @@ MemoryPlan plan_text(const ModelConfig& config, Numerics numerics, int64_t conte
 MemoryPlan plan_hessians(const ModelConfig& config, Numerics numerics, int64_t length, int64_t sequences,
                          int64_t live_sums, uint64_t usable_bytes);
 
+// What layers read in two models (input_pairs.h), up to `most` of `sequences` sequences of `length` tokens at a time.
+// `keeps`: activations of all sequences stay in memory from layer to layer.
+MemoryPlan plan_input_pairs(const ModelConfig& config, Numerics numerics, int64_t length, int64_t sequences,
+                            int64_t most, bool keeps, uint64_t usable_bytes);
+
 // Forward and backward passes over up to `sequences` sequences of `length` tokens at a time, but no more than fill a
 // device; always in fp32.
 MemoryPlan plan_gradients(const ModelConfig& config, int64_t length, int64_t sequences, uint64_t usable_bytes);

@@ -48,7 +48,7 @@ TEST(InputPairs, AreMeansOverWhatBothModelsRead) {
   const TokenSequences tokens = some_tokens(original);
   const LayerNames second(1);
   const std::vector<std::string> layers = {second.query, second.key, second.value};
-  const InputPair pair = collect_input_pair(original, changed, Device{}, tokens, kSequences, layers);
+  const InputPair pair = make_input_pairs(original, changed, Device{}, tokens, kSequences)->collect(layers);
 
   const auto x = inputs_of(original, tokens, second.query), y = inputs_of(changed, tokens, second.query);
   ASSERT_EQ(x.size(), kSequences * (kLength - 1));
@@ -74,10 +74,27 @@ TEST(InputPairs, OfEqualModelsHaveNoDrift) {
   const Model model = random_golf_model(small_golf_config(), 3);
   const TokenSequences tokens = some_tokens(model);
   const std::string layer = LayerNames(0).down;
-  const InputPair pair = collect_input_pair(model, model, Device{}, tokens, kSequences, {&layer, 1});
+  const InputPair pair = make_input_pairs(model, model, Device{}, tokens, kSequences)->collect({&layer, 1});
   for (double value : pair.drift.values()) EXPECT_EQ(value, 0);
   const Matrix weights = random_matrix(3, pair.hessian.size(), 1);
-  EXPECT_EQ(shifted_weights(weights, pair, 0.01, 1, layer).values()[0], weights.values()[0]);
+  EXPECT_EQ(InputShift(pair, 0.01, layer).shifted(weights, 1).values()[0], weights.values()[0]);
+}
+
+TEST(InputPairs, SeeWhatWasReplaced) {
+  const Model original = random_golf_model(small_golf_config(), 3);
+  Model changed = original;
+  for (float& weight : changed.layers[0].up.values()) weight *= 1.25F;
+  const TokenSequences tokens = some_tokens(original);
+  const LayerNames first(0);
+  const std::unique_ptr<InputPairs> pairs = make_input_pairs(original, original, Device{}, tokens, kSequences);
+  pairs->collect({&first.up, 1});
+  pairs->replace(first.up, changed.layers[0].up);
+  const InputPair pair = pairs->collect({&first.down, 1}),
+                  expected =
+                      make_input_pairs(original, changed, Device{}, tokens, kSequences)->collect({&first.down, 1});
+  EXPECT_EQ(pair.hessian, expected.hessian);
+  EXPECT_TRUE(std::ranges::equal(pair.drift.values(), expected.drift.values()));
+  EXPECT_TRUE(std::ranges::any_of(pair.drift.values(), [](double value) { return value != 0; }));
 }
 
 // Joint second moments of x~ and x = A x~ + noise: without damping w' = w E[x x~^T] E[x~ x~^T]^-1.
@@ -87,7 +104,7 @@ TEST(ShiftedWeights, AreTheLeastSquaresOnes) {
   const InputPair pair = split_joint_hessian(joint);
   const Matrix weights = random_matrix(kRows, kColumns, 8);
   for (const double strength : {1.0, 0.25}) {
-    const Matrix shifted = shifted_weights(weights, pair, 0, strength, "layer");
+    const Matrix shifted = InputShift(pair, 0, "layer").shifted(weights, strength);
     // (w' - w) E[x~ x~^T] = strength * w E[(x - x~) x~^T]
     for (int64_t r = 0; r < kRows; ++r)
       for (int64_t j = 0; j < kColumns; ++j) {
@@ -105,7 +122,7 @@ TEST(ShiftedWeights, DampingHoldsThemBack) {
   const InputPair pair = split_joint_hessian(correlated_hessian(8, 7));
   const Matrix weights = random_matrix(2, 4, 8);
   auto shift = [&](double damping) {
-    const Matrix shifted = shifted_weights(weights, pair, damping, 1, "layer");
+    const Matrix shifted = InputShift(pair, damping, "layer").shifted(weights, 1);
     double sum = 0;
     for (int64_t r = 0; r < 2; ++r)
       for (int64_t k = 0; k < 4; ++k) sum += std::pow(double{shifted(r, k)} - weights(r, k), 2);

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "gptq/cuda_gptq.h"
+#include "gptq/cuda_input_pairs.h"
+#include "gptq/cuda_input_shift.h"
 #include "gptq/cuda_loss_statistics.h"
 #include "gptq/cuda_slope.h"
 #include "runtime/error.h"
@@ -15,6 +17,11 @@ TEST(NoCudaGptq, SaysThatTheBuildHasNoCuda) {
 }
 
 TEST(NoCudaGptq, NorHasItASolverForSlope) { EXPECT_THROW(solve_slope_cuda({}, {}, 0), DeviceError); }
+
+TEST(NoCudaGptq, NorDoesItReadInputsOfTwoModelsThere) {
+  EXPECT_THROW(make_cuda_input_pairs({}, {}, {}, {}, 1), DeviceError);
+  EXPECT_THROW(shift_weights_cuda({}, {}, 0, 1, "layer", 0), DeviceError);
+}
 
 TEST(NoCudaGptq, NorHasItLossStatisticsOfADevice) {
   SilentProgress progress;
