@@ -9,8 +9,8 @@
 namespace thimble {
 namespace {
 
-// On the CPU a forward pass takes a second for a model of 30M parameters, and there are many.
-constexpr int64_t kCpuSequences = 8;
+// On the CPU the activations of both models stay in memory.
+constexpr int64_t kCpuSequences = 32;
 
 std::vector<std::vector<std::string>> inputs_of_blocks(const ModelConfig& config) {
   std::vector<std::vector<std::string>> inputs;

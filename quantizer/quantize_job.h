@@ -39,6 +39,7 @@ struct QuantizeRequest {
   bool high_is_auto = false;  // trace
   TracePlanOptions plan;      // trace, and which tensors both methods leave alone
   SlopeOptions slope;
+  std::optional<double> cross_term;                      // becomes slope.cross_term; by default where it can be had
   DistillOptions distill;                                // slope
   SlopeTarget slope_target;                              // its limit follows from the budget
   std::function<double(const AnyModel&)> bits_per_byte;  // for a target that is a gap

@@ -89,8 +89,6 @@ void finish_calibration_options(QuantizeRequest& request, bool has_slope, const 
     throw UsageError(
         "--hessians replaces calibration: --save-calibration does not apply, nor do --calibration-tokens with "
         "the methods trace and nvfp4");
-  if (request.slope.cross_term > 0 && !request.hessians.empty() && request.calibration_tokens.empty())
-    throw UsageError("--cross-term needs calibration text: beside --hessians, --calibration-tokens");
 }
 
 void add_slope_options(CLI::App& command, QuantizeRequest& request) {
@@ -134,11 +132,10 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request) {
       ->capture_default_str();
   command
       .add_option(
-          "--cross-term", slope.cross_term,
+          "--cross-term", request.cross_term,
           "Slope: how far each layer makes up for the errors of those before it, 0 to 1; runs both models layer by "
-          "layer")
-      ->check(finite_number(0, 1))
-      ->capture_default_str();
+          "layer (default: 1 for a golf-gpt with calibration text, else 0)")
+      ->check(finite_number(0, 1));
   command
       .add_option("--cross-damping", slope.cross_damping,
                   "Slope: added to Hessians, relative to their mean diagonal, for --cross-term")
@@ -155,7 +152,22 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request) {
       ->capture_default_str();
 }
 
+namespace {
+
+double cross_term(const QuantizeRequest& request, const std::optional<AnyConfig>& config) {
+  const bool has_text = request.hessians.empty() || !request.calibration_tokens.empty();
+  if (request.cross_term.value_or(0) > 0) {
+    if (!has_text) throw UsageError("--cross-term needs calibration text: beside --hessians, --calibration-tokens");
+    if (config && !has_gradients(*config))
+      throw UsageError(request.checkpoint + ": --cross-term is there for golf-gpt models alone");
+  }
+  return request.cross_term.value_or(config && has_gradients(*config) && has_text ? 1 : 0);
+}
+
+}  // namespace
+
 void fit_to_family(QuantizeRequest& request, const std::optional<AnyConfig>& config) {
+  request.slope.cross_term = cross_term(request, config);
   if (!config) return;
   const bool is_calibrated = request.hessians.empty();
   if (has_gradients(*config)) return;
@@ -164,8 +176,6 @@ void fit_to_family(QuantizeRequest& request, const std::optional<AnyConfig>& con
   };
   if (request.fisher && is_calibrated) refuse("--fisher");
   if (request.distill.steps.value_or(0) > 0) refuse("--distill-steps above 0");
-  if (request.slope.cross_term > 0)
-    throw UsageError(request.checkpoint + ": --cross-term is there for golf-gpt models alone");
   request.distill.steps = 0;
 }
 

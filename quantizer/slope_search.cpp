@@ -74,9 +74,10 @@ SlopeOutcome SlopeSearch::encode(double log2_c, bool crossed) {
   outcome.log2_c = log2_c;
   outcome.shrinkage = shrinkage_;
   outcome.model = fixed_;
-  for (SlopeMatrix& solved : crossed&& cross_terms_
-                                 ? cross_terms_->solve(log2_c, shrinkage_, progress_)
-                                 : times_.time("solve", [&] { return layers_.solve(log2_c, shrinkage_, progress_); })) {
+  std::vector<SlopeMatrix> matrices =
+      crossed && cross_terms_ ? cross_terms_->solve(log2_c, shrinkage_, progress_)
+                              : times_.time("solve", [&] { return layers_.solve(log2_c, shrinkage_, progress_); });
+  for (SlopeMatrix& solved : matrices) {
     outcome.reports.emplace(solved.tensor.name, std::move(solved.report));
     outcome.model.tensors.push_back(std::move(solved.tensor));
   }

@@ -23,51 +23,40 @@ struct ScoreRows {
   __device__ int64_t valid() const { return static_cast<int64_t>(blockIdx.x) % positions + 1; }
   // Up to where the products read.
   __device__ int64_t end() const { return min(stride, (valid() + kCausalTile - 1) / kCausalTile * kCausalTile); }
+  __device__ float score(float s) const { return s; }
+  __device__ float weight(float w) const { return w; }
 };
 
-// One CTA per row of scores, in place: softmax(s / sqrt(d)).
-__global__ void softmax_kernel(ScoreRows rows, float* scores) {
-  float* row = scores + rows.begin();
-  int64_t valid = rows.valid();
-  float peak = -INFINITY;
-  for (int64_t j = threadIdx.x; j < valid; j += kThreads) peak = fmaxf(peak, row[j]);
-  peak = max_over_block(peak);
-  float sum = 0;
-  for (int64_t j = threadIdx.x; j < valid; j += kThreads) {
-    float e = expf((row[j] - peak) * rows.inverse_sqrt_d);
-    row[j] = e;
-    sum += e;
-  }
-  float inverse_sum = 1 / sum_over_block(sum);
-  for (int64_t j = threadIdx.x; j < rows.end(); j += kThreads) row[j] = j < valid ? row[j] * inverse_sum : 0;
-}
-
-// Rows of scores of queries from `first` on, all keys up to each query's own.
+// Rows of scores of queries from `first` on, all keys up to each query's own; the products read the whole row.
 struct CachedRows {
   int64_t positions, first, stride;
   float inverse_sqrt_d;
   Rounding scores, weights;
+
+  __device__ int64_t begin() const { return static_cast<int64_t>(blockIdx.x) * stride; }
+  __device__ int64_t valid() const { return first + static_cast<int64_t>(blockIdx.x) % positions + 1; }
+  __device__ int64_t end() const { return stride; }
+  __device__ float score(float s) const { return scores(s); }
+  __device__ float weight(float w) const { return weights(w); }
 };
 
 // One CTA per row of scores, in place: softmax(s / sqrt(d)), zero beyond the row's own position.
-__global__ void cached_softmax_kernel(const __grid_constant__ CachedRows rows, float* scores) {
-  float* row = scores + static_cast<int64_t>(blockIdx.x) * rows.stride;
-  int64_t valid = rows.first + static_cast<int64_t>(blockIdx.x) % rows.positions + 1;
+template <typename Rows>
+__global__ void softmax_kernel(const __grid_constant__ Rows rows, float* scores) {
+  float* row = scores + rows.begin();
+  int64_t valid = rows.valid();
   float peak = -INFINITY;
-  for (int64_t j = threadIdx.x; j < valid; j += kThreads) {
-    row[j] = rows.scores(row[j]);
-    peak = fmaxf(peak, row[j]);
-  }
+  for (int64_t j = threadIdx.x; j < valid; j += kThreads) peak = fmaxf(peak, rows.score(row[j]));
   peak = max_over_block(peak);
   float sum = 0;
   for (int64_t j = threadIdx.x; j < valid; j += kThreads) {
-    float e = expf((row[j] - peak) * rows.inverse_sqrt_d);
+    float e = expf((rows.score(row[j]) - peak) * rows.inverse_sqrt_d);
     row[j] = e;
     sum += e;
   }
   float inverse_sum = 1 / sum_over_block(sum);
-  for (int64_t j = threadIdx.x; j < rows.stride; j += kThreads)
-    row[j] = j < valid ? rows.weights(row[j] * inverse_sum) : 0;
+  for (int64_t j = threadIdx.x; j < rows.end(); j += kThreads)
+    row[j] = j < valid ? rows.weight(row[j] * inverse_sum) : 0;
 }
 
 // The same rows backwards: g = dP becomes dS = P (dP - sum(P dP)) / sqrt(d).
@@ -197,7 +186,8 @@ void multiply_scores(const Layout& at, ConstCudaView left, ConstCudaView right, 
 
 void form_probabilities(const Layout& at, ConstCudaView q, ConstCudaView k, float* scores, cudaStream_t stream) {
   multiply_scores(at, q, k, scores, stream);
-  launch_kernel(softmax_kernel, {dim3(static_cast<unsigned>(at.score_rows())), kThreads}, stream, at.rows(), scores);
+  launch_kernel(softmax_kernel<ScoreRows>, {dim3(static_cast<unsigned>(at.score_rows())), kThreads}, stream, at.rows(),
+                scores);
 }
 
 // out = scores * right of every head.
@@ -244,8 +234,8 @@ void CudaFloatAttention::forward_cached(ConstCudaView q, ConstCudaView k, ConstC
                  {scores, positions, keys, stride, of_scores}, /*add=*/false, all, ProductPart::kWhole, stream);
   const CachedRows rows{positions,    batch.first_position, stride, 1.0f / std::sqrt(static_cast<float>(d)),
                         shape.scores, shape.weights};
-  launch_kernel(cached_softmax_kernel, {dim3(static_cast<unsigned>(batch.sequences * heads * positions)), kThreads},
-                stream, rows, scores);
+  launch_kernel(softmax_kernel<CachedRows>,
+                {dim3(static_cast<unsigned>(batch.sequences * heads * positions)), kThreads}, stream, rows, scores);
   launch_product(ProductForm::kNN, {scores, positions, keys, stride, of_scores}, cached(v),
                  {y.data, positions, d, y.columns, of_queries}, /*add=*/false, all, ProductPart::kWhole, stream);
   if (shape.exclusive)

@@ -105,6 +105,8 @@ TEST_F(SlopeTest, OrdersOfColumnsGiveOtherCodes) {
 }
 
 TEST_F(SlopeTest, CrossTermsChangeCodesOfLaterLayersOnly) {
+  succeed(slope_arguments("out.thmb", {"--log2-step", "-6"}));
+  EXPECT_EQ(succeed_json({"inspect", "out.thmb"}).at("provenance").at("cross_term"), 1.0) << "the default";
   for (const std::string strength : {"0", "0.5", "1"}) {
     Json report = succeed_json(slope_arguments(strength + ".thmb", {"--log2-step", "-6", "--cross-term", strength}));
     EXPECT_EQ(succeed_json({"inspect", strength + ".thmb"}).at("provenance").at("cross_term"), std::stod(strength));
@@ -145,9 +147,16 @@ TEST_F(SlopeTest, TheArtifactIsWhatItWasMadeFrom) {
 }
 
 TEST_F(SlopeTest, SavedStatisticsGiveTheSameArtifact) {
-  succeed(slope_arguments("a.thmb", {"--log2-step", "-6", "--save-hessians", "h.safetensors"}));
-  succeed(slope_arguments("b.thmb", {"--log2-step", "-6", "--hessians", "h.safetensors"}));
+  const Arguments saved = {"--hessians", "h.safetensors", "--log2-step", "-6"};
+  succeed(slope_arguments("a.thmb",
+                          {"--log2-step", "-6", "--save-hessians", "h.safetensors", "--save-calibration", "text.bin"}));
+  succeed(slope_arguments("b.thmb", saved + Arguments{"--calibration-tokens", "text.bin"}));
   EXPECT_TRUE(decoded("a.thmb").tensors == decoded("b.thmb").tensors);
+  // Without the text there are no cross terms.
+  succeed(slope_arguments("a.thmb", {"--log2-step", "-6", "--cross-term", "0"}));
+  succeed(slope_arguments("b.thmb", saved));
+  EXPECT_TRUE(decoded("a.thmb").tensors == decoded("b.thmb").tensors);
+  EXPECT_EQ(succeed_json({"inspect", "b.thmb"}).at("provenance").at("cross_term"), 0.0);
 }
 
 TEST_F(SlopeTest, HessiansWithoutAFisherWillDo) {
