@@ -56,8 +56,7 @@ Nvfp4Codes stage_nvfp4(ConstMatrixView values) {
         const uint8_t scale = nvfp4_block_scale(nvfp4_amax(x, count), staged.tensor_scale);
         staged.block_scales[static_cast<size_t>(r * blocks + b)] = scale;
         const float step = float_from_ue4m3(scale) * staged.tensor_scale;
-        for (int64_t k = 0; k < count; ++k)
-          set_nvfp4_code(staged, row_bytes, r, begin + k, nvfp4_element(x[k], step));
+        for (int64_t k = 0; k < count; ++k) set_nvfp4_code(staged, row_bytes, r, begin + k, nvfp4_element(x[k], step));
       }
     }
   });
