@@ -91,17 +91,17 @@ class CudaInputPairs final : public InputPairs {
         memory_limit_bytes_(device.memory_limit_bytes),
         numerics_(sizeof(T) == 2 ? Numerics::kBf16 : Numerics::kFp32),
         most_(std::min(sequences, cuda_windows_per_batch(ordinal_, tokens.length))) {
-    // The other half is for those who solve meanwhile.
-    const uint64_t usable = usable_memory(cuda_free_memory(ordinal_), memory_limit_bytes_) / 2;
-    std::optional<int64_t> batch = planned_batch(original.config, /*keeps=*/true, usable);
+    const uint64_t usable = usable_memory(cuda_free_memory(ordinal_), memory_limit_bytes_);
+    const std::optional<MemoryPlan> plan =
+        plan_kept_input_pairs(original.config, numerics_, length_, sequences_, most_, usable);
     original_.emplace(original);
     quantized_.emplace(quantized);
     tokens_ = DeviceArray<uint16_t>(
         std::span(tokens.tokens).first(static_cast<size_t>(sequences) * static_cast<size_t>(length_)));
     zero_.fill_zero();
-    if (!batch) return;
+    if (!plan) return;
     try {
-      keep(*batch);
+      keep(plan->batch);
     } catch (const OutOfDeviceMemory&) {
       forget();
     }
@@ -133,15 +133,6 @@ class CudaInputPairs final : public InputPairs {
     int64_t first, count;  // sequences
     Pass<T> original, quantized;
   };
-
-  // The largest batch whose plan fits; none when not even one sequence does.
-  std::optional<int64_t> planned_batch(const ModelConfig& config, bool keeps, uint64_t usable) const {
-    try {
-      return plan_input_pairs(config, numerics_, length_, sequences_, most_, keeps, usable).batch;
-    } catch (const DeviceError&) {
-      return std::nullopt;
-    }
-  }
 
   void keep(int64_t batch) {
     workspace_.emplace(*quantized_, length_, batch);

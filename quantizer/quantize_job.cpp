@@ -100,18 +100,32 @@ std::vector<MemoryPlan> plan_calibration(const QuantizeRequest& request, const O
   return plans;
 }
 
-// And what distillation will: of nothing where there is none.
+// Of the text that method `slope` has beside its statistics.
+int64_t sequences_of(const QuantizeRequest& request) {
+  if (request.calibration_tokens.empty()) return request.hessians.empty() ? request.calibration.sequences : 0;
+  const size_t bytes = MappedFile(request.calibration_tokens).bytes().size();
+  return static_cast<int64_t>(bytes / sizeof(uint16_t)) / request.calibration.length;
+}
+
+// And what cross terms will, of which there may be none.
+std::vector<MemoryPlan> plan_cross_terms(const QuantizeRequest& request, const OpenedCheckpoint& source) {
+  const int64_t sequences = sequences_of(request), length = request.calibration.length;
+  if (request.slope.cross_term == 0 || sequences < 1) return {};
+  const ModelConfig& config = require_golf(source);
+  const Numerics numerics = request.device.numerics == Numerics::kBf16 ? Numerics::kBf16 : Numerics::kFp32;
+  const int64_t most = std::min(sequences, cuda_windows_per_batch(request.device.ordinals[0], length));
+  const uint64_t usable = usable_memory(request.device);
+  if (auto plan = plan_kept_input_pairs(config, numerics, length, sequences, most, usable)) return {*plan};
+  return {plan_input_pairs(config, numerics, length, sequences, most, /*keeps=*/false, usable)};
+}
+
+// And distillation, likewise.
 std::vector<MemoryPlan> plan_distillation(const QuantizeRequest& request, const OpenedCheckpoint& source) {
   const GainTunerOptions options = gain_tuner_options(request.distill, request.device);
-  const bool has_tokens = request.hessians.empty() || !request.calibration_tokens.empty();
-  if (request.method != Method::kSlope || options.steps == 0 || !has_tokens) return {};
+  const int64_t sequences = sequences_of(request), length = request.calibration.length;
+  if (options.steps == 0 || sequences < 2) return {};
   const ModelConfig& config = require_golf(source);
-  const int64_t length = request.calibration.length;
-  int64_t available = request.calibration.sequences;
-  if (!request.calibration_tokens.empty())
-    available = static_cast<int64_t>(MappedFile(request.calibration_tokens).bytes().size() / sizeof(uint16_t)) / length;
-  if (available < 2) return {};
-  return {plan_divergence(config, length, distill_sequences(config, options, available, length),
+  return {plan_divergence(config, length, distill_sequences(config, options, sequences, length),
                           usable_memory(request.device))};
 }
 
@@ -120,6 +134,8 @@ std::vector<MemoryPlan> plan_memory(const QuantizeRequest& request, const Opened
   std::vector<MemoryPlan> plans;
   if (request.hessians.empty() && has_fused_forward(require_runnable(source), request.device))
     plans = plan_calibration(request, source);
+  if (request.method != Method::kSlope) return plans;
+  std::ranges::move(plan_cross_terms(request, source), std::back_inserter(plans));
   std::ranges::move(plan_distillation(request, source), std::back_inserter(plans));
   return plans;
 }

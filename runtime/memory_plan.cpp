@@ -319,6 +319,15 @@ MemoryPlan plan_input_pairs(const ModelConfig& config, Numerics numerics, int64_
   });
 }
 
+std::optional<MemoryPlan> plan_kept_input_pairs(const ModelConfig& config, Numerics numerics, int64_t length,
+                                                int64_t sequences, int64_t most, uint64_t usable_bytes) {
+  try {
+    return plan_input_pairs(config, numerics, length, sequences, most, /*keeps=*/true, usable_bytes / 2);
+  } catch (const DeviceError&) {
+    return std::nullopt;
+  }
+}
+
 uint64_t gram_bytes(const ModelConfig& config, int64_t length, int64_t sequences) {
   uint64_t most = 0;
   for (int64_t columns : {config.model_dim, config.mlp_dim(), config.bigram_dim, config.ve_dim})

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,11 @@ MemoryPlan plan_hessians(const ModelConfig& config, Numerics numerics, int64_t l
 // `keeps`: activations of all sequences stay in memory from layer to layer.
 MemoryPlan plan_input_pairs(const ModelConfig& config, Numerics numerics, int64_t length, int64_t sequences,
                             int64_t most, bool keeps, uint64_t usable_bytes);
+
+// With `keeps`, in half of the usable memory: the other half is for those who solve meanwhile. None where that has no
+// room.
+std::optional<MemoryPlan> plan_kept_input_pairs(const ModelConfig& config, Numerics numerics, int64_t length,
+                                                int64_t sequences, int64_t most, uint64_t usable_bytes);
 
 // Forward and backward passes over up to `sequences` sequences of `length` tokens at a time, but no more than fill a
 // device; always in fp32.

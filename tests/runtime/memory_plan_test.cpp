@@ -44,7 +44,8 @@ std::vector<Planner> planners(const ModelConfig& config, Numerics numerics) {
           [=](uint64_t usable) { return plan_text(config, numerics, 300, 100, usable); },
           [=](uint64_t usable) { return plan_hessians(config, numerics, 2048, 8, 4, usable); },
           [=](uint64_t usable) { return plan_gradients(config, 2048, 8, usable); },
-          [=](uint64_t usable) { return plan_divergence(config, 2048, 64, usable); }};
+          [=](uint64_t usable) { return plan_divergence(config, 2048, 64, usable); },
+          [=](uint64_t usable) { return plan_input_pairs(config, numerics, 2048, 16, 16, /*keeps=*/false, usable); }};
 }
 
 TEST(CudaShape, WidthsArePadded) {
@@ -120,6 +121,27 @@ TEST(MemoryPlan, CountsWhatDistillationKeeps) {
   MemoryPlan least = plan_divergence(large_config(), 2048, 64, plan.bytes() - 1);
   EXPECT_LT(least.batch, plan.batch);
   EXPECT_EQ(use(least, "logits of the original"), use(plan, "logits of the original"));
+}
+
+// The weights of both, and with kept passes the activations of all sequences, whatever the batch.
+TEST(MemoryPlan, CountsWhatTwoModelsKeep) {
+  auto plan = [](bool keeps, uint64_t usable) {
+    return plan_input_pairs(large_config(), Numerics::kBf16, 1024, 16, 16, keeps, usable);
+  };
+  const uint64_t one = use(plan_scoring(large_config(), Numerics::kBf16, 1024, 1, kMuch), "weights");
+  EXPECT_NEAR(static_cast<double>(use(plan(true, kMuch), "weights")), 2.0 * static_cast<double>(one), 4 << 20);
+  EXPECT_EQ(plan(true, kMuch).bytes(), plan(false, kMuch).bytes()) << "one batch of all";
+  const MemoryPlan kept = plan(true, plan(true, kMuch).bytes() - 1);
+  EXPECT_LT(kept.batch, 16);
+  EXPECT_GE(plan(false, kept.bytes()).batch, kept.batch);
+
+  auto kept_in = [](uint64_t usable) {
+    return plan_kept_input_pairs(large_config(), Numerics::kBf16, 1024, 16, 16, usable);
+  };
+  ASSERT_TRUE(kept_in(kMuch));
+  EXPECT_EQ(kept_in(kMuch)->batch, 16);
+  EXPECT_EQ(kept_in(2 * kept.bytes())->bytes(), kept.bytes());
+  EXPECT_FALSE(kept_in(1'000'000));
 }
 
 // As many as fit, exactly: one byte less takes one less, and below one it is an error.
