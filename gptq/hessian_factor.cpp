@@ -23,7 +23,7 @@ std::vector<int64_t> ordered_columns(const SymmetricMatrix& hessian, ColumnOrder
   auto diagonal = [&](int64_t column) { return hessian(column, column); };
   if (by == ColumnOrder::kDescending) std::ranges::stable_sort(order, std::greater{}, diagonal);
   if (by == ColumnOrder::kAscending) std::ranges::stable_sort(order, std::less{}, diagonal);
-  std::ranges::stable_partition(order, [&](int64_t column) { return diagonal(column) != 0; });
+  std::stable_partition(order.begin(), order.end(), [&](int64_t column) { return diagonal(column) != 0; });
   return order;
 }
 

@@ -308,7 +308,8 @@ MethodResult run_slope(const QuantizeRequest& request, const OpenedCheckpoint& s
   };
   std::optional<DistillInput> distill;
   if (distils(request, tokens))
-    distill.emplace(*start.original, tokens, request.device, gain_tuner_options(request.distill, request.device));
+    distill.emplace(
+        DistillInput{*start.original, tokens, request.device, gain_tuner_options(request.distill, request.device)});
   SlopeTarget target = request.slope_target;
   target.limit_bytes = slope_limit(request, parameters);
   std::optional<CrossTermSolver> cross_terms;

@@ -68,7 +68,7 @@ class Sweep {
     std::vector<uint64_t> budgets = request_.budgets_bytes;
     for (double bits : request_.bits_per_weight) budgets.push_back(bytes_at(bits, results_.parameters));
     std::ranges::sort(budgets);
-    budgets.erase(std::ranges::unique(budgets).begin(), budgets.end());
+    budgets.erase(std::unique(budgets.begin(), budgets.end()), budgets.end());
     return budgets;
   }
 
