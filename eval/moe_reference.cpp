@@ -8,6 +8,8 @@
 #include <limits>
 #include <numeric>
 
+#include "eval/float64_dot.h"
+
 namespace thimble {
 namespace {
 
@@ -57,14 +59,9 @@ Expected expected_routing(const MoeLayer& layer, ConstMatrixView x, const MoeTra
   for (int64_t t = 0; t < x.rows; ++t) {
     std::vector<double> logits, bounds;
     for (int64_t e = 0; e < layer.experts; ++e) {
-      double sum = 0, magnitude = 0;
-      for (int64_t d = 0; d < layer.model_dim; ++d) {
-        const double product = double{x.row(t)[d]} * layer.router(e, d);
-        sum += product;
-        magnitude += std::abs(product);
-      }
-      logits.push_back(sum);
-      bounds.push_back(kUnit * static_cast<double>(layer.model_dim) * magnitude);
+      const Float64Dot dot = float64_dot(x.row(t), layer.router.row(e), layer.model_dim);
+      logits.push_back(dot.sum);
+      bounds.push_back(kUnit * static_cast<double>(layer.model_dim) * dot.magnitude);
     }
     std::vector<size_t> order(logits.size());
     std::iota(order.begin(), order.end(), size_t{0});
@@ -126,14 +123,9 @@ Expected expected_product(const MoeTrace& trace, const MatrixF64& a, Source sour
   for (int64_t i = 0; i < expected.values.rows(); ++i) {
     const MatrixF64& w = wide[static_cast<size_t>(trace.routes[static_cast<size_t>(i)].expert)];
     for (int64_t j = 0; j < n; ++j) {
-      double sum = 0, magnitude = 0;
-      for (int64_t e = 0; e < k; ++e) {
-        const double product = a(source(i), e) * w(j, e);
-        sum += product;
-        magnitude += std::abs(product);
-      }
-      expected.values(i, j) = sum;
-      expected.bounds(i, j) = kUnit * static_cast<double>(k) * magnitude + 0x1p-149;
+      const Float64Dot dot = float64_dot(a.row(source(i)), w.row(j), k);
+      expected.values(i, j) = dot.sum;
+      expected.bounds(i, j) = kUnit * static_cast<double>(k) * dot.magnitude + 0x1p-149;
     }
   }
   return expected;

@@ -3,7 +3,6 @@
 
 #include <Eigen/Core>
 #include <algorithm>
-#include <array>
 #include <map>
 
 #include "gptq/cuda_input_pairs.h"
@@ -95,13 +94,21 @@ InputPair split_joint_hessian(const SymmetricMatrix& joint) {
   return pair;
 }
 
-int64_t input_of(const ModelConfig& config, const std::string& layer) {
+std::vector<std::vector<std::string>> inputs_of_blocks(const ModelConfig& config) {
+  std::vector<std::vector<std::string>> inputs;
   for (int64_t i = 0; i < config.num_layers; ++i) {
-    const LayerNames names(i);
-    const std::array first = {names.query, names.output, names.up, names.down};
-    if (const auto found = std::ranges::find(first, layer); found != first.end())
-      return ForwardPass::kInputsOfLayer * i + (found - first.begin());
+    const LayerNames layer(i);
+    inputs.insert(inputs.end(), {{layer.query, layer.key, layer.value}, {layer.output}, {layer.up}, {layer.down}});
   }
+  static_assert(ForwardPass::kInputsOfLayer == 4);
+  return inputs;
+}
+
+int64_t input_of(const ModelConfig& config, const std::string& layer) {
+  const std::vector<std::vector<std::string>> inputs = inputs_of_blocks(config);
+  const auto found =
+      std::ranges::find_if(inputs, [&](const std::vector<std::string>& readers) { return readers[0] == layer; });
+  if (found != inputs.end()) return found - inputs.begin();
   throw Error(ExitCode::kInternal, "layer '" + layer + "' is not the first that reads an input of a block");
 }
 

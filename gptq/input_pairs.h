@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "gptq/hessian.h"
 #include "gptq/hessian_factor.h"
@@ -35,7 +36,9 @@ class InputPairs {
   virtual void replace(const std::string& name, const Matrix& values) = 0;
 };
 
-// The input of blocks that `layer` is the first to read, counted as forward passes do (forward.h).
+// The inputs of all blocks, counted as forward passes do (forward.h): the names of those that read each.
+std::vector<std::vector<std::string>> inputs_of_blocks(const ModelConfig& config);
+// That of which `layer` is the first reader.
 int64_t input_of(const ModelConfig& config, const std::string& layer);
 
 // Of the first `sequences` of the tokens, less the last of each. In bf16 on CUDA devices with that mode, else in fp32,

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "runtime/golf_layout.h"
 #include "runtime/linear_layers.h"
 
 namespace thimble {
@@ -11,15 +10,6 @@ namespace {
 
 // On the CPU the activations of both models stay in memory.
 constexpr int64_t kCpuSequences = 32;
-
-std::vector<std::vector<std::string>> inputs_of_blocks(const ModelConfig& config) {
-  std::vector<std::vector<std::string>> inputs;
-  for (int64_t i = 0; i < config.num_layers; ++i) {
-    const LayerNames layer(i);
-    inputs.insert(inputs.end(), {{layer.query, layer.key, layer.value}, {layer.output}, {layer.up}, {layer.down}});
-  }
-  return inputs;
-}
 
 }  // namespace
 
@@ -35,14 +25,11 @@ CrossTermSolver::CrossTermSolver(const Model& original, const QuantizedModel& fi
 
 // What is not solved yet is the original's.
 Model CrossTermSolver::quantized_so_far(const std::vector<SlopeMatrix>& solved) const {
-  QuantizedModel first = fixed_;
-  for (const SlopeMatrix& matrix : solved) first.tensors.push_back(matrix.tensor);
+  FloatTensors tensors = dequantize_tensors(fixed_);
+  for (const SlopeMatrix& matrix : solved) tensors[matrix.tensor.name] = dequantize(matrix.tensor);
   for (const auto& [name, matrix] : linear_layers(original_))
-    if (std::ranges::find(first.tensors, name, &QuantizedTensor::name) == first.tensors.end())
-      first.tensors.push_back({name,
-                               {matrix->rows(), matrix->cols()},
-                               RawTensor{DType::kF32, from_float32(DType::kF32, matrix->values())}});
-  return dequantize_model(first, "the quantized model");
+    tensors.try_emplace(name, matrix->values().begin(), matrix->values().end());
+  return bind_model(original_.config, std::move(tensors));
 }
 
 std::vector<SlopeMatrix> CrossTermSolver::solve(double log2_c, double shrinkage, Progress& progress) const {

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "eval/float64_dot.h"
 #include "runtime/cuda_nvfp4.h"
 #include "runtime/error.h"
 
@@ -30,12 +31,8 @@ double product_share(const Nvfp4Product& product, const ProductShape& shape, uin
   double worst = 0;
   for (int64_t i = 0; i < m; ++i)
     for (int64_t j = 0; j < n; ++j) {
-      double exact = 0, magnitude = 0;
-      for (int64_t e = 0; e < k; ++e) {
-        exact += double{x(i, e)} * w(j, e);
-        magnitude += std::abs(double{x(i, e)} * w(j, e));
-      }
-      const double share = std::abs(c(i, j) - exact) / (0x1p-23 * static_cast<double>(k) * magnitude);
+      const Float64Dot exact = float64_dot(x.row(i), w.row(j), k);
+      const double share = std::abs(c(i, j) - exact.sum) / (0x1p-23 * static_cast<double>(k) * exact.magnitude);
       if (!(share <= worst)) worst = share;  // NaN too
     }
   return worst;

@@ -65,8 +65,7 @@ std::unique_ptr<LanguageModel> make_language_model(const Model& model, const Dev
 std::unique_ptr<LanguageModel> make_language_model(const Gpt2Model& model, const Device& device, int64_t context);
 
 // The same from an artifact's codes, for devices with has_fused_forward(), which unpack them; only they may be asked
-// for. `stored` and
-// `feed` may go when the call returns.
+// for. `stored` and `feed` may go when the call returns.
 std::unique_ptr<LanguageModel> make_language_model(const StoredModel& stored, const BlockFeed& feed,
                                                    const Device& device, int64_t context);
 

@@ -41,10 +41,14 @@ TokenSequences some_tokens(const Model& model) {
   return {kCount, kLength, random_tokens(kCount * kLength, model.config.vocab_size, 6)};
 }
 
+Model with_wider_first_layer(Model model) {
+  for (float& weight : model.layers[0].up.values()) weight *= 1.25F;
+  return model;
+}
+
 TEST(InputPairs, AreMeansOverWhatBothModelsRead) {
   const Model original = random_golf_model(small_golf_config(), 3);
-  Model changed = original;
-  for (float& weight : changed.layers[0].up.values()) weight *= 1.25F;
+  const Model changed = with_wider_first_layer(original);
   const TokenSequences tokens = some_tokens(original);
   const LayerNames second(1);
   const std::vector<std::string> layers = {second.query, second.key, second.value};
@@ -82,8 +86,7 @@ TEST(InputPairs, OfEqualModelsHaveNoDrift) {
 
 TEST(InputPairs, SeeWhatWasReplaced) {
   const Model original = random_golf_model(small_golf_config(), 3);
-  Model changed = original;
-  for (float& weight : changed.layers[0].up.values()) weight *= 1.25F;
+  const Model changed = with_wider_first_layer(original);
   const TokenSequences tokens = some_tokens(original);
   const LayerNames first(0);
   const std::unique_ptr<InputPairs> pairs = make_input_pairs(original, original, Device{}, tokens, kSequences);

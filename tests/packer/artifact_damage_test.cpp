@@ -5,6 +5,7 @@
 
 #include "packer/artifact.h"
 #include "packer/artifact_reader.h"
+#include "tests/packer/decode_error.h"
 #include "tests/packer/reseal.h"
 #include "tests/packer/sample_models.h"
 
@@ -12,16 +13,6 @@ namespace thimble {
 namespace {
 
 using testing::HasSubstr;
-
-// Message of the FormatError that decoding throws; "" when it throws none.
-std::string decode_error(const ByteVector& file) {
-  try {
-    decode_artifact(file, "test.thmb");
-  } catch (const FormatError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 ByteVector sample() { return encode(sample_model()); }
 

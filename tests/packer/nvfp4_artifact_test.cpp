@@ -9,6 +9,7 @@
 #include "packer/artifact_reader.h"
 #include "packer/describe_artifact.h"
 #include "packer/verify_artifact.h"
+#include "tests/packer/decode_error.h"
 #include "tests/packer/reseal.h"
 #include "tests/packer/sample_models.h"
 
@@ -16,15 +17,6 @@ namespace thimble {
 namespace {
 
 using testing::HasSubstr;
-
-std::string decode_error(const ByteVector& file) {
-  try {
-    decode_artifact(file, "test.thmb");
-  } catch (const FormatError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 // Beside tensors of every other kind.
 QuantizedModel mixed_model() {
