@@ -22,6 +22,8 @@ FENCE = re.compile(r"^ {0,3}(```|~~~)")
 HEADING = re.compile(r"^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$")
 CODE_SPAN = re.compile(r"`[^`]*`")
 EXTERNAL = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
+# The option that a line of help is about.
+OPTION = re.compile(r"^ +(?:-\w, ?)?(--[a-z][a-z0-9-]*)", re.MULTILINE)
 # Paths of documents in comments and help texts: docs/method.md.
 MENTION = re.compile(r"\b(?:docs|examples)/[\w./-]+\.md\b")
 SOURCE_SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".py", ".txt", ".cmake", ".in", ""}
@@ -144,7 +146,7 @@ class CommandLineTest(unittest.TestCase):
         for command in commands:
             with self.subTest(command=command):
                 self.assertIn(command, sections)
-                options = set(re.findall(r"^ +(?:-\w, ?)?(--[a-z][a-z0-9-]*)", help_text(self.program, command), re.MULTILINE))
+                options = set(OPTION.findall(help_text(self.program, command)))
                 self.assertGreater(len(options), 3)
                 self.assertEqual(sorted(options - documented), [])
 
