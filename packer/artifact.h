@@ -1,6 +1,6 @@
 // artifact.h: the packer's interface: a quantized model to the bytes of an artifact (.thmb), and back.
-// docs/format.md describes the file. Equal models, options and library versions give equal bytes, whatever the number
-// of threads; decode_artifact(encode_artifact(m)) == m, bit for bit. `path` only names the file in errors.
+// docs/reference/format.md describes the file. Equal models, options and library versions give equal bytes, whatever
+// the number of threads; decode_artifact(encode_artifact(m)) == m, bit for bit. `path` only names the file in errors.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// codec_rans.cpp: the weight coder (weight_coder.h, docs/weight_coder.md) as a codec of code sections.
+// codec_rans.cpp: the weight coder (weight_coder.h, docs/reference/weight_coder.md) as a codec of code sections.
 // Unlike the others it needs the matrix's shape, and codes one by one: no other contents, no layout but the plain one.
 #include <cassert>
 

@@ -1,5 +1,5 @@
 // format.h: the numbers of the artifact container (.thmb): magic, ids, field widths and every limit a reader enforces.
-// docs/format.md is the prose. Changing a value here changes the format.
+// docs/reference/format.md is the prose. Changing a value here changes the format.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// scale_tables.h: the probability tables of the weight coder (docs/weight_coder.md), one per scale class, computed with
-// integers alone so that they are the same everywhere.
+// scale_tables.h: the probability tables of the weight coder (docs/reference/weight_coder.md), one per scale class,
+// computed with integers alone so that they are the same everywhere.
 // A code is modelled as a rounded sample of the density exp(-a |x| - b x^2) with standard deviation
 // 2^((class - 12) / 4). `shape` picks a and b, from Gaussian to Laplace; the class comes from row and column.
 // With a trellis (runtime/trellis.h) codes of set 1 stand for values half a code higher: they have tables of their own,

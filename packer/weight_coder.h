@@ -1,5 +1,6 @@
 // weight_coder.h: entropy coding of integer codes of weight matrices: static rANS over interleaved lanes, with
-// probabilities from a scale per row and per column. docs/weight_coder.md describes the stream and its choices.
+// probabilities from a scale per row and per column. docs/reference/weight_coder.md describes the stream and its
+// choices.
 // Integers alone: equal codes give equal bytes, and equal bytes equal codes, on every machine and any number of
 // threads. A stream has no checksum of its own; the container has. R = rows, K = columns.
 #pragma once

@@ -151,7 +151,8 @@ void add_export_command(CommandLine& line) {
       ->capture_default_str();
   command
       ->add_option("--layout", options->layout,
-                   "nvfp4: tensors in NVFP4 as codes and scales for CUTLASS and cuBLASLt, see docs/nvfp4.md")
+                   "nvfp4: tensors in NVFP4 as codes and scales for CUTLASS and cuBLASLt, see "
+                   "docs/guides/export_nvfp4.md")
       ->check(CLI::IsMember({kDequantized, kNvfp4}))
       ->capture_default_str();
   command->callback([&line, options] {

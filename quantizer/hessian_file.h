@@ -1,4 +1,5 @@
-// hessian_file.h: Hessians on disk, so that a model's owner can collect them anywhere (docs/hessians.md).
+// hessian_file.h: Hessians on disk, so that a model's owner can collect them anywhere
+// (docs/reference/hessian_files.md).
 //
 // A safetensors file: for each linear layer one F32 tensor (K, K) named as the weight, H = E[x x^T] per token, not
 // damped. Layers that share an input may share one tensor through the metadata key "shared": a JSON object

@@ -1,7 +1,7 @@
 // backward.h: the gradient of the loss of one window, from the logits down to the embeddings.
 // In: what a forward pass kept (ActivationTape), what it should have predicted.
 // Out: for each linear layer the gradient at its output, for each table the gradient at what was looked up, and on
-// request the gradients of gains, scales and gates. The formulas are in docs/method.md.
+// request the gradients of gains, scales and gates. The formulas are in docs/reference/gradients.md.
 // The CPU's, the reference. Not here: gradients of matrices, which are sums of outer products of what the observers of
 // the two passes see: dW = (gradient at the output)^T (input).
 #pragma once

@@ -1,11 +1,11 @@
-"""read_thmb.py: reads artifacts (.thmb, docs/format.md) with numpy and the standard library alone.
+"""read_thmb.py: reads artifacts (.thmb, docs/reference/format.md) with numpy and the standard library alone.
 
     tensors = read_thmb.load("model.thmb")        # name -> float32 array; banks are left in single matrices
     python3 read_thmb.py model.thmb               # what is in it
 
-Meant to be shipped beside a model. Codes of --codec rans (docs/weight_coder.md) are decoded in all their lanes at once:
-one numpy step per code of a lane. Lengths and the coder's own end marks are checked, checksums are not (`thimble
-verify` does that). Sections in Brotli need the package brotli.
+Meant to be shipped beside a model. Codes of --codec rans (docs/reference/weight_coder.md) are decoded in all their
+lanes at once: one numpy step per code of a lane. Lengths and the coder's own end marks are checked, checksums are not
+(`thimble verify` does that). Sections in Brotli need the package brotli.
 """
 
 import json

@@ -1,0 +1,77 @@
+"""stored_artifacts_test.py: artifacts that earlier releases wrote decode to the same weights, bit for bit.
+
+docs/reference/format.md promises that. Run with python3 tests/python/run_file.py tests/python/stored_artifacts_test.py;
+skipped unless THIMBLE names the program. write_stored_artifacts.py made the files, with version 0.1.0.
+"""
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FOLDER = REPOSITORY / "tests" / "python" / "artifacts"
+VERSION_OFFSET = 8  # of the format version, after the magic
+
+CODECS = ("none", "brotli", "zstd", "xz", "rans")
+# Of the files of each method: SHA-256 over names, shapes and weights as `thimble export` writes them in F32. A codec
+# changes the bytes of a file, never its weights.
+DIGESTS = {
+    "slope": "88a635a7ccf8ff222acdebc3e70501f0d0a610ecc37e3943f141674094ce0b4f",
+    "trace": "5ff4f55a67c57127018df664a40fce0c365d0438405d93e0b1a51caa14244c05",
+    "nvfp4": "8e86f888209ff099aa50cada42826303d0c89175b15d5ae879e233bfb82b01f1",
+}
+STORED = {FOLDER / f"{method}-{codec}.thmb": digest for method, digest in DIGESTS.items() for codec in CODECS}
+
+
+def weights_digest(program, artifact):
+    """The digest of what the artifact stands for, whatever order and metadata the exported file has."""
+    with tempfile.TemporaryDirectory() as folder:
+        exported = Path(folder) / "weights.safetensors"
+        subprocess.run([program, "export", str(artifact), "-o", str(exported), "--quiet"], check=True)
+        content = exported.read_bytes()
+    data = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:data])
+    digest = hashlib.sha256()
+    for name in sorted(set(header) - {"__metadata__"}):
+        begin, end = header[name]["data_offsets"]
+        digest.update(f"{name} {header[name]['dtype']} {header[name]['shape']}\n".encode())
+        digest.update(content[data + begin:data + end])
+    return digest.hexdigest()
+
+
+class StoredArtifactsTest(unittest.TestCase):
+    def setUp(self):
+        self.program = os.environ.get("THIMBLE")
+        if not self.program:
+            self.skipTest("THIMBLE names no program")
+
+    def test_every_stored_artifact_decodes_to_the_same_weights(self):
+        self.assertEqual(set(FOLDER.glob("*.thmb")), set(STORED))
+        for path, digest in STORED.items():
+            with self.subTest(name=path.name):
+                self.assertEqual(weights_digest(self.program, path), digest)
+
+    def test_every_format_version_is_among_them(self):
+        versions = {int.from_bytes(path.read_bytes()[VERSION_OFFSET:VERSION_OFFSET + 4], "little") for path in STORED}
+        constants = (REPOSITORY / "packer" / "format.h").read_text(encoding="utf-8")
+        newest = int(re.search(r"kFormatVersion = (\d+);", constants).group(1))
+        self.assertEqual(versions, set(range(1, newest + 1)))
+
+    def test_a_newer_version_is_refused_by_its_number(self):
+        content = bytearray(next(iter(STORED)).read_bytes())
+        content[VERSION_OFFSET] = 200
+        with tempfile.TemporaryDirectory() as folder:
+            newer = Path(folder) / "newer.thmb"
+            newer.write_bytes(content)
+            done = subprocess.run([self.program, "verify", str(newer)], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 4)
+        self.assertIn("200", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
