@@ -94,7 +94,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Tampering{"Magic", 0, 1, 0x88, "wrong magic"}, Tampering{"Version", 8, 4, 4, "format version 4"},
                     Tampering{"OtherVersion", 8, 4, 2, "its tensors imply 1"},
                     Tampering{"NoSections", 12, 4, 0, "0 sections declared"},
-                    Tampering{"ManySections", 12, 4, UINT32_MAX, "4294967295 sections declared"},
+                    Tampering{"ManySections", 12, 4, UINT32_MAX, "4,294,967,295 sections declared"},
                     Tampering{"OneSectionLess", 12, 4, 6, "24 B after the last section"},
                     Tampering{"Length", 16, 8, 1 << 20, "its prefix declares 1048576 B"},
                     Tampering{"UnknownKind", entry_offset(1, 0), 1, 4, "section 1: kind 4 is unknown"},
