@@ -85,7 +85,7 @@ class Sweep {
         .add(xxh3(MappedFile(source.tokenizer).bytes()))
         .add(std::as_bytes(std::span(tokens)))
         .add(static_cast<uint64_t>(context_))
-        .add(static_cast<uint64_t>(source.stride))
+        .add(static_cast<uint64_t>(source.evaluation_options(context_).stride))
         .add(static_cast<uint64_t>(source.max_targets.value_or(0)));
     const uint64_t scores = scoring.digest();
     results_.keys[kOriginal] = hex64(scores);
