@@ -122,10 +122,10 @@ TEST_F(EvalTest, AuditCountsTextsOfByteTokens) {
 }
 
 TEST_F(EvalTest, OneIsSingular) {
-  write("one.txt", "x");
+  write("one.txt", "the x");
   const Arguments text = {"--text", "one.txt", "--tokenizer", "sp.model", "--max-targets", "1"};
   EXPECT_THAT(succeed(Arguments{"eval", "model.thmb"} + text).out,
-              AllOf(HasSubstr("first 1 of 2 targets (subset)"), HasSubstr(", 1 window,")));
+              AllOf(HasSubstr("first 1 of 3 targets (subset)"), HasSubstr(", 1 window,")));
   write("the.txt", "the");
   const Arguments the = {"--text", "the.txt", "--tokenizer", "sp.model"};
   EXPECT_THAT(succeed(Arguments{"eval", "model.thmb"} + the).out,

@@ -120,7 +120,7 @@ TEST_F(UsageTest, TheSameShardTwiceIsRefused) {
 
 TEST_F(UsageTest, ATextWithoutTargetsIsRefused) {
   write_shard(path("one.bin"), std::vector<uint16_t>{5});
-  expect_failure(2, Arguments{"eval", "model.safetensors"} + scoring("one.bin"), {"1 tokens", "at least 2"});
+  expect_failure(2, Arguments{"eval", "model.safetensors"} + scoring("one.bin"), {"1 token;", "at least 2"});
 }
 
 TEST_F(UsageTest, DeviceNames) {

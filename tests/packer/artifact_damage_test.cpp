@@ -175,8 +175,8 @@ TEST(HostileHeaderTest, BadTablesAreRejected) {
       {R"([["a\nb",[1],"F16"]])", "control character"},
       {R"([["b",[0],"F16"],["a",[0],"F16"]])", "names must ascend"},
       {R"([["a",[0],"F16"],["a",[0],"F16"]])", "names must ascend"},
-      {R"([["a",[1],"F16"]])", "1 sections, the header implies 2"},
-      {R"([["a",[1],15]])", "1 sections, the header implies 3"},
+      {R"([["a",[1],"F16"]])", "1 section, the header implies 2"},
+      {R"([["a",[1],15]])", "1 section, the header implies 3"},
       // 4 GiB of codes, 8 GiB of floats, and rows without columns: more than this file may hold.
       {R"([["a",[65536,65536],15]])", "at most"},
       {R"([["a",[2147483648],"F32"]])", "at most"},
