@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/count_text.h"
+
 namespace thimble {
 
 bool AuditReport::passed() const {
@@ -51,10 +53,10 @@ AuditCheck audit_coverage(std::span<const Window> windows, int64_t targets, int6
   check.measured = static_cast<double>(missed + repeated + outside);
   check.passed = targets > 0 && missed == 0 && repeated == 0 && outside == 0 && bad_windows == 0;
   check.detail = fmt::format(
-      "{} targets in {} windows: {} not scored, {} scored more than once, {} outside the stream; {} windows malformed "
-      "or "
-      "longer than the context of {}",
-      targets, windows.size(), missed, repeated, outside, bad_windows, context);
+      "{} in {}: {} not scored, {} scored more than once, {} outside the stream; {} malformed or longer than the "
+      "context of {}",
+      counted(targets, "target"), counted(windows.size(), "window"), missed, repeated, outside,
+      counted(bad_windows, "window"), context);
   return check;
 }
 
@@ -64,22 +66,28 @@ AuditCheck audit_loss_total(const Evaluation& evaluation) {
   double sum = total_loss_nats(evaluation.nll_nats);
   check.measured = report.loss_nats - sum;
   check.passed = sum == report.loss_nats && static_cast<int64_t>(evaluation.nll_nats.size()) == report.targets;
-  check.detail = fmt::format("reported {} nats over {} targets, the {} scores sum to {}", report.loss_nats,
-                             report.targets, evaluation.nll_nats.size(), sum);
+  check.detail = fmt::format("reported {} nats over {}; the sum of {} is {}", report.loss_nats,
+                             counted(report.targets, "target"), counted(evaluation.nll_nats.size(), "score"), sum);
   return check;
 }
 
-AuditCheck audit_subset_label(const BpbReport& report, int64_t available_targets) {
-  const bool is_subset = report.targets < available_targets;
-  const bool text_says_subset = to_text(report).find("(subset)") != std::string::npos;
-  const bool json_says_subset = to_json(report).at("is_subset").get<bool>();
+AuditCheck audit_subset_label(const std::string& printed, const Json& json, int64_t scored_targets,
+                              int64_t available_targets) {
+  const bool is_subset = scored_targets < available_targets;
+  // From the counts, not from the report.
+  const std::string truth = is_subset ? fmt::format("first {} of {} targets (subset)", count_text(scored_targets),
+                                                    count_text(available_targets))
+                            : available_targets == 1 ? "the only target"
+                                                     : fmt::format("all {} targets", count_text(available_targets));
+  const bool json_is_true = json.at("is_subset") == is_subset && json.at("targets") == scored_targets &&
+                            json.at("total_targets") == available_targets && json.at("scope") == truth;
   AuditCheck check{.name = "subset label", .passed = false, .detail = {}, .measured = 0};
-  check.measured = static_cast<double>(available_targets - report.targets);
-  check.passed = report.targets >= 0 && report.targets <= available_targets &&
-                 report.total_targets == available_targets && text_says_subset == is_subset &&
-                 json_says_subset == is_subset;
-  check.detail = fmt::format("reported \"{}\"; the tokens hold {} targets, {} of them scored", report.scope(),
-                             available_targets, report.targets);
+  check.measured = static_cast<double>(available_targets - scored_targets);
+  check.passed =
+      scored_targets > 0 && scored_targets <= available_targets && printed.starts_with(truth + ",") && json_is_true;
+  check.detail = fmt::format("printed \"{}\"{}; the tokens hold {}, {} of them scored", printed,
+                             json_is_true ? "" : ", the JSON says something else", counted(available_targets, "target"),
+                             count_text(scored_targets));
   return check;
 }
 
@@ -90,7 +98,9 @@ AuditReport audit(TokenScorer& scorer, std::span<const uint16_t> tokens, const T
   AuditReport result;
   result.checks.push_back(audit_coverage(evaluation.windows, report.targets, report.context));
   result.checks.push_back(audit_loss_total(evaluation));
-  result.checks.push_back(audit_subset_label(report, static_cast<int64_t>(tokens.size()) - 1));
+  result.checks.push_back(audit_subset_label(scored_text(report), to_json(report),
+                                             static_cast<int64_t>(evaluation.nll_nats.size()),
+                                             static_cast<int64_t>(tokens.size()) - 1));
   result.checks.push_back(audit_byte_total(report, tokenizer, tokens));
   if (source) result.checks.push_back(audit_source_text(report, tokenizer, tokens, *source));
   // Windows that do not cover the scores give nothing to probe; the report fails already.

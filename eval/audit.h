@@ -59,10 +59,13 @@ AuditCheck audit_coverage(std::span<const Window> windows, int64_t targets, int6
 // The reported loss is the sum of the scores. Measured: the difference in nats.
 AuditCheck audit_loss_total(const Evaluation& evaluation);
 
-// The report and its renderings call a subset a subset. Measured: targets left out.
-AuditCheck audit_subset_label(const BpbReport& report, int64_t available_targets);
+// What is said of a report says how many of the targets were scored, and calls a subset one. `printed` is what commands
+// print of it (scored_text()), `json` what they put in JSON. Measured: targets left out.
+AuditCheck audit_subset_label(const std::string& printed, const Json& json, int64_t scored_targets,
+                              int64_t available_targets);
 
-// The reported bytes are those of the text the library decodes the targets to. Measured: bytes too many.
+// The reported bytes are those of the text the library decodes the targets to; byte tokens that do not make up UTF-8
+// are one byte each. Measured: bytes too many.
 AuditCheck audit_byte_total(const BpbReport& report, const Tokenizer& tokenizer, std::span<const uint16_t> tokens);
 
 // The tokens are those of the text, none dropped, and the bytes counted are at most the text's own (a normaliser may

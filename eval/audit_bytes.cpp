@@ -2,24 +2,43 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "eval/audit.h"
 #include "eval/byte_table.h"
 #include "eval/text_tokens.h"
+#include "eval/utf8.h"
+#include "runtime/count_text.h"
 
 namespace thimble {
 namespace {
 
-constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
-// Tokens decoded at a time: bounds what the library holds, and what one undecodable byte hides.
+// Tokens decoded at a time: bounds what the library holds.
 constexpr int64_t kStretchTokens = 1024;
+// The library decodes a byte that is part of no character to U+FFFD, three bytes in UTF-8.
+constexpr int64_t kReplacementBytes = 3;
 
 struct ByteComparison {
-  int64_t counted = 0;      // by the byte table, in the stretches compared
-  int64_t decoded = 0;      // bytes of the decoded text of the same stretches
-  int64_t stretches = 0;    // compared
-  int64_t undecodable = 0;  // stretches left out: they hold bytes that are not UTF-8, or U+FFFD itself
+  int64_t counted = 0;    // by the byte table
+  int64_t decoded = 0;    // of the decoded text, each byte that is not UTF-8 as the one that it is
+  int64_t stray = 0;      // of these, bytes that are not UTF-8
+  int64_t stretches = 0;  // compared
 };
+
+uint8_t value_of(std::string_view byte_piece) {
+  unsigned value = 0;  // the library has checked that the piece reads <0x00> to <0xFF>
+  std::from_chars(byte_piece.data() + 3, byte_piece.data() + 5, value, 16);
+  return static_cast<uint8_t>(value);
+}
+
+int64_t invalid_bytes(std::string_view text) {
+  int64_t count = 0;
+  for (auto at = first_invalid_utf8(text); at; at = first_invalid_utf8(text)) {
+    ++count;
+    text.remove_prefix(*at + 1);
+  }
+  return count;
+}
 
 // Compares table and library over tokens[1], tokens[2], ...
 class ByteComparer {
@@ -40,13 +59,14 @@ class ByteComparer {
   }
 
  private:
-  // The library drops the spaces that decoding begins with, and needs whole characters: a stretch may begin only
-  // after a boundary or a piece with text of its own.
+  // The library drops the spaces that decoding begins with: a stretch may begin only after a boundary or after text of
+  // its own.
   bool can_cut_after(uint16_t token) const {
-    if (table_.is_boundary(token)) return true;
-    return tokenizer_.kind(token) == PieceKind::kText &&
+    return table_.is_boundary(token) || is_byte(token) ||
            tokenizer_.decode({&token, 1}).find_first_not_of(' ') != std::string::npos;
   }
+
+  bool is_byte(uint16_t token) const { return tokenizer_.kind(token) == PieceKind::kByte; }
 
   // Compares from `begin` to a boundary, or to a place to cut after about kStretchTokens. Returns where it ended.
   int64_t compare_stretch(int64_t begin) {
@@ -55,26 +75,40 @@ class ByteComparer {
     while (end < stream_end && !table_.is_boundary(tokens_[end]) &&
            (end - begin < kStretchTokens || !can_cut_after(tokens_[end - 1])))
       ++end;
-    int64_t compared_end = end;
-    // A stream may stop within a character: its last byte tokens count one byte each and are not decoded.
-    if (end == stream_end)
-      while (compared_end > begin && tokenizer_.kind(tokens_[compared_end - 1]) == PieceKind::kByte) --compared_end;
-    if (compared_end > begin) compare(begin, compared_end);
+    compare(begin, end);
     return end;
   }
 
   void compare(int64_t begin, int64_t end) {
-    // With the token before, so that the stretch's first space is there; that token's own text is taken off again.
-    const int64_t first = table_.is_boundary(tokens_[begin - 1]) ? begin : begin - 1;
-    std::string text = tokenizer_.decode(tokens_.subspan(first, end - first));
-    if (text.find(kReplacementCharacter) != std::string::npos) {
-      ++result_.undecodable;
-      return;
-    }
+    // A space that the stretch begins with is decoded only after text: with the token before, whose own text is taken
+    // off again. A byte token has no such space, and would make other characters together with the one before.
+    const bool has_context = !table_.is_boundary(tokens_[begin - 1]) && !is_byte(tokens_[begin]);
+    const int64_t first = has_context ? begin - 1 : begin;
+    const int64_t stray = stray_bytes(tokens_.subspan(begin, end - begin));
     ++result_.stretches;
     result_.counted += table_.bytes_of_targets(tokens_.subspan(begin - 1, end - begin + 1));
-    result_.decoded += static_cast<int64_t>(text.size());
-    if (first < begin) result_.decoded -= static_cast<int64_t>(tokenizer_.decode(tokens_.subspan(first, 1)).size());
+    result_.stray += stray;
+    result_.decoded += decoded_bytes(first, end) - stray * (kReplacementBytes - 1);
+    if (has_context) result_.decoded -= decoded_bytes(first, begin);
+  }
+
+  int64_t decoded_bytes(int64_t begin, int64_t end) const {
+    return static_cast<int64_t>(tokenizer_.decode(tokens_.subspan(begin, end - begin)).size());
+  }
+
+  // Of the runs of byte tokens.
+  int64_t stray_bytes(std::span<const uint16_t> tokens) const {
+    int64_t count = 0;
+    std::string run;
+    for (uint16_t token : tokens) {
+      if (is_byte(token)) {
+        run += static_cast<char>(value_of(tokenizer_.piece(token)));
+        continue;
+      }
+      count += invalid_bytes(run);
+      run.clear();
+    }
+    return count + invalid_bytes(run);
   }
 
   const Tokenizer& tokenizer_;
@@ -88,18 +122,17 @@ class ByteComparer {
 AuditCheck audit_byte_total(const BpbReport& report, const Tokenizer& tokenizer, std::span<const uint16_t> tokens) {
   const ByteTable table(tokenizer);
   std::span<const uint16_t> scored = tokens.first(report.targets + 1);
-  const int64_t counted = table.bytes_of_targets(scored);
+  const int64_t counted_bytes = table.bytes_of_targets(scored);
   const ByteComparison comparison = ByteComparer(tokenizer, table, scored).run();
   AuditCheck check{.name = "byte total", .passed = false, .detail = {}, .measured = 0};
-  const int64_t excess = std::max(report.text_bytes - counted, comparison.counted - comparison.decoded);
+  const int64_t excess = std::max(report.text_bytes - counted_bytes, comparison.counted - comparison.decoded);
   check.measured = static_cast<double>(excess);
-  check.passed = report.text_bytes == counted && comparison.counted == comparison.decoded &&
-                 (comparison.stretches > 0 || counted == 0);
-  check.detail = fmt::format(
-      "reported {} B, counted {} B; in {} stretches of text {} B counted, {} B decoded; {} stretches that are not "
-      "UTF-8 "
-      "not compared",
-      report.text_bytes, counted, comparison.stretches, comparison.counted, comparison.decoded, comparison.undecodable);
+  check.passed = report.text_bytes == counted_bytes && comparison.counted == comparison.decoded &&
+                 (comparison.stretches > 0 || counted_bytes == 0);
+  check.detail = fmt::format("reported {} B, counted {} B; in {} of text {} B counted, {} B decoded", report.text_bytes,
+                             counted_bytes, counted(comparison.stretches, "stretch", "stretches"), comparison.counted,
+                             comparison.decoded);
+  if (comparison.stray > 0) check.detail += fmt::format(", {} of them not UTF-8", comparison.stray);
   return check;
 }
 
@@ -109,8 +142,8 @@ AuditCheck audit_source_text(const BpbReport& report, const Tokenizer& tokenizer
   const std::vector<uint16_t> expected = tokens_of_text(tokenizer, source.text, source.path);
   auto [found, wanted] = std::mismatch(tokens.begin(), tokens.end(), expected.begin(), expected.end());
   if (found != tokens.end() || wanted != expected.end()) {
-    check.detail = fmt::format("{} tokenizes to {} tokens, {} were given; they differ at position {}", source.path,
-                               expected.size(), tokens.size(), found - tokens.begin());
+    check.detail = fmt::format("{} has {}, the number given is {}; they differ at position {}", source.path,
+                               counted(expected.size(), "token"), count_text(tokens.size()), found - tokens.begin());
     return check;
   }
   const ByteTable table(tokenizer);
@@ -122,11 +155,11 @@ AuditCheck audit_source_text(const BpbReport& report, const Tokenizer& tokenizer
     text_bytes += static_cast<int64_t>(document.size());
     scored_tokens = end;
   }
-  const int64_t counted = table.bytes_of_targets(tokens.first(scored_tokens));
-  check.measured = text_bytes > 0 ? static_cast<double>(counted) / static_cast<double>(text_bytes) : 0;
-  check.passed = counted <= text_bytes;
-  check.detail = fmt::format("the tokens are those of {}; {} B counted for the {} B of its {} documents scored in full",
-                             source.path, counted, text_bytes, documents);
+  const int64_t counted_bytes = table.bytes_of_targets(tokens.first(scored_tokens));
+  check.measured = text_bytes > 0 ? static_cast<double>(counted_bytes) / static_cast<double>(text_bytes) : 0;
+  check.passed = counted_bytes <= text_bytes;
+  check.detail = fmt::format("the tokens are those of {}; {} B counted for the {} B of {} scored in full", source.path,
+                             counted_bytes, text_bytes, counted(documents, "document"));
   return check;
 }
 

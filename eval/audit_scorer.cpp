@@ -7,6 +7,7 @@
 
 #include "eval/audit.h"
 #include "eval/worst_of.h"
+#include "runtime/count_text.h"
 #include "runtime/matrix.h"
 #include "runtime/random.h"
 
@@ -95,13 +96,13 @@ class ScorerProbe {
             independence_.check("target independence", "log-probabilities moved when the target's own value changed"),
             {.name = "normalisation",
              .passed = probes_ > 0 && normalisation_error_ <= kNormalisationTolerance,
-             .detail = fmt::format("probabilities sum to 1 within {:.3g} at {} positions, {:.3g} allowed",
-                                   normalisation_error_, probes_, kNormalisationTolerance),
+             .detail = fmt::format("probabilities sum to 1 within {:.3g} at {}, {:.3g} allowed", normalisation_error_,
+                                   counted(probes_, "position"), kNormalisationTolerance),
              .measured = normalisation_error_},
             {.name = "score",
              .passed = probes_ > 0 && score_error_nats_ <= options.score_tolerance_nats,
-             .detail = fmt::format("scores lie within {:.3g} nats of the distribution at {} positions, {:.3g} allowed",
-                                   score_error_nats_, probes_, options.score_tolerance_nats),
+             .detail = fmt::format("scores lie within {:.3g} nats of the distribution at {}, {:.3g} allowed",
+                                   score_error_nats_, counted(probes_, "position"), options.score_tolerance_nats),
              .measured = score_error_nats_}};
   }
 

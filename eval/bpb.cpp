@@ -9,17 +9,13 @@
 #include <cmath>
 #include <numbers>
 
+#include "runtime/count_text.h"
+
 namespace thimble {
 namespace {
 
 // A probability of 1 may come out a few roundings above it; more is a scorer that does not normalise.
 constexpr float kLeastNll = -1e-4F;
-
-std::string grouped(int64_t value) {
-  std::string digits = std::to_string(value);
-  for (auto at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3) digits.insert(digits.begin() + at, ',');
-  return digits;
-}
 
 void check_scores(std::span<const float> nll_nats, int64_t first_target, std::span<const uint16_t> tokens) {
   for (size_t i = 0; i < nll_nats.size(); ++i) {
@@ -44,12 +40,13 @@ double BpbReport::bits_per_token() const { return mean_nll_nats() / std::numbers
 double BpbReport::bits_per_byte() const { return loss_nats / std::numbers::ln2 / static_cast<double>(text_bytes); }
 
 std::string BpbReport::scope() const {
-  if (is_subset()) return fmt::format("first {} of {} targets (subset)", grouped(targets), grouped(total_targets));
-  return fmt::format("all {} targets", grouped(targets));
+  if (is_subset()) return fmt::format("first {} of {} (subset)", count_text(targets), counted(total_targets, "target"));
+  return targets == 1 ? "the only target" : "all " + counted(targets, "target");
 }
 
 Json to_json(const BpbReport& report) {
   return {{"bits_per_byte", report.bits_per_byte()},
+          {"blocks", report.blocks.loss_nats.size()},
           {"bits_per_token", report.bits_per_token()},
           {"context", report.context},
           {"is_subset", report.is_subset()},
@@ -64,15 +61,26 @@ Json to_json(const BpbReport& report) {
           {"windows", report.windows}};
 }
 
-std::string to_text(const BpbReport& report) {
-  return fmt::format(
-      "bits per byte  {:.6f}\n"
-      "scope          {}, {} B of text\n"
-      "loss           {:.6f} nats per token ({:.6f} bits)\n"
-      "windows        {} of context {}, stride {}\n"
-      "time           {:.1f} s\n",
-      report.bits_per_byte(), report.scope(), grouped(report.text_bytes), report.mean_nll_nats(),
-      report.bits_per_token(), grouped(report.windows), report.context, report.stride, report.seconds);
+std::string scored_text(const BpbReport& report) {
+  return fmt::format("{}, context {}, stride {}", report.scope(), report.context, report.stride);
+}
+
+BpbGap gap_between(const BpbReport& first, const BpbReport& second) {
+  return {second.bits_per_byte() - first.bits_per_byte(), paired_standard_error(first.blocks, second.blocks)};
+}
+
+Json to_json(const BpbGap& gap) {
+  return {{"gap_bits_per_byte", gap.bits_per_byte},
+          {"gap_standard_error", gap.standard_error ? Json(*gap.standard_error) : Json(nullptr)}};
+}
+
+std::string standard_error_text(std::optional<double> standard_error) {
+  return standard_error ? fmt::format("{:.6f}", *standard_error) : "-";
+}
+
+std::string to_text(const BpbGap& gap) {
+  std::string text = fmt::format("{:+.6f}", gap.bits_per_byte);
+  return gap.standard_error ? text + " +- " + standard_error_text(gap.standard_error) : text;
 }
 
 double score_windows(TokenScorer& scorer, std::span<const uint16_t> tokens, std::span<const Window> windows,
@@ -104,11 +112,11 @@ double total_loss_nats(std::span<const float> nll_nats) {
 Evaluation evaluate(TokenScorer& scorer, std::span<const uint16_t> tokens, const ByteTable& bytes,
                     const EvaluationOptions& options, Progress& progress) {
   if (tokens.size() < 2)
-    throw UsageError(
-        fmt::format("{} tokens; an evaluation needs at least 2, since the first is only context", tokens.size()));
+    throw UsageError(fmt::format("{}; an evaluation needs at least 2, since the first is only context",
+                                 counted(tokens.size(), "token")));
   if (bytes.vocab_size() != scorer.vocab_size())
-    throw UsageError(fmt::format("the tokenizer has {} pieces, the model a vocabulary of {}", bytes.vocab_size(),
-                                 scorer.vocab_size()));
+    throw UsageError(fmt::format("the tokenizer has {}, the model a vocabulary of {}",
+                                 counted(bytes.vocab_size(), "piece"), scorer.vocab_size()));
   const auto available = static_cast<int64_t>(tokens.size()) - 1;
   const int64_t targets = target_limit(available, options.max_targets);
 
@@ -122,13 +130,14 @@ Evaluation evaluate(TokenScorer& scorer, std::span<const uint16_t> tokens, const
   report.stride = options.stride;
   report.windows = static_cast<int64_t>(evaluation.windows.size());
   if (report.text_bytes == 0)
-    throw UsageError("the " + report.scope() + " stand for no text: bits per byte is undefined");
+    throw UsageError(counted(targets, "target") + " of no text at all: bits per byte is undefined");
 
   evaluation.nll_nats.resize(targets);
   auto start = std::chrono::steady_clock::now();
   report.first_batch_seconds = score_windows(scorer, tokens, evaluation.windows, evaluation.nll_nats, progress);
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   report.loss_nats = total_loss_nats(evaluation.nll_nats);
+  report.blocks = sum_blocks(evaluation.nll_nats, tokens.first(targets + 1), bytes, options.stride);
   return evaluation;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "eval/byte_table.h"
+#include "eval/loss_blocks.h"
 #include "eval/token_scorer.h"
 #include "eval/windows.h"
 #include "runtime/json.h"
@@ -33,6 +34,7 @@ struct BpbReport {
   int64_t windows = 0;
   double seconds = 0;              // wall time of the scoring
   double first_batch_seconds = 0;  // of these, until the first batch's scores were there
+  LossBlocks blocks = {};          // the same loss and bytes by blocks, where the targets are enough
 
   double mean_nll_nats() const;
   double bits_per_token() const;
@@ -43,8 +45,22 @@ struct BpbReport {
 };
 
 Json to_json(const BpbReport& report);
-// A few lines for people.
-std::string to_text(const BpbReport& report);
+// "first 250,000 of 600,000 targets (subset), context 2048, stride 64": what every command says about what it scored.
+std::string scored_text(const BpbReport& report);
+
+// How much worse the second model is on the same targets.
+struct BpbGap {
+  double bits_per_byte = 0;
+  std::optional<double> standard_error;  // bits per byte, loss_blocks.h; nullopt where too little text was scored
+};
+
+BpbGap gap_between(const BpbReport& first, const BpbReport& second);
+// gap_bits_per_byte and gap_standard_error, a number or null.
+Json to_json(const BpbGap& gap);
+// "0.000912", or "-" where it is not known.
+std::string standard_error_text(std::optional<double> standard_error);
+// "+0.011197 +- 0.000912", or the gap alone.
+std::string to_text(const BpbGap& gap);
 
 struct Evaluation {
   BpbReport report;

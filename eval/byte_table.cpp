@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "runtime/count_text.h"
 #include "runtime/error.h"
 
 namespace thimble {
@@ -40,7 +41,7 @@ int64_t ByteTable::bytes_of_targets(std::span<const uint16_t> tokens) const {
   auto unknown = std::find_if(tokens.begin(), tokens.end(), [&](uint16_t token) { return token >= entries_.size(); });
   if (unknown != tokens.end())
     throw UsageError("token " + std::to_string(*unknown) + " at position " + std::to_string(unknown - tokens.begin()) +
-                     ", the tokenizer has " + std::to_string(entries_.size()) + " pieces");
+                     ", the tokenizer has " + counted(entries_.size(), "piece"));
   int64_t bytes = 0;
   for (size_t i = 1; i < tokens.size(); ++i) bytes += bytes_of_target(tokens[i - 1], tokens[i]);
   return bytes;

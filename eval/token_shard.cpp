@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "runtime/atomic_file.h"
+#include "runtime/count_text.h"
 #include "runtime/file.h"
 
 namespace thimble {
@@ -57,7 +58,7 @@ std::vector<uint16_t> parse_shard(Bytes file, const std::string& path, std::opti
   ByteCursor cursor(file, path);
   uint64_t count = parse_header(cursor);
   if (cursor.remaining() != count * sizeof(uint16_t))
-    throw FormatError(path, "the header announces " + std::to_string(count) + " tokens, so the file must have " +
+    throw FormatError(path, "the header announces " + counted(count, "token") + ", so the file must have " +
                                 std::to_string(kShardHeaderBytes + count * sizeof(uint16_t)) + " B; it has " +
                                 std::to_string(file.size()) + " B");
   Bytes raw = cursor.take(cursor.remaining(), "tokens");

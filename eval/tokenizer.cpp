@@ -6,6 +6,7 @@
 #include <cassert>
 
 #include "eval/tokenizer_check.h"
+#include "runtime/count_text.h"
 #include "runtime/file.h"
 
 namespace thimble {
@@ -81,8 +82,8 @@ std::string Tokenizer::decode(std::span<const uint16_t> tokens) const {
 
 void check_vocab_size(const Tokenizer& tokenizer, int64_t model_vocab_size, const std::string& model_path) {
   if (tokenizer.vocab_size() != model_vocab_size)
-    throw FormatError(tokenizer.path(), "the tokenizer has " + std::to_string(tokenizer.vocab_size()) +
-                                            " pieces, the model " + model_path + " a vocabulary of " +
+    throw FormatError(tokenizer.path(), "the tokenizer has " + counted(tokenizer.vocab_size(), "piece") +
+                                            ", the model " + model_path + " a vocabulary of " +
                                             std::to_string(model_vocab_size));
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "packer/section_layout.h"
+#include "runtime/count_text.h"
 
 namespace thimble {
 namespace {
@@ -41,8 +42,8 @@ OpenArtifact open_artifact(Bytes file, const std::string& path) {
   check_expansion(artifact.header.tensors, file.size(), path);
   artifact.plan = plan_sections(artifact.header.tensors, path);
   if (sections.size() != artifact.plan.size() + 1)
-    throw FormatError(path, std::to_string(sections.size()) + " sections, the header implies " +
-                                std::to_string(artifact.plan.size() + 1));
+    throw FormatError(
+        path, counted(sections.size(), "section") + ", the header implies " + std::to_string(artifact.plan.size() + 1));
   artifact.sections.assign(sections.begin() + 1, sections.end());
   for (size_t i = 0; i < artifact.plan.size(); ++i) {
     const SectionEntry& entry = artifact.sections[i].entry;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "runtime/count_text.h"
 #include "runtime/hash.h"
 
 namespace thimble {
@@ -67,7 +68,7 @@ StoredContainer read_container(Bytes file, const std::string& path) {
     throw FormatError(
         path, "checksum " + hex64(file_checksum(file)) + ", expected " + hex64(checksum) + ": the file is damaged");
   if (section_count < 1 || section_count > kMaxSections || section_count > cursor.remaining() / kSectionEntryBytes)
-    throw FormatError(path, std::to_string(section_count) + " sections declared, 1 to " + std::to_string(kMaxSections) +
+    throw FormatError(path, counted(section_count, "section") + " declared, 1 to " + std::to_string(kMaxSections) +
                                 " allowed and the table must fit in the file");
   StoredContainer container{version, {}};
   std::vector<StoredSection>& sections = container.sections;

@@ -1,6 +1,8 @@
 // audit_command.cpp: `thimble audit`: is an evaluation of this model on this text what it claims to be?
 #include "eval/audit.h"
 
+#include <fmt/format.h>
+
 #include "eval/model_scorer.h"
 #include "quantizer/commands.h"
 #include "quantizer/model_source.h"
@@ -16,7 +18,13 @@ struct Options {
   int64_t samples = AuditOptions{}.samples;
 };
 
-AuditReport run_audit(const Options& options, const Device& device, uint64_t seed, Console& console) {
+struct Audited {
+  AuditReport checks;
+  BpbReport evaluation;
+  std::optional<std::string> note;  // context_note()
+};
+
+Audited run_audit(const Options& options, const Device& device, uint64_t seed, Console& console) {
   std::jthread warming = warm_up(device);
   Tokenizer tokenizer = Tokenizer::load(options.source.tokenizer);
   LoadedModel loaded = load_model(options.model, options.config, device);
@@ -25,8 +33,8 @@ AuditReport run_audit(const Options& options, const Device& device, uint64_t see
   std::vector<uint16_t> tokens = options.source.load(tokenizer, vocab_size(loaded.config));
   std::unique_ptr<LanguageModel> model = make_language_model(loaded, device, context);
   ModelScorer scorer(*model);
-  EvaluationOptions evaluation_options{options.source.stride, options.source.max_targets};
-  Evaluation evaluation = evaluate(scorer, tokens, ByteTable(tokenizer), evaluation_options, console.progress());
+  Evaluation evaluation =
+      evaluate(scorer, tokens, ByteTable(tokenizer), options.source.evaluation_options(context), console.progress());
 
   const std::string& text_path = options.source.text.empty() ? options.source_text : options.source.text;
   std::optional<MappedFile> text;
@@ -38,7 +46,8 @@ AuditReport run_audit(const Options& options, const Device& device, uint64_t see
   AuditOptions audit_options;
   audit_options.samples = options.samples;
   audit_options.seed = seed;
-  return audit(scorer, tokens, tokenizer, evaluation, source, audit_options, console.progress());
+  return {audit(scorer, tokens, tokenizer, evaluation, source, audit_options, console.progress()), evaluation.report,
+          context_note(loaded.config, context, evaluation.report.targets)};
 }
 
 }  // namespace
@@ -59,11 +68,15 @@ void add_audit_command(CommandLine& line) {
   command->callback([&line, options] {
     line.action = [&line, options](Console& console) {
       Device device = open_device(line.common);
-      AuditReport report = run_audit(*options, device, line.common.seed, console);
-      Json json = to_json(report);
+      const Audited audited = run_audit(*options, device, line.common.seed, console);
+      Json json = to_json(audited.checks);
       json["device"] = device.name();
-      console.result(to_text(report) + "on " + device.name() + "\n", json);
-      if (!report.passed()) throw CheckError(options->model + ": the audit found a failing check");
+      json["scored"] = scored_text(audited.evaluation);
+      json["notes"] = notes_json({audited.note});
+      console.result(fmt::format("{}{}, on {}\n{}", to_text(audited.checks), scored_text(audited.evaluation),
+                                 device.name(), notes_text({audited.note})),
+                     json);
+      if (!audited.checks.passed()) throw CheckError(options->model + ": the audit found a failing check");
     };
   });
 }

@@ -10,6 +10,7 @@
 #include "gptq/statistics_sum.h"
 #include "quantizer/hessian_file.h"
 #include "quantizer/packed_results.h"
+#include "runtime/count_text.h"
 #include "runtime/file.h"
 #include "runtime/hash.h"
 #include "runtime/window_gradients.h"
@@ -143,9 +144,8 @@ TokenSequences read_calibration_tokens(const std::string& path, int64_t length, 
   std::vector<uint16_t> tokens = parse_shard(MappedFile(path).bytes(), path, vocab_size);
   auto count = static_cast<int64_t>(tokens.size()) / length;
   if (count == 0 || count * length != static_cast<int64_t>(tokens.size()))
-    throw FormatError(path, std::to_string(tokens.size()) +
-                                " tokens, allowed is a positive multiple of the calibration length " +
-                                std::to_string(length));
+    throw FormatError(path, counted(tokens.size(), "token") +
+                                ", allowed is a positive multiple of the calibration length " + std::to_string(length));
   return {count, length, std::move(tokens)};
 }
 

@@ -32,21 +32,9 @@ bool aligns_right(const std::string& cell) {
          (std::isdigit(static_cast<unsigned char>(cell[0])) || cell[0] == '+' || cell[0] == '-' || cell[0] == '.');
 }
 
-// Digits in groups of three, after an optional sign.
-std::string grouped(std::string digits) {
-  size_t first = digits[0] == '-' ? 1 : 0;
-  for (size_t i = digits.size(); i > first + 3;) {
-    i -= 3;
-    digits.insert(i, ",");
-  }
-  return digits;
-}
-
 }  // namespace
 
-std::string count_text(int64_t count) { return grouped(std::to_string(count)); }
-
-std::string bytes_text(uint64_t bytes) { return grouped(std::to_string(bytes)) + " B"; }
+std::string bytes_text(uint64_t bytes) { return count_text(bytes) + " B"; }
 
 std::string table_text(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths;
@@ -77,6 +65,20 @@ std::string facts_text(const std::vector<std::pair<std::string, std::string>>& f
   for (const auto& [name, value] : facts)
     text += name + std::string(width - display_width(name) + 2, ' ') + value + "\n";
   return text;
+}
+
+std::string notes_text(const std::vector<std::optional<std::string>>& notes) {
+  std::string text;
+  for (const auto& note : notes)
+    if (note) text += "note: " + *note + "\n";
+  return text;
+}
+
+Json notes_json(const std::vector<std::optional<std::string>>& notes) {
+  Json json = Json::array();
+  for (const auto& note : notes)
+    if (note) json.push_back(*note);
+  return json;
 }
 
 // With --json and nobody watching, standard error is kept for the error, one JSON document too.

@@ -4,9 +4,11 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/count_text.h"
 #include "runtime/json.h"
 #include "runtime/progress.h"
 
@@ -25,7 +27,6 @@ struct CommonOptions {
 
 // "16,000,000 B": decimal bytes.
 std::string bytes_text(uint64_t bytes);
-std::string count_text(int64_t count);  // "29,951,068"
 
 // Rows of cells as an aligned table; the first row is the heading. Cells that start with a digit, sign or dot align
 // right.
@@ -33,6 +34,10 @@ std::string table_text(const std::vector<std::vector<std::string>>& rows);
 
 // "name   value" lines, values aligned left.
 std::string facts_text(const std::vector<std::pair<std::string, std::string>>& facts);
+
+// What a command has to say about its result, if anything: "note: ..." lines, and a list of texts.
+std::string notes_text(const std::vector<std::optional<std::string>>& notes);
+Json notes_json(const std::vector<std::optional<std::string>>& notes);
 
 class Console {
  public:

@@ -1,6 +1,8 @@
 // eval_command.cpp: `thimble eval`: bits per byte of one model, or of several side by side.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "quantizer/commands.h"
 #include "quantizer/model_source.h"
 #include "quantizer/score_model.h"
@@ -22,23 +24,33 @@ Json to_json(const ScoredModel& scored, const ScoredModel& first) {
   json["load_s"] = scored.load_seconds;
   json["first_token_s"] = scored.first_token_seconds;
   if (scored.memory) json["memory_plan"] = to_json(*scored.memory);
-  json["gap_bits_per_byte"] = scored.report.bits_per_byte() - first.report.bits_per_byte();
+  json.update(to_json(gap_between(first.report, scored.report)));
   return json;
 }
 
+// The same for each model of one family: told once.
+std::vector<std::optional<std::string>> notes_of(const std::vector<ScoredModel>& all) {
+  std::vector<std::optional<std::string>> notes;
+  for (const ScoredModel& scored : all)
+    if (std::ranges::find(notes, scored.note) == notes.end()) notes.push_back(scored.note);
+  return notes;
+}
+
 std::string table_of(const std::vector<ScoredModel>& all, const std::string& device) {
-  std::vector<std::vector<std::string>> rows = {{"model", "bytes", "BPB", "gap", "seconds"}};
+  std::vector<std::vector<std::string>> rows = {{"model", "bytes", "BPB", "gap", "+-", "seconds"}};
   for (const ScoredModel& scored : all) {
-    double gap = scored.report.bits_per_byte() - all[0].report.bits_per_byte();
+    const BpbGap gap = gap_between(all[0].report, scored.report);
     rows.push_back({scored.path, bytes_text(scored.file_bytes), fmt::format("{:.6f}", scored.report.bits_per_byte()),
-                    fmt::format("{:+.6f}", gap), fmt::format("{:.1f}", scored.report.seconds)});
+                    fmt::format("{:+.6f}", gap.bits_per_byte), standard_error_text(gap.standard_error),
+                    fmt::format("{:.1f}", scored.report.seconds)});
   }
   const BpbReport& report = all[0].report;
   return table_text(rows) +
-         fmt::format("{}, {} bytes of text, context {}, stride {}, {} windows, on {}\n", report.scope(),
-                     count_text(report.text_bytes), report.context, report.stride, count_text(report.windows), device) +
+         fmt::format("{}, {} of text, {}, on {}\n", scored_text(report), counted(report.text_bytes, "byte"),
+                     counted(report.windows, "window"), device) +
          fmt::format("loaded {} in {:.3f} s; first scores {:.3f} s after the start\n", all[0].path, all[0].load_seconds,
-                     all[0].first_token_seconds);
+                     all[0].first_token_seconds) +
+         notes_text(notes_of(all));
 }
 
 }  // namespace
@@ -70,7 +82,8 @@ void add_eval_command(CommandLine& line) {
       Json json = Json::array();
       for (const ScoredModel& scored : all) json.push_back(to_json(scored, all[0]));
       std::string name = device_text(device, line.ranks);
-      console.result(table_of(all, name), Json{{"device", name}, {"evaluations", json}});
+      console.result(table_of(all, name),
+                     Json{{"device", name}, {"evaluations", json}, {"notes", notes_json(notes_of(all))}});
     };
   });
 }

@@ -8,6 +8,7 @@
 #include "quantizer/model_source.h"
 #include "quantizer/output_check.h"
 #include "quantizer/safetensors.h"
+#include "runtime/count_text.h"
 #include "runtime/golf_layout.h"
 #include "runtime/gpt2_config.h"
 #include "runtime/json.h"
@@ -158,8 +159,8 @@ void add_export_command(CommandLine& line) {
   command->callback([&line, options] {
     line.action = [options](Console& console) {
       Json result = run_export(*options);
-      console.result(fmt::format("wrote {} tensors as {} to {}\n", result.at("tensors").get<size_t>(), options->dtype,
-                                 options->output),
+      console.result(fmt::format("wrote {} as {} to {}\n", counted(result.at("tensors").get<size_t>(), "tensor"),
+                                 options->dtype, options->output),
                      result);
     };
   });

@@ -8,6 +8,7 @@
 
 #include "quantizer/checkpoint.h"
 #include "quantizer/model_source.h"
+#include "runtime/count_text.h"
 #include "runtime/error.h"
 #include "runtime/finite_check.h"
 
@@ -69,7 +70,7 @@ class FiniteLanguageModel final : public LanguageModel {
 
  private:
   static std::string place(std::span<const uint16_t> inputs) {
-    return fmt::format("a window of {} tokens that begins with token {}", inputs.size(), inputs.front());
+    return fmt::format("a window of {} that begins with token {}", counted(inputs.size(), "token"), inputs.front());
   }
   void check(std::span<const uint16_t> inputs) {
     if (std::optional<NonFinite> found = model_->find_non_finite_input(inputs)) refuse(*found, place(inputs));

@@ -7,6 +7,7 @@
 
 #include "eval/operator_reference.h"
 #include "quantizer/console.h"
+#include "runtime/count_text.h"
 #include "runtime/error.h"
 
 namespace thimble {
@@ -26,8 +27,9 @@ std::string place_text(const NumericsRow& row, int64_t index) {
 std::string failure_text(const NumericsRow& row) {
   const OperatorErrors& errors = row.errors;
   if (errors.first_non_finite)
-    return fmt::format("{}: {} NaN and {} infinities, the first at output {}", row_name(row), errors.nan_count,
-                       errors.infinity_count, place_text(row, *errors.first_non_finite));
+    return fmt::format("{}: {} NaN and {}, the first at output {}", row_name(row), errors.nan_count,
+                       counted(errors.infinity_count, "infinity", "infinities"),
+                       place_text(row, *errors.first_non_finite));
   return fmt::format("{}: the error at output {} is {:.3g} times what is allowed", row_name(row),
                      place_text(row, errors.worst_index), errors.worst_share);
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "eval/float64_dot.h"
+#include "runtime/count_text.h"
 #include "runtime/cuda_nvfp4.h"
 #include "runtime/error.h"
 
@@ -127,12 +128,13 @@ Json to_json(const MoeCheck& check) {
 
 std::string to_text(const Nvfp4Check& check) {
   return fmt::format(
-      "scale layout   {} shapes up to 260 x 1040, {} errors\n"
-      "uniform test   {} shapes, {} elements that are not 72\n"
-      "products       {} shapes, largest error {:.4f} of the bound\n"
+      "scale layout   {} up to 260 x 1040, {}\n"
+      "uniform test   {}, {} other than 72\n"
+      "products       {}, largest error {:.4f} of the bound\n"
       "by {}\n",
-      check.layout.shapes, check.layout.errors, check.uniform_shapes, check.uniform_errors, check.product_shapes,
-      check.worst_product_share, check.product);
+      counted(check.layout.shapes, "shape"), counted(check.layout.errors, "error"),
+      counted(check.uniform_shapes, "shape"), counted(check.uniform_errors, "element"),
+      counted(check.product_shapes, "shape"), check.worst_product_share, check.product);
 }
 
 std::string to_text(const MoeCheck& check) {
@@ -147,10 +149,12 @@ std::string to_text(const MoeCheck& check) {
 
 void require_passed(const Nvfp4Check& check) {
   if (check.layout.errors > 0)
-    throw CheckError(fmt::format("the scale layout has {} errors, the first at {} x {}; 0 allowed", check.layout.errors,
-                                 check.layout.first_rows, check.layout.first_columns));
+    throw CheckError(fmt::format("the scale layout has {}, the first at {} x {}; 0 allowed",
+                                 counted(check.layout.errors, "error"), check.layout.first_rows,
+                                 check.layout.first_columns));
   if (check.uniform_errors > 0)
-    throw CheckError(fmt::format("the uniform test has {} elements that are not 72; 0 allowed", check.uniform_errors));
+    throw CheckError(
+        fmt::format("the uniform test has {} other than 72; 0 allowed", counted(check.uniform_errors, "element")));
   if (!check.passed())
     throw CheckError(fmt::format("a product in NVFP4 is off by {} times what is allowed", check.worst_product_share));
 }
@@ -158,10 +162,10 @@ void require_passed(const Nvfp4Check& check) {
 void require_passed(const MoeCheck& check) {
   const MoeStageErrors* failed = first_failure(check.stages);
   if (!failed) return;
-  throw CheckError(fmt::format(
-      "stage '{}' is the first to leave its bounds: {} elements, the first [{}, {}] is {:.9g}, the reference {:.9g}",
-      moe_stage_name(failed->stage), failed->over_count, failed->first_row, failed->first_column, failed->first_found,
-      failed->first_reference));
+  throw CheckError(
+      fmt::format("stage '{}' is the first to leave its bounds: {}, the first [{}, {}] is {:.9g}, the reference {:.9g}",
+                  moe_stage_name(failed->stage), counted(failed->over_count, "element"), failed->first_row,
+                  failed->first_column, failed->first_found, failed->first_reference));
 }
 
 }  // namespace thimble

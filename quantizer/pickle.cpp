@@ -8,6 +8,7 @@
 #include <bit>
 
 #include "quantizer/quoted_name.h"
+#include "runtime/count_text.h"
 #include "runtime/error.h"
 
 namespace thimble {
@@ -228,7 +229,8 @@ Pickle Machine::run() {
     (this->*handler)();
   }
   if (stack_.size() != 1 || !marks_.empty())
-    fail(fmt::format("{} values and {} marks are left, must be 1 and 0", stack_.size(), marks_.size()));
+    fail(fmt::format("{} and {} left, must be 1 and 0", counted(stack_.size(), "value"),
+                     counted(marks_.size(), "mark")));
   if (!cursor_.at_end()) fail(fmt::format("{} B follow the end of the pickle", cursor_.remaining()));
   return {std::move(values_), stack_.front()};
 }

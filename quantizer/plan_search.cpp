@@ -1,5 +1,6 @@
 // plan_search.cpp: bisection over real artifacts.
 #include "quantizer/plan_search.h"
+#include "runtime/count_text.h"
 
 #include <algorithm>
 
@@ -87,8 +88,8 @@ SearchResult PlanSearch::prune_to_fit(SearchResult unpruned) {
   auto low_bytes = static_cast<double>(unpruned.artifact.size());
   SearchResult best = encode(unpruned.plan, unpruned.high_count, high);
   if (!fits(best))
-    throw CheckError("the budget cannot be met: the smallest artifact reached, with all " + count_text(high) +
-                     " codes of +-1 set to 0, takes " + bytes_text(best.artifact.size()) + ", it may take " +
+    throw CheckError("the budget cannot be met: the smallest artifact reached, with all " + counted(high, "code") +
+                     " of +-1 set to 0, takes " + bytes_text(best.artifact.size()) + ", it may take " +
                      bytes_text(limit));
   auto target = static_cast<double>(limit) * (1 + kPruneSlack) / 2;
   for (int i = 0; i < kMaxPruneEncodes && high - low > 1; ++i) {

@@ -67,8 +67,7 @@ QuantizeRequest finish_request(const Options& options, const CommandLine& line, 
   request.work_folder = options.no_resume             ? ""
                         : options.work_folder.empty() ? request.output + ".work"
                                                       : options.work_folder;
-  if (options.source.is_given() && options.source.tokenizer.empty())
-    throw UsageError("scoring needs the --tokenizer, to know how many bytes each token stands for");
+  options.source.check();
   finish_calibration_options(request, request.method == Method::kSlope, config);
   return request;
 }
@@ -116,8 +115,8 @@ Json to_json(const DistillReport& report) {
 std::string distill_text(const QuantizeOutcome& outcome, bool is_wanted) {
   if (!outcome.distill) return is_wanted ? "no: needs at least two calibration sequences" : "no";
   const DistillReport& report = *outcome.distill;
-  return fmt::format("KL {:.6f} to {:.6f} nats per token on {} sequences held out{}", report.divergence_before,
-                     report.divergence_after, report.held_out, report.is_kept ? "" : ": not kept");
+  return fmt::format("KL {:.6f} to {:.6f} nats per token on {} held out{}", report.divergence_before,
+                     report.divergence_after, counted(report.held_out, "sequence"), report.is_kept ? "" : ": not kept");
 }
 
 // What scoring needs, looked at before the hours of quantizing rather than after them.
@@ -173,8 +172,11 @@ Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome
   for (const MemoryPlan& plan : outcome.memory_plans) json["memory_plans"].push_back(to_json(plan));
   if (request.budget_bytes) json["budget_bytes"] = *request.budget_bytes;
   if (!outcome.loss.empty()) json["loss_statistics"] = to_json(outcome.loss);
-  if (!scores.empty())
+  if (!scores.empty()) {
     json["evaluation"] = {{"before", to_json(scores[0].report)}, {"after", to_json(scores[1].report)}};
+    json["evaluation"].update(to_json(gap_between(scores[0].report, scores[1].report)));
+    json["evaluation"]["notes"] = notes_json({scores[0].note});
+  }
   return json;
 }
 
@@ -183,8 +185,8 @@ std::string warnings_text(const QuantizeOutcome& outcome) {
   std::string text;
   auto add_dead = [&](const LayerOutcome& layer, const std::vector<int64_t>& dead_columns) {
     if (!dead_columns.empty())
-      text += fmt::format("note: {}: {} input columns were never active; their codes are 0\n", layer.name,
-                          dead_columns.size());
+      text +=
+          fmt::format("note: {}: {} never active, codes 0\n", layer.name, counted(dead_columns.size(), "input column"));
   };
   for (const LayerOutcome& layer : outcome.layers) {
     if (layer.slope_report) add_dead(layer, layer.slope_report->dead_columns);  // its damping differs by layer anyway
@@ -217,19 +219,19 @@ std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& 
     add("precision", fmt::format("int{} for the {} most sensitive layers, int{} for the others", request.plan.high_bits,
                                  outcome.high_count, request.plan.low_bits));
   if (request.method == Method::kSlope) add("distilled", distill_text(outcome, request.distill.steps.value_or(1) > 0));
-  if (outcome.pruned_codes > 0) add("pruned", count_text(outcome.pruned_codes) + " codes of +-1 set to 0");
+  if (outcome.pruned_codes > 0) add("pruned", counted(outcome.pruned_codes, "code") + " of +-1 set to 0");
   if (!scores.empty()) {
-    double before = scores[0].report.bits_per_byte(), after = scores[1].report.bits_per_byte();
-    add("BPB before", fmt::format("{:.6f}", before));
-    add("BPB after", fmt::format("{:.6f} ({:+.6f})", after, after - before));
-    add("scored", fmt::format("{}, context {}, stride {}", scores[1].report.scope(), scores[1].report.context,
-                              scores[1].report.stride));
+    add("BPB before", fmt::format("{:.6f}", scores[0].report.bits_per_byte()));
+    add("BPB after", fmt::format("{:.6f} ({})", scores[1].report.bits_per_byte(),
+                                 to_text(gap_between(scores[0].report, scores[1].report))));
+    add("scored", scored_text(scores[1].report));
   }
   add("device", device);
   for (const auto& [stage, seconds] : times.stages()) add(stage, duration_text(seconds));
   add("peak memory", bytes_text(peak_memory_bytes()));
   add("written", request.output);
-  return (request.rate_bound ? to_text(outcome.rate) + "\n" : "") + warnings_text(outcome) + facts_text(facts);
+  return (request.rate_bound ? to_text(outcome.rate) + "\n" : "") + warnings_text(outcome) +
+         (scores.empty() ? "" : notes_text({scores[0].note})) + facts_text(facts);
 }
 
 void add_target_options(CLI::App& command, SlopeTarget& target) {

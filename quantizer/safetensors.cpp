@@ -11,6 +11,7 @@
 #include "quantizer/quoted_name.h"
 #include "runtime/atomic_file.h"
 #include "runtime/checked.h"
+#include "runtime/count_text.h"
 
 namespace thimble {
 namespace {
@@ -74,7 +75,7 @@ TensorView read_tensor(const Json& entry, Bytes data, const std::string& where, 
   tensor.shape = read_integers(field(entry, "shape", where), "shape", where);
   Shape offsets = read_integers(field(entry, "data_offsets", where), "data_offsets", where);
   if (entry.size() != 3)
-    throw FormatError(where, fmt::format("{} keys, allowed are dtype, shape and data_offsets", entry.size()));
+    throw FormatError(where, counted(entry.size(), "key") + ", allowed are dtype, shape and data_offsets");
   if (offsets.size() != 2 || offsets[0] > offsets[1] || static_cast<uint64_t>(offsets[1]) > data.size())
     throw FormatError(where, fmt::format("data_offsets {}, must be [begin, end] with begin <= end <= {}",
                                          shape_text(offsets), data.size()));

@@ -35,9 +35,9 @@ ScoredModel score_model(const std::string& path, const std::string& config, cons
   if (check_finite) on_device = make_finite_language_model(std::move(on_device), /*every_window=*/!device.is_cuda);
   std::unique_ptr<LanguageModel> model = make_ranked_language_model(std::move(on_device), ranks);
   ModelScorer scorer(*model);
-  EvaluationOptions options{source.stride, source.max_targets};
-  ScoredModel scored{path, loaded.file_bytes, {}, times.stages()[0].second, memory, seconds_since_start()};
-  scored.report = evaluate(scorer, tokens, bytes, options, console.progress()).report;
+  ScoredModel scored{path, loaded.file_bytes, {}, times.stages()[0].second, memory, seconds_since_start(), {}};
+  scored.report = evaluate(scorer, tokens, bytes, source.evaluation_options(context), console.progress()).report;
+  scored.note = context_note(loaded.config, context, scored.report.targets);
   scored.first_token_seconds += scored.report.first_batch_seconds;
   return scored;
 }
@@ -46,11 +46,11 @@ double bits_per_byte(const AnyModel& model, const Device& device, const TokenSou
   Tokenizer tokenizer = Tokenizer::load(source.tokenizer);
   const AnyConfig config = config_of(model);
   std::vector<uint16_t> tokens = source.load(tokenizer, vocab_size(config));
-  std::unique_ptr<LanguageModel> on_device =
-      make_language_model(model, device, source.context_for(config, "the model"));
+  const int64_t context = source.context_for(config, "the model");
+  std::unique_ptr<LanguageModel> on_device = make_language_model(model, device, context);
   ModelScorer scorer(*on_device);
-  EvaluationOptions options{source.stride, source.max_targets};
-  return evaluate(scorer, tokens, ByteTable(tokenizer), options, console.progress()).report.bits_per_byte();
+  return evaluate(scorer, tokens, ByteTable(tokenizer), source.evaluation_options(context), console.progress())
+      .report.bits_per_byte();
 }
 
 }  // namespace thimble

@@ -23,6 +23,7 @@ struct ScoredModel {
   double load_seconds = 0;           // from the file to a model on the device
   std::optional<MemoryPlan> memory;  // on a CUDA device
   double first_token_seconds = 0;    // from the program's start to the first batch of scores
+  std::optional<std::string> note;   // context_note()
 };
 
 // Opens `path` (checkpoint or artifact) from disk, as a user would, and scores it on `device`, windows shared

@@ -1,6 +1,7 @@
 // statistics_check.cpp: see statistics_check.h.
 #include "quantizer/statistics_check.h"
 
+#include "runtime/count_text.h"
 #include "runtime/error.h"
 
 namespace thimble {
@@ -27,7 +28,7 @@ void check_length(const std::string& what, const std::string& name, size_t found
     throw FormatError(path, what + " '" + name + "' names no tensor of " + source.file.path());
   const Shape& shape = tensor->second.shape;
   if (shape.size() != 2 || shape[axis] != static_cast<int64_t>(found))
-    throw FormatError(path, what + " '" + name + "' has " + std::to_string(found) + " values, the tensor in " +
+    throw FormatError(path, what + " '" + name + "' has " + counted(found, "value") + ", the tensor in " +
                                 source.file.path() + " has shape " + shape_text(shape));
 }
 

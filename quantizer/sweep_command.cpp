@@ -111,8 +111,7 @@ std::string outcome_text(const SweepOutcome& outcome, const StageTimes& times, c
   std::string written;
   for (const std::string& file : outcome.files) written += (written.empty() ? "" : ", ") + file;
   facts.emplace_back("written", written);
-  return to_text(outcome.results) + "\n" + facts_text(facts) +
-         (outcome.note.empty() ? "" : "note: " + outcome.note + "\n");
+  return to_text(outcome.results) + "\n" + facts_text(facts);
 }
 
 Json outcome_json(const SweepOutcome& outcome, const StageTimes& times, const std::string& device) {
@@ -120,7 +119,6 @@ Json outcome_json(const SweepOutcome& outcome, const StageTimes& times, const st
   json["device"] = device;
   json["seconds"] = times.to_json();
   json["files"] = outcome.files;
-  if (!outcome.note.empty()) json["note"] = outcome.note;
   return json;
 }
 

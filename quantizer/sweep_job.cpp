@@ -12,14 +12,14 @@
 #include "quantizer/quantize_options.h"
 #include "quantizer/score_model.h"
 #include "quantizer/sweep_plot.h"
+#include "quantizer/sweep_records.h"
 #include "runtime/atomic_file.h"
+#include "runtime/count_text.h"
 #include "runtime/file.h"
 #include "runtime/hash.h"
 
 namespace thimble {
 namespace {
-
-constexpr const char* kOriginal = "original";
 
 QuantizeRequest request_of(const SweepRequest& sweep, Method method) {
   QuantizeRequest request = sweep.base;
@@ -46,21 +46,32 @@ class Sweep {
   SweepOutcome run() {
     const AnyConfig& config = require_runnable(job_.source());
     check_vocab_size(tokenizer_, vocab_size(config), request_.base.checkpoint);
-    context_ = request_.source.context_for(config, request_.base.checkpoint);
+    const int64_t context = request_.source.context_for(config, request_.base.checkpoint);
     const std::vector<uint16_t> tokens = request_.source.load(tokenizer_, vocab_size(config));
+    const EvaluationOptions scoring = request_.source.evaluation_options(context);
     results_.checkpoint = request_.base.checkpoint;
     results_.parameters = job_.parameters();
-    find_keys(tokens);
+    const auto targets = static_cast<int64_t>(tokens.size()) - 1;
+    results_.notes = {context_note(config, context, std::min(targets, scoring.max_targets.value_or(targets)))};
+    plan(scoring_key(tokens, context, scoring));
     if (ranks_.is_root()) begin();
-    share_points();
-    if (!results_.original) score_original();
-    for (Method method : request_.methods)
-      for (uint64_t budget : budgets())
-        if (!results_.find(method_name(method), budget)) add_point(method, budget);
+    share_progress();
+    if (!has_original_) score_original();
+    save();
+    for (PlannedPoint& planned : plan_)
+      if (!planned.is_found) add_point(planned);
     return ranks_.is_root() ? finish() : SweepOutcome{};
   }
 
  private:
+  struct PlannedPoint {
+    Method method;
+    uint64_t budget_bytes = 0;
+    uint64_t key = 0;       // hash of all that decides it
+    bool is_found = false;  // on all ranks
+    SweepPoint point = {};  // on rank 0
+  };
+
   std::string output(const std::string& extension) const { return request_.prefix + extension; }
 
   // Ascending, each once.
@@ -72,29 +83,38 @@ class Sweep {
     return budgets;
   }
 
+  // In the order of methods asked for, and of budgets.
+  void plan(uint64_t scoring_key) {
+    original_key_ = Hasher().add(scoring_key).add(std::string_view("original")).digest();
+    for (Method method : request_.methods) {
+      const uint64_t key = method_key(scoring_key, method);
+      for (uint64_t budget : budgets())
+        plan_.push_back(
+            {method, budget, Hasher().add(key).add(std::string_view(method_name(method))).add(budget).digest()});
+    }
+    results_.planned_points = plan_.size();
+  }
+
   // Where the artifact of a point lies while it is scored.
-  std::string artifact_path(Method method, uint64_t budget) const {
-    const std::string name = fmt::format("{}-{}.thmb", method_name(method), budget);
-    return request_.keep_artifacts ? request_.prefix + "-" + name : request_.base.work_folder + "/" + name;
+  std::string artifact_path(const PlannedPoint& planned) const {
+    if (!request_.keep_artifacts) return work_->artifact_path(planned.key);
+    return fmt::format("{}-{}-{}.thmb", request_.prefix, method_name(planned.method), planned.budget_bytes);
   }
 
-  void find_keys(const std::vector<uint16_t>& tokens) {
-    const TokenSource& source = request_.source;
-    Hasher scoring;
-    scoring.add(job_.key())
-        .add(xxh3(MappedFile(source.tokenizer).bytes()))
+  uint64_t scoring_key(const std::vector<uint16_t>& tokens, int64_t context, const EvaluationOptions& options) const {
+    return Hasher()
+        .add(job_.key())
+        .add(xxh3(MappedFile(request_.source.tokenizer).bytes()))
         .add(std::as_bytes(std::span(tokens)))
-        .add(static_cast<uint64_t>(context_))
-        .add(static_cast<uint64_t>(source.stride))
-        .add(static_cast<uint64_t>(source.max_targets.value_or(0)));
-    const uint64_t scores = scoring.digest();
-    results_.keys[kOriginal] = hex64(scores);
-    for (Method method : request_.methods) results_.keys[method_name(method)] = hex64(method_key(scores, method));
+        .add(static_cast<uint64_t>(context))
+        .add(static_cast<uint64_t>(options.stride))
+        .add(static_cast<uint64_t>(options.max_targets.value_or(0)))
+        .digest();
   }
 
-  uint64_t method_key(uint64_t scores, Method method) const {
+  uint64_t method_key(uint64_t scoring_key, Method method) const {
     Hasher hasher;
-    hasher.add(scores);
+    hasher.add(scoring_key);
     const QuantizeRequest request = request_of(request_, method);
     const CalibrationOptions& calibration = request.calibration;
     auto add_count = [&](int64_t value) { hasher.add(static_cast<uint64_t>(value)); };
@@ -135,30 +155,40 @@ class Sweep {
                   inputs);
     if (!request_.references.empty())
       results_.references = parse_reference_points(MappedFile(request_.references).bytes(), request_.references);
-    if (!file_exists(output(".json"))) return;
-    const SweepResults kept = parse_sweep_results(MappedFile(output(".json")).bytes(), output(".json"));
-    auto is_same = [&](const std::string& key) {
-      auto found = kept.keys.find(key);
-      return found != kept.keys.end() && found->second == results_.keys.at(key);
-    };
-    if (is_same(kOriginal)) results_.original = kept.original;
-    for (Method method : request_.methods)
-      for (uint64_t budget : budgets()) {
-        const SweepPoint* point = is_same(method_name(method)) ? kept.find(method_name(method), budget) : nullptr;
-        if (point &&
-            (!request_.keep_artifacts || !point->failure.empty() || file_exists(artifact_path(method, budget))))
-          results_.points.push_back(*point);
-      }
-    console_.note(fmt::format("{}: {} of {} points are there already", output(".json"), results_.points.size(),
-                              request_.methods.size() * budgets().size()));
+    work_.emplace(base.work_folder);
+    load_records();
+  }
+
+  void load_records() {
+    if (const std::optional<Json> record = work_->load_score(original_key_)) results_.original = original_from(*record);
+    size_t found = 0;
+    for (PlannedPoint& planned : plan_) {
+      const std::optional<Json> record = work_->load_score(planned.key);
+      std::optional<SweepPoint> point = record ? point_from(*record) : std::nullopt;
+      if (!point || !is_artifact_kept(*point, planned)) continue;
+      planned.point = std::move(*point);
+      planned.is_found = true;
+      ++found;
+    }
+    if (found > 0)
+      console_.note(fmt::format("{}: {} of {} are there already", request_.base.work_folder, found,
+                                counted(plan_.size(), "point")));
+  }
+
+  // Where artifacts are to be kept, is this point's the one that was scored?
+  bool is_artifact_kept(const SweepPoint& point, const PlannedPoint& planned) const {
+    if (!request_.keep_artifacts || !point.failure.empty()) return true;
+    const std::string path = artifact_path(planned);
+    return file_exists(path) && xxh3(MappedFile(path).bytes()) == point.artifact_hash;
   }
 
   // What is left to do is the same on all ranks.
-  void share_points() {
-    const std::string json = to_json(results_).dump(-1, ' ', false, Json::error_handler_t::replace);
-    ByteVector bytes(as_bytes_of(json).begin(), as_bytes_of(json).end());
-    ranks_.broadcast(bytes);
-    if (!ranks_.is_root()) results_ = parse_sweep_results(bytes, "rank 0");
+  void share_progress() {
+    ByteVector found = {std::byte{results_.original ? uint8_t{1} : uint8_t{0}}};
+    for (const PlannedPoint& planned : plan_) found.push_back(std::byte{planned.is_found ? uint8_t{1} : uint8_t{0}});
+    ranks_.broadcast(found);
+    has_original_ = found.at(0) != std::byte{0};
+    for (size_t i = 0; i < plan_.size(); ++i) plan_[i].is_found = found.at(i + 1) != std::byte{0};
   }
 
   BpbReport score(const std::string& path, const std::string& config) {
@@ -170,39 +200,45 @@ class Sweep {
 
   void score_original() {
     const BpbReport report = score(request_.base.checkpoint, request_.base.config);
-    results_.original = {job_.source().file.file_bytes(), report.bits_per_byte(),
-                         fmt::format("{}, context {}, stride {}", report.scope(), report.context, report.stride)};
-    save();
+    results_.original = {job_.source().file.file_bytes(), report.bits_per_byte(), scored_text(report), report.blocks};
+    if (ranks_.is_root()) work_->save_score(original_key_, record_of(*results_.original));
   }
 
-  void add_point(Method method, uint64_t budget) {
+  void add_point(PlannedPoint& planned) {
     if (!is_calibrated_) job_.collect();
     is_calibrated_ = true;
     const double start = seconds_since_start();
-    QuantizeRequest request = request_of(request_, method);
-    request.budget_bytes = budget;
-    request.output = artifact_path(method, budget);
-    SweepPoint point;
-    point.method = method_name(method);
-    point.budget_bytes = budget;
+    QuantizeRequest request = request_of(request_, planned.method);
+    request.budget_bytes = planned.budget_bytes;
+    request.output = ranks_.is_root() ? artifact_path(planned) : "";
+    share_text(request.output);  // to score it
+    SweepPoint& point = planned.point;
+    point.method = method_name(planned.method);
+    point.budget_bytes = planned.budget_bytes;
     const QuantizeOutcome outcome = fit(request, point);
-    if (point.failure.empty()) {
-      point.bits_per_byte = score(request.output, "").bits_per_byte();
-      point.artifact_bytes = outcome.artifact_bytes;
-      if (outcome.rate.total.weights > 0) {
-        point.predicted_loss = outcome.rate.total.predicted_loss;
-        if (outcome.rate.total.bound_bits) point.distance_bits_per_weight = outcome.rate.total.distance();
-      }
-    }
+    if (point.failure.empty()) measure(request.output, outcome, point);
     point.seconds = seconds_since_start() - start;
-    results_.points.push_back(point);
+    planned.is_found = true;
     if (!ranks_.is_root()) return;
     if (!request_.keep_artifacts) std::filesystem::remove(request.output);
+    work_->save_score(planned.key, record_of(point));
     save();
     console_.note(point.failure.empty()
-                      ? fmt::format("{} at {}: {}, {:.6f} bits per byte", point.method, bytes_text(budget),
+                      ? fmt::format("{} at {}: {}, {:.6f} bits per byte", point.method, bytes_text(point.budget_bytes),
                                     bytes_text(point.artifact_bytes), point.bits_per_byte)
-                      : fmt::format("{} at {}: {}", point.method, bytes_text(budget), point.failure));
+                      : fmt::format("{} at {}: {}", point.method, bytes_text(point.budget_bytes), point.failure));
+  }
+
+  void measure(const std::string& artifact, const QuantizeOutcome& outcome, SweepPoint& point) {
+    const BpbReport report = score(artifact, "");
+    if (!ranks_.is_root()) return;
+    point.bits_per_byte = report.bits_per_byte();
+    point.gap_standard_error = paired_standard_error(results_.original->blocks, report.blocks);
+    point.artifact_bytes = outcome.artifact_bytes;
+    point.artifact_hash = xxh3(MappedFile(artifact).bytes());
+    if (outcome.rate.total.weights == 0) return;
+    point.predicted_loss = outcome.rate.total.predicted_loss;
+    if (outcome.rate.total.bound_bits) point.distance_bits_per_weight = outcome.rate.total.distance();
   }
 
   // A budget that cannot be met is a result, which all ranks learn.
@@ -215,46 +251,53 @@ class Sweep {
       job_.dismiss();
       point.failure = error.what();
     }
-    ByteVector failure(as_bytes_of(point.failure).begin(), as_bytes_of(point.failure).end());
-    ranks_.broadcast(failure);
-    point.failure = as_text(failure);
+    share_text(point.failure);
     return outcome;
   }
 
-  // Rank 0: points in the order of methods and budgets, whatever order they were found in.
+  // Rank 0's text reaches all.
+  void share_text(std::string& text) {
+    ByteVector bytes(as_bytes_of(text).begin(), as_bytes_of(text).end());
+    ranks_.broadcast(bytes);
+    text = as_text(bytes);
+  }
+
+  // Rank 0: the report as far as the sweep has come.
   void save() {
     if (!ranks_.is_root()) return;
-    std::ranges::stable_sort(results_.points, {}, [&](const SweepPoint& point) {
-      auto method = std::ranges::find(request_.methods, point.method, method_name);
-      return std::pair(method - request_.methods.begin(), point.budget_bytes);
-    });
+    results_.points.clear();
+    for (const PlannedPoint& planned : plan_)
+      if (planned.is_found) results_.points.push_back(planned.point);
+    write_file_atomically(output(".csv"), to_csv(results_));
+    // Last, so that "complete" is true of both.
     write_file_atomically(output(".json"),
                           to_json(results_).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
-    write_file_atomically(output(".csv"), to_csv(results_));
   }
 
   SweepOutcome finish() {
-    save();  // with the references of this run
     SweepOutcome outcome;
-    outcome.files = {output(".json"), output(".csv")};
-    auto met = std::ranges::find_if(results_.points, [](const SweepPoint& point) { return point.failure.empty(); });
-    if (met == results_.points.end())
+    const bool is_any_met =
+        std::ranges::any_of(results_.points, [](const SweepPoint& point) { return point.failure.empty(); });
+    if (is_any_met) draw(outcome);
+    results_.is_complete = true;
+    save();
+    if (!is_any_met)
       throw CheckError("no budget can be met; at " + bytes_text(results_.points.back().budget_bytes) + ": " +
                        results_.points.back().failure);
-    draw(outcome);
-    if (!request_.base.keep_work) WorkFolder(request_.base.work_folder).remove();
+    if (!request_.base.keep_work) work_->remove();
+    outcome.files.insert(outcome.files.begin(), {output(".json"), output(".csv")});
     outcome.results = std::move(results_);
     return outcome;
   }
 
-  void draw(SweepOutcome& outcome) const {
+  void draw(SweepOutcome& outcome) {
     const std::filesystem::path prefix(request_.prefix);
     const std::string name = prefix.filename().string(), script = sweep_script(results_, name);
     write_file_atomically(output(".gp"), script);
     outcome.files.push_back(output(".gp"));
     if (!has_gnuplot()) {
-      outcome.note = fmt::format("gnuplot is not installed: no {} and {}; {} draws them", output(".svg"),
-                                 output(".png"), output(".gp"));
+      results_.notes.emplace_back(fmt::format("gnuplot is not installed: no {} and {}; {} draws them", output(".svg"),
+                                              output(".png"), output(".gp")));
       return;
     }
     run_gnuplot(script, {name + ".svg", name + ".png"}, prefix.parent_path().string());
@@ -265,11 +308,13 @@ class Sweep {
   Ranks& ranks_;
   StageTimes& times_;
   Console& console_;
+  std::optional<WorkFolder> work_;  // of rank 0
   Tokenizer tokenizer_;
   ByteTable byte_table_;
   QuantizeJob job_;
-  int64_t context_ = 0;  // of scoring
-  bool is_calibrated_ = false;
+  bool is_calibrated_ = false, has_original_ = false;
+  uint64_t original_key_ = 0;
+  std::vector<PlannedPoint> plan_;
   SweepResults results_;
 };
 

@@ -30,12 +30,13 @@ struct SweepRequest {
 struct SweepOutcome {
   SweepResults results;
   std::vector<std::string> files;  // written
-  std::string note;                // why there are no images, if so
 };
 
-// Points that prefix.json has from an earlier sweep with the same checkpoint and options are taken from it; it and the
-// CSV are written again after every point. Budgets that cannot be met become points that say so; CheckError when none
-// can be met. Rank 0 gets the outcome; the others help to calibrate, solve and score, and get an empty one.
+// Every score is kept in the work folder under the hash of all that decided it, and taken from there when the sweep is
+// started again; an artifact to keep must still be the one that was scored. JSON and CSV are written anew after every
+// point, and say that they are incomplete until the end. Budgets that cannot be met become points that say so;
+// CheckError when none can be met. Rank 0 gets the outcome; the others help to calibrate, solve and score, and get an
+// empty one.
 SweepOutcome run_sweep(const SweepRequest& request, Ranks& ranks, StageTimes& times, Console& console);
 
 }  // namespace thimble

@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "quantizer/console.h"
-#include "quantizer/json_fields.h"
+#include "runtime/count_text.h"
 #include "runtime/error.h"
 
 namespace thimble {
@@ -27,49 +27,72 @@ Json to_json(const SweepPoint& point, const SweepResults& results) {
   json["artifact_bytes"] = point.artifact_bytes;
   json["bits_per_weight"] = results.bits_per_weight(point.artifact_bytes);
   json["bits_per_byte"] = point.bits_per_byte;
-  if (results.original) json["gap_bits_per_byte"] = point.bits_per_byte - results.original->bits_per_byte;
+  if (results.original) json.update(to_json(results.gap_of(point)));
   if (point.predicted_loss) json["predicted_loss"] = *point.predicted_loss;
   if (point.distance_bits_per_weight) json["distance_bits_per_weight"] = *point.distance_bits_per_weight;
   return json;
 }
 
-SweepPoint point_from(const Json& json, const std::string& path) {
-  const std::string what = "a point";
-  SweepPoint point;
-  point.method = json_text(json, "method", what, path);
-  point.budget_bytes = json_count(json, "budget_bytes", what, path);
-  point.seconds = json_number(json, "seconds", what, path);
-  if (json.contains("failure")) {
-    point.failure = json_text(json, "failure", what, path);
-    return point;
-  }
-  point.artifact_bytes = json_count(json, "artifact_bytes", what, path);
-  point.bits_per_byte = json_number(json, "bits_per_byte", what, path);
-  auto optional_number = [&](const char* key) {
-    return json.contains(key) ? std::optional(json_number(json, key, what, path)) : std::nullopt;
-  };
-  point.predicted_loss = optional_number("predicted_loss");
-  point.distance_bits_per_weight = optional_number("distance_bits_per_weight");
-  return point;
-}
-
-// Whatever one line of the table or the CSV says, as text; "" where it says nothing.
+// One line of the table or the CSV. Of a point that was not met there is only the note.
 struct Line {
-  std::string series, budget;
-  uint64_t bytes = 0;
+  std::string series;
+  std::optional<uint64_t> budget, bytes;
   double bits_per_byte = 0;
+  std::optional<BpbGap> gap;
+  std::string note;
 };
 
 std::vector<Line> lines_of(const SweepResults& results) {
   std::vector<Line> lines;
-  if (const auto& original = results.original)
-    lines.push_back({"original", "", original->file_bytes, original->bits_per_byte});
-  for (const SweepPoint& point : results.points)
-    if (point.failure.empty())
-      lines.push_back({point.method, std::to_string(point.budget_bytes), point.artifact_bytes, point.bits_per_byte});
-  for (const ReferencePoint& reference : results.references)
-    lines.push_back({reference.label, "", reference.bytes, reference.bits_per_byte});
+  const auto& original = results.original;
+  if (original)
+    lines.push_back({"original",
+                     {},
+                     original->file_bytes,
+                     original->bits_per_byte,
+                     BpbGap{0, paired_standard_error(original->blocks, original->blocks)},
+                     ""});
+  for (const SweepPoint& point : results.points) {
+    Line line{point.method, point.budget_bytes, {}, point.bits_per_byte, {}, point.failure};
+    if (point.failure.empty()) {
+      line.bytes = point.artifact_bytes;
+      if (original) line.gap = results.gap_of(point);
+    }
+    lines.push_back(std::move(line));
+  }
+  for (const ReferencePoint& reference : results.references) {
+    Line line{reference.label, {}, reference.bytes, reference.bits_per_byte, {}, ""};
+    if (original) line.gap = BpbGap{reference.bits_per_byte - original->bits_per_byte, {}};
+    lines.push_back(std::move(line));
+  }
   return lines;
+}
+
+std::string progress_of(const SweepResults& results) {
+  return fmt::format("{} of {} done", results.points.size(), counted(results.planned_points, "point"));
+}
+
+// A text as one field of a CSV file.
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (char c : text) {
+    quoted += c;
+    if (c == '"') quoted += c;
+  }
+  return quoted + "\"";
+}
+
+std::string csv_line(const Line& line, const SweepResults& results) {
+  std::string text = line.series + "," + (line.budget ? std::to_string(*line.budget) : "") + ",";
+  if (line.bytes)
+    text += fmt::format("{},{:.6f},{:.6f},", *line.bytes, results.bits_per_weight(*line.bytes), line.bits_per_byte);
+  else
+    text += ",,,";
+  if (line.gap) text += fmt::format("{:.6f}", line.gap->bits_per_byte);
+  text += ",";
+  if (line.gap && line.gap->standard_error) text += standard_error_text(line.gap->standard_error);
+  return text + "," + csv_field(line.note) + "\n";
 }
 
 template <typename T>
@@ -86,12 +109,6 @@ bool is_label(std::string_view text) {
 
 }  // namespace
 
-const SweepPoint* SweepResults::find(const std::string& method, uint64_t budget_bytes) const {
-  auto found = std::ranges::find_if(
-      points, [&](const SweepPoint& point) { return point.method == method && point.budget_bytes == budget_bytes; });
-  return found == points.end() ? nullptr : &*found;
-}
-
 Json to_json(const SweepResults& results) {
   Json points = Json::array(), references = Json::array();
   for (const SweepPoint& point : results.points) points.push_back(to_json(point, results));
@@ -101,60 +118,43 @@ Json to_json(const SweepResults& results) {
   Json json = {{"kind", kKind},
                {"checkpoint", results.checkpoint},
                {"parameters", results.parameters},
-               {"keys", results.keys},
+               {"complete", results.is_complete},
+               {"planned_points", results.planned_points},
                {"points", points},
-               {"references", references}};
+               {"references", references},
+               {"notes", notes_json(results.notes)}};
   if (const auto& original = results.original)
     json["original"] = {
         {"file_bytes", original->file_bytes}, {"bits_per_byte", original->bits_per_byte}, {"scored", original->scored}};
   return json;
 }
 
-SweepResults parse_sweep_results(Bytes text, const std::string& path) {
-  const Json json = parse_json(text, path);
-  if (!json.is_object() || json.value("kind", Json()) != kKind)
-    throw FormatError(path, "does not hold the results of a sweep, which would replace it");
-  const std::string what = "the sweep";
-  SweepResults results;
-  results.checkpoint = json_text(json, "checkpoint", what, path);
-  results.parameters = static_cast<int64_t>(json_count(json, "parameters", what, path));
-  const Json& keys = json_member(json, "keys", what, path);
-  for (const auto& item : keys.items()) results.keys[item.key()] = json_text(keys, item.key(), "'keys'", path);
-  if (json.contains("original")) {
-    const Json& original = json.at("original");
-    results.original = {json_count(original, "file_bytes", "'original'", path),
-                        json_number(original, "bits_per_byte", "'original'", path),
-                        json_text(original, "scored", "'original'", path)};
-  }
-  for (const Json& point : json_list(json, "points", what, path)) results.points.push_back(point_from(point, path));
-  return results;
-}
-
 std::string to_csv(const SweepResults& results) {
-  std::string text = "series,budget_bytes,artifact_bytes,bits_per_weight,bits_per_byte,gap_bits_per_byte\n";
-  for (const Line& line : lines_of(results)) {
-    text += fmt::format("{},{},{},{:.6f},{:.6f},", line.series, line.budget, line.bytes,
-                        results.bits_per_weight(line.bytes), line.bits_per_byte);
-    if (results.original) text += fmt::format("{:.6f}", line.bits_per_byte - results.original->bits_per_byte);
-    text += "\n";
-  }
+  std::string text = std::string(kSweepCsvHeading) + "\n";
+  for (const Line& line : lines_of(results)) text += csv_line(line, results);
+  if (!results.is_complete) text += csv_line({"incomplete", {}, {}, 0, {}, progress_of(results)}, results);
   return text;
 }
 
 std::string to_text(const SweepResults& results) {
-  std::vector<std::vector<std::string>> rows = {{"series", "bytes", "bits/weight", "BPB", "gap"}};
+  std::vector<std::vector<std::string>> rows = {{"series", "bytes", "bits/weight", "BPB", "gap", "+-"}};
   for (const Line& line : lines_of(results)) {
-    rows.push_back({line.series, bytes_text(line.bytes), fmt::format("{:.3f}", results.bits_per_weight(line.bytes)),
+    if (!line.bytes) {
+      rows.push_back(
+          {line.series, "-", "-", "-", "-", "-", fmt::format("at {}: {}", bytes_text(*line.budget), line.note)});
+      continue;
+    }
+    rows.push_back({line.series, bytes_text(*line.bytes), fmt::format("{:.3f}", results.bits_per_weight(*line.bytes)),
                     fmt::format("{:.6f}", line.bits_per_byte)});
-    if (results.original)
-      rows.back().push_back(fmt::format("{:+.6f}", line.bits_per_byte - results.original->bits_per_byte));
+    if (line.gap) {
+      rows.back().push_back(fmt::format("{:+.6f}", line.gap->bits_per_byte));
+      rows.back().push_back(standard_error_text(line.gap->standard_error));
+    }
   }
   std::string text = table_text(rows);
   if (results.original) text += results.original->scored + "\n";
-  for (const SweepPoint& point : results.points)
-    if (!point.failure.empty())
-      text += fmt::format("{} at {}: {}\n", point.method, bytes_text(point.budget_bytes), point.failure);
-  return text;
+  if (!results.is_complete) text += "incomplete: " + progress_of(results) + "\n";
+  return text + notes_text(results.notes);
 }
 
 std::vector<ReferencePoint> parse_reference_points(Bytes text, const std::string& path) {

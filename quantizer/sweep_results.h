@@ -1,13 +1,13 @@
-// sweep_results.h: what `thimble sweep` has found so far: points of bytes against bits per byte, as JSON (from which a
-// killed sweep goes on), CSV and a table.
+// sweep_results.h: what `thimble sweep` has found so far: points of bytes against bits per byte, as JSON, CSV and a
+// table. These are outputs only; what a killed sweep goes on from is in sweep_records.h.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "eval/bpb.h"
 #include "runtime/byte_cursor.h"
 #include "runtime/json.h"
 
@@ -18,8 +18,10 @@ struct SweepPoint {
   uint64_t budget_bytes = 0;
   std::string failure;  // why the budget could not be met; empty where it was, and all below is known
   uint64_t artifact_bytes = 0;
+  uint64_t artifact_hash = 0;  // XXH3-64 of the artifact that was scored
   double bits_per_byte = 0;
-  std::optional<double> predicted_loss;  // unit of matrix_loss.h
+  std::optional<double> gap_standard_error;  // BpbGap, from the original
+  std::optional<double> predicted_loss;      // unit of matrix_loss.h
   // Distance from the rate-distortion bound, of the matrices with codes.
   std::optional<double> distance_bits_per_weight;
   double seconds = 0;  // to quantize and to score
@@ -35,33 +37,38 @@ struct ReferencePoint {
 struct OriginalScore {
   uint64_t file_bytes = 0;
   double bits_per_byte = 0;
-  std::string scored;  // "all 600,000 targets, context 2048, stride 64"
+  std::string scored;  // scored_text()
+  LossBlocks blocks;
 };
 
 struct SweepResults {
   std::string checkpoint;
   int64_t parameters = 0;
-  // Hashes of all that decided the points of a method ("slope", "trace") and the score of the checkpoint ("original").
-  std::map<std::string, std::string> keys;
+  size_t planned_points = 0;
+  bool is_complete = false;  // all planned points are there, and everything is written
   std::optional<OriginalScore> original;
   std::vector<SweepPoint> points;
   std::vector<ReferencePoint> references;
+  std::vector<std::optional<std::string>> notes;  // notes_text()
 
-  const SweepPoint* find(const std::string& method, uint64_t budget_bytes) const;
   double bits_per_weight(uint64_t bytes) const {
     return 8.0 * static_cast<double>(bytes) / static_cast<double>(parameters);
+  }
+  // From the original, which must be there.
+  BpbGap gap_of(const SweepPoint& point) const {
+    return {point.bits_per_byte - original->bits_per_byte, point.gap_standard_error};
   }
 };
 
 Json to_json(const SweepResults& results);
-// The inverse, less the references. A file that is anything else is a FormatError(path).
-SweepResults parse_sweep_results(Bytes text, const std::string& path);
 
-// series,budget_bytes,artifact_bytes,bits_per_weight,bits_per_byte,gap_bits_per_byte: a line for the original, for each
-// point that was met and for each reference.
+// The heading, then a line for the original, for each point and for each reference. The note of a point that could not
+// be met says why. Unless the results are complete the last line is "incomplete", and its note says how far they got.
+constexpr const char* kSweepCsvHeading =
+    "series,budget_bytes,artifact_bytes,bits_per_weight,bits_per_byte,gap_bits_per_byte,gap_standard_error,note";
 std::string to_csv(const SweepResults& results);
 
-// A table for people, failures below it.
+// A table for people, with the same lines.
 std::string to_text(const SweepResults& results);
 
 // Lines of label,bytes,bpb, after that very heading or without one. Labels: 1 to 64 bytes without commas, double quotes

@@ -1,8 +1,13 @@
 // token_source.cpp: options and loading for token_source.h.
 #include "quantizer/token_source.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "eval/text_tokens.h"
 #include "eval/token_shard.h"
+#include "runtime/count_text.h"
 #include "runtime/error.h"
 
 namespace thimble {
@@ -19,25 +24,53 @@ void TokenSource::add_to(CLI::App& command, Need need) {
                   "Tokens of context, at most (default: " + std::to_string(kDefaultContext) +
                       ", or the positions of a model that has fewer)")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
-  command.add_option("--stride", stride, "Tokens by which each window moves on")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
-      ->capture_default_str();
+  command
+      .add_option(
+          "--stride", stride,
+          fmt::format("Tokens by which each window moves on (default: {}, or a shorter context)", kDefaultStride))
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   command.add_option("--max-targets", max_targets, "Score only the first targets; the result is then marked a subset")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+}
+
+void TokenSource::check() const {
+  if (is_given()) {
+    if (tokenizer.empty())
+      throw UsageError("scoring needs the --tokenizer, to know how many bytes each token stands for");
+    return;
+  }
+  for (const auto& [option, is_used] :
+       {std::pair("--tokenizer", !tokenizer.empty()), std::pair("--context", context.has_value()),
+        std::pair("--stride", stride.has_value()), std::pair("--max-targets", max_targets.has_value())})
+    if (is_used) throw UsageError(std::string(option) + " is for scoring, which needs text: --tokens or --text");
 }
 
 int64_t TokenSource::context_for(const AnyConfig& config, const std::string& path) const {
   const int64_t length = context.value_or(std::min(kDefaultContext, most_positions(config).value_or(kDefaultContext)));
   check_context(config, length, path);
-  if (stride > length)
-    throw UsageError("--stride is " + std::to_string(stride) + ", allowed is at most the --context, " +
+  if (stride && *stride > length)
+    throw UsageError("--stride is " + std::to_string(*stride) + ", allowed is at most the --context, " +
                      std::to_string(length));
   return length;
+}
+
+EvaluationOptions TokenSource::evaluation_options(int64_t length) const {
+  return {stride.value_or(std::min(kDefaultStride, length)), max_targets};
 }
 
 std::vector<uint16_t> TokenSource::load(const Tokenizer& loaded, int64_t vocab_size) const {
   if (shards.empty() == text.empty()) throw UsageError("give either --tokens or --text");
   return text.empty() ? read_shards(shards, vocab_size) : tokens_of_text_file(loaded, text);
+}
+
+std::optional<std::string> context_note(const AnyConfig& config, int64_t context, int64_t tokens) {
+  const auto* golf = std::get_if<ModelConfig>(&config);
+  if (golf == nullptr || context <= 2 * tokens || golf->rope_base_at(context) == golf->rope_base_at(tokens))
+    return std::nullopt;
+  return fmt::format(
+      "of a context of {} at most {} in use; this model scales its rotary positions by the whole context, so "
+      "the score is not that of a context of {}",
+      counted(context, "token"), tokens == 1 ? "1 is" : count_text(tokens) + " are", count_text(tokens));
 }
 
 }  // namespace thimble

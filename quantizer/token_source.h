@@ -6,29 +6,39 @@
 #include <string>
 #include <vector>
 
+#include "eval/bpb.h"
 #include "eval/tokenizer.h"
 #include "runtime/any_model.h"
 
 namespace thimble {
 
-constexpr int64_t kDefaultContext = 2048;
+constexpr int64_t kDefaultContext = 2048, kDefaultStride = 64;
 
 struct TokenSource {
   std::vector<std::string> shards;  // --tokens: files and glob patterns
   std::string text;                 // --text: a file to tokenise
   std::string tokenizer;            // --tokenizer: a SentencePiece model
   std::optional<int64_t> context;   // --context
-  int64_t stride = 64;
+  std::optional<int64_t> stride;    // --stride
   std::optional<int64_t> max_targets;
 
   enum class Need { kOptional, kRequired };
   void add_to(CLI::App& command, Need need);
   bool is_given() const { return !shards.empty() || !text.empty(); }
+  // Where text is optional: a UsageError for options that say how to score although there is none, and for text without
+  // a tokenizer.
+  void check() const;
   // The tokens of context for a model: as --context says, else kDefaultContext, or what the model of `path` has
   // positions for. A UsageError when that is too many for it, or below the stride.
   int64_t context_for(const AnyConfig& config, const std::string& path) const;
+  // With a context of that length. The default stride is kDefaultStride, or a shorter context.
+  EvaluationOptions evaluation_options(int64_t length) const;
   // The token stream, below `vocab_size`. UsageError unless exactly one of --tokens and --text is given.
   std::vector<uint16_t> load(const Tokenizer& loaded, int64_t vocab_size) const;
 };
+
+// What to tell of a context far longer than the tokens that are scored in it, where that changes the score: golf-gpt
+// scales its rotary base by the context asked for. nullopt where there is nothing to tell.
+std::optional<std::string> context_note(const AnyConfig& config, int64_t context, int64_t tokens);
 
 }  // namespace thimble

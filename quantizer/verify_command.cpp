@@ -2,6 +2,7 @@
 #include "packer/verify_artifact.h"
 
 #include "quantizer/commands.h"
+#include "runtime/count_text.h"
 #include "runtime/file.h"
 
 namespace thimble {
@@ -19,11 +20,10 @@ Json to_json(const VerifyReport& report, const std::string& path) {
 
 std::string to_text(const VerifyReport& report) {
   auto verdict = [](bool passed) { return passed ? std::string("ok") : std::string("FAILED"); };
-  std::string again = report.identical ? "the same file, byte for byte"
-                      : report.canonical
-                          ? std::to_string(report.recompressed_differently.size()) +
-                                " sections compress differently (another library version?); same contents"
-                          : "FAILED";
+  std::string again = report.identical   ? "the same file, byte for byte"
+                      : report.canonical ? counted(report.recompressed_differently.size(), "section") +
+                                               " compressed differently (another library version?); same contents"
+                                         : "FAILED";
   return facts_text({{"checksums", verdict(report.container_ok)},
                      {"decodes", verdict(report.decodes)},
                      {"canonical", verdict(report.canonical)},

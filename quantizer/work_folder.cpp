@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <filesystem>
+#include <stdexcept>
 
 #include "quantizer/checksummed_safetensors.h"
 #include "quantizer/hessian_file.h"
@@ -20,7 +21,11 @@ namespace {
 constexpr const char* kTokens = "tokens";
 constexpr const char* kHessians = "hessians";
 constexpr const char* kSolved = "solved";
+constexpr const char* kScore = "score";
+constexpr const char* kArtifact = "artifact";
 constexpr const char* kExtension = ".safetensors";
+constexpr const char* kArtifactExtension = ".thmb";
+constexpr const char* kInfo = "thimble";  // the metadata that holds JSON
 
 // A damaged result file is as good as none; anything else that goes wrong is the caller's.
 template <typename Load>
@@ -32,6 +37,8 @@ auto load_or_nothing(const std::string& path, Load load) -> std::optional<declty
     return std::nullopt;
   } catch (const Json::exception&) {
     return std::nullopt;
+  } catch (const std::out_of_range&) {  // whole, but another kind of result under this name
+    return std::nullopt;
   }
 }
 
@@ -42,14 +49,15 @@ SafetensorsContents read_own_file(const MappedFile& file) {
   return contents;
 }
 
-// kind-0123456789abcdef.safetensors, or the temporary of one.
+// kind-0123456789abcdef.safetensors, an artifact with its own extension, or the temporary of one.
 bool is_work_file(const std::string& name) {
   constexpr size_t kHashDigits = 16;
-  for (const char* kind : {kTokens, kHessians, kSolved}) {
+  for (const char* kind : {kTokens, kHessians, kSolved, kScore, kArtifact}) {
     std::string prefix = std::string(kind) + "-";
     if (!name.starts_with(prefix)) continue;
     std::string rest = name.substr(prefix.size());
-    if (rest.find_first_not_of("0123456789abcdef") == kHashDigits && rest.substr(kHashDigits).starts_with(kExtension))
+    const char* extension = kind == kArtifact ? kArtifactExtension : kExtension;
+    if (rest.find_first_not_of("0123456789abcdef") == kHashDigits && rest.substr(kHashDigits).starts_with(extension))
       return true;
   }
   return false;
@@ -115,7 +123,7 @@ std::optional<SolvedTensor> WorkFolder::load_solution(uint64_t key, const std::s
   return load_or_nothing(path, [&]() -> SolvedTensor {
     MappedFile mapped(path);
     SafetensorsContents contents = read_own_file(mapped);
-    Json info = parse_json(as_bytes_of(contents.metadata.at("thimble")), path);
+    Json info = parse_json(as_bytes_of(contents.metadata.at(kInfo)), path);
     if (info.at("name") != name || info.at("shape") != Json(shape))
       throw FormatError(path, "not a solved layer of this name and shape");
     GptqReport report = gptq_report_from(info.at("report"));
@@ -144,7 +152,7 @@ void WorkFolder::save_solution(uint64_t key, const SolvedTensor& solved) const {
   if (path_.empty()) return;
   TensorMap tensors;
   Json info = {{"name", solved.tensor.name}, {"shape", solved.tensor.shape}, {"report", to_json(*solved.report)}};
-  auto write = [&] { write_checksummed_safetensors(file(kSolved, key), tensors, {{"thimble", canonical_json(info)}}); };
+  auto write = [&] { write_checksummed_safetensors(file(kSolved, key), tensors, {{kInfo, canonical_json(info)}}); };
   auto plain = [](std::span<const uint8_t> bytes) {
     return TensorView{DType::kU8, {static_cast<int64_t>(bytes.size())}, std::as_bytes(bytes)};
   };
@@ -160,6 +168,29 @@ void WorkFolder::save_solution(uint64_t key, const SolvedTensor& solved) const {
   tensors["row_scales"] = {DType::kF16, {static_cast<int64_t>(codes.row_scales.size())}, scales};
   info["max_code"] = codes.max_code;
   write();
+}
+
+std::optional<Json> WorkFolder::load_score(uint64_t key) const {
+  if (path_.empty()) return std::nullopt;
+  std::string path = file(kScore, key);
+  return load_or_nothing(path, [&] {
+    MappedFile mapped(path);
+    const Json info = parse_json(as_bytes_of(read_own_file(mapped).metadata.at(kInfo)), path);
+    if (info.at("key") != hex64(key)) throw FormatError(path, "holds another score than its name says");
+    return info.at("record");
+  });
+}
+
+void WorkFolder::save_score(uint64_t key, const Json& record) const {
+  if (path_.empty()) return;
+  const Json info = {{"key", hex64(key)}, {"record", record}};
+  // Messages may name files in bytes that are not UTF-8.
+  write_checksummed_safetensors(file(kScore, key), {},
+                                {{kInfo, info.dump(-1, ' ', false, Json::error_handler_t::replace)}});
+}
+
+std::string WorkFolder::artifact_path(uint64_t key) const {
+  return path_ + "/" + kArtifact + "-" + hex64(key) + kArtifactExtension;
 }
 
 void WorkFolder::remove() const {

@@ -1,4 +1,4 @@
-// work_folder.h: results of finished steps of a quantize run, one atomic file each, so that a killed run resumes.
+// work_folder.h: results of finished steps of quantize and sweep, one atomic file each, so that a killed run resumes.
 // Every file's name carries the hash of all that its contents depend on; a stale file is simply never asked for.
 #pragma once
 
@@ -9,6 +9,7 @@
 #include "gptq/fisher.h"
 #include "gptq/gptq.h"
 #include "runtime/generate.h"
+#include "runtime/json.h"
 
 namespace thimble {
 
@@ -30,6 +31,13 @@ class WorkFolder {
 
   std::optional<SolvedTensor> load_solution(uint64_t key, const std::string& name, const Shape& shape) const;
   void save_solution(uint64_t key, const SolvedTensor& solved) const;
+
+  // A score of a sweep, as JSON (sweep_records.h).
+  std::optional<Json> load_score(uint64_t key) const;
+  void save_score(uint64_t key, const Json& record) const;
+
+  // Where an artifact may lie while it is scored. The folder must have a path.
+  std::string artifact_path(uint64_t key) const;
 
   // Deletes our files and what killed runs left of them; nothing else, since the folder may be the user's.
   void remove() const;

@@ -1,5 +1,6 @@
 // config_reader.cpp: see config_reader.h.
 #include "runtime/config_reader.h"
+#include "runtime/count_text.h"
 
 namespace thimble {
 namespace {
@@ -19,7 +20,7 @@ const TensorView& find_tensor(const TensorMap& tensors, const std::string& name,
     throw FormatError(path, "tensor '" + name + "' is missing; a " + family + " model has it");
   if (found->second.shape.size() != rank)
     throw FormatError(path, "tensor '" + name + "': shape " + shape_text(found->second.shape) + ", expected " +
-                                std::to_string(rank) + " dimensions");
+                                counted(rank, "dimension"));
   for (int64_t dimension : found->second.shape)
     if (dimension < 1 || dimension > kMaxDimension)
       throw FormatError(path, "tensor '" + name + "': shape " + shape_text(found->second.shape) +

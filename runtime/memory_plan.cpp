@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "runtime/count_text.h"
 #include "runtime/cuda_devices.h"
 #include "runtime/cuda_shape.h"
 #include "runtime/error.h"
@@ -32,12 +33,6 @@ uint64_t gram_bytes_of(int64_t columns, int64_t length, int64_t sequences) {
   if (piece_bytes == 0) return 0;
   auto affordable = std::max<uint64_t>(1, kMostGramBytes / piece_bytes);
   return piece_bytes * std::min(affordable, static_cast<uint64_t>(pieces));
-}
-
-std::string grouped(uint64_t value) {
-  std::string digits = std::to_string(value);
-  for (auto at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3) digits.insert(static_cast<size_t>(at), ",");
-  return digits;
 }
 
 // Adds up arrays under the name of what they are for.
@@ -211,15 +206,15 @@ class Counter {
 };
 
 // The largest batch up to `most` whose uses fit.
-MemoryPlan fit(const std::string& step, const std::string& unit, int64_t most, uint64_t usable_bytes,
-               const std::function<std::vector<MemoryUse>(int64_t batch)>& uses_of) {
-  auto planned = [&](int64_t batch) { return MemoryPlan{step, unit, batch, uses_of(batch)}; };
+MemoryPlan fit(const std::string& step, const std::string& unit, int64_t unit_tokens, int64_t most,
+               uint64_t usable_bytes, const std::function<std::vector<MemoryUse>(int64_t batch)>& uses_of) {
+  auto planned = [&](int64_t batch) { return MemoryPlan{step, unit, unit_tokens, batch, uses_of(batch)}; };
   MemoryPlan least = planned(1);
   if (least.bytes() > usable_bytes)
     throw DeviceError(fmt::format(
         "CUDA: out of device memory: {}; that is the smallest batch, and {} B may be used: what is free less a "
         "reserve, at most --device-memory",
-        least.text(), grouped(usable_bytes)));
+        least.text(), count_text(usable_bytes)));
   // More never take less, so the answer is found by halving: `fits` does, what is above `beyond` does not.
   int64_t fits = 1, beyond = std::max<int64_t>(1, most) + 1;
   while (beyond - fits > 1) {
@@ -227,10 +222,6 @@ MemoryPlan fit(const std::string& step, const std::string& unit, int64_t most, u
     (planned(middle).bytes() <= usable_bytes ? fits : beyond) = middle;
   }
   return planned(fits);
-}
-
-std::string of_tokens(const std::string& units, int64_t tokens) {
-  return fmt::format("{} of {} tokens", units, tokens);
 }
 
 }  // namespace
@@ -242,16 +233,20 @@ uint64_t MemoryPlan::bytes() const {
 }
 
 std::string MemoryPlan::text() const {
-  std::string text =
-      fmt::format("{} takes {} B of device memory at most: {} {} at a time", step, grouped(bytes()), batch, unit);
-  for (const MemoryUse& use : uses) text += fmt::format(", {} {} B", use.what, grouped(use.bytes));
+  std::string text = fmt::format("{} takes {} B of device memory at most: {} of {} tokens at a time", step,
+                                 count_text(bytes()), counted(batch, unit), unit_tokens);
+  for (const MemoryUse& use : uses) text += fmt::format(", {} {} B", use.what, count_text(use.bytes));
   return text;
 }
 
 Json to_json(const MemoryPlan& plan) {
   Json uses = Json::object();
   for (const MemoryUse& use : plan.uses) uses[use.what] = use.bytes;
-  return {{"step", plan.step}, {"unit", plan.unit}, {"batch", plan.batch}, {"bytes", plan.bytes()}, {"uses", uses}};
+  return {{"step", plan.step},
+          {"unit", fmt::format("{}s of {} tokens", plan.unit, plan.unit_tokens)},
+          {"batch", plan.batch},
+          {"bytes", plan.bytes()},
+          {"uses", uses}};
 }
 
 uint64_t usable_memory(uint64_t free_bytes, uint64_t limit_bytes) {
@@ -269,7 +264,7 @@ uint64_t usable_memory(const Device& device) {
 
 MemoryPlan plan_scoring(const ModelConfig& config, Numerics numerics, int64_t context, int64_t windows,
                         uint64_t usable_bytes) {
-  return fit("scoring", of_tokens("windows", context), windows, usable_bytes, [&](int64_t batch) {
+  return fit("scoring", "window", context, windows, usable_bytes, [&](int64_t batch) {
     Counter counter(config, numerics);
     counter.add_weights();
     counter.add_scorer(context, batch);
@@ -279,7 +274,7 @@ MemoryPlan plan_scoring(const ModelConfig& config, Numerics numerics, int64_t co
 
 MemoryPlan plan_generation(const ModelConfig& config, Numerics numerics, int64_t length, int64_t sequences,
                            uint64_t usable_bytes) {
-  return fit("generation", of_tokens("sequences", length), sequences, usable_bytes, [&](int64_t batch) {
+  return fit("generation", "sequence", length, sequences, usable_bytes, [&](int64_t batch) {
     Counter counter(config, numerics);
     counter.add_weights();
     counter.add_generator(length, batch);
@@ -289,7 +284,7 @@ MemoryPlan plan_generation(const ModelConfig& config, Numerics numerics, int64_t
 
 MemoryPlan plan_text(const ModelConfig& config, Numerics numerics, int64_t context, int64_t prompt,
                      uint64_t usable_bytes) {
-  return fit("generation", of_tokens("texts", context), 1, usable_bytes, [&](int64_t) {
+  return fit("generation", "text", context, 1, usable_bytes, [&](int64_t) {
     Counter counter(config, numerics);
     counter.add_weights();
     counter.add_generator(context, 1);
@@ -300,7 +295,7 @@ MemoryPlan plan_text(const ModelConfig& config, Numerics numerics, int64_t conte
 
 MemoryPlan plan_hessians(const ModelConfig& config, Numerics numerics, int64_t length, int64_t sequences,
                          int64_t live_sums, uint64_t usable_bytes) {
-  return fit("Hessian collection", of_tokens("sequences", length), sequences, usable_bytes, [&](int64_t batch) {
+  return fit("Hessian collection", "sequence", length, sequences, usable_bytes, [&](int64_t batch) {
     Counter counter(config, numerics);
     counter.add_weights();
     counter.add_scorer(length, batch);
@@ -311,7 +306,7 @@ MemoryPlan plan_hessians(const ModelConfig& config, Numerics numerics, int64_t l
 
 MemoryPlan plan_input_pairs(const ModelConfig& config, Numerics numerics, int64_t length, int64_t sequences,
                             int64_t most, bool keeps, uint64_t usable_bytes) {
-  return fit("reading two models' inputs", of_tokens("sequences", length), most, usable_bytes, [&](int64_t batch) {
+  return fit("reading two models' inputs", "sequence", length, most, usable_bytes, [&](int64_t batch) {
     Counter counter(config, numerics);
     for (int model = 0; model < 2; ++model) counter.add_weights();
     counter.add_input_pairs(length, batch, keeps ? sequences : batch, sequences);
@@ -337,7 +332,7 @@ uint64_t gram_bytes(const ModelConfig& config, int64_t length, int64_t sequences
 
 MemoryPlan plan_divergence(const ModelConfig& config, int64_t length, int64_t sequences, uint64_t usable_bytes) {
   int64_t most = std::min(sequences, std::max<int64_t>(1, kRowsPerGradientBatch / length));
-  return fit("distillation", of_tokens("sequences", length), most, usable_bytes, [&](int64_t batch) {
+  return fit("distillation", "sequence", length, most, usable_bytes, [&](int64_t batch) {
     Counter counter(config, Numerics::kFp32);
     // The teacher, whose weights go once its logits are there; the student as it was and as it is.
     for (int model = 0; model < 3; ++model) counter.add_float_weights();
@@ -350,7 +345,7 @@ MemoryPlan plan_divergence(const ModelConfig& config, int64_t length, int64_t se
 
 MemoryPlan plan_gradients(const ModelConfig& config, int64_t length, int64_t sequences, uint64_t usable_bytes) {
   int64_t most = std::min(sequences, std::max<int64_t>(1, kRowsPerGradientBatch / length));
-  return fit("gradient collection", of_tokens("sequences", length), most, usable_bytes, [&](int64_t batch) {
+  return fit("gradient collection", "sequence", length, most, usable_bytes, [&](int64_t batch) {
     Counter counter(config, Numerics::kFp32);
     counter.add_float_weights();
     counter.add_tape(length - 1, batch);

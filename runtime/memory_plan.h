@@ -23,7 +23,8 @@ struct MemoryUse {
 // Of one device.
 struct MemoryPlan {
   std::string step;             // "scoring"
-  std::string unit;             // "windows of 2048 tokens"
+  std::string unit;             // "window"
+  int64_t unit_tokens = 0;      // of each
   int64_t batch = 0;            // units at a time
   std::vector<MemoryUse> uses;  // with that batch
 

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "runtime/config_reader.h"
+#include "runtime/count_text.h"
 #include "runtime/golf_layout.h"
 
 namespace thimble {
@@ -102,7 +103,7 @@ void read_value_embeddings(const ConfigReader& reader, const TensorMap& tensors,
                *distinct.rbegin() < c.num_layers;
   if (!valid) reader.reject("ve_layers", "distinct layers from 0 to " + std::to_string(c.num_layers - 1));
   if (static_cast<int64_t>(c.ve_layers.size()) != scales)
-    reader.reject("ve_layers", std::to_string(scales) + " layers, one for each tensor 've_layer_scales.k'");
+    reader.reject("ve_layers", counted(scales, "layer") + ", one for each tensor 've_layer_scales.k'");
 }
 
 }  // namespace

@@ -190,7 +190,7 @@ TEST_F(BadInputTest, ContradictingConfigKeysAreNamed) {
   expect_config_refused("num_heads", 4, {"is 4", "q_gain", "proves 2"});
   expect_config_refused("smear_gate", false, {"is false", "smear.gate", "proves true"});
   expect_config_refused("mlp_mult", 3.5, {"is 3.5", "an MLP width of 64", "blocks.0.mlp.fc.weight"});
-  expect_config_refused("ve_layers", Json::array({0, 1}), {"[0,1]", "1 layers"});
+  expect_config_refused("ve_layers", Json::array({0, 1}), {"[0,1]", "1 layer, one for"});
   expect_config_refused("rope_dims", 7, {"is 7", "even number"});
   expect_config_refused("rope_base", "ten thousand", {"ten thousand", "a number"});
   expect_config_refused("mlp_activation", "gelu", {"gelu", "leaky_relu_0.5_squared"});

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "eval/loss_blocks.h"
 #include "eval/text_tokens.h"
 #include "eval/token_shard.h"
 #include "quantizer/safetensors.h"
@@ -67,6 +68,14 @@ Arguments CliTest::quantize_arguments(const std::string& output, const Arguments
 
 Arguments CliTest::scoring(const std::string& tokens) {
   return {"--tokens", tokens, "--tokenizer", "sp.model", "--context", "32", "--stride", "16"};
+}
+
+void CliTest::write_long_tokens() const {
+  const std::vector<uint16_t> once = parse_shard(Bytes(contents("val.bin")), "val.bin");
+  std::vector<uint16_t> tokens;
+  while (static_cast<int64_t>(tokens.size()) <= kLeastBlocks * kLeastBlockTargets)
+    tokens.insert(tokens.end(), once.begin(), once.end());
+  write_shard(path("long.bin"), tokens);
 }
 
 uint64_t CliTest::lowest_budget_tried() const {

@@ -50,6 +50,8 @@ class CliTest : public ::testing::Test {
   uint64_t lowest_budget_tried() const;
   // The options of eval and audit for the folder's tokens.
   static Arguments scoring(const std::string& tokens = "val.bin");
+  // Writes long.bin: val.bin again and again, long enough for standard errors.
+  void write_long_tokens() const;
 
   std::string path(const std::string& name) const { return folder_.file(name); }
   bool exists(const std::string& name) const { return file_exists(path(name)); }

@@ -1,4 +1,6 @@
 // eval_cli_test.cpp: `thimble eval`, `export`, `generate` and `audit` on a checkpoint and the artifact made from it.
+#include <fmt/format.h>
+
 #include "eval/text_tokens.h"
 #include "eval/token_shard.h"
 #include "quantizer/safetensors.h"
@@ -37,6 +39,98 @@ TEST_F(EvalTest, SeveralModelsGiveATableWithGaps) {
   std::string text = succeed(both).out;
   for (const char* word : {"model ", "BPB", "gap", "model.safetensors", "model.thmb", "+0.000000", "context 32"})
     EXPECT_THAT(text, HasSubstr(word));
+}
+
+TEST_F(EvalTest, GapsHaveStandardErrors) {
+  write_long_tokens();
+  const Arguments all = Arguments{"eval", "model.safetensors", "model.thmb", "model.safetensors"} + scoring("long.bin");
+  Json evaluations = succeed_json(all).at("evaluations");
+  EXPECT_GE(evaluations[0].at("blocks"), 16);
+  EXPECT_EQ(evaluations[0].at("gap_standard_error"), 0);
+  EXPECT_EQ(evaluations[2].at("gap_standard_error"), 0);
+  const double error = evaluations[1].at("gap_standard_error");
+  EXPECT_GT(error, 0);
+  EXPECT_LT(error, 0.1);
+  EXPECT_THAT(succeed(all).out, AllOf(HasSubstr("+-"), HasSubstr(fmt::format("{:.6f}", error))));
+  Json report = succeed_json(quantize_arguments("model.thmb", scoring("long.bin"))).at("evaluation");
+  EXPECT_EQ(report.at("gap_bits_per_byte"), evaluations[1].at("gap_bits_per_byte"));
+  EXPECT_EQ(report.at("gap_standard_error"), error);
+  EXPECT_THAT(succeed(quantize_arguments("model.thmb", scoring("long.bin"))).out,
+              HasSubstr(fmt::format(" +- {:.6f})", error)));
+
+  // On a text of a few hundred targets nothing is known.
+  Json few = succeed_json(Arguments{"eval", "model.safetensors", "model.thmb"} + scoring()).at("evaluations");
+  EXPECT_EQ(few[1].at("blocks"), 0);
+  EXPECT_TRUE(few[1].at("gap_standard_error").is_null());
+}
+
+TEST_F(EvalTest, TheDefaultStrideFitsTheContext) {
+  const Arguments text = {"--tokens", "val.bin", "--tokenizer", "sp.model", "--context"};
+  EXPECT_EQ(evaluation("model.thmb", text + Arguments{"32"}).at("stride"), 32);
+  EXPECT_EQ(evaluation("model.thmb", text + Arguments{"100"}).at("stride"), 64);
+  succeed(Arguments{"audit", "model.thmb"} + text + Arguments{"32", "--samples", "1"});
+  EXPECT_THAT(succeed(quantize_arguments("out.thmb", text + Arguments{"32"})).out, HasSubstr("context 32, stride 32"));
+}
+
+TEST_F(EvalTest, AContextFarLongerThanTheTextIsNoted) {
+  // Rotary positions of this model are scaled beyond a context of 64.
+  auto arguments = [](const std::string& context) {
+    return Arguments{"--tokens", "val.bin", "--tokenizer", "sp.model", "--max-targets", "100", "--context", context};
+  };
+  const std::string note = "of a context of 201 tokens at most 100 are in use";
+  for (const char* command : {"eval", "audit"}) {
+    const Arguments base = Arguments{command, "model.safetensors"};
+    Json notes = succeed_json(base + arguments("201")).at("notes");
+    ASSERT_EQ(notes.size(), 1);
+    EXPECT_THAT(notes[0].get<std::string>(), HasSubstr(note));
+    EXPECT_THAT(succeed(base + arguments("201")).out, HasSubstr("note: " + note));
+    EXPECT_THAT(succeed_json(base + arguments("200")).at("notes"), IsEmpty());
+    EXPECT_THAT(succeed(base + arguments("200")).out, Not(HasSubstr("note: ")));
+  }
+  // Within the context of its training the model scales nothing.
+  EXPECT_THAT(succeed_json({"eval", "model.safetensors", "--tokens", "val.bin", "--tokenizer", "sp.model", "--context",
+                            "64", "--max-targets", "10"})
+                  .at("notes"),
+              IsEmpty());
+  const Arguments quantize = quantize_arguments("out.thmb", arguments("201"));
+  EXPECT_THAT(succeed_json(quantize).at("evaluation").at("notes").at(0).get<std::string>(), HasSubstr(note));
+  EXPECT_THAT(succeed(quantize).out, HasSubstr("note: " + note));
+}
+
+TEST_F(EvalTest, TheAuditedLabelIsTheOnePrinted) {
+  for (const Arguments& limit : {Arguments{}, Arguments{"--max-targets", "100"}, Arguments{"--max-targets", "1"}}) {
+    const Arguments options = scoring() + limit;
+    Json audit = succeed_json(Arguments{"audit", "model.thmb"} + options + Arguments{"--samples", "1"});
+    const Json& check = audit.at("checks").at(2);
+    ASSERT_EQ(check.at("name"), "subset label");
+    const std::string detail = check.at("detail");
+    const std::string label = detail.substr(9, detail.find('"', 9) - 9);  // printed "..."
+    EXPECT_EQ(audit.at("scored"), label);
+    EXPECT_THAT(succeed(Arguments{"eval", "model.thmb"} + options).out, HasSubstr("\n" + label + ", "));
+    EXPECT_THAT(succeed(quantize_arguments("out.thmb", options)).out, HasSubstr(" " + label + "\n"));
+    EXPECT_THAT(label, ::testing::StartsWith(evaluation("model.thmb", options).at("scope").get<std::string>() + ", "));
+    EXPECT_EQ(label.find("(subset)") == std::string::npos, limit.empty());
+  }
+}
+
+TEST_F(EvalTest, AuditCountsTextsOfByteTokens) {
+  for (const char* text : {"日本", "日本\n<|doc|>\n語😀"}) {
+    write("bytes.txt", text);
+    Json report = succeed_json({"audit", "model.safetensors", "--text", "bytes.txt", "--tokenizer", "sp.model"});
+    EXPECT_EQ(report.at("passed"), true) << report.dump(1);
+  }
+}
+
+TEST_F(EvalTest, OneIsSingular) {
+  write("one.txt", "the x");
+  const Arguments text = {"--text", "one.txt", "--tokenizer", "sp.model", "--max-targets", "1"};
+  EXPECT_THAT(succeed(Arguments{"eval", "model.thmb"} + text).out,
+              AllOf(HasSubstr("first 1 of 3 targets (subset)"), HasSubstr(", 1 window,")));
+  write("the.txt", "the");
+  const Arguments the = {"--text", "the.txt", "--tokenizer", "sp.model"};
+  EXPECT_THAT(succeed(Arguments{"eval", "model.thmb"} + the).out,
+              AllOf(HasSubstr("\nthe only target, "), HasSubstr("3 bytes of text, 1 window,")));
+  EXPECT_THAT(succeed(Arguments{"audit", "model.thmb"} + the).out, HasSubstr("coverage: 1 target in 1 window: "));
 }
 
 TEST_F(EvalTest, ReportsEveryTargetAndItsBytes) {

@@ -93,9 +93,11 @@ TEST_F(RanksTest, HessiansFromAFile) {
 // Also with a budget that cannot be met, which all ranks must learn of.
 TEST_F(RanksTest, SweepGivesTheVeryPoints) {
   auto arguments = [](const std::string& output) {
-    return Arguments{"sweep", "model.safetensors", "-o", output, "--budgets", "100,24000", "--min-elements", "100"} +
-           Arguments{"--calibration-sequences", "3", "--calibration-length", "32"} + scoring();
+    return Arguments{"sweep",     "model.safetensors", "-o",  output,       "--budgets",
+                     "100,24000", "--min-elements",    "100", "--keep-work"} +
+           Arguments{"--calibration-sequences", "3", "--calibration-length", "32"} + scoring("long.bin");
   };
+  write_long_tokens();
   auto without_seconds = [](Json points) {
     for (Json& point : points) point.erase("seconds");
     return points;

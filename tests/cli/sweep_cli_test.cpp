@@ -1,8 +1,10 @@
 // sweep_cli_test.cpp: `thimble sweep`: its points are those of quantize and eval, it resumes, and what it refuses; with
 // `quantize --rate-bound` and the maps of `inspect`, which come from the same parts.
+#include <fmt/format.h>
 #include <signal.h>
 
 #include <cmath>
+#include <filesystem>
 #include <numeric>
 
 #include "quantizer/gnuplot.h"
@@ -34,7 +36,23 @@ class SweepTest : public CliTest {
     return options;
   }
 
+  static Json without_seconds(Json points) {
+    for (Json& point : points) point.erase("seconds");
+    return points;
+  }
+  std::string csv() const { return read_text_file(path("curve.csv"), 1 << 20); }
+  // Scores in the work folder, by name.
+  Arguments records() const {
+    Arguments found;
+    for (const auto& entry : std::filesystem::directory_iterator(path("curve.work")))
+      if (entry.path().filename().string().starts_with("score-"))
+        found.push_back("curve.work/" + entry.path().filename().string());
+    std::sort(found.begin(), found.end());
+    return found;
+  }
+
   const Arguments two_budgets = {"--budgets", "22000,24000"};
+  const Arguments slope_point = {"--budgets", "22000", "--methods", "slope"}, keep_work = {"--keep-work"};
 };
 
 TEST_F(SweepTest, PointsAreThoseOfQuantizeAndEval) {
@@ -71,9 +89,10 @@ TEST_F(SweepTest, WritesItsResultsAndNothingElse) {
   Arguments expected = before + Arguments{"curve.csv", "curve.gp", "curve.json"};
   std::sort(expected.begin(), expected.end());
   EXPECT_EQ(names(), expected);
-  std::string csv = read_text_file(path("curve.csv"), 1 << 20);
-  EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 1 + 1 + 4 + 1);
-  EXPECT_THAT(csv, AllOf(HasSubstr("\nslope,22000,"), HasSubstr("\ntrace,24000,"), HasSubstr("\nanother,,15000,")));
+  const std::string lines = csv();
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 1 + 1 + 4 + 1);
+  EXPECT_THAT(lines, AllOf(Not(HasSubstr("incomplete")), HasSubstr("\nslope,22000,"), HasSubstr("\ntrace,24000,"),
+                           HasSubstr("\nanother,,15000,")));
   EXPECT_THAT(read_text_file(path("curve.gp"), 1 << 20), HasSubstr("title 'another'"));
   if (!has_gnuplot()) GTEST_SKIP() << "gnuplot is not installed";
   succeed(sweep_arguments(two_budgets));
@@ -82,25 +101,77 @@ TEST_F(SweepTest, WritesItsResultsAndNothingElse) {
 }
 
 TEST_F(SweepTest, FinishedPointsAreNotFoundAgain) {
-  sweep({"--budgets", "22000"});
-  Json first = kept();
-  Json more = sweep(two_budgets);
+  const Arguments more_budgets = two_budgets + keep_work;
+  Json first = sweep(Arguments{"--budgets", "22000"} + keep_work);
+  Json more = sweep(more_budgets);
   EXPECT_EQ(more.at("points").size(), 4);
   for (const char* method : {"slope", "trace"})  // measured times and all
     EXPECT_EQ(point(more, method, 22000), point(first, method, 22000));
-  EXPECT_EQ(sweep(two_budgets).at("points"), more.at("points"));
-  EXPECT_FALSE(sweep(two_budgets).at("seconds").contains("calibration"));
+  Json again = sweep(more_budgets);
+  EXPECT_EQ(again.at("points"), more.at("points"));
+  EXPECT_FALSE(again.at("seconds").contains("calibration"));
 
   // Options of one method are none of the other's business; the checkpoint, text and calibration are.
-  Json bits = sweep(two_budgets + Arguments{"--bits", "4,5"});
+  Json bits = sweep(more_budgets + Arguments{"--bits", "4,5"});
   EXPECT_EQ(point(bits, "slope", 22000), point(first, "slope", 22000));
   EXPECT_NE(point(bits, "trace", 22000).at("seconds"), point(first, "trace", 22000).at("seconds"));
-  Json seed = sweep(two_budgets + Arguments{"--bits", "4,5", "--seed", "1"});
+  Json seed = sweep(more_budgets + Arguments{"--bits", "4,5", "--seed", "1"});
   EXPECT_NE(point(seed, "slope", 22000).at("seconds"), point(first, "slope", 22000).at("seconds"));
   EXPECT_EQ(seed.at("original"), first.at("original"));
-  Json fewer = sweep(two_budgets + Arguments{"--bits", "4,5", "--seed", "1", "--max-targets", "100"});
+  Json fewer = sweep(more_budgets + Arguments{"--bits", "4,5", "--seed", "1", "--max-targets", "100"});
   EXPECT_NE(fewer.at("original"), first.at("original"));
   EXPECT_NE(point(fewer, "slope", 22000).at("bits_per_byte"), point(seed, "slope", 22000).at("bits_per_byte"));
+
+  // Nothing of it stays once it is not to be kept; then all is measured anew.
+  sweep(two_budgets);
+  EXPECT_FALSE(exists("curve.work"));
+  EXPECT_TRUE(sweep(slope_point).at("seconds").contains("calibration"));
+}
+
+TEST_F(SweepTest, ReportsAreNeverRead) {
+  const Json first = sweep(slope_point + keep_work);
+  Json forged = kept();
+  EXPECT_EQ(forged.at("complete"), true);
+  forged["points"][0]["bits_per_byte"] = 0.5;
+  forged["original"]["bits_per_byte"] = 0.25;
+  const std::vector<std::string> texts = {forged.dump(), "{\"points\":", "", "{\"mine\":1}"};
+  for (size_t i = 0; i < texts.size(); ++i) {
+    write("curve.json", texts[i]);
+    // From what was kept; at last without it.
+    const Json again = sweep(slope_point + (i + 1 < texts.size() ? keep_work : Arguments{"--work-dir", "empty"}));
+    EXPECT_EQ(without_seconds(again.at("points")), without_seconds(first.at("points")));
+    EXPECT_EQ(again.at("original"), first.at("original"));
+    EXPECT_EQ(without_seconds(kept().at("points")), without_seconds(first.at("points")));
+  }
+}
+
+TEST_F(SweepTest, DamagedScoresAreMeasuredAgain) {
+  const Json first = sweep(slope_point + keep_work);
+  const Arguments files = records();
+  ASSERT_EQ(files.size(), 2) << "the original and the point";
+  auto expect_same_figures = [&] {
+    const Json again = sweep(slope_point + keep_work);
+    EXPECT_EQ(without_seconds(again.at("points")), without_seconds(first.at("points")));
+    EXPECT_EQ(again.at("original"), first.at("original"));
+  };
+  for (const std::string& file : files) {
+    const ByteVector whole = contents(file);
+    // A digit of a number, which leaves the JSON whole; the checksum differs.
+    const size_t number = as_text(whole).find("bits_per_byte") + 18;
+    for (const ByteVector& damaged : {with_flipped_bit(whole, number), without_end(whole, 3), ByteVector()}) {
+      write(file, Bytes(damaged));
+      expect_same_figures();
+      EXPECT_NE(contents(file), damaged);
+    }
+  }
+  // Whole files under other names: the one's score is not the other's, nor is another kind of result.
+  const ByteVector of_first = contents(files[0]);
+  write(files[1], Bytes(of_first));
+  expect_same_figures();
+  for (const auto& entry : std::filesystem::directory_iterator(path("curve.work")))
+    if (entry.path().filename().string().starts_with("hessians-"))
+      write(files[0], Bytes(contents("curve.work/" + entry.path().filename().string())));
+  expect_same_figures();
 }
 
 TEST_F(SweepTest, AKilledSweepGoesOn) {
@@ -111,18 +182,56 @@ TEST_F(SweepTest, AKilledSweepGoesOn) {
   ASSERT_EQ(result.signal, SIGKILL) << result.err;
   Json before = kept();
   ASSERT_FALSE(before.at("points").empty());
+  EXPECT_EQ(before.at("complete"), false);
+  EXPECT_EQ(before.at("planned_points"), 16);
+  EXPECT_THAT(csv(), HasSubstr("\nincomplete,,,,,,,"));
   Json after = sweep(budgets);
   EXPECT_EQ(after.at("points").size(), 16);
-  for (const Json& found : before.at("points"))
+  for (const Json& found : before.at("points"))  // measured times and all
     EXPECT_EQ(point(after, found.at("method"), found.at("budget_bytes")), found);
+  EXPECT_EQ(kept().at("complete"), true);
+  EXPECT_THAT(csv(), Not(HasSubstr("incomplete")));
   EXPECT_FALSE(exists("curve.work"));
 }
 
-TEST_F(SweepTest, KeptArtifactsAreMadeWhenTheyAreMissing) {
-  Json first = sweep({"--budgets", "22000", "--methods", "slope"});
-  Json again = sweep({"--budgets", "22000", "--methods", "slope", "--keep-artifacts"});
-  EXPECT_EQ(point(again, "slope", 22000).at("artifact_bytes"), size("curve-slope-22000.thmb"));
-  EXPECT_EQ(point(again, "slope", 22000).at("bits_per_byte"), point(first, "slope", 22000).at("bits_per_byte"));
+// A disk that has no room for the second artifact.
+TEST_F(SweepTest, AReportOfASweepThatFailedSaysSo) {
+  sweep(slope_point + keep_work);
+  RunOptions small;
+  small.limits = {{RLIMIT_FSIZE, 16384}};
+  RunResult result = thimble(sweep_arguments(two_budgets + Arguments{"--methods", "slope"} + keep_work), small);
+  EXPECT_EQ(result.exit_code, 5) << result.err;
+  EXPECT_EQ(kept().at("complete"), false);
+  EXPECT_EQ(kept().at("points").size(), 1);
+  EXPECT_THAT(csv(), HasSubstr("\nincomplete,,,,,,,1 of 2 points done\n"));
+}
+
+TEST_F(SweepTest, KeptArtifactsAreThoseThatWereScored) {
+  const Arguments arguments = slope_point + keep_work;
+  Json first = sweep(arguments);
+  Json again = sweep(arguments + Arguments{"--keep-artifacts"});
+  const std::string name = "curve-slope-22000.thmb";
+  const ByteVector artifact = contents(name);
+  EXPECT_EQ(point(again, "slope", 22000).at("artifact_bytes"), artifact.size());
+  EXPECT_EQ(without_seconds(again.at("points")), without_seconds(first.at("points")));
+  EXPECT_EQ(sweep(arguments + Arguments{"--keep-artifacts"}).at("points"), again.at("points"));
+  write(name, Bytes(with_flipped_bit(artifact, artifact.size() / 2)));
+  sweep(arguments + Arguments{"--keep-artifacts"});
+  EXPECT_EQ(contents(name), artifact);
+}
+
+TEST_F(SweepTest, GapsHaveStandardErrors) {
+  write_long_tokens();
+  Json results = succeed_json(Arguments{"sweep", "model.safetensors", "-o", "curve", "--keep-artifacts"} + quick() +
+                              scoring("long.bin") + slope_point);
+  const Json found = point(results, "slope", 22000);
+  const Json evaluations =
+      succeed_json(Arguments{"eval", "model.safetensors", "curve-slope-22000.thmb"} + scoring("long.bin"))
+          .at("evaluations");
+  EXPECT_EQ(found.at("gap_standard_error"), evaluations[1].at("gap_standard_error"));
+  EXPECT_GT(found.at("gap_standard_error"), 0);
+  EXPECT_THAT(csv(), HasSubstr(fmt::format(",{:.6f},\n", found.at("gap_standard_error").get<double>())));
+  EXPECT_THAT(read_text_file(path("curve.gp"), 1 << 20), HasSubstr("with yerrorlines"));
 }
 
 TEST_F(SweepTest, BitsPerWeightAreBudgetsToo) {
@@ -142,8 +251,13 @@ TEST_F(SweepTest, ABudgetThatCannotBeMetIsAPointOfItsOwn) {
     EXPECT_THAT(point(results, method, 100).at("failure").get<std::string>(), HasSubstr("budget cannot be met"));
     EXPECT_FALSE(point(results, method, 24000).contains("failure"));
   }
-  EXPECT_THAT(succeed(sweep_arguments({"--budgets", "100,24000"})).out, HasSubstr("slope at 100 B: the budget"));
+  EXPECT_THAT(succeed(sweep_arguments({"--budgets", "100,24000"})).out,
+              AllOf(HasSubstr("\nslope "), HasSubstr("  at 100 B: the budget cannot be met")));
+  EXPECT_THAT(csv(), HasSubstr("\nslope,100,,,,,,\"the budget cannot be met"));
+  EXPECT_THAT(kept().at("points").at(0).at("failure").get<std::string>(), HasSubstr("budget cannot be met"));
   expect_failure(3, sweep_arguments({"--budgets", "100,200"}, "none"), {"no budget can be met", "200 B"});
+  EXPECT_EQ(kept("none.json").at("complete"), true);
+  EXPECT_EQ(kept("none.json").at("points").size(), 4);
 }
 
 TEST_F(SweepTest, CommandLinesThatAreRefused) {
@@ -168,14 +282,11 @@ TEST_F(SweepTest, FilesThatAreRefused) {
   write("ref.csv", "a,1,1\nb,two,2\n");
   expect_failure(4, sweep_arguments({"--reference", "ref.csv"}), {"ref.csv: line 2"});
   expect_failure(5, sweep_arguments({"--reference", "no.csv"}), {"no.csv"});
-  write("curve.json", "{\"mine\":1}");
-  expect_failure(4, sweep_arguments({}), {"curve.json", "not hold the results of a sweep"});
-  EXPECT_EQ(kept(), Json::parse("{\"mine\":1}"));
   EXPECT_FALSE(exists("curve.work"));
 }
 
 TEST_F(SweepTest, PointsAreDistilledUnlessToldOtherwise) {
-  const Arguments arguments = {"--budgets", "24000", "--methods", "slope,trace", "--keep-artifacts"};
+  const Arguments arguments = {"--budgets", "24000", "--methods", "slope,trace", "--keep-artifacts", "--keep-work"};
   Json tuned = sweep(arguments);
   auto steps = [&] {
     return succeed_json({"inspect", "curve-slope-24000.thmb"}).at("provenance").at("distill_steps").get<int64_t>();

@@ -46,6 +46,14 @@ TEST_F(UsageTest, TheStrideIsAtMostTheContext) {
   expect_failure(2, Arguments{"eval", "model.safetensors"} + arguments, {"--stride", "17", "--context", "16"});
   expect_failure(2, quantize_arguments("out.thmb", arguments), {"--stride", "17", "--context", "16"});
   EXPECT_EQ(names(), (Arguments{"config.json", "model.safetensors", "sp.model", "text.txt", "val.bin"}));
+  expect_failure(2, Arguments{"sweep", "model.safetensors", "-o", "curve"} + arguments, {"--stride", "17", "16"});
+}
+
+TEST_F(UsageTest, OptionsOfScoringNeedText) {
+  for (const Arguments& given : {Arguments{"--stride", "8"}, Arguments{"--context", "32"},
+                                 Arguments{"--max-targets", "10"}, Arguments{"--tokenizer", "sp.model"}})
+    expect_failure(2, quantize_arguments("out.thmb", given), {given[0], "needs text", "--tokens", "--text"});
+  EXPECT_FALSE(exists("out.thmb"));
 }
 
 TEST_F(UsageTest, NumbersOutOfRangeAreRefused) {
@@ -112,7 +120,7 @@ TEST_F(UsageTest, TheSameShardTwiceIsRefused) {
 
 TEST_F(UsageTest, ATextWithoutTargetsIsRefused) {
   write_shard(path("one.bin"), std::vector<uint16_t>{5});
-  expect_failure(2, Arguments{"eval", "model.safetensors"} + scoring("one.bin"), {"1 tokens", "at least 2"});
+  expect_failure(2, Arguments{"eval", "model.safetensors"} + scoring("one.bin"), {"1 token;", "at least 2"});
 }
 
 TEST_F(UsageTest, DeviceNames) {

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "eval/text_tokens.h"
 #include "eval/token_shard.h"
 #include "runtime/file.h"
@@ -190,13 +192,38 @@ TEST_F(Audit, ALossThatIsNotTheSumIsCaught) {
 
 TEST_F(Audit, ASubsetPassedOffAsTheWholeIsCaught) {
   ContextScorer scorer(vocab_size_, kContext);
-  const auto available = static_cast<int64_t>(tokens_.size()) - 1;
-  BpbReport report = evaluated(scorer, 20).report;
-  EXPECT_TRUE(audit_subset_label(report, available).passed);
-  report.total_targets = 20;  // "all 20 targets"
-  EXPECT_FALSE(audit_subset_label(report, available).passed);
-  report.targets = report.total_targets = available + 1;
-  EXPECT_FALSE(audit_subset_label(report, available).passed);
+  Evaluation evaluation = evaluated(scorer, 20);
+  auto label_passes = [&] {
+    AuditReport report = audit(scorer, tokens_, tokenizer_, evaluation, {}, {}, progress_);
+    return report.checks.at(2).name == "subset label" && report.checks[2].passed;
+  };
+  EXPECT_TRUE(label_passes());
+  evaluation.report.total_targets = 20;  // "all 20 targets"
+  EXPECT_FALSE(label_passes());
+  evaluation = evaluated(scorer);
+  EXPECT_TRUE(label_passes());
+  ++evaluation.report.total_targets;
+  EXPECT_FALSE(label_passes());
+}
+
+TEST_F(Audit, APrintedLabelThatLiesIsCaught) {
+  BpbReport part{.targets = 20, .total_targets = 2000, .text_bytes = 40, .context = 8, .stride = 4};
+  BpbReport whole = part, single = part;
+  whole.targets = 2000;
+  single.targets = single.total_targets = 1;
+  for (const BpbReport& report : {part, whole, single}) {
+    AuditCheck check = audit_subset_label(scored_text(report), to_json(report), report.targets, report.total_targets);
+    EXPECT_TRUE(check.passed) << check.detail;
+    EXPECT_THAT(check.detail, HasSubstr("printed \"" + scored_text(report) + "\""));
+  }
+  const std::string rest = ", context 8, stride 4";
+  for (const char* label : {"all 20 targets", "all 2,000 targets", "first 21 of 2,000 targets (subset)",
+                            "first 20 of 2,001 targets (subset)", "first 20 of 2,000 targets", "20 targets", ""})
+    EXPECT_FALSE(audit_subset_label(label + rest, to_json(part), 20, 2000).passed) << label;
+  for (const char* label : {"first 20 of 2,000 targets (subset)", "all 20 targets", "all 2,001 targets"})
+    EXPECT_FALSE(audit_subset_label(label + rest, to_json(whole), 2000, 2000).passed) << label;
+  EXPECT_FALSE(audit_subset_label(scored_text(part), to_json(whole), 20, 2000).passed);
+  EXPECT_FALSE(audit_subset_label(scored_text(part), to_json(part), 2001, 2000).passed);
 }
 
 TEST_F(Audit, BytesAreThoseOfTheDecodedText) {
@@ -227,13 +254,55 @@ TEST_F(Audit, LongDocumentsAreComparedInStretches) {
   EXPECT_TRUE(check.passed) << check.detail;
 }
 
-TEST_F(Audit, BytesThatAreNotUtf8AreLeftOutOfTheComparison) {
+TEST_F(Audit, BytesThatAreNotUtf8AreOneByteEach) {
   const auto lone = static_cast<uint16_t>(kFirstByteToken + 0xC3);
   tokens_ = {kBosToken, lone, kFirstTextToken + 1, kBosToken, kFirstTextToken + 1};
   UniformScorer scorer(vocab_size_, kContext);
   AuditCheck check = audit_byte_total(evaluated(scorer).report, tokenizer_, tokens_);
   EXPECT_TRUE(check.passed) << check.detail;
-  EXPECT_THAT(check.detail, HasSubstr("1 stretches that are not UTF-8"));
+  EXPECT_THAT(check.detail, HasSubstr("in 2 stretches of text 3 B counted, 3 B decoded, 1 of them not UTF-8"));
+}
+
+TEST_F(Audit, TextsOfByteTokensAloneAreCounted) {
+  UniformScorer scorer(vocab_size_, kContext);
+  for (const std::string text : {"日本", "日", "😀😀", "\x7f", "日本\n<|doc|>\n語", "\xEF\xBF\xBD", "\xE2\x96\x80"}) {
+    tokens_ = tokens_of_text(tokenizer_, text, "text.txt");
+    for (bool has_start : {true, false}) {
+      if (!has_start) tokens_.erase(tokens_.begin(), tokens_.begin() + 2);  // BOS, and the space in front
+      if (tokens_.size() < 2) continue;
+      BpbReport report = evaluated(scorer).report;
+      AuditCheck check = audit_byte_total(report, tokenizer_, tokens_);
+      EXPECT_TRUE(check.passed) << text << ": " << check.detail;
+      ++report.text_bytes;
+      EXPECT_FALSE(audit_byte_total(report, tokenizer_, tokens_).passed);
+      if (!has_start) continue;
+      --report.text_bytes;
+      const AuditCheck source = audit_source_text(report, tokenizer_, tokens_, {text, "text.txt"});
+      EXPECT_EQ(source.measured, 1) << text << ": " << source.detail;
+    }
+  }
+}
+
+TEST_F(Audit, StreamsOfAnyByteTokensAreCounted) {
+  UniformScorer scorer(vocab_size_, kContext);
+  std::mt19937 random(1);
+  for (int i = 0; i < 300; ++i) {
+    // Bytes that often make up characters, and often do not; longer than a stretch in some.
+    const size_t length = i % 10 == 0 ? 3000 : 2 + random() % 40;
+    tokens_.clear();
+    while (tokens_.size() < length) {
+      const uint32_t draw = random() % 16;
+      if (draw == 0) tokens_.push_back(kBosToken);
+      const uint8_t leads[] = {0xE3, 0xC3, 0xF0, 0x41};
+      const uint32_t byte = draw < 6 ? 0x80 + random() % 0x40 : draw < 10 ? leads[draw - 6] : random() % 256;
+      if (draw == 15 && tokens_.size() > 1 && tokens_.back() != kBosToken)
+        tokens_.push_back(static_cast<uint16_t>(kFirstTextToken + 2));  // "the"
+      else
+        tokens_.push_back(static_cast<uint16_t>(kFirstByteToken + byte));
+    }
+    AuditCheck check = audit_byte_total(evaluated(scorer).report, tokenizer_, tokens_);
+    EXPECT_TRUE(check.passed) << check.detail;
+  }
 }
 
 TEST_F(Audit, UnknownCharactersAreFoundMissingFromTheCount) {

@@ -81,7 +81,7 @@ TEST_F(Bpb, ASubsetIsCalledASubsetEverywhere) {
   const std::vector<uint16_t> tokens = alternating_tokens(2001);
   BpbReport part = evaluate(scorer, tokens, bytes_, {.stride = 4, .max_targets = 1999}, progress_).report;
   EXPECT_TRUE(part.is_subset());
-  EXPECT_THAT(to_text(part), HasSubstr("first 1,999 of 2,000 targets (subset)"));
+  EXPECT_THAT(scored_text(part), HasSubstr("first 1,999 of 2,000 targets (subset)"));
   Json json = to_json(part);
   EXPECT_EQ(json["scope"], "first 1,999 of 2,000 targets (subset)");
   EXPECT_EQ(json["is_subset"], true);
@@ -97,9 +97,41 @@ TEST_F(Bpb, TheWholeIsNotCalledASubset) {
        {std::optional<int64_t>(), std::optional<int64_t>(2000), std::optional<int64_t>(9999)}) {
     BpbReport whole = evaluate(scorer, tokens, bytes_, {.stride = 4, .max_targets = limit}, progress_).report;
     EXPECT_FALSE(whole.is_subset());
-    EXPECT_THAT(to_text(whole), AllOf(HasSubstr("all 2,000 targets"), Not(HasSubstr("subset"))));
+    EXPECT_THAT(scored_text(whole), AllOf(HasSubstr("all 2,000 targets"), Not(HasSubstr("subset"))));
     EXPECT_EQ(to_json(whole)["is_subset"], false);
   }
+}
+
+TEST_F(Bpb, ASingleTargetIsNotCalledAllTargets) {
+  UniformScorer scorer(vocab_size_, 8);
+  EXPECT_THAT(scored_text(evaluate(scorer, alternating_tokens(2), bytes_, {.stride = 4}, progress_).report),
+              ::testing::StartsWith("the only target, "));
+}
+
+TEST_F(Bpb, GapsHaveStandardErrorsWhereTheTextIsLongEnough) {
+  const std::vector<uint16_t> tokens = alternating_tokens(kLeastBlocks * kLeastBlockTargets + 1);
+  UniformScorer uniform(vocab_size_, 8);
+  ContextScorer other(vocab_size_, 8);
+  auto report_of = [&](TokenScorer& scorer, std::optional<int64_t> limit) {
+    return evaluate(scorer, tokens, bytes_, {.stride = 8, .max_targets = limit}, progress_).report;
+  };
+  const BpbReport first = report_of(uniform, {}), second = report_of(other, {});
+  EXPECT_EQ(to_json(first)["blocks"], kLeastBlocks);
+  const BpbGap gap = gap_between(first, second), none = gap_between(first, first);
+  EXPECT_EQ(gap.bits_per_byte, second.bits_per_byte() - first.bits_per_byte());
+  ASSERT_TRUE(gap.standard_error);
+  EXPECT_GT(*gap.standard_error, 0);
+  EXPECT_EQ(to_json(gap)["gap_standard_error"], *gap.standard_error);
+  EXPECT_THAT(to_text(gap), HasSubstr(" +- " + standard_error_text(gap.standard_error)));
+  EXPECT_EQ(to_text(none), "+0.000000 +- 0.000000");
+  EXPECT_EQ(none.standard_error, 0);
+
+  const int64_t too_few = kLeastBlocks * kLeastBlockTargets - 1;
+  const BpbGap unknown = gap_between(report_of(uniform, too_few), report_of(other, too_few));
+  EXPECT_FALSE(unknown.standard_error);
+  EXPECT_TRUE(to_json(unknown)["gap_standard_error"].is_null());
+  EXPECT_THAT(to_text(unknown), Not(HasSubstr("+-")));
+  EXPECT_EQ(standard_error_text(unknown.standard_error), "-");
 }
 
 TEST_F(Bpb, JsonHoldsTheNumbersOfTheReport) {
@@ -121,7 +153,8 @@ TEST_F(Bpb, JsonHoldsTheNumbersOfTheReport) {
   EXPECT_EQ(json["stride"], 4);
   EXPECT_EQ(json["windows"], 122);
   EXPECT_EQ(json["seconds"], 1.5);
-  EXPECT_THAT(to_text(report), HasSubstr("1.250000"));
+  EXPECT_EQ(json["blocks"], 0);
+  EXPECT_EQ(scored_text(report), "all 500 targets, context 16, stride 4");
 }
 
 TEST_F(Bpb, ScoresThatAreNotLikelihoodsAreErrorsNamingTheToken) {

@@ -127,7 +127,7 @@ TEST_F(CudaLossStatistics, DoNotDependOnTheBatch) {
       [&] {
         on_cuda(model, sequences, {true, {0}, Numerics::kBf16, least - 1});
       },
-      {"out of device memory", "gradient collection", "1 sequences of 41 tokens"});
+      {"out of device memory", "gradient collection", "1 sequence of 41 tokens"});
 }
 
 TEST_F(CudaLossStatistics, NameTheGradientThatIsNotFinite) {

@@ -255,9 +255,9 @@ TEST(Pickle, TheStackIsNeverUnderrun) {
 }
 
 TEST(Pickle, StopLeavesOneValueAndNothingBehind) {
-  expect_error("opcode STOP (0x2e): 0 values and 0 marks are left, must be 1 and 0", "");
+  expect_error("opcode STOP (0x2e): 0 values and 0 marks left, must be 1 and 0", "");
   expect_error("2 values and 0 marks", "NN");
-  expect_error("1 values and 1 marks", "N(");
+  expect_error("1 value and 1 mark", "N(");
   expect_error("1 B follow the end of the pickle", "N.");
 }
 

@@ -112,7 +112,7 @@ TEST_P(CudaMemory, LimitsShrinkBatchesAndChangeNothing) {
   }
   uint64_t least = plan(UINT64_MAX).bytes();
   while (plan(least).batch > 1) least = plan(least - 1).bytes();
-  expect_error<DeviceError>([&] { scores({0, least - 1}, 1); }, {"out of device memory", "1 windows of 512 tokens"});
+  expect_error<DeviceError>([&] { scores({0, least - 1}, 1); }, {"out of device memory", "1 window of 512 tokens"});
 }
 
 TEST_P(CudaMemory, LimitsShrinkGenerationAndChangeNothing) {
@@ -121,7 +121,7 @@ TEST_P(CudaMemory, LimitsShrinkGenerationAndChangeNothing) {
   uint64_t three = plan_generation(config(), GetParam(), kContext, 3, UINT64_MAX).bytes();
   EXPECT_EQ(generated({0, least}), expected);
   EXPECT_EQ(generated({0, three}), expected);
-  expect_error<DeviceError>([&] { generated({0, least - 1}); }, {"out of device memory", "1 sequences of 512 tokens"});
+  expect_error<DeviceError>([&] { generated({0, least - 1}); }, {"out of device memory", "1 sequence of 512 tokens"});
 }
 
 // Memory that went between the plan and the allocation: half the batch, and half of that.

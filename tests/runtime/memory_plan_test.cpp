@@ -173,7 +173,7 @@ TEST(MemoryPlan, SaysWhatIsNeededAtLeast) {
     EXPECT_EQ(error.code(), ExitCode::kDevice);
     std::string text = error.what();
     EXPECT_THAT(text, testing::HasSubstr("1,000,000 B may be used"));
-    EXPECT_THAT(text, testing::HasSubstr("1 windows of 2048 tokens"));
+    EXPECT_THAT(text, testing::HasSubstr("1 window of 2048 tokens"));
     EXPECT_THAT(text, testing::HasSubstr("weights "));
     // The first number is what suffices.
     std::string digits;
@@ -188,7 +188,7 @@ TEST(MemoryPlan, SaysWhatIsNeededAtLeast) {
 }
 
 TEST(MemoryPlan, TextAndJsonSayTheSame) {
-  MemoryPlan plan{"scoring", "windows of 16 tokens", 3, {{"weights", 1'234'567}, {"workspace", 1000}}};
+  MemoryPlan plan{"scoring", "window", 16, 3, {{"weights", 1'234'567}, {"workspace", 1000}}};
   EXPECT_EQ(plan.bytes(), 1'235'567u);
   EXPECT_EQ(
       plan.text(),

@@ -187,7 +187,8 @@ TEST(ModelConfig, ValueEmbeddingLayersMustBeDistinctLayersWithAScaleEach) {
   refused({1, uint64_t{18446744073709551615u}}, "distinct layers from 0 to 4");
   refused({1}, "2 layers, one for each tensor 've_layer_scales.k'");
   refused({0, 1, 4}, "2 layers, one for each");
-  expect_refused([](Input& in) { in.tensors.erase("ve_layer_scales.1"); }, {"'ve_layers' is [1,4]", "1 layers"});
+  expect_refused([](Input& in) { in.tensors.erase("ve_layer_scales.1"); },
+                 {"'ve_layers' is [1,4]", "1 layer, one for"});
   expect_refused([](Input& in) { in.reshape("ve_layer_scales.3", {1}); }, {"'ve_layer_scales.3'", "not part of"});
 }
 

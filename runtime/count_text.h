@@ -1,0 +1,28 @@
+// count_text.h: counts in sentences.
+#pragma once
+
+#include <concepts>
+#include <string>
+#include <string_view>
+
+namespace thimble {
+
+// Decimal digits, after an optional minus, with a comma before every three.
+std::string group_digits(std::string digits);
+
+// "29,951,068"
+template <std::integral Count>
+std::string count_text(Count count) {
+  return group_digits(std::to_string(count));
+}
+
+// "1 token", "0 tokens", "21,454 tokens". `plural` is for nouns that do not take an s.
+template <std::integral Count>
+std::string counted(Count count, std::string_view noun, std::string_view plural = {}) {
+  std::string text = count_text(count) + " ";
+  if (count == 1 || plural.empty()) text += noun;
+  if (count != 1) text += plural.empty() ? "s" : plural;
+  return text;
+}
+
+}  // namespace thimble
