@@ -148,7 +148,7 @@ Scores score_before_and_after(const QuantizeRequest& request, const TokenSource&
 }
 
 Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome, const Scores& scores,
-                  const StageTimes& times, const std::string& device) {
+                  StageTimes& times, const std::string& device) {
   Json layers = Json::array();
   for (const LayerOutcome& layer : outcome.layers) layers.push_back(to_json(layer));
   Json json = {{"output", request.output},
@@ -166,7 +166,8 @@ Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome
                {"device", device},
                {"layers", layers},
                {"seconds", times.to_json()},
-               {"peak_memory_bytes", peak_memory_bytes()}};
+               {"stage_peak_memory_bytes", times.memory_to_json()},
+               {"peak_memory_bytes", times.peak_memory_bytes()}};
   if (request.method == Method::kSlope) json["log2_c"] = outcome.log2_c;
   if (outcome.rate.total.weights > 0) json["rate"] = to_json(outcome.rate, !outcome.loss.empty());
   if (outcome.distill) json["distill"] = to_json(*outcome.distill);
@@ -198,7 +199,7 @@ std::string warnings_text(const QuantizeOutcome& outcome) {
 }
 
 std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& outcome, const Scores& scores,
-                         const StageTimes& times, const std::string& device) {
+                         StageTimes& times, const std::string& device) {
   std::vector<std::pair<std::string, std::string>> facts = {{"quantized", request.checkpoint}};
   auto add = [&](const std::string& key, const std::string& value) { facts.emplace_back(key, value); };
   add("parameters", count_text(outcome.parameters));
@@ -226,8 +227,8 @@ std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& 
                               scores[1].report.stride));
   }
   add("device", device);
-  for (const auto& [stage, seconds] : times.stages()) add(stage, duration_text(seconds));
-  add("peak memory", bytes_text(peak_memory_bytes()));
+  for (const StageTimes::Stage& stage : times.stages()) add(stage.name, duration_text(stage.seconds));
+  add("peak memory", bytes_text(times.peak_memory_bytes()));
   add("written", request.output);
   return (request.rate_bound ? to_text(outcome.rate) + "\n" : "") + warnings_text(outcome) + facts_text(facts);
 }

@@ -107,7 +107,8 @@ void add_options(CLI::App& command, Options& options) {
 
 std::string outcome_text(const SweepOutcome& outcome, const StageTimes& times, const std::string& device) {
   std::vector<std::pair<std::string, std::string>> facts = {{"device", device}};
-  for (const auto& [stage, seconds] : times.stages()) facts.emplace_back(stage, fmt::format("{:.1f}s", seconds));
+  for (const StageTimes::Stage& stage : times.stages())
+    facts.emplace_back(stage.name, fmt::format("{:.1f}s", stage.seconds));
   std::string written;
   for (const std::string& file : outcome.files) written += (written.empty() ? "" : ", ") + file;
   facts.emplace_back("written", written);
@@ -119,6 +120,7 @@ Json outcome_json(const SweepOutcome& outcome, const StageTimes& times, const st
   Json json = to_json(outcome.results);
   json["device"] = device;
   json["seconds"] = times.to_json();
+  json["stage_peak_memory_bytes"] = times.memory_to_json();
   json["files"] = outcome.files;
   if (!outcome.note.empty()) json["note"] = outcome.note;
   return json;
