@@ -11,6 +11,8 @@
 #include "quantizer/progress_bar.h"
 #include "quantizer/quantize_job.h"
 #include "quantizer/quantize_options.h"
+#include "quantizer/quantize_report.h"
+#include "quantizer/report_data.h"
 #include "quantizer/score_model.h"
 #include "runtime/trellis.h"
 
@@ -61,7 +63,8 @@ QuantizeRequest finish_request(const Options& options, const CommandLine& line, 
   request.high_is_auto = high == "auto";
   if (request.high_is_auto && !has_budget) throw UsageError("--high auto needs a --budget to fit");
   if (!request.high_is_auto) request.plan.high_count = parse_integer(high, "--high", 0, 1'000'000);
-  request.predicts_loss = line.common.json;  // nothing else shows it
+  // Nothing else shows it.
+  request.predicts_loss = !request.report.empty() || (line.common.json && request.method == Method::kSlope);
   request.calibration.seed = line.common.seed;
   request.encode = encode_options_from(options.codec.empty() ? default_codec(request.method) : options.codec);
   request.work_folder = options.no_resume             ? ""
@@ -169,6 +172,7 @@ Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome
                {"stage_peak_memory_bytes", times.memory_to_json()},
                {"peak_memory_bytes", times.peak_memory_bytes()}};
   if (request.method == Method::kSlope) json["log2_c"] = outcome.log2_c;
+  if (!request.report.empty()) json["report"] = request.report;
   if (outcome.rate.total.weights > 0) json["rate"] = to_json(outcome.rate, !outcome.loss.empty());
   if (outcome.distill) json["distill"] = to_json(*outcome.distill);
   for (const MemoryPlan& plan : outcome.memory_plans) json["memory_plans"].push_back(to_json(plan));
@@ -199,7 +203,7 @@ std::string warnings_text(const QuantizeOutcome& outcome) {
 }
 
 std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& outcome, const Scores& scores,
-                         StageTimes& times, const std::string& device) {
+                         StageTimes& times, const std::string& device, const std::string& written) {
   std::vector<std::pair<std::string, std::string>> facts = {{"quantized", request.checkpoint}};
   auto add = [&](const std::string& key, const std::string& value) { facts.emplace_back(key, value); };
   add("parameters", count_text(outcome.parameters));
@@ -229,7 +233,7 @@ std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& 
   add("device", device);
   for (const StageTimes::Stage& stage : times.stages()) add(stage.name, duration_text(stage.seconds));
   add("peak memory", bytes_text(times.peak_memory_bytes()));
-  add("written", request.output);
+  add("written", written);
   return (request.rate_bound ? to_text(outcome.rate) + "\n" : "") + warnings_text(outcome) + facts_text(facts);
 }
 
@@ -289,6 +293,8 @@ void add_quantize_command(CommandLine& line) {
       "slope and nvfp4, brotli with trace)");
   add_calibration_options(*command, request);
   options->source.add_to(*command, TokenSource::Need::kOptional);
+  command->add_option("--report", request.report,
+                      "Write a page to look at (.html): bytes and loss by tensor, time, memory");
   command->add_flag("--rate-bound", request.rate_bound,
                     "Show how far each matrix is from the fewest bits that its loss allows (rate-distortion bound)");
   command->add_flag("--check-finite", request.check_finite,
@@ -297,9 +303,9 @@ void add_quantize_command(CommandLine& line) {
   command->add_option("--work-dir", options->work_folder, "Folder of resumable results (default: OUTPUT.work)");
   command->add_flag("--keep-work", request.keep_work, "Keep that folder after success");
   command->add_flag("--no-resume", options->no_resume, "Keep no resumable results");
-  command->callback([&line, options, budget] {
+  command->callback([&line, options, budget, command] {
     line.uses_all_ranks = true;
-    line.action = [&line, options, budget](Console& console) {
+    line.action = [&line, options, budget, command](Console& console) {
       const std::optional<AnyConfig> config = checkpoint_config(options->request.checkpoint, options->request.config);
       QuantizeRequest finished = finish_request(*options, line, budget->count() > 0, config);
       std::jthread warming = warm_up(finished.device);
@@ -313,9 +319,16 @@ void add_quantize_command(CommandLine& line) {
       QuantizeOutcome outcome = run_quantize(finished, line.ranks, times, console);
       Scores scores = score_before_and_after(finished, options->source, line.ranks, times, console);
       if (!line.ranks.is_root()) return;
-      std::string device = device_text(finished.device, line.ranks);
-      console.result(outcome_text(finished, outcome, scores, times, device),
+      std::string device = device_text(finished.device, line.ranks), written = finished.output;
+      std::optional<IoError> unwritten;
+      if (!finished.report.empty()) {
+        unwritten = write_report(finished.report, quantize_page(collect_page(finished, outcome, scores, times, device,
+                                                                             warnings_text(outcome), *command)));
+        if (!unwritten) written += ", " + finished.report;
+      }
+      console.result(outcome_text(finished, outcome, scores, times, device, written),
                      outcome_json(finished, outcome, scores, times, device));
+      if (unwritten) throw IoError(*unwritten);
     };
   });
 }

@@ -6,6 +6,7 @@
 
 #include "quantizer/commands.h"
 #include "quantizer/quantize_options.h"
+#include "quantizer/report_data.h"
 #include "quantizer/sweep_job.h"
 
 namespace thimble {
@@ -89,6 +90,8 @@ void add_options(CLI::App& command, Options& options) {
       ->excludes(budgets);
   request.source.add_to(command, TokenSource::Need::kRequired);
   command.add_option("--reference", request.references, "Further points to draw: a CSV file of label,bytes,bpb");
+  command.add_option("--report", request.base.report,
+                     "Write a page to look at (.html): the curve, and bits, bytes and loss by tensor");
   command.add_flag("--rate-bound", request.base.rate_bound,
                    "Also report the distance of each point from the rate-distortion bound");
   command.add_flag("--keep-artifacts", request.keep_artifacts, "Keep them, as OUTPUT-METHOD-BUDGET.thmb");
@@ -103,6 +106,14 @@ void add_options(CLI::App& command, Options& options) {
   add_calibration_options(command, request.base);
   command.add_option("--work-dir", options.work_folder, "Folder of resumable results (default: OUTPUT.work)");
   command.add_flag("--keep-work", request.base.keep_work, "Keep that folder after success");
+}
+
+SweepPage collect_page(const SweepOutcome& outcome, StageTimes& times, const std::string& device,
+                       const CLI::App& command) {
+  SweepPage page{outcome.results, outcome.tensors, {}, {}};
+  if (!outcome.note.empty()) page.notes.push_back(outcome.note);
+  page.run = report_run(times, device, option_settings(command));
+  return page;
 }
 
 std::string outcome_text(const SweepOutcome& outcome, const StageTimes& times, const std::string& device) {
@@ -134,16 +145,22 @@ void add_sweep_command(CommandLine& line) {
                                   "thimble sweep final_model.pt -o curve --budgets 9200000,11149629,13538545 "
                                   "--tokens val.bin --tokenizer sp.model");
   add_options(*command, *options);
-  command->callback([&line, options] {
+  command->callback([&line, options, command] {
     line.uses_all_ranks = true;
-    line.action = [&line, options](Console& console) {
+    line.action = [&line, options, command](Console& console) {
       const SweepRequest request = finish_request(*options, line);
       std::jthread warming = warm_up(request.base.device);
       StageTimes times;
-      const SweepOutcome outcome = run_sweep(request, line.ranks, times, console);
+      SweepOutcome outcome = run_sweep(request, line.ranks, times, console);
       if (!line.ranks.is_root()) return;
       const std::string device = device_text(request.base.device, line.ranks);
+      std::optional<IoError> unwritten;
+      if (!request.base.report.empty()) {
+        unwritten = write_report(request.base.report, sweep_page(collect_page(outcome, times, device, *command)));
+        if (!unwritten) outcome.files.push_back(request.base.report);
+      }
       console.result(outcome_text(outcome, times, device), outcome_json(outcome, times, device));
+      if (unwritten) throw IoError(*unwritten);
     };
   });
 }

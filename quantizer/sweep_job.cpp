@@ -10,6 +10,7 @@
 #include "quantizer/gnuplot.h"
 #include "quantizer/output_check.h"
 #include "quantizer/quantize_options.h"
+#include "quantizer/report_data.h"
 #include "quantizer/score_model.h"
 #include "quantizer/sweep_plot.h"
 #include "runtime/atomic_file.h"
@@ -25,6 +26,7 @@ QuantizeRequest request_of(const SweepRequest& sweep, Method method) {
   QuantizeRequest request = sweep.base;
   request.method = method;
   request.high_is_auto = true;
+  request.predicts_loss = method == Method::kSlope || !request.report.empty();
   const int64_t default_min_elements = method == Method::kTrace ? request.plan.min_elements : kSlopeMinElements;
   request.plan.min_elements = sweep.min_elements.value_or(default_min_elements);
   if (method != Method::kSlope && !request.hessians.empty()) request.calibration_tokens.clear();  // to distil on
@@ -131,7 +133,7 @@ class Sweep {
         base.calibration_tokens, request_.references, request_.source.tokenizer, request_.source.text};
     inputs.insert(inputs.end(), request_.source.shards.begin(), request_.source.shards.end());
     check_outputs({output(".json"), output(".csv"), output(".gp"), output(".svg"), output(".png"), base.save_hessians,
-                   base.save_calibration},
+                   base.save_calibration, base.report},
                   inputs);
     if (!request_.references.empty())
       results_.references = parse_reference_points(MappedFile(request_.references).bytes(), request_.references);
@@ -189,6 +191,7 @@ class Sweep {
     if (point.failure.empty()) {
       point.bits_per_byte = score(request.output, "").bits_per_byte();
       point.artifact_bytes = outcome.artifact_bytes;
+      tensors_[{point.method, budget}] = report_tensors(outcome.stored, outcome.rate);
       if (outcome.rate.total.weights > 0) {
         point.predicted_loss = outcome.rate.total.predicted_loss;
         if (outcome.rate.total.bound_bits) point.distance_bits_per_weight = outcome.rate.total.distance();
@@ -242,9 +245,22 @@ class Sweep {
       throw CheckError("no budget can be met; at " + bytes_text(results_.points.back().budget_bytes) + ": " +
                        results_.points.back().failure);
     draw(outcome);
+    describe_kept();
     if (!request_.base.keep_work) WorkFolder(request_.base.work_folder).remove();
     outcome.results = std::move(results_);
+    outcome.tensors = std::move(tensors_);
     return outcome;
+  }
+
+  // Of points from an earlier run, which may have kept the artifacts.
+  void describe_kept() {
+    if (!request_.keep_artifacts) return;
+    for (const SweepPoint& point : results_.points) {
+      if (!point.failure.empty() || tensors_.contains({point.method, point.budget_bytes})) continue;
+      const std::string path = artifact_path(parse_method(point.method), point.budget_bytes);
+      tensors_[{point.method, point.budget_bytes}] =
+          report_tensors(describe_artifact(MappedFile(path).bytes(), path), {});
+    }
   }
 
   void draw(SweepOutcome& outcome) const {
@@ -271,6 +287,7 @@ class Sweep {
   int64_t context_ = 0;  // of scoring
   bool is_calibrated_ = false;
   SweepResults results_;
+  SweepTensors tensors_;
 };
 
 }  // namespace

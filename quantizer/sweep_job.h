@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "quantizer/quantize_job.h"
+#include "quantizer/sweep_page.h"
 #include "quantizer/sweep_results.h"
 #include "quantizer/token_source.h"
 
@@ -29,6 +30,7 @@ struct SweepRequest {
 
 struct SweepOutcome {
   SweepResults results;
+  SweepTensors tensors;            // of the artifacts that this run made, or found kept
   std::vector<std::string> files;  // written
   std::string note;                // why there are no images, if so
 };

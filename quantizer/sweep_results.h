@@ -19,7 +19,8 @@ struct SweepPoint {
   std::string failure;  // why the budget could not be met; empty where it was, and all below is known
   uint64_t artifact_bytes = 0;
   double bits_per_byte = 0;
-  std::optional<double> predicted_loss;  // unit of matrix_loss.h
+  std::optional<double> gap_standard_error;  // of the gap to the original
+  std::optional<double> predicted_loss;      // unit of matrix_loss.h
   // Distance from the rate-distortion bound, of the matrices with codes.
   std::optional<double> distance_bits_per_weight;
   double seconds = 0;  // to quantize and to score
