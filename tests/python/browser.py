@@ -1,6 +1,6 @@
 """browser.py: a headless Chromium, spoken to over its DevTools pipe with the standard library alone.
 
-Page.open() loads a file at a width and in a colour scheme; errors and requests are recorded as they come.
+Browser.open() loads a file at a width and in a colour scheme; errors and requests are recorded as they come.
 """
 
 import base64
@@ -12,6 +12,7 @@ import struct
 import subprocess
 import time
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 SECONDS = 120  # before a browser that says nothing is taken for dead
@@ -128,8 +129,8 @@ class Browser:
         ]
 
 
-def png_pixels(data: bytes) -> tuple[int, int, list[bytes]]:
-    """Width, height and rows of an 8-bit RGB or RGBA image, which is what browsers write."""
+def png_rows(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Bytes of a pixel and row after row of an 8-bit RGB or RGBA image, which is what browsers write."""
     width, height, depth, colour_type = struct.unpack(">IIBB", data[16:26])
     channels = {2: 3, 6: 4}[colour_type]
     assert depth == 8
@@ -139,12 +140,11 @@ def png_pixels(data: bytes) -> tuple[int, int, list[bytes]]:
         if kind == b"IDAT":
             packed += data[at + 8 : at + 8 + length]
         at += 12 + length
-    raw, rows, above = zlib.decompress(packed), [], bytes(width * channels)
+    raw, above = zlib.decompress(packed), bytes(width * channels)
     for y in range(height):
         start = y * (width * channels + 1)
         above = _unfiltered(raw[start], bytearray(raw[start + 1 : start + 1 + width * channels]), above, channels)
-        rows.append(above)
-    return width, height, rows
+        yield channels, above
 
 
 def _unfiltered(kind: int, row: bytearray, above: bytes, channels: int) -> bytes:
@@ -166,8 +166,11 @@ def _unfiltered(kind: int, row: bytearray, above: bytes, channels: int) -> bytes
     return bytes(row)
 
 
-def colours(data: bytes) -> set[bytes]:
-    """Of a PNG."""
-    width, _, rows = png_pixels(data)
-    channels = len(rows[0]) // width
-    return {row[i : i + channels] for row in rows for i in range(0, len(row), channels)}
+def has_colours(data: bytes, least: int) -> bool:
+    """Has a PNG so many different ones?"""
+    found: set[bytes] = set()
+    for channels, row in png_rows(data):
+        found.update(row[i : i + channels] for i in range(0, len(row), channels))
+        if len(found) >= least:
+            return True
+    return False
