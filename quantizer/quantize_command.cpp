@@ -237,6 +237,14 @@ std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& 
   return (request.rate_bound ? to_text(outcome.rate) + "\n" : "") + warnings_text(outcome) + facts_text(facts);
 }
 
+// Where one was asked for; then it is among the files written. What went wrong is for after the result.
+std::optional<IoError> write_page(const QuantizePage& page, const std::string& path, std::string& written) {
+  if (path.empty()) return std::nullopt;
+  std::optional<IoError> unwritten = write_report(path, quantize_page(page));
+  if (!unwritten) written += ", " + path;
+  return unwritten;
+}
+
 void add_target_options(CLI::App& command, SlopeTarget& target) {
   command
       .add_option(
@@ -320,12 +328,9 @@ void add_quantize_command(CommandLine& line) {
       Scores scores = score_before_and_after(finished, options->source, line.ranks, times, console);
       if (!line.ranks.is_root()) return;
       std::string device = device_text(finished.device, line.ranks), written = finished.output;
-      std::optional<IoError> unwritten;
-      if (!finished.report.empty()) {
-        unwritten = write_report(finished.report, quantize_page(collect_page(finished, outcome, scores, times, device,
-                                                                             warnings_text(outcome), *command)));
-        if (!unwritten) written += ", " + finished.report;
-      }
+      const std::optional<IoError> unwritten =
+          write_page(collect_page(finished, outcome, scores, times, device, warnings_text(outcome), *command),
+                     finished.report, written);
       console.result(outcome_text(finished, outcome, scores, times, device, written),
                      outcome_json(finished, outcome, scores, times, device));
       if (unwritten) throw IoError(*unwritten);

@@ -104,7 +104,7 @@ void begin_section(HtmlWriter& html, const std::string& title, const std::string
 void add_table(HtmlWriter& html, const ReportTable& table) {
   auto align = [&](size_t column) { return std::string(table.is_number[column] ? "n" : ""); };
   // With the keyboard, only what has the focus scrolls.
-  html.open("div", {{"class", "scroll"}, {"role", "region"}, {"aria-label", table.caption}, {"tabindex", "0"}});
+  html.open("div", {{"class", "scroll"}, {"role", "group"}, {"aria-label", table.caption}, {"tabindex", "0"}});
   html.open("table").element("caption", {}, table.caption).open("thead").open("tr");
   for (size_t i = 0; i < table.heading.size(); ++i)
     html.element("th", {{"scope", "col"}, {"class", align(i)}}, table.heading[i]);

@@ -120,7 +120,7 @@ void add_bit_map(HtmlWriter& html, const std::vector<ReportTensor>& tensors, con
   const HeatMap map = heat_map(bits);
   if (map.empty()) return;
   html.open("div", {{"class", "two"}});
-  html.open("div", {{"class", "scroll"}, {"role", "region"}, {"aria-label", "Bits per weight"}, {"tabindex", "0"}});
+  html.open("div", {{"class", "scroll"}, {"role", "group"}, {"aria-label", "Bits per weight"}, {"tabindex", "0"}});
   add_heat_map(html, map, {id, "bits per weight"});
   html.close().open("div", {{"class", "kinds"}});
   add_kinds(html, map.kinds, sums(heat_map(bytes)), sums(heat_map(weights)), sums(heat_map(losses)),

@@ -112,7 +112,9 @@ SweepPage collect_page(const SweepOutcome& outcome, StageTimes& times, const std
                        const CLI::App& command) {
   SweepPage page{outcome.results, outcome.tensors, {}, {}};
   if (!outcome.note.empty()) page.notes.push_back(outcome.note);
-  page.run = report_run(times, device, option_settings(command));
+  std::vector<ReportSettings> settings = option_settings(command);
+  settings.insert(settings.begin() + 1, outcome.settings.begin(), outcome.settings.end());
+  page.run = report_run(times, device, std::move(settings));
   return page;
 }
 

@@ -10,6 +10,7 @@
 #include "quantizer/gnuplot.h"
 #include "quantizer/output_check.h"
 #include "quantizer/quantize_options.h"
+#include "quantizer/quantize_report.h"
 #include "quantizer/report_data.h"
 #include "quantizer/score_model.h"
 #include "quantizer/sweep_plot.h"
@@ -191,7 +192,7 @@ class Sweep {
     if (point.failure.empty()) {
       point.bits_per_byte = score(request.output, "").bits_per_byte();
       point.artifact_bytes = outcome.artifact_bytes;
-      tensors_[{point.method, budget}] = report_tensors(outcome.stored, outcome.rate);
+      if (ranks_.is_root()) describe(point, outcome);
       if (outcome.rate.total.weights > 0) {
         point.predicted_loss = outcome.rate.total.predicted_loss;
         if (outcome.rate.total.bound_bits) point.distance_bits_per_weight = outcome.rate.total.distance();
@@ -249,7 +250,13 @@ class Sweep {
     if (!request_.base.keep_work) WorkFolder(request_.base.work_folder).remove();
     outcome.results = std::move(results_);
     outcome.tensors = std::move(tensors_);
+    for (Method method : request_.methods) add_settings(method, outcome.settings);
     return outcome;
+  }
+
+  void describe(const SweepPoint& point, const QuantizeOutcome& outcome) {
+    tensors_[{point.method, point.budget_bytes}] = report_tensors(outcome.stored, outcome.rate);
+    made_with_.emplace(point.method, provenance_settings(outcome.stored));
   }
 
   // Of points from an earlier run, which may have kept the artifacts.
@@ -261,6 +268,16 @@ class Sweep {
       tensors_[{point.method, point.budget_bytes}] =
           report_tensors(describe_artifact(MappedFile(path).bytes(), path), {});
     }
+  }
+
+  // What a method's options came to, and what one of its artifacts says, where this run made one.
+  void add_settings(Method method, std::vector<ReportSettings>& settings) const {
+    settings.push_back(resolved_settings(request_of(request_, method)));
+    settings.back().title = "Method " + method_name(method);
+    auto made_with = made_with_.find(method_name(method));
+    if (made_with == made_with_.end()) return;
+    settings.push_back(made_with->second);
+    settings.back().title = "What artifacts of method " + method_name(method) + " say they were made with";
   }
 
   void draw(SweepOutcome& outcome) const {
@@ -288,6 +305,7 @@ class Sweep {
   bool is_calibrated_ = false;
   SweepResults results_;
   SweepTensors tensors_;
+  std::map<std::string, ReportSettings> made_with_;  // by method
 };
 
 }  // namespace

@@ -30,9 +30,10 @@ struct SweepRequest {
 
 struct SweepOutcome {
   SweepResults results;
-  SweepTensors tensors;            // of the artifacts that this run made, or found kept
-  std::vector<std::string> files;  // written
-  std::string note;                // why there are no images, if so
+  SweepTensors tensors;                  // of the artifacts that this run made, or found kept
+  std::vector<ReportSettings> settings;  // of each method
+  std::vector<std::string> files;        // written
+  std::string note;                      // why there are no images, if so
 };
 
 // Points that prefix.json has from an earlier sweep with the same checkpoint and options are taken from it; it and the

@@ -105,34 +105,30 @@ void add_curve(HtmlWriter& html, const SweepResults& results) {
 
 using Row = std::vector<ReportTable::Cell>;
 
+// One line of the table. Where a budget was not met there are no bytes.
+Row point_row(const std::string& series, const SweepResults& results, uint64_t bytes, double bits_per_byte,
+              const std::string& gap, const std::string& budget, const std::string& time) {
+  return {{series}, {bytes_text(bytes)}, {bpb_text(bits_per_byte)}, {gap}, {bits_text(results, bytes)}, {budget},
+          {time}};
+}
+
 Row point_row(const SweepPoint& point, const SweepResults& results) {
-  const std::string budget = bytes_text(point.budget_bytes);
-  if (!point.failure.empty())
-    return {{point.method}, {budget}, {"not met"}, {""}, {""}, {""}, {duration_text(point.seconds)}};
-  return {{point.method},
-          {budget},
-          {bytes_text(point.artifact_bytes)},
-          {bits_text(results, point.artifact_bytes)},
-          {bpb_text(point.bits_per_byte)},
-          {gap_of(point, results)},
-          {duration_text(point.seconds)}};
+  const std::string budget = bytes_text(point.budget_bytes), time = duration_text(point.seconds);
+  if (!point.failure.empty()) return {{point.method}, {"not met"}, {""}, {""}, {""}, {budget}, {time}};
+  return point_row(point.method, results, point.artifact_bytes, point.bits_per_byte, gap_of(point, results), budget,
+                   time);
 }
 
 void add_points(HtmlWriter& html, const SweepResults& results) {
   begin_section(html, "Points", "");
   ReportTable table{"Artifacts, references and the original",
-                    {"Series", "Budget", "Bytes", "Bits per weight", "Bits per byte", "Gap", "Time"},
+                    {"Series", "Bytes", "Bits per byte", "Gap", "Bits per weight", "Budget", "Time"},
                     {false, true, true, true, true, true, true},
                     {}};
   auto add_other = [&](const std::string& name, uint64_t bytes, double bits_per_byte) {
-    table.rows.push_back(
-        {{name},
-         {""},
-         {bytes_text(bytes)},
-         {bits_text(results, bytes)},
-         {bpb_text(bits_per_byte)},
-         {results.original ? gap_text(bits_per_byte - results.original->bits_per_byte, std::nullopt) : ""},
-         {""}});
+    const std::string gap =
+        results.original ? gap_text(bits_per_byte - results.original->bits_per_byte, std::nullopt) : "";
+    table.rows.push_back(point_row(name, results, bytes, bits_per_byte, gap, "", ""));
   };
   if (results.original) add_other("original", results.original->file_bytes, results.original->bits_per_byte);
   for (const SweepPoint& point : results.points) table.rows.push_back(point_row(point, results));

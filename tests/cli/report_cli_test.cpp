@@ -54,7 +54,8 @@ TEST_F(ReportTest, OfSweepHasTheCurveAndEachArtifact) {
   EXPECT_THAT(json.at("files").get<Arguments>(), ::testing::Contains("page.html"));
   EXPECT_THAT(page(), AllOf(HasSubstr("class=\"chart wide\""), HasSubstr("20,000 B"), HasSubstr("24,000 B"),
                             HasSubstr("&lt;another&gt;"), HasSubstr("the budget cannot be met"),
-                            HasSubstr("class=\"heat-map\""), HasSubstr("Where the loss is")));
+                            HasSubstr("class=\"heat-map\""), HasSubstr("Where the loss is"), HasSubstr("Method slope"),
+                            HasSubstr("calibration, seed")));
 }
 
 TEST_F(ReportTest, MemoryIsKnownForEveryStage) {
