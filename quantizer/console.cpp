@@ -1,7 +1,6 @@
 // console.cpp: formatting and output for console.h.
 #include "quantizer/console.h"
 
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -106,30 +105,28 @@ void Console::note(const std::string& line) const {
   if (has_progress_) std::fputs((line + "\n").c_str(), stderr);
 }
 
-void StageTimes::add(const std::string& stage, double seconds) {
-  for (auto& [name, total] : stages_) {
-    if (name == stage) {
-      total += seconds;
-      return;
-    }
-  }
-  stages_.emplace_back(stage, seconds);
+void StageTimes::end(const std::string& stage, double seconds) {
+  const uint64_t peak_bytes = memory_.end();
+  auto found = std::ranges::find(stages_, stage, &Stage::name);
+  if (found == stages_.end()) found = stages_.insert(stages_.end(), Stage{stage, 0, 0});
+  found->seconds += seconds;
+  found->peak_bytes = std::max(found->peak_bytes, peak_bytes);
 }
 
 Json StageTimes::to_json() const {
   Json json = Json::object();
-  for (const auto& [stage, seconds] : stages_) json[stage] = seconds;
+  for (const Stage& stage : stages_) json[stage.name] = stage.seconds;
+  return json;
+}
+
+Json StageTimes::memory_to_json() const {
+  Json json = Json::object();
+  for (const Stage& stage : stages_) json[stage.name] = stage.peak_bytes;
   return json;
 }
 
 double seconds_since_start() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - kStart).count();
-}
-
-uint64_t peak_memory_bytes() {
-  struct rusage usage {};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<uint64_t>(usage.ru_maxrss) * 1024;  // Linux counts in KiB
 }
 
 }  // namespace thimble

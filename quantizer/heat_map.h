@@ -1,5 +1,5 @@
 // heat_map.h: one number per matrix of a model, over layers (columns) and kinds of matrix (rows): as characters for a
-// terminal, or as a gnuplot script.
+// terminal, or as a gnuplot script. heat_map_svg.h draws it for a browser.
 // A matrix has a place in the map when its name has a number between dots: "blocks.3.attn.c_q.weight" is of kind
 // "blocks.*.attn.c_q.weight" in layer 3.
 #pragma once

@@ -7,9 +7,10 @@
 #include "packer/describe_artifact.h"
 #include "quantizer/commands.h"
 #include "quantizer/gnuplot.h"
-#include "quantizer/heat_map.h"
+#include "quantizer/heat_map_svg.h"
 #include "quantizer/inspect_report.h"
 #include "quantizer/output_check.h"
+#include "runtime/atomic_file.h"
 #include "runtime/file.h"
 
 namespace thimble {
@@ -139,6 +140,7 @@ void draw_heat_map(const ArtifactSummary& summary, const std::string& output, co
     throw UsageError("--heat-map is '" + output + "', its name must end in .svg or .png");
   HeatMap map = heat_map(bits_of_coded(summary));
   if (map.empty()) throw FormatError(path, "no quantized matrix has a layer's number in its name: no heat map");
+  if (output.ends_with(".svg")) return write_file_atomically(output, heat_map_svg(map, "bits per weight"));
   const std::filesystem::path file(output);
   run_gnuplot(heat_map_script(map, "bits per weight", file.filename().string()), {file.filename().string()},
               file.parent_path().string());
@@ -155,7 +157,7 @@ void add_inspect_command(CommandLine& line) {
   command->add_option("--report", options->report,
                       "What quantize --json printed when it made the artifact; adds each matrix's share of the loss");
   command->add_option("--heat-map", options->heat_map,
-                      "Draw bits per weight over layers and kinds of matrix (.svg or .png, by gnuplot)");
+                      "Draw bits per weight over layers and kinds of matrix (.svg, or .png by gnuplot)");
   command->callback([&line, options] {
     line.action = [options](Console& console) {
       const std::string& path = options->artifact;

@@ -11,6 +11,8 @@
 #include "quantizer/progress_bar.h"
 #include "quantizer/quantize_job.h"
 #include "quantizer/quantize_options.h"
+#include "quantizer/quantize_report.h"
+#include "quantizer/report_data.h"
 #include "quantizer/score_model.h"
 #include "runtime/trellis.h"
 
@@ -61,7 +63,8 @@ QuantizeRequest finish_request(const Options& options, const CommandLine& line, 
   request.high_is_auto = high == "auto";
   if (request.high_is_auto && !has_budget) throw UsageError("--high auto needs a --budget to fit");
   if (!request.high_is_auto) request.plan.high_count = parse_integer(high, "--high", 0, 1'000'000);
-  request.predicts_loss = line.common.json;  // nothing else shows it
+  // Nothing else shows it.
+  request.predicts_loss = !request.report.empty() || (line.common.json && request.method == Method::kSlope);
   request.calibration.seed = line.common.seed;
   request.encode = encode_options_from(options.codec.empty() ? default_codec(request.method) : options.codec);
   request.work_folder = options.no_resume             ? ""
@@ -147,7 +150,7 @@ Scores score_before_and_after(const QuantizeRequest& request, const TokenSource&
 }
 
 Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome, const Scores& scores,
-                  const StageTimes& times, const std::string& device) {
+                  StageTimes& times, const std::string& device) {
   Json layers = Json::array();
   for (const LayerOutcome& layer : outcome.layers) layers.push_back(to_json(layer));
   Json json = {{"output", request.output},
@@ -165,8 +168,10 @@ Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome
                {"device", device},
                {"layers", layers},
                {"seconds", times.to_json()},
-               {"peak_memory_bytes", peak_memory_bytes()}};
+               {"stage_peak_memory_bytes", times.memory_to_json()},
+               {"peak_memory_bytes", times.peak_memory_bytes()}};
   if (request.method == Method::kSlope) json["log2_c"] = outcome.log2_c;
+  if (!request.report.empty()) json["report"] = request.report;
   if (outcome.rate.total.weights > 0) json["rate"] = to_json(outcome.rate, !outcome.loss.empty());
   if (outcome.distill) json["distill"] = to_json(*outcome.distill);
   for (const MemoryPlan& plan : outcome.memory_plans) json["memory_plans"].push_back(to_json(plan));
@@ -200,7 +205,7 @@ std::string warnings_text(const QuantizeOutcome& outcome) {
 }
 
 std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& outcome, const Scores& scores,
-                         const StageTimes& times, const std::string& device) {
+                         StageTimes& times, const std::string& device, const std::string& written) {
   std::vector<std::pair<std::string, std::string>> facts = {{"quantized", request.checkpoint}};
   auto add = [&](const std::string& key, const std::string& value) { facts.emplace_back(key, value); };
   add("parameters", count_text(outcome.parameters));
@@ -227,11 +232,19 @@ std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& 
     add("scored", scored_text(scores[1].report));
   }
   add("device", device);
-  for (const auto& [stage, seconds] : times.stages()) add(stage, duration_text(seconds));
-  add("peak memory", bytes_text(peak_memory_bytes()));
-  add("written", request.output);
+  for (const StageTimes::Stage& stage : times.stages()) add(stage.name, duration_text(stage.seconds));
+  add("peak memory", bytes_text(times.peak_memory_bytes()));
+  add("written", written);
   return (request.rate_bound ? to_text(outcome.rate) + "\n" : "") + warnings_text(outcome) +
          (scores.empty() ? "" : notes_text({scores[0].note})) + facts_text(facts);
+}
+
+// Where one was asked for; then it is among the files written. What went wrong is for after the result.
+std::optional<IoError> write_page(const QuantizePage& page, const std::string& path, std::string& written) {
+  if (path.empty()) return std::nullopt;
+  std::optional<IoError> unwritten = write_report(path, quantize_page(page));
+  if (!unwritten) written += ", " + path;
+  return unwritten;
 }
 
 void add_target_options(CLI::App& command, SlopeTarget& target) {
@@ -290,6 +303,8 @@ void add_quantize_command(CommandLine& line) {
       "slope and nvfp4, brotli with trace)");
   add_calibration_options(*command, request);
   options->source.add_to(*command, TokenSource::Need::kOptional);
+  command->add_option("--report", request.report,
+                      "Write a page to look at (.html): bytes and loss by tensor, time, memory");
   command->add_flag("--rate-bound", request.rate_bound,
                     "Show how far each matrix is from the fewest bits that its loss allows (rate-distortion bound)");
   command->add_flag("--check-finite", request.check_finite,
@@ -298,9 +313,9 @@ void add_quantize_command(CommandLine& line) {
   command->add_option("--work-dir", options->work_folder, "Folder of resumable results (default: OUTPUT.work)");
   command->add_flag("--keep-work", request.keep_work, "Keep that folder after success");
   command->add_flag("--no-resume", options->no_resume, "Keep no resumable results");
-  command->callback([&line, options, budget] {
+  command->callback([&line, options, budget, command] {
     line.uses_all_ranks = true;
-    line.action = [&line, options, budget](Console& console) {
+    line.action = [&line, options, budget, command](Console& console) {
       const std::optional<AnyConfig> config = checkpoint_config(options->request.checkpoint, options->request.config);
       QuantizeRequest finished = finish_request(*options, line, budget->count() > 0, config);
       std::jthread warming = warm_up(finished.device);
@@ -314,9 +329,13 @@ void add_quantize_command(CommandLine& line) {
       QuantizeOutcome outcome = run_quantize(finished, line.ranks, times, console);
       Scores scores = score_before_and_after(finished, options->source, line.ranks, times, console);
       if (!line.ranks.is_root()) return;
-      std::string device = device_text(finished.device, line.ranks);
-      console.result(outcome_text(finished, outcome, scores, times, device),
+      std::string device = device_text(finished.device, line.ranks), written = finished.output;
+      const std::optional<IoError> unwritten =
+          write_page(collect_page(finished, outcome, scores, times, device, warnings_text(outcome), *command),
+                     finished.report, written);
+      console.result(outcome_text(finished, outcome, scores, times, device, written),
                      outcome_json(finished, outcome, scores, times, device));
+      if (unwritten) throw IoError(*unwritten);
     };
   });
 }

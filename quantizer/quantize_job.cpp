@@ -258,6 +258,7 @@ MethodResult run_slope(const QuantizeRequest& request, const OpenedCheckpoint& s
   MethodResult done{std::move(result.model), std::move(result.artifact), {}};
   done.outcome.log2_c = result.log2_c;
   done.outcome.encodes = result.encodes;
+  done.outcome.encoded = std::move(result.encoded);
   done.outcome.distill = result.distill;
   done.outcome.layers = layer_outcomes(result, start.layers, request.slope);
   return done;
@@ -382,10 +383,10 @@ QuantizeOutcome QuantizeJob::fit(const QuantizeRequest& request) {
       throw Error(ExitCode::kInternal, request.output + ": the artifact does not decode to the model it was made from");
   });
   QuantizeOutcome outcome = std::move(result.outcome);
-  if ((request.method == Method::kSlope && request.predicts_loss) || request.rate_bound)
+  outcome.stored = describe_artifact(result.artifact, request.output);
+  if (request.predicts_loss || request.rate_bound)
     times_.time("predicted loss", [&] {
-      ArtifactSummary summary = describe_artifact(result.artifact, request.output);
-      add_rates(meter_.measure(result.model, summary, request.rate_bound, progress), request.method, outcome);
+      add_rates(meter_.measure(result.model, outcome.stored, request.rate_bound, progress), request.method, outcome);
     });
   write_file_atomically(request.output, Bytes(result.artifact));
   dismiss();  // once the artifact is there: the others may score it next
@@ -401,7 +402,7 @@ QuantizeOutcome QuantizeJob::fit(const QuantizeRequest& request) {
 QuantizeOutcome run_quantize(const QuantizeRequest& request, Ranks& ranks, StageTimes& times, Console& console) {
   QuantizeJob job(request, ranks, times, console);
   if (ranks.is_root()) {
-    check_outputs({request.output, request.save_hessians, request.save_calibration},
+    check_outputs({request.output, request.save_hessians, request.save_calibration, request.report},
                   {request.checkpoint, request.config, request.hessians, request.calibration_tokens});
     job.check_lower_bound(request);
   }

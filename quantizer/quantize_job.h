@@ -49,9 +49,10 @@ struct QuantizeRequest {
   std::string hessians;                                  // file; empty: collected
   std::string save_hessians, save_calibration;
   bool fisher = false;        // also collect LossStatistics; of the two methods only `slope` uses them
-  bool predicts_loss = true;  // of each matrix, for reports and sweeps
+  bool predicts_loss = true;  // of each matrix, for --json, pages and sweeps
   bool rate_bound = false;    // which takes that too
   bool check_finite = false;  // of the checkpoint, and of activations on the calibration tokens
+  std::string report;         // a page about the run (report_page.h), which the command writes; empty: none
   EncodeOptions encode;
   std::string work_folder;  // empty: nothing is kept
   bool keep_work = false;
@@ -71,11 +72,13 @@ struct QuantizeOutcome {
   uint64_t original_bytes = 0, artifact_bytes = 0;
   int64_t high_count = 0, pruned_codes = 0, encodes = 0;
   double log2_c = 0;                     // method slope
+  std::vector<EncodedPoint> encoded;     // method slope: artifacts on the way of its search
   std::optional<DistillReport> distill;  // method slope
   std::vector<MemoryPlan> memory_plans;  // of all steps, on a CUDA device
   std::vector<LayerOutcome> layers;      // those with a Hessian, most sensitive first
   LossStatistics loss;                   // empty unless collected or in the file of Hessians
-  ModelRate rate;                        // with rate_bound, or of method slope where losses are predicted
+  ModelRate rate;                        // with rate_bound or where losses are predicted
+  ArtifactSummary stored;                // what the artifact holds
 };
 
 // Statistics and the hash of everything that decided them.

@@ -15,8 +15,14 @@ ScoredModel score_model(const std::string& path, const std::string& config, cons
                         const Tokenizer& tokenizer, const ByteTable& bytes, const Device& device, Ranks& ranks,
                         Console& console, bool check_finite) {
   if (check_finite) require_finite_file(path);
-  StageTimes times;
-  LoadedModel loaded = times.time("load", [&] { return load_model(path, config, device); });
+  double load_seconds = 0;
+  auto timed = [&](auto body) {
+    const double start = seconds_since_start();
+    auto result = body();
+    load_seconds += seconds_since_start() - start;
+    return result;
+  };
+  LoadedModel loaded = timed([&] { return load_model(path, config, device); });
   check_vocab_size(tokenizer, vocab_size(loaded.config), path);
   const int64_t context = source.context_for(loaded.config, path);
   std::vector<uint16_t> tokens = source.load(tokenizer, vocab_size(loaded.config));
@@ -30,12 +36,11 @@ ScoredModel score_model(const std::string& path, const std::string& config, cons
                           cuda_windows_per_batch(device.ordinals[0], context), usable_memory(device));
     console.note(memory->text());
   }
-  std::unique_ptr<LanguageModel> on_device =
-      times.time("load", [&] { return make_language_model(loaded, device, context); });
+  std::unique_ptr<LanguageModel> on_device = timed([&] { return make_language_model(loaded, device, context); });
   if (check_finite) on_device = make_finite_language_model(std::move(on_device), /*every_window=*/!device.is_cuda);
   std::unique_ptr<LanguageModel> model = make_ranked_language_model(std::move(on_device), ranks);
   ModelScorer scorer(*model);
-  ScoredModel scored{path, loaded.file_bytes, {}, times.stages()[0].second, memory, seconds_since_start(), {}};
+  ScoredModel scored{path, loaded.file_bytes, {}, load_seconds, memory, seconds_since_start(), {}};
   scored.report = evaluate(scorer, tokens, bytes, source.evaluation_options(context), console.progress()).report;
   scored.note = context_note(loaded.config, context, scored.report.targets);
   scored.first_token_seconds += scored.report.first_batch_seconds;

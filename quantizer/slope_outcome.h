@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "quantizer/distill.h"
 #include "quantizer/slope_layers.h"
@@ -12,12 +13,19 @@
 
 namespace thimble {
 
+// An artifact of a whole solve on the way of a search.
+struct EncodedPoint {
+  double log2_c = 0;
+  uint64_t artifact_bytes = 0;
+};
+
 struct SlopeOutcome {
   double log2_c = 0, shrinkage = 0;
   QuantizedModel model;
   ByteVector artifact;
   std::map<std::string, SlopeReport> reports;
   int64_t encodes = 0;                   // artifacts of a whole solve on the way
+  std::vector<EncodedPoint> encoded;     // these, in the order of the search
   std::optional<DistillReport> distill;  // where it was tried
 };
 

@@ -84,6 +84,7 @@ SlopeOutcome SlopeSearch::encode(double log2_c, bool crossed) {
   std::ranges::sort(outcome.model.tensors, {}, &QuantizedTensor::name);
   outcome.artifact = times_.time("encode", [&] { return encode_artifact(outcome.model, encode_, cache_, progress_); });
   if (!crossed) bytes_[log2_c] = size_of(outcome);
+  encoded_.push_back({log2_c, outcome.artifact.size()});
   ++encodes_;
   return outcome;
 }
@@ -312,6 +313,7 @@ SlopeOutcome SlopeSearch::run(const SlopeTarget& target) {
     outcome = target.bpb_gap ? fit_gap(*target.bpb_gap, start) : fit_bytes(*limit);
   }
   outcome.encodes = encodes_;
+  outcome.encoded = encoded_;
   if (limit && outcome.artifact.size() > *limit)
     throw CheckError(fmt::format("{} takes {}, the artifact may take {}",
                                  target.bpb_gap ? fmt::format("a gap of {:.6f} bits per byte", *target.bpb_gap)

@@ -79,6 +79,7 @@ class SlopeSearch {
   double shrinkage_;
   std::map<double, double> bytes_;  // of artifacts by log2_c, with this shrinkage
   int64_t encodes_ = 0;
+  std::vector<EncodedPoint> encoded_;
 };
 
 }  // namespace thimble

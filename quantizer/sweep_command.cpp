@@ -6,6 +6,7 @@
 
 #include "quantizer/commands.h"
 #include "quantizer/quantize_options.h"
+#include "quantizer/report_data.h"
 #include "quantizer/sweep_job.h"
 
 namespace thimble {
@@ -89,6 +90,8 @@ void add_options(CLI::App& command, Options& options) {
       ->excludes(budgets);
   request.source.add_to(command, TokenSource::Need::kRequired);
   command.add_option("--reference", request.references, "Further points to draw: a CSV file of label,bytes,bpb");
+  command.add_option("--report", request.base.report,
+                     "Write a page to look at (.html): the curve, and bits, bytes and loss by tensor");
   command.add_flag("--rate-bound", request.base.rate_bound,
                    "Also report the distance of each point from the rate-distortion bound");
   command.add_flag("--keep-artifacts", request.keep_artifacts, "Keep them, as OUTPUT-METHOD-BUDGET.thmb");
@@ -105,9 +108,21 @@ void add_options(CLI::App& command, Options& options) {
   command.add_flag("--keep-work", request.base.keep_work, "Keep that folder after success");
 }
 
+SweepPage collect_page(const SweepOutcome& outcome, StageTimes& times, const std::string& device,
+                       const CLI::App& command) {
+  SweepPage page{outcome.results, outcome.tensors, {}, {}};
+  for (const std::optional<std::string>& note : outcome.results.notes)
+    if (note) page.notes.push_back(*note);
+  std::vector<ReportSettings> settings = option_settings(command);
+  settings.insert(settings.begin() + 1, outcome.settings.begin(), outcome.settings.end());
+  page.run = report_run(times, device, std::move(settings));
+  return page;
+}
+
 std::string outcome_text(const SweepOutcome& outcome, const StageTimes& times, const std::string& device) {
   std::vector<std::pair<std::string, std::string>> facts = {{"device", device}};
-  for (const auto& [stage, seconds] : times.stages()) facts.emplace_back(stage, fmt::format("{:.1f}s", seconds));
+  for (const StageTimes::Stage& stage : times.stages())
+    facts.emplace_back(stage.name, fmt::format("{:.1f}s", stage.seconds));
   std::string written;
   for (const std::string& file : outcome.files) written += (written.empty() ? "" : ", ") + file;
   facts.emplace_back("written", written);
@@ -118,6 +133,7 @@ Json outcome_json(const SweepOutcome& outcome, const StageTimes& times, const st
   Json json = to_json(outcome.results);
   json["device"] = device;
   json["seconds"] = times.to_json();
+  json["stage_peak_memory_bytes"] = times.memory_to_json();
   json["files"] = outcome.files;
   return json;
 }
@@ -130,16 +146,22 @@ void add_sweep_command(CommandLine& line) {
                                   "thimble sweep final_model.pt -o curve --budgets 9200000,11149629,13538545 "
                                   "--tokens val.bin --tokenizer sp.model");
   add_options(*command, *options);
-  command->callback([&line, options] {
+  command->callback([&line, options, command] {
     line.uses_all_ranks = true;
-    line.action = [&line, options](Console& console) {
+    line.action = [&line, options, command](Console& console) {
       const SweepRequest request = finish_request(*options, line);
       std::jthread warming = warm_up(request.base.device);
       StageTimes times;
-      const SweepOutcome outcome = run_sweep(request, line.ranks, times, console);
+      SweepOutcome outcome = run_sweep(request, line.ranks, times, console);
       if (!line.ranks.is_root()) return;
       const std::string device = device_text(request.base.device, line.ranks);
+      std::optional<IoError> unwritten;
+      if (!request.base.report.empty()) {
+        unwritten = write_report(request.base.report, sweep_page(collect_page(outcome, times, device, *command)));
+        if (!unwritten) outcome.files.push_back(request.base.report);
+      }
       console.result(outcome_text(outcome, times, device), outcome_json(outcome, times, device));
+      if (unwritten) throw IoError(*unwritten);
     };
   });
 }

@@ -10,6 +10,8 @@
 #include "quantizer/gnuplot.h"
 #include "quantizer/output_check.h"
 #include "quantizer/quantize_options.h"
+#include "quantizer/quantize_report.h"
+#include "quantizer/report_data.h"
 #include "quantizer/score_model.h"
 #include "quantizer/sweep_plot.h"
 #include "quantizer/sweep_records.h"
@@ -25,6 +27,7 @@ QuantizeRequest request_of(const SweepRequest& sweep, Method method) {
   QuantizeRequest request = sweep.base;
   request.method = method;
   request.high_is_auto = true;
+  request.predicts_loss = method == Method::kSlope || !request.report.empty();
   const int64_t default_min_elements = method == Method::kTrace ? request.plan.min_elements : kSlopeMinElements;
   request.plan.min_elements = sweep.min_elements.value_or(default_min_elements);
   if (method != Method::kSlope && !request.hessians.empty()) request.calibration_tokens.clear();  // to distil on
@@ -151,7 +154,7 @@ class Sweep {
         base.calibration_tokens, request_.references, request_.source.tokenizer, request_.source.text};
     inputs.insert(inputs.end(), request_.source.shards.begin(), request_.source.shards.end());
     check_outputs({output(".json"), output(".csv"), output(".gp"), output(".svg"), output(".png"), base.save_hessians,
-                   base.save_calibration},
+                   base.save_calibration, base.report},
                   inputs);
     if (!request_.references.empty())
       results_.references = parse_reference_points(MappedFile(request_.references).bytes(), request_.references);
@@ -217,6 +220,7 @@ class Sweep {
     point.budget_bytes = planned.budget_bytes;
     const QuantizeOutcome outcome = fit(request, point);
     if (point.failure.empty()) measure(request.output, outcome, point);
+    if (ranks_.is_root() && point.failure.empty()) describe(point, outcome);
     point.seconds = seconds_since_start() - start;
     planned.is_found = true;
     if (!ranks_.is_root()) return;
@@ -284,10 +288,40 @@ class Sweep {
     if (!is_any_met)
       throw CheckError("no budget can be met; at " + bytes_text(results_.points.back().budget_bytes) + ": " +
                        results_.points.back().failure);
+    describe_kept();
     if (!request_.base.keep_work) work_->remove();
     outcome.files.insert(outcome.files.begin(), {output(".json"), output(".csv")});
     outcome.results = std::move(results_);
+    outcome.tensors = std::move(tensors_);
+    for (Method method : request_.methods) add_settings(method, outcome.settings);
     return outcome;
+  }
+
+  void describe(const SweepPoint& point, const QuantizeOutcome& outcome) {
+    tensors_[{point.method, point.budget_bytes}] = report_tensors(outcome.stored, outcome.rate);
+    made_with_.emplace(point.method, provenance_settings(outcome.stored));
+  }
+
+  // Of points from an earlier run, which may have kept the artifacts.
+  void describe_kept() {
+    if (!request_.keep_artifacts) return;
+    for (const PlannedPoint& planned : plan_) {
+      const SweepPoint& point = planned.point;
+      if (!point.failure.empty() || tensors_.contains({point.method, point.budget_bytes})) continue;
+      const std::string path = artifact_path(planned);
+      tensors_[{point.method, point.budget_bytes}] =
+          report_tensors(describe_artifact(MappedFile(path).bytes(), path), {});
+    }
+  }
+
+  // What a method's options came to, and what one of its artifacts says, where this run made one.
+  void add_settings(Method method, std::vector<ReportSettings>& settings) const {
+    settings.push_back(resolved_settings(request_of(request_, method)));
+    settings.back().title = "Method " + method_name(method);
+    auto made_with = made_with_.find(method_name(method));
+    if (made_with == made_with_.end()) return;
+    settings.push_back(made_with->second);
+    settings.back().title = "What artifacts of method " + method_name(method) + " say they were made with";
   }
 
   void draw(SweepOutcome& outcome) {
@@ -316,6 +350,8 @@ class Sweep {
   uint64_t original_key_ = 0;
   std::vector<PlannedPoint> plan_;
   SweepResults results_;
+  SweepTensors tensors_;
+  std::map<std::string, ReportSettings> made_with_;  // by method
 };
 
 }  // namespace

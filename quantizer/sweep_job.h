@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "quantizer/quantize_job.h"
+#include "quantizer/sweep_page.h"
 #include "quantizer/sweep_results.h"
 #include "quantizer/token_source.h"
 
@@ -29,7 +30,9 @@ struct SweepRequest {
 
 struct SweepOutcome {
   SweepResults results;
-  std::vector<std::string> files;  // written
+  SweepTensors tensors;                  // of the artifacts that this run made, or found kept
+  std::vector<ReportSettings> settings;  // of each method
+  std::vector<std::string> files;        // written
 };
 
 // Every score is kept in the work folder under the hash of all that decided it, and taken from there when the sweep is

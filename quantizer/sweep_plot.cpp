@@ -5,77 +5,38 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <utility>
 #include <vector>
 
+#include "quantizer/byte_unit.h"
 #include "quantizer/gnuplot.h"
+#include "quantizer/sweep_curves.h"
 
 namespace thimble {
 namespace {
 
 constexpr int kWidth = 820, kHeight = 520;
 
-struct CurvePoint {
-  uint64_t bytes = 0;
-  double bits_per_byte = 0;
-  std::optional<double> standard_error;  // of the gap
-};
-
-struct Curve {
-  std::string title;
-  bool is_reference = false;
-  std::vector<CurvePoint> points;  // by bytes
-
-  bool has_bars() const {
-    return std::ranges::all_of(points, [](const CurvePoint& point) { return point.standard_error.has_value(); });
-  }
-};
-
-std::vector<Curve> curves_of(const SweepResults& results) {
-  std::vector<Curve> curves;
-  auto add = [&](const std::string& title, bool is_reference, const CurvePoint& point) {
-    auto found = std::ranges::find_if(
-        curves, [&](const Curve& curve) { return curve.title == title && curve.is_reference == is_reference; });
-    if (found == curves.end()) found = curves.insert(curves.end(), {title, is_reference, {}});
-    found->points.push_back(point);
-  };
-  for (const SweepPoint& point : results.points)
-    if (point.failure.empty())
-      add(point.method, false, {point.artifact_bytes, point.bits_per_byte, point.gap_standard_error});
-  for (const ReferencePoint& reference : results.references)
-    add(reference.label, true, {reference.bytes, reference.bits_per_byte, {}});
-  for (Curve& curve : curves)
-    std::ranges::sort(curve.points, {},
-                      [](const CurvePoint& point) { return std::pair(point.bytes, point.bits_per_byte); });
-  return curves;
-}
-
-struct Unit {
-  double bytes;
-  const char* name;
-};
-
-Unit unit_of(const std::vector<Curve>& curves) {
+ByteUnit unit_of(const std::vector<SweepCurve>& curves) {
   uint64_t most = 0;
-  for (const Curve& curve : curves) most = std::max(most, curve.points.back().bytes);
-  return most >= 1'000'000 ? Unit{1e6, "MB (1,000,000 B)"} : Unit{1e3, "kB (1,000 B)"};
+  for (const SweepCurve& curve : curves) most = std::max(most, curve.points.back().bytes);
+  return byte_unit(most);
 }
 
 }  // namespace
 
 std::string sweep_script(const SweepResults& results, const std::string& name) {
-  const std::vector<Curve> curves = curves_of(results);
-  const Unit unit = unit_of(curves);
+  const std::vector<SweepCurve> curves = sweep_curves(results);
+  const ByteUnit unit = unit_of(curves);
   std::string text = "# Run with gnuplot in the folder that the images are to appear in.\n";
   for (size_t i = 0; i < curves.size(); ++i) {
     text += fmt::format("$curve{} << EOD\n", i);
-    for (const CurvePoint& point : curves[i].points) {
+    for (const SweepCurve::Point& point : curves[i].points) {
       text += fmt::format("{:.6f} {:.6f}", static_cast<double>(point.bytes) / unit.bytes, point.bits_per_byte);
       text += curves[i].has_bars() ? " " + standard_error_text(point.standard_error) + "\n" : "\n";
     }
     text += "EOD\n";
   }
-  const char* bars = std::ranges::any_of(curves, &Curve::has_bars) ? " (bars: standard error of the gap)" : "";
+  const char* bars = std::ranges::any_of(curves, &SweepCurve::has_bars) ? " (bars: standard error of the gap)" : "";
   std::string plot = "plot ";
   for (size_t i = 0; i < curves.size(); ++i)
     plot +=

@@ -372,7 +372,7 @@ TEST_F(SweepTest, InspectDrawsAHeatMap) {
   expect_failure(2, {"inspect", "out.thmb", "--heat-map", "map.gif"}, {"--heat-map", ".svg or .png"});
   expect_failure(2, {"inspect", "out.thmb", "--heat-map", "out.thmb"}, {"replace"});
   expect_failure(5, {"inspect", "out.thmb", "--heat-map", "missing/map.svg"}, {"missing"});
-  expect_failure(5, {"inspect", "out.thmb", "--heat-map", "map.svg"}, {"gnuplot", "cannot be started"},
+  expect_failure(5, {"inspect", "out.thmb", "--heat-map", "map.png"}, {"gnuplot", "cannot be started"},
                  without_gnuplot());
   EXPECT_FALSE(exists("map.svg"));
   if (!has_gnuplot()) GTEST_SKIP() << "gnuplot is not installed";

@@ -1,0 +1,22 @@
+// quantize_report.h: the page of a finished run of `thimble quantize`, collected from its request and outcome.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <span>
+#include <string>
+
+#include "quantizer/quantize_job.h"
+#include "quantizer/quantize_page.h"
+#include "quantizer/score_model.h"
+
+namespace thimble {
+
+// `scores`: of checkpoint and artifact, or none. `warnings`: a line for each. `command`: as the user gave it.
+QuantizePage collect_page(const QuantizeRequest& request, const QuantizeOutcome& outcome,
+                          std::span<const ScoredModel> scores, StageTimes& times, const std::string& device,
+                          const std::string& warnings, const CLI::App& command);
+
+// What options come to where none was given.
+ReportSettings resolved_settings(const QuantizeRequest& request);
+
+}  // namespace thimble
