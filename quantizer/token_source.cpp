@@ -1,6 +1,8 @@
 // token_source.cpp: options and loading for token_source.h.
 #include "quantizer/token_source.h"
 
+#include <CLI/CLI.hpp>
+
 #include "eval/text_tokens.h"
 #include "eval/token_shard.h"
 #include "runtime/error.h"

@@ -1,13 +1,16 @@
 // token_source.h: the options that say what text to score, shared by eval, audit and quantize.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "eval/tokenizer.h"
 #include "runtime/any_model.h"
+
+namespace CLI {
+class App;
+}
 
 namespace thimble {
 
