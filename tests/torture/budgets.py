@@ -1,5 +1,6 @@
 """budgets.py: models of all kinds and random budgets. Method slope fills a budget to 99.9 %, or says truly why not: the
-finest codes take less (more budget gives the same file), or nothing is small enough (what it names as the least is met).
+finest codes take less (more budget gives the same file), or nothing is small enough (what it names as the least will
+do).
 """
 
 import json

@@ -1,6 +1,6 @@
-"""full_disk.py: runs on a disk that is full after so many bytes: exit code 5 with a reason, or success with the bytes of
-an undisturbed run; an older output survives a failure, nothing half-written is left, and with room the same command ends
-well. The disk is a tmpfs where mounting is permitted; else a limit on the size of files stands in for it.
+"""full_disk.py: runs on a disk that is full after so many bytes: exit code 5 with a reason, or success with the bytes
+of an undisturbed run; an older output survives a failure, nothing half-written is left, and with room the same command
+ends well. The disk is a tmpfs where mounting is permitted; else a limit on the size of files stands in for it.
 """
 
 import ctypes
@@ -18,8 +18,8 @@ LEAST_BYTES = 4096
 
 
 def enter_own_mounts() -> bool:
-    """Mounts of this process and its children alone, gone with it whatever happens. To be called before there are threads.
-    False where that is not permitted."""
+    """Mounts of this process and its children alone, gone with it whatever happens. To be called before there are
+    threads. False where that is not permitted."""
     libc = ctypes.CDLL(None, use_errno=True)
     if os.geteuid() != 0 or threading.active_count() > 1 or libc.unshare(CLONE_NEWNS) != 0:
         return False
@@ -28,7 +28,8 @@ def enter_own_mounts() -> bool:
 
 def _mount(folder: Path, size_bytes: int, more: str = "") -> bool:
     options = f"{more}size={size_bytes}"
-    return subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True).returncode == 0
+    mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    return subprocess.run(mount, capture_output=True).returncode == 0
 
 
 class FullDisk:

@@ -1,12 +1,13 @@
 """harness.py: runs attempts to break the program, many at a time, and keeps what is needed to repeat those that did.
 
-An attempt is one index of one row of the table. It gets a folder of its own and random numbers that follow from the seed,
-the row and the index alone; it raises Fault when the program did what it must not. A folder with a fault stays, with the
-commands that were run in it.
+An attempt is one index of one row of the table. It gets a folder of its own and random numbers that follow from the
+seed, the row and the index alone; it raises Fault when the program did what it must not. A folder with a fault stays,
+with the commands that were run in it.
 """
 
 import os
 import random
+import re
 import resource
 import shlex
 import shutil
@@ -123,7 +124,7 @@ class Torture:
         self.notes: list[str] = []
 
     def folder_of(self, row: Row, index: int) -> Path:
-        return self.kept / f"{row.name.replace(' ', '-').replace('/', '-')}-{index}"
+        return self.kept / f"{re.sub('[^A-Za-z0-9.]+', '-', row.name)}-{index}"
 
     def case(self, row: Row, index: int) -> Case:
         folder = self.folder_of(row, index)

@@ -1,5 +1,5 @@
-"""kills.py: runs ended by SIGKILL at random points, once or several times, and then started again: the files are those of
-an undisturbed run, byte for byte, and nothing else is left.
+"""kills.py: runs ended by SIGKILL at random points, once or several times, and then started again: the files are those
+of an undisturbed run, byte for byte, and nothing else is left.
 
 Half of the points are moments of time, half are changes of the folder: a file that appears, vanishes or takes another's
 place. Those reach what takes microseconds: the writing of each result and the last rename.
@@ -53,7 +53,8 @@ class Kills:
         pause = case.random.choice((0, 0, 0.0005, 0.005))
         began = time.monotonic()
         process = case.start(arguments)
-        case.commands.append(f"# to be killed after {f'{moment:.4f} s' if by_time else f'change {change} of the folder'}")
+        point = f"{moment:.4f} s" if by_time else f"change {change} of the folder"
+        case.commands.append(f"# to be killed after {point}")
         seen, changes = _names(case.folder), 0
         while process.poll() is None and time.monotonic() - began < case.limit_seconds:
             if by_time:
