@@ -20,6 +20,29 @@ if(THIMBLE_FUZZ)
   target_compile_options(thimble_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
+# Headers that most sources include and that take long to read are read once. A compiler cache cannot see into what was
+# precompiled, so with one there is nothing of it; every source includes what it uses.
+option(THIMBLE_PRECOMPILE "Precompile the headers of libraries that most sources include" ON)
+if(NOT THIMBLE_PRECOMPILE OR CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_DISABLE_PRECOMPILE_HEADERS ON)
+else()  # from there, GCC 12 also warns of endless copies in its own std::string (PR 105329)
+  target_compile_options(thimble_flags INTERFACE
+    $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-stringop-overflow;-Wno-array-bounds>)
+endif()
+set(thimble_common_headers <algorithm> <array> <cmath> <filesystem> <functional> <map> <memory> <optional> <set> <span>
+  <string> <vector> <nlohmann/json.hpp>)
+
+# thimble_precompiled(<target> LINK <libraries whose headers are named> HEADERS ...): a target that others reuse these
+# headers from: those with the same flags, whatever else they define.
+function(thimble_precompiled target)
+  cmake_parse_arguments(ARG "" "" "LINK;HEADERS" ${ARGN})
+  set(empty ${CMAKE_CURRENT_BINARY_DIR}/${target}.cpp)  # CMake precompiles beside a source, or not at all
+  file(CONFIGURE OUTPUT ${empty} CONTENT "")
+  add_library(${target} OBJECT ${empty})
+  target_link_libraries(${target} PRIVATE ${ARG_LINK} thimble_flags)
+  target_precompile_headers(${target} PRIVATE ${thimble_common_headers} ${ARG_HEADERS})
+endfunction()
+
 # thimble_library(<folder> SOURCES ... PUBLIC ... PRIVATE ...): the static library thimble_<folder>.
 # PUBLIC and PRIVATE list what it links; folders above it in the diamond never appear there.
 function(thimble_library folder)
@@ -32,4 +55,5 @@ function(thimble_library folder)
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/thimble>)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_link_libraries(${target} PUBLIC ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE} $<BUILD_INTERFACE:thimble_flags>)
+  target_precompile_headers(${target} REUSE_FROM thimble_library_headers)
 endfunction()

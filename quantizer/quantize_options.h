@@ -2,10 +2,13 @@
 // `slope`.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 
 #include "quantizer/quantize_job.h"
+
+namespace CLI {
+class App;
+}
 
 namespace thimble {
 

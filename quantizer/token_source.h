@@ -1,7 +1,6 @@
 // token_source.h: the options that say what text to score, shared by eval, audit and quantize.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +8,10 @@
 #include "eval/bpb.h"
 #include "eval/tokenizer.h"
 #include "runtime/any_model.h"
+
+namespace CLI {
+class App;
+}
 
 namespace thimble {
 

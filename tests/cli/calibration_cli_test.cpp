@@ -13,7 +13,7 @@ using CalibrationTest = CliTest;
 Json provenance_of(const QuantizedModel& model) { return parse_json(as_bytes_of(model.provenance_json), "provenance"); }
 
 TEST_F(CalibrationTest, SavedHessiansGiveTheSameWeights) {
-  quantize("first.thmb", {"--save-hessians", "h.safetensors", "--distill-steps", "0"});
+  quantize("first.thmb", {"--save-hessians", "h.safetensors", "--distill-steps", "0", "--cross-term", "0"});
   Json report = succeed_json(quantize_arguments("second.thmb", {"--hessians", "h.safetensors"}));
   EXPECT_FALSE(report.contains("distill"));  // without tokens to distill on
   EXPECT_FALSE(report.at("seconds").contains("calibration"));
@@ -26,14 +26,14 @@ TEST_F(CalibrationTest, SavedHessiansGiveTheSameWeights) {
 }
 
 TEST_F(CalibrationTest, SavingHessiansAgainGivesTheSameFile) {
-  quantize("first.thmb", {"--save-hessians", "h.safetensors"});
-  quantize("second.thmb", {"--hessians", "h.safetensors", "--save-hessians", "again.safetensors"});
+  trace("first.thmb", {"--save-hessians", "h.safetensors"});
+  trace("second.thmb", {"--hessians", "h.safetensors", "--save-hessians", "again.safetensors"});
   EXPECT_EQ(contents("h.safetensors"), contents("again.safetensors"));
 }
 
 TEST_F(CalibrationTest, FisherIsReportedAndChangesNoWeight) {
-  quantize("plain.thmb", {"--save-hessians", "plain.safetensors"});
-  Json report = succeed_json(quantize_arguments("out.thmb", {"--fisher", "--save-hessians", "h.safetensors"}));
+  trace("plain.thmb", {"--save-hessians", "plain.safetensors"});
+  Json report = succeed_json(trace_arguments("out.thmb", {"--fisher", "--save-hessians", "h.safetensors"}));
   EXPECT_EQ(contents("out.thmb"), contents("plain.thmb"));
   for (const Json& layer : report.at("layers")) EXPECT_GT(layer.at("output_fisher"), 0) << layer;
   const Json& loss = report.at("loss_statistics");
@@ -52,8 +52,8 @@ TEST_F(CalibrationTest, FisherIsReportedAndChangesNoWeight) {
 }
 
 TEST_F(CalibrationTest, SavedFisherIsTakenAgain) {
-  quantize("first.thmb", {"--fisher", "--save-hessians", "h.safetensors"});
-  Json report = succeed_json(quantize_arguments(
+  trace("first.thmb", {"--fisher", "--save-hessians", "h.safetensors"});
+  Json report = succeed_json(trace_arguments(
       "second.thmb", {"--fisher", "--hessians", "h.safetensors", "--save-hessians", "again.safetensors"}));
   EXPECT_TRUE(report.contains("loss_statistics"));
   EXPECT_EQ(contents("h.safetensors"), contents("again.safetensors"));
@@ -62,20 +62,20 @@ TEST_F(CalibrationTest, SavedFisherIsTakenAgain) {
 
 TEST_F(CalibrationTest, KeptFisherIsTakenAgain) {
   Arguments kept = {"--work-dir", "work", "--keep-work"};
-  quantize("plain.thmb", kept);
-  quantize("first.thmb", kept + Arguments{"--fisher", "--save-hessians", "h.safetensors"});
-  quantize("second.thmb", kept + Arguments{"--fisher", "--save-hessians", "again.safetensors"});
+  trace("plain.thmb", kept);
+  trace("first.thmb", kept + Arguments{"--fisher", "--save-hessians", "h.safetensors"});
+  trace("second.thmb", kept + Arguments{"--fisher", "--save-hessians", "again.safetensors"});
   EXPECT_EQ(contents("h.safetensors"), contents("again.safetensors"));
   EXPECT_EQ(contents("plain.thmb"), contents("second.thmb"));
 }
 
 TEST_F(CalibrationTest, FisherOfAnotherModelIsNamed) {
-  quantize("first.thmb", {"--fisher", "--save-hessians", "h.safetensors"});
+  trace("first.thmb", {"--fisher", "--save-hessians", "h.safetensors"});
   auto expect_refusal = [&](const std::function<void(CalibrationStatistics&)>& change, const std::string& words) {
     CalibrationStatistics statistics = read_hessian_file(path("h.safetensors"));
     change(statistics);
     write_hessian_file(path("bad"), statistics);
-    expect_failure(4, quantize_arguments("out.thmb", {"--fisher", "--hessians", "bad"}), {"bad: ", words});
+    expect_failure(4, trace_arguments("out.thmb", {"--fisher", "--hessians", "bad"}), {"bad: ", words});
   };
   const std::string layer = "blocks.0.mlp.fc.weight", table = "tok_emb.weight";
   expect_refusal([&](auto& s) { s.loss.output_fisher.erase(layer); }, "no output Fisher of '" + layer + "'");
@@ -88,8 +88,8 @@ TEST_F(CalibrationTest, FisherOfAnotherModelIsNamed) {
   expect_refusal([&](auto& s) { s.loss.row_counts.at(table).pop_back(); }, "row counts '" + table + "' has 263 values");
   expect_refusal([&](auto& s) { s.loss.head.at(table) = s.hessians.at("bigram.proj.weight"); },
                  "Hessian '" + table + "' has 8 columns");
-  quantize("plain.thmb", {"--save-hessians", "plain.safetensors"});
-  expect_failure(4, quantize_arguments("out.thmb", {"--fisher", "--hessians", "plain.safetensors"}),
+  trace("plain.thmb", {"--save-hessians", "plain.safetensors"});
+  expect_failure(4, trace_arguments("out.thmb", {"--fisher", "--hessians", "plain.safetensors"}),
                  {"plain.safetensors", "no output Fisher"});
 }
 

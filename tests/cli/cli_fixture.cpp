@@ -12,6 +12,19 @@
 #include "runtime/atomic_file.h"
 
 namespace thimble::testing {
+namespace {
+
+// Little calibration. Where tokens or Hessians are given there is none of the model's own writing to ask for.
+Arguments calibration_arguments(const Arguments& more) {
+  auto has = [&](const std::string& option) { return std::ranges::count(more, option) > 0; };
+  Arguments arguments;
+  if (!has("--hessians") && !has("--calibration-tokens")) arguments = {"--calibration-sequences", "3"};
+  if (!has("--hessians") || has("--calibration-tokens"))
+    arguments = arguments + Arguments{"--calibration-length", "32"};
+  return arguments;
+}
+
+}  // namespace
 
 CliTest::CliTest() {
   ::chmod(folder_.path().c_str(), 0755);  // other users must get in, for the tests of missing rights
@@ -60,10 +73,20 @@ void CliTest::expect_failure(int exit_code, const Arguments& arguments, const st
 }
 
 Arguments CliTest::quantize_arguments(const std::string& output, const Arguments& more, const std::string& checkpoint) {
-  bool has_codec = std::find(more.begin(), more.end(), "--codec") != more.end();
+  auto has = [&](const std::string& option) { return std::ranges::count(more, option) > 0; };
+  Arguments quick = calibration_arguments(more);
+  if (!has("--trellis-bits")) quick = quick + Arguments{"--trellis-bits", "3"};
+  const bool has_text = !has("--hessians") || has("--calibration-tokens");
+  if (has_text && !has("--distill-steps")) quick = quick + Arguments{"--distill-steps", "2"};
+  if (!has("--budget") && !has("--bits-per-weight") && !has("--target-bpb-gap") && !has("--log2-step"))
+    quick = quick + Arguments{"--log2-step", "-9"};
+  return Arguments{"quantize", checkpoint, "-o", output, "--min-elements", "100"} + quick + more;
+}
+
+Arguments CliTest::trace_arguments(const std::string& output, const Arguments& more, const std::string& checkpoint) {
+  const bool has_codec = std::ranges::count(more, "--codec") > 0;
   return Arguments{"quantize", checkpoint, "-o", output, "--method", "trace", "--min-elements", "100"} +
-         Arguments{"--calibration-sequences", "3", "--calibration-length", "32"} +
-         (has_codec ? Arguments{} : Arguments{"--codec", "zstd"}) + more;
+         calibration_arguments(more) + (has_codec ? Arguments{} : Arguments{"--codec", "zstd"}) + more;
 }
 
 Arguments CliTest::scoring(const std::string& tokens) {
@@ -79,7 +102,7 @@ void CliTest::write_long_tokens() const {
 }
 
 uint64_t CliTest::lowest_budget_tried() const {
-  RunResult refused = thimble(quantize_arguments("out.thmb", {"--budget", "1", "--quiet"}));
+  RunResult refused = thimble(trace_arguments("out.thmb", {"--budget", "1", "--quiet"}));
   std::string digits;
   for (size_t at = refused.err.find("GPTQ take ") + 10; at < refused.err.size() && refused.err[at] != ' '; ++at)
     if (refused.err[at] != ',') digits += refused.err[at];

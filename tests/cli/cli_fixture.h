@@ -40,13 +40,19 @@ class CliTest : public ::testing::Test {
   void expect_failure(int exit_code, const Arguments& arguments, const std::vector<std::string>& words,
                       const RunOptions& options = {}) const;
 
-  // quantize model.safetensors -o `output`, with options that make it fast and every matrix quantized, and `more`.
+  // quantize model.safetensors -o `output` by the default method, with options that make it fast and every matrix
+  // quantized, at a fixed step where `more` says nothing else, and `more`.
   static Arguments quantize_arguments(const std::string& output, const Arguments& more = {},
                                       const std::string& checkpoint = "model.safetensors");
   void quantize(const std::string& output, const Arguments& more = {}) const {
     succeed(quantize_arguments(output, more));
   }
-  // The least budget for model.safetensors that is not refused before anything is solved; far too low all the same.
+  // The same by method trace, with its default bits.
+  static Arguments trace_arguments(const std::string& output, const Arguments& more = {},
+                                   const std::string& checkpoint = "model.safetensors");
+  void trace(const std::string& output, const Arguments& more = {}) const { succeed(trace_arguments(output, more)); }
+  // The least budget for model.safetensors that method trace does not refuse before anything is solved; far too low all
+  // the same.
   uint64_t lowest_budget_tried() const;
   // The options of eval and audit for the folder's tokens.
   static Arguments scoring(const std::string& tokens = "val.bin");

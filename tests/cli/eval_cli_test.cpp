@@ -240,7 +240,7 @@ TEST_F(EvalTest, ABankedCheckpointIsExportedBanked) {
       error += std::pow(before[i] - after[i], 2);
       energy += std::pow(before[i], 2);
     }
-    EXPECT_LT(error, 0.1 * energy) << name;
+    EXPECT_LT(error, 0.5 * energy) << name;
   }
   EXPECT_EQ(bits_per_byte("back.safetensors"), bits_per_byte("model.thmb"));
   EXPECT_EQ(bits_per_byte("banked.thmb"), bits_per_byte("model.thmb"));
@@ -249,7 +249,7 @@ TEST_F(EvalTest, ABankedCheckpointIsExportedBanked) {
 
 TEST_F(EvalTest, AnExportIsACheckpointLikeAnyOther) {
   succeed({"export", "model.thmb", "-o", "back.safetensors"});
-  succeed(quantize_arguments("again.thmb", {"--bits", "8", "--high", "0"}, "back.safetensors"));
+  succeed(trace_arguments("again.thmb", {"--bits", "8", "--high", "0"}, "back.safetensors"));
   EXPECT_NEAR(bits_per_byte("again.thmb"), bits_per_byte("model.thmb"), 0.2);
 }
 

@@ -110,7 +110,7 @@ TEST_F(Nvfp4Test, ExportsCodesAndArrangedScales) {
               std::vector<float>{coded->tensor_scale});
   }
   EXPECT_EQ(result.at("nvfp4_tensors"), found);
-  quantize("trace.thmb");
+  trace("trace.thmb");
   expect_failure(2, {"export", "trace.thmb", "-o", "x.safetensors", "--layout", "nvfp4"}, {"trace.thmb", "NVFP4"});
 }
 

@@ -43,6 +43,20 @@ class RanksTest : public CliTest {
   RunResult two_ranks(const Arguments& first, const Arguments& second) const {
     return mpirun(Arguments{"-np", "1"} + first + Arguments{":", "-np", "1"} + second);
   }
+  // One process, two and three write the same artifact and report the same losses.
+  void expect_the_very_bytes(const std::function<Arguments(const std::string& output)>& arguments_of) const {
+    const Json expected = succeed_json(arguments_of("one.thmb"));
+    for (int count : {2, 3}) {
+      SCOPED_TRACE(std::to_string(count) + " ranks");
+      const Json found = ranks_json(count, arguments_of("out.thmb"));
+      EXPECT_EQ(contents("out.thmb"), contents("one.thmb"));
+      EXPECT_EQ(found.at("layers"), expected.at("layers"));
+      for (const char* when : {"before", "after"})
+        EXPECT_EQ(found.at("evaluation").at(when).at("loss_nats"), expected.at("evaluation").at(when).at("loss_nats"));
+      EXPECT_FALSE(exists("out.thmb.work"));
+      std::filesystem::remove(path("out.thmb"));
+    }
+  }
   static Arguments program(const Arguments& arguments) { return Arguments{THIMBLE_PROGRAM} + arguments; }
   static Arguments eval(const std::string& model = "model.safetensors") { return Arguments{"eval", model} + scoring(); }
 };
@@ -56,20 +70,28 @@ TEST_F(RanksTest, EvalGivesTheVeryScores) {
   }
 }
 
+// The search asks for solutions more than once.
 TEST_F(RanksTest, QuantizeGivesTheVeryBytes) {
-  // A budget that some layers of high precision fit: the search asks for solutions more than once.
-  quantize("some.thmb", {"--high", "5"});
-  Arguments budget = {"--budget", std::to_string(size("some.thmb"))};
-  Json expected = succeed_json(quantize_arguments("one.thmb", budget + scoring()));
-  for (int count : {2, 3}) {
-    Json found = ranks_json(count, quantize_arguments("out.thmb", budget + scoring()));
-    EXPECT_EQ(contents("out.thmb"), contents("one.thmb"));
-    EXPECT_EQ(found.at("layers"), expected.at("layers"));
-    for (const char* when : {"before", "after"})
-      EXPECT_EQ(found.at("evaluation").at(when).at("loss_nats"), expected.at("evaluation").at(when).at("loss_nats"));
-    EXPECT_FALSE(exists("out.thmb.work"));
-    std::filesystem::remove(path("out.thmb"));
-  }
+  expect_the_very_bytes([](const std::string& output) {
+    return quantize_arguments(output, Arguments{"--budget", "20000"} + scoring());
+  });
+}
+
+// Everything as a user has it who names nothing but a budget, on a calibration that ends soon.
+TEST_F(RanksTest, QuantizeByDefaultGivesTheVeryBytes) {
+  expect_the_very_bytes([](const std::string& output) {
+    return Arguments{"quantize", "model.safetensors",    "-o", output, "--budget", "24000", "--min-elements",
+                     "100",      "--calibration-length", "32"} +
+           scoring();
+  });
+}
+
+TEST_F(RanksTest, QuantizeByTraceGivesTheVeryBytes) {
+  trace("some.thmb", {"--high", "5"});  // some layers of high precision fit
+  const std::string budget = std::to_string(size("some.thmb"));
+  expect_the_very_bytes([&](const std::string& output) {
+    return trace_arguments(output, Arguments{"--budget", budget} + scoring());
+  });
 }
 
 TEST_F(RanksTest, ARunResumesWithAnotherNumberOfRanks) {
@@ -77,15 +99,23 @@ TEST_F(RanksTest, ARunResumesWithAnotherNumberOfRanks) {
   EXPECT_EQ(ranks(2, quantize_arguments("out.thmb", {"--keep-work"})).exit_code, 0);
   EXPECT_EQ(contents("out.thmb"), contents("one.thmb"));
   EXPECT_TRUE(exists("out.thmb.work"));
-  quantize("out.thmb", {"--bits", "5,7", "--keep-work"});
-  EXPECT_EQ(ranks(3, quantize_arguments("out.thmb", {"--bits", "5,7"})).exit_code, 0);
-  quantize("one.thmb", {"--bits", "5,7"});
+  quantize("out.thmb", {"--bits-per-weight", "5", "--keep-work"});
+  EXPECT_EQ(ranks(3, quantize_arguments("out.thmb", {"--bits-per-weight", "4"})).exit_code, 0);
+  quantize("one.thmb", {"--bits-per-weight", "4"});
+  EXPECT_EQ(contents("out.thmb"), contents("one.thmb"));
+}
+
+TEST_F(RanksTest, LayersThatTraceHasSolvedAreTakenByAnotherNumberOfRanks) {
+  EXPECT_EQ(ranks(2, trace_arguments("out.thmb", {"--keep-work"})).exit_code, 0);
+  trace("out.thmb", {"--bits", "5,7", "--keep-work"});
+  EXPECT_EQ(ranks(3, trace_arguments("out.thmb", {"--bits", "5,7"})).exit_code, 0);
+  trace("one.thmb", {"--bits", "5,7"});
   EXPECT_EQ(contents("out.thmb"), contents("one.thmb"));
 }
 
 TEST_F(RanksTest, HessiansFromAFile) {
   quantize("one.thmb", {"--save-hessians", "h.safetensors"});
-  EXPECT_EQ(ranks(2, quantize_arguments("out.thmb", {"--hessians", "h.safetensors"})).exit_code, 0);
+  EXPECT_EQ(ranks(3, quantize_arguments("out.thmb", {"--hessians", "h.safetensors"})).exit_code, 0);
   quantize("one.thmb", {"--hessians", "h.safetensors"});
   EXPECT_EQ(contents("out.thmb"), contents("one.thmb"));
 }
@@ -124,7 +154,7 @@ TEST_F(RanksTest, AnErrorOfAllIsReportedAndEndsAll) {
   result = ranks(2, {"doctor", "--frobnicate"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("--frobnicate"));
-  result = ranks(2, quantize_arguments("out.thmb", {"--budget", std::to_string(lowest_budget_tried())}));
+  result = ranks(2, trace_arguments("out.thmb", {"--budget", std::to_string(lowest_budget_tried())}));
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_THAT(result.err, HasSubstr("thimble: the budget cannot be met: the smallest artifact"));
 }

@@ -39,6 +39,12 @@ class ResumeTest : public CliTest {
   void expect_reference() const { EXPECT_EQ(contents("out.thmb"), contents("reference.thmb")); }
 };
 
+// Method trace also keeps each layer that it has solved.
+class TraceResumeTest : public ResumeTest {
+ protected:
+  TraceResumeTest() { trace("reference.thmb"); }
+};
+
 TEST_F(ResumeTest, NothingIsLeftAfterSuccess) {
   quantize("out.thmb");
   EXPECT_FALSE(exists("out.thmb.work"));
@@ -47,17 +53,17 @@ TEST_F(ResumeTest, NothingIsLeftAfterSuccess) {
   expect_reference();
 }
 
-TEST_F(ResumeTest, KeepWorkKeepsEveryStep) {
-  quantize("out.thmb", {"--keep-work"});
+TEST_F(TraceResumeTest, KeepWorkKeepsEveryStep) {
+  trace("out.thmb", {"--keep-work"});
   std::map<std::string, int> kinds;
   for (const std::string& name : results()) ++kinds[name.substr(0, name.find('-'))];
   EXPECT_EQ(kinds, (std::map<std::string, int>{{"tokens", 1}, {"hessians", 1}, {"solved", 14}}));
   // The next run uses all of it and computes nothing.
   std::map<std::string, ino_t> before = identities();
-  quantize("out.thmb", {"--keep-work"});
+  trace("out.thmb", {"--keep-work"});
   EXPECT_EQ(identities(), before);
   expect_reference();
-  quantize("out.thmb");
+  trace("out.thmb");
   EXPECT_FALSE(exists("out.thmb.work"));
 }
 
@@ -78,25 +84,25 @@ TEST_F(ResumeTest, AnotherWorkFolder) {
 }
 
 // Kills the run as soon as so many results exist; then a second run finishes it.
-TEST_F(ResumeTest, KilledRunsContinue) {
+TEST_F(TraceResumeTest, KilledRunsContinue) {
   int killed = 0;
   for (size_t steps : {0, 1, 2, 3, 5, 8, 12}) {
     SCOPED_TRACE(steps);
     std::filesystem::remove(path("out.thmb"));
     RunOptions options;
     options.kill_when = [&] { return exists("out.thmb.work") && results().size() >= steps; };
-    RunResult result = thimble(quantize_arguments("out.thmb", {"--threads", "1"}), options);
+    RunResult result = thimble(trace_arguments("out.thmb", {"--threads", "1"}), options);
     ASSERT_TRUE(result.signal == SIGKILL || result.exit_code == 0) << result.err;
     if (result.signal == SIGKILL && !exists("out.thmb")) {
       ++killed;
       std::map<std::string, ino_t> finished = identities();
       EXPECT_GE(finished.size(), steps);
-      quantize("out.thmb", {"--keep-work"});
+      trace("out.thmb", {"--keep-work"});
       std::map<std::string, ino_t> now = identities();
       for (const auto& [name, inode] : finished) EXPECT_EQ(now.at(name), inode) << name << " was computed again";
       EXPECT_EQ(now.size(), 16);
     }
-    quantize("out.thmb");
+    trace("out.thmb");
     EXPECT_FALSE(exists("out.thmb.work")) << "also without the temporary files of the killed run";
     expect_reference();
   }
@@ -163,8 +169,8 @@ TEST_F(ResumeTest, WhateverIsMissingIsComputed) {
   }
 }
 
-TEST_F(ResumeTest, DamagedResultsAreComputedAgain) {
-  quantize("out.thmb", {"--keep-work"});
+TEST_F(TraceResumeTest, DamagedResultsAreComputedAgain) {
+  trace("out.thmb", {"--keep-work"});
   std::map<std::string, std::string> one_of_each;  // kind -> name
   for (const std::string& name : results()) one_of_each.emplace(name.substr(0, name.find('-')), name);
   ASSERT_EQ(one_of_each.size(), 3);
@@ -176,7 +182,7 @@ TEST_F(ResumeTest, DamagedResultsAreComputedAgain) {
       variants.push_back(with_flipped_bit(whole, at));
     for (size_t i = 0; i < variants.size(); ++i) {
       write(file, variants[i]);
-      quantize("out.thmb", {"--keep-work"});
+      trace("out.thmb", {"--keep-work"});
       expect_reference();
       EXPECT_EQ(contents(file), whole) << kind << ", variant " << i;
     }
@@ -218,22 +224,22 @@ TEST_F(ResumeTest, ResultsOfAnotherInstructionSetAreNotUsed) {
 }
 
 // Precision does not enter calibration: a run with other bits keeps the Hessians and the layers it has.
-TEST_F(ResumeTest, ARequestWithOtherBitsReusesWhatItCan) {
-  quantize("out.thmb", {"--keep-work"});
+TEST_F(TraceResumeTest, ARequestWithOtherBitsReusesWhatItCan) {
+  trace("out.thmb", {"--keep-work"});
   std::map<std::string, ino_t> before = identities();
-  quantize("out.thmb", {"--keep-work", "--bits", "5,7"});
+  trace("out.thmb", {"--keep-work", "--bits", "5,7"});
   std::map<std::string, ino_t> now = identities();
   for (const auto& [name, inode] : before) EXPECT_EQ(now.at(name), inode) << name;
   EXPECT_EQ(now.size(), before.size() + 10);  // the ten layers of high precision
-  quantize("direct.thmb", {"--bits", "5,7"});
+  trace("direct.thmb", {"--bits", "5,7"});
   EXPECT_EQ(contents("out.thmb"), contents("direct.thmb"));
 }
 
-TEST_F(ResumeTest, AFailedRunKeepsItsWork) {
+TEST_F(TraceResumeTest, AFailedRunKeepsItsWork) {
   std::string impossible = std::to_string(lowest_budget_tried());
-  expect_failure(3, quantize_arguments("out.thmb", {"--budget", impossible}), {"smallest artifact"});
+  expect_failure(3, trace_arguments("out.thmb", {"--budget", impossible}), {"smallest artifact"});
   EXPECT_FALSE(results().empty());
-  quantize("out.thmb");
+  trace("out.thmb");
   expect_reference();
 }
 

@@ -160,7 +160,7 @@ TEST_F(SlopeTest, SavedStatisticsGiveTheSameArtifact) {
 }
 
 TEST_F(SlopeTest, HessiansWithoutAFisherWillDo) {
-  quantize("t.thmb", {"--save-hessians", "h.safetensors"});
+  trace("t.thmb", {"--save-hessians", "h.safetensors"});
   succeed(slope_arguments("out.thmb", {"--bits-per-weight", "5", "--hessians", "h.safetensors"}));
   succeed({"verify", "out.thmb"});
 }
@@ -184,7 +184,7 @@ TEST_F(SlopeTest, OptionsAreChecked) {
   expect_failure(2, slope_arguments("out.thmb", {"--target-bpb-gap", "0.01"}), {"--target-bpb-gap", "--tokenizer"});
   expect_failure(2, {"quantize", "model.safetensors", "-o", "out.thmb", "--method", "magic"},
                  {"magic", "slope, trace"});
-  expect_failure(2, quantize_arguments("out.thmb", {"--bits-per-weight", "3"}), {"--method slope"});
+  expect_failure(2, trace_arguments("out.thmb", {"--bits-per-weight", "3"}), {"--method slope"});
   EXPECT_FALSE(exists("out.thmb"));
 }
 

@@ -81,23 +81,22 @@ TEST_F(UsageTest, SizesAreDecimalAlsoWithLeadingZeros) {
 
 TEST_F(UsageTest, BitsCodecHighAndDtypeNameWhatIsAllowed) {
   for (const char* bits : {"1", "9", "6,5", "5,", ",6", "5,6,7", "five", ""})
-    expect_failure(2, quantize_arguments("out.thmb", {"--bits", bits}), {"--bits"});
-  expect_failure(2, quantize_arguments("out.thmb", {"--bits", "6,5"}), {"6,5", "must not be below"});
-  expect_failure(2, quantize_arguments("out.thmb", {"--bits", "5,9"}), {"'9'", "2 to 8"});
-  expect_failure(2, quantize_arguments("out.thmb", {"--codec", "gzip"}),
-                 {"gzip", "brotli", "zstd", "xz", "rans", "none"});
-  expect_failure(2, quantize_arguments("out.thmb", {"--high", "some"}), {"--high", "some"});
-  expect_failure(2, quantize_arguments("out.thmb", {"--high", "-1"}), {"--high", "-1"});
-  expect_failure(2, quantize_arguments("out.thmb", {"--high", "auto"}), {"--high", "--budget"});
+    expect_failure(2, trace_arguments("out.thmb", {"--bits", bits}), {"--bits"});
+  expect_failure(2, trace_arguments("out.thmb", {"--bits", "6,5"}), {"6,5", "must not be below"});
+  expect_failure(2, trace_arguments("out.thmb", {"--bits", "5,9"}), {"'9'", "2 to 8"});
+  expect_failure(2, trace_arguments("out.thmb", {"--codec", "gzip"}), {"gzip", "brotli", "zstd", "xz", "rans", "none"});
+  expect_failure(2, trace_arguments("out.thmb", {"--high", "some"}), {"--high", "some"});
+  expect_failure(2, trace_arguments("out.thmb", {"--high", "-1"}), {"--high", "-1"});
+  expect_failure(2, trace_arguments("out.thmb", {"--high", "auto"}), {"--high", "--budget"});
   expect_failure(2, {"export", "model.thmb", "-o", "x", "--dtype", "F64"}, {"--dtype", "F64", "BF16"});
   EXPECT_FALSE(exists("out.thmb"));
 }
 
 TEST_F(UsageTest, OptionsThatExcludeEachOther) {
-  expect_failure(2, quantize_arguments("out.thmb", {"--hessians", "h", "--save-calibration", "t"}), {"--hessians"});
-  expect_failure(2, quantize_arguments("out.thmb", {"--hessians", "h", "--calibration-tokens", "t"}),
+  expect_failure(2, trace_arguments("out.thmb", {"--hessians", "h", "--save-calibration", "t"}), {"--hessians"});
+  expect_failure(2, trace_arguments("out.thmb", {"--hessians", "h", "--calibration-tokens", "t"}),
                  {"--hessians", "trace"});
-  quantize("model.thmb");
+  trace("model.thmb");
   expect_failure(2, {"generate", "model.thmb", "--config", "config.json", "--tokenizer", "sp.model"},
                  {"--config", "model.thmb"});
 }
@@ -152,18 +151,18 @@ TEST_F(UsageTest, AMissingDeviceIsExitCode6) {
 }
 
 TEST_F(UsageTest, ABudgetThatCannotBeMetIsKnownUpFront) {
-  expect_failure(3, quantize_arguments("out.thmb", {"--budget", "1000"}),
+  expect_failure(3, trace_arguments("out.thmb", {"--budget", "1000"}),
                  {"budget cannot be met", "not solved by GPTQ take", " B alone", "1,000 B"});
-  expect_failure(3, quantize_arguments("out.thmb", {"--budget", "1000", "--code-bytes", "1000"}),
+  expect_failure(3, trace_arguments("out.thmb", {"--budget", "1000", "--code-bytes", "1000"}),
                  {"budget cannot be met", "the code takes 1,000 B"});
-  expect_failure(3, quantize_arguments("out.thmb", {"--budget", "0"}), {"budget cannot be met"});
+  expect_failure(3, trace_arguments("out.thmb", {"--budget", "0"}), {"budget cannot be met"});
   EXPECT_FALSE(exists("out.thmb"));
   EXPECT_FALSE(exists("out.thmb.work"));
 }
 
 TEST_F(UsageTest, ABudgetThatPruningCannotMeetNamesTheSmallestSize) {
   write("old.thmb", "an older artifact");
-  Arguments arguments = quantize_arguments("old.thmb", {"--budget", std::to_string(lowest_budget_tried())});
+  Arguments arguments = trace_arguments("old.thmb", {"--budget", std::to_string(lowest_budget_tried())});
   expect_failure(3, arguments, {"budget cannot be met", "smallest artifact reached", "codes of +-1", "it may take"});
   EXPECT_EQ(as_text(contents("old.thmb")), "an older artifact");
 }
