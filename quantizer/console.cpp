@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "quantizer/diagnostics.h"
 #include "quantizer/progress_bar.h"
 #include "runtime/error.h"
 
@@ -101,7 +102,7 @@ void Console::result(const std::string& text, const Json& json) const {
 }
 
 void Console::note(const std::string& line) const {
-  if (has_progress_) std::fputs((line + "\n").c_str(), stderr);
+  if (has_progress_) say(line + "\n");
 }
 
 void StageTimes::add(const std::string& stage, double seconds) {

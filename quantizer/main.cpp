@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
 #include <iostream>
 #include <memory>
 #include <new>
 #include <thread>
 
 #include "quantizer/commands.h"
+#include "quantizer/diagnostics.h"
 #include "quantizer/version.h"
 #include "runtime/error.h"
 #include "runtime/parallel.h"
@@ -25,9 +25,9 @@ constexpr std::chrono::seconds kRootSpeaksFirst(1);
 int report_error(bool as_json, ExitCode code, const std::string& message) {
   if (as_json) {
     Json json = {{"error", {{"exit_code", static_cast<int>(code)}, {"message", message}}}};
-    fmt::print(stderr, "{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
+    say(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   } else {
-    fmt::print(stderr, "thimble: {}\n", message);
+    say("thimble: " + message + "\n");
   }
   return static_cast<int>(code);
 }
@@ -107,6 +107,7 @@ int run(Ranks& ranks, bool json, int argc, char** argv) {
 }
 
 int run(int argc, char** argv) {
+  if (!occupy_standard_streams()) return static_cast<int>(ExitCode::kIo);
   // A file that outgrows a limit of the shell is an error of the write then, with a message and cleaning up.
   std::signal(SIGXFSZ, SIG_IGN);
   // Known before parsing, which may fail.

@@ -5,7 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
+
+#include "quantizer/diagnostics.h"
 
 namespace thimble {
 namespace {
@@ -26,7 +27,7 @@ std::string duration_text(double seconds) {
 ProgressBar::ProgressBar() : terminal_(::isatty(STDERR_FILENO) == 1) {}
 
 ProgressBar::~ProgressBar() {
-  if (open_ && terminal_) fmt::print(stderr, "\n");
+  if (open_ && terminal_) say("\n");
 }
 
 void ProgressBar::begin(std::string_view stage, int64_t total, std::string_view unit) {
@@ -63,20 +64,19 @@ double ProgressBar::elapsed_seconds() const { return std::chrono::duration<doubl
 void ProgressBar::draw(bool finished) {
   double elapsed = elapsed_seconds();
   if (finished) {
-    fmt::print(stderr, "{}{:<24} {} {} in {}\n", terminal_ ? "\r\033[K" : "", stage_, done_, unit_,
-               duration_text(elapsed));
+    say(fmt::format("{}{:<24} {} {} in {}\n", terminal_ ? "\r\033[K" : "", stage_, done_, unit_,
+                    duration_text(elapsed)));
     return;
   }
   double share = total_ > 0 ? std::min(1.0, static_cast<double>(done_) / static_cast<double>(total_)) : 0;
   std::string left = done_ > 0 ? duration_text(elapsed * (1 - share) / std::max(share, 1e-9)) + " left" : "";
   if (terminal_) {
     auto filled = static_cast<size_t>(share * kBarCells);
-    fmt::print(stderr, "\r\033[K{:<24} [{}{}] {:3.0f}% {}/{} {} {}", stage_, std::string(filled, '='),
-               std::string(kBarCells - filled, ' '), share * 100, done_, total_, unit_, left);
+    say(fmt::format("\r\033[K{:<24} [{}{}] {:3.0f}% {}/{} {} {}", stage_, std::string(filled, '='),
+                    std::string(kBarCells - filled, ' '), share * 100, done_, total_, unit_, left));
   } else {
-    fmt::print(stderr, "{:<24} {:3.0f}% {}/{} {} {}\n", stage_, share * 100, done_, total_, unit_, left);
+    say(fmt::format("{:<24} {:3.0f}% {}/{} {} {}\n", stage_, share * 100, done_, total_, unit_, left));
   }
-  std::fflush(stderr);
 }
 
 }  // namespace thimble
