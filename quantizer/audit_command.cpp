@@ -49,12 +49,15 @@ void add_audit_command(CommandLine& line) {
       add_command(line, "audit", "Check that an evaluation is correct: coverage, bytes, causality, sums",
                   "thimble audit model.thmb --text val.txt --tokenizer sp.model --max-targets 4096");
   command->add_option("model", options->model, "Checkpoint or artifact")->required();
-  command->add_option("--config", options->config, "Config of a checkpoint (JSON)");
-  options->source.add_to(*command, TokenSource::Need::kRequired);
-  command->add_option("--source-text", options->source_text,
-                      "The text that --tokens were made from, to check their bytes");
+  add_config_option(*command, options->config);
+  options->source.add_to(*command, TokenSource::Need::kRequired, kCommonGroup);
+  command
+      ->add_option("--source-text", options->source_text, "The text that --tokens were made from, to check their bytes")
+      ->type_name("FILE")
+      ->excludes("--text");
   command->add_option("--samples", options->samples, "Random positions to probe")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))
+      ->transform(whole_number(0, 1 << 20))
+      ->type_name("N")
       ->capture_default_str();
   command->callback([&line, options] {
     line.action = [&line, options](Console& console) {

@@ -382,6 +382,8 @@ QuantizeOutcome QuantizeJob::fit(const QuantizeRequest& request) {
       throw Error(ExitCode::kInternal, request.output + ": the artifact does not decode to the model it was made from");
   });
   QuantizeOutcome outcome = std::move(result.outcome);
+  for (const StoredTensorSummary& tensor : describe_artifact(result.artifact, request.output).tensors)
+    ++outcome.precisions[tensor.precision];
   if ((request.method == Method::kSlope && request.predicts_loss) || request.rate_bound)
     times_.time("predicted loss", [&] {
       ArtifactSummary summary = describe_artifact(result.artifact, request.output);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "eval/tokenizer.h"
+#include "quantizer/help_formatter.h"
 #include "runtime/any_model.h"
 
 namespace thimble {
@@ -22,7 +23,8 @@ struct TokenSource {
   std::optional<int64_t> max_targets;
 
   enum class Need { kOptional, kRequired };
-  void add_to(CLI::App& command, Need need);
+  // `details` is the heading for how the text is scored: kCommonGroup where the command does nothing else.
+  void add_to(CLI::App& command, Need need, const char* details = kEvaluationGroup);
   bool is_given() const { return !shards.empty() || !text.empty(); }
   // The tokens of context for a model: as --context says, else kDefaultContext, or what the model of `path` has
   // positions for. A UsageError when that is too many for it, or below the stride.

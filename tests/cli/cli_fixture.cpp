@@ -59,10 +59,14 @@ void CliTest::expect_failure(int exit_code, const Arguments& arguments, const st
 }
 
 Arguments CliTest::quantize_arguments(const std::string& output, const Arguments& more, const std::string& checkpoint) {
-  bool has_codec = std::find(more.begin(), more.end(), "--codec") != more.end();
-  return Arguments{"quantize", checkpoint, "-o", output, "--method", "trace", "--min-elements", "100"} +
-         Arguments{"--calibration-sequences", "3", "--calibration-length", "32"} +
-         (has_codec ? Arguments{} : Arguments{"--codec", "zstd"}) + more;
+  auto has = [&](const char* option) { return std::find(more.begin(), more.end(), option) != more.end(); };
+  // Where tokens or Hessians are given the model writes none, and its options are refused.
+  Arguments calibration;
+  if (!has("--hessians") && !has("--calibration-tokens")) calibration = {"--calibration-sequences", "3"};
+  if (!has("--hessians") || has("--calibration-tokens"))
+    calibration = calibration + Arguments{"--calibration-length", "32"};
+  return Arguments{"quantize", checkpoint, "-o", output, "--method", "trace", "--min-elements", "100"} + calibration +
+         (has("--codec") ? Arguments{} : Arguments{"--codec", "zstd"}) + more;
 }
 
 Arguments CliTest::scoring(const std::string& tokens) {
@@ -94,6 +98,17 @@ std::vector<std::string> CliTest::names() const {
   std::vector<std::string> found = folder_.names();
   std::sort(found.begin(), found.end());
   return found;
+}
+
+Arguments without_option(const Arguments& arguments, const std::string& option) {
+  Arguments left;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == option)
+      ++i;
+    else
+      left.push_back(arguments[i]);
+  }
+  return left;
 }
 
 Json without_times(Json evaluation) {
