@@ -4,6 +4,7 @@
 #include "eval/model_scorer.h"
 #include "quantizer/commands.h"
 #include "quantizer/model_source.h"
+#include "quantizer/run_plan.h"
 #include "quantizer/token_source.h"
 #include "runtime/file.h"
 
@@ -17,6 +18,7 @@ struct Options {
 };
 
 AuditReport run_audit(const Options& options, const Device& device, uint64_t seed, Console& console) {
+  console.plan(audit_plan());
   std::jthread warming = warm_up(device);
   Tokenizer tokenizer = Tokenizer::load(options.source.tokenizer);
   LoadedModel loaded = load_model(options.model, options.config, device);

@@ -3,6 +3,7 @@
 
 #include "quantizer/commands.h"
 #include "quantizer/model_source.h"
+#include "quantizer/run_plan.h"
 #include "quantizer/score_model.h"
 
 namespace thimble {
@@ -61,6 +62,7 @@ void add_eval_command(CommandLine& line) {
       ByteTable bytes(tokenizer);
       TokenSource source = options->source;
       std::vector<ScoredModel> all;
+      console.plan(eval_plan(options->models.size()));
       if (!options->config.empty() && std::ranges::all_of(options->models, is_artifact))
         throw UsageError("--config is for checkpoints: artifacts have their own");
       for (const std::string& path : options->models) {

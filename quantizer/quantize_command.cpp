@@ -12,6 +12,7 @@
 #include "quantizer/progress_bar.h"
 #include "quantizer/quantize_job.h"
 #include "quantizer/quantize_options.h"
+#include "quantizer/run_plan.h"
 #include "quantizer/score_model.h"
 
 namespace thimble {
@@ -347,6 +348,7 @@ void add_quantize_command(CommandLine& line) {
         finished.bits_per_byte = [&](const AnyModel& model) {
           return bits_per_byte(model, finished.device, options->source, console);
         };
+      console.plan(quantize_plan(finished, options->source.is_given()));
       StageTimes times;
       QuantizeOutcome outcome = run_quantize(finished, line.ranks, times, console);
       Scores scores = score_before_and_after(finished, options->source, line.ranks, times, console);

@@ -1,11 +1,13 @@
 // sweep_command.cpp: `thimble sweep`: bytes against bits per byte over methods and budgets, as a table and a plot.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
 #include "quantizer/commands.h"
 #include "quantizer/quantize_options.h"
+#include "quantizer/run_plan.h"
 #include "quantizer/sweep_job.h"
 
 namespace thimble {
@@ -154,6 +156,8 @@ void add_sweep_command(CommandLine& line) {
     line.action = [&line, options](Console& console) {
       const SweepRequest request = finish_request(*options, line);
       std::jthread warming = warm_up(request.base.device);
+      console.plan(sweep_plan(request.base, request.methods.size() * std::max(request.budgets_bytes.size(),
+                                                                              request.bits_per_weight.size())));
       StageTimes times;
       const SweepOutcome outcome = run_sweep(request, line.ranks, times, console);
       if (!line.ranks.is_root()) return;
