@@ -3,6 +3,7 @@
 //   numeric_boundaries CHECKPOINT TOKENS CONTEXT WINDOWS MODE
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <cstdlib>
 
 #include "eval/token_shard.h"
@@ -76,7 +77,7 @@ int main(int count, char** arguments) {
     if (count != 6) throw thimble::UsageError("numeric_boundaries CHECKPOINT TOKENS CONTEXT WINDOWS MODE");
     thimble::run(arguments);
   } catch (const thimble::Error& error) {
-    fmt::print(stderr, "{}\n", error.what());
+    std::fputs((std::string(error.what()) + "\n").c_str(), stderr);
     return static_cast<int>(error.code());
   }
 }

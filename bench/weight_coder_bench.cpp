@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 
 #include "packer/artifact.h"
@@ -131,7 +132,7 @@ int main(int argument_count, char** arguments) {
     if (argument_count > 3) codecs.assign(arguments + 3, arguments + argument_count);
     thimble::run(argument_count > 1 ? arguments[1] : "", codecs);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "weight_coder_bench: {}\n", error.what());
+    std::fputs(("weight_coder_bench: " + std::string(error.what()) + "\n").c_str(), stderr);
     return 1;
   }
   return 0;

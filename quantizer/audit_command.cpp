@@ -6,6 +6,7 @@
 #include "eval/model_scorer.h"
 #include "quantizer/commands.h"
 #include "quantizer/model_source.h"
+#include "quantizer/run_plan.h"
 #include "quantizer/token_source.h"
 #include "runtime/file.h"
 
@@ -25,6 +26,7 @@ struct Audited {
 };
 
 Audited run_audit(const Options& options, const Device& device, uint64_t seed, Console& console) {
+  console.plan(audit_plan());
   std::jthread warming = warm_up(device);
   Tokenizer tokenizer = Tokenizer::load(options.source.tokenizer);
   LoadedModel loaded = load_model(options.model, options.config, device);
@@ -58,12 +60,15 @@ void add_audit_command(CommandLine& line) {
       add_command(line, "audit", "Check that an evaluation is correct: coverage, bytes, causality, sums",
                   "thimble audit model.thmb --text val.txt --tokenizer sp.model --max-targets 4096");
   command->add_option("model", options->model, "Checkpoint or artifact")->required();
-  command->add_option("--config", options->config, "Config of a checkpoint (JSON)");
-  options->source.add_to(*command, TokenSource::Need::kRequired);
-  command->add_option("--source-text", options->source_text,
-                      "The text that --tokens were made from, to check their bytes");
+  add_config_option(*command, options->config);
+  options->source.add_to(*command, TokenSource::Need::kRequired, kCommonGroup);
+  command
+      ->add_option("--source-text", options->source_text, "The text that --tokens were made from, to check their bytes")
+      ->type_name("FILE")
+      ->excludes("--text");
   command->add_option("--samples", options->samples, "Random positions to probe")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))
+      ->transform(whole_number(0, 1 << 20))
+      ->type_name("N")
       ->capture_default_str();
   command->callback([&line, options] {
     line.action = [&line, options](Console& console) {

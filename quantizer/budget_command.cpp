@@ -39,8 +39,9 @@ void add_budget_command(CommandLine& line) {
   CLI::App* command = add_command(line, "budget", "Check an artifact and its code against a byte limit",
                                   "thimble budget model.thmb --limit 16000000 --code train_gpt.py");
   command->add_option("artifact", options->artifact, "Artifact (.thmb)")->required();
-  command->add_option("--limit", options->limit, "Most bytes that artifact and code may take (decimal)")
-      ->transform(whole_number(kMaxOptionBytes))
+  command->add_option("--limit", options->limit, "Most bytes that artifact and code may take: 16000000, 16MB, 1.5e6")
+      ->transform(byte_size())
+      ->type_name("BYTES")
       ->required();
   options->code.add_to(*command);
   command->callback([&line, options] {

@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
-#include <cmath>
 #include <limits>
 
 #include "runtime/checked.h"
@@ -13,7 +11,9 @@
 namespace thimble {
 namespace {
 
-CLI::Validator one_of(bool (*is_allowed)(std::string_view), const std::string& allowed) {
+constexpr uint64_t kMaxThreads = 4096;
+
+CLI::Validator allowed_text(bool (*is_allowed)(std::string_view), const std::string& allowed) {
   auto check = [=](std::string& text) { return is_allowed(text) ? "" : "'" + text + "', allowed are " + allowed; };
   return CLI::Validator(check, "", "");
 }
@@ -25,63 +25,58 @@ Device limited(Device device, const CommonOptions& common) {
 
 }  // namespace
 
-CLI::Validator whole_number(uint64_t high) {
-  auto check = [high](std::string& text) -> std::string {
-    uint64_t value = 0;
-    const char* end = text.data() + text.size();
-    auto [stop, error] = std::from_chars(text.data(), end, value);
-    if (error != std::errc() || stop != end || value > high)
-      return "'" + text + "', allowed is an integer from 0 to " + std::to_string(high);
-    text = std::to_string(value);
-    return "";
-  };
-  return CLI::Validator(check, "", "");
-}
-
-CLI::Validator finite_number(double low, double high) {
-  auto check = [low, high](std::string& text) -> std::string {
-    double value = 0;
-    const char* end = text.data() + text.size();
-    auto [stop, error] = std::from_chars(text.data(), end, value);
-    if (error == std::errc() && stop == end && std::isfinite(value) && value >= low && value <= high) return "";
-    return fmt::format("'{}', allowed is a number from {} to {}", text, low, high);
-  };
-  return CLI::Validator(check, "", "");
-}
-
 CLI::App* add_command(CommandLine& line, const std::string& name, const std::string& description,
                       const std::string& example) {
   CLI::App* command = line.app.add_subcommand(name, description);
+  command->group("Commands");
   command->footer("Example:\n  " + example);
+  for (const char* help : {"--help", "--help-all"}) command->get_option(help)->group(kGeneralGroup);
+  command->option_defaults()->group(kGeneralGroup);
   command->add_flag("--json", line.common.json, "Print the result as one JSON document");
   command->add_flag("--quiet", line.common.quiet, "Print nothing but errors (and JSON, with --json)");
+  command->option_defaults()->group(kMachineGroup);
   command->add_option("--threads", line.common.threads, "Threads to use; 0 for all of the machine")
-      ->check(CLI::Range(0, 4096))
+      ->transform(whole_number(0, kMaxThreads))
+      ->type_name("N")
       ->capture_default_str();
   command->add_option("--seed", line.common.seed, "Seed of everything random; equal seeds give equal results")
-      ->transform(whole_number(std::numeric_limits<uint64_t>::max()))
+      ->transform(whole_number(0, std::numeric_limits<uint64_t>::max()))
+      ->type_name("N")
       ->capture_default_str();
   command->add_option("--device", line.common.device, std::string("Where models run: ") + kDeviceTexts)
-      ->check(one_of(is_device_text, kDeviceTexts))
+      ->check(allowed_text(is_device_text, kDeviceTexts))
+      ->type_name("NAME")
       ->capture_default_str();
   command
       ->add_option("--numerics", line.common.numerics,
                    std::string("Arithmetic of models: ") + kNumericsTexts + "; auto is bf16 on CUDA devices, else fp32")
-      ->check(one_of(is_numerics_text, kNumericsTexts))
+      ->check(allowed_text(is_numerics_text, kNumericsTexts))
+      ->type_name("NAME")
       ->capture_default_str();
   command
       ->add_option("--device-memory", line.common.device_memory,
-                   "Most bytes of each CUDA device to use (decimal); batches shrink to fit; 0 for what is free")
-      ->transform(whole_number(kMaxOptionBytes))
+                   "Most memory of each CUDA device to use; batches shrink to fit; 0 for what is free")
+      ->transform(byte_size())
+      ->type_name("BYTES")
       ->capture_default_str();
+  command->option_defaults()->group(kCommonGroup);
   return command;
 }
 
+CLI::Option* repeatable(CLI::Option* option) { return option->take_all()->allow_extra_args(false); }
+
+CLI::Option* add_config_option(CLI::App& command, std::string& path) {
+  return command
+      .add_option("--config", path, "Config of a checkpoint (JSON); default: inside it, or config.json beside it")
+      ->type_name("FILE");
+}
+
 void CodeOptions::add_to(CLI::App& command) {
-  command.add_option("--code", files, "Files whose size counts against the budget (decimal bytes)")
-      ->type_name("FILE...");
+  repeatable(command.add_option("--code", files, "File whose size counts against the budget; once for each file"))
+      ->type_name("FILE");
   command.add_option("--code-bytes", extra_bytes, "Further bytes that count against the budget")
-      ->transform(whole_number(kMaxOptionBytes))
+      ->transform(byte_size())
+      ->type_name("BYTES")
       ->capture_default_str();
 }
 

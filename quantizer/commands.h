@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "quantizer/console.h"
+#include "quantizer/help_formatter.h"
+#include "quantizer/option_values.h"
 #include "quantizer/ranks.h"
 #include "runtime/device.h"
 
@@ -39,19 +41,19 @@ void add_numerics_command(CommandLine& line);
 void add_doctor_command(CommandLine& line);
 
 // A subcommand with the options that all share (--json, --quiet, --threads, --seed, --device, --numerics,
-// --device-memory) and an example.
+// --device-memory) and an example. Options that are added next are common ones, until option_defaults() says another
+// group.
 CLI::App* add_command(CommandLine& line, const std::string& name, const std::string& description,
                       const std::string& example);
 
-// Validators of options. By themselves the parser's own take "-5" for a huge unsigned number, "010" for 8, and NaN for
-// a number in range.
-CLI::Validator whole_number(uint64_t high);  // decimal digits; for add_option(...)->transform()
-CLI::Validator finite_number(double low, double high);
+// Gives an option that may be named several times exactly one value each time: one that takes all that follow would
+// swallow the arguments behind it.
+CLI::Option* repeatable(CLI::Option* option);
 
-// Most bytes that an option may name: sums of two fit in 64 bits.
-constexpr uint64_t kMaxOptionBytes = uint64_t{1} << 62;
+// --config of a command that opens checkpoints.
+CLI::Option* add_config_option(CLI::App& command, std::string& path);
 
-// --code FILE... and --code-bytes N: what counts against a budget besides the artifact.
+// --code FILE, once for each file, and --code-bytes N: what counts against a budget besides the artifact.
 struct CodeOptions {
   std::vector<std::string> files;
   uint64_t extra_bytes = 0;

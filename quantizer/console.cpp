@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "quantizer/progress_bar.h"
 #include "runtime/error.h"
 
 namespace thimble {
@@ -81,19 +80,23 @@ Json notes_json(const std::vector<std::optional<std::string>>& notes) {
 }
 
 // With --json and nobody watching, standard error is kept for the error, one JSON document too.
-Console::Console(const CommonOptions& options)
-    : json_(options.json),
-      quiet_(options.quiet),
-      has_progress_(!options.quiet && (!options.json || ::isatty(STDERR_FILENO) == 1)) {
-  if (has_progress_)
-    progress_ = std::make_unique<ProgressBar>();
-  else
-    progress_ = std::make_unique<SilentProgress>();
+Console::Console(const CommonOptions& options) : json_(options.json), quiet_(options.quiet) {
+  if (!options.quiet && (!options.json || ::isatty(STDERR_FILENO) == 1)) bar_ = std::make_unique<ProgressBar>();
 }
 
 Console::~Console() = default;
 
+void Console::plan(std::vector<PlannedStage> stages) {
+  if (bar_) bar_->plan(std::move(stages));
+}
+
+Progress& Console::progress() {
+  if (bar_) return *bar_;
+  return silent_;
+}
+
 void Console::result(const std::string& text, const Json& json) const {
+  if (bar_) bar_->finish();
   if (json_) {
     print(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   } else if (!quiet_) {
@@ -102,7 +105,7 @@ void Console::result(const std::string& text, const Json& json) const {
 }
 
 void Console::note(const std::string& line) const {
-  if (has_progress_) std::fputs((line + "\n").c_str(), stderr);
+  if (bar_) bar_->note(line);
 }
 
 void StageTimes::end(const std::string& stage, double seconds) {

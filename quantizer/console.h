@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "quantizer/progress_bar.h"
 #include "quantizer/stage_memory.h"
 #include "runtime/count_text.h"
 #include "runtime/json.h"
@@ -49,13 +50,16 @@ class Console {
   void result(const std::string& text, const Json& json) const;
   // A line about what is going to happen, where progress is shown.
   void note(const std::string& line) const;
-  // A bar with the estimated time left on a terminal, plain lines otherwise; nothing with --quiet, or with --json when
-  // standard error is no terminal.
-  Progress& progress() { return *progress_; }
+  // The stages to come, for the bar.
+  void plan(std::vector<PlannedStage> stages);
+  // A bar with the estimated time left on a terminal, a line per stage otherwise; nothing with --quiet, or with --json
+  // when standard error is no terminal.
+  Progress& progress();
 
  private:
-  bool json_, quiet_, has_progress_;
-  std::unique_ptr<Progress> progress_;
+  bool json_, quiet_;
+  std::unique_ptr<ProgressBar> bar_;  // null: nothing is shown
+  SilentProgress silent_;
 };
 
 // Seconds and peak memory of each named stage of a command, in order.

@@ -49,7 +49,7 @@ std::vector<SlopeMatrix> CrossTermSolver::solve(double log2_c, double shrinkage,
     for (const std::string& name : readers)
       if (std::ranges::find(all, name) != all.end()) names.push_back(name);
     if (names.empty()) continue;
-    progress.begin("reading inputs of " + names[0], sequences, "sequences");
+    progress.begin("reading inputs", sequences, "sequences");
     const InputPair pair = times_.time("cross terms: forward", [&] { return pairs->collect(readers); });
     progress.advance(sequences);
     progress.end();

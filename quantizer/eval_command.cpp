@@ -5,6 +5,7 @@
 
 #include "quantizer/commands.h"
 #include "quantizer/model_source.h"
+#include "quantizer/run_plan.h"
 #include "quantizer/score_model.h"
 
 namespace thimble {
@@ -60,8 +61,8 @@ void add_eval_command(CommandLine& line) {
   CLI::App* command = add_command(line, "eval", "Score checkpoints and artifacts in bits per byte",
                                   "thimble eval model.safetensors model.thmb --tokens val.bin --tokenizer sp.model");
   command->add_option("models", options->models, "Checkpoints or artifacts; gaps are against the first")->required();
-  command->add_option("--config", options->config, "Config of the checkpoints (JSON)");
-  options->source.add_to(*command, TokenSource::Need::kRequired);
+  add_config_option(*command, options->config);
+  options->source.add_to(*command, TokenSource::Need::kRequired, kCommonGroup);
   command->add_flag("--check-finite", options->check_finite,
                     "Name the first tensor or activation, and its place, that is NaN or infinite (exit code 4)");
   command->callback([&line, options] {
@@ -73,6 +74,9 @@ void add_eval_command(CommandLine& line) {
       ByteTable bytes(tokenizer);
       TokenSource source = options->source;
       std::vector<ScoredModel> all;
+      console.plan(eval_plan(options->models.size()));
+      if (!options->config.empty() && std::ranges::all_of(options->models, is_artifact))
+        throw UsageError("--config is for checkpoints: artifacts have their own");
       for (const std::string& path : options->models) {
         // The config belongs to checkpoints; artifacts carry their own.
         all.push_back(score_model(path, is_artifact(path) ? "" : options->config, source, tokenizer, bytes, device,

@@ -146,15 +146,17 @@ void add_export_command(CommandLine& line) {
   CLI::App* command = add_command(line, "export", "Write an artifact's dequantized weights as safetensors",
                                   "thimble export model.thmb -o dequantized.safetensors");
   command->add_option("artifact", options->artifact, "Artifact (.thmb)")->required();
-  command->add_option("-o,--output", options->output, "File to write (.safetensors)")->required();
+  command->add_option("-o,--output", options->output, "File to write (.safetensors)")->type_name("FILE")->required();
   command->add_option("--dtype", options->dtype, "Element type; F32 is exact")
-      ->check(CLI::IsMember({"F32", "F16", "BF16"}))
+      ->check(one_of({"F32", "F16", "BF16"}))
+      ->type_name("TYPE")
       ->capture_default_str();
   command
       ->add_option("--layout", options->layout,
                    "nvfp4: tensors in NVFP4 as codes and scales for CUTLASS and cuBLASLt, see "
                    "docs/guides/export_nvfp4.md")
-      ->check(CLI::IsMember({kDequantized, kNvfp4}))
+      ->check(one_of({kDequantized, kNvfp4}))
+      ->type_name("NAME")
       ->capture_default_str();
   command->callback([&line, options] {
     line.action = [options](Console& console) {

@@ -54,14 +54,16 @@ void add_generate_command(CommandLine& line) {
   CLI::App* command = add_command(line, "generate", "Sample text from a checkpoint or an artifact",
                                   "thimble generate model.thmb --tokenizer sp.model --prompt \"The sea\"");
   command->add_option("model", options->model, "Checkpoint or artifact")->required();
-  command->add_option("--config", options->config, "Config of a checkpoint (JSON)");
-  command->add_option("--tokenizer", options->tokenizer, "SentencePiece model")->required();
+  add_config_option(*command, options->config);
+  command->add_option("--tokenizer", options->tokenizer, "SentencePiece model")->type_name("FILE")->required();
   command->add_option("--prompt", options->prompt, "Text to continue");
   command->add_option("--length", options->length, "Tokens to add, at most")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->transform(whole_number(1, 1 << 20))
+      ->type_name("N")
       ->capture_default_str();
   command->add_option("--temperature", options->temperature, "Sampling temperature; 0 takes the likeliest token")
       ->check(finite_number(0, 100))
+      ->type_name("X")
       ->capture_default_str();
   command->callback([&line, options] {
     line.action = [&line, options](Console& console) {

@@ -4,13 +4,14 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
 #include <iostream>
 #include <memory>
 #include <new>
 #include <thread>
 
 #include "quantizer/commands.h"
+#include "quantizer/diagnostics.h"
+#include "quantizer/usage_message.h"
 #include "quantizer/version.h"
 #include "runtime/error.h"
 #include "runtime/parallel.h"
@@ -25,9 +26,9 @@ constexpr std::chrono::seconds kRootSpeaksFirst(1);
 int report_error(bool as_json, ExitCode code, const std::string& message) {
   if (as_json) {
     Json json = {{"error", {{"exit_code", static_cast<int>(code)}, {"message", message}}}};
-    fmt::print(stderr, "{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
+    say(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   } else {
-    fmt::print(stderr, "thimble: {}\n", message);
+    say("thimble: " + message + "\n");
   }
   return static_cast<int>(code);
 }
@@ -46,8 +47,15 @@ int fail(Ranks& ranks, bool as_json, ExitCode code, std::string message) {
 void add_all_commands(CommandLine& line) {
   line.app.set_version_flag("--version", std::string("thimble ") + kVersion);
   line.app.require_subcommand(1);
+  auto formatter = std::make_shared<HelpFormatter>();
+  for (const auto& [label, text] : {std::pair("SUBCOMMAND", "COMMAND"), std::pair("Positionals", "Arguments")})
+    formatter->label(label, text);
+  line.app.formatter(formatter);
+  line.app.set_help_flag("-h,--help", "Show what is commonly used");
+  line.app.set_help_all_flag("--help-all", "Show all options");
   line.app.footer(
-      "`thimble COMMAND --help` shows a command's options and an example. Sizes are decimal bytes.\n"
+      "`thimble COMMAND --help` shows how a command is used, with an example; --help-all shows all its options.\n"
+      "Sizes are bytes, also as 16M, 16MB, 1.5e6 (decimal) or 16MiB.\n"
       "Exit codes: 0 ok, 1 internal, 2 usage, 3 budget or check not met, 4 bad input, 5 input/output, 6 device.");
   add_quantize_command(line);
   add_eval_command(line);
@@ -60,14 +68,6 @@ void add_all_commands(CommandLine& line) {
   add_audit_command(line);
   add_numerics_command(line);
   add_doctor_command(line);
-}
-
-// What is wrong with the command line. The parser asks for a command before it names one that it does not know.
-std::string usage_message(const CommandLine& line, const CLI::ParseError& error) {
-  std::vector<std::string> unknown = line.app.remaining();
-  if (line.app.get_subcommands().empty() && !unknown.empty())
-    return "'" + unknown.front() + "' is not a command or an option that goes before one";
-  return error.what();
 }
 
 // The options that decide what a rank says: rank 0 speaks for all.
@@ -90,7 +90,8 @@ int run(Ranks& ranks, bool json, int argc, char** argv) {
     if (!std::cout.flush()) return fail(ranks, json, ExitCode::kIo, "standard output: write failed");
     return static_cast<int>(ExitCode::kOk);
   } catch (const CLI::ParseError& error) {
-    return fail(ranks, json, ExitCode::kUsage, usage_message(line, error) + "\nRun with --help for more information.");
+    return fail(ranks, json, ExitCode::kUsage,
+                usage_message(line.app, error) + "\nRun with --help for more information.");
   }
   try {
     ThreadLimit threads(line.common.threads);
@@ -107,6 +108,7 @@ int run(Ranks& ranks, bool json, int argc, char** argv) {
 }
 
 int run(int argc, char** argv) {
+  if (!occupy_standard_streams()) return static_cast<int>(ExitCode::kIo);
   // A file that outgrows a limit of the shell is an error of the write then, with a message and cleaning up.
   std::signal(SIGXFSZ, SIG_IGN);
   // Known before parsing, which may fail.

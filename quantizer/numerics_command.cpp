@@ -84,21 +84,34 @@ void add_numerics_command(CommandLine& line) {
   auto options = std::make_shared<Options>();
   CLI::App* command = add_command(line, "numerics", "Check low-precision operators against float64",
                                   "thimble numerics --op softmax --op layer_norm --device cuda");
-  command->add_option("--op", options->operators, "Operators to check: " + operator_names())->capture_default_str();
-  command->add_option("--max-elements", options->max_elements, "Leave out cases of more elements (of up to 16,777,216)")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  CLI::Option* operators =
+      repeatable(command->add_option("--op", options->operators,
+                                     "Operator to check, once for each of several: " + operator_names()))
+          ->type_name("NAME")
+          ->capture_default_str();
+  CLI::Option* most = command
+                          ->add_option("--max-elements", options->max_elements,
+                                       "Leave out cases of more elements (of up to 16,777,216)")
+                          ->transform(whole_number(1, uint64_t{1} << 40))
+                          ->type_name("N");
   command
       ->add_option(
           "--stage", options->stage,
           "What to check: operators; nvfp4: scale layout, uniform test and products; moe: a mixture-of-experts "
           "layer in NVFP4, stage by stage")
-      ->check(CLI::IsMember({kOperatorStage, kNvfp4Stage, kMoeStage}))
+      ->check(one_of({kOperatorStage, kNvfp4Stage, kMoeStage}))
+      ->type_name("NAME")
       ->capture_default_str();
-  command->add_option("--inject", options->inject,
-                      "Moe: make one element of this stage wrong, to see it found: router, x-scales, x-codes, l1, "
-                      "activation, h-scales, h-codes, l2 or scatter");
-  command->callback([&line, options] {
-    line.action = [&line, options](Console& console) {
+  command
+      ->add_option("--inject", options->inject,
+                   "Moe: make one element of this stage wrong, to see it found: router, x-scales, x-codes, l1, "
+                   "activation, h-scales, h-codes, l2 or scatter")
+      ->type_name("NAME");
+  command->callback([&line, options, operators, most] {
+    line.action = [&line, options, operators, most](Console& console) {
+      for (const CLI::Option* option : {operators, most})
+        if (option->count() > 0 && options->stage != kOperatorStage)
+          throw UsageError(option->get_name() + " is for --stage operators: it has no effect with " + options->stage);
       NumericsRequest request{parse_operators(options->operators), options->max_elements, line.common.seed};
       const std::optional<MoeStage> fault = parse_fault(*options);
       Device device = open_device(line.common);

@@ -8,13 +8,14 @@
 #include "quantizer/finite_input.h"
 #include "quantizer/model_source.h"
 #include "quantizer/packed_results.h"
+#include "quantizer/precision_text.h"
 #include "quantizer/progress_bar.h"
 #include "quantizer/quantize_job.h"
 #include "quantizer/quantize_options.h"
 #include "quantizer/quantize_report.h"
 #include "quantizer/report_data.h"
+#include "quantizer/run_plan.h"
 #include "quantizer/score_model.h"
-#include "runtime/trellis.h"
 
 namespace thimble {
 namespace {
@@ -30,14 +31,13 @@ struct Options {
   uint64_t budget = 0;
   std::optional<int64_t> min_elements;
   bool no_resume = false;
+  MethodOptions methods;
 };
 
 void finish_method(const Options& options, bool can_have_fisher, QuantizeRequest& request) {
   request.method = parse_method(options.method);
-  SlopeTarget& target = request.slope_target;
+  const SlopeTarget& target = request.slope_target;
   if (request.method != Method::kSlope) {
-    if (target.bits_per_weight || target.bpb_gap || target.log2_c)
-      throw UsageError("--bits-per-weight, --target-bpb-gap and --log2-step are for --method slope");
     const int64_t least = request.method == Method::kNvfp4 ? kSlopeMinElements : request.plan.min_elements;
     request.plan.min_elements = options.min_elements.value_or(least);
     return;
@@ -162,6 +162,7 @@ Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome
                {"bits_per_parameter",
                 8.0 * static_cast<double>(outcome.artifact_bytes) / static_cast<double>(outcome.parameters)},
                {"high_count", outcome.high_count},
+               {"precisions", outcome.precisions},
                {"pruned_codes", outcome.pruned_codes},
                {"encodes", outcome.encodes},
                {"method", method_name(request.method)},
@@ -217,12 +218,7 @@ std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& 
   if (request.budget_bytes)
     add("budget", fmt::format("{} ({} left)", bytes_text(*request.budget_bytes),
                               bytes_text(*request.budget_bytes - request.code_bytes - outcome.artifact_bytes)));
-  if (request.method == Method::kSlope)
-    add("precision",
-        fmt::format("{}, log2 of the step {:.4f}", trellis_name(request.slope.trellis_bits), outcome.log2_c));
-  else
-    add("precision", fmt::format("int{} for the {} most sensitive layers, int{} for the others", request.plan.high_bits,
-                                 outcome.high_count, request.plan.low_bits));
+  add("precision", precision_text(request, outcome));
   if (request.method == Method::kSlope) add("distilled", distill_text(outcome, request.distill.steps.value_or(1) > 0));
   if (outcome.pruned_codes > 0) add("pruned", counted(outcome.pruned_codes, "code") + " of +-1 set to 0");
   if (!scores.empty()) {
@@ -247,18 +243,92 @@ std::optional<IoError> write_page(const QuantizePage& page, const std::string& p
   return unwritten;
 }
 
-void add_target_options(CLI::App& command, SlopeTarget& target) {
+void add_input_and_output(CLI::App& command, QuantizeRequest& request) {
+  command.add_option("checkpoint", request.checkpoint, "Trained model (.safetensors, .pt, or .bin of llm.c)")
+      ->required();
+  command.add_option("-o,--output", request.output, "Artifact to write (.thmb)")->type_name("FILE")->required();
+  add_config_option(command, request.config);
+}
+
+// What is wanted. Returns --budget.
+CLI::Option* add_targets(CLI::App& command, Options& options) {
+  CLI::Option* budget =
+      command
+          .add_option("--budget", options.budget, "Most bytes that artifact and code may take: 16000000, 16MB, 1.5e6")
+          ->transform(byte_size())
+          ->type_name("BYTES");
+  options.code.add_to(command);
+  SlopeTarget& target = options.request.slope_target;
+  options.methods
+      .add(command.add_option("--bits-per-weight", target.bits_per_weight,
+                              "Slope: size of the artifact, by all parameters (without any target: about 3 bits per "
+                              "quantized weight)"),
+           {Method::kSlope})
+      ->check(finite_number(0.01, 32))
+      ->type_name("X");
+  CLI::Option* gap = options.methods.add(
+      command.add_option("--target-bpb-gap", target.bpb_gap,
+                         "Slope: the smallest artifact that loses at most this many bits per byte on the text to "
+                         "score"),
+      {Method::kSlope});
+  gap->check(finite_number(0, 100))->type_name("X");
   command
-      .add_option(
-          "--bits-per-weight", target.bits_per_weight,
-          "Slope: size of the artifact, by all parameters (without any target: about 3 bits per quantized weight)")
-      ->check(finite_number(0.01, 32));
+      .add_option("--method", options.method,
+                  "slope: one slope of loss per bit for all weights; trace: int5 and int6 layers; nvfp4: FP4 in "
+                  "blocks of 16")
+      ->check(one_of(method_names()))
+      ->type_name("NAME")
+      ->capture_default_str();
+  command.option_defaults()->group(kSlopeGroup);
+  options.methods
+      .add(command.add_option("--log2-step", target.log2_c, "Log2 of the common step c, instead of a search"),
+           {Method::kSlope})
+      ->check(finite_number(-60, 60))
+      ->type_name("X")
+      ->excludes(gap);
+  command.option_defaults()->group(kCommonGroup);
+  return budget;
+}
+
+void add_method_options(CLI::App& command, Options& options) {
+  add_slope_options(command, options.request, options.methods);
+  add_trace_bits_option(command, options.bits, options.methods);
+  command.option_defaults()->group(kTraceGroup);
+  options.methods
+      .add(command.add_option("--high", options.high,
+                              "How many layers get the higher bits: a number, or auto for as many as fit (default: "
+                              "auto with --budget, else 10)"),
+           {Method::kTrace})
+      ->type_name("N");
+  command.option_defaults()->group(kCommonGroup);
+}
+
+void add_encoding_options(CLI::App& command, Options& options) {
+  command.option_defaults()->group(kEncodingGroup);
   command
-      .add_option("--target-bpb-gap", target.bpb_gap,
-                  "Slope: the smallest artifact that loses at most this many bits per byte on the text to score")
-      ->check(finite_number(0, 100));
-  command.add_option("--log2-step", target.log2_c, "Slope: log2 of the common step c, instead of a search")
-      ->check(finite_number(-60, 60));
+      .add_option("--min-elements", options.min_elements,
+                  fmt::format("Matrices of at most this many elements stay fp16 (default: {} with slope and nvfp4, {} "
+                              "with trace)",
+                              kSlopeMinElements, options.request.plan.min_elements))
+      ->transform(whole_number(0, uint64_t{1} << 40))
+      ->type_name("N");
+  command
+      .add_option("--codec", options.codec,
+                  "brotli, zstd, xz, rans (for codes), none, or auto for the smallest per section (default: rans with "
+                  "slope and nvfp4, brotli with trace)")
+      ->check(one_of(codec_names()))
+      ->type_name("NAME");
+  command.option_defaults()->group(kCommonGroup);
+}
+
+void add_checks(CLI::App& command, QuantizeRequest& request) {
+  command.option_defaults()->group(kEvaluationGroup);
+  command.add_flag("--rate-bound", request.rate_bound,
+                   "Show how far each matrix is from the fewest bits that its loss allows (rate-distortion bound)");
+  command.add_flag("--check-finite", request.check_finite,
+                   "Name the first tensor, or activation on the calibration tokens, and its place, that is NaN or "
+                   "infinite (exit code 4)");
+  command.option_defaults()->group(kCommonGroup);
 }
 
 }  // namespace
@@ -266,56 +336,27 @@ void add_target_options(CLI::App& command, SlopeTarget& target) {
 void add_quantize_command(CommandLine& line) {
   auto options = std::make_shared<Options>();
   QuantizeRequest& request = options->request;
-  CLI::App* command =
-      add_command(line, "quantize", "Fit a checkpoint into a byte budget",
-                  "thimble quantize final_model.pt -o model.thmb --budget 16000000 --code train_gpt.py");
-  command->add_option("checkpoint", request.checkpoint, "Trained model (.safetensors or .pt)")->required();
-  command->add_option("-o,--output", request.output, "Artifact to write (.thmb)")->required();
-  command->add_option("--config", request.config,
-                      "Model config (JSON); default: inside the checkpoint, or config.json beside it");
-  CLI::Option* budget =
-      command->add_option("--budget", options->budget, "Most bytes that artifact and code may take (decimal)")
-          ->transform(whole_number(kMaxOptionBytes));
-  options->code.add_to(*command);
-  command
-      ->add_option("--method", options->method,
-                   "slope: one slope of loss per bit for all weights; trace: int5 and int6 layers; nvfp4: FP4 in "
-                   "blocks of 16")
-      ->capture_default_str();
-  add_target_options(*command, request.slope_target);
-  add_slope_options(*command, request);
-  command->add_option("--bits", options->bits, "Trace: bits of the less and the more sensitive layers")
-      ->capture_default_str();
-  command->add_option(
-      "--high", options->high,
-      "Trace: how many layers get the higher bits: a number, or auto for as many as fit (default: auto with "
-      "--budget, else 10)");
-  command
-      ->add_option(
-          "--min-elements", options->min_elements,
-          fmt::format(
-              "Matrices of at most this many elements stay fp16 (default: {} with slope and nvfp4, {} with trace)",
-              kSlopeMinElements, request.plan.min_elements))
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
-  command->add_option(
-      "--codec", options->codec,
-      "brotli, zstd, xz, rans (for codes), none, or auto for the smallest per section (default: rans with "
-      "slope and nvfp4, brotli with trace)");
-  add_calibration_options(*command, request);
+  CLI::App* command = add_command(line, "quantize", "Fit a checkpoint into a byte budget",
+                                  "thimble quantize final_model.pt -o model.thmb --budget 16MB --code train_gpt.py");
+  add_input_and_output(*command, request);
+  CLI::Option* budget = add_targets(*command, *options);
   options->source.add_to(*command, TokenSource::Need::kOptional);
-  command->add_option("--report", request.report,
-                      "Write a page to look at (.html): bytes and loss by tensor, time, memory");
-  command->add_flag("--rate-bound", request.rate_bound,
-                    "Show how far each matrix is from the fewest bits that its loss allows (rate-distortion bound)");
-  command->add_flag("--check-finite", request.check_finite,
-                    "Name the first tensor, or activation on the calibration tokens, and its place, that is NaN or "
-                    "infinite (exit code 4)");
-  command->add_option("--work-dir", options->work_folder, "Folder of resumable results (default: OUTPUT.work)");
-  command->add_flag("--keep-work", request.keep_work, "Keep that folder after success");
-  command->add_flag("--no-resume", options->no_resume, "Keep no resumable results");
+  command
+      ->add_option("--report", request.report, "Write a page to look at (.html): bytes and loss by tensor, time, memory")
+      ->type_name("FILE");
+  add_encoding_options(*command, *options);
+  add_calibration_options(*command, request);
+  add_method_options(*command, *options);
+  add_checks(*command, request);
+  add_resume_options(*command, options->work_folder, request.keep_work);
+  command->option_defaults()->group(kResumeGroup);
+  command->add_flag("--no-resume", options->no_resume, "Keep no resumable results")
+      ->excludes("--work-dir")
+      ->excludes("--keep-work");
   command->callback([&line, options, budget, command] {
     line.uses_all_ranks = true;
     line.action = [&line, options, budget, command](Console& console) {
+      options->methods.require_used({parse_method(options->method)});
       const std::optional<AnyConfig> config = checkpoint_config(options->request.checkpoint, options->request.config);
       QuantizeRequest finished = finish_request(*options, line, budget->count() > 0, config);
       std::jthread warming = warm_up(finished.device);
@@ -325,6 +366,7 @@ void add_quantize_command(CommandLine& line) {
         finished.bits_per_byte = [&](const AnyModel& model) {
           return bits_per_byte(model, finished.device, options->source, console);
         };
+      console.plan(quantize_plan(finished, options->source.is_given()));
       StageTimes times;
       QuantizeOutcome outcome = run_quantize(finished, line.ranks, times, console);
       Scores scores = score_before_and_after(finished, options->source, line.ranks, times, console);

@@ -384,6 +384,7 @@ QuantizeOutcome QuantizeJob::fit(const QuantizeRequest& request) {
   });
   QuantizeOutcome outcome = std::move(result.outcome);
   outcome.stored = describe_artifact(result.artifact, request.output);
+  for (const StoredTensorSummary& tensor : outcome.stored.tensors) ++outcome.precisions[tensor.precision];
   if (request.predicts_loss || request.rate_bound)
     times_.time("predicted loss", [&] {
       add_rates(meter_.measure(result.model, outcome.stored, request.rate_bound, progress), request.method, outcome);

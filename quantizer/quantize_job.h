@@ -71,14 +71,15 @@ struct QuantizeOutcome {
   int64_t parameters = 0;
   uint64_t original_bytes = 0, artifact_bytes = 0;
   int64_t high_count = 0, pruned_codes = 0, encodes = 0;
-  double log2_c = 0;                     // method slope
-  std::vector<EncodedPoint> encoded;     // method slope: artifacts on the way of its search
-  std::optional<DistillReport> distill;  // method slope
-  std::vector<MemoryPlan> memory_plans;  // of all steps, on a CUDA device
-  std::vector<LayerOutcome> layers;      // those with a Hessian, most sensitive first
-  LossStatistics loss;                   // empty unless collected or in the file of Hessians
-  ModelRate rate;                        // with rate_bound or where losses are predicted
-  ArtifactSummary stored;                // what the artifact holds
+  std::map<std::string, int64_t> precisions;  // how many tensors have each: "trellis256", "int5", "nvfp4", "F16"
+  double log2_c = 0;                          // method slope
+  std::vector<EncodedPoint> encoded;          // method slope: artifacts on the way of its search
+  std::optional<DistillReport> distill;       // method slope
+  std::vector<MemoryPlan> memory_plans;       // of all steps, on a CUDA device
+  std::vector<LayerOutcome> layers;           // those with a Hessian, most sensitive first
+  LossStatistics loss;                        // empty unless collected or in the file of Hessians
+  ModelRate rate;                             // with rate_bound or where losses are predicted
+  ArtifactSummary stored;                     // what the artifact holds
 };
 
 // Statistics and the hash of everything that decided them.

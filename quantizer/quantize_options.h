@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "quantizer/method_options.h"
 #include "quantizer/quantize_job.h"
 
 namespace CLI {
@@ -15,10 +16,12 @@ namespace thimble {
 // Matrices of fewer elements take more bytes for the steps of method `slope` than they could save.
 constexpr int64_t kSlopeMinElements = 4096;
 
-// "slope" or "trace"; other names are UsageErrors.
+const std::vector<std::string>& method_names();  // as on the command line, in the order of Method
+// One of them; other names are UsageErrors.
 Method parse_method(const std::string& name);
 std::string method_name(Method method);
 std::string default_codec(Method method);
+std::vector<std::string> codec_names();  // "auto" and those that a file may use
 
 // Decimal digits, or a UsageError that names the option.
 int64_t parse_integer(const std::string& text, const std::string& option, int64_t low, int64_t high);
@@ -31,7 +34,11 @@ void add_calibration_options(CLI::App& command, QuantizeRequest& request);
 // `config`, unset for a family that does not run, says how long sequences may be. UsageError.
 void finish_calibration_options(QuantizeRequest& request, bool has_slope, const std::optional<AnyConfig>& config);
 
-void add_slope_options(CLI::App& command, QuantizeRequest& request);  // and of its distillation
+// The options of method slope and of its distillation; of method trace; of the work folder.
+void add_slope_options(CLI::App& command, QuantizeRequest& request, MethodOptions& methods);
+void add_trace_bits_option(CLI::App& command, std::string& bits, MethodOptions& methods);
+void add_resume_options(CLI::App& command, std::string& work_folder, bool& keep_work);
+
 // What the family of the checkpoint says of a request, before defaults that depend on it: without gradients, asking for
 // the Fisher or distillation is a UsageError, and the default is not to distil.
 // `config` as above.

@@ -1,12 +1,14 @@
 // sweep_command.cpp: `thimble sweep`: bytes against bits per byte over methods and budgets, as a table and a plot.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
 #include "quantizer/commands.h"
 #include "quantizer/quantize_options.h"
 #include "quantizer/report_data.h"
+#include "quantizer/run_plan.h"
 #include "quantizer/sweep_job.h"
 
 namespace thimble {
@@ -19,6 +21,7 @@ constexpr double kLeastBits = 0.01, kMostBits = 32;
 struct Options {
   SweepRequest request;
   std::string methods = "slope,trace", budgets, bits_per_weight, bits = "5,6", work_folder;
+  MethodOptions method_options;
 };
 
 // The texts between commas.
@@ -41,6 +44,13 @@ double parse_bits_per_weight(const std::string& text) {
   return value;
 }
 
+uint64_t parse_budget(const std::string& text) {
+  const std::optional<uint64_t> bytes = parse_bytes(text);
+  if (!bytes || *bytes == 0)
+    throw UsageError(fmt::format("--budgets is '{}', allowed are {}, with commas between", text, kAllowedBytes));
+  return *bytes;
+}
+
 SweepRequest finish_request(const Options& options, const CommandLine& line) {
   SweepRequest request = options.request;
   for (const std::string& name : parts_of(options.methods)) {
@@ -48,6 +58,7 @@ SweepRequest finish_request(const Options& options, const CommandLine& line) {
     if (std::ranges::count(request.methods, request.methods.back()) > 1)
       throw UsageError("--methods is '" + options.methods + "', which names '" + name + "' twice");
   }
+  options.method_options.require_used(request.methods);
   const bool has_slope = std::ranges::count(request.methods, Method::kSlope) > 0;
   request.base.method = has_slope ? Method::kSlope : Method::kTrace;
   const std::optional<AnyConfig> config = checkpoint_config(request.base.checkpoint, request.base.config);
@@ -57,9 +68,7 @@ SweepRequest finish_request(const Options& options, const CommandLine& line) {
   request.base.fisher |=
       has_slope && can_have_fisher && request.base.hessians.empty();  // a file of Hessians may do without
   if (!options.budgets.empty())
-    for (const std::string& text : parts_of(options.budgets))
-      request.budgets_bytes.push_back(
-          static_cast<uint64_t>(parse_integer(text, "--budgets", 1, static_cast<int64_t>(kMaxOptionBytes))));
+    for (const std::string& text : parts_of(options.budgets)) request.budgets_bytes.push_back(parse_budget(text));
   else
     for (const std::string& text :
          parts_of(options.bits_per_weight.empty() ? kDefaultBitsPerWeight : options.bits_per_weight))
@@ -74,38 +83,50 @@ SweepRequest finish_request(const Options& options, const CommandLine& line) {
 
 void add_options(CLI::App& command, Options& options) {
   SweepRequest& request = options.request;
-  command.add_option("checkpoint", request.base.checkpoint, "Trained model (.safetensors or .pt)")->required();
+  command.add_option("checkpoint", request.base.checkpoint, "Trained model (.safetensors, .pt, or .bin of llm.c)")
+      ->required();
   command
       .add_option("-o,--output", request.prefix,
                   "Beginning of all outputs' names: OUTPUT.json, .csv, .gp (gnuplot), .svg, .png")
+      ->type_name("PREFIX")
       ->required();
-  command.add_option("--config", request.base.config,
-                     "Model config (JSON); default: inside the checkpoint, or config.json beside it");
-  command.add_option("--methods", options.methods, "Methods to compare, with commas between")->capture_default_str();
+  add_config_option(command, request.base.config);
   CLI::Option* budgets =
-      command.add_option("--budgets", options.budgets, "Most bytes of the artifact: 9200000,11149629");
+      command
+          .add_option("--budgets", options.budgets, "Most bytes of the artifact, with commas between: 9.2MB,11149629")
+          ->type_name("BYTES,...");
   command
       .add_option("--bits-per-weight", options.bits_per_weight,
                   std::string("The same by all parameters of the model (default: ") + kDefaultBitsPerWeight + ")")
+      ->type_name("X,...")
       ->excludes(budgets);
-  request.source.add_to(command, TokenSource::Need::kRequired);
-  command.add_option("--reference", request.references, "Further points to draw: a CSV file of label,bytes,bpb");
-  command.add_option("--report", request.base.report,
-                     "Write a page to look at (.html): the curve, and bits, bytes and loss by tensor");
-  command.add_flag("--rate-bound", request.base.rate_bound,
-                   "Also report the distance of each point from the rate-distortion bound");
-  command.add_flag("--keep-artifacts", request.keep_artifacts, "Keep them, as OUTPUT-METHOD-BUDGET.thmb");
-  command.add_option("--bits", options.bits, "Trace: bits of the less and the more sensitive layers")
+  command.add_option("--methods", options.methods, "Methods to compare, with commas between: slope, trace, nvfp4")
+      ->type_name("NAME,...")
       ->capture_default_str();
+  request.source.add_to(command, TokenSource::Need::kRequired);
+  command.add_option("--reference", request.references, "Further points to draw: a CSV file of label,bytes,bpb")
+      ->type_name("FILE");
+  command
+      .add_option("--report", request.base.report,
+                  "Write a page to look at (.html): the curve, and bits, bytes and loss by tensor")
+      ->type_name("FILE");
+  command.add_flag("--keep-artifacts", request.keep_artifacts, "Keep them, as OUTPUT-METHOD-BUDGET.thmb");
+  command.option_defaults()->group(kEncodingGroup);
   command
       .add_option("--min-elements", request.min_elements,
                   "Matrices of at most this many elements stay fp16 (default: as quantize has it)")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
-  command.add_option("--codec", request.codec, "As for quantize, for all methods");
-  add_slope_options(command, request.base);
+      ->transform(whole_number(0, uint64_t{1} << 40))
+      ->type_name("N");
+  command.add_option("--codec", request.codec, "As for quantize, for all methods")
+      ->check(one_of(codec_names()))
+      ->type_name("NAME");
   add_calibration_options(command, request.base);
-  command.add_option("--work-dir", options.work_folder, "Folder of resumable results (default: OUTPUT.work)");
-  command.add_flag("--keep-work", request.base.keep_work, "Keep that folder after success");
+  add_slope_options(command, request.base, options.method_options);
+  add_trace_bits_option(command, options.bits, options.method_options);
+  command.option_defaults()->group(kEvaluationGroup);
+  command.add_flag("--rate-bound", request.base.rate_bound,
+                   "Also report the distance of each point from the rate-distortion bound");
+  add_resume_options(command, options.work_folder, request.base.keep_work);
 }
 
 SweepPage collect_page(const SweepOutcome& outcome, StageTimes& times, const std::string& device,
@@ -151,6 +172,8 @@ void add_sweep_command(CommandLine& line) {
     line.action = [&line, options, command](Console& console) {
       const SweepRequest request = finish_request(*options, line);
       std::jthread warming = warm_up(request.base.device);
+      console.plan(sweep_plan(request.base, request.methods.size() * std::max(request.budgets_bytes.size(),
+                                                                              request.bits_per_weight.size())));
       StageTimes times;
       SweepOutcome outcome = run_sweep(request, line.ranks, times, console);
       if (!line.ranks.is_root()) return;

@@ -8,30 +8,40 @@
 
 #include "eval/text_tokens.h"
 #include "eval/token_shard.h"
+#include "quantizer/commands.h"
 #include "runtime/count_text.h"
 #include "runtime/error.h"
 
 namespace thimble {
 
-void TokenSource::add_to(CLI::App& command, Need need) {
-  CLI::Option* tokens =
-      command.add_option("--tokens", shards, "Token shards: files or glob patterns")->type_name("FILE...");
-  command.add_option("--text", text, "UTF-8 text file to tokenise and score instead")->excludes(tokens);
+void TokenSource::add_to(CLI::App& command, Need need, const char* details) {
+  CLI::Option* tokens = repeatable(
+      command.add_option("--tokens", shards, "Token shard to score, or a glob pattern in quotes; may be repeated"));
+  tokens->type_name("FILE");
+  command.add_option("--text", text, "UTF-8 text file to tokenise and score instead")
+      ->type_name("FILE")
+      ->excludes(tokens);
   CLI::Option* model =
-      command.add_option("--tokenizer", tokenizer, "SentencePiece model; tells how many bytes each token stands for");
+      command.add_option("--tokenizer", tokenizer, "SentencePiece model; tells how many bytes each token stands for")
+          ->type_name("FILE");
   if (need == Need::kRequired) model->required();
+  command.option_defaults()->group(details);
   command
       .add_option("--context", context,
                   "Tokens of context, at most (default: " + std::to_string(kDefaultContext) +
                       ", or the positions of a model that has fewer)")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+      ->transform(whole_number(1, 1 << 20))
+      ->type_name("N");
   command
       .add_option(
           "--stride", stride,
           fmt::format("Tokens by which each window moves on (default: {}, or a shorter context)", kDefaultStride))
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+      ->transform(whole_number(1, 1 << 20))
+      ->type_name("N");
   command.add_option("--max-targets", max_targets, "Score only the first targets; the result is then marked a subset")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+      ->transform(whole_number(1, uint64_t{1} << 40))
+      ->type_name("N");
+  command.option_defaults()->group(kCommonGroup);
 }
 
 void TokenSource::check() const {

@@ -7,6 +7,7 @@
 
 #include "eval/bpb.h"
 #include "eval/tokenizer.h"
+#include "quantizer/help_formatter.h"
 #include "runtime/any_model.h"
 
 namespace CLI {
@@ -26,7 +27,8 @@ struct TokenSource {
   std::optional<int64_t> max_targets;
 
   enum class Need { kOptional, kRequired };
-  void add_to(CLI::App& command, Need need);
+  // `details` is the heading for how the text is scored: kCommonGroup where the command does nothing else.
+  void add_to(CLI::App& command, Need need, const char* details = kEvaluationGroup);
   bool is_given() const { return !shards.empty() || !text.empty(); }
   // Where text is optional: a UsageError for options that say how to score although there is none, and for text without
   // a tokenizer.

@@ -128,6 +128,17 @@ std::vector<std::string> CliTest::names() const {
   return found;
 }
 
+Arguments without_option(const Arguments& arguments, const std::string& option) {
+  Arguments left;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == option)
+      ++i;
+    else
+      left.push_back(arguments[i]);
+  }
+  return left;
+}
+
 Json without_times(Json evaluation) {
   for (const char* measured : {"seconds", "load_s", "first_token_s"}) evaluation.erase(measured);
   return evaluation;

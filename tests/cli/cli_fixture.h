@@ -75,6 +75,9 @@ class CliTest : public ::testing::Test {
 
 Arguments operator+(Arguments left, const Arguments& right);
 
+// Without `option` and its value.
+Arguments without_option(const Arguments& arguments, const std::string& option);
+
 // The evaluation less what differs between two runs of it: measured times.
 Json without_times(Json evaluation);
 

@@ -55,10 +55,41 @@ TEST_F(CliTest, HelpOfACommandShowsAnExampleAndTheSharedOptions) {
     RunResult help = succeed({command, "--help"});
     EXPECT_THAT(help.out, HasSubstr("Usage: thimble " + command + " "));
     EXPECT_THAT(help.out, HasSubstr("Example:\n  thimble " + command));
-    for (const char* option : {"--json", "--quiet", "--threads", "--seed", "--device", "--numerics", "--device-memory"})
-      EXPECT_THAT(help.out, HasSubstr(option));
+    for (const char* option : {"--json", "--quiet", "--help-all"}) EXPECT_THAT(help.out, HasSubstr(option));
     EXPECT_EQ(help.err, "");
+    EXPECT_THAT(help.out, Not(HasSubstr("--device-memory")));
+    RunResult all = succeed({command, "--help-all"});
+    for (const char* option : {"--json", "--quiet", "--threads", "--seed", "--device", "--numerics", "--device-memory"})
+      EXPECT_THAT(all.out, HasSubstr("  " + std::string(option)));
+    EXPECT_THAT(all.out, HasSubstr("Example:\n  thimble " + command));
   }
+}
+
+// Every option that a command takes stands under one of the headings.
+TEST_F(CliTest, HelpIsInGroupsWithTheCommonOptionsFirst) {
+  const std::string common = succeed({"quantize", "--help"}).out, all = succeed({"quantize", "--help-all"}).out;
+  for (const char* option : {"--output", "--budget", "--code", "--method", "--tokens", "--tokenizer"})
+    EXPECT_THAT(common, HasSubstr(std::string(option) + " "));
+  EXPECT_THAT(common, HasSubstr("`thimble quantize --help-all` also shows: calibration"));
+  size_t at = 0;
+  for (const char* heading : {"Common options", "Calibration", "Encoding", "Method slope", "Method trace", "Evaluation",
+                              "Resuming", "Machine and seed", "Help and output"}) {
+    const size_t found = all.find("\n" + std::string(heading) + ":\n");
+    ASSERT_NE(found, std::string::npos) << heading;
+    EXPECT_GT(found, at) << heading;
+    at = found;
+  }
+  for (const char* option : {"--hessians", "--log2-step", "--trellis-bits", "--bits", "--high", "--stride", "--codec",
+                             "--rate-bound", "--work-dir", "--no-resume", "--seed"}) {
+    EXPECT_THAT(all, HasSubstr("\n  " + std::string(option)));
+    EXPECT_THAT(common, Not(HasSubstr("\n  " + std::string(option) + " ")));
+  }
+  for (const std::string& text : {common, all, succeed({"--help"}).out})
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = text.find('\n', begin);
+      EXPECT_LE(end - begin, 104) << text.substr(begin, end - begin);
+      begin = end + 1;
+    }
 }
 
 TEST_F(CliTest, VersionIsOneLine) {
@@ -153,14 +184,13 @@ TEST_F(CommandLineTest, HumanOutputNamesItsUnits) {
   }
 }
 
+// How many stages take long enough for a line is up to the machine, but each has one line at most.
 TEST_F(CommandLineTest, ProgressGoesToStandardErrorInPlainLines) {
-  RunResult result = succeed(quantize_arguments("second.thmb"));
-  for (const char* stage : {"generating calibration", "collecting Hessians", "solving layers", "packing"}) {
-    EXPECT_THAT(result.err, HasSubstr(stage));
-    EXPECT_THAT(result.out, Not(HasSubstr(stage)));
-  }
+  RunResult result = succeed(quantize_arguments("second.thmb", scoring()));
+  EXPECT_LE(std::ranges::count(result.err, '\n'), 6) << result.err;
   EXPECT_THAT(result.err, Not(HasSubstr("\r")));
   EXPECT_THAT(result.err, Not(HasSubstr("\033")));
+  for (const char* stage : {"collecting statistics", "searching"}) EXPECT_THAT(result.out, Not(HasSubstr(stage)));
 }
 
 // Containers and bare chroots may have no pseudo-terminals.
@@ -175,13 +205,53 @@ TEST_F(CommandLineTest, OnATerminalProgressIsABar) {
   RunOptions terminal;
   terminal.terminal = true;
   RunResult result = succeed(quantize_arguments("second.thmb"), terminal);
-  EXPECT_THAT(result.err, AllOf(HasSubstr("\r\033[K"), HasSubstr("generating calibration   [  "), HasSubstr("% 0/")));
-  EXPECT_THAT(result.err, ::testing::EndsWith("\n"));
+  for (const char* stage : {"writing calibration text", "collecting statistics", "searching"})
+    EXPECT_THAT(result.err, HasSubstr("\r\033[K" + std::string(stage)));
+  EXPECT_THAT(result.err, AllOf(HasSubstr(" [  "), HasSubstr("whole run "), HasSubstr("s left")));
+  // Whatever is left on the screen are whole lines.
+  const size_t last = result.err.find_last_of("\n\r");
+  EXPECT_TRUE(last == result.err.size() - 1 || result.err.substr(last) == "\r\033[K") << result.err.substr(last);
   // The document is not disturbed, and neither is the user who waits for it.
   result = succeed(quantize_arguments("second.thmb", {"--json"}), terminal);
-  EXPECT_THAT(result.err, HasSubstr("generating calibration"));
+  EXPECT_THAT(result.err, HasSubstr("writing calibration text"));
   EXPECT_TRUE(Json::accept(result.out));
   EXPECT_EQ(succeed(quantize_arguments("second.thmb", {"--quiet"}), terminal).err, "");
+}
+
+// The stages of a run as their bars name them, in order; every step draws at least once.
+std::vector<std::string> stages_drawn(const std::string& err) {
+  const std::string redraw = "\r\033[K";
+  std::vector<std::string> stages;
+  for (size_t at = err.find(redraw); at != std::string::npos; at = err.find(redraw, at)) {
+    at += redraw.size();
+    const std::string line = err.substr(at, err.find_first_of("\r\n", at) - at);
+    if (line.find(" [") == std::string::npos) continue;
+    std::string name = line.substr(0, line.find(" ["));
+    name.erase(name.find_last_not_of(' ') + 1);
+    if (stages.empty() || stages.back() != name) stages.push_back(name);
+  }
+  return stages;
+}
+
+// However often a search solves and encodes: one stage, so one line at most, elsewhere too.
+TEST_F(CommandLineTest, ARunHasAFewStagesInOrder) {
+  if (!can_open_terminal()) GTEST_SKIP() << "no pseudo-terminals here";
+  RunOptions terminal;
+  terminal.terminal = true;
+  auto stages_of = [&](const Arguments& arguments) { return stages_drawn(succeed(arguments, terminal).err); };
+  const Arguments slope = without_option(quantize_arguments("second.thmb", {"--budget", "24000"}), "--method");
+  EXPECT_EQ(stages_of(slope + scoring()), (Arguments{"checking the budget", "writing calibration text",
+                                                     "collecting statistics", "searching", "scoring"}));
+  EXPECT_EQ(stages_of(quantize_arguments("second.thmb", {"--budget", "26000"})),
+            (Arguments{"checking the budget", "writing calibration text", "collecting statistics", "searching"}));
+  EXPECT_EQ(
+      stages_of(Arguments{"sweep", "model.safetensors", "-o", "curve", "--budgets", "24000,26000"} +
+                Arguments{"--min-elements", "100", "--calibration-sequences", "3", "--calibration-length", "32"} +
+                scoring()),
+      (Arguments{"scoring the original", "writing calibration text", "collecting statistics", "fitting and scoring"}));
+  EXPECT_EQ(stages_of(Arguments{"eval", "model.safetensors", "model.thmb"} + scoring()), Arguments{"scoring"});
+  EXPECT_EQ(stages_of(Arguments{"audit", "model.thmb"} + scoring()), (Arguments{"scoring", "auditing"}));
+  EXPECT_EQ(stages_of({"verify", "model.thmb"}), Arguments{"verifying"});
 }
 
 // The bar that an error interrupts is left before the message begins.
@@ -194,7 +264,8 @@ TEST_F(CommandLineTest, OnATerminalAnErrorBeginsALine) {
   EXPECT_EQ(result.exit_code, 5);
   size_t message = result.err.find("thimble: ");
   ASSERT_NE(message, std::string::npos);
-  EXPECT_EQ(result.err.substr(0, message).find_last_of('\n'), message - 1) << result.err;
+  const std::string before = result.err.substr(0, message);
+  EXPECT_TRUE(before.ends_with("\n") || before.ends_with("\r\033[K")) << result.err;
 }
 
 TEST_F(CommandLineTest, ResultsDoNotDependOnTheNumberOfThreads) {

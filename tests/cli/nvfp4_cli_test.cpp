@@ -47,6 +47,17 @@ TEST_F(Nvfp4Test, EveryMatrixIsInNvfp4AndTwiceGivesTheSameBytes) {
   EXPECT_GT(in_nvfp4, 14) << "embeddings too";
 }
 
+TEST_F(Nvfp4Test, TheReportSaysWhatWasMade) {
+  const RunResult result = succeed(nvfp4_arguments("a.thmb"));
+  int64_t in_nvfp4 = 0, others = 0;
+  for (const QuantizedTensor& tensor : decoded("a.thmb").tensors)
+    ++(std::holds_alternative<Nvfp4Codes>(tensor.data) ? in_nvfp4 : others);
+  EXPECT_THAT(result.out, HasSubstr("NVFP4 for " + std::to_string(in_nvfp4) + " matrices, F16 for " +
+                                    std::to_string(others) + " tensors"));
+  EXPECT_THAT(result.out, Not(HasSubstr("most sensitive")));
+  EXPECT_EQ(succeed_json(nvfp4_arguments("a.thmb")).at("precisions"), Json({{"F16", others}, {"nvfp4", in_nvfp4}}));
+}
+
 TEST_F(Nvfp4Test, EvalInspectVerifyAndGenerateTakeIt) {
   succeed(nvfp4_arguments("a.thmb"));
   EXPECT_TRUE(succeed_json(Arguments{"verify", "a.thmb"}).at("identical").get<bool>());

@@ -9,19 +9,7 @@ namespace {
 class SlopeTest : public CliTest {
  protected:
   static Arguments slope_arguments(const std::string& output, const Arguments& more = {}) {
-    return Arguments{"quantize",
-                     "model.safetensors",
-                     "-o",
-                     output,
-                     "--method",
-                     "slope",
-                     "--min-elements",
-                     "100",
-                     "--calibration-sequences",
-                     "3",
-                     "--calibration-length",
-                     "32"} +
-           more;
+    return without_option(without_option(quantize_arguments(output, more), "--method"), "--codec");
   }
 };
 
@@ -176,6 +164,8 @@ TEST_F(SlopeTest, ABudgetThatCannotBeMetIsRefused) {
 }
 
 TEST_F(SlopeTest, OptionsAreChecked) {
+  expect_failure(2, slope_arguments("out.thmb", {"--log2-step", "-8", "--target-bpb-gap", "1"}),
+                 {"--log2-step", "--target-bpb-gap"});
   expect_failure(2, slope_arguments("out.thmb", {"--trellis-bits", "1"}), {"--trellis-bits", "0 and 2 to 8"});
   expect_failure(2, slope_arguments("out.thmb", {"--trellis-bits", "9"}), {"--trellis-bits"});
   expect_failure(2, slope_arguments("out.thmb", {"--column-order", "sideways"}), {"--column-order", "sideways"});

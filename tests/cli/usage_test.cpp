@@ -14,10 +14,84 @@ TEST_F(UsageTest, UnknownCommandsAndOptionsAreNamed) {
   expect_failure(2, {"inspect", "one.thmb", "two.thmb"}, {"two.thmb"});
 }
 
+TEST_F(UsageTest, WhatWasProbablyMeantIsSuggested) {
+  expect_failure(2, {"quantise", "model.safetensors"}, {"'quantise'", "did you mean 'quantize'?"});
+  expect_failure(2, {"quantize", "model.safetensors", "-o", "x", "--bugdet", "600000"},
+                 {"--bugdet", "of quantize", "did you mean '--budget'?"});
+  expect_failure(2, {"quantize", "--bugdet=600000", "model.safetensors"}, {"--bugdet ", "did you mean '--budget'?"});
+  expect_failure(2, {"eval", "model.safetensors", "--tokenzier", "sp.model"}, {"did you mean '--tokenizer'?"});
+  expect_failure(2, {"quantize", "model.safetensors", "-o", "x", "--method", "slpoe"},
+                 {"--method", "'slpoe'", "slope, trace, nvfp4", "did you mean 'slope'?"});
+  expect_failure(2, Arguments{"sweep", "model.safetensors", "-o", "x", "--methods", "slope,trcae"} + scoring(),
+                 {"'trcae'", "did you mean 'trace'?"});
+  expect_failure(2, {"export", "a.thmb", "-o", "x", "--dtype", "BF61"}, {"--dtype", "did you mean 'BF16'?"});
+  expect_failure(2, {"doctor", "--zzz"}, {"--zzz is not an option of doctor\n"});
+}
+
+// An option that takes files takes one each time: the others are arguments of the command.
+TEST_F(UsageTest, FilesOfOptionsDoNotSwallowArguments) {
+  Arguments code_first = quantize_arguments("out.thmb");
+  code_first.insert(code_first.begin() + 1, {"--code", "text.txt"});
+  succeed(code_first);
+  const Arguments rest = {"--tokenizer", "sp.model", "--context", "32", "--stride", "16"};
+  succeed(Arguments{"eval", "--tokens", "val.bin", "model.safetensors"} + rest);
+  expect_failure(2, quantize_arguments("out.thmb", {"--code", "text.txt", "config.json"}),
+                 {"'config.json' is one argument too many", "--code"});
+  write("val2.bin", contents("val.bin"));
+  Json both =
+      succeed_json(Arguments{"eval", "model.safetensors", "--tokens", "val.bin", "--tokens", "val2.bin"} + rest);
+  EXPECT_EQ(succeed_json(Arguments{"eval", "model.safetensors", "--tokens", "val*.bin"} + rest)
+                .at("evaluations")
+                .at(0)
+                .at("targets"),
+            both.at("evaluations").at(0).at("targets"));
+}
+
+TEST_F(UsageTest, OptionsThatAMethodIgnoresAreRefused) {
+  const std::vector<std::pair<std::string, std::string>> slope = {
+      {"--log2-step", "-8"},    {"--bits-per-weight", "3"},    {"--target-bpb-gap", "0.1"},
+      {"--trellis-bits", "3"},  {"--rate-weight", "0"},        {"--distill-steps", "1"},
+      {"--distill-batch", "1"}, {"--distill-row-rate", "0"},   {"--distill-small-rate", "0"},
+      {"--shrinkage", "1"},     {"--row-power", "1"},          {"--cross-term", "0"},
+      {"--cross-damping", "1"}, {"--column-order", "natural"}, {"--damping", "0.1"}};
+  const std::vector<std::pair<std::string, std::string>> trace = {{"--bits", "5"}, {"--high", "3"}};
+  auto expect_refused = [&](const std::string& method, const std::string& owner, const auto& options) {
+    for (const auto& [option, value] : options)
+      expect_failure(2, {"quantize", "model.safetensors", "-o", "out.thmb", "--method", method, option, value},
+                     {option + " is for --method " + owner, "no effect with " + method});
+  };
+  for (const char* method : {"trace", "nvfp4"}) expect_refused(method, "slope", slope);
+  for (const char* method : {"slope", "nvfp4"}) expect_refused(method, "trace", trace);
+  const Arguments sweep = Arguments{"sweep", "model.safetensors", "-o", "x"} + scoring();
+  expect_failure(2, sweep + Arguments{"--methods", "trace,nvfp4", "--trellis-bits", "3"},
+                 {"--trellis-bits is for --method slope", "trace or nvfp4"});
+  expect_failure(2, sweep + Arguments{"--methods", "slope", "--bits", "5"}, {"--bits is for --method trace"});
+  EXPECT_FALSE(exists("out.thmb"));
+}
+
+TEST_F(UsageTest, OptionsThatNothingWouldReadAreRefused) {
+  auto quantize_with = [](const Arguments& more) {
+    return Arguments{"quantize", "model.safetensors", "-o", "out.thmb"} + more;
+  };
+  expect_failure(2, quantize_with({"--no-resume", "--work-dir", "w"}), {"--no-resume", "--work-dir"});
+  expect_failure(2, quantize_with({"--no-resume", "--keep-work"}), {"--no-resume", "--keep-work"});
+  for (const char* given : {"--calibration-tokens", "--hessians"}) {
+    expect_failure(2, quantize_with({given, "f", "--temperature", "1"}), {given, "--temperature"});
+    expect_failure(2, quantize_with({given, "f", "--calibration-sequences", "3"}), {given, "--calibration-sequences"});
+  }
+  expect_failure(2, quantize_with({"--hessians", "f", "--calibration-length", "32"}),
+                 {"--hessians", "--calibration-length"});
+  expect_failure(2,
+                 Arguments{"audit", "model.safetensors", "--text", "text.txt", "--source-text", "text.txt",
+                           "--tokenizer", "sp.model"},
+                 {"--source-text", "--text"});
+  expect_failure(2, {"numerics", "--stage", "nvfp4", "--op", "gelu"}, {"--op", "--stage operators"});
+}
+
 TEST_F(UsageTest, WhatIsRequiredIsNamed) {
   expect_failure(2, {"quantize", "-o", "out.thmb"}, {"checkpoint"});
   expect_failure(2, {"quantize", "model.safetensors"}, {"--output"});
-  expect_failure(2, {"inspect"}, {"artifact"});
+  expect_failure(2, {"inspect"}, {"file"});
   expect_failure(2, {"budget", "model.thmb"}, {"--limit"});
   expect_failure(2, {"export", "model.thmb"}, {"--output"});
   RunResult nothing = thimble({});
@@ -57,14 +131,14 @@ TEST_F(UsageTest, OptionsOfScoringNeedText) {
 }
 
 TEST_F(UsageTest, NumbersOutOfRangeAreRefused) {
-  for (const char* size : {"-5", "1e6", "0x10", "16MB", "", "99999999999999999999999"}) {
+  for (const char* size : {"-5", "1e-6", "0x10", "0.5B", "16mb", "16 MB", "", "99999999999999999999999", "5e18"}) {
     expect_failure(2, {"budget", "model.thmb", "--limit", size}, {"--limit", size});
     expect_failure(2, quantize_arguments("out.thmb", {"--budget", size}), {"--budget", size});
     expect_failure(2, quantize_arguments("out.thmb", {"--code-bytes", size}), {"--code-bytes", size});
   }
-  for (const char* threads : {"-1", "4097", "many", "1.5"})
-    expect_failure(2, {"doctor", "--threads", threads}, {"--threads", threads});
-  expect_failure(2, {"doctor", "--seed", "-1"}, {"--seed", "-1"});
+  for (const char* threads : {"-1", "4097", "many", "1.5", "0x10", "+1", " 1"})
+    expect_failure(2, {"doctor", "--threads", threads}, {"--threads", threads, "integer from 0 to 4096"});
+  for (const char* seed : {"-1", "0x10", "1e3"}) expect_failure(2, {"doctor", "--seed", seed}, {"--seed", seed});
   expect_failure(2, {"doctor", "--seed"}, {"--seed"});
   expect_failure(2, quantize_arguments("out.thmb", {"--temperature", "nan"}), {"--temperature", "nan"});
   expect_failure(2, quantize_arguments("out.thmb", {"--temperature", "-0.5"}), {"--temperature", "-0.5"});
@@ -74,9 +148,37 @@ TEST_F(UsageTest, NumbersOutOfRangeAreRefused) {
                  {"--length"});
 }
 
-TEST_F(UsageTest, SizesAreDecimalAlsoWithLeadingZeros) {
+// Every integer of every command is read alike.
+TEST_F(UsageTest, IntegersAreDecimal) {
+  const Arguments score = Arguments{"eval", "model.safetensors"} + scoring();
+  const std::vector<std::pair<Arguments, std::string>> options = {
+      {{"doctor"}, "--threads"},
+      {{"numerics"}, "--max-elements"},
+      {{"generate", "model.safetensors", "--tokenizer", "sp.model"}, "--length"},
+      {Arguments{"audit", "model.safetensors"} + scoring(), "--samples"},
+      {without_option(score, "--context"), "--context"},
+      {without_option(score, "--stride"), "--stride"},
+      {score, "--max-targets"},
+      {{"quantize", "model.safetensors", "-o", "x"}, "--min-elements"},
+      {{"quantize", "model.safetensors", "-o", "x"}, "--calibration-sequences"},
+      {{"quantize", "model.safetensors", "-o", "x"}, "--calibration-length"},
+      {{"quantize", "model.safetensors", "-o", "x"}, "--distill-steps"},
+      {{"quantize", "model.safetensors", "-o", "x"}, "--distill-batch"},
+      {{"quantize", "model.safetensors", "-o", "x"}, "--trellis-bits"},
+      {{"quantize", "model.safetensors", "-o", "x", "--method", "trace"}, "--high"}};
+  for (const auto& [command, option] : options)
+    expect_failure(2, command + Arguments{option, "0x10"}, {option, "0x10", "an integer from"});
+  EXPECT_EQ(succeed_json({"doctor", "--threads", "01"}).at("threads"), 1);
+}
+
+TEST_F(UsageTest, SizesTakeUnits) {
   quantize("model.thmb");
-  EXPECT_EQ(succeed_json({"budget", "model.thmb", "--limit", "0100000"}).at("limit_bytes"), 100'000);
+  const std::vector<std::pair<std::string, uint64_t>> sizes = {
+      {"0100000", 100'000}, {"1e6", 1'000'000},  {"16M", 16'000'000},   {"600KB", 600'000},
+      {"1.5MB", 1'500'000}, {"16MiB", 16777216}, {"0.5Mi", 512 * 1024}, {"1.5e6B", 1'500'000}};
+  for (const auto& [text, bytes] : sizes)
+    EXPECT_EQ(succeed_json({"budget", "model.thmb", "--limit", text}).at("limit_bytes"), bytes) << text;
+  EXPECT_THAT(succeed({"budget", "model.thmb", "--limit", "1.5MB"}).out, HasSubstr("1,500,000 B"));
 }
 
 TEST_F(UsageTest, BitsCodecHighAndDtypeNameWhatIsAllowed) {
@@ -132,9 +234,9 @@ TEST_F(UsageTest, NumericsNames) {
   for (const char* numerics : {"fp8", "BF16", ""})
     for (const char* command : {"doctor", "quantize", "inspect"})
       expect_failure(2, {command, "--numerics", numerics}, {"--numerics", "auto, fp32, bf16, fp16, sf16"});
-  for (const char* bytes : {"-1", "1e9", "", "1 GB"})
+  for (const char* bytes : {"-1", "0x10", "", "1 GB"})
     expect_failure(2, Arguments{"eval", "model.safetensors", "--device-memory", bytes} + scoring(),
-                   {"--device-memory", "integer from 0"});
+                   {"--device-memory", "whole bytes"});
 }
 
 TEST_F(UsageTest, AMissingDeviceIsExitCode6) {
@@ -173,7 +275,8 @@ TEST_F(UsageTest, BudgetOfAnArtifactOverItsLimit) {
   EXPECT_TRUE(succeed_json({"budget", "model.thmb", "--limit", bytes}).at("fits"));
   expect_failure(3, {"budget", "model.thmb", "--limit", less}, {"model.thmb", "the limit is"});
   expect_failure(3, {"budget", "model.thmb", "--limit", bytes, "--code-bytes", "1"}, {"with code"});
-  expect_failure(3, {"budget", "model.thmb", "--limit", bytes, "--code", "text.txt", "config.json"}, {"with code"});
+  expect_failure(3, {"budget", "model.thmb", "--limit", bytes, "--code", "text.txt", "--code", "config.json"},
+                 {"with code"});
   RunResult result = thimble({"budget", "model.thmb", "--limit", less, "--json"});
   Json report = Json::parse(result.out);
   EXPECT_FALSE(report.at("fits"));
@@ -183,7 +286,7 @@ TEST_F(UsageTest, BudgetOfAnArtifactOverItsLimit) {
 TEST_F(UsageTest, CodeFilesCountTheirBytes) {
   quantize("model.thmb");
   Json report = succeed_json(
-      {"budget", "model.thmb", "--limit", "1000000", "--code", "text.txt", "sp.model", "--code-bytes", "10"});
+      {"budget", "model.thmb", "--limit", "1000000", "--code", "text.txt", "--code", "sp.model", "--code-bytes", "10"});
   EXPECT_EQ(report.at("code_bytes"), size("text.txt") + size("sp.model") + 10);
   EXPECT_EQ(report.at("total_bytes"), size("text.txt") + size("sp.model") + 10 + size("model.thmb"));
 }
