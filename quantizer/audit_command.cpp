@@ -49,10 +49,11 @@ void add_audit_command(CommandLine& line) {
       add_command(line, "audit", "Check that an evaluation is correct: coverage, bytes, causality, sums",
                   "thimble audit model.thmb --text val.txt --tokenizer sp.model --max-targets 4096");
   command->add_option("model", options->model, "Checkpoint or artifact")->required();
-  command->add_option("--config", options->config, "Config of a checkpoint (JSON)");
+  command->add_option("--config", options->config, "Config of a checkpoint (JSON)")->check(file_name());
   options->source.add_to(*command, TokenSource::Need::kRequired);
-  command->add_option("--source-text", options->source_text,
-                      "The text that --tokens were made from, to check their bytes");
+  command
+      ->add_option("--source-text", options->source_text, "The text that --tokens were made from, to check their bytes")
+      ->check(file_name());
   command->add_option("--samples", options->samples, "Random positions to probe")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))
       ->capture_default_str();

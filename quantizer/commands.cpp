@@ -49,6 +49,11 @@ CLI::Validator finite_number(double low, double high) {
   return CLI::Validator(check, "", "");
 }
 
+CLI::Validator file_name() {
+  auto check = [](std::string& text) { return text.empty() ? "'', allowed is the name of a file or folder" : ""; };
+  return CLI::Validator(check, "", "");
+}
+
 CLI::App* add_command(CommandLine& line, const std::string& name, const std::string& description,
                       const std::string& example) {
   CLI::App* command = line.app.add_subcommand(name, description);
@@ -79,11 +84,14 @@ CLI::App* add_command(CommandLine& line, const std::string& name, const std::str
 
 void CodeOptions::add_to(CLI::App& command) {
   command.add_option("--code", files, "Files whose size counts against the budget (decimal bytes)")
+      ->check(file_name())
       ->type_name("FILE...");
   command.add_option("--code-bytes", extra_bytes, "Further bytes that count against the budget")
       ->transform(whole_number(kMaxOptionBytes))
       ->capture_default_str();
 }
+
+void CodeOptions::register_files(FileRoles& roles) const { roles.inputs("the --code file", files); }
 
 uint64_t CodeOptions::total_bytes() const {
   uint64_t total = extra_bytes;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "quantizer/console.h"
+#include "quantizer/file_roles.h"
 #include "quantizer/ranks.h"
 #include "runtime/device.h"
 
@@ -47,6 +48,7 @@ CLI::App* add_command(CommandLine& line, const std::string& name, const std::str
 // a number in range.
 CLI::Validator whole_number(uint64_t high);  // decimal digits; for add_option(...)->transform()
 CLI::Validator finite_number(double low, double high);
+CLI::Validator file_name();  // any but the empty one, which inside means that the option was not given
 
 // Most bytes that an option may name: sums of two fit in 64 bits.
 constexpr uint64_t kMaxOptionBytes = uint64_t{1} << 62;
@@ -56,6 +58,7 @@ struct CodeOptions {
   std::vector<std::string> files;
   uint64_t extra_bytes = 0;
   void add_to(CLI::App& command);
+  void register_files(FileRoles& roles) const;
   uint64_t total_bytes() const;
 };
 

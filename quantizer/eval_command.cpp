@@ -48,7 +48,7 @@ void add_eval_command(CommandLine& line) {
   CLI::App* command = add_command(line, "eval", "Score checkpoints and artifacts in bits per byte",
                                   "thimble eval model.safetensors model.thmb --tokens val.bin --tokenizer sp.model");
   command->add_option("models", options->models, "Checkpoints or artifacts; gaps are against the first")->required();
-  command->add_option("--config", options->config, "Config of the checkpoints (JSON)");
+  command->add_option("--config", options->config, "Config of the checkpoints (JSON)")->check(file_name());
   options->source.add_to(*command, TokenSource::Need::kRequired);
   command->add_flag("--check-finite", options->check_finite,
                     "Name the first tensor or activation, and its place, that is NaN or infinite (exit code 4)");

@@ -6,7 +6,6 @@
 #include "quantizer/commands.h"
 #include "quantizer/gpt2_checkpoint.h"
 #include "quantizer/model_source.h"
-#include "quantizer/output_check.h"
 #include "quantizer/safetensors.h"
 #include "runtime/golf_layout.h"
 #include "runtime/gpt2_config.h"
@@ -119,7 +118,6 @@ Json run_nvfp4_export(const Options& options, const QuantizedModel& quantized) {
 
 Json run_export(const Options& options) {
   DType dtype = dtype_from_name(options.dtype, "--dtype");
-  check_outputs({options.output}, {options.artifact});
   QuantizedModel quantized = load_artifact(options.artifact);
   if (options.layout == kNvfp4) return run_nvfp4_export(options, quantized);
   OwnedTensors tensors = dequantized_tensors(quantized, dtype, options.artifact);
@@ -145,7 +143,7 @@ void add_export_command(CommandLine& line) {
   CLI::App* command = add_command(line, "export", "Write an artifact's dequantized weights as safetensors",
                                   "thimble export model.thmb -o dequantized.safetensors");
   command->add_option("artifact", options->artifact, "Artifact (.thmb)")->required();
-  command->add_option("-o,--output", options->output, "File to write (.safetensors)")->required();
+  command->add_option("-o,--output", options->output, "File to write (.safetensors)")->required()->check(file_name());
   command->add_option("--dtype", options->dtype, "Element type; F32 is exact")
       ->check(CLI::IsMember({"F32", "F16", "BF16"}))
       ->capture_default_str();
@@ -156,6 +154,10 @@ void add_export_command(CommandLine& line) {
       ->capture_default_str();
   command->callback([&line, options] {
     line.action = [options](Console& console) {
+      FileRoles roles;
+      roles.model(options->artifact);
+      roles.output("--output", options->output);
+      roles.check();
       Json result = run_export(*options);
       console.result(fmt::format("wrote {} tensors as {} to {}\n", result.at("tensors").get<size_t>(), options->dtype,
                                  options->output),

@@ -54,7 +54,7 @@ void add_generate_command(CommandLine& line) {
   CLI::App* command = add_command(line, "generate", "Sample text from a checkpoint or an artifact",
                                   "thimble generate model.thmb --tokenizer sp.model --prompt \"The sea\"");
   command->add_option("model", options->model, "Checkpoint or artifact")->required();
-  command->add_option("--config", options->config, "Config of a checkpoint (JSON)");
+  command->add_option("--config", options->config, "Config of a checkpoint (JSON)")->check(file_name());
   command->add_option("--tokenizer", options->tokenizer, "SentencePiece model")->required();
   command->add_option("--prompt", options->prompt, "Text to continue");
   command->add_option("--length", options->length, "Tokens to add, at most")

@@ -9,7 +9,6 @@
 #include "quantizer/gnuplot.h"
 #include "quantizer/heat_map.h"
 #include "quantizer/inspect_report.h"
-#include "quantizer/output_check.h"
 #include "runtime/file.h"
 
 namespace thimble {
@@ -152,14 +151,22 @@ void add_inspect_command(CommandLine& line) {
       line, "inspect", "Show an artifact's tensors, precisions and bytes",
       "thimble inspect model.thmb\n  thimble inspect model.thmb --report quantize.json --heat-map bits.svg");
   command->add_option("artifact", options->artifact, "Artifact (.thmb)")->required();
-  command->add_option("--report", options->report,
-                      "What quantize --json printed when it made the artifact; adds each matrix's share of the loss");
-  command->add_option("--heat-map", options->heat_map,
-                      "Draw bits per weight over layers and kinds of matrix (.svg or .png, by gnuplot)");
+  command
+      ->add_option("--report", options->report,
+                   "What quantize --json printed when it made the artifact; adds each matrix's share of the loss")
+      ->check(file_name());
+  command
+      ->add_option("--heat-map", options->heat_map,
+                   "Draw bits per weight over layers and kinds of matrix (.svg or .png, by gnuplot)")
+      ->check(file_name());
   command->callback([&line, options] {
     line.action = [options](Console& console) {
       const std::string& path = options->artifact;
-      check_outputs({options->heat_map}, {path, options->report});
+      FileRoles roles;
+      roles.model(path);
+      roles.input("the --report", options->report);
+      roles.output("--heat-map", options->heat_map);
+      roles.check();
       ArtifactSummary summary = describe_artifact(MappedFile(path).bytes(), path);
       Reported reported;
       if (!options->report.empty())

@@ -48,6 +48,21 @@ void finish_method(const Options& options, bool can_have_fisher, QuantizeRequest
     throw UsageError("--target-bpb-gap needs text to measure it on: --tokens or --text, and --tokenizer");
 }
 
+std::string work_folder(const Options& options) {
+  if (options.no_resume) return "";
+  return options.work_folder.empty() ? options.request.output + ".work" : options.work_folder;
+}
+
+void check_files(const Options& options) {
+  FileRoles roles;
+  register_files(options.request, roles);
+  options.code.register_files(roles);
+  options.source.register_files(roles);
+  roles.output("--output", options.request.output);
+  roles.work_folder(work_folder(options), WorkFolder::is_own);
+  roles.check();
+}
+
 QuantizeRequest finish_request(const Options& options, const CommandLine& line, bool has_budget,
                                const std::optional<AnyConfig>& config) {
   QuantizeRequest request = options.request;
@@ -64,9 +79,7 @@ QuantizeRequest finish_request(const Options& options, const CommandLine& line, 
   request.predicts_loss = line.common.json;  // nothing else shows it
   request.calibration.seed = line.common.seed;
   request.encode = encode_options_from(options.codec.empty() ? default_codec(request.method) : options.codec);
-  request.work_folder = options.no_resume             ? ""
-                        : options.work_folder.empty() ? request.output + ".work"
-                                                      : options.work_folder;
+  request.work_folder = work_folder(options);
   if (options.source.is_given() && options.source.tokenizer.empty())
     throw UsageError("scoring needs the --tokenizer, to know how many bytes each token stands for");
   finish_calibration_options(request, request.method == Method::kSlope, config);
@@ -255,9 +268,11 @@ void add_quantize_command(CommandLine& line) {
       add_command(line, "quantize", "Fit a checkpoint into a byte budget",
                   "thimble quantize final_model.pt -o model.thmb --budget 16000000 --code train_gpt.py");
   command->add_option("checkpoint", request.checkpoint, "Trained model (.safetensors or .pt)")->required();
-  command->add_option("-o,--output", request.output, "Artifact to write (.thmb)")->required();
-  command->add_option("--config", request.config,
-                      "Model config (JSON); default: inside the checkpoint, or config.json beside it");
+  command->add_option("-o,--output", request.output, "Artifact to write (.thmb)")->required()->check(file_name());
+  command
+      ->add_option("--config", request.config,
+                   "Model config (JSON); default: inside the checkpoint, or config.json beside it")
+      ->check(file_name());
   CLI::Option* budget =
       command->add_option("--budget", options->budget, "Most bytes that artifact and code may take (decimal)")
           ->transform(whole_number(kMaxOptionBytes));
@@ -293,12 +308,14 @@ void add_quantize_command(CommandLine& line) {
   command->add_flag("--check-finite", request.check_finite,
                     "Name the first tensor, or activation on the calibration tokens, and its place, that is NaN or "
                     "infinite (exit code 4)");
-  command->add_option("--work-dir", options->work_folder, "Folder of resumable results (default: OUTPUT.work)");
+  command->add_option("--work-dir", options->work_folder, "Folder of resumable results (default: OUTPUT.work)")
+      ->check(file_name());
   command->add_flag("--keep-work", request.keep_work, "Keep that folder after success");
   command->add_flag("--no-resume", options->no_resume, "Keep no resumable results");
   command->callback([&line, options, budget] {
     line.uses_all_ranks = true;
     line.action = [&line, options, budget](Console& console) {
+      if (line.ranks.is_root()) check_files(*options);
       const std::optional<AnyConfig> config = checkpoint_config(options->request.checkpoint, options->request.config);
       QuantizeRequest finished = finish_request(*options, line, budget->count() > 0, config);
       std::jthread warming = warm_up(finished.device);

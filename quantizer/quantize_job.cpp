@@ -9,7 +9,6 @@
 #include "quantizer/finite_input.h"
 #include "quantizer/hessian_file.h"
 #include "quantizer/obtain_statistics.h"
-#include "quantizer/output_check.h"
 #include "quantizer/plan_memory.h"
 #include "quantizer/version.h"
 #include "runtime/atomic_file.h"
@@ -400,11 +399,7 @@ QuantizeOutcome QuantizeJob::fit(const QuantizeRequest& request) {
 
 QuantizeOutcome run_quantize(const QuantizeRequest& request, Ranks& ranks, StageTimes& times, Console& console) {
   QuantizeJob job(request, ranks, times, console);
-  if (ranks.is_root()) {
-    check_outputs({request.output, request.save_hessians, request.save_calibration},
-                  {request.checkpoint, request.config, request.hessians, request.calibration_tokens});
-    job.check_lower_bound(request);
-  }
+  if (ranks.is_root()) job.check_lower_bound(request);
   job.collect();
   QuantizeOutcome outcome = job.fit(request);
   if (!request.keep_work) job.remove_work();

@@ -66,14 +66,27 @@ void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
       ->delimiter(',')
       ->check(finite_number(0, 100))
       ->capture_default_str();
-  command.add_option("--calibration-tokens", request.calibration_tokens,
-                     "Token shard to calibrate on instead: whole sequences of --calibration-length tokens");
-  command.add_option("--save-calibration", request.save_calibration, "Write the calibration tokens to this shard");
-  command.add_option("--hessians", request.hessians, "Use these Hessians (safetensors) instead of collecting any");
-  command.add_option("--save-hessians", request.save_hessians, "Write the Hessians to this safetensors file");
+  command
+      .add_option("--calibration-tokens", request.calibration_tokens,
+                  "Token shard to calibrate on instead: whole sequences of --calibration-length tokens")
+      ->check(file_name());
+  command.add_option("--save-calibration", request.save_calibration, "Write the calibration tokens to this shard")
+      ->check(file_name());
+  command.add_option("--hessians", request.hessians, "Use these Hessians (safetensors) instead of collecting any")
+      ->check(file_name());
+  command.add_option("--save-hessians", request.save_hessians, "Write the Hessians to this safetensors file")
+      ->check(file_name());
   command.add_flag("--fisher", request.fisher,
                    "Also collect the output Fisher, the output head's Hessian and counts of tokens, for "
                    "--save-hessians and --json");
+}
+
+void register_files(const QuantizeRequest& request, FileRoles& roles) {
+  roles.model(request.checkpoint, request.config);
+  roles.input("the --calibration-tokens", request.calibration_tokens);
+  roles.input("the --hessians", request.hessians);
+  roles.output("--save-calibration", request.save_calibration);
+  roles.output("--save-hessians", request.save_hessians);
 }
 
 void finish_calibration_options(QuantizeRequest& request, bool has_slope, const std::optional<AnyConfig>& config) {

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
+#include "quantizer/file_roles.h"
 #include "quantizer/quantize_job.h"
 
 namespace thimble {
@@ -12,7 +13,7 @@ namespace thimble {
 // Matrices of fewer elements take more bytes for the steps of method `slope` than they could save.
 constexpr int64_t kSlopeMinElements = 4096;
 
-// "slope" or "trace"; other names are UsageErrors.
+// "slope", "trace" or "nvfp4"; other names are UsageErrors.
 Method parse_method(const std::string& name);
 std::string method_name(Method method);
 std::string default_codec(Method method);
@@ -24,6 +25,8 @@ int64_t parse_integer(const std::string& text, const std::string& option, int64_
 void parse_bits(const std::string& text, TracePlanOptions& plan);
 
 void add_calibration_options(CLI::App& command, QuantizeRequest& request);
+// The checkpoint and the files of calibration.
+void register_files(const QuantizeRequest& request, FileRoles& roles);
 // Fills in defaults. `has_slope`: among the methods to run, which distils on tokens beside a file of Hessians.
 // `config`, unset for a family that does not run, says how long sequences may be. UsageError.
 void finish_calibration_options(QuantizeRequest& request, bool has_slope, const std::optional<AnyConfig>& config);

@@ -40,8 +40,20 @@ double parse_bits_per_weight(const std::string& text) {
   return value;
 }
 
+void register_files(SweepRequest& request) {
+  register_files(request.base, request.roles);
+  request.source.register_files(request.roles);
+  request.roles.input("the --reference", request.references);
+  for (const char* extension : kSweepOutputs) request.roles.output("--output", request.prefix + extension);
+  request.roles.work_folder(request.base.work_folder,
+                            [](std::string_view name) { return WorkFolder::is_own(name) || name.ends_with(".thmb"); });
+}
+
 SweepRequest finish_request(const Options& options, const CommandLine& line) {
   SweepRequest request = options.request;
+  request.base.work_folder = options.work_folder.empty() ? request.prefix + ".work" : options.work_folder;
+  register_files(request);
+  if (line.ranks.is_root()) request.roles.check();
   for (const std::string& name : parts_of(options.methods)) {
     request.methods.push_back(parse_method(name));
     if (std::ranges::count(request.methods, request.methods.back()) > 1)
@@ -67,7 +79,6 @@ SweepRequest finish_request(const Options& options, const CommandLine& line) {
   check_slope_options(request.base.slope);
   finish_calibration_options(request.base, has_slope, config);
   request.base.calibration.seed = line.common.seed;
-  request.base.work_folder = options.work_folder.empty() ? request.prefix + ".work" : options.work_folder;
   return request;
 }
 
@@ -77,9 +88,12 @@ void add_options(CLI::App& command, Options& options) {
   command
       .add_option("-o,--output", request.prefix,
                   "Beginning of all outputs' names: OUTPUT.json, .csv, .gp (gnuplot), .svg, .png")
-      ->required();
-  command.add_option("--config", request.base.config,
-                     "Model config (JSON); default: inside the checkpoint, or config.json beside it");
+      ->required()
+      ->check(file_name());
+  command
+      .add_option("--config", request.base.config,
+                  "Model config (JSON); default: inside the checkpoint, or config.json beside it")
+      ->check(file_name());
   command.add_option("--methods", options.methods, "Methods to compare, with commas between")->capture_default_str();
   CLI::Option* budgets =
       command.add_option("--budgets", options.budgets, "Most bytes of the artifact: 9200000,11149629");
@@ -88,7 +102,8 @@ void add_options(CLI::App& command, Options& options) {
                   std::string("The same by all parameters of the model (default: ") + kDefaultBitsPerWeight + ")")
       ->excludes(budgets);
   request.source.add_to(command, TokenSource::Need::kRequired);
-  command.add_option("--reference", request.references, "Further points to draw: a CSV file of label,bytes,bpb");
+  command.add_option("--reference", request.references, "Further points to draw: a CSV file of label,bytes,bpb")
+      ->check(file_name());
   command.add_flag("--rate-bound", request.base.rate_bound,
                    "Also report the distance of each point from the rate-distortion bound");
   command.add_flag("--keep-artifacts", request.keep_artifacts, "Keep them, as OUTPUT-METHOD-BUDGET.thmb");
@@ -101,7 +116,8 @@ void add_options(CLI::App& command, Options& options) {
   command.add_option("--codec", request.codec, "As for quantize, for all methods");
   add_slope_options(command, request.base);
   add_calibration_options(command, request.base);
-  command.add_option("--work-dir", options.work_folder, "Folder of resumable results (default: OUTPUT.work)");
+  command.add_option("--work-dir", options.work_folder, "Folder of resumable results (default: OUTPUT.work)")
+      ->check(file_name());
   command.add_flag("--keep-work", request.base.keep_work, "Keep that folder after success");
 }
 

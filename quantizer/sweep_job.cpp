@@ -8,7 +8,6 @@
 #include <filesystem>
 
 #include "quantizer/gnuplot.h"
-#include "quantizer/output_check.h"
 #include "quantizer/quantize_options.h"
 #include "quantizer/score_model.h"
 #include "quantizer/sweep_plot.h"
@@ -125,14 +124,12 @@ class Sweep {
 
   // Rank 0: looks at all that may be wrong with files before hours of computing.
   void begin() {
-    const QuantizeRequest& base = request_.base;
-    std::vector<std::string> inputs = {
-        base.checkpoint,         base.config,         job_.source().config_path, base.hessians,
-        base.calibration_tokens, request_.references, request_.source.tokenizer, request_.source.text};
-    inputs.insert(inputs.end(), request_.source.shards.begin(), request_.source.shards.end());
-    check_outputs({output(".json"), output(".csv"), output(".gp"), output(".svg"), output(".png"), base.save_hessians,
-                   base.save_calibration},
-                  inputs);
+    if (request_.keep_artifacts) {
+      FileRoles roles = request_.roles;
+      for (Method method : request_.methods)
+        for (uint64_t budget : budgets()) roles.output("the kept artifact", artifact_path(method, budget));
+      roles.check();
+    }
     if (!request_.references.empty())
       results_.references = parse_reference_points(MappedFile(request_.references).bytes(), request_.references);
     if (!file_exists(output(".json"))) return;

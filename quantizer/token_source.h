@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "eval/tokenizer.h"
+#include "quantizer/file_roles.h"
 #include "runtime/any_model.h"
 
 namespace thimble {
@@ -23,11 +24,13 @@ struct TokenSource {
 
   enum class Need { kOptional, kRequired };
   void add_to(CLI::App& command, Need need);
+  void register_files(FileRoles& roles) const;  // throws what is wrong with patterns of --tokens, as load() does
   bool is_given() const { return !shards.empty() || !text.empty(); }
   // The tokens of context for a model: as --context says, else kDefaultContext, or what the model of `path` has
   // positions for. A UsageError when that is too many for it, or below the stride.
   int64_t context_for(const AnyConfig& config, const std::string& path) const;
-  // The token stream, below `vocab_size`. UsageError unless exactly one of --tokens and --text is given.
+  // The token stream, below `vocab_size`. UsageError unless exactly one of --tokens and --text is given, FormatError when
+  // it has no target to score.
   std::vector<uint16_t> load(const Tokenizer& loaded, int64_t vocab_size) const;
 };
 

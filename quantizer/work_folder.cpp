@@ -42,19 +42,6 @@ SafetensorsContents read_own_file(const MappedFile& file) {
   return contents;
 }
 
-// kind-0123456789abcdef.safetensors, or the temporary of one.
-bool is_work_file(const std::string& name) {
-  constexpr size_t kHashDigits = 16;
-  for (const char* kind : {kTokens, kHessians, kSolved}) {
-    std::string prefix = std::string(kind) + "-";
-    if (!name.starts_with(prefix)) continue;
-    std::string rest = name.substr(prefix.size());
-    if (rest.find_first_not_of("0123456789abcdef") == kHashDigits && rest.substr(kHashDigits).starts_with(kExtension))
-      return true;
-  }
-  return false;
-}
-
 std::vector<uint16_t> numbers_of(Bytes bytes, const std::string& path) {
   ByteCursor cursor(bytes, path);
   std::vector<uint16_t> numbers(bytes.size() / sizeof(uint16_t));
@@ -70,6 +57,19 @@ ByteVector bytes_of(std::span<const uint16_t> numbers) {
 }
 
 }  // namespace
+
+// kind-0123456789abcdef.safetensors, or the temporary of one.
+bool WorkFolder::is_own(std::string_view name) {
+  constexpr size_t kHashDigits = 16;
+  for (const char* kind : {kTokens, kHessians, kSolved}) {
+    const std::string prefix = std::string(kind) + "-";
+    if (!name.starts_with(prefix)) continue;
+    const std::string_view rest = name.substr(prefix.size());
+    if (rest.find_first_not_of("0123456789abcdef") == kHashDigits && rest.substr(kHashDigits).starts_with(kExtension))
+      return true;
+  }
+  return false;
+}
 
 WorkFolder::WorkFolder(const std::string& path) : path_(path) {
   if (!path_.empty()) make_folder(path_);
@@ -166,7 +166,7 @@ void WorkFolder::remove() const {
   if (path_.empty()) return;
   std::error_code ignored;  // the artifact is written; what cannot be cleaned up is not an error
   for (const auto& entry : std::filesystem::directory_iterator(path_, ignored))
-    if (is_work_file(entry.path().filename().string())) std::filesystem::remove(entry.path(), ignored);
+    if (is_own(entry.path().filename().string())) std::filesystem::remove(entry.path(), ignored);
 }
 
 }  // namespace thimble

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gptq/fisher.h"
@@ -18,6 +19,9 @@ class WorkFolder {
   explicit WorkFolder(const std::string& path);
   // Deletes the folder when nothing is in it.
   ~WorkFolder();
+  // Is this the name of a file that a WorkFolder writes and remove() deletes?
+  static bool is_own(std::string_view name);
+
   WorkFolder(const WorkFolder&) = delete;
   WorkFolder& operator=(const WorkFolder&) = delete;
 
