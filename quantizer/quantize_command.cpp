@@ -185,15 +185,18 @@ Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome
   if (outcome.distill) json["distill"] = to_json(*outcome.distill);
   for (const MemoryPlan& plan : outcome.memory_plans) json["memory_plans"].push_back(to_json(plan));
   if (request.budget_bytes) json["budget_bytes"] = *request.budget_bytes;
+  if (!outcome.work_note.empty()) json["notes"].push_back(outcome.work_note);
   if (!outcome.loss.empty()) json["loss_statistics"] = to_json(outcome.loss);
   if (!scores.empty())
     json["evaluation"] = {{"before", to_json(scores[0].report)}, {"after", to_json(scores[1].report)}};
   return json;
 }
 
-// Layers of method trace whose damping had to be raised, and layers with columns that no token activated.
+// What became of the work folder, layers of method trace whose damping had to be raised, and layers with columns that
+// no token activated.
 std::string warnings_text(const QuantizeOutcome& outcome) {
   std::string text;
+  if (!outcome.work_note.empty()) text += "note: " + outcome.work_note + "\n";
   auto add_dead = [&](const LayerOutcome& layer, const std::vector<int64_t>& dead_columns) {
     if (!dead_columns.empty())
       text += fmt::format("note: {}: {} input columns were never active; their codes are 0\n", layer.name,

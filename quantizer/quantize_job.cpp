@@ -46,6 +46,16 @@ std::vector<std::string> layers_to_solve(const QuantizeRequest& request, const O
   return names;
 }
 
+// The artifact goes before what is kept to resume from, which it makes useless.
+void write_artifact(const std::string& path, Bytes artifact, const WorkFolder& work) {
+  try {
+    write_file_atomically(path, artifact);
+  } catch (const NoRoomError& error) {
+    if (!error.is_disk_full || !work.make_room(path, artifact.size())) throw;
+    write_file_atomically(path, artifact);
+  }
+}
+
 QuantizedModel header_of(const QuantizeRequest& request, const OpenedCheckpoint& source) {
   QuantizedModel header;
   header.config_json = canonical_json(source.config ? to_json(*source.config) : source.config_json);
@@ -386,7 +396,7 @@ QuantizeOutcome QuantizeJob::fit(const QuantizeRequest& request) {
       ArtifactSummary summary = describe_artifact(result.artifact, request.output);
       add_rates(meter_.measure(result.model, summary, request.rate_bound, progress), request.method, outcome);
     });
-  write_file_atomically(request.output, Bytes(result.artifact));
+  write_artifact(request.output, result.artifact, *work_);
   dismiss();  // once the artifact is there: the others may score it next
 
   outcome.memory_plans = memory_plans_;
@@ -394,6 +404,7 @@ QuantizeOutcome QuantizeJob::fit(const QuantizeRequest& request) {
   outcome.original_bytes = source_.file.file_bytes();
   outcome.artifact_bytes = result.artifact.size();
   outcome.loss = statistics.loss;
+  outcome.work_note = work_note();
   return outcome;
 }
 

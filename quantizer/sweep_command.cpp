@@ -127,8 +127,9 @@ std::string outcome_text(const SweepOutcome& outcome, const StageTimes& times, c
   std::string written;
   for (const std::string& file : outcome.files) written += (written.empty() ? "" : ", ") + file;
   facts.emplace_back("written", written);
-  return to_text(outcome.results) + "\n" + facts_text(facts) +
-         (outcome.note.empty() ? "" : "note: " + outcome.note + "\n");
+  std::string notes;
+  for (const std::string& note : outcome.notes) notes += "note: " + note + "\n";
+  return to_text(outcome.results) + "\n" + facts_text(facts) + notes;
 }
 
 Json outcome_json(const SweepOutcome& outcome, const StageTimes& times, const std::string& device) {
@@ -136,7 +137,7 @@ Json outcome_json(const SweepOutcome& outcome, const StageTimes& times, const st
   json["device"] = device;
   json["seconds"] = times.to_json();
   json["files"] = outcome.files;
-  if (!outcome.note.empty()) json["note"] = outcome.note;
+  if (!outcome.notes.empty()) json["notes"] = outcome.notes;
   return json;
 }
 

@@ -239,6 +239,7 @@ class Sweep {
       throw CheckError("no budget can be met; at " + bytes_text(results_.points.back().budget_bytes) + ": " +
                        results_.points.back().failure);
     draw(outcome);
+    if (const std::string note = job_.work_note(); !note.empty()) outcome.notes.push_back(note);
     if (!request_.base.keep_work) WorkFolder(request_.base.work_folder).remove();
     outcome.results = std::move(results_);
     return outcome;
@@ -250,8 +251,8 @@ class Sweep {
     write_file_atomically(output(".gp"), script);
     outcome.files.push_back(output(".gp"));
     if (!has_gnuplot()) {
-      outcome.note = fmt::format("gnuplot is not installed: no {} and {}; {} draws them", output(".svg"),
-                                 output(".png"), output(".gp"));
+      outcome.notes.push_back(fmt::format("gnuplot is not installed: no {} and {}; {} draws them", output(".svg"),
+                                          output(".png"), output(".gp")));
       return;
     }
     run_gnuplot(script, {name + ".svg", name + ".png"}, prefix.parent_path().string());

@@ -36,7 +36,7 @@ struct SweepRequest {
 struct SweepOutcome {
   SweepResults results;
   std::vector<std::string> files;  // written
-  std::string note;                // why there are no images, if so
+  std::vector<std::string> notes;  // why there are no images, if so, and what became of the work folder
 };
 
 // Points that prefix.json has from an earlier sweep with the same checkpoint and options are taken from it; it and the

@@ -1,6 +1,7 @@
 // work_folder.cpp: the files behind work_folder.h: checksummed safetensors.
 #include "quantizer/work_folder.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -35,6 +36,12 @@ auto load_or_nothing(const std::string& path, Load load) -> std::optional<declty
   }
 }
 
+// The disk that a folder ("" is the working folder) is on; 0 where there is no such folder.
+dev_t device_of(const std::filesystem::path& folder) {
+  struct stat info {};
+  return ::stat(folder.empty() ? "." : folder.c_str(), &info) == 0 ? info.st_dev : 0;
+}
+
 // The tensors of a file that this program wrote: the checksum stands for everything in it.
 SafetensorsContents read_own_file(const MappedFile& file) {
   SafetensorsContents contents = read_safetensors(file.bytes(), file.path());
@@ -56,6 +63,27 @@ ByteVector bytes_of(std::span<const uint16_t> numbers) {
   return bytes;
 }
 
+void write_solution(const std::string& path, const SolvedTensor& solved) {
+  TensorMap tensors;
+  Json info = {{"name", solved.tensor.name}, {"shape", solved.tensor.shape}, {"report", to_json(*solved.report)}};
+  auto write = [&] { write_checksummed_safetensors(path, tensors, {{"thimble", canonical_json(info)}}); };
+  auto plain = [](std::span<const uint8_t> bytes) {
+    return TensorView{DType::kU8, {static_cast<int64_t>(bytes.size())}, std::as_bytes(bytes)};
+  };
+  if (const auto* blocked = std::get_if<Nvfp4Codes>(&solved.tensor.data)) {
+    tensors["codes"] = plain(blocked->codes);
+    tensors["block_scales"] = plain(blocked->block_scales);
+    info["tensor_scale_bits"] = std::bit_cast<uint32_t>(blocked->tensor_scale);
+    return write();
+  }
+  const auto& codes = std::get<RowScaledCodes>(solved.tensor.data);
+  ByteVector scales = bytes_of(codes.row_scales);
+  tensors["codes"] = {DType::kI8, solved.tensor.shape, std::as_bytes(std::span(codes.codes))};
+  tensors["row_scales"] = {DType::kF16, {static_cast<int64_t>(codes.row_scales.size())}, scales};
+  info["max_code"] = codes.max_code;
+  write();
+}
+
 }  // namespace
 
 // kind-0123456789abcdef.safetensors, or the temporary of one.
@@ -72,11 +100,36 @@ bool WorkFolder::is_own(std::string_view name) {
 }
 
 WorkFolder::WorkFolder(const std::string& path) : path_(path) {
-  if (!path_.empty()) make_folder(path_);
+  if (path_.empty()) return;
+  try {
+    make_folder(path_);
+  } catch (const NoRoomError& error) {
+    set_note(std::string("nothing is kept to resume from: ") + error.what());
+    path_.clear();
+  }
 }
 
 WorkFolder::~WorkFolder() {
   if (!path_.empty()) ::rmdir(path_.c_str());  // fails, as it should, when something is in it
+}
+
+std::string WorkFolder::note() const {
+  std::lock_guard lock(mutex_);
+  return note_;
+}
+
+void WorkFolder::set_note(const std::string& note) const {
+  std::lock_guard lock(mutex_);
+  note_ = note;
+}
+
+void WorkFolder::keep(const std::function<void()>& save) const {
+  if (path_.empty() || !note().empty()) return;
+  try {
+    save();
+  } catch (const NoRoomError& error) {
+    set_note(std::string("not everything is kept to resume from: ") + error.what());
+  }
 }
 
 std::string WorkFolder::file(const std::string& kind, uint64_t key) const {
@@ -93,10 +146,11 @@ std::optional<std::vector<uint16_t>> WorkFolder::load_tokens(uint64_t key) const
 }
 
 void WorkFolder::save_tokens(uint64_t key, std::span<const uint16_t> tokens) const {
-  if (path_.empty()) return;
-  ByteVector bytes = bytes_of(tokens);
-  TensorMap tensors = {{"tokens", {DType::kU16, {static_cast<int64_t>(tokens.size())}, bytes}}};
-  write_checksummed_safetensors(file(kTokens, key), tensors, {});
+  keep([&] {
+    ByteVector bytes = bytes_of(tokens);
+    TensorMap tensors = {{"tokens", {DType::kU16, {static_cast<int64_t>(tokens.size())}, bytes}}};
+    write_checksummed_safetensors(file(kTokens, key), tensors, {});
+  });
 }
 
 std::optional<CalibrationStatistics> WorkFolder::load_statistics(uint64_t key) const {
@@ -106,7 +160,7 @@ std::optional<CalibrationStatistics> WorkFolder::load_statistics(uint64_t key) c
 }
 
 void WorkFolder::save_statistics(uint64_t key, const CalibrationStatistics& statistics) const {
-  if (!path_.empty()) write_hessian_file(file(kHessians, key), statistics);
+  keep([&] { write_hessian_file(file(kHessians, key), statistics); });
 }
 
 std::optional<SolvedTensor> WorkFolder::load_solution(uint64_t key, const std::string& name, const Shape& shape) const {
@@ -141,32 +195,35 @@ std::optional<SolvedTensor> WorkFolder::load_solution(uint64_t key, const std::s
 }
 
 void WorkFolder::save_solution(uint64_t key, const SolvedTensor& solved) const {
-  if (path_.empty()) return;
-  TensorMap tensors;
-  Json info = {{"name", solved.tensor.name}, {"shape", solved.tensor.shape}, {"report", to_json(*solved.report)}};
-  auto write = [&] { write_checksummed_safetensors(file(kSolved, key), tensors, {{"thimble", canonical_json(info)}}); };
-  auto plain = [](std::span<const uint8_t> bytes) {
-    return TensorView{DType::kU8, {static_cast<int64_t>(bytes.size())}, std::as_bytes(bytes)};
-  };
-  if (const auto* blocked = std::get_if<Nvfp4Codes>(&solved.tensor.data)) {
-    tensors["codes"] = plain(blocked->codes);
-    tensors["block_scales"] = plain(blocked->block_scales);
-    info["tensor_scale_bits"] = std::bit_cast<uint32_t>(blocked->tensor_scale);
-    return write();
-  }
-  const auto& codes = std::get<RowScaledCodes>(solved.tensor.data);
-  ByteVector scales = bytes_of(codes.row_scales);
-  tensors["codes"] = {DType::kI8, solved.tensor.shape, std::as_bytes(std::span(codes.codes))};
-  tensors["row_scales"] = {DType::kF16, {static_cast<int64_t>(codes.row_scales.size())}, scales};
-  info["max_code"] = codes.max_code;
-  write();
+  keep([&] { write_solution(file(kSolved, key), solved); });
+}
+
+std::vector<std::filesystem::directory_entry> WorkFolder::own_files() const {
+  std::vector<std::filesystem::directory_entry> files;
+  std::error_code ignored;  // what cannot be looked at cannot be removed either
+  if (path_.empty()) return files;
+  for (const auto& entry : std::filesystem::directory_iterator(path_, ignored))
+    if (is_own(entry.path().filename().string())) files.push_back(entry);
+  return files;
 }
 
 void WorkFolder::remove() const {
-  if (path_.empty()) return;
   std::error_code ignored;  // the artifact is written; what cannot be cleaned up is not an error
-  for (const auto& entry : std::filesystem::directory_iterator(path_, ignored))
-    if (is_own(entry.path().filename().string())) std::filesystem::remove(entry.path(), ignored);
+  for (const auto& entry : own_files()) std::filesystem::remove(entry.path(), ignored);
+}
+
+bool WorkFolder::make_room(const std::string& output, uint64_t bytes) const {
+  if (path_.empty() || device_of(path_) != device_of(std::filesystem::path(output_target(output)).parent_path()))
+    return false;
+  uint64_t freed = 0;
+  for (const auto& entry : own_files()) {
+    std::error_code gone;
+    if (const uintmax_t size = entry.file_size(gone); !gone) freed += size;
+  }
+  if (freed < bytes) return false;
+  remove();
+  set_note("the work folder '" + path_ + "' was emptied to make room for '" + output + "'");
+  return true;
 }
 
 }  // namespace thimble

@@ -1,7 +1,11 @@
 // work_folder.h: results of finished steps of a quantize run, one atomic file each, so that a killed run resumes.
 // Every file's name carries the hash of all that its contents depend on; a stale file is simply never asked for.
+// Results for which there is no room (NoRoomError) are not kept: the run goes on without them, and can say so.
 #pragma once
 
+#include <filesystem>
+#include <functional>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,7 +19,8 @@ namespace thimble {
 
 class WorkFolder {
  public:
-  // An empty path keeps nothing. The folder is created, not its parents: an IoError when that fails.
+  // An empty path keeps nothing. The folder is created, not its parents: an IoError when that fails for another reason
+  // than that there is no room.
   explicit WorkFolder(const std::string& path);
   // Deletes the folder when nothing is in it.
   ~WorkFolder();
@@ -38,9 +43,23 @@ class WorkFolder {
   // Deletes our files and what killed runs left of them; nothing else, since the folder may be the user's.
   void remove() const;
 
+  // After a NoRoomError of writing `output`, of so many bytes, to a full disk: deletes our files when they are on that
+  // disk and large enough to make room for it. Whether they are, and were deleted.
+  bool make_room(const std::string& output, uint64_t bytes) const;
+
+  // What of all this the user should know: that results were not kept, or deleted. Empty where nothing.
+  std::string note() const;
+
  private:
   std::string file(const std::string& kind, uint64_t key) const;
+  std::vector<std::filesystem::directory_entry> own_files() const;
+  // Any thread. Once there was no room, nothing more is tried: what is left of the disk is for the outputs.
+  void keep(const std::function<void()>& save) const;
+  void set_note(const std::string& note) const;
+
   std::string path_;
+  mutable std::mutex mutex_;
+  mutable std::string note_;
 };
 
 }  // namespace thimble

@@ -101,6 +101,9 @@ void remove_abandoned_temporaries(const std::string& target) {
 
 }  // namespace
 
+NoRoomError::NoRoomError(const std::string& path, const std::string& what, int errno_value)
+    : IoError(path, what, errno_value), is_disk_full(errno_value != EFBIG) {}
+
 std::string output_target(const std::string& path) {
   struct stat found {};
   const bool exists = ::stat(path.c_str(), &found) == 0;

@@ -17,7 +17,8 @@ namespace thimble {
 
 // An output for which there is no room: the disk or a quota is full, or a limit on the size of files is reached.
 struct NoRoomError : IoError {
-  using IoError::IoError;
+  NoRoomError(const std::string& path, const std::string& what, int errno_value);
+  bool is_disk_full;  // or the quota: room can be made by removing something
 };
 
 // The file that writing `path` replaces: the end of its symbolic links, which need not exist, or `path` itself. An
@@ -59,7 +60,7 @@ void write_file_atomically(const std::string& path, std::string_view text);
 // folder is missing or cannot be written. For programs that compute for hours before they write.
 void require_writable(const std::string& path);
 
-// Creates a folder (not its parents) when it is missing.
+// Creates a folder (not its parents) when it is missing. NoRoomError, or another IoError.
 void make_folder(const std::string& path);
 
 }  // namespace thimble
