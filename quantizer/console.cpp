@@ -16,6 +16,7 @@
 namespace thimble {
 namespace {
 
+constexpr auto kReplace = Json::error_handler_t::replace;  // what is not UTF-8, in names of files
 const std::chrono::steady_clock::time_point kStart = std::chrono::steady_clock::now();
 
 void print(const std::string& text) {
@@ -95,7 +96,7 @@ Console::~Console() = default;
 
 void Console::result(const std::string& text, const Json& json) const {
   if (json_) {
-    print(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    print(json.dump(2, ' ', false, kReplace) + "\n");
   } else if (!quiet_) {
     print(text);
   }
@@ -103,6 +104,14 @@ void Console::result(const std::string& text, const Json& json) const {
 
 void Console::note(const std::string& line) const {
   if (has_progress_) say(line + "\n");
+}
+
+std::string Console::resume_line(const std::string& work_folder) const {
+  if (work_folder.empty()) return "";
+  const std::string message = "interrupted; the same command goes on from the work folder '" + work_folder + "'";
+  if (json_) return Json{{"interrupted", {{"message", message}}}}.dump(-1, ' ', false, kReplace) + "\n";
+  // A bar that is being drawn stays above.
+  return (::isatty(STDERR_FILENO) == 1 ? "\n" : "") + ("thimble: " + message + "\n");
 }
 
 void StageTimes::add(const std::string& stage, double seconds) {

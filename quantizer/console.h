@@ -43,6 +43,9 @@ class Console {
   void result(const std::string& text, const Json& json) const;
   // A line about what is going to happen, where progress is shown.
   void note(const std::string& line) const;
+  // What an interrupted run says that keeps its work in that folder: a line, or a JSON document with --json. Empty
+  // where no work is kept.
+  std::string resume_line(const std::string& work_folder) const;
   // A bar with the estimated time left on a terminal, plain lines otherwise; nothing with --quiet, or with --json when
   // standard error is no terminal.
   Progress& progress() { return *progress_; }

@@ -8,6 +8,7 @@
 #include "packer/format.h"
 #include "quantizer/finite_input.h"
 #include "quantizer/hessian_file.h"
+#include "quantizer/interrupt_notice.h"
 #include "quantizer/obtain_statistics.h"
 #include "quantizer/plan_memory.h"
 #include "quantizer/version.h"
@@ -411,6 +412,7 @@ QuantizeOutcome QuantizeJob::fit(const QuantizeRequest& request) {
 QuantizeOutcome run_quantize(const QuantizeRequest& request, Ranks& ranks, StageTimes& times, Console& console) {
   QuantizeJob job(request, ranks, times, console);
   if (ranks.is_root()) job.check_lower_bound(request);
+  const InterruptNotice notice(ranks.is_root() ? console.resume_line(request.work_folder) : "");
   job.collect();
   QuantizeOutcome outcome = job.fit(request);
   if (!request.keep_work) job.remove_work();

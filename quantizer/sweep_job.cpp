@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "quantizer/gnuplot.h"
+#include "quantizer/interrupt_notice.h"
 #include "quantizer/quantize_options.h"
 #include "quantizer/score_model.h"
 #include "quantizer/sweep_plot.h"
@@ -51,6 +52,7 @@ class Sweep {
     results_.parameters = job_.parameters();
     find_keys(tokens);
     if (ranks_.is_root()) begin();
+    const InterruptNotice notice(ranks_.is_root() ? console_.resume_line(request_.base.work_folder) : "");
     share_points();
     if (!results_.original) score_original();
     for (Method method : request_.methods)

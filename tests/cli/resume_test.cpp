@@ -138,6 +138,57 @@ TEST_F(ResumeTest, AKilledSearchContinues) {
   EXPECT_EQ(contents("out.thmb"), undisturbed);
 }
 
+// Interrupted as soon as something is kept: one line says how to go on, and the run ends as the signal ends a program.
+TEST_F(ResumeTest, AnInterruptedRunSaysThatItResumes) {
+  for (int signal : {SIGINT, SIGTERM}) {
+    SCOPED_TRACE(signal);
+    RunOptions options;
+    options.kill_signal = signal;
+    options.kill_when = [&] { return !results().empty(); };
+    const RunResult result = thimble(quantize_arguments("out.thmb", {"--threads", "1"}), options);
+    ASSERT_EQ(result.signal, signal) << "the run ended before it could be interrupted";
+    EXPECT_TRUE(
+        result.err.ends_with("thimble: interrupted; the same command goes on from the work folder 'out.thmb.work'\n"))
+        << result.err;
+    EXPECT_FALSE(exists("out.thmb"));
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(path(".")))
+      EXPECT_THAT(entry.path().string(), Not(HasSubstr(".tmp")));
+    quantize("out.thmb");
+    expect_reference();
+    std::filesystem::remove(path("out.thmb"));
+  }
+}
+
+TEST_F(ResumeTest, AnInterruptionIsJsonToo) {
+  RunOptions options;
+  options.kill_signal = SIGINT;
+  options.kill_when = [&] { return !results().empty(); };
+  const RunResult result = thimble(quantize_arguments("out.thmb", {"--threads", "1", "--json"}), options);
+  ASSERT_EQ(result.signal, SIGINT) << "the run ended before it could be interrupted";
+  ASSERT_TRUE(Json::accept(result.err)) << result.err;
+  EXPECT_THAT(Json::parse(result.err).at("interrupted").at("message").get<std::string>(), HasSubstr("'out.thmb.work'"));
+}
+
+TEST_F(ResumeTest, AnInterruptedRunThatKeepsNothingSaysNothing) {
+  RunOptions options;
+  options.kill_signal = SIGINT;
+  options.kill_when = [] { return true; };
+  const RunResult result = thimble(quantize_arguments("out.thmb", {"--no-resume"}), options);
+  EXPECT_EQ(result.signal, SIGINT);
+  EXPECT_THAT(result.err, Not(HasSubstr("interrupted")));
+  EXPECT_FALSE(exists("out.thmb"));
+}
+
+// Under nohup, say, or in the background of a script.
+TEST_F(ResumeTest, ASignalThatIsIgnoredStaysIgnored) {
+  RunOptions options;
+  options.ignored = {SIGINT};
+  options.kill_signal = SIGINT;
+  options.kill_when = [&] { return !results().empty(); };
+  EXPECT_THAT(succeed(quantize_arguments("out.thmb", {"--threads", "1"}), options).err, Not(HasSubstr("interrupted")));
+  expect_reference();
+}
+
 TEST_F(ResumeTest, KilledAgainAndAgain) {
   for (size_t round = 1; !exists("out.thmb"); ++round) {
     ASSERT_LT(round, 100) << "no progress";
