@@ -29,8 +29,8 @@ struct TokenSource {
   // The tokens of context for a model: as --context says, else kDefaultContext, or what the model of `path` has
   // positions for. A UsageError when that is too many for it, or below the stride.
   int64_t context_for(const AnyConfig& config, const std::string& path) const;
-  // The token stream, below `vocab_size`. UsageError unless exactly one of --tokens and --text is given, FormatError when
-  // it has no target to score.
+  // The token stream, below `vocab_size`. UsageError unless exactly one of --tokens and --text is given, FormatError
+  // when it has no target to score.
   std::vector<uint16_t> load(const Tokenizer& loaded, int64_t vocab_size) const;
 };
 
