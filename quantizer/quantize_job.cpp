@@ -12,7 +12,6 @@
 #include "quantizer/obtain_statistics.h"
 #include "quantizer/plan_memory.h"
 #include "quantizer/version.h"
-#include "runtime/atomic_file.h"
 #include "runtime/gemm.h"
 #include "runtime/golf_layout.h"
 #include "runtime/hash.h"
@@ -45,16 +44,6 @@ std::vector<std::string> layers_to_solve(const QuantizeRequest& request, const O
                                      std::string(kValueEmbedding), head_name(require_golf(source))})
       if (source.tensors.contains(table)) names.push_back(table);
   return names;
-}
-
-// The artifact goes before what is kept to resume from, which it makes useless.
-void write_artifact(const std::string& path, Bytes artifact, const WorkFolder& work) {
-  try {
-    write_file_atomically(path, artifact);
-  } catch (const NoRoomError& error) {
-    if (!error.is_disk_full || !work.make_room(path, artifact.size())) throw;
-    write_file_atomically(path, artifact);
-  }
 }
 
 QuantizedModel header_of(const QuantizeRequest& request, const OpenedCheckpoint& source) {
@@ -397,7 +386,7 @@ QuantizeOutcome QuantizeJob::fit(const QuantizeRequest& request) {
       ArtifactSummary summary = describe_artifact(result.artifact, request.output);
       add_rates(meter_.measure(result.model, summary, request.rate_bound, progress), request.method, outcome);
     });
-  write_artifact(request.output, result.artifact, *work_);
+  work_->write_artifact(request.output, result.artifact);
   dismiss();  // once the artifact is there: the others may score it next
 
   outcome.memory_plans = memory_plans_;

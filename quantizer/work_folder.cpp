@@ -212,6 +212,15 @@ void WorkFolder::remove() const {
   for (const auto& entry : own_files()) std::filesystem::remove(entry.path(), ignored);
 }
 
+void WorkFolder::write_artifact(const std::string& output, Bytes artifact) const {
+  try {
+    write_file_atomically(output, artifact);
+  } catch (const NoRoomError& error) {
+    if (!error.is_disk_full || !make_room(output, artifact.size())) throw;
+    write_file_atomically(output, artifact);
+  }
+}
+
 bool WorkFolder::make_room(const std::string& output, uint64_t bytes) const {
   if (path_.empty() || device_of(path_) != device_of(std::filesystem::path(output_target(output)).parent_path()))
     return false;

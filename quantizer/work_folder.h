@@ -43,9 +43,9 @@ class WorkFolder {
   // Deletes our files and what killed runs left of them; nothing else, since the folder may be the user's.
   void remove() const;
 
-  // After a NoRoomError of writing `output`, of so many bytes, to a full disk: deletes our files when they are on that
-  // disk and large enough to make room for it. Whether they are, and were deleted.
-  bool make_room(const std::string& output, uint64_t bytes) const;
+  // Writes what all the others were made for, atomically. On a full disk it goes before them: they are deleted when
+  // they are on that disk and large enough to make room.
+  void write_artifact(const std::string& output, Bytes artifact) const;
 
   // What of all this the user should know: that results were not kept, or deleted. Empty where nothing.
   std::string note() const;
@@ -53,6 +53,7 @@ class WorkFolder {
  private:
   std::string file(const std::string& kind, uint64_t key) const;
   std::vector<std::filesystem::directory_entry> own_files() const;
+  bool make_room(const std::string& output, uint64_t bytes) const;  // false: nothing was deleted
   // Any thread. Once there was no room, nothing more is tried: what is left of the disk is for the outputs.
   void keep(const std::function<void()>& save) const;
   void set_note(const std::string& note) const;
