@@ -64,6 +64,7 @@ void add_audit_command(CommandLine& line) {
   options->source.add_to(*command, TokenSource::Need::kRequired, kCommonGroup);
   command
       ->add_option("--source-text", options->source_text, "The text that --tokens were made from, to check their bytes")
+      ->check(file_name())
       ->type_name("FILE")
       ->excludes("--text");
   command->add_option("--samples", options->samples, "Random positions to probe")

@@ -68,17 +68,21 @@ CLI::Option* repeatable(CLI::Option* option) { return option->take_all()->allow_
 CLI::Option* add_config_option(CLI::App& command, std::string& path) {
   return command
       .add_option("--config", path, "Config of a checkpoint (JSON); default: inside it, or config.json beside it")
+      ->check(file_name())
       ->type_name("FILE");
 }
 
 void CodeOptions::add_to(CLI::App& command) {
   repeatable(command.add_option("--code", files, "File whose size counts against the budget; once for each file"))
+      ->check(file_name())
       ->type_name("FILE");
   command.add_option("--code-bytes", extra_bytes, "Further bytes that count against the budget")
       ->transform(byte_size())
       ->type_name("BYTES")
       ->capture_default_str();
 }
+
+void CodeOptions::register_files(FileRoles& roles) const { roles.inputs("the --code file", files); }
 
 uint64_t CodeOptions::total_bytes() const {
   uint64_t total = extra_bytes;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "quantizer/console.h"
+#include "quantizer/file_roles.h"
 #include "quantizer/help_formatter.h"
 #include "quantizer/option_values.h"
 #include "quantizer/ranks.h"
@@ -58,6 +59,7 @@ struct CodeOptions {
   std::vector<std::string> files;
   uint64_t extra_bytes = 0;
   void add_to(CLI::App& command);
+  void register_files(FileRoles& roles) const;
   uint64_t total_bytes() const;
 };
 

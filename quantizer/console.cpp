@@ -13,6 +13,7 @@
 namespace thimble {
 namespace {
 
+constexpr auto kReplace = Json::error_handler_t::replace;  // what is not UTF-8, in names of files
 const std::chrono::steady_clock::time_point kStart = std::chrono::steady_clock::now();
 
 void print(const std::string& text) {
@@ -98,7 +99,7 @@ Progress& Console::progress() {
 void Console::result(const std::string& text, const Json& json) const {
   if (bar_) bar_->finish();
   if (json_) {
-    print(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    print(json.dump(2, ' ', false, kReplace) + "\n");
   } else if (!quiet_) {
     print(text);
   }
@@ -106,6 +107,14 @@ void Console::result(const std::string& text, const Json& json) const {
 
 void Console::note(const std::string& line) const {
   if (bar_) bar_->note(line);
+}
+
+std::string Console::resume_line(const std::string& work_folder) const {
+  if (work_folder.empty()) return "";
+  const std::string message = "interrupted; the same command goes on from the work folder '" + work_folder + "'";
+  if (json_) return Json{{"interrupted", {{"message", message}}}}.dump(-1, ' ', false, kReplace) + "\n";
+  // A bar that is being drawn stays above.
+  return (::isatty(STDERR_FILENO) == 1 ? "\n" : "") + ("thimble: " + message + "\n");
 }
 
 void StageTimes::end(const std::string& stage, double seconds) {

@@ -50,6 +50,9 @@ class Console {
   void result(const std::string& text, const Json& json) const;
   // A line about what is going to happen, where progress is shown.
   void note(const std::string& line) const;
+  // What an interrupted run says that keeps its work in that folder: a line, or a JSON document with --json. Empty
+  // where no work is kept.
+  std::string resume_line(const std::string& work_folder) const;
   // The stages to come, for the bar.
   void plan(std::vector<PlannedStage> stages);
   // A bar with the estimated time left on a terminal, a line per stage otherwise; nothing with --quiet, or with --json

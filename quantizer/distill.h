@@ -12,7 +12,7 @@
 namespace thimble {
 
 struct DistillOptions {
-  std::optional<int64_t> steps;  // default: default_distill_steps()
+  std::optional<int64_t> steps;  // default: gain_tuner_options()
   int64_t batch = 0;             // sequences of a step; 0: default
   double row_rate = GainTunerOptions{}.row_rate, small_rate = GainTunerOptions{}.small_rate;
 };

@@ -6,7 +6,6 @@
 #include "quantizer/commands.h"
 #include "quantizer/gpt2_checkpoint.h"
 #include "quantizer/model_source.h"
-#include "quantizer/output_check.h"
 #include "quantizer/safetensors.h"
 #include "runtime/count_text.h"
 #include "runtime/golf_layout.h"
@@ -120,7 +119,6 @@ Json run_nvfp4_export(const Options& options, const QuantizedModel& quantized) {
 
 Json run_export(const Options& options) {
   DType dtype = dtype_from_name(options.dtype, "--dtype");
-  check_outputs({options.output}, {options.artifact});
   QuantizedModel quantized = load_artifact(options.artifact);
   if (options.layout == kNvfp4) return run_nvfp4_export(options, quantized);
   OwnedTensors tensors = dequantized_tensors(quantized, dtype, options.artifact);
@@ -146,7 +144,10 @@ void add_export_command(CommandLine& line) {
   CLI::App* command = add_command(line, "export", "Write an artifact's dequantized weights as safetensors",
                                   "thimble export model.thmb -o dequantized.safetensors");
   command->add_option("artifact", options->artifact, "Artifact (.thmb)")->required();
-  command->add_option("-o,--output", options->output, "File to write (.safetensors)")->type_name("FILE")->required();
+  command->add_option("-o,--output", options->output, "File to write (.safetensors)")
+      ->check(file_name())
+      ->type_name("FILE")
+      ->required();
   command->add_option("--dtype", options->dtype, "Element type; F32 is exact")
       ->check(one_of({"F32", "F16", "BF16"}))
       ->type_name("TYPE")
@@ -160,6 +161,10 @@ void add_export_command(CommandLine& line) {
       ->capture_default_str();
   command->callback([&line, options] {
     line.action = [options](Console& console) {
+      FileRoles roles;
+      roles.model(options->artifact);
+      roles.output("--output", options->output);
+      roles.check();
       Json result = run_export(*options);
       console.result(fmt::format("wrote {} as {} to {}\n", counted(result.at("tensors").get<size_t>(), "tensor"),
                                  options->dtype, options->output),

@@ -55,7 +55,10 @@ void add_generate_command(CommandLine& line) {
                                   "thimble generate model.thmb --tokenizer sp.model --prompt \"The sea\"");
   command->add_option("model", options->model, "Checkpoint or artifact")->required();
   add_config_option(*command, options->config);
-  command->add_option("--tokenizer", options->tokenizer, "SentencePiece model")->type_name("FILE")->required();
+  command->add_option("--tokenizer", options->tokenizer, "SentencePiece model")
+      ->check(file_name())
+      ->type_name("FILE")
+      ->required();
   command->add_option("--prompt", options->prompt, "Text to continue");
   command->add_option("--length", options->length, "Tokens to add, at most")
       ->transform(whole_number(1, 1 << 20))

@@ -12,7 +12,6 @@
 #include "quantizer/heat_map_svg.h"
 #include "quantizer/inspect_report.h"
 #include "quantizer/model_source.h"
-#include "quantizer/output_check.h"
 #include "runtime/atomic_file.h"
 #include "runtime/file.h"
 
@@ -154,7 +153,11 @@ void inspect_artifact(const Options& options, const Console& console) {
   const std::string& path = options.file;
   if (!options.config.empty())
     throw UsageError("--config is for checkpoints; '" + path + "' is an artifact with its own");
-  check_outputs({options.heat_map}, {path, options.report});
+  FileRoles roles;
+  roles.model(path);
+  roles.input("the --report", options.report);
+  roles.output("--heat-map", options.heat_map);
+  roles.check();
   ArtifactSummary summary = describe_artifact(MappedFile(path).bytes(), path);
   Reported reported;
   if (!options.report.empty())
@@ -182,10 +185,12 @@ void add_inspect_command(CommandLine& line) {
   command
       ->add_option("--report", options->report,
                    "What quantize --json printed when it made the artifact; adds each matrix's share of the loss")
+      ->check(file_name())
       ->type_name("FILE");
   command
       ->add_option("--heat-map", options->heat_map,
                    "Draw bits per weight over layers and kinds of matrix (.svg, or .png by gnuplot)")
+      ->check(file_name())
       ->type_name("FILE");
   command->callback([&line, options] {
     line.action = [options](Console& console) {

@@ -7,6 +7,7 @@
 #include <iostream>
 #include <memory>
 #include <new>
+#include <system_error>
 #include <thread>
 
 #include "quantizer/commands.h"
@@ -102,6 +103,11 @@ int run(Ranks& ranks, bool json, int argc, char** argv) {
     return fail(ranks, json, error.code(), error.what());
   } catch (const std::bad_alloc&) {
     return fail(ranks, json, ExitCode::kInternal, "out of memory");
+  } catch (const std::system_error& error) {
+    const bool is_thread = error.code() == std::errc::resource_unavailable_try_again;
+    return fail(ranks, json, ExitCode::kInternal,
+                is_thread ? "the system does not let another thread start; raise its limit on processes (ulimit -u)"
+                          : std::string("internal error: ") + error.what());
   } catch (const std::exception& error) {
     return fail(ranks, json, ExitCode::kInternal, std::string("internal error: ") + error.what());
   }

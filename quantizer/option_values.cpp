@@ -125,6 +125,11 @@ CLI::Validator byte_size() {
   return CLI::Validator(check, "", "");
 }
 
+CLI::Validator file_name() {
+  auto check = [](std::string& text) { return text.empty() ? "'', allowed is the name of a file or folder" : ""; };
+  return CLI::Validator(check, "", "");
+}
+
 CLI::Validator finite_number(double low, double high) {
   auto check = [low, high](std::string& text) -> std::string {
     double value = 0;

@@ -32,6 +32,7 @@ CLI::Validator whole_number(uint64_t low, uint64_t high = std::numeric_limits<in
 CLI::Validator byte_size();
 // Decimal, finite and in range.
 CLI::Validator finite_number(double low, double high);
+CLI::Validator file_name();  // any but the empty one, which inside means that the option was not given
 // One of the names; the message suggests the nearest.
 CLI::Validator one_of(std::vector<std::string> names);
 

@@ -50,6 +50,22 @@ void finish_method(const Options& options, bool can_have_fisher, QuantizeRequest
     throw UsageError("--target-bpb-gap needs text to measure it on: --tokens or --text, and --tokenizer");
 }
 
+std::string work_folder(const Options& options) {
+  if (options.no_resume) return "";
+  return options.work_folder.empty() ? options.request.output + ".work" : options.work_folder;
+}
+
+void check_files(const Options& options) {
+  FileRoles roles;
+  register_files(options.request, roles);
+  options.code.register_files(roles);
+  options.source.register_files(roles);
+  roles.output("--output", options.request.output);
+  roles.output("--report", options.request.report);
+  roles.work_folder(work_folder(options), WorkFolder::is_own);
+  roles.check();
+}
+
 QuantizeRequest finish_request(const Options& options, const CommandLine& line, bool has_budget,
                                const std::optional<AnyConfig>& config) {
   QuantizeRequest request = options.request;
@@ -67,9 +83,7 @@ QuantizeRequest finish_request(const Options& options, const CommandLine& line, 
   request.predicts_loss = !request.report.empty() || (line.common.json && request.method == Method::kSlope);
   request.calibration.seed = line.common.seed;
   request.encode = encode_options_from(options.codec.empty() ? default_codec(request.method) : options.codec);
-  request.work_folder = options.no_resume             ? ""
-                        : options.work_folder.empty() ? request.output + ".work"
-                                                      : options.work_folder;
+  request.work_folder = work_folder(options);
   options.source.check();
   finish_calibration_options(request, request.method == Method::kSlope, config);
   return request;
@@ -177,6 +191,7 @@ Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome
   if (outcome.distill) json["distill"] = to_json(*outcome.distill);
   for (const MemoryPlan& plan : outcome.memory_plans) json["memory_plans"].push_back(to_json(plan));
   if (request.budget_bytes) json["budget_bytes"] = *request.budget_bytes;
+  if (!outcome.work_note.empty()) json["notes"].push_back(outcome.work_note);
   if (!outcome.loss.empty()) json["loss_statistics"] = to_json(outcome.loss);
   if (!scores.empty()) {
     json["evaluation"] = {{"before", to_json(scores[0].report)}, {"after", to_json(scores[1].report)}};
@@ -186,9 +201,11 @@ Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome
   return json;
 }
 
-// Layers of method trace whose damping had to be raised, and layers with columns that no token activated.
+// What became of the work folder, layers of method trace whose damping had to be raised, and layers with columns that
+// no token activated.
 std::string warnings_text(const QuantizeOutcome& outcome) {
   std::string text;
+  if (!outcome.work_note.empty()) text += "note: " + outcome.work_note + "\n";
   auto add_dead = [&](const LayerOutcome& layer, const std::vector<int64_t>& dead_columns) {
     if (!dead_columns.empty())
       text +=
@@ -246,7 +263,10 @@ std::optional<IoError> write_page(const QuantizePage& page, const std::string& p
 void add_input_and_output(CLI::App& command, QuantizeRequest& request) {
   command.add_option("checkpoint", request.checkpoint, "Trained model (.safetensors, .pt, or .bin of llm.c)")
       ->required();
-  command.add_option("-o,--output", request.output, "Artifact to write (.thmb)")->type_name("FILE")->required();
+  command.add_option("-o,--output", request.output, "Artifact to write (.thmb)")
+      ->check(file_name())
+      ->type_name("FILE")
+      ->required();
   add_config_option(command, request.config);
 }
 
@@ -343,6 +363,7 @@ void add_quantize_command(CommandLine& line) {
   options->source.add_to(*command, TokenSource::Need::kOptional);
   command
       ->add_option("--report", request.report, "Write a page to look at (.html): bytes and loss by tensor, time, memory")
+      ->check(file_name())
       ->type_name("FILE");
   add_encoding_options(*command, *options);
   add_calibration_options(*command, request);
@@ -357,6 +378,7 @@ void add_quantize_command(CommandLine& line) {
     line.uses_all_ranks = true;
     line.action = [&line, options, budget, command](Console& console) {
       options->methods.require_used({parse_method(options->method)});
+      if (line.ranks.is_root()) check_files(*options);
       const std::optional<AnyConfig> config = checkpoint_config(options->request.checkpoint, options->request.config);
       QuantizeRequest finished = finish_request(*options, line, budget->count() > 0, config);
       std::jthread warming = warm_up(finished.device);

@@ -8,11 +8,10 @@
 #include "packer/format.h"
 #include "quantizer/finite_input.h"
 #include "quantizer/hessian_file.h"
+#include "quantizer/interrupt_notice.h"
 #include "quantizer/obtain_statistics.h"
-#include "quantizer/output_check.h"
 #include "quantizer/plan_memory.h"
 #include "quantizer/version.h"
-#include "runtime/atomic_file.h"
 #include "runtime/gemm.h"
 #include "runtime/golf_layout.h"
 #include "runtime/hash.h"
@@ -389,7 +388,7 @@ QuantizeOutcome QuantizeJob::fit(const QuantizeRequest& request) {
     times_.time("predicted loss", [&] {
       add_rates(meter_.measure(result.model, outcome.stored, request.rate_bound, progress), request.method, outcome);
     });
-  write_file_atomically(request.output, Bytes(result.artifact));
+  work_->write_artifact(request.output, result.artifact);
   dismiss();  // once the artifact is there: the others may score it next
 
   outcome.memory_plans = memory_plans_;
@@ -397,16 +396,14 @@ QuantizeOutcome QuantizeJob::fit(const QuantizeRequest& request) {
   outcome.original_bytes = source_.file.file_bytes();
   outcome.artifact_bytes = result.artifact.size();
   outcome.loss = statistics.loss;
+  outcome.work_note = work_note();
   return outcome;
 }
 
 QuantizeOutcome run_quantize(const QuantizeRequest& request, Ranks& ranks, StageTimes& times, Console& console) {
   QuantizeJob job(request, ranks, times, console);
-  if (ranks.is_root()) {
-    check_outputs({request.output, request.save_hessians, request.save_calibration, request.report},
-                  {request.checkpoint, request.config, request.hessians, request.calibration_tokens});
-    job.check_lower_bound(request);
-  }
+  if (ranks.is_root()) job.check_lower_bound(request);
+  const InterruptNotice notice(ranks.is_root() ? console.resume_line(request.work_folder) : "");
   job.collect();
   QuantizeOutcome outcome = job.fit(request);
   if (!request.keep_work) job.remove_work();

@@ -77,6 +77,7 @@ struct QuantizeOutcome {
   std::optional<DistillReport> distill;       // method slope
   std::vector<MemoryPlan> memory_plans;       // of all steps, on a CUDA device
   std::vector<LayerOutcome> layers;           // those with a Hessian, most sensitive first
+  std::string work_note;                      // of QuantizeJob
   LossStatistics loss;                        // empty unless collected or in the file of Hessians
   ModelRate rate;                             // with rate_bound or where losses are predicted
   ArtifactSummary stored;                     // what the artifact holds
@@ -124,6 +125,7 @@ class QuantizeJob {
 
   // Deletes the files of finished steps.
   void remove_work() const { work_->remove(); }
+  std::string work_note() const { return work_ ? work_->note() : ""; }
 
  private:
   const QuantizeRequest& request_;

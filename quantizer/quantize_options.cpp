@@ -58,7 +58,7 @@ void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
                                            "sequences of --calibration-length tokens");
   CLI::Option* hessians =
       command.add_option("--hessians", request.hessians, "Use these Hessians (safetensors) instead of collecting any");
-  for (CLI::Option* file : {tokens, hessians}) file->type_name("FILE");
+  for (CLI::Option* file : {tokens, hessians}) file->check(file_name())->type_name("FILE");
   // What says how the model writes text says nothing where it writes none.
   command
       .add_option("--calibration-sequences", calibration.sequences,
@@ -83,14 +83,24 @@ void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
       ->excludes(tokens)
       ->excludes(hessians);
   command.add_option("--save-calibration", request.save_calibration, "Write the calibration tokens to this shard")
+      ->check(file_name())
       ->type_name("FILE")
       ->excludes(hessians);
   command.add_option("--save-hessians", request.save_hessians, "Write the Hessians to this safetensors file")
+      ->check(file_name())
       ->type_name("FILE");
   command.add_flag("--fisher", request.fisher,
                    "Also collect the output Fisher, the output head's Hessian and counts of tokens, for "
                    "--save-hessians and --json");
   command.option_defaults()->group(kCommonGroup);
+}
+
+void register_files(const QuantizeRequest& request, FileRoles& roles) {
+  roles.model(request.checkpoint, request.config);
+  roles.input("the --calibration-tokens", request.calibration_tokens);
+  roles.input("the --hessians", request.hessians);
+  roles.output("--save-calibration", request.save_calibration);
+  roles.output("--save-hessians", request.save_hessians);
 }
 
 void finish_calibration_options(QuantizeRequest& request, bool has_slope, const std::optional<AnyConfig>& config) {
@@ -171,6 +181,7 @@ void add_trace_bits_option(CLI::App& command, std::string& bits, MethodOptions& 
 void add_resume_options(CLI::App& command, std::string& work_folder, bool& keep_work) {
   command.option_defaults()->group(kResumeGroup);
   command.add_option("--work-dir", work_folder, "Folder of resumable results (default: OUTPUT.work)")
+      ->check(file_name())
       ->type_name("FOLDER");
   command.add_flag("--keep-work", keep_work, "Keep that folder after success");
   command.option_defaults()->group(kCommonGroup);

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "quantizer/file_roles.h"
 #include "quantizer/method_options.h"
 #include "quantizer/quantize_job.h"
 
@@ -30,6 +31,8 @@ int64_t parse_integer(const std::string& text, const std::string& option, int64_
 void parse_bits(const std::string& text, TracePlanOptions& plan);
 
 void add_calibration_options(CLI::App& command, QuantizeRequest& request);
+// The checkpoint and the files of calibration.
+void register_files(const QuantizeRequest& request, FileRoles& roles);
 // Fills in defaults. `has_slope`: among the methods to run, which distils on tokens beside a file of Hessians.
 // `config`, unset for a family that does not run, says how long sequences may be. UsageError.
 void finish_calibration_options(QuantizeRequest& request, bool has_slope, const std::optional<AnyConfig>& config);

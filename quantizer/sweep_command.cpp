@@ -51,8 +51,20 @@ uint64_t parse_budget(const std::string& text) {
   return *bytes;
 }
 
+void register_files(SweepRequest& request) {
+  register_files(request.base, request.roles);
+  request.source.register_files(request.roles);
+  request.roles.input("the --reference", request.references);
+  for (const char* extension : kSweepOutputs) request.roles.output("--output", request.prefix + extension);
+  request.roles.output("--report", request.base.report);
+  request.roles.work_folder(request.base.work_folder, WorkFolder::is_own);
+}
+
 SweepRequest finish_request(const Options& options, const CommandLine& line) {
   SweepRequest request = options.request;
+  request.base.work_folder = options.work_folder.empty() ? request.prefix + ".work" : options.work_folder;
+  register_files(request);
+  if (line.ranks.is_root()) request.roles.check();
   for (const std::string& name : parts_of(options.methods)) {
     request.methods.push_back(parse_method(name));
     if (std::ranges::count(request.methods, request.methods.back()) > 1)
@@ -77,7 +89,6 @@ SweepRequest finish_request(const Options& options, const CommandLine& line) {
   check_slope_options(request.base.slope);
   finish_calibration_options(request.base, has_slope, config);
   request.base.calibration.seed = line.common.seed;
-  request.base.work_folder = options.work_folder.empty() ? request.prefix + ".work" : options.work_folder;
   return request;
 }
 
@@ -88,6 +99,7 @@ void add_options(CLI::App& command, Options& options) {
   command
       .add_option("-o,--output", request.prefix,
                   "Beginning of all outputs' names: OUTPUT.json, .csv, .gp (gnuplot), .svg, .png")
+      ->check(file_name())
       ->type_name("PREFIX")
       ->required();
   add_config_option(command, request.base.config);
@@ -105,10 +117,12 @@ void add_options(CLI::App& command, Options& options) {
       ->capture_default_str();
   request.source.add_to(command, TokenSource::Need::kRequired);
   command.add_option("--reference", request.references, "Further points to draw: a CSV file of label,bytes,bpb")
+      ->check(file_name())
       ->type_name("FILE");
   command
       .add_option("--report", request.base.report,
                   "Write a page to look at (.html): the curve, and bits, bytes and loss by tensor")
+      ->check(file_name())
       ->type_name("FILE");
   command.add_flag("--keep-artifacts", request.keep_artifacts, "Keep them, as OUTPUT-METHOD-BUDGET.thmb");
   command.option_defaults()->group(kEncodingGroup);

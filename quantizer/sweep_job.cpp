@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "quantizer/gnuplot.h"
-#include "quantizer/output_check.h"
+#include "quantizer/interrupt_notice.h"
 #include "quantizer/quantize_options.h"
 #include "quantizer/quantize_report.h"
 #include "quantizer/report_data.h"
@@ -58,6 +58,7 @@ class Sweep {
     results_.notes = {context_note(config, context, std::min(targets, scoring.max_targets.value_or(targets)))};
     plan(scoring_key(tokens, context, scoring));
     if (ranks_.is_root()) begin();
+    const InterruptNotice notice(ranks_.is_root() ? console_.resume_line(request_.base.work_folder) : "");
     share_progress();
     if (!has_original_) score_original();
     save();
@@ -100,7 +101,7 @@ class Sweep {
 
   // Where the artifact of a point lies while it is scored.
   std::string artifact_path(const PlannedPoint& planned) const {
-    if (!request_.keep_artifacts) return work_->artifact_path(planned.key);
+    if (!request_.keep_artifacts) return work_->artifact_path(planned.key).value_or(output(".unscored.thmb"));
     return fmt::format("{}-{}-{}.thmb", request_.prefix, method_name(planned.method), planned.budget_bytes);
   }
 
@@ -149,13 +150,11 @@ class Sweep {
   // Rank 0: looks at all that may be wrong with files before hours of computing.
   void begin() {
     const QuantizeRequest& base = request_.base;
-    std::vector<std::string> inputs = {
-        base.checkpoint,         base.config,         job_.source().config_path, base.hessians,
-        base.calibration_tokens, request_.references, request_.source.tokenizer, request_.source.text};
-    inputs.insert(inputs.end(), request_.source.shards.begin(), request_.source.shards.end());
-    check_outputs({output(".json"), output(".csv"), output(".gp"), output(".svg"), output(".png"), base.save_hessians,
-                   base.save_calibration, base.report},
-                  inputs);
+    if (request_.keep_artifacts) {
+      FileRoles roles = request_.roles;
+      for (const PlannedPoint& planned : plan_) roles.output("the kept artifact", artifact_path(planned));
+      roles.check();
+    }
     if (!request_.references.empty())
       results_.references = parse_reference_points(MappedFile(request_.references).bytes(), request_.references);
     work_.emplace(base.work_folder);
@@ -283,6 +282,8 @@ class Sweep {
     const bool is_any_met =
         std::ranges::any_of(results_.points, [](const SweepPoint& point) { return point.failure.empty(); });
     if (is_any_met) draw(outcome);
+    for (const std::string& note : {job_.work_note(), work_->note()})
+      if (!note.empty()) results_.notes.emplace_back(note);
     results_.is_complete = true;
     save();
     if (!is_any_met)

@@ -2,17 +2,22 @@
 // per byte, measured on the file.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "quantizer/file_roles.h"
 #include "quantizer/quantize_job.h"
 #include "quantizer/sweep_page.h"
 #include "quantizer/sweep_results.h"
 #include "quantizer/token_source.h"
 
 namespace thimble {
+
+// What the name of each output ends in, after the prefix.
+inline constexpr std::array kSweepOutputs = {".json", ".csv", ".gp", ".svg", ".png"};
 
 struct SweepRequest {
   QuantizeRequest base;  // checkpoint, device, calibration, work folder, options of the methods
@@ -23,9 +28,10 @@ struct SweepRequest {
   std::string codec;                    // empty: the method's own
   std::optional<int64_t> min_elements;  // empty: the method's own
   TokenSource source;
-  std::string prefix;      // outputs: prefix.json, .csv, .gp, .svg, .png
+  std::string prefix;      // of outputs: kSweepOutputs
   std::string references;  // CSV file; empty: none
   bool keep_artifacts = false;
+  FileRoles roles;  // of all files that are known before the checkpoint is open
 };
 
 struct SweepOutcome {

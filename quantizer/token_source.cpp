@@ -13,16 +13,23 @@
 #include "runtime/error.h"
 
 namespace thimble {
+namespace {
+
+constexpr size_t kLeastTokens = 2;
+
+}  // namespace
 
 void TokenSource::add_to(CLI::App& command, Need need, const char* details) {
   CLI::Option* tokens = repeatable(
       command.add_option("--tokens", shards, "Token shard to score, or a glob pattern in quotes; may be repeated"));
-  tokens->type_name("FILE");
+  tokens->check(file_name())->type_name("FILE");
   command.add_option("--text", text, "UTF-8 text file to tokenise and score instead")
+      ->check(file_name())
       ->type_name("FILE")
       ->excludes(tokens);
   CLI::Option* model =
       command.add_option("--tokenizer", tokenizer, "SentencePiece model; tells how many bytes each token stands for")
+          ->check(file_name())
           ->type_name("FILE");
   if (need == Need::kRequired) model->required();
   command.option_defaults()->group(details);
@@ -56,6 +63,12 @@ void TokenSource::check() const {
     if (is_used) throw UsageError(std::string(option) + " is for scoring, which needs text: --tokens or --text");
 }
 
+void TokenSource::register_files(FileRoles& roles) const {
+  roles.inputs("the token shard", expand_shard_patterns(shards));
+  roles.input("the --text", text);
+  roles.input("the --tokenizer", tokenizer);
+}
+
 int64_t TokenSource::context_for(const AnyConfig& config, const std::string& path) const {
   const int64_t length = context.value_or(std::min(kDefaultContext, most_positions(config).value_or(kDefaultContext)));
   check_context(config, length, path);
@@ -71,7 +84,14 @@ EvaluationOptions TokenSource::evaluation_options(int64_t length) const {
 
 std::vector<uint16_t> TokenSource::load(const Tokenizer& loaded, int64_t vocab_size) const {
   if (shards.empty() == text.empty()) throw UsageError("give either --tokens or --text");
-  return text.empty() ? read_shards(shards, vocab_size) : tokens_of_text_file(loaded, text);
+  const std::vector<std::string> files = text.empty() ? expand_shard_patterns(shards) : std::vector{text};
+  std::vector<uint16_t> tokens = text.empty() ? read_shards(files, vocab_size) : tokens_of_text_file(loaded, text);
+  if (tokens.size() < kLeastTokens) {
+    const std::string others = files.size() > 1 ? fmt::format(" in {} shards together", files.size()) : "";
+    throw FormatError(files.front(), fmt::format("{}{}; scoring needs at least {}, since the first is only context",
+                                                 tokens.empty() ? "no token" : "1 token", others, kLeastTokens));
+  }
+  return tokens;
 }
 
 std::optional<std::string> context_note(const AnyConfig& config, int64_t context, int64_t tokens) {

@@ -7,6 +7,7 @@
 
 #include "eval/bpb.h"
 #include "eval/tokenizer.h"
+#include "quantizer/file_roles.h"
 #include "quantizer/help_formatter.h"
 #include "runtime/any_model.h"
 
@@ -29,6 +30,7 @@ struct TokenSource {
   enum class Need { kOptional, kRequired };
   // `details` is the heading for how the text is scored: kCommonGroup where the command does nothing else.
   void add_to(CLI::App& command, Need need, const char* details = kEvaluationGroup);
+  void register_files(FileRoles& roles) const;  // throws what is wrong with patterns of --tokens, as load() does
   bool is_given() const { return !shards.empty() || !text.empty(); }
   // Where text is optional: a UsageError for options that say how to score although there is none, and for text without
   // a tokenizer.
@@ -38,7 +40,8 @@ struct TokenSource {
   int64_t context_for(const AnyConfig& config, const std::string& path) const;
   // With a context of that length. The default stride is kDefaultStride, or a shorter context.
   EvaluationOptions evaluation_options(int64_t length) const;
-  // The token stream, below `vocab_size`. UsageError unless exactly one of --tokens and --text is given.
+  // The token stream, below `vocab_size`. UsageError unless exactly one of --tokens and --text is given, FormatError
+  // when it has no target to score.
   std::vector<uint16_t> load(const Tokenizer& loaded, int64_t vocab_size) const;
 };
 

@@ -1,6 +1,7 @@
 // work_folder.cpp: the files behind work_folder.h: checksummed safetensors.
 #include "quantizer/work_folder.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -42,25 +43,17 @@ auto load_or_nothing(const std::string& path, Load load) -> std::optional<declty
   }
 }
 
+// The disk that a folder ("" is the working folder) is on; 0 where there is no such folder.
+dev_t device_of(const std::filesystem::path& folder) {
+  struct stat info {};
+  return ::stat(folder.empty() ? "." : folder.c_str(), &info) == 0 ? info.st_dev : 0;
+}
+
 // The tensors of a file that this program wrote: the checksum stands for everything in it.
 SafetensorsContents read_own_file(const MappedFile& file) {
   SafetensorsContents contents = read_safetensors(file.bytes(), file.path());
   if (!verify_checksum(contents, file.path())) throw FormatError(file.path(), "has no checksum");
   return contents;
-}
-
-// kind-0123456789abcdef.safetensors, an artifact with its own extension, or the temporary of one.
-bool is_work_file(const std::string& name) {
-  constexpr size_t kHashDigits = 16;
-  for (const char* kind : {kTokens, kHessians, kSolved, kScore, kArtifact}) {
-    std::string prefix = std::string(kind) + "-";
-    if (!name.starts_with(prefix)) continue;
-    std::string rest = name.substr(prefix.size());
-    const char* extension = kind == kArtifact ? kArtifactExtension : kExtension;
-    if (rest.find_first_not_of("0123456789abcdef") == kHashDigits && rest.substr(kHashDigits).starts_with(extension))
-      return true;
-  }
-  return false;
 }
 
 std::vector<uint16_t> numbers_of(Bytes bytes, const std::string& path) {
@@ -77,14 +70,74 @@ ByteVector bytes_of(std::span<const uint16_t> numbers) {
   return bytes;
 }
 
+void write_solution(const std::string& path, const SolvedTensor& solved) {
+  TensorMap tensors;
+  Json info = {{"name", solved.tensor.name}, {"shape", solved.tensor.shape}, {"report", to_json(*solved.report)}};
+  auto write = [&] { write_checksummed_safetensors(path, tensors, {{kInfo, canonical_json(info)}}); };
+  auto plain = [](std::span<const uint8_t> bytes) {
+    return TensorView{DType::kU8, {static_cast<int64_t>(bytes.size())}, std::as_bytes(bytes)};
+  };
+  if (const auto* blocked = std::get_if<Nvfp4Codes>(&solved.tensor.data)) {
+    tensors["codes"] = plain(blocked->codes);
+    tensors["block_scales"] = plain(blocked->block_scales);
+    info["tensor_scale_bits"] = std::bit_cast<uint32_t>(blocked->tensor_scale);
+    return write();
+  }
+  const auto& codes = std::get<RowScaledCodes>(solved.tensor.data);
+  ByteVector scales = bytes_of(codes.row_scales);
+  tensors["codes"] = {DType::kI8, solved.tensor.shape, std::as_bytes(std::span(codes.codes))};
+  tensors["row_scales"] = {DType::kF16, {static_cast<int64_t>(codes.row_scales.size())}, scales};
+  info["max_code"] = codes.max_code;
+  write();
+}
+
 }  // namespace
 
+// kind-0123456789abcdef.safetensors, an artifact with its own extension, or the temporary of one.
+bool WorkFolder::is_own(std::string_view name) {
+  constexpr size_t kHashDigits = 16;
+  for (const char* kind : {kTokens, kHessians, kSolved, kScore, kArtifact}) {
+    const std::string prefix = std::string(kind) + "-";
+    if (!name.starts_with(prefix)) continue;
+    const std::string_view rest = name.substr(prefix.size());
+    const char* extension = kind == kArtifact ? kArtifactExtension : kExtension;
+    if (rest.find_first_not_of("0123456789abcdef") == kHashDigits && rest.substr(kHashDigits).starts_with(extension))
+      return true;
+  }
+  return false;
+}
+
 WorkFolder::WorkFolder(const std::string& path) : path_(path) {
-  if (!path_.empty()) make_folder(path_);
+  if (path_.empty()) return;
+  try {
+    make_folder(path_);
+  } catch (const NoRoomError& error) {
+    set_note(std::string("nothing is kept to resume from: ") + error.what());
+    path_.clear();
+  }
 }
 
 WorkFolder::~WorkFolder() {
   if (!path_.empty()) ::rmdir(path_.c_str());  // fails, as it should, when something is in it
+}
+
+std::string WorkFolder::note() const {
+  std::lock_guard lock(mutex_);
+  return note_;
+}
+
+void WorkFolder::set_note(const std::string& note) const {
+  std::lock_guard lock(mutex_);
+  note_ = note;
+}
+
+void WorkFolder::keep(const std::function<void()>& save) const {
+  if (path_.empty() || !note().empty()) return;
+  try {
+    save();
+  } catch (const NoRoomError& error) {
+    set_note(std::string("not everything is kept to resume from: ") + error.what());
+  }
 }
 
 std::string WorkFolder::file(const std::string& kind, uint64_t key) const {
@@ -101,10 +154,11 @@ std::optional<std::vector<uint16_t>> WorkFolder::load_tokens(uint64_t key) const
 }
 
 void WorkFolder::save_tokens(uint64_t key, std::span<const uint16_t> tokens) const {
-  if (path_.empty()) return;
-  ByteVector bytes = bytes_of(tokens);
-  TensorMap tensors = {{"tokens", {DType::kU16, {static_cast<int64_t>(tokens.size())}, bytes}}};
-  write_checksummed_safetensors(file(kTokens, key), tensors, {});
+  keep([&] {
+    ByteVector bytes = bytes_of(tokens);
+    TensorMap tensors = {{"tokens", {DType::kU16, {static_cast<int64_t>(tokens.size())}, bytes}}};
+    write_checksummed_safetensors(file(kTokens, key), tensors, {});
+  });
 }
 
 std::optional<CalibrationStatistics> WorkFolder::load_statistics(uint64_t key) const {
@@ -114,7 +168,7 @@ std::optional<CalibrationStatistics> WorkFolder::load_statistics(uint64_t key) c
 }
 
 void WorkFolder::save_statistics(uint64_t key, const CalibrationStatistics& statistics) const {
-  if (!path_.empty()) write_hessian_file(file(kHessians, key), statistics);
+  keep([&] { write_hessian_file(file(kHessians, key), statistics); });
 }
 
 std::optional<SolvedTensor> WorkFolder::load_solution(uint64_t key, const std::string& name, const Shape& shape) const {
@@ -149,25 +203,16 @@ std::optional<SolvedTensor> WorkFolder::load_solution(uint64_t key, const std::s
 }
 
 void WorkFolder::save_solution(uint64_t key, const SolvedTensor& solved) const {
-  if (path_.empty()) return;
-  TensorMap tensors;
-  Json info = {{"name", solved.tensor.name}, {"shape", solved.tensor.shape}, {"report", to_json(*solved.report)}};
-  auto write = [&] { write_checksummed_safetensors(file(kSolved, key), tensors, {{kInfo, canonical_json(info)}}); };
-  auto plain = [](std::span<const uint8_t> bytes) {
-    return TensorView{DType::kU8, {static_cast<int64_t>(bytes.size())}, std::as_bytes(bytes)};
-  };
-  if (const auto* blocked = std::get_if<Nvfp4Codes>(&solved.tensor.data)) {
-    tensors["codes"] = plain(blocked->codes);
-    tensors["block_scales"] = plain(blocked->block_scales);
-    info["tensor_scale_bits"] = std::bit_cast<uint32_t>(blocked->tensor_scale);
-    return write();
-  }
-  const auto& codes = std::get<RowScaledCodes>(solved.tensor.data);
-  ByteVector scales = bytes_of(codes.row_scales);
-  tensors["codes"] = {DType::kI8, solved.tensor.shape, std::as_bytes(std::span(codes.codes))};
-  tensors["row_scales"] = {DType::kF16, {static_cast<int64_t>(codes.row_scales.size())}, scales};
-  info["max_code"] = codes.max_code;
-  write();
+  keep([&] { write_solution(file(kSolved, key), solved); });
+}
+
+std::vector<std::filesystem::directory_entry> WorkFolder::own_files() const {
+  std::vector<std::filesystem::directory_entry> files;
+  std::error_code ignored;  // what cannot be looked at cannot be removed either
+  if (path_.empty()) return files;
+  for (const auto& entry : std::filesystem::directory_iterator(path_, ignored))
+    if (is_own(entry.path().filename().string())) files.push_back(entry);
+  return files;
 }
 
 std::optional<Json> WorkFolder::load_score(uint64_t key) const {
@@ -182,22 +227,43 @@ std::optional<Json> WorkFolder::load_score(uint64_t key) const {
 }
 
 void WorkFolder::save_score(uint64_t key, const Json& record) const {
-  if (path_.empty()) return;
   const Json info = {{"key", hex64(key)}, {"record", record}};
   // Messages may name files in bytes that are not UTF-8.
-  write_checksummed_safetensors(file(kScore, key), {},
-                                {{kInfo, info.dump(-1, ' ', false, Json::error_handler_t::replace)}});
+  const std::string text = info.dump(-1, ' ', false, Json::error_handler_t::replace);
+  keep([&] { write_checksummed_safetensors(file(kScore, key), {}, {{kInfo, text}}); });
 }
 
-std::string WorkFolder::artifact_path(uint64_t key) const {
+std::optional<std::string> WorkFolder::artifact_path(uint64_t key) const {
+  if (path_.empty()) return std::nullopt;
   return path_ + "/" + kArtifact + "-" + hex64(key) + kArtifactExtension;
 }
 
 void WorkFolder::remove() const {
-  if (path_.empty()) return;
   std::error_code ignored;  // the artifact is written; what cannot be cleaned up is not an error
-  for (const auto& entry : std::filesystem::directory_iterator(path_, ignored))
-    if (is_work_file(entry.path().filename().string())) std::filesystem::remove(entry.path(), ignored);
+  for (const auto& entry : own_files()) std::filesystem::remove(entry.path(), ignored);
+}
+
+void WorkFolder::write_artifact(const std::string& output, Bytes artifact) const {
+  try {
+    write_file_atomically(output, artifact);
+  } catch (const NoRoomError& error) {
+    if (!error.is_disk_full || !make_room(output, artifact.size())) throw;
+    write_file_atomically(output, artifact);
+  }
+}
+
+bool WorkFolder::make_room(const std::string& output, uint64_t bytes) const {
+  if (path_.empty() || device_of(path_) != device_of(std::filesystem::path(output_target(output)).parent_path()))
+    return false;
+  uint64_t freed = 0;
+  for (const auto& entry : own_files()) {
+    std::error_code gone;
+    if (const uintmax_t size = entry.file_size(gone); !gone) freed += size;
+  }
+  if (freed < bytes) return false;
+  remove();
+  set_note("the work folder '" + path_ + "' was emptied to make room for '" + output + "'");
+  return true;
 }
 
 }  // namespace thimble

@@ -2,6 +2,7 @@
 // logits stay in device memory.
 #include <algorithm>
 #include <numeric>
+#include <type_traits>
 
 #include "runtime/cuda_devices.h"
 #include "runtime/cuda_divergence_pass.h"
@@ -95,43 +96,62 @@ class CudaDivergencePass final : public DivergencePass {
  public:
   CudaDivergencePass(const Model& teacher, const Model& student, const TokenSequences& sequences, int ordinal,
                      int64_t batch, Progress& progress)
-      : ordinal_(ordinal),
-        scope_(ordinal_),
-        sequences_(sequences),
-        teacher_logits_(sequences.count * window_logits(teacher.config)),
-        small_host_(student),
-        base_(student),
-        student_(student),
-        batch_(batch) {
+      : ordinal_(ordinal), sequences_(sequences), small_host_(student), batch_(batch) {
+    DeviceScope scope(ordinal_);
+    memory_ = std::make_unique<Memory>(sequences.count * window_logits(teacher.config), student);
     read_teacher(teacher, progress);
+  }
+  ~CudaDivergencePass() override {
+    DeviceScope scope(ordinal_);
+    memory_.reset();
   }
 
   void set(const Gains& gains) override {
     DeviceScope scope(ordinal_);
     CudaStream stream;
-    auto from = linear_layers(base_), to = linear_layers(student_);
+    auto from = linear_layers(memory_->base), to = linear_layers(student());
     for (size_t i = 0; i < from.size(); ++i)
       if (auto found = gains.rows.find(from[i].first); found != gains.rows.end())
         scale_rows(*from[i].second, found->second, *to[i].second, stream);
-    const std::vector<float> head(static_cast<size_t>(student_.config.vocab_size), gains.head);
-    scale_rows(head_matrix(base_), head, head_matrix(student_), stream);
+    const std::vector<float> head(static_cast<size_t>(student().config.vocab_size), gains.head);
+    scale_rows(head_matrix(memory_->base), head, head_matrix(student()), stream);
     small_ = gains.small;
     set_small_tensors(small_host_, small_);
-    student_.set_small_tensors(small_host_);
+    student().set_small_tensors(small_host_);
   }
 
   GainGradients gradients(int64_t first, int64_t count) override {
-    DeviceScope scope(ordinal_);
-    return with_smaller_batches(batch_, [&](int64_t batch) {
-      if (batch != batch_) gradients_.reset();  // with its memory
-      batch_ = batch;
-      return run(first, count);
+    return with_pass([&](CudaGradients& pass) {
+      CudaSmallGradients small(small_host_);
+      CudaGainObserver observer(student(), pass);
+      GainGradients sums;
+      sums.divergence = sum_over_batches(pass, first, count, [&](const CudaTargets& teacher) {
+        pass.backward(teacher, observer, &small);
+        return pass.loss();
+      });
+      observer.read(sums, pass.stream());
+      sums.small = stored_gradients(student().config, small_, small.read(pass.stream()));
+      return sums;
     });
   }
 
-  double divergence(int64_t first, int64_t count) override { return gradients(first, count).divergence; }
+  double divergence(int64_t first, int64_t count) override {
+    return with_pass([&](CudaGradients& pass) {
+      return sum_over_batches(pass, first, count,
+                              [&](const CudaTargets& teacher) { return pass.forward_loss(teacher); });
+    });
+  }
 
  private:
+  // All that lies in device memory, made and freed with the device current.
+  struct Memory {
+    Memory(int64_t logits, const Model& student) : teacher_logits(logits), base(student), student(student) {}
+    DeviceArray<float> teacher_logits;  // (sequences, positions, V)
+    CudaFloatModel base, student;
+    std::unique_ptr<CudaGradients> pass;
+  };
+
+  CudaFloatModel& student() const { return memory_->student; }
   int64_t positions() const { return sequences_.length - 1; }
   int64_t window_logits(const ModelConfig& config) const { return positions() * config.vocab_size; }
 
@@ -147,8 +167,8 @@ class CudaDivergencePass final : public DivergencePass {
       for (int64_t first = 0; first < sequences_.count; first += batch) {
         const BatchShape shape{std::min(batch, sequences_.count - first), positions()};
         pass.forward(tokens(first), sequences_.length, shape);
-        pass.logits(
-            {teacher_logits_.data() + first * window_logits(teacher.config), shape.rows(), teacher.config.vocab_size});
+        pass.logits({memory_->teacher_logits.data() + first * window_logits(teacher.config), shape.rows(),
+                     teacher.config.vocab_size});
         check_cuda(cudaStreamSynchronize(pass.stream()));
       }
       return 0;
@@ -157,31 +177,36 @@ class CudaDivergencePass final : public DivergencePass {
     progress.end();
   }
 
-  GainGradients run(int64_t first, int64_t count) {
-    if (!gradients_) gradients_ = std::make_unique<CudaGradients>(student_, sequences_.length);
-    CudaSmallGradients small(small_host_);
-    CudaGainObserver observer(student_, *gradients_);
-    GainGradients sums;
+  // Calls the body with the student's pass, on its device and with batches as large as its memory allows.
+  template <typename Body>
+  std::invoke_result_t<Body, CudaGradients&> with_pass(const Body& body) {
+    DeviceScope scope(ordinal_);
+    return with_smaller_batches(batch_, [&](int64_t batch) {
+      std::unique_ptr<CudaGradients>& pass = memory_->pass;
+      if (batch != batch_) pass.reset();  // with its memory
+      batch_ = batch;
+      if (!pass) pass = std::make_unique<CudaGradients>(student(), sequences_.length);
+      return body(*pass);
+    });
+  }
+
+  // Forward passes over sequences [first, first + count); the sum of what `loss` says of each batch after its own.
+  template <typename Loss>
+  double sum_over_batches(CudaGradients& pass, int64_t first, int64_t count, const Loss& loss) const {
+    double sum = 0;
     for (int64_t s = first; s < first + count; s += batch_) {
-      gradients_->forward(tokens(s), sequences_.length, {std::min(batch_, first + count - s), positions()});
-      const float* teacher = teacher_logits_.data() + s * window_logits(student_.config);
-      gradients_->backward(CudaTargets::teacher(teacher), observer, &small);
-      sums.divergence += gradients_->loss();
+      pass.forward(tokens(s), sequences_.length, {std::min(batch_, first + count - s), positions()});
+      sum += loss(CudaTargets::teacher(memory_->teacher_logits.data() + s * window_logits(student().config)));
     }
-    observer.read(sums, gradients_->stream());
-    sums.small = stored_gradients(student_.config, small_, small.read(gradients_->stream()));
-    return sums;
+    return sum;
   }
 
   int ordinal_;
-  DeviceScope scope_;
   const TokenSequences& sequences_;
-  DeviceArray<float> teacher_logits_;  // (sequences, positions, V)
   Model small_host_;
   FloatTensors small_;
-  CudaFloatModel base_, student_;
   int64_t batch_;
-  std::unique_ptr<CudaGradients> gradients_;
+  std::unique_ptr<Memory> memory_;
 };
 
 }  // namespace

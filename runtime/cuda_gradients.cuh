@@ -47,6 +47,8 @@ class CudaGradients {
   // After forward(), once: that overwrites some of it. `small` may be null, else gradients are added to it. Returns
   // without waiting.
   void backward(const CudaTargets& targets, CudaGradientObserver& observer, CudaSmallGradients* small);
+  // The loss after forward(), in nats, summed over its rows, without a backward pass. Waits.
+  double forward_loss(const CudaTargets& targets);
   // The loss of the last backward(), in nats, summed over its rows. Waits for it.
   double loss() const;
 

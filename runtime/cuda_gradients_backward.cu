@@ -34,6 +34,11 @@ double CudaGradients::loss() const {
   return std::accumulate(losses.begin(), losses.end(), 0.0);
 }
 
+double CudaGradients::forward_loss(const CudaTargets& targets) {
+  launch_loss_backward(logits_, softcap(), targets, dlogits_, losses_.view().data, stream_);
+  return loss();
+}
+
 // dx_ = gradient of the last layer's output.
 void CudaGradients::head_backward(const CudaTargets& targets, CudaGradientObserver& observer) {
   launch_loss_backward(logits_, softcap(), targets, dlogits_, losses_.view().data, stream_);

@@ -119,6 +119,9 @@ template <typename... Weights>
 std::unique_ptr<LanguageModel> make(Numerics numerics, const CudaPlace& place, int64_t context,
                                     const Weights&... weights) {
   if (numerics == Numerics::kFp32) return std::make_unique<CudaLanguageModel<float>>(place, context, weights...);
+  if (numerics != kNumerics<__nv_bfloat16>)
+    throw Error(ExitCode::kInternal,
+                std::string(numerics_name(numerics)) + ": fused attention cannot round what this mode rounds");
   return std::make_unique<CudaLanguageModel<__nv_bfloat16>>(place, context, weights...);
 }
 

@@ -128,6 +128,8 @@ std::jthread warm_up(const Device& device) {
   });
 }
 
+// Fused attention keeps scores and softmax weights in registers, where nothing can round them to Q1.15: no SF16 mode
+// may ever be among these.
 bool has_fused_forward(const Device& device) {
   return device.is_cuda && (device.numerics == Numerics::kFp32 || device.numerics == Numerics::kBf16);
 }

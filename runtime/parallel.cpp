@@ -1,6 +1,7 @@
 // parallel.cpp: oneTBB behind parallel.h.
 #include "runtime/parallel.h"
 
+#include <fmt/format.h>
 #include <tbb/global_control.h>
 #include <tbb/info.h>
 #include <tbb/parallel_for.h>
@@ -8,10 +9,34 @@
 
 #include <algorithm>
 #include <exception>
+#include <latch>
+#include <system_error>
 #include <thread>
 #include <vector>
 
+#include "runtime/error.h"
+
 namespace thimble {
+namespace {
+
+// How many threads beside this one the system lets start at a time, up to `wanted`.
+size_t startable_threads(size_t wanted) {
+  std::latch gate(1);
+  struct Opening {
+    std::latch& gate;
+    ~Opening() { gate.count_down(); }
+  };
+  std::vector<std::jthread> threads;
+  threads.reserve(wanted);
+  Opening opening{gate};  // before the threads are joined, however this ends
+  try {
+    while (threads.size() < wanted) threads.emplace_back([&] { gate.wait(); });
+  } catch (const std::system_error&) {
+  }
+  return threads.size();
+}
+
+}  // namespace
 
 void parallel_for(int64_t count, const std::function<void(int64_t)>& body) {
   // Isolated: a thread that waits for an inner loop must not start another task of an outer one, which would hold two
@@ -54,11 +79,21 @@ int thread_count() {
 // Built in place: TBB registers a control by its address, and a copy of one is no limit.
 struct ThreadLimit::State {
   explicit State(size_t limit) : control(tbb::global_control::max_allowed_parallelism, limit) {}
+  // The threads end before the limit does: without it, TBB would start those that it held back, and where the system
+  // lets none start, end the program.
+  ~State() { tbb::finalize(scheduler, std::nothrow); }
+  tbb::task_scheduler_handle scheduler{tbb::attach{}};
   tbb::global_control control;
 };
 
 ThreadLimit::ThreadLimit(int threads) {
   auto limit = static_cast<size_t>(threads > 0 ? threads : tbb::info::default_concurrency());
+  if (const size_t found = 1 + startable_threads(limit - 1); found < limit)
+    throw Error(
+        ExitCode::kInternal,
+        fmt::format("the system lets {} of {} threads start; raise its limit on processes (ulimit -u, or that of "
+                    "the container), or give --threads {}",
+                    found, limit, found));
   state_ = std::make_unique<State>(limit);
 }
 

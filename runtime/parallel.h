@@ -29,7 +29,7 @@ constexpr Share share_of(size_t count, size_t part, size_t parts) {
 
 int thread_count();
 
-// While alive, parallel loops use at most `threads` threads (0: all the machine's).
+// While alive, loops use at most `threads` threads (0: all the machine's). An Error when so many cannot be started.
 class ThreadLimit {
  public:
   explicit ThreadLimit(int threads);

@@ -163,6 +163,28 @@ TEST_F(BadInputTest, DamagedShards) {
                  {"val.bin", "multiple of the calibration length 32"});
 }
 
+TEST_F(BadInputTest, TextWithoutTargetsIsNamed) {
+  write_shard(path("none.bin"), {});
+  write_shard(path("one.bin"), std::vector<uint16_t>{5});
+  write("empty.txt", "");
+  write("lines.txt", "\n<|doc|>\n\n");
+  for (const char* command : {"eval", "audit"}) {
+    expect_failure(4, Arguments{command, "model.safetensors"} + scoring("none.bin"),
+                   {"none.bin: no token", "at least 2"});
+    expect_failure(4, Arguments{command, "model.safetensors"} + scoring("one.bin"),
+                   {"one.bin: 1 token;", "at least 2"});
+    for (const std::string text : {"empty.txt", "lines.txt"})
+      expect_failure(4, {command, "model.safetensors", "--text", text, "--tokenizer", "sp.model"},
+                     {text + ": no token"});
+  }
+  expect_failure(4, Arguments{"eval", "model.safetensors", "--tokens", "none.bin"} + scoring("one.bin"),
+                 {"none.bin: 1 token in 2 shards together"});
+  // Known before anything is calibrated.
+  expect_failure(4, quantize_arguments("out.thmb", scoring("one.bin")), {"one.bin: 1 token;"});
+  expect_failure(4, quantize_arguments("out.thmb", {"--calibration-tokens", "none.bin"}), {"none.bin", "0 tokens"});
+  EXPECT_FALSE(exists("out.thmb"));
+}
+
 TEST_F(BadInputTest, TextThatIsNotUtf8) {
   write("latin1.txt", "caf\xe9\n");
   expect_failure(4, {"eval", "model.safetensors", "--text", "latin1.txt", "--tokenizer", "sp.model"},

@@ -22,6 +22,15 @@ class IoFailureTest : public CliTest {
     return options;
   }
 
+  // Mounts a disk of so many KiB on the folder "disk", of this process alone: gone with it whatever happens. False
+  // where that is not permitted.
+  bool mount_disk(uint64_t kibibytes) const {
+    ::mkdir(path("disk").c_str(), 0755);
+    const std::string options = "size=" + std::to_string(kibibytes) + "k";
+    return ::unshare(CLONE_NEWNS) == 0 && ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+           ::mount("tmpfs", path("disk").c_str(), "tmpfs", 0, options.c_str()) == 0;
+  }
+
   void allow(const std::string& name, mode_t mode) const { ::chmod(path(name).c_str(), mode); }
 };
 
@@ -102,7 +111,7 @@ TEST_F(IoFailureTest, AWriteThatFailsLeavesTheOldFileAndNothingElse) {
   small.limits = {{RLIMIT_FSIZE, 4096}};
   expect_failure(5, {"export", "model.thmb", "-o", "old"}, {"old: write failed"}, small);
   expect_failure(5, quantize_arguments("old", {"--no-resume"}), {"old: write failed"}, small);
-  expect_failure(5, quantize_arguments("old"), {"old.work/", "write failed"}, small);
+  expect_failure(5, quantize_arguments("old"), {"old: write failed"}, small);
   expect_failure(5, quantize_arguments("out.thmb", {"--no-resume", "--save-hessians", "old"}), {"old: write failed"},
                  small);
   EXPECT_EQ(as_text(contents("old")), "what was here before");
@@ -118,18 +127,64 @@ TEST_F(IoFailureTest, AWriteThatFailsLeavesTheOldFileAndNothingElse) {
   EXPECT_FALSE(exists("old.work"));
 }
 
+// What is kept to resume from may be larger than the artifact, which is what was asked for.
+TEST_F(IoFailureTest, WorkThatIsTooLargeToKeepIsNotKept) {
+  quantize("model.thmb");
+  RunOptions small;
+  small.limits = {{RLIMIT_FSIZE, size("model.thmb")}};
+  const RunResult result = succeed(quantize_arguments("out.thmb"), small);
+  EXPECT_THAT(result.out, AllOf(HasSubstr("note: not everything is kept to resume from: out.thmb.work/hessians-"),
+                                HasSubstr("File too large")));
+  EXPECT_EQ(contents("out.thmb"), contents("model.thmb"));
+  EXPECT_FALSE(exists("out.thmb.work"));
+  Json json = Json::parse(succeed(quantize_arguments("out.thmb", {"--json"}), small).out);
+  EXPECT_THAT(json.at("notes").at(0).get<std::string>(), HasSubstr("File too large"));
+  EXPECT_FALSE(succeed_json(quantize_arguments("out.thmb")).contains("notes"));
+}
+
+TEST_F(IoFailureTest, AFullDiskForTheWorkAlone) {
+  quantize("model.thmb");
+  if (!mount_disk(16)) GTEST_SKIP() << "mounting is not permitted here";
+  const RunResult result = succeed(quantize_arguments("out.thmb", {"--work-dir", "disk/work"}));
+  EXPECT_THAT(result.out, HasSubstr("note: not everything is kept to resume from: disk/work/hessians-"));
+  EXPECT_EQ(contents("out.thmb"), contents("model.thmb"));
+  EXPECT_TRUE(std::filesystem::is_empty(path("disk")));
+
+  // A sweep says it too, and finds the same.
+  const Arguments sweep =
+      Arguments{"sweep", "model.safetensors", "-o", "curve", "--methods", "trace"} +
+      Arguments{"--budgets", "40000", "--min-elements", "100", "--calibration-sequences", "3", "--calibration-length",
+                "32"} +
+      Arguments{"--work-dir", "disk/work", "--keep-artifacts"} + scoring();
+  EXPECT_THAT(succeed(sweep).out, HasSubstr("note: not everything is kept to resume from: disk/work/"));
+  EXPECT_EQ(::umount(path("disk").c_str()), 0);
+}
+
+// Both on one disk that has room for either, but not for both.
+TEST_F(IoFailureTest, TheWorkMakesRoomForTheArtifact) {
+  quantize("model.thmb", {"--keep-work"});
+  auto pages = [](uint64_t bytes) { return (bytes + 4095) / 4096; };
+  uint64_t work = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(path("model.thmb.work")))
+    work += pages(entry.file_size());
+  ASSERT_GT(work, pages(size("model.thmb")));
+  if (!mount_disk(4 * work)) GTEST_SKIP() << "mounting is not permitted here";
+  const RunResult result = succeed(quantize_arguments("disk/out.thmb"));
+  EXPECT_THAT(result.out, HasSubstr("note: the work folder 'disk/out.thmb.work' was emptied to make room for "
+                                    "'disk/out.thmb'"));
+  EXPECT_EQ(contents("disk/out.thmb"), contents("model.thmb"));
+  EXPECT_FALSE(exists("disk/out.thmb.work"));
+  EXPECT_EQ(::umount(path("disk").c_str()), 0);
+}
+
 TEST_F(IoFailureTest, AFullDisk) {
   quantize("model.thmb");
-  ::mkdir(path("disk").c_str(), 0755);
-  // A mount of this process alone, gone with it whatever happens.
-  if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-      ::mount("tmpfs", path("disk").c_str(), "tmpfs", 0, "size=16k") != 0)
-    GTEST_SKIP() << "mounting is not permitted here";
+  if (!mount_disk(16)) GTEST_SKIP() << "mounting is not permitted here";
   write("disk/old", "what was here before");
   expect_failure(5, {"export", "model.thmb", "-o", "disk/old"}, {"disk/old", "No space left on device"});
   expect_failure(5, quantize_arguments("disk/old", {"--no-resume", "--codec", "none"}),
                  {"disk/old", "No space left on device"});
-  expect_failure(5, quantize_arguments("disk/old"), {"disk/old.work/", "No space left on device"});
+  expect_failure(5, quantize_arguments("disk/old", {"--codec", "none"}), {"disk/old: ", "No space left on device"});
   EXPECT_EQ(as_text(contents("disk/old")), "what was here before");
   for (const auto& entry : std::filesystem::recursive_directory_iterator(path("disk")))
     EXPECT_THAT(entry.path().string(), Not(HasSubstr(".tmp")));

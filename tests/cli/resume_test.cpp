@@ -36,6 +36,20 @@ class ResumeTest : public CliTest {
     return found;
   }
 
+  // A run that gets the signal when something is kept in that folder; again from the start if it was done before that.
+  RunResult interrupted(const Arguments& arguments, int signal, const std::string& folder = "out.thmb.work") const {
+    RunOptions options;
+    options.kill_signal = signal;
+    options.kill_when = [&] { return !results(folder).empty(); };
+    RunResult result;
+    for (int attempt = 0; attempt < 20 && result.signal != signal; ++attempt) {
+      for (const char* output : {"out.thmb", "curve.json"}) std::filesystem::remove(path(output));
+      result = thimble(arguments, options);
+    }
+    EXPECT_EQ(result.signal, signal) << "every run ended before it could be interrupted";
+    return result;
+  }
+
   void expect_reference() const { EXPECT_EQ(contents("out.thmb"), contents("reference.thmb")); }
 };
 
@@ -142,6 +156,71 @@ TEST_F(ResumeTest, AKilledSearchContinues) {
   succeed(arguments + Arguments{"--keep-work"});
   EXPECT_EQ(identities(), finished) << "something was computed again";
   EXPECT_EQ(contents("out.thmb"), undisturbed);
+}
+
+// One line says how to go on, and the run ends as the signal ends a program.
+TEST_F(ResumeTest, AnInterruptedRunSaysThatItResumes) {
+  for (int signal : {SIGINT, SIGTERM}) {
+    SCOPED_TRACE(signal);
+    const RunResult result = interrupted(quantize_arguments("out.thmb", {"--threads", "1"}), signal);
+    EXPECT_TRUE(
+        result.err.ends_with("thimble: interrupted; the same command goes on from the work folder 'out.thmb.work'\n"))
+        << result.err;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(path(".")))
+      EXPECT_THAT(entry.path().string(), Not(HasSubstr(".tmp")));
+    quantize("out.thmb");
+    expect_reference();
+  }
+}
+
+TEST_F(ResumeTest, AnInterruptedSweepResumesToo) {
+  const Arguments sweep =
+      Arguments{"sweep", "model.safetensors", "-o", "curve", "--methods", "trace", "--threads", "1"} +
+      Arguments{"--budgets", "30000", "--min-elements", "100", "--calibration-sequences", "3"} +
+      Arguments{"--calibration-length", "32", "--codec", "zstd"} + scoring();
+  const RunResult result = interrupted(sweep, SIGTERM, "curve.work");
+  EXPECT_THAT(result.err, HasSubstr("the same command goes on from the work folder 'curve.work'\n"));
+  succeed(sweep);
+  EXPECT_TRUE(exists("curve.csv"));
+  EXPECT_FALSE(exists("curve.work"));
+}
+
+TEST_F(ResumeTest, AnInterruptionIsJsonToo) {
+  const RunResult result = interrupted(quantize_arguments("out.thmb", {"--threads", "1", "--json"}), SIGINT);
+  ASSERT_TRUE(Json::accept(result.err)) << result.err;
+  EXPECT_THAT(Json::parse(result.err).at("interrupted").at("message").get<std::string>(), HasSubstr("'out.thmb.work'"));
+}
+
+// As a run leaves them that is killed between giving its temporary a name and renaming it.
+TEST_F(ResumeTest, TemporariesOfKilledRunsAreRemoved) {
+  for (const char* name : {"out.thmb.tmp1234.0", "h.safetensors.tmp99999999.7", "back.safetensors.tmp1.0"})
+    write(name, "half of it");
+  write("out.thmb.tmp.mine", "the user's own");
+  quantize("out.thmb", {"--save-hessians", "h.safetensors"});
+  succeed({"export", "out.thmb", "-o", "back.safetensors"});
+  ASSERT_TRUE(exists("out.thmb.tmp.mine"));
+  std::filesystem::remove(path("out.thmb.tmp.mine"));
+  for (const std::string& name : names()) EXPECT_THAT(name, Not(HasSubstr(".tmp")));
+}
+
+TEST_F(ResumeTest, AnInterruptedRunThatKeepsNothingSaysNothing) {
+  RunOptions options;
+  options.kill_signal = SIGINT;
+  options.kill_when = [] { return true; };
+  const RunResult result = thimble(quantize_arguments("out.thmb", {"--no-resume"}), options);
+  EXPECT_EQ(result.signal, SIGINT);
+  EXPECT_THAT(result.err, Not(HasSubstr("interrupted")));
+  EXPECT_FALSE(exists("out.thmb"));
+}
+
+// Under nohup, say, or in the background of a script.
+TEST_F(ResumeTest, ASignalThatIsIgnoredStaysIgnored) {
+  RunOptions options;
+  options.ignored = {SIGINT};
+  options.kill_signal = SIGINT;
+  options.kill_when = [&] { return !results().empty(); };
+  EXPECT_THAT(succeed(quantize_arguments("out.thmb", {"--threads", "1"}), options).err, Not(HasSubstr("interrupted")));
+  expect_reference();
 }
 
 TEST_F(ResumeTest, KilledAgainAndAgain) {

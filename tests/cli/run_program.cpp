@@ -57,8 +57,17 @@ bool drop_rights() {
 // In the child: everything up to exec. Returns only when something failed.
 void become(char* const* arguments, char* const* environment, const RunOptions& options, int out, int err) {
   int output = options.stdout_path.empty() ? out : ::open(options.stdout_path.c_str(), O_WRONLY | O_CLOEXEC);
+  int errors = options.stderr_path.empty() ? err : ::open(options.stderr_path.c_str(), O_WRONLY | O_CLOEXEC);
   int input = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-  if (output < 0 || input < 0 || ::dup2(input, 0) < 0 || ::dup2(output, 1) < 0 || ::dup2(err, 2) < 0) return;
+  if (options.stderr_unread) {
+    std::array<int, 2> ends{};
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) return;
+    ::close(ends[0]);
+    errors = ends[1];
+  }
+  if (output < 0 || errors < 0 || input < 0 || ::dup2(input, 0) < 0 || ::dup2(output, 1) < 0 || ::dup2(errors, 2) < 0)
+    return;
+  for (int signal : options.ignored) ::signal(signal, SIG_IGN);
   if (!options.folder.empty() && ::chdir(options.folder.c_str()) != 0) return;
   for (const auto& [resource, value] : options.limits) {
     struct rlimit limit {
@@ -67,6 +76,7 @@ void become(char* const* arguments, char* const* environment, const RunOptions& 
     if (::setrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0) return;
   }
   if (options.as_nobody && !drop_rights()) return;
+  for (int descriptor : options.closed) ::close(descriptor);
   ::execve(arguments[0], arguments, environment);
 }
 
@@ -106,7 +116,7 @@ RunResult run_program(const std::vector<std::string>& arguments, const RunOption
     if (streams[1].revents != 0 && !drain(streams[1].fd, result.err)) streams[1].fd = -1;
     result.timed_out = result.timed_out || std::chrono::steady_clock::now() > deadline;
     if (!killed && (result.timed_out || options.kill_when())) {
-      ::kill(child, SIGKILL);
+      ::kill(child, result.timed_out ? SIGKILL : options.kill_signal);
       killed = true;
     }
   }

@@ -3,6 +3,7 @@
 
 #include <sys/resource.h>
 
+#include <csignal>
 #include <functional>
 #include <string>
 #include <utility>
@@ -16,8 +17,12 @@ struct RunOptions {
   std::vector<std::pair<int, rlim_t>> limits = {};         // {RLIMIT_FSIZE, 4096}
   bool as_nobody = false;                                  // drop the superuser's rights, where the caller has them
   bool terminal = false;                                   // standard error is a terminal
-  std::string stdout_path = {};                            // a file to write to instead of capturing
-  std::function<bool()> kill_when = [] { return false; };  // asked every millisecond; true sends SIGKILL
+  std::string stdout_path = {}, stderr_path = {};          // files to write to instead of capturing
+  bool stderr_unread = false;                              // standard error is a pipe whose reader has gone
+  std::vector<int> ignored = {};                           // signals that it starts with ignored
+  std::vector<int> closed = {};                            // descriptors that it starts without
+  std::function<bool()> kill_when = [] { return false; };  // asked every millisecond; true sends `kill_signal`
+  int kill_signal = SIGKILL;
   int limit_seconds = 120;
 };
 

@@ -214,14 +214,20 @@ TEST_F(UsageTest, AnOutputThatIsAnInputIsRefused) {
   EXPECT_EQ(contents("model.thmb"), before);
 }
 
+// A limit on processes, which threads count against too; the superuser has none.
+TEST_F(UsageTest, ThreadsThatCannotBeStartedAreExitCode1) {
+  RunOptions few;
+  few.as_nobody = true;
+  few.limits = {{RLIMIT_NPROC, 1}};
+  const Arguments evaluate = Arguments{"eval", "model.safetensors"} + scoring();
+  if (!thimble({"--version"}, few).started) GTEST_SKIP() << "an unprivileged user cannot execute the program here";
+  expect_failure(1, evaluate + Arguments{"--threads", "3"}, {"1 of 3 threads", "ulimit -u", "--threads 1"}, few);
+  succeed(evaluate + Arguments{"--threads", "1"}, few);
+}
+
 TEST_F(UsageTest, TheSameShardTwiceIsRefused) {
   expect_failure(2, Arguments{"eval", "model.safetensors"} + scoring() + Arguments{"--tokens", "./val.bin"},
                  {"val.bin", "twice"});
-}
-
-TEST_F(UsageTest, ATextWithoutTargetsIsRefused) {
-  write_shard(path("one.bin"), std::vector<uint16_t>{5});
-  expect_failure(2, Arguments{"eval", "model.safetensors"} + scoring("one.bin"), {"1 token;", "at least 2"});
 }
 
 TEST_F(UsageTest, DeviceNames) {

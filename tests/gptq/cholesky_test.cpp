@@ -8,6 +8,7 @@
 
 #include "runtime/parallel.h"
 #include "tests/gptq/gptq_samples.h"
+#include "tests/support/small_stack.h"
 
 namespace thimble {
 namespace {
@@ -100,6 +101,15 @@ TEST(Cholesky, SameForAnyThreadCount) {
   }
   ASSERT_TRUE(one && many);
   EXPECT_TRUE(std::ranges::equal(one->values(), many->values()));
+}
+
+TEST(Cholesky, NeedsLittleStack) {
+  MatrixF64 a(300, 300);
+  for (int64_t i = 0; i < a.rows(); ++i) a(i, i) = 2;
+  std::optional<MatrixF64> u;
+  run_on_small_stack([&] { u = inverse_upper_cholesky(a); });
+  ASSERT_TRUE(u.has_value());
+  EXPECT_NEAR((*u)(299, 299), std::sqrt(0.5), 1e-12);
 }
 
 }  // namespace

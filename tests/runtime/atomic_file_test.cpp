@@ -4,13 +4,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <map>
 
 #include "runtime/file.h"
 #include "tests/runtime/error_matcher.h"
@@ -70,27 +74,73 @@ TEST(AtomicFile, WritesAnEmptyFile) {
   EXPECT_EQ(contents(folder.file("out")), "");
 }
 
-TEST(AtomicFile, CommitReplacesTheOldFile) {
+// With either kind of temporary.
+class AtomicFileKinds : public testing::TestWithParam<AtomicFile::Temporary> {
+ protected:
+  // Names in the folder while something is being written.
+  size_t temporaries() const { return GetParam() == AtomicFile::Temporary::kNamed ? 1 : 0; }
+};
+
+INSTANTIATE_TEST_SUITE_P(Temporaries, AtomicFileKinds,
+                         testing::Values(AtomicFile::Temporary::kUnnamedWherePossible, AtomicFile::Temporary::kNamed),
+                         [](const auto& kind) {
+                           return kind.param == AtomicFile::Temporary::kNamed ? "Named" : "Unnamed";
+                         });
+
+TEST_P(AtomicFileKinds, CommitReplacesTheOldFile) {
   TemporaryFolder folder;
   write_file_atomically(folder.file("out"), std::string_view("a longer old content"));
-  AtomicFile file(folder.file("out"));
+  AtomicFile file(folder.file("out"), GetParam());
   file.write(as_bytes_of("new "));
   file.write(as_bytes_of("content"));
   EXPECT_EQ(contents(folder.file("out")), "a longer old content");
+  EXPECT_EQ(folder.names().size(), 1 + temporaries());
   file.commit();
   EXPECT_EQ(contents(folder.file("out")), "new content");
   EXPECT_THAT(folder.names(), ElementsAre("out"));
 }
 
-TEST(AtomicFile, WithoutCommitTheOldFileStaysAndTheTemporaryGoes) {
+TEST_P(AtomicFileKinds, WithoutCommitTheOldFileStaysAndTheTemporaryGoes) {
   TemporaryFolder folder;
   write_file_atomically(folder.file("out"), std::string_view("old"));
   {
-    AtomicFile file(folder.file("out"));
+    AtomicFile file(folder.file("out"), GetParam());
     file.write(as_bytes_of("new"));
-    EXPECT_EQ(folder.names().size(), 2u);
+    EXPECT_EQ(folder.names().size(), 1 + temporaries());
   }
   EXPECT_EQ(contents(folder.file("out")), "old");
+  EXPECT_THAT(folder.names(), ElementsAre("out"));
+}
+
+TEST_P(AtomicFileKinds, TheMaskOfTheProcessDecidesWhoMayRead) {
+  TemporaryFolder folder;
+  const mode_t before = ::umask(027);
+  AtomicFile file(folder.file("out"), GetParam());
+  file.commit();
+  ::umask(before);
+  struct stat info {};
+  ASSERT_EQ(::stat(folder.file("out").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0640);
+}
+
+// Killed while it wrote, and killed at the rename: an unnamed temporary has its name by then.
+TEST_P(AtomicFileKinds, WhatAKilledProcessLeavesGoesWithTheNextWrite) {
+  TemporaryFolder folder;
+  write_file_atomically(folder.file("out"), std::string_view("old"));
+  pid_t child = ::fork();
+  if (child == 0) {
+    AtomicFile file(folder.file("out"), GetParam());
+    file.write(as_bytes_of("new"));
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(contents(folder.file("out")), "old");
+  EXPECT_EQ(folder.names().size(), 1 + temporaries());
+  std::ofstream(folder.file("out.tmp" + std::to_string(child) + ".1")) << "new";
+  std::ofstream(folder.file("out.tmp" + std::to_string(::getpid()) + ".0")) << "of a process of our number";
+  write_file_atomically(folder.file("out"), std::string_view("newer"));
+  EXPECT_EQ(contents(folder.file("out")), "newer");
   EXPECT_THAT(folder.names(), ElementsAre("out"));
 }
 
@@ -109,27 +159,19 @@ TEST(AtomicFile, TheOldFileSurvivesAFailedWrite) {
   EXPECT_EQ(contents(folder.file("out")), large);
 }
 
-TEST(AtomicFile, TheOldFileSurvivesAKilledProcess) {
-  TemporaryFolder folder;
-  write_file_atomically(folder.file("out"), std::string_view("old"));
-  pid_t child = ::fork();
-  if (child == 0) {
-    AtomicFile file(folder.file("out"));
-    file.write(as_bytes_of("new"));
-    ::_exit(0);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(contents(folder.file("out")), "old");
-}
-
 TEST(AtomicFile, AFailedRenameLeavesNoTemporary) {
   TemporaryFolder folder;
+  AtomicFile file(folder.file("out"));
   std::filesystem::create_directory(folder.file("out"));
-  expect_error<IoError>([&] { write_file_atomically(folder.file("out"), std::string_view("x")); },
-                        {folder.file("out"), "cannot rename into place"});
+  expect_error<IoError>([&] { file.commit(); }, {folder.file("out"), "cannot rename into place"});
   EXPECT_TRUE(std::filesystem::is_directory(folder.file("out")));
-  EXPECT_THAT(folder.names(), ElementsAre("out"));
+}
+
+TEST(AtomicFile, NoRoomIsAnErrorOfItsOwn) {
+  TemporaryFolder folder;
+  FileSizeLimit limit(16);
+  expect_error<NoRoomError>([&] { write_file_atomically(folder.file("out"), std::string_view("more than 16 bytes")); },
+                            {folder.file("out"), "File too large"});
 }
 
 TEST(AtomicFile, AMissingFolderIsAnIoError) {
@@ -148,25 +190,106 @@ TEST(AtomicFile, AForbiddenFolderIsAnIoError) {
   expect_error<IoError>([&] { AtomicFile file(folder.file("closed/out")); }, {"closed/out", "Permission denied"});
 }
 
-// A temporary of a killed run with the same process number, or a link that someone placed there.
-TEST(AtomicFile, ForeignTemporariesAreNotTouched) {
+// Of everything that may have the name of a temporary, only files that no process holds are ours to remove.
+TEST_P(AtomicFileKinds, ForeignTemporariesAreNotTouched) {
   TemporaryFolder folder;
-  std::string prefix = "out.tmp" + std::to_string(::getpid()) + ".";
+  const std::string prefix = "out.tmp" + std::to_string(::getpid()) + ".";
   write_file_atomically(folder.file("victim"), std::string_view("precious"));
   std::filesystem::create_symlink(folder.file("victim"), folder.file(prefix + "0"));
-  std::ofstream(folder.file(prefix + "1")) << "left over";
-  write_file_atomically(folder.file("out"), std::string_view("new"));
+  std::filesystem::create_directory(folder.file(prefix + "1"));
+  ASSERT_EQ(::mkfifo(folder.file(prefix + "2").c_str(), 0600), 0);
+  AtomicFile alive(folder.file("out"), AtomicFile::Temporary::kNamed);  // takes number 3
+  for (const char* name :
+       {"out.tmp", "out.tmp1", "out.tmp1.", "out.tmp.1", "out.tmp1.2x", "out.tmpfile.1", "our.tmp1.2"})
+    std::ofstream(folder.file(name)) << "someone's";
+  {
+    AtomicFile file(folder.file("out"), GetParam());
+    file.write(as_bytes_of("new"));
+    file.commit();
+  }
   EXPECT_EQ(contents(folder.file("out")), "new");
   EXPECT_EQ(contents(folder.file("victim")), "precious");
-  EXPECT_EQ(contents(folder.file(prefix + "1")), "left over");
-  EXPECT_THAT(folder.names(), UnorderedElementsAre("out", "victim", prefix + "0", prefix + "1"));
+  EXPECT_THAT(folder.names(),
+              UnorderedElementsAre("out", "victim", prefix + "0", prefix + "1", prefix + "2", prefix + "3", "out.tmp",
+                                   "out.tmp1", "out.tmp1.", "out.tmp.1", "out.tmp1.2x", "out.tmpfile.1", "our.tmp1.2"));
+  alive.commit();
+  EXPECT_EQ(contents(folder.file("out")), "");
 }
 
-TEST(AtomicFile, GivesUpWhenEveryTemporaryNameIsTaken) {
+TEST_P(AtomicFileKinds, GivesUpWhenEveryTemporaryNameIsTaken) {
   TemporaryFolder folder;
   for (int i = 0; i < 100; ++i)
-    std::ofstream(folder.file("out.tmp" + std::to_string(::getpid()) + "." + std::to_string(i)));
-  expect_error<IoError>([&] { AtomicFile file(folder.file("out")); }, {"cannot find a free temporary name"});
+    std::filesystem::create_directory(folder.file("out.tmp" + std::to_string(::getpid()) + "." + std::to_string(i)));
+  expect_error<IoError>([&] { AtomicFile(folder.file("out"), GetParam()).commit(); },
+                        {"cannot find a free temporary name"});
+  expect_error<IoError>([&] { require_writable(folder.file("out")); }, {"cannot find a free temporary name"});
+}
+
+TEST(AtomicFile, ALinkIsFollowedAndStays) {
+  TemporaryFolder folder;
+  std::filesystem::create_directory(folder.file("elsewhere"));
+  write_file_atomically(folder.file("elsewhere/real"), std::string_view("old"));
+  std::filesystem::create_symlink("elsewhere/real", folder.file("link"));
+  std::filesystem::create_symlink(folder.file("link"), folder.file("link to link"));
+  AtomicFile file(folder.file("link to link"), AtomicFile::Temporary::kNamed);
+  file.write(as_bytes_of("new"));
+  EXPECT_THAT(folder.names(), UnorderedElementsAre("elsewhere", "link", "link to link"))
+      << "the temporary lies beside the target";
+  file.commit();
+  EXPECT_EQ(contents(folder.file("elsewhere/real")), "new");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.file("link")));
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.file("link to link")));
+}
+
+TEST(AtomicFile, ALinkToNothingCreatesItsTarget) {
+  TemporaryFolder folder;
+  std::filesystem::create_symlink("new", folder.file("link"));
+  require_writable(folder.file("link"));
+  EXPECT_FALSE(file_exists(folder.file("new")));
+  write_file_atomically(folder.file("link"), std::string_view("content"));
+  EXPECT_EQ(contents(folder.file("new")), "content");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.file("link")));
+}
+
+TEST(AtomicFile, LinksInACircleAreAnIoError) {
+  TemporaryFolder folder;
+  std::filesystem::create_symlink("b", folder.file("a"));
+  std::filesystem::create_symlink("a", folder.file("b"));
+  expect_error<IoError>([&] { require_writable(folder.file("a")); }, {folder.file("a"), "symbolic links"});
+  EXPECT_THAT(folder.names(), UnorderedElementsAre("a", "b"));
+}
+
+TEST(AtomicFile, OnlyRegularFilesAreReplaced) {
+  TemporaryFolder folder;
+  ASSERT_EQ(::mkfifo(folder.file("fifo").c_str(), 0600), 0);
+  std::filesystem::create_symlink("fifo", folder.file("link"));
+  std::filesystem::create_symlink("/dev/null", folder.file("device"));
+  std::filesystem::create_directory(folder.file("folder"));
+  const int listener = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  sockaddr_un address{AF_UNIX, {}};
+  folder.file("socket").copy(address.sun_path, sizeof address.sun_path - 1);
+  ASSERT_EQ(::bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  ::close(listener);
+  for (const auto& [name, kind] : std::map<std::string, std::string>{{"fifo", "a FIFO"},
+                                                                     {"link", "a FIFO"},
+                                                                     {"device", "a device"},
+                                                                     {"socket", "a socket"},
+                                                                     {"folder", "Is a directory"}}) {
+    SCOPED_TRACE(name);
+    for (const auto& write : {std::function([&] { require_writable(folder.file(name)); }),
+                              std::function([&] { write_file_atomically(folder.file(name), Bytes()); })}) {
+      try {
+        write();
+        ADD_FAILURE() << "no error";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::kIo);
+        EXPECT_THAT(error.what(), testing::AllOf(testing::StartsWith(folder.file(name)), testing::HasSubstr(kind)));
+      }
+    }
+  }
+  EXPECT_TRUE(std::filesystem::is_fifo(folder.file("fifo")));
+  EXPECT_TRUE(std::filesystem::is_socket(folder.file("socket")));
+  EXPECT_EQ(folder.names().size(), 5u);
 }
 
 TEST(AtomicFile, TwoWritersOfOneNameDoNotMix) {

@@ -1,6 +1,7 @@
 // cuda_divergence_pass_test.cpp: divergences and their gradients on the device against the CPU's.
 #include "runtime/cuda_divergence_pass.h"
 
+#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include "runtime/cuda_devices.h"
@@ -37,12 +38,30 @@ TEST_P(CudaDivergenceOfCases, IsTheCpus) {
     cuda->set(sample.gains);
     const GainGradients expected = cpu->gradients(1, 2), found = cuda->gradients(1, 2);
     EXPECT_NEAR(found.divergence, expected.divergence, 1e-4 * expected.divergence + 1e-4);
-    EXPECT_NEAR(cuda->divergence(1, 2), expected.divergence, 1e-4 * expected.divergence + 1e-4);
+    EXPECT_EQ(cuda->divergence(1, 2), found.divergence) << "the same forward pass";
     EXPECT_NEAR(found.head, expected.head, 1e-3 * std::max(1.0, std::abs(expected.head)));
     expect_near(found.rows, expected.rows);
     expect_near(found.small, expected.small);
     EXPECT_EQ(cuda->gradients(1, 2).rows, found.rows);
   }
+}
+
+TEST(CudaDivergencePass, LeavesTheCallersDeviceAsItWas) {
+  if (cuda_device_names().size() < 2) GTEST_SKIP() << "needs two CUDA devices";
+  auto current = [] {
+    int ordinal = -1;
+    EXPECT_EQ(cudaGetDevice(&ordinal), cudaSuccess);
+    return ordinal;
+  };
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  DivergenceSample sample(kGolfCases[0]);
+  std::unique_ptr<DivergencePass> second = sample.pass({true, {1}}), first = sample.pass({true, {0}});
+  EXPECT_EQ(current(), 0);
+  for (DivergencePass* pass : {second.get(), first.get()}) pass->set(sample.gains);
+  EXPECT_EQ(second->divergence(0, 2), first->divergence(0, 2));
+  EXPECT_EQ(current(), 0);
+  second.reset();
+  EXPECT_EQ(current(), 0);
 }
 
 }  // namespace

@@ -51,6 +51,19 @@ TEST(Device, CudaOrdinals) {
   expect_error<DeviceError>([] { open_device("cuda:99999999999999999999", "auto"); }, {"cuda:99999999999999999999"});
 }
 
+// Scores and softmax weights stay in registers there, where nothing can round them to Q1.15.
+TEST(Device, NoSf16ModeHasFusedAttention) {
+  for (Numerics numerics : kAllNumerics) {
+    Device device;
+    device.is_cuda = true;
+    device.ordinals = {0};
+    device.numerics = numerics;
+    EXPECT_EQ(has_fused_forward(device), numerics == Numerics::kFp32 || numerics == Numerics::kBf16);
+    EXPECT_FALSE(is_sf16(numerics) && has_fused_forward(device)) << numerics_name(numerics);
+    EXPECT_FALSE(has_fused_forward(Device{})) << "the CPU";
+  }
+}
+
 TEST(Device, TextsOfAnotherFormAreUsageErrors) {
   for (const char* text : {"", "gpu", "CPU", "cpu:0", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:ALL", " cuda"}) {
     EXPECT_FALSE(is_device_text(text));
