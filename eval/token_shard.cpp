@@ -12,6 +12,7 @@
 
 #include "runtime/atomic_file.h"
 #include "runtime/file.h"
+#include "runtime/file_kind.h"
 
 namespace thimble {
 namespace {
@@ -54,6 +55,7 @@ std::vector<std::string> files_matching(const std::string& pattern) {
 }  // namespace
 
 std::vector<uint16_t> parse_shard(Bytes file, const std::string& path, std::optional<int64_t> vocab_size) {
+  refuse_other_kinds(file, FileUse::kTokenShard, path);
   ByteCursor cursor(file, path);
   uint64_t count = parse_header(cursor);
   if (cursor.remaining() != count * sizeof(uint16_t))

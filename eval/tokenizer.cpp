@@ -7,6 +7,7 @@
 
 #include "eval/tokenizer_check.h"
 #include "runtime/file.h"
+#include "runtime/file_kind.h"
 
 namespace thimble {
 
@@ -22,6 +23,7 @@ Tokenizer Tokenizer::load(const std::string& path) {
 
 Tokenizer::Tokenizer(Bytes model, const std::string& path) : impl_(std::make_unique<Impl>()) {
   impl_->path = path;
+  refuse_other_kinds(model, FileUse::kTokenizer, path);
   check_tokenizer_file(model, path);
   std::string reason;
   try {

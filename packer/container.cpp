@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "runtime/file_kind.h"
 #include "runtime/hash.h"
 
 namespace thimble {
@@ -51,6 +52,7 @@ uint64_t file_checksum(Bytes file) {
 }
 
 StoredContainer read_container(Bytes file, const std::string& path) {
+  refuse_other_kinds(file, FileUse::kArtifact, path);
   ByteCursor cursor(file, path);
   check_magic(cursor);
   auto version = cursor.read<uint32_t>("format version");

@@ -1,11 +1,17 @@
 // checkpoint.cpp: recognises the format and unifies the names for checkpoint.h.
 #include "quantizer/checkpoint.h"
 
+#include <fmt/format.h>
+
+#include <charconv>
+#include <filesystem>
+
 #include "quantizer/llmc_checkpoint.h"
 #include "quantizer/quoted_name.h"
 #include "quantizer/safetensors.h"
 #include "quantizer/torch_checkpoint.h"
 #include "runtime/error.h"
+#include "runtime/file_kind.h"
 #include "runtime/hash.h"
 
 namespace thimble {
@@ -16,6 +22,34 @@ constexpr size_t kSafetensorsHeaderAt = 8;
 
 bool looks_like_safetensors(Bytes file) {
   return file.size() > kSafetensorsHeaderAt && file[kSafetensorsHeaderAt] == std::byte{'{'};
+}
+
+// The digits at the end of `text`, taken off it; nothing where there are none.
+std::optional<uint64_t> take_last_number(std::string_view& text) {
+  const size_t last = text.find_last_not_of("0123456789");
+  const std::string_view digits = last == std::string_view::npos ? text : text.substr(last + 1);
+  uint64_t number = 0;
+  auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (error != std::errc() || digits.empty()) return std::nullopt;
+  text.remove_suffix(digits.size());
+  return number;
+}
+
+// Hugging Face names the parts of a checkpoint model-00001-of-00003.safetensors. One alone would pass for a small model
+// of an unknown family.
+void refuse_part_of_several(const std::string& path) {
+  constexpr std::string_view kOf = "-of-";
+  const std::string stem = std::filesystem::path(path).stem().string();
+  std::string_view rest = stem;
+  const std::optional<uint64_t> count = take_last_number(rest);
+  if (!count || *count < 2 || !rest.ends_with(kOf)) return;
+  rest.remove_suffix(kOf.size());
+  const std::optional<uint64_t> part = take_last_number(rest);
+  if (!part || !rest.ends_with('-')) return;
+  throw FormatError(path,
+                    fmt::format("is part {} of {} of a checkpoint, by its name: only whole checkpoints are read, so "
+                                "save the model again as one file (or rename the file, if it is whole)",
+                                *part, *count));
 }
 
 TensorMap strip_names(TensorMap tensors, const std::string& path) {
@@ -58,7 +92,9 @@ uint64_t Checkpoint::content_hash() const { return xxh3(file_.bytes()); }
 
 Checkpoint open_checkpoint(const std::string& path) {
   Checkpoint checkpoint(path);
+  refuse_part_of_several(path);
   Bytes file = checkpoint.file_.bytes();
+  refuse_other_kinds(file, FileUse::kCheckpoint, path);
   TensorMap tensors;
   if (looks_like_llmc(file)) {
     LlmcContents contents = read_llmc_checkpoint(file, path);
@@ -78,7 +114,7 @@ Checkpoint open_checkpoint(const std::string& path) {
     checkpoint.gathered_ = std::move(contents.gathered);
     checkpoint.config_ = std::move(contents.config);
   } else {
-    throw FormatError(path, "is neither a .safetensors file nor a zip file of torch.save nor a checkpoint of llm.c");
+    throw FormatError(path, wrong_file_text(file, FileUse::kCheckpoint));
   }
   checkpoint.tensors_ = strip_names(std::move(tensors), path);
   return checkpoint;

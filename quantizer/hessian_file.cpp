@@ -8,6 +8,7 @@
 
 #include "quantizer/checksummed_safetensors.h"
 #include "runtime/file.h"
+#include "runtime/file_kind.h"
 #include "runtime/json.h"
 #include "runtime/parallel.h"
 
@@ -156,6 +157,7 @@ ByteVector count_bytes(const std::vector<int64_t>& counts) {
 
 CalibrationStatistics read_hessian_file(const std::string& path) {
   MappedFile file(path);
+  refuse_other_kinds(file.bytes(), FileUse::kHessians, path);
   SafetensorsContents contents = read_safetensors(file.bytes(), path);
   verify_checksum(contents, path);
   int64_t tokens = read_count(contents.metadata, "tokens", path);
@@ -182,6 +184,7 @@ CalibrationStatistics read_hessian_file(const std::string& path) {
 
 std::vector<std::string> hessian_file_layers(const std::string& path) {
   MappedFile file(path);
+  refuse_other_kinds(file.bytes(), FileUse::kHessians, path);
   SafetensorsContents contents = read_safetensors(file.bytes(), path);
   std::vector<std::string> layers;
   for (const auto& [layer, tensor] : contents.tensors)

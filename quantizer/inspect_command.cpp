@@ -1,14 +1,17 @@
 // inspect_command.cpp: `thimble inspect`: what an artifact holds: per tensor shape, precision, bytes, bits per weight;
-// with the report of the run that made it also its share of the loss; bits per weight as a map over layers.
+// with the report of the run that made it also its share of the loss; bits per weight as a map over layers. Of a
+// checkpoint, its tensors, config and family (checkpoint_report.h).
 #include <fmt/format.h>
 
 #include <filesystem>
 
 #include "packer/describe_artifact.h"
+#include "quantizer/checkpoint_report.h"
 #include "quantizer/commands.h"
 #include "quantizer/gnuplot.h"
 #include "quantizer/heat_map.h"
 #include "quantizer/inspect_report.h"
+#include "quantizer/model_source.h"
 #include "quantizer/output_check.h"
 #include "runtime/file.h"
 
@@ -16,7 +19,7 @@ namespace thimble {
 namespace {
 
 struct Options {
-  std::string artifact, report, heat_map;
+  std::string file, config, report, heat_map;
 };
 
 // Of the run that made the artifact; empty when it was not given.
@@ -82,7 +85,8 @@ Json to_json(const ArtifactSummary& summary, const Reported& reported, const std
                         {"tensor", section.tensor},
                         {"raw_bytes", section.raw_bytes},
                         {"stored_bytes", section.stored_bytes}});
-  return {{"path", path},
+  return {{"kind", "artifact"},
+          {"path", path},
           {"file_bytes", summary.file_bytes},
           {"container_bytes", summary.container_bytes},
           {"format_version", summary.format_version},
@@ -144,28 +148,49 @@ void draw_heat_map(const ArtifactSummary& summary, const std::string& output, co
               file.parent_path().string());
 }
 
+void inspect_artifact(const Options& options, const Console& console) {
+  const std::string& path = options.file;
+  if (!options.config.empty())
+    throw UsageError("--config is for checkpoints; '" + path + "' is an artifact with its own");
+  check_outputs({options.heat_map}, {path, options.report});
+  ArtifactSummary summary = describe_artifact(MappedFile(path).bytes(), path);
+  Reported reported;
+  if (!options.report.empty())
+    reported = read_quantize_report(MappedFile(options.report).bytes(), options.report, summary);
+  if (!options.heat_map.empty()) draw_heat_map(summary, options.heat_map, path);
+  console.result(to_text(summary, reported), to_json(summary, reported, path));
+}
+
+void inspect_checkpoint(const Options& options, const Console& console) {
+  for (const auto& [name, value] : {std::pair("--report", options.report), std::pair("--heat-map", options.heat_map)})
+    if (!value.empty()) throw UsageError(fmt::format("{} is for artifacts; '{}' is none", name, options.file));
+  const CheckpointReport report = describe_checkpoint(options.file, options.config);
+  console.result(to_text(report), to_json(report));
+}
+
 }  // namespace
 
 void add_inspect_command(CommandLine& line) {
   auto options = std::make_shared<Options>();
   CLI::App* command = add_command(
-      line, "inspect", "Show an artifact's tensors, precisions and bytes",
+      line, "inspect", "Show what an artifact or a checkpoint holds: tensors, precisions, bytes, config",
       "thimble inspect model.thmb\n  thimble inspect model.thmb --report quantize.json --heat-map bits.svg");
-  command->add_option("artifact", options->artifact, "Artifact (.thmb)")->required();
-  command->add_option("--report", options->report,
-                      "What quantize --json printed when it made the artifact; adds each matrix's share of the loss");
-  command->add_option("--heat-map", options->heat_map,
-                      "Draw bits per weight over layers and kinds of matrix (.svg or .png, by gnuplot)");
+  command->add_option("file", options->file, "Artifact (.thmb) or checkpoint")->required();
+  add_config_option(*command, options->config);
+  command
+      ->add_option("--report", options->report,
+                   "What quantize --json printed when it made the artifact; adds each matrix's share of the loss")
+      ->type_name("FILE");
+  command
+      ->add_option("--heat-map", options->heat_map,
+                   "Draw bits per weight over layers and kinds of matrix (.svg or .png, by gnuplot)")
+      ->type_name("FILE");
   command->callback([&line, options] {
     line.action = [options](Console& console) {
-      const std::string& path = options->artifact;
-      check_outputs({options->heat_map}, {path, options->report});
-      ArtifactSummary summary = describe_artifact(MappedFile(path).bytes(), path);
-      Reported reported;
-      if (!options->report.empty())
-        reported = read_quantize_report(MappedFile(options->report).bytes(), options->report, summary);
-      if (!options->heat_map.empty()) draw_heat_map(summary, options->heat_map, path);
-      console.result(to_text(summary, reported), to_json(summary, reported, path));
+      if (is_artifact(options->file))
+        inspect_artifact(*options, console);
+      else
+        inspect_checkpoint(*options, console);
     };
   });
 }

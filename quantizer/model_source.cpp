@@ -8,6 +8,7 @@
 #include "packer/format.h"
 #include "quantizer/gpt2_checkpoint.h"
 #include "runtime/file.h"
+#include "runtime/file_kind.h"
 #include "runtime/golf_layout.h"
 
 namespace thimble {
@@ -16,7 +17,9 @@ namespace {
 constexpr uint64_t kMaxConfigBytes = 16'000'000;
 
 Json read_config(const std::string& path) {
-  return parse_json(as_bytes_of(read_text_file(path, kMaxConfigBytes)), path);
+  const std::string text = read_text_file(path, kMaxConfigBytes);
+  refuse_other_kinds(as_bytes_of(text), FileUse::kConfig, path);
+  return parse_json(as_bytes_of(text), path);
 }
 
 void find_config(const std::string& given_path, OpenedCheckpoint& opened) {
@@ -50,8 +53,9 @@ std::string cannot_be_run(const Json& config) {
   return "model family " + family.dump() + " cannot be run, allowed are " + kRunnableFamilies;
 }
 
-// Names and config, no weights copied: the projections of a GPT-2 stay as the file has them.
-OpenedCheckpoint open_names(const std::string& path, const std::string& config_path) {
+}  // namespace
+
+OpenedCheckpoint open_checkpoint_names(const std::string& path, const std::string& config_path) {
   OpenedCheckpoint opened{open_checkpoint(path), {}, {}, false, Json::object(), "", std::nullopt};
   if (!config_path.empty() && opened.file.format_name() == kLlmcFormat)
     throw UsageError("--config does not apply to '" + path + "': checkpoints of llm.c have their own");
@@ -73,17 +77,15 @@ OpenedCheckpoint open_names(const std::string& path, const std::string& config_p
   return opened;
 }
 
-}  // namespace
-
 OpenedCheckpoint open_model_checkpoint(const std::string& path, const std::string& config_path) {
-  OpenedCheckpoint opened = open_names(path, config_path);
+  OpenedCheckpoint opened = open_checkpoint_names(path, config_path);
   if (opened.config && std::holds_alternative<Gpt2Config>(*opened.config) && stores_transposed(opened))
     opened.tensors = with_transposed_projections(opened.tensors, opened.transposed);
   return opened;
 }
 
 std::optional<AnyConfig> checkpoint_config(const std::string& path, const std::string& config_path) {
-  return open_names(path, config_path).config;
+  return open_checkpoint_names(path, config_path).config;
 }
 
 const AnyConfig& require_runnable(const OpenedCheckpoint& checkpoint) {

@@ -30,6 +30,9 @@ struct OpenedCheckpoint {
 // A model of another family, or one without a config whose tensors are of neither family, opens with `config` unset.
 OpenedCheckpoint open_model_checkpoint(const std::string& path, const std::string& config_path);
 
+// The same without copying weights: the projections of a GPT-2 stay as the file has them.
+OpenedCheckpoint open_checkpoint_names(const std::string& path, const std::string& config_path);
+
 // The `config` that the checkpoint would open with; copies no weights.
 std::optional<AnyConfig> checkpoint_config(const std::string& path, const std::string& config_path);
 

@@ -32,7 +32,7 @@ std::string find_prefix(const ZipArchive& archive, const std::string& path) {
     if (prefix) throw FormatError(path, "holds several data.pkl: not a file of torch.save");
     prefix = name.substr(0, name.size() - kPickleName.size());
   }
-  if (!prefix) throw FormatError(path, "zip archive without <prefix>/data.pkl: not a file of torch.save");
+  if (!prefix) throw FormatError(path, "is a zip archive without <prefix>/data.pkl: not a file of torch.save");
   if (archive.contains(*prefix + "/constants.pkl"))
     throw FormatError(path, "is a TorchScript archive: save model.state_dict() instead");
   return *prefix;

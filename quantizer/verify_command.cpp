@@ -3,6 +3,7 @@
 
 #include "quantizer/commands.h"
 #include "runtime/file.h"
+#include "runtime/file_kind.h"
 
 namespace thimble {
 namespace {
@@ -40,7 +41,9 @@ void add_verify_command(CommandLine& line) {
   command->add_option("artifact", *path, "Artifact (.thmb)")->required();
   command->callback([&line, path] {
     line.action = [path](Console& console) {
-      VerifyReport report = verify_artifact(MappedFile(*path).bytes(), *path, console.progress());
+      const MappedFile file(*path);
+      refuse_other_kinds(file.bytes(), FileUse::kArtifact, *path);  // nothing to verify in it
+      VerifyReport report = verify_artifact(file.bytes(), *path, console.progress());
       console.result(to_text(report), to_json(report, *path));
       // A damaged file is bad input; the message names what is wrong with it.
       if (!report.ok())

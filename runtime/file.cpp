@@ -25,7 +25,8 @@ std::pair<int, uint64_t> open_regular(const std::string& path) {
   }
   if (!S_ISREG(info.st_mode)) {
     ::close(fd);
-    throw IoError(path, "not a regular file", S_ISDIR(info.st_mode) ? EISDIR : EINVAL);
+    if (S_ISDIR(info.st_mode)) throw IoError(path, "is a folder, a file is needed", EISDIR);
+    throw IoError(path, "not a regular file", EINVAL);
   }
   return {fd, static_cast<uint64_t>(info.st_size)};
 }

@@ -91,7 +91,7 @@ TEST_F(UsageTest, OptionsThatNothingWouldReadAreRefused) {
 TEST_F(UsageTest, WhatIsRequiredIsNamed) {
   expect_failure(2, {"quantize", "-o", "out.thmb"}, {"checkpoint"});
   expect_failure(2, {"quantize", "model.safetensors"}, {"--output"});
-  expect_failure(2, {"inspect"}, {"artifact"});
+  expect_failure(2, {"inspect"}, {"file"});
   expect_failure(2, {"budget", "model.thmb"}, {"--limit"});
   expect_failure(2, {"export", "model.thmb"}, {"--output"});
   RunResult nothing = thimble({});

@@ -95,7 +95,7 @@ TEST(Tokenizer, EveryTruncationIsRefusedOrALesserModel) {
 }
 
 TEST(Tokenizer, NotAModel) {
-  EXPECT_THAT(failure_of(""), HasSubstr("no pieces"));
+  EXPECT_THAT(failure_of(""), HasSubstr("is empty, not a SentencePiece model"));
   EXPECT_THAT(failure_of(std::string(100, '\xFF')), HasSubstr("varint"));
   EXPECT_THAT(failure_of("\x0B"), HasSubstr("wire type 3"));
   EXPECT_THAT(failure_of(std::string("\x0A\xFF\xFF\xFF\xFF\x0F", 6)), HasSubstr("truncated"));

@@ -62,7 +62,7 @@ TEST(ArtifactDamageTest, TrailingBytesAreRejected) {
 }
 
 TEST(ArtifactDamageTest, EmptyAndForeignFilesAreRejected) {
-  EXPECT_THAT(decode_error({}), HasSubstr("truncated"));
+  EXPECT_THAT(decode_error({}), HasSubstr("is empty, not a thimble artifact"));
   EXPECT_THAT(decode_error(ByteVector(100, std::byte{'x'})), HasSubstr("wrong magic"));
 }
 

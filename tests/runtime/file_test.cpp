@@ -50,7 +50,7 @@ TEST(MappedFile, AMissingFileIsAnIoError) {
 
 TEST(MappedFile, RefusesWhatIsNotARegularFile) {
   TemporaryFolder folder;
-  expect_error<IoError>([&] { MappedFile file(folder.path()); }, {"not a regular file", "Is a directory"});
+  expect_error<IoError>([&] { MappedFile file(folder.path()); }, {"is a folder, a file is needed"});
   expect_error<IoError>([&] { MappedFile file("/dev/null"); }, {"/dev/null: not a regular file"});
 }
 
