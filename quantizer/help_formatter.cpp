@@ -68,7 +68,8 @@ std::string other_groups(const CLI::App* app, const std::string& name) {
   for (const std::string heading : kAllGroups)
     if (std::ranges::find(kShortGroups, heading) == kShortGroups.end() && !options_under(app, heading).empty())
       others.push_back(lower_case(heading));
-  return others.empty() ? "" : fmt::format("\n`{} --help-all` also shows: {}.\n", name, fmt::join(others, ", "));
+  if (others.empty()) return "";
+  return "\n" + wrapped(fmt::format("`{} --help-all` also shows: {}.", name, fmt::join(others, ", ")), 0) + "\n";
 }
 
 template <typename Groups>

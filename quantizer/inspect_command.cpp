@@ -173,7 +173,7 @@ void inspect_checkpoint(const Options& options, const Console& console) {
 void add_inspect_command(CommandLine& line) {
   auto options = std::make_shared<Options>();
   CLI::App* command = add_command(
-      line, "inspect", "Show what an artifact or a checkpoint holds: tensors, precisions, bytes, config",
+      line, "inspect", "Show what an artifact or a checkpoint holds, tensor by tensor",
       "thimble inspect model.thmb\n  thimble inspect model.thmb --report quantize.json --heat-map bits.svg");
   command->add_option("file", options->file, "Artifact (.thmb) or checkpoint")->required();
   add_config_option(*command, options->config);

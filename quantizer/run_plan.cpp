@@ -50,15 +50,15 @@ std::vector<PlannedStage> quantize_plan(const QuantizeRequest& request, bool has
   std::vector<PlannedStage> stages = statistics_plan(request);
   // Gaps are measured while the search goes on.
   const bool measures_gaps = request.slope_target.bpb_gap.has_value();
-  stages.push_back({"searching", measures_gaps ? 90.0 : 30.0,
+  stages.push_back({"searching", measures_gaps ? 90.0 : 40.0,
                     measures_gaps ? with(kSearchSteps, kScoringSteps) : kSearchSteps, search_steps(request.method)});
   if (request.rate_bound || request.predicts_loss) stages.push_back({"predicting losses", 2, kLossSteps, 2});
-  if (has_scoring) stages.push_back({"scoring", 30, kScoringSteps, 2});
+  if (has_scoring) stages.push_back({"scoring", 20, kScoringSteps, 2});
   return stages;
 }
 
 std::vector<PlannedStage> sweep_plan(const QuantizeRequest& base, size_t points) {
-  std::vector<PlannedStage> stages = {{"scoring the original", 15, kScoringSteps, 1}};
+  std::vector<PlannedStage> stages = {{"scoring the original", 10, kScoringSteps, 1}};
   for (PlannedStage& stage : statistics_plan(base)) stages.push_back(std::move(stage));
   const auto count = static_cast<int64_t>(points);
   stages.push_back({"fitting and scoring", 25.0 * static_cast<double>(points),

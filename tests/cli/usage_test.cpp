@@ -22,7 +22,7 @@ TEST_F(UsageTest, WhatWasProbablyMeantIsSuggested) {
   expect_failure(2, {"eval", "model.safetensors", "--tokenzier", "sp.model"}, {"did you mean '--tokenizer'?"});
   expect_failure(2, {"quantize", "model.safetensors", "-o", "x", "--method", "slpoe"},
                  {"--method", "'slpoe'", "slope, trace, nvfp4", "did you mean 'slope'?"});
-  expect_failure(2, {"sweep", "model.safetensors", "-o", "x", "--methods", "slope,trcae"} + scoring(),
+  expect_failure(2, Arguments{"sweep", "model.safetensors", "-o", "x", "--methods", "slope,trcae"} + scoring(),
                  {"'trcae'", "did you mean 'trace'?"});
   expect_failure(2, {"export", "a.thmb", "-o", "x", "--dtype", "BF61"}, {"--dtype", "did you mean 'BF16'?"});
   expect_failure(2, {"doctor", "--zzz"}, {"--zzz is not an option of doctor\n"});

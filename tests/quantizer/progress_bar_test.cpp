@@ -145,6 +145,7 @@ TEST_F(ProgressBarTest, NotesStandBetweenBars) {
   bar_->note("the disk is full");
   EXPECT_THAT(written(), ::testing::StartsWith("\r\033[Kthe disk is full\n\r\033[Ksolving"));
   start(false);
+  written();
   bar_->note("the disk is full");
   EXPECT_EQ(written(), "the disk is full\n");
 }
