@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "gptq/sensitivity.h"
 #include "quantizer/commands.h"
@@ -147,6 +148,22 @@ Scores score_before_and_after(const QuantizeRequest& request, const TokenSource&
   return scores;
 }
 
+// Rounded down: what is not all of a budget is not shown as all of it.
+std::string fill_text(double fill) { return fmt::format("{:.2f} %", std::floor(fill * 1e4) / 100); }
+
+// What an artifact's size should not have surprised anybody with.
+std::vector<std::string> size_warnings(const QuantizeRequest& request, const QuantizeOutcome& outcome) {
+  std::vector<std::string> warnings;
+  if (!outcome.fill_reason.empty())
+    warnings.push_back(fmt::format("{} of {} used: {}", fill_text(*outcome.fill),
+                                   request.budget_bytes ? "the budget is" : "what --bits-per-weight allows is",
+                                   outcome.fill_reason));
+  if (outcome.artifact_bytes > outcome.original_bytes)
+    warnings.push_back(fmt::format("the artifact is larger than its checkpoint: {} against {}",
+                                   bytes_text(outcome.artifact_bytes), bytes_text(outcome.original_bytes)));
+  return warnings;
+}
+
 Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome, const Scores& scores,
                   const StageTimes& times, const std::string& device) {
   Json layers = Json::array();
@@ -172,6 +189,9 @@ Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome
   if (outcome.distill) json["distill"] = to_json(*outcome.distill);
   for (const MemoryPlan& plan : outcome.memory_plans) json["memory_plans"].push_back(to_json(plan));
   if (request.budget_bytes) json["budget_bytes"] = *request.budget_bytes;
+  if (outcome.fill) json["fill"] = *outcome.fill;
+  if (!outcome.fill_reason.empty()) json["fill_reason"] = outcome.fill_reason;
+  json["warnings"] = size_warnings(request, outcome);
   if (!outcome.loss.empty()) json["loss_statistics"] = to_json(outcome.loss);
   if (!scores.empty())
     json["evaluation"] = {{"before", to_json(scores[0].report)}, {"after", to_json(scores[1].report)}};
@@ -179,8 +199,9 @@ Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome
 }
 
 // Layers of method trace whose damping had to be raised, and layers with columns that no token activated.
-std::string warnings_text(const QuantizeOutcome& outcome) {
+std::string warnings_text(const QuantizeRequest& request, const QuantizeOutcome& outcome) {
   std::string text;
+  for (const std::string& warning : size_warnings(request, outcome)) text += "warning: " + warning + "\n";
   auto add_dead = [&](const LayerOutcome& layer, const std::vector<int64_t>& dead_columns) {
     if (!dead_columns.empty())
       text += fmt::format("note: {}: {} input columns were never active; their codes are 0\n", layer.name,
@@ -208,7 +229,7 @@ std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& 
                   8.0 * static_cast<double>(outcome.artifact_bytes) / static_cast<double>(outcome.parameters)));
   if (request.code_bytes > 0) add("code", bytes_text(request.code_bytes));
   if (request.budget_bytes)
-    add("budget", fmt::format("{} ({} left)", bytes_text(*request.budget_bytes),
+    add("budget", fmt::format("{} (fill {}, {} left)", bytes_text(*request.budget_bytes), fill_text(*outcome.fill),
                               bytes_text(*request.budget_bytes - request.code_bytes - outcome.artifact_bytes)));
   if (request.method == Method::kSlope)
     add("precision",
@@ -229,7 +250,7 @@ std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& 
   for (const auto& [stage, seconds] : times.stages()) add(stage, duration_text(seconds));
   add("peak memory", bytes_text(peak_memory_bytes()));
   add("written", request.output);
-  return (request.rate_bound ? to_text(outcome.rate) + "\n" : "") + warnings_text(outcome) + facts_text(facts);
+  return (request.rate_bound ? to_text(outcome.rate) + "\n" : "") + warnings_text(request, outcome) + facts_text(facts);
 }
 
 void add_target_options(CLI::App& command, SlopeTarget& target) {

@@ -1,6 +1,8 @@
 // quantize_job.cpp: the steps of the pipeline, in order.
 #include "quantizer/quantize_job.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -174,26 +176,24 @@ std::map<std::string, MatrixLoss> losses_in_plan(std::map<std::string, MatrixLos
 }
 
 // Method slope, before anything is known about the matrices to solve: a CheckError when they do not even fit with all
-// codes 0 and one step. Models that no file of a few bytes may hold are passed over.
+// codes 0. Of fewer matrices than these, which a file of Hessians may have, even that takes more. Models that no file
+// of a few bytes may hold are passed over.
 void check_slope_bound(uint64_t limit_bytes, const QuantizeRequest& request, const Plan& plan, QuantizedModel model,
                        const std::map<std::string, TensorSummary>& summaries, SectionCache& cache, Progress& progress) {
   uint64_t codes = 0;
   for (const auto& [name, precision] : plan) {
     if (!needs_hessian(precision)) continue;
     const Shape& shape = summaries.at(name).shape;
-    SteppedCodes zeros{request.slope.trellis_bits, {}, {}, {}};
-    zeros.codes.resize(static_cast<size_t>(element_count(shape)));
-    zeros.row_steps.resize(static_cast<size_t>(shape[0]));
-    zeros.column_steps.resize(static_cast<size_t>(shape[1]));
-    codes += zeros.codes.size();
-    model.tensors.push_back({name, shape, std::move(zeros)});
+    codes += static_cast<uint64_t>(element_count(shape));
+    model.tensors.push_back(zero_matrix(name, shape, request.slope.trellis_bits));
   }
   if (codes * sizeof(int32_t) > kExpansionFloorBytes) return;
   std::ranges::sort(model.tensors, {}, &QuantizedTensor::name);
   const uint64_t bytes = artifact_bytes(model, request.encode, cache, progress);
   if (bytes > limit_bytes)
-    throw CheckError("the budget cannot be met: the smallest artifact takes more than " + bytes_text(bytes - 1) +
-                     ", it may take " + bytes_text(limit_bytes));
+    throw CheckError(fmt::format("the budget cannot be met: the smallest artifact takes {}{}, it may take {}",
+                                 request.hessians.empty() ? "" : "at least ", bytes_text(bytes),
+                                 bytes_text(limit_bytes)));
 }
 
 std::vector<LayerOutcome> layer_outcomes(const SlopeOutcome& result, const SlopeLayers& layers,
@@ -259,6 +259,7 @@ MethodResult run_slope(const QuantizeRequest& request, const OpenedCheckpoint& s
   done.outcome.log2_c = result.log2_c;
   done.outcome.encodes = result.encodes;
   done.outcome.distill = result.distill;
+  done.outcome.fill_reason = result.fill_reason;
   done.outcome.layers = layer_outcomes(result, start.layers, request.slope);
   return done;
 }
@@ -287,6 +288,29 @@ void add_rates(ModelRate rate, Method method, QuantizeOutcome& outcome) {
   }
   std::ranges::stable_sort(outcome.layers, std::ranges::greater{}, &LayerOutcome::sensitivity);
   outcome.rate = std::move(rate);
+}
+
+// Why less than all of a budget is used, where the method has not said it.
+std::string fill_reason(const QuantizeRequest& request) {
+  if (request.method == Method::kTrace)
+    return "method trace has two precisions, and nothing between them to fill a budget with";
+  if (request.method == Method::kNvfp4) return "method nvfp4 has one size, and no choice to fill a budget with";
+  return fmt::format("{} bits per weight were asked for, which take no more",
+                     request.slope_target.bits_per_weight.value_or(0));
+}
+
+// Of the budget, else of what the bits per weight that were asked for come to.
+void add_fill(const QuantizeRequest& request, QuantizeOutcome& outcome) {
+  const bool is_slope = request.method == Method::kSlope;
+  std::optional<uint64_t> limit = request.budget_bytes;
+  if (!limit && is_slope) limit = slope_limit(request, outcome.parameters);
+  if (!limit) return;
+  const uint64_t bytes = outcome.artifact_bytes + (request.budget_bytes ? request.code_bytes : 0);
+  outcome.fill = static_cast<double>(bytes) / static_cast<double>(*limit);
+  if (is_filled(bytes, *limit))
+    outcome.fill_reason.clear();
+  else if (outcome.fill_reason.empty())
+    outcome.fill_reason = fill_reason(request);
 }
 
 }  // namespace
@@ -394,6 +418,7 @@ QuantizeOutcome QuantizeJob::fit(const QuantizeRequest& request) {
   outcome.parameters = parameters();
   outcome.original_bytes = source_.file.file_bytes();
   outcome.artifact_bytes = result.artifact.size();
+  add_fill(request, outcome);
   outcome.loss = statistics.loss;
   return outcome;
 }

@@ -84,7 +84,7 @@ class SlopeSearchTest : public testing::Test {
 
   static void expect_filled(const SlopeOutcome& outcome, uint64_t limit) {
     EXPECT_LE(outcome.artifact.size(), limit);
-    EXPECT_GE(static_cast<double>(outcome.artifact.size()), SlopeFill::kFill * static_cast<double>(limit));
+    EXPECT_GE(static_cast<double>(outcome.artifact.size()), kFill * static_cast<double>(limit));
   }
 
   // Mean squared error of all weights, in the place of a gap: it falls with the bytes, in small leaps.
@@ -142,7 +142,7 @@ TEST_F(SlopeSearchTest, TheSameAgain) {
 // Without solving, as with it.
 TEST_F(SlopeSearchTest, ZerosAreWhatTheLongestStepsGive) {
   const std::vector<SlopeMatrix> solved = layers_.solve(60, 0, progress_);
-  const std::vector<QuantizedTensor> zeros = layers_.zeros(60);
+  const std::vector<QuantizedTensor> zeros = layers_.zeros();
   ASSERT_EQ(zeros.size(), solved.size());
   for (size_t i = 0; i < zeros.size(); ++i) EXPECT_EQ(zeros[i], solved[i].tensor) << zeros[i].name;
 }
@@ -151,7 +151,7 @@ TEST_F(SlopeSearchTest, TheImpossibleIsRefusedBeforeAnythingIsSolved) {
   SlopeTarget longest;
   longest.log2_c = 60;
   QuantizedModel zeros = fixed_;
-  for (QuantizedTensor& tensor : layers_.zeros(60)) zeros.tensors.push_back(std::move(tensor));
+  for (QuantizedTensor& tensor : layers_.zeros()) zeros.tensors.push_back(std::move(tensor));
   std::ranges::sort(zeros.tensors, {}, &QuantizedTensor::name);
   SectionCache cache;
   const uint64_t smallest = artifact_bytes(zeros, encode_, cache, progress_);
