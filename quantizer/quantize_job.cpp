@@ -162,10 +162,10 @@ MethodResult run_nvfp4(const QuantizeRequest& request, const OpenedCheckpoint& s
   return done;
 }
 
-// Those of the plan's matrices to solve that something is known about.
-std::map<std::string, double> solvable(const std::map<std::string, MatrixLoss>& losses) {
-  std::map<std::string, double> names;
-  for (const auto& [name, loss] : losses) names.emplace(name, 0);
+// The matrices that something is known about.
+std::set<std::string> names_of(const std::map<std::string, MatrixLoss>& losses) {
+  std::set<std::string> names;
+  for (const auto& [name, loss] : losses) names.insert(name);
   return names;
 }
 
@@ -218,7 +218,7 @@ SlopeStart start_slope(const QuantizeRequest& request, const OpenedCheckpoint& s
                        const std::map<std::string, TensorSummary>& summaries,
                        const std::map<std::string, MatrixLoss>& losses, const TokenSequences& tokens,
                        LayerSolver& solver, StageTimes& times, Progress& progress) {
-  Plan plan = make_trace_plan(summaries, solvable(losses), request.plan);
+  const Plan plan = make_slope_plan(summaries, names_of(losses), request.plan.min_elements);
   QuantizedModel fixed = header_of(request, source);
   fixed.tensors = solver.solve_without_hessians(plan);
   std::optional<Model> original;
@@ -341,9 +341,7 @@ void QuantizeJob::check_lower_bound(const QuantizeRequest& request) {
     if (request.method == Method::kSlope) {
       const std::optional<uint64_t> limit = slope_limit(request, parameters());
       if (!limit) return;
-      std::map<std::string, double> names;
-      for (const std::string& layer : layers) names.emplace(layer, 0);
-      const Plan plan = make_trace_plan(summaries_, names, request.plan);
+      const Plan plan = make_slope_plan(summaries_, {layers.begin(), layers.end()}, request.plan.min_elements);
       QuantizedModel model = header_of(request, source_);
       model.tensors = solver.solve_without_hessians(plan);
       check_slope_bound(*limit, request, plan, std::move(model), summaries_, cache_, console_.progress());

@@ -214,25 +214,24 @@ class Crossing {
       else
         high = middle;
     }
-    if (!goes_on() || halve_rate(name, high)) return;
+    if (goes_on()) halve_rate(name, high);
     SlopeSetting flat = {high.log2_c, 0, 0, true};
     for (int i = 0; i < kFlatMoves && goes_on() && fits_with(name, flat); ++i) flat.log2_c -= 1;
     if (goes_on()) halve_rate(name, flat);
   }
 
-  // `setting` does not fit. False: nor does it at any rate weight.
-  bool halve_rate(const std::string& name, SlopeSetting setting) {
+  // `setting` does not fit; nor may it at any rate weight.
+  void halve_rate(const std::string& name, SlopeSetting setting) {
     auto fits_at = [&](double log2_rate) {
       setting.rate_weight = std::exp2(log2_rate);
       return fits_with(name, setting);
     };
     double fitting = kHighestLog2Rate, other = kLowestLog2Rate;
-    if (!fits_at(fitting)) return false;
+    if (!fits_at(fitting)) return;
     for (int i = 0; i < kRateHalvings && goes_on(); ++i) {
       const double middle = (fitting + other) / 2;
       (fits_at(middle) ? fitting : other) = middle;
     }
-    return true;
   }
 
   const SlopeLayers& layers_;

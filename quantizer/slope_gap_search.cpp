@@ -12,6 +12,8 @@ namespace {
 
 // A longer step that leaves more than this of a file, although a larger loss is allowed, is not worth it.
 constexpr double kTooLittle = 0.99;
+// Of a gap: what is found with less of it is not the smallest artifact yet.
+constexpr double kLooseGap = 0.7;
 // Bits per byte beyond which a model has lost most of what it knew: the smallest artifact may do.
 constexpr double kHugeGap = 0.5;
 
@@ -123,7 +125,7 @@ SlopeOutcome SlopeSearch::fit_gap(double gap, double first_log2_c) {
         "the gap cannot be met: the smallest reached is {:.6f} bits per byte, {:.6f} asked for", smallest_gap, gap));
   SlopeOutcome& outcome = best->outcome;
   finish(outcome);
-  if (best->gap < kCloseGap * gap && can_hold_zeros()) return halve_bytes(gap, std::move(outcome));
+  if (best->gap < kLooseGap * gap && can_hold_zeros()) return halve_bytes(gap, std::move(outcome));
   if (distill_ && !outcome.distill) {
     SlopeOutcome tuned = outcome;
     tune(std::nullopt, encode_, tuned);

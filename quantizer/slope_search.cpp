@@ -24,6 +24,8 @@ constexpr double kMostReserve = 0.02;
 constexpr double kMostBits = 16;
 // What is further from the bytes it should have, relative to these, is no work for SlopeFill.
 constexpr double kFar = 0.01;
+// Tensors that tell what a codec makes of the others.
+constexpr size_t kSampleOneIn = 6;
 
 // Fewest bits that the size model has for a weight whose step is kept below sqrt(12 / shrinkage) deviations.
 double fewest_bits(double shrinkage) {
@@ -50,7 +52,8 @@ SlopeSearch::SlopeSearch(QuantizedModel fixed, const SlopeLayers& layers, const 
       times_(times),
       progress_(progress),
       fill_(layers, encode, cache_, times, progress),
-      lowest_log2_c_(layers.size_model().log2_c_for(kMostBits * static_cast<double>(layers.weights()))),
+      lowest_log2_c_(
+          std::min(kHighestLog2C, layers.size_model().log2_c_for(kMostBits * static_cast<double>(layers.weights())))),
       bridge_(layers, encode, cache_, lowest_log2_c_, times, progress),
       shrinkage_(layers.options().shrinkage) {}
 
@@ -95,11 +98,15 @@ double SlopeSearch::size_of(const SlopeOutcome& outcome) const {
   return ratio_ * static_cast<double>(outcome.artifact.size());
 }
 
-void SlopeSearch::calibrate(const SlopeOutcome& outcome) {
-  if (encode_ == search_encode_) return;
-  const uint64_t bytes =
-      times_.time("encode", [&] { return artifact_bytes(outcome.model, encode_, cache_, progress_); });
-  ratio_ = static_cast<double>(bytes) / static_cast<double>(outcome.artifact.size());
+void SlopeSearch::calibrate(const SlopeOutcome& outcome, size_t one_in) {
+  QuantizedModel sample = outcome.model;
+  sample.tensors.clear();
+  for (size_t i = 0; i < outcome.model.tensors.size(); i += one_in) sample.tensors.push_back(outcome.model.tensors[i]);
+  auto bytes = [&](const EncodeOptions& encode) {
+    return static_cast<double>(
+        times_.time("encode", [&] { return artifact_bytes(sample, encode, cache_, progress_); }));
+  };
+  ratio_ = bytes(encode_) / bytes(search_encode_);
 }
 
 void SlopeSearch::finish(SlopeOutcome& outcome) {
@@ -168,7 +175,7 @@ double SlopeSearch::bits_per_weight(double bytes) const {
 }
 
 double SlopeSearch::predicted_log2_c(double bytes) const {
-  return std::max(lowest_log2_c_, layers_.size_model().log2_c_for(8 * (bytes - fixed_bytes_)));
+  return std::clamp(layers_.size_model().log2_c_for(8 * (bytes - fixed_bytes_)), lowest_log2_c_, kHighestLog2C);
 }
 
 // Encodes until an artifact is near to `wanted` bytes.
@@ -193,6 +200,18 @@ SlopeOutcome SlopeSearch::approach(SlopeOutcome nearest, double wanted) {
     if (distance(tried) < distance(nearest)) nearest = std::move(tried);
   }
   return nearest;
+}
+
+// The same for a codec that is too slow for every step, whose share of the bytes of another changes with them: learned
+// from a few tensors, then near the end from all.
+SlopeOutcome SlopeSearch::approach_with_ratio(SlopeOutcome nearest, double wanted) {
+  if (encode_ == search_encode_) return nearest;
+  calibrate(nearest, kSampleOneIn);
+  const bool differs = std::abs(ratio_ - 1) > kFar;
+  nearest = approach(std::move(nearest), wanted);
+  if (!differs) return nearest;
+  calibrate(nearest, 1);
+  return approach(std::move(nearest), wanted);
 }
 
 // The outcome with cross terms, which take other bytes: once more where SlopeFill could not make up for that.
@@ -249,11 +268,7 @@ SlopeOutcome SlopeSearch::fit_bytes(uint64_t limit) {
   SlopeOutcome outcome = encode(predicted_log2_c(aim));
   const auto reserve = static_cast<double>(reserve_bytes(outcome, limit));
   const double wanted = std::max(aim - reserve, (aim + static_cast<double>(smallest)) / 2);
-  outcome = approach(std::move(outcome), wanted);
-  if (encode_ != search_encode_) {
-    calibrate(outcome);
-    outcome = approach(std::move(outcome), wanted);
-  }
+  outcome = approach_with_ratio(approach(std::move(outcome), wanted), wanted);
   outcome = cross(std::move(outcome), wanted);
   finish(outcome);
   if (std::abs(static_cast<double>(outcome.artifact.size()) - wanted) > kFar * wanted)

@@ -57,14 +57,15 @@ class SlopeSearch {
   SlopeOutcome encode(double log2_c, bool crossed = false);
   // Bytes that an artifact is going to have in the end.
   double size_of(const SlopeOutcome& outcome) const;
-  // Learns ratio_ from one artifact.
-  void calibrate(const SlopeOutcome& outcome);
+  // Learns ratio_ from one in so many tensors of an artifact.
+  void calibrate(const SlopeOutcome& outcome, size_t one_in);
   // Encodes with what was asked for.
   void finish(SlopeOutcome& outcome);
   SlopeOutcome cross(SlopeOutcome outcome, double wanted_bytes);
   SlopeOutcome fit_bytes(uint64_t limit);
   SlopeOutcome fit_step(double log2_c);
   SlopeOutcome approach(SlopeOutcome nearest, double wanted_bytes);
+  SlopeOutcome approach_with_ratio(SlopeOutcome nearest, double wanted_bytes);
   double next_log2_c(double wanted_bytes);
   double next_log2_c_of_gap(const std::map<double, double>& gaps, double wanted) const;
   double bits_per_weight(double bytes) const;
