@@ -23,9 +23,10 @@ constexpr double kMostReserve = 0.02;
 // More bits of a weight tell nothing about it that the checkpoint knew.
 constexpr double kMostBits = 16;
 // What is further from the bytes it should have, relative to these, is no work for SlopeFill.
-constexpr double kFar = 0.01;
-// Tensors that tell what a codec makes of the others.
+constexpr double kFar = 0.03;
+// One in so many tensors tells what a codec makes of all, and a ratio of sizes so near to 1 that it makes the same.
 constexpr size_t kSampleOneIn = 6;
+constexpr double kSameRatio = 0.01;
 
 // Fewest bits that the size model has for a weight whose step is kept below sqrt(12 / shrinkage) deviations.
 double fewest_bits(double shrinkage) {
@@ -98,7 +99,7 @@ double SlopeSearch::size_of(const SlopeOutcome& outcome) const {
   return ratio_ * static_cast<double>(outcome.artifact.size());
 }
 
-void SlopeSearch::calibrate(const SlopeOutcome& outcome, size_t one_in) {
+double SlopeSearch::measure_ratio(const SlopeOutcome& outcome, size_t one_in) {
   QuantizedModel sample = outcome.model;
   sample.tensors.clear();
   for (size_t i = 0; i < outcome.model.tensors.size(); i += one_in) sample.tensors.push_back(outcome.model.tensors[i]);
@@ -106,7 +107,11 @@ void SlopeSearch::calibrate(const SlopeOutcome& outcome, size_t one_in) {
     return static_cast<double>(
         times_.time("encode", [&] { return artifact_bytes(sample, encode, cache_, progress_); }));
   };
-  ratio_ = bytes(encode_) / bytes(search_encode_);
+  return bytes(encode_) / bytes(search_encode_);
+}
+
+void SlopeSearch::calibrate(const SlopeOutcome& outcome) {
+  if (encode_ != search_encode_) ratio_ = ratio_scale_ * measure_ratio(outcome, kSampleOneIn);
 }
 
 void SlopeSearch::finish(SlopeOutcome& outcome) {
@@ -202,22 +207,28 @@ SlopeOutcome SlopeSearch::approach(SlopeOutcome nearest, double wanted) {
   return nearest;
 }
 
-// The same for a codec that is too slow for every step, whose share of the bytes of another changes with them: learned
-// from a few tensors, then near the end from all.
+// The same for a codec that is too slow for every step. Its bytes over those of a fast one depend on c: they are
+// learned from a few tensors at each, and from all tensors once, near the end.
 SlopeOutcome SlopeSearch::approach_with_ratio(SlopeOutcome nearest, double wanted) {
+  auto approach_again = [&] {
+    calibrate(nearest);
+    nearest = approach(std::move(nearest), wanted);
+  };
   if (encode_ == search_encode_) return nearest;
-  calibrate(nearest, kSampleOneIn);
-  const bool differs = std::abs(ratio_ - 1) > kFar;
-  nearest = approach(std::move(nearest), wanted);
-  if (!differs) return nearest;
-  calibrate(nearest, 1);
-  return approach(std::move(nearest), wanted);
+  approach_again();
+  if (std::abs(ratio_ - 1) <= kSameRatio) return nearest;
+  approach_again();
+  ratio_scale_ = measure_ratio(nearest, 1) / measure_ratio(nearest, kSampleOneIn);
+  approach_again();
+  approach_again();
+  return nearest;
 }
 
 // The outcome with cross terms, which take other bytes: once more where SlopeFill could not make up for that.
 SlopeOutcome SlopeSearch::cross(SlopeOutcome outcome, double wanted) {
   if (!cross_terms_) return outcome;
   SlopeOutcome crossed = encode(outcome.log2_c, true);
+  calibrate(crossed);
   const double missing = wanted - size_of(crossed);
   if (std::abs(missing) <= kNear * wanted) return crossed;
   const SizeModel& model = layers_.size_model();

@@ -57,8 +57,10 @@ class SlopeSearch {
   SlopeOutcome encode(double log2_c, bool crossed = false);
   // Bytes that an artifact is going to have in the end.
   double size_of(const SlopeOutcome& outcome) const;
-  // Learns ratio_ from one in so many tensors of an artifact.
-  void calibrate(const SlopeOutcome& outcome, size_t one_in);
+  // Bytes with encode_ over bytes with search_encode_, of one in so many tensors.
+  double measure_ratio(const SlopeOutcome& outcome, size_t one_in);
+  // Sets ratio_ by a sample of the tensors.
+  void calibrate(const SlopeOutcome& outcome);
   // Encodes with what was asked for.
   void finish(SlopeOutcome& outcome);
   SlopeOutcome cross(SlopeOutcome outcome, double wanted_bytes);
@@ -99,7 +101,8 @@ class SlopeSearch {
   const CrossTermSolver* cross_terms_;
   const EncodeOptions& encode_;
   EncodeOptions search_encode_;
-  double ratio_ = 1;  // bytes with encode_ over bytes with search_encode_
+  double ratio_ = 1;        // bytes with encode_ over bytes with search_encode_, near what is searched for
+  double ratio_scale_ = 1;  // ratio of all tensors over that of the sample
   const DistillInput* distill_;
   GapMeter measure_gap_;
   StageTimes& times_;
