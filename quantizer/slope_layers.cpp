@@ -86,7 +86,11 @@ void SlopeLayers::look_at_sizes(Progress& progress) {
     for (Layer* layer : layers) {
       const StepShape& steps = layer->steps = step_shape(layer->loss, layer->loss.row_weights, upper_diagonal);
       WeightScales scales = fit_weight_scales(layer->weights);
-      sizes[static_cast<size_t>(i)].add(difference(scales.rows, steps.rows), difference(scales.columns, steps.columns));
+      SizeModel size;
+      size.add(difference(scales.rows, steps.rows), difference(scales.columns, steps.columns));
+      layer->finest_log2_c =
+          size.log2_c_for(kMostBits * static_cast<double>(layer->weights.rows() * layer->weights.cols()));
+      sizes[static_cast<size_t>(i)].add(size);
       progress.advance(1);
     }
   });
@@ -94,7 +98,8 @@ void SlopeLayers::look_at_sizes(Progress& progress) {
   for (const SizeModel& size : sizes) size_model_.add(size);
 }
 
-SlopeLayers::Task SlopeLayers::task(const Layer& layer, const SlopeSetting& setting) const {
+SlopeLayers::Task SlopeLayers::task(const Layer& layer, SlopeSetting setting) const {
+  setting.log2_c = std::max(setting.log2_c, layer.finest_log2_c);
   Shrinkage shrunk = shrink(layer.loss, layer.row_mean_squares, setting.log2_c, setting.shrinkage);
   return {&layer, setting, options_.damping + shrunk.damping, std::move(shrunk.row_weights)};
 }
@@ -184,7 +189,8 @@ std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string>
                        {hessian, diagonal, from.loss.row_weights},
                        from.row_weights,
                        from.row_mean_squares,
-                       from.steps});
+                       from.steps,
+                       from.finest_log2_c});
   }
   std::vector<Task> tasks;
   for (const Layer& layer : shifted) tasks.push_back(task(layer, {log2_c, shrinkage}));
@@ -270,6 +276,12 @@ int64_t SlopeLayers::weights() const {
 
 const SlopeLayers::Layer& SlopeLayers::layer(const std::string& name) const {
   return *std::ranges::find(layers_, name, &Layer::name);
+}
+
+double SlopeLayers::finest_log2_c() const {
+  double finest = kHighestLog2C;
+  for (const Layer& layer : layers_) finest = std::min(finest, layer.finest_log2_c);
+  return finest;
 }
 
 double SlopeLayers::mean_row_weight(const std::string& name) const { return mean_of(layer(name).row_weights); }

@@ -60,6 +60,8 @@ QuantizedTensor zero_matrix(const std::string& name, const Shape& shape, int tre
 
 class SlopeLayers {
  public:
+  static constexpr double kMostBits = 16;
+
   // Of `tensors`, those named in `losses`: matrices with finite values, else Errors (bad input). Those with Hessians
   // are solved on `device`.
   SlopeLayers(const TensorMap& tensors, std::map<std::string, MatrixLoss> losses, const SlopeOptions& options,
@@ -87,6 +89,9 @@ class SlopeLayers {
 
   const SlopeOptions& options() const { return options_; }
   const SizeModel& size_model() const { return size_model_; }
+  // About kMostBits bits for each weight. No matrix is solved with shorter steps than give it these: they would tell
+  // nothing about its weights that the checkpoint knew.
+  double finest_log2_c() const;
   std::vector<std::string> names() const;
   int64_t weights() const;
   // Name and number of weights of each.
@@ -101,6 +106,7 @@ class SlopeLayers {
     std::vector<double> row_weights;  // (R) as they were: what reports weigh errors by
     std::vector<double> row_mean_squares;
     StepShape steps;  // without shrinkage
+    double finest_log2_c = 0;
   };
 
   void look_at_sizes(Progress& progress);
@@ -111,7 +117,7 @@ class SlopeLayers {
     double damping;                   // of the Hessian
     std::vector<double> row_weights;  // (R) shrunk
   };
-  Task task(const Layer& layer, const SlopeSetting& setting) const;
+  Task task(const Layer& layer, SlopeSetting setting) const;
   SlopeGrid grid(const Task& task, const std::vector<double>& upper_diagonal) const;
   SlopeResult solve_on_cpu(const Task& task) const;
   // Fills results[i] for i in `chosen`, which all have Hessians.

@@ -20,8 +20,6 @@ constexpr double kNear = 0.002;
 constexpr double kLeastResponse = 0.1;
 constexpr double kLeastShrinkage = 0.1;
 constexpr double kMostReserve = 0.02;
-// More bits of a weight tell nothing about it that the checkpoint knew.
-constexpr double kMostBits = 16;
 // What is further from the bytes it should have, relative to these, is no work for SlopeFill.
 constexpr double kFar = 0.03;
 // One in so many tensors tells what a codec makes of all, and a ratio of sizes so near to 1 that it makes the same.
@@ -53,8 +51,7 @@ SlopeSearch::SlopeSearch(QuantizedModel fixed, const SlopeLayers& layers, const 
       times_(times),
       progress_(progress),
       fill_(layers, encode, cache_, times, progress),
-      lowest_log2_c_(
-          std::min(kHighestLog2C, layers.size_model().log2_c_for(kMostBits * static_cast<double>(layers.weights())))),
+      lowest_log2_c_(layers.finest_log2_c()),
       bridge_(layers, encode, cache_, lowest_log2_c_, times, progress),
       shrinkage_(layers.options().shrinkage) {}
 
