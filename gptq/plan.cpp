@@ -98,6 +98,17 @@ Plan make_trace_plan(const std::map<std::string, TensorSummary>& tensors,
   return plan;
 }
 
+Plan make_slope_plan(const std::map<std::string, TensorSummary>& tensors, const std::set<std::string>& layers,
+                     int64_t min_elements) {
+  TracePlanOptions options;
+  options.min_elements = min_elements;
+  Plan plan = make_trace_plan(tensors, {}, options);
+  for (const std::string& name : layers)
+    if (auto found = tensors.find(name); found != tensors.end() && is_large_matrix(name, found->second, min_elements))
+      plan[name] = RowScaledPrecision{max_code_of_bits(kOtherMatrixBits), RowScaledPrecision::Rounding::kGptq};
+  return plan;
+}
+
 Plan make_nvfp4_plan(const std::map<std::string, TensorSummary>& tensors, const std::set<std::string>& layers,
                      int64_t min_elements) {
   TracePlanOptions options;

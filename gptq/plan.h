@@ -1,4 +1,4 @@
-// plan.h: which precision each tensor gets, by the methods `trace` and `nvfp4`.
+// plan.h: which precision each tensor gets, by the methods `trace` and `nvfp4`, and which matrices `slope` solves.
 // In: what tensors there are, and the sensitivities of the layers with a Hessian.  Out: Plan.
 #pragma once
 
@@ -71,6 +71,12 @@ struct TracePlanOptions {
 // UsageErrors.
 Plan make_trace_plan(const std::map<std::string, TensorSummary>& tensors,
                      const std::map<std::string, double>& sensitivities, const TracePlanOptions& options);
+
+// What the method `slope` solves, and what it leaves to others: floating matrices above min_elements in `layers` are
+// marked as in need of a Hessian, whatever bits that names, for their steps reach any weight; all else as in
+// make_trace_plan(). Errors as above.
+Plan make_slope_plan(const std::map<std::string, TensorSummary>& tensors, const std::set<std::string>& layers,
+                     int64_t min_elements);
 
 // The allocation of the method `nvfp4`, which has no choice: floating matrices above min_elements in NVFP4, by GPTQ
 // those in `layers` and to nearest the others; everything else as above. Errors as above.

@@ -24,7 +24,7 @@ class SizeModel {
 
  private:
   static constexpr int kBinsPerOctave = 16;
-  static constexpr int kOctaves = 128;  // deviations of 2^-64 to 2^64
+  static constexpr int kOctaves = 512;  // deviations of 2^-256 to 2^256, and as many of c
   std::array<int64_t, static_cast<size_t>(kBinsPerOctave* kOctaves)> counts_{};
 };
 

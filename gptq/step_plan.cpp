@@ -14,6 +14,15 @@ int16_t rounded_step(double log2_step) {
   return static_cast<int16_t>(std::clamp<double>(step, -kMaxStep, kMaxStep));
 }
 
+// Whole octaves by which rows of log2 steps rows[r] + shift lie beyond what the format allows, on one side.
+double beyond_format(const std::vector<double>& rows, double shift) {
+  constexpr double kMost = kMaxStep / kStepsPerOctave;
+  const auto [low, high] = std::ranges::minmax(rows);
+  const double above = std::ceil(high + shift - kMost), below = std::floor(low + shift + kMost);
+  if (above > 0) return std::clamp(below, 0.0, above);
+  return std::clamp(above, std::min(below, 0.0), 0.0);
+}
+
 }  // namespace
 
 StepShape step_shape(const MatrixLoss& loss, const std::vector<double>& row_weights,
@@ -48,9 +57,11 @@ Shrinkage shrink(const MatrixLoss& loss, const std::vector<double>& row_mean_squ
 }
 
 Steps round_steps(const StepShape& shape, double log2_c) {
+  const double log2_half = log2_c - 1;
+  const double moved = shape.rows.empty() ? 0 : beyond_format(shape.rows, log2_half);
   Steps steps;
-  for (double row : shape.rows) steps.rows.push_back(rounded_step(row + log2_c - 1));
-  for (double column : shape.columns) steps.columns.push_back(rounded_step(column));
+  for (double row : shape.rows) steps.rows.push_back(rounded_step(row + log2_half - moved));
+  for (double column : shape.columns) steps.columns.push_back(rounded_step(column + moved));
   return steps;
 }
 

@@ -47,7 +47,7 @@ struct Steps {
   std::vector<int16_t> rows, columns;  // (R), (K): log2 of half a step in 1/64 octave (the distance of two levels)
 };
 
-// Rounded to kStepGrid, clamped to what the format allows.
+// Rounded to kStepGrid. What rows may not hold by the format, columns take over; beyond both, steps are clamped.
 Steps round_steps(const StepShape& shape, double log2_c);
 
 // Steps are stored in eighths of an octave: finer ones take more bytes than they save.

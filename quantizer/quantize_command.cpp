@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "gptq/sensitivity.h"
 #include "quantizer/commands.h"
@@ -163,6 +164,22 @@ Scores score_before_and_after(const QuantizeRequest& request, const TokenSource&
   return scores;
 }
 
+// Rounded down: what is not all of a budget is not shown as all of it.
+std::string fill_text(double fill) { return fmt::format("{:.2f} %", std::floor(fill * 1e4) / 100); }
+
+// What an artifact's size should not have surprised anybody with.
+std::vector<std::string> size_warnings(const QuantizeRequest& request, const QuantizeOutcome& outcome) {
+  std::vector<std::string> warnings;
+  if (!outcome.fill_reason.empty())
+    warnings.push_back(fmt::format("{} of {} used: {}", fill_text(*outcome.fill),
+                                   request.budget_bytes ? "the budget is" : "what --bits-per-weight allows is",
+                                   outcome.fill_reason));
+  if (outcome.artifact_bytes > outcome.original_bytes)
+    warnings.push_back(fmt::format("the artifact is larger than its checkpoint: {} against {}",
+                                   bytes_text(outcome.artifact_bytes), bytes_text(outcome.original_bytes)));
+  return warnings;
+}
+
 Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome, const Scores& scores,
                   StageTimes& times, const std::string& device) {
   Json layers = Json::array();
@@ -192,6 +209,9 @@ Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome
   for (const MemoryPlan& plan : outcome.memory_plans) json["memory_plans"].push_back(to_json(plan));
   if (request.budget_bytes) json["budget_bytes"] = *request.budget_bytes;
   if (!outcome.work_note.empty()) json["notes"].push_back(outcome.work_note);
+  if (outcome.fill) json["fill"] = *outcome.fill;
+  if (!outcome.fill_reason.empty()) json["fill_reason"] = outcome.fill_reason;
+  json["warnings"] = size_warnings(request, outcome);
   if (!outcome.loss.empty()) json["loss_statistics"] = to_json(outcome.loss);
   if (!scores.empty()) {
     json["evaluation"] = {{"before", to_json(scores[0].report)}, {"after", to_json(scores[1].report)}};
@@ -201,10 +221,11 @@ Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome
   return json;
 }
 
-// What became of the work folder, layers of method trace whose damping had to be raised, and layers with columns that
-// no token activated.
-std::string warnings_text(const QuantizeOutcome& outcome) {
+// What of the artifact's size, what became of the work folder, layers of method trace whose damping had to be raised,
+// and layers with columns that no token activated.
+std::string warnings_text(const QuantizeRequest& request, const QuantizeOutcome& outcome) {
   std::string text;
+  for (const std::string& warning : size_warnings(request, outcome)) text += "warning: " + warning + "\n";
   if (!outcome.work_note.empty()) text += "note: " + outcome.work_note + "\n";
   auto add_dead = [&](const LayerOutcome& layer, const std::vector<int64_t>& dead_columns) {
     if (!dead_columns.empty())
@@ -233,7 +254,7 @@ std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& 
                   8.0 * static_cast<double>(outcome.artifact_bytes) / static_cast<double>(outcome.parameters)));
   if (request.code_bytes > 0) add("code", bytes_text(request.code_bytes));
   if (request.budget_bytes)
-    add("budget", fmt::format("{} ({} left)", bytes_text(*request.budget_bytes),
+    add("budget", fmt::format("{} (fill {}, {} left)", bytes_text(*request.budget_bytes), fill_text(*outcome.fill),
                               bytes_text(*request.budget_bytes - request.code_bytes - outcome.artifact_bytes)));
   add("precision", precision_text(request, outcome));
   if (request.method == Method::kSlope) add("distilled", distill_text(outcome, request.distill.steps.value_or(1) > 0));
@@ -248,7 +269,7 @@ std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& 
   for (const StageTimes::Stage& stage : times.stages()) add(stage.name, duration_text(stage.seconds));
   add("peak memory", bytes_text(times.peak_memory_bytes()));
   add("written", written);
-  return (request.rate_bound ? to_text(outcome.rate) + "\n" : "") + warnings_text(outcome) +
+  return (request.rate_bound ? to_text(outcome.rate) + "\n" : "") + warnings_text(request, outcome) +
          (scores.empty() ? "" : notes_text({scores[0].note})) + facts_text(facts);
 }
 
@@ -395,7 +416,7 @@ void add_quantize_command(CommandLine& line) {
       if (!line.ranks.is_root()) return;
       std::string device = device_text(finished.device, line.ranks), written = finished.output;
       const std::optional<IoError> unwritten =
-          write_page(collect_page(finished, outcome, scores, times, device, warnings_text(outcome), *command),
+          write_page(collect_page(finished, outcome, scores, times, device, warnings_text(finished, outcome), *command),
                      finished.report, written);
       console.result(outcome_text(finished, outcome, scores, times, device, written),
                      outcome_json(finished, outcome, scores, times, device));

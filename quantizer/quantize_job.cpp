@@ -1,6 +1,8 @@
 // quantize_job.cpp: the steps of the pipeline, in order.
 #include "quantizer/quantize_job.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -159,10 +161,10 @@ MethodResult run_nvfp4(const QuantizeRequest& request, const OpenedCheckpoint& s
   return done;
 }
 
-// Those of the plan's matrices to solve that something is known about.
-std::map<std::string, double> solvable(const std::map<std::string, MatrixLoss>& losses) {
-  std::map<std::string, double> names;
-  for (const auto& [name, loss] : losses) names.emplace(name, 0);
+// The matrices that something is known about.
+std::set<std::string> names_of(const std::map<std::string, MatrixLoss>& losses) {
+  std::set<std::string> names;
+  for (const auto& [name, loss] : losses) names.insert(name);
   return names;
 }
 
@@ -173,26 +175,24 @@ std::map<std::string, MatrixLoss> losses_in_plan(std::map<std::string, MatrixLos
 }
 
 // Method slope, before anything is known about the matrices to solve: a CheckError when they do not even fit with all
-// codes 0 and one step. Models that no file of a few bytes may hold are passed over.
+// codes 0. Of fewer matrices than these, which a file of Hessians may have, even that takes more. Models that no file
+// of a few bytes may hold are passed over.
 void check_slope_bound(uint64_t limit_bytes, const QuantizeRequest& request, const Plan& plan, QuantizedModel model,
                        const std::map<std::string, TensorSummary>& summaries, SectionCache& cache, Progress& progress) {
   uint64_t codes = 0;
   for (const auto& [name, precision] : plan) {
     if (!needs_hessian(precision)) continue;
     const Shape& shape = summaries.at(name).shape;
-    SteppedCodes zeros{request.slope.trellis_bits, {}, {}, {}};
-    zeros.codes.resize(static_cast<size_t>(element_count(shape)));
-    zeros.row_steps.resize(static_cast<size_t>(shape[0]));
-    zeros.column_steps.resize(static_cast<size_t>(shape[1]));
-    codes += zeros.codes.size();
-    model.tensors.push_back({name, shape, std::move(zeros)});
+    codes += static_cast<uint64_t>(element_count(shape));
+    model.tensors.push_back(zero_matrix(name, shape, request.slope.trellis_bits));
   }
   if (codes * sizeof(int32_t) > kExpansionFloorBytes) return;
   std::ranges::sort(model.tensors, {}, &QuantizedTensor::name);
   const uint64_t bytes = artifact_bytes(model, request.encode, cache, progress);
   if (bytes > limit_bytes)
-    throw CheckError("the budget cannot be met: the smallest artifact takes more than " + bytes_text(bytes - 1) +
-                     ", it may take " + bytes_text(limit_bytes));
+    throw CheckError(fmt::format("the budget cannot be met: the smallest artifact takes {}{}, it may take {}",
+                                 request.hessians.empty() ? "" : "at least ", bytes_text(bytes),
+                                 bytes_text(limit_bytes)));
 }
 
 std::vector<LayerOutcome> layer_outcomes(const SlopeOutcome& result, const SlopeLayers& layers,
@@ -217,7 +217,7 @@ SlopeStart start_slope(const QuantizeRequest& request, const OpenedCheckpoint& s
                        const std::map<std::string, TensorSummary>& summaries,
                        const std::map<std::string, MatrixLoss>& losses, const TokenSequences& tokens,
                        LayerSolver& solver, StageTimes& times, Progress& progress) {
-  Plan plan = make_trace_plan(summaries, solvable(losses), request.plan);
+  const Plan plan = make_slope_plan(summaries, names_of(losses), request.plan.min_elements);
   QuantizedModel fixed = header_of(request, source);
   fixed.tensors = solver.solve_without_hessians(plan);
   std::optional<Model> original;
@@ -259,6 +259,7 @@ MethodResult run_slope(const QuantizeRequest& request, const OpenedCheckpoint& s
   done.outcome.encodes = result.encodes;
   done.outcome.encoded = std::move(result.encoded);
   done.outcome.distill = result.distill;
+  done.outcome.fill_reason = result.fill_reason;
   done.outcome.layers = layer_outcomes(result, start.layers, request.slope);
   return done;
 }
@@ -289,6 +290,29 @@ void add_rates(ModelRate rate, Method method, QuantizeOutcome& outcome) {
   outcome.rate = std::move(rate);
 }
 
+// Why less than all of a budget is used, where the method has not said it.
+std::string fill_reason(const QuantizeRequest& request) {
+  if (request.method == Method::kTrace)
+    return "method trace has two precisions, and nothing between them to fill a budget with";
+  if (request.method == Method::kNvfp4) return "method nvfp4 has one size, and no choice to fill a budget with";
+  return fmt::format("{} bits per weight were asked for, which take no more",
+                     request.slope_target.bits_per_weight.value_or(0));
+}
+
+// Of the budget, else of what the bits per weight that were asked for come to.
+void add_fill(const QuantizeRequest& request, QuantizeOutcome& outcome) {
+  const bool is_slope = request.method == Method::kSlope;
+  std::optional<uint64_t> limit = request.budget_bytes;
+  if (!limit && is_slope) limit = slope_limit(request, outcome.parameters);
+  if (!limit) return;
+  const uint64_t bytes = outcome.artifact_bytes + (request.budget_bytes ? request.code_bytes : 0);
+  outcome.fill = static_cast<double>(bytes) / static_cast<double>(*limit);
+  if (is_filled(bytes, *limit))
+    outcome.fill_reason.clear();
+  else if (outcome.fill_reason.empty())
+    outcome.fill_reason = fill_reason(request);
+}
+
 }  // namespace
 
 QuantizeJob::QuantizeJob(const QuantizeRequest& request, Ranks& ranks, StageTimes& times, Console& console)
@@ -317,9 +341,7 @@ void QuantizeJob::check_lower_bound(const QuantizeRequest& request) {
     if (request.method == Method::kSlope) {
       const std::optional<uint64_t> limit = slope_limit(request, parameters());
       if (!limit) return;
-      std::map<std::string, double> names;
-      for (const std::string& layer : layers) names.emplace(layer, 0);
-      const Plan plan = make_trace_plan(summaries_, names, request.plan);
+      const Plan plan = make_slope_plan(summaries_, {layers.begin(), layers.end()}, request.plan.min_elements);
       QuantizedModel model = header_of(request, source_);
       model.tensors = solver.solve_without_hessians(plan);
       check_slope_bound(*limit, request, plan, std::move(model), summaries_, cache_, console_.progress());
@@ -395,6 +417,7 @@ QuantizeOutcome QuantizeJob::fit(const QuantizeRequest& request) {
   outcome.parameters = parameters();
   outcome.original_bytes = source_.file.file_bytes();
   outcome.artifact_bytes = result.artifact.size();
+  add_fill(request, outcome);
   outcome.loss = statistics.loss;
   outcome.work_note = work_note();
   return outcome;

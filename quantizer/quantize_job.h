@@ -71,6 +71,9 @@ struct QuantizeOutcome {
   int64_t parameters = 0;
   uint64_t original_bytes = 0, artifact_bytes = 0;
   int64_t high_count = 0, pruned_codes = 0, encodes = 0;
+  // Share of the budget that artifact and code take; without one, of the bytes that --bits-per-weight comes to.
+  std::optional<double> fill;
+  std::string fill_reason;                    // why that is less than kFill
   std::map<std::string, int64_t> precisions;  // how many tensors have each: "trellis256", "int5", "nvfp4", "F16"
   double log2_c = 0;                          // method slope
   std::vector<EncodedPoint> encoded;          // method slope: artifacts on the way of its search

@@ -14,7 +14,7 @@ constexpr int kTries = 2;
 struct Candidate {
   std::string name;
   double weights = 0;
-  double log2_c = 0;
+  SlopeSetting setting;
   double response = 1;  // bits of a weight per octave, as seen; 1 at high rates
   int tries = kTries;
 
@@ -36,15 +36,20 @@ Candidate* choose(std::vector<Candidate>& candidates, double bytes) {
   return best;
 }
 
+}  // namespace
+
+bool is_filled(uint64_t bytes, uint64_t limit_bytes) {
+  return bytes <= limit_bytes && static_cast<double>(bytes) >= kFill * static_cast<double>(limit_bytes);
+}
+
 void change_rows(const RowChanges& changes, QuantizedTensor& tensor) {
   auto found = changes.find(tensor.name);
   if (found == changes.end()) return;
-  std::vector<int16_t>& steps = std::get<SteppedCodes>(tensor.data).row_steps;
-  for (size_t r = 0; r < steps.size(); ++r)
-    steps[r] = static_cast<int16_t>(std::clamp(steps[r] + found->second[r], -kMaxStep, kMaxStep));
+  auto& [trellis_bits, codes, row_steps, column_steps] = std::get<SteppedCodes>(tensor.data);
+  if (std::ranges::all_of(codes, [](int32_t code) { return code == 0; })) return;
+  for (size_t r = 0; r < row_steps.size(); ++r)
+    row_steps[r] = static_cast<int16_t>(std::clamp(row_steps[r] + found->second[r], -kMaxStep, kMaxStep));
 }
-
-}  // namespace
 
 RowChanges row_changes(const QuantizedModel& solved, const QuantizedModel& tuned) {
   RowChanges changes;
@@ -61,26 +66,26 @@ RowChanges row_changes(const QuantizedModel& solved, const QuantizedModel& tuned
 bool SlopeFill::run(uint64_t limit_bytes, const RowChanges& changes, SlopeOutcome& outcome) const {
   const auto limit = static_cast<double>(limit_bytes);
   const double aim = (1 + kFill) / 2 * limit;
-  auto is_filled = [&](double bytes) { return bytes <= limit && bytes >= kFill * limit; };
   auto is_better = [&](double bytes, double than) {
     return (bytes <= limit) != (than <= limit) ? bytes <= limit : std::abs(bytes - aim) < std::abs(than - aim);
   };
   auto bytes = static_cast<double>(outcome.artifact.size());
-  if (is_filled(bytes)) return false;
+  if (is_filled(outcome.artifact.size(), limit_bytes)) return false;
   bool is_changed = false;
 
   std::vector<Candidate> candidates;
   for (const auto& [name, weights] : layers_.sizes())
-    candidates.push_back({name, static_cast<double>(weights), outcome.log2_c});
+    candidates.push_back({name, static_cast<double>(weights), outcome.settings.at(name)});
   SilentProgress silent;
   progress_.begin("filling the limit", kMaxSolves, "matrices");
-  for (int i = 0; i < kMaxSolves && !is_filled(bytes); ++i) {
+  for (int i = 0; i < kMaxSolves && !is_filled(outcome.artifact.size(), limit_bytes); ++i) {
     Candidate* matrix = choose(candidates, std::abs(aim - bytes));
     if (!matrix) break;
     --matrix->tries;
     const double shift = std::clamp(8 * (aim - bytes) / (matrix->response * matrix->weights), -kMostShift, kMostShift);
-    SlopeMatrix solved =
-        times_.time("solve", [&] { return layers_.solve(matrix->name, matrix->log2_c - shift, outcome.shrinkage); });
+    SlopeSetting setting = matrix->setting;
+    setting.log2_c -= shift;
+    SlopeMatrix solved = times_.time("solve", [&] { return layers_.solve(matrix->name, setting); });
     change_rows(changes, solved.tensor);
     QuantizedTensor& tensor = *std::ranges::find(outcome.model.tensors, matrix->name, &QuantizedTensor::name);
     std::swap(tensor, solved.tensor);
@@ -89,7 +94,7 @@ bool SlopeFill::run(uint64_t limit_bytes, const RowChanges& changes, SlopeOutcom
     const auto found = static_cast<double>(artifact.size());
     matrix->response = std::clamp(8 * (found - bytes) / (shift * matrix->weights), 0.25, 2.0);
     if (is_better(found, bytes)) {
-      matrix->log2_c -= shift;
+      matrix->setting = outcome.settings.at(matrix->name) = setting;
       bytes = found;
       is_changed = true;
       outcome.artifact = std::move(artifact);

@@ -21,6 +21,13 @@ using RowChanges = std::map<std::string, std::vector<int>>;
 // `tuned`: the same codes with other row steps.
 RowChanges row_changes(const QuantizedModel& solved, const QuantizedModel& tuned);
 
+// Makes them to a new solution. A matrix without any code but 0 stays without steps.
+void change_rows(const RowChanges& changes, QuantizedTensor& tensor);
+
+// What counts as filled: at most `limit_bytes`, at least kFill of it.
+constexpr double kFill = 0.999;
+bool is_filled(uint64_t bytes, uint64_t limit_bytes);
+
 class SlopeFill {
  public:
   SlopeFill(const SlopeLayers& layers, const EncodeOptions& encode, SectionCache& cache, StageTimes& times,
@@ -32,7 +39,6 @@ class SlopeFill {
   // True when codes have changed.
   bool run(uint64_t limit_bytes, const RowChanges& changes, SlopeOutcome& outcome) const;
 
-  static constexpr double kFill = 0.999;
   static constexpr int kMaxSolves = 16;
 
  private:

@@ -20,7 +20,21 @@ std::vector<double> difference(const std::vector<float>& a, const std::vector<do
   return values;
 }
 
+void drop_steps_of_zeros(SteppedCodes& matrix) {
+  if (std::ranges::any_of(matrix.codes, [](int32_t code) { return code != 0; })) return;
+  std::ranges::fill(matrix.row_steps, int16_t{0});
+  std::ranges::fill(matrix.column_steps, int16_t{0});
+}
+
 }  // namespace
+
+QuantizedTensor zero_matrix(const std::string& name, const Shape& shape, int trellis_bits) {
+  SteppedCodes zeros{trellis_bits, {}, {}, {}};
+  zeros.codes.resize(static_cast<size_t>(element_count(shape)));
+  zeros.row_steps.resize(static_cast<size_t>(shape[0]));
+  zeros.column_steps.resize(static_cast<size_t>(shape[1]));
+  return {name, shape, std::move(zeros)};
+}
 
 Json to_json(const SlopeOptions& options) {
   return {{"column_order", column_order_name(options.column_order)},
@@ -72,7 +86,11 @@ void SlopeLayers::look_at_sizes(Progress& progress) {
     for (Layer* layer : layers) {
       const StepShape& steps = layer->steps = step_shape(layer->loss, layer->loss.row_weights, upper_diagonal);
       WeightScales scales = fit_weight_scales(layer->weights);
-      sizes[static_cast<size_t>(i)].add(difference(scales.rows, steps.rows), difference(scales.columns, steps.columns));
+      SizeModel size;
+      size.add(difference(scales.rows, steps.rows), difference(scales.columns, steps.columns));
+      layer->finest_log2_c =
+          size.log2_c_for(kMostBits * static_cast<double>(layer->weights.rows() * layer->weights.cols()));
+      sizes[static_cast<size_t>(i)].add(size);
       progress.advance(1);
     }
   });
@@ -80,40 +98,42 @@ void SlopeLayers::look_at_sizes(Progress& progress) {
   for (const SizeModel& size : sizes) size_model_.add(size);
 }
 
-SlopeLayers::Setting SlopeLayers::setting(const Layer& layer, double log2_c, double shrinkage) const {
-  Shrinkage shrunk = shrink(layer.loss, layer.row_mean_squares, log2_c, shrinkage);
-  return {options_.damping + shrunk.damping, std::move(shrunk.row_weights)};
+SlopeLayers::Task SlopeLayers::task(const Layer& layer, SlopeSetting setting) const {
+  setting.log2_c = std::max(setting.log2_c, layer.finest_log2_c);
+  Shrinkage shrunk = shrink(layer.loss, layer.row_mean_squares, setting.log2_c, setting.shrinkage);
+  return {&layer, setting, options_.damping + shrunk.damping, std::move(shrunk.row_weights)};
 }
 
-SlopeGrid SlopeLayers::grid(const Layer& layer, const Setting& setting, double log2_c,
-                            const std::vector<double>& upper_diagonal) const {
-  Steps steps = round_steps(step_shape(layer.loss, setting.row_weights, upper_diagonal), log2_c);
-  return {options_.trellis_bits, options_.rate_weight, std::move(steps.rows), std::move(steps.columns)};
+SlopeGrid SlopeLayers::grid(const Task& task, const std::vector<double>& upper_diagonal) const {
+  StepShape shape = step_shape(task.layer->loss, task.row_weights, upper_diagonal);
+  if (task.setting.is_flat) {
+    std::ranges::fill(shape.rows, mean_of(shape.rows));
+    std::ranges::fill(shape.columns, 0);
+  }
+  Steps steps = round_steps(shape, task.setting.log2_c);
+  const double rate_weight = std::min(options_.rate_weight + task.setting.rate_weight, kMaxRateWeight);
+  return {options_.trellis_bits, rate_weight, std::move(steps.rows), std::move(steps.columns)};
 }
 
-SlopeResult SlopeLayers::solve_on_cpu(const Layer& layer, double log2_c, double shrinkage) const {
-  const Setting chosen = setting(layer, log2_c, shrinkage);
+SlopeResult SlopeLayers::solve_on_cpu(const Task& task) const {
+  const Layer& layer = *task.layer;
   std::optional<HessianFactor> factor;
-  if (layer.loss.hessian)
-    factor = factor_hessian(*layer.loss.hessian, chosen.damping, layer.name, options_.column_order);
+  if (layer.loss.hessian) factor = factor_hessian(*layer.loss.hessian, task.damping, layer.name, options_.column_order);
   const std::vector<double> upper_diagonal = factor ? factor->upper_diagonal() : std::vector<double>{};
-  return solve_slope(layer.weights, factor ? &*factor : nullptr, grid(layer, chosen, log2_c, upper_diagonal),
-                     layer.row_weights, layer.name);
+  return solve_slope(layer.weights, factor ? &*factor : nullptr, grid(task, upper_diagonal), layer.row_weights,
+                     layer.name);
 }
 
-void SlopeLayers::solve_on_cuda(std::span<const Layer* const> layers, std::span<const size_t> chosen, int ordinal,
-                                double log2_c, double shrinkage, std::vector<SlopeResult>& results,
-                                Progress& progress) const {
-  std::vector<Setting> settings;
+void SlopeLayers::solve_on_cuda(std::span<const Task> tasks, std::span<const size_t> chosen, int ordinal,
+                                std::vector<SlopeResult>& results, Progress& progress) const {
   std::vector<SlopeJob> jobs;
   for (size_t index : chosen) {
-    const Layer& layer = *layers[index];
-    settings.push_back(setting(layer, log2_c, shrinkage));
-    jobs.push_back({layer.name, layer.weights, layer.loss.hessian.get(), settings.back().damping, options_.column_order,
+    const Layer& layer = *tasks[index].layer;
+    jobs.push_back({layer.name, layer.weights, layer.loss.hessian.get(), tasks[index].damping, options_.column_order,
                     layer.row_weights});
   }
   auto choose_grid = [&](size_t job, const std::vector<double>& upper_diagonal) {
-    return grid(*layers[chosen[job]], settings[job], log2_c, upper_diagonal);
+    return grid(tasks[chosen[job]], upper_diagonal);
   };
   std::vector<SlopeResult> solved =
       solve_slope_cuda(jobs, choose_grid, {ordinal, device_.memory_limit_bytes}, [&](size_t) { progress.advance(1); });
@@ -131,9 +151,15 @@ std::vector<SlopeMatrix> SlopeLayers::solve(double log2_c, double shrinkage, Pro
 
 std::vector<SlopeMatrix> SlopeLayers::solve(std::span<const std::string> names, double log2_c, double shrinkage,
                                             Progress& progress) const {
-  std::vector<const Layer*> layers;
-  for (const std::string& name : names) layers.push_back(&layer(name));
-  return solve(layers, log2_c, shrinkage, progress);
+  std::vector<Task> tasks;
+  for (const std::string& name : names) tasks.push_back(task(layer(name), {log2_c, shrinkage}));
+  return solve(tasks, progress);
+}
+
+std::vector<SlopeMatrix> SlopeLayers::solve(const SlopeSettings& settings, Progress& progress) const {
+  std::vector<Task> tasks;
+  for (const auto& [name, setting] : settings) tasks.push_back(task(layer(name), setting));
+  return solve(tasks, progress);
 }
 
 std::vector<Matrix> SlopeLayers::shifted_weights(std::span<const std::string> names, const InputPair& pair) const {
@@ -163,65 +189,69 @@ std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string>
                        {hessian, diagonal, from.loss.row_weights},
                        from.row_weights,
                        from.row_mean_squares,
-                       from.steps});
+                       from.steps,
+                       from.finest_log2_c});
   }
-  std::vector<const Layer*> layers;
-  for (const Layer& layer : shifted) layers.push_back(&layer);
-  return times.time("cross terms: solve", [&] { return solve(layers, log2_c, shrinkage, progress); });
+  std::vector<Task> tasks;
+  for (const Layer& layer : shifted) tasks.push_back(task(layer, {log2_c, shrinkage}));
+  return times.time("cross terms: solve", [&] { return solve(tasks, progress); });
 }
 
-std::vector<SlopeMatrix> SlopeLayers::solve(std::span<const Layer* const> layers, double log2_c, double shrinkage,
-                                            Progress& progress) const {
-  std::vector<size_t> order(layers.size());  // the longest first, so that none of them starts last
+std::vector<SlopeMatrix> SlopeLayers::solve(std::span<const Task> tasks, Progress& progress) const {
+  std::vector<size_t> order(tasks.size());  // the longest first, so that none of them starts last
   std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::stable_sort(order, std::greater{}, [&](size_t i) { return work(*layers[i]); });
+  std::ranges::stable_sort(order, std::greater{}, [&](size_t i) { return work(*tasks[i].layer); });
   // Dealt out in turn to the devices; the rest is the CPU's.
   std::vector<std::vector<size_t>> shares(device_.is_cuda ? device_.ordinals.size() : 0);
   std::vector<size_t> rest;
   size_t turn = 0;
   for (size_t i : order) {
-    if (!shares.empty() && layers[i]->loss.hessian)
+    if (!shares.empty() && tasks[i].layer->loss.hessian)
       shares[turn++ % shares.size()].push_back(i);
     else
       rest.push_back(i);
   }
-  std::vector<SlopeResult> results(layers.size());
-  progress.begin("solving layers", static_cast<int64_t>(layers.size()), "layers");
-  parallel_for(static_cast<int64_t>(shares.size() + rest.size()), [&](int64_t task) {
-    const auto i = static_cast<size_t>(task);
+  std::vector<SlopeResult> results(tasks.size());
+  progress.begin("solving layers", static_cast<int64_t>(tasks.size()), "layers");
+  parallel_for(static_cast<int64_t>(shares.size() + rest.size()), [&](int64_t share) {
+    const auto i = static_cast<size_t>(share);
     if (i < shares.size()) {
-      if (!shares[i].empty())
-        solve_on_cuda(layers, shares[i], device_.ordinals[i], log2_c, shrinkage, results, progress);
+      if (!shares[i].empty()) solve_on_cuda(tasks, shares[i], device_.ordinals[i], results, progress);
       return;
     }
     const size_t index = rest[i - shares.size()];
-    results[index] = solve_on_cpu(*layers[index], log2_c, shrinkage);
+    results[index] = solve_on_cpu(tasks[index]);
     progress.advance(1);
   });
   progress.end();
   std::vector<SlopeMatrix> solved;
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const Layer& layer = *layers[i];
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    const Layer& layer = *tasks[i].layer;
+    drop_steps_of_zeros(results[i].codes);
     solved.push_back({{layer.name, {layer.weights.rows(), layer.weights.cols()}, std::move(results[i].codes)},
                       std::move(results[i].report)});
   }
   return solved;
 }
 
-SlopeMatrix SlopeLayers::solve(const std::string& name, double log2_c, double shrinkage) const {
+SlopeMatrix SlopeLayers::solve(const std::string& name, const SlopeSetting& setting) const {
   SilentProgress progress;
-  return std::move(solve(std::span(&name, 1), log2_c, shrinkage, progress).front());
+  return std::move(solve(SlopeSettings{{name, setting}}, progress).front());
 }
 
-std::vector<QuantizedTensor> SlopeLayers::zeros(double log2_c) const {
+std::vector<QuantizedTensor> SlopeLayers::zeros() const {
   std::vector<QuantizedTensor> tensors;
-  for (const Layer& layer : layers_) {
-    Steps steps = round_steps(layer.steps, log2_c);
-    std::vector<int32_t> codes(steps.rows.size() * steps.columns.size());
-    tensors.push_back(
-        {layer.name,
-         {layer.weights.rows(), layer.weights.cols()},
-         SteppedCodes{options_.trellis_bits, std::move(codes), std::move(steps.rows), std::move(steps.columns)}});
+  for (const Layer& layer : layers_)
+    tensors.push_back(zero_matrix(layer.name, {layer.weights.rows(), layer.weights.cols()}, options_.trellis_bits));
+  return tensors;
+}
+
+std::vector<QuantizedTensor> SlopeLayers::zeros_with_columns() const {
+  std::vector<QuantizedTensor> tensors = zeros();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    auto& codes = std::get<SteppedCodes>(tensors[i].data);
+    std::ranges::fill(codes.row_steps, int16_t{kMaxStep});
+    codes.column_steps = round_steps(layers_[i].steps, 0).columns;
   }
   return tensors;
 }
@@ -246,6 +276,12 @@ int64_t SlopeLayers::weights() const {
 
 const SlopeLayers::Layer& SlopeLayers::layer(const std::string& name) const {
   return *std::ranges::find(layers_, name, &Layer::name);
+}
+
+double SlopeLayers::finest_log2_c() const {
+  double finest = kHighestLog2C;
+  for (const Layer& layer : layers_) finest = std::min(finest, layer.finest_log2_c);
+  return finest;
 }
 
 double SlopeLayers::mean_row_weight(const std::string& name) const { return mean_of(layer(name).row_weights); }

@@ -36,21 +36,41 @@ struct SlopeOptions {
 // All of them: what an artifact says it was made with, and what tells sweeps apart.
 Json to_json(const SlopeOptions& options);
 
+// With steps so long no artifact changes any more.
+constexpr double kHighestLog2C = 60;
+
+// How the steps of one matrix follow from c.
+struct SlopeSetting {
+  double log2_c = 0;
+  double shrinkage = 0;    // of SlopeOptions, or less
+  double rate_weight = 0;  // added to that of SlopeOptions: the larger, the fewer bits with the same steps
+  bool is_flat = false;    // one step for the whole matrix, the (geometric) mean of its steps: takes next to no bytes
+  bool operator==(const SlopeSetting&) const = default;
+};
+
+using SlopeSettings = std::map<std::string, SlopeSetting>;  // by matrix
+
 struct SlopeMatrix {
   QuantizedTensor tensor;
   SlopeReport report;
 };
 
+// The matrix (R, K) of the fewest bytes: codes of 0, and steps of 0 too, which mean nothing then.
+QuantizedTensor zero_matrix(const std::string& name, const Shape& shape, int trellis_bits);
+
 class SlopeLayers {
  public:
+  static constexpr double kMostBits = 16;
+
   // Of `tensors`, those named in `losses`: matrices with finite values, else Errors (bad input). Those with Hessians
   // are solved on `device`.
   SlopeLayers(const TensorMap& tensors, std::map<std::string, MatrixLoss> losses, const SlopeOptions& options,
               const Device& device, Progress& progress);
 
-  // Ascending by name.
-  // `shrinkage`: of SlopeOptions, or less.
+  // Ascending by name. A matrix whose codes are all 0 has steps of 0, whatever c is: they mean nothing.
   std::vector<SlopeMatrix> solve(double log2_c, double shrinkage, Progress& progress) const;
+  // Those named in `settings`, each by its own.
+  std::vector<SlopeMatrix> solve(const SlopeSettings& settings, Progress& progress) const;
   // Only those of these names.
   std::vector<SlopeMatrix> solve(std::span<const std::string> names, double log2_c, double shrinkage,
                                  Progress& progress) const;
@@ -60,14 +80,18 @@ class SlopeLayers {
                                          double shrinkage, StageTimes& times, Progress& progress) const;
 
   // One of them.
-  SlopeMatrix solve(const std::string& name, double log2_c, double shrinkage) const;
+  SlopeMatrix solve(const std::string& name, const SlopeSetting& setting) const;
 
-  // What solve() gives without shrinkage where steps are so long that all codes are 0: at this log2_c, if it is high
-  // enough.
-  std::vector<QuantizedTensor> zeros(double log2_c) const;
+  // What solve() gives where steps are so long that all codes are 0.
+  std::vector<QuantizedTensor> zeros() const;
+  // The same codes with the steps of columns without shrinkage: what nearly every artifact stores beside its codes.
+  std::vector<QuantizedTensor> zeros_with_columns() const;
 
   const SlopeOptions& options() const { return options_; }
   const SizeModel& size_model() const { return size_model_; }
+  // About kMostBits bits for each weight. No matrix is solved with shorter steps than give it these: they would tell
+  // nothing about its weights that the checkpoint knew.
+  double finest_log2_c() const;
   std::vector<std::string> names() const;
   int64_t weights() const;
   // Name and number of weights of each.
@@ -82,23 +106,24 @@ class SlopeLayers {
     std::vector<double> row_weights;  // (R) as they were: what reports weigh errors by
     std::vector<double> row_mean_squares;
     StepShape steps;  // without shrinkage
+    double finest_log2_c = 0;
   };
 
   void look_at_sizes(Progress& progress);
-  // What c makes of a layer.
-  struct Setting {
+  // A layer and what its setting makes of it.
+  struct Task {
+    const Layer* layer;
+    SlopeSetting setting;
     double damping;                   // of the Hessian
     std::vector<double> row_weights;  // (R) shrunk
   };
-  Setting setting(const Layer& layer, double log2_c, double shrinkage) const;
-  SlopeGrid grid(const Layer& layer, const Setting& setting, double log2_c,
-                 const std::vector<double>& upper_diagonal) const;
-  SlopeResult solve_on_cpu(const Layer& layer, double log2_c, double shrinkage) const;
+  Task task(const Layer& layer, SlopeSetting setting) const;
+  SlopeGrid grid(const Task& task, const std::vector<double>& upper_diagonal) const;
+  SlopeResult solve_on_cpu(const Task& task) const;
   // Fills results[i] for i in `chosen`, which all have Hessians.
-  void solve_on_cuda(std::span<const Layer* const> layers, std::span<const size_t> chosen, int ordinal, double log2_c,
-                     double shrinkage, std::vector<SlopeResult>& results, Progress& progress) const;
-  std::vector<SlopeMatrix> solve(std::span<const Layer* const> layers, double log2_c, double shrinkage,
-                                 Progress& progress) const;
+  void solve_on_cuda(std::span<const Task> tasks, std::span<const size_t> chosen, int ordinal,
+                     std::vector<SlopeResult>& results, Progress& progress) const;
+  std::vector<SlopeMatrix> solve(std::span<const Task> tasks, Progress& progress) const;
   // Weights that make up for the drift of what these read.
   std::vector<Matrix> shifted_weights(std::span<const std::string> names, const InputPair& pair) const;
   // Multiplications that a layer takes, for the balance of work.

@@ -20,13 +20,15 @@ struct EncodedPoint {
 };
 
 struct SlopeOutcome {
-  double log2_c = 0, shrinkage = 0;
+  double log2_c = 0, shrinkage = 0;  // the common ones, from which `settings` start
+  SlopeSettings settings;            // of all matrices
   QuantizedModel model;
   ByteVector artifact;
   std::map<std::string, SlopeReport> reports;
   int64_t encodes = 0;                   // artifacts of a whole solve on the way
   std::vector<EncodedPoint> encoded;     // these, in the order of the search
   std::optional<DistillReport> distill;  // where it was tried
+  std::string fill_reason;               // why a limit is not filled; empty where it is, and without one
 };
 
 }  // namespace thimble

@@ -9,6 +9,7 @@
 #include "packer/artifact.h"
 #include "quantizer/console.h"
 #include "quantizer/cross_terms.h"
+#include "quantizer/slope_bridge.h"
 #include "quantizer/slope_fill.h"
 #include "quantizer/slope_outcome.h"
 
@@ -36,38 +37,72 @@ class SlopeSearch {
               const EncodeOptions& encode, const DistillInput* distill, GapMeter measure_gap, StageTimes& times,
               Progress& progress);
 
-  // - A limit: an artifact within it, at least SlopeFill::kFill of it. A CheckError that names the smallest artifact
-  //   there is, before anything is solved where even that is above the limit.
-  // - A gap: the smallest artifact found whose gap is at most that, kCloseGap of it where the model allows.
-  //   A CheckError when there is none, or when it is above the limit.
+  // - A limit: an artifact within it, filled (is_filled()) or with a fill_reason. A CheckError that names the smallest
+  //   artifact there is, before anything is solved where even that is above the limit. All matrices are solved at most
+  //   kMaxEncodes times, twice more with cross terms, and where sizes leap for each of up to three runs of SlopeBridge.
+  // - A gap: the smallest artifact found whose gap is at most that, kCloseGap of it where the model allows, and the
+  //   smallest there is where the gap is met by that. A CheckError when there is none, or when it is above the limit.
+  //   kMaxEncodes, and kGapHalvings runs of SlopeBridge.
+  // A codec that takes far longer than rans encodes what was found with rans, and the few artifacts that tell how sizes
+  // with the one follow from sizes with the other.
   SlopeOutcome run(const SlopeTarget& target);
 
   static constexpr double kCloseGap = 0.95;
   static constexpr int kMaxEncodes = 12;
+  static constexpr int kGapHalvings = 6;
   static constexpr double kDefaultBits = 3;
 
  private:
-  // `crossed`: solved with cross terms, where there are any.
+  // With search_encode_, as all of the search until finish(). `crossed`: solved with cross terms, where there are any.
   SlopeOutcome encode(double log2_c, bool crossed = false);
+  // Bytes that an artifact is going to have in the end.
+  double size_of(const SlopeOutcome& outcome) const;
+  // Bytes with encode_ over bytes with search_encode_, of one in so many tensors.
+  double measure_ratio(const SlopeOutcome& outcome, size_t one_in);
+  // Sets ratio_ by a sample of the tensors.
+  void calibrate(const SlopeOutcome& outcome);
+  // Encodes with what was asked for.
+  void finish(SlopeOutcome& outcome);
   SlopeOutcome cross(SlopeOutcome outcome, double wanted_bytes);
   SlopeOutcome fit_bytes(uint64_t limit);
+  SlopeOutcome fit_step(double log2_c);
   SlopeOutcome approach(SlopeOutcome nearest, double wanted_bytes);
+  SlopeOutcome approach_with_ratio(SlopeOutcome nearest, double wanted_bytes);
   double next_log2_c(double wanted_bytes);
   double next_log2_c_of_gap(const std::map<double, double>& gaps, double wanted) const;
   double bits_per_weight(double bytes) const;
   double predicted_log2_c(double bytes) const;
   bool fill(uint64_t limit, const RowChanges& changes, SlopeOutcome& outcome);
-  void tune(std::optional<uint64_t> limit, SlopeOutcome& outcome);
+  void tune(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome);
   SlopeOutcome fit_gap(double gap, double first_log2_c);
+  struct MetGap {
+    SlopeOutcome outcome;  // with search_encode_
+    double gap;
+  };
+  std::optional<MetGap> follow_gap(double gap, double first_log2_c, double& smallest_gap);
+  SlopeOutcome halve_bytes(double gap, SlopeOutcome best);
 
-  // The smallest artifact of the method: all codes are 0. 0: no file may hold so large a model.
-  uint64_t smallest_bytes();
+  bool can_hold_zeros() const;
+  // The smallest artifact of the method: all codes are 0.
+  SlopeOutcome zeros();
+  // Bytes of the model with these matrices; 0: no file may hold so large a model.
+  uint64_t bytes_with(std::vector<QuantizedTensor> matrices, const EncodeOptions& encode);
   int64_t reserve_bytes(const SlopeOutcome& outcome, uint64_t limit);
+
+  // `wanted`, or near the end of the interval that it is at or beyond.
+  static double inside(double wanted, double low, double high);
+  // The next less shrinkage with which so many bits of a weight may be reached.
+  static double less_shrinkage(double shrinkage, double bits);
+  static constexpr double kLongerStep = 0.05;  // octaves by which a step is longer beyond doubt
+  static constexpr double kLongestMove = 4;    // octaves, at most, beyond what was seen
 
   QuantizedModel fixed_;
   const SlopeLayers& layers_;
   const CrossTermSolver* cross_terms_;
   const EncodeOptions& encode_;
+  EncodeOptions search_encode_;
+  double ratio_ = 1;        // bytes with encode_ over bytes with search_encode_, near what is searched for
+  double ratio_scale_ = 1;  // ratio of all tensors over that of the sample
   const DistillInput* distill_;
   GapMeter measure_gap_;
   StageTimes& times_;
@@ -75,9 +110,10 @@ class SlopeSearch {
   SectionCache cache_;
   SlopeFill fill_;
   double lowest_log2_c_;
-  double smallest_bytes_ = 0;
+  SlopeBridge bridge_;
+  double fixed_bytes_ = 0;  // of an artifact without its codes and the steps of its rows
   double shrinkage_;
-  std::map<double, double> bytes_;  // of artifacts by log2_c, with this shrinkage
+  std::map<double, uint64_t> bytes_;  // with search_encode_, by log2_c, with this shrinkage
   int64_t encodes_ = 0;
   std::vector<EncodedPoint> encoded_;
 };

@@ -163,6 +163,77 @@ TEST_F(SlopeTest, ABudgetThatCannotBeMetIsRefused) {
   EXPECT_FALSE(exists("out.thmb"));
 }
 
+// In the text and in the JSON.
+TEST_F(SlopeTest, TheFillIsToldAndWhyItIsLess) {
+  const std::string text = succeed(slope_arguments("out.thmb", {"--budget", "20000"})).out;
+  EXPECT_NE(text.find("(fill 99.9"), std::string::npos) << text;
+  EXPECT_EQ(text.find("warning:"), std::string::npos) << text;
+  Json report = succeed_json(slope_arguments("out.thmb", {"--budget", "20000", "--code", "text.txt"}));
+  EXPECT_DOUBLE_EQ(report.at("fill"), report.at("total_bytes").get<double>() / 20'000);
+  EXPECT_FALSE(report.contains("fill_reason"));
+  EXPECT_TRUE(report.at("warnings").empty());
+
+  report = succeed_json(slope_arguments("out.thmb", {"--budget", "5000000", "--distill-steps", "0"}));
+  EXPECT_LT(report.at("fill"), 0.999);
+  EXPECT_NE(report.at("fill_reason").get<std::string>().find("finest codes"), std::string::npos);
+  EXPECT_EQ(report.at("warnings").size(), 1);
+
+  report = succeed_json(slope_arguments("out.thmb", {"--budget", "5000000", "--log2-step", "-6"}));
+  EXPECT_NE(report.at("fill_reason").get<std::string>().find("was asked for"), std::string::npos);
+}
+
+TEST_F(SlopeTest, MethodsWithoutAKnobSayThatTheyDoNotFill) {
+  for (const std::string method : {"trace", "nvfp4"}) {
+    const Arguments arguments = {"quantize",
+                                 "model.safetensors",
+                                 "-o",
+                                 "out.thmb",
+                                 "--method",
+                                 method,
+                                 "--budget",
+                                 "5000000",
+                                 "--calibration-sequences",
+                                 "2",
+                                 "--calibration-length",
+                                 "32"};
+    const Json report = succeed_json(arguments);
+    EXPECT_LT(report.at("fill"), 0.999);
+    EXPECT_NE(report.at("fill_reason").get<std::string>().find("method " + method), std::string::npos);
+    EXPECT_NE(succeed(arguments).out.find("warning: "), std::string::npos);
+  }
+}
+
+// What a refusal names works, and a byte less does not.
+TEST_F(SlopeTest, TheSmallestArtifactIsTheOneNamed) {
+  const RunResult refused = thimble(slope_arguments("out.thmb", {"--budget", "100"}));
+  EXPECT_EQ(refused.exit_code, 3);
+  const std::string before = "the smallest artifact takes ";
+  std::string bytes = refused.err.substr(refused.err.find(before) + before.size());
+  bytes = bytes.substr(0, bytes.find(" B"));
+  std::erase(bytes, ',');
+  succeed(slope_arguments("out.thmb", {"--budget", bytes}));
+  EXPECT_EQ(std::to_string(size("out.thmb")), bytes);
+  expect_failure(3, slope_arguments("out.thmb", {"--budget", std::to_string(std::stoul(bytes) - 1)}),
+                 {"budget cannot be met", before});
+}
+
+TEST_F(SlopeTest, AnArtifactLargerThanItsCheckpointIsWarnedOf) {
+  const Arguments arguments =
+      slope_arguments("out.thmb", {"--log2-step", "-9", "--distill-steps", "0", "--codec", "none"});
+  const Json report = succeed_json(arguments);
+  ASSERT_GT(report.at("artifact_bytes"), report.at("original_bytes"));
+  ASSERT_EQ(report.at("warnings").size(), 1);
+  EXPECT_NE(report.at("warnings")[0].get<std::string>().find("larger than its checkpoint"), std::string::npos);
+  EXPECT_NE(succeed(arguments).out.find("warning: the artifact is larger than its checkpoint"), std::string::npos);
+}
+
+TEST_F(SlopeTest, AHugeGapIsMetByTheSmallestArtifact) {
+  const Arguments huge = Arguments{"--target-bpb-gap", "100"} + scoring();
+  succeed(slope_arguments("out.thmb", huge));
+  const uint64_t smallest = size("out.thmb");
+  expect_failure(3, slope_arguments("other.thmb", {"--budget", std::to_string(smallest - 1)}), {"smallest artifact"});
+}
+
 TEST_F(SlopeTest, OptionsAreChecked) {
   expect_failure(2, slope_arguments("out.thmb", {"--log2-step", "-8", "--target-bpb-gap", "1"}),
                  {"--log2-step", "--target-bpb-gap"});

@@ -6,8 +6,8 @@
 
 #include <cmath>
 
+#include "tests/quantizer/slope_model.h"
 #include "tests/runtime/error_matcher.h"
-#include "tests/runtime/random_model.h"
 
 namespace thimble {
 namespace {
@@ -35,79 +35,37 @@ class CountingProgress final : public Progress {
 
 class SlopeSearchTest : public testing::Test {
  protected:
-  static constexpr int64_t kSequences = 9, kLength = 49;
-
-  SlopeSearchTest() : layers_(views_, losses(), {}, Device{}, progress_) {
-    original_ = bind_model(config_, views_);
-    fixed_.config_json = canonical_json(to_json(config_));
-    for (const auto& [name, tensor] : tensors_)
-      if (!is_golf_matrix(name))
-        fixed_.tensors.push_back(
-            {name, tensor.shape, RawTensor{DType::kF16, from_float32(DType::kF16, to_float32(tensor.view()))}});
-    tokens_ = {kSequences, kLength, random_tokens(kSequences * kLength, config_.vocab_size, 4)};
-  }
-
-  // Hessians of inputs whose columns differ in size and depend on each other; tables without one.
-  std::map<std::string, MatrixLoss> losses() const {
-    std::map<std::string, MatrixLoss> losses;
-    for (const auto& [name, tensor] : tensors_) {
-      if (!is_golf_matrix(name)) continue;
-      const int64_t rows = tensor.shape[0], columns = tensor.shape[1];
-      MatrixLoss& loss = losses[name];
-      for (int64_t k = 0; k < columns; ++k) loss.diagonal.push_back(1.0 / static_cast<double>(k + 1));
-      for (int64_t r = 0; r < rows; ++r) loss.row_weights.push_back(1 + static_cast<double>(r % 3));
-      if (name.ends_with("embed.weight")) continue;
-      auto hessian = std::make_shared<SymmetricMatrix>(columns);
-      for (int64_t i = 0; i < columns; ++i)
-        for (int64_t j = 0; j <= i; ++j)
-          hessian->lower_row(i)[j] = (i == j ? 1 : 0.3) / std::sqrt(static_cast<double>((i + 1) * (j + 1)));
-      loss.hessian = std::move(hessian);
-    }
-    return losses;
-  }
-
-  DistillInput distill_input() const { return {original_, tokens_, device_, {16, 3, 4e-3, 4e-3}}; }
+  DistillInput distill_input() const { return model_.distill_input(); }
 
   SlopeOutcome search(const SlopeTarget& target, const DistillInput* distill = nullptr, const GapMeter& gap = {}) {
     StageTimes times;
-    SlopeOutcome outcome = SlopeSearch(fixed_, layers_, nullptr, encode_, distill, gap, times, progress_).run(target);
-    EXPECT_LE(outcome.encodes, SlopeSearch::kMaxEncodes);
+    SlopeOutcome outcome =
+        SlopeSearch(model_.fixed, model_.layers, nullptr, encode_, distill, gap, times, progress_).run(target);
     EXPECT_EQ(decode_artifact(outcome.artifact, "artifact"), outcome.model);
     return outcome;
   }
 
-  static SlopeTarget limit_of(uint64_t bytes) {
-    SlopeTarget target;
-    target.limit_bytes = bytes;
-    return target;
-  }
+  static SlopeTarget limit_of(uint64_t bytes) { return SlopeModel::limit_of(bytes); }
 
   static void expect_filled(const SlopeOutcome& outcome, uint64_t limit) {
     EXPECT_LE(outcome.artifact.size(), limit);
-    EXPECT_GE(static_cast<double>(outcome.artifact.size()), SlopeFill::kFill * static_cast<double>(limit));
+    EXPECT_GE(static_cast<double>(outcome.artifact.size()), kFill * static_cast<double>(limit));
   }
 
   // Mean squared error of all weights, in the place of a gap: it falls with the bytes, in small leaps.
   double error_of(const QuantizedModel& model) const {
     double sum = 0, count = 0;
     for (const QuantizedTensor& tensor : model.tensors) {
-      const std::vector<float> found = dequantize(tensor), wanted = to_float32(tensors_.at(tensor.name).view());
+      const std::vector<float> found = dequantize(tensor), wanted = to_float32(model_.tensors.at(tensor.name).view());
       for (size_t i = 0; i < found.size(); ++i) sum += std::pow(double{found[i]} - wanted[i], 2);
       count += static_cast<double>(found.size());
     }
     return sum / count;
   }
 
-  ModelConfig config_ = search_config();
-  OwnedTensors tensors_ = random_golf_tensors(config_, 3);
-  TensorMap views_ = views_of(tensors_);
   CountingProgress progress_;
-  SlopeLayers layers_;
-  QuantizedModel fixed_;
+  const SlopeModel model_{search_config(), {}};
   EncodeOptions encode_ = encode_options_from("rans");
-  Model original_;
-  Device device_;
-  TokenSequences tokens_;
 };
 
 TEST_F(SlopeSearchTest, FillsEveryLimit) {
@@ -141,21 +99,14 @@ TEST_F(SlopeSearchTest, TheSameAgain) {
 
 // Without solving, as with it.
 TEST_F(SlopeSearchTest, ZerosAreWhatTheLongestStepsGive) {
-  const std::vector<SlopeMatrix> solved = layers_.solve(60, 0, progress_);
-  const std::vector<QuantizedTensor> zeros = layers_.zeros(60);
+  const std::vector<SlopeMatrix> solved = model_.layers.solve(60, 0, progress_);
+  const std::vector<QuantizedTensor> zeros = model_.layers.zeros();
   ASSERT_EQ(zeros.size(), solved.size());
   for (size_t i = 0; i < zeros.size(); ++i) EXPECT_EQ(zeros[i], solved[i].tensor) << zeros[i].name;
 }
 
 TEST_F(SlopeSearchTest, TheImpossibleIsRefusedBeforeAnythingIsSolved) {
-  SlopeTarget longest;
-  longest.log2_c = 60;
-  QuantizedModel zeros = fixed_;
-  for (QuantizedTensor& tensor : layers_.zeros(60)) zeros.tensors.push_back(std::move(tensor));
-  std::ranges::sort(zeros.tensors, {}, &QuantizedTensor::name);
-  SectionCache cache;
-  const uint64_t smallest = artifact_bytes(zeros, encode_, cache, progress_);
-
+  const uint64_t smallest = model_.smallest_bytes(encode_);
   progress_.stages.clear();
   expect_error<CheckError>([&] { search(limit_of(smallest - 1)); },
                            {bytes_text(smallest), "may take " + bytes_text(smallest - 1)});
@@ -165,6 +116,7 @@ TEST_F(SlopeSearchTest, TheImpossibleIsRefusedBeforeAnythingIsSolved) {
 
 TEST_F(SlopeSearchTest, MoreThanWeightsAreWorthIsLeftOver) {
   const SlopeOutcome outcome = search(limit_of(10'000'000));
+  EXPECT_NE(outcome.fill_reason.find("finest codes"), std::string::npos) << outcome.fill_reason;
   EXPECT_EQ(outcome.encodes, 1);
   EXPECT_LT(error_of(outcome.model), 1e-7);
 }
@@ -180,6 +132,27 @@ TEST_F(SlopeSearchTest, AGapIsMetWithFewBytes) {
     EXPECT_LE(error_of(outcome.model), wanted);
     EXPECT_GE(error_of(outcome.model), 0.9 * wanted);
     EXPECT_LT(outcome.artifact.size(), last);
+    last = outcome.artifact.size();
+  }
+}
+
+// Where all codes may be 0, they are; a little less than that asks for a few.
+TEST_F(SlopeSearchTest, AHugeGapIsMetByTheSmallestArtifact) {
+  const GapMeter gap = [&](const QuantizedModel& model) { return 100 * error_of(model); };
+  const double largest = gap(model_.zeros());
+  SlopeTarget target;
+  for (double wanted : {1.0, 3.0}) {
+    target.bpb_gap = wanted * largest;
+    EXPECT_EQ(search(target, nullptr, gap).artifact.size(), model_.smallest_bytes(encode_));
+  }
+  uint64_t last = model_.smallest_bytes(encode_);
+  for (double share : {0.9, 0.6, 0.3}) {
+    SCOPED_TRACE(share);
+    target.bpb_gap = share * largest;
+    const SlopeOutcome outcome = search(target, nullptr, gap);
+    EXPECT_LE(gap(outcome.model), *target.bpb_gap);
+    EXPECT_GE(gap(outcome.model), 0.7 * *target.bpb_gap);
+    EXPECT_GT(outcome.artifact.size(), last);
     last = outcome.artifact.size();
   }
 }
