@@ -124,5 +124,17 @@ TEST(Plan, PrecisionText) {
   EXPECT_EQ(precision_text(RawPrecision{DType::kBF16}), "BF16");
 }
 
+// Steps reach any weight, fp16 scales do not.
+TEST(SlopePlan, SolvesLayersOfAnyMagnitude) {
+  const std::map<std::string, TensorSummary> tensors = {{"layer", {DType::kF32, {300, 300}, 1e10}},
+                                                        {"other", {DType::kF32, {300, 300}, 1e10}},
+                                                        {"small", {DType::kF32, {3, 3}, 1}}};
+  const Plan plan = make_slope_plan(tensors, {"layer", "small", "absent"}, 65536);
+  EXPECT_EQ(plan.size(), 3);
+  EXPECT_TRUE(needs_hessian(plan.at("layer")));
+  EXPECT_EQ(plan.at("other"), Precision(RawPrecision{DType::kF32}));
+  EXPECT_EQ(plan.at("small"), Precision(RawPrecision{DType::kF16}));
+}
+
 }  // namespace
 }  // namespace thimble

@@ -63,6 +63,16 @@ TEST(StepPlan, StepsStayWithinTheFormat) {
   EXPECT_EQ(steps.rows, (std::vector<int16_t>{-kMaxStep, kMaxStep}));
 }
 
+TEST(StepPlan, ColumnsTakeWhatRowsMayNotHold) {
+  for (double octaves : {-60.0, 60.0}) {
+    const Steps steps = round_steps({{octaves - 1, octaves}, {-1, 1}}, 1);
+    for (size_t r : {0, 1})
+      for (size_t k : {0, 1})
+        EXPECT_EQ(steps.rows[r] + steps.columns[k],
+                  kStepsPerOctave * static_cast<int>(octaves + (r ? 0 : -1) + (k ? 1 : -1)));
+  }
+}
+
 TEST(StepPlan, LevelledRowWeightsLieBetweenRowAndMean) {
   EXPECT_EQ(level_row_weights({1, 3}, 1), (std::vector<double>{1, 3}));
   EXPECT_EQ(level_row_weights({1, 3}, 0), (std::vector<double>{2, 2}));

@@ -14,7 +14,7 @@ SCORING = ["--tokens", "val.bin", "--tokenizer", "sp.model", "--context", "32", 
 QUANTIZE = ["quantize", "model.safetensors", "-o", "out.thmb", *CALIBRATION]
 INPUTS = ("model.safetensors", "config.json", "model.pt", "gpt2.safetensors", "gpt2.bin", "sp.model", "val.bin",
           "slope.thmb")
-MEASURED = re.compile("seconds|_s$|memory")
+MEASURED = re.compile("seconds|_s$|memory|^notes$")  # a note tells of a full disk, which is no part of the result
 
 
 @dataclass
@@ -51,7 +51,7 @@ def _without_measured(value):
 
 
 def _comparable(path: Path) -> bytes:
-    """A file's bytes; of a report without measured times, of a picture that it is one."""
+    """A file's bytes; of a report without measured times and notes, of a picture that it is one."""
     data = path.read_bytes()
     if path.suffix == ".json":
         return json.dumps(_without_measured(json.loads(data)), sort_keys=True).encode()
