@@ -383,7 +383,8 @@ void add_quantize_command(CommandLine& line) {
   CLI::Option* budget = add_targets(*command, *options);
   options->source.add_to(*command, TokenSource::Need::kOptional);
   command
-      ->add_option("--report", request.report, "Write a page to look at (.html): bytes and loss by tensor, time, memory")
+      ->add_option("--report", request.report,
+                   "Write a page to look at (.html): bytes and loss by tensor, time, memory")
       ->check(file_name())
       ->type_name("FILE");
   add_encoding_options(*command, *options);

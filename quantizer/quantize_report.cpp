@@ -70,8 +70,8 @@ QuantizePage collect_page(const QuantizeRequest& request, const QuantizeOutcome&
   page.budget_bytes = request.budget_bytes;
   if (scores.size() == 2) {
     const BpbReport &before = scores[0].report, &after = scores[1].report;
-    page.scores = ReportScores{before.bits_per_byte(), after.bits_per_byte(),
-                               gap_between(before, after).standard_error, scored_text(after)};
+    page.scores = ReportScores{before.bits_per_byte(), after.bits_per_byte(), gap_between(before, after).standard_error,
+                               scored_text(after)};
   }
   if (request.method == Method::kSlope) {
     page.precision += fmt::format(", log2 of the step {:.4f}", outcome.log2_c);

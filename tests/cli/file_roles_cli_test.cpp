@@ -45,7 +45,8 @@ TEST_F(FileRolesCliTest, AnOutputNeverReplacesAnInput) {
                    {"'link.model' would replace the --tokenizer 'sp.model'"});
   expect_untouched(2, quantize_arguments("text.txt", text), {"would replace the --text 'text.txt'"});
   expect_untouched(2, quantize_arguments("val.bin", scoring("v*.bin")), {"would replace the token shard 'val.bin'"});
-  expect_untouched(2, quantize_arguments("text.txt", {"--code", "sp.model", "text.txt"}), {"the --code file"});
+  expect_untouched(2, quantize_arguments("text.txt", {"--code", "sp.model", "--code", "text.txt"}),
+                   {"the --code file"});
   expect_untouched(2, quantize_arguments("./config.json"), {"the config beside the model 'config.json'"});
   expect_untouched(2, quantize_arguments("out.thmb", {"--save-hessians", "config.json"}),
                    {"--save-hessians 'config.json' would replace the config beside the model"});

@@ -6,12 +6,7 @@
 namespace thimble::testing {
 namespace {
 
-class SlopeTest : public CliTest {
- protected:
-  static Arguments slope_arguments(const std::string& output, const Arguments& more = {}) {
-    return without_option(without_option(quantize_arguments(output, more), "--method"), "--codec");
-  }
-};
+using SlopeTest = CliTest;
 
 TEST_F(SlopeTest, IsTheDefault) {
   Json report = succeed_json({"quantize", "model.safetensors", "-o", "out.thmb", "--calibration-sequences", "2",
@@ -22,7 +17,8 @@ TEST_F(SlopeTest, IsTheDefault) {
 
 TEST_F(SlopeTest, FillsABudgetAndNeverExceedsIt) {
   for (uint64_t budget : {20'000, 30'000}) {
-    Json report = succeed_json(slope_arguments("out.thmb", {"--budget", std::to_string(budget), "--code", "text.txt"}));
+    Json report =
+        succeed_json(quantize_arguments("out.thmb", {"--budget", std::to_string(budget), "--code", "text.txt"}));
     uint64_t total = size("out.thmb") + size("text.txt");
     EXPECT_EQ(report.at("total_bytes"), total);
     EXPECT_LE(total, budget);
@@ -32,7 +28,7 @@ TEST_F(SlopeTest, FillsABudgetAndNeverExceedsIt) {
 }
 
 TEST_F(SlopeTest, BitsPerWeightAreOfAllParameters) {
-  Json report = succeed_json(slope_arguments("out.thmb", {"--bits-per-weight", "5"}));
+  Json report = succeed_json(quantize_arguments("out.thmb", {"--bits-per-weight", "5"}));
   EXPECT_LE(report.at("bits_per_parameter"), 5);
   EXPECT_GE(report.at("bits_per_parameter"), 4.9);
 }
@@ -43,7 +39,7 @@ TEST_F(SlopeTest, AGapIsMetAndASmallerOneTakesMoreBytes) {
            "32", "--temperature", "1", "--distill-steps", "0", "--save-calibration", "own.bin"});
   std::map<std::string, uint64_t> bytes;
   for (std::string gap : {"0.02", "0.2"}) {
-    Json report = succeed_json(slope_arguments("out.thmb", Arguments{"--target-bpb-gap", gap} + scoring("own.bin")));
+    Json report = succeed_json(quantize_arguments("out.thmb", Arguments{"--target-bpb-gap", gap} + scoring("own.bin")));
     double before = report.at("evaluation").at("before").at("bits_per_byte");
     double after = report.at("evaluation").at("after").at("bits_per_byte");
     EXPECT_LE(after - before, std::stod(gap));
@@ -57,7 +53,8 @@ TEST_F(SlopeTest, AGapIsMetAndASmallerOneTakesMoreBytes) {
 TEST_F(SlopeTest, ThreadsAndRunsDoNotMatter) {
   for (std::string bits : {"0", "5"}) {
     for (std::string threads : {"1", "2", "5"})
-      succeed(slope_arguments(threads + ".thmb", {"--budget", "20000", "--trellis-bits", bits, "--threads", threads}));
+      succeed(
+          quantize_arguments(threads + ".thmb", {"--budget", "20000", "--trellis-bits", bits, "--threads", threads}));
     EXPECT_EQ(contents("1.thmb"), contents("2.thmb"));
     EXPECT_EQ(contents("1.thmb"), contents("5.thmb"));
   }
@@ -65,7 +62,7 @@ TEST_F(SlopeTest, ThreadsAndRunsDoNotMatter) {
 
 TEST_F(SlopeTest, TemperaturesTakeTurns) {
   auto text_at = [&](const std::string& temperatures) {
-    succeed(slope_arguments("out.thmb", {"--temperature", temperatures, "--save-calibration", "text.bin"}));
+    succeed(quantize_arguments("out.thmb", {"--temperature", temperatures, "--save-calibration", "text.bin"}));
     const std::vector<uint16_t> tokens = parse_shard(Bytes(contents("text.bin")), "text.bin");
     std::vector<std::vector<uint16_t>> sequences;
     for (auto first = tokens.begin(); first != tokens.end(); first += 32) sequences.emplace_back(first, first + 32);
@@ -84,7 +81,7 @@ TEST_F(SlopeTest, TemperaturesTakeTurns) {
 
 TEST_F(SlopeTest, OrdersOfColumnsGiveOtherCodes) {
   for (const std::string order : {"descending", "ascending", "natural"}) {
-    succeed(slope_arguments(order + ".thmb", {"--log2-step", "-8", "--column-order", order}));
+    succeed(quantize_arguments(order + ".thmb", {"--log2-step", "-8", "--column-order", order}));
     EXPECT_EQ(succeed_json({"inspect", order + ".thmb"}).at("provenance").at("column_order"), order);
     succeed({"export", order + ".thmb", "-o", order + ".safetensors"});
   }
@@ -93,10 +90,10 @@ TEST_F(SlopeTest, OrdersOfColumnsGiveOtherCodes) {
 }
 
 TEST_F(SlopeTest, CrossTermsChangeCodesOfLaterLayersOnly) {
-  succeed(slope_arguments("out.thmb", {"--log2-step", "-6"}));
+  succeed(quantize_arguments("out.thmb", {"--log2-step", "-6"}));
   EXPECT_EQ(succeed_json({"inspect", "out.thmb"}).at("provenance").at("cross_term"), 1.0) << "the default";
   for (const std::string strength : {"0", "0.5", "1"}) {
-    Json report = succeed_json(slope_arguments(strength + ".thmb", {"--log2-step", "-6", "--cross-term", strength}));
+    Json report = succeed_json(quantize_arguments(strength + ".thmb", {"--log2-step", "-6", "--cross-term", strength}));
     EXPECT_EQ(succeed_json({"inspect", strength + ".thmb"}).at("provenance").at("cross_term"), std::stod(strength));
     succeed({"verify", strength + ".thmb"});
   }
@@ -107,19 +104,19 @@ TEST_F(SlopeTest, CrossTermsChangeCodesOfLaterLayersOnly) {
   EXPECT_EQ(codes("0.thmb", "tok_emb.weight"), codes("1.thmb", "tok_emb.weight"));
   EXPECT_NE(codes("0.thmb", "blocks.1.mlp.proj.weight"), codes("1.thmb", "blocks.1.mlp.proj.weight"));
   EXPECT_NE(codes("0.5.thmb", "blocks.1.mlp.proj.weight"), codes("1.thmb", "blocks.1.mlp.proj.weight"));
-  succeed(slope_arguments("budget.thmb", {"--budget", "20000", "--cross-term", "1"}));
+  succeed(quantize_arguments("budget.thmb", {"--budget", "20000", "--cross-term", "1"}));
   EXPECT_LE(size("budget.thmb"), 20'000);
 }
 
 TEST_F(SlopeTest, KeptResultsGiveTheSameBytes) {
-  succeed(slope_arguments("a.thmb", {"--budget", "20000", "--keep-work"}));
+  succeed(quantize_arguments("a.thmb", {"--budget", "20000", "--keep-work"}));
   ByteVector first = contents("a.thmb");
-  succeed(slope_arguments("a.thmb", {"--budget", "20000"}));
+  succeed(quantize_arguments("a.thmb", {"--budget", "20000"}));
   EXPECT_EQ(contents("a.thmb"), first);
 }
 
 TEST_F(SlopeTest, TheArtifactIsWhatItWasMadeFrom) {
-  succeed(slope_arguments("out.thmb", {"--bits-per-weight", "6", "--trellis-bits", "3"}));
+  succeed(quantize_arguments("out.thmb", {"--bits-per-weight", "6", "--trellis-bits", "3"}));
   succeed({"verify", "out.thmb"});
   for (const QuantizedTensor& tensor : decoded("out.thmb").tensors)
     if (const auto* stepped = std::get_if<SteppedCodes>(&tensor.data)) {
@@ -136,49 +133,49 @@ TEST_F(SlopeTest, TheArtifactIsWhatItWasMadeFrom) {
 
 TEST_F(SlopeTest, SavedStatisticsGiveTheSameArtifact) {
   const Arguments saved = {"--hessians", "h.safetensors", "--log2-step", "-6"};
-  succeed(slope_arguments("a.thmb",
-                          {"--log2-step", "-6", "--save-hessians", "h.safetensors", "--save-calibration", "text.bin"}));
-  succeed(slope_arguments("b.thmb", saved + Arguments{"--calibration-tokens", "text.bin"}));
+  succeed(quantize_arguments(
+      "a.thmb", {"--log2-step", "-6", "--save-hessians", "h.safetensors", "--save-calibration", "text.bin"}));
+  succeed(quantize_arguments("b.thmb", saved + Arguments{"--calibration-tokens", "text.bin"}));
   EXPECT_TRUE(decoded("a.thmb").tensors == decoded("b.thmb").tensors);
-  // Without the text there are no cross terms.
-  succeed(slope_arguments("a.thmb", {"--log2-step", "-6", "--cross-term", "0"}));
-  succeed(slope_arguments("b.thmb", saved));
+  // Without the text there are no cross terms, and nothing to distil on.
+  succeed(quantize_arguments("a.thmb", {"--log2-step", "-6", "--cross-term", "0", "--distill-steps", "0"}));
+  succeed(quantize_arguments("b.thmb", saved));
   EXPECT_TRUE(decoded("a.thmb").tensors == decoded("b.thmb").tensors);
   EXPECT_EQ(succeed_json({"inspect", "b.thmb"}).at("provenance").at("cross_term"), 0.0);
 }
 
 TEST_F(SlopeTest, HessiansWithoutAFisherWillDo) {
   trace("t.thmb", {"--save-hessians", "h.safetensors"});
-  succeed(slope_arguments("out.thmb", {"--bits-per-weight", "5", "--hessians", "h.safetensors"}));
+  succeed(quantize_arguments("out.thmb", {"--bits-per-weight", "5", "--hessians", "h.safetensors"}));
   succeed({"verify", "out.thmb"});
 }
 
 TEST_F(SlopeTest, ABudgetThatCannotBeMetIsRefused) {
-  expect_failure(3, slope_arguments("out.thmb", {"--budget", "100"}), {"budget cannot be met", "may take 100 B"});
+  expect_failure(3, quantize_arguments("out.thmb", {"--budget", "100"}), {"budget cannot be met", "may take 100 B"});
   EXPECT_FALSE(exists("out.thmb.work")) << "calibrated for nothing";
   // The limit that is named is the user's: what code leaves of the budget.
   const uint64_t left = 2000, budget = left + size("text.txt");
-  expect_failure(3, slope_arguments("out.thmb", {"--budget", std::to_string(budget), "--code", "text.txt"}),
+  expect_failure(3, quantize_arguments("out.thmb", {"--budget", std::to_string(budget), "--code", "text.txt"}),
                  {"budget cannot be met", "may take 2,000 B"});
   EXPECT_FALSE(exists("out.thmb"));
 }
 
 // In the text and in the JSON.
 TEST_F(SlopeTest, TheFillIsToldAndWhyItIsLess) {
-  const std::string text = succeed(slope_arguments("out.thmb", {"--budget", "20000"})).out;
+  const std::string text = succeed(quantize_arguments("out.thmb", {"--budget", "20000"})).out;
   EXPECT_NE(text.find("(fill 99.9"), std::string::npos) << text;
   EXPECT_EQ(text.find("warning:"), std::string::npos) << text;
-  Json report = succeed_json(slope_arguments("out.thmb", {"--budget", "20000", "--code", "text.txt"}));
+  Json report = succeed_json(quantize_arguments("out.thmb", {"--budget", "20000", "--code", "text.txt"}));
   EXPECT_DOUBLE_EQ(report.at("fill"), report.at("total_bytes").get<double>() / 20'000);
   EXPECT_FALSE(report.contains("fill_reason"));
   EXPECT_TRUE(report.at("warnings").empty());
 
-  report = succeed_json(slope_arguments("out.thmb", {"--budget", "5000000", "--distill-steps", "0"}));
+  report = succeed_json(quantize_arguments("out.thmb", {"--budget", "5000000", "--distill-steps", "0"}));
   EXPECT_LT(report.at("fill"), 0.999);
   EXPECT_NE(report.at("fill_reason").get<std::string>().find("finest codes"), std::string::npos);
   EXPECT_EQ(report.at("warnings").size(), 1);
 
-  report = succeed_json(slope_arguments("out.thmb", {"--budget", "5000000", "--log2-step", "-6"}));
+  report = succeed_json(quantize_arguments("out.thmb", {"--budget", "5000000", "--log2-step", "-6"}));
   EXPECT_NE(report.at("fill_reason").get<std::string>().find("was asked for"), std::string::npos);
 }
 
@@ -205,21 +202,21 @@ TEST_F(SlopeTest, MethodsWithoutAKnobSayThatTheyDoNotFill) {
 
 // What a refusal names works, and a byte less does not.
 TEST_F(SlopeTest, TheSmallestArtifactIsTheOneNamed) {
-  const RunResult refused = thimble(slope_arguments("out.thmb", {"--budget", "100"}));
+  const RunResult refused = thimble(quantize_arguments("out.thmb", {"--budget", "100"}));
   EXPECT_EQ(refused.exit_code, 3);
   const std::string before = "the smallest artifact takes ";
   std::string bytes = refused.err.substr(refused.err.find(before) + before.size());
   bytes = bytes.substr(0, bytes.find(" B"));
   std::erase(bytes, ',');
-  succeed(slope_arguments("out.thmb", {"--budget", bytes}));
+  succeed(quantize_arguments("out.thmb", {"--budget", bytes}));
   EXPECT_EQ(std::to_string(size("out.thmb")), bytes);
-  expect_failure(3, slope_arguments("out.thmb", {"--budget", std::to_string(std::stoul(bytes) - 1)}),
+  expect_failure(3, quantize_arguments("out.thmb", {"--budget", std::to_string(std::stoul(bytes) - 1)}),
                  {"budget cannot be met", before});
 }
 
 TEST_F(SlopeTest, AnArtifactLargerThanItsCheckpointIsWarnedOf) {
   const Arguments arguments =
-      slope_arguments("out.thmb", {"--log2-step", "-9", "--distill-steps", "0", "--codec", "none"});
+      quantize_arguments("out.thmb", {"--log2-step", "-9", "--distill-steps", "0", "--codec", "none"});
   const Json report = succeed_json(arguments);
   ASSERT_GT(report.at("artifact_bytes"), report.at("original_bytes"));
   ASSERT_EQ(report.at("warnings").size(), 1);
@@ -229,20 +226,21 @@ TEST_F(SlopeTest, AnArtifactLargerThanItsCheckpointIsWarnedOf) {
 
 TEST_F(SlopeTest, AHugeGapIsMetByTheSmallestArtifact) {
   const Arguments huge = Arguments{"--target-bpb-gap", "100"} + scoring();
-  succeed(slope_arguments("out.thmb", huge));
+  succeed(quantize_arguments("out.thmb", huge));
   const uint64_t smallest = size("out.thmb");
-  expect_failure(3, slope_arguments("other.thmb", {"--budget", std::to_string(smallest - 1)}), {"smallest artifact"});
+  expect_failure(3, quantize_arguments("other.thmb", {"--budget", std::to_string(smallest - 1)}),
+                 {"smallest artifact"});
 }
 
 TEST_F(SlopeTest, OptionsAreChecked) {
-  expect_failure(2, slope_arguments("out.thmb", {"--log2-step", "-8", "--target-bpb-gap", "1"}),
+  expect_failure(2, quantize_arguments("out.thmb", {"--log2-step", "-8", "--target-bpb-gap", "1"}),
                  {"--log2-step", "--target-bpb-gap"});
-  expect_failure(2, slope_arguments("out.thmb", {"--trellis-bits", "1"}), {"--trellis-bits", "0 and 2 to 8"});
-  expect_failure(2, slope_arguments("out.thmb", {"--trellis-bits", "9"}), {"--trellis-bits"});
-  expect_failure(2, slope_arguments("out.thmb", {"--column-order", "sideways"}), {"--column-order", "sideways"});
-  expect_failure(2, slope_arguments("out.thmb", {"--cross-term", "1.5"}), {"--cross-term", "1.5"});
-  expect_failure(2, slope_arguments("out.thmb", {"--temperature", "0.5,-1"}), {"--temperature", "-1"});
-  expect_failure(2, slope_arguments("out.thmb", {"--target-bpb-gap", "0.01"}), {"--target-bpb-gap", "--tokenizer"});
+  expect_failure(2, quantize_arguments("out.thmb", {"--trellis-bits", "1"}), {"--trellis-bits", "0 and 2 to 8"});
+  expect_failure(2, quantize_arguments("out.thmb", {"--trellis-bits", "9"}), {"--trellis-bits"});
+  expect_failure(2, quantize_arguments("out.thmb", {"--column-order", "sideways"}), {"--column-order", "sideways"});
+  expect_failure(2, quantize_arguments("out.thmb", {"--cross-term", "1.5"}), {"--cross-term", "1.5"});
+  expect_failure(2, quantize_arguments("out.thmb", {"--temperature", "0.5,-1"}), {"--temperature", "-1"});
+  expect_failure(2, quantize_arguments("out.thmb", {"--target-bpb-gap", "0.01"}), {"--target-bpb-gap", "--tokenizer"});
   expect_failure(2, {"quantize", "model.safetensors", "-o", "out.thmb", "--method", "magic"},
                  {"magic", "slope, trace"});
   expect_failure(2, trace_arguments("out.thmb", {"--bits-per-weight", "3"}), {"--method slope"});

@@ -14,7 +14,7 @@ SCORING = ["--context", "32", "--stride", "16", "--max-targets", "32", "--thread
 QUICK = ["--calibration-sequences", "1", "--calibration-length", "16", "--threads", "1"]
 HEAD_BYTES = 2048  # where most of what a parser reads lies; a zip's directory is at the end
 
-PREFIX_BYTES, ENTRY_BYTES, CHECKSUM_AT = 32, 20, 24  # of an artifact: docs/format.md
+PREFIX_BYTES, ENTRY_BYTES, CHECKSUM_AT = 32, 20, 24  # of an artifact: docs/reference/format.md
 
 
 def _xxh3():
