@@ -11,6 +11,7 @@ from harness import Case, Fault, Row
 from samples import golf_config, golf_shapes, random_tensors, write_safetensors
 
 FILL = 0.999
+SAME_SIZE = 1.005
 
 
 class Budgets:
@@ -36,7 +37,7 @@ class Budgets:
                 raise Fault(f"exit code 4 for another reason: {run.err!r}")
             return None
         if run.code == 3:
-            return self._require_least(case, arguments, run.err, budget)
+            return self._require_least(case, arguments, run.err, budget, (0, 4) if overflows else (0,))
         found, report = case.path("out.thmb").stat().st_size, json.loads(run.out)
         if found != report["artifact_bytes"]:
             raise Fault(f"{found} bytes on disk, {report['artifact_bytes']} in the report")
@@ -68,14 +69,15 @@ class Budgets:
             raise Fault(f"{found} bytes are {100 * found / budget:.1f} % of {budget}, without a reason")
         case.expect([*arguments, "-o", "more.thmb", "--budget", str(2 * budget)])
         more = case.path("more.thmb").stat().st_size
-        if found < more <= budget:
+        # The finest codes solved with and without cross terms differ in size by thousandths.
+        if found * SAME_SIZE < more <= budget:
             raise Fault(f"{found} bytes for a budget of {budget}, though {more} were possible")
 
     @staticmethod
-    def _require_least(case: Case, arguments: list[str], said: str, budget: int) -> None:
+    def _require_least(case: Case, arguments: list[str], said: str, budget: int, allowed: tuple[int, ...]) -> None:
         message = json.loads(said)["error"]["message"]
         numbers = [int(text.replace(",", "")) for text in re.findall(r"\d[\d,]*(?= B)", message)]
         least = [number for number in numbers if number > budget]
         if not least:
             raise Fault(f"budget {budget}: no number of bytes that would do in {message!r}")
-        case.expect([*arguments, "-o", "least.thmb", "--budget", str(max(least))])
+        case.expect([*arguments, "-o", "least.thmb", "--budget", str(max(least))], allowed)
