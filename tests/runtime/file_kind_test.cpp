@@ -55,7 +55,7 @@ TEST(FileKind, IsToldByTheFirstBytes) {
 
 // Lengths whose bytes are how other files begin.
 TEST(FileKind, ALengthIsNoMagic) {
-  for (const std::string length : {"\x80\x02\0"s, "\x1F\x8B\x08"s, "BZh"s, "\n\n\n"s, "{\"\0"s})
+  for (const std::string& length : {"\x80\x02\0"s, "\x1F\x8B\x08"s, "BZh"s, "\n\n\n"s, "{\"\0"s})
     EXPECT_EQ(kind_of(length + std::string(5, '\0') + "{\"w\":{}}"), FileKind::kSafetensors) << length;
 }
 
