@@ -77,6 +77,9 @@ void add_eval_command(CommandLine& line) {
       console.plan(eval_plan(options->models.size()));
       if (!options->config.empty() && std::ranges::all_of(options->models, is_artifact))
         throw UsageError("--config is for checkpoints: artifacts have their own");
+      // What is no model is known before the first one is scored.
+      for (const std::string& path : options->models)
+        if (!is_artifact(path)) checkpoint_config(path, options->config);
       for (const std::string& path : options->models) {
         // The config belongs to checkpoints; artifacts carry their own.
         all.push_back(score_model(path, is_artifact(path) ? "" : options->config, source, tokenizer, bytes, device,

@@ -227,10 +227,11 @@ std::string warnings_text(const QuantizeRequest& request, const QuantizeOutcome&
   std::string text;
   for (const std::string& warning : size_warnings(request, outcome)) text += "warning: " + warning + "\n";
   if (!outcome.work_note.empty()) text += "note: " + outcome.work_note + "\n";
-  auto add_dead = [&](const LayerOutcome& layer, const std::vector<int64_t>& dead_columns) {
-    if (!dead_columns.empty())
-      text +=
-          fmt::format("note: {}: {} never active, codes 0\n", layer.name, counted(dead_columns.size(), "input column"));
+  size_t dead_columns = 0;
+  std::vector<std::string> with_dead_columns;
+  auto add_dead = [&](const LayerOutcome& layer, const std::vector<int64_t>& dead) {
+    dead_columns += dead.size();
+    if (!dead.empty()) with_dead_columns.push_back(layer.name);
   };
   for (const LayerOutcome& layer : outcome.layers) {
     if (layer.slope_report) add_dead(layer, layer.slope_report->dead_columns);  // its damping differs by layer anyway
@@ -240,6 +241,12 @@ std::string warnings_text(const QuantizeRequest& request, const QuantizeOutcome&
           fmt::format("note: {}: damping raised to {:.3g} of the mean diagonal\n", layer.name, layer.report->damping);
     add_dead(layer, layer.report->dead_columns);
   }
+  if (with_dead_columns.size() == 1)
+    text += fmt::format("note: {}: {} never active, codes 0\n", with_dead_columns[0],
+                        counted(dead_columns, "input column"));
+  else if (dead_columns > 0)
+    text += fmt::format("note: {} of {} never active, codes 0\n", counted(dead_columns, "input column"),
+                        counted(with_dead_columns.size(), "layer"));
   return text;
 }
 

@@ -238,6 +238,7 @@ class Sweep {
     point.bits_per_byte = report.bits_per_byte();
     point.gap_standard_error = paired_standard_error(results_.original->blocks, report.blocks);
     point.artifact_bytes = outcome.artifact_bytes;
+    point.fill_reason = outcome.fill_reason;
     point.artifact_hash = xxh3(MappedFile(artifact).bytes());
     if (outcome.rate.total.weights == 0) return;
     point.predicted_loss = outcome.rate.total.predicted_loss;

@@ -38,6 +38,7 @@ Json record_of(const SweepPoint& point) {
   return {{"method", point.method},
           {"budget_bytes", point.budget_bytes},
           {"failure", point.failure},
+          {"fill_reason", point.fill_reason},
           {"artifact_bytes", point.artifact_bytes},
           {"artifact_hash", point.artifact_hash},
           {"bits_per_byte", point.bits_per_byte},
@@ -65,6 +66,7 @@ std::optional<SweepPoint> point_from(const Json& record) {
     record.at("method").get_to(point.method);
     record.at("budget_bytes").get_to(point.budget_bytes);
     record.at("failure").get_to(point.failure);
+    record.at("fill_reason").get_to(point.fill_reason);
     record.at("artifact_bytes").get_to(point.artifact_bytes);
     record.at("artifact_hash").get_to(point.artifact_hash);
     record.at("bits_per_byte").get_to(point.bits_per_byte);

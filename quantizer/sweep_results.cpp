@@ -18,6 +18,11 @@ constexpr const char* kKind = "thimble sweep";
 constexpr const char* kReferenceHeading = "label,bytes,bpb";
 constexpr size_t kMostLabelBytes = 64;
 
+// Share of the budget.
+double fill_of(const SweepPoint& point) {
+  return static_cast<double>(point.artifact_bytes) / static_cast<double>(point.budget_bytes);
+}
+
 Json to_json(const SweepPoint& point, const SweepResults& results) {
   Json json = {{"method", point.method}, {"budget_bytes", point.budget_bytes}, {"seconds", point.seconds}};
   if (!point.failure.empty()) {
@@ -25,6 +30,8 @@ Json to_json(const SweepPoint& point, const SweepResults& results) {
     return json;
   }
   json["artifact_bytes"] = point.artifact_bytes;
+  json["fill"] = fill_of(point);
+  if (!point.fill_reason.empty()) json["fill_reason"] = point.fill_reason;
   json["bits_per_weight"] = results.bits_per_weight(point.artifact_bytes);
   json["bits_per_byte"] = point.bits_per_byte;
   if (results.original) json.update(to_json(results.gap_of(point)));
@@ -33,7 +40,8 @@ Json to_json(const SweepPoint& point, const SweepResults& results) {
   return json;
 }
 
-// One line of the table or the CSV. Of a point that was not met there is only the note.
+// One line of the table or the CSV. Of a point that was not met there is only the note, which says why; that of another
+// says why its budget is not filled.
 struct Line {
   std::string series;
   std::optional<uint64_t> budget, bytes;
@@ -53,7 +61,7 @@ std::vector<Line> lines_of(const SweepResults& results) {
                      BpbGap{0, paired_standard_error(original->blocks, original->blocks)},
                      ""});
   for (const SweepPoint& point : results.points) {
-    Line line{point.method, point.budget_bytes, {}, point.bits_per_byte, {}, point.failure};
+    Line line{point.method, point.budget_bytes, {}, point.bits_per_byte, {}, point.failure + point.fill_reason};
     if (point.failure.empty()) {
       line.bytes = point.artifact_bytes;
       if (original) line.gap = results.gap_of(point);
@@ -152,6 +160,10 @@ std::string to_text(const SweepResults& results) {
     }
   }
   std::string text = table_text(rows);
+  for (const SweepPoint& point : results.points)
+    if (!point.fill_reason.empty())
+      text += fmt::format("{} at {}: {:.1f} % used; {}\n", point.method, bytes_text(point.budget_bytes),
+                          std::floor(1000 * fill_of(point)) / 10, point.fill_reason);
   if (results.original) text += results.original->scored + "\n";
   if (!results.is_complete) text += "incomplete: " + progress_of(results) + "\n";
   return text + notes_text(results.notes);

@@ -16,7 +16,8 @@ namespace thimble {
 struct SweepPoint {
   std::string method;
   uint64_t budget_bytes = 0;
-  std::string failure;  // why the budget could not be met; empty where it was, and all below is known
+  std::string failure;      // why the budget could not be met; empty where it was, and all below is known
+  std::string fill_reason;  // why less than 99.9 % of the budget is used; empty where that is
   uint64_t artifact_bytes = 0;
   uint64_t artifact_hash = 0;  // XXH3-64 of the artifact that was scored
   double bits_per_byte = 0;

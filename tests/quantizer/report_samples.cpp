@@ -83,7 +83,7 @@ SweepPage sample_sweep_page(int layers) {
   SweepResults& results = page.results;
   results.checkpoint = "models/" + std::string(120, 'm') + "/final_model.safetensors";
   results.parameters = 29'951'068;
-  results.original = OriginalScore{59'958'344, 1.277708, "all 600,000 targets, context 2048, stride 64"};
+  results.original = OriginalScore{59'958'344, 1.277708, "all 600,000 targets, context 2048, stride 64", {}};
   auto add = [&](const std::string& method, uint64_t bytes, double bits_per_byte) {
     SweepPoint point;
     point.method = method;

@@ -71,6 +71,19 @@ TEST(SweepResults, AsCsv) {
   EXPECT_THAT(to_csv(killed), HasSubstr("\nincomplete,,,,,,,0 of 1 point done\n"));
 }
 
+TEST(SweepResults, ABudgetThatIsNotFilledHasItsReason) {
+  SweepResults results = sample();
+  results.points[0].artifact_bytes = 400;
+  results.points[0].fill_reason = "it has no knob";
+  const Json point = to_json(results).at("points").at(0);
+  EXPECT_EQ(point.at("fill"), 0.8);
+  EXPECT_EQ(point.at("fill_reason"), "it has no knob");
+  EXPECT_FALSE(to_json(sample()).at("points").at(0).contains("fill_reason"));
+  EXPECT_THAT(to_csv(results), HasSubstr(",0.062500,it has no knob\n"));
+  EXPECT_THAT(to_text(results), HasSubstr("slope at 500 B: 80.0 % used; it has no knob\n"));
+  EXPECT_EQ(point_from(record_of(results.points[0]))->fill_reason, "it has no knob");
+}
+
 TEST(SweepResults, AsATable) {
   EXPECT_THAT(to_text(sample()),
               AllOf(HasSubstr("+0.125000  0.062500"), HasSubstr("all 10 targets"), HasSubstr("int8"),
