@@ -178,8 +178,10 @@ Entry read_central_header(ByteCursor& cursor) {
     throw FormatError(where, fmt::format("flags {:04x}: encrypted or otherwise not plainly stored", entry.flags));
   if (method != 0 || packed_bytes != entry.data_bytes)
     throw FormatError(
-        where, fmt::format("is compressed (method {}), only stored entries are allowed: torch.save compresses nothing",
-                           method));
+        where,
+        fmt::format(
+            "is compressed (method {}): a zip archive, but no checkpoint, for torch.save stores entries as they are",
+            method));
   if (disk != 0) throw FormatError(where, "lies on another disk of a split archive");
   return entry;
 }
