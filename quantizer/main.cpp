@@ -95,7 +95,9 @@ int run(Ranks& ranks, bool json, int argc, char** argv) {
                 usage_message(line.app, error) + "\nRun with --help for more information.");
   }
   try {
-    ThreadLimit threads(line.common.threads);
+    // Never taken back: at the end of a limit TBB starts the threads that it held back, and where the system lets none
+    // start, ends the program.
+    [[maybe_unused]] static const ThreadLimit& threads = *new ThreadLimit(line.common.threads);
     Console console(spoken_options(line.common, ranks));
     if (ranks.is_root() || line.uses_all_ranks) line.action(console);
     return static_cast<int>(ExitCode::kOk);

@@ -79,10 +79,6 @@ int thread_count() {
 // Built in place: TBB registers a control by its address, and a copy of one is no limit.
 struct ThreadLimit::State {
   explicit State(size_t limit) : control(tbb::global_control::max_allowed_parallelism, limit) {}
-  // The threads end before the limit does: without it, TBB would start those that it held back, and where the system
-  // lets none start, end the program.
-  ~State() { tbb::finalize(scheduler, std::nothrow); }
-  tbb::task_scheduler_handle scheduler{tbb::attach{}};
   tbb::global_control control;
 };
 
