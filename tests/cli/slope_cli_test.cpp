@@ -118,11 +118,13 @@ TEST_F(SlopeTest, KeptResultsGiveTheSameBytes) {
 TEST_F(SlopeTest, TheArtifactIsWhatItWasMadeFrom) {
   succeed(quantize_arguments("out.thmb", {"--bits-per-weight", "6", "--trellis-bits", "3"}));
   succeed({"verify", "out.thmb"});
-  for (const QuantizedTensor& tensor : decoded("out.thmb").tensors)
+  const QuantizedModel model = decoded("out.thmb");
+  for (const QuantizedTensor& tensor : model.tensors)
     if (const auto* stepped = std::get_if<SteppedCodes>(&tensor.data)) {
       EXPECT_EQ(stepped->trellis_bits, 3) << tensor.name;
     }
-  for (const Json& tensor : succeed_json({"inspect", "out.thmb"}).at("tensors"))
+  const Json shown = succeed_json({"inspect", "out.thmb"});
+  for (const Json& tensor : shown.at("tensors"))
     if (tensor.at("shape").size() == 2 && tensor.at("elements") > 100) {
       EXPECT_EQ(tensor.at("precision"), "trellis8") << tensor.at("name");
     }
