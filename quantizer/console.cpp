@@ -1,11 +1,13 @@
 // console.cpp: formatting and output for console.h.
 #include "quantizer/console.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 
 #include "runtime/error.h"
@@ -34,6 +36,8 @@ bool aligns_right(const std::string& cell) {
 }  // namespace
 
 std::string bytes_text(uint64_t bytes) { return count_text(bytes) + " B"; }
+
+std::string fill_text(double fill) { return fmt::format("{:.2f} %", std::floor(fill * 1e4) / 100); }
 
 std::string table_text(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths;

@@ -30,6 +30,9 @@ struct CommonOptions {
 // "16,000,000 B": decimal bytes.
 std::string bytes_text(uint64_t bytes);
 
+// "99.98 %" of a share of a budget, rounded down: what is not all of it is not shown as all of it.
+std::string fill_text(double fill);
+
 // Rows of cells as an aligned table; the first row is the heading. Cells that start with a digit, sign or dot align
 // right.
 std::string table_text(const std::vector<std::vector<std::string>>& rows);

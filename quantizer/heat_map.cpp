@@ -54,20 +54,8 @@ void shorten(std::vector<std::string>& kinds) {
   for (std::string& kind : kinds) kind = kind.substr(front, kind.size() - front - back);
 }
 
-struct Range {
-  double least = INFINITY, most = -INFINITY;
-};
-
-Range range_of(const HeatMap& map) {
-  Range range;
-  for (const auto& row : map.values)
-    for (const std::optional<double>& value : row)
-      if (value) range = {std::min(range.least, *value), std::max(range.most, *value)};
-  return range;
-}
-
-const char* shade(double value, const Range& range) {
-  const double share = range.most > range.least ? (value - range.least) / (range.most - range.least) : 0;
+const char* shade(double value, const HeatMapRange& range) {
+  const double share = range.share(value, 0);
   return kShades[std::clamp(static_cast<int>(share * std::size(kShades)), 0, static_cast<int>(std::size(kShades)) - 1)];
 }
 
@@ -78,6 +66,14 @@ std::string tic_label(std::string text) {
 }
 
 }  // namespace
+
+HeatMapRange range_of(const HeatMap& map) {
+  HeatMapRange range{INFINITY, -INFINITY};
+  for (const auto& row : map.values)
+    for (const std::optional<double>& value : row)
+      if (value) range = {std::min(range.least, *value), std::max(range.most, *value)};
+  return range;
+}
 
 HeatMap heat_map(const std::map<std::string, double>& by_name) {
   std::map<std::string, std::map<int64_t, double>> by_kind;
@@ -104,7 +100,7 @@ HeatMap heat_map(const std::map<std::string, double>& by_name) {
 
 std::string to_text(const HeatMap& map, const std::string& title) {
   if (map.empty()) return "";
-  const Range range = range_of(map);
+  const HeatMapRange range = range_of(map);
   size_t width = 0;
   for (const std::string& kind : map.kinds) width = std::max(width, kind.size());
   std::string text = fmt::format("{} by layer, from {} {:.3f} to {} {:.3f}\n{:{}}  ", title, kShades[0], range.least,

@@ -33,32 +33,25 @@ Cell cell_of(const HeatMap& map) {
 
 std::string px(double value) { return fmt::format("{:.0f}", value); }
 
+// Of UTF-8.
+bool begins_character(char c) { return (c & 0xc0) != 0x80; }
+size_t character_count(const std::string& text) {
+  return static_cast<size_t>(std::ranges::count_if(text, begins_character));
+}
+
 // The end tells kinds apart more often than the beginning does. Cuts between characters of UTF-8.
 std::string shortened(const std::string& name) {
-  auto begins = [](char c) { return (c & 0xc0) != 0x80; };
-  size_t characters = static_cast<size_t>(std::ranges::count_if(name, begins));
+  size_t characters = character_count(name);
   if (characters <= kMostCharacters) return name;
   size_t at = 0;
-  while (characters >= kMostCharacters || !begins(name[at])) characters -= begins(name[at++]) ? 1 : 0;
+  while (characters >= kMostCharacters || !begins_character(name[at]))
+    characters -= begins_character(name[at++]) ? 1 : 0;
   return "…" + name.substr(at);
 }
 
-double text_width(const std::string& text) {
-  return kCharacter * static_cast<double>(std::ranges::count_if(text, [](char c) { return (c & 0xc0) != 0x80; }));
-}
+double text_width(const std::string& text) { return kCharacter * static_cast<double>(character_count(text)); }
 
-struct Range {
-  double least = INFINITY, most = -INFINITY;
-  double share(double value) const { return most > least ? (value - least) / (most - least) : 0.5; }
-};
-
-Range range_of(const HeatMap& map) {
-  Range range;
-  for (const auto& row : map.values)
-    for (const std::optional<double>& value : row)
-      if (value) range = {std::min(range.least, *value), std::max(range.most, *value)};
-  return range;
-}
+constexpr double kMiddleShade = 0.5;  // where all values are equal
 
 // From a pale to a deep blue; both stand out from a white and from a dark page.
 std::string colour(double share) {
@@ -78,7 +71,7 @@ void label(HtmlWriter& html, double x, double y, const char* anchor, const std::
   html.element("text", {{"x", px(x)}, {"y", px(y)}, {"text-anchor", anchor}}, text);
 }
 
-void add_scale(HtmlWriter& html, const Range& range, const std::string& title) {
+void add_scale(HtmlWriter& html, const HeatMapRange& range, const std::string& title) {
   constexpr int kSteps = 8;
   constexpr double kStep = 14, kTop = 8;
   const std::string least = fmt::format("{:.2f}", range.least);
@@ -91,7 +84,7 @@ void add_scale(HtmlWriter& html, const Range& range, const std::string& title) {
                         {"y", px(kTop)},
                         {"width", px(kStep)},
                         {"height", "12"},
-                        {"fill", colour(range.most > range.least ? i / (kSteps - 1.0) : 0.5)}});
+                        {"fill", colour(range.most > range.least ? i / (kSteps - 1.0) : kMiddleShade)}});
   label(html, x + 6, kTop + 10, "start", fmt::format("{:.2f}", range.most));
 }
 
@@ -117,7 +110,7 @@ Layout layout_of(const HeatMap& map, const std::string& title) {
   return {cell, left, top, width, top + cell.height * static_cast<double>(map.layers.size()) + 2};
 }
 
-void add_cell(HtmlWriter& html, const HeatMap& map, size_t kind, size_t layer, const Range& range,
+void add_cell(HtmlWriter& html, const HeatMap& map, size_t kind, size_t layer, const HeatMapRange& range,
               const Layout& layout) {
   const Cell& cell = layout.cell;
   const double x = layout.left + static_cast<double>(kind) * cell.width;
@@ -132,7 +125,7 @@ void add_cell(HtmlWriter& html, const HeatMap& map, size_t kind, size_t layer, c
                         {"height", px(cell.height - 2)}});
     return;
   }
-  const double share = range.share(*value);
+  const double share = range.share(*value, kMiddleShade);
   html.open("g");
   html.element("title", {}, fmt::format("layer {}, {}: {:.3f}", map.layers[layer], map.kinds[kind], *value));
   html.empty("rect", {{"x", px(x)}, {"y", px(y)}, {"width", w}, {"height", h}, {"fill", colour(share)}});
@@ -165,7 +158,7 @@ void add_names(HtmlWriter& html, const HeatMap& map, const Layout& layout) {
 
 void add_heat_map(HtmlWriter& html, const HeatMap& map, const HeatMapLabels& labels) {
   if (map.empty()) return;
-  const Range range = range_of(map);
+  const HeatMapRange range = range_of(map);
   const Layout layout = layout_of(map, labels.title);
   const std::string width = px(layout.width), height = px(layout.height);
   html.open("svg", {{"xmlns", "http://www.w3.org/2000/svg"},

@@ -5,31 +5,12 @@
 #include <cassert>
 #include <cstdint>
 
+#include "eval/utf8.h"
+
 namespace thimble {
 namespace {
 
 constexpr std::string_view kReplacement = "\xef\xbf\xbd";  // U+FFFD
-
-struct CodePoint {
-  uint32_t value = 0;
-  size_t length = 0;  // 0: these bytes are none
-};
-
-// The shortest form only, no surrogates.
-CodePoint decode(std::string_view text) {
-  const auto lead = static_cast<unsigned char>(text[0]);
-  const size_t length = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
-  if (length == 0 || length > text.size()) return {};
-  uint32_t value = length == 1 ? lead : lead & (0x7fu >> length);
-  for (size_t i = 1; i < length; ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    if ((byte & 0xc0) != 0x80) return {};
-    value = value << 6 | (byte & 0x3f);
-  }
-  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-  if (value < kLeast[length] || (value >= 0xd800 && value < 0xe000) || value > 0x10ffff) return {};
-  return {value, length};
-}
 
 bool is_shown(uint32_t value) {
   if (value < 0x20) return value == '\n' || value == '\t';
@@ -45,7 +26,7 @@ std::string html_escaped(std::string_view text) {
   std::string escaped;
   escaped.reserve(text.size());
   while (!text.empty()) {
-    const CodePoint point = decode(text);
+    const CodePoint point = decode_utf8(text);
     const size_t length = point.length == 0 ? 1 : point.length;
     if (point.length == 0 || !is_shown(point.value))
       escaped += kReplacement;

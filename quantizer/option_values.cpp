@@ -16,11 +16,11 @@ namespace {
 // Digits of a fraction and powers of ten beyond this are refused unread: no size that fits needs them.
 constexpr int64_t kMaxExponent = 40;
 
-struct ByteUnit {
+struct SizeSuffix {
   std::string_view name;
   int powers_of_1000, powers_of_1024;
 };
-constexpr std::array<ByteUnit, 20> kByteUnits = {
+constexpr std::array<SizeSuffix, 20> kSizeSuffixes = {
     {{"", 0, 0},   {"B", 0, 0},   {"K", 1, 0},  {"k", 1, 0},   {"KB", 1, 0}, {"kB", 1, 0}, {"M", 2, 0},
      {"MB", 2, 0}, {"G", 3, 0},   {"GB", 3, 0}, {"T", 4, 0},   {"TB", 4, 0}, {"Ki", 0, 1}, {"KiB", 0, 1},
      {"Mi", 0, 2}, {"MiB", 0, 2}, {"Gi", 0, 3}, {"GiB", 0, 3}, {"Ti", 0, 4}, {"TiB", 0, 4}}};
@@ -90,8 +90,8 @@ std::optional<uint64_t> parse_whole_number(std::string_view text) {
 std::optional<uint64_t> parse_bytes(std::string_view text) {
   DecimalReader number(text);
   if (!number.read()) return std::nullopt;
-  const auto unit = std::ranges::find(kByteUnits, number.rest(), &ByteUnit::name);
-  if (unit == kByteUnits.end()) return std::nullopt;
+  const auto unit = std::ranges::find(kSizeSuffixes, number.rest(), &SizeSuffix::name);
+  if (unit == kSizeSuffixes.end()) return std::nullopt;
   // Below 2^64 * 1024^4: fits, and stays below 2^127 for one more factor of ten.
   unsigned __int128 bytes = static_cast<unsigned __int128>(number.digits()) << (10 * unit->powers_of_1024);
   int64_t exponent = number.exponent() + 3 * unit->powers_of_1000;

@@ -1,8 +1,9 @@
 // plan_search.cpp: bisection over real artifacts.
 #include "quantizer/plan_search.h"
-#include "runtime/count_text.h"
 
 #include <algorithm>
+
+#include "runtime/count_text.h"
 
 namespace thimble {
 namespace {

@@ -3,19 +3,16 @@
 
 #include <fmt/format.h>
 
+#include "runtime/count_text.h"
 #include "runtime/trellis.h"
 
 namespace thimble {
 namespace {
 
-std::string number_of(int64_t count, const std::string& one, const std::string& many) {
-  return fmt::format("{} {}", count, count == 1 ? one : many);
-}
-
 std::string trace_text(const TracePlanOptions& plan, int64_t high, int64_t layers) {
   if (layers == 0) return "no layer was solved";
-  if (high == 0) return fmt::format("int{} for {}", plan.low_bits, number_of(layers, "layer", "layers"));
-  if (high >= layers) return fmt::format("int{} for {}", plan.high_bits, number_of(layers, "layer", "layers"));
+  if (high == 0) return fmt::format("int{} for {}", plan.low_bits, counted(layers, "layer"));
+  if (high >= layers) return fmt::format("int{} for {}", plan.high_bits, counted(layers, "layer"));
   return fmt::format("int{} for the {}, int{} for the other {}", plan.high_bits,
                      high == 1 ? "most sensitive layer" : fmt::format("{} most sensitive layers", high), plan.low_bits,
                      layers - high);
@@ -24,9 +21,9 @@ std::string trace_text(const TracePlanOptions& plan, int64_t high, int64_t layer
 std::string nvfp4_text(const std::map<std::string, int64_t>& precisions) {
   const auto found = precisions.find("nvfp4");
   std::string text =
-      found == precisions.end() ? "NVFP4 for no matrix" : "NVFP4 for " + number_of(found->second, "matrix", "matrices");
+      found == precisions.end() ? "NVFP4 for no matrix" : "NVFP4 for " + counted(found->second, "matrix", "matrices");
   for (const auto& [name, count] : precisions)
-    if (name != "nvfp4") text += fmt::format(", {} for {}", name, number_of(count, "tensor", "tensors"));
+    if (name != "nvfp4") text += fmt::format(", {} for {}", name, counted(count, "tensor"));
   return text;
 }
 

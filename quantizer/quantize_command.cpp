@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "gptq/sensitivity.h"
 #include "quantizer/commands.h"
@@ -164,9 +163,6 @@ Scores score_before_and_after(const QuantizeRequest& request, const TokenSource&
   return scores;
 }
 
-// Rounded down: what is not all of a budget is not shown as all of it.
-std::string fill_text(double fill) { return fmt::format("{:.2f} %", std::floor(fill * 1e4) / 100); }
-
 // What an artifact's size should not have surprised anybody with.
 std::vector<std::string> size_warnings(const QuantizeRequest& request, const QuantizeOutcome& outcome) {
   std::vector<std::string> warnings;
@@ -221,12 +217,11 @@ Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome
   return json;
 }
 
-// What of the artifact's size, what became of the work folder, layers of method trace whose damping had to be raised,
-// and layers with columns that no token activated.
-std::string warnings_text(const QuantizeRequest& request, const QuantizeOutcome& outcome) {
-  std::string text;
-  for (const std::string& warning : size_warnings(request, outcome)) text += "warning: " + warning + "\n";
-  if (!outcome.work_note.empty()) text += "note: " + outcome.work_note + "\n";
+// What became of the work folder, layers of method trace whose damping had to be raised, layers with columns that no
+// token activated, and what text was scored.
+std::vector<std::string> remarks_on(const QuantizeOutcome& outcome, const Scores& scores) {
+  std::vector<std::string> remarks;
+  if (!outcome.work_note.empty()) remarks.push_back(outcome.work_note);
   size_t dead_columns = 0;
   std::vector<std::string> with_dead_columns;
   auto add_dead = [&](const LayerOutcome& layer, const std::vector<int64_t>& dead) {
@@ -237,17 +232,18 @@ std::string warnings_text(const QuantizeRequest& request, const QuantizeOutcome&
     if (layer.slope_report) add_dead(layer, layer.slope_report->dead_columns);  // its damping differs by layer anyway
     if (!layer.report) continue;
     if (layer.report->damping > kTraceDamping * 1.0001)
-      text +=
-          fmt::format("note: {}: damping raised to {:.3g} of the mean diagonal\n", layer.name, layer.report->damping);
+      remarks.push_back(
+          fmt::format("{}: damping raised to {:.3g} of the mean diagonal", layer.name, layer.report->damping));
     add_dead(layer, layer.report->dead_columns);
   }
   if (with_dead_columns.size() == 1)
-    text += fmt::format("note: {}: {} never active, codes 0\n", with_dead_columns[0],
-                        counted(dead_columns, "input column"));
+    remarks.push_back(
+        fmt::format("{}: {} never active, codes 0", with_dead_columns[0], counted(dead_columns, "input column")));
   else if (dead_columns > 0)
-    text += fmt::format("note: {} of {} never active, codes 0\n", counted(dead_columns, "input column"),
-                        counted(with_dead_columns.size(), "layer"));
-  return text;
+    remarks.push_back(fmt::format("{} of {} never active, codes 0", counted(dead_columns, "input column"),
+                                  counted(with_dead_columns.size(), "layer")));
+  if (!scores.empty() && scores[0].note) remarks.push_back(*scores[0].note);
+  return remarks;
 }
 
 std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& outcome, const Scores& scores,
@@ -276,8 +272,10 @@ std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& 
   for (const StageTimes::Stage& stage : times.stages()) add(stage.name, duration_text(stage.seconds));
   add("peak memory", bytes_text(times.peak_memory_bytes()));
   add("written", written);
-  return (request.rate_bound ? to_text(outcome.rate) + "\n" : "") + warnings_text(request, outcome) +
-         (scores.empty() ? "" : notes_text({scores[0].note})) + facts_text(facts);
+  std::string text = request.rate_bound ? to_text(outcome.rate) + "\n" : "";
+  for (const std::string& warning : size_warnings(request, outcome)) text += "warning: " + warning + "\n";
+  for (const std::string& remark : remarks_on(outcome, scores)) text += "note: " + remark + "\n";
+  return text + facts_text(facts);
 }
 
 // Where one was asked for; then it is among the files written. What went wrong is for after the result.
@@ -423,8 +421,10 @@ void add_quantize_command(CommandLine& line) {
       Scores scores = score_before_and_after(finished, options->source, line.ranks, times, console);
       if (!line.ranks.is_root()) return;
       std::string device = device_text(finished.device, line.ranks), written = finished.output;
+      std::vector<std::string> remarks = size_warnings(finished, outcome);
+      std::ranges::move(remarks_on(outcome, scores), std::back_inserter(remarks));
       const std::optional<IoError> unwritten =
-          write_page(collect_page(finished, outcome, scores, times, device, warnings_text(finished, outcome), *command),
+          write_page(collect_page(finished, outcome, scores, times, device, std::move(remarks), *command),
                      finished.report, written);
       console.result(outcome_text(finished, outcome, scores, times, device, written),
                      outcome_json(finished, outcome, scores, times, device));

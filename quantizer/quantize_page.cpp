@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "quantizer/byte_unit.h"
 #include "quantizer/console.h"
@@ -28,10 +27,8 @@ KeyFigure budget_figure(const QuantizePage& page, uint64_t budget) {
   const std::string code = page.code_bytes > 0 ? ", " + bytes_text(page.code_bytes) + " of it for code" : "";
   const std::string left =
       total <= budget ? bytes_text(budget - total) + " left" : bytes_text(total - budget) + " over";
-  // Rounded down: 99.98 % is not 100 %.
   const double share = ratio(total, budget);
-  return {"Budget", fmt::format("{:.2f} % used", std::floor(10000 * share) / 100),
-          fmt::format("{}{}; {}", bytes_text(budget), code, left), share};
+  return {"Budget", fill_text(share) + " used", fmt::format("{}{}; {}", bytes_text(budget), code, left), share};
 }
 
 KeyFigure score_figure(const ReportScores& scores) {
@@ -129,14 +126,14 @@ std::string gap_text(double gap, const std::optional<double>& standard_error) {
   return text;
 }
 
-std::string file_name(const std::string& path) {
+std::string last_name(const std::string& path) {
   const std::string name = path.substr(path.find_last_of('/') + 1);
   return name.empty() ? path : name;
 }
 
 std::string quantize_page(const QuantizePage& page) {
   HtmlWriter html;
-  begin_page(html, "thimble quantize", file_name(page.checkpoint), page.checkpoint + " as " + page.artifact);
+  begin_page(html, "thimble quantize", last_name(page.checkpoint), page.checkpoint + " as " + page.artifact);
   add_headline(html, page);
   html.close();  // header
   add_charts(html, page);

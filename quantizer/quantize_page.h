@@ -39,7 +39,7 @@ std::string quantize_page(const QuantizePage& page);
 std::string bpb_text(double bits_per_byte);
 std::string gap_text(double gap, const std::optional<double>& standard_error);
 
-// A file's name without its folder.
-std::string file_name(const std::string& path);
+// A path without its folders.
+std::string last_name(const std::string& path);
 
 }  // namespace thimble

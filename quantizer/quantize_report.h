@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "quantizer/quantize_job.h"
 #include "quantizer/quantize_page.h"
@@ -11,10 +12,11 @@
 
 namespace thimble {
 
-// `scores`: of checkpoint and artifact, or none. `warnings`: a line for each. `command`: as the user gave it.
+// `scores`: of checkpoint and artifact, or none. `remarks`: what the user should know of it. `command`: as the user
+// gave it.
 QuantizePage collect_page(const QuantizeRequest& request, const QuantizeOutcome& outcome,
                           std::span<const ScoredModel> scores, StageTimes& times, const std::string& device,
-                          const std::string& warnings, const CLI::App& command);
+                          std::vector<std::string> remarks, const CLI::App& command);
 
 // What options come to where none was given.
 ReportSettings resolved_settings(const QuantizeRequest& request);

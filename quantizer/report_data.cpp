@@ -3,6 +3,7 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <ctime>
@@ -22,12 +23,6 @@ void add_values(const std::string& name, const Json& value, ReportSettings& sett
   }
   std::string text = value.is_string() ? value.get<std::string>() : value.dump();
   settings.values.emplace_back(name, std::move(text));
-}
-
-std::string joined(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const std::string& part : parts) text += (text.empty() ? "" : " ") + part;
-  return text;
 }
 
 // Options that say how results are shown.
@@ -58,7 +53,7 @@ std::vector<ReportSettings> option_settings(const CLI::App& command) {
     const std::string name = option->get_name();
     if (is_about_output(name)) continue;
     if (option->count() > 0)
-      given.values.emplace_back(name, joined(option->results()));
+      given.values.emplace_back(name, fmt::format("{}", fmt::join(option->results(), " ")));
     else if (!option->get_default_str().empty())
       fixed.values.emplace_back(name, option->get_default_str());
   }

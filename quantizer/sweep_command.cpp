@@ -1,5 +1,6 @@
 // sweep_command.cpp: `thimble sweep`: bytes against bits per byte over methods and budgets, as a table and a plot.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -158,9 +159,7 @@ std::string outcome_text(const SweepOutcome& outcome, const StageTimes& times, c
   std::vector<std::pair<std::string, std::string>> facts = {{"device", device}};
   for (const StageTimes::Stage& stage : times.stages())
     facts.emplace_back(stage.name, fmt::format("{:.1f}s", stage.seconds));
-  std::string written;
-  for (const std::string& file : outcome.files) written += (written.empty() ? "" : ", ") + file;
-  facts.emplace_back("written", written);
+  facts.emplace_back("written", fmt::format("{}", fmt::join(outcome.files, ", ")));
   return to_text(outcome.results) + "\n" + facts_text(facts);
 }
 

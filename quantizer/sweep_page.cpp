@@ -31,10 +31,6 @@ std::vector<const SweepPoint*> met_points(const SweepResults& results) {
   return met;
 }
 
-std::string plural(size_t count, const std::string& one, const std::string& many) {
-  return fmt::format("{} {}", count, count == 1 ? one : many);
-}
-
 void add_headline(HtmlWriter& html, const SweepResults& results) {
   const std::vector<const SweepPoint*> met = met_points(results);
   std::vector<KeyFigure> figures;
@@ -57,7 +53,7 @@ void add_headline(HtmlWriter& html, const SweepResults& results) {
   const size_t failed = results.points.size() - met.size();
   figures.push_back(
       {"Artifacts", count_text(static_cast<int64_t>(met.size())),
-       failed == 0 ? "all budgets were met" : plural(failed, "budget was not met", "budgets were not met"),
+       failed == 0 ? "all budgets were met" : counted(failed, "budget was not met", "budgets were not met"),
        std::nullopt});
   add_key_figures(html, figures);
 }
@@ -80,7 +76,7 @@ Chart curve_chart(const SweepResults& results) {
           {static_cast<double>(point.bytes) / unit.bytes, point.bits_per_byte, point.standard_error,
            fmt::format("{}: {}, {} bits per byte", curve.title, bytes_text(point.bytes), bpb_text(point.bits_per_byte)),
            false});
-    chart.description += plural(curve.points.size(), "point", "points") + " of " + curve.title + "; ";
+    chart.description += counted(curve.points.size(), "point") + " of " + curve.title + "; ";
   }
   if (results.original) {
     chart.horizontal = {{"original", results.original->bits_per_byte}};
@@ -175,7 +171,7 @@ void add_artifacts(HtmlWriter& html, const SweepPage& page) {
 std::string sweep_page(const SweepPage& page) {
   const SweepResults& results = page.results;
   HtmlWriter html;
-  begin_page(html, "thimble sweep", file_name(results.checkpoint), results.checkpoint);
+  begin_page(html, "thimble sweep", last_name(results.checkpoint), results.checkpoint);
   add_headline(html, results);
   add_notes(html, page.notes);
   html.close();  // header

@@ -162,8 +162,8 @@ std::string to_text(const SweepResults& results) {
   std::string text = table_text(rows);
   for (const SweepPoint& point : results.points)
     if (!point.fill_reason.empty())
-      text += fmt::format("{} at {}: {:.1f} % used; {}\n", point.method, bytes_text(point.budget_bytes),
-                          std::floor(1000 * fill_of(point)) / 10, point.fill_reason);
+      text += fmt::format("{} at {}: {} used; {}\n", point.method, bytes_text(point.budget_bytes),
+                          fill_text(fill_of(point)), point.fill_reason);
   if (results.original) text += results.original->scored + "\n";
   if (!results.is_complete) text += "incomplete: " + progress_of(results) + "\n";
   return text + notes_text(results.notes);

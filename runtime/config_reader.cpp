@@ -1,5 +1,6 @@
 // config_reader.cpp: see config_reader.h.
 #include "runtime/config_reader.h"
+
 #include "runtime/count_text.h"
 
 namespace thimble {

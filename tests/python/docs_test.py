@@ -11,6 +11,8 @@ import unicodedata
 import unittest
 from pathlib import Path
 
+from needs import thimble_program
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 REFERENCE = REPOSITORY / "docs" / "reference" / "command_line.md"
 
@@ -122,31 +124,21 @@ class LinkTest(unittest.TestCase):
         self.assertEqual(anchors_of(text), {"a-b-c_d", "same", "same-1", "6-steps-one-slope-½"})
 
 
-def help_text(program, *arguments, flags=("--help-all", "--help")):
-    """What the first of these flags that the program knows prints."""
-    for flag in flags:
-        done = subprocess.run([program, *arguments, flag], capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            return done.stdout
-    raise AssertionError(f"{program} {arguments}: {done.stderr}")
+def help_text(*arguments):
+    return subprocess.run([thimble_program(), *arguments], capture_output=True, text=True, check=True).stdout
 
 
 class CommandLineTest(unittest.TestCase):
-    def setUp(self):
-        self.program = os.environ.get("THIMBLE")
-        if not self.program:
-            self.skipTest("THIMBLE names no program")
-
     def test_the_reference_has_every_command_and_option(self):
         reference = REFERENCE.read_text(encoding="utf-8")
         sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", reference, re.MULTILINE | re.DOTALL))
         documented = set(re.findall(r"--[a-z][a-z0-9-]*", reference))
-        commands = re.findall(r"^  ([a-z]+) {2,}\S", help_text(self.program, flags=("--help",)), re.MULTILINE)
+        commands = re.findall(r"^  ([a-z]+) {2,}\S", help_text("--help"), re.MULTILINE)
         self.assertGreater(len(commands), 5)
         for command in commands:
             with self.subTest(command=command):
                 self.assertIn(command, sections)
-                options = set(OPTION.findall(help_text(self.program, command)))
+                options = set(OPTION.findall(help_text(command, "--help-all")))
                 self.assertGreater(len(options), 3)
                 self.assertEqual(sorted(options - documented), [])
 

@@ -14,11 +14,10 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from needs import needs
+from needs import needs, thimble_program
 
 needs("numpy")
-if not os.environ.get("THIMBLE"):
-    raise unittest.SkipTest("THIMBLE does not name the program")
+PROGRAM = thimble_program()
 
 import numpy as np  # noqa: E402
 
@@ -30,7 +29,7 @@ TINY = REPOSITORY / "examples" / "tiny"
 
 
 def thimble(*arguments) -> None:
-    subprocess.run([os.environ["THIMBLE"], *map(str, arguments)], check=True, capture_output=True)
+    subprocess.run([PROGRAM, *map(str, arguments)], check=True, capture_output=True)
 
 
 def read_float32(path: Path) -> dict[str, np.ndarray]:

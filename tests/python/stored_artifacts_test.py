@@ -6,12 +6,13 @@ skipped unless THIMBLE names the program. write_stored_artifacts.py made the fil
 
 import hashlib
 import json
-import os
 import re
 import subprocess
 import tempfile
 import unittest
 from pathlib import Path
+
+from needs import thimble_program
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / "tests" / "python" / "artifacts"
@@ -46,9 +47,7 @@ def weights_digest(program, artifact):
 
 class StoredArtifactsTest(unittest.TestCase):
     def setUp(self):
-        self.program = os.environ.get("THIMBLE")
-        if not self.program:
-            self.skipTest("THIMBLE names no program")
+        self.program = thimble_program()
 
     def test_every_stored_artifact_decodes_to_the_same_weights(self):
         self.assertEqual(set(FOLDER.glob("*.thmb")), set(STORED))

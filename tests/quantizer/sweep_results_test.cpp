@@ -80,7 +80,7 @@ TEST(SweepResults, ABudgetThatIsNotFilledHasItsReason) {
   EXPECT_EQ(point.at("fill_reason"), "it has no knob");
   EXPECT_FALSE(to_json(sample()).at("points").at(0).contains("fill_reason"));
   EXPECT_THAT(to_csv(results), HasSubstr(",0.062500,it has no knob\n"));
-  EXPECT_THAT(to_text(results), HasSubstr("slope at 500 B: 80.0 % used; it has no knob\n"));
+  EXPECT_THAT(to_text(results), HasSubstr("slope at 500 B: 80.00 % used; it has no knob\n"));
   EXPECT_EQ(point_from(record_of(results.points[0]))->fill_reason, "it has no knob");
 }
 

@@ -120,7 +120,8 @@ TEST(ZipArchive, WrongChecksumIsFoundUnlessSkipped) {
 
 TEST(ZipArchive, RefusesWhatIsNotPlainlyStored) {
   expect_entry_error("'a/data/0': flags 0809: encrypted", kCentralFlags, uint16_t{0x0809});
-  expect_entry_error("'a/data/0': is compressed (method 8): a zip archive, but no checkpoint", kCentralMethod, uint16_t{8});
+  expect_entry_error("'a/data/0': is compressed (method 8): a zip archive, but no checkpoint", kCentralMethod,
+                     uint16_t{8});
   expect_entry_error("'a/data/0': is compressed (method 0)", kCentralPacked, uint32_t{299});
   expect_entry_error("'a/data/0': lies on another disk", kCentralDisk, uint16_t{1});
 }
