@@ -21,11 +21,11 @@
 #pragma once
 
 // clang-format off
-#include "gptq/hessian.h"          // 1. E[x x^T] at every layer's input
-#include "gptq/sensitivity.h"      // 2. which layers matter most
-#include "gptq/plan.h"             // 3. a precision for every tensor
-#include "gptq/hessian_factor.h"   // 4. damping, column order, Cholesky
-#include "gptq/gptq_solver.h"      // 5. codes and scales of one matrix
-#include "gptq/quantize_tensor.h"  // 6. any tensor by its precision
-#include "gptq/prune.h"            // 7. fewer non-zero codes
+#include "gptq/statistics/hessian.h"      // 1. E[x x^T] at every layer's input
+#include "gptq/trace/sensitivity.h"       // 2. which layers matter most
+#include "gptq/trace/plan.h"              // 3. a precision for every tensor
+#include "gptq/factor/hessian_factor.h"   // 4. damping, column order, Cholesky
+#include "gptq/trace/gptq_solver.h"       // 5. codes and scales of one matrix
+#include "gptq/trace/quantize_tensor.h"   // 6. any tensor by its precision
+#include "gptq/trace/prune.h"             // 7. fewer non-zero codes
 // clang-format on

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "packer/section_packer.h"
-#include "runtime/progress.h"
-#include "runtime/quantized_model.h"
-#include "runtime/stored_model.h"
+#include "packer/container/section_packer.h"
+#include "runtime/base/progress.h"
+#include "runtime/codes/quantized_model.h"
+#include "runtime/codes/stored_model.h"
 
 namespace thimble {
 

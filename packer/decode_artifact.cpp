@@ -1,8 +1,8 @@
 // decode_artifact.cpp: opens the sections of a file in parallel and rebuilds the model.
 #include "packer/artifact.h"
-#include "packer/artifact_reader.h"
-#include "packer/section_content.h"
-#include "runtime/parallel.h"
+#include "packer/container/artifact_reader.h"
+#include "packer/container/section_content.h"
+#include "runtime/base/parallel.h"
 
 namespace thimble {
 namespace {

@@ -1,9 +1,9 @@
 // describe_artifact.cpp: fills the summary from table and header.
 #include "packer/describe_artifact.h"
 
-#include "packer/artifact_reader.h"
-#include "runtime/quantized_model.h"
-#include "runtime/trellis.h"
+#include "packer/container/artifact_reader.h"
+#include "runtime/codes/quantized_model.h"
+#include "runtime/codes/trellis.h"
 
 namespace thimble {
 namespace {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "packer/format.h"
-#include "runtime/byte_cursor.h"
-#include "runtime/tensor.h"
+#include "packer/layout/format.h"
+#include "runtime/base/byte_cursor.h"
+#include "runtime/tensor/tensor.h"
 
 namespace thimble {
 

@@ -4,10 +4,10 @@
 #include <numeric>
 
 #include "packer/artifact.h"
-#include "packer/artifact_header.h"
-#include "packer/section_content.h"
-#include "packer/section_plan.h"
-#include "runtime/parallel.h"
+#include "packer/container/section_content.h"
+#include "packer/layout/artifact_header.h"
+#include "packer/layout/section_plan.h"
+#include "runtime/base/parallel.h"
 
 namespace thimble {
 namespace {

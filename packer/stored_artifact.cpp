@@ -4,9 +4,9 @@
 #include <optional>
 
 #include "packer/artifact.h"
-#include "packer/artifact_reader.h"
-#include "packer/section_content.h"
-#include "runtime/parallel.h"
+#include "packer/container/artifact_reader.h"
+#include "packer/container/section_content.h"
+#include "runtime/base/parallel.h"
 
 namespace thimble {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/byte_cursor.h"
-#include "runtime/progress.h"
+#include "runtime/base/byte_cursor.h"
+#include "runtime/base/progress.h"
 
 namespace thimble {
 

@@ -3,9 +3,9 @@
 #include <limits>
 #include <random>
 
-#include "eval/token_shard.h"
-#include "packer/format.h"
-#include "quantizer/safetensors.h"
+#include "eval/text/token_shard.h"
+#include "packer/layout/format.h"
+#include "quantizer/checkpoints/safetensors.h"
 #include "tests/cli/cli_fixture.h"
 
 namespace thimble::testing {

@@ -1,8 +1,8 @@
 // calibration_cli_test.cpp: calibration tokens and Hessians from files instead of the model: what was saved gives
 // the weights of the run that saved it, and models that this program cannot run are quantized from Hessians alone.
-#include "eval/token_shard.h"
-#include "quantizer/hessian_file.h"
-#include "quantizer/safetensors.h"
+#include "eval/text/token_shard.h"
+#include "quantizer/checkpoints/hessian_file.h"
+#include "quantizer/checkpoints/safetensors.h"
 #include "tests/cli/cli_fixture.h"
 
 namespace thimble::testing {

@@ -5,11 +5,11 @@
 
 #include <algorithm>
 
-#include "eval/loss_blocks.h"
-#include "eval/text_tokens.h"
-#include "eval/token_shard.h"
-#include "quantizer/safetensors.h"
-#include "runtime/atomic_file.h"
+#include "eval/score/loss_blocks.h"
+#include "eval/text/text_tokens.h"
+#include "eval/text/token_shard.h"
+#include "quantizer/checkpoints/safetensors.h"
+#include "runtime/base/atomic_file.h"
 
 namespace thimble::testing {
 namespace {

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "packer/artifact.h"
-#include "runtime/file.h"
-#include "runtime/json.h"
+#include "runtime/base/file.h"
+#include "runtime/base/json.h"
 #include "tests/cli/run_program.h"
 #include "tests/cli/tiny_model.h"
-#include "tests/runtime/temporary_folder.h"
+#include "tests/runtime/base/temporary_folder.h"
 
 namespace thimble::testing {
 

@@ -1,9 +1,9 @@
 // eval_cli_test.cpp: `thimble eval`, `export`, `generate` and `audit` on a checkpoint and the artifact made from it.
 #include <fmt/format.h>
 
-#include "eval/text_tokens.h"
-#include "eval/token_shard.h"
-#include "quantizer/safetensors.h"
+#include "eval/text/text_tokens.h"
+#include "eval/text/token_shard.h"
+#include "quantizer/checkpoints/safetensors.h"
 #include "tests/cli/cli_fixture.h"
 
 namespace thimble::testing {

@@ -2,8 +2,8 @@
 #include <functional>
 #include <limits>
 
-#include "eval/token_shard.h"
-#include "quantizer/safetensors.h"
+#include "eval/text/token_shard.h"
+#include "quantizer/checkpoints/safetensors.h"
 #include "tests/cli/cli_fixture.h"
 
 namespace thimble::testing {

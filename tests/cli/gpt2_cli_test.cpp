@@ -2,10 +2,10 @@
 #include <cmath>
 #include <filesystem>
 
-#include "quantizer/gpt2_checkpoint.h"
-#include "quantizer/safetensors.h"
+#include "quantizer/checkpoints/gpt2_checkpoint.h"
+#include "quantizer/checkpoints/safetensors.h"
 #include "tests/cli/cli_fixture.h"
-#include "tests/quantizer/llmc_file_builder.h"
+#include "tests/quantizer/checkpoints/llmc_file_builder.h"
 
 namespace thimble::testing {
 namespace {

@@ -2,8 +2,8 @@
 // the budget; `thimble numerics --stage`.
 #include <cmath>
 
-#include "quantizer/safetensors.h"
-#include "runtime/nvfp4_scale_layout.h"
+#include "quantizer/checkpoints/safetensors.h"
+#include "runtime/codes/nvfp4_scale_layout.h"
 #include "tests/cli/cli_fixture.h"
 
 namespace thimble::testing {

@@ -1,6 +1,6 @@
 // slope_cli_test.cpp: `thimble quantize --method slope`: targets, equal bytes, what the artifact holds, refused
 // options.
-#include "eval/token_shard.h"
+#include "eval/text/token_shard.h"
 #include "tests/cli/cli_fixture.h"
 
 namespace thimble::testing {

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <numeric>
 
-#include "quantizer/gnuplot.h"
+#include "quantizer/reports/gnuplot.h"
 #include "tests/cli/cli_fixture.h"
 
 namespace thimble::testing {

@@ -3,10 +3,10 @@
 
 #include <random>
 
-#include "runtime/atomic_file.h"
-#include "runtime/golf_layout.h"
-#include "tests/eval/tokenizer_builder.h"
-#include "tests/quantizer/torch_file_builder.h"
+#include "runtime/base/atomic_file.h"
+#include "runtime/families/golf/golf_layout.h"
+#include "tests/eval/text/tokenizer_builder.h"
+#include "tests/quantizer/checkpoints/torch_file_builder.h"
 
 namespace thimble::testing {
 namespace {

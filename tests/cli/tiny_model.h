@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <string>
 
-#include "runtime/json.h"
-#include "runtime/model_config.h"
-#include "runtime/tensor.h"
-#include "tests/runtime/random_model.h"
+#include "runtime/base/json.h"
+#include "runtime/families/golf/model_config.h"
+#include "runtime/tensor/tensor.h"
+#include "tests/runtime/families/golf/random_model.h"
 
 namespace thimble::testing {
 

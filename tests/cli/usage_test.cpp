@@ -1,6 +1,6 @@
 // usage_test.cpp: command lines that are refused with exit code 2, requests that no device here can meet (6), and
 // budgets and checks that are not met (3).
-#include "eval/token_shard.h"
+#include "eval/text/token_shard.h"
 #include "tests/cli/cli_fixture.h"
 
 namespace thimble::testing {

@@ -2,7 +2,7 @@
 // `inspect` of checkpoints.
 #include <filesystem>
 
-#include "quantizer/safetensors.h"
+#include "quantizer/checkpoints/safetensors.h"
 #include "tests/cli/cli_fixture.h"
 
 namespace thimble::testing {

@@ -8,9 +8,9 @@
 #include <optional>
 
 #include "packer/artifact.h"
-#include "packer/artifact_reader.h"
+#include "packer/container/artifact_reader.h"
 #include "packer/describe_artifact.h"
-#include "runtime/trellis.h"
+#include "runtime/codes/trellis.h"
 #include "tests/packer/reseal.h"
 #include "tests/packer/unpack_one_by_one.h"
 

@@ -6,10 +6,10 @@
 #include <limits>
 #include <sstream>
 
-#include "runtime/any_model.h"
-#include "runtime/backend.h"
-#include "runtime/checked.h"
-#include "runtime/golf_layout.h"
+#include "runtime/base/checked.h"
+#include "runtime/cpu/backend.h"
+#include "runtime/families/any_model.h"
+#include "runtime/families/golf/golf_layout.h"
 
 namespace thimble {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "quantizer/hessian_file.h"
-#include "runtime/error.h"
+#include "quantizer/checkpoints/hessian_file.h"
+#include "runtime/base/error.h"
 #include "tests/fuzz/memory_file.h"
 
 namespace {

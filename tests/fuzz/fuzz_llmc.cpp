@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "quantizer/llmc_checkpoint.h"
-#include "runtime/error.h"
-#include "runtime/gpt2_config.h"
+#include "quantizer/checkpoints/llmc_checkpoint.h"
+#include "runtime/base/error.h"
+#include "runtime/families/gpt2/gpt2_config.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   thimble::Bytes file(reinterpret_cast<const std::byte*>(data), size);

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "quantizer/safetensors.h"
-#include "runtime/error.h"
+#include "quantizer/checkpoints/safetensors.h"
+#include "runtime/base/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   thimble::Bytes file(reinterpret_cast<const std::byte*>(data), size);

@@ -4,16 +4,16 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "eval/token_shard.h"
-#include "packer/weight_coder.h"
-#include "quantizer/safetensors.h"
-#include "runtime/atomic_file.h"
-#include "tests/eval/tokenizer_builder.h"
-#include "tests/packer/sample_codes.h"
+#include "eval/text/token_shard.h"
+#include "packer/rans/weight_coder.h"
+#include "quantizer/checkpoints/safetensors.h"
+#include "runtime/base/atomic_file.h"
+#include "tests/eval/text/tokenizer_builder.h"
+#include "tests/packer/layout/sample_codes.h"
 #include "tests/packer/sample_models.h"
-#include "tests/quantizer/llmc_file_builder.h"
-#include "tests/quantizer/torch_file_builder.h"
-#include "tests/runtime/random_model.h"
+#include "tests/quantizer/checkpoints/llmc_file_builder.h"
+#include "tests/quantizer/checkpoints/torch_file_builder.h"
+#include "tests/runtime/families/golf/random_model.h"
 
 namespace thimble {
 namespace {

@@ -2,7 +2,7 @@
 // Accepted shards must account for every byte; anything else must be one of our errors.
 #include <cstdlib>
 
-#include "eval/token_shard.h"
+#include "eval/text/token_shard.h"
 #include "tests/fuzz/memory_file.h"
 
 namespace {

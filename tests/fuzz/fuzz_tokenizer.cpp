@@ -2,9 +2,9 @@
 // An accepted model must tokenize, decode and count bytes without leaving its memory.
 #include <cstdlib>
 
-#include "eval/byte_table.h"
-#include "eval/text_tokens.h"
-#include "eval/tokenizer.h"
+#include "eval/text/byte_table.h"
+#include "eval/text/text_tokens.h"
+#include "eval/text/tokenizer.h"
 #include "tests/fuzz/memory_file.h"
 
 namespace {

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "quantizer/torch_checkpoint.h"
-#include "runtime/error.h"
-#include "runtime/hash.h"
+#include "quantizer/checkpoints/torch_checkpoint.h"
+#include "runtime/base/error.h"
+#include "runtime/base/hash.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   thimble::Bytes file(reinterpret_cast<const std::byte*>(data), size);

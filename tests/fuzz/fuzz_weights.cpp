@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <limits>
 
-#include "packer/weight_coder.h"
+#include "packer/rans/weight_coder.h"
 
 namespace thimble {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "runtime/byte_cursor.h"
+#include "runtime/base/byte_cursor.h"
 
 namespace thimble {
 

@@ -2,10 +2,10 @@
 #include <gtest/gtest.h>
 
 #include "gptq/gptq.h"
-#include "gptq/grid.h"
-#include "runtime/file.h"
-#include "runtime/json.h"
-#include "tests/gptq/stored_tensors.h"
+#include "gptq/trace/grid.h"
+#include "runtime/base/file.h"
+#include "runtime/base/json.h"
+#include "tests/gptq/trace/stored_tensors.h"
 
 namespace thimble {
 namespace {

@@ -2,8 +2,8 @@
 // scripts/hip-check, never run.
 #include <hip/hip_runtime.h>
 
-#include "runtime/operator_dispatch.h"
-#include "runtime/operator_kernels.cuh"
+#include "runtime/operators/operator_dispatch.h"
+#include "runtime/operators/operator_kernels.cuh"
 
 namespace thimble {
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "packer/artifact.h"
-#include "packer/artifact_reader.h"
+#include "packer/container/artifact_reader.h"
 #include "tests/packer/decode_error.h"
 #include "tests/packer/reseal.h"
 #include "tests/packer/sample_models.h"

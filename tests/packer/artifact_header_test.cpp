@@ -1,11 +1,11 @@
 // artifact_header_test.cpp: the header's JSON comes back as it was, and headers that break a rule are not written.
-#include "packer/artifact_header.h"
+#include "packer/layout/artifact_header.h"
 
 #include <gtest/gtest.h>
 
-#include "packer/format.h"
+#include "packer/layout/format.h"
 #include "tests/packer/sample_models.h"
-#include "tests/runtime/error_matcher.h"
+#include "tests/runtime/base/error_matcher.h"
 
 namespace thimble {
 namespace {

@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "packer/artifact.h"
-#include "packer/weight_coder.h"
-#include "runtime/hash.h"
+#include "packer/rans/weight_coder.h"
+#include "runtime/base/hash.h"
 #include "tests/packer/reseal.h"
 #include "tests/packer/sample_models.h"
 #include "tests/support/allocation_probe.h"

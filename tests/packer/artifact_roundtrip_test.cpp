@@ -5,10 +5,10 @@
 #include <map>
 
 #include "packer/artifact.h"
-#include "packer/artifact_reader.h"
-#include "runtime/file.h"
-#include "runtime/json.h"
-#include "runtime/parallel.h"
+#include "packer/container/artifact_reader.h"
+#include "runtime/base/file.h"
+#include "runtime/base/json.h"
+#include "runtime/base/parallel.h"
 #include "tests/packer/sample_models.h"
 
 namespace thimble {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/json.h"
+#include "runtime/base/json.h"
 #include "tests/packer/sample_models.h"
 
 namespace thimble {

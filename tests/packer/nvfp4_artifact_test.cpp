@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "packer/artifact.h"
-#include "packer/artifact_reader.h"
+#include "packer/container/artifact_reader.h"
 #include "packer/describe_artifact.h"
 #include "packer/verify_artifact.h"
 #include "tests/packer/decode_error.h"

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <string>
 
-#include "packer/container.h"
-#include "packer/format.h"
-#include "runtime/hash.h"
+#include "packer/container/container.h"
+#include "packer/layout/format.h"
+#include "runtime/base/hash.h"
 
 namespace thimble {
 

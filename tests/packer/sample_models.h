@@ -6,9 +6,9 @@
 #include <string>
 
 #include "packer/artifact.h"
-#include "packer/artifact_reader.h"
-#include "packer/section_content.h"
-#include "tests/runtime/random_nvfp4.h"
+#include "packer/container/artifact_reader.h"
+#include "packer/container/section_content.h"
+#include "tests/runtime/codes/random_nvfp4.h"
 
 namespace thimble {
 

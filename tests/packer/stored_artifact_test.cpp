@@ -3,12 +3,12 @@
 #include <gtest/gtest.h>
 
 #include "packer/artifact.h"
-#include "runtime/block_feed.h"
-#include "runtime/parallel.h"
+#include "runtime/base/parallel.h"
+#include "runtime/codes/block_feed.h"
 #include "tests/packer/reseal.h"
 #include "tests/packer/sample_models.h"
 #include "tests/packer/unpack_one_by_one.h"
-#include "tests/runtime/random_model.h"
+#include "tests/runtime/families/golf/random_model.h"
 
 namespace thimble {
 namespace {

@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include "packer/artifact.h"
-#include "runtime/stored_model.h"
+#include "runtime/codes/stored_model.h"
 
 namespace thimble {
 

@@ -4,7 +4,7 @@
 #include <brotli/encode.h>
 #include <gtest/gtest.h>
 
-#include "packer/artifact_reader.h"
+#include "packer/container/artifact_reader.h"
 #include "tests/packer/reseal.h"
 #include "tests/packer/sample_models.h"
 

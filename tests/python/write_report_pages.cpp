@@ -3,9 +3,9 @@
 #include <cstdio>
 #include <string>
 
-#include "runtime/atomic_file.h"
-#include "runtime/error.h"
-#include "tests/quantizer/report_samples.h"
+#include "runtime/base/atomic_file.h"
+#include "runtime/base/error.h"
+#include "tests/quantizer/reports/report_samples.h"
 
 int main(int argc, char** argv) {
   using namespace thimble;

@@ -5,7 +5,7 @@
 
 #include <fstream>
 
-#include "tests/packer/sample_codes.h"
+#include "tests/packer/layout/sample_codes.h"
 #include "tests/packer/sample_models.h"
 
 namespace thimble {

@@ -6,7 +6,7 @@
 #include <functional>
 #include <stdexcept>
 
-#include "runtime/parallel.h"
+#include "runtime/base/parallel.h"
 
 namespace thimble {
 

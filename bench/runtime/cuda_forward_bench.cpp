@@ -1,0 +1,71 @@
+// cuda_forward_bench.cpp: sliding-window scoring and self-generation of a 30M-parameter golf-gpt with random weights on
+// CUDA device 0: token-forwards per second over context lengths, and seconds for 64 x 2048 generated tokens. Medians.
+//   cuda_forward_bench [fp32|bf16]        or, for a profiler:  cuda_forward_bench bf16 CONTEXT WINDOWS
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+#include "bench/runtime/golf30m_shape.h"
+#include "runtime/cuda/cuda_language_model.h"
+
+namespace thimble {
+namespace {
+
+template <typename Body>
+double median_seconds(int runs, const Body& body) {
+  std::vector<double> seconds;
+  for (int run = 0; run < runs; ++run) {
+    auto start = std::chrono::steady_clock::now();
+    body();
+    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  std::ranges::nth_element(seconds, seconds.begin() + runs / 2);
+  return seconds[static_cast<size_t>(runs / 2)];
+}
+
+// Windows of `context` inputs, `stride` apart, each scoring its last `stride` tokens.
+double score_seconds(LanguageModel& model, std::span<const uint16_t> tokens, size_t windows, size_t stride, int runs) {
+  auto context = static_cast<size_t>(model.context());
+  std::vector<ScoreWindow> list;
+  for (size_t w = 0; w < windows; ++w)
+    list.push_back({tokens.subspan(w * stride, context), tokens.subspan(w * stride + context - stride + 1, stride)});
+  std::vector<float> nll(windows * stride);
+  model.score(list, nll);  // warm up
+  return median_seconds(runs, [&] { model.score(list, nll); });
+}
+
+int run(int count, char** values) {
+  Numerics numerics = count > 1 && std::string(values[1]) == "fp32" ? Numerics::kFp32 : Numerics::kBf16;
+  Model model = random_golf30m();
+  constexpr size_t kStride = 64;
+  std::vector<uint16_t> tokens;
+  for (size_t i = 0; i < 300'000; ++i) tokens.push_back(static_cast<uint16_t>(i * 7919 % 1024));
+  if (count > 3) {
+    auto on_device = make_cuda_language_model(model, 0, numerics, std::stol(values[2]));
+    double seconds = score_seconds(*on_device, tokens, std::stoul(values[3]), kStride, 3);
+    std::printf("%.3f M tokens/s\n", std::stod(values[2]) * std::stod(values[3]) / seconds / 1e6);
+    return 0;
+  }
+  std::printf("%s, %zu tokens scored per window\n%8s %8s %16s\n", cuda_arithmetic(0).c_str(), kStride, "context",
+              "windows", "M tokens/s");
+  for (int64_t context : {512, 1024, 2048, 4096, 8192}) {
+    size_t windows = (numerics == Numerics::kFp32 ? 500'000 : 4'000'000) / static_cast<size_t>(context);
+    windows = std::min(windows, (tokens.size() - static_cast<size_t>(context) - 1) / kStride);
+    auto on_device = make_cuda_language_model(model, 0, numerics, context);
+    double seconds = score_seconds(*on_device, tokens, windows, kStride, 3);
+    std::printf("%8ld %8zu %16.3f\n", static_cast<long>(context), windows,
+                static_cast<double>(windows) * static_cast<double>(context) / seconds / 1e6);
+  }
+  auto on_device = make_cuda_language_model(model, 0, numerics, 2048);
+  SilentProgress progress;
+  CalibrationOptions options;
+  double seconds = median_seconds(3, [&] { on_device->generate_calibration(options, 0, 64, progress); });
+  std::printf("generation of 64 x 2048: %.3f s\n", seconds);
+  return 0;
+}
+
+}  // namespace
+}  // namespace thimble
+
+int main(int count, char** values) { return thimble::run(count, values); }

@@ -1,0 +1,45 @@
+// byte_table.h: how many bytes of text each token stands for: the denominator of bits per byte.
+//
+//   token                                  bytes
+//   control, unknown, unused               0
+//   byte token <0x00> .. <0xFF>            1
+//   any other piece                        its UTF-8 length with each U+2581 counted as the one space it stands for,
+//                                          but a leading one only when the token before is not a boundary
+//
+// Boundary tokens are the control, unknown and unused ones: SentencePiece drops the space after them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "eval/text/tokenizer.h"
+
+namespace thimble {
+
+class ByteTable {
+ public:
+  explicit ByteTable(const Tokenizer& tokenizer);
+
+  int64_t vocab_size() const { return static_cast<int64_t>(entries_.size()); }
+  bool is_boundary(uint16_t token) const { return entries_[token].is_boundary; }
+
+  // Bytes of `target` when it follows `previous`. Both must be below vocab_size().
+  int64_t bytes_of_target(uint16_t previous, uint16_t target) const {
+    const Entry& entry = entries_[target];
+    return entry.base_bytes + (entry.has_leading_space && !entries_[previous].is_boundary ? 1 : 0);
+  }
+
+  // Bytes of tokens[1], tokens[2], ...: the first token only is context. UsageError when one is not in the vocabulary.
+  int64_t bytes_of_targets(std::span<const uint16_t> tokens) const;
+
+ private:
+  struct Entry {
+    uint32_t base_bytes = 0;  // without a leading space
+    bool has_leading_space = false;
+    bool is_boundary = false;
+  };
+  std::vector<Entry> entries_;  // (V)
+};
+
+}  // namespace thimble

@@ -1,0 +1,92 @@
+// tokenizer.cpp: wraps sentencepiece::SentencePieceProcessor; its failures become our errors.
+#include "eval/text/tokenizer.h"
+
+#include <sentencepiece_processor.h>
+
+#include <cassert>
+
+#include "eval/text/tokenizer_check.h"
+#include "runtime/base/count_text.h"
+#include "runtime/base/file.h"
+#include "runtime/base/file_kind.h"
+
+namespace thimble {
+
+struct Tokenizer::Impl {
+  std::string path;
+  sentencepiece::SentencePieceProcessor processor;
+};
+
+Tokenizer Tokenizer::load(const std::string& path) {
+  MappedFile file(path);
+  return Tokenizer(file.bytes(), path);
+}
+
+Tokenizer::Tokenizer(Bytes model, const std::string& path) : impl_(std::make_unique<Impl>()) {
+  impl_->path = path;
+  refuse_other_kinds(model, FileUse::kTokenizer, path);
+  check_tokenizer_file(model, path);
+  std::string reason;
+  try {
+    auto status = impl_->processor.LoadFromSerializedProto(as_text(model));
+    if (status.ok()) return;
+    reason = status.ToString();
+    // LCOV_EXCL_START: its trie builder throws; no file is known that gets so far and makes it throw
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& failure) {
+    reason = failure.what();
+  }
+  // LCOV_EXCL_STOP
+  throw FormatError(path, "not a usable SentencePiece model: " + reason);
+}
+
+Tokenizer::~Tokenizer() = default;
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+
+const std::string& Tokenizer::path() const { return impl_->path; }
+
+int64_t Tokenizer::vocab_size() const { return impl_->processor.GetPieceSize(); }
+
+PieceKind Tokenizer::kind(uint16_t token) const {
+  assert(token < vocab_size());
+  const auto& processor = impl_->processor;
+  if (processor.IsControl(token) || processor.IsUnknown(token) || processor.IsUnused(token))
+    return PieceKind::kBoundary;
+  return processor.IsByte(token) ? PieceKind::kByte : PieceKind::kText;
+}
+
+const std::string& Tokenizer::piece(uint16_t token) const {
+  assert(token < vocab_size());
+  return impl_->processor.IdToPiece(token);
+}
+
+std::optional<uint16_t> Tokenizer::bos_id() const {
+  int id = impl_->processor.bos_id();
+  if (id < 0) return std::nullopt;
+  return static_cast<uint16_t>(id);
+}
+
+std::vector<uint16_t> Tokenizer::encode(std::string_view text) const {
+  std::vector<int> ids;
+  auto status = impl_->processor.Encode(text, &ids);
+  if (!status.ok()) throw FormatError(impl_->path, "cannot tokenize the text: " + status.ToString());
+  return {ids.begin(), ids.end()};
+}
+
+std::string Tokenizer::decode(std::span<const uint16_t> tokens) const {
+  std::string text;
+  auto status = impl_->processor.Decode(std::vector<int>(tokens.begin(), tokens.end()), &text);
+  if (!status.ok()) throw FormatError(impl_->path, "cannot decode the tokens: " + status.ToString());
+  return text;
+}
+
+void check_vocab_size(const Tokenizer& tokenizer, int64_t model_vocab_size, const std::string& model_path) {
+  if (tokenizer.vocab_size() != model_vocab_size)
+    throw FormatError(tokenizer.path(), "the tokenizer has " + counted(tokenizer.vocab_size(), "piece") +
+                                            ", the model " + model_path + " a vocabulary of " +
+                                            std::to_string(model_vocab_size));
+}
+
+}  // namespace thimble

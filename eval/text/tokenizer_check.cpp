@@ -1,0 +1,147 @@
+// tokenizer_check.cpp: walks the ModelProto of sentencepiece_model.proto, wire type by wire type.
+#include "eval/text/tokenizer_check.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <string_view>
+#include <vector>
+
+#include "eval/text/charsmap_check.h"
+#include "eval/text/utf8.h"
+
+namespace thimble {
+namespace {
+
+enum WireType : uint32_t { kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5 };
+
+struct Field {
+  uint64_t number = 0;
+  uint32_t wire_type = 0;
+  uint64_t value = 0;  // of a varint or a fixed-width field
+  Bytes bytes;         // of a length-delimited field
+};
+
+uint64_t read_varint(ByteCursor& cursor) {
+  uint64_t value = 0;
+  for (int shift = 0; shift < 64; shift += 7) {
+    auto byte = cursor.read<uint8_t>("protobuf varint");
+    value |= uint64_t{byte & 0x7FU} << shift;
+    if (byte < 0x80) return value;
+  }
+  throw FormatError(cursor.path(), "protobuf varint longer than 10 bytes");
+}
+
+Field read_field(ByteCursor& cursor) {
+  uint64_t key = read_varint(cursor);
+  Field field{.number = key >> 3, .wire_type = static_cast<uint32_t>(key & 7), .value = 0, .bytes = {}};
+  switch (field.wire_type) {
+    case kVarint: field.value = read_varint(cursor); break;
+    case kFixed64: field.value = cursor.read<uint64_t>("protobuf 64-bit field"); break;
+    case kFixed32: field.value = cursor.read<uint32_t>("protobuf 32-bit field"); break;
+    case kLengthDelimited: {
+      uint64_t length = read_varint(cursor);
+      field.bytes = cursor.take(length, "protobuf field " + std::to_string(field.number));
+      break;
+    }
+    default:
+      throw FormatError(cursor.path(), "protobuf wire type " + std::to_string(field.wire_type) +
+                                           ", a SentencePiece model has only 0, 1, 2 and 5");
+  }
+  return field;
+}
+
+// Calls visit(field) for every field of one message.
+template <typename Visit>
+void for_each_field(Bytes message, const std::string& path, const Visit& visit) {
+  ByteCursor cursor(message, path);
+  while (!cursor.at_end()) visit(read_field(cursor));
+}
+
+// A field may come again (the last one counts), so each occurrence must hold.
+struct Piece {
+  std::string_view text;
+  bool is_user_defined = false;
+};
+
+Piece check_piece(Bytes message, int64_t index, const std::string& path) {
+  constexpr uint64_t kTextField = 1, kScoreField = 2, kTypeField = 3, kUserDefined = 4;
+  Piece piece;
+  auto fail = [&](const std::string& what) { throw FormatError(path, "piece " + std::to_string(index) + " " + what); };
+  for_each_field(message, path, [&](const Field& field) {
+    if (field.number == kTextField && field.wire_type == kLengthDelimited) {
+      piece.text = as_text(field.bytes);
+      if (piece.text.size() > kMaxPieceBytes)
+        fail("has " + std::to_string(piece.text.size()) + " B, at most " + std::to_string(kMaxPieceBytes) + " allowed");
+      if (piece.text.find('\0') != std::string_view::npos) fail("holds a NUL");
+      if (auto at = first_invalid_utf8(piece.text)) fail("is not UTF-8 at its byte " + std::to_string(*at));
+    } else if (field.number == kScoreField && field.wire_type == kFixed32) {
+      if (!std::isfinite(std::bit_cast<float>(static_cast<uint32_t>(field.value))))
+        fail("has a score that is not finite");
+    } else if (field.number == kTypeField && field.wire_type == kVarint) {
+      // The library keeps the low 32 bits, and the type before when it does not know a later one.
+      piece.is_user_defined |= static_cast<uint32_t>(field.value) == kUserDefined;
+    }
+  });
+  if (piece.text.empty()) fail("has no text");
+  return piece;
+}
+
+void check_trainer_spec(Bytes message, const std::string& path) {
+  constexpr uint64_t kWhitespaceAsSuffix = 24;
+  for_each_field(message, path, [&](const Field& field) {
+    if (field.number == kWhitespaceAsSuffix && field.value != 0)
+      throw FormatError(path, "treat_whitespace_as_suffix is set; bytes are counted for space marks in front only");
+  });
+}
+
+void check_normalizer_spec(Bytes message, const std::string& path) {
+  constexpr uint64_t kCharsmap = 2, kEscapeWhitespaces = 5;
+  for_each_field(message, path, [&](const Field& field) {
+    if (field.number == kCharsmap && field.wire_type == kLengthDelimited && !field.bytes.empty())
+      check_charsmap(field.bytes, path);
+    if (field.number == kEscapeWhitespaces && field.wire_type == kVarint && field.value == 0)
+      throw FormatError(path, "escape_whitespaces is off; bytes are counted for pieces with space marks only");
+  });
+}
+
+// Symbols that are prefixes of one another all match at one position of a text.
+void check_nested_symbols(std::vector<std::string_view> symbols, const std::string& path) {
+  std::sort(symbols.begin(), symbols.end());
+  std::vector<std::string_view> chain;  // the prefixes of the symbol before
+  for (std::string_view symbol : symbols) {
+    while (!chain.empty() && !symbol.starts_with(chain.back())) chain.pop_back();
+    chain.push_back(symbol);
+    if (chain.size() > kMaxNestedSymbols)
+      throw FormatError(
+          path, "more than " + std::to_string(kMaxNestedSymbols) + " user-defined symbols are prefixes of one another");
+  }
+}
+
+}  // namespace
+
+void check_tokenizer_file(Bytes model, const std::string& path) {
+  constexpr uint64_t kPieces = 1, kTrainerSpec = 2, kNormalizerSpec = 3, kDenormalizerSpec = 5;
+  if (model.size() > kMaxTokenizerBytes)
+    throw FormatError(path, std::to_string(model.size()) + " B, a tokenizer has at most " +
+                                std::to_string(kMaxTokenizerBytes) + " B");
+  int64_t piece_count = 0;
+  std::vector<std::string_view> symbols;
+  for_each_field(model, path, [&](const Field& field) {
+    if (field.wire_type != kLengthDelimited) return;
+    if (field.number == kPieces) {
+      if (piece_count == kMaxPieces)
+        throw FormatError(path, "more than " + std::to_string(kMaxPieces) + " pieces; tokens are stored in 16 bits");
+      Piece piece = check_piece(field.bytes, piece_count++, path);
+      if (piece.is_user_defined) symbols.push_back(piece.text);
+    } else if (field.number == kTrainerSpec) {
+      check_trainer_spec(field.bytes, path);
+    } else if (field.number == kNormalizerSpec || field.number == kDenormalizerSpec) {
+      check_normalizer_spec(field.bytes, path);
+    }
+  });
+  if (piece_count == 0) throw FormatError(path, "no pieces; this is not a SentencePiece model");
+  check_nested_symbols(std::move(symbols), path);
+}
+
+}  // namespace thimble

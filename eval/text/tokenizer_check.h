@@ -1,0 +1,22 @@
+// tokenizer_check.h: the limits a SentencePiece model file must keep before the library sees its bytes.
+// Looks at the protobuf structure, the pieces and the character maps; what pieces mean is left to the library.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/base/byte_cursor.h"
+
+namespace thimble {
+
+constexpr uint64_t kMaxTokenizerBytes = 16 << 20;
+constexpr int64_t kMaxPieces = 65536;  // tokens are stored in 16 bits
+constexpr uint64_t kMaxPieceBytes = 4096;
+// The library keeps at most this many user-defined symbols that begin at one position.
+constexpr int kMaxNestedSymbols = 64;
+
+// Throws FormatError naming `path` and the offending piece or field. Also refuses two settings under which the bytes
+// of a piece cannot be counted: a space mark behind the word, and spaces that are not marked at all.
+void check_tokenizer_file(Bytes model, const std::string& path);
+
+}  // namespace thimble

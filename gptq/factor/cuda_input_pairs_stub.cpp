@@ -1,0 +1,12 @@
+// cuda_input_pairs_stub.cpp: the answer of a build without CUDA.
+#include "gptq/factor/cuda_input_pairs.h"
+#include "runtime/base/error.h"
+
+namespace thimble {
+
+std::unique_ptr<InputPairs> make_cuda_input_pairs(const Model&, const Model&, const Device&, const TokenSequences&,
+                                                  int64_t) {
+  throw DeviceError("this build has no CUDA: Hessians are collected on the CPU");
+}
+
+}  // namespace thimble

@@ -1,0 +1,56 @@
+// hessian_factor.h: a layer's Hessian made ready for the solver: dead columns, column order, damping, Cholesky.
+// In: H (K, K).  Out: HessianFactor.  Layers that share a Hessian share its factor.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gptq/statistics/hessian.h"
+#include "gptq/statistics/symmetric_matrix.h"
+#include "runtime/tensor/matrix.h"
+
+namespace thimble {
+
+// In which order columns are solved, by their diagonal; ties by index. Descending is what the GPTQ program calls
+// act-order: columns that matter most have the most others left to take up their errors. Dead columns are always last.
+enum class ColumnOrder { kDescending, kAscending, kNatural };
+constexpr std::array<const char*, 3> kColumnOrders = {"descending", "ascending", "natural"};
+constexpr const char* column_order_name(ColumnOrder order) { return kColumnOrders[static_cast<size_t>(order)]; }
+
+// K = input columns
+struct HessianFactor {
+  std::vector<int64_t> order;         // (K) order[i] is the column solved i-th
+  MatrixF64 upper;                    // (K, K) U in that order: (H + damping * mean(diag) * I)^-1 = U^T U
+  double damping = 0;                 // relative to mean(diag), as used
+  std::vector<int64_t> dead_columns;  // ascending; diagonal exactly 0: no calibration token ever activated them
+
+  // (K) of U, by column. `in_order`: the same in the order of U.
+  std::vector<double> upper_diagonal() const;
+  std::vector<double> by_column(const std::vector<double>& in_order) const;
+};
+
+// Damping of the method `trace` before factorisation, again relative to the mean of the (damped) diagonal, and what
+// both dampings amount to on the Hessian as collected.
+constexpr double kSolverDamping = 0.01;
+constexpr double kTraceDamping = (1 + kCollectionDamping) * (1 + kSolverDamping) - 1;
+
+// GPTQ (arXiv 2210.17323), section 3.3, step 3. `damping` >= 0 is relative to mean(diag). When the factorisation fails,
+// it is multiplied by 10 (0 becomes 1e-6) until it succeeds; the factor tells the value used.
+// A dead column is set apart with a diagonal of 1; the solver gives its weights the code 0.
+// H with values that are not finite, a negative diagonal, or not positive definite at kMaxDampingAttempts dampings, is
+// an Error (bad input).
+HessianFactor factor_hessian(const SymmetricMatrix& hessian, double damping, const std::string& layer,
+                             ColumnOrder order = ColumnOrder::kDescending);
+
+constexpr int kMaxDampingAttempts = 6;
+
+// The steps of factor_hessian() that do not depend on who factors. The first checks H and fills everything but `upper`;
+// the second raises the damping after failure number `attempt` (1, 2, ...), or throws.
+HessianFactor unfactored_hessian(const SymmetricMatrix& hessian, double damping, const std::string& layer,
+                                 ColumnOrder order = ColumnOrder::kDescending);
+void raise_damping(HessianFactor& factor, int attempt, const std::string& layer);
+
+}  // namespace thimble

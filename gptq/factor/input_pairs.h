@@ -1,0 +1,69 @@
+// input_pairs.h: what a layer of a model that is quantized so far reads, beside what it reads in the original. A layer
+// that is quantized later can make up for what those before it did to its input: instead of w it aims at the w' with
+//   w' x~ = w x  in the mean square,   w' = w + w E[(x - x~) x~^T] (E[x~ x~^T] + damping)^-1
+// for inputs x of the original and x~ of the quantized model (Qronos, arXiv 2505.11695; GPTAQ, arXiv 2504.02692), and
+// minimizes its own error by the Hessian E[x~ x~^T].
+// K = input columns of a layer, R = its output rows.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gptq/factor/hessian_factor.h"
+#include "gptq/statistics/hessian.h"
+#include "runtime/cpu/generate.h"
+#include "runtime/device/device.h"
+#include "runtime/families/golf/model.h"
+
+namespace thimble {
+
+// Means over all tokens.
+struct InputPair {
+  SymmetricMatrix hessian;  // (K, K) of x~ x~^T
+  MatrixF64 drift;          // (K, K) of (x - x~) x~^T
+};
+
+// Reads the inputs of a model and of one whose layers are quantized on the way, one input after the other.
+class InputPairs {
+ public:
+  virtual ~InputPairs() = default;
+  // `layers`: those of a block that read the input, in the order in which forward passes name them. Inputs come in the
+  // order of forward passes; some may be left out, none comes twice. Errors are those of Hessians.
+  virtual InputPair collect(std::span<const std::string> layers) = 0;
+  // Gives a matrix of the quantized model other values: one of those that read the input collected last.
+  virtual void replace(const std::string& name, const Matrix& values) = 0;
+};
+
+// The inputs of all blocks, counted as forward passes do (forward.h): the names of those that read each.
+std::vector<std::vector<std::string>> inputs_of_blocks(const ModelConfig& config);
+// That of which `layer` is the first reader.
+int64_t input_of(const ModelConfig& config, const std::string& layer);
+
+// Of the first `sequences` of the tokens, less the last of each. In bf16 on CUDA devices with that mode, else in fp32,
+// whatever the numeric mode; on several devices, the first one does it all. `original` and `tokens` must outlive the
+// result. Activations of all sequences stay in memory, so that each layer runs once per model; where a device has no
+// room for them, as often as inputs after it are read. The results are the same bits.
+std::unique_ptr<InputPairs> make_input_pairs(const Model& original, Model quantized, const Device& device,
+                                             const TokenSequences& tokens, int64_t sequences);
+
+// The pair from the joint Hessian of (x~, x), of size 2 K.
+InputPair split_joint_hessian(const SymmetricMatrix& joint);
+
+// What shifts the weights of all matrices that read a pair's input. `damping`: relative to the Hessian's mean diagonal,
+// as in factor_hessian(), whose errors these are; `layer` names the input there. The pair must outlive it.
+class InputShift {
+ public:
+  InputShift(const InputPair& pair, double damping, const std::string& layer)
+      : pair_(pair), factor_(factor_hessian(pair.hessian, damping, layer)) {}
+
+  // w' for every row of `weights` (R, K), `strength` of the way from w.
+  Matrix shifted(ConstMatrixView weights, double strength) const;
+
+ private:
+  const InputPair& pair_;
+  HessianFactor factor_;
+};
+
+}  // namespace thimble

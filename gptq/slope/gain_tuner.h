@@ -1,0 +1,38 @@
+// gain_tuner.h: self-distillation with the codes frozen: gains of rows and small tensors that bring a quantized model
+// back to its original. Rounding leaves errors that add up in a few directions (weights shrunk towards zero, sharper or
+// flatter predictions); gains undo what lies in those.
+//   minimise sum over positions of KL(original || quantized), by Adam (Kingma and Ba, arXiv 1412.6980) with bias
+//   correction and a step that falls along a cosine to 0
+// In: DivergencePass.  Out: Gains. Deterministic: minibatches are consecutive sequences, in order, over and over.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/cpu/divergence_pass.h"
+
+namespace thimble {
+
+struct GainTunerOptions {
+  int64_t steps = 0;
+  int64_t batch = 8;         // sequences of a step
+  double row_rate = 4e-3;    // first step's change of the logarithm of a gain
+  double small_rate = 4e-3;  // of a small tensor's elements, relative to their root mean square
+};
+
+// Rows of `row_layers` (linear_layers.h) and, with `tune_head`, the head's common gain are tuned, and all of `small`,
+// the student's small tensors to begin with. Sequences [0, sequences) are learned from, the sum of positions of each
+// being `positions`.
+struct GainTunerInput {
+  std::vector<std::pair<std::string, int64_t>> row_layers;  // and their numbers of rows
+  bool tune_head = false;
+  FloatTensors small;
+  int64_t sequences = 0, positions = 0;
+};
+
+// Progress: one stage, in steps.
+Gains tune_gains(DivergencePass& pass, const GainTunerInput& input, const GainTunerOptions& options,
+                 Progress& progress);
+
+}  // namespace thimble

@@ -1,0 +1,108 @@
+// matrix_loss.cpp: see matrix_loss.h.
+#include "gptq/slope/matrix_loss.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace thimble {
+namespace {
+
+std::vector<double> diagonal_of(const SymmetricMatrix& matrix) {
+  std::vector<double> diagonal;
+  for (int64_t k = 0; k < matrix.size(); ++k) diagonal.push_back(matrix(k, k));
+  return diagonal;
+}
+
+// Into kRowWeightRange of the mean; all 1 when nothing was felt anywhere.
+void clamp_row_weights(std::vector<double>& weights) {
+  double mean = mean_of(weights);
+  for (double& weight : weights)
+    weight = mean > 0 ? std::clamp(weight, mean / kRowWeightRange, mean * kRowWeightRange) : 1;
+}
+
+// How often each row is looked up, per token. One more time each: what calibration did not look up may yet be.
+std::vector<double> lookup_rates(const std::vector<int64_t>& counts) {
+  int64_t total = std::accumulate(counts.begin(), counts.end(), static_cast<int64_t>(counts.size()));
+  std::vector<double> rates;
+  for (int64_t count : counts) rates.push_back(static_cast<double>(count + 1) / static_cast<double>(total));
+  return rates;
+}
+
+// A dimension that no loss depended on still needs a step.
+std::vector<double> positive(std::vector<double> diagonal) {
+  double floor = mean_of(diagonal) / kRowWeightRange;
+  for (double& value : diagonal) value = floor > 0 ? std::max(value, floor) : 1;
+  return diagonal;
+}
+
+MatrixLoss table_loss(const Fisher& lookup, const std::vector<int64_t>& counts) {
+  MatrixLoss loss{nullptr, positive(lookup.mean_square), lookup_rates(counts)};
+  clamp_row_weights(loss.row_weights);
+  return loss;
+}
+
+// w_r e H e^T + f_r e diag(F) e^T for each row r, as one Hessian and one weight per row.
+MatrixLoss tied_loss(const MatrixLoss& head, const MatrixLoss& table) {
+  double head_mean = mean_of(head.row_weights), table_mean = mean_of(table.row_weights);
+  auto hessian = std::make_shared<SymmetricMatrix>(*head.hessian);
+  for (int64_t r = 0; r < hessian->size(); ++r)
+    for (int64_t c = 0; c <= r; ++c) hessian->lower_row(r)[c] *= head_mean;
+  for (int64_t k = 0; k < hessian->size(); ++k)
+    hessian->lower_row(k)[k] += table_mean * table.diagonal[static_cast<size_t>(k)];
+  double head_trace = mean_of(head.diagonal), table_trace = mean_of(table.diagonal);
+  MatrixLoss loss{hessian, diagonal_of(*hessian), {}};
+  for (size_t r = 0; r < head.row_weights.size(); ++r)
+    loss.row_weights.push_back((head.row_weights[r] * head_trace + table.row_weights[r] * table_trace) /
+                               (head_mean * head_trace + table_mean * table_trace));
+  clamp_row_weights(loss.row_weights);
+  return loss;
+}
+
+bool has_shape(const std::map<std::string, Shape>& shapes, const std::string& name, int64_t columns) {
+  auto found = shapes.find(name);
+  return found != shapes.end() && found->second.size() == 2 && found->second[1] == columns;
+}
+
+}  // namespace
+
+double mean_of(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(std::max<size_t>(1, values.size()));
+}
+
+std::vector<double> row_mean_squares(ConstMatrixView weights) {
+  std::vector<double> means;
+  for (int64_t r = 0; r < weights.rows; ++r) {
+    double sum = 0;
+    for (int64_t k = 0; k < weights.cols; ++k) sum += double{weights.row(r)[k]} * weights.row(r)[k];
+    means.push_back(sum / static_cast<double>(std::max<int64_t>(1, weights.cols)));
+  }
+  return means;
+}
+
+std::map<std::string, MatrixLoss> matrix_losses(const CalibrationStatistics& statistics,
+                                                const std::map<std::string, Shape>& shapes) {
+  std::map<std::string, MatrixLoss> losses;
+  for (const HessianSet* set : {&statistics.hessians, &statistics.loss.head})
+    for (const auto& [name, hessian] : *set) {
+      if (!has_shape(shapes, name, hessian->matrix.size())) continue;
+      MatrixLoss loss{
+          std::shared_ptr<const SymmetricMatrix>(hessian, &hessian->matrix), diagonal_of(hessian->matrix), {}};
+      auto fisher = statistics.loss.output_fisher.find(name);
+      if (fisher != statistics.loss.output_fisher.end()) loss.row_weights = fisher->second.mean_square;
+      loss.row_weights.resize(static_cast<size_t>(shapes.at(name)[0]), 1.0);
+      clamp_row_weights(loss.row_weights);
+      losses.emplace(name, std::move(loss));
+    }
+  for (const auto& [name, lookup] : statistics.loss.lookup_fisher) {
+    auto counts = statistics.loss.row_counts.find(name);
+    if (counts == statistics.loss.row_counts.end() ||
+        !has_shape(shapes, name, static_cast<int64_t>(lookup.mean_square.size())))
+      continue;
+    MatrixLoss table = table_loss(lookup, counts->second);
+    auto [found, is_new] = losses.try_emplace(name, table);
+    if (!is_new) found->second = tied_loss(found->second, table);
+  }
+  return losses;
+}
+
+}  // namespace thimble

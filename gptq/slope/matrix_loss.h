@@ -1,0 +1,44 @@
+// matrix_loss.h: what errors in a matrix cost, in nats per token: the sensitivities of the method `slope`.
+//   loss(E) = 1/2 sum over rows r of row_weights[r] * e_r H e_r^T,   e_r = row r of the error E = W' - W
+// H is the second moment of what multiplies the matrix, the row weight the mean squared gradient at the output it makes
+// (output Fisher): the Gauss-Newton approximation with Kronecker factors (K-FAC, arXiv 1503.05671).
+// In: calibration statistics.  Out: MatrixLoss of every matrix they say something about.
+// R = rows, K = columns.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gptq/statistics/fisher.h"
+#include "gptq/statistics/symmetric_matrix.h"
+#include "runtime/tensor/matrix.h"
+#include "runtime/tensor/tensor.h"
+
+namespace thimble {
+
+struct MatrixLoss {
+  // (K, K), shared by layers that read the same input; null where H is diagonal.
+  std::shared_ptr<const SymmetricMatrix> hessian;
+  std::vector<double> diagonal;     // (K) of H; all above 0 where `hessian` is null
+  std::vector<double> row_weights;  // (R) above 0, within kRowWeightRange of their mean
+};
+
+// Fishers are estimates: no row is trusted to matter more, or less, than its matrix's mean by this factor.
+constexpr double kRowWeightRange = 256;
+
+// 0 of nothing.
+double mean_of(const std::vector<double>& values);
+
+// (R) of the weights (R, K); 0 where K is 0.
+std::vector<double> row_mean_squares(ConstMatrixView weights);
+
+// - Layers with a Hessian: their output Fisher, or 1 for all rows of all layers where none was collected.
+// - Tables: H is diagonal, the lookup Fisher; the weight of a row is how often it is looked up (plus one, per token).
+// - A table that is the output head too: the mean over rows of both, and each row's own ratio to it as its weight.
+// `shapes`: of the tensors by name; statistics of others are passed over.
+std::map<std::string, MatrixLoss> matrix_losses(const CalibrationStatistics& statistics,
+                                                const std::map<std::string, Shape>& shapes);
+
+}  // namespace thimble

@@ -1,0 +1,74 @@
+// rate_model.cpp: see rate_model.h.
+#include "gptq/slope/rate_model.h"
+
+#include <numbers>
+
+namespace thimble {
+namespace {
+
+constexpr int kFitPasses = 4;  // over rows and columns
+
+// A coder's tables give no code less than this probability; what is rarer costs these bits and those of an
+// Exp-Golomb code.
+constexpr double kTableBits = 12;
+
+float log2_scale(double mean_square) {
+  return mean_square > 0 ? static_cast<float>(0.5 * std::log2(mean_square)) : kSmallestScale;
+}
+
+// Of a Gaussian of deviation 1 beyond x.
+double tail(double x) { return 0.5 * std::erfc(x / std::numbers::sqrt2); }
+
+// Of levels in (level - 1, level + 1).
+double interval_bits(double deviation, double level) {
+  return -std::log2(tail((level - 1) / deviation) - tail((level + 1) / deviation));
+}
+
+double inverse_or_zero(double value) { return value > 0 ? 1 / value : 0; }
+
+}  // namespace
+
+WeightScales fit_weight_scales(ConstMatrixView weights) {
+  const auto rows = static_cast<size_t>(weights.rows), columns = static_cast<size_t>(weights.cols);
+  std::vector<double> row_squares(rows), column_squares(columns, 1.0);  // a^2 and b^2
+  for (int pass = 0; pass < kFitPasses; ++pass) {
+    std::vector<double> column_inverses, column_sums(columns);
+    for (double square : column_squares) column_inverses.push_back(inverse_or_zero(square));
+    for (size_t r = 0; r < rows; ++r) {
+      const float* w = weights.row(static_cast<int64_t>(r));
+      double sum = 0;
+      for (size_t k = 0; k < columns; ++k) sum += double{w[k]} * w[k] * column_inverses[k];
+      row_squares[r] = sum / static_cast<double>(columns);
+      const double row_inverse = inverse_or_zero(row_squares[r]);
+      for (size_t k = 0; k < columns; ++k) column_sums[k] += double{w[k]} * w[k] * row_inverse;
+    }
+    for (size_t k = 0; k < columns; ++k) column_squares[k] = column_sums[k] / static_cast<double>(rows);
+  }
+  WeightScales scales;
+  for (double square : row_squares) scales.rows.push_back(log2_scale(square));
+  for (double square : column_squares) scales.columns.push_back(log2_scale(square));
+  return scales;
+}
+
+RateTable::RateTable() {
+  for (int c = 0; c < kRateClasses; ++c) {
+    const double deviation = std::exp2((c - 8) / 4.0);
+    std::array<float, kLevels>& row = bits_[static_cast<size_t>(c)];
+    int32_t reach = kLevels;
+    for (int32_t level = 0; level < kLevels; ++level) {
+      const auto x = static_cast<double>(level);
+      const double bits = interval_bits(deviation, x);
+      if (level > 0 && reach == kLevels && !(bits < kTableBits)) reach = level;
+      const double beyond = static_cast<double>(level - reach) / 2 + 1;  // in codes
+      row[static_cast<size_t>(level)] =
+          static_cast<float>(level < reach ? bits : kTableBits + 1 + 2 * std::log2(beyond));
+    }
+  }
+}
+
+const RateTable& rate_table() {
+  static const RateTable kTable;
+  return kTable;
+}
+
+}  // namespace thimble

@@ -1,0 +1,178 @@
+// slope_solver.cpp: see slope_solver.h. The names follow algorithm 1 of the paper: W, E, U = Cholesky(H^-1)^T.
+#include "gptq/slope/slope_solver.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "gptq/slope/rate_model.h"
+#include "gptq/slope/slope_parts.h"
+#include "gptq/slope/trellis_quantizer.h"
+#include "runtime/base/parallel.h"
+#include "runtime/cpu/gemm.h"
+#include "runtime/tensor/host_device.h"
+
+namespace thimble {
+namespace {
+
+// Columns among which each error is passed on at once; to columns further on, errors travel in products.
+constexpr int64_t kLeafColumns = 16;
+constexpr int64_t kRowsPerProduct = 128;
+// Without a Hessian columns do not depend on each other: those of one task.
+constexpr int64_t kFreeColumns = 128;
+
+// What all tasks read.
+struct Problem {
+  ConstMatrixView weights;
+  const HessianFactor* factor;  // null: no feedback
+  Trellis trellis;
+  double rate_weight;
+  AxisSteps rows, columns;
+  const std::string& name;
+};
+
+// The rows [first, first + count) of one segment of the trellis, and one task's columns of them.
+class SegmentSolver {
+ public:
+  // codes: (R, K) of the matrix. sums: (count)
+  SegmentSolver(const Problem& problem, int64_t first, int64_t count, std::span<int32_t> codes, std::span<RowSums> sums)
+      : problem_(problem),
+        first_(first),
+        count_(count),
+        codes_(codes),
+        sums_(sums),
+        quantizer_(problem.trellis, rate_table(), problem.rate_weight, count),
+        column_targets_(static_cast<size_t>(count)),
+        column_classes_(static_cast<size_t>(count)),
+        column_levels_(static_cast<size_t>(count)) {}
+
+  // Algorithm 1. Dead columns are zeros, whose cheapest path is one of zeros.
+  void solve_with_feedback() {
+    const std::vector<int64_t>& order = problem_.factor->order;
+    const size_t live = order.size() - problem_.factor->dead_columns.size();  // a diagonal of 0 sorts last
+    w_.resize(count_, problem_.weights.cols);
+    for (int64_t r = 0; r < count_; ++r)
+      for (size_t i = 0; i < live; ++i) w_.row(r)[i] = weight(r, order[i]);
+    solve_columns(0, problem_.weights.cols);
+  }
+
+  void solve_without_feedback(int64_t first_column, int64_t last_column) {
+    std::vector<double> targets(static_cast<size_t>(count_));
+    for (int64_t k = first_column; k < last_column; ++k) {
+      for (int64_t r = 0; r < count_; ++r) targets[static_cast<size_t>(r)] = weight(r, k);
+      solve_column(k, targets.data(), 1);
+    }
+  }
+
+ private:
+  float weight(int64_t r, int64_t k) const { return problem_.weights.row(first_ + r)[k]; }
+
+  // Columns [first, last) in the order of solving, by halves: the first, then what its errors do to the second (the
+  // lazy batch update, eq. 4), then that. w_ holds errors where it held the weights of solved columns.
+  void solve_columns(int64_t first, int64_t last) {
+    if (last - first <= kLeafColumns) return solve_leaf(first, last);
+    const int64_t middle = first + round_up((last - first) / 2, kLeafColumns);
+    solve_columns(first, middle);
+    const ConstMatrixViewF64 u =
+        problem_.factor->upper.view().block_rows(first, middle - first).block_cols(middle, last - middle);
+    parallel_chunks(count_, kRowsPerProduct, [&](int64_t begin, int64_t end) {
+      const MatrixViewF64 w = w_.view().block_rows(begin, end - begin);
+      subtract_product(w.block_cols(first, middle - first), u, w.block_cols(middle, last - middle));
+    });
+    solve_columns(middle, last);
+  }
+
+  // A few columns, one after the other (eq. 2), turned so that each is contiguous.
+  void solve_leaf(int64_t first, int64_t last) {
+    const int64_t width = last - first;
+    MatrixF64 columns(width, count_);
+    for (int64_t r = 0; r < count_; ++r)
+      for (int64_t i = 0; i < width; ++i) columns(i, r) = w_(r, first + i);
+    for (int64_t i = 0; i < width; ++i) {
+      const double* u = problem_.factor->upper.row(first + i) + first;
+      double* errors = columns.row(i);
+      solve_column(problem_.factor->order[static_cast<size_t>(first + i)], errors, u[i]);
+      for (int64_t j = i + 1; j < width; ++j) {
+        double* targets = columns.row(j);
+        for (int64_t r = 0; r < count_; ++r) targets[r] -= errors[r] * u[j];
+      }
+    }
+    for (int64_t r = 0; r < count_; ++r)
+      for (int64_t i = 0; i < width; ++i) w_(r, first + i) = columns(i, r);
+  }
+
+  // Chooses the codes of column k. targets: (count) become errors (t - w') / u.
+  void solve_column(int64_t k, double* targets, double u) {
+    const auto column = static_cast<size_t>(k);
+    const float column_size = problem_.columns.sizes[column], column_scale = problem_.columns.scales[column];
+    for (size_t i = 0; i < column_targets_.size(); ++i) {
+      if (!std::isfinite(targets[i])) refuse(static_cast<int64_t>(i), k);
+      const size_t row = static_cast<size_t>(first_) + i;
+      column_targets_[i] = targets[i] / (double{problem_.rows.sizes[row]} * column_size);
+      column_classes_[i] = rate_class(problem_.rows.scales[row] + column_scale);
+    }
+    quantizer_.quantize(column_targets_, column_classes_, column_levels_);
+    for (size_t i = 0; i < column_levels_.size(); ++i) {
+      const size_t row = static_cast<size_t>(first_) + i;
+      const int32_t level = column_levels_[i];
+      const float value = static_cast<float>(level) * problem_.rows.sizes[row] * column_size;  // as dequantize() does
+      const double difference = double{weight(static_cast<int64_t>(i), k)} - value;
+      targets[i] = (targets[i] - value) / u;
+      codes_[row * problem_.columns.sizes.size() + column] = level >> 1;  // level = 2 * code + set
+      sums_[i].squared_error += difference * difference;
+      sums_[i].weighted_loss += targets[i] * targets[i];
+      sums_[i].bits += rate_table().bits(column_classes_[i], level);
+    }
+  }
+
+  [[noreturn]] void refuse(int64_t r, int64_t k) const {
+    refuse_weight(problem_.weights, first_ + r, k, problem_.name);
+  }
+
+  const Problem& problem_;
+  int64_t first_, count_;
+  std::span<int32_t> codes_;
+  std::span<RowSums> sums_;
+  TrellisQuantizer quantizer_;
+  MatrixF64 w_;  // (count, K)
+  // (count) of the column that is being solved
+  std::vector<double> column_targets_;  // in levels
+  std::vector<uint8_t> column_classes_;
+  std::vector<int32_t> column_levels_;
+};
+
+}  // namespace
+
+SlopeResult solve_slope(ConstMatrixView weights, const HessianFactor* factor, const SlopeGrid& grid,
+                        std::span<const double> row_weights, const std::string& name) {
+  check_slope_arguments(weights, factor ? factor->order.size() : static_cast<size_t>(weights.cols), grid, row_weights,
+                        name);
+  const WeightScales scales = fit_weight_scales(weights);
+  const Problem problem{weights,
+                        factor,
+                        Trellis(grid.trellis_bits),
+                        grid.rate_weight,
+                        AxisSteps(grid.row_steps, scales.rows),
+                        AxisSteps(grid.column_steps, scales.columns),
+                        name};
+  const auto rows = static_cast<size_t>(weights.rows);
+  std::vector<int32_t> codes(rows * static_cast<size_t>(weights.cols));
+
+  const int64_t segments = divide_up(weights.rows, kTrellisRows);
+  const int64_t parts = factor ? 1 : divide_up(weights.cols, kFreeColumns);
+  std::vector<RowSums> sums(static_cast<size_t>(parts) * rows);
+  parallel_for(segments * parts, [&](int64_t task) {
+    const int64_t part = task / segments, first = task % segments * kTrellisRows;
+    const int64_t count = std::min(kTrellisRows, weights.rows - first), column = part * kFreeColumns;
+    const auto own =
+        std::span(sums).subspan(static_cast<size_t>(part * weights.rows + first), static_cast<size_t>(count));
+    SegmentSolver solver(problem, first, count, codes, own);
+    if (factor)
+      solver.solve_with_feedback();
+    else
+      solver.solve_without_feedback(column, std::min(column + kFreeColumns, weights.cols));
+  });
+  return {{grid.trellis_bits, std::move(codes), grid.row_steps, grid.column_steps},
+          slope_report(sums, weights, factor, row_weights)};
+}
+
+}  // namespace thimble

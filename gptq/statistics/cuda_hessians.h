@@ -1,0 +1,17 @@
+// cuda_hessians.h: Hessians of all linear layers of a model, collected on CUDA devices. A build without CUDA links
+// cuda_hessians_stub.cpp, where the call is a DeviceError.
+#pragma once
+
+#include "gptq/statistics/hessian.h"
+#include "runtime/cpu/generate.h"
+#include "runtime/device/device.h"
+
+namespace thimble {
+
+// Runs every sequence, less its last token, through the model. Each of `device`'s CUDA devices takes a share of the
+// parts of hessian_sum.h, and they are added in the order of hessian_tree.h: the result is the same bits for any number
+// of devices. Sequences at a time are as many as their memory allows (memory_plan.h).
+HessianSet collect_hessians_cuda(const Model& model, const Device& device, const TokenSequences& sequences,
+                                 Progress& progress);
+
+}  // namespace thimble

@@ -1,0 +1,11 @@
+// cuda_hessians_stub.cpp: the answer of a program without CUDA kernels.
+#include "gptq/statistics/cuda_hessians.h"
+#include "runtime/base/error.h"
+
+namespace thimble {
+
+HessianSet collect_hessians_cuda(const Model&, const Device&, const TokenSequences&, Progress&) {
+  throw DeviceError("this build collects Hessians on the CPU only; use --device cpu");
+}
+
+}  // namespace thimble

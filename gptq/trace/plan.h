@@ -1,0 +1,86 @@
+// plan.h: which precision each tensor gets, by the methods `trace` and `nvfp4`, and which matrices `slope` solves.
+// In: what tensors there are, and the sensitivities of the layers with a Hessian.  Out: Plan.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runtime/tensor/tensor.h"
+
+namespace thimble {
+
+// Integer codes with one scale per output row (RowScaledCodes).
+struct RowScaledPrecision {
+  enum class Rounding { kNearest, kGptq };
+  int max_code = 0;
+  Rounding rounding = Rounding::kNearest;
+  bool operator==(const RowScaledPrecision&) const = default;
+};
+
+// NVFP4 (Nvfp4Codes).
+struct Nvfp4Precision {
+  enum class Rounding { kNearest, kGptq };
+  Rounding rounding = Rounding::kNearest;
+  bool operator==(const Nvfp4Precision&) const = default;
+};
+
+// The elements themselves, in `dtype`.
+struct RawPrecision {
+  DType dtype = DType::kF16;
+  bool operator==(const RawPrecision&) const = default;
+};
+
+using Precision = std::variant<RowScaledPrecision, Nvfp4Precision, RawPrecision>;
+
+// Whether it takes a Hessian.
+bool needs_hessian(const Precision& precision);
+
+// "int5 gptq", "int8 nearest", "nvfp4 gptq", "F16".
+std::string precision_text(const Precision& precision);
+
+// By tensor name.
+using Plan = std::map<std::string, Precision>;
+
+// What the plan must know about a tensor.
+struct TensorSummary {
+  DType dtype = DType::kF32;
+  Shape shape;
+  double max_magnitude = 0;  // of floating elements as float32; infinity when one of them is not finite
+};
+
+TensorSummary summarize_tensor(const TensorView& tensor);
+
+struct TracePlanOptions {
+  int low_bits = 5;              // 2 to 8
+  int high_bits = 6;             // low_bits to 8
+  int64_t high_count = 10;       // the most sensitive matrices, which get high_bits
+  int64_t min_elements = 65536;  // matrices of more elements are quantized
+};
+
+// The allocation of the method `trace`:
+//   floating matrices above min_elements with a sensitivity: GPTQ, high_bits for the high_count most sensitive (ties by
+//     name), low_bits for the others;
+//   other floating matrices above min_elements: 8 bits per row, nearest;
+//   everything else: fp16, or its own dtype when it is not floating or exceeds fp16's range.
+// A matrix that no fp16 row scale can reach keeps its own dtype. Sensitivities of smaller matrices are ignored.
+// A matrix above min_elements with a value that is not finite is an Error (bad input); options out of range are
+// UsageErrors.
+Plan make_trace_plan(const std::map<std::string, TensorSummary>& tensors,
+                     const std::map<std::string, double>& sensitivities, const TracePlanOptions& options);
+
+// What the method `slope` solves, and what it leaves to others: floating matrices above min_elements in `layers` are
+// marked as in need of a Hessian, whatever bits that names, for their steps reach any weight; all else as in
+// make_trace_plan(). Errors as above.
+Plan make_slope_plan(const std::map<std::string, TensorSummary>& tensors, const std::set<std::string>& layers,
+                     int64_t min_elements);
+
+// The allocation of the method `nvfp4`, which has no choice: floating matrices above min_elements in NVFP4, by GPTQ
+// those in `layers` and to nearest the others; everything else as above. Errors as above.
+Plan make_nvfp4_plan(const std::map<std::string, TensorSummary>& tensors, const std::set<std::string>& layers,
+                     int64_t min_elements);
+
+}  // namespace thimble

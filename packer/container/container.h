@@ -1,0 +1,59 @@
+// container.h: the outer structure of an artifact: prefix, section table, sections; lengths and checksums.
+// Knows nothing of tensors. Sections are views into the file.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "packer/codecs/codec.h"
+#include "packer/layout/format.h"
+#include "runtime/base/byte_cursor.h"
+
+namespace thimble {
+
+struct SectionEntry {
+  SectionKind kind = SectionKind::kHeader;
+  CodecId codec = CodecId::kNone;
+  LayoutId layout = LayoutId::kPlain;
+  uint32_t raw_bytes = 0;     // laid out, before compression
+  uint32_t stored_bytes = 0;  // in the file
+  uint64_t checksum = 0;      // XXH3-64 of the stored bytes
+};
+
+// A section ready to be written.
+struct PackedSection {
+  SectionEntry entry;
+  ByteVector stored;
+};
+
+struct StoredSection {
+  SectionEntry entry;
+  Bytes stored;
+};
+
+struct StoredContainer {
+  uint32_t version = 0;
+  std::vector<StoredSection> sections;
+};
+
+// Checks everything that can be checked without decompressing: magic, version, length, both levels of checksums, known
+// ids, sizes within limits, no byte missing or left over. Throws FormatError(path, ...). At least one section.
+StoredContainer read_container(Bytes file, const std::string& path);
+
+// The bytes of the file. Sections in the order given, the header first.
+ByteVector write_container(uint32_t version, const std::vector<std::shared_ptr<const PackedSection>>& sections);
+
+// Length in bytes of the file that write_container() would give.
+uint64_t container_bytes(const std::vector<std::shared_ptr<const PackedSection>>& sections);
+
+// XXH3-64 of all bytes but the checksum field itself. file.size() >= kPrefixBytes.
+uint64_t file_checksum(Bytes file);
+
+// Decompresses one section, whose contents have this shape. The codec must take it.
+ByteVector decompress_section(const StoredSection& section, const ContentShape& shape, const std::string& where);
+
+// "model.thmb: section 3 (codes)", for errors.
+std::string section_where(const std::string& path, size_t index, SectionKind kind);
+
+}  // namespace thimble

@@ -1,0 +1,52 @@
+// section_packer.h: from a section's content to its stored bytes: layout, compression, and a cache of results.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <tuple>
+
+#include "packer/container/container.h"
+#include "packer/layout/section_layout.h"
+
+namespace thimble {
+
+struct EncodeOptions {
+  // The compressor of every section; nothing: the one that is smallest, section by section (several times slower).
+  // A section that does not shrink is stored without compression whatever is asked for, and one that is not for this
+  // codec (rans takes codes only) with xz, so that Python's standard library and numpy can read the file.
+  std::optional<CodecId> codec = CodecId::kBrotli;
+  bool operator==(const EncodeOptions&) const = default;
+};
+
+// "brotli", "zstd", "xz", "rans", "none" or "auto". Throws UsageError for other names.
+EncodeOptions encode_options_from(std::string_view codec_name);
+
+// Sections already compressed, by their content's XXH3-64, shape and options. Encoding many models that share most
+// tensors (the search for a byte budget) compresses each tensor once per precision. Thread-safe; grows until destroyed.
+class SectionCache {
+ public:
+  std::shared_ptr<const PackedSection> find(const ContentShape& shape, const EncodeOptions& options,
+                                            uint64_t content_hash) const;
+  void insert(const ContentShape& shape, const EncodeOptions& options, uint64_t content_hash,
+              std::shared_ptr<const PackedSection> section);
+  size_t size() const;
+
+ private:
+  using Key = std::tuple<SectionKind, uint64_t, uint64_t, uint64_t, int, int, std::optional<CodecId>, uint64_t>;
+  static Key key_of(const ContentShape& shape, const EncodeOptions& options, uint64_t content_hash);
+
+  mutable std::mutex mutex_;
+  std::map<Key, std::shared_ptr<const PackedSection>> sections_;
+};
+
+// The section with these contents, from the cache or compressed now (and then cached).
+std::shared_ptr<const PackedSection> pack_section(const ContentShape& shape, Bytes content,
+                                                  const EncodeOptions& options, SectionCache& cache);
+
+// The same contents in one given layout and codec.
+PackedSection pack_section_as(const ContentShape& shape, Bytes content, LayoutId layout, CodecId codec);
+
+}  // namespace thimble

@@ -1,0 +1,296 @@
+// artifact_header.cpp: header JSON both ways, and the rules of stored models.
+#include "packer/layout/artifact_header.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "packer/layout/format.h"
+#include "runtime/base/checked.h"
+#include "runtime/base/json.h"
+#include "runtime/base/parallel.h"
+#include "runtime/codes/trellis.h"
+
+namespace thimble {
+
+uint64_t TensorEntry::element_bytes() const {
+  switch (encoding) {
+    case Encoding::kRowScaled:
+    case Encoding::kNvfp4: return sizeof(int8_t);
+    case Encoding::kStepped: return sizeof(int32_t);
+    case Encoding::kRaw: break;
+  }
+  return dtype_bytes(dtype);
+}
+
+uint64_t TensorEntry::scale_bytes() const {
+  switch (encoding) {
+    case Encoding::kRowScaled: return rows() * sizeof(uint16_t);
+    case Encoding::kStepped: return (rows() + columns()) * sizeof(int16_t);
+    case Encoding::kNvfp4:
+      return sizeof(float) + rows() * static_cast<uint64_t>(nvfp4_blocks(static_cast<int64_t>(columns())));
+    case Encoding::kRaw: break;
+  }
+  return 0;
+}
+
+uint32_t format_version_of(const ArtifactHeader& header) {
+  auto has = [&](Encoding encoding) {
+    return std::ranges::count(header.tensors, encoding, &TensorEntry::encoding) > 0;
+  };
+  return has(Encoding::kNvfp4) ? 3 : has(Encoding::kStepped) ? 2 : 1;
+}
+
+namespace {
+
+std::string tensor_where(const std::string& where, const std::string& name) {
+  return where + ": tensor '" + name + "'";
+}
+
+void check_name(const std::string& name, const std::string& where) {
+  if (name.empty() || name.size() > kMaxNameBytes)
+    throw FormatError(where, "tensor name of " + std::to_string(name.size()) + " B, 1 to " +
+                                 std::to_string(kMaxNameBytes) + " allowed");
+  if (std::ranges::any_of(name, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }))
+    throw FormatError(where, "a tensor name holds a control character");
+}
+
+// Everything about the table that does not need the tensors' contents.
+void check_table(const std::vector<TensorEntry>& tensors, const std::string& where) {
+  if (tensors.size() > kMaxTensors)
+    throw FormatError(where, std::to_string(tensors.size()) + " tensors, at most " + std::to_string(kMaxTensors));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const TensorEntry& tensor = tensors[i];
+    check_name(tensor.name, where);
+    if (i > 0 && tensors[i - 1].name >= tensor.name)
+      throw FormatError(
+          where, "tensor '" + tensor.name + "' follows '" + tensors[i - 1].name + "', names must ascend and be unique");
+    std::string object = tensor_where(where, tensor.name);
+    if (tensor.shape.size() > kMaxRank)
+      throw FormatError(object,
+                        std::to_string(tensor.shape.size()) + " dimensions, at most " + std::to_string(kMaxRank));
+    if (tensor.coded() && tensor.shape.empty()) throw FormatError(object, "a scalar cannot have codes");
+    if (tensor.max_code < 0 || tensor.max_code > kMaxCode)
+      throw FormatError(
+          object, "max_code " + std::to_string(tensor.max_code) + ", 1 to " + std::to_string(kMaxCode) + " allowed");
+    mul_or_throw(element_count_or_throw(tensor.shape, object), sizeof(uint64_t), object);
+    if (tensor.coded()) mul_or_throw(tensor.rows(), sizeof(uint64_t), object);
+    if (!Trellis::has_bits(tensor.trellis_bits))
+      throw FormatError(object, "a trellis of " + std::to_string(tensor.trellis_bits) + " state bits, 0 or 2 to " +
+                                    std::to_string(kMaxTrellisBits) + " allowed");
+  }
+}
+
+void check_count(uint64_t found, uint64_t expected, std::string_view what, const std::string& object) {
+  if (found != expected)
+    throw FormatError(
+        object, std::to_string(found) + " " + std::string(what) + ", its shape needs " + std::to_string(expected));
+}
+
+void check_row_scales(const RowScaledCodes& coded, const TensorEntry& entry, const std::string& object) {
+  if (coded.max_code < 1) throw FormatError(object, "max_code " + std::to_string(coded.max_code) + ", at least 1");
+  check_count(coded.row_scales.size(), entry.rows(), "row scales", object);
+  constexpr uint16_t kInfinity = 0x7c00;  // above it NaN, then everything negative
+  auto scale = std::ranges::find_if(coded.row_scales, [](uint16_t s) { return s == 0 || s >= kInfinity; });
+  if (scale != coded.row_scales.end())
+    throw FormatError(object, "row scale " + std::to_string(scale - coded.row_scales.begin()) + " is " +
+                                  std::to_string(float_from_fp16(*scale)) + ", must be finite and above 0");
+}
+
+void check_stepped(const SteppedCodes& coded, const TensorEntry& entry, const std::string& object) {
+  check_count(coded.row_steps.size(), entry.rows(), "row steps", object);
+  check_count(coded.column_steps.size(), entry.columns(), "column steps", object);
+  for (const auto* steps : {&coded.row_steps, &coded.column_steps})
+    for (int16_t step : *steps)
+      if (step < -kMaxStep || step > kMaxStep)
+        throw FormatError(object, "step " + std::to_string(step) + ", " + std::to_string(-kMaxStep) + " to " +
+                                      std::to_string(kMaxStep) + " allowed");
+  auto code = std::ranges::find_if(coded.codes, [](int32_t c) { return c < -kMaxSteppedCode || c > kMaxSteppedCode; });
+  if (code != coded.codes.end())
+    throw FormatError(object, "code " + std::to_string(code - coded.codes.begin()) + " is " + std::to_string(*code) +
+                                  ", -" + std::to_string(kMaxSteppedCode) + " to " + std::to_string(kMaxSteppedCode) +
+                                  " allowed");
+}
+
+// `code_bytes`: what there should be of codes.
+void check_nvfp4(const Nvfp4Codes& coded, const TensorEntry& entry, uint64_t code_bytes, const std::string& object) {
+  const uint64_t rows = entry.rows();
+  const auto columns = static_cast<int64_t>(entry.columns());
+  check_count(coded.codes.size(), code_bytes, "bytes of codes", object);
+  check_count(coded.block_scales.size(), rows * static_cast<uint64_t>(nvfp4_blocks(columns)), "block scales", object);
+  if (!(coded.tensor_scale > 0) || coded.tensor_scale > kMaxNvfp4TensorScale)
+    throw FormatError(
+        object, "the tensor scale is " + std::to_string(coded.tensor_scale) + ", must be above 0 and at most 2^116");
+  auto scale = std::ranges::find_if(coded.block_scales, [](uint8_t s) { return s > kUe4m3MaxCode; });
+  if (scale != coded.block_scales.end())
+    throw FormatError(object, "block scale " + std::to_string(scale - coded.block_scales.begin()) + " has the code " +
+                                  std::to_string(*scale) + ", 0 to " + std::to_string(kUe4m3MaxCode) + " allowed");
+  const uint64_t row_bytes = static_cast<uint64_t>(nvfp4_row_bytes(columns));
+  for (size_t i = 0; i < coded.codes.size(); ++i) {
+    const uint8_t low = coded.codes[i] & 0xf, high = static_cast<uint8_t>(coded.codes[i] >> 4);
+    if (low == kE2m1Sign || high == kE2m1Sign)
+      throw FormatError(object, "byte " + std::to_string(i) + " of the codes holds -0, 0 has the code 0 alone");
+    if (columns % 2 == 1 && (i + 1) % row_bytes == 0 && high != 0)
+      throw FormatError(object, "byte " + std::to_string(i) + " of the codes holds a code behind the end of its row");
+  }
+}
+
+enum class Codes { kPresent, kAbsent };
+
+void check_tensor(const QuantizedTensor& tensor, const TensorEntry& entry, Codes codes, const std::string& where) {
+  std::string object = tensor_where(where, tensor.name);
+  if (const auto* coded = std::get_if<RowScaledCodes>(&tensor.data)) {
+    check_row_scales(*coded, entry, object);
+    check_count(coded->codes.size(), codes == Codes::kPresent ? entry.elements() : 0, "codes", object);
+    check_code_range(coded->codes, coded->max_code, object);
+  } else if (const auto* stepped = std::get_if<SteppedCodes>(&tensor.data)) {
+    check_count(stepped->codes.size(), codes == Codes::kPresent ? entry.elements() : 0, "codes", object);
+    check_stepped(*stepped, entry, object);
+  } else if (const auto* blocked = std::get_if<Nvfp4Codes>(&tensor.data)) {
+    const auto row_bytes = static_cast<uint64_t>(nvfp4_row_bytes(static_cast<int64_t>(entry.columns())));
+    check_nvfp4(*blocked, entry, codes == Codes::kPresent ? entry.rows() * row_bytes : 0, object);
+  } else {
+    check_count(std::get<RawTensor>(tensor.data).bytes.size(), entry.content_bytes(), "bytes", object);
+  }
+}
+
+Json parse_object(const std::string& text, std::string_view what, const std::string& where) {
+  std::string object = where + ": " + std::string(what);
+  Json value = parse_json(as_bytes_of(text), object);
+  if (!value.is_object()) throw FormatError(object, "must be a JSON object");
+  return value;
+}
+
+// "T0" to "T9", of which the table's check allows some.
+std::string stepped_name(int trellis_bits) { return "T" + std::to_string(trellis_bits); }
+std::optional<int> trellis_bits_from(std::string_view name) {
+  if (name.size() != 2 || name[0] != 'T' || name[1] < '0' || name[1] > '9') return std::nullopt;
+  return name[1] - '0';
+}
+
+constexpr std::string_view kNvfp4Name = "NVFP4";
+
+Json encoding_of(const TensorEntry& tensor) {
+  if (tensor.encoding == Encoding::kNvfp4) return std::string(kNvfp4Name);
+  if (tensor.encoding == Encoding::kRowScaled) return static_cast<uint64_t>(tensor.max_code);
+  return tensor.encoding == Encoding::kStepped ? stepped_name(tensor.trellis_bits)
+                                               : std::string(dtype_name(tensor.dtype));
+}
+
+TensorEntry parse_tensor(const Json& json, const std::string& where) {
+  if (!json.is_array() || json.size() != 3 || !json[0].is_string() || !json[1].is_array())
+    throw FormatError(where, "a tensor must be [name, shape, encoding]");
+  TensorEntry tensor;
+  tensor.name = json[0].get<std::string>();
+  std::string object = tensor_where(where, tensor.name);
+  for (const Json& dimension : json[1]) {
+    if (!dimension.is_number_unsigned() || dimension.get<uint64_t>() > INT64_MAX)
+      throw FormatError(object, "every dimension must be an integer of at least 0");
+    tensor.shape.push_back(dimension.get<int64_t>());
+  }
+  if (json[2].is_string()) {
+    const auto name = json[2].get<std::string>();
+    if (auto bits = trellis_bits_from(name)) {
+      tensor.encoding = Encoding::kStepped;
+      tensor.trellis_bits = *bits;
+    } else if (name == kNvfp4Name) {
+      tensor.encoding = Encoding::kNvfp4;
+    } else {
+      tensor.dtype = dtype_from_name(name, object);
+    }
+  } else {
+    tensor.encoding = Encoding::kRowScaled;
+    if (!json[2].is_number_unsigned() || json[2].get<uint64_t>() < 1 || json[2].get<uint64_t>() > kMaxCode)
+      throw FormatError(object, "the encoding must be a dtype or a max_code of 1 to " + std::to_string(kMaxCode));
+    tensor.max_code = json[2].get<int>();
+  }
+  return tensor;
+}
+
+void check_tensors(const QuantizedModel& model, Codes codes, const std::string& where) {
+  ArtifactHeader header = header_of(model);
+  check_table(header.tensors, where);
+  parallel_for(static_cast<int64_t>(model.tensors.size()), [&](int64_t i) {
+    check_tensor(model.tensors[static_cast<size_t>(i)], header.tensors[static_cast<size_t>(i)], codes, where);
+  });
+}
+
+}  // namespace
+
+void check_model(const QuantizedModel& model, const std::string& where) {
+  check_tensors(model, Codes::kPresent, where);
+}
+
+void check_model_without_codes(const QuantizedModel& model, const std::string& where) {
+  check_tensors(model, Codes::kAbsent, where);
+}
+
+void check_code_range(std::span<const int8_t> codes, int max_code, const std::string& object) {
+  auto code = std::ranges::find_if(codes, [&](int8_t c) { return c < -max_code || c > max_code; });
+  if (code != codes.end())
+    throw FormatError(object, "code " + std::to_string(code - codes.begin()) + " is " + std::to_string(*code) + ", -" +
+                                  std::to_string(max_code) + " to " + std::to_string(max_code) + " allowed");
+}
+
+ArtifactHeader header_of(const QuantizedModel& model) {
+  ArtifactHeader header{model.config_json, model.provenance_json, model.banked, {}};
+  for (const QuantizedTensor& tensor : model.tensors) {
+    TensorEntry entry{tensor.name, tensor.shape};
+    if (const auto* coded = std::get_if<RowScaledCodes>(&tensor.data)) {
+      entry.encoding = Encoding::kRowScaled;
+      entry.max_code = coded->max_code;
+    } else if (const auto* stepped = std::get_if<SteppedCodes>(&tensor.data)) {
+      entry.encoding = Encoding::kStepped;
+      entry.trellis_bits = stepped->trellis_bits;
+    } else if (std::holds_alternative<Nvfp4Codes>(tensor.data)) {
+      entry.encoding = Encoding::kNvfp4;
+    } else {
+      entry.dtype = std::get<RawTensor>(tensor.data).dtype;
+    }
+    header.tensors.push_back(std::move(entry));
+  }
+  return header;
+}
+
+std::string header_text(const ArtifactHeader& header, const std::string& where) {
+  check_table(header.tensors, where);
+  Json tensors = Json::array();
+  for (const TensorEntry& tensor : header.tensors) {
+    tensors.push_back(Json::array({tensor.name, Json(tensor.shape), encoding_of(tensor)}));
+  }
+  Json json = {{"banked", header.banked},
+               {"config", parse_object(header.config_json, "config", where)},
+               {"provenance", parse_object(header.provenance_json, "provenance", where)},
+               {"tensors", std::move(tensors)}};
+  std::string text;
+  try {
+    text = canonical_json(json);
+  } catch (const Json::exception&) {
+    throw FormatError(where, "a tensor name is not valid UTF-8");
+  }
+  // What a reader will make of it: config and provenance come back as they are only if they were canonical.
+  ArtifactHeader read_back = parse_header(as_bytes_of(text), where);
+  if (read_back.config_json != header.config_json) throw FormatError(where, "the config is not canonical JSON");
+  if (read_back.provenance_json != header.provenance_json)
+    throw FormatError(where, "the provenance is not canonical JSON");
+  return text;
+}
+
+ArtifactHeader parse_header(Bytes text, const std::string& where) {
+  if (text.size() > kMaxHeaderBytes)
+    throw FormatError(where, std::to_string(text.size()) + " B, at most " + std::to_string(kMaxHeaderBytes));
+  Json json = parse_json(text, where);
+  if (!json.is_object() || json.size() != 4 || !json.contains("banked") || !json.contains("config") ||
+      !json.contains("provenance") || !json.contains("tensors"))
+    throw FormatError(where, "must be an object of exactly banked, config, provenance and tensors");
+  if (!json["banked"].is_boolean() || !json["config"].is_object() || !json["provenance"].is_object() ||
+      !json["tensors"].is_array())
+    throw FormatError(where, "banked must be true or false, config and provenance objects, tensors an array");
+  if (canonical_json(json) != as_text(text)) throw FormatError(where, "the JSON is not in canonical form");
+  ArtifactHeader header{
+      canonical_json(json["config"]), canonical_json(json["provenance"]), json["banked"].get<bool>(), {}};
+  for (const Json& tensor : json["tensors"]) header.tensors.push_back(parse_tensor(tensor, where));
+  check_table(header.tensors, where);
+  return header;
+}
+
+}  // namespace thimble

@@ -1,0 +1,68 @@
+// artifact_header.h: the JSON of section 0 (what the model is and which tensors follow) and the rules a model must obey
+// to be stored. The header is written and read in one canonical form, so that equal models give equal bytes.
+//   {"banked":false,"config":{...},"provenance":{...},"tensors":[["name",[512,1792],15],["name",[8],"F16"],...]}
+// The third member of a tensor is max_code of its row-scaled codes, "T0" to "T8" (the state bits of its trellis) of its
+// stepped codes, "NVFP4", or the dtype of a raw tensor.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/codes/quantized_model.h"
+
+namespace thimble {
+
+enum class Encoding : uint8_t { kRaw, kRowScaled, kStepped, kNvfp4 };
+
+// Sections hold the codes of NVFP4 as the signed place of their element among 0, 0.5, 1, 1.5, 2, 3, 4, 6.
+constexpr int kMaxNvfp4Level = 7;
+
+struct TensorEntry {
+  std::string name;
+  Shape shape;
+  Encoding encoding = Encoding::kRaw;
+  int max_code = 0;           // 1..kMaxCode for row-scaled codes, else 0
+  int trellis_bits = 0;       // of stepped codes
+  DType dtype = DType::kF16;  // of a raw tensor
+
+  bool coded() const { return encoding != Encoding::kRaw; }
+  uint64_t elements() const { return static_cast<uint64_t>(element_count(shape)); }
+  uint64_t rows() const { return static_cast<uint64_t>(shape.at(0)); }        // of a coded tensor
+  uint64_t columns() const { return rows() == 0 ? 0 : elements() / rows(); }  // of a coded tensor
+  // Bytes of sections: int8 or int32 codes or raw elements; fp16 row scales, int16 steps, or the tensor scale and the
+  // block scales of NVFP4.
+  uint64_t element_bytes() const;
+  uint64_t content_bytes() const { return elements() * element_bytes(); }
+  uint64_t scale_bytes() const;
+  uint64_t scale_element_bytes() const { return encoding == Encoding::kNvfp4 ? 1 : sizeof(uint16_t); }
+  // Codes of the sections of a coded tensor lie within +-this; 0 of stepped ones.
+  int max_section_code() const { return encoding == Encoding::kNvfp4 ? kMaxNvfp4Level : max_code; }
+};
+
+struct ArtifactHeader {
+  std::string config_json;
+  std::string provenance_json;
+  bool banked = false;
+  std::vector<TensorEntry> tensors;
+};
+
+// Throws FormatError(where, ...) when the model breaks a rule of the format: names unsorted or not printable, config or
+// provenance not a canonical JSON object, sizes that contradict shapes, codes or scales out of range.
+void check_model(const QuantizedModel& model, const std::string& where);
+
+// The same for a model whose codes are not there yet, whose check is check_code_range().
+void check_model_without_codes(const QuantizedModel& model, const std::string& where);
+void check_code_range(std::span<const int8_t> codes, int max_code, const std::string& object);
+
+// The oldest format version that can hold these tensors: the one that is written.
+uint32_t format_version_of(const ArtifactHeader& header);
+
+ArtifactHeader header_of(const QuantizedModel& model);
+
+// The canonical JSON. Throws FormatError(where, ...) when the header breaks a rule.
+std::string header_text(const ArtifactHeader& header, const std::string& where);
+
+// The inverse, from untrusted bytes. Anything header_text() does not write is a FormatError(where, ...).
+ArtifactHeader parse_header(Bytes text, const std::string& where);
+
+}  // namespace thimble

@@ -1,0 +1,72 @@
+// lane_rans.h: range asymmetric numeral systems (rANS, arXiv 1311.2540) with static tables over interleaved lanes.
+// A block's elements go to its lanes in turn: element e belongs to lane e % lanes, at step e / lanes. A lane has a
+// 32-bit state in [2^16, 2^32) and reads 16-bit words from a stream that all lanes of the block share, at most one per
+// element, in the order of elements. So 32 lanes decode in step on one warp, and lanes of many blocks in numpy.
+// With a trellis an element's table is known when the one `width` places before it, above it in its column, has been
+// decoded: there must be no more lanes than columns.
+#pragma once
+
+#include <array>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "packer/rans/scale_tables.h"
+#include "runtime/base/byte_cursor.h"
+#include "runtime/codes/trellis.h"
+
+namespace thimble {
+
+constexpr uint32_t kMaxLanes = 32;
+constexpr uint32_t kLaneStart = uint32_t{1} << 16;  // state before the first encoded element, after the last decoded
+
+// One block: `lanes` states (u32), then words (u16), in the order in which the decoder reads them.
+struct RansBlock {
+  std::vector<uint32_t> states;  // (lanes)
+  std::vector<uint16_t> words;
+};
+
+// What a decoder needs besides the tables: for a slot, a symbol at or little before its own.
+class SlotIndex {
+ public:
+  explicit SlotIndex(const ScaleTables& tables);
+  uint32_t symbol_at(const ScaleTables& tables, uint32_t table, uint32_t slot) const {
+    uint32_t symbol = first_[table][slot >> kBucketBits];
+    while (tables[table].starts[symbol + 1] <= slot) ++symbol;
+    return symbol;
+  }
+
+ private:
+  static constexpr int kBucketBits = 6;
+  static constexpr size_t kBuckets = kSlots >> kBucketBits;
+  std::vector<std::array<uint8_t, kBuckets>> first_;  // of each table
+};
+
+// Where the elements of a block belong.
+struct BlockContext {
+  std::span<const uint8_t> classes;  // (elements)
+  Trellis trellis{0};
+  uint64_t width = 1;  // columns of the block: element e is in column e % width, whose trellis starts with the block
+};
+
+// An element coded as an escape: its code is somewhere else.
+struct OpenEscape {
+  uint64_t element = 0;
+  uint32_t table = 0;
+  uint32_t symbol = 0;
+};
+
+// table_of and codes: (elements), each code with the table (class, and set) that codes it. Codes beyond a table's reach
+// are coded as its escape.
+template <typename Code>
+RansBlock encode_block(const ScaleTables& tables, std::span<const uint8_t> table_of, std::span<const Code> codes,
+                       uint32_t lanes);
+
+// The inverse, from `stored` (states and words as in the file); codes.size() = context.classes.size(). Where an escape
+// was coded, codes[e] is left as 0, and an entry is appended to `escapes`. Throws FormatError(where, ...) unless every
+// word is used and every lane ends in the state that encoding starts from.
+template <typename Code>
+void decode_block(const ScaleTables& tables, const SlotIndex& index, const BlockContext& context, Bytes stored,
+                  uint32_t lanes, std::span<Code> codes, std::vector<OpenEscape>& escapes, const std::string& where);
+
+}  // namespace thimble

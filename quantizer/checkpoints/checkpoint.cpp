@@ -1,0 +1,123 @@
+// checkpoint.cpp: recognises the format and unifies the names for checkpoint.h.
+#include "quantizer/checkpoints/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <filesystem>
+
+#include "quantizer/checkpoints/llmc_checkpoint.h"
+#include "quantizer/checkpoints/safetensors.h"
+#include "quantizer/checkpoints/torch_checkpoint.h"
+#include "quantizer/console/quoted_name.h"
+#include "runtime/base/error.h"
+#include "runtime/base/file_kind.h"
+#include "runtime/base/hash.h"
+
+namespace thimble {
+namespace {
+
+constexpr std::string_view kWrapperPrefixes[] = {"_orig_mod.", "module."};
+constexpr size_t kSafetensorsHeaderAt = 8;
+
+bool looks_like_safetensors(Bytes file) {
+  return file.size() > kSafetensorsHeaderAt && file[kSafetensorsHeaderAt] == std::byte{'{'};
+}
+
+// The digits at the end of `text`, taken off it; nothing where there are none.
+std::optional<uint64_t> take_last_number(std::string_view& text) {
+  const size_t last = text.find_last_not_of("0123456789");
+  const std::string_view digits = last == std::string_view::npos ? text : text.substr(last + 1);
+  uint64_t number = 0;
+  auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (error != std::errc() || digits.empty()) return std::nullopt;
+  text.remove_suffix(digits.size());
+  return number;
+}
+
+// Hugging Face names the parts of a checkpoint model-00001-of-00003.safetensors. One alone would pass for a small model
+// of an unknown family.
+void refuse_part_of_several(const std::string& path) {
+  constexpr std::string_view kOf = "-of-";
+  const std::string stem = std::filesystem::path(path).stem().string();
+  std::string_view rest = stem;
+  const std::optional<uint64_t> count = take_last_number(rest);
+  if (!count || *count < 2 || !rest.ends_with(kOf)) return;
+  rest.remove_suffix(kOf.size());
+  const std::optional<uint64_t> part = take_last_number(rest);
+  if (!part || !rest.ends_with('-')) return;
+  throw FormatError(path,
+                    fmt::format("is part {} of {} of a checkpoint, by its name: only whole checkpoints are read, so "
+                                "save the model again as one file (or rename the file, if it is whole)",
+                                *part, *count));
+}
+
+TensorMap strip_names(TensorMap tensors, const std::string& path) {
+  TensorMap stripped;
+  std::map<std::string, std::string> originals;
+  for (auto& [name, tensor] : tensors) {
+    std::string short_name(strip_wrapper_prefixes(name));
+    auto [original, inserted] = originals.try_emplace(short_name, name);
+    if (!inserted)
+      throw FormatError(path, "tensors " + quoted_name(original->second) + " and " + quoted_name(name) + " are both " +
+                                  quoted_name(short_name) + " without wrapper prefixes");
+    stripped.emplace(std::move(short_name), std::move(tensor));
+  }
+  return stripped;
+}
+
+// The metadata text "config" when it is a JSON object.
+std::optional<Json> config_of(const std::map<std::string, std::string>& metadata, const std::string& path) {
+  auto found = metadata.find("config");
+  if (found == metadata.end() || !Json::accept(found->second)) return std::nullopt;
+  Json config = parse_json(as_bytes_of(found->second), path + ": metadata 'config'");
+  return config.is_object() ? std::optional(std::move(config)) : std::nullopt;
+}
+
+}  // namespace
+
+std::string_view strip_wrapper_prefixes(std::string_view name) {
+  for (bool stripped = true; stripped;) {
+    stripped = false;
+    for (std::string_view prefix : kWrapperPrefixes) {
+      if (!name.starts_with(prefix)) continue;
+      name.remove_prefix(prefix.size());
+      stripped = true;
+    }
+  }
+  return name;
+}
+
+uint64_t Checkpoint::content_hash() const { return xxh3(file_.bytes()); }
+
+Checkpoint open_checkpoint(const std::string& path) {
+  Checkpoint checkpoint(path);
+  refuse_part_of_several(path);
+  Bytes file = checkpoint.file_.bytes();
+  refuse_other_kinds(file, FileUse::kCheckpoint, path);
+  TensorMap tensors;
+  if (looks_like_llmc(file)) {
+    LlmcContents contents = read_llmc_checkpoint(file, path);
+    checkpoint.format_name_ = kLlmcFormat;
+    tensors = std::move(contents.tensors);
+    checkpoint.config_ = std::move(contents.config);
+  } else if (looks_like_safetensors(file)) {
+    SafetensorsContents contents = read_safetensors(file, path);
+    checkpoint.format_name_ = "safetensors";
+    tensors = std::move(contents.tensors);
+    checkpoint.metadata_ = std::move(contents.metadata);
+    checkpoint.config_ = config_of(checkpoint.metadata_, path);
+  } else if (as_text(file).starts_with("PK") || looks_like_legacy_torch(file)) {
+    TorchContents contents = read_torch_checkpoint(file, path);
+    checkpoint.format_name_ = "torch";
+    tensors = std::move(contents.tensors);
+    checkpoint.gathered_ = std::move(contents.gathered);
+    checkpoint.config_ = std::move(contents.config);
+  } else {
+    throw FormatError(path, wrong_file_text(file, FileUse::kCheckpoint));
+  }
+  checkpoint.tensors_ = strip_names(std::move(tensors), path);
+  return checkpoint;
+}
+
+}  // namespace thimble

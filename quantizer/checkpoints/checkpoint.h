@@ -1,0 +1,62 @@
+// checkpoint.h: opens a trained checkpoint of any format and gives its tensors by name.
+//
+// The format is recognised by content, never by the file's extension: .safetensors, the zip files of
+// torch.save, or llm.c's .bin.
+// Wrappers put their own prefixes before every name: torch.compile `_orig_mod.`, DistributedDataParallel and
+// AveragedModel `module.`. Each name is stripped of all of them, in any order; two names that become equal are a
+// FormatError. (Per name and not all-or-none: AveragedModel adds an unprefixed `n_averaged` beside the weights.)
+//
+// Non-goals: config.json beside the checkpoint, checkpoints split over several files.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/file.h"
+#include "runtime/base/json.h"
+#include "runtime/tensor/tensor.h"
+
+namespace thimble {
+
+constexpr std::string_view kLlmcFormat = "llm.c";
+
+// Move-only; the views stay valid when it is moved and end with it.
+class Checkpoint {
+ public:
+  const std::string& path() const { return file_.path(); }
+  uint64_t file_bytes() const { return file_.bytes().size(); }
+  std::string_view format_name() const { return format_name_; }  // "safetensors", "torch" or "llm.c"
+
+  const TensorMap& tensors() const { return tensors_; }
+  // The __metadata__ of a safetensors file; empty for others.
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  // The model config stored in the checkpoint, a JSON object: the metadata text "config" of a safetensors file, or the
+  // dict that read_torch_checkpoint describes, or what the header of an llm.c file says.
+  const std::optional<Json>& config() const { return config_; }
+
+  // XXH3-64 of all the file's bytes. Reads the file at each call.
+  uint64_t content_hash() const;
+
+ private:
+  friend Checkpoint open_checkpoint(const std::string& path);
+  explicit Checkpoint(const std::string& path) : file_(path) {}
+
+  MappedFile file_;
+  std::string_view format_name_;
+  TensorMap tensors_;                 // views into file_ or gathered_
+  std::vector<ByteVector> gathered_;  // tensors that were not contiguous in a torch file
+  std::map<std::string, std::string> metadata_;
+  std::optional<Json> config_;
+};
+
+// Throws IoError when the file cannot be read and FormatError when it is not a valid checkpoint.
+Checkpoint open_checkpoint(const std::string& path);
+
+// `name` without wrapper prefixes.
+std::string_view strip_wrapper_prefixes(std::string_view name);
+
+}  // namespace thimble

@@ -1,0 +1,110 @@
+// finite_input.cpp: see finite_input.h.
+#include "quantizer/checkpoints/finite_input.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "quantizer/checkpoints/checkpoint.h"
+#include "quantizer/checkpoints/model_source.h"
+#include "runtime/base/count_text.h"
+#include "runtime/base/error.h"
+#include "runtime/cpu/finite_check.h"
+
+namespace thimble {
+namespace {
+
+[[noreturn]] void refuse(const NonFinite& found, const std::string& where) {
+  throw Error(ExitCode::kBadInput,
+              fmt::format("{} of {}, --check-finite allows finite values only", found.text(), where));
+}
+
+void require_finite_tensors(const TensorMap& tensors, const std::string& path) {
+  if (std::optional<NonFinite> found = find_non_finite(tensors))
+    throw FormatError(path, found->text() + ", --check-finite allows finite values only");
+}
+
+class FiniteLanguageModel final : public LanguageModel {
+ public:
+  FiniteLanguageModel(std::unique_ptr<LanguageModel> model, bool every_window)
+      : model_(std::move(model)), every_window_(every_window) {}
+
+  int64_t vocab_size() const override { return model_->vocab_size(); }
+  int64_t context() const override { return model_->context(); }
+  int64_t preferred_windows() const override { return model_->preferred_windows(); }
+  int64_t preferred_sequences(const CalibrationOptions& options) const override {
+    return model_->preferred_sequences(options);
+  }
+
+  void score(std::span<const ScoreWindow> windows, std::span<float> nll) override {
+    if (every_window_)
+      for (const ScoreWindow& window : windows) check(window.inputs);
+    model_->score(windows, nll);
+    size_t done = 0;
+    for (const ScoreWindow& window : windows) {
+      std::span<const float> own = nll.subspan(done, window.targets.size());
+      auto bad = std::ranges::find_if_not(own, [](float score) { return std::isfinite(score); });
+      if (bad != own.end()) {
+        check(window.inputs);
+        refuse({"the score", {bad - own.begin()}, *bad}, place(window.inputs));
+      }
+      done += own.size();
+    }
+  }
+
+  void log_probabilities(std::span<const uint16_t> inputs, MatrixView out) override {
+    model_->log_probabilities(inputs, out);
+  }
+  TokenSequences generate_calibration(const CalibrationOptions& options, int64_t first, int64_t count,
+                                      Progress& progress) override {
+    return model_->generate_calibration(options, first, count, progress);
+  }
+  void generate_text(std::span<const uint16_t> prompt, int64_t max_new_tokens, double temperature, uint64_t seed,
+                     const std::function<bool(uint16_t)>& on_token) override {
+    model_->generate_text(prompt, max_new_tokens, temperature, seed, on_token);
+  }
+  std::optional<NonFinite> find_non_finite_input(std::span<const uint16_t> inputs) override {
+    return model_->find_non_finite_input(inputs);
+  }
+
+ private:
+  static std::string place(std::span<const uint16_t> inputs) {
+    return fmt::format("a window of {} that begins with token {}", counted(inputs.size(), "token"), inputs.front());
+  }
+  void check(std::span<const uint16_t> inputs) {
+    if (std::optional<NonFinite> found = model_->find_non_finite_input(inputs)) refuse(*found, place(inputs));
+  }
+
+  std::unique_ptr<LanguageModel> model_;
+  bool every_window_;
+};
+
+}  // namespace
+
+void require_finite_file(const std::string& path) {
+  if (!is_artifact(path)) return require_finite_tensors(open_checkpoint(path).tensors(), path);
+  QuantizedModel model = load_artifact(path);
+  TensorMap stored;
+  for (const QuantizedTensor& tensor : model.tensors)
+    if (const auto* raw = std::get_if<RawTensor>(&tensor.data))
+      stored[tensor.name] = {raw->dtype, tensor.shape, Bytes(raw->bytes)};
+  require_finite_tensors(stored, path);
+}
+
+std::unique_ptr<LanguageModel> make_finite_language_model(std::unique_ptr<LanguageModel> model, bool every_window) {
+  return std::make_unique<FiniteLanguageModel>(std::move(model), every_window);
+}
+
+void require_finite_activations(LanguageModel& model, const TokenSequences& sequences, Progress& progress) {
+  progress.begin("checking activations", sequences.count, "sequences");
+  for (int64_t s = 0; s < sequences.count; ++s) {
+    std::span<const uint16_t> tokens = sequences.sequence(s);
+    if (auto found = model.find_non_finite_input(tokens.first(tokens.size() - 1)))
+      refuse(*found, fmt::format("calibration sequence {}", s));
+    progress.advance(1);
+  }
+  progress.end();
+}
+
+}  // namespace thimble

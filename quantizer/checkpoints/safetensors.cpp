@@ -1,0 +1,185 @@
+// safetensors.cpp: reader and writer of safetensors.h.
+#include "quantizer/checkpoints/safetensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+#include <vector>
+
+#include "quantizer/console/quoted_name.h"
+#include "runtime/base/atomic_file.h"
+#include "runtime/base/checked.h"
+#include "runtime/base/count_text.h"
+
+namespace thimble {
+namespace {
+
+constexpr const char* kMetadataKey = "__metadata__";
+constexpr uint64_t kAlignmentBytes = 8;
+
+struct Placed {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  std::string name;
+};
+
+Json read_header(ByteCursor& cursor) {
+  auto length = cursor.read<uint64_t>("header length");
+  if (length > kMaxSafetensorsHeaderBytes)
+    throw FormatError(cursor.path(), fmt::format("safetensors header of {} B, at most {} B allowed", length,
+                                                 kMaxSafetensorsHeaderBytes));
+  Bytes text = cursor.take(length, "safetensors header");
+  if (text.empty() || text.front() != std::byte{'{'})
+    throw FormatError(cursor.path(), "safetensors header does not start with '{'");
+  return parse_json(text, cursor.path() + ": safetensors header");
+}
+
+std::map<std::string, std::string> read_metadata(const Json& value, const std::string& where) {
+  if (!value.is_object()) throw FormatError(where, "is not a JSON object of texts");
+  std::map<std::string, std::string> metadata;
+  for (const auto& [key, text] : value.items()) {
+    if (!text.is_string()) throw FormatError(where, "value of " + quoted_name(key) + " is not a text");
+    metadata.emplace(key, text.get<std::string>());
+  }
+  return metadata;
+}
+
+const Json& field(const Json& tensor, const char* name, const std::string& where) {
+  auto found = tensor.find(name);
+  if (found == tensor.end()) throw FormatError(where, fmt::format("has no '{}'", name));
+  return *found;
+}
+
+// A JSON array of integers from 0 to 2^63 - 1.
+Shape read_integers(const Json& values, const char* name, const std::string& where) {
+  if (!values.is_array()) throw FormatError(where, fmt::format("'{}' is not an array of integers", name));
+  Shape integers;
+  integers.reserve(values.size());
+  for (const Json& value : values) {
+    if (!value.is_number_unsigned() || value.get<uint64_t>() > std::numeric_limits<int64_t>::max())
+      throw FormatError(where, fmt::format("'{}' holds {}, must be an integer from 0 to 2^63 - 1", name,
+                                           quoted_name(value.dump(-1, ' ', true, Json::error_handler_t::replace))));
+    integers.push_back(value.get<int64_t>());
+  }
+  return integers;
+}
+
+TensorView read_tensor(const Json& entry, Bytes data, const std::string& where, Placed& place) {
+  if (!entry.is_object()) throw FormatError(where, "is not a JSON object");
+  const Json& dtype = field(entry, "dtype", where);
+  if (!dtype.is_string()) throw FormatError(where, "'dtype' is not a text");
+  TensorView tensor;
+  tensor.dtype = dtype_from_name(dtype.get_ref<const std::string&>(), where);
+  tensor.shape = read_integers(field(entry, "shape", where), "shape", where);
+  Shape offsets = read_integers(field(entry, "data_offsets", where), "data_offsets", where);
+  if (entry.size() != 3)
+    throw FormatError(where, counted(entry.size(), "key") + ", allowed are dtype, shape and data_offsets");
+  if (offsets.size() != 2 || offsets[0] > offsets[1] || static_cast<uint64_t>(offsets[1]) > data.size())
+    throw FormatError(where, fmt::format("data_offsets {}, must be [begin, end] with begin <= end <= {}",
+                                         shape_text(offsets), data.size()));
+  place.begin = static_cast<uint64_t>(offsets[0]);
+  place.end = static_cast<uint64_t>(offsets[1]);
+  uint64_t needed = mul_or_throw(element_count_or_throw(tensor.shape, where), dtype_bytes(tensor.dtype), where);
+  if (place.end - place.begin != needed)
+    throw FormatError(where,
+                      fmt::format("shape {} of {} needs {} B, data_offsets {} hold {} B", shape_text(tensor.shape),
+                                  dtype_name(tensor.dtype), needed, shape_text(offsets), place.end - place.begin));
+  tensor.bytes = data.subspan(place.begin, needed);
+  return tensor;
+}
+
+// The tensors must lie one after the other and cover the data, whatever the order of the header.
+void check_coverage(std::vector<Placed>& places, uint64_t data_bytes, const std::string& path) {
+  std::sort(places.begin(), places.end(),
+            [](const Placed& a, const Placed& b) { return std::tie(a.begin, a.end) < std::tie(b.begin, b.end); });
+  uint64_t covered = 0;
+  for (const Placed& place : places) {
+    if (place.begin != covered)
+      throw FormatError(
+          path, fmt::format("tensor {}: data starts at {}, {} at {}: tensors must cover the data exactly",
+                            quoted_name(place.name), place.begin,
+                            place.begin < covered ? "inside the one before that ends" : "after a hole", covered));
+    covered = place.end;
+  }
+  if (covered != data_bytes)
+    throw FormatError(path, fmt::format("the tensors cover {} B of data, the file holds {} B", covered, data_bytes));
+}
+
+// Names in the order of their data.
+std::vector<std::string> data_order(const TensorMap& tensors) {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : tensors) names.push_back(name);
+  std::stable_sort(names.begin(), names.end(), [&](const std::string& a, const std::string& b) {
+    return dtype_bytes(tensors.at(a).dtype) > dtype_bytes(tensors.at(b).dtype);
+  });
+  return names;
+}
+
+// The header's text, padded with spaces so that the data starts at a multiple of 8.
+std::string header_text(const std::string& path, const TensorMap& tensors, const std::vector<std::string>& order,
+                        const std::map<std::string, std::string>& metadata) {
+  Json header = Json::object();
+  if (!metadata.empty()) header[kMetadataKey] = metadata;
+  uint64_t offset = 0;
+  for (const std::string& name : order) {
+    const TensorView& tensor = tensors.at(name);
+    std::string where = path + ": tensor " + quoted_name(name);
+    if (name == kMetadataKey) throw FormatError(where, "the name is reserved");
+    uint64_t needed = mul_or_throw(element_count_or_throw(tensor.shape, where), dtype_bytes(tensor.dtype), where);
+    if (tensor.bytes.size() != needed)
+      throw FormatError(where, fmt::format("shape {} of {} needs {} B, {} B given", shape_text(tensor.shape),
+                                           dtype_name(tensor.dtype), needed, tensor.bytes.size()));
+    uint64_t end = add_or_throw(offset, needed, where);
+    header[name] = {{"dtype", dtype_name(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  std::string text;
+  try {
+    text = canonical_json(header);
+  } catch (const Json::exception& error) {
+    throw FormatError(path, std::string("cannot write the safetensors header: ") + error.what());
+  }
+  text.resize((text.size() + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes, ' ');
+  if (text.size() > kMaxSafetensorsHeaderBytes)
+    throw FormatError(
+        path, fmt::format("safetensors header of {} B, at most {} B allowed", text.size(), kMaxSafetensorsHeaderBytes));
+  return text;
+}
+
+}  // namespace
+
+SafetensorsContents read_safetensors(Bytes file, const std::string& path) {
+  ByteCursor cursor(file, path);
+  Json header = read_header(cursor);
+  Bytes data = cursor.take(cursor.remaining(), "data");
+  SafetensorsContents contents;
+  std::vector<Placed> places;
+  for (const auto& [name, entry] : header.items()) {
+    if (name == kMetadataKey) {
+      contents.metadata = read_metadata(entry, path + ": __metadata__");
+      continue;
+    }
+    Placed& place = places.emplace_back();
+    place.name = name;
+    contents.tensors.emplace(name, read_tensor(entry, data, path + ": tensor " + quoted_name(name), place));
+  }
+  check_coverage(places, data.size(), path);
+  return contents;
+}
+
+void write_safetensors(const std::string& path, const TensorMap& tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  std::vector<std::string> order = data_order(tensors);
+  std::string header = header_text(path, tensors, order, metadata);
+  ByteVector length;
+  append_little_endian(length, uint64_t{header.size()});
+  AtomicFile file(path);
+  file.write(length);
+  file.write(as_bytes_of(header));
+  for (const std::string& name : order) file.write(tensors.at(name).bytes);
+  file.commit();
+}
+
+}  // namespace thimble

@@ -1,0 +1,90 @@
+// audit_command.cpp: `thimble audit`: is an evaluation of this model on this text what it claims to be?
+#include "eval/audit/audit.h"
+
+#include <fmt/format.h>
+
+#include "eval/score/model_scorer.h"
+#include "quantizer/checkpoints/model_source.h"
+#include "quantizer/commands/commands.h"
+#include "quantizer/pipeline/run_plan.h"
+#include "quantizer/pipeline/token_source.h"
+#include "runtime/base/file.h"
+
+namespace thimble {
+namespace {
+
+struct Options {
+  std::string model, config, source_text;
+  TokenSource source;
+  int64_t samples = AuditOptions{}.samples;
+};
+
+struct Audited {
+  AuditReport checks;
+  BpbReport evaluation;
+  std::optional<std::string> note;  // context_note()
+};
+
+Audited run_audit(const Options& options, const Device& device, uint64_t seed, Console& console) {
+  console.plan(audit_plan());
+  std::jthread warming = warm_up(device);
+  Tokenizer tokenizer = Tokenizer::load(options.source.tokenizer);
+  LoadedModel loaded = load_model(options.model, options.config, device);
+  check_vocab_size(tokenizer, vocab_size(loaded.config), options.model);
+  const int64_t context = options.source.context_for(loaded.config, options.model);
+  std::vector<uint16_t> tokens = options.source.load(tokenizer, vocab_size(loaded.config));
+  std::unique_ptr<LanguageModel> model = make_language_model(loaded, device, context);
+  ModelScorer scorer(*model);
+  Evaluation evaluation =
+      evaluate(scorer, tokens, ByteTable(tokenizer), options.source.evaluation_options(context), console.progress());
+
+  const std::string& text_path = options.source.text.empty() ? options.source_text : options.source.text;
+  std::optional<MappedFile> text;
+  std::optional<SourceText> source;
+  if (!text_path.empty()) {
+    text.emplace(text_path);
+    source = SourceText{as_text(text->bytes()), text_path};
+  }
+  AuditOptions audit_options;
+  audit_options.samples = options.samples;
+  audit_options.seed = seed;
+  return {audit(scorer, tokens, tokenizer, evaluation, source, audit_options, console.progress()), evaluation.report,
+          context_note(loaded.config, context, evaluation.report.targets)};
+}
+
+}  // namespace
+
+void add_audit_command(CommandLine& line) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command =
+      add_command(line, "audit", "Check that an evaluation is correct: coverage, bytes, causality, sums",
+                  "thimble audit model.thmb --text val.txt --tokenizer sp.model --max-targets 4096");
+  command->add_option("model", options->model, "Checkpoint or artifact")->required();
+  add_config_option(*command, options->config);
+  options->source.add_to(*command, TokenSource::Need::kRequired, kCommonGroup);
+  command
+      ->add_option("--source-text", options->source_text, "The text that --tokens were made from, to check their bytes")
+      ->check(file_name())
+      ->type_name("FILE")
+      ->excludes("--text");
+  command->add_option("--samples", options->samples, "Random positions to probe")
+      ->transform(whole_number(0, 1 << 20))
+      ->type_name("N")
+      ->capture_default_str();
+  command->callback([&line, options] {
+    line.action = [&line, options](Console& console) {
+      Device device = open_device(line.common);
+      const Audited audited = run_audit(*options, device, line.common.seed, console);
+      Json json = to_json(audited.checks);
+      json["device"] = device.name();
+      json["scored"] = scored_text(audited.evaluation);
+      json["notes"] = notes_json({audited.note});
+      console.result(fmt::format("{}{}, on {}\n{}", to_text(audited.checks), scored_text(audited.evaluation),
+                                 device.name(), notes_text({audited.note})),
+                     json);
+      if (!audited.checks.passed()) throw CheckError(options->model + ": the audit found a failing check");
+    };
+  });
+}
+
+}  // namespace thimble

@@ -1,0 +1,60 @@
+// budget_command.cpp: `thimble budget`: does an artifact with its code fit a limit? Exit 0 fits, 3 does not.
+#include <fmt/format.h>
+
+#include "packer/budget.h"
+#include "quantizer/checkpoints/model_source.h"
+#include "quantizer/commands/commands.h"
+#include "runtime/base/file.h"
+
+namespace thimble {
+namespace {
+
+struct Options {
+  std::string artifact;
+  uint64_t limit = 0;
+  CodeOptions code;
+};
+
+Json to_json(const BudgetReport& report) {
+  return {{"artifact_bytes", report.artifact_bytes},
+          {"code_bytes", report.code_bytes},
+          {"total_bytes", report.total_bytes},
+          {"limit_bytes", report.limit_bytes},
+          {"fits", report.fits}};
+}
+
+std::string to_text(const BudgetReport& report) {
+  uint64_t difference = report.fits ? report.limit_bytes - report.total_bytes : report.total_bytes - report.limit_bytes;
+  return facts_text({{"artifact", bytes_text(report.artifact_bytes)},
+                     {"code", bytes_text(report.code_bytes)},
+                     {"total", bytes_text(report.total_bytes)},
+                     {"limit", bytes_text(report.limit_bytes)},
+                     {report.fits ? "left" : "over by", bytes_text(difference)}});
+}
+
+}  // namespace
+
+void add_budget_command(CommandLine& line) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = add_command(line, "budget", "Check an artifact and its code against a byte limit",
+                                  "thimble budget model.thmb --limit 16000000 --code train_gpt.py");
+  command->add_option("artifact", options->artifact, "Artifact (.thmb)")->required();
+  command->add_option("--limit", options->limit, "Most bytes that artifact and code may take: 16000000, 16MB, 1.5e6")
+      ->transform(byte_size())
+      ->type_name("BYTES")
+      ->required();
+  options->code.add_to(*command);
+  command->callback([&line, options] {
+    line.action = [options](Console& console) {
+      load_artifact(options->artifact);  // a damaged file fits no budget
+      BudgetReport report =
+          check_budget(file_size_bytes(options->artifact), options->code.total_bytes(), options->limit);
+      console.result(to_text(report), to_json(report));
+      if (!report.fits)
+        throw CheckError(fmt::format("{}: {} with code, the limit is {}", options->artifact,
+                                     bytes_text(report.total_bytes), bytes_text(report.limit_bytes)));
+    };
+  });
+}
+
+}  // namespace thimble

@@ -1,0 +1,98 @@
+// eval_command.cpp: `thimble eval`: bits per byte of one model, or of several side by side.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "quantizer/checkpoints/model_source.h"
+#include "quantizer/commands/commands.h"
+#include "quantizer/pipeline/run_plan.h"
+#include "quantizer/pipeline/score_model.h"
+
+namespace thimble {
+namespace {
+
+struct Options {
+  std::vector<std::string> models;
+  std::string config;
+  TokenSource source;
+  bool check_finite = false;
+};
+
+Json to_json(const ScoredModel& scored, const ScoredModel& first) {
+  Json json = to_json(scored.report);
+  json["model"] = scored.path;
+  json["file_bytes"] = scored.file_bytes;
+  json["load_s"] = scored.load_seconds;
+  json["first_token_s"] = scored.first_token_seconds;
+  if (scored.memory) json["memory_plan"] = to_json(*scored.memory);
+  json.update(to_json(gap_between(first.report, scored.report)));
+  return json;
+}
+
+// The same for each model of one family: told once.
+std::vector<std::optional<std::string>> notes_of(const std::vector<ScoredModel>& all) {
+  std::vector<std::optional<std::string>> notes;
+  for (const ScoredModel& scored : all)
+    if (std::ranges::find(notes, scored.note) == notes.end()) notes.push_back(scored.note);
+  return notes;
+}
+
+std::string table_of(const std::vector<ScoredModel>& all, const std::string& device) {
+  std::vector<std::vector<std::string>> rows = {{"model", "bytes", "BPB", "gap", "+-", "seconds"}};
+  for (const ScoredModel& scored : all) {
+    const BpbGap gap = gap_between(all[0].report, scored.report);
+    rows.push_back({scored.path, bytes_text(scored.file_bytes), fmt::format("{:.6f}", scored.report.bits_per_byte()),
+                    fmt::format("{:+.6f}", gap.bits_per_byte), standard_error_text(gap.standard_error),
+                    fmt::format("{:.1f}", scored.report.seconds)});
+  }
+  const BpbReport& report = all[0].report;
+  return table_text(rows) +
+         fmt::format("{}, {} of text, {}, on {}\n", scored_text(report), counted(report.text_bytes, "byte"),
+                     counted(report.windows, "window"), device) +
+         fmt::format("loaded {} in {:.3f} s; first scores {:.3f} s after the start\n", all[0].path, all[0].load_seconds,
+                     all[0].first_token_seconds) +
+         notes_text(notes_of(all));
+}
+
+}  // namespace
+
+void add_eval_command(CommandLine& line) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = add_command(line, "eval", "Score checkpoints and artifacts in bits per byte",
+                                  "thimble eval model.safetensors model.thmb --tokens val.bin --tokenizer sp.model");
+  command->add_option("models", options->models, "Checkpoints or artifacts; gaps are against the first")->required();
+  add_config_option(*command, options->config);
+  options->source.add_to(*command, TokenSource::Need::kRequired, kCommonGroup);
+  command->add_flag("--check-finite", options->check_finite,
+                    "Name the first tensor or activation, and its place, that is NaN or infinite (exit code 4)");
+  command->callback([&line, options] {
+    line.uses_all_ranks = true;
+    line.action = [&line, options](Console& console) {
+      Device device = open_device(line.common, line.ranks);
+      std::jthread warming = warm_up(device);
+      Tokenizer tokenizer = Tokenizer::load(options->source.tokenizer);
+      ByteTable bytes(tokenizer);
+      TokenSource source = options->source;
+      std::vector<ScoredModel> all;
+      console.plan(eval_plan(options->models.size()));
+      if (!options->config.empty() && std::ranges::all_of(options->models, is_artifact))
+        throw UsageError("--config is for checkpoints: artifacts have their own");
+      // What is no model is known before the first one is scored.
+      for (const std::string& path : options->models)
+        if (!is_artifact(path)) checkpoint_config(path, options->config);
+      for (const std::string& path : options->models) {
+        // The config belongs to checkpoints; artifacts carry their own.
+        all.push_back(score_model(path, is_artifact(path) ? "" : options->config, source, tokenizer, bytes, device,
+                                  line.ranks, console, options->check_finite));
+        source.context = all[0].report.context;  // gaps between models with different contexts would mean nothing
+      }
+      Json json = Json::array();
+      for (const ScoredModel& scored : all) json.push_back(to_json(scored, all[0]));
+      std::string name = device_text(device, line.ranks);
+      console.result(table_of(all, name),
+                     Json{{"device", name}, {"evaluations", json}, {"notes", notes_json(notes_of(all))}});
+    };
+  });
+}
+
+}  // namespace thimble

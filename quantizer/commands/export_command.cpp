@@ -1,0 +1,176 @@
+// export_command.cpp: `thimble export`: an artifact's weights as safetensors, under the checkpoint's own names.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "quantizer/checkpoints/gpt2_checkpoint.h"
+#include "quantizer/checkpoints/model_source.h"
+#include "quantizer/checkpoints/safetensors.h"
+#include "quantizer/commands/commands.h"
+#include "runtime/base/count_text.h"
+#include "runtime/base/json.h"
+#include "runtime/codes/nvfp4_scale_layout.h"
+#include "runtime/families/golf/golf_layout.h"
+#include "runtime/families/gpt2/gpt2_config.h"
+
+namespace thimble {
+namespace {
+
+// Dequantized tensors, owned, by the name they have in the file.
+using OwnedTensors = std::map<std::string, Tensor>;
+
+// A finite weight that `dtype` cannot hold would be written as infinity: a FormatError instead.
+ByteVector converted(const QuantizedTensor& tensor, DType dtype, const std::string& path) {
+  std::vector<float> values = dequantize(tensor);
+  ByteVector bytes = from_float32(dtype, values);
+  std::vector<float> kept = to_float32(dtype, bytes);
+  for (size_t i = 0; i < values.size(); ++i)
+    if (std::isfinite(values[i]) && !std::isfinite(kept[i]))
+      throw FormatError(path, fmt::format("tensor '{}' holds {}, beyond the range of {}; export it as F32", tensor.name,
+                                          values[i], dtype_name(dtype)));
+  return bytes;
+}
+
+OwnedTensors dequantized_tensors(const QuantizedModel& quantized, DType dtype, const std::string& path) {
+  OwnedTensors tensors;
+  for (const QuantizedTensor& tensor : quantized.tensors) {
+    const auto* raw = std::get_if<RawTensor>(&tensor.data);
+    // Integer tensors stay as they are.
+    if (raw && !is_floating(raw->dtype))
+      tensors[tensor.name] = {raw->dtype, tensor.shape, raw->bytes};
+    else
+      tensors[tensor.name] = {dtype, tensor.shape, converted(tensor, dtype, path)};
+  }
+  return tensors;
+}
+
+// Gathers the matrices that the checkpoint kept in banks into banks again.
+OwnedTensors rebank(OwnedTensors tensors, int64_t num_layers) {
+  OwnedTensors out;
+  std::map<std::string, std::map<int64_t, Tensor>> banks;
+  for (auto& [name, tensor] : tensors) {
+    BankSlot slot = bank_slot(name, num_layers);
+    if (slot.bank.empty())
+      out[name] = std::move(tensor);
+    else
+      banks[slot.bank][slot.index] = std::move(tensor);
+  }
+  for (auto& [name, slices] : banks) {
+    const Tensor& first = slices.begin()->second;
+    Tensor bank{first.dtype, {static_cast<int64_t>(slices.size()), first.shape[0], first.shape[1]}, {}};
+    for (const auto& [index, slice] : slices) append_bytes(bank.bytes, slice.bytes);
+    out[name] = std::move(bank);
+  }
+  return out;
+}
+
+// The projections of a GPT-2 as (in, out), as Hugging Face stores them.
+void turn_projections(OwnedTensors& tensors) {
+  for (auto& [name, tensor] : tensors)
+    if (is_gpt2_projection(name)) tensor = transposed(tensor.view());
+}
+
+constexpr const char* kDequantized = "dequantized";
+constexpr const char* kNvfp4 = "nvfp4";
+
+struct Options {
+  std::string artifact, output, dtype = "F32", layout = kDequantized;
+};
+
+// Tensors in NVFP4 as block-scaled matrix products read them: codes as they are, scales in atoms of 128 rows x 4
+// blocks. The others dequantized. Matrices stay single, out of banks.
+Json run_nvfp4_export(const Options& options, const QuantizedModel& quantized) {
+  const DType dtype = dtype_from_name(options.dtype, "--dtype");
+  OwnedTensors tensors;
+  Json shapes = Json::object();
+  QuantizedModel others{quantized.config_json, quantized.provenance_json, quantized.banked, {}};
+  for (const QuantizedTensor& tensor : quantized.tensors) {
+    const auto* blocked = std::get_if<Nvfp4Codes>(&tensor.data);
+    if (!blocked) {
+      others.tensors.push_back(tensor);
+      continue;
+    }
+    const int64_t rows = tensor.shape.at(0), columns = rows == 0 ? 0 : element_count(tensor.shape) / rows;
+    const int64_t blocks = nvfp4_blocks(columns);
+    const std::vector<uint8_t> scales = arrange_scales(blocked->block_scales, rows, blocks);
+    auto bytes_of = [](std::span<const uint8_t> values) {
+      Bytes bytes = std::as_bytes(values);
+      return ByteVector(bytes.begin(), bytes.end());
+    };
+    tensors[tensor.name] = {DType::kU8, {rows, nvfp4_row_bytes(columns)}, bytes_of(blocked->codes)};
+    tensors[tensor.name + "_scale"] = {DType::kU8, {static_cast<int64_t>(scales.size())}, bytes_of(scales)};
+    tensors[tensor.name + "_scale_2"] = {DType::kF32, {}, from_float32(DType::kF32, {&blocked->tensor_scale, 1})};
+    shapes[tensor.name] = tensor.shape;
+  }
+  if (shapes.empty())
+    throw UsageError(options.artifact +
+                     ": no tensor is in NVFP4, which --layout nvfp4 is for (quantize --method nvfp4)");
+  tensors.merge(dequantized_tensors(others, dtype, options.artifact));
+  TensorMap views;
+  for (const auto& [name, tensor] : tensors) views[name] = tensor.view();
+  write_safetensors(options.output, views,
+                    {{"config", quantized.config_json}, {"nvfp4_shapes", canonical_json(shapes)}});
+  return {{"output", options.output},
+          {"tensors", tensors.size()},
+          {"dtype", options.dtype},
+          {"banked", false},
+          {"nvfp4_tensors", shapes.size()}};
+}
+
+Json run_export(const Options& options) {
+  DType dtype = dtype_from_name(options.dtype, "--dtype");
+  QuantizedModel quantized = load_artifact(options.artifact);
+  if (options.layout == kNvfp4) return run_nvfp4_export(options, quantized);
+  OwnedTensors tensors = dequantized_tensors(quantized, dtype, options.artifact);
+  Json config = parse_json(as_bytes_of(quantized.config_json), options.artifact);
+  // Whether its tensors fit the config is checked before its layers are counted on.
+  if (quantized.banked)
+    tensors = rebank(std::move(tensors), dequantize_model(quantized, options.artifact).config.num_layers);
+  if (config.value("architecture", Json()) == Json(kGpt2Family)) {
+    quantized_any_config(quantized, options.artifact);
+    turn_projections(tensors);
+  }
+  TensorMap views;
+  for (const auto& [name, tensor] : tensors) views[name] = tensor.view();
+  write_safetensors(options.output, views, {{"format", "pt"}, {"config", canonical_json(config)}});
+  return {
+      {"output", options.output}, {"tensors", tensors.size()}, {"dtype", options.dtype}, {"banked", quantized.banked}};
+}
+
+}  // namespace
+
+void add_export_command(CommandLine& line) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = add_command(line, "export", "Write an artifact's dequantized weights as safetensors",
+                                  "thimble export model.thmb -o dequantized.safetensors");
+  command->add_option("artifact", options->artifact, "Artifact (.thmb)")->required();
+  command->add_option("-o,--output", options->output, "File to write (.safetensors)")
+      ->check(file_name())
+      ->type_name("FILE")
+      ->required();
+  command->add_option("--dtype", options->dtype, "Element type; F32 is exact")
+      ->check(one_of({"F32", "F16", "BF16"}))
+      ->type_name("TYPE")
+      ->capture_default_str();
+  command
+      ->add_option("--layout", options->layout,
+                   "nvfp4: tensors in NVFP4 as codes and scales for CUTLASS and cuBLASLt, see "
+                   "docs/guides/export_nvfp4.md")
+      ->check(one_of({kDequantized, kNvfp4}))
+      ->type_name("NAME")
+      ->capture_default_str();
+  command->callback([&line, options] {
+    line.action = [options](Console& console) {
+      FileRoles roles;
+      roles.model(options->artifact);
+      roles.output("--output", options->output);
+      roles.check();
+      Json result = run_export(*options);
+      console.result(fmt::format("wrote {} as {} to {}\n", counted(result.at("tensors").get<size_t>(), "tensor"),
+                                 options->dtype, options->output),
+                     result);
+    };
+  });
+}
+
+}  // namespace thimble

@@ -1,0 +1,79 @@
+// generate_command.cpp: `thimble generate`: text sampled from a model.
+#include "eval/text/text_tokens.h"
+#include "eval/text/tokenizer.h"
+#include "quantizer/checkpoints/model_source.h"
+#include "quantizer/commands/commands.h"
+#include "runtime/base/memory_plan.h"
+
+namespace thimble {
+namespace {
+
+struct Options {
+  std::string model, config, tokenizer, prompt;
+  int64_t length = 200;
+  double temperature = 0.8;
+};
+
+Json run_generate(const Options& options, const Device& device, uint64_t seed, const Console& console) {
+  std::jthread warming = warm_up(device);
+  Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
+  LoadedModel loaded = load_model(options.model, options.config, device);
+  check_vocab_size(tokenizer, vocab_size(loaded.config), options.model);
+  std::vector<uint16_t> tokens = {document_start_token(tokenizer)};
+  for (uint16_t token : tokenizer.encode(options.prompt)) tokens.push_back(token);
+  int64_t context = static_cast<int64_t>(tokens.size()) + options.length;
+  check_context(loaded.config, context, options.model);
+  Json memory;
+  if (has_fused_forward(loaded.config, device)) {
+    MemoryPlan plan = plan_text(std::get<ModelConfig>(loaded.config), device.numerics, context,
+                                static_cast<int64_t>(tokens.size()), usable_memory(device));
+    console.note(plan.text());
+    memory = to_json(plan);
+  }
+  std::unique_ptr<LanguageModel> model = make_language_model(loaded, device, context);
+  std::vector<uint16_t> text(tokens.begin() + 1, tokens.end());
+  model->generate_text(tokens, options.length, options.temperature, seed, [&](uint16_t token) {
+    // A control token ends the document.
+    if (tokenizer.kind(token) == PieceKind::kBoundary) return false;
+    text.push_back(token);
+    return true;
+  });
+  Json result = {{"text", tokenizer.decode(text)},
+                 {"tokens", text},
+                 {"seed", seed},
+                 {"temperature", options.temperature},
+                 {"device", device.name()}};
+  if (!memory.is_null()) result["memory_plan"] = memory;
+  return result;
+}
+
+}  // namespace
+
+void add_generate_command(CommandLine& line) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = add_command(line, "generate", "Sample text from a checkpoint or an artifact",
+                                  "thimble generate model.thmb --tokenizer sp.model --prompt \"The sea\"");
+  command->add_option("model", options->model, "Checkpoint or artifact")->required();
+  add_config_option(*command, options->config);
+  command->add_option("--tokenizer", options->tokenizer, "SentencePiece model")
+      ->check(file_name())
+      ->type_name("FILE")
+      ->required();
+  command->add_option("--prompt", options->prompt, "Text to continue");
+  command->add_option("--length", options->length, "Tokens to add, at most")
+      ->transform(whole_number(1, 1 << 20))
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_option("--temperature", options->temperature, "Sampling temperature; 0 takes the likeliest token")
+      ->check(finite_number(0, 100))
+      ->type_name("X")
+      ->capture_default_str();
+  command->callback([&line, options] {
+    line.action = [&line, options](Console& console) {
+      Json result = run_generate(*options, open_device(line.common), line.common.seed, console);
+      console.result(result.at("text").get<std::string>() + "\n", result);
+    };
+  });
+}
+
+}  // namespace thimble

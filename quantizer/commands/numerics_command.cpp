@@ -1,0 +1,135 @@
+// numerics_command.cpp: `thimble numerics`: do the low-precision operators compute what they say, and how fast?
+#include <algorithm>
+
+#include "quantizer/commands/commands.h"
+#include "quantizer/pipeline/numerics_stages.h"
+#include "quantizer/reports/numerics_report.h"
+#include "runtime/cuda/cuda_language_model.h"
+#include "runtime/operators/cuda_operators.h"
+
+namespace thimble {
+namespace {
+
+constexpr const char* kAllOperators = "all";
+constexpr const char* kOperatorStage = "operators";
+constexpr const char* kNvfp4Stage = "nvfp4";
+constexpr const char* kMoeStage = "moe";
+
+struct Options {
+  std::vector<std::string> operators = {kAllOperators};
+  int64_t max_elements = int64_t{1} << 40;
+  std::string stage = kOperatorStage, inject;
+};
+
+std::string operator_names() {
+  std::string names = kAllOperators;
+  for (Operator op : kOperators) names += ", " + std::string(operator_name(op));
+  return names;
+}
+
+std::vector<Operator> parse_operators(const std::vector<std::string>& names) {
+  std::vector<Operator> chosen;
+  for (const std::string& name : names) {
+    bool is_known = name == kAllOperators;
+    for (Operator op : kOperators) {
+      if (name != kAllOperators && name != operator_name(op)) continue;
+      is_known = true;
+      if (std::ranges::find(chosen, op) == chosen.end()) chosen.push_back(op);
+    }
+    if (!is_known) throw UsageError("--op is '" + name + "', allowed are " + operator_names());
+  }
+  return chosen;
+}
+
+std::optional<MoeStage> parse_fault(const Options& options) {
+  if (options.inject.empty()) return std::nullopt;
+  if (options.stage != kMoeStage) throw UsageError("--inject is for --stage moe");
+  std::string names;
+  for (size_t i = 0; i < kMoeStages.size(); ++i) {
+    if (kMoeStages[i] == options.inject) return static_cast<MoeStage>(i);
+    names += (i == 0 ? "" : ", ") + std::string(kMoeStages[i]);
+  }
+  throw UsageError("--inject is '" + options.inject + "', allowed are " + names);
+}
+
+// Prints the check and throws when it failed.
+template <typename Check>
+void conclude(const Check& check, const std::string& device, Console& console) {
+  Json json = to_json(check);
+  json["device"] = device;
+  console.result(to_text(check) + "on " + device + "\n", json);
+  require_passed(check);
+}
+
+NumericsReport run_numerics(const NumericsRequest& request, const Device& device, Progress& progress) {
+  if (!device.is_cuda)
+    return check_operators(
+        request,
+        [](const OperatorCall& call) {
+          run_operator(call);
+          return std::nullopt;
+        },
+        progress);
+  int ordinal = device.ordinals[0];
+  double bandwidth = cuda_copy_bandwidth(ordinal);
+  NumericsReport report = check_operators(
+      request, [&](const OperatorCall& call) { return run_operator_on_cuda(ordinal, call); }, progress);
+  report.copy_bandwidth = bandwidth;
+  return report;
+}
+
+}  // namespace
+
+void add_numerics_command(CommandLine& line) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = add_command(line, "numerics", "Check low-precision operators against float64",
+                                  "thimble numerics --op softmax --op layer_norm --device cuda");
+  CLI::Option* operators =
+      repeatable(command->add_option("--op", options->operators,
+                                     "Operator to check, once for each of several: " + operator_names()))
+          ->type_name("NAME")
+          ->capture_default_str();
+  CLI::Option* most = command
+                          ->add_option("--max-elements", options->max_elements,
+                                       "Leave out cases of more elements (of up to 16,777,216)")
+                          ->transform(whole_number(1, uint64_t{1} << 40))
+                          ->type_name("N");
+  command
+      ->add_option(
+          "--stage", options->stage,
+          "What to check: operators; nvfp4: scale layout, uniform test and products; moe: a mixture-of-experts "
+          "layer in NVFP4, stage by stage")
+      ->check(one_of({kOperatorStage, kNvfp4Stage, kMoeStage}))
+      ->type_name("NAME")
+      ->capture_default_str();
+  command
+      ->add_option("--inject", options->inject,
+                   "Moe: make one element of this stage wrong, to see it found: router, x-scales, x-codes, l1, "
+                   "activation, h-scales, h-codes, l2 or scatter")
+      ->type_name("NAME");
+  command->callback([&line, options, operators, most] {
+    line.action = [&line, options, operators, most](Console& console) {
+      for (const CLI::Option* option : {operators, most})
+        if (option->count() > 0 && options->stage != kOperatorStage)
+          throw UsageError(option->get_name() + " is for --stage operators: it has no effect with " + options->stage);
+      NumericsRequest request{parse_operators(options->operators), options->max_elements, line.common.seed};
+      const std::optional<MoeStage> fault = parse_fault(*options);
+      Device device = open_device(line.common);
+      if (options->stage != kOperatorStage) {
+        const Nvfp4Product product = choose_nvfp4_product(device);
+        const std::string place = device.is_cuda ? cuda_arithmetic(device.ordinals[0]) : device.name();
+        if (options->stage == kMoeStage) return conclude(check_moe(product, line.common.seed, fault), place, console);
+        return conclude(check_nvfp4(product, line.common.seed), place, console);
+      }
+      NumericsReport report = run_numerics(request, device, console.progress());
+      // Arithmetic is the operators' own, whatever --numerics says of models.
+      std::string name = device.is_cuda ? cuda_arithmetic(device.ordinals[0]) : device.name();
+      Json json = to_json(report);
+      json["device"] = name;
+      console.result(to_text(report) + "on " + name + "\n", json);
+      require_passed(report);
+    };
+  });
+}
+
+}  // namespace thimble

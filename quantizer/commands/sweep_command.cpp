@@ -1,0 +1,205 @@
+// sweep_command.cpp: `thimble sweep`: bytes against bits per byte over methods and budgets, as a table and a plot.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "quantizer/commands/commands.h"
+#include "quantizer/commands/sweep_job.h"
+#include "quantizer/pipeline/quantize_options.h"
+#include "quantizer/pipeline/run_plan.h"
+#include "quantizer/reports/report_data.h"
+
+namespace thimble {
+namespace {
+
+// Without --budgets and --bits-per-weight.
+constexpr const char* kDefaultBitsPerWeight = "2,2.5,3,4,5";
+constexpr double kLeastBits = 0.01, kMostBits = 32;
+
+struct Options {
+  SweepRequest request;
+  std::string methods = "slope,trace", budgets, bits_per_weight, bits = "5,6", work_folder;
+  MethodOptions method_options;
+};
+
+// The texts between commas.
+std::vector<std::string> parts_of(const std::string& text) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+double parse_bits_per_weight(const std::string& text) {
+  double value = 0;
+  auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || stop != text.data() + text.size() || !(value >= kLeastBits && value <= kMostBits))
+    throw UsageError(fmt::format("--bits-per-weight is '{}', allowed are numbers from {} to {} with commas between",
+                                 text, kLeastBits, kMostBits));
+  return value;
+}
+
+uint64_t parse_budget(const std::string& text) {
+  const std::optional<uint64_t> bytes = parse_bytes(text);
+  if (!bytes || *bytes == 0)
+    throw UsageError(fmt::format("--budgets is '{}', allowed are {}, with commas between", text, kAllowedBytes));
+  return *bytes;
+}
+
+void register_files(SweepRequest& request) {
+  register_files(request.base, request.roles);
+  request.source.register_files(request.roles);
+  request.roles.input("the --reference", request.references);
+  for (const char* extension : kSweepOutputs) request.roles.output("--output", request.prefix + extension);
+  request.roles.output("--report", request.base.report);
+  request.roles.work_folder(request.base.work_folder, WorkFolder::is_own);
+}
+
+SweepRequest finish_request(const Options& options, const CommandLine& line) {
+  SweepRequest request = options.request;
+  request.base.work_folder = options.work_folder.empty() ? request.prefix + ".work" : options.work_folder;
+  register_files(request);
+  if (line.ranks.is_root()) request.roles.check();
+  for (const std::string& name : parts_of(options.methods)) {
+    request.methods.push_back(parse_method(name));
+    if (std::ranges::count(request.methods, request.methods.back()) > 1)
+      throw UsageError("--methods is '" + options.methods + "', which names '" + name + "' twice");
+  }
+  options.method_options.require_used(request.methods);
+  const bool has_slope = std::ranges::count(request.methods, Method::kSlope) > 0;
+  request.base.method = has_slope ? Method::kSlope : Method::kTrace;
+  const std::optional<AnyConfig> config = checkpoint_config(request.base.checkpoint, request.base.config);
+  request.base.device = open_device(line.common, line.ranks);
+  fit_to_family(request.base, config);
+  const bool can_have_fisher = !config || has_gradients(*config);
+  request.base.fisher |=
+      has_slope && can_have_fisher && request.base.hessians.empty();  // a file of Hessians may do without
+  if (!options.budgets.empty())
+    for (const std::string& text : parts_of(options.budgets)) request.budgets_bytes.push_back(parse_budget(text));
+  else
+    for (const std::string& text :
+         parts_of(options.bits_per_weight.empty() ? kDefaultBitsPerWeight : options.bits_per_weight))
+      request.bits_per_weight.push_back(parse_bits_per_weight(text));
+  parse_bits(options.bits, request.base.plan);
+  check_slope_options(request.base.slope);
+  finish_calibration_options(request.base, has_slope, config);
+  request.base.calibration.seed = line.common.seed;
+  return request;
+}
+
+void add_options(CLI::App& command, Options& options) {
+  SweepRequest& request = options.request;
+  command.add_option("checkpoint", request.base.checkpoint, "Trained model (.safetensors, .pt, or .bin of llm.c)")
+      ->required();
+  command
+      .add_option("-o,--output", request.prefix,
+                  "Beginning of all outputs' names: OUTPUT.json, .csv, .gp (gnuplot), .svg, .png")
+      ->check(file_name())
+      ->type_name("PREFIX")
+      ->required();
+  add_config_option(command, request.base.config);
+  CLI::Option* budgets =
+      command
+          .add_option("--budgets", options.budgets, "Most bytes of the artifact, with commas between: 9.2MB,11149629")
+          ->type_name("BYTES,...");
+  command
+      .add_option("--bits-per-weight", options.bits_per_weight,
+                  std::string("The same by all parameters of the model (default: ") + kDefaultBitsPerWeight + ")")
+      ->type_name("X,...")
+      ->excludes(budgets);
+  command.add_option("--methods", options.methods, "Methods to compare, with commas between: slope, trace, nvfp4")
+      ->type_name("NAME,...")
+      ->capture_default_str();
+  request.source.add_to(command, TokenSource::Need::kRequired);
+  command.add_option("--reference", request.references, "Further points to draw: a CSV file of label,bytes,bpb")
+      ->check(file_name())
+      ->type_name("FILE");
+  command
+      .add_option("--report", request.base.report,
+                  "Write a page to look at (.html): the curve, and bits, bytes and loss by tensor")
+      ->check(file_name())
+      ->type_name("FILE");
+  command.add_flag("--keep-artifacts", request.keep_artifacts, "Keep them, as OUTPUT-METHOD-BUDGET.thmb");
+  command.option_defaults()->group(kEncodingGroup);
+  command
+      .add_option("--min-elements", request.min_elements,
+                  "Matrices of at most this many elements stay fp16 (default: as quantize has it)")
+      ->transform(whole_number(0, uint64_t{1} << 40))
+      ->type_name("N");
+  command.add_option("--codec", request.codec, "As for quantize, for all methods")
+      ->check(one_of(codec_names()))
+      ->type_name("NAME");
+  add_calibration_options(command, request.base);
+  add_slope_options(command, request.base, options.method_options);
+  add_trace_bits_option(command, options.bits, options.method_options);
+  command.option_defaults()->group(kEvaluationGroup);
+  command.add_flag("--rate-bound", request.base.rate_bound,
+                   "Also report the distance of each point from the rate-distortion bound");
+  add_resume_options(command, options.work_folder, request.base.keep_work);
+}
+
+SweepPage collect_page(const SweepOutcome& outcome, StageTimes& times, const std::string& device,
+                       const CLI::App& command) {
+  SweepPage page{outcome.results, outcome.tensors, {}, {}};
+  for (const std::optional<std::string>& note : outcome.results.notes)
+    if (note) page.notes.push_back(*note);
+  std::vector<ReportSettings> settings = option_settings(command);
+  settings.insert(settings.begin() + 1, outcome.settings.begin(), outcome.settings.end());
+  page.run = report_run(times, device, std::move(settings));
+  return page;
+}
+
+std::string outcome_text(const SweepOutcome& outcome, const StageTimes& times, const std::string& device) {
+  std::vector<std::pair<std::string, std::string>> facts = {{"device", device}};
+  for (const StageTimes::Stage& stage : times.stages())
+    facts.emplace_back(stage.name, fmt::format("{:.1f}s", stage.seconds));
+  facts.emplace_back("written", fmt::format("{}", fmt::join(outcome.files, ", ")));
+  return to_text(outcome.results) + "\n" + facts_text(facts);
+}
+
+Json outcome_json(const SweepOutcome& outcome, const StageTimes& times, const std::string& device) {
+  Json json = to_json(outcome.results);
+  json["device"] = device;
+  json["seconds"] = times.to_json();
+  json["stage_peak_memory_bytes"] = times.memory_to_json();
+  json["files"] = outcome.files;
+  return json;
+}
+
+}  // namespace
+
+void add_sweep_command(CommandLine& line) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = add_command(line, "sweep", "Draw bytes against bits per byte over methods and budgets",
+                                  "thimble sweep final_model.pt -o curve --budgets 9200000,11149629,13538545 "
+                                  "--tokens val.bin --tokenizer sp.model");
+  add_options(*command, *options);
+  command->callback([&line, options, command] {
+    line.uses_all_ranks = true;
+    line.action = [&line, options, command](Console& console) {
+      const SweepRequest request = finish_request(*options, line);
+      std::jthread warming = warm_up(request.base.device);
+      console.plan(sweep_plan(request.base, request.methods.size() * std::max(request.budgets_bytes.size(),
+                                                                              request.bits_per_weight.size())));
+      StageTimes times;
+      SweepOutcome outcome = run_sweep(request, line.ranks, times, console);
+      if (!line.ranks.is_root()) return;
+      const std::string device = device_text(request.base.device, line.ranks);
+      std::optional<IoError> unwritten;
+      if (!request.base.report.empty()) {
+        unwritten = write_report(request.base.report, sweep_page(collect_page(outcome, times, device, *command)));
+        if (!unwritten) outcome.files.push_back(request.base.report);
+      }
+      console.result(outcome_text(outcome, times, device), outcome_json(outcome, times, device));
+      if (unwritten) throw IoError(*unwritten);
+    };
+  });
+}
+
+}  // namespace thimble

@@ -1,0 +1,197 @@
+// distill.cpp: see distill.h.
+#include "quantizer/methods/distill.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "runtime/base/random.h"
+#include "runtime/families/golf/golf_layout.h"
+#include "runtime/ops/linear_layers.h"
+
+namespace thimble {
+namespace {
+
+// Sequences held out: every eighth, but no more than tell two models apart.
+constexpr int64_t kHeldOutShare = 8, kMostHeldOut = 4;
+
+// Row steps that change by -1, 0 or 1 take about as many bytes as tuned ones do.
+constexpr double kUsualChange = 1.5;
+
+SteppedCodes* stepped_codes(QuantizedTensor& tensor) { return std::get_if<SteppedCodes>(&tensor.data); }
+
+// The matrices whose rows get gains. The outputs of attention and MLP do not: their rows are scaled by attn_scale and
+// mlp_scale anyhow.
+std::set<std::string> row_layer_names(const ModelConfig& config) {
+  std::set<std::string> names;
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    const LayerNames layer(i);
+    names.insert({layer.query, layer.key, layer.value, layer.up});
+  }
+  if (config.bigram_vocab_size > 0) names.insert(kBigramProjection);
+  if (!config.ve_layers.empty()) names.insert(kValueProjection);
+  return names;
+}
+
+GainTunerInput tuner_input(const QuantizedModel& model, const ModelConfig& config) {
+  GainTunerInput input;
+  const std::set<std::string> names = row_layer_names(config);
+  for (const QuantizedTensor& tensor : model.tensors) {
+    const auto* codes = std::get_if<SteppedCodes>(&tensor.data);
+    if (codes && names.contains(tensor.name))
+      input.row_layers.emplace_back(tensor.name, static_cast<int64_t>(codes->row_steps.size()));
+    if (codes && tensor.name == head_name(config)) input.tune_head = true;
+    if (!is_golf_matrix(tensor.name)) input.small[tensor.name] = dequantize(tensor);
+  }
+  return input;
+}
+
+// In steps, not rounded.
+double step_change(float gain) { return kStepsPerOctave * std::log2(static_cast<double>(gain)); }
+
+void add_to_step(double change, int16_t& step) {
+  const auto rounded = static_cast<int>(std::lround(change));
+  step = static_cast<int16_t>(std::clamp(step + rounded, -kMaxStep, kMaxStep));
+}
+
+QuantizedModel with_gains(QuantizedModel model, const Gains& gains, const ModelConfig& config) {
+  for (QuantizedTensor& tensor : model.tensors) {
+    if (SteppedCodes* codes = stepped_codes(tensor)) {
+      if (tensor.name == head_name(config))
+        for (int16_t& step : codes->row_steps) add_to_step(step_change(gains.head), step);
+      if (auto found = gains.rows.find(tensor.name); found != gains.rows.end())
+        for (size_t r = 0; r < codes->row_steps.size(); ++r)
+          add_to_step(step_change(found->second[r]), codes->row_steps[r]);
+    }
+    if (auto found = gains.small.find(tensor.name); found != gains.small.end())
+      if (auto* raw = std::get_if<RawTensor>(&tensor.data)) raw->bytes = from_float32(raw->dtype, found->second);
+  }
+  return model;
+}
+
+// The gains that a model as stored stands for, relative to another with the same codes.
+Gains stored_gains(const QuantizedModel& tuned, const QuantizedModel& first, const std::string& head) {
+  Gains gains;
+  for (size_t i = 0; i < tuned.tensors.size(); ++i) {
+    const QuantizedTensor& tensor = tuned.tensors[i];
+    const auto *codes = std::get_if<SteppedCodes>(&tensor.data),
+               *before = std::get_if<SteppedCodes>(&first.tensors[i].data);
+    for (size_t r = 0; codes && r < codes->row_steps.size(); ++r)
+      gains.rows[tensor.name].push_back(step_size(codes->row_steps[r] - before->row_steps[r]));
+    if (codes && tensor.name == head) gains.head = gains.rows.at(head).at(0);
+    if (!is_golf_matrix(tensor.name)) gains.small[tensor.name] = dequantize(tensor);
+  }
+  return gains;
+}
+
+// How many sequences are read: first those to learn from, then those held out.
+struct Split {
+  int64_t sequences = 0, held_out = 0;
+};
+
+Split split_of(const ModelConfig& config, const GainTunerOptions& options, int64_t available, int64_t length) {
+  available = std::min(available, divergence_sequences(config, length));
+  const int64_t held_out = std::clamp<int64_t>(available / kHeldOutShare, 1, kMostHeldOut);
+  return {std::min(available - held_out, options.steps * options.batch), held_out};
+}
+
+Split split_of(const DistillInput& input) {
+  return split_of(input.original.config, input.options, input.tokens.count, input.tokens.length);
+}
+
+// The first sequences to learn from and the last ones to hold out.
+TokenSequences chosen(const TokenSequences& from, const Split& split) {
+  TokenSequences tokens{split.sequences + split.held_out, from.length, {}};
+  auto first = from.tokens.begin();
+  tokens.tokens.assign(first, first + split.sequences * from.length);
+  tokens.tokens.insert(tokens.tokens.end(), from.tokens.end() - split.held_out * from.length, from.tokens.end());
+  return tokens;
+}
+
+Model student_of(const QuantizedModel& model) { return dequantize_model(model, "the quantized model"); }
+
+double mean_divergence(DivergencePass& pass, const Gains& gains, const Split& split, int64_t positions,
+                       Progress& progress) {
+  pass.set(gains);
+  double sum = 0;
+  progress.begin("comparing", split.held_out, "sequences");
+  for (int64_t s = 0; s < split.held_out; ++s) {
+    sum += pass.divergence(split.sequences + s, 1);
+    progress.advance(1);
+  }
+  progress.end();
+  return sum / static_cast<double>(split.held_out * positions);
+}
+
+}  // namespace
+
+GainTunerOptions gain_tuner_options(const DistillOptions& options, const Device& device) {
+  GainTunerOptions tuner;
+  tuner.steps = options.steps.value_or(device.is_cuda ? 32 : 24);
+  tuner.batch = options.batch > 0 ? options.batch : device.is_cuda ? 8 : 2;
+  tuner.row_rate = options.row_rate;
+  tuner.small_rate = options.small_rate;
+  return tuner;
+}
+
+int64_t distill_sequences(const ModelConfig& config, const GainTunerOptions& options, int64_t available,
+                          int64_t length) {
+  const Split split = split_of(config, options, available, length);
+  return split.sequences + split.held_out;
+}
+
+Distilled distill(const DistillInput& input, const QuantizedModel& model, Progress& progress) {
+  const ModelConfig& config = input.original.config;
+  const std::string head = head_name(config);
+  const Split split = split_of(input);
+  const TokenSequences tokens = chosen(input.tokens, split);
+  GainTunerInput tuner = tuner_input(model, config);
+  tuner.sequences = split.sequences;
+  tuner.positions = tokens.length - 1;
+  std::unique_ptr<DivergencePass> pass =
+      make_divergence_pass(input.original, student_of(model), tokens, input.device, progress);
+  auto divergence = [&](const QuantizedModel& stored) {
+    return mean_divergence(*pass, stored_gains(stored, model, head), split, tuner.positions, progress);
+  };
+  Distilled result;
+  result.report = {input.options.steps, split.sequences, split.held_out};
+  result.report.divergence_before = divergence(model);
+  result.model = with_gains(model, tune_gains(*pass, tuner, input.options, progress), config);
+  result.report.divergence_after = divergence(result.model);
+  result.report.is_kept = result.report.divergence_after < result.report.divergence_before;
+  return result;
+}
+
+double held_out_divergence(const DistillInput& input, const QuantizedModel& model, Progress& progress) {
+  Split split = split_of(input);
+  split.sequences = 0;
+  const TokenSequences tokens = chosen(input.tokens, split);
+  std::unique_ptr<DivergencePass> pass =
+      make_divergence_pass(input.original, student_of(model), tokens, input.device, progress);
+  const Gains gains = stored_gains(model, model, head_name(input.original.config));
+  return mean_divergence(*pass, gains, split, tokens.length - 1, progress);
+}
+
+int64_t distill_reserve_bytes(const QuantizedModel& model, const ModelConfig& config, uint64_t artifact_bytes,
+                              const EncodeOptions& encode, SectionCache& cache, Progress& progress) {
+  QuantizedModel jittered = model;
+  const std::set<std::string> names = row_layer_names(config);
+  uint64_t stream = 0;
+  for (QuantizedTensor& tensor : jittered.tensors) {
+    ++stream;
+    SteppedCodes* codes = stepped_codes(tensor);
+    if (codes && names.contains(tensor.name))
+      for (size_t r = 0; r < codes->row_steps.size(); ++r)
+        add_to_step(kUsualChange * (2 * uniform_at(0, stream, r) - 1), codes->row_steps[r]);
+    if (auto* raw = std::get_if<RawTensor>(&tensor.data); raw && !is_golf_matrix(tensor.name)) {
+      std::vector<float> values = to_float32(raw->dtype, raw->bytes);
+      for (size_t i = 0; i < values.size(); ++i)
+        values[i] *= static_cast<float>(0.96 + 0.08 * uniform_at(1, stream, i));
+      raw->bytes = from_float32(raw->dtype, values);
+    }
+  }
+  const ByteVector encoded = encode_artifact(jittered, encode, cache, progress);
+  return static_cast<int64_t>(encoded.size()) - static_cast<int64_t>(artifact_bytes);
+}
+
+}  // namespace thimble

@@ -1,0 +1,55 @@
+// distill.h: the last step of the method `slope`: tunes gains and small tensors of a quantized model on calibration
+// tokens (gptq/slope/gain_tuner.h) and puts them where the artifact has room for them: row steps in 1/64 octave, small
+// tensors in the type they are stored in.
+#pragma once
+
+#include <optional>
+
+#include "gptq/slope/gain_tuner.h"
+#include "packer/artifact.h"
+#include "runtime/device/device.h"
+
+namespace thimble {
+
+struct DistillOptions {
+  std::optional<int64_t> steps;  // default: gain_tuner_options()
+  int64_t batch = 0;             // sequences of a step; 0: default
+  double row_rate = GainTunerOptions{}.row_rate, small_rate = GainTunerOptions{}.small_rate;
+};
+
+// What the CPU does in minutes, and a CUDA device in seconds, for a model of 30M parameters.
+GainTunerOptions gain_tuner_options(const DistillOptions& options, const Device& device);
+
+struct DistillReport {
+  int64_t steps = 0, sequences = 0, held_out = 0;
+  // Mean KL(original || quantized) in nats per token on the sequences held out, of the models as stored.
+  double divergence_before = 0, divergence_after = 0;
+  bool is_kept = false;  // the tuned model is, for it is closer to the original
+};
+
+struct DistillInput {
+  const Model& original;
+  const TokenSequences& tokens;  // at least two sequences
+  const Device& device;
+  GainTunerOptions options;
+};
+
+struct Distilled {
+  QuantizedModel model;  // the tuned one, whether it is kept or not
+  DistillReport report;
+};
+
+// How many of `available` sequences of `length` tokens it reads.
+int64_t distill_sequences(const ModelConfig& config, const GainTunerOptions& options, int64_t available,
+                          int64_t length);
+
+Distilled distill(const DistillInput& input, const QuantizedModel& model, Progress& progress);
+
+// Mean KL of any model on the sequences that distill() holds out.
+double held_out_divergence(const DistillInput& input, const QuantizedModel& model, Progress& progress);
+
+// Bytes that tuned row steps are going to add to an artifact: about what random ones do.
+int64_t distill_reserve_bytes(const QuantizedModel& model, const ModelConfig& config, uint64_t artifact_bytes,
+                              const EncodeOptions& encode, SectionCache& cache, Progress& progress);
+
+}  // namespace thimble

@@ -1,0 +1,289 @@
+// slope_layers.cpp: see slope_layers.h.
+#include "quantizer/methods/slope_layers.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "gptq/factor/cuda_input_shift.h"
+#include "gptq/slope/cuda_slope.h"
+#include "gptq/slope/rate_model.h"
+#include "gptq/trace/quantize_tensor.h"
+#include "runtime/base/parallel.h"
+
+namespace thimble {
+namespace {
+
+std::vector<double> difference(const std::vector<float>& a, const std::vector<double>& b) {
+  std::vector<double> values;
+  for (size_t i = 0; i < a.size(); ++i) values.push_back(static_cast<double>(a[i]) - b[i]);
+  return values;
+}
+
+void drop_steps_of_zeros(SteppedCodes& matrix) {
+  if (std::ranges::any_of(matrix.codes, [](int32_t code) { return code != 0; })) return;
+  std::ranges::fill(matrix.row_steps, int16_t{0});
+  std::ranges::fill(matrix.column_steps, int16_t{0});
+}
+
+}  // namespace
+
+QuantizedTensor zero_matrix(const std::string& name, const Shape& shape, int trellis_bits) {
+  SteppedCodes zeros{trellis_bits, {}, {}, {}};
+  zeros.codes.resize(static_cast<size_t>(element_count(shape)));
+  zeros.row_steps.resize(static_cast<size_t>(shape[0]));
+  zeros.column_steps.resize(static_cast<size_t>(shape[1]));
+  return {name, shape, std::move(zeros)};
+}
+
+Json to_json(const SlopeOptions& options) {
+  return {{"column_order", column_order_name(options.column_order)},
+          {"cross_damping", options.cross_damping},
+          {"cross_term", options.cross_term},
+          {"damping", options.damping},
+          {"rate_weight", options.rate_weight},
+          {"row_power", options.row_power},
+          {"shrinkage", options.shrinkage},
+          {"trellis_bits", options.trellis_bits}};
+}
+
+SlopeLayers::SlopeLayers(const TensorMap& tensors, std::map<std::string, MatrixLoss> losses,
+                         const SlopeOptions& options, const Device& device, Progress& progress)
+    : options_(options), device_(device) {
+  for (auto& [name, loss] : losses) {
+    Layer& layer = layers_.emplace_back();
+    layer.name = name;
+    layer.weights = finite_matrix(name, tensors.at(name));
+    layer.row_mean_squares = row_mean_squares(layer.weights);
+    layer.row_weights = loss.row_weights;
+    layer.loss = std::move(loss);
+    layer.loss.row_weights = level_row_weights(layer.row_weights, options.row_power);
+  }
+  look_at_sizes(progress);
+}
+
+// How much a column's neighbours tell about it, and with that the level of all steps, is known only once the Hessian is
+// factored. Layers that share one share that too: no shrinkage tells their damping apart yet. A guess at it would take
+// another artifact to get right, which is by far more work.
+void SlopeLayers::look_at_sizes(Progress& progress) {
+  std::vector<std::vector<Layer*>> order;
+  for (Layer& layer : layers_) {
+    auto shares = [&](const auto& group) { return group.front()->loss.hessian == layer.loss.hessian; };
+    auto found = std::ranges::find_if(order, shares);
+    if (found == order.end())
+      order.push_back({&layer});
+    else
+      found->push_back(&layer);
+  }
+  std::vector<SizeModel> sizes(order.size());
+  progress.begin("looking at layers", static_cast<int64_t>(layers_.size()), "layers");
+  parallel_for(static_cast<int64_t>(order.size()), [&](int64_t i) {
+    const std::vector<Layer*>& layers = order[static_cast<size_t>(i)];
+    std::vector<double> upper_diagonal;
+    if (const auto& hessian = layers.front()->loss.hessian)
+      upper_diagonal =
+          factor_hessian(*hessian, options_.damping, layers.front()->name, options_.column_order).upper_diagonal();
+    for (Layer* layer : layers) {
+      const StepShape& steps = layer->steps = step_shape(layer->loss, layer->loss.row_weights, upper_diagonal);
+      WeightScales scales = fit_weight_scales(layer->weights);
+      SizeModel size;
+      size.add(difference(scales.rows, steps.rows), difference(scales.columns, steps.columns));
+      layer->finest_log2_c =
+          size.log2_c_for(kMostBits * static_cast<double>(layer->weights.rows() * layer->weights.cols()));
+      sizes[static_cast<size_t>(i)].add(size);
+      progress.advance(1);
+    }
+  });
+  progress.end();
+  for (const SizeModel& size : sizes) size_model_.add(size);
+}
+
+SlopeLayers::Task SlopeLayers::task(const Layer& layer, SlopeSetting setting) const {
+  setting.log2_c = std::max(setting.log2_c, layer.finest_log2_c);
+  Shrinkage shrunk = shrink(layer.loss, layer.row_mean_squares, setting.log2_c, setting.shrinkage);
+  return {&layer, setting, options_.damping + shrunk.damping, std::move(shrunk.row_weights)};
+}
+
+SlopeGrid SlopeLayers::grid(const Task& task, const std::vector<double>& upper_diagonal) const {
+  StepShape shape = step_shape(task.layer->loss, task.row_weights, upper_diagonal);
+  if (task.setting.is_flat) {
+    std::ranges::fill(shape.rows, mean_of(shape.rows));
+    std::ranges::fill(shape.columns, 0);
+  }
+  Steps steps = round_steps(shape, task.setting.log2_c);
+  const double rate_weight = std::min(options_.rate_weight + task.setting.rate_weight, kMaxRateWeight);
+  return {options_.trellis_bits, rate_weight, std::move(steps.rows), std::move(steps.columns)};
+}
+
+SlopeResult SlopeLayers::solve_on_cpu(const Task& task) const {
+  const Layer& layer = *task.layer;
+  std::optional<HessianFactor> factor;
+  if (layer.loss.hessian) factor = factor_hessian(*layer.loss.hessian, task.damping, layer.name, options_.column_order);
+  const std::vector<double> upper_diagonal = factor ? factor->upper_diagonal() : std::vector<double>{};
+  return solve_slope(layer.weights, factor ? &*factor : nullptr, grid(task, upper_diagonal), layer.row_weights,
+                     layer.name);
+}
+
+void SlopeLayers::solve_on_cuda(std::span<const Task> tasks, std::span<const size_t> chosen, int ordinal,
+                                std::vector<SlopeResult>& results, Progress& progress) const {
+  std::vector<SlopeJob> jobs;
+  for (size_t index : chosen) {
+    const Layer& layer = *tasks[index].layer;
+    jobs.push_back({layer.name, layer.weights, layer.loss.hessian.get(), tasks[index].damping, options_.column_order,
+                    layer.row_weights});
+  }
+  auto choose_grid = [&](size_t job, const std::vector<double>& upper_diagonal) {
+    return grid(tasks[chosen[job]], upper_diagonal);
+  };
+  std::vector<SlopeResult> solved =
+      solve_slope_cuda(jobs, choose_grid, {ordinal, device_.memory_limit_bytes}, [&](size_t) { progress.advance(1); });
+  for (size_t i = 0; i < chosen.size(); ++i) results[chosen[i]] = std::move(solved[i]);
+}
+
+int64_t SlopeLayers::work(const Layer& layer) {
+  return (layer.weights.rows() + layer.weights.cols()) * layer.weights.cols() *
+         (layer.loss.hessian ? layer.weights.cols() : 1);
+}
+
+std::vector<SlopeMatrix> SlopeLayers::solve(double log2_c, double shrinkage, Progress& progress) const {
+  return solve(names(), log2_c, shrinkage, progress);
+}
+
+std::vector<SlopeMatrix> SlopeLayers::solve(std::span<const std::string> names, double log2_c, double shrinkage,
+                                            Progress& progress) const {
+  std::vector<Task> tasks;
+  for (const std::string& name : names) tasks.push_back(task(layer(name), {log2_c, shrinkage}));
+  return solve(tasks, progress);
+}
+
+std::vector<SlopeMatrix> SlopeLayers::solve(const SlopeSettings& settings, Progress& progress) const {
+  std::vector<Task> tasks;
+  for (const auto& [name, setting] : settings) tasks.push_back(task(layer(name), setting));
+  return solve(tasks, progress);
+}
+
+std::vector<Matrix> SlopeLayers::shifted_weights(std::span<const std::string> names, const InputPair& pair) const {
+  std::vector<ConstMatrixView> weights;
+  for (const std::string& name : names) weights.push_back(layer(name).weights);
+  if (device_.is_cuda)
+    return shift_weights_cuda(weights, pair, options_.cross_damping, options_.cross_term, names[0],
+                              {device_.ordinals[0], device_.memory_limit_bytes});
+  const InputShift shift(pair, options_.cross_damping, names[0]);
+  std::vector<Matrix> shifted;
+  for (const ConstMatrixView& matrix : weights) shifted.push_back(shift.shifted(matrix, options_.cross_term));
+  return shifted;
+}
+
+std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string> names, const InputPair& pair,
+                                                    double log2_c, double shrinkage, StageTimes& times,
+                                                    Progress& progress) const {
+  const auto hessian = std::make_shared<const SymmetricMatrix>(pair.hessian);
+  std::vector<double> diagonal;
+  for (int64_t k = 0; k < hessian->size(); ++k) diagonal.push_back((*hessian)(k, k));
+  std::vector<Matrix> weights = times.time("cross terms: shift", [&] { return shifted_weights(names, pair); });
+  std::vector<Layer> shifted;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const Layer& from = layer(names[i]);
+    shifted.push_back({names[i],
+                       std::move(weights[i]),
+                       {hessian, diagonal, from.loss.row_weights},
+                       from.row_weights,
+                       from.row_mean_squares,
+                       from.steps,
+                       from.finest_log2_c});
+  }
+  std::vector<Task> tasks;
+  for (const Layer& layer : shifted) tasks.push_back(task(layer, {log2_c, shrinkage}));
+  return times.time("cross terms: solve", [&] { return solve(tasks, progress); });
+}
+
+std::vector<SlopeMatrix> SlopeLayers::solve(std::span<const Task> tasks, Progress& progress) const {
+  std::vector<size_t> order(tasks.size());  // the longest first, so that none of them starts last
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, std::greater{}, [&](size_t i) { return work(*tasks[i].layer); });
+  // Dealt out in turn to the devices; the rest is the CPU's.
+  std::vector<std::vector<size_t>> shares(device_.is_cuda ? device_.ordinals.size() : 0);
+  std::vector<size_t> rest;
+  size_t turn = 0;
+  for (size_t i : order) {
+    if (!shares.empty() && tasks[i].layer->loss.hessian)
+      shares[turn++ % shares.size()].push_back(i);
+    else
+      rest.push_back(i);
+  }
+  std::vector<SlopeResult> results(tasks.size());
+  progress.begin("solving layers", static_cast<int64_t>(tasks.size()), "layers");
+  parallel_for(static_cast<int64_t>(shares.size() + rest.size()), [&](int64_t share) {
+    const auto i = static_cast<size_t>(share);
+    if (i < shares.size()) {
+      if (!shares[i].empty()) solve_on_cuda(tasks, shares[i], device_.ordinals[i], results, progress);
+      return;
+    }
+    const size_t index = rest[i - shares.size()];
+    results[index] = solve_on_cpu(tasks[index]);
+    progress.advance(1);
+  });
+  progress.end();
+  std::vector<SlopeMatrix> solved;
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    const Layer& layer = *tasks[i].layer;
+    drop_steps_of_zeros(results[i].codes);
+    solved.push_back({{layer.name, {layer.weights.rows(), layer.weights.cols()}, std::move(results[i].codes)},
+                      std::move(results[i].report)});
+  }
+  return solved;
+}
+
+SlopeMatrix SlopeLayers::solve(const std::string& name, const SlopeSetting& setting) const {
+  SilentProgress progress;
+  return std::move(solve(SlopeSettings{{name, setting}}, progress).front());
+}
+
+std::vector<QuantizedTensor> SlopeLayers::zeros() const {
+  std::vector<QuantizedTensor> tensors;
+  for (const Layer& layer : layers_)
+    tensors.push_back(zero_matrix(layer.name, {layer.weights.rows(), layer.weights.cols()}, options_.trellis_bits));
+  return tensors;
+}
+
+std::vector<QuantizedTensor> SlopeLayers::zeros_with_columns() const {
+  std::vector<QuantizedTensor> tensors = zeros();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    auto& codes = std::get<SteppedCodes>(tensors[i].data);
+    std::ranges::fill(codes.row_steps, int16_t{kMaxStep});
+    codes.column_steps = round_steps(layers_[i].steps, 0).columns;
+  }
+  return tensors;
+}
+
+std::vector<std::pair<std::string, int64_t>> SlopeLayers::sizes() const {
+  std::vector<std::pair<std::string, int64_t>> sizes;
+  for (const Layer& layer : layers_) sizes.emplace_back(layer.name, layer.weights.rows() * layer.weights.cols());
+  return sizes;
+}
+
+std::vector<std::string> SlopeLayers::names() const {
+  std::vector<std::string> names;
+  for (const Layer& layer : layers_) names.push_back(layer.name);
+  return names;
+}
+
+int64_t SlopeLayers::weights() const {
+  int64_t count = 0;
+  for (const auto& [name, weights] : sizes()) count += weights;
+  return count;
+}
+
+const SlopeLayers::Layer& SlopeLayers::layer(const std::string& name) const {
+  return *std::ranges::find(layers_, name, &Layer::name);
+}
+
+double SlopeLayers::finest_log2_c() const {
+  double finest = kHighestLog2C;
+  for (const Layer& layer : layers_) finest = std::min(finest, layer.finest_log2_c);
+  return finest;
+}
+
+double SlopeLayers::mean_row_weight(const std::string& name) const { return mean_of(layer(name).row_weights); }
+
+}  // namespace thimble

@@ -1,0 +1,139 @@
+// slope_layers.h: the matrices of a model that the method `slope` quantizes, made ready once and solved for one c after
+// another: their losses and a model of their size. Hessians are factored for every c: their damping follows it.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gptq/factor/input_pairs.h"
+#include "gptq/slope/matrix_loss.h"
+#include "gptq/slope/size_model.h"
+#include "gptq/slope/slope_solver.h"
+#include "gptq/slope/step_plan.h"
+#include "quantizer/console/console.h"
+#include "runtime/base/json.h"
+#include "runtime/base/progress.h"
+#include "runtime/device/device.h"
+#include "runtime/tensor/tensor.h"
+
+namespace thimble {
+
+struct SlopeOptions {
+  int trellis_bits = 8;    // of Trellis
+  double rate_weight = 0;  // squared levels that a bit is worth while rounding
+  double damping = 0.03;   // of Hessians, relative to their mean diagonal
+  ColumnOrder column_order = ColumnOrder::kDescending;
+  double cross_term = 0;       // how far weights make up for what earlier layers did to their input, 0 to 1
+  double cross_damping = 0.5;  // of Hessians there, relative to their mean diagonal
+  double shrinkage = 4;        // strength of step_plan.h's shrink()
+  double row_power = 0.5;      // of step_plan.h's level_row_weights()
+};
+
+// All of them: what an artifact says it was made with, and what tells sweeps apart.
+Json to_json(const SlopeOptions& options);
+
+// With steps so long no artifact changes any more.
+constexpr double kHighestLog2C = 60;
+
+// How the steps of one matrix follow from c.
+struct SlopeSetting {
+  double log2_c = 0;
+  double shrinkage = 0;    // of SlopeOptions, or less
+  double rate_weight = 0;  // added to that of SlopeOptions: the larger, the fewer bits with the same steps
+  bool is_flat = false;    // one step for the whole matrix, the (geometric) mean of its steps: takes next to no bytes
+  bool operator==(const SlopeSetting&) const = default;
+};
+
+using SlopeSettings = std::map<std::string, SlopeSetting>;  // by matrix
+
+struct SlopeMatrix {
+  QuantizedTensor tensor;
+  SlopeReport report;
+};
+
+// The matrix (R, K) of the fewest bytes: codes of 0, and steps of 0 too, which mean nothing then.
+QuantizedTensor zero_matrix(const std::string& name, const Shape& shape, int trellis_bits);
+
+class SlopeLayers {
+ public:
+  static constexpr double kMostBits = 16;
+
+  // Of `tensors`, those named in `losses`: matrices with finite values, else Errors (bad input). Those with Hessians
+  // are solved on `device`.
+  SlopeLayers(const TensorMap& tensors, std::map<std::string, MatrixLoss> losses, const SlopeOptions& options,
+              const Device& device, Progress& progress);
+
+  // Ascending by name. A matrix whose codes are all 0 has steps of 0, whatever c is: they mean nothing.
+  std::vector<SlopeMatrix> solve(double log2_c, double shrinkage, Progress& progress) const;
+  // Those named in `settings`, each by its own.
+  std::vector<SlopeMatrix> solve(const SlopeSettings& settings, Progress& progress) const;
+  // Only those of these names.
+  std::vector<SlopeMatrix> solve(std::span<const std::string> names, double log2_c, double shrinkage,
+                                 Progress& progress) const;
+  // The same for matrices that read `pair`'s input, by its Hessian and with options().cross_term of what makes up for
+  // its drift. Reports are of errors relative to the shifted weights.
+  std::vector<SlopeMatrix> solve_shifted(std::span<const std::string> names, const InputPair& pair, double log2_c,
+                                         double shrinkage, StageTimes& times, Progress& progress) const;
+
+  // One of them.
+  SlopeMatrix solve(const std::string& name, const SlopeSetting& setting) const;
+
+  // What solve() gives where steps are so long that all codes are 0.
+  std::vector<QuantizedTensor> zeros() const;
+  // The same codes with the steps of columns without shrinkage: what nearly every artifact stores beside its codes.
+  std::vector<QuantizedTensor> zeros_with_columns() const;
+
+  const SlopeOptions& options() const { return options_; }
+  const SizeModel& size_model() const { return size_model_; }
+  // About kMostBits bits for each weight. No matrix is solved with shorter steps than give it these: they would tell
+  // nothing about its weights that the checkpoint knew.
+  double finest_log2_c() const;
+  std::vector<std::string> names() const;
+  int64_t weights() const;
+  // Name and number of weights of each.
+  std::vector<std::pair<std::string, int64_t>> sizes() const;
+  double mean_row_weight(const std::string& name) const;
+
+ private:
+  struct Layer {
+    std::string name;
+    Matrix weights;
+    MatrixLoss loss;                  // with row weights levelled, as steps follow them
+    std::vector<double> row_weights;  // (R) as they were: what reports weigh errors by
+    std::vector<double> row_mean_squares;
+    StepShape steps;  // without shrinkage
+    double finest_log2_c = 0;
+  };
+
+  void look_at_sizes(Progress& progress);
+  // A layer and what its setting makes of it.
+  struct Task {
+    const Layer* layer;
+    SlopeSetting setting;
+    double damping;                   // of the Hessian
+    std::vector<double> row_weights;  // (R) shrunk
+  };
+  Task task(const Layer& layer, SlopeSetting setting) const;
+  SlopeGrid grid(const Task& task, const std::vector<double>& upper_diagonal) const;
+  SlopeResult solve_on_cpu(const Task& task) const;
+  // Fills results[i] for i in `chosen`, which all have Hessians.
+  void solve_on_cuda(std::span<const Task> tasks, std::span<const size_t> chosen, int ordinal,
+                     std::vector<SlopeResult>& results, Progress& progress) const;
+  std::vector<SlopeMatrix> solve(std::span<const Task> tasks, Progress& progress) const;
+  // Weights that make up for the drift of what these read.
+  std::vector<Matrix> shifted_weights(std::span<const std::string> names, const InputPair& pair) const;
+  // Multiplications that a layer takes, for the balance of work.
+  static int64_t work(const Layer& layer);
+  const Layer& layer(const std::string& name) const;
+
+  SlopeOptions options_;
+  Device device_;
+  std::vector<Layer> layers_;
+  SizeModel size_model_;
+};
+
+}  // namespace thimble

@@ -1,0 +1,323 @@
+// slope_search.cpp: the search for a byte limit: regula falsi over real artifacts, by the slope that the size model
+// predicts. slope_gap_search.cpp has the search for a gap.
+#include "quantizer/methods/slope_search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "packer/layout/format.h"
+
+namespace thimble {
+namespace {
+
+// How far from the bytes it wants, relative to these, an artifact may be for SlopeFill to do the rest.
+constexpr double kNear = 0.002;
+// Steps that are kLongerStep longer must take this share of the bytes they were predicted to; else they are no longer
+// at all.
+constexpr double kLeastResponse = 0.1;
+constexpr double kLeastShrinkage = 0.1;
+constexpr double kMostReserve = 0.02;
+// What is further from the bytes it should have, relative to these, is no work for SlopeFill.
+constexpr double kFar = 0.03;
+// One in so many tensors tells what a codec makes of all, and a ratio of sizes so near to 1 that it makes the same.
+constexpr size_t kSampleOneIn = 6;
+constexpr double kSameRatio = 0.01;
+
+// Fewest bits that the size model has for a weight whose step is kept below sqrt(12 / shrinkage) deviations.
+double fewest_bits(double shrinkage) {
+  return std::log2(1 + 2 * std::numbers::pi * std::numbers::e * shrinkage / 12) / 2;
+}
+
+// All others compress codes tens of times slower.
+EncodeOptions fast_options(const EncodeOptions& asked) {
+  return asked.codec == CodecId::kNone ? asked : EncodeOptions{CodecId::kRans};
+}
+
+}  // namespace
+
+SlopeSearch::SlopeSearch(QuantizedModel fixed, const SlopeLayers& layers, const CrossTermSolver* cross_terms,
+                         const EncodeOptions& encode, const DistillInput* distill, GapMeter measure_gap,
+                         StageTimes& times, Progress& progress)
+    : fixed_(std::move(fixed)),
+      layers_(layers),
+      cross_terms_(cross_terms),
+      encode_(encode),
+      search_encode_(fast_options(encode)),
+      distill_(distill),
+      measure_gap_(std::move(measure_gap)),
+      times_(times),
+      progress_(progress),
+      fill_(layers, encode, cache_, times, progress),
+      lowest_log2_c_(layers.finest_log2_c()),
+      bridge_(layers, encode, cache_, lowest_log2_c_, times, progress),
+      shrinkage_(layers.options().shrinkage) {}
+
+double SlopeSearch::inside(double wanted, double low, double high) {
+  const double margin = std::min(0.005, (high - low) * 0.02);
+  return std::clamp(wanted, low + margin, high - margin);
+}
+
+double SlopeSearch::less_shrinkage(double shrinkage, double bits) {
+  do {
+    shrinkage = shrinkage > kLeastShrinkage ? shrinkage / 4 : 0;
+  } while (shrinkage > 0 && fewest_bits(shrinkage) > bits);
+  return shrinkage;
+}
+
+uint64_t bytes_at(double bits_per_weight, int64_t parameters) {
+  return static_cast<uint64_t>(bits_per_weight * static_cast<double>(parameters) / 8);
+}
+
+SlopeOutcome SlopeSearch::encode(double log2_c, bool crossed) {
+  SlopeOutcome outcome;
+  outcome.log2_c = log2_c;
+  outcome.shrinkage = shrinkage_;
+  outcome.model = fixed_;
+  std::vector<SlopeMatrix> matrices =
+      crossed && cross_terms_ ? cross_terms_->solve(log2_c, shrinkage_, progress_)
+                              : times_.time("solve", [&] { return layers_.solve(log2_c, shrinkage_, progress_); });
+  for (SlopeMatrix& solved : matrices) {
+    outcome.settings.emplace(solved.tensor.name, SlopeSetting{log2_c, shrinkage_});
+    outcome.reports.emplace(solved.tensor.name, std::move(solved.report));
+    outcome.model.tensors.push_back(std::move(solved.tensor));
+  }
+  std::ranges::sort(outcome.model.tensors, {}, &QuantizedTensor::name);
+  outcome.artifact =
+      times_.time("encode", [&] { return encode_artifact(outcome.model, search_encode_, cache_, progress_); });
+  if (!crossed) bytes_[log2_c] = outcome.artifact.size();
+  encoded_.push_back({log2_c, outcome.artifact.size()});
+  ++encodes_;
+  return outcome;
+}
+
+double SlopeSearch::size_of(const SlopeOutcome& outcome) const {
+  return ratio_ * static_cast<double>(outcome.artifact.size());
+}
+
+double SlopeSearch::measure_ratio(const SlopeOutcome& outcome, size_t one_in) {
+  QuantizedModel sample = outcome.model;
+  sample.tensors.clear();
+  for (size_t i = 0; i < outcome.model.tensors.size(); i += one_in) sample.tensors.push_back(outcome.model.tensors[i]);
+  auto bytes = [&](const EncodeOptions& encode) {
+    return static_cast<double>(
+        times_.time("encode", [&] { return artifact_bytes(sample, encode, cache_, progress_); }));
+  };
+  return bytes(encode_) / bytes(search_encode_);
+}
+
+void SlopeSearch::calibrate(const SlopeOutcome& outcome) {
+  if (encode_ != search_encode_) ratio_ = ratio_scale_ * measure_ratio(outcome, kSampleOneIn);
+}
+
+void SlopeSearch::finish(SlopeOutcome& outcome) {
+  if (encode_ == search_encode_) return;
+  outcome.artifact = times_.time("encode", [&] { return encode_artifact(outcome.model, encode_, cache_, progress_); });
+}
+
+bool SlopeSearch::can_hold_zeros() const {
+  return static_cast<uint64_t>(layers_.weights()) * sizeof(int32_t) <= kExpansionFloorBytes;
+}
+
+SlopeOutcome SlopeSearch::zeros() {
+  shrinkage_ = 0;
+  SlopeOutcome outcome = encode(kHighestLog2C);  // for its reports
+  for (QuantizedTensor& tensor : layers_.zeros())
+    *std::ranges::find(outcome.model.tensors, tensor.name, &QuantizedTensor::name) = std::move(tensor);
+  outcome.artifact =
+      times_.time("encode", [&] { return encode_artifact(outcome.model, search_encode_, cache_, progress_); });
+  return outcome;
+}
+
+uint64_t SlopeSearch::bytes_with(std::vector<QuantizedTensor> matrices, const EncodeOptions& encode) {
+  if (!can_hold_zeros()) return 0;
+  QuantizedModel model = fixed_;
+  std::ranges::move(matrices, std::back_inserter(model.tensors));
+  std::ranges::sort(model.tensors, {}, &QuantizedTensor::name);
+  return times_.time("encode", [&] { return artifact_bytes(model, encode, cache_, progress_); });
+}
+
+int64_t SlopeSearch::reserve_bytes(const SlopeOutcome& outcome, uint64_t limit) {
+  if (!distill_) return 0;
+  const int64_t bytes = times_.time("encode", [&] {
+    return distill_reserve_bytes(outcome.model, distill_->original.config, outcome.artifact.size(), search_encode_,
+                                 cache_, progress_);
+  });
+  return std::clamp<int64_t>(bytes, 0, static_cast<int64_t>(kMostReserve * static_cast<double>(limit)));
+}
+
+// By what was seen on both sides of `wanted`, else by the slope of the size model and of what was seen.
+double SlopeSearch::next_log2_c(double wanted_bytes) {
+  const double wanted = wanted_bytes / ratio_;
+  auto bytes_of = [](const auto& point) { return std::pair(point.first, static_cast<double>(point.second)); };
+  auto fitting = std::ranges::find_if(bytes_, [&](const auto& point) { return bytes_of(point).second <= wanted; });
+  if (fitting != bytes_.begin() && fitting != bytes_.end()) {
+    auto [high, high_bytes] = bytes_of(*fitting);
+    auto [low, low_bytes] = bytes_of(*std::prev(fitting));
+    return inside(low + (high - low) * (low_bytes - wanted) / (low_bytes - high_bytes), low, high);
+  }
+  const bool is_too_large = fitting == bytes_.end();
+  const auto [last, last_bytes] = bytes_of(is_too_large ? *bytes_.rbegin() : *bytes_.begin());
+  const SizeModel& model = layers_.size_model();
+  double slope = (model.bits(last + 0.5) - model.bits(last - 0.5)) / 8;
+  if (bytes_.size() > 1) {
+    const auto [other, other_bytes] = bytes_of(is_too_large ? *std::next(bytes_.rbegin()) : *std::next(bytes_.begin()));
+    slope = std::clamp((last_bytes - other_bytes) / (last - other), 2 * slope, slope / 4);
+  }
+  if (slope == 0) return is_too_large ? kHighestLog2C : lowest_log2_c_;
+  const double end = is_too_large ? last + kLongestMove : last - kLongestMove;
+  return std::clamp(inside(last + (wanted - last_bytes) / slope, std::min(last, end), std::max(last, end)),
+                    lowest_log2_c_, kHighestLog2C);
+}
+
+// Bits for codes of each weight when an artifact has so many bytes.
+double SlopeSearch::bits_per_weight(double bytes) const {
+  return 8 * (bytes - fixed_bytes_) / static_cast<double>(std::max<int64_t>(1, layers_.weights()));
+}
+
+double SlopeSearch::predicted_log2_c(double bytes) const {
+  return std::clamp(layers_.size_model().log2_c_for(8 * (bytes - fixed_bytes_)), lowest_log2_c_, kHighestLog2C);
+}
+
+// Encodes until an artifact is near to `wanted` bytes.
+SlopeOutcome SlopeSearch::approach(SlopeOutcome nearest, double wanted) {
+  auto distance = [&](const SlopeOutcome& outcome) { return std::abs(size_of(outcome) - wanted); };
+  double last_log2_c = nearest.log2_c, last_bytes = size_of(nearest);
+  while (distance(nearest) > kNear * wanted && encodes_ < kMaxEncodes) {
+    const double log2_c = next_log2_c(wanted);
+    if (std::abs(log2_c - last_log2_c) < 1e-5) break;
+    SlopeOutcome tried = encode(log2_c);
+    // Steps that are kept below the weights do not make files smaller for ever.
+    const double predicted = (layers_.size_model().bits(last_log2_c) - layers_.size_model().bits(log2_c)) / 8;
+    const bool is_stuck = size_of(tried) > wanted * (1 + kNear) && log2_c > last_log2_c + kLongerStep &&
+                          last_bytes - size_of(tried) < kLeastResponse * predicted;
+    if (is_stuck && shrinkage_ > 0) {
+      shrinkage_ = less_shrinkage(shrinkage_, bits_per_weight(wanted));
+      bytes_.clear();
+      tried = encode(predicted_log2_c(wanted));
+    }
+    last_log2_c = tried.log2_c;
+    last_bytes = size_of(tried);
+    if (distance(tried) < distance(nearest)) nearest = std::move(tried);
+  }
+  return nearest;
+}
+
+// The same for a codec that is too slow for every step. Its bytes over those of a fast one depend on c: they are
+// learned from a few tensors at each, and from all tensors once, near the end.
+SlopeOutcome SlopeSearch::approach_with_ratio(SlopeOutcome nearest, double wanted) {
+  auto approach_again = [&] {
+    calibrate(nearest);
+    nearest = approach(std::move(nearest), wanted);
+  };
+  if (encode_ == search_encode_) return nearest;
+  approach_again();
+  if (std::abs(ratio_ - 1) <= kSameRatio) return nearest;
+  approach_again();
+  ratio_scale_ = measure_ratio(nearest, 1) / measure_ratio(nearest, kSampleOneIn);
+  approach_again();
+  approach_again();
+  return nearest;
+}
+
+// The outcome with cross terms, which take other bytes: once more where SlopeFill could not make up for that.
+SlopeOutcome SlopeSearch::cross(SlopeOutcome outcome, double wanted) {
+  if (!cross_terms_) return outcome;
+  SlopeOutcome crossed = encode(outcome.log2_c, true);
+  calibrate(crossed);
+  const double missing = wanted - size_of(crossed);
+  if (std::abs(missing) <= kNear * wanted) return crossed;
+  const SizeModel& model = layers_.size_model();
+  const double slope = (model.bits(crossed.log2_c + 0.5) - model.bits(crossed.log2_c - 0.5)) / 8;
+  return encode(std::clamp(crossed.log2_c + missing / slope, lowest_log2_c_, kHighestLog2C), true);
+}
+
+// Distils the outcome, encoded with `encode`, and fills the limit. Stays as it was but for the latter where that does
+// not help.
+void SlopeSearch::tune(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome) {
+  if (distill_) {
+    Distilled distilled = times_.time("distill", [&] { return distill(*distill_, outcome.model, progress_); });
+    DistillReport& report = distilled.report;
+    if (report.is_kept) {
+      const RowChanges changes = row_changes(outcome.model, distilled.model);
+      SlopeOutcome tuned = outcome;
+      tuned.model = std::move(distilled.model);
+      tuned.artifact = times_.time("encode", [&] { return encode_artifact(tuned.model, encode, cache_, progress_); });
+      const bool is_changed = limit && fill(*limit, changes, tuned);
+      if (is_changed)
+        report.divergence_after =
+            times_.time("distill", [&] { return held_out_divergence(*distill_, tuned.model, progress_); });
+      report.is_kept =
+          report.divergence_after < report.divergence_before && (!limit || tuned.artifact.size() <= *limit);
+      if (report.is_kept) outcome = std::move(tuned);
+    }
+    outcome.distill = report;
+    if (report.is_kept) return;
+  }
+  if (limit) fill(*limit, {}, outcome);
+}
+
+// More bytes are no use where steps are as short as they may be, which the bridge says.
+bool SlopeSearch::fill(uint64_t limit, const RowChanges& changes, SlopeOutcome& outcome) {
+  const bool is_finest = outcome.log2_c <= lowest_log2_c_ && outcome.artifact.size() <= limit;
+  const bool is_shifted = !is_finest && fill_.run(limit, changes, outcome);
+  return bridge_.run(limit, changes, outcome) || is_shifted;
+}
+
+SlopeOutcome SlopeSearch::fit_bytes(uint64_t limit) {
+  const double aim = (1 + kFill) / 2 * static_cast<double>(limit);
+  const uint64_t smallest = bytes_with(layers_.zeros(), encode_);
+  if (smallest > limit)
+    throw CheckError(fmt::format("the budget cannot be met: the smallest artifact takes {}, it may take {}",
+                                 bytes_text(smallest), bytes_text(limit)));
+  fixed_bytes_ = static_cast<double>(bytes_with(layers_.zeros_with_columns(), search_encode_));
+  if (fewest_bits(shrinkage_) > bits_per_weight(aim)) shrinkage_ = less_shrinkage(shrinkage_, bits_per_weight(aim));
+  SlopeOutcome outcome = encode(predicted_log2_c(aim));
+  const auto reserve = static_cast<double>(reserve_bytes(outcome, limit));
+  const double wanted = std::max(aim - reserve, (aim + static_cast<double>(smallest)) / 2);
+  outcome = approach_with_ratio(approach(std::move(outcome), wanted), wanted);
+  outcome = cross(std::move(outcome), wanted);
+  finish(outcome);
+  if (std::abs(static_cast<double>(outcome.artifact.size()) - wanted) > kFar * wanted)
+    bridge_.run(static_cast<uint64_t>(wanted), {}, outcome);
+  tune(limit, encode_, outcome);
+  return outcome;
+}
+
+SlopeOutcome SlopeSearch::fit_step(double log2_c) {
+  SlopeOutcome outcome = encode(log2_c, true);
+  finish(outcome);
+  tune(std::nullopt, encode_, outcome);
+  return outcome;
+}
+
+SlopeOutcome SlopeSearch::run(const SlopeTarget& target) {
+  const double start = layers_.size_model().log2_c_for(kDefaultBits * static_cast<double>(layers_.weights()));
+  const std::optional<uint64_t>& limit = target.limit_bytes;
+  SlopeOutcome outcome;
+  std::string reason;
+  if (target.log2_c || !(limit || target.bpb_gap)) {
+    outcome = fit_step(target.log2_c.value_or(start));
+    reason = fmt::format("a step of 2^{} was asked for, whatever it takes", outcome.log2_c);
+  } else if (target.bpb_gap) {
+    outcome = fit_gap(*target.bpb_gap, start);
+    reason = fmt::format("a gap of {:.6f} bits per byte was asked for, and takes no more", *target.bpb_gap);
+  } else {
+    outcome = fit_bytes(*limit);
+    reason = outcome.fill_reason;
+  }
+  outcome.encodes = encodes_;
+  outcome.encoded = encoded_;
+  outcome.fill_reason = limit && !is_filled(outcome.artifact.size(), *limit) ? reason : "";
+  if (limit && outcome.artifact.size() > *limit)
+    throw CheckError(fmt::format("{} takes {}, the artifact may take {}",
+                                 target.bpb_gap  ? fmt::format("a gap of {:.6f} bits per byte", *target.bpb_gap)
+                                 : target.log2_c ? fmt::format("a step of 2^{}", *target.log2_c)
+                                                 : std::string("the smallest artifact found"),
+                                 bytes_text(outcome.artifact.size()), bytes_text(*limit)));
+  return outcome;
+}
+
+}  // namespace thimble

@@ -1,0 +1,116 @@
+// model_rate.cpp: see model_rate.h.
+#include "quantizer/pipeline/model_rate.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "gptq/slope/predicted_loss.h"
+#include "gptq/trace/quantize_tensor.h"
+#include "quantizer/console/console.h"
+#include "runtime/base/parallel.h"
+
+namespace thimble {
+namespace {
+
+Matrix weights_of(const QuantizedTensor& tensor) {
+  return Matrix(dequantize(tensor), tensor.shape.at(0), tensor.shape.at(1));
+}
+
+std::vector<std::string> row_of(const std::string& name, const MatrixRate& rate, double total_loss) {
+  return {name, fmt::format("{:.3f}", rate.bits_per_weight()),
+          fmt::format("{:.3f}", *rate.bound_bits / static_cast<double>(rate.weights)),
+          fmt::format("{:.3f}", rate.distance()),
+          fmt::format("{:.2f} %", total_loss > 0 ? 100 * rate.predicted_loss / total_loss : 0)};
+}
+
+Json to_json(const MatrixRate& rate) {
+  Json json = {{"weights", rate.weights}, {"predicted_loss", rate.predicted_loss}};
+  if (rate.weights > 0) json["bits_per_weight"] = rate.bits_per_weight();
+  if (rate.weights > 0 && rate.bound_bits) {
+    json["bound_bits_per_weight"] = *rate.bound_bits / static_cast<double>(rate.weights);
+    json["distance_bits_per_weight"] = rate.distance();
+  }
+  return json;
+}
+
+}  // namespace
+
+void RateMeter::find_spectra(Progress& progress) {
+  // Layers that read the same input share a Hessian, and its spectrum.
+  std::map<const void*, std::vector<const std::string*>> groups;
+  for (const auto& [name, loss] : losses_)
+    groups[loss.hessian ? static_cast<const void*>(loss.hessian.get()) : &loss].push_back(&name);
+  std::vector<const std::vector<const std::string*>*> order;
+  for (const auto& [hessian, names] : groups) order.push_back(&names);
+  std::vector<std::vector<double>> spectra(order.size());
+  progress.begin("eigenvalues of Hessians", static_cast<int64_t>(order.size()), "Hessians");
+  parallel_for(static_cast<int64_t>(order.size()), [&](int64_t i) {
+    const std::string& name = *order[static_cast<size_t>(i)]->front();
+    spectra[static_cast<size_t>(i)] = hessian_spectrum(losses_.at(name), name);
+    progress.advance(1);
+  });
+  progress.end();
+  for (size_t i = 0; i < order.size(); ++i)
+    for (const std::string* name : *order[i])
+      sources_[*name] = gaussian_source(losses_.at(*name), finite_matrix(*name, tensors_.at(*name)), spectra[i]);
+}
+
+ModelRate RateMeter::measure(const QuantizedModel& model, const ArtifactSummary& artifact, bool with_bound,
+                             Progress& progress) {
+  if (with_bound && sources_.empty()) find_spectra(progress);
+  std::map<std::string, double> stored_bytes;
+  for (const StoredTensorSummary& tensor : artifact.tensors) stored_bytes[tensor.name] = tensor.stored_bytes;
+  std::vector<const QuantizedTensor*> coded;
+  for (const QuantizedTensor& tensor : model.tensors)
+    if (losses_.contains(tensor.name) && !std::holds_alternative<RawTensor>(tensor.data)) coded.push_back(&tensor);
+
+  std::vector<MatrixRate> rates(coded.size());
+  progress.begin("measuring losses", static_cast<int64_t>(coded.size()), "matrices");
+  parallel_for(static_cast<int64_t>(coded.size()), [&](int64_t i) {
+    const QuantizedTensor& tensor = *coded[static_cast<size_t>(i)];
+    MatrixRate& rate = rates[static_cast<size_t>(i)];
+    const Matrix weights = finite_matrix(tensor.name, tensors_.at(tensor.name));
+    rate.weights = weights.rows() * weights.cols();
+    rate.predicted_loss = predicted_loss(losses_.at(tensor.name), weights, weights_of(tensor));
+    rate.stored_bits = 8 * stored_bytes.at(tensor.name);
+    if (with_bound) rate.bound_bits = rate_bound_bits({&sources_.at(tensor.name), 1}, rate.predicted_loss);
+    progress.advance(1);
+  });
+  progress.end();
+
+  ModelRate result;
+  std::vector<GaussianSource> measured;
+  for (size_t i = 0; i < coded.size(); ++i) {
+    result.total.weights += rates[i].weights;
+    result.total.predicted_loss += rates[i].predicted_loss;
+    result.total.stored_bits += rates[i].stored_bits;
+    if (with_bound) measured.push_back(sources_.at(coded[i]->name));
+    result.matrices.emplace(coded[i]->name, rates[i]);
+  }
+  if (with_bound) result.total.bound_bits = rate_bound_bits(measured, result.total.predicted_loss);
+  return result;
+}
+
+Json to_json(const ModelRate& rate, bool in_nats) {
+  Json matrices = Json::array();
+  for (const auto& [name, matrix] : rate.matrices) {
+    Json json = to_json(matrix);
+    json["name"] = name;
+    matrices.push_back(std::move(json));
+  }
+  return {{"loss_unit", in_nats ? "nats per token" : "half the squared error of outputs per token"},
+          {"matrices", matrices},
+          {"total", to_json(rate.total)}};
+}
+
+std::string to_text(const ModelRate& rate) {
+  if (rate.total.weights == 0) return "no matrix has both codes and a known loss: no rate-distortion bound\n";
+  std::vector<std::vector<std::string>> rows = {{"matrix", "bits/weight", "bound", "distance", "loss share"}};
+  for (const auto& [name, matrix] : rate.matrices)
+    if (matrix.weights > 0) rows.push_back(row_of(name, matrix, rate.total.predicted_loss));
+  rows.push_back(row_of("total", rate.total, rate.total.predicted_loss));
+  return table_text(rows);
+}
+
+}  // namespace thimble

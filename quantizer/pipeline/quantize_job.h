@@ -1,0 +1,156 @@
+// quantize_job.h: the whole pipeline of `thimble quantize`: checkpoint in, artifact under a budget out.
+//
+//   open -> calibration tokens -> Hessians -> sensitivities -> plan -> solve -> encode -> decode and compare -> write
+//
+// Method `trace` plans bits per layer (plan_search.h); `slope` plans steps per weight (slope_search.h); `nvfp4` has no
+// choice: what it makes fits the budget or does not.
+// Every finished step is kept in the work folder, so that a killed run resumes and gives the same bytes.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gptq/statistics/fisher.h"
+#include "packer/artifact.h"
+#include "quantizer/checkpoints/model_source.h"
+#include "quantizer/console/console.h"
+#include "quantizer/methods/distill.h"
+#include "quantizer/methods/plan_search.h"
+#include "quantizer/methods/slope_search.h"
+#include "quantizer/methods/work_folder.h"
+#include "quantizer/pipeline/model_rate.h"
+#include "quantizer/ranks/ranks.h"
+#include "runtime/base/memory_plan.h"
+#include "runtime/cpu/generate.h"
+#include "runtime/device/device.h"
+
+namespace thimble {
+
+enum class Method { kSlope, kTrace, kNvfp4 };
+
+struct QuantizeRequest {
+  std::string checkpoint, config, output;
+  Device device;
+  std::optional<uint64_t> budget_bytes;  // for artifact and code together
+  uint64_t code_bytes = 0;
+  Method method = Method::kSlope;
+  bool high_is_auto = false;  // trace
+  TracePlanOptions plan;      // trace, and which tensors both methods leave alone
+  SlopeOptions slope;
+  std::optional<double> cross_term;                      // becomes slope.cross_term; by default where it can be had
+  DistillOptions distill;                                // slope
+  SlopeTarget slope_target;                              // its limit follows from the budget
+  std::function<double(const AnyModel&)> bits_per_byte;  // for a target that is a gap
+  CalibrationOptions calibration;                        // but for the temperature:
+  std::vector<double> temperatures = {0.8};              // one after another in turn, sequence by sequence
+  std::string calibration_tokens;                        // file; empty: the model generates them
+  std::string hessians;                                  // file; empty: collected
+  std::string save_hessians, save_calibration;
+  bool fisher = false;        // also collect LossStatistics; of the two methods only `slope` uses them
+  bool predicts_loss = true;  // of each matrix, for --json, pages and sweeps
+  bool rate_bound = false;    // which takes that too
+  bool check_finite = false;  // of the checkpoint, and of activations on the calibration tokens
+  std::string report;         // a page about the run (report_page.h), which the command writes; empty: none
+  EncodeOptions encode;
+  std::string work_folder;  // empty: nothing is kept
+  bool keep_work = false;
+};
+
+struct LayerOutcome {
+  std::string name, precision;
+  double sensitivity = 0;                   // of method slope: the predicted loss
+  std::optional<double> predicted_loss;     // unit of matrix_loss.h
+  std::optional<double> output_fisher;      // mean over the outputs
+  std::optional<GptqReport> report;         // of the methods trace and nvfp4
+  std::optional<SlopeReport> slope_report;  // of method slope
+};
+
+struct QuantizeOutcome {
+  int64_t parameters = 0;
+  uint64_t original_bytes = 0, artifact_bytes = 0;
+  int64_t high_count = 0, pruned_codes = 0, encodes = 0;
+  // Share of the budget that artifact and code take; without one, of the bytes that --bits-per-weight comes to.
+  std::optional<double> fill;
+  std::string fill_reason;                    // why that is less than kFill
+  std::map<std::string, int64_t> precisions;  // how many tensors have each: "trellis256", "int5", "nvfp4", "F16"
+  double log2_c = 0;                          // method slope
+  std::vector<EncodedPoint> encoded;          // method slope: artifacts on the way of its search
+  std::optional<DistillReport> distill;       // method slope
+  std::vector<MemoryPlan> memory_plans;       // of all steps, on a CUDA device
+  std::vector<LayerOutcome> layers;           // those with a Hessian, most sensitive first
+  std::string work_note;                      // of QuantizeJob
+  LossStatistics loss;                        // empty unless collected or in the file of Hessians
+  ModelRate rate;                             // with rate_bound or where losses are predicted
+  ArtifactSummary stored;                     // what the artifact holds
+};
+
+// Statistics and the hash of everything that decided them.
+struct KeyedStatistics {
+  CalibrationStatistics statistics;
+  uint64_t key = 0;
+  TokenSequences tokens;  // none with a file of Hessians alone
+};
+
+// What all runs of method `slope` over one checkpoint share.
+struct SlopeStart {
+  QuantizedModel fixed;  // all tensors but those of the layers
+  SlopeLayers layers;
+  std::optional<Model> original;  // when results are to be distilled
+};
+
+// A checkpoint and what fitting it into a budget needs, collected once and used for one budget and method after
+// another. All ranks make the same calls.
+class QuantizeJob {
+ public:
+  // Opens the checkpoint. `request` says how to calibrate; all arguments must outlive the job.
+  QuantizeJob(const QuantizeRequest& request, Ranks& ranks, StageTimes& times, Console& console);
+
+  const OpenedCheckpoint& source() const { return source_; }
+  int64_t parameters() const;
+  uint64_t key() const { return key_; }  // hash of checkpoint, config, program and arithmetic
+
+  // Rank 0 only, before collect(): a CheckError when what needs no solving exceeds the budget alone.
+  void check_lower_bound(const QuantizeRequest& request);
+
+  // Calibration text and Hessians.
+  void collect();
+
+  // Writes the artifact atomically. `request` is the job's own but for output, budget, method and what that decides;
+  // requests of the same method differ in output and budget only. Throws CheckError (exit 3) when the budget cannot be
+  // met. Rank 0 gets the outcome and owns all files that are written; the other ranks help until the artifact is there,
+  // or until dismiss(), and get an empty one.
+  QuantizeOutcome fit(const QuantizeRequest& request);
+
+  // Rank 0, after a CheckError of fit(): the others leave it too.
+  void dismiss() { solver_->dismiss(); }
+
+  // Deletes the files of finished steps.
+  void remove_work() const { work_->remove(); }
+  std::string work_note() const { return work_ ? work_->note() : ""; }
+
+ private:
+  const QuantizeRequest& request_;
+  Ranks& ranks_;
+  StageTimes& times_;
+  Console& console_;
+  OpenedCheckpoint source_;
+  std::map<std::string, TensorSummary> summaries_;
+  uint64_t key_;
+  // From collect() on.
+  std::vector<MemoryPlan> memory_plans_;
+  std::optional<WorkFolder> work_;
+  KeyedStatistics collected_;
+  std::optional<LayerSolver> solver_;
+  // Of these, on rank 0 only.
+  std::map<std::string, MatrixLoss> losses_;
+  std::optional<SlopeStart> slope_;
+  SectionCache cache_;  // of method trace
+  RateMeter meter_{source_.tensors, losses_};
+};
+
+// One fit: the whole of `thimble quantize` but for its report. Errors and ranks as above.
+QuantizeOutcome run_quantize(const QuantizeRequest& request, Ranks& ranks, StageTimes& times, Console& console);
+
+}  // namespace thimble

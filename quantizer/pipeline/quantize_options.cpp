@@ -1,0 +1,223 @@
+// quantize_options.cpp: see quantize_options.h.
+#include "quantizer/pipeline/quantize_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "packer/codecs/codec.h"
+#include "quantizer/console/option_values.h"
+#include "quantizer/console/suggestion.h"
+#include "runtime/codes/trellis.h"
+
+namespace thimble {
+
+const std::vector<std::string>& method_names() {
+  static const std::vector<std::string> names = {"slope", "trace", "nvfp4"};
+  return names;
+}
+
+Method parse_method(const std::string& name) {
+  const auto found = std::ranges::find(method_names(), name);
+  if (found == method_names().end()) throw UsageError("method " + not_one_of(name, method_names()));
+  return static_cast<Method>(found - method_names().begin());
+}
+
+std::string method_name(Method method) { return method_names().at(static_cast<size_t>(method)); }
+
+std::vector<std::string> codec_names() {
+  std::vector<std::string> names = {"auto"};
+  for (const Codec* codec : all_codecs()) names.emplace_back(codec->name());
+  return names;
+}
+
+std::string default_codec(Method method) { return method == Method::kTrace ? "brotli" : "rans"; }
+
+int64_t parse_integer(const std::string& text, const std::string& option, int64_t low, int64_t high) {
+  const std::optional<uint64_t> value = parse_whole_number(text);
+  if (!value || *value > static_cast<uint64_t>(high) || static_cast<int64_t>(*value) < low)
+    throw UsageError(fmt::format("{} is '{}', allowed is an integer from {} to {}", option, text, low, high));
+  return static_cast<int64_t>(*value);
+}
+
+void parse_bits(const std::string& text, TracePlanOptions& plan) {
+  size_t comma = text.find(',');
+  plan.low_bits = static_cast<int>(parse_integer(text.substr(0, comma), "--bits", 2, 8));
+  plan.high_bits = comma == std::string::npos ? plan.low_bits
+                                              : static_cast<int>(parse_integer(text.substr(comma + 1), "--bits", 2, 8));
+  if (plan.high_bits < plan.low_bits)
+    throw UsageError("--bits is '" + text + "', the second must not be below the first");
+}
+
+void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
+  CalibrationOptions& calibration = request.calibration;
+  calibration.sequences = calibration.length = 0;  // not given: finish_calibration_options()
+  command.option_defaults()->group(kCalibrationGroup);
+  CLI::Option* tokens = command.add_option("--calibration-tokens", request.calibration_tokens,
+                                           "Token shard to calibrate on instead of text that the model writes: whole "
+                                           "sequences of --calibration-length tokens");
+  CLI::Option* hessians =
+      command.add_option("--hessians", request.hessians, "Use these Hessians (safetensors) instead of collecting any");
+  for (CLI::Option* file : {tokens, hessians}) file->check(file_name())->type_name("FILE");
+  // What says how the model writes text says nothing where it writes none.
+  command
+      .add_option("--calibration-sequences", calibration.sequences,
+                  "Sequences the model generates for calibration (default: 128 with slope, 64 without)")
+      ->transform(whole_number(1, 1 << 20))
+      ->type_name("N")
+      ->excludes(tokens)
+      ->excludes(hessians);
+  command
+      .add_option("--calibration-length", calibration.length,
+                  "Tokens per calibration sequence (default: 1024 with slope, 2048 without; fewer "
+                  "when the model has fewer positions)")
+      ->transform(whole_number(2, 1 << 20))
+      ->type_name("N");
+  repeatable(command.add_option("--temperature", request.temperatures,
+                                "Sampling temperature of the calibration text; of several, with commas between, "
+                                "sequences take one after another in turn"))
+      ->delimiter(',')
+      ->check(finite_number(0, 100))
+      ->type_name("X,...")
+      ->default_str("0.8")
+      ->excludes(tokens)
+      ->excludes(hessians);
+  command.add_option("--save-calibration", request.save_calibration, "Write the calibration tokens to this shard")
+      ->check(file_name())
+      ->type_name("FILE")
+      ->excludes(hessians);
+  command.add_option("--save-hessians", request.save_hessians, "Write the Hessians to this safetensors file")
+      ->check(file_name())
+      ->type_name("FILE");
+  command.add_flag("--fisher", request.fisher,
+                   "Also collect the output Fisher, the output head's Hessian and counts of tokens, for "
+                   "--save-hessians and --json");
+  command.option_defaults()->group(kCommonGroup);
+}
+
+void register_files(const QuantizeRequest& request, FileRoles& roles) {
+  roles.model(request.checkpoint, request.config);
+  roles.input("the --calibration-tokens", request.calibration_tokens);
+  roles.input("the --hessians", request.hessians);
+  roles.output("--save-calibration", request.save_calibration);
+  roles.output("--save-hessians", request.save_hessians);
+}
+
+void finish_calibration_options(QuantizeRequest& request, bool has_slope, const std::optional<AnyConfig>& config) {
+  CalibrationOptions& calibration = request.calibration;
+  if (calibration.sequences == 0) calibration.sequences = has_slope ? 128 : 64;
+  if (!request.hessians.empty() && request.calibration_tokens.empty() && calibration.length != 0)
+    throw UsageError("--calibration-length has no effect with --hessians and no --calibration-tokens");
+  const int64_t most = config ? most_positions(*config).value_or(INT64_MAX) : INT64_MAX;
+  if (calibration.length == 0) calibration.length = std::min<int64_t>(has_slope ? 1024 : 2048, most);
+  if (config && (request.hessians.empty() || !request.calibration_tokens.empty()))
+    check_context(*config, calibration.length, request.checkpoint);
+
+  if (!request.hessians.empty() && !request.calibration_tokens.empty() && !has_slope)
+    throw UsageError("--hessians replaces --calibration-tokens with the methods trace and nvfp4: give one of them");
+}
+
+void add_slope_options(CLI::App& command, QuantizeRequest& request, MethodOptions& methods) {
+  command.option_defaults()->group(kSlopeGroup);
+  auto add = [&](const char* name, auto& value, const std::string& text) {
+    return methods.add(command.add_option(name, value, text), {Method::kSlope});
+  };
+  auto add_number = [&](const char* name, double& value, double most, const std::string& text) {
+    add(name, value, text)->check(finite_number(0, most))->type_name("X")->capture_default_str();
+  };
+  SlopeOptions& slope = request.slope;
+  DistillOptions& distill = request.distill;
+  add("--trellis-bits", slope.trellis_bits,
+      "Log2 of the states of the trellis, 0 or 2 to 8; decoding is as fast with any")
+      ->transform(whole_number(0, kMaxTrellisBits))
+      ->type_name("N")
+      ->capture_default_str();
+  add_number("--rate-weight", slope.rate_weight, 100, "How much rounding prefers short codes; 0 rounds to the nearest");
+  add("--distill-steps", distill.steps,
+      "Steps of tuning gains and small tensors on the calibration tokens, 0 for none (default: 32, on the CPU 24)")
+      ->transform(whole_number(0, 1 << 20))
+      ->type_name("N");
+  add("--distill-batch", distill.batch, "Calibration sequences of such a step (default: 8, on the CPU 2)")
+      ->transform(whole_number(1, 1 << 20))
+      ->type_name("N");
+  add_number("--distill-row-rate", distill.row_rate, 1, "How far a step moves the logarithm of a row's gain");
+  add_number("--distill-small-rate", distill.small_rate, 1,
+             "How far a step moves small tensors, relative to their size");
+  add_number("--shrinkage", slope.shrinkage, 1000, "How strongly steps are kept below the size of the weights");
+  add_number("--row-power", slope.row_power, 1,
+             "How far steps follow the loss of each row; 0: one weight for all rows of a matrix");
+  add("--cross-term", request.cross_term,
+      "How far each layer makes up for the errors of those before it, 0 to 1; runs both models layer by layer "
+      "(default: 1 for a golf-gpt with calibration text, else 0)")
+      ->check(finite_number(0, 1))
+      ->type_name("X");
+  add_number("--cross-damping", slope.cross_damping, 100,
+             "Added to Hessians, relative to their mean diagonal, for --cross-term");
+  const std::vector<std::string> orders(kColumnOrders.begin(), kColumnOrders.end());
+  auto set_order = [&slope, orders](const std::string& name) {
+    slope.column_order = static_cast<ColumnOrder>(std::ranges::find(orders, name) - orders.begin());
+  };
+  methods
+      .add(command.add_option_function<std::string>(
+               "--column-order", set_order, "Columns by their Hessian's diagonal: descending, ascending or natural"),
+           {Method::kSlope})
+      ->check(one_of(orders))
+      ->type_name("NAME")
+      ->default_str(column_order_name(slope.column_order));
+  add_number("--damping", slope.damping, 100, "Added to Hessians, relative to their mean diagonal");
+  command.option_defaults()->group(kCommonGroup);
+}
+
+void add_trace_bits_option(CLI::App& command, std::string& bits, MethodOptions& methods) {
+  command.option_defaults()->group(kTraceGroup);
+  methods
+      .add(command.add_option("--bits", bits, "Bits of the less and the more sensitive layers, or of all"),
+           {Method::kTrace})
+      ->type_name("N,N")
+      ->capture_default_str();
+  command.option_defaults()->group(kCommonGroup);
+}
+
+void add_resume_options(CLI::App& command, std::string& work_folder, bool& keep_work) {
+  command.option_defaults()->group(kResumeGroup);
+  command.add_option("--work-dir", work_folder, "Folder of resumable results (default: OUTPUT.work)")
+      ->check(file_name())
+      ->type_name("FOLDER");
+  command.add_flag("--keep-work", keep_work, "Keep that folder after success");
+  command.option_defaults()->group(kCommonGroup);
+}
+
+namespace {
+
+double cross_term(const QuantizeRequest& request, const std::optional<AnyConfig>& config) {
+  const bool has_text = request.hessians.empty() || !request.calibration_tokens.empty();
+  if (request.cross_term.value_or(0) > 0) {
+    if (!has_text) throw UsageError("--cross-term needs calibration text: beside --hessians, --calibration-tokens");
+    if (config && !has_gradients(*config))
+      throw UsageError(request.checkpoint + ": --cross-term is there for golf-gpt models alone");
+  }
+  return request.cross_term.value_or(config && has_gradients(*config) && has_text ? 1 : 0);
+}
+
+}  // namespace
+
+void fit_to_family(QuantizeRequest& request, const std::optional<AnyConfig>& config) {
+  request.slope.cross_term = cross_term(request, config);
+  if (!config) return;
+  const bool is_calibrated = request.hessians.empty();
+  if (has_gradients(*config)) return;
+  auto refuse = [&](const std::string& option) {
+    throw UsageError(request.checkpoint + ": " + option + " needs gradients, which there are of golf-gpt models alone");
+  };
+  if (request.fisher && is_calibrated) refuse("--fisher");
+  if (request.distill.steps.value_or(0) > 0) refuse("--distill-steps above 0");
+  request.distill.steps = 0;
+}
+
+void check_slope_options(const SlopeOptions& slope) {
+  if (!Trellis::has_bits(slope.trellis_bits))
+    throw UsageError(
+        fmt::format("--trellis-bits is {}, allowed are 0 and 2 to {}", slope.trellis_bits, kMaxTrellisBits));
+}
+
+}  // namespace thimble

@@ -1,0 +1,52 @@
+// quantize_options.h: options that `quantize` and `sweep` share: methods, calibration, the parameters of method
+// `slope`.
+#pragma once
+
+#include <string>
+
+#include "quantizer/console/file_roles.h"
+#include "quantizer/pipeline/method_options.h"
+#include "quantizer/pipeline/quantize_job.h"
+
+namespace CLI {
+class App;
+}
+
+namespace thimble {
+
+// Matrices of fewer elements take more bytes for the steps of method `slope` than they could save.
+constexpr int64_t kSlopeMinElements = 4096;
+
+const std::vector<std::string>& method_names();  // as on the command line, in the order of Method
+// One of them; other names are UsageErrors.
+Method parse_method(const std::string& name);
+std::string method_name(Method method);
+std::string default_codec(Method method);
+std::vector<std::string> codec_names();  // "auto" and those that a file may use
+
+// Decimal digits, or a UsageError that names the option.
+int64_t parse_integer(const std::string& text, const std::string& option, int64_t low, int64_t high);
+
+// "5,6" -> low and high bits; "5" -> both the same.
+void parse_bits(const std::string& text, TracePlanOptions& plan);
+
+void add_calibration_options(CLI::App& command, QuantizeRequest& request);
+// The checkpoint and the files of calibration.
+void register_files(const QuantizeRequest& request, FileRoles& roles);
+// Fills in defaults. `has_slope`: among the methods to run, which distils on tokens beside a file of Hessians.
+// `config`, unset for a family that does not run, says how long sequences may be. UsageError.
+void finish_calibration_options(QuantizeRequest& request, bool has_slope, const std::optional<AnyConfig>& config);
+
+// The options of method slope and of its distillation; of method trace; of the work folder.
+void add_slope_options(CLI::App& command, QuantizeRequest& request, MethodOptions& methods);
+void add_trace_bits_option(CLI::App& command, std::string& bits, MethodOptions& methods);
+void add_resume_options(CLI::App& command, std::string& work_folder, bool& keep_work);
+
+// What the family of the checkpoint says of a request, before defaults that depend on it: without gradients, asking for
+// the Fisher or distillation is a UsageError, and the default is not to distil.
+// `config` as above.
+void fit_to_family(QuantizeRequest& request, const std::optional<AnyConfig>& config);
+
+void check_slope_options(const SlopeOptions& slope);  // UsageError
+
+}  // namespace thimble

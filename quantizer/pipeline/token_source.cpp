@@ -1,0 +1,107 @@
+// token_source.cpp: options and loading for token_source.h.
+#include "quantizer/pipeline/token_source.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "eval/text/text_tokens.h"
+#include "eval/text/token_shard.h"
+#include "quantizer/console/option_values.h"
+#include "runtime/base/count_text.h"
+#include "runtime/base/error.h"
+
+namespace thimble {
+namespace {
+
+constexpr size_t kLeastTokens = 2;
+
+}  // namespace
+
+void TokenSource::add_to(CLI::App& command, Need need, const char* details) {
+  CLI::Option* tokens = repeatable(
+      command.add_option("--tokens", shards, "Token shard to score, or a glob pattern in quotes; may be repeated"));
+  tokens->check(file_name())->type_name("FILE");
+  command.add_option("--text", text, "UTF-8 text file to tokenise and score instead")
+      ->check(file_name())
+      ->type_name("FILE")
+      ->excludes(tokens);
+  CLI::Option* model =
+      command.add_option("--tokenizer", tokenizer, "SentencePiece model; tells how many bytes each token stands for")
+          ->check(file_name())
+          ->type_name("FILE");
+  if (need == Need::kRequired) model->required();
+  command.option_defaults()->group(details);
+  command
+      .add_option("--context", context,
+                  "Tokens of context, at most (default: " + std::to_string(kDefaultContext) +
+                      ", or the positions of a model that has fewer)")
+      ->transform(whole_number(1, 1 << 20))
+      ->type_name("N");
+  command
+      .add_option(
+          "--stride", stride,
+          fmt::format("Tokens by which each window moves on (default: {}, or a shorter context)", kDefaultStride))
+      ->transform(whole_number(1, 1 << 20))
+      ->type_name("N");
+  command.add_option("--max-targets", max_targets, "Score only the first targets; the result is then marked a subset")
+      ->transform(whole_number(1, uint64_t{1} << 40))
+      ->type_name("N");
+  command.option_defaults()->group(kCommonGroup);
+}
+
+void TokenSource::check() const {
+  if (is_given()) {
+    if (tokenizer.empty())
+      throw UsageError("scoring needs the --tokenizer, to know how many bytes each token stands for");
+    return;
+  }
+  for (const auto& [option, is_used] :
+       {std::pair("--tokenizer", !tokenizer.empty()), std::pair("--context", context.has_value()),
+        std::pair("--stride", stride.has_value()), std::pair("--max-targets", max_targets.has_value())})
+    if (is_used) throw UsageError(std::string(option) + " is for scoring, which needs text: --tokens or --text");
+}
+
+void TokenSource::register_files(FileRoles& roles) const {
+  roles.inputs("the token shard", expand_shard_patterns(shards));
+  roles.input("the --text", text);
+  roles.input("the --tokenizer", tokenizer);
+}
+
+int64_t TokenSource::context_for(const AnyConfig& config, const std::string& path) const {
+  const int64_t length = context.value_or(std::min(kDefaultContext, most_positions(config).value_or(kDefaultContext)));
+  check_context(config, length, path);
+  if (stride && *stride > length)
+    throw UsageError("--stride is " + std::to_string(*stride) + ", allowed is at most the --context, " +
+                     std::to_string(length));
+  return length;
+}
+
+EvaluationOptions TokenSource::evaluation_options(int64_t length) const {
+  return {stride.value_or(std::min(kDefaultStride, length)), max_targets};
+}
+
+std::vector<uint16_t> TokenSource::load(const Tokenizer& loaded, int64_t vocab_size) const {
+  if (shards.empty() == text.empty()) throw UsageError("give either --tokens or --text");
+  const std::vector<std::string> files = text.empty() ? expand_shard_patterns(shards) : std::vector{text};
+  std::vector<uint16_t> tokens = text.empty() ? read_shards(files, vocab_size) : tokens_of_text_file(loaded, text);
+  if (tokens.size() < kLeastTokens) {
+    const std::string others = files.size() > 1 ? fmt::format(" in {} shards together", files.size()) : "";
+    throw FormatError(files.front(), fmt::format("{}{}; scoring needs at least {}, since the first is only context",
+                                                 tokens.empty() ? "no token" : "1 token", others, kLeastTokens));
+  }
+  return tokens;
+}
+
+std::optional<std::string> context_note(const AnyConfig& config, int64_t context, int64_t tokens) {
+  const auto* golf = std::get_if<ModelConfig>(&config);
+  if (golf == nullptr || context <= 2 * tokens || golf->rope_base_at(context) == golf->rope_base_at(tokens))
+    return std::nullopt;
+  return fmt::format(
+      "of a context of {} at most {} in use; this model scales its rotary positions by the whole context, so "
+      "the score is not that of a context of {}",
+      counted(context, "token"), tokens == 1 ? "1 is" : count_text(tokens) + " are", count_text(tokens));
+}
+
+}  // namespace thimble

@@ -1,0 +1,135 @@
+// report_page.cpp: frame, headline, tables and the run's end of report_page.h.
+#include "quantizer/reports/report_page.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "quantizer/console/console.h"
+#include "quantizer/console/progress_bar.h"
+#include "quantizer/reports/report_style.h"
+
+namespace thimble {
+namespace {
+
+void add_track(HtmlWriter& html, double share) {
+  const double percent = std::isfinite(share) ? std::clamp(100 * share, 0.0, 100.0) : 0;
+  html.open("span", {{"class", "track"}, {"aria-hidden", "true"}});
+  html.open("span", {{"style", fmt::format("width:{:.1f}%", percent)}}).close().close();
+}
+
+void add_settings(HtmlWriter& html, const ReportRun& run) {
+  begin_section(html, "Settings", "All that decided the result, and where it was computed.");
+  html.open("div", {{"class", "two settings"}});
+  for (const ReportSettings& group : run.settings) {
+    if (group.values.empty()) continue;
+    ReportTable table{group.title, {"Setting", "Value"}, {false, false}, {}};
+    for (const auto& [name, value] : group.values) table.rows.push_back({{name}, {value}});
+    html.open("div");
+    add_table(html, table);
+    html.close();
+  }
+  html.close().close();
+}
+
+void add_stages(HtmlWriter& html, const ReportRun& run) {
+  begin_section(html, "Time and memory",
+                run.has_stage_peaks
+                    ? "Memory is the most that the process had resident during each stage, files that it maps "
+                      "included, memory of GPUs and of other processes not."
+                    : "Memory is the most that the process had resident until the end of each stage (this system does "
+                      "not let it be counted anew), files that it maps included, memory of GPUs and of other processes "
+                      "not.");
+  double total = 0, longest = 0;
+  uint64_t most = run.peak_bytes;
+  for (const ReportStage& stage : run.stages) {
+    total += stage.seconds;
+    longest = std::max(longest, stage.seconds);
+    most = std::max(most, stage.peak_bytes);
+  }
+  ReportTable table{"By stage", {"Stage", "Time", "Peak memory"}, {false, true, true}, {}};
+  auto part = [](double value, double whole) { return whole > 0 ? value / whole : 0; };
+  for (const ReportStage& stage : run.stages)
+    table.rows.push_back(
+        {{stage.name},
+         {duration_text(stage.seconds), part(stage.seconds, longest)},
+         {bytes_text(stage.peak_bytes), part(static_cast<double>(stage.peak_bytes), static_cast<double>(most))}});
+  table.rows.push_back({{"All stages"}, {duration_text(total)}, {bytes_text(run.peak_bytes)}});
+  add_table(html, table);
+  html.close();
+}
+
+}  // namespace
+
+std::string percent_text(double share) { return fmt::format("{:.{}f} %", 100 * share, share < 0.0995 ? 2 : 1); }
+
+void begin_page(HtmlWriter& html, const std::string& command, const std::string& subject, const std::string& detail) {
+  html.open("html", {{"lang", "en"}, {"xmlns", "http://www.w3.org/1999/xhtml"}}).open("head");
+  html.empty("meta", {{"charset", "utf-8"}});
+  html.empty("meta", {{"name", "viewport"}, {"content", "width=device-width, initial-scale=1"}});
+  // Nothing is loaded and nothing runs, whatever names of tensors try.
+  html.empty("meta", {{"http-equiv", "Content-Security-Policy"},
+                      {"content", "default-src 'none'; style-src 'unsafe-inline'; img-src data:"}});
+  html.empty("meta", {{"name", "color-scheme"}, {"content", "light dark"}});
+  html.empty("link", {{"rel", "icon"}, {"href", "data:,"}});  // else a browser asks a server for one
+  html.element("title", {}, subject + ": " + command).style(kReportStyle).close();
+  html.open("body").open("main").open("header");
+  html.element("p", {{"class", "command"}}, command).element("h1", {}, subject).element("p", {}, detail);
+}
+
+void add_key_figures(HtmlWriter& html, const std::vector<KeyFigure>& figures) {
+  html.open("dl", {{"class", "figures"}});
+  for (const KeyFigure& figure : figures) {
+    html.open("div").element("dt", {}, figure.name).element("dd", {{"class", "value"}}, figure.value);
+    html.open("dd", {{"class", "detail"}}).text(figure.detail);
+    if (figure.share) add_track(html, *figure.share);
+    html.close().close();
+  }
+  html.close();
+}
+
+void add_notes(HtmlWriter& html, const std::vector<std::string>& notes) {
+  if (notes.empty()) return;
+  html.open("ul", {{"class", "notes"}});
+  for (const std::string& note : notes) html.element("li", {}, note);
+  html.close();
+}
+
+void begin_section(HtmlWriter& html, const std::string& title, const std::string& explanation) {
+  html.open("section").element("h2", {}, title);
+  if (!explanation.empty()) html.element("p", {{"class", "how"}}, explanation);
+}
+
+void add_table(HtmlWriter& html, const ReportTable& table) {
+  auto align = [&](size_t column) { return std::string(table.is_number[column] ? "n" : ""); };
+  // With the keyboard, only what has the focus scrolls.
+  html.open("div", {{"class", "scroll"}, {"role", "group"}, {"aria-label", table.caption}, {"tabindex", "0"}});
+  html.open("table").element("caption", {}, table.caption).open("thead").open("tr");
+  for (size_t i = 0; i < table.heading.size(); ++i)
+    html.element("th", {{"scope", "col"}, {"class", align(i)}}, table.heading[i]);
+  html.close().close().open("tbody");
+  for (const auto& row : table.rows) {
+    html.open("tr");
+    for (size_t i = 0; i < row.size(); ++i) {
+      html.open(i == 0 ? "th" : "td", {{"scope", i == 0 ? "row" : ""}, {"class", align(i)}});
+      i == 0 ? html.name(row[i].text) : html.text(row[i].text);
+      if (row[i].share) add_track(html, *row[i].share);
+      html.close();
+    }
+    html.close();
+  }
+  html.close().close().close();
+}
+
+void add_run(HtmlWriter& html, const ReportRun& run) {
+  add_stages(html, run);
+  add_settings(html, run);
+}
+
+std::string end_page(HtmlWriter& html, const ReportRun& run) {
+  html.element("footer", {}, "Written by " + run.written + ".").close().close().close();
+  return "<!DOCTYPE html>\n" + html.take();
+}
+
+}  // namespace thimble

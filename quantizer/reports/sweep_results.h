@@ -1,0 +1,79 @@
+// sweep_results.h: what `thimble sweep` has found so far: points of bytes against bits per byte, as JSON, CSV and a
+// table. These are outputs only; what a killed sweep goes on from is in sweep_records.h.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "eval/score/bpb.h"
+#include "runtime/base/byte_cursor.h"
+#include "runtime/base/json.h"
+
+namespace thimble {
+
+struct SweepPoint {
+  std::string method;
+  uint64_t budget_bytes = 0;
+  std::string failure;      // why the budget could not be met; empty where it was, and all below is known
+  std::string fill_reason;  // why less than 99.9 % of the budget is used; empty where that is
+  uint64_t artifact_bytes = 0;
+  uint64_t artifact_hash = 0;  // XXH3-64 of the artifact that was scored
+  double bits_per_byte = 0;
+  std::optional<double> gap_standard_error;  // BpbGap, from the original
+  std::optional<double> predicted_loss;      // unit of matrix_loss.h
+  // Distance from the rate-distortion bound, of the matrices with codes.
+  std::optional<double> distance_bits_per_weight;
+  double seconds = 0;  // to quantize and to score
+};
+
+// A result of something else, to be drawn beside the others.
+struct ReferencePoint {
+  std::string label;
+  uint64_t bytes = 0;
+  double bits_per_byte = 0;
+};
+
+struct OriginalScore {
+  uint64_t file_bytes = 0;
+  double bits_per_byte = 0;
+  std::string scored;  // scored_text()
+  LossBlocks blocks;
+};
+
+struct SweepResults {
+  std::string checkpoint;
+  int64_t parameters = 0;
+  size_t planned_points = 0;
+  bool is_complete = false;  // all planned points are there, and everything is written
+  std::optional<OriginalScore> original;
+  std::vector<SweepPoint> points;
+  std::vector<ReferencePoint> references;
+  std::vector<std::optional<std::string>> notes;  // notes_text()
+
+  double bits_per_weight(uint64_t bytes) const {
+    return 8.0 * static_cast<double>(bytes) / static_cast<double>(parameters);
+  }
+  // From the original, which must be there.
+  BpbGap gap_of(const SweepPoint& point) const {
+    return {point.bits_per_byte - original->bits_per_byte, point.gap_standard_error};
+  }
+};
+
+Json to_json(const SweepResults& results);
+
+// The heading, then a line for the original, for each point and for each reference. The note of a point that could not
+// be met says why. Unless the results are complete the last line is "incomplete", and its note says how far they got.
+constexpr const char* kSweepCsvHeading =
+    "series,budget_bytes,artifact_bytes,bits_per_weight,bits_per_byte,gap_bits_per_byte,gap_standard_error,note";
+std::string to_csv(const SweepResults& results);
+
+// A table for people, with the same lines.
+std::string to_text(const SweepResults& results);
+
+// Lines of label,bytes,bpb, after that very heading or without one. Labels: 1 to 64 bytes without commas, double quotes
+// and control characters. Anything else is a FormatError(path) that names the line.
+std::vector<ReferencePoint> parse_reference_points(Bytes text, const std::string& path);
+
+}  // namespace thimble

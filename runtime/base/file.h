@@ -1,0 +1,39 @@
+// file.h: reading whole files, by mapping or by copying. Missing or unreadable files are IoErrors (exit 5).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/base/byte_cursor.h"
+
+namespace thimble {
+
+// A read-only memory map of a regular file, unmapped by the destructor. An empty file has empty bytes.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::string& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  Bytes bytes() const { return {static_cast<const std::byte*>(data_), size_}; }
+
+ private:
+  std::string path_;
+  void* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// The file's contents. A file above `limit_bytes` is a FormatError.
+std::string read_text_file(const std::string& path, uint64_t limit_bytes);
+
+// Size in bytes of a regular file.
+uint64_t file_size_bytes(const std::string& path);
+
+bool file_exists(const std::string& path);
+
+}  // namespace thimble

@@ -1,0 +1,201 @@
+// file_kind.cpp: first bytes and names for file_kind.h.
+#include "runtime/base/file_kind.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include "runtime/base/error.h"
+
+namespace thimble {
+namespace {
+
+using std::string_view_literals::operator""sv;
+
+struct Magic {
+  std::string_view bytes;
+  FileKind kind;
+};
+// Numbers of llm.c are little-endian: 20240326 for its checkpoints, 20240520 for token shards.
+constexpr std::array kMagics = {
+    Magic{"\x89THMB\r\n\x1A"sv, FileKind::kArtifact},
+    Magic{"PK\x03\x04"sv, FileKind::kZip},
+    Magic{"PK\x05\x06"sv, FileKind::kZip},
+    Magic{"\xC6\xD7\x34\x01"sv, FileKind::kLlmc},
+    Magic{"\x88\xD8\x34\x01"sv, FileKind::kTokenShard},
+    Magic{"GGUF"sv, FileKind::kGguf},
+    Magic{"version https://git-lfs.github.com/spec/"sv, FileKind::kLfsPointer},
+    Magic{"\x1F\x8B\x08"sv, FileKind::kGzip},
+    Magic{"\xFD"
+          "7zXZ\0"sv,
+          FileKind::kXz},
+    Magic{"\x28\xB5\x2F\xFD"sv, FileKind::kZstd},
+    Magic{"BZh"sv, FileKind::kBzip2},
+    Magic{"\x93NUMPY"sv, FileKind::kNumpy},
+    Magic{"\x89HDF\r\n"sv, FileKind::kHdf5},
+    Magic{"%PDF-"sv, FileKind::kPdf},
+};
+
+constexpr size_t kSafetensorsPrefixBytes = 8;
+constexpr uint64_t kMostSafetensorsHeaderBytes = 16'000'000;  // as the reader has it
+
+uint8_t byte_at(std::string_view text, size_t i) { return static_cast<uint8_t>(text[i]); }
+
+// u64 length of a JSON object, and its first byte.
+bool is_safetensors(std::string_view text) {
+  if (text.size() <= kSafetensorsPrefixBytes || text[kSafetensorsPrefixBytes] != '{') return false;
+  uint64_t length = 0;
+  for (size_t i = kSafetensorsPrefixBytes; i-- > 0;) length = length << 8 | byte_at(text, i);
+  return length <= kMostSafetensorsHeaderBytes;
+}
+
+// Field 1 of the message, a piece; its field 1, the piece's text, fits in it.
+bool is_sentencepiece(std::string_view text) {
+  constexpr uint8_t kFieldOne = 0x0A, kShort = 0x80;
+  return text.size() > 4 && byte_at(text, 0) == kFieldOne && byte_at(text, 2) == kFieldOne &&
+         byte_at(text, 1) < kShort && byte_at(text, 3) > 0 && byte_at(text, 3) + 2 <= byte_at(text, 1);
+}
+
+bool is_pickle(std::string_view text) {
+  constexpr uint8_t kProtocol = 0x80;
+  return text.size() > 2 && byte_at(text, 0) == kProtocol && byte_at(text, 1) >= 2 && byte_at(text, 1) <= 5;
+}
+
+std::string_view without_leading_space(std::string_view text) {
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text[0])) != 0) text.remove_prefix(1);
+  return text;
+}
+
+bool is_html(std::string_view text) {
+  std::string start(text.substr(0, 16));
+  std::ranges::transform(start, start.begin(), [](unsigned char c) { return std::tolower(c); });
+  return start.starts_with("<!doctype html") || start.starts_with("<html");
+}
+
+FileKind json_kind(std::string_view text) {
+  auto has = [&](std::string_view key) { return text.find(key) != std::string_view::npos; };
+  if (has("\"weight_map\"")) return FileKind::kCheckpointIndex;
+  if (has("\"model_type\"") || has("\"architecture\"")) return FileKind::kModelConfig;
+  if (has("\"added_tokens\"") || has("\"truncation\"")) return FileKind::kTokenizerJson;
+  return FileKind::kJson;
+}
+
+// A JSON object begins with a key or ends at once.
+bool is_json(std::string_view text) {
+  if (!text.starts_with('{')) return false;
+  const std::string_view rest = without_leading_space(text.substr(1));
+  return rest.starts_with('"') || rest.starts_with('}');
+}
+
+std::string kind_name(FileKind kind) {
+  switch (kind) {
+    case FileKind::kUnknown: break;
+    case FileKind::kEmpty: return "empty";
+    case FileKind::kArtifact: return "a thimble artifact";
+    case FileKind::kSafetensors: return "a safetensors file";
+    case FileKind::kZip: return "a zip archive";
+    case FileKind::kPickle: return "a bare pickle";
+    case FileKind::kLlmc: return "a checkpoint of llm.c";
+    case FileKind::kTokenShard: return "a token shard";
+    case FileKind::kSentencePiece: return "a SentencePiece model";
+    case FileKind::kGguf: return "a GGUF file of llama.cpp";
+    case FileKind::kLfsPointer: return "a Git LFS pointer";
+    case FileKind::kHtml: return "an HTML page";
+    case FileKind::kCheckpointIndex: return "the index of a checkpoint in several files";
+    case FileKind::kTokenizerJson: return "a tokenizer.json";
+    case FileKind::kModelConfig: return "a model config in JSON";
+    case FileKind::kJson: return "a JSON text";
+    case FileKind::kGzip: return "a gzip file";
+    case FileKind::kXz: return "an xz file";
+    case FileKind::kZstd: return "a zstd file";
+    case FileKind::kBzip2: return "a bzip2 file";
+    case FileKind::kNumpy: return "a NumPy array";
+    case FileKind::kHdf5: return "an HDF5 file";
+    case FileKind::kPdf: return "a PDF document";
+  }
+  return "";
+}
+
+std::string use_name(FileUse use) {
+  switch (use) {
+    case FileUse::kCheckpoint: return "a checkpoint (.safetensors, a zip file of torch.save, or .bin of llm.c)";
+    case FileUse::kArtifact: return "a thimble artifact";
+    case FileUse::kTokenShard: return "a token shard";
+    case FileUse::kTokenizer: return "a SentencePiece model";
+    case FileUse::kHessians: return "a file of Hessians (.safetensors)";
+    case FileUse::kConfig: break;
+  }
+  return "a model config in JSON";
+}
+
+bool takes(FileUse use, FileKind kind) {
+  const bool is_json_object = kind == FileKind::kJson || kind == FileKind::kModelConfig;
+  switch (use) {
+    case FileUse::kCheckpoint:
+      return kind == FileKind::kSafetensors || kind == FileKind::kZip || kind == FileKind::kPickle ||
+             kind == FileKind::kLlmc;
+    case FileUse::kArtifact: return kind == FileKind::kArtifact;
+    case FileUse::kTokenShard: return kind == FileKind::kTokenShard;
+    case FileUse::kTokenizer: return kind == FileKind::kSentencePiece;
+    case FileUse::kHessians: return kind == FileKind::kSafetensors;
+    case FileUse::kConfig: break;
+  }
+  return is_json_object;
+}
+
+// What to do about it, or nothing.
+std::string advice(FileKind kind, FileUse use) {
+  switch (kind) {
+    case FileKind::kSafetensors:
+    case FileKind::kZip:
+    case FileKind::kLlmc:
+      return use == FileUse::kArtifact ? "`thimble quantize` makes an artifact of a checkpoint" : "";
+    case FileKind::kArtifact:
+      return use == FileUse::kCheckpoint ? "`thimble export` writes its weights as a checkpoint" : "";
+    case FileKind::kTokenShard: return "to score several, repeat --tokens or put a glob pattern in quotes";
+    case FileKind::kSentencePiece: return "it belongs to --tokenizer";
+    case FileKind::kModelConfig: return "it belongs to --config";
+    case FileKind::kGguf: return "give the checkpoint that it was made from";
+    case FileKind::kLfsPointer: return "the file itself was not downloaded, `git lfs pull` does it";
+    case FileKind::kHtml: return "what was downloaded is a web page about the file";
+    case FileKind::kCheckpointIndex: return "only whole checkpoints are read, so save the model again as one file";
+    case FileKind::kTokenizerJson: return "the tokenizer that is read is SentencePiece's .model";
+    case FileKind::kGzip:
+    case FileKind::kXz:
+    case FileKind::kZstd:
+    case FileKind::kBzip2: return "decompress it first";
+    default: return "";
+  }
+}
+
+}  // namespace
+
+FileKind file_kind(Bytes file) {
+  if (file.empty()) return FileKind::kEmpty;
+  const std::string_view text = as_text(file.first(std::min(file.size(), kFileKindBytes)));
+  // First: the length of a header may have the bytes of a shorter magic.
+  if (is_safetensors(text)) return FileKind::kSafetensors;
+  for (const Magic& magic : kMagics)
+    if (text.starts_with(magic.bytes)) return magic.kind;
+  if (is_pickle(text)) return FileKind::kPickle;
+  if (is_sentencepiece(text)) return FileKind::kSentencePiece;
+  const std::string_view begun = without_leading_space(text);
+  if (is_html(begun)) return FileKind::kHtml;
+  if (is_json(begun)) return json_kind(begun);
+  return FileKind::kUnknown;
+}
+
+std::string wrong_file_text(Bytes file, FileUse use) {
+  const FileKind kind = file_kind(file);
+  if (kind == FileKind::kUnknown) return "is not " + use_name(use);
+  const std::string what_to_do = advice(kind, use);
+  return "is " + kind_name(kind) + ", not " + use_name(use) + (what_to_do.empty() ? "" : ": " + what_to_do);
+}
+
+void refuse_other_kinds(Bytes file, FileUse use, const std::string& path) {
+  const FileKind kind = file_kind(file);
+  if (kind != FileKind::kUnknown && !takes(use, kind)) throw FormatError(path, wrong_file_text(file, use));
+}
+
+}  // namespace thimble

@@ -1,0 +1,52 @@
+// file_kind.h: what a file is, by its first bytes, so that a message about a file that is not what was asked for can
+// say what it is instead. Never decides what is read: readers check their own formats.
+#pragma once
+
+#include <string>
+
+#include "runtime/base/byte_cursor.h"
+
+namespace thimble {
+
+enum class FileKind {
+  kUnknown,
+  kEmpty,
+  kArtifact,
+  kSafetensors,
+  kZip,  // also what torch.save writes
+  kPickle,
+  kLlmc,
+  kTokenShard,
+  kSentencePiece,
+  kGguf,
+  kLfsPointer,
+  kHtml,
+  kCheckpointIndex,  // model.safetensors.index.json
+  kTokenizerJson,
+  kModelConfig,
+  kJson,
+  kGzip,
+  kXz,
+  kZstd,
+  kBzip2,
+  kNumpy,
+  kHdf5,
+  kPdf,
+};
+
+// What a file was to be.
+enum class FileUse { kCheckpoint, kArtifact, kTokenShard, kTokenizer, kHessians, kConfig };
+
+// Looks at the first kFileKindBytes only.
+constexpr size_t kFileKindBytes = 4096;
+FileKind file_kind(Bytes file);
+
+// "is a GGUF file of llama.cpp, not a checkpoint (...)", with what to do about it where that is known; "is not a
+// checkpoint (...)" for a file of unknown kind.
+std::string wrong_file_text(Bytes file, FileUse use);
+
+// Throws FormatError(path, wrong_file_text()) for a file that its first bytes show to be of another kind than `use`
+// takes. Files of unknown kind pass: their reader knows better what is wrong with them.
+void refuse_other_kinds(Bytes file, FileUse use, const std::string& path);
+
+}  // namespace thimble

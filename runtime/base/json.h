@@ -1,0 +1,21 @@
+// json.h: JSON from untrusted bytes (nlohmann-json), with our error type; and the canonical text we write.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "runtime/base/byte_cursor.h"
+
+namespace thimble {
+
+using Json = nlohmann::json;  // objects keep their keys sorted, so dump() is canonical
+
+constexpr int kMaxJsonDepth = 64;
+
+// Parses one JSON text. Syntax errors, invalid UTF-8, duplicate keys and nesting above kMaxJsonDepth are FormatErrors.
+Json parse_json(Bytes text, const std::string& path);
+
+// Keys sorted, no spaces: equal values give equal bytes.
+inline std::string canonical_json(const Json& value) { return value.dump(); }
+
+}  // namespace thimble

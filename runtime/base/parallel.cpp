@@ -1,0 +1,98 @@
+// parallel.cpp: oneTBB behind parallel.h.
+#include "runtime/base/parallel.h"
+
+#include <fmt/format.h>
+#include <tbb/global_control.h>
+#include <tbb/info.h>
+#include <tbb/parallel_for.h>
+#include <tbb/task_arena.h>
+
+#include <algorithm>
+#include <exception>
+#include <latch>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "runtime/base/error.h"
+
+namespace thimble {
+namespace {
+
+// How many threads beside this one the system lets start at a time, up to `wanted`.
+size_t startable_threads(size_t wanted) {
+  std::latch gate(1);
+  struct Opening {
+    std::latch& gate;
+    ~Opening() { gate.count_down(); }
+  };
+  std::vector<std::jthread> threads;
+  threads.reserve(wanted);
+  Opening opening{gate};  // before the threads are joined, however this ends
+  try {
+    while (threads.size() < wanted) threads.emplace_back([&] { gate.wait(); });
+  } catch (const std::system_error&) {
+  }
+  return threads.size();
+}
+
+}  // namespace
+
+void parallel_for(int64_t count, const std::function<void(int64_t)>& body) {
+  // Isolated: a thread that waits for an inner loop must not start another task of an outer one, which would hold two
+  // tasks' memory at once.
+  tbb::this_task_arena::isolate([&] {
+    tbb::parallel_for(
+        tbb::blocked_range<int64_t>(0, count, 1),
+        [&](const tbb::blocked_range<int64_t>& range) {
+          for (int64_t i = range.begin(); i != range.end(); ++i) body(i);
+        },
+        tbb::simple_partitioner());
+  });
+}
+
+void parallel_chunks(int64_t count, int64_t chunk, const std::function<void(int64_t, int64_t)>& body) {
+  parallel_for((count + chunk - 1) / chunk, [&](int64_t i) { body(i * chunk, std::min(count, (i + 1) * chunk)); });
+}
+
+void run_in_threads(size_t count, const std::function<void(size_t)>& body) {
+  std::vector<std::exception_ptr> errors(count);
+  {
+    std::vector<std::jthread> threads;
+    for (size_t i = 0; i < count; ++i)
+      threads.emplace_back([&, i] {
+        try {
+          body(i);
+        } catch (...) {
+          errors[i] = std::current_exception();
+        }
+      });
+  }
+  for (const std::exception_ptr& error : errors)
+    if (error) std::rethrow_exception(error);
+}
+
+int thread_count() {
+  return static_cast<int>(tbb::global_control::active_value(tbb::global_control::max_allowed_parallelism));
+}
+
+// Built in place: TBB registers a control by its address, and a copy of one is no limit.
+struct ThreadLimit::State {
+  explicit State(size_t limit) : control(tbb::global_control::max_allowed_parallelism, limit) {}
+  tbb::global_control control;
+};
+
+ThreadLimit::ThreadLimit(int threads) {
+  auto limit = static_cast<size_t>(threads > 0 ? threads : tbb::info::default_concurrency());
+  if (const size_t found = 1 + startable_threads(limit - 1); found < limit)
+    throw Error(
+        ExitCode::kInternal,
+        fmt::format("the system lets {} of {} threads start; raise its limit on processes (ulimit -u, or that of "
+                    "the container), or give --threads {}",
+                    found, limit, found));
+  state_ = std::make_unique<State>(limit);
+}
+
+ThreadLimit::~ThreadLimit() = default;
+
+}  // namespace thimble

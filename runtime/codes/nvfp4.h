@@ -1,0 +1,76 @@
+// nvfp4.h: the numbers of NVFP4: E2M1 elements and the UE4M3 scales of their blocks, to and from float32.
+// One source for the host and for devices; both give the same bits.
+//
+//   E2M1   s eem     0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives; neither infinity nor NaN
+//   UE4M3  eeee mmm  subnormals below 2^-6 in steps of 2^-9, then 2^(e - 7) * (1 + m / 8) up to 448; 0x7f is NaN
+//
+// Rounding is to nearest, ties to even. E2M1: larger magnitudes and infinities saturate at 6, NaN becomes 6 with the
+// sign of the NaN dropped (as cvt.rn.satfinite does), -0 and negatives that round to 0 become 0b1000. UE4M3: larger
+// numbers and infinity saturate at 448, negatives become 0, NaN stays NaN.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "runtime/tensor/host_device.h"
+
+namespace thimble {
+
+constexpr int kNvfp4Block = 16;        // elements along K that share a scale
+constexpr uint8_t kE2m1Sign = 0x8;     // of a code of 4 bits
+constexpr uint8_t kE2m1MaxCode = 0x7;  // 6
+constexpr float kE2m1Max = 6;
+constexpr uint8_t kUe4m3MaxCode = 0x7e;  // 448
+constexpr uint8_t kUe4m3Nan = 0x7f;
+constexpr float kUe4m3Max = 448;
+
+// Of a row: bytes of its codes, two to a byte, and blocks.
+THIMBLE_HOST_DEVICE constexpr int64_t nvfp4_row_bytes(int64_t columns) { return (columns + 1) / 2; }
+THIMBLE_HOST_DEVICE constexpr int64_t nvfp4_blocks(int64_t columns) {
+  return (columns + kNvfp4Block - 1) / kNvfp4Block;
+}
+
+// The magnitude code (0 to 7) nearest to x >= 0, of float or double; 7 for NaN.
+template <typename Real>
+THIMBLE_HOST_DEVICE inline uint8_t e2m1_magnitude(Real x) {
+  // Each tie goes to the even code: up from 0.75, 1.75 and 3.5, down from the others.
+  const int below = (x <= Real(0.25)) + (x < Real(0.75)) + (x <= Real(1.25)) + (x < Real(1.75)) + (x <= Real(2.5)) +
+                    (x < Real(3.5)) + (x <= Real(5));
+  return static_cast<uint8_t>(kE2m1MaxCode - below);
+}
+
+THIMBLE_HOST_DEVICE inline uint8_t e2m1_from_float(float x) {
+  if (x != x) return kE2m1MaxCode;
+  const bool negative = copysignf(1.0f, x) < 0;
+  return static_cast<uint8_t>(e2m1_magnitude(fabsf(x)) | (negative ? kE2m1Sign : 0));
+}
+
+// Exact. Only the lowest 4 bits count.
+THIMBLE_HOST_DEVICE inline float float_from_e2m1(uint8_t code) {
+  const int exponent = (code >> 1) & 3, mantissa = code & 1;
+  const float magnitude =
+      exponent == 0 ? 0.5f * static_cast<float>(mantissa) : static_cast<float>((2 + mantissa) << exponent) * 0.25f;
+  return code & kE2m1Sign ? -magnitude : magnitude;
+}
+
+THIMBLE_HOST_DEVICE inline uint8_t ue4m3_from_float(float x) {
+  if (x != x) return kUe4m3Nan;
+  if (!(x > 0)) return 0;
+  if (x >= kUe4m3Max) return kUe4m3MaxCode;
+  int exponent = 0;
+  frexpf(x, &exponent);  // x in [2^(exponent - 1), 2^exponent)
+  if (exponent < -5) exponent = -5;
+  // Steps of 2^(exponent - 4): 8 to 16 of them, fewer in subnormals. 16 carries into the exponent by itself.
+  const int steps = static_cast<int>(rintf(ldexpf(x, 4 - exponent)));
+  const int code = (exponent + 5) * 8 + steps;
+  return static_cast<uint8_t>(code < kUe4m3MaxCode ? code : kUe4m3MaxCode);
+}
+
+// Exact. Codes above kUe4m3MaxCode are NaN.
+THIMBLE_HOST_DEVICE inline float float_from_ue4m3(uint8_t code) {
+  if (code > kUe4m3MaxCode) return NAN;
+  if (code < 8) return static_cast<float>(code) * 0x1p-9f;
+  return ldexpf(static_cast<float>(8 + (code & 7)), (code >> 3) - 10);
+}
+
+}  // namespace thimble

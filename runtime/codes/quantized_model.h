@@ -1,0 +1,91 @@
+// quantized_model.h: the compressed model in memory: integer codes with scales, and tensors kept as they are.
+// What gptq/ produces, packer/ stores and this folder dequantizes. decode(encode(m)) == m, bit for bit.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runtime/codes/nvfp4_matrix.h"
+#include "runtime/families/golf/model.h"
+#include "runtime/tensor/tensor.h"
+
+namespace thimble {
+
+// Codes of a matrix with one scale per output row: weight(r, k) = code(r, k) * row_scale(r).
+// R = output rows (first dimension), K = input columns (all others together).
+struct RowScaledCodes {
+  int max_code = 0;                  // codes lie in [-max_code, max_code]: 15 (int5), 31 (int6), 127 (int8)
+  std::vector<int8_t> codes;         // (R, K) row-major
+  std::vector<uint16_t> row_scales;  // (R) IEEE fp16 bits, finite, > 0
+  bool operator==(const RowScaledCodes&) const = default;
+};
+
+// Codes of a matrix with a step per row and per column (method `slope`), a trellis down each column (trellis.h):
+//   weight(r, k) = (level(r, k) * step(row_steps[r])) * step(column_steps[k]), each product rounded to float32.
+// R, K as above.
+struct SteppedCodes {
+  int trellis_bits = 0;
+  std::vector<int32_t> codes;         // (R, K) row-major, in [-kMaxSteppedCode, kMaxSteppedCode]
+  std::vector<int16_t> row_steps;     // (R) in [-kMaxStep, kMaxStep]
+  std::vector<int16_t> column_steps;  // (K) likewise
+  bool operator==(const SteppedCodes&) const = default;
+};
+
+constexpr int32_t kMaxSteppedCode = (int32_t{1} << 23) - 1;  // its levels are exact in float32
+constexpr int kStepsPerOctave = 64;
+constexpr int kMaxStep = 40 * kStepsPerOctave;
+
+// 2^(step / kStepsPerOctave), the nearest float32.
+float step_size(int step);
+
+// A tensor stored without quantization, in `dtype` (usually fp16).
+struct RawTensor {
+  DType dtype = DType::kF16;
+  ByteVector bytes;
+  bool operator==(const RawTensor&) const = default;
+};
+
+struct QuantizedTensor {
+  std::string name;  // unbanked
+  Shape shape;
+  // Nvfp4Codes: R = first dimension, K = all others together.
+  std::variant<RowScaledCodes, SteppedCodes, Nvfp4Codes, RawTensor> data;
+  bool operator==(const QuantizedTensor&) const = default;
+};
+
+struct QuantizedModel {
+  // Canonical JSON object of the model's config ("architecture" or "model_type" names the family); "{}" when it is not
+  // known.
+  std::string config_json = "{}";
+  // Canonical JSON object of what made the artifact: method, bits, tool version, calibration seed and so on.
+  std::string provenance_json = "{}";
+  bool banked = false;                   // the checkpoint had banks; export writes them again
+  std::vector<QuantizedTensor> tensors;  // ascending by name, names unique
+  bool operator==(const QuantizedModel&) const = default;
+};
+
+// Number of bits that hold codes in [-max_code, max_code].
+int code_bits(int max_code);
+
+// Codes that only the host unpacks from their file: all but row-scaled ones.
+bool has_host_codes(const QuantizedModel& model);
+
+// float32 elements of one tensor.
+std::vector<float> dequantize(const QuantizedTensor& tensor);
+
+// The tensors' names, shapes and dtypes without bytes, which is all that the check of a config reads.
+TensorMap quantized_shapes(const QuantizedModel& quantized);
+
+// float32 elements of all tensors.
+FloatTensors dequantize_tensors(const QuantizedModel& quantized);
+
+// The config of the model, checked against the names and shapes of its tensors, not their contents. Errors as below.
+ModelConfig quantized_config(const QuantizedModel& quantized, const std::string& path);
+
+// The model that the codes stand for. A config of another family, or tensors that do not fit it, are
+// FormatErrors(path).
+Model dequantize_model(const QuantizedModel& quantized, const std::string& path);
+
+}  // namespace thimble

@@ -1,0 +1,85 @@
+// gemm.cpp: picks the kernel table for this machine and cuts products into fixed tiles for the thread pool.
+#include "runtime/cpu/gemm.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+#include "runtime/base/error.h"
+#include "runtime/base/parallel.h"
+#include "runtime/cpu/cpu_kernels.h"
+
+namespace thimble {
+namespace {
+
+// Tiles are large enough for Eigen's kernel to reach its peak and small enough to spread over a few cores.
+constexpr int64_t kTileRows = 256;
+constexpr int64_t kTileCols = 512;
+// With few rows (cached generation) narrower tiles keep every thread busy.
+constexpr int64_t kNarrowTileCols = 64;
+// A multiple of the rows that Eigen's kernel takes at a time: those beyond such a multiple it adds up in another order.
+constexpr int64_t kKernelRows = 8;
+constexpr int64_t kGramTile = 256;
+
+const CpuKernels& choose_kernels() {
+  const char* wanted = std::getenv("THIMBLE_ISA");
+  std::string limit = wanted ? wanted : "";
+  if (!limit.empty() && limit != "portable" && limit != "avx2" && limit != "avx512")
+    throw UsageError("THIMBLE_ISA is '" + limit + "', allowed are portable, avx2, avx512");
+#ifdef THIMBLE_X86_KERNELS
+  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+                __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+  if (avx512 && (limit.empty() || limit == "avx512")) return cpu_kernels_avx512();
+  if (avx2 && limit != "portable") return cpu_kernels_avx2();
+#endif
+  return cpu_kernels_portable();
+}
+
+// multiply_nt with rows of zeros after those of `a`.
+void multiply_padded_nt(ConstMatrixView a, ConstMatrixView b, MatrixView c) {
+  int64_t rows = (a.rows + kKernelRows - 1) / kKernelRows * kKernelRows;
+  Matrix padded(rows, a.cols), product(rows, c.cols);
+  for (int64_t r = 0; r < a.rows; ++r) std::copy(a.row(r), a.row(r) + a.cols, padded.row(r));
+  multiply_nt(padded, b, product);
+  for (int64_t r = 0; r < a.rows; ++r) std::copy(product.row(r), product.row(r) + c.cols, c.row(r));
+}
+
+}  // namespace
+
+const CpuKernels& cpu_kernels() {
+  static const CpuKernels& chosen = choose_kernels();
+  return chosen;
+}
+
+std::string_view cpu_instruction_set() { return cpu_kernels().name; }
+
+void multiply_nt(ConstMatrixView a, ConstMatrixView b, MatrixView c) {
+  if (a.rows > 1 && a.rows < kMostFewRows && a.rows % kKernelRows != 0) return multiply_padded_nt(a, b, c);
+  int64_t row_tiles = (a.rows + kTileRows - 1) / kTileRows;
+  int64_t tile_cols = a.rows <= kMostFewRows ? kNarrowTileCols : kTileCols;
+  int64_t col_tiles = (b.rows + tile_cols - 1) / tile_cols;
+  parallel_for(row_tiles * col_tiles, [&](int64_t tile) {
+    int64_t r = tile / col_tiles * kTileRows, n = tile % col_tiles * tile_cols;
+    int64_t rows = std::min(kTileRows, a.rows - r), cols = std::min(tile_cols, b.rows - n);
+    cpu_kernels().gemm_nt(a.block_rows(r, rows), b.block_rows(n, cols), c.block_rows(r, rows).block_cols(n, cols));
+  });
+}
+
+void accumulate_gram_lower(ConstMatrixView x, MatrixView c) {
+  int64_t tiles = (x.cols + kGramTile - 1) / kGramTile;
+  parallel_for(tiles * (tiles + 1) / 2, [&](int64_t index) {
+    int64_t i = 0;
+    while ((i + 1) * (i + 2) / 2 <= index) ++i;
+    int64_t j = index - i * (i + 1) / 2;  // tile (i, j) with j <= i
+    int64_t r = i * kGramTile, n = j * kGramTile;
+    int64_t rows = std::min(kGramTile, x.cols - r), cols = std::min(kGramTile, x.cols - n);
+    cpu_kernels().gemm_tn_add(x.block_cols(r, rows), x.block_cols(n, cols), c.block_rows(r, rows).block_cols(n, cols));
+  });
+}
+
+void subtract_product(ConstMatrixViewF64 a, ConstMatrixViewF64 b, MatrixViewF64 c) {
+  cpu_kernels().gemm_nn_sub_f64(a, b, c);
+}
+
+}  // namespace thimble

@@ -1,0 +1,26 @@
+// gemm.h: matrix products on the CPU (Eigen, compiled once per instruction set, chosen at run time).
+// Work is cut into tiles of fixed size, so results are the same for any thread count.
+#pragma once
+
+#include <string_view>
+
+#include "runtime/tensor/matrix.h"
+
+namespace thimble {
+
+// The instruction set that the products and row kernels use here: "avx512", "avx2" or "portable".
+// The environment variable THIMBLE_ISA may name a lesser one (for tests).
+std::string_view cpu_instruction_set();
+
+// C (M,N) = A (M,K) B^T with B (N,K). A row of C has the same bits for every M from 2 to kMostFewRows and every place
+// of its row in A, given K of at least 16 (Eigen computes the smallest products in another way).
+constexpr int64_t kMostFewRows = 128;
+void multiply_nt(ConstMatrixView a, ConstMatrixView b, MatrixView c);
+
+// Lower triangle (row >= column) of C (K,K) += X^T X for X (T,K). Above the diagonal C is left undefined.
+void accumulate_gram_lower(ConstMatrixView x, MatrixView c);
+
+// C (M,N) -= A (M,K) B with B (K,N), float64. Runs on the calling thread.
+void subtract_product(ConstMatrixViewF64 a, ConstMatrixViewF64 b, MatrixViewF64 c);
+
+}  // namespace thimble

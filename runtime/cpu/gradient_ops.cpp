@@ -1,0 +1,175 @@
+// gradient_ops.cpp: cuts the operations of gradient_ops.h into tiles, chunks of rows and query tiles for the kernels.
+#include "runtime/cpu/gradient_ops.h"
+
+#include <algorithm>
+
+#include "runtime/base/parallel.h"
+#include "runtime/cpu/cpu_gradient_kernels.h"
+#include "runtime/cpu/cpu_kernels.h"
+#include "runtime/cpu/gemm.h"
+#include "runtime/tensor/row_chunks.h"
+
+namespace thimble {
+namespace {
+
+constexpr int64_t kTileRows = 256;
+constexpr int64_t kTileCols = 512;
+constexpr int64_t kQueryTile = 128;
+// A head's query tiles are dealt to so many parts, each with sums of dk and dv of its own: enough tasks for a large
+// machine, few enough sums to add up. Part of the result's definition: the sums round.
+constexpr int64_t kAttentionParts = 4;
+constexpr int64_t kColumnsPerTask = 64;
+
+const CpuGradientKernels& choose_kernels() {
+#ifdef THIMBLE_X86_KERNELS
+  if (cpu_instruction_set() == "avx512") return cpu_gradient_kernels_avx512();
+  if (cpu_instruction_set() == "avx2") return cpu_gradient_kernels_avx2();
+#endif
+  return cpu_gradient_kernels_portable();
+}
+
+using Product = void (*)(ConstMatrixView, ConstMatrixView, MatrixView);
+
+void multiply_in_tiles(Product product, ConstMatrixView a, ConstMatrixView b, MatrixView c) {
+  int64_t row_tiles = (c.rows + kTileRows - 1) / kTileRows, col_tiles = (c.cols + kTileCols - 1) / kTileCols;
+  parallel_for(row_tiles * col_tiles, [&](int64_t tile) {
+    int64_t r = tile / col_tiles * kTileRows, n = tile % col_tiles * kTileCols;
+    int64_t rows = std::min(kTileRows, c.rows - r), cols = std::min(kTileCols, c.cols - n);
+    product(a.block_rows(r, rows), b.block_cols(n, cols), c.block_rows(r, rows).block_cols(n, cols));
+  });
+}
+
+// The sums of one part over all its query tiles.
+struct AttentionPart {
+  Matrix dk, dv;  // (P, H*d): of each query head apart
+};
+
+// sum[p] = sum over parts, then over the query heads of each group.
+void add_up_parts(const std::vector<AttentionPart>& parts, const Matrix AttentionPart::*member,
+                  const AttentionShape& shape, MatrixView sum) {
+  int64_t heads_per_group = shape.heads / shape.kv_heads, d = shape.head_dim;
+  for_each_row(sum.rows, sum.cols, [&](int64_t p) {
+    std::fill(sum.row(p), sum.row(p) + sum.cols, 0.0f);
+    for (const AttentionPart& part : parts) {
+      const float* row = (part.*member).row(p);
+      for (int64_t head = 0; head < shape.heads; ++head) {
+        float* out = sum.row(p) + head / heads_per_group * d;
+        for (int64_t i = 0; i < d; ++i) out[i] += row[head * d + i];
+      }
+    }
+  });
+}
+
+// In float64, first row first.
+template <typename LossOfRow>
+double sum_of_rows(ConstMatrixView logits, const LossOfRow& loss_of_row) {
+  std::vector<float> losses(static_cast<size_t>(logits.rows));
+  for_each_row(logits.rows, logits.cols, [&](int64_t p) { losses[static_cast<size_t>(p)] = loss_of_row(p); });
+  double sum = 0;
+  for (float loss : losses) sum += static_cast<double>(loss);
+  return sum;
+}
+
+}  // namespace
+
+const CpuGradientKernels& cpu_gradient_kernels() {
+  static const CpuGradientKernels& chosen = choose_kernels();
+  return chosen;
+}
+
+void linear_backward(ConstMatrixView dy, ConstMatrixView w, MatrixView dx) {
+  multiply_in_tiles(cpu_gradient_kernels().gemm_nn, dy, w, dx);
+}
+
+void linear_backward_add(ConstMatrixView dy, ConstMatrixView w, MatrixView dx) {
+  multiply_in_tiles(cpu_gradient_kernels().gemm_nn_add, dy, w, dx);
+}
+
+void scale_backward(ConstMatrixView dy, std::span<const float> scale, MatrixView dx) {
+  for_each_row(dy.rows, dy.cols,
+               [&](int64_t p) { cpu_gradient_kernels().scale(dy.row(p), scale.data(), dx.row(p), dy.cols); });
+}
+
+void rms_norm_backward(ConstMatrixView x, float c, ConstMatrixView dy, MatrixView dx) {
+  for_each_row(x.rows, x.cols,
+               [&](int64_t p) { cpu_gradient_kernels().rms_norm_backward(x.row(p), c, dy.row(p), dx.row(p), x.cols); });
+}
+
+void leaky_relu_squared_backward(ConstMatrixView z, MatrixView dy) {
+  for_each_row(z.rows, z.cols,
+               [&](int64_t p) { cpu_gradient_kernels().leaky_relu_squared_backward(z.row(p), dy.row(p), z.cols); });
+}
+
+void norm_and_rotate_backward(ConstMatrixView x, int64_t head_dim, const RotaryTable& rotary,
+                              std::span<const float> gain, MatrixView dy) {
+  int64_t heads = x.cols / head_dim, half = rotary.cosine.cols();
+  for_each_row(x.rows, x.cols, [&](int64_t p) {
+    for (int64_t h = 0; h < heads; ++h)
+      cpu_gradient_kernels().norm_and_rotate_backward(
+          x.row(p) + h * head_dim, head_dim, rotary.cosine.row(p), rotary.sine.row(p), half,
+          gain.empty() ? 1.0f : gain[static_cast<size_t>(h)], dy.row(p) + h * head_dim);
+  });
+}
+
+void smear_backward(ConstMatrixView dy, std::span<const float> gate, MatrixView dx) {
+  const std::vector<float> nothing(static_cast<size_t>(dy.cols));  // follows the last position
+  for_each_row(dy.rows, dy.cols, [&](int64_t p) {
+    const float* next = p + 1 < dy.rows ? dy.row(p + 1) : nothing.data();
+    cpu_kernels().smear(dy.row(p), next, gate.data(), dx.row(p), dy.cols);
+  });
+}
+
+void attention_backward(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v, const AttentionShape& shape,
+                        ConstMatrixView dy, MatrixView dq, MatrixView dk, MatrixView dv) {
+  assert(q.stride == dy.stride && q.stride == dq.stride && k.stride == v.stride);
+  int64_t tiles = (q.rows + kQueryTile - 1) / kQueryTile, d = shape.head_dim;
+  std::vector<AttentionPart> parts;
+  for (int64_t i = 0; i < std::min(kAttentionParts, tiles); ++i)
+    parts.push_back({Matrix(q.rows, q.cols), Matrix(q.rows, q.cols)});
+  auto part_count = static_cast<int64_t>(parts.size());
+  parallel_for(part_count * shape.heads, [&](int64_t task) {
+    int64_t head = task % shape.heads, part = task / shape.heads;
+    int64_t q_col = head * d, kv_col = head / (shape.heads / shape.kv_heads) * d;
+    AttentionPart& sums = parts[static_cast<size_t>(part)];
+    thread_local AlignedVector<float> scratch;
+    // Dealt in turn, since late tiles see the most keys.
+    for (int64_t tile = part; tile < tiles; tile += part_count) {
+      int64_t first = tile * kQueryTile, rows = std::min(kQueryTile, q.rows - first);
+      auto needed = static_cast<size_t>(attention_gradient_scratch(rows, first, d));
+      if (scratch.size() < needed) scratch.resize(needed);
+      cpu_gradient_kernels().attention_backward({q.row(first) + q_col, k.data + kv_col, v.data + kv_col,
+                                                 dy.row(first) + q_col, dq.row(first) + q_col, sums.dk.data() + q_col,
+                                                 sums.dv.data() + q_col, q.stride, k.stride, sums.dk.cols(), rows,
+                                                 first, d, shape.exclusive, scratch.data()});
+    }
+  });
+  add_up_parts(parts, &AttentionPart::dk, shape, dk);
+  add_up_parts(parts, &AttentionPart::dv, shape, dv);
+}
+
+double nll_backward(MatrixView logits, std::span<const uint16_t> targets, float cap) {
+  return sum_of_rows(logits, [&](int64_t p) {
+    return cpu_gradient_kernels().nll_backward(logits.row(p), targets[static_cast<size_t>(p)], cap, logits.cols);
+  });
+}
+
+double divergence_backward(MatrixView logits, ConstMatrixView teacher, float cap) {
+  assert(logits.rows == teacher.rows && logits.cols == teacher.cols);
+  return sum_of_rows(logits, [&](int64_t p) {
+    return cpu_gradient_kernels().divergence_backward(logits.row(p), teacher.row(p), cap, logits.cols);
+  });
+}
+
+std::vector<double> column_dots(ConstMatrixView a, ConstMatrixView b) {
+  std::vector<double> sums(static_cast<size_t>(a.cols));
+  parallel_chunks(a.cols, kColumnsPerTask, [&](int64_t begin, int64_t end) {
+    double* sum = sums.data();
+    for (int64_t p = 0; p < a.rows; ++p) {
+      const float *left = a.row(p), *right = b.row(p);
+      for (int64_t c = begin; c < end; ++c) sum[c] += static_cast<double>(left[c]) * static_cast<double>(right[c]);
+    }
+  });
+  return sums;
+}
+
+}  // namespace thimble

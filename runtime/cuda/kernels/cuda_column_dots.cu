@@ -1,0 +1,79 @@
+// cuda_column_dots.cu: sums over pieces of sequences, all at once; then one thread per column adds them up in order.
+#include "runtime/cuda/kernels/cuda_column_dots.cuh"
+#include "runtime/tensor/host_device.h"
+
+namespace thimble {
+namespace {
+
+constexpr int64_t kPiece = 256;
+constexpr int kColumns = 32, kLanes = 8;  // of a CTA
+constexpr int kAddThreads = 128;
+
+struct Pieces {
+  int64_t positions, columns, per_sequence, count;
+};
+
+// CTA (x, y): 32 columns of piece x. Thread (c, l) adds rows l, l + 8, ... of column c; then the 8 are added in order.
+__global__ void sum_pieces_kernel(const float* a, const float* b, Pieces pieces, double* partials) {
+  __shared__ double sums[kLanes][kColumns];
+  int64_t piece = blockIdx.x, column = static_cast<int64_t>(blockIdx.y) * kColumns + threadIdx.x;
+  int64_t sequence = piece / pieces.per_sequence, first = piece % pieces.per_sequence * kPiece;
+  int64_t end = min(first + kPiece, pieces.positions);
+  double sum = 0;
+  if (column < pieces.columns)
+    for (int64_t p = first + threadIdx.y; p < end; p += kLanes) {
+      int64_t at = (sequence * pieces.positions + p) * pieces.columns + column;
+      sum += static_cast<double>(a[at]) * static_cast<double>(b[at]);
+    }
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || column >= pieces.columns) return;
+  for (int lane = 1; lane < kLanes; ++lane) sum += sums[lane][threadIdx.x];
+  partials[piece * pieces.columns + column] = sum;
+}
+
+__device__ void report_bad(const float* a, const Pieces& pieces, int64_t piece, int64_t column,
+                           const CudaBadTerm& bad) {
+  int64_t sequence = piece / pieces.per_sequence, position = piece % pieces.per_sequence * kPiece;
+  const float* at = a + (sequence * pieces.positions + position) * pieces.columns + column;
+  while (position + 1 < pieces.positions && isfinite(*at)) {
+    ++position;
+    at += pieces.columns;
+  }
+  int64_t number = ((bad.first_sequence + sequence) * pieces.columns + column) * pieces.positions + position;
+  atomicMin(bad.first, static_cast<unsigned long long>(number));
+}
+
+__global__ void add_pieces_kernel(const double* partials, const float* a, Pieces pieces, CudaBadTerm bad,
+                                  double* sums) {
+  int64_t column = static_cast<int64_t>(blockIdx.x) * kAddThreads + threadIdx.x;
+  if (column >= pieces.columns) return;
+  double sum = sums[column];
+  bool is_reported = bad.first == nullptr;
+  for (int64_t piece = 0; piece < pieces.count; ++piece) {
+    double partial = partials[piece * pieces.columns + column];
+    sum += partial;
+    if (isfinite(partial) || is_reported) continue;
+    report_bad(a, pieces, piece, column, bad);
+    is_reported = true;
+  }
+  sums[column] = sum;
+}
+
+}  // namespace
+
+void CudaColumnDots::add(ConstCudaView a, ConstCudaView b, const BatchShape& batch, double* sums,
+                         const CudaBadTerm& bad, cudaStream_t stream) {
+  if (a.count() == 0) return;
+  Pieces pieces{batch.positions, a.columns, divide_up(batch.positions, kPiece), 0};
+  pieces.count = batch.sequences * pieces.per_sequence;
+  partials_.reserve(pieces.count * a.columns);
+  dim3 grid(static_cast<unsigned>(pieces.count), static_cast<unsigned>(divide_up(a.columns, kColumns)));
+  sum_pieces_kernel<<<grid, dim3(kColumns, kLanes), 0, stream>>>(a.data, b.data, pieces, partials_.data());
+  check_cuda(cudaGetLastError());
+  add_pieces_kernel<<<divide_up(a.columns, kAddThreads), kAddThreads, 0, stream>>>(partials_.data(), a.data, pieces,
+                                                                                   bad, sums);
+  check_cuda(cudaGetLastError());
+}
+
+}  // namespace thimble

@@ -1,0 +1,30 @@
+// cuda_column_dots.cuh: column_dots() of gradient_ops.h on the device, added to sums that stay there.
+#pragma once
+
+#include "runtime/cpu/backend.h"
+#include "runtime/cuda/cuda_float_matrix.cuh"
+
+namespace thimble {
+
+// Where the first of the terms that are not finite was found; see CudaColumnDots::add().
+struct CudaBadTerm {
+  static constexpr unsigned long long kNone = ~0ULL;
+  unsigned long long* first = nullptr;  // in device memory, kNone at first; null: nobody asks
+  int64_t first_sequence = 0;           // the number of the batch's first sequence
+};
+
+class CudaColumnDots {
+ public:
+  // sums[c] += a[p][c] * b[p][c] over all positions p, in float64: over pieces of 256 positions of each sequence, which
+  // are then added in order. The same bits however sequences are grouped into batches. `sums` (columns) lies in device
+  // memory. Where a sum of finite terms cannot overflow, as here, one that is not finite has such a term in it: the
+  // least of their numbers (sequence * columns + column) * positions + position over the elements of `a` that are not
+  // finite is put in bad.first, unless a lesser one is there.
+  void add(ConstCudaView a, ConstCudaView b, const BatchShape& batch, double* sums, const CudaBadTerm& bad,
+           cudaStream_t stream);
+
+ private:
+  DeviceArray<double> partials_;
+};
+
+}  // namespace thimble

@@ -1,0 +1,70 @@
+// cuda_context.cu: see cuda_context.cuh.
+#include <string>
+
+#include "runtime/cuda/kernels/cuda_context.cuh"
+
+namespace thimble {
+
+void check_cuda(cudaError_t status, std::source_location where) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();  // an error that is reported must not be found again by the next check
+  throw DeviceError(std::string("CUDA: ") + cudaGetErrorString(status) + " (" + where.file_name() + ":" +
+                    std::to_string(where.line()) + ")");
+}
+
+DeviceScope::DeviceScope(int ordinal) {
+  check_cuda(cudaGetDevice(&previous_));
+  if (ordinal != previous_) check_cuda(cudaSetDevice(ordinal));
+}
+
+DeviceScope::~DeviceScope() { cudaSetDevice(previous_); }
+
+int multiprocessors() {
+  int device = 0, count = 0;
+  check_cuda(cudaGetDevice(&device));
+  check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+  return count;
+}
+
+int compute_capability() {
+  int device = 0, major = 0, minor = 0;
+  check_cuda(cudaGetDevice(&device));
+  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+  return 10 * major + minor;
+}
+
+LaunchConfig::LaunchConfig(const LaunchShape& shape, cudaStream_t stream) {
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+  config.gridDim = shape.grid;
+  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = shape.cluster > 1 ? 1 : 0;
+}
+
+void* allocate_device(size_t bytes) {
+  if (bytes == 0) return nullptr;
+  void* data = nullptr;
+  cudaError_t status = cudaMalloc(&data, bytes);
+  if (status != cudaErrorMemoryAllocation) {
+    check_cuda(status);
+    return data;
+  }
+  cudaGetLastError();
+  size_t free_bytes = 0, total_bytes = 0;
+  check_cuda(cudaMemGetInfo(&free_bytes, &total_bytes));
+  throw OutOfDeviceMemory("CUDA: out of device memory: " + std::to_string(bytes) + " B are needed, " +
+                          std::to_string(free_bytes) + " B of " + std::to_string(total_bytes) + " B are free");
+}
+
+void* allocate_pinned(size_t bytes) {
+  if (bytes == 0) return nullptr;
+  void* data = nullptr;
+  check_cuda(cudaMallocHost(&data, bytes));
+  return data;
+}
+
+}  // namespace thimble

@@ -1,0 +1,24 @@
+// cuda_devices.cpp: the answer of a build without CUDA.
+#include "runtime/cuda/kernels/cuda_devices.h"
+
+#include "runtime/base/error.h"
+
+namespace thimble {
+
+int cuda_device_count() { return 0; }
+
+std::vector<std::string> cuda_device_names() { return {}; }
+
+namespace {
+
+[[noreturn]] void refuse() { throw DeviceError("this build computes on the CPU only; use --device cpu"); }
+
+}  // namespace
+
+uint64_t cuda_free_memory(int) { refuse(); }
+
+int64_t cuda_windows_per_batch(int, int64_t) { refuse(); }
+
+std::string cuda_runtime_version() { return ""; }
+
+}  // namespace thimble

@@ -1,0 +1,437 @@
+// cuda_epilogues.cuh: what the forward pass does with each product before it reaches memory.
+//
+// A product's kernel hands over one row of a column tile at a time: a group of kLanes neighbouring lanes holds it,
+// eight consecutive columns each, in float32. An epilogue says
+//   columns(column, exists)    what it needs of its columns (scales, say), once per tile and lane;
+//   row(row)                   what all lanes of a row share (its norm, say), once per tile and existing row;
+//   fetch(place, columns, row) what a lane needs from memory for one row: several rows' fetches are issued ahead;
+//   apply<kLanes>(...)         the arithmetic and the stores. All lanes of the warp call it, also for rows and columns
+//                              that do not exist (place.exists is false): it may shuffle.
+//
+// The residual stream is stored without its norm: rms(u) * c is u times one number per row, and a product of scaled
+// rows is the scaled product. So each epilogue that writes the stream also writes each row's sum of squares, one part
+// per column tile, and each epilogue whose product reads the stream multiplies by the number that RowNorm makes of the
+// parts.
+#pragma once
+
+#include "runtime/cuda/cuda_numeric.cuh"
+
+namespace thimble {
+
+// Where a lane's eight values lie in the product.
+struct RowPlace {
+  int64_t row;
+  int column;   // of the first value
+  int tile;     // index of the column tile
+  bool exists;  // row and column lie inside the product
+};
+
+// Sums of squares of rows, in parts: parts[i * capacity + row].
+struct RowSquares {
+  float* parts = nullptr;
+  int count = 0;
+  int64_t capacity = 0;
+
+  // Stores the sum of squares of what the lanes of a row stored, as the tile's part.
+  template <int kLanes>
+  __device__ void store(const RowPlace& place, bool row_exists, const float (&stored)[8]) const {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum = fmaf(stored[i], stored[i], sum);
+    sum = sum_over_lanes<kLanes>(sum);
+    if (row_exists && threadIdx.x % kLanes == 0) parts[place.tile * capacity + place.row] = sum;
+  }
+};
+
+// c / sqrt(mean of squares + epsilon) of a row.
+struct RowNorm {
+  RowSquares squares;
+  float inverse_width = 0;  // 1 / D
+  float c = 1;
+
+  __device__ float operator()(int64_t row) const {
+    float sum = 0;
+#pragma unroll 4
+    for (int i = 0; i < squares.count; ++i) sum += squares.parts[i * squares.capacity + row];
+    return c * rsqrtf(sum * inverse_width + kNormEpsilon);
+  }
+};
+
+// Which positions of which sequences the rows of a batch are: row r is position *first + offset + r % positions of
+// sequence r / positions. `first` lies in device memory, so that a captured graph can move on by itself.
+struct RowPositions {
+  const int* first = nullptr;
+  int offset = 0;
+  int positions = 1;
+
+  __device__ int sequence(int64_t row) const { return static_cast<int>(row) / positions; }
+  __device__ int position(int64_t row) const { return *first + offset + static_cast<int>(row) % positions; }
+};
+
+// Windows cut from one text `step` tokens apart share rows. What a row holds before the first layer's attention depends
+// on its token and the two before it, as far as its window has them, but not on its position. So the distinct rows are
+// those of the text, as if it were one window, and each window's first two again.
+struct SharedRows {
+  static constexpr int kFirstRows = 2;
+  int sequences = 0, positions = 0, step = 0;  // no positions: every row is its own
+
+  __host__ __device__ bool exist() const { return positions > 0; }
+  __host__ __device__ int text() const { return positions + (sequences - 1) * step; }
+  __host__ __device__ int count() const { return text() + kFirstRows * sequences; }
+  // The distinct row of a row of the batch.
+  __device__ int of(int64_t row) const {
+    if (!exist()) return static_cast<int>(row);
+    int sequence = static_cast<int>(row) / positions, position = static_cast<int>(row) % positions;
+    return position < kFirstRows ? text() + kFirstRows * sequence + position : sequence * step + position;
+  }
+  // Of a distinct row: where its window starts in the text, and its position there.
+  __device__ int start(int distinct) const { return distinct < text() ? 0 : (distinct - text()) / kFirstRows * step; }
+  __device__ int position(int distinct) const {
+    return distinct < text() ? distinct : (distinct - text()) % kFirstRows;
+  }
+};
+
+struct Nothing {};
+
+// Rows whose inputs are fetched before the first is used, a power of two up to `most`: as many loads in flight as fit
+// beside the columns' values in `register_bytes` per lane.
+template <typename Epilogue>
+__host__ __device__ constexpr int rows_ahead(int register_bytes, int most) {
+  int left = register_bytes - static_cast<int>(sizeof(typename Epilogue::Columns)), rows = 1;
+  while (2 * rows <= most && 2 * rows * static_cast<int>(sizeof(typename Epilogue::Fetched)) <= left) rows *= 2;
+  return rows;
+}
+
+__device__ inline void load_floats(const float* at, float (&v)[8]) { Stored8<float>::load(at).unpack(v); }
+
+// out = scale * product.
+template <typename T>
+struct ScaledEpilogue {
+  using Columns = Nothing;
+  using Row = Nothing;
+  using Fetched = Nothing;
+  T* out;
+  int64_t stride;
+  float scale;
+
+  __device__ Columns columns(int, bool) const { return {}; }
+  __device__ Row row(int64_t) const { return {}; }
+  __device__ Fetched fetch(const RowPlace&, const Columns&, const Row&) const { return {}; }
+  template <int kLanes>
+  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Row&, const Fetched&) const {
+#pragma unroll
+    for (float& value : v) value *= scale;
+    if (place.exists) Stored8<T>::rounded(v).store(out + place.row * stride + place.column);
+  }
+};
+
+// Cosine and sine of four pairs of a head from `first_pair` on; pairs beyond `half` do not rotate.
+__device__ inline void load_angles(const float2* rotary, int half, int position, int first_pair, float2 (&angles)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    angles[i] = first_pair + i < half ? rotary[position * half + first_pair + i] : float2{1, 0};
+}
+__device__ inline void rotate(float (&v)[8], const float2 (&angles)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float2 pair = {v[2 * i], v[2 * i + 1]};
+    v[2 * i] = pair.x * angles[i].x + pair.y * angles[i].y;
+    v[2 * i + 1] = pair.y * angles[i].x - pair.x * angles[i].y;
+  }
+}
+
+// Queries, keys and values of one layer from rms(u) c: per-head norms, rotation, gains, value embeddings.
+// Columns: H query heads, G key heads, G value heads, each kHead wide. Head rows of the weights are stored so that the
+// pairs which rotate together are neighbours (cuda_model.cuh).
+// kShared: rows are the distinct ones of SharedRows; they are stored in fp32 before their rotation, for
+// launch_spread().
+template <typename T, int kHead, bool kShared>
+struct QkvEpilogue {
+  enum class Kind { kQuery, kKey, kValue };
+  struct Columns {
+    Kind kind;
+    float scale;     // of queries and keys
+    int at;          // first column within the row that is written
+    int first_pair;  // of the head's pairs that rotate together
+  };
+  struct Row {
+    float norm;
+    int sequence, position;
+  };
+  struct Fetched {
+    float2 angles[4];  // cosine and sine of the lane's four pairs
+    Stored8<T> added;  // the value embedding
+  };
+  RowNorm norm;
+  RowPositions place_of;
+  T* query;  // (rows, H * kHead)
+  T* keys;   // (S * capacity, 2 G * kHead): keys, then values
+  int64_t capacity;
+  int heads, kv_heads;
+  int first_column;        // of the product's column 0 among all heads' columns
+  float inverse_head_dim;  // 1 / d, d without padding
+  const float2* rotary;    // (T, half): cosine, sine
+  int half;
+  const float* query_scale;  // (H)
+  const T* value_table;      // (V, G * kHead) value embeddings, or null
+  float value_scale;         // this layer's
+  const uint16_t* tokens;    // (S, token_stride)
+  int64_t token_stride;
+  SharedRows shared;
+  float* unrotated;  // (distinct rows, (H + 2G) * kHead)
+
+  __device__ Columns columns(int column, bool exists) const {
+    if (!exists) return {};
+    int all = first_column + column, head = all / kHead;
+    if (head < heads) return {Kind::kQuery, query_scale[head], all, all % kHead / 2};
+    return {head < heads + kv_heads ? Kind::kKey : Kind::kValue, 1, all - heads * kHead, all % kHead / 2};
+  }
+  __device__ Row row(int64_t row) const {
+    auto r = static_cast<int>(row);
+    if constexpr (kShared) return {norm(row), 0, shared.start(r) + shared.position(r)};  // of the text
+    return {norm(row), place_of.sequence(row), place_of.position(row)};
+  }
+  __device__ Fetched fetch(const RowPlace& place, const Columns& c, const Row& row) const {
+    Fetched f{};
+    if (!place.exists) return f;
+    if (c.kind != Kind::kValue) {
+      if constexpr (!kShared) load_angles(rotary, half, row.position, c.first_pair, f.angles);
+    } else if (value_table) {
+      int token = tokens[row.sequence * token_stride + row.position];
+      f.added = Stored8<T>::load(value_table + token * kv_heads * kHead + c.at - kv_heads * kHead);
+    }
+    return f;
+  }
+  template <int kLanes>
+  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns& c, const Row& row,
+                        const Fetched& fetched) const {
+    static_assert(kLanes * 8 % kHead == 0, "heads must lie whole in a tile");
+    float squares = 0;
+#pragma unroll
+    for (float& value : v) {
+      value *= row.norm;
+      squares = fmaf(value, value, squares);
+    }
+    squares = sum_over_lanes<kHead / 8>(squares);
+    if (!place.exists) return;
+    if (c.kind != Kind::kValue) {
+      float factor = c.scale * rsqrtf(squares * inverse_head_dim + kNormEpsilon);
+#pragma unroll
+      for (float& value : v) value *= factor;
+      if constexpr (!kShared) rotate(v, fetched.angles);
+    } else if (value_table) {
+      float added[8];
+      fetched.added.unpack(added);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) v[i] = fmaf(value_scale, added[i], v[i]);
+    }
+    if constexpr (kShared) {
+      Stored8<float>::rounded(v).store(unrotated + place.row * (heads + 2 * kv_heads) * kHead + place.column);
+      return;
+    }
+    T* out = c.kind == Kind::kQuery ? query + place.row * heads * kHead
+                                    : keys + (row.sequence * capacity + row.position) * 2 * kv_heads * kHead;
+    Stored8<T>::rounded(v).store(out + c.at);
+  }
+};
+
+// u += scale * product, after the attention.
+template <typename T>
+struct AttentionResidualEpilogue {
+  struct Columns {
+    float scale[8];
+  };
+  using Row = Nothing;
+  using Fetched = Stored8<T>;
+  T* u;
+  int64_t stride;
+  const float* scale;  // (D)
+  RowSquares squares;
+  int64_t rows;
+
+  __device__ Columns columns(int column, bool exists) const {
+    Columns c{};
+    if (exists) load_floats(scale + column, c.scale);
+    return c;
+  }
+  __device__ Row row(int64_t) const { return {}; }
+  __device__ Fetched fetch(const RowPlace& place, const Columns&, const Row&) const {
+    return place.exists ? Stored8<T>::load(u + place.row * stride + place.column) : Stored8<T>{};
+  }
+  template <int kLanes>
+  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns& c, const Row&, const Fetched& old) const {
+    float x[8];
+    old.unpack(x);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] = fmaf(c.scale[i], v[i], x[i]);
+    Stored8<T> stored = Stored8<T>::rounded(x);
+    if (place.exists) stored.store(u + place.row * stride + place.column);
+    stored.unpack(x);
+    squares.store<kLanes>(place, place.row < rows, x);
+  }
+};
+
+// out = leaky_relu(rms(u) c W^T, 0.5)^2.
+template <typename T>
+struct ActivationEpilogue {
+  using Columns = Nothing;
+  using Row = float;  // the norm
+  using Fetched = Nothing;
+  RowNorm norm;
+  T* out;
+  int64_t stride;
+
+  __device__ Columns columns(int, bool) const { return {}; }
+  __device__ Row row(int64_t row) const { return norm(row); }
+  __device__ Fetched fetch(const RowPlace&, const Columns&, const Row&) const { return {}; }
+  template <int kLanes>
+  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Row& scale, const Fetched&) const {
+#pragma unroll
+    for (float& value : v) {
+      float z = value * scale;
+      z = z < 0 ? 0.5f * z : z;
+      value = z * z;
+    }
+    if (place.exists) Stored8<T>::rounded(v).store(out + place.row * stride + place.column);
+  }
+};
+
+// x = u + scale * product ends a layer; what the next one begins with follows at once:
+// skip_out = x;  x = weight * skip_in + x, or gated;  u = mix_x * x + mix_x0 * x0.
+template <typename T>
+struct LayerEndEpilogue {
+  struct Columns {
+    float scale[8], skip_weight[8], skip_gate[8], mix_x[8], mix_x0[8];
+  };
+  using Row = int;  // of x0
+  struct Fetched {
+    Stored8<T> u, skip, x0;
+  };
+  T* u;
+  int64_t stride;
+  const float* scale;        // (D)
+  T* skip_out;               // null: this layer's output is no skip connection
+  const T* skip_in;          // null: the next layer pops none; it may pop skip_out
+  const float* skip_weight;  // (D)
+  const float* skip_gate;    // (D), or null: not gated
+  const T* x0;               // distinct rows; null: no next layer, u becomes x
+  SharedRows shared;
+  const float* mix_x;   // (D)
+  const float* mix_x0;  // (D)
+  RowSquares squares;
+  int64_t rows;
+
+  __device__ Columns columns(int column, bool exists) const {
+    Columns c{};
+    if (!exists) return c;
+    load_floats(scale + column, c.scale);
+    if (skip_in) load_floats(skip_weight + column, c.skip_weight);
+    if (skip_in && skip_gate) load_floats(skip_gate + column, c.skip_gate);
+    if (x0) load_floats(mix_x + column, c.mix_x);
+    if (x0) load_floats(mix_x0 + column, c.mix_x0);
+    return c;
+  }
+  __device__ Row row(int64_t row) const { return shared.of(row); }
+  __device__ Fetched fetch(const RowPlace& place, const Columns&, const Row& row) const {
+    Fetched f{};
+    if (!place.exists) return f;
+    int64_t at = place.row * stride + place.column;
+    f.u = Stored8<T>::load(u + at);
+    if (skip_in && skip_in != skip_out) f.skip = Stored8<T>::load(skip_in + at);
+    if (x0) f.x0 = Stored8<T>::load(x0 + row * stride + place.column);
+    return f;
+  }
+  template <int kLanes>
+  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns& c, const Row&,
+                        const Fetched& fetched) const {
+    int64_t at = place.row * stride + place.column;
+    float x[8], skip[8], start[8];
+    fetched.u.unpack(x);
+    fetched.skip.unpack(skip);
+    fetched.x0.unpack(start);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] = fmaf(c.scale[i], v[i], x[i]);
+    if (skip_out) {
+      Stored8<T> stored = Stored8<T>::rounded(x);
+      if (place.exists) stored.store(skip_out + at);
+      if (skip_in == skip_out) stored.unpack(skip);
+    }
+    if (skip_in) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        float weighted = skip[i] * c.skip_weight[i];
+        x[i] = skip_gate ? (1 - c.skip_gate[i]) * weighted + c.skip_gate[i] * x[i] : weighted + x[i];
+      }
+    }
+    if (x0) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) x[i] = c.mix_x[i] * x[i] + c.mix_x0[i] * start[i];
+    }
+    Stored8<T> stored = Stored8<T>::rounded(x);
+    if (place.exists) stored.store(u + at);
+    stored.unpack(x);
+    squares.store<kLanes>(place, place.row < rows, x);
+  }
+};
+
+__device__ inline float soft_capped(float logit, float cap) { return cap * tanhf(logit / cap); }
+
+// Softcapped logits in fp32.
+struct LogitsEpilogue {
+  using Columns = Nothing;
+  using Row = float;  // the norm
+  using Fetched = Nothing;
+  RowNorm norm;
+  float cap;
+  float* out;  // (rows, stride)
+  int64_t stride;
+
+  __device__ Columns columns(int, bool) const { return {}; }
+  __device__ Row row(int64_t row) const { return norm(row); }
+  __device__ Fetched fetch(const RowPlace&, const Columns&, const Row&) const { return {}; }
+  template <int kLanes>
+  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Row& scale, const Fetched&) const {
+#pragma unroll
+    for (float& value : v) value = soft_capped(value * scale, cap);
+    if (place.exists) Stored8<float>::rounded(v).store(out + place.row * stride + place.column);
+  }
+};
+
+// Cross-entropy without logits in memory: per row and column tile the largest logit and the sum of exponentials above
+// it, and the target's own logit. launch_finish_loss() puts the tiles together.
+struct LossEpilogue {
+  using Columns = Nothing;
+  using Row = float;  // the norm
+  using Fetched = Nothing;
+  RowNorm norm;
+  float cap;
+  const uint16_t* targets;  // (rows), or null
+  int vocabulary;           // columns beyond it are padding
+  float2* parts;            // (tiles, rows): maximum, sum of exp(logit - maximum)
+  float* target_logits;     // (rows)
+  int64_t rows;
+
+  __device__ Columns columns(int, bool) const { return {}; }
+  __device__ Row row(int64_t row) const { return norm(row); }
+  __device__ Fetched fetch(const RowPlace&, const Columns&, const Row&) const { return {}; }
+  template <int kLanes>
+  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Row& scale, const Fetched&) const {
+    int target = place.exists && targets ? targets[place.row] : -1;
+    float peak = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      float logit = soft_capped(v[i] * scale, cap);
+      v[i] = place.exists && place.column + i < vocabulary ? logit : -INFINITY;
+      if (place.column + i == target) target_logits[place.row] = logit;
+      peak = fmaxf(peak, v[i]);
+    }
+    peak = max_over_lanes<kLanes>(peak);
+    float sum = 0;
+#pragma unroll
+    for (float logit : v) sum += expf(logit - peak);
+    sum = sum_over_lanes<kLanes>(sum);
+    if (place.row < rows && threadIdx.x % kLanes == 0) parts[place.tile * rows + place.row] = {peak, sum};
+  }
+};
+
+}  // namespace thimble

@@ -1,0 +1,66 @@
+// cuda_float_product.cuh: products of float32 matrices in float32 arithmetic (no TF32), many of one shape at a time.
+//   kNT: C (M,N) = A (M,K) B (N,K)^T      y = x W^T
+//   kNN: C (M,N) = A (M,K) B (K,N)        dx = dy W
+//   kTN: C (M,N) = A (K,M)^T B (K,N)      dW = dy^T x
+// An element's sum runs over k in ascending order, whatever the batch and wherever the element lies: equal inputs give
+// equal bits. No cuBLAS, which promises that for equal shapes only, and which programs would have to bring along.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "runtime/cuda/cuda_float_matrix.cuh"
+
+namespace thimble {
+
+enum class ProductForm { kNT, kNN, kTN };
+
+// Of the `outer` x `inner` products of a batch, number (o, i) reads or writes at
+// data + o * outer_step + i / inner_group * inner_step.
+struct ProductSteps {
+  int64_t outer = 0, inner = 0;
+  int inner_group = 1;
+};
+
+// A matrix as it is stored. A product reads zeros outside it, so that the factors may differ in K: one of them may have
+// a padding of zeros there.
+struct ProductInput {
+  ProductInput(const float* d, int64_t r, int64_t c, int64_t s, ProductSteps p = {})
+      : data(d), rows(r), columns(c), stride(s), steps(p) {}
+  ProductInput(ConstCudaView view) : ProductInput(view.data, view.rows, view.columns, view.columns) {}
+
+  const float* data;
+  int64_t rows, columns, stride;
+  ProductSteps steps;
+};
+
+struct ProductOutput {
+  ProductOutput(float* d, int64_t r, int64_t c, int64_t s, ProductSteps p = {})
+      : data(d), rows(r), columns(c), stride(s), steps(p) {}
+  ProductOutput(CudaView view) : ProductOutput(view.data, view.rows, view.columns, view.columns) {}
+
+  float* data;
+  int64_t rows, columns, stride;
+  ProductSteps steps;
+};
+
+// Products of which causality leaves half, in tiles of kCausalTile rows. Row i of C, or of A where K is cut, is query i
+// or key i of a window.
+enum class ProductPart {
+  kWhole,
+  kLowerTiles,    // C's tiles that lie above its diagonal are not written
+  kDepthToRow,    // k up to the end of the row's tile: beyond it A must be zero
+  kDepthFromRow,  // k from the beginning of the row's tile: before it A must be zero
+};
+constexpr int kCausalTile = 128;
+
+struct ProductBatch {
+  int64_t outer = 1, inner = 1;
+};
+
+// Enqueues C = A B of the given form, or C += A B where `add`.
+void launch_product(ProductForm form, const ProductInput& a, const ProductInput& b, const ProductOutput& c, bool add,
+                    ProductBatch batch, ProductPart part, cudaStream_t stream);
+
+}  // namespace thimble

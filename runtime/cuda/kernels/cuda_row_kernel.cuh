@@ -1,0 +1,40 @@
+// cuda_row_kernel.cuh: one warp per row, as most row operations want it. An operation is a struct of its arguments with
+//   __device__ void operator()(int64_t row, int lane) const
+// Lane l reads columns l, l + 32, ... (coalesced); sums over a row take the fixed tree of sum_over_lanes().
+#pragma once
+
+#include "runtime/cuda/cuda_numeric.cuh"
+#include "runtime/cuda/kernels/cuda_context.cuh"
+
+namespace thimble {
+
+constexpr int kRowKernelWarps = 8;
+
+template <typename Operation>
+__global__ void row_kernel(int64_t rows, const __grid_constant__ Operation operation) {
+  int64_t row = static_cast<int64_t>(blockIdx.x) * kRowKernelWarps + threadIdx.x / 32;
+  if (row < rows) operation(row, static_cast<int>(threadIdx.x) % 32);
+}
+
+template <typename Operation>
+void launch_rows(int64_t rows, const Operation& operation, cudaStream_t stream) {
+  if (rows == 0) return;
+  dim3 grid(static_cast<unsigned>(divide_up(rows, kRowKernelWarps)));
+  launch_kernel(row_kernel<Operation>, {grid, kRowKernelWarps * 32}, stream, rows, operation);
+}
+
+// Sum over a warp's rows: `term(column)` of every column of `columns`.
+template <typename Term>
+__device__ float sum_over_row(int64_t columns, int lane, const Term& term) {
+  float sum = 0;
+  for (int64_t column = lane; column < columns; column += 32) sum += term(column);
+  return sum_over_lanes<32>(sum);
+}
+
+// 1 / sqrt(mean(x^2) + epsilon) of a row.
+__device__ inline float inverse_rms(const float* x, int64_t columns, int lane) {
+  float squares = sum_over_row(columns, lane, [&](int64_t c) { return x[c] * x[c]; });
+  return 1 / sqrtf(squares / static_cast<float>(columns) + kNormEpsilon);
+}
+
+}  // namespace thimble

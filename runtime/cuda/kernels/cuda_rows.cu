@@ -1,0 +1,265 @@
+// cuda_rows.cu: embedding, compaction and loss. One warp per row unless a comment says otherwise.
+#include "runtime/cuda/kernels/cuda_rows.cuh"
+
+namespace thimble {
+namespace {
+
+constexpr int kWarps = 8;
+
+LaunchShape row_shape(int64_t rows) { return {dim3(static_cast<unsigned>(divide_up(rows, kWarps))), kWarps * 32}; }
+
+__device__ int64_t own_row() { return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32; }
+
+// The bigram hash of forward.h.
+__device__ int bucket_of(int token, int previous, int buckets) {
+  if (previous < 0) return buckets - 1;
+  auto mixed = static_cast<int>((36313u * static_cast<uint32_t>(token)) ^ (27191u * static_cast<uint32_t>(previous)));
+  int remainder = mixed % (buckets - 1);
+  return remainder < 0 ? remainder + buckets - 1 : remainder;
+}
+
+__device__ int token_at(const CudaTokens& tokens, int sequence, int position) {
+  return position < 0 ? -1 : tokens.data[sequence * tokens.stride + position];
+}
+
+// A row's place in a token sequence; it sees nothing before `start`.
+struct TokenPlace {
+  const uint16_t* start;
+  int position;
+
+  __device__ int token(int back) const { return position < back ? -1 : start[position - back]; }
+  __device__ TokenPlace before() const { return {start, position - 1}; }
+};
+
+__device__ TokenPlace place_of(const CudaTokens& tokens, const RowPositions& positions, const SharedRows& shared,
+                               int64_t row) {
+  if (shared.exist()) {
+    auto distinct = static_cast<int>(row);
+    return {tokens.data + shared.start(distinct), shared.position(distinct)};
+  }
+  return {tokens.data + positions.sequence(row) * tokens.stride, positions.position(row)};
+}
+
+template <typename T>
+struct EmbedArguments {
+  const T *tokens_table, *bigram_table;  // bigram_table may be null
+  int width, buckets;
+  float inverse_width;
+  const float *smear_gate, *mix_x, *mix_x0;  // smear_gate may be null
+};
+
+// The two table rows whose sum is a position's embedding.
+template <typename T>
+struct EmbeddingRows {
+  const T *token, *bigram;
+
+  __device__ EmbeddingRows(const EmbedArguments<T>& a, const TokenPlace& place) {
+    token = a.tokens_table + static_cast<int64_t>(place.token(0)) * a.width;
+    bigram = a.bigram_table
+                 ? a.bigram_table + static_cast<int64_t>(bucket_of(place.token(0), place.token(1), a.buckets)) * a.width
+                 : nullptr;
+  }
+  __device__ float2 at(int column) const {
+    float2 x = load_pair(token + column);
+    if (bigram) {
+      float2 b = load_pair(bigram + column);
+      x = {x.x + b.x, x.y + b.y};
+    }
+    return x;
+  }
+  __device__ float norm(const EmbedArguments<T>& a) const {
+    float sum = 0;
+    for (int column = static_cast<int>(threadIdx.x) % 32 * 2; column < a.width; column += 64) {
+      float2 x = at(column);
+      sum += x.x * x.x + x.y * x.y;
+    }
+    return 1 / sqrtf(sum_over_lanes<32>(sum) * a.inverse_width + kNormEpsilon);
+  }
+};
+
+template <typename T>
+__global__ void embed_kernel(EmbedArguments<T> a, CudaTokens tokens, RowPositions positions, SharedRows shared,
+                             int64_t rows, T* x0, T* u, RowSquares squares) {
+  int64_t row = own_row();
+  if (row >= rows) return;
+  TokenPlace place = place_of(tokens, positions, shared, row);
+  int lane = threadIdx.x % 32;
+  EmbeddingRows<T> own(a, place);
+  float own_norm = own.norm(a);
+  bool smears = a.smear_gate && place.position > 0;
+  EmbeddingRows<T> before = smears ? EmbeddingRows<T>(a, place.before()) : own;
+  float before_norm = smears ? before.norm(a) : 0;
+  float sum = 0;
+  for (int column = lane * 2; column < a.width; column += 64) {
+    float2 x = own.at(column);
+    x = {x.x * own_norm, x.y * own_norm};
+    if (a.smear_gate) {
+      float2 gate = load_pair(a.smear_gate + column);
+      float2 previous = smears ? before.at(column) : float2{0, 0};
+      x = {(1 - gate.x) * x.x + gate.x * (previous.x * before_norm),
+           (1 - gate.y) * x.y + gate.y * (previous.y * before_norm)};
+    }
+    x = store_pair(x0 + row * a.width + column, x);
+    float2 mix = load_pair(a.mix_x + column), mix0 = load_pair(a.mix_x0 + column);
+    float2 stored = store_pair(u + row * a.width + column, {mix.x * x.x + mix0.x * x.x, mix.y * x.y + mix0.y * x.y});
+    sum += stored.x * stored.x + stored.y * stored.y;
+  }
+  sum = sum_over_lanes<32>(sum);
+  for (int part = lane; part < squares.count; part += 32)
+    squares.parts[part * squares.capacity + row] = part == 0 ? sum : 0;
+}
+
+template <typename T>
+__global__ void spread_kernel(SharedProjections<T> shared, T* u, T* query, T* keys, int64_t capacity, int64_t rows) {
+  int64_t row = own_row();
+  if (row >= rows) return;
+  int first = static_cast<int>(threadIdx.x) % 32 * 8;
+  int sequence = static_cast<int>(row) / shared.rows.positions,
+      position = static_cast<int>(row) % shared.rows.positions;
+  int64_t distinct = shared.rows.of(row);
+  for (int column = first; column < shared.width; column += 256)
+    Stored8<T>::load(shared.u + distinct * shared.width + column).store(u + row * shared.width + column);
+  int query_columns = shared.query_heads * shared.head_width, kv_columns = 2 * shared.kv_heads * shared.head_width;
+  const float* from = shared.heads + distinct * (query_columns + kv_columns);
+  query += row * query_columns;
+  keys += (sequence * capacity + position) * kv_columns - query_columns;
+  for (int column = first; column < query_columns + kv_columns; column += 256) {
+    float v[8];
+    load_floats(from + column, v);
+    if (column < query_columns + kv_columns / 2) {
+      float2 angles[4];
+      load_angles(shared.rotary, shared.half, position, column % shared.head_width / 2, angles);
+      rotate(v, angles);
+    }
+    Stored8<T>::rounded(v).store((column < query_columns ? query : keys) + column);
+  }
+}
+
+template <typename T>
+__global__ void take_last_rows_kernel(const T* in, RowSquares in_squares, int64_t rows, int positions, int needed,
+                                      int width, T* out, RowSquares out_squares) {
+  int64_t row = own_row();
+  if (row >= rows) return;
+  int64_t from = row / needed * positions + positions - needed + row % needed;
+  int lane = threadIdx.x % 32;
+  for (int column = lane * 2; column < width; column += 64)
+    store_pair(out + row * width + column, load_pair(in + from * width + column));
+  for (int part = lane; part < in_squares.count; part += 32)
+    out_squares.parts[part * out_squares.capacity + row] = in_squares.parts[part * in_squares.capacity + from];
+}
+
+template <typename T>
+__global__ void linear_input_kernel(const T* in, int64_t rows, int heads, int head, int padded, RowNorm norm, T* out) {
+  int64_t row = own_row();
+  if (row >= rows) return;
+  float factor = norm.squares.count > 0 ? norm(row) : 1;
+  for (int column = static_cast<int>(threadIdx.x) % 32; column < heads * head; column += 32)
+    out[row * heads * head + column] =
+        from_float<T>(factor * to_float(in[row * heads * padded + column / head * padded + column % head]));
+}
+
+template <typename T>
+__global__ void gather_embedding_kernel(const T* embedding, int stride, int columns, EmbeddingIndex index, int buckets,
+                                        CudaTokens tokens, RowPositions positions, int64_t rows, T* out) {
+  int64_t row = own_row();
+  if (row >= rows) return;
+  int sequence = positions.sequence(row), position = positions.position(row);
+  int id = token_at(tokens, sequence, position);
+  if (index == EmbeddingIndex::kBigram) id = bucket_of(id, token_at(tokens, sequence, position - 1), buckets);
+  for (int column = static_cast<int>(threadIdx.x) % 32; column < columns; column += 32)
+    out[row * columns + column] = embedding[static_cast<int64_t>(id) * stride + column];
+}
+
+// One thread per row, tiles in ascending order.
+__global__ void finish_loss_kernel(const float2* parts, int tiles, int64_t rows, const float* target_logits,
+                                   float* log_sums, float* nll) {
+  int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (row >= rows) return;
+  float peak = -INFINITY, sum = 0;
+  for (int tile = 0; tile < tiles; ++tile) peak = fmaxf(peak, parts[tile * rows + row].x);
+  for (int tile = 0; tile < tiles; ++tile) {
+    float2 part = parts[tile * rows + row];
+    sum += part.y * expf(part.x - peak);
+  }
+  float log_sum = peak + logf(sum);
+  if (log_sums) log_sums[row] = log_sum;
+  if (nll) nll[row] = log_sum - target_logits[row];
+}
+
+__global__ void subtract_rows_kernel(float* logits, int64_t rows, int columns, int64_t stride, const float* log_sums) {
+  int64_t row = own_row();
+  if (row >= rows) return;
+  for (int column = static_cast<int>(threadIdx.x) % 32; column < columns; column += 32)
+    logits[row * stride + column] = -(log_sums[row] - logits[row * stride + column]);
+}
+
+}  // namespace
+
+template <typename T>
+void launch_embed(const CudaModel<T>& model, const CudaTokens& tokens, const RowPositions& positions,
+                  const SharedRows& shared, int64_t rows, T* x0, T* u, const RowSquares& squares, cudaStream_t stream) {
+  const CudaLayer<T>& first = model.layers[0];
+  EmbedArguments<T> arguments{model.token_embedding.data.data(),
+                              model.bigram_table.data.data(),
+                              model.width,
+                              static_cast<int>(model.config.bigram_vocab_size),
+                              1.0f / static_cast<float>(model.config.model_dim),
+                              model.smear_gate.data(),
+                              first.mix_x.data(),
+                              first.mix_x0.data()};
+  launch_kernel(embed_kernel<T>, row_shape(rows), stream, arguments, tokens, positions, shared, rows, x0, u, squares);
+}
+
+template <typename T>
+void launch_spread(const SharedProjections<T>& shared, T* u, T* query, T* keys, int64_t capacity, cudaStream_t stream) {
+  int64_t rows = static_cast<int64_t>(shared.rows.sequences) * shared.rows.positions;
+  launch_kernel(spread_kernel<T>, row_shape(rows), stream, shared, u, query, keys, capacity, rows);
+}
+
+template <typename T>
+void launch_take_last_rows(const T* in, const RowSquares& in_squares, int sequences, int positions, int needed,
+                           int width, T* out, const RowSquares& out_squares, cudaStream_t stream) {
+  int64_t rows = static_cast<int64_t>(sequences) * needed;
+  launch_kernel(take_last_rows_kernel<T>, row_shape(rows), stream, in, in_squares, rows, positions, needed, width, out,
+                out_squares);
+}
+
+template <typename T>
+void launch_linear_input(const T* in, int64_t rows, int heads, int head, int padded, const RowNorm& norm, T* out,
+                         cudaStream_t stream) {
+  launch_kernel(linear_input_kernel<T>, row_shape(rows), stream, in, rows, heads, head, padded, norm, out);
+}
+
+template <typename T>
+void launch_gather_embedding(const CudaMatrix<T>& embedding, int columns, EmbeddingIndex index, int64_t buckets,
+                             const CudaTokens& tokens, const RowPositions& positions, int64_t rows, T* out,
+                             cudaStream_t stream) {
+  launch_kernel(gather_embedding_kernel<T>, row_shape(rows), stream, embedding.data.data(), embedding.columns, columns,
+                index, static_cast<int>(buckets), tokens, positions, rows, out);
+}
+
+void launch_finish_loss(const float2* parts, int tiles, int64_t rows, const float* target_logits, float* log_sums,
+                        float* nll, cudaStream_t stream) {
+  launch_kernel(finish_loss_kernel, {dim3(static_cast<unsigned>(divide_up(rows, 256))), 256}, stream, parts, tiles,
+                rows, target_logits, log_sums, nll);
+}
+
+void launch_subtract_rows(float* logits, int64_t rows, int columns, int64_t stride, const float* log_sums,
+                          cudaStream_t stream) {
+  launch_kernel(subtract_rows_kernel, row_shape(rows), stream, logits, rows, columns, stride, log_sums);
+}
+
+#define THIMBLE_INSTANTIATE(T)                                                                                        \
+  template void launch_embed(const CudaModel<T>&, const CudaTokens&, const RowPositions&, const SharedRows&, int64_t, \
+                             T*, T*, const RowSquares&, cudaStream_t);                                                \
+  template void launch_spread(const SharedProjections<T>&, T*, T*, T*, int64_t, cudaStream_t);                        \
+  template void launch_take_last_rows(const T*, const RowSquares&, int, int, int, int, T*, const RowSquares&,         \
+                                      cudaStream_t);                                                                  \
+  template void launch_linear_input(const T*, int64_t, int, int, int, const RowNorm&, T*, cudaStream_t);              \
+  template void launch_gather_embedding(const CudaMatrix<T>&, int, EmbeddingIndex, int64_t, const CudaTokens&,        \
+                                        const RowPositions&, int64_t, T*, cudaStream_t);
+THIMBLE_INSTANTIATE(float)
+THIMBLE_INSTANTIATE(__nv_bfloat16)
+#undef THIMBLE_INSTANTIATE
+
+}  // namespace thimble

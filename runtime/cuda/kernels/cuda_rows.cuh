@@ -1,0 +1,81 @@
+// cuda_rows.cuh: the row-wise kernels around the products: embedding, compaction, loss, sampling. Host interface.
+#pragma once
+
+#include "runtime/cuda/cuda_model.cuh"
+#include "runtime/cuda/kernels/cuda_gemm.cuh"
+
+namespace thimble {
+
+// Tokens of sequence s, position p: tokens[s * stride + p]. Positions before 0 do not exist.
+struct CudaTokens {
+  const uint16_t* data = nullptr;
+  int64_t stride = 0;
+};
+
+// x0 = smear(rms(token embedding + bigram)), u = mix_x * x0 + mix_x0 * x0 of the first layer, and the squares of u.
+// Of `rows` rows; of the distinct ones where rows are shared.
+template <typename T>
+void launch_embed(const CudaModel<T>& model, const CudaTokens& tokens, const RowPositions& positions,
+                  const SharedRows& shared, int64_t rows, T* x0, T* u, const RowSquares& squares, cudaStream_t stream);
+
+// What the first layer's attention starts from, for the distinct rows: the stream, and all heads before their rotation.
+template <typename T>
+struct SharedProjections {
+  SharedRows rows;
+  const T* u;          // (distinct rows, width)
+  const float* heads;  // (distinct rows, (H + 2G) * head_width)
+  int width, query_heads, kv_heads, head_width;
+  const float2* rotary;  // (T, half)
+  int half;
+};
+// Gives every row of the windows its own: u (rows, width), query (rows, H * head_width), and the cache's keys and
+// values, with queries and keys rotated by the row's position.
+template <typename T>
+void launch_spread(const SharedProjections<T>& shared, T* u, T* query, T* keys, int64_t capacity, cudaStream_t stream);
+
+// out row s * needed + i = in row s * positions + positions - needed + i, with its squares.
+template <typename T>
+void launch_take_last_rows(const T* in, const RowSquares& in_squares, int sequences, int positions, int needed,
+                           int width, T* out, const RowSquares& out_squares, cudaStream_t stream);
+
+// What a linear layer reads: out (rows, heads * head) = norm(row) * in (rows, heads * padded), without the heads'
+// padding. A norm without parts is 1.
+template <typename T>
+void launch_linear_input(const T* in, int64_t rows, int heads, int head, int padded, const RowNorm& norm, T* out,
+                         cudaStream_t stream);
+
+// Which row of an embedding each position reads: the token itself, or the hash of it and the token before it.
+enum class EmbeddingIndex { kToken, kBigram };
+// out (rows, columns) = the embeddings' rows, the inputs of their projections.
+template <typename T>
+void launch_gather_embedding(const CudaMatrix<T>& embedding, int columns, EmbeddingIndex index, int64_t buckets,
+                             const CudaTokens& tokens, const RowPositions& positions, int64_t rows, T* out,
+                             cudaStream_t stream);
+
+// Puts the column tiles of LossEpilogue together: log_sums[row] = ln sum exp(logits), and where targets are given
+// nll[row] = log_sum - target logit. Either output may be null.
+void launch_finish_loss(const float2* parts, int tiles, int64_t rows, const float* target_logits, float* log_sums,
+                        float* nll, cudaStream_t stream);
+
+// logits[row][v] -= log_sums[row].
+void launch_subtract_rows(float* logits, int64_t rows, int columns, int64_t stride, const float* log_sums,
+                          cudaStream_t stream);
+
+// Draws each sequence's next token as sample_token() (generate.h) does, into tokens at position *position + 1, and adds
+// 1 to *position. Sequence s is random stream first_stream + s; the draw's index is the new position less
+// first_position. A row whose logits are not finite sets *failed to 1.
+struct SampleRequest {
+  const float* logits = nullptr;  // (sequences, stride)
+  int64_t stride = 0;
+  int vocabulary = 0, sequences = 0;
+  double temperature = 0;
+  uint64_t seed = 0, first_stream = 0;
+  int first_position = 0;
+  uint16_t* tokens = nullptr;
+  int64_t token_stride = 0;
+  int* position = nullptr;
+  int* failed = nullptr;
+};
+void launch_sample(const SampleRequest& request, cudaStream_t stream);
+
+}  // namespace thimble

@@ -1,0 +1,112 @@
+// cuda_sample.cu: sample_token() of generate.cpp on the device, in float64. One CTA per sequence.
+#include "runtime/cuda/kernels/cuda_rows.cuh"
+
+namespace thimble {
+namespace {
+
+constexpr int kThreads = 256;
+
+// Philox 4x32-10, as random.cpp.
+__device__ double uniform_at_device(uint64_t seed, uint64_t stream, uint64_t index) {
+  uint32_t counter[4] = {static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32),
+                         static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)};
+  auto key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    uint64_t product0 = uint64_t{0xD2511F53} * counter[0], product1 = uint64_t{0xCD9E8D57} * counter[2];
+    uint32_t next[4] = {static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key0, static_cast<uint32_t>(product1),
+                        static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key1, static_cast<uint32_t>(product0)};
+    for (int i = 0; i < 4; ++i) counter[i] = next[i];
+    key0 += 0x9E3779B9;
+    key1 += 0xBB67AE85;
+  }
+  uint64_t wide = (uint64_t{counter[0]} << 32) | counter[1];
+  return static_cast<double>(wide >> 11) * 0x1p-53;
+}
+
+// Thread t owns the logits [t * share, (t + 1) * share): a chain of sums in the vocabulary's order, the same every
+// time.
+__global__ void __launch_bounds__(kThreads) sample_kernel(SampleRequest r) {
+  __shared__ float peaks[kThreads];
+  __shared__ int peak_indices[kThreads];
+  __shared__ double sums[kThreads + 1];
+  int thread = static_cast<int>(threadIdx.x), sequence = static_cast<int>(blockIdx.x);
+  const float* logits = r.logits + sequence * r.stride;
+  int share = (r.vocabulary + kThreads - 1) / kThreads, first = min(thread * share, r.vocabulary);
+  int last = min(first + share, r.vocabulary), position = *r.position + 1;
+
+  float peak = -INFINITY;
+  int peak_index = first;
+  bool finite = true;
+  for (int v = first; v < last; ++v) {
+    finite = finite && logits[v] == logits[v];
+    if (logits[v] > peak) {
+      peak = logits[v];
+      peak_index = v;
+    }
+  }
+  peaks[thread] = peak;
+  peak_indices[thread] = peak_index;
+  finite = __syncthreads_and(finite);
+  if (thread == 0) {
+    for (int t = 1; t < kThreads; ++t) {
+      if (peaks[t] <= peak) continue;
+      peak = peaks[t];
+      peak_index = peak_indices[t];
+    }
+    peaks[0] = peak;
+    peak_indices[0] = peak_index;
+  }
+  __syncthreads();
+  peak = peaks[0];
+  if (!finite || !isfinite(peak)) {
+    if (thread == 0) {
+      *r.failed = 1;
+      r.tokens[sequence * r.token_stride + position] = 0;
+    }
+    return;
+  }
+  if (r.temperature == 0) {
+    if (thread == 0) r.tokens[sequence * r.token_stride + position] = static_cast<uint16_t>(peak_indices[0]);
+    return;
+  }
+  double sum = 0;
+  for (int v = first; v < last; ++v) sum += exp((static_cast<double>(logits[v]) - peak) / r.temperature);
+  sums[thread + 1] = sum;
+  __syncthreads();
+  if (thread == 0) {
+    sums[0] = 0;
+    for (int t = 1; t <= kThreads; ++t) sums[t] += sums[t - 1];
+  }
+  __syncthreads();
+  double uniform = uniform_at_device(r.seed, r.first_stream + static_cast<uint64_t>(sequence),
+                                     static_cast<uint64_t>(position - r.first_position));
+  double wanted = uniform * sums[kThreads];
+  // The thread whose share the draw falls into walks through it; rounding up to the whole sum takes the last token.
+  bool own = sums[thread] <= wanted && (wanted < sums[thread + 1]);
+  if (thread == kThreads - 1 && wanted >= sums[kThreads]) {
+    r.tokens[sequence * r.token_stride + position] = static_cast<uint16_t>(r.vocabulary - 1);
+    return;
+  }
+  if (!own) return;
+  double cumulative = sums[thread];
+  int chosen = last - 1;
+  for (int v = first; v < last; ++v) {
+    cumulative += exp((static_cast<double>(logits[v]) - peak) / r.temperature);
+    if (cumulative > wanted) {
+      chosen = v;
+      break;
+    }
+  }
+  r.tokens[sequence * r.token_stride + position] = static_cast<uint16_t>(chosen);
+}
+
+__global__ void advance_kernel(int* position) { ++*position; }
+
+}  // namespace
+
+void launch_sample(const SampleRequest& request, cudaStream_t stream) {
+  launch_kernel(sample_kernel, {dim3(static_cast<unsigned>(request.sequences)), kThreads}, stream, request);
+  launch_kernel(advance_kernel, {dim3(1), 1}, stream, request.position);  // after every sequence has read it
+}
+
+}  // namespace thimble

@@ -1,0 +1,45 @@
+// cuda_sm90.cu: the host's part of cuda_sm90.cuh.
+#include "runtime/cuda/kernels/cuda_sm90.cuh"
+
+#include "runtime/base/error.h"
+
+namespace thimble {
+namespace {
+
+// There is machine code for sm_90a in this build when this kernel has it; PTX of an older target would be empty.
+__global__ void sm90_probe_kernel() {}
+
+}  // namespace
+
+bool has_sm90_kernels() {
+  if (compute_capability() != 90) return false;
+  cudaFuncAttributes attributes{};
+  check_cuda(cudaFuncGetAttributes(&attributes, sm90_probe_kernel));
+  return attributes.binaryVersion == 90 && attributes.ptxVersion >= 90;
+}
+
+CUtensorMap make_tensor_map(const __nv_bfloat16* data, int64_t rows, int64_t columns, int64_t stride, int box_rows) {
+  using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
+                              const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
+                              CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+  static const auto encode = [] {  // from the driver, so that nothing links against it
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    check_cuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found));
+    if (found != cudaDriverEntryPointSuccess) throw DeviceError("CUDA: the driver has no tensor maps");
+    return reinterpret_cast<Encode>(function);
+  }();
+  CUtensorMap map{};
+  cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
+  cuuint64_t strides[] = {static_cast<cuuint64_t>(stride) * sizeof(__nv_bfloat16)};
+  cuuint32_t box[] = {64, static_cast<cuuint32_t>(box_rows)}, steps[] = {1, 1};
+  CUresult made = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<__nv_bfloat16*>(data), sizes, strides,
+                         box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (made != CUDA_SUCCESS)
+    throw DeviceError("CUDA: no tensor map for " + std::to_string(rows) + " x " + std::to_string(columns) +
+                      " elements with a stride of " + std::to_string(stride));
+  return map;
+}
+
+}  // namespace thimble

@@ -1,0 +1,134 @@
+// cuda_step_attention.cu: attention of one new query per sequence over its cached keys and values. The time is that of
+// reading the cache once: one CTA per sequence and key/value head serves all query heads that share it.
+//
+// A key's row is read by kLanes neighbouring lanes, eight elements each; so a warp reads 32 / kLanes keys at once, and
+// eight warps take turns. Every group of lanes keeps its own online softmax; a fixed order puts the groups together at
+// the end.
+#include "runtime/cuda/cuda_numeric.cuh"
+#include "runtime/cuda/kernels/cuda_attention.h"
+#include "runtime/cuda/kernels/cuda_context.cuh"
+
+namespace thimble {
+namespace {
+
+constexpr int kWarps = 8;
+
+template <typename T, int kHead, int kShared>  // kShared query heads read the same keys
+__global__ void __launch_bounds__(kWarps * 32) step_attention_kernel(const AttentionOperands<T> operands) {
+  constexpr int kElements = 8, kLanes = kHead / kElements, kGroups = kWarps * 32 / kLanes;
+  constexpr int kUnroll = 4;
+  __shared__ float peaks[kGroups][kShared], sums[kGroups][kShared];
+  __shared__ float partial[kGroups][kShared][kHead];
+
+  int64_t sequence = blockIdx.x;
+  int first_head = static_cast<int>(blockIdx.y) * kShared;
+  int kv_head = first_head / (operands.heads / operands.kv_heads), kv_stride = 2 * operands.kv_heads * kHead;
+  int group = static_cast<int>(threadIdx.x) / kLanes, part = static_cast<int>(threadIdx.x) % kLanes * kElements;
+  T* query = operands.query + (sequence * operands.heads + first_head) * kHead;
+  const T* key = operands.keys + sequence * operands.capacity * kv_stride + kv_head * kHead + part;
+  int keys = *operands.first + operands.offset + 1;
+
+  float q[kShared][kElements], out[kShared][kElements] = {}, peak[kShared], sum[kShared] = {};
+#pragma unroll
+  for (int h = 0; h < kShared; ++h) {
+    Stored8<T>::load(query + h * kHead + part).unpack(q[h]);
+    peak[h] = -INFINITY;
+  }
+  for (int start = 0; start < keys; start += kGroups * kUnroll) {
+    Stored8<T> stored_key[kUnroll], stored_value[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {  // all reads first: many in flight
+      int64_t row = min(start + u * kGroups + group, keys - 1);
+      stored_key[u] = Stored8<T>::load(key + row * kv_stride);
+      stored_value[u] = Stored8<T>::load(key + row * kv_stride + operands.kv_heads * kHead);
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      float k[kElements], v[kElements];
+      stored_key[u].unpack(k);
+      stored_value[u].unpack(v);
+      bool exists = start + u * kGroups + group < keys;
+#pragma unroll
+      for (int h = 0; h < kShared; ++h) {
+        float score = 0;
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) score = fmaf(q[h][e], k[e], score);
+        score = sum_over_lanes<kLanes>(score);
+        if (!exists) continue;
+        float largest = fmaxf(peak[h], score), old_factor = exp2f(peak[h] - largest), p = exp2f(score - largest);
+        peak[h] = largest;
+        sum[h] = sum[h] * old_factor + p;
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) out[h][e] = fmaf(p, v[e], out[h][e] * old_factor);
+      }
+    }
+  }
+#pragma unroll
+  for (int h = 0; h < kShared; ++h) {
+    if (part == 0) {
+      peaks[group][h] = peak[h];
+      sums[group][h] = sum[h];
+    }
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) partial[group][h][part + e] = out[h][e];
+  }
+  __syncthreads();
+
+  // One warp per head from here on; kHead is a multiple of 32.
+  int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const T* own =
+      operands.keys + (sequence * operands.capacity + keys - 1) * kv_stride + (operands.kv_heads + kv_head) * kHead;
+  for (int h = warp; h < kShared; h += kWarps) {
+    float largest = -INFINITY, total = 0;
+    for (int g = 0; g < kGroups; ++g) largest = fmaxf(largest, peaks[g][h]);
+    float y[kHead / 32] = {};
+    for (int g = 0; g < kGroups; ++g) {
+      float factor = exp2f(peaks[g][h] - largest);  // 0 for a group that saw no key
+      total += sums[g][h] * factor;
+#pragma unroll
+      for (int i = 0; i < kHead / 32; ++i) y[i] = fmaf(partial[g][h][i * 32 + lane], factor, y[i]);
+    }
+    float along = 0, squares = 0;
+#pragma unroll
+    for (int i = 0; i < kHead / 32; ++i) {
+      float v = to_float(own[i * 32 + lane]);
+      y[i] /= total;
+      along += y[i] * v;
+      squares += v * v;
+    }
+    float removed = 0;
+    if (operands.exclusive) {
+      float length = fmaxf(sqrtf(sum_over_lanes<32>(squares)), 1e-12f);
+      removed = sum_over_lanes<32>(along) / length / length;
+    }
+#pragma unroll
+    for (int i = 0; i < kHead / 32; ++i)
+      query[h * kHead + i * 32 + lane] = from_float<T>(y[i] - removed * to_float(own[i * 32 + lane]));
+  }
+}
+
+template <typename T, int kHead, int kShared>
+void launch(const AttentionOperands<T>& operands, cudaStream_t stream) {
+  dim3 grid(static_cast<unsigned>(operands.sequences), static_cast<unsigned>(operands.heads / kShared));
+  launch_kernel(step_attention_kernel<T, kHead, kShared>, {grid, kWarps * 32}, stream, operands);
+}
+
+template <typename T, int kHead>
+void launch_shared(const AttentionOperands<T>& operands, cudaStream_t stream) {
+  if (operands.heads / operands.kv_heads % 2 == 0) return launch<T, kHead, 2>(operands, stream);
+  return launch<T, kHead, 1>(operands, stream);
+}
+
+}  // namespace
+
+template <typename T>
+void launch_step_attention(const AttentionOperands<T>& operands, int head_width, cudaStream_t stream) {
+  if (head_width == 32) return launch_shared<T, 32>(operands, stream);
+  if (head_width == 64) return launch_shared<T, 64>(operands, stream);
+  return launch_shared<T, 128>(operands, stream);
+}
+
+template void launch_step_attention(const AttentionOperands<float>&, int, cudaStream_t);
+template void launch_step_attention(const AttentionOperands<__nv_bfloat16>&, int, cudaStream_t);
+
+}  // namespace thimble

@@ -1,0 +1,248 @@
+// cuda_window_attention.cu: flash attention (Dao, arXiv 2307.08691) with exclusive self-attention in its epilogue, on
+// any device since sm_80. One CTA of four warps per 64 queries of one head: each warp owns 16 of them, walks over tiles
+// of 64 keys up to the diagonal with an online softmax, and never writes scores to memory. T = __nv_bfloat16: tensor
+// cores; probabilities are rounded to bf16 before they meet the values.  T = float: fp32.
+#include "runtime/cuda/kernels/cuda_attention.h"
+#include "runtime/cuda/kernels/cuda_attention_rows.cuh"
+
+namespace thimble {
+namespace {
+
+using gemm_detail::add_dot;
+using gemm_detail::commit_copies;
+using gemm_detail::copy_async;
+using gemm_detail::load_matrices;
+using gemm_detail::load_matrices_transposed;
+using gemm_detail::load_shared;
+using gemm_detail::multiply_add;
+using gemm_detail::wait_for_copies;
+
+constexpr int kTile = 64;  // queries of a CTA, and keys of a step
+constexpr int kWarps = 4;
+
+// A tile in shared memory: kTile rows of kHead elements, 16-byte chunks permuted against bank conflicts.
+template <typename T, int kHead>
+struct TileLayout {
+  static constexpr int kRowBytes = kHead * static_cast<int>(sizeof(T));
+  static constexpr int kChunks = kRowBytes / 16;
+  static constexpr int kBytes = kTile * kRowBytes;
+  // Rows shorter than 128 bytes share one line of banks.
+  static constexpr int kRowsPerLine = kRowBytes >= 128 ? 1 : 128 / kRowBytes;
+  static constexpr int kMask = (kChunks < 8 ? kChunks : 8) - 1;
+  static __device__ uint32_t at(int row, int chunk) {
+    return static_cast<uint32_t>(row * kRowBytes + ((chunk ^ (row / kRowsPerLine & kMask)) << 4));
+  }
+};
+
+template <typename T, int kHead>
+__device__ void load_tile(uint32_t shared, const T* source, int64_t stride, int rows) {
+  using Layout = TileLayout<T, kHead>;
+  for (int i = static_cast<int>(threadIdx.x); i < kTile * Layout::kChunks; i += kWarps * 32) {
+    int row = i / Layout::kChunks, chunk = i % Layout::kChunks;
+    bool exists = row < rows;
+    copy_async(shared + Layout::at(row, chunk), source + (exists ? row * stride + chunk * (16 / sizeof(T)) : 0),
+               exists);
+  }
+}
+
+// scores (16 x 64 of this warp) = Q K^T.
+template <int kHead>
+__device__ void multiply_keys(FragmentValues<kTile>& scores, uint32_t queries, uint32_t keys, const __nv_bfloat16*) {
+  using Layout = TileLayout<__nv_bfloat16, kHead>;
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+  for (int k = 0; k < kHead / 16; ++k) {
+    uint32_t q[4];
+    load_matrices(q, queries + Layout::at(warp * 16 + lane % 16, 2 * k + lane / 16));
+#pragma unroll
+    for (int j = 0; j < kTile / 8; j += 2) {
+      uint32_t b[4];
+      load_matrices(b, keys + Layout::at(j * 8 + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
+      multiply_add(scores[j], q, b[0], b[1]);
+      multiply_add(scores[j + 1], q, b[2], b[3]);
+    }
+  }
+}
+template <int kHead>
+__device__ void multiply_keys(FragmentValues<kTile>& scores, uint32_t queries, uint32_t keys, const float*) {
+  using Layout = TileLayout<float, kHead>;
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll 2
+  for (int chunk = 0; chunk < kHead / 4; ++chunk) {
+    float4 upper = load_shared(queries + Layout::at(warp * 16 + lane / 4, chunk));
+    float4 lower = load_shared(queries + Layout::at(warp * 16 + lane / 4 + 8, chunk));
+#pragma unroll
+    for (int j = 0; j < kTile / 8; ++j) {
+      float4 left = load_shared(keys + Layout::at(j * 8 + lane % 4 * 2, chunk));
+      float4 right = load_shared(keys + Layout::at(j * 8 + lane % 4 * 2 + 1, chunk));
+      add_dot(scores[j][0], upper, left);
+      add_dot(scores[j][1], upper, right);
+      add_dot(scores[j][2], lower, left);
+      add_dot(scores[j][3], lower, right);
+    }
+  }
+}
+
+__device__ uint32_t packed(float low, float high) {
+  __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<uint32_t*>(&pair);
+}
+
+// out (16 x kHead of this warp) += P V.
+template <int kHead>
+__device__ void multiply_values(FragmentValues<kHead>& out, const FragmentValues<kTile>& p, uint32_t values,
+                                const __nv_bfloat16*) {
+  using Layout = TileLayout<__nv_bfloat16, kHead>;
+  int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int k = 0; k < kTile / 16; ++k) {  // the accumulators of two key columns are the operand of one product
+    uint32_t a[4] = {packed(p[2 * k][0], p[2 * k][1]), packed(p[2 * k][2], p[2 * k][3]),
+                     packed(p[2 * k + 1][0], p[2 * k + 1][1]), packed(p[2 * k + 1][2], p[2 * k + 1][3])};
+#pragma unroll
+    for (int j = 0; j < kHead / 8; j += 2) {
+      uint32_t b[4];
+      load_matrices_transposed(b, values + Layout::at(k * 16 + lane % 16, j + lane / 16));
+      multiply_add(out[j], a, b[0], b[1]);
+      multiply_add(out[j + 1], a, b[2], b[3]);
+    }
+  }
+}
+template <int kHead>
+__device__ void multiply_values(FragmentValues<kHead>& out, const FragmentValues<kTile>& p, uint32_t values,
+                                const float*) {
+  using Layout = TileLayout<float, kHead>;
+  int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int key = 0; key < kTile; ++key) {
+    int owner = lane / 4 * 4 + key % 8 / 2;
+    float upper = __shfl_sync(~0u, p[key / 8][key % 2], owner),
+          lower = __shfl_sync(~0u, p[key / 8][2 + key % 2], owner);
+#pragma unroll
+    for (int j = 0; j < kHead / 8; ++j) {
+      float2 v;
+      uint32_t at = values + Layout::at(key, 2 * j + lane % 4 / 2) + static_cast<uint32_t>(lane % 2 * 8);
+      asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];\n" : "=f"(v.x), "=f"(v.y) : "r"(at));
+      out[j][0] = fmaf(upper, v.x, out[j][0]);
+      out[j][1] = fmaf(upper, v.y, out[j][1]);
+      out[j][2] = fmaf(lower, v.x, out[j][2]);
+      out[j][3] = fmaf(lower, v.y, out[j][3]);
+    }
+  }
+}
+
+template <typename T, int kHead, int kStages>
+__global__ void __launch_bounds__(kWarps * 32) window_attention_kernel(const AttentionOperands<T> operands) {
+  using Layout = TileLayout<T, kHead>;
+  extern __shared__ __align__(128) char shared_memory[];
+  auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(shared_memory));
+  // Late tiles see the most keys; starting with them balances the multiprocessors.
+  int tile = static_cast<int>(gridDim.x - 1 - blockIdx.x), head = static_cast<int>(blockIdx.y);
+  int64_t sequence = blockIdx.z;
+  int first_query = tile * kTile, first_position = *operands.first + operands.offset + first_query;
+  int queries = min(kTile, operands.positions - first_query), keys = first_position + queries;
+  int kv_head = head / (operands.heads / operands.kv_heads), kv_stride = 2 * operands.kv_heads * kHead;
+  int64_t query_stride = operands.heads * kHead;
+  T* query = operands.query + (sequence * operands.positions + first_query) * query_stride + head * kHead;
+  const T* key = operands.keys + sequence * operands.capacity * kv_stride + kv_head * kHead;
+  const T* value = key + operands.kv_heads * kHead;
+
+  uint32_t tiles_at = shared + Layout::kBytes;
+  auto load_step = [&](int step) {
+    uint32_t at = tiles_at + static_cast<uint32_t>(step % kStages * 2 * Layout::kBytes);
+    int64_t skipped = static_cast<int64_t>(step) * kTile * kv_stride;
+    load_tile<T, kHead>(at, key + skipped, kv_stride, keys - step * kTile);
+    load_tile<T, kHead>(at + Layout::kBytes, value + skipped, kv_stride, keys - step * kTile);
+  };
+  int steps = divide_up(keys, kTile);
+  load_tile<T, kHead>(shared, query, query_stride, queries);
+#pragma unroll
+  for (int step = 0; step < kStages - 1; ++step) {
+    if (step < steps) load_step(step);
+    commit_copies();
+  }
+
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = warp * 16 + lane / 4;
+  FragmentValues<kHead> out = {};
+  float peak[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+  for (int step = 0; step < steps; ++step) {
+    if constexpr (kStages == 1) {
+      __syncthreads();
+      load_step(step);
+      commit_copies();
+      wait_for_copies<0>();
+      __syncthreads();
+    } else {
+      wait_for_copies<kStages - 2>();
+      __syncthreads();
+      if (step + kStages - 1 < steps) load_step(step + kStages - 1);
+      commit_copies();
+    }
+    uint32_t at = tiles_at + static_cast<uint32_t>(step % kStages * 2 * Layout::kBytes);
+    FragmentValues<kTile> scores = {};
+    multiply_keys<kHead>(scores, shared, at, static_cast<const T*>(nullptr));
+    int first_key = step * kTile;
+    if (first_key + kTile - 1 > first_position + warp * 16) {  // the diagonal passes here
+#pragma unroll
+      for (int j = 0; j < kTile / 8; ++j)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (first_key + 8 * j + lane % 4 * 2 + i % 2 > first_position + row + i / 2 * 8) scores[j][i] = -INFINITY;
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float largest = peak[half];
+#pragma unroll
+      for (int j = 0; j < kTile / 8; ++j) largest = fmaxf(largest, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
+      largest = max_over_lanes<4>(largest);
+      float old_factor = exp2f(peak[half] - largest);  // 0 at the first step
+      peak[half] = largest;
+      float added = 0;
+#pragma unroll
+      for (int j = 0; j < kTile / 8; ++j)
+#pragma unroll
+        for (int i = 2 * half; i < 2 * half + 2; ++i) {
+          scores[j][i] = exp2f(scores[j][i] - largest);
+          added += scores[j][i];
+        }
+      sum[half] = sum[half] * old_factor + added;
+#pragma unroll
+      for (int j = 0; j < kHead / 8; ++j) {
+        out[j][2 * half] *= old_factor;
+        out[j][2 * half + 1] *= old_factor;
+      }
+    }
+    multiply_values<kHead>(out, scores, at + Layout::kBytes, static_cast<const T*>(nullptr));
+  }
+
+  AttentionRows<T> rows{value + static_cast<int64_t>(first_position) * kv_stride,
+                        kv_stride,
+                        query,
+                        query_stride,
+                        queries,
+                        operands.exclusive};
+  finish_attention(out, sum, OwnValues<T, kHead / 8>(rows, row));
+  store_rows(out, row, rows);
+}
+
+template <typename T, int kHead>
+void launch(const AttentionOperands<T>& operands, cudaStream_t stream) {
+  constexpr int kStages = sizeof(T) == 4 ? 1 : 3;
+  constexpr int kSharedBytes = TileLayout<T, kHead>::kBytes * (1 + 2 * kStages);
+  dim3 grid(static_cast<unsigned>(divide_up(operands.positions, kTile)), static_cast<unsigned>(operands.heads),
+            static_cast<unsigned>(operands.sequences));
+  launch_kernel(window_attention_kernel<T, kHead, kStages>, {grid, kWarps * 32, kSharedBytes}, stream, operands);
+}
+
+}  // namespace
+
+template <typename T>
+void launch_window_attention(const AttentionOperands<T>& operands, int head_width, cudaStream_t stream) {
+  if (head_width == 32) return launch<T, 32>(operands, stream);
+  if (head_width == 64) return launch<T, 64>(operands, stream);
+  return launch<T, 128>(operands, stream);
+}
+
+template void launch_window_attention(const AttentionOperands<float>&, int, cudaStream_t);
+template void launch_window_attention(const AttentionOperands<__nv_bfloat16>&, int, cudaStream_t);
+
+}  // namespace thimble

@@ -1,0 +1,307 @@
+// cuda_window_attention_sm90.cu: flash attention on Hopper's tensor cores for heads of 64 columns in bf16, as
+// FlashAttention-3 (Shah et al., arXiv 2407.08608) orders it: the scores of the next keys are multiplied while the
+// exponentials of these run. Queries and keys are normed, so 2^(q.k) needs no maximum to be subtracted first, and
+// partial sums need no rescaling. Same operands and contract as cuda_window_attention.cu.
+//
+// A persistent grid, one CTA per multiprocessor. A tile is kGroups * 64 queries of one head. A loader thread brings
+// queries, and keys and values by 128, into rings; each of kGroups warpgroups walks over them with its own 64 queries.
+// The rings run on from tile to tile: while one group ends its rows, others multiply, and the next tile's keys arrive.
+#include "runtime/cuda/kernels/cuda_attention.h"
+#include "runtime/cuda/kernels/cuda_attention_rows.cuh"
+#include "runtime/cuda/kernels/cuda_sm90.cuh"
+
+namespace thimble {
+namespace {
+
+// 160 and 32 registers per thread of the warpgroups fill the multiprocessor's 65,536.
+constexpr int kHead = kSm90HeadWidth, kGroups = 3, kQueries = 64 * kGroups, kKeys = 128;
+constexpr int kQueryStages = 2, kStages = 4;
+constexpr int kQueryBytes = kQueries * kHead * 2, kTileBytes = kKeys * kHead * 2;
+constexpr int kThreads = 128 * (kGroups + 1);
+constexpr int kSharedBytes =  // with alignment and barriers
+    1024 + kQueryStages * kQueryBytes + 2 * kStages * kTileBytes + 8 * (2 * kQueryStages + 4 * kStages);
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+using namespace sm90;
+
+using Operands = AttentionOperands<__nv_bfloat16>;
+
+// Where things lie in shared memory.
+struct Shared {
+  uint32_t queries, keys, values, queries_full, queries_empty, keys_full, values_full, keys_empty, values_empty;
+
+  __device__ explicit Shared(uint32_t memory) {
+    queries = (memory + 1023) / 1024 * 1024;
+    keys = queries + kQueryStages * kQueryBytes;
+    values = keys + kStages * kTileBytes;
+    queries_full = values + kStages * kTileBytes;
+    queries_empty = queries_full + 8 * kQueryStages;
+    keys_full = queries_empty + 8 * kQueryStages;
+    values_full = keys_full + 8 * kStages;
+    keys_empty = values_full + 8 * kStages;
+    values_empty = keys_empty + 8 * kStages;
+  }
+};
+
+// One head's queries first_query .. first_query + queries of a sequence.
+struct Tile {
+  int head, kv_head, sequence, first_query, queries, first_position, steps;
+
+  // Late tiles see the most keys; the grid starts with them, so that its multiprocessors end together.
+  __device__ Tile(int index, const Operands& operands, int window_start) {
+    int heads = operands.heads, columns = heads * operands.sequences, rows = divide_up(operands.positions, kQueries);
+    head = index % heads;
+    kv_head = head / (heads / operands.kv_heads);
+    sequence = index % columns / heads;
+    first_query = (rows - 1 - index / columns) * kQueries;
+    queries = min(kQueries, operands.positions - first_query);
+    first_position = window_start + first_query;
+    steps = divide_up(first_position + queries, kKeys);
+  }
+  // Steps up to the diagonal of one group's rows; none if it has no rows.
+  __device__ int group_steps(int group) const {
+    int rows = min(64, queries - 64 * group);
+    return rows > 0 ? divide_up(first_position + 64 * group + rows, kKeys) : 0;
+  }
+};
+
+__device__ int tile_count(const Operands& operands) {
+  return operands.heads * operands.sequences * divide_up(operands.positions, kQueries);
+}
+
+__device__ void load_tiles(const Shared& shared, const Operands& operands, const CUtensorMap& queries,
+                           const CUtensorMap& keys) {
+  int window_start = *operands.first + operands.offset;
+  Ring<kQueryStages> query_ring;
+  Ring<kStages> ring;
+  for (int index = blockIdx.x; index < tile_count(operands); index += gridDim.x, query_ring.advance()) {
+    Tile tile(index, operands, window_start);
+    uint32_t full = shared.queries_full + 8 * query_ring.index;
+    wait(shared.queries_empty + 8 * query_ring.index, query_ring.parity ^ 1);
+    expect_bytes(full, kQueryBytes);
+    load_box(shared.queries + query_ring.index * kQueryBytes, queries, tile.head * kHead,
+             tile.sequence * operands.positions + tile.first_query, full);
+    int row = tile.sequence * static_cast<int>(operands.capacity);
+    for (int step = 0; step < tile.steps; ++step, ring.advance()) {
+      full = shared.keys_full + 8 * ring.index;
+      wait(shared.keys_empty + 8 * ring.index, ring.parity ^ 1);
+      expect_bytes(full, kTileBytes);
+      load_box(shared.keys + ring.index * kTileBytes, keys, tile.kv_head * kHead, row + step * kKeys, full);
+      full = shared.values_full + 8 * ring.index;
+      wait(shared.values_empty + 8 * ring.index, ring.parity ^ 1);
+      expect_bytes(full, kTileBytes);
+      load_box(shared.values + ring.index * kTileBytes, keys, (operands.kv_heads + tile.kv_head) * kHead,
+               row + step * kKeys, full);
+    }
+  }
+}
+
+// scores (64, 128) = Q K^T, not waited for.
+__device__ void start_scores(FragmentValues<kKeys>& scores, uint32_t queries, uint32_t keys) {
+  begin_products();
+#pragma unroll
+  for (int k = 0; k < kHead / 16; ++k) multiply_async(scores, operand(queries) + 2 * k, operand(keys) + 2 * k, k > 0);
+  commit_products();
+}
+
+// out (64, 64) += P V, not waited for.
+__device__ void start_values(FragmentValues<kHead>& out, const uint32_t (&p)[kKeys / 16][4], uint32_t values) {
+  begin_products();
+#pragma unroll
+  for (int k = 0; k < kKeys / 16; ++k) multiply_async(out, p[k], operand(values + k * 16 * kHead * 2), 1);
+  commit_products();
+}
+
+// 2^x; results below the smallest normal number become 0.
+__device__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Turns scores into weights, 0 beyond the diagonal, and adds them up: sums[i] of columns i % 2, rows i / 2. Rows of
+// this lane: the first is at `position`, the group's first at `first_position`.
+__device__ void weigh(FragmentValues<kKeys>& scores, float (&sums)[4], int first_key, int position,
+                      int first_position) {
+  if (first_key + kKeys - 1 > first_position) {  // the diagonal passes here
+    int first_column = first_key + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < kKeys / 8; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (first_column + 8 * j + i % 2 > position + i / 2 * 8) scores[j][i] = -INFINITY;
+  }
+#pragma unroll
+  for (int j = 0; j < kKeys / 8; ++j)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      scores[j][i] = exp2_fast(scores[j][i]);
+      sums[i] += scores[j][i];
+    }
+}
+
+__device__ void pack(const FragmentValues<kKeys>& scores, uint32_t (&p)[kKeys / 16][4]) {
+#pragma unroll
+  for (int k = 0; k < kKeys / 16; ++k)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      __nv_bfloat162 pair =
+          __floats2bfloat162_rn(scores[2 * k + i / 2][i % 2 * 2], scores[2 * k + i / 2][i % 2 * 2 + 1]);
+      p[k][i] = *reinterpret_cast<uint32_t*>(&pair);
+    }
+}
+
+__device__ void synchronise(int group) { asm volatile("bar.sync %0, 128;\n" ::"r"(1 + group) : "memory"); }
+
+// Chunk (16 bytes) of a row of 128 bytes as tensor copies with a 128-byte swizzle lay it out.
+__device__ uint32_t swizzled_chunk(int row, int chunk) {
+  return static_cast<uint32_t>(row * kHead * 2 + ((chunk ^ (row & 7)) << 4));
+}
+
+// Releases tiles of keys and values that only other groups use. Without products, nothing else holds a group's warps
+// together, and one that falls behind by a whole turn of the ring would wait for the wrong phase.
+__device__ void pass_on(const Shared& shared, Ring<kStages>& keys, Ring<kStages>& values, int steps, int group) {
+  for (int step = 0; step < steps; ++step, keys.advance(), values.advance()) {
+    if (threadIdx.x % 128 > 0) continue;
+    wait(shared.keys_full + 8 * keys.index, keys.parity);
+    arrive(shared.keys_empty + 8 * keys.index);
+    wait(shared.values_full + 8 * values.index, values.parity);
+    arrive(shared.values_empty + 8 * values.index);
+  }
+  synchronise(group);
+}
+
+__device__ void attend(const Shared& shared, const Operands& operands, const CUtensorMap& outputs, int group) {
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  int row = group * 64 + warp * 16 + lane / 4;  // of the tile's queries
+  bool releases = threadIdx.x % 128 == 0;
+  int window_start = *operands.first + operands.offset;
+  Ring<kQueryStages> query_ring;
+  Ring<kStages> keys, values;
+  for (int index = blockIdx.x; index < tile_count(operands); index += gridDim.x, query_ring.advance()) {
+    Tile tile(index, operands, window_start);
+    int position = tile.first_position + row, group_position = tile.first_position + group * 64;
+    int steps = tile.group_steps(group);
+    wait(shared.queries_full + 8 * query_ring.index, query_ring.parity);
+    if (steps == 0) {
+      pass_on(shared, keys, values, tile.steps, group);
+      if (releases) arrive(shared.queries_empty + 8 * query_ring.index);
+      continue;
+    }
+    uint32_t queries = shared.queries + query_ring.index * kQueryBytes + group * 64 * kHead * 2;
+    FragmentValues<kHead> out = {};
+    FragmentValues<kKeys> scores;
+    uint32_t p[kKeys / 16][4];
+    float sums[4] = {};
+    wait(shared.keys_full + 8 * keys.index, keys.parity);
+    start_scores(scores, queries, shared.keys + keys.index * kTileBytes);
+    wait_for_products<0>();
+    if (releases) arrive(shared.keys_empty + 8 * keys.index);
+    keys.advance();
+    weigh(scores, sums, 0, position, group_position);
+    pack(scores, p);
+    wait(shared.values_full + 8 * values.index, values.parity);
+    for (int step = 1; step < steps; ++step) {
+      wait(shared.keys_full + 8 * keys.index, keys.parity);
+      start_scores(scores, queries, shared.keys + keys.index * kTileBytes);
+      start_values(out, p, shared.values + values.index * kTileBytes);
+      wait_for_products<1>();  // the scores
+      if (releases) arrive(shared.keys_empty + 8 * keys.index);
+      keys.advance();
+      weigh(scores, sums, step * kKeys, position, group_position);
+      // The compiler must not move the second wait before the exponentials, which hide the products' time: the loop of
+      // this barrier's wait keeps it in place.
+      hold(scores);
+      uint32_t done = shared.values_empty + 8 * values.index;
+      values.advance();
+      wait(shared.values_full + 8 * values.index, values.parity);
+      wait_for_products<0>();
+      if (releases) arrive(done);
+      pack(scores, p);
+    }
+    start_values(out, p, shared.values + values.index * kTileBytes);
+    int64_t kv_stride = 2 * operands.kv_heads * kHead, stride = operands.heads * kHead;
+    AttentionRows<__nv_bfloat16> rows{
+        operands.keys + (tile.sequence * operands.capacity + tile.first_position) * kv_stride +
+            (operands.kv_heads + tile.kv_head) * kHead,
+        kv_stride,
+        operands.query + (static_cast<int64_t>(tile.sequence) * operands.positions + tile.first_query) * stride +
+            tile.head * kHead,
+        stride,
+        tile.queries,
+        operands.exclusive};
+    OwnValues<__nv_bfloat16, kHead / 8> own(rows, row);
+    wait_for_products<0>();
+    if (releases) arrive(shared.values_empty + 8 * values.index);
+    values.advance();
+    if (steps < tile.steps) pass_on(shared, keys, values, tile.steps - steps, group);
+    finish_attention(out, {sums[0] + sums[1], sums[2] + sums[3]}, own);
+    if (tile.queries < 64 * (group + 1)) {
+      store_rows(out, row, rows);
+    } else {  // over the queries in shared memory, and from there in one copy
+#pragma unroll
+      for (int j = 0; j < kHead / 8; j += 2)
+        store_fragments(queries + swizzled_chunk(warp * 16 + lane % 16, j + lane / 16), out[j], out[j + 1]);
+      fence_stores();
+      synchronise(group);
+      if (releases) {
+        store_box(outputs, tile.head * kHead, tile.sequence * operands.positions + tile.first_query + group * 64,
+                  queries);
+        wait_for_stores();
+      }
+    }
+    if (releases) arrive(shared.queries_empty + 8 * query_ring.index);
+  }
+}
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
+
+__global__ void __launch_bounds__(kThreads, 1)
+    window_attention_sm90_kernel(const AttentionOperands<__nv_bfloat16> operands,
+                                 const __grid_constant__ CUtensorMap queries, const __grid_constant__ CUtensorMap keys,
+                                 const __grid_constant__ CUtensorMap outputs) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ char shared_memory[];
+  Shared shared(static_cast<uint32_t>(__cvta_generic_to_shared(shared_memory)));
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < kQueryStages; ++stage) {
+      initialise_barrier(shared.queries_full + 8 * stage, 1);
+      initialise_barrier(shared.queries_empty + 8 * stage, kGroups);
+    }
+    for (int stage = 0; stage < kStages; ++stage) {
+      initialise_barrier(shared.keys_full + 8 * stage, 1);
+      initialise_barrier(shared.values_full + 8 * stage, 1);
+      initialise_barrier(shared.keys_empty + 8 * stage, kGroups);
+      initialise_barrier(shared.values_empty + 8 * stage, kGroups);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+  }
+  __syncthreads();
+  int group = static_cast<int>(threadIdx.x) / 128;
+  if (group < kGroups) {
+    take_registers<160>();
+    attend(shared, operands, outputs, group);
+  } else {
+    give_registers<32>();
+    if (threadIdx.x % 128 == 0) load_tiles(shared, operands, queries, keys);
+  }
+#endif
+}
+
+}  // namespace
+
+void launch_window_attention_sm90(const AttentionOperands<__nv_bfloat16>& operands, cudaStream_t stream) {
+  int64_t query_columns = operands.heads * kHead, kv_columns = 2 * operands.kv_heads * kHead;
+  int64_t query_rows = static_cast<int64_t>(operands.sequences) * operands.positions;
+  CUtensorMap queries = make_tensor_map(operands.query, query_rows, query_columns, query_columns, kQueries);
+  CUtensorMap outputs = make_tensor_map(operands.query, query_rows, query_columns, query_columns, 64);
+  CUtensorMap keys =
+      make_tensor_map(operands.keys, operands.sequences * operands.capacity, kv_columns, kv_columns, kKeys);
+  int tiles = operands.heads * operands.sequences * divide_up(operands.positions, kQueries);
+  launch_kernel(window_attention_sm90_kernel,
+                {dim3(static_cast<unsigned>(std::min(multiprocessors(), tiles))), kThreads, kSharedBytes}, stream,
+                operands, queries, keys, outputs);
+}
+
+}  // namespace thimble

@@ -1,0 +1,162 @@
+// device.cpp: what --device and --numerics may say, and what they mean on this machine.
+#include "runtime/device/device.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <numeric>
+#include <optional>
+
+#include "runtime/base/error.h"
+#include "runtime/base/parallel.h"
+#include "runtime/cpu/backend_language_model.h"
+#include "runtime/cpu/gemm.h"
+#include "runtime/cpu/numeric_backend.h"
+#include "runtime/cuda/cuda_backend.h"
+#include "runtime/cuda/cuda_language_model.h"
+#include "runtime/cuda/kernels/cuda_devices.h"
+#include "runtime/device/split_language_model.h"
+
+namespace thimble {
+namespace {
+
+constexpr std::string_view kAllCuda = "cuda:all";
+constexpr std::string_view kCudaPrefix = "cuda:";
+
+bool is_numbered_cuda(std::string_view text) {
+  return text.size() > kCudaPrefix.size() && text.starts_with(kCudaPrefix) &&
+         text.find_first_not_of("0123456789", kCudaPrefix.size()) == std::string_view::npos;
+}
+
+// N of cuda:N; nullopt when no machine has so many.
+std::optional<int> number_of(std::string_view text) {
+  int number = 0;
+  auto [stop, error] = std::from_chars(text.data() + kCudaPrefix.size(), text.data() + text.size(), number);
+  return error == std::errc() ? std::optional(number) : std::nullopt;
+}
+
+// The ordinals that `text` means on a machine with `count` devices, at least one.
+std::vector<int> cuda_ordinals(const std::string& text, int count, int local_rank) {
+  if (count == 0) {
+    std::string why =
+        cuda_runtime_version().empty() ? "this build computes on the CPU only" : "no CUDA device is usable";
+    throw DeviceError("--device " + text + ": " + why + "; use --device cpu");
+  }
+  if (text == kAllCuda) {
+    std::vector<int> all(static_cast<size_t>(count));
+    std::iota(all.begin(), all.end(), 0);
+    for (int ordinal : all)
+      if (cuda_arithmetic(ordinal) != cuda_arithmetic(0))
+        throw DeviceError(fmt::format("--device {}: devices 0 ({}) and {} ({}) differ, and so would their results",
+                                      text, cuda_arithmetic(0), ordinal, cuda_arithmetic(ordinal)));
+    return all;
+  }
+  if (!is_numbered_cuda(text)) return {local_rank % count};
+  std::optional<int> number = number_of(text);
+  if (!number || *number >= count)
+    throw DeviceError(fmt::format("--device {}: the CUDA devices here are 0 to {}", text, count - 1));
+  return {*number};
+}
+
+std::optional<Numerics> numerics_named(std::string_view text) {
+  for (Numerics numerics : kAllNumerics)
+    if (numerics_name(numerics) == text) return numerics;
+  return std::nullopt;
+}
+
+// One model per device, all made at once.
+std::unique_ptr<LanguageModel> make_on_all(
+    const Device& device, const std::function<std::unique_ptr<LanguageModel>(const CudaPlace&)>& make) {
+  std::vector<std::unique_ptr<LanguageModel>> parts(device.ordinals.size());
+  run_in_threads(parts.size(), [&](size_t i) { parts[i] = make({device.ordinals[i], device.memory_limit_bytes}); });
+  return make_split_language_model(std::move(parts));
+}
+
+// On the CPU, or on each of the CUDA devices, through a Backend.
+template <typename AnyFamily>
+std::unique_ptr<LanguageModel> make_over_backend(const AnyFamily& model, const Device& device, int64_t context) {
+  if (!device.is_cuda) return make_backend_language_model(model, device.numerics, make_cpu_backend(), context);
+  return make_on_all(device, [&](const CudaPlace& place) {
+    return make_backend_language_model(model, device.numerics, make_cuda_backend(place), context);
+  });
+}
+
+}  // namespace
+
+bool is_device_text(std::string_view text) {
+  return text == "auto" || text == "cpu" || text == "cuda" || text == kAllCuda || is_numbered_cuda(text);
+}
+
+bool is_numerics_text(std::string_view text) { return text == "auto" || numerics_named(text); }
+
+std::string Device::arithmetic() const {
+  if (!is_cuda && numerics == Numerics::kFp32) return std::string(cpu_instruction_set());
+  if (!is_cuda) return fmt::format("{} {}", cpu_instruction_set(), numerics_name(numerics));
+  return cuda_arithmetic(ordinals[0]) + " " + std::string(numerics_name(numerics));
+}
+
+std::string Device::name() const {
+  if (!is_cuda && numerics == Numerics::kFp32) return fmt::format("cpu ({})", cpu_instruction_set());
+  if (!is_cuda) return fmt::format("cpu ({}, {})", cpu_instruction_set(), numerics_name(numerics));
+  std::string one = fmt::format("{} ({})", cuda_arithmetic(ordinals[0]), numerics_name(numerics));
+  return ordinals.size() == 1 ? one : fmt::format("{} x {}", ordinals.size(), one);
+}
+
+Device open_device(const std::string& text, const std::string& numerics, int local_rank) {
+  if (!is_device_text(text)) throw UsageError("--device is '" + text + "', allowed are " + kDeviceTexts);
+  if (!is_numerics_text(numerics)) throw UsageError("--numerics is '" + numerics + "', allowed are " + kNumericsTexts);
+  Device device;
+  int count = text == "cpu" ? 0 : cuda_device_count();
+  device.is_cuda = text == "auto" ? count > 0 : text != "cpu";
+  device.numerics = numerics_named(numerics).value_or(device.is_cuda ? Numerics::kBf16 : Numerics::kFp32);
+#ifndef THIMBLE_SF16
+  if (is_sf16(device.numerics))
+    throw UsageError("--numerics " + numerics + " is not in this build, which was configured with THIMBLE_SF16=OFF");
+#endif
+  if (!device.is_cuda) return device;
+  device.ordinals = cuda_ordinals(text, count, local_rank);
+  return device;
+}
+
+std::jthread warm_up(const Device& device) {
+  if (!device.is_cuda) return {};
+  return std::jthread([ordinals = device.ordinals] {
+    try {
+      run_in_threads(ordinals.size(), [&](size_t i) { cuda_free_memory(ordinals[i]); });
+    } catch (const DeviceError&) {
+    }
+  });
+}
+
+// Fused attention keeps scores and softmax weights in registers, where nothing can round them to Q1.15: no SF16 mode
+// may ever be among these.
+bool has_fused_forward(const Device& device) {
+  return device.is_cuda && (device.numerics == Numerics::kFp32 || device.numerics == Numerics::kBf16);
+}
+
+std::unique_ptr<Backend> make_backend(const Device& device, Nvfp4Weights weights) {
+  std::unique_ptr<Backend> exact =
+      device.is_cuda ? make_cuda_backend({device.ordinals[0], device.memory_limit_bytes}) : make_cpu_backend();
+  return make_numeric_backend(std::move(exact), numeric_policy(device.numerics), std::move(weights));
+}
+
+std::unique_ptr<LanguageModel> make_language_model(const Model& model, const Device& device, int64_t context) {
+  if (!has_fused_forward(device)) return make_over_backend(model, device, context);
+  return make_on_all(
+      device, [&](const CudaPlace& place) { return make_cuda_language_model(model, place, device.numerics, context); });
+}
+
+std::unique_ptr<LanguageModel> make_language_model(const Gpt2Model& model, const Device& device, int64_t context) {
+  return make_over_backend(model, device, context);
+}
+
+std::unique_ptr<LanguageModel> make_language_model(const StoredModel& stored, const BlockFeed& feed,
+                                                   const Device& device, int64_t context) {
+  if (!has_fused_forward(device))
+    throw Error(ExitCode::kInternal, device.name() + " computes with dequantized weights");
+  return make_on_all(device, [&](const CudaPlace& place) {
+    return make_cuda_language_model(stored, feed, place, device.numerics, context);
+  });
+}
+
+}  // namespace thimble

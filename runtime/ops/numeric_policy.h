@@ -1,0 +1,75 @@
+// numeric_policy.h: the numeric modes of a forward pass (--numerics), and what each rounds where. A mode is a policy
+// that a Backend follows (numeric_backend.h), not another forward pass.
+//
+//   fp32          nothing is rounded
+//   bf16, fp16    weights and what every operation writes; arithmetic within an operation is fp32
+//   sf16          Q1.15 at the boundaries below, bf16 in memory ("true forward": all scales 1)
+//   sf16-legacy   the same without Q1.31, with logits times 24, attention's residual branch times 0.65, the MLP's 0.75
+//   nvfp4         the matrices of linear layers and their inputs in NVFP4 (nvfp4_block.h), everything else fp32
+// With "-q115" after either sf16 the weights too are clamped and rounded to Q1.15 (weight-constrained).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "runtime/families/golf/model.h"
+#include "runtime/families/gpt2/gpt2_model.h"
+#include "runtime/tensor/rounding.h"
+
+namespace thimble {
+
+enum class Numerics { kFp32, kBf16, kFp16, kSf16, kSf16Q115, kSf16Legacy, kSf16LegacyQ115, kNvfp4 };
+inline constexpr std::array kAllNumerics = {Numerics::kFp32,           Numerics::kBf16,     Numerics::kFp16,
+                                            Numerics::kSf16,           Numerics::kSf16Q115, Numerics::kSf16Legacy,
+                                            Numerics::kSf16LegacyQ115, Numerics::kNvfp4};
+std::string_view numerics_name(Numerics numerics);
+
+// Is it one of the modes in Q1.15?
+bool is_sf16(Numerics numerics);
+
+// Places where a forward pass writes.
+enum class Boundary {
+  kLinear,      // products with weights below the output head, their biases, and attention's product with the values
+  kScores,      // attention's q k^T, before 1/sqrt(d)
+  kSoftmax,     // attention's weights, before the product with the values
+  kLogits,      // the output head's product, before the logits' scale
+  kCapped,      // logits after softcap
+  kNorm,        // norms, of whole rows and of heads
+  kResidual,    // sums of the residual stream, with its mixes and skips
+  kActivation,  // the MLP's nonlinearity
+  kEmbedding,   // embeddings looked up, and their sums
+};
+constexpr size_t kBoundaries = 9;
+std::string_view boundary_name(Boundary boundary);
+
+struct NumericPolicy {
+  std::array<Rounding, kBoundaries> roundings;  // by Boundary
+  float logits_scale = 1;
+  float attention_scale = 1, mlp_scale = 1;  // of the residual branches
+  Rounding weights;                          // of all weights, on load
+  bool nvfp4 = false;                        // linear layers' matrices, on load, and their inputs
+
+  const Rounding& at(Boundary boundary) const { return roundings[static_cast<size_t>(boundary)]; }
+  // Changes no value anywhere.
+  bool is_exact() const;
+  bool operator==(const NumericPolicy&) const = default;
+};
+
+NumericPolicy numeric_policy(Numerics numerics);
+
+// The weights as a model in this mode has them: rounded, matrices of linear layers in NVFP4 with one float32 scale
+// each, those of an artifact in NVFP4 with its codes. An Error (bad input) names a matrix that cannot be NVFP4, as it
+// is not finite.
+void round_weights(const NumericPolicy& policy, Model& model);
+void round_weights(const NumericPolicy& policy, Gpt2Model& model);
+
+// The codes of matrices in NVFP4, by where their values lie. `model` must outlive the result, and stay where it is.
+using Nvfp4Weights = std::map<const float*, const Nvfp4Codes*>;
+Nvfp4Weights nvfp4_weights(const Model& model);
+Nvfp4Weights nvfp4_weights(const Gpt2Model& model);
+
+}  // namespace thimble

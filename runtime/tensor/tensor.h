@@ -1,0 +1,37 @@
+// tensor.h: named tensors as they lie in a file (views) or in memory (owned), any dtype and rank.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/tensor/dtype.h"
+
+namespace thimble {
+
+using Shape = std::vector<int64_t>;  // empty for a scalar
+
+std::string shape_text(const Shape& shape);  // "[512, 1792]"
+int64_t element_count(const Shape& shape);   // the shape must have been checked before
+
+// A tensor whose little-endian, contiguous, row-major bytes live elsewhere (a mapped checkpoint, say).
+struct TensorView {
+  DType dtype = DType::kF32;
+  Shape shape;
+  Bytes bytes;  // element_count(shape) * dtype_bytes(dtype)
+};
+
+using TensorMap = std::map<std::string, TensorView>;
+
+// A tensor that owns its bytes.
+struct Tensor {
+  DType dtype = DType::kF32;
+  Shape shape;
+  ByteVector bytes;
+  TensorView view() const { return {dtype, shape, bytes}; }
+};
+
+inline std::vector<float> to_float32(const TensorView& tensor) { return to_float32(tensor.dtype, tensor.bytes); }
+
+}  // namespace thimble

@@ -1,0 +1,70 @@
+// cuda_input_shift_test.cpp: weights that are shifted on a CUDA device against the CPU's.
+#include "gptq/factor/cuda_input_shift.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/gptq/statistics/gptq_samples.h"
+#include "tests/runtime/base/error_matcher.h"
+#include "tests/runtime/cuda/kernels/cuda_device.h"
+
+namespace thimble {
+namespace {
+
+class CudaInputShift : public CudaTest {};
+
+TEST_F(CudaInputShift, IsTheCpus) {
+  // Below a tile, a whole tile, beyond; rows of their own each.
+  for (const int64_t columns : {1, 12, 64, 65, 200}) {
+    SCOPED_TRACE(columns);
+    const InputPair pair = split_joint_hessian(correlated_hessian(2 * columns, 7));
+    const std::vector<Matrix> weights = {random_matrix(5, columns, 8), random_matrix(64, columns, 9),
+                                         random_matrix(130, columns, 10), Matrix(0, columns)};
+    const std::vector<ConstMatrixView> views(weights.begin(), weights.end());
+    const std::vector<Matrix> cuda = shift_weights_cuda(views, pair, 0.5, 0.75, "layer", {0});
+    const InputShift shift(pair, 0.5, "layer");
+    ASSERT_EQ(cuda.size(), weights.size());
+    double largest = 0;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const Matrix cpu = shift.shifted(weights[i], 0.75);
+      ASSERT_EQ(cuda[i].rows(), cpu.rows());
+      ASSERT_EQ(cuda[i].cols(), cpu.cols());
+      for (int64_t r = 0; r < cpu.rows(); ++r)
+        for (int64_t k = 0; k < columns; ++k) {
+          ASSERT_NEAR(cuda[i](r, k), cpu(r, k), 1e-6 * (1 + std::abs(cpu(r, k)))) << i << " " << r << " " << k;
+          largest = std::max(largest, std::abs(double{cpu(r, k)} - weights[i](r, k)));
+        }
+    }
+    EXPECT_GT(largest, 1e-3);  // there is something to see
+    const std::vector<Matrix> again = shift_weights_cuda(views, pair, 0.5, 0.75, "layer", {0});
+    for (size_t i = 0; i < weights.size(); ++i) EXPECT_TRUE(std::ranges::equal(again[i].values(), cuda[i].values()));
+  }
+}
+
+TEST_F(CudaInputShift, LeavesDeadColumnsAlone) {
+  constexpr int64_t kColumns = 70, kDead = 3;
+  SymmetricMatrix joint = correlated_hessian(2 * kColumns, 7);
+  for (int64_t i = 0; i < 2 * kColumns; ++i) joint.lower_row(std::max(i, kDead))[std::min(i, kDead)] = 0;
+  const InputPair pair = split_joint_hessian(joint);
+  const Matrix weights = random_matrix(9, kColumns, 8);
+  const std::vector<ConstMatrixView> views = {weights};
+  const Matrix cuda = shift_weights_cuda(views, pair, 0.1, 1, "layer", {0}).front(),
+               cpu = InputShift(pair, 0.1, "layer").shifted(weights, 1);
+  for (int64_t r = 0; r < weights.rows(); ++r) {
+    EXPECT_EQ(cuda(r, kDead), weights(r, kDead));
+    for (int64_t k = 0; k < kColumns; ++k) EXPECT_NEAR(cuda(r, k), cpu(r, k), 1e-6 * (1 + std::abs(cpu(r, k))));
+  }
+}
+
+TEST_F(CudaInputShift, RefusesWhatIsNotAHessian) {
+  InputPair pair = split_joint_hessian(correlated_hessian(24, 7));
+  pair.hessian.lower_row(3)[3] = -1;
+  const Matrix weights = random_matrix(9, 12, 8);
+  const std::vector<ConstMatrixView> views = {weights};
+  expect_error<Error>([&] { shift_weights_cuda(views, pair, 0.1, 1, "blocks.0.mlp.fc.weight", {0}); },
+                      {"blocks.0.mlp.fc.weight", "diagonal"});
+}
+
+}  // namespace
+}  // namespace thimble

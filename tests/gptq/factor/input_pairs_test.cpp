@@ -1,0 +1,139 @@
+// input_pairs_test.cpp: what a layer reads in two models, and the weights that make up for the difference.
+#include "gptq/factor/input_pairs.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/cpu/window_scores.h"
+#include "runtime/families/golf/golf_layout.h"
+#include "tests/gptq/statistics/gptq_samples.h"
+#include "tests/runtime/families/golf/random_model.h"
+
+namespace thimble {
+namespace {
+
+// Keeps the inputs of one layer, sequence after sequence.
+class Keeper final : public LinearObserver {
+ public:
+  explicit Keeper(std::string layer) : layer_(std::move(layer)) {}
+  void on_linear_input(std::span<const std::string> layers, ConstMatrixView x) override {
+    if (layers[0] != layer_) return;
+    for (int64_t t = 0; t < x.rows; ++t) rows.emplace_back(x.row(t), x.row(t) + x.cols);
+  }
+  std::vector<std::vector<float>> rows;
+
+ private:
+  std::string layer_;
+};
+
+constexpr int64_t kSequences = 3, kLength = 17;
+
+std::vector<std::vector<float>> inputs_of(const Model& model, const TokenSequences& tokens, const std::string& layer) {
+  const std::unique_ptr<Backend> backend = make_cpu_backend();
+  WindowScorer scorer(model, *backend, kLength);
+  Keeper keeper(layer);
+  for (int64_t s = 0; s < kSequences; ++s)
+    scorer.observe(tokens.sequence(s).first(static_cast<size_t>(kLength - 1)), keeper);
+  return keeper.rows;
+}
+
+TokenSequences some_tokens(const Model& model) {
+  constexpr int64_t kCount = kSequences + 1;
+  return {kCount, kLength, random_tokens(kCount * kLength, model.config.vocab_size, 6)};
+}
+
+Model with_wider_first_layer(Model model) {
+  for (float& weight : model.layers[0].up.values()) weight *= 1.25F;
+  return model;
+}
+
+TEST(InputPairs, AreMeansOverWhatBothModelsRead) {
+  const Model original = random_golf_model(small_golf_config(), 3);
+  const Model changed = with_wider_first_layer(original);
+  const TokenSequences tokens = some_tokens(original);
+  const LayerNames second(1);
+  const std::vector<std::string> layers = {second.query, second.key, second.value};
+  const InputPair pair = make_input_pairs(original, changed, Device{}, tokens, kSequences)->collect(layers);
+
+  const auto x = inputs_of(original, tokens, second.query), y = inputs_of(changed, tokens, second.query);
+  ASSERT_EQ(x.size(), kSequences * (kLength - 1));
+  const auto columns = static_cast<int64_t>(x[0].size());
+  ASSERT_EQ(pair.hessian.size(), columns);
+  double largest = 0;
+  for (int64_t i = 0; i < columns; ++i)
+    for (int64_t j = 0; j < columns; ++j) {
+      const auto a = static_cast<size_t>(i), b = static_cast<size_t>(j);
+      double second_moment = 0, drift = 0;
+      for (size_t t = 0; t < x.size(); ++t) {
+        second_moment += double{y[t][a]} * y[t][b] / static_cast<double>(x.size());
+        drift += (double{x[t][a]} - y[t][a]) * y[t][b] / static_cast<double>(x.size());
+      }
+      EXPECT_NEAR(pair.hessian(i, j), second_moment, 1e-5);
+      EXPECT_NEAR(pair.drift(i, j), drift, 1e-5);
+      largest = std::max(largest, std::abs(drift));
+    }
+  EXPECT_GT(largest, 1e-3);  // there is something to see
+}
+
+TEST(InputPairs, OfEqualModelsHaveNoDrift) {
+  const Model model = random_golf_model(small_golf_config(), 3);
+  const TokenSequences tokens = some_tokens(model);
+  const std::string layer = LayerNames(0).down;
+  const InputPair pair = make_input_pairs(model, model, Device{}, tokens, kSequences)->collect({&layer, 1});
+  for (double value : pair.drift.values()) EXPECT_EQ(value, 0);
+  const Matrix weights = random_matrix(3, pair.hessian.size(), 1);
+  EXPECT_EQ(InputShift(pair, 0.01, layer).shifted(weights, 1).values()[0], weights.values()[0]);
+}
+
+TEST(InputPairs, SeeWhatWasReplaced) {
+  const Model original = random_golf_model(small_golf_config(), 3);
+  const Model changed = with_wider_first_layer(original);
+  const TokenSequences tokens = some_tokens(original);
+  const LayerNames first(0);
+  const std::unique_ptr<InputPairs> pairs = make_input_pairs(original, original, Device{}, tokens, kSequences);
+  pairs->collect({&first.up, 1});
+  pairs->replace(first.up, changed.layers[0].up);
+  const InputPair pair = pairs->collect({&first.down, 1}),
+                  expected =
+                      make_input_pairs(original, changed, Device{}, tokens, kSequences)->collect({&first.down, 1});
+  EXPECT_EQ(pair.hessian, expected.hessian);
+  EXPECT_TRUE(std::ranges::equal(pair.drift.values(), expected.drift.values()));
+  EXPECT_TRUE(std::ranges::any_of(pair.drift.values(), [](double value) { return value != 0; }));
+}
+
+// Joint second moments of x~ and x = A x~ + noise: without damping w' = w E[x x~^T] E[x~ x~^T]^-1.
+TEST(ShiftedWeights, AreTheLeastSquaresOnes) {
+  constexpr int64_t kColumns = 12, kRows = 5;
+  const SymmetricMatrix joint = correlated_hessian(2 * kColumns, 7);
+  const InputPair pair = split_joint_hessian(joint);
+  const Matrix weights = random_matrix(kRows, kColumns, 8);
+  for (const double strength : {1.0, 0.25}) {
+    const Matrix shifted = InputShift(pair, 0, "layer").shifted(weights, strength);
+    // (w' - w) E[x~ x~^T] = strength * w E[(x - x~) x~^T]
+    for (int64_t r = 0; r < kRows; ++r)
+      for (int64_t j = 0; j < kColumns; ++j) {
+        double left = 0, right = 0;
+        for (int64_t i = 0; i < kColumns; ++i) {
+          left += (double{shifted(r, i)} - weights(r, i)) * joint(i, j);
+          right += strength * weights(r, i) * (joint(kColumns + i, j) - joint(i, j));
+        }
+        EXPECT_NEAR(left, right, 1e-4);
+      }
+  }
+}
+
+TEST(ShiftedWeights, DampingHoldsThemBack) {
+  const InputPair pair = split_joint_hessian(correlated_hessian(8, 7));
+  const Matrix weights = random_matrix(2, 4, 8);
+  auto shift = [&](double damping) {
+    const Matrix shifted = InputShift(pair, damping, "layer").shifted(weights, 1);
+    double sum = 0;
+    for (int64_t r = 0; r < 2; ++r)
+      for (int64_t k = 0; k < 4; ++k) sum += std::pow(double{shifted(r, k)} - weights(r, k), 2);
+    return sum;
+  };
+  EXPECT_LT(shift(10), 0.1 * shift(0));
+  EXPECT_LT(shift(1e6), 1e-6);
+}
+
+}  // namespace
+}  // namespace thimble

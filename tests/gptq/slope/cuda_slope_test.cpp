@@ -1,0 +1,147 @@
+// cuda_slope_test.cpp: the CUDA solver of the method `slope` against the CPU's.
+#include "gptq/slope/cuda_slope.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "runtime/base/error.h"
+#include "runtime/codes/trellis.h"
+#include "tests/gptq/statistics/gptq_samples.h"
+#include "tests/runtime/base/error_matcher.h"
+#include "tests/runtime/cuda/kernels/cuda_device.h"
+
+namespace thimble {
+namespace {
+
+class CudaSlope : public CudaTest {};
+
+// Steps that differ by row, and by column as the factor says.
+SlopeGrid grid_of(int64_t rows, const std::vector<double>& upper_diagonal, int trellis_bits, double rate_weight) {
+  SlopeGrid grid{trellis_bits, rate_weight, {}, {}};
+  for (int64_t r = 0; r < rows; ++r) grid.row_steps.push_back(static_cast<int16_t>(-64 + r * 29 % 61));
+  for (double u : upper_diagonal) grid.column_steps.push_back(static_cast<int16_t>(std::lround(64 * std::log2(u))));
+  return grid;
+}
+
+struct Case {
+  int64_t rows, columns;
+  int trellis_bits;
+  double rate_weight;
+};
+
+class CudaSlopeShapes : public CudaTest, public testing::WithParamInterface<Case> {};
+
+SlopeResult solve_on_cpu(const SlopeJob& job, int trellis_bits, double rate_weight) {
+  const HessianFactor factor = factor_hessian(*job.hessian, job.damping, job.name, job.order);
+  const SlopeGrid grid = grid_of(job.weights.rows, factor.upper_diagonal(), trellis_bits, rate_weight);
+  return solve_slope(job.weights, &factor, grid, job.row_weights, job.name);
+}
+
+std::vector<SlopeResult> solve_on_cuda(std::span<const SlopeJob> jobs, int trellis_bits, double rate_weight,
+                                       CudaPlace place = 0) {
+  auto choose = [&](size_t job, const std::vector<double>& upper_diagonal) {
+    return grid_of(jobs[job].weights.rows, upper_diagonal, trellis_bits, rate_weight);
+  };
+  return solve_slope_cuda(jobs, choose, place);
+}
+
+void expect_near(const SlopeReport& found, const SlopeReport& wanted) {
+  EXPECT_NEAR(found.weight_mse, wanted.weight_mse, 1e-9 * wanted.weight_mse);
+  EXPECT_NEAR(found.weighted_loss, wanted.weighted_loss, 1e-9 * wanted.weighted_loss);
+  EXPECT_NEAR(found.row_weighted_loss, wanted.row_weighted_loss, 1e-9 * wanted.row_weighted_loss);
+  EXPECT_NEAR(found.estimated_bits, wanted.estimated_bits, 1e-6 * wanted.estimated_bits);
+  EXPECT_EQ(found.damping, wanted.damping);
+  EXPECT_EQ(found.dead_columns, wanted.dead_columns);
+}
+
+TEST_P(CudaSlopeShapes, IsTheCpusSolution) {
+  const auto [rows, columns, trellis_bits, rate_weight] = GetParam();
+  const Matrix weights = random_matrix(rows, columns, 11, 2);
+  const SymmetricMatrix hessian = correlated_hessian(columns, 12);
+  std::vector<double> row_weights;
+  for (int64_t r = 0; r < rows; ++r) row_weights.push_back(0.5 + static_cast<double>(r % 3));
+  for (ColumnOrder order : {ColumnOrder::kDescending, ColumnOrder::kNatural}) {
+    const SlopeJob job{"layer", weights, &hessian, 0.02, order, row_weights};
+    const SlopeResult cpu = solve_on_cpu(job, trellis_bits, rate_weight);
+    const SlopeResult cuda = solve_on_cuda({&job, 1}, trellis_bits, rate_weight).at(0);
+    EXPECT_EQ(cuda.codes.trellis_bits, trellis_bits);
+    EXPECT_EQ(cuda.codes.row_steps, cpu.codes.row_steps);
+    EXPECT_EQ(cuda.codes.column_steps, cpu.codes.column_steps);
+    // These arguments lie away from ties.
+    EXPECT_TRUE(cuda.codes.codes == cpu.codes.codes);
+    expect_near(cuda.report, cpu.report);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaSlopeShapes,
+                         testing::Values(Case{1, 1, 5, 0}, Case{3, 2, 0, 0}, Case{70, 65, 0, 0.4}, Case{64, 64, 2, 0},
+                                         Case{25, 130, 3, 0.2}, Case{512, 40, 4, 0}, Case{600, 70, 5, 0},
+                                         Case{513, 130, 5, 0.3}, Case{1100, 64, 6, 0}, Case{300, 100, 7, 0},
+                                         Case{512, 128, 8, 0}, Case{530, 20, 8, 0.2}));
+
+// Layers of several sizes, some of them with columns that no token ever activated, in one call and one by one, also in
+// little memory.
+TEST_F(CudaSlope, LayersDoNotDependOnEachOther) {
+  std::vector<Matrix> weights;
+  std::vector<SymmetricMatrix> hessians;
+  for (int i = 0; i < 6; ++i) {
+    const int64_t columns = 40 + 30 * (i % 4);
+    weights.push_back(random_matrix(100 + 150 * i, columns, static_cast<uint32_t>(i), 1));
+    hessians.push_back(correlated_hessian(columns, static_cast<uint32_t>(20 + i)));
+    if (i % 2 == 1)
+      for (int64_t dead : {int64_t{3}, columns - 1})
+        for (int64_t k = 0; k < columns; ++k) hessians.back().lower_row(std::max(dead, k))[std::min(dead, k)] = 0;
+  }
+  std::vector<SlopeJob> jobs;
+  for (size_t i = 0; i < weights.size(); ++i)
+    jobs.push_back({"layer", weights[i], &hessians[i], 0.01 * static_cast<double>(i + 1)});
+  const std::vector<SlopeResult> together = solve_on_cuda(jobs, 5, 0);
+  constexpr uint64_t kLittle = uint64_t{40} << 20;
+  const std::vector<SlopeResult> in_little = solve_on_cuda(jobs, 5, 0, CudaPlace(0, kLittle));
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const SlopeResult alone = solve_on_cuda({&jobs[i], 1}, 5, 0).at(0);
+    EXPECT_EQ(together[i].codes.codes, alone.codes.codes);
+    EXPECT_EQ(in_little[i].codes.codes, alone.codes.codes);
+    EXPECT_EQ(together[i].report.weighted_loss, alone.report.weighted_loss);
+    EXPECT_EQ(alone.report.dead_columns.size(), i % 2 == 1 ? 2 : 0);
+    const SlopeResult cpu = solve_on_cpu(jobs[i], 5, 0);
+    EXPECT_TRUE(alone.codes.codes == cpu.codes.codes);
+    expect_near(alone.report, cpu.report);
+  }
+}
+
+TEST_F(CudaSlope, NothingToSolve) {
+  const SymmetricMatrix hessian = correlated_hessian(4, 1);
+  const Matrix none(0, 4);
+  const SlopeJob job{"layer", none, &hessian, 0.01};
+  EXPECT_TRUE(solve_on_cuda({&job, 1}, 5, 0).at(0).codes.codes.empty());
+  EXPECT_TRUE(solve_on_cuda({}, 5, 0).empty());
+}
+
+TEST_F(CudaSlope, AWeightThatIsNotFiniteIsRefused) {
+  Matrix weights = random_matrix(20, 10, 1, 1);
+  weights(7, 4) = std::numeric_limits<float>::quiet_NaN();
+  const SymmetricMatrix hessian = correlated_hessian(10, 1);
+  const SlopeJob job{"some.weight", weights, &hessian, 0.01};
+  EXPECT_THAT(bad_input_message([&] {
+                solve_on_cuda({&job, 1}, 5, 0);
+              }),
+              testing::HasSubstr("tensor 'some.weight': weight (7, 4) is nan, must be finite"));
+}
+
+TEST_F(CudaSlope, AnIndefiniteHessianIsRefused) {
+  const Matrix weights = random_matrix(20, 2, 1, 1);
+  SymmetricMatrix hessian(2);
+  hessian.lower_row(0)[0] = hessian.lower_row(1)[1] = 1;
+  hessian.lower_row(1)[0] = 1e9;
+  const SlopeJob job{"some.weight", weights, &hessian, 0.01};
+  EXPECT_THAT(bad_input_message([&] {
+                solve_on_cuda({&job, 1}, 5, 0);
+              }),
+              testing::HasSubstr("layer 'some.weight': Hessian is not positive definite"));
+}
+
+}  // namespace
+}  // namespace thimble

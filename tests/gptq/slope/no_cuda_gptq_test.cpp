@@ -1,0 +1,32 @@
+// no_cuda_gptq_test.cpp: what a build without CUDA answers.
+#include <gtest/gtest.h>
+
+#include "gptq/factor/cuda_input_pairs.h"
+#include "gptq/factor/cuda_input_shift.h"
+#include "gptq/slope/cuda_slope.h"
+#include "gptq/statistics/cuda_loss_statistics.h"
+#include "gptq/trace/cuda_gptq.h"
+#include "runtime/base/error.h"
+
+namespace thimble {
+namespace {
+
+TEST(NoCudaGptq, SaysThatTheBuildHasNoCuda) {
+  EXPECT_THROW(solve_gptq_cuda({}, {}, 0.01, 0), DeviceError);
+  EXPECT_THROW(solve_gptq_nvfp4_cuda({}, {}, 0.01, 0), DeviceError);
+}
+
+TEST(NoCudaGptq, NorHasItASolverForSlope) { EXPECT_THROW(solve_slope_cuda({}, {}, 0), DeviceError); }
+
+TEST(NoCudaGptq, NorDoesItReadInputsOfTwoModelsThere) {
+  EXPECT_THROW(make_cuda_input_pairs({}, {}, {}, {}, 1), DeviceError);
+  EXPECT_THROW(shift_weights_cuda({}, {}, 0, 1, "layer", 0), DeviceError);
+}
+
+TEST(NoCudaGptq, NorHasItLossStatisticsOfADevice) {
+  SilentProgress progress;
+  EXPECT_THROW(collect_loss_statistics_cuda({}, {}, {}, progress), DeviceError);
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,117 @@
+// cuda_hessians_test.cpp: Hessians of a whole model collected on the device against the CPU's.
+#include "gptq/statistics/cuda_hessians.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "gptq/statistics/hessian_sum.h"
+#include "gptq/statistics/hessian_tree.h"
+#include "runtime/base/memory_plan.h"
+#include "runtime/cpu/backend.h"
+#include "runtime/cpu/window_scores.h"
+#include "tests/runtime/cuda/kernels/cuda_device.h"
+#include "tests/runtime/families/golf/random_model.h"
+
+namespace thimble {
+namespace {
+
+class CudaHessians : public CudaTest {
+ protected:
+  static constexpr int64_t kSequences = 5, kLength = 41;
+
+  HessianSet on_cuda(Numerics numerics, std::vector<int> ordinals = {0}, uint64_t limit_bytes = kNoMemoryLimit) const {
+    return collect(sequences, {true, std::move(ordinals), numerics, limit_bytes});
+  }
+  HessianSet collect(const TokenSequences& tokens, const Device& device) const {
+    SilentProgress progress;
+    return collect_hessians_cuda(model, device, tokens, progress);
+  }
+  static void expect_equal(const HessianSet& found, const HessianSet& expected) {
+    ASSERT_EQ(found.size(), expected.size());
+    for (const auto& [layer, hessian] : expected) {
+      EXPECT_EQ(found.at(layer)->matrix, hessian->matrix) << layer;
+      EXPECT_EQ(found.at(layer)->token_count, hessian->token_count) << layer;
+      EXPECT_EQ(found.at(layer)->sequence_count, hessian->sequence_count) << layer;
+    }
+  }
+  HessianSet on_cpu() const {
+    std::unique_ptr<Backend> backend = make_cpu_backend();
+    WindowScorer scorer(model, *backend, kLength);
+    HessianCollector collector;
+    for (int64_t s = 0; s < kSequences; ++s)
+      scorer.observe(sequences.sequence(s).first(static_cast<size_t>(kLength - 1)), collector);
+    return std::move(collector).finish();
+  }
+  // The same layers, sharing alike; elements within `tolerance` of their columns' deviations.
+  static void expect_near(const HessianSet& found, const HessianSet& expected, double tolerance) {
+    ASSERT_EQ(found.size(), expected.size());
+    for (const auto& [layer, reference] : expected) {
+      SCOPED_TRACE(layer);
+      ASSERT_TRUE(found.contains(layer));
+      const Hessian& hessian = *found.at(layer);
+      ASSERT_EQ(hessian.matrix.size(), reference->matrix.size());
+      EXPECT_EQ(hessian.token_count, reference->token_count);
+      EXPECT_EQ(hessian.sequence_count, reference->sequence_count);
+      for (const auto& [other, other_reference] : expected)
+        EXPECT_EQ(found.at(layer) == found.at(other), reference == other_reference) << other;
+      const SymmetricMatrix& h = reference->matrix;
+      for (int64_t i = 0; i < h.size(); ++i)
+        for (int64_t j = 0; j <= i; ++j)
+          ASSERT_NEAR(hessian.matrix(i, j), h(i, j), tolerance * std::sqrt(h(i, i) * h(j, j))) << i << ' ' << j;
+    }
+  }
+
+  Model model = random_golf_model(small_golf_config(), 3);
+  TokenSequences sequences{kSequences, kLength, random_tokens(kSequences* kLength, model.config.vocab_size, 4)};
+};
+
+TEST_F(CudaHessians, AreTheCpusInFloat32) { expect_near(on_cuda(Numerics::kFp32), on_cpu(), 1e-4); }
+
+// 8 bits of significand through five layers.
+TEST_F(CudaHessians, AreNearTheCpusInBf16) { expect_near(on_cuda(Numerics::kBf16), on_cpu(), 0.1); }
+
+TEST_F(CudaHessians, AreTheSameBitsAgain) { expect_equal(on_cuda(Numerics::kBf16), on_cuda(Numerics::kBf16)); }
+
+// Device 0 stands for several: each of them collects its share by itself.
+TEST_F(CudaHessians, DoNotDependOnTheNumberOfDevices) {
+  for (Numerics numerics : {Numerics::kFp32, Numerics::kBf16})
+    for (int64_t count : {1, 5, 13, 24}) {
+      TokenSequences tokens{count, kLength, random_tokens(count * kLength, model.config.vocab_size, 6)};
+      HessianSet expected = collect(tokens, {true, {0}, numerics});
+      EXPECT_EQ(expected.begin()->second->sequence_count, count);
+      for (size_t devices : {2, 3, 4, 8, 11}) {
+        SCOPED_TRACE(std::to_string(count) + " sequences on " + std::to_string(devices) + " devices");
+        expect_equal(collect(tokens, {true, std::vector<int>(devices, 0), numerics}), expected);
+      }
+    }
+}
+
+TEST_F(CudaHessians, DoNotDependOnTheBatch) {
+  TokenSequences tokens{40, kLength, random_tokens(40 * kLength, model.config.vocab_size, 6)};
+  HessianSet expected = collect(tokens, {true, {0}, Numerics::kBf16});
+  // The least limit that a sequence at a time fits in.
+  uint64_t least = plan_hessians(model.config, Numerics::kBf16, kLength, 1, live_sums(8), UINT64_MAX).bytes();
+  expect_equal(collect(tokens, {true, {0}, Numerics::kBf16, least}), expected);
+  EXPECT_THROW(collect(tokens, {true, {0}, Numerics::kBf16, least - 1}), DeviceError);
+}
+
+TEST_F(CudaHessians, NameTheSequenceThatIsNotFinite) {
+  Model damaged = random_golf_model(small_golf_config(), 3);
+  TokenSequences tokens{16, kLength, std::vector<uint16_t>(static_cast<size_t>(16 * kLength), 1)};
+  // Token 2 occurs in one sequence only, of the sixth part.
+  tokens.tokens[static_cast<size_t>(11 * kLength + 7)] = 2;
+  for (int64_t c = 0; c < damaged.value_embedding.cols(); ++c) damaged.value_embedding(2, c) = NAN;
+  SilentProgress progress;
+  for (size_t devices : {1, 3}) {
+    try {
+      collect_hessians_cuda(damaged, {true, std::vector<int>(devices, 0), Numerics::kFp32}, tokens, progress);
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("of sequence 11"), std::string::npos) << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,26 @@
+// sensitivity_test.cpp: the sensitivities of layers against their definition.
+#include "gptq/trace/sensitivity.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/gptq/statistics/gptq_samples.h"
+
+namespace thimble {
+namespace {
+
+TEST(Sensitivity, IsTheTraceOfTheDampedHessianPerSequence) {
+  HessianAccumulator accumulator("layer", 7);
+  accumulator.add(random_matrix(20, 7, 1));
+  accumulator.add(random_matrix(30, 7, 2));
+  HessianSet hessians;
+  hessians["layer"] = std::make_shared<Hessian>(std::move(accumulator).finish());
+  SymmetricMatrix damped = damped_hessian_per_sequence(*hessians["layer"]);
+  // 50 tokens in 2 sequences: 25 times the mean, plus a hundredth of the mean diagonal on the diagonal.
+  const SymmetricMatrix& mean = hessians["layer"]->matrix;
+  EXPECT_NEAR(damped(3, 1), 25 * mean(3, 1), 1e-9);
+  EXPECT_NEAR(damped(3, 3), 25 * mean(3, 3) + 0.01 * 25 * mean.trace() / 7, 1e-9);
+  EXPECT_NEAR(trace_sensitivities(hessians).at("layer"), damped.trace(), 1e-9);
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,54 @@
+// escape_bits_test.cpp: numbers of every size come back, in the length that was promised.
+#include "packer/rans/escape_bits.h"
+
+#include <gtest/gtest.h>
+
+namespace thimble {
+namespace {
+
+const std::string kWhere = "test";
+
+TEST(EscapeBitsTest, EveryOrderGivesBackWhatWasWritten) {
+  const uint32_t distances[] = {0, 1, 2, 3, 4, 7, 8, 1000, 65535, 65536, 2147483646, 2147483647, UINT32_MAX};
+  for (int order = 0; order <= kMaxEscapeOrder; ++order) {
+    EscapeWriter writer(order);
+    uint64_t bits = 0;
+    for (uint32_t distance : distances)
+      for (bool negative : {false, true}) {
+        writer.write({distance, negative});
+        bits += escape_length_bits(distance, order);
+      }
+    const ByteVector bytes = writer.take();
+    EXPECT_EQ(bytes.size(), (bits + 7) / 8) << order;
+    EscapeReader reader(bytes, order, kWhere);
+    for (uint32_t distance : distances)
+      for (bool negative : {false, true}) {
+        const Escape escape = reader.read(UINT32_MAX);
+        EXPECT_EQ(escape.distance, distance) << order;
+        EXPECT_EQ(escape.negative, negative) << order;
+      }
+    reader.finish();
+  }
+}
+
+TEST(EscapeBitsTest, BitsAreThoseOfTheFormat) {
+  EscapeWriter writer(1);
+  writer.write({0, false});  // u = 2 = 10b: 1, 0, +
+  writer.write({3, true});   // u = 5 = 101b: 0, 1, 1, 0, -
+  EXPECT_EQ(writer.take(), (ByteVector{std::byte{0b1011'0001}}));
+}
+
+TEST(EscapeBitsTest, RefusesWhatTheWriterDoesNotWrite) {
+  const ByteVector zeros(20), ones(1, std::byte{0xff}), nothing;
+  EXPECT_THROW(EscapeReader(zeros, 0, kWhere).read(UINT32_MAX), FormatError);  // no end in sight
+  EXPECT_THROW(EscapeReader(nothing, 0, kWhere).read(5), FormatError);
+  EXPECT_THROW(EscapeReader(ones, 8, kWhere).read(UINT32_MAX), FormatError);  // ends within the low bits
+  EXPECT_THROW(EscapeReader(ones, 3, kWhere).read(6), FormatError);           // 7 is too large
+  EXPECT_THROW(EscapeReader(ones, 0, kWhere).finish(), FormatError);          // a byte left over
+  EscapeReader partly(ones, 1, kWhere);
+  partly.read(9);
+  EXPECT_THROW(partly.finish(), FormatError);  // unused bits that are not zero
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,135 @@
+// lane_rans_test.cpp: blocks of every size and number of lanes come back; damaged ones are refused.
+#include "packer/rans/lane_rans.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace thimble {
+namespace {
+
+struct Sample {
+  std::vector<uint8_t> classes;
+  std::vector<int32_t> codes;
+};
+
+// Codes within the tables' reach, of all classes.
+Sample sample(size_t elements, uint32_t max_magnitude) {
+  std::mt19937 random(7);
+  Sample result;
+  for (size_t e = 0; e < elements; ++e) {
+    result.classes.push_back(static_cast<uint8_t>(random() % kScaleClasses));
+    auto magnitude = static_cast<int32_t>(random() % (std::min<uint32_t>(max_magnitude, 40) + 1));
+    result.codes.push_back(random() % 2 == 0 ? magnitude : -magnitude);
+  }
+  return result;
+}
+
+ByteVector stored(const RansBlock& block) {
+  ByteVector bytes;
+  for (uint32_t state : block.states) append_little_endian(bytes, state);
+  for (uint16_t word : block.words) append_little_endian(bytes, word);
+  return bytes;
+}
+
+// What decoding gives, escapes as INT32_MAX.
+std::vector<int32_t> decode(const ScaleTables& tables, const Sample& sample, Bytes bytes, uint32_t lanes) {
+  std::vector<int32_t> codes(sample.codes.size());
+  std::vector<OpenEscape> escapes;
+  decode_block<int32_t>(tables, SlotIndex(tables), {sample.classes}, bytes, lanes, codes, escapes, "test");
+  for (const OpenEscape& escape : escapes) codes[escape.element] = INT32_MAX;
+  return codes;
+}
+
+std::vector<int32_t> with_escapes_marked(const ScaleTables& tables, Sample sample) {
+  for (size_t e = 0; e < sample.codes.size(); ++e)
+    if (std::abs(sample.codes[e]) > static_cast<int32_t>(tables[sample.classes[e]].reach)) sample.codes[e] = INT32_MAX;
+  return sample.codes;
+}
+
+TEST(LaneRansTest, EverySizeComesBack) {
+  for (uint32_t max_magnitude : {0u, 1u, 15u, 127u, 1000u}) {
+    const ScaleTables tables = make_scale_tables(0, max_magnitude);
+    for (uint32_t lanes = 1; lanes <= kMaxLanes; lanes *= 2)
+      for (size_t elements : {1, 2, 31, 32, 33, 1000, 5000}) {
+        const Sample input = sample(elements, max_magnitude);
+        const RansBlock block = encode_block<int32_t>(tables, input.classes, input.codes, lanes);
+        EXPECT_EQ(block.states.size(), lanes);
+        EXPECT_EQ(decode(tables, input, stored(block), lanes), with_escapes_marked(tables, input));
+      }
+  }
+}
+
+// The same codes with a trellis: the decoder finds each element's table from the elements above it, whatever the widths
+// and lanes, as long as there are no more lanes than columns.
+TEST(LaneRansTest, SetsFollowTheColumns) {
+  const ScaleTables tables = make_scale_tables(0, 1000, 2);
+  for (int bits : {2, 3, 8})
+    for (uint64_t width : {1, 2, 5, 32, 33, 100})
+      for (uint32_t lanes = 1; lanes <= std::min<uint64_t>(width, kMaxLanes); lanes *= 2) {
+        const Sample input = sample(width * 40, 1000);
+        const Trellis trellis(bits);
+        std::vector<uint8_t> table_of = input.classes;
+        std::vector<uint32_t> states(width);
+        for (size_t e = 0; e < table_of.size(); ++e) {
+          uint32_t& state = states[e % width];
+          if (Trellis::set(state) == 1) table_of[e] = static_cast<uint8_t>(table_of[e] + kScaleClasses);
+          state = trellis.next(state, input.codes[e]);
+        }
+        const ByteVector bytes = stored(encode_block<int32_t>(tables, table_of, input.codes, lanes));
+        std::vector<int32_t> codes(input.codes.size());
+        std::vector<OpenEscape> escapes;
+        decode_block<int32_t>(tables, SlotIndex(tables), {input.classes, trellis, width}, bytes, lanes, codes, escapes,
+                              "test");
+        for (const OpenEscape& escape : escapes) {
+          EXPECT_EQ(escape.table, table_of[escape.element]);
+          EXPECT_EQ(escape.symbol, tables[escape.table].symbol_of(input.codes[escape.element]));
+          codes[escape.element] = input.codes[escape.element];
+        }
+        EXPECT_EQ(codes, input.codes) << bits << " bits, " << width << " columns, " << lanes << " lanes";
+      }
+}
+
+// Long runs of one symbol: as likely as can be, and the rarest.
+TEST(LaneRansTest, RunsComeBack) {
+  for (int shape = 0; shape < kTableShapes; ++shape) {
+    const ScaleTables tables = make_scale_tables(shape, 127);
+    for (int scale_class : {0, 12, 36})
+      for (int32_t code : {0, 1, -3, 127}) {
+        Sample input{std::vector<uint8_t>(20000, static_cast<uint8_t>(scale_class)), std::vector<int32_t>(20000, code)};
+        const RansBlock block = encode_block<int32_t>(tables, input.classes, input.codes, 4);
+        EXPECT_EQ(decode(tables, input, stored(block), 4), with_escapes_marked(tables, input));
+      }
+  }
+}
+
+TEST(LaneRansTest, WordsAndStatesMustComeOut) {
+  const ScaleTables tables = make_scale_tables(0, 15);
+  const Sample input = sample(500, 15);
+  const RansBlock block = encode_block<int32_t>(tables, input.classes, input.codes, 8);
+  const ByteVector good = stored(block);
+  EXPECT_NO_THROW(decode(tables, input, good, 8));
+  for (size_t kept = 0; kept < good.size(); ++kept)
+    EXPECT_THROW(decode(tables, input, Bytes(good).first(kept), 8), FormatError) << kept;
+  ByteVector longer = good;
+  longer.resize(good.size() + 2);
+  EXPECT_THROW(decode(tables, input, longer, 8), FormatError);
+  RansBlock low = block;
+  low.states[3] = kLaneStart - 1;
+  EXPECT_THROW(decode(tables, input, stored(low), 8), FormatError);
+  size_t accepted = 0;
+  for (size_t i = 0; i < good.size(); ++i) {
+    ByteVector damaged = good;
+    damaged[i] ^= std::byte{0x10};
+    try {
+      decode(tables, input, damaged, 8);
+      ++accepted;
+    } catch (const FormatError&) {
+    }
+  }
+  // Nearly all damage shows in the states at the end; the rest is for the container's checksum.
+  EXPECT_LT(accepted, good.size() / 100);
+}
+
+}  // namespace
+}  // namespace thimble

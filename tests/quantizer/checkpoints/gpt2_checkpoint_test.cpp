@@ -1,0 +1,139 @@
+// gpt2_checkpoint_test.cpp: GPT-2 state dicts of every form open as the same model: with and without prefix, masks and
+// a repeated head; Conv1D's layout and llm.c's; and what is refused.
+#include "quantizer/checkpoints/gpt2_checkpoint.h"
+
+#include <gtest/gtest.h>
+
+#include "quantizer/checkpoints/model_source.h"
+#include "quantizer/checkpoints/safetensors.h"
+#include "runtime/base/atomic_file.h"
+#include "tests/quantizer/checkpoints/llmc_file_builder.h"
+#include "tests/quantizer/checkpoints/reader_asserts.h"
+
+namespace thimble {
+namespace {
+
+// As Hugging Face stores them.
+OwnedTensors with_turned_projections(OwnedTensors tensors) {
+  for (auto& [name, tensor] : tensors)
+    if (is_gpt2_projection(name)) tensor = transposed(tensor.view());
+  return tensors;
+}
+
+OwnedTensors without_prefix(const OwnedTensors& tensors) {
+  OwnedTensors out;
+  for (const auto& [name, tensor] : tensors) out[name.substr(std::string("transformer.").size())] = tensor;
+  return out;
+}
+
+class Gpt2Checkpoint : public testing::Test {
+ protected:
+  void write(const OwnedTensors& tensors, const Json& config) const {
+    write_safetensors(file_.path(), views_of(tensors), {{"config", canonical_json(config)}});
+  }
+  void expect_model(const OwnedTensors& expected) const {
+    OpenedCheckpoint opened = open_model_checkpoint(file_.path(), "");
+    ASSERT_TRUE(opened.config);
+    EXPECT_EQ(canonical_json(to_json(*opened.config)), canonical_json(to_json(config_)));
+    EXPECT_EQ(canonical_json(to_json(*checkpoint_config(file_.path(), ""))), canonical_json(to_json(config_)));
+    ASSERT_EQ(opened.tensors.size(), expected.size());
+    for (const auto& [name, tensor] : expected) {
+      ASSERT_TRUE(opened.tensors.contains(name)) << name;
+      EXPECT_EQ(opened.tensors.at(name).shape, tensor.shape) << name;
+      EXPECT_TRUE(as_text(opened.tensors.at(name).bytes) == as_text(tensor.bytes)) << name;
+    }
+    EXPECT_FALSE(opened.banked);
+  }
+
+  const Gpt2Config config_ = llmc_config();
+  const OwnedTensors tensors_ = random_gpt2_tensors(config_, 5, DType::kBF16);
+  const OwnedTensors stored_ = with_turned_projections(tensors_);
+  ScratchFile file_{"gpt2"};
+};
+
+TEST_F(Gpt2Checkpoint, OpensWithAndWithoutThePrefix) {
+  write(stored_, to_json(config_));
+  expect_model(tensors_);
+  write(without_prefix(stored_), to_json(config_));
+  expect_model(tensors_);
+}
+
+TEST_F(Gpt2Checkpoint, TheNamesAloneTellTheFamily) {
+  Json config = to_json(config_);
+  config.erase("architecture");
+  write(without_prefix(stored_), config);
+  expect_format_error("config key 'model_type' is missing", [&] { open_model_checkpoint(file_.path(), ""); });
+  config["model_type"] = "gpt_bigcode";
+  write(stored_, config);
+  EXPECT_FALSE(open_model_checkpoint(file_.path(), "").config);
+}
+
+TEST_F(Gpt2Checkpoint, MasksAndARepeatedHeadAreLeftOut) {
+  OwnedTensors more = stored_;
+  more["transformer.h.0.attn.bias"] = {DType::kU8, {1, 1, 40, 40}, ByteVector(1600)};
+  more["transformer.h.1.attn.masked_bias"] = {DType::kF32, {}, ByteVector(4)};
+  more["lm_head.weight"] = more.at("transformer.wte.weight");
+  write(more, to_json(config_));
+  expect_model(tensors_);
+}
+
+TEST_F(Gpt2Checkpoint, AnotherHeadIsTheModelsOwn) {
+  OwnedTensors more = stored_;
+  more["lm_head.weight"] = more.at("transformer.wte.weight");
+  more["lm_head.weight"].bytes[0] ^= std::byte{1};
+  write(more, to_json(config_));
+  expect_format_error("'tie_word_embeddings' is true, but tensor 'lm_head.weight' proves false",
+                      [&] { open_model_checkpoint(file_.path(), ""); });
+  Json config = to_json(config_);
+  config["tie_word_embeddings"] = false;
+  write(more, config);
+  EXPECT_FALSE(std::get<Gpt2Config>(*open_model_checkpoint(file_.path(), "").config).tie_embeddings);
+}
+
+TEST_F(Gpt2Checkpoint, ANameInBothFormsIsRefused) {
+  OwnedTensors both = stored_;
+  both["wpe.weight"] = both.at("transformer.wpe.weight");
+  write(both, to_json(config_));
+  expect_format_error("tensors 'wpe.weight' and 'transformer.wpe.weight' are the same",
+                      [&] { open_model_checkpoint(file_.path(), ""); });
+}
+
+TEST_F(Gpt2Checkpoint, ProjectionsAsOutByInAreRefused) {
+  write(tensors_, to_json(config_));
+  expect_format_error("'n_inner' is 80, but tensor 'transformer.h.0.mlp.c_fc.weight' proves 20",
+                      [&] { open_model_checkpoint(file_.path(), ""); });
+}
+
+TEST_F(Gpt2Checkpoint, AnLlmcFileIsTheSameModel) {
+  write_file_atomically(file_.path(), Bytes(llmc_file(5, config_, tensors_, 48)));
+  expect_model(tensors_);
+  EXPECT_EQ(open_model_checkpoint(file_.path(), "").file.format_name(), "llm.c");
+  EXPECT_THROW(open_model_checkpoint(file_.path(), "config.json"), UsageError);
+}
+
+TEST_F(Gpt2Checkpoint, GradientsAreRefused) {
+  write(stored_, to_json(config_));
+  OpenedCheckpoint opened = open_model_checkpoint(file_.path(), "");
+  EXPECT_EQ(vocab_size(require_runnable(opened)), config_.vocab_size);
+  expect_format_error("is a GPT-2 model; gradients are there for golf-gpt models alone", [&] { require_golf(opened); });
+}
+
+TEST(Transposed, MovesElementsOfEveryWidth) {
+  for (DType dtype : {DType::kU8, DType::kBF16, DType::kF32, DType::kF64}) {
+    const size_t width = dtype_bytes(dtype);
+    for (auto [rows, cols] : {std::pair<int64_t, int64_t>{1, 1}, {1, 70}, {33, 65}, {64, 32}, {0, 5}}) {
+      Tensor matrix{dtype, {rows, cols}, ByteVector(static_cast<size_t>(rows * cols) * width)};
+      for (size_t i = 0; i < matrix.bytes.size(); ++i) matrix.bytes[i] = static_cast<std::byte>(i * 37 + i / 251);
+      const Tensor turned = transposed(matrix.view());
+      ASSERT_EQ(turned.shape, (Shape{cols, rows}));
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = 0; c < cols; ++c)
+          ASSERT_TRUE(
+              std::ranges::equal(Bytes(matrix.bytes).subspan(static_cast<size_t>(r * cols + c) * width, width),
+                                 Bytes(turned.bytes).subspan(static_cast<size_t>(c * rows + r) * width, width)));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,52 @@
+// fisher_golden_test.cpp: loss statistics of the bundled model against those of PyTorch's automatic differentiation in
+// float64 (examples/tiny/fisher_golden.safetensors, made by scripts/fisher_reference.py).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "quantizer/checkpoints/model_source.h"
+#include "quantizer/pipeline/calibration.h"
+#include "runtime/cuda/kernels/cuda_devices.h"
+#include "tests/runtime/base/golden_files.h"
+
+namespace thimble {
+namespace {
+
+// Float32 passes against float64, relative to a tensor's largest value: 30 times what is found.
+constexpr double kTolerance = 1e-4;
+
+void expect_golden(const Device& device) {
+  const std::string folder = std::string(THIMBLE_SOURCE_DIR) + "/examples/tiny/";
+  OpenedCheckpoint source = open_model_checkpoint(folder + "model.safetensors", "");
+  Model model = bind_model(require_golf(source), source.tensors);
+  GoldenFile golden(folder + "fisher_golden.safetensors");
+  const Shape& shape = golden.tensors.at("tokens").shape;
+  TokenSequences sequences{shape[0], shape[1], golden.tokens("tokens")};
+  SilentProgress progress;
+  CalibrationStatistics found =
+      collect_statistics(model, device, sequences, /*with_loss=*/true, *make_single_rank(), progress);
+  size_t compared = 0;
+  for (const auto& [prefix, set] :
+       {std::pair<std::string, const FisherSet*>("output_fisher/", &found.loss.output_fisher),
+        {"lookup_fisher/", &found.loss.lookup_fisher}}) {
+    for (const auto& [name, fisher] : *set) {
+      std::vector<float> expected = golden.floats(prefix + name);
+      ASSERT_EQ(fisher.mean_square.size(), expected.size()) << name;
+      double largest = *std::ranges::max_element(expected);
+      for (size_t r = 0; r < expected.size(); ++r)
+        ASSERT_NEAR(fisher.mean_square[r], expected[r], kTolerance * largest) << prefix << name << " output " << r;
+      ++compared;
+    }
+  }
+  EXPECT_EQ(compared + 1, golden.tensors.size());  // all but the tokens
+}
+
+TEST(FisherGolden, BundledModel) { expect_golden({}); }
+
+TEST(FisherGolden, BundledModelOnCuda) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+  expect_golden({true, {0}});
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,149 @@
+// parallel_test.cpp: every index once, exceptions reach the caller, nesting and thread limits.
+#include "runtime/base/parallel.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+namespace thimble {
+namespace {
+
+class Threads : public testing::TestWithParam<int> {
+ protected:
+  ThreadLimit limit_{GetParam()};
+};
+INSTANTIATE_TEST_SUITE_P(Parallel, Threads, testing::Values(1, 2, 5));
+
+TEST_P(Threads, ForVisitsEveryIndexOnce) {
+  for (int64_t count : {0, 1, 2, 7, 1000}) {
+    std::vector<std::atomic<int>> visits(static_cast<size_t>(count));
+    parallel_for(count, [&](int64_t i) { ++visits[static_cast<size_t>(i)]; });
+    for (const auto& times : visits) EXPECT_EQ(times, 1);
+  }
+}
+
+TEST_P(Threads, ChunksAreFixedAndCoverTheRange) {
+  for (int64_t count : {0, 1, 9, 10, 11, 1000}) {
+    std::mutex mutex;
+    std::set<std::pair<int64_t, int64_t>> chunks;
+    parallel_chunks(count, 10, [&](int64_t first, int64_t last) {
+      std::lock_guard lock(mutex);
+      chunks.emplace(first, last);
+    });
+    std::set<std::pair<int64_t, int64_t>> expected;
+    for (int64_t first = 0; first < count; first += 10) expected.emplace(first, std::min<int64_t>(first + 10, count));
+    EXPECT_EQ(chunks, expected) << count;
+  }
+}
+
+TEST_P(Threads, TheCountIsTheLimit) { EXPECT_EQ(thread_count(), GetParam()); }
+
+TEST_P(Threads, AChunkMayExceedTheRange) {
+  std::atomic<int> calls = 0;
+  parallel_chunks(3, 100, [&](int64_t first, int64_t last) {
+    ++calls;
+    EXPECT_EQ(first, 0);
+    EXPECT_EQ(last, 3);
+  });
+  EXPECT_EQ(calls, 1);
+}
+
+TEST_P(Threads, ExceptionsReachTheCaller) {
+  for (int64_t bad : {0, 17, 99}) {
+    try {
+      parallel_for(100, [&](int64_t i) {
+        if (i == bad) throw std::out_of_range("index " + std::to_string(i));
+      });
+      ADD_FAILURE() << "no exception";
+    } catch (const std::out_of_range& error) {
+      EXPECT_EQ(error.what(), "index " + std::to_string(bad));
+    }
+  }
+  // The pool still works afterwards.
+  std::atomic<int> calls = 0;
+  parallel_for(10, [&](int64_t) { ++calls; });
+  EXPECT_EQ(calls, 10);
+}
+
+TEST_P(Threads, ExceptionsLeaveNestedLoops) {
+  EXPECT_THROW(parallel_for(4,
+                            [](int64_t i) {
+                              parallel_for(4, [i](int64_t j) {
+                                if (i == 2 && j == 3) throw std::runtime_error("inner");
+                              });
+                            }),
+               std::runtime_error);
+}
+
+TEST_P(Threads, NestedLoopsVisitEveryPair) {
+  std::vector<std::atomic<int>> visits(20 * 30);
+  parallel_for(20,
+               [&](int64_t i) { parallel_for(30, [&, i](int64_t j) { ++visits[static_cast<size_t>(i * 30 + j)]; }); });
+  for (const auto& times : visits) EXPECT_EQ(times, 1);
+}
+
+// A thread that waits for its inner loop must not begin a second outer body: its memory would be needed twice.
+TEST_P(Threads, AThreadRunsOneOuterBodyAtATime) {
+  static thread_local bool inside = false;
+  std::atomic<bool> overlapped = false;
+  parallel_for(50, [&](int64_t) {
+    if (inside) overlapped = true;
+    inside = true;
+    std::atomic<int64_t> work = 0;
+    parallel_for(50, [&](int64_t j) { work += j; });
+    EXPECT_EQ(work, 49 * 50 / 2);
+    inside = false;
+  });
+  EXPECT_FALSE(overlapped);
+}
+
+TEST(ThreadLimit, OneThreadIsTheCallersOwn) {
+  ThreadLimit five(5);
+  parallel_for(100, [](int64_t) { std::this_thread::yield(); });  // wakes workers that must not help below
+  ThreadLimit limit(1);
+  parallel_for(100, [caller = std::this_thread::get_id()](int64_t) { EXPECT_EQ(std::this_thread::get_id(), caller); });
+}
+
+TEST(ThreadLimit, EndsWithItsScope) {
+  int before = thread_count();
+  {
+    ThreadLimit outer(3);
+    EXPECT_EQ(thread_count(), 3);
+    {
+      ThreadLimit inner(2);
+      EXPECT_EQ(thread_count(), 2);
+    }
+    EXPECT_EQ(thread_count(), 3);
+  }
+  EXPECT_EQ(thread_count(), before);
+}
+
+TEST(ShareOf, PartsCoverTheWholeInOrder) {
+  for (size_t count : {0, 1, 2, 7, 100}) {
+    for (size_t parts : {1, 2, 3, 8}) {
+      size_t next = 0;
+      for (size_t part = 0; part < parts; ++part) {
+        Share share = share_of(count, part, parts);
+        EXPECT_EQ(share.begin, next);
+        EXPECT_GE(share.size(), count / parts);
+        EXPECT_LE(share.size(), count / parts + 1);
+        next = share.end;
+      }
+      EXPECT_EQ(next, count);
+    }
+  }
+}
+
+TEST(ThreadLimit, ZeroMeansAllOfTheMachine) {
+  ThreadLimit limit(0);
+  EXPECT_GE(thread_count(), 1);
+  EXPECT_LE(thread_count(), static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+}
+
+}  // namespace
+}  // namespace thimble

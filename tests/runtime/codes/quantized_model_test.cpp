@@ -1,0 +1,150 @@
+// quantized_model_test.cpp: dequantization, value by value, and models made of quantized tensors.
+#include "runtime/codes/quantized_model.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "runtime/codes/trellis.h"
+#include "tests/runtime/base/error_matcher.h"
+#include "tests/runtime/families/golf/random_model.h"
+
+namespace thimble {
+namespace {
+
+TEST(StepSize, EveryPlatformsExp2GivesTheSameSizes) {
+  for (int part = 0; part < kStepsPerOctave; ++part) {
+    // An error of a few units in the last place of float64 leaves the nearest float32 as it is.
+    double exact = std::exp2(part / 64.0);
+    EXPECT_EQ(static_cast<float>(exact * (1 + 0x1p-48)), step_size(part)) << part;
+    EXPECT_EQ(static_cast<float>(exact * (1 - 0x1p-48)), step_size(part)) << part;
+  }
+  EXPECT_EQ(step_size(64), 2.0f);
+  EXPECT_EQ(step_size(-64), 0.5f);
+  EXPECT_EQ(step_size(-1), 0.5f * step_size(63));
+  EXPECT_EQ(step_size(-kMaxStep), 0x1p-40f);
+}
+
+// Level by level, from the definition: states by hand for the trellis of 4 states, h0 = 5, h1 = 2 (octal).
+TEST(DequantizeStepped, FollowsTheTrellis) {
+  SteppedCodes coded{2, {1, 0, 0, 1, -3, 2, 0, 0, 5, 0}, {0, 64, 0, 0, -64}, {0, 128}};
+  // Column 0: codes 1, 0, -3, 0, 5 in states 0, 1, 2, 0, 0. Column 1: codes 0, 1, 2, 0, 0 in states 0, 0, 1, 2, 1.
+  std::vector<float> expected = {2, 0, 2 * 1, 8 * 2, -6, 4 * 5, 0, 0, 5, 2};
+  EXPECT_EQ(dequantize(QuantizedTensor{"a", {5, 2}, coded}), expected);
+}
+
+TEST(DequantizeStepped, WithoutATrellisLevelsAreEven) {
+  SteppedCodes coded{0, {1, -2, 3, 0}, {0, 0}, {-64, -128}};
+  EXPECT_EQ(dequantize(QuantizedTensor{"a", {2, 2}, coded}), (std::vector<float>{1, -1, 3, 0}));
+}
+
+TEST(DequantizeStepped, TrellisesBeginAgainEverySegment) {
+  SteppedCodes coded{3, std::vector<int32_t>(kTrellisRows + 1, 1), std::vector<int16_t>(kTrellisRows + 1), {0}};
+  std::vector<float> values = dequantize(QuantizedTensor{"a", {kTrellisRows + 1, 1}, coded});
+  EXPECT_EQ(values.front(), 2);
+  EXPECT_EQ(values.back(), 2);
+  EXPECT_EQ(values[2], 2 + static_cast<int>(Trellis::set(Trellis(3).next(Trellis(3).next(0, 1), 1))));
+}
+
+using Floats = std::vector<float>;
+
+TEST(QuantizedModel, BitsOfCodes) {
+  const std::pair<int, int> expected[] = {{1, 2}, {2, 3}, {3, 3}, {7, 4}, {15, 5}, {31, 6}, {63, 7}, {64, 8}, {127, 8}};
+  for (auto [max_code, bits] : expected) EXPECT_EQ(code_bits(max_code), bits) << max_code;
+}
+
+TEST(QuantizedModel, CodesTimesTheirRowsScale) {
+  RowScaledCodes codes{31, {-31, 0, 31, 1, -1, 2}, {fp16_from_float(0.5f), fp16_from_float(0x1p-24f)}};
+  EXPECT_EQ(dequantize({"a", {2, 3}, codes}), (Floats{-15.5f, 0, 15.5f, 0x1p-24f, -0x1p-24f, 0x1p-23f}));
+}
+
+// Every int8 code times every finite scale is exact in float32: the same on every machine.
+TEST(QuantizedModel, ProductsAreExact) {
+  RowScaledCodes coded{127, {}, {}};
+  for (uint32_t bits = 1; bits < 0x7c00; bits += 7) coded.row_scales.push_back(static_cast<uint16_t>(bits));
+  for (size_t r = 0; r < coded.row_scales.size(); ++r)
+    for (int code = -127; code <= 127; ++code) coded.codes.push_back(static_cast<int8_t>(code));
+  auto rows = static_cast<int64_t>(coded.row_scales.size());
+  Floats values = dequantize({"a", {rows, 255}, coded});
+  for (size_t i = 0; i < values.size(); ++i)
+    ASSERT_EQ(double{values[i]}, static_cast<double>(coded.codes[i]) * float_from_fp16(coded.row_scales[i / 255]));
+}
+
+TEST(QuantizedModel, RowsAreTheFirstDimension) {
+  RowScaledCodes codes{3, {1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3}, {0x3c00, 0x4000}};
+  EXPECT_EQ(dequantize({"a", {2, 3, 2}, codes}), (Floats{1, 2, 3, 1, 2, 3, 2, 4, 6, 2, 4, 6}));
+}
+
+TEST(QuantizedModel, EmptyTensorsStayEmpty) {
+  EXPECT_TRUE(dequantize({"a", {0, 5}, RowScaledCodes{15, {}, {}}}).empty());
+  EXPECT_TRUE(dequantize({"a", {3, 0}, RowScaledCodes{15, {}, {0x3c00, 0x3c00, 0x3c00}}}).empty());
+  EXPECT_TRUE(dequantize({"a", {0}, RawTensor{DType::kF16, {}}}).empty());
+}
+
+TEST(QuantizedModel, RawTensorsConvert) {
+  EXPECT_EQ(dequantize({"a", {2}, RawTensor{DType::kF16, from_float32(DType::kF16, Floats{1.5f, -0.25f})}}),
+            (Floats{1.5f, -0.25f}));
+  EXPECT_EQ(dequantize({"a", {}, RawTensor{DType::kF32, from_float32(DType::kF32, Floats{0.1f})}}), (Floats{0.1f}));
+}
+
+// The small golf-gpt with every tensor raw, but one matrix in codes.
+QuantizedModel sample() {
+  ModelConfig config = small_golf_config();
+  QuantizedModel model;
+  model.config_json = canonical_json(to_json(config));
+  for (const auto& [name, tensor] : random_golf_tensors(config))
+    model.tensors.push_back({name, tensor.shape, RawTensor{tensor.dtype, tensor.bytes}});
+  return model;
+}
+
+QuantizedTensor& tensor_of(QuantizedModel& model, const std::string& name) {
+  return *std::ranges::find(model.tensors, name, &QuantizedTensor::name);
+}
+
+TEST(QuantizedModel, DequantizedModelsHoldTheValues) {
+  QuantizedModel quantized = sample();
+  RowScaledCodes codes{15, std::vector<int8_t>(24 * 24, int8_t{-3}), std::vector<uint16_t>(24, 0x3800)};
+  tensor_of(quantized, "blocks.1.attn.c_q.weight").data = codes;
+  Model model = dequantize_model(quantized, "model.thmb"), original = random_golf_model(small_golf_config());
+  EXPECT_EQ(canonical_json(to_json(model.config)), quantized.config_json);
+  for (float value : model.layers[1].query.values()) ASSERT_EQ(value, -1.5f);
+  EXPECT_TRUE(std::ranges::equal(model.layers[0].query.values(), original.layers[0].query.values()));
+  EXPECT_EQ(model.smear_gate, original.smear_gate);
+}
+
+TEST(QuantizedModel, ModelsThatDoNotFitTheirConfigAreErrors) {
+  auto expect_refused = [](const std::function<void(QuantizedModel&)>& damage,
+                           std::initializer_list<std::string> words) {
+    QuantizedModel model = sample();
+    damage(model);
+    expect_error<FormatError>([&] { dequantize_model(model, "model.thmb"); }, words);
+  };
+  expect_refused([](QuantizedModel& m) { m.config_json = "{}"; }, {"model.thmb", "'architecture' is missing"});
+  expect_refused([](QuantizedModel& m) { m.config_json = R"({"architecture":"llama"})"; }, {"model.thmb", "llama"});
+  expect_refused([](QuantizedModel& m) { m.config_json = "{"; }, {"model.thmb", "not valid JSON"});
+  expect_refused([](QuantizedModel& m) { m.tensors.pop_back(); }, {"model.thmb", "ve_shared.scale"});
+  expect_refused(
+      [](QuantizedModel& m) {
+        m.tensors.push_back({"zzz", {1}, RawTensor{DType::kF32, ByteVector(4)}});
+      },
+      {"model.thmb", "'zzz'"});
+  expect_refused([](QuantizedModel& m) { tensor_of(m, "smear.gate").shape = {23}; }, {"smear.gate", "[23]", "[24]"});
+  expect_refused(
+      [](QuantizedModel& m) {
+        tensor_of(m, "smear.gate").data = RawTensor{DType::kI8, ByteVector(24)};
+      },
+      {"smear.gate", "I8", "floating"});
+}
+
+TEST(QuantizedModel, EqualityLooksAtEverything) {
+  QuantizedModel first = sample(), second = sample();
+  EXPECT_EQ(first, second);
+  second.banked = true;
+  EXPECT_NE(first, second);
+  second = first;
+  std::get<RawTensor>(second.tensors[0].data).bytes[0] ^= std::byte{1};
+  EXPECT_NE(first, second);
+}
+
+}  // namespace
+}  // namespace thimble

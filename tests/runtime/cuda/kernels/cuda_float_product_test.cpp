@@ -1,0 +1,145 @@
+// cuda_float_product_test.cpp: products on the device against plain sums in float64, on awkward sizes, aligned to
+// vectors and not, in batches, and cut by causality.
+#include "runtime/cuda/kernels/cuda_float_product.cuh"
+
+#include <gtest/gtest.h>
+
+#include "tests/runtime/cuda/kernels/cuda_device.h"
+#include "tests/runtime/cuda/kernels/device_copy.h"
+
+namespace thimble {
+namespace {
+
+struct Sizes {
+  int64_t m, n, k;
+};
+constexpr Sizes kSizes[] = {{1, 1, 1},     {1, 64, 16},   {3, 5, 7},      {128, 64, 16},  {129, 65, 17},
+                            {127, 128, 3}, {260, 12, 20}, {64, 129, 512}, {200, 256, 100}};
+
+double element(const Matrix& matrix, bool transposed, int64_t r, int64_t c) {
+  return transposed ? matrix(c, r) : matrix(r, c);
+}
+
+// op(A) op(B), and the sum of magnitudes, which the rounding goes with.
+double reference(ProductForm form, const Matrix& a, const Matrix& b, int64_t r, int64_t c, int64_t begin, int64_t end,
+                 double* magnitude) {
+  double sum = 0;
+  *magnitude = 0;
+  for (int64_t k = begin; k < end; ++k) {
+    double term = element(a, form == ProductForm::kTN, r, k) * element(b, form == ProductForm::kNT, k, c);
+    sum += term;
+    *magnitude += std::abs(term);
+  }
+  return sum;
+}
+
+class CudaFloatProduct : public CudaTest {
+ protected:
+  static Matrix left(ProductForm form, Sizes s) {
+    return form == ProductForm::kTN ? random_values(s.k, s.m, 1) : random_values(s.m, s.k, 1);
+  }
+  static Matrix right(ProductForm form, Sizes s) {
+    return form == ProductForm::kNT ? random_values(s.n, s.k, 2) : random_values(s.k, s.n, 2);
+  }
+};
+
+TEST_F(CudaFloatProduct, IsTheSumOfProducts) {
+  for (ProductForm form : {ProductForm::kNT, ProductForm::kNN, ProductForm::kTN})
+    for (Sizes s : kSizes)
+      for (int64_t guard : {8, 7})
+        for (bool add : {false, true}) {
+          SCOPED_TRACE(testing::Message() << "form " << static_cast<int>(form) << ", " << s.m << " x " << s.n << " x "
+                                          << s.k << ", guard " << guard << (add ? ", added" : ""));
+          Matrix a = left(form, s), b = right(form, s), before = random_values(s.m, s.n, 3);
+          DeviceCopy da(a, guard), db(b, guard);
+          DeviceCopy dc = add ? DeviceCopy(before, guard) : DeviceCopy::poisoned(s.m, s.n, guard);
+          launch_product(form, ProductInput(da), ProductInput(db), ProductOutput(dc), add, {}, ProductPart::kWhole,
+                         nullptr);
+          Matrix c = dc.download();
+          for (int64_t r = 0; r < s.m; ++r)
+            for (int64_t n = 0; n < s.n; ++n) {
+              double magnitude = 0, expected = reference(form, a, b, r, n, 0, s.k, &magnitude);
+              if (add) expected += before(r, n);
+              double allowed = (static_cast<double>(s.k) + 2) * 0x1p-24 * (magnitude + 1);
+              ASSERT_NEAR(c(r, n), expected, allowed) << r << ' ' << n;
+            }
+        }
+}
+
+// Four products at once: two outer, two inner of which both share B.
+TEST_F(CudaFloatProduct, BatchesStepThroughTheirOperands) {
+  constexpr int64_t kM = 30, kN = 20, kK = 12;
+  Matrix a = random_values(2 * kM, 2 * kK, 1), b = random_values(2 * kN, kK, 2);
+  DeviceCopy da(a, 8), db(b, 8), dc = DeviceCopy::poisoned(4 * kM, kN, 8);
+  launch_product(ProductForm::kNT, {da.data(), kM, kK, 2 * kK, {kM * 2 * kK, kK}},
+                 {db.data(), kN, kK, kK, {kN * kK, kN * kK, 2}}, {dc.data(), kM, kN, kN, {2 * kM * kN, kM * kN}},
+                 /*add=*/false, {2, 2}, ProductPart::kWhole, nullptr);
+  Matrix c = dc.download();
+  for (int64_t outer = 0; outer < 2; ++outer)
+    for (int64_t inner = 0; inner < 2; ++inner)
+      for (int64_t r = 0; r < kM; ++r)
+        for (int64_t n = 0; n < kN; ++n) {
+          double expected = 0;
+          for (int64_t k = 0; k < kK; ++k) expected += double{a(outer * kM + r, inner * kK + k)} * b(outer * kN + n, k);
+          ASSERT_NEAR(c((2 * outer + inner) * kM + r, n), expected, 1e-5);
+        }
+}
+
+// The same bits alone and between others, aligned or not.
+TEST_F(CudaFloatProduct, RowsDoNotDependOnTheirNeighbours) {
+  Matrix a = random_values(300, 100, 1), b = random_values(80, 100, 2);
+  DeviceCopy da(a, 8), db(b, 8), whole = DeviceCopy::poisoned(300, 80, 8);
+  launch_product(ProductForm::kNT, ProductInput(da), ProductInput(db), ProductOutput(whole), false, {},
+                 ProductPart::kWhole, nullptr);
+  Matrix row(std::span<const float>(a.row(171), 100), 1, 100);
+  DeviceCopy drow(row, 7), alone = DeviceCopy::poisoned(1, 80, 7);
+  launch_product(ProductForm::kNT, ProductInput(drow), ProductInput(db), ProductOutput(alone), false, {},
+                 ProductPart::kWhole, nullptr);
+  Matrix expected = whole.download(), found = alone.download();
+  for (int64_t c = 0; c < 80; ++c) EXPECT_EQ(found(0, c), expected(171, c)) << c;
+}
+
+TEST_F(CudaFloatProduct, TilesAboveTheDiagonalAreLeftAlone) {
+  constexpr int64_t kSide = 300;
+  Matrix a = random_values(kSide, 20, 1), b = random_values(kSide, 20, 2);
+  DeviceCopy da(a, 8), db(b, 8), dc = DeviceCopy::poisoned(kSide, kSide, 8);
+  launch_product(ProductForm::kNT, ProductInput(da), ProductInput(db), ProductOutput(dc), false, {},
+                 ProductPart::kLowerTiles, nullptr);
+  Matrix c = dc.download();
+  for (int64_t r = 0; r < kSide; ++r)
+    for (int64_t n = 0; n < kSide; ++n) {
+      if (n >= (r / kCausalTile + 1) * kCausalTile) {
+        ASSERT_TRUE(std::isnan(c(r, n))) << r << ' ' << n;
+        continue;
+      }
+      double magnitude = 0;
+      ASSERT_NEAR(c(r, n), reference(ProductForm::kNT, a, b, r, n, 0, 20, &magnitude), 1e-5) << r << ' ' << n;
+    }
+}
+
+// Beyond the tiles that causality leaves, A may hold anything: NaN here.
+TEST_F(CudaFloatProduct, DepthIsCutAtTiles) {
+  constexpr int64_t kSide = 300, kN = 33;
+  Matrix lower(kSide, kSide), b = random_values(kSide, kN, 2);
+  for (int64_t r = 0; r < kSide; ++r)
+    for (int64_t k = 0; k < kSide; ++k) {
+      bool is_read = k < (r / kCausalTile + 1) * kCausalTile;
+      lower(r, k) = !is_read ? NAN : k <= r ? random_values(1, 1, static_cast<uint64_t>(r * kSide + k))(0, 0) : 0;
+    }
+  DeviceCopy da(lower, 8), db(b, 8), forward = DeviceCopy::poisoned(kSide, kN, 8),
+                                     backward = DeviceCopy::poisoned(kSide, kN, 8);
+  launch_product(ProductForm::kNN, ProductInput(da), ProductInput(db), ProductOutput(forward), false, {},
+                 ProductPart::kDepthToRow, nullptr);
+  launch_product(ProductForm::kTN, ProductInput(da), ProductInput(db), ProductOutput(backward), false, {},
+                 ProductPart::kDepthFromRow, nullptr);
+  Matrix found = forward.download(), transposed = backward.download();
+  for (int64_t r = 0; r < kSide; ++r)
+    for (int64_t n = 0; n < kN; ++n) {
+      double magnitude = 0;
+      ASSERT_NEAR(found(r, n), reference(ProductForm::kNN, lower, b, r, n, 0, r + 1, &magnitude), 1e-4);
+      ASSERT_NEAR(transposed(r, n), reference(ProductForm::kTN, lower, b, r, n, r, kSide, &magnitude), 1e-4);
+    }
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,110 @@
+// random_model.h: golf-gpt checkpoints with random weights, for the tests of any folder and the benchmarks.
+// The same config and seed give the same bytes on every machine.
+#pragma once
+
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/base/random.h"
+#include "runtime/families/golf/golf_layout.h"
+#include "runtime/families/golf/model.h"
+
+namespace thimble {
+
+using OwnedTensors = std::map<std::string, Tensor>;
+
+inline TensorMap views_of(const OwnedTensors& tensors) {
+  TensorMap views;
+  for (const auto& [name, tensor] : tensors) views.emplace(name, tensor.view());
+  return views;
+}
+
+// Five layers with every option on: bigrams, smear, gated skips, value embeddings, XSA on the last two layers.
+inline ModelConfig small_golf_config() {
+  ModelConfig c;
+  c.vocab_size = 29;
+  c.num_layers = 5;
+  c.model_dim = 24;
+  c.num_heads = 4;
+  c.num_kv_heads = 2;
+  c.mlp_mult = 2.5;
+  c.logit_softcap = 30;
+  c.rope_base = 10000;
+  c.rope_dims = 4;
+  c.rope_train_seq_len = 64;
+  c.ln_scale = true;
+  c.xsa_last_n = 2;
+  c.bigram_vocab_size = 53;
+  c.bigram_dim = 10;
+  c.smear_gate = true;
+  c.skip_gates = true;
+  c.ve_layers = {1, 4};
+  c.ve_dim = 7;
+  return c;
+}
+
+// Center and half-width of a tensor's uniform weights: matrices keep the scale of their input, gains and mixing weights
+// stay near their usual values, so that every term of the forward pass matters.
+struct WeightRange {
+  double center = 0, half_width = 1;
+};
+inline WeightRange weight_range(const std::string& name, const Shape& shape) {
+  if (name.ends_with("embed.weight") || name == "tok_emb.weight") return {0, std::sqrt(3.0)};
+  if (name.ends_with(".weight")) return {0, std::sqrt(3.0 / static_cast<double>(shape[1]))};
+  if (name.ends_with("q_gain")) return {1.5, 0.5};
+  if (name.ends_with("gate") || name == "skip_gates") return {0, 2};
+  return {0.8, 0.6};  // scales, skip weights, residual mixes
+}
+
+// Every tensor of the model, unbanked, in `dtype`.
+inline OwnedTensors random_golf_tensors(const ModelConfig& config, uint64_t seed = 1, DType dtype = DType::kF32) {
+  OwnedTensors tensors;
+  uint64_t stream = 0;
+  for (const auto& [name, shape] : golf_tensor_shapes(config)) {
+    WeightRange range = weight_range(name, shape);
+    std::vector<float> values(static_cast<size_t>(element_count(shape)));
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<float>(range.center + range.half_width * (2 * uniform_at(seed, stream, i) - 1));
+    tensors[name] = {dtype, shape, from_float32(dtype, values)};
+    ++stream;
+  }
+  return tensors;
+}
+
+// The same tensors with the layers' matrices in banks, as the training code saves them.
+inline OwnedTensors with_banks(const OwnedTensors& unbanked, int64_t num_layers) {
+  OwnedTensors out;
+  std::map<std::string, std::map<int64_t, const Tensor*>> banks;
+  for (const auto& [name, tensor] : unbanked) {
+    BankSlot slot = bank_slot(name, num_layers);
+    if (slot.bank.empty()) {
+      out[name] = tensor;
+    } else {
+      banks[slot.bank][slot.index] = &tensor;
+    }
+  }
+  for (const auto& [name, slices] : banks) {
+    const Tensor& first = *slices.begin()->second;
+    Tensor bank{first.dtype, {static_cast<int64_t>(slices.size()), first.shape[0], first.shape[1]}, {}};
+    for (const auto& [index, slice] : slices) append_bytes(bank.bytes, slice->bytes);
+    out[name] = bank;
+  }
+  return out;
+}
+
+inline Model random_golf_model(const ModelConfig& config, uint64_t seed = 1) {
+  return bind_model(config, views_of(random_golf_tensors(config, seed)));
+}
+
+inline std::vector<uint16_t> random_tokens(int64_t count, int64_t vocab_size, uint64_t seed = 1) {
+  std::vector<uint16_t> tokens;
+  for (int64_t i = 0; i < count; ++i) {
+    double uniform = uniform_at(seed, 0x746f6b656e73, static_cast<uint64_t>(i));
+    tokens.push_back(static_cast<uint16_t>(uniform * static_cast<double>(vocab_size)));
+  }
+  return tokens;
+}
+
+}  // namespace thimble

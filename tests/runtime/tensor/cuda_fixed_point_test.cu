@@ -1,0 +1,57 @@
+// cuda_fixed_point_test.cu: a device computes the same Q1.15 and Q1.31 codes and round trips as the host, bit for bit.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "runtime/cuda/kernels/cuda_context.cuh"
+#include "runtime/tensor/fixed_point.h"
+#include "tests/runtime/cuda/kernels/cuda_device.h"
+
+namespace thimble {
+namespace {
+
+struct Converted {
+  int32_t q131;
+  float simulated_q115, simulated_q131, from_code;
+  int32_t q115;
+};
+
+__host__ __device__ Converted convert(float x, uint32_t bits) {
+  return {float_to_q131(x), simulate_q115(x), simulate_q131(x), float_from_q131(static_cast<int32_t>(bits)),
+          float_to_q115(x)};
+}
+
+__global__ void convert_kernel(const uint32_t* bits, int64_t count, Converted* out) {
+  int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < count) out[i] = convert(__uint_as_float(bits[i]), bits[i]);
+}
+
+using CudaFixedPoint = CudaTest;
+
+TEST_F(CudaFixedPoint, SameBitsAsTheHost) {
+  std::vector<uint32_t> bits = {0,          0x80000000, 1,          0x80000001, 0x007fffff, 0x00800000, 0x7f800000,
+                                0xff800000, 0x7fc00000, 0x7f800001, 0x3f7fbe77, 0x3f7fbe78, 0x3f800000, 0xbf800000};
+  for (int32_t code = -32768; code < 32768; ++code) {
+    bits.push_back(std::bit_cast<uint32_t>(float_from_q115(static_cast<int16_t>(code))));
+    bits.push_back(std::bit_cast<uint32_t>((static_cast<float>(code) + 0.5f) * 0x1p-15f));
+  }
+  std::mt19937 random(11);
+  while (bits.size() < 10'000'000) bits.push_back(static_cast<uint32_t>(random()));
+  DeviceArray<uint32_t> device_bits{std::span<const uint32_t>(bits)};
+  DeviceArray<Converted> converted(static_cast<int64_t>(bits.size()));
+  auto blocks = static_cast<unsigned>(divide_up(device_bits.count(), 256));
+  launch_kernel(convert_kernel, {dim3(blocks), 256}, nullptr, device_bits.data(), device_bits.count(),
+                converted.data());
+  std::vector<Converted> found(bits.size());
+  check_cuda(cudaMemcpy(found.data(), converted.data(), converted.bytes(), cudaMemcpyDeviceToHost));
+  for (size_t i = 0; i < bits.size(); ++i) {
+    Converted expected = convert(std::bit_cast<float>(bits[i]), bits[i]);
+    ASSERT_EQ(std::memcmp(&found[i], &expected, sizeof(Converted)), 0) << std::hex << bits[i];
+  }
+}
+
+}  // namespace
+}  // namespace thimble
