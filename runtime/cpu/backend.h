@@ -11,24 +11,12 @@
 #include <string>
 
 #include "runtime/codes/nvfp4_matrix.h"
+#include "runtime/cpu/rotary_table.h"
+#include "runtime/ops/token_batch.h"
 #include "runtime/tensor/matrix.h"
 #include "runtime/tensor/rounding.h"
 
 namespace thimble {
-
-// Rotary tables of one context length: (T, rope_dims / 2) cosines and sines.
-struct RotaryTable {
-  Matrix cosine, sine;
-};
-
-// Which positions the rows of a batch are: `sequences` sequences, each with positions
-// [first_position, first_position + positions).
-struct BatchShape {
-  int64_t sequences = 1;
-  int64_t positions = 0;
-  int64_t first_position = 0;
-  int64_t rows() const { return sequences * positions; }
-};
 
 // Keys and values of one layer, all positions so far: row s * capacity + p holds sequence s, position p; (G*d) wide.
 struct KeyValueView {

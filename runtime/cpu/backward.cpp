@@ -160,8 +160,9 @@ void BackwardPass::split_heads(int64_t layer, const LayerActivations& kept, Laye
   backend_.copy(kept.key, key_);
   backend_.norm_and_rotate(key_, c.head_dim(), rotary_, {}, window);
   bool exclusive = layer >= c.num_layers - c.xsa_last_n;
-  attention_backward(query_, key_, kept.value, {c.num_heads, c.num_kv_heads, c.head_dim(), exclusive}, normed_, dquery_,
-                     dkey_, dvalue_);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim()));
+  attention_backward(query_, key_, kept.value, {c.num_heads, c.num_kv_heads, c.head_dim(), scale, exclusive, 0},
+                     normed_, dquery_, dkey_, dvalue_);
   if (small) {
     backend_.copy(kept.query, query_);
     backend_.norm_and_rotate(query_, c.head_dim(), rotary_, {}, window);

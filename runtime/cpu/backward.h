@@ -18,21 +18,6 @@
 
 namespace thimble {
 
-// Receives gradients while a backward pass runs, last layer first: the mirror of LinearObserver. What it is handed is
-// valid during the call only.
-class GradientObserver {
- public:
-  virtual ~GradientObserver() = default;
-  // `gradient` (P, N): of the loss with respect to the output of matrix `weight` (N, K), one row per position. The
-  // output head's is taken before the softcap. `output` (P, N): what the matrix gave, y = W x, before anything else was
-  // done to it. So the gradient of the logarithm of a gain of row r is sum_p gradient[p][r] * output[p][r].
-  virtual void on_output_gradient(const std::string& weight, ConstMatrixView gradient, ConstMatrixView output) = 0;
-  // `gradient` (P, width): with respect to the rows rows[p] that were looked up in `table`. Of a table that is tied to
-  // the output head this is the input side only.
-  virtual void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows,
-                                  ConstMatrixView gradient) = 0;
-};
-
 // Gradients of the fields of LayerWeights of the same names, as they are there (gates after sigma). Empty or 0 where
 // the layer has none.
 struct LayerGradients {

@@ -9,17 +9,11 @@
 #include <vector>
 
 #include "runtime/cpu/backend_matrix.h"
+#include "runtime/ops/observers.h"
+#include "runtime/ops/token_batch.h"
 #include "runtime/tensor/matrix.h"
 
 namespace thimble {
-
-// Receives the input of every linear layer while a forward pass runs.
-class LinearObserver {
- public:
-  virtual ~LinearObserver() = default;
-  // `weights`: unbanked names of the matrices that this input (P, K) multiplies. Valid during the call only.
-  virtual void on_linear_input(std::span<const std::string> weights, ConstMatrixView input) = 0;
-};
 
 // What one position of a sequence leaves behind for later ones.
 struct CacheShape {
@@ -46,13 +40,6 @@ class KeyValueCache {
   int64_t capacity_;
   std::vector<BackendMatrix> keys_, values_;  // one per layer, or one for all; (sequences * capacity, key_width)
   BackendMatrix smear_state_;
-};
-
-// The tokens of a batch and, for each, the token before it in its sequence (kNoToken for a sequence's first).
-struct TokenBatch {
-  static constexpr int32_t kNoToken = -1;
-  std::vector<int32_t> tokens, previous;  // (S * positions), sequence-major
-  BatchShape shape;
 };
 
 // A batch that holds one sequence from its start.

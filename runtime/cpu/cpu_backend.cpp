@@ -78,7 +78,8 @@ class CpuBackend final : public Backend {
   }
 
   void rms_norm(ConstMatrixView x, float c, MatrixView y) override {
-    for_each_row(x.rows, x.cols, [&](int64_t p) { kernels_.rms_norm(x.row(p), c, y.row(p), x.cols); });
+    for_each_row(x.rows, x.cols,
+                 [&](int64_t p) { kernels_.rms_norm(x.row(p), nullptr, c, 1.1920929e-7f, y.row(p), x.cols); });
   }
 
   void smear(ConstMatrixView x, ConstMatrixView before, std::span<const float> gate, const BatchShape& batch,
@@ -156,9 +157,9 @@ class CpuBackend final : public Backend {
       int64_t first_position = batch.first_position + first;
       scores.resize(static_cast<size_t>(rows * (first_position + rows)));
       kernels_.attention({q.row(q_row) + q_col, cache.keys.row(kv_row) + kv_col, cache.values.row(kv_row) + kv_col,
-                          y.row(q_row) + q_col, q.stride, cache.keys.stride, y.stride, rows, first_position,
-                          shape.head_dim, shape.exclusive, scores.data(), row_rounding(shape.scores),
-                          row_rounding(shape.weights)});
+                          y.row(q_row) + q_col, q.stride, cache.keys.stride, cache.values.stride, y.stride, rows,
+                          first_position, shape.head_dim, 1.0f / std::sqrt(static_cast<float>(shape.head_dim)),
+                          shape.exclusive, scores.data(), row_rounding(shape.scores), row_rounding(shape.weights)});
     });
   }
 

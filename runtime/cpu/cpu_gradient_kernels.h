@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "runtime/ops/activation.h"
 #include "runtime/tensor/matrix.h"
 
 namespace thimble {
@@ -12,12 +13,13 @@ namespace thimble {
 // The backward pass of an AttentionTile (cpu_kernels.h): `rows` consecutive queries of a window, the first at
 // `first_position`. All pointers are to the head's first column.
 struct AttentionGradientTile {
-  const float *q, *k, *v;                   // queries of the tile; keys and values of positions 0..
-  const float* dy;                          // of the tile's outputs
-  float* dq;                                // of the tile's queries: written
-  float *dk, *dv;                           // of positions 0..: added to
-  int64_t q_stride, kv_stride, dkv_stride;  // of q, dy and dq; of k and v; of dk and dv
+  const float *q, *k, *v;  // queries of the tile; keys and values of positions 0..
+  const float* dy;         // of the tile's outputs
+  float* dq;               // of the tile's queries: written
+  float *dk, *dv;          // of positions 0..: added to
+  int64_t q_stride, k_stride, v_stride, dy_stride, dq_stride, dkv_stride;  // the last of dk and dv
   int64_t rows, first_position, head_dim;
+  float scale;
   bool exclusive;
   float* scratch;  // attention_gradient_scratch() floats
 };
@@ -34,7 +36,13 @@ struct CpuGradientKernels {
 
   // Row operations, as gradient_ops.h names and defines them.
   void (*scale)(const float* x, const float* scale, float* y, int64_t n);  // y may be x
-  void (*rms_norm_backward)(const float* x, float c, const float* dy, float* dx, int64_t n);
+  // dx may be dy; a null gain is 1.
+  void (*rms_norm_backward)(const float* x, const float* gain, float factor, float epsilon, const float* dy, float* dx,
+                            int64_t n);
+  void (*layer_norm_backward)(const float* x, const float* weight, float epsilon, const float* dy, float* dx,
+                              int64_t n);
+  void (*activation_backward)(Activation activation, const float* x, const float* dy, float* dx, int64_t n);
+  void (*rotate_back)(float* dy, const float* cosine, const float* sine, int64_t half);
   void (*leaky_relu_squared_backward)(const float* z, float* dy, int64_t n);
   // One head of width d, whose first 2*half dimensions rotate.
   void (*norm_and_rotate_backward)(const float* x, int64_t d, const float* cosine, const float* sine, int64_t half,

@@ -38,15 +38,16 @@ ConstMap<T> map(BasicMatrixView<const T> m) {
 }
 
 // 1 / sqrt(mean(x^2) + epsilon).
-[[maybe_unused]] float inverse_rms(const float* x, int64_t n) {
-  return 1.0f / __builtin_sqrtf(ConstRow(x, n).square().sum() / static_cast<float>(n) + kRmsEpsilon);
+[[maybe_unused]] float inverse_rms(const float* x, float epsilon, int64_t n) {
+  return 1.0f / __builtin_sqrtf(ConstRow(x, n).square().sum() / static_cast<float>(n) + epsilon);
 }
 
-// Softmax numerators of one row of scores, in place, over its `valid` keys; zero beyond. Returns 1 / their sum.
-[[maybe_unused]] float exponentiate(float* scores, int64_t valid, int64_t keys, float inverse_sqrt_d) {
+// Softmax numerators of one row of scores times `scale`, in place, over its `valid` keys; zero beyond. Returns 1 /
+// their sum.
+[[maybe_unused]] float exponentiate(float* scores, int64_t valid, int64_t keys, float scale) {
   Row row(scores, valid);
   float peak = row.maxCoeff();
-  row = ((row - peak) * inverse_sqrt_d).exp();
+  row = ((row - peak) * scale).exp();
   for (int64_t j = valid; j < keys; ++j) scores[j] = 0.0f;
   return 1.0f / row.sum();
 }

@@ -20,7 +20,24 @@ void gemm_nn_sub_f64(ConstMatrixViewF64 a, ConstMatrixViewF64 b, MatrixViewF64 c
 
 void add_scaled(const float* a, float scale, float* x, int64_t n) { Row(x, n) += scale * ConstRow(a, n); }
 
-void rms_norm(const float* x, float c, float* y, int64_t n) { Row(y, n) = ConstRow(x, n) * (inverse_rms(x, n) * c); }
+void rms_norm(const float* x, const float* gain, float factor, float epsilon, float* y, int64_t n) {
+  Row(y, n) = ConstRow(x, n) * (inverse_rms(x, epsilon, n) * factor);
+  if (gain) Row(y, n) *= ConstRow(gain, n);
+}
+
+void mix(const float* x, const float* a, const float* first, const float* second, float* y, int64_t n) {
+  Row(y, n) = ConstRow(first, n) * ConstRow(x, n) + ConstRow(second, n) * ConstRow(a, n);
+}
+
+void multiply(const float* a, float* x, int64_t n) { Row(x, n) *= ConstRow(a, n); }
+
+void rotate(float* x, const float* cosine, const float* sine, int64_t half) {
+  for (int64_t k = 0; k < half; ++k) {
+    float first = x[k], second = x[half + k];
+    x[k] = first * cosine[k] + second * sine[k];
+    x[half + k] = second * cosine[k] - first * sine[k];
+  }
+}
 
 void smear(const float* x, const float* before, const float* gate, float* out, int64_t n) {
   ConstRow g(gate, n);
@@ -40,23 +57,19 @@ void add_skip(const float* skip, const float* weight, const float* gate, float* 
 void mix_and_norm(const float* x, const float* x0, const float* mix_x, const float* mix_x0, float c, float* u,
                   float* normed, int64_t n) {
   Row(u, n) = ConstRow(mix_x, n) * ConstRow(x, n) + ConstRow(mix_x0, n) * ConstRow(x0, n);
-  rms_norm(u, c, normed, n);
+  rms_norm(u, nullptr, c, kRmsEpsilon, normed, n);
 }
 
 void add(const float* a, const float* scale, float* x, int64_t n) { Row(x, n) += ConstRow(scale, n) * ConstRow(a, n); }
 
 void add_and_norm(const float* a, const float* scale, float c, float* x, float* normed, int64_t n) {
   add(a, scale, x, n);
-  rms_norm(x, c, normed, n);
+  rms_norm(x, nullptr, c, kRmsEpsilon, normed, n);
 }
 
 void norm_and_rotate(float* x, int64_t d, const float* cosine, const float* sine, int64_t half, float gain) {
-  rms_norm(x, gain, x, d);
-  for (int64_t k = 0; k < half; ++k) {
-    float first = x[k], second = x[half + k];
-    x[k] = first * cosine[k] + second * sine[k];
-    x[half + k] = second * cosine[k] - first * sine[k];
-  }
+  rms_norm(x, nullptr, gain, kRmsEpsilon, x, d);
+  rotate(x, cosine, sine, half);
 }
 
 void leaky_relu_squared(float* z, int64_t n) {
@@ -80,6 +93,11 @@ void gelu(float* z, int64_t n) {
   constexpr float kTwoSqrtTwoOverPi = 1.59576912f;
   Row row(z, n);
   row = row / (1.0f + (-kTwoSqrtTwoOverPi * (row + 0.044715f * row.cube())).exp());
+}
+
+void silu(float* z, int64_t n) {
+  Row row(z, n);
+  row = row / (1.0f + (-row).exp());
 }
 
 void softcap(float cap, float* x, int64_t n) {
@@ -110,14 +128,14 @@ void round_row(const RowRounding& r, float* x, int64_t n) {
 
 // Few queries against many keys: matrix-vector products stream keys and values once, without packing them. Cached
 // generation is bound by memory.
-void attend_one_row(const AttentionTile& t, int64_t row, int64_t keys, float inverse_sqrt_d) {
-  ConstMap<float> k(t.k, keys, t.head_dim, Eigen::OuterStride<>(t.kv_stride));
-  ConstMap<float> v(t.v, keys, t.head_dim, Eigen::OuterStride<>(t.kv_stride));
+void attend_one_row(const AttentionTile& t, int64_t row, int64_t keys) {
+  ConstMap<float> k(t.k, keys, t.head_dim, Eigen::OuterStride<>(t.k_stride));
+  ConstMap<float> v(t.v, keys, t.head_dim, Eigen::OuterStride<>(t.v_stride));
   Eigen::Map<const Eigen::VectorXf> q(t.q + row * t.q_stride, t.head_dim);
   Eigen::Map<Eigen::VectorXf> scores(t.scores, keys), y(t.y + row * t.y_stride, t.head_dim);
   scores.noalias() = k * q;
   round_row(t.score_rounding, t.scores, keys);
-  float inverse_sum = exponentiate(t.scores, keys, keys, inverse_sqrt_d);
+  float inverse_sum = exponentiate(t.scores, keys, keys, t.scale);
   if (t.weight_rounding.rounding) {
     scores *= inverse_sum;
     inverse_sum = 1;
@@ -130,14 +148,13 @@ void attend_one_row(const AttentionTile& t, int64_t row, int64_t keys, float inv
 constexpr int64_t kFewRows = 4;
 
 void attention(const AttentionTile& t) {
-  float inverse_sqrt_d = 1.0f / __builtin_sqrtf(static_cast<float>(t.head_dim));
   int64_t keys = t.first_position + t.rows;
   if (t.rows <= kFewRows) {
-    for (int64_t i = 0; i < t.rows; ++i) attend_one_row(t, i, t.first_position + i + 1, inverse_sqrt_d);
+    for (int64_t i = 0; i < t.rows; ++i) attend_one_row(t, i, t.first_position + i + 1);
   } else {
     ConstMap<float> q(t.q, t.rows, t.head_dim, Eigen::OuterStride<>(t.q_stride));
-    ConstMap<float> k(t.k, keys, t.head_dim, Eigen::OuterStride<>(t.kv_stride));
-    ConstMap<float> v(t.v, keys, t.head_dim, Eigen::OuterStride<>(t.kv_stride));
+    ConstMap<float> k(t.k, keys, t.head_dim, Eigen::OuterStride<>(t.k_stride));
+    ConstMap<float> v(t.v, keys, t.head_dim, Eigen::OuterStride<>(t.v_stride));
     MutableMap<float> scores(t.scores, t.rows, keys, Eigen::OuterStride<>(keys));
     MutableMap<float> y(t.y, t.rows, t.head_dim, Eigen::OuterStride<>(t.y_stride));
     scores.noalias() = q * k.transpose();
@@ -145,7 +162,7 @@ void attention(const AttentionTile& t) {
       float* row = t.scores + i * keys;
       int64_t valid = t.first_position + i + 1;
       round_row(t.score_rounding, row, valid);
-      float inverse_sum = exponentiate(row, valid, keys, inverse_sqrt_d);
+      float inverse_sum = exponentiate(row, valid, keys, t.scale);
       Row(row, valid) *= inverse_sum;
       round_row(t.weight_rounding, row, valid);
     }
@@ -153,7 +170,7 @@ void attention(const AttentionTile& t) {
   }
   if (!t.exclusive) return;
   for (int64_t i = 0; i < t.rows; ++i)
-    remove_own_value(t.v + (t.first_position + i) * t.kv_stride, t.y + i * t.y_stride, t.head_dim);
+    remove_own_value(t.v + (t.first_position + i) * t.v_stride, t.y + i * t.y_stride, t.head_dim);
 }
 
 constexpr CpuKernels kKernels = {THIMBLE_STRING(THIMBLE_ISA),
@@ -164,6 +181,9 @@ constexpr CpuKernels kKernels = {THIMBLE_STRING(THIMBLE_ISA),
                                  rms_norm,
                                  smear,
                                  add_skip,
+                                 mix,
+                                 multiply,
+                                 rotate,
                                  mix_and_norm,
                                  add_and_norm,
                                  add,
@@ -171,6 +191,7 @@ constexpr CpuKernels kKernels = {THIMBLE_STRING(THIMBLE_ISA),
                                  layer_norm,
                                  leaky_relu_squared,
                                  gelu,
+                                 silu,
                                  softcap,
                                  log_softmax,
                                  attention};

@@ -23,8 +23,9 @@ struct AttentionTile {
   const float* k;  // keys of positions 0.., of the tile's sequence and head
   const float* v;
   float* y;
-  int64_t q_stride, kv_stride, y_stride;
+  int64_t q_stride, k_stride, v_stride, y_stride;
   int64_t rows, first_position, head_dim;
+  float scale;  // of q k^T
   bool exclusive;
   float* scores;  // scratch, rows * (first_position + rows)
   RowRounding score_rounding, weight_rounding;
@@ -42,9 +43,14 @@ struct CpuKernels {
 
   // Row operations, as Backend names and defines them.
   void (*add_scaled)(const float* a, float scale, float* x, int64_t n);
-  void (*rms_norm)(const float* x, float c, float* y, int64_t n);  // y may be x
+  // y may be x; a null gain is 1.
+  void (*rms_norm)(const float* x, const float* gain, float factor, float epsilon, float* y, int64_t n);
   void (*smear)(const float* x, const float* before, const float* gate, float* out, int64_t n);
   void (*add_skip)(const float* skip, const float* weight, const float* gate, float* x, int64_t n);  // gate may be null
+  void (*mix)(const float* x, const float* a, const float* first, const float* second, float* y, int64_t n);
+  void (*multiply)(const float* a, float* x, int64_t n);  // x *= a
+  // The first 2*half dimensions of one head.
+  void (*rotate)(float* x, const float* cosine, const float* sine, int64_t half);
   void (*mix_and_norm)(const float* x, const float* x0, const float* mix_x, const float* mix_x0, float c, float* u,
                        float* normed, int64_t n);
   void (*add_and_norm)(const float* a, const float* scale, float c, float* x, float* normed, int64_t n);
@@ -55,6 +61,7 @@ struct CpuKernels {
                      int64_t n);  // y may be x
   void (*leaky_relu_squared)(float* z, int64_t n);
   void (*gelu)(float* z, int64_t n);
+  void (*silu)(float* z, int64_t n);
   void (*softcap)(float cap, float* x, int64_t n);
   void (*log_softmax)(float* x, int64_t n);
   void (*attention)(const AttentionTile& tile);

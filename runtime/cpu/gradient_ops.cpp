@@ -46,7 +46,7 @@ struct AttentionPart {
 
 // sum[p] = sum over parts, then over the query heads of each group.
 void add_up_parts(const std::vector<AttentionPart>& parts, const Matrix AttentionPart::*member,
-                  const AttentionShape& shape, MatrixView sum) {
+                  const op::Attention& shape, MatrixView sum) {
   int64_t heads_per_group = shape.heads / shape.kv_heads, d = shape.head_dim;
   for_each_row(sum.rows, sum.cols, [&](int64_t p) {
     std::fill(sum.row(p), sum.row(p) + sum.cols, 0.0f);
@@ -91,8 +91,12 @@ void scale_backward(ConstMatrixView dy, std::span<const float> scale, MatrixView
 }
 
 void rms_norm_backward(ConstMatrixView x, float c, ConstMatrixView dy, MatrixView dx) {
-  for_each_row(x.rows, x.cols,
-               [&](int64_t p) { cpu_gradient_kernels().rms_norm_backward(x.row(p), c, dy.row(p), dx.row(p), x.cols); });
+  for_each_row(x.rows, x.cols, [&](int64_t p) {
+    thread_local AlignedVector<float> added;
+    added.resize(static_cast<size_t>(x.cols));
+    cpu_gradient_kernels().rms_norm_backward(x.row(p), nullptr, c, 1.1920929e-7f, dy.row(p), added.data(), x.cols);
+    cpu_kernels().add_scaled(added.data(), 1.0f, dx.row(p), x.cols);
+  });
 }
 
 void leaky_relu_squared_backward(ConstMatrixView z, MatrixView dy) {
@@ -119,9 +123,8 @@ void smear_backward(ConstMatrixView dy, std::span<const float> gate, MatrixView 
   });
 }
 
-void attention_backward(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v, const AttentionShape& shape,
+void attention_backward(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v, const op::Attention& shape,
                         ConstMatrixView dy, MatrixView dq, MatrixView dk, MatrixView dv) {
-  assert(q.stride == dy.stride && q.stride == dq.stride && k.stride == v.stride);
   int64_t tiles = (q.rows + kQueryTile - 1) / kQueryTile, d = shape.head_dim;
   std::vector<AttentionPart> parts;
   for (int64_t i = 0; i < std::min(kAttentionParts, tiles); ++i)
@@ -137,10 +140,10 @@ void attention_backward(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v,
       int64_t first = tile * kQueryTile, rows = std::min(kQueryTile, q.rows - first);
       auto needed = static_cast<size_t>(attention_gradient_scratch(rows, first, d));
       if (scratch.size() < needed) scratch.resize(needed);
-      cpu_gradient_kernels().attention_backward({q.row(first) + q_col, k.data + kv_col, v.data + kv_col,
-                                                 dy.row(first) + q_col, dq.row(first) + q_col, sums.dk.data() + q_col,
-                                                 sums.dv.data() + q_col, q.stride, k.stride, sums.dk.cols(), rows,
-                                                 first, d, shape.exclusive, scratch.data()});
+      cpu_gradient_kernels().attention_backward(
+          {q.row(first) + q_col, k.data + kv_col, v.data + kv_col, dy.row(first) + q_col, dq.row(first) + q_col,
+           sums.dk.data() + q_col, sums.dv.data() + q_col, q.stride, k.stride, v.stride, dy.stride, dq.stride,
+           sums.dk.cols(), rows, first, d, shape.scale, shape.exclusive, scratch.data()});
     }
   });
   add_up_parts(parts, &AttentionPart::dk, shape, dk);

@@ -8,7 +8,9 @@
 #include <span>
 #include <vector>
 
+#include "runtime/backend.h"
 #include "runtime/cpu/backend.h"
+#include "runtime/ops/network.h"
 #include "runtime/tensor/matrix.h"
 
 namespace thimble {
@@ -34,7 +36,7 @@ void norm_and_rotate_backward(ConstMatrixView x, int64_t head_dim, const RotaryT
 void smear_backward(ConstMatrixView dy, std::span<const float> gate, MatrixView dx);
 
 // Through attention() over a window from its start: q (P, H*d), k and v (P, G*d) are the inputs it had.
-void attention_backward(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v, const AttentionShape& shape,
+void attention_backward(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v, const op::Attention& shape,
                         ConstMatrixView dy, MatrixView dq, MatrixView dk, MatrixView dv);
 
 // Through l = cap * tanh(z / cap) and the loss sum_p -log softmax(l[p])[targets[p]], logits l become dz in place.

@@ -1,0 +1,308 @@
+// cpu_backward.cpp: the transposes of the operations of network.h, each at the inputs that it had, and gradients of
+// vectors. d<x> is the gradient of the loss by x. Sums over rows are in float64, first row first.
+#include <algorithm>
+#include <cassert>
+#include <numeric>
+
+#include "runtime/cpu/cpu_pass.h"
+#include "runtime/cpu/cpu_rows.h"
+#include "runtime/cpu_gradient_kernels.h"
+#include "runtime/gradient_ops.h"
+#include "runtime/tensor/row_chunks.h"
+
+namespace thimble {
+namespace {
+
+double sum_of(std::span<const double> values) { return std::accumulate(values.begin(), values.end(), 0.0); }
+
+std::vector<double> column_sums(ConstMatrixView a) {
+  const std::vector<float> ones(static_cast<size_t>(a.cols), 1.0f);
+  return column_dots(a, {ones.data(), a.rows, a.cols, 0});
+}
+
+}  // namespace
+
+// Runs the transpose of one instruction's operation.
+class CpuBackward {
+ public:
+  CpuBackward(CpuPass& pass, const Node& node, const Instruction& instruction, GradientObserver& observer,
+              std::vector<std::vector<double>>* vectors)
+      : pass_(pass),
+        weights_(pass.weights_),
+        node_(node),
+        at_(instruction),
+        observer_(observer),
+        vectors_(vectors),
+        dy_(pass.view(instruction.output_gradient)) {}
+
+  void operator()(const op::Gather& o) const {
+    const std::string& table = pass_.network_.matrix(o.table).name;
+    observer_.on_lookup_gradient(table, looked_up_rows(o.index, pass_.batch_), dy_);
+  }
+
+  void operator()(const op::Linear& o) const {
+    const ConstMatrixView y = at_.output ? pass_.view(at_.output) : MatrixView();
+    observer_.on_output_gradient(pass_.network_.matrix(o.weight).name, dy_, y);
+    if (o.bias != kNone && vectors_) add_to(o.bias, column_sums(dy_));
+    if (!has_gradient(0)) return;
+    const Matrix& w = weights_.matrix(o.weight);
+    if (at_.input_gradients[0].adds)
+      linear_backward_add(dy_, w, gradient(0));
+    else
+      linear_backward(dy_, w, gradient(0));
+  }
+
+  // y = x + scale * a.
+  void operator()(const op::Add& o) const {
+    const bool is_vector = o.scale != kNone && weights_.vector(o.scale).size() > 1;
+    if (o.scale != kNone && vectors_) {
+      const std::vector<double> dots = column_dots(dy_, input(1));
+      add_to(o.scale, is_vector ? dots : std::vector<double>{sum_of(dots)});
+    }
+    write(1, [&](int64_t p, float* dx) {
+      const float* dy = dy_.row(p);
+      const float factor = o.scale == kNone ? 1.0f : weights_.vector(o.scale)[0];
+      const float* scale = is_vector ? weights_.vector(o.scale).data() : nullptr;
+      for (int64_t c = 0; c < dy_.cols; ++c) dx[c] = (scale ? scale[c] : factor) * dy[c];
+    });
+    pass_through();
+  }
+
+  void operator()(const op::RmsNorm& o) const {
+    const ConstMatrixView x = input(0);
+    if (o.gain != kNone && vectors_) {
+      Matrix normed(x.rows, x.cols);
+      rms_norm_rows(x, nullptr, o.factor, o.epsilon, normed);
+      add_to(o.gain, column_dots(dy_, normed));
+    }
+    const float* gain = o.gain == kNone ? nullptr : weights_.vector(o.gain).data();
+    write(0, [&](int64_t p, float* dx) {
+      kernels_.rms_norm_backward(x.row(p), gain, o.factor, o.epsilon, dy_.row(p), dx, x.cols);
+    });
+  }
+
+  void operator()(const op::LayerNorm& o) const {
+    const ConstMatrixView x = input(0);
+    if (vectors_) {
+      const std::vector<float> ones(static_cast<size_t>(x.cols), 1.0f), zeros(static_cast<size_t>(x.cols));
+      Matrix normed(x.rows, x.cols);
+      for_each_row(x.rows, x.cols, [&](int64_t p) {
+        cpu_kernels().layer_norm(x.row(p), ones.data(), zeros.data(), o.epsilon, normed.row(p), x.cols);
+      });
+      add_to(o.weight, column_dots(dy_, normed));
+      add_to(o.bias, column_sums(dy_));
+    }
+    const float* weight = weights_.vector(o.weight).data();
+    write(0, [&](int64_t p, float* dx) {
+      kernels_.layer_norm_backward(x.row(p), weight, o.epsilon, dy_.row(p), dx, x.cols);
+    });
+  }
+
+  // y = rotation(head_gain * norm_gain * norm(x)): the rotation's inverse is its transpose.
+  void operator()(const op::Heads& o) const {
+    const ConstMatrixView x = input(0);
+    const HeadRows heads{o, weights_, o.rotary == kNone ? nullptr : &pass_.rotaries_[static_cast<size_t>(o.rotary)]};
+    if (vectors_) add_head_gains(o, heads, x);
+    const int64_t d = o.head_dim;
+    write(0, [&](int64_t p, float* dx) {
+      std::copy_n(dy_.row(p), x.cols, dx);
+      for (int64_t h = 0; h < x.cols / d; ++h) {
+        float* dhead = dx + h * d;
+        rotate_back(heads, p, dhead);
+        if (o.epsilon > 0) {
+          kernels_.rms_norm_backward(x.row(p) + h * d, heads.norm_gain(), heads.head_gain(h), o.epsilon, dhead, dhead,
+                                     d);
+        } else {
+          for (int64_t c = 0; c < d; ++c) dhead[c] *= heads.head_gain(h);
+        }
+      }
+    });
+  }
+
+  void operator()(const op::Attention& o) const {
+    assert(!at_.input_gradients[0].adds && !at_.input_gradients[1].adds && !at_.input_gradients[2].adds);
+    attention_backward(input(0), input(1), input(2), o, dy_, gradient(0), gradient(1), gradient(2));
+  }
+
+  void operator()(const op::Activate& o) const {
+    const ConstMatrixView x = input(0);
+    write(0,
+          [&](int64_t p, float* dx) { kernels_.activation_backward(o.activation, x.row(p), dy_.row(p), dx, x.cols); });
+  }
+
+  // y = f(x) * a.
+  void operator()(const op::Gate& o) const {
+    const ConstMatrixView x = input(0), a = input(1);
+    Matrix active(x.rows, x.cols), product(x.rows, x.cols);
+    copy_rows(x, active);
+    activate_rows(o.activation, active);
+    for_each_row(x.rows, x.cols, [&](int64_t p) {
+      for (int64_t c = 0; c < x.cols; ++c) product(p, c) = dy_.row(p)[c] * a.row(p)[c];
+    });
+    write(1, [&](int64_t p, float* da) {
+      for (int64_t c = 0; c < x.cols; ++c) da[c] = dy_.row(p)[c] * active(p, c);
+    });
+    write(0, [&](int64_t p, float* dx) {
+      kernels_.activation_backward(o.activation, x.row(p), product.row(p), dx, x.cols);
+    });
+  }
+
+  // y = first * x + second * a.
+  void operator()(const op::Mix& o) const {
+    if (vectors_) {
+      add_to(o.first, column_dots(dy_, input(0)));
+      add_to(o.second, column_dots(dy_, input(1)));
+    }
+    const VectorId factors[] = {o.first, o.second};
+    for (size_t i : {size_t{1}, size_t{0}})
+      write(i, [&](int64_t p, float* dx) {
+        kernels_.scale(dy_.row(p), weights_.vector(factors[i]).data(), dx, dy_.cols);
+      });
+  }
+
+  // y = gate * x + (1 - gate) * (weight * a), or x + weight * a.
+  void operator()(const op::Skip& o) const {
+    const std::vector<float>& weight = weights_.vector(o.weight);
+    std::vector<float> gate(weight.size(), 1.0f), factor = weight;
+    if (o.gate != kNone) {
+      gate = weights_.vector(o.gate);
+      for (size_t i = 0; i < factor.size(); ++i) factor[i] *= 1.0f - gate[i];
+    }
+    if (vectors_) {
+      std::vector<double> along = column_dots(dy_, input(1));
+      if (o.gate != kNone) {
+        std::vector<double> by_gate = column_dots(dy_, input(0));
+        for (size_t i = 0; i < along.size(); ++i) by_gate[i] -= static_cast<double>(weight[i]) * along[i];
+        add_to(o.gate, by_gate);
+        for (size_t i = 0; i < along.size(); ++i) along[i] *= static_cast<double>(1.0f - gate[i]);
+      }
+      add_to(o.weight, along);
+    }
+    write(1, [&](int64_t p, float* da) { kernels_.scale(dy_.row(p), factor.data(), da, dy_.cols); });
+    if (o.gate == kNone) return pass_through();
+    write(0, [&](int64_t p, float* dx) { kernels_.scale(dy_.row(p), gate.data(), dx, dy_.cols); });
+  }
+
+  // y[p] = (1 - gate) * x[p] + gate * x[p-1]: dx[p] = (1 - gate) * dy[p] + gate * dy[p+1].
+  void operator()(const op::Smear& o) const {
+    const float* gate = weights_.vector(o.gate).data();
+    const int64_t positions = pass_.batch_.shape.positions;
+    const std::vector<float> nothing(static_cast<size_t>(dy_.cols));
+    if (vectors_) {
+      const ConstMatrixView x = input(0);
+      Matrix direction(x.rows, x.cols);  // in which the gate moves y
+      for (int64_t p = 0; p < x.rows; ++p)
+        for (int64_t c = 0; c < x.cols; ++c) direction(p, c) = (p % positions == 0 ? 0 : x.row(p - 1)[c]) - x.row(p)[c];
+      add_to(o.gate, column_dots(dy_, direction));
+    }
+    write(0, [&](int64_t p, float* dx) {
+      const float* next = p % positions + 1 < positions ? dy_.row(p + 1) : nothing.data();
+      cpu_kernels().smear(dy_.row(p), next, gate, dx, dy_.cols);
+    });
+  }
+
+  void operator()(const op::Columns&) const {}  // what its readers left lies in place
+
+ private:
+  ConstMatrixView input(size_t i) const { return pass_.view(at_.inputs[i]); }
+  bool has_gradient(size_t i) const { return static_cast<bool>(at_.input_gradients[i].place); }
+  MatrixView gradient(size_t i) const { return pass_.view(at_.input_gradients[i].place); }
+
+  // Where the output's gradient is that of input 0, as it is.
+  void pass_through() const {
+    const MatrixView dx = gradient(0);
+    if (at_.input_gradients[0].adds) {
+      for_each_row(dx.rows, dx.cols,
+                   [&](int64_t p) { cpu_kernels().add_scaled(dy_.row(p), 1.0f, dx.row(p), dx.cols); });
+    } else if (dx.data != dy_.data) {
+      copy_rows(dy_, dx);
+    }
+  }
+
+  // row(p, out) gives row p of the gradient of input i. It may be written over that of the output, row by row.
+  template <typename Row>
+  void write(size_t i, const Row& row) const {
+    const MatrixView dx = gradient(i);
+    for_each_row(dx.rows, dx.cols, [&](int64_t p) {
+      if (!at_.input_gradients[i].adds) return row(p, dx.row(p));
+      thread_local AlignedVector<float> added;
+      added.resize(static_cast<size_t>(dx.cols));
+      row(p, added.data());
+      cpu_kernels().add_scaled(added.data(), 1.0f, dx.row(p), dx.cols);
+    });
+  }
+
+  void rotate_back(const HeadRows& heads, int64_t row, float* dhead) const {
+    if (!heads.rotary) return;
+    const int64_t position = pass_.batch_.shape.position_of(row);
+    kernels_.rotate_back(dhead, heads.rotary->cosine.row(position), heads.rotary->sine.row(position),
+                         heads.rotary->cosine.cols());
+  }
+
+  void add_head_gains(const op::Heads& o, const HeadRows& heads, ConstMatrixView x) const {
+    if (o.head_gain == kNone && o.norm_gain == kNone) return;
+    const int64_t d = o.head_dim, count = x.cols / d;
+    Matrix normed(x.rows, x.cols), before(x.rows, x.cols);  // norm(x); the gradient before the rotation
+    for_each_row(x.rows, x.cols, [&](int64_t p) {
+      std::copy_n(dy_.row(p), x.cols, before.row(p));
+      for (int64_t h = 0; h < count; ++h) {
+        rotate_back(heads, p, before.row(p) + h * d);
+        if (o.epsilon > 0)
+          cpu_kernels().rms_norm(x.row(p) + h * d, nullptr, 1.0f, o.epsilon, normed.row(p) + h * d, d);
+        else
+          std::copy_n(x.row(p) + h * d, d, normed.row(p) + h * d);
+      }
+    });
+    const std::vector<double> dots = column_dots(before, normed);
+    std::vector<double> of_heads(static_cast<size_t>(count)), of_columns(static_cast<size_t>(d));
+    for (int64_t h = 0; h < count; ++h)
+      for (int64_t c = 0; c < d; ++c) {
+        const double dot = dots[static_cast<size_t>(h * d + c)];
+        const double norm_gain = heads.norm_gain() ? static_cast<double>(heads.norm_gain()[c]) : 1;
+        of_heads[static_cast<size_t>(h)] += dot * norm_gain;
+        of_columns[static_cast<size_t>(c)] += dot * static_cast<double>(heads.head_gain(h));
+      }
+    if (o.head_gain != kNone) add_to(o.head_gain, of_heads);
+    if (o.norm_gain != kNone) add_to(o.norm_gain, of_columns);
+  }
+
+  void add_to(VectorId id, const std::vector<double>& values) const {
+    std::vector<double>& sums = (*vectors_)[static_cast<size_t>(id)];
+    sums.resize(values.size());
+    for (size_t i = 0; i < values.size(); ++i) sums[i] += values[i];
+  }
+
+  CpuPass& pass_;
+  const Weights& weights_;
+  const Node& node_;
+  const Instruction& at_;
+  GradientObserver& observer_;
+  std::vector<std::vector<double>>* vectors_;
+  MatrixView dy_;
+  const CpuGradientKernels& kernels_ = cpu_gradient_kernels();
+};
+
+void CpuPass::backward(ConstMatrixView logit_gradient, ConstMatrixView head_output, GradientObserver& observer,
+                       std::vector<std::vector<double>>* vectors) {
+  assert(next_node_ == network_.nodes.size() && first_needed_ == 0);
+  if (vectors) vectors->resize(network_.vectors.size());
+  observer.on_output_gradient(network_.matrix(network_.head.weight).name, logit_gradient, head_output);
+  linear_backward(logit_gradient, weights_.matrix(network_.head.weight), view(plan_.hidden_gradient));
+  for (const Instruction& instruction : plan_.backward) {
+    const Node& node = network_.nodes[instruction.node];
+    switch (instruction.kind) {
+      case Instruction::Kind::kForward: run(instruction); break;
+      case Instruction::Kind::kZero: {
+        const MatrixView zero = view(instruction.output_gradient);
+        for_each_row(zero.rows, zero.cols, [&](int64_t p) { std::fill_n(zero.row(p), zero.cols, 0.0f); });
+        break;
+      }
+      case Instruction::Kind::kBackward:
+        std::visit(CpuBackward(*this, node, instruction, observer, vectors), node.operation);
+        break;
+    }
+  }
+  next_node_ = 0;
+}
+
+}  // namespace thimble

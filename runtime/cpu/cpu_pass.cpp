@@ -1,0 +1,300 @@
+// cpu_pass.cpp: the operations of network.h forwards: row kernels over chunks of rows, products over tiles, attention
+// over (sequence, head, block of queries). Chunk sizes are fixed, so results do not depend on the thread count.
+#include "runtime/cpu/cpu_pass.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+
+#include "runtime/cpu/cpu_kernels.h"
+#include "runtime/cpu/cpu_rows.h"
+#include "runtime/cpu/gemm.h"
+#include "runtime/tensor/row_chunks.h"
+
+namespace thimble {
+namespace {
+
+constexpr int64_t kQueryTile = 128;
+
+// Null for a vector that is not there.
+const float* data_of(const Weights& weights, VectorId id) { return id == kNone ? nullptr : weights.vector(id).data(); }
+
+}  // namespace
+
+RotaryTable make_rotary_table(const RotaryRule& rule, int64_t context_length) {
+  const std::vector<double> frequencies = rule.frequencies(context_length);
+  const auto half = static_cast<int64_t>(frequencies.size());
+  RotaryTable table{Matrix(context_length, half), Matrix(context_length, half)};
+  for (int64_t p = 0; p < context_length; ++p)
+    for (int64_t k = 0; k < half; ++k) {
+      const double angle = static_cast<double>(p) * frequencies[static_cast<size_t>(k)];
+      table.cosine(p, k) = static_cast<float>(std::cos(angle));
+      table.sine(p, k) = static_cast<float>(std::sin(angle));
+    }
+  return table;
+}
+
+// Runs the operation of one instruction.
+class CpuForward {
+ public:
+  CpuForward(CpuPass& pass, const Node& node, const Instruction& instruction)
+      : pass_(pass), weights_(pass.weights_), node_(node), at_(instruction), y_(pass.view(instruction.output)) {}
+
+  void operator()(const op::Gather& o) const {
+    const std::vector<int32_t> rows = looked_up_rows(o.index, pass_.batch_);
+    const int64_t first = static_cast<int64_t>(rows.size()) - y_.rows;
+    const Matrix& table = weights_.matrix(o.table);
+    for_each_row(y_.rows, y_.cols,
+                 [&](int64_t p) { std::copy_n(table.row(rows[static_cast<size_t>(first + p)]), y_.cols, y_.row(p)); });
+    pass_.round(Boundary::kEmbedding, y_);
+  }
+
+  void operator()(const op::Linear& o) const {
+    const ConstMatrixView x = input(0);
+    if (pass_.policy_.nvfp4) {
+      Matrix staged(x.rows, x.cols);
+      stage_rows_nvfp4(x, staged);
+      multiply_nt(staged, weights_.matrix(o.weight), y_);
+    } else {
+      multiply_nt(x, weights_.matrix(o.weight), y_);
+    }
+    pass_.round(Boundary::kLinear, y_);
+    if (o.bias == kNone) return;
+    const float* bias = weights_.vector(o.bias).data();
+    for_each_row(y_.rows, y_.cols, [&](int64_t p) { kernels_.add_scaled(bias, 1.0f, y_.row(p), y_.cols); });
+    pass_.round(Boundary::kLinear, y_);
+  }
+
+  void operator()(const op::Add& o) const {
+    const MatrixView y = first_input_in_place();
+    const ConstMatrixView a = input(1);
+    const NumericPolicy& policy = pass_.policy_;
+    const float factor = o.sum == Sum::kAttention ? policy.attention_scale : o.sum == Sum::kMlp ? policy.mlp_scale : 1;
+    if (o.scale != kNone && weights_.vector(o.scale).size() > 1) {
+      std::vector<float> scale = weights_.vector(o.scale);
+      for (float& value : scale) value *= factor;
+      for_each_row(y.rows, y.cols, [&](int64_t p) { kernels_.add(a.row(p), scale.data(), y.row(p), y.cols); });
+    } else {
+      const float scale = o.scale == kNone ? factor : factor * weights_.vector(o.scale)[0];
+      for_each_row(y.rows, y.cols, [&](int64_t p) { kernels_.add_scaled(a.row(p), scale, y.row(p), y.cols); });
+    }
+    pass_.round(o.sum == Sum::kEmbedding ? Boundary::kEmbedding : Boundary::kResidual, y);
+  }
+
+  void operator()(const op::RmsNorm& o) const {
+    rms_norm_rows(input(0), data_of(weights_, o.gain), o.factor, o.epsilon, y_);
+    pass_.round(Boundary::kNorm, y_);
+  }
+
+  void operator()(const op::LayerNorm& o) const {
+    const ConstMatrixView x = input(0);
+    for_each_row(x.rows, x.cols, [&](int64_t p) {
+      kernels_.layer_norm(x.row(p), data_of(weights_, o.weight), data_of(weights_, o.bias), o.epsilon, y_.row(p),
+                          x.cols);
+    });
+    pass_.round(Boundary::kNorm, y_);
+  }
+
+  void operator()(const op::Heads& o) const {
+    const MatrixView y = first_input_in_place();
+    const HeadRows heads{o, weights_, o.rotary == kNone ? nullptr : &pass_.rotaries_[static_cast<size_t>(o.rotary)]};
+    heads.run(y, shape_of(y));
+    pass_.round(Boundary::kNorm, y);
+  }
+
+  void operator()(const op::Attention& o) const {
+    const ConstMatrixView q = input(0);
+    const BatchShape queries = shape_of(q), all = pass_.batch_.shape;
+    ConstMatrixView keys = input(1), values = input(2);
+    int64_t capacity = all.positions;
+    if (pass_.cache_) {
+      capacity = pass_.cache_->capacity();
+      store(keys, pass_.cache_->keys(o.cache));
+      store(values, pass_.cache_->values(o.cache));
+      keys = pass_.cache_->keys(o.cache);
+      values = pass_.cache_->values(o.cache);
+    }
+    attend(o, q, queries, keys, values, capacity);
+    pass_.round(Boundary::kLinear, y_);
+  }
+
+  void operator()(const op::Activate& o) const {
+    const MatrixView y = first_input_in_place();
+    activate_rows(o.activation, y);
+    pass_.round(Boundary::kActivation, y);
+  }
+
+  void operator()(const op::Gate& o) const {
+    const MatrixView y = first_input_in_place();
+    const ConstMatrixView a = input(1);
+    activate_rows(o.activation, y);
+    for_each_row(y.rows, y.cols, [&](int64_t p) { kernels_.multiply(a.row(p), y.row(p), y.cols); });
+    pass_.round(Boundary::kActivation, y);
+  }
+
+  void operator()(const op::Mix& o) const {
+    const ConstMatrixView x = input(0), a = input(1);
+    for_each_row(x.rows, x.cols, [&](int64_t p) {
+      kernels_.mix(x.row(p), a.row(p), data_of(weights_, o.first), data_of(weights_, o.second), y_.row(p), x.cols);
+    });
+    pass_.round(Boundary::kResidual, y_);
+  }
+
+  void operator()(const op::Skip& o) const {
+    const MatrixView y = first_input_in_place();
+    const ConstMatrixView a = input(1);
+    for_each_row(y.rows, y.cols, [&](int64_t p) {
+      kernels_.add_skip(a.row(p), data_of(weights_, o.weight), data_of(weights_, o.gate), y.row(p), y.cols);
+    });
+    pass_.round(Boundary::kResidual, y);
+  }
+
+  void operator()(const op::Smear& o) const {
+    const ConstMatrixView x = input(0);
+    const BatchShape& shape = pass_.batch_.shape;
+    const Matrix nothing(shape.sequences, x.cols);
+    Matrix* state = pass_.cache_ ? &pass_.cache_->state(o.state) : nullptr;
+    const Matrix& before = state ? *state : nothing;
+    for_each_row(x.rows, x.cols, [&](int64_t p) {
+      const float* previous = p % shape.positions == 0 ? before.row(p / shape.positions) : x.row(p - 1);
+      kernels_.smear(x.row(p), previous, data_of(weights_, o.gate), y_.row(p), x.cols);
+    });
+    for (int64_t s = 0; state && s < shape.sequences; ++s)
+      std::copy_n(x.row((s + 1) * shape.positions - 1), x.cols, state->row(s));
+    pass_.round(Boundary::kResidual, y_);
+  }
+
+  void operator()(const op::Columns&) const {}  // a view
+
+ private:
+  // The rows of an input that the output's rows need.
+  ConstMatrixView input(size_t i) const {
+    const ConstMatrixView all = pass_.view(at_.inputs[i]);
+    return reads_earlier_rows(node_.operation, i) ? all : all.block_rows(all.rows - y_.rows, y_.rows);
+  }
+
+  MatrixView first_input_in_place() const {
+    const ConstMatrixView x = input(0);
+    if (x.data != y_.data) copy_rows(x, y_);
+    return y_;
+  }
+
+  // The positions of a view's rows, the last ones of the batch.
+  BatchShape shape_of(ConstMatrixView rows) const {
+    BatchShape shape = pass_.batch_.shape;
+    const int64_t left_out = (shape.rows() - rows.rows) / shape.sequences;
+    shape.first_position += left_out;
+    shape.positions -= left_out;
+    return shape;
+  }
+
+  void store(ConstMatrixView rows, MatrixView cache) const {
+    const BatchShape& shape = pass_.batch_.shape;
+    for_each_row(rows.rows, rows.cols, [&](int64_t p) {
+      const int64_t slot = p / shape.positions * pass_.cache_->capacity() + shape.position_of(p);
+      std::copy_n(rows.row(p), rows.cols, cache.row(slot));
+    });
+  }
+
+  void attend(const op::Attention& o, ConstMatrixView q, const BatchShape& batch, ConstMatrixView keys,
+              ConstMatrixView values, int64_t capacity) const {
+    const int64_t tiles = (batch.positions + kQueryTile - 1) / kQueryTile, d = o.head_dim;
+    const Rounding& scores_rounding = pass_.policy_.at(Boundary::kScores);
+    const Rounding& weights_rounding = pass_.policy_.at(Boundary::kSoftmax);
+    parallel_for(batch.sequences * o.heads * tiles, [&](int64_t task) {
+      // Late tiles see the most keys; starting with them balances the threads.
+      const int64_t tile = tiles - 1 - task / (batch.sequences * o.heads);
+      const int64_t sequence = task / o.heads % batch.sequences, head = task % o.heads;
+      const int64_t first = tile * kQueryTile, rows = std::min(kQueryTile, batch.positions - first);
+      const int64_t q_row = sequence * batch.positions + first, kv_row = sequence * capacity;
+      const int64_t q_col = head * d, kv_col = head / (o.heads / o.kv_heads) * d;
+      const int64_t first_position = batch.first_position + first;
+      thread_local AlignedVector<float> scores;
+      scores.resize(static_cast<size_t>(rows * (first_position + rows)));
+      kernels_.attention({q.row(q_row) + q_col, keys.row(kv_row) + kv_col, values.row(kv_row) + kv_col,
+                          y_.row(q_row) + q_col, q.stride, keys.stride, values.stride, y_.stride, rows, first_position,
+                          d, o.scale, o.exclusive, scores.data(), row_rounding(scores_rounding),
+                          row_rounding(weights_rounding)});
+    });
+  }
+
+  CpuPass& pass_;
+  const Weights& weights_;
+  const Node& node_;
+  const Instruction& at_;
+  MatrixView y_;
+  const CpuKernels& kernels_ = cpu_kernels();
+};
+
+CpuPass::CpuPass(const Weights& weights, int64_t context_length, const NumericPolicy& policy,
+                 const PassOptions& options)
+    : weights_(weights),
+      network_(*weights.network),
+      context_length_(context_length),
+      policy_(policy),
+      plan_(plan_pass(network_, options)),
+      slots_(plan_.slot_widths.size()) {
+  assert(policy.is_exact() || !options.has_backward);
+  for (const RotaryRule& rule : network_.rotaries) rotaries_.push_back(make_rotary_table(rule, context_length));
+}
+
+MatrixView CpuPass::view(const Place& place) {
+  Matrix& slot = slots_[static_cast<size_t>(place.slot)];
+  const int64_t first = place.needed_rows_only ? first_needed_ : 0, rows = batch_.shape.rows() - first;
+  return {slot.data() + first * place.stride + place.first_column, rows, place.width, place.stride};
+}
+
+ConstMatrixView CpuPass::view(const Place& place) const { return const_cast<CpuPass*>(this)->view(place); }
+
+void CpuPass::round(Boundary boundary, MatrixView y) const { round_rows(policy_.at(boundary), y); }
+
+void CpuPass::begin(TokenBatch batch, CpuCache* cache, int64_t first_needed) {
+  assert(batch.shape.sequences == 1 || first_needed == 0);
+  assert(cache || batch.shape.first_position == 0);
+  assert(batch.shape.first_position + batch.shape.positions <= context_length_);
+  batch_ = std::move(batch);
+  cache_ = cache;
+  first_needed_ = first_needed;
+  next_node_ = 0;
+  for (size_t i = 0; i < slots_.size(); ++i) slots_[i].resize(1, batch_.shape.rows() * plan_.slot_widths[i]);
+}
+
+void CpuPass::run(const Instruction& instruction) {
+  const Node& node = network_.nodes[instruction.node];
+  std::visit(CpuForward(*this, node, instruction), node.operation);
+}
+
+void CpuPass::run_to(size_t node) {
+  for (; next_node_ < node; ++next_node_) run(plan_.forward[next_node_]);
+}
+
+ConstMatrixView CpuPass::value(ValueId value) const { return view(plan_.forward[network_.maker_of(value)].output); }
+
+ConstMatrixView CpuPass::run(TokenBatch batch, CpuCache* cache, int64_t first_needed, LinearObserver* observer) {
+  begin(std::move(batch), cache, first_needed);
+  if (observer) {
+    for (const LinearInput& input : network_.linear_inputs()) {
+      std::vector<std::string> readers;
+      for (MatrixId id : input.readers) readers.push_back(network_.matrix(id).name);
+      run_to(input.first_reader);
+      observer->on_linear_input(readers, value(input.value));
+    }
+  }
+  run_to(network_.nodes.size());
+  const ConstMatrixView hidden = view(plan_.hidden);
+  const int64_t rows = batch_.shape.rows() - first_needed;
+  return hidden.block_rows(hidden.rows - rows, rows);
+}
+
+void CpuPass::logits(ConstMatrixView hidden, MatrixView out) const {
+  multiply_nt(hidden, weights_.matrix(network_.head.weight), out);
+  round(Boundary::kLogits, out);
+  if (policy_.logits_scale != 1) scale_rows(policy_.logits_scale, out);
+  const float cap = network_.head.softcap;
+  if (cap == 0) return;
+  const CpuKernels& kernels = cpu_kernels();
+  for_each_row(out.rows, out.cols, [&](int64_t p) { kernels.softcap(cap, out.row(p), out.cols); });
+  round(Boundary::kCapped, out);
+}
+
+}  // namespace thimble

@@ -1,0 +1,77 @@
+// cpu_pass.h: runs a network on the CPU in float32, forwards and back: the reference for every device. Whole windows,
+// or sequences that grow by cached keys and values. Results do not depend on the number of threads.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/cpu/cpu_cache.h"
+#include "runtime/cpu/rotary_table.h"
+#include "runtime/ops/numeric_policy.h"
+#include "runtime/ops/observers.h"
+#include "runtime/ops/pass_plan.h"
+#include "runtime/ops/token_batch.h"
+#include "runtime/ops/weights.h"
+#include "runtime/tensor/matrix.h"
+
+namespace thimble {
+
+RotaryTable make_rotary_table(const RotaryRule& rule, int64_t context_length);
+
+class CpuPass {
+ public:
+  // No position may reach `context_length`. `weights`, rounded by the caller as `policy` says (round_weights()), must
+  // outlive the pass and may change between instructions. With a backward pass the policy must be exact.
+  CpuPass(const Weights& weights, int64_t context_length, const NumericPolicy& policy = {},
+          const PassOptions& options = {});
+
+  // A pass in steps: run_to(node) runs all nodes before that one, of Network::nodes.size() the rest. Without a cache
+  // the batch begins at position 0. Of one sequence, rows before `first_needed` may stay unknown where only their own
+  // outputs need them.
+  void begin(TokenBatch batch, CpuCache* cache = nullptr, int64_t first_needed = 0);
+  void run_to(size_t node);
+  // A value that a node before the next one made and a later one reads.
+  ConstMatrixView value(ValueId value) const;
+
+  // All of it. The observer sees the inputs of all linear layers below the head. Returns the head's input, rows from
+  // first_needed on, valid until the next call.
+  ConstMatrixView run(TokenBatch batch, CpuCache* cache = nullptr, int64_t first_needed = 0,
+                      LinearObserver* observer = nullptr);
+  // Logits (rows, V) of the head's input.
+  void logits(ConstMatrixView hidden, MatrixView out) const;
+
+  // After run() with has_backward, once. `logit_gradient` (P, V): of the loss by what the head's product gave, before
+  // the softcap. `logits`: that product itself, for observers of outputs; may be empty. `vectors`, unless null: added
+  // to, by VectorId.
+  void backward(ConstMatrixView logit_gradient, ConstMatrixView head_output, GradientObserver& observer,
+                std::vector<std::vector<double>>* vectors);
+
+  const Weights& weights() const { return weights_; }
+  const Network& network() const { return network_; }
+  int64_t context_length() const { return context_length_; }
+
+ private:
+  friend class CpuForward;
+  friend class CpuBackward;
+
+  void run(const Instruction& instruction);
+  MatrixView view(const Place& place);
+  ConstMatrixView view(const Place& place) const;
+  void round(Boundary boundary, MatrixView y) const;
+
+  const Weights& weights_;
+  const Network& network_;
+  int64_t context_length_;
+  NumericPolicy policy_;
+  PassPlan plan_;
+  std::vector<RotaryTable> rotaries_;
+  std::vector<Matrix> slots_;
+  // Of the batch that runs.
+  TokenBatch batch_;
+  CpuCache* cache_ = nullptr;
+  int64_t first_needed_ = 0;
+  size_t next_node_ = 0;
+};
+
+}  // namespace thimble

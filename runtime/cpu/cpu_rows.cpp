@@ -1,0 +1,105 @@
+// cpu_rows.cpp: see cpu_rows.h.
+#include "runtime/cpu/cpu_rows.h"
+
+#include <algorithm>
+
+#include "runtime/codes/nvfp4_block.h"
+#include "runtime/cpu/cpu_pass.h"
+#include "runtime/tensor/row_chunks.h"
+
+namespace thimble {
+namespace {
+
+// The choice of formats is made once per row.
+template <Format kValue>
+void round_values(Format storage, float* x, int64_t n) {
+  auto all = [&](auto round) {
+    for (int64_t i = 0; i < n; ++i) x[i] = round(rounded_to(kValue, x[i]));
+  };
+  switch (storage) {
+    case Format::kFp32: return all([](float v) { return v; });
+    case Format::kBf16: return all([](float v) { return rounded_to(Format::kBf16, v); });
+    default: return all([storage](float v) { return rounded_to(storage, v); });
+  }
+}
+
+void round_row(const Rounding& r, float* x, int64_t n) {
+  switch (r.value) {
+    case Format::kFp32: return round_values<Format::kFp32>(r.storage, x, n);
+    case Format::kBf16: return round_values<Format::kBf16>(r.storage, x, n);
+    case Format::kFp16: return round_values<Format::kFp16>(r.storage, x, n);
+    case Format::kQ115: return round_values<Format::kQ115>(r.storage, x, n);
+    case Format::kQ131Q115: return round_values<Format::kQ131Q115>(r.storage, x, n);
+  }
+}
+
+}  // namespace
+
+void copy_rows(ConstMatrixView from, MatrixView to) {
+  for_each_row(to.rows, to.cols, [&](int64_t p) { std::copy_n(from.row(p), to.cols, to.row(p)); });
+}
+
+void rms_norm_rows(ConstMatrixView x, const float* gain, float factor, float epsilon, MatrixView y) {
+  const CpuKernels& kernels = cpu_kernels();
+  for_each_row(x.rows, x.cols, [&](int64_t p) { kernels.rms_norm(x.row(p), gain, factor, epsilon, y.row(p), x.cols); });
+}
+
+void activate_rows(Activation activation, MatrixView x) {
+  const CpuKernels& kernels = cpu_kernels();
+  auto run = [&](void (*kernel)(float*, int64_t)) {
+    for_each_row(x.rows, x.cols, [&](int64_t p) { kernel(x.row(p), x.cols); });
+  };
+  switch (activation) {
+    case Activation::kLeakyReluSquared: return run(kernels.leaky_relu_squared);
+    case Activation::kGeluTanh: return run(kernels.gelu);
+    case Activation::kSilu: return run(kernels.silu);
+  }
+}
+
+void scale_rows(float factor, MatrixView x) {
+  for_each_row(x.rows, x.cols, [&](int64_t p) {
+    for (int64_t c = 0; c < x.cols; ++c) x.row(p)[c] *= factor;
+  });
+}
+
+void round_rows(const Rounding& rounding, MatrixView x) {
+  if (rounding.is_exact()) return;
+  for_each_row(x.rows, x.cols, [&](int64_t p) { round_row(rounding, x.row(p), x.cols); });
+}
+
+void stage_rows_nvfp4(ConstMatrixView x, MatrixView staged) {
+  for_each_row(x.rows, x.cols, [&](int64_t p) {
+    const float* row = x.row(p);
+    const float tensor_scale = nvfp4_tensor_scale(nvfp4_amax(row, x.cols));
+    for (int64_t c = 0; c < x.cols; c += kNvfp4Block) {
+      const int64_t count = std::min<int64_t>(kNvfp4Block, x.cols - c);
+      const float scale = float_from_ue4m3(nvfp4_block_scale(nvfp4_amax(row + c, count), tensor_scale));
+      for (int64_t k = c; k < c + count; ++k)
+        staged.row(p)[k] = float_from_e2m1(nvfp4_element(row[k], scale * tensor_scale)) * scale * tensor_scale;
+    }
+  });
+}
+
+RowRounding row_rounding(const Rounding& rounding) {
+  return rounding.is_exact() ? RowRounding{} : RowRounding{&rounding, round_row};
+}
+
+void HeadRows::run(MatrixView x, const BatchShape& batch) const {
+  const CpuKernels& kernels = cpu_kernels();
+  const int64_t d = heads.head_dim, count = x.cols / d;
+  for_each_row(x.rows, x.cols, [&](int64_t p) {
+    const int64_t position = batch.position_of(p);
+    for (int64_t h = 0; h < count; ++h) {
+      float* head = x.row(p) + h * d;
+      const float gain = head_gain(h);
+      if (heads.epsilon > 0) {
+        kernels.rms_norm(head, norm_gain(), gain, heads.epsilon, head, d);
+      } else if (gain != 1) {
+        for (int64_t c = 0; c < d; ++c) head[c] *= gain;
+      }
+      if (rotary) kernels.rotate(head, rotary->cosine.row(position), rotary->sine.row(position), rotary->cosine.cols());
+    }
+  });
+}
+
+}  // namespace thimble

@@ -1,0 +1,39 @@
+// cpu_rows.h: row operations on whole matrices that passes share, in parallel over chunks of rows.
+#pragma once
+
+#include "runtime/cpu/cpu_kernels.h"
+#include "runtime/ops/token_batch.h"
+#include "runtime/ops/weights.h"
+#include "runtime/tensor/matrix.h"
+#include "runtime/tensor/rounding.h"
+
+namespace thimble {
+
+struct RotaryTable;
+
+void copy_rows(ConstMatrixView from, MatrixView to);
+// y = factor * gain * x / sqrt(mean(x^2) + epsilon) by rows; a null gain is 1. y may be x.
+void rms_norm_rows(ConstMatrixView x, const float* gain, float factor, float epsilon, MatrixView y);
+// In place.
+void activate_rows(Activation activation, MatrixView x);
+void scale_rows(float factor, MatrixView x);
+void round_rows(const Rounding& rounding, MatrixView x);
+// The values of x in NVFP4, with a tensor scale per row (nvfp4_block.h).
+void stage_rows_nvfp4(ConstMatrixView x, MatrixView staged);
+RowRounding row_rounding(const Rounding& rounding);
+
+// op::Heads on rows of one position each, head by head.
+struct HeadRows {
+  const op::Heads& heads;
+  const Weights& weights;
+  const RotaryTable* rotary;  // null: none
+
+  float head_gain(int64_t head) const {
+    return heads.head_gain == kNone ? 1.0f : weights.vector(heads.head_gain)[static_cast<size_t>(head)];
+  }
+  const float* norm_gain() const { return heads.norm_gain == kNone ? nullptr : weights.vector(heads.norm_gain).data(); }
+  // In place.
+  void run(MatrixView x, const BatchShape& batch) const;
+};
+
+}  // namespace thimble

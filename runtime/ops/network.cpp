@@ -1,0 +1,47 @@
+// network.cpp: see network.h.
+#include "runtime/ops/network.h"
+
+#include <algorithm>
+#include <cassert>
+
+namespace thimble {
+
+std::vector<LinearInput> Network::linear_inputs() const {
+  std::vector<LinearInput> inputs;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const auto* linear = std::get_if<op::Linear>(&nodes[i].operation);
+    if (!linear) continue;
+    const ValueId value = nodes[i].inputs[0];
+    auto found = std::ranges::find(inputs, value, &LinearInput::value);
+    if (found == inputs.end()) found = inputs.insert(inputs.end(), {value, i, {}});
+    found->readers.push_back(linear->weight);
+  }
+  return inputs;
+}
+
+size_t Network::maker_of(ValueId value) const {
+  const auto found = std::ranges::find(nodes, value, &Node::output);
+  assert(found != nodes.end());
+  return static_cast<size_t>(found - nodes.begin());
+}
+
+bool works_in_place(const Operation& operation) {
+  return std::holds_alternative<op::Add>(operation) || std::holds_alternative<op::RmsNorm>(operation) ||
+         std::holds_alternative<op::LayerNorm>(operation) || std::holds_alternative<op::Heads>(operation) ||
+         std::holds_alternative<op::Activate>(operation) || std::holds_alternative<op::Gate>(operation) ||
+         std::holds_alternative<op::Mix>(operation) || std::holds_alternative<op::Skip>(operation);
+}
+
+bool reads_earlier_rows(const Operation& operation, size_t input) {
+  if (std::holds_alternative<op::Attention>(operation)) return input > 0;
+  return std::holds_alternative<op::Smear>(operation);
+}
+
+std::string_view operation_name(const Operation& operation) {
+  constexpr std::string_view kNames[] = {"gather",   "linear", "add", "rms_norm", "layer_norm", "heads",  "attention",
+                                         "activate", "gate",   "mix", "skip",     "smear",      "columns"};
+  static_assert(std::size(kNames) == std::variant_size_v<Operation>);
+  return kNames[operation.index()];
+}
+
+}  // namespace thimble

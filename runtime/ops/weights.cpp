@@ -1,0 +1,78 @@
+// weights.cpp: see weights.h.
+#include "runtime/ops/weights.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+
+namespace thimble {
+namespace {
+
+std::vector<float> made_of(const VectorRule& rule, const FloatTensors& small) {
+  const std::vector<float>& stored = small.at(rule.parameter);
+  const auto first = stored.begin() + rule.first;
+  std::vector<float> vector(first, first + rule.count);
+  const float times = rule.times.empty() ? 1.0f : small.at(rule.times).at(0);
+  for (float& value : vector) {
+    if (rule.sigmoid) value = 1.0f / (1.0f + std::exp(-value));
+    value = value * times + rule.plus;
+  }
+  return vector;
+}
+
+double logistic(double x) { return 1 / (1 + std::exp(-x)); }
+
+}  // namespace
+
+const Nvfp4Codes* Weights::codes(MatrixId id) const {
+  const auto at = static_cast<size_t>(id);
+  return at < nvfp4.size() && !nvfp4[at].codes.empty() ? &nvfp4[at] : nullptr;
+}
+
+MatrixId Weights::id_of(const std::string& name) const {
+  const auto found = std::ranges::find(network->matrices, name, &MatrixUse::name);
+  assert(found != network->matrices.end());
+  return static_cast<MatrixId>(found - network->matrices.begin());
+}
+
+void Weights::set_small(FloatTensors tensors) {
+  small = std::move(tensors);
+  vectors.clear();
+  for (const VectorRule& rule : network->vectors) vectors.push_back(made_of(rule, small));
+}
+
+Weights bind_weights(std::shared_ptr<const Network> network, FloatTensors tensors) {
+  Weights weights;
+  weights.network = std::move(network);
+  for (const MatrixUse& use : weights.network->matrices) {
+    weights.matrices.emplace_back(tensors.at(use.name), use.rows, use.columns);
+    tensors.erase(use.name);
+  }
+  weights.set_small(std::move(tensors));
+  return weights;
+}
+
+NamedGradients stored_gradients(const Network& network, const FloatTensors& small,
+                                const std::vector<std::vector<double>>& vectors) {
+  NamedGradients named;
+  for (const Parameter& parameter : network.parameters)
+    if (parameter.role == Role::kSmall)
+      named[parameter.name].resize(static_cast<size_t>(element_count(parameter.shape)));
+  for (size_t v = 0; v < vectors.size(); ++v) {
+    const VectorRule& rule = network.vectors[v];
+    if (vectors[v].empty()) continue;
+    const std::vector<float>& stored = small.at(rule.parameter);
+    const double times = rule.times.empty() ? 1 : static_cast<double>(small.at(rule.times).at(0));
+    std::vector<double>& own = named.at(rule.parameter);
+    for (size_t i = 0; i < vectors[v].size(); ++i) {
+      const size_t at = static_cast<size_t>(rule.first) + i;
+      const auto value = static_cast<double>(stored[at]);
+      const double f = rule.sigmoid ? logistic(value) : value, slope = rule.sigmoid ? f * (1 - f) : 1;
+      own[at] += vectors[v][i] * slope * times;
+      if (!rule.times.empty()) named.at(rule.times)[0] += vectors[v][i] * f;
+    }
+  }
+  return named;
+}
+
+}  // namespace thimble

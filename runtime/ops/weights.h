@@ -1,0 +1,44 @@
+// weights.h: the weights that a Network reads, in host memory as float32, and what gradients of its vectors are to the
+// tensors that checkpoints store.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/codes/nvfp4_matrix.h"
+#include "runtime/ops/network.h"
+#include "runtime/tensor/matrix.h"
+
+namespace thimble {
+
+using FloatTensors = std::map<std::string, std::vector<float>>;
+using NamedGradients = std::map<std::string, std::vector<double>>;
+
+struct Weights {
+  std::shared_ptr<const Network> network;
+  std::vector<Matrix> matrices;             // by MatrixId
+  FloatTensors small;                       // every parameter that is no matrix, as stored
+  std::vector<std::vector<float>> vectors;  // by VectorId, made of `small`
+  std::vector<Nvfp4Codes> nvfp4;            // by MatrixId; empty, or empty codes, where the values are not in NVFP4
+
+  const Matrix& matrix(MatrixId id) const { return matrices[static_cast<size_t>(id)]; }
+  const std::vector<float>& vector(VectorId id) const { return vectors[static_cast<size_t>(id)]; }
+  // Null where the matrix is not in NVFP4.
+  const Nvfp4Codes* codes(MatrixId id) const;
+  MatrixId id_of(const std::string& name) const;
+
+  // Replaces all small tensors.
+  void set_small(FloatTensors tensors);
+};
+
+// The tensors, of the shapes of the network's parameters, as weights. The caller gives them up.
+Weights bind_weights(std::shared_ptr<const Network> network, FloatTensors tensors);
+
+// By the chain rule through VectorRules: gradients by stored tensors of those by vectors, at these small tensors.
+// `vectors`: by VectorId, empty where there is no gradient.
+NamedGradients stored_gradients(const Network& network, const FloatTensors& small,
+                                const std::vector<std::vector<double>>& vectors);
+
+}  // namespace thimble
