@@ -1,0 +1,43 @@
+// families.cpp: the list of families.
+#include <algorithm>
+#include <array>
+
+#include "runtime/error.h"
+#include "runtime/families/family.h"
+#include "runtime/families/golf/golf_family.h"
+#include "runtime/families/gpt2/gpt2_family.h"
+
+namespace thimble {
+
+std::span<const Family* const> families() {
+  static const GolfFamily golf;
+  static const Gpt2Family gpt2;
+  static const std::array<const Family*, 2> all = {&golf, &gpt2};
+  return all;
+}
+
+const Family* find_family(const Json& config, const TensorMap& tensors) {
+  // Hugging Face calls the key "model_type".
+  const Json named = config.is_object() ? config.value("architecture", config.value("model_type", Json())) : Json();
+  for (const Family* family : families())
+    if (named.is_null() ? family->has_tensors(tensors) : named == Json(family->name())) return family;
+  return nullptr;
+}
+
+std::string family_names() {
+  std::string names;
+  for (const Family* family : families()) {
+    const bool is_last = family == families().back() && families().size() > 1;
+    names += (names.empty() ? "'" : is_last ? " and '" : ", '") + std::string(family->name()) + "'";
+  }
+  return names;
+}
+
+void check_context(const Spec& spec, int64_t context, const std::string& path) {
+  if (spec.most_positions && context > *spec.most_positions)
+    throw UsageError(path + ": a context of " + std::to_string(context) + " tokens, at most " +
+                     std::to_string(*spec.most_positions) +
+                     " are allowed, the positions that the model has embeddings of");
+}
+
+}  // namespace thimble

@@ -1,0 +1,60 @@
+// family.h: a family of models is a description. What a family gives: which checkpoints are its own, how names and
+// layouts of files map to its parameters and back, and the network that its config and shapes describe. All else -
+// binding, statistics, quantization, generation, gradients, memory plans - follows from the network.
+// docs/families.md shows how to add one.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/families/spec.h"
+#include "runtime/json.h"
+#include "runtime/tensor.h"
+
+namespace thimble {
+
+// Tensors by name, some of which lie in memory of their own.
+struct MappedTensors {
+  TensorMap tensors;
+  std::vector<ByteVector> storage;
+  bool banked = false;  // the file stacked matrices of several layers in one tensor
+};
+
+// Where a checkpoint's config and tensors were found, for errors.
+struct Where {
+  std::string config, checkpoint;
+};
+
+class Family {
+ public:
+  virtual ~Family() = default;
+
+  // As "architecture" or "model_type" of configs has it.
+  virtual std::string_view name() const = 0;
+  // Without a family's name in the config: are these the tensors of a checkpoint of this family?
+  virtual bool has_tensors(const TensorMap& tensors) const = 0;
+  // The parameters of a checkpoint under their own names and as (out, in), with shapes only or with bytes. A layout
+  // that cannot be mapped is a FormatError(path).
+  virtual MappedTensors from_file(const TensorMap& tensors, bool with_bytes, const std::string& path) const = 0;
+  // The inverse, for export: tensors of the parameters become those of a checkpoint.
+  virtual std::map<std::string, Tensor> to_file(const Spec& spec, std::map<std::string, Tensor> parameters,
+                                                bool banked) const = 0;
+  // Whatever shapes prove is inferred when `config` lacks it and must agree when it has it. A missing or contradicting
+  // key, and a tensor that is missing, of another shape, or not the family's, are FormatErrors that name it.
+  virtual Spec resolve(const Json& config, const TensorMap& parameters, const Where& where) const = 0;
+};
+
+// The only list.
+std::span<const Family* const> families();
+
+// The family that a config names or, where it names none, whose tensors these are; null: none that runs.
+const Family* find_family(const Json& config, const TensorMap& tensors);
+
+// "'golf-gpt' and 'gpt2'".
+std::string family_names();
+
+}  // namespace thimble

@@ -1,0 +1,19 @@
+// golf_family.h: the golf-gpt (docs/reference/checkpoints.md): grouped-query attention with rotary positions,
+// residual mixes, U-shaped skips, optional embeddings of token pairs and of values.
+#pragma once
+
+#include "runtime/families/family.h"
+
+namespace thimble {
+
+class GolfFamily final : public Family {
+ public:
+  std::string_view name() const override { return "golf-gpt"; }
+  bool has_tensors(const TensorMap& tensors) const override;
+  MappedTensors from_file(const TensorMap& tensors, bool with_bytes, const std::string& path) const override;
+  std::map<std::string, Tensor> to_file(const Spec& spec, std::map<std::string, Tensor> parameters,
+                                        bool banked) const override;
+  Spec resolve(const Json& config, const TensorMap& parameters, const Where& where) const override;
+};
+
+}  // namespace thimble
