@@ -4,10 +4,10 @@
 #include <cassert>
 #include <numeric>
 
+#include "runtime/cpu/cpu_gradient_kernels.h"
 #include "runtime/cpu/cpu_pass.h"
 #include "runtime/cpu/cpu_rows.h"
-#include "runtime/cpu_gradient_kernels.h"
-#include "runtime/gradient_ops.h"
+#include "runtime/cpu/gradient_ops.h"
 #include "runtime/tensor/row_chunks.h"
 
 namespace thimble {

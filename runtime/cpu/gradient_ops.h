@@ -8,7 +8,6 @@
 #include <span>
 #include <vector>
 
-#include "runtime/backend.h"
 #include "runtime/cpu/backend.h"
 #include "runtime/ops/network.h"
 #include "runtime/tensor/matrix.h"

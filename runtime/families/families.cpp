@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <array>
 
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 #include "runtime/families/family.h"
 #include "runtime/families/golf/golf_family.h"
 #include "runtime/families/gpt2/gpt2_family.h"

@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/json.h"
 #include "runtime/families/spec.h"
-#include "runtime/json.h"
-#include "runtime/tensor.h"
+#include "runtime/tensor/tensor.h"
 
 namespace thimble {
 

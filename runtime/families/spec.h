@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/json.h"
+#include "runtime/base/json.h"
 #include "runtime/ops/network.h"
 
 namespace thimble {

@@ -1,9 +1,9 @@
 // golf_family.cpp: see golf_family.h.
 #include "runtime/families/golf/golf_family.h"
 
+#include "runtime/families/golf/golf_layout.h"
 #include "runtime/families/golf/golf_network.h"
-#include "runtime/golf_layout.h"
-#include "runtime/model_config.h"
+#include "runtime/families/golf/model_config.h"
 
 namespace thimble {
 

@@ -6,11 +6,11 @@
 
 #include <cmath>
 
+#include "runtime/cpu/gradient_ops.h"
 #include "runtime/cpu/window_gradients.h"
 #include "runtime/families/golf/golf_network.h"
 #include "runtime/families/gpt2/gpt2_network.h"
 #include "runtime/families/small_tensors.h"
-#include "runtime/gradient_ops.h"
 #include "tests/runtime/families/golf/golf_cases.h"
 #include "tests/runtime/families/golf/naive_golf.h"
 #include "tests/runtime/families/golf/random_model.h"
