@@ -10,7 +10,7 @@
 #include "quantizer/checkpoints/model_source.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/error.h"
-#include "runtime/cpu/finite_check.h"
+#include "runtime/ops/finite_check.h"
 
 namespace thimble {
 namespace {

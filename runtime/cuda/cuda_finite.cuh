@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/cpu/finite_check.h"
 #include "runtime/cuda/cuda_forward.cuh"
+#include "runtime/ops/finite_check.h"
 
 namespace thimble {
 

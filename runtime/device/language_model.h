@@ -10,9 +10,9 @@
 #include <span>
 
 #include "runtime/base/progress.h"
-#include "runtime/cpu/finite_check.h"
 #include "runtime/cpu/generate.h"
 #include "runtime/families/golf/model.h"
+#include "runtime/ops/finite_check.h"
 #include "runtime/tensor/matrix.h"
 
 namespace thimble {

@@ -1,5 +1,5 @@
 // finite_check_test.cpp: the first NaN or infinity is found, with its name and place, and nothing else is.
-#include "runtime/cpu/finite_check.h"
+#include "runtime/ops/finite_check.h"
 
 #include <gtest/gtest.h>
 

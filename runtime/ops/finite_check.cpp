@@ -1,5 +1,5 @@
 // finite_check.cpp: see finite_check.h.
-#include "runtime/cpu/finite_check.h"
+#include "runtime/ops/finite_check.h"
 
 #include <fmt/format.h>
 

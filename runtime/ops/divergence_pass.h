@@ -1,0 +1,47 @@
+// divergence_pass.h: how far a student is from its teacher, and how that changes with gains of the student's matrices
+// and with its small tensors: forward passes of both, backward pass of the student.
+//   divergence = sum over positions of KL(softmax(teacher's logits) || softmax(student's)), in nats
+// In: weights of two models, sequences, gains.  Out: divergence and gradients, summed over sequences in order: the same
+// bits for any thread count. The CPU's (cpu_divergence.h) is the reference; CUDA devices must agree with it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/ops/weights.h"
+
+namespace thimble {
+
+// What changes of a student.
+struct Gains {
+  std::map<std::string, std::vector<float>> rows;  // linear layers below the head -> factor of each row; absent: 1
+  float head = 1;                                  // factor of the output head, of a tied one wherever it is used
+  FloatTensors small;                              // all small tensors, as stored
+};
+
+struct GainGradients {
+  double divergence = 0;
+  // By the logarithms of the gains: of all linear layers, whether they have gains or not.
+  NamedGradients rows;
+  double head = 0;
+  NamedGradients small;
+};
+
+class DivergencePass {
+ public:
+  virtual ~DivergencePass() = default;
+  // The student from now on: its matrices as they were at first, times the gains.
+  virtual void set(const Gains& gains) = 0;
+  // Over sequences [first, first + count), each less its last token.
+  virtual GainGradients gradients(int64_t first, int64_t count) = 0;
+  virtual double divergence(int64_t first, int64_t count) = 0;
+};
+
+// The teacher's logits are computed once and kept: as many sequences of `length` tokens as the logits of take
+// kMostTeacherBytes, at least two.
+constexpr int64_t kMostTeacherBytes = int64_t{1} << 31;
+int64_t divergence_sequences(const Network& network, int64_t length);
+
+}  // namespace thimble
