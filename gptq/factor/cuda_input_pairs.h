@@ -7,7 +7,8 @@
 namespace thimble {
 
 // make_input_pairs() on the device's first ordinal, in its numerics. Least memory that is too much is a DeviceError.
-std::unique_ptr<InputPairs> make_cuda_input_pairs(const Model& original, const Model& quantized, const Device& device,
+std::unique_ptr<InputPairs> make_cuda_input_pairs(const std::shared_ptr<const Weights>& original,
+                                                  const std::shared_ptr<const Weights>& quantized, const Device& device,
                                                   const TokenSequences& tokens, int64_t sequences);
 
 }  // namespace thimble

@@ -4,8 +4,9 @@
 
 namespace thimble {
 
-std::unique_ptr<InputPairs> make_cuda_input_pairs(const Model&, const Model&, const Device&, const TokenSequences&,
-                                                  int64_t) {
+std::unique_ptr<InputPairs> make_cuda_input_pairs(const std::shared_ptr<const Weights>&,
+                                                  const std::shared_ptr<const Weights>&, const Device&,
+                                                  const TokenSequences&, int64_t) {
   throw DeviceError("this build has no CUDA: Hessians are collected on the CPU");
 }
 

@@ -4,7 +4,8 @@
 
 namespace thimble {
 
-HessianSet collect_hessians_cuda(const Model&, const Device&, const TokenSequences&, Progress&) {
+HessianSet collect_hessians_cuda(const std::shared_ptr<const Weights>&, const Device&, const TokenSequences&,
+                                 Progress&) {
   throw DeviceError("this build collects Hessians on the CPU only; use --device cpu");
 }
 

@@ -4,7 +4,8 @@
 
 namespace thimble {
 
-LossStatistics collect_loss_statistics_cuda(const Model&, const Device&, const TokenSequences&, Progress&) {
+LossStatistics collect_loss_statistics_cuda(const std::shared_ptr<const Weights>&, const Device&, const TokenSequences&,
+                                            Progress&) {
   throw DeviceError("this build collects loss statistics on the CPU only; use --device cpu");
 }
 

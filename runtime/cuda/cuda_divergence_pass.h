@@ -2,7 +2,7 @@
 // without CUDA links cuda_divergence_pass_stub.cpp, where the call is a DeviceError.
 #pragma once
 
-#include "runtime/cpu/divergence_pass.h"
+#include "runtime/ops/divergence_pass.h"
 
 namespace thimble {
 

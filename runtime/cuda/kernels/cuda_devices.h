@@ -5,7 +5,16 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/memory_plan.h"
+
 namespace thimble {
+
+// One CUDA device, and how much of its memory may be used.
+struct CudaPlace {
+  CudaPlace(int device, uint64_t limit_bytes = kNoMemoryLimit) : ordinal(device), memory_limit_bytes(limit_bytes) {}
+  int ordinal;
+  uint64_t memory_limit_bytes;
+};
 
 // How many, 0 without a driver; quicker than counting names.
 int cuda_device_count();

@@ -2,7 +2,7 @@
 // for those who plan its memory.
 #pragma once
 
-#include "runtime/families/golf/model_config.h"
+#include "runtime/families/golf/golf_config.h"
 
 namespace thimble {
 

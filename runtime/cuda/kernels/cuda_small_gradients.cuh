@@ -4,7 +4,7 @@
 
 #include "runtime/cpu/backward.h"
 #include "runtime/cuda/kernels/cuda_context.cuh"
-#include "runtime/families/golf/model_config.h"
+#include "runtime/families/golf/golf_config.h"
 
 namespace thimble {
 

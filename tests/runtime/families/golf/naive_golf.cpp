@@ -23,7 +23,7 @@ NaiveRow rms(const NaiveRow& x) {
 
 class NaiveGolf {
  public:
-  NaiveGolf(const ModelConfig& config, const TensorMap& tensors, std::span<const uint16_t> tokens, int64_t context,
+  NaiveGolf(const GolfConfig& config, const TensorMap& tensors, std::span<const uint16_t> tokens, int64_t context,
             const NaiveEdit& edit)
       : c_(config), tensors_(tensors), tokens_(tokens), context_(context), edit_(edit) {}
 
@@ -233,7 +233,7 @@ class NaiveGolf {
     return y;
   }
 
-  const ModelConfig& c_;
+  const GolfConfig& c_;
   const TensorMap& tensors_;
   std::span<const uint16_t> tokens_;
   int64_t context_;
@@ -243,7 +243,7 @@ class NaiveGolf {
 
 }  // namespace
 
-NaiveForward naive_golf_forward(const ModelConfig& config, const TensorMap& unbanked, std::span<const uint16_t> tokens,
+NaiveForward naive_golf_forward(const GolfConfig& config, const TensorMap& unbanked, std::span<const uint16_t> tokens,
                                 int64_t context_length, const NaiveEdit& edit) {
   return NaiveGolf(config, unbanked, tokens, context_length, edit).run();
 }

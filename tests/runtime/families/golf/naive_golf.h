@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/families/golf/model_config.h"
+#include "runtime/families/golf/golf_config.h"
 #include "runtime/tensor/tensor.h"
 
 namespace thimble {
@@ -27,7 +27,7 @@ struct NaiveForward {
 using NaiveEdit = std::function<void(const std::string& name, NaiveRows& output)>;
 
 // One window from its start. `context_length` is T of the rotary base, at least the window's length.
-NaiveForward naive_golf_forward(const ModelConfig& config, const TensorMap& unbanked, std::span<const uint16_t> tokens,
+NaiveForward naive_golf_forward(const GolfConfig& config, const TensorMap& unbanked, std::span<const uint16_t> tokens,
                                 int64_t context_length, const NaiveEdit& edit = {});
 
 // The sum of -ln softmax(logits[p])[targets[p]].

@@ -22,8 +22,8 @@ inline TensorMap views_of(const OwnedTensors& tensors) {
 }
 
 // Five layers with every option on: bigrams, smear, gated skips, value embeddings, XSA on the last two layers.
-inline ModelConfig small_golf_config() {
-  ModelConfig c;
+inline GolfConfig small_golf_config() {
+  GolfConfig c;
   c.vocab_size = 29;
   c.num_layers = 5;
   c.model_dim = 24;
@@ -59,7 +59,7 @@ inline WeightRange weight_range(const std::string& name, const Shape& shape) {
 }
 
 // Every tensor of the model, unbanked, in `dtype`.
-inline OwnedTensors random_golf_tensors(const ModelConfig& config, uint64_t seed = 1, DType dtype = DType::kF32) {
+inline OwnedTensors random_golf_tensors(const GolfConfig& config, uint64_t seed = 1, DType dtype = DType::kF32) {
   OwnedTensors tensors;
   uint64_t stream = 0;
   for (const auto& [name, shape] : golf_tensor_shapes(config)) {
@@ -94,7 +94,7 @@ inline OwnedTensors with_banks(const OwnedTensors& unbanked, int64_t num_layers)
   return out;
 }
 
-inline Model random_golf_model(const ModelConfig& config, uint64_t seed = 1) {
+inline Model random_golf_model(const GolfConfig& config, uint64_t seed = 1) {
   return bind_model(config, views_of(random_golf_tensors(config, seed)));
 }
 
