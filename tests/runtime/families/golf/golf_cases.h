@@ -99,11 +99,4 @@ inline double tolerance(const GolfConfig& c, int64_t positions, double largest) 
   return 0x1p-24 * static_cast<double>(c.num_layers + 1) * terms * std::max(1.0, largest);
 }
 
-inline double largest_value(const NaiveRows& rows) {
-  double largest = 0;
-  for (const NaiveRow& row : rows)
-    for (double value : row) largest = std::max(largest, std::abs(value));
-  return largest;
-}
-
 }  // namespace thimble
