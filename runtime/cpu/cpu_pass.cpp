@@ -155,9 +155,11 @@ class CpuForward {
     const Matrix nothing(shape.sequences, x.cols);
     Matrix* state = pass_.cache_ ? &pass_.cache_->state(o.state) : nullptr;
     const Matrix& before = state ? *state : nothing;
-    for_each_row(x.rows, x.cols, [&](int64_t p) {
+    const int64_t first = x.rows - y_.rows;
+    for_each_row(y_.rows, y_.cols, [&](int64_t r) {
+      const int64_t p = first + r;
       const float* previous = p % shape.positions == 0 ? before.row(p / shape.positions) : x.row(p - 1);
-      kernels_.smear(x.row(p), previous, data_of(weights_, o.gate), y_.row(p), x.cols);
+      kernels_.smear(x.row(p), previous, data_of(weights_, o.gate), y_.row(r), x.cols);
     });
     for (int64_t s = 0; state && s < shape.sequences; ++s)
       std::copy_n(x.row((s + 1) * shape.positions - 1), x.cols, state->row(s));
