@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -154,7 +155,7 @@ class Planner {
   }
 
   void backward() {
-    has_gradient_.insert(network_.head.hidden);
+    adds_to_gradient(network_.head.hidden);
     for (size_t i = network_.nodes.size(); i-- > 0;) {
       const Node& node = network_.nodes[i];
       if (!has_gradient_.contains(node.output)) continue;
@@ -180,16 +181,36 @@ class Planner {
     draft.instruction.input_gradients.resize(node.inputs.size());
     for (size_t k = node.inputs.size(); k-- > 0;) {
       const ValueId input = node.inputs[k];
-      if (is_view(input)) clear_owner(maker_of(input).inputs[0]);
-      draft.instruction.input_gradients[k].adds = !has_gradient_.insert(input).second;
+      draft.instruction.input_gradients[k].adds = adds_to_gradient(input);
       draft.input_gradients[k] = gradient_cell(input);
     }
     drafts_.push_back(std::move(draft));
   }
 
+  // Columns of a gradient that instructions have written.
+  struct WrittenColumns {
+    int64_t first, last;
+  };
+
+  // Have other operations left something where the gradient of `value` lies? It is about to be written.
+  bool adds_to_gradient(ValueId value) {
+    has_gradient_.insert(value);
+    WrittenColumns own{0, network_.width_of(value)};
+    ValueId owner = value;
+    for (; is_view(owner); owner = maker_of(owner).inputs[0]) {
+      const int64_t first = std::get<op::Columns>(maker_of(owner).operation).first;
+      own = {own.first + first, own.last + first};
+    }
+    std::vector<WrittenColumns>& written = written_[owner];
+    if (owner != value && written.empty()) clear(owner);
+    const bool adds = std::ranges::any_of(
+        written, [&](const WrittenColumns& other) { return other.first < own.last && own.first < other.last; });
+    written.push_back(own);
+    return adds;
+  }
+
   // Before the first view of a gradient is written: columns that no view covers have none.
-  void clear_owner(ValueId owner) {
-    if (!cleared_.insert(owner).second) return;
+  void clear(ValueId owner) {
     Draft draft;
     draft.instruction = {Instruction::Kind::kZero, network_.maker_of(owner), {}, {}, {}, {}};
     draft.output_gradient = gradient_cell(owner);
@@ -318,7 +339,8 @@ class Planner {
   std::vector<Draft> drafts_;
   std::vector<CellInfo> cells_;
   std::vector<Cell> value_cells_, gradient_cells_;  // by ValueId; of values the last one made
-  std::set<ValueId> recomputed_, has_gradient_, cleared_;
+  std::set<ValueId> recomputed_, has_gradient_;
+  std::map<ValueId, std::vector<WrittenColumns>> written_;  // of values that are no views
   Cell hidden_gradient_ = kNone;
   size_t hidden_gradient_made_ = 0;  // while this instruction runs, at the latest
   std::vector<int64_t> slot_widths_;
