@@ -1,6 +1,7 @@
 // cpu_backward.cpp: the transposes of the operations of network.h, each at the inputs that it had, and gradients of
 // vectors. d<x> is the gradient of the loss by x. Sums over rows are in float64, first row first.
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <numeric>
 
@@ -120,8 +121,18 @@ class CpuBackward {
   }
 
   void operator()(const op::Attention& o) const {
-    assert(!at_.input_gradients[0].adds && !at_.input_gradients[1].adds && !at_.input_gradients[2].adds);
-    attention_backward(input(0), input(1), input(2), o, dy_, gradient(0), gradient(1), gradient(2));
+    std::array<Matrix, 3> sums;  // where others read an input too
+    std::array<MatrixView, 3> to;
+    for (size_t i = 0; i < 3; ++i) {
+      to[i] = gradient(i);
+      if (!at_.input_gradients[i].adds) continue;
+      sums[i].resize(to[i].rows, to[i].cols);
+      to[i] = sums[i];
+    }
+    attention_backward(input(0), input(1), input(2), o, dy_, to[0], to[1], to[2]);
+    for (size_t i = 3; i-- > 0;)
+      if (at_.input_gradients[i].adds)
+        write(i, [&](int64_t p, float* dx) { std::copy_n(to[i].row(p), to[i].cols, dx); });
   }
 
   void operator()(const op::Activate& o) const {
