@@ -42,7 +42,15 @@ class CpuBackward {
   }
 
   void operator()(const op::Linear& o) const {
-    const ConstMatrixView y = at_.output ? pass_.view(at_.output) : MatrixView();
+    ConstMatrixView y = at_.output ? pass_.view(at_.output) : MatrixView();
+    Matrix product;  // what the matrix gave, before its bias
+    if (at_.output && o.bias != kNone) {
+      product.resize(y.rows, y.cols);
+      copy_rows(y, product);
+      const float* bias = weights_.vector(o.bias).data();
+      for_each_row(y.rows, y.cols, [&](int64_t p) { cpu_kernels().add_scaled(bias, -1.0f, product.row(p), y.cols); });
+      y = product;
+    }
     observer_.on_output_gradient(pass_.network_.matrix(o.weight).name, dy_, y);
     if (o.bias != kNone && vectors_) add_to(o.bias, column_sums(dy_));
     if (!has_gradient(0)) return;
