@@ -44,7 +44,7 @@ class CpuBackward {
   void operator()(const op::Linear& o) const {
     ConstMatrixView y = at_.output ? pass_.view(at_.output) : MatrixView();
     Matrix product;  // what the matrix gave, before its bias
-    if (at_.output && o.bias != kNone) {
+    if (at_.output && o.bias != kAbsent) {
       product.resize(y.rows, y.cols);
       copy_rows(y, product);
       const float* bias = weights_.vector(o.bias).data();
@@ -52,7 +52,7 @@ class CpuBackward {
       y = product;
     }
     observer_.on_output_gradient(pass_.network_.matrix(o.weight).name, dy_, y);
-    if (o.bias != kNone && vectors_) add_to(o.bias, column_sums(dy_));
+    if (o.bias != kAbsent && vectors_) add_to(o.bias, column_sums(dy_));
     if (!has_gradient(0)) return;
     const Matrix& w = weights_.matrix(o.weight);
     if (at_.input_gradients[0].adds)
@@ -63,14 +63,14 @@ class CpuBackward {
 
   // y = x + scale * a.
   void operator()(const op::Add& o) const {
-    const bool is_vector = o.scale != kNone && weights_.vector(o.scale).size() > 1;
-    if (o.scale != kNone && vectors_) {
+    const bool is_vector = o.scale != kAbsent && weights_.vector(o.scale).size() > 1;
+    if (o.scale != kAbsent && vectors_) {
       const std::vector<double> dots = column_dots(dy_, input(1));
       add_to(o.scale, is_vector ? dots : std::vector<double>{sum_of(dots)});
     }
     write(1, [&](int64_t p, float* dx) {
       const float* dy = dy_.row(p);
-      const float factor = o.scale == kNone ? 1.0f : weights_.vector(o.scale)[0];
+      const float factor = o.scale == kAbsent ? 1.0f : weights_.vector(o.scale)[0];
       const float* scale = is_vector ? weights_.vector(o.scale).data() : nullptr;
       for (int64_t c = 0; c < dy_.cols; ++c) dx[c] = (scale ? scale[c] : factor) * dy[c];
     });
@@ -79,12 +79,12 @@ class CpuBackward {
 
   void operator()(const op::RmsNorm& o) const {
     const ConstMatrixView x = input(0);
-    if (o.gain != kNone && vectors_) {
+    if (o.gain != kAbsent && vectors_) {
       Matrix normed(x.rows, x.cols);
       rms_norm_rows(x, nullptr, o.factor, o.epsilon, normed);
       add_to(o.gain, column_dots(dy_, normed));
     }
-    const float* gain = o.gain == kNone ? nullptr : weights_.vector(o.gain).data();
+    const float* gain = o.gain == kAbsent ? nullptr : weights_.vector(o.gain).data();
     write(0, [&](int64_t p, float* dx) {
       kernels_.rms_norm_backward(x.row(p), gain, o.factor, o.epsilon, dy_.row(p), dx, x.cols);
     });
@@ -110,7 +110,7 @@ class CpuBackward {
   // y = rotation(head_gain * norm_gain * norm(x)): the rotation's inverse is its transpose.
   void operator()(const op::Heads& o) const {
     const ConstMatrixView x = input(0);
-    const HeadRows heads{o, weights_, o.rotary == kNone ? nullptr : &pass_.rotaries_[static_cast<size_t>(o.rotary)]};
+    const HeadRows heads{o, weights_, o.rotary == kAbsent ? nullptr : &pass_.rotaries_[static_cast<size_t>(o.rotary)]};
     if (vectors_) add_head_gains(o, heads, x);
     const int64_t d = o.head_dim;
     write(0, [&](int64_t p, float* dx) {
@@ -183,13 +183,13 @@ class CpuBackward {
   void operator()(const op::Skip& o) const {
     const std::vector<float>& weight = weights_.vector(o.weight);
     std::vector<float> gate(weight.size(), 1.0f), factor = weight;
-    if (o.gate != kNone) {
+    if (o.gate != kAbsent) {
       gate = weights_.vector(o.gate);
       for (size_t i = 0; i < factor.size(); ++i) factor[i] *= 1.0f - gate[i];
     }
     if (vectors_) {
       std::vector<double> along = column_dots(dy_, input(1));
-      if (o.gate != kNone) {
+      if (o.gate != kAbsent) {
         std::vector<double> by_gate = column_dots(dy_, input(0));
         for (size_t i = 0; i < along.size(); ++i) by_gate[i] -= static_cast<double>(weight[i]) * along[i];
         add_to(o.gate, by_gate);
@@ -198,7 +198,7 @@ class CpuBackward {
       add_to(o.weight, along);
     }
     write(1, [&](int64_t p, float* da) { kernels_.scale(dy_.row(p), factor.data(), da, dy_.cols); });
-    if (o.gate == kNone) return pass_through();
+    if (o.gate == kAbsent) return pass_through();
     write(0, [&](int64_t p, float* dx) { kernels_.scale(dy_.row(p), gate.data(), dx, dy_.cols); });
   }
 
@@ -259,7 +259,7 @@ class CpuBackward {
   }
 
   void add_head_gains(const op::Heads& o, const HeadRows& heads, ConstMatrixView x) const {
-    if (o.head_gain == kNone && o.norm_gain == kNone) return;
+    if (o.head_gain == kAbsent && o.norm_gain == kAbsent) return;
     const int64_t d = o.head_dim, count = x.cols / d;
     Matrix normed(x.rows, x.cols), before(x.rows, x.cols);  // norm(x); the gradient before the rotation
     for_each_row(x.rows, x.cols, [&](int64_t p) {
@@ -281,8 +281,8 @@ class CpuBackward {
         of_heads[static_cast<size_t>(h)] += dot * norm_gain;
         of_columns[static_cast<size_t>(c)] += dot * static_cast<double>(heads.head_gain(h));
       }
-    if (o.head_gain != kNone) add_to(o.head_gain, of_heads);
-    if (o.norm_gain != kNone) add_to(o.norm_gain, of_columns);
+    if (o.head_gain != kAbsent) add_to(o.head_gain, of_heads);
+    if (o.norm_gain != kAbsent) add_to(o.norm_gain, of_columns);
   }
 
   void add_to(VectorId id, const std::vector<double>& values) const {
