@@ -17,7 +17,9 @@ namespace {
 constexpr int64_t kQueryTile = 128;
 
 // Null for a vector that is not there.
-const float* data_of(const Weights& weights, VectorId id) { return id == kAbsent ? nullptr : weights.vector(id).data(); }
+const float* data_of(const Weights& weights, VectorId id) {
+  return id == kAbsent ? nullptr : weights.vector(id).data();
+}
 
 }  // namespace
 
