@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "packer/codecs/codec.h"
+#include "quantizer/console/help_formatter.h"
 #include "quantizer/console/option_values.h"
 #include "quantizer/console/suggestion.h"
 #include "runtime/codes/trellis.h"
