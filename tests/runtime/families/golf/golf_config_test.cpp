@@ -297,10 +297,10 @@ TEST(GolfConfig, DimensionsAreBounded) {
   refused("smear.gate", {kHuge, kHuge, kHuge}, "expected [24]");
 }
 
-TEST(GolfConfig, TheLargestVocabularyIsSixteenBits) {
+TEST(GolfConfig, TheLargestVocabularyIsABoundOfAll) {
   GolfConfig config = small_golf_config();
-  config.vocab_size = 65536;
-  EXPECT_EQ(input_of(config).resolve().vocab_size, 65536);
+  config.vocab_size = kMostTokens;
+  EXPECT_EQ(input_of(config).resolve().vocab_size, kMostTokens);
 }
 
 // M / D rounds: without care, 15 / 11 * 11 truncates to 14.
