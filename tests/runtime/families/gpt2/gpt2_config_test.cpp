@@ -129,9 +129,9 @@ TEST_F(Gpt2ConfigTest, EveryTensorIsChecked) {
 }
 
 TEST_F(Gpt2ConfigTest, SizesAreBounded) {
-  shapes_["transformer.wte.weight"] = {65537, 20};
-  given_["vocab_size"] = 65537;
-  expect_refused({"a vocabulary of 65537 tokens, at most 65536"});
+  shapes_["transformer.wte.weight"] = {1048577, 20};
+  given_["vocab_size"] = 1048577;
+  expect_refused({"a vocabulary of 1048577 tokens, at most 1048576"});
   shapes_["transformer.wte.weight"] = {29, 0};
   expect_refused({"dimensions must be 1 to"});
   shapes_["transformer.wte.weight"] = {29};
