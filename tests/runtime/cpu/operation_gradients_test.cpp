@@ -258,6 +258,19 @@ TEST(GradientOps, NormsOfZerosAreFinite) {
   expect_close(
       dx, [&](int64_t r, int64_t c) { return scale * double{dy(r, c)}; },
       [&](int64_t, int64_t) { return 4 * scale * kFloatRounding; });
+
+  const SmallTensor ones{{5}, std::vector<float>(5, 1.0f)};
+  const Matrix layer_dx = input_gradient(
+      {{Matrix(1, 5)},
+       5,
+       {{"ones", ones}},
+       [](Ops& ops, const auto& in) { return ops.layer_norm(in[0], ops.vector("ones"), ops.vector("ones"), 1e-5f); }},
+      dy);
+  double mean = 0;
+  for (int64_t c = 0; c < 5; ++c) mean += double{dy(0, c)} / 5;
+  expect_close(
+      layer_dx, [&](int64_t r, int64_t c) { return (double{dy(r, c)} - mean) / std::sqrt(double{1e-5f}); },
+      [&](int64_t, int64_t) { return 16 * kFloatRounding / std::sqrt(1e-5); });
 }
 
 // Straight from the slope, for values on both sides of 0 and 0 itself.

@@ -146,8 +146,22 @@ TEST(GolfNetwork, TheBaseGrowsWithLongContexts) {
   EXPECT_NEAR(config.rope_base_at(2048), 22081.79, 0.01);
 }
 
-// The comparisons above can fail: with these weights every option that shapes do not prove moves the logits by far more
-// than the tolerance.
+// inverse_frequency(k) = base^(-2k / dims), of the base at this context.
+TEST(GolfNetwork, AnglesFollowTheBase) {
+  GolfConfig config = small_golf_config();
+  const Network network = golf_network(config);
+  ASSERT_EQ(network.rotaries.size(), 1u);
+  EXPECT_EQ(network.rotaries[0].dims, 4);
+  const std::vector<double> trained = network.rotaries[0].frequencies(64);
+  ASSERT_EQ(trained.size(), 2u);
+  EXPECT_EQ(trained[0], 1);
+  EXPECT_NEAR(trained[1], 0.01, 1e-15);
+  EXPECT_NEAR(network.rotaries[0].frequencies(128)[1], std::pow(config.rope_base_at(128), -0.5), 1e-15);
+  EXPECT_LT(network.rotaries[0].frequencies(128)[1], 0.9 * trained[1]);
+}
+
+// The comparisons with the naive pass can fail: with these weights every option that shapes do not prove moves the
+// logits by far more than the tolerance.
 TEST(GolfNetwork, AllOptionsMatterToTheLogits) {
   const GolfConfig config = small_golf_config();
   const OwnedTensors tensors = random_golf_tensors(config, 3);
