@@ -421,7 +421,7 @@ void add_quantize_command(CommandLine& line) {
       check_scoring(checkpoint, options->source);
       if (finished.slope_target.bpb_gap)
         finished.bits_per_byte = [&](const RunnableModel& model) {
-          return bits_per_byte(model, finished.device, options->source, console);
+          return bits_per_byte(model, finished.device, options->source, line.ranks, console);
         };
       console.plan(quantize_plan(finished, options->source.is_given()));
       QuantizeOutcome outcome = run_quantize(finished, checkpoint, line.ranks, times, console);

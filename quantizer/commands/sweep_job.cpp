@@ -246,17 +246,15 @@ class Sweep {
     if (outcome.rate.total.bound_bits) point.distance_bits_per_weight = outcome.rate.total.distance();
   }
 
-  // A budget that cannot be met is a result, which all ranks learn.
+  // A budget that cannot be met is a result.
   QuantizeOutcome fit(const QuantizeRequest& request, SweepPoint& point) {
     QuantizeOutcome outcome;
     try {
-      if (ranks_.is_root()) job_.check_lower_bound(request);
+      job_.check_lower_bound(request);
       outcome = job_.fit(request);
     } catch (const CheckError& error) {
-      job_.dismiss();
       point.failure = error.what();
     }
-    share_text(point.failure);
     return outcome;
   }
 

@@ -9,28 +9,17 @@
 namespace thimble {
 namespace {
 
-// As a number for the other ranks: the largest code, 0 for NVFP4.
-constexpr int kNvfp4Number = 0;
-int number_of(const Precision& precision) {
+// The largest code, 0 for NVFP4.
+int max_code_of(const Precision& precision) {
   const auto* scaled = std::get_if<RowScaledPrecision>(&precision);
-  return scaled ? scaled->max_code : kNvfp4Number;
-}
-Precision precision_from(int number) {
-  if (number == kNvfp4Number) return Nvfp4Precision{Nvfp4Precision::Rounding::kGptq};
-  return RowScaledPrecision{number, RowScaledPrecision::Rounding::kGptq};
+  return scaled ? scaled->max_code : 0;
 }
 
 }  // namespace
 
 LayerSolver::LayerSolver(const TensorMap& tensors, const HessianSet& hessians, const Device& device,
-                         const WorkFolder& work, uint64_t key, Ranks& ranks, Progress& progress)
-    : tensors_(tensors),
-      hessians_(hessians),
-      device_(device),
-      work_(work),
-      key_(key),
-      ranks_(ranks),
-      progress_(progress) {}
+                         const SharedWork& work, uint64_t key, Progress& progress)
+    : tensors_(tensors), hessians_(hessians), device_(device), work_(work), key_(key), progress_(progress) {}
 
 LayerSolver::Slot LayerSolver::slot(const std::string& name, const Precision& precision) {
   return name + "\n" + precision_text(precision);
@@ -62,57 +51,34 @@ std::vector<QuantizedTensor> LayerSolver::solve(const Plan& plan) {
 
 void LayerSolver::solve_missing(const Plan& plan) {
   std::vector<Layer> missing;
-  for (const auto& [name, precision] : plan) {
-    if (!needs_hessian(precision) || solved_.contains(slot(name, precision)) || load({name, precision})) continue;
-    missing.push_back({name, precision});
-  }
+  for (const auto& [name, precision] : plan)
+    if (needs_hessian(precision) && !solved_.contains(slot(name, precision))) missing.push_back({name, precision});
   if (missing.empty()) return;
+  std::vector<SharedWork::Piece> pieces;
+  std::map<std::string, size_t> piece_of;
+  std::map<const Hessian*, size_t> unit_of;
+  for (const Layer& layer : missing) {
+    piece_of[layer.name] = pieces.size();
+    pieces.push_back({key_of(layer), unit_of.emplace(hessians_.at(layer.name).get(), unit_of.size()).first->second});
+  }
   progress_.begin("solving layers", static_cast<int64_t>(missing.size()), "layers");
-  tell(missing);
-  solve_share(missing);
+  auto solve = [&](std::span<const size_t> mine, const SharedWork::Give<SolvedTensor>& give) {
+    std::vector<Layer> layers;
+    for (size_t piece : mine) layers.push_back(missing[piece]);
+    solve_here(groups_of(layers), [&](SolvedTensor solved) {
+      const size_t piece = piece_of.at(solved.tensor.name);
+      give(piece, std::move(solved));
+      progress_.advance(1);
+    });
+  };
+  for (SolvedTensor& solved : work_.results<SolvedTensor>(pieces, {&pack_solution, &unpack_solution}, solve)) {
+    const Layer& layer = missing[piece_of.at(solved.tensor.name)];
+    solved_[slot(layer.name, layer.precision)] = std::move(solved);
+  }
   progress_.end();
 }
 
-void LayerSolver::serve() {
-  for (std::vector<Layer> layers = told(); !layers.empty(); layers = told()) solve_share(layers);
-}
-
-void LayerSolver::dismiss() { tell({}); }
-
-void LayerSolver::tell(const std::vector<Layer>& layers) {
-  Json json = Json::array();
-  for (const Layer& layer : layers) json.push_back({layer.name, number_of(layer.precision)});
-  std::string text = json.dump();
-  ByteVector bytes(as_bytes_of(text).begin(), as_bytes_of(text).end());
-  ranks_.broadcast(bytes);
-}
-
-std::vector<LayerSolver::Layer> LayerSolver::told() {
-  ByteVector bytes;
-  ranks_.broadcast(bytes);
-  std::vector<Layer> layers;
-  for (const Json& layer : parse_json(Bytes(bytes), "layers to solve"))
-    layers.push_back({layer.at(0), precision_from(layer.at(1))});
-  return layers;
-}
-
-void LayerSolver::solve_share(const std::vector<Layer>& layers) {
-  for (const Layer& layer : layers) solved_[slot(layer.name, layer.precision)];  // slots exist before threads fill them
-  std::vector<Group> groups = groups_of(layers);
-  Share share = share_of(groups.size(), static_cast<size_t>(ranks_.rank()), static_cast<size_t>(ranks_.size()));
-  std::span<const Group> mine = std::span(groups).subspan(share.begin, share.size());
-  solve_here(mine);
-  if (ranks_.size() == 1) return;
-  std::vector<SolvedTensor> solutions;
-  for (const Group& group : mine)
-    for (const Layer& layer : group.layers) solutions.push_back(solved_.at(slot(layer.name, layer.precision)));
-  std::vector<ByteVector> all = ranks_.all_gather(pack_solutions(solutions));
-  if (!ranks_.is_root()) return;
-  for (size_t rank = 1; rank < all.size(); ++rank)
-    for (SolvedTensor& solved : unpack_solutions(all[rank])) keep(std::move(solved));
-}
-
-std::vector<LayerSolver::Group> LayerSolver::groups_of(const std::vector<Layer>& layers) const {
+std::vector<LayerSolver::Group> LayerSolver::groups_of(std::span<const Layer> layers) const {
   std::vector<Group> groups;
   std::map<const Hessian*, size_t> group_of;
   for (const Layer& layer : layers) {
@@ -124,43 +90,30 @@ std::vector<LayerSolver::Group> LayerSolver::groups_of(const std::vector<Layer>&
   return groups;
 }
 
-void LayerSolver::solve_here(std::span<const Group> groups) {
+void LayerSolver::solve_here(std::span<const Group> groups, const Keep& keep) const {
   if (device_.is_cuda) {
     run_in_threads(device_.ordinals.size(), [&](size_t i) {
       Share share = share_of(groups.size(), i, device_.ordinals.size());
-      solve_on_cuda(groups.subspan(share.begin, share.size()), {device_.ordinals[i], device_.memory_limit_bytes});
+      solve_on_cuda(groups.subspan(share.begin, share.size()), {device_.ordinals[i], device_.memory_limit_bytes}, keep);
     });
   } else {
-    parallel_for(static_cast<int64_t>(groups.size()), [&](int64_t g) { solve_on_cpu(groups[static_cast<size_t>(g)]); });
+    parallel_for(static_cast<int64_t>(groups.size()),
+                 [&](int64_t g) { solve_on_cpu(groups[static_cast<size_t>(g)], keep); });
   }
 }
 
-uint64_t LayerSolver::file_key(const Layer& layer) const {
+uint64_t LayerSolver::key_of(const Layer& layer) const {
   return Hasher().add(key_).add(layer.name).add(precision_text(layer.precision)).digest();
 }
 
-bool LayerSolver::load(const Layer& layer) {
-  std::optional<SolvedTensor> solved = work_.load_solution(file_key(layer), layer.name, tensors_.at(layer.name).shape);
-  if (solved) solved_[slot(layer.name, layer.precision)] = std::move(*solved);
-  return solved.has_value();
-}
-
-void LayerSolver::keep(SolvedTensor solved) {
-  const auto* scaled = std::get_if<RowScaledCodes>(&solved.tensor.data);
-  Layer layer{solved.tensor.name, precision_from(scaled ? scaled->max_code : kNvfp4Number)};
-  work_.save_solution(file_key(layer), solved);
-  solved_.at(slot(layer.name, layer.precision)) = std::move(solved);
-  progress_.advance(1);
-}
-
-void LayerSolver::solve_on_cpu(const Group& group) {
+void LayerSolver::solve_on_cpu(const Group& group, const Keep& keep) const {
   HessianFactor factor = factor_hessian(group.hessian->matrix, kTraceDamping, group.layers[0].name);
   for (const Layer& layer : group.layers)
     keep(quantize_tensor(layer.name, tensors_.at(layer.name), layer.precision, &factor));
 }
 
 // All layers of a grid in one batch.
-void LayerSolver::solve_on_cuda(std::span<const Group> groups, const CudaPlace& place) {
+void LayerSolver::solve_on_cuda(std::span<const Group> groups, const CudaPlace& place, const Keep& keep) const {
   std::vector<const SymmetricMatrix*> hessians;
   std::vector<Matrix> weights;
   std::vector<GptqJob> row_scaled, nvfp4;
@@ -169,7 +122,7 @@ void LayerSolver::solve_on_cuda(std::span<const Group> groups, const CudaPlace& 
     for (const Layer& layer : group.layers) {
       weights.push_back(finite_matrix(layer.name, tensors_.at(layer.name)));
       auto& jobs = std::holds_alternative<Nvfp4Precision>(layer.precision) ? nvfp4 : row_scaled;
-      jobs.push_back({layer.name, weights.back(), number_of(layer.precision), hessians.size() - 1});
+      jobs.push_back({layer.name, weights.back(), max_code_of(layer.precision), hessians.size() - 1});
     }
   }
   auto keep_result_of = [&](const std::vector<GptqJob>& jobs) {

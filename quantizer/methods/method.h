@@ -27,6 +27,8 @@ struct MethodWork {
   StageTimes& times;
   Progress& progress;
   LayerSolver& solver;
+  const SharedWork& shared;
+  uint64_t key;  // hash of the checkpoint and what was collected from it
   // Empty before anything is collected.
   const CalibrationStatistics& statistics;
   const std::map<std::string, MatrixLoss>& losses;
@@ -86,7 +88,8 @@ class Method {
   }
   // Before anything is collected: a CheckError when what needs no solving exceeds the limit alone.
   virtual void check_lower_bound(std::optional<uint64_t> limit_bytes, const MethodWork& work) = 0;
-  // An artifact of at most that many bytes, or a CheckError that says what is the least.
+  // An artifact of at most that many bytes, or a CheckError that says what is the least. Collective: every rank calls
+  // it, and gets the same.
   virtual Fitted fit(std::optional<uint64_t> limit_bytes, const MethodWork& work) = 0;
   // Why less than all of the limit is used, where the fit has not said it.
   virtual std::string fill_reason() const = 0;

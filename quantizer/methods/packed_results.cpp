@@ -1,39 +1,12 @@
-// packed_results.cpp: an index in JSON, then the numbers.
-//   8 B  length N of the index, little-endian
-//   N B  JSON array, one object per item
-//   rest the items' numbers, in its order
+// packed_results.cpp: an index (packed_index.h), then the items' numbers, in its order.
 #include "quantizer/methods/packed_results.h"
 
-#include <cstring>
 #include <map>
 #include <string>
 
+#include "quantizer/methods/packed_index.h"
+
 namespace thimble {
-namespace {
-
-constexpr const char* kOrigin = "results of another rank";  // in errors
-
-ByteVector start_with(const Json& index) {
-  ByteVector bytes;
-  std::string text = index.dump();
-  append_little_endian(bytes, static_cast<uint64_t>(text.size()));
-  append_bytes(bytes, as_bytes_of(text));
-  return bytes;
-}
-
-Json read_index(ByteCursor& cursor) {
-  auto length = cursor.read<uint64_t>("length of the index");
-  return parse_json(cursor.take(length, "index"), kOrigin);
-}
-
-// Fills `values` with the next numbers.
-template <typename T>
-void read_values(ByteCursor& cursor, std::span<T> values) {
-  Bytes bytes = cursor.take(values.size_bytes(), "numbers");
-  if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
-}
-
-}  // namespace
 
 ByteVector pack_hessians(const HessianSet& hessians) {
   std::map<const Hessian*, std::vector<std::string>> layers;
@@ -44,13 +17,13 @@ ByteVector pack_hessians(const HessianSet& hessians) {
                      {"columns", hessian->matrix.size()},
                      {"tokens", hessian->token_count},
                      {"sequences", hessian->sequence_count}});
-  ByteVector bytes = start_with(index);
+  ByteVector bytes = start_with_index(index);
   for (const auto& [hessian, names] : layers) append_bytes(bytes, std::as_bytes(hessian->matrix.values()));
   return bytes;
 }
 
 HessianSet unpack_hessians(Bytes bytes) {
-  ByteCursor cursor(bytes, kOrigin);
+  ByteCursor cursor(bytes, kPackedOrigin);
   HessianSet hessians;
   for (const Json& item : read_index(cursor)) {
     Hessian hessian{SymmetricMatrix(item.at("columns")), item.at("tokens"), item.at("sequences")};
@@ -75,13 +48,13 @@ ByteVector pack_fisher(const FisherSet& set) {
   Json index = Json::array();
   for (const auto& [name, fisher] : set)
     index.push_back({{"name", name}, {"outputs", fisher.mean_square.size()}, {"tokens", fisher.token_count}});
-  ByteVector bytes = start_with(index);
+  ByteVector bytes = start_with_index(index);
   for (const auto& [name, fisher] : set) append_bytes(bytes, std::as_bytes(std::span(fisher.mean_square)));
   return bytes;
 }
 
 FisherSet unpack_fisher(Bytes bytes) {
-  ByteCursor cursor(bytes, kOrigin);
+  ByteCursor cursor(bytes, kPackedOrigin);
   FisherSet set;
   for (const Json& item : read_index(cursor)) {
     Fisher& fisher = set[item.at("name")];
@@ -101,13 +74,13 @@ int max_code_of(const QuantizedTensor& tensor) {
 ByteVector pack_counts(const RowCounts& counts) {
   Json index = Json::array();
   for (const auto& [table, rows] : counts) index.push_back({{"name", table}, {"rows", rows.size()}});
-  ByteVector bytes = start_with(index);
+  ByteVector bytes = start_with_index(index);
   for (const auto& [table, rows] : counts) append_bytes(bytes, std::as_bytes(std::span(rows)));
   return bytes;
 }
 
 RowCounts unpack_counts(Bytes bytes) {
-  ByteCursor cursor(bytes, kOrigin);
+  ByteCursor cursor(bytes, kPackedOrigin);
   RowCounts counts;
   for (const Json& item : read_index(cursor)) {
     std::vector<int64_t>& rows = counts[item.at("name")];
@@ -130,7 +103,7 @@ ByteVector pack_statistics(const CalibrationStatistics& statistics) {
 }
 
 CalibrationStatistics unpack_statistics(Bytes bytes) {
-  ByteCursor cursor(bytes, kOrigin);
+  ByteCursor cursor(bytes, kPackedOrigin);
   CalibrationStatistics statistics;
   statistics.hessians = unpack_hessians(take_block(cursor));
   statistics.loss.head = unpack_hessians(take_block(cursor));
@@ -140,51 +113,42 @@ CalibrationStatistics unpack_statistics(Bytes bytes) {
   return statistics;
 }
 
-ByteVector pack_solutions(const std::vector<SolvedTensor>& solutions) {
-  Json index = Json::array();
-  for (const SolvedTensor& solved : solutions)
-    index.push_back({{"name", solved.tensor.name},
-                     {"shape", solved.tensor.shape},
-                     {"max_code", max_code_of(solved.tensor)},
-                     {"report", to_json(solved.report.value())}});
-  ByteVector bytes = start_with(index);
-  for (const SolvedTensor& solved : solutions) {
-    if (const auto* blocked = std::get_if<Nvfp4Codes>(&solved.tensor.data)) {
-      append_bytes(bytes, std::as_bytes(std::span(blocked->codes)));
-      append_bytes(bytes, std::as_bytes(std::span(blocked->block_scales)));
-      append_bytes(bytes, std::as_bytes(std::span(&blocked->tensor_scale, 1)));
-      continue;
-    }
-    const auto& codes = std::get<RowScaledCodes>(solved.tensor.data);
-    append_bytes(bytes, std::as_bytes(std::span(codes.codes)));
-    append_bytes(bytes, std::as_bytes(std::span(codes.row_scales)));
+ByteVector pack_solution(const SolvedTensor& solved) {
+  ByteVector bytes = start_with_index({{"name", solved.tensor.name},
+                                       {"shape", solved.tensor.shape},
+                                       {"max_code", max_code_of(solved.tensor)},
+                                       {"report", to_json(solved.report.value())}});
+  if (const auto* blocked = std::get_if<Nvfp4Codes>(&solved.tensor.data)) {
+    append_bytes(bytes, std::as_bytes(std::span(blocked->codes)));
+    append_bytes(bytes, std::as_bytes(std::span(blocked->block_scales)));
+    append_bytes(bytes, std::as_bytes(std::span(&blocked->tensor_scale, 1)));
+    return bytes;
   }
+  const auto& codes = std::get<RowScaledCodes>(solved.tensor.data);
+  append_bytes(bytes, std::as_bytes(std::span(codes.codes)));
+  append_bytes(bytes, std::as_bytes(std::span(codes.row_scales)));
   return bytes;
 }
 
-std::vector<SolvedTensor> unpack_solutions(Bytes bytes) {
-  ByteCursor cursor(bytes, kOrigin);
-  std::vector<SolvedTensor> solutions;
-  for (const Json& item : read_index(cursor)) {
-    Shape shape = item.at("shape");
-    SolvedTensor& solved = solutions.emplace_back();
-    solved.tensor = {item.at("name"), shape, RowScaledCodes{}};
-    solved.report = gptq_report_from(item.at("report"));
-    if (const int max_code = item.at("max_code"); max_code > 0) {
-      auto& codes = std::get<RowScaledCodes>(solved.tensor.data);
-      codes.max_code = max_code;
-      codes.codes.resize(static_cast<size_t>(element_count(shape)));
-      codes.row_scales.resize(static_cast<size_t>(shape.at(0)));
-      read_values(cursor, std::span(codes.codes));
-      read_values(cursor, std::span(codes.row_scales));
-    } else {
-      Nvfp4Codes& codes = solved.tensor.data.emplace<Nvfp4Codes>(nvfp4_zeros(shape.at(0), shape.at(1)));
-      read_values(cursor, std::span(codes.codes));
-      read_values(cursor, std::span(codes.block_scales));
-      read_values(cursor, std::span(&codes.tensor_scale, 1));
-    }
+SolvedTensor unpack_solution(Bytes bytes) {
+  ByteCursor cursor(bytes, kPackedOrigin);
+  const Json index = read_index(cursor);
+  const Shape shape = index.at("shape");
+  SolvedTensor solved{{index.at("name"), shape, RowScaledCodes{}}, gptq_report_from(index.at("report"))};
+  if (const int max_code = index.at("max_code"); max_code > 0) {
+    auto& codes = std::get<RowScaledCodes>(solved.tensor.data);
+    codes.max_code = max_code;
+    codes.codes.resize(static_cast<size_t>(element_count(shape)));
+    codes.row_scales.resize(static_cast<size_t>(shape.at(0)));
+    read_values(cursor, std::span(codes.codes));
+    read_values(cursor, std::span(codes.row_scales));
+  } else {
+    Nvfp4Codes& codes = solved.tensor.data.emplace<Nvfp4Codes>(nvfp4_zeros(shape.at(0), shape.at(1)));
+    read_values(cursor, std::span(codes.codes));
+    read_values(cursor, std::span(codes.block_scales));
+    read_values(cursor, std::span(&codes.tensor_scale, 1));
   }
-  return solutions;
+  return solved;
 }
 
 Json to_json(const GptqReport& report) {

@@ -1,5 +1,5 @@
-// packed_results.h: results as bytes, for the other ranks. Those run this very program on machines of this kind, so
-// numbers travel as they lie in memory.
+// packed_results.h: results as bytes, for the other ranks and for the work folder. Those who read them run this very
+// program on machines of this kind, so numbers travel as they lie in memory.
 #pragma once
 
 #include <vector>
@@ -17,9 +17,9 @@ HessianSet unpack_hessians(Bytes bytes);
 ByteVector pack_statistics(const CalibrationStatistics& statistics);
 CalibrationStatistics unpack_statistics(Bytes bytes);
 
-// Layers solved by GPTQ.
-ByteVector pack_solutions(const std::vector<SolvedTensor>& solutions);
-std::vector<SolvedTensor> unpack_solutions(Bytes bytes);
+// A layer solved by GPTQ.
+ByteVector pack_solution(const SolvedTensor& solved);
+SolvedTensor unpack_solution(Bytes bytes);
 
 // Doubles survive the way through JSON text.
 Json to_json(const GptqReport& report);

@@ -5,13 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
 #include <filesystem>
 #include <stdexcept>
 
 #include "quantizer/checkpoints/checksummed_safetensors.h"
 #include "quantizer/checkpoints/hessian_file.h"
-#include "quantizer/methods/packed_results.h"
 #include "runtime/base/atomic_file.h"
 #include "runtime/base/file.h"
 #include "runtime/base/hash.h"
@@ -21,7 +19,7 @@ namespace {
 
 constexpr const char* kTokens = "tokens";
 constexpr const char* kHessians = "hessians";
-constexpr const char* kSolved = "solved";
+constexpr const char* kPiece = "piece";
 constexpr const char* kScore = "score";
 constexpr const char* kArtifact = "artifact";
 constexpr const char* kExtension = ".safetensors";
@@ -72,33 +70,12 @@ ByteVector bytes_of(std::span<const T> numbers) {
   return bytes;
 }
 
-void write_solution(const std::string& path, const SolvedTensor& solved) {
-  TensorMap tensors;
-  Json info = {{"name", solved.tensor.name}, {"shape", solved.tensor.shape}, {"report", to_json(*solved.report)}};
-  auto write = [&] { write_checksummed_safetensors(path, tensors, {{kInfo, canonical_json(info)}}); };
-  auto plain = [](std::span<const uint8_t> bytes) {
-    return TensorView{DType::kU8, {static_cast<int64_t>(bytes.size())}, std::as_bytes(bytes)};
-  };
-  if (const auto* blocked = std::get_if<Nvfp4Codes>(&solved.tensor.data)) {
-    tensors["codes"] = plain(blocked->codes);
-    tensors["block_scales"] = plain(blocked->block_scales);
-    info["tensor_scale_bits"] = std::bit_cast<uint32_t>(blocked->tensor_scale);
-    return write();
-  }
-  const auto& codes = std::get<RowScaledCodes>(solved.tensor.data);
-  ByteVector scales = bytes_of<uint16_t>(codes.row_scales);
-  tensors["codes"] = {DType::kI8, solved.tensor.shape, std::as_bytes(std::span(codes.codes))};
-  tensors["row_scales"] = {DType::kF16, {static_cast<int64_t>(codes.row_scales.size())}, scales};
-  info["max_code"] = codes.max_code;
-  write();
-}
-
 }  // namespace
 
 // kind-0123456789abcdef.safetensors, an artifact with its own extension, or the temporary of one.
 bool WorkFolder::is_own(std::string_view name) {
   constexpr size_t kHashDigits = 16;
-  for (const char* kind : {kTokens, kHessians, kSolved, kScore, kArtifact}) {
+  for (const char* kind : {kTokens, kHessians, kPiece, kScore, kArtifact}) {
     const std::string prefix = std::string(kind) + "-";
     if (!name.starts_with(prefix)) continue;
     const std::string_view rest = name.substr(prefix.size());
@@ -133,8 +110,10 @@ void WorkFolder::set_note(const std::string& note) const {
   note_ = note;
 }
 
+bool WorkFolder::keeps() const { return !path_.empty() && note().empty(); }
+
 void WorkFolder::keep(const std::function<void()>& save) const {
-  if (path_.empty() || !note().empty()) return;
+  if (!keeps()) return;
   try {
     save();
   } catch (const NoRoomError& error) {
@@ -176,39 +155,21 @@ void WorkFolder::save_statistics(uint64_t key, const CalibrationStatistics& stat
   keep([&] { write_hessian_file(file(kHessians, key), statistics); });
 }
 
-std::optional<SolvedTensor> WorkFolder::load_solution(uint64_t key, const std::string& name, const Shape& shape) const {
+std::optional<ByteVector> WorkFolder::load_piece(uint64_t key) const {
   if (path_.empty()) return std::nullopt;
-  std::string path = file(kSolved, key);
-  return load_or_nothing(path, [&]() -> SolvedTensor {
+  const std::string path = file(kPiece, key);
+  return load_or_nothing(path, [&] {
     MappedFile mapped(path);
-    SafetensorsContents contents = read_own_file(mapped);
-    Json info = parse_json(as_bytes_of(contents.metadata.at(kInfo)), path);
-    if (info.at("name") != name || info.at("shape") != Json(shape))
-      throw FormatError(path, "not a solved layer of this name and shape");
-    GptqReport report = gptq_report_from(info.at("report"));
-    Bytes code_bytes = contents.tensors.at("codes").bytes;
-    if (info.contains("tensor_scale_bits")) {
-      Bytes scale_bytes = contents.tensors.at("block_scales").bytes;
-      Nvfp4Codes codes = nvfp4_zeros(shape.at(0), shape.at(1));
-      if (code_bytes.size() != codes.codes.size() || scale_bytes.size() != codes.block_scales.size())
-        throw FormatError(path, "not the codes and scales of a layer of this shape");
-      std::ranges::copy(code_bytes, std::as_writable_bytes(std::span(codes.codes)).begin());
-      std::ranges::copy(scale_bytes, std::as_writable_bytes(std::span(codes.block_scales)).begin());
-      codes.tensor_scale = std::bit_cast<float>(info.at("tensor_scale_bits").get<uint32_t>());
-      return {{name, shape, std::move(codes)}, std::move(report)};
-    }
-    if (contents.tensors.at("codes").shape != shape) throw FormatError(path, "not the codes of a layer of this shape");
-    RowScaledCodes codes;
-    codes.max_code = info.at("max_code");
-    auto first = reinterpret_cast<const int8_t*>(code_bytes.data());
-    codes.codes.assign(first, first + code_bytes.size());
-    codes.row_scales = numbers_of<uint16_t>(contents.tensors.at("row_scales").bytes, path);
-    return {{name, shape, std::move(codes)}, std::move(report)};
+    const SafetensorsContents contents = read_own_file(mapped);
+    if (contents.metadata.at(kInfo) != hex64(key)) throw FormatError(path, "holds another piece than its name says");
+    const Bytes piece = contents.tensors.at(kPiece).bytes;
+    return ByteVector(piece.begin(), piece.end());
   });
 }
 
-void WorkFolder::save_solution(uint64_t key, const SolvedTensor& solved) const {
-  keep([&] { write_solution(file(kSolved, key), solved); });
+void WorkFolder::save_piece(uint64_t key, Bytes piece) const {
+  const TensorMap tensors = {{kPiece, {DType::kU8, {static_cast<int64_t>(piece.size())}, piece}}};
+  keep([&] { write_checksummed_safetensors(file(kPiece, key), tensors, {{kInfo, hex64(key)}}); });
 }
 
 std::vector<std::filesystem::directory_entry> WorkFolder::own_files() const {

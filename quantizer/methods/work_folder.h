@@ -11,7 +11,6 @@
 #include <string_view>
 #include <vector>
 
-#include "gptq/gptq.h"
 #include "gptq/statistics/fisher.h"
 #include "runtime/base/json.h"
 #include "runtime/ops/token_sequences.h"
@@ -25,6 +24,8 @@ class WorkFolder {
   explicit WorkFolder(const std::string& path);
   // Deletes the folder when nothing is in it.
   ~WorkFolder();
+  // Is anything kept? Else what is saved is dropped.
+  bool keeps() const;
   // Is this the name of a file that a WorkFolder writes and remove() deletes?
   static bool is_own(std::string_view name);
 
@@ -38,8 +39,9 @@ class WorkFolder {
   std::optional<CalibrationStatistics> load_statistics(uint64_t key) const;
   void save_statistics(uint64_t key, const CalibrationStatistics& statistics) const;
 
-  std::optional<SolvedTensor> load_solution(uint64_t key, const std::string& name, const Shape& shape) const;
-  void save_solution(uint64_t key, const SolvedTensor& solved) const;
+  // Any bytes: a piece of shared work (shared_work.h).
+  std::optional<ByteVector> load_piece(uint64_t key) const;
+  void save_piece(uint64_t key, Bytes piece) const;
 
   // A score of a sweep, as JSON (sweep_records.h).
   std::optional<Json> load_score(uint64_t key) const;

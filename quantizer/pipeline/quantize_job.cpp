@@ -130,7 +130,7 @@ Method& QuantizeJob::method_of(const QuantizeRequest& request) {
   return *method;
 }
 
-MethodWork QuantizeJob::work_of(const QuantizedModel& header, LayerSolver& solver) {
+MethodWork QuantizeJob::work_of(const QuantizedModel& header, LayerSolver& solver, const SharedWork& shared) {
   return {source_,
           summaries_,
           layers_,
@@ -139,6 +139,8 @@ MethodWork QuantizeJob::work_of(const QuantizedModel& header, LayerSolver& solve
           times_,
           console_.progress(),
           solver,
+          shared,
+          collected_.key,
           collected_.statistics,
           losses_,
           collected_.tokens};
@@ -148,9 +150,11 @@ void QuantizeJob::check_lower_bound(const QuantizeRequest& request) {
   times_.time("lower bound", [&] {
     const HessianSet none;
     const WorkFolder nowhere("");
-    LayerSolver solver(source_.parameters(), none, request.device, nowhere, key_, ranks_, console_.progress());
+    const std::unique_ptr<Ranks> single = make_single_rank();
+    const SharedWork alone(nowhere, *single);
+    LayerSolver solver(source_.parameters(), none, request.device, alone, key_, console_.progress());
     const QuantizedModel header = header_of(request, source_);
-    method_of(request).check_lower_bound(artifact_limit(request), work_of(header, solver));
+    method_of(request).check_lower_bound(artifact_limit(request), work_of(header, solver, alone));
   });
 }
 
@@ -160,24 +164,29 @@ void QuantizeJob::collect() {
   work_.emplace(ranks_.is_root() ? request_.work_folder : "");
   collected_ = obtain_statistics(request_, source_, key_, *work_, ranks_, times_, console_.progress());
   const CalibrationStatistics& statistics = collected_.statistics;
-  solver_.emplace(source_.parameters(), statistics.hessians, request_.device, *work_, collected_.key, ranks_,
+  shared_.emplace(*work_, ranks_);
+  solver_.emplace(source_.parameters(), statistics.hessians, request_.device, *shared_, collected_.key,
                   console_.progress());
-  if (!ranks_.is_root()) return;
-  if (!request_.save_hessians.empty()) write_hessian_file(request_.save_hessians, statistics);
+  if (ranks_.is_root() && !request_.save_hessians.empty()) write_hessian_file(request_.save_hessians, statistics);
   std::map<std::string, Shape> shapes;
   for (const auto& [name, summary] : summaries_) shapes[name] = summary.shape;
   losses_ = matrix_losses(statistics, shapes);
 }
 
 QuantizeOutcome QuantizeJob::fit(const QuantizeRequest& request) {
-  if (!ranks_.is_root()) {
-    solver_->serve();
-    return {};
-  }
   const QuantizedModel header = header_of(request, source_);
-  const MethodWork work = work_of(header, *solver_);
+  const MethodWork work = work_of(header, *solver_, *shared_);
   Method& method = method_of(request);
   Fitted fitted = method.fit(artifact_limit(request), work);
+  QuantizeOutcome outcome;
+  if (ranks_.is_root()) outcome = finish(request, method, work, std::move(fitted));
+  ByteVector written;  // and not before rank 0 has written the artifact, do the others go on: they may score it next
+  ranks_.broadcast(written);
+  return outcome;
+}
+
+QuantizeOutcome QuantizeJob::finish(const QuantizeRequest& request, const Method& method, const MethodWork& work,
+                                    Fitted fitted) {
   times_.time("decode check", [&] {
     if (decode_artifact(fitted.artifact, request.output) != fitted.model)
       throw Error(ExitCode::kInternal, request.output + ": the artifact does not decode to the model it was made from");
@@ -191,8 +200,6 @@ QuantizeOutcome QuantizeJob::fit(const QuantizeRequest& request) {
       add_rates(meter_.measure(fitted.model, outcome.stored, request.rate_bound, console_.progress()), outcome);
     });
   work_->write_artifact(request.output, fitted.artifact);
-  dismiss();  // once the artifact is there: the others may score it next
-
   outcome.memory_plans = memory_plans_;
   outcome.parameters = parameters();
   outcome.original_bytes = source_.file().file_bytes();
@@ -206,7 +213,7 @@ QuantizeOutcome QuantizeJob::fit(const QuantizeRequest& request) {
 QuantizeOutcome run_quantize(const QuantizeRequest& request, OpenedCheckpoint& source, Ranks& ranks, StageTimes& times,
                              Console& console) {
   QuantizeJob job(request, source, ranks, times, console);
-  if (ranks.is_root()) job.check_lower_bound(request);
+  job.check_lower_bound(request);
   const InterruptNotice notice(ranks.is_root() ? console.resume_line(request.work_folder) : "");
   job.collect();
   QuantizeOutcome outcome = job.fit(request);

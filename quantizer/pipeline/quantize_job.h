@@ -46,7 +46,7 @@ class QuantizeJob {
   int64_t parameters() const;
   uint64_t key() const { return key_; }  // hash of checkpoint, config, program and arithmetic
 
-  // Rank 0 only, before collect(): a CheckError when what needs no solving exceeds the budget alone.
+  // Before collect(): a CheckError when what needs no solving exceeds the budget alone.
   void check_lower_bound(const QuantizeRequest& request);
 
   // Calibration text and Hessians.
@@ -54,12 +54,9 @@ class QuantizeJob {
 
   // Writes the artifact atomically. `request` is the job's own but for output, budget, method and what that decides;
   // requests of the same method differ in output and budget only. Throws CheckError (exit 3) when the budget cannot be
-  // met. Rank 0 gets the outcome and owns all files that are written; the other ranks help until the artifact is there,
-  // or until dismiss(), and get an empty one.
+  // met, on all ranks. Rank 0 gets the outcome and owns all files that are written; the other ranks go on once they
+  // are, and get an empty one.
   QuantizeOutcome fit(const QuantizeRequest& request);
-
-  // Rank 0, after a CheckError of fit(): the others leave it too.
-  void dismiss() { solver_->dismiss(); }
 
   // Deletes the files of finished steps.
   void remove_work() const { work_->remove(); }
@@ -68,7 +65,9 @@ class QuantizeJob {
  private:
   Method& method_of(const QuantizeRequest& request);
   // `solver`: with Hessians or, before there are any, without.
-  MethodWork work_of(const QuantizedModel& header, LayerSolver& solver);
+  MethodWork work_of(const QuantizedModel& header, LayerSolver& solver, const SharedWork& shared);
+  // Checks, writes and describes what was fitted.
+  QuantizeOutcome finish(const QuantizeRequest& request, const Method& method, const MethodWork& work, Fitted fitted);
 
   const QuantizeRequest& request_;
   Ranks& ranks_;
@@ -82,8 +81,8 @@ class QuantizeJob {
   std::vector<MemoryPlan> memory_plans_;
   std::optional<WorkFolder> work_;
   KeyedStatistics collected_;
+  std::optional<SharedWork> shared_;
   std::optional<LayerSolver> solver_;
-  // Of these, on rank 0 only.
   std::map<std::string, MatrixLoss> losses_;
   std::map<MethodKind, std::unique_ptr<Method>> methods_;
   RateMeter meter_{source_.parameters(), losses_};

@@ -45,11 +45,12 @@ ScoredModel score_model(const std::function<LoadedModel()>& load, const TokenSou
   return scored;
 }
 
-double bits_per_byte(const RunnableModel& model, const Device& device, const TokenSource& source, Console& console) {
+double bits_per_byte(const RunnableModel& model, const Device& device, const TokenSource& source, Ranks& ranks,
+                     Console& console) {
   const Tokenizer tokenizer = Tokenizer::load(source.tokenizer);
   const std::vector<Token> tokens = source.load(tokenizer, model.spec.vocabulary());
   const int64_t context = source.context_for(model.spec, "the model");
-  const std::unique_ptr<Scorer> scorer = make_scorer(model.weights, device, context);
+  const std::unique_ptr<Scorer> scorer = make_scorer(model.weights, device, context, ranks);
   return evaluate(*scorer, tokens, ByteTable(tokenizer), source.evaluation_options(context), console.progress())
       .report.bits_per_byte();
 }

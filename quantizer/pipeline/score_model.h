@@ -34,6 +34,7 @@ ScoredModel score_model(const std::function<LoadedModel()>& load, const TokenSou
                         bool check_finite = false);
 
 // The same figure of a model in memory, on this rank alone.
-double bits_per_byte(const RunnableModel& model, const Device& device, const TokenSource& source, Console& console);
+double bits_per_byte(const RunnableModel& model, const Device& device, const TokenSource& source, Ranks& ranks,
+                     Console& console);
 
 }  // namespace thimble

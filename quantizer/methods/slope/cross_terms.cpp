@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "runtime/base/hash.h"
+
 namespace thimble {
 CrossTermSolver::CrossTermSolver(std::shared_ptr<const Weights> original, const QuantizedModel& fixed,
                                  const SlopeLayers& layers, const TokenSequences& tokens, int64_t sequences,
@@ -37,22 +39,30 @@ std::vector<SlopeMatrix> CrossTermSolver::solve(double log2_c, double shrinkage,
   std::vector<SlopeMatrix> solved =
       times_.time("solve", [&] { return layers_.solve(others, log2_c, shrinkage, progress); });
 
-  const std::unique_ptr<InputPairs> pairs = times_.time("cross terms: models", [&] {
-    return make_input_pairs(original_, quantized_so_far(solved), device_, tokens_, sequences_);
-  });
+  std::unique_ptr<InputPairs> pairs;  // once something is not kept
+  const uint64_t key = Hasher()
+                           .add(std::string_view("cross terms"))
+                           .add(std::as_bytes(std::span(tokens_.tokens)))
+                           .add(static_cast<uint64_t>(tokens_.length))
+                           .add(static_cast<uint64_t>(sequences_))
+                           .digest();
   for (const LinearInput& input : inputs) {
     std::vector<std::string> names;
     for (MatrixId id : input.readers)
       if (std::ranges::find(all, network.matrix(id).name) != all.end()) names.push_back(network.matrix(id).name);
     if (names.empty()) continue;
-    progress.begin("reading inputs", sequences_, "sequences");
-    const InputPair pair = times_.time("cross terms: forward", [&] { return pairs->collect(input); });
-    progress.advance(sequences_);
-    progress.end();
-    for (SlopeMatrix& matrix : layers_.solve_shifted(names, pair, log2_c, shrinkage, times_, progress)) {
+    auto collect = [&] {
+      if (!pairs)
+        pairs = times_.time("cross terms: models", [&] {
+          return make_input_pairs(original_, quantized_so_far(solved), device_, tokens_, sequences_);
+        });
+      return times_.time("cross terms: forward", [&] { return pairs->collect(input); });
+    };
+    for (SlopeMatrix& matrix : layers_.solve_shifted(names, log2_c, shrinkage, key, collect, times_, progress)) {
       const Shape& shape = matrix.tensor.shape;
-      times_.time("cross terms: replace",
-                  [&] { pairs->replace(matrix.tensor.name, Matrix(dequantize(matrix.tensor), shape[0], shape[1])); });
+      if (pairs)
+        times_.time("cross terms: replace",
+                    [&] { pairs->replace(matrix.tensor.name, Matrix(dequantize(matrix.tensor), shape[0], shape[1])); });
       solved.push_back(std::move(matrix));
     }
   }

@@ -18,7 +18,7 @@ class CrossTermSolver {
                   const TokenSequences& tokens, int64_t sequences, const Device& device, StageTimes& times);
 
   // As SlopeLayers::solve(), which it is but for the linear layers of blocks. Both models run once, layer by layer, or
-  // again for each input of linear layers (make_input_pairs()).
+  // again for each input of linear layers (make_input_pairs()); not before the first layer that is not kept.
   std::vector<SlopeMatrix> solve(double log2_c, double shrinkage, Progress& progress) const;
 
  private:

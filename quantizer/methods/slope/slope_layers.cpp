@@ -2,6 +2,7 @@
 #include "quantizer/methods/slope/slope_layers.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 
@@ -9,6 +10,8 @@
 #include "gptq/slope/cuda_slope.h"
 #include "gptq/slope/rate_model.h"
 #include "gptq/trace/quantize_tensor.h"
+#include "quantizer/methods/slope/packed_slope.h"
+#include "runtime/base/hash.h"
 #include "runtime/base/parallel.h"
 
 namespace thimble {
@@ -24,6 +27,11 @@ void drop_steps_of_zeros(SteppedCodes& matrix) {
   if (std::ranges::any_of(matrix.codes, [](int32_t code) { return code != 0; })) return;
   std::ranges::fill(matrix.row_steps, int16_t{0});
   std::ranges::fill(matrix.column_steps, int16_t{0});
+}
+
+SlopeMatrix matrix_of(const std::string& name, const Matrix& weights, SlopeResult result) {
+  drop_steps_of_zeros(result.codes);
+  return {{name, {weights.rows(), weights.cols()}, std::move(result.codes)}, std::move(result.report)};
 }
 
 }  // namespace
@@ -48,11 +56,20 @@ Json to_json(const SlopeOptions& options) {
 }
 
 SlopeLayers::SlopeLayers(const TensorMap& tensors, std::map<std::string, MatrixLoss> losses,
-                         const SlopeOptions& options, const Device& device, Progress& progress)
-    : options_(options), device_(device) {
+                         const SlopeOptions& options, const Device& device, const SharedWork& work, uint64_t key,
+                         Progress& progress)
+    : options_(options), device_(device), work_(work) {
+  const std::string settings = canonical_json(to_json(options));
   for (auto& [name, loss] : losses) {
     Layer& layer = layers_.emplace_back();
     layer.name = name;
+    layer.key = Hasher()
+                    .add(key)
+                    .add(settings)
+                    .add(name)
+                    .add(std::as_bytes(std::span(loss.row_weights)))
+                    .add(std::as_bytes(std::span(loss.diagonal)))
+                    .digest();
     layer.weights = finite_matrix(name, tensors.at(name));
     layer.row_mean_squares = row_mean_squares(layer.weights);
     layer.row_weights = loss.row_weights;
@@ -125,7 +142,7 @@ SlopeResult SlopeLayers::solve_on_cpu(const Task& task) const {
 }
 
 void SlopeLayers::solve_on_cuda(std::span<const Task> tasks, std::span<const size_t> chosen, int ordinal,
-                                std::vector<SlopeResult>& results, Progress& progress) const {
+                                const Take& take) const {
   std::vector<SlopeJob> jobs;
   for (size_t index : chosen) {
     const Layer& layer = *tasks[index].layer;
@@ -136,11 +153,11 @@ void SlopeLayers::solve_on_cuda(std::span<const Task> tasks, std::span<const siz
     return grid(tasks[chosen[job]], upper_diagonal);
   };
   std::vector<SlopeResult> solved =
-      solve_slope_cuda(jobs, choose_grid, {ordinal, device_.memory_limit_bytes}, [&](size_t) { progress.advance(1); });
-  for (size_t i = 0; i < chosen.size(); ++i) results[chosen[i]] = std::move(solved[i]);
+      solve_slope_cuda(jobs, choose_grid, {ordinal, device_.memory_limit_bytes}, [](size_t) {});
+  for (size_t i = 0; i < chosen.size(); ++i) take(chosen[i], std::move(solved[i]));
 }
 
-int64_t SlopeLayers::work(const Layer& layer) {
+int64_t SlopeLayers::cost(const Layer& layer) {
   return (layer.weights.rows() + layer.weights.cols()) * layer.weights.cols() *
          (layer.loss.hessian ? layer.weights.cols() : 1);
 }
@@ -151,15 +168,32 @@ std::vector<SlopeMatrix> SlopeLayers::solve(double log2_c, double shrinkage, Pro
 
 std::vector<SlopeMatrix> SlopeLayers::solve(std::span<const std::string> names, double log2_c, double shrinkage,
                                             Progress& progress) const {
-  std::vector<Task> tasks;
-  for (const std::string& name : names) tasks.push_back(task(layer(name), {log2_c, shrinkage}));
-  return solve(tasks, progress);
+  std::vector<Wanted> wanted;
+  for (const std::string& name : names) wanted.push_back({&layer(name), {log2_c, shrinkage}});
+  return solve(wanted, progress);
 }
 
 std::vector<SlopeMatrix> SlopeLayers::solve(const SlopeSettings& settings, Progress& progress) const {
-  std::vector<Task> tasks;
-  for (const auto& [name, setting] : settings) tasks.push_back(task(layer(name), setting));
-  return solve(tasks, progress);
+  std::vector<Wanted> wanted;
+  for (const auto& [name, setting] : settings) wanted.push_back({&layer(name), setting});
+  return solve(wanted, progress);
+}
+
+SlopeMatrix SlopeLayers::solve(const std::string& name, const SlopeSetting& setting) const {
+  SilentProgress progress;
+  return std::move(solve(SlopeSettings{{name, setting}}, progress).front());
+}
+
+std::vector<SlopeMatrix> SlopeLayers::solve(std::span<const Wanted> wanted, Progress& progress) const {
+  auto compute = [&](std::span<const size_t> mine, const SharedWork::Give<SlopeMatrix>& give) {
+    std::vector<Task> tasks;
+    for (size_t i : mine) tasks.push_back(task(*wanted[i].layer, wanted[i].setting));
+    solve_here(tasks, [&](size_t i, SlopeResult result) {
+      give(mine[i], matrix_of(tasks[i].layer->name, tasks[i].layer->weights, std::move(result)));
+      progress.advance(1);
+    });
+  };
+  return share(wanted, 0, compute, progress);
 }
 
 std::vector<Matrix> SlopeLayers::shifted_weights(std::span<const std::string> names, const InputPair& pair) const {
@@ -174,69 +208,86 @@ std::vector<Matrix> SlopeLayers::shifted_weights(std::span<const std::string> na
   return shifted;
 }
 
-std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string> names, const InputPair& pair,
-                                                    double log2_c, double shrinkage, StageTimes& times,
-                                                    Progress& progress) const {
-  const auto hessian = std::make_shared<const SymmetricMatrix>(pair.hessian);
-  std::vector<double> diagonal;
-  for (int64_t k = 0; k < hessian->size(); ++k) diagonal.push_back((*hessian)(k, k));
-  std::vector<Matrix> weights = times.time("cross terms: shift", [&] { return shifted_weights(names, pair); });
-  std::vector<Layer> shifted;
-  for (size_t i = 0; i < names.size(); ++i) {
-    const Layer& from = layer(names[i]);
-    shifted.push_back({names[i],
-                       std::move(weights[i]),
-                       {hessian, diagonal, from.loss.row_weights},
-                       from.row_weights,
-                       from.row_mean_squares,
-                       from.steps,
-                       from.finest_log2_c});
-  }
-  std::vector<Task> tasks;
-  for (const Layer& layer : shifted) tasks.push_back(task(layer, {log2_c, shrinkage}));
-  return times.time("cross terms: solve", [&] { return solve(tasks, progress); });
+std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string> names, double log2_c, double shrinkage,
+                                                    uint64_t key, const std::function<InputPair()>& collect,
+                                                    StageTimes& times, Progress& progress) const {
+  std::vector<Wanted> wanted;
+  for (const std::string& name : names) wanted.push_back({&layer(name), {log2_c, shrinkage}});
+  auto compute = [&](std::span<const size_t> mine, const SharedWork::Give<SlopeMatrix>& give) {
+    const InputPair pair = collect();
+    if (mine.empty()) return;
+    const auto hessian = std::make_shared<const SymmetricMatrix>(pair.hessian);
+    std::vector<double> diagonal;
+    for (int64_t k = 0; k < hessian->size(); ++k) diagonal.push_back((*hessian)(k, k));
+    std::vector<std::string> own;
+    for (size_t i : mine) own.push_back(names[i]);
+    std::vector<Matrix> weights = times.time("cross terms: shift", [&] { return shifted_weights(own, pair); });
+    std::vector<Layer> shifted;
+    for (size_t i = 0; i < mine.size(); ++i) {
+      const Layer& from = *wanted[mine[i]].layer;
+      shifted.push_back({from.name,
+                         from.key,
+                         std::move(weights[i]),
+                         {hessian, diagonal, from.loss.row_weights},
+                         from.row_weights,
+                         from.row_mean_squares,
+                         from.steps,
+                         from.finest_log2_c});
+    }
+    std::vector<Task> tasks;
+    for (const Layer& layer : shifted) tasks.push_back(task(layer, {log2_c, shrinkage}));
+    times.time("cross terms: solve", [&] {
+      solve_here(tasks, [&](size_t i, SlopeResult result) {
+        give(mine[i], matrix_of(shifted[i].name, shifted[i].weights, std::move(result)));
+        progress.advance(1);
+      });
+    });
+  };
+  return share(wanted, key, compute, progress);
 }
 
-std::vector<SlopeMatrix> SlopeLayers::solve(std::span<const Task> tasks, Progress& progress) const {
-  std::vector<size_t> order(tasks.size());  // the longest first, so that none of them starts last
+// The most work first, so that none of it starts last.
+std::vector<SlopeMatrix> SlopeLayers::share(std::span<const Wanted> wanted, uint64_t key, const Compute& compute,
+                                            Progress& progress) const {
+  std::vector<size_t> order(wanted.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::stable_sort(order, std::greater{}, [&](size_t i) { return work(*tasks[i].layer); });
+  std::ranges::stable_sort(order, std::greater{}, [&](size_t i) { return cost(*wanted[i].layer); });
+  std::vector<SharedWork::Piece> pieces(wanted.size());
+  for (size_t turn = 0; turn < order.size(); ++turn) {
+    const auto& [layer, setting] = wanted[order[turn]];
+    Hasher hasher;
+    hasher.add(layer->key).add(key);
+    for (double value : {setting.log2_c, setting.shrinkage, setting.rate_weight, setting.is_flat ? 1.0 : 0.0})
+      hasher.add(std::bit_cast<uint64_t>(value));
+    pieces[order[turn]] = {hasher.digest(), turn};
+  }
+  progress.begin("solving layers", static_cast<int64_t>(wanted.size()), "layers");
+  std::vector<SlopeMatrix> solved =
+      work_.results<SlopeMatrix>(pieces, {&pack_slope_matrix, &unpack_slope_matrix}, compute);
+  progress.end();
+  return solved;
+}
+
+void SlopeLayers::solve_here(std::span<const Task> tasks, const Take& take) const {
   // Dealt out in turn to the devices; the rest is the CPU's.
   std::vector<std::vector<size_t>> shares(device_.is_cuda ? device_.ordinals.size() : 0);
   std::vector<size_t> rest;
   size_t turn = 0;
-  for (size_t i : order) {
+  for (size_t i = 0; i < tasks.size(); ++i) {
     if (!shares.empty() && tasks[i].layer->loss.hessian)
       shares[turn++ % shares.size()].push_back(i);
     else
       rest.push_back(i);
   }
-  std::vector<SlopeResult> results(tasks.size());
-  progress.begin("solving layers", static_cast<int64_t>(tasks.size()), "layers");
   parallel_for(static_cast<int64_t>(shares.size() + rest.size()), [&](int64_t share) {
     const auto i = static_cast<size_t>(share);
     if (i < shares.size()) {
-      if (!shares[i].empty()) solve_on_cuda(tasks, shares[i], device_.ordinals[i], results, progress);
+      if (!shares[i].empty()) solve_on_cuda(tasks, shares[i], device_.ordinals[i], take);
       return;
     }
     const size_t index = rest[i - shares.size()];
-    results[index] = solve_on_cpu(tasks[index]);
-    progress.advance(1);
+    take(index, solve_on_cpu(tasks[index]));
   });
-  progress.end();
-  std::vector<SlopeMatrix> solved;
-  for (size_t i = 0; i < tasks.size(); ++i) {
-    const Layer& layer = *tasks[i].layer;
-    drop_steps_of_zeros(results[i].codes);
-    solved.push_back({{layer.name, {layer.weights.rows(), layer.weights.cols()}, std::move(results[i].codes)},
-                      std::move(results[i].report)});
-  }
-  return solved;
-}
-
-SlopeMatrix SlopeLayers::solve(const std::string& name, const SlopeSetting& setting) const {
-  SilentProgress progress;
-  return std::move(solve(SlopeSettings{{name, setting}}, progress).front());
 }
 
 std::vector<QuantizedTensor> SlopeLayers::zeros() const {

@@ -2,6 +2,7 @@
 // another: their losses and a model of their size. Hessians are factored for every c: their damping follows it.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -15,6 +16,7 @@
 #include "gptq/slope/slope_solver.h"
 #include "gptq/slope/step_plan.h"
 #include "quantizer/console/console.h"
+#include "quantizer/methods/shared_work.h"
 #include "runtime/base/json.h"
 #include "runtime/base/progress.h"
 #include "runtime/device/device.h"
@@ -63,9 +65,10 @@ class SlopeLayers {
   static constexpr double kMostBits = 16;
 
   // Of `tensors`, those named in `losses`: matrices with finite values, else Errors (bad input). Those with Hessians
-  // are solved on `device`.
+  // are solved on `device`. All solving is shared work: collective, and kept by `key`, which hashes where tensors and
+  // Hessians came from. `work` must outlive this.
   SlopeLayers(const TensorMap& tensors, std::map<std::string, MatrixLoss> losses, const SlopeOptions& options,
-              const Device& device, Progress& progress);
+              const Device& device, const SharedWork& work, uint64_t key, Progress& progress);
 
   // Ascending by name. A matrix whose codes are all 0 has steps of 0, whatever c is: they mean nothing.
   std::vector<SlopeMatrix> solve(double log2_c, double shrinkage, Progress& progress) const;
@@ -74,10 +77,12 @@ class SlopeLayers {
   // Only those of these names.
   std::vector<SlopeMatrix> solve(std::span<const std::string> names, double log2_c, double shrinkage,
                                  Progress& progress) const;
-  // The same for matrices that read `pair`'s input, by its Hessian and with options().cross_term of what makes up for
-  // its drift. Reports are of errors relative to the shifted weights.
-  std::vector<SlopeMatrix> solve_shifted(std::span<const std::string> names, const InputPair& pair, double log2_c,
-                                         double shrinkage, StageTimes& times, Progress& progress) const;
+  // The same for matrices that read one input, by the Hessian of its pair and with options().cross_term of what makes
+  // up for its drift. Reports are of errors relative to the shifted weights. `collect` is called, on all ranks, where
+  // not all are kept; `key` hashes what pairs depend on besides the options and what was asked for here.
+  std::vector<SlopeMatrix> solve_shifted(std::span<const std::string> names, double log2_c, double shrinkage,
+                                         uint64_t key, const std::function<InputPair()>& collect, StageTimes& times,
+                                         Progress& progress) const;
 
   // One of them.
   SlopeMatrix solve(const std::string& name, const SlopeSetting& setting) const;
@@ -101,6 +106,7 @@ class SlopeLayers {
  private:
   struct Layer {
     std::string name;
+    uint64_t key = 0;  // of what solutions depend on besides the setting
     Matrix weights;
     MatrixLoss loss;                  // with row weights levelled, as steps follow them
     std::vector<double> row_weights;  // (R) as they were: what reports weigh errors by
@@ -120,18 +126,31 @@ class SlopeLayers {
   Task task(const Layer& layer, SlopeSetting setting) const;
   SlopeGrid grid(const Task& task, const std::vector<double>& upper_diagonal) const;
   SlopeResult solve_on_cpu(const Task& task) const;
-  // Fills results[i] for i in `chosen`, which all have Hessians.
-  void solve_on_cuda(std::span<const Task> tasks, std::span<const size_t> chosen, int ordinal,
-                     std::vector<SlopeResult>& results, Progress& progress) const;
-  std::vector<SlopeMatrix> solve(std::span<const Task> tasks, Progress& progress) const;
+  // Takes the solution of task i; from any thread.
+  using Take = std::function<void(size_t, SlopeResult)>;
+  // Those of `tasks` with numbers in `chosen`, which all have Hessians.
+  void solve_on_cuda(std::span<const Task> tasks, std::span<const size_t> chosen, int ordinal, const Take& take) const;
+  // The tasks are best in descending order of work.
+  void solve_here(std::span<const Task> tasks, const Take& take) const;
+  // A layer to solve and how, wherever that is done.
+  struct Wanted {
+    const Layer* layer;
+    SlopeSetting setting;
+  };
+  // Gives this rank's share, by numbers of what is wanted.
+  using Compute = std::function<void(std::span<const size_t> mine, const SharedWork::Give<SlopeMatrix>& give)>;
+  std::vector<SlopeMatrix> share(std::span<const Wanted> wanted, uint64_t key, const Compute& compute,
+                                 Progress& progress) const;
+  std::vector<SlopeMatrix> solve(std::span<const Wanted> wanted, Progress& progress) const;
   // Weights that make up for the drift of what these read.
   std::vector<Matrix> shifted_weights(std::span<const std::string> names, const InputPair& pair) const;
   // Multiplications that a layer takes, for the balance of work.
-  static int64_t work(const Layer& layer);
+  static int64_t cost(const Layer& layer);
   const Layer& layer(const std::string& name) const;
 
   SlopeOptions options_;
   Device device_;
+  const SharedWork& work_;
   std::vector<Layer> layers_;
   SizeModel size_model_;
 };

@@ -144,8 +144,9 @@ class SlopeMethod final : public Method {
     QuantizedModel fixed = header_of(*this, work);
     fixed.tensors = work.solver.solve_without_hessians(plan);
     return work.times.time("solve", [&] {
-      return SlopeStart{std::move(fixed), SlopeLayers(work.source.parameters(), losses_in_plan(work.losses, plan),
-                                                      options_.slope, work.device, work.progress)};
+      return SlopeStart{std::move(fixed),
+                        SlopeLayers(work.source.parameters(), losses_in_plan(work.losses, plan), options_.slope,
+                                    work.device, work.shared, work.key, work.progress)};
     });
   }
 

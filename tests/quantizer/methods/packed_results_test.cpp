@@ -55,30 +55,28 @@ TEST(PackedResults, StatisticsKeepBits) {
   EXPECT_EQ(again.loss.row_counts, statistics.loss.row_counts);
   EXPECT_TRUE(unpack_statistics(pack_statistics({})).loss.empty());
   for (size_t lost = 1; lost <= bytes.size(); lost += 7)
-    expect_error<FormatError>([&] { unpack_statistics(Bytes(bytes).first(bytes.size() - lost)); }, {"another rank"});
+    expect_error<FormatError>([&] { unpack_statistics(Bytes(bytes).first(bytes.size() - lost)); }, {"packed results"});
 }
 
 TEST(PackedResults, SolutionsKeepCodesAndReports) {
   GptqReport report{0.9995, 1.0 / 3, std::nextafter(7.0, 8.0), 0.0201, {0, 5}};
-  std::vector<SolvedTensor> solutions = {solution("a", 2, 50, report), solution("b", 1, 1, {})};
-  std::vector<SolvedTensor> again = unpack_solutions(pack_solutions(solutions));
-  ASSERT_EQ(again.size(), 2U);
-  for (size_t i : {0, 1}) EXPECT_EQ(again[i].tensor, solutions[i].tensor);
-  EXPECT_EQ(again[0].report->clip_fraction, report.clip_fraction);
-  EXPECT_EQ(again[0].report->weight_mse, report.weight_mse);
-  EXPECT_EQ(again[0].report->weighted_loss, report.weighted_loss);
-  EXPECT_EQ(again[0].report->damping, report.damping);
-  EXPECT_EQ(again[0].report->dead_columns, report.dead_columns);
-  EXPECT_TRUE(again[1].report->dead_columns.empty());
-  EXPECT_TRUE(unpack_solutions(pack_solutions({})).empty());
+  const SolvedTensor first = solution("a", 2, 50, report), second = solution("b", 1, 1, {});
+  const SolvedTensor again = unpack_solution(pack_solution(first));
+  EXPECT_EQ(again.tensor, first.tensor);
+  EXPECT_EQ(again.report->clip_fraction, report.clip_fraction);
+  EXPECT_EQ(again.report->weight_mse, report.weight_mse);
+  EXPECT_EQ(again.report->weighted_loss, report.weighted_loss);
+  EXPECT_EQ(again.report->damping, report.damping);
+  EXPECT_EQ(again.report->dead_columns, report.dead_columns);
+  EXPECT_TRUE(unpack_solution(pack_solution(second)).report->dead_columns.empty());
 }
 
 TEST(PackedResults, TruncatedBytesAreRefused) {
-  ByteVector hessians = pack_hessians({{"q", hessian(3, 1)}}), solutions = pack_solutions({solution("a", 2, 3, {})});
+  ByteVector hessians = pack_hessians({{"q", hessian(3, 1)}}), solved = pack_solution(solution("a", 2, 3, {}));
   for (size_t lost : {size_t{1}, size_t{9}, hessians.size()})
     expect_error<FormatError>([&] { unpack_hessians(Bytes(hessians).first(hessians.size() - lost)); },
-                              {"another rank"});
-  expect_error<FormatError>([&] { unpack_solutions(Bytes(solutions).first(solutions.size() - 1)); }, {"another rank"});
+                              {"packed results"});
+  expect_error<FormatError>([&] { unpack_solution(Bytes(solved).first(solved.size() - 1)); }, {"packed results"});
 }
 
 }  // namespace

@@ -117,14 +117,15 @@ TEST_F(RankedQuantize, SolutionsDoNotDependOnTheRanks) {
   SilentProgress progress;
   WorkFolder nowhere("");
   std::unique_ptr<Ranks> single = make_single_rank();
-  LayerSolver alone(tensors_, hessians, Device{}, nowhere, kKey, *single, progress);
+  const SharedWork work_alone(nowhere, *single);
+  LayerSolver alone(tensors_, hessians, Device{}, work_alone, kKey, progress);
   std::vector<QuantizedTensor> low = alone.solve(plan(hessians, 15)), high = alone.solve(plan(hessians, 31));
   ASSERT_NE(low, high);
   for (int size : {2, 3, 40}) {
     SCOPED_TRACE(size);
     run_as_ranks(size, [&](Ranks& ranks) {
-      LayerSolver solver(tensors_, hessians, Device{}, nowhere, kKey, ranks, progress);
-      if (!ranks.is_root()) return solver.serve();
+      const SharedWork work(nowhere, ranks);
+      LayerSolver solver(tensors_, hessians, Device{}, work, kKey, progress);
       EXPECT_EQ(solver.solve(plan(hessians, 15)), low);
       EXPECT_EQ(solver.solve(plan(hessians, 31)), high);
       EXPECT_EQ(solver.solve(plan(hessians, 15)), low);
@@ -134,7 +135,6 @@ TEST_F(RankedQuantize, SolutionsDoNotDependOnTheRanks) {
         if (!found) continue;
         EXPECT_EQ(found->weighted_loss, expected->weighted_loss) << name;
       }
-      solver.dismiss();
     });
   }
 }
@@ -144,16 +144,14 @@ TEST_F(RankedQuantize, SolutionsOfAllRanksAreKept) {
   SilentProgress progress;
   auto solve = [&](Ranks& ranks) {
     WorkFolder work(ranks.is_root() ? folder_.file("work") : "");
-    LayerSolver solver(tensors_, hessians, Device{}, work, kKey, ranks, progress);
-    if (!ranks.is_root()) return solver.serve();
-    solver.solve(plan(hessians, 15));
-    solver.dismiss();
+    const SharedWork shared(work, ranks);
+    LayerSolver(tensors_, hessians, Device{}, shared, kKey, progress).solve(plan(hessians, 15));
   };
   run_as_ranks(3, solve);
   WorkFolder work(folder_.file("work"));
   for (const auto& [name, hessian] : hessians) {
     uint64_t key = Hasher().add(kKey).add(name).add("int5 gptq").digest();
-    EXPECT_TRUE(work.load_solution(key, name, tensors_.at(name).shape)) << name;
+    EXPECT_TRUE(work.load_piece(key)) << name;
   }
   work.remove();
 }

@@ -37,10 +37,10 @@ struct SlopeModel {
   static constexpr int64_t kSequences = 9, kLength = 49;
 
   SlopeModel(const GolfConfig& model_config, const SlopeOptions& options, const WeightChange& change = {},
-             bool equal_rows = false)
+             bool equal_rows = false, const SharedWork* work = nullptr)
       : config(model_config),
         tensors(changed(random_golf_tensors(config, 3), change)),
-        layers(views, made_up_losses(tensors, equal_rows), options, device, progress),
+        layers(views, made_up_losses(tensors, equal_rows), options, device, work ? *work : alone, /*key=*/7, progress),
         original(std::make_shared<const Weights>(
             bind_weights(std::make_shared<const Network>(golf_network(config)), float_tensors(views)))) {
     fixed.config_json = canonical_json(to_json(config));
@@ -100,6 +100,9 @@ struct SlopeModel {
   TensorMap views = views_of(tensors);
   Device device;
   SilentProgress progress;
+  WorkFolder nowhere{""};
+  std::unique_ptr<Ranks> single = make_single_rank();
+  SharedWork alone{nowhere, *single};
   SlopeLayers layers;
   QuantizedModel fixed;
   std::shared_ptr<const Weights> original;
