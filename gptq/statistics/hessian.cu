@@ -7,7 +7,7 @@
 #include "gptq/statistics/hessian.cuh"
 #include "runtime/base/error.h"
 #include "runtime/base/parallel.h"
-#include "runtime/cuda/cuda_numeric.cuh"
+#include "runtime/cuda/kernels/cuda_numeric.cuh"
 
 namespace thimble {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "runtime/cuda/cuda_float_matrix.cuh"
+#include "runtime/cuda/kernels/cuda_float_matrix.cuh"
 #include "runtime/families/golf/model.h"
 
 namespace thimble {

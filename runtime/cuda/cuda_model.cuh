@@ -8,8 +8,8 @@
 
 #include "runtime/codes/block_feed.h"
 #include "runtime/codes/stored_model.h"
-#include "runtime/cuda/cuda_numeric.cuh"
 #include "runtime/cuda/kernels/cuda_context.cuh"
+#include "runtime/cuda/kernels/cuda_numeric.cuh"
 #include "runtime/families/golf/model.h"
 
 namespace thimble {

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "runtime/codes/code_layout.h"
-#include "runtime/cuda/cuda_numeric.cuh"
 #include "runtime/cuda/kernels/cuda_context.cuh"
+#include "runtime/cuda/kernels/cuda_numeric.cuh"
 #include "runtime/tensor/dtype.h"
 
 namespace thimble {

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "runtime/cpu/backend.h"
-#include "runtime/cuda/cuda_float_matrix.cuh"
+#include "runtime/cuda/kernels/cuda_float_matrix.cuh"
 
 namespace thimble {
 

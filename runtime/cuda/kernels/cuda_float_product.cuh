@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "runtime/cuda/cuda_float_matrix.cuh"
+#include "runtime/cuda/kernels/cuda_float_matrix.cuh"
 
 namespace thimble {
 

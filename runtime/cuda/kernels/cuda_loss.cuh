@@ -2,7 +2,7 @@
 // cap * tanh(z / cap), p = softmax(l).
 #pragma once
 
-#include "runtime/cuda/cuda_float_matrix.cuh"
+#include "runtime/cuda/kernels/cuda_float_matrix.cuh"
 
 namespace thimble {
 

@@ -1,5 +1,5 @@
 // cuda_float_matrix.cuh: dense row-major float32 matrices in device memory, as matrix.h has them in host memory: an
-// owner and two views. Rows follow each other without gaps.
+// owner and two views.
 #pragma once
 
 #include "runtime/cuda/kernels/cuda_context.cuh"
@@ -7,17 +7,19 @@
 
 namespace thimble {
 
+// Row r starts at data + r * stride.
 template <typename T>
 struct BasicCudaView {
   T* data = nullptr;
-  int64_t rows = 0, columns = 0;
+  int64_t rows = 0, columns = 0, stride = 0;
 
   BasicCudaView() = default;
-  BasicCudaView(T* d, int64_t r, int64_t c) : data(d), rows(r), columns(c) {}
+  BasicCudaView(T* d, int64_t r, int64_t c) : BasicCudaView(d, r, c, c) {}
+  BasicCudaView(T* d, int64_t r, int64_t c, int64_t s) : data(d), rows(r), columns(c), stride(s) {}
   // A mutable view converts to a const one.
   template <typename U>
   requires std::is_same_v<const U, T> BasicCudaView(const BasicCudaView<U>& other)
-      : data(other.data), rows(other.rows), columns(other.columns) {}
+      : data(other.data), rows(other.rows), columns(other.columns), stride(other.stride) {}
 
   int64_t count() const { return rows * columns; }
 };
@@ -25,6 +27,7 @@ struct BasicCudaView {
 using CudaView = BasicCudaView<float>;
 using ConstCudaView = BasicCudaView<const float>;
 
+// Rows follow each other without gaps.
 class CudaFloatMatrix {
  public:
   CudaFloatMatrix() = default;
