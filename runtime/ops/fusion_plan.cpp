@@ -182,8 +182,15 @@ class PlacePlanner {
     if (fusion_.composites.size() < 2) return false;
     const auto* embed = std::get_if<fused::Embed>(&fusion_.composites[0].work);
     const auto* project = std::get_if<fused::Project>(&fusion_.composites[1].work);
-    return embed && project && project->input.is_normed && project->input.value == embed->stream &&
-           !project->has_bias() && project->norm_epsilon > 0;
+    if (!embed || !project || !project->input.is_normed || project->input.value != embed->stream) return false;
+    if (project->has_bias() || project->norm_epsilon == 0) return false;
+    // `start` holds the distinct rows to the end: only ends of layers find their own among them.
+    return std::ranges::all_of(fusion_.composites, [&](const Composite& other) {
+      if (std::ranges::count(other.reads, embed->start) == 0) return true;
+      const auto* add = std::get_if<fused::LinearAdd>(&other.work);
+      return add && add->start == embed->start && add->input != embed->start && add->residual != embed->start &&
+             add->skipped != embed->start;
+    });
   }
 
   void plan_compaction() {

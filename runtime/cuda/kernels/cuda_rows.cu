@@ -141,13 +141,16 @@ __global__ void take_last_rows_kernel(const T* in, RowSquares in_squares, int64_
 }
 
 template <typename T>
-__global__ void linear_input_kernel(const T* in, int64_t rows, int heads, int head, int padded, RowNorm norm, T* out) {
+__global__ void linear_input_kernel(const T* in, int64_t in_stride, int64_t rows, int heads, int head, int padded,
+                                    RowNorm norm, T* out, int64_t out_stride) {
   int64_t row = own_row();
   if (row >= rows) return;
   float factor = norm(row);
-  for (int column = static_cast<int>(threadIdx.x) % 32; column < heads * head; column += 32)
-    out[row * heads * head + column] =
-        from_float<T>(factor * to_float(in[row * heads * padded + column / head * padded + column % head]));
+  const T* from = in + row * in_stride;
+  for (int column = static_cast<int>(threadIdx.x) % 32; column < out_stride; column += 32) {
+    float value = column < heads * head ? factor * to_float(from[column / head * padded + column % head]) : 0.0f;
+    out[row * out_stride + column] = from_float<T>(value);
+  }
 }
 
 template <typename T>
@@ -209,9 +212,10 @@ void launch_take_last_rows(const T* in, const RowSquares& in_squares, int sequen
 }
 
 template <typename T>
-void launch_linear_input(const T* in, int64_t rows, int heads, int head, int padded, const RowNorm& norm, T* out,
-                         cudaStream_t stream) {
-  launch_kernel(linear_input_kernel<T>, row_shape(rows), stream, in, rows, heads, head, padded, norm, out);
+void launch_linear_input(const T* in, int64_t in_stride, int64_t rows, int heads, int head, int padded,
+                         const RowNorm& norm, T* out, int64_t out_stride, cudaStream_t stream) {
+  launch_kernel(linear_input_kernel<T>, row_shape(rows), stream, in, in_stride, rows, heads, head, padded, norm, out,
+                out_stride);
 }
 
 template <typename T>
@@ -237,7 +241,8 @@ void launch_subtract_rows(float* logits, int64_t rows, int columns, int64_t stri
   template void launch_spread(const SharedProjections<T>&, T*, T*, T*, int64_t, cudaStream_t);                   \
   template void launch_take_last_rows(const T*, const RowSquares&, int, int, int, int, T*, const RowSquares&,    \
                                       cudaStream_t);                                                             \
-  template void launch_linear_input(const T*, int64_t, int, int, int, const RowNorm&, T*, cudaStream_t);         \
+  template void launch_linear_input(const T*, int64_t, int64_t, int, int, int, const RowNorm&, T*, int64_t,      \
+                                    cudaStream_t);                                                               \
   template void launch_gather(const GatherOperands<T>&, const CudaTokens&, const RowPositions&, int64_t, cudaStream_t);
 THIMBLE_INSTANTIATE(float)
 THIMBLE_INSTANTIATE(__nv_bfloat16)

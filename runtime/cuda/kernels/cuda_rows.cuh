@@ -48,11 +48,11 @@ template <typename T>
 void launch_take_last_rows(const T* in, const RowSquares& in_squares, int sequences, int positions, int needed,
                            int width, T* out, const RowSquares& out_squares, cudaStream_t stream);
 
-// What a linear layer reads: out (rows, heads * head) = norm(row) * in (rows, heads * padded), without the heads'
-// padding. A norm without parts is 1.
+// What a linear layer reads, without the heads' padding: row r of out, heads * head elements, = norm(r) * row r of in,
+// whose heads lie `padded` elements apart. Zeros follow up to out_stride.
 template <typename T>
-void launch_linear_input(const T* in, int64_t rows, int heads, int head, int padded, const RowNorm& norm, T* out,
-                         cudaStream_t stream);
+void launch_linear_input(const T* in, int64_t in_stride, int64_t rows, int heads, int head, int padded,
+                         const RowNorm& norm, T* out, int64_t out_stride, cudaStream_t stream);
 
 // out (rows, `stride` elements apart) = rows of a table (., table_stride), `columns` of each, rounded; zeros up to
 // `padded`.
