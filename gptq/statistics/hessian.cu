@@ -113,6 +113,11 @@ void CudaHessianCollector::add(std::span<const std::string> layers, const __nv_b
   add_products(layers, x, stride, sequences, tokens, columns, stream);
 }
 
+void CudaHessianCollector::add(std::span<const std::string> layers, const __half* x, int64_t stride, int64_t sequences,
+                               int64_t tokens, int64_t columns, cudaStream_t stream) {
+  add_products(layers, x, stride, sequences, tokens, columns, stream);
+}
+
 void CudaHessianCollector::add(std::span<const std::string> layers, const float* x, int64_t stride, int64_t sequences,
                                int64_t tokens, int64_t columns, cudaStream_t stream) {
   add_products(layers, x, stride, sequences, tokens, columns, stream);

@@ -38,6 +38,8 @@ class CudaGradientPass {
   // of them fused, must outlive the object. options.has_backward is true.
   CudaGradientPass(const CudaNetworkWeights<float>& weights, const PassOptions& options, int64_t context,
                    int64_t sequences, int64_t positions);
+  CudaGradientPass(const CudaGradientPass&) = delete;
+  CudaGradientPass& operator=(const CudaGradientPass&) = delete;
 
   // The first batch.positions tokens of windows that begin every `stride` tokens. What the windows give stays until the
   // next forward().
@@ -57,8 +59,6 @@ class CudaGradientPass {
   CudaColumnDots& column_dots() { return dots_; }  // its memory may serve the observer too
   cudaStream_t stream() const { return stream_; }
   const CudaNetworkWeights<float>& weights() const { return weights_; }
-
-  static PassPlan plan(const Network& network, const PassOptions& options) { return plan_pass(network, options); }
 
  private:
   friend class CudaTranspose;

@@ -22,7 +22,8 @@ size_t index(Id id) {
 void upload(const std::vector<float>& values, int64_t padded, DeviceArray<float>& to) {
   std::vector<float> all(values);
   all.resize(index(padded), 0.0f);
-  to = DeviceArray<float>(std::span<const float>(all));
+  if (to.count() != padded) to = DeviceArray<float>(padded);
+  check_cuda(cudaMemcpy(to.data(), all.data(), to.bytes(), cudaMemcpyHostToDevice));
 }
 
 AxisMap head_map(int64_t head_dim, int64_t rotated = 0) {

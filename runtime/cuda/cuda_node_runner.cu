@@ -17,7 +17,8 @@ CudaNodeRunner<T>::CudaNodeRunner(const CudaNetworkWeights<T>& weights,
       rotaries_(rotaries),
       stepping_(stepping),
       products_(stepping),
-      nvfp4_products_(sizes.nvfp4_products) {
+      nvfp4_products_(sizes.nvfp4_products),
+      aligned_(sizes.aligned) {
   if (weights.policy().nvfp4) nvfp4_.emplace(sizes.nvfp4_codes, sizes.nvfp4_scales, sizes.nvfp4_row_scales);
 }
 
@@ -108,10 +109,7 @@ NodeRows<T> CudaNodeRunner<T>::aligned(const NodeRows<T>& x, cudaStream_t stream
   const bool is_whole = x.padded % kPiece == 0 && x.stride % kPiece == 0;
   if (is_whole && reinterpret_cast<uintptr_t>(x.data) % 16 == 0) return x;
   const int64_t padded = round_up(x.columns, weights_.fusion().options.column_multiple);
-  if (aligned_.count() < x.rows * padded) {
-    check_cuda(cudaStreamSynchronize(stream));
-    aligned_.reserve(x.rows * padded);
-  }
+  assert(x.rows * padded <= aligned_.count());
   const NodeRows<T> copy{aligned_.data(), x.rows, x.columns, padded, padded};
   CudaNodeRows<T>(stream).copy(x, copy);
   return copy;

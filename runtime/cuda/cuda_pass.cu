@@ -50,7 +50,8 @@ SharedRows CudaPass<T>::shared_rows(const CudaBatch& batch) const {
 template <typename T>
 void CudaPass<T>::begin(const CudaBatch& batch, const CudaCache<T>& cache, const SharedRows& shared,
                         cudaStream_t stream) {
-  assert(batch.rows() <= shape_.rows && static_cast<int64_t>(batch.sequences) * batch.needed <= shape_.needed);
+  assert(batch.rows() <= shape_.rows);
+  assert(batch.needed == batch.positions || static_cast<int64_t>(batch.sequences) * batch.needed <= shape_.needed);
   batch_ = batch;
   cache_ = &cache;
   stream_ = stream;
@@ -125,7 +126,7 @@ void CudaPass<T>::show(const LinearInput& input, CudaInputObserver<T>& observer)
 // What the head multiplies: in place, or a copy of the needed rows.
 template <typename T>
 typename CudaPass<T>::HeadInput CudaPass<T>::head_input(cudaStream_t stream) const {
-  assert(next_ == fusion_.composites.size());
+  assert(next_ == fusion_.composites.size() && static_cast<int64_t>(batch_.sequences) * batch_.needed <= shape_.needed);
   const CudaMatrix<T>& head = weights_.matrix(network_.head.weight);
   const FusedInput& input = fusion_.head;
   const int64_t needed = static_cast<int64_t>(batch_.sequences) * batch_.needed;

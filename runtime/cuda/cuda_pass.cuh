@@ -18,6 +18,8 @@ class CudaPass {
   // Room as cuda_pass_sizes() says. No position may reach shape.context. `weights` must outlive the pass, and may be
   // replaced between its steps.
   CudaPass(const CudaNetworkWeights<T>& weights, const CudaPassShape& shape);
+  CudaPass(const CudaPass&) = delete;
+  CudaPass& operator=(const CudaPass&) = delete;
 
   // A pass in steps. run_to(node) runs what reads no matrix that this node or a later one reads first; of
   // Network::nodes.size() the rest. A cache that serves all layers is free between the steps.

@@ -68,6 +68,10 @@ int64_t cuda_head_width(int64_t head_dim) {
   return padded > 0 ? padded : round_up(head_dim, kRowMultiple);
 }
 
+int64_t cuda_nvfp4_bytes(int64_t rows, int64_t columns) {
+  return rows == 0 ? 0 : rows * nvfp4_row_bytes(columns) + scale_layout_bytes(rows, nvfp4_blocks(columns));
+}
+
 CudaWeightSizes cuda_weight_sizes(const Network& network, const Fusion& fusion, const NumericPolicy& policy) {
   CudaWeightSizes sizes;
   for (size_t i = 0; i < network.matrices.size(); ++i) {
@@ -129,6 +133,13 @@ CudaPassSizes cuda_pass_sizes(const Network& network, const Fusion& fusion, cons
   if (fusion.head.is_normed && !is_compact) sizes.head_squares = shape.needed * divide_up(head_width, kLeastTile);
   sizes.loss_rows = shape.needed;
   sizes.loss_parts = shape.needed * divide_up(round_up(network.vocabulary(), kRowMultiple), kLeastTile);
+  for (const Composite& composite : fusion.composites) {
+    const auto* single = std::get_if<fused::Single>(&composite.work);
+    if (!single || !std::holds_alternative<op::Linear>(network.nodes[single->node].operation)) continue;
+    const Place& input = fusion.places[index(network.nodes[single->node].inputs[0])];
+    const int64_t padded = round_up(input.width, fusion.options.column_multiple);
+    if (input.first_column > 0 || padded != input.stride) sizes.aligned = std::max(sizes.aligned, shape.rows * padded);
+  }
   if (policy.nvfp4) {
     sizes.nvfp4_row_scales = shape.rows;
     for (const Node& node : network.nodes) {
@@ -201,6 +212,10 @@ CudaGradientSizes cuda_gradient_sizes(const Network& network, const PassPlan& pl
   for (size_t i = 0; i < network.nodes.size(); ++i)
     for (int64_t columns : cuda_vector_sum_columns(network, i)) sizes.vector_sums += columns;
   return sizes;
+}
+
+int64_t cuda_text_logits(const Network& network, int64_t sequences) {
+  return sequences * round_up(network.vocabulary(), kRowMultiple);
 }
 
 uint64_t cuda_gram_bytes(int64_t columns, int64_t length, int64_t sequences, uint64_t most_bytes) {

@@ -39,6 +39,9 @@ struct CudaWeightSizes {
 };
 CudaWeightSizes cuda_weight_sizes(const Network& network, const Fusion& fusion, const NumericPolicy& policy);
 
+// Codes and block scales of a matrix in NVFP4.
+int64_t cuda_nvfp4_bytes(int64_t rows, int64_t columns);
+
 // Passes of at most so many rows, of which so many are needed. `stepping`: one position of each sequence.
 struct CudaPassShape {
   int64_t context = 0, rows = 0, needed = 0;
@@ -53,6 +56,7 @@ struct CudaPassSizes {
   int64_t head_squares = 0;       // floats: theirs, where it reads a deferred norm
   int64_t loss_rows = 0;          // rows that the head's product may have
   int64_t loss_parts = 0;         // pairs of floats
+  int64_t aligned = 0;            // elements: an input of a product whose rows begin at odd addresses
   // Inputs of linear layers in NVFP4, and their products: bytes, bytes, floats, floats.
   int64_t nvfp4_codes = 0, nvfp4_scales = 0, nvfp4_row_scales = 0, nvfp4_products = 0;
 };
@@ -84,6 +88,12 @@ struct CudaGradientSizes {
 std::vector<int64_t> cuda_vector_sum_columns(const Network& network, size_t node);
 CudaGradientSizes cuda_gradient_sizes(const Network& network, const PassPlan& plan, int64_t context, int64_t sequences,
                                       int64_t positions);
+
+// Tokens, targets and losses of each of the two batches of windows that are on their way.
+constexpr int64_t cuda_window_rows(int64_t context, int64_t windows) { return windows * context; }
+// Tokens of sequences that grow, and the logits of one position of each.
+constexpr int64_t cuda_text_tokens(int64_t context, int64_t sequences) { return sequences * context; }
+int64_t cuda_text_logits(const Network& network, int64_t sequences);
 
 // Bytes of products that wait to be added to a Hessian of so many columns: at most `most_bytes`, but at least those of
 // one piece.

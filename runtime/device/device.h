@@ -8,20 +8,12 @@
 #include <vector>
 
 #include "runtime/codes/block_feed.h"
+#include "runtime/cuda/kernels/cuda_devices.h"
 #include "runtime/device/language_model.h"
 #include "runtime/families/gpt2/gpt2_model.h"
 #include "runtime/ops/numeric_policy.h"
 
 namespace thimble {
-
-constexpr uint64_t kNoMemoryLimit = UINT64_MAX;
-
-// One CUDA device, and how much of its memory may be used.
-struct CudaPlace {
-  CudaPlace(int device, uint64_t limit_bytes = kNoMemoryLimit) : ordinal(device), memory_limit_bytes(limit_bytes) {}
-  int ordinal;
-  uint64_t memory_limit_bytes;
-};
 
 // What --device, --numerics and --device-memory ask for, resolved against the machine.
 struct Device {

@@ -1,5 +1,5 @@
-// cuda_scorer.cu: see cuda_scorer.cuh.
-#include "runtime/cuda/cuda_scorer.cuh"
+// cuda_window_batches.cu: see cuda_window_batches.cuh.
+#include "runtime/cuda/cuda_window_batches.cuh"
 
 #include <algorithm>
 #include <functional>
@@ -15,8 +15,8 @@ bool same_shape(const ScoreWindow& a, const ScoreWindow& b) {
 size_t common_step(std::span<const ScoreWindow> batch) {
   size_t length = batch[0].inputs.size();
   if (batch.size() < 2) return length;
-  std::less<const uint16_t*> before;  // windows may come from different arrays
-  const uint16_t *first = batch[0].inputs.data(), *second = batch[1].inputs.data();
+  std::less<const Token*> before;  // windows may come from different arrays
+  const Token *first = batch[0].inputs.data(), *second = batch[1].inputs.data();
   if (!before(first, second) || !before(second, first + length)) return length;
   auto step = static_cast<size_t>(second - first);
   for (size_t i = 1; i < batch.size(); ++i)
@@ -27,16 +27,15 @@ size_t common_step(std::span<const ScoreWindow> batch) {
 }  // namespace
 
 template <typename T>
-CudaScorer<T>::CudaScorer(const CudaModel<T>& model, int64_t context, int64_t windows)
-    : model_(model),
-      context_(context),
+CudaWindowBatches<T>::CudaWindowBatches(const CudaNetworkWeights<T>& weights, int64_t context, int64_t windows)
+    : context_(context),
       windows_(windows),
-      forward_(model, context, windows_ * context, windows_ * context, /*stepping=*/false),
-      cache_(model, windows_, context, 1),
+      pass_(weights, {context, windows * context, windows * context, /*stepping=*/false}),
+      cache_(weights.network(), windows, context, /*shares_one=*/true),
       zero_(1) {
   zero_.fill_zero();
   for (Slot& slot : slots_) {
-    int64_t rows = windows_ * context;
+    const int64_t rows = cuda_window_rows(context, windows);
     slot.host_tokens.reserve(rows);
     slot.host_targets.reserve(rows);
     slot.host_nll.reserve(rows);
@@ -48,13 +47,13 @@ CudaScorer<T>::CudaScorer(const CudaModel<T>& model, int64_t context, int64_t wi
 }
 
 template <typename T>
-CudaScorer<T>::~CudaScorer() {
+CudaWindowBatches<T>::~CudaWindowBatches() {
   cudaStreamSynchronize(stream_);
   for (Slot& slot : slots_) cudaEventDestroy(slot.done);
 }
 
 template <typename T>
-void CudaScorer<T>::finish(Slot& slot) {
+void CudaWindowBatches<T>::finish(Slot& slot) {
   if (slot.destination.empty()) return;
   check_cuda(cudaEventSynchronize(slot.done));
   std::copy_n(slot.host_nll.data(), slot.destination.size(), slot.destination.begin());
@@ -62,9 +61,9 @@ void CudaScorer<T>::finish(Slot& slot) {
 }
 
 template <typename T>
-void CudaScorer<T>::start(Slot& slot, std::span<const ScoreWindow> batch, std::span<float> nll) {
+void CudaWindowBatches<T>::start(Slot& slot, std::span<const ScoreWindow> batch, std::span<float> nll) {
   size_t length = batch[0].inputs.size(), needed = batch[0].targets.size();
-  uint16_t *tokens = slot.host_tokens.data(), *targets = slot.host_targets.data();
+  Token *tokens = slot.host_tokens.data(), *targets = slot.host_targets.data();
   size_t step = common_step(batch);
   for (const ScoreWindow& window : batch) {
     // Of overlapping windows, only what the one before did not have.
@@ -72,8 +71,8 @@ void CudaScorer<T>::start(Slot& slot, std::span<const ScoreWindow> batch, std::s
     tokens = std::ranges::copy(window.inputs.subspan(known), tokens).out;
     targets = std::ranges::copy(window.targets, targets).out;
   }
-  size_t token_bytes = static_cast<size_t>(tokens - slot.host_tokens.data()) * sizeof(uint16_t),
-         target_bytes = nll.size() * sizeof(uint16_t);
+  size_t token_bytes = static_cast<size_t>(tokens - slot.host_tokens.data()) * sizeof(Token),
+         target_bytes = nll.size() * sizeof(Token);
   check_cuda(
       cudaMemcpyAsync(slot.tokens.data(), slot.host_tokens.data(), token_bytes, cudaMemcpyHostToDevice, stream_));
   check_cuda(
@@ -83,15 +82,15 @@ void CudaScorer<T>::start(Slot& slot, std::span<const ScoreWindow> batch, std::s
                   static_cast<int>(length),
                   static_cast<int>(needed),
                   zero_.data()};
-  forward_.run(shape, cache_, stream_);
-  forward_.loss(slot.targets.data(), slot.nll.data(), stream_);
+  pass_.run(shape, cache_, stream_);
+  pass_.loss(slot.targets.data(), slot.nll.data(), stream_);
   check_cuda(cudaMemcpyAsync(slot.host_nll.data(), slot.nll.data(), nll.size_bytes(), cudaMemcpyDeviceToHost, stream_));
   check_cuda(cudaEventRecord(slot.done, stream_));
   slot.destination = nll;
 }
 
 template <typename T>
-void CudaScorer<T>::score(std::span<const ScoreWindow> windows, std::span<float> nll) {
+void CudaWindowBatches<T>::score(std::span<const ScoreWindow> windows, std::span<float> nll) {
   size_t batch_index = 0;
   for (size_t first = 0; first < windows.size();) {
     size_t count = 1;
@@ -109,35 +108,35 @@ void CudaScorer<T>::score(std::span<const ScoreWindow> windows, std::span<float>
 }
 
 template <typename T>
-void CudaScorer<T>::log_probabilities(std::span<const uint16_t> inputs, MatrixView out) {
-  DeviceArray<uint16_t> tokens(inputs);
+void CudaWindowBatches<T>::log_probabilities(std::span<const Token> inputs, MatrixView out) {
+  DeviceArray<Token> tokens(inputs);
   CudaBatch shape{{tokens.data(), 0}, 1, static_cast<int>(inputs.size()), static_cast<int>(out.rows), zero_.data()};
-  forward_.run(shape, cache_, stream_);
-  DeviceArray<float> rows(out.rows * forward_.logits_stride());
-  forward_.log_probabilities(rows.data(), stream_);
+  pass_.run(shape, cache_, stream_);
+  DeviceArray<float> rows(out.rows * pass_.logits_stride());
+  pass_.log_probabilities(rows.data(), stream_);
   check_cuda(cudaMemcpy2DAsync(out.data, static_cast<size_t>(out.stride) * sizeof(float), rows.data(),
-                               static_cast<size_t>(forward_.logits_stride()) * sizeof(float),
+                               static_cast<size_t>(pass_.logits_stride()) * sizeof(float),
                                static_cast<size_t>(out.cols) * sizeof(float), static_cast<size_t>(out.rows),
                                cudaMemcpyDeviceToHost, stream_));
   stream_.wait();
 }
 
 template <typename T>
-void CudaScorer<T>::observe(std::span<const uint16_t> tokens, int64_t sequences, int64_t length, int64_t stride,
-                            CudaInputObserver<T>& observer) {
-  DeviceArray<uint16_t> all(tokens);
+void CudaWindowBatches<T>::observe(std::span<const Token> tokens, int64_t sequences, int64_t length, int64_t stride,
+                                   CudaInputObserver<T>& observer) {
+  DeviceArray<Token> all(tokens);
   for (int64_t first = 0; first < sequences; first += windows_) {
     CudaBatch shape{{all.data() + first * stride, stride},
                     static_cast<int>(std::min(windows_, sequences - first)),
                     static_cast<int>(length),
                     static_cast<int>(length),
                     zero_.data()};
-    forward_.run(shape, cache_, stream_, &observer);
+    pass_.run(shape, cache_, stream_, &observer);
   }
   stream_.wait();
 }
 
-template class CudaScorer<float>;
-template class CudaScorer<__nv_bfloat16>;
+template class CudaWindowBatches<float>;
+template class CudaWindowBatches<__nv_bfloat16>;
 
 }  // namespace thimble
