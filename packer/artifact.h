@@ -3,14 +3,12 @@
 // the number of threads; decode_artifact(encode_artifact(m)) == m, bit for bit. `path` only names the file in errors.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "packer/container/section_packer.h"
 #include "runtime/base/progress.h"
 #include "runtime/codes/quantized_model.h"
-#include "runtime/codes/stored_model.h"
 
 namespace thimble {
 
@@ -30,10 +28,5 @@ uint64_t codes_stored_bytes(const QuantizedTensor& tensor, const EncodeOptions& 
 // Verifies checksums and every rule of the format; whatever is wrong with the file is a FormatError.
 // Memory: the model, at most kExpansionFloorBytes + kMaxExpansion x the file (checked first), and one tensor more.
 QuantizedModel decode_artifact(Bytes file, const std::string& path);
-
-// The same model with its codes still compressed (stored_model.h); no block has codes of stepped tensors or of NVFP4.
-// Opening it checks all but the codes; whoever reads and unpacks these gets the errors in them. Both cost the same and
-// refuse the same files. `file` must outlive it.
-std::unique_ptr<StoredModel> open_stored_artifact(Bytes file, const std::string& path);
 
 }  // namespace thimble

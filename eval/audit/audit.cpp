@@ -91,7 +91,7 @@ AuditCheck audit_subset_label(const std::string& printed, const Json& json, int6
   return check;
 }
 
-AuditReport audit(TokenScorer& scorer, std::span<const uint16_t> tokens, const Tokenizer& tokenizer,
+AuditReport audit(Scorer& scorer, std::span<const Token> tokens, const Tokenizer& tokenizer,
                   const Evaluation& evaluation, const std::optional<SourceText>& source, const AuditOptions& options,
                   Progress& progress) {
   const BpbReport& report = evaluation.report;

@@ -49,7 +49,7 @@ struct SourceText {
 
 // All checks below; the scorer is probed only when the windows cover the scores. Tokens must lie in the vocabulary, as
 // evaluate() has made sure.
-AuditReport audit(TokenScorer& scorer, std::span<const uint16_t> tokens, const Tokenizer& tokenizer,
+AuditReport audit(Scorer& scorer, std::span<const Token> tokens, const Tokenizer& tokenizer,
                   const Evaluation& evaluation, const std::optional<SourceText>& source, const AuditOptions& options,
                   Progress& progress);
 
@@ -66,11 +66,11 @@ AuditCheck audit_subset_label(const std::string& printed, const Json& json, int6
 
 // The reported bytes are those of the text the library decodes the targets to; byte tokens that do not make up UTF-8
 // are one byte each. Measured: bytes too many.
-AuditCheck audit_byte_total(const BpbReport& report, const Tokenizer& tokenizer, std::span<const uint16_t> tokens);
+AuditCheck audit_byte_total(const BpbReport& report, const Tokenizer& tokenizer, std::span<const Token> tokens);
 
 // The tokens are those of the text, none dropped, and the bytes counted are at most the text's own (a normaliser may
 // lose some, which raises BPB; more would flatter it). Measured: bytes counted / bytes of text, in whole documents.
-AuditCheck audit_source_text(const BpbReport& report, const Tokenizer& tokenizer, std::span<const uint16_t> tokens,
+AuditCheck audit_source_text(const BpbReport& report, const Tokenizer& tokenizer, std::span<const Token> tokens,
                              const SourceText& source);
 
 // Probes the scorer at a few positions, within the batches of windows that the evaluation used:
@@ -79,7 +79,7 @@ AuditCheck audit_source_text(const BpbReport& report, const Tokenizer& tokenizer
 //   target independence   changing a target moves neither the distribution at it nor an earlier score
 //   normalisation         the probabilities at a position sum to 1
 //   score                 score() is the distribution's entry, for the true target and for another one in its place
-std::vector<AuditCheck> audit_scorer(TokenScorer& scorer, std::span<const uint16_t> tokens,
-                                     const Evaluation& evaluation, const AuditOptions& options, Progress& progress);
+std::vector<AuditCheck> audit_scorer(Scorer& scorer, std::span<const Token> tokens, const Evaluation& evaluation,
+                                     const AuditOptions& options, Progress& progress);
 
 }  // namespace thimble

@@ -43,7 +43,7 @@ int64_t invalid_bytes(std::string_view text) {
 // Compares table and library over tokens[1], tokens[2], ...
 class ByteComparer {
  public:
-  ByteComparer(const Tokenizer& tokenizer, const ByteTable& table, std::span<const uint16_t> tokens)
+  ByteComparer(const Tokenizer& tokenizer, const ByteTable& table, std::span<const Token> tokens)
       : tokenizer_(tokenizer), table_(table), tokens_(tokens) {}
 
   ByteComparison run() {
@@ -61,12 +61,12 @@ class ByteComparer {
  private:
   // The library drops the spaces that decoding begins with: a stretch may begin only after a boundary or after text of
   // its own.
-  bool can_cut_after(uint16_t token) const {
+  bool can_cut_after(Token token) const {
     return table_.is_boundary(token) || is_byte(token) ||
            tokenizer_.decode({&token, 1}).find_first_not_of(' ') != std::string::npos;
   }
 
-  bool is_byte(uint16_t token) const { return tokenizer_.kind(token) == PieceKind::kByte; }
+  bool is_byte(Token token) const { return tokenizer_.kind(token) == PieceKind::kByte; }
 
   // Compares from `begin` to a boundary, or to a place to cut after about kStretchTokens. Returns where it ended.
   int64_t compare_stretch(int64_t begin) {
@@ -97,10 +97,10 @@ class ByteComparer {
   }
 
   // Of the runs of byte tokens.
-  int64_t stray_bytes(std::span<const uint16_t> tokens) const {
+  int64_t stray_bytes(std::span<const Token> tokens) const {
     int64_t count = 0;
     std::string run;
-    for (uint16_t token : tokens) {
+    for (Token token : tokens) {
       if (is_byte(token)) {
         run += static_cast<char>(value_of(tokenizer_.piece(token)));
         continue;
@@ -113,15 +113,15 @@ class ByteComparer {
 
   const Tokenizer& tokenizer_;
   const ByteTable& table_;
-  std::span<const uint16_t> tokens_;
+  std::span<const Token> tokens_;
   ByteComparison result_;
 };
 
 }  // namespace
 
-AuditCheck audit_byte_total(const BpbReport& report, const Tokenizer& tokenizer, std::span<const uint16_t> tokens) {
+AuditCheck audit_byte_total(const BpbReport& report, const Tokenizer& tokenizer, std::span<const Token> tokens) {
   const ByteTable table(tokenizer);
-  std::span<const uint16_t> scored = tokens.first(report.targets + 1);
+  std::span<const Token> scored = tokens.first(report.targets + 1);
   const int64_t counted_bytes = table.bytes_of_targets(scored);
   const ByteComparison comparison = ByteComparer(tokenizer, table, scored).run();
   AuditCheck check{.name = "byte total", .passed = false, .detail = {}, .measured = 0};
@@ -136,10 +136,10 @@ AuditCheck audit_byte_total(const BpbReport& report, const Tokenizer& tokenizer,
   return check;
 }
 
-AuditCheck audit_source_text(const BpbReport& report, const Tokenizer& tokenizer, std::span<const uint16_t> tokens,
+AuditCheck audit_source_text(const BpbReport& report, const Tokenizer& tokenizer, std::span<const Token> tokens,
                              const SourceText& source) {
   AuditCheck check{.name = "source text", .passed = false, .detail = {}, .measured = 0};
-  const std::vector<uint16_t> expected = tokens_of_text(tokenizer, source.text, source.path);
+  const std::vector<Token> expected = tokens_of_text(tokenizer, source.text, source.path);
   auto [found, wanted] = std::mismatch(tokens.begin(), tokens.end(), expected.begin(), expected.end());
   if (found != tokens.end() || wanted != expected.end()) {
     check.detail = fmt::format("{} has {}, the number given is {}; they differ at position {}", source.path,

@@ -51,15 +51,15 @@ struct Moved {
 
 class ScorerProbe {
  public:
-  ScorerProbe(TokenScorer& scorer, std::span<const uint16_t> tokens, const Evaluation& evaluation)
-      : scorer_(scorer), tokens_(tokens), evaluation_(evaluation), vocab_size_(scorer.vocab_size()) {}
+  ScorerProbe(Scorer& scorer, std::span<const Token> tokens, const Evaluation& evaluation)
+      : scorer_(scorer), tokens_(tokens), evaluation_(evaluation), vocab_size_(scorer.vocabulary()) {}
 
   // Probes at target `target` of window `index`. `shift` (1 .. V - 1) is added to tokens that are changed.
   void probe(int64_t index, int64_t target, int64_t shift) {
     const Window& window = evaluation_.windows[index];
     const std::span<const Window> batch = batch_of(index);
-    const std::vector<uint16_t> future_changed = changed(target + 2, static_cast<int64_t>(tokens_.size()), shift);
-    const std::vector<uint16_t> target_changed = changed(target + 1, target + 2, shift);
+    const std::vector<Token> future_changed = changed(target + 2, static_cast<int64_t>(tokens_.size()), shift);
+    const std::vector<Token> target_changed = changed(target + 1, target + 2, shift);
 
     const std::vector<float> scores = score(batch, tokens_);
     const std::vector<float> scores_future = score(batch, future_changed);
@@ -114,24 +114,26 @@ class ScorerProbe {
     return std::span(evaluation_.windows).subspan(first, std::min(batch_windows, count - first));
   }
 
-  std::vector<uint16_t> changed(int64_t begin, int64_t end, int64_t shift) const {
-    std::vector<uint16_t> tokens(tokens_.begin(), tokens_.end());
-    for (int64_t i = begin; i < end; ++i) tokens[i] = static_cast<uint16_t>((tokens[i] + shift) % vocab_size_);
+  std::vector<Token> changed(int64_t begin, int64_t end, int64_t shift) const {
+    std::vector<Token> tokens(tokens_.begin(), tokens_.end());
+    for (int64_t i = begin; i < end; ++i) tokens[i] = static_cast<Token>((tokens[i] + shift) % vocab_size_);
     return tokens;
   }
 
-  std::vector<float> score(std::span<const Window> batch, std::span<const uint16_t> tokens) {
+  std::vector<float> score(std::span<const Window> batch, std::span<const Token> tokens) {
     int64_t targets = 0;
     for (const Window& window : batch) targets += window.target_count();
     std::vector<float> scores(targets);
-    scorer_.score(tokens, batch, scores);
+    scorer_.score(score_windows(tokens, batch), scores);
     return scores;
   }
 
-  std::vector<float> log_probabilities(const Window& window, int64_t target, std::span<const uint16_t> tokens) {
-    std::vector<float> row(vocab_size_);
-    scorer_.log_probabilities(tokens, window, target, MatrixView(row.data(), 1, vocab_size_));
-    return row;
+  std::vector<float> log_probabilities(const Window& window, int64_t target, std::span<const Token> tokens) {
+    // All rows that score() computes, so that the very numbers that are scored are looked at.
+    Matrix rows(window.target_count(), vocab_size_);
+    scorer_.log_probabilities(score_window(tokens, window).inputs, rows);
+    const float* row = rows.row(target - window.target_begin);
+    return {row, row + vocab_size_};
   }
 
   static double probability_sum(const std::vector<float>& row) {
@@ -145,8 +147,8 @@ class ScorerProbe {
                    fmt::format("target {}, {} nats before and {} after {} changed", target, before, after, change));
   }
 
-  TokenScorer& scorer_;
-  std::span<const uint16_t> tokens_;
+  Scorer& scorer_;
+  std::span<const Token> tokens_;
   const Evaluation& evaluation_;
   int64_t vocab_size_;
   int64_t probes_ = 0;
@@ -174,16 +176,16 @@ std::vector<Position> sample_positions(std::span<const Window> windows, int64_t 
 
 }  // namespace
 
-std::vector<AuditCheck> audit_scorer(TokenScorer& scorer, std::span<const uint16_t> tokens,
-                                     const Evaluation& evaluation, const AuditOptions& options, Progress& progress) {
-  if (scorer.vocab_size() < 2) throw UsageError("a vocabulary of one token leaves nothing to audit");
+std::vector<AuditCheck> audit_scorer(Scorer& scorer, std::span<const Token> tokens, const Evaluation& evaluation,
+                                     const AuditOptions& options, Progress& progress) {
+  if (scorer.vocabulary() < 2) throw UsageError("a vocabulary of one token leaves nothing to audit");
   if (evaluation.windows.empty()) throw UsageError("an evaluation without windows leaves nothing to audit");
   PositionSource source(options.seed);
   ScorerProbe probe(scorer, tokens, evaluation);
   const std::vector<Position> positions = sample_positions(evaluation.windows, options.samples, source);
   progress.begin("audit", static_cast<int64_t>(positions.size()), "positions");
   for (const Position& position : positions) {
-    probe.probe(position.window, position.target, 1 + source.below(scorer.vocab_size() - 1));
+    probe.probe(position.window, position.target, 1 + source.below(scorer.vocabulary() - 1));
     progress.advance(1);
   }
   progress.end();

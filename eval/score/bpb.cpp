@@ -17,7 +17,7 @@ namespace {
 // A probability of 1 may come out a few roundings above it; more is a scorer that does not normalise.
 constexpr float kLeastNll = -1e-4F;
 
-void check_scores(std::span<const float> nll_nats, int64_t first_target, std::span<const uint16_t> tokens) {
+void check_scores(std::span<const float> nll_nats, int64_t first_target, std::span<const Token> tokens) {
   for (size_t i = 0; i < nll_nats.size(); ++i) {
     if (std::isfinite(nll_nats[i]) && nll_nats[i] >= kLeastNll) continue;
     int64_t target = first_target + static_cast<int64_t>(i);
@@ -83,8 +83,8 @@ std::string to_text(const BpbGap& gap) {
   return gap.standard_error ? text + " +- " + standard_error_text(gap.standard_error) : text;
 }
 
-double score_windows(TokenScorer& scorer, std::span<const uint16_t> tokens, std::span<const Window> windows,
-                     std::span<float> nll_nats, Progress& progress) {
+double score_stream(Scorer& scorer, std::span<const Token> tokens, std::span<const Window> windows,
+                    std::span<float> nll_nats, Progress& progress) {
   const auto batch_windows = static_cast<size_t>(std::max<int64_t>(1, scorer.preferred_windows()));
   const auto start = std::chrono::steady_clock::now();
   double first_batch_seconds = 0;
@@ -93,7 +93,7 @@ double score_windows(TokenScorer& scorer, std::span<const uint16_t> tokens, std:
     std::span<const Window> batch = windows.subspan(first, std::min(batch_windows, windows.size() - first));
     const int64_t begin = batch.front().target_begin;
     std::span<float> out = nll_nats.subspan(begin, batch.back().target_end - begin);
-    scorer.score(tokens, batch, out);
+    scorer.score(score_windows(tokens, batch), out);
     check_scores(out, begin, tokens);
     if (first == 0)
       first_batch_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -109,14 +109,14 @@ double total_loss_nats(std::span<const float> nll_nats) {
   return sum;
 }
 
-Evaluation evaluate(TokenScorer& scorer, std::span<const uint16_t> tokens, const ByteTable& bytes,
+Evaluation evaluate(Scorer& scorer, std::span<const Token> tokens, const ByteTable& bytes,
                     const EvaluationOptions& options, Progress& progress) {
   if (tokens.size() < 2)
     throw UsageError(fmt::format("{}; an evaluation needs at least 2, since the first is only context",
                                  counted(tokens.size(), "token")));
-  if (bytes.vocab_size() != scorer.vocab_size())
+  if (bytes.vocab_size() != scorer.vocabulary())
     throw UsageError(fmt::format("the tokenizer has {}, the model a vocabulary of {}",
-                                 counted(bytes.vocab_size(), "piece"), scorer.vocab_size()));
+                                 counted(bytes.vocab_size(), "piece"), scorer.vocabulary()));
   const auto available = static_cast<int64_t>(tokens.size()) - 1;
   const int64_t targets = target_limit(available, options.max_targets);
 
@@ -134,7 +134,7 @@ Evaluation evaluate(TokenScorer& scorer, std::span<const uint16_t> tokens, const
 
   evaluation.nll_nats.resize(targets);
   auto start = std::chrono::steady_clock::now();
-  report.first_batch_seconds = score_windows(scorer, tokens, evaluation.windows, evaluation.nll_nats, progress);
+  report.first_batch_seconds = score_stream(scorer, tokens, evaluation.windows, evaluation.nll_nats, progress);
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   report.loss_nats = total_loss_nats(evaluation.nll_nats);
   report.blocks = sum_blocks(evaluation.nll_nats, tokens.first(targets + 1), bytes, options.stride);

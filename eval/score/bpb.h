@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "eval/score/loss_blocks.h"
-#include "eval/score/token_scorer.h"
 #include "eval/score/windows.h"
 #include "eval/text/byte_table.h"
 #include "runtime/base/json.h"
 #include "runtime/base/progress.h"
+#include "runtime/ops/scorer.h"
 
 namespace thimble {
 
@@ -71,15 +71,15 @@ struct Evaluation {
 // Scores the windows in batches of the scorer's liking. nll_nats[i] becomes target i's; the windows must cover
 // [0, nll_nats.size()) in order. Throws Error naming the target when a score is not a likelihood: not finite, or a
 // probability above 1. Returns the seconds until the first batch's scores were there.
-double score_windows(TokenScorer& scorer, std::span<const uint16_t> tokens, std::span<const Window> windows,
-                     std::span<float> nll_nats, Progress& progress);
+double score_stream(Scorer& scorer, std::span<const Token> tokens, std::span<const Window> windows,
+                    std::span<float> nll_nats, Progress& progress);
 
 // Sum of the scores in float64, first target first.
 double total_loss_nats(std::span<const float> nll_nats);
 
 // Plans, scores and sums. Throws UsageError for fewer than two tokens, tokens outside the vocabulary, a byte table of
 // another vocabulary, bad options, or targets without any text.
-Evaluation evaluate(TokenScorer& scorer, std::span<const uint16_t> tokens, const ByteTable& bytes,
+Evaluation evaluate(Scorer& scorer, std::span<const Token> tokens, const ByteTable& bytes,
                     const EvaluationOptions& options, Progress& progress);
 
 }  // namespace thimble

@@ -22,6 +22,10 @@ double kl_nats(std::span<const float> log_p, std::span<const float> log_q) {
   return kl;
 }
 
+std::span<const float> row_of(const Matrix& matrix, int64_t row) {
+  return {matrix.row(row), static_cast<size_t>(matrix.cols())};
+}
+
 }  // namespace
 
 WeightError weight_error(std::span<const float> original, std::span<const float> compressed) {
@@ -38,23 +42,29 @@ WeightError weight_error(std::span<const float> original, std::span<const float>
   return result;
 }
 
-PredictionError prediction_error(TokenScorer& original, TokenScorer& compressed, std::span<const uint16_t> tokens,
+PredictionError prediction_error(Scorer& original, Scorer& compressed, std::span<const Token> tokens,
                                  std::span<const Window> windows, int64_t spacing) {
-  const int64_t vocab_size = original.vocab_size();
-  if (compressed.vocab_size() != vocab_size)
+  const int64_t vocab_size = original.vocabulary();
+  if (compressed.vocabulary() != vocab_size)
     throw UsageError("vocabularies of " + std::to_string(vocab_size) + " and " +
-                     std::to_string(compressed.vocab_size()) + " cannot be compared");
+                     std::to_string(compressed.vocabulary()) + " cannot be compared");
   if (spacing < 1) throw UsageError("spacing " + std::to_string(spacing) + ", must be at least 1");
-  std::vector<float> log_p(vocab_size), log_q(vocab_size);
+  Matrix log_p, log_q;
   PredictionError result;
   double sum = 0;
   int64_t scored = 0;
   for (const Window& window : windows) {
-    for (int64_t target = window.target_begin; target < window.target_end; ++target) {
-      if (scored++ % spacing != 0) continue;
-      original.log_probabilities(tokens, window, target, MatrixView(log_p.data(), 1, vocab_size));
-      compressed.log_probabilities(tokens, window, target, MatrixView(log_q.data(), 1, vocab_size));
-      double kl = kl_nats(log_p, log_q);
+    // The same rows as score() computes, so that the very numbers that are scored are compared.
+    const int64_t targets = window.target_count(), first = (spacing - scored % spacing) % spacing;
+    scored += targets;
+    if (first >= targets) continue;
+    const std::span<const Token> inputs = score_window(tokens, window).inputs;
+    log_p.resize(targets, vocab_size);
+    log_q.resize(targets, vocab_size);
+    original.log_probabilities(inputs, log_p);
+    compressed.log_probabilities(inputs, log_q);
+    for (int64_t target = first; target < targets; target += spacing) {
+      const double kl = kl_nats(row_of(log_p, target), row_of(log_q, target));
       sum += kl;
       result.max_kl_nats = worst_of(result.max_kl_nats, kl);
       ++result.targets;

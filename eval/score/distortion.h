@@ -4,7 +4,8 @@
 #include <cstdint>
 #include <span>
 
-#include "eval/score/token_scorer.h"
+#include "eval/score/windows.h"
+#include "runtime/ops/scorer.h"
 
 namespace thimble {
 
@@ -24,7 +25,7 @@ struct PredictionError {
 
 // KL divergence between two models' next-token distributions at every `spacing`-th scored target of the windows.
 // UsageError when the vocabularies differ, spacing is below 1, or no target remains.
-PredictionError prediction_error(TokenScorer& original, TokenScorer& compressed, std::span<const uint16_t> tokens,
+PredictionError prediction_error(Scorer& original, Scorer& compressed, std::span<const Token> tokens,
                                  std::span<const Window> windows, int64_t spacing);
 
 }  // namespace thimble

@@ -13,7 +13,7 @@ int64_t block_count(int64_t targets, int64_t stride) {
   return count < kLeastBlocks ? 0 : count;
 }
 
-LossBlocks sum_blocks(std::span<const float> nll_nats, std::span<const uint16_t> tokens, const ByteTable& bytes,
+LossBlocks sum_blocks(std::span<const float> nll_nats, std::span<const Token> tokens, const ByteTable& bytes,
                       int64_t stride) {
   const auto targets = static_cast<int64_t>(nll_nats.size());
   const int64_t count = block_count(targets, stride);

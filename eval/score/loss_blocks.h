@@ -37,7 +37,7 @@ struct LossBlocks {
 int64_t block_count(int64_t targets, int64_t stride);
 
 // nll_nats[i] is the loss of target i, tokens[i + 1]; tokens.size() is nll_nats.size() + 1.
-LossBlocks sum_blocks(std::span<const float> nll_nats, std::span<const uint16_t> tokens, const ByteTable& bytes,
+LossBlocks sum_blocks(std::span<const float> nll_nats, std::span<const Token> tokens, const ByteTable& bytes,
                       int64_t stride);
 
 // Of the gap in bits per byte. nullopt where there are no blocks or the two are not of the same text; exactly 0 for

@@ -3,7 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
+
+#include "runtime/ops/scorer.h"
 
 namespace thimble {
 
@@ -18,6 +21,10 @@ struct Window {
   int64_t target_count() const { return target_end - target_begin; }
   bool operator==(const Window&) const = default;
 };
+
+// What a scorer is handed of `tokens`, the whole stream.
+ScoreWindow score_window(std::span<const Token> tokens, const Window& window);
+std::vector<ScoreWindow> score_windows(std::span<const Token> tokens, std::span<const Window> windows);
 
 // Windows over `targets` targets: the first scores up to `context` targets, each later one starts `stride` tokens
 // further and scores only what no window before it has scored, so every target is scored exactly once.

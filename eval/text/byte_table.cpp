@@ -24,11 +24,11 @@ uint32_t decoded_bytes(std::string_view piece) {
 ByteTable::ByteTable(const Tokenizer& tokenizer) : entries_(tokenizer.vocab_size()) {
   for (size_t token = 0; token < entries_.size(); ++token) {
     Entry& entry = entries_[token];
-    switch (tokenizer.kind(static_cast<uint16_t>(token))) {
+    switch (tokenizer.kind(static_cast<Token>(token))) {
       case PieceKind::kBoundary: entry.is_boundary = true; break;
       case PieceKind::kByte: entry.base_bytes = 1; break;  // spelled with six characters, stands for one byte
       case PieceKind::kText: {
-        std::string_view piece = tokenizer.piece(static_cast<uint16_t>(token));
+        std::string_view piece = tokenizer.piece(static_cast<Token>(token));
         entry.has_leading_space = piece.starts_with(kSpaceMark);
         entry.base_bytes = decoded_bytes(entry.has_leading_space ? piece.substr(kSpaceMark.size()) : piece);
         break;
@@ -37,8 +37,8 @@ ByteTable::ByteTable(const Tokenizer& tokenizer) : entries_(tokenizer.vocab_size
   }
 }
 
-int64_t ByteTable::bytes_of_targets(std::span<const uint16_t> tokens) const {
-  auto unknown = std::find_if(tokens.begin(), tokens.end(), [&](uint16_t token) { return token >= entries_.size(); });
+int64_t ByteTable::bytes_of_targets(std::span<const Token> tokens) const {
+  auto unknown = std::find_if(tokens.begin(), tokens.end(), [&](Token token) { return token >= vocab_size(); });
   if (unknown != tokens.end())
     throw UsageError("token " + std::to_string(*unknown) + " at position " + std::to_string(unknown - tokens.begin()) +
                      ", the tokenizer has " + counted(entries_.size(), "piece"));

@@ -22,16 +22,16 @@ class ByteTable {
   explicit ByteTable(const Tokenizer& tokenizer);
 
   int64_t vocab_size() const { return static_cast<int64_t>(entries_.size()); }
-  bool is_boundary(uint16_t token) const { return entries_[token].is_boundary; }
+  bool is_boundary(Token token) const { return entry(token).is_boundary; }
 
   // Bytes of `target` when it follows `previous`. Both must be below vocab_size().
-  int64_t bytes_of_target(uint16_t previous, uint16_t target) const {
-    const Entry& entry = entries_[target];
-    return entry.base_bytes + (entry.has_leading_space && !entries_[previous].is_boundary ? 1 : 0);
+  int64_t bytes_of_target(Token previous, Token target) const {
+    const Entry& found = entry(target);
+    return found.base_bytes + (found.has_leading_space && !is_boundary(previous) ? 1 : 0);
   }
 
   // Bytes of tokens[1], tokens[2], ...: the first token only is context. UsageError when one is not in the vocabulary.
-  int64_t bytes_of_targets(std::span<const uint16_t> tokens) const;
+  int64_t bytes_of_targets(std::span<const Token> tokens) const;
 
  private:
   struct Entry {
@@ -39,6 +39,8 @@ class ByteTable {
     bool has_leading_space = false;
     bool is_boundary = false;
   };
+  const Entry& entry(Token token) const { return entries_[static_cast<size_t>(token)]; }
+
   std::vector<Entry> entries_;  // (V)
 };
 

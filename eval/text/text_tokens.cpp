@@ -34,27 +34,27 @@ std::vector<std::string_view> split_documents(std::string_view text) {
   return documents;
 }
 
-uint16_t document_start_token(const Tokenizer& tokenizer) {
-  constexpr uint16_t kUsualBos = 1;
+Token document_start_token(const Tokenizer& tokenizer) {
+  constexpr Token kUsualBos = 1;
   if (auto bos = tokenizer.bos_id()) return *bos;
   if (tokenizer.vocab_size() > kUsualBos && tokenizer.kind(kUsualBos) == PieceKind::kBoundary) return kUsualBos;
   throw FormatError(tokenizer.path(), "no BOS piece, and token 1 stands for text; documents need a token between them");
 }
 
-std::vector<uint16_t> tokens_of_text(const Tokenizer& tokenizer, std::string_view text, const std::string& path) {
+std::vector<Token> tokens_of_text(const Tokenizer& tokenizer, std::string_view text, const std::string& path) {
   if (auto at = first_invalid_utf8(text))
     throw FormatError(path, "not UTF-8 at byte " + std::to_string(*at) + "; only UTF-8 text can be tokenized");
-  const uint16_t start = document_start_token(tokenizer);
-  std::vector<uint16_t> tokens;
+  const Token start = document_start_token(tokenizer);
+  std::vector<Token> tokens;
   for (std::string_view document : split_documents(text)) {
     tokens.push_back(start);
-    std::vector<uint16_t> part = tokenizer.encode(document);
+    std::vector<Token> part = tokenizer.encode(document);
     tokens.insert(tokens.end(), part.begin(), part.end());
   }
   return tokens;
 }
 
-std::vector<uint16_t> tokens_of_text_file(const Tokenizer& tokenizer, const std::string& path) {
+std::vector<Token> tokens_of_text_file(const Tokenizer& tokenizer, const std::string& path) {
   MappedFile file(path);
   return tokens_of_text(tokenizer, as_text(file.bytes()), path);
 }

@@ -18,12 +18,12 @@ std::vector<std::string_view> split_documents(std::string_view text);
 
 // The token in front of a document: the tokenizer's BOS, or else its token 1 where that is a control, unknown or
 // unused piece. FormatError when it has neither, since a piece with text would count as bytes.
-uint16_t document_start_token(const Tokenizer& tokenizer);
+Token document_start_token(const Tokenizer& tokenizer);
 
 // BOS, document, BOS, document, ... FormatError naming `path` and the byte where `text` is not UTF-8.
-std::vector<uint16_t> tokens_of_text(const Tokenizer& tokenizer, std::string_view text, const std::string& path);
+std::vector<Token> tokens_of_text(const Tokenizer& tokenizer, std::string_view text, const std::string& path);
 
 // tokens_of_text() of a file.
-std::vector<uint16_t> tokens_of_text_file(const Tokenizer& tokenizer, const std::string& path);
+std::vector<Token> tokens_of_text_file(const Tokenizer& tokenizer, const std::string& path);
 
 }  // namespace thimble

@@ -4,6 +4,7 @@
 #include <glob.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <filesystem>
 #include <limits>
@@ -26,15 +27,29 @@ void expect_word(ByteCursor& cursor, const std::string& object, int32_t allowed)
     throw FormatError(cursor.path(), object + " is " + std::to_string(found) + ", must be " + std::to_string(allowed));
 }
 
-// Reads the header and returns the token count.
-uint64_t parse_header(ByteCursor& cursor) {
-  expect_word(cursor, "token shard magic", kShardMagic);
-  expect_word(cursor, "token shard version", kShardVersion);
-  auto count = cursor.read<int32_t>("token count");
+struct Header {
+  ShardFormat format;
+  uint64_t count = 0;
+};
+
+Header parse_header(ByteCursor& cursor) {
+  const auto magic = cursor.read<int32_t>("token shard magic");
+  if (magic != kShard16.magic && magic != kShard32.magic)
+    throw FormatError(cursor.path(), "token shard magic is " + std::to_string(magic) + ", must be " +
+                                         std::to_string(kShard16.magic) + " or " + std::to_string(kShard32.magic));
+  const ShardFormat& format = magic == kShard16.magic ? kShard16 : kShard32;
+  expect_word(cursor, "token shard version", format.version);
+  const auto count = cursor.read<int32_t>("token count");
   if (count < 0) throw FormatError(cursor.path(), "token count is " + std::to_string(count) + ", must not be negative");
   // Nobody assigns a meaning to the other words; one that is set means a format we do not know.
   for (int word = 3; word < kHeaderWords; ++word) expect_word(cursor, "header word " + std::to_string(word), 0);
-  return static_cast<uint64_t>(count);
+  return {format, static_cast<uint64_t>(count)};
+}
+
+uint32_t read_token(Bytes raw, uint64_t bytes, size_t i) {
+  uint32_t token = 0;
+  for (uint64_t b = 0; b < bytes; ++b) token |= std::to_integer<uint32_t>(raw[bytes * i + b]) << (8 * b);
+  return token;
 }
 
 struct GlobResult {
@@ -55,24 +70,25 @@ std::vector<std::string> files_matching(const std::string& pattern) {
 
 }  // namespace
 
-std::vector<uint16_t> parse_shard(Bytes file, const std::string& path, std::optional<int64_t> vocab_size) {
+std::vector<Token> parse_shard(Bytes file, const std::string& path, std::optional<int64_t> vocab_size) {
   refuse_other_kinds(file, FileUse::kTokenShard, path);
   ByteCursor cursor(file, path);
-  uint64_t count = parse_header(cursor);
-  if (cursor.remaining() != count * sizeof(uint16_t))
-    throw FormatError(path, "the header announces " + counted(count, "token") + ", so the file must have " +
-                                std::to_string(kShardHeaderBytes + count * sizeof(uint16_t)) + " B; it has " +
+  const Header header = parse_header(cursor);
+  const uint64_t token_bytes = header.format.token_bytes, bytes = header.count * token_bytes;
+  if (cursor.remaining() != bytes)
+    throw FormatError(path, "the header announces " + counted(header.count, "token") + ", so the file must have " +
+                                std::to_string(kShardHeaderBytes + bytes) + " B; it has " +
                                 std::to_string(file.size()) + " B");
-  Bytes raw = cursor.take(cursor.remaining(), "tokens");
-  std::vector<uint16_t> tokens(count);
-  for (size_t i = 0; i < count; ++i)
-    tokens[i] =
-        static_cast<uint16_t>(std::to_integer<unsigned>(raw[2 * i]) | std::to_integer<unsigned>(raw[2 * i + 1]) << 8);
-  if (vocab_size) {
-    auto bad = std::find_if(tokens.begin(), tokens.end(), [&](uint16_t token) { return token >= *vocab_size; });
-    if (bad != tokens.end())
-      throw FormatError(path, "token " + std::to_string(*bad) + " at position " + std::to_string(bad - tokens.begin()) +
-                                  ", the vocabulary has " + std::to_string(*vocab_size) + " tokens");
+  const Bytes raw = cursor.take(bytes, "tokens");
+  std::vector<Token> tokens(header.count);
+  const int64_t allowed = vocab_size.value_or(kMostTokens);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const uint32_t token = read_token(raw, token_bytes, i);
+    if (token >= allowed)
+      throw FormatError(path, "token " + std::to_string(token) + " at position " + std::to_string(i) +
+                                  ", the vocabulary has " + (vocab_size ? "" : "at most ") + std::to_string(allowed) +
+                                  " tokens");
+    tokens[i] = static_cast<Token>(token);
   }
   return tokens;
 }
@@ -92,27 +108,34 @@ std::vector<std::string> expand_shard_patterns(std::span<const std::string> patt
   return files;
 }
 
-std::vector<uint16_t> read_shards(std::span<const std::string> patterns, std::optional<int64_t> vocab_size) {
-  std::vector<uint16_t> tokens;
+std::vector<Token> read_shards(std::span<const std::string> patterns, std::optional<int64_t> vocab_size) {
+  std::vector<Token> tokens;
   for (const std::string& path : expand_shard_patterns(patterns)) {
     MappedFile file(path);
-    std::vector<uint16_t> part = parse_shard(file.bytes(), path, vocab_size);
+    std::vector<Token> part = parse_shard(file.bytes(), path, vocab_size);
     tokens.insert(tokens.end(), part.begin(), part.end());
   }
   return tokens;
 }
 
-void write_shard(const std::string& path, std::span<const uint16_t> tokens) {
+void write_shard(const std::string& path, std::span<const Token> tokens, int64_t vocab_size) {
   if (tokens.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max()))
     throw UsageError(path + ": " + std::to_string(tokens.size()) + " tokens, a shard holds at most " +
                      std::to_string(std::numeric_limits<int32_t>::max()));
+  const ShardFormat& format = vocab_size <= kShard16Vocabulary ? kShard16 : kShard32;
   ByteVector bytes;
-  bytes.reserve(kShardHeaderBytes + tokens.size_bytes());
-  append_little_endian(bytes, kShardMagic);
-  append_little_endian(bytes, kShardVersion);
+  bytes.reserve(kShardHeaderBytes + tokens.size() * format.token_bytes);
+  append_little_endian(bytes, format.magic);
+  append_little_endian(bytes, format.version);
   append_little_endian(bytes, static_cast<int32_t>(tokens.size()));
   bytes.resize(kShardHeaderBytes);
-  for (uint16_t token : tokens) append_little_endian(bytes, token);
+  for (Token token : tokens) {
+    assert(token >= 0 && token < vocab_size);
+    if (format.token_bytes == sizeof(uint16_t))
+      append_little_endian(bytes, static_cast<uint16_t>(token));
+    else
+      append_little_endian(bytes, static_cast<uint32_t>(token));
+  }
   write_file_atomically(path, Bytes(bytes));
 }
 

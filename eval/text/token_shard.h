@@ -1,5 +1,7 @@
 // token_shard.h: token streams on disk.
-// A shard is 256 little-endian int32 of header (magic 20240520, version 1, token count, zeros), then uint16 tokens.
+// A shard is 256 little-endian int32 of header (magic, version, token count, zeros), then the tokens:
+//   magic 20240520, version 1   uint16, for vocabularies of at most 65,536 tokens
+//   magic 20240801, version 7   uint32
 #pragma once
 
 #include <cstdint>
@@ -9,25 +11,31 @@
 #include <vector>
 
 #include "runtime/base/byte_cursor.h"
+#include "runtime/ops/token_sequences.h"
 
 namespace thimble {
 
-constexpr int32_t kShardMagic = 20240520;
-constexpr int32_t kShardVersion = 1;
+struct ShardFormat {
+  int32_t magic = 0, version = 0;
+  uint64_t token_bytes = 0;
+};
+constexpr ShardFormat kShard16 = {20240520, 1, 2}, kShard32 = {20240801, 7, 4};
+constexpr int64_t kShard16Vocabulary = 65536;
 constexpr uint64_t kShardHeaderBytes = 256 * sizeof(int32_t);
 
 // The tokens of one shard. `path` names it in errors. FormatError unless the header is exact, the length is the
-// header plus two bytes per token, and every token is below `vocab_size` where that is known.
-std::vector<uint16_t> parse_shard(Bytes file, const std::string& path, std::optional<int64_t> vocab_size = {});
+// header plus its tokens, and every token is below `vocab_size` where that is known, else kMostTokens.
+std::vector<Token> parse_shard(Bytes file, const std::string& path, std::optional<int64_t> vocab_size = {});
 
 // The files that the patterns (glob(3), or plain names) stand for: pattern after pattern, each one's matches in
 // byte order of their names. IoError when one matches nothing, UsageError when a file is named twice.
 std::vector<std::string> expand_shard_patterns(std::span<const std::string> patterns);
 
 // The tokens of all these files, concatenated in the order of expand_shard_patterns().
-std::vector<uint16_t> read_shards(std::span<const std::string> patterns, std::optional<int64_t> vocab_size = {});
+std::vector<Token> read_shards(std::span<const std::string> patterns, std::optional<int64_t> vocab_size = {});
 
-// Writes one shard, whole or not at all. UsageError when the count does not fit the header's int32.
-void write_shard(const std::string& path, std::span<const uint16_t> tokens);
+// Writes one shard, whole or not at all, in the narrower format that holds the vocabulary. UsageError when the count
+// does not fit the header's int32.
+void write_shard(const std::string& path, std::span<const Token> tokens, int64_t vocab_size);
 
 }  // namespace thimble

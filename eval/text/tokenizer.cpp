@@ -49,7 +49,7 @@ const std::string& Tokenizer::path() const { return impl_->path; }
 
 int64_t Tokenizer::vocab_size() const { return impl_->processor.GetPieceSize(); }
 
-PieceKind Tokenizer::kind(uint16_t token) const {
+PieceKind Tokenizer::kind(Token token) const {
   assert(token < vocab_size());
   const auto& processor = impl_->processor;
   if (processor.IsControl(token) || processor.IsUnknown(token) || processor.IsUnused(token))
@@ -57,25 +57,25 @@ PieceKind Tokenizer::kind(uint16_t token) const {
   return processor.IsByte(token) ? PieceKind::kByte : PieceKind::kText;
 }
 
-const std::string& Tokenizer::piece(uint16_t token) const {
+const std::string& Tokenizer::piece(Token token) const {
   assert(token < vocab_size());
   return impl_->processor.IdToPiece(token);
 }
 
-std::optional<uint16_t> Tokenizer::bos_id() const {
+std::optional<Token> Tokenizer::bos_id() const {
   int id = impl_->processor.bos_id();
   if (id < 0) return std::nullopt;
-  return static_cast<uint16_t>(id);
+  return static_cast<Token>(id);
 }
 
-std::vector<uint16_t> Tokenizer::encode(std::string_view text) const {
+std::vector<Token> Tokenizer::encode(std::string_view text) const {
   std::vector<int> ids;
   auto status = impl_->processor.Encode(text, &ids);
   if (!status.ok()) throw FormatError(impl_->path, "cannot tokenize the text: " + status.ToString());
   return {ids.begin(), ids.end()};
 }
 
-std::string Tokenizer::decode(std::span<const uint16_t> tokens) const {
+std::string Tokenizer::decode(std::span<const Token> tokens) const {
   std::string text;
   auto status = impl_->processor.Decode(std::vector<int>(tokens.begin(), tokens.end()), &text);
   if (!status.ok()) throw FormatError(impl_->path, "cannot decode the tokens: " + status.ToString());

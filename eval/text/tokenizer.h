@@ -11,6 +11,8 @@
 
 #include "runtime/base/byte_cursor.h"
 
+#include "runtime/ops/token_sequences.h"
+
 namespace thimble {
 
 enum class PieceKind : uint8_t {
@@ -34,15 +36,15 @@ class Tokenizer {
 
   const std::string& path() const;
   int64_t vocab_size() const;  // at most 65,536
-  PieceKind kind(uint16_t token) const;
-  const std::string& piece(uint16_t token) const;
-  std::optional<uint16_t> bos_id() const;
+  PieceKind kind(Token token) const;
+  const std::string& piece(Token token) const;
+  std::optional<Token> bos_id() const;
 
   // Tokens of one document, without BOS. The model's normaliser may change the text first.
-  std::vector<uint16_t> encode(std::string_view text) const;
+  std::vector<Token> encode(std::string_view text) const;
   // The text of these tokens; bytes that are not UTF-8 become U+FFFD each, boundary tokens what the library makes of
   // them. Every token must be below vocab_size().
-  std::string decode(std::span<const uint16_t> tokens) const;
+  std::string decode(std::span<const Token> tokens) const;
 
  private:
   struct Impl;

@@ -63,7 +63,6 @@ class CudaInputPairs final : public InputPairs {
   CudaInputPairs(const Weights& original, const Weights& quantized, const Device& device, const TokenSequences& tokens,
                  int64_t sequences)
       : network_(original.network),
-        inputs_(network_->linear_inputs()),
         place_(device.ordinals[0], device.memory_limit_bytes),
         numerics_(device.numerics),
         sequences_(sequences),
@@ -85,9 +84,9 @@ class CudaInputPairs final : public InputPairs {
     }
   }
 
-  InputPair collect(std::span<const std::string> layers) override {
+  InputPair collect(const LinearInput& input) override {
     DeviceScope scope(place_.ordinal);
-    const LinearInput& input = input_of(layers[0]);
+    const std::vector<std::string> layers = readers_of(input);
     if (workspace_) {
       try {
         return collect_kept(input, layers);
@@ -103,8 +102,7 @@ class CudaInputPairs final : public InputPairs {
 
   void replace(const std::string& name, const Matrix& values) override {
     DeviceScope scope(place_.ordinal);
-    const auto found = std::ranges::find(network_->matrices, name, &MatrixUse::name);
-    quantized_->replace(static_cast<MatrixId>(found - network_->matrices.begin()), values);
+    quantized_->replace(network_->id_of(name), values);
   }
 
  private:
@@ -123,12 +121,10 @@ class CudaInputPairs final : public InputPairs {
     std::unique_ptr<CudaPass<T>> original, quantized;
   };
 
-  const LinearInput& input_of(const std::string& layer) const {
-    const auto found = std::ranges::find_if(
-        inputs_, [&](const LinearInput& input) { return network_->matrix(input.readers[0]).name == layer; });
-    if (found == inputs_.end())
-      throw Error(ExitCode::kInternal, "layer '" + layer + "' is not the first that reads an input");
-    return *found;
+  std::vector<std::string> readers_of(const LinearInput& input) const {
+    std::vector<std::string> names;
+    for (MatrixId id : input.readers) names.push_back(network_->matrix(id).name);
+    return names;
   }
 
   void keep(int64_t batch) {
@@ -205,7 +201,6 @@ class CudaInputPairs final : public InputPairs {
   }
 
   std::shared_ptr<const Network> network_;
-  std::vector<LinearInput> inputs_;
   CudaPlace place_;
   Numerics numerics_;
   int64_t sequences_, length_;
@@ -221,8 +216,8 @@ class CudaInputPairs final : public InputPairs {
 
 }  // namespace
 
-std::unique_ptr<InputPairs> make_cuda_input_pairs(std::shared_ptr<const Weights> original,
-                                                  std::shared_ptr<const Weights> quantized, const Device& device,
+std::unique_ptr<InputPairs> make_cuda_input_pairs(const std::shared_ptr<const Weights>& original,
+                                                  const std::shared_ptr<const Weights>& quantized, const Device& device,
                                                   const TokenSequences& tokens, int64_t sequences) {
   DeviceScope scope(device.ordinals[0]);
   return with_cuda_type(device.numerics, [&]<typename T>(T*) -> std::unique_ptr<InputPairs> {

@@ -2,19 +2,13 @@
 // where the call is a DeviceError.
 #pragma once
 
-#include <memory>
-
 #include "gptq/factor/input_pairs.h"
-#include "runtime/device/device.h"
-#include "runtime/ops/token_sequences.h"
-#include "runtime/ops/weights.h"
 
 namespace thimble {
 
-// make_input_pairs() on the device's first ordinal, in its numerics, to which both models' weights are rounded on their
-// way. Least memory that is too much is a DeviceError.
-std::unique_ptr<InputPairs> make_cuda_input_pairs(std::shared_ptr<const Weights> original,
-                                                  std::shared_ptr<const Weights> quantized, const Device& device,
+// make_input_pairs() on the device's first ordinal, in its numerics. Least memory that is too much is a DeviceError.
+std::unique_ptr<InputPairs> make_cuda_input_pairs(const std::shared_ptr<const Weights>& original,
+                                                  const std::shared_ptr<const Weights>& quantized, const Device& device,
                                                   const TokenSequences& tokens, int64_t sequences);
 
 }  // namespace thimble

@@ -3,14 +3,11 @@
 
 #include <Eigen/Core>
 #include <algorithm>
-#include <map>
 
 #include "gptq/factor/cuda_input_pairs.h"
 #include "runtime/base/error.h"
 #include "runtime/base/parallel.h"
-#include "runtime/cpu/forward.h"
-#include "runtime/families/golf/golf_layout.h"
-#include "runtime/ops/linear_layers.h"
+#include "runtime/cpu/cpu_pass.h"
 
 namespace thimble {
 namespace {
@@ -19,67 +16,66 @@ using RowMajor = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::Ro
 
 constexpr int64_t kRowsPerTask = 32;
 
-// Keeps the input that it is shown in half `half` of joint rows (T, 2 K).
-class HalfKeeper final : public LinearObserver {
+// One model at one node of its pass over every sequence.
+class PausedPasses {
  public:
-  HalfKeeper(int half, Matrix& joint) : half_(half), joint_(joint) {}
+  PausedPasses(const Weights& weights, const TokenSequences& tokens, int64_t sequences)
+      : pass_(weights, tokens.length) {
+    for (int64_t s = 0; s < sequences; ++s)
+      pauses_.push_back({0, window_batch(tokens.sequence(s).first(static_cast<size_t>(tokens.length) - 1)), {}});
+  }
 
-  void on_linear_input(std::span<const std::string>, ConstMatrixView x) override {
-    joint_.resize(x.rows, 2 * x.cols);
-    for (int64_t t = 0; t < x.rows; ++t) std::copy_n(x.row(t), x.cols, joint_.row(t) + half_ * x.cols);
+  // The input of the sequence, valid until the next call.
+  ConstMatrixView advance(size_t sequence, const LinearInput& input) {
+    pass_.resume(std::move(pauses_[sequence]));
+    pass_.run_to(input.first_reader);
+    pauses_[sequence] = pass_.pause();
+    return pass_.value(input.value);
   }
 
  private:
-  int half_;
-  Matrix& joint_;
+  CpuPass pass_;
+  std::vector<CpuPass::Pause> pauses_;
 };
 
-// A pass of its own for every sequence and model.
+void copy_half(ConstMatrixView x, int half, Matrix& joint) {
+  for (int64_t t = 0; t < x.rows; ++t) std::copy_n(x.row(t), x.cols, joint.row(t) + half * x.cols);
+}
+
 class CpuInputPairs final : public InputPairs {
  public:
-  CpuInputPairs(const Model& original, Model quantized, const TokenSequences& tokens, int64_t sequences)
-      : original_(original),
+  CpuInputPairs(std::shared_ptr<const Weights> original, Weights quantized, const TokenSequences& tokens,
+                int64_t sequences)
+      : original_(std::move(original)),
         quantized_(std::move(quantized)),
-        cache_(*backend_, cache_shape(original.config), 1, tokens.length, /*shared_layers=*/true) {
-    for (const auto& [name, matrix] : linear_layers(quantized_)) matrices_[name] = matrix;
-    for (int64_t s = 0; s < sequences; ++s) {
-      const TokenBatch batch = window_batch(tokens.sequence(s).first(static_cast<size_t>(tokens.length) - 1));
-      for (const Model* model : std::initializer_list<const Model*>{&quantized_, &original_}) {
-        std::ranges::fill(cache_.smear_state().values(), 0.0F);
-        passes_.emplace_back(std::make_unique<ForwardPass>(*model, *backend_, tokens.length))->begin(batch, cache_);
-      }
-    }
-  }
+        sequences_(static_cast<size_t>(sequences)),
+        of_quantized_(quantized_, tokens, sequences),
+        of_original_(*original_, tokens, sequences) {}
 
-  InputPair collect(std::span<const std::string> layers) override {
-    const int64_t input = input_of(original_.config, layers[0]);
+  InputPair collect(const LinearInput& input) override {
+    std::vector<std::string> readers;
+    for (MatrixId id : input.readers) readers.push_back(original_->network->matrix(id).name);
     HessianCollector collector;
-    Matrix joint;
-    HalfKeeper first(0, joint), second(1, joint);
-    for (size_t s = 0; s < passes_.size(); s += 2) {
-      show(*passes_[s], input, first);
-      show(*passes_[s + 1], input, second);
-      collector.on_linear_input(layers, joint);
+    for (size_t s = 0; s < sequences_; ++s) {
+      const ConstMatrixView first = of_quantized_.advance(s, input);
+      joint_.resize(first.rows, 2 * first.cols);
+      copy_half(first, 0, joint_);
+      copy_half(of_original_.advance(s, input), 1, joint_);
+      collector.on_linear_input(readers, joint_);
     }
-    at_hand_ = input;
-    return split_joint_hessian(std::move(collector).finish().at(layers[0])->matrix);
+    return split_joint_hessian(std::move(collector).finish().at(readers[0])->matrix);
   }
 
-  void replace(const std::string& name, const Matrix& values) override { *matrices_.at(name) = values; }
+  void replace(const std::string& name, const Matrix& values) override {
+    quantized_.matrices[static_cast<size_t>(quantized_.network->id_of(name))] = values;
+  }
 
  private:
-  void show(ForwardPass& pass, int64_t input, LinearObserver& observer) {
-    for (int64_t i = at_hand_; i < input; ++i) pass.advance(i, cache_);
-    pass.show_input(input, observer);
-  }
-
-  const std::unique_ptr<Backend> backend_ = make_cpu_backend();
-  const Model& original_;
-  Model quantized_;
-  KeyValueCache cache_;
-  std::vector<std::unique_ptr<ForwardPass>> passes_;  // of each sequence through the quantized model and the original
-  int64_t at_hand_ = 0;                               // the input that all have reached
-  std::map<std::string, Matrix*> matrices_;
+  const std::shared_ptr<const Weights> original_;
+  Weights quantized_;
+  const size_t sequences_;
+  PausedPasses of_quantized_, of_original_;
+  Matrix joint_;  // (T, 2 K)
 };
 
 }  // namespace
@@ -94,30 +90,19 @@ InputPair split_joint_hessian(const SymmetricMatrix& joint) {
   return pair;
 }
 
-std::vector<std::vector<std::string>> inputs_of_blocks(const ModelConfig& config) {
-  std::vector<std::vector<std::string>> inputs;
-  for (int64_t i = 0; i < config.num_layers; ++i) {
-    const LayerNames layer(i);
-    inputs.insert(inputs.end(), {{layer.query, layer.key, layer.value}, {layer.output}, {layer.up}, {layer.down}});
-  }
-  static_assert(ForwardPass::kInputsOfLayer == 4);
+std::vector<LinearInput> inputs_of_layers(const Network& network) {
+  std::vector<LinearInput> inputs = network.linear_inputs();
+  std::erase_if(inputs, [&](const LinearInput& input) { return network.nodes[input.first_reader].layer == kNone; });
   return inputs;
 }
 
-int64_t input_of(const ModelConfig& config, const std::string& layer) {
-  const std::vector<std::vector<std::string>> inputs = inputs_of_blocks(config);
-  const auto found =
-      std::ranges::find_if(inputs, [&](const std::vector<std::string>& readers) { return readers[0] == layer; });
-  if (found != inputs.end()) return found - inputs.begin();
-  throw Error(ExitCode::kInternal, "layer '" + layer + "' is not the first that reads an input of a block");
-}
-
-std::unique_ptr<InputPairs> make_input_pairs(const Model& original, Model quantized, const Device& device,
+std::unique_ptr<InputPairs> make_input_pairs(const std::shared_ptr<const Weights>& original,
+                                             const std::shared_ptr<const Weights>& quantized, const Device& device,
                                              const TokenSequences& tokens, int64_t sequences) {
   if (sequences < 1 || sequences > tokens.count)
     throw Error(ExitCode::kInternal, "input pairs of a number of sequences that there is not");
   if (device.is_cuda) return make_cuda_input_pairs(original, quantized, device, tokens, sequences);
-  return std::make_unique<CpuInputPairs>(original, std::move(quantized), tokens, sequences);
+  return std::make_unique<CpuInputPairs>(original, *quantized, tokens, sequences);
 }
 
 Matrix InputShift::shifted(ConstMatrixView weights, double strength) const {

@@ -13,9 +13,9 @@
 
 #include "gptq/factor/hessian_factor.h"
 #include "gptq/statistics/hessian.h"
-#include "runtime/cpu/generate.h"
 #include "runtime/device/device.h"
-#include "runtime/families/golf/model.h"
+#include "runtime/ops/token_sequences.h"
+#include "runtime/ops/weights.h"
 
 namespace thimble {
 
@@ -29,23 +29,22 @@ struct InputPair {
 class InputPairs {
  public:
   virtual ~InputPairs() = default;
-  // `layers`: those of a block that read the input, in the order in which forward passes name them. Inputs come in the
-  // order of forward passes; some may be left out, none comes twice. Errors are those of Hessians.
-  virtual InputPair collect(std::span<const std::string> layers) = 0;
+  // `input`: one of inputs_of_layers(). They come in that order; some may be left out, none comes twice. Errors are
+  // those of Hessians.
+  virtual InputPair collect(const LinearInput& input) = 0;
   // Gives a matrix of the quantized model other values: one of those that read the input collected last.
   virtual void replace(const std::string& name, const Matrix& values) = 0;
 };
 
-// The inputs of all blocks, counted as forward passes do (forward.h): the names of those that read each.
-std::vector<std::vector<std::string>> inputs_of_blocks(const ModelConfig& config);
-// That of which `layer` is the first reader.
-int64_t input_of(const ModelConfig& config, const std::string& layer);
+// The inputs of linear layers within the layers of a model, in the order of forward passes; not what is read before.
+std::vector<LinearInput> inputs_of_layers(const Network& network);
 
 // Of the first `sequences` of the tokens, less the last of each. In bf16 on CUDA devices with that mode, else in fp32,
-// whatever the numeric mode; on several devices, the first one does it all. `original` and `tokens` must outlive the
-// result. Activations of all sequences stay in memory, so that each layer runs once per model; where a device has no
-// room for them, as often as inputs after it are read. The results are the same bits.
-std::unique_ptr<InputPairs> make_input_pairs(const Model& original, Model quantized, const Device& device,
+// whatever the numeric mode; on several devices, the first one does it all. `tokens` must outlive the result.
+// Activations of all sequences stay in memory, so that each layer runs once per model; where a device has no room for
+// them, as often as inputs after it are read. The results are the same bits.
+std::unique_ptr<InputPairs> make_input_pairs(const std::shared_ptr<const Weights>& original,
+                                             const std::shared_ptr<const Weights>& quantized, const Device& device,
                                              const TokenSequences& tokens, int64_t sequences);
 
 // The pair from the joint Hessian of (x~, x), of size 2 K.

@@ -16,17 +16,19 @@ namespace {
 
 }  // namespace
 
-HessianSet collect_hessians_cuda(std::shared_ptr<const Weights>, const Device&, const TokenSequences&, Progress&) {
+HessianSet collect_hessians_cuda(const std::shared_ptr<const Weights>&, const Device&, const TokenSequences&,
+                                 Progress&) {
   refuse("Hessians are collected");
 }
 
-LossStatistics collect_loss_statistics_cuda(std::shared_ptr<const Weights>, const Device&, const TokenSequences&,
+LossStatistics collect_loss_statistics_cuda(const std::shared_ptr<const Weights>&, const Device&, const TokenSequences&,
                                             Progress&) {
   refuse("loss statistics are collected");
 }
 
-std::unique_ptr<InputPairs> make_cuda_input_pairs(std::shared_ptr<const Weights>, std::shared_ptr<const Weights>,
-                                                  const Device&, const TokenSequences&, int64_t) {
+std::unique_ptr<InputPairs> make_cuda_input_pairs(const std::shared_ptr<const Weights>&,
+                                                  const std::shared_ptr<const Weights>&, const Device&,
+                                                  const TokenSequences&, int64_t) {
   refuse("inputs of two models are read");
 }
 

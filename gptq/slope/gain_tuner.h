@@ -10,7 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/cpu/divergence_pass.h"
+#include "runtime/base/progress.h"
+#include "runtime/ops/divergence_pass.h"
 
 namespace thimble {
 

@@ -139,7 +139,7 @@ HessianSet collect(const Weights& weights, const Device& device, const TokenSequ
 
 }  // namespace
 
-HessianSet collect_hessians_cuda(std::shared_ptr<const Weights> weights, const Device& device,
+HessianSet collect_hessians_cuda(const std::shared_ptr<const Weights>& weights, const Device& device,
                                  const TokenSequences& sequences, Progress& progress) {
   progress.begin("collecting Hessians", sequences.count, "sequences");
   HessianSet hessians = with_cuda_type(

@@ -2,8 +2,6 @@
 // cuda_gptq_stub.cpp, where the call is a DeviceError.
 #pragma once
 
-#include <memory>
-
 #include "gptq/statistics/hessian.h"
 #include "runtime/base/progress.h"
 #include "runtime/device/device.h"
@@ -12,11 +10,10 @@
 
 namespace thimble {
 
-// Runs every sequence, less its last token, through the model in the device's numerics, to which `weights` are rounded
-// on their way. Each of `device`'s CUDA devices takes a share of the
+// Runs every sequence, less its last token, through the model. Each of `device`'s CUDA devices takes a share of the
 // parts of hessian_sum.h, and they are added in the order of hessian_tree.h: the result is the same bits for any number
 // of devices. Sequences at a time are as many as their memory allows (cuda_memory.h).
-HessianSet collect_hessians_cuda(std::shared_ptr<const Weights> weights, const Device& device,
+HessianSet collect_hessians_cuda(const std::shared_ptr<const Weights>& weights, const Device& device,
                                  const TokenSequences& sequences, Progress& progress);
 
 }  // namespace thimble

@@ -84,7 +84,7 @@ int64_t planned_batch(const Network& network, const Device& device, const TokenS
 
 }  // namespace
 
-LossStatistics collect_loss_statistics_cuda(std::shared_ptr<const Weights> weights, const Device& device,
+LossStatistics collect_loss_statistics_cuda(const std::shared_ptr<const Weights>& weights, const Device& device,
                                             const TokenSequences& sequences, Progress& progress) {
   size_t parts = hessian_part_count(sequences.count), devices = device.ordinals.size();
   progress.begin("collecting gradients", sequences.count, "sequences");

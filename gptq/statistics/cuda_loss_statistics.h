@@ -2,8 +2,6 @@
 // cuda_gptq_stub.cpp, where the call is a DeviceError.
 #pragma once
 
-#include <memory>
-
 #include "gptq/statistics/fisher.h"
 #include "runtime/base/progress.h"
 #include "runtime/device/device.h"
@@ -17,7 +15,7 @@ namespace thimble {
 // result is the same bits for any number of devices. Sequences at a time are as many as their memory allows
 // (plan_gradients() in cuda_memory.h). A gradient that is not finite is an Error (bad input) that names matrix,
 // sequence, position and output.
-LossStatistics collect_loss_statistics_cuda(std::shared_ptr<const Weights> weights, const Device& device,
+LossStatistics collect_loss_statistics_cuda(const std::shared_ptr<const Weights>& weights, const Device& device,
                                             const TokenSequences& sequences, Progress& progress);
 
 }  // namespace thimble

@@ -9,7 +9,6 @@
 
 #include "runtime/base/error.h"
 #include "runtime/cpu/gradient_ops.h"
-#include "runtime/families/golf/golf_layout.h"
 
 namespace thimble {
 
@@ -17,8 +16,8 @@ double Fisher::mean() const {
   return std::accumulate(mean_square.begin(), mean_square.end(), 0.0) / static_cast<double>(mean_square.size());
 }
 
-FisherCollector::FisherCollector(const ModelConfig& config, int64_t first_sequence)
-    : shapes_(golf_tensor_shapes(config)), sequence_(first_sequence) {}
+FisherCollector::FisherCollector(const Network& network, int64_t first_sequence)
+    : network_(network), sequence_(first_sequence) {}
 
 void FisherCollector::add_squares(const std::string& name, ConstMatrixView gradient, Fisher& sum) const {
   std::vector<double> squares = column_dots(gradient, gradient);
@@ -44,7 +43,7 @@ void FisherCollector::on_lookup_gradient(const std::string& table, std::span<con
                                          ConstMatrixView gradient) {
   add_squares(table, gradient, sums_.lookup_fisher[table]);
   std::vector<int64_t>& counts = sums_.row_counts[table];
-  counts.resize(static_cast<size_t>(shapes_.at(table)[0]));
+  counts.resize(static_cast<size_t>(network_.matrix(network_.id_of(table)).rows));
   for (int32_t row : rows) ++counts[static_cast<size_t>(row)];
 }
 

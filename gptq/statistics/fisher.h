@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "gptq/statistics/hessian.h"
-#include "runtime/cpu/backward.h"
-#include "runtime/families/golf/model_config.h"
+#include "runtime/ops/network.h"
+#include "runtime/ops/observers.h"
 
 namespace thimble {
 
@@ -48,8 +48,8 @@ struct CalibrationStatistics {
 // Observes backward passes of one sequence each.
 class FisherCollector final : public GradientObserver {
  public:
-  // `first_sequence`: the number in errors of the first sequence.
-  explicit FisherCollector(const ModelConfig& config, int64_t first_sequence = 0);
+  // `network` must outlive the collector. `first_sequence`: the number in errors of the first sequence.
+  explicit FisherCollector(const Network& network, int64_t first_sequence = 0);
 
   // A gradient that is not finite is an Error (bad input) that names matrix, sequence, position and output.
   void on_output_gradient(const std::string& weight, ConstMatrixView gradient, ConstMatrixView output) override;
@@ -63,7 +63,7 @@ class FisherCollector final : public GradientObserver {
  private:
   void add_squares(const std::string& name, ConstMatrixView gradient, Fisher& sum) const;
 
-  std::map<std::string, Shape> shapes_;
+  const Network& network_;
   int64_t sequence_;
   LossStatistics sums_;  // mean_square holds sums
 };

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "gptq/statistics/symmetric_matrix.h"
-#include "runtime/cpu/forward.h"
+#include "runtime/ops/observers.h"
 #include "runtime/tensor/matrix.h"
 
 namespace thimble {

@@ -1,13 +1,13 @@
 // layout_choice.cpp: the statistic and the rules.
 #include "packer/container/layout_choice.h"
 
+#include "packer/layout/section_layout.h"
+
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 #include <cstdlib>
-
-#include "runtime/codes/code_layout.h"
 
 namespace thimble {
 namespace {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cassert>
 
-#include "runtime/codes/code_layout.h"
 #include "runtime/codes/quantized_model.h"
 
 namespace thimble {
@@ -154,6 +153,12 @@ ByteVector undo_layout(LayoutId layout, const ContentShape& shape, Bytes laid_ou
     case LayoutId::kPlanes: return join_planes(laid_out, shape.element_bytes);
   }
   return {laid_out.begin(), laid_out.end()};
+}
+
+int digits_per_byte(int max_code) {
+  int count = 0;
+  for (int power = 2 * max_code + 1; power <= 256; power *= 2 * max_code + 1) ++count;
+  return count;
 }
 
 }  // namespace thimble

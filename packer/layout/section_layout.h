@@ -40,4 +40,7 @@ ByteVector apply_layout(LayoutId layout, const ContentShape& shape, Bytes conten
 // here.
 ByteVector undo_layout(LayoutId layout, const ContentShape& shape, Bytes laid_out, const std::string& where);
 
+// Codes that one byte holds in the digit layouts: the largest n with (2 * max_code + 1)^n <= 256.
+int digits_per_byte(int max_code);
+
 }  // namespace thimble

@@ -30,6 +30,8 @@ class Checkpoint {
   const std::string& path() const { return file_.path(); }
   uint64_t file_bytes() const { return file_.bytes().size(); }
   std::string_view format_name() const { return format_name_; }  // "safetensors", "torch" or "llm.c"
+  // Are the tensors already under the names and in the layout of their family's parameters, with a config?
+  bool has_parameters() const { return format_name_ == kLlmcFormat; }
 
   const TensorMap& tensors() const { return tensors_; }
   // The __metadata__ of a safetensors file; empty for others.

@@ -21,11 +21,11 @@ void add_tensors(const TensorMap& tensors, CheckpointReport& report) {
 // Config and family, or why there are none.
 void add_family(const std::string& config_path, CheckpointReport& report) {
   try {
-    const OpenedCheckpoint opened = open_checkpoint_names(report.path, config_path);
-    report.config = opened.config_json;
-    report.config_from = opened.config_path;
-    report.banked = opened.banked;
-    report.config = to_json(require_runnable(opened));
+    const OpenedCheckpoint opened(report.path, config_path);
+    report.config = opened.config_json();
+    report.config_from = opened.config_path();
+    report.banked = opened.banked();
+    report.config = opened.runnable().config;
     report.family = report.config.at("architecture").get<std::string>();
   } catch (const FormatError& error) {
     report.problem = error.what();

@@ -25,22 +25,19 @@ void require_finite_tensors(const TensorMap& tensors, const std::string& path) {
     throw FormatError(path, found->text() + ", --check-finite allows finite values only");
 }
 
-class FiniteLanguageModel final : public LanguageModel {
+class FiniteScorer final : public Scorer {
  public:
-  FiniteLanguageModel(std::unique_ptr<LanguageModel> model, bool every_window)
-      : model_(std::move(model)), every_window_(every_window) {}
+  FiniteScorer(std::unique_ptr<Scorer> scorer, bool every_window)
+      : scorer_(std::move(scorer)), every_window_(every_window) {}
 
-  int64_t vocab_size() const override { return model_->vocab_size(); }
-  int64_t context() const override { return model_->context(); }
-  int64_t preferred_windows() const override { return model_->preferred_windows(); }
-  int64_t preferred_sequences(const CalibrationOptions& options) const override {
-    return model_->preferred_sequences(options);
-  }
+  int64_t vocabulary() const override { return scorer_->vocabulary(); }
+  int64_t context() const override { return scorer_->context(); }
+  int64_t preferred_windows() const override { return scorer_->preferred_windows(); }
 
   void score(std::span<const ScoreWindow> windows, std::span<float> nll) override {
     if (every_window_)
       for (const ScoreWindow& window : windows) check(window.inputs);
-    model_->score(windows, nll);
+    scorer_->score(windows, nll);
     size_t done = 0;
     for (const ScoreWindow& window : windows) {
       std::span<const float> own = nll.subspan(done, window.targets.size());
@@ -53,30 +50,22 @@ class FiniteLanguageModel final : public LanguageModel {
     }
   }
 
-  void log_probabilities(std::span<const uint16_t> inputs, MatrixView out) override {
-    model_->log_probabilities(inputs, out);
+  void log_probabilities(std::span<const Token> inputs, MatrixView out) override {
+    scorer_->log_probabilities(inputs, out);
   }
-  TokenSequences generate_calibration(const CalibrationOptions& options, int64_t first, int64_t count,
-                                      Progress& progress) override {
-    return model_->generate_calibration(options, first, count, progress);
-  }
-  void generate_text(std::span<const uint16_t> prompt, int64_t max_new_tokens, double temperature, uint64_t seed,
-                     const std::function<bool(uint16_t)>& on_token) override {
-    model_->generate_text(prompt, max_new_tokens, temperature, seed, on_token);
-  }
-  std::optional<NonFinite> find_non_finite_input(std::span<const uint16_t> inputs) override {
-    return model_->find_non_finite_input(inputs);
+  std::optional<NonFinite> find_non_finite_input(std::span<const Token> inputs) override {
+    return scorer_->find_non_finite_input(inputs);
   }
 
  private:
-  static std::string place(std::span<const uint16_t> inputs) {
+  static std::string place(std::span<const Token> inputs) {
     return fmt::format("a window of {} that begins with token {}", counted(inputs.size(), "token"), inputs.front());
   }
-  void check(std::span<const uint16_t> inputs) {
-    if (std::optional<NonFinite> found = model_->find_non_finite_input(inputs)) refuse(*found, place(inputs));
+  void check(std::span<const Token> inputs) {
+    if (std::optional<NonFinite> found = scorer_->find_non_finite_input(inputs)) refuse(*found, place(inputs));
   }
 
-  std::unique_ptr<LanguageModel> model_;
+  std::unique_ptr<Scorer> scorer_;
   bool every_window_;
 };
 
@@ -92,15 +81,15 @@ void require_finite_file(const std::string& path) {
   require_finite_tensors(stored, path);
 }
 
-std::unique_ptr<LanguageModel> make_finite_language_model(std::unique_ptr<LanguageModel> model, bool every_window) {
-  return std::make_unique<FiniteLanguageModel>(std::move(model), every_window);
+std::unique_ptr<Scorer> make_finite_scorer(std::unique_ptr<Scorer> scorer, bool every_window) {
+  return std::make_unique<FiniteScorer>(std::move(scorer), every_window);
 }
 
-void require_finite_activations(LanguageModel& model, const TokenSequences& sequences, Progress& progress) {
+void require_finite_activations(Scorer& scorer, const TokenSequences& sequences, Progress& progress) {
   progress.begin("checking activations", sequences.count, "sequences");
   for (int64_t s = 0; s < sequences.count; ++s) {
-    std::span<const uint16_t> tokens = sequences.sequence(s);
-    if (auto found = model.find_non_finite_input(tokens.first(tokens.size() - 1)))
+    std::span<const Token> tokens = sequences.sequence(s);
+    if (auto found = scorer.find_non_finite_input(tokens.first(tokens.size() - 1)))
       refuse(*found, fmt::format("calibration sequence {}", s));
     progress.advance(1);
   }

@@ -3,7 +3,7 @@
 
 #include "runtime/base/byte_cursor.h"
 #include "runtime/base/checked.h"
-#include "runtime/base/config_reader.h"
+#include "runtime/families/config_reader.h"
 #include "runtime/families/gpt2/gpt2_config.h"
 
 namespace thimble {

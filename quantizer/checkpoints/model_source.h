@@ -6,61 +6,62 @@
 #include <string>
 
 #include "quantizer/checkpoints/checkpoint.h"
-#include "runtime/base/file.h"
-#include "runtime/codes/block_feed.h"
-#include "runtime/codes/quantized_model.h"
-#include "runtime/device/device.h"
-#include "runtime/families/any_model.h"
-#include "runtime/families/golf/model.h"
+#include "runtime/families/model_weights.h"
 
 namespace thimble {
 
-// A checkpoint, its tensors under the names and in the layout of its family, and its config as far as it is known.
-struct OpenedCheckpoint {
-  Checkpoint file;
-  TensorMap tensors;                   // of a golf-gpt unbanked; views into the file or into `transposed`
-  std::vector<ByteVector> transposed;  // projections of a GPT-2
-  bool banked = false;
-  Json config_json = Json::object();  // as found, empty when there is none
-  std::string config_path;            // where it was found, for errors
-  std::optional<AnyConfig> config;    // set when its family runs
+// A checkpoint, opened and resolved once: its parameters under the names and in the layout of its family, and what the
+// family makes of its config.
+class OpenedCheckpoint {
+ public:
+  // Config: from `config_path` when given, else from the checkpoint itself, else from a sibling config.json. A model of
+  // another family, or one without a config whose tensors are of no family, opens without a spec, its tensors as the
+  // file names them.
+  OpenedCheckpoint(const std::string& path, const std::string& config_path);
+
+  const std::string& path() const { return file_.path(); }
+  const Checkpoint& file() const { return file_; }
+  const Json& config_json() const { return config_json_; }  // as found, empty when there is none
+  const std::string& config_path() const { return config_path_; }
+  bool banked() const { return parameters_.banked; }
+
+  // Set when its family runs.
+  const std::optional<Spec>& spec() const { return spec_; }
+  // The same, or a FormatError that says what the checkpoint is instead.
+  const Spec& runnable() const;
+
+  // Names, shapes and dtypes of the parameters; bytes only where the file has them as the family wants them.
+  const TensorMap& shapes() const { return parameters_.tensors; }
+  // With bytes: views into the file, or into memory where its layout had to be turned, which the first call does.
+  const TensorMap& parameters();
+  // In float32, converted by the first call. The model must run.
+  std::shared_ptr<const Weights> weights();
+
+ private:
+  void find_config(const std::string& given_path);
+
+  Checkpoint file_;
+  Json config_json_ = Json::object();
+  std::string config_path_;
+  const Family* family_ = nullptr;  // null: none that runs
+  MappedTensors parameters_;
+  bool has_bytes_ = true;
+  std::optional<Spec> spec_;
+  std::shared_ptr<const Weights> weights_;
 };
-
-// Config: from `config_path` when given, else from the checkpoint itself, else from a sibling config.json.
-// A model of another family, or one without a config whose tensors are of neither family, opens with `config` unset.
-OpenedCheckpoint open_model_checkpoint(const std::string& path, const std::string& config_path);
-
-// The same without copying weights: the projections of a GPT-2 stay as the file has them.
-OpenedCheckpoint open_checkpoint_names(const std::string& path, const std::string& config_path);
-
-// The `config` that the checkpoint would open with; copies no weights.
-std::optional<AnyConfig> checkpoint_config(const std::string& path, const std::string& config_path);
-
-// The OpenedCheckpoint's config, or a FormatError that says what the checkpoint is instead.
-const AnyConfig& require_runnable(const OpenedCheckpoint& checkpoint);
-
-// The same for what only golf-gpts can do: gradients, and CUDA devices.
-const ModelConfig& require_golf(const OpenedCheckpoint& checkpoint);
 
 bool is_artifact(const std::string& path);
+QuantizedModel load_artifact(const std::string& path);
 
-// A model in host memory: dequantized, or an artifact whose codes are being decompressed for a CUDA device.
+// A checkpoint or an artifact that runs, in host memory.
 struct LoadedModel {
-  AnyConfig config;
+  std::string path;
   uint64_t file_bytes = 0;
-  std::optional<AnyModel> model;
-  // Without `model`. Each member uses those above it.
-  std::optional<MappedFile> file;
-  std::unique_ptr<StoredModel> stored;
-  std::unique_ptr<BlockFeed> feed;
+  RunnableModel model;
 };
 
-// A checkpoint or an artifact, to be run on `device`. An artifact takes no config.
-LoadedModel load_model(const std::string& path, const std::string& config_path, const Device& device);
-
-// On the device that it was loaded for, once. `loaded` must outlive the result.
-std::unique_ptr<LanguageModel> make_language_model(LoadedModel& loaded, const Device& device, int64_t context);
-
-QuantizedModel load_artifact(const std::string& path);
+// An artifact takes no config.
+LoadedModel load_model(const std::string& path, const std::string& config_path);
+LoadedModel load_model(OpenedCheckpoint& checkpoint);
 
 }  // namespace thimble

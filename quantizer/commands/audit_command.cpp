@@ -3,12 +3,12 @@
 
 #include <fmt/format.h>
 
-#include "eval/score/model_scorer.h"
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/commands/commands.h"
 #include "quantizer/pipeline/run_plan.h"
 #include "quantizer/pipeline/token_source.h"
 #include "runtime/base/file.h"
+#include "runtime/device/models.h"
 
 namespace thimble {
 namespace {
@@ -29,14 +29,13 @@ Audited run_audit(const Options& options, const Device& device, uint64_t seed, C
   console.plan(audit_plan());
   std::jthread warming = warm_up(device);
   Tokenizer tokenizer = Tokenizer::load(options.source.tokenizer);
-  LoadedModel loaded = load_model(options.model, options.config, device);
-  check_vocab_size(tokenizer, vocab_size(loaded.config), options.model);
-  const int64_t context = options.source.context_for(loaded.config, options.model);
-  std::vector<uint16_t> tokens = options.source.load(tokenizer, vocab_size(loaded.config));
-  std::unique_ptr<LanguageModel> model = make_language_model(loaded, device, context);
-  ModelScorer scorer(*model);
+  const RunnableModel model = load_model(options.model, options.config).model;
+  check_vocab_size(tokenizer, model.spec.vocabulary(), options.model);
+  const int64_t context = options.source.context_for(model.spec, options.model);
+  const std::vector<Token> tokens = options.source.load(tokenizer, model.spec.vocabulary());
+  const std::unique_ptr<Scorer> scorer = make_scorer(model.weights, device, context);
   Evaluation evaluation =
-      evaluate(scorer, tokens, ByteTable(tokenizer), options.source.evaluation_options(context), console.progress());
+      evaluate(*scorer, tokens, ByteTable(tokenizer), options.source.evaluation_options(context), console.progress());
 
   const std::string& text_path = options.source.text.empty() ? options.source_text : options.source.text;
   std::optional<MappedFile> text;
@@ -48,8 +47,8 @@ Audited run_audit(const Options& options, const Device& device, uint64_t seed, C
   AuditOptions audit_options;
   audit_options.samples = options.samples;
   audit_options.seed = seed;
-  return {audit(scorer, tokens, tokenizer, evaluation, source, audit_options, console.progress()), evaluation.report,
-          context_note(loaded.config, context, evaluation.report.targets)};
+  return {audit(*scorer, tokens, tokenizer, evaluation, source, audit_options, console.progress()), evaluation.report,
+          context_note(model.spec, context, evaluation.report.targets)};
 }
 
 }  // namespace

@@ -12,8 +12,8 @@
 #include "quantizer/console/file_roles.h"
 #include "quantizer/console/help_formatter.h"
 #include "quantizer/console/option_values.h"
-#include "quantizer/ranks/ranks.h"
 #include "runtime/device/device.h"
+#include "runtime/device/ranks.h"
 
 namespace thimble {
 

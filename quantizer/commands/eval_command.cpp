@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "quantizer/checkpoints/finite_input.h"
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/commands/commands.h"
 #include "quantizer/pipeline/run_plan.h"
@@ -79,11 +80,12 @@ void add_eval_command(CommandLine& line) {
         throw UsageError("--config is for checkpoints: artifacts have their own");
       // What is no model is known before the first one is scored.
       for (const std::string& path : options->models)
-        if (!is_artifact(path)) checkpoint_config(path, options->config);
+        if (!is_artifact(path)) OpenedCheckpoint(path, options->config);
       for (const std::string& path : options->models) {
+        if (options->check_finite) require_finite_file(path);
         // The config belongs to checkpoints; artifacts carry their own.
-        all.push_back(score_model(path, is_artifact(path) ? "" : options->config, source, tokenizer, bytes, device,
-                                  line.ranks, console, options->check_finite));
+        auto load = [&] { return load_model(path, is_artifact(path) ? "" : options->config); };
+        all.push_back(score_model(load, source, tokenizer, bytes, device, line.ranks, console, options->check_finite));
         source.context = all[0].report.context;  // gaps between models with different contexts would mean nothing
       }
       Json json = Json::array();

@@ -3,15 +3,12 @@
 
 #include <cmath>
 
-#include "quantizer/checkpoints/gpt2_checkpoint.h"
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/checkpoints/safetensors.h"
 #include "quantizer/commands/commands.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/json.h"
 #include "runtime/codes/nvfp4_scale_layout.h"
-#include "runtime/families/golf/golf_layout.h"
-#include "runtime/families/gpt2/gpt2_config.h"
 
 namespace thimble {
 namespace {
@@ -42,32 +39,6 @@ OwnedTensors dequantized_tensors(const QuantizedModel& quantized, DType dtype, c
       tensors[tensor.name] = {dtype, tensor.shape, converted(tensor, dtype, path)};
   }
   return tensors;
-}
-
-// Gathers the matrices that the checkpoint kept in banks into banks again.
-OwnedTensors rebank(OwnedTensors tensors, int64_t num_layers) {
-  OwnedTensors out;
-  std::map<std::string, std::map<int64_t, Tensor>> banks;
-  for (auto& [name, tensor] : tensors) {
-    BankSlot slot = bank_slot(name, num_layers);
-    if (slot.bank.empty())
-      out[name] = std::move(tensor);
-    else
-      banks[slot.bank][slot.index] = std::move(tensor);
-  }
-  for (auto& [name, slices] : banks) {
-    const Tensor& first = slices.begin()->second;
-    Tensor bank{first.dtype, {static_cast<int64_t>(slices.size()), first.shape[0], first.shape[1]}, {}};
-    for (const auto& [index, slice] : slices) append_bytes(bank.bytes, slice.bytes);
-    out[name] = std::move(bank);
-  }
-  return out;
-}
-
-// The projections of a GPT-2 as (in, out), as Hugging Face stores them.
-void turn_projections(OwnedTensors& tensors) {
-  for (auto& [name, tensor] : tensors)
-    if (is_gpt2_projection(name)) tensor = transposed(tensor.view());
 }
 
 constexpr const char* kDequantized = "dequantized";
@@ -122,13 +93,13 @@ Json run_export(const Options& options) {
   QuantizedModel quantized = load_artifact(options.artifact);
   if (options.layout == kNvfp4) return run_nvfp4_export(options, quantized);
   OwnedTensors tensors = dequantized_tensors(quantized, dtype, options.artifact);
-  Json config = parse_json(as_bytes_of(quantized.config_json), options.artifact);
-  // Whether its tensors fit the config is checked before its layers are counted on.
-  if (quantized.banked)
-    tensors = rebank(std::move(tensors), dequantize_model(quantized, options.artifact).config.num_layers);
-  if (config.value("architecture", Json()) == Json(kGpt2Family)) {
-    quantized_any_config(quantized, options.artifact);
-    turn_projections(tensors);
+  const Json config = parse_json(as_bytes_of(quantized.config_json), options.artifact);
+  // Of a family that runs, the tensors are checked before they are laid out as in its checkpoints.
+  if (find_family(config, {})) {
+    const Spec spec = quantized_spec(quantized, options.artifact);
+    tensors = spec.family->to_file(spec, std::move(tensors), quantized.banked);
+  } else if (quantized.banked) {
+    throw FormatError(options.artifact, cannot_be_run(config));
   }
   TensorMap views;
   for (const auto& [name, tensor] : tensors) views[name] = tensor.view();

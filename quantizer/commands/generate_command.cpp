@@ -3,7 +3,8 @@
 #include "eval/text/tokenizer.h"
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/commands/commands.h"
-#include "runtime/base/memory_plan.h"
+#include "runtime/cuda/cuda_memory.h"
+#include "runtime/device/models.h"
 
 namespace thimble {
 namespace {
@@ -17,22 +18,22 @@ struct Options {
 Json run_generate(const Options& options, const Device& device, uint64_t seed, const Console& console) {
   std::jthread warming = warm_up(device);
   Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
-  LoadedModel loaded = load_model(options.model, options.config, device);
-  check_vocab_size(tokenizer, vocab_size(loaded.config), options.model);
-  std::vector<uint16_t> tokens = {document_start_token(tokenizer)};
-  for (uint16_t token : tokenizer.encode(options.prompt)) tokens.push_back(token);
+  const RunnableModel model = load_model(options.model, options.config).model;
+  check_vocab_size(tokenizer, model.spec.vocabulary(), options.model);
+  std::vector<Token> tokens = {document_start_token(tokenizer)};
+  for (Token token : tokenizer.encode(options.prompt)) tokens.push_back(token);
   int64_t context = static_cast<int64_t>(tokens.size()) + options.length;
-  check_context(loaded.config, context, options.model);
+  check_context(model.spec, context, options.model);
   Json memory;
-  if (has_fused_forward(loaded.config, device)) {
-    MemoryPlan plan = plan_text(std::get<ModelConfig>(loaded.config), device.numerics, context,
-                                static_cast<int64_t>(tokens.size()), usable_memory(device));
+  if (device.is_cuda) {
+    MemoryPlan plan = plan_text(*model.spec.network, device.numerics, context, static_cast<int64_t>(tokens.size()),
+                                usable_memory(device));
     console.note(plan.text());
     memory = to_json(plan);
   }
-  std::unique_ptr<LanguageModel> model = make_language_model(loaded, device, context);
-  std::vector<uint16_t> text(tokens.begin() + 1, tokens.end());
-  model->generate_text(tokens, options.length, options.temperature, seed, [&](uint16_t token) {
+  std::vector<Token> text(tokens.begin() + 1, tokens.end());
+  const TextOptions sampling{options.length, options.temperature, seed};
+  make_generator(model.weights, device, context, /*sequences=*/1)->text(tokens, sampling, [&](Token token) {
     // A control token ends the document.
     if (tokenizer.kind(token) == PieceKind::kBoundary) return false;
     text.push_back(token);

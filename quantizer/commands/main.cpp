@@ -14,6 +14,7 @@
 #include "quantizer/console/diagnostics.h"
 #include "quantizer/console/usage_message.h"
 #include "quantizer/console/version.h"
+#include "quantizer/ranks/join_ranks.h"
 #include "runtime/base/error.h"
 #include "runtime/base/parallel.h"
 

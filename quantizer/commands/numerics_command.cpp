@@ -4,7 +4,7 @@
 #include "quantizer/commands/commands.h"
 #include "quantizer/pipeline/numerics_stages.h"
 #include "quantizer/reports/numerics_report.h"
-#include "runtime/cuda/cuda_language_model.h"
+#include "runtime/cuda/cuda_models.h"
 #include "runtime/operators/cuda_operators.h"
 
 namespace thimble {

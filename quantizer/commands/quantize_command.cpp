@@ -34,7 +34,7 @@ struct Options {
   MethodOptions methods;
 };
 
-void finish_method(const Options& options, bool can_have_fisher, QuantizeRequest& request) {
+void finish_method(const Options& options, bool runs, QuantizeRequest& request) {
   request.method = parse_method(options.method);
   const SlopeTarget& target = request.slope_target;
   if (request.method != Method::kSlope) {
@@ -42,8 +42,7 @@ void finish_method(const Options& options, bool can_have_fisher, QuantizeRequest
     request.plan.min_elements = options.min_elements.value_or(least);
     return;
   }
-  request.fisher =
-      request.fisher || (request.hessians.empty() && can_have_fisher);  // a file of Hessians may do without
+  request.fisher = request.fisher || (request.hessians.empty() && runs);  // a file of Hessians may do without
   request.plan.min_elements = options.min_elements.value_or(kSlopeMinElements);
   check_slope_options(request.slope);
   if (target.bpb_gap && !options.source.is_given())
@@ -67,12 +66,12 @@ void check_files(const Options& options) {
 }
 
 QuantizeRequest finish_request(const Options& options, const CommandLine& line, bool has_budget,
-                               const std::optional<AnyConfig>& config) {
+                               const std::optional<Spec>& spec) {
   QuantizeRequest request = options.request;
   if (has_budget) request.budget_bytes = options.budget;
   request.device = open_device(line.common, line.ranks);
-  fit_to_family(request, config);
-  finish_method(options, !config || has_gradients(*config), request);
+  finish_cross_term(request, spec);
+  finish_method(options, spec.has_value(), request);
   request.code_bytes = options.code.total_bytes();
   parse_bits(options.bits, request.plan);
   std::string high = !options.high.empty() ? options.high : has_budget ? "auto" : std::to_string(kDefaultHighCount);
@@ -85,7 +84,7 @@ QuantizeRequest finish_request(const Options& options, const CommandLine& line, 
   request.encode = encode_options_from(options.codec.empty() ? default_codec(request.method) : options.codec);
   request.work_folder = work_folder(options);
   options.source.check();
-  finish_calibration_options(request, request.method == Method::kSlope, config);
+  finish_calibration_options(request, request.method == Method::kSlope, spec);
   return request;
 }
 
@@ -137,28 +136,30 @@ std::string distill_text(const QuantizeOutcome& outcome, bool is_wanted) {
 }
 
 // What scoring needs, looked at before the hours of quantizing rather than after them.
-void check_scoring(const QuantizeRequest& request, const TokenSource& source, const std::optional<AnyConfig>& config) {
+void check_scoring(const OpenedCheckpoint& checkpoint, const TokenSource& source) {
   if (!source.is_given()) return;
-  if (!config) require_runnable(open_model_checkpoint(request.checkpoint, request.config));
+  const Spec& spec = checkpoint.runnable();
   Tokenizer tokenizer = Tokenizer::load(source.tokenizer);
-  check_vocab_size(tokenizer, vocab_size(*config), request.checkpoint);
-  source.context_for(*config, request.checkpoint);
+  check_vocab_size(tokenizer, spec.vocabulary(), checkpoint.path());
+  source.context_for(spec, checkpoint.path());
   source.load(tokenizer, tokenizer.vocab_size());
 }
 
 // Checkpoint and artifact on the same text; empty when none was named.
 using Scores = std::vector<ScoredModel>;
 
-Scores score_before_and_after(const QuantizeRequest& request, const TokenSource& source, Ranks& ranks,
-                              StageTimes& times, Console& console) {
+Scores score_before_and_after(const QuantizeRequest& request, OpenedCheckpoint& checkpoint, const TokenSource& source,
+                              Ranks& ranks, StageTimes& times, Console& console) {
   if (!source.is_given()) return {};
   Tokenizer tokenizer = Tokenizer::load(source.tokenizer);
   ByteTable bytes(tokenizer);
   Scores scores;
   times.time("evaluation", [&] {
-    for (auto [path, config] :
-         {std::pair(request.checkpoint, request.config), std::pair(request.output, std::string())})
-      scores.push_back(score_model(path, config, source, tokenizer, bytes, request.device, ranks, console));
+    auto score = [&](const std::function<LoadedModel()>& load) {
+      scores.push_back(score_model(load, source, tokenizer, bytes, request.device, ranks, console));
+    };
+    score([&] { return load_model(checkpoint); });
+    score([&] { return load_model(request.output, ""); });
   });
   return scores;
 }
@@ -406,19 +407,20 @@ void add_quantize_command(CommandLine& line) {
     line.action = [&line, options, budget, command](Console& console) {
       options->methods.require_used({parse_method(options->method)});
       if (line.ranks.is_root()) check_files(*options);
-      const std::optional<AnyConfig> config = checkpoint_config(options->request.checkpoint, options->request.config);
-      QuantizeRequest finished = finish_request(*options, line, budget->count() > 0, config);
+      StageTimes times;
+      OpenedCheckpoint checkpoint =
+          times.time("open", [&] { return OpenedCheckpoint(options->request.checkpoint, options->request.config); });
+      QuantizeRequest finished = finish_request(*options, line, budget->count() > 0, checkpoint.spec());
       std::jthread warming = warm_up(finished.device);
       if (finished.check_finite) require_finite_file(finished.checkpoint);
-      check_scoring(finished, options->source, config);
+      check_scoring(checkpoint, options->source);
       if (finished.slope_target.bpb_gap)
-        finished.bits_per_byte = [&](const AnyModel& model) {
+        finished.bits_per_byte = [&](const RunnableModel& model) {
           return bits_per_byte(model, finished.device, options->source, console);
         };
       console.plan(quantize_plan(finished, options->source.is_given()));
-      StageTimes times;
-      QuantizeOutcome outcome = run_quantize(finished, line.ranks, times, console);
-      Scores scores = score_before_and_after(finished, options->source, line.ranks, times, console);
+      QuantizeOutcome outcome = run_quantize(finished, checkpoint, line.ranks, times, console);
+      Scores scores = score_before_and_after(finished, checkpoint, options->source, line.ranks, times, console);
       if (!line.ranks.is_root()) return;
       std::string device = device_text(finished.device, line.ranks), written = finished.output;
       std::vector<std::string> remarks = size_warnings(finished, outcome);

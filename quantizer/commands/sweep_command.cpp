@@ -61,11 +61,17 @@ void register_files(SweepRequest& request) {
   request.roles.work_folder(request.base.work_folder, WorkFolder::is_own);
 }
 
-SweepRequest finish_request(const Options& options, const CommandLine& line) {
+// What names files: looked at before any is opened.
+SweepRequest files_of(const Options& options, const CommandLine& line) {
   SweepRequest request = options.request;
   request.base.work_folder = options.work_folder.empty() ? request.prefix + ".work" : options.work_folder;
   register_files(request);
   if (line.ranks.is_root()) request.roles.check();
+  return request;
+}
+
+void finish_request(const Options& options, const CommandLine& line, const std::optional<Spec>& spec,
+                    SweepRequest& request) {
   for (const std::string& name : parts_of(options.methods)) {
     request.methods.push_back(parse_method(name));
     if (std::ranges::count(request.methods, request.methods.back()) > 1)
@@ -74,12 +80,9 @@ SweepRequest finish_request(const Options& options, const CommandLine& line) {
   options.method_options.require_used(request.methods);
   const bool has_slope = std::ranges::count(request.methods, Method::kSlope) > 0;
   request.base.method = has_slope ? Method::kSlope : Method::kTrace;
-  const std::optional<AnyConfig> config = checkpoint_config(request.base.checkpoint, request.base.config);
   request.base.device = open_device(line.common, line.ranks);
-  fit_to_family(request.base, config);
-  const bool can_have_fisher = !config || has_gradients(*config);
-  request.base.fisher |=
-      has_slope && can_have_fisher && request.base.hessians.empty();  // a file of Hessians may do without
+  finish_cross_term(request.base, spec);
+  request.base.fisher |= has_slope && spec && request.base.hessians.empty();  // a file of Hessians may do without
   if (!options.budgets.empty())
     for (const std::string& text : parts_of(options.budgets)) request.budgets_bytes.push_back(parse_budget(text));
   else
@@ -88,9 +91,8 @@ SweepRequest finish_request(const Options& options, const CommandLine& line) {
       request.bits_per_weight.push_back(parse_bits_per_weight(text));
   parse_bits(options.bits, request.base.plan);
   check_slope_options(request.base.slope);
-  finish_calibration_options(request.base, has_slope, config);
+  finish_calibration_options(request.base, has_slope, spec);
   request.base.calibration.seed = line.common.seed;
-  return request;
 }
 
 void add_options(CLI::App& command, Options& options) {
@@ -183,12 +185,15 @@ void add_sweep_command(CommandLine& line) {
   command->callback([&line, options, command] {
     line.uses_all_ranks = true;
     line.action = [&line, options, command](Console& console) {
-      const SweepRequest request = finish_request(*options, line);
+      SweepRequest request = files_of(*options, line);
+      StageTimes times;
+      OpenedCheckpoint source =
+          times.time("open", [&] { return OpenedCheckpoint(request.base.checkpoint, request.base.config); });
+      finish_request(*options, line, source.spec(), request);
       std::jthread warming = warm_up(request.base.device);
       console.plan(sweep_plan(request.base, request.methods.size() * std::max(request.budgets_bytes.size(),
                                                                               request.bits_per_weight.size())));
-      StageTimes times;
-      SweepOutcome outcome = run_sweep(request, line.ranks, times, console);
+      SweepOutcome outcome = run_sweep(request, source, line.ranks, times, console);
       if (!line.ranks.is_root()) return;
       const std::string device = device_text(request.base.device, line.ranks);
       std::optional<IoError> unwritten;

@@ -37,25 +37,26 @@ QuantizeRequest request_of(const SweepRequest& sweep, Method method) {
 
 class Sweep {
  public:
-  Sweep(const SweepRequest& request, Ranks& ranks, StageTimes& times, Console& console)
+  Sweep(const SweepRequest& request, OpenedCheckpoint& source, Ranks& ranks, StageTimes& times, Console& console)
       : request_(request),
         ranks_(ranks),
         times_(times),
         console_(console),
         tokenizer_(Tokenizer::load(request.source.tokenizer)),
         byte_table_(tokenizer_),
-        job_(request.base, ranks, times, console) {}
+        source_(source),
+        job_(request.base, source, ranks, times, console) {}
 
   SweepOutcome run() {
-    const AnyConfig& config = require_runnable(job_.source());
-    check_vocab_size(tokenizer_, vocab_size(config), request_.base.checkpoint);
-    const int64_t context = request_.source.context_for(config, request_.base.checkpoint);
-    const std::vector<uint16_t> tokens = request_.source.load(tokenizer_, vocab_size(config));
+    const Spec& spec = source_.runnable();
+    check_vocab_size(tokenizer_, spec.vocabulary(), request_.base.checkpoint);
+    const int64_t context = request_.source.context_for(spec, request_.base.checkpoint);
+    const std::vector<Token> tokens = request_.source.load(tokenizer_, spec.vocabulary());
     const EvaluationOptions scoring = request_.source.evaluation_options(context);
     results_.checkpoint = request_.base.checkpoint;
     results_.parameters = job_.parameters();
     const auto targets = static_cast<int64_t>(tokens.size()) - 1;
-    results_.notes = {context_note(config, context, std::min(targets, scoring.max_targets.value_or(targets)))};
+    results_.notes = {context_note(spec, context, std::min(targets, scoring.max_targets.value_or(targets)))};
     plan(scoring_key(tokens, context, scoring));
     if (ranks_.is_root()) begin();
     const InterruptNotice notice(ranks_.is_root() ? console_.resume_line(request_.base.work_folder) : "");
@@ -105,7 +106,7 @@ class Sweep {
     return fmt::format("{}-{}-{}.thmb", request_.prefix, method_name(planned.method), planned.budget_bytes);
   }
 
-  uint64_t scoring_key(const std::vector<uint16_t>& tokens, int64_t context, const EvaluationOptions& options) const {
+  uint64_t scoring_key(const std::vector<Token>& tokens, int64_t context, const EvaluationOptions& options) const {
     return Hasher()
         .add(job_.key())
         .add(xxh3(MappedFile(request_.source.tokenizer).bytes()))
@@ -193,16 +194,15 @@ class Sweep {
     for (size_t i = 0; i < plan_.size(); ++i) plan_[i].is_found = found.at(i + 1) != std::byte{0};
   }
 
-  BpbReport score(const std::string& path, const std::string& config) {
+  BpbReport score(const std::function<LoadedModel()>& load) {
     return times_.time("evaluation", [&] {
-      return score_model(path, config, request_.source, tokenizer_, byte_table_, request_.base.device, ranks_, console_)
-          .report;
+      return score_model(load, request_.source, tokenizer_, byte_table_, request_.base.device, ranks_, console_).report;
     });
   }
 
   void score_original() {
-    const BpbReport report = score(request_.base.checkpoint, request_.base.config);
-    results_.original = {job_.source().file.file_bytes(), report.bits_per_byte(), scored_text(report), report.blocks};
+    const BpbReport report = score([&] { return load_model(source_); });
+    results_.original = {source_.file().file_bytes(), report.bits_per_byte(), scored_text(report), report.blocks};
     if (ranks_.is_root()) work_->save_score(original_key_, record_of(*results_.original));
   }
 
@@ -233,7 +233,7 @@ class Sweep {
   }
 
   void measure(const std::string& artifact, const QuantizeOutcome& outcome, SweepPoint& point) {
-    const BpbReport report = score(artifact, "");
+    const BpbReport report = score([&] { return load_model(artifact, ""); });
     if (!ranks_.is_root()) return;
     point.bits_per_byte = report.bits_per_byte();
     point.gap_standard_error = paired_standard_error(results_.original->blocks, report.blocks);
@@ -347,6 +347,7 @@ class Sweep {
   std::optional<WorkFolder> work_;  // of rank 0
   Tokenizer tokenizer_;
   ByteTable byte_table_;
+  OpenedCheckpoint& source_;
   QuantizeJob job_;
   bool is_calibrated_ = false, has_original_ = false;
   uint64_t original_key_ = 0;
@@ -358,8 +359,9 @@ class Sweep {
 
 }  // namespace
 
-SweepOutcome run_sweep(const SweepRequest& request, Ranks& ranks, StageTimes& times, Console& console) {
-  return Sweep(request, ranks, times, console).run();
+SweepOutcome run_sweep(const SweepRequest& request, OpenedCheckpoint& source, Ranks& ranks, StageTimes& times,
+                       Console& console) {
+  return Sweep(request, source, ranks, times, console).run();
 }
 
 }  // namespace thimble

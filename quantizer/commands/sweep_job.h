@@ -46,6 +46,7 @@ struct SweepOutcome {
 // point, and say that they are incomplete until the end. Budgets that cannot be met become points that say so;
 // CheckError when none can be met. Rank 0 gets the outcome; the others help to calibrate, solve and score, and get an
 // empty one.
-SweepOutcome run_sweep(const SweepRequest& request, Ranks& ranks, StageTimes& times, Console& console);
+SweepOutcome run_sweep(const SweepRequest& request, OpenedCheckpoint& source, Ranks& ranks, StageTimes& times,
+                       Console& console);
 
 }  // namespace thimble

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "runtime/ops/linear_layers.h"
-
 namespace thimble {
 namespace {
 
@@ -13,30 +11,30 @@ constexpr int64_t kCpuSequences = 32;
 
 }  // namespace
 
-CrossTermSolver::CrossTermSolver(const Model& original, const QuantizedModel& fixed, const SlopeLayers& layers,
-                                 const TokenSequences& tokens, const Device& device, StageTimes& times)
-    : original_(original),
-      fixed_(fixed),
-      layers_(layers),
-      tokens_(tokens),
-      device_(device),
-      times_(times),
-      inputs_(inputs_of_blocks(original.config)) {}
+CrossTermSolver::CrossTermSolver(std::shared_ptr<const Weights> original, const QuantizedModel& fixed,
+                                 const SlopeLayers& layers, const TokenSequences& tokens, const Device& device,
+                                 StageTimes& times)
+    : original_(std::move(original)), fixed_(fixed), layers_(layers), tokens_(tokens), device_(device), times_(times) {}
 
 // What is not solved yet is the original's.
-Model CrossTermSolver::quantized_so_far(const std::vector<SlopeMatrix>& solved) const {
+std::shared_ptr<const Weights> CrossTermSolver::quantized_so_far(const std::vector<SlopeMatrix>& solved) const {
   FloatTensors tensors = dequantize_tensors(fixed_);
   for (const SlopeMatrix& matrix : solved) tensors[matrix.tensor.name] = dequantize(matrix.tensor);
-  for (const auto& [name, matrix] : linear_layers(original_))
-    tensors.try_emplace(name, matrix->values().begin(), matrix->values().end());
-  return bind_model(original_.config, std::move(tensors));
+  const Network& network = *original_->network;
+  for (MatrixId id : network.linear_matrices()) {
+    const auto values = original_->matrix(id).values();
+    tensors.try_emplace(network.matrix(id).name, values.begin(), values.end());
+  }
+  return std::make_shared<const Weights>(bind_weights(original_->network, std::move(tensors)));
 }
 
 std::vector<SlopeMatrix> CrossTermSolver::solve(double log2_c, double shrinkage, Progress& progress) const {
   const std::vector<std::string> all = layers_.names();
   std::vector<std::string> others = all;
-  for (const std::vector<std::string>& readers : inputs_)
-    for (const std::string& name : readers) std::erase(others, name);
+  const Network& network = *original_->network;
+  const std::vector<LinearInput> inputs = inputs_of_layers(network);
+  for (const LinearInput& input : inputs)
+    for (MatrixId id : input.readers) std::erase(others, network.matrix(id).name);
   std::vector<SlopeMatrix> solved =
       times_.time("solve", [&] { return layers_.solve(others, log2_c, shrinkage, progress); });
 
@@ -44,13 +42,13 @@ std::vector<SlopeMatrix> CrossTermSolver::solve(double log2_c, double shrinkage,
   const std::unique_ptr<InputPairs> pairs = times_.time("cross terms: models", [&] {
     return make_input_pairs(original_, quantized_so_far(solved), device_, tokens_, sequences);
   });
-  for (const std::vector<std::string>& readers : inputs_) {
+  for (const LinearInput& input : inputs) {
     std::vector<std::string> names;
-    for (const std::string& name : readers)
-      if (std::ranges::find(all, name) != all.end()) names.push_back(name);
+    for (MatrixId id : input.readers)
+      if (std::ranges::find(all, network.matrix(id).name) != all.end()) names.push_back(network.matrix(id).name);
     if (names.empty()) continue;
     progress.begin("reading inputs", sequences, "sequences");
-    const InputPair pair = times_.time("cross terms: forward", [&] { return pairs->collect(readers); });
+    const InputPair pair = times_.time("cross terms: forward", [&] { return pairs->collect(input); });
     progress.advance(sequences);
     progress.end();
     for (SlopeMatrix& matrix : layers_.solve_shifted(names, pair, log2_c, shrinkage, times_, progress)) {

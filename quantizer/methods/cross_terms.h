@@ -13,23 +13,22 @@ namespace thimble {
 class CrossTermSolver {
  public:
   // `fixed`: the model with all tensors but those of `layers`. All must outlive the solver.
-  CrossTermSolver(const Model& original, const QuantizedModel& fixed, const SlopeLayers& layers,
+  CrossTermSolver(std::shared_ptr<const Weights> original, const QuantizedModel& fixed, const SlopeLayers& layers,
                   const TokenSequences& tokens, const Device& device, StageTimes& times);
 
   // As SlopeLayers::solve(), which it is but for the linear layers of blocks. Both models run once, layer by layer, or
-  // again for each of four inputs of every block (make_input_pairs()).
+  // again for each input of linear layers (make_input_pairs()).
   std::vector<SlopeMatrix> solve(double log2_c, double shrinkage, Progress& progress) const;
 
  private:
-  Model quantized_so_far(const std::vector<SlopeMatrix>& solved) const;
+  std::shared_ptr<const Weights> quantized_so_far(const std::vector<SlopeMatrix>& solved) const;
 
-  const Model& original_;
+  const std::shared_ptr<const Weights> original_;
   const QuantizedModel& fixed_;
   const SlopeLayers& layers_;
   const TokenSequences& tokens_;
   const Device& device_;
   StageTimes& times_;
-  std::vector<std::vector<std::string>> inputs_;  // those that read each input, in order
 };
 
 }  // namespace thimble

@@ -6,8 +6,7 @@
 #include <set>
 
 #include "runtime/base/random.h"
-#include "runtime/families/golf/golf_layout.h"
-#include "runtime/ops/linear_layers.h"
+#include "runtime/device/models.h"
 
 namespace thimble {
 namespace {
@@ -20,28 +19,34 @@ constexpr double kUsualChange = 1.5;
 
 SteppedCodes* stepped_codes(QuantizedTensor& tensor) { return std::get_if<SteppedCodes>(&tensor.data); }
 
-// The matrices whose rows get gains. The outputs of attention and MLP do not: their rows are scaled by attn_scale and
-// mlp_scale anyhow.
-std::set<std::string> row_layer_names(const ModelConfig& config) {
+// Is what a linear layer gives scaled by a vector of its own, with nothing between?
+bool has_scaled_rows(const Network& network, ValueId output) {
+  return std::ranges::any_of(network.nodes, [&](const Node& node) {
+    const auto* add = std::get_if<op::Add>(&node.operation);
+    return add && add->scale != kNone && network.vector(add->scale).count > 1 && node.inputs[1] == output;
+  });
+}
+
+// The matrices whose rows get gains: not those whose rows small tensors scale anyhow.
+std::set<std::string> row_layer_names(const Network& network) {
   std::set<std::string> names;
-  for (int64_t i = 0; i < config.num_layers; ++i) {
-    const LayerNames layer(i);
-    names.insert({layer.query, layer.key, layer.value, layer.up});
-  }
-  if (config.bigram_vocab_size > 0) names.insert(kBigramProjection);
-  if (!config.ve_layers.empty()) names.insert(kValueProjection);
+  for (const Node& node : network.nodes)
+    if (const auto* linear = std::get_if<op::Linear>(&node.operation); linear && !has_scaled_rows(network, node.output))
+      names.insert(network.matrix(linear->weight).name);
   return names;
 }
 
-GainTunerInput tuner_input(const QuantizedModel& model, const ModelConfig& config) {
+const std::string& head_name(const Network& network) { return network.matrix(network.head.weight).name; }
+
+GainTunerInput tuner_input(const QuantizedModel& model, const Network& network) {
   GainTunerInput input;
-  const std::set<std::string> names = row_layer_names(config);
+  const std::set<std::string> names = row_layer_names(network);
   for (const QuantizedTensor& tensor : model.tensors) {
     const auto* codes = std::get_if<SteppedCodes>(&tensor.data);
     if (codes && names.contains(tensor.name))
       input.row_layers.emplace_back(tensor.name, static_cast<int64_t>(codes->row_steps.size()));
-    if (codes && tensor.name == head_name(config)) input.tune_head = true;
-    if (!is_golf_matrix(tensor.name)) input.small[tensor.name] = dequantize(tensor);
+    if (codes && tensor.name == head_name(network)) input.tune_head = true;
+    if (network.is_small(tensor.name)) input.small[tensor.name] = dequantize(tensor);
   }
   return input;
 }
@@ -54,10 +59,10 @@ void add_to_step(double change, int16_t& step) {
   step = static_cast<int16_t>(std::clamp(step + rounded, -kMaxStep, kMaxStep));
 }
 
-QuantizedModel with_gains(QuantizedModel model, const Gains& gains, const ModelConfig& config) {
+QuantizedModel with_gains(QuantizedModel model, const Gains& gains, const Network& network) {
   for (QuantizedTensor& tensor : model.tensors) {
     if (SteppedCodes* codes = stepped_codes(tensor)) {
-      if (tensor.name == head_name(config))
+      if (tensor.name == head_name(network))
         for (int16_t& step : codes->row_steps) add_to_step(step_change(gains.head), step);
       if (auto found = gains.rows.find(tensor.name); found != gains.rows.end())
         for (size_t r = 0; r < codes->row_steps.size(); ++r)
@@ -70,7 +75,8 @@ QuantizedModel with_gains(QuantizedModel model, const Gains& gains, const ModelC
 }
 
 // The gains that a model as stored stands for, relative to another with the same codes.
-Gains stored_gains(const QuantizedModel& tuned, const QuantizedModel& first, const std::string& head) {
+Gains stored_gains(const QuantizedModel& tuned, const QuantizedModel& first, const Network& network) {
+  const std::string& head = head_name(network);
   Gains gains;
   for (size_t i = 0; i < tuned.tensors.size(); ++i) {
     const QuantizedTensor& tensor = tuned.tensors[i];
@@ -79,7 +85,7 @@ Gains stored_gains(const QuantizedModel& tuned, const QuantizedModel& first, con
     for (size_t r = 0; codes && r < codes->row_steps.size(); ++r)
       gains.rows[tensor.name].push_back(step_size(codes->row_steps[r] - before->row_steps[r]));
     if (codes && tensor.name == head) gains.head = gains.rows.at(head).at(0);
-    if (!is_golf_matrix(tensor.name)) gains.small[tensor.name] = dequantize(tensor);
+    if (network.is_small(tensor.name)) gains.small[tensor.name] = dequantize(tensor);
   }
   return gains;
 }
@@ -89,14 +95,14 @@ struct Split {
   int64_t sequences = 0, held_out = 0;
 };
 
-Split split_of(const ModelConfig& config, const GainTunerOptions& options, int64_t available, int64_t length) {
-  available = std::min(available, divergence_sequences(config, length));
+Split split_of(const Network& network, const GainTunerOptions& options, int64_t available, int64_t length) {
+  available = std::min(available, divergence_sequences(network, length));
   const int64_t held_out = std::clamp<int64_t>(available / kHeldOutShare, 1, kMostHeldOut);
   return {std::min(available - held_out, options.steps * options.batch), held_out};
 }
 
 Split split_of(const DistillInput& input) {
-  return split_of(input.original.config, input.options, input.tokens.count, input.tokens.length);
+  return split_of(*input.original->network, input.options, input.tokens.count, input.tokens.length);
 }
 
 // The first sequences to learn from and the last ones to hold out.
@@ -108,7 +114,9 @@ TokenSequences chosen(const TokenSequences& from, const Split& split) {
   return tokens;
 }
 
-Model student_of(const QuantizedModel& model) { return dequantize_model(model, "the quantized model"); }
+std::shared_ptr<const Weights> student_of(const QuantizedModel& model, const std::shared_ptr<const Network>& network) {
+  return std::make_shared<const Weights>(bind_weights(network, dequantize_tensors(model)));
+}
 
 double mean_divergence(DivergencePass& pass, const Gains& gains, const Split& split, int64_t positions,
                        Progress& progress) {
@@ -134,29 +142,27 @@ GainTunerOptions gain_tuner_options(const DistillOptions& options, const Device&
   return tuner;
 }
 
-int64_t distill_sequences(const ModelConfig& config, const GainTunerOptions& options, int64_t available,
-                          int64_t length) {
-  const Split split = split_of(config, options, available, length);
+int64_t distill_sequences(const Network& network, const GainTunerOptions& options, int64_t available, int64_t length) {
+  const Split split = split_of(network, options, available, length);
   return split.sequences + split.held_out;
 }
 
 Distilled distill(const DistillInput& input, const QuantizedModel& model, Progress& progress) {
-  const ModelConfig& config = input.original.config;
-  const std::string head = head_name(config);
+  const Network& network = *input.original->network;
   const Split split = split_of(input);
   const TokenSequences tokens = chosen(input.tokens, split);
-  GainTunerInput tuner = tuner_input(model, config);
+  GainTunerInput tuner = tuner_input(model, network);
   tuner.sequences = split.sequences;
   tuner.positions = tokens.length - 1;
   std::unique_ptr<DivergencePass> pass =
-      make_divergence_pass(input.original, student_of(model), tokens, input.device, progress);
+      make_divergence_pass(input.original, student_of(model, input.original->network), tokens, input.device, progress);
   auto divergence = [&](const QuantizedModel& stored) {
-    return mean_divergence(*pass, stored_gains(stored, model, head), split, tuner.positions, progress);
+    return mean_divergence(*pass, stored_gains(stored, model, network), split, tuner.positions, progress);
   };
   Distilled result;
   result.report = {input.options.steps, split.sequences, split.held_out};
   result.report.divergence_before = divergence(model);
-  result.model = with_gains(model, tune_gains(*pass, tuner, input.options, progress), config);
+  result.model = with_gains(model, tune_gains(*pass, tuner, input.options, progress), network);
   result.report.divergence_after = divergence(result.model);
   result.report.is_kept = result.report.divergence_after < result.report.divergence_before;
   return result;
@@ -167,15 +173,15 @@ double held_out_divergence(const DistillInput& input, const QuantizedModel& mode
   split.sequences = 0;
   const TokenSequences tokens = chosen(input.tokens, split);
   std::unique_ptr<DivergencePass> pass =
-      make_divergence_pass(input.original, student_of(model), tokens, input.device, progress);
-  const Gains gains = stored_gains(model, model, head_name(input.original.config));
+      make_divergence_pass(input.original, student_of(model, input.original->network), tokens, input.device, progress);
+  const Gains gains = stored_gains(model, model, *input.original->network);
   return mean_divergence(*pass, gains, split, tokens.length - 1, progress);
 }
 
-int64_t distill_reserve_bytes(const QuantizedModel& model, const ModelConfig& config, uint64_t artifact_bytes,
+int64_t distill_reserve_bytes(const QuantizedModel& model, const Network& network, uint64_t artifact_bytes,
                               const EncodeOptions& encode, SectionCache& cache, Progress& progress) {
   QuantizedModel jittered = model;
-  const std::set<std::string> names = row_layer_names(config);
+  const std::set<std::string> names = row_layer_names(network);
   uint64_t stream = 0;
   for (QuantizedTensor& tensor : jittered.tensors) {
     ++stream;
@@ -183,7 +189,7 @@ int64_t distill_reserve_bytes(const QuantizedModel& model, const ModelConfig& co
     if (codes && names.contains(tensor.name))
       for (size_t r = 0; r < codes->row_steps.size(); ++r)
         add_to_step(kUsualChange * (2 * uniform_at(0, stream, r) - 1), codes->row_steps[r]);
-    if (auto* raw = std::get_if<RawTensor>(&tensor.data); raw && !is_golf_matrix(tensor.name)) {
+    if (auto* raw = std::get_if<RawTensor>(&tensor.data); raw && network.is_small(tensor.name)) {
       std::vector<float> values = to_float32(raw->dtype, raw->bytes);
       for (size_t i = 0; i < values.size(); ++i)
         values[i] *= static_cast<float>(0.96 + 0.08 * uniform_at(1, stream, i));

@@ -8,6 +8,8 @@
 #include "gptq/slope/gain_tuner.h"
 #include "packer/artifact.h"
 #include "runtime/device/device.h"
+#include "runtime/ops/token_sequences.h"
+#include "runtime/ops/weights.h"
 
 namespace thimble {
 
@@ -28,7 +30,7 @@ struct DistillReport {
 };
 
 struct DistillInput {
-  const Model& original;
+  std::shared_ptr<const Weights> original;
   const TokenSequences& tokens;  // at least two sequences
   const Device& device;
   GainTunerOptions options;
@@ -40,8 +42,7 @@ struct Distilled {
 };
 
 // How many of `available` sequences of `length` tokens it reads.
-int64_t distill_sequences(const ModelConfig& config, const GainTunerOptions& options, int64_t available,
-                          int64_t length);
+int64_t distill_sequences(const Network& network, const GainTunerOptions& options, int64_t available, int64_t length);
 
 Distilled distill(const DistillInput& input, const QuantizedModel& model, Progress& progress);
 
@@ -49,7 +50,7 @@ Distilled distill(const DistillInput& input, const QuantizedModel& model, Progre
 double held_out_divergence(const DistillInput& input, const QuantizedModel& model, Progress& progress);
 
 // Bytes that tuned row steps are going to add to an artifact: about what random ones do.
-int64_t distill_reserve_bytes(const QuantizedModel& model, const ModelConfig& config, uint64_t artifact_bytes,
+int64_t distill_reserve_bytes(const QuantizedModel& model, const Network& network, uint64_t artifact_bytes,
                               const EncodeOptions& encode, SectionCache& cache, Progress& progress);
 
 }  // namespace thimble

@@ -10,9 +10,9 @@
 
 #include "gptq/gptq.h"
 #include "quantizer/methods/work_folder.h"
-#include "quantizer/ranks/ranks.h"
 #include "runtime/base/progress.h"
 #include "runtime/device/device.h"
+#include "runtime/device/ranks.h"
 
 namespace thimble {
 

@@ -142,7 +142,7 @@ uint64_t SlopeSearch::bytes_with(std::vector<QuantizedTensor> matrices, const En
 int64_t SlopeSearch::reserve_bytes(const SlopeOutcome& outcome, uint64_t limit) {
   if (!distill_) return 0;
   const int64_t bytes = times_.time("encode", [&] {
-    return distill_reserve_bytes(outcome.model, distill_->original.config, outcome.artifact.size(), search_encode_,
+    return distill_reserve_bytes(outcome.model, *distill_->original->network, outcome.artifact.size(), search_encode_,
                                  cache_, progress_);
   });
   return std::clamp<int64_t>(bytes, 0, static_cast<int64_t>(kMostReserve * static_cast<double>(limit)));

@@ -56,17 +56,19 @@ SafetensorsContents read_own_file(const MappedFile& file) {
   return contents;
 }
 
-std::vector<uint16_t> numbers_of(Bytes bytes, const std::string& path) {
+template <typename T>
+std::vector<T> numbers_of(Bytes bytes, const std::string& path) {
   ByteCursor cursor(bytes, path);
-  std::vector<uint16_t> numbers(bytes.size() / sizeof(uint16_t));
-  for (uint16_t& number : numbers) number = cursor.read<uint16_t>("number");
+  std::vector<T> numbers(bytes.size() / sizeof(T));
+  for (T& number : numbers) number = cursor.read<T>("number");
   return numbers;
 }
 
-ByteVector bytes_of(std::span<const uint16_t> numbers) {
+template <typename T>
+ByteVector bytes_of(std::span<const T> numbers) {
   ByteVector bytes;
   bytes.reserve(numbers.size_bytes());
-  for (uint16_t number : numbers) append_little_endian(bytes, number);
+  for (T number : numbers) append_little_endian(bytes, number);
   return bytes;
 }
 
@@ -84,7 +86,7 @@ void write_solution(const std::string& path, const SolvedTensor& solved) {
     return write();
   }
   const auto& codes = std::get<RowScaledCodes>(solved.tensor.data);
-  ByteVector scales = bytes_of(codes.row_scales);
+  ByteVector scales = bytes_of<uint16_t>(codes.row_scales);
   tensors["codes"] = {DType::kI8, solved.tensor.shape, std::as_bytes(std::span(codes.codes))};
   tensors["row_scales"] = {DType::kF16, {static_cast<int64_t>(codes.row_scales.size())}, scales};
   info["max_code"] = codes.max_code;
@@ -144,19 +146,22 @@ std::string WorkFolder::file(const std::string& kind, uint64_t key) const {
   return path_ + "/" + kind + "-" + hex64(key) + kExtension;
 }
 
-std::optional<std::vector<uint16_t>> WorkFolder::load_tokens(uint64_t key) const {
+std::optional<std::vector<Token>> WorkFolder::load_tokens(uint64_t key) const {
   if (path_.empty()) return std::nullopt;
   std::string path = file(kTokens, key);
   return load_or_nothing(path, [&] {
     MappedFile mapped(path);
-    return numbers_of(read_own_file(mapped).tensors.at("tokens").bytes, path);
+    const SafetensorsContents contents = read_own_file(mapped);
+    const TensorView& tokens = contents.tensors.at("tokens");
+    if (tokens.dtype != DType::kI32) throw FormatError(path, "tokens of another width");
+    return numbers_of<Token>(tokens.bytes, path);
   });
 }
 
-void WorkFolder::save_tokens(uint64_t key, std::span<const uint16_t> tokens) const {
+void WorkFolder::save_tokens(uint64_t key, std::span<const Token> tokens) const {
   keep([&] {
-    ByteVector bytes = bytes_of(tokens);
-    TensorMap tensors = {{"tokens", {DType::kU16, {static_cast<int64_t>(tokens.size())}, bytes}}};
+    ByteVector bytes = bytes_of<Token>(tokens);
+    TensorMap tensors = {{"tokens", {DType::kI32, {static_cast<int64_t>(tokens.size())}, bytes}}};
     write_checksummed_safetensors(file(kTokens, key), tensors, {});
   });
 }
@@ -197,7 +202,7 @@ std::optional<SolvedTensor> WorkFolder::load_solution(uint64_t key, const std::s
     codes.max_code = info.at("max_code");
     auto first = reinterpret_cast<const int8_t*>(code_bytes.data());
     codes.codes.assign(first, first + code_bytes.size());
-    codes.row_scales = numbers_of(contents.tensors.at("row_scales").bytes, path);
+    codes.row_scales = numbers_of<uint16_t>(contents.tensors.at("row_scales").bytes, path);
     return {{name, shape, std::move(codes)}, std::move(report)};
   });
 }

@@ -14,7 +14,7 @@
 #include "gptq/gptq.h"
 #include "gptq/statistics/fisher.h"
 #include "runtime/base/json.h"
-#include "runtime/cpu/generate.h"
+#include "runtime/ops/token_sequences.h"
 
 namespace thimble {
 
@@ -32,8 +32,8 @@ class WorkFolder {
   WorkFolder& operator=(const WorkFolder&) = delete;
 
   // nullopt when there is no such result, or the file is damaged (then it is computed again).
-  std::optional<std::vector<uint16_t>> load_tokens(uint64_t key) const;
-  void save_tokens(uint64_t key, std::span<const uint16_t> tokens) const;
+  std::optional<std::vector<Token>> load_tokens(uint64_t key) const;
+  void save_tokens(uint64_t key, std::span<const Token> tokens) const;
 
   std::optional<CalibrationStatistics> load_statistics(uint64_t key) const;
   void save_statistics(uint64_t key, const CalibrationStatistics& statistics) const;

@@ -13,57 +13,56 @@
 #include "runtime/base/count_text.h"
 #include "runtime/base/file.h"
 #include "runtime/base/hash.h"
-#include "runtime/cpu/window_gradients.h"
-#include "runtime/cpu/window_scores.h"
+#include "runtime/cpu/cpu_gradients.h"
+#include "runtime/ops/numeric_policy.h"
 
 namespace thimble {
 namespace {
 
-std::optional<std::vector<uint16_t>> load_kept_tokens(const WorkFolder& work, uint64_t key, size_t count,
-                                                      Ranks& ranks) {
+std::optional<std::vector<Token>> load_kept_tokens(const WorkFolder& work, uint64_t key, size_t count, Ranks& ranks) {
   ByteVector bytes;
-  if (std::optional<std::vector<uint16_t>> kept = work.load_tokens(key)) {
+  if (std::optional<std::vector<Token>> kept = work.load_tokens(key)) {
     Bytes found = std::as_bytes(std::span(*kept));
     bytes.assign(found.begin(), found.end());
   }
   ranks.broadcast(bytes);
-  std::vector<uint16_t> tokens(count);
+  std::vector<Token> tokens(count);
   if (bytes.size() != std::span(tokens).size_bytes()) return std::nullopt;
   std::memcpy(tokens.data(), bytes.data(), bytes.size());
   return tokens;
 }
 
-// Runs sequences through the model, one part of the calibration set after another in the same buffers.
+// Runs sequences through the model on the CPU, one part of the calibration set after another in the same buffers.
 class PartCollector {
  public:
-  // `with_loss` is for the CPU in fp32.
-  PartCollector(const AnyModel& model, const Device& device, const TokenSequences& sequences, bool with_loss,
-                Progress& progress)
-      : golf_(std::get_if<Model>(&model)), sequences_(sequences), progress_(progress) {
-    if (device.numerics != Numerics::kFp32 && !with_loss) rounded_ = rounded_model(model, device.numerics);
-    const AnyModel& used = rounded_ ? *rounded_ : model;
-    backend_ = make_backend(device, nvfp4_weights(used));
-    if (with_loss) {
-      gradients_ = std::make_unique<WindowGradients>(*golf_, *backend_, sequences.length);
-      return;
-    }
-    scorer_ = make_window_scorer(used, *backend_, sequences.length);
+  // `with_loss`: in fp32, whatever the numerics.
+  PartCollector(const std::shared_ptr<const Weights>& weights, Numerics numerics, const TokenSequences& sequences,
+                bool with_loss, Progress& progress)
+      : policy_(numeric_policy(with_loss ? Numerics::kFp32 : numerics)),
+        weights_(rounded_weights(weights, policy_)),
+        sequences_(sequences),
+        progress_(progress) {
+    if (with_loss)
+      gradients_.emplace(*weights_, sequences.length);
+    else
+      pass_.emplace(*weights_, sequences.length, policy_);
   }
 
   CalibrationStatistics collect(Share part) {
     if (gradients_) return collect_with_loss(part);
     HessianCollector collector(static_cast<int64_t>(part.begin));
-    for_each_sequence(
-        part, [&](std::span<const uint16_t> tokens) { scorer_->observe(tokens.first(tokens.size() - 1), collector); });
+    for_each_sequence(part, [&](std::span<const Token> tokens) {
+      pass_->run(window_batch(tokens.first(tokens.size() - 1)), nullptr, 0, &collector);
+    });
     return {std::move(collector).finish(), {}};
   }
 
  private:
   CalibrationStatistics collect_with_loss(Share part) {
-    auto first = static_cast<int64_t>(part.begin);
+    const auto first = static_cast<int64_t>(part.begin);
     HessianCollector hessians(first), head(first);
-    FisherCollector fisher(golf_->config, first);
-    for_each_sequence(part, [&](std::span<const uint16_t> tokens) {
+    FisherCollector fisher(*weights_->network, first);
+    for_each_sequence(part, [&](std::span<const Token> tokens) {
       gradients_->run(tokens, {&hessians, &head}, fisher);
       fisher.end_sequence();
     });
@@ -72,20 +71,19 @@ class PartCollector {
     return statistics;
   }
 
-  void for_each_sequence(Share part, const std::function<void(std::span<const uint16_t>)>& body) {
+  void for_each_sequence(Share part, const std::function<void(std::span<const Token>)>& body) {
     for (size_t s = part.begin; s < part.end; ++s) {
       body(sequences_.sequence(static_cast<int64_t>(s)));
       progress_.advance(1);
     }
   }
 
-  const Model* golf_;  // null: a GPT-2
+  const NumericPolicy policy_;
+  const std::shared_ptr<const Weights> weights_;
   const TokenSequences& sequences_;
   Progress& progress_;
-  std::optional<AnyModel> rounded_;  // as the numeric mode has it
-  std::unique_ptr<Backend> backend_;
-  std::unique_ptr<WindowScorer> scorer_;        // one of the two
-  std::unique_ptr<WindowGradients> gradients_;  // with loss statistics
+  std::optional<CpuPass> pass_;  // one of the two
+  std::optional<CpuGradients> gradients_;
 };
 
 // What rank `from` has.
@@ -97,11 +95,12 @@ CalibrationStatistics statistics_of_rank(CalibrationStatistics mine, int from, R
   return ranks.rank() == from ? std::move(mine) : unpack_statistics(bytes);
 }
 
-CalibrationStatistics collect_in_parts(const AnyModel& model, const Device& device, const TokenSequences& sequences,
-                                       bool with_loss, Ranks& ranks, Progress& progress) {
+CalibrationStatistics collect_in_parts(const std::shared_ptr<const Weights>& weights, Numerics numerics,
+                                       const TokenSequences& sequences, bool with_loss, Ranks& ranks,
+                                       Progress& progress) {
   auto rank = static_cast<size_t>(ranks.rank()), rank_count = static_cast<size_t>(ranks.size());
   size_t part_count = hessian_part_count(sequences.count);
-  PartCollector collector(model, device, sequences, with_loss, progress);
+  PartCollector collector(weights, numerics, sequences, with_loss, progress);
   StatisticsSum sum;
   progress.begin(with_loss ? "collecting Hessians and gradients" : "collecting Hessians", sequences.count, "sequences");
   for (size_t first = 0; first < part_count; first += rank_count) {
@@ -118,20 +117,20 @@ CalibrationStatistics collect_in_parts(const AnyModel& model, const Device& devi
 
 }  // namespace
 
-TokenSequences self_generate(LanguageModel& model, const CalibrationOptions& options, uint64_t key,
+TokenSequences self_generate(Generator& generator, const CalibrationOptions& options, uint64_t key,
                              const WorkFolder& work, Ranks& ranks, Progress& progress) {
-  int64_t batch = model.preferred_sequences(options);
+  int64_t batch = generator.preferred_sequences(options);
   TokenSequences all{options.sequences, options.length, {}};
   progress.begin("generating calibration", options.sequences * options.length, "tokens");
   for (int64_t first = 0; first < options.sequences; first += batch) {
     int64_t count = std::min(batch, options.sequences - first);
     uint64_t batch_key = Hasher().add(key).add(static_cast<uint64_t>(first)).add(static_cast<uint64_t>(count)).digest();
-    std::optional<std::vector<uint16_t>> tokens =
+    std::optional<std::vector<Token>> tokens =
         load_kept_tokens(work, batch_key, static_cast<size_t>(count * options.length), ranks);
     if (tokens) {
       progress.advance(count * options.length);
     } else {
-      tokens = model.generate_calibration(options, first, count, progress).tokens;
+      tokens = generator.calibration(options, first, count, progress).tokens;
       work.save_tokens(batch_key, *tokens);
     }
     all.tokens.insert(all.tokens.end(), tokens->begin(), tokens->end());
@@ -141,7 +140,7 @@ TokenSequences self_generate(LanguageModel& model, const CalibrationOptions& opt
 }
 
 TokenSequences read_calibration_tokens(const std::string& path, int64_t length, int64_t vocab_size) {
-  std::vector<uint16_t> tokens = parse_shard(MappedFile(path).bytes(), path, vocab_size);
+  std::vector<Token> tokens = parse_shard(MappedFile(path).bytes(), path, vocab_size);
   auto count = static_cast<int64_t>(tokens.size()) / length;
   if (count == 0 || count * length != static_cast<int64_t>(tokens.size()))
     throw FormatError(path, counted(tokens.size(), "token") +
@@ -149,20 +148,19 @@ TokenSequences read_calibration_tokens(const std::string& path, int64_t length, 
   return {count, length, std::move(tokens)};
 }
 
-CalibrationStatistics collect_statistics(const AnyModel& model, const Device& device, const TokenSequences& sequences,
-                                         bool with_loss, Ranks& ranks, Progress& progress) {
+CalibrationStatistics collect_statistics(const std::shared_ptr<const Weights>& weights, const Device& device,
+                                         const TokenSequences& sequences, bool with_loss, Ranks& ranks,
+                                         Progress& progress) {
   CalibrationStatistics statistics;
-  const bool in_one_pass = !device.is_cuda && device.numerics == Numerics::kFp32;
-  if (has_fused_forward(config_of(model), device)) {
+  if (device.is_cuda) {
     // Done with everything before ranks could have exchanged their parts.
-    statistics.hessians = collect_hessians_cuda(std::get<Model>(model), device, sequences, progress);
+    statistics.hessians = collect_hessians_cuda(weights, device, sequences, progress);
+    if (with_loss) statistics.loss = collect_loss_statistics_cuda(weights, device, sequences, progress);
   } else {
-    statistics = collect_in_parts(model, device, sequences, with_loss && in_one_pass, ranks, progress);
-  }
-  if (with_loss && device.is_cuda) {
-    statistics.loss = collect_loss_statistics_cuda(std::get<Model>(model), device, sequences, progress);
-  } else if (with_loss && !in_one_pass) {
-    statistics.loss = collect_in_parts(model, Device{}, sequences, true, ranks, progress).loss;
+    const bool in_one_pass = with_loss && device.numerics == Numerics::kFp32;
+    statistics = collect_in_parts(weights, device.numerics, sequences, in_one_pass, ranks, progress);
+    if (with_loss && !in_one_pass)
+      statistics.loss = collect_in_parts(weights, Numerics::kFp32, sequences, true, ranks, progress).loss;
   }
   round_to_float32(statistics);
   return statistics;

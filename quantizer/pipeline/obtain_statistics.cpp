@@ -10,20 +10,20 @@
 #include "quantizer/checkpoints/hessian_file.h"
 #include "quantizer/pipeline/calibration.h"
 #include "quantizer/pipeline/statistics_check.h"
-#include "quantizer/ranks/ranked_language_model.h"
 #include "runtime/base/file.h"
 #include "runtime/base/hash.h"
+#include "runtime/device/models.h"
 
 namespace thimble {
 namespace {
 
-TokenSequences obtain_tokens(const QuantizeRequest& request, const OpenedCheckpoint& source, const AnyModel& model,
-                             uint64_t key, const WorkFolder& work, Ranks& ranks, Progress& progress) {
+TokenSequences obtain_tokens(const QuantizeRequest& request, OpenedCheckpoint& source, uint64_t key,
+                             const WorkFolder& work, Ranks& ranks, Progress& progress) {
+  const CalibrationOptions& wanted = request.calibration;
   if (!request.calibration_tokens.empty())
-    return read_calibration_tokens(request.calibration_tokens, request.calibration.length,
-                                   vocab_size(require_runnable(source)));
-  std::unique_ptr<LanguageModel> generator =
-      make_ranked_language_model(make_language_model(model, request.device, request.calibration.length), ranks);
+    return read_calibration_tokens(request.calibration_tokens, wanted.length, source.runnable().vocabulary());
+  const std::unique_ptr<Generator> generator =
+      make_generator(source.weights(), request.device, wanted.length, wanted.sequences, ranks);
   // Sequence s has temperature s modulo n. Those of one temperature are generated together, with a seed of their own:
   // else they would begin with the same tokens as the others, and go on from the same random numbers.
   const auto n = static_cast<int64_t>(request.temperatures.size());
@@ -43,17 +43,17 @@ TokenSequences obtain_tokens(const QuantizeRequest& request, const OpenedCheckpo
   return tokens;
 }
 
-KeyedStatistics collect_from_model(const QuantizeRequest& request, const OpenedCheckpoint& source, uint64_t key,
+KeyedStatistics collect_from_model(const QuantizeRequest& request, OpenedCheckpoint& source, uint64_t key,
                                    const WorkFolder& work, Ranks& ranks, StageTimes& times, Progress& progress) {
-  const AnyModel model = bind_any_model(require_runnable(source), source.tensors);
   const uint64_t token_key = Hasher().add(key).add(static_cast<uint64_t>(request.calibration.length)).digest();
-  TokenSequences tokens = times.time(
-      "calibration", [&] { return obtain_tokens(request, source, model, token_key, work, ranks, progress); });
+  TokenSequences tokens =
+      times.time("calibration", [&] { return obtain_tokens(request, source, token_key, work, ranks, progress); });
   if (request.check_finite)
     times.time("finite check", [&] {
-      require_finite_activations(*make_language_model(model, request.device, tokens.length), tokens, progress);
+      require_finite_activations(*make_scorer(source.weights(), request.device, tokens.length), tokens, progress);
     });
-  if (ranks.is_root() && !request.save_calibration.empty()) write_shard(request.save_calibration, tokens.tokens);
+  if (ranks.is_root() && !request.save_calibration.empty())
+    write_shard(request.save_calibration, tokens.tokens, source.runnable().vocabulary());
   return times.time("Hessians", [&] {
     Hasher hasher;
     hasher.add(key).add(static_cast<uint64_t>(tokens.length)).add(std::as_bytes(std::span(tokens.tokens)));
@@ -62,7 +62,7 @@ KeyedStatistics collect_from_model(const QuantizeRequest& request, const OpenedC
     ranks.require_equal(hex64(statistics_key), "the hash of the calibration tokens");
     std::optional<CalibrationStatistics> kept = load_kept_statistics(work, statistics_key, ranks);
     if (!kept) {
-      kept = collect_statistics(model, request.device, tokens, request.fisher, ranks, progress);
+      kept = collect_statistics(source.weights(), request.device, tokens, request.fisher, ranks, progress);
       work.save_statistics(statistics_key, *kept);
     }
     return KeyedStatistics{std::move(*kept), statistics_key, std::move(tokens)};
@@ -71,7 +71,7 @@ KeyedStatistics collect_from_model(const QuantizeRequest& request, const OpenedC
 
 }  // namespace
 
-KeyedStatistics obtain_statistics(const QuantizeRequest& request, const OpenedCheckpoint& source, uint64_t key,
+KeyedStatistics obtain_statistics(const QuantizeRequest& request, OpenedCheckpoint& source, uint64_t key,
                                   const WorkFolder& work, Ranks& ranks, StageTimes& times, Progress& progress) {
   if (request.hessians.empty()) return collect_from_model(request, source, key, work, ranks, times, progress);
   return times.time("Hessians", [&] {
@@ -83,7 +83,7 @@ KeyedStatistics obtain_statistics(const QuantizeRequest& request, const OpenedCh
     KeyedStatistics found{std::move(statistics), Hasher().add(key).add(contents).digest(), {}};
     if (!request.calibration_tokens.empty())
       found.tokens = read_calibration_tokens(request.calibration_tokens, request.calibration.length,
-                                             vocab_size(require_runnable(source)));
+                                             source.runnable().vocabulary());
     return found;
   });
 }

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <iterator>
 
+#include "eval/text/token_shard.h"
 #include "gptq/statistics/hessian_sum.h"
 #include "gptq/statistics/hessian_tree.h"
 #include "quantizer/methods/distill.h"
 #include "runtime/base/file.h"
+#include "runtime/cuda/cuda_memory.h"
 #include "runtime/cuda/kernels/cuda_devices.h"
 
 namespace thimble {
@@ -15,7 +17,7 @@ namespace {
 
 // What calibration will take of each CUDA device, before any of it begins.
 std::vector<MemoryPlan> plan_calibration(const QuantizeRequest& request, const OpenedCheckpoint& source) {
-  const ModelConfig& config = require_golf(source);
+  const Network& network = *source.runnable().network;
   const CalibrationOptions& options = request.calibration;
   uint64_t usable = usable_memory(request.device);
   std::vector<MemoryPlan> plans;
@@ -23,33 +25,34 @@ std::vector<MemoryPlan> plan_calibration(const QuantizeRequest& request, const O
   if (request.calibration_tokens.empty()) {
     auto share = static_cast<int64_t>(share_of(static_cast<size_t>(options.sequences), devices - 1, devices).size());
     plans.push_back(
-        plan_generation(config, request.device.numerics, options.length, std::max<int64_t>(1, share), usable));
+        plan_generation(network, request.device.numerics, options.length, std::max<int64_t>(1, share), usable));
   }
   auto part = static_cast<int64_t>(hessian_part(options.sequences, parts - 1).size());
   int64_t most = std::min(part, cuda_windows_per_batch(request.device.ordinals[0], options.length));
   int64_t live = live_sums(std::max<size_t>(1, share_of(parts, devices - 1, devices).size()));
-  plans.push_back(plan_hessians(config, request.device.numerics, options.length, most, live, usable));
-  if (request.fisher) plans.push_back(plan_gradients(config, options.length, part, usable));
+  plans.push_back(plan_hessians(network, request.device.numerics, options.length, most, live, usable));
+  if (request.fisher) plans.push_back(plan_gradients(network, options.length, part, usable));
   return plans;
 }
 
 // Of the text that method `slope` has beside its statistics.
 int64_t sequences_of(const QuantizeRequest& request) {
   if (request.calibration_tokens.empty()) return request.hessians.empty() ? request.calibration.sequences : 0;
+  // Of the wider format half as many: the plan is a bound.
   const size_t bytes = MappedFile(request.calibration_tokens).bytes().size();
-  return static_cast<int64_t>(bytes / sizeof(uint16_t)) / request.calibration.length;
+  return static_cast<int64_t>(bytes / kShard16.token_bytes) / request.calibration.length;
 }
 
 // And what cross terms will, of which there may be none.
 std::vector<MemoryPlan> plan_cross_terms(const QuantizeRequest& request, const OpenedCheckpoint& source) {
   const int64_t sequences = sequences_of(request), length = request.calibration.length;
   if (request.slope.cross_term == 0 || sequences < 1) return {};
-  const ModelConfig& config = require_golf(source);
+  const Network& network = *source.runnable().network;
   const Numerics numerics = request.device.numerics == Numerics::kBf16 ? Numerics::kBf16 : Numerics::kFp32;
   const int64_t most = std::min(sequences, cuda_windows_per_batch(request.device.ordinals[0], length));
   const uint64_t usable = usable_memory(request.device);
-  if (auto plan = plan_kept_input_pairs(config, numerics, length, sequences, most, usable)) return {*plan};
-  return {plan_input_pairs(config, numerics, length, sequences, most, /*keeps=*/false, usable)};
+  if (auto plan = plan_kept_input_pairs(network, numerics, length, sequences, most, usable)) return {*plan};
+  return {plan_input_pairs(network, numerics, length, sequences, most, /*keeps=*/false, usable)};
 }
 
 // And distillation, likewise.
@@ -57,8 +60,8 @@ std::vector<MemoryPlan> plan_distillation(const QuantizeRequest& request, const 
   const GainTunerOptions options = gain_tuner_options(request.distill, request.device);
   const int64_t sequences = sequences_of(request), length = request.calibration.length;
   if (options.steps == 0 || sequences < 2) return {};
-  const ModelConfig& config = require_golf(source);
-  return {plan_divergence(config, length, distill_sequences(config, options, sequences, length),
+  const Network& network = *source.runnable().network;
+  return {plan_divergence(network, length, distill_sequences(network, options, sequences, length),
                           usable_memory(request.device))};
 }
 
@@ -67,8 +70,7 @@ std::vector<MemoryPlan> plan_distillation(const QuantizeRequest& request, const 
 std::vector<MemoryPlan> plan_memory(const QuantizeRequest& request, const OpenedCheckpoint& source) {
   if (!request.device.is_cuda) return {};
   std::vector<MemoryPlan> plans;
-  if (request.hessians.empty() && has_fused_forward(require_runnable(source), request.device))
-    plans = plan_calibration(request, source);
+  if (request.hessians.empty()) plans = plan_calibration(request, source);
   if (request.method != Method::kSlope) return plans;
   std::ranges::move(plan_cross_terms(request, source), std::back_inserter(plans));
   std::ranges::move(plan_distillation(request, source), std::back_inserter(plans));

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "quantizer/checkpoints/model_source.h"
-#include "quantizer/pipeline/quantize_job.h"
+#include "quantizer/pipeline/quantize_request.h"
 #include "runtime/base/memory_plan.h"
 
 namespace thimble {

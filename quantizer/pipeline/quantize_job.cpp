@@ -12,12 +12,11 @@
 #include "quantizer/checkpoints/hessian_file.h"
 #include "quantizer/console/interrupt_notice.h"
 #include "quantizer/console/version.h"
-#include "quantizer/pipeline/obtain_statistics.h"
+#include "quantizer/methods/plan_search.h"
 #include "quantizer/pipeline/plan_memory.h"
 #include "runtime/base/hash.h"
 #include "runtime/codes/trellis.h"
 #include "runtime/cpu/gemm.h"
-#include "runtime/families/golf/golf_layout.h"
 
 namespace thimble {
 namespace {
@@ -25,8 +24,8 @@ namespace {
 // What every result depends on: the checkpoint's bytes, its config, this program and its arithmetic.
 uint64_t model_key(const OpenedCheckpoint& source, const Device& device) {
   return Hasher()
-      .add(source.file.content_hash())
-      .add(canonical_json(source.config_json))
+      .add(source.file().content_hash())
+      .add(canonical_json(source.config_json()))
       .add(std::string_view(kVersion))
       .add(std::string_view(device.arithmetic()))
       .digest();
@@ -35,23 +34,25 @@ uint64_t model_key(const OpenedCheckpoint& source, const Device& device) {
 // The names that will have Hessians, before there are any.
 std::vector<std::string> layers_with_hessians(const QuantizeRequest& request, const OpenedCheckpoint& source) {
   if (!request.hessians.empty()) return hessian_file_layers(request.hessians);
-  return linear_layer_names(require_runnable(source));
+  const Network& network = *source.runnable().network;
+  std::vector<std::string> names;
+  for (MatrixId id : network.linear_matrices()) names.push_back(network.matrix(id).name);
+  return names;
 }
 
 // And the tables, whose steps `slope` takes from the loss (a file of Hessians may be without it: then they take more).
 std::vector<std::string> layers_to_solve(const QuantizeRequest& request, const OpenedCheckpoint& source) {
   std::vector<std::string> names = layers_with_hessians(request, source);
-  if (request.method == Method::kSlope && source.config && has_gradients(*source.config))
-    for (const std::string& table : {std::string(kTokenEmbedding), std::string(kBigramEmbedding),
-                                     std::string(kValueEmbedding), head_name(require_golf(source))})
-      if (source.tensors.contains(table)) names.push_back(table);
+  if (request.method == Method::kSlope && source.spec())
+    for (const Parameter& parameter : source.spec()->network->parameters)
+      if (parameter.role == Role::kTable || parameter.role == Role::kHead) names.push_back(parameter.name);
   return names;
 }
 
 QuantizedModel header_of(const QuantizeRequest& request, const OpenedCheckpoint& source) {
   QuantizedModel header;
-  header.config_json = canonical_json(source.config ? to_json(*source.config) : source.config_json);
-  header.banked = source.banked;
+  header.config_json = canonical_json(source.spec() ? source.spec()->config : source.config_json());
+  header.banked = source.banked();
   Json provenance = {{"tool", std::string("thimble ") + kVersion}};
   if (request.method == Method::kSlope) {
     provenance.update(to_json(request.slope));
@@ -213,44 +214,37 @@ bool distils(const QuantizeRequest& request, const TokenSequences& tokens) {
   return tokens.count >= 2 && gain_tuner_options(request.distill, request.device).steps > 0;
 }
 
-SlopeStart start_slope(const QuantizeRequest& request, const OpenedCheckpoint& source,
+SlopeStart start_slope(const QuantizeRequest& request, OpenedCheckpoint& source,
                        const std::map<std::string, TensorSummary>& summaries,
-                       const std::map<std::string, MatrixLoss>& losses, const TokenSequences& tokens,
-                       LayerSolver& solver, StageTimes& times, Progress& progress) {
+                       const std::map<std::string, MatrixLoss>& losses, LayerSolver& solver, StageTimes& times,
+                       Progress& progress) {
   const Plan plan = make_slope_plan(summaries, names_of(losses), request.plan.min_elements);
   QuantizedModel fixed = header_of(request, source);
   fixed.tensors = solver.solve_without_hessians(plan);
-  std::optional<Model> original;
-  if (distils(request, tokens) || request.slope.cross_term > 0)
-    original = bind_model(require_golf(source), source.tensors);
   return times.time("solve", [&] {
-    return SlopeStart{
-        std::move(fixed),
-        SlopeLayers(source.tensors, losses_in_plan(losses, plan), request.slope, request.device, progress),
-        std::move(original)};
+    return SlopeStart{std::move(fixed), SlopeLayers(source.parameters(), losses_in_plan(losses, plan), request.slope,
+                                                    request.device, progress)};
   });
 }
 
-MethodResult run_slope(const QuantizeRequest& request, const OpenedCheckpoint& source, const SlopeStart& start,
+MethodResult run_slope(const QuantizeRequest& request, OpenedCheckpoint& source, const SlopeStart& start,
                        const TokenSequences& tokens, int64_t parameters, StageTimes& times, Progress& progress) {
   double before = 0;
   if (request.slope_target.bpb_gap)
-    before = times.time("measuring gaps", [&] {
-      return request.bits_per_byte(bind_any_model(require_runnable(source), source.tensors));
-    });
+    before = times.time("measuring gaps", [&] { return request.bits_per_byte({source.runnable(), source.weights()}); });
   auto measure_gap = [&](const QuantizedModel& tried) {
     return times.time("measuring gaps",
-                      [&] { return request.bits_per_byte(dequantize_any_model(tried, request.output)) - before; });
+                      [&] { return request.bits_per_byte(dequantize_model(tried, request.output)) - before; });
   };
   std::optional<DistillInput> distill;
   if (distils(request, tokens))
     distill.emplace(
-        DistillInput{*start.original, tokens, request.device, gain_tuner_options(request.distill, request.device)});
+        DistillInput{source.weights(), tokens, request.device, gain_tuner_options(request.distill, request.device)});
   SlopeTarget target = request.slope_target;
   target.limit_bytes = slope_limit(request, parameters);
   std::optional<CrossTermSolver> cross_terms;
   if (request.slope.cross_term > 0)
-    cross_terms.emplace(*start.original, start.fixed, start.layers, tokens, request.device, times);
+    cross_terms.emplace(source.weights(), start.fixed, start.layers, tokens, request.device, times);
   SlopeSearch search(start.fixed, start.layers, cross_terms ? &*cross_terms : nullptr, request.encode,
                      distill ? &*distill : nullptr, measure_gap, times, progress);
   SlopeOutcome result = search.run(target);
@@ -266,14 +260,14 @@ MethodResult run_slope(const QuantizeRequest& request, const OpenedCheckpoint& s
 
 // What the plan must know of every tensor. A model that runs must have finite weights only, one that does not may have
 // others (a mask, say) outside the matrices to quantize.
-std::map<std::string, TensorSummary> summarize(const OpenedCheckpoint& source, const TracePlanOptions& plan) {
+std::map<std::string, TensorSummary> summarize(OpenedCheckpoint& source, const TracePlanOptions& plan) {
   std::map<std::string, TensorSummary> summaries;
-  for (const auto& [name, tensor] : source.tensors) {
+  for (const auto& [name, tensor] : source.parameters()) {
     const TensorSummary& summary = summaries.emplace(name, summarize_tensor(tensor)).first->second;
     bool must_be_finite =
-        source.config || (summary.shape.size() == 2 && element_count(summary.shape) > plan.min_elements);
+        source.spec() || (summary.shape.size() == 2 && element_count(summary.shape) > plan.min_elements);
     if (must_be_finite && !std::isfinite(summary.max_magnitude))
-      throw FormatError(source.file.path(), "tensor '" + name + "' holds a value that is not finite");
+      throw FormatError(source.path(), "tensor '" + name + "' holds a value that is not finite");
   }
   return summaries;
 }
@@ -315,12 +309,13 @@ void add_fill(const QuantizeRequest& request, QuantizeOutcome& outcome) {
 
 }  // namespace
 
-QuantizeJob::QuantizeJob(const QuantizeRequest& request, Ranks& ranks, StageTimes& times, Console& console)
+QuantizeJob::QuantizeJob(const QuantizeRequest& request, OpenedCheckpoint& source, Ranks& ranks, StageTimes& times,
+                         Console& console)
     : request_(request),
       ranks_(ranks),
       times_(times),
       console_(console),
-      source_(times.time("open", [&] { return open_model_checkpoint(request.checkpoint, request.config); })),
+      source_(source),
       summaries_(summarize(source_, request.plan)),
       key_(model_key(source_, request.device)) {
   ranks.require_equal(hex64(key_), request.checkpoint + ": the hash of checkpoint and config");
@@ -336,7 +331,7 @@ void QuantizeJob::check_lower_bound(const QuantizeRequest& request) {
   times_.time("lower bound", [&] {
     HessianSet none;
     WorkFolder nowhere("");
-    LayerSolver solver(source_.tensors, none, request.device, nowhere, key_, ranks_, console_.progress());
+    LayerSolver solver(source_.parameters(), none, request.device, nowhere, key_, ranks_, console_.progress());
     const std::vector<std::string> layers = layers_to_solve(request, source_);
     if (request.method == Method::kSlope) {
       const std::optional<uint64_t> limit = slope_limit(request, parameters());
@@ -369,7 +364,7 @@ void QuantizeJob::collect() {
   work_.emplace(ranks_.is_root() ? request_.work_folder : "");
   collected_ = obtain_statistics(request_, source_, key_, *work_, ranks_, times_, console_.progress());
   const CalibrationStatistics& statistics = collected_.statistics;
-  solver_.emplace(source_.tensors, statistics.hessians, request_.device, *work_, collected_.key, ranks_,
+  solver_.emplace(source_.parameters(), statistics.hessians, request_.device, *work_, collected_.key, ranks_,
                   console_.progress());
   if (!ranks_.is_root()) return;
   if (!request_.save_hessians.empty()) write_hessian_file(request_.save_hessians, statistics);
@@ -386,7 +381,7 @@ QuantizeOutcome QuantizeJob::fit(const QuantizeRequest& request) {
   Progress& progress = console_.progress();
   const CalibrationStatistics& statistics = collected_.statistics;
   if (request.method == Method::kSlope && !slope_)
-    slope_ = start_slope(request, source_, summaries_, losses_, collected_.tokens, *solver_, times_, progress);
+    slope_ = start_slope(request, source_, summaries_, losses_, *solver_, times_, progress);
   MethodResult result;
   switch (request.method) {
     case Method::kSlope:
@@ -415,7 +410,7 @@ QuantizeOutcome QuantizeJob::fit(const QuantizeRequest& request) {
 
   outcome.memory_plans = memory_plans_;
   outcome.parameters = parameters();
-  outcome.original_bytes = source_.file.file_bytes();
+  outcome.original_bytes = source_.file().file_bytes();
   outcome.artifact_bytes = result.artifact.size();
   add_fill(request, outcome);
   outcome.loss = statistics.loss;
@@ -423,8 +418,9 @@ QuantizeOutcome QuantizeJob::fit(const QuantizeRequest& request) {
   return outcome;
 }
 
-QuantizeOutcome run_quantize(const QuantizeRequest& request, Ranks& ranks, StageTimes& times, Console& console) {
-  QuantizeJob job(request, ranks, times, console);
+QuantizeOutcome run_quantize(const QuantizeRequest& request, OpenedCheckpoint& source, Ranks& ranks, StageTimes& times,
+                             Console& console) {
+  QuantizeJob job(request, source, ranks, times, console);
   if (ranks.is_root()) job.check_lower_bound(request);
   const InterruptNotice notice(ranks.is_root() ? console.resume_line(request.work_folder) : "");
   job.collect();

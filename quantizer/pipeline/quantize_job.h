@@ -7,56 +7,20 @@
 // Every finished step is kept in the work folder, so that a killed run resumes and gives the same bytes.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "gptq/statistics/fisher.h"
 #include "packer/artifact.h"
-#include "quantizer/checkpoints/model_source.h"
 #include "quantizer/console/console.h"
-#include "quantizer/methods/distill.h"
-#include "quantizer/methods/plan_search.h"
-#include "quantizer/methods/slope_search.h"
+#include "quantizer/methods/layer_solver.h"
 #include "quantizer/methods/work_folder.h"
 #include "quantizer/pipeline/model_rate.h"
-#include "quantizer/ranks/ranks.h"
+#include "quantizer/pipeline/obtain_statistics.h"
 #include "runtime/base/memory_plan.h"
-#include "runtime/cpu/generate.h"
-#include "runtime/device/device.h"
 
 namespace thimble {
-
-enum class Method { kSlope, kTrace, kNvfp4 };
-
-struct QuantizeRequest {
-  std::string checkpoint, config, output;
-  Device device;
-  std::optional<uint64_t> budget_bytes;  // for artifact and code together
-  uint64_t code_bytes = 0;
-  Method method = Method::kSlope;
-  bool high_is_auto = false;  // trace
-  TracePlanOptions plan;      // trace, and which tensors both methods leave alone
-  SlopeOptions slope;
-  std::optional<double> cross_term;                      // becomes slope.cross_term; by default where it can be had
-  DistillOptions distill;                                // slope
-  SlopeTarget slope_target;                              // its limit follows from the budget
-  std::function<double(const AnyModel&)> bits_per_byte;  // for a target that is a gap
-  CalibrationOptions calibration;                        // but for the temperature:
-  std::vector<double> temperatures = {0.8};              // one after another in turn, sequence by sequence
-  std::string calibration_tokens;                        // file; empty: the model generates them
-  std::string hessians;                                  // file; empty: collected
-  std::string save_hessians, save_calibration;
-  bool fisher = false;        // also collect LossStatistics; of the two methods only `slope` uses them
-  bool predicts_loss = true;  // of each matrix, for --json, pages and sweeps
-  bool rate_bound = false;    // which takes that too
-  bool check_finite = false;  // of the checkpoint, and of activations on the calibration tokens
-  std::string report;         // a page about the run (report_page.h), which the command writes; empty: none
-  EncodeOptions encode;
-  std::string work_folder;  // empty: nothing is kept
-  bool keep_work = false;
-};
 
 struct LayerOutcome {
   std::string name, precision;
@@ -86,28 +50,21 @@ struct QuantizeOutcome {
   ArtifactSummary stored;                     // what the artifact holds
 };
 
-// Statistics and the hash of everything that decided them.
-struct KeyedStatistics {
-  CalibrationStatistics statistics;
-  uint64_t key = 0;
-  TokenSequences tokens;  // none with a file of Hessians alone
-};
-
 // What all runs of method `slope` over one checkpoint share.
 struct SlopeStart {
   QuantizedModel fixed;  // all tensors but those of the layers
   SlopeLayers layers;
-  std::optional<Model> original;  // when results are to be distilled
 };
 
 // A checkpoint and what fitting it into a budget needs, collected once and used for one budget and method after
 // another. All ranks make the same calls.
 class QuantizeJob {
  public:
-  // Opens the checkpoint. `request` says how to calibrate; all arguments must outlive the job.
-  QuantizeJob(const QuantizeRequest& request, Ranks& ranks, StageTimes& times, Console& console);
+  // `request` says how to calibrate; all arguments must outlive the job.
+  QuantizeJob(const QuantizeRequest& request, OpenedCheckpoint& source, Ranks& ranks, StageTimes& times,
+              Console& console);
 
-  const OpenedCheckpoint& source() const { return source_; }
+  OpenedCheckpoint& source() const { return source_; }
   int64_t parameters() const;
   uint64_t key() const { return key_; }  // hash of checkpoint, config, program and arithmetic
 
@@ -135,7 +92,7 @@ class QuantizeJob {
   Ranks& ranks_;
   StageTimes& times_;
   Console& console_;
-  OpenedCheckpoint source_;
+  OpenedCheckpoint& source_;
   std::map<std::string, TensorSummary> summaries_;
   uint64_t key_;
   // From collect() on.
@@ -147,10 +104,11 @@ class QuantizeJob {
   std::map<std::string, MatrixLoss> losses_;
   std::optional<SlopeStart> slope_;
   SectionCache cache_;  // of method trace
-  RateMeter meter_{source_.tensors, losses_};
+  RateMeter meter_{source_.parameters(), losses_};
 };
 
 // One fit: the whole of `thimble quantize` but for its report. Errors and ranks as above.
-QuantizeOutcome run_quantize(const QuantizeRequest& request, Ranks& ranks, StageTimes& times, Console& console);
+QuantizeOutcome run_quantize(const QuantizeRequest& request, OpenedCheckpoint& source, Ranks& ranks, StageTimes& times,
+                             Console& console);
 
 }  // namespace thimble

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "packer/codecs/codec.h"
+#include "quantizer/console/help_formatter.h"
 #include "quantizer/console/option_values.h"
 #include "quantizer/console/suggestion.h"
 #include "runtime/codes/trellis.h"
@@ -103,15 +104,15 @@ void register_files(const QuantizeRequest& request, FileRoles& roles) {
   roles.output("--save-hessians", request.save_hessians);
 }
 
-void finish_calibration_options(QuantizeRequest& request, bool has_slope, const std::optional<AnyConfig>& config) {
+void finish_calibration_options(QuantizeRequest& request, bool has_slope, const std::optional<Spec>& spec) {
   CalibrationOptions& calibration = request.calibration;
   if (calibration.sequences == 0) calibration.sequences = has_slope ? 128 : 64;
   if (!request.hessians.empty() && request.calibration_tokens.empty() && calibration.length != 0)
     throw UsageError("--calibration-length has no effect with --hessians and no --calibration-tokens");
-  const int64_t most = config ? most_positions(*config).value_or(INT64_MAX) : INT64_MAX;
+  const int64_t most = spec ? spec->most_positions.value_or(INT64_MAX) : INT64_MAX;
   if (calibration.length == 0) calibration.length = std::min<int64_t>(has_slope ? 1024 : 2048, most);
-  if (config && (request.hessians.empty() || !request.calibration_tokens.empty()))
-    check_context(*config, calibration.length, request.checkpoint);
+  if (spec && (request.hessians.empty() || !request.calibration_tokens.empty()))
+    check_context(*spec, calibration.length, request.checkpoint);
 
   if (!request.hessians.empty() && !request.calibration_tokens.empty() && !has_slope)
     throw UsageError("--hessians replaces --calibration-tokens with the methods trace and nvfp4: give one of them");
@@ -148,7 +149,7 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request, MethodOption
              "How far steps follow the loss of each row; 0: one weight for all rows of a matrix");
   add("--cross-term", request.cross_term,
       "How far each layer makes up for the errors of those before it, 0 to 1; runs both models layer by layer "
-      "(default: 1 for a golf-gpt with calibration text, else 0)")
+      "(default: 1 with calibration text, else 0)")
       ->check(finite_number(0, 1))
       ->type_name("X");
   add_number("--cross-damping", slope.cross_damping, 100,
@@ -187,31 +188,11 @@ void add_resume_options(CLI::App& command, std::string& work_folder, bool& keep_
   command.option_defaults()->group(kCommonGroup);
 }
 
-namespace {
-
-double cross_term(const QuantizeRequest& request, const std::optional<AnyConfig>& config) {
+void finish_cross_term(QuantizeRequest& request, const std::optional<Spec>& spec) {
   const bool has_text = request.hessians.empty() || !request.calibration_tokens.empty();
-  if (request.cross_term.value_or(0) > 0) {
-    if (!has_text) throw UsageError("--cross-term needs calibration text: beside --hessians, --calibration-tokens");
-    if (config && !has_gradients(*config))
-      throw UsageError(request.checkpoint + ": --cross-term is there for golf-gpt models alone");
-  }
-  return request.cross_term.value_or(config && has_gradients(*config) && has_text ? 1 : 0);
-}
-
-}  // namespace
-
-void fit_to_family(QuantizeRequest& request, const std::optional<AnyConfig>& config) {
-  request.slope.cross_term = cross_term(request, config);
-  if (!config) return;
-  const bool is_calibrated = request.hessians.empty();
-  if (has_gradients(*config)) return;
-  auto refuse = [&](const std::string& option) {
-    throw UsageError(request.checkpoint + ": " + option + " needs gradients, which there are of golf-gpt models alone");
-  };
-  if (request.fisher && is_calibrated) refuse("--fisher");
-  if (request.distill.steps.value_or(0) > 0) refuse("--distill-steps above 0");
-  request.distill.steps = 0;
+  if (request.cross_term.value_or(0) > 0 && !has_text)
+    throw UsageError("--cross-term needs calibration text: beside --hessians, --calibration-tokens");
+  request.slope.cross_term = request.cross_term.value_or(spec && has_text ? 1 : 0);
 }
 
 void check_slope_options(const SlopeOptions& slope) {

@@ -6,7 +6,7 @@
 
 #include "quantizer/console/file_roles.h"
 #include "quantizer/pipeline/method_options.h"
-#include "quantizer/pipeline/quantize_job.h"
+#include "quantizer/pipeline/quantize_request.h"
 
 namespace CLI {
 class App;
@@ -34,18 +34,16 @@ void add_calibration_options(CLI::App& command, QuantizeRequest& request);
 // The checkpoint and the files of calibration.
 void register_files(const QuantizeRequest& request, FileRoles& roles);
 // Fills in defaults. `has_slope`: among the methods to run, which distils on tokens beside a file of Hessians.
-// `config`, unset for a family that does not run, says how long sequences may be. UsageError.
-void finish_calibration_options(QuantizeRequest& request, bool has_slope, const std::optional<AnyConfig>& config);
+// `spec`, unset for a family that does not run, says how long sequences may be. UsageError.
+void finish_calibration_options(QuantizeRequest& request, bool has_slope, const std::optional<Spec>& spec);
 
 // The options of method slope and of its distillation; of method trace; of the work folder.
 void add_slope_options(CLI::App& command, QuantizeRequest& request, MethodOptions& methods);
 void add_trace_bits_option(CLI::App& command, std::string& bits, MethodOptions& methods);
 void add_resume_options(CLI::App& command, std::string& work_folder, bool& keep_work);
 
-// What the family of the checkpoint says of a request, before defaults that depend on it: without gradients, asking for
-// the Fisher or distillation is a UsageError, and the default is not to distil.
-// `config` as above.
-void fit_to_family(QuantizeRequest& request, const std::optional<AnyConfig>& config);
+// The default depends on whether there is calibration text. UsageError.
+void finish_cross_term(QuantizeRequest& request, const std::optional<Spec>& spec);
 
 void check_slope_options(const SlopeOptions& slope);  // UsageError
 

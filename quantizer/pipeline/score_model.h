@@ -1,18 +1,19 @@
 // score_model.h: bits per byte of one model file on the text that the options name: what eval and quantize share.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 
 #include "eval/score/bpb.h"
 #include "eval/text/byte_table.h"
 #include "eval/text/tokenizer.h"
+#include "quantizer/checkpoints/model_source.h"
 #include "quantizer/console/console.h"
 #include "quantizer/pipeline/token_source.h"
-#include "quantizer/ranks/ranks.h"
 #include "runtime/base/memory_plan.h"
 #include "runtime/device/device.h"
-#include "runtime/families/any_model.h"
+#include "runtime/device/ranks.h"
 
 namespace thimble {
 
@@ -26,14 +27,13 @@ struct ScoredModel {
   std::optional<std::string> note;   // context_note()
 };
 
-// Opens `path` (checkpoint or artifact) from disk, as a user would, and scores it on `device`, windows shared
-// among the ranks. The plan of a CUDA device's memory is printed first. `config` is for checkpoints. `check_finite`
-// looks for NaN and infinities as finite_input.h says, on the CPU in every window.
-ScoredModel score_model(const std::string& path, const std::string& config, const TokenSource& source,
-                        const Tokenizer& tokenizer, const ByteTable& bytes, const Device& device, Ranks& ranks,
-                        Console& console, bool check_finite = false);
+// Scores what `load` gives on `device`, windows shared among the ranks. The plan of a CUDA device's memory is printed
+// first. `check_finite` looks for NaN and infinities as finite_input.h says, on the CPU in every window.
+ScoredModel score_model(const std::function<LoadedModel()>& load, const TokenSource& source, const Tokenizer& tokenizer,
+                        const ByteTable& bytes, const Device& device, Ranks& ranks, Console& console,
+                        bool check_finite = false);
 
 // The same figure of a model in memory, on this rank alone.
-double bits_per_byte(const AnyModel& model, const Device& device, const TokenSource& source, Console& console);
+double bits_per_byte(const RunnableModel& model, const Device& device, const TokenSource& source, Console& console);
 
 }  // namespace thimble

@@ -10,26 +10,26 @@ namespace {
 // Every Hessian belongs to a matrix with as many columns.
 void check_hessians(const HessianSet& hessians, const OpenedCheckpoint& source, const std::string& path) {
   for (const auto& [layer, hessian] : hessians) {
-    auto found = source.tensors.find(layer);
-    if (found == source.tensors.end())
-      throw FormatError(path, "Hessian '" + layer + "' names no tensor of " + source.file.path());
+    auto found = source.shapes().find(layer);
+    if (found == source.shapes().end())
+      throw FormatError(path, "Hessian '" + layer + "' names no tensor of " + source.path());
     const Shape& shape = found->second.shape;
     if (shape.size() != 2 || shape[1] != hessian->matrix.size())
       throw FormatError(path, "Hessian '" + layer + "' has " + std::to_string(hessian->matrix.size()) +
-                                  " columns, the tensor in " + source.file.path() + " has shape " + shape_text(shape));
+                                  " columns, the tensor in " + source.path() + " has shape " + shape_text(shape));
   }
 }
 
 // What names a matrix or a table has as many values as that has rows, or columns.
 void check_length(const std::string& what, const std::string& name, size_t found, size_t axis,
                   const OpenedCheckpoint& source, const std::string& path) {
-  auto tensor = source.tensors.find(name);
-  if (tensor == source.tensors.end())
-    throw FormatError(path, what + " '" + name + "' names no tensor of " + source.file.path());
+  auto tensor = source.shapes().find(name);
+  if (tensor == source.shapes().end())
+    throw FormatError(path, what + " '" + name + "' names no tensor of " + source.path());
   const Shape& shape = tensor->second.shape;
   if (shape.size() != 2 || shape[axis] != static_cast<int64_t>(found))
     throw FormatError(path, what + " '" + name + "' has " + counted(found, "value") + ", the tensor in " +
-                                source.file.path() + " has shape " + shape_text(shape));
+                                source.path() + " has shape " + shape_text(shape));
 }
 
 }  // namespace

@@ -69,9 +69,9 @@ void TokenSource::register_files(FileRoles& roles) const {
   roles.input("the --tokenizer", tokenizer);
 }
 
-int64_t TokenSource::context_for(const AnyConfig& config, const std::string& path) const {
-  const int64_t length = context.value_or(std::min(kDefaultContext, most_positions(config).value_or(kDefaultContext)));
-  check_context(config, length, path);
+int64_t TokenSource::context_for(const Spec& spec, const std::string& path) const {
+  const int64_t length = context.value_or(std::min(kDefaultContext, spec.most_positions.value_or(kDefaultContext)));
+  check_context(spec, length, path);
   if (stride && *stride > length)
     throw UsageError("--stride is " + std::to_string(*stride) + ", allowed is at most the --context, " +
                      std::to_string(length));
@@ -82,10 +82,10 @@ EvaluationOptions TokenSource::evaluation_options(int64_t length) const {
   return {stride.value_or(std::min(kDefaultStride, length)), max_targets};
 }
 
-std::vector<uint16_t> TokenSource::load(const Tokenizer& loaded, int64_t vocab_size) const {
+std::vector<Token> TokenSource::load(const Tokenizer& loaded, int64_t vocab_size) const {
   if (shards.empty() == text.empty()) throw UsageError("give either --tokens or --text");
   const std::vector<std::string> files = text.empty() ? expand_shard_patterns(shards) : std::vector{text};
-  std::vector<uint16_t> tokens = text.empty() ? read_shards(files, vocab_size) : tokens_of_text_file(loaded, text);
+  std::vector<Token> tokens = text.empty() ? read_shards(files, vocab_size) : tokens_of_text_file(loaded, text);
   if (tokens.size() < kLeastTokens) {
     const std::string others = files.size() > 1 ? fmt::format(" in {} shards together", files.size()) : "";
     throw FormatError(files.front(), fmt::format("{}{}; scoring needs at least {}, since the first is only context",
@@ -94,10 +94,11 @@ std::vector<uint16_t> TokenSource::load(const Tokenizer& loaded, int64_t vocab_s
   return tokens;
 }
 
-std::optional<std::string> context_note(const AnyConfig& config, int64_t context, int64_t tokens) {
-  const auto* golf = std::get_if<ModelConfig>(&config);
-  if (golf == nullptr || context <= 2 * tokens || golf->rope_base_at(context) == golf->rope_base_at(tokens))
-    return std::nullopt;
+std::optional<std::string> context_note(const Spec& spec, int64_t context, int64_t tokens) {
+  const bool depends_on_context = std::ranges::any_of(spec.network->rotaries, [&](const RotaryRule& rule) {
+    return rule.frequencies(context) != rule.frequencies(tokens);
+  });
+  if (context <= 2 * tokens || !depends_on_context) return std::nullopt;
   return fmt::format(
       "of a context of {} at most {} in use; this model scales its rotary positions by the whole context, so "
       "the score is not that of a context of {}",

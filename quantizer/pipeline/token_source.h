@@ -9,7 +9,7 @@
 #include "eval/text/tokenizer.h"
 #include "quantizer/console/file_roles.h"
 #include "quantizer/console/help_formatter.h"
-#include "runtime/families/any_model.h"
+#include "runtime/families/spec.h"
 
 namespace CLI {
 class App;
@@ -37,16 +37,16 @@ struct TokenSource {
   void check() const;
   // The tokens of context for a model: as --context says, else kDefaultContext, or what the model of `path` has
   // positions for. A UsageError when that is too many for it, or below the stride.
-  int64_t context_for(const AnyConfig& config, const std::string& path) const;
+  int64_t context_for(const Spec& spec, const std::string& path) const;
   // With a context of that length. The default stride is kDefaultStride, or a shorter context.
   EvaluationOptions evaluation_options(int64_t length) const;
   // The token stream, below `vocab_size`. UsageError unless exactly one of --tokens and --text is given, FormatError
   // when it has no target to score.
-  std::vector<uint16_t> load(const Tokenizer& loaded, int64_t vocab_size) const;
+  std::vector<Token> load(const Tokenizer& loaded, int64_t vocab_size) const;
 };
 
-// What to tell of a context far longer than the tokens that are scored in it, where that changes the score: golf-gpt
-// scales its rotary base by the context asked for. nullopt where there is nothing to tell.
-std::optional<std::string> context_note(const AnyConfig& config, int64_t context, int64_t tokens);
+// What to tell of a context far longer than the tokens that are scored in it, where that changes the score: some
+// families scale their rotary angles by the context asked for. nullopt where there is nothing to tell.
+std::optional<std::string> context_note(const Spec& spec, int64_t context, int64_t tokens);
 
 }  // namespace thimble

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "quantizer/ranks/ranks.h"
+#include "runtime/device/ranks.h"
 
 namespace thimble {
 

@@ -16,13 +16,14 @@ struct Magic {
   std::string_view bytes;
   FileKind kind;
 };
-// Numbers of llm.c are little-endian: 20240326 for its checkpoints, 20240520 for token shards.
+// Numbers of llm.c are little-endian: 20240326 for its checkpoints, 20240520 and 20240801 for token shards.
 constexpr std::array kMagics = {
     Magic{"\x89THMB\r\n\x1A"sv, FileKind::kArtifact},
     Magic{"PK\x03\x04"sv, FileKind::kZip},
     Magic{"PK\x05\x06"sv, FileKind::kZip},
     Magic{"\xC6\xD7\x34\x01"sv, FileKind::kLlmc},
     Magic{"\x88\xD8\x34\x01"sv, FileKind::kTokenShard},
+    Magic{"\xA1\xD9\x34\x01"sv, FileKind::kTokenShard},
     Magic{"GGUF"sv, FileKind::kGguf},
     Magic{"version https://git-lfs.github.com/spec/"sv, FileKind::kLfsPointer},
     Magic{"\x1F\x8B\x08"sv, FileKind::kGzip},

@@ -89,14 +89,4 @@ FloatTensors dequantize_tensors(const QuantizedModel& quantized) {
   return values;
 }
 
-ModelConfig quantized_config(const QuantizedModel& quantized, const std::string& path) {
-  return resolve_model_config(parse_json(as_bytes_of(quantized.config_json), path), path, quantized_shapes(quantized),
-                              path);
-}
-
-Model dequantize_model(const QuantizedModel& quantized, const std::string& path) {
-  ModelConfig config = quantized_config(quantized, path);
-  return bind_model(config, dequantize_tensors(quantized));
-}
-
 }  // namespace thimble

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "runtime/codes/nvfp4_matrix.h"
-#include "runtime/families/golf/model.h"
 #include "runtime/tensor/tensor.h"
 
 namespace thimble {
@@ -80,12 +79,5 @@ TensorMap quantized_shapes(const QuantizedModel& quantized);
 
 // float32 elements of all tensors.
 FloatTensors dequantize_tensors(const QuantizedModel& quantized);
-
-// The config of the model, checked against the names and shapes of its tensors, not their contents. Errors as below.
-ModelConfig quantized_config(const QuantizedModel& quantized, const std::string& path);
-
-// The model that the codes stand for. A config of another family, or tensors that do not fit it, are
-// FormatErrors(path).
-Model dequantize_model(const QuantizedModel& quantized, const std::string& path);
 
 }  // namespace thimble

@@ -77,22 +77,6 @@ void rotate_back(float* dy, const float* cosine, const float* sine, int64_t half
   }
 }
 
-// y = max(z, z/2)^2: dz = 2 z dy where z > 0, z / 2 dy elsewhere.
-void leaky_relu_squared_backward(const float* z, float* dy, int64_t n) {
-  ConstRow row(z, n);
-  Row(dy, n) *= (2.0f * row).max(0.0f) + (0.5f * row).min(0.0f);
-}
-
-void norm_and_rotate_backward(const float* x, int64_t d, const float* cosine, const float* sine, int64_t half,
-                              float gain, float* dy) {
-  rotate_back(dy, cosine, sine, half);
-  ConstRow row(x, d);
-  Row gradient(dy, d);
-  float s = inverse_rms(x, kRmsEpsilon, d);
-  float along = s * s * ((row * gradient).sum() / static_cast<float>(d));
-  gradient = (gain * s) * (gradient - along * row);
-}
-
 // With l = cap * tanh(z / cap): dz = (softmax(l) - onehot(target)) (1 - (l / cap)^2). A cap of 0: l = z.
 float nll_backward(float* logits, int64_t target, float cap, int64_t n) {
   Row row(logits, n);
@@ -190,17 +174,9 @@ void attention_backward(const AttentionGradientTile& t) {
   dk.noalias() += gradients.transpose() * q;
 }
 
-constexpr CpuGradientKernels kKernels = {gemm_nn,
-                                         gemm_nn_add,
-                                         scale,
-                                         rms_norm_backward,
-                                         layer_norm_backward,
-                                         activation_backward,
-                                         rotate_back,
-                                         leaky_relu_squared_backward,
-                                         norm_and_rotate_backward,
-                                         nll_backward,
-                                         divergence_backward,
+constexpr CpuGradientKernels kKernels = {gemm_nn,           gemm_nn_add,         scale,
+                                         rms_norm_backward, layer_norm_backward, activation_backward,
+                                         rotate_back,       nll_backward,        divergence_backward,
                                          attention_backward};
 
 }  // namespace

@@ -34,7 +34,7 @@ struct CpuGradientKernels {
   void (*gemm_nn)(ConstMatrixView a, ConstMatrixView b, MatrixView c);
   void (*gemm_nn_add)(ConstMatrixView a, ConstMatrixView b, MatrixView c);
 
-  // Row operations, as gradient_ops.h names and defines them.
+  // Row operations: the transposes of those of network.h.
   void (*scale)(const float* x, const float* scale, float* y, int64_t n);  // y may be x
   // dx may be dy; a null gain is 1.
   void (*rms_norm_backward)(const float* x, const float* gain, float factor, float epsilon, const float* dy, float* dx,
@@ -43,10 +43,6 @@ struct CpuGradientKernels {
                               int64_t n);
   void (*activation_backward)(Activation activation, const float* x, const float* dy, float* dx, int64_t n);
   void (*rotate_back)(float* dy, const float* cosine, const float* sine, int64_t half);
-  void (*leaky_relu_squared_backward)(const float* z, float* dy, int64_t n);
-  // One head of width d, whose first 2*half dimensions rotate.
-  void (*norm_and_rotate_backward)(const float* x, int64_t d, const float* cosine, const float* sine, int64_t half,
-                                   float gain, float* dy);
   // Returns the negative log-likelihood of `target`.
   float (*nll_backward)(float* logits, int64_t target, float cap, int64_t n);
   // Returns the divergence from `teacher`.

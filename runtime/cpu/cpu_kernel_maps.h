@@ -16,7 +16,6 @@
 namespace thimble {
 namespace {
 
-constexpr float kRmsEpsilon = 1.1920929e-7f;
 constexpr float kMinValueNorm = 1e-12f;
 
 template <typename T>

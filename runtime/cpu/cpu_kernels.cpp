@@ -54,23 +54,7 @@ void add_skip(const float* skip, const float* weight, const float* gate, float* 
   }
 }
 
-void mix_and_norm(const float* x, const float* x0, const float* mix_x, const float* mix_x0, float c, float* u,
-                  float* normed, int64_t n) {
-  Row(u, n) = ConstRow(mix_x, n) * ConstRow(x, n) + ConstRow(mix_x0, n) * ConstRow(x0, n);
-  rms_norm(u, nullptr, c, kRmsEpsilon, normed, n);
-}
-
 void add(const float* a, const float* scale, float* x, int64_t n) { Row(x, n) += ConstRow(scale, n) * ConstRow(a, n); }
-
-void add_and_norm(const float* a, const float* scale, float c, float* x, float* normed, int64_t n) {
-  add(a, scale, x, n);
-  rms_norm(x, nullptr, c, kRmsEpsilon, normed, n);
-}
-
-void norm_and_rotate(float* x, int64_t d, const float* cosine, const float* sine, int64_t half, float gain) {
-  rms_norm(x, nullptr, gain, kRmsEpsilon, x, d);
-  rotate(x, cosine, sine, half);
-}
 
 void leaky_relu_squared(float* z, int64_t n) {
   Row row(z, n);
@@ -184,10 +168,7 @@ constexpr CpuKernels kKernels = {THIMBLE_STRING(THIMBLE_ISA),
                                  mix,
                                  multiply,
                                  rotate,
-                                 mix_and_norm,
-                                 add_and_norm,
                                  add,
-                                 norm_and_rotate,
                                  layer_norm,
                                  leaky_relu_squared,
                                  gelu,

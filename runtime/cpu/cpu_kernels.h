@@ -41,7 +41,7 @@ struct CpuKernels {
   void (*gemm_tn_add)(ConstMatrixView a, ConstMatrixView b, MatrixView c);
   void (*gemm_nn_sub_f64)(ConstMatrixViewF64 a, ConstMatrixViewF64 b, MatrixViewF64 c);
 
-  // Row operations, as Backend names and defines them.
+  // Row operations, as network.h names and defines them.
   void (*add_scaled)(const float* a, float scale, float* x, int64_t n);
   // y may be x; a null gain is 1.
   void (*rms_norm)(const float* x, const float* gain, float factor, float epsilon, float* y, int64_t n);
@@ -51,12 +51,7 @@ struct CpuKernels {
   void (*multiply)(const float* a, float* x, int64_t n);  // x *= a
   // The first 2*half dimensions of one head.
   void (*rotate)(float* x, const float* cosine, const float* sine, int64_t half);
-  void (*mix_and_norm)(const float* x, const float* x0, const float* mix_x, const float* mix_x0, float c, float* u,
-                       float* normed, int64_t n);
-  void (*add_and_norm)(const float* a, const float* scale, float c, float* x, float* normed, int64_t n);
   void (*add)(const float* a, const float* scale, float* x, int64_t n);
-  // One head: rms over d, rotate the first 2*half dimensions, times gain.
-  void (*norm_and_rotate)(float* x, int64_t d, const float* cosine, const float* sine, int64_t half, float gain);
   void (*layer_norm)(const float* x, const float* weight, const float* bias, float epsilon, float* y,
                      int64_t n);  // y may be x
   void (*leaky_relu_squared)(float* z, int64_t n);

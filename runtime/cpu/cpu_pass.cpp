@@ -155,9 +155,11 @@ class CpuForward {
     const Matrix nothing(shape.sequences, x.cols);
     Matrix* state = pass_.cache_ ? &pass_.cache_->state(o.state) : nullptr;
     const Matrix& before = state ? *state : nothing;
-    for_each_row(x.rows, x.cols, [&](int64_t p) {
+    const int64_t first = x.rows - y_.rows;
+    for_each_row(y_.rows, y_.cols, [&](int64_t r) {
+      const int64_t p = first + r;
       const float* previous = p % shape.positions == 0 ? before.row(p / shape.positions) : x.row(p - 1);
-      kernels_.smear(x.row(p), previous, data_of(weights_, o.gate), y_.row(p), x.cols);
+      kernels_.smear(x.row(p), previous, data_of(weights_, o.gate), y_.row(r), x.cols);
     });
     for (int64_t s = 0; state && s < shape.sequences; ++s)
       std::copy_n(x.row((s + 1) * shape.positions - 1), x.cols, state->row(s));
@@ -270,6 +272,24 @@ void CpuPass::run_to(size_t node) {
 
 ConstMatrixView CpuPass::value(ValueId value) const { return view(plan_.forward[network_.maker_of(value)].output); }
 
+CpuPass::Pause CpuPass::pause() {
+  assert(!cache_ && first_needed_ == 0);
+  Pause pause{next_node_, batch_, {}};
+  for (const LiveValue& live : live_values(network_, plan_, next_node_)) {
+    const ConstMatrixView rows = view(live.place);
+    copy_rows(rows, pause.values.emplace_back(live.value, Matrix(rows.rows, rows.cols)).second);
+  }
+  return pause;
+}
+
+void CpuPass::resume(Pause pause) {
+  begin(std::move(pause.batch));
+  next_node_ = pause.next_node;
+  for (const LiveValue& live : live_values(network_, plan_, next_node_))
+    for (const auto& [value, rows] : pause.values)
+      if (value == live.value) copy_rows(rows, view(live.place));
+}
+
 ConstMatrixView CpuPass::run(TokenBatch batch, CpuCache* cache, int64_t first_needed, LinearObserver* observer) {
   begin(std::move(batch), cache, first_needed);
   if (observer) {
@@ -286,10 +306,11 @@ ConstMatrixView CpuPass::run(TokenBatch batch, CpuCache* cache, int64_t first_ne
   return hidden.block_rows(hidden.rows - rows, rows);
 }
 
-void CpuPass::logits(ConstMatrixView hidden, MatrixView out) const {
+void CpuPass::logits(ConstMatrixView hidden, MatrixView out, Matrix* product) const {
   multiply_nt(hidden, weights_.matrix(network_.head.weight), out);
   round(Boundary::kLogits, out);
   if (policy_.logits_scale != 1) scale_rows(policy_.logits_scale, out);
+  if (product) copy_rows(out, *product);
   const float cap = network_.head.softcap;
   if (cap == 0) return;
   const CpuKernels& kernels = cpu_kernels();

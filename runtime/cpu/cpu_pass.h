@@ -34,12 +34,21 @@ class CpuPass {
   // A value that a node before the next one made and a later one reads.
   ConstMatrixView value(ValueId value) const;
 
+  // What later nodes read of a pass without a cache, to go on with another batch meanwhile.
+  struct Pause {
+    size_t next_node = 0;
+    TokenBatch batch;
+    std::vector<std::pair<ValueId, Matrix>> values;
+  };
+  Pause pause();
+  void resume(Pause pause);
+
   // All of it. The observer sees the inputs of all linear layers below the head. Returns the head's input, rows from
   // first_needed on, valid until the next call.
   ConstMatrixView run(TokenBatch batch, CpuCache* cache = nullptr, int64_t first_needed = 0,
                       LinearObserver* observer = nullptr);
-  // Logits (rows, V) of the head's input.
-  void logits(ConstMatrixView hidden, MatrixView out) const;
+  // Logits (rows, V) of the head's input. `product`, unless null: takes what they are before softcap.
+  void logits(ConstMatrixView hidden, MatrixView out, Matrix* product = nullptr) const;
 
   // After run() with has_backward, once. `logit_gradient` (P, V): of the loss by what the head's product gave, before
   // the softcap. `logits`: that product itself, for observers of outputs; may be empty. `vectors`, unless null: added

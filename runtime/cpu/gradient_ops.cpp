@@ -5,7 +5,6 @@
 
 #include "runtime/base/parallel.h"
 #include "runtime/cpu/cpu_gradient_kernels.h"
-#include "runtime/cpu/cpu_kernels.h"
 #include "runtime/cpu/gemm.h"
 #include "runtime/tensor/row_chunks.h"
 
@@ -85,44 +84,6 @@ void linear_backward_add(ConstMatrixView dy, ConstMatrixView w, MatrixView dx) {
   multiply_in_tiles(cpu_gradient_kernels().gemm_nn_add, dy, w, dx);
 }
 
-void scale_backward(ConstMatrixView dy, std::span<const float> scale, MatrixView dx) {
-  for_each_row(dy.rows, dy.cols,
-               [&](int64_t p) { cpu_gradient_kernels().scale(dy.row(p), scale.data(), dx.row(p), dy.cols); });
-}
-
-void rms_norm_backward(ConstMatrixView x, float c, ConstMatrixView dy, MatrixView dx) {
-  for_each_row(x.rows, x.cols, [&](int64_t p) {
-    thread_local AlignedVector<float> added;
-    added.resize(static_cast<size_t>(x.cols));
-    cpu_gradient_kernels().rms_norm_backward(x.row(p), nullptr, c, 1.1920929e-7f, dy.row(p), added.data(), x.cols);
-    cpu_kernels().add_scaled(added.data(), 1.0f, dx.row(p), x.cols);
-  });
-}
-
-void leaky_relu_squared_backward(ConstMatrixView z, MatrixView dy) {
-  for_each_row(z.rows, z.cols,
-               [&](int64_t p) { cpu_gradient_kernels().leaky_relu_squared_backward(z.row(p), dy.row(p), z.cols); });
-}
-
-void norm_and_rotate_backward(ConstMatrixView x, int64_t head_dim, const RotaryTable& rotary,
-                              std::span<const float> gain, MatrixView dy) {
-  int64_t heads = x.cols / head_dim, half = rotary.cosine.cols();
-  for_each_row(x.rows, x.cols, [&](int64_t p) {
-    for (int64_t h = 0; h < heads; ++h)
-      cpu_gradient_kernels().norm_and_rotate_backward(
-          x.row(p) + h * head_dim, head_dim, rotary.cosine.row(p), rotary.sine.row(p), half,
-          gain.empty() ? 1.0f : gain[static_cast<size_t>(h)], dy.row(p) + h * head_dim);
-  });
-}
-
-void smear_backward(ConstMatrixView dy, std::span<const float> gate, MatrixView dx) {
-  const std::vector<float> nothing(static_cast<size_t>(dy.cols));  // follows the last position
-  for_each_row(dy.rows, dy.cols, [&](int64_t p) {
-    const float* next = p + 1 < dy.rows ? dy.row(p + 1) : nothing.data();
-    cpu_kernels().smear(dy.row(p), next, gate.data(), dx.row(p), dy.cols);
-  });
-}
-
 void attention_backward(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v, const op::Attention& shape,
                         ConstMatrixView dy, MatrixView dq, MatrixView dk, MatrixView dv) {
   int64_t tiles = (q.rows + kQueryTile - 1) / kQueryTile, d = shape.head_dim;
@@ -150,7 +111,7 @@ void attention_backward(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v,
   add_up_parts(parts, &AttentionPart::dv, shape, dv);
 }
 
-double nll_backward(MatrixView logits, std::span<const uint16_t> targets, float cap) {
+double nll_backward(MatrixView logits, std::span<const Token> targets, float cap) {
   return sum_of_rows(logits, [&](int64_t p) {
     return cpu_gradient_kernels().nll_backward(logits.row(p), targets[static_cast<size_t>(p)], cap, logits.cols);
   });

@@ -245,10 +245,10 @@ class CudaDivergence final : public DivergencePass {
 
 }  // namespace
 
-std::unique_ptr<DivergencePass> make_cuda_divergence(std::shared_ptr<const Weights> teacher,
-                                                     std::shared_ptr<const Weights> student,
-                                                     const TokenSequences& sequences, const CudaPlace& place,
-                                                     Progress& progress) {
+std::unique_ptr<DivergencePass> make_cuda_divergence_pass(std::shared_ptr<const Weights> teacher,
+                                                          std::shared_ptr<const Weights> student,
+                                                          const TokenSequences& sequences, const CudaPlace& place,
+                                                          Progress& progress) {
   const int64_t batch =
       plan_divergence(*student->network, sequences.length, sequences.count, usable_memory(place)).batch;
   return std::make_unique<CudaDivergence>(*teacher, *student, sequences, place.ordinal, batch, progress);

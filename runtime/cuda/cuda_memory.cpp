@@ -16,7 +16,6 @@ namespace {
 
 // Arrays from this size on have pages of their own, smaller ones share them.
 constexpr int64_t kPageBytes = int64_t{2} << 20, kOwnPagesFrom = int64_t{1} << 20, kSharedUnit = 512;
-constexpr uint64_t kReserveBytes = uint64_t{128} << 20;
 constexpr int64_t kRowsPerGradientBatch = 16384;          // two waves of tiles on the largest devices
 constexpr int64_t kLoaderBytes = 2 * (int64_t{4} << 20);  // CudaWeightLoader's two pieces
 
@@ -190,43 +189,8 @@ MemoryPlan fit(const std::string& step, const std::string& unit, int64_t unit_to
 
 }  // namespace
 
-uint64_t MemoryPlan::bytes() const {
-  uint64_t sum = 0;
-  for (const MemoryUse& use : uses) sum += use.bytes;
-  return sum;
-}
-
-std::string MemoryPlan::text() const {
-  std::string text = fmt::format("{} takes {} B of device memory at most: {} of {} tokens at a time", step,
-                                 count_text(bytes()), counted(batch, unit), unit_tokens);
-  for (const MemoryUse& use : uses) text += fmt::format(", {} {} B", use.what, count_text(use.bytes));
-  return text;
-}
-
-Json to_json(const MemoryPlan& plan) {
-  Json uses = Json::object();
-  for (const MemoryUse& use : plan.uses) uses[use.what] = use.bytes;
-  return {{"step", plan.step},
-          {"unit", fmt::format("{}s of {} tokens", plan.unit, plan.unit_tokens)},
-          {"batch", plan.batch},
-          {"bytes", plan.bytes()},
-          {"uses", uses}};
-}
-
-uint64_t usable_memory(uint64_t free_bytes, uint64_t limit_bytes) {
-  uint64_t reserve = std::max(kReserveBytes, free_bytes / 20);
-  uint64_t unreserved = free_bytes > reserve ? free_bytes - reserve : 0;
-  return limit_bytes == kNoMemoryLimit ? unreserved : std::min(unreserved, limit_bytes);
-}
-
 uint64_t usable_memory(const CudaPlace& place) {
   return usable_memory(cuda_free_memory(place.ordinal), place.memory_limit_bytes);
-}
-
-uint64_t usable_memory(std::span<const int> ordinals, uint64_t limit_bytes) {
-  uint64_t least = UINT64_MAX;
-  for (int ordinal : ordinals) least = std::min(least, usable_memory(CudaPlace(ordinal, limit_bytes)));
-  return least;
 }
 
 MemoryPlan plan_scoring(const Network& network, Numerics numerics, int64_t context, int64_t windows,

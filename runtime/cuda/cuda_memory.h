@@ -1,50 +1,21 @@
-// cuda_memory.h: how much device memory a run takes at its peak, and how many windows or sequences at a time that
-// leaves room for. Follows from the network alone: known, and printed, before anything is allocated. In: network,
-// shapes, usable bytes.  Out: the largest batch that fits and what it takes, or a DeviceError. Not counted: the
-// driver's own context and kernels, which are no part of the usable bytes either.
+// cuda_memory.h: plans of the memory that passes take on a CUDA device (memory_plan.h), from what they allocate
+// (cuda_sizes.h), in builds without CUDA too. In: network, shapes, usable bytes.  Out: the largest batch that fits and
+// what it takes, or a DeviceError.
 #pragma once
 
 #include <cstdint>
 #include <optional>
-#include <span>
-#include <string>
-#include <vector>
 
-#include "runtime/base/json.h"
+#include "runtime/base/memory_plan.h"
 #include "runtime/cuda/kernels/cuda_devices.h"
+#include "runtime/ops/network.h"
 #include "runtime/ops/numeric_policy.h"
+#include "runtime/ops/pass_plan.h"
 
 namespace thimble {
 
-struct Network;
-
-struct MemoryUse {
-  std::string what;  // "weights"
-  uint64_t bytes = 0;
-};
-
 // Of one device.
-struct MemoryPlan {
-  std::string step;             // "scoring"
-  std::string unit;             // "window"
-  int64_t unit_tokens = 0;      // of each
-  int64_t batch = 0;            // units at a time
-  std::vector<MemoryUse> uses;  // with that batch
-
-  uint64_t bytes() const;
-  // "scoring: 880,803,840 B on each device at most: weights 60,000,000 B, ...; 32 windows of 2048 tokens at a time"
-  std::string text() const;
-};
-
-Json to_json(const MemoryPlan& plan);
-
-// What of `free_bytes` may be planned with: all but a reserve for the allocator's and the driver's own needs, and at
-// most `limit_bytes` (kNoMemoryLimit: no other bound).
-uint64_t usable_memory(uint64_t free_bytes, uint64_t limit_bytes);
-
-// Of one device, and of the scarcest of several.
 uint64_t usable_memory(const CudaPlace& place);
-uint64_t usable_memory(std::span<const int> ordinals, uint64_t limit_bytes);
 
 // All plans are DeviceErrors that name what is needed at least, and what is usable, when not even a batch of one fits.
 
@@ -86,8 +57,7 @@ MemoryPlan plan_divergence(const Network& network, int64_t length, int64_t seque
 constexpr uint64_t kMostGramBytes = uint64_t{1} << 30;
 uint64_t gram_bytes(const Network& network, int64_t length, int64_t sequences);
 
-// What passes for statistics of losses keep, and for divergences.
-struct PassOptions;
+// What backward passes keep for statistics of losses, and for divergences.
 PassOptions loss_statistics_options();
 PassOptions divergence_options();
 

@@ -28,9 +28,9 @@ std::unique_ptr<Generator> make_cuda_generator(std::shared_ptr<const Weights> we
                                                Numerics numerics, int64_t context, int64_t sequences);
 
 // In float32 whatever the device's numerics. `sequences` must outlive the result.
-std::unique_ptr<DivergencePass> make_cuda_divergence(std::shared_ptr<const Weights> teacher,
-                                                     std::shared_ptr<const Weights> student,
-                                                     const TokenSequences& sequences, const CudaPlace& place,
-                                                     Progress& progress);
+std::unique_ptr<DivergencePass> make_cuda_divergence_pass(std::shared_ptr<const Weights> teacher,
+                                                          std::shared_ptr<const Weights> student,
+                                                          const TokenSequences& sequences, const CudaPlace& place,
+                                                          Progress& progress);
 
 }  // namespace thimble

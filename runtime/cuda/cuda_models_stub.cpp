@@ -18,8 +18,9 @@ std::unique_ptr<Generator> make_cuda_generator(std::shared_ptr<const Weights>, c
   refuse();
 }
 
-std::unique_ptr<DivergencePass> make_cuda_divergence(std::shared_ptr<const Weights>, std::shared_ptr<const Weights>,
-                                                     const TokenSequences&, const CudaPlace&, Progress&) {
+std::unique_ptr<DivergencePass> make_cuda_divergence_pass(std::shared_ptr<const Weights>,
+                                                          std::shared_ptr<const Weights>, const TokenSequences&,
+                                                          const CudaPlace&, Progress&) {
   refuse();
 }
 

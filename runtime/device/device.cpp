@@ -3,19 +3,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <numeric>
 #include <optional>
 
 #include "runtime/base/error.h"
 #include "runtime/base/parallel.h"
-#include "runtime/cpu/backend_language_model.h"
 #include "runtime/cpu/gemm.h"
-#include "runtime/cpu/numeric_backend.h"
-#include "runtime/cuda/cuda_backend.h"
-#include "runtime/cuda/cuda_language_model.h"
+#include "runtime/cuda/cuda_models.h"
 #include "runtime/cuda/kernels/cuda_devices.h"
-#include "runtime/device/split_language_model.h"
 
 namespace thimble {
 namespace {
@@ -62,23 +59,6 @@ std::optional<Numerics> numerics_named(std::string_view text) {
   for (Numerics numerics : kAllNumerics)
     if (numerics_name(numerics) == text) return numerics;
   return std::nullopt;
-}
-
-// One model per device, all made at once.
-std::unique_ptr<LanguageModel> make_on_all(
-    const Device& device, const std::function<std::unique_ptr<LanguageModel>(const CudaPlace&)>& make) {
-  std::vector<std::unique_ptr<LanguageModel>> parts(device.ordinals.size());
-  run_in_threads(parts.size(), [&](size_t i) { parts[i] = make({device.ordinals[i], device.memory_limit_bytes}); });
-  return make_split_language_model(std::move(parts));
-}
-
-// On the CPU, or on each of the CUDA devices, through a Backend.
-template <typename AnyFamily>
-std::unique_ptr<LanguageModel> make_over_backend(const AnyFamily& model, const Device& device, int64_t context) {
-  if (!device.is_cuda) return make_backend_language_model(model, device.numerics, make_cpu_backend(), context);
-  return make_on_all(device, [&](const CudaPlace& place) {
-    return make_backend_language_model(model, device.numerics, make_cuda_backend(place), context);
-  });
 }
 
 }  // namespace
@@ -128,35 +108,11 @@ std::jthread warm_up(const Device& device) {
   });
 }
 
-// Fused attention keeps scores and softmax weights in registers, where nothing can round them to Q1.15: no SF16 mode
-// may ever be among these.
-bool has_fused_forward(const Device& device) {
-  return device.is_cuda && (device.numerics == Numerics::kFp32 || device.numerics == Numerics::kBf16);
-}
-
-std::unique_ptr<Backend> make_backend(const Device& device, Nvfp4Weights weights) {
-  std::unique_ptr<Backend> exact =
-      device.is_cuda ? make_cuda_backend({device.ordinals[0], device.memory_limit_bytes}) : make_cpu_backend();
-  return make_numeric_backend(std::move(exact), numeric_policy(device.numerics), std::move(weights));
-}
-
-std::unique_ptr<LanguageModel> make_language_model(const Model& model, const Device& device, int64_t context) {
-  if (!has_fused_forward(device)) return make_over_backend(model, device, context);
-  return make_on_all(
-      device, [&](const CudaPlace& place) { return make_cuda_language_model(model, place, device.numerics, context); });
-}
-
-std::unique_ptr<LanguageModel> make_language_model(const Gpt2Model& model, const Device& device, int64_t context) {
-  return make_over_backend(model, device, context);
-}
-
-std::unique_ptr<LanguageModel> make_language_model(const StoredModel& stored, const BlockFeed& feed,
-                                                   const Device& device, int64_t context) {
-  if (!has_fused_forward(device))
-    throw Error(ExitCode::kInternal, device.name() + " computes with dequantized weights");
-  return make_on_all(device, [&](const CudaPlace& place) {
-    return make_cuda_language_model(stored, feed, place, device.numerics, context);
-  });
+uint64_t usable_memory(const Device& device) {
+  uint64_t least = UINT64_MAX;
+  for (int ordinal : device.ordinals)
+    least = std::min(least, usable_memory(cuda_free_memory(ordinal), device.memory_limit_bytes));
+  return least;
 }
 
 }  // namespace thimble

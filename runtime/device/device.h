@@ -7,10 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/codes/block_feed.h"
 #include "runtime/cuda/kernels/cuda_devices.h"
-#include "runtime/device/language_model.h"
-#include "runtime/families/gpt2/gpt2_model.h"
 #include "runtime/ops/numeric_policy.h"
 
 namespace thimble {
@@ -20,7 +17,7 @@ struct Device {
   bool is_cuda = false;
   std::vector<int> ordinals;  // CUDA devices to use, at least one when is_cuda
   Numerics numerics = Numerics::kFp32;
-  uint64_t memory_limit_bytes = kNoMemoryLimit;  // of each CUDA device; see memory_plan.h
+  uint64_t memory_limit_bytes = kNoMemoryLimit;  // of each CUDA device; see cuda_memory.h
 
   // What results depend on besides the inputs: the CPU's instruction set or the CUDA device's model, and the numerics,
   // which on the CPU go without saying when they are fp32.
@@ -44,21 +41,7 @@ Device open_device(const std::string& text, const std::string& numerics, int loc
 // left to whoever uses the device next.
 [[nodiscard]] std::jthread warm_up(const Device& device);
 
-// CUDA devices have kernels of their own for golf-gpts in fp32 and bf16, with fused attention. Everything else, and all
-// that the CPU does, runs through a Backend, whose attention is not fused, in any mode.
-bool has_fused_forward(const Device& device);
-
-// The device's Backend, on the first of several, in its numerics. Weights are the caller's to round (round_weights()),
-// and their codes in NVFP4 to give (nvfp4_weights()).
-std::unique_ptr<Backend> make_backend(const Device& device, Nvfp4Weights weights = {});
-
-// `model` must outlive the result.
-std::unique_ptr<LanguageModel> make_language_model(const Model& model, const Device& device, int64_t context);
-std::unique_ptr<LanguageModel> make_language_model(const Gpt2Model& model, const Device& device, int64_t context);
-
-// The same from an artifact's codes, for devices with has_fused_forward(), which unpack them; only they may be asked
-// for. `stored` and `feed` may go when the call returns.
-std::unique_ptr<LanguageModel> make_language_model(const StoredModel& stored, const BlockFeed& feed,
-                                                   const Device& device, int64_t context);
+// Bytes that may be planned with (memory_plan.h), of the scarcest of the device's. Not for the CPU.
+uint64_t usable_memory(const Device& device);
 
 }  // namespace thimble

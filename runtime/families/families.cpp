@@ -16,12 +16,26 @@ std::span<const Family* const> families() {
   return all;
 }
 
+namespace {
+
+// Hugging Face calls the key "model_type".
+Json family_of(const Json& config) {
+  return config.is_object() ? config.value("architecture", config.value("model_type", Json())) : Json();
+}
+
+}  // namespace
+
 const Family* find_family(const Json& config, const TensorMap& tensors) {
-  // Hugging Face calls the key "model_type".
-  const Json named = config.is_object() ? config.value("architecture", config.value("model_type", Json())) : Json();
+  const Json named = family_of(config);
   for (const Family* family : families())
     if (named.is_null() ? family->has_tensors(tensors) : named == Json(family->name())) return family;
   return nullptr;
+}
+
+std::string cannot_be_run(const Json& config) {
+  const Json named = family_of(config);
+  return "model family " + (named.is_null() ? Json("unknown") : named).dump() + " cannot be run, allowed are " +
+         family_names();
 }
 
 std::string family_names() {

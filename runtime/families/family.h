@@ -29,6 +29,9 @@ struct Where {
   std::string config, checkpoint;
 };
 
+// What of tensors is asked for: shapes and dtypes alone, which costs nothing, or bytes too.
+enum class Contents { kShapes, kBytes };
+
 class Family {
  public:
   virtual ~Family() = default;
@@ -37,9 +40,9 @@ class Family {
   virtual std::string_view name() const = 0;
   // Without a family's name in the config: are these the tensors of a checkpoint of this family?
   virtual bool has_tensors(const TensorMap& tensors) const = 0;
-  // The parameters of a checkpoint under their own names and as (out, in), with shapes only or with bytes. A layout
-  // that cannot be mapped is a FormatError(path).
-  virtual MappedTensors from_file(const TensorMap& tensors, bool with_bytes, const std::string& path) const = 0;
+  // The parameters of a checkpoint under their own names and as (out, in). A layout that cannot be mapped is a
+  // FormatError(path).
+  virtual MappedTensors from_file(const TensorMap& tensors, Contents contents, const std::string& path) const = 0;
   // The inverse, for export: tensors of the parameters become those of a checkpoint.
   virtual std::map<std::string, Tensor> to_file(const Spec& spec, std::map<std::string, Tensor> parameters,
                                                 bool banked) const = 0;
@@ -53,6 +56,9 @@ std::span<const Family* const> families();
 
 // The family that a config names or, where it names none, whose tensors these are; null: none that runs.
 const Family* find_family(const Json& config, const TensorMap& tensors);
+
+// "model family "bert" cannot be run, allowed are 'golf-gpt' and 'gpt2'", of a config whose family is not found.
+std::string cannot_be_run(const Json& config);
 
 // "'golf-gpt' and 'gpt2'".
 std::string family_names();

@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "runtime/cpu/forward.h"
+#include "runtime/ops/observers.h"
 #include "runtime/tensor/tensor.h"
 
 namespace thimble {

@@ -6,6 +6,17 @@
 
 namespace thimble {
 
+MatrixId Network::id_of(const std::string& matrix_name) const {
+  const auto found = std::ranges::find(matrices, matrix_name, &MatrixUse::name);
+  assert(found != matrices.end());
+  return static_cast<MatrixId>(found - matrices.begin());
+}
+
+bool Network::is_small(const std::string& parameter) const {
+  const auto found = std::ranges::find(parameters, parameter, &Parameter::name);
+  return found != parameters.end() && found->role == Role::kSmall;
+}
+
 std::vector<LinearInput> Network::linear_inputs() const {
   std::vector<LinearInput> inputs;
   for (size_t i = 0; i < nodes.size(); ++i) {
@@ -17,6 +28,14 @@ std::vector<LinearInput> Network::linear_inputs() const {
     found->readers.push_back(linear->weight);
   }
   return inputs;
+}
+
+std::vector<MatrixId> Network::linear_matrices() const {
+  std::vector<MatrixId> found;
+  for (const Node& node : nodes)
+    if (const auto* linear = std::get_if<op::Linear>(&node.operation))
+      if (std::ranges::find(found, linear->weight) == found.end()) found.push_back(linear->weight);
+  return found;
 }
 
 size_t Network::maker_of(ValueId value) const {

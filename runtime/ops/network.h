@@ -188,11 +188,16 @@ struct Network {
 
   int64_t width_of(ValueId value) const { return value_widths[static_cast<size_t>(value)]; }
   const MatrixUse& matrix(MatrixId id) const { return matrices[static_cast<size_t>(id)]; }
+  MatrixId id_of(const std::string& matrix_name) const;
+  // A parameter that is no matrix of products or lookups.
+  bool is_small(const std::string& parameter) const;
   const VectorRule& vector(VectorId id) const { return vectors[static_cast<size_t>(id)]; }
   int64_t vocabulary() const { return matrix(head.weight).rows; }
 
   // Inputs of linear layers below the head, in the order in which a pass meets their first readers.
   std::vector<LinearInput> linear_inputs() const;
+  // The matrices of linear layers below the head, each once, in the order of their first operations.
+  std::vector<MatrixId> linear_matrices() const;
   // The node that made a value.
   size_t maker_of(ValueId value) const;
 };

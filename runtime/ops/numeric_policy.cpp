@@ -2,11 +2,9 @@
 #include "runtime/ops/numeric_policy.h"
 
 #include <algorithm>
-#include <cassert>
 #include <cmath>
 
 #include "runtime/base/error.h"
-#include "runtime/ops/linear_layers.h"
 #include "runtime/tensor/row_chunks.h"
 
 namespace thimble {
@@ -41,23 +39,17 @@ void round_values(const Rounding& rounding, std::span<float> values) {
   });
 }
 
-template <typename AnyFamily>
-Nvfp4Weights by_address(const AnyFamily& model) {
-  Nvfp4Weights found;
-  for (const auto& [name, matrix] : linear_layers(model))
-    if (auto codes = model.nvfp4.find(name); codes != model.nvfp4.end()) found[matrix->data()] = &codes->second;
-  return found;
-}
-
 // Matrices that a file holds in NVFP4 stay as they are.
-template <typename AnyFamily>
-void take_to_nvfp4(AnyFamily& model) {
-  for (const auto& [name, matrix] : linear_layers(model)) {
-    if (model.nvfp4.contains(name)) continue;
-    if (!std::ranges::all_of(matrix->values(), [](float value) { return std::isfinite(value); }))
+void take_to_nvfp4(Weights& weights) {
+  weights.nvfp4.resize(weights.matrices.size());
+  for (MatrixId id : weights.network->linear_matrices()) {
+    if (weights.codes(id)) continue;
+    const std::string& name = weights.network->matrix(id).name;
+    Matrix& matrix = weights.matrices[static_cast<size_t>(id)];
+    if (!std::ranges::all_of(matrix.values(), [](float value) { return std::isfinite(value); }))
       throw Error(ExitCode::kBadInput, "tensor '" + name + "' holds a value that is not finite, which NVFP4 has not");
-    const Nvfp4Codes& codes = model.nvfp4[name] = stage_nvfp4(*matrix);
-    *matrix = dequantize_nvfp4(codes, matrix->rows(), matrix->cols());
+    const Nvfp4Codes& codes = weights.nvfp4[static_cast<size_t>(id)] = stage_nvfp4(matrix);
+    matrix = dequantize_nvfp4(codes, matrix.rows(), matrix.cols());
   }
 }
 
@@ -117,51 +109,20 @@ NumericPolicy numeric_policy(Numerics numerics) {
   return policy;
 }
 
-void round_weights(const NumericPolicy& policy, Model& model) {
+void round_weights(const NumericPolicy& policy, Weights& weights) {
   const Rounding& rounding = policy.weights;
-  if (policy.nvfp4) return take_to_nvfp4(model);
+  if (policy.nvfp4) return take_to_nvfp4(weights);
   if (rounding.is_exact()) return;
-  model.nvfp4.clear();
-  for (Matrix* matrix : {&model.token_embedding, &model.untied_head, &model.bigram_embedding, &model.bigram_projection,
-                         &model.value_embedding, &model.value_projection})
-    round_values(rounding, matrix->values());
-  model.bigram_scale = rounding(model.bigram_scale);
-  round_values(rounding, model.smear_gate);
-  for (LayerWeights& layer : model.layers) {
-    for (Matrix* matrix : {&layer.query, &layer.output, &layer.key, &layer.value, &layer.up, &layer.down})
-      round_values(rounding, matrix->values());
-    for (std::vector<float>* vector : {&layer.q_gain, &layer.attn_scale, &layer.mlp_scale, &layer.mix_x, &layer.mix_x0,
-                                       &layer.skip_weight, &layer.skip_gate})
-      round_values(rounding, *vector);
-    layer.value_embedding_scale = rounding(layer.value_embedding_scale);
-  }
+  weights.nvfp4.clear();
+  for (Matrix& matrix : weights.matrices) round_values(rounding, matrix.values());
+  for (std::vector<float>& vector : weights.vectors) round_values(rounding, vector);
 }
 
-void round_weights(const NumericPolicy& policy, Gpt2Model& model) {
-  const Rounding& rounding = policy.weights;
-  if (policy.nvfp4) return take_to_nvfp4(model);
-  if (rounding.is_exact()) return;
-  model.nvfp4.clear();
-  auto round_norm = [&](NormWeights& norm) {
-    round_values(rounding, norm.weight);
-    round_values(rounding, norm.bias);
-  };
-  auto round_affine = [&](AffineWeights& affine) {
-    round_values(rounding, affine.weight.values());
-    round_values(rounding, affine.bias);
-  };
-  for (Matrix* matrix : {&model.token_embedding, &model.position_embedding, &model.untied_head})
-    round_values(rounding, matrix->values());
-  for (Gpt2Layer& layer : model.layers) {
-    round_norm(layer.attention_norm);
-    round_norm(layer.mlp_norm);
-    for (AffineWeights* affine : {&layer.query_key_value, &layer.attention_output, &layer.up, &layer.down})
-      round_affine(*affine);
-  }
-  round_norm(model.final_norm);
+std::shared_ptr<const Weights> rounded_weights(std::shared_ptr<const Weights> weights, const NumericPolicy& policy) {
+  if (policy.weights.is_exact() && !policy.nvfp4) return weights;
+  auto rounded = std::make_shared<Weights>(*weights);
+  round_weights(policy, *rounded);
+  return rounded;
 }
-
-Nvfp4Weights nvfp4_weights(const Model& model) { return by_address(model); }
-Nvfp4Weights nvfp4_weights(const Gpt2Model& model) { return by_address(model); }
 
 }  // namespace thimble

@@ -1,5 +1,5 @@
 // numeric_policy.h: the numeric modes of a forward pass (--numerics), and what each rounds where. A mode is a policy
-// that a Backend follows (numeric_backend.h), not another forward pass.
+// that passes over a network follow, not another forward pass.
 //
 //   fp32          nothing is rounded
 //   bf16, fp16    weights and what every operation writes; arithmetic within an operation is fp32
@@ -12,12 +12,12 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 
-#include "runtime/families/golf/model.h"
-#include "runtime/families/gpt2/gpt2_model.h"
+#include "runtime/ops/weights.h"
 #include "runtime/tensor/rounding.h"
 
 namespace thimble {
@@ -64,12 +64,9 @@ NumericPolicy numeric_policy(Numerics numerics);
 // The weights as a model in this mode has them: rounded, matrices of linear layers in NVFP4 with one float32 scale
 // each, those of an artifact in NVFP4 with its codes. An Error (bad input) names a matrix that cannot be NVFP4, as it
 // is not finite.
-void round_weights(const NumericPolicy& policy, Model& model);
-void round_weights(const NumericPolicy& policy, Gpt2Model& model);
+void round_weights(const NumericPolicy& policy, Weights& weights);
 
-// The codes of matrices in NVFP4, by where their values lie. `model` must outlive the result, and stay where it is.
-using Nvfp4Weights = std::map<const float*, const Nvfp4Codes*>;
-Nvfp4Weights nvfp4_weights(const Model& model);
-Nvfp4Weights nvfp4_weights(const Gpt2Model& model);
+// A rounded copy; the same where the mode changes nothing.
+std::shared_ptr<const Weights> rounded_weights(std::shared_ptr<const Weights> weights, const NumericPolicy& policy);
 
 }  // namespace thimble

@@ -3,11 +3,11 @@
 
 namespace thimble {
 
-TokenBatch window_batch(std::span<const int32_t> tokens) {
+TokenBatch window_batch(std::span<const Token> tokens) {
   TokenBatch batch;
   batch.shape = {1, static_cast<int64_t>(tokens.size()), 0};
-  int32_t previous = TokenBatch::kNoToken;
-  for (int32_t token : tokens) {
+  Token previous = TokenBatch::kNoToken;
+  for (Token token : tokens) {
     batch.tokens.push_back(token);
     batch.previous.push_back(previous);
     previous = token;
@@ -26,7 +26,7 @@ std::vector<int32_t> looked_up_rows(const RowIndex& index, const TokenBatch& bat
   return rows;
 }
 
-int32_t token_pair_bucket(int32_t token, int32_t previous, int64_t buckets) {
+int32_t token_pair_bucket(Token token, Token previous, int64_t buckets) {
   const auto modulus = static_cast<int32_t>(buckets - 1);
   if (previous == TokenBatch::kNoToken) return modulus;
   // Products wrap as int32 does in the training code; the remainder is floored, never negative.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/ops/network.h"
+#include "runtime/ops/token_sequences.h"
 
 namespace thimble {
 
@@ -21,18 +22,18 @@ struct BatchShape {
 
 // The tokens of a batch and, for each, the token before it in its sequence (kNoToken for a sequence's first).
 struct TokenBatch {
-  static constexpr int32_t kNoToken = -1;
-  std::vector<int32_t> tokens, previous;
+  static constexpr Token kNoToken = -1;
+  std::vector<Token> tokens, previous;
   BatchShape shape;
 };
 
 // A batch that holds one sequence from its start.
-TokenBatch window_batch(std::span<const int32_t> tokens);
+TokenBatch window_batch(std::span<const Token> tokens);
 
 // The row of a table that each row of a batch looks up.
 std::vector<int32_t> looked_up_rows(const RowIndex& index, const TokenBatch& batch);
 
 // ((36313 * token) xor (27191 * previous)) mod (buckets - 1), in int32; buckets - 1 without a previous token.
-int32_t token_pair_bucket(int32_t token, int32_t previous, int64_t buckets);
+int32_t token_pair_bucket(Token token, Token previous, int64_t buckets);
 
 }  // namespace thimble

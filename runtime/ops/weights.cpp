@@ -1,8 +1,6 @@
 // weights.cpp: see weights.h.
 #include "runtime/ops/weights.h"
 
-#include <algorithm>
-#include <cassert>
 #include <cmath>
 
 namespace thimble {
@@ -27,12 +25,6 @@ double logistic(double x) { return 1 / (1 + std::exp(-x)); }
 const Nvfp4Codes* Weights::codes(MatrixId id) const {
   const auto at = static_cast<size_t>(id);
   return at < nvfp4.size() && !nvfp4[at].codes.empty() ? &nvfp4[at] : nullptr;
-}
-
-MatrixId Weights::id_of(const std::string& name) const {
-  const auto found = std::ranges::find(network->matrices, name, &MatrixUse::name);
-  assert(found != network->matrices.end());
-  return static_cast<MatrixId>(found - network->matrices.begin());
 }
 
 void Weights::set_small(FloatTensors tensors) {

@@ -13,7 +13,6 @@
 
 namespace thimble {
 
-using FloatTensors = std::map<std::string, std::vector<float>>;
 using NamedGradients = std::map<std::string, std::vector<double>>;
 
 struct Weights {
@@ -27,7 +26,6 @@ struct Weights {
   const std::vector<float>& vector(VectorId id) const { return vectors[static_cast<size_t>(id)]; }
   // Null where the matrix is not in NVFP4.
   const Nvfp4Codes* codes(MatrixId id) const;
-  MatrixId id_of(const std::string& name) const;
 
   // Replaces all small tensors.
   void set_small(FloatTensors tensors);

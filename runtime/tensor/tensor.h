@@ -34,4 +34,11 @@ struct Tensor {
 
 inline std::vector<float> to_float32(const TensorView& tensor) { return to_float32(tensor.dtype, tensor.bytes); }
 
+// A matrix (rows, columns) as (columns, rows), any dtype.
+Tensor transposed(const TensorView& matrix);
+
+// Values of tensors by name.
+using FloatTensors = std::map<std::string, std::vector<float>>;
+FloatTensors float_tensors(const TensorMap& tensors);
+
 }  // namespace thimble

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "runtime/base/json.h"
-#include "runtime/families/golf/model_config.h"
+#include "runtime/families/golf/golf_config.h"
 #include "runtime/tensor/tensor.h"
 #include "tests/runtime/families/golf/random_model.h"
 

@@ -52,7 +52,7 @@ void run(const AnyConfig& config, const TensorMap& tensors) {
   auto context = std::min(static_cast<int64_t>(tokens.size()), most_positions(config).value_or(3));
   tokens.resize(static_cast<size_t>(context));
   make_window_scorer(model, *backend, context)->logits(tokens, 0);
-  if (const auto* golf = std::get_if<ModelConfig>(&config))
+  if (const auto* golf = std::get_if<GolfConfig>(&config))
     if (!(golf->rope_base_at(std::numeric_limits<int32_t>::max()) > 0)) std::abort();
 }
 

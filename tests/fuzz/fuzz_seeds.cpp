@@ -33,8 +33,8 @@ class SeedFolder {
 };
 
 // A golf-gpt of two layers with every option on, 8 wide.
-ModelConfig seed_config() {
-  ModelConfig config = small_golf_config();
+GolfConfig seed_config() {
+  GolfConfig config = small_golf_config();
   config.vocab_size = 11;
   config.num_layers = 2;
   config.model_dim = 8;
@@ -48,8 +48,8 @@ ModelConfig seed_config() {
 }
 
 // The same with every option off.
-ModelConfig plain_config() {
-  ModelConfig config = seed_config();
+GolfConfig plain_config() {
+  GolfConfig config = seed_config();
   config.tie_embeddings = false;
   config.bigram_vocab_size = config.bigram_dim = 0;
   config.smear_gate = config.skip_gates = false;
@@ -135,7 +135,7 @@ void tokenizer_seeds(const SeedFolder& folder) {
   folder.write("bytes", as_bytes_of(byte_fallback_model({{"\xE2\x96\x81"}, {"x"}}).bytes()));
 }
 
-QuantizedModel quantized(const ModelConfig& config) {
+QuantizedModel quantized(const GolfConfig& config) {
   QuantizedModel model;
   model.config_json = canonical_json(to_json(config));
   for (const auto& [name, shape] : golf_tensor_shapes(config))
@@ -247,7 +247,7 @@ void write_all(const std::filesystem::path& root) {
   artifact_seeds({root, "fuzz_artifact"});
   weight_seeds({root, "fuzz_weights"});
   SeedFolder configs(root, "fuzz_config");
-  auto golf_seed = [&](const std::string& name, const ModelConfig& config, bool banked) {
+  auto golf_seed = [&](const std::string& name, const GolfConfig& config, bool banked) {
     const OwnedTensors tensors = random_golf_tensors(config, 1, DType::kBF16);
     config_seed(configs, name, to_json(config), banked ? with_banks(tensors, config.num_layers) : tensors);
   };

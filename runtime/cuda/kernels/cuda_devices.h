@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-namespace thimble {
+#include "runtime/base/memory_plan.h"
 
-constexpr uint64_t kNoMemoryLimit = UINT64_MAX;
+namespace thimble {
 
 // One CUDA device, and how much of its memory may be used.
 struct CudaPlace {

@@ -1,9 +1,9 @@
 // golf_family.cpp: see golf_family.h.
 #include "runtime/families/golf/golf_family.h"
 
+#include "runtime/families/golf/golf_config.h"
 #include "runtime/families/golf/golf_layout.h"
 #include "runtime/families/golf/golf_network.h"
-#include "runtime/families/golf/model_config.h"
 
 namespace thimble {
 
@@ -12,7 +12,7 @@ bool GolfFamily::has_tensors(const TensorMap& tensors) const {
 }
 
 // Banks become views of their slices.
-MappedTensors GolfFamily::from_file(const TensorMap& tensors, bool, const std::string& path) const {
+MappedTensors GolfFamily::from_file(const TensorMap& tensors, Contents, const std::string& path) const {
   MappedTensors mapped{unbank(tensors, path), {}, has_banks(tensors)};
   // torch's AveragedModel keeps a counter beside the weights; it is not one of them.
   mapped.tensors.erase("n_averaged");
@@ -41,7 +41,7 @@ std::map<std::string, Tensor> GolfFamily::to_file(const Spec& spec, std::map<std
 }
 
 Spec GolfFamily::resolve(const Json& config, const TensorMap& parameters, const Where& where) const {
-  const ModelConfig resolved = resolve_model_config(config, where.config, parameters, where.checkpoint);
+  const GolfConfig resolved = resolve_golf_config(config, where.config, parameters, where.checkpoint);
   return {this, to_json(resolved), std::nullopt, std::make_shared<const Network>(golf_network(resolved))};
 }
 

@@ -10,7 +10,7 @@ class GolfFamily final : public Family {
  public:
   std::string_view name() const override { return "golf-gpt"; }
   bool has_tensors(const TensorMap& tensors) const override;
-  MappedTensors from_file(const TensorMap& tensors, bool with_bytes, const std::string& path) const override;
+  MappedTensors from_file(const TensorMap& tensors, Contents contents, const std::string& path) const override;
   std::map<std::string, Tensor> to_file(const Spec& spec, std::map<std::string, Tensor> parameters,
                                         bool banked) const override;
   Spec resolve(const Json& config, const TensorMap& parameters, const Where& where) const override;

@@ -61,9 +61,9 @@ LayerNames::LayerNames(int64_t layer)
       mlp_scale(member_name(layer, "mlp_scale")),
       resid_mix(member_name(layer, "resid_mix")) {}
 
-std::string head_name(const ModelConfig& config) { return config.tie_embeddings ? kTokenEmbedding : "lm_head.weight"; }
+std::string head_name(const GolfConfig& config) { return config.tie_embeddings ? kTokenEmbedding : "lm_head.weight"; }
 
-std::map<std::string, Shape> golf_tensor_shapes(const ModelConfig& c) {
+std::map<std::string, Shape> golf_tensor_shapes(const GolfConfig& c) {
   std::map<std::string, Shape> shapes;
   shapes[kTokenEmbedding] = {c.vocab_size, c.model_dim};
   if (!c.tie_embeddings) shapes["lm_head.weight"] = {c.vocab_size, c.model_dim};

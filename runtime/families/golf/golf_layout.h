@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/families/golf/model_config.h"
+#include "runtime/families/golf/golf_config.h"
 #include "runtime/tensor/tensor.h"
 
 namespace thimble {
@@ -25,10 +25,10 @@ constexpr const char* kValueEmbedding = "ve_shared.embed.weight";
 constexpr const char* kValueProjection = "ve_shared.proj.weight";
 
 // The matrix of the output head: the token embedding when it is tied, else "lm_head.weight".
-std::string head_name(const ModelConfig& config);
+std::string head_name(const GolfConfig& config);
 
 // Every tensor of a model with this config, by unbanked name.
-std::map<std::string, Shape> golf_tensor_shapes(const ModelConfig& config);
+std::map<std::string, Shape> golf_tensor_shapes(const GolfConfig& config);
 
 // Is the tensor of this unbanked name one of the matrices of products and lookups? The others are vectors, or a few of
 // them, that the forward pass reads element by element.

@@ -13,7 +13,7 @@ namespace {
 
 constexpr float kEpsilon = 1.1920929e-7f;
 
-std::vector<Parameter> parameters_of(const ModelConfig& config) {
+std::vector<Parameter> parameters_of(const GolfConfig& config) {
   std::vector<Parameter> parameters;
   for (const auto& [name, shape] : golf_tensor_shapes(config)) {
     Role role = Role::kLinear;
@@ -26,7 +26,7 @@ std::vector<Parameter> parameters_of(const ModelConfig& config) {
 }
 
 // inverse_frequency(k) = base^(-2k / dims), the base raised for contexts beyond the trained one.
-RotaryRule rotary_of(const ModelConfig& c) {
+RotaryRule rotary_of(const GolfConfig& c) {
   auto frequencies = [c](int64_t context) {
     std::vector<double> all;
     for (int64_t k = 0; k < c.rope_dims / 2; ++k)
@@ -39,7 +39,7 @@ RotaryRule rotary_of(const ModelConfig& c) {
 
 class Writer {
  public:
-  explicit Writer(const ModelConfig& config)
+  explicit Writer(const GolfConfig& config)
       : c_(config), ops_(parameters_of(config)), rotary_(ops_.rotary(rotary_of(config))) {}
 
   Network write() && {
@@ -120,7 +120,7 @@ class Writer {
     x_ = ops_.add(x_, y, Sum::kMlp, ops_.vector(names.mlp_scale));
   }
 
-  const ModelConfig& c_;
+  const GolfConfig& c_;
   Ops ops_;
   RotaryId rotary_;
   Value x_, x0_, value_embedding_;
@@ -129,6 +129,6 @@ class Writer {
 
 }  // namespace
 
-Network golf_network(const ModelConfig& config) { return Writer(config).write(); }
+Network golf_network(const GolfConfig& config) { return Writer(config).write(); }
 
 }  // namespace thimble

@@ -1,7 +1,7 @@
 // gpt2_config.cpp: reads a config with Hugging Face's keys, infers what tensor shapes prove, and cross-checks the two.
 #include "runtime/families/gpt2/gpt2_config.h"
 
-#include "runtime/base/config_reader.h"
+#include "runtime/families/config_reader.h"
 
 namespace thimble {
 namespace {

@@ -64,7 +64,7 @@ bool is_gpt2_config(const Json& config);
 
 Json to_json(const Gpt2Config& config);
 
-// Builds the config of the GPT-2 whose tensors are `tensors`, as resolve_model_config() does for a golf-gpt. What would
+// Builds the config of the GPT-2 whose tensors are `tensors`, as resolve_golf_config() does for a golf-gpt. What would
 // change the forward pass and is not GPT-2's (another activation, cross attention, other scales of the attention) is a
 // FormatError(config_path) naming the key.
 Gpt2Config resolve_gpt2_config(const Json& given, const std::string& config_path, const TensorMap& tensors,

@@ -9,8 +9,11 @@ class Gpt2Family final : public Family {
  public:
   std::string_view name() const override { return "gpt2"; }
   bool has_tensors(const TensorMap& tensors) const override;
-  // Projections are stored as (in, out), by Conv1D, and turned.
-  MappedTensors from_file(const TensorMap& tensors, bool with_bytes, const std::string& path) const override;
+  // Names get the prefix "transformer.", which files of the bare model lack; two that become equal are a
+  // FormatError(path). The buffers ".attn.bias" and ".attn.masked_bias" (causal masks) are left out, and a
+  // "lm_head.weight" that repeats the token embedding byte for byte. The four projections of a layer, which Conv1D
+  // stores as (in, out), are turned.
+  MappedTensors from_file(const TensorMap& tensors, Contents contents, const std::string& path) const override;
   std::map<std::string, Tensor> to_file(const Spec& spec, std::map<std::string, Tensor> parameters,
                                         bool banked) const override;
   Spec resolve(const Json& config, const TensorMap& parameters, const Where& where) const override;

@@ -1,5 +1,5 @@
 // ranks_test.cpp: exchanges between ranks, and models that are split over them.
-#include "quantizer/ranks/ranks.h"
+#include "runtime/device/ranks.h"
 
 #include <gtest/gtest.h>
 

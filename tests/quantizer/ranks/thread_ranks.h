@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "quantizer/ranks/ranks.h"
 #include "runtime/base/parallel.h"
+#include "runtime/device/ranks.h"
 
 namespace thimble {
 

@@ -8,8 +8,7 @@
 
 #include "quantizer/checkpoints/safetensors.h"
 #include "runtime/base/file.h"
-#include "runtime/families/golf/golf_layout.h"
-#include "runtime/families/golf/model.h"
+#include "runtime/ops/token_sequences.h"
 
 namespace thimble {
 
@@ -20,22 +19,14 @@ struct GoldenFile {
   explicit GoldenFile(const std::string& path) : file(path), tensors(read_safetensors(file.bytes(), path).tensors) {}
 
   std::vector<float> floats(const std::string& name) const { return to_float32(tensors.at(name)); }
-  std::vector<uint16_t> tokens(const std::string& name) const {
-    std::vector<uint16_t> out;
-    for (float value : floats(name)) out.push_back(static_cast<uint16_t>(value));  // ids are exact in float32
+  std::vector<Token> tokens(const std::string& name) const {
+    std::vector<Token> out;
+    for (float value : floats(name)) out.push_back(static_cast<Token>(value));  // ids are exact in float32
     return out;
   }
 
   MappedFile file;
   TensorMap tensors;
 };
-
-inline Model load_golden_model(const std::string& folder) {
-  std::string config_path = shared_data(folder + "/config.json"), path = shared_data(folder + "/model.safetensors");
-  GoldenFile checkpoint(path);
-  TensorMap tensors = unbank(checkpoint.tensors, path);
-  Json config = parse_json(as_bytes_of(read_text_file(config_path, 1 << 20)), config_path);
-  return bind_model(resolve_model_config(config, config_path, tensors, path), tensors);
-}
 
 }  // namespace thimble

@@ -1,6 +1,6 @@
 // divergence_pass_test.cpp: gradients of the divergence by every kind of gain against central differences of the
 // divergence itself, over every option of the model.
-#include "runtime/cpu/divergence_pass.h"
+#include "runtime/ops/divergence_pass.h"
 
 #include <gtest/gtest.h>
 

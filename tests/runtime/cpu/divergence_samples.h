@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/cpu/divergence_pass.h"
+#include "runtime/ops/divergence_pass.h"
 #include "runtime/ops/linear_layers.h"
 #include "tests/runtime/families/golf/golf_cases.h"
 

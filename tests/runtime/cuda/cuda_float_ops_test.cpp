@@ -317,7 +317,7 @@ TEST_F(CudaFloatOpsTest, ColumnDotsFindTheFirstTermThatIsNotFinite) {
   a(2 * kPositions, 0) = NAN;
   DeviceCopy da(a);
   std::vector<double> zeros(kColumns);
-  std::vector<unsigned long long> none = {CudaBadTerm::kNone};
+  std::vector<unsigned long long> none = {CudaBadTerm::kAbsent};
   DeviceArray<double> sums{std::span<const double>(zeros)};
   DeviceArray<unsigned long long> first{std::span<const unsigned long long>(none)};
   CudaColumnDots dots;

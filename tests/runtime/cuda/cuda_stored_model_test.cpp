@@ -75,7 +75,7 @@ TEST_P(CudaStoredModel, LargeMatricesTravelInPieces) {
   config.ve_layers = {1};
   QuantizedModel quantized = random_quantized_model(config, 7);
   for (LayoutId layout : {LayoutId::kColumns, LayoutId::kBits}) {
-    ByteVector file = encode_in(quantized, layout, CodecId::kNone);
+    ByteVector file = encode_in(quantized, layout, CodecId::kAbsent);
     std::unique_ptr<StoredModel> stored = open_stored_artifact(file, "test.thmb");
     size_t coded = 0;
     for (const QuantizedTensor& tensor : quantized.tensors)
@@ -89,7 +89,7 @@ TEST_P(CudaStoredModel, CodesThatAreNotAllowedAreNamed) {
   QuantizedModel quantized = random_quantized_model(small_golf_config(), 3);
   for (LayoutId layout : {LayoutId::kPlain, LayoutId::kBits, LayoutId::kDigitColumns}) {
     SCOPED_TRACE(layout_name(layout));
-    ByteVector file = encode_in(quantized, layout, CodecId::kNone);
+    ByteVector file = encode_in(quantized, layout, CodecId::kAbsent);
     // -128, and packed bytes with all bits set, are no codes of any width.
     const std::vector<StoredSection> sections = read_container(file, "test.thmb").sections;
     size_t damaged = 0;

@@ -71,7 +71,7 @@ class GolfPass : public testing::TestWithParam<GolfCase> {
   TokenBatch batch() const { return window_batch(as_ids({inputs().begin(), inputs().end()})); }
   double logit_tolerance() const { return tolerance(config_, GetParam().window, largest_value(naive_.logits)); }
 
-  ModelConfig config_ = small_golf_config();
+  GolfConfig config_ = small_golf_config();
   OwnedTensors tensors_;
   Weights weights_;
   std::vector<uint16_t> tokens_;

@@ -15,7 +15,7 @@ namespace thimble {
 // A change of small_golf_config(), and the window to run.
 struct GolfCase {
   const char* name;
-  std::function<void(ModelConfig&)> change;  // of small_golf_config()
+  std::function<void(GolfConfig&)> change;  // of small_golf_config()
   int64_t window = 23;
   int64_t context = 23;
 };
@@ -23,87 +23,80 @@ struct GolfCase {
 inline void PrintTo(const GolfCase& t, std::ostream* out) { *out << t.name; }
 
 inline const GolfCase kGolfCases[] = {
-    {"EveryOption", [](ModelConfig&) {}},
+    {"EveryOption", [](GolfConfig&) {}},
     {"Plain",
-     [](ModelConfig& c) {
+     [](GolfConfig& c) {
        c.ln_scale = c.smear_gate = c.skip_gates = false;
        c.xsa_last_n = c.bigram_vocab_size = c.bigram_dim = c.ve_dim = 0;
        c.ve_layers = {};
      }},
-    {"NoBigrams", [](ModelConfig& c) { c.bigram_vocab_size = c.bigram_dim = 0; }},
-    {"TwoBigramRows", [](ModelConfig& c) { c.bigram_vocab_size = 2; }},
-    {"NoSmear", [](ModelConfig& c) { c.smear_gate = false; }},
-    {"UngatedSkips", [](ModelConfig& c) { c.skip_gates = false; }},
+    {"NoBigrams", [](GolfConfig& c) { c.bigram_vocab_size = c.bigram_dim = 0; }},
+    {"TwoBigramRows", [](GolfConfig& c) { c.bigram_vocab_size = 2; }},
+    {"NoSmear", [](GolfConfig& c) { c.smear_gate = false; }},
+    {"UngatedSkips", [](GolfConfig& c) { c.skip_gates = false; }},
     {"NoValueEmbeddings",
-     [](ModelConfig& c) {
+     [](GolfConfig& c) {
        c.ve_layers = {};
        c.ve_dim = 0;
      }},
     {"ValueEmbeddingsOutOfOrder",
-     [](ModelConfig& c) {
+     [](GolfConfig& c) {
        c.ve_layers = {3, 0, 2};
      }},
     {"ValueEmbeddingsEverywhere",
-     [](ModelConfig& c) {
+     [](GolfConfig& c) {
        c.ve_layers = {0, 1, 2, 3, 4};
      }},
-    {"NoExclusiveAttention", [](ModelConfig& c) { c.xsa_last_n = 0; }},
-    {"ExclusiveAttentionEverywhere", [](ModelConfig& c) { c.xsa_last_n = 5; }},
-    {"NoDepthScale", [](ModelConfig& c) { c.ln_scale = false; }},
-    {"UntiedHead", [](ModelConfig& c) { c.tie_embeddings = false; }},
+    {"NoExclusiveAttention", [](GolfConfig& c) { c.xsa_last_n = 0; }},
+    {"ExclusiveAttentionEverywhere", [](GolfConfig& c) { c.xsa_last_n = 5; }},
+    {"NoDepthScale", [](GolfConfig& c) { c.ln_scale = false; }},
+    {"UntiedHead", [](GolfConfig& c) { c.tie_embeddings = false; }},
     {"EvenLayers",
-     [](ModelConfig& c) {
+     [](GolfConfig& c) {
        c.num_layers = 4;
        c.ve_layers = {1, 3};
      }},
     {"TwoLayers",
-     [](ModelConfig& c) {
+     [](GolfConfig& c) {
        c.num_layers = 2;
        c.ve_layers = {1};
      }},
     {"OneLayer",
-     [](ModelConfig& c) {
+     [](GolfConfig& c) {
        c.num_layers = 1;
        c.xsa_last_n = 1;
        c.skip_gates = false;
        c.ve_layers = {0};
      }},
     {"OneHead",
-     [](ModelConfig& c) {
+     [](GolfConfig& c) {
        c.num_heads = c.num_kv_heads = 1;
        c.rope_dims = 24;
      }},
-    {"OneKeyForAllHeads", [](ModelConfig& c) { c.num_kv_heads = 1; }},
-    {"AKeyForEachHead", [](ModelConfig& c) { c.num_kv_heads = 4; }},
+    {"OneKeyForAllHeads", [](GolfConfig& c) { c.num_kv_heads = 1; }},
+    {"AKeyForEachHead", [](GolfConfig& c) { c.num_kv_heads = 4; }},
     {"ThreeHeadsPerKey",
-     [](ModelConfig& c) {
+     [](GolfConfig& c) {
        c.num_heads = 6;
        c.num_kv_heads = 2;
      }},
-    {"WholeHeadsRotate", [](ModelConfig& c) { c.rope_dims = 6; }},
-    {"TightSoftcap", [](ModelConfig& c) { c.logit_softcap = 2; }},
-    {"NarrowMlp", [](ModelConfig& c) { c.mlp_mult = 0.3; }},
-    {"WideMlp", [](ModelConfig& c) { c.mlp_mult = 4; }},
-    {"OneToken", [](ModelConfig&) {}, 1, 1},
-    {"TwoTokens", [](ModelConfig&) {}, 2, 2},
-    {"ShorterLastWindow", [](ModelConfig&) {}, 9, 40},
-    {"ContextAtTheTrainedLength", [](ModelConfig& c) { c.rope_train_seq_len = 23; }},
-    {"ContextAboveTheTrainedLength", [](ModelConfig& c) { c.rope_train_seq_len = 11; }},
-    {"ShortWindowOfALongContext", [](ModelConfig& c) { c.rope_train_seq_len = 16; }, 9, 64},
+    {"WholeHeadsRotate", [](GolfConfig& c) { c.rope_dims = 6; }},
+    {"TightSoftcap", [](GolfConfig& c) { c.logit_softcap = 2; }},
+    {"NarrowMlp", [](GolfConfig& c) { c.mlp_mult = 0.3; }},
+    {"WideMlp", [](GolfConfig& c) { c.mlp_mult = 4; }},
+    {"OneToken", [](GolfConfig&) {}, 1, 1},
+    {"TwoTokens", [](GolfConfig&) {}, 2, 2},
+    {"ShorterLastWindow", [](GolfConfig&) {}, 9, 40},
+    {"ContextAtTheTrainedLength", [](GolfConfig& c) { c.rope_train_seq_len = 23; }},
+    {"ContextAboveTheTrainedLength", [](GolfConfig& c) { c.rope_train_seq_len = 11; }},
+    {"ShortWindowOfALongContext", [](GolfConfig& c) { c.rope_train_seq_len = 16; }, 9, 64},
 };
 
 // First-order growth of float32 rounding: every layer adds the dot products of its four kinds of sums, relative to the
 // largest value; mistakes in the formulas are hundreds of times larger.
-inline double tolerance(const ModelConfig& c, int64_t positions, double largest) {
+inline double tolerance(const GolfConfig& c, int64_t positions, double largest) {
   double terms = static_cast<double>(4 * c.model_dim + c.mlp_dim() + c.head_dim() + positions);
   return 0x1p-24 * static_cast<double>(c.num_layers + 1) * terms * std::max(1.0, largest);
-}
-
-inline double largest_value(const NaiveRows& rows) {
-  double largest = 0;
-  for (const NaiveRow& row : rows)
-    for (double value : row) largest = std::max(largest, std::abs(value));
-  return largest;
 }
 
 }  // namespace thimble

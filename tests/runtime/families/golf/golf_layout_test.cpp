@@ -10,7 +10,7 @@ namespace thimble {
 namespace {
 
 TEST(GolfLayout, ShapesOfEveryTensor) {
-  ModelConfig config = small_golf_config();
+  GolfConfig config = small_golf_config();
   config.tie_embeddings = false;
   std::map<std::string, Shape> shapes = golf_tensor_shapes(config);
   const std::pair<const char*, Shape> expected[] = {
@@ -46,7 +46,7 @@ TEST(GolfLayout, ShapesOfEveryTensor) {
 }
 
 TEST(GolfLayout, OptionsRemoveTheirTensors) {
-  ModelConfig config = small_golf_config();
+  GolfConfig config = small_golf_config();
   config.num_layers = 1;
   config.bigram_vocab_size = 0;
   config.smear_gate = false;
@@ -70,7 +70,7 @@ void expect_equal(const TensorMap& found, const TensorMap& expected) {
 
 TEST(GolfLayout, UnbankUndoesBanks) {
   for (DType dtype : {DType::kF32, DType::kBF16}) {
-    ModelConfig config = small_golf_config();
+    GolfConfig config = small_golf_config();
     OwnedTensors plain = random_golf_tensors(config, 2, dtype), banked = with_banks(plain, config.num_layers);
     EXPECT_TRUE(has_banks(views_of(banked)));
     EXPECT_FALSE(has_banks(views_of(plain)));

@@ -20,7 +20,7 @@ void expect_matrix(const Matrix& found, const OwnedTensors& tensors, const std::
 }
 
 TEST(Model, BindsEveryTensorToItsField) {
-  ModelConfig config = small_golf_config();
+  GolfConfig config = small_golf_config();
   config.tie_embeddings = false;
   OwnedTensors tensors = random_golf_tensors(config);
   Model model = bind_model(config, views_of(tensors));
@@ -68,7 +68,7 @@ TEST(Model, SkipsGoToTheDecoderLayersInOrder) {
 }
 
 TEST(Model, SigmoidOfGatesSurvivesLargeValues) {
-  ModelConfig config = small_golf_config();
+  GolfConfig config = small_golf_config();
   OwnedTensors tensors = random_golf_tensors(config);
   std::vector<float> gate(24, 0.0f);
   gate[1] = 200;
@@ -81,7 +81,7 @@ TEST(Model, SigmoidOfGatesSurvivesLargeValues) {
 }
 
 TEST(Model, ValueEmbeddingScalesFollowTheListOfLayers) {
-  ModelConfig config = small_golf_config();
+  GolfConfig config = small_golf_config();
   config.ve_layers = {4, 1};
   OwnedTensors tensors = random_golf_tensors(config);
   Model model = bind_model(config, views_of(tensors));
@@ -97,7 +97,7 @@ TEST(Model, ATiedHeadIsTheTokenEmbedding) {
 }
 
 TEST(Model, FloatTensorsBindLikeViews) {
-  ModelConfig config = small_golf_config();
+  GolfConfig config = small_golf_config();
   OwnedTensors tensors = random_golf_tensors(config);
   FloatTensors floats;
   for (const auto& [name, tensor] : tensors) floats[name] = to_float32(tensor.view());
@@ -107,7 +107,7 @@ TEST(Model, FloatTensorsBindLikeViews) {
 }
 
 TEST(Model, CountsParameters) {
-  ModelConfig config = small_golf_config();
+  GolfConfig config = small_golf_config();
   OwnedTensors tensors = random_golf_tensors(config);
   int64_t expected = 0;
   for (const auto& [name, tensor] : tensors) expected += element_count(tensor.shape);

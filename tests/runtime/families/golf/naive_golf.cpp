@@ -23,7 +23,7 @@ NaiveRow rms(const NaiveRow& x) {
 
 class NaiveGolf {
  public:
-  NaiveGolf(const ModelConfig& config, const TensorMap& tensors, std::span<const uint16_t> tokens, int64_t context,
+  NaiveGolf(const GolfConfig& config, const TensorMap& tensors, std::span<const Token> tokens, int64_t context,
             const NaiveEdit& edit)
       : c_(config), tensors_(tensors), tokens_(tokens), context_(context), edit_(edit) {}
 
@@ -233,9 +233,9 @@ class NaiveGolf {
     return y;
   }
 
-  const ModelConfig& c_;
+  const GolfConfig& c_;
   const TensorMap& tensors_;
-  std::span<const uint16_t> tokens_;
+  std::span<const Token> tokens_;
   int64_t context_;
   const NaiveEdit& edit_;
   NaiveForward out_;
@@ -243,19 +243,9 @@ class NaiveGolf {
 
 }  // namespace
 
-NaiveForward naive_golf_forward(const ModelConfig& config, const TensorMap& unbanked, std::span<const uint16_t> tokens,
+NaiveForward naive_golf_forward(const GolfConfig& config, const TensorMap& unbanked, std::span<const Token> tokens,
                                 int64_t context_length, const NaiveEdit& edit) {
   return NaiveGolf(config, unbanked, tokens, context_length, edit).run();
-}
-
-double naive_loss(const NaiveForward& forward, std::span<const uint16_t> targets) {
-  double loss = 0;
-  for (size_t p = 0; p < targets.size(); ++p) {
-    double sum = 0;
-    for (double logit : forward.logits[p]) sum += std::exp(logit);  // capped, so small enough for float64
-    loss += std::log(sum) - forward.logits[p][targets[p]];
-  }
-  return loss;
 }
 
 }  // namespace thimble

@@ -4,26 +4,22 @@
 
 #include <cmath>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "runtime/base/random.h"
 #include "runtime/families/golf/golf_layout.h"
-#include "runtime/families/golf/model.h"
+#include "runtime/families/golf/golf_network.h"
+#include "runtime/ops/weights.h"
+#include "tests/runtime/ops/random_tokens.h"
+#include "tests/runtime/tensor/owned_tensors.h"
 
 namespace thimble {
 
-using OwnedTensors = std::map<std::string, Tensor>;
-
-inline TensorMap views_of(const OwnedTensors& tensors) {
-  TensorMap views;
-  for (const auto& [name, tensor] : tensors) views.emplace(name, tensor.view());
-  return views;
-}
-
 // Five layers with every option on: bigrams, smear, gated skips, value embeddings, XSA on the last two layers.
-inline ModelConfig small_golf_config() {
-  ModelConfig c;
+inline GolfConfig small_golf_config() {
+  GolfConfig c;
   c.vocab_size = 29;
   c.num_layers = 5;
   c.model_dim = 24;
@@ -59,7 +55,7 @@ inline WeightRange weight_range(const std::string& name, const Shape& shape) {
 }
 
 // Every tensor of the model, unbanked, in `dtype`.
-inline OwnedTensors random_golf_tensors(const ModelConfig& config, uint64_t seed = 1, DType dtype = DType::kF32) {
+inline OwnedTensors random_golf_tensors(const GolfConfig& config, uint64_t seed = 1, DType dtype = DType::kF32) {
   OwnedTensors tensors;
   uint64_t stream = 0;
   for (const auto& [name, shape] : golf_tensor_shapes(config)) {
@@ -94,17 +90,13 @@ inline OwnedTensors with_banks(const OwnedTensors& unbanked, int64_t num_layers)
   return out;
 }
 
-inline Model random_golf_model(const ModelConfig& config, uint64_t seed = 1) {
-  return bind_model(config, views_of(random_golf_tensors(config, seed)));
+inline std::shared_ptr<const Weights> golf_weights(const GolfConfig& config, const OwnedTensors& tensors) {
+  return std::make_shared<const Weights>(
+      bind_weights(std::make_shared<const Network>(golf_network(config)), float_tensors(views_of(tensors))));
 }
 
-inline std::vector<uint16_t> random_tokens(int64_t count, int64_t vocab_size, uint64_t seed = 1) {
-  std::vector<uint16_t> tokens;
-  for (int64_t i = 0; i < count; ++i) {
-    double uniform = uniform_at(seed, 0x746f6b656e73, static_cast<uint64_t>(i));
-    tokens.push_back(static_cast<uint16_t>(uniform * static_cast<double>(vocab_size)));
-  }
-  return tokens;
+inline std::shared_ptr<const Weights> random_golf_weights(const GolfConfig& config, uint64_t seed = 1) {
+  return golf_weights(config, random_golf_tensors(config, seed));
 }
 
 }  // namespace thimble

@@ -9,17 +9,14 @@ namespace {
 
 class NaiveGpt2 {
  public:
-  NaiveGpt2(const Gpt2Config& config, const TensorMap& tensors) : c_(config), tensors_(tensors) {}
+  NaiveGpt2(const Gpt2Config& config, const TensorMap& tensors, const NaiveEdit& edit)
+      : c_(config), tensors_(tensors), edit_(edit) {}
 
-  NaiveForward run(std::span<const uint16_t> tokens) {
-    const auto width = static_cast<size_t>(c_.model_dim);
-    const NaiveRow words = vector("transformer.wte.weight"), places = vector("transformer.wpe.weight");
-    NaiveRows x;
-    for (size_t p = 0; p < tokens.size(); ++p) {
-      NaiveRow row;
-      for (size_t i = 0; i < width; ++i) row.push_back(words[tokens[p] * width + i] + places[p * width + i]);
-      x.push_back(row);
-    }
+  NaiveForward run(std::span<const Token> tokens) {
+    std::vector<size_t> positions;
+    for (size_t p = 0; p < tokens.size(); ++p) positions.push_back(p);
+    NaiveRows x = look_up("transformer.wte.weight", tokens);
+    add(x, look_up("transformer.wpe.weight", positions));
     for (int64_t layer = 0; layer < c_.num_layers; ++layer) {
       const std::string h = "transformer.h." + std::to_string(layer) + ".";
       add(x, project(attention(project(norm(x, h + "ln_1"), h + "attn.c_attn")), h + "attn.c_proj"));
@@ -34,6 +31,20 @@ class NaiveGpt2 {
   NaiveRow vector(const std::string& name) const {
     const std::vector<float> values = to_float32(tensors_.at(name));
     return {values.begin(), values.end()};
+  }
+
+  // The rows `index` of the table `name`.
+  template <typename Index>
+  NaiveRows look_up(const std::string& name, const Index& index) const {
+    const NaiveRow table = vector(name);
+    const auto width = static_cast<std::ptrdiff_t>(c_.model_dim);
+    NaiveRows rows;
+    for (auto i : index) {
+      const auto first = table.begin() + static_cast<std::ptrdiff_t>(i) * width;
+      rows.emplace_back(first, first + width);
+    }
+    if (edit_) edit_("lookup " + name, rows);
+    return rows;
   }
 
   static void add(NaiveRows& x, const NaiveRows& branch) {
@@ -70,6 +81,7 @@ class NaiveGpt2 {
       }
       out.push_back(product);
     }
+    if (edit_) edit_(name, out);
     return out;
   }
 
@@ -111,13 +123,15 @@ class NaiveGpt2 {
 
   const Gpt2Config& c_;
   const TensorMap& tensors_;
+  const NaiveEdit& edit_;
   NaiveForward out_;
 };
 
 }  // namespace
 
-NaiveForward naive_gpt2_forward(const Gpt2Config& config, const TensorMap& tensors, std::span<const uint16_t> tokens) {
-  return NaiveGpt2(config, tensors).run(tokens);
+NaiveForward naive_gpt2_forward(const Gpt2Config& config, const TensorMap& tensors, std::span<const Token> tokens,
+                                const NaiveEdit& edit) {
+  return NaiveGpt2(config, tensors, edit).run(tokens);
 }
 
 }  // namespace thimble

@@ -5,11 +5,13 @@
 #include <span>
 
 #include "runtime/families/gpt2/gpt2_config.h"
-#include "tests/runtime/families/golf/naive_golf.h"
+#include "runtime/tensor/tensor.h"
+#include "tests/runtime/families/naive_forward.h"
 
 namespace thimble {
 
 // One window from its start. `tensors`: projections as (out, in).
-NaiveForward naive_gpt2_forward(const Gpt2Config& config, const TensorMap& tensors, std::span<const uint16_t> tokens);
+NaiveForward naive_gpt2_forward(const Gpt2Config& config, const TensorMap& tensors, std::span<const Token> tokens,
+                                const NaiveEdit& edit = {});
 
 }  // namespace thimble

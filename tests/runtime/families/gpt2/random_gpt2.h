@@ -1,7 +1,8 @@
 // random_gpt2.h: GPT-2 checkpoints with random weights. The same config and seed give the same bytes on every machine.
 #pragma once
 
-#include "runtime/families/gpt2/gpt2_model.h"
+#include "runtime/families/gpt2/gpt2_config.h"
+#include "runtime/families/gpt2/gpt2_network.h"
 #include "tests/runtime/families/golf/random_model.h"
 
 namespace thimble {
@@ -42,8 +43,13 @@ inline OwnedTensors random_gpt2_tensors(const Gpt2Config& config, uint64_t seed 
   return tensors;
 }
 
-inline Gpt2Model random_gpt2_model(const Gpt2Config& config, uint64_t seed = 1) {
-  return bind_gpt2_model(config, float_tensors(views_of(random_gpt2_tensors(config, seed))));
+inline std::shared_ptr<const Weights> gpt2_weights(const Gpt2Config& config, const OwnedTensors& tensors) {
+  return std::make_shared<const Weights>(
+      bind_weights(std::make_shared<const Network>(gpt2_network(config)), float_tensors(views_of(tensors))));
+}
+
+inline std::shared_ptr<const Weights> random_gpt2_weights(const Gpt2Config& config, uint64_t seed = 1) {
+  return gpt2_weights(config, random_gpt2_tensors(config, seed));
 }
 
 }  // namespace thimble

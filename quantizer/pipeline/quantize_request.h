@@ -1,0 +1,49 @@
+// quantize_request.h: what a run of `thimble quantize` is asked for.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gptq/trace/plan.h"
+#include "packer/artifact.h"
+#include "quantizer/methods/distill.h"
+#include "quantizer/methods/slope_search.h"
+#include "runtime/device/device.h"
+#include "runtime/families/model_weights.h"
+#include "runtime/ops/generator.h"
+
+namespace thimble {
+
+enum class Method { kSlope, kTrace, kNvfp4 };
+
+struct QuantizeRequest {
+  std::string checkpoint, config, output;
+  Device device;
+  std::optional<uint64_t> budget_bytes;  // for artifact and code together
+  uint64_t code_bytes = 0;
+  Method method = Method::kSlope;
+  bool high_is_auto = false;  // trace
+  TracePlanOptions plan;      // trace, and which tensors both methods leave alone
+  SlopeOptions slope;
+  std::optional<double> cross_term;  // becomes slope.cross_term; by default where it can be had
+  DistillOptions distill;            // slope
+  SlopeTarget slope_target;          // its limit follows from the budget
+  std::function<double(const RunnableModel&)> bits_per_byte;  // for a target that is a gap
+  CalibrationOptions calibration;                             // but for the temperature:
+  std::vector<double> temperatures = {0.8};                   // one after another in turn, sequence by sequence
+  std::string calibration_tokens;                             // file; empty: the model generates them
+  std::string hessians;                                       // file; empty: collected
+  std::string save_hessians, save_calibration;
+  bool fisher = false;        // also collect LossStatistics; of the two methods only `slope` uses them
+  bool predicts_loss = true;  // of each matrix, for --json, pages and sweeps
+  bool rate_bound = false;    // which takes that too
+  bool check_finite = false;  // of the checkpoint, and of activations on the calibration tokens
+  std::string report;         // a page about the run (report_page.h), which the command writes; empty: none
+  EncodeOptions encode;
+  std::string work_folder;  // empty: nothing is kept
+  bool keep_work = false;
+};
+
+}  // namespace thimble

@@ -1,0 +1,41 @@
+// memory_plan.h: how much device memory a run takes at its peak, and how many windows or sequences at a time that
+// leaves room for. Known, and printed, before anything is allocated. Not counted: the driver's own context and kernels,
+// which are no part of the usable bytes either.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/json.h"
+
+namespace thimble {
+
+constexpr uint64_t kNoMemoryLimit = UINT64_MAX;
+
+struct MemoryUse {
+  std::string what;  // "weights"
+  uint64_t bytes = 0;
+};
+
+// Of one device.
+struct MemoryPlan {
+  std::string step;             // "scoring"
+  std::string unit;             // "window"
+  int64_t unit_tokens = 0;      // of each
+  int64_t batch = 0;            // units at a time
+  std::vector<MemoryUse> uses;  // with that batch
+
+  uint64_t bytes() const;
+  // "scoring: 880,803,840 B on each device at most: weights 60,000,000 B, ...; 32 windows of 2048 tokens at a time"
+  std::string text() const;
+};
+
+Json to_json(const MemoryPlan& plan);
+
+// What of `free_bytes` may be planned with: all but a reserve for the allocator's and the driver's own needs, and at
+// most `limit_bytes` (kNoMemoryLimit: no other bound).
+uint64_t usable_memory(uint64_t free_bytes, uint64_t limit_bytes);
+
+}  // namespace thimble

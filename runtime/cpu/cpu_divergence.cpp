@@ -1,0 +1,130 @@
+// cpu_divergence.cpp: see cpu_divergence.h.
+#include "runtime/cpu/cpu_divergence.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "runtime/base/parallel.h"
+#include "runtime/cpu/cpu_gradients.h"
+#include "runtime/cpu/cpu_rows.h"
+#include "runtime/cpu/gradient_ops.h"
+
+namespace thimble {
+namespace {
+
+void add(const std::vector<double>& values, std::vector<double>& sums) {
+  sums.resize(values.size());
+  for (size_t i = 0; i < values.size(); ++i) sums[i] += values[i];
+}
+
+// Sums the gradients by the logarithms of gains.
+class GainObserver final : public GradientObserver {
+ public:
+  GainObserver(const Weights& student, GainGradients& sums)
+      : head_(student.matrix(student.network->head.weight)),
+        head_name_(student.network->matrix(student.network->head.weight).name),
+        sums_(sums) {}
+
+  void on_output_gradient(const std::string& weight, ConstMatrixView gradient, ConstMatrixView output) override {
+    std::vector<double> dots = column_dots(gradient, output);
+    if (weight == head_name_)
+      sums_.head += std::accumulate(dots.begin(), dots.end(), 0.0);
+    else
+      add(dots, sums_.rows[weight]);
+  }
+  // A tied head's gain also scales what is looked up.
+  void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstMatrixView gradient) override {
+    if (table != head_name_) return;
+    for (int64_t p = 0; p < gradient.rows; ++p) {
+      const float *d = gradient.row(p), *row = head_.row(rows[static_cast<size_t>(p)]);
+      sums_.head += std::inner_product(d, d + gradient.cols, row, 0.0, std::plus<>{}, [](float a, float b) {
+        return static_cast<double>(a) * static_cast<double>(b);
+      });
+    }
+  }
+
+ private:
+  const Matrix& head_;
+  std::string head_name_;
+  GainGradients& sums_;
+};
+
+void scale_rows_by(const Matrix& from, const std::vector<float>& gains, Matrix& to) {
+  parallel_chunks(from.rows(), 64, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r)
+      for (int64_t k = 0; k < from.cols(); ++k) to(r, k) = from(r, k) * gains[static_cast<size_t>(r)];
+  });
+}
+
+class CpuDivergencePass final : public DivergencePass {
+ public:
+  CpuDivergencePass(const Weights& teacher, Weights student, const TokenSequences& sequences, Progress& progress)
+      : network_(*student.network),
+        base_(student.matrices),
+        student_(std::move(student)),
+        sequences_(sequences),
+        window_(student_, sequences.length, /*for_gains=*/true) {
+    CpuGradients window(teacher, sequences.length);
+    progress.begin("reading calibration", sequences.count, "sequences");
+    for (int64_t s = 0; s < sequences.count; ++s) {
+      const ConstMatrixView logits = window.logits(inputs(s));
+      copy_rows(logits, teacher_logits_.emplace_back(logits.rows, logits.cols));
+      progress.advance(1);
+    }
+    progress.end();
+  }
+
+  void set(const Gains& gains) override {
+    for (MatrixId id : network_.linear_matrices())
+      if (const auto found = gains.rows.find(network_.matrix(id).name); found != gains.rows.end())
+        scale(id, found->second);
+    const MatrixId head = network_.head.weight;
+    scale(head, std::vector<float>(static_cast<size_t>(network_.matrix(head).rows), gains.head));
+    student_.set_small(gains.small);
+  }
+
+  GainGradients gradients(int64_t first, int64_t count) override {
+    GainGradients sums;
+    GainObserver observer(student_, sums);
+    for (int64_t s = first; s < first + count; ++s) {
+      VectorGradients vectors;
+      sums.divergence += window_.run_divergence(inputs(s), teacher_logits(s), observer, &vectors);
+      for (const auto& [name, values] : stored_gradients(network_, student_.small, vectors))
+        add(values, sums.small[name]);
+    }
+    return sums;
+  }
+
+  double divergence(int64_t first, int64_t count) override {
+    double sum = 0;
+    for (int64_t s = first; s < first + count; ++s)
+      sum += divergence_backward(window_.logits(inputs(s)), teacher_logits(s), network_.head.softcap);
+    return sum;
+  }
+
+ private:
+  std::span<const Token> inputs(int64_t s) const {
+    return sequences_.sequence(s).first(static_cast<size_t>(sequences_.length - 1));
+  }
+  ConstMatrixView teacher_logits(int64_t s) const { return teacher_logits_[static_cast<size_t>(s)]; }
+  void scale(MatrixId id, const std::vector<float>& gains) {
+    const auto at = static_cast<size_t>(id);
+    scale_rows_by(base_[at], gains, student_.matrices[at]);
+  }
+
+  const Network& network_;
+  const std::vector<Matrix> base_;  // the student's as they were at first
+  Weights student_;
+  const TokenSequences& sequences_;
+  CpuGradients window_;
+  std::vector<Matrix> teacher_logits_;
+};
+
+}  // namespace
+
+std::unique_ptr<DivergencePass> make_cpu_divergence_pass(const Weights& teacher, Weights student,
+                                                         const TokenSequences& sequences, Progress& progress) {
+  return std::make_unique<CpuDivergencePass>(teacher, std::move(student), sequences, progress);
+}
+
+}  // namespace thimble

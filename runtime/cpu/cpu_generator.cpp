@@ -1,0 +1,112 @@
+// cpu_generator.cpp: see cpu_generator.h.
+#include "runtime/cpu/cpu_generator.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "runtime/base/random.h"
+#include "runtime/cpu/cpu_pass.h"
+#include "runtime/cpu/gemm.h"
+
+namespace thimble {
+namespace {
+
+class CpuGenerator final : public Generator {
+ public:
+  CpuGenerator(std::shared_ptr<const Weights> weights, Numerics numerics, int64_t context)
+      : policy_(numeric_policy(numerics)),
+        weights_(rounded_weights(std::move(weights), policy_)),
+        pass_(*weights_, context, policy_) {}
+
+  int64_t preferred_sequences(const CalibrationOptions& options) const override {
+    return calibration_batch(pass_.network(), options);
+  }
+
+  TokenSequences calibration(const CalibrationOptions& options, int64_t first, int64_t count,
+                             Progress& progress) override {
+    assert(options.length == pass_.context_length());
+    TokenSequences out{count, options.length, std::vector<Token>(static_cast<size_t>(count * options.length))};
+    for (int64_t start = 0; start < count; start += kMostFewRows) {
+      const int64_t some = std::min(kMostFewRows, count - start);
+      const auto share =
+          std::span(out.tokens)
+              .subspan(static_cast<size_t>(start * options.length), static_cast<size_t>(some * options.length));
+      generate_batch(options, first + start, some, share, progress);
+    }
+    return out;
+  }
+
+  void text(std::span<const Token> prompt, const TextOptions& options,
+            const std::function<bool(Token)>& on_token) override {
+    const int64_t length = static_cast<int64_t>(prompt.size()) + options.most_new_tokens;
+    assert(!prompt.empty() && length <= pass_.context_length());
+    CpuCache cache(pass_.network(), 1, length);
+    TokenBatch batch = window_batch(prompt);
+    for (int64_t i = 0; i < options.most_new_tokens; ++i) {
+      const ConstMatrixView logits = next_logits(batch, cache, batch.shape.positions - 1);
+      const Token token = sample_token({logits.row(0), static_cast<size_t>(logits.cols)}, options.temperature,
+                                       uniform_at(options.seed, 0, static_cast<uint64_t>(i)));
+      if (!on_token(token)) return;
+      batch.shape = {1, 1, batch.shape.first_position + batch.shape.positions};
+      batch.previous = {batch.tokens.back()};
+      batch.tokens = {token};
+    }
+  }
+
+ private:
+  // Generates sequences [first, first + count) into `out` (count, length) as one batch.
+  void generate_batch(const CalibrationOptions& options, int64_t first, int64_t count, std::span<Token> out,
+                      Progress& progress) {
+    // A product of one row rounds differently (gemm.h); a sequence that is alone gets an idle companion.
+    const int64_t rows = std::max<int64_t>(2, count);
+    CpuCache cache(pass_.network(), rows, options.length);
+    TokenBatch batch;
+    batch.tokens.assign(static_cast<size_t>(rows), 0);
+    batch.previous.assign(static_cast<size_t>(rows), TokenBatch::kNoToken);
+    for (int64_t s = 0; s < count; ++s)
+      batch.tokens[static_cast<size_t>(s)] = first_calibration_token(pass_.network().vocabulary(), options, first + s);
+    for (int64_t position = 0; position < options.length; ++position) {
+      for (int64_t s = 0; s < count; ++s)
+        out[static_cast<size_t>(s * options.length + position)] = batch.tokens[static_cast<size_t>(s)];
+      progress.advance(count);
+      if (position + 1 == options.length) break;
+      batch.shape = {rows, 1, position};
+      const ConstMatrixView logits = next_logits(batch, cache, 0);
+      batch.previous = batch.tokens;
+      for (int64_t s = 0; s < count; ++s) {
+        const double uniform =
+            uniform_at(options.seed, static_cast<uint64_t>(first + s), static_cast<uint64_t>(position + 1));
+        batch.tokens[static_cast<size_t>(s)] =
+            sample_token({logits.row(s), static_cast<size_t>(logits.cols)}, options.temperature, uniform);
+      }
+    }
+  }
+
+  // After rows first_needed.. of the batch, valid until the next call.
+  ConstMatrixView next_logits(const TokenBatch& batch, CpuCache& cache, int64_t first_needed) {
+    const ConstMatrixView hidden = pass_.run(batch, &cache, first_needed);
+    logits_.resize(hidden.rows, pass_.network().vocabulary());
+    pass_.logits(hidden, logits_);
+    return logits_;
+  }
+
+  const NumericPolicy policy_;
+  const std::shared_ptr<const Weights> weights_;
+  CpuPass pass_;
+  Matrix logits_;
+};
+
+}  // namespace
+
+std::unique_ptr<Generator> make_cpu_generator(std::shared_ptr<const Weights> weights, Numerics numerics,
+                                              int64_t context) {
+  return std::make_unique<CpuGenerator>(std::move(weights), numerics, context);
+}
+
+int64_t calibration_batch(const Network& network, const CalibrationOptions& options) {
+  const auto fitting = static_cast<int64_t>(kMaxCacheBytes / CpuCache::bytes_per_sequence(network, options.length));
+  const int64_t most = std::max<int64_t>(1, fitting), batches = (options.sequences + most - 1) / most;
+  return (options.sequences + batches - 1) / batches;
+}
+
+}  // namespace thimble

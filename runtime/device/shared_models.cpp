@@ -1,0 +1,152 @@
+// shared_models.cpp: cuts each call into the shares of ranks, and those into the shares of their devices, a thread
+// each.
+#include "runtime/device/shared_models.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "runtime/base/parallel.h"
+
+namespace thimble {
+namespace {
+
+// Batches of a scorer's liking that a rank scores between two exchanges: few, so that progress shows, but enough that
+// ranks of unequal speed seldom wait.
+constexpr int64_t kBatchesPerExchange = 4;
+
+// Who computes what of a call.
+template <typename Part>
+class Team {
+ public:
+  Team(std::vector<std::unique_ptr<Part>> parts, Ranks& ranks) : parts_(std::move(parts)), ranks_(ranks) {
+    assert(!parts_.empty());
+  }
+
+  Part& first() const { return *parts_[0]; }
+  int64_t ranks() const { return ranks_.size(); }
+  // This rank's share of `count` things.
+  Share own(size_t count) const {
+    return share_of(count, static_cast<size_t>(ranks_.rank()), static_cast<size_t>(ranks_.size()));
+  }
+  // The sum over this rank's parts.
+  template <typename Count>
+  int64_t total(const Count& count) const {
+    int64_t sum = 0;
+    for (const auto& part : parts_) sum += count(*part);
+    return sum;
+  }
+
+  // body(part, begin, end) for the non-empty shares of [0, count) that this rank's parts take.
+  template <typename Body>
+  void for_each_share(size_t count, const Body& body) const {
+    run_in_threads(parts_.size(), [&](size_t i) {
+      const Share share = share_of(count, i, parts_.size());
+      if (share.size() > 0) body(*parts_[i], share.begin, share.end);
+    });
+  }
+
+  // All ranks' values one after the other.
+  template <typename T>
+  void exchange(std::span<const T> mine, std::span<T> all) const {
+    if (ranks_.size() == 1) {
+      std::ranges::copy(mine, all.begin());
+      return;
+    }
+    std::byte* next = std::as_writable_bytes(all).data();
+    for (const ByteVector& part : ranks_.all_gather(std::as_bytes(mine))) {
+      assert(next + part.size() <= std::as_writable_bytes(all).data() + all.size_bytes());
+      next = std::copy(part.begin(), part.end(), next);
+    }
+  }
+
+ private:
+  std::vector<std::unique_ptr<Part>> parts_;
+  Ranks& ranks_;
+};
+
+size_t target_count(std::span<const ScoreWindow> windows) {
+  size_t count = 0;
+  for (const ScoreWindow& window : windows) count += window.targets.size();
+  return count;
+}
+
+class SharedScorer final : public Scorer {
+ public:
+  SharedScorer(std::vector<std::unique_ptr<Scorer>> parts, Ranks& ranks) : team_(std::move(parts), ranks) {}
+
+  int64_t vocabulary() const override { return team_.first().vocabulary(); }
+  int64_t context() const override { return team_.first().context(); }
+  int64_t preferred_windows() const override {
+    const int64_t own = team_.total([](const Scorer& part) { return part.preferred_windows(); });
+    return team_.ranks() == 1 ? own : kBatchesPerExchange * team_.ranks() * own;
+  }
+
+  void score(std::span<const ScoreWindow> windows, std::span<float> nll) override {
+    const Share own = team_.own(windows.size());
+    const std::span<const ScoreWindow> mine = windows.subspan(own.begin, own.size());
+    std::vector<float> scores(target_count(mine));
+    team_.for_each_share(mine.size(), [&](Scorer& part, size_t begin, size_t end) {
+      const std::span<const ScoreWindow> share = mine.subspan(begin, end - begin);
+      part.score(share, std::span(scores).subspan(target_count(mine.first(begin)), target_count(share)));
+    });
+    team_.exchange<float>(scores, nll);
+  }
+
+  void log_probabilities(std::span<const Token> inputs, MatrixView out) override {
+    team_.first().log_probabilities(inputs, out);
+  }
+
+  std::optional<NonFinite> find_non_finite_input(std::span<const Token> inputs) override {
+    return team_.first().find_non_finite_input(inputs);
+  }
+
+ private:
+  Team<Scorer> team_;
+};
+
+class SharedGenerator final : public Generator {
+ public:
+  SharedGenerator(std::vector<std::unique_ptr<Generator>> parts, Ranks& ranks) : team_(std::move(parts), ranks) {}
+
+  int64_t preferred_sequences(const CalibrationOptions& options) const override {
+    return team_.ranks() * team_.total([&](const Generator& part) { return part.preferred_sequences(options); });
+  }
+
+  TokenSequences calibration(const CalibrationOptions& options, int64_t first, int64_t count,
+                             Progress& progress) override {
+    const Share own = team_.own(static_cast<size_t>(count));
+    const auto length = static_cast<size_t>(options.length);
+    std::vector<Token> mine(own.size() * length);
+    team_.for_each_share(own.size(), [&](Generator& part, size_t begin, size_t end) {
+      const TokenSequences share = part.calibration(options, first + static_cast<int64_t>(own.begin + begin),
+                                                    static_cast<int64_t>(end - begin), progress);
+      std::ranges::copy(share.tokens, mine.begin() + static_cast<std::ptrdiff_t>(begin * length));
+    });
+    TokenSequences all{count, options.length, std::vector<Token>(static_cast<size_t>(count) * length)};
+    team_.exchange<Token>(mine, all.tokens);
+    progress.advance((count - static_cast<int64_t>(own.size())) * options.length);  // by the other ranks
+    return all;
+  }
+
+  void text(std::span<const Token> prompt, const TextOptions& options,
+            const std::function<bool(Token)>& on_token) override {
+    team_.first().text(prompt, options, on_token);
+  }
+
+ private:
+  Team<Generator> team_;
+};
+
+}  // namespace
+
+std::unique_ptr<Scorer> make_shared_scorer(std::vector<std::unique_ptr<Scorer>> parts, Ranks& ranks) {
+  if (parts.size() == 1 && ranks.size() == 1) return std::move(parts[0]);
+  return std::make_unique<SharedScorer>(std::move(parts), ranks);
+}
+
+std::unique_ptr<Generator> make_shared_generator(std::vector<std::unique_ptr<Generator>> parts, Ranks& ranks) {
+  if (parts.size() == 1 && ranks.size() == 1) return std::move(parts[0]);
+  return std::make_unique<SharedGenerator>(std::move(parts), ranks);
+}
+
+}  // namespace thimble

@@ -1,0 +1,31 @@
+// model_weights.h: a model ready to be run: its spec, and its weights in host memory, from a checkpoint's tensors or
+// from codes.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "runtime/codes/quantized_model.h"
+#include "runtime/families/family.h"
+#include "runtime/ops/weights.h"
+
+namespace thimble {
+
+struct RunnableModel {
+  Spec spec;
+  std::shared_ptr<const Weights> weights;
+};
+
+// `parameters` with bytes, which Family::resolve() has accepted.
+std::shared_ptr<const Weights> weights_of(const Spec& spec, const TensorMap& parameters);
+
+// The spec that an artifact's config describes, checked against the names and shapes of its tensors, not their
+// contents. A config of a family that does not run, or tensors that do not fit it, are FormatErrors(path).
+Spec quantized_spec(const QuantizedModel& quantized, const std::string& path);
+
+// The weights that the codes stand for, with the codes of matrices in NVFP4.
+Weights dequantize_weights(const Spec& spec, const QuantizedModel& quantized);
+
+RunnableModel dequantize_model(const QuantizedModel& quantized, const std::string& path);
+
+}  // namespace thimble
