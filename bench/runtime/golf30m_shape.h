@@ -5,8 +5,8 @@
 
 namespace thimble {
 
-inline ModelConfig golf30m_shape() {
-  ModelConfig c;
+inline GolfConfig golf30m_shape() {
+  GolfConfig c;
   c.vocab_size = 1024;
   c.num_layers = 11;
   c.model_dim = 512;
@@ -27,6 +27,6 @@ inline ModelConfig golf30m_shape() {
   return c;
 }
 
-inline Model random_golf30m() { return random_golf_model(golf30m_shape()); }
+inline std::shared_ptr<const Weights> random_golf30m() { return random_golf_weights(golf30m_shape()); }
 
 }  // namespace thimble

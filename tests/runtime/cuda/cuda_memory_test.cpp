@@ -7,9 +7,8 @@
 #include <memory>
 #include <optional>
 
-#include "runtime/base/memory_plan.h"
-#include "runtime/cuda/cuda_language_model.h"
-#include "runtime/cuda/kernels/cuda_devices.h"
+#include "runtime/cuda/cuda_memory.h"
+#include "runtime/cuda/cuda_models.h"
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/families/golf/random_model.h"
 
@@ -48,8 +47,8 @@ class CudaMemory : public testing::TestWithParam<Numerics> {
     std::vector<float> once = scores({0}, 4);  // loads what every first use of a kernel loads
     ASSERT_EQ(once.size(), 4u * 64);
   }
-  static ModelConfig config() {
-    ModelConfig c = small_golf_config();
+  static GolfConfig config() {
+    GolfConfig c = small_golf_config();
     c.model_dim = 512;
     c.num_heads = 8;
     c.num_kv_heads = 4;
@@ -58,14 +57,14 @@ class CudaMemory : public testing::TestWithParam<Numerics> {
     c.rope_dims = 16;
     return c;
   }
-  std::unique_ptr<LanguageModel> make(const CudaPlace& place) const {
-    return make_cuda_language_model(model_, place, GetParam(), kContext);
+  std::unique_ptr<Scorer> make(const CudaPlace& place) const {
+    return make_cuda_scorer(weights_, place, GetParam(), kContext);
   }
   std::vector<float> scores(const CudaPlace& place, size_t count) const { return scores(*make(place), count); }
-  std::vector<float> scores(LanguageModel& model, size_t count) const {
+  std::vector<float> scores(Scorer& model, size_t count) const {
     std::vector<ScoreWindow> windows;
     for (size_t w = 0; w < count; ++w) {
-      std::span<const uint16_t> all(tokens_);
+      std::span<const Token> all(tokens_);
       windows.push_back({all.subspan(16 * w, kContext), all.subspan(16 * w + kContext - 63, 64)});
     }
     std::vector<float> nll(count * 64, NAN);
@@ -73,21 +72,23 @@ class CudaMemory : public testing::TestWithParam<Numerics> {
     return nll;
   }
   MemoryPlan plan(uint64_t usable) const {
-    return plan_scoring(config(), GetParam(), kContext, cuda_windows_per_batch(0, kContext), usable);
+    return plan_scoring(*weights_->network, GetParam(), kContext, cuda_windows_per_batch(0, kContext), usable);
   }
-  std::vector<uint16_t> generated(const CudaPlace& place) const {
+  std::vector<Token> generated(const CudaPlace& place) const {
     SilentProgress progress;
-    return make(place)->generate_calibration({20, kContext, 0.8, 3}, 0, 20, progress).tokens;
+    return make_cuda_generator(weights_, place, GetParam(), kContext, 20)
+        ->calibration({20, kContext, 0.8, 3}, 0, 20, progress)
+        .tokens;
   }
 
-  Model model_ = random_golf_model(config(), 3);
-  std::vector<uint16_t> tokens_ = random_tokens(8192, 1024, 4);
+  std::shared_ptr<const Weights> weights_ = random_golf_weights(config(), 3);
+  std::vector<Token> tokens_ = random_tokens(8192, 1024, 4);
 };
 
 // The plan is an upper bound, and not a loose one.
 TEST_P(CudaMemory, IsWhatWasPlanned) {
   uint64_t before = cuda_free_memory(0);
-  std::unique_ptr<LanguageModel> model = make({0});
+  std::unique_ptr<Scorer> model = make({0});
   scores(*model, 200);
   uint64_t used = before - cuda_free_memory(0), planned = plan(usable_memory(before, kNoMemoryLimit)).bytes();
   RecordProperty("used_bytes", std::to_string(used));
@@ -106,7 +107,7 @@ TEST_P(CudaMemory, LimitsShrinkBatchesAndChangeNothing) {
     while (plan(limit).batch > batch) limit = plan(limit - 1).bytes();
     ASSERT_EQ(plan(limit).batch, batch);
     uint64_t before = cuda_free_memory(0);
-    std::unique_ptr<LanguageModel> model = make({0, limit});
+    std::unique_ptr<Scorer> model = make({0, limit});
     EXPECT_EQ(scores(*model, 200), expected) << batch;
     EXPECT_LE(before - cuda_free_memory(0), limit + (uint64_t{16} << 20));
   }
@@ -116,9 +117,9 @@ TEST_P(CudaMemory, LimitsShrinkBatchesAndChangeNothing) {
 }
 
 TEST_P(CudaMemory, LimitsShrinkGenerationAndChangeNothing) {
-  std::vector<uint16_t> expected = generated({0});
-  uint64_t least = plan_generation(config(), GetParam(), kContext, 1, UINT64_MAX).bytes();
-  uint64_t three = plan_generation(config(), GetParam(), kContext, 3, UINT64_MAX).bytes();
+  std::vector<Token> expected = generated({0});
+  uint64_t least = plan_generation(*weights_->network, GetParam(), kContext, 1, UINT64_MAX).bytes();
+  uint64_t three = plan_generation(*weights_->network, GetParam(), kContext, 3, UINT64_MAX).bytes();
   EXPECT_EQ(generated({0, least}), expected);
   EXPECT_EQ(generated({0, three}), expected);
   expect_error<DeviceError>([&] { generated({0, least - 1}); }, {"out of device memory", "1 sequence of 512 tokens"});
@@ -127,16 +128,18 @@ TEST_P(CudaMemory, LimitsShrinkGenerationAndChangeNothing) {
 // Memory that went between the plan and the allocation: half the batch, and half of that.
 TEST_P(CudaMemory, WhatOthersTakeIsDoneWithout) {
   std::vector<float> expected = scores({0}, 200);
-  std::unique_ptr<LanguageModel> model = make({0});  // plans with all that is free now
+  std::unique_ptr<Scorer> model = make({0});  // plans with all that is free now
   uint64_t small = plan(UINT64_MAX).bytes();
   while (plan(small).batch > 3) small = plan(small - 1).bytes();
   MemoryHog hog(small);
   EXPECT_EQ(scores(*model, 200), expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(Numerics, CudaMemory, testing::Values(Numerics::kFp32, Numerics::kBf16),
+INSTANTIATE_TEST_SUITE_P(Numerics, CudaMemory,
+                         testing::Values(Numerics::kFp32, Numerics::kBf16, Numerics::kFp16, Numerics::kSf16,
+                                         Numerics::kNvfp4),
                          [](const testing::TestParamInfo<Numerics>& test) {
-                           return test.param == Numerics::kFp32 ? "Fp32" : "Bf16";
+                           return std::string(numerics_name(test.param));
                          });
 
 }  // namespace

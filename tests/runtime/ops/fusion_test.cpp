@@ -11,6 +11,7 @@
 #include "runtime/families/gpt2/gpt2_network.h"
 #include "tests/runtime/families/golf/golf_cases.h"
 #include "tests/runtime/families/gpt2/random_gpt2.h"
+#include "tests/runtime/ops/sample_networks.h"
 
 namespace thimble {
 namespace {
@@ -79,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(Options, GolfFusion, testing::ValuesIn(kGolfCases),
                          [](const auto& test) { return test.param.name; });
 
 TEST_P(GolfFusion, IsFiveStepsALayer) {
-  ModelConfig config = small_golf_config();
+  GolfConfig config = small_golf_config();
   GetParam().change(config);
   const Network network = golf_network(config);
   const Fusion fusion = fuse(network, kAll);
@@ -94,7 +95,7 @@ TEST_P(GolfFusion, IsFiveStepsALayer) {
 }
 
 TEST_P(GolfFusion, PlansHold) {
-  ModelConfig config = small_golf_config();
+  GolfConfig config = small_golf_config();
   GetParam().change(config);
   const Network network = golf_network(config);
   for (const FusionOptions& options : {kAll, kAttentionOnly, kNothing})
@@ -103,7 +104,7 @@ TEST_P(GolfFusion, PlansHold) {
 
 // Whoever stops before the first reader of a linear layer's input finds it, or what it is made of.
 TEST_P(GolfFusion, InputsCanBeShown) {
-  ModelConfig config = small_golf_config();
+  GolfConfig config = small_golf_config();
   GetParam().change(config);
   const Network network = golf_network(config);
   const Fusion fusion = fuse(network, kAll);
@@ -131,6 +132,36 @@ TEST(Gpt2Fusion, IsFiveStepsAndTwoNormsALayer) {
   EXPECT_EQ(fusion.shared_scratch, kNone);
   for (const FusionOptions& options : {kAll, kAttentionOnly, kNothing})
     for (bool compacts : {false, true}) expect_whole(network, fuse(network, options), compacts);
+}
+
+void expect_whole_however(const Network& network) {
+  for (const FusionOptions& options : {kAll, kAttentionOnly, kNothing})
+    for (bool compacts : {false, true}) expect_whole(network, fuse(network, options), compacts);
+}
+
+TEST(Fusion, PlansOfEveryOperationHold) { expect_whole_however(network_of_every_operation()); }
+
+TEST(Fusion, PlansOfRandomNetworksHold) {
+  for (uint64_t seed = 0; seed < 2000; ++seed) {
+    SCOPED_TRACE(seed);
+    expect_whole_however(random_network(seed));
+    if (HasFailure()) return;
+  }
+}
+
+// Every node is run by one composite, or by none where its value has no place.
+TEST(Fusion, NothingIsLeftOut) {
+  for (uint64_t seed = 0; seed < 500; ++seed) {
+    SCOPED_TRACE(seed);
+    const Network network = random_network(seed);
+    const Fusion fusion = fuse(network, kAll);
+    std::set<ValueId> written;
+    for (const Composite& composite : fusion.composites)
+      for (ValueId value : composite.writes) EXPECT_TRUE(written.insert(value).second) << value;
+    for (const Composite& composite : fusion.composites)
+      for (ValueId value : composite.reads) EXPECT_TRUE(written.contains(value)) << value;
+    EXPECT_TRUE(written.contains(fusion.head.value));
+  }
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
-// cuda_gradient_bench.cpp: the backward pass of a 30M-parameter golf-gpt with random weights on CUDA device 0, its
+// cuda_gradient_bench.cu: the backward pass of a 30M-parameter golf-gpt with random weights on CUDA device 0, its
 // products, and loss statistics of 64 x 2048 tokens.
 #include <benchmark/benchmark.h>
 
 #include "bench/runtime/golf30m_shape.h"
 #include "gptq/statistics/cuda_loss_statistics.h"
-#include "runtime/cuda/cuda_gradients.cuh"
+#include "runtime/cuda/cuda_gradient_pass.cuh"
 #include "runtime/cuda/kernels/cuda_float_product.cuh"
 
 namespace thimble {
@@ -13,13 +13,14 @@ namespace {
 constexpr int64_t kSequences = 64, kLength = 2048;
 constexpr BatchShape kBatch{8, kLength - 1};  // of a part of 8 sequences
 
-const Model& model() {
-  static const Model model = random_golf30m();
+const std::shared_ptr<const Weights>& model() {
+  static const std::shared_ptr<const Weights> model = random_golf30m();
   return model;
 }
 
 const TokenSequences& sequences() {
-  static const TokenSequences all{kSequences, kLength, random_tokens(kSequences * kLength, model().config.vocab_size)};
+  static const TokenSequences all{kSequences, kLength,
+                                  random_tokens(kSequences * kLength, model()->network->vocabulary())};
   return all;
 }
 
@@ -42,23 +43,26 @@ class NoObserver final : public CudaGradientObserver {
                           cudaStream_t) override {}
 };
 
-// 8 sequences; argument 1: the backward pass too, with the gradients of small tensors.
+// 8 sequences; argument 1: the backward pass too, with the gradients of vectors.
 void pass(benchmark::State& state) {
-  CudaFloatModel on_device(model());
-  CudaGradients gradients(on_device, kLength);
-  CudaSmallGradients small(model());
+  const CudaNetworkWeights<float> on_device(*model(), {}, cuda_plain_options(sizeof(float)));
+  CudaGradientPass gradients(on_device, {.has_backward = true, .has_vector_gradients = true}, kLength, kBatch.sequences,
+                             kBatch.positions);
+  CudaVectorSums vectors(on_device.network());
   NoObserver observer;
   std::vector<int32_t> next(static_cast<size_t>(kBatch.rows()), 3);
   DeviceArray<int32_t> targets{std::span<const int32_t>(next)};
   auto run = [&] {
     gradients.forward(sequences().tokens, kLength, kBatch);
-    if (state.range(0) > 0) gradients.backward(CudaTargets::next_tokens(targets.data()), observer, &small);
+    if (state.range(0) > 0) gradients.backward(CudaTargets::next_tokens(targets.data()), observer, &vectors);
     check_cuda(cudaStreamSynchronize(gradients.stream()));
   };
   run();
   for (auto _ : state) run();
 }
 BENCHMARK(pass)->Arg(0)->Arg(1)->Iterations(5)->Unit(benchmark::kMillisecond)->UseRealTime();
+
+void zero(CudaView x) { check_cuda(cudaMemset(x.data, 0, static_cast<size_t>(x.count()) * sizeof(float))); }
 
 // Rows of 8 sequences by (N, K) or back: flops are those of float32 multiplications and additions.
 void product(benchmark::State& state) {
@@ -68,8 +72,7 @@ void product(benchmark::State& state) {
   a.resize(rows, form == ProductForm::kNT ? in : out);
   b.resize(out, in);
   c.resize(rows, form == ProductForm::kNT ? out : in);
-  for (CudaFloatMatrix* matrix : {&a, &b, &c})
-    check_cuda(cudaMemset(matrix->view().data, 0, static_cast<size_t>(matrix->view().count()) * sizeof(float)));
+  for (CudaFloatMatrix* matrix : {&a, &b, &c}) zero(matrix->view());
   CudaStream stream;
   auto run = [&] {
     for (int i = 0; i < 20; ++i)
@@ -102,10 +105,9 @@ void attention(benchmark::State& state) {
   for (CudaFloatMatrix& matrix : wide) matrix.resize(kBatch.rows(), 512);
   for (CudaFloatMatrix& matrix : narrow) matrix.resize(kBatch.rows(), 256);
   CudaStream stream;
-  CudaFloatOps ops(stream);
-  for (CudaFloatMatrix& matrix : wide) ops.fill_zero(matrix);
-  for (CudaFloatMatrix& matrix : narrow) ops.fill_zero(matrix);
-  AttentionShape shape{8, 4, 64, true};
+  for (CudaFloatMatrix& matrix : wide) zero(matrix.view());
+  for (CudaFloatMatrix& matrix : narrow) zero(matrix.view());
+  const op::Attention shape{8, 4, 64, 0.125f, true, 0};
   auto run = [&] {
     if (state.range(0) > 0)
       attention.backward(wide[0], narrow[0], narrow[1], shape, kBatch, wide[1], wide[2], narrow[2], narrow[3], stream);
