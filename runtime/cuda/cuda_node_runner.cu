@@ -105,10 +105,9 @@ void CudaNodeRunner<T>::linear(const op::Linear& o, const NodeRows<T>& x, const 
 
 template <typename T>
 NodeRows<T> CudaNodeRunner<T>::aligned(const NodeRows<T>& x, cudaStream_t stream) {
-  constexpr int64_t kPiece = 16 / sizeof(T);
-  const bool is_whole = x.padded % kPiece == 0 && x.stride % kPiece == 0;
-  if (is_whole && reinterpret_cast<uintptr_t>(x.data) % 16 == 0) return x;
-  const int64_t padded = round_up(x.columns, weights_.fusion().options.column_multiple);
+  const int64_t multiple = weights_.fusion().options.column_multiple, padded = round_up(x.columns, multiple);
+  const bool has_whole_pieces = x.padded % multiple == 0 && x.stride % multiple == 0;
+  if (has_whole_pieces && reinterpret_cast<uintptr_t>(x.data) % 16 == 0) return x;
   assert(x.rows * padded <= aligned_.count());
   const NodeRows<T> copy{aligned_.data(), x.rows, x.columns, padded, padded};
   CudaNodeRows<T>(stream).copy(x, copy);

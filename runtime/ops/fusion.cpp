@@ -440,13 +440,4 @@ int64_t Fusion::elements_per_needed_row() const {
 
 Fusion fuse(const Network& network, const FusionOptions& options) { return Fuser(network, options).run(); }
 
-ShownValue shown_value(const Network& network, const Fusion& fusion, ValueId value) {
-  if (fusion.places[static_cast<size_t>(value)]) return {ShownValue::Kind::kStored, {value}, 0};
-  const size_t at = network.maker_of(value);
-  if (std::holds_alternative<op::Gather>(network.nodes[at].operation)) return {ShownValue::Kind::kGathered, {}, at};
-  const auto* norm = std::get_if<op::RmsNorm>(&network.nodes[at].operation);
-  assert(norm && norm->gain == kNone);
-  return {ShownValue::Kind::kNormed, {network.nodes[at].inputs[0], true, norm->factor, norm->epsilon}, 0};
-}
-
 }  // namespace thimble

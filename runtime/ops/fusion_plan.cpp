@@ -1,5 +1,5 @@
 // fusion_plan.cpp: what composites read and write, how long values live, which slots they take; then copies of what is
-// read once only the needed rows are left.
+// read once only the needed rows are left; and what of it all can be shown.
 #include "runtime/ops/fusion_plan.h"
 
 #include <algorithm>
@@ -254,5 +254,14 @@ class PlacePlanner {
 }  // namespace
 
 void plan_places(const Network& network, Fusion& fusion) { PlacePlanner(network, fusion).run(); }
+
+ShownValue shown_value(const Network& network, const Fusion& fusion, ValueId value) {
+  if (fusion.places[static_cast<size_t>(value)]) return {ShownValue::Kind::kStored, {value}, 0};
+  const size_t at = network.maker_of(value);
+  if (std::holds_alternative<op::Gather>(network.nodes[at].operation)) return {ShownValue::Kind::kGathered, {}, at};
+  const auto* norm = std::get_if<op::RmsNorm>(&network.nodes[at].operation);
+  assert(norm && norm->gain == kNone);
+  return {ShownValue::Kind::kNormed, {network.nodes[at].inputs[0], true, norm->factor, norm->epsilon}, 0};
+}
 
 }  // namespace thimble

@@ -10,7 +10,7 @@
 #include "runtime/cpu/cpu_gradients.h"
 #include "tests/runtime/cuda/device_values.cuh"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
-#include "tests/runtime/cuda/network_samples.h"
+#include "tests/runtime/families/network_samples.h"
 
 namespace thimble {
 namespace {

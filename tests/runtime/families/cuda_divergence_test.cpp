@@ -4,7 +4,7 @@
 
 #include "runtime/cpu/cpu_divergence.h"
 #include "runtime/cuda/cuda_models.h"
-#include "tests/runtime/cuda/network_samples.h"
+#include "tests/runtime/families/network_samples.h"
 
 namespace thimble {
 namespace {

@@ -11,8 +11,8 @@
 #include "runtime/families/model_weights.h"
 #include "tests/runtime/base/golden_files.h"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
-#include "tests/runtime/cuda/network_samples.h"
 #include "tests/runtime/families/golf/naive_golf.h"
+#include "tests/runtime/families/network_samples.h"
 
 namespace thimble {
 namespace {
