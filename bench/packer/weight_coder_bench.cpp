@@ -5,6 +5,7 @@
 // Codes only: no scales, no raw tensors. Each codec in the layouts that the packer tries with it.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

@@ -9,9 +9,9 @@
 
 #include "bench/runtime/golf30m_shape.h"
 #include "runtime/base/random.h"
+#include "runtime/cpu/cpu_gradients.h"
+#include "runtime/cpu/cpu_scorer.h"
 #include "runtime/cpu/gemm.h"
-#include "runtime/cpu/window_gradients.h"
-#include "runtime/cpu/window_scores.h"
 
 namespace thimble {
 namespace {
@@ -25,19 +25,24 @@ std::vector<float> random_values(int64_t count, uint64_t stream) {
 }
 
 // Useful operations of one window whose last `scored` positions are scored: two per weight and token in the matrices,
-// and per attended pair of positions two products of width d in each head. The last layer runs for scored positions
-// only.
-double forward_flops(const ModelConfig& c, double tokens, double scored) {
-  auto d = [](int64_t value) { return static_cast<double>(value); };
-  double wide = 2 * d(c.model_dim) * d(c.model_dim) + 2 * d(c.mlp_dim()) * d(c.model_dim);
-  double key_value = 2 * d(c.kv_dim()) * d(c.model_dim);
-  double pairs_all = tokens * (tokens + 1) / 2;
-  double pairs_scored = pairs_all - (tokens - scored) * (tokens - scored + 1) / 2;
-  double matrices = d(c.num_layers - 1) * tokens * (wide + key_value) + scored * wide + tokens * key_value +
-                    tokens * (d(c.model_dim) * d(c.bigram_dim) + d(c.kv_dim()) * d(c.ve_dim)) +
-                    scored * d(c.vocab_size) * d(c.model_dim);
-  double attention = 2 * d(c.model_dim) * (d(c.num_layers - 1) * pairs_all + pairs_scored);
-  return 2 * (matrices + attention);
+// and per attended pair of positions two products of width d in each head. What only scored positions need is computed
+// for them alone.
+double forward_flops(const Network& network, double tokens, double scored) {
+  const PassPlan plan = plan_pass(network);
+  const double pairs_all = tokens * (tokens + 1) / 2;
+  const double pairs_scored = pairs_all - (tokens - scored) * (tokens - scored + 1) / 2;
+  double products = scored * static_cast<double>(network.vocabulary() * network.matrix(network.head.weight).columns);
+  for (size_t i = 0; i < network.nodes.size(); ++i) {
+    const bool is_short = plan.forward[i].output.needed_rows_only;
+    if (const auto* linear = std::get_if<op::Linear>(&network.nodes[i].operation)) {
+      const MatrixUse& matrix = network.matrix(linear->weight);
+      products += (is_short ? scored : tokens) * static_cast<double>(matrix.rows * matrix.columns);
+    } else if (const auto* attention = std::get_if<op::Attention>(&network.nodes[i].operation)) {
+      const auto width = static_cast<double>(attention->heads * attention->head_dim);
+      products += 2 * width * (is_short ? pairs_scored : pairs_all);
+    }
+  }
+  return 2 * products;
 }
 
 // Best rate of large square products, in operations per second.
@@ -58,21 +63,21 @@ double gemm_peak() {
   return peak;
 }
 
-std::vector<uint16_t> random_window(int64_t count) {
-  std::vector<uint16_t> tokens;
+std::vector<Token> random_window(int64_t count) {
+  std::vector<Token> tokens;
   for (int64_t i = 0; i < count; ++i)
-    tokens.push_back(static_cast<uint16_t>(uniform_at(2, 0, static_cast<uint64_t>(i)) * 1024));
+    tokens.push_back(static_cast<Token>(uniform_at(2, 0, static_cast<uint64_t>(i)) * 1024));
   return tokens;
 }
 
 void forward_window(benchmark::State& state) {
-  Model model = random_golf30m();
-  std::unique_ptr<Backend> backend = make_cpu_backend();
-  WindowScorer scorer(model, *backend, kContext);
-  std::vector<uint16_t> tokens = random_window(kContext);
-  int64_t scored = state.range(0);
-  for (auto _ : state) benchmark::DoNotOptimize(scorer.log_probabilities(tokens, kContext - scored).data);
-  double flops = forward_flops(model.config, static_cast<double>(kContext), static_cast<double>(scored));
+  const std::shared_ptr<const Weights> model = random_golf30m();
+  const std::unique_ptr<Scorer> scorer = make_cpu_scorer(model, Numerics::kFp32, kContext);
+  const std::vector<Token> tokens = random_window(kContext);
+  const int64_t scored = state.range(0);
+  Matrix scores(scored, model->network->vocabulary());
+  for (auto _ : state) scorer->log_probabilities(tokens, scores);
+  double flops = forward_flops(*model->network, static_cast<double>(kContext), static_cast<double>(scored));
   double iterations = static_cast<double>(state.iterations());
   state.counters["GFLOPS"] = benchmark::Counter(flops * iterations / 1e9, benchmark::Counter::kIsRate);
   state.counters["share_of_gemm_peak"] =
@@ -96,26 +101,27 @@ double seconds_of(Action action) {
 
 // Forward and backward pass; the least times of all iterations are compared.
 void gradient_window(benchmark::State& state) {
-  Model model = random_golf30m();
-  std::unique_ptr<Backend> backend = make_cpu_backend();
-  WindowScorer scorer(model, *backend, kContext);
-  WindowGradients gradients(model, *backend, kContext);
-  std::vector<uint16_t> tokens = random_window(kContext + 1);
-  std::span<const uint16_t> inputs = std::span(tokens).first(kContext);
+  const std::shared_ptr<const Weights> model = random_golf30m();
+  const bool for_gains = state.range(0) != 0;
+  CpuPass forward_pass(*model, kContext);
+  CpuGradients gradients(*model, kContext, for_gains);
+  const std::vector<Token> tokens = random_window(kContext + 1);
+  const std::span<const Token> inputs = std::span(tokens).first(kContext);
+  Matrix logits(kContext, model->network->vocabulary());
   NobodyLooks observer;
-  SmallGradients small;
-  bool wants_small = state.range(0) != 0;
+  VectorGradients vectors;
   double forward = 1e9, both = 1e9;
   for (auto _ : state) {
-    both = std::min(both, seconds_of([&] { gradients.run(tokens, {}, observer, wants_small ? &small : nullptr); }));
+    both = std::min(both, seconds_of([&] { gradients.run(tokens, {}, observer, for_gains ? &vectors : nullptr); }));
     state.PauseTiming();
-    forward = std::min(forward, seconds_of([&] { benchmark::DoNotOptimize(scorer.logits(inputs, 0).data); }));
+    forward =
+        std::min(forward, seconds_of([&] { forward_pass.logits(forward_pass.run(window_batch(inputs)), logits); }));
     state.ResumeTiming();
   }
   state.counters["backward_over_forward"] = both / forward - 1;
   state.counters["tokens_per_second"] = static_cast<double>(kContext) / both;
 }
-BENCHMARK(gradient_window)->ArgName("small_tensors")->Arg(0)->Arg(1)->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(gradient_window)->ArgName("for_gains")->Arg(0)->Arg(1)->UseRealTime()->Unit(benchmark::kMillisecond);
 
 void gemm_2048(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(gemm_peak());

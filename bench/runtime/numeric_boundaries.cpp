@@ -8,23 +8,28 @@
 
 #include "eval/text/token_shard.h"
 #include "quantizer/checkpoints/model_source.h"
-#include "runtime/cpu/numeric_backend.h"
+#include "runtime/cpu/cpu_kernels.h"
+#include "runtime/cpu/cpu_pass.h"
+#include "runtime/device/device.h"
 
 namespace thimble {
 namespace {
 
-double mean_loss(const AnyModel& model, const NumericPolicy& policy, std::span<const uint16_t> tokens, int64_t context,
+double mean_loss(const Weights& model, const NumericPolicy& policy, std::span<const Token> tokens, int64_t context,
                  int64_t windows) {
-  AnyModel rounded = model;
-  std::visit([&](auto& m) { round_weights(policy, m); }, rounded);
-  std::unique_ptr<Backend> backend = make_numeric_backend(make_cpu_backend(), policy, nvfp4_weights(rounded));
-  std::unique_ptr<WindowScorer> scorer = make_window_scorer(rounded, *backend, context);
+  Weights rounded = model;
+  round_weights(policy, rounded);
+  CpuPass pass(rounded, context, policy);
+  Matrix rows(context, model.network->vocabulary());
   double loss = 0;
   for (int64_t w = 0; w < windows; ++w) {
-    std::span<const uint16_t> inputs =
+    const std::span<const Token> inputs =
         tokens.subspan(static_cast<size_t>(w * context), static_cast<size_t>(context + 1));
-    ConstMatrixView rows = scorer->log_probabilities(inputs.first(static_cast<size_t>(context)), 0);
-    for (int64_t p = 0; p < context; ++p) loss -= double{rows.row(p)[inputs[static_cast<size_t>(p) + 1]]};
+    pass.logits(pass.run(window_batch(inputs.first(static_cast<size_t>(context)))), rows);
+    for (int64_t p = 0; p < context; ++p) {
+      cpu_kernels().log_softmax(rows.row(p), rows.cols());
+      loss -= double{rows(p, inputs[static_cast<size_t>(p) + 1])};
+    }
   }
   return loss / static_cast<double>(windows * context);
 }
@@ -33,11 +38,11 @@ void run(char** arguments) {
   const std::string path = arguments[1], shard = arguments[2];
   const int64_t context = std::atoll(arguments[3]), windows = std::atoll(arguments[4]);
   const NumericPolicy all = numeric_policy(open_device("cpu", arguments[5]).numerics);
-  const LoadedModel loaded = load_model(path, "", Device{});
-  const std::vector<uint16_t> tokens = parse_shard(MappedFile(shard).bytes(), shard, vocab_size(loaded.config));
+  const RunnableModel model = load_model(path, "").model;
+  const std::vector<Token> tokens = parse_shard(MappedFile(shard).bytes(), shard, model.spec.vocabulary());
   if (static_cast<int64_t>(tokens.size()) <= context * windows)
     throw UsageError(shard + ": too few tokens for so many windows");
-  auto loss = [&](const NumericPolicy& policy) { return mean_loss(*loaded.model, policy, tokens, context, windows); };
+  auto loss = [&](const NumericPolicy& policy) { return mean_loss(*model.weights, policy, tokens, context, windows); };
   const double exact = loss({}), rounded = loss(all);
   fmt::print("nats per token above fp32, {:.6f}; with all {:+.6f}\n{:<16}{:>14}{:>14}\n", exact, rounded - exact,
              "boundary", "alone", "all but it");

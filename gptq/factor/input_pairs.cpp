@@ -92,7 +92,7 @@ InputPair split_joint_hessian(const SymmetricMatrix& joint) {
 
 std::vector<LinearInput> inputs_of_layers(const Network& network) {
   std::vector<LinearInput> inputs = network.linear_inputs();
-  std::erase_if(inputs, [&](const LinearInput& input) { return network.nodes[input.first_reader].layer == kNone; });
+  std::erase_if(inputs, [&](const LinearInput& input) { return network.nodes[input.first_reader].layer == kAbsent; });
   return inputs;
 }
 

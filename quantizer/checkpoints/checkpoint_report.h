@@ -23,7 +23,7 @@ struct CheckpointReport {
   std::map<std::string, StoredTensor> tensors;  // without wrapper prefixes
   std::map<std::string, uint64_t> parameters;   // by dtype
   uint64_t all_parameters = 0;
-  std::string family;       // "golf-gpt"; empty where it cannot be run
+  std::string family;       // its name; empty where it cannot be run
   std::string config_from;  // where the config was found
   Json config = Json::object();
   bool banked = false;

@@ -23,7 +23,7 @@ SteppedCodes* stepped_codes(QuantizedTensor& tensor) { return std::get_if<Steppe
 bool has_scaled_rows(const Network& network, ValueId output) {
   return std::ranges::any_of(network.nodes, [&](const Node& node) {
     const auto* add = std::get_if<op::Add>(&node.operation);
-    return add && add->scale != kNone && network.vector(add->scale).count > 1 && node.inputs[1] == output;
+    return add && add->scale != kAbsent && network.vector(add->scale).count > 1 && node.inputs[1] == output;
   });
 }
 

@@ -1,6 +1,7 @@
 // cpu_backward.cpp: the transposes of the operations of network.h, each at the inputs that it had, and gradients of
 // vectors. d<x> is the gradient of the loss by x. Sums over rows are in float64, first row first.
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <numeric>
 
@@ -41,9 +42,17 @@ class CpuBackward {
   }
 
   void operator()(const op::Linear& o) const {
-    const ConstMatrixView y = at_.output ? pass_.view(at_.output) : MatrixView();
+    ConstMatrixView y = at_.output ? pass_.view(at_.output) : MatrixView();
+    Matrix product;  // what the matrix gave, before its bias
+    if (at_.output && o.bias != kAbsent) {
+      product.resize(y.rows, y.cols);
+      copy_rows(y, product);
+      const float* bias = weights_.vector(o.bias).data();
+      for_each_row(y.rows, y.cols, [&](int64_t p) { cpu_kernels().add_scaled(bias, -1.0f, product.row(p), y.cols); });
+      y = product;
+    }
     observer_.on_output_gradient(pass_.network_.matrix(o.weight).name, dy_, y);
-    if (o.bias != kNone && vectors_) add_to(o.bias, column_sums(dy_));
+    if (o.bias != kAbsent && vectors_) add_to(o.bias, column_sums(dy_));
     if (!has_gradient(0)) return;
     const Matrix& w = weights_.matrix(o.weight);
     if (at_.input_gradients[0].adds)
@@ -54,14 +63,14 @@ class CpuBackward {
 
   // y = x + scale * a.
   void operator()(const op::Add& o) const {
-    const bool is_vector = o.scale != kNone && weights_.vector(o.scale).size() > 1;
-    if (o.scale != kNone && vectors_) {
+    const bool is_vector = o.scale != kAbsent && weights_.vector(o.scale).size() > 1;
+    if (o.scale != kAbsent && vectors_) {
       const std::vector<double> dots = column_dots(dy_, input(1));
       add_to(o.scale, is_vector ? dots : std::vector<double>{sum_of(dots)});
     }
     write(1, [&](int64_t p, float* dx) {
       const float* dy = dy_.row(p);
-      const float factor = o.scale == kNone ? 1.0f : weights_.vector(o.scale)[0];
+      const float factor = o.scale == kAbsent ? 1.0f : weights_.vector(o.scale)[0];
       const float* scale = is_vector ? weights_.vector(o.scale).data() : nullptr;
       for (int64_t c = 0; c < dy_.cols; ++c) dx[c] = (scale ? scale[c] : factor) * dy[c];
     });
@@ -70,12 +79,12 @@ class CpuBackward {
 
   void operator()(const op::RmsNorm& o) const {
     const ConstMatrixView x = input(0);
-    if (o.gain != kNone && vectors_) {
+    if (o.gain != kAbsent && vectors_) {
       Matrix normed(x.rows, x.cols);
       rms_norm_rows(x, nullptr, o.factor, o.epsilon, normed);
       add_to(o.gain, column_dots(dy_, normed));
     }
-    const float* gain = o.gain == kNone ? nullptr : weights_.vector(o.gain).data();
+    const float* gain = o.gain == kAbsent ? nullptr : weights_.vector(o.gain).data();
     write(0, [&](int64_t p, float* dx) {
       kernels_.rms_norm_backward(x.row(p), gain, o.factor, o.epsilon, dy_.row(p), dx, x.cols);
     });
@@ -101,7 +110,7 @@ class CpuBackward {
   // y = rotation(head_gain * norm_gain * norm(x)): the rotation's inverse is its transpose.
   void operator()(const op::Heads& o) const {
     const ConstMatrixView x = input(0);
-    const HeadRows heads{o, weights_, o.rotary == kNone ? nullptr : &pass_.rotaries_[static_cast<size_t>(o.rotary)]};
+    const HeadRows heads{o, weights_, o.rotary == kAbsent ? nullptr : &pass_.rotaries_[static_cast<size_t>(o.rotary)]};
     if (vectors_) add_head_gains(o, heads, x);
     const int64_t d = o.head_dim;
     write(0, [&](int64_t p, float* dx) {
@@ -120,8 +129,18 @@ class CpuBackward {
   }
 
   void operator()(const op::Attention& o) const {
-    assert(!at_.input_gradients[0].adds && !at_.input_gradients[1].adds && !at_.input_gradients[2].adds);
-    attention_backward(input(0), input(1), input(2), o, dy_, gradient(0), gradient(1), gradient(2));
+    std::array<Matrix, 3> sums;  // where others read an input too
+    std::array<MatrixView, 3> to;
+    for (size_t i = 0; i < 3; ++i) {
+      to[i] = gradient(i);
+      if (!at_.input_gradients[i].adds) continue;
+      sums[i].resize(to[i].rows, to[i].cols);
+      to[i] = sums[i];
+    }
+    attention_backward(input(0), input(1), input(2), o, dy_, to[0], to[1], to[2]);
+    for (size_t i = 3; i-- > 0;)
+      if (at_.input_gradients[i].adds)
+        write(i, [&](int64_t p, float* dx) { std::copy_n(to[i].row(p), to[i].cols, dx); });
   }
 
   void operator()(const op::Activate& o) const {
@@ -164,13 +183,13 @@ class CpuBackward {
   void operator()(const op::Skip& o) const {
     const std::vector<float>& weight = weights_.vector(o.weight);
     std::vector<float> gate(weight.size(), 1.0f), factor = weight;
-    if (o.gate != kNone) {
+    if (o.gate != kAbsent) {
       gate = weights_.vector(o.gate);
       for (size_t i = 0; i < factor.size(); ++i) factor[i] *= 1.0f - gate[i];
     }
     if (vectors_) {
       std::vector<double> along = column_dots(dy_, input(1));
-      if (o.gate != kNone) {
+      if (o.gate != kAbsent) {
         std::vector<double> by_gate = column_dots(dy_, input(0));
         for (size_t i = 0; i < along.size(); ++i) by_gate[i] -= static_cast<double>(weight[i]) * along[i];
         add_to(o.gate, by_gate);
@@ -179,7 +198,7 @@ class CpuBackward {
       add_to(o.weight, along);
     }
     write(1, [&](int64_t p, float* da) { kernels_.scale(dy_.row(p), factor.data(), da, dy_.cols); });
-    if (o.gate == kNone) return pass_through();
+    if (o.gate == kAbsent) return pass_through();
     write(0, [&](int64_t p, float* dx) { kernels_.scale(dy_.row(p), gate.data(), dx, dy_.cols); });
   }
 
@@ -240,7 +259,7 @@ class CpuBackward {
   }
 
   void add_head_gains(const op::Heads& o, const HeadRows& heads, ConstMatrixView x) const {
-    if (o.head_gain == kNone && o.norm_gain == kNone) return;
+    if (o.head_gain == kAbsent && o.norm_gain == kAbsent) return;
     const int64_t d = o.head_dim, count = x.cols / d;
     Matrix normed(x.rows, x.cols), before(x.rows, x.cols);  // norm(x); the gradient before the rotation
     for_each_row(x.rows, x.cols, [&](int64_t p) {
@@ -262,8 +281,8 @@ class CpuBackward {
         of_heads[static_cast<size_t>(h)] += dot * norm_gain;
         of_columns[static_cast<size_t>(c)] += dot * static_cast<double>(heads.head_gain(h));
       }
-    if (o.head_gain != kNone) add_to(o.head_gain, of_heads);
-    if (o.norm_gain != kNone) add_to(o.norm_gain, of_columns);
+    if (o.head_gain != kAbsent) add_to(o.head_gain, of_heads);
+    if (o.norm_gain != kAbsent) add_to(o.norm_gain, of_columns);
   }
 
   void add_to(VectorId id, const std::vector<double>& values) const {

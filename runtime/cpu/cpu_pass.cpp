@@ -17,7 +17,9 @@ namespace {
 constexpr int64_t kQueryTile = 128;
 
 // Null for a vector that is not there.
-const float* data_of(const Weights& weights, VectorId id) { return id == kNone ? nullptr : weights.vector(id).data(); }
+const float* data_of(const Weights& weights, VectorId id) {
+  return id == kAbsent ? nullptr : weights.vector(id).data();
+}
 
 }  // namespace
 
@@ -59,7 +61,7 @@ class CpuForward {
       multiply_nt(x, weights_.matrix(o.weight), y_);
     }
     pass_.round(Boundary::kLinear, y_);
-    if (o.bias == kNone) return;
+    if (o.bias == kAbsent) return;
     const float* bias = weights_.vector(o.bias).data();
     for_each_row(y_.rows, y_.cols, [&](int64_t p) { kernels_.add_scaled(bias, 1.0f, y_.row(p), y_.cols); });
     pass_.round(Boundary::kLinear, y_);
@@ -70,12 +72,12 @@ class CpuForward {
     const ConstMatrixView a = input(1);
     const NumericPolicy& policy = pass_.policy_;
     const float factor = o.sum == Sum::kAttention ? policy.attention_scale : o.sum == Sum::kMlp ? policy.mlp_scale : 1;
-    if (o.scale != kNone && weights_.vector(o.scale).size() > 1) {
+    if (o.scale != kAbsent && weights_.vector(o.scale).size() > 1) {
       std::vector<float> scale = weights_.vector(o.scale);
       for (float& value : scale) value *= factor;
       for_each_row(y.rows, y.cols, [&](int64_t p) { kernels_.add(a.row(p), scale.data(), y.row(p), y.cols); });
     } else {
-      const float scale = o.scale == kNone ? factor : factor * weights_.vector(o.scale)[0];
+      const float scale = o.scale == kAbsent ? factor : factor * weights_.vector(o.scale)[0];
       for_each_row(y.rows, y.cols, [&](int64_t p) { kernels_.add_scaled(a.row(p), scale, y.row(p), y.cols); });
     }
     pass_.round(o.sum == Sum::kEmbedding ? Boundary::kEmbedding : Boundary::kResidual, y);
@@ -97,7 +99,7 @@ class CpuForward {
 
   void operator()(const op::Heads& o) const {
     const MatrixView y = first_input_in_place();
-    const HeadRows heads{o, weights_, o.rotary == kNone ? nullptr : &pass_.rotaries_[static_cast<size_t>(o.rotary)]};
+    const HeadRows heads{o, weights_, o.rotary == kAbsent ? nullptr : &pass_.rotaries_[static_cast<size_t>(o.rotary)]};
     heads.run(y, shape_of(y));
     pass_.round(Boundary::kNorm, y);
   }

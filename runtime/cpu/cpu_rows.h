@@ -29,9 +29,11 @@ struct HeadRows {
   const RotaryTable* rotary;  // null: none
 
   float head_gain(int64_t head) const {
-    return heads.head_gain == kNone ? 1.0f : weights.vector(heads.head_gain)[static_cast<size_t>(head)];
+    return heads.head_gain == kAbsent ? 1.0f : weights.vector(heads.head_gain)[static_cast<size_t>(head)];
   }
-  const float* norm_gain() const { return heads.norm_gain == kNone ? nullptr : weights.vector(heads.norm_gain).data(); }
+  const float* norm_gain() const {
+    return heads.norm_gain == kAbsent ? nullptr : weights.vector(heads.norm_gain).data();
+  }
   // In place.
   void run(MatrixView x, const BatchShape& batch) const;
 };

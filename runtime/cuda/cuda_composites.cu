@@ -42,9 +42,9 @@ void CudaPass<T>::run(size_t, const fused::Embed& work) {
   const int64_t width = network_.width_of(work.start);
   const EmbedOperands<T> operands{
       weights_.matrix(work.tokens).data.data(),
-      work.pairs == kNone ? nullptr : weights_.table(work.pairs).data.data(),
+      work.pairs == kAbsent ? nullptr : weights_.table(work.pairs).data.data(),
       static_cast<int>(place(work.start).stride),
-      work.pairs == kNone ? 0 : static_cast<int>(fusion_.tables[static_cast<size_t>(work.pairs)].index.buckets),
+      work.pairs == kAbsent ? 0 : static_cast<int>(fusion_.tables[static_cast<size_t>(work.pairs)].index.buckets),
       1.0f / static_cast<float>(width),
       work.epsilon,
       weights_.vector(work.smear_gate),
@@ -90,7 +90,7 @@ void CudaPass<T>::project(size_t composite, const fused::Project& work, int64_t 
   const CudaMatrix<T>& matrix = weights_.projection(composite);
   const CudaProjectVectors& vectors = weights_.project_vectors(composite);
   const bool is_shared = shared_.exist() && composite == 1;
-  const bool has_table = work.value_table != kNone && weights_.scalar(work.value_scale) != 0;
+  const bool has_table = work.value_table != kAbsent && weights_.scalar(work.value_scale) != 0;
   const QkvOperands<T> qkv{
       norm(work.input),
       {batch_.first, rows_.offset, rows_.positions},
@@ -103,7 +103,7 @@ void CudaPass<T>::project(size_t composite, const fused::Project& work, int64_t 
       1.0f / static_cast<float>(o.head_dim),
       work.norm_epsilon,
       angles(work.rotary),
-      work.rotary == kNone ? 0 : static_cast<int>(network_.rotaries[static_cast<size_t>(work.rotary)].dims / 2),
+      work.rotary == kAbsent ? 0 : static_cast<int>(network_.rotaries[static_cast<size_t>(work.rotary)].dims / 2),
       vectors.query_scale.data(),
       has_table ? weights_.table(work.value_table).data.data() : nullptr,
       has_table ? weights_.scalar(work.value_scale) : 0,
@@ -137,7 +137,7 @@ void CudaPass<T>::project_shared(size_t composite, const fused::Project& work) {
       static_cast<int>(o.kv_heads),
       static_cast<int>(width),
       angles(work.rotary),
-      work.rotary == kNone ? 0 : static_cast<int>(network_.rotaries[static_cast<size_t>(work.rotary)].dims / 2)};
+      work.rotary == kAbsent ? 0 : static_cast<int>(network_.rotaries[static_cast<size_t>(work.rotary)].dims / 2)};
   launch_spread(projections, data(work.input.value), data(work.queries), cache_->keys(o.cache), cache_->capacity(),
                 stream_);
 }
@@ -166,13 +166,13 @@ void CudaPass<T>::run(size_t composite, const fused::Attend& work) {
           project && project->queries == work.query)
         largest = weights_.project_vectors(i).largest_score;
   } else {
-    query = scratch == kNone ? data(work.output) : slot(scratch);
+    query = scratch == kAbsent ? data(work.output) : slot(scratch);
     place_heads(work, query);
   }
   launch_attention({query, cache_->keys(o.cache), cache_->capacity(), batch_.sequences, rows_.positions, batch_.first,
                     rows_.offset, static_cast<int>(o.heads), static_cast<int>(o.kv_heads), largest, o.exclusive},
                    width, largest);
-  if (scratch == kNone) return;
+  if (scratch == kAbsent) return;
   launch_linear_input(static_cast<const T*>(query), o.heads * width, rows_.count, static_cast<int>(o.heads),
                       static_cast<int>(o.head_dim), width, RowNorm{}, data(work.output), place(work.output).stride,
                       stream_);
@@ -195,7 +195,7 @@ void CudaPass<T>::run(size_t composite, const fused::LinearAdd& work) {
   const GemmOperands<T> operands{
       data(work.input), place(work.input).stride, matrix.data.data(), rows_.count, matrix.rows, matrix.columns};
   const int64_t stride = place(work.output).stride;
-  if (work.mix_first == kNone)
+  if (work.mix_first == kAbsent)
     return runner_.products().add(operands, u, stride, weights_.sum_scale(composite), weights_.vector(work.bias),
                                   squares(work.output), stream_);
   LayerEndEpilogue<T> end{};
@@ -204,8 +204,8 @@ void CudaPass<T>::run(size_t composite, const fused::LinearAdd& work) {
   end.scale = weights_.sum_scale(composite);
   end.squares = squares(work.output);
   end.rows = rows_.count;
-  if (work.sum != kNone) end.skip_out = data(work.sum);
-  if (work.skipped != kNone) {
+  if (work.sum != kAbsent) end.skip_out = data(work.sum);
+  if (work.skipped != kAbsent) {
     end.skip_in = data(work.skipped);
     end.skip_weight = weights_.vector(work.skip_weight);
     end.skip_gate = weights_.vector(work.skip_gate);

@@ -47,7 +47,7 @@ CudaGradientPass::CudaGradientPass(const CudaNetworkWeights<float>& weights, con
   logits_ = DeviceArray<float>(sizes.logits);
   dlogits_ = DeviceArray<float>(sizes.logits);
   losses_ = DeviceArray<float>(sizes.losses);
-  if (options.has_vector_gradients) {
+  if (options.has_vector_gradients || options.reads_linear_outputs) {
     for (DeviceArray<float>& scratch : scratch_) scratch = DeviceArray<float>(sizes.scratch);
     int64_t widest = 0;
     for (int64_t width : network_.value_widths) widest = std::max(widest, width);

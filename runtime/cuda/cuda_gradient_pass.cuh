@@ -77,6 +77,7 @@ class CudaGradientPass {
   std::vector<DeviceArray<float>> slots_;
   CudaNodeRunner<float> runner_;
   CudaFloatAttention attention_;
+  CudaFloatMatrix attention_sums_[3];  // gradients that are added to others; no family needs them
   CudaColumnDots dots_;
   DeviceArray<float> logits_, dlogits_, losses_, scratch_[2], ones_;
   DeviceArray<Token> device_tokens_;

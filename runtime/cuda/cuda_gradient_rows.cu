@@ -38,6 +38,12 @@ struct Scaled {
   }
 };
 
+struct WithoutBias {
+  ConstCudaView x;
+  const float* bias;
+  __device__ float operator()(int64_t row, int64_t c) const { return at(x, row, c) - bias[c]; }
+};
+
 struct Ungated {
   ConstCudaView dy;
   const float *weight, *gate;
@@ -232,6 +238,10 @@ void CudaGradientRows::zero(CudaView x) const {
 void CudaGradientRows::scale(ConstCudaView dy, const float* scale, float factor, bool adds, CudaView dx) const {
   if (!adds && !scale && factor == 1 && dx.data == dy.data) return;
   write_rows(dx, adds, Scaled{dy, scale, factor}, stream_);
+}
+
+void CudaGradientRows::subtract(ConstCudaView x, const float* bias, CudaView out) const {
+  write_rows(out, /*adds=*/false, WithoutBias{x, bias}, stream_);
 }
 
 void CudaGradientRows::scale_ungated(ConstCudaView dy, const float* weight, const float* gate, bool adds,

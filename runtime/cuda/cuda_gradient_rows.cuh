@@ -14,6 +14,8 @@ class CudaGradientRows {
   void zero(CudaView x) const;
   // dx = factor * scale * dy; `scale` a vector, or null: 1. Nothing to do where dx is dy and both are 1.
   void scale(ConstCudaView dy, const float* scale, float factor, bool adds, CudaView dx) const;
+  // out = x - bias.
+  void subtract(ConstCudaView x, const float* bias, CudaView out) const;
   // dx = (1 - gate) * weight * dy.
   void scale_ungated(ConstCudaView dy, const float* weight, const float* gate, bool adds, CudaView dx) const;
   void rms_norm(ConstCudaView x, const float* gain, float factor, float epsilon, ConstCudaView dy, bool adds,

@@ -125,7 +125,7 @@ class Counter {
     for (int copy = 0; copy < 2; ++copy) {
       add("workspace", sizes.logits, sizeof(float));
       add("attention scores", sizes.scores, sizeof(float));
-      if (options.has_vector_gradients) add("workspace", sizes.scratch, sizeof(float));
+      if (options.has_vector_gradients || options.reads_linear_outputs) add("workspace", sizes.scratch, sizeof(float));
     }
     for (int per_row = 0; per_row < 3; ++per_row) add("workspace", rows, sizeof(float));  // losses, tokens, targets
     const int64_t attended = widest_attention();

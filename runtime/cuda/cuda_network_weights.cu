@@ -88,7 +88,7 @@ void CudaNetworkWeights<T>::place_projection(size_t composite, const fused::Proj
   const CudaMatrix<T>& to = projections_[composite];
   const op::Attention& o = project.attention;
   const int64_t padded = cuda_head_width(o.head_dim);
-  const int64_t rotated = project.rotary == kNone ? 0 : network_->rotaries[index(project.rotary)].dims / 2;
+  const int64_t rotated = project.rotary == kAbsent ? 0 : network_->rotaries[index(project.rotary)].dims / 2;
   auto add = [&](const HeadSource& source, int64_t first_row, AxisMap rows) {
     placements_[index(source.weight)].push_back(
         {to.data.data(), to.columns, first_row, rows, {}, source.first_row, source.rows});
@@ -134,7 +134,7 @@ void CudaNetworkWeights<T>::make_table(size_t i) {
   const CudaMatrix<T>&from = matrix(table.table), &product = matrix(table.product), &to = tables_[i];
   assert(from.columns == product.columns && to.rows == from.rows && to.columns == product.rows);
   GemmOperands<T> operands{from.data.data(), from.columns, product.data.data(), from.rows, product.rows, from.columns};
-  const float scale = table.scale == kNone ? 1.0f : scalar(table.scale);
+  const float scale = table.scale == kAbsent ? 1.0f : scalar(table.scale);
   launch_gemm<T, 1, 64, 3>(operands, ScaledEpilogue<T>{to.data.data(), to.columns, scale}, nullptr);
   check_cuda(cudaDeviceSynchronize());
 }
@@ -166,7 +166,7 @@ void CudaNetworkWeights<T>::upload_project(size_t composite, const fused::Projec
   std::vector<float> scales;
   float largest = 0;
   for (int64_t head = 0; head < o.heads; ++head) {
-    const float gain = project.query_gain == kNone ? 1.0f : host_vector(project.query_gain).at(index(head));
+    const float gain = project.query_gain == kAbsent ? 1.0f : host_vector(project.query_gain).at(index(head));
     scales.push_back(is_usual ? gain * kLog2E / std::sqrt(d) : gain * kLog2E * o.scale);
     largest = std::max(largest, std::abs(scales.back()) * d);
   }
@@ -175,9 +175,9 @@ void CudaNetworkWeights<T>::upload_project(size_t composite, const fused::Projec
   if (!project.has_bias()) return;
   std::vector<float> bias(index(sizes_.biases[composite]));
   const int64_t padded = cuda_head_width(o.head_dim);
-  const int64_t rotated = project.rotary == kNone ? 0 : network_->rotaries[index(project.rotary)].dims / 2;
+  const int64_t rotated = project.rotary == kAbsent ? 0 : network_->rotaries[index(project.rotary)].dims / 2;
   auto add = [&](const HeadSource& source, int64_t first, AxisMap map) {
-    if (source.bias == kNone) return;
+    if (source.bias == kAbsent) return;
     const std::vector<float>& own = host_vector(source.bias);
     for (int64_t r = 0; r < source.rows; ++r) bias[index(first + map(r))] = own.at(index(source.first_row + r));
   };

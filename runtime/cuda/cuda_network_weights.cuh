@@ -64,8 +64,8 @@ class CudaNetworkWeights {
   const CudaMatrix<T>& projection(size_t composite) const { return projections_[composite]; }
   const CudaMatrix<T>& table(int32_t id) const { return tables_[static_cast<size_t>(id)]; }
   const CudaProjectVectors& project_vectors(size_t composite) const { return project_vectors_[composite]; }
-  // Null for kNone.
-  const float* vector(VectorId id) const { return id == kNone ? nullptr : vectors_[static_cast<size_t>(id)].data(); }
+  // Null for kAbsent.
+  const float* vector(VectorId id) const { return id == kAbsent ? nullptr : vectors_[static_cast<size_t>(id)].data(); }
   int64_t vector_size(VectorId id) const { return network_->vector(id).count; }
   // The only element of a vector.
   float scalar(VectorId id) const { return host_vectors_[static_cast<size_t>(id)].at(0); }

@@ -40,7 +40,7 @@ void CudaNodeRunner<T>::run(const Node& node, std::span<const NodeRows<T>> input
     } else if constexpr (std::is_same_v<Op, op::Add>) {
       const NumericPolicy& policy = w.policy();
       float factor = o.sum == Sum::kAttention ? policy.attention_scale : o.sum == Sum::kMlp ? policy.mlp_scale : 1;
-      const bool is_scalar = o.scale != kNone && w.vector_size(o.scale) == 1;
+      const bool is_scalar = o.scale != kAbsent && w.vector_size(o.scale) == 1;
       if (is_scalar) factor *= w.scalar(o.scale);
       rows.add(inputs[0], inputs[1], is_scalar ? nullptr : w.vector(o.scale), factor,
                rounding(o.sum == Sum::kEmbedding ? Boundary::kEmbedding : Boundary::kResidual), y);
@@ -50,7 +50,7 @@ void CudaNodeRunner<T>::run(const Node& node, std::span<const NodeRows<T>> input
       rows.layer_norm(inputs[0], w.vector(o.weight), w.vector(o.bias), o.epsilon, rounding(Boundary::kNorm), y);
     } else if constexpr (std::is_same_v<Op, op::Heads>) {
       NodeRotation rotation;
-      if (o.rotary != kNone)
+      if (o.rotary != kAbsent)
         rotation = {rotaries_[static_cast<size_t>(o.rotary)].data(),
                     w.network().rotaries[static_cast<size_t>(o.rotary)].dims / 2};
       rows.heads(inputs[0], o.head_dim, o.epsilon, w.vector(o.norm_gain), w.vector(o.head_gain), rotation, positions,

@@ -29,7 +29,7 @@ CudaPass<T>::CudaPass(const CudaNetworkWeights<T>& weights, const CudaPassShape&
 // Windows that overlap, at even distances; where sharing pays and the scratch holds the distinct rows.
 template <typename T>
 SharedRows CudaPass<T>::shared_rows(const CudaBatch& batch) const {
-  if (shape_.stepping || fusion_.shared_scratch == kNone) return {};
+  if (shape_.stepping || fusion_.shared_scratch == kAbsent) return {};
   SharedRows shared{batch.sequences, batch.positions, static_cast<int>(batch.tokens.stride)};
   const auto& embed = std::get<fused::Embed>(fusion_.composites[0].work);
   const auto& work = std::get<fused::Project>(fusion_.composites[1].work);

@@ -78,7 +78,7 @@ class CudaPass {
   RowSquares squares(ValueId value) const;
   RowNorm norm(const FusedInput& input) const;
   const float2* angles(RotaryId rotary) const {
-    return rotary == kNone ? nullptr : rotaries_[static_cast<size_t>(rotary)].data();
+    return rotary == kAbsent ? nullptr : rotaries_[static_cast<size_t>(rotary)].data();
   }
   // The distinct rows' stream and projections.
   T* shared_stream() const { return slot(fusion_.shared_scratch); }

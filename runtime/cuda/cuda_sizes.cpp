@@ -101,7 +101,7 @@ CudaWeightSizes cuda_weight_sizes(const Network& network, const Fusion& fusion, 
       for (const HeadSource* source : {&project->query, &project->key, &project->value})
         sizes.matrices[index(source->weight)] = {};
     } else if (const auto* add = std::get_if<fused::LinearAdd>(&composite.work)) {
-      if (add->scale != kNone && network.vector(add->scale).count == 1)
+      if (add->scale != kAbsent && network.vector(add->scale).count == 1)
         scale = fusion.places[index(add->output)].stride;
     }
     sizes.projections.push_back(projection);
@@ -177,7 +177,7 @@ CudaCacheSizes cuda_cache_sizes(const Network& network, int64_t sequences, int64
 std::vector<int64_t> cuda_vector_sum_columns(const Network& network, size_t node) {
   const Node& at = network.nodes[node];
   const int64_t width = network.width_of(at.output);
-  auto if_there = [&](VectorId id) { return id == kNone ? 0 : width; };
+  auto if_there = [&](VectorId id) { return id == kAbsent ? 0 : width; };
   auto visit = [&](const auto& o) -> std::vector<int64_t> {
     using Op = std::decay_t<decltype(o)>;
     if constexpr (std::is_same_v<Op, op::Linear>) return {if_there(o.bias)};
@@ -186,7 +186,7 @@ std::vector<int64_t> cuda_vector_sum_columns(const Network& network, size_t node
     if constexpr (std::is_same_v<Op, op::LayerNorm> || std::is_same_v<Op, op::Mix>) return {width, width};
     if constexpr (std::is_same_v<Op, op::Skip>) return {width, if_there(o.gate)};
     if constexpr (std::is_same_v<Op, op::Smear>) return {width};
-    if constexpr (std::is_same_v<Op, op::Heads>) return {o.norm_gain != kNone ? width : if_there(o.head_gain)};
+    if constexpr (std::is_same_v<Op, op::Heads>) return {o.norm_gain != kAbsent ? width : if_there(o.head_gain)};
     return {};
   };
   return std::visit(visit, at.operation);

@@ -25,7 +25,12 @@ class CudaTranspose {
   }
 
   void operator()(const op::Linear& o) const {
-    const ConstCudaView y = at_.output ? ConstCudaView(pass_.view(at_.output)) : ConstCudaView();
+    ConstCudaView y = at_.output ? ConstCudaView(pass_.view(at_.output)) : ConstCudaView();
+    if (y.data && o.bias != kAbsent) {  // what the matrix gave, before its bias
+      const CudaView product = scratch(0, y.columns);
+      rows_.subtract(y, weights_.vector(o.bias), product);
+      y = product;
+    }
     observer_.on_output_gradient(pass_.network_.matrix(o.weight).name, dy_, y, pass_.batch_, pass_.stream_);
     add_sums(0, ones());
     if (!at_.input_gradients[0].place) return;
@@ -36,9 +41,9 @@ class CudaTranspose {
 
   // y = x + scale * a.
   void operator()(const op::Add& o) const {
-    if (o.scale != kNone) add_sums(0, at_.inputs[1] ? ConstCudaView(input(1)) : ConstCudaView());
-    const bool is_vector = o.scale != kNone && weights_.vector_size(o.scale) > 1;
-    const float factor = o.scale == kNone || is_vector ? 1.0f : weights_.scalar(o.scale);
+    if (o.scale != kAbsent) add_sums(0, at_.inputs[1] ? ConstCudaView(input(1)) : ConstCudaView());
+    const bool is_vector = o.scale != kAbsent && weights_.vector_size(o.scale) > 1;
+    const float factor = o.scale == kAbsent || is_vector ? 1.0f : weights_.scalar(o.scale);
     rows_.scale(dy_, is_vector ? weights_.vector(o.scale) : nullptr, factor, adds(1), gradient(1));
     pass_through();
   }
@@ -66,7 +71,7 @@ class CudaTranspose {
   // y = rotation(head_gain * norm_gain * norm(x)): the rotation's inverse is its transpose.
   void operator()(const op::Heads& o) const {
     NodeRotation rotation;
-    if (o.rotary != kNone)
+    if (o.rotary != kAbsent)
       rotation = {pass_.rotaries_[static_cast<size_t>(o.rotary)].data(),
                   pass_.network_.rotaries[static_cast<size_t>(o.rotary)].dims / 2};
     const int64_t positions = pass_.batch_.positions;
@@ -84,9 +89,17 @@ class CudaTranspose {
 
   // Overwrites the gradient of its output.
   void operator()(const op::Attention& o) const {
-    assert(!adds(0) && !adds(1) && !adds(2));
-    pass_.attention_.backward(input(0), input(1), input(2), o, pass_.batch_, dy_, gradient(0), gradient(1), gradient(2),
-                              pass_.stream_);
+    CudaView to[3];  // elsewhere where other operations read an input too
+    for (size_t i = 0; i < 3; ++i) {
+      to[i] = gradient(i);
+      if (!adds(i)) continue;
+      CudaFloatMatrix& sum = pass_.attention_sums_[i];
+      sum.resize(to[i].rows, to[i].columns);
+      to[i] = sum;
+    }
+    pass_.attention_.backward(input(0), input(1), input(2), o, pass_.batch_, dy_, to[0], to[1], to[2], pass_.stream_);
+    for (size_t i = 3; i-- > 0;)
+      if (adds(i)) rows_.scale(to[i], nullptr, 1, /*adds=*/true, gradient(i));
   }
 
   void operator()(const op::Activate& o) const { rows_.activate(o.activation, input(0), dy_, adds(0), gradient(0)); }
@@ -111,7 +124,7 @@ class CudaTranspose {
   void operator()(const op::Skip& o) const {
     if (vectors_) {
       add_sums(0, input(1));
-      if (o.gate != kNone) add_sums(1, input(0));
+      if (o.gate != kAbsent) add_sums(1, input(0));
     }
     const float *weight = weights_.vector(o.weight), *gate = weights_.vector(o.gate);
     if (!gate) {

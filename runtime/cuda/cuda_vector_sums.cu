@@ -59,13 +59,13 @@ std::vector<std::vector<double>> CudaVectorSums::read(const CudaNetworkWeights<f
     auto visit = [&](const auto& o) {
       using Op = std::decay_t<decltype(o)>;
       if constexpr (std::is_same_v<Op, op::Linear>) {
-        if (o.bias != kNone) add_to(of(o.bias), sums_of(i, 0));
+        if (o.bias != kAbsent) add_to(of(o.bias), sums_of(i, 0));
       } else if constexpr (std::is_same_v<Op, op::Add>) {
-        if (o.scale == kNone) return;
+        if (o.scale == kAbsent) return;
         const Sums dots = sums_of(i, 0);
         add_to(of(o.scale), network_.vector(o.scale).count > 1 ? dots : Sums{total(dots)});
       } else if constexpr (std::is_same_v<Op, op::RmsNorm>) {
-        if (o.gain != kNone) add_to(of(o.gain), sums_of(i, 0));
+        if (o.gain != kAbsent) add_to(of(o.gain), sums_of(i, 0));
       } else if constexpr (std::is_same_v<Op, op::LayerNorm>) {
         add_to(of(o.weight), sums_of(i, 0));
         add_to(of(o.bias), sums_of(i, 1));
@@ -77,7 +77,7 @@ std::vector<std::vector<double>> CudaVectorSums::read(const CudaNetworkWeights<f
       } else if constexpr (std::is_same_v<Op, op::Skip>) {
         // y = gate * x + (1 - gate) * (weight * a), or x + weight * a.
         Sums along = sums_of(i, 0);
-        if (o.gate != kNone) {
+        if (o.gate != kAbsent) {
           Sums by_gate = sums_of(i, 1);
           for (size_t c = 0; c < along.size(); ++c) {
             by_gate[c] -= static_cast<double>(weights.host_vector(o.weight)[c]) * along[c];
@@ -87,21 +87,21 @@ std::vector<std::vector<double>> CudaVectorSums::read(const CudaNetworkWeights<f
         }
         add_to(of(o.weight), along);
       } else if constexpr (std::is_same_v<Op, op::Heads>) {
-        if (o.head_gain == kNone && o.norm_gain == kNone) return;
+        if (o.head_gain == kAbsent && o.norm_gain == kAbsent) return;
         const Sums dots = sums_of(i, 0);
         const auto d = static_cast<size_t>(o.head_dim), heads = dots.size() / d;
         Sums of_heads(heads), of_columns(d);
         for (size_t h = 0; h < heads; ++h)
           for (size_t c = 0; c < d; ++c) {
             const double norm_gain =
-                o.norm_gain == kNone ? 1 : static_cast<double>(weights.host_vector(o.norm_gain)[c]);
+                o.norm_gain == kAbsent ? 1 : static_cast<double>(weights.host_vector(o.norm_gain)[c]);
             const double head_gain =
-                o.head_gain == kNone ? 1 : static_cast<double>(weights.host_vector(o.head_gain)[h]);
+                o.head_gain == kAbsent ? 1 : static_cast<double>(weights.host_vector(o.head_gain)[h]);
             of_heads[h] += dots[h * d + c] * norm_gain;
             of_columns[c] += dots[h * d + c] * head_gain;
           }
-        if (o.head_gain != kNone) add_to(of(o.head_gain), of_heads);
-        if (o.norm_gain != kNone) add_to(of(o.norm_gain), of_columns);
+        if (o.head_gain != kAbsent) add_to(of(o.head_gain), of_heads);
+        if (o.norm_gain != kAbsent) add_to(of(o.norm_gain), of_columns);
       }
     };
     std::visit(visit, network_.nodes[i].operation);

@@ -57,10 +57,10 @@ std::span<const Family* const> families();
 // The family that a config names or, where it names none, whose tensors these are; null: none that runs.
 const Family* find_family(const Json& config, const TensorMap& tensors);
 
-// "model family "bert" cannot be run, allowed are 'golf-gpt' and 'gpt2'", of a config whose family is not found.
+// "model family "bert" cannot be run, allowed are 'a' and 'b'", of a config whose family is not found.
 std::string cannot_be_run(const Json& config);
 
-// "'golf-gpt' and 'gpt2'".
+// "'a' and 'b'".
 std::string family_names();
 
 }  // namespace thimble

@@ -8,7 +8,7 @@
 
 namespace thimble {
 
-// GELU in its tanh form, GPT-2's gelu_new (Hendrycks and Gimpel, arXiv 1606.08415):
+// GELU in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415):
 //   0.5 x (1 + tanh(u)) = x / (1 + exp(-2u)),   u = sqrt(2/pi) (x + 0.044715 x^3)
 // The right side keeps its relative precision where 1 + tanh(u) cancels.
 struct Gelu {

@@ -126,7 +126,7 @@ class Fuser {
   // The table that makes a value, if it is a bias-free product of a lookup that nobody else reads.
   std::optional<int32_t> table_of(ValueId value, VectorId scale, int64_t head_dim) {
     const auto* linear = made_by<op::Linear>(value);
-    if (!linear || linear->bias != kNone || banned_.contains(linear->weight) || !is_used_once(linear->weight))
+    if (!linear || linear->bias != kAbsent || banned_.contains(linear->weight) || !is_used_once(linear->weight))
       return std::nullopt;
     const ValueId looked_up = maker(value).inputs[0];
     const auto* gather = made_by<op::Gather>(looked_up);
@@ -154,7 +154,7 @@ class Fuser {
   struct HeadChain {
     HeadSource source;
     const op::Heads* heads = nullptr;
-    ValueId input = kNone;
+    ValueId input = kAbsent;
     std::vector<size_t> nodes;
   };
 
@@ -196,7 +196,8 @@ class Fuser {
 
   static bool heads_agree(const op::Heads* query, const op::Heads* key, const op::Attention& attention) {
     if (!query && !key) return true;
-    if (!query || !key || query->norm_gain != kNone || key->norm_gain != kNone || key->head_gain != kNone) return false;
+    if (!query || !key || query->norm_gain != kAbsent || key->norm_gain != kAbsent || key->head_gain != kAbsent)
+      return false;
     return query->epsilon == key->epsilon && query->rotary == key->rotary && query->head_dim == attention.head_dim &&
            key->head_dim == attention.head_dim;
   }
@@ -207,8 +208,8 @@ class Fuser {
     std::vector<size_t> nodes;
     const size_t tables = tables_.size();
     if (const auto* sum = made_by<op::Add>(value); sum && only_reader(value)) {
-      if (sum->scale == kNone || elements(sum->scale) != 1) return false;
-      const std::optional<int32_t> table = table_of(maker(value).inputs[1], kNone, o.head_dim);
+      if (sum->scale == kAbsent || elements(sum->scale) != 1) return false;
+      const std::optional<int32_t> table = table_of(maker(value).inputs[1], kAbsent, o.head_dim);
       if (!table || tables_[index(*table)].index.kind != RowIndex::Kind::kToken) return false;
       project.value_table = *table;
       project.value_scale = sum->scale;
@@ -262,7 +263,7 @@ class Fuser {
       const Node& reader = node(r);
       if (r >= linear || std::holds_alternative<op::Columns>(reader.operation)) return false;
       const auto* norm = std::get_if<op::RmsNorm>(&reader.operation);
-      if (!norm || norm->gain != kNone) return true;
+      if (!norm || norm->gain != kAbsent) return true;
       if (reader.output == network_.head.hidden) return false;  // a deferred norm is read where its readers are
       return std::ranges::all_of(readers_[index(reader.output)], [&](size_t later) { return later < linear; });
     });
@@ -284,7 +285,7 @@ class Fuser {
     work.scale = o->scale;
     work.output = sum.output;
     std::vector<size_t> nodes = {i, *at};
-    if (linear.bias == kNone && o->scale != kNone) extend_to_next_layer(i, work, nodes);
+    if (linear.bias == kAbsent && o->scale != kAbsent) extend_to_next_layer(i, work, nodes);
     add(work, nodes);
     return true;
   }
@@ -348,7 +349,7 @@ class Fuser {
     std::optional<size_t> at = only_reader(node(0).output);
     if (!at) return;
     if (const auto* sum = std::get_if<op::Add>(&node(*at).operation)) {
-      if (node(*at).inputs[0] != node(0).output || (sum->scale != kNone && elements(sum->scale) != 1)) return;
+      if (node(*at).inputs[0] != node(0).output || (sum->scale != kAbsent && elements(sum->scale) != 1)) return;
       const std::optional<int32_t> pairs = table_of(node(*at).inputs[1], sum->scale, 0);
       if (!pairs) return;
       embed.pairs = *pairs;
@@ -356,13 +357,13 @@ class Fuser {
       at = only_reader(node(*at).output);
     }
     if (embed_rest(embed, nodes, at)) return add(embed, nodes);
-    if (embed.pairs != kNone) tables_.pop_back();  // nobody else has asked for it
+    if (embed.pairs != kAbsent) tables_.pop_back();  // nobody else has asked for it
   }
 
   bool embed_rest(fused::Embed& embed, std::vector<size_t>& nodes, std::optional<size_t> at) const {
-    if (embed.pairs != kNone && tables_[index(embed.pairs)].index.kind != RowIndex::Kind::kTokenPair) return false;
+    if (embed.pairs != kAbsent && tables_[index(embed.pairs)].index.kind != RowIndex::Kind::kTokenPair) return false;
     const auto* norm = at ? std::get_if<op::RmsNorm>(&node(*at).operation) : nullptr;
-    if (!norm || norm->gain != kNone || norm->factor != 1) return false;
+    if (!norm || norm->gain != kAbsent || norm->factor != 1) return false;
     embed.epsilon = norm->epsilon;
     nodes.push_back(*at);
     embed.start = node(*at).output;
@@ -401,7 +402,7 @@ class Fuser {
     }
     for (size_t i = 0; i < network_.nodes.size(); ++i) {
       const auto* norm = std::get_if<op::RmsNorm>(&node(i).operation);
-      if (!norm || norm->gain != kNone || is_covered_[i] || !summed.contains(node(i).inputs[0])) continue;
+      if (!norm || norm->gain != kAbsent || is_covered_[i] || !summed.contains(node(i).inputs[0])) continue;
       const ValueId normed = node(i).output;
       std::vector<FusedInput*> inputs;
       if (normed == network_.head.hidden) inputs.push_back(&fusion.head);

@@ -24,24 +24,24 @@ constexpr int64_t padded_head_width(int64_t head_dim) {
 
 // What a product reads: a value, or its deferred norm factor * x / sqrt(mean(x^2) + epsilon).
 struct FusedInput {
-  ValueId value = kNone;
+  ValueId value = kAbsent;
   bool is_normed = false;
   float factor = 1, epsilon = 0;
 };
 
 // Rows [first_row, first_row + rows) of a matrix that makes heads, and its bias.
 struct HeadSource {
-  MatrixId weight = kNone;
+  MatrixId weight = kAbsent;
   int64_t first_row = 0, rows = 0;
-  VectorId bias = kNone;
+  VectorId bias = kAbsent;
 };
 
 // table (., N) = scale * rows of `table` times product^T: one lookup instead of a product per token.
 struct ProductTable {
-  MatrixId table = kNone, product = kNone;
+  MatrixId table = kAbsent, product = kAbsent;
   RowIndex index;
-  VectorId scale = kNone;  // of one element
-  int64_t head_dim = 0;    // columns are heads of this width; 0: they are not
+  VectorId scale = kAbsent;  // of one element
+  int64_t head_dim = 0;      // columns are heads of this width; 0: they are not
 };
 
 namespace fused {
@@ -52,11 +52,11 @@ struct Single {
 };
 // start = smear(rms(tokens[.] + pairs[.])), stream = first * start + second * start.
 struct Embed {
-  MatrixId tokens = kNone;
-  int32_t pairs = kNone;  // in Fusion::tables
+  MatrixId tokens = kAbsent;
+  int32_t pairs = kAbsent;  // in Fusion::tables
   float epsilon = 0;
-  VectorId smear_gate = kNone, first = kNone, second = kNone;
-  ValueId start = kNone, stream = kNone;
+  VectorId smear_gate = kAbsent, first = kAbsent, second = kAbsent;
+  ValueId start = kAbsent, stream = kAbsent;
 };
 // Queries, keys and values of an attention: one product, then norms and rotations of heads, the head gains of queries,
 // and value_scale * (a row of a table) added to values. Queries are left as a value of padded heads, the others in the
@@ -65,42 +65,42 @@ struct Project {
   FusedInput input;
   HeadSource query, key, value;
   float norm_epsilon = 0;  // 0: no norms
-  RotaryId rotary = kNone;
-  VectorId query_gain = kNone;
-  int32_t value_table = kNone;  // in Fusion::tables
-  VectorId value_scale = kNone;
+  RotaryId rotary = kAbsent;
+  VectorId query_gain = kAbsent;
+  int32_t value_table = kAbsent;  // in Fusion::tables
+  VectorId value_scale = kAbsent;
   op::Attention attention;
-  ValueId queries = kNone;
+  ValueId queries = kAbsent;
 
-  bool has_bias() const { return query.bias != kNone || key.bias != kNone || value.bias != kNone; }
+  bool has_bias() const { return query.bias != kAbsent || key.bias != kAbsent || value.bias != kAbsent; }
 };
 // Attention without scores in memory. `is_projected`: over the queries that a Project left. Otherwise it places heads
 // of its three inputs by itself, queries in `scratch` where heads must be padded.
 struct Attend {
   op::Attention attention;
   bool is_projected = false;
-  ValueId query = kNone, key = kNone, value = kNone, output = kNone;
+  ValueId query = kAbsent, key = kAbsent, value = kAbsent, output = kAbsent;
 };
 // output = residual + scale * (input weight^T + bias), in the residual's place. With `mix_first` the layer's end:
 //   sum = the above;  x = sum, or with `skip_weight` skip(sum, skipped);  output = mix_first * x + mix_second * start
 struct LinearAdd {
-  ValueId input = kNone, residual = kNone;
-  MatrixId weight = kNone;
-  VectorId bias = kNone, scale = kNone;
-  ValueId sum = kNone;  // kNone: nobody else reads it
-  ValueId skipped = kNone;
-  VectorId skip_weight = kNone, skip_gate = kNone;
-  ValueId start = kNone;
-  VectorId mix_first = kNone, mix_second = kNone;
-  ValueId output = kNone;
+  ValueId input = kAbsent, residual = kAbsent;
+  MatrixId weight = kAbsent;
+  VectorId bias = kAbsent, scale = kAbsent;
+  ValueId sum = kAbsent;  // kAbsent: nobody else reads it
+  ValueId skipped = kAbsent;
+  VectorId skip_weight = kAbsent, skip_gate = kAbsent;
+  ValueId start = kAbsent;
+  VectorId mix_first = kAbsent, mix_second = kAbsent;
+  ValueId output = kAbsent;
 };
 // output = f(input weight^T + bias).
 struct LinearActivate {
   FusedInput input;
-  MatrixId weight = kNone;
-  VectorId bias = kNone;
+  MatrixId weight = kAbsent;
+  VectorId bias = kAbsent;
   Activation activation = Activation::kSilu;
-  ValueId output = kNone;
+  ValueId output = kAbsent;
 };
 
 }  // namespace fused
@@ -114,7 +114,7 @@ struct Composite {
   // composite reads, else its last one.
   size_t trigger = 0;
   std::vector<ValueId> reads, writes;  // values with places
-  int32_t scratch = kNone;             // a slot for its own use
+  int32_t scratch = kAbsent;           // a slot for its own use
 };
 
 struct FusionOptions {
@@ -141,9 +141,9 @@ struct Fusion {
   std::vector<Place> compact_places;    // by ValueId, of all that is read from there on; compact slots are numbered on
                                         // from slot_widths.size()
 
-  // The first two composites may compute rows that overlapping windows share once, with this slot as scratch; kNone:
+  // The first two composites may compute rows that overlapping windows share once, with this slot as scratch; kAbsent:
   // no.
-  int32_t shared_scratch = kNone;
+  int32_t shared_scratch = kAbsent;
 
   int64_t elements_per_row() const;
   int64_t elements_per_needed_row() const;

@@ -36,7 +36,7 @@ class PlacePlanner {
  private:
   struct Life {
     size_t last = 0;
-    int32_t slot = kNone;
+    int32_t slot = kAbsent;
     bool is_made = false;
   };
 
@@ -59,10 +59,10 @@ class PlacePlanner {
   void visit(size_t i) {
     Composite& composite = fusion_.composites[i];
     auto read = [&](ValueId value) {
-      if (value != kNone && std::ranges::count(composite.writes, value) == 0) composite.reads.push_back(value);
+      if (value != kAbsent && std::ranges::count(composite.writes, value) == 0) composite.reads.push_back(value);
     };
     auto write = [&](ValueId value) {
-      if (value != kNone) composite.writes.push_back(value);
+      if (value != kAbsent) composite.writes.push_back(value);
     };
     if (const auto* single = std::get_if<fused::Single>(&composite.work)) {
       const Node& node = network_.nodes[single->node];
@@ -112,18 +112,18 @@ class PlacePlanner {
     return width;
   }
 
-  // The value whose place a composite writes its first output to; kNone: to a new one.
+  // The value whose place a composite writes its first output to; kAbsent: to a new one.
   ValueId replaced(const Composite& composite, size_t i) {
     if (const auto* attend = std::get_if<fused::Attend>(&composite.work))
-      return attend->is_projected ? attend->query : kNone;
+      return attend->is_projected ? attend->query : kAbsent;
     if (const auto* add = std::get_if<fused::LinearAdd>(&composite.work)) return add->residual;
     const auto* single = std::get_if<fused::Single>(&composite.work);
-    if (!single) return kNone;
+    if (!single) return kAbsent;
     const Node& node = network_.nodes[single->node];
-    if (!works_in_place(node.operation)) return kNone;
+    if (!works_in_place(node.operation)) return kAbsent;
     const ValueId input = node.inputs[0];
     const bool dies = owner_of(input) == input && life(input).last == i && std::ranges::count(node.inputs, input) == 1;
-    return dies && stored_width(input) == stored_width(node.output) ? input : kNone;
+    return dies && stored_width(input) == stored_width(node.output) ? input : kAbsent;
   }
 
   void place(ValueId value, int32_t slot) {
@@ -147,7 +147,7 @@ class PlacePlanner {
     for (ValueId value : composite.writes) {
       if (is_view_[index(value)]) {
         place_view(value);
-      } else if (given_up != kNone && value == composite.writes[0]) {
+      } else if (given_up != kAbsent && value == composite.writes[0]) {
         assert(life(given_up).last == i && stored_width(given_up) == stored_width(value));
         place(value, life(given_up).slot);
       } else {
@@ -157,11 +157,11 @@ class PlacePlanner {
     assign_scratch(i, composite);
     for (size_t v = 0; v < lives_.size(); ++v) {
       const auto value = static_cast<ValueId>(v);
-      if (lives_[v].slot == kNone || lives_[v].last != i || value == given_up) continue;
+      if (lives_[v].slot == kAbsent || lives_[v].last != i || value == given_up) continue;
       slots_.give_back(lives_[v].slot);
     }
-    if (composite.scratch != kNone) slots_.give_back(composite.scratch);
-    if (i == 1 && fusion_.shared_scratch != kNone) slots_.give_back(fusion_.shared_scratch);
+    if (composite.scratch != kAbsent) slots_.give_back(composite.scratch);
+    if (i == 1 && fusion_.shared_scratch != kAbsent) slots_.give_back(fusion_.shared_scratch);
   }
 
   void assign_scratch(size_t i, Composite& composite) {
@@ -235,7 +235,7 @@ class PlacePlanner {
       const ValueId given_up = replaced(composite, later);
       for (ValueId value : composite.writes) {
         Place place = fusion_.places[index(value)];
-        const Place from = given_up == kNone ? Place{} : fusion_.compact_places[index(given_up)];
+        const Place from = given_up == kAbsent ? Place{} : fusion_.compact_places[index(given_up)];
         if (from && value == composite.writes[0]) place.slot = from.slot;
         place.needed_rows_only = true;
         fusion_.compact_places[index(value)] = place;
@@ -260,7 +260,7 @@ ShownValue shown_value(const Network& network, const Fusion& fusion, ValueId val
   const size_t at = network.maker_of(value);
   if (std::holds_alternative<op::Gather>(network.nodes[at].operation)) return {ShownValue::Kind::kGathered, {}, at};
   const auto* norm = std::get_if<op::RmsNorm>(&network.nodes[at].operation);
-  assert(norm && norm->gain == kNone);
+  assert(norm && norm->gain == kAbsent);
   return {ShownValue::Kind::kNormed, {network.nodes[at].inputs[0], true, norm->factor, norm->epsilon}, 0};
 }
 

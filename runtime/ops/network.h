@@ -24,7 +24,7 @@ using ValueId = int32_t;
 using MatrixId = int32_t;
 using VectorId = int32_t;
 using RotaryId = int32_t;
-constexpr int32_t kNone = -1;
+constexpr int32_t kAbsent = -1;
 
 // What a stored tensor is for.
 enum class Role {
@@ -86,14 +86,14 @@ struct Gather {
 // y (P, N) = x (P, K) w^T + bias, w (N, K).
 struct Linear {
   MatrixId weight;
-  VectorId bias;  // (N) or kNone
+  VectorId bias;  // (N) or kAbsent
 };
-// y = x + scale * a; `scale` has the width of x, or one element, or is kNone: 1.
+// y = x + scale * a; `scale` has the width of x, or one element, or is kAbsent: 1.
 struct Add {
   VectorId scale;
   Sum sum;
 };
-// y = factor * gain * x / sqrt(mean(x^2) + epsilon) over each row; a gain of kNone is 1 (arXiv 1910.07467).
+// y = factor * gain * x / sqrt(mean(x^2) + epsilon) over each row; a gain of kAbsent is 1 (arXiv 1910.07467).
 struct RmsNorm {
   VectorId gain;
   float factor, epsilon;
@@ -105,13 +105,13 @@ struct LayerNorm {
   float epsilon;
 };
 // What becomes of queries or keys before attention, head by head: the norm of RmsNorm with factor 1 (epsilon 0: none),
-// rotation at the row's position (kNone: none), the head's gain (kNone: 1).
+// rotation at the row's position (kAbsent: none), the head's gain (kAbsent: 1).
 struct Heads {
   int64_t head_dim;
   float epsilon;
-  VectorId norm_gain;  // (d) or kNone
+  VectorId norm_gain;  // (d) or kAbsent
   RotaryId rotary;
-  VectorId head_gain;  // (H) or kNone
+  VectorId head_gain;  // (H) or kAbsent
 };
 // y (P, H d) = causal softmax(scale * q k^T) v over the positions up to each row's own. Query head h reads key/value
 // head h / (H / G). `exclusive`: y loses its component along the own position's value, per head (XSA).
@@ -156,20 +156,20 @@ using Operation = std::variant<op::Gather, op::Linear, op::Add, op::RmsNorm, op:
 struct Node {
   Operation operation;
   std::vector<ValueId> inputs;
-  ValueId output = kNone;
-  int32_t layer = kNone;  // kNone: before the first
+  ValueId output = kAbsent;
+  int32_t layer = kAbsent;  // kAbsent: before the first
 };
 
 // Logits (P, V) = softcap(hidden w^T): cap * tanh(z / cap), nothing where the cap is 0.
 struct Head {
-  ValueId hidden = kNone;
-  MatrixId weight = kNone;
+  ValueId hidden = kAbsent;
+  MatrixId weight = kAbsent;
   float softcap = 0;
 };
 
 // The matrices that read one value, in the order of their operations.
 struct LinearInput {
-  ValueId value = kNone;
+  ValueId value = kAbsent;
   size_t first_reader = 0;  // node; all readers come after what made the value
   std::vector<MatrixId> readers;
 };

@@ -14,12 +14,12 @@
 namespace thimble {
 
 struct Value {
-  ValueId id = kNone;
+  ValueId id = kAbsent;
 };
 
 // No vector at all where an operation may do without.
 struct Vector {
-  VectorId id = kNone;
+  VectorId id = kAbsent;
 };
 
 struct NormOptions {
@@ -32,7 +32,7 @@ struct HeadsOptions {
   int64_t head_dim = 0;
   float norm_epsilon = 0;  // 0: no norm
   Vector norm_gain = {};
-  RotaryId rotary = kNone;
+  RotaryId rotary = kAbsent;
   Vector head_gain = {};
 };
 
@@ -82,7 +82,7 @@ class Ops {
 
   Network network_;
   std::map<std::string, size_t> parameter_of_;
-  int32_t layer_ = kNone;
+  int32_t layer_ = kAbsent;
 };
 
 }  // namespace thimble

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -17,9 +18,9 @@ using Cell = int32_t;
 
 struct Draft {
   Instruction instruction;
-  std::vector<Cell> inputs;  // kNone: not read
-  Cell output = kNone;
-  Cell output_gradient = kNone;
+  std::vector<Cell> inputs;  // kAbsent: not read
+  Cell output = kAbsent;
+  Cell output_gradient = kAbsent;
   std::vector<Cell> input_gradients;
   bool writes_output = true;  // else it reads it
 };
@@ -46,7 +47,7 @@ std::vector<bool> inputs_read_backwards(const Operation& operation, const PassOp
     std::vector<bool> operator()(const op::Gather&) const { return {}; }
     std::vector<bool> operator()(const op::Linear&) const { return {options.reads_linear_inputs}; }
     std::vector<bool> operator()(const op::Add& o) const {
-      return {false, o.scale != kNone && options.has_vector_gradients};
+      return {false, o.scale != kAbsent && options.has_vector_gradients};
     }
     std::vector<bool> operator()(const op::RmsNorm&) const { return {true}; }
     std::vector<bool> operator()(const op::LayerNorm&) const { return {true}; }
@@ -58,7 +59,7 @@ std::vector<bool> inputs_read_backwards(const Operation& operation, const PassOp
       return {options.has_vector_gradients, options.has_vector_gradients};
     }
     std::vector<bool> operator()(const op::Skip& o) const {
-      return {o.gate != kNone && options.has_vector_gradients, options.has_vector_gradients};
+      return {o.gate != kAbsent && options.has_vector_gradients, options.has_vector_gradients};
     }
     std::vector<bool> operator()(const op::Smear&) const { return {options.has_vector_gradients}; }
     std::vector<bool> operator()(const op::Columns&) const { return {false}; }
@@ -71,8 +72,8 @@ class Planner {
   Planner(const Network& network, const PassOptions& options)
       : network_(network), options_(options), is_short_(short_values(network)), kept_(kept_values(network)) {
     const size_t values = network.value_widths.size();
-    value_cells_.assign(values, kNone);
-    gradient_cells_.assign(values, kNone);
+    value_cells_.assign(values, kAbsent);
+    gradient_cells_.assign(values, kAbsent);
   }
 
   PassPlan plan() {
@@ -89,7 +90,7 @@ class Planner {
     PassPlan plan;
     plan.slot_widths = slots_.widths();
     plan.hidden = place_of(hidden);
-    if (hidden_gradient_ != kNone) plan.hidden_gradient = place_of(hidden_gradient_);
+    if (hidden_gradient_ != kAbsent) plan.hidden_gradient = place_of(hidden_gradient_);
     for (size_t i = 0; i < drafts_.size(); ++i)
       (i < forward_count ? plan.forward : plan.backward).push_back(finished(drafts_[i]));
     return plan;
@@ -97,15 +98,15 @@ class Planner {
 
  private:
   struct CellInfo {
-    ValueId value = kNone;
+    ValueId value = kAbsent;
     bool is_gradient = false;
-    Cell owner = kNone;  // of a view of columns: the cell in which it lies
+    Cell owner = kAbsent;  // of a view of columns: the cell in which it lies
     size_t first = 0, last = 0;
-    int32_t slot = kNone;
+    int32_t slot = kAbsent;
   };
 
   Cell new_cell(ValueId value, bool is_gradient, Cell owner) {
-    cells_.push_back({value, is_gradient, owner, drafts_.size(), drafts_.size(), kNone});
+    cells_.push_back({value, is_gradient, owner, drafts_.size(), drafts_.size(), kAbsent});
     return static_cast<Cell>(cells_.size()) - 1;
   }
   const Node& maker_of(ValueId value) const { return network_.nodes[network_.maker_of(value)]; }
@@ -119,7 +120,7 @@ class Planner {
     Draft draft;
     draft.instruction = {Instruction::Kind::kForward, at, {}, {}, {}, {}};
     for (ValueId input : node.inputs) draft.inputs.push_back(value_cells_[static_cast<size_t>(input)]);
-    const Cell owner = is_view(node.output) ? value_cells_[static_cast<size_t>(node.inputs[0])] : kNone;
+    const Cell owner = is_view(node.output) ? value_cells_[static_cast<size_t>(node.inputs[0])] : kAbsent;
     draft.output = value_cells_[static_cast<size_t>(node.output)] = new_cell(node.output, false, owner);
     drafts_.push_back(std::move(draft));
   }
@@ -138,15 +139,15 @@ class Planner {
   // The gradient of a view is a view of its owner's gradient.
   Cell gradient_cell(ValueId value) {
     Cell& cell = gradient_cells_[static_cast<size_t>(value)];
-    if (cell == kNone) {
-      const Cell owner = is_view(value) ? gradient_cell(maker_of(value).inputs[0]) : kNone;
+    if (cell == kAbsent) {
+      const Cell owner = is_view(value) ? gradient_cell(maker_of(value).inputs[0]) : kAbsent;
       cell = new_cell(value, true, owner);
     }
     return cell;
   }
 
   void backward() {
-    has_gradient_.insert(network_.head.hidden);
+    adds_to_gradient(network_.head.hidden);
     for (size_t i = network_.nodes.size(); i-- > 0;) {
       const Node& node = network_.nodes[i];
       if (!has_gradient_.contains(node.output)) continue;
@@ -164,7 +165,7 @@ class Planner {
     Draft draft;
     draft.instruction = {Instruction::Kind::kBackward, at, {}, {}, {}, {}};
     draft.writes_output = false;
-    for (size_t k = 0; k < node.inputs.size(); ++k) draft.inputs.push_back(reads[k] ? ensure(node.inputs[k]) : kNone);
+    for (size_t k = 0; k < node.inputs.size(); ++k) draft.inputs.push_back(reads[k] ? ensure(node.inputs[k]) : kAbsent);
     if (options_.reads_linear_outputs && std::holds_alternative<op::Linear>(node.operation))
       draft.output = value_cells_[static_cast<size_t>(node.output)];
     draft.output_gradient = gradient_cell(node.output);
@@ -172,16 +173,36 @@ class Planner {
     draft.instruction.input_gradients.resize(node.inputs.size());
     for (size_t k = node.inputs.size(); k-- > 0;) {
       const ValueId input = node.inputs[k];
-      if (is_view(input)) clear_owner(maker_of(input).inputs[0]);
-      draft.instruction.input_gradients[k].adds = !has_gradient_.insert(input).second;
+      draft.instruction.input_gradients[k].adds = adds_to_gradient(input);
       draft.input_gradients[k] = gradient_cell(input);
     }
     drafts_.push_back(std::move(draft));
   }
 
+  // Columns of a gradient that instructions have written.
+  struct WrittenColumns {
+    int64_t first, last;
+  };
+
+  // Have other operations left something where the gradient of `value` lies? It is about to be written.
+  bool adds_to_gradient(ValueId value) {
+    has_gradient_.insert(value);
+    WrittenColumns own{0, network_.width_of(value)};
+    ValueId owner = value;
+    for (; is_view(owner); owner = maker_of(owner).inputs[0]) {
+      const int64_t first = std::get<op::Columns>(maker_of(owner).operation).first;
+      own = {own.first + first, own.last + first};
+    }
+    std::vector<WrittenColumns>& written = written_[owner];
+    if (owner != value && written.empty()) clear(owner);
+    const bool adds = std::ranges::any_of(
+        written, [&](const WrittenColumns& other) { return other.first < own.last && own.first < other.last; });
+    written.push_back(own);
+    return adds;
+  }
+
   // Before the first view of a gradient is written: columns that no view covers have none.
-  void clear_owner(ValueId owner) {
-    if (!cleared_.insert(owner).second) return;
+  void clear(ValueId owner) {
     Draft draft;
     draft.instruction = {Instruction::Kind::kZero, network_.maker_of(owner), {}, {}, {}, {}};
     draft.output_gradient = gradient_cell(owner);
@@ -191,13 +212,13 @@ class Planner {
 
   Cell owner_of(Cell cell) const {
     const Cell owner = cells_[static_cast<size_t>(cell)].owner;
-    return owner == kNone ? cell : owner_of(owner);
+    return owner == kAbsent ? cell : owner_of(owner);
   }
 
   void find_lifetimes(Cell hidden, size_t forward_count) {
     for (CellInfo& cell : cells_) cell.first = SIZE_MAX, cell.last = 0;
     auto use = [&](Cell cell, size_t at) {
-      if (cell == kNone) return;
+      if (cell == kAbsent) return;
       CellInfo& info = cells_[static_cast<size_t>(owner_of(cell))];
       info.first = std::min(info.first, at);
       info.last = std::max(info.last, at);
@@ -220,31 +241,31 @@ class Planner {
   // The cell whose place what an instruction writes first may take.
   Cell replaced_by_output(const Draft& draft, size_t at) const {
     const Node& node = network_.nodes[draft.instruction.node];
-    if (draft.instruction.kind == Instruction::Kind::kZero || !works_in_place(node.operation)) return kNone;
+    if (draft.instruction.kind == Instruction::Kind::kZero || !works_in_place(node.operation)) return kAbsent;
     const bool is_forward = draft.instruction.kind == Instruction::Kind::kForward;
     const Cell from = is_forward ? draft.inputs[0] : draft.output_gradient;
     const Cell to = written_first(draft);
-    if (!is_forward && draft.instruction.input_gradients[0].adds) return kNone;
-    if (owner_of(from) != from || owner_of(to) != to || cells_[static_cast<size_t>(from)].last != at) return kNone;
-    if (is_forward && std::ranges::count(draft.inputs, from) > 1) return kNone;
+    if (!is_forward && draft.instruction.input_gradients[0].adds) return kAbsent;
+    if (owner_of(from) != from || owner_of(to) != to || cells_[static_cast<size_t>(from)].last != at) return kAbsent;
+    if (is_forward && std::ranges::count(draft.inputs, from) > 1) return kAbsent;
     return network_.width_of(cells_[static_cast<size_t>(from)].value) ==
                    network_.width_of(cells_[static_cast<size_t>(to)].value)
                ? from
-               : kNone;
+               : kAbsent;
   }
 
   void assign_slots() {
     for (size_t i = 0; i < drafts_.size(); ++i) {
       const Draft& draft = drafts_[i];
-      if (hidden_gradient_ != kNone && i == hidden_gradient_made_) give_slot(hidden_gradient_, kNone);
+      if (hidden_gradient_ != kAbsent && i == hidden_gradient_made_) give_slot(hidden_gradient_, kAbsent);
       const Cell replaced = replaced_by_output(draft, i);
-      if (replaced != kNone) give_slot(written_first(draft), replaced);
+      if (replaced != kAbsent) give_slot(written_first(draft), replaced);
       std::vector<Cell> used = draft.input_gradients;
       used.insert(used.end(), {draft.output, draft.output_gradient});
       for (Cell cell : used) {
-        if (cell == kNone) continue;
+        if (cell == kAbsent) continue;
         const CellInfo& owner = cells_[static_cast<size_t>(owner_of(cell))];
-        if (owner.slot == kNone && owner.first == i) give_slot(owner_of(cell), kNone);
+        if (owner.slot == kAbsent && owner.first == i) give_slot(owner_of(cell), kAbsent);
       }
       free_after(i, replaced);
     }
@@ -253,24 +274,24 @@ class Planner {
   void give_slot(Cell cell, Cell replaced) {
     CellInfo& info = cells_[static_cast<size_t>(cell)];
     info.slot =
-        replaced == kNone ? slots_.take(network_.width_of(info.value)) : cells_[static_cast<size_t>(replaced)].slot;
+        replaced == kAbsent ? slots_.take(network_.width_of(info.value)) : cells_[static_cast<size_t>(replaced)].slot;
   }
 
   void free_after(size_t at, Cell replaced) {
     for (size_t c = 0; c < cells_.size(); ++c) {
       const CellInfo& info = cells_[c];
-      if (info.slot != kNone && info.last == at && info.owner == kNone && static_cast<Cell>(c) != replaced)
+      if (info.slot != kAbsent && info.last == at && info.owner == kAbsent && static_cast<Cell>(c) != replaced)
         slots_.give_back(info.slot);
     }
   }
 
   Place place_of(Cell cell) const {
-    if (cell == kNone) return {};
+    if (cell == kAbsent) return {};
     const CellInfo& info = cells_[static_cast<size_t>(cell)];
     const CellInfo& owner = cells_[static_cast<size_t>(owner_of(cell))];
     Place place{owner.slot, 0, network_.width_of(info.value), network_.width_of(owner.value),
                 !info.is_gradient && is_short_[static_cast<size_t>(owner.value)]};
-    for (Cell at = cell; cells_[static_cast<size_t>(at)].owner != kNone; at = cells_[static_cast<size_t>(at)].owner)
+    for (Cell at = cell; cells_[static_cast<size_t>(at)].owner != kAbsent; at = cells_[static_cast<size_t>(at)].owner)
       place.first_column += std::get<op::Columns>(maker_of(cells_[static_cast<size_t>(at)].value).operation).first;
     return place;
   }
@@ -291,8 +312,9 @@ class Planner {
   std::vector<Draft> drafts_;
   std::vector<CellInfo> cells_;
   std::vector<Cell> value_cells_, gradient_cells_;  // by ValueId; of values the last one made
-  std::set<ValueId> recomputed_, has_gradient_, cleared_;
-  Cell hidden_gradient_ = kNone;
+  std::set<ValueId> recomputed_, has_gradient_;
+  std::map<ValueId, std::vector<WrittenColumns>> written_;  // of values that are no views
+  Cell hidden_gradient_ = kAbsent;
   size_t hidden_gradient_made_ = 0;  // while this instruction runs, at the latest
   SlotPool slots_;
 };

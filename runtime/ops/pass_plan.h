@@ -15,12 +15,12 @@ namespace thimble {
 
 // Columns [first_column, first_column + width) of what lies in a slot with `stride` elements a row.
 struct Place {
-  int32_t slot = kNone;  // kNone: nowhere
+  int32_t slot = kAbsent;  // kAbsent: nowhere
   int64_t first_column = 0, width = 0, stride = 0;
   // Only the rows whose output is needed, the last ones of a sequence, are computed. The others hold nothing.
   bool needed_rows_only = false;
 
-  explicit operator bool() const { return slot != kNone; }
+  explicit operator bool() const { return slot != kAbsent; }
 };
 
 // A gradient with respect to an input. `adds`: to what other operations have left there, or this one through a later

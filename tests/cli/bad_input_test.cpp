@@ -156,7 +156,7 @@ TEST_F(BadInputTest, DamagedShards) {
   std::vector<ByteVector> damaged = truncations(whole);
   for (size_t at : {0, 4, 8, 11, 500, 1023}) damaged.push_back(with_flipped_bit(whole, at));
   expect_codes(arguments, "bad", damaged, {4});
-  write_shard(path("foreign.bin"), std::vector<uint16_t>{1, 2, 264, 3});
+  write_shard(path("foreign.bin"), std::vector<Token>{1, 2, 264, 3}, kShard16Vocabulary);
   expect_failure(4, Arguments{"eval", "model.safetensors"} + scoring("foreign.bin"),
                  {"foreign.bin", "token 264", "position 2", "264 tokens"});
   expect_failure(4, quantize_arguments("out.thmb", {"--calibration-tokens", "val.bin"}),
@@ -164,8 +164,8 @@ TEST_F(BadInputTest, DamagedShards) {
 }
 
 TEST_F(BadInputTest, TextWithoutTargetsIsNamed) {
-  write_shard(path("none.bin"), {});
-  write_shard(path("one.bin"), std::vector<uint16_t>{5});
+  write_shard(path("none.bin"), {}, kShard16Vocabulary);
+  write_shard(path("one.bin"), std::vector<Token>{5}, kShard16Vocabulary);
   write("empty.txt", "");
   write("lines.txt", "\n<|doc|>\n\n");
   for (const char* command : {"eval", "audit"}) {

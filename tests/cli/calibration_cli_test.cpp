@@ -102,9 +102,9 @@ TEST_F(CalibrationTest, SavedTokensGiveTheSameWeights) {
 }
 
 TEST_F(CalibrationTest, OtherTokensGiveOtherWeights) {
-  std::vector<uint16_t> tokens;
-  for (uint16_t i = 0; i < 3 * 32; ++i) tokens.push_back(static_cast<uint16_t>(i * 7 % 264));
-  write_shard(path("other.bin"), tokens);
+  std::vector<Token> tokens;
+  for (Token i = 0; i < 3 * 32; ++i) tokens.push_back(i * 7 % 264);
+  write_shard(path("other.bin"), tokens, kShard16Vocabulary);
   quantize("first.thmb");
   quantize("second.thmb", {"--calibration-tokens", "other.bin"});
   EXPECT_NE(decoded("first.thmb").tensors, decoded("second.thmb").tensors);

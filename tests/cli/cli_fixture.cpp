@@ -33,7 +33,7 @@ CliTest::CliTest() {
   write("sp.model", tiny_tokenizer_bytes());
   write("text.txt", tiny_text());
   Tokenizer tokenizer = Tokenizer::load(path("sp.model"));
-  write_shard(path("val.bin"), tokens_of_text_file(tokenizer, path("text.txt")));
+  write_shard(path("val.bin"), tokens_of_text_file(tokenizer, path("text.txt")), kShard16Vocabulary);
 }
 
 RunResult CliTest::thimble(const Arguments& arguments, RunOptions options) const {
@@ -94,11 +94,11 @@ Arguments CliTest::scoring(const std::string& tokens) {
 }
 
 void CliTest::write_long_tokens() const {
-  const std::vector<uint16_t> once = parse_shard(Bytes(contents("val.bin")), "val.bin");
-  std::vector<uint16_t> tokens;
+  const std::vector<Token> once = parse_shard(Bytes(contents("val.bin")), "val.bin");
+  std::vector<Token> tokens;
   while (static_cast<int64_t>(tokens.size()) <= kLeastBlocks * kLeastBlockTargets)
     tokens.insert(tokens.end(), once.begin(), once.end());
-  write_shard(path("long.bin"), tokens);
+  write_shard(path("long.bin"), tokens, kShard16Vocabulary);
 }
 
 uint64_t CliTest::lowest_budget_tried() const {

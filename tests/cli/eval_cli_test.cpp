@@ -19,7 +19,7 @@ class EvalTest : public CliTest {
   double bits_per_byte(const std::string& model, const Arguments& options = scoring()) const {
     return evaluation(model, options).at("bits_per_byte");
   }
-  std::vector<uint16_t> tokens() const { return parse_shard(Bytes(contents("val.bin")), "val.bin"); }
+  std::vector<Token> tokens() const { return parse_shard(Bytes(contents("val.bin")), "val.bin"); }
 };
 
 TEST_F(EvalTest, SeveralModelsGiveATableWithGaps) {
@@ -171,12 +171,12 @@ TEST_F(EvalTest, TextAndItsTokensScoreTheSame) {
 }
 
 TEST_F(EvalTest, SeveralShardsAreOneStream) {
-  std::vector<uint16_t> all = tokens();
-  std::span<const uint16_t> span(all);
+  std::vector<Token> all = tokens();
+  std::span<const Token> span(all);
   size_t third = all.size() / 3;
-  write_shard(path("part_0.bin"), span.first(third));
-  write_shard(path("part_1.bin"), span.subspan(third, 1));
-  write_shard(path("part_2.bin"), span.subspan(third + 1));
+  write_shard(path("part_0.bin"), span.first(third), kShard16Vocabulary);
+  write_shard(path("part_1.bin"), span.subspan(third, 1), kShard16Vocabulary);
+  write_shard(path("part_2.bin"), span.subspan(third + 1), kShard16Vocabulary);
   Json whole = evaluation("model.thmb", scoring());
   EXPECT_EQ(evaluation("model.thmb", scoring("part_?.bin")), whole);
   auto in_order = [&](const Arguments& shards) {

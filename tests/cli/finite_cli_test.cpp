@@ -52,9 +52,9 @@ TEST_F(FiniteTest, TheFirstActivationIsNamedWithItsLayer) {
   });
   Arguments words = {"the input of blocks.0.mlp.proj.weight is inf at [0, ", "--check-finite"};
   expect_failure(4, checked(Arguments{"eval", "bad.safetensors"} + scoring()), words);
-  std::vector<uint16_t> tokens = parse_shard(Bytes(contents("val.bin")), "val.bin");
+  std::vector<Token> tokens = parse_shard(Bytes(contents("val.bin")), "val.bin");
   tokens.resize(64);
-  write_shard(path("calibration.bin"), tokens);
+  write_shard(path("calibration.bin"), tokens, kShard16Vocabulary);
   expect_failure(4,
                  {"quantize", "bad.safetensors", "-o", "out.thmb", "--calibration-tokens", "calibration.bin",
                   "--calibration-length", "32", "--check-finite", "--quiet"},

@@ -63,8 +63,8 @@ TEST_F(SlopeTest, ThreadsAndRunsDoNotMatter) {
 TEST_F(SlopeTest, TemperaturesTakeTurns) {
   auto text_at = [&](const std::string& temperatures) {
     succeed(quantize_arguments("out.thmb", {"--temperature", temperatures, "--save-calibration", "text.bin"}));
-    const std::vector<uint16_t> tokens = parse_shard(Bytes(contents("text.bin")), "text.bin");
-    std::vector<std::vector<uint16_t>> sequences;
+    const std::vector<Token> tokens = parse_shard(Bytes(contents("text.bin")), "text.bin");
+    std::vector<std::vector<Token>> sequences;
     for (auto first = tokens.begin(); first != tokens.end(); first += 32) sequences.emplace_back(first, first + 32);
     return sequences;
   };

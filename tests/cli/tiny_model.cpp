@@ -22,8 +22,8 @@ const std::vector<PieceSpec>& words() {
 
 }  // namespace
 
-ModelConfig tiny_config() {
-  ModelConfig config;
+GolfConfig tiny_config() {
+  GolfConfig config;
   config.vocab_size = static_cast<int64_t>(byte_fallback_model(words()).pieces.size());
   config.num_layers = 2;
   config.model_dim = 32;

@@ -14,7 +14,7 @@ namespace thimble::testing {
 using Tensors = OwnedTensors;
 
 // 2 layers of width 32, every optional part of the family; the vocabulary is that of tiny_tokenizer().
-ModelConfig tiny_config();
+GolfConfig tiny_config();
 
 // F32 weights under unbanked names. Equal seeds give equal weights.
 Tensors tiny_weights(uint32_t seed = 1);

@@ -7,9 +7,8 @@
 #include <sstream>
 
 #include "runtime/base/checked.h"
-#include "runtime/cpu/backend.h"
-#include "runtime/families/any_model.h"
-#include "runtime/families/golf/golf_layout.h"
+#include "runtime/cpu/cpu_scorer.h"
+#include "runtime/families/model_weights.h"
 
 namespace thimble {
 namespace {
@@ -45,25 +44,28 @@ Input parse_input(Bytes bytes) {
   return input;
 }
 
-void run(const AnyConfig& config, const TensorMap& tensors) {
-  AnyModel model = bind_any_model(config, tensors);
-  std::unique_ptr<Backend> backend = make_cpu_backend();
-  std::vector<uint16_t> tokens = {0, static_cast<uint16_t>(vocab_size(config) - 1), 0};
-  auto context = std::min(static_cast<int64_t>(tokens.size()), most_positions(config).value_or(3));
+void run(const Spec& spec, const TensorMap& parameters) {
+  std::vector<Token> tokens = {0, static_cast<Token>(spec.vocabulary() - 1), 0};
+  const auto context = std::min(static_cast<int64_t>(tokens.size()), spec.most_positions.value_or(3));
   tokens.resize(static_cast<size_t>(context));
-  make_window_scorer(model, *backend, context)->logits(tokens, 0);
-  if (const auto* golf = std::get_if<GolfConfig>(&config))
-    if (!(golf->rope_base_at(std::numeric_limits<int32_t>::max()) > 0)) std::abort();
+  Matrix scores(1, spec.vocabulary());
+  make_cpu_scorer(weights_of(spec, parameters), Numerics::kFp32, context)->log_probabilities(tokens, scores);
+  for (const RotaryRule& rule : spec.network->rotaries)
+    for (double frequency : rule.frequencies(std::numeric_limits<int32_t>::max()))
+      if (!(frequency > 0)) std::abort();
 }
 
 void check(Bytes bytes) {
   Input input = parse_input(bytes);
-  TensorMap tensors = input.has_bytes ? unbank(input.tensors, "tensors") : input.tensors;
-  AnyConfig config = resolve_any_config(input.config, "config", tensors, "tensors");
-  const std::string text = canonical_json(to_json(config));
-  AnyConfig again = resolve_any_config(parse_json(as_bytes_of(text), "again"), "again", tensors, "tensors");
-  if (canonical_json(to_json(again)) != text) std::abort();
-  if (input.has_bytes) run(config, tensors);
+  const Family* family = find_family(input.config, input.tensors);
+  if (!family) return;
+  const Contents contents = input.has_bytes ? Contents::kBytes : Contents::kShapes;
+  const MappedTensors mapped = family->from_file(input.tensors, contents, "tensors");
+  const Spec spec = family->resolve(input.config, mapped.tensors, {"config", "tensors"});
+  const std::string text = canonical_json(spec.config);
+  const Spec again = family->resolve(parse_json(as_bytes_of(text), "again"), mapped.tensors, {"again", "tensors"});
+  if (canonical_json(again.config) != text) std::abort();
+  if (input.has_bytes) run(spec, mapped.tensors);
 }
 
 }  // namespace

@@ -111,9 +111,10 @@ void torch_seeds(const SeedFolder& archives, const SeedFolder& pickles) {
 }
 
 void shard_seeds(const SeedFolder& folder) {
-  write_shard(folder.path("empty"), {});
-  const std::vector<uint16_t> tokens = {0, 1, 1023, 1024, 65535};
-  write_shard(folder.path("tokens"), tokens);
+  write_shard(folder.path("empty"), {}, kShard16Vocabulary);
+  const std::vector<Token> tokens = {0, 1, 1023, 1024, 65535};
+  write_shard(folder.path("tokens"), tokens, kShard16Vocabulary);
+  write_shard(folder.path("wide"), tokens, kMostTokens);
 }
 
 void tokenizer_seeds(const SeedFolder& folder) {
@@ -256,7 +257,10 @@ void write_all(const std::filesystem::path& root) {
   golf_seed("plain", plain_config(), false);
   for (bool tied : {true, false}) {
     const Gpt2Config config = gpt2_seed_config(tied);
-    config_seed(configs, tied ? "gpt2" : "gpt2_untied", to_json(config), random_gpt2_tensors(config, 1, DType::kBF16));
+    OwnedTensors tensors = random_gpt2_tensors(config, 1, DType::kBF16);
+    for (auto& [name, tensor] : tensors)  // as files have them
+      if (is_gpt2_projection(name)) tensor = transposed(tensor.view());
+    config_seed(configs, tied ? "gpt2" : "gpt2_untied", to_json(config), tensors);
   }
   llmc_seeds({root, "fuzz_llmc"});
   hessian_seeds({root, "fuzz_hessians"});

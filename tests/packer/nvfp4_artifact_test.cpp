@@ -95,14 +95,6 @@ TEST(Nvfp4Artifact, HasVersion3) {
   EXPECT_THAT(decode_error(older), HasSubstr("its tensors imply 3"));
 }
 
-TEST(Nvfp4Artifact, ReadyToBeOpenedWithoutItsCodes) {
-  const ByteVector artifact = encode(mixed_model());
-  const std::unique_ptr<StoredModel> stored = open_stored_artifact(artifact, "test.thmb");
-  EXPECT_TRUE(has_host_codes(stored->model()));
-  for (const CodeBlock& block : stored->blocks())
-    EXPECT_TRUE(std::holds_alternative<RowScaledCodes>(stored->model().tensors[block.tensor].data));
-}
-
 TEST(Nvfp4Artifact, IsDescribed) {
   const ArtifactSummary summary = describe_artifact(encode(mixed_model()), "test.thmb");
   EXPECT_EQ(std::ranges::find(summary.tensors, "f.weight", &StoredTensorSummary::name)->precision, "nvfp4");

@@ -57,7 +57,7 @@ class StoredArtifactsTest(unittest.TestCase):
 
     def test_every_format_version_is_among_them(self):
         versions = {int.from_bytes(path.read_bytes()[VERSION_OFFSET:VERSION_OFFSET + 4], "little") for path in STORED}
-        constants = (REPOSITORY / "packer" / "format.h").read_text(encoding="utf-8")
+        constants = (REPOSITORY / "packer" / "layout" / "format.h").read_text(encoding="utf-8")
         newest = int(re.search(r"kFormatVersion = (\d+);", constants).group(1))
         self.assertEqual(versions, set(range(1, newest + 1)))
 

@@ -23,15 +23,15 @@ constexpr char kText[] = "the the a\nthé 日本 the\n<|doc|>\na a\tthe 😀 the
 
 class Audit : public ::testing::Test {
  protected:
-  Evaluation evaluated(TokenScorer& scorer, std::optional<int64_t> max_targets = {}) {
+  Evaluation evaluated(Scorer& scorer, std::optional<int64_t> max_targets = {}) {
     return evaluate(scorer, tokens_, ByteTable(tokenizer_), {.stride = 4, .max_targets = max_targets}, progress_);
   }
-  AuditReport audited(TokenScorer& scorer) {
+  AuditReport audited(Scorer& scorer) {
     Evaluation evaluation = evaluated(scorer);
     return audit(scorer, tokens_, tokenizer_, evaluation, SourceText{kText, "text.txt"}, {.samples = 8}, progress_);
   }
   // The checks that a scorer with this fault fails.
-  std::vector<std::string> failures(TokenScorer& scorer) {
+  std::vector<std::string> failures(Scorer& scorer) {
     std::vector<std::string> names;
     for (const AuditCheck& check : audited(scorer).checks)
       if (!check.passed) names.push_back(check.name);
@@ -42,7 +42,7 @@ class Audit : public ::testing::Test {
       byte_fallback_model(
           {{"▁"}, {"a"}, {"the"}, {"▁the", PieceType::kNormal, 0}, {"é"}, {"▁a", PieceType::kNormal, 0}})
           .tokenizer();
-  std::vector<uint16_t> tokens_ = tokens_of_text(tokenizer_, kText, "text.txt");
+  std::vector<Token> tokens_ = tokens_of_text(tokenizer_, kText, "text.txt");
   int64_t vocab_size_ = tokenizer_.vocab_size();
   SilentProgress progress_;
 };
@@ -64,16 +64,16 @@ TEST_F(Audit, HonestScorersPass) {
 
 TEST_F(Audit, AScoreThatSeesTheNextTokenIsCaught) {
   ContextScorer scorer(vocab_size_, kContext);
-  scorer.spoil_score = [](std::span<const uint16_t> tokens, auto, const Window&, int64_t target) {
-    return target + 2 < static_cast<int64_t>(tokens.size()) ? static_cast<float>(tokens[target + 2]) * 1e-6F : 0.0F;
+  scorer.spoil_score = [](auto, const ScoreWindow& window, size_t i) {
+    return i + 1 < window.targets.size() ? static_cast<float>(window.targets[i + 1]) * 1e-6F : 0.0F;
   };
   EXPECT_THAT(failures(scorer), ElementsAre("causality"));
 }
 
 TEST_F(Audit, AScoreThatSeesOtherWindowsOfItsBatchIsCaught) {
   ContextScorer scorer(vocab_size_, kContext, 3);
-  scorer.spoil_score = [](std::span<const uint16_t> tokens, std::span<const Window> windows, const Window&, int64_t) {
-    return static_cast<float>(tokens[windows.back().target_end]) * 1e-6F;
+  scorer.spoil_score = [](std::span<const ScoreWindow> windows, const ScoreWindow&, size_t) {
+    return static_cast<float>(windows.back().targets.back()) * 1e-6F;
   };
   EXPECT_THAT(failures(scorer), Contains("causality"));
 }
@@ -81,9 +81,9 @@ TEST_F(Audit, AScoreThatSeesOtherWindowsOfItsBatchIsCaught) {
 TEST_F(Audit, AdaptingToTheScoredTargetsIsCaught) {
   // Adjusting the predictions to all of a window's targets before scoring any of them.
   ContextScorer scorer(vocab_size_, kContext);
-  scorer.spoil_score = [](std::span<const uint16_t> tokens, auto, const Window& window, int64_t) {
+  scorer.spoil_score = [](auto, const ScoreWindow& window, size_t) {
     float sum = 0;
-    for (int64_t t = window.target_begin; t < window.target_end; ++t) sum += static_cast<float>(tokens[t + 1]);
+    for (Token target : window.targets) sum += static_cast<float>(target);
     return sum * 1e-6F;
   };
   EXPECT_THAT(failures(scorer), Contains("causality"));
@@ -91,8 +91,8 @@ TEST_F(Audit, AdaptingToTheScoredTargetsIsCaught) {
 
 TEST_F(Audit, ADistributionThatSeesItsTargetIsCaught) {
   ContextScorer scorer(vocab_size_, kContext);
-  scorer.spoil_logit = [](std::span<const uint16_t> tokens, int64_t target, int64_t v) {
-    return v == tokens[target + 1] ? 0.5F : 0.0F;  // still normalised
+  scorer.spoil_logit = [](std::span<const Token> inputs, size_t position, int64_t v) {
+    return position + 1 < inputs.size() && v == inputs[position + 1] ? 0.5F : 0.0F;  // still normalised
   };
   EXPECT_THAT(failures(scorer), Contains("target independence"));
 }
@@ -100,8 +100,8 @@ TEST_F(Audit, ADistributionThatSeesItsTargetIsCaught) {
 TEST_F(Audit, AHintGatedOnTheTargetsValueIsCaught) {
   // The reported distribution is honest; the score is better than it for some values of the target.
   ContextScorer scorer(vocab_size_, kContext);
-  scorer.spoil_score = [](std::span<const uint16_t> tokens, auto, const Window&, int64_t target) {
-    return tokens[target + 1] % 2 == 0 ? -0.01F : 0.0F;
+  scorer.spoil_score = [](auto, const ScoreWindow& window, size_t i) {
+    return window.targets[i] % 2 == 0 ? -0.01F : 0.0F;
   };
   EXPECT_THAT(failures(scorer), ElementsAre("score"));
 }
@@ -120,8 +120,8 @@ TEST_F(Audit, ProbabilitiesThatDoNotSumToOneAreCaught) {
 TEST_F(Audit, ADistributionThatIsNotANumberAtOnePositionIsCaught) {
   ContextScorer scorer(vocab_size_, kContext);
   Evaluation evaluation = evaluated(scorer);
-  scorer.spoil_logit = [](auto, int64_t target, int64_t) {
-    return target == 0 ? std::numeric_limits<float>::quiet_NaN() : 0.0F;  // the first position probed
+  scorer.spoil_logit = [](auto, size_t position, int64_t) {
+    return position == 0 ? std::numeric_limits<float>::quiet_NaN() : 0.0F;  // the first position probed
   };
   std::vector<AuditCheck> checks = audit_scorer(scorer, tokens_, evaluation, {}, progress_);
   EXPECT_FALSE(checks[3].passed);
@@ -131,7 +131,7 @@ TEST_F(Audit, ADistributionThatIsNotANumberAtOnePositionIsCaught) {
 TEST_F(Audit, AScorerThatIsNotRepeatableIsCaught) {
   ContextScorer scorer(vocab_size_, kContext);
   int calls = 0;
-  scorer.spoil_score = [&](auto, auto, const Window&, int64_t) { return static_cast<float>(++calls) * 1e-6F; };
+  scorer.spoil_score = [&](auto, const ScoreWindow&, size_t) { return static_cast<float>(++calls) * 1e-6F; };
   EXPECT_THAT(failures(scorer), Contains("determinism"));
 }
 
@@ -255,7 +255,7 @@ TEST_F(Audit, LongDocumentsAreComparedInStretches) {
 }
 
 TEST_F(Audit, BytesThatAreNotUtf8AreOneByteEach) {
-  const auto lone = static_cast<uint16_t>(kFirstByteToken + 0xC3);
+  const auto lone = static_cast<Token>(kFirstByteToken + 0xC3);
   tokens_ = {kBosToken, lone, kFirstTextToken + 1, kBosToken, kFirstTextToken + 1};
   UniformScorer scorer(vocab_size_, kContext);
   AuditCheck check = audit_byte_total(evaluated(scorer).report, tokenizer_, tokens_);
@@ -296,9 +296,9 @@ TEST_F(Audit, StreamsOfAnyByteTokensAreCounted) {
       const uint8_t leads[] = {0xE3, 0xC3, 0xF0, 0x41};
       const uint32_t byte = draw < 6 ? 0x80 + random() % 0x40 : draw < 10 ? leads[draw - 6] : random() % 256;
       if (draw == 15 && tokens_.size() > 1 && tokens_.back() != kBosToken)
-        tokens_.push_back(static_cast<uint16_t>(kFirstTextToken + 2));  // "the"
+        tokens_.push_back(static_cast<Token>(kFirstTextToken + 2));  // "the"
       else
-        tokens_.push_back(static_cast<uint16_t>(kFirstByteToken + byte));
+        tokens_.push_back(static_cast<Token>(kFirstByteToken + byte));
     }
     AuditCheck check = audit_byte_total(evaluated(scorer).report, tokenizer_, tokens_);
     EXPECT_TRUE(check.passed) << check.detail;
@@ -319,7 +319,7 @@ TEST_F(Audit, UnknownCharactersAreFoundMissingFromTheCount) {
 
 TEST_F(Audit, TokensDroppedFromTheTextAreCaught) {
   UniformScorer scorer(vocab_size_, kContext);
-  const std::vector<uint16_t> whole = tokens_;
+  const std::vector<Token> whole = tokens_;
   tokens_.pop_back();
   BpbReport report = evaluated(scorer).report;
   AuditCheck check = audit_source_text(report, tokenizer_, tokens_, {kText, "text.txt"});
@@ -373,7 +373,7 @@ TEST(AuditData, ThePublicTextsBytesAgreeWithItsTokens) {
   const std::string folder = std::string(THIMBLE_SHARED_DATA) + "/text/";
   if (!file_exists(folder + "val_public.txt")) GTEST_SKIP() << "the shared data is not there";
   Tokenizer tokenizer = Tokenizer::load(folder + "sp1024.model");
-  const std::vector<uint16_t> tokens = read_shards(std::vector{folder + "val_public.sp1024.bin"}, 1024);
+  const std::vector<Token> tokens = read_shards(std::vector{folder + "val_public.sp1024.bin"}, 1024);
   UniformScorer scorer(1024, 2048);
   SilentProgress progress;
   BpbReport report = evaluate(scorer, tokens, ByteTable(tokenizer), {.stride = 2048}, progress).report;

@@ -19,10 +19,10 @@ using ::testing::Not;
 class Bpb : public ::testing::Test {
  protected:
   // BOS and then "a", " a" in turn: targets of 1 and 2 bytes.
-  std::vector<uint16_t> alternating_tokens(size_t count) const {
-    std::vector<uint16_t> tokens = {kBosToken};
+  std::vector<Token> alternating_tokens(size_t count) const {
+    std::vector<Token> tokens = {kBosToken};
     while (tokens.size() < count)
-      tokens.push_back(static_cast<uint16_t>(kFirstTextToken + (tokens.size() % 2 == 1 ? 0 : 1)));
+      tokens.push_back(static_cast<Token>(kFirstTextToken + (tokens.size() % 2 == 1 ? 0 : 1)));
     return tokens;
   }
 
@@ -47,18 +47,18 @@ TEST_F(Bpb, AUniformModelCostsLogVBitsPerToken) {
 
 TEST_F(Bpb, EachTargetHasTheContextOfItsWindow) {
   ContextScorer scorer(vocab_size_, 6);
-  const std::vector<uint16_t> tokens = alternating_tokens(20);
+  const std::vector<Token> tokens = alternating_tokens(20);
   Evaluation result = evaluate(scorer, tokens, bytes_, {.stride = 2}, progress_);
   for (const Window& window : result.windows)
     for (int64_t target = window.target_begin; target < window.target_end; ++target) {
-      std::vector<float> row(vocab_size_);
-      scorer.log_probabilities(tokens, window, target, MatrixView(row.data(), 1, vocab_size_));
-      EXPECT_EQ(result.nll_nats[target], -row[tokens[target + 1]]);
+      Matrix row(1, vocab_size_);
+      scorer.log_probabilities(std::span(tokens).subspan(window.first_token, target + 1 - window.first_token), row);
+      EXPECT_EQ(result.nll_nats[target], -row(0, tokens[target + 1]));
     }
 }
 
 TEST_F(Bpb, TheBatchSizeChangesNoBit) {
-  const std::vector<uint16_t> tokens = alternating_tokens(60);
+  const std::vector<Token> tokens = alternating_tokens(60);
   ContextScorer one(vocab_size_, 7, 1);
   Evaluation expected = evaluate(one, tokens, bytes_, {.stride = 2}, progress_);
   for (int64_t batch : {0, 2, 5, 1000}) {
@@ -78,7 +78,7 @@ TEST_F(Bpb, SumsAreFloat64) {
 
 TEST_F(Bpb, ASubsetIsCalledASubsetEverywhere) {
   UniformScorer scorer(vocab_size_, 8);
-  const std::vector<uint16_t> tokens = alternating_tokens(2001);
+  const std::vector<Token> tokens = alternating_tokens(2001);
   BpbReport part = evaluate(scorer, tokens, bytes_, {.stride = 4, .max_targets = 1999}, progress_).report;
   EXPECT_TRUE(part.is_subset());
   EXPECT_THAT(scored_text(part), HasSubstr("first 1,999 of 2,000 targets (subset)"));
@@ -92,7 +92,7 @@ TEST_F(Bpb, ASubsetIsCalledASubsetEverywhere) {
 
 TEST_F(Bpb, TheWholeIsNotCalledASubset) {
   UniformScorer scorer(vocab_size_, 8);
-  const std::vector<uint16_t> tokens = alternating_tokens(2001);
+  const std::vector<Token> tokens = alternating_tokens(2001);
   for (std::optional<int64_t> limit :
        {std::optional<int64_t>(), std::optional<int64_t>(2000), std::optional<int64_t>(9999)}) {
     BpbReport whole = evaluate(scorer, tokens, bytes_, {.stride = 4, .max_targets = limit}, progress_).report;
@@ -109,10 +109,10 @@ TEST_F(Bpb, ASingleTargetIsNotCalledAllTargets) {
 }
 
 TEST_F(Bpb, GapsHaveStandardErrorsWhereTheTextIsLongEnough) {
-  const std::vector<uint16_t> tokens = alternating_tokens(kLeastBlocks * kLeastBlockTargets + 1);
+  const std::vector<Token> tokens = alternating_tokens(kLeastBlocks * kLeastBlockTargets + 1);
   UniformScorer uniform(vocab_size_, 8);
   ContextScorer other(vocab_size_, 8);
-  auto report_of = [&](TokenScorer& scorer, std::optional<int64_t> limit) {
+  auto report_of = [&](Scorer& scorer, std::optional<int64_t> limit) {
     return evaluate(scorer, tokens, bytes_, {.stride = 8, .max_targets = limit}, progress_).report;
   };
   const BpbReport first = report_of(uniform, {}), second = report_of(other, {});
@@ -158,11 +158,12 @@ TEST_F(Bpb, JsonHoldsTheNumbersOfTheReport) {
 }
 
 TEST_F(Bpb, ScoresThatAreNotLikelihoodsAreErrorsNamingTheToken) {
-  const std::vector<uint16_t> tokens = alternating_tokens(30);
+  const std::vector<Token> tokens = alternating_tokens(30);
   for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                     -std::numeric_limits<float>::infinity(), -100.0F}) {
     ContextScorer scorer(vocab_size_, 8);
-    scorer.spoil_score = [&](auto, auto, const Window&, int64_t target) { return target == 17 ? bad : 0.0F; };
+    int target = 0;  // windows are scored in order
+    scorer.spoil_score = [&](auto, const ScoreWindow&, size_t) { return target++ == 17 ? bad : 0.0F; };
     try {
       evaluate(scorer, tokens, bytes_, {.stride = 4}, progress_);
       FAIL() << bad;
@@ -175,7 +176,7 @@ TEST_F(Bpb, ScoresThatAreNotLikelihoodsAreErrorsNamingTheToken) {
 
 TEST_F(Bpb, ImpossibleRequestsAreUsageErrors) {
   UniformScorer scorer(vocab_size_, 8);
-  const std::vector<uint16_t> tokens = alternating_tokens(10);
+  const std::vector<Token> tokens = alternating_tokens(10);
   EXPECT_THROW(evaluate(scorer, std::span(tokens).first(0), bytes_, {.stride = 4}, progress_), UsageError);
   EXPECT_THROW(evaluate(scorer, std::span(tokens).first(1), bytes_, {.stride = 4}, progress_), UsageError);
   EXPECT_THROW(evaluate(scorer, tokens, bytes_, {.stride = 0}, progress_), UsageError);
@@ -184,9 +185,9 @@ TEST_F(Bpb, ImpossibleRequestsAreUsageErrors) {
   EXPECT_THROW(evaluate(scorer, tokens, bytes_, {.stride = 4, .max_targets = -1}, progress_), UsageError);
   UniformScorer other(vocab_size_ + 1, 8);
   EXPECT_THROW(evaluate(other, tokens, bytes_, {.stride = 4}, progress_), UsageError);
-  const std::vector<uint16_t> no_text(10, kBosToken);
+  const std::vector<Token> no_text(10, kBosToken);
   EXPECT_THROW(evaluate(scorer, no_text, bytes_, {.stride = 4}, progress_), UsageError);
-  const std::vector<uint16_t> outside = {kBosToken, kFirstTextToken, static_cast<uint16_t>(vocab_size_)};
+  const std::vector<Token> outside = {kBosToken, kFirstTextToken, static_cast<Token>(vocab_size_)};
   EXPECT_THROW(evaluate(scorer, outside, bytes_, {.stride = 4}, progress_), UsageError);
 }
 

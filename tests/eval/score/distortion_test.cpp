@@ -34,7 +34,7 @@ TEST(WeightError, NanIsNotHidden) {
 
 class PredictionErrorTest : public ::testing::Test {
  protected:
-  std::vector<uint16_t> tokens_ = std::vector<uint16_t>(41, 1);
+  std::vector<Token> tokens_ = std::vector<Token>(41, 1);
   std::vector<Window> windows_ = plan_windows(40, 8, 4);
 };
 
@@ -47,16 +47,16 @@ TEST_F(PredictionErrorTest, EqualModelsDoNotDiffer) {
 
 TEST_F(PredictionErrorTest, KlOfTwoTokensInClosedForm) {
   // Logits (0, 0) against (0, 1) everywhere: KL = ln((1 + e) / 2) - 1/2.
-  class TwoTokens final : public TokenScorer {
+  class TwoTokens final : public FakeScorer {
    public:
-    explicit TwoTokens(float logit) : logit_(logit) {}
-    int64_t vocab_size() const override { return 2; }
-    int64_t context() const override { return 8; }
-    void score(std::span<const uint16_t>, std::span<const Window>, std::span<float>) override {}
-    void log_probabilities(std::span<const uint16_t>, const Window&, int64_t, MatrixView out) override {
-      float norm = std::log(1 + std::exp(logit_));
-      out.row(0)[0] = -norm;
-      out.row(0)[1] = logit_ - norm;
+    explicit TwoTokens(float logit) : FakeScorer(2, 8), logit_(logit) {}
+    void score(std::span<const ScoreWindow>, std::span<float>) override {}
+    void log_probabilities(std::span<const Token>, MatrixView out) override {
+      const float norm = std::log(1 + std::exp(logit_));
+      for (int64_t r = 0; r < out.rows; ++r) {
+        out.row(r)[0] = -norm;
+        out.row(r)[1] = logit_ - norm;
+      }
     }
 
    private:

@@ -22,10 +22,10 @@ class LossBlocksTest : public ::testing::Test {
   ByteTable bytes_{tokenizer_};
   std::mt19937 random_{1};
 
-  std::vector<uint16_t> random_tokens(int64_t targets) {
-    std::vector<uint16_t> tokens = {kBosToken};
+  std::vector<Token> random_tokens(int64_t targets) {
+    std::vector<Token> tokens = {kBosToken};
     while (static_cast<int64_t>(tokens.size()) <= targets)
-      tokens.push_back(static_cast<uint16_t>(kFirstTextToken + random_() % 2));
+      tokens.push_back(static_cast<Token>(kFirstTextToken + random_() % 2));
     return tokens;
   }
 };
@@ -43,7 +43,7 @@ TEST_F(LossBlocksTest, TheirNumberFollowsFromTargetsAndStride) {
 
 TEST_F(LossBlocksTest, EveryTargetIsInOneOfThem) {
   for (int64_t targets : {4096, 4097, 5000, 21'454, 40'001}) {
-    const std::vector<uint16_t> tokens = random_tokens(targets);
+    const std::vector<Token> tokens = random_tokens(targets);
     std::vector<float> nll(static_cast<size_t>(targets));
     for (size_t i = 0; i < nll.size(); ++i) nll[i] = static_cast<float>(i % 7);  // sums are exact
     const LossBlocks blocks = sum_blocks(nll, tokens, bytes_, 64);
@@ -110,7 +110,7 @@ TEST_F(LossBlocksTest, ItTellsHowFarGapsScatter) {
   double gap_sum = 0, gap_squares = 0, error_sum = 0;
   int covered = 0;
   for (int text = 0; text < kTexts; ++text) {
-    const std::vector<uint16_t> tokens = random_tokens(kTargets);
+    const std::vector<Token> tokens = random_tokens(kTargets);
     double noise = 0;
     for (size_t i = 0; i < kTargets; ++i) {
       if (i % kMemory == 0) noise = normal(random_);

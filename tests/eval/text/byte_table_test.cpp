@@ -13,9 +13,9 @@ namespace {
 
 using namespace thimble::testing;
 
-constexpr uint16_t kUnknownToken = 0;
-constexpr uint16_t kA = kFirstTextToken;  // ordinary text, with no mark
-enum : uint16_t { kMark = kA + 1, kMarkThe, kAccent, kMarkAccent, kTwoMarks, kInnerMark, kUnusedPiece, kSymbol };
+constexpr Token kUnknownToken = 0;
+constexpr Token kA = kFirstTextToken;  // ordinary text, with no mark
+enum : Token { kMark = kA + 1, kMarkThe, kAccent, kMarkAccent, kTwoMarks, kInnerMark, kUnusedPiece, kSymbol };
 
 ModelSpec spec() {
   return byte_fallback_model({{"a"},
@@ -36,7 +36,7 @@ class ByteTableRules : public ::testing::Test {
 };
 
 TEST_F(ByteTableRules, BoundaryTokensHaveNoBytes) {
-  for (uint16_t token : {kUnknownToken, kBosToken, uint16_t{2}, uint16_t{kUnusedPiece}}) {
+  for (Token token : {kUnknownToken, kBosToken, Token{2}, Token{kUnusedPiece}}) {
     EXPECT_TRUE(table_.is_boundary(token));
     EXPECT_EQ(table_.bytes_of_target(kA, token), 0);
     EXPECT_EQ(table_.bytes_of_target(kBosToken, token), 0);
@@ -46,7 +46,7 @@ TEST_F(ByteTableRules, BoundaryTokensHaveNoBytes) {
 
 TEST_F(ByteTableRules, ByteTokensAreOneByteNotTheirSpelling) {
   for (int byte = 0; byte < 256; ++byte) {
-    auto token = static_cast<uint16_t>(kFirstByteToken + byte);
+    auto token = static_cast<Token>(kFirstByteToken + byte);
     EXPECT_EQ(table_.bytes_of_target(kA, token), 1);
     EXPECT_EQ(table_.bytes_of_target(kBosToken, token), 1);
   }
@@ -56,7 +56,7 @@ TEST_F(ByteTableRules, TheLeadingSpaceCountsOnceAndOnlyAfterText) {
   EXPECT_EQ(table_.bytes_of_target(kA, kMarkThe), 4);
   EXPECT_EQ(table_.bytes_of_target(kFirstByteToken, kMarkThe), 4);
   EXPECT_EQ(table_.bytes_of_target(kMark, kMarkThe), 4);
-  for (uint16_t boundary : {kUnknownToken, kBosToken, uint16_t{2}, uint16_t{kUnusedPiece}})
+  for (Token boundary : {kUnknownToken, kBosToken, Token{2}, Token{kUnusedPiece}})
     EXPECT_EQ(table_.bytes_of_target(boundary, kMarkThe), 3);
   EXPECT_EQ(table_.bytes_of_target(kA, kSymbol), 6);  // user-defined symbols are text: " <sep>"
 }
@@ -78,21 +78,21 @@ TEST_F(ByteTableRules, MarksInsideAPieceAreOneSpaceEach) {
 }
 
 TEST_F(ByteTableRules, TheFirstTokenIsOnlyContext) {
-  const std::vector<uint16_t> tokens = {kMarkThe, kMarkThe, kBosToken, kMarkThe};
+  const std::vector<Token> tokens = {kMarkThe, kMarkThe, kBosToken, kMarkThe};
   EXPECT_EQ(table_.bytes_of_targets(tokens), 4 + 0 + 3);
-  EXPECT_EQ(table_.bytes_of_targets(std::vector<uint16_t>{kMarkThe}), 0);
+  EXPECT_EQ(table_.bytes_of_targets(std::vector<Token>{kMarkThe}), 0);
   EXPECT_EQ(table_.bytes_of_targets({}), 0);
 }
 
 TEST_F(ByteTableRules, TokensOutsideTheVocabularyAreRefused) {
-  auto beyond = static_cast<uint16_t>(table_.vocab_size());
-  EXPECT_THROW(table_.bytes_of_targets(std::vector<uint16_t>{kA, beyond}), UsageError);
-  EXPECT_THROW(table_.bytes_of_targets(std::vector<uint16_t>{beyond}), UsageError);
+  auto beyond = static_cast<Token>(table_.vocab_size());
+  EXPECT_THROW(table_.bytes_of_targets(std::vector<Token>{kA, beyond}), UsageError);
+  EXPECT_THROW(table_.bytes_of_targets(std::vector<Token>{beyond}), UsageError);
 }
 
 TEST_F(ByteTableRules, CountsAreTheBytesOfTheDecodedText) {
   for (const char* text : {"the", "a the a", "thé", "日本 the", "a\tb\nthe", "é é the", "aaaa", "😀 the 😀", "a b the"}) {
-    std::vector<uint16_t> tokens = tokens_of_text(tokenizer_, text, "text");
+    std::vector<Token> tokens = tokens_of_text(tokenizer_, text, "text");
     EXPECT_EQ(table_.bytes_of_targets(tokens), static_cast<int64_t>(std::string_view(text).size())) << text;
   }
 }
@@ -101,7 +101,7 @@ TEST(ByteTableData, PublishedTotalsOfTheValidationTokens) {
   const std::string folder = THIMBLE_SHARED_DATA;
   const std::string shard = folder + "/golf30m/val.bin", model = folder + "/text/sp1024.model";
   if (!file_exists(shard) || !file_exists(model)) GTEST_SKIP() << "the shared data is not there";
-  const std::vector<uint16_t> tokens = read_shards(std::vector{shard}, 1024);
+  const std::vector<Token> tokens = read_shards(std::vector{shard}, 1024);
   const ByteTable table(Tokenizer::load(model));
   ASSERT_EQ(tokens.size(), 600001U);
   EXPECT_EQ(table.bytes_of_targets(tokens), 1442440);

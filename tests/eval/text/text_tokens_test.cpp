@@ -36,7 +36,7 @@ TEST(TextTokens, EmptyDocumentsAreLeftOut) {
 
 TEST(TextTokens, EveryDocumentBeginsWithBos) {
   Tokenizer tokenizer = byte_fallback_model({{"a"}, {"▁"}}).tokenizer();
-  const uint16_t a = kFirstTextToken, mark = kFirstTextToken + 1;
+  const Token a = kFirstTextToken, mark = kFirstTextToken + 1;
   EXPECT_THAT(tokens_of_text(tokenizer, "a\n<|doc|>\naa", "t"), ElementsAre(kBosToken, mark, a, kBosToken, mark, a, a));
 }
 

@@ -27,20 +27,35 @@ class TokenShard : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  std::string write(const std::string& name, const std::vector<uint16_t>& tokens) const {
-    write_shard(path(name), tokens);
+  std::string write(const std::string& name, const std::vector<Token>& tokens,
+                    int64_t vocab_size = kShard16Vocabulary) const {
+    write_shard(path(name), tokens, vocab_size);
     return path(name);
   }
   std::filesystem::path folder_;
 };
 
-ByteVector shard_bytes(const std::vector<uint16_t>& tokens) {
+// Written by hand, as llm.c does.
+ByteVector shard_bytes(const std::vector<Token>& tokens, const ShardFormat& format = kShard16) {
   ByteVector bytes;
-  for (int32_t word : {20240520, 1, static_cast<int32_t>(tokens.size())}) append_little_endian(bytes, word);
+  for (int32_t word : {format.magic, format.version, static_cast<int32_t>(tokens.size())})
+    append_little_endian(bytes, word);
   bytes.resize(1024);
-  for (uint16_t token : tokens) append_little_endian(bytes, token);
+  for (Token token : tokens) {
+    if (format.token_bytes == 2)
+      append_little_endian(bytes, static_cast<uint16_t>(token));
+    else
+      append_little_endian(bytes, static_cast<uint32_t>(token));
+  }
   return bytes;
 }
+
+class ShardOfEachWidth : public ::testing::TestWithParam<ShardFormat> {
+ protected:
+  ByteVector shard(const std::vector<Token>& tokens) const { return shard_bytes(tokens, GetParam()); }
+};
+INSTANTIATE_TEST_SUITE_P(Formats, ShardOfEachWidth, ::testing::Values(kShard16, kShard32),
+                         [](const auto& test) { return "Bytes" + std::to_string(test.param.token_bytes); });
 
 std::string message_of(const std::function<void()>& action) {
   try {
@@ -52,7 +67,7 @@ std::string message_of(const std::function<void()>& action) {
 }
 
 TEST_F(TokenShard, WhatIsWrittenIsReadAgain) {
-  const std::vector<uint16_t> tokens = {0, 1, 255, 256, 1023, 65535};
+  const std::vector<Token> tokens = {0, 1, 255, 256, 1023, 65535};
   std::string file = write("a.bin", tokens);
   EXPECT_EQ(read_shards(std::vector{file}), tokens);
   EXPECT_EQ(std::string(as_text(MappedFile(file).bytes())), std::string(as_text(shard_bytes(tokens))));
@@ -60,33 +75,58 @@ TEST_F(TokenShard, WhatIsWrittenIsReadAgain) {
   EXPECT_TRUE(read_shards(std::vector{file}).empty());
 }
 
-TEST_F(TokenShard, EveryTruncationIsRefused) {
-  const ByteVector whole = shard_bytes({5, 6, 7});
+TEST_F(TokenShard, LargeVocabulariesTakeFourBytesEach) {
+  const std::vector<Token> tokens = {0, 65536, 128255, kMostTokens - 1};
+  const std::string file = write("a.bin", tokens, kMostTokens);
+  EXPECT_EQ(read_shards(std::vector{file}), tokens);
+  EXPECT_EQ(std::string(as_text(MappedFile(file).bytes())), std::string(as_text(shard_bytes(tokens, kShard32))));
+  EXPECT_EQ(MappedFile(write("b.bin", {1, 2}, kShard16Vocabulary + 1)).bytes().size(), 1032u);
+  EXPECT_EQ(MappedFile(write("c.bin", {1, 2}, kShard16Vocabulary)).bytes().size(), 1028u);
+}
+
+TEST_F(TokenShard, NoTokenIsBeyondTheLargestVocabulary) {
+  for (Token token : {static_cast<Token>(kMostTokens), Token{-1}})
+    EXPECT_THAT(message_of([&] {
+                  parse_shard(shard_bytes({1, token}, kShard32), "a.bin");
+                }),
+                AllOf(HasSubstr("position 1"), HasSubstr("at most 1048576")));
+}
+
+TEST_F(TokenShard, BothWidthsMayBeReadTogether) {
+  write("a.bin", {1, 2});
+  write("b.bin", {3, 70000}, kMostTokens);
+  EXPECT_THAT(read_shards(std::vector{path("*.bin")}), ElementsAre(1, 2, 3, 70000));
+}
+
+TEST_P(ShardOfEachWidth, EveryTruncationIsRefused) {
+  const ByteVector whole = shard({5, 6, 7});
   EXPECT_THAT(parse_shard(whole, "whole"), ElementsAre(5, 6, 7));
   for (size_t length = 0; length < whole.size(); ++length)
     EXPECT_THROW(parse_shard(Bytes(whole).first(length), "cut"), FormatError) << length;
 }
 
-TEST_F(TokenShard, TrailingBytesAreRefused) {
-  ByteVector bytes = shard_bytes({5, 6, 7});
+TEST_P(ShardOfEachWidth, TrailingBytesAreRefused) {
+  ByteVector bytes = shard({5, 6, 7});
   bytes.push_back(std::byte{0});
   EXPECT_THROW(parse_shard(bytes, "one more byte"), FormatError);
   bytes.push_back(std::byte{0});
   EXPECT_THAT(message_of([&] { parse_shard(bytes, "val.bin"); }),
-              AllOf(HasSubstr("val.bin"), HasSubstr("3 tokens"), HasSubstr("1030 B"), HasSubstr("1032 B")));
+              AllOf(HasSubstr("val.bin"), HasSubstr("3 tokens"),
+                    HasSubstr(std::to_string(1024 + 3 * GetParam().token_bytes) + " B"),
+                    HasSubstr(std::to_string(bytes.size()) + " B")));
 }
 
-TEST_F(TokenShard, EveryFlippedHeaderBitIsRefused) {
+TEST_P(ShardOfEachWidth, EveryFlippedHeaderBitIsRefused) {
   for (size_t at = 0; at < kShardHeaderBytes; ++at)
     for (int bit = 0; bit < 8; ++bit) {
-      ByteVector bytes = shard_bytes({5, 6, 7});
+      ByteVector bytes = shard({5, 6, 7});
       bytes[at] ^= static_cast<std::byte>(1 << bit);
       EXPECT_THROW(parse_shard(bytes, "flipped"), FormatError) << at << '.' << bit;
     }
 }
 
-TEST_F(TokenShard, TokensOutsideTheVocabularyAreNamedWithTheirPosition) {
-  const ByteVector bytes = shard_bytes({5, 1023, 1024, 9});
+TEST_P(ShardOfEachWidth, TokensOutsideTheVocabularyAreNamedWithTheirPosition) {
+  const ByteVector bytes = shard({5, 1023, 1024, 9});
   EXPECT_NO_THROW(parse_shard(bytes, "a.bin"));
   EXPECT_NO_THROW(parse_shard(bytes, "a.bin", 1025));
   EXPECT_THAT(message_of([&] { parse_shard(bytes, "a.bin", 1024); }),

@@ -92,9 +92,9 @@ inline ModelSpec byte_fallback_model(const std::vector<PieceSpec>& more) {
   return spec;
 }
 
-constexpr uint16_t kBosToken = 1;
-constexpr uint16_t kFirstByteToken = 3;
-constexpr uint16_t kFirstTextToken = kFirstByteToken + 256;
+constexpr Token kBosToken = 1;
+constexpr Token kFirstByteToken = 3;
+constexpr Token kFirstTextToken = kFirstByteToken + 256;
 
 // Double-array unit of a Darts-clone trie, label and offset to its children (offset below 2^21).
 inline uint32_t trie_unit(uint32_t label, uint32_t offset, bool has_leaf = false) {

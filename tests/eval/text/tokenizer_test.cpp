@@ -39,7 +39,7 @@ TEST(Tokenizer, EncodesAndDecodes) {
   Tokenizer tokenizer = byte_fallback_model({{"▁"}, {"the"}, {"▁the", PieceType::kNormal, 0}}).tokenizer();
   EXPECT_EQ(tokenizer.vocab_size(), kFirstTextToken + 3);
   const std::string text = "the the é\n😀";
-  std::vector<uint16_t> tokens = tokenizer.encode(text);
+  std::vector<Token> tokens = tokenizer.encode(text);
   EXPECT_EQ(tokens[0], kFirstTextToken + 2);
   EXPECT_EQ(tokenizer.decode(tokens), text);
   EXPECT_TRUE(tokenizer.encode("").empty());

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/cpu/window_scores.h"
+#include "runtime/cpu/cpu_pass.h"
 #include "runtime/families/golf/golf_layout.h"
 #include "tests/gptq/statistics/gptq_samples.h"
 #include "tests/runtime/families/golf/random_model.h"
@@ -27,34 +27,43 @@ class Keeper final : public LinearObserver {
 
 constexpr int64_t kSequences = 3, kLength = 17;
 
-std::vector<std::vector<float>> inputs_of(const Model& model, const TokenSequences& tokens, const std::string& layer) {
-  const std::unique_ptr<Backend> backend = make_cpu_backend();
-  WindowScorer scorer(model, *backend, kLength);
+std::vector<std::vector<float>> inputs_of(const Weights& model, const TokenSequences& tokens,
+                                          const std::string& layer) {
+  CpuPass pass(model, kLength);
   Keeper keeper(layer);
   for (int64_t s = 0; s < kSequences; ++s)
-    scorer.observe(tokens.sequence(s).first(static_cast<size_t>(kLength - 1)), keeper);
+    pass.run(window_batch(tokens.sequence(s).first(static_cast<size_t>(kLength - 1))), nullptr, 0, &keeper);
   return keeper.rows;
 }
 
-TokenSequences some_tokens(const Model& model) {
+TokenSequences some_tokens(const Weights& model) {
   constexpr int64_t kCount = kSequences + 1;
-  return {kCount, kLength, random_tokens(kCount * kLength, model.config.vocab_size, 6)};
+  return {kCount, kLength, random_tokens(kCount * kLength, model.network->vocabulary(), 6)};
 }
 
-Model with_wider_first_layer(Model model) {
-  for (float& weight : model.layers[0].up.values()) weight *= 1.25F;
-  return model;
+std::shared_ptr<const Weights> with_wider_first_layer(const Weights& model) {
+  Weights wider = model;
+  for (float& weight : wider.matrices[static_cast<size_t>(wider.network->id_of(LayerNames(0).up))].values())
+    weight *= 1.25F;
+  return std::make_shared<const Weights>(std::move(wider));
+}
+
+LinearInput input_of(const Weights& model, const std::string& first_reader) {
+  for (const LinearInput& input : inputs_of_layers(*model.network))
+    if (model.network->matrix(input.readers[0]).name == first_reader) return input;
+  ADD_FAILURE() << first_reader << " reads no input first";
+  return {};
 }
 
 TEST(InputPairs, AreMeansOverWhatBothModelsRead) {
-  const Model original = random_golf_model(small_golf_config(), 3);
-  const Model changed = with_wider_first_layer(original);
-  const TokenSequences tokens = some_tokens(original);
+  const auto original = random_golf_weights(small_golf_config(), 3);
+  const auto changed = with_wider_first_layer(*original);
+  const TokenSequences tokens = some_tokens(*original);
   const LayerNames second(1);
-  const std::vector<std::string> layers = {second.query, second.key, second.value};
-  const InputPair pair = make_input_pairs(original, changed, Device{}, tokens, kSequences)->collect(layers);
+  const InputPair pair =
+      make_input_pairs(original, changed, Device{}, tokens, kSequences)->collect(input_of(*original, second.query));
 
-  const auto x = inputs_of(original, tokens, second.query), y = inputs_of(changed, tokens, second.query);
+  const auto x = inputs_of(*original, tokens, second.query), y = inputs_of(*changed, tokens, second.query);
   ASSERT_EQ(x.size(), kSequences * (kLength - 1));
   const auto columns = static_cast<int64_t>(x[0].size());
   ASSERT_EQ(pair.hessian.size(), columns);
@@ -75,26 +84,26 @@ TEST(InputPairs, AreMeansOverWhatBothModelsRead) {
 }
 
 TEST(InputPairs, OfEqualModelsHaveNoDrift) {
-  const Model model = random_golf_model(small_golf_config(), 3);
-  const TokenSequences tokens = some_tokens(model);
+  const auto model = random_golf_weights(small_golf_config(), 3);
+  const TokenSequences tokens = some_tokens(*model);
   const std::string layer = LayerNames(0).down;
-  const InputPair pair = make_input_pairs(model, model, Device{}, tokens, kSequences)->collect({&layer, 1});
+  const InputPair pair = make_input_pairs(model, model, Device{}, tokens, kSequences)->collect(input_of(*model, layer));
   for (double value : pair.drift.values()) EXPECT_EQ(value, 0);
   const Matrix weights = random_matrix(3, pair.hessian.size(), 1);
   EXPECT_EQ(InputShift(pair, 0.01, layer).shifted(weights, 1).values()[0], weights.values()[0]);
 }
 
 TEST(InputPairs, SeeWhatWasReplaced) {
-  const Model original = random_golf_model(small_golf_config(), 3);
-  const Model changed = with_wider_first_layer(original);
-  const TokenSequences tokens = some_tokens(original);
+  const auto original = random_golf_weights(small_golf_config(), 3);
+  const auto changed = with_wider_first_layer(*original);
+  const TokenSequences tokens = some_tokens(*original);
   const LayerNames first(0);
   const std::unique_ptr<InputPairs> pairs = make_input_pairs(original, original, Device{}, tokens, kSequences);
-  pairs->collect({&first.up, 1});
-  pairs->replace(first.up, changed.layers[0].up);
-  const InputPair pair = pairs->collect({&first.down, 1}),
-                  expected =
-                      make_input_pairs(original, changed, Device{}, tokens, kSequences)->collect({&first.down, 1});
+  pairs->collect(input_of(*original, first.up));
+  pairs->replace(first.up, changed->matrix(changed->network->id_of(first.up)));
+  const LinearInput next = input_of(*original, first.down);
+  const InputPair pair = pairs->collect(next),
+                  expected = make_input_pairs(original, changed, Device{}, tokens, kSequences)->collect(next);
   EXPECT_EQ(pair.hessian, expected.hessian);
   EXPECT_TRUE(std::ranges::equal(pair.drift.values(), expected.drift.values()));
   EXPECT_TRUE(std::ranges::any_of(pair.drift.values(), [](double value) { return value != 0; }));

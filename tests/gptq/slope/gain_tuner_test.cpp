@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/base/parallel.h"
+#include "runtime/cpu/cpu_divergence.h"
 #include "tests/runtime/families/golf/random_model.h"
 
 namespace thimble {
@@ -16,7 +17,10 @@ class GainTuner : public testing::Test {
 
   GainTuner() {
     OwnedTensors tensors = random_golf_tensors(config_, 2);
-    teacher_ = bind_model(config_, views_of(tensors));
+    const auto weights_of = [&] {
+      return std::make_shared<const Weights>(bind_weights(network_, float_tensors(views_of(tensors))));
+    };
+    const auto teacher = weights_of();
     for (auto& [name, tensor] : tensors) {
       std::vector<float> values = to_float32(tensor.view());
       if (name.ends_with("mlp.fc.weight") || name.ends_with("c_v.weight")) {
@@ -28,15 +32,14 @@ class GainTuner : public testing::Test {
       if (name.ends_with("mlp_scale"))
         for (float& value : values) value *= 0.95f;
       tensor.bytes = from_float32(tensor.dtype, values);
-      if (!is_golf_matrix(name)) input_.small[name] = values;
+      if (network_->is_small(name)) input_.small[name] = values;
     }
-    student_ = bind_model(config_, views_of(tensors));
     sequences_ = {kSequences, kLength, random_tokens(kSequences * kLength, config_.vocab_size, 4)};
     input_.sequences = kSequences - 2;
     input_.positions = kLength - 1;
     input_.tune_head = true;
     SilentProgress progress;
-    pass_ = make_divergence_pass(teacher_, student_, sequences_, {}, progress);
+    pass_ = make_cpu_divergence_pass(*teacher, *weights_of(), sequences_, progress);
   }
 
   Gains tune(int64_t steps) {
@@ -48,8 +51,8 @@ class GainTuner : public testing::Test {
     return pass_->divergence(kSequences - 2, 2);
   }
 
-  ModelConfig config_ = small_golf_config();
-  Model teacher_, student_;
+  GolfConfig config_ = small_golf_config();
+  std::shared_ptr<const Network> network_ = std::make_shared<const Network>(golf_network(config_));
   TokenSequences sequences_;
   GainTunerInput input_;
   std::unique_ptr<DivergencePass> pass_;

@@ -19,7 +19,8 @@ const std::string kMatrix = "blocks.0.mlp.fc.weight";
 
 // Sequences of these gradients at kMatrix, and of lookups in the table of tokens.
 LossStatistics collect(std::span<const Matrix> gradients) {
-  FisherCollector collector(small_golf_config());
+  const Network network = golf_network(small_golf_config());
+  FisherCollector collector(network);
   for (const Matrix& gradient : gradients) {
     collector.on_output_gradient(kMatrix, gradient, {});
     std::vector<int32_t> rows;
@@ -82,7 +83,8 @@ TEST(Fisher, NamesAGradientThatIsNotFinite) {
   for (float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     Matrix gradient = random_matrix(30, 6, 4);
     gradient(17, 4) = bad;
-    FisherCollector collector(small_golf_config(), 7);
+    const Network network = golf_network(small_golf_config());
+    FisherCollector collector(network, 7);
     collector.on_output_gradient(kMatrix, random_matrix(5, 6, 1), {});
     collector.end_sequence();
     expect_error<Error>([&] { collector.on_output_gradient(kMatrix, gradient, {}); },
@@ -90,7 +92,10 @@ TEST(Fisher, NamesAGradientThatIsNotFinite) {
   }
 }
 
-TEST(Fisher, RefusesToAverageNothing) { EXPECT_THROW(std::move(FisherCollector(small_golf_config())).finish(), Error); }
+TEST(Fisher, RefusesToAverageNothing) {
+  const Network network = golf_network(small_golf_config());
+  EXPECT_THROW(std::move(FisherCollector(network)).finish(), Error);
+}
 
 // The statistics of a set, from gradients alone and one Hessian.
 CalibrationStatistics part_of(std::span<const Matrix> gradients) {

@@ -5,7 +5,6 @@
 
 #include <random>
 
-#include "runtime/codes/code_layout.h"
 #include "runtime/codes/quantized_model.h"
 
 namespace thimble {

@@ -1,7 +1,5 @@
 // gpt2_checkpoint_test.cpp: GPT-2 state dicts of every form open as the same model: with and without prefix, masks and
 // a repeated head; Conv1D's layout and llm.c's; and what is refused.
-#include "quantizer/checkpoints/gpt2_checkpoint.h"
-
 #include <gtest/gtest.h>
 
 #include "quantizer/checkpoints/model_source.h"
@@ -32,17 +30,18 @@ class Gpt2Checkpoint : public testing::Test {
     write_safetensors(file_.path(), views_of(tensors), {{"config", canonical_json(config)}});
   }
   void expect_model(const OwnedTensors& expected) const {
-    OpenedCheckpoint opened = open_model_checkpoint(file_.path(), "");
-    ASSERT_TRUE(opened.config);
-    EXPECT_EQ(canonical_json(to_json(*opened.config)), canonical_json(to_json(config_)));
-    EXPECT_EQ(canonical_json(to_json(*checkpoint_config(file_.path(), ""))), canonical_json(to_json(config_)));
-    ASSERT_EQ(opened.tensors.size(), expected.size());
+    OpenedCheckpoint opened(file_.path(), "");
+    ASSERT_TRUE(opened.spec());
+    EXPECT_EQ(canonical_json(opened.spec()->config), canonical_json(to_json(config_)));
     for (const auto& [name, tensor] : expected) {
-      ASSERT_TRUE(opened.tensors.contains(name)) << name;
-      EXPECT_EQ(opened.tensors.at(name).shape, tensor.shape) << name;
-      EXPECT_TRUE(as_text(opened.tensors.at(name).bytes) == as_text(tensor.bytes)) << name;
+      ASSERT_TRUE(opened.shapes().contains(name)) << name;
+      EXPECT_EQ(opened.shapes().at(name).shape, tensor.shape) << name;
     }
-    EXPECT_FALSE(opened.banked);
+    const TensorMap& parameters = opened.parameters();
+    ASSERT_EQ(parameters.size(), expected.size());
+    for (const auto& [name, tensor] : expected)
+      EXPECT_TRUE(as_text(parameters.at(name).bytes) == as_text(tensor.bytes)) << name;
+    EXPECT_FALSE(opened.banked());
   }
 
   const Gpt2Config config_ = llmc_config();
@@ -62,10 +61,10 @@ TEST_F(Gpt2Checkpoint, TheNamesAloneTellTheFamily) {
   Json config = to_json(config_);
   config.erase("architecture");
   write(without_prefix(stored_), config);
-  expect_format_error("config key 'model_type' is missing", [&] { open_model_checkpoint(file_.path(), ""); });
+  expect_format_error("config key 'model_type' is missing", [&] { OpenedCheckpoint(file_.path(), ""); });
   config["model_type"] = "gpt_bigcode";
   write(stored_, config);
-  EXPECT_FALSE(open_model_checkpoint(file_.path(), "").config);
+  EXPECT_FALSE(OpenedCheckpoint(file_.path(), "").spec());
 }
 
 TEST_F(Gpt2Checkpoint, MasksAndARepeatedHeadAreLeftOut) {
@@ -83,11 +82,11 @@ TEST_F(Gpt2Checkpoint, AnotherHeadIsTheModelsOwn) {
   more["lm_head.weight"].bytes[0] ^= std::byte{1};
   write(more, to_json(config_));
   expect_format_error("'tie_word_embeddings' is true, but tensor 'lm_head.weight' proves false",
-                      [&] { open_model_checkpoint(file_.path(), ""); });
+                      [&] { OpenedCheckpoint(file_.path(), ""); });
   Json config = to_json(config_);
   config["tie_word_embeddings"] = false;
   write(more, config);
-  EXPECT_FALSE(std::get<Gpt2Config>(*open_model_checkpoint(file_.path(), "").config).tie_embeddings);
+  EXPECT_EQ(OpenedCheckpoint(file_.path(), "").runnable().config.at("tie_word_embeddings"), false);
 }
 
 TEST_F(Gpt2Checkpoint, ANameInBothFormsIsRefused) {
@@ -95,44 +94,20 @@ TEST_F(Gpt2Checkpoint, ANameInBothFormsIsRefused) {
   both["wpe.weight"] = both.at("transformer.wpe.weight");
   write(both, to_json(config_));
   expect_format_error("tensors 'wpe.weight' and 'transformer.wpe.weight' are the same",
-                      [&] { open_model_checkpoint(file_.path(), ""); });
+                      [&] { OpenedCheckpoint(file_.path(), ""); });
 }
 
 TEST_F(Gpt2Checkpoint, ProjectionsAsOutByInAreRefused) {
   write(tensors_, to_json(config_));
   expect_format_error("'n_inner' is 80, but tensor 'transformer.h.0.mlp.c_fc.weight' proves 20",
-                      [&] { open_model_checkpoint(file_.path(), ""); });
+                      [&] { OpenedCheckpoint(file_.path(), ""); });
 }
 
 TEST_F(Gpt2Checkpoint, AnLlmcFileIsTheSameModel) {
   write_file_atomically(file_.path(), Bytes(llmc_file(5, config_, tensors_, 48)));
   expect_model(tensors_);
-  EXPECT_EQ(open_model_checkpoint(file_.path(), "").file.format_name(), "llm.c");
-  EXPECT_THROW(open_model_checkpoint(file_.path(), "config.json"), UsageError);
-}
-
-TEST_F(Gpt2Checkpoint, GradientsAreRefused) {
-  write(stored_, to_json(config_));
-  OpenedCheckpoint opened = open_model_checkpoint(file_.path(), "");
-  EXPECT_EQ(vocab_size(require_runnable(opened)), config_.vocab_size);
-  expect_format_error("is a GPT-2 model; gradients are there for golf-gpt models alone", [&] { require_golf(opened); });
-}
-
-TEST(Transposed, MovesElementsOfEveryWidth) {
-  for (DType dtype : {DType::kU8, DType::kBF16, DType::kF32, DType::kF64}) {
-    const size_t width = dtype_bytes(dtype);
-    for (auto [rows, cols] : {std::pair<int64_t, int64_t>{1, 1}, {1, 70}, {33, 65}, {64, 32}, {0, 5}}) {
-      Tensor matrix{dtype, {rows, cols}, ByteVector(static_cast<size_t>(rows * cols) * width)};
-      for (size_t i = 0; i < matrix.bytes.size(); ++i) matrix.bytes[i] = static_cast<std::byte>(i * 37 + i / 251);
-      const Tensor turned = transposed(matrix.view());
-      ASSERT_EQ(turned.shape, (Shape{cols, rows}));
-      for (int64_t r = 0; r < rows; ++r)
-        for (int64_t c = 0; c < cols; ++c)
-          ASSERT_TRUE(
-              std::ranges::equal(Bytes(matrix.bytes).subspan(static_cast<size_t>(r * cols + c) * width, width),
-                                 Bytes(turned.bytes).subspan(static_cast<size_t>(c * rows + r) * width, width)));
-    }
-  }
+  EXPECT_EQ(OpenedCheckpoint(file_.path(), "").file().format_name(), "llm.c");
+  EXPECT_THROW(OpenedCheckpoint(file_.path(), "config.json"), UsageError);
 }
 
 }  // namespace

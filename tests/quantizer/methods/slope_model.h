@@ -36,12 +36,13 @@ using WeightChange = std::function<float(const std::string& name, size_t index, 
 struct SlopeModel {
   static constexpr int64_t kSequences = 9, kLength = 49;
 
-  SlopeModel(const ModelConfig& model_config, const SlopeOptions& options, const WeightChange& change = {},
+  SlopeModel(const GolfConfig& model_config, const SlopeOptions& options, const WeightChange& change = {},
              bool equal_rows = false)
       : config(model_config),
         tensors(changed(random_golf_tensors(config, 3), change)),
         layers(views, made_up_losses(tensors, equal_rows), options, device, progress),
-        original(bind_model(config, views)) {
+        original(std::make_shared<const Weights>(
+            bind_weights(std::make_shared<const Network>(golf_network(config)), float_tensors(views)))) {
     fixed.config_json = canonical_json(to_json(config));
     for (const auto& [name, tensor] : tensors)
       if (!is_golf_matrix(name))
@@ -94,14 +95,14 @@ struct SlopeModel {
     return artifact_bytes(zeros(), encode, cache, silent);
   }
 
-  ModelConfig config;
+  GolfConfig config;
   OwnedTensors tensors;
   TensorMap views = views_of(tensors);
   Device device;
   SilentProgress progress;
   SlopeLayers layers;
   QuantizedModel fixed;
-  Model original;
+  std::shared_ptr<const Weights> original;
   TokenSequences tokens;
 };
 

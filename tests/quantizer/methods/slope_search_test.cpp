@@ -12,8 +12,8 @@
 namespace thimble {
 namespace {
 
-ModelConfig search_config() {
-  ModelConfig config = small_golf_config();
+GolfConfig search_config() {
+  GolfConfig config = small_golf_config();
   config.num_layers = 2;
   config.ve_layers = {1};
   config.model_dim = 64;

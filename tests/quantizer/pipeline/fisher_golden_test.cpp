@@ -17,14 +17,13 @@ constexpr double kTolerance = 1e-4;
 
 void expect_golden(const Device& device) {
   const std::string folder = std::string(THIMBLE_SOURCE_DIR) + "/examples/tiny/";
-  OpenedCheckpoint source = open_model_checkpoint(folder + "model.safetensors", "");
-  Model model = bind_model(require_golf(source), source.tensors);
+  OpenedCheckpoint source(folder + "model.safetensors", "");
   GoldenFile golden(folder + "fisher_golden.safetensors");
   const Shape& shape = golden.tensors.at("tokens").shape;
   TokenSequences sequences{shape[0], shape[1], golden.tokens("tokens")};
   SilentProgress progress;
   CalibrationStatistics found =
-      collect_statistics(model, device, sequences, /*with_loss=*/true, *make_single_rank(), progress);
+      collect_statistics(source.weights(), device, sequences, /*with_loss=*/true, *make_single_rank(), progress);
   size_t compared = 0;
   for (const auto& [prefix, set] :
        {std::pair<std::string, const FisherSet*>("output_fisher/", &found.loss.output_fisher),

@@ -6,9 +6,8 @@
 
 #include "quantizer/methods/layer_solver.h"
 #include "quantizer/pipeline/calibration.h"
-#include "quantizer/ranks/ranked_language_model.h"
 #include "runtime/base/hash.h"
-#include "runtime/cpu/backend_language_model.h"
+#include "runtime/device/models.h"
 #include "tests/quantizer/ranks/thread_ranks.h"
 #include "tests/runtime/base/temporary_folder.h"
 #include "tests/runtime/families/golf/random_model.h"
@@ -19,27 +18,21 @@ namespace {
 constexpr int64_t kLength = 10;
 constexpr uint64_t kKey = 7;
 
-// A model whose generation would be an error: everything must come from the work folder.
-class NeverGenerates final : public LanguageModel {
+// Whose generation would be an error: everything must come from the work folder.
+class NeverGenerates final : public Generator {
  public:
-  explicit NeverGenerates(const ModelConfig& config) : config_(config) {}
-  int64_t vocab_size() const override { return config_.vocab_size; }
-  int64_t context() const override { return kLength; }
-  int64_t preferred_windows() const override { return 1; }
-  void score(std::span<const ScoreWindow>, std::span<float>) override { FAIL(); }
-  void log_probabilities(std::span<const uint16_t>, MatrixView) override { FAIL(); }
-  std::optional<NonFinite> find_non_finite_input(std::span<const uint16_t>) override { return {}; }
-  TokenSequences generate_calibration(const CalibrationOptions&, int64_t, int64_t, Progress&) override {
+  // In pieces of the size that another generator prefers.
+  NeverGenerates(const Generator& other, const CalibrationOptions& options)
+      : preferred_(other.preferred_sequences(options)) {}
+  int64_t preferred_sequences(const CalibrationOptions&) const override { return preferred_; }
+  TokenSequences calibration(const CalibrationOptions&, int64_t, int64_t, Progress&) override {
     ADD_FAILURE() << "generated again";
     return {};
   }
-  void generate_text(std::span<const uint16_t>, int64_t, double, uint64_t,
-                     const std::function<bool(uint16_t)>&) override {
-    FAIL();
-  }
+  void text(std::span<const Token>, const TextOptions&, const std::function<bool(Token)>&) override { FAIL(); }
 
  private:
-  const ModelConfig& config_;
+  int64_t preferred_;
 };
 
 class RankedQuantize : public testing::Test {
@@ -49,7 +42,7 @@ class RankedQuantize : public testing::Test {
   }
   HessianSet collect(int64_t count, Ranks& ranks) const {
     SilentProgress progress;
-    return collect_statistics(model_, Device{}, sequences(count), /*with_loss=*/false, ranks, progress).hessians;
+    return collect_statistics(weights_, Device{}, sequences(count), /*with_loss=*/false, ranks, progress).hessians;
   }
   HessianSet collect_alone(int64_t count) const { return collect(count, *make_single_rank()); }
   static void expect_equal(const HessianSet& found, const HessianSet& expected) {
@@ -70,10 +63,10 @@ class RankedQuantize : public testing::Test {
     return plan;
   }
 
-  ModelConfig config_ = small_golf_config();
+  GolfConfig config_ = small_golf_config();
   OwnedTensors owned_ = random_golf_tensors(config_, 5);
   TensorMap tensors_ = views_of(owned_);
-  Model model_ = bind_model(config_, tensors_);
+  std::shared_ptr<const Weights> weights_ = random_golf_weights(config_, 5);
   TemporaryFolder folder_;
 };
 
@@ -94,7 +87,7 @@ TEST_F(RankedQuantize, LossStatisticsDoNotDependOnTheRanks) {
   SilentProgress progress;
   for (int64_t count : {1, 3, 11}) {
     auto collect_all = [&](Ranks& ranks) {
-      return collect_statistics(model_, Device{}, sequences(count), /*with_loss=*/true, ranks, progress);
+      return collect_statistics(weights_, Device{}, sequences(count), /*with_loss=*/true, ranks, progress);
     };
     CalibrationStatistics expected = collect_all(*make_single_rank());
     expect_equal(expected.hessians, collect_alone(count));  // the same with and without
@@ -168,20 +161,20 @@ TEST_F(RankedQuantize, SolutionsOfAllRanksAreKept) {
 TEST_F(RankedQuantize, TokensOfRank0sFolderServeAll) {
   CalibrationOptions options{5, kLength, 0.8, 1};
   SilentProgress progress;
-  auto generate = [&](LanguageModel& model, Ranks& ranks) {
+  auto generate = [&](Generator& generator, Ranks& ranks) {
     WorkFolder work(ranks.is_root() ? folder_.file("work") : "");
-    return self_generate(model, options, kKey, work, ranks, progress).tokens;
+    return self_generate(generator, options, kKey, work, ranks, progress).tokens;
   };
-  std::vector<std::vector<uint16_t>> first(3);
+  std::vector<std::vector<Token>> first(3);
   run_as_ranks(3, [&](Ranks& ranks) {
-    auto model = make_ranked_language_model(make_cpu_language_model(model_, kLength), ranks);
-    first[static_cast<size_t>(ranks.rank())] = generate(*model, ranks);
+    const auto generator = make_generator(weights_, Device{}, kLength, options.sequences, ranks);
+    first[static_cast<size_t>(ranks.rank())] = generate(*generator, ranks);
   });
   EXPECT_EQ(first[0].size(), static_cast<size_t>(5 * kLength));
-  EXPECT_EQ(first[0], make_cpu_language_model(model_, kLength)->generate_calibration(options, 0, 5, progress).tokens);
+  EXPECT_EQ(first[0], make_generator(weights_, Device{}, kLength, 5)->calibration(options, 0, 5, progress).tokens);
   run_as_ranks(3, [&](Ranks& ranks) {
-    NeverGenerates model(config_);
-    EXPECT_EQ(generate(model, ranks), first[0]);
+    NeverGenerates never(*make_generator(weights_, Device{}, kLength, options.sequences, ranks), options);
+    EXPECT_EQ(generate(never, ranks), first[0]);
   });
   WorkFolder(folder_.file("work")).remove();
 }

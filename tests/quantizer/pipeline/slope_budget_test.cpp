@@ -8,8 +8,8 @@ namespace thimble {
 namespace {
 
 // Matrices small enough for a search in a blink.
-ModelConfig budget_config() {
-  ModelConfig config = small_golf_config();
+GolfConfig budget_config() {
+  GolfConfig config = small_golf_config();
   config.num_layers = 2;
   config.ve_layers = {1};
   config.model_dim = 32;

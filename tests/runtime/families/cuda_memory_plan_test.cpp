@@ -85,14 +85,6 @@ TEST(CudaSizes, WideHeadsAreNotFused) {
   EXPECT_EQ(cuda_head_width(130), 136);
 }
 
-TEST(MemoryPlan, UsableMemoryKeepsAReserve) {
-  EXPECT_EQ(usable_memory(kMuch, kNoMemoryLimit), kMuch - kMuch / 20);
-  EXPECT_EQ(usable_memory(uint64_t{1} << 30, kNoMemoryLimit), (uint64_t{1} << 30) - (uint64_t{128} << 20));
-  EXPECT_EQ(usable_memory(1000, kNoMemoryLimit), 0u);
-  EXPECT_EQ(usable_memory(kMuch, 12345), 12345u);
-  EXPECT_EQ(usable_memory(uint64_t{1} << 28, kMuch), uint64_t{128} << 20);
-}
-
 TEST(MemoryPlan, PlentyIsNotUsedUp) {
   for (Numerics numerics : {Numerics::kFp32, Numerics::kBf16}) {
     std::vector<Planner> plans = planners(large_network(), numerics);
@@ -213,17 +205,6 @@ TEST(MemoryPlan, SaysWhatIsNeededAtLeast) {
     needed = std::stoull(digits);
   }
   EXPECT_EQ(plan_scoring(large_network(), Numerics::kBf16, 2048, 32, needed).batch, 1);
-}
-
-TEST(MemoryPlan, TextAndJsonSayTheSame) {
-  MemoryPlan plan{"scoring", "window", 16, 3, {{"weights", 1'234'567}, {"workspace", 1000}}};
-  EXPECT_EQ(plan.bytes(), 1'235'567u);
-  EXPECT_EQ(
-      plan.text(),
-      "scoring takes 1,235,567 B of device memory at most: 3 windows of 16 tokens at a time, weights 1,234,567 B, "
-      "workspace 1,000 B");
-  EXPECT_EQ(to_json(plan).dump(), R"({"batch":3,"bytes":1235567,"step":"scoring","unit":"windows of 16 tokens",)"
-                                  R"("uses":{"weights":1234567,"workspace":1000}})");
 }
 
 TEST(MemoryPlan, ProductsOfActivationsAreBounded) {

@@ -24,7 +24,7 @@ class FusionMeaning : public testing::TestWithParam<NetworkSample> {
   Vector64 vector(VectorId id) const { return naive_vector(network_.vector(id), tensors_); }
   // Element c of a vector, of one element for all, or 1 without a vector.
   double at(VectorId id, int64_t c) const {
-    if (id == kNone) return 1;
+    if (id == kAbsent) return 1;
     const Vector64 all = vector(id);
     return all.size() == 1 ? all[0] : all[static_cast<size_t>(c)];
   }
@@ -50,7 +50,7 @@ class FusionMeaning : public testing::TestWithParam<NetworkSample> {
     MatrixF64 y(x.rows(), count);
     for (int64_t r = 0; r < x.rows(); ++r)
       for (int64_t n = 0; n < count; ++n) {
-        double sum = bias == kNone ? 0 : vector(bias)[static_cast<size_t>(first_row + n)];
+        double sum = bias == kAbsent ? 0 : vector(bias)[static_cast<size_t>(first_row + n)];
         for (int64_t k = 0; k < x.cols(); ++k) sum += x(r, k) * weight(id, first_row + n, k);
         y(r, n) = sum;
       }
@@ -66,7 +66,7 @@ class FusionMeaning : public testing::TestWithParam<NetworkSample> {
     MatrixF64 x(rows(), use.columns);
     for (int64_t r = 0; r < rows(); ++r)
       for (int64_t c = 0; c < use.columns; ++c) x(r, c) = weight(table.table, index[static_cast<size_t>(r)], c);
-    MatrixF64 y = product(x, table.product, 0, network_.matrix(table.product).rows, kNone);
+    MatrixF64 y = product(x, table.product, 0, network_.matrix(table.product).rows, kAbsent);
     for (double& value : y.values()) value *= at(table.scale, 0);
     return y;
   }
@@ -100,7 +100,7 @@ class FusionMeaning : public testing::TestWithParam<NetworkSample> {
     MatrixF64 x(rows(), width);
     for (int64_t r = 0; r < rows(); ++r)
       for (int64_t c = 0; c < width; ++c) x(r, c) = weight(e.tokens, batch_.tokens[static_cast<size_t>(r)], c);
-    if (e.pairs != kNone) {
+    if (e.pairs != kAbsent) {
       const MatrixF64 pairs = looked_up(fusion_.tables[static_cast<size_t>(e.pairs)]);
       for (size_t i = 0; i < x.values().size(); ++i) x.values()[i] += pairs.values()[i];
     }
@@ -108,7 +108,7 @@ class FusionMeaning : public testing::TestWithParam<NetworkSample> {
     MatrixF64 start = x, stream = x;
     for (int64_t r = 0; r < rows(); ++r)
       for (int64_t c = 0; c < width; ++c) {
-        const double gate = e.smear_gate == kNone ? 0 : at(e.smear_gate, c);
+        const double gate = e.smear_gate == kAbsent ? 0 : at(e.smear_gate, c);
         start(r, c) = (1 - gate) * x(r, c) + gate * (r == 0 ? 0 : x(r - 1, c));
         stream(r, c) = at(e.first, c) * start(r, c) + at(e.second, c) * start(r, c);
       }
@@ -117,7 +117,7 @@ class FusionMeaning : public testing::TestWithParam<NetworkSample> {
   }
   void check(const fused::Project& p) const {
     const int64_t d = p.attention.head_dim;
-    const int64_t rotated = p.rotary == kNone ? 0 : network_.rotaries[static_cast<size_t>(p.rotary)].dims;
+    const int64_t rotated = p.rotary == kAbsent ? 0 : network_.rotaries[static_cast<size_t>(p.rotary)].dims;
     MatrixF64 query = heads_of(p.input, p.query), key = heads_of(p.input, p.key), own = heads_of(p.input, p.value);
     for (MatrixF64* heads : {&query, &key})
       for (int64_t r = 0; r < rows(); ++r)
@@ -126,7 +126,7 @@ class FusionMeaning : public testing::TestWithParam<NetworkSample> {
           if (p.norm_epsilon > 0) norm(head, d, 1, static_cast<double>(p.norm_epsilon));
           for (int64_t c = 0; heads == &query && c < d; ++c) head[c] *= at(p.query_gain, h);
         }
-    if (p.value_table != kNone) {
+    if (p.value_table != kAbsent) {
       const MatrixF64 table = looked_up(fusion_.tables[static_cast<size_t>(p.value_table)]);
       for (size_t i = 0; i < own.values().size(); ++i) own.values()[i] += at(p.value_scale, 0) * table.values()[i];
     }
@@ -151,13 +151,13 @@ class FusionMeaning : public testing::TestWithParam<NetworkSample> {
         for (int64_t c = 0; c < x.cols(); ++c) x(r, c) = body(r, c);
     };
     update([&](int64_t r, int64_t c) { return value(a.residual)(r, c) + at(a.scale, c) * x(r, c); });
-    if (a.sum != kNone) expect_equal(x, a.sum);
-    if (a.skipped != kNone)
+    if (a.sum != kAbsent) expect_equal(x, a.sum);
+    if (a.skipped != kAbsent)
       update([&](int64_t r, int64_t c) {
         const double weighted = at(a.skip_weight, c) * value(a.skipped)(r, c), gate = at(a.skip_gate, c);
-        return a.skip_gate == kNone ? weighted + x(r, c) : (1 - gate) * weighted + gate * x(r, c);
+        return a.skip_gate == kAbsent ? weighted + x(r, c) : (1 - gate) * weighted + gate * x(r, c);
       });
-    if (a.mix_first != kNone)
+    if (a.mix_first != kAbsent)
       update([&](int64_t r, int64_t c) {
         return at(a.mix_first, c) * x(r, c) + at(a.mix_second, c) * value(a.start)(r, c);
       });

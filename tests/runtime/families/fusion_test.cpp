@@ -70,7 +70,7 @@ void expect_whole(const Network& network, const Fusion& fusion, bool compacts) {
       EXPECT_GE(where.stride, network.width_of(value));
       held[where.slot] = value;
     }
-    if (composite.scratch != kNone) EXPECT_FALSE(written.contains(composite.scratch));
+    if (composite.scratch != kAbsent) EXPECT_FALSE(written.contains(composite.scratch));
   }
   expect_held(fusion.head.value, fusion.composites.size());
 }
@@ -91,7 +91,7 @@ TEST_P(GolfFusion, IsFiveStepsALayer) {
   EXPECT_EQ(fusion.tables.size(), (config.bigram_vocab_size > 0 ? 1u : 0u) + (config.ve_layers.empty() ? 0u : 1u));
   EXPECT_EQ(fusion.compacts_at, fusion.composites.size() - 5);
   EXPECT_EQ(fusion.compacted.size(), 1u);
-  EXPECT_NE(fusion.shared_scratch, kNone);
+  EXPECT_NE(fusion.shared_scratch, kAbsent);
 }
 
 TEST_P(GolfFusion, PlansHold) {
@@ -129,7 +129,7 @@ TEST(Gpt2Fusion, IsFiveStepsAndTwoNormsALayer) {
             " layer_norm qa+ layer_norm ^+"
             " layer_norm ");
   EXPECT_FALSE(fusion.head.is_normed);
-  EXPECT_EQ(fusion.shared_scratch, kNone);
+  EXPECT_EQ(fusion.shared_scratch, kAbsent);
   for (const FusionOptions& options : {kAll, kAttentionOnly, kNothing})
     for (bool compacts : {false, true}) expect_whole(network, fuse(network, options), compacts);
 }

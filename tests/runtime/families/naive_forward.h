@@ -18,7 +18,8 @@ using NaiveRows = std::vector<NaiveRow>;  // one per position
 
 struct NaiveForward {
   NaiveRows logits;                                // (positions, V), softcapped
-  std::map<std::string, NaiveRows> linear_inputs;  // name of a matrix -> what it is multiplied by
+  std::map<std::string, NaiveRows> linear_inputs;  // name of a matrix below the head -> what it is multiplied by
+  NaiveRows head_input;
 };
 
 // Called with the output of every matrix, and with the rows that were looked up in every table ("lookup " and its

@@ -10,6 +10,8 @@ namespace thimble {
 namespace {
 
 constexpr float kEpsilon = 1e-5f;
+// Norms one after another do not make numbers of the roundings of a zero.
+constexpr float kLargeEpsilon = 1;
 constexpr int64_t kVocabulary = 13, kPositions = 40;
 
 RotaryRule rotary_of_four() {
@@ -69,7 +71,7 @@ class RandomWriter {
     for (uint64_t i = 0; i < count; ++i) {
       if (i == count / 2) ops_.begin_layer(0);
       // Of a scale that no operation takes out of the reach of float32.
-      values_.push_back(ops_.rms_norm(operation(), {.epsilon = kEpsilon}));
+      values_.push_back(ops_.rms_norm(operation(), {.epsilon = kLargeEpsilon}));
     }
     return std::move(ops_).head(values_.back(), "words");
   }
@@ -89,10 +91,10 @@ class RandomWriter {
       case 1: return ops_.linear(x, "other");
       case 2: return ops_.add(x, a, Sum::kMlp, ops_.vector("scalar"));
       case 3: return ops_.add(x, a, Sum::kMlp);
-      case 4: return ops_.layer_norm(x, ops_.vector("vector"), ops_.vector("bias"), kEpsilon);
+      case 4: return ops_.layer_norm(x, ops_.vector("vector"), ops_.vector("bias"), kLargeEpsilon);
       case 5:
         return ops_.heads(x, {.head_dim = 4,
-                              .norm_epsilon = kEpsilon,
+                              .norm_epsilon = kLargeEpsilon,
                               .norm_gain = ops_.vector("norm"),
                               .rotary = rotary_,
                               .head_gain = ops_.vector("heads")});

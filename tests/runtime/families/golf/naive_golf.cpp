@@ -41,7 +41,8 @@ class NaiveGolf {
       x = block(layer, x, x0);
       if (layer < half) stack.push_back(x);
     }
-    out_.logits = multiply(scaled_norm(x, 1), c_.tie_embeddings ? "tok_emb.weight" : "lm_head.weight");
+    out_.head_input = scaled_norm(x, 1);
+    out_.logits = multiply(out_.head_input, c_.tie_embeddings ? "tok_emb.weight" : "lm_head.weight");
     for (NaiveRow& row : out_.logits)
       for (double& logit : row) logit = c_.logit_softcap * std::tanh(logit / c_.logit_softcap);
     return out_;

@@ -22,8 +22,8 @@ class NaiveGpt2 {
       add(x, project(attention(project(norm(x, h + "ln_1"), h + "attn.c_attn")), h + "attn.c_proj"));
       add(x, project(gelu(project(norm(x, h + "ln_2"), h + "mlp.c_fc")), h + "mlp.c_proj"));
     }
-    out_.logits =
-        multiply(norm(x, "transformer.ln_f"), c_.tie_embeddings ? "transformer.wte.weight" : "lm_head.weight");
+    out_.head_input = norm(x, "transformer.ln_f");
+    out_.logits = multiply(out_.head_input, c_.tie_embeddings ? "transformer.wte.weight" : "lm_head.weight");
     return out_;
   }
 
@@ -68,8 +68,7 @@ class NaiveGpt2 {
     return out;
   }
 
-  NaiveRows multiply(const NaiveRows& x, const std::string& name) {
-    out_.linear_inputs[name] = x;
+  NaiveRows multiply(const NaiveRows& x, const std::string& name) const {
     const NaiveRow weight = vector(name);
     NaiveRows out;
     for (const NaiveRow& row : x) {
@@ -87,6 +86,7 @@ class NaiveGpt2 {
 
   NaiveRows project(const NaiveRows& x, const std::string& name) {
     const NaiveRow bias = vector(name + ".bias");
+    out_.linear_inputs[name + ".weight"] = x;
     NaiveRows out = multiply(x, name + ".weight");
     for (NaiveRow& row : out)
       for (size_t i = 0; i < row.size(); ++i) row[i] += bias[i];

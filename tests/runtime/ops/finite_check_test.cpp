@@ -7,8 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/cpu/backend_language_model.h"
-#include "tests/runtime/families/golf/random_model.h"
+#include "tests/runtime/tensor/owned_tensors.h"
 
 namespace thimble {
 namespace {
@@ -55,18 +54,18 @@ TEST(FiniteCheck, LargeFloat64AndIntegersAreFinite) {
   EXPECT_FALSE(find_non_finite(views_of(tensors)));
 }
 
-// Weights that are finite, and an MLP that overflows when it squares what they give.
-TEST(FiniteCheck, ActivationsByLayer) {
-  ModelConfig config = small_golf_config();
-  std::vector<uint16_t> tokens = random_tokens(12, config.vocab_size);
-  Model model = random_golf_model(config);
-  EXPECT_FALSE(make_cpu_language_model(model, 16)->find_non_finite_input(tokens));
-  for (float& weight : model.layers[2].up.values()) weight *= 1e25f;
-  auto found = make_cpu_language_model(model, 16)->find_non_finite_input(tokens);
-  ASSERT_TRUE(found);
-  EXPECT_EQ(found->tensor, "the input of blocks.2.mlp.proj.weight");
-  EXPECT_EQ(found->index[0], 0);
-  EXPECT_TRUE(std::isinf(found->value));
+TEST(FiniteCheck, TheFirstInputOfALinearLayerThatIsNotFinite) {
+  FiniteObserver observer;
+  Matrix input(3, 4);
+  const std::vector<std::string> first = {"a.weight", "b.weight"}, second = {"c.weight"};
+  observer.on_linear_input(first, input);
+  EXPECT_FALSE(observer.found());
+  input(2, 1) = kNaN;
+  input(1, 3) = -kInfinity;
+  observer.on_linear_input(first, input);
+  observer.on_linear_input(second, input);
+  ASSERT_TRUE(observer.found());
+  EXPECT_EQ(observer.found()->text(), "the input of a.weight, b.weight is -inf at [1, 3]");
 }
 
 }  // namespace

@@ -1,0 +1,31 @@
+// memory_plan_test.cpp: how much of a device's memory may be planned with, and what plans say.
+#include "runtime/base/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+namespace thimble {
+namespace {
+
+constexpr uint64_t kMuch = uint64_t{1} << 40;
+
+TEST(MemoryPlan, UsableMemoryKeepsAReserve) {
+  EXPECT_EQ(usable_memory(kMuch, kNoMemoryLimit), kMuch - kMuch / 20);
+  EXPECT_EQ(usable_memory(uint64_t{1} << 30, kNoMemoryLimit), (uint64_t{1} << 30) - (uint64_t{128} << 20));
+  EXPECT_EQ(usable_memory(1000, kNoMemoryLimit), 0u);
+  EXPECT_EQ(usable_memory(kMuch, 12345), 12345u);
+  EXPECT_EQ(usable_memory(uint64_t{1} << 28, kMuch), uint64_t{128} << 20);
+}
+
+TEST(MemoryPlan, TextAndJsonSayTheSame) {
+  MemoryPlan plan{"scoring", "window", 16, 3, {{"weights", 1'234'567}, {"workspace", 1000}}};
+  EXPECT_EQ(plan.bytes(), 1'235'567u);
+  EXPECT_EQ(
+      plan.text(),
+      "scoring takes 1,235,567 B of device memory at most: 3 windows of 16 tokens at a time, weights 1,234,567 B, "
+      "workspace 1,000 B");
+  EXPECT_EQ(to_json(plan).dump(), R"({"batch":3,"bytes":1235567,"step":"scoring","unit":"windows of 16 tokens",)"
+                                  R"("uses":{"weights":1234567,"workspace":1000}})");
+}
+
+}  // namespace
+}  // namespace thimble

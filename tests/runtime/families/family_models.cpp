@@ -1,0 +1,79 @@
+// family_models.cpp: see family_models.h.
+#include "tests/runtime/families/family_models.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/runtime/families/golf/golf_cases.h"
+#include "tests/runtime/families/gpt2/gpt2_cases.h"
+#include "tests/runtime/families/gpt2/naive_gpt2.h"
+
+namespace thimble {
+namespace {
+
+FamilyModel golf_model(const GolfConfig& config, int64_t window, int64_t context) {
+  FamilyModel model;
+  model.tensors = random_golf_tensors(config, 3);
+  model.weights = golf_weights(config, model.tensors);
+  model.window = window;
+  model.context = context;
+  model.naive = [=](const OwnedTensors& tensors, std::span<const Token> inputs, const NaiveEdit& edit) {
+    return naive_golf_forward(config, views_of(tensors), inputs, context, edit);
+  };
+  model.tolerance = [=](double largest) { return tolerance(config, window, largest); };
+  return model;
+}
+
+FamilyModel gpt2_model(const Gpt2Config& config, int64_t window, int64_t context) {
+  FamilyModel model;
+  model.tensors = random_gpt2_tensors(config, 3);
+  model.weights = gpt2_weights(config, model.tensors);
+  model.window = window;
+  model.context = context;
+  model.naive = [=](const OwnedTensors& tensors, std::span<const Token> inputs, const NaiveEdit& edit) {
+    return naive_gpt2_forward(config, views_of(tensors), inputs, edit);
+  };
+  // Some 2^10 roundings lie between a token and a logit.
+  model.tolerance = [](double largest) { return largest * 0x1p-14; };
+  return model;
+}
+
+}  // namespace
+
+const std::vector<FamilyCase>& family_cases() {
+  static const std::vector<FamilyCase> cases = [] {
+    std::vector<FamilyCase> all;
+    for (const GolfCase& golf : kGolfCases)
+      all.push_back({std::string("Golf") + golf.name, [&golf] {
+                       GolfConfig config = small_golf_config();
+                       golf.change(config);
+                       return golf_model(config, golf.window, golf.context);
+                     }});
+    for (const Gpt2Case& gpt2 : kGpt2Cases)
+      all.push_back({std::string("Gpt2") + gpt2.name,
+                     [&gpt2] { return gpt2_model(config_of(gpt2), gpt2.window, gpt2.context); }});
+    return all;
+  }();
+  return cases;
+}
+
+const std::vector<FamilyCase>& undecided_cases() {
+  static const std::vector<FamilyCase> cases = {{"Golf",
+                                                 [] {
+                                                   GolfConfig config = small_golf_config();
+                                                   config.logit_softcap = 2;
+                                                   return golf_model(config, 23, 40);
+                                                 }},
+                                                {"Gpt2", [] { return gpt2_model(small_gpt2_config(), 23, 40); }}};
+  return cases;
+}
+
+void expect_rows(ConstMatrixView found, const NaiveRows& expected, int64_t first, double allowed) {
+  ASSERT_EQ(found.rows, static_cast<int64_t>(expected.size()) - first);
+  ASSERT_EQ(found.cols, static_cast<int64_t>(expected[0].size()));
+  for (int64_t r = 0; r < found.rows; ++r)
+    for (int64_t c = 0; c < found.cols; ++c)
+      ASSERT_NEAR(found.row(r)[c], expected[static_cast<size_t>(first + r)][static_cast<size_t>(c)], allowed)
+          << "row " << r << " column " << c;
+}
+
+}  // namespace thimble
