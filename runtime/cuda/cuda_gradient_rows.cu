@@ -209,7 +209,8 @@ struct HeadsBackward {
     float* out = dx.data + row * dx.stride + head * d;
     const float2* angles = rotation.angles + row % positions * half;
     const float* from = x.data ? x.data + row * x.stride + head * d : nullptr;
-    auto g = [&](int64_t c) { return rotated_back(gradient, angles, c) * (norm_gain ? norm_gain[c] : 1.0f); };
+    const bool has_gain = norm_gain && epsilon > 0;
+    auto g = [&](int64_t c) { return rotated_back(gradient, angles, c) * (has_gain ? norm_gain[c] : 1.0f); };
     float factor = head_gain ? head_gain[head] : 1.0f, along = 0;
     if (epsilon > 0) {
       const float s = inverse_rms(from, d, epsilon, lane);

@@ -194,7 +194,8 @@ struct HeadNorms {
       const float squares = sum_over_row(d, lane, [&](int64_t c) { return to_float(from[c]) * to_float(from[c]); });
       factor *= 1 / sqrtf(squares / static_cast<float>(d) + epsilon);
     }
-    auto scaled = [&](int64_t c) { return to_float(from[c]) * factor * (norm_gain ? norm_gain[c] : 1.0f); };
+    const bool has_gain = norm_gain && epsilon > 0;
+    auto scaled = [&](int64_t c) { return to_float(from[c]) * factor * (has_gain ? norm_gain[c] : 1.0f); };
     auto store = [&](int64_t c, float value) { to[c] = from_float<T>(rounding(value)); };
     const int64_t position = positions.position(row);
     for (int64_t k = lane; k < half; k += 32) {

@@ -6,6 +6,7 @@
 #include "runtime/cuda/kernels/cuda_epilogues.cuh"
 #include "runtime/cuda/kernels/cuda_float_matrix.cuh"
 #include "runtime/ops/activation.h"
+#include "runtime/tensor/rounding.h"
 
 namespace thimble {
 
@@ -40,7 +41,7 @@ class CudaNodeRows {
                 const NodeRows<T>& y) const;
   void layer_norm(const NodeRows<T>& x, const float* weight, const float* bias, float epsilon, const Rounding& r,
                   const NodeRows<T>& y) const;
-  // op::Heads; null gains are 1.
+  // op::Heads; null gains are 1, and without a norm (epsilon 0) norm_gain counts for nothing.
   void heads(const NodeRows<T>& x, int64_t head_dim, float epsilon, const float* norm_gain, const float* head_gain,
              const NodeRotation& rotation, const RowPositions& positions, const Rounding& r,
              const NodeRows<T>& y) const;

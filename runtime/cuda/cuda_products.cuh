@@ -8,6 +8,32 @@
 
 namespace thimble {
 
+// out = product, rounded; then with a bias (N), unless null, rounded once more.
+template <typename T>
+struct RoundedEpilogue {
+  using Columns = Nothing;
+  using Row = Nothing;
+  using Fetched = Nothing;
+  T* out;
+  int64_t stride;
+  Rounding rounding;
+  const float* bias;
+
+  __device__ Columns columns(int, bool) const { return {}; }
+  __device__ Row row(int64_t) const { return {}; }
+  __device__ Fetched fetch(const RowPlace&, const Columns&, const Row&) const { return {}; }
+  template <int kLanes>
+  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Row&, const Fetched&) const {
+    if (!place.exists) return;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      v[i] = rounding(v[i]);
+      if (bias) v[i] = rounding(v[i] + bias[place.column + i]);
+    }
+    Stored8<T>::rounded(v).store(out + place.row * stride + place.column);
+  }
+};
+
 // What a QkvEpilogue needs besides its kind (cuda_epilogues.cuh says what each is).
 template <typename T>
 struct QkvOperands {

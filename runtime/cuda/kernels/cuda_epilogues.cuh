@@ -16,7 +16,6 @@
 
 #include "runtime/cuda/kernels/cuda_numeric.cuh"
 #include "runtime/ops/activation.h"
-#include "runtime/tensor/rounding.h"
 
 namespace thimble {
 
@@ -143,32 +142,6 @@ struct ScaledEpilogue {
 #pragma unroll
     for (float& value : v) value *= scale;
     if (place.exists) Stored8<T>::rounded(v).store(out + place.row * stride + place.column);
-  }
-};
-
-// out = product, rounded; then with a bias (N), unless null, rounded once more.
-template <typename T>
-struct RoundedEpilogue {
-  using Columns = Nothing;
-  using Row = Nothing;
-  using Fetched = Nothing;
-  T* out;
-  int64_t stride;
-  Rounding rounding;
-  const float* bias;
-
-  __device__ Columns columns(int, bool) const { return {}; }
-  __device__ Row row(int64_t) const { return {}; }
-  __device__ Fetched fetch(const RowPlace&, const Columns&, const Row&) const { return {}; }
-  template <int kLanes>
-  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Row&, const Fetched&) const {
-    if (!place.exists) return;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      v[i] = rounding(v[i]);
-      if (bias) v[i] = rounding(v[i] + bias[place.column + i]);
-    }
-    Stored8<T>::rounded(v).store(out + place.row * stride + place.column);
   }
 };
 

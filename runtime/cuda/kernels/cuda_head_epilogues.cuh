@@ -3,6 +3,7 @@
 #pragma once
 
 #include "runtime/cuda/kernels/cuda_epilogues.cuh"
+#include "runtime/tensor/rounding.h"
 
 namespace thimble {
 

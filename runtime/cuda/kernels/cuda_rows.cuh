@@ -4,6 +4,7 @@
 #include "runtime/cuda/kernels/cuda_gemm.cuh"
 #include "runtime/ops/network.h"
 #include "runtime/ops/token_sequences.h"
+#include "runtime/tensor/rounding.h"
 
 namespace thimble {
 
