@@ -39,7 +39,7 @@ Header read_header(ByteCursor& cursor) {
   header.dtype = version == kFloat32Version ? DType::kF32 : DType::kBF16;
   Gpt2Config& c = header.config;
   c.num_positions = read_size(cursor, "max_seq_len", kMaxDimension);
-  c.vocab_size = read_size(cursor, "vocab_size", kMaxVocabulary);
+  c.vocab_size = read_size(cursor, "vocab_size", kMostTokens);
   c.num_layers = read_size(cursor, "num_layers", kMaxLayers);
   c.num_heads = read_size(cursor, "num_heads", kMaxDimension);
   c.model_dim = read_size(cursor, "channels", kMaxDimension / 4);  // the MLP's width is a dimension, too

@@ -70,6 +70,7 @@ QuantizeRequest finish_request(const Options& options, const CommandLine& line, 
   QuantizeRequest request = options.request;
   if (has_budget) request.budget_bytes = options.budget;
   request.device = open_device(line.common, line.ranks);
+  finish_effort(request);
   finish_cross_term(request, spec);
   finish_method(options, spec.has_value(), request);
   request.code_bytes = options.code.total_bytes();
@@ -199,7 +200,10 @@ Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome
                {"seconds", times.to_json()},
                {"stage_peak_memory_bytes", times.memory_to_json()},
                {"peak_memory_bytes", times.peak_memory_bytes()}};
-  if (request.method == Method::kSlope) json["log2_c"] = outcome.log2_c;
+  if (request.method == Method::kSlope) {
+    json["effort"] = level_of(request.effort).name;
+    json["log2_c"] = outcome.log2_c;
+  }
   if (!request.report.empty()) json["report"] = request.report;
   if (outcome.rate.total.weights > 0) json["rate"] = to_json(outcome.rate, !outcome.loss.empty());
   if (outcome.distill) json["distill"] = to_json(*outcome.distill);
@@ -261,7 +265,8 @@ std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& 
     add("budget", fmt::format("{} (fill {}, {} left)", bytes_text(*request.budget_bytes), fill_text(*outcome.fill),
                               bytes_text(*request.budget_bytes - request.code_bytes - outcome.artifact_bytes)));
   add("precision", precision_text(request, outcome));
-  if (request.method == Method::kSlope) add("distilled", distill_text(outcome, request.distill.steps.value_or(1) > 0));
+  if (request.method == Method::kSlope) add("effort", level_of(request.effort).name);
+  if (request.method == Method::kSlope) add("distilled", distill_text(outcome, request.tuner.steps > 0));
   if (outcome.pruned_codes > 0) add("pruned", counted(outcome.pruned_codes, "code") + " of +-1 set to 0");
   if (!scores.empty()) {
     add("BPB before", fmt::format("{:.6f}", scores[0].report.bits_per_byte()));

@@ -81,6 +81,7 @@ void finish_request(const Options& options, const CommandLine& line, const std::
   const bool has_slope = std::ranges::count(request.methods, Method::kSlope) > 0;
   request.base.method = has_slope ? Method::kSlope : Method::kTrace;
   request.base.device = open_device(line.common, line.ranks);
+  finish_effort(request.base);
   finish_cross_term(request.base, spec);
   request.base.fisher |= has_slope && spec && request.base.hessians.empty();  // a file of Hessians may do without
   if (!options.budgets.empty())

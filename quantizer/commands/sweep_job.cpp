@@ -137,9 +137,10 @@ class Sweep {
     add_count(request.fisher ? 1 : 0);  // the unit of predicted losses
     if (method == Method::kSlope) {
       hasher.add(canonical_json(to_json(request.slope)));
-      const GainTunerOptions tuner = gain_tuner_options(request.distill, request.device);
+      const GainTunerOptions& tuner = request.tuner;
       add_count(tuner.steps);
       add_count(tuner.batch);
+      add_count(request.cross_sequences);
       for (double rate : {tuner.row_rate, tuner.small_rate}) hasher.add(std::bit_cast<uint64_t>(rate));
     } else if (method == Method::kTrace) {
       add_count(request.plan.low_bits);

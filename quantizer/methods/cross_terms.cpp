@@ -4,17 +4,16 @@
 #include <algorithm>
 
 namespace thimble {
-namespace {
-
-// On the CPU the activations of both models stay in memory.
-constexpr int64_t kCpuSequences = 32;
-
-}  // namespace
-
 CrossTermSolver::CrossTermSolver(std::shared_ptr<const Weights> original, const QuantizedModel& fixed,
-                                 const SlopeLayers& layers, const TokenSequences& tokens, const Device& device,
-                                 StageTimes& times)
-    : original_(std::move(original)), fixed_(fixed), layers_(layers), tokens_(tokens), device_(device), times_(times) {}
+                                 const SlopeLayers& layers, const TokenSequences& tokens, int64_t sequences,
+                                 const Device& device, StageTimes& times)
+    : original_(std::move(original)),
+      fixed_(fixed),
+      layers_(layers),
+      tokens_(tokens),
+      sequences_(std::min(tokens.count, sequences)),
+      device_(device),
+      times_(times) {}
 
 // What is not solved yet is the original's.
 std::shared_ptr<const Weights> CrossTermSolver::quantized_so_far(const std::vector<SlopeMatrix>& solved) const {
@@ -38,18 +37,17 @@ std::vector<SlopeMatrix> CrossTermSolver::solve(double log2_c, double shrinkage,
   std::vector<SlopeMatrix> solved =
       times_.time("solve", [&] { return layers_.solve(others, log2_c, shrinkage, progress); });
 
-  const int64_t sequences = device_.is_cuda ? tokens_.count : std::min(tokens_.count, kCpuSequences);
   const std::unique_ptr<InputPairs> pairs = times_.time("cross terms: models", [&] {
-    return make_input_pairs(original_, quantized_so_far(solved), device_, tokens_, sequences);
+    return make_input_pairs(original_, quantized_so_far(solved), device_, tokens_, sequences_);
   });
   for (const LinearInput& input : inputs) {
     std::vector<std::string> names;
     for (MatrixId id : input.readers)
       if (std::ranges::find(all, network.matrix(id).name) != all.end()) names.push_back(network.matrix(id).name);
     if (names.empty()) continue;
-    progress.begin("reading inputs", sequences, "sequences");
+    progress.begin("reading inputs", sequences_, "sequences");
     const InputPair pair = times_.time("cross terms: forward", [&] { return pairs->collect(input); });
-    progress.advance(sequences);
+    progress.advance(sequences_);
     progress.end();
     for (SlopeMatrix& matrix : layers_.solve_shifted(names, pair, log2_c, shrinkage, times_, progress)) {
       const Shape& shape = matrix.tensor.shape;

@@ -12,9 +12,10 @@ namespace thimble {
 
 class CrossTermSolver {
  public:
-  // `fixed`: the model with all tensors but those of `layers`. All must outlive the solver.
+  // `fixed`: the model with all tensors but those of `layers`. `sequences`: how many of `tokens` are read, at most. All
+  // must outlive the solver.
   CrossTermSolver(std::shared_ptr<const Weights> original, const QuantizedModel& fixed, const SlopeLayers& layers,
-                  const TokenSequences& tokens, const Device& device, StageTimes& times);
+                  const TokenSequences& tokens, int64_t sequences, const Device& device, StageTimes& times);
 
   // As SlopeLayers::solve(), which it is but for the linear layers of blocks. Both models run once, layer by layer, or
   // again for each input of linear layers (make_input_pairs()).
@@ -27,6 +28,7 @@ class CrossTermSolver {
   const QuantizedModel& fixed_;
   const SlopeLayers& layers_;
   const TokenSequences& tokens_;
+  const int64_t sequences_;
   const Device& device_;
   StageTimes& times_;
 };

@@ -133,15 +133,6 @@ double mean_divergence(DivergencePass& pass, const Gains& gains, const Split& sp
 
 }  // namespace
 
-GainTunerOptions gain_tuner_options(const DistillOptions& options, const Device& device) {
-  GainTunerOptions tuner;
-  tuner.steps = options.steps.value_or(device.is_cuda ? 32 : 24);
-  tuner.batch = options.batch > 0 ? options.batch : device.is_cuda ? 8 : 2;
-  tuner.row_rate = options.row_rate;
-  tuner.small_rate = options.small_rate;
-  return tuner;
-}
-
 int64_t distill_sequences(const Network& network, const GainTunerOptions& options, int64_t available, int64_t length) {
   const Split split = split_of(network, options, available, length);
   return split.sequences + split.held_out;

@@ -13,15 +13,6 @@
 
 namespace thimble {
 
-struct DistillOptions {
-  std::optional<int64_t> steps;  // default: gain_tuner_options()
-  int64_t batch = 0;             // sequences of a step; 0: default
-  double row_rate = GainTunerOptions{}.row_rate, small_rate = GainTunerOptions{}.small_rate;
-};
-
-// What the CPU does in minutes, and a CUDA device in seconds, for a model of 30M parameters.
-GainTunerOptions gain_tuner_options(const DistillOptions& options, const Device& device);
-
 struct DistillReport {
   int64_t steps = 0, sequences = 0, held_out = 0;
   // Mean KL(original || quantized) in nats per token on the sequences held out, of the models as stored.

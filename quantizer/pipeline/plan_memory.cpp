@@ -45,7 +45,8 @@ int64_t sequences_of(const QuantizeRequest& request) {
 
 // And what cross terms will, of which there may be none.
 std::vector<MemoryPlan> plan_cross_terms(const QuantizeRequest& request, const OpenedCheckpoint& source) {
-  const int64_t sequences = sequences_of(request), length = request.calibration.length;
+  const int64_t sequences = std::min(sequences_of(request), request.cross_sequences);
+  const int64_t length = request.calibration.length;
   if (request.slope.cross_term == 0 || sequences < 1) return {};
   const Network& network = *source.runnable().network;
   const Numerics numerics = request.device.numerics == Numerics::kBf16 ? Numerics::kBf16 : Numerics::kFp32;
@@ -57,7 +58,7 @@ std::vector<MemoryPlan> plan_cross_terms(const QuantizeRequest& request, const O
 
 // And distillation, likewise.
 std::vector<MemoryPlan> plan_distillation(const QuantizeRequest& request, const OpenedCheckpoint& source) {
-  const GainTunerOptions options = gain_tuner_options(request.distill, request.device);
+  const GainTunerOptions& options = request.tuner;
   const int64_t sequences = sequences_of(request), length = request.calibration.length;
   if (options.steps == 0 || sequences < 2) return {};
   const Network& network = *source.runnable().network;

@@ -57,7 +57,8 @@ QuantizedModel header_of(const QuantizeRequest& request, const OpenedCheckpoint&
   if (request.method == Method::kSlope) {
     provenance.update(to_json(request.slope));
     provenance["method"] = "slope";
-    provenance["distill_steps"] = gain_tuner_options(request.distill, request.device).steps;
+    provenance["effort"] = level_of(request.effort).name;
+    provenance["distill_steps"] = request.tuner.steps;
   } else if (request.method == Method::kNvfp4) {
     provenance["method"] = "nvfp4";
   } else {
@@ -211,7 +212,7 @@ std::vector<LayerOutcome> layer_outcomes(const SlopeOutcome& result, const Slope
 }
 
 bool distils(const QuantizeRequest& request, const TokenSequences& tokens) {
-  return tokens.count >= 2 && gain_tuner_options(request.distill, request.device).steps > 0;
+  return tokens.count >= 2 && request.tuner.steps > 0;
 }
 
 SlopeStart start_slope(const QuantizeRequest& request, OpenedCheckpoint& source,
@@ -237,14 +238,13 @@ MethodResult run_slope(const QuantizeRequest& request, OpenedCheckpoint& source,
                       [&] { return request.bits_per_byte(dequantize_model(tried, request.output)) - before; });
   };
   std::optional<DistillInput> distill;
-  if (distils(request, tokens))
-    distill.emplace(
-        DistillInput{source.weights(), tokens, request.device, gain_tuner_options(request.distill, request.device)});
+  if (distils(request, tokens)) distill.emplace(DistillInput{source.weights(), tokens, request.device, request.tuner});
   SlopeTarget target = request.slope_target;
   target.limit_bytes = slope_limit(request, parameters);
   std::optional<CrossTermSolver> cross_terms;
   if (request.slope.cross_term > 0)
-    cross_terms.emplace(source.weights(), start.fixed, start.layers, tokens, request.device, times);
+    cross_terms.emplace(source.weights(), start.fixed, start.layers, tokens, request.cross_sequences, request.device,
+                        times);
   SlopeSearch search(start.fixed, start.layers, cross_terms ? &*cross_terms : nullptr, request.encode,
                      distill ? &*distill : nullptr, measure_gap, times, progress);
   SlopeOutcome result = search.run(target);

@@ -63,7 +63,7 @@ void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
   // What says how the model writes text says nothing where it writes none.
   command
       .add_option("--calibration-sequences", calibration.sequences,
-                  "Sequences the model generates for calibration (default: 128 with slope, 64 without)")
+                  "Sequences the model generates for calibration (default: by --effort with slope, 64 without)")
       ->transform(whole_number(1, 1 << 20))
       ->type_name("N")
       ->excludes(tokens)
@@ -106,7 +106,8 @@ void register_files(const QuantizeRequest& request, FileRoles& roles) {
 
 void finish_calibration_options(QuantizeRequest& request, bool has_slope, const std::optional<Spec>& spec) {
   CalibrationOptions& calibration = request.calibration;
-  if (calibration.sequences == 0) calibration.sequences = has_slope ? 128 : 64;
+  if (calibration.sequences == 0)
+    calibration.sequences = has_slope ? level_of(request.effort).calibration_sequences : 64;
   if (!request.hessians.empty() && request.calibration_tokens.empty() && calibration.length != 0)
     throw UsageError("--calibration-length has no effect with --hessians and no --calibration-tokens");
   const int64_t most = spec ? spec->most_positions.value_or(INT64_MAX) : INT64_MAX;
@@ -127,22 +128,29 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request, MethodOption
     add(name, value, text)->check(finite_number(0, most))->type_name("X")->capture_default_str();
   };
   SlopeOptions& slope = request.slope;
-  DistillOptions& distill = request.distill;
+  methods
+      .add(command.add_option_function<std::string>(
+               "--effort", [&request](const std::string& name) { request.asked_effort = parse_effort(name); },
+               "How much calibration text, cross terms and distillation: fast, default or best; the same on every "
+               "device (default: fast on the CPU, else default)"),
+           {Method::kSlope})
+      ->check(one_of(effort_names()))
+      ->type_name("NAME");
   add("--trellis-bits", slope.trellis_bits,
       "Log2 of the states of the trellis, 0 or 2 to 8; decoding is as fast with any")
       ->transform(whole_number(0, kMaxTrellisBits))
       ->type_name("N")
       ->capture_default_str();
   add_number("--rate-weight", slope.rate_weight, 100, "How much rounding prefers short codes; 0 rounds to the nearest");
-  add("--distill-steps", distill.steps,
-      "Steps of tuning gains and small tensors on the calibration tokens, 0 for none (default: 32, on the CPU 24)")
+  add("--distill-steps", request.distill_steps,
+      "Steps of tuning gains and small tensors on the calibration tokens, 0 for none (default: by --effort)")
       ->transform(whole_number(0, 1 << 20))
       ->type_name("N");
-  add("--distill-batch", distill.batch, "Calibration sequences of such a step (default: 8, on the CPU 2)")
+  add("--distill-batch", request.distill_batch, "Calibration sequences of such a step (default: by --effort)")
       ->transform(whole_number(1, 1 << 20))
       ->type_name("N");
-  add_number("--distill-row-rate", distill.row_rate, 1, "How far a step moves the logarithm of a row's gain");
-  add_number("--distill-small-rate", distill.small_rate, 1,
+  add_number("--distill-row-rate", request.tuner.row_rate, 1, "How far a step moves the logarithm of a row's gain");
+  add_number("--distill-small-rate", request.tuner.small_rate, 1,
              "How far a step moves small tensors, relative to their size");
   add_number("--shrinkage", slope.shrinkage, 1000, "How strongly steps are kept below the size of the weights");
   add_number("--row-power", slope.row_power, 1,
@@ -186,6 +194,14 @@ void add_resume_options(CLI::App& command, std::string& work_folder, bool& keep_
       ->type_name("FOLDER");
   command.add_flag("--keep-work", keep_work, "Keep that folder after success");
   command.option_defaults()->group(kCommonGroup);
+}
+
+void finish_effort(QuantizeRequest& request) {
+  request.effort = request.asked_effort.value_or(request.device.is_cuda ? Effort::kDefault : Effort::kFast);
+  const EffortLevel& level = level_of(request.effort);
+  request.tuner.steps = request.distill_steps.value_or(level.distill_steps);
+  request.tuner.batch = request.distill_batch.value_or(level.distill_batch);
+  request.cross_sequences = level.cross_sequences;
 }
 
 void finish_cross_term(QuantizeRequest& request, const std::optional<Spec>& spec) {

@@ -42,6 +42,10 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request, MethodOption
 void add_trace_bits_option(CLI::App& command, std::string& bits, MethodOptions& methods);
 void add_resume_options(CLI::App& command, std::string& work_folder, bool& keep_work);
 
+// The effort that the device suits, where none was asked for: fast on the CPU. And the counts that follow from it.
+// Before finish_calibration_options().
+void finish_effort(QuantizeRequest& request);
+
 // The default depends on whether there is calibration text. UsageError.
 void finish_cross_term(QuantizeRequest& request, const std::optional<Spec>& spec);
 

@@ -9,6 +9,7 @@
 #include "gptq/trace/plan.h"
 #include "packer/artifact.h"
 #include "quantizer/methods/distill.h"
+#include "quantizer/methods/effort.h"
 #include "quantizer/methods/slope_search.h"
 #include "runtime/device/device.h"
 #include "runtime/families/model_weights.h"
@@ -27,9 +28,14 @@ struct QuantizeRequest {
   bool high_is_auto = false;  // trace
   TracePlanOptions plan;      // trace, and which tensors both methods leave alone
   SlopeOptions slope;
-  std::optional<double> cross_term;  // becomes slope.cross_term; by default where it can be had
-  DistillOptions distill;            // slope
-  SlopeTarget slope_target;          // its limit follows from the budget
+  std::optional<double> cross_term;    // becomes slope.cross_term; by default where it can be had
+  std::optional<Effort> asked_effort;  // by default what suits the device: finish_effort()
+  Effort effort = Effort::kDefault;
+  // Of method slope; what is not given follows from the effort.
+  std::optional<int64_t> distill_steps, distill_batch;
+  GainTunerOptions tuner;                                     // steps and batch once these are known
+  int64_t cross_sequences = 0;                                // that cross terms read, at most
+  SlopeTarget slope_target;                                   // its limit follows from the budget
   std::function<double(const RunnableModel&)> bits_per_byte;  // for a target that is a gap
   CalibrationOptions calibration;                             // but for the temperature:
   std::vector<double> temperatures = {0.8};                   // one after another in turn, sequence by sequence

@@ -18,7 +18,8 @@ ReportSettings resolved_settings(const QuantizeRequest& request) {
   add("matrices kept as fp16", fmt::format("of at most {} elements", count_text(request.plan.min_elements)));
   add("output Fisher", request.fisher ? "collected" : "not collected");
   if (request.method != Method::kSlope) return settings;
-  const GainTunerOptions tuner = gain_tuner_options(request.distill, request.device);
+  const GainTunerOptions& tuner = request.tuner;
+  add("effort", level_of(request.effort).name);
   add("distillation steps", count_text(tuner.steps));
   if (tuner.steps == 0) return settings;
   add("distillation batch", count_text(tuner.batch));

@@ -75,11 +75,11 @@ class CpuDivergencePass final : public DivergencePass {
   }
 
   void set(const Gains& gains) override {
-    for (MatrixId id : network_.linear_matrices())
-      if (const auto found = gains.rows.find(network_.matrix(id).name); found != gains.rows.end())
-        scale(id, found->second);
-    const MatrixId head = network_.head.weight;
-    scale(head, std::vector<float>(static_cast<size_t>(network_.matrix(head).rows), gains.head));
+    for (MatrixId id : network_.linear_matrices()) {
+      const auto found = gains.rows.find(network_.matrix(id).name);
+      scale(id, found == gains.rows.end() ? same_gain(id, 1) : found->second);
+    }
+    scale(network_.head.weight, same_gain(network_.head.weight, gains.head));
     student_.set_small(gains.small);
   }
 
@@ -107,6 +107,9 @@ class CpuDivergencePass final : public DivergencePass {
     return sequences_.sequence(s).first(static_cast<size_t>(sequences_.length - 1));
   }
   ConstMatrixView teacher_logits(int64_t s) const { return teacher_logits_[static_cast<size_t>(s)]; }
+  std::vector<float> same_gain(MatrixId id, float gain) const {
+    return std::vector<float>(static_cast<size_t>(network_.matrix(id).rows), gain);
+  }
   void scale(MatrixId id, const std::vector<float>& gains) {
     const auto at = static_cast<size_t>(id);
     scale_rows_by(base_[at], gains, student_.matrices[at]);

@@ -1,6 +1,8 @@
 // config_reader.cpp: see config_reader.h.
 #include "runtime/families/config_reader.h"
 
+#include <set>
+
 #include "runtime/base/count_text.h"
 
 namespace thimble {
@@ -30,14 +32,16 @@ const TensorView& find_tensor(const TensorMap& tensors, const std::string& name,
 }
 
 void check_vocabulary(int64_t vocab_size, const std::string& tensor, const std::string& path) {
-  if (vocab_size > kMaxVocabulary)
+  if (vocab_size > kMostTokens)
     throw FormatError(path, "tensor '" + tensor + "': a vocabulary of " + std::to_string(vocab_size) +
-                                " tokens, at most " + std::to_string(kMaxVocabulary) + " are allowed");
+                                " tokens, at most " + std::to_string(kMostTokens) + " are allowed");
 }
 
-void check_every_tensor(const std::map<std::string, Shape>& expected, const TensorMap& tensors, const std::string& path,
+void check_every_tensor(std::span<const Parameter> expected, const TensorMap& tensors, const std::string& path,
                         const std::string& family) {
-  for (const auto& [name, shape] : expected) {
+  std::set<std::string> names;
+  for (const auto& [name, shape, role] : expected) {
+    names.insert(name);
     auto found = tensors.find(name);
     if (found == tensors.end())
       throw FormatError(path, "tensor '" + name + "' is missing, expected shape " + shape_text(shape));
@@ -49,7 +53,7 @@ void check_every_tensor(const std::map<std::string, Shape>& expected, const Tens
                                   ", expected a floating-point dtype");
   }
   for (const auto& [name, tensor] : tensors)
-    if (!expected.contains(name))
+    if (!names.contains(name))
       throw FormatError(path, "tensor '" + name + "' of shape " + shape_text(tensor.shape) + " is not part of a " +
                                   family + " model with this config");
 }

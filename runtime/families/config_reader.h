@@ -5,12 +5,14 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <map>
+#include <span>
 #include <string>
 #include <type_traits>
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/ops/network.h"
+#include "runtime/ops/token_sequences.h"
 #include "runtime/tensor/tensor.h"
 
 namespace thimble {
@@ -18,7 +20,6 @@ namespace thimble {
 // Bounds on dimensions: far above any real model, low enough that products of two never overflow.
 constexpr int64_t kMaxDimension = int64_t{1} << 24;
 constexpr int64_t kMaxLayers = 1024;
-constexpr int64_t kMaxVocabulary = 65536;  // token ids have 16 bits
 
 // Looks keys up in the given JSON, compares them with what tensors prove, and words the errors.
 class ConfigReader {
@@ -85,11 +86,11 @@ class ConfigReader {
 const TensorView& find_tensor(const TensorMap& tensors, const std::string& name, size_t rank, const std::string& path,
                               const std::string& family);
 
-// A FormatError(path) when the vocabulary that `tensor` proves is above kMaxVocabulary.
+// A FormatError(path) when the vocabulary that `tensor` proves is above kMostTokens.
 void check_vocabulary(int64_t vocab_size, const std::string& tensor, const std::string& path);
 
 // Are the tensors those of `expected`, by name and shape, all floating, and no others? Else a FormatError(path).
-void check_every_tensor(const std::map<std::string, Shape>& expected, const TensorMap& tensors, const std::string& path,
+void check_every_tensor(std::span<const Parameter> expected, const TensorMap& tensors, const std::string& path,
                         const std::string& family);
 
 }  // namespace thimble

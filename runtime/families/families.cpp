@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <array>
 
-#include "runtime/base/error.h"
 #include "runtime/families/family.h"
 #include "runtime/families/golf/golf_family.h"
 #include "runtime/families/gpt2/gpt2_family.h"
@@ -45,13 +44,6 @@ std::string family_names() {
     names += (names.empty() ? "'" : is_last ? " and '" : ", '") + std::string(family->name()) + "'";
   }
   return names;
-}
-
-void check_context(const Spec& spec, int64_t context, const std::string& path) {
-  if (spec.most_positions && context > *spec.most_positions)
-    throw UsageError(path + ": a context of " + std::to_string(context) + " tokens, at most " +
-                     std::to_string(*spec.most_positions) +
-                     " are allowed, the positions that the model has embeddings of");
 }
 
 }  // namespace thimble

@@ -46,9 +46,14 @@ class Family {
   // The inverse, for export: tensors of the parameters become those of a checkpoint.
   virtual std::map<std::string, Tensor> to_file(const Spec& spec, std::map<std::string, Tensor> parameters,
                                                 bool banked) const = 0;
-  // Whatever shapes prove is inferred when `config` lacks it and must agree when it has it. A missing or contradicting
-  // key, and a tensor that is missing, of another shape, or not the family's, are FormatErrors that name it.
-  virtual Spec resolve(const Json& config, const TensorMap& parameters, const Where& where) const = 0;
+  // The spec that a config and the shapes of parameters describe. A missing or contradicting key, and a tensor that is
+  // missing, of another shape, not floating, or not the family's, are FormatErrors that name it.
+  Spec resolve(const Json& config, const TensorMap& parameters, const Where& where) const;
+
+ protected:
+  // The same, but for the check of every tensor against the network's parameters. Whatever shapes prove is inferred
+  // when `config` lacks it and must agree when it has it (config_reader.h).
+  virtual Spec describe(const Json& config, const TensorMap& parameters, const Where& where) const = 0;
 };
 
 // The only list.

@@ -6,7 +6,7 @@
 
 #include "quantizer/checkpoints/llmc_checkpoint.h"
 #include "runtime/base/error.h"
-#include "runtime/families/gpt2/gpt2_config.h"
+#include "runtime/families/gpt2/gpt2_family.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   thimble::Bytes file(reinterpret_cast<const std::byte*>(data), size);
@@ -23,6 +23,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         tensor.bytes.data() >= file.data() && tensor.bytes.data() + tensor.bytes.size() <= file.data() + file.size();
     if (tensor.bytes.size() != count * thimble::dtype_bytes(tensor.dtype) || !inside) std::abort();
   }
-  thimble::resolve_gpt2_config(contents.config, "fuzz", contents.tensors, "fuzz");  // a FormatError here is a finding
+  // A FormatError here is a finding.
+  thimble::Gpt2Family().resolve(contents.config, contents.tensors, {"fuzz", "fuzz"});
   return 0;
 }

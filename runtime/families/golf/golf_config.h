@@ -51,7 +51,7 @@ bool is_golf_config(const Json& config);
 
 // Builds the config of the golf-gpt whose unbanked tensors are `tensors`. Whatever shapes prove is inferred when
 // `given` lacks it and must agree when `given` has it; the rest must be in `given`. A missing or contradicting key is a
-// FormatError(config_path) naming key, value and tensor. Afterwards every tensor's name and shape is checked.
+// FormatError(config_path) naming key, value and tensor.
 GolfConfig resolve_golf_config(const Json& given, const std::string& config_path, const TensorMap& tensors,
                                const std::string& checkpoint_path);
 

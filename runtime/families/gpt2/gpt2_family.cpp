@@ -65,7 +65,7 @@ std::map<std::string, Tensor> Gpt2Family::to_file(const Spec&, std::map<std::str
   return parameters;
 }
 
-Spec Gpt2Family::resolve(const Json& config, const TensorMap& parameters, const Where& where) const {
+Spec Gpt2Family::describe(const Json& config, const TensorMap& parameters, const Where& where) const {
   const Gpt2Config resolved = resolve_gpt2_config(config, where.config, parameters, where.checkpoint);
   return {this, to_json(resolved), resolved.num_positions, std::make_shared<const Network>(gpt2_network(resolved))};
 }

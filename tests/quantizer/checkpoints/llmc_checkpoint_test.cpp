@@ -7,6 +7,8 @@
 #include "tests/quantizer/checkpoints/reader_asserts.h"
 #include "tests/support/allocation_probe.h"
 
+#include "runtime/families/gpt2/gpt2_family.h"
+
 namespace thimble {
 namespace {
 
@@ -34,7 +36,7 @@ TEST_P(LlmcCheckpoint, GivesTheTensorsAndTheConfig) {
     EXPECT_TRUE(as_text(view.bytes) == as_text(tensor.bytes)) << name;
   }
   EXPECT_EQ(canonical_json(found.config), canonical_json(to_json(config_)));
-  resolve_gpt2_config(found.config, "m.bin", found.tensors, "m.bin");
+  Gpt2Family().resolve(found.config, found.tensors, {"m.bin", "m.bin"});
 }
 
 TEST_P(LlmcCheckpoint, AVocabularyWithoutPaddingIsTheSame) {

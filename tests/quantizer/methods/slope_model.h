@@ -74,7 +74,7 @@ struct SlopeModel {
                       const GapMeter& gap = {}, bool crosses = false) const {
     StageTimes times;
     SilentProgress silent;
-    const CrossTermSolver cross_terms(original, fixed, layers, tokens, device, times);
+    const CrossTermSolver cross_terms(original, fixed, layers, tokens, kSequences, device, times);
     SlopeSearch search(fixed, layers, crosses ? &cross_terms : nullptr, encode, distill, gap, times, silent);
     SlopeOutcome outcome = search.run(target);
     EXPECT_EQ(decode_artifact(outcome.artifact, "artifact"), outcome.model);

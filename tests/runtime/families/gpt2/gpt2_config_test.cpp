@@ -11,7 +11,11 @@ namespace {
 
 class Gpt2ConfigTest : public testing::Test {
  protected:
-  Gpt2Config resolve() const { return resolve_gpt2_config(given_, "config.json", tensors(), "m.safetensors"); }
+  Gpt2Config resolve() const {
+    const Gpt2Config config = resolve_gpt2_config(given_, "config.json", tensors(), "m.safetensors");
+    Gpt2Family().resolve(given_, tensors(), {"config.json", "m.safetensors"});  // and every tensor's check
+    return config;
+  }
   TensorMap tensors() const {
     TensorMap views;
     for (const auto& [name, shape] : shapes_) views[name] = {dtype_, shape, {}};

@@ -1,20 +1,26 @@
-// divergence_pass_test.cpp: gradients of the divergence by every kind of gain against central differences of the
-// divergence itself, over every option of the model.
-#include "runtime/ops/divergence_pass.h"
-
+// divergence_test.cpp: gradients of the divergence by every kind of gain against central differences of the divergence
+// itself, over every family and option.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "runtime/base/parallel.h"
-#include "tests/runtime/cpu/divergence_samples.h"
+#include "runtime/cpu/cpu_divergence.h"
+#include "tests/runtime/families/divergence_samples.h"
 
 namespace thimble {
 namespace {
 
 constexpr int64_t kSequences = DivergenceSample::kSequences;
 
-class DivergenceOfCases : public testing::TestWithParam<GolfCase> {
+class DivergenceOfCases : public testing::TestWithParam<FamilyCase> {
  protected:
-  // The derivative of the divergence as `value` (of gains_) moves. With `relative`, by its logarithm.
+  std::unique_ptr<DivergencePass> pass() {
+    SilentProgress progress;
+    return make_cpu_divergence_pass(*sample_.teacher, *sample_.student, sample_.sequences, progress);
+  }
+
+  // The derivative of the divergence as `value` (of gains) moves. With `relative`, by its logarithm.
   double derivative(DivergencePass& pass, float& value, bool relative) {
     const float before = value, step = 1.0f / 128;
     auto at = [&](float moved) {
@@ -24,7 +30,7 @@ class DivergenceOfCases : public testing::TestWithParam<GolfCase> {
     };
     const float up = relative ? before * std::exp(step) : before + step;
     const float down = relative ? before * std::exp(-step) : before - step;
-    const double slope = (at(up) - at(down)) / (relative ? 2.0 * step : static_cast<double>(up - down));
+    const double slope = (at(up) - at(down)) / (relative ? 2.0 * double{step} : static_cast<double>(up - down));
     value = before;
     return slope;
   }
@@ -34,13 +40,14 @@ class DivergenceOfCases : public testing::TestWithParam<GolfCase> {
     EXPECT_NEAR(found, slope, 0.02 * std::abs(slope) + 2e-3) << what;
   }
 
-  DivergenceSample sample_{GetParam()};
+  const FamilyModel model_ = GetParam().make();
+  DivergenceSample sample_{model_};
 };
-INSTANTIATE_TEST_SUITE_P(Options, DivergenceOfCases, testing::ValuesIn(kGolfCases),
+INSTANTIATE_TEST_SUITE_P(Options, DivergenceOfCases, testing::ValuesIn(family_cases()),
                          [](const auto& test) { return test.param.name; });
 
 TEST_P(DivergenceOfCases, GradientsAreWhatDifferencesFind) {
-  std::unique_ptr<DivergencePass> pass = sample_.pass();
+  std::unique_ptr<DivergencePass> pass = this->pass();
   pass->set(sample_.gains);
   const GainGradients found = pass->gradients(0, kSequences);
   EXPECT_GT(found.divergence, 0);
@@ -64,7 +71,7 @@ TEST_P(DivergenceOfCases, OfTheTeacherItselfIsZero) {
   sample_.student = sample_.teacher;
   Gains none;
   none.small = sample_.gains.small;
-  std::unique_ptr<DivergencePass> pass = sample_.pass();
+  std::unique_ptr<DivergencePass> pass = this->pass();
   pass->set(none);
   const GainGradients found = pass->gradients(0, kSequences);
   EXPECT_NEAR(found.divergence, 0, 1e-4);
@@ -72,14 +79,27 @@ TEST_P(DivergenceOfCases, OfTheTeacherItselfIsZero) {
     for (double value : values) EXPECT_NEAR(value, 0, 1e-3) << name;
 }
 
+// The student is its matrices as they were at first, times these gains; a gain that is not given is 1.
+TEST_P(DivergenceOfCases, GainsDoNotLast) {
+  Gains none;
+  none.small = sample_.gains.small;
+  std::unique_ptr<DivergencePass> fresh = this->pass(), used = this->pass();
+  used->set(sample_.gains);
+  const double with_gains = used->divergence(0, kSequences);
+  for (auto* pass : {fresh.get(), used.get()}) pass->set(none);
+  EXPECT_EQ(used->divergence(0, kSequences), fresh->divergence(0, kSequences));
+  used->set(sample_.gains);
+  EXPECT_EQ(used->divergence(0, kSequences), with_gains);
+}
+
 // Of a sequence alone, then of all: sums are the same for any number of threads.
 TEST_P(DivergenceOfCases, ThreadsDoNotChangeBits) {
-  std::unique_ptr<DivergencePass> pass = sample_.pass();
+  std::unique_ptr<DivergencePass> pass = this->pass();
   pass->set(sample_.gains);
   const GainGradients expected = pass->gradients(1, 2);
   for (int threads : {1, 3}) {
     ThreadLimit limit(threads);
-    std::unique_ptr<DivergencePass> other = sample_.pass();
+    std::unique_ptr<DivergencePass> other = this->pass();
     other->set(sample_.gains);
     other->gradients(0, 1);
     const GainGradients found = other->gradients(1, 2);
@@ -88,14 +108,6 @@ TEST_P(DivergenceOfCases, ThreadsDoNotChangeBits) {
     EXPECT_EQ(found.head, expected.head);
     EXPECT_EQ(found.small, expected.small);
   }
-}
-
-TEST(DivergenceSequences, AreBoundedByTheMemoryOfLogits) {
-  ModelConfig config = small_golf_config();
-  config.vocab_size = 1024;
-  EXPECT_EQ(divergence_sequences(config, 2049), kMostTeacherBytes / (2048 * 1024 * 4));
-  config.vocab_size = 1 << 16;
-  EXPECT_EQ(divergence_sequences(config, 1 << 20), 2);
 }
 
 }  // namespace
