@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "examples/family/toy_decoder.h"
 #include "runtime/families/golf/golf_network.h"
 #include "runtime/families/gpt2/gpt2_network.h"
 #include "tests/runtime/families/golf/golf_cases.h"
@@ -132,6 +133,22 @@ TEST(Gpt2Fusion, IsFiveStepsAndTwoNormsALayer) {
   EXPECT_EQ(fusion.shared_scratch, kAbsent);
   for (const FusionOptions& options : {kAll, kAttentionOnly, kNothing})
     for (bool compacts : {false, true}) expect_whole(network, fuse(network, options), compacts);
+}
+
+TEST(ToyDecoderFusion, FusesWhatItCan) {
+  const Network network = toy_network({.vocab_size = 37,
+                                       .width = 40,
+                                       .layers = 2,
+                                       .mlp_width = 52,
+                                       .heads = 4,
+                                       .kv_heads = 2,
+                                       .rope_base = 10000,
+                                       .norm_epsilon = 1e-5});
+  EXPECT_EQ(outline(network, fuse(network, kAll)),
+            " gather "
+            " rms_norm qa+ rms_norm  linear  linear  gate +"
+            " rms_norm qa+ rms_norm  linear  linear  gate +"
+            " rms_norm ");
 }
 
 void expect_whole_however(const Network& network) {

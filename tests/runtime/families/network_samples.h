@@ -1,11 +1,12 @@
-// network_samples.h: networks with random weights for tests of passes on CUDA devices: every option of a golf-gpt,
-// GPT-2, and a network that no family has.
+// network_samples.h: networks with random weights for tests of composites and of passes on CUDA devices: every option
+// of a golf-gpt, GPT-2, a decoder with gains in its norms and a gated MLP, and a network that no family has.
 #pragma once
 
 #include <ostream>
 #include <string>
 #include <vector>
 
+#include "examples/family/toy_decoder.h"
 #include "tests/runtime/families/golf/golf_cases.h"
 #include "tests/runtime/families/gpt2/random_gpt2.h"
 #include "tests/runtime/ops/sample_networks.h"
@@ -36,6 +37,15 @@ inline std::vector<NetworkSample> network_samples() {
   wide.num_positions = 200;
   wide.tie_embeddings = false;
   samples.push_back({"WideGpt2", random_gpt2_weights(wide, 5), 150, 200});
+  const ToyConfig toy{.vocab_size = 37,
+                      .width = 40,
+                      .layers = 3,
+                      .mlp_width = 52,
+                      .heads = 4,
+                      .kv_heads = 2,
+                      .rope_base = 10000,
+                      .norm_epsilon = 1e-5};
+  samples.push_back({"ToyDecoder", random_weights(toy_network(toy), 5), 40, 50});
   samples.push_back({"EveryOperation", random_weights(network_of_every_operation(), 5), 23, 40});
   return samples;
 }
