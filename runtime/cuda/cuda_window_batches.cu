@@ -138,5 +138,6 @@ void CudaWindowBatches<T>::observe(std::span<const Token> tokens, int64_t sequen
 
 template class CudaWindowBatches<float>;
 template class CudaWindowBatches<__nv_bfloat16>;
+template class CudaWindowBatches<__half>;
 
 }  // namespace thimble
