@@ -37,8 +37,8 @@ struct Options {
 void finish_method(const Options& options, bool runs, QuantizeRequest& request) {
   request.method = parse_method(options.method);
   const SlopeTarget& target = request.slope_target;
-  if (request.method != Method::kSlope) {
-    const int64_t least = request.method == Method::kNvfp4 ? kSlopeMinElements : request.plan.min_elements;
+  if (request.method != MethodKind::kSlope) {
+    const int64_t least = request.method == MethodKind::kNvfp4 ? kSlopeMinElements : request.plan.min_elements;
     request.plan.min_elements = options.min_elements.value_or(least);
     return;
   }
@@ -80,12 +80,12 @@ QuantizeRequest finish_request(const Options& options, const CommandLine& line, 
   if (request.high_is_auto && !has_budget) throw UsageError("--high auto needs a --budget to fit");
   if (!request.high_is_auto) request.plan.high_count = parse_integer(high, "--high", 0, 1'000'000);
   // Nothing else shows it.
-  request.predicts_loss = !request.report.empty() || (line.common.json && request.method == Method::kSlope);
+  request.predicts_loss = !request.report.empty() || (line.common.json && request.method == MethodKind::kSlope);
   request.calibration.seed = line.common.seed;
   request.encode = encode_options_from(options.codec.empty() ? default_codec(request.method) : options.codec);
   request.work_folder = work_folder(options);
   options.source.check();
-  finish_calibration_options(request, request.method == Method::kSlope, spec);
+  finish_calibration_options(request, request.method == MethodKind::kSlope, spec);
   return request;
 }
 
@@ -200,7 +200,7 @@ Json outcome_json(const QuantizeRequest& request, const QuantizeOutcome& outcome
                {"seconds", times.to_json()},
                {"stage_peak_memory_bytes", times.memory_to_json()},
                {"peak_memory_bytes", times.peak_memory_bytes()}};
-  if (request.method == Method::kSlope) {
+  if (request.method == MethodKind::kSlope) {
     json["effort"] = level_of(request.effort).name;
     json["log2_c"] = outcome.log2_c;
   }
@@ -265,8 +265,8 @@ std::string outcome_text(const QuantizeRequest& request, const QuantizeOutcome& 
     add("budget", fmt::format("{} (fill {}, {} left)", bytes_text(*request.budget_bytes), fill_text(*outcome.fill),
                               bytes_text(*request.budget_bytes - request.code_bytes - outcome.artifact_bytes)));
   add("precision", precision_text(request, outcome));
-  if (request.method == Method::kSlope) add("effort", level_of(request.effort).name);
-  if (request.method == Method::kSlope) add("distilled", distill_text(outcome, request.tuner.steps > 0));
+  if (request.method == MethodKind::kSlope) add("effort", level_of(request.effort).name);
+  if (request.method == MethodKind::kSlope) add("distilled", distill_text(outcome, request.tuner.steps > 0));
   if (outcome.pruned_codes > 0) add("pruned", counted(outcome.pruned_codes, "code") + " of +-1 set to 0");
   if (!scores.empty()) {
     add("BPB before", fmt::format("{:.6f}", scores[0].report.bits_per_byte()));
@@ -315,14 +315,14 @@ CLI::Option* add_targets(CLI::App& command, Options& options) {
       .add(command.add_option("--bits-per-weight", target.bits_per_weight,
                               "Slope: size of the artifact, by all parameters (without any target: about 3 bits per "
                               "quantized weight)"),
-           {Method::kSlope})
+           {MethodKind::kSlope})
       ->check(finite_number(0.01, 32))
       ->type_name("X");
   CLI::Option* gap = options.methods.add(
       command.add_option("--target-bpb-gap", target.bpb_gap,
                          "Slope: the smallest artifact that loses at most this many bits per byte on the text to "
                          "score"),
-      {Method::kSlope});
+      {MethodKind::kSlope});
   gap->check(finite_number(0, 100))->type_name("X");
   command
       .add_option("--method", options.method,
@@ -334,7 +334,7 @@ CLI::Option* add_targets(CLI::App& command, Options& options) {
   command.option_defaults()->group(kSlopeGroup);
   options.methods
       .add(command.add_option("--log2-step", target.log2_c, "Log2 of the common step c, instead of a search"),
-           {Method::kSlope})
+           {MethodKind::kSlope})
       ->check(finite_number(-60, 60))
       ->type_name("X")
       ->excludes(gap);
@@ -350,7 +350,7 @@ void add_method_options(CLI::App& command, Options& options) {
       .add(command.add_option("--high", options.high,
                               "How many layers get the higher bits: a number, or auto for as many as fit (default: "
                               "auto with --budget, else 10)"),
-           {Method::kTrace})
+           {MethodKind::kTrace})
       ->type_name("N");
   command.option_defaults()->group(kCommonGroup);
 }

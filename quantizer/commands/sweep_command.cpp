@@ -78,8 +78,8 @@ void finish_request(const Options& options, const CommandLine& line, const std::
       throw UsageError("--methods is '" + options.methods + "', which names '" + name + "' twice");
   }
   options.method_options.require_used(request.methods);
-  const bool has_slope = std::ranges::count(request.methods, Method::kSlope) > 0;
-  request.base.method = has_slope ? Method::kSlope : Method::kTrace;
+  const bool has_slope = std::ranges::count(request.methods, MethodKind::kSlope) > 0;
+  request.base.method = has_slope ? MethodKind::kSlope : MethodKind::kTrace;
   request.base.device = open_device(line.common, line.ranks);
   finish_effort(request.base);
   finish_cross_term(request.base, spec);

@@ -23,14 +23,14 @@
 namespace thimble {
 namespace {
 
-QuantizeRequest request_of(const SweepRequest& sweep, Method method) {
+QuantizeRequest request_of(const SweepRequest& sweep, MethodKind method) {
   QuantizeRequest request = sweep.base;
   request.method = method;
   request.high_is_auto = true;
-  request.predicts_loss = method == Method::kSlope || !request.report.empty();
-  const int64_t default_min_elements = method == Method::kTrace ? request.plan.min_elements : kSlopeMinElements;
+  request.predicts_loss = method == MethodKind::kSlope || !request.report.empty();
+  const int64_t default_min_elements = method == MethodKind::kTrace ? request.plan.min_elements : kSlopeMinElements;
   request.plan.min_elements = sweep.min_elements.value_or(default_min_elements);
-  if (method != Method::kSlope && !request.hessians.empty()) request.calibration_tokens.clear();  // to distil on
+  if (method != MethodKind::kSlope && !request.hessians.empty()) request.calibration_tokens.clear();  // to distil on
   request.encode = encode_options_from(sweep.codec.empty() ? default_codec(method) : sweep.codec);
   return request;
 }
@@ -70,7 +70,7 @@ class Sweep {
 
  private:
   struct PlannedPoint {
-    Method method;
+    MethodKind method;
     uint64_t budget_bytes = 0;
     uint64_t key = 0;       // hash of all that decides it
     bool is_found = false;  // on all ranks
@@ -91,7 +91,7 @@ class Sweep {
   // In the order of methods asked for, and of budgets.
   void plan(uint64_t scoring_key) {
     original_key_ = Hasher().add(scoring_key).add(std::string_view("original")).digest();
-    for (Method method : request_.methods) {
+    for (MethodKind method : request_.methods) {
       const uint64_t key = method_key(scoring_key, method);
       for (uint64_t budget : budgets())
         plan_.push_back(
@@ -117,7 +117,7 @@ class Sweep {
         .digest();
   }
 
-  uint64_t method_key(uint64_t scoring_key, Method method) const {
+  uint64_t method_key(uint64_t scoring_key, MethodKind method) const {
     Hasher hasher;
     hasher.add(scoring_key);
     const QuantizeRequest request = request_of(request_, method);
@@ -135,14 +135,14 @@ class Sweep {
     add_count(request.encode.codec ? static_cast<int64_t>(*request.encode.codec) : -1);
     add_count(request.rate_bound ? 1 : 0);
     add_count(request.fisher ? 1 : 0);  // the unit of predicted losses
-    if (method == Method::kSlope) {
+    if (method == MethodKind::kSlope) {
       hasher.add(canonical_json(to_json(request.slope)));
       const GainTunerOptions& tuner = request.tuner;
       add_count(tuner.steps);
       add_count(tuner.batch);
       add_count(request.cross_sequences);
       for (double rate : {tuner.row_rate, tuner.small_rate}) hasher.add(std::bit_cast<uint64_t>(rate));
-    } else if (method == Method::kTrace) {
+    } else if (method == MethodKind::kTrace) {
       add_count(request.plan.low_bits);
       add_count(request.plan.high_bits);
     }
@@ -296,7 +296,7 @@ class Sweep {
     outcome.files.insert(outcome.files.begin(), {output(".json"), output(".csv")});
     outcome.results = std::move(results_);
     outcome.tensors = std::move(tensors_);
-    for (Method method : request_.methods) add_settings(method, outcome.settings);
+    for (MethodKind method : request_.methods) add_settings(method, outcome.settings);
     return outcome;
   }
 
@@ -318,7 +318,7 @@ class Sweep {
   }
 
   // What a method's options came to, and what one of its artifacts says, where this run made one.
-  void add_settings(Method method, std::vector<ReportSettings>& settings) const {
+  void add_settings(MethodKind method, std::vector<ReportSettings>& settings) const {
     settings.push_back(resolved_settings(request_of(request_, method)));
     settings.back().title = "Method " + method_name(method);
     auto made_with = made_with_.find(method_name(method));

@@ -21,7 +21,7 @@ inline constexpr std::array kSweepOutputs = {".json", ".csv", ".gp", ".svg", ".p
 
 struct SweepRequest {
   QuantizeRequest base;  // checkpoint, device, calibration, work folder, options of the methods
-  std::vector<Method> methods;
+  std::vector<MethodKind> methods;
   // One of them.
   std::vector<uint64_t> budgets_bytes;  // of artifacts, without code
   std::vector<double> bits_per_weight;  // of the whole artifact, by all parameters

@@ -13,15 +13,15 @@ namespace thimble {
 class MethodOptions {
  public:
   // `option` changes what these methods do and nothing else. Returns it.
-  CLI::Option* add(CLI::Option* option, std::vector<Method> methods);
+  CLI::Option* add(CLI::Option* option, std::vector<MethodKind> methods);
 
   // A UsageError for the first option on the command line that none of `chosen` has use for.
-  void require_used(const std::vector<Method>& chosen) const;
+  void require_used(const std::vector<MethodKind>& chosen) const;
 
  private:
   struct Entry {
     const CLI::Option* option;
-    std::vector<Method> methods;
+    std::vector<MethodKind> methods;
   };
   std::vector<Entry> entries_;
 };

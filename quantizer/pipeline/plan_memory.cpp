@@ -7,7 +7,7 @@
 #include "eval/text/token_shard.h"
 #include "gptq/statistics/hessian_sum.h"
 #include "gptq/statistics/hessian_tree.h"
-#include "quantizer/methods/distill.h"
+#include "quantizer/methods/slope/distill.h"
 #include "runtime/base/file.h"
 #include "runtime/cuda/cuda_memory.h"
 #include "runtime/cuda/kernels/cuda_devices.h"
@@ -72,7 +72,7 @@ std::vector<MemoryPlan> plan_memory(const QuantizeRequest& request, const Opened
   if (!request.device.is_cuda) return {};
   std::vector<MemoryPlan> plans;
   if (request.hessians.empty()) plans = plan_calibration(request, source);
-  if (request.method != Method::kSlope) return plans;
+  if (request.method != MethodKind::kSlope) return plans;
   std::ranges::move(plan_cross_terms(request, source), std::back_inserter(plans));
   std::ranges::move(plan_distillation(request, source), std::back_inserter(plans));
   return plans;

@@ -1,9 +1,7 @@
 // quantize_job.h: the whole pipeline of `thimble quantize`: checkpoint in, artifact under a budget out.
 //
-//   open -> calibration tokens -> Hessians -> sensitivities -> plan -> solve -> encode -> decode and compare -> write
+//   open -> lower bound -> calibration tokens -> statistics -> the method's fit -> decode and compare -> write
 //
-// Method `trace` plans bits per layer (plan_search.h); `slope` plans steps per weight (slope_search.h); `nvfp4` has no
-// choice: what it makes fits the budget or does not.
 // Every finished step is kept in the work folder, so that a killed run resumes and gives the same bytes.
 #pragma once
 
@@ -14,7 +12,7 @@
 #include "gptq/statistics/fisher.h"
 #include "packer/artifact.h"
 #include "quantizer/console/console.h"
-#include "quantizer/methods/layer_solver.h"
+#include "quantizer/methods/method.h"
 #include "quantizer/methods/work_folder.h"
 #include "quantizer/pipeline/model_rate.h"
 #include "quantizer/pipeline/obtain_statistics.h"
@@ -22,38 +20,18 @@
 
 namespace thimble {
 
-struct LayerOutcome {
-  std::string name, precision;
-  double sensitivity = 0;                   // of method slope: the predicted loss
-  std::optional<double> predicted_loss;     // unit of matrix_loss.h
-  std::optional<double> output_fisher;      // mean over the outputs
-  std::optional<GptqReport> report;         // of the methods trace and nvfp4
-  std::optional<SlopeReport> slope_report;  // of method slope
-};
-
-struct QuantizeOutcome {
+struct QuantizeOutcome : FitReport {
   int64_t parameters = 0;
   uint64_t original_bytes = 0, artifact_bytes = 0;
-  int64_t high_count = 0, pruned_codes = 0, encodes = 0;
-  // Share of the budget that artifact and code take; without one, of the bytes that --bits-per-weight comes to.
+  // Share of the budget that artifact and code take; without one, of the bytes that --bits-per-weight comes to. Where
+  // that is less than kFill, fill_reason says why.
   std::optional<double> fill;
-  std::string fill_reason;                    // why that is less than kFill
   std::map<std::string, int64_t> precisions;  // how many tensors have each: "trellis256", "int5", "nvfp4", "F16"
-  double log2_c = 0;                          // method slope
-  std::vector<EncodedPoint> encoded;          // method slope: artifacts on the way of its search
-  std::optional<DistillReport> distill;       // method slope
   std::vector<MemoryPlan> memory_plans;       // of all steps, on a CUDA device
-  std::vector<LayerOutcome> layers;           // those with a Hessian, most sensitive first
   std::string work_note;                      // of QuantizeJob
   LossStatistics loss;                        // empty unless collected or in the file of Hessians
   ModelRate rate;                             // with rate_bound or where losses are predicted
   ArtifactSummary stored;                     // what the artifact holds
-};
-
-// What all runs of method `slope` over one checkpoint share.
-struct SlopeStart {
-  QuantizedModel fixed;  // all tensors but those of the layers
-  SlopeLayers layers;
 };
 
 // A checkpoint and what fitting it into a budget needs, collected once and used for one budget and method after
@@ -88,6 +66,10 @@ class QuantizeJob {
   std::string work_note() const { return work_ ? work_->note() : ""; }
 
  private:
+  Method& method_of(const QuantizeRequest& request);
+  // `solver`: with Hessians or, before there are any, without.
+  MethodWork work_of(const QuantizedModel& header, LayerSolver& solver);
+
   const QuantizeRequest& request_;
   Ranks& ranks_;
   StageTimes& times_;
@@ -95,6 +77,7 @@ class QuantizeJob {
   OpenedCheckpoint& source_;
   std::map<std::string, TensorSummary> summaries_;
   uint64_t key_;
+  std::vector<std::string> layers_;  // that have Hessians, or will have
   // From collect() on.
   std::vector<MemoryPlan> memory_plans_;
   std::optional<WorkFolder> work_;
@@ -102,8 +85,7 @@ class QuantizeJob {
   std::optional<LayerSolver> solver_;
   // Of these, on rank 0 only.
   std::map<std::string, MatrixLoss> losses_;
-  std::optional<SlopeStart> slope_;
-  SectionCache cache_;  // of method trace
+  std::map<MethodKind, std::unique_ptr<Method>> methods_;
   RateMeter meter_{source_.parameters(), losses_};
 };
 

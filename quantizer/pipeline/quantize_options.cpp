@@ -18,13 +18,13 @@ const std::vector<std::string>& method_names() {
   return names;
 }
 
-Method parse_method(const std::string& name) {
+MethodKind parse_method(const std::string& name) {
   const auto found = std::ranges::find(method_names(), name);
   if (found == method_names().end()) throw UsageError("method " + not_one_of(name, method_names()));
-  return static_cast<Method>(found - method_names().begin());
+  return static_cast<MethodKind>(found - method_names().begin());
 }
 
-std::string method_name(Method method) { return method_names().at(static_cast<size_t>(method)); }
+std::string method_name(MethodKind method) { return method_names().at(static_cast<size_t>(method)); }
 
 std::vector<std::string> codec_names() {
   std::vector<std::string> names = {"auto"};
@@ -32,7 +32,7 @@ std::vector<std::string> codec_names() {
   return names;
 }
 
-std::string default_codec(Method method) { return method == Method::kTrace ? "brotli" : "rans"; }
+std::string default_codec(MethodKind method) { return method == MethodKind::kTrace ? "brotli" : "rans"; }
 
 int64_t parse_integer(const std::string& text, const std::string& option, int64_t low, int64_t high) {
   const std::optional<uint64_t> value = parse_whole_number(text);
@@ -122,7 +122,7 @@ void finish_calibration_options(QuantizeRequest& request, bool has_slope, const 
 void add_slope_options(CLI::App& command, QuantizeRequest& request, MethodOptions& methods) {
   command.option_defaults()->group(kSlopeGroup);
   auto add = [&](const char* name, auto& value, const std::string& text) {
-    return methods.add(command.add_option(name, value, text), {Method::kSlope});
+    return methods.add(command.add_option(name, value, text), {MethodKind::kSlope});
   };
   auto add_number = [&](const char* name, double& value, double most, const std::string& text) {
     add(name, value, text)->check(finite_number(0, most))->type_name("X")->capture_default_str();
@@ -133,7 +133,7 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request, MethodOption
                "--effort", [&request](const std::string& name) { request.asked_effort = parse_effort(name); },
                "How much calibration text, cross terms and distillation: fast, default or best; the same on every "
                "device (default: fast on the CPU, else default)"),
-           {Method::kSlope})
+           {MethodKind::kSlope})
       ->check(one_of(effort_names()))
       ->type_name("NAME");
   add("--trellis-bits", slope.trellis_bits,
@@ -169,7 +169,7 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request, MethodOption
   methods
       .add(command.add_option_function<std::string>(
                "--column-order", set_order, "Columns by their Hessian's diagonal: descending, ascending or natural"),
-           {Method::kSlope})
+           {MethodKind::kSlope})
       ->check(one_of(orders))
       ->type_name("NAME")
       ->default_str(column_order_name(slope.column_order));
@@ -181,7 +181,7 @@ void add_trace_bits_option(CLI::App& command, std::string& bits, MethodOptions& 
   command.option_defaults()->group(kTraceGroup);
   methods
       .add(command.add_option("--bits", bits, "Bits of the less and the more sensitive layers, or of all"),
-           {Method::kTrace})
+           {MethodKind::kTrace})
       ->type_name("N,N")
       ->capture_default_str();
   command.option_defaults()->group(kCommonGroup);

@@ -19,9 +19,9 @@ constexpr int64_t kSlopeMinElements = 4096;
 
 const std::vector<std::string>& method_names();  // as on the command line, in the order of Method
 // One of them; other names are UsageErrors.
-Method parse_method(const std::string& name);
-std::string method_name(Method method);
-std::string default_codec(Method method);
+MethodKind parse_method(const std::string& name);
+std::string method_name(MethodKind method);
+std::string default_codec(MethodKind method);
 std::vector<std::string> codec_names();  // "auto" and those that a file may use
 
 // Decimal digits, or a UsageError that names the option.

@@ -8,23 +8,23 @@
 
 #include "gptq/trace/plan.h"
 #include "packer/artifact.h"
-#include "quantizer/methods/distill.h"
 #include "quantizer/methods/effort.h"
-#include "quantizer/methods/slope_search.h"
+#include "quantizer/methods/slope/distill.h"
+#include "quantizer/methods/slope/slope_search.h"
 #include "runtime/device/device.h"
 #include "runtime/families/model_weights.h"
 #include "runtime/ops/generator.h"
 
 namespace thimble {
 
-enum class Method { kSlope, kTrace, kNvfp4 };
+enum class MethodKind { kSlope, kTrace, kNvfp4 };
 
 struct QuantizeRequest {
   std::string checkpoint, config, output;
   Device device;
   std::optional<uint64_t> budget_bytes;  // for artifact and code together
   uint64_t code_bytes = 0;
-  Method method = Method::kSlope;
+  MethodKind method = MethodKind::kSlope;
   bool high_is_auto = false;  // trace
   TracePlanOptions plan;      // trace, and which tensors both methods leave alone
   SlopeOptions slope;

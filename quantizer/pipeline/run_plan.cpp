@@ -11,11 +11,11 @@ const std::vector<std::string> kSearchSteps = {"solving layers",      "packing",
 // Of one budget.
 constexpr int64_t kSlopeSearchSteps = 50, kTraceSearchSteps = 16, kNvfp4Steps = 2;
 
-int64_t search_steps(Method method) {
+int64_t search_steps(MethodKind method) {
   switch (method) {
-    case Method::kSlope: return kSlopeSearchSteps;
-    case Method::kTrace: return kTraceSearchSteps;
-    case Method::kNvfp4: break;
+    case MethodKind::kSlope: return kSlopeSearchSteps;
+    case MethodKind::kTrace: return kTraceSearchSteps;
+    case MethodKind::kNvfp4: break;
   }
   return kNvfp4Steps;
 }

@@ -31,11 +31,11 @@ std::string nvfp4_text(const std::map<std::string, int64_t>& precisions) {
 
 std::string precision_text(const QuantizeRequest& request, const QuantizeOutcome& outcome) {
   switch (request.method) {
-    case Method::kSlope:
+    case MethodKind::kSlope:
       return fmt::format("{}, log2 of the step {:.4f}", trellis_name(request.slope.trellis_bits), outcome.log2_c);
-    case Method::kTrace:
+    case MethodKind::kTrace:
       return trace_text(request.plan, outcome.high_count, static_cast<int64_t>(outcome.layers.size()));
-    case Method::kNvfp4: break;
+    case MethodKind::kNvfp4: break;
   }
   return nvfp4_text(outcome.precisions);
 }

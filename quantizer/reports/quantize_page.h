@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "quantizer/methods/slope_outcome.h"
+#include "quantizer/methods/slope/slope_outcome.h"
 #include "quantizer/reports/report_page.h"
 
 namespace thimble {

@@ -17,7 +17,7 @@ ReportSettings resolved_settings(const QuantizeRequest& request) {
   add("codec", request.encode.codec ? std::string(codec_of(*request.encode.codec).name()) : "auto");
   add("matrices kept as fp16", fmt::format("of at most {} elements", count_text(request.plan.min_elements)));
   add("output Fisher", request.fisher ? "collected" : "not collected");
-  if (request.method != Method::kSlope) return settings;
+  if (request.method != MethodKind::kSlope) return settings;
   const GainTunerOptions& tuner = request.tuner;
   add("effort", level_of(request.effort).name);
   add("distillation steps", count_text(tuner.steps));
@@ -45,7 +45,7 @@ QuantizePage collect_page(const QuantizeRequest& request, const QuantizeOutcome&
     page.scores = ReportScores{before.bits_per_byte(), after.bits_per_byte(), gap_between(before, after).standard_error,
                                scored_text(after)};
   }
-  if (request.method == Method::kSlope) {
+  if (request.method == MethodKind::kSlope) {
     page.encoded = outcome.encoded;
     page.log2_c = outcome.log2_c;
   }

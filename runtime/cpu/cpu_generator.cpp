@@ -104,7 +104,8 @@ std::unique_ptr<Generator> make_cpu_generator(std::shared_ptr<const Weights> wei
 }
 
 int64_t calibration_batch(const Network& network, const CalibrationOptions& options) {
-  const auto fitting = static_cast<int64_t>(kMaxCacheBytes / CpuCache::bytes_per_sequence(network, options.length));
+  const uint64_t bytes = CpuCache::bytes_per_sequence(network, options.length);  // none without attention
+  const auto fitting = static_cast<int64_t>(kMaxCacheBytes / std::max<uint64_t>(1, bytes));
   const int64_t most = std::max<int64_t>(1, fitting), batches = (options.sequences + most - 1) / most;
   return (options.sequences + batches - 1) / batches;
 }

@@ -7,7 +7,7 @@
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/pipeline/calibration.h"
 #include "runtime/cuda/kernels/cuda_devices.h"
-#include "tests/runtime/base/golden_files.h"
+#include "tests/quantizer/pipeline/golden_files.h"
 
 namespace thimble {
 namespace {

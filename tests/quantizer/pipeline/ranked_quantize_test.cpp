@@ -8,9 +8,9 @@
 #include "quantizer/pipeline/calibration.h"
 #include "runtime/base/hash.h"
 #include "runtime/device/models.h"
-#include "tests/quantizer/ranks/thread_ranks.h"
 #include "tests/runtime/base/temporary_folder.h"
 #include "tests/runtime/families/golf/random_model.h"
+#include "tests/support/thread_ranks.h"
 
 namespace thimble {
 namespace {

@@ -1,7 +1,7 @@
 // slope_budget_test.cpp: hundreds of random byte limits: never exceeded, and filled, or not for a true reason.
 #include <gtest/gtest.h>
 
-#include "tests/quantizer/methods/slope_model.h"
+#include "tests/quantizer/methods/slope/slope_model.h"
 #include "tests/runtime/base/error_matcher.h"
 
 namespace thimble {

@@ -5,8 +5,8 @@
 
 #include <mutex>
 
-#include "tests/quantizer/ranks/thread_ranks.h"
 #include "tests/runtime/base/error_matcher.h"
+#include "tests/support/thread_ranks.h"
 
 namespace thimble {
 namespace {

@@ -1,4 +1,4 @@
-// quantized_model_test.cpp: dequantization, value by value, and models made of quantized tensors.
+// quantized_model_test.cpp: dequantization, value by value.
 #include "runtime/codes/quantized_model.h"
 
 #include <gtest/gtest.h>
@@ -6,8 +6,6 @@
 #include <cmath>
 
 #include "runtime/codes/trellis.h"
-#include "tests/runtime/base/error_matcher.h"
-#include "tests/runtime/families/golf/random_model.h"
 
 namespace thimble {
 namespace {
@@ -87,57 +85,10 @@ TEST(QuantizedModel, RawTensorsConvert) {
   EXPECT_EQ(dequantize({"a", {}, RawTensor{DType::kF32, from_float32(DType::kF32, Floats{0.1f})}}), (Floats{0.1f}));
 }
 
-// The small golf-gpt with every tensor raw, but one matrix in codes.
-QuantizedModel sample() {
-  ModelConfig config = small_golf_config();
-  QuantizedModel model;
-  model.config_json = canonical_json(to_json(config));
-  for (const auto& [name, tensor] : random_golf_tensors(config))
-    model.tensors.push_back({name, tensor.shape, RawTensor{tensor.dtype, tensor.bytes}});
-  return model;
-}
-
-QuantizedTensor& tensor_of(QuantizedModel& model, const std::string& name) {
-  return *std::ranges::find(model.tensors, name, &QuantizedTensor::name);
-}
-
-TEST(QuantizedModel, DequantizedModelsHoldTheValues) {
-  QuantizedModel quantized = sample();
-  RowScaledCodes codes{15, std::vector<int8_t>(24 * 24, int8_t{-3}), std::vector<uint16_t>(24, 0x3800)};
-  tensor_of(quantized, "blocks.1.attn.c_q.weight").data = codes;
-  Model model = dequantize_model(quantized, "model.thmb"), original = random_golf_model(small_golf_config());
-  EXPECT_EQ(canonical_json(to_json(model.config)), quantized.config_json);
-  for (float value : model.layers[1].query.values()) ASSERT_EQ(value, -1.5f);
-  EXPECT_TRUE(std::ranges::equal(model.layers[0].query.values(), original.layers[0].query.values()));
-  EXPECT_EQ(model.smear_gate, original.smear_gate);
-}
-
-TEST(QuantizedModel, ModelsThatDoNotFitTheirConfigAreErrors) {
-  auto expect_refused = [](const std::function<void(QuantizedModel&)>& damage,
-                           std::initializer_list<std::string> words) {
-    QuantizedModel model = sample();
-    damage(model);
-    expect_error<FormatError>([&] { dequantize_model(model, "model.thmb"); }, words);
-  };
-  expect_refused([](QuantizedModel& m) { m.config_json = "{}"; }, {"model.thmb", "'architecture' is missing"});
-  expect_refused([](QuantizedModel& m) { m.config_json = R"({"architecture":"llama"})"; }, {"model.thmb", "llama"});
-  expect_refused([](QuantizedModel& m) { m.config_json = "{"; }, {"model.thmb", "not valid JSON"});
-  expect_refused([](QuantizedModel& m) { m.tensors.pop_back(); }, {"model.thmb", "ve_shared.scale"});
-  expect_refused(
-      [](QuantizedModel& m) {
-        m.tensors.push_back({"zzz", {1}, RawTensor{DType::kF32, ByteVector(4)}});
-      },
-      {"model.thmb", "'zzz'"});
-  expect_refused([](QuantizedModel& m) { tensor_of(m, "smear.gate").shape = {23}; }, {"smear.gate", "[23]", "[24]"});
-  expect_refused(
-      [](QuantizedModel& m) {
-        tensor_of(m, "smear.gate").data = RawTensor{DType::kI8, ByteVector(24)};
-      },
-      {"smear.gate", "I8", "floating"});
-}
-
 TEST(QuantizedModel, EqualityLooksAtEverything) {
-  QuantizedModel first = sample(), second = sample();
+  QuantizedModel first;
+  first.tensors.push_back({"a", {2}, RawTensor{DType::kF16, ByteVector(4)}});
+  QuantizedModel second = first;
   EXPECT_EQ(first, second);
   second.banked = true;
   EXPECT_NE(first, second);

@@ -6,8 +6,12 @@
 #include <set>
 
 #include "runtime/base/error.h"
+#include "runtime/cpu/cpu_divergence.h"
+#include "runtime/cpu/cpu_generator.h"
+#include "runtime/cpu/cpu_scorer.h"
 #include "runtime/cpu/gemm.h"
 #include "runtime/cuda/kernels/cuda_devices.h"
+#include "runtime/device/models.h"
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/families/golf/random_model.h"
 
@@ -51,19 +55,6 @@ TEST(Device, CudaOrdinals) {
   expect_error<DeviceError>([] { open_device("cuda:99999999999999999999", "auto"); }, {"cuda:99999999999999999999"});
 }
 
-// Scores and softmax weights stay in registers there, where nothing can round them to Q1.15.
-TEST(Device, NoSf16ModeHasFusedAttention) {
-  for (Numerics numerics : kAllNumerics) {
-    Device device;
-    device.is_cuda = true;
-    device.ordinals = {0};
-    device.numerics = numerics;
-    EXPECT_EQ(has_fused_forward(device), numerics == Numerics::kFp32 || numerics == Numerics::kBf16);
-    EXPECT_FALSE(is_sf16(numerics) && has_fused_forward(device)) << numerics_name(numerics);
-    EXPECT_FALSE(has_fused_forward(Device{})) << "the CPU";
-  }
-}
-
 TEST(Device, TextsOfAnotherFormAreUsageErrors) {
   for (const char* text : {"", "gpu", "CPU", "cpu:0", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:ALL", " cuda"}) {
     EXPECT_FALSE(is_device_text(text));
@@ -85,7 +76,6 @@ TEST(Device, TheCpuComputesInEveryMode) {
     EXPECT_NE(std::string(kNumericsTexts).find(name), std::string::npos) << name;
     const Device device = open_device("cpu", name);
     EXPECT_EQ(device.numerics, numerics);
-    EXPECT_FALSE(has_fused_forward(device));
     arithmetics.insert(device.arithmetic());
     if (numerics == Numerics::kFp32) continue;
     EXPECT_EQ(device.arithmetic(), isa + " " + name);
@@ -94,21 +84,39 @@ TEST(Device, TheCpuComputesInEveryMode) {
   EXPECT_EQ(arithmetics.size(), kAllNumerics.size());
 }
 
-// Fused kernels keep scores to themselves, so that a mode that rounds them must not get there.
-TEST(Device, OnlyFp32AndBf16AreFused) {
-  Device device;
-  device.is_cuda = true;
-  for (Numerics numerics : kAllNumerics) {
-    device.numerics = numerics;
-    EXPECT_EQ(has_fused_forward(device), numerics == Numerics::kFp32 || numerics == Numerics::kBf16);
+TEST(Device, ModelsOfTheCpuAreInItsNumerics) {
+  const auto weights = random_golf_weights(small_golf_config());
+  const std::vector<Token> tokens = random_tokens(12, 29);
+  auto rows_of = [](Scorer& scorer, std::span<const Token> inputs) {
+    Matrix rows(1, scorer.vocabulary());
+    scorer.log_probabilities(inputs, rows);
+    return rows;
+  };
+  for (const char* numerics : {"auto", "bf16"}) {
+    const Device device = open_device("cpu", numerics);
+    const std::unique_ptr<Scorer> made = make_scorer(weights, device, 17);
+    EXPECT_EQ(made->context(), 17);
+    EXPECT_EQ(made->vocabulary(), 29);
+    const Matrix expected = rows_of(*make_cpu_scorer(weights, device.numerics, 17), tokens);
+    EXPECT_TRUE(std::ranges::equal(rows_of(*made, tokens).values(), expected.values()));
+
+    SilentProgress silent;
+    const CalibrationOptions options{.sequences = 3, .length = 17, .seed = 4};
+    const TokenSequences sequences = make_generator(weights, device, 17, 3)->calibration(options, 0, 3, silent);
+    EXPECT_EQ(sequences.tokens,
+              make_cpu_generator(weights, device.numerics, 17)->calibration(options, 0, 3, silent).tokens);
   }
 }
 
-TEST(Device, MakesTheCpusLanguageModel) {
-  Model model = random_golf_model(small_golf_config());
-  std::unique_ptr<LanguageModel> made = make_language_model(model, open_device("cpu", "auto"), 17);
-  EXPECT_EQ(made->context(), 17);
-  EXPECT_EQ(made->vocab_size(), model.config.vocab_size);
+TEST(Device, DivergencesOfTheCpuAreInFloat32) {
+  const auto teacher = random_golf_weights(small_golf_config(), 1),
+             student = random_golf_weights(small_golf_config(), 2);
+  const TokenSequences sequences{2, 9, random_tokens(18, 29)};
+  SilentProgress silent;
+  const auto made = make_divergence_pass(teacher, student, sequences, open_device("cpu", "bf16"), silent);
+  const auto expected = make_cpu_divergence_pass(*teacher, *student, sequences, silent);
+  EXPECT_EQ(made->divergence(0, 2), expected->divergence(0, 2));
+  EXPECT_GT(made->divergence(0, 2), 0);
 }
 
 }  // namespace

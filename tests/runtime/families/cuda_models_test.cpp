@@ -5,11 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <numeric>
 
 #include "runtime/cpu/cpu_scorer.h"
-#include "runtime/families/model_weights.h"
-#include "tests/runtime/base/golden_files.h"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 #include "tests/runtime/families/golf/naive_golf.h"
 #include "tests/runtime/families/network_samples.h"
@@ -308,44 +305,6 @@ INSTANTIATE_TEST_SUITE_P(Modes, CudaScores, testing::ValuesIn(model_cases()),
                            for (char c : numerics_name(test.param.numerics)) name += c == '-' ? '_' : c;
                            return name;
                          });
-
-SharedWeights golden_weights(const std::string& folder) {
-  const std::string config_path = shared_data(folder + "/config.json"),
-                    path = shared_data(folder + "/model.safetensors");
-  const GoldenFile checkpoint(path);
-  const Json config = parse_json(as_bytes_of(read_text_file(config_path, 1 << 20)), config_path);
-  const Family* family = find_family(config, checkpoint.tensors);
-  const MappedTensors parameters = family->from_file(checkpoint.tensors, Contents::kBytes, path);
-  return weights_of(family->resolve(config, parameters.tensors, {config_path, path}), parameters.tensors);
-}
-
-TEST(CudaGolden, Golf30mLossesMatch) {
-  SKIP_WITHOUT_DEVICE();
-  if (!file_exists(shared_data("golf30m/golden.safetensors"))) GTEST_SKIP() << "golden checkpoints are not here";
-  const SharedWeights model = golden_weights("golf30m");
-  GoldenFile golden(shared_data("golf30m/golden.safetensors"));
-  const std::vector<Token> tokens = golden.tokens("golden_tokens");
-  for (auto [numerics, name, most, mean] :
-       {std::tuple{Numerics::kFp32, "nll_fp32", 2e-4, 2e-5}, {Numerics::kBf16, "nll_fp32", 0.5, 0.02}}) {
-    std::vector<float> expected = golden.floats(name);
-    std::vector<ScoreWindow> windows;
-    for (size_t w = 0; w < 8; ++w)
-      windows.push_back({std::span(tokens).subspan(w * 2048, 2048), std::span(tokens).subspan(w * 2048 + 1, 2048)});
-    std::vector<float> nll(8 * 2048, NAN);
-    make_cuda_scorer(model, 0, numerics, 2048)->score(windows, nll);
-    double largest = 0, sum = 0, bias = 0;
-    for (size_t i = 0; i < nll.size(); ++i) {
-      double difference = static_cast<double>(nll[i]) - expected[i];
-      if (!(std::abs(difference) <= largest)) largest = std::abs(difference);
-      sum += std::abs(difference);
-      bias += difference;
-    }
-    auto count = static_cast<double>(nll.size());
-    std::cout << "largest " << largest << ", mean " << sum / count << ", bias " << bias / count << "\n";
-    EXPECT_LE(largest, most);
-    EXPECT_LE(sum / count, mean);
-  }
-}
 
 }  // namespace
 }  // namespace thimble

@@ -1,4 +1,4 @@
-// numeric_policy_test.cpp: the table of modes, the NVFP4 grids against lists of their values, and weights on load.
+// numeric_policy_test.cpp: the table of modes, and the NVFP4 grids against lists of their values.
 #include "runtime/ops/numeric_policy.h"
 
 #include <gtest/gtest.h>
@@ -8,11 +8,6 @@
 
 #include "runtime/base/random.h"
 #include "runtime/codes/nvfp4_block.h"
-#include "runtime/families/any_model.h"
-#include "runtime/ops/linear_layers.h"
-#include "tests/runtime/base/error_matcher.h"
-#include "tests/runtime/codes/random_nvfp4.h"
-#include "tests/runtime/families/gpt2/random_gpt2.h"
 
 namespace thimble {
 namespace {
@@ -122,79 +117,6 @@ TEST(Nvfp4Block, NothingThatIsNotFiniteIsHidden) {
     EXPECT_FALSE(std::isfinite(amax)) << bad;
     for (float value : staged_block(block, nvfp4_tensor_scale(amax))) EXPECT_TRUE(std::isnan(value)) << bad;
   }
-}
-
-TEST(RoundWeights, EveryWeightIsRounded) {
-  const NumericPolicy policy = numeric_policy(Numerics::kSf16Q115);
-  const Gpt2Config config = small_gpt2_config();
-  Gpt2Model gpt2 = random_gpt2_model(config, 3);
-  const Gpt2Model before = gpt2;
-  round_weights(policy, gpt2);
-  auto expect_rounded = [&](std::span<const float> found, std::span<const float> old) {
-    ASSERT_EQ(found.size(), old.size());
-    for (size_t i = 0; i < old.size(); ++i) EXPECT_EQ(found[i], policy.weights(old[i]));
-  };
-  expect_rounded(gpt2.token_embedding.values(), before.token_embedding.values());
-  expect_rounded(gpt2.layers[1].up.weight.values(), before.layers[1].up.weight.values());
-  expect_rounded(gpt2.layers[2].mlp_norm.weight, before.layers[2].mlp_norm.weight);
-  expect_rounded(gpt2.final_norm.bias, before.final_norm.bias);
-
-  Model golf = random_golf_model(small_golf_config());
-  const Model golf_before = golf;
-  round_weights(policy, golf);
-  expect_rounded(golf.bigram_embedding.values(), golf_before.bigram_embedding.values());
-  expect_rounded(golf.layers[3].down.values(), golf_before.layers[3].down.values());
-  expect_rounded(golf.layers[3].q_gain, golf_before.layers[3].q_gain);
-  EXPECT_EQ(golf.bigram_scale, policy.weights(golf_before.bigram_scale));
-}
-
-TEST(RoundWeights, Nvfp4IsForTheMatricesOfLinearLayers) {
-  Model model = random_golf_model(small_golf_config());
-  const Model before = model;
-  round_weights(numeric_policy(Numerics::kNvfp4), model);
-  EXPECT_TRUE(std::ranges::equal(model.token_embedding.values(), before.token_embedding.values()));
-  EXPECT_EQ(model.layers[0].attn_scale, before.layers[0].attn_scale);
-  const Matrix &found = model.layers[2].up, &old = before.layers[2].up;
-  double error = 0, energy = 0;
-  for (size_t i = 0; i < old.values().size(); ++i) {
-    error += std::pow(found.values()[i] - old.values()[i], 2);
-    energy += std::pow(old.values()[i], 2);
-  }
-  EXPECT_GT(error, 1e-4 * energy);
-  EXPECT_LT(error, 0.02 * energy);
-  for (const auto& [address, codes] : nvfp4_weights(model)) {
-    if (address != found.data()) continue;
-    EXPECT_TRUE(std::ranges::equal(dequantize_nvfp4(*codes, found.rows(), found.cols()).values(), found.values()));
-  }
-  EXPECT_EQ(nvfp4_weights(model).size(), linear_layers(model).size());
-  Model damaged = before;
-  damaged.layers[2].up.values()[5] = INFINITY;
-  expect_error<Error>([&] { round_weights(numeric_policy(Numerics::kNvfp4), damaged); }, {"blocks.2.mlp.fc.weight"});
-}
-
-// The scales of GPTQ's codes are not those of rounding to nearest.
-TEST(RoundWeights, AnArtifactsCodesInNvfp4Stay) {
-  const Gpt2Config config = small_gpt2_config();
-  const std::string coded_name = Gpt2LayerNames(1).up, raw_name = Gpt2LayerNames(1).down;
-  Nvfp4Codes codes;
-  QuantizedModel quantized;
-  quantized.config_json = canonical_json(to_json(config));
-  for (const auto& [name, tensor] : random_gpt2_tensors(config)) {
-    quantized.tensors.push_back({name, tensor.shape, RawTensor{tensor.dtype, tensor.bytes}});
-    if (name == coded_name)
-      quantized.tensors.back().data = codes = random_nvfp4(tensor.shape[0], tensor.shape[1], 7, 2);
-  }
-  AnyModel any = dequantize_any_model(quantized, "model.thmb");
-  auto& model = std::get<Gpt2Model>(any);
-  const Matrix& up = model.layers[1].up.weight;
-  const Matrix before = up;
-  ASSERT_EQ(nvfp4_weights(model), (Nvfp4Weights{{up.data(), &model.nvfp4.at(coded_name)}}));
-  round_weights(numeric_policy(Numerics::kNvfp4), model);
-  EXPECT_EQ(model.nvfp4.at(coded_name), codes);
-  EXPECT_TRUE(std::ranges::equal(up.values(), before.values()));
-  EXPECT_TRUE(model.nvfp4.contains(raw_name));
-  round_weights(numeric_policy(Numerics::kBf16), model);
-  EXPECT_TRUE(nvfp4_weights(model).empty());
 }
 
 }  // namespace

@@ -1,12 +1,11 @@
-// model_config_test.cpp: what a config must hold, what shapes prove, and every contradiction between the two.
+// golf_config_test.cpp: what a config must hold, what shapes prove, and every contradiction between the two.
 #include "runtime/families/golf/golf_config.h"
-
-#include "runtime/families/golf/golf_family.h"
 
 #include <gtest/gtest.h>
 
 #include <functional>
 
+#include "runtime/families/golf/golf_family.h"
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/families/golf/random_model.h"
 
@@ -282,8 +281,11 @@ TEST(GolfConfig, DimensionsAreBounded) {
     TensorMap views = views_of(input.tensors);
     views[name] = {DType::kF32, shape, {}};
     for (const char* key : kProvenKeys) input.json.erase(key);
-    expect_error<FormatError>([&] { resolve_golf_config(input.json, "config.json", views, "model.pt"); },
-                              {"model.pt", "'" + name + "'", words});
+    expect_error<FormatError>(
+        [&] {
+          GolfFamily().resolve(input.json, views, {"config.json", "model.pt"});
+        },
+        {"model.pt", "'" + name + "'", words});
   };
   constexpr int64_t kHuge = int64_t{1} << 62;
   refused("tok_emb.weight", {kHuge, kHuge}, "1 to 16777216");
@@ -297,10 +299,10 @@ TEST(GolfConfig, DimensionsAreBounded) {
   refused("smear.gate", {kHuge, kHuge, kHuge}, "expected [24]");
 }
 
-TEST(GolfConfig, TheLargestVocabularyIsSixteenBits) {
+TEST(GolfConfig, TheLargestVocabularyIsABoundOfAll) {
   GolfConfig config = small_golf_config();
-  config.vocab_size = 65536;
-  EXPECT_EQ(input_of(config).resolve().vocab_size, 65536);
+  config.vocab_size = kMostTokens;
+  EXPECT_EQ(input_of(config).resolve().vocab_size, kMostTokens);
 }
 
 // M / D rounds: without care, 15 / 11 * 11 truncates to 14.

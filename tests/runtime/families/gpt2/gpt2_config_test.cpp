@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/families/gpt2/gpt2_family.h"
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/families/gpt2/random_gpt2.h"
 
@@ -121,16 +122,16 @@ TEST_F(Gpt2ConfigTest, EveryTensorIsChecked) {
     shapes_ = before;
   }
   shapes_["transformer.h.0.extra"] = {3};
-  expect_refused({"m.safetensors", "'transformer.h.0.extra'", "not part of a GPT-2 model"});
+  expect_refused({"m.safetensors", "'transformer.h.0.extra'", "not part of a gpt2 model"});
   shapes_.erase("transformer.h.0.extra");
   dtype_ = DType::kI32;
   expect_refused({"dtype I32, expected a floating-point dtype"});
 }
 
 TEST_F(Gpt2ConfigTest, SizesAreBounded) {
-  shapes_["transformer.wte.weight"] = {65537, 20};
-  given_["vocab_size"] = 65537;
-  expect_refused({"a vocabulary of 65537 tokens, at most 65536"});
+  shapes_["transformer.wte.weight"] = {1048577, 20};
+  given_["vocab_size"] = 1048577;
+  expect_refused({"a vocabulary of 1048577 tokens, at most 1048576"});
   shapes_["transformer.wte.weight"] = {29, 0};
   expect_refused({"dimensions must be 1 to"});
   shapes_["transformer.wte.weight"] = {29};

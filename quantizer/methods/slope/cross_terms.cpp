@@ -1,5 +1,5 @@
 // cross_terms.cpp: see cross_terms.h.
-#include "quantizer/methods/cross_terms.h"
+#include "quantizer/methods/slope/cross_terms.h"
 
 #include <algorithm>
 

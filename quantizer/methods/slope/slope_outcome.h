@@ -7,17 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "quantizer/methods/distill.h"
-#include "quantizer/methods/slope_layers.h"
+#include "quantizer/methods/method.h"
+#include "quantizer/methods/slope/distill.h"
+#include "quantizer/methods/slope/slope_layers.h"
 #include "runtime/codes/quantized_model.h"
 
 namespace thimble {
-
-// An artifact of a whole solve on the way of a search.
-struct EncodedPoint {
-  double log2_c = 0;
-  uint64_t artifact_bytes = 0;
-};
 
 struct SlopeOutcome {
   double log2_c = 0, shrinkage = 0;  // the common ones, from which `settings` start

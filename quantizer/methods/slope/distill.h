@@ -7,18 +7,12 @@
 
 #include "gptq/slope/gain_tuner.h"
 #include "packer/artifact.h"
+#include "quantizer/methods/method.h"
 #include "runtime/device/device.h"
 #include "runtime/ops/token_sequences.h"
 #include "runtime/ops/weights.h"
 
 namespace thimble {
-
-struct DistillReport {
-  int64_t steps = 0, sequences = 0, held_out = 0;
-  // Mean KL(original || quantized) in nats per token on the sequences held out, of the models as stored.
-  double divergence_before = 0, divergence_after = 0;
-  bool is_kept = false;  // the tuned model is, for it is closer to the original
-};
 
 struct DistillInput {
   std::shared_ptr<const Weights> original;

@@ -1,6 +1,6 @@
 // slope_search.cpp: the search for a byte limit: regula falsi over real artifacts, by the slope that the size model
 // predicts. slope_gap_search.cpp has the search for a gap.
-#include "quantizer/methods/slope_search.h"
+#include "quantizer/methods/slope/slope_search.h"
 
 #include <fmt/format.h>
 

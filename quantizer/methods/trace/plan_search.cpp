@@ -1,5 +1,5 @@
 // plan_search.cpp: bisection over real artifacts.
-#include "quantizer/methods/plan_search.h"
+#include "quantizer/methods/trace/plan_search.h"
 
 #include <algorithm>
 

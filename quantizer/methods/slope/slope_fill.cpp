@@ -1,5 +1,5 @@
 // slope_fill.cpp: see slope_fill.h.
-#include "quantizer/methods/slope_fill.h"
+#include "quantizer/methods/slope/slope_fill.h"
 
 #include <algorithm>
 #include <cmath>

@@ -27,7 +27,7 @@ inline RowScaledCodes rounded_codes(std::span<const float> values, int64_t rows,
 }
 
 // Tensors take turns: four of five are coded, with widths from 2 to 8 bits, every fifth is raw.
-inline QuantizedModel random_quantized_model(const ModelConfig& config, uint64_t seed = 1) {
+inline QuantizedModel random_quantized_model(const GolfConfig& config, uint64_t seed = 1) {
   constexpr int kMaxCodes[] = {15, 31, 127, 7, 3, 15, 1, 63};
   constexpr DType kRaw[] = {DType::kF16, DType::kBF16, DType::kF32, DType::kF64};
   QuantizedModel model;

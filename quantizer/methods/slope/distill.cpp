@@ -1,5 +1,5 @@
 // distill.cpp: see distill.h.
-#include "quantizer/methods/distill.h"
+#include "quantizer/methods/slope/distill.h"
 
 #include <algorithm>
 #include <cmath>

@@ -8,10 +8,10 @@
 
 #include "packer/artifact.h"
 #include "quantizer/console/console.h"
-#include "quantizer/methods/cross_terms.h"
-#include "quantizer/methods/slope_bridge.h"
-#include "quantizer/methods/slope_fill.h"
-#include "quantizer/methods/slope_outcome.h"
+#include "quantizer/methods/slope/cross_terms.h"
+#include "quantizer/methods/slope/slope_bridge.h"
+#include "quantizer/methods/slope/slope_fill.h"
+#include "quantizer/methods/slope/slope_outcome.h"
 
 namespace thimble {
 

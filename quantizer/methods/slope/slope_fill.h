@@ -11,7 +11,7 @@
 
 #include "packer/artifact.h"
 #include "quantizer/console/console.h"
-#include "quantizer/methods/slope_outcome.h"
+#include "quantizer/methods/slope/slope_outcome.h"
 
 namespace thimble {
 

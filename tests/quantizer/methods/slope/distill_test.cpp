@@ -1,5 +1,5 @@
 // distill_test.cpp: tuned models as stored: closer to the original, with the codes they had.
-#include "quantizer/methods/distill.h"
+#include "quantizer/methods/slope/distill.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 
 #include "gptq/factor/input_pairs.h"
 #include "quantizer/console/console.h"
-#include "quantizer/methods/slope_layers.h"
+#include "quantizer/methods/slope/slope_layers.h"
 #include "runtime/codes/quantized_model.h"
 
 namespace thimble {

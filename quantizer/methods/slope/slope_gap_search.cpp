@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "quantizer/methods/slope_search.h"
+#include "quantizer/methods/slope/slope_search.h"
 
 namespace thimble {
 namespace {

@@ -13,8 +13,8 @@
 
 #include "packer/artifact.h"
 #include "quantizer/console/console.h"
-#include "quantizer/methods/slope_fill.h"
-#include "quantizer/methods/slope_outcome.h"
+#include "quantizer/methods/slope/slope_fill.h"
+#include "quantizer/methods/slope/slope_outcome.h"
 
 namespace thimble {
 

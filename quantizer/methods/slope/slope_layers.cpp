@@ -1,5 +1,5 @@
 // slope_layers.cpp: see slope_layers.h.
-#include "quantizer/methods/slope_layers.h"
+#include "quantizer/methods/slope/slope_layers.h"
 
 #include <algorithm>
 #include <cmath>

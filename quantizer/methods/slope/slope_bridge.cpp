@@ -1,5 +1,5 @@
 // slope_bridge.cpp: see slope_bridge.h.
-#include "quantizer/methods/slope_bridge.h"
+#include "quantizer/methods/slope/slope_bridge.h"
 
 #include <fmt/format.h>
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <functional>
 
-#include "quantizer/methods/slope_search.h"
+#include "quantizer/methods/slope/slope_search.h"
 #include "tests/runtime/families/golf/random_model.h"
 
 namespace thimble {

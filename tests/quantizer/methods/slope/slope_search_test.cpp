@@ -1,12 +1,12 @@
 // slope_search_test.cpp: the artifacts that are found meet their target, are what they say, and took no more encodes
 // than allowed; what cannot be met is refused before anything is solved.
-#include "quantizer/methods/slope_search.h"
+#include "quantizer/methods/slope/slope_search.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "tests/quantizer/methods/slope_model.h"
+#include "tests/quantizer/methods/slope/slope_model.h"
 #include "tests/runtime/base/error_matcher.h"
 
 namespace thimble {

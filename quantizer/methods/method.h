@@ -1,0 +1,102 @@
+// method.h: what a method of quantization is: a strategy over one checkpoint, used for one budget after another.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gptq/slope/matrix_loss.h"
+#include "gptq/slope/slope_solver.h"
+#include "gptq/statistics/fisher.h"
+#include "packer/artifact.h"
+#include "quantizer/checkpoints/model_source.h"
+#include "quantizer/console/console.h"
+#include "quantizer/methods/layer_solver.h"
+#include "runtime/device/device.h"
+
+namespace thimble {
+
+// What a method works with.
+struct MethodWork {
+  OpenedCheckpoint& source;
+  const std::map<std::string, TensorSummary>& summaries;
+  std::vector<std::string> layers;  // that have Hessians, or will have
+  const QuantizedModel& header;     // config and layout, no tensors yet; provenance without the method's own
+  const Device& device;
+  StageTimes& times;
+  Progress& progress;
+  LayerSolver& solver;
+  // Empty before anything is collected.
+  const CalibrationStatistics& statistics;
+  const std::map<std::string, MatrixLoss>& losses;
+  const TokenSequences& tokens;
+
+  int64_t parameters() const;
+};
+
+struct LayerOutcome {
+  std::string name, precision;
+  double sensitivity = 0;                   // of method slope: the predicted loss
+  std::optional<double> predicted_loss;     // unit of matrix_loss.h
+  std::optional<double> output_fisher;      // mean over the outputs
+  std::optional<GptqReport> report;         // of the methods trace and nvfp4
+  std::optional<SlopeReport> slope_report;  // of method slope
+};
+
+// An artifact of a whole solve on the way of a search.
+struct EncodedPoint {
+  double log2_c = 0;
+  uint64_t artifact_bytes = 0;
+};
+
+// How far distillation went (slope/distill.h).
+struct DistillReport {
+  int64_t steps = 0, sequences = 0, held_out = 0;
+  // Mean KL(original || quantized) in nats per token on the sequences held out, of the models as stored.
+  double divergence_before = 0, divergence_after = 0;
+  bool is_kept = false;  // the tuned model is, for it is closer to the original
+};
+
+// What a method tells of a fit, each of its own.
+struct FitReport {
+  int64_t high_count = 0, pruned_codes = 0, encodes = 0;
+  double log2_c = 0;                     // method slope
+  std::vector<EncodedPoint> encoded;     // method slope
+  std::optional<DistillReport> distill;  // method slope
+  std::vector<LayerOutcome> layers;      // those with a Hessian, most sensitive first
+  std::string fill_reason;               // why less than all of the limit is used, where the fit knows it
+};
+
+struct Fitted {
+  QuantizedModel model;
+  ByteVector artifact;
+  FitReport report;
+};
+
+class Method {
+ public:
+  virtual ~Method() = default;
+
+  // What an artifact says it was made with, besides calibration.
+  virtual Json provenance() const = 0;
+  // What the artifact may take at most by the method's own options, of `limit_bytes`, where there is one.
+  virtual std::optional<uint64_t> limit(std::optional<uint64_t> limit_bytes, const MethodWork&) const {
+    return limit_bytes;
+  }
+  // Before anything is collected: a CheckError when what needs no solving exceeds the limit alone.
+  virtual void check_lower_bound(std::optional<uint64_t> limit_bytes, const MethodWork& work) = 0;
+  // An artifact of at most that many bytes, or a CheckError that says what is the least.
+  virtual Fitted fit(std::optional<uint64_t> limit_bytes, const MethodWork& work) = 0;
+  // Why less than all of the limit is used, where the fit has not said it.
+  virtual std::string fill_reason() const = 0;
+};
+
+// Of plans of GPTQ, which trace and nvfp4 make.
+std::vector<LayerOutcome> layer_outcomes(const Plan& plan, const CalibrationStatistics& statistics,
+                                         const LayerSolver& solver);
+
+// `model` with the work's header, and provenance of its own.
+QuantizedModel header_of(const Method& method, const MethodWork& work);
+
+}  // namespace thimble

@@ -1,0 +1,162 @@
+// slope_method.cpp: see slope_method.h.
+#include "quantizer/methods/slope/slope_method.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "gptq/trace/plan.h"
+#include "packer/layout/format.h"
+#include "quantizer/methods/slope/cross_terms.h"
+#include "runtime/base/error.h"
+#include "runtime/codes/trellis.h"
+
+namespace thimble {
+namespace {
+
+// What all runs over one checkpoint share.
+struct SlopeStart {
+  QuantizedModel fixed;  // all tensors but those of the layers
+  SlopeLayers layers;
+};
+
+// The matrices that something is known about.
+std::set<std::string> names_of(const std::map<std::string, MatrixLoss>& losses) {
+  std::set<std::string> names;
+  for (const auto& [name, loss] : losses) names.insert(name);
+  return names;
+}
+
+// Of `losses`, those of matrices that the plan solves.
+std::map<std::string, MatrixLoss> losses_in_plan(std::map<std::string, MatrixLoss> losses, const Plan& plan) {
+  std::erase_if(losses, [&](const auto& item) { return !needs_hessian(plan.at(item.first)); });
+  return losses;
+}
+
+std::vector<LayerOutcome> layer_outcomes(const SlopeOutcome& result, const SlopeLayers& layers,
+                                         const SlopeOptions& options) {
+  std::vector<LayerOutcome> outcomes;
+  for (const auto& [name, report] : result.reports) {
+    LayerOutcome layer;
+    layer.name = name;
+    layer.precision = trellis_name(options.trellis_bits);
+    layer.output_fisher = layers.mean_row_weight(name);
+    layer.slope_report = report;
+    outcomes.push_back(std::move(layer));
+  }
+  return outcomes;
+}
+
+class SlopeMethod final : public Method {
+ public:
+  explicit SlopeMethod(const SlopeMethodOptions& options) : options_(options) {}
+
+  Json provenance() const override {
+    Json provenance = to_json(options_.slope);
+    provenance["method"] = "slope";
+    provenance["effort"] = level_of(options_.effort).name;
+    provenance["distill_steps"] = options_.tuner.steps;
+    return provenance;
+  }
+
+  // Of what budget and bits per weight allow, the less.
+  std::optional<uint64_t> limit(std::optional<uint64_t> limit_bytes, const MethodWork& work) const override {
+    if (!options_.target.bits_per_weight) return limit_bytes;
+    const uint64_t wanted = bytes_at(*options_.target.bits_per_weight, work.parameters());
+    return std::min(limit_bytes.value_or(wanted), wanted);
+  }
+
+  // A CheckError when the matrices to solve do not even fit with all codes 0. Of fewer matrices, which a file of
+  // Hessians may have, even that takes more. Models that no file of a few bytes may hold are passed over.
+  void check_lower_bound(std::optional<uint64_t> limit_bytes, const MethodWork& work) override {
+    const std::optional<uint64_t> allowed = limit(limit_bytes, work);
+    if (!allowed) return;
+    const Plan plan = make_slope_plan(work.summaries, layers_to_solve(work), options_.min_elements);
+    QuantizedModel model = header_of(*this, work);
+    model.tensors = work.solver.solve_without_hessians(plan);
+    uint64_t codes = 0;
+    for (const auto& [name, precision] : plan) {
+      if (!needs_hessian(precision)) continue;
+      const Shape& shape = work.summaries.at(name).shape;
+      codes += static_cast<uint64_t>(element_count(shape));
+      model.tensors.push_back(zero_matrix(name, shape, options_.slope.trellis_bits));
+    }
+    if (codes * sizeof(int32_t) > kExpansionFloorBytes) return;
+    std::ranges::sort(model.tensors, {}, &QuantizedTensor::name);
+    SectionCache cache;
+    const uint64_t bytes = artifact_bytes(model, options_.encode, cache, work.progress);
+    if (bytes > *allowed)
+      throw CheckError(fmt::format("the budget cannot be met: the smallest artifact takes {}{}, it may take {}",
+                                   options_.knows_layers ? "" : "at least ", bytes_text(bytes), bytes_text(*allowed)));
+  }
+
+  Fitted fit(std::optional<uint64_t> limit_bytes, const MethodWork& work) override {
+    if (!start_) start_.emplace(start(work));
+    double before = 0;
+    if (options_.target.bpb_gap)
+      before = work.times.time("measuring gaps", [&] {
+        return options_.bits_per_byte({work.source.runnable(), work.source.weights()});
+      });
+    auto measure_gap = [&](const QuantizedModel& tried) {
+      return work.times.time("measuring gaps", [&] {
+        return options_.bits_per_byte(dequantize_model(tried, work.source.path())) - before;
+      });
+    };
+    std::optional<DistillInput> distill;
+    if (options_.tuner.steps > 0 && work.tokens.count >= 2)
+      distill.emplace(DistillInput{work.source.weights(), work.tokens, work.device, options_.tuner});
+    SlopeTarget target = options_.target;
+    target.limit_bytes = limit(limit_bytes, work);
+    std::optional<CrossTermSolver> cross_terms;
+    if (options_.slope.cross_term > 0)
+      cross_terms.emplace(work.source.weights(), start_->fixed, start_->layers, work.tokens, options_.cross_sequences,
+                          work.device, work.times);
+    SlopeSearch search(start_->fixed, start_->layers, cross_terms ? &*cross_terms : nullptr, options_.encode,
+                       distill ? &*distill : nullptr, measure_gap, work.times, work.progress);
+    SlopeOutcome result = search.run(target);
+    Fitted fitted{std::move(result.model), std::move(result.artifact), {}};
+    fitted.report.log2_c = result.log2_c;
+    fitted.report.encodes = result.encodes;
+    fitted.report.encoded = std::move(result.encoded);
+    fitted.report.distill = result.distill;
+    fitted.report.fill_reason = result.fill_reason;
+    fitted.report.layers = layer_outcomes(result, start_->layers, options_.slope);
+    return fitted;
+  }
+
+  std::string fill_reason() const override {
+    return fmt::format("{} bits per weight were asked for, which take no more",
+                       options_.target.bits_per_weight.value_or(0));
+  }
+
+ private:
+  // And the tables, whose steps follow from the loss (a file of Hessians may be without it: then they take more).
+  std::set<std::string> layers_to_solve(const MethodWork& work) const {
+    std::set<std::string> names(work.layers.begin(), work.layers.end());
+    if (const std::optional<Spec>& spec = work.source.spec())
+      for (const Parameter& parameter : spec->network->parameters)
+        if (parameter.role == Role::kTable || parameter.role == Role::kHead) names.insert(parameter.name);
+    return names;
+  }
+
+  SlopeStart start(const MethodWork& work) const {
+    const Plan plan = make_slope_plan(work.summaries, names_of(work.losses), options_.min_elements);
+    QuantizedModel fixed = header_of(*this, work);
+    fixed.tensors = work.solver.solve_without_hessians(plan);
+    return work.times.time("solve", [&] {
+      return SlopeStart{std::move(fixed), SlopeLayers(work.source.parameters(), losses_in_plan(work.losses, plan),
+                                                      options_.slope, work.device, work.progress)};
+    });
+  }
+
+  const SlopeMethodOptions options_;
+  std::optional<SlopeStart> start_;
+};
+
+}  // namespace
+
+std::unique_ptr<Method> make_slope_method(const SlopeMethodOptions& options) {
+  return std::make_unique<SlopeMethod>(options);
+}
+
+}  // namespace thimble

@@ -1,0 +1,30 @@
+// slope_method.h: steps of equal slope for every weight, trellis-coded: the finest common step whose artifact fits
+// (slope_search.h), cross terms and distillation.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "quantizer/methods/effort.h"
+#include "quantizer/methods/method.h"
+#include "quantizer/methods/slope/slope_search.h"
+#include "runtime/families/model_weights.h"
+
+namespace thimble {
+
+struct SlopeMethodOptions {
+  SlopeOptions slope;
+  int64_t min_elements = 0;  // matrices of at most so many stay fp16
+  Effort effort = Effort::kDefault;
+  int64_t cross_sequences = 0;  // that cross terms read, at most
+  GainTunerOptions tuner;       // 0 steps: nothing is distilled
+  SlopeTarget target;           // its limit is that of fit()
+  // For a target that is a gap: bits per byte of a model.
+  std::function<double(const RunnableModel&)> bits_per_byte;
+  EncodeOptions encode;
+  bool knows_layers = true;  // else a file of Hessians decides which are solved, and bounds before that are low
+};
+
+std::unique_ptr<Method> make_slope_method(const SlopeMethodOptions& options);
+
+}  // namespace thimble

@@ -1,0 +1,165 @@
+// shared_models_test.cpp: one model on several devices and ranks: the same bits however a call is cut.
+#include "runtime/device/shared_models.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <limits>
+
+#include "runtime/cpu/cpu_generator.h"
+#include "runtime/cpu/cpu_scorer.h"
+#include "tests/runtime/base/error_matcher.h"
+#include "tests/runtime/families/family_models.h"
+#include "tests/runtime/families/score_windows.h"
+#include "tests/support/thread_ranks.h"
+
+namespace thimble {
+namespace {
+
+constexpr int64_t kContext = 24;
+
+// Counts what generation reports, from any thread.
+struct SharedCounter final : Progress {
+  void begin(std::string_view, int64_t, std::string_view) override {}
+  void advance(int64_t units) override { advanced += units; }
+  void end() override {}
+  std::atomic<int64_t> advanced = 0;
+};
+
+class SharedModels : public testing::TestWithParam<FamilyCase> {
+ protected:
+  std::unique_ptr<Scorer> cpu_scorer() const { return make_cpu_scorer(model_.weights, Numerics::kFp32, kContext); }
+  std::unique_ptr<Generator> cpu_generator() const {
+    return make_cpu_generator(model_.weights, Numerics::kFp32, kContext);
+  }
+
+  std::unique_ptr<Scorer> shared_scorer(size_t count, Ranks& ranks) const {
+    std::vector<std::unique_ptr<Scorer>> parts;
+    for (size_t i = 0; i < count; ++i) parts.push_back(cpu_scorer());
+    return make_shared_scorer(std::move(parts), ranks);
+  }
+  std::unique_ptr<Generator> shared_generator(size_t count, Ranks& ranks) const {
+    std::vector<std::unique_ptr<Generator>> parts;
+    for (size_t i = 0; i < count; ++i) parts.push_back(cpu_generator());
+    return make_shared_generator(std::move(parts), ranks);
+  }
+
+  const FamilyModel model_ = GetParam().make();
+  const std::vector<Token> tokens_ = random_tokens(3 * kContext, model_.vocabulary());
+  const std::vector<ScoreWindow> windows_ = windows_of_every_length(tokens_, kContext);
+  const CalibrationOptions calibration_{9, kContext, 0.8, 11};
+  const std::unique_ptr<Ranks> alone_ = make_single_rank();
+};
+INSTANTIATE_TEST_SUITE_P(Families, SharedModels, testing::ValuesIn(undecided_cases()),
+                         [](const auto& test) { return test.param.name; });
+
+TEST_P(SharedModels, SplittingWindowsChangesNoBit) {
+  const std::vector<float> expected = scores_of(*cpu_scorer(), windows_);
+  for (size_t parts : {1, 2, 3, 7}) {
+    std::unique_ptr<Scorer> scorer = shared_scorer(parts, *alone_);
+    EXPECT_EQ(scores_of(*scorer, windows_), expected) << parts;
+    EXPECT_EQ(scorer->preferred_windows(), static_cast<int64_t>(parts));
+    // Fewer windows than devices, and none.
+    const std::span<const ScoreWindow> one = std::span(windows_).first(1);
+    EXPECT_EQ(scores_of(*scorer, one), scores_of(*cpu_scorer(), one));
+    EXPECT_TRUE(scores_of(*scorer, {}).empty());
+  }
+}
+
+TEST_P(SharedModels, SplittingSequencesChangesNoToken) {
+  SharedCounter progress;
+  const TokenSequences expected = cpu_generator()->calibration(calibration_, 0, 9, progress);
+  EXPECT_EQ(progress.advanced, 9 * kContext);
+  for (size_t parts : {2, 4, 12}) {
+    SharedCounter split_progress;
+    const TokenSequences found = shared_generator(parts, *alone_)->calibration(calibration_, 0, 9, split_progress);
+    EXPECT_EQ(found.count, 9);
+    EXPECT_EQ(found.length, kContext);
+    EXPECT_EQ(found.tokens, expected.tokens) << parts;
+    EXPECT_EQ(split_progress.advanced, 9 * kContext);
+    const TokenSequences later = shared_generator(parts, *alone_)->calibration(calibration_, 5, 3, split_progress);
+    EXPECT_TRUE(std::ranges::equal(later.tokens, std::span(expected.tokens).subspan(5 * kContext, 3 * kContext)));
+  }
+}
+
+std::vector<Token> text_of(Generator& generator, std::span<const Token> prompt) {
+  std::vector<Token> tokens;
+  generator.text(prompt, {.most_new_tokens = 7, .temperature = 0.9, .seed = 3}, [&](Token token) {
+    tokens.push_back(token);
+    return true;
+  });
+  return tokens;
+}
+
+TEST_P(SharedModels, AnswerTheRestAsOneDoes) {
+  std::unique_ptr<Scorer> one = cpu_scorer(), three = shared_scorer(3, *alone_);
+  EXPECT_EQ(three->context(), kContext);
+  EXPECT_EQ(three->vocabulary(), model_.vocabulary());
+  const std::span<const Token> inputs = std::span(tokens_).first(10);
+  Matrix a(4, model_.vocabulary()), b(4, model_.vocabulary());
+  one->log_probabilities(inputs, a);
+  three->log_probabilities(inputs, b);
+  EXPECT_TRUE(std::ranges::equal(a.values(), b.values()));
+  EXPECT_FALSE(three->find_non_finite_input(inputs));
+
+  std::unique_ptr<Generator> single = cpu_generator(), triple = shared_generator(3, *alone_);
+  EXPECT_EQ(triple->preferred_sequences(calibration_), 3 * single->preferred_sequences(calibration_));
+  EXPECT_EQ(text_of(*single, inputs).size(), 7u);
+  EXPECT_EQ(text_of(*single, inputs), text_of(*triple, inputs));
+}
+
+TEST_P(SharedModels, AModelThatIsAloneIsItself) {
+  std::unique_ptr<Scorer> scorer = cpu_scorer();
+  const Scorer* address = scorer.get();
+  std::vector<std::unique_ptr<Scorer>> parts;
+  parts.push_back(std::move(scorer));
+  EXPECT_EQ(make_shared_scorer(std::move(parts), *alone_).get(), address);
+}
+
+// Every rank gets all results, with one device each or several.
+TEST_P(SharedModels, RanksChangeNoBit) {
+  const std::vector<float> expected = scores_of(*cpu_scorer(), windows_);
+  SilentProgress silent;
+  const TokenSequences sequences = cpu_generator()->calibration(calibration_, 0, 9, silent);
+  const int64_t preferred = cpu_generator()->preferred_sequences(calibration_);
+  for (int size : {1, 2, 3, 5})
+    for (size_t parts : {1, 2}) {
+      SCOPED_TRACE(testing::Message() << size << " ranks with " << parts);
+      run_as_ranks(size, [&](Ranks& ranks) {
+        std::unique_ptr<Scorer> scorer = shared_scorer(parts, ranks);
+        EXPECT_EQ(scorer->vocabulary(), model_.vocabulary());
+        EXPECT_GE(scorer->preferred_windows(), static_cast<int64_t>(parts) * size);
+        EXPECT_EQ(scores_of(*scorer, windows_), expected);
+        const std::span<const ScoreWindow> few = std::span(windows_).first(2);  // not one for each
+        EXPECT_EQ(scores_of(*scorer, few), std::vector<float>(expected.begin(), expected.begin() + 2));
+        EXPECT_TRUE(scores_of(*scorer, {}).empty());
+
+        std::unique_ptr<Generator> generator = shared_generator(parts, ranks);
+        EXPECT_EQ(generator->preferred_sequences(calibration_), static_cast<int64_t>(parts) * size * preferred);
+        SharedCounter progress;
+        const TokenSequences found = generator->calibration(calibration_, 0, 9, progress);
+        EXPECT_EQ(found.tokens, sequences.tokens);
+        EXPECT_EQ(progress.advanced, 9 * kContext);
+        const TokenSequences later = generator->calibration(calibration_, 5, 3, progress);
+        EXPECT_TRUE(std::ranges::equal(later.tokens, std::span(sequences.tokens).subspan(5 * kContext, 3 * kContext)));
+        EXPECT_EQ(text_of(*generator, std::span(tokens_).first(10)).size(), 7u);
+      });
+    }
+}
+
+// Of several errors the first device's is reported; logits that are not finite make one here.
+TEST_P(SharedModels, AnErrorOnOneDeviceIsTheCallsError) {
+  Weights damaged = *model_.weights;
+  damaged.matrices[static_cast<size_t>(damaged.network->head.weight)].values()[0] =
+      std::numeric_limits<float>::quiet_NaN();
+  std::vector<std::unique_ptr<Generator>> parts;
+  parts.push_back(cpu_generator());
+  parts.push_back(make_cpu_generator(std::make_shared<const Weights>(damaged), Numerics::kFp32, kContext));
+  parts.push_back(cpu_generator());
+  std::unique_ptr<Generator> generator = make_shared_generator(std::move(parts), *alone_);
+  SilentProgress silent;
+  expect_error<Error>([&] { generator->calibration(calibration_, 0, 9, silent); }, {"logits are not finite"});
+}
+
+}  // namespace
+}  // namespace thimble
