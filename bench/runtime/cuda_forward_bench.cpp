@@ -7,7 +7,7 @@
 #include <string>
 
 #include "bench/runtime/golf30m_shape.h"
-#include "runtime/cuda/cuda_language_model.h"
+#include "runtime/cuda/cuda_models.h"
 
 namespace thimble {
 namespace {
@@ -25,7 +25,7 @@ double median_seconds(int runs, const Body& body) {
 }
 
 // Windows of `context` inputs, `stride` apart, each scoring its last `stride` tokens.
-double score_seconds(LanguageModel& model, std::span<const uint16_t> tokens, size_t windows, size_t stride, int runs) {
+double score_seconds(Scorer& model, std::span<const Token> tokens, size_t windows, size_t stride, int runs) {
   auto context = static_cast<size_t>(model.context());
   std::vector<ScoreWindow> list;
   for (size_t w = 0; w < windows; ++w)
@@ -37,12 +37,12 @@ double score_seconds(LanguageModel& model, std::span<const uint16_t> tokens, siz
 
 int run(int count, char** values) {
   Numerics numerics = count > 1 && std::string(values[1]) == "fp32" ? Numerics::kFp32 : Numerics::kBf16;
-  Model model = random_golf30m();
+  const std::shared_ptr<const Weights> weights = random_golf30m();
   constexpr size_t kStride = 64;
-  std::vector<uint16_t> tokens;
-  for (size_t i = 0; i < 300'000; ++i) tokens.push_back(static_cast<uint16_t>(i * 7919 % 1024));
+  std::vector<Token> tokens;
+  for (size_t i = 0; i < 300'000; ++i) tokens.push_back(static_cast<Token>(i * 7919 % 1024));
   if (count > 3) {
-    auto on_device = make_cuda_language_model(model, 0, numerics, std::stol(values[2]));
+    auto on_device = make_cuda_scorer(weights, 0, numerics, std::stol(values[2]));
     double seconds = score_seconds(*on_device, tokens, std::stoul(values[3]), kStride, 3);
     std::printf("%.3f M tokens/s\n", std::stod(values[2]) * std::stod(values[3]) / seconds / 1e6);
     return 0;
@@ -52,15 +52,15 @@ int run(int count, char** values) {
   for (int64_t context : {512, 1024, 2048, 4096, 8192}) {
     size_t windows = (numerics == Numerics::kFp32 ? 500'000 : 4'000'000) / static_cast<size_t>(context);
     windows = std::min(windows, (tokens.size() - static_cast<size_t>(context) - 1) / kStride);
-    auto on_device = make_cuda_language_model(model, 0, numerics, context);
+    auto on_device = make_cuda_scorer(weights, 0, numerics, context);
     double seconds = score_seconds(*on_device, tokens, windows, kStride, 3);
     std::printf("%8ld %8zu %16.3f\n", static_cast<long>(context), windows,
                 static_cast<double>(windows) * static_cast<double>(context) / seconds / 1e6);
   }
-  auto on_device = make_cuda_language_model(model, 0, numerics, 2048);
+  auto on_device = make_cuda_generator(weights, 0, numerics, 2048, 64);
   SilentProgress progress;
   CalibrationOptions options;
-  double seconds = median_seconds(3, [&] { on_device->generate_calibration(options, 0, 64, progress); });
+  double seconds = median_seconds(3, [&] { on_device->calibration(options, 0, 64, progress); });
   std::printf("generation of 64 x 2048: %.3f s\n", seconds);
   return 0;
 }

@@ -4,8 +4,8 @@
 
 #include "gptq/factor/cholesky.cuh"
 #include "gptq/factor/f64_tile.cuh"
-#include "runtime/cuda/cuda_numeric.cuh"
 #include "runtime/cuda/kernels/cuda_context.cuh"
+#include "runtime/cuda/kernels/cuda_numeric.cuh"
 
 namespace thimble {
 namespace {

@@ -6,10 +6,9 @@
 
 #include "gptq/factor/cuda_input_pairs.h"
 #include "gptq/statistics/hessian.cuh"
-#include "runtime/base/memory_plan.h"
-#include "runtime/cuda/cuda_forward.cuh"
-#include "runtime/cuda/cuda_weights.cuh"
-#include "runtime/cuda/kernels/cuda_devices.h"
+#include "runtime/base/error.h"
+#include "runtime/cuda/cuda_memory.h"
+#include "runtime/cuda/cuda_pass.cuh"
 
 namespace thimble {
 namespace {
@@ -38,36 +37,14 @@ class HalfKeeper final : public CudaInputObserver<T> {
   int columns_ = 0;
 };
 
-// One batch on its way through one model.
-template <typename T>
-class Pass {
- public:
-  Pass(const CudaModel<T>& model, int64_t length, int64_t sequences)
-      : forward_(model, length, sequences * length, /*max_needed=*/1, /*stepping=*/false) {}
-
-  void begin(const CudaBatch& batch, cudaStream_t stream) {
-    forward_.begin(batch, stream);
-    at_hand_ = 0;
-  }
-  // Goes on to an input and shows it.
-  void show(int input, const CudaKeyValueCache<T>& cache, CudaInputObserver<T>& observer, cudaStream_t stream) {
-    for (; at_hand_ < input; ++at_hand_) forward_.advance(at_hand_, cache, stream);
-    forward_.show(input, observer, stream);
-  }
-
- private:
-  CudaForward<T> forward_;
-  int at_hand_ = 0;
-};
-
 // What works on one batch at a time.
 template <typename T>
 struct Workspace {
-  Workspace(const CudaModel<T>& model, int64_t length, int64_t sequences)
-      : cache(model, sequences, length, 1),
-        joint(sequences * length * 2 * std::max(model.config.model_dim, model.config.mlp_dim())) {}
+  Workspace(const Network& network, int64_t length, int64_t sequences)
+      : cache(network, sequences, length, /*shares_one=*/true),
+        joint(sequences * length * 2 * cuda_shown_elements(network, 1)) {}
 
-  CudaKeyValueCache<T> cache;
+  CudaCache<T> cache;
   DeviceArray<T> joint;
 };
 
@@ -83,20 +60,20 @@ template <typename T>
 class CudaInputPairs final : public InputPairs {
  public:
   // On the current device.
-  CudaInputPairs(const Model& original, const Model& quantized, const Device& device, const TokenSequences& tokens,
+  CudaInputPairs(const Weights& original, const Weights& quantized, const Device& device, const TokenSequences& tokens,
                  int64_t sequences)
-      : ordinal_(device.ordinals[0]),
+      : network_(original.network),
+        place_(device.ordinals[0], device.memory_limit_bytes),
+        numerics_(device.numerics),
         sequences_(sequences),
         length_(tokens.length),
-        memory_limit_bytes_(device.memory_limit_bytes),
-        numerics_(sizeof(T) == 2 ? Numerics::kBf16 : Numerics::kFp32),
-        most_(std::min(sequences, cuda_windows_per_batch(ordinal_, tokens.length))) {
-    const uint64_t usable = usable_memory(cuda_free_memory(ordinal_), memory_limit_bytes_);
+        most_(std::min(sequences, cuda_windows_per_batch(place_.ordinal, tokens.length))) {
     const std::optional<MemoryPlan> plan =
-        plan_kept_input_pairs(original.config, numerics_, length_, sequences_, most_, usable);
-    original_.emplace(original);
-    quantized_.emplace(quantized);
-    tokens_ = DeviceArray<uint16_t>(
+        plan_kept_input_pairs(*network_, numerics_, length_, sequences_, most_, usable_memory(place_));
+    const NumericPolicy policy = numeric_policy(numerics_);
+    original_.emplace(original, policy, cuda_fusion_options(policy, sizeof(T)));
+    quantized_.emplace(quantized, policy, cuda_fusion_options(policy, sizeof(T)));
+    tokens_ = DeviceArray<Token>(
         std::span(tokens.tokens).first(static_cast<size_t>(sequences) * static_cast<size_t>(length_)));
     zero_.fill_zero();
     if (!plan) return;
@@ -107,9 +84,9 @@ class CudaInputPairs final : public InputPairs {
     }
   }
 
-  InputPair collect(std::span<const std::string> layers) override {
-    DeviceScope scope(ordinal_);
-    const auto input = static_cast<int>(input_of(original_->config, layers[0]));
+  InputPair collect(const LinearInput& input) override {
+    DeviceScope scope(place_.ordinal);
+    const std::vector<std::string> layers = readers_of(input);
     if (workspace_) {
       try {
         return collect_kept(input, layers);
@@ -117,29 +94,44 @@ class CudaInputPairs final : public InputPairs {
         forget();
       }
     }
-    const uint64_t usable = usable_memory(cuda_free_memory(ordinal_), memory_limit_bytes_);
     const int64_t batch =
-        plan_input_pairs(original_->config, numerics_, length_, sequences_, most_, /*keeps=*/false, usable).batch;
+        plan_input_pairs(*network_, numerics_, length_, sequences_, most_, /*keeps=*/false, usable_memory(place_))
+            .batch;
     return with_smaller_batches(batch, [&](int64_t size) { return collect_anew(input, layers, size); });
   }
 
   void replace(const std::string& name, const Matrix& values) override {
-    DeviceScope scope(ordinal_);
-    quantized_->replace(name, values, loader_);
+    DeviceScope scope(place_.ordinal);
+    quantized_->replace(network_->id_of(name), values);
   }
 
  private:
+  // One batch on its way through both models.
   struct PassPair {
-    int64_t first, count;  // sequences
-    Pass<T> original, quantized;
+    PassPair(const CudaNetworkWeights<T>& of_original, const CudaNetworkWeights<T>& of_quantized, int64_t length,
+             int64_t sequences)
+        : count(sequences),
+          original(std::make_unique<CudaPass<T>>(of_original, shape_of(length, sequences))),
+          quantized(std::make_unique<CudaPass<T>>(of_quantized, shape_of(length, sequences))) {}
+    // Nobody reads the head's input.
+    static CudaPassShape shape_of(int64_t length, int64_t sequences) {
+      return {length, sequences * length, /*needed=*/1, /*stepping=*/false};
+    }
+    int64_t count;  // sequences
+    std::unique_ptr<CudaPass<T>> original, quantized;
   };
 
+  std::vector<std::string> readers_of(const LinearInput& input) const {
+    std::vector<std::string> names;
+    for (MatrixId id : input.readers) names.push_back(network_->matrix(id).name);
+    return names;
+  }
+
   void keep(int64_t batch) {
-    workspace_.emplace(*quantized_, length_, batch);
+    workspace_.emplace(*network_, length_, batch);
     for (int64_t first = 0; first < sequences_; first += batch) {
-      const int64_t count = std::min(batch, sequences_ - first);
-      kept_.push_back({first, count, Pass<T>(*original_, length_, count), Pass<T>(*quantized_, length_, count)});
-      begin(kept_.back(), first, count);
+      kept_.emplace_back(*original_, *quantized_, length_, std::min(batch, sequences_ - first));
+      begin(kept_.back(), first, kept_.back().count, *workspace_);
     }
     stream_.wait();
   }
@@ -150,40 +142,43 @@ class CudaInputPairs final : public InputPairs {
     collector_ = CudaHessianCollector();
   }
 
-  void begin(PassPair& pair, int64_t first, int64_t count) {
+  void begin(PassPair& pair, int64_t first, int64_t count, Workspace<T>& workspace) {
     const CudaBatch batch{{tokens_.data() + first * length_, length_},
                           static_cast<int>(count),
                           static_cast<int>(length_ - 1),
                           static_cast<int>(length_ - 1),
                           zero_.data()};
-    pair.original.begin(batch, stream_);
-    pair.quantized.begin(batch, stream_);
+    pair.original->begin(batch, workspace.cache, stream_);
+    pair.quantized->begin(batch, workspace.cache, stream_);
   }
 
   // Enqueues what a batch reads. Returns K.
-  int64_t read(PassPair& pair, int64_t count, int input, std::span<const std::string> layers, Workspace<T>& workspace) {
+  int64_t read(PassPair& pair, int64_t count, const LinearInput& input, std::span<const std::string> layers,
+               Workspace<T>& workspace) {
     HalfKeeper<T> one(0, workspace.joint), other(1, workspace.joint);
-    pair.quantized.show(input, workspace.cache, one, stream_);
-    pair.original.show(input, workspace.cache, other, stream_);
+    pair.quantized->run_to(input.first_reader);
+    pair.quantized->show(input, one);
+    pair.original->run_to(input.first_reader);
+    pair.original->show(input, other);
     const int64_t columns = one.columns();
     collector_.add(layers, workspace.joint.data(), 2 * columns, count, length_ - 1, 2 * columns, stream_);
     return columns;
   }
 
-  InputPair collect_kept(int input, std::span<const std::string> layers) {
+  InputPair collect_kept(const LinearInput& input, std::span<const std::string> layers) {
     int64_t columns = 0;
     for (PassPair& pair : kept_) columns = read(pair, pair.count, input, layers, *workspace_);
     return finish(columns);
   }
 
-  InputPair collect_anew(int input, std::span<const std::string> layers, int64_t batch) {
+  InputPair collect_anew(const LinearInput& input, std::span<const std::string> layers, int64_t batch) {
     collector_ = CudaHessianCollector();
-    Workspace<T> workspace(*quantized_, length_, batch);
-    PassPair pair{0, batch, Pass<T>(*original_, length_, batch), Pass<T>(*quantized_, length_, batch)};
+    Workspace<T> workspace(*network_, length_, batch);
+    PassPair pair(*original_, *quantized_, length_, batch);
     int64_t columns = 0;
     for (int64_t first = 0; first < sequences_; first += batch) {
       const int64_t count = std::min(batch, sequences_ - first);
-      begin(pair, first, count);
+      begin(pair, first, count, workspace);
       columns = read(pair, count, input, layers, workspace);
     }
     InputPair result = finish(columns);
@@ -205,15 +200,14 @@ class CudaInputPairs final : public InputPairs {
     return pair;
   }
 
-  int ordinal_;
-  int64_t sequences_, length_;
-  uint64_t memory_limit_bytes_;
+  std::shared_ptr<const Network> network_;
+  CudaPlace place_;
   Numerics numerics_;
+  int64_t sequences_, length_;
   int64_t most_;  // sequences at a time
-  std::optional<CudaModel<T>> original_, quantized_;
-  CudaWeightLoader<T> loader_;
+  std::optional<CudaNetworkWeights<T>> original_, quantized_;
   CudaStream stream_;
-  DeviceArray<uint16_t> tokens_;
+  DeviceArray<Token> tokens_;
   DeviceArray<int> zero_{1};
   CudaHessianCollector collector_;
   std::optional<Workspace<T>> workspace_;  // of passes that are kept
@@ -222,12 +216,13 @@ class CudaInputPairs final : public InputPairs {
 
 }  // namespace
 
-std::unique_ptr<InputPairs> make_cuda_input_pairs(const Model& original, const Model& quantized, const Device& device,
+std::unique_ptr<InputPairs> make_cuda_input_pairs(const std::shared_ptr<const Weights>& original,
+                                                  const std::shared_ptr<const Weights>& quantized, const Device& device,
                                                   const TokenSequences& tokens, int64_t sequences) {
   DeviceScope scope(device.ordinals[0]);
-  if (device.numerics == Numerics::kBf16)
-    return std::make_unique<CudaInputPairs<__nv_bfloat16>>(original, quantized, device, tokens, sequences);
-  return std::make_unique<CudaInputPairs<float>>(original, quantized, device, tokens, sequences);
+  return with_cuda_type(device.numerics, [&]<typename T>(T*) -> std::unique_ptr<InputPairs> {
+    return std::make_unique<CudaInputPairs<T>>(*original, *quantized, device, tokens, sequences);
+  });
 }
 
 }  // namespace thimble

@@ -1,4 +1,4 @@
-// cuda_input_pairs.h: inputs of two models on a CUDA device. A build without CUDA links cuda_input_pairs_stub.cpp,
+// cuda_input_pairs.h: inputs of two models on a CUDA device. A build without CUDA links cuda_gptq_stub.cpp,
 // where the call is a DeviceError.
 #pragma once
 

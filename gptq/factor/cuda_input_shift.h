@@ -1,4 +1,4 @@
-// cuda_input_shift.h: InputShift on a CUDA device. A build without CUDA links cuda_input_shift_stub.cpp, where the call
+// cuda_input_shift.h: InputShift on a CUDA device. A build without CUDA links cuda_gptq_stub.cpp, where the call
 // is a DeviceError.
 #pragma once
 

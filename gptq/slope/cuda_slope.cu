@@ -8,9 +8,9 @@
 #include "gptq/slope/cuda_slope.h"
 #include "gptq/slope/rate_model.h"
 #include "gptq/slope/slope_solver.cuh"
-#include "runtime/base/memory_plan.h"
 #include "runtime/base/parallel.h"
 #include "runtime/codes/trellis.h"
+#include "runtime/cuda/cuda_memory.h"
 #include "runtime/cuda/kernels/cuda_devices.h"
 
 namespace thimble {

@@ -8,9 +8,8 @@
 #include "gptq/statistics/hessian.cuh"
 #include "gptq/statistics/hessian_sum.h"
 #include "gptq/statistics/hessian_tree.h"
-#include "runtime/base/memory_plan.h"
-#include "runtime/cuda/cuda_model.cuh"
-#include "runtime/cuda/cuda_scorer.cuh"
+#include "runtime/cuda/cuda_memory.h"
+#include "runtime/cuda/cuda_window_batches.cuh"
 #include "runtime/cuda/kernels/cuda_devices.h"
 
 namespace thimble {
@@ -35,8 +34,12 @@ class CollectingObserver final : public CudaInputObserver<T> {
 template <typename T>
 class PartCollector {
  public:
-  PartCollector(const Model& model, const TokenSequences& sequences, int64_t batch, Progress& progress)
-      : model_(model), sequences_(sequences), batch_(batch), progress_(progress) {}
+  PartCollector(const Weights& weights, Numerics numerics, const TokenSequences& sequences, int64_t batch,
+                Progress& progress)
+      : weights_(weights, numeric_policy(numerics), cuda_fusion_options(numeric_policy(numerics), sizeof(T))),
+        sequences_(sequences),
+        batch_(batch),
+        progress_(progress) {}
 
   // The sums over the parts of a node.
   CudaHessianCollector collect(Share node) {
@@ -56,34 +59,34 @@ class PartCollector {
   }
 
   CudaHessianCollector run_part(Share part) {
-    if (scorer_ && scorer_->windows() != batch_) scorer_.reset();
-    if (!scorer_) scorer_ = std::make_unique<CudaScorer<T>>(model_, sequences_.length, batch_);
+    if (windows_ && windows_->windows() != batch_) windows_.reset();
+    if (!windows_) windows_ = std::make_unique<CudaWindowBatches<T>>(weights_, sequences_.length, batch_);
     auto begin = static_cast<int64_t>(part.begin), count = static_cast<int64_t>(part.size());
     CollectingObserver<T> observer(begin);
     auto tokens = std::span(sequences_.tokens)
                       .subspan(part.begin * static_cast<size_t>(sequences_.length),
                                part.size() * static_cast<size_t>(sequences_.length));
-    scorer_->observe(tokens, count, sequences_.length - 1, sequences_.length, observer);
+    windows_->observe(tokens, count, sequences_.length - 1, sequences_.length, observer);
     observer.collector.free_workspace();
     return std::move(observer.collector);
   }
 
-  CudaModel<T> model_;
+  CudaNetworkWeights<T> weights_;
   const TokenSequences& sequences_;
   int64_t batch_;
   Progress& progress_;
-  std::unique_ptr<CudaScorer<T>> scorer_;
+  std::unique_ptr<CudaWindowBatches<T>> windows_;
 };
 
 // The devices' sums of their nodes.
 using NodeSums = std::vector<std::pair<Share, std::vector<SharedHessian>>>;
 
-int64_t planned_batch(const ModelConfig& config, const Device& device, const TokenSequences& sequences, int ordinal,
+int64_t planned_batch(const Network& network, const Device& device, const TokenSequences& sequences, int ordinal,
                       size_t parts) {
   Share last = hessian_part(sequences.count, hessian_part_count(sequences.count) - 1);  // none is larger
   int64_t most = std::min(static_cast<int64_t>(last.size()), cuda_windows_per_batch(ordinal, sequences.length));
-  uint64_t usable = usable_memory(cuda_free_memory(ordinal), device.memory_limit_bytes);
-  return plan_hessians(config, device.numerics, sequences.length, most, live_sums(parts), usable).batch;
+  uint64_t usable = usable_memory(CudaPlace(ordinal, device.memory_limit_bytes));
+  return plan_hessians(network, device.numerics, sequences.length, most, live_sums(parts), usable).batch;
 }
 
 void add_sums(std::vector<SharedHessian>& left, std::vector<SharedHessian>&& right) {
@@ -107,7 +110,7 @@ void divide_by_tokens(std::vector<SharedHessian>& hessians) {
 }
 
 template <typename T>
-HessianSet collect(const Model& model, const Device& device, const TokenSequences& sequences, Progress& progress) {
+HessianSet collect(const Weights& weights, const Device& device, const TokenSequences& sequences, Progress& progress) {
   size_t parts = hessian_part_count(sequences.count), devices = device.ordinals.size();
   std::vector<NodeSums> sums(devices);
   HessianSet whole;  // when one device has all parts
@@ -116,8 +119,8 @@ HessianSet collect(const Model& model, const Device& device, const TokenSequence
     if (nodes.empty()) return;
     DeviceScope scope(device.ordinals[d]);
     int64_t batch =
-        planned_batch(model.config, device, sequences, device.ordinals[d], share_of(parts, d, devices).size());
-    PartCollector<T> collector(model, sequences, batch, progress);
+        planned_batch(*weights.network, device, sequences, device.ordinals[d], share_of(parts, d, devices).size());
+    PartCollector<T> collector(weights, device.numerics, sequences, batch, progress);
     for (Share node : nodes) {
       CudaHessianCollector sum = collector.collect(node);
       if (node.size() == parts)
@@ -136,11 +139,11 @@ HessianSet collect(const Model& model, const Device& device, const TokenSequence
 
 }  // namespace
 
-HessianSet collect_hessians_cuda(const Model& model, const Device& device, const TokenSequences& sequences,
-                                 Progress& progress) {
+HessianSet collect_hessians_cuda(const std::shared_ptr<const Weights>& weights, const Device& device,
+                                 const TokenSequences& sequences, Progress& progress) {
   progress.begin("collecting Hessians", sequences.count, "sequences");
-  HessianSet hessians = device.numerics == Numerics::kFp32 ? collect<float>(model, device, sequences, progress)
-                                                           : collect<__nv_bfloat16>(model, device, sequences, progress);
+  HessianSet hessians = with_cuda_type(
+      device.numerics, [&]<typename T>(T*) { return collect<T>(*weights, device, sequences, progress); });
   progress.end();
   return hessians;
 }

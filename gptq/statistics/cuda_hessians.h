@@ -1,5 +1,5 @@
 // cuda_hessians.h: Hessians of all linear layers of a model, collected on CUDA devices. A build without CUDA links
-// cuda_hessians_stub.cpp, where the call is a DeviceError.
+// cuda_gptq_stub.cpp, where the call is a DeviceError.
 #pragma once
 
 #include "gptq/statistics/hessian.h"

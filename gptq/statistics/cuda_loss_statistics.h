@@ -1,5 +1,5 @@
 // cuda_loss_statistics.h: loss statistics of a model, collected on CUDA devices. A build without CUDA links
-// cuda_loss_statistics_stub.cpp, where the call is a DeviceError.
+// cuda_gptq_stub.cpp, where the call is a DeviceError.
 #pragma once
 
 #include "gptq/statistics/fisher.h"

@@ -3,12 +3,11 @@
 
 #include "gptq/statistics/fisher.cuh"
 #include "runtime/base/error.h"
-#include "runtime/families/golf/golf_layout.h"
 
 namespace thimble {
 
-CudaFisherCollector::CudaFisherCollector(const ModelConfig& config, int64_t first_sequence, CudaColumnDots& dots)
-    : shapes_(golf_tensor_shapes(config)), sequence_(first_sequence), dots_(dots) {}
+CudaFisherCollector::CudaFisherCollector(const Network& network, int64_t first_sequence, CudaColumnDots& dots)
+    : network_(network), sequence_(first_sequence), dots_(dots) {}
 
 void CudaFisherCollector::add_squares(const std::string& name, bool is_lookup, ConstCudaView gradient,
                                       const BatchShape& batch, cudaStream_t stream) {
@@ -34,7 +33,7 @@ void CudaFisherCollector::on_lookup_gradient(const std::string& table, std::span
                                              ConstCudaView gradient, const BatchShape& batch, cudaStream_t stream) {
   add_squares(table, /*is_lookup=*/true, gradient, batch, stream);
   std::vector<int64_t>& counts = row_counts_[table];
-  counts.resize(static_cast<size_t>(shapes_.at(table)[0]));
+  counts.resize(static_cast<size_t>(std::ranges::find(network_.matrices, table, &MatrixUse::name)->rows));
   for (int32_t row : rows) ++counts[static_cast<size_t>(row)];
 }
 

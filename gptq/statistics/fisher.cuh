@@ -7,14 +7,15 @@
 #include <vector>
 
 #include "gptq/statistics/fisher.h"
-#include "runtime/cuda/cuda_gradients.cuh"
+#include "runtime/cuda/cuda_gradient_pass.cuh"
 
 namespace thimble {
 
 class CudaFisherCollector final : public CudaGradientObserver {
  public:
-  // `first_sequence`: the number in errors of the first sequence. `dots` lends its memory.
-  CudaFisherCollector(const ModelConfig& config, int64_t first_sequence, CudaColumnDots& dots);
+  // `first_sequence`: the number in errors of the first sequence. `dots` lends its memory; both must
+  // outlive the object.
+  CudaFisherCollector(const Network& network, int64_t first_sequence, CudaColumnDots& dots);
 
   void on_output_gradient(const std::string& weight, ConstCudaView gradient, ConstCudaView output,
                           const BatchShape& batch, cudaStream_t stream) override;
@@ -39,7 +40,7 @@ class CudaFisherCollector final : public CudaGradientObserver {
                    cudaStream_t stream);
   void require_finite(cudaStream_t stream) const;
 
-  std::map<std::string, Shape> shapes_;
+  const Network& network_;
   int64_t sequence_;
   CudaColumnDots& dots_;
   std::vector<Sum> sums_;  // in the order of the pass

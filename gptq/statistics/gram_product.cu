@@ -41,14 +41,14 @@ __device__ void load_chunk(T* chunk, const T* from, int64_t stride, int64_t rows
 
 // Four 8 x 8 matrices of a chunk, transposed on the way: lane 8 q + r gives the address of row r (a token) of matrix q,
 // and each lane gets elements (2 (lane % 4), + 1) of column lane / 4 of all four. That is how mma wants both operands.
-__device__ void load_transposed(uint32_t (&matrices)[4], const __nv_bfloat16* row) {
+__device__ void load_transposed(uint32_t (&matrices)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
                : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row))));
 }
 
 // sums (16, 8) += a (16, 16) b (16, 8)
-__device__ void multiply_add(float (&sums)[4], const uint32_t (&a)[4], const uint32_t* b) {
+__device__ void multiply_add(float (&sums)[4], const uint32_t (&a)[4], const uint32_t* b, const __nv_bfloat16*) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
@@ -56,10 +56,19 @@ __device__ void multiply_add(float (&sums)[4], const uint32_t (&a)[4], const uin
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Each warp 32 x 64 of the tile: 2 x 8 products of 16 x 8.
-class Bf16Accumulator {
+__device__ void multiply_add(float (&sums)[4], const uint32_t (&a)[4], const uint32_t* b, const __half*) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// Each warp 32 x 64 of the tile: 2 x 8 products of 16 x 8. T: of 16 bits.
+template <typename T>
+class TensorAccumulator {
  public:
-  using Element = __nv_bfloat16;
+  using Element = T;
 
   __device__ void add(const Element* a, const Element* b) {
     constexpr int kStride = Chunk<Element>::kStride;
@@ -78,7 +87,7 @@ class Bf16Accumulator {
 #pragma unroll
       for (int i = 0; i < 2; ++i)
 #pragma unroll
-        for (int j = 0; j < 8; ++j) multiply_add(sums_[i][j], left[i], right[j / 2] + j % 2 * 2);
+        for (int j = 0; j < 8; ++j) multiply_add(sums_[i][j], left[i], right[j / 2] + j % 2 * 2, a);
     }
   }
   __device__ void store(float* tile) const {
@@ -198,7 +207,12 @@ void launch(const GramInput<typename Accumulator::Element>& input, int64_t first
 
 void multiply_gram(const GramInput<__nv_bfloat16>& input, int64_t first_piece, int64_t piece_count, float* products,
                    cudaStream_t stream) {
-  launch<Bf16Accumulator>(input, first_piece, piece_count, products, stream);
+  launch<TensorAccumulator<__nv_bfloat16>>(input, first_piece, piece_count, products, stream);
+}
+
+void multiply_gram(const GramInput<__half>& input, int64_t first_piece, int64_t piece_count, float* products,
+                   cudaStream_t stream) {
+  launch<TensorAccumulator<__half>>(input, first_piece, piece_count, products, stream);
 }
 
 void multiply_gram(const GramInput<float>& input, int64_t first_piece, int64_t piece_count, float* products,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -41,6 +42,8 @@ struct GramInput {
 // Enqueues products[p * tiles + t] (kGramTile, kGramTile) = tile t of the Gram matrix of piece first_piece + p, pieces
 // counted through all sequences. Rows and columns beyond K hold rubbish.
 void multiply_gram(const GramInput<__nv_bfloat16>& input, int64_t first_piece, int64_t piece_count, float* products,
+                   cudaStream_t stream);
+void multiply_gram(const GramInput<__half>& input, int64_t first_piece, int64_t piece_count, float* products,
                    cudaStream_t stream);
 void multiply_gram(const GramInput<float>& input, int64_t first_piece, int64_t piece_count, float* products,
                    cudaStream_t stream);

@@ -7,7 +7,7 @@
 #include "gptq/statistics/hessian.cuh"
 #include "runtime/base/error.h"
 #include "runtime/base/parallel.h"
-#include "runtime/cuda/cuda_numeric.cuh"
+#include "runtime/cuda/kernels/cuda_numeric.cuh"
 
 namespace thimble {
 namespace {
@@ -110,6 +110,11 @@ void CudaHessianCollector::add_products(std::span<const std::string> layers, con
 
 void CudaHessianCollector::add(std::span<const std::string> layers, const __nv_bfloat16* x, int64_t stride,
                                int64_t sequences, int64_t tokens, int64_t columns, cudaStream_t stream) {
+  add_products(layers, x, stride, sequences, tokens, columns, stream);
+}
+
+void CudaHessianCollector::add(std::span<const std::string> layers, const __half* x, int64_t stride, int64_t sequences,
+                               int64_t tokens, int64_t columns, cudaStream_t stream) {
   add_products(layers, x, stride, sequences, tokens, columns, stream);
 }
 

@@ -1,11 +1,11 @@
 // hessian.cuh: HessianCollector for activations in device memory.
-// Sums of up to 2048 tokens are float32 (bf16 products on the tensor cores, float32 ones without TF32), these sums are
-// added in float64 in the order of the tokens. Each depends on its own tokens only, so that Hessians are the same bits
-// however the sequences are grouped into calls.
-// T = tokens of one sequence, K = input columns of a layer.
+// Sums of up to 2048 tokens are float32 (products of 16 bits on the tensor cores, float32 ones without TF32), these
+// sums are added in float64 in the order of the tokens. Each depends on its own tokens only, so that Hessians are the
+// same bits however the sequences are grouped into calls. T = tokens of one sequence, K = input columns of a layer.
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "gptq/statistics/hessian.h"
-#include "runtime/base/memory_plan.h"
+#include "runtime/cuda/cuda_memory.h"
 #include "runtime/cuda/kernels/cuda_context.cuh"
 
 namespace thimble {
@@ -31,6 +31,8 @@ class CudaHessianCollector {
   // The same input always comes with the same list. All calls use one stream; x must stay until it has run.
   void add(std::span<const std::string> layers, const __nv_bfloat16* x, int64_t stride, int64_t sequences,
            int64_t tokens, int64_t columns, cudaStream_t stream);
+  void add(std::span<const std::string> layers, const __half* x, int64_t stride, int64_t sequences, int64_t tokens,
+           int64_t columns, cudaStream_t stream);
   void add(std::span<const std::string> layers, const float* x, int64_t stride, int64_t sequences, int64_t tokens,
            int64_t columns, cudaStream_t stream);
 

@@ -13,11 +13,11 @@
 #include "gptq/trace/grid.h"
 #include "gptq/trace/nvfp4_grid.h"
 #include "runtime/base/error.h"
-#include "runtime/base/memory_plan.h"
 #include "runtime/base/parallel.h"
-#include "runtime/cuda/cuda_numeric.cuh"
+#include "runtime/cuda/cuda_memory.h"
 #include "runtime/cuda/kernels/cuda_context.cuh"
 #include "runtime/cuda/kernels/cuda_devices.h"
+#include "runtime/cuda/kernels/cuda_numeric.cuh"
 
 namespace thimble {
 namespace {

@@ -8,8 +8,8 @@
 #include "gptq/factor/f64_tile.cuh"
 #include "gptq/trace/gptq_solver.cuh"
 #include "gptq/trace/nvfp4_grid.h"
-#include "runtime/cuda/cuda_numeric.cuh"
 #include "runtime/cuda/kernels/cuda_context.cuh"
+#include "runtime/cuda/kernels/cuda_numeric.cuh"
 
 namespace thimble {
 namespace {

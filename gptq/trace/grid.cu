@@ -2,8 +2,8 @@
 #include <cuda_fp16.h>
 
 #include "gptq/trace/gptq_solver.cuh"
-#include "runtime/cuda/cuda_numeric.cuh"
 #include "runtime/cuda/kernels/cuda_context.cuh"
+#include "runtime/cuda/kernels/cuda_numeric.cuh"
 
 namespace thimble {
 namespace {

@@ -7,7 +7,7 @@ namespace thimble {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr unsigned long long kNone = ~0ull;
+constexpr unsigned long long kAllFinite = ~0ull;
 
 template <typename T>
 __global__ void first_non_finite_kernel(const T* x, int64_t count, unsigned long long* first) {
@@ -17,7 +17,7 @@ __global__ void first_non_finite_kernel(const T* x, int64_t count, unsigned long
 
 template <typename T>
 __global__ void take_value_kernel(const T* x, const unsigned long long* first, float* value) {
-  if (*first != kNone) *value = to_float(x[*first]);
+  if (*first != kAllFinite) *value = to_float(x[*first]);
 }
 
 }  // namespace
@@ -48,7 +48,7 @@ std::optional<NonFinite> CudaFiniteObserver<T>::found() const {
   check_cuda(cudaMemcpy(value.data(), value_.data(), value.size() * sizeof(value[0]), cudaMemcpyDeviceToHost));
   for (size_t i = 0; i < inputs_.size(); ++i) {
     auto at = static_cast<int64_t>(first[i]);
-    if (first[i] != kNone)
+    if (first[i] != kAllFinite)
       return NonFinite{inputs_[i].name, {at / inputs_[i].columns, at % inputs_[i].columns}, value[i]};
   }
   return std::nullopt;
@@ -56,5 +56,6 @@ std::optional<NonFinite> CudaFiniteObserver<T>::found() const {
 
 template class CudaFiniteObserver<float>;
 template class CudaFiniteObserver<__nv_bfloat16>;
+template class CudaFiniteObserver<__half>;
 
 }  // namespace thimble

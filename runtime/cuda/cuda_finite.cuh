@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/cuda/cuda_forward.cuh"
+#include "runtime/cuda/cuda_batch.cuh"
 #include "runtime/ops/finite_check.h"
 
 namespace thimble {

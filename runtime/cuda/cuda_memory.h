@@ -1,18 +1,23 @@
-// cuda_memory.h: plans of the memory that passes take on a CUDA device (memory_plan.h), from what they allocate. In:
-// network, shapes, usable bytes.  Out: the largest batch that fits and what it takes, or a DeviceError.
+// cuda_memory.h: plans of the memory that passes take on a CUDA device (memory_plan.h), from what they allocate
+// (cuda_sizes.h), in builds without CUDA too. In: network, shapes, usable bytes.  Out: the largest batch that fits and
+// what it takes, or a DeviceError.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 
 #include "runtime/base/memory_plan.h"
+#include "runtime/cuda/kernels/cuda_devices.h"
 #include "runtime/ops/network.h"
 #include "runtime/ops/numeric_policy.h"
+#include "runtime/ops/pass_plan.h"
 
 namespace thimble {
 
-// All plans are DeviceErrors that name what is needed at least, and
-// what is usable, when not even a batch of one fits.
+// Of one device.
+uint64_t usable_memory(const CudaPlace& place);
+
+// All plans are DeviceErrors that name what is needed at least, and what is usable, when not even a batch of one fits.
 
 // Up to `windows` windows of `context` inputs at a time: cuda_windows_per_batch().
 MemoryPlan plan_scoring(const Network& network, Numerics numerics, int64_t context, int64_t windows,
@@ -51,5 +56,9 @@ MemoryPlan plan_divergence(const Network& network, int64_t length, int64_t seque
 // Most bytes of products that wait to be added to Hessians, when memory is plentiful, and as planned.
 constexpr uint64_t kMostGramBytes = uint64_t{1} << 30;
 uint64_t gram_bytes(const Network& network, int64_t length, int64_t sequences);
+
+// What backward passes keep for statistics of losses, and for divergences.
+PassOptions loss_statistics_options();
+PassOptions divergence_options();
 
 }  // namespace thimble

@@ -1,26 +1,27 @@
-// cuda_models_stub.cpp: the answers of a build without CUDA.
+// cuda_models_stub.cpp: the answers of a program without CUDA kernels.
 #include "runtime/base/error.h"
 #include "runtime/cuda/cuda_models.h"
 
 namespace thimble {
 namespace {
 
-[[noreturn]] void refuse() { throw DeviceError("this build computes on the CPU only"); }
+[[noreturn]] void refuse() { throw DeviceError("this build computes on the CPU only; use --device cpu"); }
 
 }  // namespace
 
 std::unique_ptr<Scorer> make_cuda_scorer(std::shared_ptr<const Weights>, const CudaPlace&, Numerics, int64_t) {
   refuse();
 }
+
 std::unique_ptr<Generator> make_cuda_generator(std::shared_ptr<const Weights>, const CudaPlace&, Numerics, int64_t,
                                                int64_t) {
   refuse();
 }
+
 std::unique_ptr<DivergencePass> make_cuda_divergence_pass(std::shared_ptr<const Weights>,
                                                           std::shared_ptr<const Weights>, const TokenSequences&,
                                                           const CudaPlace&, Progress&) {
   refuse();
 }
-std::string cuda_arithmetic(int) { refuse(); }
 
 }  // namespace thimble

@@ -2,9 +2,9 @@
 // launches them.
 #pragma once
 
-#include "runtime/device/device_team.cuh"
 #include "runtime/operators/element_operators.h"
 #include "runtime/operators/row_operators.h"
+#include "runtime/tensor/device_team.cuh"
 
 namespace thimble {
 

@@ -8,6 +8,8 @@
 #include <optional>
 #include <set>
 
+#include "runtime/ops/slot_pool.h"
+
 namespace thimble {
 namespace {
 
@@ -22,16 +24,6 @@ struct Draft {
   std::vector<Cell> input_gradients;
   bool writes_output = true;  // else it reads it
 };
-
-// Backwards from the output: a row is needed when a row that reads it is.
-std::vector<bool> short_values(const Network& network) {
-  std::vector<bool> is_short(network.value_widths.size(), true);
-  for (auto node = network.nodes.rbegin(); node != network.nodes.rend(); ++node)
-    for (size_t i = 0; i < node->inputs.size(); ++i)
-      if (!is_short[static_cast<size_t>(node->output)] || reads_earlier_rows(node->operation, i))
-        is_short[static_cast<size_t>(node->inputs[i])] = false;
-  return is_short;
-}
 
 // Values that a backward pass finds where the forward pass left them.
 std::vector<bool> kept_values(const Network& network) {
@@ -96,7 +88,7 @@ class Planner {
     find_lifetimes(hidden, forward_count);
     assign_slots();
     PassPlan plan;
-    plan.slot_widths = slot_widths_;
+    plan.slot_widths = slots_.widths();
     plan.hidden = place_of(hidden);
     if (hidden_gradient_ != kAbsent) plan.hidden_gradient = place_of(hidden_gradient_);
     for (size_t i = 0; i < drafts_.size(); ++i)
@@ -242,25 +234,6 @@ class Planner {
     use(hidden_gradient_, hidden_gradient_made_);
   }
 
-  int32_t take_slot(int64_t width) {
-    auto width_of = [&](int32_t slot) { return slot_widths_[static_cast<size_t>(slot)]; };
-    // The narrowest that is wide enough, else the widest, made wider.
-    auto is_better = [&](int32_t a, int32_t b) {
-      const bool fits = width_of(a) >= width;
-      if (fits != (width_of(b) >= width)) return fits;
-      return fits ? width_of(a) < width_of(b) : width_of(a) > width_of(b);
-    };
-    const auto best = std::ranges::min_element(free_, is_better);
-    if (best == free_.end()) {
-      slot_widths_.push_back(width);
-      return static_cast<int32_t>(slot_widths_.size()) - 1;
-    }
-    const int32_t slot = *best;
-    free_.erase(best);
-    slot_widths_[static_cast<size_t>(slot)] = std::max(width_of(slot), width);
-    return slot;
-  }
-
   static Cell written_first(const Draft& draft) {
     return draft.instruction.kind == Instruction::Kind::kForward ? draft.output : draft.input_gradients[0];
   }
@@ -301,14 +274,14 @@ class Planner {
   void give_slot(Cell cell, Cell replaced) {
     CellInfo& info = cells_[static_cast<size_t>(cell)];
     info.slot =
-        replaced == kAbsent ? take_slot(network_.width_of(info.value)) : cells_[static_cast<size_t>(replaced)].slot;
+        replaced == kAbsent ? slots_.take(network_.width_of(info.value)) : cells_[static_cast<size_t>(replaced)].slot;
   }
 
   void free_after(size_t at, Cell replaced) {
     for (size_t c = 0; c < cells_.size(); ++c) {
       const CellInfo& info = cells_[c];
       if (info.slot != kAbsent && info.last == at && info.owner == kAbsent && static_cast<Cell>(c) != replaced)
-        free_.push_back(info.slot);
+        slots_.give_back(info.slot);
     }
   }
 
@@ -343,11 +316,20 @@ class Planner {
   std::map<ValueId, std::vector<WrittenColumns>> written_;  // of values that are no views
   Cell hidden_gradient_ = kAbsent;
   size_t hidden_gradient_made_ = 0;  // while this instruction runs, at the latest
-  std::vector<int64_t> slot_widths_;
-  std::vector<int32_t> free_;
+  SlotPool slots_;
 };
 
 }  // namespace
+
+// Backwards from the output: a row is needed when a row that reads it is.
+std::vector<bool> short_values(const Network& network) {
+  std::vector<bool> is_short(network.value_widths.size(), true);
+  for (auto node = network.nodes.rbegin(); node != network.nodes.rend(); ++node)
+    for (size_t i = 0; i < node->inputs.size(); ++i)
+      if (!is_short[static_cast<size_t>(node->output)] || reads_earlier_rows(node->operation, i))
+        is_short[static_cast<size_t>(node->inputs[i])] = false;
+  return is_short;
+}
 
 int64_t PassPlan::elements_per_row() const {
   return std::accumulate(slot_widths.begin(), slot_widths.end(), int64_t{0});

@@ -64,6 +64,9 @@ struct PassOptions {
 
 PassPlan plan_pass(const Network& network, const PassOptions& options = {});
 
+// By value: of which rows whose output nobody needs are needed by nobody. Needed are the last rows of each sequence.
+std::vector<bool> short_values(const Network& network);
+
 // A value that is there between two nodes, and where.
 struct LiveValue {
   ValueId value;

@@ -2,7 +2,7 @@
 // the result. Warps are joined in ascending order: the same bits every time.
 #pragma once
 
-#include "runtime/device/device_team.cuh"
+#include "runtime/tensor/device_team.cuh"
 
 namespace thimble {
 

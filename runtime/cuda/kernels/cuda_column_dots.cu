@@ -14,7 +14,7 @@ struct Pieces {
 };
 
 // CTA (x, y): 32 columns of piece x. Thread (c, l) adds rows l, l + 8, ... of column c; then the 8 are added in order.
-__global__ void sum_pieces_kernel(const float* a, const float* b, Pieces pieces, double* partials) {
+__global__ void sum_pieces_kernel(ConstCudaView a, ConstCudaView b, Pieces pieces, double* partials) {
   __shared__ double sums[kLanes][kColumns];
   int64_t piece = blockIdx.x, column = static_cast<int64_t>(blockIdx.y) * kColumns + threadIdx.x;
   int64_t sequence = piece / pieces.per_sequence, first = piece % pieces.per_sequence * kPiece;
@@ -22,8 +22,9 @@ __global__ void sum_pieces_kernel(const float* a, const float* b, Pieces pieces,
   double sum = 0;
   if (column < pieces.columns)
     for (int64_t p = first + threadIdx.y; p < end; p += kLanes) {
-      int64_t at = (sequence * pieces.positions + p) * pieces.columns + column;
-      sum += static_cast<double>(a[at]) * static_cast<double>(b[at]);
+      const int64_t row = sequence * pieces.positions + p;
+      sum +=
+          static_cast<double>(a.data[row * a.stride + column]) * static_cast<double>(b.data[row * b.stride + column]);
     }
   sums[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
@@ -32,19 +33,19 @@ __global__ void sum_pieces_kernel(const float* a, const float* b, Pieces pieces,
   partials[piece * pieces.columns + column] = sum;
 }
 
-__device__ void report_bad(const float* a, const Pieces& pieces, int64_t piece, int64_t column,
+__device__ void report_bad(ConstCudaView a, const Pieces& pieces, int64_t piece, int64_t column,
                            const CudaBadTerm& bad) {
   int64_t sequence = piece / pieces.per_sequence, position = piece % pieces.per_sequence * kPiece;
-  const float* at = a + (sequence * pieces.positions + position) * pieces.columns + column;
+  const float* at = a.data + (sequence * pieces.positions + position) * a.stride + column;
   while (position + 1 < pieces.positions && isfinite(*at)) {
     ++position;
-    at += pieces.columns;
+    at += a.stride;
   }
   int64_t number = ((bad.first_sequence + sequence) * pieces.columns + column) * pieces.positions + position;
   atomicMin(bad.first, static_cast<unsigned long long>(number));
 }
 
-__global__ void add_pieces_kernel(const double* partials, const float* a, Pieces pieces, CudaBadTerm bad,
+__global__ void add_pieces_kernel(const double* partials, ConstCudaView a, Pieces pieces, CudaBadTerm bad,
                                   double* sums) {
   int64_t column = static_cast<int64_t>(blockIdx.x) * kAddThreads + threadIdx.x;
   if (column >= pieces.columns) return;
@@ -69,10 +70,10 @@ void CudaColumnDots::add(ConstCudaView a, ConstCudaView b, const BatchShape& bat
   pieces.count = batch.sequences * pieces.per_sequence;
   partials_.reserve(pieces.count * a.columns);
   dim3 grid(static_cast<unsigned>(pieces.count), static_cast<unsigned>(divide_up(a.columns, kColumns)));
-  sum_pieces_kernel<<<grid, dim3(kColumns, kLanes), 0, stream>>>(a.data, b.data, pieces, partials_.data());
+  sum_pieces_kernel<<<grid, dim3(kColumns, kLanes), 0, stream>>>(a, b, pieces, partials_.data());
   check_cuda(cudaGetLastError());
-  add_pieces_kernel<<<divide_up(a.columns, kAddThreads), kAddThreads, 0, stream>>>(partials_.data(), a.data, pieces,
-                                                                                   bad, sums);
+  add_pieces_kernel<<<divide_up(a.columns, kAddThreads), kAddThreads, 0, stream>>>(partials_.data(), a, pieces, bad,
+                                                                                   sums);
   check_cuda(cudaGetLastError());
 }
 

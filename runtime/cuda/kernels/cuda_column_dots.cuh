@@ -1,8 +1,8 @@
 // cuda_column_dots.cuh: column_dots() of gradient_ops.h on the device, added to sums that stay there.
 #pragma once
 
-#include "runtime/cpu/backend.h"
-#include "runtime/cuda/cuda_float_matrix.cuh"
+#include "runtime/cuda/kernels/cuda_float_matrix.cuh"
+#include "runtime/ops/token_batch.h"
 
 namespace thimble {
 
@@ -15,6 +15,10 @@ struct CudaBadTerm {
 
 class CudaColumnDots {
  public:
+  CudaColumnDots() = default;
+  // With room for parts of so many sums; more is taken when it is needed.
+  explicit CudaColumnDots(int64_t parts) : partials_(parts) {}
+
   // sums[c] += a[p][c] * b[p][c] over all positions p, in float64: over pieces of 256 positions of each sequence, which
   // are then added in order. The same bits however sequences are grouped into batches. `sums` (columns) lies in device
   // memory. Where a sum of finite terms cannot overflow, as here, one that is not finite has such a term in it: the

@@ -19,6 +19,8 @@ uint64_t cuda_free_memory(int) { refuse(); }
 
 int64_t cuda_windows_per_batch(int, int64_t) { refuse(); }
 
+std::string cuda_arithmetic(int) { refuse(); }
+
 std::string cuda_runtime_version() { return ""; }
 
 }  // namespace thimble

@@ -44,6 +44,12 @@ int64_t cuda_windows_per_batch(int ordinal, int64_t context) {
   return std::max<int64_t>(1, kRowsPerMultiprocessor * multiprocessors() / context);
 }
 
+std::string cuda_arithmetic(int ordinal) {
+  cudaDeviceProp properties{};
+  check_cuda(cudaGetDeviceProperties(&properties, ordinal));
+  return properties.name;
+}
+
 std::string cuda_runtime_version() {
   return std::to_string(CUDART_VERSION / 1000) + "." + std::to_string(CUDART_VERSION % 1000 / 10);
 }

@@ -1,4 +1,4 @@
-// cuda_devices.h: which CUDA devices this build can see. A build without CUDA sees none.
+// cuda_devices.h: which CUDA devices this build can see, and how one is named. A build without CUDA sees none.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +28,10 @@ uint64_t cuda_free_memory(int ordinal);
 // Windows of `context` rows in a batch, if they fit: enough to fill the device many times over; more would only take
 // memory.
 int64_t cuda_windows_per_batch(int ordinal, int64_t context);
+
+// The device's model, "NVIDIA H200": results are the same bits on all devices of one model. A DeviceError without such
+// a device.
+std::string cuda_arithmetic(int ordinal);
 
 // The CUDA runtime version the build was made with ("13.0"), empty for a build without CUDA.
 std::string cuda_runtime_version();

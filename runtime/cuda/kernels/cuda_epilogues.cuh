@@ -14,7 +14,8 @@
 // parts.
 #pragma once
 
-#include "runtime/cuda/cuda_numeric.cuh"
+#include "runtime/cuda/kernels/cuda_numeric.cuh"
+#include "runtime/ops/activation.h"
 
 namespace thimble {
 
@@ -35,6 +36,7 @@ struct RowSquares {
   // Stores the sum of squares of what the lanes of a row stored, as the tile's part.
   template <int kLanes>
   __device__ void store(const RowPlace& place, bool row_exists, const float (&stored)[8]) const {
+    if (!parts) return;
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum = fmaf(stored[i], stored[i], sum);
@@ -43,17 +45,19 @@ struct RowSquares {
   }
 };
 
-// c / sqrt(mean of squares + epsilon) of a row.
+// c / sqrt(mean of squares + epsilon) of a row; without parts just c.
 struct RowNorm {
   RowSquares squares;
   float inverse_width = 0;  // 1 / D
   float c = 1;
+  float epsilon = 0;
 
   __device__ float operator()(int64_t row) const {
+    if (!squares.parts) return c;
     float sum = 0;
 #pragma unroll 4
     for (int i = 0; i < squares.count; ++i) sum += squares.parts[i * squares.capacity + row];
-    return c * rsqrtf(sum * inverse_width + kNormEpsilon);
+    return c * rsqrtf(sum * inverse_width + epsilon);
   }
 };
 
@@ -104,6 +108,22 @@ __host__ __device__ constexpr int rows_ahead(int register_bytes, int most) {
 
 __device__ inline void load_floats(const float* at, float (&v)[8]) { Stored8<float>::load(at).unpack(v); }
 
+// A lane's eight elements of a bias, or nothing.
+template <bool kBiased>
+struct BiasColumns {
+  __device__ BiasColumns() {}
+  __device__ BiasColumns(const float*, int) {}
+  __device__ float added(float value, int) const { return value; }
+};
+template <>
+struct BiasColumns<true> {
+  float values[8];
+
+  __device__ BiasColumns() : values{} {}
+  __device__ BiasColumns(const float* bias, int column) { load_floats(bias + column, values); }
+  __device__ float added(float value, int i) const { return value + values[i]; }
+};
+
 // out = scale * product.
 template <typename T>
 struct ScaledEpilogue {
@@ -140,19 +160,24 @@ __device__ inline void rotate(float (&v)[8], const float2 (&angles)[4]) {
   }
 }
 
-// Queries, keys and values of one layer from rms(u) c: per-head norms, rotation, gains, value embeddings.
+// Queries, keys and values of one layer from rms(u) c: biases, per-head norms, rotation, gains, value embeddings.
 // Columns: H query heads, G key heads, G value heads, each kHead wide. Head rows of the weights are stored so that the
-// pairs which rotate together are neighbours (cuda_model.cuh).
-// kShared: rows are the distinct ones of SharedRows; they are stored in fp32 before their rotation, for
-// launch_spread().
-template <typename T, int kHead, bool kShared>
+// pairs which rotate together are neighbours (cuda_network_weights.cuh).
+enum class QkvKind {
+  kPlain,
+  kShared,  // rows are the distinct ones of SharedRows, stored in fp32 before their rotation, for launch_spread()
+  kBiased,
+};
+template <typename T, int kHead, QkvKind kQkv>
 struct QkvEpilogue {
+  static constexpr bool kShared = kQkv == QkvKind::kShared, kBiased = kQkv == QkvKind::kBiased;
   enum class Kind { kQuery, kKey, kValue };
   struct Columns {
     Kind kind;
     float scale;     // of queries and keys
     int at;          // first column within the row that is written
     int first_pair;  // of the head's pairs that rotate together
+    BiasColumns<kBiased> bias;
   };
   struct Row {
     float norm;
@@ -170,21 +195,24 @@ struct QkvEpilogue {
   int heads, kv_heads;
   int first_column;        // of the product's column 0 among all heads' columns
   float inverse_head_dim;  // 1 / d, d without padding
+  float epsilon;           // of the heads' norms; 0: none
   const float2* rotary;    // (T, half): cosine, sine
   int half;
   const float* query_scale;  // (H)
   const T* value_table;      // (V, G * kHead) value embeddings, or null
   float value_scale;         // this layer's
-  const uint16_t* tokens;    // (S, token_stride)
+  const int32_t* tokens;     // (S, token_stride)
   int64_t token_stride;
   SharedRows shared;
-  float* unrotated;  // (distinct rows, (H + 2G) * kHead)
+  float* unrotated;   // (distinct rows, (H + 2G) * kHead)
+  const float* bias;  // ((H + 2G) * kHead), as the weights' rows
 
   __device__ Columns columns(int column, bool exists) const {
     if (!exists) return {};
     int all = first_column + column, head = all / kHead;
-    if (head < heads) return {Kind::kQuery, query_scale[head], all, all % kHead / 2};
-    return {head < heads + kv_heads ? Kind::kKey : Kind::kValue, 1, all - heads * kHead, all % kHead / 2};
+    BiasColumns<kBiased> added(bias, all);
+    if (head < heads) return {Kind::kQuery, query_scale[head], all, all % kHead / 2, added};
+    return {head < heads + kv_heads ? Kind::kKey : Kind::kValue, 1, all - heads * kHead, all % kHead / 2, added};
   }
   __device__ Row row(int64_t row) const {
     auto r = static_cast<int>(row);
@@ -208,14 +236,14 @@ struct QkvEpilogue {
     static_assert(kLanes * 8 % kHead == 0, "heads must lie whole in a tile");
     float squares = 0;
 #pragma unroll
-    for (float& value : v) {
-      value *= row.norm;
-      squares = fmaf(value, value, squares);
+    for (int i = 0; i < 8; ++i) {
+      v[i] = c.bias.added(v[i] * row.norm, i);
+      squares = fmaf(v[i], v[i], squares);
     }
     squares = sum_over_lanes<kHead / 8>(squares);
     if (!place.exists) return;
     if (c.kind != Kind::kValue) {
-      float factor = c.scale * rsqrtf(squares * inverse_head_dim + kNormEpsilon);
+      float factor = epsilon > 0 ? c.scale * rsqrtf(squares * inverse_head_dim + epsilon) : c.scale;
 #pragma unroll
       for (float& value : v) value *= factor;
       if constexpr (!kShared) rotate(v, fetched.angles);
@@ -235,23 +263,32 @@ struct QkvEpilogue {
   }
 };
 
-// u += scale * product, after the attention.
-template <typename T>
-struct AttentionResidualEpilogue {
+// u += scale * (product + bias).
+template <typename T, bool kBiased>
+struct ResidualEpilogue {
   struct Columns {
     float scale[8];
+    BiasColumns<kBiased> bias;
   };
   using Row = Nothing;
   using Fetched = Stored8<T>;
   T* u;
   int64_t stride;
-  const float* scale;  // (D)
+  const float* scale;  // (D), or null: 1
   RowSquares squares;
   int64_t rows;
+  const float* bias;  // (D)
 
   __device__ Columns columns(int column, bool exists) const {
     Columns c{};
-    if (exists) load_floats(scale + column, c.scale);
+    if (!exists) return c;
+    if (scale) {
+      load_floats(scale + column, c.scale);
+    } else {
+#pragma unroll
+      for (float& value : c.scale) value = 1;
+    }
+    c.bias = BiasColumns<kBiased>(bias, column);
     return c;
   }
   __device__ Row row(int64_t) const { return {}; }
@@ -263,7 +300,7 @@ struct AttentionResidualEpilogue {
     float x[8];
     old.unpack(x);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) x[i] = fmaf(c.scale[i], v[i], x[i]);
+    for (int i = 0; i < 8; ++i) x[i] = fmaf(c.scale[i], c.bias.added(v[i], i), x[i]);
     Stored8<T> stored = Stored8<T>::rounded(x);
     if (place.exists) stored.store(u + place.row * stride + place.column);
     stored.unpack(x);
@@ -271,27 +308,36 @@ struct AttentionResidualEpilogue {
   }
 };
 
-// out = leaky_relu(rms(u) c W^T, 0.5)^2.
-template <typename T>
+// z * logistic(1.59576912 (z + 0.044715 z^3)), without the cancellation of 1 + tanh at large negative z.
+__device__ inline float gelu_tanh(float z) { return z / (1 + expf(-1.59576912f * (z + 0.044715f * (z * z * z)))); }
+__device__ inline float silu(float z) { return z / (1 + expf(-z)); }
+template <Activation kActivation>
+__device__ float activated(float z) {
+  if constexpr (kActivation == Activation::kGeluTanh) return gelu_tanh(z);
+  if constexpr (kActivation == Activation::kSilu) return silu(z);
+  z = z < 0 ? 0.5f * z : z;
+  return z * z;
+}
+
+// out = f(rms(u) c W^T + bias).
+template <typename T, Activation kActivation, bool kBiased>
 struct ActivationEpilogue {
-  using Columns = Nothing;
+  using Columns = BiasColumns<kBiased>;
   using Row = float;  // the norm
   using Fetched = Nothing;
   RowNorm norm;
   T* out;
   int64_t stride;
+  const float* bias;
 
-  __device__ Columns columns(int, bool) const { return {}; }
+  __device__ Columns columns(int column, bool exists) const { return exists ? Columns(bias, column) : Columns(); }
   __device__ Row row(int64_t row) const { return norm(row); }
   __device__ Fetched fetch(const RowPlace&, const Columns&, const Row&) const { return {}; }
   template <int kLanes>
-  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Row& scale, const Fetched&) const {
+  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns& c, const Row& scale,
+                        const Fetched&) const {
 #pragma unroll
-    for (float& value : v) {
-      float z = value * scale;
-      z = z < 0 ? 0.5f * z : z;
-      value = z * z;
-    }
+    for (int i = 0; i < 8; ++i) v[i] = activated<kActivation>(c.added(v[i] * scale, i));
     if (place.exists) Stored8<T>::rounded(v).store(out + place.row * stride + place.column);
   }
 };
@@ -371,66 +417,6 @@ struct LayerEndEpilogue {
     if (place.exists) stored.store(u + at);
     stored.unpack(x);
     squares.store<kLanes>(place, place.row < rows, x);
-  }
-};
-
-__device__ inline float soft_capped(float logit, float cap) { return cap * tanhf(logit / cap); }
-
-// Softcapped logits in fp32.
-struct LogitsEpilogue {
-  using Columns = Nothing;
-  using Row = float;  // the norm
-  using Fetched = Nothing;
-  RowNorm norm;
-  float cap;
-  float* out;  // (rows, stride)
-  int64_t stride;
-
-  __device__ Columns columns(int, bool) const { return {}; }
-  __device__ Row row(int64_t row) const { return norm(row); }
-  __device__ Fetched fetch(const RowPlace&, const Columns&, const Row&) const { return {}; }
-  template <int kLanes>
-  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Row& scale, const Fetched&) const {
-#pragma unroll
-    for (float& value : v) value = soft_capped(value * scale, cap);
-    if (place.exists) Stored8<float>::rounded(v).store(out + place.row * stride + place.column);
-  }
-};
-
-// Cross-entropy without logits in memory: per row and column tile the largest logit and the sum of exponentials above
-// it, and the target's own logit. launch_finish_loss() puts the tiles together.
-struct LossEpilogue {
-  using Columns = Nothing;
-  using Row = float;  // the norm
-  using Fetched = Nothing;
-  RowNorm norm;
-  float cap;
-  const uint16_t* targets;  // (rows), or null
-  int vocabulary;           // columns beyond it are padding
-  float2* parts;            // (tiles, rows): maximum, sum of exp(logit - maximum)
-  float* target_logits;     // (rows)
-  int64_t rows;
-
-  __device__ Columns columns(int, bool) const { return {}; }
-  __device__ Row row(int64_t row) const { return norm(row); }
-  __device__ Fetched fetch(const RowPlace&, const Columns&, const Row&) const { return {}; }
-  template <int kLanes>
-  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Row& scale, const Fetched&) const {
-    int target = place.exists && targets ? targets[place.row] : -1;
-    float peak = -INFINITY;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      float logit = soft_capped(v[i] * scale, cap);
-      v[i] = place.exists && place.column + i < vocabulary ? logit : -INFINITY;
-      if (place.column + i == target) target_logits[place.row] = logit;
-      peak = fmaxf(peak, v[i]);
-    }
-    peak = max_over_lanes<kLanes>(peak);
-    float sum = 0;
-#pragma unroll
-    for (float logit : v) sum += expf(logit - peak);
-    sum = sum_over_lanes<kLanes>(sum);
-    if (place.row < rows && threadIdx.x % kLanes == 0) parts[place.tile * rows + place.row] = {peak, sum};
   }
 };
 

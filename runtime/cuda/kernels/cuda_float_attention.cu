@@ -1,8 +1,6 @@
 // cuda_float_attention.cu: attention as products, with softmax between them. In matrices of scores, what lies above the
 // diagonal is neither computed nor read beyond the tile of 128 rows that the diagonal passes through; within that tile
 // it is zero.
-#include <cmath>
-
 #include "runtime/cuda/kernels/cuda_block_sums.cuh"
 #include "runtime/cuda/kernels/cuda_float_attention.cuh"
 #include "runtime/cuda/kernels/cuda_float_product.cuh"
@@ -16,50 +14,33 @@ constexpr int kThreads = kRowBlockThreads;
 
 struct ScoreRows {
   int64_t positions, stride;
-  float inverse_sqrt_d;
+  float scale;
 
   // Of the CTA's row: its first element, and how many keys it sees.
   __device__ int64_t begin() const { return static_cast<int64_t>(blockIdx.x) * stride; }
   __device__ int64_t valid() const { return static_cast<int64_t>(blockIdx.x) % positions + 1; }
   // Up to where the products read.
   __device__ int64_t end() const { return min(stride, (valid() + kCausalTile - 1) / kCausalTile * kCausalTile); }
-  __device__ float score(float s) const { return s; }
-  __device__ float weight(float w) const { return w; }
 };
 
-// Rows of scores of queries from `first` on, all keys up to each query's own; the products read the whole row.
-struct CachedRows {
-  int64_t positions, first, stride;
-  float inverse_sqrt_d;
-  Rounding scores, weights;
-
-  __device__ int64_t begin() const { return static_cast<int64_t>(blockIdx.x) * stride; }
-  __device__ int64_t valid() const { return first + static_cast<int64_t>(blockIdx.x) % positions + 1; }
-  __device__ int64_t end() const { return stride; }
-  __device__ float score(float s) const { return scores(s); }
-  __device__ float weight(float w) const { return weights(w); }
-};
-
-// One CTA per row of scores, in place: softmax(s / sqrt(d)), zero beyond the row's own position.
-template <typename Rows>
-__global__ void softmax_kernel(const __grid_constant__ Rows rows, float* scores) {
+// One CTA per row of scores, in place: softmax(scale * s), zero beyond the row's own position.
+__global__ void softmax_kernel(ScoreRows rows, float* scores) {
   float* row = scores + rows.begin();
   int64_t valid = rows.valid();
   float peak = -INFINITY;
-  for (int64_t j = threadIdx.x; j < valid; j += kThreads) peak = fmaxf(peak, rows.score(row[j]));
+  for (int64_t j = threadIdx.x; j < valid; j += kThreads) peak = fmaxf(peak, row[j]);
   peak = max_over_block(peak);
   float sum = 0;
   for (int64_t j = threadIdx.x; j < valid; j += kThreads) {
-    float e = expf((rows.score(row[j]) - peak) * rows.inverse_sqrt_d);
+    float e = expf((row[j] - peak) * rows.scale);
     row[j] = e;
     sum += e;
   }
   float inverse_sum = 1 / sum_over_block(sum);
-  for (int64_t j = threadIdx.x; j < rows.end(); j += kThreads)
-    row[j] = j < valid ? rows.weight(row[j] * inverse_sum) : 0;
+  for (int64_t j = threadIdx.x; j < rows.end(); j += kThreads) row[j] = j < valid ? row[j] * inverse_sum : 0;
 }
 
-// The same rows backwards: g = dP becomes dS = P (dP - sum(P dP)) / sqrt(d).
+// The same rows backwards: g = dP becomes dS = P (dP - sum(P dP)) * scale.
 __global__ void softmax_backward_kernel(ScoreRows rows, const float* probabilities, float* gradients) {
   const float* p = probabilities + rows.begin();
   float* g = gradients + rows.begin();
@@ -67,8 +48,7 @@ __global__ void softmax_backward_kernel(ScoreRows rows, const float* probabiliti
   float mean = 0;
   for (int64_t j = threadIdx.x; j < valid; j += kThreads) mean += p[j] * g[j];
   mean = sum_over_block(mean);
-  for (int64_t j = threadIdx.x; j < rows.end(); j += kThreads)
-    g[j] = j < valid ? p[j] * (g[j] - mean) * rows.inverse_sqrt_d : 0;
+  for (int64_t j = threadIdx.x; j < rows.end(); j += kThreads) g[j] = j < valid ? p[j] * (g[j] - mean) * rows.scale : 0;
 }
 
 struct OwnValue {
@@ -80,19 +60,16 @@ struct OwnValue {
   }
 };
 
-// y -= (y . vhat) vhat; a row is one query head of one position. Values of sequences of `positions` rows lie `capacity`
-// rows apart, from position `first` on.
+// y -= (y . vhat) vhat; a row is one query head of one position.
 struct RemoveOwnValue {
-  const float* v;
+  ConstCudaView v;
   int64_t heads, heads_per_group, d;
-  float* y;
-  int64_t positions = 1, capacity = 1, first = 0;
+  CudaView y;
 
   __device__ void operator()(int64_t row, int lane) const {
-    int64_t query = row / heads, group = row % heads / heads_per_group;
-    int64_t position = query / positions * capacity + first + query % positions;
-    const float* value = v + (position * (heads / heads_per_group) + group) * d;
-    float* out = y + row * d;
+    int64_t position = row / heads, head = row % heads;
+    const float* value = v.data + position * v.stride + head / heads_per_group * d;
+    float* out = y.data + position * y.stride + head * d;
     OwnValue own(value, d, lane);
     float along = sum_over_row(d, lane, [&](int64_t c) { return out[c] * value[c]; }) * own.inverse;
     for (int64_t c = lane; c < d; c += 32) out[c] -= along * own.inverse * value[c];
@@ -102,23 +79,26 @@ struct RemoveOwnValue {
 // remove_own_value_backward() of cpu_gradient_kernels.cpp; a row is one key/value head of one position. dv becomes the
 // sum over the query heads of the group.
 struct RemoveOwnValueBackward {
-  const float *v, *y;
+  ConstCudaView v, y;
   int64_t groups, heads_per_group, d;
-  float *dy, *dv;
+  CudaView dy, dv;
 
   __device__ void operator()(int64_t row, int lane) const {
-    const float* value = v + row * d;
+    const int64_t position = row / groups, group = row % groups;
+    const float* value = v.data + position * v.stride + group * d;
+    float* dvalue = dv.data + position * dv.stride + group * d;
     OwnValue own(value, d, lane);
     bool is_replaced = !(own.norm > kMinValueNorm);
-    for (int64_t head = 0; head < heads_per_group; ++head) {
-      const float* out = y + (row * heads_per_group + head) * d;
-      float* g = dy + (row * heads_per_group + head) * d;
+    for (int64_t member = 0; member < heads_per_group; ++member) {
+      const int64_t column = (group * heads_per_group + member) * d;
+      const float* out = y.data + position * y.stride + column;
+      float* g = dy.data + position * dy.stride + column;
       float y_along = sum_over_row(d, lane, [&](int64_t c) { return out[c] * value[c]; }) * own.inverse;
       float g_along = sum_over_row(d, lane, [&](int64_t c) { return g[c] * value[c]; }) * own.inverse;
       float along = is_replaced ? 0.0f : -2.0f * y_along * g_along;
       for (int64_t c = lane; c < d; c += 32) {
         float removed = own.inverse * (y_along * g[c] + g_along * out[c] + along * own.inverse * value[c]);
-        dv[row * d + c] = (head == 0 ? 0 : dv[row * d + c]) - removed;
+        dvalue[c] = (member == 0 ? 0 : dvalue[c]) - removed;
         g[c] -= g_along * own.inverse * value[c];
       }
     }
@@ -128,7 +108,7 @@ struct RemoveOwnValueBackward {
 // How the operands of all windows and heads lie in memory.
 class Layout {
  public:
-  Layout(const AttentionShape& shape, const BatchShape& batch)
+  Layout(const op::Attention& shape, const BatchShape& batch)
       : shape_(shape), positions_(batch.positions), sequences_(batch.sequences), stride_(score_stride(positions_)) {}
 
   int64_t score_count() const { return sequences_ * shape_.heads * positions_ * stride_; }
@@ -136,7 +116,7 @@ class Layout {
   int64_t heads_per_group() const { return shape_.heads / shape_.kv_heads; }
   ProductBatch heads() const { return {sequences_, shape_.heads}; }
   ProductBatch groups() const { return {sequences_, shape_.kv_heads}; }
-  ScoreRows rows() const { return {positions_, stride_, 1.0f / std::sqrt(static_cast<float>(shape_.head_dim))}; }
+  ScoreRows rows() const { return {positions_, stride_, shape_.scale}; }
 
   // Operands of batches over all query heads.
   template <typename Operand, typename T>
@@ -145,14 +125,14 @@ class Layout {
   }
   template <typename Operand, typename View>
   Operand queries(View view) const {
-    return {view.data, positions_, shape_.head_dim, view.columns, {positions_ * view.columns, shape_.head_dim}};
+    return {view.data, positions_, shape_.head_dim, view.stride, {positions_ * view.stride, shape_.head_dim}};
   }
   ProductInput keys(ConstCudaView view) const {
     return {view.data,
             positions_,
             shape_.head_dim,
-            view.columns,
-            {positions_ * view.columns, shape_.head_dim, static_cast<int>(heads_per_group())}};
+            view.stride,
+            {positions_ * view.stride, shape_.head_dim, static_cast<int>(heads_per_group())}};
   }
   // Operands of batches over groups, each with the `member`-th of its query heads.
   ProductInput member_scores(const float* data, int64_t member) const {
@@ -166,15 +146,15 @@ class Layout {
     return {view.data + member * shape_.head_dim,
             positions_,
             shape_.head_dim,
-            view.columns,
-            {positions_ * view.columns, heads_per_group() * shape_.head_dim}};
+            view.stride,
+            {positions_ * view.stride, heads_per_group() * shape_.head_dim}};
   }
   ProductOutput group_values(CudaView view) const { return queries<ProductOutput>(view); }
 
  private:
   int64_t head_scores() const { return positions_ * stride_; }
 
-  const AttentionShape& shape_;
+  const op::Attention& shape_;
   int64_t positions_, sequences_, stride_;
 };
 
@@ -186,8 +166,7 @@ void multiply_scores(const Layout& at, ConstCudaView left, ConstCudaView right, 
 
 void form_probabilities(const Layout& at, ConstCudaView q, ConstCudaView k, float* scores, cudaStream_t stream) {
   multiply_scores(at, q, k, scores, stream);
-  launch_kernel(softmax_kernel<ScoreRows>, {dim3(static_cast<unsigned>(at.score_rows())), kThreads}, stream, at.rows(),
-                scores);
+  launch_kernel(softmax_kernel, {dim3(static_cast<unsigned>(at.score_rows())), kThreads}, stream, at.rows(), scores);
 }
 
 // out = scores * right of every head.
@@ -206,44 +185,17 @@ void apply_transposed(const Layout& at, const float* scores, ConstCudaView right
 
 }  // namespace
 
-void CudaFloatAttention::forward(ConstCudaView q, ConstCudaView k, ConstCudaView v, const AttentionShape& shape,
+void CudaFloatAttention::forward(ConstCudaView q, ConstCudaView k, ConstCudaView v, const op::Attention& shape,
                                  const BatchShape& batch, CudaView y, cudaStream_t stream) {
   Layout at(shape, batch);
   probabilities_.reserve(at.score_count());
   form_probabilities(at, q, k, probabilities_.data(), stream);
   apply_scores(at, probabilities_.data(), v, y, stream);
   if (shape.exclusive)
-    launch_rows(q.rows * shape.heads, RemoveOwnValue{v.data, shape.heads, at.heads_per_group(), shape.head_dim, y.data},
-                stream);
+    launch_rows(q.rows * shape.heads, RemoveOwnValue{v, shape.heads, at.heads_per_group(), shape.head_dim, y}, stream);
 }
 
-void CudaFloatAttention::forward_cached(ConstCudaView q, ConstCudaView k, ConstCudaView v, int64_t capacity,
-                                        const AttentionShape& shape, const BatchShape& batch, CudaView y,
-                                        cudaStream_t stream) {
-  const int64_t heads = shape.heads, d = shape.head_dim, group = heads / shape.kv_heads;
-  const int64_t positions = batch.positions, keys = batch.first_position + positions, stride = score_stride(capacity);
-  const int64_t head_scores = positions * stride;
-  probabilities_.reserve(batch.sequences * heads * head_scores);
-  float* scores = probabilities_.data();
-  const ProductBatch all{batch.sequences, heads};
-  auto cached = [&](ConstCudaView half) {
-    return ProductInput(half.data, keys, d, half.columns, {capacity * half.columns, d, static_cast<int>(group)});
-  };
-  const ProductSteps of_queries{positions * q.columns, d}, of_scores{heads * head_scores, head_scores};
-  launch_product(ProductForm::kNT, {q.data, positions, d, q.columns, of_queries}, cached(k),
-                 {scores, positions, keys, stride, of_scores}, /*add=*/false, all, ProductPart::kWhole, stream);
-  const CachedRows rows{positions,    batch.first_position, stride, 1.0f / std::sqrt(static_cast<float>(d)),
-                        shape.scores, shape.weights};
-  launch_kernel(softmax_kernel<CachedRows>,
-                {dim3(static_cast<unsigned>(batch.sequences * heads * positions)), kThreads}, stream, rows, scores);
-  launch_product(ProductForm::kNN, {scores, positions, keys, stride, of_scores}, cached(v),
-                 {y.data, positions, d, y.columns, of_queries}, /*add=*/false, all, ProductPart::kWhole, stream);
-  if (shape.exclusive)
-    launch_rows(q.rows * heads,
-                RemoveOwnValue{v.data, heads, group, d, y.data, positions, capacity, batch.first_position}, stream);
-}
-
-void CudaFloatAttention::backward(ConstCudaView q, ConstCudaView k, ConstCudaView v, const AttentionShape& shape,
+void CudaFloatAttention::backward(ConstCudaView q, ConstCudaView k, ConstCudaView v, const op::Attention& shape,
                                   const BatchShape& batch, CudaView dy, CudaView dq, CudaView dk, CudaView dv,
                                   cudaStream_t stream) {
   Layout at(shape, batch);
@@ -254,9 +206,7 @@ void CudaFloatAttention::backward(ConstCudaView q, ConstCudaView k, ConstCudaVie
     y_.resize(q.rows, q.columns);
     apply_scores(at, probabilities_.data(), v, y_, stream);
     launch_rows(q.rows * shape.kv_heads,
-                RemoveOwnValueBackward{v.data, y_.view().data, shape.kv_heads, at.heads_per_group(), shape.head_dim,
-                                       dy.data, dv.data},
-                stream);
+                RemoveOwnValueBackward{v, y_, shape.kv_heads, at.heads_per_group(), shape.head_dim, dy, dv}, stream);
   }
   apply_transposed(at, probabilities_.data(), dy, shape.exclusive, dv, stream);
   multiply_scores(at, dy, v, gradients_.data(), stream);

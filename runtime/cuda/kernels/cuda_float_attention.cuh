@@ -1,25 +1,26 @@
 // cuda_float_attention.cuh: causal attention of whole windows in float32 and its backward pass, on matrices in device
 // memory. Scores and probabilities of all heads of a batch are formed in full: 4 S H T^2 bytes, twice that backwards.
-// What attention() and attention_backward() in backend.h and gradient_ops.h do, for several windows at a time.
+// What CpuPass does for op::Attention, for several windows at a time.
 // S sequences of T positions, H query heads, G key/value heads, d head width.
 #pragma once
 
-#include "runtime/cpu/backend.h"
-#include "runtime/cuda/cuda_float_matrix.cuh"
+#include "runtime/cuda/kernels/cuda_float_matrix.cuh"
+#include "runtime/ops/network.h"
+#include "runtime/ops/token_batch.h"
 
 namespace thimble {
 
 class CudaFloatAttention {
  public:
+  CudaFloatAttention() = default;
+  // With room for so many scores, twice; more is taken when it is needed.
+  explicit CudaFloatAttention(int64_t scores) : probabilities_(scores), gradients_(scores) {}
+
   // q (S*T, H*d), k and v (S*T, G*d) of windows from their start, y (S*T, H*d).
-  void forward(ConstCudaView q, ConstCudaView k, ConstCudaView v, const AttentionShape& shape, const BatchShape& batch,
+  void forward(ConstCudaView q, ConstCudaView k, ConstCudaView v, const op::Attention& shape, const BatchShape& batch,
                CudaView y, cudaStream_t stream);
-  // The same for later positions too, against a cache: keys and values (S * capacity, G*d), q and y of positions
-  // [batch.first_position, ...) of each sequence. Scores and weights are rounded as `shape` says.
-  void forward_cached(ConstCudaView q, ConstCudaView k, ConstCudaView v, int64_t capacity, const AttentionShape& shape,
-                      const BatchShape& batch, CudaView y, cudaStream_t stream);
   // From the gradient of y to those of q, k and v; dy is overwritten.
-  void backward(ConstCudaView q, ConstCudaView k, ConstCudaView v, const AttentionShape& shape, const BatchShape& batch,
+  void backward(ConstCudaView q, ConstCudaView k, ConstCudaView v, const op::Attention& shape, const BatchShape& batch,
                 CudaView dy, CudaView dq, CudaView dk, CudaView dv, cudaStream_t stream);
 
  private:

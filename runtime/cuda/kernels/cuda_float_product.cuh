@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "runtime/cuda/cuda_float_matrix.cuh"
+#include "runtime/cuda/kernels/cuda_float_matrix.cuh"
 
 namespace thimble {
 
@@ -28,7 +28,7 @@ struct ProductSteps {
 struct ProductInput {
   ProductInput(const float* d, int64_t r, int64_t c, int64_t s, ProductSteps p = {})
       : data(d), rows(r), columns(c), stride(s), steps(p) {}
-  ProductInput(ConstCudaView view) : ProductInput(view.data, view.rows, view.columns, view.columns) {}
+  ProductInput(ConstCudaView view) : ProductInput(view.data, view.rows, view.columns, view.stride) {}
 
   const float* data;
   int64_t rows, columns, stride;
@@ -38,7 +38,7 @@ struct ProductInput {
 struct ProductOutput {
   ProductOutput(float* d, int64_t r, int64_t c, int64_t s, ProductSteps p = {})
       : data(d), rows(r), columns(c), stride(s), steps(p) {}
-  ProductOutput(CudaView view) : ProductOutput(view.data, view.rows, view.columns, view.columns) {}
+  ProductOutput(CudaView view) : ProductOutput(view.data, view.rows, view.columns, view.stride) {}
 
   float* data;
   int64_t rows, columns, stride;

@@ -1,6 +1,6 @@
 // cuda_gemm.cuh: C = A B^T on any CUDA device since sm_80, handed to an epilogue that fuses what follows the product.
-//   A (P, K) activations, B (N, K) weights, both row-major, K a multiple of 8.  T = __nv_bfloat16: tensor cores
-//   (mma.sync, bf16 in, fp32 accumulation).  T = float: plain fp32 arithmetic, k ascending.
+//   A (P, K) activations, B (N, K) weights, both row-major, K a multiple of 8.  T = __nv_bfloat16, __half: tensor cores
+//   (mma.sync, 16 bits in, fp32 accumulation).  T = float: plain fp32 arithmetic, k ascending.
 //
 // One CTA of four warps computes a tile of 64 * kRowFragments x kColumns; each warp owns whole rows of the tile:
 //
@@ -19,9 +19,9 @@
 
 #include <algorithm>
 
-#include "runtime/cuda/cuda_numeric.cuh"
 #include "runtime/cuda/kernels/cuda_context.cuh"
 #include "runtime/cuda/kernels/cuda_epilogues.cuh"
+#include "runtime/cuda/kernels/cuda_numeric.cuh"
 
 namespace thimble {
 
@@ -40,7 +40,7 @@ struct GemmOperands {
 
 namespace gemm_detail {
 
-constexpr int kRowBytes = 128;  // bytes of a tile row that one pipeline stage holds: 64 bf16 or 32 float
+constexpr int kRowBytes = 128;  // bytes of a tile row that one pipeline stage holds: 64 of 16 bits or 32 float
 constexpr int kChunks = kRowBytes / 16;
 constexpr int kThreads = 128;
 
@@ -74,6 +74,17 @@ __device__ inline void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint3
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+__device__ inline void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                                    const __nv_bfloat16*) {
+  multiply_add(c, a, b0, b1);
+}
+__device__ inline void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, const __half*) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 // Rows [first, first + kRows) of `source` at depth bytes [offset, offset + 128) to `shared`; what does not exist is
 // zero.
 template <int kRows>
@@ -88,10 +99,10 @@ __device__ void load_tile(uint32_t shared, const char* source, int64_t stride_by
   }
 }
 
-// One stage's products: acc += A B^T over 64 (bf16) or 32 (float) columns of K.
-template <int kRowFragments, int kColumns>
+// One stage's products: acc += A B^T over 64 (16 bits) or 32 (float) columns of K.
+template <int kRowFragments, int kColumns, typename T>
 __device__ void multiply_stage(FragmentValues<kColumns> (&acc)[kRowFragments], uint32_t a_tile, uint32_t b_tile,
-                               const __nv_bfloat16*) {
+                               const T* type) {
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
   for (int k = 0; k < 4; ++k) {  // 16 columns of K each
@@ -105,8 +116,8 @@ __device__ void multiply_stage(FragmentValues<kColumns> (&acc)[kRowFragments], u
       load_matrices(b, b_tile + swizzled(j * 8 + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
 #pragma unroll
       for (int f = 0; f < kRowFragments; ++f) {
-        multiply_add(acc[f][j], a[f], b[0], b[1]);
-        multiply_add(acc[f][j + 1], a[f], b[2], b[3]);
+        multiply_add(acc[f][j], a[f], b[0], b[1], type);
+        multiply_add(acc[f][j + 1], a[f], b[2], b[3], type);
       }
     }
   }

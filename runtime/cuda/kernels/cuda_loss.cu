@@ -2,6 +2,8 @@
 #include "runtime/cuda/kernels/cuda_block_sums.cuh"
 #include "runtime/cuda/kernels/cuda_loss.cuh"
 
+#include <cassert>
+
 namespace thimble {
 namespace {
 
@@ -28,8 +30,8 @@ __global__ void loss_backward_kernel(const float* z, int64_t columns, float cap,
   int64_t row = blockIdx.x;
   const float* from = z + row * columns;
   float* to = dz + row * columns;
-  float inverse_cap = 1.0f / cap;
-  auto capped = [&](int64_t c) { return cap * tanhf(from[c] * inverse_cap); };
+  float inverse_cap = cap == 0 ? 0.0f : 1.0f / cap;
+  auto capped = [&](int64_t c) { return cap == 0 ? from[c] : cap * tanhf(from[c] * inverse_cap); };
   auto slope = [&](float l) { return 1.0f - (l * inverse_cap) * (l * inverse_cap); };
   LogSum student(columns, capped);
   if (targets.tokens) {
@@ -60,6 +62,7 @@ __global__ void loss_backward_kernel(const float* z, int64_t columns, float cap,
 
 void launch_loss_backward(ConstCudaView z, float cap, const CudaTargets& targets, CudaView dz, float* losses,
                           cudaStream_t stream) {
+  assert(z.stride == z.columns && dz.stride == dz.columns);
   if (z.rows == 0) return;
   launch_kernel(loss_backward_kernel, {dim3(static_cast<unsigned>(z.rows)), kThreads}, stream, z.data, z.columns, cap,
                 targets, dz.data, losses);

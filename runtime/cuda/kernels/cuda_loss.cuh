@@ -1,8 +1,8 @@
 // cuda_loss.cuh: losses at the output head and their gradients, in float32. z are the logits before the softcap, l =
-// cap * tanh(z / cap), p = softmax(l).
+// cap * tanh(z / cap), or z where the cap is 0; p = softmax(l).
 #pragma once
 
-#include "runtime/cuda/cuda_float_matrix.cuh"
+#include "runtime/cuda/kernels/cuda_float_matrix.cuh"
 
 namespace thimble {
 

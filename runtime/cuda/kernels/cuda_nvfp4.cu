@@ -127,10 +127,6 @@ DeviceNvfp4Matrix::DeviceNvfp4Matrix(const Nvfp4Codes& coded, int64_t first_row,
       scales_(std::span<const uint8_t>(arrange_scales(
           rows_of(coded.block_scales, first_row, rows, nvfp4_blocks(columns)), rows, nvfp4_blocks(columns)))) {}
 
-size_t DeviceNvfp4Matrix::bytes(int64_t rows, int64_t columns) {
-  return static_cast<size_t>(rows * nvfp4_row_bytes(columns) + scale_layout_bytes(rows, nvfp4_blocks(columns)));
-}
-
 void multiply_nvfp4(const bf16* a, const DeviceNvfp4& b, float* c, int64_t m, int64_t n, int64_t k, float alpha,
                     cudaStream_t stream) {
   launch(Bf16Loader{a, m, k}, {b, n, k}, c, alpha, stream);

@@ -23,7 +23,6 @@ class DeviceNvfp4Matrix {
   // Rows [first_row, first_row + rows) of `coded`.
   DeviceNvfp4Matrix(const Nvfp4Codes& coded, int64_t first_row, int64_t rows, int64_t columns);
   DeviceNvfp4 view() const { return {codes_.data(), scales_.data()}; }
-  static size_t bytes(int64_t rows, int64_t columns);
 
  private:
   DeviceArray<uint8_t> codes_, scales_;

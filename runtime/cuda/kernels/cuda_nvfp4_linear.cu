@@ -1,6 +1,8 @@
 // cuda_nvfp4_linear.cu: see cuda_nvfp4_linear.cuh.
 #include "runtime/cuda/kernels/cuda_nvfp4_linear.cuh"
 
+#include <cassert>
+
 #include "runtime/codes/nvfp4_block.h"
 #include "runtime/codes/nvfp4_scale_layout.h"
 #include "runtime/cuda/kernels/cuda_nvfp4.h"
@@ -14,10 +16,10 @@ struct StageRow {
   const float* x;
   uint8_t *codes, *scales;
   float* row_scales;
-  int64_t columns;
+  int64_t columns, stride;
 
   __device__ void operator()(int64_t row, int lane) const {
-    const float* from = x + row * columns;
+    const float* from = x + row * stride;
     float amax = 0;
     for (int64_t c = lane; c < columns; c += 32) amax = nvfp4_amax(amax, from[c]);
     for (int step = 16; step > 0; step /= 2) amax = nvfp4_amax(amax, __shfl_xor_sync(~0u, amax, step));
@@ -39,49 +41,26 @@ struct StageRow {
   }
 };
 
-struct ScaleRow {
-  const float* factors;
-  float* y;
-  int64_t columns;
-
-  __device__ void operator()(int64_t row, int lane) const {
-    for (int64_t c = lane; c < columns; c += 32) y[row * columns + c] *= factors[row];
-  }
-};
-
-size_t added(size_t needed, size_t held) { return needed > held ? needed - held : 0; }
-
 }  // namespace
 
-CudaNvfp4Linear::CudaNvfp4Linear(int ordinal) {
+CudaNvfp4Linear::CudaNvfp4Linear(int64_t code_bytes, int64_t scale_bytes, int64_t rows)
+    : codes_(code_bytes), scales_(scale_bytes), row_scales_(rows) {
+  int ordinal = 0;
+  check_cuda(cudaGetDevice(&ordinal));
   if (why_not_native_nvfp4(ordinal).empty()) native_ = std::make_unique<NativeNvfp4Product>();
 }
 
-size_t CudaNvfp4Linear::growth(int64_t rows, const Nvfp4Weight& w) const {
-  const int64_t columns = w.values.cols;
-  return (weights_.contains({w.values.data, w.values.rows}) ? 0 : DeviceNvfp4Matrix::bytes(w.values.rows, columns)) +
-         added(static_cast<size_t>(rows * nvfp4_row_bytes(columns)), codes_.bytes()) +
-         added(static_cast<size_t>(scale_layout_bytes(rows, nvfp4_blocks(columns))), scales_.bytes()) +
-         added(static_cast<size_t>(rows) * sizeof(float), row_scales_.bytes());
-}
-
-void CudaNvfp4Linear::multiply(const float* x, int64_t rows, const Nvfp4Weight& w, float* y, cudaStream_t stream) {
-  const int64_t width = w.values.rows, columns = w.values.cols;
+void CudaNvfp4Linear::multiply(const float* x, int64_t stride, int64_t rows, int64_t columns, const DeviceNvfp4& w,
+                               int64_t width, float weight_scale, float* y, cudaStream_t stream) {
   if (rows == 0 || width == 0) return;
-  const DeviceNvfp4 weights =
-      weights_.try_emplace({w.values.data, width}, *w.codes, w.first_row, width, columns).first->second.view();
   const int64_t scale_bytes = scale_layout_bytes(rows, nvfp4_blocks(columns));
-  codes_.reserve(rows * nvfp4_row_bytes(columns));
-  scales_.reserve(scale_bytes);
-  row_scales_.reserve(rows);
+  assert(scale_bytes <= scales_.count() && rows * nvfp4_row_bytes(columns) <= codes_.count());
   // What pads the layout must be 0.
   check_cuda(cudaMemsetAsync(scales_.data(), 0, static_cast<size_t>(scale_bytes), stream));
-  launch_rows(rows, StageRow{x, codes_.data(), scales_.data(), row_scales_.data(), columns}, stream);
+  launch_rows(rows, StageRow{x, codes_.data(), scales_.data(), row_scales_.data(), columns, stride}, stream);
   const DeviceNvfp4 staged{codes_.data(), scales_.data()};
-  const float scale = w.codes->tensor_scale;
-  if (!native_ || !native_->multiply(staged, weights, y, rows, width, columns, scale, stream))
-    multiply_nvfp4(staged, weights, y, rows, width, columns, scale, stream);
-  launch_rows(rows, ScaleRow{row_scales_.data(), y, width}, stream);
+  if (!native_ || !native_->multiply(staged, w, y, rows, width, columns, weight_scale, stream))
+    multiply_nvfp4(staged, w, y, rows, width, columns, weight_scale, stream);
 }
 
 }  // namespace thimble

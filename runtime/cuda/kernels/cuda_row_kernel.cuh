@@ -3,8 +3,8 @@
 // Lane l reads columns l, l + 32, ... (coalesced); sums over a row take the fixed tree of sum_over_lanes().
 #pragma once
 
-#include "runtime/cuda/cuda_numeric.cuh"
 #include "runtime/cuda/kernels/cuda_context.cuh"
+#include "runtime/cuda/kernels/cuda_numeric.cuh"
 
 namespace thimble {
 
@@ -32,9 +32,9 @@ __device__ float sum_over_row(int64_t columns, int lane, const Term& term) {
 }
 
 // 1 / sqrt(mean(x^2) + epsilon) of a row.
-__device__ inline float inverse_rms(const float* x, int64_t columns, int lane) {
+__device__ inline float inverse_rms(const float* x, int64_t columns, float epsilon, int lane) {
   float squares = sum_over_row(columns, lane, [&](int64_t c) { return x[c] * x[c]; });
-  return 1 / sqrtf(squares / static_cast<float>(columns) + kNormEpsilon);
+  return 1 / sqrtf(squares / static_cast<float>(columns) + epsilon);
 }
 
 }  // namespace thimble

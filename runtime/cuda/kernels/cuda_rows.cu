@@ -10,7 +10,7 @@ LaunchShape row_shape(int64_t rows) { return {dim3(static_cast<unsigned>(divide_
 
 __device__ int64_t own_row() { return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32; }
 
-// The bigram hash of forward.h.
+// token_pair_bucket() of token_batch.h.
 __device__ int bucket_of(int token, int previous, int buckets) {
   if (previous < 0) return buckets - 1;
   auto mixed = static_cast<int>((36313u * static_cast<uint32_t>(token)) ^ (27191u * static_cast<uint32_t>(previous)));
@@ -24,7 +24,7 @@ __device__ int token_at(const CudaTokens& tokens, int sequence, int position) {
 
 // A row's place in a token sequence; it sees nothing before `start`.
 struct TokenPlace {
-  const uint16_t* start;
+  const Token* start;
   int position;
 
   __device__ int token(int back) const { return position < back ? -1 : start[position - back]; }
@@ -40,45 +40,37 @@ __device__ TokenPlace place_of(const CudaTokens& tokens, const RowPositions& pos
   return {tokens.data + positions.sequence(row) * tokens.stride, positions.position(row)};
 }
 
-template <typename T>
-struct EmbedArguments {
-  const T *tokens_table, *bigram_table;  // bigram_table may be null
-  int width, buckets;
-  float inverse_width;
-  const float *smear_gate, *mix_x, *mix_x0;  // smear_gate may be null
-};
-
 // The two table rows whose sum is a position's embedding.
 template <typename T>
 struct EmbeddingRows {
-  const T *token, *bigram;
+  const T *token, *pair;
 
-  __device__ EmbeddingRows(const EmbedArguments<T>& a, const TokenPlace& place) {
-    token = a.tokens_table + static_cast<int64_t>(place.token(0)) * a.width;
-    bigram = a.bigram_table
-                 ? a.bigram_table + static_cast<int64_t>(bucket_of(place.token(0), place.token(1), a.buckets)) * a.width
-                 : nullptr;
+  __device__ EmbeddingRows(const EmbedOperands<T>& a, const TokenPlace& place) {
+    token = a.token_table + static_cast<int64_t>(place.token(0)) * a.width;
+    pair = a.pair_table
+               ? a.pair_table + static_cast<int64_t>(bucket_of(place.token(0), place.token(1), a.buckets)) * a.width
+               : nullptr;
   }
   __device__ float2 at(int column) const {
     float2 x = load_pair(token + column);
-    if (bigram) {
-      float2 b = load_pair(bigram + column);
+    if (pair) {
+      float2 b = load_pair(pair + column);
       x = {x.x + b.x, x.y + b.y};
     }
     return x;
   }
-  __device__ float norm(const EmbedArguments<T>& a) const {
+  __device__ float norm(const EmbedOperands<T>& a) const {
     float sum = 0;
     for (int column = static_cast<int>(threadIdx.x) % 32 * 2; column < a.width; column += 64) {
       float2 x = at(column);
       sum += x.x * x.x + x.y * x.y;
     }
-    return 1 / sqrtf(sum_over_lanes<32>(sum) * a.inverse_width + kNormEpsilon);
+    return 1 / sqrtf(sum_over_lanes<32>(sum) * a.inverse_width + a.epsilon);
   }
 };
 
 template <typename T>
-__global__ void embed_kernel(EmbedArguments<T> a, CudaTokens tokens, RowPositions positions, SharedRows shared,
+__global__ void embed_kernel(EmbedOperands<T> a, CudaTokens tokens, RowPositions positions, SharedRows shared,
                              int64_t rows, T* x0, T* u, RowSquares squares) {
   int64_t row = own_row();
   if (row >= rows) return;
@@ -100,7 +92,7 @@ __global__ void embed_kernel(EmbedArguments<T> a, CudaTokens tokens, RowPosition
            (1 - gate.y) * x.y + gate.y * (previous.y * before_norm)};
     }
     x = store_pair(x0 + row * a.width + column, x);
-    float2 mix = load_pair(a.mix_x + column), mix0 = load_pair(a.mix_x0 + column);
+    float2 mix = load_pair(a.first + column), mix0 = load_pair(a.second + column);
     float2 stored = store_pair(u + row * a.width + column, {mix.x * x.x + mix0.x * x.x, mix.y * x.y + mix0.y * x.y});
     sum += stored.x * stored.x + stored.y * stored.y;
   }
@@ -149,25 +141,29 @@ __global__ void take_last_rows_kernel(const T* in, RowSquares in_squares, int64_
 }
 
 template <typename T>
-__global__ void linear_input_kernel(const T* in, int64_t rows, int heads, int head, int padded, RowNorm norm, T* out) {
+__global__ void linear_input_kernel(const T* in, int64_t in_stride, int64_t rows, int heads, int head, int padded,
+                                    RowNorm norm, T* out, int64_t out_stride) {
   int64_t row = own_row();
   if (row >= rows) return;
-  float factor = norm.squares.count > 0 ? norm(row) : 1;
-  for (int column = static_cast<int>(threadIdx.x) % 32; column < heads * head; column += 32)
-    out[row * heads * head + column] =
-        from_float<T>(factor * to_float(in[row * heads * padded + column / head * padded + column % head]));
+  float factor = norm(row);
+  const T* from = in + row * in_stride;
+  for (int column = static_cast<int>(threadIdx.x) % 32; column < out_stride; column += 32) {
+    float value = column < heads * head ? factor * to_float(from[column / head * padded + column % head]) : 0.0f;
+    out[row * out_stride + column] = from_float<T>(value);
+  }
 }
 
 template <typename T>
-__global__ void gather_embedding_kernel(const T* embedding, int stride, int columns, EmbeddingIndex index, int buckets,
-                                        CudaTokens tokens, RowPositions positions, int64_t rows, T* out) {
+__global__ void gather_kernel(GatherOperands<T> g, CudaTokens tokens, RowPositions positions, int64_t rows) {
   int64_t row = own_row();
   if (row >= rows) return;
-  int sequence = positions.sequence(row), position = positions.position(row);
-  int id = token_at(tokens, sequence, position);
-  if (index == EmbeddingIndex::kBigram) id = bucket_of(id, token_at(tokens, sequence, position - 1), buckets);
-  for (int column = static_cast<int>(threadIdx.x) % 32; column < columns; column += 32)
-    out[row * columns + column] = embedding[static_cast<int64_t>(id) * stride + column];
+  int sequence = positions.sequence(row), position = positions.position(row), id = position;
+  if (g.index.kind != RowIndex::Kind::kPosition) id = token_at(tokens, sequence, position);
+  if (g.index.kind == RowIndex::Kind::kTokenPair)
+    id = bucket_of(id, token_at(tokens, sequence, position - 1), static_cast<int>(g.index.buckets));
+  const T* from = g.table + id * g.table_stride;
+  for (int64_t column = threadIdx.x % 32; column < g.padded; column += 32)
+    g.out[row * g.stride + column] = from_float<T>(column < g.columns ? g.rounding(to_float(from[column])) : 0.0f);
 }
 
 // One thread per row, tiles in ascending order.
@@ -196,18 +192,9 @@ __global__ void subtract_rows_kernel(float* logits, int64_t rows, int columns, i
 }  // namespace
 
 template <typename T>
-void launch_embed(const CudaModel<T>& model, const CudaTokens& tokens, const RowPositions& positions,
+void launch_embed(const EmbedOperands<T>& operands, const CudaTokens& tokens, const RowPositions& positions,
                   const SharedRows& shared, int64_t rows, T* x0, T* u, const RowSquares& squares, cudaStream_t stream) {
-  const CudaLayer<T>& first = model.layers[0];
-  EmbedArguments<T> arguments{model.token_embedding.data.data(),
-                              model.bigram_table.data.data(),
-                              model.width,
-                              static_cast<int>(model.config.bigram_vocab_size),
-                              1.0f / static_cast<float>(model.config.model_dim),
-                              model.smear_gate.data(),
-                              first.mix_x.data(),
-                              first.mix_x0.data()};
-  launch_kernel(embed_kernel<T>, row_shape(rows), stream, arguments, tokens, positions, shared, rows, x0, u, squares);
+  launch_kernel(embed_kernel<T>, row_shape(rows), stream, operands, tokens, positions, shared, rows, x0, u, squares);
 }
 
 template <typename T>
@@ -225,17 +212,16 @@ void launch_take_last_rows(const T* in, const RowSquares& in_squares, int sequen
 }
 
 template <typename T>
-void launch_linear_input(const T* in, int64_t rows, int heads, int head, int padded, const RowNorm& norm, T* out,
-                         cudaStream_t stream) {
-  launch_kernel(linear_input_kernel<T>, row_shape(rows), stream, in, rows, heads, head, padded, norm, out);
+void launch_linear_input(const T* in, int64_t in_stride, int64_t rows, int heads, int head, int padded,
+                         const RowNorm& norm, T* out, int64_t out_stride, cudaStream_t stream) {
+  launch_kernel(linear_input_kernel<T>, row_shape(rows), stream, in, in_stride, rows, heads, head, padded, norm, out,
+                out_stride);
 }
 
 template <typename T>
-void launch_gather_embedding(const CudaMatrix<T>& embedding, int columns, EmbeddingIndex index, int64_t buckets,
-                             const CudaTokens& tokens, const RowPositions& positions, int64_t rows, T* out,
-                             cudaStream_t stream) {
-  launch_kernel(gather_embedding_kernel<T>, row_shape(rows), stream, embedding.data.data(), embedding.columns, columns,
-                index, static_cast<int>(buckets), tokens, positions, rows, out);
+void launch_gather(const GatherOperands<T>& operands, const CudaTokens& tokens, const RowPositions& positions,
+                   int64_t rows, cudaStream_t stream) {
+  launch_kernel(gather_kernel<T>, row_shape(rows), stream, operands, tokens, positions, rows);
 }
 
 void launch_finish_loss(const float2* parts, int tiles, int64_t rows, const float* target_logits, float* log_sums,
@@ -249,17 +235,18 @@ void launch_subtract_rows(float* logits, int64_t rows, int columns, int64_t stri
   launch_kernel(subtract_rows_kernel, row_shape(rows), stream, logits, rows, columns, stride, log_sums);
 }
 
-#define THIMBLE_INSTANTIATE(T)                                                                                        \
-  template void launch_embed(const CudaModel<T>&, const CudaTokens&, const RowPositions&, const SharedRows&, int64_t, \
-                             T*, T*, const RowSquares&, cudaStream_t);                                                \
-  template void launch_spread(const SharedProjections<T>&, T*, T*, T*, int64_t, cudaStream_t);                        \
-  template void launch_take_last_rows(const T*, const RowSquares&, int, int, int, int, T*, const RowSquares&,         \
-                                      cudaStream_t);                                                                  \
-  template void launch_linear_input(const T*, int64_t, int, int, int, const RowNorm&, T*, cudaStream_t);              \
-  template void launch_gather_embedding(const CudaMatrix<T>&, int, EmbeddingIndex, int64_t, const CudaTokens&,        \
-                                        const RowPositions&, int64_t, T*, cudaStream_t);
+#define THIMBLE_INSTANTIATE(T)                                                                                   \
+  template void launch_embed(const EmbedOperands<T>&, const CudaTokens&, const RowPositions&, const SharedRows&, \
+                             int64_t, T*, T*, const RowSquares&, cudaStream_t);                                  \
+  template void launch_spread(const SharedProjections<T>&, T*, T*, T*, int64_t, cudaStream_t);                   \
+  template void launch_take_last_rows(const T*, const RowSquares&, int, int, int, int, T*, const RowSquares&,    \
+                                      cudaStream_t);                                                             \
+  template void launch_linear_input(const T*, int64_t, int64_t, int, int, int, const RowNorm&, T*, int64_t,      \
+                                    cudaStream_t);                                                               \
+  template void launch_gather(const GatherOperands<T>&, const CudaTokens&, const RowPositions&, int64_t, cudaStream_t);
 THIMBLE_INSTANTIATE(float)
 THIMBLE_INSTANTIATE(__nv_bfloat16)
+THIMBLE_INSTANTIATE(__half)
 #undef THIMBLE_INSTANTIATE
 
 }  // namespace thimble

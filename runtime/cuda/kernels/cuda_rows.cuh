@@ -1,21 +1,32 @@
 // cuda_rows.cuh: the row-wise kernels around the products: embedding, compaction, loss, sampling. Host interface.
 #pragma once
 
-#include "runtime/cuda/cuda_model.cuh"
 #include "runtime/cuda/kernels/cuda_gemm.cuh"
+#include "runtime/ops/network.h"
+#include "runtime/ops/token_sequences.h"
+#include "runtime/tensor/rounding.h"
 
 namespace thimble {
 
 // Tokens of sequence s, position p: tokens[s * stride + p]. Positions before 0 do not exist.
 struct CudaTokens {
-  const uint16_t* data = nullptr;
+  const Token* data = nullptr;
   int64_t stride = 0;
 };
 
-// x0 = smear(rms(token embedding + bigram)), u = mix_x * x0 + mix_x0 * x0 of the first layer, and the squares of u.
-// Of `rows` rows; of the distinct ones where rows are shared.
+// Tables and vectors of the first rows of a pass.
 template <typename T>
-void launch_embed(const CudaModel<T>& model, const CudaTokens& tokens, const RowPositions& positions,
+struct EmbedOperands {
+  const T *token_table, *pair_table;  // (V, width), (buckets, width); pair_table may be null
+  int width, buckets;
+  float inverse_width, epsilon;              // of the norm: 1 / D
+  const float *smear_gate, *first, *second;  // (width); smear_gate may be null
+};
+
+// x0 = smear(rms(token embedding + pair embedding)), u = first * x0 + second * x0, and the squares of u. Of `rows`
+// rows; of the distinct ones where rows are shared.
+template <typename T>
+void launch_embed(const EmbedOperands<T>& operands, const CudaTokens& tokens, const RowPositions& positions,
                   const SharedRows& shared, int64_t rows, T* x0, T* u, const RowSquares& squares, cudaStream_t stream);
 
 // What the first layer's attention starts from, for the distinct rows: the stream, and all heads before their rotation.
@@ -38,19 +49,27 @@ template <typename T>
 void launch_take_last_rows(const T* in, const RowSquares& in_squares, int sequences, int positions, int needed,
                            int width, T* out, const RowSquares& out_squares, cudaStream_t stream);
 
-// What a linear layer reads: out (rows, heads * head) = norm(row) * in (rows, heads * padded), without the heads'
-// padding. A norm without parts is 1.
+// What a linear layer reads, without the heads' padding: row r of out, heads * head elements, = norm(r) * row r of in,
+// whose heads lie `padded` elements apart. Zeros follow up to out_stride.
 template <typename T>
-void launch_linear_input(const T* in, int64_t rows, int heads, int head, int padded, const RowNorm& norm, T* out,
-                         cudaStream_t stream);
+void launch_linear_input(const T* in, int64_t in_stride, int64_t rows, int heads, int head, int padded,
+                         const RowNorm& norm, T* out, int64_t out_stride, cudaStream_t stream);
 
-// Which row of an embedding each position reads: the token itself, or the hash of it and the token before it.
-enum class EmbeddingIndex { kToken, kBigram };
-// out (rows, columns) = the embeddings' rows, the inputs of their projections.
+// out (rows, `stride` elements apart) = rows of a table (., table_stride), `columns` of each, rounded; zeros up to
+// `padded`.
 template <typename T>
-void launch_gather_embedding(const CudaMatrix<T>& embedding, int columns, EmbeddingIndex index, int64_t buckets,
-                             const CudaTokens& tokens, const RowPositions& positions, int64_t rows, T* out,
-                             cudaStream_t stream);
+struct GatherOperands {
+  const T* table;
+  int64_t table_stride;
+  RowIndex index;
+  int64_t columns, padded;
+  T* out;
+  int64_t stride;
+  Rounding rounding;
+};
+template <typename T>
+void launch_gather(const GatherOperands<T>& operands, const CudaTokens& tokens, const RowPositions& positions,
+                   int64_t rows, cudaStream_t stream);
 
 // Puts the column tiles of LossEpilogue together: log_sums[row] = ln sum exp(logits), and where targets are given
 // nll[row] = log_sum - target logit. Either output may be null.
@@ -61,8 +80,8 @@ void launch_finish_loss(const float2* parts, int tiles, int64_t rows, const floa
 void launch_subtract_rows(float* logits, int64_t rows, int columns, int64_t stride, const float* log_sums,
                           cudaStream_t stream);
 
-// Draws each sequence's next token as sample_token() (generate.h) does, into tokens at position *position + 1, and adds
-// 1 to *position. Sequence s is random stream first_stream + s; the draw's index is the new position less
+// Draws each sequence's next token as sample_token() (generator.h) does, into tokens at position *position + 1, and
+// adds 1 to *position. Sequence s is random stream first_stream + s; the draw's index is the new position less
 // first_position. A row whose logits are not finite sets *failed to 1.
 struct SampleRequest {
   const float* logits = nullptr;  // (sequences, stride)
@@ -71,7 +90,7 @@ struct SampleRequest {
   double temperature = 0;
   uint64_t seed = 0, first_stream = 0;
   int first_position = 0;
-  uint16_t* tokens = nullptr;
+  Token* tokens = nullptr;
   int64_t token_stride = 0;
   int* position = nullptr;
   int* failed = nullptr;

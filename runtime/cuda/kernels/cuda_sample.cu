@@ -1,4 +1,4 @@
-// cuda_sample.cu: sample_token() of generate.cpp on the device, in float64. One CTA per sequence.
+// cuda_sample.cu: sample_token() of generator.cpp on the device, in float64. One CTA per sequence.
 #include "runtime/cuda/kernels/cuda_rows.cuh"
 
 namespace thimble {
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(SampleRequest r) {
     return;
   }
   if (r.temperature == 0) {
-    if (thread == 0) r.tokens[sequence * r.token_stride + position] = static_cast<uint16_t>(peak_indices[0]);
+    if (thread == 0) r.tokens[sequence * r.token_stride + position] = static_cast<Token>(peak_indices[0]);
     return;
   }
   double sum = 0;
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(SampleRequest r) {
   // The thread whose share the draw falls into walks through it; rounding up to the whole sum takes the last token.
   bool own = sums[thread] <= wanted && (wanted < sums[thread + 1]);
   if (thread == kThreads - 1 && wanted >= sums[kThreads]) {
-    r.tokens[sequence * r.token_stride + position] = static_cast<uint16_t>(r.vocabulary - 1);
+    r.tokens[sequence * r.token_stride + position] = static_cast<Token>(r.vocabulary - 1);
     return;
   }
   if (!own) return;
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(SampleRequest r) {
       break;
     }
   }
-  r.tokens[sequence * r.token_stride + position] = static_cast<uint16_t>(chosen);
+  r.tokens[sequence * r.token_stride + position] = static_cast<Token>(chosen);
 }
 
 __global__ void advance_kernel(int* position) { ++*position; }

@@ -4,9 +4,9 @@
 // A key's row is read by kLanes neighbouring lanes, eight elements each; so a warp reads 32 / kLanes keys at once, and
 // eight warps take turns. Every group of lanes keeps its own online softmax; a fixed order puts the groups together at
 // the end.
-#include "runtime/cuda/cuda_numeric.cuh"
 #include "runtime/cuda/kernels/cuda_attention.h"
 #include "runtime/cuda/kernels/cuda_context.cuh"
+#include "runtime/cuda/kernels/cuda_numeric.cuh"
 
 namespace thimble {
 namespace {
@@ -130,5 +130,6 @@ void launch_step_attention(const AttentionOperands<T>& operands, int head_width,
 
 template void launch_step_attention(const AttentionOperands<float>&, int, cudaStream_t);
 template void launch_step_attention(const AttentionOperands<__nv_bfloat16>&, int, cudaStream_t);
+template void launch_step_attention(const AttentionOperands<__half>&, int, cudaStream_t);
 
 }  // namespace thimble

@@ -1,7 +1,7 @@
 // cuda_window_attention.cu: flash attention (Dao, arXiv 2307.08691) with exclusive self-attention in its epilogue, on
 // any device since sm_80. One CTA of four warps per 64 queries of one head: each warp owns 16 of them, walks over tiles
-// of 64 keys up to the diagonal with an online softmax, and never writes scores to memory. T = __nv_bfloat16: tensor
-// cores; probabilities are rounded to bf16 before they meet the values.  T = float: fp32.
+// of 64 keys up to the diagonal with an online softmax, and never writes scores to memory. T = __nv_bfloat16, __half:
+// tensor cores; probabilities are rounded to T before they meet the values.  T = float: fp32.
 #include "runtime/cuda/kernels/cuda_attention.h"
 #include "runtime/cuda/kernels/cuda_attention_rows.cuh"
 
@@ -46,9 +46,9 @@ __device__ void load_tile(uint32_t shared, const T* source, int64_t stride, int 
 }
 
 // scores (16 x 64 of this warp) = Q K^T.
-template <int kHead>
-__device__ void multiply_keys(FragmentValues<kTile>& scores, uint32_t queries, uint32_t keys, const __nv_bfloat16*) {
-  using Layout = TileLayout<__nv_bfloat16, kHead>;
+template <int kHead, typename T>
+__device__ void multiply_keys(FragmentValues<kTile>& scores, uint32_t queries, uint32_t keys, const T* type) {
+  using Layout = TileLayout<T, kHead>;
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
   for (int k = 0; k < kHead / 16; ++k) {
@@ -58,8 +58,8 @@ __device__ void multiply_keys(FragmentValues<kTile>& scores, uint32_t queries, u
     for (int j = 0; j < kTile / 8; j += 2) {
       uint32_t b[4];
       load_matrices(b, keys + Layout::at(j * 8 + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
-      multiply_add(scores[j], q, b[0], b[1]);
-      multiply_add(scores[j + 1], q, b[2], b[3]);
+      multiply_add(scores[j], q, b[0], b[1], type);
+      multiply_add(scores[j + 1], q, b[2], b[3], type);
     }
   }
 }
@@ -83,27 +83,31 @@ __device__ void multiply_keys(FragmentValues<kTile>& scores, uint32_t queries, u
   }
 }
 
-__device__ uint32_t packed(float low, float high) {
+__device__ uint32_t packed(float low, float high, const __nv_bfloat16*) {
   __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<uint32_t*>(&pair);
+}
+__device__ uint32_t packed(float low, float high, const __half*) {
+  __half2 pair = __floats2half2_rn(low, high);
   return *reinterpret_cast<uint32_t*>(&pair);
 }
 
 // out (16 x kHead of this warp) += P V.
-template <int kHead>
+template <int kHead, typename T>
 __device__ void multiply_values(FragmentValues<kHead>& out, const FragmentValues<kTile>& p, uint32_t values,
-                                const __nv_bfloat16*) {
-  using Layout = TileLayout<__nv_bfloat16, kHead>;
+                                const T* type) {
+  using Layout = TileLayout<T, kHead>;
   int lane = threadIdx.x % 32;
 #pragma unroll
   for (int k = 0; k < kTile / 16; ++k) {  // the accumulators of two key columns are the operand of one product
-    uint32_t a[4] = {packed(p[2 * k][0], p[2 * k][1]), packed(p[2 * k][2], p[2 * k][3]),
-                     packed(p[2 * k + 1][0], p[2 * k + 1][1]), packed(p[2 * k + 1][2], p[2 * k + 1][3])};
+    uint32_t a[4] = {packed(p[2 * k][0], p[2 * k][1], type), packed(p[2 * k][2], p[2 * k][3], type),
+                     packed(p[2 * k + 1][0], p[2 * k + 1][1], type), packed(p[2 * k + 1][2], p[2 * k + 1][3], type)};
 #pragma unroll
     for (int j = 0; j < kHead / 8; j += 2) {
       uint32_t b[4];
       load_matrices_transposed(b, values + Layout::at(k * 16 + lane % 16, j + lane / 16));
-      multiply_add(out[j], a, b[0], b[1]);
-      multiply_add(out[j + 1], a, b[2], b[3]);
+      multiply_add(out[j], a, b[0], b[1], type);
+      multiply_add(out[j + 1], a, b[2], b[3], type);
     }
   }
 }
@@ -244,5 +248,6 @@ void launch_window_attention(const AttentionOperands<T>& operands, int head_widt
 
 template void launch_window_attention(const AttentionOperands<float>&, int, cudaStream_t);
 template void launch_window_attention(const AttentionOperands<__nv_bfloat16>&, int, cudaStream_t);
+template void launch_window_attention(const AttentionOperands<__half>&, int, cudaStream_t);
 
 }  // namespace thimble

@@ -4,6 +4,7 @@
 #include "gptq/factor/cuda_input_pairs.h"
 #include "gptq/factor/cuda_input_shift.h"
 #include "gptq/slope/cuda_slope.h"
+#include "gptq/statistics/cuda_hessians.h"
 #include "gptq/statistics/cuda_loss_statistics.h"
 #include "gptq/trace/cuda_gptq.h"
 #include "runtime/base/error.h"
@@ -26,6 +27,7 @@ TEST(NoCudaGptq, NorDoesItReadInputsOfTwoModelsThere) {
 TEST(NoCudaGptq, NorHasItLossStatisticsOfADevice) {
   SilentProgress progress;
   EXPECT_THROW(collect_loss_statistics_cuda({}, {}, {}, progress), DeviceError);
+  EXPECT_THROW(collect_hessians_cuda({}, {}, {}, progress), DeviceError);
 }
 
 }  // namespace

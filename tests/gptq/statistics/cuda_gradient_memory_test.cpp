@@ -8,8 +8,7 @@
 #include <thread>
 
 #include "gptq/statistics/cuda_loss_statistics.h"
-#include "runtime/base/memory_plan.h"
-#include "runtime/cuda/kernels/cuda_devices.h"
+#include "runtime/cuda/cuda_memory.h"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 #include "tests/runtime/families/golf/random_model.h"
 
@@ -38,13 +37,13 @@ class LeastFree {
 using CudaMemoryOfGradients = CudaTest;
 
 TEST_F(CudaMemoryOfGradients, IsWhatWasPlanned) {
-  ModelConfig config = small_golf_config();
+  GolfConfig config = small_golf_config();
   config.model_dim = 512;
   config.num_heads = 8;
   config.num_kv_heads = 4;
   config.vocab_size = 1024;
   config.rope_dims = 16;
-  Model model = random_golf_model(config, 3);
+  const std::shared_ptr<const Weights> model = random_golf_weights(config, 3);
   constexpr int64_t kSequences = 32, kLength = 512;
   TokenSequences sequences{kSequences, kLength, random_tokens(kSequences * kLength, config.vocab_size, 4)};
   SilentProgress progress;
@@ -52,7 +51,8 @@ TEST_F(CudaMemoryOfGradients, IsWhatWasPlanned) {
   uint64_t before = cuda_free_memory(0);
   LeastFree watch;
   collect_loss_statistics_cuda(model, {true, {0}}, sequences, progress);
-  uint64_t used = before - watch.stop(), planned = plan_gradients(config, kLength, kSequences / 8, UINT64_MAX).bytes();
+  uint64_t used = before - watch.stop(),
+           planned = plan_gradients(*model->network, kLength, kSequences / 8, UINT64_MAX).bytes();
   std::cout << "used " << used << " B, planned " << planned << " B\n";
   constexpr uint64_t kSlack = uint64_t{16} << 20;  // the driver's own
   EXPECT_LE(used, planned + kSlack);

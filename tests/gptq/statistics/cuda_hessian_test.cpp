@@ -36,13 +36,16 @@ Activations<T> upload(Matrix values, int64_t stride) {
   std::vector<float> spread(static_cast<size_t>(values.rows() * stride), std::numeric_limits<float>::quiet_NaN());
   for (int64_t r = 0; r < values.rows(); ++r)
     for (int64_t k = 0; k < values.cols(); ++k) {
-      if constexpr (sizeof(T) == 2) values(r, k) = float_from_bf16(bf16_from_float(values(r, k)));
+      if constexpr (std::is_same_v<T, __nv_bfloat16>) values(r, k) = float_from_bf16(bf16_from_float(values(r, k)));
+      if constexpr (std::is_same_v<T, __half>) values(r, k) = float_from_fp16(fp16_from_float(values(r, k)));
       spread[static_cast<size_t>(r * stride + k)] = values(r, k);
     }
   std::vector<T> stored;
   for (float value : spread)
-    if constexpr (sizeof(T) == 2)
+    if constexpr (std::is_same_v<T, __nv_bfloat16>)
       stored.push_back(__float2bfloat16_rn(value));
+    else if constexpr (std::is_same_v<T, __half>)
+      stored.push_back(__float2half_rn(value));
     else
       stored.push_back(value);
   return {std::move(values), stride, DeviceArray<T>(std::span<const T>(stored))};
@@ -66,7 +69,7 @@ class CudaHessian : public CudaTest {
     return hessians.at("layer")->matrix;
   }
 };
-using Types = testing::Types<__nv_bfloat16, float>;
+using Types = testing::Types<__nv_bfloat16, __half, float>;
 TYPED_TEST_SUITE(CudaHessian, Types);
 
 struct Shape {

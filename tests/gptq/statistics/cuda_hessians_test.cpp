@@ -7,11 +7,11 @@
 
 #include "gptq/statistics/hessian_sum.h"
 #include "gptq/statistics/hessian_tree.h"
-#include "runtime/base/memory_plan.h"
-#include "runtime/cpu/backend.h"
-#include "runtime/cpu/window_scores.h"
+#include "runtime/cpu/cpu_pass.h"
+#include "runtime/cuda/cuda_memory.h"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 #include "tests/runtime/families/golf/random_model.h"
+#include "tests/runtime/families/gpt2/random_gpt2.h"
 
 namespace thimble {
 namespace {
@@ -35,12 +35,12 @@ class CudaHessians : public CudaTest {
       EXPECT_EQ(found.at(layer)->sequence_count, hessian->sequence_count) << layer;
     }
   }
-  HessianSet on_cpu() const {
-    std::unique_ptr<Backend> backend = make_cpu_backend();
-    WindowScorer scorer(model, *backend, kLength);
+  HessianSet on_cpu() const { return cpu_hessians(*model, NumericPolicy{}, sequences); }
+  static HessianSet cpu_hessians(const Weights& weights, const NumericPolicy& policy, const TokenSequences& tokens) {
+    CpuPass pass(weights, tokens.length, policy);
     HessianCollector collector;
-    for (int64_t s = 0; s < kSequences; ++s)
-      scorer.observe(sequences.sequence(s).first(static_cast<size_t>(kLength - 1)), collector);
+    for (int64_t s = 0; s < tokens.count; ++s)
+      pass.run(window_batch(tokens.sequence(s).first(static_cast<size_t>(tokens.length - 1))), nullptr, 0, &collector);
     return std::move(collector).finish();
   }
   // The same layers, sharing alike; elements within `tolerance` of their columns' deviations.
@@ -62,8 +62,8 @@ class CudaHessians : public CudaTest {
     }
   }
 
-  Model model = random_golf_model(small_golf_config(), 3);
-  TokenSequences sequences{kSequences, kLength, random_tokens(kSequences* kLength, model.config.vocab_size, 4)};
+  std::shared_ptr<const Weights> model = random_golf_weights(small_golf_config(), 3);
+  TokenSequences sequences{kSequences, kLength, random_tokens(kSequences* kLength, model->network->vocabulary(), 4)};
 };
 
 TEST_F(CudaHessians, AreTheCpusInFloat32) { expect_near(on_cuda(Numerics::kFp32), on_cpu(), 1e-4); }
@@ -71,13 +71,28 @@ TEST_F(CudaHessians, AreTheCpusInFloat32) { expect_near(on_cuda(Numerics::kFp32)
 // 8 bits of significand through five layers.
 TEST_F(CudaHessians, AreNearTheCpusInBf16) { expect_near(on_cuda(Numerics::kBf16), on_cpu(), 0.1); }
 
+// Statistics of every mode and of another family; what rounds in the mode itself is allowed for.
+TEST_F(CudaHessians, AreNearTheCpusInEveryMode) {
+  for (const std::shared_ptr<const Weights>& weights : {model, random_gpt2_weights(small_gpt2_config(), 3)}) {
+    const TokenSequences tokens{3, 33, random_tokens(3 * 33, weights->network->vocabulary(), 4)};
+    for (Numerics numerics : kAllNumerics) {
+      SCOPED_TRACE(numerics_name(numerics));
+      Weights rounded = *weights;
+      round_weights(numeric_policy(numerics), rounded);
+      SilentProgress progress;
+      expect_near(collect_hessians_cuda(weights, {true, {0}, numerics}, tokens, progress),
+                  cpu_hessians(rounded, numeric_policy(numerics), tokens), numerics == Numerics::kFp32 ? 1e-3 : 0.15);
+    }
+  }
+}
+
 TEST_F(CudaHessians, AreTheSameBitsAgain) { expect_equal(on_cuda(Numerics::kBf16), on_cuda(Numerics::kBf16)); }
 
 // Device 0 stands for several: each of them collects its share by itself.
 TEST_F(CudaHessians, DoNotDependOnTheNumberOfDevices) {
   for (Numerics numerics : {Numerics::kFp32, Numerics::kBf16})
     for (int64_t count : {1, 5, 13, 24}) {
-      TokenSequences tokens{count, kLength, random_tokens(count * kLength, model.config.vocab_size, 6)};
+      TokenSequences tokens{count, kLength, random_tokens(count * kLength, model->network->vocabulary(), 6)};
       HessianSet expected = collect(tokens, {true, {0}, numerics});
       EXPECT_EQ(expected.begin()->second->sequence_count, count);
       for (size_t devices : {2, 3, 4, 8, 11}) {
@@ -88,20 +103,21 @@ TEST_F(CudaHessians, DoNotDependOnTheNumberOfDevices) {
 }
 
 TEST_F(CudaHessians, DoNotDependOnTheBatch) {
-  TokenSequences tokens{40, kLength, random_tokens(40 * kLength, model.config.vocab_size, 6)};
+  TokenSequences tokens{40, kLength, random_tokens(40 * kLength, model->network->vocabulary(), 6)};
   HessianSet expected = collect(tokens, {true, {0}, Numerics::kBf16});
   // The least limit that a sequence at a time fits in.
-  uint64_t least = plan_hessians(model.config, Numerics::kBf16, kLength, 1, live_sums(8), UINT64_MAX).bytes();
+  uint64_t least = plan_hessians(*model->network, Numerics::kBf16, kLength, 1, live_sums(8), UINT64_MAX).bytes();
   expect_equal(collect(tokens, {true, {0}, Numerics::kBf16, least}), expected);
   EXPECT_THROW(collect(tokens, {true, {0}, Numerics::kBf16, least - 1}), DeviceError);
 }
 
 TEST_F(CudaHessians, NameTheSequenceThatIsNotFinite) {
-  Model damaged = random_golf_model(small_golf_config(), 3);
-  TokenSequences tokens{16, kLength, std::vector<uint16_t>(static_cast<size_t>(16 * kLength), 1)};
+  auto damaged = std::make_shared<Weights>(*random_golf_weights(small_golf_config(), 3));
+  TokenSequences tokens{16, kLength, std::vector<Token>(static_cast<size_t>(16 * kLength), 1)};
   // Token 2 occurs in one sequence only, of the sixth part.
   tokens.tokens[static_cast<size_t>(11 * kLength + 7)] = 2;
-  for (int64_t c = 0; c < damaged.value_embedding.cols(); ++c) damaged.value_embedding(2, c) = NAN;
+  Matrix& values = damaged->matrices[static_cast<size_t>(damaged->network->id_of(kValueEmbedding))];
+  for (int64_t c = 0; c < values.cols(); ++c) values(2, c) = NAN;
   SilentProgress progress;
   for (size_t devices : {1, 3}) {
     try {

@@ -7,24 +7,26 @@
 
 #include "bench/runtime/golf30m_shape.h"
 #include "gptq/statistics/statistics_sum.h"
-#include "runtime/base/memory_plan.h"
-#include "runtime/cpu/window_gradients.h"
+#include "runtime/cpu/cpu_gradients.h"
+#include "runtime/cuda/cuda_memory.h"
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 #include "tests/runtime/families/golf/random_model.h"
+#include "tests/runtime/families/gpt2/random_gpt2.h"
 
 namespace thimble {
 namespace {
 
-LossStatistics on_cuda(const Model& model, const TokenSequences& sequences, Device device = {true, {0}}) {
+using SharedWeights = std::shared_ptr<const Weights>;
+
+LossStatistics on_cuda(const SharedWeights& model, const TokenSequences& sequences, Device device = {true, {0}}) {
   SilentProgress progress;
   return collect_loss_statistics_cuda(model, device, sequences, progress);
 }
 
-LossStatistics on_cpu(const Model& model, const TokenSequences& sequences) {
-  std::unique_ptr<Backend> backend = make_cpu_backend();
-  WindowGradients gradients(model, *backend, sequences.length);
-  FisherCollector fisher(model.config);
+LossStatistics on_cpu(const SharedWeights& model, const TokenSequences& sequences) {
+  CpuGradients gradients(*model, sequences.length);
+  FisherCollector fisher(*model->network);
   HessianCollector head;
   for (int64_t s = 0; s < sequences.count; ++s) {
     gradients.run(sequences.sequence(s), {nullptr, &head}, fisher);
@@ -73,14 +75,20 @@ class CudaLossStatistics : public CudaTest {
  protected:
   static constexpr int64_t kSequences = 21, kLength = 41;
 
-  Model model = random_golf_model(small_golf_config(), 3);
-  TokenSequences sequences{kSequences, kLength, random_tokens(kSequences* kLength, model.config.vocab_size, 4)};
+  SharedWeights model = random_golf_weights(small_golf_config(), 3);
+  TokenSequences sequences{kSequences, kLength, random_tokens(kSequences* kLength, model->network->vocabulary(), 4)};
 };
 
 TEST_F(CudaLossStatistics, AreTheCpus) { expect_near(on_cuda(model, sequences), on_cpu(model, sequences)); }
 
+TEST_F(CudaLossStatistics, OfAnotherFamily) {
+  const SharedWeights gpt2 = random_gpt2_weights(small_gpt2_config(), 3);
+  const TokenSequences tokens{5, 33, random_tokens(5 * 33, gpt2->network->vocabulary(), 4)};
+  expect_near(on_cuda(gpt2, tokens), on_cpu(gpt2, tokens));
+}
+
 TEST_F(CudaLossStatistics, OfAnUntiedHeadAndWiderLayers) {
-  ModelConfig config = small_golf_config();
+  GolfConfig config = small_golf_config();
   config.tie_embeddings = false;
   config.model_dim = 128;
   config.num_heads = 8;
@@ -88,19 +96,19 @@ TEST_F(CudaLossStatistics, OfAnUntiedHeadAndWiderLayers) {
   config.rope_dims = 8;
   config.vocab_size = 300;
   config.skip_gates = false;
-  Model wide = random_golf_model(config, 5);
+  const SharedWeights wide = random_golf_weights(config, 5);
   TokenSequences tokens{3, 301, random_tokens(3 * 301, config.vocab_size, 6)};
   expect_near(on_cuda(wide, tokens), on_cpu(wide, tokens));
 }
 
 TEST_F(CudaLossStatistics, OfThirtyMillionParameters) {
-  Model large = random_golf30m();
-  TokenSequences tokens{2, 601, random_tokens(2 * 601, large.config.vocab_size, 6)};
+  const SharedWeights large = random_golf30m();
+  TokenSequences tokens{2, 601, random_tokens(2 * 601, large->network->vocabulary(), 6)};
   expect_near(on_cuda(large, tokens), on_cpu(large, tokens));
 }
 
 TEST_F(CudaLossStatistics, OfSequencesWithOneTarget) {
-  TokenSequences tokens{9, 2, random_tokens(18, model.config.vocab_size, 6)};
+  TokenSequences tokens{9, 2, random_tokens(18, model->network->vocabulary(), 6)};
   expect_near(on_cuda(model, tokens), on_cpu(model, tokens));
 }
 
@@ -109,7 +117,7 @@ TEST_F(CudaLossStatistics, AreTheSameBitsAgain) { expect_same(on_cuda(model, seq
 // Device 0 stands for several: each of them collects its share by itself.
 TEST_F(CudaLossStatistics, DoNotDependOnTheNumberOfDevices) {
   for (int64_t count : {1, 5, 21}) {
-    TokenSequences tokens{count, kLength, random_tokens(count * kLength, model.config.vocab_size, 6)};
+    TokenSequences tokens{count, kLength, random_tokens(count * kLength, model->network->vocabulary(), 6)};
     LossStatistics expected = on_cuda(model, tokens);
     for (size_t devices : {2, 3, 11}) {
       SCOPED_TRACE(std::to_string(count) + " sequences on " + std::to_string(devices) + " devices");
@@ -121,7 +129,7 @@ TEST_F(CudaLossStatistics, DoNotDependOnTheNumberOfDevices) {
 TEST_F(CudaLossStatistics, DoNotDependOnTheBatch) {
   LossStatistics expected = on_cuda(model, sequences);
   // The least limit that a sequence at a time fits in.
-  uint64_t least = plan_gradients(model.config, kLength, 1, UINT64_MAX).bytes();
+  uint64_t least = plan_gradients(*model->network, kLength, 1, UINT64_MAX).bytes();
   expect_same(on_cuda(model, sequences, {true, {0}, Numerics::kBf16, least}), expected);
   expect_error<DeviceError>(
       [&] {
@@ -131,11 +139,12 @@ TEST_F(CudaLossStatistics, DoNotDependOnTheBatch) {
 }
 
 TEST_F(CudaLossStatistics, NameTheGradientThatIsNotFinite) {
-  TokenSequences tokens{16, kLength, std::vector<uint16_t>(static_cast<size_t>(16 * kLength), 1)};
+  TokenSequences tokens{16, kLength, std::vector<Token>(static_cast<size_t>(16 * kLength), 1)};
   // Token 2 occurs in one sequence only, of the sixth part.
   tokens.tokens[static_cast<size_t>(11 * kLength + 7)] = 2;
-  Model damaged = random_golf_model(small_golf_config(), 3);
-  for (int64_t c = 0; c < damaged.value_embedding.cols(); ++c) damaged.value_embedding(2, c) = NAN;
+  auto damaged = std::make_shared<Weights>(*model);
+  Matrix& values = damaged->matrices[static_cast<size_t>(damaged->network->id_of(kValueEmbedding))];
+  for (int64_t c = 0; c < values.cols(); ++c) values(2, c) = NAN;
   for (size_t devices : {1, 3})
     expect_error<Error>(
         [&] {

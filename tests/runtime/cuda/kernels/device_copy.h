@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "runtime/base/random.h"
-#include "runtime/cuda/cuda_float_matrix.cuh"
+#include "runtime/cuda/kernels/cuda_float_matrix.cuh"
 
 namespace thimble {
 

@@ -1,0 +1,124 @@
+// cuda_gradient_bench.cu: the backward pass of a 30M-parameter golf-gpt with random weights on CUDA device 0, its
+// products, and loss statistics of 64 x 2048 tokens.
+#include <benchmark/benchmark.h>
+
+#include "bench/runtime/golf30m_shape.h"
+#include "gptq/statistics/cuda_loss_statistics.h"
+#include "runtime/cuda/cuda_gradient_pass.cuh"
+#include "runtime/cuda/kernels/cuda_float_product.cuh"
+
+namespace thimble {
+namespace {
+
+constexpr int64_t kSequences = 64, kLength = 2048;
+constexpr BatchShape kBatch{8, kLength - 1};  // of a part of 8 sequences
+
+const std::shared_ptr<const Weights>& model() {
+  static const std::shared_ptr<const Weights> model = random_golf30m();
+  return model;
+}
+
+const TokenSequences& sequences() {
+  static const TokenSequences all{kSequences, kLength,
+                                  random_tokens(kSequences * kLength, model()->network->vocabulary())};
+  return all;
+}
+
+// From a model and tokens in host memory to statistics there; the first call of a process besides loads the kernels.
+void loss_statistics(benchmark::State& state) {
+  SilentProgress progress;
+  model();
+  sequences();
+  check_cuda(cudaFree(nullptr));  // makes the context
+  for (auto _ : state)
+    benchmark::DoNotOptimize(collect_loss_statistics_cuda(model(), {true, {0}}, sequences(), progress));
+}
+BENCHMARK(loss_statistics)->Name("first_loss_statistics")->Iterations(1)->Unit(benchmark::kMillisecond)->UseRealTime();
+BENCHMARK(loss_statistics)->Iterations(5)->Unit(benchmark::kMillisecond)->UseRealTime();
+
+class NoObserver final : public CudaGradientObserver {
+ public:
+  void on_output_gradient(const std::string&, ConstCudaView, ConstCudaView, const BatchShape&, cudaStream_t) override {}
+  void on_lookup_gradient(const std::string&, std::span<const int32_t>, ConstCudaView, const BatchShape&,
+                          cudaStream_t) override {}
+};
+
+// 8 sequences; argument 1: the backward pass too, with the gradients of vectors.
+void pass(benchmark::State& state) {
+  const CudaNetworkWeights<float> on_device(*model(), {}, cuda_plain_options(sizeof(float)));
+  CudaGradientPass gradients(on_device, {.has_backward = true, .has_vector_gradients = true}, kLength, kBatch.sequences,
+                             kBatch.positions);
+  CudaVectorSums vectors(on_device.network());
+  NoObserver observer;
+  std::vector<int32_t> next(static_cast<size_t>(kBatch.rows()), 3);
+  DeviceArray<int32_t> targets{std::span<const int32_t>(next)};
+  auto run = [&] {
+    gradients.forward(sequences().tokens, kLength, kBatch);
+    if (state.range(0) > 0) gradients.backward(CudaTargets::next_tokens(targets.data()), observer, &vectors);
+    check_cuda(cudaStreamSynchronize(gradients.stream()));
+  };
+  run();
+  for (auto _ : state) run();
+}
+BENCHMARK(pass)->Arg(0)->Arg(1)->Iterations(5)->Unit(benchmark::kMillisecond)->UseRealTime();
+
+void zero(CudaView x) { check_cuda(cudaMemset(x.data, 0, static_cast<size_t>(x.count()) * sizeof(float))); }
+
+// Rows of 8 sequences by (N, K) or back: flops are those of float32 multiplications and additions.
+void product(benchmark::State& state) {
+  auto form = static_cast<ProductForm>(state.range(0));
+  int64_t rows = kBatch.rows(), out = state.range(1), in = state.range(2);
+  CudaFloatMatrix a, b, c;
+  a.resize(rows, form == ProductForm::kNT ? in : out);
+  b.resize(out, in);
+  c.resize(rows, form == ProductForm::kNT ? out : in);
+  for (CudaFloatMatrix* matrix : {&a, &b, &c}) zero(matrix->view());
+  CudaStream stream;
+  auto run = [&] {
+    for (int i = 0; i < 20; ++i)
+      launch_product(form, ConstCudaView(a), ConstCudaView(b), c.view(), false, {}, ProductPart::kWhole, stream);
+    stream.wait();
+  };
+  run();
+  for (auto _ : state) run();
+  state.counters["flops"] =
+      benchmark::Counter(40.0 * static_cast<double>(rows) * static_cast<double>(out) * static_cast<double>(in),
+                         benchmark::Counter::kIsIterationInvariantRate, benchmark::Counter::kIs1000);
+}
+BENCHMARK(product)
+    ->ArgNames({"form", "N", "K"})
+    ->Args({0, 512, 512})
+    ->Args({0, 256, 512})
+    ->Args({0, 1792, 512})
+    ->Args({0, 512, 1792})
+    ->Args({1, 512, 512})
+    ->Args({1, 1792, 512})
+    ->Args({1, 512, 1792})
+    ->Iterations(5)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+
+// All layers' worth: 8 sequences, 8 heads of 64 in groups of 2; argument 1: backwards.
+void attention(benchmark::State& state) {
+  CudaFloatAttention attention;
+  CudaFloatMatrix wide[4], narrow[4];
+  for (CudaFloatMatrix& matrix : wide) matrix.resize(kBatch.rows(), 512);
+  for (CudaFloatMatrix& matrix : narrow) matrix.resize(kBatch.rows(), 256);
+  CudaStream stream;
+  for (CudaFloatMatrix& matrix : wide) zero(matrix.view());
+  for (CudaFloatMatrix& matrix : narrow) zero(matrix.view());
+  const op::Attention shape{8, 4, 64, 0.125f, true, 0};
+  auto run = [&] {
+    if (state.range(0) > 0)
+      attention.backward(wide[0], narrow[0], narrow[1], shape, kBatch, wide[1], wide[2], narrow[2], narrow[3], stream);
+    else
+      attention.forward(wide[0], narrow[0], narrow[1], shape, kBatch, wide[1], stream);
+    stream.wait();
+  };
+  run();
+  for (auto _ : state) run();
+}
+BENCHMARK(attention)->Arg(0)->Arg(1)->Iterations(10)->Unit(benchmark::kMillisecond)->UseRealTime();
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,55 @@
+// cuda_gptq_stub.cpp: the answers of a build without CUDA to all that this folder asks of devices.
+#include "gptq/factor/cuda_input_pairs.h"
+#include "gptq/factor/cuda_input_shift.h"
+#include "gptq/slope/cuda_slope.h"
+#include "gptq/statistics/cuda_hessians.h"
+#include "gptq/statistics/cuda_loss_statistics.h"
+#include "gptq/trace/cuda_gptq.h"
+#include "runtime/base/error.h"
+
+namespace thimble {
+namespace {
+
+[[noreturn]] void refuse(const char* instead) {
+  throw DeviceError(std::string("this build has no CUDA: ") + instead + " on the CPU; use --device cpu");
+}
+
+}  // namespace
+
+HessianSet collect_hessians_cuda(const std::shared_ptr<const Weights>&, const Device&, const TokenSequences&,
+                                 Progress&) {
+  refuse("Hessians are collected");
+}
+
+LossStatistics collect_loss_statistics_cuda(const std::shared_ptr<const Weights>&, const Device&, const TokenSequences&,
+                                            Progress&) {
+  refuse("loss statistics are collected");
+}
+
+std::unique_ptr<InputPairs> make_cuda_input_pairs(const std::shared_ptr<const Weights>&,
+                                                  const std::shared_ptr<const Weights>&, const Device&,
+                                                  const TokenSequences&, int64_t) {
+  refuse("inputs of two models are read");
+}
+
+std::vector<Matrix> shift_weights_cuda(std::span<const ConstMatrixView>, const InputPair&, double, double,
+                                       const std::string&, const CudaPlace&) {
+  refuse("weights are shifted");
+}
+
+std::vector<GptqResult> solve_gptq_cuda(std::span<const SymmetricMatrix* const>, std::span<const GptqJob>, double,
+                                        const CudaPlace&, const OnGptqSolved&) {
+  refuse("layers are solved");
+}
+
+std::vector<Nvfp4GptqResult> solve_gptq_nvfp4_cuda(std::span<const SymmetricMatrix* const>, std::span<const GptqJob>,
+                                                   double, const CudaPlace&, const OnNvfp4GptqSolved&) {
+  refuse("layers are solved");
+}
+
+std::vector<SlopeResult> solve_slope_cuda(std::span<const SlopeJob>, const ChooseGrid&, const CudaPlace&,
+                                          const OnSlopeSolved&) {
+  refuse("layers are solved");
+}
+
+}  // namespace thimble

@@ -1,0 +1,257 @@
+// cuda_divergence.cu: DivergencePass: batches of sequences through CudaGradientPass. Base weights, the student's, and
+// the teacher's logits stay in device memory.
+#include <algorithm>
+#include <numeric>
+#include <type_traits>
+
+#include "runtime/cuda/cuda_gradient_pass.cuh"
+#include "runtime/cuda/cuda_memory.h"
+#include "runtime/cuda/cuda_models.h"
+#include "runtime/cuda/kernels/cuda_row_kernel.cuh"
+
+namespace thimble {
+namespace {
+
+using FloatWeights = CudaNetworkWeights<float>;
+
+// to row = from row * gains[row].
+struct ScaleRows {
+  const float *from, *gains;
+  int64_t columns;
+  float* to;
+
+  __device__ void operator()(int64_t row, int lane) const {
+    for (int64_t c = lane; c < columns; c += 32) to[row * columns + c] = from[row * columns + c] * gains[row];
+  }
+};
+
+struct LookUpRows {
+  const float* table;
+  int64_t stride;
+  const int32_t* rows;
+  CudaView out;
+
+  __device__ void operator()(int64_t row, int lane) const {
+    const float* from = table + rows[row] * stride;
+    for (int64_t c = lane; c < out.columns; c += 32) out.data[row * out.stride + c] = from[c];
+  }
+};
+
+std::vector<MatrixId> linear_matrices(const Network& network) {
+  std::vector<MatrixId> found;
+  for (const LinearInput& input : network.linear_inputs())
+    found.insert(found.end(), input.readers.begin(), input.readers.end());
+  return found;
+}
+
+// Sums of the gradients by the logarithms of gains, on the device: one for each output of each matrix, and for a tied
+// head those of what is looked up, by columns.
+class CudaGainObserver final : public CudaGradientObserver {
+ public:
+  CudaGainObserver(const FloatWeights& student, CudaGradientPass& pass)
+      : student_(student),
+        network_(student.network()),
+        pass_(pass),
+        head_name_(network_.matrix(network_.head.weight).name) {
+    int64_t count = 0;
+    auto place = [&](const std::string& name, int64_t columns) {
+      places_[name] = {count, columns};
+      count += columns;
+    };
+    for (MatrixId id : linear_matrices(network_)) place(network_.matrix(id).name, network_.matrix(id).rows);
+    place(head_name_, network_.vocabulary());
+    place(kLookup, network_.matrix(network_.head.weight).columns);
+    sums_ = DeviceArray<double>(count);
+    sums_.fill_zero();
+  }
+
+  void on_output_gradient(const std::string& weight, ConstCudaView gradient, ConstCudaView output,
+                          const BatchShape& batch, cudaStream_t stream) override {
+    pass_.column_dots().add(gradient, output, batch, sums_.data() + places_.at(weight).first, {}, stream);
+  }
+  void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstCudaView gradient,
+                          const BatchShape& batch, cudaStream_t stream) override {
+    if (table != head_name_) return;
+    rows_.reserve(static_cast<int64_t>(rows.size()));
+    check_cuda(cudaMemcpyAsync(rows_.data(), rows.data(), rows.size_bytes(), cudaMemcpyHostToDevice, stream));
+    check_cuda(cudaStreamSynchronize(stream));  // the caller's list goes
+    looked_up_.resize(gradient.rows, gradient.columns);
+    const CudaMatrix<float>& from = student_.matrix(network_.head.weight);
+    launch_rows(gradient.rows, LookUpRows{from.data.data(), from.columns, rows_.data(), looked_up_}, stream);
+    pass_.column_dots().add(gradient, looked_up_, batch, sums_.data() + places_.at(kLookup).first, {}, stream);
+  }
+
+  // Waits for the stream.
+  void read(GainGradients& to, cudaStream_t stream) const {
+    std::vector<double> sums(static_cast<size_t>(sums_.count()));
+    check_cuda(cudaMemcpyAsync(sums.data(), sums_.data(), sums_.bytes(), cudaMemcpyDeviceToHost, stream));
+    check_cuda(cudaStreamSynchronize(stream));
+    for (const auto& [name, place] : places_) {
+      auto first = sums.begin() + place.first, last = first + place.columns;
+      if (name == head_name_ || name == kLookup)
+        to.head += std::accumulate(first, last, 0.0);
+      else
+        to.rows[name].assign(first, last);
+    }
+  }
+
+ private:
+  static constexpr const char* kLookup = "";
+  struct Place {
+    int64_t first = 0, columns = 0;
+  };
+  const FloatWeights& student_;
+  const Network& network_;
+  CudaGradientPass& pass_;
+  std::string head_name_;
+  std::map<std::string, Place> places_;
+  DeviceArray<double> sums_;
+  DeviceArray<int32_t> rows_;
+  CudaFloatMatrix looked_up_;
+};
+
+class CudaDivergence final : public DivergencePass {
+ public:
+  CudaDivergence(const Weights& teacher, const Weights& student, const TokenSequences& sequences, int ordinal,
+                 int64_t batch, Progress& progress)
+      : network_(student.network), ordinal_(ordinal), sequences_(sequences), batch_(batch) {
+    small_host_.network = network_;
+    small_host_.set_small(student.small);
+    DeviceScope scope(ordinal_);
+    memory_ = std::make_unique<Memory>(sequences.count * window_logits(), student);
+    read_teacher(teacher, progress);
+  }
+  ~CudaDivergence() override {
+    DeviceScope scope(ordinal_);
+    memory_.reset();
+  }
+
+  void set(const Gains& gains) override {
+    DeviceScope scope(ordinal_);
+    CudaStream stream;
+    for (MatrixId id : linear_matrices(*network_)) {
+      const MatrixUse& use = network_->matrix(id);
+      const auto found = gains.rows.find(use.name);
+      scale_rows(id,
+                 found == gains.rows.end() ? std::vector<float>(static_cast<size_t>(use.rows), 1.0f) : found->second,
+                 stream);
+    }
+    const MatrixId head = network_->head.weight;
+    scale_rows(head, std::vector<float>(static_cast<size_t>(network_->matrix(head).rows), gains.head), stream);
+    small_host_.set_small(gains.small);
+    memory_->student.set_vectors(small_host_.vectors);
+  }
+
+  GainGradients gradients(int64_t first, int64_t count) override {
+    return with_pass([&](CudaGradientPass& pass) {
+      CudaVectorSums vectors(*network_);
+      CudaGainObserver observer(memory_->student, pass);
+      GainGradients sums;
+      sums.divergence = sum_over_batches(pass, first, count, [&](const CudaTargets& teacher) {
+        pass.backward(teacher, observer, &vectors);
+        return pass.loss();
+      });
+      observer.read(sums, pass.stream());
+      sums.small = stored_gradients(*network_, small_host_.small, vectors.read(memory_->student, pass.stream()));
+      return sums;
+    });
+  }
+
+  double divergence(int64_t first, int64_t count) override {
+    return with_pass([&](CudaGradientPass& pass) {
+      return sum_over_batches(pass, first, count,
+                              [&](const CudaTargets& teacher) { return pass.forward_loss(teacher); });
+    });
+  }
+
+ private:
+  // All that lies in device memory, made and freed with the device current.
+  struct Memory {
+    Memory(int64_t logits, const Weights& weights)
+        : teacher_logits(logits),
+          base(weights, {}, cuda_plain_options(sizeof(float))),
+          student(weights, {}, cuda_plain_options(sizeof(float))) {}
+    DeviceArray<float> teacher_logits;  // (sequences, positions, V)
+    FloatWeights base, student;
+    std::unique_ptr<CudaGradientPass> pass;
+  };
+
+  int64_t positions() const { return sequences_.length - 1; }
+  int64_t window_logits() const { return positions() * network_->vocabulary(); }
+
+  std::span<const Token> tokens(int64_t first) const {
+    return std::span(sequences_.tokens).subspan(static_cast<size_t>(first * sequences_.length));
+  }
+
+  // Of the student, from what it was at first. Waits.
+  void scale_rows(MatrixId id, const std::vector<float>& gains, const CudaStream& stream) {
+    const DeviceArray<float> on_device{std::span<const float>(gains)};
+    const CudaMatrix<float>&from = memory_->base.matrix(id), &to = memory_->student.matrix(id);
+    launch_rows(static_cast<int64_t>(gains.size()),
+                ScaleRows{from.data.data(), on_device.data(), from.columns, to.data.data()}, stream);
+    stream.wait();
+  }
+
+  void read_teacher(const Weights& teacher, Progress& progress) {
+    progress.begin("reading calibration", sequences_.count, "sequences");
+    const FloatWeights on_device(teacher, {}, cuda_plain_options(sizeof(float)));
+    with_smaller_batches(batch_, [&](int64_t batch) {
+      CudaGradientPass pass(on_device, divergence_options(), sequences_.length, batch, positions());
+      for (int64_t first = 0; first < sequences_.count; first += batch) {
+        const BatchShape shape{std::min(batch, sequences_.count - first), positions()};
+        pass.forward(tokens(first), sequences_.length, shape);
+        pass.logits({memory_->teacher_logits.data() + first * window_logits(), shape.rows(), network_->vocabulary()});
+        check_cuda(cudaStreamSynchronize(pass.stream()));
+      }
+      return 0;
+    });
+    progress.advance(sequences_.count);
+    progress.end();
+  }
+
+  // Calls the body with the student's pass, on its device and with batches as large as its memory allows.
+  template <typename Body>
+  std::invoke_result_t<Body, CudaGradientPass&> with_pass(const Body& body) {
+    DeviceScope scope(ordinal_);
+    return with_smaller_batches(batch_, [&](int64_t batch) {
+      std::unique_ptr<CudaGradientPass>& pass = memory_->pass;
+      if (batch != batch_) pass.reset();  // with its memory
+      batch_ = batch;
+      if (!pass)
+        pass = std::make_unique<CudaGradientPass>(memory_->student, divergence_options(), sequences_.length, batch_,
+                                                  positions());
+      return body(*pass);
+    });
+  }
+
+  // Forward passes over sequences [first, first + count); the sum of what `loss` says of each batch after its own.
+  template <typename Loss>
+  double sum_over_batches(CudaGradientPass& pass, int64_t first, int64_t count, const Loss& loss) const {
+    double sum = 0;
+    for (int64_t s = first; s < first + count; s += batch_) {
+      pass.forward(tokens(s), sequences_.length, {std::min(batch_, first + count - s), positions()});
+      sum += loss(CudaTargets::teacher(memory_->teacher_logits.data() + s * window_logits()));
+    }
+    return sum;
+  }
+
+  std::shared_ptr<const Network> network_;
+  int ordinal_;
+  const TokenSequences& sequences_;
+  Weights small_host_;  // without matrices
+  int64_t batch_;
+  std::unique_ptr<Memory> memory_;
+};
+
+}  // namespace
+
+std::unique_ptr<DivergencePass> make_cuda_divergence_pass(std::shared_ptr<const Weights> teacher,
+                                                          std::shared_ptr<const Weights> student,
+                                                          const TokenSequences& sequences, const CudaPlace& place,
+                                                          Progress& progress) {
+  const int64_t batch =
+      plan_divergence(*student->network, sequences.length, sequences.count, usable_memory(place)).batch;
+  return std::make_unique<CudaDivergence>(*teacher, *student, sequences, place.ordinal, batch, progress);
+}
+
+}  // namespace thimble

@@ -1,0 +1,163 @@
+// cuda_models.cu: Scorer over CudaWindowBatches, Generator over CudaSequences.
+#include "runtime/cuda/cuda_models.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "runtime/cuda/cuda_finite.cuh"
+#include "runtime/cuda/cuda_memory.h"
+#include "runtime/cuda/cuda_sequences.cuh"
+#include "runtime/cuda/cuda_window_batches.cuh"
+
+namespace thimble {
+namespace {
+
+template <typename T>
+class CudaScorer final : public Scorer {
+ public:
+  CudaScorer(const Weights& weights, const CudaPlace& place, Numerics numerics, int64_t context)
+      : network_(weights.network),
+        ordinal_(place.ordinal),
+        numerics_(numerics),
+        context_(context),
+        most_windows_(cuda_windows_per_batch(place.ordinal, context)),
+        usable_bytes_(usable_memory(place)) {
+    plan();  // before the weights travel
+    DeviceScope scope(ordinal_);
+    const NumericPolicy policy = numeric_policy(numerics);
+    weights_ = std::make_unique<CudaNetworkWeights<T>>(weights, policy, cuda_fusion_options(policy, sizeof(T)));
+  }
+  ~CudaScorer() override {
+    DeviceScope scope(ordinal_);
+    batches_.reset();
+    weights_.reset();
+  }
+
+  int64_t vocabulary() const override { return network_->vocabulary(); }
+  int64_t context() const override { return context_; }
+  // Several batches, so that one call keeps uploads and kernels overlapped.
+  int64_t preferred_windows() const override { return 8 * most_windows_; }
+
+  void score(std::span<const ScoreWindow> windows, std::span<float> nll) override {
+    with_batches([&](CudaWindowBatches<T>& batches) { batches.score(windows, nll); });
+  }
+  void log_probabilities(std::span<const Token> inputs, MatrixView out) override {
+    with_batches([&](CudaWindowBatches<T>& batches) { batches.log_probabilities(inputs, out); });
+  }
+  std::optional<NonFinite> find_non_finite_input(std::span<const Token> inputs) override {
+    std::optional<NonFinite> found;
+    with_batches([&](CudaWindowBatches<T>& batches) {
+      CudaFiniteObserver<T> observer(static_cast<int64_t>(network_->linear_inputs().size()));
+      const auto length = static_cast<int64_t>(inputs.size());
+      batches.observe(inputs, 1, length, length, observer);
+      found = observer.found();
+    });
+    return found;
+  }
+
+ private:
+  int64_t plan() const { return plan_scoring(*network_, numerics_, context_, most_windows_, usable_bytes_).batch; }
+
+  // Calls the body with batches of as many windows as the memory allows.
+  template <typename Body>
+  void with_batches(const Body& body) {
+    DeviceScope scope(ordinal_);
+    with_smaller_batches(batches_ ? batches_->windows() : plan(), [&](int64_t windows) {
+      if (batches_ && batches_->windows() != windows) batches_.reset();
+      if (!batches_) batches_ = std::make_unique<CudaWindowBatches<T>>(*weights_, context_, windows);
+      body(*batches_);
+    });
+  }
+
+  std::shared_ptr<const Network> network_;
+  int ordinal_;
+  Numerics numerics_;
+  int64_t context_, most_windows_;  // in a batch
+  uint64_t usable_bytes_;           // before the weights were there
+  std::unique_ptr<CudaNetworkWeights<T>> weights_;
+  std::unique_ptr<CudaWindowBatches<T>> batches_;
+};
+
+template <typename T>
+class CudaGenerator final : public Generator {
+ public:
+  CudaGenerator(const Weights& weights, const CudaPlace& place, Numerics numerics, int64_t context, int64_t sequences)
+      : network_(weights.network),
+        ordinal_(place.ordinal),
+        numerics_(numerics),
+        context_(context),
+        most_sequences_(std::max<int64_t>(1, sequences)),
+        usable_bytes_(usable_memory(place)) {
+    planned_ = plan_generation(*network_, numerics_, context_, most_sequences_, usable_bytes_).batch;
+    DeviceScope scope(ordinal_);
+    const NumericPolicy policy = numeric_policy(numerics);
+    weights_ = std::make_unique<CudaNetworkWeights<T>>(weights, policy, cuda_fusion_options(policy, sizeof(T)));
+  }
+  ~CudaGenerator() override {
+    DeviceScope scope(ordinal_);
+    weights_.reset();
+  }
+
+  int64_t preferred_sequences(const CalibrationOptions& options) const override {
+    return std::min(options.sequences, planned_);
+  }
+
+  TokenSequences calibration(const CalibrationOptions& options, int64_t first, int64_t count,
+                             Progress& progress) override {
+    assert(options.length == context_);
+    DeviceScope scope(ordinal_);
+    TokenSequences all{count, options.length, {}};
+    int64_t batch = std::min(planned_, count);
+    for (int64_t done = 0; done < count; done += batch) {
+      batch = std::min(batch, count - done);
+      std::unique_ptr<CudaSequences<T>> sequences;
+      batch = with_smaller_batches(batch, [&](int64_t size) {
+        sequences = std::make_unique<CudaSequences<T>>(*weights_, context_, size);
+        return size;
+      });
+      std::vector<Token> first_tokens;
+      for (int64_t s = 0; s < batch; ++s)
+        first_tokens.push_back(first_calibration_token(network_->vocabulary(), options, first + done + s));
+      const std::vector<Token> tokens =
+          sequences->generate(first_tokens, options.length, options.temperature, options.seed,
+                              static_cast<uint64_t>(first + done), progress);
+      all.tokens.insert(all.tokens.end(), tokens.begin(), tokens.end());
+    }
+    return all;
+  }
+
+  void text(std::span<const Token> prompt, const TextOptions& options,
+            const std::function<bool(Token)>& on_token) override {
+    assert(static_cast<int64_t>(prompt.size()) + options.most_new_tokens <= context_);
+    DeviceScope scope(ordinal_);
+    plan_text(*network_, numerics_, context_, static_cast<int64_t>(prompt.size()), usable_bytes_);
+    CudaSequences<T>(*weights_, context_, 1)
+        .continue_text(prompt, options.most_new_tokens, options.temperature, options.seed, on_token);
+  }
+
+ private:
+  std::shared_ptr<const Network> network_;
+  int ordinal_;
+  Numerics numerics_;
+  int64_t context_, most_sequences_, planned_ = 1;
+  uint64_t usable_bytes_;  // before the weights were there
+  std::unique_ptr<CudaNetworkWeights<T>> weights_;
+};
+
+}  // namespace
+
+std::unique_ptr<Scorer> make_cuda_scorer(std::shared_ptr<const Weights> weights, const CudaPlace& place,
+                                         Numerics numerics, int64_t context) {
+  return with_cuda_type(numerics, [&]<typename T>(T*) -> std::unique_ptr<Scorer> {
+    return std::make_unique<CudaScorer<T>>(*weights, place, numerics, context);
+  });
+}
+
+std::unique_ptr<Generator> make_cuda_generator(std::shared_ptr<const Weights> weights, const CudaPlace& place,
+                                               Numerics numerics, int64_t context, int64_t sequences) {
+  return with_cuda_type(numerics, [&]<typename T>(T*) -> std::unique_ptr<Generator> {
+    return std::make_unique<CudaGenerator<T>>(*weights, place, numerics, context, sequences);
+  });
+}
+
+}  // namespace thimble

@@ -1,0 +1,211 @@
+// cuda_network_weights.cu: where each matrix goes in device memory, and what follows from several.
+#include "runtime/cuda/cuda_network_weights.cuh"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <limits>
+
+#include "runtime/base/error.h"
+#include "runtime/cuda/kernels/cuda_gemm.cuh"
+
+namespace thimble {
+namespace {
+
+constexpr float kLog2E = 1.4426950408889634f;
+
+template <typename Id>
+size_t index(Id id) {
+  return static_cast<size_t>(id);
+}
+
+void upload(const std::vector<float>& values, int64_t padded, DeviceArray<float>& to) {
+  std::vector<float> all(values);
+  all.resize(index(padded), 0.0f);
+  if (to.count() != padded) to = DeviceArray<float>(padded);
+  check_cuda(cudaMemcpy(to.data(), all.data(), to.bytes(), cudaMemcpyHostToDevice));
+}
+
+AxisMap head_map(int64_t head_dim, int64_t rotated = 0) {
+  return {static_cast<int>(head_dim), static_cast<int>(cuda_head_width(head_dim)), static_cast<int>(rotated)};
+}
+
+}  // namespace
+
+template <typename T>
+CudaNetworkWeights<T>::CudaNetworkWeights(const Weights& weights, const NumericPolicy& policy,
+                                          const FusionOptions& options)
+    : network_(weights.network),
+      policy_(policy),
+      fusion_(fuse(*network_, options)),
+      sizes_(cuda_weight_sizes(*network_, fusion_, policy)),
+      placements_(network_->matrices.size()),
+      vectors_(network_->vectors.size()),
+      scales_(fusion_.composites.size()),
+      project_vectors_(fusion_.composites.size()),
+      nvfp4_(network_->matrices.size()),
+      nvfp4_scales_(network_->matrices.size()) {
+  for (const CudaMatrixSize& size : sizes_.matrices) matrices_.emplace_back(size);
+  for (const CudaMatrixSize& size : sizes_.projections) projections_.emplace_back(size);
+  for (const CudaMatrixSize& size : sizes_.tables) tables_.emplace_back(size);
+  find_placements();
+  {
+    CudaWeightLoader<T> loader;
+    for (size_t i = 0; i < network_->matrices.size(); ++i) {
+      const auto id = static_cast<MatrixId>(i);
+      load(id, weights.matrix(id), weights.codes(id), loader);
+    }
+    loader.finish();
+  }
+  set_vectors(weights.vectors);
+}
+
+template <typename T>
+void CudaNetworkWeights<T>::find_placements() {
+  for (size_t i = 0; i < matrices_.size(); ++i) {
+    if (matrices_[i].rows == 0) continue;
+    const MatrixUse& use = network_->matrix(static_cast<MatrixId>(i));
+    CudaPlacement<T> place{matrices_[i].data.data(), matrices_[i].columns, 0, {}, {}, 0, use.rows};
+    for (const ProductTable& table : fusion_.tables)
+      if (index(table.product) == i && table.head_dim > 0) place.row_map = head_map(table.head_dim);
+    for (const Composite& composite : fusion_.composites) {
+      const auto* attend = std::get_if<fused::Attend>(&composite.work);
+      if (!attend || !attend->is_projected) continue;
+      for (const Node& node : network_->nodes) {
+        const auto* linear = std::get_if<op::Linear>(&node.operation);
+        if (linear && index(linear->weight) == i && node.inputs[0] == attend->output)
+          place.column_map = head_map(attend->attention.head_dim);
+      }
+    }
+    placements_[i].push_back(place);
+  }
+  for (size_t c = 0; c < fusion_.composites.size(); ++c)
+    if (const auto* project = std::get_if<fused::Project>(&fusion_.composites[c].work)) place_projection(c, *project);
+}
+
+template <typename T>
+void CudaNetworkWeights<T>::place_projection(size_t composite, const fused::Project& project) {
+  const CudaMatrix<T>& to = projections_[composite];
+  const op::Attention& o = project.attention;
+  const int64_t padded = cuda_head_width(o.head_dim);
+  const int64_t rotated = project.rotary == kAbsent ? 0 : network_->rotaries[index(project.rotary)].dims / 2;
+  auto add = [&](const HeadSource& source, int64_t first_row, AxisMap rows) {
+    placements_[index(source.weight)].push_back(
+        {to.data.data(), to.columns, first_row, rows, {}, source.first_row, source.rows});
+  };
+  add(project.query, 0, head_map(o.head_dim, rotated));
+  add(project.key, o.heads * padded, head_map(o.head_dim, rotated));
+  add(project.value, (o.heads + o.kv_heads) * padded, head_map(o.head_dim));
+}
+
+template <typename T>
+void CudaNetworkWeights<T>::load(MatrixId id, const Matrix& values, const Nvfp4Codes* codes,
+                                 CudaWeightLoader<T>& loader) {
+  if (sizes_.nvfp4[index(id)].rows > 0) {
+    Nvfp4Codes staged;
+    if (!codes) {
+      if (!std::ranges::all_of(values.values(), [](float value) { return std::isfinite(value); }))
+        throw Error(ExitCode::kBadInput,
+                    "tensor '" + network_->matrix(id).name + "' holds a value that is not finite, which NVFP4 has not");
+      staged = stage_nvfp4(values);
+      codes = &staged;
+    }
+    nvfp4_[index(id)] = std::make_unique<DeviceNvfp4Matrix>(*codes, 0, values.rows(), values.cols());
+    nvfp4_scales_[index(id)] = codes->tensor_scale;
+    return;
+  }
+  assert(!placements_[index(id)].empty());
+  for (const CudaPlacement<T>& place : placements_[index(id)]) loader.place(values, policy_.weights, place);
+}
+
+template <typename T>
+void CudaNetworkWeights<T>::replace(MatrixId id, const Matrix& values) {
+  CudaWeightLoader<T> loader;
+  load(id, values, nullptr, loader);
+  loader.finish();
+  for (size_t i = 0; i < fusion_.tables.size(); ++i)
+    if (fusion_.tables[i].table == id || fusion_.tables[i].product == id) make_table(i);
+}
+
+// table (rows of the looked-up one, N) = scale * table product^T.
+template <typename T>
+void CudaNetworkWeights<T>::make_table(size_t i) {
+  const ProductTable& table = fusion_.tables[i];
+  const CudaMatrix<T>&from = matrix(table.table), &product = matrix(table.product), &to = tables_[i];
+  assert(from.columns == product.columns && to.rows == from.rows && to.columns == product.rows);
+  GemmOperands<T> operands{from.data.data(), from.columns, product.data.data(), from.rows, product.rows, from.columns};
+  const float scale = table.scale == kAbsent ? 1.0f : scalar(table.scale);
+  launch_gemm<T, 1, 64, 3>(operands, ScaledEpilogue<T>{to.data.data(), to.columns, scale}, nullptr);
+  check_cuda(cudaDeviceSynchronize());
+}
+
+template <typename T>
+void CudaNetworkWeights<T>::set_vectors(const std::vector<std::vector<float>>& vectors) {
+  host_vectors_ = vectors;
+  if (!policy_.weights.is_exact())
+    for (std::vector<float>& vector : host_vectors_)
+      for (float& value : vector) value = policy_.weights(value);
+  for (size_t v = 0; v < vectors_.size(); ++v) upload(host_vectors_[v], sizes_.vectors[v], vectors_[v]);
+  for (size_t c = 0; c < fusion_.composites.size(); ++c) {
+    const FusedWork& work = fusion_.composites[c].work;
+    if (const auto* project = std::get_if<fused::Project>(&work)) upload_project(c, *project);
+    const auto* add = std::get_if<fused::LinearAdd>(&work);
+    if (add && sizes_.scales[c] > 0)
+      upload(std::vector<float>(index(sizes_.scales[c]), scalar(add->scale)), sizes_.scales[c], scales_[c]);
+  }
+  for (size_t i = 0; i < fusion_.tables.size(); ++i) make_table(i);
+  check_cuda(cudaDeviceSynchronize());
+}
+
+template <typename T>
+void CudaNetworkWeights<T>::upload_project(size_t composite, const fused::Project& project) {
+  const op::Attention& o = project.attention;
+  const auto d = static_cast<float>(o.head_dim);
+  CudaProjectVectors& to = project_vectors_[composite];
+  const bool is_usual = o.scale == 1.0f / std::sqrt(d);
+  std::vector<float> scales;
+  float largest = 0;
+  for (int64_t head = 0; head < o.heads; ++head) {
+    const float gain = project.query_gain == kAbsent ? 1.0f : host_vector(project.query_gain).at(index(head));
+    scales.push_back(is_usual ? gain * kLog2E / std::sqrt(d) : gain * kLog2E * o.scale);
+    largest = std::max(largest, std::abs(scales.back()) * d);
+  }
+  upload(scales, o.heads, to.query_scale);
+  to.largest_score = project.norm_epsilon > 0 ? largest : std::numeric_limits<float>::infinity();
+  if (!project.has_bias()) return;
+  std::vector<float> bias(index(sizes_.biases[composite]));
+  const int64_t padded = cuda_head_width(o.head_dim);
+  const int64_t rotated = project.rotary == kAbsent ? 0 : network_->rotaries[index(project.rotary)].dims / 2;
+  auto add = [&](const HeadSource& source, int64_t first, AxisMap map) {
+    if (source.bias == kAbsent) return;
+    const std::vector<float>& own = host_vector(source.bias);
+    for (int64_t r = 0; r < source.rows; ++r) bias[index(first + map(r))] = own.at(index(source.first_row + r));
+  };
+  add(project.query, 0, head_map(o.head_dim, rotated));
+  add(project.key, o.heads * padded, head_map(o.head_dim, rotated));
+  add(project.value, (o.heads + o.kv_heads) * padded, head_map(o.head_dim));
+  upload(bias, sizes_.biases[composite], to.bias);
+}
+
+template <typename T>
+const float* CudaNetworkWeights<T>::sum_scale(size_t composite) const {
+  if (scales_[composite].count() > 0) return scales_[composite].data();
+  return vector(std::get<fused::LinearAdd>(fusion_.composites[composite].work).scale);
+}
+
+template class CudaNetworkWeights<float>;
+template class CudaNetworkWeights<__nv_bfloat16>;
+template class CudaNetworkWeights<__half>;
+
+DeviceArray<float2> make_cuda_rotary_table(const RotaryRule& rule, int64_t context) {
+  const std::vector<double> frequencies = rule.frequencies(context);
+  std::vector<float2> pairs;
+  for (int64_t p = 0; p < context; ++p)
+    for (double frequency : frequencies) {
+      const double angle = static_cast<double>(p) * frequency;
+      pairs.push_back({static_cast<float>(std::cos(angle)), static_cast<float>(std::sin(angle))});
+    }
+  return DeviceArray<float2>(std::span<const float2>(pairs));
+}
+
+}  // namespace thimble

@@ -1,0 +1,343 @@
+// cuda_node_rows.cu: a warp per row, or per head of a row.
+#include "runtime/cuda/cuda_node_rows.cuh"
+
+#include <cassert>
+
+#include "runtime/cuda/kernels/cuda_row_kernel.cuh"
+
+namespace thimble {
+namespace {
+
+// y[row] = rounding(function(row, column)).
+template <typename T, typename Function>
+struct MapRows {
+  NodeRows<T> y;
+  Rounding rounding;
+  Function function;
+
+  __device__ void operator()(int64_t row, int lane) const {
+    T* out = y.data + row * y.stride;
+    for (int64_t c = lane; c < y.padded; c += 32)
+      out[c] = from_float<T>(c < y.columns ? rounding(function(row, c)) : 0.0f);
+  }
+};
+
+template <typename T, typename Function>
+void map_rows(const NodeRows<T>& y, const Rounding& rounding, const Function& function, cudaStream_t stream) {
+  launch_rows(y.rows, MapRows<T, Function>{y, rounding, function}, stream);
+}
+
+template <typename T>
+__device__ float value_at(const NodeRows<T>& x, int64_t row, int64_t column) {
+  return to_float(x.data[row * x.stride + column]);
+}
+
+template <typename T>
+struct LastRow {
+  NodeRows<T> from;
+  int64_t from_positions, to_positions;
+  __device__ float operator()(int64_t row, int64_t c) const {
+    const int64_t position = from_positions - to_positions + row % to_positions;
+    return value_at(from, row / to_positions * from_positions + position, c);
+  }
+};
+
+template <typename T>
+struct Sum {
+  NodeRows<T> x, a;
+  const float* scale;
+  float factor;
+  __device__ float operator()(int64_t row, int64_t c) const {
+    const float times = scale ? scale[c] * factor : factor;
+    return value_at(x, row, c) + times * value_at(a, row, c);
+  }
+};
+
+template <typename T>
+struct Activated {
+  NodeRows<T> x;
+  Activation activation;
+  __device__ float operator()(int64_t row, int64_t c) const {
+    const float z = value_at(x, row, c);
+    switch (activation) {
+      case Activation::kLeakyReluSquared: return activated<Activation::kLeakyReluSquared>(z);
+      case Activation::kGeluTanh: return gelu_tanh(z);
+      case Activation::kSilu: return silu(z);
+    }
+    return z;
+  }
+};
+
+template <typename T>
+struct Gated {
+  Activated<T> active;
+  NodeRows<T> a;
+  __device__ float operator()(int64_t row, int64_t c) const { return active(row, c) * value_at(a, row, c); }
+};
+
+template <typename T>
+struct Mixed {
+  NodeRows<T> x, a;
+  const float *first, *second;
+  __device__ float operator()(int64_t row, int64_t c) const {
+    return first[c] * value_at(x, row, c) + second[c] * value_at(a, row, c);
+  }
+};
+
+template <typename T>
+struct Skipped {
+  NodeRows<T> x, a;
+  const float *weight, *gate;  // gate may be null
+  __device__ float operator()(int64_t row, int64_t c) const {
+    const float weighted = weight[c] * value_at(a, row, c), own = value_at(x, row, c);
+    return gate ? (1 - gate[c]) * weighted + gate[c] * own : weighted + own;
+  }
+};
+
+template <typename T>
+struct Smeared {
+  NodeRows<T> x;
+  const float* gate;
+  const T* state;  // may be null
+  int64_t positions;
+  __device__ float operator()(int64_t row, int64_t c) const {
+    float before = 0;
+    if (row % positions > 0)
+      before = value_at(x, row - 1, c);
+    else if (state)
+      before = to_float(state[row / positions * x.columns + c]);
+    return (1 - gate[c]) * value_at(x, row, c) + gate[c] * before;
+  }
+};
+
+template <typename T>
+struct Biased {
+  NodeRows<T> y;
+  const float* bias;
+  __device__ float operator()(int64_t row, int64_t c) const { return value_at(y, row, c) + bias[c]; }
+};
+
+struct FinishedProduct {
+  const float *product, *scales, *bias;  // the latter two may be null
+  int64_t columns;
+  Rounding rounding;  // of the product before its bias
+  __device__ float operator()(int64_t row, int64_t c) const {
+    float y = product[row * columns + c];
+    if (scales) y *= scales[row];
+    return bias ? rounding(y) + bias[c] : y;
+  }
+};
+
+template <typename T>
+struct RmsNormRows {
+  NodeRows<T> x, y;
+  const float* gain;  // may be null
+  float factor, epsilon;
+  Rounding rounding;
+
+  __device__ void operator()(int64_t row, int lane) const {
+    const float squares = sum_over_row(x.columns, lane, [&](int64_t c) {
+      const float v = value_at(x, row, c);
+      return v * v;
+    });
+    const float scale = 1 / sqrtf(squares / static_cast<float>(x.columns) + epsilon) * factor;
+    T* out = y.data + row * y.stride;
+    for (int64_t c = lane; c < y.padded; c += 32) {
+      float v = 0;
+      if (c < x.columns) v = rounding(value_at(x, row, c) * scale * (gain ? gain[c] : 1.0f));
+      out[c] = from_float<T>(v);
+    }
+  }
+};
+
+template <typename T>
+struct LayerNormRows {
+  NodeRows<T> x, y;
+  const float *weight, *bias;
+  float epsilon;
+  Rounding rounding;
+
+  __device__ void operator()(int64_t row, int lane) const {
+    const auto width = static_cast<float>(x.columns);
+    const float mean = sum_over_row(x.columns, lane, [&](int64_t c) { return value_at(x, row, c); }) / width;
+    const float squares = sum_over_row(x.columns, lane, [&](int64_t c) {
+      const float v = value_at(x, row, c) - mean;
+      return v * v;
+    });
+    const float inverse = 1 / sqrtf(squares / width + epsilon);
+    T* out = y.data + row * y.stride;
+    for (int64_t c = lane; c < y.padded; c += 32) {
+      float v = 0;
+      if (c < x.columns) v = rounding((value_at(x, row, c) - mean) * inverse * weight[c] + bias[c]);
+      out[c] = from_float<T>(v);
+    }
+  }
+};
+
+// A row is one head of one position. The two elements of a rotating pair belong to one lane: y may be x.
+template <typename T>
+struct HeadNorms {
+  NodeRows<T> x, y;
+  int64_t head_dim, heads;
+  float epsilon;  // 0: no norm
+  const float *norm_gain, *head_gain;
+  NodeRotation rotation;
+  RowPositions positions;
+  Rounding rounding;
+
+  __device__ void operator()(int64_t index, int lane) const {
+    const int64_t row = index / heads, head = index % heads, d = head_dim, half = rotation.half;
+    const T* from = x.data + row * x.stride + head * d;
+    T* to = y.data + row * y.stride + head * d;
+    float factor = head_gain ? head_gain[head] : 1.0f;
+    if (epsilon > 0) {
+      const float squares = sum_over_row(d, lane, [&](int64_t c) { return to_float(from[c]) * to_float(from[c]); });
+      factor *= 1 / sqrtf(squares / static_cast<float>(d) + epsilon);
+    }
+    const bool has_gain = norm_gain && epsilon > 0;
+    auto scaled = [&](int64_t c) { return to_float(from[c]) * factor * (has_gain ? norm_gain[c] : 1.0f); };
+    auto store = [&](int64_t c, float value) { to[c] = from_float<T>(rounding(value)); };
+    const int64_t position = positions.position(row);
+    for (int64_t k = lane; k < half; k += 32) {
+      const float first = scaled(k), second = scaled(half + k);
+      const float2 angle = rotation.angles[position * half + k];
+      store(k, first * angle.x + second * angle.y);
+      store(half + k, second * angle.x - first * angle.y);
+    }
+    for (int64_t c = 2 * half + lane; c < d; c += 32) store(c, scaled(c));
+    if (head + 1 < heads) return;
+    for (int64_t c = y.columns + lane; c < y.padded; c += 32) y.data[row * y.stride + c] = from_float<T>(0.0f);
+  }
+};
+
+// A warp per sequence.
+template <typename T>
+struct KeepLastRows {
+  NodeRows<T> x;
+  int64_t positions;
+  T* state;
+
+  __device__ void operator()(int64_t sequence, int lane) const {
+    const T* from = x.data + ((sequence + 1) * positions - 1) * x.stride;
+    for (int64_t c = lane; c < x.columns; c += 32) state[sequence * x.columns + c] = from[c];
+  }
+};
+
+template <typename T>
+struct PlaceHeads {
+  PlacedHeads<T> h;
+  RowPositions positions;
+
+  // Heads of a row, each followed by its padding.
+  template <typename Scale>
+  __device__ void place(const NodeRows<T>& from, int64_t row, int64_t heads, T* to, int lane,
+                        const Scale& scale) const {
+    for (int64_t c = lane; c < heads * h.padded; c += 32) {
+      const int64_t within = c % h.padded;
+      const bool exists = within < h.head_dim;
+      to[c] = exists ? scale(from.data[row * from.stride + c / h.padded * h.head_dim + within]) : from_float<T>(0.0f);
+    }
+  }
+  __device__ void operator()(int64_t row, int lane) const {
+    auto as_is = [](T value) { return value; };
+    const int64_t width = h.kv_heads * h.padded;
+    T* cached = h.cache + (positions.sequence(row) * h.capacity + positions.position(row)) * 2 * width;
+    place(h.key, row, h.kv_heads, cached, lane, as_is);
+    place(h.value, row, h.kv_heads, cached + width, lane, as_is);
+    if (!h.query_out) return;
+    place(h.query, row, h.heads, h.query_out + row * h.heads * h.padded, lane,
+          [&](T value) { return from_float<T>(to_float(value) * h.query_scale); });
+  }
+};
+
+}  // namespace
+
+template <typename T>
+void CudaNodeRows<T>::copy_last(const NodeRows<T>& from, int64_t from_positions, const NodeRows<T>& to,
+                                int64_t to_positions) const {
+  map_rows(to, {}, LastRow<T>{from, from_positions, to_positions}, stream_);
+}
+
+template <typename T>
+void CudaNodeRows<T>::add(const NodeRows<T>& x, const NodeRows<T>& a, const float* scale, float factor,
+                          const Rounding& r, const NodeRows<T>& y) const {
+  map_rows(y, r, Sum<T>{x, a, scale, factor}, stream_);
+}
+
+template <typename T>
+void CudaNodeRows<T>::rms_norm(const NodeRows<T>& x, const float* gain, float factor, float epsilon, const Rounding& r,
+                               const NodeRows<T>& y) const {
+  launch_rows(y.rows, RmsNormRows<T>{x, y, gain, factor, epsilon, r}, stream_);
+}
+
+template <typename T>
+void CudaNodeRows<T>::layer_norm(const NodeRows<T>& x, const float* weight, const float* bias, float epsilon,
+                                 const Rounding& r, const NodeRows<T>& y) const {
+  launch_rows(y.rows, LayerNormRows<T>{x, y, weight, bias, epsilon, r}, stream_);
+}
+
+template <typename T>
+void CudaNodeRows<T>::heads(const NodeRows<T>& x, int64_t head_dim, float epsilon, const float* norm_gain,
+                            const float* head_gain, const NodeRotation& rotation, const RowPositions& positions,
+                            const Rounding& r, const NodeRows<T>& y) const {
+  const int64_t heads = x.columns / head_dim;
+  launch_rows(y.rows * heads,
+              HeadNorms<T>{x, y, head_dim, heads, epsilon, norm_gain, head_gain, rotation, positions, r}, stream_);
+}
+
+template <typename T>
+void CudaNodeRows<T>::activate(Activation activation, const NodeRows<T>& x, const Rounding& r,
+                               const NodeRows<T>& y) const {
+  map_rows(y, r, Activated<T>{x, activation}, stream_);
+}
+
+template <typename T>
+void CudaNodeRows<T>::gate(Activation activation, const NodeRows<T>& x, const NodeRows<T>& a, const Rounding& r,
+                           const NodeRows<T>& y) const {
+  map_rows(y, r, Gated<T>{{x, activation}, a}, stream_);
+}
+
+template <typename T>
+void CudaNodeRows<T>::mix(const NodeRows<T>& x, const NodeRows<T>& a, const float* first, const float* second,
+                          const Rounding& r, const NodeRows<T>& y) const {
+  map_rows(y, r, Mixed<T>{x, a, first, second}, stream_);
+}
+
+template <typename T>
+void CudaNodeRows<T>::skip(const NodeRows<T>& x, const NodeRows<T>& a, const float* weight, const float* gate,
+                           const Rounding& r, const NodeRows<T>& y) const {
+  map_rows(y, r, Skipped<T>{x, a, weight, gate}, stream_);
+}
+
+template <typename T>
+void CudaNodeRows<T>::smear(const NodeRows<T>& x, const float* gate, T* state, const RowPositions& positions,
+                            const Rounding& r, const NodeRows<T>& y) const {
+  assert(x.data != y.data);
+  map_rows(y, r, Smeared<T>{x, gate, state, positions.positions}, stream_);
+  if (state) launch_rows(x.rows / positions.positions, KeepLastRows<T>{x, positions.positions, state}, stream_);
+}
+
+template <typename T>
+void CudaNodeRows<T>::add_bias(const float* bias, const NodeRows<T>& y) const {
+  map_rows(y, {}, Biased<T>{y, bias}, stream_);
+}
+
+template <typename T>
+void CudaNodeRows<T>::finish_product(const float* product, const float* scales, const float* bias, const Rounding& r,
+                                     const NodeRows<T>& y) const {
+  map_rows(y, r, FinishedProduct{product, scales, bias, y.columns, r}, stream_);
+}
+
+template <typename T>
+void launch_place_heads(const PlacedHeads<T>& heads, const RowPositions& positions, cudaStream_t stream) {
+  launch_rows(heads.key.rows, PlaceHeads<T>{heads, positions}, stream);
+}
+
+template class CudaNodeRows<float>;
+template class CudaNodeRows<__nv_bfloat16>;
+template class CudaNodeRows<__half>;
+template void launch_place_heads(const PlacedHeads<float>&, const RowPositions&, cudaStream_t);
+template void launch_place_heads(const PlacedHeads<__nv_bfloat16>&, const RowPositions&, cudaStream_t);
+template void launch_place_heads(const PlacedHeads<__half>&, const RowPositions&, cudaStream_t);
+
+}  // namespace thimble

@@ -1,0 +1,141 @@
+// cuda_node_runner.cu: see cuda_node_runner.cuh.
+#include "runtime/cuda/cuda_node_runner.cuh"
+
+#include <cassert>
+#include <type_traits>
+
+#include "runtime/cuda/cuda_row_attention.cuh"
+#include "runtime/cuda/kernels/cuda_float_product.cuh"
+
+namespace thimble {
+
+template <typename T>
+CudaNodeRunner<T>::CudaNodeRunner(const CudaNetworkWeights<T>& weights,
+                                  const std::vector<DeviceArray<float2>>& rotaries, const CudaPassSizes& sizes,
+                                  bool stepping)
+    : weights_(weights),
+      rotaries_(rotaries),
+      stepping_(stepping),
+      products_(stepping),
+      nvfp4_products_(sizes.nvfp4_products),
+      aligned_(sizes.aligned) {
+  if (weights.policy().nvfp4) nvfp4_.emplace(sizes.nvfp4_codes, sizes.nvfp4_scales, sizes.nvfp4_row_scales);
+}
+
+template <typename T>
+void CudaNodeRunner<T>::run(const Node& node, std::span<const NodeRows<T>> inputs, const NodeRows<T>& y,
+                            const CudaBatch& batch, const CudaCache<T>* cache, cudaStream_t stream) {
+  const CudaNodeRows<T> rows(stream);
+  const CudaNetworkWeights<T>& w = weights_;
+  const RowPositions positions = batch.row_positions();
+  auto visit = [&](const auto& o) {
+    using Op = std::decay_t<decltype(o)>;
+    if constexpr (std::is_same_v<Op, op::Gather>) {
+      const CudaMatrix<T>& table = w.matrix(o.table);
+      launch_gather<T>({table.data.data(), table.columns, o.index, y.columns, y.padded, y.data, y.stride,
+                        rounding(Boundary::kEmbedding)},
+                       batch.tokens, positions, y.rows, stream);
+    } else if constexpr (std::is_same_v<Op, op::Linear>) {
+      linear(o, inputs[0], y, stream);
+    } else if constexpr (std::is_same_v<Op, op::Add>) {
+      const NumericPolicy& policy = w.policy();
+      float factor = o.sum == Sum::kAttention ? policy.attention_scale : o.sum == Sum::kMlp ? policy.mlp_scale : 1;
+      const bool is_scalar = o.scale != kAbsent && w.vector_size(o.scale) == 1;
+      if (is_scalar) factor *= w.scalar(o.scale);
+      rows.add(inputs[0], inputs[1], is_scalar ? nullptr : w.vector(o.scale), factor,
+               rounding(o.sum == Sum::kEmbedding ? Boundary::kEmbedding : Boundary::kResidual), y);
+    } else if constexpr (std::is_same_v<Op, op::RmsNorm>) {
+      rows.rms_norm(inputs[0], w.vector(o.gain), o.factor, o.epsilon, rounding(Boundary::kNorm), y);
+    } else if constexpr (std::is_same_v<Op, op::LayerNorm>) {
+      rows.layer_norm(inputs[0], w.vector(o.weight), w.vector(o.bias), o.epsilon, rounding(Boundary::kNorm), y);
+    } else if constexpr (std::is_same_v<Op, op::Heads>) {
+      NodeRotation rotation;
+      if (o.rotary != kAbsent)
+        rotation = {rotaries_[static_cast<size_t>(o.rotary)].data(),
+                    w.network().rotaries[static_cast<size_t>(o.rotary)].dims / 2};
+      rows.heads(inputs[0], o.head_dim, o.epsilon, w.vector(o.norm_gain), w.vector(o.head_gain), rotation, positions,
+                 rounding(Boundary::kNorm), y);
+    } else if constexpr (std::is_same_v<Op, op::Attention>) {
+      assert(cache);
+      attend(o, inputs, y, batch, *cache, stream);
+    } else if constexpr (std::is_same_v<Op, op::Activate>) {
+      rows.activate(o.activation, inputs[0], rounding(Boundary::kActivation), y);
+    } else if constexpr (std::is_same_v<Op, op::Gate>) {
+      rows.gate(o.activation, inputs[0], inputs[1], rounding(Boundary::kActivation), y);
+    } else if constexpr (std::is_same_v<Op, op::Mix>) {
+      rows.mix(inputs[0], inputs[1], w.vector(o.first), w.vector(o.second), rounding(Boundary::kResidual), y);
+    } else if constexpr (std::is_same_v<Op, op::Skip>) {
+      rows.skip(inputs[0], inputs[1], w.vector(o.weight), w.vector(o.gate), rounding(Boundary::kResidual), y);
+    } else if constexpr (std::is_same_v<Op, op::Smear>) {
+      rows.smear(inputs[0], w.vector(o.gate), cache ? cache->state(o.state) : nullptr, positions,
+                 rounding(Boundary::kResidual), y);
+    } else {
+      static_assert(std::is_same_v<Op, op::Columns>);  // a view
+    }
+  };
+  std::visit(visit, node.operation);
+}
+
+template <typename T>
+void CudaNodeRunner<T>::linear(const op::Linear& o, const NodeRows<T>& x, const NodeRows<T>& y, cudaStream_t stream) {
+  const Rounding& r = rounding(Boundary::kLinear);
+  const float* bias = weights_.vector(o.bias);
+  if constexpr (std::is_same_v<T, float>) {
+    const CudaNodeRows<float> rows(stream);
+    if (const DeviceNvfp4Matrix* codes = weights_.codes(o.weight)) {
+      nvfp4_->multiply(x.data, x.stride, x.rows, x.columns, codes->view(), y.columns, weights_.nvfp4_scale(o.weight),
+                       nvfp4_products_.data(), stream);
+      return rows.finish_product(nvfp4_products_.data(), nvfp4_->row_scales(), bias, r, y);
+    }
+    if (!weights_.fusion().options.fuses_products) {
+      const CudaMatrix<float>& w = weights_.matrix(o.weight);
+      launch_product(ProductForm::kNT, {x.data, x.rows, x.columns, x.stride},
+                     {w.data.data(), y.columns, x.columns, w.columns}, {y.data, y.rows, y.columns, y.stride},
+                     /*add=*/false, {}, ProductPart::kWhole, stream);
+      assert(r.is_exact());
+      if (bias) rows.add_bias(bias, y);
+      return;
+    }
+  }
+  const CudaMatrix<T>& w = weights_.matrix(o.weight);
+  const NodeRows<T> a = aligned(x, stream);
+  assert(a.stride >= w.columns && y.stride >= w.rows);
+  products_.linear({a.data, a.stride, w.data.data(), y.rows, w.rows, w.columns}, {y.data, y.stride, r, bias}, stream);
+}
+
+template <typename T>
+NodeRows<T> CudaNodeRunner<T>::aligned(const NodeRows<T>& x, cudaStream_t stream) {
+  const int64_t multiple = weights_.fusion().options.column_multiple, padded = round_up(x.columns, multiple);
+  const bool has_whole_pieces = x.padded % multiple == 0 && x.stride % multiple == 0;
+  if (has_whole_pieces && reinterpret_cast<uintptr_t>(x.data) % 16 == 0) return x;
+  assert(x.rows * padded <= aligned_.count());
+  const NodeRows<T> copy{aligned_.data(), x.rows, x.columns, padded, padded};
+  CudaNodeRows<T>(stream).copy(x, copy);
+  return copy;
+}
+
+template <typename T>
+void CudaNodeRunner<T>::attend(const op::Attention& o, std::span<const NodeRows<T>> inputs, const NodeRows<T>& y,
+                               const CudaBatch& batch, const CudaCache<T>& cache, cudaStream_t stream) {
+  const int64_t padded = cuda_head_width(o.head_dim);
+  const RowPositions positions = batch.row_positions();
+  launch_place_heads<T>({inputs[0], inputs[1], inputs[2], o.head_dim, padded, o.heads, o.kv_heads, nullptr, 1,
+                         cache.keys(o.cache), cache.capacity()},
+                        positions, stream);
+  const RowAttention<T> attention{inputs[0],
+                                  y,
+                                  cache.keys(o.cache),
+                                  cache.capacity(),
+                                  padded,
+                                  o,
+                                  rounding(Boundary::kScores),
+                                  rounding(Boundary::kSoftmax),
+                                  rounding(Boundary::kLinear)};
+  launch_row_attention(attention, positions, cache.capacity(), stream);
+}
+
+template class CudaNodeRunner<float>;
+template class CudaNodeRunner<__nv_bfloat16>;
+template class CudaNodeRunner<__half>;
+
+}  // namespace thimble

@@ -1,0 +1,45 @@
+// cuda_node_runner.cuh: runs nodes of a network one by one on a CUDA device, as CpuPass does, each rounding what it
+// writes as the weights' policy says. T = float, __nv_bfloat16, __half.
+#pragma once
+
+#include <optional>
+
+#include "runtime/cuda/cuda_batch.cuh"
+#include "runtime/cuda/cuda_network_weights.cuh"
+#include "runtime/cuda/cuda_node_rows.cuh"
+#include "runtime/cuda/cuda_products.cuh"
+#include "runtime/cuda/kernels/cuda_nvfp4_linear.cuh"
+
+namespace thimble {
+
+template <typename T>
+class CudaNodeRunner {
+ public:
+  // `rotaries`: by RotaryId, as make_cuda_rotary_table() has them. Both must outlive the object.
+  CudaNodeRunner(const CudaNetworkWeights<T>& weights, const std::vector<DeviceArray<float2>>& rotaries,
+                 const CudaPassSizes& sizes, bool stepping);
+
+  // One node but Columns. Inputs and output have all rows of the batch. `cache`, with room for the batch's positions,
+  // may be null where there is no attention and no state.
+  void run(const Node& node, std::span<const NodeRows<T>> inputs, const NodeRows<T>& output, const CudaBatch& batch,
+           const CudaCache<T>* cache, cudaStream_t stream);
+  const CudaProducts<T>& products() const { return products_; }
+
+ private:
+  void linear(const op::Linear& o, const NodeRows<T>& x, const NodeRows<T>& y, cudaStream_t stream);
+  void attend(const op::Attention& o, std::span<const NodeRows<T>> inputs, const NodeRows<T>& y, const CudaBatch& batch,
+              const CudaCache<T>& cache, cudaStream_t stream);
+  // Rows as a product of 16-byte pieces can read them: aligned, zero to the end of the last piece.
+  NodeRows<T> aligned(const NodeRows<T>& x, cudaStream_t stream);
+  const Rounding& rounding(Boundary boundary) const { return weights_.policy().at(boundary); }
+
+  const CudaNetworkWeights<T>& weights_;
+  const std::vector<DeviceArray<float2>>& rotaries_;
+  bool stepping_;
+  CudaProducts<T> products_;
+  std::optional<CudaNvfp4Linear> nvfp4_;
+  DeviceArray<float> nvfp4_products_;
+  DeviceArray<T> aligned_;
+};
+
+}  // namespace thimble

@@ -1,0 +1,198 @@
+// cuda_pass.cu: the composites in their order, and what stands around them: observers, the output head.
+#include "runtime/cuda/cuda_pass.cuh"
+
+#include <cassert>
+
+namespace thimble {
+
+template <typename T>
+CudaPass<T>::CudaPass(const CudaNetworkWeights<T>& weights, const CudaPassShape& shape)
+    : weights_(weights),
+      network_(weights.network()),
+      fusion_(weights.fusion()),
+      shape_(shape),
+      runner_(weights, rotaries_, cuda_pass_sizes(network_, fusion_, weights.policy(), shape), shape.stepping) {
+  const CudaPassSizes sizes = cuda_pass_sizes(network_, fusion_, weights.policy(), shape);
+  for (const RotaryRule& rule : network_.rotaries) rotaries_.push_back(make_cuda_rotary_table(rule, shape.context));
+  for (int64_t elements : sizes.slots) {
+    slots_.emplace_back(elements);
+    if (elements > 0) slots_.back().fill_zero();  // products read what pads a row: it must be finite
+  }
+  for (int64_t floats : sizes.squares) squares_.emplace_back(floats);
+  head_input_ = DeviceArray<T>(sizes.head_input);
+  head_squares_ = DeviceArray<float>(sizes.head_squares);
+  target_logits_ = DeviceArray<float>(sizes.loss_rows);
+  log_sums_ = DeviceArray<float>(sizes.loss_rows);
+  loss_parts_ = DeviceArray<float2>(sizes.loss_parts);
+}
+
+// Windows that overlap, at even distances; where sharing pays and the scratch holds the distinct rows.
+template <typename T>
+SharedRows CudaPass<T>::shared_rows(const CudaBatch& batch) const {
+  if (shape_.stepping || fusion_.shared_scratch == kAbsent) return {};
+  SharedRows shared{batch.sequences, batch.positions, static_cast<int>(batch.tokens.stride)};
+  const auto& embed = std::get<fused::Embed>(fusion_.composites[0].work);
+  const auto& work = std::get<fused::Project>(fusion_.composites[1].work);
+  const int64_t columns =
+      (work.attention.heads + 2 * work.attention.kv_heads) * cuda_head_width(work.attention.head_dim);
+  const int64_t stride = fusion_.places[static_cast<size_t>(work.input.value)].stride;
+  const int64_t distinct_bytes =
+      stride * static_cast<int64_t>(sizeof(T)) + columns * static_cast<int64_t>(sizeof(float));
+  const bool overlap = batch.sequences > 1 && batch.tokens.stride > 0 && batch.tokens.stride < batch.positions;
+  const auto scratch_bytes = static_cast<int64_t>(slots_[static_cast<size_t>(fusion_.shared_scratch)].bytes());
+  const bool fits = 2 * shared.count() <= batch.rows() && shared.count() * distinct_bytes <= scratch_bytes;
+  // The first layer keeps all its rows, and the rows that are left when others go have not been distinct ones.
+  const bool keeps_start = std::ranges::count(fusion_.compacted, embed.start) == 0;
+  const bool whole = batch.needed == batch.positions || (fusion_.compacts_at > 1 && keeps_start);
+  return overlap && batch.positions > SharedRows::kFirstRows && fits && whole ? shared : SharedRows{};
+}
+
+template <typename T>
+void CudaPass<T>::begin(const CudaBatch& batch, const CudaCache<T>& cache, const SharedRows& shared,
+                        cudaStream_t stream) {
+  assert(batch.rows() <= shape_.rows);
+  assert(batch.needed == batch.positions || static_cast<int64_t>(batch.sequences) * batch.needed <= shape_.needed);
+  batch_ = batch;
+  cache_ = &cache;
+  stream_ = stream;
+  shared_ = shared;
+  rows_ = {batch.rows(), batch.positions, 0, false};
+  next_ = 0;
+}
+
+template <typename T>
+void CudaPass<T>::begin(const CudaBatch& batch, const CudaCache<T>& cache, cudaStream_t stream) {
+  begin(batch, cache, SharedRows{}, stream);
+}
+
+template <typename T>
+void CudaPass<T>::run_to(size_t node) {
+  for (; next_ < fusion_.composites.size() && fusion_.composites[next_].trigger < node; ++next_)
+    std::visit([&](const auto& work) { run(next_, work); }, fusion_.composites[next_].work);
+}
+
+template <typename T>
+void CudaPass<T>::run(const CudaBatch& batch, const CudaCache<T>& cache, cudaStream_t stream,
+                      CudaInputObserver<T>* observer) {
+  begin(batch, cache, observer ? SharedRows{} : shared_rows(batch), stream);
+  if (observer) {
+    assert(batch.needed == batch.positions);
+    for (const LinearInput& input : network_.linear_inputs()) {
+      run_to(input.first_reader);
+      show(input, *observer);
+    }
+  }
+  run_to(network_.nodes.size());
+}
+
+template <typename T>
+NodeRows<T> CudaPass<T>::value(ValueId value) const {
+  const Place& at = place(value);
+  const bool is_whole = fusion_.has_padded_heads[static_cast<size_t>(value)];
+  const int64_t columns = is_whole ? at.stride : at.width;
+  const bool fills_row = at.first_column == 0 && round_up(columns, fusion_.options.column_multiple) == at.stride;
+  return {data(value), rows_.count, columns, at.stride, fills_row ? at.stride : columns};
+}
+
+template <typename T>
+void CudaPass<T>::show(const LinearInput& input, CudaInputObserver<T>& observer) {
+  std::vector<std::string> names;
+  for (MatrixId id : input.readers) names.push_back(network_.matrix(id).name);
+  const auto columns = static_cast<int>(network_.width_of(input.value));
+  const ShownValue shown = shown_value(network_, fusion_, input.value);
+  const bool is_stored = shown.kind == ShownValue::Kind::kStored;
+  if (is_stored && place(input.value).stride == columns)
+    return observer.on_linear_input(names, data(input.value), batch_.sequences, rows_.positions, columns, stream_);
+  if (shown_.count() == 0) shown_ = DeviceArray<T>(cuda_shown_elements(network_, shape_.rows));
+  if (shown.kind == ShownValue::Kind::kGathered) {
+    const Node& node = network_.nodes[shown.gather];
+    runner_.run(node, {}, {shown_.data(), batch_.rows(), columns, columns, columns}, batch_, cache_, stream_);
+    return observer.on_linear_input(names, shown_.data(), batch_.sequences, batch_.positions, columns, stream_);
+  }
+  int heads = 1, head = columns, padded = columns;  // heads lie apart where they are padded
+  for (const Composite& composite : fusion_.composites)
+    if (const auto* attend = std::get_if<fused::Attend>(&composite.work);
+        attend && attend->is_projected && attend->output == input.value) {
+      heads = static_cast<int>(attend->attention.heads);
+      head = static_cast<int>(attend->attention.head_dim);
+      padded = static_cast<int>(cuda_head_width(attend->attention.head_dim));
+    }
+  const ValueId from = shown.input.value;
+  launch_linear_input(static_cast<const T*>(data(from)), place(from).stride, rows_.count, heads, head, padded,
+                      norm(shown.input), shown_.data(), int64_t{columns}, stream_);
+  observer.on_linear_input(names, shown_.data(), batch_.sequences, rows_.positions, columns, stream_);
+}
+
+// What the head multiplies: in place, or a copy of the needed rows.
+template <typename T>
+typename CudaPass<T>::HeadInput CudaPass<T>::head_input(cudaStream_t stream) const {
+  assert(next_ == fusion_.composites.size() && static_cast<int64_t>(batch_.sequences) * batch_.needed <= shape_.needed);
+  const CudaMatrix<T>& head = weights_.matrix(network_.head.weight);
+  const FusedInput& input = fusion_.head;
+  const int64_t needed = static_cast<int64_t>(batch_.sequences) * batch_.needed;
+  GemmOperands<T> operands{data(input.value), place(input.value).stride, head.data.data(), needed, head.rows,
+                           head.columns};
+  RowNorm own = norm(input);
+  if (input.is_normed && rows_.count == needed) return {operands, own};
+  operands.a = head_input_.data();
+  if (input.is_normed) {
+    const RowSquares squares{head_squares_.data(), own.squares.count, shape_.needed};
+    launch_take_last_rows(static_cast<const T*>(data(input.value)), own.squares, batch_.sequences, batch_.positions,
+                          batch_.needed, head.columns, head_input_.data(), squares, stream);
+    own.squares = squares;
+    return {operands, own};
+  }
+  operands.a_stride = head.columns;
+  const int64_t columns = network_.matrix(network_.head.weight).columns;
+  CudaNodeRows<T>(stream).copy_last(value(input.value), rows_.positions,
+                                    {head_input_.data(), needed, columns, head.columns, head.columns}, batch_.needed);
+  return {operands, own};
+}
+
+template <typename T>
+template <typename Launch>
+void CudaPass<T>::with_logit_rule(const RowNorm& norm, const Launch& launch) const {
+  const NumericPolicy& policy = weights_.policy();
+  const float cap = network_.head.softcap;
+  if (fusion_.options.fuses_products || policy.is_exact() || policy.nvfp4) return launch(LogitRule<false>{norm, cap});
+  launch(LogitRule<true>{norm, cap, policy.at(Boundary::kLogits), policy.at(Boundary::kCapped), policy.logits_scale});
+}
+
+template <typename T>
+void CudaPass<T>::loss(const Token* targets, float* nll, cudaStream_t stream) {
+  const HeadInput head = head_input(stream);
+  with_logit_rule(head.norm, [&]<bool kRounds>(const LogitRule<kRounds>& rule) {
+    const LossEpilogue<kRounds> epilogue{rule,
+                                         targets,
+                                         static_cast<int>(network_.vocabulary()),
+                                         loss_parts_.data(),
+                                         target_logits_.data(),
+                                         head.operands.rows};
+    runner_.products().template loss<kRounds>(head.operands, epilogue, stream);
+  });
+  launch_finish_loss(loss_parts_.data(), CudaProducts<T>::loss_tiles(head.operands.columns), head.operands.rows,
+                     target_logits_.data(), log_sums_.data(), nll, stream);
+}
+
+template <typename T>
+void CudaPass<T>::logits(float* out, cudaStream_t stream) {
+  const HeadInput head = head_input(stream);
+  with_logit_rule(head.norm, [&]<bool kRounds>(const LogitRule<kRounds>& rule) {
+    runner_.products().template logits<kRounds>(head.operands, LogitsEpilogue<kRounds>{rule, out, logits_stride()},
+                                                stream);
+  });
+}
+
+template <typename T>
+void CudaPass<T>::log_probabilities(float* out, cudaStream_t stream) {
+  loss(/*targets=*/nullptr, /*nll=*/nullptr, stream);  // leaves log_sums_
+  logits(out, stream);
+  launch_subtract_rows(out, static_cast<int64_t>(batch_.sequences) * batch_.needed,
+                       static_cast<int>(network_.vocabulary()), logits_stride(), log_sums_.data(), stream);
+}
+
+template class CudaPass<float>;
+template class CudaPass<__nv_bfloat16>;
+template class CudaPass<__half>;
+
+}  // namespace thimble

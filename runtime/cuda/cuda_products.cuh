@@ -1,0 +1,102 @@
+// cuda_products.cuh: the products of a forward pass with what follows each: which tiles and which kernel a device and a
+// number of rows take. A row's result depends on its own values and the weights alone. T = float, __nv_bfloat16,
+// __half.
+#pragma once
+
+#include "runtime/cuda/kernels/cuda_gemm.cuh"
+#include "runtime/cuda/kernels/cuda_head_epilogues.cuh"
+
+namespace thimble {
+
+// out = product, rounded; then with a bias (N), unless null, rounded once more.
+template <typename T>
+struct RoundedEpilogue {
+  using Columns = Nothing;
+  using Row = Nothing;
+  using Fetched = Nothing;
+  T* out;
+  int64_t stride;
+  Rounding rounding;
+  const float* bias;
+
+  __device__ Columns columns(int, bool) const { return {}; }
+  __device__ Row row(int64_t) const { return {}; }
+  __device__ Fetched fetch(const RowPlace&, const Columns&, const Row&) const { return {}; }
+  template <int kLanes>
+  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Row&, const Fetched&) const {
+    if (!place.exists) return;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      v[i] = rounding(v[i]);
+      if (bias) v[i] = rounding(v[i] + bias[place.column + i]);
+    }
+    Stored8<T>::rounded(v).store(out + place.row * stride + place.column);
+  }
+};
+
+// What a QkvEpilogue needs besides its kind (cuda_epilogues.cuh says what each is).
+template <typename T>
+struct QkvOperands {
+  RowNorm norm;
+  RowPositions place_of;
+  T *query, *keys;
+  int64_t capacity;
+  int heads, kv_heads, first_column;
+  float inverse_head_dim, epsilon;
+  const float2* rotary;
+  int half;
+  const float* query_scale;
+  const T* value_table;
+  float value_scale;
+  const int32_t* tokens;
+  int64_t token_stride;
+  SharedRows shared;
+  float* unrotated;
+  const float* bias;
+};
+
+template <typename T>
+class CudaProducts {
+ public:
+  // Of the current device. `stepping`: products have few rows.
+  explicit CudaProducts(bool stepping);
+
+  bool uses_sm90() const { return sm90_; }
+  // Parts in which epilogues leave the squares of rows of `width` columns.
+  int square_parts(int64_t width) const;
+
+  // head_width: 32, 64 or 128.
+  void project(const GemmOperands<T>& operands, const QkvOperands<T>& qkv, QkvKind kind, int head_width,
+               cudaStream_t stream) const;
+  // u += scale * (product + bias); null scale: 1, null bias: 0.
+  void add(const GemmOperands<T>& operands, T* u, int64_t stride, const float* scale, const float* bias,
+           const RowSquares& squares, cudaStream_t stream) const;
+  void end_layer(const GemmOperands<T>& operands, const LayerEndEpilogue<T>& end, cudaStream_t stream) const;
+  // out = f(norm * product + bias).
+  void activate(const GemmOperands<T>& operands, const RowNorm& norm, Activation activation, const float* bias, T* out,
+                int64_t stride, cudaStream_t stream) const;
+  void linear(const GemmOperands<T>& operands, const RoundedEpilogue<T>& rounded, cudaStream_t stream) const;
+
+  // The output head: few columns a tile on every device. kRounds: as numeric modes want it.
+  template <bool kRounds>
+  void logits(const GemmOperands<T>& operands, const LogitsEpilogue<kRounds>& epilogue, cudaStream_t stream) const;
+  template <bool kRounds>
+  void loss(const GemmOperands<T>& operands, const LossEpilogue<kRounds>& epilogue, cudaStream_t stream) const;
+  // Tiles of a head's product, each of which leaves a part of the loss.
+  static int loss_tiles(int64_t vocabulary) { return divide_up(vocabulary, kStepColumns); }
+
+ private:
+  template <typename Epilogue>
+  void multiply(const GemmOperands<T>& operands, const Epilogue& epilogue, cudaStream_t stream) const;
+  template <typename Epilogue>
+  void multiply_window(const GemmOperands<T>& operands, const Epilogue& epilogue, cudaStream_t stream) const;
+  template <int kHead, QkvKind kKind>
+  void project_heads(const GemmOperands<T>& operands, const QkvOperands<T>& qkv, cudaStream_t stream) const;
+
+  // Columns of a product's tile: of one position per sequence, of whole windows, and of windows on sm_90.
+  static constexpr int kStepColumns = 64, kWindowColumns = 128, kSm90Columns = 256;
+
+  bool stepping_, sm90_;
+};
+
+}  // namespace thimble

@@ -1,0 +1,130 @@
+// cuda_products_impl.cuh: the members of CudaProducts, for the sources that instantiate them, one for each T: a
+// compiler takes minutes for all.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "runtime/cuda/cuda_products.cuh"
+#include "runtime/cuda/kernels/cuda_gemm_sm90.cuh"
+
+namespace thimble {
+
+template <typename T>
+CudaProducts<T>::CudaProducts(bool stepping)
+    : stepping_(stepping), sm90_(std::is_same_v<T, __nv_bfloat16> && !stepping && has_sm90_kernels()) {}
+
+template <typename T>
+int CudaProducts<T>::square_parts(int64_t width) const {
+  return divide_up(width, stepping_ ? kStepColumns : sm90_ ? kSm90Columns : kWindowColumns);
+}
+
+template <typename T>
+template <typename Epilogue>
+void CudaProducts<T>::multiply(const GemmOperands<T>& operands, const Epilogue& epilogue, cudaStream_t stream) const {
+  if (stepping_) return launch_gemm<T, 1, kStepColumns, 4>(operands, epilogue, stream);
+  multiply_window(operands, epilogue, stream);
+}
+
+template <typename T>
+template <typename Epilogue>
+void CudaProducts<T>::multiply_window(const GemmOperands<T>& operands, const Epilogue& epilogue,
+                                      cudaStream_t stream) const {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    if (sm90_) return launch_gemm_sm90(operands, epilogue, stream);
+  }
+  // fp32 keeps twice the operands' bytes in shared memory, and its products in as many registers.
+  launch_gemm<T, sizeof(T) == 4 ? 1 : 2, kWindowColumns, 3>(operands, epilogue, stream);
+}
+
+template <typename T>
+template <int kHead, QkvKind kKind>
+void CudaProducts<T>::project_heads(const GemmOperands<T>& operands, const QkvOperands<T>& q,
+                                    cudaStream_t stream) const {
+  const QkvEpilogue<T, kHead, kKind> epilogue{
+      q.norm,         q.place_of,         q.query,        q.keys,   q.capacity,  q.heads,       q.kv_heads,
+      q.first_column, q.inverse_head_dim, q.epsilon,      q.rotary, q.half,      q.query_scale, q.value_table,
+      q.value_scale,  q.tokens,           q.token_stride, q.shared, q.unrotated, q.bias};
+  if constexpr (kKind != QkvKind::kShared) {
+    if (stepping_) return launch_gemm<T, 1, std::max(kHead, 64), 3>(operands, epilogue, stream);  // heads stay whole
+  }
+  multiply_window(operands, epilogue, stream);
+}
+
+template <typename T>
+void CudaProducts<T>::project(const GemmOperands<T>& operands, const QkvOperands<T>& qkv, QkvKind kind, int head_width,
+                              cudaStream_t stream) const {
+  auto with_kind = [&]<int kHead>(std::integral_constant<int, kHead>) {
+    switch (kind) {
+      case QkvKind::kPlain: return project_heads<kHead, QkvKind::kPlain>(operands, qkv, stream);
+      case QkvKind::kShared: return project_heads<kHead, QkvKind::kShared>(operands, qkv, stream);
+      case QkvKind::kBiased: return project_heads<kHead, QkvKind::kBiased>(operands, qkv, stream);
+    }
+  };
+  if (head_width == 32) return with_kind(std::integral_constant<int, 32>());
+  if (head_width == 64) return with_kind(std::integral_constant<int, 64>());
+  with_kind(std::integral_constant<int, 128>());
+}
+
+template <typename T>
+void CudaProducts<T>::add(const GemmOperands<T>& operands, T* u, int64_t stride, const float* scale, const float* bias,
+                          const RowSquares& squares, cudaStream_t stream) const {
+  if (bias)
+    return multiply(operands, ResidualEpilogue<T, true>{u, stride, scale, squares, operands.rows, bias}, stream);
+  multiply(operands, ResidualEpilogue<T, false>{u, stride, scale, squares, operands.rows, nullptr}, stream);
+}
+
+template <typename T>
+void CudaProducts<T>::end_layer(const GemmOperands<T>& operands, const LayerEndEpilogue<T>& end,
+                                cudaStream_t stream) const {
+  multiply(operands, end, stream);
+}
+
+template <typename T>
+void CudaProducts<T>::activate(const GemmOperands<T>& operands, const RowNorm& norm, Activation activation,
+                               const float* bias, T* out, int64_t stride, cudaStream_t stream) const {
+  auto with = [&]<Activation kActivation>(std::integral_constant<Activation, kActivation>) {
+    if (bias) return multiply(operands, ActivationEpilogue<T, kActivation, true>{norm, out, stride, bias}, stream);
+    multiply(operands, ActivationEpilogue<T, kActivation, false>{norm, out, stride, nullptr}, stream);
+  };
+  switch (activation) {
+    case Activation::kLeakyReluSquared:
+      return with(std::integral_constant<Activation, Activation::kLeakyReluSquared>());
+    case Activation::kGeluTanh: return with(std::integral_constant<Activation, Activation::kGeluTanh>());
+    case Activation::kSilu: return with(std::integral_constant<Activation, Activation::kSilu>());
+  }
+}
+
+template <typename T>
+void CudaProducts<T>::linear(const GemmOperands<T>& operands, const RoundedEpilogue<T>& rounded,
+                             cudaStream_t stream) const {
+  if (stepping_) return launch_gemm<T, 1, kStepColumns, 4>(operands, rounded, stream);
+  // sm_90's own units hand products over in bf16: not where they are still added to, or rounded otherwise.
+  if (!rounded.bias && rounded.rounding.value == Format::kFp32) return multiply_window(operands, rounded, stream);
+  launch_gemm<T, sizeof(T) == 4 ? 1 : 2, kWindowColumns, 3>(operands, rounded, stream);
+}
+
+template <typename T>
+template <bool kRounds>
+void CudaProducts<T>::logits(const GemmOperands<T>& operands, const LogitsEpilogue<kRounds>& epilogue,
+                             cudaStream_t stream) const {
+  launch_gemm<T, 1, kStepColumns, 4>(operands, epilogue, stream);
+}
+
+template <typename T>
+template <bool kRounds>
+void CudaProducts<T>::loss(const GemmOperands<T>& operands, const LossEpilogue<kRounds>& epilogue,
+                           cudaStream_t stream) const {
+  launch_gemm<T, 1, kStepColumns, 4>(operands, epilogue, stream);
+}
+
+#define THIMBLE_INSTANTIATE_PRODUCTS(T)                                                                               \
+  template class CudaProducts<T>;                                                                                     \
+  template void CudaProducts<T>::logits<false>(const GemmOperands<T>&, const LogitsEpilogue<false>&, cudaStream_t)    \
+      const;                                                                                                          \
+  template void CudaProducts<T>::logits<true>(const GemmOperands<T>&, const LogitsEpilogue<true>&, cudaStream_t)      \
+      const;                                                                                                          \
+  template void CudaProducts<T>::loss<false>(const GemmOperands<T>&, const LossEpilogue<false>&, cudaStream_t) const; \
+  template void CudaProducts<T>::loss<true>(const GemmOperands<T>&, const LossEpilogue<true>&, cudaStream_t) const;
+
+}  // namespace thimble

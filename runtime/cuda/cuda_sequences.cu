@@ -1,0 +1,139 @@
+// cuda_sequences.cu: see cuda_sequences.cuh.
+#include "runtime/cuda/cuda_sequences.cuh"
+
+#include <algorithm>
+
+#include "runtime/base/error.h"
+
+namespace thimble {
+namespace {
+
+constexpr int64_t kStepsPerProgress = 64;  // the host may run ahead of the device by as many graph launches
+
+}  // namespace
+
+template <typename T>
+CudaSequences<T>::CudaSequences(const CudaNetworkWeights<T>& weights, int64_t context, int64_t sequences)
+    : weights_(weights),
+      context_(context),
+      sequences_(sequences),
+      pass_(weights, {context, sequences, sequences, /*stepping=*/true}),
+      cache_(weights.network(), sequences, context, /*shares_one=*/false),
+      tokens_(cuda_text_tokens(context, sequences)),
+      logits_(cuda_text_logits(weights.network(), sequences)),
+      position_(1),
+      failed_(1) {
+  failed_.fill_zero();
+  tokens_.fill_zero();
+}
+
+template <typename T>
+CudaSequences<T>::~CudaSequences() {
+  cudaStreamSynchronize(stream_);
+  if (step_) cudaGraphExecDestroy(step_);
+}
+
+template <typename T>
+SampleRequest CudaSequences<T>::request(double temperature, uint64_t seed, uint64_t first_stream,
+                                        int first_position) const {
+  return {logits_.data(),
+          pass_.logits_stride(),
+          static_cast<int>(weights_.network().vocabulary()),
+          static_cast<int>(sequences_),
+          temperature,
+          seed,
+          first_stream,
+          first_position,
+          tokens_.data(),
+          context_,
+          position_.data(),
+          failed_.data()};
+}
+
+// One step: the token at *position of every sequence goes through the model, the next one is drawn.
+template <typename T>
+void CudaSequences<T>::capture(const SampleRequest& request) {
+  const CudaBatch batch{{tokens_.data(), context_}, static_cast<int>(sequences_), 1, 1, position_.data()};
+  check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+  cudaGraph_t graph = nullptr;
+  try {
+    pass_.run(batch, cache_, stream_);
+    pass_.logits(logits_.data(), stream_);
+    launch_sample(request, stream_);
+  } catch (...) {
+    cudaStreamEndCapture(stream_, &graph);
+    cudaGraphDestroy(graph);
+    throw;
+  }
+  check_cuda(cudaStreamEndCapture(stream_, &graph));
+  if (step_) cudaGraphExecDestroy(step_);
+  step_ = nullptr;
+  cudaError_t made = cudaGraphInstantiate(&step_, graph, 0);
+  cudaGraphDestroy(graph);
+  check_cuda(made);
+}
+
+template <typename T>
+void CudaSequences<T>::require_finite() const {
+  int failed = 0;
+  check_cuda(cudaMemcpy(&failed, failed_.data(), sizeof(int), cudaMemcpyDeviceToHost));
+  if (failed) throw Error(ExitCode::kBadInput, "the model's logits are not finite; its weights are damaged");
+}
+
+template <typename T>
+std::vector<Token> CudaSequences<T>::generate(std::span<const Token> first_tokens, int64_t length, double temperature,
+                                              uint64_t seed, uint64_t first_stream, Progress& progress) {
+  position_.fill_zero();
+  cache_.clear_states();
+  check_cuda(cudaMemcpy2D(tokens_.data(), static_cast<size_t>(context_) * sizeof(Token), first_tokens.data(),
+                          sizeof(Token), sizeof(Token), first_tokens.size(), cudaMemcpyHostToDevice));
+  check_cuda(cudaStreamSynchronize(nullptr));  // streams of ours do not wait for the default one
+  capture(request(temperature, seed, first_stream, 0));
+  for (int64_t position = 1; position < length; ++position) {
+    check_cuda(cudaGraphLaunch(step_, stream_));
+    if (position % kStepsPerProgress != 0) continue;
+    stream_.wait();
+    progress.advance(kStepsPerProgress * sequences_);
+  }
+  stream_.wait();
+  progress.advance((length - (length - 1) / kStepsPerProgress * kStepsPerProgress) * sequences_);
+  require_finite();
+  std::vector<Token> tokens(static_cast<size_t>(sequences_ * length));
+  check_cuda(cudaMemcpy2D(tokens.data(), static_cast<size_t>(length) * sizeof(Token), tokens_.data(),
+                          static_cast<size_t>(context_) * sizeof(Token), static_cast<size_t>(length) * sizeof(Token),
+                          static_cast<size_t>(sequences_), cudaMemcpyDeviceToHost));
+  return tokens;
+}
+
+template <typename T>
+void CudaSequences<T>::continue_text(std::span<const Token> prompt, int64_t most_new_tokens, double temperature,
+                                     uint64_t seed, const std::function<bool(Token)>& on_token) {
+  if (most_new_tokens == 0) return;
+  const auto length = static_cast<int64_t>(prompt.size());
+  check_cuda(cudaMemcpy(tokens_.data(), prompt.data(), prompt.size_bytes(), cudaMemcpyHostToDevice));
+  check_cuda(cudaStreamSynchronize(nullptr));  // streams of ours do not wait for the default one
+  position_.fill_zero();
+  cache_.clear_states();
+  const SampleRequest draw = request(temperature, seed, 0, static_cast<int>(length));
+  CudaPass<T> whole(weights_, {context_, length, 1, /*stepping=*/false});
+  whole.run({{tokens_.data(), context_}, 1, static_cast<int>(length), 1, position_.data()}, cache_, stream_);
+  whole.logits(logits_.data(), stream_);
+  auto last = static_cast<int>(length - 1);
+  check_cuda(cudaMemcpyAsync(position_.data(), &last, sizeof(int), cudaMemcpyHostToDevice, stream_));
+  launch_sample(draw, stream_);
+  capture(draw);
+  for (int64_t i = 0;; ++i) {
+    Token token = 0;
+    check_cuda(cudaMemcpyAsync(&token, tokens_.data() + length + i, sizeof(token), cudaMemcpyDeviceToHost, stream_));
+    stream_.wait();
+    require_finite();
+    if (!on_token(token) || i + 1 == most_new_tokens) return;
+    check_cuda(cudaGraphLaunch(step_, stream_));
+  }
+}
+
+template class CudaSequences<float>;
+template class CudaSequences<__nv_bfloat16>;
+template class CudaSequences<__half>;
+
+}  // namespace thimble

@@ -1,0 +1,56 @@
+// cuda_float_matrix.cuh: dense row-major float32 matrices in device memory, as matrix.h has them in host memory: an
+// owner and two views.
+#pragma once
+
+#include "runtime/cuda/kernels/cuda_context.cuh"
+#include "runtime/tensor/matrix.h"
+
+namespace thimble {
+
+// Row r starts at data + r * stride.
+template <typename T>
+struct BasicCudaView {
+  T* data = nullptr;
+  int64_t rows = 0, columns = 0, stride = 0;
+
+  BasicCudaView() = default;
+  BasicCudaView(T* d, int64_t r, int64_t c) : BasicCudaView(d, r, c, c) {}
+  BasicCudaView(T* d, int64_t r, int64_t c, int64_t s) : data(d), rows(r), columns(c), stride(s) {}
+  // A mutable view converts to a const one.
+  template <typename U>
+  requires std::is_same_v<const U, T> BasicCudaView(const BasicCudaView<U>& other)
+      : data(other.data), rows(other.rows), columns(other.columns), stride(other.stride) {}
+
+  int64_t count() const { return rows * columns; }
+};
+
+using CudaView = BasicCudaView<float>;
+using ConstCudaView = BasicCudaView<const float>;
+
+// Rows follow each other without gaps.
+class CudaFloatMatrix {
+ public:
+  CudaFloatMatrix() = default;
+  // A copy of a matrix in host memory, on the current device.
+  explicit CudaFloatMatrix(const Matrix& host) : rows_(host.rows()), columns_(host.cols()) {
+    if (!empty()) data_ = DeviceArray<float>(host.values());
+  }
+
+  // Contents are lost when the elements take more room than ever before.
+  void resize(int64_t rows, int64_t columns) {
+    data_.reserve(rows * columns);
+    rows_ = rows;
+    columns_ = columns;
+  }
+  bool empty() const { return rows_ * columns_ == 0; }
+  CudaView view() { return {data_.data(), rows_, columns_}; }
+  ConstCudaView view() const { return {data_.data(), rows_, columns_}; }
+  operator CudaView() { return view(); }
+  operator ConstCudaView() const { return view(); }
+
+ private:
+  int64_t rows_ = 0, columns_ = 0;
+  DeviceArray<float> data_;
+};
+
+}  // namespace thimble

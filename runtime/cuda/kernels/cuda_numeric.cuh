@@ -1,0 +1,138 @@
+// cuda_numeric.cuh: storage types of the CUDA kernels (float, __nv_bfloat16, __half) and their conversions; all
+// arithmetic is float32. Small helpers of warps.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "runtime/tensor/host_device.h"
+
+namespace thimble {
+
+// Two neighbouring elements of a row; the address must be a multiple of their size.
+__device__ inline float2 load_pair(const float* at) { return *reinterpret_cast<const float2*>(at); }
+__device__ inline float2 load_pair(const __nv_bfloat16* at) {
+  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(at));
+}
+__device__ inline float2 load_pair(const __half* at) { return __half22float2(*reinterpret_cast<const __half2*>(at)); }
+// Stores the pair rounded to nearest even, and returns what was stored.
+__device__ inline float2 store_pair(float* at, float2 value) {
+  *reinterpret_cast<float2*>(at) = value;
+  return value;
+}
+__device__ inline float2 store_pair(__nv_bfloat16* at, float2 value) {
+  __nv_bfloat162 rounded = __float22bfloat162_rn(value);
+  *reinterpret_cast<__nv_bfloat162*>(at) = rounded;
+  return __bfloat1622float2(rounded);
+}
+__device__ inline float2 store_pair(__half* at, float2 value) {
+  __half2 rounded = __float22half2_rn(value);
+  *reinterpret_cast<__half2*>(at) = rounded;
+  return __half22float2(rounded);
+}
+
+// Eight neighbouring elements as they lie in memory; the address must be a multiple of 16 bytes.
+template <typename T>
+struct Stored8;
+
+template <>
+struct Stored8<float> {
+  float4 low, high;
+
+  __device__ static Stored8 load(const float* at) {
+    return {reinterpret_cast<const float4*>(at)[0], reinterpret_cast<const float4*>(at)[1]};
+  }
+  __device__ void store(float* at) const {
+    reinterpret_cast<float4*>(at)[0] = low;
+    reinterpret_cast<float4*>(at)[1] = high;
+  }
+  __device__ static Stored8 rounded(const float (&v)[8]) {
+    return {{v[0], v[1], v[2], v[3]}, {v[4], v[5], v[6], v[7]}};
+  }
+  __device__ void unpack(float (&v)[8]) const {
+    v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
+    v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
+  }
+};
+
+template <>
+struct Stored8<__nv_bfloat16> {
+  uint4 raw;
+
+  __device__ static Stored8 load(const __nv_bfloat16* at) { return {*reinterpret_cast<const uint4*>(at)}; }
+  __device__ void store(__nv_bfloat16* at) const { *reinterpret_cast<uint4*>(at) = raw; }
+  __device__ static Stored8 rounded(const float (&v)[8]) {
+    Stored8 out;
+    auto* pairs = reinterpret_cast<__nv_bfloat162*>(&out.raw);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) pairs[i] = __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
+    return out;
+  }
+  __device__ void unpack(float (&v)[8]) const {
+    const auto* pairs = reinterpret_cast<const __nv_bfloat162*>(&raw);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float2 pair = __bfloat1622float2(pairs[i]);
+      v[2 * i] = pair.x;
+      v[2 * i + 1] = pair.y;
+    }
+  }
+};
+
+template <>
+struct Stored8<__half> {
+  uint4 raw;
+
+  __device__ static Stored8 load(const __half* at) { return {*reinterpret_cast<const uint4*>(at)}; }
+  __device__ void store(__half* at) const { *reinterpret_cast<uint4*>(at) = raw; }
+  __device__ static Stored8 rounded(const float (&v)[8]) {
+    Stored8 out;
+    auto* pairs = reinterpret_cast<__half2*>(&out.raw);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) pairs[i] = __floats2half2_rn(v[2 * i], v[2 * i + 1]);
+    return out;
+  }
+  __device__ void unpack(float (&v)[8]) const {
+    const auto* pairs = reinterpret_cast<const __half2*>(&raw);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float2 pair = __half22float2(pairs[i]);
+      v[2 * i] = pair.x;
+      v[2 * i + 1] = pair.y;
+    }
+  }
+};
+
+template <typename T>
+__device__ T from_float(float value) {
+  if constexpr (std::is_same_v<T, float>)
+    return value;
+  else if constexpr (std::is_same_v<T, __half>)
+    return __float2half_rn(value);
+  else
+    return __float2bfloat16_rn(value);
+}
+__device__ inline float to_float(float value) { return value; }
+__device__ inline float to_float(__nv_bfloat16 value) { return __bfloat162float(value); }
+__device__ inline float to_float(__half value) { return __half2float(value); }
+
+// Sum and maximum over `kLanes` neighbouring lanes (a power of two); every lane gets them. A fixed tree: the same bits
+// every time.
+template <int kLanes>
+__device__ float sum_over_lanes(float value) {
+#pragma unroll
+  for (int distance = kLanes / 2; distance > 0; distance /= 2) value += __shfl_xor_sync(~0u, value, distance);
+  return value;
+}
+template <int kLanes>
+__device__ float max_over_lanes(float value) {
+#pragma unroll
+  for (int distance = kLanes / 2; distance > 0; distance /= 2)
+    value = fmaxf(value, __shfl_xor_sync(~0u, value, distance));
+  return value;
+}
+
+}  // namespace thimble

@@ -1,0 +1,195 @@
+// cuda_gradient_kernels_test.cpp: attention in float32 forwards and back, losses and sums over rows on the device
+// against the CPU's, on awkward widths, between NaN guards, into memory full of NaN.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/cpu/cpu_kernels.h"
+#include "runtime/cpu/gradient_ops.h"
+#include "runtime/cuda/kernels/cuda_column_dots.cuh"
+#include "runtime/cuda/kernels/cuda_float_attention.cuh"
+#include "runtime/cuda/kernels/cuda_loss.cuh"
+#include "tests/runtime/cuda/kernels/cuda_device.h"
+#include "tests/runtime/cuda/kernels/device_copy.h"
+#include "tests/runtime/ops/random_tokens.h"
+
+namespace thimble {
+namespace {
+
+constexpr double kTolerance = 1e-5;  // relative to the largest value
+
+struct Extent {
+  int64_t sequences, positions, columns;
+  int64_t rows() const { return sequences * positions; }
+};
+
+class CudaGradientKernels : public CudaTest {
+ protected:
+  // The window `s` of a batch.
+  static ConstMatrixView window(const Matrix& rows, const Extent& e, int64_t s) {
+    return rows.view().block_rows(s * e.positions, e.positions);
+  }
+  static MatrixView window(Matrix& rows, const Extent& e, int64_t s) {
+    return rows.view().block_rows(s * e.positions, e.positions);
+  }
+};
+
+// softmax(scale q k^T) v in float64, head by head.
+void naive_attention(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v, const op::Attention& o, MatrixView y) {
+  const int64_t d = o.head_dim;
+  for (int64_t p = 0; p < q.rows; ++p)
+    for (int64_t h = 0; h < o.heads; ++h) {
+      const int64_t query = h * d, key = h / (o.heads / o.kv_heads) * d;
+      std::vector<double> weights, out(static_cast<size_t>(d));
+      double peak = -INFINITY, sum = 0;
+      for (int64_t j = 0; j <= p; ++j) {
+        double score = 0;
+        for (int64_t c = 0; c < d; ++c) score += double{q.row(p)[query + c]} * k.row(j)[key + c];
+        weights.push_back(score * o.scale);
+        peak = std::max(peak, weights.back());
+      }
+      for (double& weight : weights) sum += weight = std::exp(weight - peak);
+      for (int64_t c = 0; c < d; ++c)
+        for (int64_t j = 0; j <= p; ++j)
+          out[static_cast<size_t>(c)] += weights[static_cast<size_t>(j)] / sum * v.row(j)[key + c];
+      double along = 0, squares = 0;
+      for (int64_t c = 0; c < d; ++c) {
+        along += out[static_cast<size_t>(c)] * v.row(p)[key + c];
+        squares += double{v.row(p)[key + c]} * v.row(p)[key + c];
+      }
+      const double removed = o.exclusive && squares > 0 ? along / squares : 0;
+      for (int64_t c = 0; c < d; ++c)
+        y.row(p)[query + c] = static_cast<float>(out[static_cast<size_t>(c)] - removed * v.row(p)[key + c]);
+    }
+}
+
+TEST_F(CudaGradientKernels, Attention) {
+  struct Case {
+    int64_t heads, kv_heads, head_dim;
+    Extent e;
+  };
+  for (bool exclusive : {false, true})
+    for (const Case& t :
+         {Case{1, 1, 1, {1, 1, 1}}, Case{4, 2, 6, {2, 1, 24}}, Case{4, 2, 6, {3, 23, 24}}, Case{6, 2, 5, {1, 130, 30}},
+          Case{2, 2, 64, {2, 128, 128}}, Case{8, 4, 64, {1, 300, 512}}, Case{3, 1, 129, {1, 257, 387}}}) {
+      SCOPED_TRACE(testing::Message() << t.heads << " heads of " << t.head_dim << " over " << t.e.sequences << " x "
+                                      << t.e.positions << (exclusive ? ", exclusive" : ""));
+      const op::Attention shape{t.heads,   t.kv_heads, t.head_dim, 1.0f / std::sqrt(static_cast<float>(t.head_dim)),
+                                exclusive, 0};
+      int64_t rows = t.e.rows(), wide = t.e.columns, narrow = t.kv_heads * t.head_dim;
+      Matrix q = random_values(rows, wide, 1, -2, 2), k = random_values(rows, narrow, 2, -2, 2),
+             v = random_values(rows, narrow, 3), dy = random_values(rows, wide, 4);
+      if (rows > 1) std::fill(v.row(rows - 1), v.row(rows - 1) + narrow, 0.0f);  // XSA: no direction
+      Matrix y(rows, wide), dq(rows, wide), dk(rows, narrow), dv(rows, narrow);
+      for (int64_t s = 0; s < t.e.sequences; ++s) {
+        naive_attention(window(q, t.e, s), window(k, t.e, s), window(v, t.e, s), shape, window(y, t.e, s));
+        attention_backward(window(q, t.e, s), window(k, t.e, s), window(v, t.e, s), shape, window(dy, t.e, s),
+                           window(dq, t.e, s), window(dk, t.e, s), window(dv, t.e, s));
+      }
+      CudaFloatAttention attention;
+      BatchShape batch{t.e.sequences, t.e.positions};
+      DeviceCopy gq(q), gk(k), gv(v), gdy(dy),
+          gy = DeviceCopy::poisoned(rows, wide), gdq = DeviceCopy::poisoned(rows, wide),
+          gdk = DeviceCopy::poisoned(rows, narrow), gdv = DeviceCopy::poisoned(rows, narrow);
+      attention.forward(gq, gk, gv, shape, batch, gy, nullptr);
+      expect_near(gy.download(), y, 2 * kTolerance);
+      attention.backward(gq, gk, gv, shape, batch, gdy, gdq, gdk, gdv, nullptr);
+      expect_near(gdq.download(), dq, 4 * kTolerance);
+      expect_near(gdk.download(), dk, 4 * kTolerance);
+      expect_near(gdv.download(), dv, 4 * kTolerance);
+    }
+}
+
+TEST_F(CudaGradientKernels, NextTokenLoss) {
+  for (int64_t columns : {1, 29, 1024, 5003}) {
+    constexpr int64_t kRows = 9;
+    constexpr float kCap = 5;
+    Matrix z = random_values(kRows, columns, 1, -20, 20), l = z;
+    for (float& logit : l.values()) logit = kCap * std::tanh(logit / kCap);
+    const std::vector<Token> targets = random_tokens(kRows, columns, 5);
+    DeviceArray<int32_t> tokens{std::span<const int32_t>(targets)};
+    DeviceCopy gz(z), gdz = DeviceCopy::poisoned(kRows, columns), losses = DeviceCopy::poisoned(kRows, 1);
+    launch_loss_backward(gz, kCap, CudaTargets::next_tokens(tokens.data()), gdz, losses.data(), nullptr);
+    double expected = nll_backward(l, targets, kCap), found = 0;
+    const Matrix of_rows = losses.download();
+    for (float loss : of_rows.values()) found += static_cast<double>(loss);
+    EXPECT_NEAR(found, expected, 1e-5 * std::max(1.0, expected)) << columns;
+    expect_near(gdz.download(), l, kTolerance);
+    launch_loss_backward(gz, kCap, CudaTargets::next_tokens(tokens.data()), gz, losses.data(), nullptr);  // in place
+    expect_near(gz.download(), gdz.download(), 0);
+  }
+}
+
+TEST_F(CudaGradientKernels, DivergenceFromATeacher) {
+  for (int64_t columns : {1, 29, 1024}) {
+    constexpr int64_t kRows = 6;
+    constexpr double kCap = 5;
+    Matrix z = random_values(kRows, columns, 1, -10, 10), teacher = random_values(kRows, columns, 2, -5, 5);
+    Matrix expected(kRows, columns), expected_losses(kRows, 1);
+    for (int64_t r = 0; r < kRows; ++r) {
+      double p_sum = 0, q_sum = 0;
+      auto l = [&](int64_t c) { return kCap * std::tanh(z(r, c) / kCap); };
+      for (int64_t c = 0; c < columns; ++c) {
+        p_sum += std::exp(l(c));
+        q_sum += std::exp(double{teacher(r, c)});
+      }
+      double divergence = 0;
+      for (int64_t c = 0; c < columns; ++c) {
+        double p = std::exp(l(c)) / p_sum, q = std::exp(double{teacher(r, c)}) / q_sum;
+        divergence += q * std::log(q / p);
+        expected(r, c) = static_cast<float>((p - q) * (1 - l(c) / kCap * (l(c) / kCap)));
+      }
+      expected_losses(r, 0) = static_cast<float>(divergence);
+    }
+    DeviceCopy gz(z), gt(teacher), gdz = DeviceCopy::poisoned(kRows, columns), losses = DeviceCopy::poisoned(kRows, 1);
+    launch_loss_backward(gz, kCap, CudaTargets::teacher(gt.data()), gdz, losses.data(), nullptr);
+    expect_near(gdz.download(), expected, kTolerance);
+    expect_near(losses.download(), expected_losses, kTolerance);
+  }
+}
+
+TEST_F(CudaGradientKernels, ColumnDots) {
+  CudaColumnDots dots;
+  for (const Extent& e :
+       {Extent{1, 1, 1}, Extent{3, 1, 33}, Extent{2, 255, 7}, Extent{2, 257, 40}, Extent{1, 700, 129}}) {
+    SCOPED_TRACE(testing::Message() << e.sequences << " x " << e.positions << " x " << e.columns);
+    Matrix a = random_values(e.rows(), e.columns, 1), b = random_values(e.rows(), e.columns, 2);
+    DeviceCopy da(a), db(b);
+    std::vector<double> sums(static_cast<size_t>(e.columns), 5.0), alone = sums;
+    DeviceArray<double> together{std::span<const double>(sums)}, apart{std::span<const double>(sums)};
+    dots.add(da, db, {e.sequences, e.positions}, together.data(), {}, nullptr);
+    for (int64_t s = 0; s < e.sequences; ++s) {
+      int64_t first = s * e.positions * e.columns;
+      dots.add(ConstCudaView(da.data() + first, e.positions, e.columns),
+               ConstCudaView(db.data() + first, e.positions, e.columns), {1, e.positions}, apart.data(), {}, nullptr);
+    }
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    check_cuda(cudaMemcpy(sums.data(), together.data(), together.bytes(), cudaMemcpyDeviceToHost));
+    check_cuda(cudaMemcpy(alone.data(), apart.data(), apart.bytes(), cudaMemcpyDeviceToHost));
+    EXPECT_EQ(sums, alone);  // whatever the batch
+    std::vector<double> expected = column_dots(a, b);
+    for (size_t c = 0; c < sums.size(); ++c) EXPECT_NEAR(sums[c], expected[c] + 5, 1e-12) << c;
+  }
+}
+
+TEST_F(CudaGradientKernels, ColumnDotsFindTheFirstTermThatIsNotFinite) {
+  constexpr int64_t kSequences = 3, kPositions = 600, kColumns = 50;
+  Matrix a = random_values(kSequences * kPositions, kColumns, 1);
+  a(kPositions + 411, 40) = NAN;
+  a(kPositions + 17, 41) = INFINITY;
+  a(2 * kPositions, 0) = NAN;
+  DeviceCopy da(a);
+  std::vector<double> zeros(kColumns);
+  std::vector<unsigned long long> none = {CudaBadTerm::kNone};
+  DeviceArray<double> sums{std::span<const double>(zeros)};
+  DeviceArray<unsigned long long> first{std::span<const unsigned long long>(none)};
+  CudaColumnDots dots;
+  dots.add(da, da, {kSequences, kPositions}, sums.data(), {first.data(), 10}, nullptr);
+  check_cuda(cudaDeviceSynchronize());
+  check_cuda(cudaMemcpy(none.data(), first.data(), first.bytes(), cudaMemcpyDeviceToHost));
+  EXPECT_EQ(none[0], static_cast<unsigned long long>((11 * kColumns + 40) * kPositions + 411));
+}
+
+}  // namespace
+}  // namespace thimble

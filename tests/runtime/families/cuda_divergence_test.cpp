@@ -1,0 +1,120 @@
+// cuda_divergence_test.cpp: divergences and their gradients on the device against the CPU's, in both families.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include "runtime/cpu/cpu_divergence.h"
+#include "runtime/cuda/cuda_models.h"
+#include "tests/runtime/families/network_samples.h"
+
+namespace thimble {
+namespace {
+
+constexpr int64_t kSequences = 3;
+
+// Teacher and student differ in all matrices by a few percent; gains of every kind.
+struct DivergencePair {
+  explicit DivergencePair(const NetworkSample& sample)
+      : teacher(sample.weights),
+        sequences{kSequences, sample.window + 1, sample.tokens(kSequences * (sample.window + 1))} {
+    Weights changed = *sample.weights;
+    uint64_t stream = 0;
+    for (Matrix& matrix : changed.matrices) {
+      ++stream;
+      for (size_t i = 0; i < matrix.values().size(); ++i)
+        matrix.values()[i] *= static_cast<float>(0.8 + 0.3 * uniform_at(5, stream, i));
+    }
+    gains.small = changed.small;
+    for (MatrixId id : changed.network->linear_matrices()) {
+      const MatrixUse& use = changed.network->matrix(id);
+      for (int64_t r = 0; r < use.rows; ++r)
+        gains.rows[use.name].push_back(
+            static_cast<float>(0.9 + 0.2 * uniform_at(6, gains.rows.size(), static_cast<uint64_t>(r))));
+    }
+    student = std::make_shared<const Weights>(std::move(changed));
+  }
+  std::unique_ptr<DivergencePass> on_cuda(int ordinal = 0) {
+    SilentProgress progress;
+    return make_cuda_divergence_pass(teacher, student, sequences, ordinal, progress);
+  }
+  std::unique_ptr<DivergencePass> on_cpu() {
+    SilentProgress progress;
+    return make_cpu_divergence_pass(*teacher, *student, sequences, progress);
+  }
+
+  std::shared_ptr<const Weights> teacher, student;
+  TokenSequences sequences;
+  Gains gains;
+};
+
+void expect_near(const NamedGradients& found, const NamedGradients& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (const auto& [name, values] : expected) {
+    ASSERT_EQ(found.at(name).size(), values.size()) << name;
+    double largest = 1;
+    for (double value : values) largest = std::max(largest, std::abs(value));
+    for (size_t i = 0; i < values.size(); ++i) ASSERT_NEAR(found.at(name)[i], values[i], 2e-4 * largest) << name;
+  }
+}
+
+// Of families, whose matrices are used once.
+std::vector<NetworkSample> family_samples() {
+  std::vector<NetworkSample> samples = network_samples();
+  std::erase_if(samples, [](const NetworkSample& sample) { return sample.name == "EveryOperation"; });
+  return samples;
+}
+
+class CudaDivergence : public testing::TestWithParam<NetworkSample> {
+ protected:
+  void SetUp() override {
+    if (cuda_device_names().empty()) GTEST_SKIP() << "no CUDA device";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Samples, CudaDivergence, testing::ValuesIn(family_samples()), sample_name);
+
+TEST_P(CudaDivergence, IsTheCpus) {
+  DivergencePair pair(GetParam());
+  std::unique_ptr<DivergencePass> cpu = pair.on_cpu(), cuda = pair.on_cuda();
+  for (float head : {1.0f, 1.2f}) {
+    pair.gains.head = head;
+    cpu->set(pair.gains);
+    cuda->set(pair.gains);
+    const GainGradients expected = cpu->gradients(1, 2), found = cuda->gradients(1, 2);
+    EXPECT_NEAR(found.divergence, expected.divergence, 1e-4 * expected.divergence + 1e-4);
+    EXPECT_EQ(cuda->divergence(1, 2), found.divergence) << "the same forward pass";
+    EXPECT_NEAR(found.head, expected.head, 1e-3 * std::max(1.0, std::abs(expected.head)));
+    expect_near(found.rows, expected.rows);
+    expect_near(found.small, expected.small);
+    EXPECT_EQ(cuda->gradients(1, 2).rows, found.rows);
+  }
+}
+
+// The model as its own teacher: no divergence. Gains that are absent are 1, whatever they were before.
+TEST_P(CudaDivergence, IsNothingFromItself) {
+  DivergencePair pair(GetParam());
+  pair.student = pair.teacher;
+  std::unique_ptr<DivergencePass> pass = pair.on_cuda();
+  pass->set(pair.gains);
+  pass->set({.rows = {}, .head = 1, .small = pair.teacher->small});
+  EXPECT_NEAR(pass->divergence(0, kSequences), 0, 1e-3);
+}
+
+TEST(CudaDivergenceDevices, LeaveTheCallersDeviceAsItWas) {
+  if (cuda_device_names().size() < 2) GTEST_SKIP() << "needs two CUDA devices";
+  auto current = [] {
+    int ordinal = -1;
+    EXPECT_EQ(cudaGetDevice(&ordinal), cudaSuccess);
+    return ordinal;
+  };
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  DivergencePair pair(network_samples()[0]);
+  std::unique_ptr<DivergencePass> second = pair.on_cuda(1), first = pair.on_cuda(0);
+  EXPECT_EQ(current(), 0);
+  for (DivergencePass* pass : {second.get(), first.get()}) pass->set(pair.gains);
+  EXPECT_EQ(second->divergence(0, 2), first->divergence(0, 2));
+  EXPECT_EQ(current(), 0);
+  second.reset();
+  EXPECT_EQ(current(), 0);
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,194 @@
+// cuda_gradient_pass_test.cu: forward and backward passes on the device against the CPU's: every gradient that an
+// observer sees, those of vectors, the loss, and what batches must not change.
+#include "runtime/cuda/cuda_gradient_pass.cuh"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "runtime/cpu/cpu_gradients.h"
+#include "tests/runtime/cuda/device_values.cuh"
+#include "tests/runtime/cuda/kernels/cuda_device.h"
+#include "tests/runtime/families/network_samples.h"
+
+namespace thimble {
+namespace {
+
+constexpr PassOptions kOptions{.has_backward = true, .reads_linear_outputs = true, .has_vector_gradients = true};
+
+struct Seen {
+  std::map<std::string, Matrix> gradients, outputs, lookups;
+  std::map<std::string, std::vector<int32_t>> rows;
+};
+
+// A matrix or a table may be used several times: the first use that a backward pass comes to counts here.
+class DeviceRecorder final : public CudaGradientObserver {
+ public:
+  void on_output_gradient(const std::string& weight, ConstCudaView gradient, ConstCudaView output, const BatchShape&,
+                          cudaStream_t) override {
+    seen.gradients.emplace(weight, download(gradient));
+    seen.outputs.emplace(weight, download(output));
+  }
+  void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstCudaView gradient,
+                          const BatchShape&, cudaStream_t) override {
+    if (seen.lookups.emplace(table, download(gradient)).second) seen.rows[table].assign(rows.begin(), rows.end());
+  }
+  Seen seen;
+};
+
+class HostRecorder final : public GradientObserver {
+ public:
+  void on_output_gradient(const std::string& weight, ConstMatrixView gradient, ConstMatrixView output) override {
+    keep(gradient, weight, seen.gradients);
+    keep(output, weight, seen.outputs);
+  }
+  void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstMatrixView gradient) override {
+    if (keep(gradient, table, seen.lookups)) seen.rows[table].assign(rows.begin(), rows.end());
+  }
+  Seen seen;
+
+ private:
+  static bool keep(ConstMatrixView from, const std::string& name, std::map<std::string, Matrix>& to) {
+    Matrix copy(from.rows, from.cols);
+    for (int64_t r = 0; r < from.rows; ++r) std::copy(from.row(r), from.row(r) + from.cols, copy.row(r));
+    return to.emplace(name, std::move(copy)).second;
+  }
+};
+
+double largest_of(const Matrix& values) {
+  double largest = 0;
+  for (float value : values.values()) largest = std::max(largest, std::abs(double{value}));
+  return largest;
+}
+
+void compare(const std::map<std::string, Matrix>& found, const std::map<std::string, Matrix>& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (const auto& [name, matrix] : expected) {
+    SCOPED_TRACE(name);
+    ASSERT_TRUE(found.contains(name));
+    // Of windows of one or two tokens some gradients are zero but for rounding.
+    Matrix difference = found.at(name);
+    ASSERT_EQ(difference.values().size(), matrix.values().size());
+    for (size_t i = 0; i < difference.values().size(); ++i) difference.values()[i] -= matrix.values()[i];
+    ASSERT_LE(largest_of(difference), 2e-4 * std::max(largest_of(matrix), 1e-2));
+  }
+}
+
+void compare(const VectorGradients& found, const VectorGradients& expected, const Network& network) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t v = 0; v < expected.size(); ++v) {
+    SCOPED_TRACE(network.vectors[v].parameter);
+    ASSERT_EQ(found[v].size(), expected[v].size());
+    double largest = 1;  // a sum may cancel
+    for (double value : expected[v]) largest = std::max(largest, std::abs(value));
+    for (size_t i = 0; i < expected[v].size(); ++i) ASSERT_NEAR(found[v][i], expected[v][i], 2e-4 * largest) << i;
+  }
+}
+
+DeviceArray<int32_t> upload_targets(std::span<const Token> tokens, int64_t sequences, int64_t stride,
+                                    int64_t positions) {
+  std::vector<int32_t> targets;
+  for (int64_t s = 0; s < sequences; ++s)
+    for (int64_t p = 1; p <= positions; ++p) targets.push_back(tokens[static_cast<size_t>(s * stride + p)]);
+  return DeviceArray<int32_t>(std::span<const int32_t>(targets));
+}
+
+void expect_the_cpus(const NetworkSample& sample) {
+  const int64_t positions = sample.window, context = sample.context;
+  const std::vector<Token> tokens = sample.tokens(positions + 1);
+  CpuGradients reference(*sample.weights, context, /*for_gains=*/true);
+  HostRecorder expected;
+  VectorGradients expected_vectors;
+  const double expected_loss = reference.run(tokens, {}, expected, &expected_vectors);
+
+  const CudaNetworkWeights<float> weights(*sample.weights, {}, cuda_plain_options(sizeof(float)));
+  CudaGradientPass pass(weights, kOptions, context, 1, positions);
+  CudaVectorSums vectors(weights.network());
+  DeviceRecorder found;
+  const DeviceArray<int32_t> targets = upload_targets(tokens, 1, 0, positions);
+  pass.forward(tokens, 0, {1, positions});
+  pass.backward(CudaTargets::next_tokens(targets.data()), found, &vectors);
+  EXPECT_NEAR(pass.loss(), expected_loss, 1e-4 * expected_loss);
+  compare(found.seen.gradients, expected.seen.gradients);
+  compare(found.seen.outputs, expected.seen.outputs);
+  compare(found.seen.lookups, expected.seen.lookups);
+  EXPECT_EQ(found.seen.rows, expected.seen.rows);
+  compare(vectors.read(weights, pass.stream()), expected_vectors, weights.network());
+}
+
+class CudaGradients : public testing::TestWithParam<NetworkSample> {
+ protected:
+  void SetUp() override {
+    if (cuda_device_names().empty()) GTEST_SKIP() << "no CUDA device";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Samples, CudaGradients, testing::ValuesIn(network_samples()), sample_name);
+
+TEST_P(CudaGradients, AreTheCpus) { expect_the_cpus(GetParam()); }
+
+TEST(CudaGradientsOfAnyNetwork, AreTheCpus) {
+  if (cuda_device_names().empty()) GTEST_SKIP() << "no CUDA device";
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(seed);
+    expect_the_cpus({"Random", random_weights(random_network(seed), seed), 19, 40});
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+class CudaGradientBatches : public CudaTest {
+ protected:
+  static constexpr int64_t kSequences = 4, kLength = 150;
+
+  Seen run(CudaGradientPass& pass, int64_t first, int64_t sequences, CudaVectorSums* vectors) const {
+    const auto of_batch = std::span(tokens).subspan(static_cast<size_t>(first * kLength));
+    const DeviceArray<int32_t> targets = upload_targets(of_batch, sequences, kLength, kLength - 1);
+    DeviceRecorder recorder;
+    pass.forward(of_batch, kLength, {sequences, kLength - 1});
+    pass.backward(CudaTargets::next_tokens(targets.data()), recorder, vectors);
+    check_cuda(cudaStreamSynchronize(pass.stream()));
+    return recorder.seen;
+  }
+
+  std::shared_ptr<const Weights> weights = random_golf_weights(small_golf_config(), 3);
+  std::vector<Token> tokens = random_tokens(kSequences * kLength, weights->network->vocabulary(), 4);
+};
+
+// Bit for bit: windows alone, two by two, and all at once; and all at once again.
+TEST_F(CudaGradientBatches, ChangeNothing) {
+  const CudaNetworkWeights<float> on_device(*weights, {}, cuda_plain_options(sizeof(float)));
+  std::vector<VectorGradients> sums;
+  std::vector<std::map<std::string, std::vector<float>>> seen;
+  for (int64_t batch : {4, 1, 2, 4}) {
+    CudaGradientPass pass(on_device, kOptions, kLength, batch, kLength - 1);
+    CudaVectorSums vectors(on_device.network());
+    std::map<std::string, std::vector<float>>& all = seen.emplace_back();
+    for (int64_t first = 0; first < kSequences; first += batch)
+      for (const auto& [name, gradient] : run(pass, first, batch, &vectors).gradients)
+        all[name].insert(all[name].end(), gradient.values().begin(), gradient.values().end());
+    sums.push_back(vectors.read(on_device, pass.stream()));
+  }
+  for (size_t i = 1; i < seen.size(); ++i) {
+    EXPECT_EQ(seen[i], seen[0]);
+    EXPECT_EQ(sums[i], sums[0]);
+  }
+}
+
+TEST_F(CudaGradientBatches, LogitsAreTheCpus) {
+  const auto inputs = std::span(tokens).first(static_cast<size_t>(kLength - 1));
+  CpuGradients reference(*weights, kLength);
+  const MatrixView expected = reference.logits(inputs);
+  const CudaNetworkWeights<float> on_device(*weights, {}, cuda_plain_options(sizeof(float)));
+  CudaGradientPass pass(on_device, kOptions, kLength, 1, kLength - 1);
+  pass.forward(inputs, 0, {1, kLength - 1});
+  DeviceArray<float> logits(expected.rows * expected.cols);
+  const CudaView view{logits.data(), expected.rows, expected.cols};
+  pass.logits(view);
+  check_cuda(cudaStreamSynchronize(pass.stream()));
+  const Matrix found = download(view);
+  for (int64_t r = 0; r < expected.rows; ++r)
+    for (int64_t c = 0; c < expected.cols; ++c) ASSERT_NEAR(found(r, c), expected.row(r)[c], 1e-3) << r << ' ' << c;
+}
+
+}  // namespace
+}  // namespace thimble
