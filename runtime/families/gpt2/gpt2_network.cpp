@@ -26,15 +26,17 @@ Network gpt2_network(const Gpt2Config& c) {
   };
   auto project = [&](Value x, const std::string& name) { return ops.linear(x, name, ops.vector(bias_name(name))); };
 
-  Value x = ops.add(ops.gather(kGpt2TokenEmbedding), ops.gather(kGpt2PositionEmbedding, {RowIndex::Kind::kPosition}),
-                    Sum::kEmbedding);
+  // One after the other: which of two arguments is written first, is the compiler's choice.
+  const Value tokens = ops.gather(kGpt2TokenEmbedding);
+  const Value positions = ops.gather(kGpt2PositionEmbedding, {RowIndex::Kind::kPosition});
+  Value x = ops.add(tokens, positions, Sum::kEmbedding);
   for (int64_t layer = 0; layer < c.num_layers; ++layer) {
     ops.begin_layer(layer);
     const Gpt2LayerNames names(layer);
     const Value qkv = project(norm(x, names.attention_norm), names.query_key_value);
-    const Value y =
-        ops.attention(ops.columns(qkv, 0, width), ops.columns(qkv, width, width), ops.columns(qkv, 2 * width, width),
-                      {.heads = c.num_heads, .kv_heads = c.num_heads, .head_dim = c.head_dim()});
+    const Value q = ops.columns(qkv, 0, width), k = ops.columns(qkv, width, width),
+                v = ops.columns(qkv, 2 * width, width);
+    const Value y = ops.attention(q, k, v, {.heads = c.num_heads, .kv_heads = c.num_heads, .head_dim = c.head_dim()});
     x = ops.add(x, project(y, names.attention_output), Sum::kAttention);
     const Value wide = project(norm(x, names.mlp_norm), names.up);
     x = ops.add(x, project(ops.activate(Activation::kGeluTanh, wide), names.down), Sum::kMlp);

@@ -63,7 +63,7 @@ TEST_P(LlmcCheckpoint, HeadersOutOfRangeAreRefused) {
       {1, 1, "version 1, read are 3 (float32) and 5 (bfloat16)"},
       {1, 4, "version 4"},
       {2, 0, "max_seq_len is 0, allowed are 1 to 16777216"},
-      {3, 65537, "vocab_size is 65537, allowed are 1 to 65536"},
+      {3, (1 << 20) + 1, "vocab_size is 1048577, allowed are 1 to 1048576"},
       {3, 33, "padded_vocab_size is 32, allowed is at least vocab_size, 33"},
       {4, 1025, "num_layers is 1025, allowed are 1 to 1024"},
       {4, -1, "num_layers is -1"},

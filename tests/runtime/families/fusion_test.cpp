@@ -71,7 +71,9 @@ void expect_whole(const Network& network, const Fusion& fusion, bool compacts) {
       EXPECT_GE(where.stride, network.width_of(value));
       held[where.slot] = value;
     }
-    if (composite.scratch != kAbsent) EXPECT_FALSE(written.contains(composite.scratch));
+    if (composite.scratch != kAbsent) {
+      EXPECT_FALSE(written.contains(composite.scratch));
+    }
   }
   expect_held(fusion.head.value, fusion.composites.size());
 }
