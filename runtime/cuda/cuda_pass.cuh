@@ -1,5 +1,6 @@
 // cuda_pass.cuh: runs a network forwards on one CUDA device, in the composites of its weights' Fusion; T = float,
-// __nv_bfloat16 or __half storage, fp32 accumulation. CpuPass is the reference. Of a golf-gpt the composites are
+// __nv_bfloat16 or __half storage, fp32 accumulation. CpuPass is the reference. Of a decoder the composites are, with
+// all that is fused:
 //
 //   embed -> [ qkv + norm + heads' norms + rotation -> attention + XSA -> output + residual
 //              -> up + norm + activation -> down + residual + skip + mix ] x layers -> head + softcap + loss
