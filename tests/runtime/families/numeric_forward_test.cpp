@@ -7,6 +7,7 @@
 
 #include "runtime/cpu/cpu_pass.h"
 #include "tests/runtime/families/family_models.h"
+#include "tests/runtime/families/golf/random_model.h"
 #include "tests/runtime/families/gpt2/random_gpt2.h"
 
 namespace thimble {

@@ -41,11 +41,8 @@ inline GolfConfig small_golf_config() {
   return c;
 }
 
-// Center and half-width of a tensor's uniform weights: matrices keep the scale of their input, gains and mixing weights
-// stay near their usual values, so that every term of the forward pass matters.
-struct WeightRange {
-  double center = 0, half_width = 1;
-};
+// Matrices keep the scale of their input, gains and mixing weights stay near their usual values, so that every term of
+// the forward pass matters.
 inline WeightRange weight_range(const std::string& name, const Shape& shape) {
   if (name.ends_with("embed.weight") || name == "tok_emb.weight") return {0, std::sqrt(3.0)};
   if (name.ends_with(".weight")) return {0, std::sqrt(3.0 / static_cast<double>(shape[1]))};
@@ -59,12 +56,7 @@ inline OwnedTensors random_golf_tensors(const GolfConfig& config, uint64_t seed 
   OwnedTensors tensors;
   uint64_t stream = 0;
   for (const auto& [name, shape] : golf_tensor_shapes(config)) {
-    WeightRange range = weight_range(name, shape);
-    std::vector<float> values(static_cast<size_t>(element_count(shape)));
-    for (size_t i = 0; i < values.size(); ++i)
-      values[i] = static_cast<float>(range.center + range.half_width * (2 * uniform_at(seed, stream, i) - 1));
-    tensors[name] = {dtype, shape, from_float32(dtype, values)};
-    ++stream;
+    tensors[name] = random_tensor(weight_range(name, shape), shape, dtype, seed, stream++);
   }
   return tensors;
 }

@@ -3,7 +3,9 @@
 
 #include "runtime/families/gpt2/gpt2_config.h"
 #include "runtime/families/gpt2/gpt2_network.h"
-#include "tests/runtime/families/golf/random_model.h"
+#include "runtime/ops/weights.h"
+#include "tests/runtime/ops/random_tokens.h"
+#include "tests/runtime/tensor/owned_tensors.h"
 
 namespace thimble {
 
@@ -33,12 +35,7 @@ inline OwnedTensors random_gpt2_tensors(const Gpt2Config& config, uint64_t seed 
   OwnedTensors tensors;
   uint64_t stream = 0;
   for (const auto& [name, shape] : gpt2_tensor_shapes(config)) {
-    const WeightRange range = gpt2_weight_range(name, shape);
-    std::vector<float> values(static_cast<size_t>(element_count(shape)));
-    for (size_t i = 0; i < values.size(); ++i)
-      values[i] = static_cast<float>(range.center + range.half_width * (2 * uniform_at(seed, stream, i) - 1));
-    tensors[name] = {dtype, shape, from_float32(dtype, values)};
-    ++stream;
+    tensors[name] = random_tensor(gpt2_weight_range(name, shape), shape, dtype, seed, stream++);
   }
   return tensors;
 }
