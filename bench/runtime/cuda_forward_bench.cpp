@@ -1,6 +1,7 @@
 // cuda_forward_bench.cpp: sliding-window scoring and self-generation of a 30M-parameter golf-gpt with random weights on
 // CUDA device 0: token-forwards per second over context lengths, and seconds for 64 x 2048 generated tokens. Medians.
-//   cuda_forward_bench [fp32|bf16]        or, for a profiler:  cuda_forward_bench bf16 CONTEXT WINDOWS
+//   cuda_forward_bench [MODE]        or, for a profiler:  cuda_forward_bench MODE CONTEXT WINDOWS
+// MODE: any of --numerics, bf16 by default.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -36,7 +37,9 @@ double score_seconds(Scorer& model, std::span<const Token> tokens, size_t window
 }
 
 int run(int count, char** values) {
-  Numerics numerics = count > 1 && std::string(values[1]) == "fp32" ? Numerics::kFp32 : Numerics::kBf16;
+  Numerics numerics = Numerics::kBf16;
+  for (Numerics mode : kAllNumerics)
+    if (count > 1 && numerics_name(mode) == values[1]) numerics = mode;
   const std::shared_ptr<const Weights> weights = random_golf30m();
   constexpr size_t kStride = 64;
   std::vector<Token> tokens;
