@@ -43,4 +43,9 @@ THIMBLE_HOST_DEVICE inline uint8_t nvfp4_element(float x, float step) {
   return step == 0 ? uint8_t{0} : e2m1_from_float(x / step);
 }
 
+// The value that remains of x in a block of this scale.
+THIMBLE_HOST_DEVICE inline float nvfp4_value(float x, float block_scale, float tensor_scale) {
+  return float_from_e2m1(nvfp4_element(x, block_scale * tensor_scale)) * block_scale * tensor_scale;
+}
+
 }  // namespace thimble

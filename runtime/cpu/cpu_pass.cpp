@@ -55,7 +55,7 @@ class CpuForward {
     const ConstMatrixView x = input(0);
     if (pass_.policy_.nvfp4) {
       Matrix staged(x.rows, x.cols);
-      stage_rows_nvfp4(x, staged);
+      stage_rows_nvfp4(x, pass_.policy_.weights, staged);
       multiply_nt(staged, weights_.matrix(o.weight), y_);
     } else {
       multiply_nt(x, weights_.matrix(o.weight), y_);

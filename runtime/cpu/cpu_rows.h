@@ -18,8 +18,8 @@ void rms_norm_rows(ConstMatrixView x, const float* gain, float factor, float eps
 void activate_rows(Activation activation, MatrixView x);
 void scale_rows(float factor, MatrixView x);
 void round_rows(const Rounding& rounding, MatrixView x);
-// The values of x in NVFP4, with a tensor scale per row (nvfp4_block.h).
-void stage_rows_nvfp4(ConstMatrixView x, MatrixView staged);
+// The values of x in NVFP4, with a tensor scale per row (nvfp4_block.h), then rounded.
+void stage_rows_nvfp4(ConstMatrixView x, const Rounding& rounding, MatrixView staged);
 RowRounding row_rounding(const Rounding& rounding);
 
 // op::Heads on rows of one position each, head by head.

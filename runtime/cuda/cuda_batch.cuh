@@ -14,14 +14,14 @@ namespace thimble {
 template <typename Body>
 auto with_cuda_type(Numerics numerics, const Body& body) {
   switch (numerics) {
-    case Numerics::kFp32:
-    case Numerics::kNvfp4: break;
+    case Numerics::kFp32: break;
     case Numerics::kFp16: return body(static_cast<__half*>(nullptr));
     case Numerics::kBf16:
     case Numerics::kSf16:
     case Numerics::kSf16Q115:
     case Numerics::kSf16Legacy:
-    case Numerics::kSf16LegacyQ115: return body(static_cast<__nv_bfloat16*>(nullptr));
+    case Numerics::kSf16LegacyQ115:
+    case Numerics::kNvfp4: return body(static_cast<__nv_bfloat16*>(nullptr));
   }
   return body(static_cast<float*>(nullptr));
 }

@@ -26,6 +26,12 @@ RowNorm CudaPass<T>::norm(const FusedInput& input) const {
 }
 
 template <typename T>
+typename CudaPass<T>::ProductInput CudaPass<T>::product_input(const T* data, int64_t rows, const FusedInput& input) {
+  if (!weights_.policy().nvfp4) return {data, norm(input)};
+  return {runner_.staged(data, place(input.value).stride, rows, columns_of(input.value), norm(input), stream_), {}};
+}
+
+template <typename T>
 void CudaPass<T>::run(size_t, const fused::Single& work) {
   const Node& node = network_.nodes[work.node];
   if (std::holds_alternative<op::Columns>(node.operation)) return;
@@ -91,8 +97,10 @@ void CudaPass<T>::project(size_t composite, const fused::Project& work, int64_t 
   const CudaProjectVectors& vectors = weights_.project_vectors(composite);
   const bool is_shared = shared_.exist() && composite == 1;
   const bool has_table = work.value_table != kAbsent && weights_.scalar(work.value_scale) != 0;
+  const int64_t rows = is_shared ? int64_t{shared_.count()} : rows_.count;
+  const ProductInput input = product_input(is_shared ? shared_stream() : data(work.input.value), rows, work.input);
   const QkvOperands<T> qkv{
-      norm(work.input),
+      input.norm,
       {batch_.first, rows_.offset, rows_.positions},
       data(work.queries),
       cache_->keys(o.cache),
@@ -112,12 +120,9 @@ void CudaPass<T>::project(size_t composite, const fused::Project& work, int64_t 
       shared_,
       is_shared ? shared_heads(work) : nullptr,
       vectors.bias.data()};
-  const GemmOperands<T> operands{is_shared ? shared_stream() : data(work.input.value),
-                                 place(work.input.value).stride,
-                                 matrix.data.data() + first_column * matrix.columns,
-                                 is_shared ? int64_t{shared_.count()} : rows_.count,
-                                 static_cast<int>(columns),
-                                 matrix.columns};
+  const GemmOperands<T> operands{
+      input.data, place(work.input.value).stride, matrix.data.data() + first_column * matrix.columns,
+      rows,       static_cast<int>(columns),      matrix.columns};
   const QkvKind kind = is_shared ? QkvKind::kShared : work.has_bias() ? QkvKind::kBiased : QkvKind::kPlain;
   runner_.products().project(operands, qkv, kind, static_cast<int>(cuda_head_width(o.head_dim)), stream_);
 }
@@ -173,9 +178,9 @@ void CudaPass<T>::run(size_t composite, const fused::Attend& work) {
                     rows_.offset, static_cast<int>(o.heads), static_cast<int>(o.kv_heads), largest, o.exclusive},
                    width, largest);
   if (scratch == kAbsent) return;
-  launch_linear_input(static_cast<const T*>(query), o.heads * width, rows_.count, static_cast<int>(o.heads),
-                      static_cast<int>(o.head_dim), width, RowNorm{}, data(work.output), place(work.output).stride,
-                      stream_);
+  launch_linear_input(static_cast<const T*>(query), o.heads * width, rows_.count,
+                      {static_cast<int>(o.heads), static_cast<int>(o.head_dim), width}, RowNorm{}, data(work.output),
+                      place(work.output).stride, stream_);
 }
 
 template <typename T>
@@ -192,8 +197,9 @@ void CudaPass<T>::run(size_t composite, const fused::LinearAdd& work) {
   const CudaMatrix<T>& matrix = weights_.matrix(work.weight);
   T* u = data(work.output);
   assert(data(work.residual) == u);
-  const GemmOperands<T> operands{
-      data(work.input), place(work.input).stride, matrix.data.data(), rows_.count, matrix.rows, matrix.columns};
+  const ProductInput input = product_input(data(work.input), rows_.count, {work.input});
+  const GemmOperands<T> operands{input.data,    place(work.input).stride, matrix.data.data(), rows_.count, matrix.rows,
+                                 matrix.columns};
   const int64_t stride = place(work.output).stride;
   if (work.mix_first == kAbsent)
     return runner_.products().add(operands, u, stride, weights_.sum_scale(composite), weights_.vector(work.bias),
@@ -220,10 +226,10 @@ void CudaPass<T>::run(size_t composite, const fused::LinearAdd& work) {
 template <typename T>
 void CudaPass<T>::run(size_t, const fused::LinearActivate& work) {
   const CudaMatrix<T>& matrix = weights_.matrix(work.weight);
-  runner_.products().activate({data(work.input.value), place(work.input.value).stride, matrix.data.data(), rows_.count,
-                               matrix.rows, matrix.columns},
-                              norm(work.input), work.activation, weights_.vector(work.bias), data(work.output),
-                              place(work.output).stride, stream_);
+  const ProductInput input = product_input(data(work.input.value), rows_.count, work.input);
+  runner_.products().activate(
+      {input.data, place(work.input.value).stride, matrix.data.data(), rows_.count, matrix.rows, matrix.columns},
+      input.norm, work.activation, weights_.vector(work.bias), data(work.output), place(work.output).stride, stream_);
 }
 
 #define THIMBLE_INSTANTIATE(T)                                     \

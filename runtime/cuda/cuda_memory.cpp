@@ -37,10 +37,8 @@ class Counter {
   }
 
   // CudaNetworkWeights, and what its loading takes.
-  void add_weights() { add_weights(fusion_, policy_, element_); }
-  void add_float_weights() {
-    add_weights(fuse(network_, cuda_plain_options(sizeof(float))), NumericPolicy{}, sizeof(float));
-  }
+  void add_weights() { add_weights(fusion_, element_); }
+  void add_float_weights() { add_weights(fuse(network_, cuda_plain_options(sizeof(float))), sizeof(float)); }
 
   // CudaPass.
   void add_pass(const CudaPassShape& shape) {
@@ -49,12 +47,9 @@ class Counter {
     for (int64_t elements : sizes.slots) add(what, elements, element_);
     for (int64_t floats : sizes.squares) add(what, floats, sizeof(float));
     for (int64_t pairs : sizes.rotaries) add(what, pairs, 2 * sizeof(float));
-    for (int64_t elements : {sizes.head_input, sizes.aligned}) add(what, elements, element_);
-    for (int64_t floats :
-         {sizes.head_squares, sizes.loss_rows, sizes.loss_rows, sizes.nvfp4_row_scales, sizes.nvfp4_products})
-      add(what, floats, sizeof(float));
+    for (int64_t elements : {sizes.head_input, sizes.product_input}) add(what, elements, element_);
+    for (int64_t floats : {sizes.head_squares, sizes.loss_rows, sizes.loss_rows}) add(what, floats, sizeof(float));
     add(what, sizes.loss_parts, 2 * sizeof(float));
-    for (int64_t bytes : {sizes.nvfp4_codes, sizes.nvfp4_scales}) add(what, bytes, 1);
   }
 
   // CudaCache.
@@ -143,11 +138,10 @@ class Counter {
   std::vector<MemoryUse> take() { return std::move(uses_); }
 
  private:
-  void add_weights(const Fusion& fusion, const NumericPolicy& policy, int64_t element) {
-    const CudaWeightSizes sizes = cuda_weight_sizes(network_, fusion, policy);
+  void add_weights(const Fusion& fusion, int64_t element) {
+    const CudaWeightSizes sizes = cuda_weight_sizes(network_, fusion);
     for (const auto* matrices : {&sizes.matrices, &sizes.projections, &sizes.tables})
       for (const CudaMatrixSize& size : *matrices) add("weights", size.rows * size.columns, element);
-    for (const CudaMatrixSize& size : sizes.nvfp4) add("weights", cuda_nvfp4_bytes(size.rows, size.columns), 1);
     for (const auto* vectors : {&sizes.vectors, &sizes.biases, &sizes.scales})
       for (int64_t count : *vectors) add("weights", count, sizeof(float));
     add("weights", kLoaderBytes, 1);

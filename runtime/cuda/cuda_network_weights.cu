@@ -6,8 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/base/error.h"
-#include "runtime/cuda/kernels/cuda_gemm.cuh"
+#include "runtime/cuda/kernels/cuda_rows.cuh"
 
 namespace thimble {
 namespace {
@@ -38,13 +37,11 @@ CudaNetworkWeights<T>::CudaNetworkWeights(const Weights& weights, const NumericP
     : network_(weights.network),
       policy_(policy),
       fusion_(fuse(*network_, options)),
-      sizes_(cuda_weight_sizes(*network_, fusion_, policy)),
+      sizes_(cuda_weight_sizes(*network_, fusion_)),
       placements_(network_->matrices.size()),
       vectors_(network_->vectors.size()),
       scales_(fusion_.composites.size()),
-      project_vectors_(fusion_.composites.size()),
-      nvfp4_(network_->matrices.size()),
-      nvfp4_scales_(network_->matrices.size()) {
+      project_vectors_(fusion_.composites.size()) {
   for (const CudaMatrixSize& size : sizes_.matrices) matrices_.emplace_back(size);
   for (const CudaMatrixSize& size : sizes_.projections) projections_.emplace_back(size);
   for (const CudaMatrixSize& size : sizes_.tables) tables_.emplace_back(size);
@@ -53,7 +50,7 @@ CudaNetworkWeights<T>::CudaNetworkWeights(const Weights& weights, const NumericP
     CudaWeightLoader<T> loader;
     for (size_t i = 0; i < network_->matrices.size(); ++i) {
       const auto id = static_cast<MatrixId>(i);
-      load(id, weights.matrix(id), weights.codes(id), loader);
+      load(id, weights.matrix(id), weights.is_in_nvfp4(id), loader);
     }
     loader.finish();
   }
@@ -99,29 +96,18 @@ void CudaNetworkWeights<T>::place_projection(size_t composite, const fused::Proj
 }
 
 template <typename T>
-void CudaNetworkWeights<T>::load(MatrixId id, const Matrix& values, const Nvfp4Codes* codes,
-                                 CudaWeightLoader<T>& loader) {
-  if (sizes_.nvfp4[index(id)].rows > 0) {
-    Nvfp4Codes staged;
-    if (!codes) {
-      if (!std::ranges::all_of(values.values(), [](float value) { return std::isfinite(value); }))
-        throw Error(ExitCode::kBadInput,
-                    "tensor '" + network_->matrix(id).name + "' holds a value that is not finite, which NVFP4 has not");
-      staged = stage_nvfp4(values);
-      codes = &staged;
-    }
-    nvfp4_[index(id)] = std::make_unique<DeviceNvfp4Matrix>(*codes, 0, values.rows(), values.cols());
-    nvfp4_scales_[index(id)] = codes->tensor_scale;
-    return;
-  }
+void CudaNetworkWeights<T>::load(MatrixId id, const Matrix& values, bool is_in_nvfp4, CudaWeightLoader<T>& loader) {
   assert(!placements_[index(id)].empty());
-  for (const CudaPlacement<T>& place : placements_[index(id)]) loader.place(values, policy_.weights, place);
+  std::optional<Matrix> staged;
+  if (!is_in_nvfp4) staged = staged_matrix(policy_, *network_, id, values);
+  for (const CudaPlacement<T>& place : placements_[index(id)])
+    loader.place(staged ? *staged : values, policy_.weights, place);
 }
 
 template <typename T>
 void CudaNetworkWeights<T>::replace(MatrixId id, const Matrix& values) {
   CudaWeightLoader<T> loader;
-  load(id, values, nullptr, loader);
+  load(id, values, /*is_in_nvfp4=*/false, loader);
   loader.finish();
   for (size_t i = 0; i < fusion_.tables.size(); ++i)
     if (fusion_.tables[i].table == id || fusion_.tables[i].product == id) make_table(i);
@@ -134,6 +120,13 @@ void CudaNetworkWeights<T>::make_table(size_t i) {
   const CudaMatrix<T>&from = matrix(table.table), &product = matrix(table.product), &to = tables_[i];
   assert(from.columns == product.columns && to.rows == from.rows && to.columns == product.rows);
   GemmOperands<T> operands{from.data.data(), from.columns, product.data.data(), from.rows, product.rows, from.columns};
+  DeviceArray<T> staged(policy_.nvfp4 ? from.data.count() : 0);
+  if (policy_.nvfp4) {
+    const HeadColumns columns{1, static_cast<int>(network_->matrix(table.table).columns), from.columns};
+    staged.fill_zero();
+    launch_stage_nvfp4(operands.a, from.columns, from.rows, columns, RowNorm{}, staged.data(), nullptr);
+    operands.a = staged.data();
+  }
   const float scale = table.scale == kAbsent ? 1.0f : scalar(table.scale);
   launch_gemm<T, 1, 64, 3>(operands, ScaledEpilogue<T>{to.data.data(), to.columns, scale}, nullptr);
   check_cuda(cudaDeviceSynchronize());

@@ -17,7 +17,6 @@
 
 #include "runtime/cuda/cuda_sizes.h"
 #include "runtime/cuda/cuda_weight_loader.cuh"
-#include "runtime/cuda/kernels/cuda_nvfp4.cuh"
 #include "runtime/ops/weights.h"
 
 namespace thimble {
@@ -72,14 +71,11 @@ class CudaNetworkWeights {
   const std::vector<float>& host_vector(VectorId id) const { return host_vectors_[static_cast<size_t>(id)]; }
   // The scale of a fused::LinearAdd by columns; null: 1.
   const float* sum_scale(size_t composite) const;
-  // Null where the matrix is not in NVFP4.
-  const DeviceNvfp4Matrix* codes(MatrixId id) const { return nvfp4_[static_cast<size_t>(id)].get(); }
-  float nvfp4_scale(MatrixId id) const { return nvfp4_scales_[static_cast<size_t>(id)]; }
 
  private:
   void find_placements();
   void place_projection(size_t composite, const fused::Project& project);
-  void load(MatrixId id, const Matrix& values, const Nvfp4Codes* codes, CudaWeightLoader<T>& loader);
+  void load(MatrixId id, const Matrix& values, bool is_in_nvfp4, CudaWeightLoader<T>& loader);
   void make_table(size_t table);
   void upload_vectors();
   void upload_project(size_t composite, const fused::Project& project);
@@ -93,8 +89,6 @@ class CudaNetworkWeights {
   std::vector<std::vector<float>> host_vectors_;           // rounded
   std::vector<DeviceArray<float>> vectors_, scales_;       // by VectorId; by composite
   std::vector<CudaProjectVectors> project_vectors_;
-  std::vector<std::unique_ptr<DeviceNvfp4Matrix>> nvfp4_;
-  std::vector<float> nvfp4_scales_;
 };
 
 // Interleaved (cosine, sine) of positions 0 .. context - 1: (context, dims / 2).

@@ -117,17 +117,6 @@ struct Biased {
   __device__ float operator()(int64_t row, int64_t c) const { return value_at(y, row, c) + bias[c]; }
 };
 
-struct FinishedProduct {
-  const float *product, *scales, *bias;  // the latter two may be null
-  int64_t columns;
-  Rounding rounding;  // of the product before its bias
-  __device__ float operator()(int64_t row, int64_t c) const {
-    float y = product[row * columns + c];
-    if (scales) y *= scales[row];
-    return bias ? rounding(y) + bias[c] : y;
-  }
-};
-
 template <typename T>
 struct RmsNormRows {
   NodeRows<T> x, y;
@@ -320,12 +309,6 @@ void CudaNodeRows<T>::smear(const NodeRows<T>& x, const float* gate, T* state, c
 template <typename T>
 void CudaNodeRows<T>::add_bias(const float* bias, const NodeRows<T>& y) const {
   map_rows(y, {}, Biased<T>{y, bias}, stream_);
-}
-
-template <typename T>
-void CudaNodeRows<T>::finish_product(const float* product, const float* scales, const float* bias, const Rounding& r,
-                                     const NodeRows<T>& y) const {
-  map_rows(y, r, FinishedProduct{product, scales, bias, y.columns, r}, stream_);
 }
 
 template <typename T>

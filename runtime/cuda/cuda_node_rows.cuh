@@ -60,9 +60,6 @@ class CudaNodeRows {
              const NodeRows<T>& y) const;
   // y += bias.
   void add_bias(const float* bias, const NodeRows<T>& y) const;
-  // y = bias + scales[row] * product (rows, columns); either may be null: 0 and 1.
-  void finish_product(const float* product, const float* scales, const float* bias, const Rounding& r,
-                      const NodeRows<T>& y) const;
 
  private:
   cudaStream_t stream_;

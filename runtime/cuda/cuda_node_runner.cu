@@ -13,13 +13,8 @@ template <typename T>
 CudaNodeRunner<T>::CudaNodeRunner(const CudaNetworkWeights<T>& weights,
                                   const std::vector<DeviceArray<float2>>& rotaries, const CudaPassSizes& sizes,
                                   bool stepping)
-    : weights_(weights),
-      rotaries_(rotaries),
-      stepping_(stepping),
-      products_(stepping),
-      nvfp4_products_(sizes.nvfp4_products),
-      aligned_(sizes.aligned) {
-  if (weights.policy().nvfp4) nvfp4_.emplace(sizes.nvfp4_codes, sizes.nvfp4_scales, sizes.nvfp4_row_scales);
+    : weights_(weights), rotaries_(rotaries), stepping_(stepping), products_(stepping), input_(sizes.product_input) {
+  if (input_.count() > 0) input_.fill_zero();  // products read what pads a row: it must be finite
 }
 
 template <typename T>
@@ -81,37 +76,43 @@ void CudaNodeRunner<T>::linear(const op::Linear& o, const NodeRows<T>& x, const 
   const Rounding& r = rounding(Boundary::kLinear);
   const float* bias = weights_.vector(o.bias);
   if constexpr (std::is_same_v<T, float>) {
-    const CudaNodeRows<float> rows(stream);
-    if (const DeviceNvfp4Matrix* codes = weights_.codes(o.weight)) {
-      nvfp4_->multiply(x.data, x.stride, x.rows, x.columns, codes->view(), y.columns, weights_.nvfp4_scale(o.weight),
-                       nvfp4_products_.data(), stream);
-      return rows.finish_product(nvfp4_products_.data(), nvfp4_->row_scales(), bias, r, y);
-    }
     if (!weights_.fusion().options.fuses_products) {
       const CudaMatrix<float>& w = weights_.matrix(o.weight);
       launch_product(ProductForm::kNT, {x.data, x.rows, x.columns, x.stride},
                      {w.data.data(), y.columns, x.columns, w.columns}, {y.data, y.rows, y.columns, y.stride},
                      /*add=*/false, {}, ProductPart::kWhole, stream);
       assert(r.is_exact());
-      if (bias) rows.add_bias(bias, y);
+      if (bias) CudaNodeRows<float>(stream).add_bias(bias, y);
       return;
     }
   }
   const CudaMatrix<T>& w = weights_.matrix(o.weight);
-  const NodeRows<T> a = aligned(x, stream);
+  const NodeRows<T> a = product_input(x, stream);
   assert(a.stride >= w.columns && y.stride >= w.rows);
   products_.linear({a.data, a.stride, w.data.data(), y.rows, w.rows, w.columns}, {y.data, y.stride, r, bias}, stream);
 }
 
 template <typename T>
-NodeRows<T> CudaNodeRunner<T>::aligned(const NodeRows<T>& x, cudaStream_t stream) {
+NodeRows<T> CudaNodeRunner<T>::product_input(const NodeRows<T>& x, cudaStream_t stream) {
   const int64_t multiple = weights_.fusion().options.column_multiple, padded = round_up(x.columns, multiple);
   const bool has_whole_pieces = x.padded % multiple == 0 && x.stride % multiple == 0;
-  if (has_whole_pieces && reinterpret_cast<uintptr_t>(x.data) % 16 == 0) return x;
-  assert(x.rows * padded <= aligned_.count());
-  const NodeRows<T> copy{aligned_.data(), x.rows, x.columns, padded, padded};
+  const bool is_aligned = has_whole_pieces && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
+  if (is_aligned && !weights_.policy().nvfp4) return x;
+  assert(x.rows * padded <= input_.count());
+  const NodeRows<T> copy{input_.data(), x.rows, x.columns, padded, padded};
   CudaNodeRows<T>(stream).copy(x, copy);
+  if (weights_.policy().nvfp4)
+    launch_stage_nvfp4<T>(copy.data, padded, x.rows, {1, static_cast<int>(x.columns), static_cast<int>(padded)}, {},
+                          copy.data, stream);
   return copy;
+}
+
+template <typename T>
+const T* CudaNodeRunner<T>::staged(const T* x, int64_t stride, int64_t rows, const HeadColumns& columns,
+                                   const RowNorm& norm, cudaStream_t stream) {
+  assert(rows * stride <= input_.count());
+  launch_stage_nvfp4(x, stride, rows, columns, norm, input_.data(), stream);
+  return input_.data();
 }
 
 template <typename T>

@@ -2,13 +2,10 @@
 // writes as the weights' policy says. T = float, __nv_bfloat16, __half.
 #pragma once
 
-#include <optional>
-
 #include "runtime/cuda/cuda_batch.cuh"
 #include "runtime/cuda/cuda_network_weights.cuh"
 #include "runtime/cuda/cuda_node_rows.cuh"
 #include "runtime/cuda/cuda_products.cuh"
-#include "runtime/cuda/kernels/cuda_nvfp4_linear.cuh"
 
 namespace thimble {
 
@@ -24,22 +21,24 @@ class CudaNodeRunner {
   void run(const Node& node, std::span<const NodeRows<T>> inputs, const NodeRows<T>& output, const CudaBatch& batch,
            const CudaCache<T>* cache, cudaStream_t stream);
   const CudaProducts<T>& products() const { return products_; }
+  // In the modes of NVFP4: what a product reads, norm(row) * x staged row by row, in a place that the next one takes.
+  // Rows lie `stride` apart there too.
+  const T* staged(const T* x, int64_t stride, int64_t rows, const HeadColumns& columns, const RowNorm& norm,
+                  cudaStream_t stream);
 
  private:
   void linear(const op::Linear& o, const NodeRows<T>& x, const NodeRows<T>& y, cudaStream_t stream);
   void attend(const op::Attention& o, std::span<const NodeRows<T>> inputs, const NodeRows<T>& y, const CudaBatch& batch,
               const CudaCache<T>& cache, cudaStream_t stream);
   // Rows as a product of 16-byte pieces can read them: aligned, zero to the end of the last piece.
-  NodeRows<T> aligned(const NodeRows<T>& x, cudaStream_t stream);
+  NodeRows<T> product_input(const NodeRows<T>& x, cudaStream_t stream);
   const Rounding& rounding(Boundary boundary) const { return weights_.policy().at(boundary); }
 
   const CudaNetworkWeights<T>& weights_;
   const std::vector<DeviceArray<float2>>& rotaries_;
   bool stepping_;
   CudaProducts<T> products_;
-  std::optional<CudaNvfp4Linear> nvfp4_;
-  DeviceArray<float> nvfp4_products_;
-  DeviceArray<T> aligned_;
+  DeviceArray<T> input_;
 };
 
 }  // namespace thimble

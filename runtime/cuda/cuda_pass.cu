@@ -95,6 +95,18 @@ NodeRows<T> CudaPass<T>::value(ValueId value) const {
 }
 
 template <typename T>
+HeadColumns CudaPass<T>::columns_of(ValueId value) const {
+  if (fusion_.has_padded_heads[static_cast<size_t>(value)])
+    for (const Composite& composite : fusion_.composites)
+      if (const auto* attend = std::get_if<fused::Attend>(&composite.work); attend && attend->output == value) {
+        const op::Attention& o = attend->attention;
+        return {static_cast<int>(o.heads), static_cast<int>(o.head_dim), static_cast<int>(cuda_head_width(o.head_dim))};
+      }
+  const auto columns = static_cast<int>(network_.width_of(value));
+  return {1, columns, columns};
+}
+
+template <typename T>
 void CudaPass<T>::show(const LinearInput& input, CudaInputObserver<T>& observer) {
   std::vector<std::string> names;
   for (MatrixId id : input.readers) names.push_back(network_.matrix(id).name);
@@ -109,16 +121,8 @@ void CudaPass<T>::show(const LinearInput& input, CudaInputObserver<T>& observer)
     runner_.run(node, {}, {shown_.data(), batch_.rows(), columns, columns, columns}, batch_, cache_, stream_);
     return observer.on_linear_input(names, shown_.data(), batch_.sequences, batch_.positions, columns, stream_);
   }
-  int heads = 1, head = columns, padded = columns;  // heads lie apart where they are padded
-  for (const Composite& composite : fusion_.composites)
-    if (const auto* attend = std::get_if<fused::Attend>(&composite.work);
-        attend && attend->is_projected && attend->output == input.value) {
-      heads = static_cast<int>(attend->attention.heads);
-      head = static_cast<int>(attend->attention.head_dim);
-      padded = static_cast<int>(cuda_head_width(attend->attention.head_dim));
-    }
   const ValueId from = shown.input.value;
-  launch_linear_input(static_cast<const T*>(data(from)), place(from).stride, rows_.count, heads, head, padded,
+  launch_linear_input(static_cast<const T*>(data(from)), place(from).stride, rows_.count, columns_of(from),
                       norm(shown.input), shown_.data(), int64_t{columns}, stream_);
   observer.on_linear_input(names, shown_.data(), batch_.sequences, rows_.positions, columns, stream_);
 }
@@ -154,7 +158,7 @@ template <typename Launch>
 void CudaPass<T>::with_logit_rule(const RowNorm& norm, const Launch& launch) const {
   const NumericPolicy& policy = weights_.policy();
   const float cap = network_.head.softcap;
-  if (fusion_.options.fuses_products || policy.is_exact() || policy.nvfp4) return launch(LogitRule<false>{norm, cap});
+  if (fusion_.options.fuses_products || policy.is_exact()) return launch(LogitRule<false>{norm, cap});
   launch(LogitRule<true>{norm, cap, policy.at(Boundary::kLogits), policy.at(Boundary::kCapped), policy.logits_scale});
 }
 

@@ -63,6 +63,14 @@ class CudaPass {
   void compact();
   void place_heads(const fused::Attend& work, T* query);
   void launch_attention(const AttentionOperands<T>& operands, int head_width, float largest_score);
+  // How the columns of a value lie: heads apart where they are padded.
+  HeadColumns columns_of(ValueId value) const;
+  // What a product reads of a value (rows, stride) and its norm: as it lies, or in the modes of NVFP4 staged.
+  struct ProductInput {
+    const T* data;
+    RowNorm norm;
+  };
+  ProductInput product_input(const T* data, int64_t rows, const FusedInput& input);
   struct HeadInput {
     GemmOperands<T> operands;
     RowNorm norm;

@@ -5,8 +5,6 @@
 #include <cassert>
 #include <type_traits>
 
-#include "runtime/codes/nvfp4.h"
-#include "runtime/codes/nvfp4_scale_layout.h"
 #include "runtime/tensor/host_device.h"
 
 namespace thimble {
@@ -28,13 +26,6 @@ size_t index(Id id) {
   return static_cast<size_t>(id);
 }
 
-bool is_linear(const Network& network, MatrixId id) {
-  return std::ranges::any_of(network.nodes, [&](const Node& node) {
-    const auto* linear = std::get_if<op::Linear>(&node.operation);
-    return linear && linear->weight == id;
-  });
-}
-
 // Of the heads that attention leaves padded in a value: where a matrix reads it, its columns are padded alike.
 int64_t padded_columns(const Network& network, const Fusion& fusion, MatrixId id) {
   for (const Node& node : network.nodes) {
@@ -47,9 +38,7 @@ int64_t padded_columns(const Network& network, const Fusion& fusion, MatrixId id
 
 }  // namespace
 
-int64_t cuda_element_bytes(Numerics numerics) {
-  return numerics == Numerics::kFp32 || numerics == Numerics::kNvfp4 ? 4 : 2;
-}
+int64_t cuda_element_bytes(Numerics numerics) { return numerics == Numerics::kFp32 ? 4 : 2; }
 
 FusionOptions cuda_plain_options(int64_t element_bytes) {
   return {.column_multiple = element_bytes == 4 ? kFloatMultiple : kRowMultiple};
@@ -57,8 +46,7 @@ FusionOptions cuda_plain_options(int64_t element_bytes) {
 
 FusionOptions cuda_fusion_options(const NumericPolicy& policy, int64_t element_bytes) {
   FusionOptions options = cuda_plain_options(element_bytes);
-  options.fuses_attention = keeps_values(policy);
-  options.fuses_products = options.fuses_attention && !policy.nvfp4;
+  options.fuses_attention = options.fuses_products = keeps_values(policy);
   if (options.fuses_products) options.column_multiple = kRowMultiple;
   return options;
 }
@@ -68,19 +56,12 @@ int64_t cuda_head_width(int64_t head_dim) {
   return padded > 0 ? padded : round_up(head_dim, kRowMultiple);
 }
 
-int64_t cuda_nvfp4_bytes(int64_t rows, int64_t columns) {
-  return rows == 0 ? 0 : rows * nvfp4_row_bytes(columns) + scale_layout_bytes(rows, nvfp4_blocks(columns));
-}
-
-CudaWeightSizes cuda_weight_sizes(const Network& network, const Fusion& fusion, const NumericPolicy& policy) {
+CudaWeightSizes cuda_weight_sizes(const Network& network, const Fusion& fusion) {
   CudaWeightSizes sizes;
   for (size_t i = 0; i < network.matrices.size(); ++i) {
     const auto id = static_cast<MatrixId>(i);
     const MatrixUse& use = network.matrix(id);
-    const bool is_coded = policy.nvfp4 && is_linear(network, id);
     sizes.matrices.push_back({round_up(use.rows, kRowMultiple), padded_columns(network, fusion, id)});
-    sizes.nvfp4.push_back(is_coded ? CudaMatrixSize{use.rows, use.columns} : CudaMatrixSize{});
-    if (is_coded) sizes.matrices.back() = {};
   }
   for (const VectorRule& rule : network.vectors) sizes.vectors.push_back(round_up(rule.count, kRowMultiple));
   for (const ProductTable& table : fusion.tables) {
@@ -138,18 +119,12 @@ CudaPassSizes cuda_pass_sizes(const Network& network, const Fusion& fusion, cons
     if (!single || !std::holds_alternative<op::Linear>(network.nodes[single->node].operation)) continue;
     const Place& input = fusion.places[index(network.nodes[single->node].inputs[0])];
     const int64_t padded = round_up(input.width, fusion.options.column_multiple);
-    if (input.first_column > 0 || padded != input.stride) sizes.aligned = std::max(sizes.aligned, shape.rows * padded);
+    if (input.first_column > 0 || padded != input.stride)
+      sizes.product_input = std::max(sizes.product_input, shape.rows * padded);
   }
-  if (policy.nvfp4) {
-    sizes.nvfp4_row_scales = shape.rows;
-    for (const Node& node : network.nodes) {
-      if (!std::holds_alternative<op::Linear>(node.operation)) continue;
-      const int64_t columns = network.width_of(node.inputs[0]), width = network.width_of(node.output);
-      sizes.nvfp4_codes = std::max(sizes.nvfp4_codes, shape.rows * nvfp4_row_bytes(columns));
-      sizes.nvfp4_scales = std::max(sizes.nvfp4_scales, scale_layout_bytes(shape.rows, nvfp4_blocks(columns)));
-      sizes.nvfp4_products = std::max(sizes.nvfp4_products, shape.rows * width);
-    }
-  }
+  if (policy.nvfp4)
+    for (const Place& place : fusion.places)
+      if (place) sizes.product_input = std::max(sizes.product_input, shape.rows * place.stride);
   return sizes;
 }
 

@@ -27,20 +27,15 @@ struct CudaMatrixSize {
   int64_t rows = 0, columns = 0;
 };
 
-// By MatrixId; without rows where the matrix lies in a projection, or its codes in NVFP4 take its place.
 struct CudaWeightSizes {
-  std::vector<CudaMatrixSize> matrices;
-  std::vector<CudaMatrixSize> nvfp4;        // by MatrixId, unpadded; without rows where the matrix has no codes
+  std::vector<CudaMatrixSize> matrices;     // by MatrixId; without rows where the matrix lies in a projection
   std::vector<CudaMatrixSize> projections;  // by composite: queries, keys and values; without rows for others
   std::vector<CudaMatrixSize> tables;       // by Fusion::tables
   std::vector<int64_t> vectors;             // by VectorId
   // Floats of a composite's own: bias and scale of a projection's heads, a scale of one element as a vector.
   std::vector<int64_t> biases, scales;
 };
-CudaWeightSizes cuda_weight_sizes(const Network& network, const Fusion& fusion, const NumericPolicy& policy);
-
-// Codes and block scales of a matrix in NVFP4.
-int64_t cuda_nvfp4_bytes(int64_t rows, int64_t columns);
+CudaWeightSizes cuda_weight_sizes(const Network& network, const Fusion& fusion);
 
 // Passes of at most so many rows, of which so many are needed. `stepping`: one position of each sequence.
 struct CudaPassShape {
@@ -56,9 +51,7 @@ struct CudaPassSizes {
   int64_t head_squares = 0;       // floats: theirs, where it reads a deferred norm
   int64_t loss_rows = 0;          // rows that the head's product may have
   int64_t loss_parts = 0;         // pairs of floats
-  int64_t aligned = 0;            // elements: an input of a product whose rows begin at odd addresses
-  // Inputs of linear layers in NVFP4, and their products: bytes, bytes, floats, floats.
-  int64_t nvfp4_codes = 0, nvfp4_scales = 0, nvfp4_row_scales = 0, nvfp4_products = 0;
+  int64_t product_input = 0;      // elements: inputs of products that are not multiplied where they lie
 };
 CudaPassSizes cuda_pass_sizes(const Network& network, const Fusion& fusion, const NumericPolicy& policy,
                               const CudaPassShape& shape);

@@ -22,13 +22,10 @@ Spec quantized_spec(const QuantizedModel& quantized, const std::string& path) {
 
 Weights dequantize_weights(const Spec& spec, const QuantizedModel& quantized) {
   Weights weights = bind_weights(spec.network, dequantize_tensors(quantized));
-  weights.nvfp4.resize(weights.matrices.size());
-  for (const QuantizedTensor& tensor : quantized.tensors) {
-    const auto* codes = std::get_if<Nvfp4Codes>(&tensor.data);
-    if (!codes) continue;
-    for (MatrixId id : spec.network->linear_matrices())
-      if (spec.network->matrix(id).name == tensor.name) weights.nvfp4[static_cast<size_t>(id)] = *codes;
-  }
+  for (const QuantizedTensor& tensor : quantized.tensors)
+    if (std::holds_alternative<Nvfp4Codes>(tensor.data))
+      for (MatrixId id : spec.network->linear_matrices())
+        if (spec.network->matrix(id).name == tensor.name) weights.in_nvfp4.insert(id);
   return weights;
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "runtime/base/error.h"
+#include "runtime/codes/nvfp4_matrix.h"
 #include "runtime/tensor/row_chunks.h"
 
 namespace thimble {
@@ -37,20 +38,6 @@ void round_values(const Rounding& rounding, std::span<float> values) {
   parallel_chunks(static_cast<int64_t>(values.size()), 65536, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) values[static_cast<size_t>(i)] = rounding(values[static_cast<size_t>(i)]);
   });
-}
-
-// Matrices that a file holds in NVFP4 stay as they are.
-void take_to_nvfp4(Weights& weights) {
-  weights.nvfp4.resize(weights.matrices.size());
-  for (MatrixId id : weights.network->linear_matrices()) {
-    if (weights.codes(id)) continue;
-    const std::string& name = weights.network->matrix(id).name;
-    Matrix& matrix = weights.matrices[static_cast<size_t>(id)];
-    if (!std::ranges::all_of(matrix.values(), [](float value) { return std::isfinite(value); }))
-      throw Error(ExitCode::kBadInput, "tensor '" + name + "' holds a value that is not finite, which NVFP4 has not");
-    const Nvfp4Codes& codes = weights.nvfp4[static_cast<size_t>(id)] = stage_nvfp4(matrix);
-    matrix = dequantize_nvfp4(codes, matrix.rows(), matrix.cols());
-  }
 }
 
 }  // namespace
@@ -103,19 +90,36 @@ NumericPolicy numeric_policy(Numerics numerics) {
       policy.attention_scale = kLegacyAttentionScale;
       policy.mlp_scale = kLegacyMlpScale;
       break;
-    case Numerics::kNvfp4: policy.nvfp4 = true; break;
+    case Numerics::kNvfp4:
+      policy = in_storage(Format::kBf16);
+      policy.nvfp4 = true;
+      break;
   }
   if (numerics == Numerics::kSf16Q115 || numerics == Numerics::kSf16LegacyQ115) policy.weights.value = Format::kQ115;
   return policy;
 }
 
+std::optional<Matrix> staged_matrix(const NumericPolicy& policy, const Network& network, MatrixId id,
+                                    const Matrix& values) {
+  const std::vector<MatrixId> linear = network.linear_matrices();
+  if (!policy.nvfp4 || std::ranges::find(linear, id) == linear.end()) return std::nullopt;
+  if (!std::ranges::all_of(values.values(), [](float value) { return std::isfinite(value); }))
+    throw Error(ExitCode::kBadInput,
+                "tensor '" + network.matrix(id).name + "' holds a value that is not finite, which NVFP4 has not");
+  return dequantize_nvfp4(stage_nvfp4(values), values.rows(), values.cols());
+}
+
 void round_weights(const NumericPolicy& policy, Weights& weights) {
-  const Rounding& rounding = policy.weights;
-  if (policy.nvfp4) return take_to_nvfp4(weights);
-  if (rounding.is_exact()) return;
-  weights.nvfp4.clear();
-  for (Matrix& matrix : weights.matrices) round_values(rounding, matrix.values());
-  for (std::vector<float>& vector : weights.vectors) round_values(rounding, vector);
+  for (MatrixId id = 0; id < static_cast<MatrixId>(weights.matrices.size()); ++id) {
+    Matrix& matrix = weights.matrices[static_cast<size_t>(id)];
+    if (!weights.is_in_nvfp4(id))
+      if (std::optional<Matrix> staged = staged_matrix(policy, *weights.network, id, matrix)) {
+        matrix = *std::move(staged);
+        weights.in_nvfp4.insert(id);
+      }
+    round_values(policy.weights, matrix.values());
+  }
+  for (std::vector<float>& vector : weights.vectors) round_values(policy.weights, vector);
 }
 
 std::shared_ptr<const Weights> rounded_weights(std::shared_ptr<const Weights> weights, const NumericPolicy& policy) {

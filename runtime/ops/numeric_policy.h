@@ -5,7 +5,7 @@
 //   bf16, fp16    weights and what every operation writes; arithmetic within an operation is fp32
 //   sf16          Q1.15 at the boundaries below, bf16 in memory ("true forward": all scales 1)
 //   sf16-legacy   the same without Q1.31, with logits times 24, attention's residual branch times 0.65, the MLP's 0.75
-//   nvfp4         the matrices of linear layers and their inputs in NVFP4 (nvfp4_block.h), everything else fp32
+//   nvfp4         as bf16, but the matrices of linear layers and their inputs in NVFP4 (nvfp4_block.h), kept in bf16
 // With "-q115" after either sf16 the weights too are clamped and rounded to Q1.15 (weight-constrained).
 #pragma once
 
@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -51,7 +52,7 @@ struct NumericPolicy {
   float logits_scale = 1;
   float attention_scale = 1, mlp_scale = 1;  // of the residual branches
   Rounding weights;                          // of all weights, on load
-  bool nvfp4 = false;                        // linear layers' matrices, on load, and their inputs
+  bool nvfp4 = false;                        // before `weights`: linear layers' matrices, and their inputs
 
   const Rounding& at(Boundary boundary) const { return roundings[static_cast<size_t>(boundary)]; }
   // Changes no value anywhere.
@@ -61,10 +62,13 @@ struct NumericPolicy {
 
 NumericPolicy numeric_policy(Numerics numerics);
 
-// The weights as a model in this mode has them: rounded, matrices of linear layers in NVFP4 with one float32 scale
-// each, those of an artifact in NVFP4 with its codes. An Error (bad input) names a matrix that cannot be NVFP4, as it
-// is not finite.
+// The weights as a model in this mode has them: matrices of linear layers in NVFP4 with one float32 scale each, unless
+// they are already, then all rounded. An Error (bad input) names a matrix that cannot be NVFP4, as it is not finite.
 void round_weights(const NumericPolicy& policy, Weights& weights);
+
+// Values of a matrix that is not in NVFP4 yet as a mode has them before it rounds; nothing where they stay as they are.
+std::optional<Matrix> staged_matrix(const NumericPolicy& policy, const Network& network, MatrixId id,
+                                    const Matrix& values);
 
 // A rounded copy; the same where the mode changes nothing.
 std::shared_ptr<const Weights> rounded_weights(std::shared_ptr<const Weights> weights, const NumericPolicy& policy);

@@ -22,11 +22,6 @@ double logistic(double x) { return 1 / (1 + std::exp(-x)); }
 
 }  // namespace
 
-const Nvfp4Codes* Weights::codes(MatrixId id) const {
-  const auto at = static_cast<size_t>(id);
-  return at < nvfp4.size() && !nvfp4[at].codes.empty() ? &nvfp4[at] : nullptr;
-}
-
 void Weights::set_small(FloatTensors tensors) {
   small = std::move(tensors);
   vectors.clear();

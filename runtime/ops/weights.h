@@ -4,10 +4,10 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
-#include "runtime/codes/nvfp4_matrix.h"
 #include "runtime/ops/network.h"
 #include "runtime/tensor/matrix.h"
 
@@ -20,12 +20,11 @@ struct Weights {
   std::vector<Matrix> matrices;             // by MatrixId
   FloatTensors small;                       // every parameter that is no matrix, as stored
   std::vector<std::vector<float>> vectors;  // by VectorId, made of `small`
-  std::vector<Nvfp4Codes> nvfp4;            // by MatrixId; empty, or empty codes, where the values are not in NVFP4
+  std::set<MatrixId> in_nvfp4;              // whose values are those of NVFP4's codes
 
   const Matrix& matrix(MatrixId id) const { return matrices[static_cast<size_t>(id)]; }
   const std::vector<float>& vector(VectorId id) const { return vectors[static_cast<size_t>(id)]; }
-  // Null where the matrix is not in NVFP4.
-  const Nvfp4Codes* codes(MatrixId id) const;
+  bool is_in_nvfp4(MatrixId id) const { return in_nvfp4.contains(id); }
 
   // Replaces all small tensors.
   void set_small(FloatTensors tensors);

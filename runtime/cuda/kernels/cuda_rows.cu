@@ -1,6 +1,8 @@
 // cuda_rows.cu: embedding, compaction and loss. One warp per row unless a comment says otherwise.
 #include "runtime/cuda/kernels/cuda_rows.cuh"
 
+#include "runtime/codes/nvfp4_block.h"
+
 namespace thimble {
 namespace {
 
@@ -141,15 +143,53 @@ __global__ void take_last_rows_kernel(const T* in, RowSquares in_squares, int64_
 }
 
 template <typename T>
-__global__ void linear_input_kernel(const T* in, int64_t in_stride, int64_t rows, int heads, int head, int padded,
-                                    RowNorm norm, T* out, int64_t out_stride) {
+__global__ void linear_input_kernel(const T* in, int64_t in_stride, int64_t rows, HeadColumns columns, RowNorm norm,
+                                    T* out, int64_t out_stride) {
   int64_t row = own_row();
   if (row >= rows) return;
   float factor = norm(row);
   const T* from = in + row * in_stride;
   for (int column = static_cast<int>(threadIdx.x) % 32; column < out_stride; column += 32) {
-    float value = column < heads * head ? factor * to_float(from[column / head * padded + column % head]) : 0.0f;
+    float value = column < columns.count() ? factor * to_float(from[columns.place(column)]) : 0.0f;
     out[row * out_stride + column] = from_float<T>(value);
+  }
+}
+
+// A lane stages every 32nd block of its warp's row.
+template <typename T>
+__global__ void stage_nvfp4_kernel(const T* in, int64_t stride, int64_t rows, HeadColumns columns, RowNorm norm,
+                                   T* out) {
+  int64_t row = own_row();
+  if (row >= rows) return;
+  const float factor = norm(row);
+  const T* from = in + row * stride;
+  T* to = out + row * stride;
+  const int lane = static_cast<int>(threadIdx.x) % 32, count = columns.count();
+  float amax = 0;
+  for (int c = lane; c < count; c += 32) amax = nvfp4_amax(amax, factor * to_float(from[columns.place(c)]));
+  for (int distance = 16; distance > 0; distance /= 2) amax = nvfp4_amax(amax, __shfl_xor_sync(~0u, amax, distance));
+  const float tensor_scale = nvfp4_tensor_scale(amax);
+  const bool has_whole_blocks = columns.heads == 1 || columns.head % kNvfp4Block == 0;
+  for (int first = lane * kNvfp4Block; first < count; first += 32 * kNvfp4Block) {
+    float values[kNvfp4Block];
+#pragma unroll
+    for (int k = 0; k < kNvfp4Block; ++k)
+      values[k] = first + k < count ? factor * to_float(from[columns.place(first + k)]) : 0.0f;
+    const float scale = float_from_ue4m3(nvfp4_block_scale(nvfp4_amax(values, kNvfp4Block), tensor_scale));
+#pragma unroll
+    for (int k = 0; k < kNvfp4Block; ++k) values[k] = nvfp4_value(values[k], scale, tensor_scale);
+    if (has_whole_blocks && first + kNvfp4Block <= count) {
+      float halves[2][8];
+#pragma unroll
+      for (int k = 0; k < kNvfp4Block; ++k) halves[k / 8][k % 8] = values[k];
+      T* block = to + columns.place(first);
+      Stored8<T>::rounded(halves[0]).store(block);
+      Stored8<T>::rounded(halves[1]).store(block + 8);
+    } else {
+#pragma unroll
+      for (int k = 0; k < kNvfp4Block; ++k)
+        if (first + k < count) to[columns.place(first + k)] = from_float<T>(values[k]);
+    }
   }
 }
 
@@ -212,10 +252,15 @@ void launch_take_last_rows(const T* in, const RowSquares& in_squares, int sequen
 }
 
 template <typename T>
-void launch_linear_input(const T* in, int64_t in_stride, int64_t rows, int heads, int head, int padded,
-                         const RowNorm& norm, T* out, int64_t out_stride, cudaStream_t stream) {
-  launch_kernel(linear_input_kernel<T>, row_shape(rows), stream, in, in_stride, rows, heads, head, padded, norm, out,
-                out_stride);
+void launch_linear_input(const T* in, int64_t in_stride, int64_t rows, const HeadColumns& columns, const RowNorm& norm,
+                         T* out, int64_t out_stride, cudaStream_t stream) {
+  launch_kernel(linear_input_kernel<T>, row_shape(rows), stream, in, in_stride, rows, columns, norm, out, out_stride);
+}
+
+template <typename T>
+void launch_stage_nvfp4(const T* in, int64_t stride, int64_t rows, const HeadColumns& columns, const RowNorm& norm,
+                        T* out, cudaStream_t stream) {
+  if (rows > 0) launch_kernel(stage_nvfp4_kernel<T>, row_shape(rows), stream, in, stride, rows, columns, norm, out);
 }
 
 template <typename T>
@@ -235,14 +280,15 @@ void launch_subtract_rows(float* logits, int64_t rows, int columns, int64_t stri
   launch_kernel(subtract_rows_kernel, row_shape(rows), stream, logits, rows, columns, stride, log_sums);
 }
 
-#define THIMBLE_INSTANTIATE(T)                                                                                   \
-  template void launch_embed(const EmbedOperands<T>&, const CudaTokens&, const RowPositions&, const SharedRows&, \
-                             int64_t, T*, T*, const RowSquares&, cudaStream_t);                                  \
-  template void launch_spread(const SharedProjections<T>&, T*, T*, T*, int64_t, cudaStream_t);                   \
-  template void launch_take_last_rows(const T*, const RowSquares&, int, int, int, int, T*, const RowSquares&,    \
-                                      cudaStream_t);                                                             \
-  template void launch_linear_input(const T*, int64_t, int64_t, int, int, int, const RowNorm&, T*, int64_t,      \
-                                    cudaStream_t);                                                               \
+#define THIMBLE_INSTANTIATE(T)                                                                                        \
+  template void launch_embed(const EmbedOperands<T>&, const CudaTokens&, const RowPositions&, const SharedRows&,      \
+                             int64_t, T*, T*, const RowSquares&, cudaStream_t);                                       \
+  template void launch_spread(const SharedProjections<T>&, T*, T*, T*, int64_t, cudaStream_t);                        \
+  template void launch_take_last_rows(const T*, const RowSquares&, int, int, int, int, T*, const RowSquares&,         \
+                                      cudaStream_t);                                                                  \
+  template void launch_linear_input(const T*, int64_t, int64_t, const HeadColumns&, const RowNorm&, T*, int64_t,      \
+                                    cudaStream_t);                                                                    \
+  template void launch_stage_nvfp4(const T*, int64_t, int64_t, const HeadColumns&, const RowNorm&, T*, cudaStream_t); \
   template void launch_gather(const GatherOperands<T>&, const CudaTokens&, const RowPositions&, int64_t, cudaStream_t);
 THIMBLE_INSTANTIATE(float)
 THIMBLE_INSTANTIATE(__nv_bfloat16)

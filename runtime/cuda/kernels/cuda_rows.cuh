@@ -49,11 +49,27 @@ template <typename T>
 void launch_take_last_rows(const T* in, const RowSquares& in_squares, int sequences, int positions, int needed,
                            int width, T* out, const RowSquares& out_squares, cudaStream_t stream);
 
-// What a linear layer reads, without the heads' padding: row r of out, heads * head elements, = norm(r) * row r of in,
-// whose heads lie `padded` elements apart. Zeros follow up to out_stride.
+// Columns of a row that is `heads` heads, `padded` elements apart.
+struct HeadColumns {
+  int heads = 1, head = 0, padded = 0;
+
+  __host__ __device__ int count() const { return heads * head; }
+  __host__ __device__ int place(int column) const {
+    return heads == 1 ? column : column / head * padded + column % head;
+  }
+};
+
+// What a linear layer reads, without the heads' padding: row r of out = norm(r) * row r of in. Zeros follow up to
+// out_stride.
 template <typename T>
-void launch_linear_input(const T* in, int64_t in_stride, int64_t rows, int heads, int head, int padded,
-                         const RowNorm& norm, T* out, int64_t out_stride, cudaStream_t stream);
+void launch_linear_input(const T* in, int64_t in_stride, int64_t rows, const HeadColumns& columns, const RowNorm& norm,
+                         T* out, int64_t out_stride, cudaStream_t stream);
+
+// The same where it lies, in NVFP4: norm(r) * row r of in staged with a tensor scale per row (nvfp4_block.h), and
+// rounded to T. Rows of both are `stride` apart, a multiple of 8, and those of out aligned; out may be in.
+template <typename T>
+void launch_stage_nvfp4(const T* in, int64_t stride, int64_t rows, const HeadColumns& columns, const RowNorm& norm,
+                        T* out, cudaStream_t stream);
 
 // out (rows, `stride` elements apart) = rows of a table (., table_stride), `columns` of each, rounded; zeros up to
 // `padded`.

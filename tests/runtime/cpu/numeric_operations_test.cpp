@@ -173,7 +173,7 @@ TEST(NumericOperations, Nvfp4StagesTheInputsOfLinearLayers) {
       continue;
     }
     Matrix staged(9, 8), expected(9, 8);
-    stage_rows_nvfp4(small.inputs[0], staged);
+    stage_rows_nvfp4(small.inputs[0], {}, staged);
     multiply_nt(staged, weights.matrix(weights.network->id_of("square")), expected);
     EXPECT_TRUE(same_bits(found, expected));
   }
@@ -185,7 +185,7 @@ TEST(NumericOperations, RowsInNvfp4AreNear) {
     return std::ldexp(std::sin(static_cast<double>(7 * r + c + 1)), static_cast<int>(10 * r));
   });
   Matrix staged(3, 37);
-  stage_rows_nvfp4(x, staged);
+  stage_rows_nvfp4(x, {}, staged);
   for (int64_t r = 0; r < 3; ++r)
     for (int64_t first = 0; first < 37; first += kNvfp4Block) {
       float largest = 0;

@@ -57,7 +57,7 @@ std::vector<Planner> planners(const Network& config, Numerics numerics) {
 TEST(CudaSizes, WidthsArePadded) {
   const Network network = golf_network(small_golf_config());  // 4 heads of 6
   const Fusion fusion = fuse(network, cuda_fusion_options({}, 2));
-  const CudaWeightSizes sizes = cuda_weight_sizes(network, fusion, {});
+  const CudaWeightSizes sizes = cuda_weight_sizes(network, fusion);
   auto size = [&](const std::string& name) { return sizes.matrices[static_cast<size_t>(network.id_of(name))]; };
   EXPECT_EQ(size("tok_emb.weight").rows, 32);  // of 29
   EXPECT_EQ(size("tok_emb.weight").columns, 24);

@@ -48,16 +48,16 @@ TEST_P(RoundWeights, Nvfp4IsForTheMatricesOfLinearLayers) {
   const Network& network = model_.network();
   const auto found = rounded_weights(model_.weights, numeric_policy(Numerics::kNvfp4));
   const std::vector<MatrixId> linear = network.linear_matrices();
-  EXPECT_EQ(found->vectors, model_.weights->vectors);
+  EXPECT_EQ(found->vectors, rounded_weights(model_.weights, numeric_policy(Numerics::kBf16))->vectors);
   for (MatrixId id = 0; id < static_cast<MatrixId>(network.matrices.size()); ++id) {
     SCOPED_TRACE(network.matrix(id).name);
     const Matrix &now = found->matrix(id), &before = model_.weights->matrix(id);
-    const Nvfp4Codes* codes = found->codes(id);
-    if (std::ranges::find(linear, id) == linear.end()) {
-      EXPECT_EQ(codes, nullptr);
-      EXPECT_TRUE(std::ranges::equal(now.values(), before.values()));
-      continue;
-    }
+    const bool is_linear = std::ranges::find(linear, id) != linear.end();
+    EXPECT_EQ(found->is_in_nvfp4(id), is_linear);
+    const Matrix expected = is_linear ? dequantize_nvfp4(stage_nvfp4(before), before.rows(), before.cols()) : before;
+    for (size_t i = 0; i < now.values().size(); ++i)
+      ASSERT_EQ(now.values()[i], rounded_to(Format::kBf16, expected.values()[i])) << i;
+    if (!is_linear) continue;
     double error = 0, energy = 0;
     for (size_t i = 0; i < before.values().size(); ++i) {
       error += std::pow(now.values()[i] - before.values()[i], 2);
@@ -65,9 +65,11 @@ TEST_P(RoundWeights, Nvfp4IsForTheMatricesOfLinearLayers) {
     }
     EXPECT_GT(error, 1e-4 * energy);
     EXPECT_LT(error, 0.02 * energy);
-    ASSERT_NE(codes, nullptr);
-    EXPECT_TRUE(std::ranges::equal(dequantize_nvfp4(*codes, now.rows(), now.cols()).values(), now.values()));
   }
+  Weights twice = *found;
+  round_weights(numeric_policy(Numerics::kNvfp4), twice);
+  for (size_t i = 0; i < twice.matrices.size(); ++i)
+    EXPECT_TRUE(std::ranges::equal(twice.matrices[i].values(), found->matrices[i].values())) << i;
   Weights damaged = *model_.weights;
   damaged.matrices[static_cast<size_t>(linear[2])].values()[5] = INFINITY;
   expect_error<Error>([&] { round_weights(numeric_policy(Numerics::kNvfp4), damaged); },
@@ -90,16 +92,14 @@ TEST(ArtifactInNvfp4, ItsCodesStay) {
   const Network& network = *model.spec.network;
   const MatrixId coded = network.id_of(coded_name), raw = network.id_of(raw_name);
   for (MatrixId id = 0; id < static_cast<MatrixId>(network.matrices.size()); ++id)
-    EXPECT_EQ(model.weights->codes(id) != nullptr, id == coded);
-  EXPECT_EQ(*model.weights->codes(coded), codes);
+    EXPECT_EQ(model.weights->is_in_nvfp4(id), id == coded);
+  const Matrix& values = model.weights->matrix(coded);
+  EXPECT_TRUE(std::ranges::equal(values.values(), dequantize_nvfp4(codes, values.rows(), values.cols()).values()));
   Weights rounded = *model.weights;
   round_weights(numeric_policy(Numerics::kNvfp4), rounded);
-  EXPECT_EQ(*rounded.codes(coded), codes);
-  EXPECT_TRUE(std::ranges::equal(rounded.matrix(coded).values(), model.weights->matrix(coded).values()));
-  EXPECT_NE(rounded.codes(raw), nullptr);
-  round_weights(numeric_policy(Numerics::kBf16), rounded);
-  for (MatrixId id = 0; id < static_cast<MatrixId>(network.matrices.size()); ++id)
-    EXPECT_EQ(rounded.codes(id), nullptr);
+  for (size_t i = 0; i < values.values().size(); ++i)
+    ASSERT_EQ(rounded.matrix(coded).values()[i], rounded_to(Format::kBf16, values.values()[i])) << i;
+  EXPECT_TRUE(rounded.is_in_nvfp4(raw));
 }
 
 }  // namespace

@@ -85,17 +85,6 @@ TEST(Weights, SetSmallMakesAllVectorsAgain) {
   EXPECT_EQ(weights.small, moved);
 }
 
-TEST(Weights, CodesAreThereWhereAMatrixIsInNvfp4) {
-  Weights weights = bind_weights(network_of_rules(), tensors_of_rules());
-  const MatrixId w = weights.network->id_of("w"), table = weights.network->id_of("table");
-  EXPECT_EQ(weights.codes(w), nullptr);
-  weights.nvfp4.resize(weights.matrices.size());
-  EXPECT_EQ(weights.codes(w), nullptr);
-  weights.nvfp4[static_cast<size_t>(w)].codes.resize(9);
-  EXPECT_EQ(weights.codes(w), &weights.nvfp4[static_cast<size_t>(w)]);
-  EXPECT_EQ(weights.codes(table), nullptr);
-}
-
 // The loss is a weighting of all vectors' elements.
 class StoredGradients : public testing::TestWithParam<bool> {
  protected:
