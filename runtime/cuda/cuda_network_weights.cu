@@ -46,14 +46,11 @@ CudaNetworkWeights<T>::CudaNetworkWeights(const Weights& weights, const NumericP
   for (const CudaMatrixSize& size : sizes_.projections) projections_.emplace_back(size);
   for (const CudaMatrixSize& size : sizes_.tables) tables_.emplace_back(size);
   find_placements();
-  {
-    CudaWeightLoader<T> loader;
-    for (size_t i = 0; i < network_->matrices.size(); ++i) {
-      const auto id = static_cast<MatrixId>(i);
-      load(id, weights.matrix(id), weights.is_in_nvfp4(id), loader);
-    }
-    loader.finish();
+  for (size_t i = 0; i < network_->matrices.size(); ++i) {
+    const auto id = static_cast<MatrixId>(i);
+    load(id, weights.matrix(id), weights.is_in_nvfp4(id));
   }
+  loader_.finish();
   set_vectors(weights.vectors);
 }
 
@@ -96,19 +93,18 @@ void CudaNetworkWeights<T>::place_projection(size_t composite, const fused::Proj
 }
 
 template <typename T>
-void CudaNetworkWeights<T>::load(MatrixId id, const Matrix& values, bool is_in_nvfp4, CudaWeightLoader<T>& loader) {
+void CudaNetworkWeights<T>::load(MatrixId id, const Matrix& values, bool is_in_nvfp4) {
   assert(!placements_[index(id)].empty());
   std::optional<Matrix> staged;
   if (!is_in_nvfp4) staged = staged_matrix(policy_, *network_, id, values);
   for (const CudaPlacement<T>& place : placements_[index(id)])
-    loader.place(staged ? *staged : values, policy_.weights, place);
+    loader_.place(staged ? *staged : values, policy_.weights, place);
 }
 
 template <typename T>
 void CudaNetworkWeights<T>::replace(MatrixId id, const Matrix& values) {
-  CudaWeightLoader<T> loader;
-  load(id, values, /*is_in_nvfp4=*/false, loader);
-  loader.finish();
+  load(id, values, /*is_in_nvfp4=*/false);
+  loader_.finish();
   for (size_t i = 0; i < fusion_.tables.size(); ++i)
     if (fusion_.tables[i].table == id || fusion_.tables[i].product == id) make_table(i);
 }

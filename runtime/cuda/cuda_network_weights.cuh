@@ -75,7 +75,7 @@ class CudaNetworkWeights {
  private:
   void find_placements();
   void place_projection(size_t composite, const fused::Project& project);
-  void load(MatrixId id, const Matrix& values, bool is_in_nvfp4, CudaWeightLoader<T>& loader);
+  void load(MatrixId id, const Matrix& values, bool is_in_nvfp4);
   void make_table(size_t table);
   void upload_vectors();
   void upload_project(size_t composite, const fused::Project& project);
@@ -89,6 +89,7 @@ class CudaNetworkWeights {
   std::vector<std::vector<float>> host_vectors_;           // rounded
   std::vector<DeviceArray<float>> vectors_, scales_;       // by VectorId; by composite
   std::vector<CudaProjectVectors> project_vectors_;
+  CudaWeightLoader<T> loader_;
 };
 
 // Interleaved (cosine, sine) of positions 0 .. context - 1: (context, dims / 2).
