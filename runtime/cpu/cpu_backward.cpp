@@ -1,9 +1,8 @@
-// cpu_backward.cpp: the transposes of the operations of network.h, each at the inputs that it had, and gradients of
-// vectors. d<x> is the gradient of the loss by x. Sums over rows are in float64, first row first.
+// cpu_backward.cpp: the transposes of the operations of network.h, each at the inputs that it had, and the sums of
+// vector_sums.h. d<x> is the gradient of the loss by x. Sums over rows are in float64, first row first.
 #include <algorithm>
 #include <array>
 #include <cassert>
-#include <numeric>
 
 #include "runtime/cpu/cpu_gradient_kernels.h"
 #include "runtime/cpu/cpu_pass.h"
@@ -12,28 +11,15 @@
 #include "runtime/tensor/row_chunks.h"
 
 namespace thimble {
-namespace {
-
-double sum_of(std::span<const double> values) { return std::accumulate(values.begin(), values.end(), 0.0); }
-
-std::vector<double> column_sums(ConstMatrixView a) {
-  const std::vector<float> ones(static_cast<size_t>(a.cols), 1.0f);
-  return column_dots(a, {ones.data(), a.rows, a.cols, 0});
-}
-
-}  // namespace
-
 // Runs the transpose of one instruction's operation.
 class CpuBackward {
  public:
-  CpuBackward(CpuPass& pass, const Node& node, const Instruction& instruction, GradientObserver& observer,
-              std::vector<std::vector<double>>* vectors)
+  CpuBackward(CpuPass& pass, const Instruction& instruction, GradientObserver& observer, std::vector<double>* sums)
       : pass_(pass),
         weights_(pass.weights_),
-        node_(node),
         at_(instruction),
         observer_(observer),
-        vectors_(vectors),
+        sums_(sums),
         dy_(pass.view(instruction.output_gradient)) {}
 
   void operator()(const op::Gather& o) const {
@@ -52,7 +38,7 @@ class CpuBackward {
       y = product;
     }
     observer_.on_output_gradient(pass_.network_.matrix(o.weight).name, dy_, y);
-    if (o.bias != kAbsent && vectors_) add_to(o.bias, column_sums(dy_));
+    add_sums(0, ones());
     if (!has_gradient(0)) return;
     const Matrix& w = weights_.matrix(o.weight);
     if (at_.input_gradients[0].adds)
@@ -64,10 +50,7 @@ class CpuBackward {
   // y = x + scale * a.
   void operator()(const op::Add& o) const {
     const bool is_vector = o.scale != kAbsent && weights_.vector(o.scale).size() > 1;
-    if (o.scale != kAbsent && vectors_) {
-      const std::vector<double> dots = column_dots(dy_, input(1));
-      add_to(o.scale, is_vector ? dots : std::vector<double>{sum_of(dots)});
-    }
+    if (has_sums(0)) add_sums(0, input(1));
     write(1, [&](int64_t p, float* dx) {
       const float* dy = dy_.row(p);
       const float factor = o.scale == kAbsent ? 1.0f : weights_.vector(o.scale)[0];
@@ -79,10 +62,10 @@ class CpuBackward {
 
   void operator()(const op::RmsNorm& o) const {
     const ConstMatrixView x = input(0);
-    if (o.gain != kAbsent && vectors_) {
+    if (has_sums(0)) {
       Matrix normed(x.rows, x.cols);
       rms_norm_rows(x, nullptr, o.factor, o.epsilon, normed);
-      add_to(o.gain, column_dots(dy_, normed));
+      add_sums(0, normed);
     }
     const float* gain = o.gain == kAbsent ? nullptr : weights_.vector(o.gain).data();
     write(0, [&](int64_t p, float* dx) {
@@ -92,14 +75,14 @@ class CpuBackward {
 
   void operator()(const op::LayerNorm& o) const {
     const ConstMatrixView x = input(0);
-    if (vectors_) {
-      const std::vector<float> ones(static_cast<size_t>(x.cols), 1.0f), zeros(static_cast<size_t>(x.cols));
+    if (has_sums(0)) {
+      const std::vector<float> zeros(static_cast<size_t>(x.cols));
       Matrix normed(x.rows, x.cols);
       for_each_row(x.rows, x.cols, [&](int64_t p) {
-        cpu_kernels().layer_norm(x.row(p), ones.data(), zeros.data(), o.epsilon, normed.row(p), x.cols);
+        cpu_kernels().layer_norm(x.row(p), ones_.data(), zeros.data(), o.epsilon, normed.row(p), x.cols);
       });
-      add_to(o.weight, column_dots(dy_, normed));
-      add_to(o.bias, column_sums(dy_));
+      add_sums(0, normed);
+      add_sums(1, ones());
     }
     const float* weight = weights_.vector(o.weight).data();
     write(0, [&](int64_t p, float* dx) {
@@ -111,8 +94,20 @@ class CpuBackward {
   void operator()(const op::Heads& o) const {
     const ConstMatrixView x = input(0);
     const HeadRows heads{o, weights_, o.rotary == kAbsent ? nullptr : &pass_.rotaries_[static_cast<size_t>(o.rotary)]};
-    if (vectors_) add_head_gains(o, heads, x);
     const int64_t d = o.head_dim;
+    if (has_sums(0)) {
+      Matrix normed(x.rows, x.cols), before(x.rows, x.cols);  // norm(x); the gradient before the rotation
+      for_each_row(x.rows, x.cols, [&](int64_t p) {
+        std::copy_n(dy_.row(p), x.cols, before.row(p));
+        std::copy_n(x.row(p), x.cols, normed.row(p));
+        for (int64_t h = 0; h < x.cols / d; ++h) {
+          rotate_back(heads, p, before.row(p) + h * d);
+          float* head = normed.row(p) + h * d;
+          if (o.epsilon > 0) cpu_kernels().rms_norm(head, nullptr, 1.0f, o.epsilon, head, d);
+        }
+      });
+      add_sums(0, before, normed);
+    }
     write(0, [&](int64_t p, float* dx) {
       std::copy_n(dy_.row(p), x.cols, dx);
       for (int64_t h = 0; h < x.cols / d; ++h) {
@@ -168,9 +163,9 @@ class CpuBackward {
 
   // y = first * x + second * a.
   void operator()(const op::Mix& o) const {
-    if (vectors_) {
-      add_to(o.first, column_dots(dy_, input(0)));
-      add_to(o.second, column_dots(dy_, input(1)));
+    if (sums_) {
+      add_sums(0, input(0));
+      add_sums(1, input(1));
     }
     const VectorId factors[] = {o.first, o.second};
     for (size_t i : {size_t{1}, size_t{0}})
@@ -187,15 +182,9 @@ class CpuBackward {
       gate = weights_.vector(o.gate);
       for (size_t i = 0; i < factor.size(); ++i) factor[i] *= 1.0f - gate[i];
     }
-    if (vectors_) {
-      std::vector<double> along = column_dots(dy_, input(1));
-      if (o.gate != kAbsent) {
-        std::vector<double> by_gate = column_dots(dy_, input(0));
-        for (size_t i = 0; i < along.size(); ++i) by_gate[i] -= static_cast<double>(weight[i]) * along[i];
-        add_to(o.gate, by_gate);
-        for (size_t i = 0; i < along.size(); ++i) along[i] *= static_cast<double>(1.0f - gate[i]);
-      }
-      add_to(o.weight, along);
+    if (sums_) {
+      add_sums(0, input(1));
+      if (o.gate != kAbsent) add_sums(1, input(0));
     }
     write(1, [&](int64_t p, float* da) { kernels_.scale(dy_.row(p), factor.data(), da, dy_.cols); });
     if (o.gate == kAbsent) return pass_through();
@@ -207,12 +196,12 @@ class CpuBackward {
     const float* gate = weights_.vector(o.gate).data();
     const int64_t positions = pass_.batch_.shape.positions;
     const std::vector<float> nothing(static_cast<size_t>(dy_.cols));
-    if (vectors_) {
+    if (has_sums(0)) {
       const ConstMatrixView x = input(0);
       Matrix direction(x.rows, x.cols);  // in which the gate moves y
       for (int64_t p = 0; p < x.rows; ++p)
         for (int64_t c = 0; c < x.cols; ++c) direction(p, c) = (p % positions == 0 ? 0 : x.row(p - 1)[c]) - x.row(p)[c];
-      add_to(o.gate, column_dots(dy_, direction));
+      add_sums(0, direction);
     }
     write(0, [&](int64_t p, float* dx) {
       const float* next = p % positions + 1 < positions ? dy_.row(p + 1) : nothing.data();
@@ -258,57 +247,35 @@ class CpuBackward {
                          heads.rotary->cosine.cols());
   }
 
-  void add_head_gains(const op::Heads& o, const HeadRows& heads, ConstMatrixView x) const {
-    if (o.head_gain == kAbsent && o.norm_gain == kAbsent) return;
-    const int64_t d = o.head_dim, count = x.cols / d;
-    Matrix normed(x.rows, x.cols), before(x.rows, x.cols);  // norm(x); the gradient before the rotation
-    for_each_row(x.rows, x.cols, [&](int64_t p) {
-      std::copy_n(dy_.row(p), x.cols, before.row(p));
-      for (int64_t h = 0; h < count; ++h) {
-        rotate_back(heads, p, before.row(p) + h * d);
-        if (o.epsilon > 0)
-          cpu_kernels().rms_norm(x.row(p) + h * d, nullptr, 1.0f, o.epsilon, normed.row(p) + h * d, d);
-        else
-          std::copy_n(x.row(p) + h * d, d, normed.row(p) + h * d);
-      }
-    });
-    const std::vector<double> dots = column_dots(before, normed);
-    std::vector<double> of_heads(static_cast<size_t>(count)), of_columns(static_cast<size_t>(d));
-    for (int64_t h = 0; h < count; ++h)
-      for (int64_t c = 0; c < d; ++c) {
-        const double dot = dots[static_cast<size_t>(h * d + c)];
-        const double norm_gain = heads.norm_gain() ? static_cast<double>(heads.norm_gain()[c]) : 1;
-        of_heads[static_cast<size_t>(h)] += dot * norm_gain;
-        of_columns[static_cast<size_t>(c)] += dot * static_cast<double>(heads.head_gain(h));
-      }
-    if (o.head_gain != kAbsent) add_to(o.head_gain, of_heads);
-    if (o.norm_gain != kAbsent) add_to(o.norm_gain, of_columns);
-  }
-
-  void add_to(VectorId id, const std::vector<double>& values) const {
-    std::vector<double>& sums = (*vectors_)[static_cast<size_t>(id)];
-    sums.resize(values.size());
-    for (size_t i = 0; i < values.size(); ++i) sums[i] += values[i];
+  // One, in every row.
+  ConstMatrixView ones() const { return {ones_.data(), dy_.rows, dy_.cols, 0}; }
+  bool has_sums(int kind) const { return sums_ && pass_.sums_.first(at_.node, kind) >= 0; }
+  // Adds sums over rows of dy * `factor`, where anybody asks for them.
+  void add_sums(int kind, ConstMatrixView factor) const { add_sums(kind, dy_, factor); }
+  void add_sums(int kind, ConstMatrixView dy, ConstMatrixView factor) const {
+    if (!has_sums(kind)) return;
+    const std::vector<double> dots = column_dots(dy, factor);
+    double* to = sums_->data() + pass_.sums_.first(at_.node, kind);
+    for (size_t c = 0; c < dots.size(); ++c) to[c] += dots[c];
   }
 
   CpuPass& pass_;
   const Weights& weights_;
-  const Node& node_;
   const Instruction& at_;
   GradientObserver& observer_;
-  std::vector<std::vector<double>>* vectors_;
+  std::vector<double>* sums_;
   MatrixView dy_;
+  std::vector<float> ones_ = std::vector<float>(static_cast<size_t>(dy_.cols), 1.0f);
   const CpuGradientKernels& kernels_ = cpu_gradient_kernels();
 };
 
 void CpuPass::backward(ConstMatrixView logit_gradient, ConstMatrixView head_output, GradientObserver& observer,
-                       std::vector<std::vector<double>>* vectors) {
+                       std::vector<double>* sums) {
   assert(next_node_ == network_.nodes.size() && first_needed_ == 0);
-  if (vectors) vectors->resize(network_.vectors.size());
+  if (sums) sums->resize(static_cast<size_t>(sums_.count()));
   observer.on_output_gradient(network_.matrix(network_.head.weight).name, logit_gradient, head_output);
   linear_backward(logit_gradient, weights_.matrix(network_.head.weight), view(plan_.hidden_gradient));
   for (const Instruction& instruction : plan_.backward) {
-    const Node& node = network_.nodes[instruction.node];
     switch (instruction.kind) {
       case Instruction::Kind::kForward: run(instruction); break;
       case Instruction::Kind::kZero: {
@@ -317,7 +284,7 @@ void CpuPass::backward(ConstMatrixView logit_gradient, ConstMatrixView head_outp
         break;
       }
       case Instruction::Kind::kBackward:
-        std::visit(CpuBackward(*this, node, instruction, observer, vectors), node.operation);
+        std::visit(CpuBackward(*this, instruction, observer, sums), network_.nodes[instruction.node].operation);
         break;
     }
   }

@@ -28,7 +28,10 @@ void CpuGradients::forward(std::span<const Token> inputs, const WindowObservers&
 // logits_ hold the gradient by the head's product.
 void CpuGradients::backward(GradientObserver& gradients, VectorGradients* vectors) {
   assert(for_gains_ || !vectors);
-  pass_.backward(logits_, for_gains_ ? ConstMatrixView(head_output_) : ConstMatrixView(), gradients, vectors);
+  std::vector<double> sums;
+  pass_.backward(logits_, for_gains_ ? ConstMatrixView(head_output_) : ConstMatrixView(), gradients,
+                 vectors ? &sums : nullptr);
+  if (vectors) *vectors = vector_gradients(pass_.network(), pass_.weights().vectors, sums);
 }
 
 double CpuGradients::run(std::span<const Token> tokens, const WindowObservers& observers, GradientObserver& gradients,

@@ -15,9 +15,6 @@ struct WindowObservers {
   LinearObserver* head_input = nullptr;  // of the output head
 };
 
-// Gradients by a network's vectors, by VectorId (weights.h: stored_gradients()).
-using VectorGradients = std::vector<std::vector<double>>;
-
 // Runs windows of at most the context length, one after another, reusing its buffers.
 class CpuGradients {
  public:

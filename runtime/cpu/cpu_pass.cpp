@@ -237,6 +237,7 @@ CpuPass::CpuPass(const Weights& weights, int64_t context_length, const NumericPo
       context_length_(context_length),
       policy_(policy),
       plan_(plan_pass(network_, options)),
+      sums_(network_),
       slots_(plan_.slot_widths.size()) {
   assert(policy.is_exact() || !options.has_backward);
   for (const RotaryRule& rule : network_.rotaries) rotaries_.push_back(make_rotary_table(rule, context_length));

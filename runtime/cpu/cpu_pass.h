@@ -12,6 +12,7 @@
 #include "runtime/ops/observers.h"
 #include "runtime/ops/pass_plan.h"
 #include "runtime/ops/token_batch.h"
+#include "runtime/ops/vector_sums.h"
 #include "runtime/ops/weights.h"
 #include "runtime/tensor/matrix.h"
 
@@ -51,10 +52,10 @@ class CpuPass {
   void logits(ConstMatrixView hidden, MatrixView out, Matrix* product = nullptr) const;
 
   // After run() with has_backward, once. `logit_gradient` (P, V): of the loss by what the head's product gave, before
-  // the softcap. `logits`: that product itself, for observers of outputs; may be empty. `vectors`, unless null: added
-  // to, by VectorId.
+  // the softcap. `logits`: that product itself, for observers of outputs; may be empty. `sums`, unless null: added to,
+  // as a VectorSumLayout has them.
   void backward(ConstMatrixView logit_gradient, ConstMatrixView head_output, GradientObserver& observer,
-                std::vector<std::vector<double>>* vectors);
+                std::vector<double>* sums);
 
   const Weights& weights() const { return weights_; }
   const Network& network() const { return network_; }
@@ -74,6 +75,7 @@ class CpuPass {
   int64_t context_length_;
   NumericPolicy policy_;
   PassPlan plan_;
+  VectorSumLayout sums_;
   std::vector<RotaryTable> rotaries_;
   std::vector<Matrix> slots_;
   // Of the batch that runs.

@@ -152,7 +152,8 @@ class CudaDivergence final : public DivergencePass {
         return pass.loss();
       });
       observer.read(sums, pass.stream());
-      sums.small = stored_gradients(*network_, small_host_.small, vectors.read(memory_->student, pass.stream()));
+      sums.small =
+          stored_gradients(*network_, small_host_.small, vectors.read(memory_->student.host_vectors(), pass.stream()));
       return sums;
     });
   }

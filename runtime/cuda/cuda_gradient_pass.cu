@@ -30,6 +30,22 @@ CudaGradientSizes sizes_of(const CudaNetworkWeights<float>& weights, const PassP
 
 }  // namespace
 
+CudaVectorSums::CudaVectorSums(const Network& network) : network_(network), layout_(network), sums_(layout_.count()) {
+  if (sums_.count() > 0) sums_.fill_zero();
+}
+
+void CudaVectorSums::set_zero(cudaStream_t stream) {
+  if (sums_.count() > 0) check_cuda(cudaMemsetAsync(sums_.data(), 0, sums_.bytes(), stream));
+}
+
+VectorGradients CudaVectorSums::read(std::span<const std::vector<float>> vectors, cudaStream_t stream) const {
+  std::vector<double> sums(static_cast<size_t>(sums_.count()));
+  if (!sums.empty())
+    check_cuda(cudaMemcpyAsync(sums.data(), sums_.data(), sums_.bytes(), cudaMemcpyDeviceToHost, stream));
+  check_cuda(cudaStreamSynchronize(stream));
+  return vector_gradients(network_, vectors, sums);
+}
+
 CudaGradientPass::CudaGradientPass(const CudaNetworkWeights<float>& weights, const PassOptions& options,
                                    int64_t context, int64_t sequences, int64_t positions)
     : weights_(weights),

@@ -10,11 +10,11 @@
 
 #include "runtime/cuda/cuda_gradient_rows.cuh"
 #include "runtime/cuda/cuda_node_runner.cuh"
-#include "runtime/cuda/cuda_vector_sums.cuh"
 #include "runtime/cuda/kernels/cuda_column_dots.cuh"
 #include "runtime/cuda/kernels/cuda_float_attention.cuh"
 #include "runtime/cuda/kernels/cuda_loss.cuh"
 #include "runtime/ops/token_batch.h"
+#include "runtime/ops/vector_sums.h"
 
 namespace thimble {
 
@@ -30,6 +30,27 @@ class CudaGradientObserver {
   // `rows` lie in host memory.
   virtual void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstCudaView gradient,
                                   const BatchShape& batch, cudaStream_t stream) = 0;
+};
+
+// The sums of vector_sums.h in device memory, over any number of backward passes.
+class CudaVectorSums {
+ public:
+  // All zero. On the current device.
+  explicit CudaVectorSums(const Network& network);
+
+  // Of a node, by columns; null where it has no such vector.
+  double* at(size_t node, int kind) const {
+    const int64_t first = layout_.first(node, kind);
+    return first < 0 ? nullptr : sums_.data() + first;
+  }
+  void set_zero(cudaStream_t stream);
+  // The gradients that they make at `vectors`. Waits for the stream.
+  VectorGradients read(std::span<const std::vector<float>> vectors, cudaStream_t stream) const;
+
+ private:
+  const Network& network_;
+  VectorSumLayout layout_;
+  DeviceArray<double> sums_;
 };
 
 class CudaGradientPass {

@@ -9,6 +9,7 @@
 #include "runtime/base/count_text.h"
 #include "runtime/base/error.h"
 #include "runtime/cuda/cuda_sizes.h"
+#include "runtime/ops/vector_sums.h"
 #include "runtime/tensor/host_device.h"
 
 namespace thimble {
@@ -126,7 +127,7 @@ class Counter {
     const int64_t attended = widest_attention();
     add("workspace", rows * attended, sizeof(float));  // outputs before XSA
     add("sums", sizes.sums, sizeof(double));
-    add("sums", sizes.vector_sums, sizeof(double));
+    add("sums", VectorSumLayout(network_).count(), sizeof(double));
     int64_t of_outputs = network_.vocabulary();
     for (const Node& node : network_.nodes) of_outputs += network_.width_of(node.output);
     add("sums", of_outputs, sizeof(double));

@@ -69,6 +69,7 @@ class CudaNetworkWeights {
   // The only element of a vector.
   float scalar(VectorId id) const { return host_vectors_[static_cast<size_t>(id)].at(0); }
   const std::vector<float>& host_vector(VectorId id) const { return host_vectors_[static_cast<size_t>(id)]; }
+  const std::vector<std::vector<float>>& host_vectors() const { return host_vectors_; }
   // The scale of a fused::LinearAdd by columns; null: 1.
   const float* sum_scale(size_t composite) const;
 

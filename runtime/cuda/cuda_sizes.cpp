@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <type_traits>
 
 #include "runtime/tensor/host_device.h"
 
@@ -149,24 +148,6 @@ CudaCacheSizes cuda_cache_sizes(const Network& network, int64_t sequences, int64
   return sizes;
 }
 
-std::vector<int64_t> cuda_vector_sum_columns(const Network& network, size_t node) {
-  const Node& at = network.nodes[node];
-  const int64_t width = network.width_of(at.output);
-  auto if_there = [&](VectorId id) { return id == kAbsent ? 0 : width; };
-  auto visit = [&](const auto& o) -> std::vector<int64_t> {
-    using Op = std::decay_t<decltype(o)>;
-    if constexpr (std::is_same_v<Op, op::Linear>) return {if_there(o.bias)};
-    if constexpr (std::is_same_v<Op, op::Add>) return {if_there(o.scale)};
-    if constexpr (std::is_same_v<Op, op::RmsNorm>) return {if_there(o.gain)};
-    if constexpr (std::is_same_v<Op, op::LayerNorm> || std::is_same_v<Op, op::Mix>) return {width, width};
-    if constexpr (std::is_same_v<Op, op::Skip>) return {width, if_there(o.gate)};
-    if constexpr (std::is_same_v<Op, op::Smear>) return {width};
-    if constexpr (std::is_same_v<Op, op::Heads>) return {o.norm_gain != kAbsent ? width : if_there(o.head_gain)};
-    return {};
-  };
-  return std::visit(visit, at.operation);
-}
-
 CudaGradientSizes cuda_gradient_sizes(const Network& network, const PassPlan& plan, int64_t context, int64_t sequences,
                                       int64_t positions) {
   CudaGradientSizes sizes;
@@ -184,8 +165,6 @@ CudaGradientSizes cuda_gradient_sizes(const Network& network, const PassPlan& pl
   for (int64_t width : network.value_widths) widest_value = std::max(widest_value, width);
   sizes.scratch = rows * round_up(widest_value, kFloatMultiple);
   sizes.sums = sequences * divide_up(positions, kCudaDotPiece) * widest;
-  for (size_t i = 0; i < network.nodes.size(); ++i)
-    for (int64_t columns : cuda_vector_sum_columns(network, i)) sizes.vector_sums += columns;
   return sizes;
 }
 

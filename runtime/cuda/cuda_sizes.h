@@ -69,16 +69,12 @@ CudaCacheSizes cuda_cache_sizes(const Network& network, int64_t sequences, int64
 struct CudaGradientSizes {
   std::vector<int64_t> slots;  // floats
   std::vector<int64_t> rotaries;
-  int64_t logits = 0;       // floats; their gradient takes as many
-  int64_t losses = 0;       // floats
-  int64_t scores = 0;       // floats of attention, twice
-  int64_t scratch = 0;      // floats: what a transpose computes for gradients of vectors, twice
-  int64_t sums = 0;         // doubles: parts of sums over rows
-  int64_t vector_sums = 0;  // doubles: cuda_vector_sum_columns() of all nodes
+  int64_t logits = 0;   // floats; their gradient takes as many
+  int64_t losses = 0;   // floats
+  int64_t scores = 0;   // floats of attention, twice
+  int64_t scratch = 0;  // floats: what a transpose computes for gradients of vectors, twice
+  int64_t sums = 0;     // doubles: parts of sums over rows
 };
-// Columns of the sums of a node that gradients of its vectors are made of (cuda_vector_sums.cuh); 0 where it has no
-// such vector.
-std::vector<int64_t> cuda_vector_sum_columns(const Network& network, size_t node);
 CudaGradientSizes cuda_gradient_sizes(const Network& network, const PassPlan& plan, int64_t context, int64_t sequences,
                                       int64_t positions);
 

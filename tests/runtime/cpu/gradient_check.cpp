@@ -133,9 +133,10 @@ class GradientCheck {
     Matrix logits(hidden.rows, network_.vocabulary()), product(hidden.rows, network_.vocabulary());
     pass.logits(hidden, logits, &product);
     Recorder recorder(*this);
-    std::vector<std::vector<double>> vectors;
-    pass.backward(logit_gradient_, product, recorder, &vectors);
+    std::vector<double> sums;
+    pass.backward(logit_gradient_, product, recorder, &sums);
     recorder.expect_all_seen();
+    const VectorGradients vectors = vector_gradients(network_, weights_.vectors, sums);
     for (auto& [name, gradient] : stored_gradients(network_, weights_.small, vectors)) gradients_[name] = gradient;
   }
 
