@@ -62,7 +62,7 @@ class CudaPass {
   void project_shared(size_t composite, const fused::Project& work);
   void compact();
   void place_heads(const fused::Attend& work, T* query);
-  void launch_attention(const AttentionOperands<T>& operands, int head_width, float largest_score);
+  void launch_attention(const AttentionOperands<T>& operands, int head_width);
   struct HeadInput {
     GemmOperands<T> operands;
     RowNorm norm;
