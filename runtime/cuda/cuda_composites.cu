@@ -1,6 +1,7 @@
 // cuda_composites.cu: the members of CudaPass that run one composite each.
 #include <cassert>
-#include <type_traits>
+#include <cmath>
+#include <string>
 
 #include "runtime/cuda/cuda_pass.cuh"
 
@@ -8,6 +9,13 @@ namespace thimble {
 namespace {
 
 constexpr float kLog2E = 1.4426950408889634f;
+
+AttentionRounding attention_rounding(const NumericPolicy& policy, float scale) {
+  const AttentionRounding rounding{policy.at(Boundary::kScores), policy.at(Boundary::kLinear), scale * kLog2E};
+  if (rounding.exists() && !(std::abs(rounding.scale) <= kLargestRoundedScale))
+    throw DeviceError("CUDA: attention that multiplies rounded scores by " + std::to_string(scale));
+  return rounding;
+}
 
 }  // namespace
 
@@ -148,10 +156,10 @@ void CudaPass<T>::project_shared(size_t composite, const fused::Project& work) {
 }
 
 template <typename T>
-void CudaPass<T>::launch_attention(const AttentionOperands<T>& operands, int head_width, float largest_score) {
+void CudaPass<T>::launch_attention(const AttentionOperands<T>& operands, int head_width) {
   if (shape_.stepping) return launch_step_attention(operands, head_width, stream_);
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    if (runner_.products().uses_sm90() && head_width == kSm90HeadWidth && largest_score <= kSm90LargestScore)
+  if constexpr (sizeof(T) == 2) {
+    if (runner_.products().uses_sm90() && head_width == kSm90HeadWidth && !operands.rounding.exists())
       return launch_window_attention_sm90(operands, stream_);
   }
   launch_window_attention(operands, head_width, stream_);
@@ -175,8 +183,9 @@ void CudaPass<T>::run(size_t composite, const fused::Attend& work) {
     place_heads(work, query);
   }
   launch_attention({query, cache_->keys(o.cache), cache_->capacity(), batch_.sequences, rows_.positions, batch_.first,
-                    rows_.offset, static_cast<int>(o.heads), static_cast<int>(o.kv_heads), largest, o.exclusive},
-                   width, largest);
+                    rows_.offset, static_cast<int>(o.heads), static_cast<int>(o.kv_heads), largest, o.exclusive,
+                    attention_rounding(weights_.policy(), o.scale)},
+                   width);
   if (scratch == kAbsent) return;
   launch_linear_input(static_cast<const T*>(query), o.heads * width, rows_.count,
                       {static_cast<int>(o.heads), static_cast<int>(o.head_dim), width}, RowNorm{}, data(work.output),
@@ -187,9 +196,11 @@ template <typename T>
 void CudaPass<T>::place_heads(const fused::Attend& work, T* query) {
   const op::Attention& o = work.attention;
   assert(!rows_.is_compact);
-  launch_place_heads<T>({value(work.query), value(work.key), value(work.value), o.head_dim, cuda_head_width(o.head_dim),
-                         o.heads, o.kv_heads, query, o.scale * kLog2E, cache_->keys(o.cache), cache_->capacity()},
-                        batch_.row_positions(), stream_);
+  const bool rounds = attention_rounding(weights_.policy(), o.scale).exists();
+  launch_place_heads<T>(
+      {value(work.query), value(work.key), value(work.value), o.head_dim, cuda_head_width(o.head_dim), o.heads,
+       o.kv_heads, query, rounds ? 1 : o.scale * kLog2E, cache_->keys(o.cache), cache_->capacity()},
+      batch_.row_positions(), stream_);
 }
 
 template <typename T>

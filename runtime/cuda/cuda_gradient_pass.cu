@@ -56,7 +56,7 @@ CudaGradientPass::CudaGradientPass(const CudaNetworkWeights<float>& weights, con
       attention_(sizes_of(weights, plan_, context, sequences, positions).scores),
       dots_(sizes_of(weights, plan_, context, sequences, positions).sums) {
   assert(options.has_backward && weights.policy().is_exact());
-  assert(!weights.fusion().options.fuses_products && !weights.fusion().options.fuses_attention);
+  assert(!weights.fusion().options.fuses_products);
   const CudaGradientSizes sizes = sizes_of(weights, plan_, context, sequences, positions);
   for (const RotaryRule& rule : network_.rotaries) rotaries_.push_back(make_cuda_rotary_table(rule, context));
   for (int64_t floats : sizes.slots) slots_.emplace_back(floats);

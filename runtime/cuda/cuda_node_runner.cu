@@ -4,7 +4,6 @@
 #include <cassert>
 #include <type_traits>
 
-#include "runtime/cuda/cuda_row_attention.cuh"
 #include "runtime/cuda/kernels/cuda_float_product.cuh"
 
 namespace thimble {
@@ -50,9 +49,6 @@ void CudaNodeRunner<T>::run(const Node& node, std::span<const NodeRows<T>> input
                     w.network().rotaries[static_cast<size_t>(o.rotary)].dims / 2};
       rows.heads(inputs[0], o.head_dim, o.epsilon, w.vector(o.norm_gain), w.vector(o.head_gain), rotation, positions,
                  rounding(Boundary::kNorm), y);
-    } else if constexpr (std::is_same_v<Op, op::Attention>) {
-      assert(cache);
-      attend(o, inputs, y, batch, *cache, stream);
     } else if constexpr (std::is_same_v<Op, op::Activate>) {
       rows.activate(o.activation, inputs[0], rounding(Boundary::kActivation), y);
     } else if constexpr (std::is_same_v<Op, op::Gate>) {
@@ -65,7 +61,8 @@ void CudaNodeRunner<T>::run(const Node& node, std::span<const NodeRows<T>> input
       rows.smear(inputs[0], w.vector(o.gate), cache ? cache->state(o.state) : nullptr, positions,
                  rounding(Boundary::kResidual), y);
     } else {
-      static_assert(std::is_same_v<Op, op::Columns>);  // a view
+      static_assert(std::is_same_v<Op, op::Columns> || std::is_same_v<Op, op::Attention>);
+      assert(!"a view, and what is always fused");
     }
   };
   std::visit(visit, node.operation);
@@ -113,26 +110,6 @@ const T* CudaNodeRunner<T>::staged(const T* x, int64_t stride, int64_t rows, con
   assert(rows * stride <= input_.count());
   launch_stage_nvfp4(x, stride, rows, columns, norm, input_.data(), stream);
   return input_.data();
-}
-
-template <typename T>
-void CudaNodeRunner<T>::attend(const op::Attention& o, std::span<const NodeRows<T>> inputs, const NodeRows<T>& y,
-                               const CudaBatch& batch, const CudaCache<T>& cache, cudaStream_t stream) {
-  const int64_t padded = cuda_head_width(o.head_dim);
-  const RowPositions positions = batch.row_positions();
-  launch_place_heads<T>({inputs[0], inputs[1], inputs[2], o.head_dim, padded, o.heads, o.kv_heads, nullptr, 1,
-                         cache.keys(o.cache), cache.capacity()},
-                        positions, stream);
-  const RowAttention<T> attention{inputs[0],
-                                  y,
-                                  cache.keys(o.cache),
-                                  cache.capacity(),
-                                  padded,
-                                  o,
-                                  rounding(Boundary::kScores),
-                                  rounding(Boundary::kSoftmax),
-                                  rounding(Boundary::kLinear)};
-  launch_row_attention(attention, positions, cache.capacity(), stream);
 }
 
 template class CudaNodeRunner<float>;

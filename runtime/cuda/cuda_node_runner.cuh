@@ -16,8 +16,8 @@ class CudaNodeRunner {
   CudaNodeRunner(const CudaNetworkWeights<T>& weights, const std::vector<DeviceArray<float2>>& rotaries,
                  const CudaPassSizes& sizes, bool stepping);
 
-  // One node but Columns. Inputs and output have all rows of the batch. `cache`, with room for the batch's positions,
-  // may be null where there is no attention and no state.
+  // One node but Columns and Attention. Inputs and output have all rows of the batch. `cache` may be null where there
+  // is no state.
   void run(const Node& node, std::span<const NodeRows<T>> inputs, const NodeRows<T>& output, const CudaBatch& batch,
            const CudaCache<T>* cache, cudaStream_t stream);
   const CudaProducts<T>& products() const { return products_; }
@@ -28,8 +28,6 @@ class CudaNodeRunner {
 
  private:
   void linear(const op::Linear& o, const NodeRows<T>& x, const NodeRows<T>& y, cudaStream_t stream);
-  void attend(const op::Attention& o, std::span<const NodeRows<T>> inputs, const NodeRows<T>& y, const CudaBatch& batch,
-              const CudaCache<T>& cache, cudaStream_t stream);
   // Rows as a product of 16-byte pieces can read them: aligned, zero to the end of the last piece.
   NodeRows<T> product_input(const NodeRows<T>& x, cudaStream_t stream);
   const Rounding& rounding(Boundary boundary) const { return weights_.policy().at(boundary); }

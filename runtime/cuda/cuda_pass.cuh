@@ -62,7 +62,7 @@ class CudaPass {
   void project_shared(size_t composite, const fused::Project& work);
   void compact();
   void place_heads(const fused::Attend& work, T* query);
-  void launch_attention(const AttentionOperands<T>& operands, int head_width, float largest_score);
+  void launch_attention(const AttentionOperands<T>& operands, int head_width);
   // How the columns of a value lie: heads apart where they are padded.
   HeadColumns columns_of(ValueId value) const;
   // What a product reads of a value (rows, stride) and its norm: as it lies, or in the modes of NVFP4 staged.

@@ -8,7 +8,8 @@
 
 namespace thimble {
 
-// out = product, rounded; then with a bias (N), unless null, rounded once more.
+// out = product, rounded; then with a bias (N), unless null, rounded once more. Rounded to T, and before that as
+// `rounding` says to fixed point.
 template <typename T>
 struct RoundedEpilogue {
   using Columns = Nothing;
@@ -22,13 +23,18 @@ struct RoundedEpilogue {
   __device__ Columns columns(int, bool) const { return {}; }
   __device__ Row row(int64_t) const { return {}; }
   __device__ Fetched fetch(const RowPlace&, const Columns&, const Row&) const { return {}; }
+  __device__ bool rounds_first() const { return rounding.value != Format::kFp32; }
+  __device__ void round_first(float& product) const { product = FixedPoint(rounding)(product); }
   template <int kLanes>
   __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Row&, const Fetched&) const {
     if (!place.exists) return;
+    if (bias) {
+      float added[8];
+      load_floats(bias + place.column, added);
+      Stored8<T>::rounded(v).unpack(v);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      v[i] = rounding(v[i]);
-      if (bias) v[i] = rounding(v[i] + bias[place.column + i]);
+      for (int i = 0; i < 8; ++i) v[i] += added[i];
+      thimble::round_first(*this, v);
     }
     Stored8<T>::rounded(v).store(out + place.row * stride + place.column);
   }
@@ -65,7 +71,7 @@ class CudaProducts {
   // Parts in which epilogues leave the squares of rows of `width` columns.
   int square_parts(int64_t width) const;
 
-  // head_width: 32, 64 or 128.
+  // head_width: 32, 64, 128 or 256.
   void project(const GemmOperands<T>& operands, const QkvOperands<T>& qkv, QkvKind kind, int head_width,
                cudaStream_t stream) const;
   // u += scale * (product + bias); null scale: 1, null bias: 0.

@@ -6,13 +6,14 @@
 #include <type_traits>
 
 #include "runtime/cuda/cuda_products.cuh"
+#include "runtime/cuda/kernels/cuda_attention.h"
 #include "runtime/cuda/kernels/cuda_gemm_sm90.cuh"
 
 namespace thimble {
 
 template <typename T>
 CudaProducts<T>::CudaProducts(bool stepping)
-    : stepping_(stepping), sm90_(std::is_same_v<T, __nv_bfloat16> && !stepping && has_sm90_kernels()) {}
+    : stepping_(stepping), sm90_(sizeof(T) == 2 && !stepping && has_sm90_kernels()) {}
 
 template <typename T>
 int CudaProducts<T>::square_parts(int64_t width) const {
@@ -30,7 +31,7 @@ template <typename T>
 template <typename Epilogue>
 void CudaProducts<T>::multiply_window(const GemmOperands<T>& operands, const Epilogue& epilogue,
                                       cudaStream_t stream) const {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+  if constexpr (sizeof(T) == 2) {
     if (sm90_) return launch_gemm_sm90(operands, epilogue, stream);
   }
   // fp32 keeps twice the operands' bytes in shared memory, and its products in as many registers.
@@ -45,10 +46,16 @@ void CudaProducts<T>::project_heads(const GemmOperands<T>& operands, const QkvOp
       q.norm,         q.place_of,         q.query,        q.keys,   q.capacity,  q.heads,       q.kv_heads,
       q.first_column, q.inverse_head_dim, q.epsilon,      q.rotary, q.half,      q.query_scale, q.value_table,
       q.value_scale,  q.tokens,           q.token_stride, q.shared, q.unrotated, q.bias};
-  if constexpr (kKind != QkvKind::kShared) {
-    if (stepping_) return launch_gemm<T, 1, std::max(kHead, 64), 3>(operands, epilogue, stream);  // heads stay whole
+  constexpr int kColumns = std::max(kHead, kStepColumns);  // heads stay whole
+  if constexpr (kColumns > kWindowColumns) {
+    if (!sm90_) return launch_gemm<T, 1, kColumns, 3>(operands, epilogue, stream);
+    if constexpr (sizeof(T) == 2) launch_gemm_sm90(operands, epilogue, stream);
+  } else {
+    if constexpr (kKind != QkvKind::kShared) {
+      if (stepping_) return launch_gemm<T, 1, kColumns, 3>(operands, epilogue, stream);
+    }
+    multiply_window(operands, epilogue, stream);
   }
-  multiply_window(operands, epilogue, stream);
 }
 
 template <typename T>
@@ -61,9 +68,7 @@ void CudaProducts<T>::project(const GemmOperands<T>& operands, const QkvOperands
       case QkvKind::kBiased: return project_heads<kHead, QkvKind::kBiased>(operands, qkv, stream);
     }
   };
-  if (head_width == 32) return with_kind(std::integral_constant<int, 32>());
-  if (head_width == 64) return with_kind(std::integral_constant<int, 64>());
-  with_kind(std::integral_constant<int, 128>());
+  with_head_width(head_width, with_kind);
 }
 
 template <typename T>
@@ -98,10 +103,7 @@ void CudaProducts<T>::activate(const GemmOperands<T>& operands, const RowNorm& n
 template <typename T>
 void CudaProducts<T>::linear(const GemmOperands<T>& operands, const RoundedEpilogue<T>& rounded,
                              cudaStream_t stream) const {
-  if (stepping_) return launch_gemm<T, 1, kStepColumns, 4>(operands, rounded, stream);
-  // sm_90's own units hand products over in bf16: not where they are still added to, or rounded otherwise.
-  if (!rounded.bias && rounded.rounding.value == Format::kFp32) return multiply_window(operands, rounded, stream);
-  launch_gemm<T, sizeof(T) == 4 ? 1 : 2, kWindowColumns, 3>(operands, rounded, stream);
+  multiply(operands, rounded, stream);
 }
 
 template <typename T>

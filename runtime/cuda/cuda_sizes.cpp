@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cassert>
+#include <string>
 
+#include "runtime/base/error.h"
 #include "runtime/tensor/host_device.h"
 
 namespace thimble {
@@ -45,14 +47,16 @@ FusionOptions cuda_plain_options(int64_t element_bytes) {
 
 FusionOptions cuda_fusion_options(const NumericPolicy& policy, int64_t element_bytes) {
   FusionOptions options = cuda_plain_options(element_bytes);
-  options.fuses_attention = options.fuses_products = keeps_values(policy);
+  options.fuses_products = keeps_values(policy);
   if (options.fuses_products) options.column_multiple = kRowMultiple;
   return options;
 }
 
 int64_t cuda_head_width(int64_t head_dim) {
   const int64_t padded = padded_head_width(head_dim);
-  return padded > 0 ? padded : round_up(head_dim, kRowMultiple);
+  if (padded == 0)
+    throw DeviceError("CUDA: heads of " + std::to_string(head_dim) + " columns; attention takes at most 256");
+  return padded;
 }
 
 CudaWeightSizes cuda_weight_sizes(const Network& network, const Fusion& fusion) {

@@ -16,10 +16,10 @@ namespace thimble {
 int64_t cuda_element_bytes(Numerics numerics);
 // What of a network a pass in this mode may fuse.
 FusionOptions cuda_fusion_options(const NumericPolicy& policy, int64_t element_bytes);
-// The same without fusing anything: for backward passes, and as the reference of composites.
+// The same without fusing products: for backward passes, and as the reference of composites.
 FusionOptions cuda_plain_options(int64_t element_bytes);
 
-// Columns that a head takes in caches and padded matrices.
+// Columns that a head takes in caches and padded matrices. Heads of more than 256 columns are a DeviceError.
 int64_t cuda_head_width(int64_t head_dim);
 
 // Of a MatrixUse or of rows of several, as it is stored.

@@ -98,7 +98,7 @@ class Fuser {
     is_covered_.assign(network_.nodes.size(), false);
     if (options_.fuses_products && !network_.nodes.empty()) match_embed();
     for (size_t i = 0; i < network_.nodes.size(); ++i)
-      if (std::holds_alternative<op::Attention>(node(i).operation) && options_.fuses_attention) match_attention(i);
+      if (std::holds_alternative<op::Attention>(node(i).operation)) match_attention(i);
     if (options_.fuses_products) {
       for (size_t i = 0; i < network_.nodes.size(); ++i)
         if (std::holds_alternative<op::Linear>(node(i).operation) && !is_covered_[i] && !match_linear_add(i))

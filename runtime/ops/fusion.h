@@ -17,9 +17,11 @@
 
 namespace thimble {
 
-// Heads are stored in 32, 64 or 128 columns; 0 where that is too few.
+// Heads are stored in 32, 64, 128 or 256 columns; 0 where that is too few.
 constexpr int64_t padded_head_width(int64_t head_dim) {
-  return head_dim <= 32 ? 32 : head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 0;
+  for (int64_t width = 32; width <= 256; width *= 2)
+    if (head_dim <= width) return width;
+  return 0;
 }
 
 // What a product reads: a value, or its deferred norm factor * x / sqrt(mean(x^2) + epsilon).
@@ -74,8 +76,9 @@ struct Project {
 
   bool has_bias() const { return query.bias != kAbsent || key.bias != kAbsent || value.bias != kAbsent; }
 };
-// Attention without scores in memory. `is_projected`: over the queries that a Project left. Otherwise it places heads
-// of its three inputs by itself, queries in `scratch` where heads must be padded.
+// Attention without scores in memory, in every network but for heads that are too wide. `is_projected`: over the
+// queries that a Project left. Otherwise it places heads of its three inputs by itself, queries in `scratch` where
+// heads must be padded.
 struct Attend {
   op::Attention attention;
   bool is_projected = false;
@@ -118,9 +121,8 @@ struct Composite {
 };
 
 struct FusionOptions {
-  bool fuses_products = false;   // nothing is rounded between a product and what follows it
-  bool fuses_attention = false;  // nor within attention
-  int64_t column_multiple = 1;   // to which widths are padded
+  bool fuses_products = false;  // nothing is rounded between a product and what follows it
+  int64_t column_multiple = 1;  // to which widths are padded
 };
 
 struct Fusion {

@@ -42,12 +42,25 @@ struct OwnValues {
   __device__ float2 at(int half, int j) const { return load_pair(pairs[half][j].values); }
 };
 
-// out: this warp's fragment of sums over values becomes the outputs; sums: this lane's shares of the softmax's sums.
+// 2^x; results below the smallest normal number become 0.
+__device__ inline float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// The weight of 2^exponent of all weights' sum, in Q1.15. log_sum: log2 of the sum.
+__device__ inline float rounded_weight(float exponent, float log_sum) {
+  return FixedPoint::q115(fminf(exp2_fast(exponent - log_sum), kFixedPointLimit));
+}
+
+// out: this warp's fragment of sums over values becomes the outputs; inverse_sums: of the softmax's two rows.
 template <typename T, int kColumns>
-__device__ void finish_attention(float (&out)[kColumns][4], const float (&sums)[2], const OwnValues<T, kColumns>& own) {
+__device__ void finish_attention(float (&out)[kColumns][4], const float (&inverse_sums)[2],
+                                 const OwnValues<T, kColumns>& own) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float inverse = 1 / sum_over_lanes<4>(sums[half]), along = 0, squares = 0;
+    float inverse = inverse_sums[half], along = 0, squares = 0;
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
       float2 v = own.at(half, j);

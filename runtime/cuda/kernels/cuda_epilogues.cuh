@@ -8,6 +8,8 @@
 //   apply<kLanes>(...)         the arithmetic and the stores. All lanes of the warp call it, also for rows and columns
 //                              that do not exist (place.exists is false): it may shuffle.
 //
+// An epilogue that has round_first(v) rounds each product before anything else; a kernel may call it early.
+//
 // The residual stream is stored without its norm: rms(u) * c is u times one number per row, and a product of scaled
 // rows is the scaled product. So each epilogue that writes the stream also writes each row's sum of squares, one part
 // per column tile, and each epilogue whose product reads the stream multiplies by the number that RowNorm makes of the
@@ -95,6 +97,15 @@ struct SharedRows {
 };
 
 struct Nothing {};
+
+template <typename Epilogue, size_t kCount>
+__device__ void round_first(const Epilogue& epilogue, float (&products)[kCount]) {
+  if constexpr (requires { epilogue.round_first(products[0]); }) {
+    if (!epilogue.rounds_first()) return;
+#pragma unroll
+    for (size_t i = 0; i < kCount; ++i) epilogue.round_first(products[i]);
+  }
+}
 
 // Rows whose inputs are fetched before the first is used, a power of two up to `most`: as many loads in flight as fit
 // beside the columns' values in `register_bytes` per lane.

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "runtime/tensor/host_device.h"
+#include "runtime/tensor/rounding.h"
 
 namespace thimble {
 
@@ -106,6 +106,31 @@ struct Stored8<__half> {
   }
 };
 
+// What PTX calls a type of 16 bits.
+template <typename T>
+struct PtxType {
+  static constexpr char kName[] = "bf16";
+};
+template <>
+struct PtxType<__half> {
+  static constexpr char kName[] = "f16";
+};
+
+// Two values rounded to T, the first in the lower half.
+template <typename T>
+__device__ uint32_t packed(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.%3x2.f32 %0, %2, %1;\n" : "=r"(pair) : "f"(low), "f"(high), "C"(PtxType<T>::kName));
+  return pair;
+}
+
+// Both as they are once stored.
+template <typename T>
+__device__ float2 stored_pair(float low, float high) {
+  const uint32_t pair = packed<T>(low, high);
+  return load_pair(reinterpret_cast<const T*>(&pair));
+}
+
 template <typename T>
 __device__ T from_float(float value) {
   if constexpr (std::is_same_v<T, float>)
@@ -118,6 +143,23 @@ __device__ T from_float(float value) {
 __device__ inline float to_float(float value) { return value; }
 __device__ inline float to_float(__nv_bfloat16 value) { return __bfloat162float(value); }
 __device__ inline float to_float(__half value) { return __half2float(value); }
+
+// The fixed point of rounding.h in float32 arithmetic alone, bit for bit for all numbers but NaN. Whoever adds 2^k to a
+// smaller number and takes it away again has rounded it to multiples of 2^(k-23), ties to even. Numbers of 2^-8 and
+// more are multiples of 2^-31 as they are.
+struct FixedPoint {
+  float q131_below;  // 2^-8, or 0: no Q1.31 before Q1.15
+
+  THIMBLE_HOST_DEVICE explicit FixedPoint(const Rounding& rounding)
+      : q131_below(rounding.value == Format::kQ131Q115 ? 0x1p-8f : 0) {}
+  __device__ float operator()(float x) const {
+    x = fminf(fmaxf(x, -kFixedPointLimit), kFixedPointLimit);
+    const float least = copysignf(0x1p-8f, x), q131 = __fadd_rn(__fadd_rn(x, least), -least);
+    return q115(fabsf(x) < q131_below ? q131 : x);
+  }
+  // Within the limits.
+  __device__ static float q115(float x) { return __fadd_rn(__fadd_rn(x, 384.0f), -384.0f); }
+};
 
 // Sum and maximum over `kLanes` neighbouring lanes (a power of two); every lane gets them. A fixed tree: the same bits
 // every time.

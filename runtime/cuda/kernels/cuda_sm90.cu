@@ -18,7 +18,7 @@ bool has_sm90_kernels() {
   return attributes.binaryVersion == 90 && attributes.ptxVersion >= 90;
 }
 
-CUtensorMap make_tensor_map(const __nv_bfloat16* data, int64_t rows, int64_t columns, int64_t stride, int box_rows) {
+CUtensorMap make_tensor_map(const void* data, int64_t rows, int64_t columns, int64_t stride, int box_rows) {
   using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
                               const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
                               CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
@@ -31,11 +31,11 @@ CUtensorMap make_tensor_map(const __nv_bfloat16* data, int64_t rows, int64_t col
   }();
   CUtensorMap map{};
   cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
-  cuuint64_t strides[] = {static_cast<cuuint64_t>(stride) * sizeof(__nv_bfloat16)};
+  cuuint64_t strides[] = {static_cast<cuuint64_t>(stride) * 2};
   cuuint32_t box[] = {64, static_cast<cuuint32_t>(box_rows)}, steps[] = {1, 1};
-  CUresult made = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<__nv_bfloat16*>(data), sizes, strides,
-                         box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  CUresult made = encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, const_cast<void*>(data), sizes, strides, box, steps,
+                         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (made != CUDA_SUCCESS)
     throw DeviceError("CUDA: no tensor map for " + std::to_string(rows) + " x " + std::to_string(columns) +
                       " elements with a stride of " + std::to_string(stride));

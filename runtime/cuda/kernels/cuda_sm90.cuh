@@ -1,5 +1,5 @@
 // cuda_sm90.cuh: Hopper's own units as functions: barriers in shared memory, bulk tensor copies, asynchronous tensor
-// cores (wgmma, bf16 in, fp32 accumulation). PTX ISA 8.0, sm_90a. Not here: any algorithm.
+// cores (wgmma, bf16 or fp16 in, fp32 accumulation). PTX ISA 8.0, sm_90a. Not here: any algorithm.
 #pragma once
 
 #include <cuda.h>
@@ -11,9 +11,9 @@ namespace thimble {
 // Can this build's code for the current device use sm_90a's instructions?
 bool has_sm90_kernels();
 
-// A bf16 matrix (rows, columns) for copies of boxes of `box_rows` x 64 columns, swizzled by 128 bytes. What lies
-// outside the matrix arrives as zeros.
-CUtensorMap make_tensor_map(const __nv_bfloat16* data, int64_t rows, int64_t columns, int64_t stride, int box_rows);
+// A matrix (rows, columns) of 16-bit elements for copies of boxes of `box_rows` x 64 columns, swizzled by 128 bytes.
+// What lies outside the matrix arrives as zeros.
+CUtensorMap make_tensor_map(const void* data, int64_t rows, int64_t columns, int64_t stride, int box_rows);
 
 // A position in a ring of stages, and the parity of its barriers.
 template <int kSize>
@@ -97,15 +97,12 @@ __device__ inline void store_box(const CUtensorMap& map, int column, int row, ui
 __device__ inline void fence_stores() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 __device__ inline void wait_for_stores() { asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory"); }
 
-__device__ inline uint32_t packed_pair(float low, float high) {
-  __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<uint32_t*>(&pair);
-}
-// Two neighbouring fragments of 16 x 8 as bf16: lane l says where row l % 16 of the left (l < 16) or right one goes.
-__device__ inline void store_fragments(uint32_t to, const float (&left)[4], const float (&right)[4]) {
+// Two neighbouring fragments of 16 x 8 as T: lane l says where row l % 16 of the left (l < 16) or right one goes.
+template <typename T>
+__device__ void store_fragments(uint32_t to, const float (&left)[4], const float (&right)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(to),
-               "r"(packed_pair(left[0], left[1])), "r"(packed_pair(left[2], left[3])),
-               "r"(packed_pair(right[0], right[1])), "r"(packed_pair(right[2], right[3]))
+               "r"(packed<T>(left[0], left[1])), "r"(packed<T>(left[2], left[3])), "r"(packed<T>(right[0], right[1])),
+               "r"(packed<T>(right[2], right[3]))
                : "memory");
 }
 
@@ -117,10 +114,11 @@ __device__ inline uint64_t operand(uint32_t address) {
 
 // acc (64, N) += A (64, 16) B^T, B (N, 16); `accumulate` 0 overwrites. Accumulators and an A in registers are the
 // fragments of cuda_gemm.cuh, 16 rows per warp. With A in registers, B lies transposed: rows run along K.
-__device__ inline void multiply_async(FragmentValues<128>& acc, uint64_t a, uint64_t b, int accumulate) {
+template <typename T>
+__device__ void multiply_async(FragmentValues<128>& acc, uint64_t a, uint64_t b, int accumulate) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.%67.%67 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -137,12 +135,13 @@ __device__ inline void multiply_async(FragmentValues<128>& acc, uint64_t a, uint
         "+f"(acc[12][0]), "+f"(acc[12][1]), "+f"(acc[12][2]), "+f"(acc[12][3]), "+f"(acc[13][0]), "+f"(acc[13][1]),
         "+f"(acc[13][2]), "+f"(acc[13][3]), "+f"(acc[14][0]), "+f"(acc[14][1]), "+f"(acc[14][2]), "+f"(acc[14][3]),
         "+f"(acc[15][0]), "+f"(acc[15][1]), "+f"(acc[15][2]), "+f"(acc[15][3])
-      : "l"(a), "l"(b), "r"(accumulate));
+      : "l"(a), "l"(b), "r"(accumulate), "C"(PtxType<T>::kName));
 }
-__device__ inline void multiply_async(FragmentValues<64>& acc, const uint32_t (&a)[4], uint64_t b, int accumulate) {
+template <typename T>
+__device__ void multiply_async(FragmentValues<64>& acc, const uint32_t (&a)[4], uint64_t b, int accumulate) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.%38.%38 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
       "{%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}\n"
@@ -152,7 +151,7 @@ __device__ inline void multiply_async(FragmentValues<64>& acc, const uint32_t (&
         "+f"(acc[4][2]), "+f"(acc[4][3]), "+f"(acc[5][0]), "+f"(acc[5][1]), "+f"(acc[5][2]), "+f"(acc[5][3]),
         "+f"(acc[6][0]), "+f"(acc[6][1]), "+f"(acc[6][2]), "+f"(acc[6][3]), "+f"(acc[7][0]), "+f"(acc[7][1]),
         "+f"(acc[7][2]), "+f"(acc[7][3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "C"(PtxType<T>::kName));
 }
 
 // All threads of a warpgroup move their registers to or from the CTA's pool. Per thread, a multiple of 8.

@@ -3,17 +3,16 @@
 //
 // A key's row is read by kLanes neighbouring lanes, eight elements each; so a warp reads 32 / kLanes keys at once, and
 // eight warps take turns. Every group of lanes keeps its own online softmax; a fixed order puts the groups together at
-// the end.
+// the end. Where weights are rounded, a first sweep over the keys finds the softmax's sums.
 #include "runtime/cuda/kernels/cuda_attention.h"
-#include "runtime/cuda/kernels/cuda_context.cuh"
-#include "runtime/cuda/kernels/cuda_numeric.cuh"
+#include "runtime/cuda/kernels/cuda_attention_rows.cuh"
 
 namespace thimble {
 namespace {
 
 constexpr int kWarps = 8;
 
-template <typename T, int kHead, int kShared>  // kShared query heads read the same keys
+template <typename T, int kHead, int kShared, bool kRounds>  // kShared query heads read the same keys
 __global__ void __launch_bounds__(kWarps * 32) step_attention_kernel(const AttentionOperands<T> operands) {
   constexpr int kElements = 8, kLanes = kHead / kElements, kGroups = kWarps * 32 / kLanes;
   constexpr int kUnroll = 4;
@@ -34,38 +33,64 @@ __global__ void __launch_bounds__(kWarps * 32) step_attention_kernel(const Atten
     Stored8<T>::load(query + h * kHead + part).unpack(q[h]);
     peak[h] = -INFINITY;
   }
-  for (int start = 0; start < keys; start += kGroups * kUnroll) {
-    Stored8<T> stored_key[kUnroll], stored_value[kUnroll];
+  const FixedPoint score_rounding(operands.rounding.scores);
+  auto sweep = [&](const auto& take) {  // take(h, score, value)
+    for (int start = 0; start < keys; start += kGroups * kUnroll) {
+      Stored8<T> stored_key[kUnroll], stored_value[kUnroll];
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {  // all reads first: many in flight
-      int64_t row = min(start + u * kGroups + group, keys - 1);
-      stored_key[u] = Stored8<T>::load(key + row * kv_stride);
-      stored_value[u] = Stored8<T>::load(key + row * kv_stride + operands.kv_heads * kHead);
-    }
+      for (int u = 0; u < kUnroll; ++u) {  // all reads first: many in flight
+        int64_t row = min(start + u * kGroups + group, keys - 1);
+        stored_key[u] = Stored8<T>::load(key + row * kv_stride);
+        stored_value[u] = Stored8<T>::load(key + row * kv_stride + operands.kv_heads * kHead);
+      }
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      float k[kElements], v[kElements];
-      stored_key[u].unpack(k);
-      stored_value[u].unpack(v);
-      bool exists = start + u * kGroups + group < keys;
+      for (int u = 0; u < kUnroll; ++u) {
+        float k[kElements], v[kElements];
+        stored_key[u].unpack(k);
+        stored_value[u].unpack(v);
+        bool exists = start + u * kGroups + group < keys;
 #pragma unroll
-      for (int h = 0; h < kShared; ++h) {
-        float score = 0;
+        for (int h = 0; h < kShared; ++h) {
+          float score = 0;
 #pragma unroll
-        for (int e = 0; e < kElements; ++e) score = fmaf(q[h][e], k[e], score);
-        score = sum_over_lanes<kLanes>(score);
-        if (!exists) continue;
-        float largest = fmaxf(peak[h], score), old_factor = exp2f(peak[h] - largest), p = exp2f(score - largest);
-        peak[h] = largest;
-        sum[h] = sum[h] * old_factor + p;
-#pragma unroll
-        for (int e = 0; e < kElements; ++e) out[h][e] = fmaf(p, v[e], out[h][e] * old_factor);
+          for (int e = 0; e < kElements; ++e) score = fmaf(q[h][e], k[e], score);
+          score = sum_over_lanes<kLanes>(score);
+          if (exists) take(h, score, v);
+        }
       }
     }
+  };
+  auto exponent = [&](float score) { return to_float(from_float<T>(score_rounding(score))) * operands.rounding.scale; };
+  if constexpr (kRounds) {
+    sweep([&](int h, float score, const auto&) { sum[h] += exp2_fast(exponent(score)); });
+    if (part == 0)
+#pragma unroll
+      for (int h = 0; h < kShared; ++h) sums[group][h] = sum[h];
+    __syncthreads();
+    float log_sum[kShared];
+#pragma unroll
+    for (int h = 0; h < kShared; ++h) {
+      float total = 0;
+      for (int g = 0; g < kGroups; ++g) total += sums[g][h];
+      log_sum[h] = log2f(total);
+    }
+    sweep([&](int h, float score, const auto& v) {
+      float p = to_float(from_float<T>(rounded_weight(exponent(score), log_sum[h])));
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) out[h][e] = fmaf(p, v[e], out[h][e]);
+    });
+  } else {
+    sweep([&](int h, float score, const auto& v) {
+      float largest = fmaxf(peak[h], score), old_factor = exp2f(peak[h] - largest), p = exp2f(score - largest);
+      peak[h] = largest;
+      sum[h] = sum[h] * old_factor + p;
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) out[h][e] = fmaf(p, v[e], out[h][e] * old_factor);
+    });
   }
 #pragma unroll
   for (int h = 0; h < kShared; ++h) {
-    if (part == 0) {
+    if (!kRounds && part == 0) {
       peaks[group][h] = peak[h];
       sums[group][h] = sum[h];
     }
@@ -79,12 +104,15 @@ __global__ void __launch_bounds__(kWarps * 32) step_attention_kernel(const Atten
   const T* own =
       operands.keys + (sequence * operands.capacity + keys - 1) * kv_stride + (operands.kv_heads + kv_head) * kHead;
   for (int h = warp; h < kShared; h += kWarps) {
-    float largest = -INFINITY, total = 0;
-    for (int g = 0; g < kGroups; ++g) largest = fmaxf(largest, peaks[g][h]);
+    float largest = -INFINITY, total = kRounds ? 1 : 0;
+    for (int g = 0; g < kGroups; ++g) largest = kRounds ? 0 : fmaxf(largest, peaks[g][h]);
     float y[kHead / 32] = {};
     for (int g = 0; g < kGroups; ++g) {
-      float factor = exp2f(peaks[g][h] - largest);  // 0 for a group that saw no key
-      total += sums[g][h] * factor;
+      float factor = 1;
+      if constexpr (!kRounds) {
+        factor = exp2f(peaks[g][h] - largest);  // 0 for a group that saw no key
+        total += sums[g][h] * factor;
+      }
 #pragma unroll
       for (int i = 0; i < kHead / 32; ++i) y[i] = fmaf(partial[g][h][i * 32 + lane], factor, y[i]);
     }
@@ -101,31 +129,36 @@ __global__ void __launch_bounds__(kWarps * 32) step_attention_kernel(const Atten
       float length = fmaxf(sqrtf(sum_over_lanes<32>(squares)), 1e-12f);
       removed = sum_over_lanes<32>(along) / length / length;
     }
+    const FixedPoint rounding(operands.rounding.outputs);
 #pragma unroll
-    for (int i = 0; i < kHead / 32; ++i)
-      query[h * kHead + i * 32 + lane] = from_float<T>(y[i] - removed * to_float(own[i * 32 + lane]));
+    for (int i = 0; i < kHead / 32; ++i) {
+      float value = y[i] - removed * to_float(own[i * 32 + lane]);
+      query[h * kHead + i * 32 + lane] = from_float<T>(kRounds ? rounding(value) : value);
+    }
   }
 }
 
-template <typename T, int kHead, int kShared>
+template <typename T, int kHead, bool kRounds>
 void launch(const AttentionOperands<T>& operands, cudaStream_t stream) {
-  dim3 grid(static_cast<unsigned>(operands.sequences), static_cast<unsigned>(operands.heads / kShared));
-  launch_kernel(step_attention_kernel<T, kHead, kShared>, {grid, kWarps * 32}, stream, operands);
-}
-
-template <typename T, int kHead>
-void launch_shared(const AttentionOperands<T>& operands, cudaStream_t stream) {
-  if (operands.heads / operands.kv_heads % 2 == 0) return launch<T, kHead, 2>(operands, stream);
-  return launch<T, kHead, 1>(operands, stream);
+  auto with_shared = [&]<int kShared>(std::integral_constant<int, kShared>) {
+    dim3 grid(static_cast<unsigned>(operands.sequences), static_cast<unsigned>(operands.heads / kShared));
+    launch_kernel(step_attention_kernel<T, kHead, kShared, kRounds>, {grid, kWarps * 32}, stream, operands);
+  };
+  if (operands.heads / operands.kv_heads % 2 == 0) return with_shared(std::integral_constant<int, 2>());
+  with_shared(std::integral_constant<int, 1>());
 }
 
 }  // namespace
 
 template <typename T>
 void launch_step_attention(const AttentionOperands<T>& operands, int head_width, cudaStream_t stream) {
-  if (head_width == 32) return launch_shared<T, 32>(operands, stream);
-  if (head_width == 64) return launch_shared<T, 64>(operands, stream);
-  return launch_shared<T, 128>(operands, stream);
+  with_head_width(head_width, [&]<int kHead>(std::integral_constant<int, kHead>) {
+    if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+      if (operands.rounding.exists()) return launch<T, kHead, true>(operands, stream);
+    }
+    assert(!operands.rounding.exists());
+    launch<T, kHead, false>(operands, stream);
+  });
 }
 
 template void launch_step_attention(const AttentionOperands<float>&, int, cudaStream_t);

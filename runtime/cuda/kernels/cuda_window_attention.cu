@@ -2,6 +2,9 @@
 // any device since sm_80. One CTA of four warps per 64 queries of one head: each warp owns 16 of them, walks over tiles
 // of 64 keys up to the diagonal with an online softmax, and never writes scores to memory. T = __nv_bfloat16, __half:
 // tensor cores; probabilities are rounded to T before they meet the values.  T = float: fp32.
+//
+// Where weights are rounded they must be normalised first: a first sweep over the keys finds the softmax's sums, the
+// second one forms weights and outputs.
 #include "runtime/cuda/kernels/cuda_attention.h"
 #include "runtime/cuda/kernels/cuda_attention_rows.cuh"
 
@@ -83,15 +86,6 @@ __device__ void multiply_keys(FragmentValues<kTile>& scores, uint32_t queries, u
   }
 }
 
-__device__ uint32_t packed(float low, float high, const __nv_bfloat16*) {
-  __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<uint32_t*>(&pair);
-}
-__device__ uint32_t packed(float low, float high, const __half*) {
-  __half2 pair = __floats2half2_rn(low, high);
-  return *reinterpret_cast<uint32_t*>(&pair);
-}
-
 // out (16 x kHead of this warp) += P V.
 template <int kHead, typename T>
 __device__ void multiply_values(FragmentValues<kHead>& out, const FragmentValues<kTile>& p, uint32_t values,
@@ -100,8 +94,8 @@ __device__ void multiply_values(FragmentValues<kHead>& out, const FragmentValues
   int lane = threadIdx.x % 32;
 #pragma unroll
   for (int k = 0; k < kTile / 16; ++k) {  // the accumulators of two key columns are the operand of one product
-    uint32_t a[4] = {packed(p[2 * k][0], p[2 * k][1], type), packed(p[2 * k][2], p[2 * k][3], type),
-                     packed(p[2 * k + 1][0], p[2 * k + 1][1], type), packed(p[2 * k + 1][2], p[2 * k + 1][3], type)};
+    uint32_t a[4] = {packed<T>(p[2 * k][0], p[2 * k][1]), packed<T>(p[2 * k][2], p[2 * k][3]),
+                     packed<T>(p[2 * k + 1][0], p[2 * k + 1][1]), packed<T>(p[2 * k + 1][2], p[2 * k + 1][3])};
 #pragma unroll
     for (int j = 0; j < kHead / 8; j += 2) {
       uint32_t b[4];
@@ -134,7 +128,61 @@ __device__ void multiply_values(FragmentValues<kHead>& out, const FragmentValues
   }
 }
 
-template <typename T, int kHead, int kStages>
+// Scores become weights above the largest so far; sums and outputs follow a larger one.
+template <int kHead>
+__device__ void weigh(FragmentValues<kTile>& scores, float (&peak)[2], float (&sum)[2], FragmentValues<kHead>& out) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float largest = peak[half];
+#pragma unroll
+    for (int j = 0; j < kTile / 8; ++j) largest = fmaxf(largest, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
+    largest = max_over_lanes<4>(largest);
+    float old_factor = exp2f(peak[half] - largest);  // 0 at the first step
+    peak[half] = largest;
+    float added = 0;
+#pragma unroll
+    for (int j = 0; j < kTile / 8; ++j)
+#pragma unroll
+      for (int i = 2 * half; i < 2 * half + 2; ++i) {
+        scores[j][i] = exp2f(scores[j][i] - largest);
+        added += scores[j][i];
+      }
+    sum[half] = sum[half] * old_factor + added;
+#pragma unroll
+    for (int j = 0; j < kHead / 8; ++j) {
+      out[j][2 * half] *= old_factor;
+      out[j][2 * half + 1] *= old_factor;
+    }
+  }
+}
+
+// As they are written, and then scaled: exponents.
+template <typename T>
+__device__ void round_scores(const AttentionRounding& rounding, FragmentValues<kTile>& scores) {
+  const FixedPoint fixed(rounding.scores);
+#pragma unroll
+  for (int j = 0; j < kTile / 8; ++j)
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+      const float2 stored = stored_pair<T>(fixed(scores[j][i]), fixed(scores[j][i + 1]));
+      scores[j][i] = stored.x * rounding.scale;
+      scores[j][i + 1] = stored.y * rounding.scale;
+    }
+}
+__device__ void add_weights(const FragmentValues<kTile>& exponents, float (&sum)[2]) {
+#pragma unroll
+  for (int j = 0; j < kTile / 8; ++j)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum[i / 2] += exp2_fast(exponents[j][i]);
+}
+__device__ void round_weights(FragmentValues<kTile>& exponents, const float (&log_sum)[2]) {
+#pragma unroll
+  for (int j = 0; j < kTile / 8; ++j)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) exponents[j][i] = rounded_weight(exponents[j][i], log_sum[i / 2]);
+}
+
+template <typename T, int kHead, int kStages, bool kRounds>
 __global__ void __launch_bounds__(kWarps * 32) window_attention_kernel(const AttentionOperands<T> operands) {
   using Layout = TileLayout<T, kHead>;
   extern __shared__ __align__(128) char shared_memory[];
@@ -150,14 +198,17 @@ __global__ void __launch_bounds__(kWarps * 32) window_attention_kernel(const Att
   const T* key = operands.keys + sequence * operands.capacity * kv_stride + kv_head * kHead;
   const T* value = key + operands.kv_heads * kHead;
 
+  int tiles = divide_up(keys, kTile), steps = kRounds ? 2 * tiles : tiles;
+  auto is_last_sweep = [&](int step) { return !kRounds || step >= tiles; };
+  auto first_key_of = [&](int step) { return (step < tiles ? step : step - tiles) * kTile; };
   uint32_t tiles_at = shared + Layout::kBytes;
   auto load_step = [&](int step) {
     uint32_t at = tiles_at + static_cast<uint32_t>(step % kStages * 2 * Layout::kBytes);
-    int64_t skipped = static_cast<int64_t>(step) * kTile * kv_stride;
-    load_tile<T, kHead>(at, key + skipped, kv_stride, keys - step * kTile);
-    load_tile<T, kHead>(at + Layout::kBytes, value + skipped, kv_stride, keys - step * kTile);
+    int first_key = first_key_of(step);
+    int64_t skipped = static_cast<int64_t>(first_key) * kv_stride;
+    load_tile<T, kHead>(at, key + skipped, kv_stride, keys - first_key);
+    if (is_last_sweep(step)) load_tile<T, kHead>(at + Layout::kBytes, value + skipped, kv_stride, keys - first_key);
   };
-  int steps = divide_up(keys, kTile);
   load_tile<T, kHead>(shared, query, query_stride, queries);
 #pragma unroll
   for (int step = 0; step < kStages - 1; ++step) {
@@ -167,7 +218,7 @@ __global__ void __launch_bounds__(kWarps * 32) window_attention_kernel(const Att
 
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = warp * 16 + lane / 4;
   FragmentValues<kHead> out = {};
-  float peak[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+  float peak[2] = {-INFINITY, -INFINITY}, sum[2] = {}, log_sum[2] = {};
   for (int step = 0; step < steps; ++step) {
     if constexpr (kStages == 1) {
       __syncthreads();
@@ -184,7 +235,8 @@ __global__ void __launch_bounds__(kWarps * 32) window_attention_kernel(const Att
     uint32_t at = tiles_at + static_cast<uint32_t>(step % kStages * 2 * Layout::kBytes);
     FragmentValues<kTile> scores = {};
     multiply_keys<kHead>(scores, shared, at, static_cast<const T*>(nullptr));
-    int first_key = step * kTile;
+    if constexpr (kRounds) round_scores<T>(operands.rounding, scores);
+    int first_key = first_key_of(step);
     if (first_key + kTile - 1 > first_position + warp * 16) {  // the diagonal passes here
 #pragma unroll
       for (int j = 0; j < kTile / 8; ++j)
@@ -192,28 +244,18 @@ __global__ void __launch_bounds__(kWarps * 32) window_attention_kernel(const Att
         for (int i = 0; i < 4; ++i)
           if (first_key + 8 * j + lane % 4 * 2 + i % 2 > first_position + row + i / 2 * 8) scores[j][i] = -INFINITY;
     }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float largest = peak[half];
-#pragma unroll
-      for (int j = 0; j < kTile / 8; ++j) largest = fmaxf(largest, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
-      largest = max_over_lanes<4>(largest);
-      float old_factor = exp2f(peak[half] - largest);  // 0 at the first step
-      peak[half] = largest;
-      float added = 0;
-#pragma unroll
-      for (int j = 0; j < kTile / 8; ++j)
-#pragma unroll
-        for (int i = 2 * half; i < 2 * half + 2; ++i) {
-          scores[j][i] = exp2f(scores[j][i] - largest);
-          added += scores[j][i];
-        }
-      sum[half] = sum[half] * old_factor + added;
-#pragma unroll
-      for (int j = 0; j < kHead / 8; ++j) {
-        out[j][2 * half] *= old_factor;
-        out[j][2 * half + 1] *= old_factor;
+    if constexpr (!kRounds) {
+      weigh<kHead>(scores, peak, sum, out);
+    } else {
+      if (!is_last_sweep(step)) {
+        add_weights(scores, sum);
+        continue;
       }
+      if (step == tiles) {
+        log_sum[0] = log2f(sum_over_lanes<4>(sum[0]));
+        log_sum[1] = log2f(sum_over_lanes<4>(sum[1]));
+      }
+      round_weights(scores, log_sum);
     }
     multiply_values<kHead>(out, scores, at + Layout::kBytes, static_cast<const T*>(nullptr));
   }
@@ -224,26 +266,41 @@ __global__ void __launch_bounds__(kWarps * 32) window_attention_kernel(const Att
                         query_stride,
                         queries,
                         operands.exclusive};
-  finish_attention(out, sum, OwnValues<T, kHead / 8>(rows, row));
+  OwnValues<T, kHead / 8> own(rows, row);
+  if constexpr (kRounds) {
+    finish_attention(out, {1, 1}, own);
+    const FixedPoint rounding(operands.rounding.outputs);
+#pragma unroll
+    for (int j = 0; j < kHead / 8; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) out[j][i] = rounding(out[j][i]);
+  } else {
+    finish_attention(out, {1 / sum_over_lanes<4>(sum[0]), 1 / sum_over_lanes<4>(sum[1])}, own);
+  }
   store_rows(out, row, rows);
 }
 
-template <typename T, int kHead>
+template <typename T, int kHead, bool kRounds>
 void launch(const AttentionOperands<T>& operands, cudaStream_t stream) {
-  constexpr int kStages = sizeof(T) == 4 ? 1 : 3;
+  constexpr int kStages = TileLayout<T, kHead>::kRowBytes >= 512 || sizeof(T) == 4 ? 1 : 3;
   constexpr int kSharedBytes = TileLayout<T, kHead>::kBytes * (1 + 2 * kStages);
   dim3 grid(static_cast<unsigned>(divide_up(operands.positions, kTile)), static_cast<unsigned>(operands.heads),
             static_cast<unsigned>(operands.sequences));
-  launch_kernel(window_attention_kernel<T, kHead, kStages>, {grid, kWarps * 32, kSharedBytes}, stream, operands);
+  launch_kernel(window_attention_kernel<T, kHead, kStages, kRounds>, {grid, kWarps * 32, kSharedBytes}, stream,
+                operands);
 }
 
 }  // namespace
 
 template <typename T>
 void launch_window_attention(const AttentionOperands<T>& operands, int head_width, cudaStream_t stream) {
-  if (head_width == 32) return launch<T, 32>(operands, stream);
-  if (head_width == 64) return launch<T, 64>(operands, stream);
-  return launch<T, 128>(operands, stream);
+  with_head_width(head_width, [&]<int kHead>(std::integral_constant<int, kHead>) {
+    if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+      if (operands.rounding.exists()) return launch<T, kHead, true>(operands, stream);
+    }
+    assert(!operands.rounding.exists());
+    launch<T, kHead, false>(operands, stream);
+  });
 }
 
 template void launch_window_attention(const AttentionOperands<float>&, int, cudaStream_t);

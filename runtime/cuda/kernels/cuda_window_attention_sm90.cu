@@ -1,7 +1,9 @@
-// cuda_window_attention_sm90.cu: flash attention on Hopper's tensor cores for heads of 64 columns in bf16, as
+// cuda_window_attention_sm90.cu: flash attention on Hopper's tensor cores for heads of 64 columns in bf16 and fp16, as
 // FlashAttention-3 (Shah et al., arXiv 2407.08608) orders it: the scores of the next keys are multiplied while the
-// exponentials of these run. Queries and keys are normed, so 2^(q.k) needs no maximum to be subtracted first, and
-// partial sums need no rescaling. Same operands and contract as cuda_window_attention.cu.
+// exponentials of these run. Same operands and contract as cuda_window_attention.cu.
+//
+// Where queries and keys are normed, 2^(q.k) needs no maximum to be subtracted first, and partial sums need no
+// rescaling (kBounded). Weights in fp16, which ends at 2^16, always take the running maximum.
 //
 // A persistent grid, one CTA per multiprocessor. A tile is kGroups * 64 queries of one head. A loader thread brings
 // queries, and keys and values by 128, into rings; each of kGroups warpgroups walks over them with its own 64 queries.
@@ -18,14 +20,14 @@ constexpr int kHead = kSm90HeadWidth, kGroups = 3, kQueries = 64 * kGroups, kKey
 constexpr int kQueryStages = 2, kStages = 4;
 constexpr int kQueryBytes = kQueries * kHead * 2, kTileBytes = kKeys * kHead * 2;
 constexpr int kThreads = 128 * (kGroups + 1);
+// Scores up to here leave 2^(q.k), and its sums over a context, within float32 and bf16.
+constexpr float kLargestScore = 100;
 constexpr int kSharedBytes =  // with alignment and barriers
     1024 + kQueryStages * kQueryBytes + 2 * kStages * kTileBytes + 8 * (2 * kQueryStages + 4 * kStages);
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 using namespace sm90;
-
-using Operands = AttentionOperands<__nv_bfloat16>;
 
 // Where things lie in shared memory.
 struct Shared {
@@ -49,7 +51,8 @@ struct Tile {
   int head, kv_head, sequence, first_query, queries, first_position, steps;
 
   // Late tiles see the most keys; the grid starts with them, so that its multiprocessors end together.
-  __device__ Tile(int index, const Operands& operands, int window_start) {
+  template <typename T>
+  __device__ Tile(int index, const AttentionOperands<T>& operands, int window_start) {
     int heads = operands.heads, columns = heads * operands.sequences, rows = divide_up(operands.positions, kQueries);
     head = index % heads;
     kv_head = head / (heads / operands.kv_heads);
@@ -66,11 +69,13 @@ struct Tile {
   }
 };
 
-__device__ int tile_count(const Operands& operands) {
+template <typename T>
+__device__ int tile_count(const AttentionOperands<T>& operands) {
   return operands.heads * operands.sequences * divide_up(operands.positions, kQueries);
 }
 
-__device__ void load_tiles(const Shared& shared, const Operands& operands, const CUtensorMap& queries,
+template <typename T>
+__device__ void load_tiles(const Shared& shared, const AttentionOperands<T>& operands, const CUtensorMap& queries,
                            const CUtensorMap& keys) {
   int window_start = *operands.first + operands.offset;
   Ring<kQueryStages> query_ring;
@@ -98,31 +103,60 @@ __device__ void load_tiles(const Shared& shared, const Operands& operands, const
 }
 
 // scores (64, 128) = Q K^T, not waited for.
+template <typename T>
 __device__ void start_scores(FragmentValues<kKeys>& scores, uint32_t queries, uint32_t keys) {
   begin_products();
 #pragma unroll
-  for (int k = 0; k < kHead / 16; ++k) multiply_async(scores, operand(queries) + 2 * k, operand(keys) + 2 * k, k > 0);
+  for (int k = 0; k < kHead / 16; ++k)
+    multiply_async<T>(scores, operand(queries) + 2 * k, operand(keys) + 2 * k, k > 0);
   commit_products();
 }
 
 // out (64, 64) += P V, not waited for.
+template <typename T>
 __device__ void start_values(FragmentValues<kHead>& out, const uint32_t (&p)[kKeys / 16][4], uint32_t values) {
   begin_products();
 #pragma unroll
-  for (int k = 0; k < kKeys / 16; ++k) multiply_async(out, p[k], operand(values + k * 16 * kHead * 2), 1);
+  for (int k = 0; k < kKeys / 16; ++k) multiply_async<T>(out, p[k], operand(values + k * 16 * kHead * 2), 1);
   commit_products();
 }
 
-// 2^x; results below the smallest normal number become 0.
-__device__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
-  return y;
-}
+// A lane's share of its two rows' softmax.
+template <bool kBounded>
+struct Softmax {
+  float sums[4] = {};                       // of columns i % 2, rows i / 2
+  float peaks[2] = {-INFINITY, -INFINITY};  // largest scores so far, if they are subtracted
+  float factors[2];                         // what the last ones' growth leaves of earlier weights
 
-// Turns scores into weights, 0 beyond the diagonal, and adds them up: sums[i] of columns i % 2, rows i / 2. Rows of
-// this lane: the first is at `position`, the group's first at `first_position`.
-__device__ void weigh(FragmentValues<kKeys>& scores, float (&sums)[4], int first_key, int position,
+  __device__ void raise_peaks(const FragmentValues<kKeys>& scores) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float largest = peaks[half];
+#pragma unroll
+      for (int j = 0; j < kKeys / 8; ++j) largest = fmaxf(largest, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
+      largest = max_over_lanes<4>(largest);
+      factors[half] = exp2_fast(peaks[half] - largest);  // 0 at the first step
+      peaks[half] = largest;
+      sums[2 * half] *= factors[half];
+      sums[2 * half + 1] *= factors[half];
+    }
+  }
+  // What was added up with earlier weights, once their products are there.
+  __device__ void rescale(FragmentValues<kHead>& out) const {
+    if (kBounded) return;
+    hold(out);
+    if (!__any_sync(~0u, factors[0] != 1 || factors[1] != 1)) return;
+#pragma unroll
+    for (auto& values : out)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) values[i] *= factors[i / 2];
+  }
+};
+
+// Turns scores into weights, 0 beyond the diagonal, and adds them up. Rows of this lane: the first is at `position`,
+// the group's first at `first_position`.
+template <bool kBounded>
+__device__ void weigh(FragmentValues<kKeys>& scores, Softmax<kBounded>& softmax, int first_key, int position,
                       int first_position) {
   if (first_key + kKeys - 1 > first_position) {  // the diagonal passes here
     int first_column = first_key + threadIdx.x % 4 * 2;
@@ -132,24 +166,23 @@ __device__ void weigh(FragmentValues<kKeys>& scores, float (&sums)[4], int first
       for (int i = 0; i < 4; ++i)
         if (first_column + 8 * j + i % 2 > position + i / 2 * 8) scores[j][i] = -INFINITY;
   }
+  if constexpr (!kBounded) softmax.raise_peaks(scores);
 #pragma unroll
   for (int j = 0; j < kKeys / 8; ++j)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      scores[j][i] = exp2_fast(scores[j][i]);
-      sums[i] += scores[j][i];
+      scores[j][i] = exp2_fast(kBounded ? scores[j][i] : scores[j][i] - softmax.peaks[i / 2]);
+      softmax.sums[i] += scores[j][i];
     }
 }
 
+template <typename T>
 __device__ void pack(const FragmentValues<kKeys>& scores, uint32_t (&p)[kKeys / 16][4]) {
 #pragma unroll
   for (int k = 0; k < kKeys / 16; ++k)
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      __nv_bfloat162 pair =
-          __floats2bfloat162_rn(scores[2 * k + i / 2][i % 2 * 2], scores[2 * k + i / 2][i % 2 * 2 + 1]);
-      p[k][i] = *reinterpret_cast<uint32_t*>(&pair);
-    }
+    for (int i = 0; i < 4; ++i)
+      p[k][i] = packed<T>(scores[2 * k + i / 2][i % 2 * 2], scores[2 * k + i / 2][i % 2 * 2 + 1]);
 }
 
 __device__ void synchronise(int group) { asm volatile("bar.sync %0, 128;\n" ::"r"(1 + group) : "memory"); }
@@ -172,7 +205,9 @@ __device__ void pass_on(const Shared& shared, Ring<kStages>& keys, Ring<kStages>
   synchronise(group);
 }
 
-__device__ void attend(const Shared& shared, const Operands& operands, const CUtensorMap& outputs, int group) {
+template <typename T, bool kBounded>
+__device__ void attend(const Shared& shared, const AttentionOperands<T>& operands, const CUtensorMap& outputs,
+                       int group) {
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   int row = group * 64 + warp * 16 + lane / 4;  // of the tile's queries
   bool releases = threadIdx.x % 128 == 0;
@@ -193,23 +228,23 @@ __device__ void attend(const Shared& shared, const Operands& operands, const CUt
     FragmentValues<kHead> out = {};
     FragmentValues<kKeys> scores;
     uint32_t p[kKeys / 16][4];
-    float sums[4] = {};
+    Softmax<kBounded> softmax;
     wait(shared.keys_full + 8 * keys.index, keys.parity);
-    start_scores(scores, queries, shared.keys + keys.index * kTileBytes);
+    start_scores<T>(scores, queries, shared.keys + keys.index * kTileBytes);
     wait_for_products<0>();
     if (releases) arrive(shared.keys_empty + 8 * keys.index);
     keys.advance();
-    weigh(scores, sums, 0, position, group_position);
-    pack(scores, p);
+    weigh(scores, softmax, 0, position, group_position);
+    pack<T>(scores, p);
     wait(shared.values_full + 8 * values.index, values.parity);
     for (int step = 1; step < steps; ++step) {
       wait(shared.keys_full + 8 * keys.index, keys.parity);
-      start_scores(scores, queries, shared.keys + keys.index * kTileBytes);
-      start_values(out, p, shared.values + values.index * kTileBytes);
+      start_scores<T>(scores, queries, shared.keys + keys.index * kTileBytes);
+      start_values<T>(out, p, shared.values + values.index * kTileBytes);
       wait_for_products<1>();  // the scores
       if (releases) arrive(shared.keys_empty + 8 * keys.index);
       keys.advance();
-      weigh(scores, sums, step * kKeys, position, group_position);
+      weigh(scores, softmax, step * kKeys, position, group_position);
       // The compiler must not move the second wait before the exponentials, which hide the products' time: the loop of
       // this barrier's wait keeps it in place.
       hold(scores);
@@ -218,31 +253,34 @@ __device__ void attend(const Shared& shared, const Operands& operands, const CUt
       wait(shared.values_full + 8 * values.index, values.parity);
       wait_for_products<0>();
       if (releases) arrive(done);
-      pack(scores, p);
+      softmax.rescale(out);
+      pack<T>(scores, p);
     }
-    start_values(out, p, shared.values + values.index * kTileBytes);
+    start_values<T>(out, p, shared.values + values.index * kTileBytes);
     int64_t kv_stride = 2 * operands.kv_heads * kHead, stride = operands.heads * kHead;
-    AttentionRows<__nv_bfloat16> rows{
-        operands.keys + (tile.sequence * operands.capacity + tile.first_position) * kv_stride +
-            (operands.kv_heads + tile.kv_head) * kHead,
-        kv_stride,
-        operands.query + (static_cast<int64_t>(tile.sequence) * operands.positions + tile.first_query) * stride +
-            tile.head * kHead,
-        stride,
-        tile.queries,
-        operands.exclusive};
-    OwnValues<__nv_bfloat16, kHead / 8> own(rows, row);
+    AttentionRows<T> rows{operands.keys + (tile.sequence * operands.capacity + tile.first_position) * kv_stride +
+                              (operands.kv_heads + tile.kv_head) * kHead,
+                          kv_stride,
+                          operands.query +
+                              (static_cast<int64_t>(tile.sequence) * operands.positions + tile.first_query) * stride +
+                              tile.head * kHead,
+                          stride,
+                          tile.queries,
+                          operands.exclusive};
+    OwnValues<T, kHead / 8> own(rows, row);
     wait_for_products<0>();
     if (releases) arrive(shared.values_empty + 8 * values.index);
     values.advance();
     if (steps < tile.steps) pass_on(shared, keys, values, tile.steps - steps, group);
-    finish_attention(out, {sums[0] + sums[1], sums[2] + sums[3]}, own);
+    const float inverse_sums[2] = {1 / sum_over_lanes<4>(softmax.sums[0] + softmax.sums[1]),
+                                   1 / sum_over_lanes<4>(softmax.sums[2] + softmax.sums[3])};
+    finish_attention(out, inverse_sums, own);
     if (tile.queries < 64 * (group + 1)) {
       store_rows(out, row, rows);
     } else {  // over the queries in shared memory, and from there in one copy
 #pragma unroll
       for (int j = 0; j < kHead / 8; j += 2)
-        store_fragments(queries + swizzled_chunk(warp * 16 + lane % 16, j + lane / 16), out[j], out[j + 1]);
+        store_fragments<T>(queries + swizzled_chunk(warp * 16 + lane % 16, j + lane / 16), out[j], out[j + 1]);
       fence_stores();
       synchronise(group);
       if (releases) {
@@ -257,9 +295,10 @@ __device__ void attend(const Shared& shared, const Operands& operands, const CUt
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
+template <typename T, bool kBounded>
 __global__ void __launch_bounds__(kThreads, 1)
-    window_attention_sm90_kernel(const AttentionOperands<__nv_bfloat16> operands,
-                                 const __grid_constant__ CUtensorMap queries, const __grid_constant__ CUtensorMap keys,
+    window_attention_sm90_kernel(const AttentionOperands<T> operands, const __grid_constant__ CUtensorMap queries,
+                                 const __grid_constant__ CUtensorMap keys,
                                  const __grid_constant__ CUtensorMap outputs) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ char shared_memory[];
@@ -281,7 +320,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   int group = static_cast<int>(threadIdx.x) / 128;
   if (group < kGroups) {
     take_registers<160>();
-    attend(shared, operands, outputs, group);
+    attend<T, kBounded>(shared, operands, outputs, group);
   } else {
     give_registers<32>();
     if (threadIdx.x % 128 == 0) load_tiles(shared, operands, queries, keys);
@@ -291,7 +330,9 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-void launch_window_attention_sm90(const AttentionOperands<__nv_bfloat16>& operands, cudaStream_t stream) {
+template <typename T>
+void launch_window_attention_sm90(const AttentionOperands<T>& operands, cudaStream_t stream) {
+  assert(!operands.rounding.exists());
   int64_t query_columns = operands.heads * kHead, kv_columns = 2 * operands.kv_heads * kHead;
   int64_t query_rows = static_cast<int64_t>(operands.sequences) * operands.positions;
   CUtensorMap queries = make_tensor_map(operands.query, query_rows, query_columns, query_columns, kQueries);
@@ -299,9 +340,15 @@ void launch_window_attention_sm90(const AttentionOperands<__nv_bfloat16>& operan
   CUtensorMap keys =
       make_tensor_map(operands.keys, operands.sequences * operands.capacity, kv_columns, kv_columns, kKeys);
   int tiles = operands.heads * operands.sequences * divide_up(operands.positions, kQueries);
-  launch_kernel(window_attention_sm90_kernel,
-                {dim3(static_cast<unsigned>(std::min(multiprocessors(), tiles))), kThreads, kSharedBytes}, stream,
-                operands, queries, keys, outputs);
+  const LaunchShape shape{dim3(static_cast<unsigned>(std::min(multiprocessors(), tiles))), kThreads, kSharedBytes};
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    if (operands.largest_score <= kLargestScore)
+      return launch_kernel(window_attention_sm90_kernel<T, true>, shape, stream, operands, queries, keys, outputs);
+  }
+  launch_kernel(window_attention_sm90_kernel<T, false>, shape, stream, operands, queries, keys, outputs);
 }
+
+template void launch_window_attention_sm90(const AttentionOperands<__nv_bfloat16>&, cudaStream_t);
+template void launch_window_attention_sm90(const AttentionOperands<__half>&, cudaStream_t);
 
 }  // namespace thimble

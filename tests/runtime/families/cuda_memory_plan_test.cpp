@@ -73,16 +73,18 @@ TEST(CudaSizes, WidthsArePadded) {
   EXPECT_EQ(projected, 5 * (4 + 2 * 2) * 32);
 }
 
-TEST(CudaSizes, WideHeadsAreNotFused) {
+TEST(CudaSizes, HeadsEndAt256Columns) {
   GolfConfig config = small_golf_config();
-  config.model_dim = 4 * 130;
+  config.model_dim = 4 * 258;
   const Network network = golf_network(config);
   const Fusion fusion = fuse(network, cuda_fusion_options({}, 2));
   for (const Composite& composite : fusion.composites) {
     EXPECT_FALSE(std::holds_alternative<fused::Project>(composite.work));
     EXPECT_FALSE(std::holds_alternative<fused::Attend>(composite.work));
   }
-  EXPECT_EQ(cuda_head_width(130), 136);
+  EXPECT_EQ(cuda_head_width(130), 256);
+  EXPECT_EQ(cuda_head_width(256), 256);
+  EXPECT_THROW(cuda_head_width(258), DeviceError);
 }
 
 TEST(MemoryPlan, PlentyIsNotUsedUp) {

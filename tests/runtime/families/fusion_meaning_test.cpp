@@ -17,7 +17,7 @@ class FusionMeaning : public testing::TestWithParam<NetworkSample> {
  protected:
   void SetUp() override {
     values_ = naive_values(network_, tensors_, batch_, GetParam().context);
-    fusion_ = fuse(network_, {.fuses_products = true, .fuses_attention = true, .column_multiple = 8});
+    fusion_ = fuse(network_, {.fuses_products = true, .column_multiple = 8});
   }
 
   const MatrixF64& value(ValueId id) const { return values_[static_cast<size_t>(id)]; }

@@ -17,9 +17,8 @@
 namespace thimble {
 namespace {
 
-constexpr FusionOptions kAll{.fuses_products = true, .fuses_attention = true, .column_multiple = 8};
-constexpr FusionOptions kAttentionOnly{.fuses_products = false, .fuses_attention = true, .column_multiple = 4};
-constexpr FusionOptions kNothing{.column_multiple = 4};
+constexpr FusionOptions kAll{.fuses_products = true, .column_multiple = 8};
+constexpr FusionOptions kAttentionOnly{.column_multiple = 4};
 
 // One letter for each composite: e(mbed), q(kv), a(ttend), + (add), ^ (activate), and operations' names.
 std::string outline(const Network& network, const Fusion& fusion) {
@@ -101,7 +100,7 @@ TEST_P(GolfFusion, PlansHold) {
   GolfConfig config = small_golf_config();
   GetParam().change(config);
   const Network network = golf_network(config);
-  for (const FusionOptions& options : {kAll, kAttentionOnly, kNothing})
+  for (const FusionOptions& options : {kAll, kAttentionOnly})
     for (bool compacts : {false, true}) expect_whole(network, fuse(network, options), compacts);
 }
 
@@ -133,7 +132,7 @@ TEST(Gpt2Fusion, IsFiveStepsAndTwoNormsALayer) {
             " layer_norm ");
   EXPECT_FALSE(fusion.head.is_normed);
   EXPECT_EQ(fusion.shared_scratch, kAbsent);
-  for (const FusionOptions& options : {kAll, kAttentionOnly, kNothing})
+  for (const FusionOptions& options : {kAll, kAttentionOnly})
     for (bool compacts : {false, true}) expect_whole(network, fuse(network, options), compacts);
 }
 
@@ -154,7 +153,7 @@ TEST(ToyDecoderFusion, FusesWhatItCan) {
 }
 
 void expect_whole_however(const Network& network) {
-  for (const FusionOptions& options : {kAll, kAttentionOnly, kNothing})
+  for (const FusionOptions& options : {kAll, kAttentionOnly})
     for (bool compacts : {false, true}) expect_whole(network, fuse(network, options), compacts);
 }
 

@@ -1,13 +1,15 @@
-// cuda_fixed_point_test.cu: a device computes the same Q1.15 and Q1.31 codes and round trips as the host, bit for bit.
+// cuda_fixed_point_test.cu: a device computes the same Q1.15 and Q1.31 codes and round trips as the host, bit for bit;
+// its kernels' rounding in float32 arithmetic too.
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <random>
 #include <vector>
 
 #include "runtime/cuda/kernels/cuda_context.cuh"
-#include "runtime/tensor/fixed_point.h"
+#include "runtime/cuda/kernels/cuda_numeric.cuh"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 
 namespace thimble {
@@ -29,7 +31,37 @@ __global__ void convert_kernel(const uint32_t* bits, int64_t count, Converted* o
   if (i < count) out[i] = convert(__uint_as_float(bits[i]), bits[i]);
 }
 
+__global__ void round_kernel(const float* x, int64_t count, Rounding rounding, float* out) {
+  int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < count) out[i] = FixedPoint(rounding)(x[i]);
+}
+
 using CudaFixedPoint = CudaTest;
+
+TEST_F(CudaFixedPoint, ArithmeticAloneRoundsAlike) {
+  std::vector<float> values = {0.0f, -0.0f, INFINITY, -INFINITY, 0.999f, -0.999f, 1.0f, 3e38f, -3e38f, 1e-45f};
+  for (int32_t code = -32768; code < 32768;
+       ++code)  // around ties of Q1.15, and of Q1.31 where it is coarser than float
+    for (float nudge : {0.0f, 0x1p-33f, -0x1p-33f, 0x1p-32f, -0x1p-32f})
+      for (float scale : {0x1p-15f, 0x1p-24f}) values.push_back((static_cast<float>(code) + 0.5f) * scale + nudge);
+  std::mt19937 random(13);
+  while (values.size() < 4'000'000) {
+    const auto bits = static_cast<uint32_t>(random());
+    const auto value = std::bit_cast<float>(bits);
+    if (value == value) values.push_back(value);
+    values.push_back(std::ldexp(static_cast<float>(static_cast<int32_t>(bits)), -31 - static_cast<int>(bits % 20)));
+  }
+  const DeviceArray<float> x{std::span<const float>(values)}, rounded(x.count());
+  for (Format format : {Format::kQ115, Format::kQ131Q115}) {
+    launch_kernel(round_kernel, {dim3(static_cast<unsigned>(divide_up(x.count(), 256))), 256}, nullptr,
+                  static_cast<const float*>(x.data()), x.count(), Rounding{format}, rounded.data());
+    std::vector<float> found(values.size());
+    check_cuda(cudaMemcpy(found.data(), rounded.data(), rounded.bytes(), cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < values.size(); ++i)
+      ASSERT_EQ(std::bit_cast<uint32_t>(found[i]), std::bit_cast<uint32_t>(rounded_to(format, values[i])))
+          << std::hexfloat << values[i] << " became " << found[i];
+  }
+}
 
 TEST_F(CudaFixedPoint, SameBitsAsTheHost) {
   std::vector<uint32_t> bits = {0,          0x80000000, 1,          0x80000001, 0x007fffff, 0x00800000, 0x7f800000,

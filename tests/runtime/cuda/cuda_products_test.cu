@@ -1,0 +1,148 @@
+// cuda_products_test.cu: products with what follows them against float64: roundings and biases of linear layers, and
+// products that leave the range of fp16 before their norm brings them back.
+#include "runtime/cuda/cuda_products.cuh"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "runtime/base/random.h"
+#include "tests/runtime/cuda/kernels/cuda_device.h"
+
+namespace thimble {
+namespace {
+
+// y (rows, columns) = x (rows, depth) w^T.
+template <typename T>
+class ProductCheck {
+ public:
+  ProductCheck(int64_t rows, int columns, int depth, double x_size)
+      : rows_(rows),
+        columns_(columns),
+        depth_(depth),
+        x_(fill(rows * depth, 1, x_size)),
+        w_(fill(int64_t{columns} * depth, 2, 2 / std::sqrt(depth))) {
+    for (int c = 0; c < columns; ++c) bias_.push_back(static_cast<float>(uniform_at(3, 3, static_cast<uint64_t>(c))));
+    for (int64_t r = 0; r < rows; ++r) {
+      double sum = 0;
+      for (int k = 0; k < depth; ++k) sum += std::pow(value(x_, r * depth + k), 2);
+      squares_.push_back(static_cast<float>(sum));
+    }
+    x_device_ = DeviceArray<T>(std::span<const T>(x_));
+    w_device_ = DeviceArray<T>(std::span<const T>(w_));
+    bias_device_ = DeviceArray<float>(std::span<const float>(bias_));
+    squares_device_ = DeviceArray<float>(std::span<const float>(squares_));
+    y_device_ = DeviceArray<T>(rows * columns);
+  }
+
+  GemmOperands<T> operands() const { return {x_device_.data(), depth_, w_device_.data(), rows_, columns_, depth_}; }
+  T* y() const { return y_device_.data(); }
+  const float* bias() const { return bias_device_.data(); }
+  float bias_at(int column) const { return bias_[static_cast<size_t>(column)]; }
+  RowNorm norm() const { return {{squares_device_.data(), 1, rows_}, 1.0f / static_cast<float>(depth_), 1, 0}; }
+  double norm_at(int64_t row) const { return 1 / std::sqrt(squares_[static_cast<size_t>(row)] / depth_); }
+
+  // expected(product, row, column); `most` of the larger of 1 and its size.
+  template <typename Expected>
+  void expect(const std::string& what, const Expected& expected, double most) const {
+    SCOPED_TRACE(what + ": " + std::to_string(rows_) + " x " + std::to_string(columns_) + " x " +
+                 std::to_string(depth_));
+    check_cuda(cudaDeviceSynchronize());
+    std::vector<T> found(static_cast<size_t>(y_device_.count()));
+    check_cuda(cudaMemcpy(found.data(), y(), y_device_.bytes(), cudaMemcpyDeviceToHost));
+    int64_t wrong = 0;
+    std::string first;
+    for (int64_t r = 0; r < rows_; ++r)
+      for (int c = 0; c < columns_; ++c) {
+        double product = 0;
+        for (int k = 0; k < depth_; ++k) product += value(x_, r * depth_ + k) * value(w_, int64_t{c} * depth_ + k);
+        const double y = expected(product, r, c), got = value(found, r * columns_ + c);
+        if (std::abs(got - y) <= most * std::max(1.0, std::abs(y))) continue;
+        if (++wrong == 1)
+          first = "row " + std::to_string(r) + " column " + std::to_string(c) + ": " + std::to_string(got) + ", not " +
+                  std::to_string(y) + " of product " + std::to_string(product);
+      }
+    EXPECT_EQ(wrong, 0) << first;
+  }
+
+ private:
+  static std::vector<T> fill(int64_t count, uint64_t seed, double size) {
+    std::vector<T> values;
+    for (int64_t i = 0; i < count; ++i)
+      values.push_back(T(static_cast<float>((2 * uniform_at(seed, 5, static_cast<uint64_t>(i)) - 1) * size)));
+    return values;
+  }
+  static double value(const std::vector<T>& values, int64_t i) {
+    return double{static_cast<float>(values[static_cast<size_t>(i)])};
+  }
+
+  int64_t rows_;
+  int columns_, depth_;
+  std::vector<T> x_, w_;
+  std::vector<float> bias_, squares_;
+  DeviceArray<T> x_device_, w_device_, y_device_;
+  DeviceArray<float> bias_device_, squares_device_;
+};
+
+template <typename T>
+constexpr double kMost = sizeof(T) == 4              ? 1e-5
+                         : std::is_same_v<T, __half> ? 0.002
+                                                     : 0.012;
+template <typename T>
+constexpr Format kStorage = sizeof(T) == 4              ? Format::kFp32
+                            : std::is_same_v<T, __half> ? Format::kFp16
+                                                        : Format::kBf16;
+
+template <typename T>
+void expect_products(const Rounding& rounding, double x_size) {
+  for (bool stepping : {false, true})
+    for (const auto& [rows, columns, depth] : {std::tuple(1, 8, 8), {300, 264, 136}, {130, 512, 512}, {64, 40, 72}}) {
+      const CudaProducts<T> products(stepping);
+      const ProductCheck<T> check(rows, columns, depth, x_size);
+      const std::string where = stepping ? "step" : products.uses_sm90() ? "sm_90" : "window";
+      products.linear(check.operands(), {check.y(), columns, rounding, nullptr}, nullptr);
+      check.expect(
+          where, [&](double p, int64_t, int) { return rounding(static_cast<float>(p)); }, kMost<T>);
+      products.linear(check.operands(), {check.y(), columns, rounding, check.bias()}, nullptr);
+      check.expect(
+          where + " with bias",
+          [&](double p, int64_t, int c) { return rounding(rounding(static_cast<float>(p)) + check.bias_at(c)); },
+          kMost<T>);
+    }
+}
+
+using CudaProductsTest = CudaTest;
+
+TEST_F(CudaProductsTest, LinearLayersInFp32) { expect_products<float>({}, 1); }
+TEST_F(CudaProductsTest, LinearLayersInBf16) { expect_products<__nv_bfloat16>({Format::kFp32, Format::kBf16}, 1); }
+TEST_F(CudaProductsTest, LinearLayersInFp16) { expect_products<__half>({Format::kFp32, Format::kFp16}, 1); }
+// Some products lie beyond +-0.999.
+TEST_F(CudaProductsTest, LinearLayersInQ115) {
+  expect_products<__nv_bfloat16>({Format::kQ115, Format::kBf16}, 0.5);
+  expect_products<__nv_bfloat16>({Format::kQ131Q115, Format::kBf16}, 0.5);
+}
+
+// Rows whose norm is deferred: products of 1e5 and of 1e-4 become what they are of normed rows.
+template <typename T>
+void expect_normed() {
+  for (bool stepping : {false, true})
+    for (double x_size : {1e-4, 1.0, 6e4}) {
+      const CudaProducts<T> products(stepping);
+      const ProductCheck<T> check(300, 264, 136, x_size);
+      products.activate(check.operands(), check.norm(), Activation::kSilu, check.bias(), check.y(), 264, nullptr);
+      check.expect((stepping ? "step, rows of " : "window, rows of ") + std::to_string(x_size),
+                   [&](double p, int64_t r, int c) {
+                     const double z = p * check.norm_at(r) + check.bias_at(c);
+                     return z / (1 + std::exp(-z));
+                   },
+                   2 * kMost<T>);
+    }
+}
+TEST_F(CudaProductsTest, DeferredNormsInFp32) { expect_normed<float>(); }
+TEST_F(CudaProductsTest, DeferredNormsInBf16) { expect_normed<__nv_bfloat16>(); }
+TEST_F(CudaProductsTest, DeferredNormsInFp16) { expect_normed<__half>(); }
+
+}  // namespace
+}  // namespace thimble

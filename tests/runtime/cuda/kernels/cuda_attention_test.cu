@@ -1,0 +1,271 @@
+// cuda_attention_test.cu: every attention kernel against plain loops in float64, over windows, continued windows and
+// single steps, heads of every width, plain and exclusive, rounded and not.
+#include "runtime/cuda/kernels/cuda_attention.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "runtime/base/random.h"
+#include "runtime/cuda/kernels/cuda_context.cuh"
+#include "runtime/cuda/kernels/cuda_sm90.cuh"
+#include "tests/runtime/cuda/kernels/cuda_device.h"
+
+namespace thimble {
+namespace {
+
+constexpr AttentionRounding kRounded{{Format::kQ131Q115, Format::kBf16}, {Format::kQ131Q115, Format::kBf16}, 0.9f};
+constexpr AttentionRounding kLegacy{{Format::kQ115, Format::kBf16}, {Format::kQ115, Format::kBf16}, 4.0f};
+constexpr Rounding kWeights{Format::kQ115, Format::kBf16};
+
+struct Case {
+  int head_width, first, positions;
+  int sequences = 2, heads = 4, kv_heads = 2;
+  bool exclusive = false;
+  double spread = 3;  // of scores q.k
+  float largest_score = std::numeric_limits<float>::infinity();
+  AttentionRounding rounding = {};
+
+  std::string name() const {
+    return "heads " + std::to_string(heads) + '/' + std::to_string(kv_heads) + " of " + std::to_string(head_width) +
+           ", positions " + std::to_string(first) + " + " + std::to_string(positions) + (exclusive ? ", XSA" : "") +
+           (rounding.exists() ? ", rounded, scale " + std::to_string(rounding.scale) : "") + ", spread " +
+           std::to_string(spread);
+  }
+};
+
+template <typename T>
+using Launch = void (*)(const AttentionOperands<T>&, int, cudaStream_t);
+
+template <typename T>
+class AttentionCheck {
+ public:
+  explicit AttentionCheck(const Case& c) : c_(c), capacity_(c.first + c.positions + 5) {
+    const int64_t d = c.head_width, rows = int64_t{c.sequences} * c.positions;
+    const double root = std::sqrt(static_cast<double>(d));
+    fill(query_, rows * c.heads * d, 1, 3 * c.spread / root);
+    fill(cache_, c.sequences * capacity_ * 2 * c.kv_heads * d, 2, 1);
+  }
+
+  std::vector<T> run(Launch<T> launch) const {
+    DeviceArray<T> query{std::span<const T>(query_)}, cache{std::span<const T>(cache_)};
+    // In two parts, as graphs move the one and compaction the other.
+    const int half = c_.first / 2;
+    DeviceArray<int> first{std::span<const int>(&half, 1)};
+    launch({query.data(), cache.data(), capacity_, c_.sequences, c_.positions, first.data(), c_.first - half, c_.heads,
+            c_.kv_heads, c_.largest_score, c_.exclusive, c_.rounding},
+           c_.head_width, nullptr);
+    check_cuda(cudaDeviceSynchronize());
+    std::vector<T> out(query_.size());
+    check_cuda(cudaMemcpy(out.data(), query.data(), query.bytes(), cudaMemcpyDeviceToHost));
+    return out;
+  }
+
+  // Each element may be off by `most`, all of them by `mean` on average.
+  void expect(Launch<T> launch, const char* kernel, double most, double mean) const {
+    const std::vector<T> found = run(launch);
+    const int64_t d = c_.head_width;
+    double sum = 0, worst = -1;
+    int64_t wrong = 0;
+    std::string where;
+    for (int s = 0; s < c_.sequences; ++s)
+      for (int p = 0; p < c_.positions; ++p)
+        for (int h = 0; h < c_.heads; ++h) {
+          const std::vector<double> y = expected(s, p, h);
+          for (int64_t i = 0; i < d; ++i) {
+            const double value = static_cast<float>(found[static_cast<size_t>(at(s, p, h) + i)]);
+            const double error = std::isfinite(value) ? std::abs(value - y[static_cast<size_t>(i)]) : 1e30;
+            sum += error;
+            wrong += error > most;
+            if (error <= worst) continue;
+            worst = error;
+            where = "sequence " + std::to_string(s) + " row " + std::to_string(p) + " head " + std::to_string(h) +
+                    " column " + std::to_string(i) + ": " + std::to_string(value) + ", not " +
+                    std::to_string(y[static_cast<size_t>(i)]);
+          }
+        }
+    const auto count = static_cast<double>(found.size());
+    EXPECT_LE(worst, most) << kernel << ", " << c_.name() << ": " << wrong << " of " << count << " wrong, the worst at "
+                           << where;
+    EXPECT_LE(sum / count, mean) << kernel << ", " << c_.name();
+  }
+
+ private:
+  static void fill(std::vector<T>& values, int64_t count, uint64_t seed, double scale) {
+    for (int64_t i = 0; i < count; ++i)
+      values.push_back(T(static_cast<float>((2 * uniform_at(seed, 7, static_cast<uint64_t>(i)) - 1) * scale)));
+  }
+  int64_t at(int64_t s, int64_t p, int64_t h) const { return ((s * c_.positions + p) * c_.heads + h) * c_.head_width; }
+  const T* key(int64_t s, int64_t position, int64_t h) const {
+    const int64_t group = h / (c_.heads / c_.kv_heads);
+    return &cache_[static_cast<size_t>(((s * capacity_ + position) * 2 * c_.kv_heads + group) * c_.head_width)];
+  }
+  const T* value(int64_t s, int64_t position, int64_t h) const {
+    return key(s, position, h) + int64_t{c_.kv_heads} * c_.head_width;
+  }
+
+  std::vector<double> expected(int64_t s, int64_t p, int64_t h) const {
+    const int64_t d = c_.head_width, keys = c_.first + p + 1;
+    const T* q = &query_[static_cast<size_t>(at(s, p, h))];
+    std::vector<double> weights(static_cast<size_t>(keys)), y(static_cast<size_t>(d));
+    for (int64_t j = 0; j < keys; ++j) {
+      double score = 0;
+      for (int64_t i = 0; i < d; ++i) score += double{float(q[i])} * double{float(key(s, j, h)[i])};
+      if (c_.rounding.exists()) score = double{c_.rounding.scale} * c_.rounding.scores(static_cast<float>(score));
+      weights[static_cast<size_t>(j)] = score;
+    }
+    const double largest = *std::ranges::max_element(weights);
+    double sum = 0;
+    for (double& weight : weights) sum += weight = std::exp2(weight - largest);
+    for (int64_t j = 0; j < keys; ++j) {
+      double weight = weights[static_cast<size_t>(j)] / sum;
+      if (c_.rounding.exists()) weight = kWeights(static_cast<float>(weight));
+      for (int64_t i = 0; i < d; ++i) y[static_cast<size_t>(i)] += weight * double{float(value(s, j, h)[i])};
+    }
+    if (c_.exclusive) {
+      const T* own = value(s, keys - 1, h);
+      double along = 0, squares = 0;
+      for (int64_t i = 0; i < d; ++i) {
+        along += y[static_cast<size_t>(i)] * double{float(own[i])};
+        squares += double{float(own[i])} * double{float(own[i])};
+      }
+      for (int64_t i = 0; i < d; ++i) y[static_cast<size_t>(i)] -= along / squares * double{float(own[i])};
+    }
+    if (c_.rounding.exists())
+      for (double& v : y) v = c_.rounding.outputs(static_cast<float>(v));
+    return y;
+  }
+
+  Case c_;
+  int64_t capacity_;
+  std::vector<T> query_, cache_;
+};
+
+// Values are within 1: outputs are rounded to T, and weights before they meet the values.
+template <typename T>
+constexpr double kMost = sizeof(T) == 4              ? 1e-4
+                         : std::is_same_v<T, __half> ? 0.004
+                                                     : 0.03;
+template <typename T>
+constexpr double kMean = kMost<T> / 10;
+
+template <typename T>
+void launch_sm90(const AttentionOperands<T>& operands, int head_width, cudaStream_t stream) {
+  ASSERT_EQ(head_width, kSm90HeadWidth);
+  launch_window_attention_sm90(operands, stream);
+}
+
+using CudaAttention = CudaTest;
+
+template <typename T>
+void expect_windows() {
+  for (int width : {32, 64, 128, 256})
+    for (bool exclusive : {false, true}) {
+      AttentionCheck<T>({.head_width = width, .first = 0, .positions = 200, .exclusive = exclusive})
+          .expect(launch_window_attention<T>, "window", kMost<T>, kMean<T>);
+      AttentionCheck<T>({.head_width = width, .first = 70, .positions = 65, .heads = 3, .kv_heads = 3, .spread = 15})
+          .expect(launch_window_attention<T>, "window", kMost<T>, kMean<T>);
+    }
+}
+TEST_F(CudaAttention, OfWindowsInFp32) { expect_windows<float>(); }
+TEST_F(CudaAttention, OfWindowsInBf16) { expect_windows<__nv_bfloat16>(); }
+TEST_F(CudaAttention, OfWindowsInFp16) { expect_windows<__half>(); }
+
+template <typename T>
+void expect_steps() {
+  for (int width : {32, 64, 128, 256})
+    for (int first : {0, 1, 5, 31, 32, 300}) {
+      AttentionCheck<T>({.head_width = width, .first = first, .positions = 1, .sequences = 3, .exclusive = first == 5})
+          .expect(launch_step_attention<T>, "step", kMost<T>, kMean<T>);
+      AttentionCheck<T>({.head_width = width, .first = first, .positions = 1, .heads = 3, .kv_heads = 1, .spread = 15})
+          .expect(launch_step_attention<T>, "step", kMost<T>, kMean<T>);
+    }
+}
+TEST_F(CudaAttention, OfStepsInFp32) { expect_steps<float>(); }
+TEST_F(CudaAttention, OfStepsInBf16) { expect_steps<__nv_bfloat16>(); }
+TEST_F(CudaAttention, OfStepsInFp16) { expect_steps<__half>(); }
+
+// The scores of 1000 positions pass every stage of the rings several times; 15 and 40 rise above what fp16 can hold.
+template <typename T>
+void expect_sm90_windows() {
+  if (!has_sm90_kernels()) GTEST_SKIP() << "no code for sm_90a, or another device";
+  for (int positions : {1, 63, 200, 385, 1000})
+    for (bool exclusive : {false, true})
+      for (double spread : {3.0, 15.0, 40.0})
+        AttentionCheck<T>({.head_width = 64,
+                           .first = positions == 200 ? 130 : 0,
+                           .positions = positions,
+                           .exclusive = exclusive,
+                           .spread = spread})
+            .expect(launch_sm90<T>, "sm_90 with a running maximum", kMost<T>, kMean<T>);
+}
+TEST_F(CudaAttention, OfWindowsOnSm90InBf16) { expect_sm90_windows<__nv_bfloat16>(); }
+TEST_F(CudaAttention, OfWindowsOnSm90InFp16) { expect_sm90_windows<__half>(); }
+
+TEST_F(CudaAttention, OfBoundedScoresOnSm90) {
+  if (!has_sm90_kernels()) GTEST_SKIP() << "no code for sm_90a, or another device";
+  for (int positions : {1, 63, 200, 385, 1000})
+    for (double spread : {3.0, 10.0})
+      AttentionCheck<__nv_bfloat16>(
+          {.head_width = 64, .first = 0, .positions = positions, .spread = spread, .largest_score = 90})
+          .expect(launch_sm90<__nv_bfloat16>, "sm_90", kMost<__nv_bfloat16>, kMean<__nv_bfloat16>);
+}
+
+// A score or a weight whose rounding falls to the other side moves an output by a part of a bf16 step at most; outputs
+// of 0.25 to 1 lie 2^-9 to 2^-8 apart.
+TEST_F(CudaAttention, RoundsAsTheNumericModesSay) {
+  constexpr double kMostRounded = 0.012, kMeanRounded = 1e-4;
+  for (const AttentionRounding& rounding : {kRounded, kLegacy})
+    for (int width : {32, 64, 128, 256}) {
+      for (bool exclusive : {false, true})
+        AttentionCheck<__nv_bfloat16>({.head_width = width,
+                                       .first = 0,
+                                       .positions = 200,
+                                       .exclusive = exclusive,
+                                       .spread = 0.6,
+                                       .rounding = rounding})
+            .expect(launch_window_attention<__nv_bfloat16>, "rounded window", kMostRounded, kMeanRounded);
+      AttentionCheck<__nv_bfloat16>({.head_width = width,
+                                     .first = 70,
+                                     .positions = 65,
+                                     .heads = 3,
+                                     .kv_heads = 3,
+                                     .spread = 0.6,
+                                     .rounding = rounding})
+          .expect(launch_window_attention<__nv_bfloat16>, "rounded window", kMostRounded, kMeanRounded);
+      for (int first : {0, 1, 5, 31, 32, 300})
+        for (int kv_heads : {1, 2, 4})
+          AttentionCheck<__nv_bfloat16>({.head_width = width,
+                                         .first = first,
+                                         .positions = 1,
+                                         .sequences = 3,
+                                         .kv_heads = kv_heads,
+                                         .exclusive = first == 5,
+                                         .spread = 0.6,
+                                         .rounding = rounding})
+              .expect(launch_step_attention<__nv_bfloat16>, "rounded step", kMostRounded, kMeanRounded);
+    }
+}
+
+// The same bits whatever other sequences are there.
+TEST_F(CudaAttention, SequencesDoNotDependOnEachOther) {
+  for (const AttentionRounding& rounding : {AttentionRounding{}, kRounded}) {
+    Case both{.head_width = 64, .first = 0, .positions = 200, .spread = 0.6, .rounding = rounding}, one = both;
+    one.sequences = 1;
+    std::vector<Launch<__nv_bfloat16>> launches = {launch_window_attention<__nv_bfloat16>};
+    if (!rounding.exists() && has_sm90_kernels()) launches.push_back(launch_sm90<__nv_bfloat16>);
+    for (Launch<__nv_bfloat16> launch : launches) {
+      const auto together = AttentionCheck<__nv_bfloat16>(both).run(launch),
+                 alone = AttentionCheck<__nv_bfloat16>(one).run(launch);
+      for (size_t i = 0; i < alone.size(); ++i)
+        ASSERT_EQ(static_cast<float>(alone[i]), static_cast<float>(together[i])) << both.name() << " element " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace thimble
