@@ -3,8 +3,7 @@
 #include <algorithm>
 
 #include "gptq/factor/cuda_input_shift.h"
-#include "gptq/factor/factor_batch.cuh"
-#include "gptq/statistics/device_arena.cuh"
+#include "gptq/factor/hessian_factor.cuh"
 
 namespace thimble {
 namespace {
@@ -77,7 +76,7 @@ class Shifter {
  public:
   Shifter(const InputPair& pair, double damping, const std::string& layer, int64_t most_rows)
       : columns_(pair.hessian.size()),
-        padded_(padded_columns_of(columns_)),
+        padded_(round_up(columns_, kTile)),
         unfactored_(unfactored_hessian(pair.hessian, damping, layer)) {
     const std::vector<FactorItem> items = {{&pair.hessian, &unfactored_, &layer}};
     Arena counted(nullptr);
@@ -88,7 +87,7 @@ class Shifter {
     FactorBatch factor(items, padded_, arena);
     memory_ = lay_out(columns_, padded_, most_rows, arena);
     factor.factor(stream_, [&] { upload(memory_.drift, pair.drift.values(), stream_); });
-    factored_ = factor.job(0);
+    factored_ = factor[0];
     launch_kernel(transpose_kernel, {elements(padded_, padded_), kThreads}, stream_, factored_.upper, padded_,
                   factored_.inverse);
     launch_kernel(order_kernel, {elements(padded_, padded_), kThreads}, stream_, memory_.drift, factored_.order,
@@ -124,7 +123,7 @@ class Shifter {
   DeviceArray<std::byte> bytes_;
   CudaStream stream_;
   ShiftMemory memory_{};
-  CholeskyJob factored_{};  // once U is there, `inverse` holds U^T
+  DeviceFactor factored_{};  // once U is there, `inverse` holds U^T
 };
 
 }  // namespace

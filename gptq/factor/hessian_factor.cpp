@@ -80,12 +80,12 @@ HessianFactor unfactored_hessian(const SymmetricMatrix& hessian, double damping,
   return factor;
 }
 
-void raise_damping(HessianFactor& factor, int attempt, const std::string& layer) {
+double raised_damping(double damping, int attempt, const std::string& layer) {
   if (attempt == kMaxDampingAttempts)
     throw Error(ExitCode::kBadInput,
                 fmt::format("layer '{}': Hessian is not positive definite, even damped by {} x its mean diagonal",
-                            layer, factor.damping));
-  factor.damping = factor.damping == 0 ? kSmallestDamping : factor.damping * 10;
+                            layer, damping));
+  return damping == 0 ? kSmallestDamping : damping * 10;
 }
 
 HessianFactor factor_hessian(const SymmetricMatrix& hessian, double damping, const std::string& layer,
@@ -97,7 +97,7 @@ HessianFactor factor_hessian(const SymmetricMatrix& hessian, double damping, con
       factor.upper = std::move(*upper);
       return factor;
     }
-    raise_damping(factor, attempt, layer);
+    factor.damping = raised_damping(factor.damping, attempt, layer);
   }
 }
 

@@ -48,9 +48,9 @@ HessianFactor factor_hessian(const SymmetricMatrix& hessian, double damping, con
 constexpr int kMaxDampingAttempts = 6;
 
 // The steps of factor_hessian() that do not depend on who factors. The first checks H and fills everything but `upper`;
-// the second raises the damping after failure number `attempt` (1, 2, ...), or throws.
+// the second gives the damping to try after failure number `attempt` (1, 2, ...), or throws.
 HessianFactor unfactored_hessian(const SymmetricMatrix& hessian, double damping, const std::string& layer,
                                  ColumnOrder order = ColumnOrder::kDescending);
-void raise_damping(HessianFactor& factor, int attempt, const std::string& layer);
+double raised_damping(double damping, int attempt, const std::string& layer);
 
 }  // namespace thimble

@@ -30,14 +30,12 @@ Nvfp4Codes choose_nvfp4_scales(ConstMatrixView weights) {
 
 Nvfp4Codes quantize_nvfp4_to_nearest(ConstMatrixView weights) {
   Nvfp4Codes coded = choose_nvfp4_scales(weights);
-  const int64_t blocks = nvfp4_blocks(weights.cols), row_bytes = nvfp4_row_bytes(weights.cols);
   parallel_chunks(weights.rows, kRowsPerTask, [&](int64_t first, int64_t last) {
-    for (int64_t r = first; r < last; ++r)
-      for (int64_t k = 0; k < weights.cols; ++k) {
-        const uint8_t scale = coded.block_scales[static_cast<size_t>(r * blocks + k / kNvfp4Block)];
-        const Nvfp4BlockGrid grid{float_from_ue4m3(scale), coded.tensor_scale};
-        set_nvfp4_code(coded, row_bytes, r, k, grid.nearest(weights.row(r)[k]));
-      }
+    for (int64_t r = first; r < last; ++r) {
+      const Nvfp4Row row = grid_row(coded, r, weights.cols);
+      for (int64_t k = 0; k < weights.cols; ++k)
+        set_code(coded, weights.cols, r, k, row.round(row.scale(k), weights.row(r)[k]).code);
+    }
   });
   return coded;
 }

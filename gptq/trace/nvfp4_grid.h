@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "gptq/trace/grid.h"
 #include "runtime/codes/nvfp4_block.h"
 #include "runtime/codes/nvfp4_matrix.h"
 #include "runtime/tensor/host_device.h"
@@ -26,6 +27,25 @@ struct Nvfp4BlockGrid {
     return static_cast<uint8_t>(magnitude != 0 && weight < 0 ? magnitude | kE2m1Sign : magnitude);
   }
 };
+
+// A row's grid, as RowScaledRow.
+struct Nvfp4Row {
+  const uint8_t* scales;  // (B)
+  float tensor_scale;
+
+  THIMBLE_HOST_DEVICE float scale(int64_t k) const { return float_from_ue4m3(scales[k / kNvfp4Block]); }
+  THIMBLE_HOST_DEVICE RoundedWeight round(float scale, double weight) const {
+    const Nvfp4BlockGrid grid{scale, tensor_scale};
+    const uint8_t code = grid.nearest(weight);
+    return {static_cast<int8_t>(code), grid.value(code)};
+  }
+};
+inline Nvfp4Row grid_row(const Nvfp4Codes& coded, int64_t r, int64_t columns) {
+  return {coded.block_scales.data() + r * nvfp4_blocks(columns), coded.tensor_scale};
+}
+inline void set_code(Nvfp4Codes& coded, int64_t columns, int64_t r, int64_t k, int8_t code) {
+  set_nvfp4_code(coded, nvfp4_row_bytes(columns), r, k, static_cast<uint8_t>(code));
+}
 
 // sum + x^2, both rounded: a device would fuse them.
 THIMBLE_HOST_DEVICE inline double add_square(double sum, double x) {

@@ -71,8 +71,8 @@ TEST_F(GptqGolden, ReproducesScalesOfASecondLayer) {
   // No row of this matrix reaches 1, so that all clips give the floor.
   Matrix weights = bank_matrix("qo_bank", 21);
   for (double clip : kClipFractions) {
-    EXPECT_EQ(row_scales(weights, clip, 15, "proj"), golden_scales("int5", "blocks.10.attn.proj.weight"));
-    EXPECT_EQ(row_scales(weights, clip, 31, "proj"), golden_scales("int6", "blocks.10.attn.proj.weight"));
+    EXPECT_EQ(row_scales(weights, std::array{clip}, 15, "proj"), golden_scales("int5", "blocks.10.attn.proj.weight"));
+    EXPECT_EQ(row_scales(weights, std::array{clip}, 31, "proj"), golden_scales("int6", "blocks.10.attn.proj.weight"));
   }
 }
 

@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "gptq/factor/cuda_input_shift.h"
-#include "gptq/slope/cuda_slope.h"
 #include "gptq/slope/rate_model.h"
 #include "gptq/trace/quantize_tensor.h"
 #include "quantizer/methods/slope/packed_slope.h"
@@ -152,9 +151,8 @@ void SlopeLayers::solve_on_cuda(std::span<const Task> tasks, std::span<const siz
   auto choose_grid = [&](size_t job, const std::vector<double>& upper_diagonal) {
     return grid(tasks[chosen[job]], upper_diagonal);
   };
-  std::vector<SlopeResult> solved =
-      solve_slope_cuda(jobs, choose_grid, {ordinal, device_.memory_limit_bytes}, [](size_t) {});
-  for (size_t i = 0; i < chosen.size(); ++i) take(chosen[i], std::move(solved[i]));
+  solve_slope_cuda(jobs, choose_grid, {ordinal, device_.memory_limit_bytes},
+                   [&](size_t job, SlopeResult result) { take(chosen[job], std::move(result)); });
 }
 
 int64_t SlopeLayers::cost(const Layer& layer) {
