@@ -7,7 +7,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "gptq/factor/cholesky.h"
 #include "runtime/base/error.h"
 #include "runtime/base/parallel.h"
 
@@ -47,6 +46,14 @@ MatrixF64 damped_and_permuted(const SymmetricMatrix& hessian, const std::vector<
 }
 
 }  // namespace
+
+MatrixF64 HessianFactor::ordered(ConstMatrixView weights) const {
+  MatrixF64 rows(weights.rows, weights.cols);
+  const size_t live = order.size() - dead_columns.size();  // a diagonal of 0 sorts last
+  for (int64_t r = 0; r < rows.rows(); ++r)
+    for (size_t i = 0; i < live; ++i) rows.row(r)[i] = weights.row(r)[order[i]];
+  return rows;
+}
 
 std::vector<double> HessianFactor::by_column(const std::vector<double>& in_order) const {
   std::vector<double> values(in_order.size());

@@ -1,9 +1,7 @@
 // cuda_gptq_stub.cpp: the answers of a build without CUDA to all that this folder asks of devices.
-#include "gptq/factor/cuda_input_pairs.h"
-#include "gptq/factor/cuda_input_shift.h"
+#include "gptq/factor/input_pairs.h"
 #include "gptq/slope/slope_solver.h"
-#include "gptq/statistics/cuda_hessians.h"
-#include "gptq/statistics/cuda_loss_statistics.h"
+#include "gptq/statistics/statistics_sum.h"
 #include "gptq/trace/gptq_solver.h"
 #include "runtime/base/error.h"
 

@@ -24,10 +24,9 @@ struct DeviceLayer {
   int32_t rows;    // R
   int32_t trellis_bits;
   float rate_weight;
-  float *row_sizes, *row_scales;        // (R) as AxisSteps has them
-  float *column_sizes, *column_scales;  // (K)
-  int32_t* codes;                       // (R, K) out
-  RowSums* sums;                        // (R) out
+  AxisStep *row_steps, *column_steps;  // (R), (K)
+  int32_t* codes;                      // (R, K) out
+  RowSums* sums;                       // (R) out
   // Out: a row and a column (row * K + column) whose target is not finite, or -1.
   int64_t* refused;
 };
@@ -60,10 +59,7 @@ class RowSolver {
  public:
   __device__ RowSolver(const DeviceLayer& layer, const float* rates, int first_row, int rows)
       : layer_(layer), rates_(rates), first_row_(first_row), rows_(rows) {
-    for_rows([&](int i, int row) {
-      size_[i] = layer.row_sizes[first_row_ + row];
-      scale_[i] = layer.row_scales[first_row_ + row];
-    });
+    for_rows([&](int i, int row) { steps_[i] = layer.row_steps[first_row_ + row]; });
   }
 
   // body(i, row): i-th of the thread's rows, counted from the segment's first.
@@ -76,8 +72,7 @@ class RowSolver {
 
   __device__ void begin_column(int column) {
     column_ = column;
-    column_size_ = layer_.column_sizes[column];
-    column_scale_ = layer_.column_scales[column];
+    column_step_ = layer_.column_steps[column];
   }
 
   // The column's branches, when there is a trellis. targets: (rows) weights.
@@ -105,7 +100,7 @@ class RowSolver {
           layer_.trellis_bits == 0
               ? cheapest_level(target, cost, nearest_even_level(target), 2).level
               : cheapest_level(target, cost, neighbour(first_neighbour(target), memory.residues[row]), kBranches).level;
-      const float value = __fmul_rn(__fmul_rn(static_cast<float>(level), size_[i]), column_size_);
+      const float value = __fmul_rn(__fmul_rn(static_cast<float>(level), steps_[i].size), column_step_.size);
       targets[row] = (targets[row] - value) / u;
       store(i, row, level, value, targets[row]);
     });
@@ -125,7 +120,7 @@ class RowSolver {
 
  private:
   __device__ LevelCosts level_costs(int i) const {
-    return {rates_ + rate_class(scale_[i] + column_scale_) * RateTable::kLevels, layer_.rate_weight};
+    return {rates_ + rate_class(steps_[i].scale + column_step_.scale) * RateTable::kLevels, layer_.rate_weight};
   }
 
   __device__ double level_target(int i, int row, double weight) const {
@@ -135,7 +130,7 @@ class RowSolver {
         *layer_.refused = static_cast<int64_t>(first_row_ + row) * layer_.factor.columns + column_;
       return 0;
     }
-    return reachable_target(weight / (static_cast<double>(size_[i]) * column_size_));
+    return reachable_target(weight / (static_cast<double>(steps_[i].size) * column_step_.size));
   }
 
   __device__ void store(int i, int row, int32_t level, float value, double error) {
@@ -151,8 +146,8 @@ class RowSolver {
   const float* rates_;
   int first_row_, rows_;
   int column_ = 0;
-  float column_size_ = 0, column_scale_ = 0;
-  float size_[kRowsPerThread] = {}, scale_[kRowsPerThread] = {};
+  AxisStep column_step_{};
+  AxisStep steps_[kRowsPerThread] = {};
   RowSums sums_[kRowsPerThread];
 };
 
@@ -295,7 +290,7 @@ class WaveLayers {
   }
 
   void solve(cudaStream_t stream) {
-    std::vector<AxisSteps> steps;  // lives until the stream has been waited for
+    std::vector<std::vector<AxisStep>> steps;  // lives until the stream has been waited for
     std::vector<SteppedCodes> codes;
     for (size_t i = 0; i < jobs_.size(); ++i) codes.push_back(choose_steps(i, steps, stream));
     if (!items_.empty()) {
@@ -304,7 +299,9 @@ class WaveLayers {
       launch_kernel(solve_slope_kernel, shape, stream, device_layers_, device_items_,
                     static_cast<int64_t>(items_.size()), factors_.padded_columns(), rates_, scratch_);
     }
-    finish(std::move(codes), stream);
+    for (size_t i = 0; i < jobs_.size(); ++i)  // while the device solves
+      codes[i].codes.resize(static_cast<size_t>(job(i).weights.rows * job(i).weights.cols));
+    for (size_t i = 0; i < jobs_.size(); ++i) finish(i, std::move(codes[i]), stream);
   }
 
  private:
@@ -313,49 +310,39 @@ class WaveLayers {
     for (int64_t row = 0; row < rows; row += kTrellisRows)
       items_.push_back({static_cast<int32_t>(i), static_cast<int32_t>(row)});
     layers_.push_back({factors_[i], arena.take<float>(rows * columns), static_cast<int32_t>(rows), 0, 0,
-                       arena.take<float>(rows), arena.take<float>(rows), arena.take<float>(columns),
-                       arena.take<float>(columns), arena.take<int32_t>(rows * columns), arena.take<RowSums>(rows),
-                       refused_ ? refused_ + i : nullptr});
+                       arena.take<AxisStep>(rows), arena.take<AxisStep>(columns), arena.take<int32_t>(rows * columns),
+                       arena.take<RowSums>(rows), refused_ ? refused_ + i : nullptr});
   }
 
   const SlopeJob& job(size_t i) const { return work_.jobs[jobs_[i]]; }
 
   // Enqueues the upload of a layer's steps, now that its factor is known. Codes are none yet.
-  SteppedCodes choose_steps(size_t i, std::vector<AxisSteps>& steps, cudaStream_t stream) {
+  SteppedCodes choose_steps(size_t i, std::vector<std::vector<AxisStep>>& steps, cudaStream_t stream) {
     DeviceLayer& layer = layers_[i];
     SlopeGrid grid = work_.choose_grid(jobs_[i], factors_.upper_diagonal(i, stream));
     check_slope_arguments(job(i).weights, work_.factors[jobs_[i]].order.size(), grid, job(i).row_weights, job(i).name);
     const WeightScales scales = fit_weight_scales(job(i).weights);
-    const AxisSteps& rows = steps.emplace_back(grid.row_steps, scales.rows);
-    thimble::upload(layer.row_sizes, std::span(rows.sizes), stream);
-    thimble::upload(layer.row_scales, std::span(rows.scales), stream);
-    const AxisSteps& columns = steps.emplace_back(grid.column_steps, scales.columns);
-    thimble::upload(layer.column_sizes, std::span(columns.sizes), stream);
-    thimble::upload(layer.column_scales, std::span(columns.scales), stream);
+    steps.push_back(axis_steps(grid.row_steps, scales.rows));
+    thimble::upload(layer.row_steps, std::span<const AxisStep>(steps.back()), stream);
+    steps.push_back(axis_steps(grid.column_steps, scales.columns));
+    thimble::upload(layer.column_steps, std::span<const AxisStep>(steps.back()), stream);
     layer.trellis_bits = grid.trellis_bits;
     layer.rate_weight = static_cast<float>(grid.rate_weight);
     return {grid.trellis_bits, {}, std::move(grid.row_steps), std::move(grid.column_steps)};
   }
 
-  void finish(std::vector<SteppedCodes> codes, cudaStream_t stream) const {
-    std::vector<int64_t> refused(jobs_.size());
-    download(std::span(refused), static_cast<const int64_t*>(refused_), stream);
-    std::vector<std::vector<RowSums>> sums;
-    for (size_t i = 0; i < jobs_.size(); ++i) {
-      const ConstMatrixView& weights = job(i).weights;
-      codes[i].codes.resize(static_cast<size_t>(weights.rows * weights.cols));
-      download(std::span(codes[i].codes), static_cast<const int32_t*>(layers_[i].codes), stream);
-      sums.emplace_back(static_cast<size_t>(weights.rows));
-      download(std::span(sums.back()), static_cast<const RowSums*>(layers_[i].sums), stream);
-    }
+  void finish(size_t i, SteppedCodes codes, cudaStream_t stream) const {
+    const ConstMatrixView& weights = job(i).weights;
+    int64_t refused = -1;
+    std::vector<RowSums> sums(static_cast<size_t>(weights.rows));
+    download(std::span(&refused, 1), static_cast<const int64_t*>(layers_[i].refused), stream);
+    download(std::span(sums), static_cast<const RowSums*>(layers_[i].sums), stream);
+    download(std::span(codes.codes), static_cast<const int32_t*>(layers_[i].codes), stream);
     check_cuda(cudaStreamSynchronize(stream));
-    for (size_t i = 0; i < jobs_.size(); ++i) {
-      const ConstMatrixView& weights = job(i).weights;
-      if (refused[i] >= 0) refuse_weight(weights, refused[i] / weights.cols, refused[i] % weights.cols, job(i).name);
-      HessianFactor factor = work_.factors[jobs_[i]];
-      factor.damping = factors_.damping(i);
-      work_.on_solved(jobs_[i], {std::move(codes[i]), slope_report(sums[i], weights, &factor, job(i).row_weights)});
-    }
+    if (refused >= 0) refuse_weight(weights, refused / weights.cols, refused % weights.cols, job(i).name);
+    HessianFactor factor = work_.factors[jobs_[i]];
+    factor.damping = factors_.damping(i);
+    work_.on_solved(jobs_[i], {std::move(codes), slope_report(sums, weights, &factor, job(i).row_weights)});
   }
 
   const Work& work_;

@@ -74,12 +74,11 @@ void solve_slope_cuda(std::span<const SlopeJob> jobs, const ChooseGrid& choose_g
 
 // What the solvers on the CPU and on devices share.
 
-// A step of each row or column as a factor, and log2 of the weights' scale relative to it.
-struct AxisSteps {
-  std::vector<float> sizes, scales;
-
-  AxisSteps(std::span<const int16_t> steps, std::span<const float> log2_scales);
+// The step of a row or column as a factor, and log2 of the weights' scale relative to it.
+struct AxisStep {
+  float size, scale;
 };
+std::vector<AxisStep> axis_steps(std::span<const int16_t> steps, std::span<const float> log2_scales);
 
 // Over the codes of one row.
 struct RowSums {

@@ -16,7 +16,6 @@ constexpr int kMostStates = 1 << kMaxTrellisBits;
 // A path's history in 32 bits: the state at the start of its chunk, and the parity of each row since.
 constexpr int kChunk = 32 - kMaxTrellisBits;
 constexpr int kChunks = (kSegmentRows + kChunk - 1) / kChunk;
-constexpr float kUnreachable = 1e30F;
 
 // A state's best path so far; read and written in one piece.
 struct alignas(8) Path {

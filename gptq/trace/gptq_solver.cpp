@@ -23,16 +23,6 @@ struct Candidate {
   std::span<RowErrors> errors;  // (R)
 };
 
-// The weights of rows [first, last), float64, columns in the order they are solved; dead columns are 0.
-MatrixF64 permuted_rows(ConstMatrixView weights, int64_t first, int64_t last, const HessianFactor& factor) {
-  MatrixF64 rows(last - first, weights.cols);
-  for (int64_t r = 0; r < rows.rows(); ++r)
-    for (int64_t i = 0; i < rows.cols(); ++i) rows(r, i) = weights.row(first + r)[factor.order[static_cast<size_t>(i)]];
-  size_t live = factor.order.size() - factor.dead_columns.size();  // a diagonal of 0 sorts last
-  for (int64_t r = 0; r < rows.rows(); ++r) std::fill(rows.row(r) + live, rows.row(r) + rows.cols(), 0.0);
-  return rows;
-}
-
 // One row within one block (the inner loop of algorithm 1): rounds column i, divides its error by U_ii and makes up for
 // it in the block's later columns (eq. 2). All pointers are to one value per column of the block.
 template <typename Row>
@@ -52,7 +42,7 @@ template <typename Codes>
 void solve_rows(ConstMatrixView weights, int64_t first, int64_t last, const HessianFactor& factor,
                 Candidate<Codes>& out) {
   int64_t columns = weights.cols;
-  MatrixF64 w = permuted_rows(weights, first, last, factor);
+  MatrixF64 w = factor.ordered(weights.block_rows(first, last - first));
   for (int64_t start = 0; start < columns; start += kBlockColumns) {
     int64_t width = std::min(kBlockColumns, columns - start), next = start + width;
     ConstMatrixViewF64 u = factor.upper.view().block_rows(start, width);

@@ -19,8 +19,6 @@ constexpr int kPanel = 16;  // columns that one thread solves alone; their codes
 constexpr int kRowsPerCta = 8;
 constexpr int64_t kRowsPerTask = 64;  // of the host
 constexpr size_t kWaveBytes = size_t{256} << 20;
-// Errors of the rows that are being solved; with fewer slots, fewer CTAs work at a time.
-constexpr size_t kErrorBytes = size_t{1} << 30;
 
 // One matrix; pointers to device memory.
 template <typename Grid>
@@ -188,7 +186,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
         update_block(w, u, panel);
         __syncthreads();
       }
-      store_tile(w, errors + start, padded);
+      copy_tile(errors + start, padded, w, kTileStride);
       __syncthreads();
     }
     if (solves) layer.errors[result] = sums;
@@ -224,10 +222,8 @@ class WaveLayers {
       for (size_t job : work.jobs_of[wave.hessians[h]]) add_layer(job, h, arena);
     device_layers_ = arena.take<DeviceLayer<Grid>>(static_cast<int64_t>(layers_.size()));
     device_items_ = arena.take<SolverItem>(static_cast<int64_t>(items_.size()));
-    const int64_t slot = kTile * factors.padded_columns();
-    const int64_t affordable = std::max<int64_t>(1, static_cast<int64_t>(kErrorBytes / sizeof(double)) / slot);
-    slots_ = std::min({static_cast<int64_t>(items_.size()), most_slots, affordable});
-    errors_ = arena.take<double>(slots_ * slot);
+    slots_ = std::min(static_cast<int64_t>(items_.size()), most_slots);
+    errors_ = arena.take<double>(slots_ * kTile * factors.padded_columns());
   }
 
   static int64_t most_slots() { return resident_ctas(solve_items_kernel<Grid>, kTileThreads, kTileSharedBytes); }

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "gptq/factor/hessian_factor.h"
-#include "gptq/trace/nvfp4_grid.h"
+#include "gptq/trace/grid.h"
 #include "runtime/codes/quantized_model.h"
 #include "runtime/device/device.h"
 #include "runtime/tensor/matrix.h"
@@ -43,7 +43,7 @@ using Nvfp4GptqResult = GptqSolution<Nvfp4Codes>;
 // A row whose scale fp16 cannot hold is an Error (bad input) that names the tensor. Same codes for any thread count.
 GptqResult solve_gptq(ConstMatrixView weights, const HessianFactor& factor, int max_code, const std::string& name);
 
-// The same with the scales of choose_nvfp4_scales() (nvfp4_grid.h), which are fixed before any column is solved: blocks
+// The same with the scales of choose_nvfp4_scales() (grid.h), which are fixed before any column is solved: blocks
 // lie along the columns in their original order, the solver's order visits them all over.
 Nvfp4GptqResult solve_gptq_nvfp4(ConstMatrixView weights, const HessianFactor& factor, const std::string& name);
 

@@ -1,10 +1,11 @@
 // gptq_golden_test.cpp: codes, scales and sensitivities of a 30M-parameter model against the PyTorch pipeline's.
 #include <gtest/gtest.h>
 
-#include "gptq/gptq.h"
 #include "gptq/trace/grid.h"
+#include "gptq/trace/quantize_tensor.h"
 #include "runtime/base/file.h"
 #include "runtime/base/json.h"
+#include "tests/gptq/statistics/gptq_samples.h"
 #include "tests/gptq/trace/stored_tensors.h"
 
 namespace thimble {

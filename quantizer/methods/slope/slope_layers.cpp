@@ -6,7 +6,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "gptq/factor/cuda_input_shift.h"
 #include "gptq/slope/rate_model.h"
 #include "gptq/trace/quantize_tensor.h"
 #include "quantizer/methods/slope/packed_slope.h"
@@ -197,13 +196,7 @@ std::vector<SlopeMatrix> SlopeLayers::solve(std::span<const Wanted> wanted, Prog
 std::vector<Matrix> SlopeLayers::shifted_weights(std::span<const std::string> names, const InputPair& pair) const {
   std::vector<ConstMatrixView> weights;
   for (const std::string& name : names) weights.push_back(layer(name).weights);
-  if (device_.is_cuda)
-    return shift_weights_cuda(weights, pair, options_.cross_damping, options_.cross_term, names[0],
-                              {device_.ordinals[0], device_.memory_limit_bytes});
-  const InputShift shift(pair, options_.cross_damping, names[0]);
-  std::vector<Matrix> shifted;
-  for (const ConstMatrixView& matrix : weights) shifted.push_back(shift.shifted(matrix, options_.cross_term));
-  return shifted;
+  return shift_weights(weights, pair, options_.cross_damping, options_.cross_term, names[0], device_);
 }
 
 std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string> names, double log2_c, double shrinkage,

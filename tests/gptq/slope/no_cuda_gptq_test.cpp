@@ -1,11 +1,9 @@
 // no_cuda_gptq_test.cpp: what a build without CUDA answers.
 #include <gtest/gtest.h>
 
-#include "gptq/factor/cuda_input_pairs.h"
-#include "gptq/factor/cuda_input_shift.h"
+#include "gptq/factor/input_pairs.h"
 #include "gptq/slope/slope_solver.h"
-#include "gptq/statistics/cuda_hessians.h"
-#include "gptq/statistics/cuda_loss_statistics.h"
+#include "gptq/statistics/statistics_sum.h"
 #include "gptq/trace/gptq_solver.h"
 #include "runtime/base/error.h"
 

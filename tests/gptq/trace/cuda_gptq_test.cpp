@@ -10,7 +10,6 @@
 #include <random>
 
 #include "gptq/trace/grid.h"
-#include "gptq/trace/nvfp4_grid.h"
 #include "runtime/base/error.h"
 #include "runtime/tensor/dtype.h"
 #include "tests/gptq/statistics/gptq_samples.h"
