@@ -15,7 +15,7 @@
 namespace thimble {
 namespace {
 
-constexpr int kPanel = 16;  // columns that one thread solves alone; their codes are one 16-byte store
+constexpr int kPanel = 16;  // columns that one thread solves alone
 constexpr int kRowsPerCta = 8;
 constexpr int64_t kRowsPerTask = 64;  // of the host
 constexpr size_t kWaveBytes = size_t{256} << 20;
@@ -28,7 +28,7 @@ struct DeviceLayer {
   int32_t rows;    // R
   Grid grid;
   typename Grid::Scale* scales;
-  int8_t* codes;      // (C, R, P) in the order of U
+  int8_t* codes;      // (C, R, K) of the columns in their original order
   RowErrors* errors;  // (C, R)
 };
 
@@ -45,11 +45,9 @@ struct RowScaledGrid {
   __device__ Row row(const DeviceLayer<RowScaledGrid>& layer, int candidate, int r) const {
     return {__half2float(__ushort_as_half(layer.scales[static_cast<int64_t>(candidate) * layer.rows + r])), max_code};
   }
-  // Codes of 0.
-  Codes codes(ConstMatrixView weights, std::span<const Scale> scales) const {
-    return {max_code,
-            std::vector<int8_t>(static_cast<size_t>(weights.rows * weights.cols)),
-            {scales.begin(), scales.end()}};
+  // codes: (R, K) of the candidate with these scales.
+  Codes result(ConstMatrixView, std::span<const Scale> scales, std::vector<int8_t> codes) const {
+    return {max_code, std::move(codes), {scales.begin(), scales.end()}};
   }
 };
 struct Nvfp4Grid {
@@ -64,11 +62,16 @@ struct Nvfp4Grid {
   __device__ Row row(const DeviceLayer<Nvfp4Grid>& layer, int, int r) const {
     return {layer.scales + r * nvfp4_blocks(layer.factor.columns), tensor_scale};
   }
-  Codes codes(ConstMatrixView weights, std::span<const Scale> scales) const {
-    Codes zeros = nvfp4_zeros(weights.rows, weights.cols);
-    zeros.block_scales.assign(scales.begin(), scales.end());
-    zeros.tensor_scale = tensor_scale;
-    return zeros;
+  Codes result(ConstMatrixView weights, std::span<const Scale> scales, std::vector<int8_t> codes) const {
+    Codes packed = nvfp4_zeros(weights.rows, weights.cols);
+    packed.block_scales.assign(scales.begin(), scales.end());
+    packed.tensor_scale = tensor_scale;
+    parallel_chunks(weights.rows, kRowsPerTask, [&](int64_t first, int64_t last) {
+      for (int64_t r = first; r < last; ++r)
+        for (int64_t k = 0; k < weights.cols; ++k)
+          set_code(packed, weights.cols, r, k, codes[static_cast<size_t>(r * weights.cols + k)]);
+    });
+    return packed;
   }
 };
 
@@ -119,18 +122,20 @@ __device__ void load_corrected_weights(const DeviceLayer<Grid>& layer, int first
 template <typename Grid>
 __device__ void solve_panel_of_row(const DeviceLayer<Grid>& layer, const typename Grid::Row& grid, int row, int start,
                                    const double* u, double* w, int8_t* codes, RowErrors& sums) {
+  const int32_t* order = layer.factor.order + start;
+  const int columns = layer.factor.columns;
   double panel[kPanel];
   float original[kPanel];
   decltype(grid.scale(0)) scales[kPanel];
 #pragma unroll
   for (int i = 0; i < kPanel; ++i) {
-    bool exists = start + i < layer.factor.columns;
-    int column = exists ? layer.factor.order[start + i] : 0;  // padding is 0, which any scale rounds to 0
+    bool exists = start + i < columns;
+    int column = exists ? order[i] : 0;  // padding is 0, which any scale rounds to 0
     panel[i] = w[i];
-    original[i] = exists ? layer.weights[static_cast<int64_t>(row) * layer.factor.columns + column] : 0.0F;
+    original[i] = exists ? layer.weights[static_cast<int64_t>(row) * columns + column] : 0.0F;
     scales[i] = grid.scale(column);
   }
-  alignas(16) int8_t panel_codes[kPanel];
+  int8_t panel_codes[kPanel];
 #pragma unroll
   for (int i = 0; i < kPanel; ++i) {
     RoundedWeight rounded = grid.round(scales[i], panel[i]);
@@ -141,7 +146,9 @@ __device__ void solve_panel_of_row(const DeviceLayer<Grid>& layer, const typenam
     w[i] = error;
     sums.add(original[i] - rounded.value, error);
   }
-  *reinterpret_cast<int4*>(codes) = *reinterpret_cast<const int4*>(panel_codes);
+#pragma unroll
+  for (int i = 0; i < kPanel; ++i)
+    if (start + i < columns) codes[order[i]] = panel_codes[i];
 }
 
 // The panel's errors reach the block's later columns. Four threads per row, each every fourth column.
@@ -180,8 +187,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
       for (int panel = 0; panel < kTile; panel += kPanel) {
         if (solves)
           solve_panel_of_row(layer, grid, row, start + panel, u + panel * (kTileStride + 1),
-                             w + threadIdx.x * kTileStride + panel, layer.codes + result * padded + start + panel,
-                             sums);
+                             w + threadIdx.x * kTileStride + panel, layer.codes + result * layer.factor.columns, sums);
         __syncthreads();
         update_block(w, u, panel);
         __syncthreads();
@@ -263,7 +269,7 @@ class WaveLayers {
     layers_.push_back({factors_[hessian], arena.take<float>(weights.rows * weights.cols),
                        static_cast<int32_t>(weights.rows), work_.grids[job],
                        arena.take<typename Grid::Scale>(candidates * Grid::scales(weights.rows, weights.cols)),
-                       arena.take<int8_t>(candidates * weights.rows * factors_.padded_columns()),
+                       arena.take<int8_t>(candidates * weights.rows * weights.cols),
                        arena.take<RowErrors>(candidates * weights.rows)});
     places_.push_back({job, hessian});
   }
@@ -289,19 +295,12 @@ class WaveLayers {
     HessianFactor factor = work_.factors[job(i).hessian_index];
     factor.damping = factors_.damping(places_[i].hessian);
     auto [best, report] = best_candidate(errors, Grid::kClips, weights, factor);
-    const auto padded = static_cast<size_t>(factors_.padded_columns());
     std::vector<typename Grid::Scale> scales(static_cast<size_t>(Grid::scales(weights.rows, weights.cols)));
-    std::vector<int8_t> solved(static_cast<size_t>(weights.rows) * padded);
+    std::vector<int8_t> codes(static_cast<size_t>(weights.rows * weights.cols));
     download(std::span(scales), static_cast<const typename Grid::Scale*>(layer.scales + best * scales.size()), stream);
-    download(std::span(solved), static_cast<const int8_t*>(layer.codes + best * solved.size()), stream);
+    download(std::span(codes), static_cast<const int8_t*>(layer.codes + best * codes.size()), stream);
     check_cuda(cudaStreamSynchronize(stream));
-    GptqSolution<typename Grid::Codes> result{layer.grid.codes(weights, scales), std::move(report)};
-    parallel_chunks(weights.rows, kRowsPerTask, [&](int64_t first, int64_t last) {
-      for (int64_t r = first; r < last; ++r)
-        for (size_t c = 0; c < factor.order.size(); ++c)
-          set_code(result.codes, weights.cols, r, factor.order[c], solved[static_cast<size_t>(r) * padded + c]);
-    });
-    work_.on_solved(places_[i].job, std::move(result));
+    work_.on_solved(places_[i].job, {layer.grid.result(weights, scales, std::move(codes)), std::move(report)});
   }
 
   const Work<Grid>& work_;
