@@ -103,21 +103,21 @@ class SegmentSolver {
   void solve_column(int64_t k, double* targets, double u) {
     const auto column = static_cast<size_t>(k);
     const auto [column_size, column_scale] = problem_.columns[column];
+    const AxisStep* rows = problem_.rows.data() + first_;
     for (size_t i = 0; i < column_targets_.size(); ++i) {
       if (!std::isfinite(targets[i]))
         refuse_weight(problem_.weights, first_ + static_cast<int64_t>(i), k, problem_.name);
-      const size_t row = static_cast<size_t>(first_) + i;
-      column_targets_[i] = targets[i] / (double{problem_.rows[row].size} * column_size);
-      column_classes_[i] = rate_class(problem_.rows[row].scale + column_scale);
+      column_targets_[i] = targets[i] / (double{rows[i].size} * column_size);
+      column_classes_[i] = rate_class(rows[i].scale + column_scale);
     }
     quantizer_.quantize(column_targets_, column_classes_, column_levels_);
     for (size_t i = 0; i < column_levels_.size(); ++i) {
-      const size_t row = static_cast<size_t>(first_) + i;
       const int32_t level = column_levels_[i];
-      const float value = static_cast<float>(level) * problem_.rows[row].size * column_size;  // as dequantize() does
+      const float value = static_cast<float>(level) * rows[i].size * column_size;  // as dequantize() does
       const double difference = double{weight(static_cast<int64_t>(i), k)} - value;
       targets[i] = (targets[i] - value) / u;
-      codes_[row * problem_.columns.size() + column] = level >> 1;  // level = 2 * code + set
+      codes_[(static_cast<size_t>(first_) + i) * problem_.columns.size() + column] =
+          level >> 1;  // level = 2 * code + set
       sums_[i].squared_error += difference * difference;
       sums_[i].weighted_loss += targets[i] * targets[i];
       sums_[i].bits += rate_table().bits(column_classes_[i], level);

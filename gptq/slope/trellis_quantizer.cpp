@@ -67,7 +67,8 @@ void TrellisQuantizer::trace_back(std::span<int32_t> levels) const {
 void TrellisQuantizer::quantize(std::span<const double> targets, std::span<const uint8_t> classes,
                                 std::span<int32_t> levels) {
   const uint32_t states = trellis_.states();
-  auto cost = [&](size_t r) { return LevelCosts{rate_table().row(classes[r]), rate_weight_}; };
+  const RateTable& rates = rate_table();
+  auto cost = [&](size_t r) { return LevelCosts{rates.row(classes[r]), rate_weight_}; };
   if (states == 1) {
     for (size_t r = 0; r < targets.size(); ++r) {
       const double target = reachable_target(targets[r]);
