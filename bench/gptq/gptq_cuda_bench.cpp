@@ -7,7 +7,7 @@
 
 #include "gptq/factor/hessian_factor.h"
 #include "gptq/statistics/hessian.cuh"
-#include "gptq/trace/cuda_gptq.h"
+#include "gptq/trace/gptq_solver.h"
 #include "runtime/tensor/dtype.h"
 
 namespace thimble {
@@ -61,9 +61,9 @@ struct GolfLayers {
     std::vector<const SymmetricMatrix*> pointers;
     for (const SymmetricMatrix& hessian : hessians) pointers.push_back(&hessian);
     if constexpr (kNvfp4)
-      benchmark::DoNotOptimize(solve_gptq_nvfp4_cuda(pointers, jobs, kTraceDamping, 0));
+      solve_gptq_nvfp4_cuda(pointers, jobs, kTraceDamping, 0, [](size_t, const Nvfp4GptqResult&) {});
     else
-      benchmark::DoNotOptimize(solve_gptq_cuda(pointers, jobs, kTraceDamping, 0));
+      solve_gptq_cuda(pointers, jobs, kTraceDamping, 0, [](size_t, const GptqResult&) {});
   }
 };
 

@@ -3,7 +3,7 @@
 #include <benchmark/benchmark.h>
 
 #include "bench/runtime/golf30m_shape.h"
-#include "gptq/statistics/cuda_loss_statistics.h"
+#include "gptq/statistics/statistics_sum.h"
 #include "runtime/cuda/cuda_gradient_pass.cuh"
 #include "runtime/cuda/kernels/cuda_float_product.cuh"
 

@@ -1,12 +1,12 @@
-// cholesky.cpp: blocked Cholesky factorisation and inversion of its lower triangular factor.
-#include "gptq/factor/cholesky.h"
-
+// cholesky.cpp: inverse_upper_cholesky() by a blocked factorisation and the inversion of its lower triangular factor.
+// Eigen's on blocks, runtime/cpu/gemm.h between them.
 #include <Eigen/Cholesky>
 #include <algorithm>
 #include <cassert>
 #include <limits>
 #include <vector>
 
+#include "gptq/factor/hessian_factor.h"
 #include "runtime/base/parallel.h"
 #include "runtime/cpu/gemm.h"
 

@@ -25,23 +25,18 @@ constexpr int kSlabElements = kTile * kSlabStride + kSlab * kTileStride;
 constexpr size_t kTileSharedBytes =
     2 * (kSlabElements > kTileElements ? kSlabElements : kTileElements) * sizeof(double);
 
-// Copies the tile at `from` (rows `stride` elements apart, 16-byte aligned) to shared memory.
-__device__ inline void load_tile(double* tile, const double* from, int64_t stride) {
+// Copies a tile, rows `to_stride` and `from_stride` elements apart and 16-byte aligned.
+__device__ inline void copy_tile(double* to, int64_t to_stride, const double* from, int64_t from_stride) {
 #pragma unroll
   for (int i = 0; i < kTile * kTile / 2 / kTileThreads; ++i) {
     int pair = threadIdx.x + i * kTileThreads, row = pair / (kTile / 2), column = pair % (kTile / 2) * 2;
-    *reinterpret_cast<double2*>(tile + row * kTileStride + column) =
-        *reinterpret_cast<const double2*>(from + row * stride + column);
+    *reinterpret_cast<double2*>(to + row * to_stride + column) =
+        *reinterpret_cast<const double2*>(from + row * from_stride + column);
   }
 }
-
-__device__ inline void store_tile(const double* tile, double* to, int64_t stride) {
-#pragma unroll
-  for (int i = 0; i < kTile * kTile / 2 / kTileThreads; ++i) {
-    int pair = threadIdx.x + i * kTileThreads, row = pair / (kTile / 2), column = pair % (kTile / 2) * 2;
-    *reinterpret_cast<double2*>(to + row * stride + column) =
-        *reinterpret_cast<const double2*>(tile + row * kTileStride + column);
-  }
+// Into shared memory.
+__device__ inline void load_tile(double* tile, const double* from, int64_t stride) {
+  copy_tile(tile, kTileStride, from, stride);
 }
 
 // A 64 x 64 tile spread over the CTA's registers.

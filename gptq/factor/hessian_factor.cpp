@@ -7,7 +7,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "gptq/factor/cholesky.h"
 #include "runtime/base/error.h"
 #include "runtime/base/parallel.h"
 
@@ -48,6 +47,14 @@ MatrixF64 damped_and_permuted(const SymmetricMatrix& hessian, const std::vector<
 
 }  // namespace
 
+MatrixF64 HessianFactor::ordered(ConstMatrixView weights) const {
+  MatrixF64 rows(weights.rows, weights.cols);
+  const size_t live = order.size() - dead_columns.size();  // a diagonal of 0 sorts last
+  for (int64_t r = 0; r < rows.rows(); ++r)
+    for (size_t i = 0; i < live; ++i) rows.row(r)[i] = weights.row(r)[order[i]];
+  return rows;
+}
+
 std::vector<double> HessianFactor::by_column(const std::vector<double>& in_order) const {
   std::vector<double> values(in_order.size());
   for (size_t i = 0; i < in_order.size(); ++i) values[static_cast<size_t>(order[i])] = in_order[i];
@@ -80,12 +87,12 @@ HessianFactor unfactored_hessian(const SymmetricMatrix& hessian, double damping,
   return factor;
 }
 
-void raise_damping(HessianFactor& factor, int attempt, const std::string& layer) {
+double raised_damping(double damping, int attempt, const std::string& layer) {
   if (attempt == kMaxDampingAttempts)
     throw Error(ExitCode::kBadInput,
                 fmt::format("layer '{}': Hessian is not positive definite, even damped by {} x its mean diagonal",
-                            layer, factor.damping));
-  factor.damping = factor.damping == 0 ? kSmallestDamping : factor.damping * 10;
+                            layer, damping));
+  return damping == 0 ? kSmallestDamping : damping * 10;
 }
 
 HessianFactor factor_hessian(const SymmetricMatrix& hessian, double damping, const std::string& layer,
@@ -97,7 +104,7 @@ HessianFactor factor_hessian(const SymmetricMatrix& hessian, double damping, con
       factor.upper = std::move(*upper);
       return factor;
     }
-    raise_damping(factor, attempt, layer);
+    factor.damping = raised_damping(factor.damping, attempt, layer);
   }
 }
 

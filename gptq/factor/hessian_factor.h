@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ struct HessianFactor {
   double damping = 0;                 // relative to mean(diag), as used
   std::vector<int64_t> dead_columns;  // ascending; diagonal exactly 0: no calibration token ever activated them
 
+  // Weights (R, K) in float64, columns in the order they are solved; dead columns are 0.
+  MatrixF64 ordered(ConstMatrixView weights) const;
   // (K) of U, by column. `in_order`: the same in the order of U.
   std::vector<double> upper_diagonal() const;
   std::vector<double> by_column(const std::vector<double>& in_order) const;
@@ -47,10 +50,16 @@ HessianFactor factor_hessian(const SymmetricMatrix& hessian, double damping, con
 
 constexpr int kMaxDampingAttempts = 6;
 
+// U (K, K), upper triangular with zeros below, such that A^-1 = U^T U: "Cholesky(H^-1)^T" of GPTQ (arXiv 2210.17323,
+// algorithm 1). Reads the upper triangle of A (K, K), symmetric and finite. The same for any thread count.
+// Nothing when A is not positive definite to working precision.
+// A^-1 is never formed. With J the reversal of rows or columns and J A J = L L^T, U = J L^-1 J.
+std::optional<MatrixF64> inverse_upper_cholesky(MatrixF64 a);
+
 // The steps of factor_hessian() that do not depend on who factors. The first checks H and fills everything but `upper`;
-// the second raises the damping after failure number `attempt` (1, 2, ...), or throws.
+// the second gives the damping to try after failure number `attempt` (1, 2, ...), or throws.
 HessianFactor unfactored_hessian(const SymmetricMatrix& hessian, double damping, const std::string& layer,
                                  ColumnOrder order = ColumnOrder::kDescending);
-void raise_damping(HessianFactor& factor, int attempt, const std::string& layer);
+double raised_damping(double damping, int attempt, const std::string& layer);
 
 }  // namespace thimble

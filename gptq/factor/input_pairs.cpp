@@ -4,7 +4,6 @@
 #include <Eigen/Core>
 #include <algorithm>
 
-#include "gptq/factor/cuda_input_pairs.h"
 #include "runtime/base/error.h"
 #include "runtime/base/parallel.h"
 #include "runtime/cpu/cpu_pass.h"
@@ -78,6 +77,29 @@ class CpuInputPairs final : public InputPairs {
   Matrix joint_;  // (T, 2 K)
 };
 
+Matrix shifted(ConstMatrixView weights, const InputPair& pair, const HessianFactor& factor, double strength) {
+  const int64_t columns = weights.cols;
+  const Eigen::Map<const RowMajor> drift(pair.drift.row(0), columns, columns);
+  const Eigen::Map<const RowMajor> upper(factor.upper.row(0), columns, columns);
+  Matrix shifted(weights.rows, columns);
+  parallel_chunks(weights.rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
+    RowMajor w(end - begin, columns);
+    for (int64_t r = begin; r < end; ++r)
+      for (int64_t k = 0; k < columns; ++k) w(r - begin, k) = weights.row(r)[k];
+    const RowMajor cross = w * drift;
+    RowMajor ordered(end - begin, columns);
+    for (int64_t i = 0; i < columns; ++i) ordered.col(i) = cross.col(factor.order[static_cast<size_t>(i)]);
+    const RowMajor half = ordered * upper.transpose();
+    const RowMajor shift = half * upper;
+    for (int64_t r = begin; r < end; ++r)
+      for (int64_t i = 0; i < columns; ++i) {
+        const int64_t k = factor.order[static_cast<size_t>(i)];
+        shifted(r, k) = static_cast<float>(w(r - begin, k) + strength * shift(r - begin, i));
+      }
+  });
+  return shifted;
+}
+
 }  // namespace
 
 InputPair split_joint_hessian(const SymmetricMatrix& joint) {
@@ -105,27 +127,14 @@ std::unique_ptr<InputPairs> make_input_pairs(const std::shared_ptr<const Weights
   return std::make_unique<CpuInputPairs>(original, *quantized, tokens, sequences);
 }
 
-Matrix InputShift::shifted(ConstMatrixView weights, double strength) const {
-  const int64_t columns = weights.cols;
-  const Eigen::Map<const RowMajor> drift(pair_.drift.row(0), columns, columns);
-  const Eigen::Map<const RowMajor> upper(factor_.upper.row(0), columns, columns);
-  Matrix shifted(weights.rows, columns);
-  parallel_chunks(weights.rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
-    RowMajor w(end - begin, columns);
-    for (int64_t r = begin; r < end; ++r)
-      for (int64_t k = 0; k < columns; ++k) w(r - begin, k) = weights.row(r)[k];
-    const RowMajor cross = w * drift;
-    RowMajor ordered(end - begin, columns);
-    for (int64_t i = 0; i < columns; ++i) ordered.col(i) = cross.col(factor_.order[static_cast<size_t>(i)]);
-    const RowMajor half = ordered * upper.transpose();
-    const RowMajor shift = half * upper;
-    for (int64_t r = begin; r < end; ++r)
-      for (int64_t i = 0; i < columns; ++i) {
-        const int64_t k = factor_.order[static_cast<size_t>(i)];
-        shifted(r, k) = static_cast<float>(w(r - begin, k) + strength * shift(r - begin, i));
-      }
-  });
-  return shifted;
+std::vector<Matrix> shift_weights(std::span<const ConstMatrixView> weights, const InputPair& pair, double damping,
+                                  double strength, const std::string& layer, const Device& device) {
+  if (device.is_cuda)
+    return shift_weights_cuda(weights, pair, damping, strength, layer, {device.ordinals[0], device.memory_limit_bytes});
+  const HessianFactor factor = factor_hessian(pair.hessian, damping, layer);
+  std::vector<Matrix> result;
+  for (const ConstMatrixView& matrix : weights) result.push_back(shifted(matrix, pair, factor, strength));
+  return result;
 }
 
 }  // namespace thimble

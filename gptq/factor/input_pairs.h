@@ -50,19 +50,18 @@ std::unique_ptr<InputPairs> make_input_pairs(const std::shared_ptr<const Weights
 // The pair from the joint Hessian of (x~, x), of size 2 K.
 InputPair split_joint_hessian(const SymmetricMatrix& joint);
 
-// What shifts the weights of all matrices that read a pair's input. `damping`: relative to the Hessian's mean diagonal,
-// as in factor_hessian(), whose errors these are; `layer` names the input there. The pair must outlive it.
-class InputShift {
- public:
-  InputShift(const InputPair& pair, double damping, const std::string& layer)
-      : pair_(pair), factor_(factor_hessian(pair.hessian, damping, layer)) {}
+// w' for every row of each of `weights` (R, K), which read the pair's input, `strength` of the way from w. `damping`:
+// relative to the Hessian's mean diagonal, as in factor_hessian(), whose errors these are; `layer` names the input
+// there. In float64; on the first CUDA device of several, with sums in another order than on the CPU: the same bits on
+// every device of one model. Too little memory is a DeviceError.
+std::vector<Matrix> shift_weights(std::span<const ConstMatrixView> weights, const InputPair& pair, double damping,
+                                  double strength, const std::string& layer, const Device& device);
 
-  // w' for every row of `weights` (R, K), `strength` of the way from w.
-  Matrix shifted(ConstMatrixView weights, double strength) const;
-
- private:
-  const InputPair& pair_;
-  HessianFactor factor_;
-};
+// What these two do on a CUDA device; DeviceErrors in a build without CUDA.
+std::unique_ptr<InputPairs> make_cuda_input_pairs(const std::shared_ptr<const Weights>& original,
+                                                  const std::shared_ptr<const Weights>& quantized, const Device& device,
+                                                  const TokenSequences& tokens, int64_t sequences);
+std::vector<Matrix> shift_weights_cuda(std::span<const ConstMatrixView> weights, const InputPair& pair, double damping,
+                                       double strength, const std::string& layer, const CudaPlace& place);
 
 }  // namespace thimble

@@ -1,10 +1,8 @@
 // cuda_gptq_stub.cpp: the answers of a build without CUDA to all that this folder asks of devices.
-#include "gptq/factor/cuda_input_pairs.h"
-#include "gptq/factor/cuda_input_shift.h"
-#include "gptq/slope/cuda_slope.h"
-#include "gptq/statistics/cuda_hessians.h"
-#include "gptq/statistics/cuda_loss_statistics.h"
-#include "gptq/trace/cuda_gptq.h"
+#include "gptq/factor/input_pairs.h"
+#include "gptq/slope/slope_solver.h"
+#include "gptq/statistics/statistics_sum.h"
+#include "gptq/trace/gptq_solver.h"
 #include "runtime/base/error.h"
 
 namespace thimble {
@@ -37,18 +35,17 @@ std::vector<Matrix> shift_weights_cuda(std::span<const ConstMatrixView>, const I
   refuse("weights are shifted");
 }
 
-std::vector<GptqResult> solve_gptq_cuda(std::span<const SymmetricMatrix* const>, std::span<const GptqJob>, double,
-                                        const CudaPlace&, const OnGptqSolved&) {
+void solve_gptq_cuda(std::span<const SymmetricMatrix* const>, std::span<const GptqJob>, double, const CudaPlace&,
+                     const OnGptqSolved<RowScaledCodes>&) {
   refuse("layers are solved");
 }
 
-std::vector<Nvfp4GptqResult> solve_gptq_nvfp4_cuda(std::span<const SymmetricMatrix* const>, std::span<const GptqJob>,
-                                                   double, const CudaPlace&, const OnNvfp4GptqSolved&) {
+void solve_gptq_nvfp4_cuda(std::span<const SymmetricMatrix* const>, std::span<const GptqJob>, double, const CudaPlace&,
+                           const OnGptqSolved<Nvfp4Codes>&) {
   refuse("layers are solved");
 }
 
-std::vector<SlopeResult> solve_slope_cuda(std::span<const SlopeJob>, const ChooseGrid&, const CudaPlace&,
-                                          const OnSlopeSolved&) {
+void solve_slope_cuda(std::span<const SlopeJob>, const ChooseGrid&, const CudaPlace&, const OnSlopeSolved&) {
   refuse("layers are solved");
 }
 

@@ -2,7 +2,7 @@
 //   loss(E) = 1/2 sum over rows r of row_weights[r] * e_r H e_r^T,   e_r = row r of the error E = W' - W
 // H is the second moment of what multiplies the matrix, the row weight the mean squared gradient at the output it makes
 // (output Fisher): the Gauss-Newton approximation with Kronecker factors (K-FAC, arXiv 1503.05671).
-// In: calibration statistics.  Out: MatrixLoss of every matrix they say something about.
+// In: calibration statistics.  Out: MatrixLoss of every matrix they say something about, and what its errors cost.
 // R = rows, K = columns.
 #pragma once
 
@@ -40,5 +40,10 @@ std::vector<double> row_mean_squares(ConstMatrixView weights);
 // `shapes`: of the tensors by name; statistics of others are passed over.
 std::map<std::string, MatrixLoss> matrix_losses(const CalibrationStatistics& statistics,
                                                 const std::map<std::string, Shape>& shapes);
+
+// What the errors of a quantized matrix cost: loss(quantized - weights), of matrices (R, K), never below 0. Nats per
+// token where the row weights are an output Fisher. H is the one collected, not the damped one that solvers work with.
+// The same for any thread count.
+double predicted_loss(const MatrixLoss& loss, ConstMatrixView weights, ConstMatrixView quantized);
 
 }  // namespace thimble

@@ -1,12 +1,15 @@
 // slope_solver.cpp: see slope_solver.h. The names follow algorithm 1 of the paper: W, E, U = Cholesky(H^-1)^T.
 #include "gptq/slope/slope_solver.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 #include "gptq/slope/rate_model.h"
-#include "gptq/slope/slope_parts.h"
 #include "gptq/slope/trellis_quantizer.h"
+#include "runtime/base/error.h"
 #include "runtime/base/parallel.h"
 #include "runtime/cpu/gemm.h"
 #include "runtime/tensor/host_device.h"
@@ -26,7 +29,7 @@ struct Problem {
   const HessianFactor* factor;  // null: no feedback
   Trellis trellis;
   double rate_weight;
-  AxisSteps rows, columns;
+  std::vector<AxisStep> rows, columns;
   const std::string& name;
 };
 
@@ -40,18 +43,14 @@ class SegmentSolver {
         count_(count),
         codes_(codes),
         sums_(sums),
-        quantizer_(problem.trellis, rate_table(), problem.rate_weight, count),
+        quantizer_(problem.trellis, problem.rate_weight, count),
         column_targets_(static_cast<size_t>(count)),
         column_classes_(static_cast<size_t>(count)),
         column_levels_(static_cast<size_t>(count)) {}
 
   // Algorithm 1. Dead columns are zeros, whose cheapest path is one of zeros.
   void solve_with_feedback() {
-    const std::vector<int64_t>& order = problem_.factor->order;
-    const size_t live = order.size() - problem_.factor->dead_columns.size();  // a diagonal of 0 sorts last
-    w_.resize(count_, problem_.weights.cols);
-    for (int64_t r = 0; r < count_; ++r)
-      for (size_t i = 0; i < live; ++i) w_.row(r)[i] = weight(r, order[i]);
+    w_ = problem_.factor->ordered(problem_.weights.block_rows(first_, count_));
     solve_columns(0, problem_.weights.cols);
   }
 
@@ -103,29 +102,26 @@ class SegmentSolver {
   // Chooses the codes of column k. targets: (count) become errors (t - w') / u.
   void solve_column(int64_t k, double* targets, double u) {
     const auto column = static_cast<size_t>(k);
-    const float column_size = problem_.columns.sizes[column], column_scale = problem_.columns.scales[column];
+    const auto [column_size, column_scale] = problem_.columns[column];
+    const AxisStep* rows = problem_.rows.data() + first_;
     for (size_t i = 0; i < column_targets_.size(); ++i) {
-      if (!std::isfinite(targets[i])) refuse(static_cast<int64_t>(i), k);
-      const size_t row = static_cast<size_t>(first_) + i;
-      column_targets_[i] = targets[i] / (double{problem_.rows.sizes[row]} * column_size);
-      column_classes_[i] = rate_class(problem_.rows.scales[row] + column_scale);
+      if (!std::isfinite(targets[i]))
+        refuse_weight(problem_.weights, first_ + static_cast<int64_t>(i), k, problem_.name);
+      column_targets_[i] = targets[i] / (double{rows[i].size} * column_size);
+      column_classes_[i] = rate_class(rows[i].scale + column_scale);
     }
     quantizer_.quantize(column_targets_, column_classes_, column_levels_);
     for (size_t i = 0; i < column_levels_.size(); ++i) {
-      const size_t row = static_cast<size_t>(first_) + i;
       const int32_t level = column_levels_[i];
-      const float value = static_cast<float>(level) * problem_.rows.sizes[row] * column_size;  // as dequantize() does
+      const float value = static_cast<float>(level) * rows[i].size * column_size;  // as dequantize() does
       const double difference = double{weight(static_cast<int64_t>(i), k)} - value;
       targets[i] = (targets[i] - value) / u;
-      codes_[row * problem_.columns.sizes.size() + column] = level >> 1;  // level = 2 * code + set
+      codes_[(static_cast<size_t>(first_) + i) * problem_.columns.size() + column] =
+          level >> 1;  // level = 2 * code + set
       sums_[i].squared_error += difference * difference;
       sums_[i].weighted_loss += targets[i] * targets[i];
       sums_[i].bits += rate_table().bits(column_classes_[i], level);
     }
-  }
-
-  [[noreturn]] void refuse(int64_t r, int64_t k) const {
-    refuse_weight(problem_.weights, first_ + r, k, problem_.name);
   }
 
   const Problem& problem_;
@@ -142,6 +138,55 @@ class SegmentSolver {
 
 }  // namespace
 
+std::vector<AxisStep> axis_steps(std::span<const int16_t> steps, std::span<const float> log2_scales) {
+  std::vector<AxisStep> axis;
+  for (size_t i = 0; i < steps.size(); ++i)
+    axis.push_back({step_size(steps[i]), log2_scales[i] - static_cast<float>(steps[i]) / kStepsPerOctave});
+  return axis;
+}
+
+void check_slope_arguments(ConstMatrixView weights, size_t hessian_columns, const SlopeGrid& grid,
+                           std::span<const double> row_weights, const std::string& name) {
+  const auto rows = static_cast<size_t>(weights.rows), columns = static_cast<size_t>(weights.cols);
+  auto in_range = [](int step) { return std::abs(step) <= kMaxStep; };
+  if (hessian_columns != columns || grid.row_steps.size() != rows || grid.column_steps.size() != columns ||
+      (!row_weights.empty() && row_weights.size() != rows))
+    throw Error(ExitCode::kInternal, fmt::format("tensor '{}': steps, row weights or Hessian are not those of {} x {}",
+                                                 name, rows, columns));
+  if (!Trellis::has_bits(grid.trellis_bits) || !(grid.rate_weight >= 0 && grid.rate_weight <= kMaxRateWeight) ||
+      !std::ranges::all_of(grid.row_steps, in_range) || !std::ranges::all_of(grid.column_steps, in_range))
+    throw Error(ExitCode::kInternal, fmt::format("tensor '{}': trellis bits {}, rate weight {} or a step out of range",
+                                                 name, grid.trellis_bits, grid.rate_weight));
+}
+
+void refuse_weight(ConstMatrixView weights, int64_t r, int64_t k, const std::string& name) {
+  const float weight = weights.row(r)[k];
+  const std::string what = fmt::format("tensor '{}': weight ({}, {}) is {}", name, r, k, weight);
+  if (std::isfinite(weight))
+    throw Error(ExitCode::kBadInput, what + ", which the errors of other columns take out of float64's range");
+  throw Error(ExitCode::kBadInput, what + ", must be finite");
+}
+
+SlopeReport slope_report(std::span<const RowSums> sums, ConstMatrixView weights, const HessianFactor* factor,
+                         std::span<const double> row_weights) {
+  SlopeReport report;
+  const auto rows = static_cast<size_t>(weights.rows);
+  double squared_error = 0;
+  for (size_t i = 0; i < sums.size(); ++i) {
+    squared_error += sums[i].squared_error;
+    report.weighted_loss += sums[i].weighted_loss;
+    report.row_weighted_loss += sums[i].weighted_loss * (row_weights.empty() ? 1 : row_weights[i % rows]);
+    report.estimated_bits += sums[i].bits;
+  }
+  const int64_t weight_count = weights.rows * weights.cols;
+  report.weight_mse = squared_error / static_cast<double>(std::max<int64_t>(1, weight_count));
+  if (factor) {
+    report.damping = factor->damping;
+    report.dead_columns = factor->dead_columns;
+  }
+  return report;
+}
+
 SlopeResult solve_slope(ConstMatrixView weights, const HessianFactor* factor, const SlopeGrid& grid,
                         std::span<const double> row_weights, const std::string& name) {
   check_slope_arguments(weights, factor ? factor->order.size() : static_cast<size_t>(weights.cols), grid, row_weights,
@@ -151,8 +196,8 @@ SlopeResult solve_slope(ConstMatrixView weights, const HessianFactor* factor, co
                         factor,
                         Trellis(grid.trellis_bits),
                         grid.rate_weight,
-                        AxisSteps(grid.row_steps, scales.rows),
-                        AxisSteps(grid.column_steps, scales.columns),
+                        axis_steps(grid.row_steps, scales.rows),
+                        axis_steps(grid.column_steps, scales.columns),
                         name};
   const auto rows = static_cast<size_t>(weights.rows);
   std::vector<int32_t> codes(rows * static_cast<size_t>(weights.cols));

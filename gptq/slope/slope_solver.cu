@@ -1,56 +1,47 @@
-// slope_solver.cu: slope_solver.cpp with one segment of the trellis per CTA. Columns come in blocks of 64, whose
-// weights are W less what the errors of all earlier columns demand (left-looking, as in gptq_solver.cu), and those in
-// panels. Viterbi down a column is one thread per state. Instead of tracing back row by row, each path carries its
-// parities along, and the state it had at the start of its chunk of rows ("register exchange"): what remains is one
-// step back per chunk, and steps forward in all chunks at once.
+// slope_solver.cu: slope_solver.cpp for waves of layers (device_waves.cuh), with one segment of the trellis per CTA.
+// Columns come in blocks of 64, whose weights are W less what the errors of all earlier columns demand (left-looking,
+// as in gptq_solver.cu), and those in panels. R = output rows, K = input columns, P = K rounded up to a multiple of
+// kTile (f64_tile.cuh).
+#include "gptq/slope/slope_solver.h"
+
 #include <algorithm>
 
-#include "gptq/factor/f64_tile.cuh"
-#include "gptq/slope/slope_solver.cuh"
-#include "gptq/slope/trellis_branches.h"
-#include "runtime/codes/trellis.h"
-#include "runtime/cuda/kernels/cuda_context.cuh"
+#include "gptq/factor/device_waves.cuh"
+#include "gptq/slope/slope_viterbi.cuh"
 
 namespace thimble {
 namespace {
 
 constexpr int kThreads = kTileThreads;
-constexpr int kRows = static_cast<int>(kTrellisRows);
-constexpr int kRowsPerThread = kRows / kThreads;
+constexpr int kRowsPerThread = kSegmentRows / kThreads;
 constexpr int kPanel = 8;
-constexpr int kMostStates = 1 << kMaxTrellisBits;
-static_assert(kMostStates <= kThreads && kRows % kThreads == 0);
+static_assert(kMostStates <= kThreads && kSegmentRows % kThreads == 0);
 
-// A path's history in 32 bits: the state at the start of its chunk, and the parity of each row since.
-constexpr int kChunk = 32 - kMaxTrellisBits;
-constexpr int kChunks = (kRows + kChunk - 1) / kChunk;
-constexpr float kUnreachable = 1e30F;
-
-// A state's best path so far; read and written in one piece.
-struct alignas(8) Path {
-  float cost;
-  uint32_t history;
+// One matrix; pointers to device memory.
+struct DeviceLayer {
+  DeviceFactor factor;
+  float* weights;  // (R, K)
+  int32_t rows;    // R
+  int32_t trellis_bits;
+  float rate_weight;
+  AxisStep *row_steps, *column_steps;  // (R), (K)
+  int32_t* codes;                      // (R, K) out
+  RowSums* sums;                       // (R) out
+  // Out: a row and a column (row * K + column) whose target is not finite, or -1.
+  int64_t* refused;
 };
 
-// Where a state's path lies in shared memory: states that are alike in their lowest two bits side by side, each such
-// part 4 places apart from a multiple of the 16 that all banks hold. The states that lead to a warp's states in two
-// rows are then neighbours, and both what it reads and what it writes touches each bank as seldom as can be.
-constexpr int kPart = kMostStates / 4 + 4, kPlaces = 4 * kPart;
-__device__ inline uint32_t place_of(uint32_t state) { return state / 4 + state % 4 * kPart; }
-
-// What a column's Viterbi reads and writes, in shared memory.
-struct ViterbiMemory {
-  float4 costs[kRows];                       // by residue of the level
-  Path paths[2][kPlaces];                    // before even and odd pairs of rows, by place_of()
-  uint32_t histories[kChunks][kMostStates];  // of the best path to each state after each chunk
-  uint8_t residues[kRows];                   // out
+// A segment of the trellis: what one CTA solves at a time.
+struct SlopeItem {
+  int32_t layer;
+  int32_t first_row;
 };
 
 struct SolverMemory {
   union {
     double slabs[kTileSharedBytes / sizeof(double)];
     struct {
-      double panel[kPanel][kRows];  // weights, then errors
+      double panel[kPanel][kSegmentRows];  // weights, then errors
       ViterbiMemory viterbi;
     };
   };
@@ -59,112 +50,16 @@ struct SolverMemory {
 
 // Scratch of a CTA.
 struct Slot {
-  double* errors;  // (kRows, P)
-  double* block;   // (kTile, kRows): weights of a block, column by column
+  double* errors;  // (kSegmentRows, P)
+  double* block;   // (kTile, kSegmentRows): weights of a block, column by column
 };
-
-// How a state is reached: from the states at two places, by an even and an odd code of one set.
-struct Merge {
-  uint32_t even, odd;
-  int set;
-
-  __device__ Merge(const TrellisMerges& merges, uint32_t state)
-      : even(place_of(merges.from(state, 0))), odd(place_of(merges.from(state, 1))), set(merges.set(state)) {}
-};
-
-// The better way to a state down the row that is the chunk's number `row`. costs: of that row.
-__device__ inline Path better(Path even, Path odd, const float4& costs, int set, int row) {
-  even.cost += set == 0 ? costs.x : costs.y;
-  odd.cost += set == 0 ? costs.z : costs.w;
-  odd.history |= 1u << row;
-  return odd.cost < even.cost ? odd : even;
-}
-
-// All paths down `rows` rows, by the first max(32, states) threads of the CTA: two rows at a time, for which each
-// thread looks at both states that lead to its own as well. That halves the barriers and what passes through shared
-// memory.
-template <bool kOneWarp>
-__device__ void extend_paths(ViterbiMemory& memory, Trellis trellis, int rows) {
-  static_assert(kChunk % 2 == 0 && kRows % 2 == 0);
-  const int states = static_cast<int>(trellis.states());
-  const uint32_t state = threadIdx.x % states;  // fewer states than lanes: lanes do the same and write the same
-  const TrellisMerges merges(trellis);
-  const Merge merge(merges, state);
-  const Merge before_even(merges, merges.from(state, 0)), before_odd(merges, merges.from(state, 1));
-  const uint32_t own = place_of(state);
-  auto wait = [&] {
-    if constexpr (kOneWarp)
-      __syncwarp();
-    else
-      asm volatile("barrier.sync 1, %0;" ::"r"(states) : "memory");
-  };
-  memory.paths[0][own] = {state == 0 ? 0 : kUnreachable, state << kChunk};
-  int place = 0;
-  // The best path to the thread's own state, `taken` rows from `row` on.
-  auto store = [&](int row, Path path, int taken) {
-    place += taken;
-    if (place == kChunk || row + taken == rows) {
-      memory.histories[row / kChunk][state] = path.history;
-      path.history = state << kChunk;
-      place = 0;
-    }
-    memory.paths[(row / 2 + 1) % 2][own] = path;
-  };
-  for (int row = 0; row + 1 < rows; row += 2) {
-    const float4 costs = memory.costs[row], next_costs = memory.costs[row + 1];
-    wait();
-    const Path* from = memory.paths[row / 2 % 2];
-    const Path even_even = from[before_even.even], even_odd = from[before_even.odd], odd_even = from[before_odd.even],
-               odd_odd = from[before_odd.odd];
-    __syncwarp();  // for the compiler, which would load two and wait before it loads the others
-    const Path even = better(even_even, even_odd, costs, before_even.set, place);
-    const Path odd = better(odd_even, odd_odd, costs, before_odd.set, place);
-    store(row, better(even, odd, next_costs, merge.set, place + 1), 2);
-  }
-  if (rows % 2 == 0) return;
-  wait();
-  const Path* from = memory.paths[rows / 2 % 2];
-  store(rows - 1, better(from[merge.even], from[merge.odd], memory.costs[rows - 1], merge.set, place), 1);
-}
-
-// The residues of the best path's levels; by one warp.
-__device__ void trace_back(ViterbiMemory& memory, Trellis trellis, int rows) {
-  const int lane = threadIdx.x, states = static_cast<int>(trellis.states());
-  float cost = INFINITY;
-  uint32_t state = 0;
-  const Path* paths = memory.paths[(rows + 1) / 2 % 2];
-  for (int s = lane; s < states; s += 32)
-    if (paths[place_of(s)].cost < cost) cost = paths[place_of(s)].cost, state = s;
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) {
-    const float other_cost = __shfl_xor_sync(~0u, cost, distance);
-    const uint32_t other = __shfl_xor_sync(~0u, state, distance);
-    if (other_cost < cost || (other_cost == cost && other < state)) cost = other_cost, state = other;
-  }
-  static_assert(kChunks <= 32);
-  uint32_t own = 0;  // lane l: the history of chunk l
-  for (int chunk = (rows - 1) / kChunk; chunk >= 0; --chunk) {
-    const uint32_t history = memory.histories[chunk][state];
-    if (chunk == lane) own = history;
-    state = history >> kChunk;
-  }
-  state = own >> kChunk;
-  for (int row = lane * kChunk; row < min(rows, (lane + 1) * kChunk); ++row, own >>= 1) {
-    const int parity = static_cast<int>(own & 1);
-    memory.residues[row] = static_cast<uint8_t>(Trellis::set(state) + 2 * parity);
-    state = trellis.next(state, parity);
-  }
-}
 
 // One thread's rows of a segment.
 class RowSolver {
  public:
-  __device__ RowSolver(const SlopeSolverJob& job, const float* rates, int first_row, int rows)
-      : job_(job), rates_(rates), first_row_(first_row), rows_(rows) {
-    for_rows([&](int i, int row) {
-      size_[i] = job.row_sizes[first_row_ + row];
-      scale_[i] = job.row_scales[first_row_ + row];
-    });
+  __device__ RowSolver(const DeviceLayer& layer, const float* rates, int first_row, int rows)
+      : layer_(layer), rates_(rates), first_row_(first_row), rows_(rows) {
+    for_rows([&](int i, int row) { steps_[i] = layer.row_steps[first_row_ + row]; });
   }
 
   // body(i, row): i-th of the thread's rows, counted from the segment's first.
@@ -177,8 +72,7 @@ class RowSolver {
 
   __device__ void begin_column(int column) {
     column_ = column;
-    column_size_ = job_.column_sizes[column];
-    column_scale_ = job_.column_scales[column];
+    column_step_ = layer_.column_steps[column];
   }
 
   // The column's branches, when there is a trellis. targets: (rows) weights.
@@ -203,10 +97,10 @@ class RowSolver {
       const double target = level_target(i, row, targets[row]);
       const LevelCosts cost = level_costs(i);
       const int32_t level =
-          job_.trellis_bits == 0
+          layer_.trellis_bits == 0
               ? cheapest_level(target, cost, nearest_even_level(target), 2).level
               : cheapest_level(target, cost, neighbour(first_neighbour(target), memory.residues[row]), kBranches).level;
-      const float value = __fmul_rn(__fmul_rn(static_cast<float>(level), size_[i]), column_size_);
+      const float value = __fmul_rn(__fmul_rn(static_cast<float>(level), steps_[i].size), column_step_.size);
       targets[row] = (targets[row] - value) / u;
       store(i, row, level, value, targets[row]);
     });
@@ -221,38 +115,39 @@ class RowSolver {
   }
 
   __device__ void store_sums() const {
-    for_rows([&](int i, int row) { job_.sums[first_row_ + row] = sums_[i]; });
+    for_rows([&](int i, int row) { layer_.sums[first_row_ + row] = sums_[i]; });
   }
 
  private:
   __device__ LevelCosts level_costs(int i) const {
-    return {rates_ + rate_class(scale_[i] + column_scale_) * RateTable::kLevels, job_.rate_weight};
+    return {rates_ + rate_class(steps_[i].scale + column_step_.scale) * RateTable::kLevels, layer_.rate_weight};
   }
 
   __device__ double level_target(int i, int row, double weight) const {
     if (!isfinite(weight)) {
       // The row's first: what follows in it is the fault of that one.
-      if (*job_.refused < 0) *job_.refused = static_cast<int64_t>(first_row_ + row) * job_.columns + column_;
+      if (*layer_.refused < 0)
+        *layer_.refused = static_cast<int64_t>(first_row_ + row) * layer_.factor.columns + column_;
       return 0;
     }
-    return reachable_target(weight / (static_cast<double>(size_[i]) * column_size_));
+    return reachable_target(weight / (static_cast<double>(steps_[i].size) * column_step_.size));
   }
 
   __device__ void store(int i, int row, int32_t level, float value, double error) {
-    const int64_t at = static_cast<int64_t>(first_row_ + row) * job_.columns + column_;
-    const double difference = static_cast<double>(job_.weights[at]) - value;
-    job_.codes[at] = level >> 1;  // level = 2 * code + set
+    const int64_t at = static_cast<int64_t>(first_row_ + row) * layer_.factor.columns + column_;
+    const double difference = static_cast<double>(layer_.weights[at]) - value;
+    layer_.codes[at] = level >> 1;  // level = 2 * code + set
     sums_[i].squared_error += difference * difference;
     sums_[i].weighted_loss += error * error;
     sums_[i].bits += level_costs(i).class_bits[RateTable::column(level)];
   }
 
-  const SlopeSolverJob& job_;
+  const DeviceLayer& layer_;
   const float* rates_;
   int first_row_, rows_;
   int column_ = 0;
-  float column_size_ = 0, column_scale_ = 0;
-  float size_[kRowsPerThread] = {}, scale_[kRowsPerThread] = {};
+  AxisStep column_step_{};
+  AxisStep steps_[kRowsPerThread] = {};
   RowSums sums_[kRowsPerThread];
 };
 
@@ -263,42 +158,43 @@ __device__ void clear_padding(const Slot& slot, int rows, int64_t padded) {
 }
 
 // Columns [start, start + kTile) of the segment's weights less what earlier columns' errors demand.
-__device__ void load_block(const SlopeSolverJob& job, int first_row, int rows, int64_t padded, int start,
+__device__ void load_block(const DeviceLayer& layer, int first_row, int rows, int64_t padded, int start,
                            const Slot& slot, double* slabs) {
   for (int tile = 0; tile < rows; tile += kTile) {
     TileAccumulator correction;
-    correction.add_long_product(slot.errors + tile * padded, padded, job.upper + start, padded, start, slabs);
+    correction.add_long_product(slot.errors + tile * padded, padded, layer.factor.upper + start, padded, start, slabs);
     correction.store(slabs, kTileStride, -1);
     __syncthreads();
     for (int i = threadIdx.x; i < kTile * kTile; i += kThreads) {
       const int row = tile + i % kTile, column = i / kTile;
       double value = slabs[i % kTile * kTileStride + column];
-      if (row < rows && start + column < job.live_columns)
-        value += job.weights[static_cast<int64_t>(first_row + row) * job.columns + job.order[start + column]];
-      slot.block[column * kRows + row] = value;
+      if (row < rows && start + column < layer.factor.live_columns)
+        value += layer.weights[static_cast<int64_t>(first_row + row) * layer.factor.columns +
+                               layer.factor.order[start + column]];
+      slot.block[column * kSegmentRows + row] = value;
     }
     __syncthreads();
   }
 }
 
 // One panel: columns [start + panel, start + panel + kPanel). All threads.
-__device__ void solve_panel(const SlopeSolverJob& job, int rows, int64_t padded, int start, int panel, const Slot& slot,
+__device__ void solve_panel(const DeviceLayer& layer, int rows, int64_t padded, int start, int panel, const Slot& slot,
                             RowSolver& solver, SolverMemory& memory) {
-  const Trellis trellis(job.trellis_bits);
+  const Trellis trellis(layer.trellis_bits);
   for (int i = threadIdx.x; i < kPanel * kTile; i += kThreads)
-    memory.u[i / kTile][i % kTile] = job.upper[(start + panel + i / kTile) * padded + start + i % kTile];
+    memory.u[i / kTile][i % kTile] = layer.factor.upper[(start + panel + i / kTile) * padded + start + i % kTile];
   solver.for_rows([&](int, int row) {
-    for (int j = 0; j < kPanel; ++j) memory.panel[j][row] = slot.block[(panel + j) * kRows + row];
+    for (int j = 0; j < kPanel; ++j) memory.panel[j][row] = slot.block[(panel + j) * kSegmentRows + row];
   });
   __syncthreads();
-  for (int j = 0; j < kPanel && start + panel + j < job.columns; ++j) {
+  for (int j = 0; j < kPanel && start + panel + j < layer.factor.columns; ++j) {
     double* targets = memory.panel[j];
-    solver.begin_column(job.order[start + panel + j]);
-    if (start + panel + j >= job.live_columns) {
+    solver.begin_column(layer.factor.order[start + panel + j]);
+    if (start + panel + j >= layer.factor.live_columns) {
       solver.finish_dead_column(targets);
       continue;
     }
-    if (job.trellis_bits > 0) {
+    if (layer.trellis_bits > 0) {
       solver.find_branches(targets, memory.viterbi);
       __syncthreads();
       if (trellis.states() <= 32) {
@@ -320,14 +216,14 @@ __device__ void solve_panel(const SlopeSolverJob& job, int rows, int64_t padded,
     double errors[kPanel];
 #pragma unroll
     for (int j = 0; j < kPanel; ++j) {
-      errors[j] = start + panel + j < job.columns ? memory.panel[j][row] : 0;
+      errors[j] = start + panel + j < layer.factor.columns ? memory.panel[j][row] : 0;
       slot.errors[row * padded + start + panel + j] = errors[j];
     }
     for (int k = panel + kPanel; k < kTile; ++k) {
-      double weight = slot.block[k * kRows + row];
+      double weight = slot.block[k * kSegmentRows + row];
 #pragma unroll
       for (int j = 0; j < kPanel; ++j) weight -= errors[j] * memory.u[j][k];
-      slot.block[k * kRows + row] = weight;
+      slot.block[k * kSegmentRows + row] = weight;
     }
   });
   __syncthreads();
@@ -335,47 +231,147 @@ __device__ void solve_panel(const SlopeSolverJob& job, int rows, int64_t padded,
 
 // Each CTA solves items blockIdx.x, blockIdx.x + gridDim.x, ...; it owns the slot blockIdx.x.
 __global__ void __launch_bounds__(kThreads)
-    solve_slope_kernel(const SlopeSolverJob* jobs, const SlopeItem* items, int64_t item_count, int64_t padded,
-                       const float* rates, std::byte* scratch, size_t slot_bytes) {
+    solve_slope_kernel(const DeviceLayer* layers, const SlopeItem* items, int64_t item_count, int64_t padded,
+                       const float* rates, double* scratch) {
   extern __shared__ std::byte shared[];
   SolverMemory& memory = *reinterpret_cast<SolverMemory*>(shared);
-  auto* block = reinterpret_cast<double*>(scratch + blockIdx.x * slot_bytes);
-  const Slot slot{block + kTile * kRows, block};
+  double* block = scratch + blockIdx.x * (kTile + padded) * kSegmentRows;
+  const Slot slot{block + kTile * kSegmentRows, block};
   for (int64_t index = blockIdx.x; index < item_count; index += gridDim.x) {
     const SlopeItem item = items[index];
-    const SlopeSolverJob& job = jobs[item.job];
-    const int rows = min(kRows, job.rows - item.first_row);
-    RowSolver solver(job, rates, item.first_row, rows);
+    const DeviceLayer& layer = layers[item.layer];
+    const int rows = min(kSegmentRows, layer.rows - item.first_row);
+    RowSolver solver(layer, rates, item.first_row, rows);
     clear_padding(slot, rows, padded);
     for (int start = 0; start < padded; start += kTile) {
-      load_block(job, item.first_row, rows, padded, start, slot, memory.slabs);
+      load_block(layer, item.first_row, rows, padded, start, slot, memory.slabs);
       for (int panel = 0; panel < kTile; panel += kPanel)
-        solve_panel(job, rows, padded, start, panel, slot, solver, memory);
+        solve_panel(layer, rows, padded, start, panel, slot, solver, memory);
     }
     solver.store_sums();
   }
 }
 
+// What all lanes read.
+struct Work {
+  std::span<const SlopeJob> jobs;
+  const ChooseGrid& choose_grid;
+  const OnSlopeSolved& on_solved;
+  std::vector<HessianFactor> factors;  // by job; `upper` stays empty
+};
+
+// A wave's layers; see solve_in_waves(). Each has a Hessian of its own, for its damping is its own.
+class WaveLayers {
+ public:
+  WaveLayers(const Work& work, const Wave& wave, const FactorBatch& factors, int64_t most_slots, Arena& arena)
+      : work_(work), jobs_(wave.hessians), factors_(factors) {
+    const auto count = static_cast<int64_t>(jobs_.size());
+    refused_ = arena.take<int64_t>(count);
+    for (size_t i = 0; i < jobs_.size(); ++i) add_layer(i, arena);
+    // The segments that take longest begin first.
+    std::ranges::stable_sort(items_, std::greater{}, [&](const SlopeItem& item) {
+      const DeviceLayer& layer = layers_[static_cast<size_t>(item.layer)];
+      return int64_t{std::min(kSegmentRows, layer.rows - item.first_row)} * layer.factor.columns;
+    });
+    rates_ = arena.take<float>(static_cast<int64_t>(rate_table().values().size()));
+    device_layers_ = arena.take<DeviceLayer>(count);
+    device_items_ = arena.take<SlopeItem>(static_cast<int64_t>(items_.size()));
+    slots_ = std::min(static_cast<int64_t>(items_.size()), most_slots);
+    scratch_ = arena.take<double>(slots_ * (kTile + factors.padded_columns()) * kSegmentRows);
+  }
+
+  static int64_t most_slots() { return resident_ctas(solve_slope_kernel, kThreads, sizeof(SolverMemory)); }
+
+  void upload(cudaStream_t stream) const {
+    thimble::upload(rates_, rate_table().values(), stream);
+    thimble::upload(device_items_, std::span<const SlopeItem>(items_), stream);
+    check_cuda(cudaMemsetAsync(refused_, 0xff, jobs_.size() * sizeof(int64_t), stream));
+    for (size_t i = 0; i < jobs_.size(); ++i) upload_rows(layers_[i].weights, job(i).weights, stream);
+  }
+
+  void solve(cudaStream_t stream) {
+    std::vector<std::vector<AxisStep>> steps;  // lives until the stream has been waited for
+    std::vector<SteppedCodes> codes;
+    for (size_t i = 0; i < jobs_.size(); ++i) codes.push_back(choose_steps(i, steps, stream));
+    if (!items_.empty()) {
+      thimble::upload(device_layers_, std::span<const DeviceLayer>(layers_), stream);
+      const LaunchShape shape{static_cast<unsigned>(slots_), kThreads, static_cast<int>(sizeof(SolverMemory))};
+      launch_kernel(solve_slope_kernel, shape, stream, device_layers_, device_items_,
+                    static_cast<int64_t>(items_.size()), factors_.padded_columns(), rates_, scratch_);
+    }
+    for (size_t i = 0; i < jobs_.size(); ++i)  // while the device solves
+      codes[i].codes.resize(static_cast<size_t>(job(i).weights.rows * job(i).weights.cols));
+    for (size_t i = 0; i < jobs_.size(); ++i) finish(i, std::move(codes[i]), stream);
+  }
+
+ private:
+  void add_layer(size_t i, Arena& arena) {
+    const int64_t rows = job(i).weights.rows, columns = job(i).weights.cols;
+    for (int64_t row = 0; row < rows; row += kTrellisRows)
+      items_.push_back({static_cast<int32_t>(i), static_cast<int32_t>(row)});
+    layers_.push_back({factors_[i], arena.take<float>(rows * columns), static_cast<int32_t>(rows), 0, 0,
+                       arena.take<AxisStep>(rows), arena.take<AxisStep>(columns), arena.take<int32_t>(rows * columns),
+                       arena.take<RowSums>(rows), refused_ ? refused_ + i : nullptr});
+  }
+
+  const SlopeJob& job(size_t i) const { return work_.jobs[jobs_[i]]; }
+
+  // Enqueues the upload of a layer's steps, now that its factor is known. Codes are none yet.
+  SteppedCodes choose_steps(size_t i, std::vector<std::vector<AxisStep>>& steps, cudaStream_t stream) {
+    DeviceLayer& layer = layers_[i];
+    SlopeGrid grid = work_.choose_grid(jobs_[i], factors_.upper_diagonal(i, stream));
+    check_slope_arguments(job(i).weights, work_.factors[jobs_[i]].order.size(), grid, job(i).row_weights, job(i).name);
+    const WeightScales scales = fit_weight_scales(job(i).weights);
+    steps.push_back(axis_steps(grid.row_steps, scales.rows));
+    thimble::upload(layer.row_steps, std::span<const AxisStep>(steps.back()), stream);
+    steps.push_back(axis_steps(grid.column_steps, scales.columns));
+    thimble::upload(layer.column_steps, std::span<const AxisStep>(steps.back()), stream);
+    layer.trellis_bits = grid.trellis_bits;
+    layer.rate_weight = static_cast<float>(grid.rate_weight);
+    return {grid.trellis_bits, {}, std::move(grid.row_steps), std::move(grid.column_steps)};
+  }
+
+  void finish(size_t i, SteppedCodes codes, cudaStream_t stream) const {
+    const ConstMatrixView& weights = job(i).weights;
+    int64_t refused = -1;
+    std::vector<RowSums> sums(static_cast<size_t>(weights.rows));
+    download(std::span(&refused, 1), static_cast<const int64_t*>(layers_[i].refused), stream);
+    download(std::span(sums), static_cast<const RowSums*>(layers_[i].sums), stream);
+    download(std::span(codes.codes), static_cast<const int32_t*>(layers_[i].codes), stream);
+    check_cuda(cudaStreamSynchronize(stream));
+    if (refused >= 0) refuse_weight(weights, refused / weights.cols, refused % weights.cols, job(i).name);
+    HessianFactor factor = work_.factors[jobs_[i]];
+    factor.damping = factors_.damping(i);
+    work_.on_solved(jobs_[i], {std::move(codes), slope_report(sums, weights, &factor, job(i).row_weights)});
+  }
+
+  const Work& work_;
+  std::vector<size_t> jobs_;
+  const FactorBatch& factors_;
+  std::vector<DeviceLayer> layers_;  // by job of the wave
+  std::vector<SlopeItem> items_;
+  int64_t slots_;  // items that are solved at a time, each by a CTA
+  // In device memory:
+  float* rates_;
+  DeviceLayer* device_layers_;
+  SlopeItem* device_items_;
+  int64_t* refused_;
+  double* scratch_;  // (slots) of Slot
+};
+
 }  // namespace
 
-size_t slope_slot_bytes(int64_t padded_columns) {
-  return static_cast<size_t>((kTile + padded_columns) * kRows) * sizeof(double);
-}
-
-int64_t slope_slots() {
-  int per_processor = 0;
-  check_cuda(
-      cudaFuncSetAttribute(solve_slope_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(SolverMemory)));
-  check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_processor, solve_slope_kernel, kThreads,
-                                                           sizeof(SolverMemory)));
-  return static_cast<int64_t>(multiprocessors()) * per_processor;
-}
-
-void solve_slope_items(const SlopeSolverJob* jobs, const SlopeItem* items, int64_t item_count, int64_t padded_columns,
-                       const float* rates, std::byte* scratch, int64_t slots, cudaStream_t stream) {
-  launch_kernel(solve_slope_kernel,
-                {static_cast<unsigned>(std::min(item_count, slots)), kThreads, static_cast<int>(sizeof(SolverMemory))},
-                stream, jobs, items, item_count, padded_columns, rates, scratch, slope_slot_bytes(padded_columns));
+void solve_slope_cuda(std::span<const SlopeJob> jobs, const ChooseGrid& choose_grid, const CudaPlace& place,
+                      const OnSlopeSolved& on_solved) {
+  constexpr size_t kWaveBytes = size_t{1} << 30;
+  Work work{jobs, choose_grid, on_solved, std::vector<HessianFactor>(jobs.size())};
+  std::vector<FactorItem> items(jobs.size());
+  parallel_for(static_cast<int64_t>(jobs.size()), [&](int64_t index) {
+    const auto j = static_cast<size_t>(index);
+    work.factors[j] = unfactored_hessian(*jobs[j].hessian, jobs[j].damping, jobs[j].name, jobs[j].order);
+    items[j] = {jobs[j].hessian, &work.factors[j], &jobs[j].name};
+  });
+  solve_in_waves<WaveLayers>(work, items, kWaveBytes, place);
 }
 
 }  // namespace thimble

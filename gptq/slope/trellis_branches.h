@@ -83,6 +83,7 @@ THIMBLE_HOST_DEVICE inline int32_t nearest_even_level(double target) {
 // The four levels from which the cheapest of each residue is looked for: of four neighbours each has another residue
 // (level % 4 = set + 2 * parity of the code) and is the nearest that has it.
 constexpr int32_t kBranches = 4;
+constexpr float kUnreachable = 1e30F;  // more than any path costs
 THIMBLE_HOST_DEVICE inline int32_t first_neighbour(double target) {
   const double rounded = std::nearbyint(target);
   return static_cast<int32_t>(rounded) - (target < rounded ? 2 : 1);

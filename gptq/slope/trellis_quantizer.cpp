@@ -6,8 +6,6 @@
 namespace thimble {
 namespace {
 
-constexpr float kUnreachable = 1e30F;
-
 // What TrellisMerges rests on.
 constexpr bool halves_follow_sets(int bits) {
   const Trellis trellis(bits);
@@ -18,8 +16,8 @@ static_assert(halves_follow_sets(2) && halves_follow_sets(3) && halves_follow_se
 
 }  // namespace
 
-TrellisQuantizer::TrellisQuantizer(Trellis trellis, const RateTable& rates, double rate_weight, int64_t most_rows)
-    : trellis_(trellis), merges_(trellis), rates_(rates), rate_weight_(static_cast<float>(rate_weight)) {
+TrellisQuantizer::TrellisQuantizer(Trellis trellis, double rate_weight, int64_t most_rows)
+    : trellis_(trellis), merges_(trellis), rate_weight_(static_cast<float>(rate_weight)) {
   if (trellis.bits() == 0) return;
   branches_.resize(static_cast<size_t>(most_rows));
   costs_.resize(static_cast<size_t>(most_rows + 1) * trellis.states());
@@ -69,7 +67,8 @@ void TrellisQuantizer::trace_back(std::span<int32_t> levels) const {
 void TrellisQuantizer::quantize(std::span<const double> targets, std::span<const uint8_t> classes,
                                 std::span<int32_t> levels) {
   const uint32_t states = trellis_.states();
-  auto cost = [&](size_t r) { return LevelCosts{rates_.row(classes[r]), rate_weight_}; };
+  const RateTable& rates = rate_table();
+  auto cost = [&](size_t r) { return LevelCosts{rates.row(classes[r]), rate_weight_}; };
   if (states == 1) {
     for (size_t r = 0; r < targets.size(); ++r) {
       const double target = reachable_target(targets[r]);

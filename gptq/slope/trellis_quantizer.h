@@ -15,9 +15,9 @@ namespace thimble {
 
 class TrellisQuantizer {
  public:
-  // Scratch for columns of at most `most_rows` rows. `rates` must outlive the quantizer; rate_weight >= 0 is in squared
-  // levels per bit. A path starts from state 0.
-  TrellisQuantizer(Trellis trellis, const RateTable& rates, double rate_weight, int64_t most_rows);
+  // Scratch for columns of at most `most_rows` rows. rate_weight >= 0 is in squared levels per bit. A path starts from
+  // state 0.
+  TrellisQuantizer(Trellis trellis, double rate_weight, int64_t most_rows);
 
   // targets: (rows) in levels, finite; classes: (rows) of the rate model. Fills levels (rows), each a level of the
   // state that those above it lead to, of a code in [-kMaxSteppedCode, kMaxSteppedCode].
@@ -37,7 +37,6 @@ class TrellisQuantizer {
 
   Trellis trellis_;
   TrellisMerges merges_;
-  const RateTable& rates_;
   float rate_weight_;
   std::vector<Branches> branches_;  // (rows)
   std::vector<float> costs_;        // (rows + 1, states): of the best path to each state before each row

@@ -47,11 +47,15 @@ void FisherCollector::on_lookup_gradient(const std::string& table, std::span<con
   for (int32_t row : rows) ++counts[static_cast<size_t>(row)];
 }
 
-LossStatistics FisherCollector::finish() && {
-  if (sums_.output_fisher.empty()) throw Error(ExitCode::kBadInput, "no calibration tokens reached the loss");
-  for (FisherSet* set : {&sums_.output_fisher, &sums_.lookup_fisher})
+void divide_by_tokens(LossStatistics& sums) {
+  for (FisherSet* set : {&sums.output_fisher, &sums.lookup_fisher})
     for (auto& [name, fisher] : *set)
       for (double& value : fisher.mean_square) value /= static_cast<double>(fisher.token_count);
+}
+
+LossStatistics FisherCollector::finish() && {
+  if (sums_.output_fisher.empty()) throw Error(ExitCode::kBadInput, "no calibration tokens reached the loss");
+  divide_by_tokens(sums_);
   return std::move(sums_);
 }
 

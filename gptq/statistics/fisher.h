@@ -39,6 +39,9 @@ struct LossStatistics {
   bool empty() const { return output_fisher.empty(); }
 };
 
+// Makes means of Fishers whose mean_square holds sums.
+void divide_by_tokens(LossStatistics& sums);
+
 struct CalibrationStatistics {
   HessianSet hessians;
   LossStatistics loss;  // empty unless it was asked for

@@ -109,13 +109,13 @@ HessianSet share_hessians(std::vector<SharedHessian> inputs) {
   return hessians;
 }
 
-SymmetricMatrix damped_hessian_per_sequence(const Hessian& hessian) {
-  SymmetricMatrix damped = hessian.matrix;
-  double tokens_per_sequence = static_cast<double>(hessian.token_count) / static_cast<double>(hessian.sequence_count);
-  for (double& value : damped.values()) value *= tokens_per_sequence;
-  double added = kCollectionDamping * damped.mean_diagonal();
-  for (int64_t i = 0; i < damped.size(); ++i) damped.lower_row(i)[i] += added;
-  return damped;
+HessianSet mean_hessians(std::vector<SharedHessian> sums) {
+  parallel_for(static_cast<int64_t>(sums.size()), [&](int64_t i) {
+    Hessian& hessian = sums[static_cast<size_t>(i)].hessian;
+    auto tokens = static_cast<double>(hessian.token_count);
+    for (double& value : hessian.matrix.values()) value /= tokens;
+  });
+  return share_hessians(std::move(sums));
 }
 
 }  // namespace thimble

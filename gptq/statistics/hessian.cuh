@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
+#include "gptq/statistics/device_arena.cuh"
 #include "gptq/statistics/hessian.h"
 #include "runtime/cuda/cuda_memory.h"
-#include "runtime/cuda/kernels/cuda_context.cuh"
 
 namespace thimble {
 
@@ -29,11 +29,9 @@ class CudaHessianCollector {
 
   // Enqueues x (sequences * T, K), rows `stride` elements apart, as input of all of `layers`, sequence after sequence.
   // The same input always comes with the same list. All calls use one stream; x must stay until it has run.
-  void add(std::span<const std::string> layers, const __nv_bfloat16* x, int64_t stride, int64_t sequences,
-           int64_t tokens, int64_t columns, cudaStream_t stream);
-  void add(std::span<const std::string> layers, const __half* x, int64_t stride, int64_t sequences, int64_t tokens,
-           int64_t columns, cudaStream_t stream);
-  void add(std::span<const std::string> layers, const float* x, int64_t stride, int64_t sequences, int64_t tokens,
+  // T: __nv_bfloat16, __half or float.
+  template <typename T>
+  void add(std::span<const std::string> layers, const T* x, int64_t stride, int64_t sequences, int64_t tokens,
            int64_t columns, cudaStream_t stream);
 
   // Adds the sums of sequences that come after this collector's, from one on the same device. Both keep their sums
@@ -45,9 +43,9 @@ class CudaHessianCollector {
   // The sums of x x^T, not divided by the number of tokens; otherwise as finish().
   std::vector<SharedHessian> finish_sums() &&;
 
-  // The mean of x x^T of the only input, packed as in SymmetricMatrix, left in device memory. The collector begins anew
+  // The sum of x x^T of the only input, packed as in SymmetricMatrix, left in device memory. The collector begins anew
   // and keeps its workspace. Otherwise as finish().
-  DeviceArray<double> take_mean();
+  DeviceArray<double> take_sum();
 
   // Waits for the device. A value that is not finite, or whose square overflows float32, is an Error (bad input) that
   // names the layer, the sequence and the column. Other errors are those of HessianCollector::finish().
@@ -62,14 +60,8 @@ class CudaHessianCollector {
     // are counted from first_sequence_ on.
     DeviceArray<unsigned long long> first_bad;
   };
-  template <typename T>
-  void add_products(std::span<const std::string> layers, const T* x, int64_t stride, int64_t sequences, int64_t tokens,
-                    int64_t columns, cudaStream_t stream);
   Input& input_of(std::span<const std::string> layers, int64_t columns, cudaStream_t stream);
-  enum class Result { kMean, kSum };
   static void require_finite(const Input& input);
-  Hessian finish_input(const Input& input, Result result) const;
-  std::vector<SharedHessian> finish_inputs(Result result);
 
   int device_ = 0;
   size_t workspace_bytes_;

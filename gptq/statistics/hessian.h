@@ -61,6 +61,8 @@ struct SharedHessian {
 
 // Inputs that saw different numbers of sequences, and a layer with two inputs, are Errors.
 HessianSet share_hessians(std::vector<SharedHessian> inputs);
+// The same of sums of x x^T, which it divides by their tokens.
+HessianSet mean_hessians(std::vector<SharedHessian> sums);
 
 // One accumulator per distinct input of a model. Observes forward passes of one sequence each.
 class HessianCollector final : public LinearObserver {
@@ -83,10 +85,8 @@ class HessianCollector final : public LinearObserver {
   std::map<std::string, Input> inputs_;  // by the first layer's name
 };
 
-// Damping of the method `trace` at collection, relative to the mean of the diagonal.
+// Damping of the method `trace` at collection, relative to the mean of the diagonal:
+//   sum of x x^T over all tokens / sequences + kCollectionDamping * mean(diag) * I
 constexpr double kCollectionDamping = 0.01;
-
-// H as the method `trace` reports it: sum of x x^T over all tokens / sequences + kCollectionDamping * mean(diag) * I.
-SymmetricMatrix damped_hessian_per_sequence(const Hessian& hessian);
 
 }  // namespace thimble

@@ -1,6 +1,7 @@
 // statistics_sum.cpp: sums over the parts of a calibration set.
 #include "gptq/statistics/statistics_sum.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "runtime/base/error.h"
@@ -8,12 +9,14 @@
 namespace thimble {
 namespace {
 
+constexpr int64_t kRowsPerTask = 64;
+
 [[noreturn]] void refuse(const std::string& name) {
-  throw Error(ExitCode::kInternal, "'" + name + "': the parts of the loss statistics differ");
+  throw Error(ExitCode::kInternal, "'" + name + "': the parts of a calibration set differ");
 }
 
 // sum += tokens * mean.
-void add_tokens(const FisherSet& part, bool is_first, FisherSet& sums) {
+void add_fishers(const FisherSet& part, bool is_first, FisherSet& sums) {
   if (!is_first && part.size() != sums.size()) refuse("Fisher");
   for (const auto& [name, mean] : part) {
     Fisher& sum = sums[name];
@@ -31,27 +34,60 @@ void add_counts(const RowCounts& part, bool is_first, RowCounts& sums) {
     std::vector<int64_t>& sum = sums[name];
     if (is_first) sum.resize(counts.size());
     if (sum.size() != counts.size()) refuse(name);
-    for (size_t row = 0; row < counts.size(); ++row) sum[row] += counts[row];
+    std::ranges::transform(sum, counts, sum.begin(), std::plus{});
   }
 }
 
 }  // namespace
 
+size_t hessian_part_count(int64_t sequences) { return static_cast<size_t>(std::min(sequences, kMaxHessianParts)); }
+
+Share hessian_part(int64_t sequences, size_t part) {
+  return share_of(static_cast<size_t>(sequences), part, hessian_part_count(sequences));
+}
+
+void add_hessian(Hessian& sum, const Hessian& added, double factor) {
+  parallel_chunks(sum.matrix.size(), kRowsPerTask, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      double* row = sum.matrix.lower_row(i);
+      const double* more = added.matrix.lower_row(i);
+      for (int64_t j = 0; j <= i; ++j) row[j] += factor * more[j];
+    }
+  });
+  sum.token_count += added.token_count;
+  sum.sequence_count += added.sequence_count;
+}
+
+void StatisticsSum::add(const HessianSet& part, HessianSums& sums) const {
+  std::map<const Hessian*, std::vector<std::string>> inputs;
+  for (const auto& [layer, hessian] : part) inputs[hessian.get()].push_back(layer);
+  for (const auto& [mean, layers] : inputs) {
+    SharedHessian& sum = sums[layers[0]];
+    if (is_first_) sum = {layers, {SymmetricMatrix(mean->matrix.size()), 0, 0}};
+    if (sum.layers != layers || sum.hessian.matrix.size() != mean->matrix.size()) refuse(layers[0]);
+    add_hessian(sum.hessian, *mean, static_cast<double>(mean->token_count));
+  }
+  if (inputs.size() != sums.size()) refuse("Hessians");
+}
+
 void StatisticsSum::add(const CalibrationStatistics& part) {
-  hessians_.add(part.hessians);
-  if (!part.loss.head.empty()) head_.add(part.loss.head);
-  add_tokens(part.loss.output_fisher, is_first_, sums_.output_fisher);
-  add_tokens(part.loss.lookup_fisher, is_first_, sums_.lookup_fisher);
-  add_counts(part.loss.row_counts, is_first_, sums_.row_counts);
+  add(part.hessians, hessians_);
+  add(part.loss.head, head_);
+  add_fishers(part.loss.output_fisher, is_first_, loss_.output_fisher);
+  add_fishers(part.loss.lookup_fisher, is_first_, loss_.lookup_fisher);
+  add_counts(part.loss.row_counts, is_first_, loss_.row_counts);
   is_first_ = false;
 }
 
 CalibrationStatistics StatisticsSum::finish() && {
-  for (FisherSet* set : {&sums_.output_fisher, &sums_.lookup_fisher})
-    for (auto& [name, fisher] : *set)
-      for (double& value : fisher.mean_square) value /= static_cast<double>(fisher.token_count);
-  sums_.head = std::move(head_).finish();
-  return {std::move(hessians_).finish(), std::move(sums_)};
+  divide_by_tokens(loss_);
+  auto means = [](HessianSums& sums) {
+    std::vector<SharedHessian> inputs;
+    for (auto& [first_layer, sum] : sums) inputs.push_back(std::move(sum));
+    return mean_hessians(std::move(inputs));
+  };
+  loss_.head = means(head_);
+  return {means(hessians_), std::move(loss_)};
 }
 
 }  // namespace thimble

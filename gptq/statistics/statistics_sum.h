@@ -1,14 +1,40 @@
-// statistics_sum.h: the statistics of a calibration set from those of its parts (hessian_sum.h), so that parts can be
-// collected apart.
-// In: CalibrationStatistics of the parts, in order.  Out: those of the whole.
+// statistics_sum.h: the statistics of a calibration set from those of its parts, so that parts can be collected apart,
+// by ranks or on CUDA devices. In: CalibrationStatistics of the parts, in order; or a model and its calibration set.
+// Out: those of the whole.
 #pragma once
 
+#include <algorithm>
+#include <bit>
+#include <cassert>
+#include <cstddef>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "gptq/statistics/fisher.h"
-#include "gptq/statistics/hessian_sum.h"
+#include "runtime/base/parallel.h"
+#include "runtime/base/progress.h"
+#include "runtime/device/device.h"
+#include "runtime/ops/token_sequences.h"
+#include "runtime/ops/weights.h"
 
 namespace thimble {
 
-// Means are weighted by the tokens behind them, as HessianSum does, in float64; counts are added. At least one part.
+// A calibration set is always cut into so many parts, or into single sequences if there are fewer, whoever collects
+// them: float64 sums round, and are equal only when equal parts are added in equal order.
+constexpr int64_t kMaxHessianParts = 8;
+size_t hessian_part_count(int64_t sequences);
+
+// The sequences of part `part`.
+Share hessian_part(int64_t sequences, size_t part);
+
+// sum += factor * added, of Hessians of one input. The counts are added as they are.
+void add_hessian(Hessian& sum, const Hessian& added, double factor);
+
+// Means of parts are weighted by the tokens behind them:
+//   H = (1 / N) * sum over parts p of N_p H_p in float64, N_p the tokens of part p and N those of all
+// and so are Fishers; counts are added. At least one part.
 class StatisticsSum {
  public:
   // A part whose names or sizes are not the first one's is an Error.
@@ -18,9 +44,72 @@ class StatisticsSum {
   CalibrationStatistics finish() &&;
 
  private:
-  HessianSum hessians_, head_;
-  LossStatistics sums_;  // mean_square holds sums
+  // Sums of x x^T over all tokens so far, by the first layer's name.
+  using HessianSums = std::map<std::string, SharedHessian>;
+  void add(const HessianSet& part, HessianSums& sums) const;
+
+  HessianSums hessians_, head_;
+  LossStatistics loss_;  // mean_square holds sums
   bool is_first_ = true;
 };
+
+// The order in which parts are added when several devices collect them. Parts are the leaves of one binary tree, and a
+// node is the sum of its left and its right half: whoever collects a node's parts adds them alike, so that sums are the
+// same bits for any split among devices, which exchange a node or two each instead of all parts.
+
+// Where a node of at least two parts is cut: its left half is the largest complete tree that leaves something.
+inline size_t middle_of(Share node) { return node.begin + std::bit_ceil(node.size()) / 2; }
+
+// The largest nodes below `node` that lie within `share`, in order.
+inline void append_nodes_within(Share share, Share node, std::vector<Share>& nodes) {
+  if (node.end <= share.begin || share.end <= node.begin) return;
+  if (share.begin <= node.begin && node.end <= share.end) return nodes.push_back(node);
+  append_nodes_within(share, {node.begin, middle_of(node)}, nodes);
+  append_nodes_within(share, {middle_of(node), node.end}, nodes);
+}
+
+// The nodes of device `device` of `devices` in a set of `parts` parts.
+inline std::vector<Share> nodes_of_device(size_t parts, size_t device, size_t devices) {
+  std::vector<Share> nodes;
+  if (Share share = share_of(parts, device, devices); share.size() > 0) append_nodes_within(share, {0, parts}, nodes);
+  return nodes;
+}
+
+// The sum of a node's parts: leaf(part) is one of them, add(left, right) adds the second to the first.
+template <typename Leaf, typename Add>
+auto sum_of_node(Share node, const Leaf& leaf, const Add& add) -> decltype(leaf(size_t{})) {
+  assert(node.size() > 0);
+  if (node.size() == 1) return leaf(node.begin);
+  auto left = sum_of_node({node.begin, middle_of(node)}, leaf, add);
+  add(left, sum_of_node({middle_of(node), node.end}, leaf, add));
+  return left;
+}
+
+// The sum of `node` from the sums of nodes that cover it, which are used up.
+template <typename Sum, typename Add>
+Sum join_nodes(Share node, std::vector<std::pair<Share, Sum>>& sums, const Add& add) {
+  for (auto& [known, sum] : sums)
+    if (known.begin == node.begin && known.end == node.end) return std::move(sum);
+  assert(node.size() > 1);
+  Sum left = join_nodes({node.begin, middle_of(node)}, sums, add);
+  add(left, join_nodes({middle_of(node), node.end}, sums, add));
+  return left;
+}
+
+// Sums that sum_of_node() holds at once: one for each level of the tree.
+inline int64_t live_sums(size_t parts) { return parts == 0 ? 0 : static_cast<int64_t>(std::bit_width(parts)); }
+
+// On CUDA devices; a build without CUDA answers with a DeviceError. Both run every sequence, less its last token,
+// through the model. Each of `device`'s CUDA devices takes a share of the parts; the result is the same bits for any
+// number of devices. Sequences at a time are as many as their memory allows (cuda_memory.h).
+
+// The Hessians of all linear layers. Parts are added in the order of the tree.
+HessianSet collect_hessians_cuda(const std::shared_ptr<const Weights>& weights, const Device& device,
+                                 const TokenSequences& sequences, Progress& progress);
+
+// Back from the loss too, in float32 whatever the device's numerics. Parts are added in order. A gradient that is not
+// finite is an Error (bad input) that names matrix, sequence, position and output.
+LossStatistics collect_loss_statistics_cuda(const std::shared_ptr<const Weights>& weights, const Device& device,
+                                            const TokenSequences& sequences, Progress& progress);
 
 }  // namespace thimble

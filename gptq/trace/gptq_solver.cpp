@@ -5,12 +5,9 @@
 
 #include <algorithm>
 
-#include "gptq/trace/grid.h"
-#include "gptq/trace/nvfp4_grid.h"
 #include "runtime/base/error.h"
 #include "runtime/base/parallel.h"
 #include "runtime/cpu/gemm.h"
-#include "runtime/tensor/dtype.h"
 
 namespace thimble {
 namespace {
@@ -19,72 +16,20 @@ constexpr int64_t kBlockColumns = 128;
 // Rows do not depend on each other. Enough of them per task to make the products between blocks efficient.
 constexpr int64_t kRowsPerTask = 128;
 
-// A weight rounded to a grid.
-struct Rounded {
-  int8_t code;
-  double value;
-};
-
-// Both grids have rows that round a weight of (original) column k, and keep() its code.
-struct RowScaledGrid {
-  struct Row {
-    double scale;
-    int max_code;
-    Rounded round(int64_t, double weight) const {
-      const int8_t code = nearest_code(weight, scale, max_code);
-      return {code, code * scale};
-    }
-  };
-  RowScaledCodes codes;
-  Row row(int64_t r) const { return {float_from_fp16(codes.row_scales[static_cast<size_t>(r)]), codes.max_code}; }
-  void keep(int64_t r, int64_t k, int64_t columns, int8_t code) {
-    codes.codes[static_cast<size_t>(r * columns + k)] = code;
-  }
-};
-
-struct Nvfp4Grid {
-  struct Row {
-    const uint8_t* scales;
-    float tensor_scale;
-    Rounded round(int64_t k, double weight) const {
-      const Nvfp4BlockGrid grid{float_from_ue4m3(scales[k / kNvfp4Block]), tensor_scale};
-      const uint8_t code = grid.nearest(weight);
-      return {static_cast<int8_t>(code), double{grid.value(code)}};
-    }
-  };
-  Nvfp4Codes codes;
-  int64_t blocks, row_bytes;
-  Row row(int64_t r) const { return {codes.block_scales.data() + r * blocks, codes.tensor_scale}; }
-  void keep(int64_t r, int64_t k, int64_t, int8_t code) {
-    set_nvfp4_code(codes, row_bytes, r, k, static_cast<uint8_t>(code));
-  }
-};
-
-// The solution on one grid.
-template <typename Grid>
+// The solution with one choice of scales.
+template <typename Codes>
 struct Candidate {
-  Grid grid;
-  std::vector<double> squared_errors;   // (R) sum over columns of (w - w')^2
-  std::vector<double> weighted_losses;  // (R) sum over columns of E^2
+  Codes codes;
+  std::span<RowErrors> errors;  // (R)
 };
-
-// The weights of rows [first, last), float64, columns in the order they are solved; dead columns are 0.
-MatrixF64 permuted_rows(ConstMatrixView weights, int64_t first, int64_t last, const HessianFactor& factor) {
-  MatrixF64 rows(last - first, weights.cols);
-  for (int64_t r = 0; r < rows.rows(); ++r)
-    for (int64_t i = 0; i < rows.cols(); ++i) rows(r, i) = weights.row(first + r)[factor.order[static_cast<size_t>(i)]];
-  size_t live = factor.order.size() - factor.dead_columns.size();  // a diagonal of 0 sorts last
-  for (int64_t r = 0; r < rows.rows(); ++r) std::fill(rows.row(r) + live, rows.row(r) + rows.cols(), 0.0);
-  return rows;
-}
 
 // One row within one block (the inner loop of algorithm 1): rounds column i, divides its error by U_ii and makes up for
 // it in the block's later columns (eq. 2). All pointers are to one value per column of the block.
 template <typename Row>
-void solve_row(const Row& row, const int64_t* order, double* w, double* errors, Rounded* rounded,
+void solve_row(const Row& row, const int64_t* order, double* w, double* errors, RoundedWeight* rounded,
                ConstMatrixViewF64 u) {
   for (int64_t i = 0; i < u.cols; ++i) {
-    rounded[i] = row.round(order[i], w[i]);
+    rounded[i] = row.round(row.scale(order[i]), w[i]);
     double error = (w[i] - rounded[i].value) / u.row(i)[i];
     errors[i] = error;
     const double* u_row = u.row(i);
@@ -93,26 +38,25 @@ void solve_row(const Row& row, const int64_t* order, double* w, double* errors, 
 }
 
 // Algorithm 1 for rows [first, last): fills their part of `out`, whose scales are set.
-template <typename Grid>
+template <typename Codes>
 void solve_rows(ConstMatrixView weights, int64_t first, int64_t last, const HessianFactor& factor,
-                Candidate<Grid>& out) {
+                Candidate<Codes>& out) {
   int64_t columns = weights.cols;
-  MatrixF64 w = permuted_rows(weights, first, last, factor);
+  MatrixF64 w = factor.ordered(weights.block_rows(first, last - first));
   for (int64_t start = 0; start < columns; start += kBlockColumns) {
     int64_t width = std::min(kBlockColumns, columns - start), next = start + width;
     ConstMatrixViewF64 u = factor.upper.view().block_rows(start, width);
     MatrixF64 errors(last - first, width);
     for (int64_t r = first; r < last; ++r) {
-      std::array<Rounded, kBlockColumns> rounded;
+      std::array<RoundedWeight, kBlockColumns> rounded;
       const int64_t* order = factor.order.data() + start;
       double* e = errors.row(r - first);
-      solve_row(out.grid.row(r), order, w.row(r - first) + start, e, rounded.data(), u.block_cols(start, width));
+      solve_row(grid_row(out.codes, r, columns), order, w.row(r - first) + start, e, rounded.data(),
+                u.block_cols(start, width));
       for (int64_t i = 0; i < width; ++i) {
-        const Rounded& result = rounded[static_cast<size_t>(i)];
-        double difference = weights.row(r)[order[i]] - result.value;
-        out.grid.keep(r, order[i], columns, result.code);
-        out.squared_errors[static_cast<size_t>(r)] += difference * difference;
-        out.weighted_losses[static_cast<size_t>(r)] += e[i] * e[i];
+        const RoundedWeight& result = rounded[static_cast<size_t>(i)];
+        set_code(out.codes, columns, r, order[i], result.code);
+        out.errors[static_cast<size_t>(r)].add(weights.row(r)[order[i]] - result.value, e[i]);
       }
     }
     // The lazy batch update (eq. 4): the block's errors reach all later columns at once.
@@ -120,60 +64,61 @@ void solve_rows(ConstMatrixView weights, int64_t first, int64_t last, const Hess
   }
 }
 
-// Serial, so that the order of the additions is fixed.
-double sum(const std::vector<double>& values) {
-  double total = 0;
-  for (double value : values) total += value;
-  return total;
-}
-
-void check_columns(ConstMatrixView weights, const HessianFactor& factor, const std::string& name) {
-  if (static_cast<size_t>(weights.cols) != factor.order.size())
-    throw Error(ExitCode::kInternal,
-                fmt::format("tensor '{}': {} columns, its Hessian has {}", name, weights.cols, factor.order.size()));
-}
-
-template <typename Grid>
-GptqReport report_of(const Candidate<Grid>& solved, double clip_fraction, ConstMatrixView weights,
-                     const HessianFactor& factor) {
-  double weight_count = static_cast<double>(std::max<int64_t>(1, weights.rows * weights.cols));
-  return {clip_fraction, sum(solved.squared_errors) / weight_count, sum(solved.weighted_losses), factor.damping,
-          factor.dead_columns};
+// `candidates`: with their scales and codes of 0.
+template <typename Codes>
+GptqSolution<Codes> solve(ConstMatrixView weights, const HessianFactor& factor, std::span<const double> clips,
+                          std::vector<Codes> candidates) {
+  const auto rows = static_cast<size_t>(weights.rows);
+  std::vector<RowErrors> errors(candidates.size() * rows);
+  std::vector<Candidate<Codes>> solved;
+  for (size_t c = 0; c < candidates.size(); ++c)
+    solved.push_back({std::move(candidates[c]), std::span(errors).subspan(c * rows, rows)});
+  int64_t row_tasks = divide_up(weights.rows, kRowsPerTask);
+  parallel_for(row_tasks * static_cast<int64_t>(solved.size()), [&](int64_t task) {
+    int64_t first = task % row_tasks * kRowsPerTask, last = std::min(first + kRowsPerTask, weights.rows);
+    solve_rows(weights, first, last, factor, solved[static_cast<size_t>(task / row_tasks)]);
+  });
+  auto [best, report] = best_candidate(errors, clips, weights, factor);
+  return {std::move(solved[best].codes), std::move(report)};
 }
 
 }  // namespace
 
+void check_columns(ConstMatrixView weights, int64_t hessian_columns, const std::string& name) {
+  if (weights.cols != hessian_columns)
+    throw Error(ExitCode::kInternal,
+                fmt::format("tensor '{}': {} columns, its Hessian has {}", name, weights.cols, hessian_columns));
+}
+
+std::pair<size_t, GptqReport> best_candidate(std::span<const RowErrors> errors, std::span<const double> clips,
+                                             ConstMatrixView weights, const HessianFactor& factor) {
+  const auto rows = static_cast<size_t>(weights.rows);
+  std::vector<RowErrors> totals(clips.size());
+  for (size_t i = 0; i < errors.size(); ++i) {
+    totals[i / rows].squared += errors[i].squared;
+    totals[i / rows].weighted += errors[i].weighted;
+  }
+  const auto best = static_cast<size_t>(std::ranges::min_element(totals, {}, &RowErrors::squared) - totals.begin());
+  const auto weight_count = static_cast<double>(std::max<int64_t>(1, weights.rows * weights.cols));
+  return {
+      best,
+      {clips[best], totals[best].squared / weight_count, totals[best].weighted, factor.damping, factor.dead_columns}};
+}
+
 GptqResult solve_gptq(ConstMatrixView weights, const HessianFactor& factor, int max_code, const std::string& name) {
-  check_columns(weights, factor, name);
-  auto rows = static_cast<size_t>(weights.rows);
-  std::array<Candidate<RowScaledGrid>, kClipFractions.size()> candidates;
-  for (size_t c = 0; c < candidates.size(); ++c)
-    candidates[c] = {{{max_code, std::vector<int8_t>(rows * static_cast<size_t>(weights.cols)),
-                       row_scales(weights, kClipFractions[c], max_code, name)}},
-                     std::vector<double>(rows),
-                     std::vector<double>(rows)};
-
-  int64_t row_tasks = (weights.rows + kRowsPerTask - 1) / kRowsPerTask;
-  parallel_for(row_tasks * static_cast<int64_t>(candidates.size()), [&](int64_t task) {
-    int64_t first = task % row_tasks * kRowsPerTask, last = std::min(first + kRowsPerTask, weights.rows);
-    solve_rows(weights, first, last, factor, candidates[static_cast<size_t>(task / row_tasks)]);
-  });
-
-  auto best = std::ranges::min_element(candidates, {}, [](const auto& c) { return sum(c.squared_errors); });
-  GptqReport report = report_of(*best, kClipFractions[static_cast<size_t>(best - candidates.begin())], weights, factor);
-  return {std::move(best->grid.codes), std::move(report)};
+  check_columns(weights, static_cast<int64_t>(factor.order.size()), name);
+  const std::vector<uint16_t> scales = row_scales(weights, kClipFractions, max_code, name);
+  std::vector<RowScaledCodes> candidates;
+  for (auto first = scales.begin(); candidates.size() < kClipFractions.size(); first += weights.rows)
+    candidates.push_back({max_code,
+                          std::vector<int8_t>(static_cast<size_t>(weights.rows * weights.cols)),
+                          {first, first + weights.rows}});
+  return solve(weights, factor, kClipFractions, std::move(candidates));
 }
 
 Nvfp4GptqResult solve_gptq_nvfp4(ConstMatrixView weights, const HessianFactor& factor, const std::string& name) {
-  check_columns(weights, factor, name);
-  auto rows = static_cast<size_t>(weights.rows);
-  Candidate<Nvfp4Grid> solved{{choose_nvfp4_scales(weights), nvfp4_blocks(weights.cols), nvfp4_row_bytes(weights.cols)},
-                              std::vector<double>(rows),
-                              std::vector<double>(rows)};
-  parallel_chunks(weights.rows, kRowsPerTask,
-                  [&](int64_t first, int64_t last) { solve_rows(weights, first, last, factor, solved); });
-  GptqReport report = report_of(solved, 1, weights, factor);
-  return {std::move(solved.grid.codes), std::move(report)};
+  check_columns(weights, static_cast<int64_t>(factor.order.size()), name);
+  return solve<Nvfp4Codes>(weights, factor, std::array{1.0}, {choose_nvfp4_scales(weights)});
 }
 
 }  // namespace thimble

@@ -1,113 +1,144 @@
-// gptq_solver.cu: algorithm 1 of gptq_solver.cpp with 64 rows per CTA, in blocks of 64 columns. The lazy batch update
-// (eq. 4) is done when a block's turn comes instead of when its predecessors are done (left-looking), so that errors
-// are written once and weights never: a block's weights are W less the errors of all earlier columns times U.
+// gptq_solver.cu: algorithm 1 of gptq_solver.cpp for waves of Hessians with their layers (device_waves.cuh), with 64
+// rows per CTA, in blocks of 64 columns. The lazy batch update (eq. 4) is done when a block's turn comes instead of
+// when its predecessors are done (left-looking), so that errors are written once and weights never: a block's weights
+// are W less the errors of all earlier columns times U. R = output rows, K = input columns, B = ceil(K / 16) blocks of
+// a row, P = K rounded up to a multiple of kTile (f64_tile.cuh), C = candidates: solutions of a matrix, of which one is
+// kept.
+#include "gptq/trace/gptq_solver.h"
+
 #include <cuda_fp16.h>
 
 #include <algorithm>
 
-#include "gptq/factor/f64_tile.cuh"
-#include "gptq/trace/gptq_solver.cuh"
-#include "gptq/trace/nvfp4_grid.h"
-#include "runtime/cuda/kernels/cuda_context.cuh"
-#include "runtime/cuda/kernels/cuda_numeric.cuh"
+#include "gptq/factor/device_waves.cuh"
 
 namespace thimble {
 namespace {
 
-constexpr int kPanel = 16;     // columns that one thread solves alone; their codes are one 16-byte store
-constexpr int kThreads = 256;  // of kernels with a thread per code or byte
+constexpr int kPanel = 16;  // columns that one thread solves alone
+constexpr int kRowsPerCta = 8;
+constexpr int64_t kRowsPerTask = 64;  // of the host
+constexpr size_t kWaveBytes = size_t{256} << 20;
 
-// What a row has summed up so far; sums in the order of columns and without fused additions, as the CPU does them.
-struct RowErrors {
-  double squared = 0;
-  double weighted = 0;
-
-  __device__ void add(double difference, double error) {
-    squared = add_square(squared, difference);
-    weighted = add_square(weighted, error);
-  }
-};
-
-// A weight rounded to a grid.
-struct Rounded {
-  int8_t code;
-  double value;
-};
-
-// Rows of a candidate's grid, as those of gptq_solver.cpp. The scale of a column (in the original order) is fetched
-// ahead: rounding is one long chain of dependent operations, which no load should lengthen.
+// One matrix; pointers to device memory.
 template <typename Grid>
-struct GridRow;
-
-template <>
-struct GridRow<RowScaledGrid> {
-  double row_scale, limit;
-
-  __device__ GridRow(const SolverJob<RowScaledGrid>& job, int candidate, int row)
-      : row_scale(__half2float(__ushort_as_half(job.scales[static_cast<int64_t>(candidate) * job.rows + row]))),
-        limit(job.grid.max_code) {}
-  __device__ double scale(int) const { return row_scale; }
-  // nearest_code() of grid.h.
-  __device__ Rounded round(double scale, double weight) const {
-    double code = rint(fmin(fmax(weight / scale, -limit), limit));
-    return {static_cast<int8_t>(code), code * scale};  // the product is exact: 8 bits by 11
-  }
+struct DeviceLayer {
+  DeviceFactor factor;
+  float* weights;  // (R, K)
+  int32_t rows;    // R
+  Grid grid;
+  typename Grid::Scale* scales;
+  int8_t* codes;      // (C, R, K) of the columns in their original order
+  RowErrors* errors;  // (C, R)
 };
 
-template <>
-struct GridRow<Nvfp4Grid> {
-  const uint8_t* scales;
+// The grids: what a matrix has of each besides its weights. The scales are chosen before any column is solved.
+struct RowScaledGrid {
+  using Codes = RowScaledCodes;
+  using Scale = uint16_t;  // fp16 bits, (C, R)
+  using Row = RowScaledRow;
+  static constexpr std::array kClips = kClipFractions;
+  static int64_t scales(int64_t rows, int64_t) { return rows; }  // of one candidate
+
+  int32_t max_code;
+
+  __device__ Row row(const DeviceLayer<RowScaledGrid>& layer, int candidate, int r) const {
+    return {__half2float(__ushort_as_half(layer.scales[static_cast<int64_t>(candidate) * layer.rows + r])), max_code};
+  }
+  // codes: (R, K) of the candidate with these scales.
+  Codes result(ConstMatrixView, std::span<const Scale> scales, std::vector<int8_t> codes) const {
+    return {max_code, std::move(codes), {scales.begin(), scales.end()}};
+  }
+};
+struct Nvfp4Grid {
+  using Codes = Nvfp4Codes;
+  using Scale = uint8_t;  // UE4M3, (R, B)
+  using Row = Nvfp4Row;
+  static constexpr std::array kClips = {1.0};
+  static int64_t scales(int64_t rows, int64_t columns) { return rows * nvfp4_blocks(columns); }
+
   float tensor_scale;
 
-  __device__ GridRow(const SolverJob<Nvfp4Grid>& job, int, int row)
-      : scales(job.scales + static_cast<int64_t>(row) * divide_up(job.columns, kNvfp4Block)),
-        tensor_scale(job.grid.tensor_scale) {}
-  __device__ float scale(int column) const { return float_from_ue4m3(scales[column / kNvfp4Block]); }
-  __device__ Rounded round(float scale, double weight) const {
-    const Nvfp4BlockGrid grid{scale, tensor_scale};
-    uint8_t code = grid.nearest(weight);
-    return {static_cast<int8_t>(code), grid.value(code)};
+  __device__ Row row(const DeviceLayer<Nvfp4Grid>& layer, int, int r) const {
+    return {layer.scales + r * nvfp4_blocks(layer.factor.columns), tensor_scale};
+  }
+  Codes result(ConstMatrixView weights, std::span<const Scale> scales, std::vector<int8_t> codes) const {
+    Codes packed = nvfp4_zeros(weights.rows, weights.cols);
+    packed.block_scales.assign(scales.begin(), scales.end());
+    packed.tensor_scale = tensor_scale;
+    parallel_chunks(weights.rows, kRowsPerTask, [&](int64_t first, int64_t last) {
+      for (int64_t r = first; r < last; ++r)
+        for (int64_t k = 0; k < weights.cols; ++k)
+          set_code(packed, weights.cols, r, k, codes[static_cast<size_t>(r * weights.cols + k)]);
+    });
+    return packed;
   }
 };
+
+// A tile of rows of one candidate: what one CTA solves at a time.
+struct SolverItem {
+  int32_t layer;
+  int32_t candidate;
+  int32_t first_row;
+};
+
+// The scales of choose_nvfp4_scales(). One warp per row, a lane per block: a lane reads 64 neighbouring bytes, 13
+// times, from its cache.
+__global__ void block_scales_kernel(const DeviceLayer<Nvfp4Grid>* layers) {
+  const DeviceLayer<Nvfp4Grid>& layer = layers[blockIdx.y];
+  int row = blockIdx.x * kRowsPerCta + threadIdx.x / 32, columns = layer.factor.columns;
+  if (row >= layer.rows) return;
+  const float* weights = layer.weights + static_cast<int64_t>(row) * columns;
+  int blocks = divide_up(columns, kNvfp4Block);
+  for (int block = threadIdx.x % 32; block < blocks; block += 32) {
+    int begin = block * kNvfp4Block, count = min(kNvfp4Block, columns - begin);
+    layer.scales[static_cast<int64_t>(row) * blocks + block] =
+        best_nvfp4_block_scale(weights + begin, count, layer.grid.tensor_scale);
+  }
+}
 
 // Block [start, start + kTile) of the weights less what earlier columns' errors demand: `w` and `u` are the tiles of
 // shared memory, `errors` (kTile, P) those of the item's rows.
 template <typename Grid>
-__device__ void load_corrected_weights(const SolverJob<Grid>& job, int first_row, int64_t padded, int start,
+__device__ void load_corrected_weights(const DeviceLayer<Grid>& layer, int first_row, int64_t padded, int start,
                                        const double* errors, double* w, double* u) {
   TileAccumulator correction;
-  correction.add_long_product(errors, padded, job.upper + start, padded, start, w);
+  correction.add_long_product(errors, padded, layer.factor.upper + start, padded, start, w);
   correction.store(w, kTileStride, -1);
-  load_tile(u, job.upper + start * (padded + 1), padded);
+  load_tile(u, layer.factor.upper + start * (padded + 1), padded);
   __syncthreads();
   for (int i = threadIdx.x; i < kTile * kTile; i += kTileThreads) {
     int row = i / kTile, column = i % kTile, global_row = first_row + row;
     double* at = w + row * kTileStride + column;
-    bool live = global_row < job.rows && start + column < job.live_columns;
-    *at = live ? *at + job.weights[static_cast<int64_t>(global_row) * job.columns + job.order[start + column]] : 0.0;
+    bool live = global_row < layer.rows && start + column < layer.factor.live_columns;
+    *at = live ? *at + layer.weights[static_cast<int64_t>(global_row) * layer.factor.columns +
+                                     layer.factor.order[start + column]]
+               : 0.0;
   }
   __syncthreads();
 }
 
 // The inner loop of algorithm 1 over one panel of one row: weights in `w` become errors; a thread of its own.
 template <typename Grid>
-__device__ void solve_panel_of_row(const SolverJob<Grid>& job, const GridRow<Grid>& grid, int row, int start,
+__device__ void solve_panel_of_row(const DeviceLayer<Grid>& layer, const typename Grid::Row& grid, int row, int start,
                                    const double* u, double* w, int8_t* codes, RowErrors& sums) {
+  const int32_t* order = layer.factor.order + start;
+  const int columns = layer.factor.columns;
   double panel[kPanel];
   float original[kPanel];
   decltype(grid.scale(0)) scales[kPanel];
 #pragma unroll
   for (int i = 0; i < kPanel; ++i) {
-    bool exists = start + i < job.columns;
-    int column = exists ? job.order[start + i] : 0;  // padding is 0, which any scale rounds to 0
+    bool exists = start + i < columns;
+    int column = exists ? order[i] : 0;  // padding is 0, which any scale rounds to 0
     panel[i] = w[i];
-    original[i] = exists ? job.weights[static_cast<int64_t>(row) * job.columns + column] : 0.0F;
+    original[i] = exists ? layer.weights[static_cast<int64_t>(row) * columns + column] : 0.0F;
     scales[i] = grid.scale(column);
   }
-  alignas(16) int8_t panel_codes[kPanel];
+  int8_t panel_codes[kPanel];
 #pragma unroll
   for (int i = 0; i < kPanel; ++i) {
-    Rounded rounded = grid.round(scales[i], panel[i]);
+    RoundedWeight rounded = grid.round(scales[i], panel[i]);
     double error = (panel[i] - rounded.value) / u[i * kTileStride + i];
 #pragma unroll
     for (int j = i + 1; j < kPanel; ++j) panel[j] -= error * u[i * kTileStride + j];
@@ -115,7 +146,9 @@ __device__ void solve_panel_of_row(const SolverJob<Grid>& job, const GridRow<Gri
     w[i] = error;
     sums.add(original[i] - rounded.value, error);
   }
-  *reinterpret_cast<int4*>(codes) = *reinterpret_cast<const int4*>(panel_codes);
+#pragma unroll
+  for (int i = 0; i < kPanel; ++i)
+    if (start + i < columns) codes[order[i]] = panel_codes[i];
 }
 
 // The panel's errors reach the block's later columns. Four threads per row, each every fourth column.
@@ -135,7 +168,7 @@ __device__ void update_block(double* w, const double* u, int panel) {
 // Each CTA solves items blockIdx.x, blockIdx.x + gridDim.x, ...; it owns the errors' slot blockIdx.x.
 template <typename Grid>
 __global__ void __launch_bounds__(kTileThreads, 2)
-    solve_items_kernel(const SolverJob<Grid>* jobs, const SolverItem* items, int64_t item_count, int64_t padded,
+    solve_items_kernel(const DeviceLayer<Grid>* layers, const SolverItem* items, int64_t item_count, int64_t padded,
                        double* slots) {
   extern __shared__ double shared[];
   double* w = shared;
@@ -143,104 +176,179 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   double* errors = slots + blockIdx.x * kTile * padded;
   for (int64_t index = blockIdx.x; index < item_count; index += gridDim.x) {
     const SolverItem item = items[index];
-    const SolverJob<Grid>& job = jobs[item.job];
+    const DeviceLayer<Grid>& layer = layers[item.layer];
     int row = item.first_row + threadIdx.x;
-    bool solves = threadIdx.x < kTile && row < job.rows;
-    int64_t result = static_cast<int64_t>(item.candidate) * job.rows + row;
-    const GridRow<Grid> grid(job, item.candidate, solves ? row : item.first_row);
+    bool solves = threadIdx.x < kTile && row < layer.rows;
+    int64_t result = static_cast<int64_t>(item.candidate) * layer.rows + row;
+    const typename Grid::Row grid = layer.grid.row(layer, item.candidate, solves ? row : item.first_row);
     RowErrors sums;
     for (int start = 0; start < padded; start += kTile) {
-      load_corrected_weights(job, item.first_row, padded, start, errors, w, u);
+      load_corrected_weights(layer, item.first_row, padded, start, errors, w, u);
       for (int panel = 0; panel < kTile; panel += kPanel) {
         if (solves)
-          solve_panel_of_row(job, grid, row, start + panel, u + panel * (kTileStride + 1),
-                             w + threadIdx.x * kTileStride + panel, job.codes + result * padded + start + panel, sums);
+          solve_panel_of_row(layer, grid, row, start + panel, u + panel * (kTileStride + 1),
+                             w + threadIdx.x * kTileStride + panel, layer.codes + result * layer.factor.columns, sums);
         __syncthreads();
         update_block(w, u, panel);
         __syncthreads();
       }
-      store_tile(w, errors + start, padded);
+      copy_tile(errors + start, padded, w, kTileStride);
       __syncthreads();
     }
-    if (solves) {
-      job.squared_errors[result] = sums.squared;
-      job.weighted_losses[result] = sums.weighted;
-    }
+    if (solves) layer.errors[result] = sums;
   }
 }
 
-// One thread per code, a row per blockIdx.x.
-__global__ void restore_column_order_kernel(const int8_t* solved, const int32_t* order, int columns, int64_t padded,
-                                            int8_t* codes) {
-  int i = blockIdx.y * blockDim.x + threadIdx.x;
-  int64_t row = blockIdx.x;
-  if (i < columns) codes[row * columns + order[i]] = solved[row * padded + i];
-}
-
-// (R, K) codes of 4 bits to two in a byte, as Nvfp4Codes. One thread per byte, a row per blockIdx.x.
-__global__ void pack_nvfp4_codes_kernel(const int8_t* codes, int columns, int row_bytes, uint8_t* packed) {
-  int byte = blockIdx.y * blockDim.x + threadIdx.x;
-  int64_t row = blockIdx.x;
-  if (byte >= row_bytes) return;
-  const int8_t* pair = codes + row * columns + 2 * byte;
-  int high = 2 * byte + 1 < columns ? pair[1] : 0;
-  packed[row * row_bytes + byte] = static_cast<uint8_t>(pair[0] | high << 4);
-}
-
-// Codes (R, K) of one candidate, columns in their original order, over the weights.
+// What all lanes read.
 template <typename Grid>
-int8_t* restore_column_order(const SolverJob<Grid>& job, int candidate, int64_t padded_columns, cudaStream_t stream) {
-  auto* codes = reinterpret_cast<int8_t*>(job.weights);
-  const int8_t* solved = job.codes + static_cast<int64_t>(candidate) * job.rows * padded_columns;
-  dim3 grid(job.rows, divide_up(job.columns, kThreads));
-  launch_kernel(restore_column_order_kernel, {grid, kThreads}, stream, solved, job.order, job.columns, padded_columns,
-                codes);
-  return codes;
+struct Work {
+  std::span<const GptqJob> jobs;
+  const OnGptqSolved<typename Grid::Codes>& on_solved;
+  std::vector<Grid> grids;                                // by job
+  std::vector<std::vector<typename Grid::Scale>> scales;  // by job, of all candidates; none where the device finds them
+  std::vector<std::vector<size_t>> jobs_of;               // by Hessian
+  std::vector<HessianFactor> factors;                     // by Hessian; `upper` stays empty
+};
+
+// By grid, what the host finds out about a job beforehand.
+void prepare(Work<RowScaledGrid>& work, size_t j) {
+  const GptqJob& job = work.jobs[j];
+  work.grids[j] = {job.max_code};
+  work.scales[j] = row_scales(job.weights, kClipFractions, job.max_code, job.name);
+}
+void prepare(Work<Nvfp4Grid>& work, size_t j) { work.grids[j] = {nvfp4_tensor_scale(work.jobs[j].weights)}; }
+
+// A wave's layers; see solve_in_waves().
+template <typename Grid>
+class WaveLayers {
+ public:
+  WaveLayers(const Work<Grid>& work, const Wave& wave, const FactorBatch& factors, int64_t most_slots, Arena& arena)
+      : work_(work), factors_(factors) {
+    for (size_t h = 0; h < wave.hessians.size(); ++h)
+      for (size_t job : work.jobs_of[wave.hessians[h]]) add_layer(job, h, arena);
+    device_layers_ = arena.take<DeviceLayer<Grid>>(static_cast<int64_t>(layers_.size()));
+    device_items_ = arena.take<SolverItem>(static_cast<int64_t>(items_.size()));
+    slots_ = std::min(static_cast<int64_t>(items_.size()), most_slots);
+    errors_ = arena.take<double>(slots_ * kTile * factors.padded_columns());
+  }
+
+  static int64_t most_slots() { return resident_ctas(solve_items_kernel<Grid>, kTileThreads, kTileSharedBytes); }
+
+  void upload(cudaStream_t stream) const {
+    thimble::upload(device_layers_, std::span<const DeviceLayer<Grid>>(layers_), stream);
+    thimble::upload(device_items_, std::span<const SolverItem>(items_), stream);
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      upload_rows(layers_[i].weights, job(i).weights, stream);
+      thimble::upload(layers_[i].scales, std::span(work_.scales[places_[i].job]), stream);
+    }
+  }
+
+  void solve(cudaStream_t stream) const {
+    if (!items_.empty()) solve_items(stream);
+    std::vector<std::vector<RowErrors>> errors;
+    for (const DeviceLayer<Grid>& layer : layers_) {
+      errors.emplace_back(kCandidates * static_cast<size_t>(layer.rows));
+      download(std::span(errors.back()), static_cast<const RowErrors*>(layer.errors), stream);
+    }
+    check_cuda(cudaStreamSynchronize(stream));
+    for (size_t i = 0; i < layers_.size(); ++i) finish(i, errors[i], stream);
+  }
+
+ private:
+  static constexpr size_t kCandidates = Grid::kClips.size();
+  struct Place {
+    size_t job, hessian;  // the latter's number in the wave
+  };
+
+  void add_layer(size_t job, size_t hessian, Arena& arena) {
+    const ConstMatrixView& weights = work_.jobs[job].weights;
+    const auto candidates = static_cast<int32_t>(kCandidates);
+    for (int32_t candidate = 0; candidate < candidates; ++candidate)
+      for (int64_t row = 0; row < weights.rows; row += kTile)
+        items_.push_back({static_cast<int32_t>(layers_.size()), candidate, static_cast<int32_t>(row)});
+    layers_.push_back({factors_[hessian], arena.take<float>(weights.rows * weights.cols),
+                       static_cast<int32_t>(weights.rows), work_.grids[job],
+                       arena.take<typename Grid::Scale>(candidates * Grid::scales(weights.rows, weights.cols)),
+                       arena.take<int8_t>(candidates * weights.rows * weights.cols),
+                       arena.take<RowErrors>(candidates * weights.rows)});
+    places_.push_back({job, hessian});
+  }
+
+  const GptqJob& job(size_t i) const { return work_.jobs[places_[i].job]; }
+
+  void solve_items(cudaStream_t stream) const {
+    if constexpr (std::is_same_v<Grid, Nvfp4Grid>) {
+      int32_t most_rows = 0;
+      for (const DeviceLayer<Grid>& layer : layers_) most_rows = std::max(most_rows, layer.rows);
+      const dim3 ctas(divide_up(most_rows, kRowsPerCta), static_cast<unsigned>(layers_.size()));
+      launch_kernel(block_scales_kernel, {ctas, 32 * kRowsPerCta}, stream, device_layers_);
+    }
+    const LaunchShape shape{static_cast<unsigned>(slots_), kTileThreads, kTileSharedBytes};
+    launch_kernel(solve_items_kernel<Grid>, shape, stream, device_layers_, device_items_,
+                  static_cast<int64_t>(items_.size()), factors_.padded_columns(), errors_);
+  }
+
+  // Chooses a layer's candidate and fetches its codes.
+  void finish(size_t i, std::span<const RowErrors> errors, cudaStream_t stream) const {
+    const DeviceLayer<Grid>& layer = layers_[i];
+    const ConstMatrixView& weights = job(i).weights;
+    HessianFactor factor = work_.factors[job(i).hessian_index];
+    factor.damping = factors_.damping(places_[i].hessian);
+    auto [best, report] = best_candidate(errors, Grid::kClips, weights, factor);
+    std::vector<typename Grid::Scale> scales(static_cast<size_t>(Grid::scales(weights.rows, weights.cols)));
+    std::vector<int8_t> codes(static_cast<size_t>(weights.rows * weights.cols));
+    download(std::span(scales), static_cast<const typename Grid::Scale*>(layer.scales + best * scales.size()), stream);
+    download(std::span(codes), static_cast<const int8_t*>(layer.codes + best * codes.size()), stream);
+    check_cuda(cudaStreamSynchronize(stream));
+    work_.on_solved(places_[i].job, {layer.grid.result(weights, scales, std::move(codes)), std::move(report)});
+  }
+
+  const Work<Grid>& work_;
+  const FactorBatch& factors_;
+  std::vector<DeviceLayer<Grid>> layers_;
+  std::vector<Place> places_;  // of the layers
+  std::vector<SolverItem> items_;
+  DeviceLayer<Grid>* device_layers_;
+  SolverItem* device_items_;
+  int64_t slots_;   // items that are solved at a time, each by a CTA
+  double* errors_;  // (slots, kTile, P) scratch
+};
+
+template <typename Grid>
+void solve(std::span<const SymmetricMatrix* const> hessians, std::span<const GptqJob> jobs, double damping,
+           const CudaPlace& place, const OnGptqSolved<typename Grid::Codes>& on_solved) {
+  Work<Grid> work{jobs,
+                  on_solved,
+                  std::vector<Grid>(jobs.size()),
+                  std::vector<std::vector<typename Grid::Scale>>(jobs.size()),
+                  std::vector<std::vector<size_t>>(hessians.size()),
+                  std::vector<HessianFactor>(hessians.size())};
+  for (size_t j = 0; j < jobs.size(); ++j) {
+    check_columns(jobs[j].weights, hessians[jobs[j].hessian_index]->size(), jobs[j].name);
+    work.jobs_of[jobs[j].hessian_index].push_back(j);
+  }
+  std::vector<FactorItem> items(hessians.size());
+  parallel_for(static_cast<int64_t>(hessians.size()), [&](int64_t index) {
+    auto h = static_cast<size_t>(index);
+    if (work.jobs_of[h].empty()) return;
+    const std::string& name = jobs[work.jobs_of[h].front()].name;
+    work.factors[h] = unfactored_hessian(*hessians[h], damping, name);
+    items[h] = {hessians[h], &work.factors[h], &name};
+  });
+  parallel_for(static_cast<int64_t>(jobs.size()), [&](int64_t j) { prepare(work, static_cast<size_t>(j)); });
+  solve_in_waves<WaveLayers<Grid>>(work, items, kWaveBytes, place);
 }
 
 }  // namespace
 
-int64_t solver_slot_elements(int64_t padded_columns) { return kTile * padded_columns; }
-
-template <typename Grid>
-int64_t solver_slots() {
-  int per_processor = 0;
-  check_cuda(
-      cudaFuncSetAttribute(solve_items_kernel<Grid>, cudaFuncAttributeMaxDynamicSharedMemorySize, kTileSharedBytes));
-  check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_processor, solve_items_kernel<Grid>, kTileThreads,
-                                                           kTileSharedBytes));
-  return static_cast<int64_t>(multiprocessors()) * per_processor;
+void solve_gptq_cuda(std::span<const SymmetricMatrix* const> hessians, std::span<const GptqJob> jobs, double damping,
+                     const CudaPlace& place, const OnGptqSolved<RowScaledCodes>& on_solved) {
+  solve<RowScaledGrid>(hessians, jobs, damping, place, on_solved);
 }
 
-template <typename Grid>
-void solve_items(const SolverJob<Grid>* jobs, const SolverItem* items, int64_t item_count, int64_t padded_columns,
-                 double* errors, int64_t slots, cudaStream_t stream) {
-  auto ctas = static_cast<unsigned>(std::min(item_count, slots));
-  launch_kernel(solve_items_kernel<Grid>, {ctas, kTileThreads, kTileSharedBytes}, stream, jobs, items, item_count,
-                padded_columns, errors);
-}
-
-template int64_t solver_slots<RowScaledGrid>();
-template int64_t solver_slots<Nvfp4Grid>();
-template void solve_items(const SolverJob<RowScaledGrid>*, const SolverItem*, int64_t, int64_t, double*, int64_t,
-                          cudaStream_t);
-template void solve_items(const SolverJob<Nvfp4Grid>*, const SolverItem*, int64_t, int64_t, double*, int64_t,
-                          cudaStream_t);
-
-const int8_t* finish_codes(const SolverJob<RowScaledGrid>& job, int candidate, int64_t padded_columns,
-                           cudaStream_t stream) {
-  return restore_column_order(job, candidate, padded_columns, stream);
-}
-
-const uint8_t* finish_codes(const SolverJob<Nvfp4Grid>& job, int candidate, int64_t padded_columns,
-                            cudaStream_t stream) {
-  const int8_t* codes = restore_column_order(job, candidate, padded_columns, stream);
-  // Behind the codes: a weight's four bytes hold its code and its half of a packed byte.
-  auto* packed = reinterpret_cast<uint8_t*>(job.weights) + static_cast<int64_t>(job.rows) * job.columns;
-  int row_bytes = static_cast<int>(nvfp4_row_bytes(job.columns));
-  dim3 grid(job.rows, divide_up(row_bytes, kThreads));
-  launch_kernel(pack_nvfp4_codes_kernel, {grid, kThreads}, stream, codes, job.columns, row_bytes, packed);
-  return packed;
+void solve_gptq_nvfp4_cuda(std::span<const SymmetricMatrix* const> hessians, std::span<const GptqJob> jobs,
+                           double damping, const CudaPlace& place, const OnGptqSolved<Nvfp4Codes>& on_solved) {
+  solve<Nvfp4Grid>(hessians, jobs, damping, place, on_solved);
 }
 
 }  // namespace thimble

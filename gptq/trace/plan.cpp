@@ -22,9 +22,8 @@ void check(const TracePlanOptions& options) {
   if (options.low_bits < 2 || options.high_bits > 8 || options.low_bits > options.high_bits)
     throw UsageError(fmt::format("bits {} (low) and {} (high), allowed are 2 <= low <= high <= 8", options.low_bits,
                                  options.high_bits));
-  if (options.high_count < 0 || options.min_elements < 0)
-    throw UsageError(fmt::format("{} matrices of high precision above {} elements, neither may be negative",
-                                 options.high_count, options.min_elements));
+  if (options.high_count < 0)
+    throw UsageError(fmt::format("{} matrices of high precision, which may not be negative", options.high_count));
 }
 
 Precision raw_precision(const TensorSummary& tensor) {
@@ -44,6 +43,17 @@ bool is_large_matrix(const std::string& name, const TensorSummary& tensor, int64
   if (!std::isfinite(tensor.max_magnitude))
     throw Error(ExitCode::kBadInput, fmt::format("tensor '{}' holds a weight that is not finite", name));
   return true;
+}
+
+// choose(name, tensor) is the precision of a large matrix.
+template <typename Choose>
+Plan plan_of(const std::map<std::string, TensorSummary>& tensors, int64_t min_elements, const Choose& choose) {
+  if (min_elements < 0)
+    throw UsageError(fmt::format("matrices above {} elements, which may not be negative", min_elements));
+  Plan plan;
+  for (const auto& [name, tensor] : tensors)
+    plan[name] = is_large_matrix(name, tensor, min_elements) ? choose(name, tensor) : raw_precision(tensor);
+  return plan;
 }
 
 }  // namespace
@@ -73,58 +83,51 @@ TensorSummary summarize_tensor(const TensorView& tensor) {
   return summary;
 }
 
+double trace_sensitivity(const Hessian& hessian) {
+  // Damping adds K times kCollectionDamping * mean(diag), that is kCollectionDamping times the trace.
+  return (1 + kCollectionDamping) * hessian.matrix.trace() * static_cast<double>(hessian.token_count) /
+         static_cast<double>(hessian.sequence_count);
+}
+
+std::map<std::string, double> trace_sensitivities(const HessianSet& hessians) {
+  std::map<std::string, double> sensitivities;
+  for (const auto& [layer, hessian] : hessians) sensitivities[layer] = trace_sensitivity(*hessian);
+  return sensitivities;
+}
+
 Plan make_trace_plan(const std::map<std::string, TensorSummary>& tensors,
                      const std::map<std::string, double>& sensitivities, const TracePlanOptions& options) {
   check(options);
-  using Rounding = RowScaledPrecision::Rounding;
-  Plan plan;
   std::vector<std::pair<double, std::string>> ranking;
-  for (const auto& [name, tensor] : tensors) {
-    const bool large_matrix = is_large_matrix(name, tensor, options.min_elements);
-    auto sensitivity = sensitivities.find(name);
-    if (!large_matrix)
-      plan[name] = raw_precision(tensor);
-    else if (sensitivity == sensitivities.end())
-      plan[name] = coded_precision(tensor, kOtherMatrixBits, Rounding::kNearest);
-    else
-      ranking.emplace_back(-sensitivity->second, name);
-  }
+  Plan plan = plan_of(tensors, options.min_elements, [&](const std::string& name, const TensorSummary& tensor) {
+    if (auto found = sensitivities.find(name); found != sensitivities.end()) ranking.emplace_back(-found->second, name);
+    return coded_precision(tensor, kOtherMatrixBits, RowScaledPrecision::Rounding::kNearest);
+  });
   std::ranges::sort(ranking);
   for (size_t i = 0; i < ranking.size(); ++i) {
     int bits = static_cast<int64_t>(i) < options.high_count ? options.high_bits : options.low_bits;
     const std::string& name = ranking[i].second;
-    plan[name] = coded_precision(tensors.at(name), bits, Rounding::kGptq);
+    plan[name] = coded_precision(tensors.at(name), bits, RowScaledPrecision::Rounding::kGptq);
   }
   return plan;
 }
 
 Plan make_slope_plan(const std::map<std::string, TensorSummary>& tensors, const std::set<std::string>& layers,
                      int64_t min_elements) {
-  TracePlanOptions options;
-  options.min_elements = min_elements;
-  Plan plan = make_trace_plan(tensors, {}, options);
-  for (const std::string& name : layers)
-    if (auto found = tensors.find(name); found != tensors.end() && is_large_matrix(name, found->second, min_elements))
-      plan[name] = RowScaledPrecision{max_code_of_bits(kOtherMatrixBits), RowScaledPrecision::Rounding::kGptq};
-  return plan;
+  return plan_of(tensors, min_elements, [&](const std::string& name, const TensorSummary& tensor) -> Precision {
+    if (!layers.contains(name))
+      return coded_precision(tensor, kOtherMatrixBits, RowScaledPrecision::Rounding::kNearest);
+    return RowScaledPrecision{max_code_of_bits(kOtherMatrixBits), RowScaledPrecision::Rounding::kGptq};
+  });
 }
 
 Plan make_nvfp4_plan(const std::map<std::string, TensorSummary>& tensors, const std::set<std::string>& layers,
                      int64_t min_elements) {
-  TracePlanOptions options;
-  options.min_elements = min_elements;
-  check(options);
-  Plan plan;
-  for (const auto& [name, tensor] : tensors) {
-    if (!is_large_matrix(name, tensor, min_elements))
-      plan[name] = raw_precision(tensor);
-    else if (tensor.max_magnitude > kMaxNvfp4Magnitude)
-      plan[name] = RawPrecision{tensor.dtype};
-    else
-      plan[name] =
-          Nvfp4Precision{layers.contains(name) ? Nvfp4Precision::Rounding::kGptq : Nvfp4Precision::Rounding::kNearest};
-  }
-  return plan;
+  using Rounding = Nvfp4Precision::Rounding;
+  return plan_of(tensors, min_elements, [&](const std::string& name, const TensorSummary& tensor) -> Precision {
+    if (tensor.max_magnitude > kMaxNvfp4Magnitude) return RawPrecision{tensor.dtype};
+    return Nvfp4Precision{layers.contains(name) ? Rounding::kGptq : Rounding::kNearest};
+  });
 }
 
 }  // namespace thimble

@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "gptq/statistics/hessian.h"
 #include "runtime/tensor/tensor.h"
 
 namespace thimble {
@@ -53,6 +54,12 @@ struct TensorSummary {
 };
 
 TensorSummary summarize_tensor(const TensorView& tensor);
+
+// How much a layer's output suffers from errors in its weights, by the method `trace`; only the order of layers
+// matters. The trace of the sum of x x^T over all tokens / sequences, damped by kCollectionDamping: an error of equal
+// variance in every weight of an output row changes the squared output in proportion to it.
+double trace_sensitivity(const Hessian& hessian);
+std::map<std::string, double> trace_sensitivities(const HessianSet& hessians);
 
 struct TracePlanOptions {
   int low_bits = 5;              // 2 to 8

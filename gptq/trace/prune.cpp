@@ -10,11 +10,12 @@
 namespace thimble {
 namespace {
 
-bool is_solved_by_gptq(const Plan& plan, const std::string& name) {
-  auto found = plan.find(name);
-  if (found == plan.end()) return false;
-  const auto* coded = std::get_if<RowScaledPrecision>(&found->second);
-  return coded && coded->rounding == RowScaledPrecision::Rounding::kGptq;
+// The codes of a tensor that `plan` solves by GPTQ, or null.
+template <typename Tensor>
+auto* codes_solved(Tensor& tensor, const Plan& plan) {
+  auto* coded = std::get_if<RowScaledCodes>(&tensor.data);
+  auto found = plan.find(tensor.name);
+  return found != plan.end() && needs_hessian(found->second) ? coded : nullptr;
 }
 
 bool is_prunable(int8_t code) { return code == 1 || code == -1; }
@@ -28,8 +29,8 @@ struct Row {
 std::vector<Row> prunable_rows(QuantizedModel& model, const Plan& plan) {
   std::vector<Row> rows;
   for (QuantizedTensor& tensor : model.tensors) {
-    auto* coded = std::get_if<RowScaledCodes>(&tensor.data);
-    if (!coded || coded->codes.empty() || !is_solved_by_gptq(plan, tensor.name)) continue;
+    auto* coded = codes_solved(tensor, plan);
+    if (!coded || coded->codes.empty()) continue;
     size_t columns = coded->codes.size() / coded->row_scales.size();
     for (size_t r = 0; r < coded->row_scales.size(); ++r)
       rows.push_back({float_from_fp16(coded->row_scales[r]), std::span(coded->codes).subspan(r * columns, columns)});
@@ -41,10 +42,8 @@ std::vector<Row> prunable_rows(QuantizedModel& model, const Plan& plan) {
 
 int64_t count_prunable(const QuantizedModel& model, const Plan& plan) {
   int64_t count = 0;
-  for (const QuantizedTensor& tensor : model.tensors) {
-    const auto* coded = std::get_if<RowScaledCodes>(&tensor.data);
-    if (coded && is_solved_by_gptq(plan, tensor.name)) count += std::ranges::count_if(coded->codes, is_prunable);
-  }
+  for (const QuantizedTensor& tensor : model.tensors)
+    if (const auto* coded = codes_solved(tensor, plan)) count += std::ranges::count_if(coded->codes, is_prunable);
   return count;
 }
 

@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "gptq/trace/grid.h"
-#include "gptq/trace/nvfp4_grid.h"
 #include "runtime/base/error.h"
 
 namespace thimble {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "gptq/trace/sensitivity.h"
+#include "gptq/trace/plan.h"
 #include "quantizer/checkpoints/finite_input.h"
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/commands/commands.h"

@@ -1,7 +1,6 @@
 // layer_solver.cpp: groups layers by shared Hessian, factors each once, and keeps every solution.
 #include "quantizer/methods/layer_solver.h"
 
-#include "gptq/trace/cuda_gptq.h"
 #include "quantizer/methods/packed_results.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/parallel.h"
@@ -126,9 +125,9 @@ void LayerSolver::solve_on_cuda(std::span<const Group> groups, const CudaPlace& 
     }
   }
   auto keep_result_of = [&](const std::vector<GptqJob>& jobs) {
-    return [&](size_t job, const auto& result) {
+    return [&](size_t job, auto result) {
       const std::string& name = jobs[job].name;
-      keep({{name, tensors_.at(name).shape, result.codes}, result.report});
+      keep({{name, tensors_.at(name).shape, std::move(result.codes)}, std::move(result.report)});
     };
   };
   if (!row_scaled.empty()) solve_gptq_cuda(hessians, row_scaled, kTraceDamping, place, keep_result_of(row_scaled));

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "gptq/gptq.h"
 #include "gptq/statistics/fisher.h"
+#include "gptq/trace/quantize_tensor.h"
 #include "runtime/base/byte_cursor.h"
 #include "runtime/base/json.h"
 

@@ -5,8 +5,6 @@
 #include <cstring>
 
 #include "eval/text/token_shard.h"
-#include "gptq/statistics/cuda_hessians.h"
-#include "gptq/statistics/cuda_loss_statistics.h"
 #include "gptq/statistics/statistics_sum.h"
 #include "quantizer/checkpoints/hessian_file.h"
 #include "quantizer/methods/packed_results.h"

@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "gptq/gptq.h"
 #include "gptq/statistics/fisher.h"
+#include "gptq/trace/quantize_tensor.h"
 #include "quantizer/methods/work_folder.h"
 #include "runtime/device/device.h"
 #include "runtime/device/ranks.h"
@@ -24,9 +24,9 @@ TokenSequences self_generate(Generator& generator, const CalibrationOptions& opt
 TokenSequences read_calibration_tokens(const std::string& path, int64_t length, int64_t vocab_size);
 
 // Runs every sequence, less its last token (nothing is predicted from it), through the model; Hessians of all its
-// linear layers, rounded to float32. On the CPU the ranks take the parts of hessian_sum.h in turn, and all add up all
-// of them; CUDA devices each collect everything. `with_loss`: also back from the loss, for LossStatistics; but on the
-// CPU in fp32 by a pass of its own in float32, which leaves the Hessians what they are without it.
+// linear layers, rounded to float32. On the CPU the ranks take the parts of statistics_sum.h in turn, and all add up
+// all of them; CUDA devices each collect everything. `with_loss`: also back from the loss, for LossStatistics; but on
+// the CPU in fp32 by a pass of its own in float32, which leaves the Hessians what they are without it.
 CalibrationStatistics collect_statistics(const std::shared_ptr<const Weights>& weights, const Device& device,
                                          const TokenSequences& sequences, bool with_loss, Ranks& ranks,
                                          Progress& progress);

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "gptq/slope/predicted_loss.h"
+#include "gptq/slope/matrix_loss.h"
 #include "gptq/trace/quantize_tensor.h"
 #include "quantizer/console/console.h"
 #include "runtime/base/parallel.h"

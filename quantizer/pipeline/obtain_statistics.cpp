@@ -5,7 +5,6 @@
 #include <bit>
 
 #include "eval/text/token_shard.h"
-#include "gptq/statistics/hessian_sum.h"
 #include "quantizer/checkpoints/finite_input.h"
 #include "quantizer/checkpoints/hessian_file.h"
 #include "quantizer/pipeline/calibration.h"

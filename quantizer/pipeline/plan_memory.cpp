@@ -5,8 +5,7 @@
 #include <iterator>
 
 #include "eval/text/token_shard.h"
-#include "gptq/statistics/hessian_sum.h"
-#include "gptq/statistics/hessian_tree.h"
+#include "gptq/statistics/statistics_sum.h"
 #include "quantizer/methods/slope/distill.h"
 #include "runtime/base/file.h"
 #include "runtime/cuda/cuda_memory.h"

@@ -31,7 +31,7 @@ MemoryPlan plan_generation(const Network& network, Numerics numerics, int64_t le
 MemoryPlan plan_text(const Network& network, Numerics numerics, int64_t context, int64_t prompt, uint64_t usable_bytes);
 
 // Hessians of up to `sequences` sequences of `length` tokens at a time, of which `live_sums` sets of all layers are in
-// memory at once; see hessian_tree.h.
+// memory at once; see statistics_sum.h.
 MemoryPlan plan_hessians(const Network& network, Numerics numerics, int64_t length, int64_t sequences,
                          int64_t live_sums, uint64_t usable_bytes);
 

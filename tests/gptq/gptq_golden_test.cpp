@@ -1,10 +1,11 @@
 // gptq_golden_test.cpp: codes, scales and sensitivities of a 30M-parameter model against the PyTorch pipeline's.
 #include <gtest/gtest.h>
 
-#include "gptq/gptq.h"
 #include "gptq/trace/grid.h"
+#include "gptq/trace/quantize_tensor.h"
 #include "runtime/base/file.h"
 #include "runtime/base/json.h"
+#include "tests/gptq/statistics/gptq_samples.h"
 #include "tests/gptq/trace/stored_tensors.h"
 
 namespace thimble {
@@ -71,8 +72,8 @@ TEST_F(GptqGolden, ReproducesScalesOfASecondLayer) {
   // No row of this matrix reaches 1, so that all clips give the floor.
   Matrix weights = bank_matrix("qo_bank", 21);
   for (double clip : kClipFractions) {
-    EXPECT_EQ(row_scales(weights, clip, 15, "proj"), golden_scales("int5", "blocks.10.attn.proj.weight"));
-    EXPECT_EQ(row_scales(weights, clip, 31, "proj"), golden_scales("int6", "blocks.10.attn.proj.weight"));
+    EXPECT_EQ(row_scales(weights, std::array{clip}, 15, "proj"), golden_scales("int5", "blocks.10.attn.proj.weight"));
+    EXPECT_EQ(row_scales(weights, std::array{clip}, 31, "proj"), golden_scales("int6", "blocks.10.attn.proj.weight"));
   }
 }
 

@@ -6,8 +6,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "gptq/factor/cuda_input_shift.h"
-#include "gptq/slope/cuda_slope.h"
 #include "gptq/slope/rate_model.h"
 #include "gptq/trace/quantize_tensor.h"
 #include "quantizer/methods/slope/packed_slope.h"
@@ -152,9 +150,8 @@ void SlopeLayers::solve_on_cuda(std::span<const Task> tasks, std::span<const siz
   auto choose_grid = [&](size_t job, const std::vector<double>& upper_diagonal) {
     return grid(tasks[chosen[job]], upper_diagonal);
   };
-  std::vector<SlopeResult> solved =
-      solve_slope_cuda(jobs, choose_grid, {ordinal, device_.memory_limit_bytes}, [](size_t) {});
-  for (size_t i = 0; i < chosen.size(); ++i) take(chosen[i], std::move(solved[i]));
+  solve_slope_cuda(jobs, choose_grid, {ordinal, device_.memory_limit_bytes},
+                   [&](size_t job, SlopeResult result) { take(chosen[job], std::move(result)); });
 }
 
 int64_t SlopeLayers::cost(const Layer& layer) {
@@ -199,13 +196,7 @@ std::vector<SlopeMatrix> SlopeLayers::solve(std::span<const Wanted> wanted, Prog
 std::vector<Matrix> SlopeLayers::shifted_weights(std::span<const std::string> names, const InputPair& pair) const {
   std::vector<ConstMatrixView> weights;
   for (const std::string& name : names) weights.push_back(layer(name).weights);
-  if (device_.is_cuda)
-    return shift_weights_cuda(weights, pair, options_.cross_damping, options_.cross_term, names[0],
-                              {device_.ordinals[0], device_.memory_limit_bytes});
-  const InputShift shift(pair, options_.cross_damping, names[0]);
-  std::vector<Matrix> shifted;
-  for (const ConstMatrixView& matrix : weights) shifted.push_back(shift.shifted(matrix, options_.cross_term));
-  return shifted;
+  return shift_weights(weights, pair, options_.cross_damping, options_.cross_term, names[0], device_);
 }
 
 std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string> names, double log2_c, double shrinkage,

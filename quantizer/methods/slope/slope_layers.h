@@ -12,7 +12,7 @@
 
 #include "gptq/factor/input_pairs.h"
 #include "gptq/slope/matrix_loss.h"
-#include "gptq/slope/size_model.h"
+#include "gptq/slope/rate_model.h"
 #include "gptq/slope/slope_solver.h"
 #include "gptq/slope/step_plan.h"
 #include "quantizer/console/console.h"

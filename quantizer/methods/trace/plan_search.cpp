@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "gptq/trace/prune.h"
 #include "runtime/base/count_text.h"
 
 namespace thimble {

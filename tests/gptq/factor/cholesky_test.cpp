@@ -1,5 +1,5 @@
 // cholesky_test.cpp: U^T U A = I, checked by plain products, at sizes on both sides of the block size.
-#include "gptq/factor/cholesky.h"
+#include "gptq/factor/hessian_factor.h"
 
 #include <gtest/gtest.h>
 

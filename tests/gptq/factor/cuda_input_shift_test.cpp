@@ -1,9 +1,9 @@
 // cuda_input_shift_test.cpp: weights that are shifted on a CUDA device against the CPU's.
-#include "gptq/factor/cuda_input_shift.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
+
+#include "gptq/factor/input_pairs.h"
 
 #include "tests/gptq/statistics/gptq_samples.h"
 #include "tests/runtime/base/error_matcher.h"
@@ -23,11 +23,11 @@ TEST_F(CudaInputShift, IsTheCpus) {
                                          random_matrix(130, columns, 10), Matrix(0, columns)};
     const std::vector<ConstMatrixView> views(weights.begin(), weights.end());
     const std::vector<Matrix> cuda = shift_weights_cuda(views, pair, 0.5, 0.75, "layer", {0});
-    const InputShift shift(pair, 0.5, "layer");
+    const std::vector<Matrix> on_cpu = shift_weights(views, pair, 0.5, 0.75, "layer", Device{});
     ASSERT_EQ(cuda.size(), weights.size());
     double largest = 0;
     for (size_t i = 0; i < weights.size(); ++i) {
-      const Matrix cpu = shift.shifted(weights[i], 0.75);
+      const Matrix& cpu = on_cpu[i];
       ASSERT_EQ(cuda[i].rows(), cpu.rows());
       ASSERT_EQ(cuda[i].cols(), cpu.cols());
       for (int64_t r = 0; r < cpu.rows(); ++r)
@@ -50,7 +50,7 @@ TEST_F(CudaInputShift, LeavesDeadColumnsAlone) {
   const Matrix weights = random_matrix(9, kColumns, 8);
   const std::vector<ConstMatrixView> views = {weights};
   const Matrix cuda = shift_weights_cuda(views, pair, 0.1, 1, "layer", {0}).front(),
-               cpu = InputShift(pair, 0.1, "layer").shifted(weights, 1);
+               cpu = shift_weights(views, pair, 0.1, 1, "layer", Device{}).front();
   for (int64_t r = 0; r < weights.rows(); ++r) {
     EXPECT_EQ(cuda(r, kDead), weights(r, kDead));
     for (int64_t k = 0; k < kColumns; ++k) EXPECT_NEAR(cuda(r, k), cpu(r, k), 1e-6 * (1 + std::abs(cpu(r, k))));

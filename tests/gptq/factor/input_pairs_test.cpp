@@ -27,6 +27,13 @@ class Keeper final : public LinearObserver {
 
 constexpr int64_t kSequences = 3, kLength = 17;
 
+// One matrix on the CPU.
+Matrix shifted(const Matrix& weights, const InputPair& pair, double damping, double strength,
+               const std::string& layer = "layer") {
+  const ConstMatrixView view = weights;
+  return shift_weights({&view, 1}, pair, damping, strength, layer, Device{}).front();
+}
+
 std::vector<std::vector<float>> inputs_of(const Weights& model, const TokenSequences& tokens,
                                           const std::string& layer) {
   CpuPass pass(model, kLength);
@@ -90,7 +97,7 @@ TEST(InputPairs, OfEqualModelsHaveNoDrift) {
   const InputPair pair = make_input_pairs(model, model, Device{}, tokens, kSequences)->collect(input_of(*model, layer));
   for (double value : pair.drift.values()) EXPECT_EQ(value, 0);
   const Matrix weights = random_matrix(3, pair.hessian.size(), 1);
-  EXPECT_EQ(InputShift(pair, 0.01, layer).shifted(weights, 1).values()[0], weights.values()[0]);
+  EXPECT_EQ(shifted(weights, pair, 0.01, 1, layer).values()[0], weights.values()[0]);
 }
 
 TEST(InputPairs, SeeWhatWasReplaced) {
@@ -116,13 +123,13 @@ TEST(ShiftedWeights, AreTheLeastSquaresOnes) {
   const InputPair pair = split_joint_hessian(joint);
   const Matrix weights = random_matrix(kRows, kColumns, 8);
   for (const double strength : {1.0, 0.25}) {
-    const Matrix shifted = InputShift(pair, 0, "layer").shifted(weights, strength);
+    const Matrix moved = shifted(weights, pair, 0, strength);
     // (w' - w) E[x~ x~^T] = strength * w E[(x - x~) x~^T]
     for (int64_t r = 0; r < kRows; ++r)
       for (int64_t j = 0; j < kColumns; ++j) {
         double left = 0, right = 0;
         for (int64_t i = 0; i < kColumns; ++i) {
-          left += (double{shifted(r, i)} - weights(r, i)) * joint(i, j);
+          left += (double{moved(r, i)} - weights(r, i)) * joint(i, j);
           right += strength * weights(r, i) * (joint(kColumns + i, j) - joint(i, j));
         }
         EXPECT_NEAR(left, right, 1e-4);
@@ -134,10 +141,10 @@ TEST(ShiftedWeights, DampingHoldsThemBack) {
   const InputPair pair = split_joint_hessian(correlated_hessian(8, 7));
   const Matrix weights = random_matrix(2, 4, 8);
   auto shift = [&](double damping) {
-    const Matrix shifted = InputShift(pair, damping, "layer").shifted(weights, 1);
+    const Matrix moved = shifted(weights, pair, damping, 1);
     double sum = 0;
     for (int64_t r = 0; r < 2; ++r)
-      for (int64_t k = 0; k < 4; ++k) sum += std::pow(double{shifted(r, k)} - weights(r, k), 2);
+      for (int64_t k = 0; k < 4; ++k) sum += std::pow(double{moved(r, k)} - weights(r, k), 2);
     return sum;
   };
   EXPECT_LT(shift(10), 0.1 * shift(0));

@@ -1,5 +1,5 @@
 // cuda_slope_test.cpp: the CUDA solver of the method `slope` against the CPU's.
-#include "gptq/slope/cuda_slope.h"
+#include "gptq/slope/slope_solver.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -44,7 +44,9 @@ std::vector<SlopeResult> solve_on_cuda(std::span<const SlopeJob> jobs, int trell
   auto choose = [&](size_t job, const std::vector<double>& upper_diagonal) {
     return grid_of(jobs[job].weights.rows, upper_diagonal, trellis_bits, rate_weight);
   };
-  return solve_slope_cuda(jobs, choose, place);
+  std::vector<SlopeResult> results(jobs.size());
+  solve_slope_cuda(jobs, choose, place, [&](size_t job, SlopeResult result) { results[job] = std::move(result); });
+  return results;
 }
 
 void expect_near(const SlopeReport& found, const SlopeReport& wanted) {

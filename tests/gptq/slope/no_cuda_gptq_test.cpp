@@ -1,23 +1,21 @@
 // no_cuda_gptq_test.cpp: what a build without CUDA answers.
 #include <gtest/gtest.h>
 
-#include "gptq/factor/cuda_input_pairs.h"
-#include "gptq/factor/cuda_input_shift.h"
-#include "gptq/slope/cuda_slope.h"
-#include "gptq/statistics/cuda_hessians.h"
-#include "gptq/statistics/cuda_loss_statistics.h"
-#include "gptq/trace/cuda_gptq.h"
+#include "gptq/factor/input_pairs.h"
+#include "gptq/slope/slope_solver.h"
+#include "gptq/statistics/statistics_sum.h"
+#include "gptq/trace/gptq_solver.h"
 #include "runtime/base/error.h"
 
 namespace thimble {
 namespace {
 
 TEST(NoCudaGptq, SaysThatTheBuildHasNoCuda) {
-  EXPECT_THROW(solve_gptq_cuda({}, {}, 0.01, 0), DeviceError);
-  EXPECT_THROW(solve_gptq_nvfp4_cuda({}, {}, 0.01, 0), DeviceError);
+  EXPECT_THROW(solve_gptq_cuda({}, {}, 0.01, 0, {}), DeviceError);
+  EXPECT_THROW(solve_gptq_nvfp4_cuda({}, {}, 0.01, 0, {}), DeviceError);
 }
 
-TEST(NoCudaGptq, NorHasItASolverForSlope) { EXPECT_THROW(solve_slope_cuda({}, {}, 0), DeviceError); }
+TEST(NoCudaGptq, NorHasItASolverForSlope) { EXPECT_THROW(solve_slope_cuda({}, {}, 0, {}), DeviceError); }
 
 TEST(NoCudaGptq, NorDoesItReadInputsOfTwoModelsThere) {
   EXPECT_THROW(make_cuda_input_pairs({}, {}, {}, {}, 1), DeviceError);

@@ -1,5 +1,5 @@
 // predicted_loss_test.cpp: the loss against its definition written down naively, and against what the solver reports.
-#include "gptq/slope/predicted_loss.h"
+#include "gptq/slope/matrix_loss.h"
 
 #include <gtest/gtest.h>
 

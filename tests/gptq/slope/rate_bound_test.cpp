@@ -10,7 +10,7 @@
 #include <map>
 #include <numbers>
 
-#include "gptq/slope/predicted_loss.h"
+#include "gptq/slope/matrix_loss.h"
 #include "tests/gptq/statistics/gptq_samples.h"
 #include "tests/runtime/base/error_matcher.h"
 

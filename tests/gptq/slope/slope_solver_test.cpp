@@ -63,7 +63,7 @@ std::vector<int32_t> column_levels(const std::vector<double>& targets, int64_t k
   }
   for (size_t first = 0; first < rows; first += kTrellisRows) {
     const size_t count = std::min<size_t>(kTrellisRows, rows - first);
-    TrellisQuantizer quantizer(Trellis(grid.trellis_bits), rate_table(), grid.rate_weight, kTrellisRows);
+    TrellisQuantizer quantizer(Trellis(grid.trellis_bits), grid.rate_weight, kTrellisRows);
     quantizer.quantize(std::span(in_levels).subspan(first, count), std::span(classes).subspan(first, count),
                        std::span(levels).subspan(first, count));
   }

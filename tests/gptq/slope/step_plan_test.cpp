@@ -7,7 +7,7 @@
 #include <random>
 
 #include "gptq/factor/hessian_factor.h"
-#include "gptq/slope/size_model.h"
+#include "gptq/slope/rate_model.h"
 #include "runtime/codes/quantized_model.h"
 
 namespace thimble {

@@ -35,7 +35,7 @@ Column random_column(size_t rows, uint32_t seed, double deviation = 3) {
 
 std::vector<int32_t> quantize(const Column& column, int bits, double rate_weight) {
   std::vector<int32_t> levels(column.targets.size());
-  TrellisQuantizer(Trellis(bits), rate_table(), rate_weight, static_cast<int64_t>(levels.size()))
+  TrellisQuantizer(Trellis(bits), rate_weight, static_cast<int64_t>(levels.size()))
       .quantize(column.targets, column.classes, levels);
   return levels;
 }
@@ -120,7 +120,7 @@ TEST(TrellisQuantizer, WithoutTrellisAndRateIsNearestRounding) {
 }
 
 TEST(TrellisQuantizer, ScratchOfALongerColumnLeavesNoTrace) {
-  TrellisQuantizer quantizer(Trellis(4), rate_table(), 0.3, 512);
+  TrellisQuantizer quantizer(Trellis(4), 0.3, 512);
   const Column longer = random_column(512, 1), shorter = random_column(9, 2);
   std::vector<int32_t> levels(512);
   quantizer.quantize(longer.targets, longer.classes, levels);
@@ -160,7 +160,7 @@ double gap_to_bound(int bits, double deviation, double rate_weight) {
   std::array<double, 2> set_counts{};
   double squared_error = 0;
   std::vector<int32_t> levels(kTrellisRows);
-  TrellisQuantizer quantizer(Trellis(bits), rate_table(), rate_weight, kTrellisRows);
+  TrellisQuantizer quantizer(Trellis(bits), rate_weight, kTrellisRows);
   const std::vector<uint8_t> classes(kTrellisRows, rate_class(static_cast<float>(std::log2(deviation))));
   for (size_t k = 0; k < columns; ++k) {
     const Column column = random_column(kTrellisRows, static_cast<uint32_t>(k), deviation);

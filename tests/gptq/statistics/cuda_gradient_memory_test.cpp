@@ -7,7 +7,7 @@
 #include <iostream>
 #include <thread>
 
-#include "gptq/statistics/cuda_loss_statistics.h"
+#include "gptq/statistics/statistics_sum.h"
 #include "runtime/cuda/cuda_memory.h"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 #include "tests/runtime/families/golf/random_model.h"

@@ -1,12 +1,10 @@
 // cuda_hessians_test.cpp: Hessians of a whole model collected on the device against the CPU's.
-#include "gptq/statistics/cuda_hessians.h"
+#include "gptq/statistics/statistics_sum.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "gptq/statistics/hessian_sum.h"
-#include "gptq/statistics/hessian_tree.h"
 #include "runtime/cpu/cpu_pass.h"
 #include "runtime/cuda/cuda_memory.h"
 #include "tests/runtime/cuda/kernels/cuda_device.h"

@@ -1,12 +1,11 @@
 // cuda_loss_statistics_test.cpp: loss statistics collected on the device against the CPU's.
-#include "gptq/statistics/cuda_loss_statistics.h"
+#include "gptq/statistics/statistics_sum.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "bench/runtime/golf30m_shape.h"
-#include "gptq/statistics/statistics_sum.h"
 #include "runtime/cpu/cpu_gradients.h"
 #include "runtime/cuda/cuda_memory.h"
 #include "tests/runtime/base/error_matcher.h"

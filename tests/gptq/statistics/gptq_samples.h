@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <random>
 
-#include "gptq/statistics/symmetric_matrix.h"
+#include "gptq/statistics/hessian.h"
 #include "runtime/tensor/matrix.h"
 
 namespace thimble {
@@ -49,6 +49,16 @@ inline MatrixF64 damped_square(const SymmetricMatrix& hessian, double damping) {
     for (int64_t j = 0; j < full.cols(); ++j)
       full(i, j) = hessian(i, j) + (i == j ? damping * hessian.mean_diagonal() : 0);
   return full;
+}
+
+// H as the method `trace` has it: sum of x x^T over all tokens / sequences + kCollectionDamping * mean(diag) * I.
+inline SymmetricMatrix damped_hessian_per_sequence(const Hessian& hessian) {
+  SymmetricMatrix damped = hessian.matrix;
+  double tokens_per_sequence = static_cast<double>(hessian.token_count) / static_cast<double>(hessian.sequence_count);
+  for (double& value : damped.values()) value *= tokens_per_sequence;
+  double added = kCollectionDamping * damped.mean_diagonal();
+  for (int64_t i = 0; i < damped.size(); ++i) damped.lower_row(i)[i] += added;
+  return damped;
 }
 
 // Gauss-Jordan without pivoting, for positive definite matrices.

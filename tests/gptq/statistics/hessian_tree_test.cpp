@@ -1,5 +1,5 @@
 // hessian_tree_test.cpp: every split of the parts among devices adds them in the same order.
-#include "gptq/statistics/hessian_tree.h"
+#include "gptq/statistics/statistics_sum.h"
 
 #include <gtest/gtest.h>
 

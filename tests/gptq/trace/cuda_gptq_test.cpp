@@ -1,5 +1,5 @@
 // cuda_gptq_test.cpp: the CUDA solver against the CPU's.
-#include "gptq/trace/cuda_gptq.h"
+#include "gptq/trace/gptq_solver.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,6 @@
 #include <random>
 
 #include "gptq/trace/grid.h"
-#include "gptq/trace/nvfp4_grid.h"
 #include "runtime/base/error.h"
 #include "runtime/tensor/dtype.h"
 #include "tests/gptq/statistics/gptq_samples.h"
@@ -25,11 +24,9 @@ using testing::HasSubstr;
 
 // The grids: both solvers, and what the device's codes and scales must be whatever the codes are.
 struct RowScaled {
+  using Codes = RowScaledCodes;
   using Result = GptqResult;
-  static std::vector<Result> on_cuda(std::span<const SymmetricMatrix* const> hessians, std::span<const GptqJob> jobs,
-                                     double damping, const CudaPlace& place, const OnGptqSolved& on_solved = {}) {
-    return solve_gptq_cuda(hessians, jobs, damping, place, on_solved);
-  }
+  static constexpr auto kOnCuda = solve_gptq_cuda;
   static Result on_cpu(ConstMatrixView weights, const HessianFactor& factor, int max_code) {
     return solve_gptq(weights, factor, max_code, "layer");
   }
@@ -39,16 +36,14 @@ struct RowScaled {
   static void expect_form(const Result& found, ConstMatrixView weights, int max_code) {
     EXPECT_EQ(found.codes.max_code, max_code);
     EXPECT_EQ(found.codes.codes.size(), static_cast<size_t>(weights.rows * weights.cols));
-    EXPECT_EQ(found.codes.row_scales, row_scales(weights, found.report.clip_fraction, max_code, "layer"));
+    EXPECT_EQ(found.codes.row_scales, row_scales(weights, std::array{found.report.clip_fraction}, max_code, "layer"));
     for (int8_t code : found.codes.codes) EXPECT_LE(std::abs(code), max_code);
   }
 };
 struct Nvfp4 {
+  using Codes = Nvfp4Codes;
   using Result = Nvfp4GptqResult;
-  static std::vector<Result> on_cuda(std::span<const SymmetricMatrix* const> hessians, std::span<const GptqJob> jobs,
-                                     double damping, const CudaPlace& place, const OnNvfp4GptqSolved& on_solved = {}) {
-    return solve_gptq_nvfp4_cuda(hessians, jobs, damping, place, on_solved);
-  }
+  static constexpr auto kOnCuda = solve_gptq_nvfp4_cuda;
   static Result on_cpu(ConstMatrixView weights, const HessianFactor& factor, int) {
     return solve_gptq_nvfp4(weights, factor, "layer");
   }
@@ -70,6 +65,18 @@ struct Nvfp4 {
   }
 };
 
+template <typename Grid>
+std::vector<typename Grid::Result> on_cuda(std::span<const SymmetricMatrix* const> hessians,
+                                           std::span<const GptqJob> jobs, double damping, const CudaPlace& place,
+                                           const OnGptqSolved<typename Grid::Codes>& on_solved = {}) {
+  std::vector<typename Grid::Result> results(jobs.size());
+  Grid::kOnCuda(hessians, jobs, damping, place, [&](size_t job, typename Grid::Result result) {
+    if (on_solved) on_solved(job, result);
+    results[job] = std::move(result);
+  });
+  return results;
+}
+
 // What every grid must do; of one grid alone: CudaGptqGrids.
 template <typename Grid>
 class CudaGptq : public CudaTest {};
@@ -88,7 +95,7 @@ typename Grid::Result solve_on_cuda(const SymmetricMatrix& hessian, ConstMatrixV
                                     double damping) {
   const SymmetricMatrix* hessians[] = {&hessian};
   GptqJob jobs[] = {{"layer", weights, max_code, 0}};
-  return Grid::on_cuda(hessians, jobs, damping, 0).at(0);
+  return on_cuda<Grid>(hessians, jobs, damping, 0).at(0);
 }
 
 template <typename Result>
@@ -215,19 +222,19 @@ TYPED_TEST(CudaGptq, ManyLayersOfSeveralHessiansAtOnce) {
   for (const SymmetricMatrix& hessian : hessians) pointers.push_back(&hessian);
 
   std::vector<int> calls(jobs.size());
-  std::vector<Result> found = TypeParam::on_cuda(pointers, jobs, 0.01, 0, [&](size_t job, const Result& result) {
+  std::vector<Result> found = on_cuda<TypeParam>(pointers, jobs, 0.01, 0, [&](size_t job, const Result& result) {
     ++calls.at(job);
     EXPECT_EQ(result.codes.codes.empty(), jobs[job].weights.rows == 0);
   });
   EXPECT_THAT(calls, testing::Each(1));
   TypeParam::expect_form(found.back(), nothing, 15);
-  std::vector<Result> again = TypeParam::on_cuda(pointers, jobs, 0.01, 0);
+  std::vector<Result> again = on_cuda<TypeParam>(pointers, jobs, 0.01, 0);
   std::vector<Result> scarce;  // with little more memory than the least
   int refused = 0;
   for (uint64_t limit = 1 << 16; scarce.empty(); limit += limit / 4) {
     ASSERT_LT(limit, uint64_t{1} << 34);
     try {
-      scarce = TypeParam::on_cuda(pointers, jobs, 0.01, {0, limit});
+      scarce = on_cuda<TypeParam>(pointers, jobs, 0.01, {0, limit});
     } catch (const DeviceError& error) {
       EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("out of device memory"), HasSubstr(std::to_string(limit))));
       ++refused;
@@ -310,7 +317,7 @@ TYPED_TEST(CudaGptq, SingularHessiansAreDampedUntilTheyCanBeFactored) {
   SymmetricMatrix good = correlated_hessian(150, 7);
   const SymmetricMatrix* hessians[] = {&good, &ones};
   GptqJob jobs[] = {{"singular", weights, 15, 1}, {"good", weights, 15, 0}};
-  std::vector<Result> both = TypeParam::on_cuda(hessians, jobs, 0, 0);
+  std::vector<Result> both = on_cuda<TypeParam>(hessians, jobs, 0, 0);
   EXPECT_EQ(both[0].report.damping, 1e-6);
   EXPECT_EQ(both[1].report.damping, 0);
   expect_same(both[0], solve_on_cuda<TypeParam>(ones, weights, 15, 0));
@@ -376,7 +383,7 @@ TEST_F(CudaGptqGrids, Nvfp4ZeroAndTinyAndConstantBlocksAndAnOutlier) {
 }
 
 TYPED_TEST(CudaGptq, ADeviceThatIsNotThereIsADeviceError) {
-  EXPECT_THROW(TypeParam::on_cuda({}, {}, 0.01, 4096), DeviceError);
+  EXPECT_THROW(on_cuda<TypeParam>({}, {}, 0.01, 4096), DeviceError);
 }
 
 }  // namespace

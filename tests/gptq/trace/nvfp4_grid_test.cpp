@@ -1,5 +1,5 @@
 // nvfp4_grid_test.cpp: block scales against a search over all 127, rounding against all 16 codes, awkward shapes.
-#include "gptq/trace/nvfp4_grid.h"
+#include "gptq/trace/grid.h"
 
 #include <gtest/gtest.h>
 

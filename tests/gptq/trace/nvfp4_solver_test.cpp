@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "gptq/trace/gptq_solver.h"
-#include "gptq/trace/nvfp4_grid.h"
+#include "gptq/trace/grid.h"
 #include "gptq/trace/quantize_tensor.h"
 #include "runtime/base/parallel.h"
 #include "tests/gptq/statistics/gptq_samples.h"

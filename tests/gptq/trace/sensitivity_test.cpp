@@ -1,5 +1,5 @@
 // sensitivity_test.cpp: the sensitivities of layers against their definition.
-#include "gptq/trace/sensitivity.h"
+#include "gptq/trace/plan.h"
 
 #include <gtest/gtest.h>
 

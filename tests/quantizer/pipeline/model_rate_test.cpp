@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "gptq/slope/predicted_loss.h"
+#include "gptq/slope/matrix_loss.h"
 #include "packer/artifact.h"
 #include "tests/gptq/statistics/gptq_samples.h"
 

@@ -1,11 +1,9 @@
-// cholesky.cu: right-looking blocked factorisation, then inversion block row by block row, batched over matrices
+// hessian_factor.cu: right-looking blocked factorisation, then inversion block row by block row, batched over matrices
 // (blockIdx.z). Off the diagonal tiles everything is products of tiles.
-#include <cfloat>
+#include "gptq/factor/hessian_factor.cuh"
 
-#include "gptq/factor/cholesky.cuh"
-#include "gptq/factor/f64_tile.cuh"
-#include "runtime/cuda/kernels/cuda_context.cuh"
-#include "runtime/cuda/kernels/cuda_numeric.cuh"
+#include <cfloat>
+#include <numeric>
 
 namespace thimble {
 namespace {
@@ -14,8 +12,8 @@ namespace {
 __device__ int reversed(int i, int columns) { return i < columns ? columns - 1 - i : i; }
 
 // A (lower triangle and whole diagonal tiles are read later). One thread per element, a row per blockIdx.y.
-__global__ void fill_matrix(const CholeskyJob* jobs, int padded) {
-  const CholeskyJob job = jobs[blockIdx.z];
+__global__ void fill_matrix(const DeviceFactor* jobs, int padded) {
+  const DeviceFactor job = jobs[blockIdx.z];
   int row = blockIdx.y, column = blockIdx.x * blockDim.x + threadIdx.x;
   if (column >= padded) return;
   double value = row == column;
@@ -36,11 +34,11 @@ __global__ void fill_matrix(const CholeskyJob* jobs, int padded) {
 // L_kk^-1 of diagonal tile k, into tile (k, k) of `inverse`: one CTA per matrix eliminates column after column from
 // A_kk and, at the same time, from the identity. What is left of A's columns and what is there of the inverse's shares
 // one tile in registers: thread (row, group) holds columns group, group + 4, ... of its row.
-__global__ void __launch_bounds__(kTileThreads) invert_diagonal_tile(const CholeskyJob* jobs, int64_t padded, int k) {
+__global__ void __launch_bounds__(kTileThreads) invert_diagonal_tile(const DeviceFactor* jobs, int64_t padded, int k) {
   constexpr int kGroups = kTileThreads / kTile, kOwn = kTile / kGroups;
   // Column j as it stands below the diagonal, and row j of the inverse left of it; two, to need one barrier per column.
   __shared__ double lines[2][kTile];
-  const CholeskyJob job = jobs[blockIdx.z];
+  const DeviceFactor job = jobs[blockIdx.z];
   int row = threadIdx.x % kTile, group = threadIdx.x / kTile;
   const double* from = job.upper + k * (padded + 1) + row * padded;
   double own[kOwn];
@@ -73,9 +71,9 @@ __global__ void __launch_bounds__(kTileThreads) invert_diagonal_tile(const Chole
 }
 
 // L_ik = A_ik L_kk^-T for the tiles below tile k of the diagonal, one CTA each.
-__global__ void __launch_bounds__(kTileThreads, 2) solve_panel(const CholeskyJob* jobs, int64_t padded, int k) {
+__global__ void __launch_bounds__(kTileThreads, 2) solve_panel(const DeviceFactor* jobs, int64_t padded, int k) {
   extern __shared__ double shared[];
-  const CholeskyJob job = jobs[blockIdx.z];
+  const DeviceFactor job = jobs[blockIdx.z];
   double* tile = job.upper + (k + (blockIdx.x + 1) * static_cast<int64_t>(kTile)) * padded + k;
   load_tile(shared, tile, padded);
   load_tile(shared + kTileElements, job.inverse + k * (padded + 1), padded);
@@ -86,9 +84,9 @@ __global__ void __launch_bounds__(kTileThreads, 2) solve_panel(const CholeskyJob
 }
 
 // A_ij -= L_ik L_jk^T for the lower triangle of tiles right of and below tile k, one CTA each.
-__global__ void __launch_bounds__(kTileThreads, 2) update_trailing(const CholeskyJob* jobs, int64_t padded, int k) {
+__global__ void __launch_bounds__(kTileThreads, 2) update_trailing(const DeviceFactor* jobs, int64_t padded, int k) {
   extern __shared__ double shared[];
-  const CholeskyJob job = jobs[blockIdx.z];
+  const DeviceFactor job = jobs[blockIdx.z];
   int index = blockIdx.x, i = 0;
   while (index > i) index -= ++i;  // tile (i, index) of the triangle
   int64_t row = k + (i + 1) * static_cast<int64_t>(kTile), column = k + (index + 1) * static_cast<int64_t>(kTile);
@@ -101,9 +99,9 @@ __global__ void __launch_bounds__(kTileThreads, 2) update_trailing(const Cholesk
 }
 
 // X_ij = -L_ii^-1 * sum over j <= m < i of L_im X_mj for the tiles left of tile `row` of the diagonal, one CTA each.
-__global__ void __launch_bounds__(kTileThreads, 2) invert_block_row(const CholeskyJob* jobs, int64_t padded, int row) {
+__global__ void __launch_bounds__(kTileThreads, 2) invert_block_row(const DeviceFactor* jobs, int64_t padded, int row) {
   extern __shared__ double shared[];
-  const CholeskyJob job = jobs[blockIdx.z];
+  const DeviceFactor job = jobs[blockIdx.z];
   int column = blockIdx.x * kTile;
   double* left = shared;
   double* right = shared + kTileElements;
@@ -119,8 +117,8 @@ __global__ void __launch_bounds__(kTileThreads, 2) invert_block_row(const Choles
 }
 
 // U = J X J over A, with zeros below the diagonal. One thread per element, a row per blockIdx.y.
-__global__ void reverse_inverse(const CholeskyJob* jobs, int padded) {
-  const CholeskyJob job = jobs[blockIdx.z];
+__global__ void reverse_inverse(const DeviceFactor* jobs, int padded) {
+  const DeviceFactor job = jobs[blockIdx.z];
   int row = blockIdx.y, column = blockIdx.x * blockDim.x + threadIdx.x;
   if (column >= padded) return;
   double value = row == column;
@@ -129,27 +127,81 @@ __global__ void reverse_inverse(const CholeskyJob* jobs, int padded) {
   job.upper[static_cast<int64_t>(row) * padded + column] = value;
 }
 
-}  // namespace
-
-void inverse_upper_cholesky(const CholeskyJob* jobs, int64_t count, int64_t padded_columns, cudaStream_t stream) {
-  for (auto kernel : {solve_panel, update_trailing, invert_block_row})
-    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kTileSharedBytes));
+// Enqueues A = H + added * I in the given order, and its U with A^-1 = U^T U. `jobs` lies in device memory.
+void inverse_upper_cholesky(const DeviceFactor* jobs, size_t count, int64_t padded_columns, cudaStream_t stream) {
   auto batch = static_cast<unsigned>(count);
   auto padded = static_cast<int>(padded_columns);
-  dim3 elements(divide_up(padded, kTileThreads), padded, batch);
-  fill_matrix<<<elements, kTileThreads, 0, stream>>>(jobs, padded);
+  auto launch_tiles = [&](auto kernel, int tiles, int at) {
+    const LaunchShape shape{dim3(tiles, 1, batch), kTileThreads, static_cast<int>(kTileSharedBytes)};
+    launch_kernel(kernel, shape, stream, jobs, padded_columns, at);
+  };
+  const LaunchShape elements{dim3(divide_up(padded, kTileThreads), padded, batch), kTileThreads};
+  launch_kernel(fill_matrix, elements, stream, jobs, padded);
   for (int k = 0; k < padded; k += kTile) {
-    invert_diagonal_tile<<<dim3(1, 1, batch), kTileThreads, 0, stream>>>(jobs, padded, k);
+    launch_kernel(invert_diagonal_tile, {dim3(1, 1, batch), kTileThreads}, stream, jobs, padded_columns, k);
     int below = padded / kTile - k / kTile - 1;
     if (below == 0) break;
-    solve_panel<<<dim3(below, 1, batch), kTileThreads, kTileSharedBytes, stream>>>(jobs, padded, k);
-    update_trailing<<<dim3(below * (below + 1) / 2, 1, batch), kTileThreads, kTileSharedBytes, stream>>>(jobs, padded,
-                                                                                                         k);
+    launch_tiles(solve_panel, below, k);
+    launch_tiles(update_trailing, below * (below + 1) / 2, k);
   }
-  for (int row = kTile; row < padded; row += kTile)
-    invert_block_row<<<dim3(row / kTile, 1, batch), kTileThreads, kTileSharedBytes, stream>>>(jobs, padded, row);
-  reverse_inverse<<<elements, kTileThreads, 0, stream>>>(jobs, padded);
-  check_cuda(cudaGetLastError());
+  for (int row = kTile; row < padded; row += kTile) launch_tiles(invert_block_row, row / kTile, row);
+  launch_kernel(reverse_inverse, elements, stream, jobs, padded);
+}
+
+}  // namespace
+
+FactorBatch::FactorBatch(std::vector<FactorItem> items, int64_t padded_columns, Arena& arena)
+    : items_(std::move(items)), padded_columns_(padded_columns) {
+  const auto count = static_cast<int64_t>(items_.size());
+  pending_ = arena.take<DeviceFactor>(count);
+  failed_ = arena.take<int32_t>(count);
+  for (size_t i = 0; i < items_.size(); ++i) {
+    const HessianFactor& factor = *items_[i].unfactored;
+    const auto columns = static_cast<int64_t>(factor.order.size());
+    dampings_.push_back(factor.damping);
+    factors_.push_back(
+        {arena.take<double>(columns * (columns + 1) / 2), arena.take<int32_t>(columns), static_cast<int32_t>(columns),
+         static_cast<int32_t>(factor.order.size() - factor.dead_columns.size()), 0,
+         arena.take<double>(padded_columns * padded_columns), arena.take<double>(padded_columns * padded_columns),
+         arena.take<double>(padded_columns), failed_ ? failed_ + i : nullptr});
+  }
+}
+
+void FactorBatch::factor(cudaStream_t stream, const std::function<void()>& meanwhile) {
+  // Everything that these uploads read lives until the end of this function, which waits for the stream.
+  std::vector<std::vector<int32_t>> orders;
+  for (size_t i = 0; i < items_.size(); ++i) {
+    const std::vector<int64_t>& order = items_[i].unfactored->order;
+    orders.emplace_back(order.begin(), order.end());
+    upload(factors_[i].order, std::span<const int32_t>(orders.back()), stream);
+    upload(factors_[i].hessian, items_[i].hessian->values(), stream);
+  }
+  std::vector<size_t> pending(items_.size());
+  std::iota(pending.begin(), pending.end(), size_t{0});
+  for (int attempt = 1; !pending.empty(); ++attempt) {
+    std::vector<DeviceFactor> batch;
+    for (size_t i : pending) {
+      factors_[i].added = dampings_[i] * items_[i].hessian->mean_diagonal();
+      batch.push_back(factors_[i]);
+    }
+    upload(pending_, std::span<const DeviceFactor>(batch), stream);
+    inverse_upper_cholesky(pending_, batch.size(), padded_columns_, stream);
+    if (attempt == 1) meanwhile();
+    std::vector<int32_t> failed(items_.size());
+    download(std::span(failed), failed_, stream);
+    check_cuda(cudaStreamSynchronize(stream));
+    std::erase_if(pending, [&](size_t i) { return failed[i] == 0; });
+    for (size_t i : pending) dampings_[i] = raised_damping(dampings_[i], attempt, *items_[i].name);
+  }
+}
+
+std::vector<double> FactorBatch::upper_diagonal(size_t i, cudaStream_t stream) const {
+  std::vector<double> diagonal(static_cast<size_t>(factors_[i].columns));
+  check_cuda(cudaMemcpy2DAsync(diagonal.data(), sizeof(double), factors_[i].upper,
+                               static_cast<size_t>(padded_columns_ + 1) * sizeof(double), sizeof(double),
+                               diagonal.size(), cudaMemcpyDeviceToHost, stream));
+  check_cuda(cudaStreamSynchronize(stream));
+  return items_[i].unfactored->by_column(diagonal);
 }
 
 }  // namespace thimble

@@ -1,5 +1,5 @@
-// hessian_sum_test.cpp: the Hessians of a calibration set from those of its parts.
-#include "gptq/statistics/hessian_sum.h"
+// statistics_sum_test.cpp: the Hessians of a calibration set from those of its parts.
+#include "gptq/statistics/statistics_sum.h"
 
 #include <gtest/gtest.h>
 
@@ -21,9 +21,9 @@ HessianSet collect(std::span<const Matrix> sequences) {
 }
 
 HessianSet sum_of(const std::vector<HessianSet>& parts) {
-  HessianSum sum;
-  for (const HessianSet& part : parts) sum.add(part);
-  return std::move(sum).finish();
+  StatisticsSum sum;
+  for (const HessianSet& part : parts) sum.add({part, {}});
+  return std::move(sum).finish().hessians;
 }
 
 TEST(HessianSum, IsTheHessianOfAllSequences) {

@@ -1,0 +1,62 @@
+// hessian_factor.cuh: factor_hessian() on the device, for many Hessians of equally padded size at once. The algorithm
+// is that of cholesky.cpp: with J the reversal of rows or columns and J A J = L L^T, U = J L^-1 J. Matrices are padded
+// to whole tiles by an identity, which changes nothing in the rest. K = columns of a Hessian, P = K rounded up to a
+// multiple of kTile (f64_tile.cuh).
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gptq/factor/f64_tile.cuh"
+#include "gptq/factor/hessian_factor.h"
+#include "gptq/statistics/device_arena.cuh"
+
+namespace thimble {
+
+// One Hessian; what is pointed to must outlive the batch.
+struct FactorItem {
+  const SymmetricMatrix* hessian;
+  const HessianFactor* unfactored;  // with the damping to begin with
+  const std::string* name;          // for errors
+};
+
+// A Hessian and its factor in device memory.
+struct DeviceFactor {
+  double* hessian;       // K * (K + 1) / 2: lower triangle of H, packed row after row
+  int32_t* order;        // (K) columns in the order of U
+  int32_t columns;       // K
+  int32_t live_columns;  // columns order[live_columns ...] are dead: a diagonal of 1, 0 beside it
+  double added;          // to every diagonal element
+  double* upper;         // (P, P) out: U, zeros below the diagonal, 1 on the padding's; before that, A and L
+  double* inverse;       // (P, P) scratch: L^-1
+  double* pivot_floors;  // (P) scratch: smaller pivots are rounding
+  int32_t* failed;       // out: 1 when A is not positive definite to working precision (then U is rubbish), else 0
+};
+
+class FactorBatch {
+ public:
+  // Takes its memory from the arena.
+  FactorBatch(std::vector<FactorItem> items, int64_t padded_columns, Arena& arena);
+
+  // Uploads and factors every Hessian, those that fail again with more damping, and waits. Each U depends on its own
+  // Hessian only, bit for bit. `meanwhile` is called once when the device has begun.
+  void factor(cudaStream_t stream, const std::function<void()>& meanwhile);
+
+  int64_t padded_columns() const { return padded_columns_; }
+  // Of the i-th Hessian.
+  const DeviceFactor& operator[](size_t i) const { return factors_[i]; }
+  double damping(size_t i) const { return dampings_[i]; }  // that was used
+  // (K) the diagonal of U, by column. Waits for the stream.
+  std::vector<double> upper_diagonal(size_t i, cudaStream_t stream) const;
+
+ private:
+  std::vector<FactorItem> items_;
+  int64_t padded_columns_;
+  std::vector<DeviceFactor> factors_;
+  std::vector<double> dampings_;
+  DeviceFactor* pending_;  // in device memory
+  int32_t* failed_;
+};
+
+}  // namespace thimble

@@ -1,0 +1,349 @@
+// input_pairs.cu: both models side by side on one device, stopped at the same input. What they read lies side by
+// side in one buffer, whose Hessian is collected as any other. Their passes go on from there, batch after batch, when
+// all activations have room; otherwise they begin anew.
+#include "gptq/factor/input_pairs.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "gptq/factor/hessian_factor.cuh"
+#include "gptq/statistics/hessian.cuh"
+#include "runtime/base/error.h"
+#include "runtime/cuda/cuda_memory.h"
+#include "runtime/cuda/cuda_pass.cuh"
+
+namespace thimble {
+namespace {
+
+constexpr int kThreads = 256;
+
+// Keeps an input in half `half` of joint rows, (sequences * positions, 2 K).
+template <typename T>
+class HalfKeeper final : public CudaInputObserver<T> {
+ public:
+  HalfKeeper(int half, const DeviceArray<T>& joint) : half_(half), joint_(joint) {}
+
+  void on_linear_input(std::span<const std::string>, const T* x, int sequences, int positions, int columns,
+                       cudaStream_t stream) override {
+    const size_t width = static_cast<size_t>(columns) * sizeof(T);
+    check_cuda(cudaMemcpy2DAsync(joint_.data() + half_ * columns, 2 * width, x, width, width,
+                                 static_cast<size_t>(sequences) * static_cast<size_t>(positions),
+                                 cudaMemcpyDeviceToDevice, stream));
+  }
+
+ private:
+  int half_;
+  const DeviceArray<T>& joint_;
+};
+
+// What works on one batch at a time.
+template <typename T>
+struct Workspace {
+  Workspace(const Network& network, int64_t length, int64_t sequences)
+      : cache(network, sequences, length, /*shares_one=*/true),
+        joint(sequences * length * 2 * cuda_shown_elements(network, 1)) {}
+
+  CudaCache<T> cache;
+  DeviceArray<T> joint;
+};
+
+// drift (K, K) of an InputPair from the packed sum that the joint Hessian is `tokens` times the mean of.
+__global__ void drift_kernel(const double* joint, double tokens, int64_t columns, double* drift) {
+  const int64_t at = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
+  if (at >= columns * columns) return;
+  const int64_t i = at / columns, j = at % columns, low = max(i, j), row = columns + i;
+  drift[at] = joint[row * (row + 1) / 2 + j] / tokens - joint[low * (low + 1) / 2 + min(i, j)] / tokens;
+}
+
+template <typename T>
+class CudaInputPairs final : public InputPairs {
+ public:
+  // On the current device.
+  CudaInputPairs(const Weights& original, const Weights& quantized, const Device& device, const TokenSequences& tokens,
+                 int64_t sequences)
+      : network_(original.network),
+        place_(device.ordinals[0], device.memory_limit_bytes),
+        numerics_(device.numerics),
+        sequences_(sequences),
+        length_(tokens.length),
+        most_(std::min(sequences, cuda_windows_per_batch(place_.ordinal, tokens.length))) {
+    const std::optional<MemoryPlan> plan =
+        plan_kept_input_pairs(*network_, numerics_, length_, sequences_, most_, usable_memory(place_));
+    const NumericPolicy policy = numeric_policy(numerics_);
+    original_.emplace(original, policy, cuda_fusion_options(policy, sizeof(T)));
+    quantized_.emplace(quantized, policy, cuda_fusion_options(policy, sizeof(T)));
+    tokens_ = DeviceArray<Token>(
+        std::span(tokens.tokens).first(static_cast<size_t>(sequences) * static_cast<size_t>(length_)));
+    zero_.fill_zero();
+    if (!plan) return;
+    try {
+      keep(plan->batch);
+    } catch (const OutOfDeviceMemory&) {
+      forget();
+    }
+  }
+
+  InputPair collect(const LinearInput& input) override {
+    DeviceScope scope(place_.ordinal);
+    const std::vector<std::string> layers = readers_of(input);
+    if (workspace_) {
+      try {
+        for (PassPair& pair : kept_) read(pair, pair.count, input, layers, *workspace_);
+        return finish();
+      } catch (const OutOfDeviceMemory&) {  // others took what was planned for the Hessian
+        forget();
+      }
+    }
+    const int64_t batch =
+        plan_input_pairs(*network_, numerics_, length_, sequences_, most_, /*keeps=*/false, usable_memory(place_))
+            .batch;
+    return with_smaller_batches(batch, [&](int64_t size) { return collect_anew(input, layers, size); });
+  }
+
+  void replace(const std::string& name, const Matrix& values) override {
+    DeviceScope scope(place_.ordinal);
+    quantized_->replace(network_->id_of(name), values);
+  }
+
+ private:
+  // One batch on its way through both models.
+  struct PassPair {
+    PassPair(const CudaNetworkWeights<T>& of_original, const CudaNetworkWeights<T>& of_quantized, int64_t length,
+             int64_t sequences)
+        : count(sequences),
+          original(std::make_unique<CudaPass<T>>(of_original, shape_of(length, sequences))),
+          quantized(std::make_unique<CudaPass<T>>(of_quantized, shape_of(length, sequences))) {}
+    // Nobody reads the head's input.
+    static CudaPassShape shape_of(int64_t length, int64_t sequences) {
+      return {length, sequences * length, /*needed=*/1, /*stepping=*/false};
+    }
+    int64_t count;  // sequences
+    std::unique_ptr<CudaPass<T>> original, quantized;
+  };
+
+  std::vector<std::string> readers_of(const LinearInput& input) const {
+    std::vector<std::string> names;
+    for (MatrixId id : input.readers) names.push_back(network_->matrix(id).name);
+    return names;
+  }
+
+  void keep(int64_t batch) {
+    workspace_.emplace(*network_, length_, batch);
+    for (int64_t first = 0; first < sequences_; first += batch) {
+      kept_.emplace_back(*original_, *quantized_, length_, std::min(batch, sequences_ - first));
+      begin(kept_.back(), first, kept_.back().count, *workspace_);
+    }
+    stream_.wait();
+  }
+
+  void forget() {
+    kept_.clear();
+    workspace_.reset();
+    collector_ = CudaHessianCollector();
+  }
+
+  void begin(PassPair& pair, int64_t first, int64_t count, Workspace<T>& workspace) {
+    const CudaBatch batch{{tokens_.data() + first * length_, length_},
+                          static_cast<int>(count),
+                          static_cast<int>(length_ - 1),
+                          static_cast<int>(length_ - 1),
+                          zero_.data()};
+    pair.original->begin(batch, workspace.cache, stream_);
+    pair.quantized->begin(batch, workspace.cache, stream_);
+  }
+
+  // Enqueues what a batch reads.
+  void read(PassPair& pair, int64_t count, const LinearInput& input, std::span<const std::string> layers,
+            Workspace<T>& workspace) {
+    HalfKeeper<T> one(0, workspace.joint), other(1, workspace.joint);
+    pair.quantized->run_to(input.first_reader);
+    pair.quantized->show(input, one);
+    pair.original->run_to(input.first_reader);
+    pair.original->show(input, other);
+    columns_ = network_->matrix(input.readers[0]).columns;
+    collector_.add(layers, workspace.joint.data(), 2 * columns_, count, length_ - 1, 2 * columns_, stream_);
+  }
+
+  InputPair collect_anew(const LinearInput& input, std::span<const std::string> layers, int64_t batch) {
+    collector_ = CudaHessianCollector();
+    Workspace<T> workspace(*network_, length_, batch);
+    PassPair pair(*original_, *quantized_, length_, batch);
+    for (int64_t first = 0; first < sequences_; first += batch) {
+      const int64_t count = std::min(batch, sequences_ - first);
+      begin(pair, first, count, workspace);
+      read(pair, count, input, layers, workspace);
+    }
+    InputPair result = finish();
+    collector_.free_workspace();
+    return result;
+  }
+
+  InputPair finish() {
+    stream_.wait();
+    const DeviceArray<double> joint = collector_.take_sum();
+    const auto tokens = static_cast<double>(sequences_ * (length_ - 1));
+    DeviceArray<double> drift(columns_ * columns_);
+    launch_kernel(drift_kernel, {static_cast<unsigned>(divide_up(drift.count(), kThreads)), kThreads}, stream_,
+                  joint.data(), tokens, columns_, drift.data());
+    InputPair pair{SymmetricMatrix(columns_), MatrixF64(columns_, columns_)};
+    const std::span<double> hessian = pair.hessian.values();  // the first rows of the joint one
+    download(hessian, static_cast<const double*>(joint.data()), stream_);
+    download(pair.drift.values(), static_cast<const double*>(drift.data()), stream_);
+    stream_.wait();
+    std::ranges::transform(hessian, hessian.begin(), [&](double sum) { return sum / tokens; });
+    return pair;
+  }
+
+  std::shared_ptr<const Network> network_;
+  CudaPlace place_;
+  Numerics numerics_;
+  int64_t sequences_, length_;
+  int64_t most_;         // sequences at a time
+  int64_t columns_ = 0;  // K of the input that was read last
+  std::optional<CudaNetworkWeights<T>> original_, quantized_;
+  CudaStream stream_;
+  DeviceArray<Token> tokens_;
+  DeviceArray<int> zero_{1};
+  CudaHessianCollector collector_;
+  std::optional<Workspace<T>> workspace_;  // of passes that are kept
+  std::vector<PassPair> kept_;
+};
+
+// Below: w' = w + strength * w D U^T U, columns of D and U in the order of U, as three products of tiles.
+// K = input columns, R = output rows, P and Q = K and R rounded up to multiples of kTile; paddings hold zeros.
+
+// Which part of a square matrix is not zero.
+enum class Part { kWhole, kLower, kUpper };
+
+struct ShiftMemory {
+  double* drift;         // (K, K)
+  double* ordered;       // (P, P): row k, column i is D(k, order[i])
+  double *left, *right;  // (Q, P) products, by turns
+  float* weights;        // (R, K), then w'
+};
+
+ShiftMemory lay_out(int64_t columns, int64_t padded, int64_t most_rows, Arena& arena) {
+  const int64_t rows = round_up(most_rows, kTile);
+  return {arena.take<double>(columns * columns), arena.take<double>(padded * padded), arena.take<double>(rows * padded),
+          arena.take<double>(rows * padded), arena.take<float>(most_rows * columns)};
+}
+
+// `from` (rows, K) as it is padded, columns in the given order, if any. One thread per element, as in the next two; a
+// row per blockIdx.y.
+template <typename T>
+__global__ void pad_kernel(const T* from, const int32_t* order, int64_t rows, int64_t columns, int64_t padded,
+                           double* out) {
+  const int64_t row = blockIdx.y, i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
+  if (i >= padded) return;
+  const bool exists = row < rows && i < columns;
+  out[row * padded + i] = exists ? from[row * columns + (order ? order[i] : i)] : T(0);
+}
+
+__global__ void transpose_kernel(const double* from, int64_t padded, double* to) {
+  const int64_t row = blockIdx.y, column = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
+  if (column < padded) to[row * padded + column] = from[column * padded + row];
+}
+
+// weights (R, K) += strength * shift, whose columns are in order.
+__global__ void add_shift_kernel(const double* shift, const int32_t* order, int64_t columns, int64_t padded,
+                                 double strength, float* weights) {
+  const int64_t row = blockIdx.y, i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
+  if (i >= columns) return;
+  float& weight = weights[row * columns + order[i]];
+  weight = static_cast<float>(weight + strength * shift[row * padded + i]);
+}
+
+// out (Q, P) = a (Q, P) b (P, P), one CTA per tile.
+__global__ void __launch_bounds__(kTileThreads, 2)
+    multiply_kernel(const double* a, const double* b, int64_t padded, Part part, double* out) {
+  extern __shared__ double shared[];
+  const int64_t row = blockIdx.y * static_cast<int64_t>(kTile), column = blockIdx.x * static_cast<int64_t>(kTile);
+  const int64_t first = part == Part::kLower ? column : 0, last = part == Part::kUpper ? column + kTile : padded;
+  TileAccumulator product;
+  product.add_long_product(a + row * padded + first, padded, b + first * padded + column, padded,
+                           static_cast<int>(last - first), shared);
+  product.store(out + row * padded + column, padded);
+}
+
+dim3 elements(int64_t rows, int64_t columns) {
+  return {static_cast<unsigned>(divide_up(columns, kThreads)), static_cast<unsigned>(rows)};
+}
+
+// On the current device.
+class Shifter {
+ public:
+  Shifter(const InputPair& pair, double damping, const std::string& layer, int64_t most_rows)
+      : columns_(pair.hessian.size()),
+        padded_(round_up(columns_, kTile)),
+        unfactored_(unfactored_hessian(pair.hessian, damping, layer)) {
+    const std::vector<FactorItem> items = {{&pair.hessian, &unfactored_, &layer}};
+    Arena counted(nullptr);
+    FactorBatch(items, padded_, counted);
+    lay_out(columns_, padded_, most_rows, counted);
+    bytes_ = DeviceArray<std::byte>(static_cast<int64_t>(counted.bytes()));
+    Arena arena(bytes_.data());
+    FactorBatch factor(items, padded_, arena);
+    memory_ = lay_out(columns_, padded_, most_rows, arena);
+    factor.factor(stream_, [&] { upload(memory_.drift, pair.drift.values(), stream_); });
+    factored_ = factor[0];
+    launch_kernel(transpose_kernel, {elements(padded_, padded_), kThreads}, stream_, factored_.upper, padded_,
+                  factored_.inverse);
+    launch_kernel(pad_kernel<double>, {elements(padded_, padded_), kThreads}, stream_, memory_.drift, factored_.order,
+                  columns_, columns_, padded_, memory_.ordered);
+  }
+
+  Matrix shifted(ConstMatrixView weights, double strength) {
+    Matrix result(weights.rows, columns_);
+    if (weights.rows == 0) return result;
+    const int64_t rows = round_up(weights.rows, kTile);
+    upload_rows(memory_.weights, weights, stream_);
+    launch_kernel(pad_kernel<float>, {elements(rows, padded_), kThreads}, stream_, memory_.weights, nullptr,
+                  weights.rows, columns_, padded_, memory_.left);
+    multiply(memory_.left, memory_.ordered, rows, Part::kWhole, memory_.right);
+    multiply(memory_.right, factored_.inverse, rows, Part::kLower, memory_.left);
+    multiply(memory_.left, factored_.upper, rows, Part::kUpper, memory_.right);
+    launch_kernel(add_shift_kernel, {elements(weights.rows, columns_), kThreads}, stream_, memory_.right,
+                  factored_.order, columns_, padded_, strength, memory_.weights);
+    download(result.values(), static_cast<const float*>(memory_.weights), stream_);
+    stream_.wait();
+    return result;
+  }
+
+ private:
+  void multiply(const double* a, const double* b, int64_t rows, Part part, double* out) {
+    const dim3 tiles(static_cast<unsigned>(padded_ / kTile), static_cast<unsigned>(rows / kTile));
+    launch_kernel(multiply_kernel, {tiles, kTileThreads, static_cast<int>(kTileSharedBytes)}, stream_, a, b, padded_,
+                  part, out);
+  }
+
+  int64_t columns_, padded_;
+  HessianFactor unfactored_;
+  DeviceArray<std::byte> bytes_;
+  CudaStream stream_;
+  ShiftMemory memory_{};
+  DeviceFactor factored_{};  // once U is there, `inverse` holds U^T
+};
+
+}  // namespace
+
+std::unique_ptr<InputPairs> make_cuda_input_pairs(const std::shared_ptr<const Weights>& original,
+                                                  const std::shared_ptr<const Weights>& quantized, const Device& device,
+                                                  const TokenSequences& tokens, int64_t sequences) {
+  DeviceScope scope(device.ordinals[0]);
+  return with_cuda_type(device.numerics, [&]<typename T>(T*) -> std::unique_ptr<InputPairs> {
+    return std::make_unique<CudaInputPairs<T>>(*original, *quantized, device, tokens, sequences);
+  });
+}
+
+std::vector<Matrix> shift_weights_cuda(std::span<const ConstMatrixView> weights, const InputPair& pair, double damping,
+                                       double strength, const std::string& layer, const CudaPlace& place) {
+  int64_t most_rows = 0;
+  for (const ConstMatrixView& matrix : weights) most_rows = std::max(most_rows, matrix.rows);
+  DeviceScope device(place.ordinal);
+  Shifter shifter(pair, damping, layer, most_rows);
+  std::vector<Matrix> shifted;
+  for (const ConstMatrixView& matrix : weights) shifted.push_back(shifter.shifted(matrix, strength));
+  return shifted;
+}
+
+}  // namespace thimble

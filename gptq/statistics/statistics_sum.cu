@@ -1,0 +1,276 @@
+// statistics_sum.cu: passes on CUDA devices, part by part. CudaHessianCollector listens to the inputs of layers on the
+// way forward; on the way back from the loss FisherSums listens to gradients, and CudaHessianCollector to the head.
+#include "gptq/statistics/statistics_sum.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "gptq/statistics/hessian.cuh"
+#include "runtime/cuda/cuda_gradient_pass.cuh"
+#include "runtime/cuda/cuda_window_batches.cuh"
+#include "runtime/cuda/kernels/cuda_devices.h"
+
+namespace thimble {
+namespace {
+
+template <typename T>
+class CollectingObserver final : public CudaInputObserver<T> {
+ public:
+  explicit CollectingObserver(int64_t first_sequence) : collector(kMostGramBytes, first_sequence) {}
+
+  void on_linear_input(std::span<const std::string> weights, const T* x, int sequences, int positions, int columns,
+                       cudaStream_t stream) override {
+    collector.add(weights, x, columns, sequences, positions, columns, stream);
+  }
+
+  CudaHessianCollector collector;
+};
+
+// FisherCollector for gradients in device memory. Squares are summed in float64 over pieces of sequences, these in
+// order: the same bits however the sequences are grouped into batches.
+class FisherSums final : public CudaGradientObserver {
+ public:
+  // `first_sequence`: the number in errors of the first sequence. `dots` lends its memory; both must outlive the
+  // object.
+  FisherSums(const Network& network, int64_t first_sequence, CudaColumnDots& dots)
+      : network_(network), sequence_(first_sequence), dots_(dots) {}
+
+  void on_output_gradient(const std::string& weight, ConstCudaView gradient, ConstCudaView, const BatchShape& batch,
+                          cudaStream_t stream) override {
+    add_squares(weight, /*is_lookup=*/false, gradient, batch, stream);
+  }
+  void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstCudaView gradient,
+                          const BatchShape& batch, cudaStream_t stream) override {
+    add_squares(table, /*is_lookup=*/true, gradient, batch, stream);
+    std::vector<int64_t>& counts = row_counts_[table];
+    counts.resize(static_cast<size_t>(network_.matrix(network_.id_of(table)).rows));
+    for (int32_t row : rows) ++counts[static_cast<size_t>(row)];
+  }
+  // After each batch.
+  void end_batch(const BatchShape& batch) { sequence_ += batch.sequences; }
+
+  // Waits for the stream. All but the head's Hessian. A gradient that was not finite is an Error (bad input). The
+  // object is spent afterwards.
+  LossStatistics finish(cudaStream_t stream) && {
+    if (sums_.empty()) throw Error(ExitCode::kBadInput, "no calibration tokens reached the loss");
+    require_finite(stream);
+    LossStatistics statistics;
+    for (const Sum& sum : sums_) {
+      Fisher& fisher = (sum.is_lookup ? statistics.lookup_fisher : statistics.output_fisher)[sum.name];
+      fisher.token_count = sum.token_count;
+      fisher.mean_square.resize(static_cast<size_t>(sum.columns));
+      download(std::span(fisher.mean_square), static_cast<const double*>(sum.squares.data()), stream);
+    }
+    check_cuda(cudaStreamSynchronize(stream));
+    divide_by_tokens(statistics);
+    statistics.row_counts = std::move(row_counts_);
+    return statistics;
+  }
+
+ private:
+  struct Sum {
+    std::string name;
+    bool is_lookup = false;
+    int64_t columns = 0, positions = 0, token_count = 0;
+    DeviceArray<double> squares;
+    DeviceArray<unsigned long long> first_bad;
+  };
+
+  void add_squares(const std::string& name, bool is_lookup, ConstCudaView gradient, const BatchShape& batch,
+                   cudaStream_t stream) {
+    auto found = std::ranges::find_if(sums_, [&](const Sum& s) { return s.name == name && s.is_lookup == is_lookup; });
+    if (found == sums_.end()) {
+      found = sums_.insert(sums_.end(), {name, is_lookup, gradient.columns, batch.positions, 0,
+                                         DeviceArray<double>(gradient.columns), DeviceArray<unsigned long long>(1)});
+      check_cuda(cudaMemsetAsync(found->squares.data(), 0, found->squares.bytes(), stream));
+      check_cuda(cudaMemsetAsync(found->first_bad.data(), 0xff, found->first_bad.bytes(), stream));
+    }
+    if (found->columns != gradient.columns || found->positions != batch.positions)
+      throw Error(ExitCode::kInternal, "layer '" + name + "': the shape of its gradients changed");
+    dots_.add(gradient, gradient, batch, found->squares.data(), {found->first_bad.data(), sequence_}, stream);
+    found->token_count += gradient.rows;
+  }
+
+  // Of the matrices with such gradients, the error names the first one that the pass comes to in the first sequence
+  // that has any.
+  void require_finite(cudaStream_t stream) const {
+    const Sum* first = nullptr;
+    int64_t sequence = 0, place = 0;  // the latter within the sequence
+    for (const Sum& sum : sums_) {
+      unsigned long long bad = 0;
+      download(std::span(&bad, 1), static_cast<const unsigned long long*>(sum.first_bad.data()), stream);
+      check_cuda(cudaStreamSynchronize(stream));
+      if (bad == CudaBadTerm::kNone) continue;
+      const int64_t number = static_cast<int64_t>(bad), per_sequence = sum.positions * sum.columns;
+      if (first && sequence <= number / per_sequence) continue;
+      first = &sum;
+      sequence = number / per_sequence;
+      place = number % per_sequence;
+    }
+    if (first)
+      throw Error(ExitCode::kBadInput, "layer '" + first->name + "': the gradient is not finite at sequence " +
+                                           std::to_string(sequence) + ", position " +
+                                           std::to_string(place % first->positions) + ", output " +
+                                           std::to_string(place / first->positions));
+  }
+
+  const Network& network_;
+  int64_t sequence_;
+  CudaColumnDots& dots_;
+  std::vector<Sum> sums_;  // in the order of the pass
+  RowCounts row_counts_;
+};
+
+// collect(part) for one part of the sequences after another, on the current device: what run(pass, batch, the part's
+// sequences) gives with up to `batch` sequences at a time, fewer where memory is scarce. The pass is made when it is
+// needed, by make_pass(batch).
+template <typename MakePass, typename Run>
+auto part_collector(const TokenSequences& sequences, int64_t batch, Progress& progress, MakePass make_pass, Run run) {
+  return [=, &sequences, &progress, pass = decltype(make_pass(batch))()](size_t part) mutable {
+    const Share share = hessian_part(sequences.count, part);
+    auto collected = with_smaller_batches(batch, [&](int64_t fewer) {
+      if (fewer != batch) pass.reset();  // with its memory
+      batch = fewer;
+      if (!pass) pass = make_pass(batch);
+      return run(*pass, batch, share);
+    });
+    progress.advance(static_cast<int64_t>(share.size()));
+    return collected;
+  };
+}
+
+// Of the largest part.
+int64_t most_sequences(const TokenSequences& sequences) {
+  return static_cast<int64_t>(hessian_part(sequences.count, hessian_part_count(sequences.count) - 1).size());
+}
+
+std::span<const Token> tokens_of(const TokenSequences& sequences, int64_t first, int64_t count) {
+  return std::span(sequences.tokens)
+      .subspan(static_cast<size_t>(first * sequences.length), static_cast<size_t>(count * sequences.length));
+}
+
+template <typename T>
+CudaHessianCollector hessians_of(CudaWindowBatches<T>& pass, const TokenSequences& sequences, Share part) {
+  const auto first = static_cast<int64_t>(part.begin), count = static_cast<int64_t>(part.size());
+  CollectingObserver<T> observer(first);
+  pass.observe(tokens_of(sequences, first, count), count, sequences.length - 1, sequences.length, observer);
+  observer.collector.free_workspace();
+  return std::move(observer.collector);
+}
+
+// The devices' sums of their nodes.
+using NodeSums = std::vector<std::pair<Share, std::vector<SharedHessian>>>;
+
+// Those of one device, which is the current one.
+template <typename T>
+NodeSums sums_of_nodes(const Weights& weights, const Device& device, const TokenSequences& sequences,
+                       std::span<const Share> nodes, const CudaPlace& place, Progress& progress) {
+  const int64_t most = std::min(most_sequences(sequences), cuda_windows_per_batch(place.ordinal, sequences.length));
+  const int64_t live = live_sums(nodes.back().end - nodes.front().begin);
+  const int64_t planned =
+      plan_hessians(*weights.network, device.numerics, sequences.length, most, live, usable_memory(place)).batch;
+  const NumericPolicy policy = numeric_policy(device.numerics);
+  const CudaNetworkWeights<T> on_device(weights, policy, cuda_fusion_options(policy, sizeof(T)));
+  auto collect = part_collector(
+      sequences, planned, progress,
+      [&](int64_t batch) { return std::make_unique<CudaWindowBatches<T>>(on_device, sequences.length, batch); },
+      [&](CudaWindowBatches<T>& pass, int64_t, Share part) { return hessians_of(pass, sequences, part); });
+  NodeSums sums;
+  for (Share node : nodes) {
+    CudaHessianCollector sum = sum_of_node(
+        node, [&](size_t part) { return collect(part); },
+        [](CudaHessianCollector& left, CudaHessianCollector&& right) { left.merge(std::move(right)); });
+    sums.emplace_back(node, std::move(sum).finish_sums());
+  }
+  return sums;
+}
+
+void run_batch(CudaGradientPass& pass, const Network& network, const TokenSequences& sequences, int64_t first,
+               const BatchShape& batch, FisherSums& fisher, CudaHessianCollector& head) {
+  const int64_t length = sequences.length;
+  const std::span<const Token> tokens = tokens_of(sequences, first, batch.sequences);
+  pass.forward(tokens, length, batch);
+  const std::string names[] = {network.matrix(network.head.weight).name};
+  const ConstCudaView input = pass.head_input();
+  head.add(names, input.data, input.stride, batch.sequences, batch.positions, input.columns, pass.stream());
+  std::vector<int32_t> next;
+  for (int64_t s = 0; s < batch.sequences; ++s) {
+    auto of_sequence = tokens.subspan(static_cast<size_t>(s * length + 1), static_cast<size_t>(batch.positions));
+    next.insert(next.end(), of_sequence.begin(), of_sequence.end());
+  }
+  DeviceArray<int32_t> targets{std::span<const int32_t>(next)};
+  pass.backward(CudaTargets::next_tokens(targets.data()), fisher, nullptr);
+  fisher.end_batch(batch);
+  check_cuda(cudaStreamSynchronize(pass.stream()));  // `targets` goes
+}
+
+LossStatistics losses_of(CudaGradientPass& pass, const Network& network, const TokenSequences& sequences, int64_t batch,
+                         Share part) {
+  auto first = static_cast<int64_t>(part.begin), end = static_cast<int64_t>(part.end);
+  FisherSums fisher(network, first, pass.column_dots());
+  CudaHessianCollector head(kMostGramBytes, first);
+  for (int64_t s = first; s < end; s += batch)
+    run_batch(pass, network, sequences, s, {std::min(batch, end - s), sequences.length - 1}, fisher, head);
+  LossStatistics statistics = std::move(fisher).finish(pass.stream());
+  statistics.head = std::move(head).finish();
+  return statistics;
+}
+
+}  // namespace
+
+HessianSet collect_hessians_cuda(const std::shared_ptr<const Weights>& weights, const Device& device,
+                                 const TokenSequences& sequences, Progress& progress) {
+  const size_t parts = hessian_part_count(sequences.count), devices = device.ordinals.size();
+  progress.begin("collecting Hessians", sequences.count, "sequences");
+  std::vector<NodeSums> sums(devices);
+  run_in_threads(devices, [&](size_t d) {
+    const std::vector<Share> nodes = nodes_of_device(parts, d, devices);
+    if (nodes.empty()) return;
+    const CudaPlace place(device.ordinals[d], device.memory_limit_bytes);
+    DeviceScope scope(place.ordinal);
+    sums[d] = with_cuda_type(device.numerics, [&]<typename T>(T*) {
+      return sums_of_nodes<T>(*weights, device, sequences, nodes, place, progress);
+    });
+  });
+  NodeSums all;
+  for (NodeSums& of_device : sums) std::ranges::move(of_device, std::back_inserter(all));
+  auto add = [](std::vector<SharedHessian>& left, const std::vector<SharedHessian>& right) {
+    for (size_t i = 0; i < left.size(); ++i) add_hessian(left[i].hessian, right.at(i).hessian, 1);
+  };
+  HessianSet hessians = mean_hessians(join_nodes({0, parts}, all, add));
+  progress.end();
+  return hessians;
+}
+
+LossStatistics collect_loss_statistics_cuda(const std::shared_ptr<const Weights>& weights, const Device& device,
+                                            const TokenSequences& sequences, Progress& progress) {
+  const size_t parts = hessian_part_count(sequences.count), devices = device.ordinals.size();
+  progress.begin("collecting gradients", sequences.count, "sequences");
+  std::vector<CalibrationStatistics> of_parts(parts);
+  run_in_threads(devices, [&](size_t d) {
+    const Share share = share_of(parts, d, devices);
+    if (share.size() == 0) return;
+    const CudaPlace place(device.ordinals[d], device.memory_limit_bytes);
+    DeviceScope scope(place.ordinal);
+    const Network& network = *weights->network;
+    const int64_t planned =
+        plan_gradients(network, sequences.length, most_sequences(sequences), usable_memory(place)).batch;
+    const CudaNetworkWeights<float> on_device(*weights, {}, cuda_plain_options(sizeof(float)));
+    auto collect = part_collector(
+        sequences, planned, progress,
+        [&](int64_t batch) {
+          return std::make_unique<CudaGradientPass>(on_device, loss_statistics_options(), sequences.length, batch,
+                                                    sequences.length - 1);
+        },
+        [&](CudaGradientPass& pass, int64_t batch, Share part) {
+          return losses_of(pass, network, sequences, batch, part);
+        });
+    for (size_t part = share.begin; part < share.end; ++part) of_parts[part].loss = collect(part);
+  });
+  StatisticsSum sum;
+  for (const CalibrationStatistics& part : of_parts) sum.add(part);
+  progress.end();
+  return std::move(sum).finish().loss;
+}
+
+}  // namespace thimble
