@@ -10,7 +10,7 @@ namespace {
 
 SectionSummary summarize(const StoredSection& section, uint64_t content_bytes) {
   return {std::string(section_kind_name(section.entry.kind)),
-          std::string(codec_of(section.entry.codec).name()),
+          std::string(codec_of(section.entry.codec).name),
           std::string(layout_name(section.entry.layout)),
           {},
           content_bytes,
@@ -58,8 +58,8 @@ ArtifactSummary describe_artifact(Bytes file, const std::string& path) {
 
 std::vector<LibraryVersion> codec_versions() {
   std::vector<LibraryVersion> versions;
-  for (const Codec* codec : all_codecs())
-    if (codec->id() != CodecId::kNone) versions.push_back({std::string(codec->name()), codec->version()});
+  for (const Codec& codec : all_codecs())
+    if (codec.id != CodecId::kNone) versions.push_back({std::string(codec.name), codec.version()});
   return versions;
 }
 

@@ -15,7 +15,7 @@ void check_section(const SectionEntry& entry, const ContentShape& shape, const s
   if (std::ranges::count(allowed_layouts(shape), entry.layout) == 0)
     throw FormatError(where, "layout " + std::string(layout_name(entry.layout)) + " does not fit these contents");
   if (const Codec& codec = codec_of(entry.codec); !codec.takes(shape, entry.layout))
-    throw FormatError(where, "codec " + std::string(codec.name()) + " is only for codes in the plain layout");
+    throw FormatError(where, "codec " + std::string(codec.name) + " is only for codes in the plain layout");
   if (uint64_t expected = laid_out_bytes(entry.layout, shape); entry.raw_bytes != expected)
     throw FormatError(where, "declares " + std::to_string(entry.raw_bytes) +
                                  " B when decompressed, the header implies " + std::to_string(expected) + " B");

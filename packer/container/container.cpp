@@ -26,10 +26,10 @@ SectionEntry read_entry(ByteCursor& cursor, size_t index) {
     throw FormatError(cursor.path(), object + ": " + std::string(field) + " " + std::to_string(value) + " is unknown");
   };
   if (!section_kind_from(kind)) reject("kind", kind);
-  if (find_codec(codec) == nullptr) reject("codec", codec);
+  if (codec >= all_codecs().size()) reject("codec", codec);
   if (!layout_from(layout)) reject("layout", layout);
   if (reserved != 0) reject("reserved byte", reserved);
-  SectionEntry entry{*section_kind_from(kind), find_codec(codec)->id(), *layout_from(layout)};
+  SectionEntry entry{*section_kind_from(kind), static_cast<CodecId>(codec), *layout_from(layout)};
   entry.raw_bytes = cursor.read<uint32_t>(object);
   entry.stored_bytes = cursor.read<uint32_t>(object);
   entry.checksum = cursor.read<uint64_t>(object);

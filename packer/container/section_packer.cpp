@@ -14,11 +14,11 @@ PackedSection pack_smallest(const ContentShape& shape, Bytes content, const Enco
   std::optional<PackedSection> best;
   std::optional<CodecId> asked = options.codec;
   if (asked && !codec_of(*asked).takes(shape, LayoutId::kPlain)) asked = kCodecOfTheRest;
-  for (const Codec* codec : all_codecs()) {
-    bool wanted = !asked || *asked == codec->id() || codec->id() == CodecId::kNone;
+  for (const Codec& codec : all_codecs()) {
+    bool wanted = !asked || *asked == codec.id || codec.id == CodecId::kNone;
     if (!wanted) continue;
-    for (LayoutId layout : layout_candidates(codec->id(), shape, content)) {
-      PackedSection packed = pack_section_as(shape, content, layout, codec->id());
+    for (LayoutId layout : layout_candidates(codec.id, shape, content)) {
+      PackedSection packed = pack_section_as(shape, content, layout, codec.id);
       if (!best || packed.stored.size() < best->stored.size()) best = std::move(packed);
     }
   }
@@ -30,9 +30,9 @@ PackedSection pack_smallest(const ContentShape& shape, Bytes content, const Enco
 EncodeOptions encode_options_from(std::string_view codec_name) {
   if (codec_name == "auto") return {std::nullopt};
   std::string names = "auto";
-  for (const Codec* codec : all_codecs()) {
-    if (codec->name() == codec_name) return {codec->id()};
-    names += ", " + std::string(codec->name());
+  for (const Codec& codec : all_codecs()) {
+    if (codec.name == codec_name) return {codec.id};
+    names += ", " + std::string(codec.name);
   }
   throw UsageError("codec '" + std::string(codec_name) + "' is unknown, allowed: " + names);
 }

@@ -46,16 +46,16 @@ using Sections = std::vector<std::shared_ptr<const PackedSection>>;
 std::shared_ptr<const PackedSection> make_section(FuzzInput& input, SectionKind kind, LayoutId layout,
                                                   std::optional<uint64_t> raw_bytes) {
   const uint8_t choice = input.number();
-  const Codec& codec = *all_codecs()[choice % all_codecs().size()];
-  Bytes bytes = input.take(raw_bytes && codec.id() == CodecId::kNone ? *raw_bytes : input.number());
+  const Codec& codec = all_codecs()[choice % all_codecs().size()];
+  Bytes bytes = input.take(raw_bytes && codec.id == CodecId::kNone ? *raw_bytes : input.number());
   const ContentShape shape{kind, 1, bytes.size(), 1, kMaxCode};
   const bool lowest = std::ranges::count(bytes, std::byte{0x80}) > 0;  // -128 is no code
-  const bool may_compress = codec.takes(shape, layout) && !(codec.id() == CodecId::kRans && (lowest || bytes.empty()));
+  const bool may_compress = codec.takes(shape, layout) && !(codec.id == CodecId::kRans && (lowest || bytes.empty()));
   PackedSection section;
   section.stored =
       choice & 0x80 && may_compress ? codec.compress(bytes, shape) : ByteVector(bytes.begin(), bytes.end());
   section.entry = {kind,
-                   codec.id(),
+                   codec.id,
                    layout,
                    static_cast<uint32_t>(raw_bytes.value_or(bytes.size())),
                    static_cast<uint32_t>(section.stored.size()),
