@@ -47,8 +47,10 @@ struct CodeSection {
 
 std::vector<CodeSection> code_sections(const QuantizedModel& model) {
   std::vector<CodeSection> sections;
-  for (const PlannedSection& planned : plan_sections(header_of(model).tensors, "codes"))
-    if (planned.shape.kind == SectionKind::kCodes) sections.push_back({planned.shape, gather_content(model, planned)});
+  const ArtifactPlan plan = plan_artifact(model, "codes");
+  for (size_t i = 0; i < plan.sections.size(); ++i)
+    if (const ContentShape& shape = plan.sections[i].shape; shape.kind == SectionKind::kCodes)
+      sections.push_back({shape, gather_content(model, plan, i)});
   return sections;
 }
 
@@ -70,9 +72,8 @@ Measured measure(const std::vector<CodeSection>& sections, const EncodeOptions& 
   Measured measured;
   SectionCache cache;
   std::vector<std::shared_ptr<const PackedSection>> packed(sections.size());
-  measured.encode_seconds = seconds(sections.size(), [&](size_t i) {
-    packed[i] = pack_section(sections[i].shape, sections[i].content, options, cache);
-  });
+  measured.encode_seconds = seconds(
+      sections.size(), [&](size_t i) { packed[i] = cache.pack(sections[i].shape, sections[i].content, options); });
   std::vector<ByteVector> decoded(sections.size());
   measured.decode_seconds = seconds(sections.size(), [&](size_t i) {
     ByteVector raw = decompress_section({packed[i]->entry, packed[i]->stored}, sections[i].shape, "bench");

@@ -37,22 +37,16 @@ EncodeOptions encode_options_from(std::string_view codec_name) {
   throw UsageError("codec '" + std::string(codec_name) + "' is unknown, allowed: " + names);
 }
 
-SectionCache::Key SectionCache::key_of(const ContentShape& shape, const EncodeOptions& options, uint64_t content_hash) {
-  return {shape.kind,     shape.rows,         shape.columns, shape.element_bytes,
-          shape.max_code, shape.trellis_bits, options.codec, content_hash};
-}
-
-std::shared_ptr<const PackedSection> SectionCache::find(const ContentShape& shape, const EncodeOptions& options,
-                                                        uint64_t content_hash) const {
+std::shared_ptr<const PackedSection> SectionCache::pack(const ContentShape& shape, Bytes content,
+                                                        const EncodeOptions& options) {
+  const Key key{shape, options.codec, xxh3(content)};
+  {
+    std::lock_guard lock(mutex_);
+    if (auto found = sections_.find(key); found != sections_.end()) return found->second;
+  }
+  auto packed = std::make_shared<const PackedSection>(pack_smallest(shape, content, options));
   std::lock_guard lock(mutex_);
-  auto found = sections_.find(key_of(shape, options, content_hash));
-  return found == sections_.end() ? nullptr : found->second;
-}
-
-void SectionCache::insert(const ContentShape& shape, const EncodeOptions& options, uint64_t content_hash,
-                          std::shared_ptr<const PackedSection> section) {
-  std::lock_guard lock(mutex_);
-  sections_.insert_or_assign(key_of(shape, options, content_hash), std::move(section));
+  return sections_.insert_or_assign(key, std::move(packed)).first->second;
 }
 
 size_t SectionCache::size() const {
@@ -66,15 +60,6 @@ PackedSection pack_section_as(const ContentShape& shape, Bytes content, LayoutId
   SectionEntry entry{
       shape.kind, codec, layout, static_cast<uint32_t>(raw.size()), static_cast<uint32_t>(stored.size()), xxh3(stored)};
   return {entry, std::move(stored)};
-}
-
-std::shared_ptr<const PackedSection> pack_section(const ContentShape& shape, Bytes content,
-                                                  const EncodeOptions& options, SectionCache& cache) {
-  const uint64_t content_hash = xxh3(content);
-  if (auto found = cache.find(shape, options, content_hash)) return found;
-  auto packed = std::make_shared<const PackedSection>(pack_smallest(shape, content, options));
-  cache.insert(shape, options, content_hash, packed);
-  return packed;
 }
 
 }  // namespace thimble

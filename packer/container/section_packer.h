@@ -28,23 +28,16 @@ EncodeOptions encode_options_from(std::string_view codec_name);
 // tensors (the search for a byte budget) compresses each tensor once per precision. Thread-safe; grows until destroyed.
 class SectionCache {
  public:
-  std::shared_ptr<const PackedSection> find(const ContentShape& shape, const EncodeOptions& options,
-                                            uint64_t content_hash) const;
-  void insert(const ContentShape& shape, const EncodeOptions& options, uint64_t content_hash,
-              std::shared_ptr<const PackedSection> section);
+  // The section with these contents, compressed now unless it has been before.
+  std::shared_ptr<const PackedSection> pack(const ContentShape& shape, Bytes content, const EncodeOptions& options);
   size_t size() const;
 
  private:
-  using Key = std::tuple<SectionKind, uint64_t, uint64_t, uint64_t, int, int, std::optional<CodecId>, uint64_t>;
-  static Key key_of(const ContentShape& shape, const EncodeOptions& options, uint64_t content_hash);
+  using Key = std::tuple<ContentShape, std::optional<CodecId>, uint64_t>;
 
   mutable std::mutex mutex_;
   std::map<Key, std::shared_ptr<const PackedSection>> sections_;
 };
-
-// The section with these contents, from the cache or compressed now (and then cached).
-std::shared_ptr<const PackedSection> pack_section(const ContentShape& shape, Bytes content,
-                                                  const EncodeOptions& options, SectionCache& cache);
 
 // The same contents in one given layout and codec.
 PackedSection pack_section_as(const ContentShape& shape, Bytes content, LayoutId layout, CodecId codec);
