@@ -25,7 +25,6 @@ ArtifactSummary describe_artifact(Bytes file, const std::string& path) {
   summary.file_bytes = file.size();
   summary.container_bytes = kPrefixBytes + artifact.sections.size() * kSectionEntryBytes;
   summary.format_version = artifact.version;
-  summary.header_json = artifact.plan.text;
   const ArtifactHeader& header = artifact.plan.header;
   summary.banked = header.banked;
   summary.config_json = header.config_json;
@@ -51,13 +50,6 @@ ArtifactSummary describe_artifact(Bytes file, const std::string& path) {
   for (StoredTensorSummary& tensor : summary.tensors)
     if (tensor.elements > 0) tensor.bits_per_weight = 8 * tensor.stored_bytes / static_cast<double>(tensor.elements);
   return summary;
-}
-
-std::vector<LibraryVersion> codec_versions() {
-  std::vector<LibraryVersion> versions;
-  for (const Codec& codec : all_codecs())
-    if (codec.id != CodecId::kNone) versions.push_back({std::string(codec.name), codec.version()});
-  return versions;
 }
 
 }  // namespace thimble

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 #include <tuple>
+#include <vector>
 
 #include "packer/container/container.h"
 #include "packer/layout/section_layout.h"
@@ -39,7 +40,16 @@ class SectionCache {
   std::map<Key, std::shared_ptr<const PackedSection>> sections_;
 };
 
-// The same contents in one given layout and codec.
+// Which layouts are worth really compressing: one or a few, the best for `codec` (nearly always) among them; none when
+// the codec does not take this shape. Compressing every one with Brotli at quality 11 costs seconds per megabyte; the
+// direction of a code matrix is decided by a statistic instead. A function of its arguments alone.
+std::vector<LayoutId> layout_candidates(CodecId codec, const ContentShape& shape, Bytes content);
+
+// That statistic: ideal length in bits of `codes` (rows, columns) read row by row (or column by column) under
+// histograms chosen by the running mean of |code|: what contexts and block types of a byte compressor can gain.
+double adaptive_code_bits(Bytes codes, uint64_t rows, uint64_t columns, bool by_columns);
+
+// Contents in one given layout and codec.
 PackedSection pack_section_as(const ContentShape& shape, Bytes content, LayoutId layout, CodecId codec);
 
 }  // namespace thimble
