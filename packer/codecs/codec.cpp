@@ -102,8 +102,12 @@ std::string zstd_version() { return ZSTD_versionString(); }
 
 ByteVector compress_zstd(Bytes raw, const ContentShape&) {
   constexpr int kLevel = 22;
+  const std::unique_ptr<ZSTD_CCtx, decltype(&ZSTD_freeCCtx)> encoder(ZSTD_createCCtx(), ZSTD_freeCCtx);
+  if (!encoder) throw std::bad_alloc();
+  ZSTD_CCtx_setParameter(encoder.get(), ZSTD_c_compressionLevel, kLevel);
+  ZSTD_CCtx_setParameter(encoder.get(), ZSTD_c_windowLog, kCodecWindowLog);  // stepped codes may be longer
   ByteVector stored(ZSTD_compressBound(raw.size()));
-  const size_t result = ZSTD_compress(stored.data(), stored.size(), raw.data(), raw.size(), kLevel);
+  const size_t result = ZSTD_compress2(encoder.get(), stored.data(), stored.size(), raw.data(), raw.size());
   if (ZSTD_isError(result)) throw std::bad_alloc();  // the output fits by construction
   stored.resize(result);
   return stored;

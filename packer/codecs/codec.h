@@ -14,9 +14,8 @@ namespace thimble {
 struct Codec {
   CodecId id;
   std::string_view name;     // as on the command line: "brotli"
-  std::string (*version)();  // of the library: "1.0.9"
-  // `raw`: contents of a shape that it takes, laid out; at most kMaxSectionContentBytes. Equal input and library
-  // version give equal output.
+  std::string (*version)();  // of the library: "1.0.9"; others may compress to other bytes, never decompress to others
+  // `raw`: contents of a shape that it takes, laid out. Equal input and library version give equal output.
   ByteVector (*compress)(Bytes raw, const ContentShape& shape);
   // Exactly `raw_bytes` bytes, or FormatError(where, ...): damaged or truncated input, input left over, another size.
   // Memory: what has been decompressed so far (at most twice), plus the codec's window.

@@ -75,7 +75,7 @@ constexpr int kMaxCode = 127;
 constexpr uint64_t kExpansionFloorBytes = uint64_t{256} << 20;
 constexpr uint64_t kMaxExpansion = 64;
 
-// Largest zstd window and xz dictionary, as a power of two: a section fits in it.
+// Largest zstd and Brotli window and xz dictionary, as a power of two: a section fits in it, but for stepped codes.
 constexpr int kCodecWindowLog = 22;
 static_assert((uint64_t{1} << kCodecWindowLog) >= kMaxSectionContentBytes);
 
