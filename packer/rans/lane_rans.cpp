@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <ranges>
+#include <algorithm>
 
 namespace thimble {
 namespace {
@@ -96,7 +96,8 @@ ByteVector encode_block(const ScaleTables& tables, std::span<const uint8_t> tabl
   ByteVector stored;
   stored.reserve(states.size() * sizeof(uint32_t) + words.size() * sizeof(uint16_t));
   for (uint32_t state : states) append_little_endian(stored, state);
-  for (uint16_t word : std::views::reverse(words)) append_little_endian(stored, word);
+  std::ranges::reverse(words);
+  for (uint16_t word : words) append_little_endian(stored, word);
   return stored;
 }
 
