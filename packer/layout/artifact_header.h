@@ -56,6 +56,7 @@ struct ArtifactHeader {
 // Throws FormatError(where, ...) when the contents of a tensor break a rule of the format: sizes that contradict the
 // shape, codes or scales out of range. `entries`: those of header_of(model), which parse_header() accepts.
 void check_contents(const QuantizedModel& model, const std::vector<TensorEntry>& entries, const std::string& where);
+// FormatError(object, ...) unless all codes lie in [-max_code, max_code].
 void check_code_range(std::span<const int8_t> codes, int max_code, const std::string& object);
 
 // The oldest format version that can hold these tensors: the one that is written.

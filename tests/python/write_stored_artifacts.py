@@ -56,7 +56,8 @@ def hessian_of(width):
 
 def plain_model():
     """The first matrix has a Hessian, the second none, the others are stored as they are."""
-    shapes = {"solved": ((40, 24), "F32"), "rounded": ((17, 30), "F32"), "small": ((9,), "F32"), "counts": ((3,), "I32")}
+    shapes = {"solved": ((40, 24), "F32"), "rounded": ((17, 30), "F32"), "small": ((9,), "F32"),
+              "counts": ((3,), "I32")}
     return drawn(shapes, random.Random(1)), {"architecture": "stored"}, {"solved": hessian_of(24)}
 
 
@@ -64,7 +65,8 @@ def shapes_model():
     """Two segments of a trellis, two stripes of columns, one row, one column, and every kind of raw tensor."""
     shapes = {"tall": ((530, 5), "F32"), "wide": ((3, 1100), "F32"), "row": ((1, 300), "F32"),
               "column": ((300, 1), "F32"), "cube": ((4, 6, 7), "F32"), "empty": ((0, 4), "F32"), "scalar": ((), "F32"),
-              "f16": ((5,), "F16"), "f64": ((5,), "F64"), "i64": ((4,), "I64"), "u8": ((7,), "U8"), "bool": ((3,), "BOOL")}
+              "f16": ((5,), "F16"), "f64": ((5,), "F64"), "i64": ((4,), "I64"), "u8": ((7,), "U8"),
+              "bool": ((3,), "BOOL")}
     return drawn(shapes, random.Random(2)), {"architecture": "stored"}, {"tall": hessian_of(5)}
 
 
