@@ -12,7 +12,7 @@
 
 namespace thimble {
 
-// Throws FormatError when the model breaks a rule of the format (see check_model in artifact_header.h).
+// Throws FormatError when the model breaks a rule of the format (see plan_artifact in section_plan.h).
 // Progress: one stage, in bytes of content.
 ByteVector encode_artifact(const QuantizedModel& model, const EncodeOptions& options, SectionCache& cache,
                            Progress& progress);

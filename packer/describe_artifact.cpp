@@ -8,16 +8,6 @@
 namespace thimble {
 namespace {
 
-SectionSummary summarize(const StoredSection& section, uint64_t content_bytes) {
-  return {std::string(section_kind_name(section.entry.kind)),
-          std::string(codec_of(section.entry.codec).name()),
-          std::string(layout_name(section.entry.layout)),
-          {},
-          content_bytes,
-          section.entry.raw_bytes,
-          section.entry.stored_bytes};
-}
-
 StoredTensorSummary summarize(const TensorEntry& entry) {
   StoredTensorSummary summary{entry.name,     entry.shape,      std::string(dtype_name(entry.dtype)),
                               entry.max_code, entry.elements(), entry.coded()};
@@ -33,34 +23,33 @@ ArtifactSummary describe_artifact(Bytes file, const std::string& path) {
   const OpenArtifact artifact = open_artifact(file, path);
   ArtifactSummary summary;
   summary.file_bytes = file.size();
-  summary.container_bytes = kPrefixBytes + (artifact.plan.size() + 1) * kSectionEntryBytes;
+  summary.container_bytes = kPrefixBytes + artifact.sections.size() * kSectionEntryBytes;
   summary.format_version = artifact.version;
-  summary.header_json = header_text(artifact.header, path);
-  summary.banked = artifact.header.banked;
-  summary.config_json = artifact.header.config_json;
-  summary.provenance_json = artifact.header.provenance_json;
-  for (const TensorEntry& entry : artifact.header.tensors) summary.tensors.push_back(summarize(entry));
-  summary.sections.push_back(summarize(artifact.header_section, artifact.header_section.entry.raw_bytes));
-  for (size_t i = 0; i < artifact.plan.size(); ++i) {
-    const PlannedSection& plan = artifact.plan[i];
-    SectionSummary section = summarize(artifact.sections[i], plan.shape.content_bytes());
-    if (plan.slices.size() == 1) section.tensor = summary.tensors[plan.slices.front().tensor].name;
-    for (const TensorSlice& slice : plan.slices)
-      summary.tensors[slice.tensor].stored_bytes += static_cast<double>(section.stored_bytes) *
+  const ArtifactHeader& header = artifact.plan.header;
+  summary.banked = header.banked;
+  summary.config_json = header.config_json;
+  summary.provenance_json = header.provenance_json;
+  for (const TensorEntry& entry : header.tensors) summary.tensors.push_back(summarize(entry));
+  for (size_t i = 0; i < artifact.sections.size(); ++i) {
+    const SectionEntry& entry = artifact.sections[i].entry;
+    const PlannedSection& planned = artifact.plan.sections[i];
+    const uint64_t content_bytes = planned.shape.content_bytes();
+    summary.sections.push_back({std::string(section_kind_name(entry.kind)),
+                                std::string(codec_of(entry.codec).name),
+                                std::string(layout_name(entry.layout)),
+                                {},
+                                content_bytes,
+                                entry.raw_bytes,
+                                entry.stored_bytes});
+    if (planned.slices.size() == 1) summary.sections.back().tensor = header.tensors[planned.slices.front().tensor].name;
+    for (const TensorSlice& slice : planned.slices)
+      summary.tensors[slice.tensor].stored_bytes += static_cast<double>(entry.stored_bytes) *
                                                     static_cast<double>(slice.bytes) /
-                                                    static_cast<double>(section.content_bytes);
-    summary.sections.push_back(std::move(section));
+                                                    static_cast<double>(content_bytes);
   }
   for (StoredTensorSummary& tensor : summary.tensors)
     if (tensor.elements > 0) tensor.bits_per_weight = 8 * tensor.stored_bytes / static_cast<double>(tensor.elements);
   return summary;
-}
-
-std::vector<LibraryVersion> codec_versions() {
-  std::vector<LibraryVersion> versions;
-  for (const Codec* codec : all_codecs())
-    if (codec->id() != CodecId::kNone) versions.push_back({std::string(codec->name()), codec->version()});
-  return versions;
 }
 
 }  // namespace thimble

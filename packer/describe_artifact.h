@@ -37,7 +37,6 @@ struct ArtifactSummary {
   uint64_t file_bytes = 0;
   uint64_t container_bytes = 0;  // prefix and section table
   uint32_t format_version = 0;
-  std::string header_json;
   bool banked = false;
   std::string config_json;
   std::string provenance_json;
@@ -47,12 +46,5 @@ struct ArtifactSummary {
 
 // Throws FormatError(path, ...) as decode_artifact() does, except for faults inside codes, scales and raw tensors.
 ArtifactSummary describe_artifact(Bytes file, const std::string& path);
-
-struct LibraryVersion {
-  std::string name;
-  std::string version;
-};
-// The compression libraries of this program. Other versions may compress to other bytes, never decompress to others.
-std::vector<LibraryVersion> codec_versions();
 
 }  // namespace thimble

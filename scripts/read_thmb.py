@@ -268,7 +268,9 @@ DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "I8": "i1", "U8": "u1", "I16
           "I64": "<i8", "BOOL": "u1", "BF16": "<u2"}  # fmt: skip
 
 
-def decompress(codec: int, stored: bytes, raw_bytes: int) -> bytes:
+def elements_of(section: tuple, width: int = 1) -> bytes:
+    """What a section holds, decompressed; of elements of `width` bytes in order, where their bytes lie in planes."""
+    _, codec, layout, raw_bytes, stored = section
     if codec == BROTLI:
         import brotli  # a package of its own; --codec rans never needs it
 
@@ -282,7 +284,7 @@ def decompress(codec: int, stored: bytes, raw_bytes: int) -> bytes:
         raise ValueError(f"codec {codec} is not read here")
     if len(raw) != raw_bytes:
         raise ValueError(f"a section has {len(raw)} B, {raw_bytes} B declared")
-    return raw
+    return np.frombuffer(raw, np.uint8).reshape(width, -1).T.tobytes() if layout == PLANES else raw
 
 
 def unpack_codes(layout: int, raw: bytes, rows: int, columns: int, max_code: int) -> np.ndarray:
@@ -316,35 +318,27 @@ def read_sections(file: bytes) -> list[tuple[int, int, int, int, bytes]]:
     return sections
 
 
-def trellis_bits(encoding) -> int | None:
-    """Of a stepped tensor ("T0", "T2", ..., "T8"), None of any other."""
-    return int(encoding[1:]) if isinstance(encoding, str) and encoding[0] == "T" else None
-
-
-def is_nvfp4(encoding) -> bool:
-    return encoding == "NVFP4"
-
-
-def is_coded(encoding) -> bool:
-    return not isinstance(encoding, str) or is_nvfp4(encoding) or trellis_bits(encoding) is not None
+def kind_of(encoding) -> str:
+    """Of a tensor: "rows" (codes with row scales), "stepped", "nvfp4" or "raw"."""
+    if not isinstance(encoding, str):
+        return "rows"
+    return "nvfp4" if encoding == "NVFP4" else "stepped" if encoding[0] == "T" else "raw"
 
 
 def code_pieces(tensors: list) -> list[tuple[int, int, int]]:
     """(tensor, rows, columns) of each section of codes."""
     pieces = []
     for i, (_, shape, encoding) in enumerate(tensors):
-        if not is_coded(encoding) or math.prod(shape) == 0:
+        if kind_of(encoding) == "raw" or math.prod(shape) == 0:
             continue
         rows, columns = shape[0], math.prod(shape[1:])
-        if trellis_bits(encoding) is not None:
-            block = TRELLIS_ROWS * max(1, SECTION_BYTES // columns // TRELLIS_ROWS)
-            pieces += [(i, min(block, rows - r), columns) for r in range(0, rows, block)]
-        elif columns > SECTION_BYTES:
-            widths = [min(SECTION_BYTES, columns - c) for c in range(0, columns, SECTION_BYTES)]
-            pieces += [(i, 1, width) for _ in range(rows) for width in widths]
-        else:
-            block = SECTION_BYTES // columns
-            pieces += [(i, min(block, rows - r), columns) for r in range(0, rows, block)]
+        block, width = SECTION_BYTES // columns, columns
+        if kind_of(encoding) == "stepped":
+            block = TRELLIS_ROWS * max(1, block // TRELLIS_ROWS)
+        elif block == 0:
+            block, width = 1, SECTION_BYTES
+        for r in range(0, rows, block):
+            pieces += [(i, min(block, rows - r), min(width, columns - c)) for c in range(0, columns, width)]
     return pieces
 
 
@@ -363,10 +357,6 @@ def levels(codes: np.ndarray, bits: int) -> np.ndarray:
     return padded.reshape(-1, columns)[:rows]
 
 
-def step_sizes(steps: np.ndarray) -> np.ndarray:
-    return np.exp2(steps.astype(np.float64) / STEPS_PER_OCTAVE).astype(np.float32)
-
-
 def ue4m3(codes: np.ndarray) -> np.ndarray:
     exponent, mantissa = (codes >> 3).astype(np.int32), (codes & 7).astype(np.float32)
     return np.where(exponent == 0, np.ldexp(mantissa, -9), np.ldexp(8 + mantissa, exponent - 10)).astype(np.float32)
@@ -380,78 +370,67 @@ def nvfp4_weights(part: np.ndarray, scales: np.ndarray) -> np.ndarray:
     return elements * blocks * scales[:4].view("<f4")
 
 
-def element_bytes(dtype: str) -> int:
-    return np.dtype(DTYPES[dtype]).itemsize
+class Stream:
+    """Elements of `width` bytes that follow each other in `sections`, an iterator; the last of them ends a section."""
+
+    def __init__(self, sections, width: int):
+        self.sections, self.width, self.left = sections, width, b""
+
+    def take(self, count: int, dtype: str) -> np.ndarray:
+        parts, missing = [self.left], count * self.width - len(self.left)
+        while missing > 0:
+            parts.append(elements_of(next(self.sections), self.width))
+            missing -= len(parts[-1])
+        elements = b"".join(parts)
+        self.left = memoryview(elements)[count * self.width :]
+        return np.frombuffer(elements, dtype, count)
 
 
-def undo_planes(layout: int, raw: bytes, width: int) -> bytes:
-    return np.frombuffer(raw, np.uint8).reshape(width, -1).T.tobytes() if layout == PLANES else raw
-
-
-def read_stream(sections, count: int, width: int) -> bytes:
-    """The next `count` bytes of elements of `width` bytes, from as many sections as they fill."""
-    parts = []
-    for _ in range(-(-count // SECTION_BYTES)):
-        _, codec, layout, raw_bytes, stored = next(sections)
-        parts.append(undo_planes(layout, decompress(codec, stored, raw_bytes), width))
-    return b"".join(parts)
+def read_codes(coded, tensors: list) -> dict[int, np.ndarray]:
+    """Codes (rows, columns) of each coded tensor, from its sections."""
+    pieces = code_pieces(tensors)
+    bits = {i: int(of[1:]) for i, (_, _, of) in enumerate(tensors) if kind_of(of) == "stepped"}
+    in_rans = [(section[4], rows, columns, bits.get(i, 0))
+               for section, (i, rows, columns) in zip(coded, pieces) if section[1] == RANS]  # fmt: skip
+    streams = iter(decode_weights(in_rans))
+    codes = {i: [np.zeros(0, np.int32)] for i, (_, _, of) in enumerate(tensors) if kind_of(of) != "raw"}
+    for section, (i, rows, columns) in zip(coded, pieces):
+        if section[1] == RANS:
+            part = next(streams)
+        elif i in bits:
+            part = np.frombuffer(elements_of(section, 4), "<i4")
+        else:
+            max_code = NVFP4_LEVELS if kind_of(tensors[i][2]) == "nvfp4" else tensors[i][2]
+            part = unpack_codes(section[2], elements_of(section), rows, columns, max_code)
+        codes[i].append(part)
+    shapes = {i: (tensors[i][1][0], math.prod(tensors[i][1][1:])) for i in codes}
+    return {i: np.concatenate(parts).reshape(shapes[i]) for i, parts in codes.items()}
 
 
 def load(path) -> dict[str, np.ndarray]:
     """Float32 tensors by name, one matrix per layer."""
     sections = read_sections(Path(path).read_bytes())
-    _, codec, _, raw_bytes, stored = sections[0]
-    tensors = json.loads(decompress(codec, stored, raw_bytes))["tensors"]
-    pieces = code_pieces(tensors)
-    coded, rest = sections[1 : 1 + len(pieces)], iter(sections[1 + len(pieces) :])
-
-    in_rans = [
-        (section[4], rows, columns, trellis_bits(tensors[i][2]) or 0)
-        for section, (i, rows, columns) in zip(coded, pieces)
-        if section[1] == RANS
-    ]
-    streams = iter(decode_weights(in_rans))
-    codes = {}
-    for (_, codec, layout, raw_bytes, stored), (i, rows, columns) in zip(coded, pieces):
-        encoding = tensors[i][2]
-        if codec == RANS:
-            part = next(streams)
-        elif trellis_bits(encoding) is not None:
-            part = np.frombuffer(undo_planes(layout, decompress(codec, stored, raw_bytes), 4), "<i4")
+    tensors = json.loads(elements_of(sections[0]))["tensors"]
+    count = len(code_pieces(tensors))
+    codes, rest = read_codes(sections[1 : 1 + count], tensors), iter(sections[1 + count :])
+    result, scales, block_scales = {}, Stream(rest, 2), Stream(rest, 1)
+    for i in sorted(codes, key=lambda i: kind_of(tensors[i][2]) == "nvfp4"):  # whose scales come after the others
+        (name, shape, encoding), part = tensors[i], codes[i]
+        rows, columns = part.shape
+        if kind_of(encoding) == "stepped":
+            sizes = np.exp2(scales.take(rows + columns, "<i2") / np.float64(STEPS_PER_OCTAVE)).astype(np.float32)
+            weights = levels(part, int(encoding[1:])).astype(np.float32) * sizes[:rows, None] * sizes[rows:]
+        elif kind_of(encoding) == "nvfp4":
+            weights = nvfp4_weights(part, block_scales.take(4 + rows * -(-columns // 16), "u1"))
         else:
-            max_code = NVFP4_LEVELS if is_nvfp4(encoding) else encoding
-            part = unpack_codes(layout, decompress(codec, stored, raw_bytes), rows, columns, max_code)
-        codes.setdefault(i, []).append(part)
-
-    matrices = {i: (shape[0], math.prod(shape[1:])) for i, (_, shape, of) in enumerate(tensors) if is_coded(of)}
-    stepped = {i for i in matrices if trellis_bits(tensors[i][2]) is not None}
-    blocked = {i for i in matrices if is_nvfp4(tensors[i][2])}
-    count = sum(rows + (columns if i in stepped else 0) for i, (rows, columns) in matrices.items() if i not in blocked)
-    scales = np.frombuffer(read_stream(rest, 2 * count, 2), "<i2")
-    block_bytes = {i: 4 + matrices[i][0] * -(-matrices[i][1] // 16) for i in blocked}
-    block_scales = np.frombuffer(read_stream(rest, sum(block_bytes.values()), 1), np.uint8)
-    result = {}
-    for i, (rows, columns) in matrices.items():
-        name, shape, encoding = tensors[i]
-        part = np.concatenate(codes.get(i, [np.zeros(0, np.int32)])).reshape(rows, columns)
-        if i in stepped:
-            row_steps, column_steps, scales = np.split(scales, [rows, rows + columns])
-            weights = levels(part, trellis_bits(encoding)).astype(np.float32)
-            weights = weights * step_sizes(row_steps)[:, None] * step_sizes(column_steps)
-        elif i in blocked:
-            own, block_scales = np.split(block_scales, [block_bytes[i]])
-            weights = nvfp4_weights(part, own)
-        else:
-            row_scales, scales = np.split(scales, [rows])
-            weights = part.astype(np.float32) * row_scales.view("<f2").astype(np.float32)[:, None]
+            weights = part.astype(np.float32) * scales.take(rows, "<f2").astype(np.float32)[:, None]
         result[name] = weights.reshape(shape)
     for width in (1, 2, 4, 8):
-        raw = [tensor for tensor in tensors if not is_coded(tensor[2]) and element_bytes(tensor[2]) == width]
-        stream, begin = read_stream(rest, width * sum(math.prod(shape) for _, shape, _ in raw), width), 0
-        for name, shape, dtype in raw:
-            count = math.prod(shape)
-            values = np.frombuffer(stream, DTYPES[dtype], count, begin)
-            begin += width * count
+        stream = Stream(rest, width)
+        for name, shape, dtype in tensors:
+            if kind_of(dtype) != "raw" or np.dtype(DTYPES[dtype]).itemsize != width:
+                continue
+            values = stream.take(math.prod(shape), DTYPES[dtype])
             values = (values.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else values.astype(np.float32)
             result[name] = values.reshape(shape)
     return result

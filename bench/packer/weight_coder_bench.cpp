@@ -13,7 +13,6 @@
 #include "packer/artifact.h"
 #include "packer/container/artifact_reader.h"
 #include "packer/container/section_content.h"
-#include "packer/rans/weight_coder.h"
 #include "runtime/base/file.h"
 #include "runtime/base/parallel.h"
 #include "tests/packer/layout/sample_codes.h"
@@ -48,20 +47,11 @@ struct CodeSection {
 
 std::vector<CodeSection> code_sections(const QuantizedModel& model) {
   std::vector<CodeSection> sections;
-  for (const PlannedSection& planned : plan_sections(header_of(model).tensors, "codes"))
-    if (planned.shape.kind == SectionKind::kCodes) sections.push_back({planned.shape, gather_content(model, planned)});
+  const ArtifactPlan plan = plan_artifact(model, "codes");
+  for (size_t i = 0; i < plan.sections.size(); ++i)
+    if (const ContentShape& shape = plan.sections[i].shape; shape.kind == SectionKind::kCodes)
+      sections.push_back({shape, gather_content(model, plan, i)});
   return sections;
-}
-
-uint64_t estimated_bytes(const CodeSection& section) {
-  const uint64_t rows = section.shape.rows, columns = section.shape.columns;
-  if (!section.shape.has_stepped_codes()) {
-    const std::span content(reinterpret_cast<const int8_t*>(section.content.data()), section.content.size());
-    return estimate_weight_bytes(content, rows, columns);
-  }
-  std::vector<int32_t> codes;
-  for (ByteCursor cursor(section.content, "bench"); !cursor.at_end();) codes.push_back(cursor.read<int32_t>("code"));
-  return estimate_weight_bytes<int32_t>(codes, rows, columns, section.shape.trellis_bits);
 }
 
 // Seconds that body(i) takes for all i.
@@ -82,9 +72,8 @@ Measured measure(const std::vector<CodeSection>& sections, const EncodeOptions& 
   Measured measured;
   SectionCache cache;
   std::vector<std::shared_ptr<const PackedSection>> packed(sections.size());
-  measured.encode_seconds = seconds(sections.size(), [&](size_t i) {
-    packed[i] = pack_section(sections[i].shape, sections[i].content, options, cache);
-  });
+  measured.encode_seconds = seconds(
+      sections.size(), [&](size_t i) { packed[i] = cache.pack(sections[i].shape, sections[i].content, options); });
   std::vector<ByteVector> decoded(sections.size());
   measured.decode_seconds = seconds(sections.size(), [&](size_t i) {
     ByteVector raw = decompress_section({packed[i]->entry, packed[i]->stored}, sections[i].shape, "bench");
@@ -115,12 +104,6 @@ void run(const std::string& path, const std::vector<std::string>& codecs) {
                8 * bytes / codes, bytes / *first_bytes, measured.encode_seconds, codes / 1e6 / measured.encode_seconds,
                codes / 1e6 / measured.decode_seconds);
   }
-  std::vector<uint64_t> estimates(sections.size());
-  const double estimate_seconds =
-      seconds(sections.size(), [&](size_t i) { estimates[i] = estimated_bytes(sections[i]); });
-  uint64_t estimate = 0;
-  for (uint64_t bytes : estimates) estimate += bytes;
-  fmt::print("rans, estimated: {} bytes in {:.2f} s\n", estimate, estimate_seconds);
 }
 
 }  // namespace

@@ -6,22 +6,19 @@
 namespace thimble {
 
 inline GolfConfig golf30m_shape() {
-  GolfConfig c;
+  GolfConfig c = small_golf_config();
   c.vocab_size = 1024;
   c.num_layers = 11;
   c.model_dim = 512;
   c.num_heads = 8;
   c.num_kv_heads = 4;
   c.mlp_mult = 3.5;
-  c.logit_softcap = 30;
-  c.rope_base = 10000;
   c.rope_dims = 16;
   c.rope_train_seq_len = 1024;
-  c.ln_scale = true;
   c.xsa_last_n = 11;
   c.bigram_vocab_size = 3072;
   c.bigram_dim = 112;
-  c.smear_gate = true;
+  c.skip_gates = false;
   c.ve_layers = {9, 10};
   c.ve_dim = 128;
   return c;

@@ -1,6 +1,8 @@
 // container.cpp: reading and writing the container.
 #include "packer/container/container.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "runtime/base/count_text.h"
@@ -10,42 +12,33 @@
 namespace thimble {
 namespace {
 
-void check_magic(ByteCursor& cursor) {
-  Bytes magic = cursor.take(kMagic.size(), "magic");
-  if (!std::ranges::equal(magic, std::as_bytes(std::span(kMagic))))
-    throw FormatError(cursor.path(), "not a thimble artifact: wrong magic");
-}
-
 SectionEntry read_entry(ByteCursor& cursor, size_t index) {
-  const std::string object = "section " + std::to_string(index);
-  auto kind = cursor.read<uint8_t>(object);
-  auto codec = cursor.read<uint8_t>(object);
-  auto layout = cursor.read<uint8_t>(object);
-  auto reserved = cursor.read<uint8_t>(object);
-  auto reject = [&](std::string_view field, uint8_t value) {
-    throw FormatError(cursor.path(), object + ": " + std::string(field) + " " + std::to_string(value) + " is unknown");
+  const std::string object = fmt::format("section {}", index);
+  const auto reject = [&](const std::string& what) { throw FormatError(cursor.path(), object + ": " + what); };
+  const auto read_known = [&](std::string_view field, size_t known) {
+    const auto value = cursor.read<uint8_t>(object);
+    if (value >= known) reject(fmt::format("{} {} is unknown", field, value));
+    return value;
   };
-  if (!section_kind_from(kind)) reject("kind", kind);
-  if (find_codec(codec) == nullptr) reject("codec", codec);
-  if (!layout_from(layout)) reject("layout", layout);
-  if (reserved != 0) reject("reserved byte", reserved);
-  SectionEntry entry{*section_kind_from(kind), find_codec(codec)->id(), *layout_from(layout)};
+  SectionEntry entry;
+  entry.kind = static_cast<SectionKind>(read_known("kind", kSectionKindNames.size()));
+  entry.codec = static_cast<CodecId>(read_known("codec", all_codecs().size()));
+  entry.layout = static_cast<LayoutId>(read_known("layout", kLayoutNames.size()));
+  read_known("reserved byte", 1);
   entry.raw_bytes = cursor.read<uint32_t>(object);
   entry.stored_bytes = cursor.read<uint32_t>(object);
   entry.checksum = cursor.read<uint64_t>(object);
   const uint64_t allowed = entry.kind == SectionKind::kCodes ? kMaxSteppedSectionBytes : kMaxSectionContentBytes;
   if (entry.raw_bytes > allowed)
-    throw FormatError(cursor.path(), object + ": " + std::to_string(entry.raw_bytes) +
-                                         " B when decompressed, at most " + std::to_string(allowed) + " B allowed");
-  if ((entry.kind == SectionKind::kHeader) != (index == 0))
-    throw FormatError(cursor.path(), object + ": the header must be section 0 and nowhere else");
+    reject(fmt::format("{} B when decompressed, at most {} B allowed", entry.raw_bytes, allowed));
+  if ((entry.kind == SectionKind::kHeader) != (index == 0)) reject("the header must be section 0 and nowhere else");
   return entry;
 }
 
 }  // namespace
 
 std::string section_where(const std::string& path, size_t index, SectionKind kind) {
-  return path + ": section " + std::to_string(index) + " (" + std::string(section_kind_name(kind)) + ")";
+  return fmt::format("{}: section {} ({})", path, index, section_kind_name(kind));
 }
 
 uint64_t file_checksum(Bytes file) {
@@ -55,43 +48,42 @@ uint64_t file_checksum(Bytes file) {
 StoredContainer read_container(Bytes file, const std::string& path) {
   refuse_other_kinds(file, FileUse::kArtifact, path);
   ByteCursor cursor(file, path);
-  check_magic(cursor);
-  auto version = cursor.read<uint32_t>("format version");
-  if (version < 1 || version > kFormatVersion)
-    throw FormatError(path, "format version " + std::to_string(version) + ", this program reads versions 1 to " +
-                                std::to_string(kFormatVersion));
-  auto section_count = cursor.read<uint32_t>("section count");
-  auto length = cursor.read<uint64_t>("file length");
-  auto checksum = cursor.read<uint64_t>("file checksum");
-  if (length != file.size())
-    throw FormatError(path, "the file has " + std::to_string(file.size()) + " B, its prefix declares " +
-                                std::to_string(length) + " B");
-  if (checksum != file_checksum(file))
+  if (!std::ranges::equal(cursor.take(kMagic.size(), "magic"), std::as_bytes(std::span(kMagic))))
+    throw FormatError(path, "not a thimble artifact: wrong magic");
+  StoredContainer container{cursor.read<uint32_t>("format version"), {}};
+  if (container.version < 1 || container.version > kFormatVersion)
     throw FormatError(
-        path, "checksum " + hex64(file_checksum(file)) + ", expected " + hex64(checksum) + ": the file is damaged");
+        path, fmt::format("format version {}, this program reads versions 1 to {}", container.version, kFormatVersion));
+  const auto section_count = cursor.read<uint32_t>("section count");
+  const auto length = cursor.read<uint64_t>("file length");
+  const auto checksum = cursor.read<uint64_t>("file checksum");
+  if (length != file.size())
+    throw FormatError(path, fmt::format("the file has {} B, its prefix declares {} B", file.size(), length));
+  if (const uint64_t found = file_checksum(file); checksum != found)
+    throw FormatError(path,
+                      fmt::format("checksum {}, expected {}: the file is damaged", hex64(found), hex64(checksum)));
   if (section_count < 1 || section_count > kMaxSections || section_count > cursor.remaining() / kSectionEntryBytes)
-    throw FormatError(path, counted(section_count, "section") + " declared, 1 to " + std::to_string(kMaxSections) +
-                                " allowed and the table must fit in the file");
-  StoredContainer container{version, {}};
+    throw FormatError(path, fmt::format("{} declared, 1 to {} allowed and the table must fit in the file",
+                                        counted(section_count, "section"), kMaxSections));
   std::vector<StoredSection>& sections = container.sections;
   for (size_t i = 0; i < section_count; ++i) sections.push_back({read_entry(cursor, i), {}});
   for (size_t i = 0; i < section_count; ++i) {
-    const std::string object = "section " + std::to_string(i);
+    const std::string object = fmt::format("section {}", i);
     sections[i].stored = cursor.take(sections[i].entry.stored_bytes, object);
     if (xxh3(sections[i].stored) != sections[i].entry.checksum)
       throw FormatError(path, object + ": wrong checksum, the section is damaged");
   }
-  if (!cursor.at_end()) throw FormatError(path, std::to_string(cursor.remaining()) + " B after the last section");
+  if (!cursor.at_end()) throw FormatError(path, fmt::format("{} B after the last section", cursor.remaining()));
   return container;
 }
 
-uint64_t container_bytes(const std::vector<std::shared_ptr<const PackedSection>>& sections) {
+uint64_t container_bytes(const PackedSections& sections) {
   uint64_t bytes = kPrefixBytes + sections.size() * kSectionEntryBytes;
   for (const auto& section : sections) bytes += section->stored.size();
   return bytes;
 }
 
-ByteVector write_container(uint32_t version, const std::vector<std::shared_ptr<const PackedSection>>& sections) {
+ByteVector write_container(uint32_t version, const PackedSections& sections) {
   const uint64_t file_bytes = container_bytes(sections);
   ByteVector file;
   file.reserve(file_bytes);

@@ -27,6 +27,8 @@ struct PackedSection {
   ByteVector stored;
 };
 
+using PackedSections = std::vector<std::shared_ptr<const PackedSection>>;
+
 struct StoredSection {
   SectionEntry entry;
   Bytes stored;
@@ -42,10 +44,10 @@ struct StoredContainer {
 StoredContainer read_container(Bytes file, const std::string& path);
 
 // The bytes of the file. Sections in the order given, the header first.
-ByteVector write_container(uint32_t version, const std::vector<std::shared_ptr<const PackedSection>>& sections);
+ByteVector write_container(uint32_t version, const PackedSections& sections);
 
 // Length in bytes of the file that write_container() would give.
-uint64_t container_bytes(const std::vector<std::shared_ptr<const PackedSection>>& sections);
+uint64_t container_bytes(const PackedSections& sections);
 
 // XXH3-64 of all bytes but the checksum field itself. file.size() >= kPrefixBytes.
 uint64_t file_checksum(Bytes file);

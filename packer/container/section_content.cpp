@@ -1,78 +1,77 @@
-// section_content.cpp: gathering and appending slices.
+// section_content.cpp: which bytes of a tensor sections hold, and copying slices of them.
 #include "packer/container/section_content.h"
 
-#include <bit>
+#include <algorithm>
 
 namespace thimble {
 namespace {
 
-// Integers to little-endian bytes and back, whatever the machine's order.
-template <typename T>
-void append_integers(ByteVector& out, std::span<const T> values) {
-  for (T value : values) append_little_endian(out, value);
-}
-template <typename T>
-void append_integers(std::vector<T>& out, Bytes bytes) {
-  ByteCursor cursor(bytes, "integers");
-  while (!cursor.at_end()) out.push_back(cursor.read<T>("integer"));
+// Views of a tensor's bytes that sections of this kind hold, in their order. Codes of NVFP4 are not among them: they
+// lie two to a byte in memory, and singly in sections.
+template <typename Byte, typename Tensor>
+std::vector<std::span<Byte>> parts_of(Tensor& tensor, SectionKind kind) {
+  const auto bytes = [](auto& values) {
+    auto* first = reinterpret_cast<Byte*>(std::data(values));
+    return std::span(first, std::size(values) * sizeof(*std::data(values)));
+  };
+  const bool scales = kind == SectionKind::kScales;
+  if (auto* coded = std::get_if<RowScaledCodes>(&tensor.data))
+    return {scales ? bytes(coded->row_scales) : bytes(coded->codes)};
+  if (auto* stepped = std::get_if<SteppedCodes>(&tensor.data)) {
+    if (!scales) return {bytes(stepped->codes)};
+    return {bytes(stepped->row_steps), bytes(stepped->column_steps)};
+  }
+  if (auto* blocked = std::get_if<Nvfp4Codes>(&tensor.data)) {
+    std::span tensor_scale(&blocked->tensor_scale, 1);
+    return {bytes(tensor_scale), bytes(blocked->block_scales)};
+  }
+  return {bytes(std::get<RawTensor>(tensor.data).bytes)};
 }
 
-// A part of row steps and column steps, one after the other.
-void append_steps(ByteVector& out, const SteppedCodes& coded, const TensorSlice& slice) {
-  const size_t first = slice.first_byte / sizeof(int16_t), rows = coded.row_steps.size();
-  for (size_t i = first; i < first + slice.bytes / sizeof(int16_t); ++i)
-    append_little_endian(out, i < rows ? coded.row_steps[i] : coded.column_steps[i - rows]);
-}
-void append_steps(SteppedCodes& coded, size_t rows, Bytes bytes) {
-  ByteCursor cursor(bytes, "steps");
-  while (!cursor.at_end()) {
-    std::vector<int16_t>& steps = coded.row_steps.size() < rows ? coded.row_steps : coded.column_steps;
-    steps.push_back(cursor.read<int16_t>("step"));
+// copy(bytes of the tensor, bytes of the slice) for every run of the slice that lies in one part.
+template <typename Parts, typename SliceBytes, typename Copy>
+void for_each_run(const Parts& parts, uint64_t first_byte, SliceBytes slice, Copy copy) {
+  uint64_t begin = 0;  // of the part
+  for (const auto& part : parts) {
+    const uint64_t first = std::max(begin, first_byte);
+    const uint64_t last = std::min(begin + part.size(), first_byte + slice.size());
+    if (first < last) copy(part.subspan(first - begin, last - first), slice.subspan(first - first_byte, last - first));
+    begin += part.size();
   }
 }
 
 // Codes of NVFP4 as int8 levels: the element's place among the magnitudes, with its sign.
-void append_levels(ByteVector& out, const Nvfp4Codes& coded, int64_t columns, const TensorSlice& slice) {
-  const auto first = static_cast<int64_t>(slice.first_byte), count = static_cast<int64_t>(slice.bytes);
-  for (int64_t i = first; i < first + count; ++i) {
+void gather_levels(const Nvfp4Codes& coded, int64_t columns, uint64_t first, std::span<std::byte> levels) {
+  auto i = static_cast<int64_t>(first);
+  for (std::byte& level : levels) {
     const uint8_t code = nvfp4_code(coded, nvfp4_row_bytes(columns), i / columns, i % columns);
     const int magnitude = code & kE2m1MaxCode;
-    out.push_back(static_cast<std::byte>(code & kE2m1Sign ? -magnitude : magnitude));
+    level = static_cast<std::byte>(code & kE2m1Sign ? -magnitude : magnitude);
+    ++i;
   }
 }
-void append_levels(Nvfp4Codes& coded, int64_t columns, const TensorSlice& slice, Bytes bytes) {
-  const auto first = static_cast<int64_t>(slice.first_byte);
-  const int64_t row_bytes = nvfp4_row_bytes(columns), last = first + static_cast<int64_t>(bytes.size()) - 1;
-  coded.codes.resize(static_cast<size_t>(last / columns * row_bytes + last % columns / 2 + 1));
-  for (int64_t i = first; i <= last; ++i) {
-    const int level = static_cast<int8_t>(bytes[static_cast<size_t>(i - first)]);
-    const int code = level < 0 ? kE2m1Sign | -level : level;
-    set_nvfp4_code(coded, row_bytes, i / columns, i % columns, static_cast<uint8_t>(code & 0xf));
+void scatter_levels(Nvfp4Codes& coded, int64_t columns, uint64_t first, Bytes levels) {
+  auto i = static_cast<int64_t>(first);
+  for (std::byte byte : levels) {
+    const int level = static_cast<int8_t>(byte), code = level < 0 ? kE2m1Sign | -level : level;
+    set_nvfp4_code(coded, nvfp4_row_bytes(columns), i / columns, i % columns, static_cast<uint8_t>(code & 0xf));
+    ++i;
   }
 }
 
-// The tensor scale and then the block scales.
-void append_scales(ByteVector& out, const Nvfp4Codes& coded, const TensorSlice& slice) {
-  ByteVector all;
-  append_little_endian(all, std::bit_cast<uint32_t>(coded.tensor_scale));
-  append_bytes(all, std::as_bytes(std::span(coded.block_scales)));
-  append_bytes(out, Bytes(all).subspan(slice.first_byte, slice.bytes));
-}
-// A cut may fall anywhere, also within the tensor scale, whose bytes lie among the block scales until all are there.
-void append_scales(Nvfp4Codes& coded, uint64_t scale_bytes, const TensorSlice& slice, Bytes bytes) {
-  for (std::byte byte : bytes) coded.block_scales.push_back(std::to_integer<uint8_t>(byte));
-  if (slice.first_byte + slice.bytes < scale_bytes) return;
-  const auto first = coded.block_scales.begin();
-  ByteCursor cursor(std::as_bytes(std::span(coded.block_scales)), "tensor scale");
-  coded.tensor_scale = std::bit_cast<float>(cursor.read<uint32_t>("tensor scale"));
-  coded.block_scales.erase(first, first + sizeof(float));
-}
-
-int64_t columns_of(const QuantizedTensor& tensor) {
-  return tensor.shape[0] == 0 ? 0 : element_count(tensor.shape) / tensor.shape[0];
-}
-uint64_t nvfp4_scale_bytes(const QuantizedTensor& tensor) {
-  return sizeof(float) + static_cast<uint64_t>(tensor.shape[0] * nvfp4_blocks(columns_of(tensor)));
+void make_room(QuantizedTensor& tensor, const TensorEntry& entry, SectionKind kind) {
+  const bool scales = kind == SectionKind::kScales;
+  if (auto* coded = std::get_if<RowScaledCodes>(&tensor.data)) {
+    scales ? coded->row_scales.resize(entry.rows()) : coded->codes.resize(entry.elements());
+  } else if (auto* stepped = std::get_if<SteppedCodes>(&tensor.data)) {
+    if (!scales) return stepped->codes.resize(entry.elements());
+    stepped->row_steps.resize(entry.rows());
+    stepped->column_steps.resize(entry.columns());
+  } else if (auto* blocked = std::get_if<Nvfp4Codes>(&tensor.data)) {
+    scales ? blocked->block_scales.resize(entry.nvfp4_scales()) : blocked->codes.resize(entry.nvfp4_code_bytes());
+  } else {
+    std::get<RawTensor>(tensor.data).bytes.resize(entry.content_bytes());
+  }
 }
 
 }  // namespace
@@ -91,65 +90,39 @@ QuantizedModel empty_model(const ArtifactHeader& header) {
   return model;
 }
 
-ByteVector gather_content(const QuantizedModel& model, const PlannedSection& section) {
-  ByteVector content;
-  content.reserve(section.shape.content_bytes());
+ByteVector gather_content(const QuantizedModel& model, const ArtifactPlan& plan, size_t i) {
+  if (i == 0) return {as_bytes_of(plan.text).begin(), as_bytes_of(plan.text).end()};
+  const PlannedSection& section = plan.sections[i];
+  ByteVector content(section.shape.content_bytes());
+  std::span<std::byte> rest(content);
   for (const TensorSlice& slice : section.slices) {
-    const auto& data = model.tensors[slice.tensor].data;
-    if (const auto* stepped = std::get_if<SteppedCodes>(&data)) {
-      if (section.shape.kind == SectionKind::kScales) {
-        append_steps(content, *stepped, slice);
-      } else {
-        std::span<const int32_t> codes = stepped->codes;
-        append_integers(content, codes.subspan(slice.first_byte / sizeof(int32_t), slice.bytes / sizeof(int32_t)));
-      }
-      continue;
-    }
-    if (const auto* blocked = std::get_if<Nvfp4Codes>(&data)) {
-      if (section.shape.kind == SectionKind::kScales)
-        append_scales(content, *blocked, slice);
-      else
-        append_levels(content, *blocked, columns_of(model.tensors[slice.tensor]), slice);
-      continue;
-    }
-    if (section.shape.kind == SectionKind::kScales) {
-      std::span<const uint16_t> scales = std::get<RowScaledCodes>(data).row_scales;
-      append_integers(content, scales.subspan(slice.first_byte / sizeof(uint16_t), slice.bytes / sizeof(uint16_t)));
-      continue;
-    }
-    Bytes bytes = section.shape.kind == SectionKind::kCodes
-                      ? std::as_bytes(std::span(std::get<RowScaledCodes>(data).codes))
-                      : Bytes(std::get<RawTensor>(data).bytes);
-    append_bytes(content, bytes.subspan(slice.first_byte, slice.bytes));
+    const std::span<std::byte> bytes = rest.first(slice.bytes);
+    rest = rest.subspan(slice.bytes);
+    const QuantizedTensor& tensor = model.tensors[slice.tensor];
+    const auto* blocked = std::get_if<Nvfp4Codes>(&tensor.data);
+    if (blocked && section.shape.kind == SectionKind::kCodes)
+      gather_levels(*blocked, static_cast<int64_t>(plan.header.tensors[slice.tensor].columns()), slice.first_byte,
+                    bytes);
+    else
+      for_each_run(parts_of<const std::byte>(tensor, section.shape.kind), slice.first_byte, bytes,
+                   [](Bytes from, std::span<std::byte> to) { std::ranges::copy(from, to.begin()); });
   }
   return content;
 }
 
-void append_content(QuantizedModel& model, const PlannedSection& section, Bytes content) {
+void scatter_content(QuantizedModel& model, const PlannedSection& section, Bytes content) {
   for (const TensorSlice& slice : section.slices) {
-    Bytes bytes = content.first(slice.bytes);
+    const Bytes bytes = content.first(slice.bytes);
     content = content.subspan(slice.bytes);
     QuantizedTensor& tensor = model.tensors[slice.tensor];
-    auto& data = tensor.data;
-    if (auto* stepped = std::get_if<SteppedCodes>(&data)) {
-      if (section.shape.kind == SectionKind::kScales)
-        append_steps(*stepped, static_cast<size_t>(tensor.shape[0]), bytes);
-      else
-        append_integers(stepped->codes, bytes);
-    } else if (auto* blocked = std::get_if<Nvfp4Codes>(&data)) {
-      if (section.shape.kind == SectionKind::kScales)
-        append_scales(*blocked, nvfp4_scale_bytes(tensor), slice, bytes);
-      else
-        append_levels(*blocked, columns_of(tensor), slice, bytes);
-    } else if (section.shape.kind == SectionKind::kScales) {
-      append_integers(std::get<RowScaledCodes>(data).row_scales, bytes);
-    } else if (section.shape.kind == SectionKind::kCodes) {
-      auto& codes = std::get<RowScaledCodes>(data).codes;
-      const auto* first = reinterpret_cast<const int8_t*>(bytes.data());
-      codes.insert(codes.end(), first, first + bytes.size());
-    } else {
-      append_bytes(std::get<RawTensor>(data).bytes, bytes);
-    }
+    const TensorEntry entry = entry_of(tensor);
+    if (slice.first_byte == 0) make_room(tensor, entry, section.shape.kind);
+    auto* blocked = std::get_if<Nvfp4Codes>(&tensor.data);
+    if (blocked && section.shape.kind == SectionKind::kCodes)
+      scatter_levels(*blocked, static_cast<int64_t>(entry.columns()), slice.first_byte, bytes);
+    else
+      for_each_run(parts_of<std::byte>(tensor, section.shape.kind), slice.first_byte, bytes,
+                   [](std::span<std::byte> to, Bytes from) { std::ranges::copy(from, to.begin()); });
   }
 }
 

@@ -9,11 +9,11 @@ namespace thimble {
 // The tensors of a header, without contents.
 QuantizedModel empty_model(const ArtifactHeader& header);
 
-// The section's content, gathered from the tensors its slices name.
-ByteVector gather_content(const QuantizedModel& model, const PlannedSection& section);
+// The content of section i, gathered from the tensors its slices name.
+ByteVector gather_content(const QuantizedModel& model, const ArtifactPlan& plan, size_t i);
 
-// The inverse. Sections must come in file order: each slice is appended to what its tensor holds already. Codes of
-// NVFP4 must lie within +-kMaxNvfp4Level (read_content() checks it).
-void append_content(QuantizedModel& model, const PlannedSection& section, Bytes content);
+// The inverse, but for the header. Sections must come in file order: a tensor is given room for its codes, or scales,
+// with the first of them. Codes of NVFP4 must lie within +-kMaxNvfp4Level (read_content() checks it).
+void scatter_content(QuantizedModel& model, const PlannedSection& section, Bytes content);
 
 }  // namespace thimble

@@ -1,7 +1,12 @@
-// section_packer.cpp: tries the candidates and keeps the smallest.
+// section_packer.cpp: chooses candidates, tries them and keeps the smallest.
 #include "packer/container/section_packer.h"
 
-#include "packer/container/layout_choice.h"
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+
 #include "runtime/base/hash.h"
 
 namespace thimble {
@@ -10,15 +15,40 @@ namespace {
 // For sections that the codec asked for does not take.
 constexpr CodecId kCodecOfTheRest = CodecId::kXz;
 
+// Sections of at most this many content bytes are compressed in every layout. Floats are compared up to the second
+// bound; above it splitting bytes always pays.
+constexpr uint64_t kTryAllCodes = 16 << 10;
+constexpr uint64_t kTryAllFloats = 256 << 10;
+
+// Half-octave classes of a mean in 1/256 units: 0, 1, then two per power of two.
+constexpr int kClasses = 32;
+int magnitude_class(unsigned mean_256) {
+  if (mean_256 < 2) return static_cast<int>(mean_256);
+  int octave = std::bit_width(mean_256) - 1;
+  int half = static_cast<int>((mean_256 >> (octave - 1)) & 1);
+  return 2 * octave + half;
+}
+
+std::vector<LayoutId> code_candidates(const ContentShape& shape, Bytes content) {
+  bool by_columns = adaptive_code_bits(content, shape.rows, shape.columns, true) <
+                    adaptive_code_bits(content, shape.rows, shape.columns, false);
+  std::vector<LayoutId> candidates = {by_columns ? LayoutId::kColumns : LayoutId::kPlain};
+  // Narrow codes: a prefix code wastes a part of a bit on every symbol, which digits share among several codes; but
+  // bytes keep the neighbours that contexts are made of. Either may win.
+  if (digits_per_byte(shape.max_code) > 1)
+    candidates.push_back(by_columns ? LayoutId::kDigitColumns : LayoutId::kDigits);
+  return candidates;
+}
+
 PackedSection pack_smallest(const ContentShape& shape, Bytes content, const EncodeOptions& options) {
   std::optional<PackedSection> best;
   std::optional<CodecId> asked = options.codec;
   if (asked && !codec_of(*asked).takes(shape, LayoutId::kPlain)) asked = kCodecOfTheRest;
-  for (const Codec* codec : all_codecs()) {
-    bool wanted = !asked || *asked == codec->id() || codec->id() == CodecId::kNone;
+  for (const Codec& codec : all_codecs()) {
+    bool wanted = !asked || *asked == codec.id || codec.id == CodecId::kNone;
     if (!wanted) continue;
-    for (LayoutId layout : layout_candidates(codec->id(), shape, content)) {
-      PackedSection packed = pack_section_as(shape, content, layout, codec->id());
+    for (LayoutId layout : layout_candidates(codec.id, shape, content)) {
+      PackedSection packed = pack_section_as(shape, content, layout, codec.id);
       if (!best || packed.stored.size() < best->stored.size()) best = std::move(packed);
     }
   }
@@ -27,32 +57,62 @@ PackedSection pack_smallest(const ContentShape& shape, Bytes content, const Enco
 
 }  // namespace
 
+double adaptive_code_bits(Bytes codes, uint64_t rows, uint64_t columns, bool by_columns) {
+  std::array<std::array<uint32_t, 256>, kClasses> counts{};
+  unsigned mean_256 = 0;  // decays by 1/16 a step
+  auto visit = [&](std::byte code) {
+    ++counts[static_cast<size_t>(magnitude_class(mean_256))][std::to_integer<size_t>(code)];
+    auto magnitude = static_cast<unsigned>(std::abs(static_cast<int>(static_cast<int8_t>(code))));
+    mean_256 = mean_256 - mean_256 / 16 + magnitude * 16;
+  };
+  if (by_columns) {
+    for (uint64_t c = 0; c < columns; ++c)
+      for (uint64_t r = 0; r < rows; ++r) visit(codes[r * columns + c]);
+  } else {
+    std::ranges::for_each(codes, visit);
+  }
+  double bits = 0;
+  for (const auto& histogram : counts) {
+    double total = 0;
+    for (uint32_t count : histogram) total += count;
+    for (uint32_t count : histogram)
+      if (count > 0) bits -= count * std::log2(count / total);
+  }
+  return bits;
+}
+
+std::vector<LayoutId> layout_candidates(CodecId codec, const ContentShape& shape, Bytes content) {
+  std::vector<LayoutId> allowed = allowed_layouts(shape);
+  if (codec == CodecId::kRans)
+    return shape.kind == SectionKind::kCodes ? std::vector{LayoutId::kPlain} : std::vector<LayoutId>();
+  if (codec == CodecId::kNone)
+    return {*std::ranges::min_element(allowed, {}, [&](LayoutId layout) { return laid_out_bytes(layout, shape); })};
+  if (shape.kind == SectionKind::kCodes && !shape.has_stepped_codes())
+    return content.size() <= kTryAllCodes ? allowed : code_candidates(shape, content);
+  if (content.size() <= kTryAllFloats) return allowed;
+  return {allowed.back()};
+}
+
 EncodeOptions encode_options_from(std::string_view codec_name) {
   if (codec_name == "auto") return {std::nullopt};
   std::string names = "auto";
-  for (const Codec* codec : all_codecs()) {
-    if (codec->name() == codec_name) return {codec->id()};
-    names += ", " + std::string(codec->name());
+  for (const Codec& codec : all_codecs()) {
+    if (codec.name == codec_name) return {codec.id};
+    names += ", " + std::string(codec.name);
   }
   throw UsageError("codec '" + std::string(codec_name) + "' is unknown, allowed: " + names);
 }
 
-SectionCache::Key SectionCache::key_of(const ContentShape& shape, const EncodeOptions& options, uint64_t content_hash) {
-  return {shape.kind,     shape.rows,         shape.columns, shape.element_bytes,
-          shape.max_code, shape.trellis_bits, options.codec, content_hash};
-}
-
-std::shared_ptr<const PackedSection> SectionCache::find(const ContentShape& shape, const EncodeOptions& options,
-                                                        uint64_t content_hash) const {
+std::shared_ptr<const PackedSection> SectionCache::pack(const ContentShape& shape, Bytes content,
+                                                        const EncodeOptions& options) {
+  const Key key{shape, options.codec, xxh3(content)};
+  {
+    std::lock_guard lock(mutex_);
+    if (auto found = sections_.find(key); found != sections_.end()) return found->second;
+  }
+  auto packed = std::make_shared<const PackedSection>(pack_smallest(shape, content, options));
   std::lock_guard lock(mutex_);
-  auto found = sections_.find(key_of(shape, options, content_hash));
-  return found == sections_.end() ? nullptr : found->second;
-}
-
-void SectionCache::insert(const ContentShape& shape, const EncodeOptions& options, uint64_t content_hash,
-                          std::shared_ptr<const PackedSection> section) {
-  std::lock_guard lock(mutex_);
-  sections_.insert_or_assign(key_of(shape, options, content_hash), std::move(section));
+  return sections_.insert_or_assign(key, std::move(packed)).first->second;
 }
 
 size_t SectionCache::size() const {
@@ -66,15 +126,6 @@ PackedSection pack_section_as(const ContentShape& shape, Bytes content, LayoutId
   SectionEntry entry{
       shape.kind, codec, layout, static_cast<uint32_t>(raw.size()), static_cast<uint32_t>(stored.size()), xxh3(stored)};
   return {entry, std::move(stored)};
-}
-
-std::shared_ptr<const PackedSection> pack_section(const ContentShape& shape, Bytes content,
-                                                  const EncodeOptions& options, SectionCache& cache) {
-  const uint64_t content_hash = xxh3(content);
-  if (auto found = cache.find(shape, options, content_hash)) return found;
-  auto packed = std::make_shared<const PackedSection>(pack_smallest(shape, content, options));
-  cache.insert(shape, options, content_hash, packed);
-  return packed;
 }
 
 }  // namespace thimble

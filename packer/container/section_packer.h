@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 #include <tuple>
+#include <vector>
 
 #include "packer/container/container.h"
 #include "packer/layout/section_layout.h"
@@ -28,25 +29,27 @@ EncodeOptions encode_options_from(std::string_view codec_name);
 // tensors (the search for a byte budget) compresses each tensor once per precision. Thread-safe; grows until destroyed.
 class SectionCache {
  public:
-  std::shared_ptr<const PackedSection> find(const ContentShape& shape, const EncodeOptions& options,
-                                            uint64_t content_hash) const;
-  void insert(const ContentShape& shape, const EncodeOptions& options, uint64_t content_hash,
-              std::shared_ptr<const PackedSection> section);
+  // The section with these contents, compressed now unless it has been before.
+  std::shared_ptr<const PackedSection> pack(const ContentShape& shape, Bytes content, const EncodeOptions& options);
   size_t size() const;
 
  private:
-  using Key = std::tuple<SectionKind, uint64_t, uint64_t, uint64_t, int, int, std::optional<CodecId>, uint64_t>;
-  static Key key_of(const ContentShape& shape, const EncodeOptions& options, uint64_t content_hash);
+  using Key = std::tuple<ContentShape, std::optional<CodecId>, uint64_t>;
 
   mutable std::mutex mutex_;
   std::map<Key, std::shared_ptr<const PackedSection>> sections_;
 };
 
-// The section with these contents, from the cache or compressed now (and then cached).
-std::shared_ptr<const PackedSection> pack_section(const ContentShape& shape, Bytes content,
-                                                  const EncodeOptions& options, SectionCache& cache);
+// Which layouts are worth really compressing: one or a few, the best for `codec` (nearly always) among them; none when
+// the codec does not take this shape. Compressing every one with Brotli at quality 11 costs seconds per megabyte; the
+// direction of a code matrix is decided by a statistic instead. A function of its arguments alone.
+std::vector<LayoutId> layout_candidates(CodecId codec, const ContentShape& shape, Bytes content);
 
-// The same contents in one given layout and codec.
+// That statistic: ideal length in bits of `codes` (rows, columns) read row by row (or column by column) under
+// histograms chosen by the running mean of |code|: what contexts and block types of a byte compressor can gain.
+double adaptive_code_bits(Bytes codes, uint64_t rows, uint64_t columns, bool by_columns);
+
+// Contents in one given layout and codec.
 PackedSection pack_section_as(const ContentShape& shape, Bytes content, LayoutId layout, CodecId codec);
 
 }  // namespace thimble

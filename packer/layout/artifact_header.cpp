@@ -1,8 +1,9 @@
 // artifact_header.cpp: header JSON both ways, and the rules of stored models.
 #include "packer/layout/artifact_header.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <optional>
 
 #include "packer/layout/format.h"
 #include "runtime/base/checked.h"
@@ -26,8 +27,7 @@ uint64_t TensorEntry::scale_bytes() const {
   switch (encoding) {
     case Encoding::kRowScaled: return rows() * sizeof(uint16_t);
     case Encoding::kStepped: return (rows() + columns()) * sizeof(int16_t);
-    case Encoding::kNvfp4:
-      return sizeof(float) + rows() * static_cast<uint64_t>(nvfp4_blocks(static_cast<int64_t>(columns())));
+    case Encoding::kNvfp4: return sizeof(float) + nvfp4_scales();
     case Encoding::kRaw: break;
   }
   return 0;
@@ -43,13 +43,12 @@ uint32_t format_version_of(const ArtifactHeader& header) {
 namespace {
 
 std::string tensor_where(const std::string& where, const std::string& name) {
-  return where + ": tensor '" + name + "'";
+  return fmt::format("{}: tensor '{}'", where, name);
 }
 
 void check_name(const std::string& name, const std::string& where) {
   if (name.empty() || name.size() > kMaxNameBytes)
-    throw FormatError(where, "tensor name of " + std::to_string(name.size()) + " B, 1 to " +
-                                 std::to_string(kMaxNameBytes) + " allowed");
+    throw FormatError(where, fmt::format("tensor name of {} B, 1 to {} allowed", name.size(), kMaxNameBytes));
   if (std::ranges::any_of(name, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }))
     throw FormatError(where, "a tensor name holds a control character");
 }
@@ -57,100 +56,81 @@ void check_name(const std::string& name, const std::string& where) {
 // Everything about the table that does not need the tensors' contents.
 void check_table(const std::vector<TensorEntry>& tensors, const std::string& where) {
   if (tensors.size() > kMaxTensors)
-    throw FormatError(where, std::to_string(tensors.size()) + " tensors, at most " + std::to_string(kMaxTensors));
+    throw FormatError(where, fmt::format("{} tensors, at most {}", tensors.size(), kMaxTensors));
   for (size_t i = 0; i < tensors.size(); ++i) {
     const TensorEntry& tensor = tensors[i];
     check_name(tensor.name, where);
     if (i > 0 && tensors[i - 1].name >= tensor.name)
-      throw FormatError(
-          where, "tensor '" + tensor.name + "' follows '" + tensors[i - 1].name + "', names must ascend and be unique");
-    std::string object = tensor_where(where, tensor.name);
+      throw FormatError(where, fmt::format("tensor '{}' follows '{}', names must ascend and be unique", tensor.name,
+                                           tensors[i - 1].name));
+    const std::string object = tensor_where(where, tensor.name);
     if (tensor.shape.size() > kMaxRank)
-      throw FormatError(object,
-                        std::to_string(tensor.shape.size()) + " dimensions, at most " + std::to_string(kMaxRank));
+      throw FormatError(object, fmt::format("{} dimensions, at most {}", tensor.shape.size(), kMaxRank));
     if (tensor.coded() && tensor.shape.empty()) throw FormatError(object, "a scalar cannot have codes");
-    if (tensor.max_code < 0 || tensor.max_code > kMaxCode)
-      throw FormatError(
-          object, "max_code " + std::to_string(tensor.max_code) + ", 1 to " + std::to_string(kMaxCode) + " allowed");
     mul_or_throw(element_count_or_throw(tensor.shape, object), sizeof(uint64_t), object);
     if (tensor.coded()) mul_or_throw(tensor.rows(), sizeof(uint64_t), object);
     if (!Trellis::has_bits(tensor.trellis_bits))
-      throw FormatError(object, "a trellis of " + std::to_string(tensor.trellis_bits) + " state bits, 0 or 2 to " +
-                                    std::to_string(kMaxTrellisBits) + " allowed");
+      throw FormatError(object, fmt::format("a trellis of {} state bits, 0 or 2 to {} allowed", tensor.trellis_bits,
+                                            kMaxTrellisBits));
   }
 }
 
 void check_count(uint64_t found, uint64_t expected, std::string_view what, const std::string& object) {
-  if (found != expected)
-    throw FormatError(
-        object, std::to_string(found) + " " + std::string(what) + ", its shape needs " + std::to_string(expected));
+  if (found != expected) throw FormatError(object, fmt::format("{} {}, its shape needs {}", found, what, expected));
 }
 
-void check_row_scales(const RowScaledCodes& coded, const TensorEntry& entry, const std::string& object) {
-  if (coded.max_code < 1) throw FormatError(object, "max_code " + std::to_string(coded.max_code) + ", at least 1");
+void check_row_scaled(const RowScaledCodes& coded, const TensorEntry& entry, const std::string& object) {
+  check_count(coded.codes.size(), entry.elements(), "codes", object);
   check_count(coded.row_scales.size(), entry.rows(), "row scales", object);
   constexpr uint16_t kInfinity = 0x7c00;  // above it NaN, then everything negative
-  auto scale = std::ranges::find_if(coded.row_scales, [](uint16_t s) { return s == 0 || s >= kInfinity; });
+  const auto scale = std::ranges::find_if(coded.row_scales, [](uint16_t s) { return s == 0 || s >= kInfinity; });
   if (scale != coded.row_scales.end())
-    throw FormatError(object, "row scale " + std::to_string(scale - coded.row_scales.begin()) + " is " +
-                                  std::to_string(float_from_fp16(*scale)) + ", must be finite and above 0");
+    throw FormatError(object, fmt::format("row scale {} is {}, must be finite and above 0",
+                                          scale - coded.row_scales.begin(), float_from_fp16(*scale)));
+  check_code_range(coded.codes, coded.max_code, object);
 }
 
 void check_stepped(const SteppedCodes& coded, const TensorEntry& entry, const std::string& object) {
+  check_count(coded.codes.size(), entry.elements(), "codes", object);
   check_count(coded.row_steps.size(), entry.rows(), "row steps", object);
   check_count(coded.column_steps.size(), entry.columns(), "column steps", object);
-  for (const auto* steps : {&coded.row_steps, &coded.column_steps})
-    for (int16_t step : *steps)
-      if (step < -kMaxStep || step > kMaxStep)
-        throw FormatError(object, "step " + std::to_string(step) + ", " + std::to_string(-kMaxStep) + " to " +
-                                      std::to_string(kMaxStep) + " allowed");
-  auto code = std::ranges::find_if(coded.codes, [](int32_t c) { return c < -kMaxSteppedCode || c > kMaxSteppedCode; });
-  if (code != coded.codes.end())
-    throw FormatError(object, "code " + std::to_string(code - coded.codes.begin()) + " is " + std::to_string(*code) +
-                                  ", -" + std::to_string(kMaxSteppedCode) + " to " + std::to_string(kMaxSteppedCode) +
-                                  " allowed");
+  const auto check_range = [&](const auto& values, std::string_view what, int32_t most) {
+    const auto wrong = std::ranges::find_if(values, [&](int32_t value) { return value < -most || value > most; });
+    if (wrong != values.end())
+      throw FormatError(
+          object, fmt::format("{} {} is {}, {} to {} allowed", what, wrong - values.begin(), *wrong, -most, most));
+  };
+  check_range(coded.row_steps, "row step", kMaxStep);
+  check_range(coded.column_steps, "column step", kMaxStep);
+  check_range(coded.codes, "code", kMaxSteppedCode);
 }
 
-// `code_bytes`: what there should be of codes.
-void check_nvfp4(const Nvfp4Codes& coded, const TensorEntry& entry, uint64_t code_bytes, const std::string& object) {
-  const uint64_t rows = entry.rows();
-  const auto columns = static_cast<int64_t>(entry.columns());
-  check_count(coded.codes.size(), code_bytes, "bytes of codes", object);
-  check_count(coded.block_scales.size(), rows * static_cast<uint64_t>(nvfp4_blocks(columns)), "block scales", object);
+void check_nvfp4(const Nvfp4Codes& coded, const TensorEntry& entry, const std::string& object) {
+  check_count(coded.codes.size(), entry.nvfp4_code_bytes(), "bytes of codes", object);
+  check_count(coded.block_scales.size(), entry.nvfp4_scales(), "block scales", object);
   if (!(coded.tensor_scale > 0) || coded.tensor_scale > kMaxNvfp4TensorScale)
-    throw FormatError(
-        object, "the tensor scale is " + std::to_string(coded.tensor_scale) + ", must be above 0 and at most 2^116");
-  auto scale = std::ranges::find_if(coded.block_scales, [](uint8_t s) { return s > kUe4m3MaxCode; });
+    throw FormatError(object,
+                      fmt::format("the tensor scale is {}, must be above 0 and at most 2^116", coded.tensor_scale));
+  const auto scale = std::ranges::find_if(coded.block_scales, [](uint8_t s) { return s > kUe4m3MaxCode; });
   if (scale != coded.block_scales.end())
-    throw FormatError(object, "block scale " + std::to_string(scale - coded.block_scales.begin()) + " has the code " +
-                                  std::to_string(*scale) + ", 0 to " + std::to_string(kUe4m3MaxCode) + " allowed");
-  const uint64_t row_bytes = static_cast<uint64_t>(nvfp4_row_bytes(columns));
+    throw FormatError(object, fmt::format("block scale {} has the code {}, 0 to {} allowed",
+                                          scale - coded.block_scales.begin(), *scale, kUe4m3MaxCode));
+  const uint64_t columns = entry.columns(), row_bytes = (columns + 1) / 2;
   for (size_t i = 0; i < coded.codes.size(); ++i) {
-    const uint8_t low = coded.codes[i] & 0xf, high = static_cast<uint8_t>(coded.codes[i] >> 4);
+    const int low = coded.codes[i] & 0xf, high = coded.codes[i] >> 4;
     if (low == kE2m1Sign || high == kE2m1Sign)
-      throw FormatError(object, "byte " + std::to_string(i) + " of the codes holds -0, 0 has the code 0 alone");
+      throw FormatError(object, fmt::format("byte {} of the codes holds -0, 0 has the code 0 alone", i));
     if (columns % 2 == 1 && (i + 1) % row_bytes == 0 && high != 0)
-      throw FormatError(object, "byte " + std::to_string(i) + " of the codes holds a code behind the end of its row");
+      throw FormatError(object, fmt::format("byte {} of the codes holds a code behind the end of its row", i));
   }
 }
 
-enum class Codes { kPresent, kAbsent };
-
-void check_tensor(const QuantizedTensor& tensor, const TensorEntry& entry, Codes codes, const std::string& where) {
-  std::string object = tensor_where(where, tensor.name);
-  if (const auto* coded = std::get_if<RowScaledCodes>(&tensor.data)) {
-    check_row_scales(*coded, entry, object);
-    check_count(coded->codes.size(), codes == Codes::kPresent ? entry.elements() : 0, "codes", object);
-    check_code_range(coded->codes, coded->max_code, object);
-  } else if (const auto* stepped = std::get_if<SteppedCodes>(&tensor.data)) {
-    check_count(stepped->codes.size(), codes == Codes::kPresent ? entry.elements() : 0, "codes", object);
-    check_stepped(*stepped, entry, object);
-  } else if (const auto* blocked = std::get_if<Nvfp4Codes>(&tensor.data)) {
-    const auto row_bytes = static_cast<uint64_t>(nvfp4_row_bytes(static_cast<int64_t>(entry.columns())));
-    check_nvfp4(*blocked, entry, codes == Codes::kPresent ? entry.rows() * row_bytes : 0, object);
-  } else {
-    check_count(std::get<RawTensor>(tensor.data).bytes.size(), entry.content_bytes(), "bytes", object);
-  }
+void check_tensor(const QuantizedTensor& tensor, const TensorEntry& entry, const std::string& where) {
+  const std::string object = tensor_where(where, tensor.name);
+  if (const auto* coded = std::get_if<RowScaledCodes>(&tensor.data)) return check_row_scaled(*coded, entry, object);
+  if (const auto* stepped = std::get_if<SteppedCodes>(&tensor.data)) return check_stepped(*stepped, entry, object);
+  if (const auto* blocked = std::get_if<Nvfp4Codes>(&tensor.data)) return check_nvfp4(*blocked, entry, object);
+  check_count(std::get<RawTensor>(tensor.data).bytes.size(), entry.content_bytes(), "bytes", object);
 }
 
 Json parse_object(const std::string& text, std::string_view what, const std::string& where) {
@@ -160,20 +140,16 @@ Json parse_object(const std::string& text, std::string_view what, const std::str
   return value;
 }
 
-// "T0" to "T9", of which the table's check allows some.
-std::string stepped_name(int trellis_bits) { return "T" + std::to_string(trellis_bits); }
-std::optional<int> trellis_bits_from(std::string_view name) {
-  if (name.size() != 2 || name[0] != 'T' || name[1] < '0' || name[1] > '9') return std::nullopt;
-  return name[1] - '0';
-}
-
 constexpr std::string_view kNvfp4Name = "NVFP4";
 
 Json encoding_of(const TensorEntry& tensor) {
-  if (tensor.encoding == Encoding::kNvfp4) return std::string(kNvfp4Name);
-  if (tensor.encoding == Encoding::kRowScaled) return static_cast<uint64_t>(tensor.max_code);
-  return tensor.encoding == Encoding::kStepped ? stepped_name(tensor.trellis_bits)
-                                               : std::string(dtype_name(tensor.dtype));
+  switch (tensor.encoding) {
+    case Encoding::kRowScaled: return tensor.max_code;
+    case Encoding::kStepped: return fmt::format("T{}", tensor.trellis_bits);
+    case Encoding::kNvfp4: return kNvfp4Name;
+    case Encoding::kRaw: break;
+  }
+  return dtype_name(tensor.dtype);
 }
 
 TensorEntry parse_tensor(const Json& json, const std::string& where) {
@@ -189,9 +165,9 @@ TensorEntry parse_tensor(const Json& json, const std::string& where) {
   }
   if (json[2].is_string()) {
     const auto name = json[2].get<std::string>();
-    if (auto bits = trellis_bits_from(name)) {
+    if (name.size() == 2 && name[0] == 'T' && name[1] >= '0' && name[1] <= '9') {  // the table's check allows some
       tensor.encoding = Encoding::kStepped;
-      tensor.trellis_bits = *bits;
+      tensor.trellis_bits = name[1] - '0';
     } else if (name == kNvfp4Name) {
       tensor.encoding = Encoding::kNvfp4;
     } else {
@@ -200,63 +176,53 @@ TensorEntry parse_tensor(const Json& json, const std::string& where) {
   } else {
     tensor.encoding = Encoding::kRowScaled;
     if (!json[2].is_number_unsigned() || json[2].get<uint64_t>() < 1 || json[2].get<uint64_t>() > kMaxCode)
-      throw FormatError(object, "the encoding must be a dtype or a max_code of 1 to " + std::to_string(kMaxCode));
+      throw FormatError(object, fmt::format("the encoding must be a dtype or a max_code of 1 to {}", kMaxCode));
     tensor.max_code = json[2].get<int>();
   }
   return tensor;
 }
 
-void check_tensors(const QuantizedModel& model, Codes codes, const std::string& where) {
-  ArtifactHeader header = header_of(model);
-  check_table(header.tensors, where);
-  parallel_for(static_cast<int64_t>(model.tensors.size()), [&](int64_t i) {
-    check_tensor(model.tensors[static_cast<size_t>(i)], header.tensors[static_cast<size_t>(i)], codes, where);
+}  // namespace
+
+void check_contents(const QuantizedModel& model, const std::vector<TensorEntry>& entries, const std::string& where) {
+  parallel_for(std::ssize(entries), [&](int64_t i) {
+    check_tensor(model.tensors[static_cast<size_t>(i)], entries[static_cast<size_t>(i)], where);
   });
 }
 
-}  // namespace
-
-void check_model(const QuantizedModel& model, const std::string& where) {
-  check_tensors(model, Codes::kPresent, where);
-}
-
-void check_model_without_codes(const QuantizedModel& model, const std::string& where) {
-  check_tensors(model, Codes::kAbsent, where);
-}
-
 void check_code_range(std::span<const int8_t> codes, int max_code, const std::string& object) {
-  auto code = std::ranges::find_if(codes, [&](int8_t c) { return c < -max_code || c > max_code; });
+  const auto code = std::ranges::find_if(codes, [&](int8_t c) { return c < -max_code || c > max_code; });
   if (code != codes.end())
-    throw FormatError(object, "code " + std::to_string(code - codes.begin()) + " is " + std::to_string(*code) + ", -" +
-                                  std::to_string(max_code) + " to " + std::to_string(max_code) + " allowed");
+    throw FormatError(object,
+                      fmt::format("code {} is {}, -{} to {} allowed", code - codes.begin(), *code, max_code, max_code));
+}
+
+TensorEntry entry_of(const QuantizedTensor& tensor) {
+  TensorEntry entry{tensor.name, tensor.shape};
+  if (const auto* coded = std::get_if<RowScaledCodes>(&tensor.data)) {
+    entry.encoding = Encoding::kRowScaled;
+    entry.max_code = coded->max_code;
+  } else if (const auto* stepped = std::get_if<SteppedCodes>(&tensor.data)) {
+    entry.encoding = Encoding::kStepped;
+    entry.trellis_bits = stepped->trellis_bits;
+  } else if (std::holds_alternative<Nvfp4Codes>(tensor.data)) {
+    entry.encoding = Encoding::kNvfp4;
+  } else {
+    entry.dtype = std::get<RawTensor>(tensor.data).dtype;
+  }
+  return entry;
 }
 
 ArtifactHeader header_of(const QuantizedModel& model) {
   ArtifactHeader header{model.config_json, model.provenance_json, model.banked, {}};
-  for (const QuantizedTensor& tensor : model.tensors) {
-    TensorEntry entry{tensor.name, tensor.shape};
-    if (const auto* coded = std::get_if<RowScaledCodes>(&tensor.data)) {
-      entry.encoding = Encoding::kRowScaled;
-      entry.max_code = coded->max_code;
-    } else if (const auto* stepped = std::get_if<SteppedCodes>(&tensor.data)) {
-      entry.encoding = Encoding::kStepped;
-      entry.trellis_bits = stepped->trellis_bits;
-    } else if (std::holds_alternative<Nvfp4Codes>(tensor.data)) {
-      entry.encoding = Encoding::kNvfp4;
-    } else {
-      entry.dtype = std::get<RawTensor>(tensor.data).dtype;
-    }
-    header.tensors.push_back(std::move(entry));
-  }
+  for (const QuantizedTensor& tensor : model.tensors) header.tensors.push_back(entry_of(tensor));
   return header;
 }
 
 std::string header_text(const ArtifactHeader& header, const std::string& where) {
-  check_table(header.tensors, where);
   Json tensors = Json::array();
-  for (const TensorEntry& tensor : header.tensors) {
+  for (const TensorEntry& tensor : header.tensors)
     tensors.push_back(Json::array({tensor.name, Json(tensor.shape), encoding_of(tensor)}));
-  }
   Json json = {{"banked", header.banked},
                {"config", parse_object(header.config_json, "config", where)},
                {"provenance", parse_object(header.provenance_json, "provenance", where)},
@@ -277,7 +243,7 @@ std::string header_text(const ArtifactHeader& header, const std::string& where) 
 
 ArtifactHeader parse_header(Bytes text, const std::string& where) {
   if (text.size() > kMaxHeaderBytes)
-    throw FormatError(where, std::to_string(text.size()) + " B, at most " + std::to_string(kMaxHeaderBytes));
+    throw FormatError(where, fmt::format("{} B, at most {}", text.size(), kMaxHeaderBytes));
   Json json = parse_json(text, where);
   if (!json.is_object() || json.size() != 4 || !json.contains("banked") || !json.contains("config") ||
       !json.contains("provenance") || !json.contains("tensors"))

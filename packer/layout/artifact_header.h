@@ -5,6 +5,7 @@
 // stepped codes, "NVFP4", or the dtype of a raw tensor.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,12 @@ struct TensorEntry {
   uint64_t element_bytes() const;
   uint64_t content_bytes() const { return elements() * element_bytes(); }
   uint64_t scale_bytes() const;
+  uint64_t nvfp4_code_bytes() const {  // in memory: two codes to a byte
+    return rows() * static_cast<uint64_t>(nvfp4_row_bytes(static_cast<int64_t>(columns())));
+  }
+  uint64_t nvfp4_scales() const {
+    return rows() * static_cast<uint64_t>(nvfp4_blocks(static_cast<int64_t>(columns())));
+  }
   uint64_t scale_element_bytes() const { return encoding == Encoding::kNvfp4 ? 1 : sizeof(uint16_t); }
   // Codes of the sections of a coded tensor lie within +-this; 0 of stepped ones.
   int max_section_code() const { return encoding == Encoding::kNvfp4 ? kMaxNvfp4Level : max_code; }
@@ -46,20 +53,20 @@ struct ArtifactHeader {
   std::vector<TensorEntry> tensors;
 };
 
-// Throws FormatError(where, ...) when the model breaks a rule of the format: names unsorted or not printable, config or
-// provenance not a canonical JSON object, sizes that contradict shapes, codes or scales out of range.
-void check_model(const QuantizedModel& model, const std::string& where);
-
-// The same for a model whose codes are not there yet, whose check is check_code_range().
-void check_model_without_codes(const QuantizedModel& model, const std::string& where);
+// Throws FormatError(where, ...) when the contents of a tensor break a rule of the format: sizes that contradict the
+// shape, codes or scales out of range. `entries`: those of header_of(model), which parse_header() accepts.
+void check_contents(const QuantizedModel& model, const std::vector<TensorEntry>& entries, const std::string& where);
+// FormatError(object, ...) unless all codes lie in [-max_code, max_code].
 void check_code_range(std::span<const int8_t> codes, int max_code, const std::string& object);
 
 // The oldest format version that can hold these tensors: the one that is written.
 uint32_t format_version_of(const ArtifactHeader& header);
 
+TensorEntry entry_of(const QuantizedTensor& tensor);
 ArtifactHeader header_of(const QuantizedModel& model);
 
-// The canonical JSON. Throws FormatError(where, ...) when the header breaks a rule.
+// The canonical JSON. Throws FormatError(where, ...) when the header breaks a rule: names unsorted or not printable,
+// config or provenance not a canonical JSON object, a shape or an encoding that cannot be.
 std::string header_text(const ArtifactHeader& header, const std::string& where);
 
 // The inverse, from untrusted bytes. Anything header_text() does not write is a FormatError(where, ...).

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string_view>
 
 namespace thimble {
+
+static_assert(std::endian::native == std::endian::little, "codes and scales lie in files as in memory");
 
 constexpr std::array<uint8_t, 8> kMagic = {0x89, 'T', 'H', 'M', 'B', '\r', '\n', 0x1A};
 // Version 2 adds stepped tensors (SteppedCodes), version 3 those in NVFP4 (Nvfp4Codes); files without them keep the
@@ -42,11 +44,15 @@ enum class LayoutId : uint8_t {
   kPlanes = 5,        // byte 0 of every element, then byte 1 of every element, ...
 };
 
-std::string_view section_kind_name(SectionKind kind);
-std::string_view layout_name(LayoutId layout);
-// The value with this number in a file, or nothing when this version knows none.
-std::optional<SectionKind> section_kind_from(uint8_t number);
-std::optional<LayoutId> layout_from(uint8_t number);
+// By their numbers in a file; a reader knows no others.
+constexpr std::array<std::string_view, 4> kSectionKindNames = {"header", "codes", "scales", "raw"};
+constexpr std::array<std::string_view, 6> kLayoutNames = {"plain",  "columns",       "bits",
+                                                          "digits", "digit-columns", "planes"};
+static_assert(kSectionKindNames.size() == static_cast<size_t>(SectionKind::kRaw) + 1);
+static_assert(kLayoutNames.size() == static_cast<size_t>(LayoutId::kPlanes) + 1);
+
+constexpr std::string_view section_kind_name(SectionKind kind) { return kSectionKindNames[static_cast<size_t>(kind)]; }
+constexpr std::string_view layout_name(LayoutId layout) { return kLayoutNames[static_cast<size_t>(layout)]; }
 
 // Streams of elements are cut into sections of at most this many bytes, so that sections compress in parallel.
 constexpr uint64_t kMaxSectionContentBytes = uint64_t{4} << 20;
@@ -69,7 +75,7 @@ constexpr int kMaxCode = 127;
 constexpr uint64_t kExpansionFloorBytes = uint64_t{256} << 20;
 constexpr uint64_t kMaxExpansion = 64;
 
-// Largest zstd window and xz dictionary, as a power of two: a section fits in it.
+// Largest zstd and Brotli window and xz dictionary, as a power of two: a section fits in it, but for stepped codes.
 constexpr int kCodecWindowLog = 22;
 static_assert((uint64_t{1} << kCodecWindowLog) >= kMaxSectionContentBytes);
 

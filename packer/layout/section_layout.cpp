@@ -1,6 +1,8 @@
 // section_layout.cpp: the layouts of format.h and their inverses.
 #include "packer/layout/section_layout.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cassert>
 
@@ -60,9 +62,8 @@ ByteVector unpack_bits(Bytes packed, uint64_t count, int max_code, const std::st
       pending |= std::to_integer<unsigned>(packed[next++]) << pending_bits;
     unsigned offset = pending & mask;
     if (offset > 2 * static_cast<unsigned>(max_code))
-      throw FormatError(where, "code " + std::to_string(codes.size()) + " is " +
-                                   std::to_string(static_cast<int>(offset) - max_code) + ", at most " +
-                                   std::to_string(max_code) + " allowed");
+      throw FormatError(where, fmt::format("code {} is {}, at most {} allowed", codes.size(),
+                                           static_cast<int>(offset) - max_code, max_code));
     codes.push_back(code_from_offset(offset, max_code));
     pending >>= width;
     pending_bits -= width;
@@ -95,8 +96,8 @@ ByteVector unpack_digits(Bytes packed, uint64_t count, int max_code, const std::
     uint64_t digits = std::min<uint64_t>(per_byte, count - codes.size());
     for (uint64_t i = 0; i < digits; ++i, value /= base) codes.push_back(code_from_offset(value % base, max_code));
     if (value != 0)
-      throw FormatError(where, "byte " + std::to_string(std::to_integer<unsigned>(byte)) + " holds more than " +
-                                   std::to_string(digits) + " digits of base " + std::to_string(base));
+      throw FormatError(where, fmt::format("byte {} holds more than {} digits of base {}",
+                                           std::to_integer<unsigned>(byte), digits, base));
   }
   return codes;
 }

@@ -3,6 +3,7 @@
 // row-major. Laid out: what the codec sees.
 #pragma once
 
+#include <compare>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,7 @@ struct ContentShape {
   bool has_stepped_codes() const { return kind == SectionKind::kCodes && max_code == 0; }
   uint64_t elements() const { return rows * columns; }
   uint64_t content_bytes() const { return elements() * element_bytes; }
-  bool operator==(const ContentShape&) const = default;
+  auto operator<=>(const ContentShape&) const = default;
 };
 
 // The layouts that a section of this shape may use, ascending by id; never empty.

@@ -1,6 +1,8 @@
 // section_plan.cpp: the cutting rules.
 #include "packer/layout/section_plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "runtime/base/checked.h"
@@ -14,39 +16,25 @@ class Planner {
   explicit Planner(const std::string& where) : where_(where) {}
 
   void cut_codes(size_t tensor, const TensorEntry& entry) {
-    if (entry.encoding == Encoding::kStepped)
-      cut_stepped_codes(tensor, entry);
-    else
-      cut_byte_codes(tensor, entry);
-  }
-  void cut_byte_codes(size_t tensor, const TensorEntry& entry) {
-    const uint64_t rows = entry.rows();
-    const uint64_t columns = entry.columns();
+    const uint64_t rows = entry.rows(), columns = entry.columns();
     if (columns == 0) return;
-    if (columns <= kMaxSectionContentBytes) {
-      const uint64_t block = kMaxSectionContentBytes / columns;
-      for (uint64_t r = 0; r < rows; r += block)
-        add_codes(tensor, entry, r * columns, std::min(block, rows - r), columns);
-      return;
+    const bool stepped = entry.encoding == Encoding::kStepped;
+    uint64_t block = kMaxSectionContentBytes / columns;  // rows
+    if (stepped) {
+      if (columns > kMaxSteppedSectionBytes / entry.element_bytes() / std::min<uint64_t>(rows, kTrellisRows))
+        throw FormatError(where_, fmt::format("tensor '{}' has {} columns, a segment of its trellis must fit in {} B",
+                                              entry.name, columns, kMaxSteppedSectionBytes));
+      block = std::max<uint64_t>(1, block / kTrellisRows) * kTrellisRows;
     }
-    for (uint64_t r = 0; r < rows; ++r)
-      for (uint64_t c = 0; c < columns; c += kMaxSectionContentBytes)
-        add_codes(tensor, entry, r * columns + c, 1, std::min(kMaxSectionContentBytes, columns - c));
-  }
-
-  void cut_stepped_codes(size_t tensor, const TensorEntry& entry) {
-    const uint64_t rows = entry.rows();
-    const uint64_t columns = entry.columns();
-    if (columns == 0) return;
-    const uint64_t segment = std::min<uint64_t>(rows, kTrellisRows);
-    if (columns > kMaxSteppedSectionBytes / entry.element_bytes() / std::max<uint64_t>(segment, 1))
-      throw FormatError(where_, "tensor '" + entry.name + "' has " + std::to_string(columns) +
-                                    " columns, a segment of its trellis must fit in " +
-                                    std::to_string(kMaxSteppedSectionBytes) + " B");
-    const uint64_t segments = std::max<uint64_t>(1, kMaxSectionContentBytes / columns / kTrellisRows);
-    const uint64_t block = segments * kTrellisRows;
+    const uint64_t width = block == 0 ? kMaxSectionContentBytes : columns;  // of a piece of a row, or all of it
+    block = std::max<uint64_t>(block, 1);
+    const auto element_bytes = entry.element_bytes();
     for (uint64_t r = 0; r < rows; r += block)
-      add_codes(tensor, entry, r * columns, std::min(block, rows - r), columns);
+      for (uint64_t c = 0; c < columns; c += width) {
+        const ContentShape shape{SectionKind::kCodes, std::min(block, rows - r), std::min(width, columns - c),
+                                 element_bytes,       entry.max_section_code(),  entry.trellis_bits};
+        add({shape, {{tensor, (r * columns + c) * element_bytes, shape.content_bytes()}}});
+      }
   }
 
   // Appends `bytes` content bytes of a tensor to the stream that is open.
@@ -66,22 +54,15 @@ class Planner {
   }
   void close_stream() { open_ = false; }
 
-  std::vector<PlannedSection> take() { return std::move(sections_); }
-
- private:
-  // One section of a code matrix: rows x columns codes from code `first` on.
-  void add_codes(size_t tensor, const TensorEntry& entry, uint64_t first, uint64_t rows, uint64_t columns) {
-    const uint64_t element_bytes = entry.element_bytes();
-    ContentShape shape{SectionKind::kCodes, rows, columns, element_bytes, entry.max_section_code(), entry.trellis_bits};
-    add({shape, {{tensor, first * element_bytes, rows * columns * element_bytes}}});
-  }
-
   void add(PlannedSection section) {
-    if (sections_.size() + 1 >= kMaxSections)
-      throw FormatError(where_, "needs more than " + std::to_string(kMaxSections) + " sections");
+    if (sections_.size() >= kMaxSections)
+      throw FormatError(where_, fmt::format("needs more than {} sections", kMaxSections));
     sections_.push_back(std::move(section));
   }
 
+  std::vector<PlannedSection> take() { return std::move(sections_); }
+
+ private:
   const std::string& where_;
   std::vector<PlannedSection> sections_;
   bool open_ = false;
@@ -89,8 +70,10 @@ class Planner {
 
 }  // namespace
 
-std::vector<PlannedSection> plan_sections(const std::vector<TensorEntry>& tensors, const std::string& where) {
+ArtifactPlan plan_artifact(ArtifactHeader header, std::string text, const std::string& where) {
+  const std::vector<TensorEntry>& tensors = header.tensors;
   Planner planner(where);
+  planner.add({{SectionKind::kHeader, 1, text.size()}, {}});
   for (size_t i = 0; i < tensors.size(); ++i)
     if (tensors[i].coded()) planner.cut_codes(i, tensors[i]);
   for (uint64_t element_bytes : {sizeof(uint16_t), sizeof(uint8_t)}) {
@@ -105,7 +88,14 @@ std::vector<PlannedSection> plan_sections(const std::vector<TensorEntry>& tensor
         planner.append(SectionKind::kRaw, element_bytes, i, tensors[i].content_bytes());
     planner.close_stream();
   }
-  return planner.take();
+  return {std::move(header), std::move(text), planner.take()};
+}
+
+ArtifactPlan plan_artifact(const QuantizedModel& model, const std::string& where) {
+  ArtifactHeader header = header_of(model);
+  std::string text = header_text(header, where);
+  check_contents(model, header.tensors, where);
+  return plan_artifact(std::move(header), std::move(text), where);
 }
 
 void check_expansion(const std::vector<TensorEntry>& tensors, uint64_t file_bytes, const std::string& where) {
@@ -114,8 +104,8 @@ void check_expansion(const std::vector<TensorEntry>& tensors, uint64_t file_byte
     model_bytes = add_or_throw(model_bytes, add_or_throw(tensor.content_bytes(), tensor.scale_bytes(), where), where);
   uint64_t allowed = add_or_throw(kExpansionFloorBytes, mul_or_throw(kMaxExpansion, file_bytes, where), where);
   if (model_bytes > allowed)
-    throw FormatError(where, "a model of " + std::to_string(model_bytes) + " B in a file of " +
-                                 std::to_string(file_bytes) + " B, at most " + std::to_string(allowed) + " B allowed");
+    throw FormatError(where, fmt::format("a model of {} B in a file of {} B, at most {} B allowed", model_bytes,
+                                         file_bytes, allowed));
 }
 
 }  // namespace thimble

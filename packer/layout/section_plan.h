@@ -2,7 +2,7 @@
 // where anything is, and every stored byte is covered exactly once.
 #pragma once
 
-#include <span>
+#include <string>
 #include <vector>
 
 #include "packer/layout/artifact_header.h"
@@ -20,10 +20,16 @@ struct TensorSlice {
 
 struct PlannedSection {
   ContentShape shape;
-  std::vector<TensorSlice> slices;  // in order; together shape.content_bytes()
+  std::vector<TensorSlice> slices;  // in order; together shape.content_bytes(), but for the header
 };
 
-// Sections 1, 2, ... of the file (0 is the header itself):
+struct ArtifactPlan {
+  ArtifactHeader header;
+  std::string text;                      // of the header
+  std::vector<PlannedSection> sections;  // all of the file, section 0 being the header itself
+};
+
+// Sections 1, 2, ... are
 // - codes: tensors in order. Row-scaled ones and those in NVFP4 are cut into blocks of as many whole rows as fit in
 //   kMaxSectionContentBytes; a longer row is cut into pieces of that size. Stepped ones are cut into blocks of as many
 //   whole trellis segments (kTrellisRows rows) as have at most kMaxSectionContentBytes codes, at least one;
@@ -32,7 +38,10 @@ struct PlannedSection {
 // - raw: for element sizes 1, 2, 4, 8 all raw tensors of that size, concatenated and cut in the same way.
 // Empty tensors have no sections. Throws FormatError(where, ...) when more than kMaxSections would be needed, or
 // a trellis segment of more than kMaxSteppedSectionBytes.
-std::vector<PlannedSection> plan_sections(const std::vector<TensorEntry>& tensors, const std::string& where);
+ArtifactPlan plan_artifact(ArtifactHeader header, std::string text, const std::string& where);
+
+// Of a model that shall become a file. Throws FormatError(where, ...) also when the model breaks a rule of the format.
+ArtifactPlan plan_artifact(const QuantizedModel& model, const std::string& where);
 
 // Throws FormatError(where, ...) when the decoded model would be larger than a file of `file_bytes` may hold.
 void check_expansion(const std::vector<TensorEntry>& tensors, uint64_t file_bytes, const std::string& where);

@@ -1,18 +1,14 @@
 // lane_rans.cpp: the two loops. Encoding runs backwards, so that decoding runs forwards.
 #include "packer/rans/lane_rans.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace thimble {
 namespace {
 
 constexpr int kWordBits = 16;
-
-uint32_t lane_read(const std::byte* bytes, int count) {
-  uint32_t value = 0;
-  for (int i = 0; i < count; ++i) value |= std::to_integer<uint32_t>(bytes[i]) << (8 * i);
-  return value;
-}
 
 // Which table codes the next element, when its class is known: without a trellis, that of its class.
 struct ClassAlone {
@@ -39,10 +35,10 @@ class ClassAndSet {
   size_t column_ = 0;
 };
 
-template <typename Code, typename Order>
+template <typename Order>
 void decode_elements(const ScaleTables& tables, const SlotIndex& index, std::span<const uint8_t> classes, Order order,
-                     std::span<uint32_t> states, Bytes words, std::span<Code> codes, std::vector<OpenEscape>& escapes,
-                     const std::string& where) {
+                     std::span<uint32_t> states, Bytes words, std::span<int32_t> codes,
+                     std::vector<OpenEscape>& escapes, const std::string& where) {
   const size_t last_lane = states.size() - 1;  // of a power of two
   size_t next = 0;
   for (size_t e = 0; e < codes.size(); ++e) {
@@ -54,7 +50,8 @@ void decode_elements(const ScaleTables& tables, const SlotIndex& index, std::spa
     state = table.slots_of(symbol) * (state >> kSlotBits) + slot - table.starts[symbol];
     if (state < kLaneStart) {
       if (words.size() - next < sizeof(uint16_t)) throw FormatError(where, "a block's words end too early");
-      state = state << kWordBits | lane_read(&words[next], sizeof(uint16_t));
+      const auto low = std::to_integer<uint32_t>(words[next]), high = std::to_integer<uint32_t>(words[next + 1]);
+      state = state << kWordBits | high << 8 | low;
       next += sizeof(uint16_t);
     }
     if (symbol >= table.first_escape()) {
@@ -62,7 +59,7 @@ void decode_elements(const ScaleTables& tables, const SlotIndex& index, std::spa
       escapes.push_back({e, t, symbol});
       order.advance(symbol - table.first_escape());
     } else {
-      codes[e] = static_cast<Code>(table.code_of(symbol));
+      codes[e] = table.code_of(symbol);
       order.advance(static_cast<uint32_t>(codes[e]));
     }
   }
@@ -81,37 +78,39 @@ SlotIndex::SlotIndex(const ScaleTables& tables) : first_(tables.size()) {
   }
 }
 
-template <typename Code>
-RansBlock encode_block(const ScaleTables& tables, std::span<const uint8_t> table_of, std::span<const Code> codes,
-                       uint32_t lanes) {
-  RansBlock block;
-  block.states.assign(lanes, kLaneStart);
+ByteVector encode_block(const ScaleTables& tables, std::span<const uint8_t> table_of, std::span<const int32_t> codes,
+                        uint32_t lanes) {
+  std::vector<uint32_t> states(lanes, kLaneStart);
+  std::vector<uint16_t> words;  // from the last to the first
   for (size_t e = codes.size(); e-- > 0;) {
     const ScaleTable& table = tables[table_of[e]];
     const uint32_t symbol = table.symbol_of(codes[e]);
     const uint32_t slots = table.slots_of(symbol);
-    uint32_t& state = block.states[e % lanes];
+    uint32_t& state = states[e % lanes];
     if (state >= uint64_t{slots} << (32 - kSlotBits)) {
-      block.words.push_back(static_cast<uint16_t>(state));
+      words.push_back(static_cast<uint16_t>(state));
       state >>= kWordBits;
     }
     state = ((state / slots) << kSlotBits) + state % slots + table.starts[symbol];
   }
-  std::ranges::reverse(block.words);
-  return block;
+  ByteVector stored;
+  stored.reserve(states.size() * sizeof(uint32_t) + words.size() * sizeof(uint16_t));
+  for (uint32_t state : states) append_little_endian(stored, state);
+  std::ranges::reverse(words);
+  for (uint16_t word : words) append_little_endian(stored, word);
+  return stored;
 }
 
-template <typename Code>
 void decode_block(const ScaleTables& tables, const SlotIndex& index, const BlockContext& context, Bytes stored,
-                  uint32_t lanes, std::span<Code> codes, std::vector<OpenEscape>& escapes, const std::string& where) {
+                  uint32_t lanes, std::span<int32_t> codes, std::vector<OpenEscape>& escapes,
+                  const std::string& where) {
   ByteCursor cursor(stored, where);
   std::array<uint32_t, kMaxLanes> all_states{};
   const std::span states = std::span(all_states).first(lanes);
   for (uint32_t lane = 0; lane < lanes; ++lane) {
     states[lane] = cursor.read<uint32_t>("a lane's state");
     if (states[lane] < kLaneStart)
-      throw FormatError(where, "lane " + std::to_string(lane) + " starts at " + std::to_string(states[lane]) +
-                                   ", at least " + std::to_string(kLaneStart));
+      throw FormatError(where, fmt::format("lane {} starts at {}, at least {}", lane, states[lane], kLaneStart));
   }
   const Bytes words = cursor.take(cursor.remaining(), "words");
   if (context.trellis.bits() == 0)
@@ -121,14 +120,7 @@ void decode_block(const ScaleTables& tables, const SlotIndex& index, const Block
                     escapes, where);
   for (uint32_t lane = 0; lane < lanes; ++lane)
     if (states[lane] != kLaneStart)
-      throw FormatError(where, "lane " + std::to_string(lane) + " does not end where encoding starts");
+      throw FormatError(where, fmt::format("lane {} does not end where encoding starts", lane));
 }
-
-template RansBlock encode_block(const ScaleTables&, std::span<const uint8_t>, std::span<const int8_t>, uint32_t);
-template RansBlock encode_block(const ScaleTables&, std::span<const uint8_t>, std::span<const int32_t>, uint32_t);
-template void decode_block(const ScaleTables&, const SlotIndex&, const BlockContext&, Bytes, uint32_t,
-                           std::span<int8_t>, std::vector<OpenEscape>&, const std::string&);
-template void decode_block(const ScaleTables&, const SlotIndex&, const BlockContext&, Bytes, uint32_t,
-                           std::span<int32_t>, std::vector<OpenEscape>&, const std::string&);
 
 }  // namespace thimble

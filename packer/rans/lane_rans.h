@@ -20,12 +20,6 @@ namespace thimble {
 constexpr uint32_t kMaxLanes = 32;
 constexpr uint32_t kLaneStart = uint32_t{1} << 16;  // state before the first encoded element, after the last decoded
 
-// One block: `lanes` states (u32), then words (u16), in the order in which the decoder reads them.
-struct RansBlock {
-  std::vector<uint32_t> states;  // (lanes)
-  std::vector<uint16_t> words;
-};
-
 // What a decoder needs besides the tables: for a slot, a symbol at or little before its own.
 class SlotIndex {
  public:
@@ -56,17 +50,16 @@ struct OpenEscape {
   uint32_t symbol = 0;
 };
 
+// `lanes` states (u32), then words (u16), in the order in which the decoder reads them.
 // table_of and codes: (elements), each code with the table (class, and set) that codes it. Codes beyond a table's reach
 // are coded as its escape.
-template <typename Code>
-RansBlock encode_block(const ScaleTables& tables, std::span<const uint8_t> table_of, std::span<const Code> codes,
-                       uint32_t lanes);
+ByteVector encode_block(const ScaleTables& tables, std::span<const uint8_t> table_of, std::span<const int32_t> codes,
+                        uint32_t lanes);
 
-// The inverse, from `stored` (states and words as in the file); codes.size() = context.classes.size(). Where an escape
-// was coded, codes[e] is left as 0, and an entry is appended to `escapes`. Throws FormatError(where, ...) unless every
-// word is used and every lane ends in the state that encoding starts from.
-template <typename Code>
+// The inverse; codes.size() = context.classes.size(). Where an escape was coded, codes[e] is left as 0, and an entry is
+// appended to `escapes`. Throws FormatError(where, ...) unless every word is used and every lane ends in the state that
+// encoding starts from.
 void decode_block(const ScaleTables& tables, const SlotIndex& index, const BlockContext& context, Bytes stored,
-                  uint32_t lanes, std::span<Code> codes, std::vector<OpenEscape>& escapes, const std::string& where);
+                  uint32_t lanes, std::span<int32_t> codes, std::vector<OpenEscape>& escapes, const std::string& where);
 
 }  // namespace thimble

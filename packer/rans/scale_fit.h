@@ -9,12 +9,22 @@
 #include <vector>
 
 #include "packer/rans/scale_tables.h"
-#include "packer/rans/trellis_levels.h"
 
 namespace thimble {
 
-// Bits are counted in units of 1 / kBitUnits.
-constexpr int kBitUnits = 1024;
+// Larger levels are stored as this, plus their set: no table reaches so far.
+constexpr uint32_t kLevelCap = 512;
+static_assert(kLevelCap / 2 > max_reach(2));
+
+// What the fit sees of codes: of each its magnitude, and with a trellis (runtime/codes/trellis.h) its set.
+struct CodeLevels {
+  uint32_t sets = 1;                 // 2 with a trellis
+  uint32_t largest_code = 0;         // largest code_magnitude()
+  std::vector<uint16_t> magnitudes;  // (R, K) sets * code_magnitude() + set, at most kLevelCap + set
+};
+
+// codes: (rows, columns) row-major, beginning where the trellis does. trellis_bits: 0 for none.
+CodeLevels code_levels(std::span<const int32_t> codes, uint64_t rows, uint64_t columns, int trellis_bits);
 
 // One side of the matrix: a value per row (or column), coded as its distance from `center` with the table of class
 // `spread` (shape 0, magnitudes up to max_reach(1)).
@@ -29,9 +39,6 @@ struct ScaleFit {
   int shape = 0;
   AxisScales rows;     // (R) values 0..kScaleClasses - 1
   AxisScales columns;  // (K) values -(kScaleClasses - 1)..kScaleClasses - 1
-  // Ideal lengths in 1 / kBitUnits bits, without what escaped codes take beyond their symbol.
-  uint64_t code_bits = 0;
-  uint64_t axis_bits = 0;  // of rows and columns
 };
 
 inline int class_of(int row_value, int column_value) {
@@ -39,11 +46,7 @@ inline int class_of(int row_value, int column_value) {
   return sum < 0 ? 0 : sum < kScaleClasses ? sum : kScaleClasses - 1;
 }
 
-// codes: (rows, columns) row-major, neither 0; magnitudes at most max_magnitude.
-template <typename Code>
-ScaleFit fit_scales(std::span<const Code> codes, uint64_t rows, uint64_t columns, uint32_t max_magnitude);
-
-// The same with a trellis, for the tables of both sets.
-ScaleFit fit_scales(const TrellisLevels& levels, uint64_t rows, uint64_t columns);
+// Of the tables for these levels; neither rows nor columns are 0.
+ScaleFit fit_scales(const CodeLevels& levels, uint64_t rows, uint64_t columns);
 
 }  // namespace thimble

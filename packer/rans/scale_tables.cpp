@@ -58,7 +58,7 @@ class Density {
 // What one class and set asks of the density.
 class ClassMasses {
  public:
-  ClassMasses(const Density& density, int scale_class, int set) : density_(density), set_(static_cast<uint64_t>(set)) {
+  ClassMasses(const Density& density, int scale_class, uint32_t set) : density_(density), set_(set) {
     // Half a code in positions: 2^20 / standard deviation.
     const auto c = static_cast<unsigned>(scale_class);
     half_code_ = kQuarterOctaves[c % 4] >> (7 + c / 4);
@@ -75,7 +75,7 @@ class ClassMasses {
 
  private:
   const Density& density_;
-  uint64_t set_;
+  uint32_t set_;
   uint64_t half_code_;
 };
 
@@ -86,12 +86,12 @@ uint32_t choose_reach(const ClassMasses& masses, uint32_t limit) {
   return reach;
 }
 
-ScaleTable make_table(const Density& density, int scale_class, int set, uint32_t max_magnitude, int sets) {
+ScaleTable make_table(const Density& density, int scale_class, uint32_t set, uint32_t max_magnitude, uint32_t sets) {
   const ClassMasses masses(density, scale_class, set);
   ScaleTable table;
-  table.set = static_cast<uint32_t>(set);
+  table.set = set;
   table.reach = choose_reach(masses, std::min(max_magnitude, max_reach(sets)));
-  table.escapes = table.reach < max_magnitude ? static_cast<uint32_t>(sets) : 0;
+  table.escapes = table.reach < max_magnitude ? sets : 0;
 
   std::vector<uint32_t> slots(table.symbols());
   uint32_t taken = 0;
@@ -118,10 +118,10 @@ ScaleTable make_table(const Density& density, int scale_class, int set, uint32_t
 
 }  // namespace
 
-ScaleTables make_scale_tables(int shape, uint32_t max_magnitude, int sets) {
+ScaleTables make_scale_tables(int shape, uint32_t max_magnitude, uint32_t sets) {
   const Density density(shape);
   ScaleTables tables;
-  for (int set = 0; set < sets; ++set)
+  for (uint32_t set = 0; set < sets; ++set)
     for (int c = 0; c < kScaleClasses; ++c) tables.push_back(make_table(density, c, set, max_magnitude, sets));
   return tables;
 }

@@ -18,10 +18,10 @@ constexpr int kSlotBits = 12;
 constexpr uint32_t kSlots = uint32_t{1} << kSlotBits;
 
 // Codes of larger magnitude are always escapes. 256 symbols at most, whatever the number of sets.
-constexpr uint32_t max_reach(int sets) { return sets == 1 ? 127 : 126; }
+constexpr uint32_t max_reach(uint32_t sets) { return sets == 1 ? 127 : 126; }
 
 // |q| in set 0; in set 1 q where q >= 0 and -1 - q below.
-constexpr uint32_t code_magnitude(int64_t code, int set) {
+constexpr uint32_t code_magnitude(int64_t code, uint32_t set) {
   return static_cast<uint32_t>(code >= 0 ? code : -code - set);
 }
 
@@ -39,9 +39,8 @@ struct ScaleTable {
   uint32_t first_escape() const { return 2 * reach + set + 1; }
   uint32_t slots_of(uint32_t symbol) const { return uint32_t{starts[symbol + 1]} - starts[symbol]; }
   int32_t code_of(uint32_t symbol) const { return static_cast<int32_t>(symbol) - static_cast<int32_t>(reach + set); }
-  template <typename Code>
-  uint32_t symbol_of(Code code) const {
-    const int64_t symbol = int64_t{code} + reach + set;
+  uint32_t symbol_of(int64_t code) const {
+    const int64_t symbol = code + reach + set;
     if (symbol >= 0 && symbol < first_escape()) return static_cast<uint32_t>(symbol);
     return first_escape() + (escapes == 2 ? static_cast<uint32_t>(code & 1) : 0);
   }
@@ -51,6 +50,6 @@ struct ScaleTable {
 using ScaleTables = std::vector<ScaleTable>;
 
 // Tables for codes of at most this magnitude; shape in [0, kTableShapes); sets: 1, or 2 with a trellis.
-ScaleTables make_scale_tables(int shape, uint32_t max_magnitude, int sets = 1);
+ScaleTables make_scale_tables(int shape, uint32_t max_magnitude, uint32_t sets = 1);
 
 }  // namespace thimble

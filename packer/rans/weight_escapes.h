@@ -1,42 +1,60 @@
-// weight_escapes.h: codes beyond their tables: what the escape symbol leaves open is a sign and a distance, counted
-// from the nearest code that the same symbol stands for with that sign. escape_bits.h writes both.
+// weight_escapes.h: codes beyond their tables, as a string of bits: what the escape symbol leaves open is a sign and a
+// distance, counted from the nearest code that the same symbol stands for with that sign.
+// A distance d >= 0 with its sign takes an Exp-Golomb code of order k, its bits lowest first: u = d + 2^k has n bits;
+// n - 1 - k zeros, a one, the n - 1 low bits of u, then 1 when negative. Bytes fill from their lowest bit.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
-#include "packer/rans/escape_bits.h"
-#include "packer/rans/lane_rans.h"
 #include "packer/rans/scale_tables.h"
+#include "runtime/base/byte_cursor.h"
 
 namespace thimble {
+
+constexpr int kMaxEscapeOrder = 31;
+
+struct Escape {
+  uint32_t distance = 0;
+  bool negative = false;
+};
 
 // Of a code that is not within the table's reach.
 Escape escape_of(const ScaleTable& table, int64_t code);
 
-// The code that `symbol` of the table stands for, the rest read from `reader`. Its magnitude is at most max_magnitude,
-// or a FormatError(where, ...).
-int64_t read_escaped(EscapeReader& reader, const ScaleTable& table, uint32_t symbol, uint32_t max_magnitude,
-                     const std::string& where);
+// Appends the escapes of all codes that do not fit into their tables. table_of, codes: (elements), as encode_block()
+// takes them.
+void append_escapes(std::vector<Escape>& escapes, const ScaleTables& tables, std::span<const uint8_t> table_of,
+                    std::span<const int32_t> codes);
 
-// Collects what does not fit into tables; the order is chosen at the end.
-class EscapeList {
+// Length in bits of one escape, and the order that is cheapest for all.
+uint64_t escape_length_bits(uint32_t distance, int order);
+int cheapest_escape_order(std::span<const Escape> escapes);
+
+// Unused bits of the last byte are zero.
+ByteVector write_escapes(std::span<const Escape> escapes, int order);
+
+class EscapeReader {
  public:
-  // table_of and codes: (elements), as encode_block() takes them.
-  template <typename Code>
-  void add(const ScaleTables& tables, std::span<const uint8_t> table_of, std::span<const Code> codes) {
-    for (size_t e = 0; e < codes.size(); ++e) {
-      const ScaleTable& table = tables[table_of[e]];
-      if (table.symbol_of(codes[e]) >= table.first_escape()) escapes_.push_back(escape_of(table, codes[e]));
-    }
-  }
+  EscapeReader(Bytes bytes, int order, const std::string& where) : bytes_(bytes), order_(order), where_(where) {}
 
-  uint64_t length_bits(int order) const;
-  int cheapest_order() const;
-  ByteVector write(int order) const;
+  // Throws FormatError(where, ...) when the bits end, or the distance is above `largest`.
+  Escape read(uint32_t largest);
+
+  // The code that `symbol` of the table stands for. Its magnitude is at most max_magnitude, or a FormatError.
+  int32_t read_code(const ScaleTable& table, uint32_t symbol, uint32_t max_magnitude);
+
+  // Nothing may follow the last escape but the unused bits of its byte, which are zero.
+  void finish();
 
  private:
-  std::vector<Escape> escapes_;
+  uint32_t bit();
+
+  Bytes bytes_;
+  int order_;
+  const std::string& where_;
+  uint64_t next_bit_ = 0;
 };
 
 }  // namespace thimble

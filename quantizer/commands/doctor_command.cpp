@@ -6,10 +6,10 @@
 #include <Eigen/Core>
 #include <nlohmann/json.hpp>
 
-#include "packer/describe_artifact.h"
+#include "packer/codecs/codec.h"
 #include "quantizer/commands/commands.h"
 #include "quantizer/console/version.h"
-#include "quantizer/ranks/mpi_ranks.h"
+#include "quantizer/ranks/join_ranks.h"
 #include "quantizer/reports/gnuplot.h"
 #include "runtime/base/parallel.h"
 #include "runtime/cpu/gemm.h"
@@ -26,7 +26,8 @@ Json describe_machine(const Device& device) {
                                                   NLOHMANN_JSON_VERSION_PATCH)},
                     {"oneTBB", TBB_runtime_version()},
                     {"zlib", zlibVersion()}};
-  for (const LibraryVersion& library : codec_versions()) libraries[library.name] = library.version;
+  for (const Codec& codec : all_codecs())
+    if (codec.id != CodecId::kNone) libraries[std::string(codec.name)] = codec.version();
   std::string cuda = cuda_runtime_version(), mpi = mpi_version();
   return {{"version", kVersion},
           {"compiler", __VERSION__},

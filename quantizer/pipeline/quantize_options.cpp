@@ -28,7 +28,7 @@ std::string method_name(MethodKind method) { return method_names().at(static_cas
 
 std::vector<std::string> codec_names() {
   std::vector<std::string> names = {"auto"};
-  for (const Codec* codec : all_codecs()) names.emplace_back(codec->name());
+  for (const Codec& codec : all_codecs()) names.emplace_back(codec.name);
   return names;
 }
 

@@ -4,8 +4,6 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "quantizer/ranks/mpi_ranks.h"
-
 namespace thimble {
 namespace {
 

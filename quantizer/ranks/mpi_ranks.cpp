@@ -1,12 +1,12 @@
 // mpi_ranks.cpp: ranks.h over MPI-3. Errors of MPI itself end all ranks, as its default handler does.
-#include "quantizer/ranks/mpi_ranks.h"
-
 #include <mpi.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <thread>
+
+#include "quantizer/ranks/join_ranks.h"
 
 namespace thimble {
 namespace {

@@ -1,5 +1,5 @@
 // mpi_ranks_stub.cpp: the answers of a build without MPI.
-#include "quantizer/ranks/mpi_ranks.h"
+#include "quantizer/ranks/join_ranks.h"
 #include "runtime/base/error.h"
 
 namespace thimble {

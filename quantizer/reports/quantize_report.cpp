@@ -14,7 +14,7 @@ ReportSettings resolved_settings(const QuantizeRequest& request) {
   ReportSettings settings{"As resolved", {}};
   auto add = [&](const std::string& name, const std::string& value) { settings.values.emplace_back(name, value); };
   add("method", method_name(request.method));
-  add("codec", request.encode.codec ? std::string(codec_of(*request.encode.codec).name()) : "auto");
+  add("codec", request.encode.codec ? std::string(codec_of(*request.encode.codec).name) : "auto");
   add("matrices kept as fp16", fmt::format("of at most {} elements", count_text(request.plan.min_elements)));
   add("output Fisher", request.fisher ? "collected" : "not collected");
   if (request.method != MethodKind::kSlope) return settings;

@@ -40,22 +40,20 @@ class FuzzInput {
   Bytes bytes_;
 };
 
-using Sections = std::vector<std::shared_ptr<const PackedSection>>;
-
 // A section whose stored bytes are the fuzzer's, or those bytes compressed, in a codec of its choice.
 std::shared_ptr<const PackedSection> make_section(FuzzInput& input, SectionKind kind, LayoutId layout,
                                                   std::optional<uint64_t> raw_bytes) {
   const uint8_t choice = input.number();
-  const Codec& codec = *all_codecs()[choice % all_codecs().size()];
-  Bytes bytes = input.take(raw_bytes && codec.id() == CodecId::kNone ? *raw_bytes : input.number());
+  const Codec& codec = all_codecs()[choice % all_codecs().size()];
+  Bytes bytes = input.take(raw_bytes && codec.id == CodecId::kNone ? *raw_bytes : input.number());
   const ContentShape shape{kind, 1, bytes.size(), 1, kMaxCode};
   const bool lowest = std::ranges::count(bytes, std::byte{0x80}) > 0;  // -128 is no code
-  const bool may_compress = codec.takes(shape, layout) && !(codec.id() == CodecId::kRans && (lowest || bytes.empty()));
+  const bool may_compress = codec.takes(shape, layout) && !(codec.id == CodecId::kRans && (lowest || bytes.empty()));
   PackedSection section;
   section.stored =
       choice & 0x80 && may_compress ? codec.compress(bytes, shape) : ByteVector(bytes.begin(), bytes.end());
   section.entry = {kind,
-                   codec.id(),
+                   codec.id,
                    layout,
                    static_cast<uint32_t>(raw_bytes.value_or(bytes.size())),
                    static_cast<uint32_t>(section.stored.size()),
@@ -69,10 +67,10 @@ std::shared_ptr<const PackedSection> header_section(Bytes text) {
 }
 
 ByteVector file_from_header_text(FuzzInput& input) {
-  Sections sections = {header_section(input.take_to_zero())};
+  PackedSections sections = {header_section(input.take_to_zero())};
   while (!input.empty()) {
-    SectionKind kind = section_kind_from(input.number() % 4).value();
-    LayoutId layout = layout_from(input.number() % 6).value();
+    const auto kind = static_cast<SectionKind>(input.number() % kSectionKindNames.size());
+    const auto layout = static_cast<LayoutId>(input.number() % kLayoutNames.size());
     sections.push_back(make_section(input, kind, layout, std::nullopt));
   }
   return write_container(1 + input.number() % 3, sections);
@@ -91,11 +89,13 @@ ByteVector file_from_table(FuzzInput& input) {
     tensor.dtype = kRawTypes[input.number() % std::size(kRawTypes)];
     header.tensors.push_back(std::move(tensor));
   }
-  Sections sections = {header_section(as_bytes_of(header_text(header, "fuzz")))};
-  for (const PlannedSection& planned : plan_sections(header.tensors, "fuzz")) {
-    const std::vector<LayoutId> layouts = allowed_layouts(planned.shape);
+  const ArtifactPlan plan = plan_artifact(header, header_text(header, "fuzz"), "fuzz");
+  PackedSections sections = {header_section(as_bytes_of(plan.text))};
+  for (size_t i = 1; i < plan.sections.size(); ++i) {
+    const ContentShape& shape = plan.sections[i].shape;
+    const std::vector<LayoutId> layouts = allowed_layouts(shape);
     LayoutId layout = layouts[input.number() % layouts.size()];
-    sections.push_back(make_section(input, planned.shape.kind, layout, laid_out_bytes(layout, planned.shape)));
+    sections.push_back(make_section(input, shape.kind, layout, laid_out_bytes(layout, shape)));
   }
   return write_container(format_version_of(header), sections);
 }

@@ -178,7 +178,7 @@ void weight_seeds(const SeedFolder& folder) {
     const SampleCodes sample =
         normal_codes(static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), scale, 0.7, 0.7);
     ByteVector input = {std::byte{0}, static_cast<std::byte>(rows - 1), static_cast<std::byte>(columns - 1)};
-    append_bytes(input, encode_weights(std::span<const int32_t>(sample.codes), sample.rows, sample.columns));
+    append_bytes(input, encode_weights(sample.codes, sample.rows, sample.columns, 0));
     folder.write(name, input);
   }
   for (auto [name, rows, columns, scale, bits] : {std::tuple{"trellis2", 8, 5, 1.0, 2},
@@ -188,7 +188,7 @@ void weight_seeds(const SeedFolder& folder) {
         trellis_codes(static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), scale, 0.7, 0.7, bits);
     ByteVector input = {static_cast<std::byte>(4 * (bits - 1)), static_cast<std::byte>(rows / 8 - 1),
                         static_cast<std::byte>(columns - 1)};
-    append_bytes(input, encode_weights<int32_t>(sample.codes, sample.rows, sample.columns, bits));
+    append_bytes(input, encode_weights(sample.codes, sample.rows, sample.columns, bits));
     folder.write(name, input);
   }
   folder.write("codes", as_bytes_of("\2\2\3\0\0\0\0\1\0\0\0\xff\xff\xff\xff\2\0\0\0\0\1\0\0"sv));

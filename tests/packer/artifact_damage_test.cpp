@@ -106,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Tampering{"CodecOfHeader", entry_offset(0, 1), 1, 4, "codec rans is only for codes in the plain"},
                     Tampering{"OtherCodec", entry_offset(2, 1), 1, 1, "section 2 (codes): "},
                     Tampering{"UnknownLayout", entry_offset(2, 2), 1, 6, "section 2: layout 6 is unknown"},
-                    Tampering{"HeaderLayout", entry_offset(0, 2), 1, 1, "must be plain"},
+                    Tampering{"HeaderLayout", entry_offset(0, 2), 1, 1, "layout columns does not fit"},
                     Tampering{"LayoutOfFloats", entry_offset(1, 2), 1, 5, "layout planes does not fit"},
                     Tampering{"LayoutOfCodes", entry_offset(5, 2), 1, 1, "layout columns does not fit"},
                     Tampering{"LayoutOfNarrowCodes", entry_offset(1, 2), 1, 3, "layout digits does not fit"},

@@ -34,24 +34,23 @@ TEST(ArtifactMemoryTest, DeclaredSizesAreNotAllocated) {
         section_of(SectionKind::kHeader, header, CodecId::kNone, header.size())};
     for (uint64_t i = 0; i < kSections; ++i)
       sections.push_back(section_of(SectionKind::kRaw, "0123456789", codec, kMaxSectionContentBytes));
-    EXPECT_LT(largest_request_decoding(write_container(1, sections)), size_t{1} << 20) << codec_of(codec).name();
+    EXPECT_LT(largest_request_decoding(write_container(1, sections)), size_t{1} << 20) << codec_of(codec).name;
   }
 }
 
 TEST(ArtifactMemoryTest, DeclaredHeaderIsNotAllocated) {
   for (CodecId codec : {CodecId::kNone, CodecId::kBrotli, CodecId::kZstd, CodecId::kXz}) {
     ByteVector file = write_container(1, {section_of(SectionKind::kHeader, "{}", codec, UINT32_MAX)});
-    EXPECT_LT(largest_request_decoding(file), size_t{1} << 20) << codec_of(codec).name();
+    EXPECT_LT(largest_request_decoding(file), size_t{1} << 20) << codec_of(codec).name;
     file = write_container(1, {section_of(SectionKind::kHeader, "{}", codec, kMaxHeaderBytes)});
-    EXPECT_LT(largest_request_decoding(file), size_t{1} << 20) << codec_of(codec).name();
+    EXPECT_LT(largest_request_decoding(file), size_t{1} << 20) << codec_of(codec).name;
   }
 }
 
 // Streams of the weight coder that say nothing wrong until their blocks' lengths do not add up.
 TEST(ArtifactMemoryTest, DeclaredCodesAreNotAllocated) {
   const std::string header = R"({"banked":false,"config":{},"provenance":{},"tensors":[["a",[2048,2048],15]]})";
-  const std::vector<int8_t> zeros(2048);
-  ByteVector stored = encode_weights(std::span(zeros), 1, 2048);
+  ByteVector stored = encode_weights(std::vector<int32_t>(2048), 1, 2048, 0);
   PackedSection codes;
   codes.entry = {
       SectionKind::kCodes, CodecId::kRans, LayoutId::kPlain, 2048 * 2048, static_cast<uint32_t>(stored.size()),

@@ -62,7 +62,8 @@ TEST(ArtifactRoundTripTest, SteppedTensors) {
 TEST(ArtifactRoundTripTest, SteppedTensorsOfSeveralSections) {
   QuantizedModel model = model_of({stepped_tensor("wide", 1600, 4000, 8), stepped_tensor("x", 40, 9000, 2)});
   ByteVector artifact = encode(model, encode_options_from("rans"));
-  EXPECT_EQ(open_artifact(artifact, "test.thmb").plan.size(), 2u + 1 + 1);  // segments of 1024 and 576 rows; steps
+  EXPECT_EQ(open_artifact(artifact, "test.thmb").sections.size(),
+            1u + 2 + 1 + 1);  // segments of 1024 and 576 rows; steps
   EXPECT_EQ(decode_artifact(artifact, "test.thmb"), model);
 }
 
@@ -112,8 +113,9 @@ TEST(ArtifactRoundTripTest, TensorsCutIntoSections) {
   EXPECT_EQ(decode_artifact(artifact, "test.thmb"), model);
   OpenArtifact open = open_artifact(artifact, "test.thmb");
   std::vector<uint64_t> content;
-  for (const PlannedSection& section : open.plan) content.push_back(section.shape.content_bytes());
+  for (const PlannedSection& section : open.plan.sections) content.push_back(section.shape.content_bytes());
   const auto block = static_cast<uint64_t>(limit - 2);
+  content.erase(content.begin());  // the header's
   EXPECT_EQ(content, (std::vector<uint64_t>{block, block, block / 2, kMaxSectionContentBytes, 3,
                                             kMaxSectionContentBytes, 3, 14, kMaxSectionContentBytes, 32}));
 }

@@ -55,16 +55,16 @@ TEST(Nvfp4Artifact, TwoCodesToAByteWithoutCompression) {
   QuantizedModel model;
   model.tensors = {nvfp4_tensor("a", 64, 128)};
   const OpenArtifact opened = open_artifact(encode(model, encode_options_from("none")), "test.thmb");
-  ASSERT_EQ(opened.sections.size(), 2u);
-  EXPECT_EQ(opened.plan[0].shape.max_code, kMaxNvfp4Level);
-  EXPECT_EQ(opened.plan[1].shape.content_bytes(), 4u + 64 * 8);
+  ASSERT_EQ(opened.sections.size(), 3u);
+  EXPECT_EQ(opened.plan.sections[1].shape.max_code, kMaxNvfp4Level);
+  EXPECT_EQ(opened.plan.sections[2].shape.content_bytes(), 4u + 64 * 8);
 }
 
 TEST(Nvfp4Artifact, CodesOfSeveralSections) {
   QuantizedModel model;
   model.tensors = {nvfp4_tensor("long", 3001, 1501), nvfp4_tensor("m", 4, 9), nvfp4_tensor("wide", 1, (4 << 20) + 33)};
   const ByteVector artifact = encode(model, encode_options_from("none"));
-  EXPECT_EQ(open_artifact(artifact, "test.thmb").plan.size(), 2u + 1 + 2 + 1);
+  EXPECT_EQ(open_artifact(artifact, "test.thmb").sections.size(), 1u + 2 + 1 + 2 + 1);
   EXPECT_EQ(decode_artifact(artifact, "test.thmb"), model);
 }
 
@@ -72,13 +72,14 @@ TEST(Nvfp4Artifact, CodesOfSeveralSections) {
 TEST(Nvfp4Artifact, ScalesMayBeCutAnywhere) {
   QuantizedModel model;
   model.tensors = {nvfp4_tensor("a", 3, 33)};
-  const uint64_t bytes = header_of(model).tensors[0].scale_bytes();
+  ArtifactPlan plan = plan_artifact(model, "test");
+  const uint64_t bytes = plan.header.tensors[0].scale_bytes();
   ASSERT_EQ(bytes, 4u + 3 * 3);
   for (uint64_t cut = 1; cut < bytes; ++cut) {
-    QuantizedModel back = empty_model(header_of(model));
+    QuantizedModel back = empty_model(plan.header);
     for (auto [first, last] : {std::pair<uint64_t, uint64_t>{0, cut}, {cut, bytes}}) {
-      const PlannedSection section{{SectionKind::kScales, 1, last - first, 1, 0}, {{0, first, last - first}}};
-      append_content(back, section, gather_content(model, section));
+      plan.sections[2] = {{SectionKind::kScales, 1, last - first, 1, 0}, {{0, first, last - first}}};
+      scatter_content(back, plan.sections[2], gather_content(model, plan, 2));
     }
     auto& found = std::get<Nvfp4Codes>(back.tensors[0].data);
     const auto& expected = std::get<Nvfp4Codes>(model.tensors[0].data);

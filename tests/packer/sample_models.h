@@ -75,16 +75,15 @@ inline ByteVector encode(const QuantizedModel& model, const EncodeOptions& optio
 
 // The artifact whose codes all lie in `layout`, where that is allowed.
 inline ByteVector encode_in(const QuantizedModel& model, LayoutId layout, CodecId codec = CodecId::kZstd) {
-  const ArtifactHeader header = header_of(model);
-  const std::string text = header_text(header, "test");
-  std::vector<std::shared_ptr<const PackedSection>> sections = {std::make_shared<PackedSection>(
-      pack_section_as({SectionKind::kHeader, 1, text.size()}, as_bytes_of(text), LayoutId::kPlain, CodecId::kNone))};
-  for (const PlannedSection& section : plan_sections(header.tensors, "test")) {
-    bool fits = std::ranges::count(allowed_layouts(section.shape), layout) > 0;
-    sections.push_back(std::make_shared<PackedSection>(
-        pack_section_as(section.shape, gather_content(model, section), fits ? layout : LayoutId::kPlain, codec)));
+  const ArtifactPlan plan = plan_artifact(model, "test");
+  PackedSections sections;
+  for (size_t i = 0; i < plan.sections.size(); ++i) {
+    const ContentShape& shape = plan.sections[i].shape;
+    const bool fits = std::ranges::count(allowed_layouts(shape), layout) > 0;
+    sections.push_back(std::make_shared<PackedSection>(pack_section_as(
+        shape, gather_content(model, plan, i), fits ? layout : LayoutId::kPlain, i == 0 ? CodecId::kNone : codec)));
   }
-  return write_container(format_version_of(header), sections);
+  return write_container(format_version_of(plan.header), sections);
 }
 
 }  // namespace thimble

@@ -46,7 +46,7 @@ TEST(VerifyArtifactTest, RecordedLayoutsAreKept) {
   model.tensors = {random_tensor("w", 9, 8, 3)};
   ByteVector artifact = encode(model);
   OpenArtifact open = open_artifact(artifact, "test.thmb");
-  const ContentShape shape = open.plan[0].shape;
+  const ContentShape shape = open.plan.sections[1].shape;
   for (LayoutId layout : allowed_layouts(shape)) {
     PackedSection packed = pack_section_as(
         shape, std::as_bytes(std::span(std::get<RowScaledCodes>(model.tensors[0].data).codes)), layout, CodecId::kZstd);

@@ -1,6 +1,4 @@
 // layout_choice_test.cpp: the statistic finds the direction in which codes are predictable.
-#include "packer/container/layout_choice.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -23,12 +23,12 @@ void expect_shared_out(const ScaleTable& table) {
 }
 
 TEST(ScaleTablesTest, EverySymbolHasASlotAndNoneIsLeft) {
-  for (int sets : {1, 2})
+  for (uint32_t sets : {1u, 2u})
     for (int shape = 0; shape < kTableShapes; ++shape)
       for (uint32_t max_magnitude = 0; max_magnitude <= 130; ++max_magnitude) {
         SCOPED_TRACE(testing::Message() << sets << " sets, shape " << shape << ", " << max_magnitude);
         const ScaleTables tables = make_scale_tables(shape, max_magnitude, sets);
-        ASSERT_EQ(tables.size(), static_cast<size_t>(sets * kScaleClasses));
+        ASSERT_EQ(tables.size(), size_t{sets} * kScaleClasses);
         for (const ScaleTable& table : tables) expect_shared_out(table);
       }
 }
@@ -92,16 +92,16 @@ TEST(ScaleTablesTest, CodesOfBothSetsHaveSymbols) {
       const auto reach = static_cast<int32_t>(table.reach), set = static_cast<int32_t>(table.set);
       for (int32_t code = -reach - set; code <= reach; ++code) {
         EXPECT_EQ(table.code_of(table.symbol_of(code)), code);
-        EXPECT_LE(code_magnitude(code, set), table.reach);
+        EXPECT_LE(code_magnitude(code, table.set), table.reach);
       }
       EXPECT_EQ(table.symbol_of(-reach - set), 0u);
       for (int32_t beyond : {reach + 1, reach + 2, -reach - set - 1, -reach - set - 2, INT32_MAX, -INT32_MAX}) {
-        EXPECT_GT(code_magnitude(beyond, set), table.reach);
+        EXPECT_GT(code_magnitude(beyond, table.set), table.reach);
         EXPECT_EQ(table.symbol_of(beyond), table.first_escape() + (table.escapes == 2 ? beyond & 1 : 0));
       }
       for (uint32_t symbol = 0; symbol < table.first_escape(); ++symbol) {
         const uint32_t mirrored = table.slots_of(table.first_escape() - 1 - symbol);
-        EXPECT_NEAR(table.slots_of(symbol), mirrored, code_magnitude(table.code_of(symbol), set) == 0 ? 1 : 0);
+        EXPECT_NEAR(table.slots_of(symbol), mirrored, code_magnitude(table.code_of(symbol), table.set) == 0 ? 1 : 0);
       }
     }
 }

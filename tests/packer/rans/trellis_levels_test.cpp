@@ -1,8 +1,8 @@
 // trellis_levels_test.cpp: levels are those of the trellis, walked one column at a time.
-#include "packer/rans/trellis_levels.h"
-
 #include <gtest/gtest.h>
 
+#include "packer/rans/scale_fit.h"
+#include "runtime/codes/trellis.h"
 #include "tests/packer/layout/sample_codes.h"
 
 namespace thimble {
@@ -12,7 +12,7 @@ TEST(TrellisLevelsTest, EveryColumnIsWalkedDown) {
   for (int bits = 2; bits <= kMaxTrellisBits; ++bits) {
     const uint64_t rows = 1030, columns = 7;  // two restarts
     const SampleCodes sample = trellis_codes(rows, columns, 5, 1, 1, bits);
-    const TrellisLevels levels = trellis_levels<int32_t>(sample.codes, rows, columns, bits);
+    const CodeLevels levels = code_levels(sample.codes, rows, columns, bits);
     const Trellis trellis(bits);
     int64_t largest = 0;
     for (uint64_t k = 0; k < columns; ++k) {
@@ -33,12 +33,16 @@ TEST(TrellisLevelsTest, EveryColumnIsWalkedDown) {
 TEST(TrellisLevelsTest, HugeCodesKeepTheirSet) {
   // 3 bits: an odd code in state 0 leads to state 2, then 1, whose set is 1.
   const std::vector<int32_t> codes = {2147483645, 0, -2147483646, 0, -2147483646, 2147483646};
-  const TrellisLevels levels = trellis_levels<int32_t>(codes, 6, 1, 3);
+  const CodeLevels levels = code_levels(codes, 6, 1, 3);
   EXPECT_EQ(levels.magnitudes[0], kLevelCap);
   EXPECT_EQ(levels.magnitudes[2], kLevelCap + 1);
   EXPECT_EQ(levels.largest_code, 2147483646u);
-  const std::vector<int8_t> narrow = {125, 0, -126, 0, 126, 0};
-  EXPECT_EQ(trellis_levels<int8_t>(narrow, 6, 1, 3).magnitudes[2], 251);  // |2 * -126 + 1|
+}
+
+TEST(TrellisLevelsTest, WithoutATrellisLevelsAreMagnitudes) {
+  const CodeLevels levels = code_levels(std::vector<int32_t>{0, -3, 511, 512, -2147483647}, 1, 5, 0);
+  EXPECT_EQ(levels.magnitudes, (std::vector<uint16_t>{0, 3, 511, kLevelCap, kLevelCap}));
+  EXPECT_EQ(levels.largest_code, 2147483647u);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace {
 const std::string kWhere = "test";
 
 TEST(WeightEscapesTest, CodesBeyondEveryTableComeBack) {
-  for (int sets : {1, 2}) {
+  for (uint32_t sets : {1u, 2u}) {
     const ScaleTables tables = make_scale_tables(0, 2147483646, sets);
     std::vector<uint8_t> table_of;
     std::vector<int32_t> codes;
@@ -19,17 +19,18 @@ TEST(WeightEscapesTest, CodesBeyondEveryTableComeBack) {
           table_of.push_back(static_cast<uint8_t>(t));
           codes.push_back(code);
         }
-    EscapeList list;
-    list.add<int32_t>(tables, table_of, codes);
-    const int order = list.cheapest_order();
-    const ByteVector bytes = list.write(order);
-    EXPECT_EQ(bytes.size(), (list.length_bits(order) + 7) / 8);
+    std::vector<Escape> escapes;
+    append_escapes(escapes, tables, table_of, codes);
+    const int order = cheapest_escape_order(escapes);
+    const ByteVector bytes = write_escapes(escapes, order);
+    for (int other = 0; other <= kMaxEscapeOrder; ++other)
+      EXPECT_LE(bytes.size(), write_escapes(escapes, other).size());
     EscapeReader reader(bytes, order, kWhere);
     for (size_t i = 0; i < codes.size(); ++i) {
       const ScaleTable& table = tables[table_of[i]];
       const uint32_t symbol = table.symbol_of(codes[i]);
       if (symbol < table.first_escape()) continue;
-      EXPECT_EQ(read_escaped(reader, table, symbol, 2147483646, kWhere), codes[i]) << int{table_of[i]};
+      EXPECT_EQ(reader.read_code(table, symbol, 2147483646), codes[i]) << int{table_of[i]};
     }
     reader.finish();
   }
@@ -54,15 +55,13 @@ TEST(WeightEscapesTest, LargerCodesThanTheLargestAreRefused) {
   const ScaleTable table = make_scale_tables(0, 1000, 2)[12];
   for (uint32_t largest : {999u, 1000u})
     for (int32_t code : {998, 999, -999, 1000, -1000, 1001, -1001, 1002}) {
-      EscapeWriter writer(3);
-      writer.write(escape_of(table, code));
-      const ByteVector bytes = writer.take();
+      const ByteVector bytes = write_escapes(std::vector{escape_of(table, code)}, 3);
       EscapeReader reader(bytes, 3, kWhere);
       const uint32_t symbol = table.symbol_of(code);
       if (code_magnitude(code, 0) <= largest)
-        EXPECT_EQ(read_escaped(reader, table, symbol, largest, kWhere), code);
+        EXPECT_EQ(reader.read_code(table, symbol, largest), code);
       else
-        EXPECT_THROW(read_escaped(reader, table, symbol, largest, kWhere), FormatError) << code << ", " << largest;
+        EXPECT_THROW(reader.read_code(table, symbol, largest), FormatError) << code << ", " << largest;
     }
 }
 

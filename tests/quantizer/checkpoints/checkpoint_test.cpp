@@ -39,13 +39,14 @@ ByteVector torch_bytes(const std::vector<std::string>& names) {
 }
 
 TEST(StripWrapperPrefixes, InAnyOrderAndOnlyInFront) {
-  EXPECT_EQ(strip_wrapper_prefixes("a.module.b"), "a.module.b");
-  EXPECT_EQ(strip_wrapper_prefixes("module.a"), "a");
-  EXPECT_EQ(strip_wrapper_prefixes("_orig_mod.module.a"), "a");
-  EXPECT_EQ(strip_wrapper_prefixes("module._orig_mod.module._orig_mod.a"), "a");
-  EXPECT_EQ(strip_wrapper_prefixes("module"), "module");
-  EXPECT_EQ(strip_wrapper_prefixes("modules.a"), "modules.a");
-  EXPECT_EQ(strip_wrapper_prefixes(""), "");
+  for (auto [name, stripped] : {std::pair{"a.module.b", "a.module.b"},
+                                {"module.a", "a"},
+                                {"_orig_mod.module.a", "a"},
+                                {"module._orig_mod.module._orig_mod.a", "a"},
+                                {"module", "module"},
+                                {"modules.a", "modules.a"},
+                                {"", ""}})
+    EXPECT_EQ(strip_wrapper_prefixes(name), stripped);
 }
 
 TEST(Checkpoint, FormatIsChosenByContent) {

@@ -143,39 +143,44 @@ INSTANTIATE_TEST_SUITE_P(Protocols, PythonPickle,
                                          PythonCase{kPython4, "opaque", "set(7)"},
                                          PythonCase{kPython5, "opaque", "set(7)"}));
 
-TEST(Pickle, Scalars) {
-  EXPECT_EQ(value_of("J\xff\xff\xff\xff"sv), "-1");
-  EXPECT_EQ(value_of("\x8a\x00"sv), "0");
-  EXPECT_EQ(value_of("\x8a\x01\x80"sv), "-128");
-  EXPECT_EQ(value_of("\x8a\x02\x80\x00"sv), "128");
-  EXPECT_EQ(value_of("\x8b\x02\x00\x00\x00\xff\x7f"sv), "32767");
-  EXPECT_EQ(value_of("\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01"sv), "opaque");
-  EXPECT_EQ(value_of("G\xc0\x00\x00\x00\x00\x00\x00\x00"sv), "-2");
-}
+struct OpcodeCase {
+  std::string_view codes;
+  const char* value;
+};
 
-TEST(Pickle, TextsAndBytesOfEveryLength) {
-  EXPECT_EQ(value_of("X\x02\x00\x00\x00hi"sv), "'hi'");
-  EXPECT_EQ(value_of("\x8c\x02hi"sv), "'hi'");
-  EXPECT_EQ(value_of("\x8d\x02\x00\x00\x00\x00\x00\x00\x00hi"sv), "'hi'");
-  EXPECT_EQ(value_of("T\x02\x00\x00\x00hi"sv), "'hi'");
-  EXPECT_EQ(value_of("U\x02hi"sv), "'hi'");
-  EXPECT_EQ(value_of("B\x02\x00\x00\x00hi"sv), "opaque");
-  EXPECT_EQ(value_of("C\x02hi"sv), "opaque");
-  EXPECT_EQ(value_of("\x8e\x02\x00\x00\x00\x00\x00\x00\x00hi"sv), "opaque");
-  EXPECT_EQ(value_of("\x96\x02\x00\x00\x00\x00\x00\x00\x00hi"sv), "opaque");
-}
-
-TEST(Pickle, Containers) {
-  EXPECT_EQ(value_of("]Na"), "[None]");
-  EXPECT_EQ(value_of("](NNe"), "[None, None]");
-  EXPECT_EQ(value_of("}K\x01Ns"), "{1: None}");
-  EXPECT_EQ(value_of("}(K\x01NK\x02Nu"), "{1: None, 2: None}");
-  EXPECT_EQ(value_of("\x8f(NN\x90"), "set(None, None)");
-  EXPECT_EQ(value_of("(NN\x91"), "set(None, None)");
-  EXPECT_EQ(value_of("(t"), "()");
-  EXPECT_EQ(value_of("N(NN1"), "None");
-  EXPECT_EQ(value_of("NN0"), "None");
-  EXPECT_EQ(value_of("N(0"), "None");
+TEST(Pickle, OpcodesGiveTheirValues) {
+  const OpcodeCase cases[] = {
+      // scalars
+      {"J\xff\xff\xff\xff"sv, "-1"},
+      {"\x8a\x00"sv, "0"},
+      {"\x8a\x01\x80"sv, "-128"},
+      {"\x8a\x02\x80\x00"sv, "128"},
+      {"\x8b\x02\x00\x00\x00\xff\x7f"sv, "32767"},
+      {"\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01"sv, "opaque"},
+      {"G\xc0\x00\x00\x00\x00\x00\x00\x00"sv, "-2"},
+      // texts and bytes of every length
+      {"X\x02\x00\x00\x00hi"sv, "'hi'"},
+      {"\x8c\x02hi"sv, "'hi'"},
+      {"\x8d\x02\x00\x00\x00\x00\x00\x00\x00hi"sv, "'hi'"},
+      {"T\x02\x00\x00\x00hi"sv, "'hi'"},
+      {"U\x02hi"sv, "'hi'"},
+      {"B\x02\x00\x00\x00hi"sv, "opaque"},
+      {"C\x02hi"sv, "opaque"},
+      {"\x8e\x02\x00\x00\x00\x00\x00\x00\x00hi"sv, "opaque"},
+      {"\x96\x02\x00\x00\x00\x00\x00\x00\x00hi"sv, "opaque"},
+      // containers
+      {"]Na", "[None]"},
+      {"](NNe", "[None, None]"},
+      {"}K\x01Ns", "{1: None}"},
+      {"}(K\x01NK\x02Nu", "{1: None, 2: None}"},
+      {"\x8f(NN\x90", "set(None, None)"},
+      {"(NN\x91", "set(None, None)"},
+      {"(t", "()"},
+      {"N(NN1", "None"},
+      {"NN0", "None"},
+      {"N(0", "None"},
+  };
+  for (const OpcodeCase& opcode : cases) EXPECT_EQ(value_of(opcode.codes), opcode.value);
 }
 
 TEST(Pickle, MemoKeepsIdentity) {

@@ -8,17 +8,7 @@ namespace thimble {
 namespace {
 
 // Matrices small enough for a search in a blink.
-GolfConfig budget_config() {
-  GolfConfig config = small_golf_config();
-  config.num_layers = 2;
-  config.ve_layers = {1};
-  config.model_dim = 32;
-  config.mlp_mult = 2;
-  config.vocab_size = 90;
-  config.ve_dim = 8;
-  config.bigram_dim = 8;
-  return config;
-}
+GolfConfig budget_config() { return two_layer_config(32, 2, 90, 8); }
 
 SlopeOptions quick_options(double shrinkage = 4) {
   SlopeOptions options;

@@ -11,6 +11,20 @@
 
 namespace thimble {
 
+// Two layers with every option on; `side` is the width of bigrams and value embeddings.
+inline GolfConfig two_layer_config(int64_t width, double mlp_mult, int64_t vocabulary, int64_t side) {
+  GolfConfig config = small_golf_config();
+  config.num_layers = 2;
+  config.ve_layers = {1};
+  config.model_dim = width;
+  config.mlp_mult = mlp_mult;
+  config.rope_dims = width / 8;
+  config.vocab_size = vocabulary;
+  config.ve_dim = side;
+  config.bigram_dim = side;
+  return config;
+}
+
 // Hessians of inputs whose columns differ in size and depend on each other; tables without one.
 inline std::map<std::string, MatrixLoss> made_up_losses(const OwnedTensors& tensors, bool equal_rows = false) {
   std::map<std::string, MatrixLoss> losses;

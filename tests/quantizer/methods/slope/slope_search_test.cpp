@@ -12,18 +12,7 @@
 namespace thimble {
 namespace {
 
-GolfConfig search_config() {
-  GolfConfig config = small_golf_config();
-  config.num_layers = 2;
-  config.ve_layers = {1};
-  config.model_dim = 64;
-  config.mlp_mult = 3;
-  config.rope_dims = 8;
-  config.vocab_size = 150;
-  config.ve_dim = 16;
-  config.bigram_dim = 16;
-  return config;
-}
+GolfConfig search_config() { return two_layer_config(64, 3, 150, 16); }
 
 class CountingProgress final : public Progress {
  public:
