@@ -53,6 +53,14 @@ THIMBLE_HOST_DEVICE inline float float_from_e2m1(uint8_t code) {
   return code & kE2m1Sign ? -magnitude : magnitude;
 }
 
+// float_from_e2m1(e2m1_from_float(x)), without its code; of NaN 6 with any sign.
+THIMBLE_HOST_DEVICE inline float rounded_to_e2m1(float x) {
+  const float size = fabsf(x);
+  const float low = size <= 0.25f ? 0.0f : size < 0.75f ? 0.5f : size <= 1.25f ? 1.0f : 1.5f;
+  const float high = size <= 2.5f ? 2.0f : size < 3.5f ? 3.0f : size <= 5 ? 4.0f : 6.0f;
+  return copysignf(size < 1.75f ? low : high, x);
+}
+
 THIMBLE_HOST_DEVICE inline uint8_t ue4m3_from_float(float x) {
   if (x != x) return kUe4m3Nan;
   if (!(x > 0)) return 0;

@@ -45,7 +45,8 @@ THIMBLE_HOST_DEVICE inline uint8_t nvfp4_element(float x, float step) {
 
 // The value that remains of x in a block of this scale.
 THIMBLE_HOST_DEVICE inline float nvfp4_value(float x, float block_scale, float tensor_scale) {
-  return float_from_e2m1(nvfp4_element(x, block_scale * tensor_scale)) * block_scale * tensor_scale;
+  const float step = block_scale * tensor_scale;
+  return (step == 0 ? 0 : rounded_to_e2m1(x / step)) * block_scale * tensor_scale;
 }
 
 }  // namespace thimble

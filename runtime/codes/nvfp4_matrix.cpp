@@ -66,11 +66,13 @@ Nvfp4Codes stage_nvfp4(ConstMatrixView values) {
 Matrix dequantize_nvfp4(const Nvfp4Codes& coded, int64_t rows, int64_t columns) {
   Matrix values(rows, columns);
   const int64_t row_bytes = nvfp4_row_bytes(columns), blocks = nvfp4_blocks(columns);
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t k = 0; k < columns; ++k) {
-      const float scale = float_from_ue4m3(coded.block_scales[static_cast<size_t>(r * blocks + k / kNvfp4Block)]);
-      values(r, k) = float_from_e2m1(nvfp4_code(coded, row_bytes, r, k)) * scale * coded.tensor_scale;
-    }
+  const std::vector<float> scales = scale_values(coded);
+  parallel_chunks(rows, kRowsPerTask, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r)
+      for (int64_t k = 0; k < columns; ++k)
+        values(r, k) = float_from_e2m1(nvfp4_code(coded, row_bytes, r, k)) *
+                       scales[static_cast<size_t>(r * blocks + k / kNvfp4Block)] * coded.tensor_scale;
+  });
   return values;
 }
 

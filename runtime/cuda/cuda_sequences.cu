@@ -8,7 +8,8 @@
 namespace thimble {
 namespace {
 
-constexpr int64_t kStepsPerProgress = 64;  // the host may run ahead of the device by as many graph launches
+constexpr int64_t kStepsPerGraph = 8;      // between graphs the device idles
+constexpr int64_t kStepsPerProgress = 64;  // the host may run ahead of the device by as many
 
 }  // namespace
 
@@ -30,7 +31,7 @@ CudaSequences<T>::CudaSequences(const CudaNetworkWeights<T>& weights, int64_t co
 template <typename T>
 CudaSequences<T>::~CudaSequences() {
   cudaStreamSynchronize(stream_);
-  if (step_) cudaGraphExecDestroy(step_);
+  if (steps_) cudaGraphExecDestroy(steps_);
 }
 
 template <typename T>
@@ -50,25 +51,27 @@ SampleRequest CudaSequences<T>::request(double temperature, uint64_t seed, uint6
           failed_.data()};
 }
 
-// One step: the token at *position of every sequence goes through the model, the next one is drawn.
+// In each step the token at *position of every sequence goes through the model, the next one is drawn.
 template <typename T>
-void CudaSequences<T>::capture(const SampleRequest& request) {
+void CudaSequences<T>::capture(const SampleRequest& request, int64_t steps) {
   const CudaBatch batch{{tokens_.data(), context_}, static_cast<int>(sequences_), 1, 1, position_.data()};
   check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
   cudaGraph_t graph = nullptr;
   try {
-    pass_.run(batch, cache_, stream_);
-    pass_.logits(logits_.data(), stream_);
-    launch_sample(request, stream_);
+    for (int64_t step = 0; step < steps; ++step) {
+      pass_.run(batch, cache_, stream_);
+      pass_.logits(logits_.data(), stream_);
+      launch_sample(request, stream_);
+    }
   } catch (...) {
     cudaStreamEndCapture(stream_, &graph);
     cudaGraphDestroy(graph);
     throw;
   }
   check_cuda(cudaStreamEndCapture(stream_, &graph));
-  if (step_) cudaGraphExecDestroy(step_);
-  step_ = nullptr;
-  cudaError_t made = cudaGraphInstantiate(&step_, graph, 0);
+  if (steps_) cudaGraphExecDestroy(steps_);
+  steps_ = nullptr;
+  cudaError_t made = cudaGraphInstantiate(&steps_, graph, 0);
   cudaGraphDestroy(graph);
   check_cuda(made);
 }
@@ -88,15 +91,23 @@ std::vector<Token> CudaSequences<T>::generate(std::span<const Token> first_token
   check_cuda(cudaMemcpy2D(tokens_.data(), static_cast<size_t>(context_) * sizeof(Token), first_tokens.data(),
                           sizeof(Token), sizeof(Token), first_tokens.size(), cudaMemcpyHostToDevice));
   check_cuda(cudaStreamSynchronize(nullptr));  // streams of ours do not wait for the default one
-  capture(request(temperature, seed, first_stream, 0));
-  for (int64_t position = 1; position < length; ++position) {
-    check_cuda(cudaGraphLaunch(step_, stream_));
-    if (position % kStepsPerProgress != 0) continue;
-    stream_.wait();
-    progress.advance(kStepsPerProgress * sequences_);
-  }
+  const SampleRequest draw = request(temperature, seed, first_stream, 0);
+  int64_t position = 0, told = 0;
+  auto advance = [&](int64_t steps, int64_t last) {
+    if (position < last) capture(draw, steps);
+    while (position < last) {
+      check_cuda(cudaGraphLaunch(steps_, stream_));
+      position += steps;
+      if (position % kStepsPerProgress != 0) continue;
+      stream_.wait();
+      progress.advance((position - told) * sequences_);
+      told = position;
+    }
+  };
+  advance(kStepsPerGraph, (length - 1) / kStepsPerGraph * kStepsPerGraph);
+  advance(1, length - 1);
   stream_.wait();
-  progress.advance((length - (length - 1) / kStepsPerProgress * kStepsPerProgress) * sequences_);
+  progress.advance((length - told) * sequences_);
   require_finite();
   std::vector<Token> tokens(static_cast<size_t>(sequences_ * length));
   check_cuda(cudaMemcpy2D(tokens.data(), static_cast<size_t>(length) * sizeof(Token), tokens_.data(),
@@ -121,14 +132,14 @@ void CudaSequences<T>::continue_text(std::span<const Token> prompt, int64_t most
   auto last = static_cast<int>(length - 1);
   check_cuda(cudaMemcpyAsync(position_.data(), &last, sizeof(int), cudaMemcpyHostToDevice, stream_));
   launch_sample(draw, stream_);
-  capture(draw);
+  capture(draw, 1);
   for (int64_t i = 0;; ++i) {
     Token token = 0;
     check_cuda(cudaMemcpyAsync(&token, tokens_.data() + length + i, sizeof(token), cudaMemcpyDeviceToHost, stream_));
     stream_.wait();
     require_finite();
     if (!on_token(token) || i + 1 == most_new_tokens) return;
-    check_cuda(cudaGraphLaunch(step_, stream_));
+    check_cuda(cudaGraphLaunch(steps_, stream_));
   }
 }
 

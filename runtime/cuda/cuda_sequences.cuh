@@ -25,7 +25,7 @@ class CudaSequences {
 
  private:
   SampleRequest request(double temperature, uint64_t seed, uint64_t first_stream, int first_position) const;
-  void capture(const SampleRequest& request);
+  void capture(const SampleRequest& request, int64_t steps);
   void require_finite() const;
 
   const CudaNetworkWeights<T>& weights_;
@@ -36,7 +36,7 @@ class CudaSequences {
   DeviceArray<Token> tokens_;  // (sequences, context)
   DeviceArray<float> logits_;
   DeviceArray<int> position_, failed_;
-  cudaGraphExec_t step_ = nullptr;
+  cudaGraphExec_t steps_ = nullptr;
 };
 
 }  // namespace thimble

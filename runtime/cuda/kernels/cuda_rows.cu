@@ -155,41 +155,76 @@ __global__ void linear_input_kernel(const T* in, int64_t in_stride, int64_t rows
   }
 }
 
-// A lane stages every 32nd block of its warp's row.
+// Blocks of a row of NVFP4's staging. Those of a lane are 32 blocks apart.
 template <typename T>
+struct BlockedRow {
+  const T* from;
+  T* to;
+  HeadColumns columns;
+  float factor;
+  bool has_whole_blocks;  // 16-byte pieces of memory
+
+  __device__ bool is_whole(int first) const { return has_whole_blocks && first + kNvfp4Block <= columns.count(); }
+  // Zeros beyond the row.
+  __device__ void load(int first, float (&v)[kNvfp4Block]) const {
+    if (is_whole(first)) {
+      float halves[2][8];
+      for (int half = 0; half < 2; ++half)
+        Stored8<T>::load(from + columns.place(first) + 8 * half).unpack(halves[half]);
+#pragma unroll
+      for (int k = 0; k < kNvfp4Block; ++k) v[k] = factor * halves[k / 8][k % 8];
+      return;
+    }
+#pragma unroll
+    for (int k = 0; k < kNvfp4Block; ++k)
+      v[k] = first + k < columns.count() ? factor * to_float(from[columns.place(first + k)]) : 0.0f;
+  }
+  __device__ void store(int first, const float (&v)[kNvfp4Block], float tensor_scale) const {
+    const float scale = float_from_ue4m3(nvfp4_block_scale(nvfp4_amax(v, kNvfp4Block), tensor_scale));
+    float halves[2][8];
+#pragma unroll
+    for (int k = 0; k < kNvfp4Block; ++k) halves[k / 8][k % 8] = nvfp4_value(v[k], scale, tensor_scale);
+    if (is_whole(first)) {
+      for (int half = 0; half < 2; ++half)
+        Stored8<T>::rounded(halves[half]).store(to + columns.place(first) + 8 * half);
+      return;
+    }
+#pragma unroll
+    for (int k = 0; k < kNvfp4Block; ++k)
+      if (first + k < columns.count()) to[columns.place(first + k)] = from_float<T>(halves[k / 8][k % 8]);
+  }
+};
+
+// A lane keeps its first kKept blocks in registers; all are loaded before the first is needed.
+template <typename T, int kKept>
 __global__ void stage_nvfp4_kernel(const T* in, int64_t stride, int64_t rows, HeadColumns columns, RowNorm norm,
                                    T* out) {
   int64_t row = own_row();
   if (row >= rows) return;
-  const float factor = norm(row);
   const T* from = in + row * stride;
-  T* to = out + row * stride;
-  const int lane = static_cast<int>(threadIdx.x) % 32, count = columns.count();
-  float amax = 0;
-  for (int c = lane; c < count; c += 32) amax = nvfp4_amax(amax, factor * to_float(from[columns.place(c)]));
+  const bool is_aligned = reinterpret_cast<uintptr_t>(from) % 16 == 0;
+  const bool has_whole_blocks = is_aligned && (columns.heads == 1 || columns.head % kNvfp4Block == 0);
+  const BlockedRow<T> blocks{from, out + row * stride, columns, norm(row), has_whole_blocks};
+  const int first = static_cast<int>(threadIdx.x) % 32 * kNvfp4Block, turn = 32 * kNvfp4Block, count = columns.count();
+  float kept[kKept][kNvfp4Block], amax = 0;
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) blocks.load(first + i * turn, kept[i]);
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) amax = nvfp4_amax(amax, nvfp4_amax(kept[i], kNvfp4Block));
+  for (int at = first + kKept * turn; at < count; at += turn) {
+    float v[kNvfp4Block];
+    blocks.load(at, v);
+    amax = nvfp4_amax(amax, nvfp4_amax(v, kNvfp4Block));
+  }
   for (int distance = 16; distance > 0; distance /= 2) amax = nvfp4_amax(amax, __shfl_xor_sync(~0u, amax, distance));
   const float tensor_scale = nvfp4_tensor_scale(amax);
-  const bool has_whole_blocks = columns.heads == 1 || columns.head % kNvfp4Block == 0;
-  for (int first = lane * kNvfp4Block; first < count; first += 32 * kNvfp4Block) {
-    float values[kNvfp4Block];
 #pragma unroll
-    for (int k = 0; k < kNvfp4Block; ++k)
-      values[k] = first + k < count ? factor * to_float(from[columns.place(first + k)]) : 0.0f;
-    const float scale = float_from_ue4m3(nvfp4_block_scale(nvfp4_amax(values, kNvfp4Block), tensor_scale));
-#pragma unroll
-    for (int k = 0; k < kNvfp4Block; ++k) values[k] = nvfp4_value(values[k], scale, tensor_scale);
-    if (has_whole_blocks && first + kNvfp4Block <= count) {
-      float halves[2][8];
-#pragma unroll
-      for (int k = 0; k < kNvfp4Block; ++k) halves[k / 8][k % 8] = values[k];
-      T* block = to + columns.place(first);
-      Stored8<T>::rounded(halves[0]).store(block);
-      Stored8<T>::rounded(halves[1]).store(block + 8);
-    } else {
-#pragma unroll
-      for (int k = 0; k < kNvfp4Block; ++k)
-        if (first + k < count) to[columns.place(first + k)] = from_float<T>(values[k]);
-    }
+  for (int i = 0; i < kKept; ++i)
+    if (first + i * turn < count) blocks.store(first + i * turn, kept[i], tensor_scale);
+  for (int at = first + kKept * turn; at < count; at += turn) {
+    float v[kNvfp4Block];
+    blocks.load(at, v);
+    blocks.store(at, v, tensor_scale);
   }
 }
 
@@ -260,7 +295,10 @@ void launch_linear_input(const T* in, int64_t in_stride, int64_t rows, const Hea
 template <typename T>
 void launch_stage_nvfp4(const T* in, int64_t stride, int64_t rows, const HeadColumns& columns, const RowNorm& norm,
                         T* out, cudaStream_t stream) {
-  if (rows > 0) launch_kernel(stage_nvfp4_kernel<T>, row_shape(rows), stream, in, stride, rows, columns, norm, out);
+  if (rows == 0) return;
+  const bool is_narrow = columns.count() <= 32 * kNvfp4Block;
+  launch_kernel(is_narrow ? stage_nvfp4_kernel<T, 1> : stage_nvfp4_kernel<T, 4>, row_shape(rows), stream, in, stride,
+                rows, columns, norm, out);
 }
 
 template <typename T>

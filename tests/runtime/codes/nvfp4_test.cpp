@@ -57,6 +57,16 @@ std::vector<float> telling_floats(const std::vector<double>& values) {
   return floats;
 }
 
+TEST(Nvfp4, RoundingIsACodeAndBack) {
+  for (float x : telling_floats(kE2m1Values))
+    for (float signed_x : {x, -x}) {
+      const float expected = float_from_e2m1(e2m1_from_float(signed_x));
+      ASSERT_EQ(std::bit_cast<uint32_t>(rounded_to_e2m1(signed_x)), std::bit_cast<uint32_t>(expected)) << signed_x;
+    }
+  EXPECT_EQ(rounded_to_e2m1(kInfinity), 6);
+  EXPECT_EQ(std::abs(rounded_to_e2m1(kNan)), 6);
+}
+
 TEST(Nvfp4, EveryE2m1CodeHasItsValueAndComesBack) {
   for (uint8_t code = 0; code < 16; ++code) {
     const float value = float_from_e2m1(code);
