@@ -8,23 +8,45 @@
 namespace thimble {
 namespace {
 
+// out[c] = value(c) of a row's columns. A store might overwrite what the next column is made of, for all that a
+// compiler knows; so a lane first has the values of several columns on their way.
+template <typename T, typename Value>
+__device__ void store_columns(T* out, int64_t columns, int lane, const Value& value) {
+  constexpr int kAtOnce = 8;
+  for (int64_t first = lane; first < columns; first += 32 * kAtOnce) {
+    T values[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) values[i] = value(min(first + 32 * i, columns - 1));
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      if (first + 32 * i < columns) out[first + 32 * i] = values[i];
+  }
+}
+// Row `row` of y, each value rounded; zeros behind its columns.
+template <typename T, typename Value>
+__device__ void store_row(const NodeRows<T>& y, int64_t row, int lane, const ValueRounding& rounding,
+                          const Value& value) {
+  store_columns(y.data + row * y.stride, y.padded, lane, [&](int64_t c) {
+    const float rounded = rounding(value(min(c, y.columns - 1)));
+    return from_float<T>(c < y.columns ? rounded : 0.0f);
+  });
+}
+
 // y[row] = rounding(function(row, column)).
 template <typename T, typename Function>
 struct MapRows {
   NodeRows<T> y;
-  Rounding rounding;
+  ValueRounding rounding;
   Function function;
 
   __device__ void operator()(int64_t row, int lane) const {
-    T* out = y.data + row * y.stride;
-    for (int64_t c = lane; c < y.padded; c += 32)
-      out[c] = from_float<T>(c < y.columns ? rounding(function(row, c)) : 0.0f);
+    store_row(y, row, lane, rounding, [&](int64_t c) { return function(row, c); });
   }
 };
 
 template <typename T, typename Function>
 void map_rows(const NodeRows<T>& y, const Rounding& rounding, const Function& function, cudaStream_t stream) {
-  launch_rows(y.rows, MapRows<T, Function>{y, rounding, function}, stream);
+  launch_rows(y.rows, MapRows<T, Function>{y, ValueRounding(rounding), function}, stream);
 }
 
 template <typename T>
@@ -53,24 +75,15 @@ struct Sum {
   }
 };
 
-template <typename T>
+template <typename T, Activation kActivation>
 struct Activated {
   NodeRows<T> x;
-  Activation activation;
-  __device__ float operator()(int64_t row, int64_t c) const {
-    const float z = value_at(x, row, c);
-    switch (activation) {
-      case Activation::kLeakyReluSquared: return activated<Activation::kLeakyReluSquared>(z);
-      case Activation::kGeluTanh: return gelu_tanh(z);
-      case Activation::kSilu: return silu(z);
-    }
-    return z;
-  }
+  __device__ float operator()(int64_t row, int64_t c) const { return activated<kActivation>(value_at(x, row, c)); }
 };
 
-template <typename T>
+template <typename T, Activation kActivation>
 struct Gated {
-  Activated<T> active;
+  Activated<T, kActivation> active;
   NodeRows<T> a;
   __device__ float operator()(int64_t row, int64_t c) const { return active(row, c) * value_at(a, row, c); }
 };
@@ -122,7 +135,7 @@ struct RmsNormRows {
   NodeRows<T> x, y;
   const float* gain;  // may be null
   float factor, epsilon;
-  Rounding rounding;
+  ValueRounding rounding;
 
   __device__ void operator()(int64_t row, int lane) const {
     const float squares = sum_over_row(x.columns, lane, [&](int64_t c) {
@@ -130,12 +143,7 @@ struct RmsNormRows {
       return v * v;
     });
     const float scale = 1 / sqrtf(squares / static_cast<float>(x.columns) + epsilon) * factor;
-    T* out = y.data + row * y.stride;
-    for (int64_t c = lane; c < y.padded; c += 32) {
-      float v = 0;
-      if (c < x.columns) v = rounding(value_at(x, row, c) * scale * (gain ? gain[c] : 1.0f));
-      out[c] = from_float<T>(v);
-    }
+    store_row(y, row, lane, rounding, [&](int64_t c) { return value_at(x, row, c) * scale * (gain ? gain[c] : 1.0f); });
   }
 };
 
@@ -144,7 +152,7 @@ struct LayerNormRows {
   NodeRows<T> x, y;
   const float *weight, *bias;
   float epsilon;
-  Rounding rounding;
+  ValueRounding rounding;
 
   __device__ void operator()(int64_t row, int lane) const {
     const auto width = static_cast<float>(x.columns);
@@ -154,12 +162,8 @@ struct LayerNormRows {
       return v * v;
     });
     const float inverse = 1 / sqrtf(squares / width + epsilon);
-    T* out = y.data + row * y.stride;
-    for (int64_t c = lane; c < y.padded; c += 32) {
-      float v = 0;
-      if (c < x.columns) v = rounding((value_at(x, row, c) - mean) * inverse * weight[c] + bias[c]);
-      out[c] = from_float<T>(v);
-    }
+    store_row(y, row, lane, rounding,
+              [&](int64_t c) { return (value_at(x, row, c) - mean) * inverse * weight[c] + bias[c]; });
   }
 };
 
@@ -172,7 +176,7 @@ struct HeadNorms {
   const float *norm_gain, *head_gain;
   NodeRotation rotation;
   RowPositions positions;
-  Rounding rounding;
+  ValueRounding rounding;
 
   __device__ void operator()(int64_t index, int lane) const {
     const int64_t row = index / heads, head = index % heads, d = head_dim, half = rotation.half;
@@ -221,11 +225,12 @@ struct PlaceHeads {
   template <typename Scale>
   __device__ void place(const NodeRows<T>& from, int64_t row, int64_t heads, T* to, int lane,
                         const Scale& scale) const {
-    for (int64_t c = lane; c < heads * h.padded; c += 32) {
-      const int64_t within = c % h.padded;
-      const bool exists = within < h.head_dim;
-      to[c] = exists ? scale(from.data[row * from.stride + c / h.padded * h.head_dim + within]) : from_float<T>(0.0f);
-    }
+    const int shift = __ffs(static_cast<int>(h.padded)) - 1;  // the width is a power of two
+    store_columns(to, heads * h.padded, lane, [&](int64_t c) {
+      const int64_t within = c & (h.padded - 1), column = (c >> shift) * h.head_dim + min(within, h.head_dim - 1);
+      const T value = scale(from.data[row * from.stride + column]);
+      return within < h.head_dim ? value : from_float<T>(0.0f);
+    });
   }
   __device__ void operator()(int64_t row, int lane) const {
     auto as_is = [](T value) { return value; };
@@ -256,13 +261,13 @@ void CudaNodeRows<T>::add(const NodeRows<T>& x, const NodeRows<T>& a, const floa
 template <typename T>
 void CudaNodeRows<T>::rms_norm(const NodeRows<T>& x, const float* gain, float factor, float epsilon, const Rounding& r,
                                const NodeRows<T>& y) const {
-  launch_rows(y.rows, RmsNormRows<T>{x, y, gain, factor, epsilon, r}, stream_);
+  launch_rows(y.rows, RmsNormRows<T>{x, y, gain, factor, epsilon, ValueRounding(r)}, stream_);
 }
 
 template <typename T>
 void CudaNodeRows<T>::layer_norm(const NodeRows<T>& x, const float* weight, const float* bias, float epsilon,
                                  const Rounding& r, const NodeRows<T>& y) const {
-  launch_rows(y.rows, LayerNormRows<T>{x, y, weight, bias, epsilon, r}, stream_);
+  launch_rows(y.rows, LayerNormRows<T>{x, y, weight, bias, epsilon, ValueRounding(r)}, stream_);
 }
 
 template <typename T>
@@ -271,19 +276,24 @@ void CudaNodeRows<T>::heads(const NodeRows<T>& x, int64_t head_dim, float epsilo
                             const Rounding& r, const NodeRows<T>& y) const {
   const int64_t heads = x.columns / head_dim;
   launch_rows(y.rows * heads,
-              HeadNorms<T>{x, y, head_dim, heads, epsilon, norm_gain, head_gain, rotation, positions, r}, stream_);
+              HeadNorms<T>{x, y, head_dim, heads, epsilon, norm_gain, head_gain, rotation, positions, ValueRounding(r)},
+              stream_);
 }
 
 template <typename T>
 void CudaNodeRows<T>::activate(Activation activation, const NodeRows<T>& x, const Rounding& r,
                                const NodeRows<T>& y) const {
-  map_rows(y, r, Activated<T>{x, activation}, stream_);
+  with_activation(activation, [&]<Activation kActivation>(ActivationConstant<kActivation>) {
+    map_rows(y, r, Activated<T, kActivation>{x}, stream_);
+  });
 }
 
 template <typename T>
 void CudaNodeRows<T>::gate(Activation activation, const NodeRows<T>& x, const NodeRows<T>& a, const Rounding& r,
                            const NodeRows<T>& y) const {
-  map_rows(y, r, Gated<T>{{x, activation}, a}, stream_);
+  with_activation(activation, [&]<Activation kActivation>(ActivationConstant<kActivation>) {
+    map_rows(y, r, Gated<T, kActivation>{{x}, a}, stream_);
+  });
 }
 
 template <typename T>

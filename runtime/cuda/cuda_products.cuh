@@ -40,27 +40,6 @@ struct RoundedEpilogue {
   }
 };
 
-// What a QkvEpilogue needs besides its kind (cuda_epilogues.cuh says what each is).
-template <typename T>
-struct QkvOperands {
-  RowNorm norm;
-  RowPositions place_of;
-  T *query, *keys;
-  int64_t capacity;
-  int heads, kv_heads, first_column;
-  float inverse_head_dim, epsilon;
-  const float2* rotary;
-  int half;
-  const float* query_scale;
-  const T* value_table;
-  float value_scale;
-  const int32_t* tokens;
-  int64_t token_stride;
-  SharedRows shared;
-  float* unrotated;
-  const float* bias;
-};
-
 template <typename T>
 class CudaProducts {
  public:

@@ -42,10 +42,7 @@ template <typename T>
 template <int kHead, QkvKind kKind>
 void CudaProducts<T>::project_heads(const GemmOperands<T>& operands, const QkvOperands<T>& q,
                                     cudaStream_t stream) const {
-  const QkvEpilogue<T, kHead, kKind> epilogue{
-      q.norm,         q.place_of,         q.query,        q.keys,   q.capacity,  q.heads,       q.kv_heads,
-      q.first_column, q.inverse_head_dim, q.epsilon,      q.rotary, q.half,      q.query_scale, q.value_table,
-      q.value_scale,  q.tokens,           q.token_stride, q.shared, q.unrotated, q.bias};
+  const QkvEpilogue<T, kHead, kKind> epilogue{q};
   constexpr int kColumns = std::max(kHead, kStepColumns);  // heads stay whole
   if constexpr (kColumns > kWindowColumns) {
     if (!sm90_) return launch_gemm<T, 1, kColumns, 3>(operands, epilogue, stream);
@@ -88,16 +85,10 @@ void CudaProducts<T>::end_layer(const GemmOperands<T>& operands, const LayerEndE
 template <typename T>
 void CudaProducts<T>::activate(const GemmOperands<T>& operands, const RowNorm& norm, Activation activation,
                                const float* bias, T* out, int64_t stride, cudaStream_t stream) const {
-  auto with = [&]<Activation kActivation>(std::integral_constant<Activation, kActivation>) {
+  with_activation(activation, [&]<Activation kActivation>(ActivationConstant<kActivation>) {
     if (bias) return multiply(operands, ActivationEpilogue<T, kActivation, true>{norm, out, stride, bias}, stream);
     multiply(operands, ActivationEpilogue<T, kActivation, false>{norm, out, stride, nullptr}, stream);
-  };
-  switch (activation) {
-    case Activation::kLeakyReluSquared:
-      return with(std::integral_constant<Activation, Activation::kLeakyReluSquared>());
-    case Activation::kGeluTanh: return with(std::integral_constant<Activation, Activation::kGeluTanh>());
-    case Activation::kSilu: return with(std::integral_constant<Activation, Activation::kSilu>());
-  }
+  });
 }
 
 template <typename T>

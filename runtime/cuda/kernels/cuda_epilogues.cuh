@@ -173,6 +173,28 @@ __device__ inline void rotate(float (&v)[8], const float2 (&angles)[4]) {
 // Queries, keys and values of one layer from rms(u) c: biases, per-head norms, rotation, gains, value embeddings.
 // Columns: H query heads, G key heads, G value heads, each kHead wide. Head rows of the weights are stored so that the
 // pairs which rotate together are neighbours (cuda_network_weights.cuh).
+template <typename T>
+struct QkvOperands {
+  RowNorm norm;
+  RowPositions place_of;
+  T* query;  // (rows, H * kHead)
+  T* keys;   // (S * capacity, 2 G * kHead): keys, then values
+  int64_t capacity;
+  int heads, kv_heads;
+  int first_column;        // of the product's column 0 among all heads' columns
+  float inverse_head_dim;  // 1 / d, d without padding
+  float epsilon;           // of the heads' norms; 0: none
+  const float2* rotary;    // (T, half): cosine, sine
+  int half;
+  const float* query_scale;  // (H)
+  const T* value_table;      // (V, G * kHead) value embeddings, or null
+  float value_scale;         // this layer's
+  const int32_t* tokens;     // (S, token_stride)
+  int64_t token_stride;
+  SharedRows shared;
+  float* unrotated;   // (distinct rows, (H + 2G) * kHead)
+  const float* bias;  // ((H + 2G) * kHead), as the weights' rows
+};
 enum class QkvKind {
   kPlain,
   kShared,  // rows are the distinct ones of SharedRows, stored in fp32 before their rotation, for launch_spread()
@@ -197,46 +219,28 @@ struct QkvEpilogue {
     float2 angles[4];  // cosine and sine of the lane's four pairs
     Stored8<T> added;  // the value embedding
   };
-  RowNorm norm;
-  RowPositions place_of;
-  T* query;  // (rows, H * kHead)
-  T* keys;   // (S * capacity, 2 G * kHead): keys, then values
-  int64_t capacity;
-  int heads, kv_heads;
-  int first_column;        // of the product's column 0 among all heads' columns
-  float inverse_head_dim;  // 1 / d, d without padding
-  float epsilon;           // of the heads' norms; 0: none
-  const float2* rotary;    // (T, half): cosine, sine
-  int half;
-  const float* query_scale;  // (H)
-  const T* value_table;      // (V, G * kHead) value embeddings, or null
-  float value_scale;         // this layer's
-  const int32_t* tokens;     // (S, token_stride)
-  int64_t token_stride;
-  SharedRows shared;
-  float* unrotated;   // (distinct rows, (H + 2G) * kHead)
-  const float* bias;  // ((H + 2G) * kHead), as the weights' rows
+  QkvOperands<T> o;
 
   __device__ Columns columns(int column, bool exists) const {
     if (!exists) return {};
-    int all = first_column + column, head = all / kHead;
-    BiasColumns<kBiased> added(bias, all);
-    if (head < heads) return {Kind::kQuery, query_scale[head], all, all % kHead / 2, added};
-    return {head < heads + kv_heads ? Kind::kKey : Kind::kValue, 1, all - heads * kHead, all % kHead / 2, added};
+    int all = o.first_column + column, head = all / kHead;
+    BiasColumns<kBiased> added(o.bias, all);
+    if (head < o.heads) return {Kind::kQuery, o.query_scale[head], all, all % kHead / 2, added};
+    return {head < o.heads + o.kv_heads ? Kind::kKey : Kind::kValue, 1, all - o.heads * kHead, all % kHead / 2, added};
   }
   __device__ Row row(int64_t row) const {
     auto r = static_cast<int>(row);
-    if constexpr (kShared) return {norm(row), 0, shared.start(r) + shared.position(r)};  // of the text
-    return {norm(row), place_of.sequence(row), place_of.position(row)};
+    if constexpr (kShared) return {o.norm(row), 0, o.shared.start(r) + o.shared.position(r)};  // of the text
+    return {o.norm(row), o.place_of.sequence(row), o.place_of.position(row)};
   }
   __device__ Fetched fetch(const RowPlace& place, const Columns& c, const Row& row) const {
     Fetched f{};
     if (!place.exists) return f;
     if (c.kind != Kind::kValue) {
-      if constexpr (!kShared) load_angles(rotary, half, row.position, c.first_pair, f.angles);
-    } else if (value_table) {
-      int token = tokens[row.sequence * token_stride + row.position];
-      f.added = Stored8<T>::load(value_table + token * kv_heads * kHead + c.at - kv_heads * kHead);
+      if constexpr (!kShared) load_angles(o.rotary, o.half, row.position, c.first_pair, f.angles);
+    } else if (o.value_table) {
+      int token = o.tokens[row.sequence * o.token_stride + row.position];
+      f.added = Stored8<T>::load(o.value_table + token * o.kv_heads * kHead + c.at - o.kv_heads * kHead);
     }
     return f;
   }
@@ -253,22 +257,22 @@ struct QkvEpilogue {
     squares = sum_over_lanes<kHead / 8>(squares);
     if (!place.exists) return;
     if (c.kind != Kind::kValue) {
-      float factor = epsilon > 0 ? c.scale * rsqrtf(squares * inverse_head_dim + epsilon) : c.scale;
+      float factor = o.epsilon > 0 ? c.scale * rsqrtf(squares * o.inverse_head_dim + o.epsilon) : c.scale;
 #pragma unroll
       for (float& value : v) value *= factor;
       if constexpr (!kShared) rotate(v, fetched.angles);
-    } else if (value_table) {
+    } else if (o.value_table) {
       float added[8];
       fetched.added.unpack(added);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) v[i] = fmaf(value_scale, added[i], v[i]);
+      for (int i = 0; i < 8; ++i) v[i] = fmaf(o.value_scale, added[i], v[i]);
     }
     if constexpr (kShared) {
-      Stored8<float>::rounded(v).store(unrotated + place.row * (heads + 2 * kv_heads) * kHead + place.column);
+      Stored8<float>::rounded(v).store(o.unrotated + place.row * (o.heads + 2 * o.kv_heads) * kHead + place.column);
       return;
     }
-    T* out = c.kind == Kind::kQuery ? query + place.row * heads * kHead
-                                    : keys + (row.sequence * capacity + row.position) * 2 * kv_heads * kHead;
+    T* out = c.kind == Kind::kQuery ? o.query + place.row * o.heads * kHead
+                                    : o.keys + (row.sequence * o.capacity + row.position) * 2 * o.kv_heads * kHead;
     Stored8<T>::rounded(v).store(out + c.at);
   }
 };
@@ -327,6 +331,18 @@ __device__ float activated(float z) {
   if constexpr (kActivation == Activation::kSilu) return silu(z);
   z = z < 0 ? 0.5f * z : z;
   return z * z;
+}
+
+template <Activation kActivation>
+using ActivationConstant = std::integral_constant<Activation, kActivation>;
+// body(ActivationConstant<kActivation>()).
+template <typename Body>
+void with_activation(Activation activation, const Body& body) {
+  switch (activation) {
+    case Activation::kLeakyReluSquared: return body(ActivationConstant<Activation::kLeakyReluSquared>());
+    case Activation::kGeluTanh: return body(ActivationConstant<Activation::kGeluTanh>());
+    case Activation::kSilu: return body(ActivationConstant<Activation::kSilu>());
+  }
 }
 
 // out = f(rms(u) c W^T + bias).

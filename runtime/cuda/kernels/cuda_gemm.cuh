@@ -41,11 +41,20 @@ struct GemmOperands {
 namespace gemm_detail {
 
 constexpr int kRowBytes = 128;  // bytes of a tile row that one pipeline stage holds: 64 of 16 bits or 32 float
-constexpr int kChunks = kRowBytes / 16;
 constexpr int kThreads = 128;
 
-// 16-byte chunks of a row are permuted by the row's index, so that eight rows' equal columns lie in different banks.
-__device__ inline int swizzled(int row, int chunk) { return row * kRowBytes + ((chunk ^ (row & 7)) << 4); }
+// Rows of kBytes in shared memory. Their 16-byte chunks are permuted by the row's index, so that eight rows' equal
+// columns lie in different banks.
+template <int kBytes>
+struct SharedTile {
+  static constexpr int kRowBytes = kBytes, kRowChunks = kBytes / 16;
+  static constexpr int kRowsPerLine = kBytes >= 128 ? 1 : 128 / kBytes;  // shorter rows share one line of banks
+  static constexpr int kMask = (kRowChunks < 8 ? kRowChunks : 8) - 1;
+  __device__ static constexpr uint32_t at(int row, int chunk) {
+    return static_cast<uint32_t>(row * kBytes + ((chunk ^ (row / kRowsPerLine & kMask)) << 4));
+  }
+};
+using StageTile = SharedTile<kRowBytes>;
 
 __device__ inline void copy_async(uint32_t shared, const void* global, bool exists) {
   int bytes = exists ? 16 : 0;  // the rest of the 16 bytes becomes zero
@@ -75,35 +84,36 @@ __device__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "C"(PtxType<T>::kName));
 }
 
-// Rows [first, first + kRows) of `source` at depth bytes [offset, offset + 128) to `shared`; what does not exist is
-// zero.
-template <int kRows>
+// Rows [first, first + kRows) of `source`, bytes [offset, offset + Tile::kRowBytes) of them, to `shared`; what does not
+// exist is zero.
+template <typename Tile, int kRows>
 __device__ void load_tile(uint32_t shared, const char* source, int64_t stride_bytes, int64_t first, int64_t rows,
                           int offset, int row_bytes) {
 #pragma unroll
-  for (int i = 0; i < kRows * kChunks / kThreads; ++i) {
-    int index = i * kThreads + static_cast<int>(threadIdx.x), row = index / kChunks, chunk = index % kChunks;
+  for (int i = 0; i < kRows * Tile::kRowChunks / kThreads; ++i) {
+    int index = i * kThreads + static_cast<int>(threadIdx.x);
+    int row = index / Tile::kRowChunks, chunk = index % Tile::kRowChunks;
     bool exists = first + row < rows && offset + chunk * 16 < row_bytes;
     const char* from = source + (exists ? (first + row) * stride_bytes + offset + chunk * 16 : 0);
-    copy_async(shared + swizzled(row, chunk), from, exists);
+    copy_async(shared + Tile::at(row, chunk), from, exists);
   }
 }
 
-// One stage's products: acc += A B^T over 64 (16 bits) or 32 (float) columns of K.
-template <int kRowFragments, int kColumns, typename T>
-__device__ void multiply_stage(FragmentValues<kColumns> (&acc)[kRowFragments], uint32_t a_tile, uint32_t b_tile,
+// acc += A B^T over the columns of K that the tiles' rows hold.
+template <int kRowFragments, int kColumns, typename Tile, typename T>
+__device__ void multiply_tiles(FragmentValues<kColumns> (&acc)[kRowFragments], uint32_t a_tile, uint32_t b_tile,
                                const T* type) {
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
-  for (int k = 0; k < 4; ++k) {  // 16 columns of K each
+  for (int k = 0; k < Tile::kRowChunks / 2; ++k) {  // 16 columns of K each
     uint32_t a[kRowFragments][4];
 #pragma unroll
     for (int f = 0; f < kRowFragments; ++f)
-      load_matrices(a[f], a_tile + swizzled((warp * kRowFragments + f) * 16 + lane % 16, 2 * k + lane / 16));
+      load_matrices(a[f], a_tile + Tile::at((warp * kRowFragments + f) * 16 + lane % 16, 2 * k + lane / 16));
 #pragma unroll
     for (int j = 0; j < kColumns / 8; j += 2) {
       uint32_t b[4];
-      load_matrices(b, b_tile + swizzled(j * 8 + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
+      load_matrices(b, b_tile + Tile::at(j * 8 + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
 #pragma unroll
       for (int f = 0; f < kRowFragments; ++f) {
         multiply_add(acc[f][j], a[f], b[0], b[1], type);
@@ -127,23 +137,24 @@ __device__ inline void add_dot(float& sum, float4 a, float4 b) {
   sum = fmaf(a.w, b.w, sum);
 }
 
-template <int kRowFragments, int kColumns>
-__device__ void multiply_stage(FragmentValues<kColumns> (&acc)[kRowFragments], uint32_t a_tile, uint32_t b_tile,
+template <int kRowFragments, int kColumns, typename Tile>
+__device__ void multiply_tiles(FragmentValues<kColumns> (&acc)[kRowFragments], uint32_t a_tile, uint32_t b_tile,
                                const float*) {
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-#pragma unroll
-  for (int chunk = 0; chunk < kChunks; ++chunk) {
+  constexpr int kUnrolled = Tile::kRowChunks > 8 ? 2 : 8;  // longer rows would take too many registers
+#pragma unroll kUnrolled
+  for (int chunk = 0; chunk < Tile::kRowChunks; ++chunk) {
     float4 upper[kRowFragments], lower[kRowFragments];
 #pragma unroll
     for (int f = 0; f < kRowFragments; ++f) {
       int row = (warp * kRowFragments + f) * 16 + lane / 4;
-      upper[f] = load_shared(a_tile + swizzled(row, chunk));
-      lower[f] = load_shared(a_tile + swizzled(row + 8, chunk));
+      upper[f] = load_shared(a_tile + Tile::at(row, chunk));
+      lower[f] = load_shared(a_tile + Tile::at(row + 8, chunk));
     }
 #pragma unroll
     for (int j = 0; j < kColumns / 8; ++j) {
-      float4 left = load_shared(b_tile + swizzled(j * 8 + lane % 4 * 2, chunk));
-      float4 right = load_shared(b_tile + swizzled(j * 8 + lane % 4 * 2 + 1, chunk));
+      float4 left = load_shared(b_tile + Tile::at(j * 8 + lane % 4 * 2, chunk));
+      float4 right = load_shared(b_tile + Tile::at(j * 8 + lane % 4 * 2 + 1, chunk));
 #pragma unroll
       for (int f = 0; f < kRowFragments; ++f) {
         add_dot(acc[f][j][0], upper[f], left);
@@ -167,10 +178,11 @@ __global__ void __launch_bounds__(kThreads)
 
   auto load_stage = [&](int stage) {
     uint32_t at = shared + static_cast<uint32_t>(stage % kStages * kStageBytes);
-    load_tile<kRows>(at, reinterpret_cast<const char*>(operands.a), operands.a_stride * static_cast<int64_t>(sizeof(T)),
-                     first_row, operands.rows, stage * kRowBytes, row_bytes);
-    load_tile<kColumns>(at + kRows * kRowBytes, reinterpret_cast<const char*>(operands.b), row_bytes, first_column,
-                        operands.columns, stage * kRowBytes, row_bytes);
+    load_tile<StageTile, kRows>(at, reinterpret_cast<const char*>(operands.a),
+                                operands.a_stride * static_cast<int64_t>(sizeof(T)), first_row, operands.rows,
+                                stage * kRowBytes, row_bytes);
+    load_tile<StageTile, kColumns>(at + kRows * kRowBytes, reinterpret_cast<const char*>(operands.b), row_bytes,
+                                   first_column, operands.columns, stage * kRowBytes, row_bytes);
   };
 
   FragmentValues<kColumns> acc[kRowFragments] = {};
@@ -185,7 +197,7 @@ __global__ void __launch_bounds__(kThreads)
     if (stage + kStages - 1 < stages) load_stage(stage + kStages - 1);
     commit_copies();
     uint32_t at = shared + static_cast<uint32_t>(stage % kStages * kStageBytes);
-    multiply_stage<kRowFragments, kColumns>(acc, at, at + kRows * kRowBytes, static_cast<const T*>(nullptr));
+    multiply_tiles<kRowFragments, kColumns, StageTile>(acc, at, at + kRows * kRowBytes, static_cast<const T*>(nullptr));
   }
   wait_for_copies<0>();
   __syncthreads();  // the stages' memory is free now

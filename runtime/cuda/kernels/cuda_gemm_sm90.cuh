@@ -35,10 +35,7 @@ struct ProductShape {
 
 using namespace sm90;
 
-// Chunk (16 bytes) of a row of the finished tile; permuted so that neither rows nor columns meet in one bank.
-__device__ inline uint32_t tile_chunk(int row, int chunk) {
-  return static_cast<uint32_t>(row * kColumns * 2 + ((chunk ^ (row & 7)) << 4));
-}
+using FinishedTile = gemm_detail::SharedTile<kColumns * 2>;
 
 // Where things lie in shared memory, and which tile comes when.
 struct Plan {
@@ -142,6 +139,8 @@ __device__ void multiply_tiles(const Plan& plan, const Epilogue& epilogue, int g
       previous = ring.index;
     }
     wait_for_products<0>();
+    hold(acc[0]);
+    hold(acc[1]);
     if (threadIdx.x % 128 < kCluster) arrive_at(plan.empty + 8 * previous, threadIdx.x % 128);
 
 #pragma unroll
@@ -153,7 +152,7 @@ __device__ void multiply_tiles(const Plan& plan, const Epilogue& epilogue, int g
     for (int j = 0; j < kColumns / 8; j += 2) {
       const auto& left = acc[j / (kColumns / 16)][j % (kColumns / 16)];
       const auto& right = acc[j / (kColumns / 16)][j % (kColumns / 16) + 1];
-      store_fragments<T>(plan.tile + tile_chunk(row, j + lane / 16), left, right);
+      store_fragments<T>(plan.tile + FinishedTile::at(row, j + lane / 16), left, right);
     }
     arrive_as_warp(plan.tile_full);
     finished.advance();
@@ -191,7 +190,7 @@ __device__ void finish_tiles(const Plan& plan, const ProductShape& shape, const 
         Stored8<T> product;
         asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];\n"
                      : "=r"(product.raw.x), "=r"(product.raw.y), "=r"(product.raw.z), "=r"(product.raw.w)
-                     : "r"(plan.tile + tile_chunk(first + i, lane)));
+                     : "r"(plan.tile + FinishedTile::at(first + i, lane)));
         float v[8];
         product.unpack(v);
         if constexpr (std::is_same_v<T, __half>) {

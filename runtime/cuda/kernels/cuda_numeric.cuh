@@ -161,6 +161,18 @@ struct FixedPoint {
   __device__ static float q115(float x) { return __fadd_rn(__fadd_rn(x, 384.0f), -384.0f); }
 };
 
+// What is left for arithmetic to do of a rounding to T: fixed point. The store as T does the rest.
+class ValueRounding {
+ public:
+  explicit ValueRounding(const Rounding& rounding)
+      : is_fixed_(rounding.value != Format::kFp32), fixed_point_(rounding) {}
+  __device__ float operator()(float x) const { return is_fixed_ ? fixed_point_(x) : x; }
+
+ private:
+  bool is_fixed_;
+  FixedPoint fixed_point_;
+};
+
 // Sum and maximum over `kLanes` neighbouring lanes (a power of two); every lane gets them. A fixed tree: the same bits
 // every time.
 template <int kLanes>

@@ -164,7 +164,7 @@ __device__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
 }
 
-// Nothing that computes these values moves behind this point.
+// Nothing that computes these values moves behind this point, nothing that uses them before it.
 template <int kCount>
 __device__ void hold(float (&values)[kCount][4]) {
 #pragma unroll

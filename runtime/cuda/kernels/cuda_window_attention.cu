@@ -11,86 +11,31 @@
 namespace thimble {
 namespace {
 
-using gemm_detail::add_dot;
 using gemm_detail::commit_copies;
-using gemm_detail::copy_async;
-using gemm_detail::load_matrices;
 using gemm_detail::load_matrices_transposed;
-using gemm_detail::load_shared;
 using gemm_detail::multiply_add;
+using gemm_detail::SharedTile;
 using gemm_detail::wait_for_copies;
 
 constexpr int kTile = 64;  // queries of a CTA, and keys of a step
-constexpr int kWarps = 4;
+constexpr int kWarps = gemm_detail::kThreads / 32;
 
-// A tile in shared memory: kTile rows of kHead elements, 16-byte chunks permuted against bank conflicts.
+// kTile rows of one head, those that exist, as they lie in shared memory.
 template <typename T, int kHead>
-struct TileLayout {
-  static constexpr int kRowBytes = kHead * static_cast<int>(sizeof(T));
-  static constexpr int kChunks = kRowBytes / 16;
-  static constexpr int kBytes = kTile * kRowBytes;
-  // Rows shorter than 128 bytes share one line of banks.
-  static constexpr int kRowsPerLine = kRowBytes >= 128 ? 1 : 128 / kRowBytes;
-  static constexpr int kMask = (kChunks < 8 ? kChunks : 8) - 1;
-  static __device__ uint32_t at(int row, int chunk) {
-    return static_cast<uint32_t>(row * kRowBytes + ((chunk ^ (row / kRowsPerLine & kMask)) << 4));
+struct HeadTile : SharedTile<kHead * sizeof(T)> {
+  static constexpr int kBytes = kTile * kHead * static_cast<int>(sizeof(T));
+
+  static __device__ void load(uint32_t shared, const T* source, int64_t stride, int rows) {
+    gemm_detail::load_tile<HeadTile, kTile>(shared, reinterpret_cast<const char*>(source),
+                                            stride * static_cast<int64_t>(sizeof(T)), 0, rows, 0, HeadTile::kRowBytes);
   }
 };
-
-template <typename T, int kHead>
-__device__ void load_tile(uint32_t shared, const T* source, int64_t stride, int rows) {
-  using Layout = TileLayout<T, kHead>;
-  for (int i = static_cast<int>(threadIdx.x); i < kTile * Layout::kChunks; i += kWarps * 32) {
-    int row = i / Layout::kChunks, chunk = i % Layout::kChunks;
-    bool exists = row < rows;
-    copy_async(shared + Layout::at(row, chunk), source + (exists ? row * stride + chunk * (16 / sizeof(T)) : 0),
-               exists);
-  }
-}
-
-// scores (16 x 64 of this warp) = Q K^T.
-template <int kHead, typename T>
-__device__ void multiply_keys(FragmentValues<kTile>& scores, uint32_t queries, uint32_t keys, const T* type) {
-  using Layout = TileLayout<T, kHead>;
-  int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-#pragma unroll
-  for (int k = 0; k < kHead / 16; ++k) {
-    uint32_t q[4];
-    load_matrices(q, queries + Layout::at(warp * 16 + lane % 16, 2 * k + lane / 16));
-#pragma unroll
-    for (int j = 0; j < kTile / 8; j += 2) {
-      uint32_t b[4];
-      load_matrices(b, keys + Layout::at(j * 8 + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
-      multiply_add(scores[j], q, b[0], b[1], type);
-      multiply_add(scores[j + 1], q, b[2], b[3], type);
-    }
-  }
-}
-template <int kHead>
-__device__ void multiply_keys(FragmentValues<kTile>& scores, uint32_t queries, uint32_t keys, const float*) {
-  using Layout = TileLayout<float, kHead>;
-  int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-#pragma unroll 2
-  for (int chunk = 0; chunk < kHead / 4; ++chunk) {
-    float4 upper = load_shared(queries + Layout::at(warp * 16 + lane / 4, chunk));
-    float4 lower = load_shared(queries + Layout::at(warp * 16 + lane / 4 + 8, chunk));
-#pragma unroll
-    for (int j = 0; j < kTile / 8; ++j) {
-      float4 left = load_shared(keys + Layout::at(j * 8 + lane % 4 * 2, chunk));
-      float4 right = load_shared(keys + Layout::at(j * 8 + lane % 4 * 2 + 1, chunk));
-      add_dot(scores[j][0], upper, left);
-      add_dot(scores[j][1], upper, right);
-      add_dot(scores[j][2], lower, left);
-      add_dot(scores[j][3], lower, right);
-    }
-  }
-}
 
 // out (16 x kHead of this warp) += P V.
 template <int kHead, typename T>
 __device__ void multiply_values(FragmentValues<kHead>& out, const FragmentValues<kTile>& p, uint32_t values,
                                 const T* type) {
-  using Layout = TileLayout<T, kHead>;
+  using Tile = HeadTile<T, kHead>;
   int lane = threadIdx.x % 32;
 #pragma unroll
   for (int k = 0; k < kTile / 16; ++k) {  // the accumulators of two key columns are the operand of one product
@@ -99,7 +44,7 @@ __device__ void multiply_values(FragmentValues<kHead>& out, const FragmentValues
 #pragma unroll
     for (int j = 0; j < kHead / 8; j += 2) {
       uint32_t b[4];
-      load_matrices_transposed(b, values + Layout::at(k * 16 + lane % 16, j + lane / 16));
+      load_matrices_transposed(b, values + Tile::at(k * 16 + lane % 16, j + lane / 16));
       multiply_add(out[j], a, b[0], b[1], type);
       multiply_add(out[j + 1], a, b[2], b[3], type);
     }
@@ -108,7 +53,7 @@ __device__ void multiply_values(FragmentValues<kHead>& out, const FragmentValues
 template <int kHead>
 __device__ void multiply_values(FragmentValues<kHead>& out, const FragmentValues<kTile>& p, uint32_t values,
                                 const float*) {
-  using Layout = TileLayout<float, kHead>;
+  using Tile = HeadTile<float, kHead>;
   int lane = threadIdx.x % 32;
 #pragma unroll
   for (int key = 0; key < kTile; ++key) {
@@ -118,7 +63,7 @@ __device__ void multiply_values(FragmentValues<kHead>& out, const FragmentValues
 #pragma unroll
     for (int j = 0; j < kHead / 8; ++j) {
       float2 v;
-      uint32_t at = values + Layout::at(key, 2 * j + lane % 4 / 2) + static_cast<uint32_t>(lane % 2 * 8);
+      uint32_t at = values + Tile::at(key, 2 * j + lane % 4 / 2) + static_cast<uint32_t>(lane % 2 * 8);
       asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];\n" : "=f"(v.x), "=f"(v.y) : "r"(at));
       out[j][0] = fmaf(upper, v.x, out[j][0]);
       out[j][1] = fmaf(upper, v.y, out[j][1]);
@@ -184,7 +129,7 @@ __device__ void round_weights(FragmentValues<kTile>& exponents, const float (&lo
 
 template <typename T, int kHead, int kStages, bool kRounds>
 __global__ void __launch_bounds__(kWarps * 32) window_attention_kernel(const AttentionOperands<T> operands) {
-  using Layout = TileLayout<T, kHead>;
+  using Tile = HeadTile<T, kHead>;
   extern __shared__ __align__(128) char shared_memory[];
   auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(shared_memory));
   // Late tiles see the most keys; starting with them balances the multiprocessors.
@@ -201,15 +146,15 @@ __global__ void __launch_bounds__(kWarps * 32) window_attention_kernel(const Att
   int tiles = divide_up(keys, kTile), steps = kRounds ? 2 * tiles : tiles;
   auto is_last_sweep = [&](int step) { return !kRounds || step >= tiles; };
   auto first_key_of = [&](int step) { return (step < tiles ? step : step - tiles) * kTile; };
-  uint32_t tiles_at = shared + Layout::kBytes;
+  uint32_t tiles_at = shared + Tile::kBytes;
   auto load_step = [&](int step) {
-    uint32_t at = tiles_at + static_cast<uint32_t>(step % kStages * 2 * Layout::kBytes);
+    uint32_t at = tiles_at + static_cast<uint32_t>(step % kStages * 2 * Tile::kBytes);
     int first_key = first_key_of(step);
     int64_t skipped = static_cast<int64_t>(first_key) * kv_stride;
-    load_tile<T, kHead>(at, key + skipped, kv_stride, keys - first_key);
-    if (is_last_sweep(step)) load_tile<T, kHead>(at + Layout::kBytes, value + skipped, kv_stride, keys - first_key);
+    Tile::load(at, key + skipped, kv_stride, keys - first_key);
+    if (is_last_sweep(step)) Tile::load(at + Tile::kBytes, value + skipped, kv_stride, keys - first_key);
   };
-  load_tile<T, kHead>(shared, query, query_stride, queries);
+  Tile::load(shared, query, query_stride, queries);
 #pragma unroll
   for (int step = 0; step < kStages - 1; ++step) {
     if (step < steps) load_step(step);
@@ -232,9 +177,10 @@ __global__ void __launch_bounds__(kWarps * 32) window_attention_kernel(const Att
       if (step + kStages - 1 < steps) load_step(step + kStages - 1);
       commit_copies();
     }
-    uint32_t at = tiles_at + static_cast<uint32_t>(step % kStages * 2 * Layout::kBytes);
-    FragmentValues<kTile> scores = {};
-    multiply_keys<kHead>(scores, shared, at, static_cast<const T*>(nullptr));
+    uint32_t at = tiles_at + static_cast<uint32_t>(step % kStages * 2 * Tile::kBytes);
+    FragmentValues<kTile> fragments[1] = {};
+    auto& scores = fragments[0];
+    gemm_detail::multiply_tiles<1, kTile, Tile>(fragments, shared, at, static_cast<const T*>(nullptr));
     if constexpr (kRounds) round_scores<T>(operands.rounding, scores);
     int first_key = first_key_of(step);
     if (first_key + kTile - 1 > first_position + warp * 16) {  // the diagonal passes here
@@ -257,7 +203,7 @@ __global__ void __launch_bounds__(kWarps * 32) window_attention_kernel(const Att
       }
       round_weights(scores, log_sum);
     }
-    multiply_values<kHead>(out, scores, at + Layout::kBytes, static_cast<const T*>(nullptr));
+    multiply_values<kHead>(out, scores, at + Tile::kBytes, static_cast<const T*>(nullptr));
   }
 
   AttentionRows<T> rows{value + static_cast<int64_t>(first_position) * kv_stride,
@@ -282,8 +228,8 @@ __global__ void __launch_bounds__(kWarps * 32) window_attention_kernel(const Att
 
 template <typename T, int kHead, bool kRounds>
 void launch(const AttentionOperands<T>& operands, cudaStream_t stream) {
-  constexpr int kStages = TileLayout<T, kHead>::kRowBytes >= 512 || sizeof(T) == 4 ? 1 : 3;
-  constexpr int kSharedBytes = TileLayout<T, kHead>::kBytes * (1 + 2 * kStages);
+  constexpr int kStages = HeadTile<T, kHead>::kRowBytes >= 512 || sizeof(T) == 4 ? 1 : 3;
+  constexpr int kSharedBytes = HeadTile<T, kHead>::kBytes * (1 + 2 * kStages);
   dim3 grid(static_cast<unsigned>(divide_up(operands.positions, kTile)), static_cast<unsigned>(operands.heads),
             static_cast<unsigned>(operands.sequences));
   launch_kernel(window_attention_kernel<T, kHead, kStages, kRounds>, {grid, kWarps * 32, kSharedBytes}, stream,

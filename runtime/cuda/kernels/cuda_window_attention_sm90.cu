@@ -187,11 +187,6 @@ __device__ void pack(const FragmentValues<kKeys>& scores, uint32_t (&p)[kKeys / 
 
 __device__ void synchronise(int group) { asm volatile("bar.sync %0, 128;\n" ::"r"(1 + group) : "memory"); }
 
-// Chunk (16 bytes) of a row of 128 bytes as tensor copies with a 128-byte swizzle lay it out.
-__device__ uint32_t swizzled_chunk(int row, int chunk) {
-  return static_cast<uint32_t>(row * kHead * 2 + ((chunk ^ (row & 7)) << 4));
-}
-
 // Releases tiles of keys and values that only other groups use. Without products, nothing else holds a group's warps
 // together, and one that falls behind by a whole turn of the ring would wait for the wrong phase.
 __device__ void pass_on(const Shared& shared, Ring<kStages>& keys, Ring<kStages>& values, int steps, int group) {
@@ -277,10 +272,11 @@ __device__ void attend(const Shared& shared, const AttentionOperands<T>& operand
     finish_attention(out, inverse_sums, own);
     if (tile.queries < 64 * (group + 1)) {
       store_rows(out, row, rows);
-    } else {  // over the queries in shared memory, and from there in one copy
+    } else {  // over the queries in shared memory, laid out as by tensor copies, and from there in one copy
 #pragma unroll
       for (int j = 0; j < kHead / 8; j += 2)
-        store_fragments<T>(queries + swizzled_chunk(warp * 16 + lane % 16, j + lane / 16), out[j], out[j + 1]);
+        store_fragments<T>(queries + gemm_detail::SharedTile<kHead * 2>::at(warp * 16 + lane % 16, j + lane / 16),
+                           out[j], out[j + 1]);
       fence_stores();
       synchronise(group);
       if (releases) {

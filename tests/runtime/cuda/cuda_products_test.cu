@@ -30,6 +30,14 @@ class ProductCheck {
       for (int k = 0; k < depth; ++k) sum += std::pow(value(x_, r * depth + k), 2);
       squares_.push_back(static_cast<float>(sum));
     }
+    const std::vector<float> x(x_.begin(), x_.end()), w(w_.begin(), w_.end());
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = 0; c < columns; ++c) {
+        double product = 0;
+        for (int k = 0; k < depth; ++k)
+          product += double{x[static_cast<size_t>(r * depth + k)]} * w[static_cast<size_t>(c * depth + k)];
+        products_.push_back(product);
+      }
     x_device_ = DeviceArray<T>(std::span<const T>(x_));
     w_device_ = DeviceArray<T>(std::span<const T>(w_));
     bias_device_ = DeviceArray<float>(std::span<const float>(bias_));
@@ -56,8 +64,7 @@ class ProductCheck {
     std::string first;
     for (int64_t r = 0; r < rows_; ++r)
       for (int c = 0; c < columns_; ++c) {
-        double product = 0;
-        for (int k = 0; k < depth_; ++k) product += value(x_, r * depth_ + k) * value(w_, int64_t{c} * depth_ + k);
+        const double product = products_[static_cast<size_t>(r * columns_ + c)];
         const double y = expected(product, r, c), got = value(found, r * columns_ + c);
         if (std::abs(got - y) <= most * std::max(1.0, std::abs(y))) continue;
         if (++wrong == 1)
@@ -82,6 +89,7 @@ class ProductCheck {
   int columns_, depth_;
   std::vector<T> x_, w_;
   std::vector<float> bias_, squares_;
+  std::vector<double> products_;
   DeviceArray<T> x_device_, w_device_, y_device_;
   DeviceArray<float> bias_device_, squares_device_;
 };

@@ -49,6 +49,8 @@ class AttentionCheck {
     const double root = std::sqrt(static_cast<double>(d));
     fill(query_, rows * c.heads * d, 1, 3 * c.spread / root);
     fill(cache_, c.sequences * capacity_ * 2 * c.kv_heads * d, 2, 1);
+    for (T value : query_) query_values_.push_back(static_cast<float>(value));
+    for (T value : cache_) cache_values_.push_back(static_cast<float>(value));
   }
 
   std::vector<T> run(Launch<T> launch) const {
@@ -100,21 +102,22 @@ class AttentionCheck {
       values.push_back(T(static_cast<float>((2 * uniform_at(seed, 7, static_cast<uint64_t>(i)) - 1) * scale)));
   }
   int64_t at(int64_t s, int64_t p, int64_t h) const { return ((s * c_.positions + p) * c_.heads + h) * c_.head_width; }
-  const T* key(int64_t s, int64_t position, int64_t h) const {
+  const float* key(int64_t s, int64_t position, int64_t h) const {
     const int64_t group = h / (c_.heads / c_.kv_heads);
-    return &cache_[static_cast<size_t>(((s * capacity_ + position) * 2 * c_.kv_heads + group) * c_.head_width)];
+    return &cache_values_[static_cast<size_t>(((s * capacity_ + position) * 2 * c_.kv_heads + group) * c_.head_width)];
   }
-  const T* value(int64_t s, int64_t position, int64_t h) const {
+  const float* value(int64_t s, int64_t position, int64_t h) const {
     return key(s, position, h) + int64_t{c_.kv_heads} * c_.head_width;
   }
 
   std::vector<double> expected(int64_t s, int64_t p, int64_t h) const {
     const int64_t d = c_.head_width, keys = c_.first + p + 1;
-    const T* q = &query_[static_cast<size_t>(at(s, p, h))];
+    const float* q = &query_values_[static_cast<size_t>(at(s, p, h))];
     std::vector<double> weights(static_cast<size_t>(keys)), y(static_cast<size_t>(d));
     for (int64_t j = 0; j < keys; ++j) {
+      const float* k = key(s, j, h);
       double score = 0;
-      for (int64_t i = 0; i < d; ++i) score += double{float(q[i])} * double{float(key(s, j, h)[i])};
+      for (int64_t i = 0; i < d; ++i) score += double{q[i]} * k[i];
       if (c_.rounding.exists()) score = double{c_.rounding.scale} * c_.rounding.scores(static_cast<float>(score));
       weights[static_cast<size_t>(j)] = score;
     }
@@ -124,16 +127,17 @@ class AttentionCheck {
     for (int64_t j = 0; j < keys; ++j) {
       double weight = weights[static_cast<size_t>(j)] / sum;
       if (c_.rounding.exists()) weight = kWeights(static_cast<float>(weight));
-      for (int64_t i = 0; i < d; ++i) y[static_cast<size_t>(i)] += weight * double{float(value(s, j, h)[i])};
+      const float* v = value(s, j, h);
+      for (int64_t i = 0; i < d; ++i) y[static_cast<size_t>(i)] += weight * v[i];
     }
     if (c_.exclusive) {
-      const T* own = value(s, keys - 1, h);
+      const float* own = value(s, keys - 1, h);
       double along = 0, squares = 0;
       for (int64_t i = 0; i < d; ++i) {
-        along += y[static_cast<size_t>(i)] * double{float(own[i])};
-        squares += double{float(own[i])} * double{float(own[i])};
+        along += y[static_cast<size_t>(i)] * double{own[i]};
+        squares += double{own[i]} * double{own[i]};
       }
-      for (int64_t i = 0; i < d; ++i) y[static_cast<size_t>(i)] -= along / squares * double{float(own[i])};
+      for (int64_t i = 0; i < d; ++i) y[static_cast<size_t>(i)] -= along / squares * double{own[i]};
     }
     if (c_.rounding.exists())
       for (double& v : y) v = c_.rounding.outputs(static_cast<float>(v));
@@ -143,6 +147,7 @@ class AttentionCheck {
   Case c_;
   int64_t capacity_;
   std::vector<T> query_, cache_;
+  std::vector<float> query_values_, cache_values_;
 };
 
 // Values are within 1: outputs are rounded to T, and weights before they meet the values.
@@ -199,6 +204,7 @@ void expect_sm90_windows() {
         AttentionCheck<T>({.head_width = 64,
                            .first = positions == 200 ? 130 : 0,
                            .positions = positions,
+                           .sequences = positions < 1000 ? 2 : 1,
                            .exclusive = exclusive,
                            .spread = spread})
             .expect(launch_sm90<T>, "sm_90 with a running maximum", kMost<T>, kMean<T>);
@@ -211,7 +217,7 @@ TEST_F(CudaAttention, OfBoundedScoresOnSm90) {
   for (int positions : {1, 63, 200, 385, 1000})
     for (double spread : {3.0, 10.0})
       AttentionCheck<__nv_bfloat16>(
-          {.head_width = 64, .first = 0, .positions = positions, .spread = spread, .largest_score = 90})
+          {.head_width = 64, .first = 0, .positions = positions, .sequences = 1, .spread = spread, .largest_score = 90})
           .expect(launch_sm90<__nv_bfloat16>, "sm_90", kMost<__nv_bfloat16>, kMean<__nv_bfloat16>);
 }
 
