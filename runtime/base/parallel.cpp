@@ -76,12 +76,6 @@ int thread_count() {
   return static_cast<int>(tbb::global_control::active_value(tbb::global_control::max_allowed_parallelism));
 }
 
-// Built in place: TBB registers a control by its address, and a copy of one is no limit.
-struct ThreadLimit::State {
-  explicit State(size_t limit) : control(tbb::global_control::max_allowed_parallelism, limit) {}
-  tbb::global_control control;
-};
-
 ThreadLimit::ThreadLimit(int threads) {
   auto limit = static_cast<size_t>(threads > 0 ? threads : tbb::info::default_concurrency());
   if (const size_t found = 1 + startable_threads(limit - 1); found < limit)
@@ -90,9 +84,7 @@ ThreadLimit::ThreadLimit(int threads) {
         fmt::format("the system lets {} of {} threads start; raise its limit on processes (ulimit -u, or that of "
                     "the container), or give --threads {}",
                     found, limit, found));
-  state_ = std::make_unique<State>(limit);
+  control_ = std::make_shared<tbb::global_control>(tbb::global_control::max_allowed_parallelism, limit);
 }
-
-ThreadLimit::~ThreadLimit() = default;
 
 }  // namespace thimble

@@ -33,11 +33,9 @@ int thread_count();
 class ThreadLimit {
  public:
   explicit ThreadLimit(int threads);
-  ~ThreadLimit();
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::shared_ptr<void> control_;  // tbb::global_control
 };
 
 }  // namespace thimble
