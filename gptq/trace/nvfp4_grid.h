@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "runtime/codes/nvfp4_block.h"
+#include "runtime/codes/nvfp4.h"
 #include "runtime/codes/nvfp4_matrix.h"
 #include "runtime/tensor/host_device.h"
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "runtime/codes/nvfp4_block.h"
+#include "runtime/codes/nvfp4.h"
 #include "runtime/cpu/cpu_pass.h"
 #include "runtime/tensor/row_chunks.h"
 

@@ -3,7 +3,7 @@
 
 #include <cassert>
 
-#include "runtime/codes/nvfp4_block.h"
+#include "runtime/codes/nvfp4.h"
 #include "runtime/codes/nvfp4_scale_layout.h"
 #include "runtime/cuda/kernels/cuda_nvfp4.h"
 #include "runtime/cuda/kernels/cuda_row_kernel.cuh"

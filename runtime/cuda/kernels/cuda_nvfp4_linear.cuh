@@ -15,7 +15,7 @@ class CudaNvfp4Linear {
   // rows. On the current device, which is current in all calls.
   CudaNvfp4Linear(int64_t code_bytes, int64_t scale_bytes, int64_t rows);
   // y (rows, N) = x w^T less the tensor scale of each row of x, which row_scales() holds afterwards: x (rows, K), rows
-  // `stride` apart, is staged (nvfp4_block.h) with a tensor scale per row; w (N, K) has the scale `weight_scale`.
+  // `stride` apart, is staged (nvfp4.h) with a tensor scale per row; w (N, K) has the scale `weight_scale`.
   void multiply(const float* x, int64_t stride, int64_t rows, int64_t columns, const DeviceNvfp4& w, int64_t width,
                 float weight_scale, float* y, cudaStream_t stream);
   const float* row_scales() const { return row_scales_.data(); }

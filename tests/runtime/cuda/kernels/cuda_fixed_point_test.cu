@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/cuda/kernels/cuda_context.cuh"
-#include "runtime/tensor/fixed_point.h"
+#include "runtime/tensor/rounding.h"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 
 namespace thimble {
