@@ -36,4 +36,12 @@ SafetensorsContents read_safetensors(Bytes file, const std::string& path);
 void write_safetensors(const std::string& path, const TensorMap& tensors,
                        const std::map<std::string, std::string>& metadata = {});
 
+// The same with a checksum, so that damage is noticed: the metadata key "xxh3" holds the XXH3-64 of everything else.
+// For what this program writes and reads again: Hessians, finished work.
+void write_checksummed_safetensors(const std::string& path, const TensorMap& tensors,
+                                   std::map<std::string, std::string> metadata);
+
+// Whether the contents carry a checksum. One that does not agree with them is a FormatError(path).
+bool verify_checksum(const SafetensorsContents& contents, const std::string& path);
+
 }  // namespace thimble

@@ -22,6 +22,8 @@
 
 namespace thimble {
 
+constexpr size_t kMaxTorchRank = 32;
+
 struct TorchContents {
   TensorMap tensors;                 // views into the file's bytes or into `gathered`; names as the file spells them
   std::vector<ByteVector> gathered;  // tensors that were not contiguous

@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <stdexcept>
 
-#include "quantizer/checkpoints/checksummed_safetensors.h"
 #include "quantizer/checkpoints/hessian_file.h"
+#include "quantizer/checkpoints/safetensors.h"
 #include "runtime/base/atomic_file.h"
 #include "runtime/base/file.h"
 #include "runtime/base/hash.h"
