@@ -5,7 +5,6 @@
 #include <cstddef>
 
 #include "runtime/cuda/kernels/cuda_context.cuh"
-#include "runtime/operators/cuda_operators.cuh"
 #include "runtime/operators/operator_dispatch.h"
 #include "runtime/operators/operator_kernels.cuh"
 

@@ -29,7 +29,7 @@ constexpr std::array<std::string_view, kOperators.size()> kOperatorNames = {  //
     "softmax", "rms_norm", "layer_norm", "dequantize_softmax", "gelu", "softcap", "cross_entropy"};
 constexpr std::string_view operator_name(Operator op) { return kOperatorNames[static_cast<size_t>(op)]; }
 
-// One call. Memory is the caller's: the host's for run_operator(), the device's for run_operator_cuda(). Formulas and
+// One call. Memory is the caller's: the host's for run_operator(), the device's for launch_operator(). Formulas and
 // limits are at the operations in row_operators.h and element_operators.h.
 struct OperatorCall {
   Operator op = Operator::kSoftmax;

@@ -55,7 +55,7 @@ DType dtype_from_name(std::string_view name, const std::string& where) {
   throw FormatError(where, "dtype '" + std::string(name) + "', allowed are " + allowed);
 }
 
-bool is_floating(DType dtype) { return dtype <= DType::kBF16; }
+bool is_floating(DType dtype) { return dtype <= DType::kBF16; }  // these come first
 
 uint16_t fp16_from_float(float value) {
   uint32_t bits = std::bit_cast<uint32_t>(value);

@@ -9,7 +9,6 @@
 
 #include "eval/numerics/operator_cases.h"
 #include "runtime/cuda/kernels/cuda_context.cuh"
-#include "runtime/operators/cuda_operators.cuh"
 #include "runtime/operators/cuda_operators.h"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 
