@@ -55,13 +55,14 @@ Header read_header(ByteCursor& cursor) {
   return header;
 }
 
-// All parameters in the order of the file, with their shapes there.
-std::vector<std::pair<std::string, Shape>> parameters_of(const Header& header) {
+// Calls visit(name, shape) for every parameter in the order of the file.
+template <typename Visit>
+void for_each_parameter(const Header& header, const Visit& visit) {
   using Names = Gpt2LayerNames;
   const Gpt2Config& c = header.config;
   const int64_t D = c.model_dim, M = c.mlp_dim;
-  std::vector<std::pair<std::string, Shape>> parameters = {{kGpt2TokenEmbedding, {header.padded_vocab_size, D}},
-                                                           {kGpt2PositionEmbedding, {c.num_positions, D}}};
+  visit(kGpt2TokenEmbedding, Shape{header.padded_vocab_size, D});
+  visit(kGpt2PositionEmbedding, Shape{c.num_positions, D});
   // The weights of all layers, then their biases.
   for (const auto& [name, shape] : {std::pair{&Names::attention_norm, Shape{D}},
                                     {&Names::query_key_value, {3 * D, D}},
@@ -72,11 +73,10 @@ std::vector<std::pair<std::string, Shape>> parameters_of(const Header& header) {
     for (bool is_bias : {false, true})
       for (int64_t i = 0; i < c.num_layers; ++i) {
         const std::string weight = Names(i).*name;
-        parameters.emplace_back(is_bias ? bias_name(weight) : weight, is_bias ? Shape{shape[0]} : shape);
+        visit(is_bias ? bias_name(weight) : weight, is_bias ? Shape{shape[0]} : shape);
       }
-  parameters.emplace_back(kGpt2FinalNorm, Shape{D});
-  parameters.emplace_back(bias_name(kGpt2FinalNorm), Shape{D});
-  return parameters;
+  visit(kGpt2FinalNorm, Shape{D});
+  visit(bias_name(kGpt2FinalNorm), Shape{D});
 }
 
 }  // namespace
@@ -88,16 +88,18 @@ bool looks_like_llmc(Bytes file) {
 LlmcContents read_llmc_checkpoint(Bytes file, const std::string& path) {
   ByteCursor cursor(file, path);
   const Header header = read_header(cursor);
-  const auto parameters = parameters_of(header);
   // No overflow of their sum: dimensions are below 2^24, layers at most 2^10.
   uint64_t expected = cursor.position();
-  for (const auto& [name, shape] : parameters)
+  for_each_parameter(header, [&](const std::string& name, const Shape& shape) {
     expected += tensor_bytes_or_throw(header.dtype, shape, path + ": " + name);
+  });
   if (file.size() != expected)
     throw FormatError(path, std::to_string(file.size()) + " B, its header asks for " + std::to_string(expected) + " B");
   LlmcContents contents{{}, to_json(header.config)};
-  for (const auto& [name, shape] : parameters)
-    contents.tensors[name] = {header.dtype, shape, cursor.take(tensor_bytes_or_throw(header.dtype, shape, path), name)};
+  for_each_parameter(header, [&](const std::string& name, const Shape& shape) {
+    const uint64_t bytes = tensor_bytes_or_throw(header.dtype, shape, path);
+    contents.tensors[name] = {header.dtype, shape, cursor.take(bytes, name)};
+  });
   TensorView& table = contents.tensors.at(kGpt2TokenEmbedding);
   table.shape[0] = header.config.vocab_size;
   table.bytes = table.bytes.first(tensor_bytes_or_throw(header.dtype, table.shape, path));
