@@ -5,11 +5,11 @@
 #include <cassert>
 #include <numeric>
 
+#include "runtime/base/parallel.h"
 #include "runtime/cpu/cpu_gradient_kernels.h"
 #include "runtime/cpu/cpu_pass.h"
 #include "runtime/cpu/cpu_rows.h"
 #include "runtime/cpu/gradient_ops.h"
-#include "runtime/tensor/row_chunks.h"
 
 namespace thimble {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "runtime/base/error.h"
-#include "runtime/tensor/row_chunks.h"
+#include "runtime/base/parallel.h"
 
 namespace thimble {
 namespace {
