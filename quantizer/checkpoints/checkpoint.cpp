@@ -81,28 +81,21 @@ Checkpoint open_checkpoint(const std::string& path) {
   refuse_part_of_several(path);
   Bytes file = checkpoint.file_.bytes();
   refuse_other_kinds(file, FileUse::kCheckpoint, path);
-  TensorMap tensors;
+  CheckpointContents& contents = checkpoint.contents_;
   if (looks_like_llmc(file)) {
-    LlmcContents contents = read_llmc_checkpoint(file, path);
     checkpoint.format_name_ = kLlmcFormat;
-    tensors = std::move(contents.tensors);
-    checkpoint.config_ = std::move(contents.config);
+    contents = read_llmc_checkpoint(file, path);
   } else if (looks_like_safetensors(file)) {
-    SafetensorsContents contents = read_safetensors(file, path);
     checkpoint.format_name_ = "safetensors";
-    tensors = std::move(contents.tensors);
-    checkpoint.metadata_ = std::move(contents.metadata);
-    checkpoint.config_ = config_of(checkpoint.metadata_, path);
+    contents = read_safetensors(file, path);
+    contents.config = config_of(contents.metadata, path);
   } else if (as_text(file).starts_with("PK") || looks_like_legacy_torch(file)) {
-    TorchContents contents = read_torch_checkpoint(file, path);
     checkpoint.format_name_ = "torch";
-    tensors = std::move(contents.tensors);
-    checkpoint.gathered_ = std::move(contents.gathered);
-    checkpoint.config_ = std::move(contents.config);
+    contents = read_torch_checkpoint(file, path);
   } else {
     throw FormatError(path, wrong_file_text(file, FileUse::kCheckpoint));
   }
-  checkpoint.tensors_ = strip_names(std::move(tensors), path);
+  contents.tensors = strip_names(std::move(contents.tensors), path);
   return checkpoint;
 }
 

@@ -35,7 +35,7 @@ struct HessianFile {
     contents = read_safetensors(file.bytes(), path);
   }
   MappedFile file;
-  SafetensorsContents contents;
+  CheckpointContents contents;
 };
 
 std::vector<float> read_floats(const TensorView& tensor, const std::string& where) {
@@ -168,7 +168,7 @@ void round_hessians(HessianSet& hessians) {
 
 CalibrationStatistics read_hessian_file(const std::string& path) {
   const HessianFile file(path);
-  const SafetensorsContents& contents = file.contents;
+  const CheckpointContents& contents = file.contents;
   verify_checksum(contents, path);
   int64_t tokens = read_count(contents.metadata, "tokens", path);
   int64_t sequences = read_count(contents.metadata, "sequences", path);

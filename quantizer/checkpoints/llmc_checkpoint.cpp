@@ -85,7 +85,7 @@ bool looks_like_llmc(Bytes file) {
   return file.size() >= sizeof kMagic && ByteCursor(file, "").read<uint32_t>("magic number") == kMagic;
 }
 
-LlmcContents read_llmc_checkpoint(Bytes file, const std::string& path) {
+CheckpointContents read_llmc_checkpoint(Bytes file, const std::string& path) {
   ByteCursor cursor(file, path);
   const Header header = read_header(cursor);
   // No overflow of their sum: dimensions are below 2^24, layers at most 2^10.
@@ -95,7 +95,8 @@ LlmcContents read_llmc_checkpoint(Bytes file, const std::string& path) {
   });
   if (file.size() != expected)
     throw FormatError(path, std::to_string(file.size()) + " B, its header asks for " + std::to_string(expected) + " B");
-  LlmcContents contents{{}, to_json(header.config)};
+  CheckpointContents contents;
+  contents.config = to_json(header.config);
   for_each_parameter(header, [&](const std::string& name, const Shape& shape) {
     const uint64_t bytes = tensor_bytes_or_throw(header.dtype, shape, path);
     contents.tensors[name] = {header.dtype, shape, cursor.take(bytes, name)};

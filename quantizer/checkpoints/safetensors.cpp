@@ -160,11 +160,11 @@ std::string checksum_of(const TensorMap& tensors, const std::map<std::string, st
 
 }  // namespace
 
-SafetensorsContents read_safetensors(Bytes file, const std::string& path) {
+CheckpointContents read_safetensors(Bytes file, const std::string& path) {
   ByteCursor cursor(file, path);
   Json header = read_header(cursor);
   Bytes data = cursor.take(cursor.remaining(), "data");
-  SafetensorsContents contents;
+  CheckpointContents contents;
   for (const auto& [name, entry] : header.items()) {
     if (name == kMetadataKey)
       contents.metadata = read_metadata(entry, path + ": __metadata__");
@@ -194,7 +194,7 @@ void write_checksummed_safetensors(const std::string& path, const TensorMap& ten
   write_safetensors(path, tensors, metadata);
 }
 
-bool verify_checksum(const SafetensorsContents& contents, const std::string& path) {
+bool verify_checksum(const CheckpointContents& contents, const std::string& path) {
   auto found = contents.metadata.find(kChecksumKey);
   if (found == contents.metadata.end()) return false;
   std::string computed = checksum_of(contents.tensors, contents.metadata);

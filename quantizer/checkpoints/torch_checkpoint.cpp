@@ -389,7 +389,7 @@ bool looks_like_legacy_torch(Bytes file) {
   return pickle || (text.size() > kTarMagicAt && text.substr(kTarMagicAt).starts_with("ustar"));
 }
 
-TorchContents read_torch_checkpoint(Bytes file, const std::string& path, CrcCheck check) {
+CheckpointContents read_torch_checkpoint(Bytes file, const std::string& path, CrcCheck check) {
   if (looks_like_legacy_torch(file))
     throw FormatError(path,
                       "is a bare pickle or a file of PyTorch before 1.6, only zip files are read: load it where it was "
@@ -401,7 +401,7 @@ TorchContents read_torch_checkpoint(Bytes file, const std::string& path, CrcChec
   const Pickle pickle =
       read_pickle(archive.read(pickle_name), path + ": " + quoted_name(pickle_name), kTorchPickleGlobals);
   TensorReader tensors(pickle, archive, prefix, path, file.size());
-  TorchContents contents;
+  CheckpointContents contents;
   contents.tensors = read_state_dict(pickle, tensors, path);
   contents.gathered = std::move(tensors).gathered();
   contents.config = read_config(pickle, path);
