@@ -49,26 +49,24 @@ AuditCheck audit_coverage(std::span<const Window> windows, int64_t targets, int6
   }
   auto missed = std::count(times_scored.begin(), times_scored.end(), 0);
   auto repeated = std::count(times_scored.begin(), times_scored.end(), 2);
-  AuditCheck check{.name = "coverage", .passed = false, .detail = {}, .measured = 0};
-  check.measured = static_cast<double>(missed + repeated + outside);
-  check.passed = targets > 0 && missed == 0 && repeated == 0 && outside == 0 && bad_windows == 0;
-  check.detail = fmt::format(
-      "{} in {}: {} not scored, {} scored more than once, {} outside the stream; {} malformed or longer than the "
-      "context of {}",
-      counted(targets, "target"), counted(windows.size(), "window"), missed, repeated, outside,
-      counted(bad_windows, "window"), context);
-  return check;
+  return {
+      .name = "coverage",
+      .passed = targets > 0 && missed == 0 && repeated == 0 && outside == 0 && bad_windows == 0,
+      .detail = fmt::format("{} in {}: {} not scored, {} scored more than once, {} outside the stream; {} malformed "
+                            "or longer than the context of {}",
+                            counted(targets, "target"), counted(windows.size(), "window"), missed, repeated, outside,
+                            counted(bad_windows, "window"), context),
+      .measured = static_cast<double>(missed + repeated + outside)};
 }
 
 AuditCheck audit_loss_total(const Evaluation& evaluation) {
   const BpbReport& report = evaluation.report;
-  AuditCheck check{.name = "loss total", .passed = false, .detail = {}, .measured = 0};
-  double sum = total_loss_nats(evaluation.nll_nats);
-  check.measured = report.loss_nats - sum;
-  check.passed = sum == report.loss_nats && static_cast<int64_t>(evaluation.nll_nats.size()) == report.targets;
-  check.detail = fmt::format("reported {} nats over {}; the sum of {} is {}", report.loss_nats,
-                             counted(report.targets, "target"), counted(evaluation.nll_nats.size(), "score"), sum);
-  return check;
+  const double sum = total_loss_nats(evaluation.nll_nats);
+  return {.name = "loss total",
+          .passed = sum == report.loss_nats && static_cast<int64_t>(evaluation.nll_nats.size()) == report.targets,
+          .detail = fmt::format("reported {} nats over {}; the sum of {} is {}", report.loss_nats,
+                                counted(report.targets, "target"), counted(evaluation.nll_nats.size(), "score"), sum),
+          .measured = report.loss_nats - sum};
 }
 
 AuditCheck audit_subset_label(const std::string& printed, const Json& json, int64_t scored_targets,
@@ -81,14 +79,13 @@ AuditCheck audit_subset_label(const std::string& printed, const Json& json, int6
                                                      : fmt::format("all {} targets", count_text(available_targets));
   const bool json_is_true = json.at("is_subset") == is_subset && json.at("targets") == scored_targets &&
                             json.at("total_targets") == available_targets && json.at("scope") == truth;
-  AuditCheck check{.name = "subset label", .passed = false, .detail = {}, .measured = 0};
-  check.measured = static_cast<double>(available_targets - scored_targets);
-  check.passed =
-      scored_targets > 0 && scored_targets <= available_targets && printed.starts_with(truth + ",") && json_is_true;
-  check.detail = fmt::format("printed \"{}\"{}; the tokens hold {}, {} of them scored", printed,
-                             json_is_true ? "" : ", the JSON says something else", counted(available_targets, "target"),
-                             count_text(scored_targets));
-  return check;
+  return {.name = "subset label",
+          .passed = scored_targets > 0 && scored_targets <= available_targets && printed.starts_with(truth + ",") &&
+                    json_is_true,
+          .detail = fmt::format("printed \"{}\"{}; the tokens hold {}, {} of them scored", printed,
+                                json_is_true ? "" : ", the JSON says something else",
+                                counted(available_targets, "target"), count_text(scored_targets)),
+          .measured = static_cast<double>(available_targets - scored_targets)};
 }
 
 AuditReport audit(Scorer& scorer, std::span<const Token> tokens, const Tokenizer& tokenizer,

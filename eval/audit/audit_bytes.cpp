@@ -124,14 +124,15 @@ AuditCheck audit_byte_total(const BpbReport& report, const Tokenizer& tokenizer,
   std::span<const Token> scored = tokens.first(report.targets + 1);
   const int64_t counted_bytes = table.bytes_of_targets(scored);
   const ByteComparison comparison = ByteComparer(tokenizer, table, scored).run();
-  AuditCheck check{.name = "byte total", .passed = false, .detail = {}, .measured = 0};
   const int64_t excess = std::max(report.text_bytes - counted_bytes, comparison.counted - comparison.decoded);
-  check.measured = static_cast<double>(excess);
-  check.passed = report.text_bytes == counted_bytes && comparison.counted == comparison.decoded &&
-                 (comparison.stretches > 0 || counted_bytes == 0);
-  check.detail = fmt::format("reported {} B, counted {} B; in {} of text {} B counted, {} B decoded", report.text_bytes,
-                             counted_bytes, counted(comparison.stretches, "stretch", "stretches"), comparison.counted,
-                             comparison.decoded);
+  AuditCheck check{
+      .name = "byte total",
+      .passed = report.text_bytes == counted_bytes && comparison.counted == comparison.decoded &&
+                (comparison.stretches > 0 || counted_bytes == 0),
+      .detail = fmt::format("reported {} B, counted {} B; in {} of text {} B counted, {} B decoded", report.text_bytes,
+                            counted_bytes, counted(comparison.stretches, "stretch", "stretches"), comparison.counted,
+                            comparison.decoded),
+      .measured = static_cast<double>(excess)};
   if (comparison.stray > 0) check.detail += fmt::format(", {} of them not UTF-8", comparison.stray);
   return check;
 }

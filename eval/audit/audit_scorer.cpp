@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 
 #include "eval/audit/audit.h"
-#include "eval/score/worst_of.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/random.h"
 #include "runtime/tensor/matrix.h"
@@ -14,19 +14,11 @@
 namespace thimble {
 namespace {
 
-// Uniform draws that are the same everywhere, unlike those of the standard distributions.
-class PositionSource {
- public:
-  explicit PositionSource(uint64_t seed) : seed_(seed) {}
-  int64_t below(int64_t bound) {
-    return static_cast<int64_t>(uniform_at(seed_, kStream, draws_++) * static_cast<double>(bound));
-  }
+// Uniform draws below a bound that are the same everywhere, unlike those of the standard distributions.
+using Draw = std::function<int64_t(int64_t bound)>;
 
- private:
-  static constexpr uint64_t kStream = 0x6175646974;  // "audit"
-  uint64_t seed_;
-  uint64_t draws_ = 0;
-};
+// The larger of two errors; NaN is the worst of all and is never lost again.
+double worst_of(double a, double b) { return std::isnan(a) || std::isnan(b) ? std::nan("") : std::max(a, b); }
 
 bool same_bits(float a, float b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 
@@ -163,13 +155,13 @@ struct Position {
 };
 
 // The stream's first and last target, the first of the second window, and `samples` random ones.
-std::vector<Position> sample_positions(std::span<const Window> windows, int64_t samples, PositionSource& source) {
+std::vector<Position> sample_positions(std::span<const Window> windows, int64_t samples, const Draw& draw) {
   const auto count = static_cast<int64_t>(windows.size());
   std::vector<Position> positions{{0, windows.front().target_begin}, {count - 1, windows.back().target_end - 1}};
   if (count > 1) positions.push_back({1, windows[1].target_begin});
   for (int64_t i = 0; i < samples; ++i) {
-    const int64_t index = source.below(count);
-    positions.push_back({index, windows[index].target_begin + source.below(windows[index].target_count())});
+    const int64_t index = draw(count);
+    positions.push_back({index, windows[index].target_begin + draw(windows[index].target_count())});
   }
   return positions;
 }
@@ -180,12 +172,15 @@ std::vector<AuditCheck> audit_scorer(Scorer& scorer, std::span<const Token> toke
                                      const AuditOptions& options, Progress& progress) {
   if (scorer.vocabulary() < 2) throw UsageError("a vocabulary of one token leaves nothing to audit");
   if (evaluation.windows.empty()) throw UsageError("an evaluation without windows leaves nothing to audit");
-  PositionSource source(options.seed);
+  constexpr uint64_t kStream = 0x6175646974;  // "audit"
+  const Draw draw = [&options, draws = uint64_t{0}](int64_t bound) mutable {
+    return static_cast<int64_t>(uniform_at(options.seed, kStream, draws++) * static_cast<double>(bound));
+  };
   ScorerProbe probe(scorer, tokens, evaluation);
-  const std::vector<Position> positions = sample_positions(evaluation.windows, options.samples, source);
+  const std::vector<Position> positions = sample_positions(evaluation.windows, options.samples, draw);
   progress.begin("audit", static_cast<int64_t>(positions.size()), "positions");
   for (const Position& position : positions) {
-    probe.probe(position.window, position.target, 1 + source.below(scorer.vocabulary() - 1));
+    probe.probe(position.window, position.target, 1 + draw(scorer.vocabulary() - 1));
     progress.advance(1);
   }
   progress.end();

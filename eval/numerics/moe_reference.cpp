@@ -8,8 +8,6 @@
 #include <limits>
 #include <numeric>
 
-#include "eval/numerics/float64_dot.h"
-
 namespace thimble {
 namespace {
 
@@ -194,74 +192,52 @@ double relative_rms(const MatrixF64& found, const MatrixF64& reference) {
   return size > 0 ? std::sqrt(difference / size) : 0;
 }
 
-// The stages without any rounding.
-struct Exact {
-  MatrixF64 routing, l1, activated, l2, output;
-};
-
-Exact exact_stages(const MoeLayer& layer, ConstMatrixView x, const MoeTrace& trace) {
-  Exact exact;
-  exact.routing = expected_routing(layer, x, trace).values;
-  const MatrixF64 wide = widened(x);
-  exact.l1 = expected_product(
-                 trace, wide, [&](int64_t i) { return trace.routes[static_cast<size_t>(i)].token; }, layer.up,
-                 2 * layer.hidden_dim)
-                 .values;
-  exact.activated = expected_activation(exact.l1, layer.hidden_dim).values;
-  exact.l2 = expected_product(
-                 trace, exact.activated, [](int64_t i) { return i; }, layer.down, layer.model_dim)
-                 .values;
-  exact.output = expected_scatter(trace, exact.routing, exact.l2, x.rows, layer.top_k).values;
-  return exact;
-}
-
 }  // namespace
 
 std::vector<MoeStageErrors> compare_moe(const MoeLayer& layer, ConstMatrixView x, const MoeTrace& trace) {
-  const Exact exact = exact_stages(layer, x, trace);
   std::vector<MoeStageErrors> stages;
-  auto add = [&](MoeStage stage, const MatrixF64& found, const Expected& expected, double drift) {
+  auto add = [&](MoeStage stage, const MatrixF64& found, const Expected& expected, const MatrixF64& unrounded) {
     stages.push_back(compare(stage, found, expected));
-    stages.back().drift = drift;
+    stages.back().drift = relative_rms(found, unrounded);
   };
   auto add_staged = [&](MoeStage scales, MoeStage codes, const MatrixF64& input, const Nvfp4Codes& coded,
                         const MatrixF64& unrounded) {
-    const Staged staged = values_of(coded, input.rows(), input.cols());
-    add(scales, staged.steps, expected_scales(input, coded.tensor_scale), 0);
-    add(codes, staged.values, expected_codes(input, staged.steps), relative_rms(staged.values, unrounded));
-    return staged.values;
+    Staged staged = values_of(coded, input.rows(), input.cols());
+    add(scales, staged.steps, expected_scales(input, coded.tensor_scale), staged.steps);
+    add(codes, staged.values, expected_codes(input, staged.steps), unrounded);
+    return std::move(staged.values);
+  };
+  // Both products, of what the pipeline has and, without any rounding, of what it should have.
+  auto up = [&](const MatrixF64& input) {
+    return expected_product(
+        trace, input, [&](int64_t i) { return trace.routes[static_cast<size_t>(i)].token; }, layer.up,
+        2 * layer.hidden_dim);
+  };
+  auto down = [&](const MatrixF64& hidden) {
+    return expected_product(
+        trace, hidden, [](int64_t i) { return i; }, layer.down, layer.model_dim);
   };
 
-  const MatrixF64 routing = widened(trace.routing), wide = widened(x);
-  add(MoeStage::kRouter, routing, expected_routing(layer, x, trace), relative_rms(routing, exact.routing));
+  const MatrixF64 routing = widened(trace.routing), wide = widened(x), l1 = widened(trace.l1),
+                  activated = widened(trace.activated), l2 = widened(trace.l2);
+  const Expected router = expected_routing(layer, x, trace);
+  const MatrixF64 exact_l1 = up(wide).values, exact_activated = expected_activation(exact_l1, layer.hidden_dim).values,
+                  exact_l2 = down(exact_activated).values;
+  add(MoeStage::kRouter, routing, router, router.values);
   const MatrixF64 staged_x = add_staged(MoeStage::kXScales, MoeStage::kXCodes, wide, trace.x, wide);
-  auto token_of = [&](int64_t i) { return trace.routes[static_cast<size_t>(i)].token; };
-  const MatrixF64 l1 = widened(trace.l1);
-  add(MoeStage::kL1, l1, expected_product(trace, staged_x, token_of, layer.up, 2 * layer.hidden_dim),
-      relative_rms(l1, exact.l1));
-  const MatrixF64 activated = widened(trace.activated);
-  add(MoeStage::kActivation, activated, expected_activation(l1, layer.hidden_dim),
-      relative_rms(activated, exact.activated));
+  add(MoeStage::kL1, l1, up(staged_x), exact_l1);
+  add(MoeStage::kActivation, activated, expected_activation(l1, layer.hidden_dim), exact_activated);
   const MatrixF64 staged_h =
-      add_staged(MoeStage::kHScales, MoeStage::kHCodes, activated, trace.hidden, exact.activated);
-  const MatrixF64 l2 = widened(trace.l2);
-  add(MoeStage::kL2, l2,
-      expected_product(
-          trace, staged_h, [](int64_t i) { return i; }, layer.down, layer.model_dim),
-      relative_rms(l2, exact.l2));
-  const MatrixF64 output = widened(trace.output);
-  add(MoeStage::kScatter, output, expected_scatter(trace, routing, l2, x.rows, layer.top_k),
-      relative_rms(output, exact.output));
+      add_staged(MoeStage::kHScales, MoeStage::kHCodes, activated, trace.hidden, exact_activated);
+  add(MoeStage::kL2, l2, down(staged_h), exact_l2);
+  add(MoeStage::kScatter, widened(trace.output), expected_scatter(trace, routing, l2, x.rows, layer.top_k),
+      expected_scatter(trace, router.values, exact_l2, x.rows, layer.top_k).values);
   return stages;
 }
 
 const MoeStageErrors* first_failure(const std::vector<MoeStageErrors>& stages) {
   auto found = std::ranges::find_if(stages, [](const MoeStageErrors& stage) { return !stage.passed(); });
   return found == stages.end() ? nullptr : &*found;
-}
-
-MatrixF64 moe_in_float64(const MoeLayer& layer, ConstMatrixView x, const MoeTrace& trace) {
-  return exact_stages(layer, x, trace).output;
 }
 
 }  // namespace thimble

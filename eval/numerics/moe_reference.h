@@ -12,11 +12,30 @@
 // Of logits closer than their bound either may be chosen.
 #pragma once
 
+#include <cmath>
 #include <vector>
 
 #include "runtime/operators/moe_layer.h"
 
 namespace thimble {
+
+// The reference of a product's element, with what bounds are made of.
+struct Float64Dot {
+  double sum = 0;        // of a(i) b(i), in index order
+  double magnitude = 0;  // of |a(i) b(i)|
+};
+
+// Elements of float or double; products of floats are exact.
+template <typename A, typename B>
+Float64Dot float64_dot(const A* a, const B* b, int64_t count) {
+  Float64Dot dot;
+  for (int64_t i = 0; i < count; ++i) {
+    const double product = double{a[i]} * double{b[i]};
+    dot.sum += product;
+    dot.magnitude += std::abs(product);
+  }
+  return dot;
+}
 
 struct MoeStageErrors {
   MoeStage stage = MoeStage::kRouter;
@@ -37,8 +56,5 @@ std::vector<MoeStageErrors> compare_moe(const MoeLayer& layer, ConstMatrixView x
 
 // The first that failed; null when all passed.
 const MoeStageErrors* first_failure(const std::vector<MoeStageErrors>& stages);
-
-// The whole layer in float64 without any rounding of activations: (T, D). Routes as in `trace`.
-MatrixF64 moe_in_float64(const MoeLayer& layer, ConstMatrixView x, const MoeTrace& trace);
 
 }  // namespace thimble

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "eval/numerics/operator_reference.h"
 #include "runtime/base/parallel.h"
 #include "runtime/base/random.h"
 
@@ -48,7 +47,7 @@ template <typename Stored, typename Convert>
 void fill(ByteVector& bytes, const OperatorCase& shape, const Convert& convert) {
   parallel_chunks(shape.rows * shape.cols, kElementsPerTask, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      Stored stored = convert(i / shape.cols, i % shape.cols);
+      auto stored = static_cast<Stored>(convert(i / shape.cols, i % shape.cols));
       std::memcpy(bytes.data() + static_cast<size_t>(i) * sizeof(Stored), &stored, sizeof(Stored));
     }
   });
@@ -96,15 +95,12 @@ OperatorInput::OperatorInput(Operator op, DType in, const OperatorCase& shape, u
   auto value = [&](int64_t r, int64_t c) { return static_cast<float>(element(shape, in, seed, r, c)); };
   if (in == DType::kF16) fill<uint16_t>(x_, shape, [&](int64_t r, int64_t c) { return fp16_from_float(value(r, c)); });
   if (in == DType::kBF16) fill<uint16_t>(x_, shape, [&](int64_t r, int64_t c) { return bf16_from_float(value(r, c)); });
-  if (in == DType::kI8)
-    fill<int8_t>(x_, shape, [&](int64_t r, int64_t c) { return static_cast<int8_t>(std::lround(127 * value(r, c))); });
-  if (in == DType::kI16)
-    fill<int16_t>(x_, shape,
-                  [&](int64_t r, int64_t c) { return static_cast<int16_t>(std::lround(32767 * value(r, c))); });
   if (is_code(in)) {
-    double largest = in == DType::kI8 ? 127 : 32767,
-           range = shape.fill == OperatorFill::kSubnormal ? 1e-38 : shape.range;
-    scale_.assign(static_cast<size_t>(rows_), static_cast<float>(range / largest));
+    const float largest = in == DType::kI8 ? 127 : 32767;
+    auto code = [&](int64_t r, int64_t c) { return std::lround(largest * value(r, c)); };
+    in == DType::kI8 ? fill<int8_t>(x_, shape, code) : fill<int16_t>(x_, shape, code);
+    const double range = shape.fill == OperatorFill::kSubnormal ? 1e-38 : shape.range;
+    scale_.assign(static_cast<size_t>(rows_), static_cast<float>(range / double{largest}));
   }
   if (op == Operator::kRmsNorm || op == Operator::kLayerNorm)
     for (int64_t c = 0; c < cols_; ++c) weight_.push_back(static_cast<float>(1 + 0.5 * symmetric(seed, kWeights, c)));
@@ -136,7 +132,7 @@ OperatorCall OperatorInput::call(DType out, void* y) const {
 uint64_t operator_bytes(const OperatorCall& call) {
   auto rows = static_cast<uint64_t>(call.rows), cols = static_cast<uint64_t>(call.cols);
   uint64_t bytes = rows * cols * dtype_bytes(call.in);
-  bytes += static_cast<uint64_t>(operator_output_count(call)) * dtype_bytes(call.out);
+  bytes += static_cast<uint64_t>(call.output_count()) * dtype_bytes(call.out);
   for (const float* per_column : {call.weight, call.bias}) bytes += per_column ? cols * sizeof(float) : 0;
   if (call.scale) bytes += rows * sizeof(float);
   if (call.targets) bytes += rows * sizeof(int32_t);

@@ -46,12 +46,6 @@ Header parse_header(ByteCursor& cursor) {
   return {format, static_cast<uint64_t>(count)};
 }
 
-uint32_t read_token(Bytes raw, uint64_t bytes, size_t i) {
-  uint32_t token = 0;
-  for (uint64_t b = 0; b < bytes; ++b) token |= std::to_integer<uint32_t>(raw[bytes * i + b]) << (8 * b);
-  return token;
-}
-
 struct GlobResult {
   glob_t matches{};
   ~GlobResult() { globfree(&matches); }
@@ -83,7 +77,9 @@ std::vector<Token> parse_shard(Bytes file, const std::string& path, std::optiona
   std::vector<Token> tokens(header.count);
   const int64_t allowed = vocab_size.value_or(kMostTokens);
   for (size_t i = 0; i < tokens.size(); ++i) {
-    const uint32_t token = read_token(raw, token_bytes, i);
+    const std::byte* at = raw.data() + i * token_bytes;
+    const uint32_t token =
+        token_bytes == sizeof(uint16_t) ? load_little_endian<uint16_t>(at) : load_little_endian<uint32_t>(at);
     if (token >= allowed)
       throw FormatError(path, "token " + std::to_string(token) + " at position " + std::to_string(i) +
                                   ", the vocabulary has " + (vocab_size ? "" : "at most ") + std::to_string(allowed) +

@@ -12,23 +12,18 @@
 
 namespace thimble {
 
-struct Tokenizer::Impl {
-  std::string path;
-  sentencepiece::SentencePieceProcessor processor;
-};
-
 Tokenizer Tokenizer::load(const std::string& path) {
   MappedFile file(path);
   return Tokenizer(file.bytes(), path);
 }
 
-Tokenizer::Tokenizer(Bytes model, const std::string& path) : impl_(std::make_unique<Impl>()) {
-  impl_->path = path;
+Tokenizer::Tokenizer(Bytes model, const std::string& path)
+    : path_(path), processor_(std::make_unique<sentencepiece::SentencePieceProcessor>()) {
   refuse_other_kinds(model, FileUse::kTokenizer, path);
   check_tokenizer_file(model, path);
   std::string reason;
   try {
-    auto status = impl_->processor.LoadFromSerializedProto(as_text(model));
+    auto status = processor_->LoadFromSerializedProto(as_text(model));
     if (status.ok()) return;
     reason = status.ToString();
     // LCOV_EXCL_START: its trie builder throws; no file is known that gets so far and makes it throw
@@ -45,40 +40,37 @@ Tokenizer::~Tokenizer() = default;
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 
-const std::string& Tokenizer::path() const { return impl_->path; }
-
-int64_t Tokenizer::vocab_size() const { return impl_->processor.GetPieceSize(); }
+int64_t Tokenizer::vocab_size() const { return processor_->GetPieceSize(); }
 
 PieceKind Tokenizer::kind(Token token) const {
   assert(token < vocab_size());
-  const auto& processor = impl_->processor;
-  if (processor.IsControl(token) || processor.IsUnknown(token) || processor.IsUnused(token))
+  if (processor_->IsControl(token) || processor_->IsUnknown(token) || processor_->IsUnused(token))
     return PieceKind::kBoundary;
-  return processor.IsByte(token) ? PieceKind::kByte : PieceKind::kText;
+  return processor_->IsByte(token) ? PieceKind::kByte : PieceKind::kText;
 }
 
 const std::string& Tokenizer::piece(Token token) const {
   assert(token < vocab_size());
-  return impl_->processor.IdToPiece(token);
+  return processor_->IdToPiece(token);
 }
 
 std::optional<Token> Tokenizer::bos_id() const {
-  int id = impl_->processor.bos_id();
+  int id = processor_->bos_id();
   if (id < 0) return std::nullopt;
   return static_cast<Token>(id);
 }
 
 std::vector<Token> Tokenizer::encode(std::string_view text) const {
   std::vector<int> ids;
-  auto status = impl_->processor.Encode(text, &ids);
-  if (!status.ok()) throw FormatError(impl_->path, "cannot tokenize the text: " + status.ToString());
+  auto status = processor_->Encode(text, &ids);
+  if (!status.ok()) throw FormatError(path_, "cannot tokenize the text: " + status.ToString());
   return {ids.begin(), ids.end()};
 }
 
 std::string Tokenizer::decode(std::span<const Token> tokens) const {
   std::string text;
-  auto status = impl_->processor.Decode(std::vector<int>(tokens.begin(), tokens.end()), &text);
-  if (!status.ok()) throw FormatError(impl_->path, "cannot decode the tokens: " + status.ToString());
+  auto status = processor_->Decode(std::vector<int>(tokens.begin(), tokens.end()), &text);
+  if (!status.ok()) throw FormatError(path_, "cannot decode the tokens: " + status.ToString());
   return text;
 }
 

@@ -13,6 +13,10 @@
 
 #include "runtime/ops/token_sequences.h"
 
+namespace sentencepiece {
+class SentencePieceProcessor;
+}
+
 namespace thimble {
 
 enum class PieceKind : uint8_t {
@@ -34,7 +38,7 @@ class Tokenizer {
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
 
-  const std::string& path() const;
+  const std::string& path() const { return path_; }
   int64_t vocab_size() const;  // at most 65,536
   PieceKind kind(Token token) const;
   const std::string& piece(Token token) const;
@@ -47,8 +51,8 @@ class Tokenizer {
   std::string decode(std::span<const Token> tokens) const;
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::string path_;
+  std::unique_ptr<sentencepiece::SentencePieceProcessor> processor_;
 };
 
 // Throws FormatError naming both sizes unless tokenizer and model agree. `model_path` names the model.

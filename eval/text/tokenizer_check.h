@@ -19,4 +19,14 @@ constexpr int kMaxNestedSymbols = 64;
 // of a piece cannot be counted: a space mark behind the word, and spaces that are not marked at all.
 void check_tokenizer_file(Bytes model, const std::string& path);
 
+// The library keeps at most this many matches of one position; a map that can yield more overruns its array.
+constexpr int kMaxNestedRules = 32;
+// Longest text that one rule may put in (NFKC needs 33 bytes); bounds how much normalising can enlarge a text.
+constexpr uint64_t kMaxReplacementBytes = 1024;
+
+// Throws FormatError unless every look-up in a normaliser's character map, whatever the text, stays inside the map and
+// ends: the library follows its offsets without looking at bounds, so hostile bytes would read outside the file.
+// charsmap: uint32 trie bytes, a Darts-clone double array of uint32, replacement texts that each end with NUL.
+void check_charsmap(Bytes charsmap, const std::string& path);
+
 }  // namespace thimble

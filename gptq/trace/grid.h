@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/codes/nvfp4_block.h"
+#include "runtime/codes/nvfp4.h"
 #include "runtime/codes/quantized_model.h"
 #include "runtime/tensor/dtype.h"
 #include "runtime/tensor/host_device.h"

@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <filesystem>
+#include <regex>
 
 #include "quantizer/checkpoints/llmc_checkpoint.h"
 #include "quantizer/checkpoints/safetensors.h"
@@ -24,32 +24,18 @@ bool looks_like_safetensors(Bytes file) {
   return file.size() > kSafetensorsHeaderAt && file[kSafetensorsHeaderAt] == std::byte{'{'};
 }
 
-// The digits at the end of `text`, taken off it; nothing where there are none.
-std::optional<uint64_t> take_last_number(std::string_view& text) {
-  const size_t last = text.find_last_not_of("0123456789");
-  const std::string_view digits = last == std::string_view::npos ? text : text.substr(last + 1);
-  uint64_t number = 0;
-  auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (error != std::errc() || digits.empty()) return std::nullopt;
-  text.remove_suffix(digits.size());
-  return number;
-}
-
 // Hugging Face names the parts of a checkpoint model-00001-of-00003.safetensors. One alone would pass for a small model
 // of an unknown family.
 void refuse_part_of_several(const std::string& path) {
-  constexpr std::string_view kOf = "-of-";
   const std::string stem = std::filesystem::path(path).stem().string();
-  std::string_view rest = stem;
-  const std::optional<uint64_t> count = take_last_number(rest);
-  if (!count || *count < 2 || !rest.ends_with(kOf)) return;
-  rest.remove_suffix(kOf.size());
-  const std::optional<uint64_t> part = take_last_number(rest);
-  if (!part || !rest.ends_with('-')) return;
+  std::smatch part;
+  if (!std::regex_match(stem, part, std::regex(".*-([0-9]{1,18})-of-([0-9]{1,18})"))) return;
+  const uint64_t number = std::stoull(part[1]), count = std::stoull(part[2]);
+  if (count < 2) return;
   throw FormatError(path,
                     fmt::format("is part {} of {} of a checkpoint, by its name: only whole checkpoints are read, so "
                                 "save the model again as one file (or rename the file, if it is whole)",
-                                *part, *count));
+                                number, count));
 }
 
 TensorMap strip_names(TensorMap tensors, const std::string& path) {
@@ -95,28 +81,21 @@ Checkpoint open_checkpoint(const std::string& path) {
   refuse_part_of_several(path);
   Bytes file = checkpoint.file_.bytes();
   refuse_other_kinds(file, FileUse::kCheckpoint, path);
-  TensorMap tensors;
+  CheckpointContents& contents = checkpoint.contents_;
   if (looks_like_llmc(file)) {
-    LlmcContents contents = read_llmc_checkpoint(file, path);
     checkpoint.format_name_ = kLlmcFormat;
-    tensors = std::move(contents.tensors);
-    checkpoint.config_ = std::move(contents.config);
+    contents = read_llmc_checkpoint(file, path);
   } else if (looks_like_safetensors(file)) {
-    SafetensorsContents contents = read_safetensors(file, path);
     checkpoint.format_name_ = "safetensors";
-    tensors = std::move(contents.tensors);
-    checkpoint.metadata_ = std::move(contents.metadata);
-    checkpoint.config_ = config_of(checkpoint.metadata_, path);
+    contents = read_safetensors(file, path);
+    contents.config = config_of(contents.metadata, path);
   } else if (as_text(file).starts_with("PK") || looks_like_legacy_torch(file)) {
-    TorchContents contents = read_torch_checkpoint(file, path);
     checkpoint.format_name_ = "torch";
-    tensors = std::move(contents.tensors);
-    checkpoint.gathered_ = std::move(contents.gathered);
-    checkpoint.config_ = std::move(contents.config);
+    contents = read_torch_checkpoint(file, path);
   } else {
     throw FormatError(path, wrong_file_text(file, FileUse::kCheckpoint));
   }
-  checkpoint.tensors_ = strip_names(std::move(tensors), path);
+  contents.tensors = strip_names(std::move(contents.tensors), path);
   return checkpoint;
 }
 

@@ -24,6 +24,14 @@ namespace thimble {
 
 constexpr std::string_view kLlmcFormat = "llm.c";
 
+// What a file of any format holds.
+struct CheckpointContents {
+  TensorMap tensors;                            // views into the file's bytes or into `gathered`
+  std::vector<ByteVector> gathered;             // tensors that were not contiguous in a torch file
+  std::map<std::string, std::string> metadata;  // the __metadata__ of a safetensors file
+  std::optional<Json> config;                   // a JSON object
+};
+
 // Move-only; the views stay valid when it is moved and end with it.
 class Checkpoint {
  public:
@@ -33,12 +41,12 @@ class Checkpoint {
   // Are the tensors already under the names and in the layout of their family's parameters, with a config?
   bool has_parameters() const { return format_name_ == kLlmcFormat; }
 
-  const TensorMap& tensors() const { return tensors_; }
+  const TensorMap& tensors() const { return contents_.tensors; }  // without wrapper prefixes
   // The __metadata__ of a safetensors file; empty for others.
-  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  const std::map<std::string, std::string>& metadata() const { return contents_.metadata; }
   // The model config stored in the checkpoint, a JSON object: the metadata text "config" of a safetensors file, or the
   // dict that read_torch_checkpoint describes, or what the header of an llm.c file says.
-  const std::optional<Json>& config() const { return config_; }
+  const std::optional<Json>& config() const { return contents_.config; }
 
   // XXH3-64 of all the file's bytes. Reads the file at each call.
   uint64_t content_hash() const;
@@ -49,10 +57,7 @@ class Checkpoint {
 
   MappedFile file_;
   std::string_view format_name_;
-  TensorMap tensors_;                 // views into file_ or gathered_
-  std::vector<ByteVector> gathered_;  // tensors that were not contiguous in a torch file
-  std::map<std::string, std::string> metadata_;
-  std::optional<Json> config_;
+  CheckpointContents contents_;
 };
 
 // Throws IoError when the file cannot be read and FormatError when it is not a valid checkpoint.

@@ -9,19 +9,24 @@
 namespace thimble {
 namespace {
 
-void add_tensors(const TensorMap& tensors, CheckpointReport& report) {
+struct ParameterCounts {
+  std::map<std::string, int64_t> by_dtype;
+  int64_t all = 0;
+};
+
+ParameterCounts count_parameters(const TensorMap& tensors) {
+  ParameterCounts counts;
   for (const auto& [name, tensor] : tensors) {
-    const auto elements = static_cast<uint64_t>(element_count(tensor.shape));
-    report.tensors[name] = {tensor.shape, tensor.dtype, elements, tensor.bytes.size()};
-    report.parameters[std::string(dtype_name(tensor.dtype))] += elements;
-    report.all_parameters += elements;
+    counts.by_dtype[std::string(dtype_name(tensor.dtype))] += element_count(tensor.shape);
+    counts.all += element_count(tensor.shape);
   }
+  return counts;
 }
 
 // Config and family, or why there are none.
 void add_family(const std::string& config_path, CheckpointReport& report) {
   try {
-    const OpenedCheckpoint opened(report.path, config_path);
+    const OpenedCheckpoint opened(report.file.path(), config_path);
     report.config = opened.config_json();
     report.config_from = opened.config_path();
     report.banked = opened.banked();
@@ -35,30 +40,26 @@ void add_family(const std::string& config_path, CheckpointReport& report) {
 }  // namespace
 
 CheckpointReport describe_checkpoint(const std::string& path, const std::string& config_path) {
-  const Checkpoint file = open_checkpoint(path);
-  CheckpointReport report;
-  report.path = path;
-  report.format = file.format_name();
-  report.file_bytes = file.file_bytes();
-  add_tensors(file.tensors(), report);
+  CheckpointReport report{open_checkpoint(path)};
   add_family(config_path, report);
   return report;
 }
 
 Json to_json(const CheckpointReport& report) {
   Json tensors = Json::array();
-  for (const auto& [name, tensor] : report.tensors)
+  for (const auto& [name, tensor] : report.file.tensors())
     tensors.push_back({{"name", name},
                        {"shape", tensor.shape},
                        {"dtype", dtype_name(tensor.dtype)},
-                       {"elements", tensor.elements},
-                       {"bytes", tensor.bytes}});
+                       {"elements", element_count(tensor.shape)},
+                       {"bytes", tensor.bytes.size()}});
+  const ParameterCounts parameters = count_parameters(report.file.tensors());
   return {{"kind", "checkpoint"},
-          {"path", report.path},
-          {"format", report.format},
-          {"file_bytes", report.file_bytes},
-          {"parameters", report.all_parameters},
-          {"parameters_by_dtype", report.parameters},
+          {"path", report.file.path()},
+          {"format", report.file.format_name()},
+          {"file_bytes", report.file.file_bytes()},
+          {"parameters", parameters.all},
+          {"parameters_by_dtype", parameters.by_dtype},
           {"family", report.family.empty() ? Json() : Json(report.family)},
           {"config", report.config},
           {"config_from", report.config_from},
@@ -69,17 +70,18 @@ Json to_json(const CheckpointReport& report) {
 
 std::string to_text(const CheckpointReport& report) {
   std::vector<std::vector<std::string>> rows = {{"tensor", "shape", "dtype", "elements", "bytes"}};
-  for (const auto& [name, tensor] : report.tensors)
+  for (const auto& [name, tensor] : report.file.tensors())
     rows.push_back({name, shape_text(tensor.shape), std::string(dtype_name(tensor.dtype)),
-                    count_text(static_cast<int64_t>(tensor.elements)), count_text(static_cast<int64_t>(tensor.bytes))});
+                    count_text(element_count(tensor.shape)), count_text(tensor.bytes.size())});
+  const ParameterCounts parameters = count_parameters(report.file.tensors());
   std::string dtypes;
-  for (const auto& [dtype, count] : report.parameters)
-    dtypes += fmt::format("{}{} in {}", dtypes.empty() ? "" : ", ", count_text(static_cast<int64_t>(count)), dtype);
+  for (const auto& [dtype, count] : parameters.by_dtype)
+    dtypes += fmt::format("{}{} in {}", dtypes.empty() ? "" : ", ", count_text(count), dtype);
   std::vector<std::pair<std::string, std::string>> facts = {
-      {"checkpoint", report.path},
-      {"format", report.format},
-      {"file", bytes_text(report.file_bytes)},
-      {"parameters", fmt::format("{} ({})", count_text(static_cast<int64_t>(report.all_parameters)), dtypes)},
+      {"checkpoint", report.file.path()},
+      {"format", std::string(report.file.format_name())},
+      {"file", bytes_text(report.file.file_bytes())},
+      {"parameters", fmt::format("{} ({})", count_text(parameters.all), dtypes)},
       {"matrices", report.banked ? "stacked in banks" : "one by one"},
       {"family", report.family.empty() ? "none that can be run" : report.family}};
   if (!report.config_from.empty()) facts.emplace_back("config from", report.config_from);

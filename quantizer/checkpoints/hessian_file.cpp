@@ -1,16 +1,16 @@
 // hessian_file.cpp: safetensors <-> CalibrationStatistics.
 #include "quantizer/checkpoints/hessian_file.h"
 
-#include <bit>
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <list>
 
-#include "quantizer/checkpoints/checksummed_safetensors.h"
+#include "quantizer/checkpoints/safetensors.h"
 #include "runtime/base/file.h"
 #include "runtime/base/file_kind.h"
 #include "runtime/base/json.h"
-#include "runtime/base/parallel.h"
 
 namespace thimble {
 namespace {
@@ -25,9 +25,23 @@ constexpr std::string_view kRowCounts = "row_counts/";
 constexpr std::string_view kHeadHessian = "head_hessian/";
 
 bool is_hessian_of_a_layer(std::string_view name) {
-  for (std::string_view prefix : {kOutputFisher, kLookupFisher, kRowCounts, kHeadHessian})
-    if (name.starts_with(prefix)) return false;
-  return true;
+  return std::ranges::none_of(std::array{kOutputFisher, kLookupFisher, kRowCounts, kHeadHessian},
+                              [&](std::string_view prefix) { return name.starts_with(prefix); });
+}
+
+struct HessianFile {
+  explicit HessianFile(const std::string& path) : file(path) {
+    refuse_other_kinds(file.bytes(), FileUse::kHessians, path);
+    contents = read_safetensors(file.bytes(), path);
+  }
+  MappedFile file;
+  CheckpointContents contents;
+};
+
+std::vector<float> read_floats(const TensorView& tensor, const std::string& where) {
+  if (tensor.dtype != DType::kF32 && tensor.dtype != DType::kF64)
+    throw FormatError(where, "dtype " + std::string(dtype_name(tensor.dtype)) + ", allowed are F32 and F64");
+  return to_float32(tensor);
 }
 
 int64_t read_count(const std::map<std::string, std::string>& metadata, const std::string& key,
@@ -46,10 +60,8 @@ SymmetricMatrix read_matrix(const std::string& layer, const TensorView& tensor, 
   std::string where = path + ": Hessian '" + layer + "'";
   if (tensor.shape.size() != 2 || tensor.shape[0] != tensor.shape[1] || tensor.shape[0] == 0)
     throw FormatError(where, "shape " + shape_text(tensor.shape) + ", expected a square matrix (K, K)");
-  if (tensor.dtype != DType::kF32 && tensor.dtype != DType::kF64)
-    throw FormatError(where, "dtype " + std::string(dtype_name(tensor.dtype)) + ", allowed are F32 and F64");
-  int64_t size = tensor.shape[0];
-  std::vector<float> values = to_float32(tensor);
+  const int64_t size = tensor.shape[0];
+  const std::vector<float> values = read_floats(tensor, where);
   auto at = [&](int64_t i, int64_t j) { return static_cast<double>(values[static_cast<size_t>(i * size + j)]); };
   SymmetricMatrix matrix(size);
   for (int64_t i = 0; i < size; ++i) {
@@ -73,10 +85,8 @@ void require_vector(const std::string& where, const TensorView& tensor) {
 
 Fisher read_fisher(const std::string& where, const TensorView& tensor, int64_t tokens) {
   require_vector(where, tensor);
-  if (tensor.dtype != DType::kF32 && tensor.dtype != DType::kF64)
-    throw FormatError(where, "dtype " + std::string(dtype_name(tensor.dtype)) + ", allowed are F32 and F64");
   Fisher fisher{{}, tokens};
-  for (float value : to_float32(tensor)) {
+  for (float value : read_floats(tensor, where)) {
     if (!std::isfinite(value) || value < 0)
       throw FormatError(where, "element " + std::to_string(fisher.mean_square.size()) + " is " + std::to_string(value) +
                                    ", a mean square is finite and not negative");
@@ -131,34 +141,34 @@ std::map<std::string, std::string> read_sharing(const std::map<std::string, std:
   return sharing;
 }
 
-ByteVector square_bytes(const SymmetricMatrix& matrix) {
-  ByteVector bytes;
-  bytes.reserve(static_cast<size_t>(matrix.size() * matrix.size()) * sizeof(float));
+std::vector<float> square_of(const SymmetricMatrix& matrix) {
+  std::vector<float> square;
+  square.reserve(static_cast<size_t>(matrix.size() * matrix.size()));
   for (int64_t i = 0; i < matrix.size(); ++i)
-    for (int64_t j = 0; j < matrix.size(); ++j)
-      append_little_endian(bytes, std::bit_cast<uint32_t>(static_cast<float>(matrix(i, j))));
-  return bytes;
+    for (int64_t j = 0; j < matrix.size(); ++j) square.push_back(static_cast<float>(matrix(i, j)));
+  return square;
 }
 
-ByteVector fisher_bytes(const Fisher& fisher) {
-  ByteVector bytes;
-  for (double value : fisher.mean_square)
-    append_little_endian(bytes, std::bit_cast<uint32_t>(static_cast<float>(value)));
-  return bytes;
-}
+double rounded(double value) { return static_cast<double>(static_cast<float>(value)); }
 
-ByteVector count_bytes(const std::vector<int64_t>& counts) {
-  ByteVector bytes;
-  for (int64_t count : counts) append_little_endian(bytes, static_cast<uint64_t>(count));
-  return bytes;
+void round_hessians(HessianSet& hessians) {
+  std::map<const Hessian*, std::shared_ptr<const Hessian>> replacements;
+  for (auto& [layer, hessian] : hessians) {
+    auto& replacement = replacements[hessian.get()];
+    if (!replacement) {
+      auto copy = std::make_shared<Hessian>(*hessian);
+      for (double& value : copy->matrix.values()) value = rounded(value);
+      replacement = std::move(copy);
+    }
+    hessian = replacement;
+  }
 }
 
 }  // namespace
 
 CalibrationStatistics read_hessian_file(const std::string& path) {
-  MappedFile file(path);
-  refuse_other_kinds(file.bytes(), FileUse::kHessians, path);
-  SafetensorsContents contents = read_safetensors(file.bytes(), path);
+  const HessianFile file(path);
+  const CheckpointContents& contents = file.contents;
   verify_checksum(contents, path);
   int64_t tokens = read_count(contents.metadata, "tokens", path);
   int64_t sequences = read_count(contents.metadata, "sequences", path);
@@ -183,13 +193,11 @@ CalibrationStatistics read_hessian_file(const std::string& path) {
 }
 
 std::vector<std::string> hessian_file_layers(const std::string& path) {
-  MappedFile file(path);
-  refuse_other_kinds(file.bytes(), FileUse::kHessians, path);
-  SafetensorsContents contents = read_safetensors(file.bytes(), path);
+  const HessianFile file(path);
   std::vector<std::string> layers;
-  for (const auto& [layer, tensor] : contents.tensors)
+  for (const auto& [layer, tensor] : file.contents.tensors)
     if (is_hessian_of_a_layer(layer)) layers.push_back(layer);
-  for (const auto& [layer, source] : read_sharing(contents.metadata, path)) layers.push_back(layer);
+  for (const auto& [layer, source] : read_sharing(file.contents.metadata, path)) layers.push_back(layer);
   return layers;
 }
 
@@ -203,8 +211,11 @@ void write_hessian_file(const std::string& path, const CalibrationStatistics& st
     contents.push_back(std::move(bytes));
     tensors[name] = {dtype, std::move(shape), contents.back()};
   };
+  auto add_floats = [&](const std::string& name, Shape shape, const std::vector<float>& values) {
+    add(name, DType::kF32, std::move(shape), from_float32(DType::kF32, values));
+  };
   auto add_hessian = [&](const std::string& name, const Hessian& hessian) {
-    add(name, DType::kF32, {hessian.matrix.size(), hessian.matrix.size()}, square_bytes(hessian.matrix));
+    add_floats(name, {hessian.matrix.size(), hessian.matrix.size()}, square_of(hessian.matrix));
     tokens = hessian.token_count;
     sequences = hessian.sequence_count;
   };
@@ -220,36 +231,21 @@ void write_hessian_file(const std::string& path, const CalibrationStatistics& st
   for (const auto& [name, hessian] : loss.head) add_hessian(std::string(kHeadHessian) + name, *hessian);
   for (const auto& [prefix, set] :
        {std::pair(kOutputFisher, &loss.output_fisher), {kLookupFisher, &loss.lookup_fisher}})
-    for (const auto& [name, fisher] : *set)
-      add(std::string(prefix) + name, DType::kF32, {static_cast<int64_t>(fisher.mean_square.size())},
-          fisher_bytes(fisher));
-  for (const auto& [table, counts] : loss.row_counts)
-    add(std::string(kRowCounts) + table, DType::kI64, {static_cast<int64_t>(counts.size())}, count_bytes(counts));
+    for (const auto& [name, fisher] : *set) {
+      const std::vector<double>& squares = fisher.mean_square;
+      add_floats(std::string(prefix) + name, {static_cast<int64_t>(squares.size())}, {squares.begin(), squares.end()});
+    }
+  for (const auto& [table, counts] : loss.row_counts) {
+    ByteVector bytes;
+    for (int64_t count : counts) append_little_endian(bytes, count);
+    add(std::string(kRowCounts) + table, DType::kI64, {static_cast<int64_t>(counts.size())}, std::move(bytes));
+  }
   write_checksummed_safetensors(path, tensors,
                                 {{"format", "thimble-hessians"},
                                  {"shared", canonical_json(shared)},
                                  {"sequences", std::to_string(sequences)},
                                  {"tokens", std::to_string(tokens)}});
 }
-
-namespace {
-
-double rounded(double value) { return static_cast<double>(static_cast<float>(value)); }
-
-void round_hessians(HessianSet& hessians) {
-  std::map<const Hessian*, std::shared_ptr<const Hessian>> replacements;
-  for (auto& [layer, hessian] : hessians) {
-    auto& replacement = replacements[hessian.get()];
-    if (!replacement) {
-      auto copy = std::make_shared<Hessian>(*hessian);
-      for (double& value : copy->matrix.values()) value = rounded(value);
-      replacement = std::move(copy);
-    }
-    hessian = replacement;
-  }
-}
-
-}  // namespace
 
 void round_to_float32(CalibrationStatistics& statistics) {
   round_hessians(statistics.hessians);

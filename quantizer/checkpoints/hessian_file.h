@@ -9,7 +9,7 @@
 //   "lookup_fisher/<table>"   F32 (width)   the same at the rows that tokens look up
 //   "row_counts/<table>"      I64 (rows)    how often each row was looked up
 //   "head_hessian/<weight>"   F32 (K, K)    H at the input of the output head; at most one
-// Files that this program writes carry a checksum (checksummed_safetensors.h); where there is one, it is verified.
+// Files that this program writes carry a checksum (safetensors.h); where there is one, it is verified.
 #pragma once
 
 #include <string>

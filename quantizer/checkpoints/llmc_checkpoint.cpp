@@ -2,7 +2,6 @@
 #include "quantizer/checkpoints/llmc_checkpoint.h"
 
 #include "runtime/base/byte_cursor.h"
-#include "runtime/base/checked.h"
 #include "runtime/families/config_reader.h"
 #include "runtime/families/gpt2/gpt2_config.h"
 
@@ -56,42 +55,28 @@ Header read_header(ByteCursor& cursor) {
   return header;
 }
 
-// Takes the parameters in their order.
-class ParameterReader {
- public:
-  ParameterReader(ByteCursor& cursor, const Header& header) : cursor_(cursor), dtype_(header.dtype) {}
-
-  void add(const std::string& name, const Shape& shape) {
-    const uint64_t count = element_count_or_throw(shape, cursor_.path() + ": " + name);
-    tensors_[name] = {dtype_, shape, cursor_.take(mul_or_throw(count, dtype_bytes(dtype_), cursor_.path()), name)};
-  }
-  // One tensor of every layer.
-  void add_layers(int64_t layers, std::string Gpt2LayerNames::*name, bool is_bias, const Shape& shape) {
-    for (int64_t i = 0; i < layers; ++i) {
-      const std::string weight = Gpt2LayerNames(i).*name;
-      add(is_bias ? bias_name(weight) : weight, shape);
-    }
-  }
-  TensorMap finish() && { return std::move(tensors_); }
-
- private:
-  ByteCursor& cursor_;
-  DType dtype_;
-  TensorMap tensors_;
-};
-
-// Elements of all parameters. No overflow: dimensions are below 2^24, layers at most 2^10.
-uint64_t parameter_count(const Header& header) {
+// Calls visit(name, shape) for every parameter in the order of the file.
+template <typename Visit>
+void for_each_parameter(const Header& header, const Visit& visit) {
+  using Names = Gpt2LayerNames;
   const Gpt2Config& c = header.config;
-  const auto D = static_cast<uint64_t>(c.model_dim), n = static_cast<uint64_t>(c.num_layers);
-  return (static_cast<uint64_t>(header.padded_vocab_size) + static_cast<uint64_t>(c.num_positions)) * D +
-         n * (12 * D * D + 13 * D) + 2 * D;
-}
-
-void check_length(const Header& header, uint64_t file_bytes, const std::string& path) {
-  const uint64_t expected = kHeaderInts * sizeof(int32_t) + parameter_count(header) * dtype_bytes(header.dtype);
-  if (file_bytes != expected)
-    throw FormatError(path, std::to_string(file_bytes) + " B, its header asks for " + std::to_string(expected) + " B");
+  const int64_t D = c.model_dim, M = c.mlp_dim;
+  visit(kGpt2TokenEmbedding, Shape{header.padded_vocab_size, D});
+  visit(kGpt2PositionEmbedding, Shape{c.num_positions, D});
+  // The weights of all layers, then their biases.
+  for (const auto& [name, shape] : {std::pair{&Names::attention_norm, Shape{D}},
+                                    {&Names::query_key_value, {3 * D, D}},
+                                    {&Names::attention_output, {D, D}},
+                                    {&Names::mlp_norm, {D}},
+                                    {&Names::up, {M, D}},
+                                    {&Names::down, {D, M}}})
+    for (bool is_bias : {false, true})
+      for (int64_t i = 0; i < c.num_layers; ++i) {
+        const std::string weight = Names(i).*name;
+        visit(is_bias ? bias_name(weight) : weight, is_bias ? Shape{shape[0]} : shape);
+      }
+  visit(kGpt2FinalNorm, Shape{D});
+  visit(bias_name(kGpt2FinalNorm), Shape{D});
 }
 
 }  // namespace
@@ -100,34 +85,25 @@ bool looks_like_llmc(Bytes file) {
   return file.size() >= sizeof kMagic && ByteCursor(file, "").read<uint32_t>("magic number") == kMagic;
 }
 
-LlmcContents read_llmc_checkpoint(Bytes file, const std::string& path) {
+CheckpointContents read_llmc_checkpoint(Bytes file, const std::string& path) {
   ByteCursor cursor(file, path);
   const Header header = read_header(cursor);
-  check_length(header, file.size(), path);
-  const Gpt2Config& c = header.config;
-  const int64_t n = c.num_layers, D = c.model_dim, M = c.mlp_dim;
-  ParameterReader reader(cursor, header);
-  using Names = Gpt2LayerNames;
-  reader.add(kGpt2TokenEmbedding, {header.padded_vocab_size, D});
-  reader.add(kGpt2PositionEmbedding, {c.num_positions, D});
-  reader.add_layers(n, &Names::attention_norm, false, {D});
-  reader.add_layers(n, &Names::attention_norm, true, {D});
-  reader.add_layers(n, &Names::query_key_value, false, {3 * D, D});
-  reader.add_layers(n, &Names::query_key_value, true, {3 * D});
-  reader.add_layers(n, &Names::attention_output, false, {D, D});
-  reader.add_layers(n, &Names::attention_output, true, {D});
-  reader.add_layers(n, &Names::mlp_norm, false, {D});
-  reader.add_layers(n, &Names::mlp_norm, true, {D});
-  reader.add_layers(n, &Names::up, false, {M, D});
-  reader.add_layers(n, &Names::up, true, {M});
-  reader.add_layers(n, &Names::down, false, {D, M});
-  reader.add_layers(n, &Names::down, true, {D});
-  reader.add(kGpt2FinalNorm, {D});
-  reader.add(bias_name(kGpt2FinalNorm), {D});
-  LlmcContents contents{std::move(reader).finish(), to_json(c)};
+  // No overflow of their sum: dimensions are below 2^24, layers at most 2^10.
+  uint64_t expected = cursor.position();
+  for_each_parameter(header, [&](const std::string& name, const Shape& shape) {
+    expected += tensor_bytes_or_throw(header.dtype, shape, path + ": " + name);
+  });
+  if (file.size() != expected)
+    throw FormatError(path, std::to_string(file.size()) + " B, its header asks for " + std::to_string(expected) + " B");
+  CheckpointContents contents;
+  contents.config = to_json(header.config);
+  for_each_parameter(header, [&](const std::string& name, const Shape& shape) {
+    const uint64_t bytes = tensor_bytes_or_throw(header.dtype, shape, path);
+    contents.tensors[name] = {header.dtype, shape, cursor.take(bytes, name)};
+  });
   TensorView& table = contents.tensors.at(kGpt2TokenEmbedding);
-  table.shape[0] = c.vocab_size;
-  table.bytes = table.bytes.first(static_cast<uint64_t>(c.vocab_size * D) * dtype_bytes(header.dtype));
+  table.shape[0] = header.config.vocab_size;
+  table.bytes = table.bytes.first(tensor_bytes_or_throw(header.dtype, table.shape, path));
   return contents;
 }
 

@@ -11,21 +11,16 @@
 
 #include <string>
 
-#include "runtime/base/json.h"
-#include "runtime/tensor/tensor.h"
+#include "quantizer/checkpoints/checkpoint.h"
 
 namespace thimble {
-
-struct LlmcContents {
-  TensorMap tensors;  // views into the file, one per layer, under the names and in the layout of gpt2_config.h
-  Json config;        // as to_json(Gpt2Config) writes it
-};
 
 // Does the file begin with the magic number?
 bool looks_like_llmc(Bytes file);
 
-// Throws FormatError(path, ...) for another version, sizes out of range, and a file that is not exactly as long as its
-// header says.
-LlmcContents read_llmc_checkpoint(Bytes file, const std::string& path);
+// Views into the file, one per layer, under the names and in the layout of gpt2_config.h, and the config as
+// to_json(Gpt2Config) writes it. Throws FormatError(path, ...) for another version, sizes out of range, and a file that
+// is not exactly as long as its header says.
+CheckpointContents read_llmc_checkpoint(Bytes file, const std::string& path);
 
 }  // namespace thimble

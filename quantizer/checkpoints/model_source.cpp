@@ -1,11 +1,9 @@
 // model_source.cpp: finds the config of a checkpoint and decides what kind of file a path is.
 #include "quantizer/checkpoints/model_source.h"
 
-#include <algorithm>
 #include <filesystem>
 
 #include "packer/artifact.h"
-#include "packer/layout/format.h"
 #include "runtime/base/file.h"
 #include "runtime/base/file_kind.h"
 
@@ -71,17 +69,9 @@ std::shared_ptr<const Weights> OpenedCheckpoint::weights() {
   return weights_;
 }
 
-bool is_artifact(const std::string& path) {
-  MappedFile file(path);
-  Bytes bytes = file.bytes();
-  Bytes magic = std::as_bytes(std::span(kMagic));
-  return bytes.size() >= magic.size() && std::ranges::equal(magic, bytes.first(magic.size()));
-}
+bool is_artifact(const std::string& path) { return file_kind(MappedFile(path).bytes()) == FileKind::kArtifact; }
 
-QuantizedModel load_artifact(const std::string& path) {
-  MappedFile file(path);
-  return decode_artifact(file.bytes(), path);
-}
+QuantizedModel load_artifact(const std::string& path) { return decode_artifact(MappedFile(path).bytes(), path); }
 
 LoadedModel load_model(OpenedCheckpoint& checkpoint) {
   return {checkpoint.path(), checkpoint.file().file_bytes(), {checkpoint.runnable(), checkpoint.weights()}};

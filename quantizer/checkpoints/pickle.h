@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -57,6 +58,10 @@ struct Pickle {
   PickleIndex root = 0;
 
   const PickleValue& operator[](PickleIndex index) const { return values[index]; }
+  // Nothing where the value is no text.
+  std::optional<std::string_view> text(PickleIndex index) const {
+    return values[index].kind == PickleKind::kText ? std::optional(values[index].text()) : std::nullopt;
+  }
 };
 
 struct PickleGlobal {

@@ -12,18 +12,15 @@
 #include "runtime/base/atomic_file.h"
 #include "runtime/base/checked.h"
 #include "runtime/base/count_text.h"
+#include "runtime/base/hash.h"
+#include "runtime/base/json.h"
 
 namespace thimble {
 namespace {
 
 constexpr const char* kMetadataKey = "__metadata__";
+constexpr const char* kChecksumKey = "xxh3";
 constexpr uint64_t kAlignmentBytes = 8;
-
-struct Placed {
-  uint64_t begin = 0;
-  uint64_t end = 0;
-  std::string name;
-};
 
 Json read_header(ByteCursor& cursor) {
   auto length = cursor.read<uint64_t>("header length");
@@ -66,7 +63,7 @@ Shape read_integers(const Json& values, const char* name, const std::string& whe
   return integers;
 }
 
-TensorView read_tensor(const Json& entry, Bytes data, const std::string& where, Placed& place) {
+TensorView read_tensor(const Json& entry, Bytes data, const std::string& where) {
   if (!entry.is_object()) throw FormatError(where, "is not a JSON object");
   const Json& dtype = field(entry, "dtype", where);
   if (!dtype.is_string()) throw FormatError(where, "'dtype' is not a text");
@@ -79,32 +76,35 @@ TensorView read_tensor(const Json& entry, Bytes data, const std::string& where, 
   if (offsets.size() != 2 || offsets[0] > offsets[1] || static_cast<uint64_t>(offsets[1]) > data.size())
     throw FormatError(where, fmt::format("data_offsets {}, must be [begin, end] with begin <= end <= {}",
                                          shape_text(offsets), data.size()));
-  place.begin = static_cast<uint64_t>(offsets[0]);
-  place.end = static_cast<uint64_t>(offsets[1]);
-  uint64_t needed = mul_or_throw(element_count_or_throw(tensor.shape, where), dtype_bytes(tensor.dtype), where);
-  if (place.end - place.begin != needed)
+  const auto begin = static_cast<uint64_t>(offsets[0]), held = static_cast<uint64_t>(offsets[1]) - begin;
+  const uint64_t needed = tensor_bytes_or_throw(tensor.dtype, tensor.shape, where);
+  if (held != needed)
     throw FormatError(where,
                       fmt::format("shape {} of {} needs {} B, data_offsets {} hold {} B", shape_text(tensor.shape),
-                                  dtype_name(tensor.dtype), needed, shape_text(offsets), place.end - place.begin));
-  tensor.bytes = data.subspan(place.begin, needed);
+                                  dtype_name(tensor.dtype), needed, shape_text(offsets), held));
+  tensor.bytes = data.subspan(begin, needed);
   return tensor;
 }
 
 // The tensors must lie one after the other and cover the data, whatever the order of the header.
-void check_coverage(std::vector<Placed>& places, uint64_t data_bytes, const std::string& path) {
-  std::sort(places.begin(), places.end(),
-            [](const Placed& a, const Placed& b) { return std::tie(a.begin, a.end) < std::tie(b.begin, b.end); });
-  uint64_t covered = 0;
-  for (const Placed& place : places) {
-    if (place.begin != covered)
-      throw FormatError(
-          path, fmt::format("tensor {}: data starts at {}, {} at {}: tensors must cover the data exactly",
-                            quoted_name(place.name), place.begin,
-                            place.begin < covered ? "inside the one before that ends" : "after a hole", covered));
-    covered = place.end;
+void check_coverage(const TensorMap& tensors, Bytes data, const std::string& path) {
+  std::vector<std::tuple<uint64_t, uint64_t, std::string_view>> places;  // begin, end, name
+  for (const auto& [name, tensor] : tensors) {
+    const auto begin = static_cast<uint64_t>(tensor.bytes.data() - data.data());
+    places.emplace_back(begin, begin + tensor.bytes.size(), name);
   }
-  if (covered != data_bytes)
-    throw FormatError(path, fmt::format("the tensors cover {} B of data, the file holds {} B", covered, data_bytes));
+  std::ranges::sort(places);
+  uint64_t covered = 0;
+  for (const auto& [begin, end, name] : places) {
+    if (begin != covered)
+      throw FormatError(
+          path,
+          fmt::format("tensor {}: data starts at {}, {} at {}: tensors must cover the data exactly", quoted_name(name),
+                      begin, begin < covered ? "inside the one before that ends" : "after a hole", covered));
+    covered = end;
+  }
+  if (covered != data.size())
+    throw FormatError(path, fmt::format("the tensors cover {} B of data, the file holds {} B", covered, data.size()));
 }
 
 // Names in the order of their data.
@@ -127,7 +127,7 @@ std::string header_text(const std::string& path, const TensorMap& tensors, const
     const TensorView& tensor = tensors.at(name);
     std::string where = path + ": tensor " + quoted_name(name);
     if (name == kMetadataKey) throw FormatError(where, "the name is reserved");
-    uint64_t needed = mul_or_throw(element_count_or_throw(tensor.shape, where), dtype_bytes(tensor.dtype), where);
+    const uint64_t needed = tensor_bytes_or_throw(tensor.dtype, tensor.shape, where);
     if (tensor.bytes.size() != needed)
       throw FormatError(where, fmt::format("shape {} of {} needs {} B, {} B given", shape_text(tensor.shape),
                                            dtype_name(tensor.dtype), needed, tensor.bytes.size()));
@@ -148,24 +148,30 @@ std::string header_text(const std::string& path, const TensorMap& tensors, const
   return text;
 }
 
+// Names, dtypes, shapes and bytes in ascending order of names, then the metadata without the checksum itself.
+std::string checksum_of(const TensorMap& tensors, const std::map<std::string, std::string>& metadata) {
+  Hasher hasher;
+  for (const auto& [name, tensor] : tensors)
+    hasher.add(name).add(dtype_name(tensor.dtype)).add(shape_text(tensor.shape)).add(tensor.bytes);
+  for (const auto& [key, value] : metadata)
+    if (key != kChecksumKey) hasher.add(key).add(value);
+  return hex64(hasher.digest());
+}
+
 }  // namespace
 
-SafetensorsContents read_safetensors(Bytes file, const std::string& path) {
+CheckpointContents read_safetensors(Bytes file, const std::string& path) {
   ByteCursor cursor(file, path);
   Json header = read_header(cursor);
   Bytes data = cursor.take(cursor.remaining(), "data");
-  SafetensorsContents contents;
-  std::vector<Placed> places;
+  CheckpointContents contents;
   for (const auto& [name, entry] : header.items()) {
-    if (name == kMetadataKey) {
+    if (name == kMetadataKey)
       contents.metadata = read_metadata(entry, path + ": __metadata__");
-      continue;
-    }
-    Placed& place = places.emplace_back();
-    place.name = name;
-    contents.tensors.emplace(name, read_tensor(entry, data, path + ": tensor " + quoted_name(name), place));
+    else
+      contents.tensors.emplace(name, read_tensor(entry, data, path + ": tensor " + quoted_name(name)));
   }
-  check_coverage(places, data.size(), path);
+  check_coverage(contents.tensors, data, path);
   return contents;
 }
 
@@ -180,6 +186,22 @@ void write_safetensors(const std::string& path, const TensorMap& tensors,
   file.write(as_bytes_of(header));
   for (const std::string& name : order) file.write(tensors.at(name).bytes);
   file.commit();
+}
+
+void write_checksummed_safetensors(const std::string& path, const TensorMap& tensors,
+                                   std::map<std::string, std::string> metadata) {
+  metadata[kChecksumKey] = checksum_of(tensors, metadata);
+  write_safetensors(path, tensors, metadata);
+}
+
+bool verify_checksum(const CheckpointContents& contents, const std::string& path) {
+  auto found = contents.metadata.find(kChecksumKey);
+  if (found == contents.metadata.end()) return false;
+  std::string computed = checksum_of(contents.tensors, contents.metadata);
+  if (found->second != computed)
+    throw FormatError(path, "metadata key 'xxh3' is " + quoted_name(found->second) + ", the contents hash to '" +
+                                computed + "': the file is damaged");
+  return true;
 }
 
 }  // namespace thimble

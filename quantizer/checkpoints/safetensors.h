@@ -13,7 +13,7 @@
 #include <map>
 #include <string>
 
-#include "runtime/tensor/tensor.h"
+#include "quantizer/checkpoints/checkpoint.h"
 
 namespace thimble {
 
@@ -21,13 +21,9 @@ namespace thimble {
 // than 100,000 tensors.
 constexpr uint64_t kMaxSafetensorsHeaderBytes = 16'000'000;
 
-struct SafetensorsContents {
-  TensorMap tensors;  // views into the bytes that were read
-  std::map<std::string, std::string> metadata;
-};
-
-// Validates the whole header before it returns; FormatErrors name the tensor. `path` names the file in errors.
-SafetensorsContents read_safetensors(Bytes file, const std::string& path);
+// Tensors and metadata. Validates the whole header before it returns; FormatErrors name the tensor. `path` names the
+// file in errors.
+CheckpointContents read_safetensors(Bytes file, const std::string& path);
 
 // Writes tensors and metadata atomically. Equal contents give equal bytes: wider element types come first, so that
 // every tensor starts at a multiple of its element size, and names ascend within one width. The data goes out tensor by
@@ -35,5 +31,13 @@ SafetensorsContents read_safetensors(Bytes file, const std::string& path);
 // FormatError.
 void write_safetensors(const std::string& path, const TensorMap& tensors,
                        const std::map<std::string, std::string>& metadata = {});
+
+// The same with a checksum, so that damage is noticed: the metadata key "xxh3" holds the XXH3-64 of everything else.
+// For what this program writes and reads again: Hessians, finished work.
+void write_checksummed_safetensors(const std::string& path, const TensorMap& tensors,
+                                   std::map<std::string, std::string> metadata);
+
+// Whether the contents carry a checksum. One that does not agree with them is a FormatError(path).
+bool verify_checksum(const CheckpointContents& contents, const std::string& path);
 
 }  // namespace thimble

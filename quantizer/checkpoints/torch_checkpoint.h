@@ -12,28 +12,21 @@
 // Non-goals: files of PyTorch before 1.6, TorchScript archives, big-endian files.
 #pragma once
 
-#include <optional>
 #include <string>
-#include <vector>
 
+#include "quantizer/checkpoints/checkpoint.h"
 #include "quantizer/checkpoints/zip_archive.h"
-#include "runtime/base/json.h"
-#include "runtime/tensor/tensor.h"
 
 namespace thimble {
 
-struct TorchContents {
-  TensorMap tensors;                 // views into the file's bytes or into `gathered`; names as the file spells them
-  std::vector<ByteVector> gathered;  // tensors that were not contiguous
-  // The plain scalars, texts, lists and dicts of the first dict found in the top-level dict under config, model_config,
-  // model_args or args; what JSON cannot hold is left out.
-  std::optional<Json> config;
-};
+constexpr size_t kMaxTorchRank = 32;
 
 // The bytes start like a pickle or a tar archive: what torch.save wrote before 1.6, or another pickle.
 bool looks_like_legacy_torch(Bytes file);
 
+// Tensors under the names that the file spells, and the config: the plain scalars, texts, lists and dicts of the first
+// dict found in the top-level dict under config, model_config, model_args or args; what JSON cannot hold is left out.
 // `path` names the file in errors. kSkip leaves the CRC-32 of the entries unchecked (for fuzzing).
-TorchContents read_torch_checkpoint(Bytes file, const std::string& path, CrcCheck check = CrcCheck::kVerify);
+CheckpointContents read_torch_checkpoint(Bytes file, const std::string& path, CrcCheck check = CrcCheck::kVerify);
 
 }  // namespace thimble

@@ -38,15 +38,13 @@ struct Directory {
   uint64_t entry_count = 0;
 };
 
-// One entry as the central directory and its local header agree on it.
+// One entry as its header in the central directory or the local one tells it.
 struct Entry {
   std::string_view name;
-  uint16_t flags = 0;
+  uint16_t flags = 0, method = 0, disk = 0;
   uint32_t crc32 = 0;
-  uint64_t data_bytes = 0;
-  uint64_t begin = 0;  // of the local header
-  uint64_t end = 0;    // behind the data and its descriptor
-  Bytes data;
+  uint64_t packed_bytes = 0, data_bytes = 0;
+  uint64_t begin = 0;  // of the local header; only the directory says it
 };
 
 std::string where_of(const std::string& path, const Entry& entry) {
@@ -72,9 +70,21 @@ uint64_t find_end_record(Bytes file, const std::string& path) {
   throw FormatError(path, "no end of a zip archive found: the file is truncated or not a zip archive");
 }
 
-void check_one_disk(uint64_t disk, uint64_t directory_disk, bool all_entries_here, const std::string& path) {
-  if (disk != 0 || directory_disk != 0 || !all_entries_here)
-    throw FormatError(path, "the zip archive is split over several disks, only one is allowed");
+void require_one_disk(bool is_one, const std::string& path) {
+  if (!is_one) throw FormatError(path, "the zip archive is split over several disks, only one is allowed");
+}
+
+// What the end record and its zip64 form say in fields of different widths.
+template <typename Disk, typename Count, typename Size>
+Directory read_end_fields(ByteCursor& cursor, const char* object) {
+  const bool is_first_disk = (cursor.read<Disk>(object) | cursor.read<Disk>(object)) == 0;  // this one, the directory's
+  const auto entries_here = cursor.read<Count>(object);
+  Directory directory;
+  directory.entry_count = cursor.read<Count>(object);
+  directory.size_bytes = cursor.read<Size>(object);
+  directory.offset = cursor.read<Size>(object);
+  require_one_disk(is_first_disk && entries_here == directory.entry_count, cursor.path());
+  return directory;
 }
 
 // The zip64 end record, whose locator lies just before the plain end record. Returns where the record starts.
@@ -82,26 +92,19 @@ uint64_t read_zip64_end(Bytes file, uint64_t locator_at, const std::string& path
   ByteCursor cursor(file, path);
   cursor.seek(locator_at, "zip64 locator");
   expect_signature(cursor, kZip64LocatorSignature, "zip64 locator");
-  auto locator_disk = cursor.read<uint32_t>("zip64 locator");
-  auto record_at = cursor.read<uint64_t>("zip64 locator");
-  check_one_disk(locator_disk, 0, cursor.read<uint32_t>("zip64 locator") <= 1, path);
+  const auto locator_disk = cursor.read<uint32_t>("zip64 locator");
+  const auto record_at = cursor.read<uint64_t>("zip64 locator");
+  require_one_disk(locator_disk == 0 && cursor.read<uint32_t>("zip64 locator") <= 1, path);
 
   cursor = ByteCursor(file.first(locator_at), path);
   cursor.seek(record_at, "zip64 end record");
   expect_signature(cursor, kZip64EndSignature, "zip64 end record");
-  auto record_bytes = cursor.read<uint64_t>("zip64 end record");
+  const auto record_bytes = cursor.read<uint64_t>("zip64 end record");
   if (record_bytes != cursor.remaining())
     throw FormatError(path, fmt::format("zip64 end record of {} B, must be {} B to reach its locator", record_bytes,
                                         cursor.remaining()));
   cursor.take(4, "zip64 end record: versions");
-  auto disk = cursor.read<uint32_t>("zip64 end record");
-  auto directory_disk = cursor.read<uint32_t>("zip64 end record");
-  auto entries_here = cursor.read<uint64_t>("zip64 end record");
-  Directory wide;
-  wide.entry_count = cursor.read<uint64_t>("zip64 end record");
-  wide.size_bytes = cursor.read<uint64_t>("zip64 end record");
-  wide.offset = cursor.read<uint64_t>("zip64 end record");
-  check_one_disk(disk, directory_disk, entries_here == wide.entry_count, path);
+  const auto wide = read_end_fields<uint32_t, uint64_t, uint64_t>(cursor, "zip64 end record");
   auto agree = [](uint64_t narrow, uint64_t full, uint64_t escape) { return narrow == escape || narrow == full; };
   if (!agree(directory.entry_count, wide.entry_count, kIn64Bits16) ||
       !agree(directory.size_bytes, wide.size_bytes, kIn64Bits32) || !agree(directory.offset, wide.offset, kIn64Bits32))
@@ -114,14 +117,7 @@ Directory read_directory(Bytes file, const std::string& path) {
   uint64_t end = find_end_record(file, path);
   ByteCursor cursor(file, path);
   cursor.seek(end + sizeof(uint32_t), "zip end record");
-  Directory directory;
-  auto disk = cursor.read<uint16_t>("zip end record");
-  auto directory_disk = cursor.read<uint16_t>("zip end record");
-  auto entries_here = cursor.read<uint16_t>("zip end record");
-  directory.entry_count = cursor.read<uint16_t>("zip end record");
-  directory.size_bytes = cursor.read<uint32_t>("zip end record");
-  directory.offset = cursor.read<uint32_t>("zip end record");
-  check_one_disk(disk, directory_disk, entries_here == directory.entry_count, path);
+  auto directory = read_end_fields<uint16_t, uint16_t, uint32_t>(cursor, "zip end record");
   if (end >= kZip64LocatorBytes) {
     cursor.seek(end - kZip64LocatorBytes, "zip64 locator");
     if (cursor.read<uint32_t>("zip64 locator") == kZip64LocatorSignature)
@@ -152,38 +148,43 @@ void widen_fields(Bytes extra, std::initializer_list<uint64_t*> fields, const st
   throw FormatError(where, "a field is ffffffff, but there is no zip64 extra block");
 }
 
-Entry read_central_header(ByteCursor& cursor) {
-  expect_signature(cursor, kCentralSignature, "zip directory entry");
+// Reads what the two kinds of headers share in the same order, and of the directory's what it has in between.
+Entry read_header(ByteCursor& cursor, bool is_central) {
+  const char* object = is_central ? "zip directory entry" : "local header";
+  expect_signature(cursor, is_central ? kCentralSignature : kLocalSignature, object);
   Entry entry;
-  cursor.take(4, "zip directory entry: versions");
-  entry.flags = cursor.read<uint16_t>("zip directory entry");
-  auto method = cursor.read<uint16_t>("zip directory entry");
-  cursor.take(4, "zip directory entry: time and date");
-  entry.crc32 = cursor.read<uint32_t>("zip directory entry");
-  uint64_t packed_bytes = cursor.read<uint32_t>("zip directory entry");
-  entry.data_bytes = cursor.read<uint32_t>("zip directory entry");
-  auto name_bytes = cursor.read<uint16_t>("zip directory entry");
-  auto extra_bytes = cursor.read<uint16_t>("zip directory entry");
-  auto comment_bytes = cursor.read<uint16_t>("zip directory entry");
-  auto disk = cursor.read<uint16_t>("zip directory entry");
-  cursor.take(6, "zip directory entry: attributes");
-  entry.begin = cursor.read<uint32_t>("zip directory entry");
+  cursor.take(is_central ? 4 : 2, object);  // versions
+  entry.flags = cursor.read<uint16_t>(object);
+  entry.method = cursor.read<uint16_t>(object);
+  cursor.take(4, object);  // time and date
+  entry.crc32 = cursor.read<uint32_t>(object);
+  entry.packed_bytes = cursor.read<uint32_t>(object);
+  entry.data_bytes = cursor.read<uint32_t>(object);
+  const auto name_bytes = cursor.read<uint16_t>(object), extra_bytes = cursor.read<uint16_t>(object);
+  uint16_t comment_bytes = 0;
+  if (is_central) {
+    comment_bytes = cursor.read<uint16_t>(object);
+    entry.disk = cursor.read<uint16_t>(object);
+    cursor.take(6, object);  // attributes
+    entry.begin = cursor.read<uint32_t>(object);
+  }
   entry.name = cursor.take_text(name_bytes, "name of a zip entry");
-  std::string where = where_of(cursor.path(), entry);
   widen_fields(cursor.take(extra_bytes, "extra blocks of a zip entry"),
-               {&entry.data_bytes, &packed_bytes, &entry.begin}, where);
+               {&entry.data_bytes, &entry.packed_bytes, &entry.begin}, where_of(cursor.path(), entry));
   cursor.take(comment_bytes, "comment of a zip entry");
+  return entry;
+}
 
+void require_plainly_stored(const Entry& entry, const std::string& where) {
   if ((entry.flags & ~(kFlagDescriptor | kFlagUtf8)) != 0)
     throw FormatError(where, fmt::format("flags {:04x}: encrypted or otherwise not plainly stored", entry.flags));
-  if (method != 0 || packed_bytes != entry.data_bytes)
+  if (entry.method != 0 || entry.packed_bytes != entry.data_bytes)
     throw FormatError(
         where,
         fmt::format(
             "is compressed (method {}): a zip archive, but no checkpoint, for torch.save stores entries as they are",
-            method));
-  if (disk != 0) throw FormatError(where, "lies on another disk of a split archive");
-  return entry;
+            entry.method));
+  if (entry.disk != 0) throw FormatError(where, "lies on another disk of a split archive");
 }
 
 // Behind the data of a streamed entry: signature, CRC-32, and both sizes in 4 bytes each or, with zip64, in 8.
@@ -202,32 +203,19 @@ void read_descriptor(ByteCursor& cursor, const Entry& entry) {
     throw FormatError(where_of(cursor.path(), entry), "its data descriptor and the zip directory disagree");
 }
 
-// Checks the local header against the directory and finds the data. `entries` ends where the directory starts.
-void read_local_header(Bytes entries, const std::string& path, Entry& entry) {
-  ByteCursor cursor(entries, path);
+// The data behind a local header, which must agree with the directory's; leaves the cursor behind the whole entry.
+Bytes read_local_entry(ByteCursor& cursor, const Entry& entry) {
   cursor.seek(entry.begin, "local header of zip entry " + quoted_name(entry.name));
-  expect_signature(cursor, kLocalSignature, "local header");
-  cursor.take(2, "local header: version");
-  auto flags = cursor.read<uint16_t>("local header");
-  auto method = cursor.read<uint16_t>("local header");
-  cursor.take(4, "local header: time and date");
-  auto crc = cursor.read<uint32_t>("local header");
-  uint64_t packed_bytes = cursor.read<uint32_t>("local header");
-  uint64_t data_bytes = cursor.read<uint32_t>("local header");
-  auto name_bytes = cursor.read<uint16_t>("local header");
-  auto extra_bytes = cursor.read<uint16_t>("local header");
-  std::string_view name = cursor.take_text(name_bytes, "local header: name");
-  widen_fields(cursor.take(extra_bytes, "local header: extra blocks"), {&data_bytes, &packed_bytes},
-               where_of(path, entry));
-
+  const Entry local = read_header(cursor, false);
   bool streamed = (entry.flags & kFlagDescriptor) != 0;  // the local header may leave what the descriptor holds at zero
-  auto agrees = [&](uint64_t local, uint64_t central) { return local == central || (streamed && local == 0); };
-  if (flags != entry.flags || method != 0 || name != entry.name || !agrees(crc, entry.crc32) ||
-      !agrees(data_bytes, entry.data_bytes) || !agrees(packed_bytes, entry.data_bytes))
+  auto agrees = [&](uint64_t here, uint64_t central) { return here == central || (streamed && here == 0); };
+  if (local.flags != entry.flags || local.method != 0 || local.name != entry.name ||
+      !agrees(local.crc32, entry.crc32) || !agrees(local.data_bytes, entry.data_bytes) ||
+      !agrees(local.packed_bytes, entry.data_bytes))
     throw FormatError(where_of(cursor.path(), entry), "its local header and the zip directory disagree");
-  entry.data = cursor.take(entry.data_bytes, "data of zip entry " + quoted_name(entry.name));
+  const Bytes data = cursor.take(entry.data_bytes, "data of zip entry " + quoted_name(entry.name));
   if (streamed) read_descriptor(cursor, entry);
-  entry.end = cursor.position();
+  return data;
 }
 
 // The directory's entries, ascending by where they lie.
@@ -235,40 +223,44 @@ std::vector<Entry> read_central_headers(Bytes file, const std::string& path, con
   ByteCursor cursor(file.subspan(directory.offset, directory.size_bytes), path, directory.offset);
   std::vector<Entry> entries;
   entries.reserve(directory.entry_count);
-  for (uint64_t i = 0; i < directory.entry_count; ++i) entries.push_back(read_central_header(cursor));
+  for (uint64_t i = 0; i < directory.entry_count; ++i) {
+    entries.push_back(read_header(cursor, true));
+    require_plainly_stored(entries.back(), where_of(path, entries.back()));
+  }
   if (!cursor.at_end())
     throw FormatError(path, fmt::format("{} B behind the last entry of the zip directory", cursor.remaining()));
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.begin < b.begin; });
+  std::ranges::sort(entries, {}, &Entry::begin);
   return entries;
 }
 
 }  // namespace
 
-ZipArchive::ZipArchive(Bytes file, const std::string& path) : path_(path) {
+ZipArchive::ZipArchive(Bytes file, const std::string& path, CrcCheck check) : path_(path), check_(check) {
   Directory directory = read_directory(file, path);
-  uint64_t free_from = 0;  // every byte is read as part of one entry at most, so hostile overlaps cost no time
+  ByteCursor cursor(file.first(directory.offset), path);
   std::string_view previous;
-  for (Entry& entry : read_central_headers(file, path, directory)) {
-    if (entry.begin < free_from)
+  for (const Entry& entry : read_central_headers(file, path, directory)) {
+    // Every byte is read as part of one entry at most, so hostile overlaps cost no time.
+    if (entry.begin < cursor.position())
       throw FormatError(where_of(path, entry), "overlaps zip entry " + quoted_name(previous));
-    read_local_header(file.first(directory.offset), path, entry);
-    free_from = entry.end;
+    const Bytes data = read_local_entry(cursor, entry);
     previous = entry.name;
-    if (!entries_.try_emplace(entry.name, ZipEntry{entry.data, entry.crc32}).second)
+    if (!entries_.try_emplace(entry.name, ZipEntry{data, entry.crc32}).second)
       throw FormatError(where_of(path, entry), "appears twice");
   }
 }
 
-Bytes ZipArchive::read(std::string_view name, CrcCheck check) const {
+Bytes ZipArchive::read(std::string_view name) {
   auto found = entries_.find(name);
   if (found == entries_.end()) throw FormatError(path_, "zip entry " + quoted_name(name) + " is missing");
-  const ZipEntry& entry = found->second;
-  if (check == CrcCheck::kVerify) {
+  ZipEntry& entry = found->second;
+  if (check_ == CrcCheck::kVerify && !entry.is_verified) {
     uint64_t crc = ::crc32_z(0, reinterpret_cast<const unsigned char*>(entry.bytes.data()), entry.bytes.size());
     if (crc != entry.crc32)
       throw FormatError(path_, fmt::format("zip entry {}: CRC-32 of its data is {:08x}, the archive says {:08x}: the "
                                            "file is damaged, or was saved without checksums",
                                            quoted_name(name), crc, entry.crc32));
+    entry.is_verified = true;
   }
   return entry.bytes;
 }

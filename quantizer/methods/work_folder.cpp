@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <stdexcept>
 
-#include "quantizer/checkpoints/checksummed_safetensors.h"
 #include "quantizer/checkpoints/hessian_file.h"
+#include "quantizer/checkpoints/safetensors.h"
 #include "runtime/base/atomic_file.h"
 #include "runtime/base/file.h"
 #include "runtime/base/hash.h"
@@ -48,8 +48,8 @@ dev_t device_of(const std::filesystem::path& folder) {
 }
 
 // The tensors of a file that this program wrote: the checksum stands for everything in it.
-SafetensorsContents read_own_file(const MappedFile& file) {
-  SafetensorsContents contents = read_safetensors(file.bytes(), file.path());
+CheckpointContents read_own_file(const MappedFile& file) {
+  CheckpointContents contents = read_safetensors(file.bytes(), file.path());
   if (!verify_checksum(contents, file.path())) throw FormatError(file.path(), "has no checksum");
   return contents;
 }
@@ -130,7 +130,7 @@ std::optional<std::vector<Token>> WorkFolder::load_tokens(uint64_t key) const {
   std::string path = file(kTokens, key);
   return load_or_nothing(path, [&] {
     MappedFile mapped(path);
-    const SafetensorsContents contents = read_own_file(mapped);
+    const CheckpointContents contents = read_own_file(mapped);
     const TensorView& tokens = contents.tensors.at("tokens");
     if (tokens.dtype != DType::kI32) throw FormatError(path, "tokens of another width");
     return numbers_of<Token>(tokens.bytes, path);
@@ -160,7 +160,7 @@ std::optional<ByteVector> WorkFolder::load_piece(uint64_t key) const {
   const std::string path = file(kPiece, key);
   return load_or_nothing(path, [&] {
     MappedFile mapped(path);
-    const SafetensorsContents contents = read_own_file(mapped);
+    const CheckpointContents contents = read_own_file(mapped);
     if (contents.metadata.at(kInfo) != hex64(key)) throw FormatError(path, "holds another piece than its name says");
     const Bytes piece = contents.tensors.at(kPiece).bytes;
     return ByteVector(piece.begin(), piece.end());

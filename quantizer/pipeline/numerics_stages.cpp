@@ -5,7 +5,6 @@
 
 #include <cmath>
 
-#include "eval/numerics/float64_dot.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/error.h"
 #include "runtime/cuda/kernels/cuda_nvfp4.h"

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "eval/numerics/operator_reference.h"
 #include "quantizer/console/console.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/error.h"
@@ -38,7 +37,7 @@ void check_case(Operator op, DType in, const OperatorCase& shape, const Numerics
                 const RunOperator& run, std::vector<NumericsRow>& rows) {
   OperatorInput input(op, in, shape, request.seed);
   OperatorCall call = input.call(DType::kF32, nullptr);
-  std::vector<double> reference(static_cast<size_t>(operator_output_count(call)));
+  std::vector<double> reference(static_cast<size_t>(call.output_count()));
   operator_reference(call, reference);
   for (DType out : operator_outputs(op, in)) {
     ByteVector y(reference.size() * dtype_bytes(out), std::byte{0xff});  // NaN: every element must be written

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "eval/numerics/operator_cases.h"
-#include "eval/numerics/operator_errors.h"
+#include "eval/numerics/operator_reference.h"
 #include "runtime/base/json.h"
 #include "runtime/base/progress.h"
 

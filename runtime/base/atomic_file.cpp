@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <regex>
 #include <utility>
 #include <vector>
 
@@ -67,13 +68,7 @@ bool has_name(int fd) {
 
 // "<prefix>12.0"
 bool is_temporary_name(const std::string& name, const std::string& prefix) {
-  if (!name.starts_with(prefix)) return false;
-  const std::string rest = name.substr(prefix.size());
-  const size_t dot = rest.find('.');
-  auto is_number = [](const std::string& text) {
-    return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-  };
-  return dot != std::string::npos && is_number(rest.substr(0, dot)) && is_number(rest.substr(dot + 1));
+  return name.starts_with(prefix) && std::regex_match(name.substr(prefix.size()), std::regex("[0-9]+\\.[0-9]+"));
 }
 
 // Removes a temporary of this user that no process holds; leaves alone whatever else has such a name.
@@ -209,11 +204,9 @@ void write_file_atomically(const std::string& path, std::string_view text) {
 void require_writable(const std::string& path) { AtomicFile(path).give_name(); }
 
 void make_folder(const std::string& path) {
-  if (::mkdir(path.c_str(), 0777) == 0) return;
-  int saved = errno;
-  std::error_code ignored;
-  if (saved == EEXIST && std::filesystem::is_directory(path, ignored)) return;
-  fail(path, "cannot create folder", saved);
+  std::error_code failure;  // none for a folder that is there already
+  std::filesystem::create_directory(path, failure);
+  if (failure) fail(path, "cannot create folder", failure.value());
 }
 
 }  // namespace thimble

@@ -23,6 +23,17 @@ inline Bytes as_bytes_of(std::string_view text) {
 }
 inline std::string_view as_text(Bytes bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
+// The integer of type T whose little-endian bytes begin at `at`.
+template <typename T>
+T load_little_endian(const std::byte* at) {
+  static_assert(std::is_integral_v<T>);
+  using Bits = std::make_unsigned_t<T>;
+  Bits value = 0;
+  for (size_t i = 0; i < sizeof(T); ++i)
+    value = static_cast<Bits>(value | (static_cast<Bits>(std::to_integer<uint8_t>(at[i])) << (8 * i)));
+  return static_cast<T>(value);
+}
+
 class ByteCursor {
  public:
   // `path` names the file in errors; `base_offset` is where `bytes` starts in it.
@@ -37,13 +48,7 @@ class ByteCursor {
   // Little-endian integer of type T. `object` says what is being read, for the error.
   template <typename T>
   T read(std::string_view object) {
-    static_assert(std::is_integral_v<T>);
-    Bytes raw = take(sizeof(T), object);
-    std::make_unsigned_t<T> value = 0;
-    for (size_t i = 0; i < sizeof(T); ++i)
-      value = static_cast<std::make_unsigned_t<T>>(
-          value | (std::make_unsigned_t<T>(std::to_integer<uint8_t>(raw[i])) << (8 * i)));
-    return static_cast<T>(value);
+    return load_little_endian<T>(take(sizeof(T), object).data());
   }
 
   // The next `count` bytes, as a view into the file.

@@ -7,13 +7,13 @@
 
 namespace thimble {
 
-// Decimal digits, after an optional minus, with a comma before every three.
-std::string group_digits(std::string digits);
-
 // "29,951,068"
 template <std::integral Count>
 std::string count_text(Count count) {
-  return group_digits(std::to_string(count));
+  std::string digits = std::to_string(count);
+  const size_t first = digits.starts_with('-') ? 1 : 0;
+  for (size_t at = digits.size(); at > first + 3;) digits.insert(at -= 3, ",");
+  return digits;
 }
 
 // "1 token", "0 tokens", "21,454 tokens". `plural` is for nouns that do not take an s.

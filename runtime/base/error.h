@@ -4,6 +4,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <system_error>
 
 namespace thimble {
 
@@ -41,7 +42,8 @@ struct FormatError : Error {
 
 // An operating system call on `path` failed. Message: "<path>: <what>: <strerror(errno_value)>".
 struct IoError : Error {
-  IoError(const std::string& path, const std::string& what, int errno_value);
+  IoError(const std::string& path, const std::string& what, int errno_value)
+      : Error(ExitCode::kIo, path + ": " + what + ": " + std::generic_category().message(errno_value)) {}
 };
 
 struct DeviceError : Error {

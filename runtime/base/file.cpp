@@ -7,45 +7,29 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <utility>
 
 namespace thimble {
-namespace {
 
-// Opens `path` for reading and returns its descriptor and size; directories, devices and pipes are refused.
-std::pair<int, uint64_t> open_regular(const std::string& path) {
-  // O_NONBLOCK: opening a pipe must not wait for its writer. Regular files ignore it.
-  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) throw IoError(path, "cannot open for reading", errno);
-  struct stat info {};
-  if (::fstat(fd, &info) != 0) {
-    int saved = errno;
-    ::close(fd);
-    throw IoError(path, "cannot stat", saved);
-  }
-  if (!S_ISREG(info.st_mode)) {
-    ::close(fd);
-    if (S_ISDIR(info.st_mode)) throw IoError(path, "is a folder, a file is needed", EISDIR);
-    throw IoError(path, "not a regular file", EINVAL);
-  }
-  return {fd, static_cast<uint64_t>(info.st_size)};
-}
-
-}  // namespace
-
+// Directories, devices and pipes are refused.
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  auto [fd, size] = open_regular(path);
-  size_ = size;
-  if (size_ > 0) {
-    data_ = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (data_ == MAP_FAILED) {
-      int saved = errno;
-      data_ = nullptr;
-      ::close(fd);
-      throw IoError(path, "cannot map", saved);
-    }
-  }
-  ::close(fd);
+  // O_NONBLOCK: opening a pipe must not wait for its writer. Regular files ignore it.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) throw IoError(path, "cannot open for reading", errno);
+  struct Closing {
+    int fd;
+    ~Closing() { ::close(fd); }
+  } closing{fd};
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) throw IoError(path, "cannot stat", errno);
+  if (S_ISDIR(info.st_mode)) throw IoError(path, "is a folder, a file is needed", EISDIR);
+  if (!S_ISREG(info.st_mode)) throw IoError(path, "not a regular file", EINVAL);
+  size_ = static_cast<size_t>(info.st_size);
+  if (size_ == 0) return;
+  void* mapped = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
+  if (mapped == MAP_FAILED) throw IoError(path, "cannot map", errno);
+  data_ = mapped;
 }
 
 MappedFile::~MappedFile() {
@@ -70,15 +54,11 @@ std::string read_text_file(const std::string& path, uint64_t limit_bytes) {
   return std::string(as_text(file.bytes()));
 }
 
-uint64_t file_size_bytes(const std::string& path) {
-  auto [fd, size] = open_regular(path);
-  ::close(fd);
-  return size;
-}
+uint64_t file_size_bytes(const std::string& path) { return MappedFile(path).bytes().size(); }
 
 bool file_exists(const std::string& path) {
-  struct stat info {};
-  return ::stat(path.c_str(), &info) == 0;
+  std::error_code unreadable;
+  return std::filesystem::exists(path, unreadable);
 }
 
 }  // namespace thimble

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <optional>
 
 #include "runtime/base/error.h"
 
@@ -89,86 +90,58 @@ bool is_json(std::string_view text) {
   return rest.starts_with('"') || rest.starts_with('}');
 }
 
-std::string kind_name(FileKind kind) {
-  switch (kind) {
-    case FileKind::kUnknown: break;
-    case FileKind::kEmpty: return "empty";
-    case FileKind::kArtifact: return "a thimble artifact";
-    case FileKind::kSafetensors: return "a safetensors file";
-    case FileKind::kZip: return "a zip archive";
-    case FileKind::kPickle: return "a bare pickle";
-    case FileKind::kLlmc: return "a checkpoint of llm.c";
-    case FileKind::kTokenShard: return "a token shard";
-    case FileKind::kSentencePiece: return "a SentencePiece model";
-    case FileKind::kGguf: return "a GGUF file of llama.cpp";
-    case FileKind::kLfsPointer: return "a Git LFS pointer";
-    case FileKind::kHtml: return "an HTML page";
-    case FileKind::kCheckpointIndex: return "the index of a checkpoint in several files";
-    case FileKind::kTokenizerJson: return "a tokenizer.json";
-    case FileKind::kModelConfig: return "a model config in JSON";
-    case FileKind::kJson: return "a JSON text";
-    case FileKind::kGzip: return "a gzip file";
-    case FileKind::kXz: return "an xz file";
-    case FileKind::kZstd: return "a zstd file";
-    case FileKind::kBzip2: return "a bzip2 file";
-    case FileKind::kNumpy: return "a NumPy array";
-    case FileKind::kHdf5: return "an HDF5 file";
-    case FileKind::kPdf: return "a PDF document";
-  }
-  return "";
-}
+constexpr std::string_view kToQuantize = "`thimble quantize` makes an artifact of a checkpoint";
+constexpr std::string_view kDecompress = "decompress it first";
 
-std::string use_name(FileUse use) {
-  switch (use) {
-    case FileUse::kCheckpoint: return "a checkpoint (.safetensors, a zip file of torch.save, or .bin of llm.c)";
-    case FileUse::kArtifact: return "a thimble artifact";
-    case FileUse::kTokenShard: return "a token shard";
-    case FileUse::kTokenizer: return "a SentencePiece model";
-    case FileUse::kHessians: return "a file of Hessians (.safetensors)";
-    case FileUse::kConfig: break;
-  }
-  return "a model config in JSON";
-}
+// In the order of FileKind: its name, and what to do about it, always or only where `advised` was asked for.
+struct KindText {
+  std::string_view name, advice = {};
+  std::optional<FileUse> advised = {};
+};
+constexpr KindText kKinds[] = {
+    {""},
+    {"empty"},
+    {"a thimble artifact", "`thimble export` writes its weights as a checkpoint", FileUse::kCheckpoint},
+    {"a safetensors file", kToQuantize, FileUse::kArtifact},
+    {"a zip archive", kToQuantize, FileUse::kArtifact},
+    {"a bare pickle"},
+    {"a checkpoint of llm.c", kToQuantize, FileUse::kArtifact},
+    {"a token shard", "to score several, repeat --tokens or put a glob pattern in quotes"},
+    {"a SentencePiece model", "it belongs to --tokenizer"},
+    {"a GGUF file of llama.cpp", "give the checkpoint that it was made from"},
+    {"a Git LFS pointer", "the file itself was not downloaded, `git lfs pull` does it"},
+    {"an HTML page", "what was downloaded is a web page about the file"},
+    {"the index of a checkpoint in several files",
+     "only whole checkpoints are read, so save the model again as one file"},
+    {"a tokenizer.json", "the tokenizer that is read is SentencePiece's .model"},
+    {"a model config in JSON", "it belongs to --config"},
+    {"a JSON text"},
+    {"a gzip file", kDecompress},
+    {"an xz file", kDecompress},
+    {"a zstd file", kDecompress},
+    {"a bzip2 file", kDecompress},
+    {"a NumPy array"},
+    {"an HDF5 file"},
+    {"a PDF document"},
+};
+static_assert(std::size(kKinds) == static_cast<size_t>(FileKind::kPdf) + 1);
 
-bool takes(FileUse use, FileKind kind) {
-  const bool is_json_object = kind == FileKind::kJson || kind == FileKind::kModelConfig;
-  switch (use) {
-    case FileUse::kCheckpoint:
-      return kind == FileKind::kSafetensors || kind == FileKind::kZip || kind == FileKind::kPickle ||
-             kind == FileKind::kLlmc;
-    case FileUse::kArtifact: return kind == FileKind::kArtifact;
-    case FileUse::kTokenShard: return kind == FileKind::kTokenShard;
-    case FileUse::kTokenizer: return kind == FileKind::kSentencePiece;
-    case FileUse::kHessians: return kind == FileKind::kSafetensors;
-    case FileUse::kConfig: break;
-  }
-  return is_json_object;
-}
-
-// What to do about it, or nothing.
-std::string advice(FileKind kind, FileUse use) {
-  switch (kind) {
-    case FileKind::kSafetensors:
-    case FileKind::kZip:
-    case FileKind::kLlmc:
-      return use == FileUse::kArtifact ? "`thimble quantize` makes an artifact of a checkpoint" : "";
-    case FileKind::kArtifact:
-      return use == FileUse::kCheckpoint ? "`thimble export` writes its weights as a checkpoint" : "";
-    case FileKind::kTokenShard: return "to score several, repeat --tokens or put a glob pattern in quotes";
-    case FileKind::kSentencePiece: return "it belongs to --tokenizer";
-    case FileKind::kModelConfig: return "it belongs to --config";
-    case FileKind::kGguf: return "give the checkpoint that it was made from";
-    case FileKind::kLfsPointer: return "the file itself was not downloaded, `git lfs pull` does it";
-    case FileKind::kHtml: return "what was downloaded is a web page about the file";
-    case FileKind::kCheckpointIndex: return "only whole checkpoints are read, so save the model again as one file";
-    case FileKind::kTokenizerJson: return "the tokenizer that is read is SentencePiece's .model";
-    case FileKind::kGzip:
-    case FileKind::kXz:
-    case FileKind::kZstd:
-    case FileKind::kBzip2: return "decompress it first";
-    default: return "";
-  }
-}
+// In the order of FileUse: its name, and the kinds that it takes.
+struct UseText {
+  std::string_view name;
+  std::array<std::optional<FileKind>, 4> takes;
+};
+constexpr UseText kUses[] = {
+    {"a checkpoint (.safetensors, a zip file of torch.save, or .bin of llm.c)",
+     {FileKind::kSafetensors, FileKind::kZip, FileKind::kPickle, FileKind::kLlmc}},
+    {"a thimble artifact", {FileKind::kArtifact}},
+    {"a token shard", {FileKind::kTokenShard}},
+    {"a SentencePiece model", {FileKind::kSentencePiece}},
+    {"a file of Hessians (.safetensors)", {FileKind::kSafetensors}},
+    {"a model config in JSON", {FileKind::kModelConfig, FileKind::kJson}},
+};
+static_assert(std::size(kUses) == static_cast<size_t>(FileUse::kConfig) + 1);
+const UseText& text_of(FileUse use) { return kUses[static_cast<size_t>(use)]; }
 
 }  // namespace
 
@@ -189,14 +162,18 @@ FileKind file_kind(Bytes file) {
 
 std::string wrong_file_text(Bytes file, FileUse use) {
   const FileKind kind = file_kind(file);
-  if (kind == FileKind::kUnknown) return "is not " + use_name(use);
-  const std::string what_to_do = advice(kind, use);
-  return "is " + kind_name(kind) + ", not " + use_name(use) + (what_to_do.empty() ? "" : ": " + what_to_do);
+  const std::string wanted(text_of(use).name);
+  if (kind == FileKind::kUnknown) return "is not " + wanted;
+  const KindText& found = kKinds[static_cast<size_t>(kind)];
+  std::string text = "is " + std::string(found.name) + ", not " + wanted;
+  if (!found.advice.empty() && found.advised.value_or(use) == use) text += ": " + std::string(found.advice);
+  return text;
 }
 
 void refuse_other_kinds(Bytes file, FileUse use, const std::string& path) {
   const FileKind kind = file_kind(file);
-  if (kind != FileKind::kUnknown && !takes(use, kind)) throw FormatError(path, wrong_file_text(file, use));
+  if (kind != FileKind::kUnknown && std::ranges::find(text_of(use).takes, kind) == text_of(use).takes.end())
+    throw FormatError(path, wrong_file_text(file, use));
 }
 
 }  // namespace thimble

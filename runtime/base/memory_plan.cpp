@@ -8,11 +8,6 @@
 #include "runtime/base/count_text.h"
 
 namespace thimble {
-namespace {
-
-constexpr uint64_t kReserveBytes = uint64_t{128} << 20;
-
-}  // namespace
 
 uint64_t MemoryPlan::bytes() const {
   uint64_t sum = 0;
@@ -38,6 +33,7 @@ Json to_json(const MemoryPlan& plan) {
 }
 
 uint64_t usable_memory(uint64_t free_bytes, uint64_t limit_bytes) {
+  constexpr uint64_t kReserveBytes = uint64_t{128} << 20;
   uint64_t reserve = std::max(kReserveBytes, free_bytes / 20);
   uint64_t unreserved = free_bytes > reserve ? free_bytes - reserve : 0;
   return limit_bytes == kNoMemoryLimit ? unreserved : std::min(unreserved, limit_bytes);

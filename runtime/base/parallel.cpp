@@ -55,6 +55,14 @@ void parallel_chunks(int64_t count, int64_t chunk, const std::function<void(int6
   parallel_for((count + chunk - 1) / chunk, [&](int64_t i) { body(i * chunk, std::min(count, (i + 1) * chunk)); });
 }
 
+void for_each_row(int64_t rows, int64_t width, const std::function<void(int64_t)>& body) {
+  constexpr int64_t kChunkFloats = 16384;  // per task, about: enough work to pay for scheduling it
+  const int64_t chunk = std::max<int64_t>(1, kChunkFloats / std::max<int64_t>(1, width));
+  parallel_chunks(rows, chunk, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r) body(r);
+  });
+}
+
 void run_in_threads(size_t count, const std::function<void(size_t)>& body) {
   std::vector<std::exception_ptr> errors(count);
   {
@@ -76,12 +84,6 @@ int thread_count() {
   return static_cast<int>(tbb::global_control::active_value(tbb::global_control::max_allowed_parallelism));
 }
 
-// Built in place: TBB registers a control by its address, and a copy of one is no limit.
-struct ThreadLimit::State {
-  explicit State(size_t limit) : control(tbb::global_control::max_allowed_parallelism, limit) {}
-  tbb::global_control control;
-};
-
 ThreadLimit::ThreadLimit(int threads) {
   auto limit = static_cast<size_t>(threads > 0 ? threads : tbb::info::default_concurrency());
   if (const size_t found = 1 + startable_threads(limit - 1); found < limit)
@@ -90,9 +92,7 @@ ThreadLimit::ThreadLimit(int threads) {
         fmt::format("the system lets {} of {} threads start; raise its limit on processes (ulimit -u, or that of "
                     "the container), or give --threads {}",
                     found, limit, found));
-  state_ = std::make_unique<State>(limit);
+  control_ = std::make_shared<tbb::global_control>(tbb::global_control::max_allowed_parallelism, limit);
 }
-
-ThreadLimit::~ThreadLimit() = default;
 
 }  // namespace thimble

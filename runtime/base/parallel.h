@@ -14,6 +14,9 @@ void parallel_for(int64_t count, const std::function<void(int64_t)>& body);
 // Calls body(first, last) on the fixed chunks [0, chunk), [chunk, 2 * chunk), ... of [0, count).
 void parallel_chunks(int64_t count, int64_t chunk, const std::function<void(int64_t, int64_t)>& body);
 
+// Calls body(row) for every row of a matrix of `width` floats a row, in any order: in chunks of enough work for a task.
+void for_each_row(int64_t rows, int64_t width, const std::function<void(int64_t)>& body);
+
 // Calls body(i) for i in [0, count), each on a thread of its own: for bodies that wait for a device. Returns when all
 // have; of their exceptions, the one of the lowest i is thrown again.
 void run_in_threads(size_t count, const std::function<void(size_t)>& body);
@@ -33,11 +36,9 @@ int thread_count();
 class ThreadLimit {
  public:
   explicit ThreadLimit(int threads);
-  ~ThreadLimit();
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::shared_ptr<void> control_;  // tbb::global_control
 };
 
 }  // namespace thimble

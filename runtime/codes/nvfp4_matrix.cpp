@@ -2,18 +2,13 @@
 #include "runtime/codes/nvfp4_matrix.h"
 
 #include <algorithm>
-#include <array>
 
 #include "runtime/base/parallel.h"
-#include "runtime/codes/nvfp4_block.h"
 
 namespace thimble {
 namespace {
 
 constexpr int64_t kRowsPerTask = 16;
-
-// Twice the value of each code, an integer.
-constexpr std::array<int, 16> kHalves = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 // Twice the elements of all rows, (R, K), so that blocks are summed in integers.
 std::vector<int8_t> doubled_elements(const Nvfp4Codes& coded, int64_t rows, int64_t columns) {
@@ -21,7 +16,8 @@ std::vector<int8_t> doubled_elements(const Nvfp4Codes& coded, int64_t rows, int6
   const int64_t row_bytes = nvfp4_row_bytes(columns);
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t k = 0; k < columns; ++k)
-      elements[static_cast<size_t>(r * columns + k)] = static_cast<int8_t>(kHalves[nvfp4_code(coded, row_bytes, r, k)]);
+      elements[static_cast<size_t>(r * columns + k)] =
+          static_cast<int8_t>(2 * float_from_e2m1(nvfp4_code(coded, row_bytes, r, k)));
   return elements;
 }
 

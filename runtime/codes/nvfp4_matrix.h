@@ -4,8 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <string>
 #include <vector>
 
 #include "runtime/codes/nvfp4.h"
@@ -20,9 +18,6 @@ struct Nvfp4Codes {
   float tensor_scale = 1;             // finite, > 0, and the largest value is finite too
   bool operator==(const Nvfp4Codes&) const = default;
 };
-
-// A model's matrices that are in NVFP4, by name.
-using Nvfp4Tensors = std::map<std::string, Nvfp4Codes>;
 
 // The largest tensor scale with which every value is finite.
 constexpr float kMaxNvfp4TensorScale = 0x1p116f;
@@ -43,7 +38,7 @@ inline void set_nvfp4_code(Nvfp4Codes& coded, int64_t row_bytes, int64_t r, int6
 // The tensor scale that makes the block of the largest value reach 448.
 float nvfp4_tensor_scale(ConstMatrixView values);
 
-// The values staged (nvfp4_block.h) with one tensor scale for all. They must be finite.
+// The values staged (nvfp4.h) with one tensor scale for all. They must be finite.
 Nvfp4Codes stage_nvfp4(ConstMatrixView values);
 
 // (R, K) as above.

@@ -34,18 +34,16 @@ int64_t misplaced(const std::vector<uint8_t>& arranged, int64_t rows, int64_t bl
 std::vector<uint8_t> arrange_scales(std::span<const uint8_t> scales, int64_t rows, int64_t blocks) {
   assert(static_cast<int64_t>(scales.size()) == rows * blocks);
   std::vector<uint8_t> arranged(static_cast<size_t>(scale_layout_bytes(rows, blocks)));
-  for (int64_t mn = 0; mn < rows; ++mn)
-    for (int64_t sf = 0; sf < blocks; ++sf)
-      arranged[static_cast<size_t>(scale_layout_index(mn, sf, blocks))] = scales[static_cast<size_t>(mn * blocks + sf)];
+  for (int64_t i = 0; i < rows * blocks; ++i)
+    arranged[static_cast<size_t>(scale_layout_index(i / blocks, i % blocks, blocks))] = scales[static_cast<size_t>(i)];
   return arranged;
 }
 
 std::vector<uint8_t> restore_scales(std::span<const uint8_t> arranged, int64_t rows, int64_t blocks) {
   assert(static_cast<int64_t>(arranged.size()) == scale_layout_bytes(rows, blocks));
   std::vector<uint8_t> scales(static_cast<size_t>(rows * blocks));
-  for (int64_t mn = 0; mn < rows; ++mn)
-    for (int64_t sf = 0; sf < blocks; ++sf)
-      scales[static_cast<size_t>(mn * blocks + sf)] = arranged[static_cast<size_t>(scale_layout_index(mn, sf, blocks))];
+  for (int64_t i = 0; i < rows * blocks; ++i)
+    scales[static_cast<size_t>(i)] = arranged[static_cast<size_t>(scale_layout_index(i / blocks, i % blocks, blocks))];
   return scales;
 }
 

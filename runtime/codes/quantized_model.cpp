@@ -46,12 +46,6 @@ std::vector<float> dequantize(const SteppedCodes& coded) {
 
 int code_bits(int max_code) { return std::bit_width(static_cast<unsigned>(max_code)) + 1; }
 
-bool has_host_codes(const QuantizedModel& model) {
-  return std::ranges::any_of(model.tensors, [](const QuantizedTensor& t) {
-    return std::holds_alternative<SteppedCodes>(t.data) || std::holds_alternative<Nvfp4Codes>(t.data);
-  });
-}
-
 float step_size(int step) {
   const int octave = step >> 6, part = step & (kStepsPerOctave - 1);
   static_assert(kStepsPerOctave == 64);

@@ -68,9 +68,6 @@ struct QuantizedModel {
 // Number of bits that hold codes in [-max_code, max_code].
 int code_bits(int max_code);
 
-// Codes that only the host unpacks from their file: all but row-scaled ones.
-bool has_host_codes(const QuantizedModel& model);
-
 // float32 elements of one tensor.
 std::vector<float> dequantize(const QuantizedTensor& tensor);
 

@@ -4,11 +4,11 @@
 #include <array>
 #include <cassert>
 
+#include "runtime/base/parallel.h"
 #include "runtime/cpu/cpu_gradient_kernels.h"
 #include "runtime/cpu/cpu_pass.h"
 #include "runtime/cpu/cpu_rows.h"
 #include "runtime/cpu/gradient_ops.h"
-#include "runtime/tensor/row_chunks.h"
 
 namespace thimble {
 // Runs the transpose of one instruction's operation.

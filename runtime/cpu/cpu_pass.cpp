@@ -6,10 +6,10 @@
 #include <cassert>
 #include <cmath>
 
+#include "runtime/base/parallel.h"
 #include "runtime/cpu/cpu_kernels.h"
 #include "runtime/cpu/cpu_rows.h"
 #include "runtime/cpu/gemm.h"
-#include "runtime/tensor/row_chunks.h"
 
 namespace thimble {
 namespace {

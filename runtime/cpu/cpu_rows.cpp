@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "runtime/codes/nvfp4_block.h"
+#include "runtime/base/parallel.h"
+#include "runtime/codes/nvfp4.h"
 #include "runtime/cpu/cpu_pass.h"
-#include "runtime/tensor/row_chunks.h"
 
 namespace thimble {
 namespace {

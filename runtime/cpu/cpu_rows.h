@@ -18,7 +18,7 @@ void rms_norm_rows(ConstMatrixView x, const float* gain, float factor, float eps
 void activate_rows(Activation activation, MatrixView x);
 void scale_rows(float factor, MatrixView x);
 void round_rows(const Rounding& rounding, MatrixView x);
-// The values of x in NVFP4, with a tensor scale per row (nvfp4_block.h), then rounded.
+// The values of x in NVFP4, with a tensor scale per row (nvfp4.h), then rounded.
 void stage_rows_nvfp4(ConstMatrixView x, const Rounding& rounding, MatrixView staged);
 RowRounding row_rounding(const Rounding& rounding);
 

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cassert>
 
+#include "runtime/base/parallel.h"
 #include "runtime/cpu/cpu_kernels.h"
 #include "runtime/cpu/cpu_pass.h"
-#include "runtime/tensor/row_chunks.h"
 
 namespace thimble {
 namespace {

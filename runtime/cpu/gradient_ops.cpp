@@ -6,7 +6,6 @@
 #include "runtime/base/parallel.h"
 #include "runtime/cpu/cpu_gradient_kernels.h"
 #include "runtime/cpu/gemm.h"
-#include "runtime/tensor/row_chunks.h"
 
 namespace thimble {
 namespace {

@@ -5,7 +5,6 @@
 #include <cstddef>
 
 #include "runtime/cuda/kernels/cuda_context.cuh"
-#include "runtime/operators/cuda_operators.cuh"
 #include "runtime/operators/operator_dispatch.h"
 #include "runtime/operators/operator_kernels.cuh"
 
@@ -80,8 +79,7 @@ void launch_operator(const OperatorCall& call, cudaStream_t stream) { dispatch_o
 double run_operator_on_cuda(int ordinal, const OperatorCall& call) {
   DeviceScope scope(ordinal);
   auto x_bytes = call.rows * call.cols * static_cast<int64_t>(dtype_bytes(call.in));
-  auto y_bytes = (call.op == Operator::kCrossEntropy ? call.rows : call.rows * call.cols) *
-                 static_cast<int64_t>(dtype_bytes(call.out));
+  auto y_bytes = call.output_count() * static_cast<int64_t>(dtype_bytes(call.out));
   DeviceArray<float> weight = upload(call.weight, call.cols), bias = upload(call.bias, call.cols),
                      scale = upload(call.scale, call.rows);
   DeviceArray<int32_t> targets = upload(call.targets, call.rows);

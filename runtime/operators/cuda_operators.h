@@ -2,9 +2,9 @@
 // without CUDA have these functions too; they throw DeviceError.
 #pragma once
 
-#include <string>
-
 #include "runtime/operators/operators.h"
+
+struct CUstream_st;  // what a cudaStream_t points to
 
 namespace thimble {
 
@@ -14,5 +14,8 @@ double run_operator_on_cuda(int ordinal, const OperatorCall& call);
 
 // Bytes per second, read and written together, at which the device copies 1 GiB of its memory to another place.
 double cuda_copy_bandwidth(int ordinal);
+
+// Enqueues `call`, whose pointers lie in device memory. In builds with CUDA alone.
+void launch_operator(const OperatorCall& call, CUstream_st* stream);
 
 }  // namespace thimble

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "runtime/tensor/row_pack.h"
+#include "runtime/tensor/row_access.h"
 
 namespace thimble {
 

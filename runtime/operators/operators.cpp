@@ -42,19 +42,6 @@ struct HostLaunch {
 
 }  // namespace
 
-std::string_view operator_name(Operator op) {
-  switch (op) {
-    case Operator::kSoftmax: return "softmax";
-    case Operator::kRmsNorm: return "rms_norm";
-    case Operator::kLayerNorm: return "layer_norm";
-    case Operator::kDequantizeSoftmax: return "dequantize_softmax";
-    case Operator::kGelu: return "gelu";
-    case Operator::kSoftcap: return "softcap";
-    case Operator::kCrossEntropy: return "cross_entropy";
-  }
-  throw Error(ExitCode::kInternal, "unknown operator");
-}
-
 void run_operator(const OperatorCall& call) { dispatch_operator(call, HostLaunch{}); }
 
 }  // namespace thimble

@@ -25,10 +25,11 @@ inline constexpr std::array kOperators = {Operator::kSoftmax,           Operator
                                           Operator::kDequantizeSoftmax, Operator::kGelu,    Operator::kSoftcap,
                                           Operator::kCrossEntropy};
 
-// "softmax", "rms_norm", "layer_norm", "dequantize_softmax", "gelu", "softcap", "cross_entropy".
-std::string_view operator_name(Operator op);
+constexpr std::array<std::string_view, kOperators.size()> kOperatorNames = {  // in the order of Operator
+    "softmax", "rms_norm", "layer_norm", "dequantize_softmax", "gelu", "softcap", "cross_entropy"};
+constexpr std::string_view operator_name(Operator op) { return kOperatorNames[static_cast<size_t>(op)]; }
 
-// One call. Memory is the caller's: the host's for run_operator(), the device's for run_operator_cuda(). Formulas and
+// One call. Memory is the caller's: the host's for run_operator(), the device's for launch_operator(). Formulas and
 // limits are at the operations in row_operators.h and element_operators.h.
 struct OperatorCall {
   Operator op = Operator::kSoftmax;
@@ -43,6 +44,8 @@ struct OperatorCall {
   const int32_t* targets = nullptr;  // kCrossEntropy: (rows), in [0, cols)
   float epsilon = 0;                 // norms
   float cap = 0;                     // kSoftcap, > 0
+
+  int64_t output_count() const { return op == Operator::kCrossEntropy ? rows : rows * cols; }  // elements of y
 };
 
 // Throws Error for a combination of types that is not listed above.

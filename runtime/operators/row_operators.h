@@ -72,6 +72,22 @@ THIMBLE_HOST_DEVICE ExponentialSum exponential_sum(const Team& team, Row& row, f
   }
 }
 
+// Computes row r of y (rows, cols) pack by pack: compute(values, first column, count, out) gives out[0 .. count).
+template <typename In, typename Out, typename Team, typename Row, typename Compute>
+THIMBLE_HOST_DEVICE void write_row(const Team& team, Row& row, Out* y, int64_t cols, int64_t r,
+                                   const Compute& compute) {
+  constexpr int kPack = kPackOf<In, Out>;
+  Out* to = y + r * cols;
+  bool aligned = packs_are_aligned<Out, kPack>(y, cols);
+  team.for_each_lane([&](int lane) {
+    row.for_each_pack(lane, team.lanes(), [&](auto& values, int64_t first, int count) {
+      float out[kPack];
+      compute(values, first, count, out);
+      write_pack<Out, kPack>(to + first, aligned, count, out);
+    });
+  });
+}
+
 // y = softmax(scale * x): exp(scale * (x - max x)) / sum of these. With integer codes x and their scale, dequantization
 // and softmax in one pass: differences of codes are exact. A row that is masked altogether (-infinity) or has a NaN or
 // +infinity becomes NaN.
@@ -86,19 +102,12 @@ struct SoftmaxRow {
 
   template <typename Team, typename Row>
   THIMBLE_HOST_DEVICE void operator()(const Team& team, Row& row, int64_t r) const {
-    constexpr int kPack = kPackOf<In, Out>;
     float factor = scale ? scale[r] : 1.0f;
     ExponentialSum all = exponential_sum(team, row, factor);
     float inverse = 1.0f / all.sum;
-    Out* to = y + r * cols;
-    bool aligned = packs_are_aligned<Out, kPack>(y, cols);
-    team.for_each_lane([&](int lane) {
-      row.for_each_pack(lane, team.lanes(), [&](auto& values, int64_t first, int count) {
-        float out[kPack];
-        for (int i = 0; i < kPack; ++i)
-          out[i] = (Row::kIsHeld ? values[i] : exponential(values[i], all.peak, factor)) * inverse;
-        write_pack<Out, kPack>(to + first, aligned, count, out);
-      });
+    write_row<In>(team, row, y, cols, r, [&](const auto& values, int64_t, int, auto& out) {
+      for (int i = 0; i < kPackOf<In, Out>; ++i)
+        out[i] = (Row::kIsHeld ? values[i] : exponential(values[i], all.peak, factor)) * inverse;
     });
   }
 };
@@ -144,44 +153,6 @@ struct NormGains {
   }
 };
 
-// y = x / sqrt(mean(x^2) + epsilon) * weight + bias. |x| must stay below 2^63, where squares overflow.
-template <typename InType, typename OutType>
-struct RmsNormRow {
-  using In = InType;
-  using Out = OutType;
-  const In* x;  // (rows, cols)
-  Out* y;       // (rows, cols)
-  int64_t cols;
-  NormGains gains;
-  float epsilon;
-
-  template <typename Team, typename Row>
-  THIMBLE_HOST_DEVICE void operator()(const Team& team, Row& row, int64_t r) const {
-    constexpr int kPack = kPackOf<In, Out>;
-    float squares = team.template join<float>(
-        [&](int lane) {
-          float own = 0;
-          row.for_each_pack(lane, team.lanes(), [&](auto& values, int64_t, int count) {
-            for (int i = 0; i < kPack; ++i)
-              if (i < count) own += values[i] * values[i];
-          });
-          return own;
-        },
-        [](float a, float b) { return a + b; });
-    float factor = 1.0f / sqrtf(squares / static_cast<float>(cols) + epsilon);
-    Out* to = y + r * cols;
-    bool aligned = packs_are_aligned<Out, kPack>(y, cols);
-    team.for_each_lane([&](int lane) {
-      row.for_each_pack(lane, team.lanes(), [&](auto& values, int64_t first, int count) {
-        float out[kPack];
-        for (int i = 0; i < kPack; ++i) out[i] = values[i] * factor;
-        gains.apply<kPack>(first, cols, count, out);
-        write_pack<Out, kPack>(to + first, aligned, count, out);
-      });
-    });
-  }
-};
-
 // Count, mean and summed squared distance from it (Welford 1962; joined as by Chan, Golub and LeVeque 1979). The mean
 // is an unevaluated sum of two floats: one alone would cost rows that lie far from 0 the digits of their differences.
 struct Moments {
@@ -223,11 +194,13 @@ THIMBLE_HOST_DEVICE inline Moments join_moments(const Moments& a, const Moments&
   return joined;
 }
 
-// y = (x - mean) / sqrt(variance + epsilon) * weight + bias; the variance divides by cols.
-template <typename InType, typename OutType>
-struct LayerNormRow {
+// y = (x - mean) / sqrt(variance + epsilon) * weight + bias; the variance divides by cols. Not centred (RMS norm):
+// y = x / sqrt(mean(x^2) + epsilon) * weight + bias; |x| must stay below 2^63, where squares overflow.
+template <typename InType, typename OutType, bool kIsCentred>
+struct NormRow {
   using In = InType;
   using Out = OutType;
+  static constexpr int kPack = kPackOf<In, Out>;
   const In* x;  // (rows, cols)
   Out* y;       // (rows, cols)
   int64_t cols;
@@ -236,28 +209,46 @@ struct LayerNormRow {
 
   template <typename Team, typename Row>
   THIMBLE_HOST_DEVICE void operator()(const Team& team, Row& row, int64_t r) const {
-    constexpr int kPack = kPackOf<In, Out>;
-    Moments all = team.template join<Moments>(
-        [&](int lane) {
-          Moments own{0, 0, 0, 0};
-          row.for_each_pack(lane, team.lanes(), [&](auto& values, int64_t, int count) {
-            if (count > 0) own.add(values, count);
-          });
-          return own;
-        },
-        join_moments);
-    float factor = 1.0f / sqrtf(all.squares / all.count + epsilon);
-    Out* to = y + r * cols;
-    bool aligned = packs_are_aligned<Out, kPack>(y, cols);
-    team.for_each_lane([&](int lane) {
-      row.for_each_pack(lane, team.lanes(), [&](auto& values, int64_t first, int count) {
-        float out[kPack];
-        for (int i = 0; i < kPack; ++i) out[i] = all.distance(values[i]) * factor;
-        gains.apply<kPack>(first, cols, count, out);
-        write_pack<Out, kPack>(to + first, aligned, count, out);
-      });
+    if constexpr (kIsCentred) {
+      Moments all = team.template join<Moments>(
+          [&](int lane) {
+            Moments own{0, 0, 0, 0};
+            row.for_each_pack(lane, team.lanes(), [&](auto& values, int64_t, int count) {
+              if (count > 0) own.add(values, count);
+            });
+            return own;
+          },
+          join_moments);
+      write(team, row, r, all.squares / all.count, [&](float value) { return all.distance(value); });
+    } else {
+      float squares = team.template join<float>(
+          [&](int lane) {
+            float own = 0;
+            row.for_each_pack(lane, team.lanes(), [&](auto& values, int64_t, int count) {
+              for (int i = 0; i < kPack; ++i)
+                if (i < count) own += values[i] * values[i];
+            });
+            return own;
+          },
+          [](float a, float b) { return a + b; });
+      write(team, row, r, squares / static_cast<float>(cols), [](float value) { return value; });
+    }
+  }
+
+ private:
+  template <typename Team, typename Row, typename Distance>
+  THIMBLE_HOST_DEVICE void write(const Team& team, Row& row, int64_t r, float mean_square,
+                                 const Distance& distance) const {
+    float factor = 1.0f / sqrtf(mean_square + epsilon);
+    write_row<In>(team, row, y, cols, r, [&](const auto& values, int64_t first, int count, auto& out) {
+      for (int i = 0; i < kPack; ++i) out[i] = distance(values[i]) * factor;
+      gains.template apply<kPack>(first, cols, count, out);
     });
   }
 };
+template <typename In, typename Out>
+using RmsNormRow = NormRow<In, Out, false>;
+template <typename In, typename Out>
+using LayerNormRow = NormRow<In, Out, true>;
 
 }  // namespace thimble

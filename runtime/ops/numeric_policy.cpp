@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "runtime/base/error.h"
+#include "runtime/base/parallel.h"
 #include "runtime/codes/nvfp4_matrix.h"
-#include "runtime/tensor/row_chunks.h"
 
 namespace thimble {
 namespace {

@@ -5,7 +5,7 @@
 //   bf16, fp16    weights and what every operation writes; arithmetic within an operation is fp32
 //   sf16          Q1.15 at the boundaries below, bf16 in memory ("true forward": all scales 1)
 //   sf16-legacy   the same without Q1.31, with logits times 24, attention's residual branch times 0.65, the MLP's 0.75
-//   nvfp4         as bf16, but the matrices of linear layers and their inputs in NVFP4 (nvfp4_block.h), kept in bf16
+//   nvfp4         as bf16, but the matrices of linear layers and their inputs in NVFP4 (nvfp4.h), kept in bf16
 // With "-q115" after either sf16 the weights too are clamped and rounded to Q1.15 (weight-constrained).
 #pragma once
 

@@ -27,15 +27,6 @@ const DTypeInfo& info_of(DType dtype) {
   return info;
 }
 
-template <typename Integer>
-Integer load_little_endian(const std::byte* at) {
-  std::make_unsigned_t<Integer> value = 0;
-  for (size_t i = 0; i < sizeof(Integer); ++i)
-    value = static_cast<std::make_unsigned_t<Integer>>(
-        value | (static_cast<std::make_unsigned_t<Integer>>(std::to_integer<uint8_t>(at[i])) << (8 * i)));
-  return static_cast<Integer>(value);
-}
-
 // Reads every Stored element and converts it with `convert`; one loop per dtype, so that the compiler can vectorise it.
 template <typename Stored, typename Convert>
 std::vector<float> convert_all(Bytes bytes, Convert convert) {
@@ -64,9 +55,7 @@ DType dtype_from_name(std::string_view name, const std::string& where) {
   throw FormatError(where, "dtype '" + std::string(name) + "', allowed are " + allowed);
 }
 
-bool is_floating(DType dtype) {
-  return dtype == DType::kF64 || dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
-}
+bool is_floating(DType dtype) { return dtype <= DType::kBF16; }  // these come first
 
 uint16_t fp16_from_float(float value) {
   uint32_t bits = std::bit_cast<uint32_t>(value);

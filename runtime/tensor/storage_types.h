@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "runtime/tensor/dtype.h"
 #include "runtime/tensor/host_device.h"
@@ -22,22 +23,21 @@ struct Bf16 {  // bfloat16
   uint16_t bits;
 };
 
-// Storage -> compute type, and what is known of the storage.
-template <typename Storage>
-struct StorageTraits;
+// Storage <-> compute type. Of integer codes, which are read only and which float32 holds exactly:
+template <typename Code>
+struct StorageTraits {
+  static_assert(std::is_integral_v<Code> && sizeof(Code) <= 2);
+  THIMBLE_HOST_DEVICE static float load(Code code) { return static_cast<float>(code); }
+};
 
 template <>
 struct StorageTraits<float> {
-  using Compute = float;
-  static constexpr DType kDType = DType::kF32;
   THIMBLE_HOST_DEVICE static float load(float value) { return value; }
   THIMBLE_HOST_DEVICE static float store(float value) { return value; }
 };
 
 template <>
 struct StorageTraits<Fp16> {
-  using Compute = float;
-  static constexpr DType kDType = DType::kF16;
   THIMBLE_HOST_DEVICE static float load(Fp16 value) {
 #if defined(__CUDA_ARCH__)
     return __half2float(__ushort_as_half(value.bits));
@@ -60,8 +60,6 @@ struct StorageTraits<Fp16> {
 
 template <>
 struct StorageTraits<Bf16> {
-  using Compute = float;
-  static constexpr DType kDType = DType::kBF16;
   THIMBLE_HOST_DEVICE static float load(Bf16 value) {
 #if defined(__CUDA_ARCH__)
     return __uint_as_float(static_cast<uint32_t>(value.bits) << 16);
@@ -82,20 +80,6 @@ struct StorageTraits<Bf16> {
     return {bf16_from_float(value)};
 #endif
   }
-};
-
-// Integer codes are read only; float32 holds them exactly.
-template <>
-struct StorageTraits<int8_t> {
-  using Compute = float;
-  static constexpr DType kDType = DType::kI8;
-  THIMBLE_HOST_DEVICE static float load(int8_t value) { return static_cast<float>(value); }
-};
-template <>
-struct StorageTraits<int16_t> {
-  using Compute = float;
-  static constexpr DType kDType = DType::kI16;
-  THIMBLE_HOST_DEVICE static float load(int16_t value) { return static_cast<float>(value); }
 };
 
 }  // namespace thimble

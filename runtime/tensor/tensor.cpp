@@ -1,25 +1,27 @@
 // tensor.cpp: text and element count of shapes.
 #include "runtime/tensor/tensor.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <cstring>
 
+#include "runtime/base/checked.h"
 #include "runtime/base/parallel.h"
 
 namespace thimble {
 
-std::string shape_text(const Shape& shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) {
-    if (i > 0) text += ", ";
-    text += std::to_string(shape[i]);
-  }
-  return text + "]";
-}
+std::string shape_text(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
 int64_t element_count(const Shape& shape) {
   int64_t count = 1;
   for (int64_t dimension : shape) count *= dimension;
   return count;
+}
+
+uint64_t tensor_bytes_or_throw(DType dtype, const Shape& shape, const std::string& where) {
+  return mul_or_throw(element_count_or_throw(shape, where), dtype_bytes(dtype), where);
 }
 
 Tensor transposed(const TensorView& matrix) {

@@ -15,6 +15,10 @@ using Shape = std::vector<int64_t>;  // empty for a scalar
 std::string shape_text(const Shape& shape);  // "[512, 1792]"
 int64_t element_count(const Shape& shape);   // the shape must have been checked before
 
+// Bytes of a tensor whose shape comes from a file. `where` names it in the FormatError of a negative dimension and of
+// more than 64 bits can hold.
+uint64_t tensor_bytes_or_throw(DType dtype, const Shape& shape, const std::string& where);
+
 // A tensor whose little-endian, contiguous, row-major bytes live elsewhere (a mapped checkpoint, say).
 struct TensorView {
   DType dtype = DType::kF32;

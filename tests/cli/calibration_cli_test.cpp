@@ -191,7 +191,7 @@ TEST_F(OtherFamilyTest, IsExportedUnderItsOwnNames) {
   succeed(arguments("out.thmb", {"--bits", "6"}));
   succeed({"export", "out.thmb", "-o", "back.safetensors"});
   MappedFile file(path("back.safetensors"));
-  SafetensorsContents back = read_safetensors(file.bytes(), "back.safetensors");
+  CheckpointContents back = read_safetensors(file.bytes(), "back.safetensors");
   ASSERT_EQ(back.tensors.size(), weights_.size());
   for (const auto& [name, tensor] : weights_) {
     ASSERT_TRUE(back.tensors.contains(name)) << name;

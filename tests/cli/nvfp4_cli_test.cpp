@@ -100,7 +100,7 @@ TEST_F(Nvfp4Test, ExportsCodesAndArrangedScales) {
   succeed(nvfp4_arguments("a.thmb"));
   const Json result = succeed_json({"export", "a.thmb", "-o", "fp4.safetensors", "--layout", "nvfp4"});
   MappedFile file(path("fp4.safetensors"));
-  const SafetensorsContents stored = read_safetensors(file.bytes(), "fp4.safetensors");
+  const CheckpointContents stored = read_safetensors(file.bytes(), "fp4.safetensors");
   size_t found = 0;
   for (const QuantizedTensor& tensor : decoded("a.thmb").tensors) {
     const auto* coded = std::get_if<Nvfp4Codes>(&tensor.data);

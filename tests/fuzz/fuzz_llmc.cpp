@@ -10,7 +10,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   thimble::Bytes file(reinterpret_cast<const std::byte*>(data), size);
-  thimble::LlmcContents contents;
+  thimble::CheckpointContents contents;
   try {
     contents = thimble::read_llmc_checkpoint(file, "fuzz");
   } catch (const thimble::FormatError&) {
@@ -24,6 +24,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (tensor.bytes.size() != count * thimble::dtype_bytes(tensor.dtype) || !inside) std::abort();
   }
   // A FormatError here is a finding.
-  thimble::Gpt2Family().resolve(contents.config, contents.tensors, {"fuzz", "fuzz"});
+  thimble::Gpt2Family().resolve(*contents.config, contents.tensors, {"fuzz", "fuzz"});
   return 0;
 }

@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       thimble::torch_parts(pickle, {{"0", thimble::ByteVector(48)}, {"1", thimble::ByteVector(2)}});
   thimble::ByteVector file = thimble::build_zip(parts).bytes;
   try {
-    thimble::TorchContents contents = thimble::read_torch_checkpoint(file, "fuzz", thimble::CrcCheck::kSkip);
+    thimble::CheckpointContents contents = thimble::read_torch_checkpoint(file, "fuzz", thimble::CrcCheck::kSkip);
     for (const auto& [name, tensor] : contents.tensors) {
       uint64_t needed = thimble::dtype_bytes(tensor.dtype);
       for (int64_t dimension : tensor.shape) needed *= static_cast<uint64_t>(dimension);

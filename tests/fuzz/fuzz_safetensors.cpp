@@ -10,7 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   thimble::Bytes file(reinterpret_cast<const std::byte*>(data), size);
   try {
     uint64_t covered = 0;
-    thimble::SafetensorsContents contents = thimble::read_safetensors(file, "fuzz");
+    thimble::CheckpointContents contents = thimble::read_safetensors(file, "fuzz");
     for (const auto& [name, tensor] : contents.tensors) {
       uint64_t needed = thimble::dtype_bytes(tensor.dtype);
       for (int64_t dimension : tensor.shape) needed *= static_cast<uint64_t>(dimension);

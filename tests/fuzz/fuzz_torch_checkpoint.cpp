@@ -11,7 +11,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   thimble::Bytes file(reinterpret_cast<const std::byte*>(data), size);
   try {
-    thimble::TorchContents contents = thimble::read_torch_checkpoint(file, "fuzz", thimble::CrcCheck::kSkip);
+    thimble::CheckpointContents contents = thimble::read_torch_checkpoint(file, "fuzz", thimble::CrcCheck::kSkip);
     size_t gathered_bytes = 0;
     for (const thimble::ByteVector& tensor : contents.gathered) gathered_bytes += tensor.size();
     if (gathered_bytes > size) std::abort();

@@ -1,7 +1,7 @@
 // cuda_rows.cu: embedding, compaction and loss. One warp per row unless a comment says otherwise.
 #include "runtime/cuda/kernels/cuda_rows.cuh"
 
-#include "runtime/codes/nvfp4_block.h"
+#include "runtime/codes/nvfp4.h"
 
 namespace thimble {
 namespace {

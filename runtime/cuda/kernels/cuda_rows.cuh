@@ -65,7 +65,7 @@ template <typename T>
 void launch_linear_input(const T* in, int64_t in_stride, int64_t rows, const HeadColumns& columns, const RowNorm& norm,
                          T* out, int64_t out_stride, cudaStream_t stream);
 
-// The same where it lies, in NVFP4: norm(r) * row r of in staged with a tensor scale per row (nvfp4_block.h), and
+// The same where it lies, in NVFP4: norm(r) * row r of in staged with a tensor scale per row (nvfp4.h), and
 // rounded to T. Rows of both are `stride` apart, a multiple of 8, and those of out aligned; out may be in.
 template <typename T>
 void launch_stage_nvfp4(const T* in, int64_t stride, int64_t rows, const HeadColumns& columns, const RowNorm& norm,

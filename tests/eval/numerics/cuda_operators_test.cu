@@ -8,9 +8,7 @@
 #include <vector>
 
 #include "eval/numerics/operator_cases.h"
-#include "eval/numerics/operator_reference.h"
 #include "runtime/cuda/kernels/cuda_context.cuh"
-#include "runtime/operators/cuda_operators.cuh"
 #include "runtime/operators/cuda_operators.h"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 
@@ -100,7 +98,7 @@ TEST_P(CudaOperators, AgreesWithTheHostAlignedOrNot) {
       for (DType out : operator_outputs(GetParam(), in)) {
         SCOPED_TRACE(testing::Message() << shape.shape_text() << " " << shape.fill_text() << " " << dtype_name(in)
                                         << " to " << dtype_name(out));
-        ByteVector expected(static_cast<size_t>(operator_output_count(input.call(out, nullptr))) * dtype_bytes(out));
+        ByteVector expected(static_cast<size_t>(input.call(out, nullptr).output_count()) * dtype_bytes(out));
         OperatorCall call = input.call(out, expected.data());
         run_operator(call);
         ByteVector aligned = run_on_device(call, expected.size(), 0);

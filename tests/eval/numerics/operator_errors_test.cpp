@@ -1,5 +1,5 @@
 // operator_errors_test.cpp: a comparison that lets wrong results pass would prove nothing.
-#include "eval/numerics/operator_errors.h"
+#include "eval/numerics/operator_reference.h"
 
 #include <gtest/gtest.h>
 

@@ -19,7 +19,7 @@ std::vector<double> reference(OperatorCall call, const std::vector<float>& x, in
   call.rows = rows;
   call.cols = static_cast<int64_t>(x.size()) / rows;
   call.x = stored.data();
-  std::vector<double> y(static_cast<size_t>(operator_output_count(call)));
+  std::vector<double> y(static_cast<size_t>(call.output_count()));
   operator_reference(call, y);
   return y;
 }

@@ -6,7 +6,6 @@
 
 #include <limits>
 
-#include "eval/text/charsmap_check.h"
 #include "eval/text/tokenizer_check.h"
 #include "runtime/base/file.h"
 #include "tests/eval/text/tokenizer_builder.h"

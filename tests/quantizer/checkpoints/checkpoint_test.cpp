@@ -157,7 +157,7 @@ TEST(RealCheckpoints, TruncatedSafetensorsFilesAreErrors) {
     MappedFile file(path);
     Bytes bytes = file.bytes();
     std::vector<size_t> cuts = {0, 7, 8, 9, bytes.size() - 1};
-    SafetensorsContents contents = read_safetensors(bytes, path);
+    CheckpointContents contents = read_safetensors(bytes, path);
     for (const auto& [tensor_name, tensor] : contents.tensors)
       cuts.push_back(static_cast<size_t>(tensor.bytes.data() - bytes.data()));
     for (size_t cut : cuts) EXPECT_THROW(read_safetensors(bytes.first(cut), "cut"), FormatError) << name << " " << cut;

@@ -6,7 +6,7 @@
 
 #include <limits>
 
-#include "quantizer/checkpoints/checksummed_safetensors.h"
+#include "quantizer/checkpoints/safetensors.h"
 #include "runtime/base/atomic_file.h"
 #include "runtime/base/file.h"
 #include "tests/quantizer/checkpoints/reader_asserts.h"

@@ -26,7 +26,7 @@ INSTANTIATE_TEST_SUITE_P(Versions, LlmcCheckpoint, testing::Values(3, 5));
 
 TEST_P(LlmcCheckpoint, GivesTheTensorsAndTheConfig) {
   EXPECT_TRUE(looks_like_llmc(file_));
-  const LlmcContents found = read_llmc_checkpoint(file_, "m.bin");
+  const CheckpointContents found = read_llmc_checkpoint(file_, "m.bin");
   ASSERT_EQ(found.tensors.size(), tensors_.size());
   for (const auto& [name, tensor] : tensors_) {
     ASSERT_TRUE(found.tensors.contains(name)) << name;
@@ -35,14 +35,14 @@ TEST_P(LlmcCheckpoint, GivesTheTensorsAndTheConfig) {
     EXPECT_EQ(view.shape, tensor.shape) << name;
     EXPECT_TRUE(as_text(view.bytes) == as_text(tensor.bytes)) << name;
   }
-  EXPECT_EQ(canonical_json(found.config), canonical_json(to_json(config_)));
-  Gpt2Family().resolve(found.config, found.tensors, {"m.bin", "m.bin"});
+  EXPECT_EQ(canonical_json(*found.config), canonical_json(to_json(config_)));
+  Gpt2Family().resolve(*found.config, found.tensors, {"m.bin", "m.bin"});
 }
 
 TEST_P(LlmcCheckpoint, AVocabularyWithoutPaddingIsTheSame) {
   const ByteVector bare = llmc_file(GetParam(), config_, tensors_, config_.vocab_size);
   EXPECT_LT(bare.size(), file_.size());
-  const LlmcContents found = read_llmc_checkpoint(bare, "m.bin");
+  const CheckpointContents found = read_llmc_checkpoint(bare, "m.bin");
   for (const auto& [name, tensor] : tensors_)
     EXPECT_TRUE(as_text(found.tensors.at(name).bytes) == as_text(tensor.bytes)) << name;
 }

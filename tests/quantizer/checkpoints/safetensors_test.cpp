@@ -19,7 +19,7 @@ ByteVector file_with(const std::string& header, size_t data_bytes) {
   return file;
 }
 
-SafetensorsContents read(const std::string& header, size_t data_bytes) {
+CheckpointContents read(const std::string& header, size_t data_bytes) {
   static ByteVector file;  // the views must outlive the call
   file = file_with(header, data_bytes);
   return read_safetensors(file, "m.safetensors");
@@ -70,7 +70,7 @@ TEST(Safetensors, RoundTripOfEveryDtypeAndOddShapes) {
   write_safetensors(second.path(), tensors, metadata);
   MappedFile file(first.path());
   EXPECT_EQ(as_text(file.bytes()), as_text(MappedFile(second.path()).bytes()));
-  SafetensorsContents contents = read_safetensors(file.bytes(), first.path());
+  CheckpointContents contents = read_safetensors(file.bytes(), first.path());
   expect_equal(contents.tensors, tensors);
   EXPECT_EQ(contents.metadata, metadata);
 
@@ -118,10 +118,10 @@ TEST(Safetensors, WriterRefusesWhatItCouldNotReadBack) {
 }
 
 TEST(Safetensors, AnyOrderOfTheDataIsRead) {
-  SafetensorsContents contents = read(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[3,5]},)"
-                                      R"("b":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},)"
-                                      R"("c":{"dtype":"F64","shape":[0],"data_offsets":[3,3]}}   )",
-                                      5);
+  CheckpointContents contents = read(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[3,5]},)"
+                                     R"("b":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},)"
+                                     R"("c":{"dtype":"F64","shape":[0],"data_offsets":[3,3]}}   )",
+                                     5);
   EXPECT_EQ(as_text(contents.tensors.at("a").bytes), "\x03\x04");
   EXPECT_EQ(contents.tensors.at("b").bytes.size(), 3u);
   EXPECT_EQ(contents.tensors.at("c").bytes.size(), 0u);
@@ -221,7 +221,7 @@ TEST(Safetensors, DamageAtEveryHeaderByteIsAnErrorOrAValidFile) {
       damaged[at] ^= static_cast<std::byte>(1 << bit);
       AllocationProbe probe;
       try {
-        SafetensorsContents contents = read_safetensors(damaged, "m");
+        CheckpointContents contents = read_safetensors(damaged, "m");
         for (const auto& [name, tensor] : contents.tensors) {
           EXPECT_GE(tensor.bytes.data(), damaged.data());
           EXPECT_LE(tensor.bytes.data() + tensor.bytes.size(), damaged.data() + damaged.size());

@@ -194,13 +194,13 @@ TEST(TorchCheckpoint, DamageAtEveryByteIsAnErrorOrHarmless) {
   pickle.text("b").tensor("HalfStorage", "1", 2, 0, {2}, {1}).op('u');
   const ByteVector file =
       build_zip(torch_parts(pickle.stop(), {{"0", counting_floats(12)}, {"1", bytes_of("half")}})).bytes;
-  const TorchContents expected = read_torch_checkpoint(file, "m.pt");
+  const CheckpointContents expected = read_torch_checkpoint(file, "m.pt");
   for (size_t at = 0; at < file.size(); ++at)
     for (int mask : {0x01, 0xff}) {
       ByteVector damaged = file;
       damaged[at] ^= static_cast<std::byte>(mask);
       try {
-        TorchContents contents = read_torch_checkpoint(damaged, "m.pt");
+        CheckpointContents contents = read_torch_checkpoint(damaged, "m.pt");
         ASSERT_EQ(contents.tensors.size(), 2u) << at;
         for (const auto& [name, tensor] : expected.tensors)
           EXPECT_EQ(as_text(contents.tensors.at(name).bytes), as_text(tensor.bytes)) << at << " " << name;

@@ -25,7 +25,7 @@ inline ByteVector counting_floats(size_t count) {
 // A file and what was read from it; the views point into the file.
 struct ReadTorchFile {
   ByteVector file;
-  TorchContents contents;
+  CheckpointContents contents;
   const TensorView& at(const std::string& name) const { return contents.tensors.at(name); }
   std::vector<float> floats(const std::string& name) const { return to_float32(at(name)); }
 };

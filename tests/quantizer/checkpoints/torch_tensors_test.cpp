@@ -1,6 +1,4 @@
 // torch_tensors_test.cpp: tensors of a torch file: storages, views, parameters, and every way one can be wrong.
-#include "quantizer/checkpoints/torch_tensors.h"
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

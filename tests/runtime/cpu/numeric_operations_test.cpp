@@ -4,7 +4,7 @@
 #include <cmath>
 #include <set>
 
-#include "runtime/codes/nvfp4_block.h"
+#include "runtime/codes/nvfp4.h"
 #include "runtime/cpu/cpu_rows.h"
 #include "runtime/cpu/gemm.h"
 #include "tests/runtime/cpu/small_network.h"

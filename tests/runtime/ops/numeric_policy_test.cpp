@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/base/random.h"
-#include "runtime/codes/nvfp4_block.h"
+#include "runtime/codes/nvfp4.h"
 
 namespace thimble {
 namespace {

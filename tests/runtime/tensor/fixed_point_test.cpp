@@ -1,6 +1,6 @@
 // fixed_point_test.cpp: Q1.15 and Q1.31 against the model in integers: every code, random floats, ties, what is not a
 // number.
-#include "runtime/tensor/fixed_point.h"
+#include "runtime/tensor/rounding.h"
 
 #include <gtest/gtest.h>
 

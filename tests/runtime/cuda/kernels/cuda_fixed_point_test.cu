@@ -10,6 +10,7 @@
 
 #include "runtime/cuda/kernels/cuda_context.cuh"
 #include "runtime/cuda/kernels/cuda_numeric.cuh"
+#include "runtime/tensor/rounding.h"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 
 namespace thimble {
