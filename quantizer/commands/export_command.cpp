@@ -115,32 +115,23 @@ void add_export_command(CommandLine& line) {
   CLI::App* command = add_command(line, "export", "Write an artifact's dequantized weights as safetensors",
                                   "thimble export model.thmb -o dequantized.safetensors");
   command->add_option("artifact", options->artifact, "Artifact (.thmb)")->required();
-  command->add_option("-o,--output", options->output, "File to write (.safetensors)")
-      ->check(file_name())
-      ->type_name("FILE")
-      ->required();
-  command->add_option("--dtype", options->dtype, "Element type; F32 is exact")
-      ->check(one_of({"F32", "F16", "BF16"}))
+  add_file(*command, "-o,--output", options->output, "File to write (.safetensors)")->required();
+  add_choice(*command, "--dtype", options->dtype, "Element type; F32 is exact", {"F32", "F16", "BF16"})
       ->type_name("TYPE")
       ->capture_default_str();
-  command
-      ->add_option("--layout", options->layout,
-                   "nvfp4: tensors in NVFP4 as codes and scales for CUTLASS and cuBLASLt, see "
-                   "docs/guides/export_nvfp4.md")
-      ->check(one_of({kDequantized, kNvfp4}))
-      ->type_name("NAME")
+  add_choice(*command, "--layout", options->layout,
+             "nvfp4: tensors in NVFP4 as codes and scales for CUTLASS and cuBLASLt, see docs/guides/export_nvfp4.md",
+             {kDequantized, kNvfp4})
       ->capture_default_str();
-  command->callback([&line, options] {
-    line.action = [options](Console& console) {
-      FileRoles roles;
-      roles.model(options->artifact);
-      roles.output("--output", options->output);
-      roles.check();
-      Json result = run_export(*options);
-      console.result(fmt::format("wrote {} as {} to {}\n", counted(result.at("tensors").get<size_t>(), "tensor"),
-                                 options->dtype, options->output),
-                     result);
-    };
+  set_action(line, *command, [options](Console& console) {
+    FileRoles roles;
+    roles.model(options->artifact);
+    roles.output("--output", options->output);
+    roles.check();
+    Json result = run_export(*options);
+    console.result(fmt::format("wrote {} as {} to {}\n", counted(result.at("tensors").get<size_t>(), "tensor"),
+                               options->dtype, options->output),
+                   result);
   });
 }
 

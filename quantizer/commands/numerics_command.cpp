@@ -17,7 +17,7 @@ constexpr const char* kMoeStage = "moe";
 
 struct Options {
   std::vector<std::string> operators = {kAllOperators};
-  int64_t max_elements = int64_t{1} << 40;
+  std::optional<int64_t> max_elements;
   std::string stage = kOperatorStage, inject;
 };
 
@@ -89,46 +89,33 @@ void add_numerics_command(CommandLine& line) {
                                      "Operator to check, once for each of several: " + operator_names()))
           ->type_name("NAME")
           ->capture_default_str();
-  CLI::Option* most = command
-                          ->add_option("--max-elements", options->max_elements,
-                                       "Leave out cases of more elements (of up to 16,777,216)")
-                          ->transform(whole_number(1, uint64_t{1} << 40))
-                          ->type_name("N");
-  command
-      ->add_option(
-          "--stage", options->stage,
-          "What to check: operators; nvfp4: scale layout, uniform test and products; moe: a mixture-of-experts "
-          "layer in NVFP4, stage by stage")
-      ->check(one_of({kOperatorStage, kNvfp4Stage, kMoeStage}))
-      ->type_name("NAME")
+  CLI::Option* most = add_count(*command, "--max-elements", options->max_elements,
+                                "Leave out cases of more elements (of up to 16,777,216)", 1, uint64_t{1} << 40);
+  add_choice(*command, "--stage", options->stage,
+             "What to check: operators; nvfp4: scale layout, uniform test and products; moe: a mixture-of-experts "
+             "layer in NVFP4, stage by stage",
+             {kOperatorStage, kNvfp4Stage, kMoeStage})
       ->capture_default_str();
   command
       ->add_option("--inject", options->inject,
                    "Moe: make one element of this stage wrong, to see it found: router, x-scales, x-codes, l1, "
                    "activation, h-scales, h-codes, l2 or scatter")
       ->type_name("NAME");
-  command->callback([&line, options, operators, most] {
-    line.action = [&line, options, operators, most](Console& console) {
-      for (const CLI::Option* option : {operators, most})
-        if (option->count() > 0 && options->stage != kOperatorStage)
-          throw UsageError(option->get_name() + " is for --stage operators: it has no effect with " + options->stage);
-      NumericsRequest request{parse_operators(options->operators), options->max_elements, line.common.seed};
-      const std::optional<MoeStage> fault = parse_fault(*options);
-      Device device = open_device(line.common);
-      if (options->stage != kOperatorStage) {
-        const Nvfp4Product product = choose_nvfp4_product(device);
-        const std::string place = device.is_cuda ? cuda_arithmetic(device.ordinals[0]) : device.name();
-        if (options->stage == kMoeStage) return conclude(check_moe(product, line.common.seed, fault), place, console);
-        return conclude(check_nvfp4(product, line.common.seed), place, console);
-      }
-      NumericsReport report = run_numerics(request, device, console.progress());
-      // Arithmetic is the operators' own, whatever --numerics says of models.
-      std::string name = device.is_cuda ? cuda_arithmetic(device.ordinals[0]) : device.name();
-      Json json = to_json(report);
-      json["device"] = name;
-      console.result(to_text(report) + "on " + name + "\n", json);
-      require_passed(report);
-    };
+  set_action(line, *command, [&line, options, operators, most](Console& console) {
+    for (const CLI::Option* option : {operators, most})
+      if (option->count() > 0 && options->stage != kOperatorStage)
+        throw UsageError(option->get_name() + " is for --stage operators: it has no effect with " + options->stage);
+    NumericsRequest request{parse_operators(options->operators), options->max_elements.value_or(INT64_MAX),
+                            line.common.seed};
+    const std::optional<MoeStage> fault = parse_fault(*options);
+    Device device = open_device(line.common);
+    // Arithmetic is the operators' own, whatever --numerics says of models.
+    const std::string place = device.is_cuda ? cuda_arithmetic(device.ordinals[0]) : device.name();
+    if (options->stage == kOperatorStage)
+      return conclude(run_numerics(request, device, console.progress()), place, console);
+    const Nvfp4Product product = choose_nvfp4_product(device);
+    if (options->stage == kMoeStage) return conclude(check_moe(product, line.common.seed, fault), place, console);
+    conclude(check_nvfp4(product, line.common.seed), place, console);
   });
 }
 

@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,6 +29,9 @@ struct CommonOptions {
 // "16,000,000 B": decimal bytes.
 std::string bytes_text(uint64_t bytes);
 
+// Display columns of UTF-8 text without combining or wide characters: its code points.
+size_t display_width(const std::string& text);
+
 // "99.98 %" of a share of a budget, rounded down: what is not all of it is not shown as all of it.
 std::string fill_text(double fill);
 
@@ -47,25 +49,23 @@ Json notes_json(const std::vector<std::optional<std::string>>& notes);
 class Console {
  public:
   explicit Console(const CommonOptions& options);
-  ~Console();
 
   // The command's result: `json` with --json, else `text` (hidden by --quiet).
-  void result(const std::string& text, const Json& json) const;
+  void result(const std::string& text, const Json& json);
   // A line about what is going to happen, where progress is shown.
-  void note(const std::string& line) const;
+  void note(const std::string& line) { bar_.note(line); }
   // What an interrupted run says that keeps its work in that folder: a line, or a JSON document with --json. Empty
   // where no work is kept.
   std::string resume_line(const std::string& work_folder) const;
   // The stages to come, for the bar.
-  void plan(std::vector<PlannedStage> stages);
+  void plan(std::vector<PlannedStage> stages) { bar_.plan(std::move(stages)); }
   // A bar with the estimated time left on a terminal, a line per stage otherwise; nothing with --quiet, or with --json
   // when standard error is no terminal.
-  Progress& progress();
+  Progress& progress() { return bar_; }
 
  private:
   bool json_, quiet_;
-  std::unique_ptr<ProgressBar> bar_;  // null: nothing is shown
-  SilentProgress silent_;
+  ProgressBar bar_;
 };
 
 // Seconds and peak memory of each named stage of a command, in order.

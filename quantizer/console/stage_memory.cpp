@@ -1,44 +1,28 @@
 // stage_memory.cpp: see stage_memory.h.
 #include "quantizer/console/stage_memory.h"
 
-#include <fcntl.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
-#include <string_view>
+#include <fstream>
+#include <string>
 
 namespace thimble {
 namespace {
 
-// VmHWM of /proc/self/status, else what the system counts since the process began.
+// VmHWM of /proc/self/status, else what the system counts since the process began. Linux counts both in KiB.
 uint64_t resident_peak_bytes() {
+  constexpr std::string_view kName = "VmHWM:";
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with(kName)) return std::stoull(line.substr(kName.size())) * 1024;
   struct rusage usage {};
   ::getrusage(RUSAGE_SELF, &usage);
-  const auto counted = static_cast<uint64_t>(usage.ru_maxrss) * 1024;  // Linux counts in KiB
-  const int file = ::open("/proc/self/status", O_RDONLY | O_CLOEXEC);
-  if (file < 0) return counted;
-  char buffer[8192];
-  const ssize_t size = ::read(file, buffer, sizeof(buffer));
-  ::close(file);
-  const std::string_view status(buffer, static_cast<size_t>(std::max<ssize_t>(size, 0))), name = "\nVmHWM:";
-  size_t at = status.find(name);
-  if (at == std::string_view::npos) return counted;
-  at = std::min(status.find_first_not_of(" \t", at + name.size()), status.size());
-  uint64_t kib = 0;
-  auto [stop, error] = std::from_chars(status.data() + at, status.data() + status.size(), kib);
-  return error == std::errc() ? kib * 1024 : counted;
+  return static_cast<uint64_t>(usage.ru_maxrss) * 1024;
 }
 
 // From now on, what is resident now is the peak.
-bool count_anew() {
-  const int file = ::open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
-  if (file < 0) return false;
-  const bool is_written = ::write(file, "5", 1) == 1;
-  ::close(file);
-  return is_written;
-}
+bool count_anew() { return static_cast<bool>(std::ofstream("/proc/self/clear_refs") << "5" << std::flush); }
 
 }  // namespace
 

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "quantizer/console/console.h"
+
 namespace thimble {
 namespace {
 
@@ -31,17 +33,12 @@ Cell cell_of(const HeatMap& map) {
   return {kinds <= 6 ? 48.0 : kinds <= 16 ? 42.0 : 16.0, layers <= 24 ? 24.0 : layers <= 64 ? 18.0 : 9.0, has_number};
 }
 
-std::string px(double value) { return fmt::format("{:.0f}", value); }
-
 // Of UTF-8.
 bool begins_character(char c) { return (c & 0xc0) != 0x80; }
-size_t character_count(const std::string& text) {
-  return static_cast<size_t>(std::ranges::count_if(text, begins_character));
-}
 
 // The end tells kinds apart more often than the beginning does. Cuts between characters of UTF-8.
 std::string shortened(const std::string& name) {
-  size_t characters = character_count(name);
+  size_t characters = display_width(name);
   if (characters <= kMostCharacters) return name;
   size_t at = 0;
   while (characters >= kMostCharacters || !begins_character(name[at]))
@@ -49,7 +46,7 @@ std::string shortened(const std::string& name) {
   return "…" + name.substr(at);
 }
 
-double text_width(const std::string& text) { return kCharacter * static_cast<double>(character_count(text)); }
+double text_width(const std::string& text) { return kCharacter * static_cast<double>(display_width(text)); }
 
 constexpr double kMiddleShade = 0.5;  // where all values are equal
 
@@ -67,25 +64,21 @@ std::string colour(double share) {
 
 const char* ink(double share) { return share > 0.72 ? "light" : "dark"; }
 
-void label(HtmlWriter& html, double x, double y, const char* anchor, const std::string& text) {
-  html.element("text", {{"x", px(x)}, {"y", px(y)}, {"text-anchor", anchor}}, text);
-}
-
 void add_scale(HtmlWriter& html, const HeatMapRange& range, const std::string& title) {
   constexpr int kSteps = 8;
   constexpr double kStep = 14, kTop = 8;
   const std::string least = fmt::format("{:.2f}", range.least);
   double x = text_width(title) + 12;
-  label(html, 0, kTop + 10, "start", title);
-  label(html, x, kTop + 10, "start", least);
+  add_text(html, "", 0, kTop + 10, "start", title);
+  add_text(html, "", x, kTop + 10, "start", least);
   x += text_width(least) + 6;
   for (int i = 0; i < kSteps; ++i, x += kStep)
-    html.empty("rect", {{"x", px(x)},
-                        {"y", px(kTop)},
-                        {"width", px(kStep)},
-                        {"height", "12"},
+    html.empty("rect", {{"x", x},
+                        {"y", kTop},
+                        {"width", kStep},
+                        {"height", 12},
                         {"fill", colour(range.most > range.least ? i / (kSteps - 1.0) : kMiddleShade)}});
-  label(html, x + 6, kTop + 10, "start", fmt::format("{:.2f}", range.most));
+  add_text(html, "", x + 6, kTop + 10, "start", fmt::format("{:.2f}", range.most));
 }
 
 struct Layout {
@@ -116,26 +109,19 @@ void add_cell(HtmlWriter& html, const HeatMap& map, size_t kind, size_t layer, c
   const double x = layout.left + static_cast<double>(kind) * cell.width;
   const double y = layout.top + static_cast<double>(layer) * cell.height;
   const std::optional<double>& value = map.values[kind][layer];
-  const std::string w = px(cell.width - 1), h = px(cell.height - 1);
   if (!value) {
-    html.empty("rect", {{"class", "none"},
-                        {"x", fmt::format("{:.1f}", x + 0.5)},
-                        {"y", fmt::format("{:.1f}", y + 0.5)},
-                        {"width", px(cell.width - 2)},
-                        {"height", px(cell.height - 2)}});
+    html.empty(
+        "rect",
+        {{"class", "none"}, {"x", x + 0.5}, {"y", y + 0.5}, {"width", cell.width - 2}, {"height", cell.height - 2}});
     return;
   }
   const double share = range.share(*value, kMiddleShade);
   html.open("g");
   html.element("title", {}, fmt::format("layer {}, {}: {:.3f}", map.layers[layer], map.kinds[kind], *value));
-  html.empty("rect", {{"x", px(x)}, {"y", px(y)}, {"width", w}, {"height", h}, {"fill", colour(share)}});
+  html.empty("rect",
+             {{"x", x}, {"y", y}, {"width", cell.width - 1}, {"height", cell.height - 1}, {"fill", colour(share)}});
   if (cell.has_number)
-    html.element("text",
-                 {{"class", ink(share)},
-                  {"x", px(x + cell.width / 2)},
-                  {"y", px(y + cell.height / 2 + 4)},
-                  {"text-anchor", "middle"}},
-                 fmt::format("{:.2f}", *value));
+    add_text(html, ink(share), x + cell.width / 2, y + cell.height / 2 + 4, "middle", fmt::format("{:.2f}", *value));
   html.close();
 }
 
@@ -150,8 +136,8 @@ void add_names(HtmlWriter& html, const HeatMap& map, const Layout& layout) {
   constexpr double kLineHeight = 16;
   const auto every = static_cast<size_t>(std::ceil(kLineHeight / cell.height));
   for (size_t j = 0; j < map.layers.size(); j += every)
-    label(html, layout.left - 6, layout.top + (static_cast<double>(j) + 0.5) * cell.height + 4, "end",
-          std::to_string(map.layers[j]));
+    add_text(html, "", layout.left - 6, layout.top + (static_cast<double>(j) + 0.5) * cell.height + 4, "end",
+             std::to_string(map.layers[j]));
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // html_writer.cpp: see html_writer.h.
 #include "quantizer/reports/html_writer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cassert>
 #include <cstdint>
@@ -45,6 +47,11 @@ std::string html_escaped(std::string_view text) {
     text.remove_prefix(length);
   }
   return escaped;
+}
+
+std::string px(double value) {
+  std::string text = fmt::format("{:.1f}", value);
+  return text.ends_with(".0") ? text.substr(0, text.size() - 2) : text;
 }
 
 void HtmlWriter::tag(std::string_view tag, Attributes attributes, std::string_view end) {

@@ -5,10 +5,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <ctime>
 
+#include "packer/codecs/codec.h"
+#include "quantizer/console/help_formatter.h"
 #include "quantizer/console/version.h"
+#include "quantizer/pipeline/quantize_options.h"
 #include "runtime/base/atomic_file.h"
 #include "runtime/base/parallel.h"
 
@@ -25,33 +27,11 @@ void add_values(const std::string& name, const Json& value, ReportSettings& sett
   settings.values.emplace_back(name, std::move(text));
 }
 
-// Options that say how results are shown.
-bool is_about_output(const std::string& name) {
-  static const std::vector<std::string> kNames = {"--help", "--help-all", "--json", "--quiet"};
-  return std::ranges::count(kNames, name) > 0;
-}
-
-}  // namespace
-
-std::vector<ReportTensor> report_tensors(const ArtifactSummary& artifact, const ModelRate& rate) {
-  double loss = 0;
-  for (const auto& [name, matrix] : rate.matrices) loss += matrix.predicted_loss;
-  std::vector<ReportTensor> tensors;
-  for (const StoredTensorSummary& stored : artifact.tensors) {
-    ReportTensor& tensor =
-        tensors.emplace_back(ReportTensor{stored.name, shape_text(stored.shape), stored.precision, stored.stored_bytes,
-                                          stored.bits_per_weight, stored.coded && stored.elements > 0, std::nullopt});
-    if (auto found = rate.matrices.find(stored.name); found != rate.matrices.end())
-      tensor.loss_share = loss > 0 ? found->second.predicted_loss / loss : 0;
-  }
-  return tensors;
-}
-
 std::vector<ReportSettings> option_settings(const CLI::App& command) {
   ReportSettings given{"Options given", {}}, fixed{"Options left at their defaults", {}};
   for (const CLI::Option* option : command.get_options()) {
     const std::string name = option->get_name();
-    if (is_about_output(name)) continue;
+    if (option->get_group() == kGeneralGroup) continue;  // how results are shown
     if (option->count() > 0)
       given.values.emplace_back(name, fmt::format("{}", fmt::join(option->results(), " ")));
     else if (!option->get_default_str().empty())
@@ -60,31 +40,55 @@ std::vector<ReportSettings> option_settings(const CLI::App& command) {
   return {given, fixed};
 }
 
+}  // namespace
+
 ReportSettings provenance_settings(const ArtifactSummary& artifact) {
   ReportSettings settings{"What the artifact says it was made with", {}};
   add_values("", parse_json(as_bytes_of(artifact.provenance_json), "the artifact"), settings);
   return settings;
 }
 
-ReportRun report_run(StageTimes& times, const std::string& device, std::vector<ReportSettings> settings) {
+ReportSettings resolved_settings(const QuantizeRequest& request) {
+  ReportSettings settings{"As resolved", {}};
+  auto add = [&](const std::string& name, const std::string& value) { settings.values.emplace_back(name, value); };
+  add("method", method_name(request.method));
+  add("codec", request.encode.codec ? std::string(codec_of(*request.encode.codec).name()) : "auto");
+  add("matrices kept as fp16", fmt::format("of at most {} elements", count_text(request.plan.min_elements)));
+  add("output Fisher", request.fisher ? "collected" : "not collected");
+  if (request.method != MethodKind::kSlope) return settings;
+  const GainTunerOptions& tuner = request.tuner;
+  add("effort", level_of(request.effort).name);
+  add("distillation steps", count_text(tuner.steps));
+  if (tuner.steps == 0) return settings;
+  add("distillation batch", count_text(tuner.batch));
+  add("distillation row rate", fmt::format("{}", tuner.row_rate));
+  add("distillation rate of small tensors", fmt::format("{}", tuner.small_rate));
+  return settings;
+}
+
+ReportRun report_run(StageTimes& times, const std::string& device, const CLI::App& command,
+                     const std::vector<ReportSettings>& own) {
   ReportRun run;
-  for (const StageTimes::Stage& stage : times.stages())
-    run.stages.push_back({stage.name, stage.seconds, stage.peak_bytes});
+  run.stages = times.stages();
   run.peak_bytes = times.peak_memory_bytes();
   run.has_stage_peaks = times.has_stage_peaks();
-  run.settings = std::move(settings);
+  run.settings = option_settings(command);
+  run.settings.insert(run.settings.begin() + 1, own.begin(), own.end());
   run.settings.push_back(
       {"Machine", {{"device", device}, {"threads", std::to_string(thread_count())}, {"thimble", kVersion}}});
   run.written = fmt::format("thimble {} on {:%Y-%m-%d at %H:%M} UTC", kVersion, fmt::gmtime(std::time(nullptr)));
   return run;
 }
 
-std::optional<IoError> write_report(const std::string& path, const std::string& page) {
+std::optional<IoError> write_report(const std::string& path, const std::function<std::string()>& page,
+                                    std::vector<std::string>& files) {
+  if (path.empty()) return std::nullopt;
   try {
-    write_file_atomically(path, page);
+    write_file_atomically(path, page());
   } catch (const IoError& error) {
     return error;
   }
+  files.push_back(path);
   return std::nullopt;
 }
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "quantizer/console/console.h"
 #include "quantizer/console/progress_bar.h"
 #include "quantizer/reports/report_style.h"
 
@@ -24,7 +23,7 @@ void add_settings(HtmlWriter& html, const ReportRun& run) {
   html.open("div", {{"class", "two settings"}});
   for (const ReportSettings& group : run.settings) {
     if (group.values.empty()) continue;
-    ReportTable table{group.title, {"Setting", "Value"}, {false, false}, {}};
+    ReportTable table{group.title, {"Setting", "Value"}, 2, {}};
     for (const auto& [name, value] : group.values) table.rows.push_back({{name}, {value}});
     html.open("div");
     add_table(html, table);
@@ -43,14 +42,14 @@ void add_stages(HtmlWriter& html, const ReportRun& run) {
                       "not.");
   double total = 0, longest = 0;
   uint64_t most = run.peak_bytes;
-  for (const ReportStage& stage : run.stages) {
+  for (const StageTimes::Stage& stage : run.stages) {
     total += stage.seconds;
     longest = std::max(longest, stage.seconds);
     most = std::max(most, stage.peak_bytes);
   }
-  ReportTable table{"By stage", {"Stage", "Time", "Peak memory"}, {false, true, true}, {}};
+  ReportTable table{"By stage", {"Stage", "Time", "Peak memory"}, 1, {}};
   auto part = [](double value, double whole) { return whole > 0 ? value / whole : 0; };
-  for (const ReportStage& stage : run.stages)
+  for (const StageTimes::Stage& stage : run.stages)
     table.rows.push_back(
         {{stage.name},
          {duration_text(stage.seconds), part(stage.seconds, longest)},
@@ -64,7 +63,15 @@ void add_stages(HtmlWriter& html, const ReportRun& run) {
 
 std::string percent_text(double share) { return fmt::format("{:.{}f} %", 100 * share, share < 0.0995 ? 2 : 1); }
 
-void begin_page(HtmlWriter& html, const std::string& command, const std::string& subject, const std::string& detail) {
+std::string bpb_text(double bits_per_byte) { return fmt::format("{:.6f}", bits_per_byte); }
+
+std::string gap_text(const BpbGap& gap) {
+  std::string text = fmt::format("{:+.6f}", gap.bits_per_byte);
+  return gap.standard_error ? text + " ± " + standard_error_text(gap.standard_error) : text;
+}
+
+void begin_page(HtmlWriter& html, const std::string& command, const std::string& path, const std::string& detail) {
+  const std::string name = path.substr(path.find_last_of('/') + 1), &subject = name.empty() ? path : name;
   html.open("html", {{"lang", "en"}, {"xmlns", "http://www.w3.org/1999/xhtml"}}).open("head");
   html.empty("meta", {{"charset", "utf-8"}});
   html.empty("meta", {{"name", "viewport"}, {"content", "width=device-width, initial-scale=1"}});
@@ -102,7 +109,7 @@ void begin_section(HtmlWriter& html, const std::string& title, const std::string
 }
 
 void add_table(HtmlWriter& html, const ReportTable& table) {
-  auto align = [&](size_t column) { return std::string(table.is_number[column] ? "n" : ""); };
+  auto align = [&](size_t column) { return std::string(column < table.text_columns ? "" : "n"); };
   // With the keyboard, only what has the focus scrolls.
   html.open("div", {{"class", "scroll"}, {"role", "group"}, {"aria-label", table.caption}, {"tabindex", "0"}});
   html.open("table").element("caption", {}, table.caption).open("thead").open("tr");
@@ -122,12 +129,9 @@ void add_table(HtmlWriter& html, const ReportTable& table) {
   html.close().close().close();
 }
 
-void add_run(HtmlWriter& html, const ReportRun& run) {
+std::string end_page(HtmlWriter& html, const ReportRun& run) {
   add_stages(html, run);
   add_settings(html, run);
-}
-
-std::string end_page(HtmlWriter& html, const ReportRun& run) {
   html.element("footer", {}, "Written by " + run.written + ".").close().close().close();
   return "<!DOCTYPE html>\n" + html.take();
 }

@@ -49,7 +49,7 @@ figcaption{font-weight:600;font-size:15px}
 .rule{stroke:var(--ink);stroke-width:1.5;stroke-dasharray:5 4}
 .curve{fill:none;stroke-width:2}
 .bar{fill:none;stroke-width:1.5}
-.mark{stroke-width:1.5}
+.mark{stroke-width:1.5;vector-effect:non-scaling-stroke}
 .s0{stroke:var(--c0)}.s1{stroke:var(--c1)}.s2{stroke:var(--c2)}.s3{stroke:var(--c3)}.s4{stroke:var(--c4)}
 .s5{stroke:var(--c5)}
 .s0 .mark{fill:var(--c0)}.s1 .mark{fill:var(--c1)}.s2 .mark{fill:var(--c2)}.s3 .mark{fill:var(--c3)}

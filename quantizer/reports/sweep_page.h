@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "quantizer/reports/report_page.h"
+#include "quantizer/reports/report_tensors.h"
+#include "quantizer/reports/svg_chart.h"
 #include "quantizer/reports/sweep_results.h"
 
 namespace thimble {
@@ -15,13 +17,9 @@ namespace thimble {
 // What artifacts hold, by method and budget: of those that are known.
 using SweepTensors = std::map<std::pair<std::string, uint64_t>, std::vector<ReportTensor>>;
 
-struct SweepPage {
-  SweepResults results;
-  SweepTensors tensors;
-  std::vector<std::string> notes;
-  ReportRun run;
-};
+// Bits per byte over bytes: a curve for each method and each label of references, of the points that were met.
+Chart sweep_chart(const SweepResults& results);
 
-std::string sweep_page(const SweepPage& page);
+std::string sweep_page(const SweepResults& results, const SweepTensors& tensors, const ReportRun& run);
 
 }  // namespace thimble
