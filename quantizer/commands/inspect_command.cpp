@@ -11,7 +11,6 @@
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/commands/commands.h"
 #include "quantizer/reports/gnuplot.h"
-#include "quantizer/reports/heat_map_svg.h"
 #include "quantizer/reports/report_tensors.h"
 #include "runtime/base/atomic_file.h"
 #include "runtime/base/file.h"

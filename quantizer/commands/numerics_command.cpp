@@ -1,4 +1,6 @@
 // numerics_command.cpp: `thimble numerics`: do the low-precision operators compute what they say, and how fast?
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "quantizer/commands/commands.h"
@@ -21,35 +23,27 @@ struct Options {
   std::string stage = kOperatorStage, inject;
 };
 
-std::string operator_names() {
-  std::string names = kAllOperators;
-  for (Operator op : kOperators) names += ", " + std::string(operator_name(op));
+// What --op takes.
+std::vector<std::string> operator_names() {
+  std::vector<std::string> names = {kAllOperators};
+  for (Operator op : kOperators) names.emplace_back(operator_name(op));
   return names;
 }
 
+// In the order named, each once.
 std::vector<Operator> parse_operators(const std::vector<std::string>& names) {
   std::vector<Operator> chosen;
-  for (const std::string& name : names) {
-    bool is_known = name == kAllOperators;
-    for (Operator op : kOperators) {
-      if (name != kAllOperators && name != operator_name(op)) continue;
-      is_known = true;
-      if (std::ranges::find(chosen, op) == chosen.end()) chosen.push_back(op);
-    }
-    if (!is_known) throw UsageError("--op is '" + name + "', allowed are " + operator_names());
-  }
+  for (const std::string& name : names)
+    for (Operator op : kOperators)
+      if ((name == kAllOperators || name == operator_name(op)) && std::ranges::find(chosen, op) == chosen.end())
+        chosen.push_back(op);
   return chosen;
 }
 
 std::optional<MoeStage> parse_fault(const Options& options) {
   if (options.inject.empty()) return std::nullopt;
   if (options.stage != kMoeStage) throw UsageError("--inject is for --stage moe");
-  std::string names;
-  for (size_t i = 0; i < kMoeStages.size(); ++i) {
-    if (kMoeStages[i] == options.inject) return static_cast<MoeStage>(i);
-    names += (i == 0 ? "" : ", ") + std::string(kMoeStages[i]);
-  }
-  throw UsageError("--inject is '" + options.inject + "', allowed are " + names);
+  return static_cast<MoeStage>(std::ranges::find(kMoeStages, options.inject) - kMoeStages.begin());
 }
 
 // Prints the check and throws when it failed.
@@ -84,11 +78,12 @@ void add_numerics_command(CommandLine& line) {
   auto options = std::make_shared<Options>();
   CLI::App* command = add_command(line, "numerics", "Check low-precision operators against float64",
                                   "thimble numerics --op softmax --op layer_norm --device cuda");
-  CLI::Option* operators =
-      repeatable(command->add_option("--op", options->operators,
-                                     "Operator to check, once for each of several: " + operator_names()))
-          ->type_name("NAME")
-          ->capture_default_str();
+  CLI::Option* operators = repeatable(command->add_option("--op", options->operators,
+                                                          fmt::format("Operator to check, once for each of several: {}",
+                                                                      fmt::join(operator_names(), ", "))))
+                               ->check(one_of(operator_names()))
+                               ->type_name("NAME")
+                               ->capture_default_str();
   CLI::Option* most = add_count(*command, "--max-elements", options->max_elements,
                                 "Leave out cases of more elements (of up to 16,777,216)", 1, uint64_t{1} << 40);
   add_choice(*command, "--stage", options->stage,
@@ -96,11 +91,10 @@ void add_numerics_command(CommandLine& line) {
              "layer in NVFP4, stage by stage",
              {kOperatorStage, kNvfp4Stage, kMoeStage})
       ->capture_default_str();
-  command
-      ->add_option("--inject", options->inject,
-                   "Moe: make one element of this stage wrong, to see it found: router, x-scales, x-codes, l1, "
-                   "activation, h-scales, h-codes, l2 or scatter")
-      ->type_name("NAME");
+  add_choice(*command, "--inject", options->inject,
+             "Moe: make one element of this stage wrong, to see it found: router, x-scales, x-codes, l1, activation, "
+             "h-scales, h-codes, l2 or scatter",
+             {kMoeStages.begin(), kMoeStages.end()});
   set_action(line, *command, [&line, options, operators, most](Console& console) {
     for (const CLI::Option* option : {operators, most})
       if (option->count() > 0 && options->stage != kOperatorStage)

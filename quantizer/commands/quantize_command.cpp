@@ -10,7 +10,6 @@
 #include "quantizer/pipeline/run_plan.h"
 #include "quantizer/pipeline/score_model.h"
 #include "quantizer/reports/quantize_report.h"
-#include "quantizer/reports/report_data.h"
 
 namespace thimble {
 namespace {
@@ -21,26 +20,19 @@ struct Options {
   QuantizeRequest request;
   CodeOptions code;
   TokenSource source;  // optional: score checkpoint and artifact afterwards
-  std::string bits = "5,6", high, codec, work_folder;
+  EncodingOptions encoding;
+  std::string bits = "5,6", high, work_folder;
   std::string method = "slope";
-  uint64_t budget = 0;
-  std::optional<int64_t> min_elements;
   bool no_resume = false;
   MethodOptions methods;
 };
 
 void finish_method(const Options& options, bool runs, QuantizeRequest& request) {
-  request.method = parse_method(options.method);
-  const SlopeTarget& target = request.slope_target;
-  if (request.method != MethodKind::kSlope) {
-    const int64_t least = request.method == MethodKind::kNvfp4 ? kSlopeMinElements : request.plan.min_elements;
-    request.plan.min_elements = options.min_elements.value_or(least);
-    return;
-  }
+  choose_method(request, parse_method(options.method), options.encoding);
+  if (request.method != MethodKind::kSlope) return;
   request.fisher = request.fisher || (request.hessians.empty() && runs);  // a file of Hessians may do without
-  request.plan.min_elements = options.min_elements.value_or(kSlopeMinElements);
   check_slope_options(request.slope);
-  if (target.bpb_gap && !options.source.is_given())
+  if (request.slope_target.bpb_gap && !options.source.is_given())
     throw UsageError("--target-bpb-gap needs text to measure it on: --tokens or --text, and --tokenizer");
 }
 
@@ -60,10 +52,9 @@ void check_files(const Options& options) {
   roles.check();
 }
 
-QuantizeRequest finish_request(const Options& options, const CommandLine& line, bool has_budget,
-                               const std::optional<Spec>& spec) {
+QuantizeRequest finish_request(const Options& options, const CommandLine& line, const std::optional<Spec>& spec) {
   QuantizeRequest request = options.request;
-  if (has_budget) request.budget_bytes = options.budget;
+  const bool has_budget = request.budget_bytes.has_value();
   request.device = open_device(line.common, line.ranks);
   finish_effort(request);
   finish_cross_term(request, spec);
@@ -77,7 +68,6 @@ QuantizeRequest finish_request(const Options& options, const CommandLine& line, 
   // Nothing else shows it.
   request.predicts_loss = !request.report.empty() || (line.common.json && request.method == MethodKind::kSlope);
   request.calibration.seed = line.common.seed;
-  request.encode = encode_options_from(options.codec.empty() ? default_codec(request.method) : options.codec);
   request.work_folder = work_folder(options);
   options.source.check();
   finish_calibration_options(request, request.method == MethodKind::kSlope, spec);
@@ -112,39 +102,30 @@ std::vector<ScoredModel> score_before_and_after(const QuantizeRequest& request, 
   });
 }
 
-// What is wanted. Returns --budget.
-CLI::Option* add_targets(CLI::App& command, Options& options) {
-  CLI::Option* budget = add_bytes(command, "--budget", options.budget,
-                                  "Most bytes that artifact and code may take: 16000000, 16MB, 1.5e6");
+// What is wanted.
+void add_targets(CLI::App& command, Options& options) {
+  add_bytes(command, "--budget", options.request.budget_bytes,
+            "Most bytes that artifact and code may take: 16000000, 16MB, 1.5e6");
   options.code.add_to(command);
   SlopeTarget& target = options.request.slope_target;
-  options.methods
-      .add(command.add_option("--bits-per-weight", target.bits_per_weight,
-                              "Slope: size of the artifact, by all parameters (without any target: about 3 bits per "
-                              "quantized weight)"),
-           {MethodKind::kSlope})
-      ->check(finite_number(0.01, 32))
-      ->type_name("X");
-  CLI::Option* gap = options.methods.add(
-      command.add_option("--target-bpb-gap", target.bpb_gap,
-                         "Slope: the smallest artifact that loses at most this many bits per byte on the text to "
-                         "score"),
-      {MethodKind::kSlope});
-  gap->check(finite_number(0, 100))->type_name("X");
+  auto add_number = [&](const char* name, std::optional<double>& value, double low, double high, const char* text) {
+    return options.methods.add(command.add_option(name, value, text), {MethodKind::kSlope})
+        ->check(finite_number(low, high))
+        ->type_name("X");
+  };
+  add_number("--bits-per-weight", target.bits_per_weight, 0.01, 32,
+             "Slope: size of the artifact, by all parameters (without any target: about 3 bits per quantized weight)");
+  CLI::Option* gap =
+      add_number("--target-bpb-gap", target.bpb_gap, 0, 100,
+                 "Slope: the smallest artifact that loses at most this many bits per byte on the text to score");
   add_choice(
       command, "--method", options.method,
       "slope: one slope of loss per bit for all weights; trace: int5 and int6 layers; nvfp4: FP4 in blocks of 16",
       method_names())
       ->capture_default_str();
   command.option_defaults()->group(kSlopeGroup);
-  options.methods
-      .add(command.add_option("--log2-step", target.log2_c, "Log2 of the common step c, instead of a search"),
-           {MethodKind::kSlope})
-      ->check(finite_number(-60, 60))
-      ->type_name("X")
-      ->excludes(gap);
+  add_number("--log2-step", target.log2_c, -60, 60, "Log2 of the common step c, instead of a search")->excludes(gap);
   command.option_defaults()->group(kCommonGroup);
-  return budget;
 }
 
 void add_method_options(CLI::App& command, Options& options) {
@@ -157,20 +138,6 @@ void add_method_options(CLI::App& command, Options& options) {
                               "auto with --budget, else 10)"),
            {MethodKind::kTrace})
       ->type_name("N");
-  command.option_defaults()->group(kCommonGroup);
-}
-
-void add_encoding_options(CLI::App& command, Options& options) {
-  command.option_defaults()->group(kEncodingGroup);
-  add_count(command, "--min-elements", options.min_elements,
-            fmt::format("Matrices of at most this many elements stay fp16 (default: {} with slope and nvfp4, {} with "
-                        "trace)",
-                        kSlopeMinElements, options.request.plan.min_elements),
-            0, uint64_t{1} << 40);
-  add_choice(command, "--codec", options.codec,
-             "brotli, zstd, xz, rans (for codes), none, or auto for the smallest per section (default: rans with slope "
-             "and nvfp4, brotli with trace)",
-             codec_names());
   command.option_defaults()->group(kCommonGroup);
 }
 
@@ -194,11 +161,11 @@ void add_quantize_command(CommandLine& line) {
   add_checkpoint(*command, request.checkpoint);
   add_file(*command, "-o,--output", request.output, "Artifact to write (.thmb)")->required();
   add_config_option(*command, request.config);
-  CLI::Option* budget = add_targets(*command, *options);
+  add_targets(*command, *options);
   options->source.add_to(*command, TokenSource::Need::kOptional);
   add_file(*command, "--report", request.report,
            "Write a page to look at (.html): bytes and loss by tensor, time, memory");
-  add_encoding_options(*command, *options);
+  add_encoding_options(*command, options->encoding);
   add_calibration_options(*command, request);
   add_method_options(*command, *options);
   add_checks(*command, request);
@@ -207,13 +174,13 @@ void add_quantize_command(CommandLine& line) {
   command->add_flag("--no-resume", options->no_resume, "Keep no resumable results")
       ->excludes("--work-dir")
       ->excludes("--keep-work");
-  set_collective_action(line, *command, [&line, options, budget, command](Console& console) {
+  set_collective_action(line, *command, [&line, options, command](Console& console) {
     options->methods.require_used({parse_method(options->method)});
     if (line.ranks.is_root()) check_files(*options);
     StageTimes times;
     OpenedCheckpoint checkpoint =
         times.time("open", [&] { return OpenedCheckpoint(options->request.checkpoint, options->request.config); });
-    QuantizeRequest finished = finish_request(*options, line, budget->count() > 0, checkpoint.spec());
+    QuantizeRequest finished = finish_request(*options, line, checkpoint.spec());
     std::jthread warming = warm_up(finished.device);
     if (finished.check_finite) require_finite_file(finished.checkpoint);
     check_scoring(checkpoint, options->source);

@@ -8,7 +8,6 @@
 #include "quantizer/commands/sweep_job.h"
 #include "quantizer/pipeline/quantize_options.h"
 #include "quantizer/pipeline/run_plan.h"
-#include "quantizer/reports/report_data.h"
 
 namespace thimble {
 namespace {
@@ -118,10 +117,7 @@ void add_options(CLI::App& command, Options& options) {
   add_file(command, "--report", request.base.report,
            "Write a page to look at (.html): the curve, and bits, bytes and loss by tensor");
   command.add_flag("--keep-artifacts", request.keep_artifacts, "Keep them, as OUTPUT-METHOD-BUDGET.thmb");
-  command.option_defaults()->group(kEncodingGroup);
-  add_count(command, "--min-elements", request.min_elements,
-            "Matrices of at most this many elements stay fp16 (default: as quantize has it)", 0, uint64_t{1} << 40);
-  add_choice(command, "--codec", request.codec, "As for quantize, for all methods", codec_names());
+  add_encoding_options(command, request.encoding);
   add_calibration_options(command, request.base);
   add_slope_options(command, request.base, options.method_options);
   add_trace_bits_option(command, options.bits, options.method_options);

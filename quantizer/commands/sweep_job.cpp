@@ -8,10 +8,8 @@
 #include <filesystem>
 
 #include "quantizer/console/diagnostics.h"
-#include "quantizer/pipeline/quantize_options.h"
 #include "quantizer/pipeline/score_model.h"
 #include "quantizer/reports/gnuplot.h"
-#include "quantizer/reports/report_data.h"
 #include "runtime/base/atomic_file.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/file.h"
@@ -22,13 +20,10 @@ namespace {
 
 QuantizeRequest request_of(const SweepRequest& sweep, MethodKind method) {
   QuantizeRequest request = sweep.base;
-  request.method = method;
+  choose_method(request, method, sweep.encoding);
   request.high_is_auto = true;
   request.predicts_loss = method == MethodKind::kSlope || !request.report.empty();
-  const int64_t default_min_elements = method == MethodKind::kTrace ? request.plan.min_elements : kSlopeMinElements;
-  request.plan.min_elements = sweep.min_elements.value_or(default_min_elements);
   if (method != MethodKind::kSlope && !request.hessians.empty()) request.calibration_tokens.clear();  // to distil on
-  request.encode = encode_options_from(sweep.codec.empty() ? default_codec(method) : sweep.codec);
   return request;
 }
 

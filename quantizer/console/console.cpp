@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 
@@ -105,26 +106,6 @@ std::string Console::resume_line(const std::string& work_folder) const {
   if (json_) return Json{{"interrupted", {{"message", message}}}}.dump(-1, ' ', false, kReplace) + "\n";
   // A bar that is being drawn stays above.
   return (::isatty(STDERR_FILENO) == 1 ? "\n" : "") + ("thimble: " + message + "\n");
-}
-
-void StageTimes::end(const std::string& stage, double seconds) {
-  const uint64_t peak_bytes = memory_.end();
-  auto found = std::ranges::find(stages_, stage, &Stage::name);
-  if (found == stages_.end()) found = stages_.insert(stages_.end(), Stage{stage, 0, 0});
-  found->seconds += seconds;
-  found->peak_bytes = std::max(found->peak_bytes, peak_bytes);
-}
-
-Json StageTimes::to_json() const {
-  Json json = Json::object();
-  for (const Stage& stage : stages_) json[stage.name] = stage.seconds;
-  return json;
-}
-
-Json StageTimes::memory_to_json() const {
-  Json json = Json::object();
-  for (const Stage& stage : stages_) json[stage.name] = stage.peak_bytes;
-  return json;
 }
 
 double seconds_since_start() {

@@ -1,14 +1,13 @@
 // console.h: what every command says and how: text or JSON on standard output, progress on standard error.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "quantizer/console/progress_bar.h"
-#include "quantizer/console/stage_memory.h"
+#include "quantizer/console/stage_times.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/json.h"
 #include "runtime/base/progress.h"
@@ -66,41 +65,6 @@ class Console {
  private:
   bool json_, quiet_;
   ProgressBar bar_;
-};
-
-// Seconds and peak memory of each named stage of a command, in order.
-class StageTimes {
- public:
-  struct Stage {
-    std::string name;
-    double seconds = 0;
-    uint64_t peak_bytes = 0;  // most resident memory of the process during it, see has_stage_peaks()
-  };
-
-  template <typename Body>
-  auto time(const std::string& stage, Body body) {
-    struct Stop {
-      StageTimes& times;
-      std::string stage;
-      std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
-      ~Stop() { times.end(stage, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()); }
-    };
-    memory_.begin();
-    Stop stop{*this, stage};
-    return body();
-  }
-  const std::vector<Stage>& stages() const { return stages_; }
-  Json to_json() const;         // seconds by stage
-  Json memory_to_json() const;  // bytes by stage
-  // Of the process so far.
-  uint64_t peak_memory_bytes() { return memory_.peak_bytes(); }
-  // False where the system cannot count anew: then a stage's peak is the process's from its beginning on.
-  bool has_stage_peaks() const { return memory_.counts_anew(); }
-
- private:
-  void end(const std::string& stage, double seconds);  // repeated stages add up
-  std::vector<Stage> stages_;
-  StageMemory memory_;
 };
 
 // Since the program was loaded: about since its process began.

@@ -116,10 +116,6 @@ CLI::Option* add_choice(CLI::App& command, const std::string& name, std::string&
   return command.add_option(name, value, description)->check(one_of(std::move(names)))->type_name("NAME");
 }
 
-CLI::Option* add_bytes(CLI::App& command, const std::string& name, uint64_t& bytes, const std::string& description) {
-  return command.add_option(name, bytes, description)->transform(byte_size())->type_name("BYTES");
-}
-
 CLI::Option* repeatable(CLI::Option* option) { return option->take_all()->allow_extra_args(false); }
 
 }  // namespace thimble

@@ -43,7 +43,10 @@ CLI::Validator one_of(std::vector<std::string> names);
 CLI::Option* add_file(CLI::App& command, const std::string& name, std::string& path, const std::string& description);
 CLI::Option* add_choice(CLI::App& command, const std::string& name, std::string& value, const std::string& description,
                         std::vector<std::string> names);
-CLI::Option* add_bytes(CLI::App& command, const std::string& name, uint64_t& bytes, const std::string& description);
+template <typename Size>
+CLI::Option* add_bytes(CLI::App& command, const std::string& name, Size& bytes, const std::string& description) {
+  return command.add_option(name, bytes, description)->transform(byte_size())->type_name("BYTES");
+}
 template <typename Count>
 CLI::Option* add_count(CLI::App& command, const std::string& name, Count& count, const std::string& description,
                        uint64_t low, uint64_t high) {

@@ -1,5 +1,5 @@
 // heat_map.h: one number per matrix of a model, over layers (columns) and kinds of matrix (rows): as characters for a
-// terminal. heat_map_svg.h draws it for a browser, gnuplot.h makes a script of it.
+// terminal, as SVG for a browser; gnuplot.h makes a script of it.
 // A matrix has a place in the map when its name has a number between dots: "blocks.3.attn.c_q.weight" is of kind
 // "blocks.*.attn.c_q.weight" in layer 3.
 #pragma once
@@ -9,6 +9,8 @@
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "quantizer/reports/html_writer.h"
 
 namespace thimble {
 
@@ -38,5 +40,12 @@ HeatMapRange range_of(const HeatMap& map);
 // A heading with the range, a line with the layers' last digits, and a line of eight shades for each kind, with its
 // mean. Empty for an empty map.
 std::string to_text(const HeatMap& map, const std::string& title);
+
+// As an <svg> of its natural size with its own style: a row for each layer, a column for each kind of matrix, in each
+// cell a shade and, where there is room, the number. `id` is unique in the page. Nothing for an empty map.
+void add_heat_map(HtmlWriter& html, const HeatMap& map, const std::string& title, const std::string& id);
+
+// The same as a file.
+std::string heat_map_svg(const HeatMap& map, const std::string& title);
 
 }  // namespace thimble

@@ -1,5 +1,4 @@
-// heat_map_svg.cpp: see heat_map_svg.h.
-#include "quantizer/reports/heat_map_svg.h"
+// heat_map_svg.cpp: heat_map.h as SVG.
 
 #include <fmt/format.h>
 
@@ -8,6 +7,7 @@
 #include <numbers>
 
 #include "quantizer/console/console.h"
+#include "quantizer/reports/heat_map.h"
 
 namespace thimble {
 namespace {
@@ -52,17 +52,11 @@ constexpr double kMiddleShade = 0.5;  // where all values are equal
 
 // From a pale to a deep blue; both stand out from a white and from a dark page.
 std::string colour(double share) {
-  constexpr double kPale[] = {222, 235, 247}, kMiddle[] = {107, 174, 214}, kDeep[] = {8, 69, 148};
-  const bool is_upper = share > 0.5;
-  const double t = is_upper ? 2 * share - 1 : 2 * share;
-  auto part = [&](int i) {
-    const double from = is_upper ? kMiddle[i] : kPale[i], to = is_upper ? kDeep[i] : kMiddle[i];
-    return std::clamp(static_cast<int>(std::lround(from + t * (to - from))), 0, 255);
-  };
-  return fmt::format("#{:02x}{:02x}{:02x}", part(0), part(1), part(2));
+  auto part = [&](double pale, double deep) { return std::lround(pale + share * (deep - pale)); };
+  return fmt::format("#{:02x}{:02x}{:02x}", part(222, 8), part(235, 69), part(247, 148));
 }
 
-const char* ink(double share) { return share > 0.72 ? "light" : "dark"; }
+const char* ink(double share) { return share > 0.62 ? "light" : "dark"; }
 
 void add_scale(HtmlWriter& html, const HeatMapRange& range, const std::string& title) {
   constexpr int kSteps = 8;
@@ -142,10 +136,10 @@ void add_names(HtmlWriter& html, const HeatMap& map, const Layout& layout) {
 
 }  // namespace
 
-void add_heat_map(HtmlWriter& html, const HeatMap& map, const HeatMapLabels& labels) {
+void add_heat_map(HtmlWriter& html, const HeatMap& map, const std::string& title, const std::string& id) {
   if (map.empty()) return;
   const HeatMapRange range = range_of(map);
-  const Layout layout = layout_of(map, labels.title);
+  const Layout layout = layout_of(map, title);
   const std::string width = px(layout.width), height = px(layout.height);
   html.open("svg", {{"xmlns", "http://www.w3.org/2000/svg"},
                     {"class", "heat-map"},
@@ -153,13 +147,13 @@ void add_heat_map(HtmlWriter& html, const HeatMap& map, const HeatMapLabels& lab
                     {"height", height},
                     {"viewBox", "0 0 " + width + " " + height},
                     {"role", "img"},
-                    {"aria-labelledby", labels.id + "-title " + labels.id + "-desc"}});
-  html.element("title", {{"id", labels.id + "-title"}}, labels.title + " by layer and kind of matrix");
-  html.element("desc", {{"id", labels.id + "-desc"}},
+                    {"aria-labelledby", id + "-title " + id + "-desc"}});
+  html.element("title", {{"id", id + "-title"}}, title + " by layer and kind of matrix");
+  html.element("desc", {{"id", id + "-desc"}},
                fmt::format("{} layers, {} kinds of matrix, from {:.3f} to {:.3f}", map.layers.size(), map.kinds.size(),
                            range.least, range.most));
   html.style(kStyle);
-  add_scale(html, range, labels.title);
+  add_scale(html, range, title);
   add_names(html, map, layout);
   for (size_t j = 0; j < map.layers.size(); ++j)
     for (size_t i = 0; i < map.kinds.size(); ++i) add_cell(html, map, i, j, range, layout);
@@ -168,7 +162,7 @@ void add_heat_map(HtmlWriter& html, const HeatMap& map, const HeatMapLabels& lab
 
 std::string heat_map_svg(const HeatMap& map, const std::string& title) {
   HtmlWriter html;
-  add_heat_map(html, map, {"map", title});
+  add_heat_map(html, map, title, "map");
   return html.take();
 }
 

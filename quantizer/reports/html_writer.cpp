@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstdint>
+#include <map>
 
 #include "eval/text/utf8.h"
 
@@ -13,6 +14,8 @@ namespace thimble {
 namespace {
 
 constexpr std::string_view kReplacement = "\xef\xbf\xbd";  // U+FFFD
+const std::map<uint32_t, std::string_view> kEntities = {
+    {'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}, {'\'', "&#39;"}};
 
 bool is_shown(uint32_t value) {
   if (value < 0x20) return value == '\n' || value == '\t';
@@ -32,16 +35,8 @@ std::string html_escaped(std::string_view text) {
     const size_t length = point.length == 0 ? 1 : point.length;
     if (point.length == 0 || !is_shown(point.value))
       escaped += kReplacement;
-    else if (point.value == '&')
-      escaped += "&amp;";
-    else if (point.value == '<')
-      escaped += "&lt;";
-    else if (point.value == '>')
-      escaped += "&gt;";
-    else if (point.value == '"')
-      escaped += "&quot;";
-    else if (point.value == '\'')
-      escaped += "&#39;";
+    else if (const auto entity = kEntities.find(point.value); entity != kEntities.end())
+      escaped += entity->second;
     else
       escaped += text.substr(0, length);
     text.remove_prefix(length);

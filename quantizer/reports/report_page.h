@@ -1,16 +1,21 @@
 // report_page.h: what the pages of `quantize --report` and `sweep --report` share: frame and style, figures at the top,
-// tables, settings, time and memory. One file without scripts that loads nothing.
+// tables, and how the run went: settings, time and memory. One file without scripts that loads nothing.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "eval/score/bpb.h"
+#include "packer/describe_artifact.h"
 #include "quantizer/console/console.h"
+#include "quantizer/pipeline/quantize_request.h"
 #include "quantizer/reports/html_writer.h"
+#include "runtime/base/error.h"
 
 namespace thimble {
 
@@ -62,5 +67,21 @@ void add_table(HtmlWriter& html, const ReportTable& table);
 
 // The sections about the run; ends what begin_page() began.
 std::string end_page(HtmlWriter& html, const ReportRun& run);
+
+// What the artifact says it was made with: "calibration, length": "1024".
+ReportSettings provenance_settings(const ArtifactSummary& artifact);
+
+// What options come to where none was given.
+ReportSettings resolved_settings(const QuantizeRequest& request);
+
+// Stages, memory and when the page was written. Settings: the options given, then the run's `own`, then the defaults of
+// the other options where they are fixed.
+ReportRun report_run(StageTimes& times, const std::string& device, const CLI::App& command,
+                     const std::vector<ReportSettings>& own);
+
+// Writes the page that was asked for, if any: then `path` joins `files`. What went wrong, if it did: the result is
+// worth showing all the same, so that it is thrown afterwards.
+std::optional<IoError> write_report(const std::string& path, const std::function<std::string()>& page,
+                                    std::vector<std::string>& files);
 
 }  // namespace thimble

@@ -8,7 +8,6 @@
 #include <functional>
 #include <set>
 
-#include "quantizer/reports/heat_map_svg.h"
 #include "quantizer/reports/report_page.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
@@ -21,38 +20,22 @@ constexpr size_t kFewTensors = 24;  // so few are all shown at once
 using Row = std::vector<ReportTable::Cell>;
 using Tensors = std::vector<const ReportTensor*>;
 
-// Members of JSON that people or other programs may have changed. Whatever is missing or of another kind is a
-// FormatError(path) that says where.
-class ReportReader {
- public:
-  explicit ReportReader(const std::string& path) : path_(path) {}
+// A member of JSON that people or other programs may have changed; `what` names the object. Whatever is missing or of
+// another kind is a FormatError(path) that says where.
+const Json& member(const Json& object, const std::string& key, const std::string& what, const std::string& path) {
+  if (!object.is_object() || !object.contains(key))
+    throw FormatError(path, fmt::format("{} has no member '{}'", what, key));
+  return object.at(key);
+}
 
-  // `what` names the object.
-  const Json& member(const Json& object, const std::string& key, const std::string& what) const {
-    if (!object.is_object() || !object.contains(key)) fail(fmt::format("{} has no member '{}'", what, key));
-    return object.at(key);
-  }
-
-  const Json& member(const Json& object, const std::string& key, const std::string& what, bool (*is_right)(const Json&),
-                     const char* allowed) const {
-    constexpr size_t kMostQuoted = 60;
-    const Json& found = member(object, key, what);
-    if (!is_right(found))
-      fail(fmt::format("'{}' of {} is {}, must be {}", key, what,
-                       found.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, kMostQuoted), allowed));
-    return found;
-  }
-
-  double number(const Json& object, const std::string& key, const std::string& what) const {
-    auto is_right = [](const Json& value) { return value.is_number() && std::isfinite(value.get<double>()); };
-    return member(object, key, what, is_right, "a finite number").get<double>();
-  }
-
-  [[noreturn]] void fail(const std::string& what) const { throw FormatError(path_, what); }
-
- private:
-  const std::string& path_;
-};
+const Json& member(const Json& object, const std::string& key, const std::string& what, const std::string& path,
+                   bool (Json::*is_right)() const noexcept, const char* allowed) {
+  constexpr size_t kMostQuoted = 60;
+  const Json& found = member(object, key, what, path);
+  if ((found.*is_right)()) return found;
+  const std::string text = found.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, kMostQuoted);
+  throw FormatError(path, fmt::format("'{}' of {} is {}, must be {}", key, what, text, allowed));
+}
 
 Tensors sorted(const std::vector<ReportTensor>& tensors, const std::function<double(const ReportTensor&)>& by) {
   Tensors order;
@@ -141,28 +124,29 @@ ReportedMatrices reported_matrices(const ModelRate& rate) {
 }
 
 ReportedMatrices read_quantize_report(Bytes text, const std::string& path, const ArtifactSummary& artifact) {
-  const ReportReader read(path);
   const Json report = parse_json(text, path);
   const std::string whole = "the report (expected: what quantize --json prints)";
-  auto is_count = [](const Json& value) { return value.is_number_unsigned(); };
-  auto is_list = [](const Json& value) { return value.is_array(); };
-  auto is_text = [](const Json& value) { return value.is_string(); };
-  const auto bytes = read.member(report, "artifact_bytes", whole, is_count, "an integer of at least 0").get<uint64_t>();
+  const uint64_t bytes =
+      member(report, "artifact_bytes", whole, path, &Json::is_number_unsigned, "an integer of at least 0");
   if (bytes != artifact.file_bytes)
-    read.fail(fmt::format("is the report of an artifact of {} B, this one has {} B", bytes, artifact.file_bytes));
+    throw FormatError(
+        path, fmt::format("is the report of an artifact of {} B, this one has {} B", bytes, artifact.file_bytes));
   std::set<std::string> names;
   for (const StoredTensorSummary& tensor : artifact.tensors) names.insert(tensor.name);
   ReportedMatrices found;
-  for (const Json& matrix : read.member(read.member(report, "rate", whole), "matrices", "'rate'", is_list, "a list")) {
-    const std::string name = read.member(matrix, "name", "a matrix of 'rate'", is_text, "a text");
+  const Json& rate = member(report, "rate", whole, path);
+  for (const Json& matrix : member(rate, "matrices", "'rate'", path, &Json::is_array, "a list")) {
+    const std::string name = member(matrix, "name", "a matrix of 'rate'", path, &Json::is_string, "a text");
     const std::string what = "matrix '" + name + "'";
-    if (!names.contains(name)) read.fail(what + " is no tensor of this artifact");
+    if (!names.contains(name)) throw FormatError(path, what + " is no tensor of this artifact");
     ReportedMatrix& reported = found[name];
-    reported.predicted_loss = read.number(matrix, "predicted_loss", what);
+    reported.predicted_loss = member(matrix, "predicted_loss", what, path, &Json::is_number, "a number");
     if (reported.predicted_loss < 0)
-      read.fail(fmt::format("'predicted_loss' of {} is {}, must be at least 0", what, reported.predicted_loss));
+      throw FormatError(path,
+                        fmt::format("'predicted_loss' of {} is {}, must be at least 0", what, reported.predicted_loss));
     if (matrix.contains("distance_bits_per_weight"))
-      reported.distance_bits_per_weight = read.number(matrix, "distance_bits_per_weight", what);
+      reported.distance_bits_per_weight =
+          member(matrix, "distance_bits_per_weight", what, path, &Json::is_number, "a number").get<double>();
   }
   return found;
 }
@@ -209,7 +193,7 @@ void add_bit_map(HtmlWriter& html, const std::vector<ReportTensor>& tensors, con
   }
   html.open("div", {{"class", "two"}});
   html.open("div", {{"class", "scroll"}, {"role", "group"}, {"aria-label", "Bits per weight"}, {"tabindex", "0"}});
-  add_heat_map(html, map, {id, "bits per weight"});
+  add_heat_map(html, map, "bits per weight", id);
   html.close().open("div", {{"class", "kinds"}});
   add_kinds(html, map.kinds, totals, total_bytes(tensors));
   html.close().close();

@@ -16,10 +16,10 @@ constexpr double kRoom = 0.06;  // of the range of values, free on both sides
 struct Frame {
   const char* suffix;
   double width, height;
-  double character;  // about as wide as one of the labels' is
   int x_ticks, y_ticks;
 };
-constexpr Frame kFrames[] = {{"wide", 860, 380, 7.4, 8, 7}, {"narrow", 340, 290, 7.4, 4, 6}};
+constexpr Frame kFrames[] = {{"wide", 860, 380, 8, 7}, {"narrow", 340, 290, 4, 6}};
+constexpr double kCharacter = 7.4;                      // about as wide as one of the labels' is
 constexpr double kTop = 12, kRight = 16, kBottom = 48;  // margins
 constexpr double kLabelLine = 22;                       // for the y axis's label, beside its ticks
 
@@ -66,7 +66,7 @@ Axes axes_of(const Chart& chart, const Frame& frame) {
   Axes axes{frame, chart_scale(xs, frame.x_ticks), chart_scale(ys, frame.y_ticks)};
   size_t longest = 0;
   for (double value : axes.y.ticks()) longest = std::max(longest, tick_text(value, axes.y).size());
-  axes.left = kLabelLine + frame.character * static_cast<double>(longest) + 10;
+  axes.left = kLabelLine + kCharacter * static_cast<double>(longest) + 10;
   return axes;
 }
 

@@ -1,5 +1,5 @@
-// stage_memory.cpp: see stage_memory.h.
-#include "quantizer/console/stage_memory.h"
+// stage_times.cpp: see stage_times.h.
+#include "quantizer/console/stage_times.h"
 
 #include <sys/resource.h>
 
@@ -26,28 +26,37 @@ bool count_anew() { return static_cast<bool>(std::ofstream("/proc/self/clear_ref
 
 }  // namespace
 
-void StageMemory::look() {
+void StageTimes::look() {
   const uint64_t peak = resident_peak_bytes();
-  process_ = std::max(process_, peak);
+  process_peak_ = std::max(process_peak_, peak);
   for (uint64_t& stage : open_) stage = std::max(stage, peak);
   counts_anew_ = count_anew() && counts_anew_;
 }
 
-void StageMemory::begin() {
+void StageTimes::end(const std::string& stage, double seconds) {
   look();
-  open_.push_back(0);
-}
-
-uint64_t StageMemory::end() {
-  look();
-  const uint64_t peak = open_.back();
+  auto found = std::ranges::find(stages_, stage, &Stage::name);
+  if (found == stages_.end()) found = stages_.insert(stages_.end(), Stage{stage, 0, 0});
+  found->seconds += seconds;
+  found->peak_bytes = std::max(found->peak_bytes, open_.back());
   open_.pop_back();
-  return peak;
 }
 
-uint64_t StageMemory::peak_bytes() {
+uint64_t StageTimes::peak_memory_bytes() {
   look();
-  return process_;
+  return process_peak_;
+}
+
+Json StageTimes::to_json() const {
+  Json json = Json::object();
+  for (const Stage& stage : stages_) json[stage.name] = stage.seconds;
+  return json;
+}
+
+Json StageTimes::memory_to_json() const {
+  Json json = Json::object();
+  for (const Stage& stage : stages_) json[stage.name] = stage.peak_bytes;
+  return json;
 }
 
 }  // namespace thimble
