@@ -56,18 +56,14 @@ void conclude(const Check& check, const std::string& device, Console& console) {
 }
 
 NumericsReport run_numerics(const NumericsRequest& request, const Device& device, Progress& progress) {
-  if (!device.is_cuda)
-    return check_operators(
-        request,
-        [](const OperatorCall& call) {
-          run_operator(call);
-          return std::nullopt;
-        },
-        progress);
-  int ordinal = device.ordinals[0];
-  double bandwidth = cuda_copy_bandwidth(ordinal);
-  NumericsReport report = check_operators(
-      request, [&](const OperatorCall& call) { return run_operator_on_cuda(ordinal, call); }, progress);
+  const std::optional<int> ordinal = device.is_cuda ? std::optional(device.ordinals[0]) : std::nullopt;
+  const std::optional<double> bandwidth = ordinal ? std::optional(cuda_copy_bandwidth(*ordinal)) : std::nullopt;
+  auto run = [&](const OperatorCall& call) -> std::optional<double> {
+    if (ordinal) return run_operator_on_cuda(*ordinal, call);
+    run_operator(call);
+    return std::nullopt;
+  };
+  NumericsReport report = check_operators(request, run, progress);
   report.copy_bandwidth = bandwidth;
   return report;
 }

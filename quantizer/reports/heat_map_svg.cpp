@@ -1,5 +1,4 @@
 // heat_map_svg.cpp: heat_map.h as SVG.
-
 #include <fmt/format.h>
 
 #include <algorithm>
