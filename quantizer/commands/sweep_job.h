@@ -12,7 +12,6 @@
 #include "quantizer/pipeline/quantize_job.h"
 #include "quantizer/pipeline/quantize_options.h"
 #include "quantizer/pipeline/token_source.h"
-#include "quantizer/reports/sweep_page.h"
 #include "quantizer/reports/sweep_results.h"
 
 namespace thimble {

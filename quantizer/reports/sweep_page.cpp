@@ -1,11 +1,10 @@
-// sweep_page.cpp: see sweep_page.h.
-#include "quantizer/reports/sweep_page.h"
-
+// sweep_page.cpp: chart and page of sweep_results.h.
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "quantizer/console/progress_bar.h"
+#include "quantizer/reports/sweep_results.h"
 
 namespace thimble {
 namespace {

@@ -1,13 +1,18 @@
-// sweep_results.h: what `thimble sweep` has found so far: points of bytes against bits per byte, as JSON, CSV and a
-// table. These are outputs only; what a killed sweep goes on from are the records.
+// sweep_results.h: what `thimble sweep` has found so far: points of bytes against bits per byte, as JSON, CSV, a table
+// and a page. These are outputs only; what a killed sweep goes on from are the records.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "eval/score/bpb.h"
+#include "quantizer/reports/report_page.h"
+#include "quantizer/reports/report_tensors.h"
+#include "quantizer/reports/svg_chart.h"
 #include "runtime/base/byte_cursor.h"
 #include "runtime/base/json.h"
 
@@ -95,5 +100,14 @@ Json record_of(const OriginalScore& original);
 Json record_of(const SweepPoint& point);
 std::optional<OriginalScore> original_from(const Json& record);
 std::optional<SweepPoint> point_from(const Json& record);
+
+// What artifacts hold, by method and budget: of those that are known.
+using SweepTensors = std::map<std::pair<std::string, uint64_t>, std::vector<ReportTensor>>;
+
+// Bits per byte over bytes: a curve for each method and each label of references, of the points that were met.
+Chart sweep_chart(const SweepResults& results);
+
+// The page of `sweep --report`: bytes against bits per byte, and what each artifact is made of.
+std::string sweep_page(const SweepResults& results, const SweepTensors& tensors, const ReportRun& run);
 
 }  // namespace thimble

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "quantizer/reports/quantize_report.h"
-#include "quantizer/reports/sweep_page.h"
+#include "quantizer/reports/sweep_results.h"
 
 namespace thimble::testing {
 

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include "quantizer/reports/gnuplot.h"
-#include "quantizer/reports/sweep_page.h"
 #include "tests/runtime/base/error_matcher.h"
 
 namespace thimble {
