@@ -19,13 +19,7 @@ struct Options {
   int64_t samples = AuditOptions{}.samples;
 };
 
-struct Audited {
-  AuditReport checks;
-  BpbReport evaluation;
-  std::optional<std::string> note;  // context_note()
-};
-
-Audited run_audit(const Options& options, const Device& device, uint64_t seed, Console& console) {
+void run_audit(const Options& options, const Device& device, uint64_t seed, Console& console) {
   console.plan(audit_plan());
   std::jthread warming = warm_up(device);
   Tokenizer tokenizer = Tokenizer::load(options.source.tokenizer);
@@ -47,8 +41,16 @@ Audited run_audit(const Options& options, const Device& device, uint64_t seed, C
   AuditOptions audit_options;
   audit_options.samples = options.samples;
   audit_options.seed = seed;
-  return {audit(*scorer, tokens, tokenizer, evaluation, source, audit_options, console.progress()), evaluation.report,
-          context_note(model.spec, context, evaluation.report.targets)};
+  const AuditReport checks = audit(*scorer, tokens, tokenizer, evaluation, source, audit_options, console.progress());
+  const std::optional<std::string> note = context_note(model.spec, context, evaluation.report.targets);
+  Json json = to_json(checks);
+  json["device"] = device.name();
+  json["scored"] = scored_text(evaluation.report);
+  json["notes"] = notes_json({note});
+  console.result(fmt::format("{}{}, on {}\n{}", to_text(checks), scored_text(evaluation.report), device.name(),
+                             notes_text({note})),
+                 json);
+  if (!checks.passed()) throw CheckError(options.model + ": the audit found a failing check");
 }
 
 }  // namespace
@@ -61,28 +63,12 @@ void add_audit_command(CommandLine& line) {
   command->add_option("model", options->model, "Checkpoint or artifact")->required();
   add_config_option(*command, options->config);
   options->source.add_to(*command, TokenSource::Need::kRequired, kCommonGroup);
-  command
-      ->add_option("--source-text", options->source_text, "The text that --tokens were made from, to check their bytes")
-      ->check(file_name())
-      ->type_name("FILE")
+  add_file(*command, "--source-text", options->source_text,
+           "The text that --tokens were made from, to check their bytes")
       ->excludes("--text");
-  command->add_option("--samples", options->samples, "Random positions to probe")
-      ->transform(whole_number(0, 1 << 20))
-      ->type_name("N")
-      ->capture_default_str();
-  command->callback([&line, options] {
-    line.action = [&line, options](Console& console) {
-      Device device = open_device(line.common);
-      const Audited audited = run_audit(*options, device, line.common.seed, console);
-      Json json = to_json(audited.checks);
-      json["device"] = device.name();
-      json["scored"] = scored_text(audited.evaluation);
-      json["notes"] = notes_json({audited.note});
-      console.result(fmt::format("{}{}, on {}\n{}", to_text(audited.checks), scored_text(audited.evaluation),
-                                 device.name(), notes_text({audited.note})),
-                     json);
-      if (!audited.checks.passed()) throw CheckError(options->model + ": the audit found a failing check");
-    };
+  add_count(*command, "--samples", options->samples, "Random positions to probe", 0, 1 << 20)->capture_default_str();
+  set_action(line, *command, [&line, options](Console& console) {
+    run_audit(*options, open_device(line.common), line.common.seed, console);
   });
 }
 

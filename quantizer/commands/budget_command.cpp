@@ -39,21 +39,16 @@ void add_budget_command(CommandLine& line) {
   CLI::App* command = add_command(line, "budget", "Check an artifact and its code against a byte limit",
                                   "thimble budget model.thmb --limit 16000000 --code train_gpt.py");
   command->add_option("artifact", options->artifact, "Artifact (.thmb)")->required();
-  command->add_option("--limit", options->limit, "Most bytes that artifact and code may take: 16000000, 16MB, 1.5e6")
-      ->transform(byte_size())
-      ->type_name("BYTES")
+  add_bytes(*command, "--limit", options->limit, "Most bytes that artifact and code may take: 16000000, 16MB, 1.5e6")
       ->required();
   options->code.add_to(*command);
-  command->callback([&line, options] {
-    line.action = [options](Console& console) {
-      load_artifact(options->artifact);  // a damaged file fits no budget
-      BudgetReport report =
-          check_budget(file_size_bytes(options->artifact), options->code.total_bytes(), options->limit);
-      console.result(to_text(report), to_json(report));
-      if (!report.fits)
-        throw CheckError(fmt::format("{}: {} with code, the limit is {}", options->artifact,
-                                     bytes_text(report.total_bytes), bytes_text(report.limit_bytes)));
-    };
+  set_action(line, *command, [options](Console& console) {
+    load_artifact(options->artifact);  // a damaged file fits no budget
+    BudgetReport report = check_budget(file_size_bytes(options->artifact), options->code.total_bytes(), options->limit);
+    console.result(to_text(report), to_json(report));
+    if (!report.fits)
+      throw CheckError(fmt::format("{}: {} with code, the limit is {}", options->artifact,
+                                   bytes_text(report.total_bytes), bytes_text(report.limit_bytes)));
   });
 }
 

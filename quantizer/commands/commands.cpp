@@ -13,11 +13,6 @@ namespace {
 
 constexpr uint64_t kMaxThreads = 4096;
 
-CLI::Validator allowed_text(bool (*is_allowed)(std::string_view), const std::string& allowed) {
-  auto check = [=](std::string& text) { return is_allowed(text) ? "" : "'" + text + "', allowed are " + allowed; };
-  return CLI::Validator(check, "", "");
-}
-
 Device limited(Device device, const CommonOptions& common) {
   if (common.device_memory > 0) device.memory_limit_bytes = common.device_memory;
   return device;
@@ -35,49 +30,55 @@ CLI::App* add_command(CommandLine& line, const std::string& name, const std::str
   command->add_flag("--json", line.common.json, "Print the result as one JSON document");
   command->add_flag("--quiet", line.common.quiet, "Print nothing but errors (and JSON, with --json)");
   command->option_defaults()->group(kMachineGroup);
-  command->add_option("--threads", line.common.threads, "Threads to use; 0 for all of the machine")
-      ->transform(whole_number(0, kMaxThreads))
-      ->type_name("N")
+  add_count(*command, "--threads", line.common.threads, "Threads to use; 0 for all of the machine", 0, kMaxThreads)
       ->capture_default_str();
-  command->add_option("--seed", line.common.seed, "Seed of everything random; equal seeds give equal results")
-      ->transform(whole_number(0, std::numeric_limits<uint64_t>::max()))
-      ->type_name("N")
+  add_count(*command, "--seed", line.common.seed, "Seed of everything random; equal seeds give equal results", 0,
+            std::numeric_limits<uint64_t>::max())
       ->capture_default_str();
-  command->add_option("--device", line.common.device, std::string("Where models run: ") + kDeviceTexts)
-      ->check(allowed_text(is_device_text, kDeviceTexts))
-      ->type_name("NAME")
-      ->capture_default_str();
-  command
-      ->add_option("--numerics", line.common.numerics,
-                   std::string("Arithmetic of models: ") + kNumericsTexts + "; auto is bf16 on CUDA devices, else fp32")
-      ->check(allowed_text(is_numerics_text, kNumericsTexts))
-      ->type_name("NAME")
-      ->capture_default_str();
-  command
-      ->add_option("--device-memory", line.common.device_memory,
-                   "Most memory of each CUDA device to use; batches shrink to fit; 0 for what is free")
-      ->transform(byte_size())
-      ->type_name("BYTES")
+  auto add_name = [&](const char* option, std::string& value, const std::string& text, auto is_allowed,
+                      const std::string& allowed) {
+    auto check = [=](std::string& given) { return is_allowed(given) ? "" : "'" + given + "', allowed are " + allowed; };
+    command->add_option(option, value, text)
+        ->check(CLI::Validator(check, "", ""))
+        ->type_name("NAME")
+        ->capture_default_str();
+  };
+  add_name("--device", line.common.device, std::string("Where models run: ") + kDeviceTexts, is_device_text,
+           kDeviceTexts);
+  add_name("--numerics", line.common.numerics,
+           std::string("Arithmetic of models: ") + kNumericsTexts + "; auto is bf16 on CUDA devices, else fp32",
+           is_numerics_text, kNumericsTexts);
+  add_bytes(*command, "--device-memory", line.common.device_memory,
+            "Most memory of each CUDA device to use; batches shrink to fit; 0 for what is free")
       ->capture_default_str();
   command->option_defaults()->group(kCommonGroup);
   return command;
 }
 
-CLI::Option* add_config_option(CLI::App& command, std::string& path) {
-  return command
-      .add_option("--config", path, "Config of a checkpoint (JSON); default: inside it, or config.json beside it")
-      ->check(file_name())
-      ->type_name("FILE");
+void set_action(CommandLine& line, CLI::App& command, Action action) {
+  command.callback([&line, action = std::move(action)] { line.action = action; });
+}
+
+void set_collective_action(CommandLine& line, CLI::App& command, Action action) {
+  command.callback([&line, action = std::move(action)] {
+    line.action = action;
+    line.uses_all_ranks = true;
+  });
+}
+
+void add_config_option(CLI::App& command, std::string& path) {
+  add_file(command, "--config", path, "Config of a checkpoint (JSON); default: inside it, or config.json beside it");
+}
+
+void add_checkpoint(CLI::App& command, std::string& path) {
+  command.add_option("checkpoint", path, "Trained model (.safetensors, .pt, or .bin of llm.c)")->required();
 }
 
 void CodeOptions::add_to(CLI::App& command) {
   repeatable(command.add_option("--code", files, "File whose size counts against the budget; once for each file"))
       ->check(file_name())
       ->type_name("FILE");
-  command.add_option("--code-bytes", extra_bytes, "Further bytes that count against the budget")
-      ->transform(byte_size())
-      ->type_name("BYTES")
-      ->capture_default_str();
+  add_bytes(command, "--code-bytes", extra_bytes, "Further bytes that count against the budget")->capture_default_str();
 }
 
 void CodeOptions::register_files(FileRoles& roles) const { roles.inputs("the --code file", files); }

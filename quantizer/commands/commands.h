@@ -47,8 +47,13 @@ void add_doctor_command(CommandLine& line);
 CLI::App* add_command(CommandLine& line, const std::string& name, const std::string& description,
                       const std::string& example);
 
-// --config of a command that opens checkpoints.
-CLI::Option* add_config_option(CLI::App& command, std::string& path);
+// What runs when the user names the command: on rank 0 alone, or on all ranks.
+void set_action(CommandLine& line, CLI::App& command, Action action);
+void set_collective_action(CommandLine& line, CLI::App& command, Action action);
+
+// The checkpoint that is to be quantized; --config of a command that opens checkpoints.
+void add_checkpoint(CLI::App& command, std::string& path);
+void add_config_option(CLI::App& command, std::string& path);
 
 // --code FILE, once for each file, and --code-bytes N: what counts against a budget besides the artifact.
 struct CodeOptions {

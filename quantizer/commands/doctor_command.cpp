@@ -42,22 +42,24 @@ Json describe_machine(const Device& device) {
 }
 
 std::string as_text(const Json& machine) {
-  std::vector<std::pair<std::string, std::string>> facts = {{"thimble", machine.at("version").get<std::string>()}};
-  facts.push_back({"compiler", machine.at("compiler").get<std::string>()});
-  facts.push_back({"instruction set", machine.at("instruction_set").get<std::string>()});
-  facts.push_back({"threads", std::to_string(machine.at("threads").get<int>())});
-  facts.push_back({"device", machine.at("device").get<std::string>()});
-  facts.push_back({"CUDA", machine.at("cuda_runtime").is_null()
-                               ? "not in this build (configure with --preset cuda)"
-                               : "runtime " + machine.at("cuda_runtime").get<std::string>()});
-  for (const Json& device : machine.at("cuda_devices")) facts.push_back({"CUDA device", device.get<std::string>()});
-  if (!machine.at("cuda_runtime").is_null() && machine.at("cuda_devices").empty())
-    facts.push_back({"CUDA device", "none usable (is the driver installed?)"});
-  facts.push_back({"MPI", machine.at("mpi").is_null() ? "not in this build (configure with -DTHIMBLE_MPI=ON)"
-                                                      : machine.at("mpi").get<std::string>()});
-  facts.push_back({"gnuplot", machine.at("gnuplot") ? "installed" : "not installed (sweep and inspect draw with it)"});
-  for (const auto& [name, version] : machine.at("libraries").items())
-    facts.push_back({name, version.is_string() ? version.get<std::string>() : version.dump()});
+  auto text_of = [](const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); };
+  std::vector<std::pair<std::string, std::string>> facts;
+  for (const auto& [name, key] : {std::pair("thimble", "version"),
+                                  {"compiler", "compiler"},
+                                  {"instruction set", "instruction_set"},
+                                  {"threads", "threads"},
+                                  {"device", "device"}})
+    facts.emplace_back(name, text_of(machine.at(key)));
+  const bool has_cuda = !machine.at("cuda_runtime").is_null();
+  facts.emplace_back("CUDA", has_cuda ? "runtime " + text_of(machine.at("cuda_runtime"))
+                                      : "not in this build (configure with --preset cuda)");
+  for (const Json& device : machine.at("cuda_devices")) facts.emplace_back("CUDA device", text_of(device));
+  if (has_cuda && machine.at("cuda_devices").empty())
+    facts.emplace_back("CUDA device", "none usable (is the driver installed?)");
+  facts.emplace_back("MPI", machine.at("mpi").is_null() ? "not in this build (configure with -DTHIMBLE_MPI=ON)"
+                                                        : text_of(machine.at("mpi")));
+  facts.emplace_back("gnuplot", machine.at("gnuplot") ? "installed" : "not installed (sweep and inspect draw with it)");
+  for (const auto& [name, version] : machine.at("libraries").items()) facts.emplace_back(name, text_of(version));
   return facts_text(facts);
 }
 
@@ -66,11 +68,9 @@ std::string as_text(const Json& machine) {
 void add_doctor_command(CommandLine& line) {
   CLI::App* command =
       add_command(line, "doctor", "Show devices, libraries and versions, and what is missing", "thimble doctor --json");
-  command->callback([&line] {
-    line.action = [&line](Console& console) {
-      Json machine = describe_machine(open_device(line.common));
-      console.result(as_text(machine), machine);
-    };
+  set_action(line, *command, [&line](Console& console) {
+    Json machine = describe_machine(open_device(line.common));
+    console.result(as_text(machine), machine);
   });
 }
 

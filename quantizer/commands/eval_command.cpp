@@ -66,34 +66,31 @@ void add_eval_command(CommandLine& line) {
   options->source.add_to(*command, TokenSource::Need::kRequired, kCommonGroup);
   command->add_flag("--check-finite", options->check_finite,
                     "Name the first tensor or activation, and its place, that is NaN or infinite (exit code 4)");
-  command->callback([&line, options] {
-    line.uses_all_ranks = true;
-    line.action = [&line, options](Console& console) {
-      Device device = open_device(line.common, line.ranks);
-      std::jthread warming = warm_up(device);
-      Tokenizer tokenizer = Tokenizer::load(options->source.tokenizer);
-      ByteTable bytes(tokenizer);
-      TokenSource source = options->source;
-      std::vector<ScoredModel> all;
-      console.plan(eval_plan(options->models.size()));
-      if (!options->config.empty() && std::ranges::all_of(options->models, is_artifact))
-        throw UsageError("--config is for checkpoints: artifacts have their own");
-      // What is no model is known before the first one is scored.
-      for (const std::string& path : options->models)
-        if (!is_artifact(path)) OpenedCheckpoint(path, options->config);
-      for (const std::string& path : options->models) {
-        if (options->check_finite) require_finite_file(path);
-        // The config belongs to checkpoints; artifacts carry their own.
-        auto load = [&] { return load_model(path, is_artifact(path) ? "" : options->config); };
-        all.push_back(score_model(load, source, tokenizer, bytes, device, line.ranks, console, options->check_finite));
-        source.context = all[0].report.context;  // gaps between models with different contexts would mean nothing
-      }
-      Json json = Json::array();
-      for (const ScoredModel& scored : all) json.push_back(to_json(scored, all[0]));
-      std::string name = device_text(device, line.ranks);
-      console.result(table_of(all, name),
-                     Json{{"device", name}, {"evaluations", json}, {"notes", notes_json(notes_of(all))}});
-    };
+  set_collective_action(line, *command, [&line, options](Console& console) {
+    Device device = open_device(line.common, line.ranks);
+    std::jthread warming = warm_up(device);
+    Tokenizer tokenizer = Tokenizer::load(options->source.tokenizer);
+    ByteTable bytes(tokenizer);
+    TokenSource source = options->source;
+    std::vector<ScoredModel> all;
+    console.plan(eval_plan(options->models.size()));
+    if (!options->config.empty() && std::ranges::all_of(options->models, is_artifact))
+      throw UsageError("--config is for checkpoints: artifacts have their own");
+    // What is no model is known before the first one is scored.
+    for (const std::string& path : options->models)
+      if (!is_artifact(path)) OpenedCheckpoint(path, options->config);
+    for (const std::string& path : options->models) {
+      if (options->check_finite) require_finite_file(path);
+      // The config belongs to checkpoints; artifacts carry their own.
+      auto load = [&] { return load_model(path, is_artifact(path) ? "" : options->config); };
+      all.push_back(score_model(load, source, tokenizer, bytes, device, line.ranks, console, options->check_finite));
+      source.context = all[0].report.context;  // gaps between models with different contexts would mean nothing
+    }
+    Json json = Json::array();
+    for (const ScoredModel& scored : all) json.push_back(to_json(scored, all[0]));
+    std::string name = device_text(device, line.ranks);
+    console.result(table_of(all, name),
+                   Json{{"device", name}, {"evaluations", json}, {"notes", notes_json(notes_of(all))}});
   });
 }
 

@@ -48,10 +48,16 @@ struct Options {
   std::string artifact, output, dtype = "F32", layout = kDequantized;
 };
 
+// What is written: tensors, the file's metadata, and what the result says of them.
+struct Export {
+  OwnedTensors tensors;
+  std::map<std::string, std::string> metadata;
+  Json result;
+};
+
 // Tensors in NVFP4 as block-scaled matrix products read them: codes as they are, scales in atoms of 128 rows x 4
 // blocks. The others dequantized. Matrices stay single, out of banks.
-Json run_nvfp4_export(const Options& options, const QuantizedModel& quantized) {
-  const DType dtype = dtype_from_name(options.dtype, "--dtype");
+Export nvfp4_export(const QuantizedModel& quantized, DType dtype, const std::string& path) {
   OwnedTensors tensors;
   Json shapes = Json::object();
   QuantizedModel others{quantized.config_json, quantized.provenance_json, quantized.banked, {}};
@@ -62,8 +68,7 @@ Json run_nvfp4_export(const Options& options, const QuantizedModel& quantized) {
       continue;
     }
     const int64_t rows = tensor.shape.at(0), columns = rows == 0 ? 0 : element_count(tensor.shape) / rows;
-    const int64_t blocks = nvfp4_blocks(columns);
-    const std::vector<uint8_t> scales = arrange_scales(blocked->block_scales, rows, blocks);
+    const std::vector<uint8_t> scales = arrange_scales(blocked->block_scales, rows, nvfp4_blocks(columns));
     auto bytes_of = [](std::span<const uint8_t> values) {
       Bytes bytes = std::as_bytes(values);
       return ByteVector(bytes.begin(), bytes.end());
@@ -74,38 +79,35 @@ Json run_nvfp4_export(const Options& options, const QuantizedModel& quantized) {
     shapes[tensor.name] = tensor.shape;
   }
   if (shapes.empty())
-    throw UsageError(options.artifact +
-                     ": no tensor is in NVFP4, which --layout nvfp4 is for (quantize --method nvfp4)");
-  tensors.merge(dequantized_tensors(others, dtype, options.artifact));
-  TensorMap views;
-  for (const auto& [name, tensor] : tensors) views[name] = tensor.view();
-  write_safetensors(options.output, views,
-                    {{"config", quantized.config_json}, {"nvfp4_shapes", canonical_json(shapes)}});
-  return {{"output", options.output},
-          {"tensors", tensors.size()},
-          {"dtype", options.dtype},
-          {"banked", false},
-          {"nvfp4_tensors", shapes.size()}};
+    throw UsageError(path + ": no tensor is in NVFP4, which --layout nvfp4 is for (quantize --method nvfp4)");
+  tensors.merge(dequantized_tensors(others, dtype, path));
+  return {std::move(tensors),
+          {{"config", quantized.config_json}, {"nvfp4_shapes", canonical_json(shapes)}},
+          {{"banked", false}, {"nvfp4_tensors", shapes.size()}}};
+}
+
+Export dequantized_export(const QuantizedModel& quantized, DType dtype, const std::string& path) {
+  OwnedTensors tensors = dequantized_tensors(quantized, dtype, path);
+  const Json config = parse_json(as_bytes_of(quantized.config_json), path);
+  // Of a family that runs, the tensors are checked before they are laid out as in its checkpoints.
+  if (find_family(config, {})) {
+    const Spec spec = quantized_spec(quantized, path);
+    tensors = spec.family->to_file(spec, std::move(tensors), quantized.banked);
+  } else if (quantized.banked) {
+    throw FormatError(path, cannot_be_run(config));
+  }
+  return {std::move(tensors), {{"format", "pt"}, {"config", canonical_json(config)}}, {{"banked", quantized.banked}}};
 }
 
 Json run_export(const Options& options) {
-  DType dtype = dtype_from_name(options.dtype, "--dtype");
-  QuantizedModel quantized = load_artifact(options.artifact);
-  if (options.layout == kNvfp4) return run_nvfp4_export(options, quantized);
-  OwnedTensors tensors = dequantized_tensors(quantized, dtype, options.artifact);
-  const Json config = parse_json(as_bytes_of(quantized.config_json), options.artifact);
-  // Of a family that runs, the tensors are checked before they are laid out as in its checkpoints.
-  if (find_family(config, {})) {
-    const Spec spec = quantized_spec(quantized, options.artifact);
-    tensors = spec.family->to_file(spec, std::move(tensors), quantized.banked);
-  } else if (quantized.banked) {
-    throw FormatError(options.artifact, cannot_be_run(config));
-  }
+  const DType dtype = dtype_from_name(options.dtype, "--dtype");
+  const QuantizedModel quantized = load_artifact(options.artifact);
+  Export made = (options.layout == kNvfp4 ? nvfp4_export : dequantized_export)(quantized, dtype, options.artifact);
   TensorMap views;
-  for (const auto& [name, tensor] : tensors) views[name] = tensor.view();
-  write_safetensors(options.output, views, {{"format", "pt"}, {"config", canonical_json(config)}});
-  return {
-      {"output", options.output}, {"tensors", tensors.size()}, {"dtype", options.dtype}, {"banked", quantized.banked}};
+  for (const auto& [name, tensor] : made.tensors) views[name] = tensor.view();
+  write_safetensors(options.output, views, made.metadata);
+  made.result.update({{"output", options.output}, {"tensors", made.tensors.size()}, {"dtype", options.dtype}});
+  return made.result;
 }
 
 }  // namespace
@@ -115,32 +117,23 @@ void add_export_command(CommandLine& line) {
   CLI::App* command = add_command(line, "export", "Write an artifact's dequantized weights as safetensors",
                                   "thimble export model.thmb -o dequantized.safetensors");
   command->add_option("artifact", options->artifact, "Artifact (.thmb)")->required();
-  command->add_option("-o,--output", options->output, "File to write (.safetensors)")
-      ->check(file_name())
-      ->type_name("FILE")
-      ->required();
-  command->add_option("--dtype", options->dtype, "Element type; F32 is exact")
-      ->check(one_of({"F32", "F16", "BF16"}))
+  add_file(*command, "-o,--output", options->output, "File to write (.safetensors)")->required();
+  add_choice(*command, "--dtype", options->dtype, "Element type; F32 is exact", {"F32", "F16", "BF16"})
       ->type_name("TYPE")
       ->capture_default_str();
-  command
-      ->add_option("--layout", options->layout,
-                   "nvfp4: tensors in NVFP4 as codes and scales for CUTLASS and cuBLASLt, see "
-                   "docs/guides/export_nvfp4.md")
-      ->check(one_of({kDequantized, kNvfp4}))
-      ->type_name("NAME")
+  add_choice(*command, "--layout", options->layout,
+             "nvfp4: tensors in NVFP4 as codes and scales for CUTLASS and cuBLASLt, see docs/guides/export_nvfp4.md",
+             {kDequantized, kNvfp4})
       ->capture_default_str();
-  command->callback([&line, options] {
-    line.action = [options](Console& console) {
-      FileRoles roles;
-      roles.model(options->artifact);
-      roles.output("--output", options->output);
-      roles.check();
-      Json result = run_export(*options);
-      console.result(fmt::format("wrote {} as {} to {}\n", counted(result.at("tensors").get<size_t>(), "tensor"),
-                                 options->dtype, options->output),
-                     result);
-    };
+  set_action(line, *command, [options](Console& console) {
+    FileRoles roles;
+    roles.model(options->artifact);
+    roles.output("--output", options->output);
+    roles.check();
+    Json result = run_export(*options);
+    console.result(fmt::format("wrote {} as {} to {}\n", counted(result.at("tensors").get<size_t>(), "tensor"),
+                               options->dtype, options->output),
+                   result);
   });
 }
 

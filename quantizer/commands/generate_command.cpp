@@ -15,7 +15,7 @@ struct Options {
   double temperature = 0.8;
 };
 
-Json run_generate(const Options& options, const Device& device, uint64_t seed, const Console& console) {
+Json run_generate(const Options& options, const Device& device, uint64_t seed, Console& console) {
   std::jthread warming = warm_up(device);
   Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
   const RunnableModel model = load_model(options.model, options.config).model;
@@ -56,24 +56,16 @@ void add_generate_command(CommandLine& line) {
                                   "thimble generate model.thmb --tokenizer sp.model --prompt \"The sea\"");
   command->add_option("model", options->model, "Checkpoint or artifact")->required();
   add_config_option(*command, options->config);
-  command->add_option("--tokenizer", options->tokenizer, "SentencePiece model")
-      ->check(file_name())
-      ->type_name("FILE")
-      ->required();
+  add_file(*command, "--tokenizer", options->tokenizer, "SentencePiece model")->required();
   command->add_option("--prompt", options->prompt, "Text to continue");
-  command->add_option("--length", options->length, "Tokens to add, at most")
-      ->transform(whole_number(1, 1 << 20))
-      ->type_name("N")
-      ->capture_default_str();
+  add_count(*command, "--length", options->length, "Tokens to add, at most", 1, 1 << 20)->capture_default_str();
   command->add_option("--temperature", options->temperature, "Sampling temperature; 0 takes the likeliest token")
       ->check(finite_number(0, 100))
       ->type_name("X")
       ->capture_default_str();
-  command->callback([&line, options] {
-    line.action = [&line, options](Console& console) {
-      Json result = run_generate(*options, open_device(line.common), line.common.seed, console);
-      console.result(result.at("text").get<std::string>() + "\n", result);
-    };
+  set_action(line, *command, [&line, options](Console& console) {
+    Json result = run_generate(*options, open_device(line.common), line.common.seed, console);
+    console.result(result.at("text").get<std::string>() + "\n", result);
   });
 }
 

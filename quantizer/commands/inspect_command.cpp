@@ -3,6 +3,7 @@
 // checkpoint, its tensors, config and family (checkpoint_report.h).
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "packer/describe_artifact.h"
@@ -10,8 +11,7 @@
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/commands/commands.h"
 #include "quantizer/reports/gnuplot.h"
-#include "quantizer/reports/heat_map_svg.h"
-#include "quantizer/reports/inspect_report.h"
+#include "quantizer/reports/report_tensors.h"
 #include "runtime/base/atomic_file.h"
 #include "runtime/base/file.h"
 
@@ -21,25 +21,6 @@ namespace {
 struct Options {
   std::string file, config, report, heat_map;
 };
-
-// Of the run that made the artifact; empty when it was not given.
-using Reported = std::map<std::string, ReportedMatrix>;
-
-// Each matrix's part of the loss that was predicted for all.
-std::map<std::string, double> loss_shares(const Reported& reported) {
-  double total = 0;
-  for (const auto& [name, matrix] : reported) total += matrix.predicted_loss;
-  std::map<std::string, double> shares;
-  for (const auto& [name, matrix] : reported) shares[name] = total > 0 ? matrix.predicted_loss / total : 0;
-  return shares;
-}
-
-std::map<std::string, double> bits_of_coded(const ArtifactSummary& summary) {
-  std::map<std::string, double> bits;
-  for (const StoredTensorSummary& tensor : summary.tensors)
-    if (tensor.coded && tensor.elements > 0) bits[tensor.name] = tensor.bits_per_weight;
-  return bits;
-}
 
 uint64_t total_elements(const ArtifactSummary& summary) {
   uint64_t elements = 0;
@@ -61,22 +42,19 @@ Json to_json(const HeatMap& map) {
   return {{"kinds", map.kinds}, {"layers", map.layers}, {"bits_per_weight", values}};
 }
 
-Json to_json(const ArtifactSummary& summary, const Reported& reported, const std::string& path) {
-  Json tensors = Json::array(), sections = Json::array();
-  std::map<std::string, double> shares = loss_shares(reported);
-  for (const StoredTensorSummary& tensor : summary.tensors) {
-    Json& json = tensors.emplace_back(Json{{"name", tensor.name},
-                                           {"shape", tensor.shape},
-                                           {"precision", tensor.precision},
-                                           {"elements", tensor.elements},
-                                           {"stored_bytes", tensor.stored_bytes},
-                                           {"bits_per_weight", tensor.bits_per_weight}});
-    auto found = reported.find(tensor.name);
-    if (found == reported.end()) continue;
-    json["predicted_loss"] = found->second.predicted_loss;
-    json["loss_share"] = shares.at(tensor.name);
-    if (found->second.distance_bits_per_weight)
-      json["distance_bits_per_weight"] = *found->second.distance_bits_per_weight;
+Json to_json(const ArtifactSummary& summary, const std::vector<ReportTensor>& tensors, const std::string& path) {
+  Json tensors_json = Json::array(), sections = Json::array();
+  for (const ReportTensor& tensor : tensors) {
+    Json& json = tensors_json.emplace_back(Json{{"name", tensor.name},
+                                                {"shape", tensor.shape},
+                                                {"precision", tensor.precision},
+                                                {"elements", tensor.elements},
+                                                {"stored_bytes", tensor.stored_bytes},
+                                                {"bits_per_weight", tensor.bits_per_weight}});
+    if (!tensor.reported) continue;
+    json["predicted_loss"] = tensor.reported->predicted_loss;
+    json["loss_share"] = *tensor.loss_share;
+    if (const auto distance = tensor.reported->distance_bits_per_weight) json["distance_bits_per_weight"] = *distance;
   }
   for (const SectionSummary& section : summary.sections)
     sections.push_back({{"kind", section.kind},
@@ -95,35 +73,28 @@ Json to_json(const ArtifactSummary& summary, const Reported& reported, const std
           {"banked", summary.banked},
           {"config", parse_json(as_bytes_of(summary.config_json), path)},
           {"provenance", parse_json(as_bytes_of(summary.provenance_json), path)},
-          {"tensors", tensors},
-          {"heat_map", to_json(heat_map(bits_of_coded(summary)))},
+          {"tensors", tensors_json},
+          {"heat_map", to_json(bits_map(tensors))},
           {"sections", sections}};
 }
 
-// A column for what the report says of each matrix, where there is a report.
-void add_reported(const ArtifactSummary& summary, const Reported& reported,
-                  std::vector<std::vector<std::string>>& rows) {
-  if (reported.empty()) return;
-  std::map<std::string, double> shares = loss_shares(reported);
-  rows[0].insert(rows[0].end(), {"loss share", "above bound"});
-  for (size_t i = 0; i < summary.tensors.size(); ++i) {
-    auto found = reported.find(summary.tensors[i].name);
-    if (found == reported.end()) continue;
-    rows[i + 1].push_back(fmt::format("{:.2f} %", 100 * shares.at(found->first)));
-    if (auto distance = found->second.distance_bits_per_weight) rows[i + 1].push_back(fmt::format("{:.3f}", *distance));
-  }
-}
-
-std::string to_text(const ArtifactSummary& summary, const Reported& reported) {
+std::string to_text(const ArtifactSummary& summary, const std::vector<ReportTensor>& tensors) {
   std::vector<std::vector<std::string>> rows = {{"tensor", "shape", "precision", "bytes", "bits/weight"}};
-  for (const StoredTensorSummary& tensor : summary.tensors)
+  // Columns for what the report says of each matrix, where there is a report.
+  if (std::ranges::any_of(tensors, [](const ReportTensor& tensor) { return tensor.reported.has_value(); }))
+    rows[0].insert(rows[0].end(), {"loss share", "above bound"});
+  for (const ReportTensor& tensor : tensors) {
     rows.push_back({tensor.name, shape_text(tensor.shape), tensor.precision,
                     count_text(static_cast<int64_t>(tensor.stored_bytes + 0.5)),
                     fmt::format("{:.3f}", tensor.bits_per_weight)});
-  add_reported(summary, reported, rows);
+    if (!tensor.reported) continue;
+    rows.back().push_back(fmt::format("{:.2f} %", 100 * *tensor.loss_share));
+    if (const auto distance = tensor.reported->distance_bits_per_weight)
+      rows.back().push_back(fmt::format("{:.3f}", *distance));
+  }
   std::string text = table_text(rows) + "\n";
-  for (const std::string& map : {to_text(heat_map(bits_of_coded(summary)), "bits per weight"),
-                                 to_text(heat_map(loss_shares(reported)), "share of the loss")})
+  for (const std::string& map :
+       {to_text(bits_map(tensors), "bits per weight"), to_text(loss_map(tensors), "share of the loss")})
     if (!map.empty()) text += map + "\n";
   uint64_t header_bytes = 0;
   for (const SectionSummary& section : summary.sections)
@@ -131,17 +102,16 @@ std::string to_text(const ArtifactSummary& summary, const Reported& reported) {
   return text + facts_text({{"file", bytes_text(summary.file_bytes)},
                             {"header", bytes_text(header_bytes)},
                             {"section table", bytes_text(summary.container_bytes)},
-                            {"parameters", count_text(static_cast<int64_t>(total_elements(summary)))},
+                            {"parameters", count_text(total_elements(summary))},
                             {"bits per parameter", fmt::format("{:.3f}", bits_per_parameter(summary))},
                             {"format version", std::to_string(summary.format_version)},
                             {"config", summary.config_json},
                             {"made by", summary.provenance_json}});
 }
 
-void draw_heat_map(const ArtifactSummary& summary, const std::string& output, const std::string& path) {
+void draw_heat_map(const HeatMap& map, const std::string& output, const std::string& path) {
   if (!output.ends_with(".svg") && !output.ends_with(".png"))
     throw UsageError("--heat-map is '" + output + "', its name must end in .svg or .png");
-  HeatMap map = heat_map(bits_of_coded(summary));
   if (map.empty()) throw FormatError(path, "no quantized matrix has a layer's number in its name: no heat map");
   if (output.ends_with(".svg")) return write_file_atomically(output, heat_map_svg(map, "bits per weight"));
   const std::filesystem::path file(output);
@@ -149,7 +119,7 @@ void draw_heat_map(const ArtifactSummary& summary, const std::string& output, co
               file.parent_path().string());
 }
 
-void inspect_artifact(const Options& options, const Console& console) {
+void inspect_artifact(const Options& options, Console& console) {
   const std::string& path = options.file;
   if (!options.config.empty())
     throw UsageError("--config is for checkpoints; '" + path + "' is an artifact with its own");
@@ -159,14 +129,15 @@ void inspect_artifact(const Options& options, const Console& console) {
   roles.output("--heat-map", options.heat_map);
   roles.check();
   ArtifactSummary summary = describe_artifact(MappedFile(path).bytes(), path);
-  Reported reported;
+  ReportedMatrices reported;
   if (!options.report.empty())
     reported = read_quantize_report(MappedFile(options.report).bytes(), options.report, summary);
-  if (!options.heat_map.empty()) draw_heat_map(summary, options.heat_map, path);
-  console.result(to_text(summary, reported), to_json(summary, reported, path));
+  const std::vector<ReportTensor> tensors = report_tensors(summary, reported);
+  if (!options.heat_map.empty()) draw_heat_map(bits_map(tensors), options.heat_map, path);
+  console.result(to_text(summary, tensors), to_json(summary, tensors, path));
 }
 
-void inspect_checkpoint(const Options& options, const Console& console) {
+void inspect_checkpoint(const Options& options, Console& console) {
   for (const auto& [name, value] : {std::pair("--report", options.report), std::pair("--heat-map", options.heat_map)})
     if (!value.empty()) throw UsageError(fmt::format("{} is for artifacts; '{}' is none", name, options.file));
   const CheckpointReport report = describe_checkpoint(options.file, options.config);
@@ -182,23 +153,15 @@ void add_inspect_command(CommandLine& line) {
       "thimble inspect model.thmb\n  thimble inspect model.thmb --report quantize.json --heat-map bits.svg");
   command->add_option("file", options->file, "Artifact (.thmb) or checkpoint")->required();
   add_config_option(*command, options->config);
-  command
-      ->add_option("--report", options->report,
-                   "What quantize --json printed when it made the artifact; adds each matrix's share of the loss")
-      ->check(file_name())
-      ->type_name("FILE");
-  command
-      ->add_option("--heat-map", options->heat_map,
-                   "Draw bits per weight over layers and kinds of matrix (.svg, or .png by gnuplot)")
-      ->check(file_name())
-      ->type_name("FILE");
-  command->callback([&line, options] {
-    line.action = [options](Console& console) {
-      if (is_artifact(options->file))
-        inspect_artifact(*options, console);
-      else
-        inspect_checkpoint(*options, console);
-    };
+  add_file(*command, "--report", options->report,
+           "What quantize --json printed when it made the artifact; adds each matrix's share of the loss");
+  add_file(*command, "--heat-map", options->heat_map,
+           "Draw bits per weight over layers and kinds of matrix (.svg, or .png by gnuplot)");
+  set_action(line, *command, [options](Console& console) {
+    if (is_artifact(options->file))
+      inspect_artifact(*options, console);
+    else
+      inspect_checkpoint(*options, console);
   });
 }
 

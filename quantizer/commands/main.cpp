@@ -12,7 +12,7 @@
 
 #include "quantizer/commands/commands.h"
 #include "quantizer/console/diagnostics.h"
-#include "quantizer/console/usage_message.h"
+#include "quantizer/console/suggestion.h"
 #include "quantizer/console/version.h"
 #include "quantizer/ranks/join_ranks.h"
 #include "runtime/base/error.h"
@@ -59,17 +59,10 @@ void add_all_commands(CommandLine& line) {
       "`thimble COMMAND --help` shows how a command is used, with an example; --help-all shows all its options.\n"
       "Sizes are bytes, also as 16M, 16MB, 1.5e6 (decimal) or 16MiB.\n"
       "Exit codes: 0 ok, 1 internal, 2 usage, 3 budget or check not met, 4 bad input, 5 input/output, 6 device.");
-  add_quantize_command(line);
-  add_eval_command(line);
-  add_sweep_command(line);
-  add_budget_command(line);
-  add_inspect_command(line);
-  add_verify_command(line);
-  add_export_command(line);
-  add_generate_command(line);
-  add_audit_command(line);
-  add_numerics_command(line);
-  add_doctor_command(line);
+  for (auto* add : {add_quantize_command, add_eval_command, add_sweep_command, add_budget_command, add_inspect_command,
+                    add_verify_command, add_export_command, add_generate_command, add_audit_command,
+                    add_numerics_command, add_doctor_command})
+    add(line);
 }
 
 // The options that decide what a rank says: rank 0 speaks for all.

@@ -3,14 +3,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 
 #include "quantizer/commands/commands.h"
 #include "quantizer/commands/sweep_job.h"
 #include "quantizer/pipeline/quantize_options.h"
 #include "quantizer/pipeline/run_plan.h"
-#include "quantizer/reports/report_data.h"
 
 namespace thimble {
 namespace {
@@ -37,12 +34,11 @@ std::vector<std::string> parts_of(const std::string& text) {
 }
 
 double parse_bits_per_weight(const std::string& text) {
-  double value = 0;
-  auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || stop != text.data() + text.size() || !(value >= kLeastBits && value <= kMostBits))
+  const std::optional<double> value = parse_finite(text);
+  if (!value || *value < kLeastBits || *value > kMostBits)
     throw UsageError(fmt::format("--bits-per-weight is '{}', allowed are numbers from {} to {} with commas between",
                                  text, kLeastBits, kMostBits));
-  return value;
+  return *value;
 }
 
 uint64_t parse_budget(const std::string& text) {
@@ -98,12 +94,9 @@ void finish_request(const Options& options, const CommandLine& line, const std::
 
 void add_options(CLI::App& command, Options& options) {
   SweepRequest& request = options.request;
-  command.add_option("checkpoint", request.base.checkpoint, "Trained model (.safetensors, .pt, or .bin of llm.c)")
-      ->required();
-  command
-      .add_option("-o,--output", request.prefix,
-                  "Beginning of all outputs' names: OUTPUT.json, .csv, .gp (gnuplot), .svg, .png")
-      ->check(file_name())
+  add_checkpoint(command, request.base.checkpoint);
+  add_file(command, "-o,--output", request.prefix,
+           "Beginning of all outputs' names: OUTPUT.json, .csv, .gp (gnuplot), .svg, .png")
       ->type_name("PREFIX")
       ->required();
   add_config_option(command, request.base.config);
@@ -120,24 +113,11 @@ void add_options(CLI::App& command, Options& options) {
       ->type_name("NAME,...")
       ->capture_default_str();
   request.source.add_to(command, TokenSource::Need::kRequired);
-  command.add_option("--reference", request.references, "Further points to draw: a CSV file of label,bytes,bpb")
-      ->check(file_name())
-      ->type_name("FILE");
-  command
-      .add_option("--report", request.base.report,
-                  "Write a page to look at (.html): the curve, and bits, bytes and loss by tensor")
-      ->check(file_name())
-      ->type_name("FILE");
+  add_file(command, "--reference", request.references, "Further points to draw: a CSV file of label,bytes,bpb");
+  add_file(command, "--report", request.base.report,
+           "Write a page to look at (.html): the curve, and bits, bytes and loss by tensor");
   command.add_flag("--keep-artifacts", request.keep_artifacts, "Keep them, as OUTPUT-METHOD-BUDGET.thmb");
-  command.option_defaults()->group(kEncodingGroup);
-  command
-      .add_option("--min-elements", request.min_elements,
-                  "Matrices of at most this many elements stay fp16 (default: as quantize has it)")
-      ->transform(whole_number(0, uint64_t{1} << 40))
-      ->type_name("N");
-  command.add_option("--codec", request.codec, "As for quantize, for all methods")
-      ->check(one_of(codec_names()))
-      ->type_name("NAME");
+  add_encoding_options(command, request.encoding);
   add_calibration_options(command, request.base);
   add_slope_options(command, request.base, options.method_options);
   add_trace_bits_option(command, options.bits, options.method_options);
@@ -145,17 +125,6 @@ void add_options(CLI::App& command, Options& options) {
   command.add_flag("--rate-bound", request.base.rate_bound,
                    "Also report the distance of each point from the rate-distortion bound");
   add_resume_options(command, options.work_folder, request.base.keep_work);
-}
-
-SweepPage collect_page(const SweepOutcome& outcome, StageTimes& times, const std::string& device,
-                       const CLI::App& command) {
-  SweepPage page{outcome.results, outcome.tensors, {}, {}};
-  for (const std::optional<std::string>& note : outcome.results.notes)
-    if (note) page.notes.push_back(*note);
-  std::vector<ReportSettings> settings = option_settings(command);
-  settings.insert(settings.begin() + 1, outcome.settings.begin(), outcome.settings.end());
-  page.run = report_run(times, device, std::move(settings));
-  return page;
 }
 
 std::string outcome_text(const SweepOutcome& outcome, const StageTimes& times, const std::string& device) {
@@ -183,28 +152,24 @@ void add_sweep_command(CommandLine& line) {
                                   "thimble sweep final_model.pt -o curve --budgets 9200000,11149629,13538545 "
                                   "--tokens val.bin --tokenizer sp.model");
   add_options(*command, *options);
-  command->callback([&line, options, command] {
-    line.uses_all_ranks = true;
-    line.action = [&line, options, command](Console& console) {
-      SweepRequest request = files_of(*options, line);
-      StageTimes times;
-      OpenedCheckpoint source =
-          times.time("open", [&] { return OpenedCheckpoint(request.base.checkpoint, request.base.config); });
-      finish_request(*options, line, source.spec(), request);
-      std::jthread warming = warm_up(request.base.device);
-      console.plan(sweep_plan(request.base, request.methods.size() * std::max(request.budgets_bytes.size(),
-                                                                              request.bits_per_weight.size())));
-      SweepOutcome outcome = run_sweep(request, source, line.ranks, times, console);
-      if (!line.ranks.is_root()) return;
-      const std::string device = device_text(request.base.device, line.ranks);
-      std::optional<IoError> unwritten;
-      if (!request.base.report.empty()) {
-        unwritten = write_report(request.base.report, sweep_page(collect_page(outcome, times, device, *command)));
-        if (!unwritten) outcome.files.push_back(request.base.report);
-      }
-      console.result(outcome_text(outcome, times, device), outcome_json(outcome, times, device));
-      if (unwritten) throw IoError(*unwritten);
+  set_collective_action(line, *command, [&line, options, command](Console& console) {
+    SweepRequest request = files_of(*options, line);
+    StageTimes times;
+    OpenedCheckpoint source =
+        times.time("open", [&] { return OpenedCheckpoint(request.base.checkpoint, request.base.config); });
+    finish_request(*options, line, source.spec(), request);
+    std::jthread warming = warm_up(request.base.device);
+    console.plan(sweep_plan(
+        request.base, request.methods.size() * std::max(request.budgets_bytes.size(), request.bits_per_weight.size())));
+    SweepOutcome outcome = run_sweep(request, source, line.ranks, times, console);
+    if (!line.ranks.is_root()) return;
+    const std::string device = device_text(request.base.device, line.ranks);
+    auto page = [&] {
+      return sweep_page(outcome.results, outcome.tensors, report_run(times, device, *command, outcome.settings));
     };
+    const std::optional<IoError> unwritten = write_report(request.base.report, page, outcome.files);
+    console.result(outcome_text(outcome, times, device), outcome_json(outcome, times, device));
+    if (unwritten) throw IoError(*unwritten);
   });
 }
 

@@ -7,14 +7,9 @@
 #include <bit>
 #include <filesystem>
 
-#include "quantizer/console/interrupt_notice.h"
-#include "quantizer/pipeline/quantize_options.h"
+#include "quantizer/console/diagnostics.h"
 #include "quantizer/pipeline/score_model.h"
 #include "quantizer/reports/gnuplot.h"
-#include "quantizer/reports/quantize_report.h"
-#include "quantizer/reports/report_data.h"
-#include "quantizer/reports/sweep_plot.h"
-#include "quantizer/reports/sweep_records.h"
 #include "runtime/base/atomic_file.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/file.h"
@@ -25,13 +20,10 @@ namespace {
 
 QuantizeRequest request_of(const SweepRequest& sweep, MethodKind method) {
   QuantizeRequest request = sweep.base;
-  request.method = method;
+  choose_method(request, method, sweep.encoding);
   request.high_is_auto = true;
   request.predicts_loss = method == MethodKind::kSlope || !request.report.empty();
-  const int64_t default_min_elements = method == MethodKind::kTrace ? request.plan.min_elements : kSlopeMinElements;
-  request.plan.min_elements = sweep.min_elements.value_or(default_min_elements);
   if (method != MethodKind::kSlope && !request.hessians.empty()) request.calibration_tokens.clear();  // to distil on
-  request.encode = encode_options_from(sweep.codec.empty() ? default_codec(method) : sweep.codec);
   return request;
 }
 
@@ -118,35 +110,22 @@ class Sweep {
   }
 
   uint64_t method_key(uint64_t scoring_key, MethodKind method) const {
-    Hasher hasher;
-    hasher.add(scoring_key);
     const QuantizeRequest request = request_of(request_, method);
-    const CalibrationOptions& calibration = request.calibration;
-    auto add_count = [&](int64_t value) { hasher.add(static_cast<uint64_t>(value)); };
+    const bool collects = request.hessians.empty(), writes_text = collects && request.calibration_tokens.empty();
+    Json decides = {{"min_elements", request.plan.min_elements},
+                    {"codec", request.encode.codec ? static_cast<int>(*request.encode.codec) : -1},
+                    {"rate_bound", request.rate_bound},
+                    {"fisher", request.fisher}};  // the unit of predicted losses
     for (const std::string& file : {request.hessians, request.calibration_tokens})
-      hasher.add(file.empty() ? 0 : xxh3(MappedFile(file).bytes()));
-    if (request.hessians.empty() || !request.calibration_tokens.empty()) add_count(calibration.length);
-    if (request.hessians.empty() && request.calibration_tokens.empty()) {
-      hasher.add(calibration.seed);
-      for (double temperature : request.temperatures) hasher.add(std::bit_cast<uint64_t>(temperature));
-      add_count(calibration.sequences);
-    }
-    add_count(request.plan.min_elements);
-    add_count(request.encode.codec ? static_cast<int64_t>(*request.encode.codec) : -1);
-    add_count(request.rate_bound ? 1 : 0);
-    add_count(request.fisher ? 1 : 0);  // the unit of predicted losses
-    if (method == MethodKind::kSlope) {
-      hasher.add(canonical_json(to_json(request.slope)));
-      const GainTunerOptions& tuner = request.tuner;
-      add_count(tuner.steps);
-      add_count(tuner.batch);
-      add_count(request.cross_sequences);
-      for (double rate : {tuner.row_rate, tuner.small_rate}) hasher.add(std::bit_cast<uint64_t>(rate));
-    } else if (method == MethodKind::kTrace) {
-      add_count(request.plan.low_bits);
-      add_count(request.plan.high_bits);
-    }
-    return hasher.digest();
+      decides["files"].push_back(file.empty() ? 0 : xxh3(MappedFile(file).bytes()));
+    if (collects || !request.calibration_tokens.empty()) decides["length"] = request.calibration.length;
+    if (writes_text) decides["text"] = {request.calibration.seed, request.temperatures, request.calibration.sequences};
+    const GainTunerOptions& tuner = request.tuner;
+    if (method == MethodKind::kSlope)
+      decides["slope"] = {to_json(request.slope), tuner.steps,      tuner.batch,
+                          tuner.row_rate,         tuner.small_rate, request.cross_sequences};
+    if (method == MethodKind::kTrace) decides["bits"] = {request.plan.low_bits, request.plan.high_bits};
+    return Hasher().add(scoring_key).add(canonical_json(decides)).digest();
   }
 
   // Rank 0: looks at all that may be wrong with files before hours of computing.
@@ -299,7 +278,7 @@ class Sweep {
   }
 
   void describe(const SweepPoint& point, const QuantizeOutcome& outcome) {
-    tensors_[{point.method, point.budget_bytes}] = report_tensors(outcome.stored, outcome.rate);
+    tensors_[{point.method, point.budget_bytes}] = report_tensors(outcome.stored, reported_matrices(outcome.rate));
     made_with_.emplace(point.method, provenance_settings(outcome.stored));
   }
 
@@ -327,7 +306,9 @@ class Sweep {
 
   void draw(SweepOutcome& outcome) {
     const std::filesystem::path prefix(request_.prefix);
-    const std::string name = prefix.filename().string(), script = sweep_script(results_, name);
+    const std::string name = prefix.filename().string(), model = std::filesystem::path(results_.checkpoint).filename();
+    const std::vector<std::string> images = {name + ".svg", name + ".png"};
+    const std::string script = chart_script(sweep_chart(results_), model, images);
     write_file_atomically(output(".gp"), script);
     outcome.files.push_back(output(".gp"));
     if (!has_gnuplot()) {
@@ -335,7 +316,7 @@ class Sweep {
                                               output(".png"), output(".gp")));
       return;
     }
-    run_gnuplot(script, {name + ".svg", name + ".png"}, prefix.parent_path().string());
+    run_gnuplot(script, images, prefix.parent_path().string());
     outcome.files.insert(outcome.files.end(), {output(".svg"), output(".png")});
   }
 

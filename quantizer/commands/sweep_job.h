@@ -10,8 +10,8 @@
 
 #include "quantizer/console/file_roles.h"
 #include "quantizer/pipeline/quantize_job.h"
+#include "quantizer/pipeline/quantize_options.h"
 #include "quantizer/pipeline/token_source.h"
-#include "quantizer/reports/sweep_page.h"
 #include "quantizer/reports/sweep_results.h"
 
 namespace thimble {
@@ -25,8 +25,7 @@ struct SweepRequest {
   // One of them.
   std::vector<uint64_t> budgets_bytes;  // of artifacts, without code
   std::vector<double> bits_per_weight;  // of the whole artifact, by all parameters
-  std::string codec;                    // empty: the method's own
-  std::optional<int64_t> min_elements;  // empty: the method's own
+  EncodingOptions encoding;
   TokenSource source;
   std::string prefix;      // of outputs: kSweepOutputs
   std::string references;  // CSV file; empty: none

@@ -39,16 +39,14 @@ void add_verify_command(CommandLine& line) {
       add_command(line, "verify", "Prove that an artifact is undamaged, decodes, and encodes again the same",
                   "thimble verify model.thmb");
   command->add_option("artifact", *path, "Artifact (.thmb)")->required();
-  command->callback([&line, path] {
-    line.action = [path](Console& console) {
-      const MappedFile file(*path);
-      refuse_other_kinds(file.bytes(), FileUse::kArtifact, *path);  // nothing to verify in it
-      VerifyReport report = verify_artifact(file.bytes(), *path, console.progress());
-      console.result(to_text(report), to_json(report, *path));
-      // A damaged file is bad input; the message names what is wrong with it.
-      if (!report.ok())
-        throw Error(ExitCode::kBadInput, report.problem.empty() ? *path + ": not canonical" : report.problem);
-    };
+  set_action(line, *command, [path](Console& console) {
+    const MappedFile file(*path);
+    refuse_other_kinds(file.bytes(), FileUse::kArtifact, *path);  // nothing to verify in it
+    VerifyReport report = verify_artifact(file.bytes(), *path, console.progress());
+    console.result(to_text(report), to_json(report, *path));
+    // A damaged file is bad input; the message names what is wrong with it.
+    if (!report.ok())
+      throw Error(ExitCode::kBadInput, report.problem.empty() ? *path + ": not canonical" : report.problem);
   });
 }
 

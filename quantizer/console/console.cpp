@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 
@@ -23,11 +24,6 @@ void print(const std::string& text) {
     throw IoError("standard output", "write failed", errno);
 }
 
-// Display columns of UTF-8 text without combining or wide characters: its code points.
-size_t display_width(const std::string& text) {
-  return static_cast<size_t>(std::ranges::count_if(text, [](char c) { return (c & 0xc0) != 0x80; }));
-}
-
 bool aligns_right(const std::string& cell) {
   return !cell.empty() &&
          (std::isdigit(static_cast<unsigned char>(cell[0])) || cell[0] == '+' || cell[0] == '-' || cell[0] == '.');
@@ -36,6 +32,10 @@ bool aligns_right(const std::string& cell) {
 }  // namespace
 
 std::string bytes_text(uint64_t bytes) { return count_text(bytes) + " B"; }
+
+size_t display_width(const std::string& text) {
+  return static_cast<size_t>(std::ranges::count_if(text, [](char c) { return (c & 0xc0) != 0x80; }));
+}
 
 std::string fill_text(double fill) { return fmt::format("{:.2f} %", std::floor(fill * 1e4) / 100); }
 
@@ -85,32 +85,19 @@ Json notes_json(const std::vector<std::optional<std::string>>& notes) {
 }
 
 // With --json and nobody watching, standard error is kept for the error, one JSON document too.
-Console::Console(const CommonOptions& options) : json_(options.json), quiet_(options.quiet) {
-  if (!options.quiet && (!options.json || ::isatty(STDERR_FILENO) == 1)) bar_ = std::make_unique<ProgressBar>();
-}
+Console::Console(const CommonOptions& options)
+    : json_(options.json),
+      quiet_(options.quiet),
+      bar_(options.quiet || (options.json && ::isatty(STDERR_FILENO) != 1) ? ProgressBar::nowhere()
+                                                                           : ProgressBar::standard_error()) {}
 
-Console::~Console() = default;
-
-void Console::plan(std::vector<PlannedStage> stages) {
-  if (bar_) bar_->plan(std::move(stages));
-}
-
-Progress& Console::progress() {
-  if (bar_) return *bar_;
-  return silent_;
-}
-
-void Console::result(const std::string& text, const Json& json) const {
-  if (bar_) bar_->finish();
+void Console::result(const std::string& text, const Json& json) {
+  bar_.finish();
   if (json_) {
     print(json.dump(2, ' ', false, kReplace) + "\n");
   } else if (!quiet_) {
     print(text);
   }
-}
-
-void Console::note(const std::string& line) const {
-  if (bar_) bar_->note(line);
 }
 
 std::string Console::resume_line(const std::string& work_folder) const {
@@ -119,26 +106,6 @@ std::string Console::resume_line(const std::string& work_folder) const {
   if (json_) return Json{{"interrupted", {{"message", message}}}}.dump(-1, ' ', false, kReplace) + "\n";
   // A bar that is being drawn stays above.
   return (::isatty(STDERR_FILENO) == 1 ? "\n" : "") + ("thimble: " + message + "\n");
-}
-
-void StageTimes::end(const std::string& stage, double seconds) {
-  const uint64_t peak_bytes = memory_.end();
-  auto found = std::ranges::find(stages_, stage, &Stage::name);
-  if (found == stages_.end()) found = stages_.insert(stages_.end(), Stage{stage, 0, 0});
-  found->seconds += seconds;
-  found->peak_bytes = std::max(found->peak_bytes, peak_bytes);
-}
-
-Json StageTimes::to_json() const {
-  Json json = Json::object();
-  for (const Stage& stage : stages_) json[stage.name] = stage.seconds;
-  return json;
-}
-
-Json StageTimes::memory_to_json() const {
-  Json json = Json::object();
-  for (const Stage& stage : stages_) json[stage.name] = stage.peak_bytes;
-  return json;
 }
 
 double seconds_since_start() {

@@ -1,15 +1,13 @@
 // console.h: what every command says and how: text or JSON on standard output, progress on standard error.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "quantizer/console/progress_bar.h"
-#include "quantizer/console/stage_memory.h"
+#include "quantizer/console/stage_times.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/json.h"
 #include "runtime/base/progress.h"
@@ -30,6 +28,9 @@ struct CommonOptions {
 // "16,000,000 B": decimal bytes.
 std::string bytes_text(uint64_t bytes);
 
+// Display columns of UTF-8 text without combining or wide characters: its code points.
+size_t display_width(const std::string& text);
+
 // "99.98 %" of a share of a budget, rounded down: what is not all of it is not shown as all of it.
 std::string fill_text(double fill);
 
@@ -47,60 +48,23 @@ Json notes_json(const std::vector<std::optional<std::string>>& notes);
 class Console {
  public:
   explicit Console(const CommonOptions& options);
-  ~Console();
 
   // The command's result: `json` with --json, else `text` (hidden by --quiet).
-  void result(const std::string& text, const Json& json) const;
+  void result(const std::string& text, const Json& json);
   // A line about what is going to happen, where progress is shown.
-  void note(const std::string& line) const;
+  void note(const std::string& line) { bar_.note(line); }
   // What an interrupted run says that keeps its work in that folder: a line, or a JSON document with --json. Empty
   // where no work is kept.
   std::string resume_line(const std::string& work_folder) const;
   // The stages to come, for the bar.
-  void plan(std::vector<PlannedStage> stages);
+  void plan(std::vector<PlannedStage> stages) { bar_.plan(std::move(stages)); }
   // A bar with the estimated time left on a terminal, a line per stage otherwise; nothing with --quiet, or with --json
   // when standard error is no terminal.
-  Progress& progress();
+  Progress& progress() { return bar_; }
 
  private:
   bool json_, quiet_;
-  std::unique_ptr<ProgressBar> bar_;  // null: nothing is shown
-  SilentProgress silent_;
-};
-
-// Seconds and peak memory of each named stage of a command, in order.
-class StageTimes {
- public:
-  struct Stage {
-    std::string name;
-    double seconds = 0;
-    uint64_t peak_bytes = 0;  // most resident memory of the process during it, see has_stage_peaks()
-  };
-
-  template <typename Body>
-  auto time(const std::string& stage, Body body) {
-    struct Stop {
-      StageTimes& times;
-      std::string stage;
-      std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
-      ~Stop() { times.end(stage, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()); }
-    };
-    memory_.begin();
-    Stop stop{*this, stage};
-    return body();
-  }
-  const std::vector<Stage>& stages() const { return stages_; }
-  Json to_json() const;         // seconds by stage
-  Json memory_to_json() const;  // bytes by stage
-  // Of the process so far.
-  uint64_t peak_memory_bytes() { return memory_.peak_bytes(); }
-  // False where the system cannot count anew: then a stage's peak is the process's from its beginning on.
-  bool has_stage_peaks() const { return memory_.counts_anew(); }
-
- private:
-  void end(const std::string& stage, double seconds);  // repeated stages add up
-  std::vector<Stage> stages_;
-  StageMemory memory_;
+  ProgressBar bar_;
 };
 
 // Since the program was loaded: about since its process began.

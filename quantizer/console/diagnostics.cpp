@@ -4,6 +4,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <ctime>
@@ -36,6 +38,20 @@ class SigpipeHeldBack {
   bool was_pending_;
 };
 
+constexpr std::array kSignals = {SIGINT, SIGTERM};
+
+// A handler can reach nothing else. Written while no handler is installed.
+std::array<char, 8192> g_line;
+size_t g_line_bytes = 0;
+std::array<struct sigaction, kSignals.size()> g_before;
+
+// Calls nothing but what POSIX allows a handler. The system has restored the default action when it calls this
+// (SA_RESETHAND) and does not hold the signal back (SA_NODEFER), so that raising it again ends the program here.
+void end_with_notice(int signal) {
+  [[maybe_unused]] const ssize_t dropped = ::write(STDERR_FILENO, g_line.data(), g_line_bytes);
+  ::raise(signal);
+}
+
 }  // namespace
 
 void say(std::string_view text) noexcept {
@@ -60,6 +76,26 @@ bool occupy_standard_streams() noexcept {
     if (::open("/dev/null", O_RDONLY) != stream) return false;
   }
   return true;
+}
+
+InterruptNotice::InterruptNotice(std::string_view line) : is_set_(!line.empty()) {
+  if (!is_set_) return;
+  g_line_bytes = std::min(line.size(), g_line.size());
+  std::copy_n(line.begin(), g_line_bytes, g_line.begin());
+  struct sigaction action {};
+  action.sa_handler = end_with_notice;
+  action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_NODEFER;
+  sigemptyset(&action.sa_mask);
+  sigaddset(&action.sa_mask, SIGPIPE);  // a standard error that nobody reads must not decide how the program ends
+  for (size_t i = 0; i < kSignals.size(); ++i) {
+    ::sigaction(kSignals[i], nullptr, &g_before[i]);
+    if (g_before[i].sa_handler != SIG_IGN) ::sigaction(kSignals[i], &action, nullptr);
+  }
+}
+
+InterruptNotice::~InterruptNotice() {
+  if (!is_set_) return;
+  for (size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &g_before[i], nullptr);
 }
 
 }  // namespace thimble

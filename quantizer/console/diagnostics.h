@@ -14,4 +14,18 @@ void say(std::string_view text) noexcept;
 // its number and with it what was meant for the user. First thing in main(). False when the system has none to give.
 bool occupy_standard_streams() noexcept;
 
+// What a run that can be resumed says when it is interrupted (SIGINT, SIGTERM), before it ends as that signal ends a
+// program: while alive, either signal writes `line` to standard error first. A signal that the caller of the program
+// had ignored stays ignored. One at a time. An empty line: nothing changes.
+class InterruptNotice {
+ public:
+  explicit InterruptNotice(std::string_view line);
+  ~InterruptNotice();
+  InterruptNotice(const InterruptNotice&) = delete;
+  InterruptNotice& operator=(const InterruptNotice&) = delete;
+
+ private:
+  bool is_set_;
+};
+
 }  // namespace thimble

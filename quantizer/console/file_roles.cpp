@@ -71,17 +71,15 @@ void FileRoles::check_work_folder(const File& file) const {
 }
 
 void FileRoles::check() const {
-  for (size_t i = 0; i < outputs_.size(); ++i) {
-    const File& output = outputs_[i];
+  std::vector<std::pair<const File*, std::string>> taken;  // with their identities
+  for (const File& input : inputs_) taken.emplace_back(&input, identity(input.path));
+  for (const File& output : outputs_) {
     const std::string target = identity(output_target(output.path));
-    for (const File& input : inputs_)
-      if (identity(input.path) == target)
+    for (const auto& [other, place] : taken)
+      if (place == target)
         throw UsageError(
-            fmt::format("{} '{}' would replace {} '{}'", output.role, output.path, input.role, input.path));
-    for (size_t j = 0; j < i; ++j)
-      if (identity(output_target(outputs_[j].path)) == target)
-        throw UsageError(
-            fmt::format("{} '{}' would replace {} '{}'", output.role, output.path, outputs_[j].role, outputs_[j].path));
+            fmt::format("{} '{}' would replace {} '{}'", output.role, output.path, other->role, other->path));
+    taken.emplace_back(&output, target);
   }
   if (!work_folder_.empty())
     for (const std::vector<File>* files : {&inputs_, &outputs_})

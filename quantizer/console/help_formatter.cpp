@@ -39,14 +39,11 @@ std::vector<const CLI::Option*> options_under(const CLI::App* app, const std::st
       [&](const CLI::Option* option) { return option->get_group() == heading && option->nonpositional(); });
 }
 
-// "-o, --output FILE"; of a positional "MODEL".
+// "-o,--output FILE"; of a positional "MODEL".
 std::string names_text(const CLI::Option* option, bool is_positional) {
   if (is_positional) return option->get_name(true, false);
-  std::string text;
-  for (const std::string& name : option->get_snames()) text += (text.empty() ? "-" : ", -") + name;
-  for (const std::string& name : option->get_lnames()) text += (text.empty() ? "--" : ", --") + name;
-  if (option->get_type_size() != 0 && !option->get_type_name().empty()) text += " " + option->get_type_name();
-  return text;
+  const bool has_value = option->get_type_size() != 0 && !option->get_type_name().empty();
+  return option->get_name(false, true) + (has_value ? " " + option->get_type_name() : "");
 }
 
 std::string description_text(const CLI::Option* option, bool is_positional) {

@@ -4,97 +4,58 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <cctype>
 #include <charconv>
 #include <cmath>
+#include <regex>
 
 #include "quantizer/console/suggestion.h"
 
 namespace thimble {
 namespace {
 
-// Digits of a fraction and powers of ten beyond this are refused unread: no size that fits needs them.
-constexpr int64_t kMaxExponent = 40;
+// No size that fits has more characters, or needs a higher power of ten.
+constexpr size_t kMostSizeCharacters = 64;
+constexpr uint64_t kMostPower = 40;
 
-struct SizeSuffix {
-  std::string_view name;
-  int powers_of_1000, powers_of_1024;
-};
-constexpr std::array<SizeSuffix, 20> kSizeSuffixes = {
-    {{"", 0, 0},   {"B", 0, 0},   {"K", 1, 0},  {"k", 1, 0},   {"KB", 1, 0}, {"kB", 1, 0}, {"M", 2, 0},
-     {"MB", 2, 0}, {"G", 3, 0},   {"GB", 3, 0}, {"T", 4, 0},   {"TB", 4, 0}, {"Ki", 0, 1}, {"KiB", 0, 1},
-     {"Mi", 0, 2}, {"MiB", 0, 2}, {"Gi", 0, 3}, {"GiB", 0, 3}, {"Ti", 0, 4}, {"TiB", 0, 4}}};
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-// A decimal number as digits * 10^exponent, taken off the front of a text.
-class DecimalReader {
- public:
-  explicit DecimalReader(std::string_view text) : rest_(text) {}
-
-  // False for a text that does not begin with such a number, or one of too many digits.
-  bool read() {
-    if (!read_digits(false)) return false;
-    if (rest_.starts_with('.')) {
-      rest_.remove_prefix(1);
-      if (!read_digits(true)) return false;
-    }
-    return read_exponent();
-  }
-
-  uint64_t digits() const { return digits_; }
-  int64_t exponent() const { return exponent_; }
-  std::string_view rest() const { return rest_; }
-
- private:
-  bool read_digits(bool is_fraction) {
-    if (rest_.empty() || !is_digit(rest_[0])) return false;
-    for (; !rest_.empty() && is_digit(rest_[0]); rest_.remove_prefix(1)) {
-      if (__builtin_mul_overflow(digits_, uint64_t{10}, &digits_) ||
-          __builtin_add_overflow(digits_, static_cast<uint64_t>(rest_[0] - '0'), &digits_))
-        return false;
-      if (is_fraction) --exponent_;
-    }
-    return exponent_ >= -kMaxExponent;
-  }
-
-  bool read_exponent() {
-    if (!rest_.starts_with('e') && !rest_.starts_with('E')) return true;
-    rest_.remove_prefix(1);
-    if (rest_.starts_with('+') && !rest_.starts_with("+-")) rest_.remove_prefix(1);
-    int64_t power = 0;
-    const char* end = rest_.data() + rest_.size();
-    auto [stop, error] = std::from_chars(rest_.data(), end, power);
-    if (error != std::errc() || std::abs(power) > kMaxExponent) return false;
-    rest_.remove_prefix(static_cast<size_t>(stop - rest_.data()));
-    exponent_ += power;
-    return true;
-  }
-
-  std::string_view rest_;
-  uint64_t digits_ = 0;
-  int64_t exponent_ = 0;
-};
-
-}  // namespace
-
-const char* const kAllowedBytes = "whole bytes, at most 2^62: 16000000, 1.5e6, 16M, 16MB, 600KB, or 16MiB and 600KiB";
-
-std::optional<uint64_t> parse_whole_number(std::string_view text) {
-  uint64_t value = 0;
+template <typename Number>
+std::optional<Number> parse_whole_text(std::string_view text) {
+  Number value = 0;
   auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || stop != text.data() + text.size()) return std::nullopt;
   return value;
 }
 
+// How often a unit multiplies by 1000 or 1024: by its letter, or by none.
+int unit_steps(const std::string& letter) {
+  const int upper = letter.empty() ? ' ' : std::toupper(static_cast<unsigned char>(letter[0]));
+  return static_cast<int>(std::string_view(" KMGT").find(static_cast<char>(upper)));
+}
+
+}  // namespace
+
+const char* const kAllowedBytes = "whole bytes, at most 2^62: 16000000, 1.5e6, 16M, 16MB, 600KB, or 16MiB and 600KiB";
+
+std::optional<uint64_t> parse_whole_number(std::string_view text) { return parse_whole_text<uint64_t>(text); }
+
+std::optional<double> parse_finite(std::string_view text) {
+  const std::optional<double> value = parse_whole_text<double>(text);
+  return value && std::isfinite(*value) ? value : std::nullopt;
+}
+
 std::optional<uint64_t> parse_bytes(std::string_view text) {
-  DecimalReader number(text);
-  if (!number.read()) return std::nullopt;
-  const auto unit = std::ranges::find(kSizeSuffixes, number.rest(), &SizeSuffix::name);
-  if (unit == kSizeSuffixes.end()) return std::nullopt;
+  // Digits, fraction; sign and digits of a power of ten; a unit of powers of 1000, or of 1024.
+  static const std::regex kSize(R"(([0-9]+)(?:\.([0-9]+))?(?:[eE](?:\+|(-))?([0-9]+))?(?:([kKMGT]?)B?|([KMGT])iB?))");
+  std::cmatch part;
+  if (text.size() > kMostSizeCharacters || !std::regex_match(text.data(), text.data() + text.size(), part, kSize))
+    return std::nullopt;
+  const std::optional<uint64_t> digits = parse_whole_number(part.str(1) + part.str(2));
+  const std::optional<uint64_t> power = parse_whole_number(part[4].matched ? part.str(4) : "0");
+  if (!digits || !power || *power > kMostPower) return std::nullopt;
   // Below 2^64 * 1024^4: fits, and stays below 2^127 for one more factor of ten.
-  unsigned __int128 bytes = static_cast<unsigned __int128>(number.digits()) << (10 * unit->powers_of_1024);
-  int64_t exponent = number.exponent() + 3 * unit->powers_of_1000;
+  unsigned __int128 bytes = static_cast<unsigned __int128>(*digits) << (10 * unit_steps(part.str(6)));
+  const int64_t exponent_given = part[3].matched ? -static_cast<int64_t>(*power) : static_cast<int64_t>(*power);
+  int64_t exponent = exponent_given - part.length(2) + 3 * unit_steps(part.str(5));
   for (; exponent < 0 && bytes > 0; ++exponent) {
     if (bytes % 10 != 0) return std::nullopt;
     bytes /= 10;
@@ -132,10 +93,8 @@ CLI::Validator file_name() {
 
 CLI::Validator finite_number(double low, double high) {
   auto check = [low, high](std::string& text) -> std::string {
-    double value = 0;
-    const char* end = text.data() + text.size();
-    auto [stop, error] = std::from_chars(text.data(), end, value);
-    if (error == std::errc() && stop == end && std::isfinite(value) && value >= low && value <= high) return "";
+    const std::optional<double> value = parse_finite(text);
+    if (value && *value >= low && *value <= high) return "";
     return fmt::format("'{}', allowed is a number from {} to {}", text, low, high);
   };
   return CLI::Validator(check, "", "");
@@ -146,6 +105,15 @@ CLI::Validator one_of(std::vector<std::string> names) {
     return std::ranges::find(names, text) != names.end() ? "" : not_one_of(text, names);
   };
   return CLI::Validator(check, "", "");
+}
+
+CLI::Option* add_file(CLI::App& command, const std::string& name, std::string& path, const std::string& description) {
+  return command.add_option(name, path, description)->check(file_name())->type_name("FILE");
+}
+
+CLI::Option* add_choice(CLI::App& command, const std::string& name, std::string& value, const std::string& description,
+                        std::vector<std::string> names) {
+  return command.add_option(name, value, description)->check(one_of(std::move(names)))->type_name("NAME");
 }
 
 CLI::Option* repeatable(CLI::Option* option) { return option->take_all()->allow_extra_args(false); }

@@ -21,13 +21,6 @@ constexpr double kTellingShare = 0.02;
 constexpr size_t kCountedSteps = 2;
 constexpr const char* kClearLine = "\r\033[K";
 
-ProgressBar::Output standard_error() {
-  auto seconds = [] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  };
-  return {::isatty(STDERR_FILENO) == 1, [](std::string_view text) { say(text); }, seconds};
-}
-
 // "1 sequence", "32 sequences", "2,874,752 B": units are named in the plural.
 std::string units_text(int64_t count, std::string unit) {
   if (count == 1 && unit == "matrices") unit = "matrix";
@@ -44,7 +37,16 @@ std::string duration_text(double seconds) {
   return fmt::format("{}h{:02}m", whole / 3600, whole % 3600 / 60);
 }
 
-ProgressBar::ProgressBar() : ProgressBar(standard_error()) {}
+ProgressBar::Output ProgressBar::standard_error() {
+  auto seconds = [] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  };
+  return {::isatty(STDERR_FILENO) == 1, [](std::string_view text) { say(text); }, seconds};
+}
+
+ProgressBar::Output ProgressBar::nowhere() {
+  return {false, [](std::string_view) {}, [] { return 0.0; }};
+}
 
 ProgressBar::ProgressBar(Output output) : output_(std::move(output)) {}
 

@@ -33,7 +33,9 @@ class ProgressBar final : public Progress {
     std::function<double()> seconds;  // a clock that never goes back
   };
 
-  ProgressBar();  // standard error and the system's clock
+  static Output standard_error();  // and the system's clock
+  static Output nowhere();         // of what is not to be shown
+
   explicit ProgressBar(Output output);
   ~ProgressBar() override;  // closes the last stage
 

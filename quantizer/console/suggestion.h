@@ -1,6 +1,7 @@
-// suggestion.h: the name that a user probably meant.
+// suggestion.h: what is wrong with a name or a command line, with the name that was probably meant.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,13 +12,15 @@ namespace thimble {
 // alignment).
 size_t edit_distance(std::string_view a, std::string_view b);
 
-// The name nearest to `text`, the first of several; empty where even that differs in more than a third of its letters.
-std::string nearest_name(std::string_view text, std::span<const std::string> names);
-
-// "; did you mean 'slope'?", or nothing where no name is near.
+// "; did you mean 'slope'?": the name nearest to `text`, the first of several; nothing where even that differs in more
+// than a third of its letters.
 std::string suggestion(std::string_view text, std::span<const std::string> names);
 
 // What is wrong with a text that is none of `names`: "'slpoe', allowed are slope, trace; did you mean 'slope'?"
 std::string not_one_of(std::string_view text, std::span<const std::string> names);
+
+// `app` has just thrown `error` from parse(). Arguments that it knows nothing about come first: what else it says may
+// follow from them.
+std::string usage_message(const CLI::App& app, const CLI::ParseError& error);
 
 }  // namespace thimble

@@ -43,7 +43,7 @@ class WorkFolder {
   std::optional<ByteVector> load_piece(uint64_t key) const;
   void save_piece(uint64_t key, Bytes piece) const;
 
-  // A score of a sweep, as JSON (sweep_records.h).
+  // A score of a sweep, as JSON (sweep_results.h).
   std::optional<Json> load_score(uint64_t key) const;
   void save_score(uint64_t key, const Json& record) const;
 

@@ -8,7 +8,7 @@
 
 #include "quantizer/checkpoints/finite_input.h"
 #include "quantizer/checkpoints/hessian_file.h"
-#include "quantizer/console/interrupt_notice.h"
+#include "quantizer/console/diagnostics.h"
 #include "quantizer/console/version.h"
 #include "quantizer/pipeline/make_method.h"
 #include "quantizer/pipeline/plan_memory.h"

@@ -26,14 +26,6 @@ MethodKind parse_method(const std::string& name) {
 
 std::string method_name(MethodKind method) { return method_names().at(static_cast<size_t>(method)); }
 
-std::vector<std::string> codec_names() {
-  std::vector<std::string> names = {"auto"};
-  for (const Codec& codec : all_codecs()) names.emplace_back(codec.name);
-  return names;
-}
-
-std::string default_codec(MethodKind method) { return method == MethodKind::kTrace ? "brotli" : "rans"; }
-
 int64_t parse_integer(const std::string& text, const std::string& option, int64_t low, int64_t high) {
   const std::optional<uint64_t> value = parse_whole_number(text);
   if (!value || *value > static_cast<uint64_t>(high) || static_cast<int64_t>(*value) < low)
@@ -117,6 +109,29 @@ void finish_calibration_options(QuantizeRequest& request, bool has_slope, const 
 
   if (!request.hessians.empty() && !request.calibration_tokens.empty() && !has_slope)
     throw UsageError("--hessians replaces --calibration-tokens with the methods trace and nvfp4: give one of them");
+}
+
+void add_encoding_options(CLI::App& command, EncodingOptions& encoding) {
+  std::vector<std::string> codecs = {"auto"};
+  for (const Codec& codec : all_codecs()) codecs.emplace_back(codec.name);
+  command.option_defaults()->group(kEncodingGroup);
+  add_count(command, "--min-elements", encoding.min_elements,
+            fmt::format("Matrices of at most this many elements stay fp16 (default: {} with slope and nvfp4, {} with "
+                        "trace)",
+                        kSlopeMinElements, TracePlanOptions{}.min_elements),
+            0, uint64_t{1} << 40);
+  add_choice(command, "--codec", encoding.codec,
+             "brotli, zstd, xz, rans (for codes), none, or auto for the smallest per section (default: rans with slope "
+             "and nvfp4, brotli with trace)",
+             codecs);
+  command.option_defaults()->group(kCommonGroup);
+}
+
+void choose_method(QuantizeRequest& request, MethodKind method, const EncodingOptions& encoding) {
+  const bool is_trace = method == MethodKind::kTrace;
+  request.method = method;
+  request.plan.min_elements = encoding.min_elements.value_or(is_trace ? request.plan.min_elements : kSlopeMinElements);
+  request.encode = encode_options_from(!encoding.codec.empty() ? encoding.codec : is_trace ? "brotli" : "rans");
 }
 
 void add_slope_options(CLI::App& command, QuantizeRequest& request, MethodOptions& methods) {

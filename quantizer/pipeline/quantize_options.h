@@ -21,8 +21,6 @@ const std::vector<std::string>& method_names();  // as on the command line, in t
 // One of them; other names are UsageErrors.
 MethodKind parse_method(const std::string& name);
 std::string method_name(MethodKind method);
-std::string default_codec(MethodKind method);
-std::vector<std::string> codec_names();  // "auto" and those that a file may use
 
 // Decimal digits, or a UsageError that names the option.
 int64_t parse_integer(const std::string& text, const std::string& option, int64_t low, int64_t high);
@@ -36,6 +34,15 @@ void register_files(const QuantizeRequest& request, FileRoles& roles);
 // Fills in defaults. `has_slope`: among the methods to run, which distils on tokens beside a file of Hessians.
 // `spec`, unset for a family that does not run, says how long sequences may be. UsageError.
 void finish_calibration_options(QuantizeRequest& request, bool has_slope, const std::optional<Spec>& spec);
+
+// --min-elements and --codec, where they are given.
+struct EncodingOptions {
+  std::optional<int64_t> min_elements;
+  std::string codec;
+};
+void add_encoding_options(CLI::App& command, EncodingOptions& encoding);
+// Sets the method, and of the encoding what is given or else suits the method.
+void choose_method(QuantizeRequest& request, MethodKind method, const EncodingOptions& encoding);
 
 // The options of method slope and of its distillation; of method trace; of the work folder.
 void add_slope_options(CLI::App& command, QuantizeRequest& request, MethodOptions& methods);

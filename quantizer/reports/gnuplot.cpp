@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
@@ -25,6 +26,8 @@ constexpr const char* kProgram = "gnuplot";
 constexpr const char* kScript = "script.gp";
 constexpr const char* kLog = "messages.txt";
 constexpr uint64_t kMostLogBytes = 1 << 20;
+constexpr int kChartWidth = 820, kChartHeight = 520;
+constexpr size_t kMostLabelledLayers = 24;
 
 class TemporaryFolder {
  public:
@@ -75,6 +78,12 @@ std::string first_message(const std::string& log) {
   return log.substr(0, 200);
 }
 
+// A tic label of gnuplot is a format.
+std::string tic_label(std::string text) {
+  for (size_t at = text.find('%'); at != std::string::npos; at = text.find('%', at + 2)) text.insert(at, "%");
+  return gnuplot_quoted(text);
+}
+
 }  // namespace
 
 bool has_gnuplot() {
@@ -113,6 +122,61 @@ std::string gnuplot_output(const std::string& name, int width, int height) {
           ? fmt::format("set terminal svg size {},{} noenhanced font 'sans,13' background '#ffffff'\n", width, height)
           : fmt::format("set terminal pngcairo size {},{} noenhanced font 'sans,11'\n", width, height);
   return terminal + "set output " + gnuplot_quoted(name) + "\n";
+}
+
+std::string chart_script(const Chart& chart, const std::string& title, const std::vector<std::string>& names) {
+  std::string data, plot;
+  for (size_t i = 0; i < chart.series.size(); ++i) {
+    const ChartSeries& series = chart.series[i];
+    const bool has_bars = series.has_bars();
+    data += fmt::format("$curve{} << EOD\n", i);
+    for (const ChartPoint& point : series.points)
+      data +=
+          fmt::format("{:.6f} {:.6f}", point.x, point.y) + (has_bars ? fmt::format(" {:.6f}\n", *point.error) : "\n");
+    data += "EOD\n";
+    plot +=
+        fmt::format("{}$curve{} using {} linewidth 2 pointtype {} dashtype {} title {}",
+                    i == 0 ? "plot " : ", \\\n     ", i, has_bars ? "1:2:3 with yerrorlines" : "1:2 with linespoints",
+                    series.is_reference ? 4 : 7, series.is_reference ? 3 : 1, gnuplot_quoted(series.name));
+  }
+  for (const ChartRule& rule : chart.horizontal)
+    plot += fmt::format(", \\\n     {:.6f} with lines dashtype 2 linecolor '#606060' title {}", rule.at,
+                        gnuplot_quoted(rule.name));
+  const bool has_bars = std::ranges::any_of(chart.series, &ChartSeries::has_bars);
+  std::string script = "# Run with gnuplot in the folder that the images are to appear in.\n" + data;
+  script +=
+      fmt::format("set title {}\nset xlabel {}\nset ylabel {}\n", gnuplot_quoted(title), gnuplot_quoted(chart.x_label),
+                  gnuplot_quoted(chart.y_label + (has_bars ? " (bars: standard error of the gap)" : "")));
+  script +=
+      "set format y '%.3f'\nset grid linetype 1 linecolor '#e0e0e0'\nset key top right\n"
+      "set offsets graph 0.05, graph 0.05, graph 0.05, graph 0.05\n";
+  for (const std::string& name : names)
+    script += gnuplot_output(name, kChartWidth, kChartHeight) + plot + "\nset output\n";
+  return script;
+}
+
+std::string heat_map_script(const HeatMap& map, const std::string& title, const std::string& output_name) {
+  const auto columns = static_cast<int>(map.layers.size()), rows = static_cast<int>(map.kinds.size());
+  std::string text = gnuplot_output(output_name, std::clamp(220 + 44 * columns, 420, 2400), 110 + 36 * rows);
+  text += "$cells << EOD\n";  // layer, kind, value
+  for (size_t i = 0; i < map.kinds.size(); ++i)
+    for (size_t j = 0; j < map.layers.size(); ++j)
+      if (map.values[i][j]) text += fmt::format("{} {} {:.6g}\n", j, i, *map.values[i][j]);
+  text += "EOD\nset title " + gnuplot_quoted(title) + "\nset xlabel 'layer'\nset xtics nomirror out (";
+  const size_t every = 1 + map.layers.size() / kMostLabelledLayers;
+  for (size_t j = 0; j < map.layers.size(); j += every)
+    text += fmt::format("{}'{}' {}", j == 0 ? "" : ", ", map.layers[j], j);
+  text += ")\nset ytics nomirror out (";
+  for (size_t i = 0; i < map.kinds.size(); ++i)
+    text += fmt::format("{}{} {}", i == 0 ? "" : ", ", tic_label(map.kinds[i]), i);
+  text += fmt::format(
+      ")\nset xrange [-0.5:{}.5]\nset yrange [{}.5:-0.5]\n"
+      "set palette defined (0 '#f7fbff', 0.5 '#9ecae1', 1 '#4292c6')\nunset key\n",
+      columns - 1, rows - 1);
+  text += "plot $cells using 1:2:(0.5):(0.5):3 with boxxyerror fillstyle solid 1 noborder linecolor palette";
+  if (map.layers.size() <= kMostLabelledLayers)
+    text += ", $cells using 1:2:(sprintf('%.2f', $3)) with labels font 'sans,9'";
+  return text + "\nset output\n";
 }
 
 }  // namespace thimble

@@ -8,14 +8,11 @@
 #include <cmath>
 #include <set>
 
-#include "quantizer/reports/gnuplot.h"
-
 namespace thimble {
 namespace {
 
 constexpr const char* kShades[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
 constexpr const char* kNothing = "·";
-constexpr size_t kMostLabelledLayers = 24;
 
 struct Place {
   std::string kind;
@@ -59,12 +56,6 @@ const char* shade(double value, const HeatMapRange& range) {
   return kShades[std::clamp(static_cast<int>(share * std::size(kShades)), 0, static_cast<int>(std::size(kShades)) - 1)];
 }
 
-// A tic label of gnuplot is a format.
-std::string tic_label(std::string text) {
-  for (size_t at = text.find('%'); at != std::string::npos; at = text.find('%', at + 2)) text.insert(at, "%");
-  return gnuplot_quoted(text);
-}
-
 }  // namespace
 
 HeatMapRange range_of(const HeatMap& map) {
@@ -76,23 +67,23 @@ HeatMapRange range_of(const HeatMap& map) {
 }
 
 HeatMap heat_map(const std::map<std::string, double>& by_name) {
-  std::map<std::string, std::map<int64_t, double>> by_kind;
+  std::map<std::string, std::map<int64_t, std::string>> by_kind;  // names, by layer
   std::set<int64_t> layers;
   for (const auto& [name, value] : by_name)
     if (auto place = place_of(name)) {
-      by_kind[place->kind][place->layer] = value;
+      by_kind[place->kind][place->layer] = name;
       layers.insert(place->layer);
     }
   HeatMap map;
   if (by_kind.size() * layers.size() > kMaxHeatMapCells) return map;
   map.layers.assign(layers.begin(), layers.end());
-  for (const auto& [kind, values] : by_kind) {
-    map.kinds.push_back(kind);
-    std::vector<std::optional<double>>& row = map.values.emplace_back();
-    for (int64_t layer : map.layers) {
-      auto found = values.find(layer);
-      row.push_back(found == values.end() ? std::nullopt : std::optional(found->second));
+  for (const auto& [kind, names] : by_kind) {
+    std::vector<std::optional<double>>& row = map.values.emplace_back(layers.size());
+    for (const auto& [layer, name] : names) {
+      row[static_cast<size_t>(std::ranges::lower_bound(map.layers, layer) - map.layers.begin())] = by_name.at(name);
+      map.row_of[name] = map.kinds.size();
     }
+    map.kinds.push_back(kind);
   }
   shorten(map.kinds);
   return map;
@@ -117,30 +108,6 @@ std::string to_text(const HeatMap& map, const std::string& title) {
     text += fmt::format("  {:.3f}\n", sum / count);
   }
   return text;
-}
-
-std::string heat_map_script(const HeatMap& map, const std::string& title, const std::string& output_name) {
-  const auto columns = static_cast<int>(map.layers.size()), rows = static_cast<int>(map.kinds.size());
-  std::string text = gnuplot_output(output_name, std::clamp(220 + 44 * columns, 420, 2400), 110 + 36 * rows);
-  text += "$cells << EOD\n";  // layer, kind, value
-  for (size_t i = 0; i < map.kinds.size(); ++i)
-    for (size_t j = 0; j < map.layers.size(); ++j)
-      if (map.values[i][j]) text += fmt::format("{} {} {:.6g}\n", j, i, *map.values[i][j]);
-  text += "EOD\nset title " + gnuplot_quoted(title) + "\nset xlabel 'layer'\nset xtics nomirror out (";
-  const size_t every = 1 + map.layers.size() / kMostLabelledLayers;
-  for (size_t j = 0; j < map.layers.size(); j += every)
-    text += fmt::format("{}'{}' {}", j == 0 ? "" : ", ", map.layers[j], j);
-  text += ")\nset ytics nomirror out (";
-  for (size_t i = 0; i < map.kinds.size(); ++i)
-    text += fmt::format("{}{} {}", i == 0 ? "" : ", ", tic_label(map.kinds[i]), i);
-  text += fmt::format(
-      ")\nset xrange [-0.5:{}.5]\nset yrange [{}.5:-0.5]\n"
-      "set palette defined (0 '#f7fbff', 0.5 '#9ecae1', 1 '#4292c6')\nunset key\n",
-      columns - 1, rows - 1);
-  text += "plot $cells using 1:2:(0.5):(0.5):3 with boxxyerror fillstyle solid 1 noborder linecolor palette";
-  if (map.layers.size() <= kMostLabelledLayers)
-    text += ", $cells using 1:2:(sprintf('%.2f', $3)) with labels font 'sans,9'";
-  return text + "\nset output\n";
 }
 
 }  // namespace thimble

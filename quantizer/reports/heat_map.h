@@ -1,5 +1,5 @@
 // heat_map.h: one number per matrix of a model, over layers (columns) and kinds of matrix (rows): as characters for a
-// terminal, or as a gnuplot script. heat_map_svg.h draws it for a browser.
+// terminal, as SVG for a browser; gnuplot.h makes a script of it.
 // A matrix has a place in the map when its name has a number between dots: "blocks.3.attn.c_q.weight" is of kind
 // "blocks.*.attn.c_q.weight" in layer 3.
 #pragma once
@@ -10,12 +10,15 @@
 #include <string>
 #include <vector>
 
+#include "quantizer/reports/html_writer.h"
+
 namespace thimble {
 
 struct HeatMap {
   std::vector<std::string> kinds;                          // in alphabetical order, what all have in common left off
   std::vector<int64_t> layers;                             // ascending
   std::vector<std::vector<std::optional<double>>> values;  // (kinds, layers)
+  std::map<std::string, size_t> row_of;                    // the kind of each matrix that has a place
 
   bool empty() const { return values.empty(); }
 };
@@ -38,7 +41,11 @@ HeatMapRange range_of(const HeatMap& map);
 // mean. Empty for an empty map.
 std::string to_text(const HeatMap& map, const std::string& title);
 
-// With the numbers in the cells while there are few.
-std::string heat_map_script(const HeatMap& map, const std::string& title, const std::string& output_name);
+// As an <svg> of its natural size with its own style: a row for each layer, a column for each kind of matrix, in each
+// cell a shade and, where there is room, the number. `id` is unique in the page. Nothing for an empty map.
+void add_heat_map(HtmlWriter& html, const HeatMap& map, const std::string& title, const std::string& id);
+
+// The same as a file.
+std::string heat_map_svg(const HeatMap& map, const std::string& title);
 
 }  // namespace thimble

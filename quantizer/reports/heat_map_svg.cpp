@@ -1,11 +1,12 @@
-// heat_map_svg.cpp: see heat_map_svg.h.
-#include "quantizer/reports/heat_map_svg.h"
-
+// heat_map_svg.cpp: heat_map.h as SVG.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+
+#include "quantizer/console/console.h"
+#include "quantizer/reports/heat_map.h"
 
 namespace thimble {
 namespace {
@@ -31,17 +32,12 @@ Cell cell_of(const HeatMap& map) {
   return {kinds <= 6 ? 48.0 : kinds <= 16 ? 42.0 : 16.0, layers <= 24 ? 24.0 : layers <= 64 ? 18.0 : 9.0, has_number};
 }
 
-std::string px(double value) { return fmt::format("{:.0f}", value); }
-
 // Of UTF-8.
 bool begins_character(char c) { return (c & 0xc0) != 0x80; }
-size_t character_count(const std::string& text) {
-  return static_cast<size_t>(std::ranges::count_if(text, begins_character));
-}
 
 // The end tells kinds apart more often than the beginning does. Cuts between characters of UTF-8.
 std::string shortened(const std::string& name) {
-  size_t characters = character_count(name);
+  size_t characters = display_width(name);
   if (characters <= kMostCharacters) return name;
   size_t at = 0;
   while (characters >= kMostCharacters || !begins_character(name[at]))
@@ -49,43 +45,33 @@ std::string shortened(const std::string& name) {
   return "…" + name.substr(at);
 }
 
-double text_width(const std::string& text) { return kCharacter * static_cast<double>(character_count(text)); }
+double text_width(const std::string& text) { return kCharacter * static_cast<double>(display_width(text)); }
 
 constexpr double kMiddleShade = 0.5;  // where all values are equal
 
 // From a pale to a deep blue; both stand out from a white and from a dark page.
 std::string colour(double share) {
-  constexpr double kPale[] = {222, 235, 247}, kMiddle[] = {107, 174, 214}, kDeep[] = {8, 69, 148};
-  const bool is_upper = share > 0.5;
-  const double t = is_upper ? 2 * share - 1 : 2 * share;
-  auto part = [&](int i) {
-    const double from = is_upper ? kMiddle[i] : kPale[i], to = is_upper ? kDeep[i] : kMiddle[i];
-    return std::clamp(static_cast<int>(std::lround(from + t * (to - from))), 0, 255);
-  };
-  return fmt::format("#{:02x}{:02x}{:02x}", part(0), part(1), part(2));
+  auto part = [&](double pale, double deep) { return std::lround(pale + share * (deep - pale)); };
+  return fmt::format("#{:02x}{:02x}{:02x}", part(222, 8), part(235, 69), part(247, 148));
 }
 
-const char* ink(double share) { return share > 0.72 ? "light" : "dark"; }
-
-void label(HtmlWriter& html, double x, double y, const char* anchor, const std::string& text) {
-  html.element("text", {{"x", px(x)}, {"y", px(y)}, {"text-anchor", anchor}}, text);
-}
+const char* ink(double share) { return share > 0.62 ? "light" : "dark"; }
 
 void add_scale(HtmlWriter& html, const HeatMapRange& range, const std::string& title) {
   constexpr int kSteps = 8;
   constexpr double kStep = 14, kTop = 8;
   const std::string least = fmt::format("{:.2f}", range.least);
   double x = text_width(title) + 12;
-  label(html, 0, kTop + 10, "start", title);
-  label(html, x, kTop + 10, "start", least);
+  add_text(html, "", 0, kTop + 10, "start", title);
+  add_text(html, "", x, kTop + 10, "start", least);
   x += text_width(least) + 6;
   for (int i = 0; i < kSteps; ++i, x += kStep)
-    html.empty("rect", {{"x", px(x)},
-                        {"y", px(kTop)},
-                        {"width", px(kStep)},
-                        {"height", "12"},
+    html.empty("rect", {{"x", x},
+                        {"y", kTop},
+                        {"width", kStep},
+                        {"height", 12},
                         {"fill", colour(range.most > range.least ? i / (kSteps - 1.0) : kMiddleShade)}});
-  label(html, x + 6, kTop + 10, "start", fmt::format("{:.2f}", range.most));
+  add_text(html, "", x + 6, kTop + 10, "start", fmt::format("{:.2f}", range.most));
 }
 
 struct Layout {
@@ -116,26 +102,19 @@ void add_cell(HtmlWriter& html, const HeatMap& map, size_t kind, size_t layer, c
   const double x = layout.left + static_cast<double>(kind) * cell.width;
   const double y = layout.top + static_cast<double>(layer) * cell.height;
   const std::optional<double>& value = map.values[kind][layer];
-  const std::string w = px(cell.width - 1), h = px(cell.height - 1);
   if (!value) {
-    html.empty("rect", {{"class", "none"},
-                        {"x", fmt::format("{:.1f}", x + 0.5)},
-                        {"y", fmt::format("{:.1f}", y + 0.5)},
-                        {"width", px(cell.width - 2)},
-                        {"height", px(cell.height - 2)}});
+    html.empty(
+        "rect",
+        {{"class", "none"}, {"x", x + 0.5}, {"y", y + 0.5}, {"width", cell.width - 2}, {"height", cell.height - 2}});
     return;
   }
   const double share = range.share(*value, kMiddleShade);
   html.open("g");
   html.element("title", {}, fmt::format("layer {}, {}: {:.3f}", map.layers[layer], map.kinds[kind], *value));
-  html.empty("rect", {{"x", px(x)}, {"y", px(y)}, {"width", w}, {"height", h}, {"fill", colour(share)}});
+  html.empty("rect",
+             {{"x", x}, {"y", y}, {"width", cell.width - 1}, {"height", cell.height - 1}, {"fill", colour(share)}});
   if (cell.has_number)
-    html.element("text",
-                 {{"class", ink(share)},
-                  {"x", px(x + cell.width / 2)},
-                  {"y", px(y + cell.height / 2 + 4)},
-                  {"text-anchor", "middle"}},
-                 fmt::format("{:.2f}", *value));
+    add_text(html, ink(share), x + cell.width / 2, y + cell.height / 2 + 4, "middle", fmt::format("{:.2f}", *value));
   html.close();
 }
 
@@ -150,16 +129,16 @@ void add_names(HtmlWriter& html, const HeatMap& map, const Layout& layout) {
   constexpr double kLineHeight = 16;
   const auto every = static_cast<size_t>(std::ceil(kLineHeight / cell.height));
   for (size_t j = 0; j < map.layers.size(); j += every)
-    label(html, layout.left - 6, layout.top + (static_cast<double>(j) + 0.5) * cell.height + 4, "end",
-          std::to_string(map.layers[j]));
+    add_text(html, "", layout.left - 6, layout.top + (static_cast<double>(j) + 0.5) * cell.height + 4, "end",
+             std::to_string(map.layers[j]));
 }
 
 }  // namespace
 
-void add_heat_map(HtmlWriter& html, const HeatMap& map, const HeatMapLabels& labels) {
+void add_heat_map(HtmlWriter& html, const HeatMap& map, const std::string& title, const std::string& id) {
   if (map.empty()) return;
   const HeatMapRange range = range_of(map);
-  const Layout layout = layout_of(map, labels.title);
+  const Layout layout = layout_of(map, title);
   const std::string width = px(layout.width), height = px(layout.height);
   html.open("svg", {{"xmlns", "http://www.w3.org/2000/svg"},
                     {"class", "heat-map"},
@@ -167,13 +146,13 @@ void add_heat_map(HtmlWriter& html, const HeatMap& map, const HeatMapLabels& lab
                     {"height", height},
                     {"viewBox", "0 0 " + width + " " + height},
                     {"role", "img"},
-                    {"aria-labelledby", labels.id + "-title " + labels.id + "-desc"}});
-  html.element("title", {{"id", labels.id + "-title"}}, labels.title + " by layer and kind of matrix");
-  html.element("desc", {{"id", labels.id + "-desc"}},
+                    {"aria-labelledby", id + "-title " + id + "-desc"}});
+  html.element("title", {{"id", id + "-title"}}, title + " by layer and kind of matrix");
+  html.element("desc", {{"id", id + "-desc"}},
                fmt::format("{} layers, {} kinds of matrix, from {:.3f} to {:.3f}", map.layers.size(), map.kinds.size(),
                            range.least, range.most));
   html.style(kStyle);
-  add_scale(html, range, labels.title);
+  add_scale(html, range, title);
   add_names(html, map, layout);
   for (size_t j = 0; j < map.layers.size(); ++j)
     for (size_t i = 0; i < map.kinds.size(); ++i) add_cell(html, map, i, j, range, layout);
@@ -182,7 +161,7 @@ void add_heat_map(HtmlWriter& html, const HeatMap& map, const HeatMapLabels& lab
 
 std::string heat_map_svg(const HeatMap& map, const std::string& title) {
   HtmlWriter html;
-  add_heat_map(html, map, {"map", title});
+  add_heat_map(html, map, title, "map");
   return html.take();
 }
 

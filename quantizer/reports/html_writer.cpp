@@ -1,9 +1,12 @@
 // html_writer.cpp: see html_writer.h.
 #include "quantizer/reports/html_writer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cassert>
 #include <cstdint>
+#include <map>
 
 #include "eval/text/utf8.h"
 
@@ -11,6 +14,8 @@ namespace thimble {
 namespace {
 
 constexpr std::string_view kReplacement = "\xef\xbf\xbd";  // U+FFFD
+const std::map<uint32_t, std::string_view> kEntities = {
+    {'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}, {'\'', "&#39;"}};
 
 bool is_shown(uint32_t value) {
   if (value < 0x20) return value == '\n' || value == '\t';
@@ -30,21 +35,18 @@ std::string html_escaped(std::string_view text) {
     const size_t length = point.length == 0 ? 1 : point.length;
     if (point.length == 0 || !is_shown(point.value))
       escaped += kReplacement;
-    else if (point.value == '&')
-      escaped += "&amp;";
-    else if (point.value == '<')
-      escaped += "&lt;";
-    else if (point.value == '>')
-      escaped += "&gt;";
-    else if (point.value == '"')
-      escaped += "&quot;";
-    else if (point.value == '\'')
-      escaped += "&#39;";
+    else if (const auto entity = kEntities.find(point.value); entity != kEntities.end())
+      escaped += entity->second;
     else
       escaped += text.substr(0, length);
     text.remove_prefix(length);
   }
   return escaped;
+}
+
+std::string px(double value) {
+  std::string text = fmt::format("{:.1f}", value);
+  return text.ends_with(".0") ? text.substr(0, text.size() - 2) : text;
 }
 
 void HtmlWriter::tag(std::string_view tag, Attributes attributes, std::string_view end) {

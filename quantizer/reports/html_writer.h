@@ -6,7 +6,6 @@
 #include <initializer_list>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace thimble {
@@ -15,9 +14,19 @@ namespace thimble {
 // and tab, those that change the direction of writing, and bytes that are not UTF-8 as U+FFFD.
 std::string html_escaped(std::string_view text);
 
+// A length or a place in a drawing, to a tenth of a pixel.
+std::string px(double value);
+
+struct HtmlAttribute {
+  std::string_view name;
+  std::string value;
+  HtmlAttribute(std::string_view key, std::string text) : name(key), value(std::move(text)) {}
+  HtmlAttribute(std::string_view key, double length) : name(key), value(px(length)) {}
+};
+
 class HtmlWriter {
  public:
-  using Attributes = std::initializer_list<std::pair<std::string_view, std::string>>;
+  using Attributes = std::initializer_list<HtmlAttribute>;
 
   // Names of tags and attributes are the program's own and outlive the writer. An attribute without a value is left
   // off: {"class", ""} is nothing.
@@ -42,5 +51,11 @@ class HtmlWriter {
   std::string html_;
   std::vector<std::string_view> opened_;
 };
+
+// Text of a drawing. `anchor`: which part of it lies at (x, y): "start", "middle" or "end".
+inline void add_text(HtmlWriter& html, const std::string& classes, double x, double y, const char* anchor,
+                     std::string_view text) {
+  html.element("text", {{"class", classes}, {"x", x}, {"y", y}, {"text-anchor", anchor}}, text);
+}
 
 }  // namespace thimble

@@ -48,19 +48,14 @@ void check_case(Operator op, DType in, const OperatorCase& shape, const Numerics
   }
 }
 
-std::string pair_text(double found, double rounding) { return fmt::format("{:.1e} ({:.1e})", found, rounding); }
-
 std::vector<std::string> cells_of(const NumericsRow& row, const std::optional<double>& bandwidth) {
-  const ErrorSummary &found = row.errors.found, &rounding = row.errors.rounding;
   std::vector<std::string> cells = {std::string(operator_name(row.op)),
                                     fmt::format("{} {}", dtype_name(row.in), dtype_name(row.out)),
-                                    row.shape.shape_text(),
-                                    row.shape.fill_text(),
-                                    pair_text(found.max_absolute, rounding.max_absolute),
-                                    pair_text(found.mean_absolute, rounding.mean_absolute),
-                                    pair_text(found.max_relative, rounding.max_relative),
-                                    pair_text(found.mean_relative, rounding.mean_relative),
-                                    fmt::format("{:.3f}", row.errors.worst_share)};
+                                    row.shape.shape_text(), row.shape.fill_text()};
+  for (auto error : {&ErrorSummary::max_absolute, &ErrorSummary::mean_absolute, &ErrorSummary::max_relative,
+                     &ErrorSummary::mean_relative})
+    cells.push_back(fmt::format("{:.1e} ({:.1e})", row.errors.found.*error, row.errors.rounding.*error));
+  cells.push_back(fmt::format("{:.3f}", row.errors.worst_share));
   if (bandwidth) {
     cells.push_back(fmt::format("{:.2f}", *row.seconds * 1e6));
     cells.push_back(fmt::format("{:.0f}", row.bytes_per_second() * 1e-9));

@@ -1,24 +1,37 @@
-// quantize_report.h: the page of a finished run of `thimble quantize`, collected from its request and outcome.
+// quantize_report.h: what `thimble quantize` says of a finished run: as text, as JSON and as a page.
+// In: plain data, so that reports of any model can be made without quantizing one.
 #pragma once
 
-#include <CLI/CLI.hpp>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "quantizer/pipeline/quantize_job.h"
 #include "quantizer/pipeline/score_model.h"
-#include "quantizer/reports/quantize_page.h"
+#include "quantizer/reports/report_page.h"
 
 namespace thimble {
 
-// `scores`: of checkpoint and artifact, or none. `remarks`: what the user should know of it. `command`: as the user
-// gave it.
-QuantizePage collect_page(const QuantizeRequest& request, const QuantizeOutcome& outcome,
-                          std::span<const ScoredModel> scores, StageTimes& times, const std::string& device,
-                          std::vector<std::string> remarks, const CLI::App& command);
+struct QuantizeReport {
+  QuantizeRequest request;
+  QuantizeOutcome outcome;
+  std::vector<ScoredModel> scores;  // of checkpoint and artifact on the same text, or none
+  std::string device;
 
-// What options come to where none was given.
-ReportSettings resolved_settings(const QuantizeRequest& request);
+  BpbGap gap() const { return gap_between(scores[0].report, scores[1].report); }
+  double bits_per_parameter() const;  // 0 without parameters
+  // What became of the tensors, in one line: "trellis256, log2 of the step -10.2991"; "int6 for the 3 most sensitive
+  // layers, int5 for the other 9"; "NVFP4 for 20 matrices, F16 for 12 tensors".
+  std::string precision() const;
+  // What an artifact's size should not have surprised anybody with.
+  std::vector<std::string> warnings() const;
+  // What became of the work folder, layers of method trace whose damping had to be raised, layers with columns that no
+  // token activated, and what text was scored.
+  std::vector<std::string> remarks() const;
+};
+
+// `files`: all that was written.
+std::string to_text(const QuantizeReport& report, StageTimes& times, const std::vector<std::string>& files);
+Json to_json(const QuantizeReport& report, StageTimes& times);
+std::string quantize_page(const QuantizeReport& report, const ReportRun& run);
 
 }  // namespace thimble

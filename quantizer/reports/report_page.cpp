@@ -1,14 +1,22 @@
-// report_page.cpp: frame, headline, tables and the run's end of report_page.h.
+// report_page.cpp: see report_page.h.
 #include "quantizer/reports/report_page.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 
-#include "quantizer/console/console.h"
+#include "packer/codecs/codec.h"
+#include "quantizer/console/help_formatter.h"
 #include "quantizer/console/progress_bar.h"
+#include "quantizer/console/version.h"
+#include "quantizer/pipeline/quantize_options.h"
 #include "quantizer/reports/report_style.h"
+#include "runtime/base/atomic_file.h"
+#include "runtime/base/parallel.h"
 
 namespace thimble {
 namespace {
@@ -24,7 +32,7 @@ void add_settings(HtmlWriter& html, const ReportRun& run) {
   html.open("div", {{"class", "two settings"}});
   for (const ReportSettings& group : run.settings) {
     if (group.values.empty()) continue;
-    ReportTable table{group.title, {"Setting", "Value"}, {false, false}, {}};
+    ReportTable table{group.title, {"Setting", "Value"}, 2, {}};
     for (const auto& [name, value] : group.values) table.rows.push_back({{name}, {value}});
     html.open("div");
     add_table(html, table);
@@ -43,14 +51,14 @@ void add_stages(HtmlWriter& html, const ReportRun& run) {
                       "not.");
   double total = 0, longest = 0;
   uint64_t most = run.peak_bytes;
-  for (const ReportStage& stage : run.stages) {
+  for (const StageTimes::Stage& stage : run.stages) {
     total += stage.seconds;
     longest = std::max(longest, stage.seconds);
     most = std::max(most, stage.peak_bytes);
   }
-  ReportTable table{"By stage", {"Stage", "Time", "Peak memory"}, {false, true, true}, {}};
+  ReportTable table{"By stage", {"Stage", "Time", "Peak memory"}, 1, {}};
   auto part = [](double value, double whole) { return whole > 0 ? value / whole : 0; };
-  for (const ReportStage& stage : run.stages)
+  for (const StageTimes::Stage& stage : run.stages)
     table.rows.push_back(
         {{stage.name},
          {duration_text(stage.seconds), part(stage.seconds, longest)},
@@ -60,11 +68,42 @@ void add_stages(HtmlWriter& html, const ReportRun& run) {
   html.close();
 }
 
+void add_values(const std::string& name, const Json& value, ReportSettings& settings) {
+  if (value.is_object()) {
+    for (const auto& [key, member] : value.items())
+      add_values(name.empty() ? key : name + ", " + key, member, settings);
+    return;
+  }
+  std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  settings.values.emplace_back(name, std::move(text));
+}
+
+std::vector<ReportSettings> option_settings(const CLI::App& command) {
+  ReportSettings given{"Options given", {}}, fixed{"Options left at their defaults", {}};
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string name = option->get_name();
+    if (option->get_group() == kGeneralGroup) continue;  // how results are shown
+    if (option->count() > 0)
+      given.values.emplace_back(name, fmt::format("{}", fmt::join(option->results(), " ")));
+    else if (!option->get_default_str().empty())
+      fixed.values.emplace_back(name, option->get_default_str());
+  }
+  return {given, fixed};
+}
+
 }  // namespace
 
 std::string percent_text(double share) { return fmt::format("{:.{}f} %", 100 * share, share < 0.0995 ? 2 : 1); }
 
-void begin_page(HtmlWriter& html, const std::string& command, const std::string& subject, const std::string& detail) {
+std::string bpb_text(double bits_per_byte) { return fmt::format("{:.6f}", bits_per_byte); }
+
+std::string gap_text(const BpbGap& gap) {
+  std::string text = fmt::format("{:+.6f}", gap.bits_per_byte);
+  return gap.standard_error ? text + " ± " + standard_error_text(gap.standard_error) : text;
+}
+
+void begin_page(HtmlWriter& html, const std::string& command, const std::string& path, const std::string& detail) {
+  const std::string name = path.substr(path.find_last_of('/') + 1), &subject = name.empty() ? path : name;
   html.open("html", {{"lang", "en"}, {"xmlns", "http://www.w3.org/1999/xhtml"}}).open("head");
   html.empty("meta", {{"charset", "utf-8"}});
   html.empty("meta", {{"name", "viewport"}, {"content", "width=device-width, initial-scale=1"}});
@@ -102,7 +141,7 @@ void begin_section(HtmlWriter& html, const std::string& title, const std::string
 }
 
 void add_table(HtmlWriter& html, const ReportTable& table) {
-  auto align = [&](size_t column) { return std::string(table.is_number[column] ? "n" : ""); };
+  auto align = [&](size_t column) { return std::string(column < table.text_columns ? "" : "n"); };
   // With the keyboard, only what has the focus scrolls.
   html.open("div", {{"class", "scroll"}, {"role", "group"}, {"aria-label", table.caption}, {"tabindex", "0"}});
   html.open("table").element("caption", {}, table.caption).open("thead").open("tr");
@@ -122,14 +161,61 @@ void add_table(HtmlWriter& html, const ReportTable& table) {
   html.close().close().close();
 }
 
-void add_run(HtmlWriter& html, const ReportRun& run) {
+std::string end_page(HtmlWriter& html, const ReportRun& run) {
   add_stages(html, run);
   add_settings(html, run);
-}
-
-std::string end_page(HtmlWriter& html, const ReportRun& run) {
   html.element("footer", {}, "Written by " + run.written + ".").close().close().close();
   return "<!DOCTYPE html>\n" + html.take();
+}
+
+ReportSettings provenance_settings(const ArtifactSummary& artifact) {
+  ReportSettings settings{"What the artifact says it was made with", {}};
+  add_values("", parse_json(as_bytes_of(artifact.provenance_json), "the artifact"), settings);
+  return settings;
+}
+
+ReportSettings resolved_settings(const QuantizeRequest& request) {
+  ReportSettings settings{"As resolved", {}};
+  auto add = [&](const std::string& name, const std::string& value) { settings.values.emplace_back(name, value); };
+  add("method", method_name(request.method));
+  add("codec", request.encode.codec ? std::string(codec_of(*request.encode.codec).name) : "auto");
+  add("matrices kept as fp16", fmt::format("of at most {} elements", count_text(request.plan.min_elements)));
+  add("output Fisher", request.fisher ? "collected" : "not collected");
+  if (request.method != MethodKind::kSlope) return settings;
+  const GainTunerOptions& tuner = request.tuner;
+  add("effort", level_of(request.effort).name);
+  add("distillation steps", count_text(tuner.steps));
+  if (tuner.steps == 0) return settings;
+  add("distillation batch", count_text(tuner.batch));
+  add("distillation row rate", fmt::format("{}", tuner.row_rate));
+  add("distillation rate of small tensors", fmt::format("{}", tuner.small_rate));
+  return settings;
+}
+
+ReportRun report_run(StageTimes& times, const std::string& device, const CLI::App& command,
+                     const std::vector<ReportSettings>& own) {
+  ReportRun run;
+  run.stages = times.stages();
+  run.peak_bytes = times.peak_memory_bytes();
+  run.has_stage_peaks = times.has_stage_peaks();
+  run.settings = option_settings(command);
+  run.settings.insert(run.settings.begin() + 1, own.begin(), own.end());
+  run.settings.push_back(
+      {"Machine", {{"device", device}, {"threads", std::to_string(thread_count())}, {"thimble", kVersion}}});
+  run.written = fmt::format("thimble {} on {:%Y-%m-%d at %H:%M} UTC", kVersion, fmt::gmtime(std::time(nullptr)));
+  return run;
+}
+
+std::optional<IoError> write_report(const std::string& path, const std::function<std::string()>& page,
+                                    std::vector<std::string>& files) {
+  if (path.empty()) return std::nullopt;
+  try {
+    write_file_atomically(path, page());
+  } catch (const IoError& error) {
+    return error;
+  }
+  files.push_back(path);
+  return std::nullopt;
 }
 
 }  // namespace thimble

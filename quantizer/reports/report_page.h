@@ -1,20 +1,28 @@
 // report_page.h: what the pages of `quantize --report` and `sweep --report` share: frame and style, figures at the top,
-// tensors by bytes and loss, settings, time and memory. One file without scripts that loads nothing.
+// tables, and how the run went: settings, time and memory. One file without scripts that loads nothing.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "quantizer/reports/heat_map.h"
+#include "eval/score/bpb.h"
+#include "packer/describe_artifact.h"
+#include "quantizer/console/console.h"
+#include "quantizer/pipeline/quantize_request.h"
 #include "quantizer/reports/html_writer.h"
+#include "runtime/base/error.h"
 
 namespace thimble {
 
-// "99.9 %", "0.12 %".
+// "99.9 %", "0.12 %"; "1.592030"; "+0.011197", "+0.011197 ± 0.000800".
 std::string percent_text(double share);
+std::string bpb_text(double bits_per_byte);
+std::string gap_text(const BpbGap& gap);
 
 // One figure of the headline.
 struct KeyFigure {
@@ -22,35 +30,22 @@ struct KeyFigure {
   std::optional<double> share;  // 0 to 1, drawn as a bar
 };
 
-struct ReportTensor {
-  std::string name, shape, precision;
-  double bytes = 0, bits_per_weight = 0;
-  bool is_coded = false;             // has a place in the map
-  std::optional<double> loss_share;  // of the loss that was predicted for all
-};
-
 struct ReportSettings {
   std::string title;
   std::vector<std::pair<std::string, std::string>> values;
 };
 
-struct ReportStage {
-  std::string name;
-  double seconds = 0;
-  uint64_t peak_bytes = 0;  // resident memory
-};
-
 // How a run went, for the end of the page.
 struct ReportRun {
   std::vector<ReportSettings> settings;
-  std::vector<ReportStage> stages;
+  std::vector<StageTimes::Stage> stages;
   uint64_t peak_bytes = 0;
   bool has_stage_peaks = true;  // else they are those from the beginning to the end of each stage
   std::string written;          // "thimble 0.1.0, 2026-03-01 12:00 UTC"
 };
 
-// Opens the document, its <body>, <main> and <header>, with the heading; close() ends the header.
-void begin_page(HtmlWriter& html, const std::string& command, const std::string& subject, const std::string& detail);
+// Opens the document, its <body>, <main> and <header>, with the file's name as the heading; close() ends the header.
+void begin_page(HtmlWriter& html, const std::string& command, const std::string& path, const std::string& detail);
 void add_key_figures(HtmlWriter& html, const std::vector<KeyFigure>& figures);
 void add_notes(HtmlWriter& html, const std::vector<std::string>& notes);
 
@@ -61,7 +56,7 @@ void begin_section(HtmlWriter& html, const std::string& title, const std::string
 struct ReportTable {
   std::string caption;
   std::vector<std::string> heading;
-  std::vector<bool> is_number;  // by column
+  size_t text_columns;  // before those of numbers
   struct Cell {
     std::string text;
     std::optional<double> share = {};  // 0 to 1, a bar below the text
@@ -70,12 +65,23 @@ struct ReportTable {
 };
 void add_table(HtmlWriter& html, const ReportTable& table);
 
-// The map of bits per weight, when there is one, and the tensors: the largest, the lossiest, and all.
-void add_bit_map(HtmlWriter& html, const std::vector<ReportTensor>& tensors, const std::string& id);
-void add_tensors(HtmlWriter& html, const std::vector<ReportTensor>& tensors);
-
-void add_run(HtmlWriter& html, const ReportRun& run);
-// Ends what begin_page() began.
+// The sections about the run; ends what begin_page() began.
 std::string end_page(HtmlWriter& html, const ReportRun& run);
+
+// What the artifact says it was made with: "calibration, length": "1024".
+ReportSettings provenance_settings(const ArtifactSummary& artifact);
+
+// What options come to where none was given.
+ReportSettings resolved_settings(const QuantizeRequest& request);
+
+// Stages, memory and when the page was written. Settings: the options given, then the run's `own`, then the defaults of
+// the other options where they are fixed.
+ReportRun report_run(StageTimes& times, const std::string& device, const CLI::App& command,
+                     const std::vector<ReportSettings>& own);
+
+// Writes the page that was asked for, if any: then `path` joins `files`. What went wrong, if it did: the result is
+// worth showing all the same, so that it is thrown afterwards.
+std::optional<IoError> write_report(const std::string& path, const std::function<std::string()>& page,
+                                    std::vector<std::string>& files);
 
 }  // namespace thimble

@@ -1,13 +1,16 @@
-// report_tensors.cpp: the map and the tables of tensors of report_page.h.
+// report_tensors.cpp: see report_tensors.h.
+#include "quantizer/reports/report_tensors.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <set>
 
-#include "quantizer/console/console.h"
-#include "quantizer/reports/heat_map_svg.h"
 #include "quantizer/reports/report_page.h"
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
 
 namespace thimble {
 namespace {
@@ -17,7 +20,22 @@ constexpr size_t kFewTensors = 24;  // so few are all shown at once
 using Row = std::vector<ReportTable::Cell>;
 using Tensors = std::vector<const ReportTensor*>;
 
-std::string whole_bytes(double bytes) { return count_text(static_cast<int64_t>(std::llround(bytes))); }
+// A member of JSON that people or other programs may have changed; `what` names the object. Whatever is missing or of
+// another kind is a FormatError(path) that says where.
+const Json& member(const Json& object, const std::string& key, const std::string& what, const std::string& path) {
+  if (!object.is_object() || !object.contains(key))
+    throw FormatError(path, fmt::format("{} has no member '{}'", what, key));
+  return object.at(key);
+}
+
+const Json& member(const Json& object, const std::string& key, const std::string& what, const std::string& path,
+                   bool (Json::*is_right)() const noexcept, const char* allowed) {
+  constexpr size_t kMostQuoted = 60;
+  const Json& found = member(object, key, what, path);
+  if ((found.*is_right)()) return found;
+  const std::string text = found.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, kMostQuoted);
+  throw FormatError(path, fmt::format("'{}' of {} is {}, must be {}", key, what, text, allowed));
+}
 
 Tensors sorted(const std::vector<ReportTensor>& tensors, const std::function<double(const ReportTensor&)>& by) {
   Tensors order;
@@ -30,14 +48,14 @@ double share_or_none(const ReportTensor& tensor) { return tensor.loss_share.valu
 
 double total_bytes(const std::vector<ReportTensor>& tensors) {
   double total = 0;
-  for (const ReportTensor& tensor : tensors) total += tensor.bytes;
+  for (const ReportTensor& tensor : tensors) total += tensor.stored_bytes;
   return total;
 }
 
 // The first of them, and the rest in one line. `part` is a tensor's share of all, by which they are sorted.
 void add_largest(HtmlWriter& html, const std::string& caption, const std::string& heading, const Tensors& order,
                  const std::function<double(const ReportTensor&)>& part) {
-  ReportTable table{caption, {"Tensor", "Bits per weight", heading}, {false, true, true}, {}};
+  ReportTable table{caption, {"Tensor", "Bits per weight", heading}, 1, {}};
   const double most = order.empty() ? 0 : part(*order[0]);
   double others = 0;
   for (size_t i = 0; i < order.size(); ++i) {
@@ -58,29 +76,23 @@ void add_largest(HtmlWriter& html, const std::string& caption, const std::string
   html.close();
 }
 
-// By kind of matrix, over all layers.
-std::vector<double> sums(const HeatMap& map) {
-  std::vector<double> sums;
-  for (const auto& row : map.values) {
-    double& sum = sums.emplace_back(0);
-    for (const std::optional<double>& value : row) sum += value.value_or(0);
-  }
-  return sums;
-}
+// Of all matrices of a kind, over the layers.
+struct KindTotal {
+  double bytes = 0, weights = 0, loss_share = 0;
+};
 
-void add_kinds(HtmlWriter& html, const std::vector<std::string>& kinds, const std::vector<double>& bytes,
-               const std::vector<double>& weights, const std::vector<double>& losses, double all_bytes) {
-  const double most_bytes = std::ranges::max(bytes), most_loss = std::ranges::max(losses);
-  ReportTable table{"By kind of matrix", {"Kind", "Bits per weight", "Share of the bytes"}, {false, true, true}, {}};
-  if (most_loss > 0) {
-    table.heading.emplace_back("Share of the loss");
-    table.is_number.push_back(true);
-  }
+void add_kinds(HtmlWriter& html, const std::vector<std::string>& kinds, const std::vector<KindTotal>& totals,
+               double all_bytes) {
+  const double most_bytes = std::ranges::max(totals, {}, &KindTotal::bytes).bytes;
+  const double most_loss = std::ranges::max(totals, {}, &KindTotal::loss_share).loss_share;
+  ReportTable table{"By kind of matrix", {"Kind", "Bits per weight", "Share of the bytes"}, 1, {}};
+  if (most_loss > 0) table.heading.emplace_back("Share of the loss");
   for (size_t i = 0; i < kinds.size(); ++i) {
+    const KindTotal& total = totals[i];
     Row& row = table.rows.emplace_back(Row{{kinds[i]},
-                                           {fmt::format("{:.3f}", 8 * bytes[i] / weights[i])},
-                                           {percent_text(bytes[i] / all_bytes), bytes[i] / most_bytes}});
-    if (most_loss > 0) row.push_back({percent_text(losses[i]), losses[i] / most_loss});
+                                           {fmt::format("{:.3f}", 8 * total.bytes / total.weights)},
+                                           {percent_text(total.bytes / all_bytes), total.bytes / most_bytes}});
+    if (most_loss > 0) row.push_back({percent_text(total.loss_share), total.loss_share / most_loss});
   }
   add_table(html, table);
 }
@@ -88,18 +100,15 @@ void add_kinds(HtmlWriter& html, const std::vector<std::string>& kinds, const st
 void add_all(HtmlWriter& html, const Tensors& order, double bytes, bool has_losses) {
   ReportTable table{"All tensors, largest first",
                     {"Tensor", "Shape", "Precision", "Bytes", "Of all bytes", "Bits per weight"},
-                    {false, false, false, true, true, true},
+                    3,
                     {}};
-  if (has_losses) {
-    table.heading.emplace_back("Of the loss");
-    table.is_number.push_back(true);
-  }
+  if (has_losses) table.heading.emplace_back("Of the loss");
   for (const ReportTensor* tensor : order) {
     Row& row = table.rows.emplace_back(Row{{tensor->name},
-                                           {tensor->shape},
+                                           {shape_text(tensor->shape)},
                                            {tensor->precision},
-                                           {whole_bytes(tensor->bytes)},
-                                           {percent_text(bytes > 0 ? tensor->bytes / bytes : 0)},
+                                           {count_text(std::llround(tensor->stored_bytes))},
+                                           {percent_text(bytes > 0 ? tensor->stored_bytes / bytes : 0)},
                                            {fmt::format("{:.3f}", tensor->bits_per_weight)}});
     if (has_losses) row.push_back({tensor->loss_share ? percent_text(*tensor->loss_share) : ""});
   }
@@ -108,23 +117,85 @@ void add_all(HtmlWriter& html, const Tensors& order, double bytes, bool has_loss
 
 }  // namespace
 
-void add_bit_map(HtmlWriter& html, const std::vector<ReportTensor>& tensors, const std::string& id) {
-  std::map<std::string, double> bits, bytes, weights, losses;
-  for (const ReportTensor& tensor : tensors) {
-    if (!tensor.is_coded || !(tensor.bits_per_weight > 0) || !std::isfinite(tensor.bits_per_weight)) continue;
-    bits[tensor.name] = tensor.bits_per_weight;
-    bytes[tensor.name] = tensor.bytes;
-    weights[tensor.name] = 8 * tensor.bytes / tensor.bits_per_weight;
-    losses[tensor.name] = tensor.loss_share.value_or(0);
+ReportedMatrices reported_matrices(const ModelRate& rate) {
+  ReportedMatrices reported;
+  for (const auto& [name, matrix] : rate.matrices) reported[name].predicted_loss = matrix.predicted_loss;
+  return reported;
+}
+
+ReportedMatrices read_quantize_report(Bytes text, const std::string& path, const ArtifactSummary& artifact) {
+  const Json report = parse_json(text, path);
+  const std::string whole = "the report (expected: what quantize --json prints)";
+  const uint64_t bytes =
+      member(report, "artifact_bytes", whole, path, &Json::is_number_unsigned, "an integer of at least 0");
+  if (bytes != artifact.file_bytes)
+    throw FormatError(
+        path, fmt::format("is the report of an artifact of {} B, this one has {} B", bytes, artifact.file_bytes));
+  std::set<std::string> names;
+  for (const StoredTensorSummary& tensor : artifact.tensors) names.insert(tensor.name);
+  ReportedMatrices found;
+  const Json& rate = member(report, "rate", whole, path);
+  for (const Json& matrix : member(rate, "matrices", "'rate'", path, &Json::is_array, "a list")) {
+    const std::string name = member(matrix, "name", "a matrix of 'rate'", path, &Json::is_string, "a text");
+    const std::string what = "matrix '" + name + "'";
+    if (!names.contains(name)) throw FormatError(path, what + " is no tensor of this artifact");
+    ReportedMatrix& reported = found[name];
+    reported.predicted_loss = member(matrix, "predicted_loss", what, path, &Json::is_number, "a number");
+    if (reported.predicted_loss < 0)
+      throw FormatError(path,
+                        fmt::format("'predicted_loss' of {} is {}, must be at least 0", what, reported.predicted_loss));
+    if (matrix.contains("distance_bits_per_weight"))
+      reported.distance_bits_per_weight =
+          member(matrix, "distance_bits_per_weight", what, path, &Json::is_number, "a number").get<double>();
   }
-  const HeatMap map = heat_map(bits);
+  return found;
+}
+
+std::vector<ReportTensor> report_tensors(const ArtifactSummary& artifact, const ReportedMatrices& reported) {
+  double loss = 0;
+  for (const auto& [name, matrix] : reported) loss += matrix.predicted_loss;
+  std::vector<ReportTensor> tensors;
+  for (const StoredTensorSummary& stored : artifact.tensors) {
+    ReportTensor& tensor = tensors.emplace_back(ReportTensor{stored, {}, {}});
+    const auto found = reported.find(stored.name);
+    if (found == reported.end()) continue;
+    tensor.reported = found->second;
+    tensor.loss_share = loss > 0 ? found->second.predicted_loss / loss : 0;
+  }
+  return tensors;
+}
+
+HeatMap bits_map(const std::vector<ReportTensor>& tensors) {
+  std::map<std::string, double> bits;
+  for (const ReportTensor& tensor : tensors)
+    if (tensor.has_codes()) bits[tensor.name] = tensor.bits_per_weight;
+  return heat_map(bits);
+}
+
+HeatMap loss_map(const std::vector<ReportTensor>& tensors) {
+  std::map<std::string, double> shares;
+  for (const ReportTensor& tensor : tensors)
+    if (tensor.loss_share) shares[tensor.name] = *tensor.loss_share;
+  return heat_map(shares);
+}
+
+void add_bit_map(HtmlWriter& html, const std::vector<ReportTensor>& tensors, const std::string& id) {
+  const HeatMap map = bits_map(tensors);
   if (map.empty()) return;
+  std::vector<KindTotal> totals(map.kinds.size());
+  for (const ReportTensor& tensor : tensors) {
+    const auto row = map.row_of.find(tensor.name);
+    if (row == map.row_of.end()) continue;
+    KindTotal& total = totals[row->second];
+    total.bytes += tensor.stored_bytes;
+    total.weights += static_cast<double>(tensor.elements);
+    total.loss_share += tensor.loss_share.value_or(0);
+  }
   html.open("div", {{"class", "two"}});
   html.open("div", {{"class", "scroll"}, {"role", "group"}, {"aria-label", "Bits per weight"}, {"tabindex", "0"}});
-  add_heat_map(html, map, {id, "bits per weight"});
+  add_heat_map(html, map, "bits per weight", id);
   html.close().open("div", {{"class", "kinds"}});
-  add_kinds(html, map.kinds, sums(heat_map(bytes)), sums(heat_map(weights)), sums(heat_map(losses)),
-            total_bytes(tensors));
+  add_kinds(html, map.kinds, totals, total_bytes(tensors));
   html.close().close();
 }
 
@@ -132,10 +203,10 @@ void add_tensors(HtmlWriter& html, const std::vector<ReportTensor>& tensors) {
   const double bytes = total_bytes(tensors);
   const bool has_losses =
       std::ranges::any_of(tensors, [](const auto& tensor) { return tensor.loss_share.has_value(); });
-  const Tensors by_bytes = sorted(tensors, [](const ReportTensor& tensor) { return tensor.bytes; });
+  const Tensors by_bytes = sorted(tensors, [](const ReportTensor& tensor) { return tensor.stored_bytes; });
   html.open("div", {{"class", "two"}});
   add_largest(html, "Where the bytes are", "Share of the bytes", by_bytes,
-              [&](const ReportTensor& tensor) { return bytes > 0 ? tensor.bytes / bytes : 0; });
+              [&](const ReportTensor& tensor) { return bytes > 0 ? tensor.stored_bytes / bytes : 0; });
   if (has_losses) {
     Tensors by_loss = sorted(tensors, share_or_none);
     std::erase_if(by_loss, [](const ReportTensor* tensor) { return !tensor->loss_share; });

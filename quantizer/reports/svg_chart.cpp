@@ -16,18 +16,12 @@ constexpr double kRoom = 0.06;  // of the range of values, free on both sides
 struct Frame {
   const char* suffix;
   double width, height;
-  double character;  // about as wide as one of the labels' is
   int x_ticks, y_ticks;
 };
-constexpr Frame kFrames[] = {{"wide", 860, 380, 7.4, 8, 7}, {"narrow", 340, 290, 7.4, 4, 6}};
+constexpr Frame kFrames[] = {{"wide", 860, 380, 8, 7}, {"narrow", 340, 290, 4, 6}};
+constexpr double kCharacter = 7.4;                      // about as wide as one of the labels' is
 constexpr double kTop = 12, kRight = 16, kBottom = 48;  // margins
 constexpr double kLabelLine = 22;                       // for the y axis's label, beside its ticks
-
-// Numbers of SVG, as short as a tenth of a pixel allows.
-std::string px(double value) {
-  std::string text = fmt::format("{:.1f}", value);
-  return text.ends_with(".0") ? text.substr(0, text.size() - 2) : text;
-}
 
 bool is_drawn(const ChartPoint& point) { return std::isfinite(point.x) && std::isfinite(point.y); }
 
@@ -35,21 +29,15 @@ bool has_error(const ChartPoint& point) { return point.error && std::isfinite(*p
 
 std::string class_of(size_t series) { return "s" + std::to_string(series % kColours); }
 
-// Marks differ in form too, for those who do not see the colours apart.
-std::string mark_path(size_t series, double x, double y, double r) {
-  switch (series % 4) {
-    case 0:
-      return fmt::format("M{} {}a{r} {r} 0 1 0 {d} 0a{r} {r} 0 1 0 -{d} 0z", px(x - r), px(y), fmt::arg("r", px(r)),
-                         fmt::arg("d", px(2 * r)));
-    case 1: return fmt::format("M{} {}h{d}v{d}h-{d}z", px(x - r), px(y - r), fmt::arg("d", px(2 * r)));
-    case 2:
-      return fmt::format("M{} {}L{} {}L{} {}z", px(x), px(y - r * 1.2), px(x + r * 1.15), px(y + r * 0.9),
-                         px(x - r * 1.15), px(y + r * 0.9));
-    default: break;
-  }
-  const double d = r * 1.3;
-  return fmt::format("M{} {}L{} {}L{} {}L{} {}z", px(x), px(y - d), px(x + d), px(y), px(x), px(y + d), px(x - d),
-                     px(y));
+// Of radius 1; they differ in form too, for those who do not see the colours apart.
+constexpr const char* kMarks[] = {"M-1 0a1 1 0 1 0 2 0a1 1 0 1 0-2 0z", "M-1-1h2v2h-2z", "M0-1.2L1.15.9H-1.15z",
+                                  "M0-1.3L1.3 0L0 1.3L-1.3 0z"};
+
+HtmlWriter& open_mark(HtmlWriter& html, size_t series, double x, double y, const ChartPoint& point) {
+  return html.open("path",
+                   {{"class", point.is_chosen ? "mark chosen" : "mark"},
+                    {"d", kMarks[series % std::size(kMarks)]},
+                    {"transform", fmt::format("translate({} {}) scale({})", px(x), px(y), point.is_chosen ? 6 : 4)}});
 }
 
 std::string tick_text(double value, const ChartScale& scale) { return fmt::format("{:.{}f}", value, scale.decimals); }
@@ -78,34 +66,26 @@ Axes axes_of(const Chart& chart, const Frame& frame) {
   Axes axes{frame, chart_scale(xs, frame.x_ticks), chart_scale(ys, frame.y_ticks)};
   size_t longest = 0;
   for (double value : axes.y.ticks()) longest = std::max(longest, tick_text(value, axes.y).size());
-  axes.left = kLabelLine + frame.character * static_cast<double>(longest) + 10;
+  axes.left = kLabelLine + kCharacter * static_cast<double>(longest) + 10;
   return axes;
 }
 
 void line(HtmlWriter& html, const std::string& classes, double x1, double y1, double x2, double y2) {
-  html.empty("line", {{"class", classes}, {"x1", px(x1)}, {"y1", px(y1)}, {"x2", px(x2)}, {"y2", px(y2)}});
+  html.empty("line", {{"class", classes}, {"x1", x1}, {"y1", y1}, {"x2", x2}, {"y2", y2}});
 }
 
 void add_axes(HtmlWriter& html, const Chart& chart, const Axes& axes) {
-  const Frame& frame = axes.frame;
   const double floor = axes.floor(), right = axes.right();
   for (double value : axes.y.ticks()) {
     line(html, "grid", axes.left, axes.at_y(value), right, axes.at_y(value));
-    html.element("text",
-                 {{"class", "tick"}, {"x", px(axes.left - 8)}, {"y", px(axes.at_y(value) + 4)}, {"text-anchor", "end"}},
-                 tick_text(value, axes.y));
+    add_text(html, "tick", axes.left - 8, axes.at_y(value) + 4, "end", tick_text(value, axes.y));
   }
   for (double value : axes.x.ticks()) {
     line(html, "axis", axes.at_x(value), floor, axes.at_x(value), floor + 5);
-    html.element("text",
-                 {{"class", "tick"}, {"x", px(axes.at_x(value))}, {"y", px(floor + 19)}, {"text-anchor", "middle"}},
-                 tick_text(value, axes.x));
+    add_text(html, "tick", axes.at_x(value), floor + 19, "middle", tick_text(value, axes.x));
   }
   line(html, "axis", axes.left, floor, right, floor);
-  html.element(
-      "text",
-      {{"class", "label"}, {"x", px((axes.left + right) / 2)}, {"y", px(frame.height - 8)}, {"text-anchor", "middle"}},
-      chart.x_label);
+  add_text(html, "label", (axes.left + right) / 2, axes.frame.height - 8, "middle", chart.x_label);
   html.element("text",
                {{"class", "label"},
                 {"transform", fmt::format("translate(12 {}) rotate(-90)", px((kTop + floor) / 2))},
@@ -131,9 +111,7 @@ void add_series(HtmlWriter& html, const ChartSeries& series, size_t index, const
   for (const ChartPoint& point : series.points) {
     if (!is_drawn(point)) continue;
     if (has_error(point)) add_error_bar(html, point, axes);
-    html.open("path", {{"class", point.is_chosen ? "mark chosen" : "mark"},
-                       {"d", mark_path(index, axes.at_x(point.x), axes.at_y(point.y), point.is_chosen ? 6 : 4)}});
-    html.element("title", {}, point.note).close();
+    open_mark(html, index, axes.at_x(point.x), axes.at_y(point.y), point).element("title", {}, point.note).close();
   }
   html.close();
 }
@@ -166,8 +144,7 @@ void add_legend(HtmlWriter& html, const Chart& chart) {
     html.open("g", {{"class", class_of(i) + (series.is_reference ? " reference" : "")}});
     if (series.is_joined && std::ranges::count_if(series.points, is_drawn) > 1)
       html.empty("path", {{"class", "curve"}, {"d", "M1 7H29"}});
-    html.empty("path", {{"class", "mark"}, {"d", mark_path(i, 15, 7, 4)}});
-    html.close().close().element("span", {}, series.name).close();
+    open_mark(html, i, 15, 7, {}).close().close().close().element("span", {}, series.name).close();
   }
   for (const ChartRule& rule : chart.horizontal) {
     swatch();
@@ -178,6 +155,10 @@ void add_legend(HtmlWriter& html, const Chart& chart) {
 }
 
 }  // namespace
+
+bool ChartSeries::has_bars() const {
+  return std::ranges::all_of(points, [](const ChartPoint& point) { return point.error.has_value(); });
+}
 
 std::vector<double> ChartScale::ticks() const {
   std::vector<double> ticks;

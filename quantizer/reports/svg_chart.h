@@ -1,8 +1,9 @@
-// svg_chart.h: points over two axes as inline SVG: curves with error bars, lines across, a legend in HTML.
-// In: numbers, of which those that are not finite are left out.  Out: a figure in two sizes; which one is shown decides
-// the page's style (report_page.h).
+// svg_chart.h: points over two axes: curves with error bars, lines across. As inline SVG with a legend in HTML;
+// gnuplot.h makes a script of them. In: numbers, of which those that are not finite are left out.  Out: a figure in two
+// sizes; which one is shown decides the page's style (report_page.h).
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -38,6 +39,8 @@ struct ChartSeries {
   std::vector<ChartPoint> points;
   bool is_joined = true;      // by lines, in this order
   bool is_reference = false;  // a dashed line and hollow marks
+
+  bool has_bars() const;  // on all points
 };
 
 // Across the whole chart.
@@ -53,6 +56,15 @@ struct Chart {
   std::vector<ChartSeries> series;
   std::vector<ChartRule> horizontal;
 };
+
+// For an axis of bytes that ends at about `most`.
+struct ByteUnit {
+  double bytes;
+  const char* name;
+};
+inline ByteUnit byte_unit(uint64_t most) {
+  return most >= 1'000'000 ? ByteUnit{1e6, "MB (1,000,000 B)"} : ByteUnit{1e3, "kB (1,000 B)"};
+}
 
 // A <figure>. Without a finite point nothing is written.
 void add_chart(HtmlWriter& html, const Chart& chart);

@@ -1,27 +1,16 @@
-// sweep_page.cpp: see sweep_page.h.
-#include "quantizer/reports/sweep_page.h"
-
+// sweep_page.cpp: chart and page of sweep_results.h.
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "quantizer/console/byte_unit.h"
-#include "quantizer/console/console.h"
 #include "quantizer/console/progress_bar.h"
-#include "quantizer/reports/quantize_page.h"
-#include "quantizer/reports/svg_chart.h"
-#include "quantizer/reports/sweep_curves.h"
+#include "quantizer/reports/sweep_results.h"
 
 namespace thimble {
 namespace {
 
 std::string bits_text(const SweepResults& results, uint64_t bytes) {
   return results.parameters > 0 ? fmt::format("{:.3f}", results.bits_per_weight(bytes)) : "";
-}
-
-std::string gap_of(const SweepPoint& point, const SweepResults& results) {
-  if (!results.original) return "";
-  return gap_text(point.bits_per_byte - results.original->bits_per_byte, point.gap_standard_error);
 }
 
 std::vector<const SweepPoint*> met_points(const SweepResults& results) {
@@ -44,7 +33,7 @@ void add_headline(HtmlWriter& html, const SweepResults& results) {
     auto figure = [&](const std::string& name, const SweepPoint& point) {
       std::string value = bytes_text(point.artifact_bytes);
       std::string detail = point.method + ", " + bpb_text(point.bits_per_byte) + " bits per byte";
-      if (results.original) detail += " (" + gap_of(point, results) + ")";
+      if (results.original) detail += " (" + gap_text(results.gap_of(point)) + ")";
       return KeyFigure{name, value, detail, std::nullopt};
     };
     figures.push_back(figure("Smallest artifact", *smallest));
@@ -52,37 +41,10 @@ void add_headline(HtmlWriter& html, const SweepResults& results) {
   }
   const size_t failed = results.points.size() - met.size();
   figures.push_back(
-      {"Artifacts", count_text(static_cast<int64_t>(met.size())),
+      {"Artifacts", count_text(met.size()),
        failed == 0 ? "all budgets were met" : counted(failed, "budget was not met", "budgets were not met"),
        std::nullopt});
   add_key_figures(html, figures);
-}
-
-Chart curve_chart(const SweepResults& results) {
-  const std::vector<SweepCurve> curves = sweep_curves(results);
-  uint64_t most = 0;
-  for (const SweepCurve& curve : curves)
-    for (const SweepCurve::Point& point : curve.points) most = std::max(most, point.bytes);
-  const ByteUnit unit = byte_unit(most);
-  Chart chart;
-  chart.id = "curve";
-  chart.title = "Bytes against bits per byte";
-  chart.x_label = std::string("artifact, ") + unit.name;
-  chart.y_label = "bits per byte of text";
-  for (const SweepCurve& curve : curves) {
-    ChartSeries& series = chart.series.emplace_back(ChartSeries{curve.title, {}, true, curve.is_reference});
-    for (const SweepCurve::Point& point : curve.points)
-      series.points.push_back(
-          {static_cast<double>(point.bytes) / unit.bytes, point.bits_per_byte, point.standard_error,
-           fmt::format("{}: {}, {} bits per byte", curve.title, bytes_text(point.bytes), bpb_text(point.bits_per_byte)),
-           false});
-    chart.description += counted(curve.points.size(), "point") + " of " + curve.title + "; ";
-  }
-  if (results.original) {
-    chart.horizontal = {{"original", results.original->bits_per_byte}};
-    chart.description += "the original at " + bpb_text(results.original->bits_per_byte);
-  }
-  return chart;
 }
 
 void add_curve(HtmlWriter& html, const SweepResults& results) {
@@ -95,41 +57,30 @@ void add_curve(HtmlWriter& html, const SweepResults& results) {
                     (has_errors ? " Bars are one standard error of the gap to the original to either side: differences "
                                   "smaller than that may be chance."
                                 : ""));
-  add_chart(html, curve_chart(results));
+  add_chart(html, sweep_chart(results));
   html.close();
-}
-
-using Row = std::vector<ReportTable::Cell>;
-
-// One line of the table. Where a budget was not met there are no bytes.
-Row point_row(const std::string& series, const SweepResults& results, uint64_t bytes, double bits_per_byte,
-              const std::string& gap, const std::string& budget, const std::string& time) {
-  return {{series}, {bytes_text(bytes)}, {bpb_text(bits_per_byte)}, {gap}, {bits_text(results, bytes)}, {budget},
-          {time}};
-}
-
-Row point_row(const SweepPoint& point, const SweepResults& results) {
-  const std::string budget = bytes_text(point.budget_bytes), time = duration_text(point.seconds);
-  if (!point.failure.empty()) return {{point.method}, {"not met"}, {""}, {""}, {""}, {budget}, {time}};
-  return point_row(point.method, results, point.artifact_bytes, point.bits_per_byte, gap_of(point, results), budget,
-                   time);
 }
 
 void add_points(HtmlWriter& html, const SweepResults& results) {
   begin_section(html, "Points", "");
   ReportTable table{"Artifacts, references and the original",
                     {"Series", "Bytes", "Bits per byte", "Gap", "Bits per weight", "Budget", "Time"},
-                    {false, true, true, true, true, true, true},
+                    1,
                     {}};
-  auto add_other = [&](const std::string& name, uint64_t bytes, double bits_per_byte) {
-    const std::string gap =
-        results.original ? gap_text(bits_per_byte - results.original->bits_per_byte, std::nullopt) : "";
-    table.rows.push_back(point_row(name, results, bytes, bits_per_byte, gap, "", ""));
-  };
-  if (results.original) add_other("original", results.original->file_bytes, results.original->bits_per_byte);
-  for (const SweepPoint& point : results.points) table.rows.push_back(point_row(point, results));
-  for (const ReferencePoint& reference : results.references)
-    add_other(reference.label, reference.bytes, reference.bits_per_byte);
+  for (const SweepLine& line : lines_of(results)) {
+    const std::string budget = line.budget ? bytes_text(*line.budget) : "";
+    const std::string time = line.seconds ? duration_text(*line.seconds) : "";
+    if (line.bytes)
+      table.rows.push_back({{line.series},
+                            {bytes_text(*line.bytes)},
+                            {bpb_text(line.bits_per_byte)},
+                            {line.gap ? gap_text(*line.gap) : ""},
+                            {bits_text(results, *line.bytes)},
+                            {budget},
+                            {time}});
+    else
+      table.rows.push_back({{line.series}, {"not met"}, {""}, {""}, {""}, {budget}, {time}});
+  }
   add_table(html, table);
   std::vector<std::string> failures;
   for (const SweepPoint& point : results.points)
@@ -140,21 +91,21 @@ void add_points(HtmlWriter& html, const SweepResults& results) {
 }
 
 // The first artifact of each method is shown, the others open.
-void add_artifacts(HtmlWriter& html, const SweepPage& page) {
+void add_artifacts(HtmlWriter& html, const SweepResults& results, const SweepTensors& known) {
   begin_section(
       html, "Artifacts",
       "The map has a row for each layer and a column for each kind of matrix; darker cells got more bits. The "
       "loss is what quantizing was predicted to cost each matrix.");
   std::string open_method;
   int index = 0;
-  for (const SweepPoint* point : met_points(page.results)) {
+  for (const SweepPoint* point : met_points(results)) {
     html.open("details", {{"open", point->method != open_method ? "open" : ""}});
     open_method = point->method;
     html.element("summary", {},
                  fmt::format("{}, {}, {} bits per weight", point->method, bytes_text(point->artifact_bytes),
-                             bits_text(page.results, point->artifact_bytes)));
-    auto tensors = page.tensors.find({point->method, point->budget_bytes});
-    if (tensors == page.tensors.end()) {
+                             bits_text(results, point->artifact_bytes)));
+    auto tensors = known.find({point->method, point->budget_bytes});
+    if (tensors == known.end()) {
       html.element("p", {{"class", "how"}},
                    "An earlier run made this artifact and did not keep it: what it holds is not known.");
     } else {
@@ -168,18 +119,53 @@ void add_artifacts(HtmlWriter& html, const SweepPage& page) {
 
 }  // namespace
 
-std::string sweep_page(const SweepPage& page) {
-  const SweepResults& results = page.results;
+Chart sweep_chart(const SweepResults& results) {
+  Chart chart;
+  chart.id = "curve";
+  chart.title = "Bytes against bits per byte";
+  chart.y_label = "bits per byte of text";
+  uint64_t most = 0;
+  auto add = [&](const std::string& name, bool is_reference, uint64_t bytes, double bits_per_byte,
+                 const std::optional<double>& error) {
+    auto series = std::ranges::find_if(
+        chart.series, [&](const ChartSeries& one) { return one.name == name && one.is_reference == is_reference; });
+    if (series == chart.series.end()) series = chart.series.insert(series, {name, {}, true, is_reference});
+    most = std::max(most, bytes);
+    series->points.push_back({static_cast<double>(bytes), bits_per_byte, error,
+                              fmt::format("{}: {}, {} bits per byte", name, bytes_text(bytes), bpb_text(bits_per_byte)),
+                              false});
+  };
+  for (const SweepPoint* point : met_points(results))
+    add(point->method, false, point->artifact_bytes, point->bits_per_byte, point->gap_standard_error);
+  for (const ReferencePoint& reference : results.references)
+    add(reference.label, true, reference.bytes, reference.bits_per_byte, std::nullopt);
+  const ByteUnit unit = byte_unit(most);
+  chart.x_label = std::string("artifact, ") + unit.name;
+  for (ChartSeries& series : chart.series) {
+    for (ChartPoint& point : series.points) point.x /= unit.bytes;
+    std::ranges::sort(series.points, {}, [](const ChartPoint& point) { return std::pair(point.x, point.y); });
+    chart.description += counted(series.points.size(), "point") + " of " + series.name + "; ";
+  }
+  if (results.original) {
+    chart.horizontal = {{"original", results.original->bits_per_byte}};
+    chart.description += "the original at " + bpb_text(results.original->bits_per_byte);
+  }
+  return chart;
+}
+
+std::string sweep_page(const SweepResults& results, const SweepTensors& tensors, const ReportRun& run) {
   HtmlWriter html;
-  begin_page(html, "thimble sweep", last_name(results.checkpoint), results.checkpoint);
+  begin_page(html, "thimble sweep", results.checkpoint, results.checkpoint);
   add_headline(html, results);
-  add_notes(html, page.notes);
+  std::vector<std::string> notes;
+  for (const auto& note : results.notes)
+    if (note) notes.push_back(*note);
+  add_notes(html, notes);
   html.close();  // header
   add_curve(html, results);
   add_points(html, results);
-  if (!met_points(results).empty()) add_artifacts(html, page);
-  add_run(html, page.run);
-  return end_page(html, page.run);
+  if (!met_points(results).empty()) add_artifacts(html, results, tensors);
+  return end_page(html, run);
 }
 
 }  // namespace thimble

@@ -4,14 +4,34 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 
 #include "quantizer/console/console.h"
+#include "quantizer/console/option_values.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/error.h"
 
+template <>
+struct nlohmann::adl_serializer<std::optional<double>> {
+  static void to_json(json& json, const std::optional<double>& value) {
+    if (value)
+      json = *value;
+    else
+      json = nullptr;
+  }
+  static void from_json(const json& json, std::optional<double>& value) {
+    value.reset();
+    if (!json.is_null()) value.emplace(json.get<double>());
+  }
+};
+
 namespace thimble {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LossBlocks, loss_nats, text_bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(OriginalScore, file_bytes, bits_per_byte, scored, blocks)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SweepPoint, method, budget_bytes, failure, fill_reason, artifact_bytes,
+                                   artifact_hash, bits_per_byte, gap_standard_error, predicted_loss,
+                                   distance_bits_per_weight, seconds)
+
 namespace {
 
 constexpr const char* kKind = "thimble sweep";
@@ -40,42 +60,6 @@ Json to_json(const SweepPoint& point, const SweepResults& results) {
   return json;
 }
 
-// One line of the table or the CSV. Of a point that was not met there is only the note, which says why; that of another
-// says why its budget is not filled.
-struct Line {
-  std::string series;
-  std::optional<uint64_t> budget, bytes;
-  double bits_per_byte = 0;
-  std::optional<BpbGap> gap;
-  std::string note;
-};
-
-std::vector<Line> lines_of(const SweepResults& results) {
-  std::vector<Line> lines;
-  const auto& original = results.original;
-  if (original)
-    lines.push_back({"original",
-                     {},
-                     original->file_bytes,
-                     original->bits_per_byte,
-                     BpbGap{0, paired_standard_error(original->blocks, original->blocks)},
-                     ""});
-  for (const SweepPoint& point : results.points) {
-    Line line{point.method, point.budget_bytes, {}, point.bits_per_byte, {}, point.failure + point.fill_reason};
-    if (point.failure.empty()) {
-      line.bytes = point.artifact_bytes;
-      if (original) line.gap = results.gap_of(point);
-    }
-    lines.push_back(std::move(line));
-  }
-  for (const ReferencePoint& reference : results.references) {
-    Line line{reference.label, {}, reference.bytes, reference.bits_per_byte, {}, ""};
-    if (original) line.gap = BpbGap{reference.bits_per_byte - original->bits_per_byte, {}};
-    lines.push_back(std::move(line));
-  }
-  return lines;
-}
-
 std::string progress_of(const SweepResults& results) {
   return fmt::format("{} of {} done", results.points.size(), counted(results.planned_points, "point"));
 }
@@ -91,7 +75,7 @@ std::string csv_field(const std::string& text) {
   return quoted + "\"";
 }
 
-std::string csv_line(const Line& line, const SweepResults& results) {
+std::string csv_line(const SweepLine& line, const SweepResults& results) {
   std::string text = line.series + "," + (line.budget ? std::to_string(*line.budget) : "") + ",";
   if (line.bytes)
     text += fmt::format("{},{:.6f},{:.6f},", *line.bytes, results.bits_per_weight(*line.bytes), line.bits_per_byte);
@@ -103,10 +87,13 @@ std::string csv_line(const Line& line, const SweepResults& results) {
   return text + "," + csv_field(line.note) + "\n";
 }
 
-template <typename T>
-bool parse_number(std::string_view text, T& value) {
-  auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && stop == text.data() + text.size();
+template <typename Record>
+std::optional<Record> record_from(const Json& record) {
+  try {
+    return record.get<Record>();
+  } catch (const Json::exception&) {
+    return std::nullopt;
+  }
 }
 
 bool is_label(std::string_view text) {
@@ -116,6 +103,32 @@ bool is_label(std::string_view text) {
 }
 
 }  // namespace
+
+std::vector<SweepLine> lines_of(const SweepResults& results) {
+  std::vector<SweepLine> lines;
+  const auto& original = results.original;
+  if (original)
+    lines.push_back({.series = "original",
+                     .bytes = original->file_bytes,
+                     .bits_per_byte = original->bits_per_byte,
+                     .gap = BpbGap{0, paired_standard_error(original->blocks, original->blocks)}});
+  for (const SweepPoint& point : results.points) {
+    SweepLine& line = lines.emplace_back(SweepLine{.series = point.method,
+                                                   .budget = point.budget_bytes,
+                                                   .bits_per_byte = point.bits_per_byte,
+                                                   .note = point.failure + point.fill_reason,
+                                                   .seconds = point.seconds});
+    if (!point.failure.empty()) continue;
+    line.bytes = point.artifact_bytes;
+    if (original) line.gap = results.gap_of(point);
+  }
+  for (const ReferencePoint& reference : results.references) {
+    SweepLine& line = lines.emplace_back(
+        SweepLine{.series = reference.label, .bytes = reference.bytes, .bits_per_byte = reference.bits_per_byte});
+    if (original) line.gap = BpbGap{reference.bits_per_byte - original->bits_per_byte, {}};
+  }
+  return lines;
+}
 
 Json to_json(const SweepResults& results) {
   Json points = Json::array(), references = Json::array();
@@ -139,14 +152,14 @@ Json to_json(const SweepResults& results) {
 
 std::string to_csv(const SweepResults& results) {
   std::string text = std::string(kSweepCsvHeading) + "\n";
-  for (const Line& line : lines_of(results)) text += csv_line(line, results);
-  if (!results.is_complete) text += csv_line({"incomplete", {}, {}, 0, {}, progress_of(results)}, results);
+  for (const SweepLine& line : lines_of(results)) text += csv_line(line, results);
+  if (!results.is_complete) text += csv_line({.series = "incomplete", .note = progress_of(results)}, results);
   return text;
 }
 
 std::string to_text(const SweepResults& results) {
   std::vector<std::vector<std::string>> rows = {{"series", "bytes", "bits/weight", "BPB", "gap", "+-"}};
-  for (const Line& line : lines_of(results)) {
+  for (const SweepLine& line : lines_of(results)) {
     if (!line.bytes) {
       rows.push_back(
           {line.series, "-", "-", "-", "-", "-", fmt::format("at {}: {}", bytes_text(*line.budget), line.note)});
@@ -179,18 +192,24 @@ std::vector<ReferencePoint> parse_reference_points(Bytes text, const std::string
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (line.empty() || (number == 1 && line == kReferenceHeading)) continue;
     const size_t first = line.find(','), second = first == std::string_view::npos ? first : line.find(',', first + 1);
-    ReferencePoint point;
-    if (second == std::string_view::npos || !is_label(line.substr(0, first)) ||
-        !parse_number(line.substr(first + 1, second - first - 1), point.bytes) ||
-        !parse_number(line.substr(second + 1), point.bits_per_byte) || point.bytes == 0 ||
-        !std::isfinite(point.bits_per_byte))
+    std::optional<uint64_t> bytes;
+    std::optional<double> bits_per_byte;
+    if (second != std::string_view::npos) {
+      bytes = parse_whole_number(line.substr(first + 1, second - first - 1));
+      bits_per_byte = parse_finite(line.substr(second + 1));
+    }
+    if (!is_label(line.substr(0, first)) || bytes.value_or(0) == 0 || !bits_per_byte)
       throw FormatError(path, fmt::format("line {} is not {}: a label of 1 to {} bytes without commas and quotes, "
                                           "an integer above 0 and a number",
                                           number, kReferenceHeading, kMostLabelBytes));
-    point.label = line.substr(0, first);
-    points.push_back(std::move(point));
+    points.push_back({std::string(line.substr(0, first)), *bytes, *bits_per_byte});
   }
   return points;
 }
+
+Json record_of(const OriginalScore& original) { return original; }
+Json record_of(const SweepPoint& point) { return point; }
+std::optional<OriginalScore> original_from(const Json& record) { return record_from<OriginalScore>(record); }
+std::optional<SweepPoint> point_from(const Json& record) { return record_from<SweepPoint>(record); }
 
 }  // namespace thimble

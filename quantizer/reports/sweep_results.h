@@ -1,13 +1,18 @@
-// sweep_results.h: what `thimble sweep` has found so far: points of bytes against bits per byte, as JSON, CSV and a
-// table. These are outputs only; what a killed sweep goes on from is in sweep_records.h.
+// sweep_results.h: what `thimble sweep` has found so far: points of bytes against bits per byte, as JSON, CSV, a table
+// and a page. These are outputs only; what a killed sweep goes on from are the records.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "eval/score/bpb.h"
+#include "quantizer/reports/report_page.h"
+#include "quantizer/reports/report_tensors.h"
+#include "quantizer/reports/svg_chart.h"
 #include "runtime/base/byte_cursor.h"
 #include "runtime/base/json.h"
 
@@ -61,6 +66,18 @@ struct SweepResults {
   }
 };
 
+// One line of a table or the CSV: the original, a point or a reference. Of a point that was not met there is only the
+// note, which says why; that of another says why its budget is not filled.
+struct SweepLine {
+  std::string series;
+  std::optional<uint64_t> budget = {}, bytes = {};
+  double bits_per_byte = 0;
+  std::optional<BpbGap> gap = {};
+  std::string note = {};
+  std::optional<double> seconds = {};
+};
+std::vector<SweepLine> lines_of(const SweepResults& results);
+
 Json to_json(const SweepResults& results);
 
 // The heading, then a line for the original, for each point and for each reference. The note of a point that could not
@@ -75,5 +92,22 @@ std::string to_text(const SweepResults& results);
 // Lines of label,bytes,bpb, after that very heading or without one. Labels: 1 to 64 bytes without commas, double quotes
 // and control characters. Anything else is a FormatError(path) that names the line.
 std::vector<ReferencePoint> parse_reference_points(Bytes text, const std::string& path);
+
+// Scores of a sweep as they lie in the work folder, from which a killed sweep goes on, never from the reports, which
+// anyone may change. Numbers survive exactly. The inverses give nothing for JSON that is not such a record: the work
+// folder answers for damage, so that only another program's idea of a record is to be told from ours.
+Json record_of(const OriginalScore& original);
+Json record_of(const SweepPoint& point);
+std::optional<OriginalScore> original_from(const Json& record);
+std::optional<SweepPoint> point_from(const Json& record);
+
+// What artifacts hold, by method and budget: of those that are known.
+using SweepTensors = std::map<std::pair<std::string, uint64_t>, std::vector<ReportTensor>>;
+
+// Bits per byte over bytes: a curve for each method and each label of references, of the points that were met.
+Chart sweep_chart(const SweepResults& results);
+
+// The page of `sweep --report`: bytes against bits per byte, and what each artifact is made of.
+std::string sweep_page(const SweepResults& results, const SweepTensors& tensors, const ReportRun& run);
 
 }  // namespace thimble

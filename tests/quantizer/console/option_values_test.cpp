@@ -94,11 +94,11 @@ TEST(Suggestion, CountsEdits) {
 
 TEST(Suggestion, IsTheNearestNameOrNone) {
   const std::vector<std::string> names = {"slope", "trace", "nvfp4"};
-  EXPECT_EQ(nearest_name("slpoe", names), "slope");
-  EXPECT_EQ(nearest_name("nvfp", names), "nvfp4");
-  EXPECT_EQ(nearest_name("magic", names), "");
-  EXPECT_EQ(nearest_name("", names), "");
-  EXPECT_EQ(nearest_name(std::string(1000, 'x'), names), "");
+  EXPECT_EQ(suggestion("slpoe", names), "; did you mean 'slope'?");
+  EXPECT_EQ(suggestion("nvfp", names), "; did you mean 'nvfp4'?");
+  EXPECT_EQ(suggestion("magic", names), "");
+  EXPECT_EQ(suggestion("", names), "");
+  EXPECT_EQ(suggestion(std::string(1000, 'x'), names), "");
   EXPECT_EQ(not_one_of("slpoe", names), "'slpoe', allowed are slope, trace, nvfp4; did you mean 'slope'?");
   EXPECT_EQ(not_one_of("magic", names), "'magic', allowed are slope, trace, nvfp4");
 }

@@ -1,5 +1,5 @@
 // heat_map_svg_test.cpp: cells, holes and labels of the map as SVG.
-#include "quantizer/reports/heat_map_svg.h"
+#include "quantizer/reports/heat_map.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

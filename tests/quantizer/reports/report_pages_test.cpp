@@ -12,8 +12,11 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+using testing::page_of;
 using testing::sample_quantize_page;
-using testing::sample_sweep_page;
+using testing::sample_quantize_report;
+using testing::sample_run;
+using testing::sample_sweep;
 
 // The tags of well-formed markup, in order: "p", "/p", "br/". A failure when one is not closed by its own end.
 std::vector<std::string> tags_of(const std::string& page) {
@@ -39,18 +42,18 @@ std::vector<std::string> tags_of(const std::string& page) {
 int64_t count(const std::vector<std::string>& tags, const std::string& name) { return std::ranges::count(tags, name); }
 
 TEST(QuantizePage, SaysWhatBecameOfTheModel) {
-  const std::string page = quantize_page(sample_quantize_page(11));
+  const std::string page = sample_quantize_page(11);
   for (const char* words :
        {"<!DOCTYPE html>", "<title>final_model.safetensors: thimble quantize</title>", "15,937,377 B", "99.98 % used",
         "60,000 B of it for code", "2,623 B left", "1.278068", "+0.000360 ± 0.000112", "4.257", "29,951,068 parameters",
-        "3 input columns were never active", "56 others", "All 68 tensors", "Hessians", "803,000,000 B",
-        "calibration, sequences", "thimble 0.1.0 on 2026-03-01 at 12:00 UTC"})
+        "the work folder is full", "56 others", "All 68 tensors", "Hessians", "803,000,000 B", "calibration, sequences",
+        "thimble 0.1.0 on 2026-03-01 at 12:00 UTC"})
     EXPECT_THAT(page, HasSubstr(words)) << words;
 }
 
 TEST(QuantizePage, IsWellFormedAndLoadsNothing) {
   for (int layers : {0, 1, 11, 130}) {
-    const std::string page = quantize_page(sample_quantize_page(layers));
+    const std::string page = sample_quantize_page(layers);
     const std::vector<std::string> tags = tags_of(page);
     for (const char* tag : {"script", "img", "iframe", "object", "embed", "base", "form"})
       EXPECT_EQ(count(tags, tag), 0) << tag;
@@ -61,7 +64,7 @@ TEST(QuantizePage, IsWellFormedAndLoadsNothing) {
 }
 
 TEST(QuantizePage, NamesAreText) {
-  const std::string page = quantize_page(sample_quantize_page(3));
+  const std::string page = sample_quantize_page(3);
   EXPECT_THAT(page, Not(HasSubstr("<script")));
   EXPECT_THAT(page, Not(HasSubstr("\" onload")));
   EXPECT_THAT(page, Not(HasSubstr("\x01")));
@@ -69,30 +72,30 @@ TEST(QuantizePage, NamesAreText) {
 }
 
 TEST(QuantizePage, LeavesOutWhatIsNotKnown) {
-  QuantizePage page = sample_quantize_page(11);
-  page.scores.reset();
-  page.budget_bytes.reset();
-  page.encoded.clear();
-  for (ReportTensor& tensor : page.tensors) tensor.loss_share.reset();
-  const std::string html = quantize_page(page);
+  QuantizeReport report = sample_quantize_report(11);
+  report.scores.clear();
+  report.request.budget_bytes.reset();
+  report.outcome.encoded.clear();
+  report.outcome.rate.matrices.clear();
+  const std::string html = quantize_page(report, sample_run());
   tags_of(html);
   for (const char* words : {"figure>", "% used", "bits per byte", "Where the loss is", "Share of the loss"})
     EXPECT_THAT(html, Not(HasSubstr(words))) << words;
   EXPECT_THAT(html, HasSubstr("Where the bytes are"));
-  tags_of(quantize_page({}));
+  tags_of(quantize_page({}, {}));
 }
 
 TEST(QuantizePage, AnOverrunBudgetIsSaidAsSuch) {
-  QuantizePage page = sample_quantize_page(1);
-  page.budget_bytes = 15'000'000;
-  EXPECT_THAT(quantize_page(page), HasSubstr("997,377 B over"));
-  page.budget_bytes = 16'000'001;
-  page.code_bytes = 62'623;  // all but one byte
-  EXPECT_THAT(quantize_page(page), HasSubstr("99.99 % used")) << "not rounded up to all";
+  QuantizeReport report = sample_quantize_report(1);
+  report.request.budget_bytes = 15'000'000;
+  EXPECT_THAT(quantize_page(report, sample_run()), HasSubstr("997,377 B over"));
+  report.request.budget_bytes = 16'000'001;
+  report.request.code_bytes = 62'623;  // all but one byte
+  EXPECT_THAT(quantize_page(report, sample_run()), HasSubstr("99.99 % used")) << "not rounded up to all";
 }
 
 TEST(SweepPage, SaysWhatWasFound) {
-  const std::string page = sweep_page(sample_sweep_page(11));
+  const std::string page = page_of(sample_sweep(11));
   tags_of(page);
   for (const char* words : {"thimble sweep", "PyTorch, int5 and int6 with Brotli", "8,395,411 B",
                             "+0.009048 ± 0.000600", "1 budget was not met", "the smallest artifact takes 9,200,118 B",
@@ -102,16 +105,16 @@ TEST(SweepPage, SaysWhatWasFound) {
 }
 
 TEST(SweepPage, WithoutAnyPointThatWasMet) {
-  SweepPage page = sample_sweep_page(2);
-  std::erase_if(page.results.points, [](const SweepPoint& point) { return point.failure.empty(); });
-  page.results.references.clear();
-  const std::string html = sweep_page(page);
+  testing::SweepSample sweep = sample_sweep(2);
+  std::erase_if(sweep.results.points, [](const SweepPoint& point) { return point.failure.empty(); });
+  sweep.results.references.clear();
+  const std::string html = page_of(sweep);
   tags_of(html);
   EXPECT_THAT(html, HasSubstr("not met"));
   EXPECT_THAT(html, Not(HasSubstr("<svg class=\"chart")));
-  page.results.points.clear();
-  page.results.original.reset();
-  tags_of(sweep_page(page));
+  sweep.results.points.clear();
+  sweep.results.original.reset();
+  tags_of(page_of(sweep));
 }
 
 }  // namespace

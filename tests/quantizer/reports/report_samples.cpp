@@ -4,43 +4,71 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <numbers>
 
 namespace thimble::testing {
 
 const std::string kHostileName = "</title><script>alert('x')</script>\" onload=\"alert(1)&amp;\x01\x7f\xff";
 
-std::vector<ReportTensor> sample_tensors(int layers) {
+namespace {
+
+struct SampleTensors {
+  ArtifactSummary stored;
+  ModelRate rate;
+};
+
+SampleTensors sample_tensors(int layers) {
   struct Kind {
     const char* name;
     int64_t rows, columns;
   };
   const Kind kinds[] = {{"attn.c_k", 256, 512},  {"attn.c_q", 512, 512}, {"attn.c_v", 256, 512},
                         {"attn.proj", 512, 512}, {"mlp.fc", 1536, 512},  {"mlp.proj", 512, 1536}};
-  std::vector<ReportTensor> tensors;
-  double loss = 0;
+  SampleTensors sample;
+  auto add = [&](const std::string& name, const Shape& shape, const std::string& precision, double bytes) {
+    StoredTensorSummary& tensor = sample.stored.tensors.emplace_back();
+    tensor.name = name;
+    tensor.shape = shape;
+    tensor.precision = precision;
+    tensor.elements = static_cast<uint64_t>(element_count(shape));
+    tensor.coded = precision != "F16";
+    tensor.stored_bytes = bytes;
+    tensor.bits_per_weight = 8 * bytes / static_cast<double>(tensor.elements);
+  };
   for (int layer = 0; layer < layers; ++layer)
     for (size_t k = 0; k < std::size(kinds); ++k) {
       if (layer == 2 && k == 2) continue;  // a layer without one of them
       const double bits = 3.1 + 0.8 * std::cos(0.23 * layer + static_cast<double>(k)) + 1.2 / (1 + layer);
       const double weights = static_cast<double>(kinds[k].rows * kinds[k].columns);
-      ReportTensor tensor{fmt::format("blocks.{}.{}.weight", layer, kinds[k].name),
-                          fmt::format("[{}, {}]", kinds[k].rows, kinds[k].columns),
-                          "trellis256",
-                          weights * bits / 8,
-                          bits,
-                          true,
-                          weights * (1.1 + std::sin(0.31 * layer))};
-      loss += *tensor.loss_share;
-      tensors.push_back(tensor);
+      const std::string name = fmt::format("blocks.{}.{}.weight", layer, kinds[k].name);
+      add(name, {kinds[k].rows, kinds[k].columns}, "trellis256", weights * bits / 8);
+      sample.rate.matrices[name].predicted_loss = weights * (1.1 + std::sin(0.31 * layer));
     }
-  for (ReportTensor& tensor : tensors) *tensor.loss_share /= loss;
-  tensors.push_back({"tok_emb.weight", "[1024, 512]", "trellis256", 210000, 3.2, true, 0.0});
-  tensors.push_back({"blocks.0.attn." + std::string(180, 'x') + ".scale", "[512]", "F16", 1024, 16, false, {}});
-  tensors.push_back({kHostileName, "[]", "F16", 2, 16, false, {}});
-  return tensors;
+  add("tok_emb.weight", {1024, 512}, "trellis256", 210000);
+  sample.rate.matrices["tok_emb.weight"].predicted_loss = 0;
+  add("blocks.0.attn." + std::string(180, 'x') + ".scale", {512}, "F16", 1024);
+  add(kHostileName, {}, "F16", 2);
+  return sample;
 }
 
-namespace {
+// Of a text of two equal blocks.
+ScoredModel sample_score(double bits_per_byte, double standard_error) {
+  constexpr int64_t kBytes = 1'000'000;
+  ScoredModel scored;
+  BpbReport& report = scored.report;
+  report.targets = report.total_targets = 600'000;
+  report.context = 2048;
+  report.stride = 64;
+  report.text_bytes = 2 * kBytes;
+  for (double sign : {-1, 1}) {
+    report.blocks.loss_nats.push_back((bits_per_byte + sign * standard_error) * kBytes * std::numbers::ln2);
+    report.blocks.text_bytes.push_back(kBytes);
+    report.loss_nats += report.blocks.loss_nats.back();
+  }
+  return scored;
+}
+
+}  // namespace
 
 ReportRun sample_run() {
   ReportRun run;
@@ -57,33 +85,35 @@ ReportRun sample_run() {
   return run;
 }
 
-}  // namespace
-
-QuantizePage sample_quantize_page(int layers) {
-  QuantizePage page;
-  page.checkpoint = "models/" + std::string(120, 'm') + "/final_model.safetensors";
-  page.artifact = "out/model.thmb";
-  page.precision = "trellis256, log2 of the step -10.2991";
-  page.parameters = 29'951'068;
-  page.original_bytes = 59'958'344;
-  page.artifact_bytes = 15'937'377;
-  page.code_bytes = 60'000;
-  page.budget_bytes = 16'000'000;
-  page.scores = ReportScores{1.277708, 1.278068, 0.000112, "all 600,000 targets, context 2048, stride 64"};
-  page.encoded = {{-10.1, 14'950'000}, {-10.42, 16'330'000}, {-10.29, 15'890'000}, {-10.2991, 15'931'000}};
-  page.log2_c = -10.2991;
-  page.notes = {"blocks.0.mlp.fc.weight: 3 input columns were never active; their codes are 0"};
-  page.tensors = sample_tensors(layers);
-  page.run = sample_run();
-  return page;
+QuantizeReport sample_quantize_report(int layers) {
+  QuantizeReport report;
+  report.request.checkpoint = "models/" + std::string(120, 'm') + "/final_model.safetensors";
+  report.request.output = "out/model.thmb";
+  report.request.code_bytes = 60'000;
+  report.request.budget_bytes = 16'000'000;
+  QuantizeOutcome& outcome = report.outcome;
+  outcome.parameters = 29'951'068;
+  outcome.original_bytes = 59'958'344;
+  outcome.artifact_bytes = 15'937'377;
+  outcome.encoded = {{-10.1, 14'950'000}, {-10.42, 16'330'000}, {-10.29, 15'890'000}, {-10.2991, 15'931'000}};
+  outcome.log2_c = -10.2991;
+  outcome.work_note = "the work folder is full";
+  SampleTensors tensors = sample_tensors(layers);
+  outcome.stored = std::move(tensors.stored);
+  outcome.rate = std::move(tensors.rate);
+  report.scores = {sample_score(1.277708, 0), sample_score(1.278068, 0.000112)};
+  return report;
 }
 
-SweepPage sample_sweep_page(int layers) {
-  SweepPage page;
-  SweepResults& results = page.results;
+std::string sample_quantize_page(int layers) { return quantize_page(sample_quantize_report(layers), sample_run()); }
+
+SweepSample sample_sweep(int layers) {
+  SweepSample sweep;
+  SweepResults& results = sweep.results;
   results.checkpoint = "models/" + std::string(120, 'm') + "/final_model.safetensors";
   results.parameters = 29'951'068;
   results.original = OriginalScore{59'958'344, 1.277708, "all 600,000 targets, context 2048, stride 64", {}};
+  const SampleTensors tensors = sample_tensors(layers);
   auto add = [&](const std::string& method, uint64_t bytes, double bits_per_byte) {
     SweepPoint point;
     point.method = method;
@@ -93,7 +123,8 @@ SweepPage sample_sweep_page(int layers) {
     point.gap_standard_error = 0.0006;
     point.seconds = 41.5;
     results.points.push_back(point);
-    if (method == "slope" || bytes > 12'000'000) page.tensors[{method, point.budget_bytes}] = sample_tensors(layers);
+    if (method == "slope" || bytes > 12'000'000)
+      sweep.tensors[{method, point.budget_bytes}] = report_tensors(tensors.stored, reported_matrices(tensors.rate));
   };
   add("slope", 8'395'411, 1.286756);
   add("slope", 11'143'144, 1.280085);
@@ -107,9 +138,10 @@ SweepPage sample_sweep_page(int layers) {
   results.points.push_back(failed);
   results.references = {{"PyTorch, int5 and int6 with Brotli", 11'149'629, 1.287579},
                         {kHostileName, 9'000'000, 1.2865}};
-  page.notes = {"gnuplot is not installed: no curve.svg and curve.png; curve.gp draws them"};
-  page.run = sample_run();
-  return page;
+  results.notes = {"gnuplot is not installed: no curve.svg and curve.png; curve.gp draws them"};
+  return sweep;
 }
+
+std::string page_of(const SweepSample& sweep) { return sweep_page(sweep.results, sweep.tensors, sample_run()); }
 
 }  // namespace thimble::testing

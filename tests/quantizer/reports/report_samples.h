@@ -4,16 +4,23 @@
 
 #include <string>
 
-#include "quantizer/reports/quantize_page.h"
-#include "quantizer/reports/sweep_page.h"
+#include "quantizer/reports/quantize_report.h"
+#include "quantizer/reports/sweep_results.h"
 
 namespace thimble::testing {
 
 // Closes elements, opens a script, ends an attribute, and has a byte that no text has.
 extern const std::string kHostileName;
 
-std::vector<ReportTensor> sample_tensors(int layers);
-QuantizePage sample_quantize_page(int layers);
-SweepPage sample_sweep_page(int layers);
+ReportRun sample_run();
+QuantizeReport sample_quantize_report(int layers);
+std::string sample_quantize_page(int layers);
+
+struct SweepSample {
+  SweepResults results;
+  SweepTensors tensors;
+};
+SweepSample sample_sweep(int layers);
+std::string page_of(const SweepSample& sweep);
 
 }  // namespace thimble::testing

@@ -4,8 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "quantizer/reports/sweep_plot.h"
-#include "quantizer/reports/sweep_records.h"
+#include "quantizer/reports/gnuplot.h"
 #include "tests/runtime/base/error_matcher.h"
 
 namespace thimble {
@@ -92,6 +91,10 @@ TEST(SweepResults, AsATable) {
   killed.is_complete = false;
   killed.notes = {std::nullopt, "something else"};
   EXPECT_THAT(to_text(killed), AllOf(HasSubstr("incomplete: 2 of 2 points"), HasSubstr("note: something else\n")));
+}
+
+std::string sweep_script(const SweepResults& results, const std::string& name) {
+  return chart_script(sweep_chart(results), "model.pt", {name + ".svg", name + ".png"});
 }
 
 TEST(SweepResults, AsAPlot) {

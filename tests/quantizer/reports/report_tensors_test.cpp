@@ -1,5 +1,5 @@
-// inspect_report_test.cpp: a report of quantize is read, and whatever is not one, or another artifact's, is refused.
-#include "quantizer/reports/inspect_report.h"
+// report_tensors_test.cpp: a report of quantize is read, and whatever is not one, or another artifact's, is refused.
+#include "quantizer/reports/report_tensors.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ Json report() {
 
 auto read(const std::string& text) { return read_quantize_report(as_bytes_of(text), "r.json", artifact()); }
 
-TEST(InspectReport, HasLossesAndDistances) {
+TEST(ReportTensors, HasLossesAndDistances) {
   auto found = read(report().dump());
   ASSERT_EQ(found.size(), 2);
   EXPECT_EQ(found.at("a.weight").predicted_loss, 0.5);
@@ -39,7 +39,7 @@ TEST(InspectReport, HasLossesAndDistances) {
   EXPECT_FALSE(found.at("b.weight").distance_bits_per_weight.has_value());
 }
 
-TEST(InspectReport, OfAnotherArtifactOrOfNoneIsRefused) {
+TEST(ReportTensors, OfAnotherArtifactOrOfNoneIsRefused) {
   for (const char* text : {"", "{", "[]", "{}", "null"})
     EXPECT_THAT(bad_input_message([&] { read(text); }), HasSubstr("r.json: ")) << text;
   auto expect_refusal = [](const char* pointer, const Json& value, const std::string& words) {

@@ -1,12 +1,10 @@
-// stage_memory_test.cpp: the peak of a stage is its own where the system counts anew, and the process's is never lost.
-#include "quantizer/console/stage_memory.h"
+// stage_times_test.cpp: the peak of a stage is its own where the system counts anew, and the process's is never lost.
+#include "quantizer/console/stage_times.h"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <memory>
-
-#include "quantizer/console/console.h"
 
 namespace thimble {
 namespace {
@@ -20,28 +18,25 @@ int touch(uint64_t bytes) {
   return memory[bytes / 2];
 }
 
-TEST(StageMemory, AStageHasItsOwnPeak) {
-  StageMemory memory;
-  memory.begin();
-  touch(256 * kMebibyte);
-  const uint64_t large = memory.end();
-  memory.begin();
-  const uint64_t small = memory.end();
+TEST(StageTimes, AStageHasItsOwnPeak) {
+  StageTimes times;
+  times.time("large", [] { return touch(256 * kMebibyte); });
+  times.time("small", [] {});
+  const uint64_t large = times.stages()[0].peak_bytes, small = times.stages()[1].peak_bytes;
   EXPECT_GE(large, 256 * kMebibyte);
-  EXPECT_GE(memory.peak_bytes(), large) << "the process's stays";
-  if (!memory.counts_anew()) GTEST_SKIP() << "/proc/self/clear_refs cannot be written here";
+  EXPECT_GE(times.peak_memory_bytes(), large) << "the process's stays";
+  if (!times.has_stage_peaks()) GTEST_SKIP() << "/proc/self/clear_refs cannot be written here";
   EXPECT_LT(small + 128 * kMebibyte, large);
 }
 
-TEST(StageMemory, WhatAnInnerStageTookCountsForTheOuter) {
-  StageMemory memory;
-  memory.begin();
-  memory.begin();
-  touch(256 * kMebibyte);
-  const uint64_t inner = memory.end();
-  memory.begin();
-  memory.end();
-  EXPECT_GE(memory.end(), inner);
+TEST(StageTimes, WhatAnInnerStageTookCountsForTheOuter) {
+  StageTimes times;
+  times.time("outer", [&] {
+    times.time("inner", [] { return touch(256 * kMebibyte); });
+    times.time("next", [] {});
+  });
+  ASSERT_EQ(times.stages().size(), 3);
+  EXPECT_GE(times.stages()[2].peak_bytes, times.stages()[0].peak_bytes);
 }
 
 TEST(StageTimes, StagesOfOneNameAddUpAndKeepTheLargestPeak) {
