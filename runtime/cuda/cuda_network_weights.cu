@@ -124,7 +124,8 @@ void CudaNetworkWeights<T>::make_table(size_t i) {
     operands.a = staged.data();
   }
   const float scale = table.scale == kAbsent ? 1.0f : scalar(table.scale);
-  launch_gemm<T, 1, 64, 3>(operands, ScaledEpilogue<T>{to.data.data(), to.columns, scale}, nullptr);
+  launch_gemm<T, 1, 64, 3>(operands, RoundedEpilogue<T>{.out = to.data.data(), .stride = to.columns, .scale = scale},
+                           nullptr);
   check_cuda(cudaDeviceSynchronize());
 }
 

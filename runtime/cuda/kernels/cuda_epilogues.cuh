@@ -134,24 +134,38 @@ struct BiasColumns<true> {
   __device__ float added(float value, int i) const { return value + values[i]; }
 };
 
-// out = scale * product.
+// out = product, rounded; then with a bias (N), unless null, rounded once more. Rounded to T, and before that as
+// `rounding` says to fixed point. A scale is for products that are not rounded and have no bias.
 template <typename T>
-struct ScaledEpilogue {
+struct RoundedEpilogue {
   using Columns = Nothing;
   using Row = Nothing;
   using Fetched = Nothing;
   T* out;
   int64_t stride;
-  float scale;
+  Rounding rounding = {};
+  const float* bias = nullptr;
+  float scale = 1;
 
   __device__ Columns columns(int, bool) const { return {}; }
   __device__ Row row(int64_t) const { return {}; }
   __device__ Fetched fetch(const RowPlace&, const Columns&, const Row&) const { return {}; }
+  __device__ bool rounds_first() const { return rounding.value != Format::kFp32; }
+  __device__ void round_first(float& product) const { product = FixedPoint(rounding)(product); }
   template <int kLanes>
   __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Row&, const Fetched&) const {
+    if (!place.exists) return;
+    if (bias) {
+      float added[8];
+      load_floats(bias + place.column, added);
+      Stored8<T>::rounded(v).unpack(v);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) v[i] += added[i];
+      thimble::round_first(*this, v);
+    }
 #pragma unroll
     for (float& value : v) value *= scale;
-    if (place.exists) Stored8<T>::rounded(v).store(out + place.row * stride + place.column);
+    Stored8<T>::rounded(v).store(out + place.row * stride + place.column);
   }
 };
 
