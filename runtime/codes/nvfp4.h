@@ -121,4 +121,13 @@ THIMBLE_HOST_DEVICE inline float nvfp4_value(float x, float block_scale, float t
   return (step == 0 ? 0 : rounded_to_e2m1(x / step)) * block_scale * tensor_scale;
 }
 
+// The values that remain of a row of n elements, which may be written over it.
+inline void nvfp4_values(const float* x, int64_t n, float tensor_scale, float* values) {
+  for (int64_t first = 0; first < n; first += kNvfp4Block) {
+    const int64_t count = n - first < kNvfp4Block ? n - first : kNvfp4Block;
+    const float scale = float_from_ue4m3(nvfp4_block_scale(nvfp4_amax(x + first, count), tensor_scale));
+    for (int64_t k = first; k < first + count; ++k) values[k] = nvfp4_value(x[k], scale, tensor_scale);
+  }
+}
+
 }  // namespace thimble

@@ -69,13 +69,8 @@ void round_rows(const Rounding& rounding, MatrixView x) {
 
 void stage_rows_nvfp4(ConstMatrixView x, const Rounding& rounding, MatrixView staged) {
   for_each_row(x.rows, x.cols, [&](int64_t p) {
-    const float* row = x.row(p);
-    const float tensor_scale = nvfp4_tensor_scale(nvfp4_amax(row, x.cols));
-    for (int64_t c = 0; c < x.cols; c += kNvfp4Block) {
-      const int64_t count = std::min<int64_t>(kNvfp4Block, x.cols - c);
-      const float scale = float_from_ue4m3(nvfp4_block_scale(nvfp4_amax(row + c, count), tensor_scale));
-      for (int64_t k = c; k < c + count; ++k) staged.row(p)[k] = rounding(nvfp4_value(row[k], scale, tensor_scale));
-    }
+    nvfp4_values(x.row(p), x.cols, nvfp4_tensor_scale(nvfp4_amax(x.row(p), x.cols)), staged.row(p));
+    round_row(rounding, staged.row(p), x.cols);
   });
 }
 

@@ -106,7 +106,11 @@ std::optional<Matrix> staged_matrix(const NumericPolicy& policy, const Network& 
   if (!std::ranges::all_of(values.values(), [](float value) { return std::isfinite(value); }))
     throw Error(ExitCode::kBadInput,
                 "tensor '" + network.matrix(id).name + "' holds a value that is not finite, which NVFP4 has not");
-  return dequantize_nvfp4(stage_nvfp4(values), values.rows(), values.cols());
+  Matrix staged(values.rows(), values.cols());
+  const float tensor_scale = nvfp4_tensor_scale(values);
+  for_each_row(values.rows(), values.cols(),
+               [&](int64_t r) { nvfp4_values(values.row(r), values.cols(), tensor_scale, staged.row(r)); });
+  return staged;
 }
 
 void round_weights(const NumericPolicy& policy, Weights& weights) {

@@ -78,8 +78,10 @@ TEST_F(CudaHessians, AreNearTheCpusInEveryMode) {
       Weights rounded = *weights;
       round_weights(numeric_policy(numerics), rounded);
       SilentProgress progress;
+      // A value that is staged in NVFP4 moves by up to a quarter when a rounding before it falls to the other side.
+      const double tolerance = numerics == Numerics::kFp32 ? 1e-3 : numerics == Numerics::kNvfp4 ? 0.4 : 0.15;
       expect_near(collect_hessians_cuda(weights, {true, {0}, numerics}, tokens, progress),
-                  cpu_hessians(rounded, numeric_policy(numerics), tokens), numerics == Numerics::kFp32 ? 1e-3 : 0.15);
+                  cpu_hessians(rounded, numeric_policy(numerics), tokens), tolerance);
     }
   }
 }

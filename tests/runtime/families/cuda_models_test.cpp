@@ -194,9 +194,15 @@ class CudaScores : public testing::TestWithParam<ModelCase> {
   // Most modes are slow, and the same whatever the length.
   bool is_fast() const { return GetParam().numerics == Numerics::kFp32 || GetParam().numerics == Numerics::kBf16; }
   // What greedy tokens may lie below the likeliest: other tiles, other sums.
-  double slack() const {
-    if (GetParam().numerics == Numerics::kNvfp4) return 2;  // a value that is staged moves by up to a quarter
-    return GetParam().numerics == Numerics::kFp32 ? 1e-4 : 0.25;
+  // How far a greedy token may be from the likeliest in another pass. Each of them; in NVFP4, where a value that is
+  // staged moves by up to a quarter, their mean.
+  void expect_likeliest(const std::vector<double>& distances) const {
+    if (GetParam().numerics == Numerics::kNvfp4) {
+      EXPECT_LE(std::accumulate(distances.begin(), distances.end(), 0.0) / static_cast<double>(distances.size()), 0.5);
+      return;
+    }
+    for (size_t i = 0; i < distances.size(); ++i)
+      ASSERT_LE(distances[i], GetParam().numerics == Numerics::kFp32 ? 1e-4 : 0.25) << i;
   }
 
   std::unique_ptr<Scorer> scorer(int64_t context) const {
@@ -265,11 +271,13 @@ TEST_P(CudaScores, GenerationFollowsTheModel) {
   for (int64_t s = 0; s < 5; ++s) {
     Matrix rows(length, 300);
     model->log_probabilities(found.sequence(s), rows);
+    std::vector<double> distances;
     for (int64_t p = 0; p + 1 < length; ++p) {
       float likeliest = *std::max_element(rows.row(p), rows.row(p) + 300);
-      ASSERT_LE(likeliest - rows(p, found.sequence(s)[static_cast<size_t>(p + 1)]), slack())
-          << "sequence " << s << " position " << p;
+      distances.push_back(likeliest - rows(p, found.sequence(s)[static_cast<size_t>(p + 1)]));
     }
+    SCOPED_TRACE("sequence " + std::to_string(s));
+    expect_likeliest(distances);
   }
 }
 
@@ -293,9 +301,11 @@ TEST_P(CudaScores, ContinuesAPrompt) {
   ASSERT_EQ(text.size(), 150u);
   Matrix rows(51, 300);
   scorer(150)->log_probabilities(text, rows);
+  std::vector<double> distances;
   for (int64_t i = 0; i < 50; ++i)
-    EXPECT_LE(*std::max_element(rows.row(i), rows.row(i) + 300) - rows(i, text[static_cast<size_t>(100 + i)]), slack())
-        << i;
+    distances.push_back(*std::max_element(rows.row(i), rows.row(i) + 300) -
+                        rows(i, text[static_cast<size_t>(100 + i)]));
+  expect_likeliest(distances);
 }
 
 std::vector<ModelCase> model_cases() {

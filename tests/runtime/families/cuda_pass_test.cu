@@ -163,7 +163,7 @@ class CudaNodes : public CudaComposites {
     cpu.logits(hidden, expected);
     WindowPass<T> cuda(sample, policy, cuda_plain_options(sizeof(T)));
     cuda.run();
-    const double allowed = numerics == Numerics::kFp32 ? 1e-4 : policy.nvfp4 ? 0.15 : is_sf16(numerics) ? 0.05 : 0.03;
+    const double allowed = numerics == Numerics::kFp32 ? 1e-4 : policy.nvfp4 ? 0.25 : is_sf16(numerics) ? 0.05 : 0.03;
     EXPECT_LE(mean_difference(cuda.logits(), expected), allowed * (mean_size(expected) + 0.1));
   }
 };
