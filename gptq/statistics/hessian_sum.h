@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "gptq/statistics/hessian.h"
@@ -29,11 +30,16 @@ class HessianSum {
   // The sum is spent afterwards.
   HessianSet finish() &&;
 
+  // What it consists of, for who keeps it and reads it back.
+  friend auto members(HessianSum& sum) { return std::tie(sum.inputs_); }
+
  private:
   // The layers that read one input, and the sum of x x^T over all tokens so far.
   struct Input {
     std::vector<std::string> layers;
     Hessian sum;
+
+    friend auto members(Input& input) { return std::tie(input.layers, input.sum); }
   };
   std::map<std::string, Input> inputs_;  // by the first layer's name
 };

@@ -3,6 +3,8 @@
 // In: CalibrationStatistics of the parts, in order.  Out: those of the whole.
 #pragma once
 
+#include <tuple>
+
 #include "gptq/statistics/fisher.h"
 #include "gptq/statistics/hessian_sum.h"
 
@@ -16,6 +18,9 @@ class StatisticsSum {
 
   // The sum is spent afterwards.
   CalibrationStatistics finish() &&;
+
+  // What it consists of, for who keeps it and reads it back.
+  friend auto members(StatisticsSum& sum) { return std::tie(sum.hessians_, sum.head_, sum.sums_, sum.is_first_); }
 
  private:
   HessianSum hessians_, head_;

@@ -42,17 +42,37 @@ SectionCache::Key SectionCache::key_of(const ContentShape& shape, const EncodeOp
           shape.max_code, shape.trellis_bits, options.codec, content_hash};
 }
 
+uint64_t SectionCache::hash_of(const Key& key) {
+  Hasher hasher;
+  auto add = [&](const auto& value) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::optional<CodecId>>)
+      hasher.add(value ? static_cast<uint64_t>(*value) : UINT64_MAX);
+    else
+      hasher.add(static_cast<uint64_t>(value));
+  };
+  std::apply([&](const auto&... values) { (add(values), ...); }, key);
+  return hasher.digest();
+}
+
 std::shared_ptr<const PackedSection> SectionCache::find(const ContentShape& shape, const EncodeOptions& options,
-                                                        uint64_t content_hash) const {
+                                                        uint64_t content_hash) {
+  const Key key = key_of(shape, options, content_hash);
+  {
+    std::lock_guard lock(mutex_);
+    if (auto found = sections_.find(key); found != sections_.end()) return found->second;
+  }
+  auto stored = store_ ? store_->find(hash_of(key)) : nullptr;
+  if (!stored) return nullptr;
   std::lock_guard lock(mutex_);
-  auto found = sections_.find(key_of(shape, options, content_hash));
-  return found == sections_.end() ? nullptr : found->second;
+  return sections_.insert_or_assign(key, std::move(stored)).first->second;
 }
 
 void SectionCache::insert(const ContentShape& shape, const EncodeOptions& options, uint64_t content_hash,
                           std::shared_ptr<const PackedSection> section) {
+  const Key key = key_of(shape, options, content_hash);
+  if (store_) store_->insert(hash_of(key), *section);
   std::lock_guard lock(mutex_);
-  sections_.insert_or_assign(key_of(shape, options, content_hash), std::move(section));
+  sections_.insert_or_assign(key, std::move(section));
 }
 
 size_t SectionCache::size() const {

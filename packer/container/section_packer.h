@@ -28,8 +28,19 @@ EncodeOptions encode_options_from(std::string_view codec_name);
 // tensors (the search for a byte budget) compresses each tensor once per precision. Thread-safe; grows until destroyed.
 class SectionCache {
  public:
+  // Where sections outlive the cache; from any thread.
+  class Store {
+   public:
+    virtual ~Store() = default;
+    // Null: not there. `key` hashes what find() and insert() below get.
+    virtual std::shared_ptr<const PackedSection> find(uint64_t key) const = 0;
+    virtual void insert(uint64_t key, const PackedSection& section) const = 0;
+  };
+  // `store`, unless null, must outlive the cache.
+  explicit SectionCache(const Store* store = nullptr) : store_(store) {}
+
   std::shared_ptr<const PackedSection> find(const ContentShape& shape, const EncodeOptions& options,
-                                            uint64_t content_hash) const;
+                                            uint64_t content_hash);
   void insert(const ContentShape& shape, const EncodeOptions& options, uint64_t content_hash,
               std::shared_ptr<const PackedSection> section);
   size_t size() const;
@@ -37,7 +48,9 @@ class SectionCache {
  private:
   using Key = std::tuple<SectionKind, uint64_t, uint64_t, uint64_t, int, int, std::optional<CodecId>, uint64_t>;
   static Key key_of(const ContentShape& shape, const EncodeOptions& options, uint64_t content_hash);
+  static uint64_t hash_of(const Key& key);
 
+  const Store* store_;
   mutable std::mutex mutex_;
   std::map<Key, std::shared_ptr<const PackedSection>> sections_;
 };

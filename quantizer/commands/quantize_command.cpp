@@ -8,7 +8,6 @@
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/commands/commands.h"
 #include "quantizer/console/progress_bar.h"
-#include "quantizer/methods/packed_results.h"
 #include "quantizer/pipeline/quantize_job.h"
 #include "quantizer/pipeline/quantize_options.h"
 #include "quantizer/pipeline/run_plan.h"
@@ -93,7 +92,12 @@ Json to_json(const LayerOutcome& layer) {
   Json json = {{"name", layer.name}, {"precision", layer.precision}, {"sensitivity", layer.sensitivity}};
   if (layer.output_fisher) json["output_fisher"] = *layer.output_fisher;
   if (layer.predicted_loss) json["predicted_loss"] = *layer.predicted_loss;
-  if (layer.report) json.update(to_json(*layer.report));
+  if (const auto& report = layer.report)
+    json.update({{"clip_fraction", report->clip_fraction},
+                 {"weight_mse", report->weight_mse},
+                 {"weighted_loss", report->weighted_loss},
+                 {"damping", report->damping},
+                 {"dead_columns", report->dead_columns}});
   if (const auto& report = layer.slope_report)
     json.update({{"weight_mse", report->weight_mse},
                  {"weighted_loss", report->weighted_loss},
@@ -420,8 +424,8 @@ void add_quantize_command(CommandLine& line) {
       if (finished.check_finite) require_finite_file(finished.checkpoint);
       check_scoring(checkpoint, options->source);
       if (finished.slope_target.bpb_gap)
-        finished.bits_per_byte = [&](const RunnableModel& model) {
-          return bits_per_byte(model, finished.device, options->source, line.ranks, console);
+        finished.bits_per_byte = [&](const RunnableModel& model, uint64_t key, const SharedWork& work) {
+          return bits_per_byte(model, key, finished.device, options->source, work, console);
         };
       console.plan(quantize_plan(finished, options->source.is_given()));
       QuantizeOutcome outcome = run_quantize(finished, checkpoint, line.ranks, times, console);
