@@ -19,74 +19,33 @@ double root_mean_square(const std::vector<double>& values) {
   return std::sqrt(sum / static_cast<double>(std::max<size_t>(1, values.size())));
 }
 
-// The parameters of one tensor, or the logarithms of its gains.
-class Adam {
- public:
-  // `rate`: how far an element moves in a step, at most about.
-  Adam(std::vector<double> values, double rate)
-      : values_(std::move(values)), rate_(rate), first_(values_.size()), second_(values_.size()) {}
-
-  // Step number `step`, from 1.
-  void move(const std::vector<double>& gradient, int64_t step, double share_of_rate) {
-    const auto t = static_cast<double>(step);
-    const double first_bias = 1 - std::pow(kFirstMomentDecay, t), second_bias = 1 - std::pow(kSecondMomentDecay, t);
-    double mean_second = 0;
-    for (size_t i = 0; i < values_.size(); ++i) {
-      first_[i] += (1 - kFirstMomentDecay) * (gradient[i] - first_[i]);
-      second_[i] += (1 - kSecondMomentDecay) * (gradient[i] * gradient[i] - second_[i]);
-      mean_second += second_[i] / static_cast<double>(values_.size());
-    }
-    if (mean_second == 0) return;
-    const double quiet = kQuietShare * std::sqrt(mean_second / second_bias);
-    for (size_t i = 0; i < values_.size(); ++i)
-      values_[i] -= share_of_rate * rate_ * first_[i] / first_bias / (std::sqrt(second_[i] / second_bias) + quiet);
-  }
-
-  const std::vector<double>& values() const { return values_; }
-
- private:
-  std::vector<double> values_;
-  double rate_;
-  std::vector<double> first_, second_;
-};
-
-std::vector<float> gains_of(const Adam& logarithms) {
-  std::vector<float> gains;
-  for (double value : logarithms.values()) gains.push_back(static_cast<float>(std::exp(value)));
-  return gains;
+TunedTensor untuned(std::vector<double> values, double rate) {
+  const std::vector<double> zeros(values.size());
+  return {std::move(values), zeros, zeros, rate};
 }
 
-class Tuner {
- public:
-  Tuner(const GainTunerInput& input, const GainTunerOptions& options) : head_({0.0}, options.row_rate) {
-    for (const auto& [name, rows] : input.row_layers)
-      rows_.emplace(name, Adam(std::vector<double>(static_cast<size_t>(rows)), options.row_rate));
-    for (const auto& [name, values] : input.small) {
-      std::vector<double> wide(values.begin(), values.end());
-      // Gates are tuned before sigma, where 1 is the natural unit.
-      const double unit = name.ends_with("gate") || name.ends_with("gates") ? 1 : root_mean_square(wide);
-      small_.emplace(name, Adam(std::move(wide), options.small_rate * unit));
-    }
+// Step number `step`, from 1.
+void move(const std::vector<double>& gradient, int64_t step, double share_of_rate, TunedTensor& tensor) {
+  auto& [values, first, second, rate] = tensor;
+  const auto t = static_cast<double>(step);
+  const double first_bias = 1 - std::pow(kFirstMomentDecay, t), second_bias = 1 - std::pow(kSecondMomentDecay, t);
+  double mean_second = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    first[i] += (1 - kFirstMomentDecay) * (gradient[i] - first[i]);
+    second[i] += (1 - kSecondMomentDecay) * (gradient[i] * gradient[i] - second[i]);
+    mean_second += second[i] / static_cast<double>(values.size());
   }
+  if (mean_second == 0) return;
+  const double quiet = kQuietShare * std::sqrt(mean_second / second_bias);
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] -= share_of_rate * rate * first[i] / first_bias / (std::sqrt(second[i] / second_bias) + quiet);
+}
 
-  void move(const GainGradients& gradients, const GainTunerInput& input, int64_t step, double share_of_rate) {
-    for (auto& [name, adam] : rows_) adam.move(gradients.rows.at(name), step, share_of_rate);
-    for (auto& [name, adam] : small_) adam.move(gradients.small.at(name), step, share_of_rate);
-    if (input.tune_head) head_.move({gradients.head}, step, share_of_rate);
-  }
-
-  Gains gains() const {
-    Gains gains;
-    for (const auto& [name, adam] : rows_) gains.rows[name] = gains_of(adam);
-    gains.head = gains_of(head_)[0];
-    for (const auto& [name, adam] : small_) gains.small[name].assign(adam.values().begin(), adam.values().end());
-    return gains;
-  }
-
- private:
-  std::map<std::string, Adam> rows_, small_;
-  Adam head_;
-};
+std::vector<float> gains_of(const TunedTensor& logarithms) {
+  std::vector<float> gains;
+  for (double value : logarithms.values) gains.push_back(static_cast<float>(std::exp(value)));
+  return gains;
+}
 
 void divide(GainGradients& sums, double positions) {
   for (NamedGradients* named : {&sums.rows, &sums.small})
@@ -98,23 +57,38 @@ void divide(GainGradients& sums, double positions) {
 
 }  // namespace
 
-Gains tune_gains(DivergencePass& pass, const GainTunerInput& input, const GainTunerOptions& options,
-                 Progress& progress) {
-  Tuner tuner(input, options);
-  progress.begin("distilling", options.steps, "steps");
-  int64_t first = 0;
-  for (int64_t step = 0; step < options.steps; ++step) {
-    const int64_t count = std::min(options.batch, input.sequences - first);
-    pass.set(tuner.gains());
-    GainGradients gradients = pass.gradients(first, count);
-    divide(gradients, static_cast<double>(count * input.positions));
-    const double progress_share = static_cast<double>(step) / static_cast<double>(options.steps);
-    tuner.move(gradients, input, step + 1, (1 + std::cos(std::numbers::pi * progress_share)) / 2);
-    first = first + count < input.sequences ? first + count : 0;
-    progress.advance(1);
+GainTuner::GainTuner(const GainTunerInput& input, const GainTunerOptions& options)
+    : head_(untuned({0.0}, options.row_rate)) {
+  for (const auto& [name, rows] : input.row_layers)
+    rows_[name] = untuned(std::vector<double>(static_cast<size_t>(rows)), options.row_rate);
+  for (const auto& [name, values] : input.small) {
+    std::vector<double> wide(values.begin(), values.end());
+    // Gates are tuned before sigma, where 1 is the natural unit.
+    const double unit = name.ends_with("gate") || name.ends_with("gates") ? 1 : root_mean_square(wide);
+    small_[name] = untuned(std::move(wide), options.small_rate * unit);
   }
-  progress.end();
-  return tuner.gains();
+}
+
+void GainTuner::step(DivergencePass& pass, const GainTunerInput& input, const GainTunerOptions& options) {
+  const int64_t count = std::min(options.batch, input.sequences - next_sequence_);
+  pass.set(gains());
+  GainGradients gradients = pass.gradients(next_sequence_, count);
+  divide(gradients, static_cast<double>(count * input.positions));
+  const double progress_share = static_cast<double>(steps_done_) / static_cast<double>(options.steps);
+  const double share_of_rate = (1 + std::cos(std::numbers::pi * progress_share)) / 2;
+  ++steps_done_;
+  for (auto& [name, tensor] : rows_) move(gradients.rows.at(name), steps_done_, share_of_rate, tensor);
+  for (auto& [name, tensor] : small_) move(gradients.small.at(name), steps_done_, share_of_rate, tensor);
+  if (input.tune_head) move({gradients.head}, steps_done_, share_of_rate, head_);
+  next_sequence_ = next_sequence_ + count < input.sequences ? next_sequence_ + count : 0;
+}
+
+Gains GainTuner::gains() const {
+  Gains gains;
+  for (const auto& [name, tensor] : rows_) gains.rows[name] = gains_of(tensor);
+  gains.head = gains_of(head_)[0];
+  for (const auto& [name, tensor] : small_) gains.small[name].assign(tensor.values.begin(), tensor.values.end());
+  return gains;
 }
 
 }  // namespace thimble

@@ -3,14 +3,16 @@
 // flatter predictions); gains undo what lies in those.
 //   minimise sum over positions of KL(original || quantized), by Adam (Kingma and Ba, arXiv 1412.6980) with bias
 //   correction and a step that falls along a cosine to 0
-// In: DivergencePass.  Out: Gains. Deterministic: minibatches are consecutive sequences, in order, over and over.
+// In: DivergencePass.  Out: Gains. Deterministic: minibatches are consecutive sequences, in order, over and over. What
+// stands between two steps can be kept and gone on from.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
-#include "runtime/base/progress.h"
 #include "runtime/ops/divergence_pass.h"
 
 namespace thimble {
@@ -32,8 +34,33 @@ struct GainTunerInput {
   int64_t sequences = 0, positions = 0;
 };
 
-// Progress: one stage, in steps.
-Gains tune_gains(DivergencePass& pass, const GainTunerInput& input, const GainTunerOptions& options,
-                 Progress& progress);
+// The parameters of one tensor, or the logarithms of its gains, with Adam's moments.
+struct TunedTensor {
+  std::vector<double> values, first, second;
+  double rate = 0;  // how far an element moves in a step, at most about
+
+  friend auto members(TunedTensor& tensor) { return std::tie(tensor.values, tensor.first, tensor.second, tensor.rate); }
+};
+
+class GainTuner {
+ public:
+  GainTuner() = default;  // to be read from an archive
+  GainTuner(const GainTunerInput& input, const GainTunerOptions& options);
+
+  int64_t steps_done() const { return steps_done_; }
+  // The next of options.steps steps.
+  void step(DivergencePass& pass, const GainTunerInput& input, const GainTunerOptions& options);
+  Gains gains() const;
+
+  // What it consists of, for who keeps it between two steps.
+  friend auto members(GainTuner& tuner) {
+    return std::tie(tuner.steps_done_, tuner.next_sequence_, tuner.rows_, tuner.small_, tuner.head_);
+  }
+
+ private:
+  int64_t steps_done_ = 0, next_sequence_ = 0;
+  std::map<std::string, TunedTensor> rows_, small_;
+  TunedTensor head_;
+};
 
 }  // namespace thimble

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -42,6 +43,9 @@ class StatisticsSum {
 
   // The sum is spent afterwards.
   CalibrationStatistics finish() &&;
+
+  // What it consists of, for who keeps it and reads it back.
+  friend auto members(StatisticsSum& sum) { return std::tie(sum.hessians_, sum.head_, sum.loss_, sum.is_first_); }
 
  private:
   // Sums of x x^T over all tokens so far, by the first layer's name.

@@ -5,6 +5,7 @@
 #include <cassert>
 #include <cstdint>
 #include <span>
+#include <tuple>
 #include <vector>
 
 namespace thimble {
@@ -35,6 +36,13 @@ class SymmetricMatrix {
   double mean_diagonal() const { return size_ == 0 ? 0 : trace() / static_cast<double>(size_); }
 
   bool operator==(const SymmetricMatrix&) const = default;
+
+  // What it consists of, for who keeps it and reads it back, and whether that belongs together.
+  friend auto members(SymmetricMatrix& matrix) { return std::tie(matrix.size_, matrix.values_); }
+  friend bool is_consistent(const SymmetricMatrix& matrix) {
+    const auto size = static_cast<uint64_t>(matrix.size_);
+    return matrix.size_ >= 0 && size < (uint64_t{1} << 31) && matrix.values_.size() == size * (size + 1) / 2;
+  }
 
  private:
   int64_t offset(int64_t i) const {

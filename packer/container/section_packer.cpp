@@ -103,6 +103,17 @@ EncodeOptions encode_options_from(std::string_view codec_name) {
   throw UsageError("codec '" + std::string(codec_name) + "' is unknown, allowed: " + names);
 }
 
+uint64_t SectionCache::hash_of(const Key& key) {
+  const auto& [shape, codec, content_hash] = key;
+  Hasher hasher;
+  for (uint64_t value :
+       {static_cast<uint64_t>(shape.kind), shape.rows, shape.columns, static_cast<uint64_t>(shape.element_bytes),
+        static_cast<uint64_t>(shape.max_code), static_cast<uint64_t>(shape.trellis_bits),
+        codec ? static_cast<uint64_t>(*codec) : UINT64_MAX, content_hash})
+    hasher.add(value);
+  return hasher.digest();
+}
+
 std::shared_ptr<const PackedSection> SectionCache::pack(const ContentShape& shape, Bytes content,
                                                         const EncodeOptions& options) {
   const Key key{shape, options.codec, xxh3(content)};
@@ -110,7 +121,11 @@ std::shared_ptr<const PackedSection> SectionCache::pack(const ContentShape& shap
     std::lock_guard lock(mutex_);
     if (auto found = sections_.find(key); found != sections_.end()) return found->second;
   }
-  auto packed = std::make_shared<const PackedSection>(pack_smallest(shape, content, options));
+  std::shared_ptr<const PackedSection> packed = store_ ? store_->find(hash_of(key)) : nullptr;
+  if (!packed) {
+    packed = std::make_shared<const PackedSection>(pack_smallest(shape, content, options));
+    if (store_) store_->insert(hash_of(key), *packed);
+  }
   std::lock_guard lock(mutex_);
   return sections_.insert_or_assign(key, std::move(packed)).first->second;
 }

@@ -29,13 +29,26 @@ EncodeOptions encode_options_from(std::string_view codec_name);
 // tensors (the search for a byte budget) compresses each tensor once per precision. Thread-safe; grows until destroyed.
 class SectionCache {
  public:
+  // Where sections outlive the cache; from any thread.
+  class Store {
+   public:
+    virtual ~Store() = default;
+    // Null: not there. `key` hashes shape, codec and contents.
+    virtual std::shared_ptr<const PackedSection> find(uint64_t key) const = 0;
+    virtual void insert(uint64_t key, const PackedSection& section) const = 0;
+  };
+  // `store`, unless null, must outlive the cache.
+  explicit SectionCache(const Store* store = nullptr) : store_(store) {}
+
   // The section with these contents, compressed now unless it has been before.
   std::shared_ptr<const PackedSection> pack(const ContentShape& shape, Bytes content, const EncodeOptions& options);
   size_t size() const;
 
  private:
   using Key = std::tuple<ContentShape, std::optional<CodecId>, uint64_t>;
+  static uint64_t hash_of(const Key& key);
 
+  const Store* store_;
   mutable std::mutex mutex_;
   std::map<Key, std::shared_ptr<const PackedSection>> sections_;
 };

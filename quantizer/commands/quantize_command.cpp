@@ -4,7 +4,6 @@
 #include "quantizer/checkpoints/finite_input.h"
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/commands/commands.h"
-#include "quantizer/methods/packed_results.h"
 #include "quantizer/pipeline/quantize_job.h"
 #include "quantizer/pipeline/quantize_options.h"
 #include "quantizer/pipeline/run_plan.h"
@@ -185,8 +184,8 @@ void add_quantize_command(CommandLine& line) {
     if (finished.check_finite) require_finite_file(finished.checkpoint);
     check_scoring(checkpoint, options->source);
     if (finished.slope_target.bpb_gap)
-      finished.bits_per_byte = [&](const RunnableModel& model) {
-        return bits_per_byte(model, finished.device, options->source, line.ranks, console);
+      finished.bits_per_byte = [&](const RunnableModel& model, uint64_t key, const SharedWork& work) {
+        return bits_per_byte(model, key, finished.device, options->source, work, console);
       };
     console.plan(quantize_plan(finished, options->source.is_given()));
     QuantizeReport report;

@@ -142,11 +142,21 @@ class Sweep {
     load_records();
   }
 
+  std::optional<Json> load(uint64_t key) const {
+    const std::optional<ByteVector> record = work_->load({WorkKind::kScore, key});
+    return record ? std::optional(parse_json(*record, request_.base.work_folder)) : std::nullopt;
+  }
+
+  void save(uint64_t key, const Json& record) const {
+    // Messages may name files in bytes that are not UTF-8.
+    work_->save({WorkKind::kScore, key}, as_bytes_of(record.dump(-1, ' ', false, Json::error_handler_t::replace)));
+  }
+
   void load_records() {
-    if (const std::optional<Json> record = work_->load_score(original_key_)) results_.original = original_from(*record);
+    if (const std::optional<Json> record = load(original_key_)) results_.original = original_from(*record);
     size_t found = 0;
     for (PlannedPoint& planned : plan_) {
-      const std::optional<Json> record = work_->load_score(planned.key);
+      const std::optional<Json> record = load(planned.key);
       std::optional<SweepPoint> point = record ? point_from(*record) : std::nullopt;
       if (!point || !is_artifact_kept(*point, planned)) continue;
       planned.point = std::move(*point);
@@ -183,7 +193,7 @@ class Sweep {
   void score_original() {
     const BpbReport report = score([&] { return load_model(source_); });
     results_.original = {source_.file().file_bytes(), report.bits_per_byte(), scored_text(report), report.blocks};
-    if (ranks_.is_root()) work_->save_score(original_key_, record_of(*results_.original));
+    if (ranks_.is_root()) save(original_key_, record_of(*results_.original));
   }
 
   void add_point(PlannedPoint& planned) {
@@ -204,7 +214,7 @@ class Sweep {
     planned.is_found = true;
     if (!ranks_.is_root()) return;
     if (!request_.keep_artifacts) std::filesystem::remove(request.output);
-    work_->save_score(planned.key, record_of(point));
+    save(planned.key, record_of(point));
     save();
     console_.note(point.failure.empty()
                       ? fmt::format("{} at {}: {}, {:.6f} bits per byte", point.method, bytes_text(point.budget_bytes),

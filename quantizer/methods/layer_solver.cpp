@@ -1,7 +1,6 @@
 // layer_solver.cpp: groups layers by shared Hessian, factors each once, and keeps every solution.
 #include "quantizer/methods/layer_solver.h"
 
-#include "quantizer/methods/packed_results.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/parallel.h"
 
@@ -70,7 +69,7 @@ void LayerSolver::solve_missing(const Plan& plan) {
       progress_.advance(1);
     });
   };
-  for (SolvedTensor& solved : work_.results<SolvedTensor>(pieces, {&pack_solution, &unpack_solution}, solve)) {
+  for (SolvedTensor& solved : work_.results<SolvedTensor>(WorkKind::kSolution, pieces, solve)) {
     const Layer& layer = missing[piece_of.at(solved.tensor.name)];
     solved_[slot(layer.name, layer.precision)] = std::move(solved);
   }

@@ -4,16 +4,18 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "gptq/slope/matrix_loss.h"
 #include "gptq/slope/slope_solver.h"
 #include "gptq/statistics/fisher.h"
-#include "packer/artifact.h"
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/console/console.h"
+#include "quantizer/methods/encoder.h"
 #include "quantizer/methods/layer_solver.h"
 #include "runtime/device/device.h"
+#include "runtime/ops/token_sequences.h"
 
 namespace thimble {
 
@@ -28,6 +30,7 @@ struct MethodWork {
   Progress& progress;
   LayerSolver& solver;
   const SharedWork& shared;
+  Encoder& encoder;
   uint64_t key;  // hash of the checkpoint and what was collected from it
   // Empty before anything is collected.
   const CalibrationStatistics& statistics;
@@ -50,6 +53,8 @@ struct LayerOutcome {
 struct EncodedPoint {
   double log2_c = 0;
   uint64_t artifact_bytes = 0;
+
+  friend auto members(EncodedPoint& point) { return std::tie(point.log2_c, point.artifact_bytes); }
 };
 
 // How far distillation went (slope/distill.h).

@@ -1,5 +1,5 @@
-// shared_work.h: work cut into pieces that are computed once each: on one of the ranks, kept in the work folder as soon
-// as they are there, and given to all. What a killed run had kept is not computed again.
+// shared_work.h: the one way in which work survives: cut into pieces that are computed once, kept in the work folder as
+// soon as they are there, and given to all ranks. What a killed run had kept is not computed again.
 #pragma once
 
 #include <algorithm>
@@ -9,18 +9,11 @@
 #include <span>
 #include <vector>
 
+#include "quantizer/methods/packed_values.h"
 #include "quantizer/methods/work_folder.h"
-#include "runtime/base/byte_cursor.h"
 #include "runtime/device/ranks.h"
 
 namespace thimble {
-
-// A T as bytes and back, exactly.
-template <typename T>
-struct PieceFormat {
-  ByteVector (*pack)(const T&);
-  T (*unpack)(Bytes);
-};
 
 class SharedWork {
  public:
@@ -35,47 +28,99 @@ class SharedWork {
   // The work folder is rank 0's; the others' keeps nothing. Both must outlive this.
   SharedWork(const WorkFolder& work, Ranks& ranks) : work_(work), ranks_(ranks) {}
 
+  Ranks& ranks() const { return ranks_; }
+
+  // What is kept under this name, on every rank; a newer one replaces it. Collective; keep() on what every rank has.
+  template <typename T>
+  std::optional<T> find(const PieceName& name) const;
+  template <typename T>
+  void keep(const PieceName& name, const T& value) const {
+    if (work_.keeps()) work_.save(name, pack(value));
+  }
+
+  // A result that every rank computes alike, or all together, unless it is kept already. Once it is, the pieces that it
+  // was made of are deleted. Collective.
+  template <typename T>
+  T result(const PieceName& name, const std::function<T()>& compute) const;
+
   // The results of the pieces, in their order, on every rank. Collective. Unless all are kept already, `compute` is
   // called on every rank with those of its share, maybe none, and gives each of them.
   template <typename T>
-  std::vector<T> results(std::span<const Piece> pieces, const PieceFormat<T>& format,
+  std::vector<T> results(WorkKind kind, std::span<const Piece> pieces,
                          const std::function<void(std::span<const size_t>, const Give<T>&)>& compute) const;
 
+  // What rank 0 computes, on every rank. Collective.
+  ByteVector of_root(const std::function<ByteVector()>& compute) const;
+
+  // What rank `from` has. Collective.
+  template <typename T>
+  T of_rank(const T& mine, int from) const;
+
+  // Rank 0's folder, for pieces that no other rank asks for.
+  const WorkFolder& folder() const { return work_; }
+
  private:
-  // Those that are kept, on every rank.
-  std::vector<std::optional<ByteVector>> kept(std::span<const Piece> pieces) const;
-  // Of the pieces that are not `done`, those of this rank.
-  std::vector<size_t> share(std::span<const Piece> pieces, const std::vector<bool>& done) const;
-  // What the other ranks computed, each piece with its number, for what this one did.
-  std::vector<std::pair<size_t, ByteVector>> exchange(const std::vector<std::pair<size_t, ByteVector>>& mine) const;
+  // Damaged bytes are as good as none.
+  template <typename T>
+  static std::optional<T> unpacked(Bytes bytes);
+  // The rank that computes each of the pieces that are not done.
+  std::vector<int> owners(std::span<const Piece> pieces, const std::vector<bool>& done) const;
 
   const WorkFolder& work_;
   Ranks& ranks_;
 };
 
 template <typename T>
-std::vector<T> SharedWork::results(std::span<const Piece> pieces, const PieceFormat<T>& format,
+std::optional<T> SharedWork::unpacked(Bytes bytes) {
+  try {
+    return unpack<T>(bytes);
+  } catch (const FormatError&) {
+    return std::nullopt;
+  }
+}
+
+template <typename T>
+T SharedWork::of_rank(const T& mine, int from) const {
+  ByteVector bytes;
+  if (ranks_.rank() == from) bytes = pack(mine);
+  ranks_.broadcast(bytes, from);
+  return ranks_.rank() == from ? mine : unpack<T>(bytes);
+}
+
+template <typename T>
+std::optional<T> SharedWork::find(const PieceName& name) const {
+  const ByteVector bytes = of_root([&] { return work_.load(name).value_or(ByteVector()); });
+  return bytes.empty() ? std::nullopt : unpacked<T>(bytes);
+}
+
+template <typename T>
+T SharedWork::result(const PieceName& name, const std::function<T()>& compute) const {
+  if (std::optional<T> found = find<T>(name)) return std::move(*found);
+  const size_t uses = work_.uses();
+  T value = compute();
+  if (work_.keeps() && work_.save(name, pack(value))) work_.forget_since(uses, name);
+  return value;
+}
+
+template <typename T>
+std::vector<T> SharedWork::results(WorkKind kind, std::span<const Piece> pieces,
                                    const std::function<void(std::span<const size_t>, const Give<T>&)>& compute) const {
   std::vector<std::optional<T>> found(pieces.size());
   std::vector<bool> done(pieces.size());
-  const std::vector<std::optional<ByteVector>> bytes = kept(pieces);
-  for (size_t i = 0; i < pieces.size(); ++i)
-    if (bytes[i]) found[i] = format.unpack(*bytes[i]);
-  for (size_t i = 0; i < pieces.size(); ++i) done[i] = found[i].has_value();
-
+  for (size_t i = 0; i < pieces.size(); ++i) done[i] = (found[i] = find<T>({kind, pieces[i].key})).has_value();
   if (std::ranges::find(done, false) != done.end()) {
-    const std::vector<size_t> mine = share(pieces, done);
+    const std::vector<int> owner = owners(pieces, done);
+    std::vector<size_t> mine;
+    for (size_t i = 0; i < pieces.size(); ++i)
+      if (!done[i] && owner[i] == ranks_.rank()) mine.push_back(i);
     compute(mine, [&](size_t piece, T result) {
-      if (work_.keeps()) work_.save_piece(pieces[piece].key, format.pack(result));
+      keep<T>({kind, pieces[piece].key}, result);
       found[piece] = std::move(result);
     });
-    if (ranks_.size() > 1) {
-      std::vector<std::pair<size_t, ByteVector>> computed;
-      for (size_t piece : mine) computed.emplace_back(piece, format.pack(found[piece].value()));
-      for (auto& [piece, packed] : exchange(computed)) {
-        if (work_.keeps()) work_.save_piece(pieces[piece].key, packed);
-        found[piece] = format.unpack(packed);
-      }
+    for (size_t i = 0; i < pieces.size() && ranks_.size() > 1; ++i) {
+      if (done[i]) continue;
+      found[i] = of_rank(found[i].value_or(T{}), owner[i]);
+      if (owner[i] != ranks_.rank()) keep<T>({kind, pieces[i].key}, *found[i]);
     }
   }
   std::vector<T> results;

@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
-#include <stdexcept>
 
-#include "quantizer/checkpoints/hessian_file.h"
 #include "quantizer/checkpoints/safetensors.h"
+#include "quantizer/console/version.h"
 #include "runtime/base/atomic_file.h"
 #include "runtime/base/file.h"
 #include "runtime/base/hash.h"
@@ -17,29 +17,13 @@
 namespace thimble {
 namespace {
 
-constexpr const char* kTokens = "tokens";
-constexpr const char* kHessians = "hessians";
-constexpr const char* kPiece = "piece";
-constexpr const char* kScore = "score";
+// By WorkKind.
+constexpr std::array kKinds = {"tokens", "hessians", "sums", "solution", "section", "search", "learning", "score"};
 constexpr const char* kArtifact = "artifact";
 constexpr const char* kExtension = ".safetensors";
 constexpr const char* kArtifactExtension = ".thmb";
-constexpr const char* kInfo = "thimble";  // the metadata that holds JSON
-
-// A damaged result file is as good as none; anything else that goes wrong is the caller's.
-template <typename Load>
-auto load_or_nothing(const std::string& path, Load load) -> std::optional<decltype(load())> {
-  if (!file_exists(path)) return std::nullopt;
-  try {
-    return load();
-  } catch (const FormatError&) {
-    return std::nullopt;
-  } catch (const Json::exception&) {
-    return std::nullopt;
-  } catch (const std::out_of_range&) {  // whole, but another kind of result under this name
-    return std::nullopt;
-  }
-}
+constexpr const char* kPiece = "piece";    // the only tensor
+constexpr const char* kMaker = "thimble";  // the metadata that holds who made it, and its name
 
 // The disk that a folder ("" is the working folder) is on; 0 where there is no such folder.
 dev_t device_of(const std::filesystem::path& folder) {
@@ -47,46 +31,28 @@ dev_t device_of(const std::filesystem::path& folder) {
   return ::stat(folder.empty() ? "." : folder.c_str(), &info) == 0 ? info.st_dev : 0;
 }
 
-// The tensors of a file that this program wrote: the checksum stands for everything in it.
-CheckpointContents read_own_file(const MappedFile& file) {
-  CheckpointContents contents = read_safetensors(file.bytes(), file.path());
-  if (!verify_checksum(contents, file.path())) throw FormatError(file.path(), "has no checksum");
-  return contents;
+std::string stem_of(const PieceName& piece) {
+  return std::string(kKinds.at(static_cast<size_t>(piece.kind))) + "-" + hex64(piece.key);
 }
 
-template <typename T>
-std::vector<T> numbers_of(Bytes bytes, const std::string& path) {
-  ByteCursor cursor(bytes, path);
-  std::vector<T> numbers(bytes.size() / sizeof(T));
-  for (T& number : numbers) number = cursor.read<T>("number");
-  return numbers;
-}
-
-template <typename T>
-ByteVector bytes_of(std::span<const T> numbers) {
-  ByteVector bytes;
-  bytes.reserve(numbers.size_bytes());
-  for (T number : numbers) append_little_endian(bytes, number);
-  return bytes;
-}
+std::string maker_of(const PieceName& piece) { return std::string(kVersion) + " " + stem_of(piece); }
 
 }  // namespace
 
 // kind-0123456789abcdef.safetensors, an artifact with its own extension, or the temporary of one.
 bool WorkFolder::is_own(std::string_view name) {
   constexpr size_t kHashDigits = 16;
-  for (const char* kind : {kTokens, kHessians, kPiece, kScore, kArtifact}) {
-    const std::string prefix = std::string(kind) + "-";
-    if (!name.starts_with(prefix)) continue;
-    const std::string_view rest = name.substr(prefix.size());
-    const char* extension = kind == kArtifact ? kArtifactExtension : kExtension;
-    if (rest.find_first_not_of("0123456789abcdef") == kHashDigits && rest.substr(kHashDigits).starts_with(extension))
-      return true;
-  }
-  return false;
+  auto is_of = [&](std::string_view kind, std::string_view extension) {
+    if (!name.starts_with(kind) || !name.substr(kind.size()).starts_with("-")) return false;
+    const std::string_view rest = name.substr(kind.size() + 1);
+    return rest.find_first_not_of("0123456789abcdef") == kHashDigits && rest.substr(kHashDigits).starts_with(extension);
+  };
+  return std::ranges::any_of(kKinds, [&](const char* kind) { return is_of(kind, kExtension); }) ||
+         is_of(kArtifact, kArtifactExtension);
 }
 
-WorkFolder::WorkFolder(const std::string& path) : path_(path) {
+WorkFolder::WorkFolder(const std::string& path, AfterPiece after_piece)
+    : path_(path), after_piece_(std::move(after_piece)) {
   if (path_.empty()) return;
   try {
     make_folder(path_);
@@ -102,7 +68,7 @@ WorkFolder::~WorkFolder() {
 
 std::string WorkFolder::note() const {
   std::lock_guard lock(mutex_);
-  return note_;
+  return note_.empty() || damaged_.empty() ? note_ + damaged_ : damaged_ + "; " + note_;
 }
 
 void WorkFolder::set_note(const std::string& note) const {
@@ -110,66 +76,64 @@ void WorkFolder::set_note(const std::string& note) const {
   note_ = note;
 }
 
-bool WorkFolder::keeps() const { return !path_.empty() && note().empty(); }
+bool WorkFolder::keeps() const {
+  std::lock_guard lock(mutex_);
+  return !path_.empty() && note_.empty();
+}
 
-void WorkFolder::keep(const std::function<void()>& save) const {
-  if (!keeps()) return;
+std::string WorkFolder::file(const PieceName& piece) const { return path_ + "/" + stem_of(piece) + kExtension; }
+
+std::optional<ByteVector> WorkFolder::load(const PieceName& piece) const {
+  if (path_.empty() || !file_exists(file(piece))) return std::nullopt;
+  const std::string path = file(piece);
   try {
-    save();
-  } catch (const NoRoomError& error) {
-    set_note(std::string("not everything is kept to resume from: ") + error.what());
+    const MappedFile mapped(path);
+    const CheckpointContents contents = read_safetensors(mapped.bytes(), path);
+    const auto maker = contents.metadata.find(kMaker);
+    const auto found = contents.tensors.find(kPiece);
+    if (!verify_checksum(contents, path) || maker == contents.metadata.end() || maker->second != maker_of(piece) ||
+        found == contents.tensors.end())
+      throw FormatError(path, "is not the piece that its name says");
+    std::lock_guard lock(mutex_);
+    used_.push_back(piece);
+    return ByteVector(found->second.bytes.begin(), found->second.bytes.end());
+  } catch (const FormatError& error) {
+    std::lock_guard lock(mutex_);
+    damaged_ = std::string("computed again what was kept in a damaged file: ") + error.what();
+    return std::nullopt;
   }
 }
 
-std::string WorkFolder::file(const std::string& kind, uint64_t key) const {
-  return path_ + "/" + kind + "-" + hex64(key) + kExtension;
+bool WorkFolder::save(const PieceName& piece, Bytes contents) const {
+  if (!keeps()) return false;
+  const TensorMap tensors = {{kPiece, {DType::kU8, {static_cast<int64_t>(contents.size())}, contents}}};
+  try {
+    write_checksummed_safetensors(file(piece), tensors, {{kMaker, maker_of(piece)}});
+  } catch (const NoRoomError& error) {
+    set_note(std::string("not everything is kept to resume from: ") + error.what());
+    return false;
+  }
+  size_t count = 0;
+  {
+    std::lock_guard lock(mutex_);
+    used_.push_back(piece);
+    count = ++saved_;
+  }
+  if (after_piece_) after_piece_(count);
+  return true;
 }
 
-std::optional<std::vector<Token>> WorkFolder::load_tokens(uint64_t key) const {
-  if (path_.empty()) return std::nullopt;
-  std::string path = file(kTokens, key);
-  return load_or_nothing(path, [&] {
-    MappedFile mapped(path);
-    const CheckpointContents contents = read_own_file(mapped);
-    const TensorView& tokens = contents.tensors.at("tokens");
-    if (tokens.dtype != DType::kI32) throw FormatError(path, "tokens of another width");
-    return numbers_of<Token>(tokens.bytes, path);
-  });
+size_t WorkFolder::uses() const {
+  std::lock_guard lock(mutex_);
+  return used_.size();
 }
 
-void WorkFolder::save_tokens(uint64_t key, std::span<const Token> tokens) const {
-  keep([&] {
-    ByteVector bytes = bytes_of<Token>(tokens);
-    TensorMap tensors = {{"tokens", {DType::kI32, {static_cast<int64_t>(tokens.size())}, bytes}}};
-    write_checksummed_safetensors(file(kTokens, key), tensors, {});
-  });
-}
-
-std::optional<CalibrationStatistics> WorkFolder::load_statistics(uint64_t key) const {
-  if (path_.empty()) return std::nullopt;
-  std::string path = file(kHessians, key);
-  return load_or_nothing(path, [&] { return read_hessian_file(path); });
-}
-
-void WorkFolder::save_statistics(uint64_t key, const CalibrationStatistics& statistics) const {
-  keep([&] { write_hessian_file(file(kHessians, key), statistics); });
-}
-
-std::optional<ByteVector> WorkFolder::load_piece(uint64_t key) const {
-  if (path_.empty()) return std::nullopt;
-  const std::string path = file(kPiece, key);
-  return load_or_nothing(path, [&] {
-    MappedFile mapped(path);
-    const CheckpointContents contents = read_own_file(mapped);
-    if (contents.metadata.at(kInfo) != hex64(key)) throw FormatError(path, "holds another piece than its name says");
-    const Bytes piece = contents.tensors.at(kPiece).bytes;
-    return ByteVector(piece.begin(), piece.end());
-  });
-}
-
-void WorkFolder::save_piece(uint64_t key, Bytes piece) const {
-  const TensorMap tensors = {{kPiece, {DType::kU8, {static_cast<int64_t>(piece.size())}, piece}}};
-  keep([&] { write_checksummed_safetensors(file(kPiece, key), tensors, {{kInfo, hex64(key)}}); });
+void WorkFolder::forget_since(size_t uses, const PieceName& but) const {
+  std::lock_guard lock(mutex_);
+  std::error_code ignored;  // what cannot be removed takes room, no more
+  for (size_t i = uses; i < used_.size(); ++i)
+    if (used_[i] != but && used_[i].kind != WorkKind::kSection) std::filesystem::remove(file(used_[i]), ignored);
+  used_.resize(std::min(uses, used_.size()), but);
 }
 
 std::vector<std::filesystem::directory_entry> WorkFolder::own_files() const {
@@ -179,24 +143,6 @@ std::vector<std::filesystem::directory_entry> WorkFolder::own_files() const {
   for (const auto& entry : std::filesystem::directory_iterator(path_, ignored))
     if (is_own(entry.path().filename().string())) files.push_back(entry);
   return files;
-}
-
-std::optional<Json> WorkFolder::load_score(uint64_t key) const {
-  if (path_.empty()) return std::nullopt;
-  std::string path = file(kScore, key);
-  return load_or_nothing(path, [&] {
-    MappedFile mapped(path);
-    const Json info = parse_json(as_bytes_of(read_own_file(mapped).metadata.at(kInfo)), path);
-    if (info.at("key") != hex64(key)) throw FormatError(path, "holds another score than its name says");
-    return info.at("record");
-  });
-}
-
-void WorkFolder::save_score(uint64_t key, const Json& record) const {
-  const Json info = {{"key", hex64(key)}, {"record", record}};
-  // Messages may name files in bytes that are not UTF-8.
-  const std::string text = info.dump(-1, ' ', false, Json::error_handler_t::replace);
-  keep([&] { write_checksummed_safetensors(file(kScore, key), {}, {{kInfo, text}}); });
 }
 
 std::optional<std::string> WorkFolder::artifact_path(uint64_t key) const {

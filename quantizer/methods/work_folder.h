@@ -1,6 +1,6 @@
-// work_folder.h: results of finished steps of quantize and sweep, one atomic file each, so that a killed run resumes.
+// work_folder.h: pieces of finished work of quantize and sweep, one atomic file each, so that a killed run resumes.
 // Every file's name carries the hash of all that its contents depend on; a stale file is simply never asked for.
-// Results for which there is no room (NoRoomError) are not kept: the run goes on without them, and can say so.
+// Pieces for which there is no room (NoRoomError) are not kept: the run goes on without them, and can say so.
 #pragma once
 
 #include <filesystem>
@@ -11,17 +11,26 @@
 #include <string_view>
 #include <vector>
 
-#include "gptq/statistics/fisher.h"
-#include "runtime/base/json.h"
-#include "runtime/ops/token_sequences.h"
+#include "runtime/base/byte_cursor.h"
 
 namespace thimble {
 
+enum class WorkKind { kTokens, kHessians, kSums, kSolution, kSection, kSearch, kLearning, kScore };
+
+struct PieceName {
+  WorkKind kind;
+  uint64_t key;  // hash of all that the contents depend on
+  bool operator==(const PieceName&) const = default;
+};
+
 class WorkFolder {
  public:
+  // Called after each piece that has been kept, with how many there were. Tests end a run there.
+  using AfterPiece = std::function<void(size_t count)>;
+
   // An empty path keeps nothing. The folder is created, not its parents: an IoError when that fails for another reason
   // than that there is no room.
-  explicit WorkFolder(const std::string& path);
+  explicit WorkFolder(const std::string& path, AfterPiece after_piece = {});
   // Deletes the folder when nothing is in it.
   ~WorkFolder();
   // Is anything kept? Else what is saved is dropped.
@@ -32,20 +41,17 @@ class WorkFolder {
   WorkFolder(const WorkFolder&) = delete;
   WorkFolder& operator=(const WorkFolder&) = delete;
 
-  // nullopt when there is no such result, or the file is damaged (then it is computed again).
-  std::optional<std::vector<Token>> load_tokens(uint64_t key) const;
-  void save_tokens(uint64_t key, std::span<const Token> tokens) const;
+  // Both from any thread. nullopt when there is no such piece, or the file is damaged or another's: then it is to be
+  // computed again, and note() says so.
+  std::optional<ByteVector> load(const PieceName& piece) const;
+  // Replaces an older piece of that name. False: not kept.
+  bool save(const PieceName& piece, Bytes contents) const;
 
-  std::optional<CalibrationStatistics> load_statistics(uint64_t key) const;
-  void save_statistics(uint64_t key, const CalibrationStatistics& statistics) const;
-
-  // Any bytes: a piece of shared work (shared_work.h).
-  std::optional<ByteVector> load_piece(uint64_t key) const;
-  void save_piece(uint64_t key, Bytes piece) const;
-
-  // A score of a sweep, as JSON (sweep_results.h).
-  std::optional<Json> load_score(uint64_t key) const;
-  void save_score(uint64_t key, const Json& record) const;
+  // How many times pieces were loaded or saved.
+  size_t uses() const;
+  // Deletes the pieces loaded or saved since there were so many uses, but for those of this name and for packed
+  // sections, which are small, and which later artifacts share.
+  void forget_since(size_t uses, const PieceName& but) const;
 
   // Where an artifact may lie while it is scored; nowhere when nothing is kept.
   std::optional<std::string> artifact_path(uint64_t key) const;
@@ -57,20 +63,22 @@ class WorkFolder {
   // they are on that disk and large enough to make room.
   void write_artifact(const std::string& output, Bytes artifact) const;
 
-  // What of all this the user should know: that results were not kept, or deleted. Empty where nothing.
+  // What of all this the user should know: that pieces were not kept, damaged, or deleted. Empty where nothing.
   std::string note() const;
 
  private:
-  std::string file(const std::string& kind, uint64_t key) const;
+  std::string file(const PieceName& piece) const;
   std::vector<std::filesystem::directory_entry> own_files() const;
   bool make_room(const std::string& output, uint64_t bytes) const;  // false: nothing was deleted
-  // Any thread. Once there was no room, nothing more is tried: what is left of the disk is for the outputs.
-  void keep(const std::function<void()>& save) const;
   void set_note(const std::string& note) const;
 
   std::string path_;
+  AfterPiece after_piece_;
   mutable std::mutex mutex_;
-  mutable std::string note_;
+  mutable std::string note_;  // once there is one nothing more is kept: what is left of the disk is for the outputs
+  mutable std::string damaged_;
+  mutable std::vector<PieceName> used_;
+  mutable size_t saved_ = 0;
 };
 
 }  // namespace thimble

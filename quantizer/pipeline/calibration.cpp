@@ -1,13 +1,12 @@
-// calibration.cpp: self-generation with resume, and Hessian collection, shared among ranks.
+// calibration.cpp: self-generation with resume, and Hessian collection, both shared among ranks and kept.
 #include "quantizer/pipeline/calibration.h"
 
 #include <algorithm>
-#include <cstring>
+#include <tuple>
 
 #include "eval/text/token_shard.h"
 #include "gptq/statistics/statistics_sum.h"
 #include "quantizer/checkpoints/hessian_file.h"
-#include "quantizer/methods/packed_results.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/file.h"
 #include "runtime/base/hash.h"
@@ -16,19 +15,6 @@
 
 namespace thimble {
 namespace {
-
-std::optional<std::vector<Token>> load_kept_tokens(const WorkFolder& work, uint64_t key, size_t count, Ranks& ranks) {
-  ByteVector bytes;
-  if (std::optional<std::vector<Token>> kept = work.load_tokens(key)) {
-    Bytes found = std::as_bytes(std::span(*kept));
-    bytes.assign(found.begin(), found.end());
-  }
-  ranks.broadcast(bytes);
-  std::vector<Token> tokens(count);
-  if (bytes.size() != std::span(tokens).size_bytes()) return std::nullopt;
-  std::memcpy(tokens.data(), bytes.data(), bytes.size());
-  return tokens;
-}
 
 // Runs sequences through the model on the CPU, one part of the calibration set after another in the same buffers.
 class PartCollector {
@@ -84,54 +70,65 @@ class PartCollector {
   std::optional<CpuGradients> gradients_;
 };
 
-// What rank `from` has.
-CalibrationStatistics statistics_of_rank(CalibrationStatistics mine, int from, Ranks& ranks) {
-  if (ranks.size() == 1) return mine;
-  ByteVector bytes;
-  if (ranks.rank() == from) bytes = pack_statistics(mine);
-  ranks.broadcast(bytes, from);
-  return ranks.rank() == from ? std::move(mine) : unpack_statistics(bytes);
-}
+// The sum of the first parts.
+struct SumOfParts {
+  uint64_t parts = 0;
+  StatisticsSum sum;
+
+  friend auto members(SumOfParts& sums) { return std::tie(sums.parts, sums.sum); }
+};
 
 CalibrationStatistics collect_in_parts(const std::shared_ptr<const Weights>& weights, Numerics numerics,
-                                       const TokenSequences& sequences, bool with_loss, Ranks& ranks,
-                                       Progress& progress) {
-  auto rank = static_cast<size_t>(ranks.rank()), rank_count = static_cast<size_t>(ranks.size());
-  size_t part_count = hessian_part_count(sequences.count);
+                                       const TokenSequences& sequences, bool with_loss, uint64_t key,
+                                       const SharedWork& work, Progress& progress) {
+  Ranks& ranks = work.ranks();
+  const auto rank = static_cast<size_t>(ranks.rank()), rank_count = static_cast<size_t>(ranks.size());
+  const size_t part_count = hessian_part_count(sequences.count);
   PartCollector collector(weights, numerics, sequences, with_loss, progress);
-  StatisticsSum sum;
   progress.begin(with_loss ? "collecting Hessians and gradients" : "collecting Hessians", sequences.count, "sequences");
-  for (size_t first = 0; first < part_count; first += rank_count) {
+  const PieceName name = {WorkKind::kSums, Hasher().add(key).add(uint64_t{with_loss}).digest()};
+  SumOfParts done = work.find<SumOfParts>(name).value_or(SumOfParts{});
+  auto advance = [&](size_t part) {
+    progress.advance(static_cast<int64_t>(hessian_part(sequences.count, part).size()));
+  };
+  for (size_t part = 0; part < done.parts; ++part) advance(part);
+  while (done.parts < part_count) {
+    const size_t first = done.parts;
     CalibrationStatistics mine;
     if (first + rank < part_count) mine = collector.collect(hessian_part(sequences.count, first + rank));
     for (size_t from = 0; from < rank_count && first + from < part_count; ++from) {
-      sum.add(statistics_of_rank(mine, static_cast<int>(from), ranks));
-      if (from != rank) progress.advance(static_cast<int64_t>(hessian_part(sequences.count, first + from).size()));
+      done.sum.add(rank_count == 1 ? mine : work.of_rank(mine, static_cast<int>(from)));
+      if (from != rank) advance(first + from);
+      ++done.parts;
     }
+    work.keep(name, done);
   }
   progress.end();
-  return std::move(sum).finish();
+  return std::move(done.sum).finish();
 }
 
 }  // namespace
 
 TokenSequences self_generate(Generator& generator, const CalibrationOptions& options, uint64_t key,
-                             const WorkFolder& work, Ranks& ranks, Progress& progress) {
-  int64_t batch = generator.preferred_sequences(options);
+                             const SharedWork& work, Progress& progress) {
+  const int64_t batch = generator.preferred_sequences(options);
   TokenSequences all{options.sequences, options.length, {}};
   progress.begin("generating calibration", options.sequences * options.length, "tokens");
   for (int64_t first = 0; first < options.sequences; first += batch) {
-    int64_t count = std::min(batch, options.sequences - first);
-    uint64_t batch_key = Hasher().add(key).add(static_cast<uint64_t>(first)).add(static_cast<uint64_t>(count)).digest();
-    std::optional<std::vector<Token>> tokens =
-        load_kept_tokens(work, batch_key, static_cast<size_t>(count * options.length), ranks);
-    if (tokens) {
-      progress.advance(count * options.length);
-    } else {
-      tokens = generator.calibration(options, first, count, progress).tokens;
-      work.save_tokens(batch_key, *tokens);
-    }
-    all.tokens.insert(all.tokens.end(), tokens->begin(), tokens->end());
+    const int64_t count = std::min(batch, options.sequences - first);
+    const uint64_t batch_key = Hasher()
+                                   .add(key)
+                                   .add(static_cast<uint64_t>(options.length))
+                                   .add(static_cast<uint64_t>(first))
+                                   .add(static_cast<uint64_t>(count))
+                                   .digest();
+    bool is_new = false;
+    const auto tokens = work.result<std::vector<Token>>({WorkKind::kTokens, batch_key}, [&] {
+      is_new = true;
+      return generator.calibration(options, first, count, progress).tokens;
+    });
+    if (!is_new) progress.advance(count * options.length);
+    all.tokens.insert(all.tokens.end(), tokens.begin(), tokens.end());
   }
   progress.end();
   return all;
@@ -147,30 +144,23 @@ TokenSequences read_calibration_tokens(const std::string& path, int64_t length, 
 }
 
 CalibrationStatistics collect_statistics(const std::shared_ptr<const Weights>& weights, const Device& device,
-                                         const TokenSequences& sequences, bool with_loss, Ranks& ranks,
-                                         Progress& progress) {
-  CalibrationStatistics statistics;
-  if (device.is_cuda) {
-    // Done with everything before ranks could have exchanged their parts.
-    statistics.hessians = collect_hessians_cuda(weights, device, sequences, progress);
-    if (with_loss) statistics.loss = collect_loss_statistics_cuda(weights, device, sequences, progress);
-  } else {
-    const bool in_one_pass = with_loss && device.numerics == Numerics::kFp32;
-    statistics = collect_in_parts(weights, device.numerics, sequences, in_one_pass, ranks, progress);
-    if (with_loss && !in_one_pass)
-      statistics.loss = collect_in_parts(weights, Numerics::kFp32, sequences, true, ranks, progress).loss;
-  }
-  round_to_float32(statistics);
-  return statistics;
-}
-
-std::optional<CalibrationStatistics> load_kept_statistics(const WorkFolder& work, uint64_t key, Ranks& ranks) {
-  std::optional<CalibrationStatistics> kept = work.load_statistics(key);
-  if (ranks.size() == 1) return kept;
-  ByteVector bytes;
-  if (kept) bytes = pack_statistics(*kept);
-  ranks.broadcast(bytes);
-  return bytes.empty() ? std::nullopt : std::optional(unpack_statistics(bytes));
+                                         const TokenSequences& sequences, bool with_loss, uint64_t key,
+                                         const SharedWork& work, Progress& progress) {
+  return work.result<CalibrationStatistics>({WorkKind::kHessians, key}, [&] {
+    CalibrationStatistics statistics;
+    if (device.is_cuda) {
+      // Done with everything before ranks could have exchanged their parts.
+      statistics.hessians = collect_hessians_cuda(weights, device, sequences, progress);
+      if (with_loss) statistics.loss = collect_loss_statistics_cuda(weights, device, sequences, progress);
+    } else {
+      const bool in_one_pass = with_loss && device.numerics == Numerics::kFp32;
+      statistics = collect_in_parts(weights, device.numerics, sequences, in_one_pass, key, work, progress);
+      if (with_loss && !in_one_pass)
+        statistics.loss = collect_in_parts(weights, Numerics::kFp32, sequences, true, key, work, progress).loss;
+    }
+    round_to_float32(statistics);
+    return statistics;
+  });
 }
 
 }  // namespace thimble

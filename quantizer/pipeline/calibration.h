@@ -2,36 +2,31 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "gptq/statistics/fisher.h"
-#include "gptq/trace/quantize_tensor.h"
-#include "quantizer/methods/work_folder.h"
+#include "quantizer/methods/shared_work.h"
 #include "runtime/device/device.h"
-#include "runtime/device/ranks.h"
 #include "runtime/ops/generator.h"
 #include "runtime/ops/weights.h"
 
 namespace thimble {
 
-// Generates in batches; batches found in rank 0's work folder are not generated again. `key` hashes what the tokens
-// depend on besides `options`. `generator` is shared among the ranks.
+// Generates in batches, each a piece of the work. `key` hashes what the tokens depend on besides the options' length
+// and how many there are. `generator` is shared among the ranks.
 TokenSequences self_generate(Generator& generator, const CalibrationOptions& options, uint64_t key,
-                             const WorkFolder& work, Ranks& ranks, Progress& progress);
+                             const SharedWork& work, Progress& progress);
 
 // A shard that holds whole sequences of `length` tokens, one after another. Any other token count is a FormatError.
 TokenSequences read_calibration_tokens(const std::string& path, int64_t length, int64_t vocab_size);
 
 // Runs every sequence, less its last token (nothing is predicted from it), through the model; Hessians of all its
 // linear layers, rounded to float32. On the CPU the ranks take the parts of statistics_sum.h in turn, and all add up
-// all of them; CUDA devices each collect everything. `with_loss`: also back from the loss, for LossStatistics; but on
-// the CPU in fp32 by a pass of its own in float32, which leaves the Hessians what they are without it.
+// all of them; the sum so far is kept. CUDA devices each collect everything. `with_loss`: also back from the loss, for
+// LossStatistics; but on the CPU in fp32 by a pass of its own in float32, which leaves the Hessians what they are
+// without it. `key` hashes all that decides the result, which is a piece of the work.
 CalibrationStatistics collect_statistics(const std::shared_ptr<const Weights>& weights, const Device& device,
-                                         const TokenSequences& sequences, bool with_loss, Ranks& ranks,
-                                         Progress& progress);
-
-// What rank 0's work folder has under `key`, on all ranks; nullopt when it has nothing.
-std::optional<CalibrationStatistics> load_kept_statistics(const WorkFolder& work, uint64_t key, Ranks& ranks);
+                                         const TokenSequences& sequences, bool with_loss, uint64_t key,
+                                         const SharedWork& work, Progress& progress);
 
 }  // namespace thimble

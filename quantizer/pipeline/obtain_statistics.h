@@ -5,9 +5,8 @@
 #include "gptq/statistics/fisher.h"
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/console/console.h"
-#include "quantizer/methods/work_folder.h"
+#include "quantizer/methods/shared_work.h"
 #include "quantizer/pipeline/quantize_request.h"
-#include "runtime/device/ranks.h"
 
 namespace thimble {
 
@@ -20,6 +19,6 @@ struct KeyedStatistics {
 
 // `key`: the hash of checkpoint, config, program and arithmetic. Every rank gets the same.
 KeyedStatistics obtain_statistics(const QuantizeRequest& request, OpenedCheckpoint& source, uint64_t key,
-                                  const WorkFolder& work, Ranks& ranks, StageTimes& times, Progress& progress);
+                                  const SharedWork& work, StageTimes& times, Progress& progress);
 
 }  // namespace thimble

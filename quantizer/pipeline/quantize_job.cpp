@@ -10,12 +10,26 @@
 #include "quantizer/checkpoints/hessian_file.h"
 #include "quantizer/console/diagnostics.h"
 #include "quantizer/console/version.h"
-#include "quantizer/pipeline/make_method.h"
+#include "quantizer/methods/nvfp4/nvfp4_method.h"
+#include "quantizer/methods/slope/slope_method.h"
+#include "quantizer/methods/trace/trace_method.h"
 #include "quantizer/pipeline/plan_memory.h"
 #include "runtime/base/hash.h"
 
 namespace thimble {
 namespace {
+
+// With those of the request's options that are the method's.
+std::unique_ptr<Method> make_method(const QuantizeRequest& request) {
+  switch (request.method) {
+    case MethodKind::kTrace: return make_trace_method({request.plan, request.high_is_auto, request.encode});
+    case MethodKind::kNvfp4: return make_nvfp4_method(request.plan.min_elements, request.encode);
+    case MethodKind::kSlope: break;
+  }
+  return make_slope_method({request.slope, request.plan.min_elements, request.effort, request.cross_sequences,
+                            request.tuner, request.slope_target, request.bits_per_byte, request.encode,
+                            request.hessians.empty()});
+}
 
 // What every result depends on: the checkpoint's bytes, its config, this program and its arithmetic.
 uint64_t model_key(const OpenedCheckpoint& source, const Device& device) {
@@ -130,20 +144,10 @@ Method& QuantizeJob::method_of(const QuantizeRequest& request) {
   return *method;
 }
 
-MethodWork QuantizeJob::work_of(const QuantizedModel& header, LayerSolver& solver, const SharedWork& shared) {
-  return {source_,
-          summaries_,
-          layers_,
-          header,
-          request_.device,
-          times_,
-          console_.progress(),
-          solver,
-          shared,
-          collected_.key,
-          collected_.statistics,
-          losses_,
-          collected_.tokens};
+MethodWork QuantizeJob::work_of(const QuantizedModel& header, LayerSolver& solver, const SharedWork& shared,
+                                Encoder& encoder) {
+  return {source_, summaries_, layers_, header,         request_.device,       times_,  console_.progress(),
+          solver,  shared,     encoder, collected_.key, collected_.statistics, losses_, collected_.tokens};
 }
 
 void QuantizeJob::check_lower_bound(const QuantizeRequest& request) {
@@ -152,19 +156,21 @@ void QuantizeJob::check_lower_bound(const QuantizeRequest& request) {
     const WorkFolder nowhere("");
     const std::unique_ptr<Ranks> single = make_single_rank();
     const SharedWork alone(nowhere, *single);
+    Encoder encoder(alone, nullptr);
     LayerSolver solver(source_.parameters(), none, request.device, alone, key_, console_.progress());
     const QuantizedModel header = header_of(request, source_);
-    method_of(request).check_lower_bound(artifact_limit(request), work_of(header, solver, alone));
+    method_of(request).check_lower_bound(artifact_limit(request), work_of(header, solver, alone, encoder));
   });
 }
 
 void QuantizeJob::collect() {
   memory_plans_ = plan_memory(request_, source_);
   for (const MemoryPlan& plan : memory_plans_) console_.note(plan.text());
-  work_.emplace(ranks_.is_root() ? request_.work_folder : "");
-  collected_ = obtain_statistics(request_, source_, key_, *work_, ranks_, times_, console_.progress());
-  const CalibrationStatistics& statistics = collected_.statistics;
+  work_.emplace(ranks_.is_root() ? request_.work_folder : "", request_.after_piece);
   shared_.emplace(*work_, ranks_);
+  encoder_.emplace(*shared_, &times_);
+  collected_ = obtain_statistics(request_, source_, key_, *shared_, times_, console_.progress());
+  const CalibrationStatistics& statistics = collected_.statistics;
   solver_.emplace(source_.parameters(), statistics.hessians, request_.device, *shared_, collected_.key,
                   console_.progress());
   if (ranks_.is_root() && !request_.save_hessians.empty()) write_hessian_file(request_.save_hessians, statistics);
@@ -175,7 +181,7 @@ void QuantizeJob::collect() {
 
 QuantizeOutcome QuantizeJob::fit(const QuantizeRequest& request) {
   const QuantizedModel header = header_of(request, source_);
-  const MethodWork work = work_of(header, *solver_, *shared_);
+  const MethodWork work = work_of(header, *solver_, *shared_, *encoder_);
   Method& method = method_of(request);
   Fitted fitted = method.fit(artifact_limit(request), work);
   QuantizeOutcome outcome;

@@ -65,7 +65,7 @@ class QuantizeJob {
  private:
   Method& method_of(const QuantizeRequest& request);
   // `solver`: with Hessians or, before there are any, without.
-  MethodWork work_of(const QuantizedModel& header, LayerSolver& solver, const SharedWork& shared);
+  MethodWork work_of(const QuantizedModel& header, LayerSolver& solver, const SharedWork& shared, Encoder& encoder);
   // Checks, writes and describes what was fitted.
   QuantizeOutcome finish(const QuantizeRequest& request, const Method& method, const MethodWork& work, Fitted fitted);
 
@@ -82,6 +82,7 @@ class QuantizeJob {
   std::optional<WorkFolder> work_;
   KeyedStatistics collected_;
   std::optional<SharedWork> shared_;
+  std::optional<Encoder> encoder_;
   std::optional<LayerSolver> solver_;
   std::map<std::string, MatrixLoss> losses_;
   std::map<MethodKind, std::unique_ptr<Method>> methods_;

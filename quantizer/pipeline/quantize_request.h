@@ -10,7 +10,8 @@
 #include "packer/artifact.h"
 #include "quantizer/methods/effort.h"
 #include "quantizer/methods/slope/distill.h"
-#include "quantizer/methods/slope/slope_search.h"
+#include "quantizer/methods/slope/slope_method.h"
+#include "quantizer/methods/work_folder.h"
 #include "runtime/device/device.h"
 #include "runtime/families/model_weights.h"
 #include "runtime/ops/generator.h"
@@ -33,14 +34,14 @@ struct QuantizeRequest {
   Effort effort = Effort::kDefault;
   // Of method slope; what is not given follows from the effort.
   std::optional<int64_t> distill_steps, distill_batch;
-  GainTunerOptions tuner;                                     // steps and batch once these are known
-  int64_t cross_sequences = 0;                                // that cross terms read, at most
-  SlopeTarget slope_target;                                   // its limit follows from the budget
-  std::function<double(const RunnableModel&)> bits_per_byte;  // for a target that is a gap
-  CalibrationOptions calibration;                             // but for the temperature:
-  std::vector<double> temperatures = {0.8};                   // one after another in turn, sequence by sequence
-  std::string calibration_tokens;                             // file; empty: the model generates them
-  std::string hessians;                                       // file; empty: collected
+  GainTunerOptions tuner;                    // steps and batch once these are known
+  int64_t cross_sequences = 0;               // that cross terms read, at most
+  SlopeTarget slope_target;                  // its limit follows from the budget
+  ModelScore bits_per_byte;                  // for a target that is a gap
+  CalibrationOptions calibration;            // but for the temperature:
+  std::vector<double> temperatures = {0.8};  // one after another in turn, sequence by sequence
+  std::string calibration_tokens;            // file; empty: the model generates them
+  std::string hessians;                      // file; empty: collected
   std::string save_hessians, save_calibration;
   bool fisher = false;        // also collect LossStatistics; of the two methods only `slope` uses them
   bool predicts_loss = true;  // of each matrix, for --json, pages and sweeps
@@ -50,6 +51,7 @@ struct QuantizeRequest {
   EncodeOptions encode;
   std::string work_folder;  // empty: nothing is kept
   bool keep_work = false;
+  WorkFolder::AfterPiece after_piece;  // for tests
 };
 
 }  // namespace thimble

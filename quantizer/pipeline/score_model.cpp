@@ -1,6 +1,8 @@
 // score_model.cpp: load, check the vocabulary and that ranks agree, evaluate.
 #include "quantizer/pipeline/score_model.h"
 
+#include <algorithm>
+
 #include "quantizer/checkpoints/finite_input.h"
 #include "quantizer/checkpoints/model_source.h"
 #include "runtime/base/file.h"
@@ -10,6 +12,45 @@
 #include "runtime/device/models.h"
 
 namespace thimble {
+namespace {
+
+// Each call of score() is a piece of the work.
+class KeptScorer final : public Scorer {
+ public:
+  KeptScorer(std::unique_ptr<Scorer> scorer, const SharedWork& work, uint64_t key)
+      : scorer_(std::move(scorer)), work_(work), key_(key) {}
+
+  int64_t vocabulary() const override { return scorer_->vocabulary(); }
+  int64_t context() const override { return scorer_->context(); }
+  // A multiple of what suits the scorer, for pieces that are worth a file.
+  int64_t preferred_windows() const override {
+    const int64_t own = std::max<int64_t>(1, scorer_->preferred_windows());
+    return (kLeastWindows + own - 1) / own * own;
+  }
+  void score(std::span<const ScoreWindow> windows, std::span<float> nll) override {
+    const PieceName name = {WorkKind::kScore, Hasher().add(key_).add(calls_++).digest()};
+    const auto scores = work_.result<std::vector<float>>(name, [&] {
+      std::vector<float> computed(nll.size());
+      scorer_->score(windows, computed);
+      return computed;
+    });
+    std::ranges::copy(scores, nll.begin());
+  }
+  void log_probabilities(std::span<const Token> inputs, MatrixView out) override {
+    scorer_->log_probabilities(inputs, out);
+  }
+  std::optional<NonFinite> find_non_finite_input(std::span<const Token> inputs) override {
+    return scorer_->find_non_finite_input(inputs);
+  }
+
+ private:
+  static constexpr int64_t kLeastWindows = 16;
+  const std::unique_ptr<Scorer> scorer_;
+  const SharedWork& work_;
+  uint64_t key_, calls_ = 0;
+};
+
+}  // namespace
 
 ScoredModel score_model(const std::function<LoadedModel()>& load, const TokenSource& source, const Tokenizer& tokenizer,
                         const ByteTable& bytes, const Device& device, Ranks& ranks, Console& console,
@@ -45,14 +86,22 @@ ScoredModel score_model(const std::function<LoadedModel()>& load, const TokenSou
   return scored;
 }
 
-double bits_per_byte(const RunnableModel& model, const Device& device, const TokenSource& source, Ranks& ranks,
-                     Console& console) {
+double bits_per_byte(const RunnableModel& model, uint64_t key, const Device& device, const TokenSource& source,
+                     const SharedWork& work, Console& console) {
   const Tokenizer tokenizer = Tokenizer::load(source.tokenizer);
   const std::vector<Token> tokens = source.load(tokenizer, model.spec.vocabulary());
   const int64_t context = source.context_for(model.spec, "the model");
-  const std::unique_ptr<Scorer> scorer = make_scorer(model.weights, device, context, ranks);
-  return evaluate(*scorer, tokens, ByteTable(tokenizer), source.evaluation_options(context), console.progress())
-      .report.bits_per_byte();
+  const EvaluationOptions options = source.evaluation_options(context);
+  Hasher hasher;
+  hasher.add(std::string_view("scoring")).add(key).add(std::as_bytes(std::span(tokens)));
+  hasher.add(xxh3(MappedFile(source.tokenizer).bytes())).add(static_cast<uint64_t>(device.numerics));
+  for (int64_t count : {context, options.stride, options.max_targets.value_or(0)})
+    hasher.add(static_cast<uint64_t>(count));
+  const PieceName name = {WorkKind::kScore, hasher.digest()};
+  return work.result<double>(name, [&] {
+    KeptScorer scorer(make_scorer(model.weights, device, context, work.ranks()), work, name.key);
+    return evaluate(scorer, tokens, ByteTable(tokenizer), options, console.progress()).report.bits_per_byte();
+  });
 }
 
 }  // namespace thimble

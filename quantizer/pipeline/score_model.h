@@ -10,6 +10,7 @@
 #include "eval/text/tokenizer.h"
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/console/console.h"
+#include "quantizer/methods/shared_work.h"
 #include "quantizer/pipeline/token_source.h"
 #include "runtime/base/memory_plan.h"
 #include "runtime/device/device.h"
@@ -33,8 +34,9 @@ ScoredModel score_model(const std::function<LoadedModel()>& load, const TokenSou
                         const ByteTable& bytes, const Device& device, Ranks& ranks, Console& console,
                         bool check_finite = false);
 
-// The same figure of a model in memory, on this rank alone.
-double bits_per_byte(const RunnableModel& model, const Device& device, const TokenSource& source, Ranks& ranks,
-                     Console& console);
+// The same figure of a model in memory, windows shared among the ranks of `work`, of which every few windows are a
+// piece. `key` hashes the model. Collective.
+double bits_per_byte(const RunnableModel& model, uint64_t key, const Device& device, const TokenSource& source,
+                     const SharedWork& work, Console& console);
 
 }  // namespace thimble

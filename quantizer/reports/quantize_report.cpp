@@ -8,7 +8,6 @@
 
 #include "gptq/trace/plan.h"
 #include "quantizer/console/progress_bar.h"
-#include "quantizer/methods/packed_results.h"
 #include "quantizer/pipeline/quantize_options.h"
 #include "runtime/codes/trellis.h"
 
@@ -19,7 +18,12 @@ Json to_json(const LayerOutcome& layer) {
   Json json = {{"name", layer.name}, {"precision", layer.precision}, {"sensitivity", layer.sensitivity}};
   if (layer.output_fisher) json["output_fisher"] = *layer.output_fisher;
   if (layer.predicted_loss) json["predicted_loss"] = *layer.predicted_loss;
-  if (layer.report) json.update(to_json(*layer.report));
+  if (const auto& report = layer.report)
+    json.update({{"clip_fraction", report->clip_fraction},
+                 {"weight_mse", report->weight_mse},
+                 {"weighted_loss", report->weighted_loss},
+                 {"damping", report->damping},
+                 {"dead_columns", report->dead_columns}});
   if (const auto& report = layer.slope_report)
     json.update({{"weight_mse", report->weight_mse},
                  {"weighted_loss", report->weighted_loss},

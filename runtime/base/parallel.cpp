@@ -42,12 +42,14 @@ void parallel_for(int64_t count, const std::function<void(int64_t)>& body) {
   // Isolated: a thread that waits for an inner loop must not start another task of an outer one, which would hold two
   // tasks' memory at once.
   tbb::this_task_arena::isolate([&] {
+    // Its own: an exception in an outer loop must not cut this one short, whose caller would go on with half of it.
+    tbb::task_group_context context(tbb::task_group_context::isolated);
     tbb::parallel_for(
         tbb::blocked_range<int64_t>(0, count, 1),
         [&](const tbb::blocked_range<int64_t>& range) {
           for (int64_t i = range.begin(); i != range.end(); ++i) body(i);
         },
-        tbb::simple_partitioner());
+        tbb::simple_partitioner(), context);
   });
 }
 

@@ -6,7 +6,6 @@
 
 #include "runtime/base/parallel.h"
 #include "runtime/cpu/cpu_gradients.h"
-#include "runtime/cpu/cpu_rows.h"
 #include "runtime/cpu/gradient_ops.h"
 
 namespace thimble {
@@ -58,21 +57,15 @@ void scale_rows_by(const Matrix& from, const std::vector<float>& gains, Matrix& 
 
 class CpuDivergencePass final : public DivergencePass {
  public:
-  CpuDivergencePass(const Weights& teacher, Weights student, const TokenSequences& sequences, Progress& progress)
+  CpuDivergencePass(std::shared_ptr<const Weights> teacher, Weights student, const TokenSequences& sequences)
       : network_(*student.network),
         base_(student.matrices),
         student_(std::move(student)),
         sequences_(sequences),
-        window_(student_, sequences.length, /*for_gains=*/true) {
-    CpuGradients window(teacher, sequences.length);
-    progress.begin("reading calibration", sequences.count, "sequences");
-    for (int64_t s = 0; s < sequences.count; ++s) {
-      const ConstMatrixView logits = window.logits(inputs(s));
-      copy_rows(logits, teacher_logits_.emplace_back(logits.rows, logits.cols));
-      progress.advance(1);
-    }
-    progress.end();
-  }
+        window_(student_, sequences.length, /*for_gains=*/true),
+        teacher_(std::move(teacher)),
+        teacher_pass_(*teacher_, sequences.length),
+        teacher_logits_(static_cast<size_t>(sequences.count)) {}
 
   void set(const Gains& gains) override {
     for (MatrixId id : network_.linear_matrices()) {
@@ -106,7 +99,16 @@ class CpuDivergencePass final : public DivergencePass {
   std::span<const Token> inputs(int64_t s) const {
     return sequences_.sequence(s).first(static_cast<size_t>(sequences_.length - 1));
   }
-  ConstMatrixView teacher_logits(int64_t s) const { return teacher_logits_[static_cast<size_t>(s)]; }
+  // Computed when they are first asked for: what goes on after a kill reads few sequences.
+  ConstMatrixView teacher_logits(int64_t s) {
+    Matrix& logits = teacher_logits_[static_cast<size_t>(s)];
+    if (logits.rows() == 0) {
+      const ConstMatrixView hidden = teacher_pass_.run(window_batch(inputs(s)));
+      logits.resize(hidden.rows, network_.vocabulary());
+      teacher_pass_.logits(hidden, logits);
+    }
+    return logits;
+  }
   std::vector<float> same_gain(MatrixId id, float gain) const {
     return std::vector<float>(static_cast<size_t>(network_.matrix(id).rows), gain);
   }
@@ -120,14 +122,16 @@ class CpuDivergencePass final : public DivergencePass {
   Weights student_;
   const TokenSequences& sequences_;
   CpuGradients window_;
-  std::vector<Matrix> teacher_logits_;
+  const std::shared_ptr<const Weights> teacher_;
+  CpuPass teacher_pass_;
+  std::vector<Matrix> teacher_logits_;  // by sequence; empty: not asked for yet
 };
 
 }  // namespace
 
-std::unique_ptr<DivergencePass> make_cpu_divergence_pass(const Weights& teacher, Weights student,
-                                                         const TokenSequences& sequences, Progress& progress) {
-  return std::make_unique<CpuDivergencePass>(teacher, std::move(student), sequences, progress);
+std::unique_ptr<DivergencePass> make_cpu_divergence_pass(std::shared_ptr<const Weights> teacher, Weights student,
+                                                         const TokenSequences& sequences) {
+  return std::make_unique<CpuDivergencePass>(std::move(teacher), std::move(student), sequences);
 }
 
 }  // namespace thimble

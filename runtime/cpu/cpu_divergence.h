@@ -3,14 +3,13 @@
 
 #include <memory>
 
-#include "runtime/base/progress.h"
 #include "runtime/ops/divergence_pass.h"
 #include "runtime/ops/token_sequences.h"
 
 namespace thimble {
 
-// `sequences` must outlive the result. Progress: one stage, in sequences.
-std::unique_ptr<DivergencePass> make_cpu_divergence_pass(const Weights& teacher, Weights student,
-                                                         const TokenSequences& sequences, Progress& progress);
+// `sequences` must outlive the result.
+std::unique_ptr<DivergencePass> make_cpu_divergence_pass(std::shared_ptr<const Weights> teacher, Weights student,
+                                                         const TokenSequences& sequences);
 
 }  // namespace thimble

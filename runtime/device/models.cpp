@@ -69,7 +69,7 @@ std::unique_ptr<DivergencePass> make_divergence_pass(const std::shared_ptr<const
   if (device.is_cuda)
     return make_cuda_divergence_pass(teacher, student, sequences, {device.ordinals[0], device.memory_limit_bytes},
                                      progress);
-  return make_cpu_divergence_pass(*teacher, *student, sequences, progress);
+  return make_cpu_divergence_pass(teacher, *student, sequences);
 }
 
 }  // namespace thimble

@@ -27,7 +27,7 @@ std::unique_ptr<Generator> make_generator(const std::shared_ptr<const Weights>& 
                                           int64_t context, int64_t sequences);
 
 // In float32 whatever the device's numerics; of several CUDA devices, the first. `sequences` must outlive the result.
-// Progress: one stage, in sequences.
+// Progress on CUDA devices: one stage, in sequences.
 std::unique_ptr<DivergencePass> make_divergence_pass(const std::shared_ptr<const Weights>& teacher,
                                                      const std::shared_ptr<const Weights>& student,
                                                      const TokenSequences& sequences, const Device& device,

@@ -39,7 +39,7 @@ class DivergencePass {
   virtual double divergence(int64_t first, int64_t count) = 0;
 };
 
-// The teacher's logits are computed once and kept: as many sequences of `length` tokens as the logits of take
+// The teacher's logits are computed once each and kept: as many sequences of `length` tokens as the logits of take
 // kMostTeacherBytes, at least two.
 constexpr int64_t kMostTeacherBytes = int64_t{1} << 31;
 int64_t divergence_sequences(const Network& network, int64_t length);

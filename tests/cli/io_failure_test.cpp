@@ -133,7 +133,7 @@ TEST_F(IoFailureTest, WorkThatIsTooLargeToKeepIsNotKept) {
   RunOptions small;
   small.limits = {{RLIMIT_FSIZE, size("model.thmb")}};
   const RunResult result = succeed(quantize_arguments("out.thmb"), small);
-  EXPECT_THAT(result.out, AllOf(HasSubstr("note: not everything is kept to resume from: out.thmb.work/hessians-"),
+  EXPECT_THAT(result.out, AllOf(HasSubstr("note: not everything is kept to resume from: out.thmb.work/sums-"),
                                 HasSubstr("File too large")));
   EXPECT_EQ(contents("out.thmb"), contents("model.thmb"));
   EXPECT_FALSE(exists("out.thmb.work"));
@@ -146,7 +146,7 @@ TEST_F(IoFailureTest, AFullDiskForTheWorkAlone) {
   quantize("model.thmb");
   if (!mount_disk(16)) GTEST_SKIP() << "mounting is not permitted here";
   const RunResult result = succeed(quantize_arguments("out.thmb", {"--work-dir", "disk/work"}));
-  EXPECT_THAT(result.out, HasSubstr("note: not everything is kept to resume from: disk/work/hessians-"));
+  EXPECT_THAT(result.out, HasSubstr("note: not everything is kept to resume from: disk/work/sums-"));
   EXPECT_EQ(contents("out.thmb"), contents("model.thmb"));
   EXPECT_TRUE(std::filesystem::is_empty(path("disk")));
 

@@ -150,7 +150,10 @@ TEST_F(SweepTest, ReportsAreNeverRead) {
 
 TEST_F(SweepTest, DamagedScoresAreMeasuredAgain) {
   const Json first = sweep(slope_point + keep_work);
-  const Arguments files = records();
+  Arguments files = records();
+  std::erase_if(files, [&](const std::string& file) {  // a divergence
+    return as_text(contents(file)).find("bits_per_byte") == std::string_view::npos;
+  });
   ASSERT_EQ(files.size(), 2) << "the original and the point";
   auto expect_same_figures = [&] {
     const Json again = sweep(slope_point + keep_work);

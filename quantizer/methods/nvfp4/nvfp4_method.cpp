@@ -22,16 +22,15 @@ class Nvfp4Method final : public Method {
     if (!limit_bytes) return;
     QuantizedModel model = header_of(*this, work);
     model.tensors = work.solver.solve_without_hessians(plan(work));
-    require_fit("the tensors that are not solved by GPTQ take", artifact_bytes(model, encode_, cache_, work.progress),
-                limit_bytes);
+    require_fit("the tensors that are not solved by GPTQ take",
+                work.encoder.artifact(model, encode_, work.progress).size(), limit_bytes);
   }
 
   Fitted fit(std::optional<uint64_t> limit_bytes, const MethodWork& work) override {
     const Plan chosen = plan(work);
     Fitted fitted{header_of(*this, work), {}, {}};
     fitted.model.tensors = work.times.time("solve", [&] { return work.solver.solve(chosen); });
-    fitted.artifact =
-        work.times.time("encode", [&] { return encode_artifact(fitted.model, encode_, cache_, work.progress); });
+    fitted.artifact = work.encoder.artifact(fitted.model, encode_, work.progress);
     require_fit("the artifact in NVFP4 takes", fitted.artifact.size(), limit_bytes);
     fitted.report.encodes = 1;
     fitted.report.layers = layer_outcomes(chosen, work.statistics, work.solver);
@@ -47,7 +46,6 @@ class Nvfp4Method final : public Method {
 
   int64_t min_elements_;
   EncodeOptions encode_;
-  SectionCache cache_;
 };
 
 }  // namespace

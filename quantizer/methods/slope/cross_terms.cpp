@@ -31,13 +31,13 @@ std::shared_ptr<const Weights> CrossTermSolver::quantized_so_far(const std::vect
 
 std::vector<SlopeMatrix> CrossTermSolver::solve(double log2_c, double shrinkage, Progress& progress) const {
   const std::vector<std::string> all = layers_.names();
-  std::vector<std::string> others = all;
+  SlopeSettings others;
+  for (const std::string& name : all) others[name] = {log2_c, shrinkage};
   const Network& network = *original_->network;
   const std::vector<LinearInput> inputs = inputs_of_layers(network);
   for (const LinearInput& input : inputs)
-    for (MatrixId id : input.readers) std::erase(others, network.matrix(id).name);
-  std::vector<SlopeMatrix> solved =
-      times_.time("solve", [&] { return layers_.solve(others, log2_c, shrinkage, progress); });
+    for (MatrixId id : input.readers) others.erase(network.matrix(id).name);
+  std::vector<SlopeMatrix> solved = times_.time("solve", [&] { return layers_.solve(others, progress); });
 
   std::unique_ptr<InputPairs> pairs;  // once something is not kept
   const uint64_t key = Hasher()

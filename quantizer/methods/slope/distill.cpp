@@ -2,9 +2,11 @@
 #include "quantizer/methods/slope/distill.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <set>
 
+#include "runtime/base/hash.h"
 #include "runtime/base/random.h"
 #include "runtime/device/models.h"
 
@@ -114,8 +116,22 @@ TokenSequences chosen(const TokenSequences& from, const Split& split) {
   return tokens;
 }
 
-std::shared_ptr<const Weights> student_of(const QuantizedModel& model, const std::shared_ptr<const Network>& network) {
-  return std::make_shared<const Weights>(bind_weights(network, dequantize_tensors(model)));
+std::unique_ptr<DivergencePass> make_pass(const DistillInput& input, const QuantizedModel& student,
+                                          const TokenSequences& tokens, Progress& progress) {
+  const auto weights =
+      std::make_shared<const Weights>(bind_weights(input.original->network, dequantize_tensors(student)));
+  return make_divergence_pass(input.original, weights, tokens, input.device, progress);
+}
+
+// Of what distilling the model, or one made of another by `from`, depends on.
+uint64_t key_of(const DistillInput& input, const QuantizedModel& model, uint64_t from = 0) {
+  const GainTunerOptions& options = input.options;
+  Hasher hasher;
+  hasher.add(std::string_view("distilling")).add(input.key).add(Bytes(pack(model))).add(from);
+  for (double value : {options.row_rate, options.small_rate}) hasher.add(std::bit_cast<uint64_t>(value));
+  for (int64_t count : {options.steps, options.batch, input.tokens.count, input.tokens.length})
+    hasher.add(static_cast<uint64_t>(count));
+  return hasher.digest();
 }
 
 double mean_divergence(DivergencePass& pass, const Gains& gains, const Split& split, int64_t positions,
@@ -142,35 +158,51 @@ Distilled distill(const DistillInput& input, const QuantizedModel& model, Progre
   const Network& network = *input.original->network;
   const Split split = split_of(input);
   const TokenSequences tokens = chosen(input.tokens, split);
-  GainTunerInput tuner = tuner_input(model, network);
-  tuner.sequences = split.sequences;
-  tuner.positions = tokens.length - 1;
-  std::unique_ptr<DivergencePass> pass =
-      make_divergence_pass(input.original, student_of(model, input.original->network), tokens, input.device, progress);
+  GainTunerInput gains = tuner_input(model, network);
+  gains.sequences = split.sequences;
+  gains.positions = tokens.length - 1;
+  std::unique_ptr<DivergencePass> made;  // once something is not kept
+  auto pass = [&]() -> DivergencePass& {
+    if (!made) made = make_pass(input, model, tokens, progress);
+    return *made;
+  };
+  const uint64_t key = key_of(input, model);
   auto divergence = [&](const QuantizedModel& stored) {
-    return mean_divergence(*pass, stored_gains(stored, model, network), split, tuner.positions, progress);
+    return input.work.result<double>({WorkKind::kScore, key_of(input, stored, key)}, [&] {
+      return mean_divergence(pass(), stored_gains(stored, model, network), split, gains.positions, progress);
+    });
   };
   Distilled result;
   result.report = {input.options.steps, split.sequences, split.held_out};
   result.report.divergence_before = divergence(model);
-  result.model = with_gains(model, tune_gains(*pass, tuner, input.options, progress), network);
+  const PieceName name = {WorkKind::kLearning, key};
+  GainTuner tuner = input.work.find<GainTuner>(name).value_or(GainTuner(gains, input.options));
+  progress.begin("distilling", input.options.steps, "steps");
+  progress.advance(tuner.steps_done());
+  while (tuner.steps_done() < input.options.steps) {
+    tuner.step(pass(), gains, input.options);
+    input.work.keep(name, tuner);
+    progress.advance(1);
+  }
+  progress.end();
+  result.model = with_gains(model, tuner.gains(), network);
   result.report.divergence_after = divergence(result.model);
   result.report.is_kept = result.report.divergence_after < result.report.divergence_before;
   return result;
 }
 
 double held_out_divergence(const DistillInput& input, const QuantizedModel& model, Progress& progress) {
-  Split split = split_of(input);
-  split.sequences = 0;
-  const TokenSequences tokens = chosen(input.tokens, split);
-  std::unique_ptr<DivergencePass> pass =
-      make_divergence_pass(input.original, student_of(model, input.original->network), tokens, input.device, progress);
-  const Gains gains = stored_gains(model, model, *input.original->network);
-  return mean_divergence(*pass, gains, split, tokens.length - 1, progress);
+  return input.work.result<double>({WorkKind::kScore, key_of(input, model)}, [&] {
+    Split split = split_of(input);
+    split.sequences = 0;
+    const TokenSequences tokens = chosen(input.tokens, split);
+    const Gains gains = stored_gains(model, model, *input.original->network);
+    return mean_divergence(*make_pass(input, model, tokens, progress), gains, split, tokens.length - 1, progress);
+  });
 }
 
 int64_t distill_reserve_bytes(const QuantizedModel& model, const Network& network, uint64_t artifact_bytes,
-                              const EncodeOptions& encode, SectionCache& cache, Progress& progress) {
+                              const EncodeOptions& encode, Encoder& encoder, Progress& progress) {
   QuantizedModel jittered = model;
   const std::set<std::string> names = row_layer_names(network);
   uint64_t stream = 0;
@@ -187,8 +219,8 @@ int64_t distill_reserve_bytes(const QuantizedModel& model, const Network& networ
       raw->bytes = from_float32(raw->dtype, values);
     }
   }
-  const ByteVector encoded = encode_artifact(jittered, encode, cache, progress);
-  return static_cast<int64_t>(encoded.size()) - static_cast<int64_t>(artifact_bytes);
+  return static_cast<int64_t>(encoder.artifact(jittered, encode, progress).size()) -
+         static_cast<int64_t>(artifact_bytes);
 }
 
 }  // namespace thimble

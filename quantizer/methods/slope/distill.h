@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "gptq/slope/gain_tuner.h"
-#include "packer/artifact.h"
+#include "quantizer/methods/encoder.h"
 #include "quantizer/methods/method.h"
 #include "runtime/device/device.h"
 #include "runtime/ops/token_sequences.h"
@@ -19,6 +19,8 @@ struct DistillInput {
   const TokenSequences& tokens;  // at least two sequences
   const Device& device;
   GainTunerOptions options;
+  const SharedWork& work;  // what stands between two steps is a piece of it, and so is each divergence
+  uint64_t key = 0;        // hash of the original and the tokens
 };
 
 struct Distilled {
@@ -29,6 +31,7 @@ struct Distilled {
 // How many of `available` sequences of `length` tokens it reads.
 int64_t distill_sequences(const Network& network, const GainTunerOptions& options, int64_t available, int64_t length);
 
+// Both collective.
 Distilled distill(const DistillInput& input, const QuantizedModel& model, Progress& progress);
 
 // Mean KL of any model on the sequences that distill() holds out.
@@ -36,6 +39,6 @@ double held_out_divergence(const DistillInput& input, const QuantizedModel& mode
 
 // Bytes that tuned row steps are going to add to an artifact: about what random ones do.
 int64_t distill_reserve_bytes(const QuantizedModel& model, const Network& network, uint64_t artifact_bytes,
-                              const EncodeOptions& encode, SectionCache& cache, Progress& progress);
+                              const EncodeOptions& encode, Encoder& encoder, Progress& progress);
 
 }  // namespace thimble

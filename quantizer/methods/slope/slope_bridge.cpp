@@ -40,11 +40,11 @@ double worth(const Part& low, const Part& high) {
 // One run.
 class Crossing {
  public:
-  Crossing(const SlopeLayers& layers, const EncodeOptions& encode, SectionCache& cache, StageTimes& times,
+  Crossing(const SlopeLayers& layers, const EncodeOptions& encode, Encoder& encoder, StageTimes& times,
            uint64_t limit_bytes, const RowChanges& changes, SlopeOutcome& outcome)
       : layers_(layers),
         encode_(encode),
-        cache_(cache),
+        encoder_(encoder),
         times_(times),
         limit_(limit_bytes),
         changes_(changes),
@@ -69,8 +69,7 @@ class Crossing {
 
   // Encodes current_; what fits better than the best is the best.
   bool fits() {
-    current_.artifact =
-        times_.time("encode", [&] { return encode_artifact(current_.model, encode_, cache_, silent_); });
+    current_.artifact = encoder_.artifact(current_.model, encode_, silent_);
     const uint64_t bytes = current_.artifact.size(), best = best_.artifact.size();
     if (bytes > limit_) {
       next_larger_ = std::min(next_larger_, bytes);
@@ -236,7 +235,7 @@ class Crossing {
 
   const SlopeLayers& layers_;
   const EncodeOptions& encode_;
-  SectionCache& cache_;
+  Encoder& encoder_;
   StageTimes& times_;
   uint64_t limit_;
   const RowChanges& changes_;
@@ -256,7 +255,7 @@ class Crossing {
 bool SlopeBridge::run(uint64_t limit_bytes, const RowChanges& changes, SlopeOutcome& outcome) const {
   outcome.fill_reason.clear();
   if (is_filled(outcome.artifact.size(), limit_bytes)) return false;
-  return Crossing(layers_, encode_, cache_, times_, limit_bytes, changes, outcome).run(lowest_log2_c_, progress_);
+  return Crossing(layers_, encode_, encoder_, times_, limit_bytes, changes, outcome).run(lowest_log2_c_, progress_);
 }
 
 }  // namespace thimble

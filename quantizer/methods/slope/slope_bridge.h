@@ -11,8 +11,8 @@
 
 #include <cstdint>
 
-#include "packer/artifact.h"
 #include "quantizer/console/console.h"
+#include "quantizer/methods/encoder.h"
 #include "quantizer/methods/slope/slope_fill.h"
 #include "quantizer/methods/slope/slope_outcome.h"
 
@@ -21,11 +21,11 @@ namespace thimble {
 class SlopeBridge {
  public:
   // All must outlive it. Steps are no shorter than at `lowest_log2_c`.
-  SlopeBridge(const SlopeLayers& layers, const EncodeOptions& encode, SectionCache& cache, double lowest_log2_c,
+  SlopeBridge(const SlopeLayers& layers, const EncodeOptions& encode, Encoder& encoder, double lowest_log2_c,
               StageTimes& times, Progress& progress)
       : layers_(layers),
         encode_(encode),
-        cache_(cache),
+        encoder_(encoder),
         lowest_log2_c_(lowest_log2_c),
         times_(times),
         progress_(progress) {}
@@ -41,7 +41,7 @@ class SlopeBridge {
  private:
   const SlopeLayers& layers_;
   const EncodeOptions& encode_;
-  SectionCache& cache_;
+  Encoder& encoder_;
   double lowest_log2_c_;
   StageTimes& times_;
   Progress& progress_;

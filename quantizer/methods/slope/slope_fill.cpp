@@ -85,12 +85,16 @@ bool SlopeFill::run(uint64_t limit_bytes, const RowChanges& changes, SlopeOutcom
     const double shift = std::clamp(8 * (aim - bytes) / (matrix->response * matrix->weights), -kMostShift, kMostShift);
     SlopeSetting setting = matrix->setting;
     setting.log2_c -= shift;
-    SlopeMatrix solved = times_.time("solve", [&] { return layers_.solve(matrix->name, setting); });
+    SlopeMatrix solved =
+        std::move(times_.time("solve",
+                              [&] {
+                                return layers_.solve({{matrix->name, setting}}, silent);
+                              })
+                      .front());
     change_rows(changes, solved.tensor);
     QuantizedTensor& tensor = *std::ranges::find(outcome.model.tensors, matrix->name, &QuantizedTensor::name);
     std::swap(tensor, solved.tensor);
-    ByteVector artifact =
-        times_.time("encode", [&] { return encode_artifact(outcome.model, encode_, cache_, silent); });
+    ByteVector artifact = encoder_.artifact(outcome.model, encode_, silent);
     const auto found = static_cast<double>(artifact.size());
     matrix->response = std::clamp(8 * (found - bytes) / (shift * matrix->weights), 0.25, 2.0);
     if (is_better(found, bytes)) {

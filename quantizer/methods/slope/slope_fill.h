@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "packer/artifact.h"
 #include "quantizer/console/console.h"
+#include "quantizer/methods/encoder.h"
 #include "quantizer/methods/slope/slope_outcome.h"
 
 namespace thimble {
@@ -30,9 +30,9 @@ bool is_filled(uint64_t bytes, uint64_t limit_bytes);
 
 class SlopeFill {
  public:
-  SlopeFill(const SlopeLayers& layers, const EncodeOptions& encode, SectionCache& cache, StageTimes& times,
+  SlopeFill(const SlopeLayers& layers, const EncodeOptions& encode, Encoder& encoder, StageTimes& times,
             Progress& progress)
-      : layers_(layers), encode_(encode), cache_(cache), times_(times), progress_(progress) {}
+      : layers_(layers), encode_(encode), encoder_(encoder), times_(times), progress_(progress) {}
 
   // An artifact above the limit, or below kFill of it, becomes one in between if that takes no more than kMaxSolves
   // matrices; else the nearest found, within the limit rather than above. `changes` are made to every new solution.
@@ -44,7 +44,7 @@ class SlopeFill {
  private:
   const SlopeLayers& layers_;
   const EncodeOptions& encode_;
-  SectionCache& cache_;
+  Encoder& encoder_;
   StageTimes& times_;
   Progress& progress_;
 };

@@ -53,12 +53,12 @@ std::optional<SlopeSearch::MetGap> SlopeSearch::follow_gap(double gap, double fi
   };
   bool tunes = distill_ != nullptr;  // until it does not help, which at this gap it is not going to
   double log2_c = first_log2_c, move = 0, last_bytes = INFINITY;
-  while (encodes_ < kMaxEncodes) {
+  while (state_.encodes < kMaxEncodes) {
     SlopeOutcome tried = encode(log2_c, true);
     const double found = gaps[log2_c] = measure_gap_(tried.model), bytes = size_of(tried);
-    if (move > kLongerStep && bytes > kTooLittle * last_bytes && shrinkage_ > 0) {
+    if (move > kLongerStep && bytes > kTooLittle * last_bytes && state_.shrinkage > 0) {
       // Steps that are kept below the weights do not make files smaller for ever.
-      shrinkage_ = less_shrinkage(shrinkage_, INFINITY);
+      state_.shrinkage = less_shrinkage(state_.shrinkage, INFINITY);
       gaps.clear();
       log2_c -= move;
       move = 0;
@@ -69,7 +69,7 @@ std::optional<SlopeSearch::MetGap> SlopeSearch::follow_gap(double gap, double fi
 
     const bool is_near =
         std::abs(std::log2(found * gain / aim)) < kNearOctaves || (move != 0 && std::abs(move) < kLeastMove);
-    if (tunes && (is_near || encodes_ == kMaxEncodes)) {
+    if (tunes && (is_near || state_.encodes == kMaxEncodes)) {
       tune(std::nullopt, search_encode_, tried);
       tunes = tried.distill->is_kept;
       if (tunes) met = measure_gap_(tried.model);
@@ -115,7 +115,7 @@ SlopeOutcome SlopeSearch::fit_gap(double gap, double first_log2_c) {
     SlopeOutcome smallest = zeros();
     finish(smallest);
     if (measure_gap_(smallest.model) <= gap) return smallest;
-    shrinkage_ = layers_.options().shrinkage;
+    state_.shrinkage = layers_.options().shrinkage;
     bytes_.clear();
   }
   double smallest_gap = INFINITY;

@@ -8,7 +8,6 @@
 
 #include "gptq/slope/rate_model.h"
 #include "gptq/trace/quantize_tensor.h"
-#include "quantizer/methods/slope/packed_slope.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/parallel.h"
 
@@ -159,29 +158,9 @@ int64_t SlopeLayers::cost(const Layer& layer) {
          (layer.loss.hessian ? layer.weights.cols() : 1);
 }
 
-std::vector<SlopeMatrix> SlopeLayers::solve(double log2_c, double shrinkage, Progress& progress) const {
-  return solve(names(), log2_c, shrinkage, progress);
-}
-
-std::vector<SlopeMatrix> SlopeLayers::solve(std::span<const std::string> names, double log2_c, double shrinkage,
-                                            Progress& progress) const {
-  std::vector<Wanted> wanted;
-  for (const std::string& name : names) wanted.push_back({&layer(name), {log2_c, shrinkage}});
-  return solve(wanted, progress);
-}
-
 std::vector<SlopeMatrix> SlopeLayers::solve(const SlopeSettings& settings, Progress& progress) const {
   std::vector<Wanted> wanted;
   for (const auto& [name, setting] : settings) wanted.push_back({&layer(name), setting});
-  return solve(wanted, progress);
-}
-
-SlopeMatrix SlopeLayers::solve(const std::string& name, const SlopeSetting& setting) const {
-  SilentProgress progress;
-  return std::move(solve(SlopeSettings{{name, setting}}, progress).front());
-}
-
-std::vector<SlopeMatrix> SlopeLayers::solve(std::span<const Wanted> wanted, Progress& progress) const {
   auto compute = [&](std::span<const size_t> mine, const SharedWork::Give<SlopeMatrix>& give) {
     std::vector<Task> tasks;
     for (size_t i : mine) tasks.push_back(task(*wanted[i].layer, wanted[i].setting));
@@ -253,8 +232,7 @@ std::vector<SlopeMatrix> SlopeLayers::share(std::span<const Wanted> wanted, uint
     pieces[order[turn]] = {hasher.digest(), turn};
   }
   progress.begin("solving layers", static_cast<int64_t>(wanted.size()), "layers");
-  std::vector<SlopeMatrix> solved =
-      work_.results<SlopeMatrix>(pieces, {&pack_slope_matrix, &unpack_slope_matrix}, compute);
+  std::vector<SlopeMatrix> solved = work_.results<SlopeMatrix>(WorkKind::kSolution, pieces, compute);
   progress.end();
   return solved;
 }
@@ -314,6 +292,12 @@ int64_t SlopeLayers::weights() const {
   int64_t count = 0;
   for (const auto& [name, weights] : sizes()) count += weights;
   return count;
+}
+
+uint64_t SlopeLayers::key() const {
+  Hasher hasher;
+  for (const Layer& layer : layers_) hasher.add(layer.key);
+  return hasher.digest();
 }
 
 const SlopeLayers::Layer& SlopeLayers::layer(const std::string& name) const {

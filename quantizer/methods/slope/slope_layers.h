@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -55,6 +56,8 @@ using SlopeSettings = std::map<std::string, SlopeSetting>;  // by matrix
 struct SlopeMatrix {
   QuantizedTensor tensor;
   SlopeReport report;
+
+  friend auto members(SlopeMatrix& matrix) { return std::tie(matrix.tensor, matrix.report); }
 };
 
 // The matrix (R, K) of the fewest bytes: codes of 0, and steps of 0 too, which mean nothing then.
@@ -70,13 +73,9 @@ class SlopeLayers {
   SlopeLayers(const TensorMap& tensors, std::map<std::string, MatrixLoss> losses, const SlopeOptions& options,
               const Device& device, const SharedWork& work, uint64_t key, Progress& progress);
 
-  // Ascending by name. A matrix whose codes are all 0 has steps of 0, whatever c is: they mean nothing.
-  std::vector<SlopeMatrix> solve(double log2_c, double shrinkage, Progress& progress) const;
-  // Those named in `settings`, each by its own.
+  // Those named in `settings`, each by its own; ascending by name. A matrix whose codes are all 0 has steps of 0,
+  // whatever c is: they mean nothing.
   std::vector<SlopeMatrix> solve(const SlopeSettings& settings, Progress& progress) const;
-  // Only those of these names.
-  std::vector<SlopeMatrix> solve(std::span<const std::string> names, double log2_c, double shrinkage,
-                                 Progress& progress) const;
   // The same for matrices that read one input, by the Hessian of its pair and with options().cross_term of what makes
   // up for its drift. Reports are of errors relative to the shifted weights. `collect` is called, on all ranks, where
   // not all are kept; `key` hashes what pairs depend on besides the options and what was asked for here.
@@ -84,14 +83,14 @@ class SlopeLayers {
                                          uint64_t key, const std::function<InputPair()>& collect, StageTimes& times,
                                          Progress& progress) const;
 
-  // One of them.
-  SlopeMatrix solve(const std::string& name, const SlopeSetting& setting) const;
-
   // What solve() gives where steps are so long that all codes are 0.
   std::vector<QuantizedTensor> zeros() const;
   // The same codes with the steps of columns without shrinkage: what nearly every artifact stores beside its codes.
   std::vector<QuantizedTensor> zeros_with_columns() const;
 
+  const SharedWork& work() const { return work_; }
+  // Hash of all that solutions depend on besides their settings.
+  uint64_t key() const;
   const SlopeOptions& options() const { return options_; }
   const SizeModel& size_model() const { return size_model_; }
   // About kMostBits bits for each weight. No matrix is solved with shorter steps than give it these: they would tell
@@ -141,7 +140,6 @@ class SlopeLayers {
   using Compute = std::function<void(std::span<const size_t> mine, const SharedWork::Give<SlopeMatrix>& give)>;
   std::vector<SlopeMatrix> share(std::span<const Wanted> wanted, uint64_t key, const Compute& compute,
                                  Progress& progress) const;
-  std::vector<SlopeMatrix> solve(std::span<const Wanted> wanted, Progress& progress) const;
   // Weights that make up for the drift of what these read.
   std::vector<Matrix> shifted_weights(std::span<const std::string> names, const InputPair& pair) const;
   // Multiplications that a layer takes, for the balance of work.

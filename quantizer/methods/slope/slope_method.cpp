@@ -9,6 +9,7 @@
 #include "packer/layout/format.h"
 #include "quantizer/methods/slope/cross_terms.h"
 #include "runtime/base/error.h"
+#include "runtime/base/hash.h"
 #include "runtime/codes/trellis.h"
 
 namespace thimble {
@@ -83,8 +84,7 @@ class SlopeMethod final : public Method {
     }
     if (codes * sizeof(int32_t) > kExpansionFloorBytes) return;
     std::ranges::sort(model.tensors, {}, &QuantizedTensor::name);
-    SectionCache cache;
-    const uint64_t bytes = artifact_bytes(model, options_.encode, cache, work.progress);
+    const uint64_t bytes = work.encoder.artifact(model, options_.encode, work.progress).size();
     if (bytes > *allowed)
       throw CheckError(fmt::format("the budget cannot be met: the smallest artifact takes {}{}, it may take {}",
                                    options_.knows_layers ? "" : "at least ", bytes_text(bytes), bytes_text(*allowed)));
@@ -95,16 +95,18 @@ class SlopeMethod final : public Method {
     double before = 0;
     if (options_.target.bpb_gap)
       before = work.times.time("measuring gaps", [&] {
-        return options_.bits_per_byte({work.source.runnable(), work.source.weights()});
+        return options_.bits_per_byte({work.source.runnable(), work.source.weights()}, work.key, work.shared);
       });
     auto measure_gap = [&](const QuantizedModel& tried) {
       return work.times.time("measuring gaps", [&] {
-        return options_.bits_per_byte(dequantize_model(tried, work.source.path())) - before;
+        const uint64_t key = Hasher().add(work.key).add(Bytes(pack(tried))).digest();
+        return options_.bits_per_byte(dequantize_model(tried, work.source.path()), key, work.shared) - before;
       });
     };
     std::optional<DistillInput> distill;
     if (options_.tuner.steps > 0 && work.tokens.count >= 2)
-      distill.emplace(DistillInput{work.source.weights(), work.tokens, work.device, options_.tuner});
+      distill.emplace(DistillInput{work.source.weights(), work.tokens, work.device, options_.tuner, work.shared,
+                                   Hasher().add(work.key).add(std::as_bytes(std::span(work.tokens.tokens))).digest()});
     SlopeTarget target = options_.target;
     target.limit_bytes = limit(limit_bytes, work);
     std::optional<CrossTermSolver> cross_terms;
@@ -112,7 +114,7 @@ class SlopeMethod final : public Method {
       cross_terms.emplace(work.source.weights(), start_->fixed, start_->layers, work.tokens, options_.cross_sequences,
                           work.device, work.times);
     SlopeSearch search(start_->fixed, start_->layers, cross_terms ? &*cross_terms : nullptr, options_.encode,
-                       distill ? &*distill : nullptr, measure_gap, work.times, work.progress);
+                       work.encoder, distill ? &*distill : nullptr, measure_gap, work.times, work.progress);
     SlopeOutcome result = search.run(target);
     Fitted fitted{std::move(result.model), std::move(result.artifact), {}};
     fitted.report.log2_c = result.log2_c;

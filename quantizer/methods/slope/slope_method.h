@@ -12,6 +12,9 @@
 
 namespace thimble {
 
+// Bits per byte of a model, with the hash of its values. Collective.
+using ModelScore = std::function<double(const RunnableModel&, uint64_t key, const SharedWork&)>;
+
 struct SlopeMethodOptions {
   SlopeOptions slope;
   int64_t min_elements = 0;  // matrices of at most so many stay fp16
@@ -19,8 +22,7 @@ struct SlopeMethodOptions {
   int64_t cross_sequences = 0;  // that cross terms read, at most
   GainTunerOptions tuner;       // 0 steps: nothing is distilled
   SlopeTarget target;           // its limit is that of fit()
-  // For a target that is a gap: bits per byte of a model.
-  std::function<double(const RunnableModel&)> bits_per_byte;
+  ModelScore bits_per_byte;     // for a target that is a gap
   EncodeOptions encode;
   bool knows_layers = true;  // else a file of Hessians decides which are solved, and bounds before that are low
 };

@@ -9,6 +9,7 @@
 #include <numbers>
 
 #include "packer/layout/format.h"
+#include "runtime/base/hash.h"
 
 namespace thimble {
 namespace {
@@ -39,21 +40,23 @@ EncodeOptions fast_options(const EncodeOptions& asked) {
 }  // namespace
 
 SlopeSearch::SlopeSearch(QuantizedModel fixed, const SlopeLayers& layers, const CrossTermSolver* cross_terms,
-                         const EncodeOptions& encode, const DistillInput* distill, GapMeter measure_gap,
-                         StageTimes& times, Progress& progress)
+                         const EncodeOptions& encode, Encoder& encoder, const DistillInput* distill,
+                         GapMeter measure_gap, StageTimes& times, Progress& progress)
     : fixed_(std::move(fixed)),
       layers_(layers),
       cross_terms_(cross_terms),
       encode_(encode),
+      encoder_(encoder),
       search_encode_(fast_options(encode)),
       distill_(distill),
       measure_gap_(std::move(measure_gap)),
       times_(times),
       progress_(progress),
-      fill_(layers, encode, cache_, times, progress),
+      fill_(layers, encode, encoder, times, progress),
       lowest_log2_c_(layers.finest_log2_c()),
-      bridge_(layers, encode, cache_, lowest_log2_c_, times, progress),
-      shrinkage_(layers.options().shrinkage) {}
+      bridge_(layers, encode, encoder, lowest_log2_c_, times, progress) {
+  state_.shrinkage = layers.options().shrinkage;
+}
 
 double SlopeSearch::inside(double wanted, double low, double high) {
   const double margin = std::min(0.005, (high - low) * 0.02);
@@ -74,27 +77,26 @@ uint64_t bytes_at(double bits_per_weight, int64_t parameters) {
 SlopeOutcome SlopeSearch::encode(double log2_c, bool crossed) {
   SlopeOutcome outcome;
   outcome.log2_c = log2_c;
-  outcome.shrinkage = shrinkage_;
+  outcome.shrinkage = state_.shrinkage;
   outcome.model = fixed_;
+  for (const std::string& name : layers_.names()) outcome.settings[name] = {log2_c, state_.shrinkage};
   std::vector<SlopeMatrix> matrices =
-      crossed && cross_terms_ ? cross_terms_->solve(log2_c, shrinkage_, progress_)
-                              : times_.time("solve", [&] { return layers_.solve(log2_c, shrinkage_, progress_); });
+      crossed && cross_terms_ ? cross_terms_->solve(log2_c, state_.shrinkage, progress_)
+                              : times_.time("solve", [&] { return layers_.solve(outcome.settings, progress_); });
   for (SlopeMatrix& solved : matrices) {
-    outcome.settings.emplace(solved.tensor.name, SlopeSetting{log2_c, shrinkage_});
     outcome.reports.emplace(solved.tensor.name, std::move(solved.report));
     outcome.model.tensors.push_back(std::move(solved.tensor));
   }
   std::ranges::sort(outcome.model.tensors, {}, &QuantizedTensor::name);
-  outcome.artifact =
-      times_.time("encode", [&] { return encode_artifact(outcome.model, search_encode_, cache_, progress_); });
+  outcome.artifact = encoder_.artifact(outcome.model, search_encode_, progress_);
   if (!crossed) bytes_[log2_c] = outcome.artifact.size();
-  encoded_.push_back({log2_c, outcome.artifact.size()});
-  ++encodes_;
+  state_.encoded.push_back({log2_c, outcome.artifact.size()});
+  ++state_.encodes;
   return outcome;
 }
 
 double SlopeSearch::size_of(const SlopeOutcome& outcome) const {
-  return ratio_ * static_cast<double>(outcome.artifact.size());
+  return state_.ratio * static_cast<double>(outcome.artifact.size());
 }
 
 double SlopeSearch::measure_ratio(const SlopeOutcome& outcome, size_t one_in) {
@@ -102,19 +104,18 @@ double SlopeSearch::measure_ratio(const SlopeOutcome& outcome, size_t one_in) {
   sample.tensors.clear();
   for (size_t i = 0; i < outcome.model.tensors.size(); i += one_in) sample.tensors.push_back(outcome.model.tensors[i]);
   auto bytes = [&](const EncodeOptions& encode) {
-    return static_cast<double>(
-        times_.time("encode", [&] { return artifact_bytes(sample, encode, cache_, progress_); }));
+    return static_cast<double>(encoder_.artifact(sample, encode, progress_).size());
   };
   return bytes(encode_) / bytes(search_encode_);
 }
 
 void SlopeSearch::calibrate(const SlopeOutcome& outcome) {
-  if (encode_ != search_encode_) ratio_ = ratio_scale_ * measure_ratio(outcome, kSampleOneIn);
+  if (encode_ != search_encode_) state_.ratio = state_.ratio_scale * measure_ratio(outcome, kSampleOneIn);
 }
 
 void SlopeSearch::finish(SlopeOutcome& outcome) {
   if (encode_ == search_encode_) return;
-  outcome.artifact = times_.time("encode", [&] { return encode_artifact(outcome.model, encode_, cache_, progress_); });
+  outcome.artifact = encoder_.artifact(outcome.model, encode_, progress_);
 }
 
 bool SlopeSearch::can_hold_zeros() const {
@@ -122,12 +123,11 @@ bool SlopeSearch::can_hold_zeros() const {
 }
 
 SlopeOutcome SlopeSearch::zeros() {
-  shrinkage_ = 0;
+  state_.shrinkage = 0;
   SlopeOutcome outcome = encode(kHighestLog2C);  // for its reports
   for (QuantizedTensor& tensor : layers_.zeros())
     *std::ranges::find(outcome.model.tensors, tensor.name, &QuantizedTensor::name) = std::move(tensor);
-  outcome.artifact =
-      times_.time("encode", [&] { return encode_artifact(outcome.model, search_encode_, cache_, progress_); });
+  outcome.artifact = encoder_.artifact(outcome.model, search_encode_, progress_);
   return outcome;
 }
 
@@ -136,21 +136,19 @@ uint64_t SlopeSearch::bytes_with(std::vector<QuantizedTensor> matrices, const En
   QuantizedModel model = fixed_;
   std::ranges::move(matrices, std::back_inserter(model.tensors));
   std::ranges::sort(model.tensors, {}, &QuantizedTensor::name);
-  return times_.time("encode", [&] { return artifact_bytes(model, encode, cache_, progress_); });
+  return encoder_.artifact(model, encode, progress_).size();
 }
 
 int64_t SlopeSearch::reserve_bytes(const SlopeOutcome& outcome, uint64_t limit) {
   if (!distill_) return 0;
-  const int64_t bytes = times_.time("encode", [&] {
-    return distill_reserve_bytes(outcome.model, *distill_->original->network, outcome.artifact.size(), search_encode_,
-                                 cache_, progress_);
-  });
+  const int64_t bytes = distill_reserve_bytes(outcome.model, *distill_->original->network, outcome.artifact.size(),
+                                              search_encode_, encoder_, progress_);
   return std::clamp<int64_t>(bytes, 0, static_cast<int64_t>(kMostReserve * static_cast<double>(limit)));
 }
 
 // By what was seen on both sides of `wanted`, else by the slope of the size model and of what was seen.
 double SlopeSearch::next_log2_c(double wanted_bytes) {
-  const double wanted = wanted_bytes / ratio_;
+  const double wanted = wanted_bytes / state_.ratio;
   auto bytes_of = [](const auto& point) { return std::pair(point.first, static_cast<double>(point.second)); };
   auto fitting = std::ranges::find_if(bytes_, [&](const auto& point) { return bytes_of(point).second <= wanted; });
   if (fitting != bytes_.begin() && fitting != bytes_.end()) {
@@ -185,7 +183,7 @@ double SlopeSearch::predicted_log2_c(double bytes) const {
 SlopeOutcome SlopeSearch::approach(SlopeOutcome nearest, double wanted) {
   auto distance = [&](const SlopeOutcome& outcome) { return std::abs(size_of(outcome) - wanted); };
   double last_log2_c = nearest.log2_c, last_bytes = size_of(nearest);
-  while (distance(nearest) > kNear * wanted && encodes_ < kMaxEncodes) {
+  while (distance(nearest) > kNear * wanted && state_.encodes < kMaxEncodes) {
     const double log2_c = next_log2_c(wanted);
     if (std::abs(log2_c - last_log2_c) < 1e-5) break;
     SlopeOutcome tried = encode(log2_c);
@@ -193,8 +191,8 @@ SlopeOutcome SlopeSearch::approach(SlopeOutcome nearest, double wanted) {
     const double predicted = (layers_.size_model().bits(last_log2_c) - layers_.size_model().bits(log2_c)) / 8;
     const bool is_stuck = size_of(tried) > wanted * (1 + kNear) && log2_c > last_log2_c + kLongerStep &&
                           last_bytes - size_of(tried) < kLeastResponse * predicted;
-    if (is_stuck && shrinkage_ > 0) {
-      shrinkage_ = less_shrinkage(shrinkage_, bits_per_weight(wanted));
+    if (is_stuck && state_.shrinkage > 0) {
+      state_.shrinkage = less_shrinkage(state_.shrinkage, bits_per_weight(wanted));
       bytes_.clear();
       tried = encode(predicted_log2_c(wanted));
     }
@@ -214,18 +212,17 @@ SlopeOutcome SlopeSearch::approach_with_ratio(SlopeOutcome nearest, double wante
   };
   if (encode_ == search_encode_) return nearest;
   approach_again();
-  if (std::abs(ratio_ - 1) <= kSameRatio) return nearest;
+  if (std::abs(state_.ratio - 1) <= kSameRatio) return nearest;
   approach_again();
-  ratio_scale_ = measure_ratio(nearest, 1) / measure_ratio(nearest, kSampleOneIn);
+  state_.ratio_scale = measure_ratio(nearest, 1) / measure_ratio(nearest, kSampleOneIn);
   approach_again();
   approach_again();
   return nearest;
 }
 
-// The outcome with cross terms, which take other bytes: once more where SlopeFill could not make up for that.
-SlopeOutcome SlopeSearch::cross(SlopeOutcome outcome, double wanted) {
-  if (!cross_terms_) return outcome;
-  SlopeOutcome crossed = encode(outcome.log2_c, true);
+// They take other bytes than the search found: once more where SlopeFill could not make up for that.
+SlopeOutcome SlopeSearch::cross(double log2_c, double wanted) {
+  SlopeOutcome crossed = encode(log2_c, true);
   calibrate(crossed);
   const double missing = wanted - size_of(crossed);
   if (std::abs(missing) <= kNear * wanted) return crossed;
@@ -244,7 +241,7 @@ void SlopeSearch::tune(std::optional<uint64_t> limit, const EncodeOptions& encod
       const RowChanges changes = row_changes(outcome.model, distilled.model);
       SlopeOutcome tuned = outcome;
       tuned.model = std::move(distilled.model);
-      tuned.artifact = times_.time("encode", [&] { return encode_artifact(tuned.model, encode, cache_, progress_); });
+      tuned.artifact = encoder_.artifact(tuned.model, encode, progress_);
       const bool is_changed = limit && fill(*limit, changes, tuned);
       if (is_changed)
         report.divergence_after =
@@ -266,19 +263,45 @@ bool SlopeSearch::fill(uint64_t limit, const RowChanges& changes, SlopeOutcome& 
   return bridge_.run(limit, changes, outcome) || is_shifted;
 }
 
+SlopeOutcome SlopeSearch::search_bytes(uint64_t limit, double aim, uint64_t smallest) {
+  fixed_bytes_ = static_cast<double>(bytes_with(layers_.zeros_with_columns(), search_encode_));
+  if (fewest_bits(state_.shrinkage) > bits_per_weight(aim))
+    state_.shrinkage = less_shrinkage(state_.shrinkage, bits_per_weight(aim));
+  SlopeOutcome outcome = encode(predicted_log2_c(aim));
+  const auto reserve = static_cast<double>(reserve_bytes(outcome, limit));
+  const double wanted = state_.wanted_bytes = std::max(aim - reserve, (aim + static_cast<double>(smallest)) / 2);
+  return approach_with_ratio(approach(std::move(outcome), wanted), wanted);
+}
+
+uint64_t SlopeSearch::search_key(uint64_t limit) const {
+  const int64_t codec = encode_.codec ? static_cast<int64_t>(*encode_.codec) : -1;
+  return Hasher()
+      .add(layers_.key())
+      .add(Bytes(pack(fixed_)))
+      .add(limit)
+      .add(static_cast<uint64_t>(codec))
+      .add(uint64_t{distill_ != nullptr})
+      .digest();
+}
+
 SlopeOutcome SlopeSearch::fit_bytes(uint64_t limit) {
   const double aim = (1 + kFill) / 2 * static_cast<double>(limit);
   const uint64_t smallest = bytes_with(layers_.zeros(), encode_);
   if (smallest > limit)
     throw CheckError(fmt::format("the budget cannot be met: the smallest artifact takes {}, it may take {}",
                                  bytes_text(smallest), bytes_text(limit)));
-  fixed_bytes_ = static_cast<double>(bytes_with(layers_.zeros_with_columns(), search_encode_));
-  if (fewest_bits(shrinkage_) > bits_per_weight(aim)) shrinkage_ = less_shrinkage(shrinkage_, bits_per_weight(aim));
-  SlopeOutcome outcome = encode(predicted_log2_c(aim));
-  const auto reserve = static_cast<double>(reserve_bytes(outcome, limit));
-  const double wanted = std::max(aim - reserve, (aim + static_cast<double>(smallest)) / 2);
-  outcome = approach_with_ratio(approach(std::move(outcome), wanted), wanted);
-  outcome = cross(std::move(outcome), wanted);
+  SlopeOutcome outcome;
+  if (cross_terms_) {
+    // Its solutions are not needed any more, and their pieces go.
+    state_ = layers_.work().result<State>({WorkKind::kSearch, search_key(limit)}, [&] {
+      state_.log2_c = search_bytes(limit, aim, smallest).log2_c;
+      return state_;
+    });
+    outcome = cross(state_.log2_c, state_.wanted_bytes);
+  } else {
+    outcome = search_bytes(limit, aim, smallest);
+  }
+  const double wanted = state_.wanted_bytes;
   finish(outcome);
   if (std::abs(static_cast<double>(outcome.artifact.size()) - wanted) > kFar * wanted)
     bridge_.run(static_cast<uint64_t>(wanted), {}, outcome);
@@ -308,8 +331,8 @@ SlopeOutcome SlopeSearch::run(const SlopeTarget& target) {
     outcome = fit_bytes(*limit);
     reason = outcome.fill_reason;
   }
-  outcome.encodes = encodes_;
-  outcome.encoded = encoded_;
+  outcome.encodes = state_.encodes;
+  outcome.encoded = state_.encoded;
   outcome.fill_reason = limit && !is_filled(outcome.artifact.size(), *limit) ? reason : "";
   if (limit && outcome.artifact.size() > *limit)
     throw CheckError(fmt::format("{} takes {}, the artifact may take {}",

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <tuple>
 
 #include "packer/artifact.h"
 #include "quantizer/console/console.h"
@@ -34,8 +35,8 @@ class SlopeSearch {
   // `fixed`: the model with all tensors but those of `layers`. `cross_terms`: who solves the
   // layers of what was found once more; null: nobody. `distill`: null for none.
   SlopeSearch(QuantizedModel fixed, const SlopeLayers& layers, const CrossTermSolver* cross_terms,
-              const EncodeOptions& encode, const DistillInput* distill, GapMeter measure_gap, StageTimes& times,
-              Progress& progress);
+              const EncodeOptions& encode, Encoder& encoder, const DistillInput* distill, GapMeter measure_gap,
+              StageTimes& times, Progress& progress);
 
   // - A limit: an artifact within it, filled (is_filled()) or with a fill_reason. A CheckError that names the smallest
   //   artifact there is, before anything is solved where even that is above the limit. All matrices are solved at most
@@ -63,7 +64,24 @@ class SlopeSearch {
   void calibrate(const SlopeOutcome& outcome);
   // Encodes with what was asked for.
   void finish(SlopeOutcome& outcome);
-  SlopeOutcome cross(SlopeOutcome outcome, double wanted_bytes);
+  // Of so many bytes or near to them, with cross terms.
+  SlopeOutcome cross(double log2_c, double wanted_bytes);
+  // How far the search has come: all that one without cross terms leaves to what follows.
+  struct State {
+    double log2_c = 0, wanted_bytes = 0;  // found, and wanted of an artifact before distillation
+    double shrinkage = 0;
+    double ratio = 1;        // bytes with encode_ over bytes with search_encode_, near what is searched for
+    double ratio_scale = 1;  // ratio of all tensors over that of the sample
+    int64_t encodes = 0;
+    std::vector<EncodedPoint> encoded;
+
+    friend auto members(State& s) {
+      return std::tie(s.log2_c, s.wanted_bytes, s.shrinkage, s.ratio, s.ratio_scale, s.encodes, s.encoded);
+    }
+  };
+  // Of the aim, less what distillation is going to take.
+  SlopeOutcome search_bytes(uint64_t limit, double aim, uint64_t smallest);
+  uint64_t search_key(uint64_t limit) const;
   SlopeOutcome fit_bytes(uint64_t limit);
   SlopeOutcome fit_step(double log2_c);
   SlopeOutcome approach(SlopeOutcome nearest, double wanted_bytes);
@@ -100,22 +118,18 @@ class SlopeSearch {
   const SlopeLayers& layers_;
   const CrossTermSolver* cross_terms_;
   const EncodeOptions& encode_;
+  Encoder& encoder_;
   EncodeOptions search_encode_;
-  double ratio_ = 1;        // bytes with encode_ over bytes with search_encode_, near what is searched for
-  double ratio_scale_ = 1;  // ratio of all tensors over that of the sample
   const DistillInput* distill_;
   GapMeter measure_gap_;
   StageTimes& times_;
   Progress& progress_;
-  SectionCache cache_;
   SlopeFill fill_;
   double lowest_log2_c_;
   SlopeBridge bridge_;
   double fixed_bytes_ = 0;  // of an artifact without its codes and the steps of its rows
-  double shrinkage_;
+  State state_;
   std::map<double, uint64_t> bytes_;  // with search_encode_, by log2_c, with this shrinkage
-  int64_t encodes_ = 0;
-  std::vector<EncodedPoint> encoded_;
 };
 
 }  // namespace thimble

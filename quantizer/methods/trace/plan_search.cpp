@@ -22,12 +22,12 @@ int64_t count_solved(const Plan& plan) {
 }  // namespace
 
 PlanSearch::PlanSearch(QuantizedModel header, const std::map<std::string, TensorSummary>& tensors, LayerSolver& solver,
-                       const SearchOptions& options, SectionCache& cache, StageTimes& times, Progress& progress)
+                       const SearchOptions& options, Encoder& encoder, StageTimes& times, Progress& progress)
     : header_(std::move(header)),
       tensors_(tensors),
       solver_(solver),
       options_(options),
-      cache_(cache),
+      encoder_(encoder),
       times_(times),
       progress_(progress) {}
 
@@ -42,8 +42,7 @@ SearchResult PlanSearch::encode(const Plan& plan, int64_t high_count, int64_t pr
   result.model = header_;
   result.model.tensors = times_.time("solve", [&] { return solver_.solve(plan); });
   result.pruned_codes = prune_smallest(result.model, plan, pruned_codes);
-  result.artifact =
-      times_.time("encode", [&] { return encode_artifact(result.model, options_.encode, cache_, progress_); });
+  result.artifact = encoder_.artifact(result.model, options_.encode, progress_);
   result.encodes = ++encodes_;
   return result;
 }
@@ -54,7 +53,7 @@ void PlanSearch::check_lower_bound(const std::vector<std::string>& layers) {
   for (const std::string& layer : layers) placeholder[layer] = 0;
   QuantizedModel fixed = header_;
   fixed.tensors = solver_.solve_without_hessians(make_trace_plan(tensors_, placeholder, options_.plan));
-  uint64_t bytes = encode_artifact(fixed, options_.encode, cache_, progress_).size();
+  uint64_t bytes = encoder_.artifact(fixed, options_.encode, progress_).size();
   if (bytes > *options_.artifact_limit_bytes)
     throw CheckError("the budget cannot be met: the tensors that are not solved by GPTQ take " + bytes_text(bytes) +
                      " alone, the artifact may take " + bytes_text(*options_.artifact_limit_bytes));

@@ -3,8 +3,8 @@
 
 #include <optional>
 
-#include "packer/artifact.h"
 #include "quantizer/console/console.h"
+#include "quantizer/methods/encoder.h"
 #include "quantizer/methods/layer_solver.h"
 
 namespace thimble {
@@ -29,7 +29,7 @@ class PlanSearch {
  public:
   // `header` is the model to fill: config, provenance and layout, no tensors. All else must outlive the search.
   PlanSearch(QuantizedModel header, const std::map<std::string, TensorSummary>& tensors, LayerSolver& solver,
-             const SearchOptions& options, SectionCache& cache, StageTimes& times, Progress& progress);
+             const SearchOptions& options, Encoder& encoder, StageTimes& times, Progress& progress);
 
   // Before anything is solved: a CheckError when even what needs no solving exceeds the limit. `layers`: the names that
   // will have Hessians.
@@ -53,7 +53,7 @@ class PlanSearch {
   const std::map<std::string, TensorSummary>& tensors_;
   LayerSolver& solver_;
   const SearchOptions& options_;
-  SectionCache& cache_;
+  Encoder& encoder_;
   StageTimes& times_;
   Progress& progress_;
   int64_t encodes_ = 0;

@@ -39,11 +39,10 @@ class TraceMethod final : public Method {
     return {limit_bytes, options_.high_is_auto, options_.plan, options_.encode};
   }
   PlanSearch search(const SearchOptions& options, const MethodWork& work) {
-    return {header_of(*this, work), work.summaries, work.solver, options, cache_, work.times, work.progress};
+    return {header_of(*this, work), work.summaries, work.solver, options, work.encoder, work.times, work.progress};
   }
 
   TraceMethodOptions options_;
-  SectionCache cache_;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <mutex>
 #include <numeric>
 #include <stdexcept>
@@ -14,10 +15,6 @@
 
 namespace thimble {
 namespace {
-
-ByteVector pack_text(const std::string& text) { return {as_bytes_of(text).begin(), as_bytes_of(text).end()}; }
-std::string unpack_text(Bytes bytes) { return std::string(as_text(bytes)); }
-constexpr PieceFormat<std::string> kText = {&pack_text, &unpack_text};
 
 std::string text_of(size_t piece) { return "piece " + std::to_string(piece); }
 
@@ -32,7 +29,7 @@ class SharedWorkTest : public testing::Test {
 
   // What run() computed, by rank.
   std::vector<std::string> run(const SharedWork& work, uint64_t first_key, size_t count, size_t fail_after = SIZE_MAX) {
-    return work.results<std::string>(pieces(first_key, count), kText,
+    return work.results<std::string>(WorkKind::kSolution, pieces(first_key, count),
                                      [&](std::span<const size_t> mine, const SharedWork::Give<std::string>& give) {
                                        {
                                          std::lock_guard lock(mutex_);
@@ -91,13 +88,66 @@ TEST_F(SharedWorkTest, ADamagedPieceIsComputedAgain) {
   const WorkFolder folder(folder_.file("work"));
   const SharedWork work(folder, *single);
   run(work, 1, 1);
-  const std::string path = folder_.file("work") + "/piece-0000000000000001.safetensors";
+  const std::string path = folder_.file("work") + "/solution-0000000000000001.safetensors";
   ByteVector bytes(MappedFile(path).bytes().begin(), MappedFile(path).bytes().end());
   bytes.back() ^= std::byte{1};
   write_file_atomically(path, bytes);
   expect_texts(run(work, 1, 1), 1);
   EXPECT_EQ(computed_.size(), 2U);
   folder.remove();
+}
+
+// Whole and with a good checksum, but of another name: renamed by hand, or of another version.
+TEST_F(SharedWorkTest, AForeignPieceIsComputedAgain) {
+  const std::unique_ptr<Ranks> single = make_single_rank();
+  const WorkFolder folder(folder_.file("work"));
+  const SharedWork work(folder, *single);
+  run(work, 1, 2);
+  const std::string path = folder_.file("work") + "/solution-";
+  std::filesystem::rename(path + "0000000000000002.safetensors", path + "0000000000000001.safetensors");
+  EXPECT_EQ(folder.note(), "");
+  expect_texts(run(work, 1, 1), 1);
+  EXPECT_EQ(computed_.size(), 3U);
+  EXPECT_NE(folder.note().find("computed again"), std::string::npos);
+  EXPECT_TRUE(folder.keeps());
+  folder.remove();
+}
+
+// A piece that others went into takes their place; one that is not kept does not.
+TEST_F(SharedWorkTest, WhatAResultWasMadeOfGoes) {
+  const std::unique_ptr<Ranks> single = make_single_rank();
+  const std::string path = folder_.file("work");
+  auto files = [&] { return std::distance(std::filesystem::directory_iterator(path), {}); };
+  const WorkFolder folder(path);
+  const SharedWork work(folder, *single);
+  run(work, 1, 2);
+  auto whole = [&] {
+    return work.result<uint64_t>({WorkKind::kSearch, 9}, [&] {
+      EXPECT_EQ(run(work, 100, 3).size(), 3U);
+      EXPECT_EQ(files(), 5);
+      return 17;
+    });
+  };
+  EXPECT_EQ(whole(), 17U);
+  EXPECT_EQ(files(), 3) << "two from before, and the result";
+  computed_.clear();
+  EXPECT_EQ(whole(), 17U);
+  EXPECT_TRUE(computed_.empty());
+  folder.remove();
+}
+
+// The newest of one name is what is found, on every rank.
+TEST_F(SharedWorkTest, ANewerPieceReplacesTheOlder) {
+  run_as_ranks(3, [&](Ranks& ranks) {
+    const WorkFolder folder(ranks.is_root() ? folder_.file("work") : "");
+    const SharedWork work(folder, ranks);
+    const PieceName name = {WorkKind::kLearning, 5};
+    EXPECT_FALSE(work.find<std::string>(name));
+    for (const char* text : {"first", "second"}) work.keep<std::string>(name, text);
+    EXPECT_EQ(work.find<std::string>(name), "second");
+    EXPECT_EQ(work.of_rank(ranks.rank(), 2), 2);
+    if (ranks.is_root()) folder.remove();
+  });
 }
 
 // Fewer units than ranks, as many, and more.

@@ -22,8 +22,10 @@ void expect_golden(const Device& device) {
   const Shape& shape = golden.tensors.at("tokens").shape;
   TokenSequences sequences{shape[0], shape[1], golden.tokens("tokens")};
   SilentProgress progress;
-  CalibrationStatistics found =
-      collect_statistics(source.weights(), device, sequences, /*with_loss=*/true, *make_single_rank(), progress);
+  const WorkFolder nowhere("");
+  const std::unique_ptr<Ranks> alone = make_single_rank();
+  CalibrationStatistics found = collect_statistics(source.weights(), device, sequences, /*with_loss=*/true, /*key=*/0,
+                                                   {nowhere, *alone}, progress);
   size_t compared = 0;
   for (const auto& [prefix, set] :
        {std::pair<std::string, const FisherSet*>("output_fisher/", &found.loss.output_fisher),

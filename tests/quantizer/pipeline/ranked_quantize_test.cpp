@@ -2,7 +2,10 @@
 // work folder serves all.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <filesystem>
 #include <numeric>
+#include <stdexcept>
 
 #include "quantizer/methods/layer_solver.h"
 #include "quantizer/pipeline/calibration.h"
@@ -42,7 +45,9 @@ class RankedQuantize : public testing::Test {
   }
   HessianSet collect(int64_t count, Ranks& ranks) const {
     SilentProgress progress;
-    return collect_statistics(weights_, Device{}, sequences(count), /*with_loss=*/false, ranks, progress).hessians;
+    return collect_statistics(weights_, Device{}, sequences(count), /*with_loss=*/false, kKey, {nowhere_, ranks},
+                              progress)
+        .hessians;
   }
   HessianSet collect_alone(int64_t count) const { return collect(count, *make_single_rank()); }
   static void expect_equal(const HessianSet& found, const HessianSet& expected) {
@@ -68,6 +73,7 @@ class RankedQuantize : public testing::Test {
   TensorMap tensors_ = views_of(owned_);
   std::shared_ptr<const Weights> weights_ = random_golf_weights(config_, 5);
   TemporaryFolder folder_;
+  WorkFolder nowhere_{""};
 };
 
 // Fewer sequences than parts, as many, and more; fewer ranks than parts, and more.
@@ -87,7 +93,8 @@ TEST_F(RankedQuantize, LossStatisticsDoNotDependOnTheRanks) {
   SilentProgress progress;
   for (int64_t count : {1, 3, 11}) {
     auto collect_all = [&](Ranks& ranks) {
-      return collect_statistics(weights_, Device{}, sequences(count), /*with_loss=*/true, ranks, progress);
+      return collect_statistics(weights_, Device{}, sequences(count), /*with_loss=*/true, kKey, {nowhere_, ranks},
+                                progress);
     };
     CalibrationStatistics expected = collect_all(*make_single_rank());
     expect_equal(expected.hessians, collect_alone(count));  // the same with and without
@@ -115,16 +122,15 @@ TEST_F(RankedQuantize, LossStatisticsDoNotDependOnTheRanks) {
 TEST_F(RankedQuantize, SolutionsDoNotDependOnTheRanks) {
   HessianSet hessians = collect_alone(3);
   SilentProgress progress;
-  WorkFolder nowhere("");
   std::unique_ptr<Ranks> single = make_single_rank();
-  const SharedWork work_alone(nowhere, *single);
+  const SharedWork work_alone(nowhere_, *single);
   LayerSolver alone(tensors_, hessians, Device{}, work_alone, kKey, progress);
   std::vector<QuantizedTensor> low = alone.solve(plan(hessians, 15)), high = alone.solve(plan(hessians, 31));
   ASSERT_NE(low, high);
   for (int size : {2, 3, 40}) {
     SCOPED_TRACE(size);
     run_as_ranks(size, [&](Ranks& ranks) {
-      const SharedWork work(nowhere, ranks);
+      const SharedWork work(nowhere_, ranks);
       LayerSolver solver(tensors_, hessians, Device{}, work, kKey, progress);
       EXPECT_EQ(solver.solve(plan(hessians, 15)), low);
       EXPECT_EQ(solver.solve(plan(hessians, 31)), high);
@@ -151,7 +157,7 @@ TEST_F(RankedQuantize, SolutionsOfAllRanksAreKept) {
   WorkFolder work(folder_.file("work"));
   for (const auto& [name, hessian] : hessians) {
     uint64_t key = Hasher().add(kKey).add(name).add("int5 gptq").digest();
-    EXPECT_TRUE(work.load_piece(key)) << name;
+    EXPECT_TRUE(work.load({WorkKind::kSolution, key})) << name;
   }
   work.remove();
 }
@@ -161,7 +167,7 @@ TEST_F(RankedQuantize, TokensOfRank0sFolderServeAll) {
   SilentProgress progress;
   auto generate = [&](Generator& generator, Ranks& ranks) {
     WorkFolder work(ranks.is_root() ? folder_.file("work") : "");
-    return self_generate(generator, options, kKey, work, ranks, progress).tokens;
+    return self_generate(generator, options, kKey, {work, ranks}, progress).tokens;
   };
   std::vector<std::vector<Token>> first(3);
   run_as_ranks(3, [&](Ranks& ranks) {
@@ -177,17 +183,32 @@ TEST_F(RankedQuantize, TokensOfRank0sFolderServeAll) {
   WorkFolder(folder_.file("work")).remove();
 }
 
-TEST_F(RankedQuantize, HessiansOfRank0sFolderServeAll) {
-  HessianSet expected = collect_alone(2);
-  run_as_ranks(2, [&](Ranks& ranks) {
-    WorkFolder work(ranks.is_root() ? folder_.file("work") : "");
-    EXPECT_FALSE(load_kept_statistics(work, kKey, ranks));
-    work.save_statistics(kKey, {expected, {}});
-    std::optional<CalibrationStatistics> kept = load_kept_statistics(work, kKey, ranks);
-    ASSERT_TRUE(kept);
-    expect_equal(kept->hessians, expected);
-    work.remove();
-  });
+// Neither the statistics nor, after some of the parts, their sum; whoever goes on, with however many ranks.
+TEST_F(RankedQuantize, StatisticsOfRank0sFolderServeAll) {
+  SilentProgress progress;
+  auto collect_all = [&](const WorkFolder& work, Ranks& ranks) {
+    return collect_statistics(weights_, Device{}, sequences(11), /*with_loss=*/true, kKey, {work, ranks}, progress);
+  };
+  const CalibrationStatistics expected = collect_all(nowhere_, *make_single_rank());
+  for (size_t cut : {1, 3, 8, 9}) {  // eight parts, then the whole
+    SCOPED_TRACE(cut);
+    const WorkFolder cut_short(folder_.file("work"), [&](size_t pieces) {
+      if (pieces == cut) throw std::runtime_error("killed");
+    });
+    EXPECT_THROW(collect_all(cut_short, *make_single_rank()), std::runtime_error);
+    std::atomic<size_t> pieces = 0;
+    run_as_ranks(2, [&](Ranks& ranks) {
+      const WorkFolder work(ranks.is_root() ? folder_.file("work") : "", [&](size_t) { ++pieces; });
+      const CalibrationStatistics found = collect_all(work, ranks);
+      expect_equal(found.hessians, expected.hessians);
+      EXPECT_EQ(found.loss.output_fisher, expected.loss.output_fisher);
+      if (!ranks.is_root()) return;
+      // Killed between keeping the whole and deleting their sum, a run leaves both.
+      EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_.file("work")), {}), cut > 8 ? 2 : 1);
+      work.remove();
+    });
+    EXPECT_EQ(pieces, cut > 8 ? 0 : (8 - cut + 1) / 2 + 1) << "two parts at a time, and the whole";
+  }
 }
 
 }  // namespace

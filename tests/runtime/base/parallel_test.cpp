@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <mutex>
 #include <set>
 #include <stdexcept>
@@ -121,6 +122,29 @@ TEST(ThreadLimit, EndsWithItsScope) {
     EXPECT_EQ(thread_count(), 3);
   }
   EXPECT_EQ(thread_count(), before);
+}
+
+// What one task throws ends the outer loop; the others' inner loops are whole, or did not begin.
+TEST_P(Threads, AnExceptionLeavesNoInnerLoopHalfDone) {
+  for (int round = 0; round < 20; ++round) {
+    std::atomic<bool> is_thrown = false;
+    std::atomic<int> half_done = 0;
+    auto body = [&](int64_t i) {
+      if (i == 1) {
+        is_thrown = true;
+        throw std::runtime_error("one");
+      }
+      for (int wait = 0; wait < 1000 && !is_thrown; ++wait) std::this_thread::sleep_for(std::chrono::microseconds(10));
+      std::atomic<int> done = 0;
+      parallel_for(200, [&](int64_t) {
+        std::this_thread::sleep_for(std::chrono::microseconds(5));
+        ++done;
+      });
+      half_done += done != 200;
+    };
+    EXPECT_THROW(parallel_for(4, body), std::runtime_error);
+    EXPECT_EQ(half_done, 0);
+  }
 }
 
 TEST(ShareOf, PartsCoverTheWholeInOrder) {

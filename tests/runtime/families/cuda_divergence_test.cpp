@@ -36,10 +36,7 @@ struct DivergencePair {
     SilentProgress progress;
     return make_cuda_divergence_pass(teacher, student, sequences, ordinal, progress);
   }
-  std::unique_ptr<DivergencePass> on_cpu() {
-    SilentProgress progress;
-    return make_cpu_divergence_pass(*teacher, *student, sequences, progress);
-  }
+  std::unique_ptr<DivergencePass> on_cpu() { return make_cpu_divergence_pass(teacher, *student, sequences); }
 
   std::shared_ptr<const Weights> teacher, student;
   TokenSequences sequences;

@@ -16,8 +16,7 @@ constexpr int64_t kSequences = DivergenceSample::kSequences;
 class DivergenceOfCases : public testing::TestWithParam<FamilyCase> {
  protected:
   std::unique_ptr<DivergencePass> pass() {
-    SilentProgress progress;
-    return make_cpu_divergence_pass(*sample_.teacher, *sample_.student, sample_.sequences, progress);
+    return make_cpu_divergence_pass(sample_.teacher, *sample_.student, sample_.sequences);
   }
 
   // The derivative of the divergence as `value` (of gains) moves. With `relative`, by its logarithm.

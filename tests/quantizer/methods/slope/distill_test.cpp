@@ -24,7 +24,7 @@ class DistillTest : public testing::Test {
       else
         model_.tensors.push_back({name, tensor.shape, RawTensor{DType::kF16, from_float32(DType::kF16, values)}});
     }
-    artifact_ = encode_artifact(model_, encode_, cache_, progress_);
+    artifact_ = encoder_.artifact(model_, encode_, progress_);
     tokens_ = {kSequences, kLength, random_tokens(kSequences * kLength, config_.vocab_size, 4)};
   }
 
@@ -39,14 +39,17 @@ class DistillTest : public testing::Test {
     return coded;
   }
 
-  DistillInput input() const { return {original_, tokens_, device_, {30, 4, 2e-2, 5e-3}}; }
+  DistillInput input() const { return {original_, tokens_, device_, {30, 4, 2e-2, 5e-3}, work_, 7}; }
 
   GolfConfig config_ = small_golf_config();
   std::shared_ptr<const Weights> original_ = random_golf_weights(config_, 2);
   Device device_;
   QuantizedModel model_;
   EncodeOptions encode_ = encode_options_from("rans");
-  SectionCache cache_;
+  WorkFolder nowhere_{""};
+  std::unique_ptr<Ranks> single_ = make_single_rank();
+  SharedWork work_{nowhere_, *single_};
+  Encoder encoder_{work_, nullptr};
   SilentProgress progress_;
   ByteVector artifact_;
   TokenSequences tokens_;
@@ -85,7 +88,7 @@ TEST_F(DistillTest, IsTheSameAgain) {
 
 TEST_F(DistillTest, ReservesWhatRowStepsTake) {
   const int64_t reserve =
-      distill_reserve_bytes(model_, *original_->network, artifact_.size(), encode_, cache_, progress_);
+      distill_reserve_bytes(model_, *original_->network, artifact_.size(), encode_, encoder_, progress_);
   EXPECT_GT(reserve, 0);
   EXPECT_LT(reserve, static_cast<int64_t>(artifact_.size()) / 4);
 }

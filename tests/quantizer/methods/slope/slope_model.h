@@ -51,10 +51,11 @@ struct SlopeModel {
   static constexpr int64_t kSequences = 9, kLength = 49;
 
   SlopeModel(const GolfConfig& model_config, const SlopeOptions& options, const WeightChange& change = {},
-             bool equal_rows = false, const SharedWork* work = nullptr)
-      : config(model_config),
+             bool equal_rows = false, const SharedWork* shared = nullptr)
+      : work(shared ? *shared : alone),
+        config(model_config),
         tensors(changed(random_golf_tensors(config, 3), change)),
-        layers(views, made_up_losses(tensors, equal_rows), options, device, work ? *work : alone, /*key=*/7, progress),
+        layers(views, made_up_losses(tensors, equal_rows), options, device, work, /*key=*/7, progress),
         original(std::make_shared<const Weights>(
             bind_weights(std::make_shared<const Network>(golf_network(config)), float_tensors(views)))) {
     fixed.config_json = canonical_json(to_json(config));
@@ -75,7 +76,7 @@ struct SlopeModel {
     return tensors;
   }
 
-  DistillInput distill_input() const { return {original, tokens, device, {16, 3, 4e-3, 4e-3}}; }
+  DistillInput distill_input() const { return {original, tokens, device, {16, 3, 4e-3, 4e-3}, work, 7}; }
 
   static SlopeTarget limit_of(uint64_t bytes) {
     SlopeTarget target;
@@ -89,7 +90,8 @@ struct SlopeModel {
     StageTimes times;
     SilentProgress silent;
     const CrossTermSolver cross_terms(original, fixed, layers, tokens, kSequences, device, times);
-    SlopeSearch search(fixed, layers, crosses ? &cross_terms : nullptr, encode, distill, gap, times, silent);
+    Encoder encoder(work, &times);
+    SlopeSearch search(fixed, layers, crosses ? &cross_terms : nullptr, encode, encoder, distill, gap, times, silent);
     SlopeOutcome outcome = search.run(target);
     EXPECT_EQ(decode_artifact(outcome.artifact, "artifact"), outcome.model);
     return outcome;
@@ -109,14 +111,15 @@ struct SlopeModel {
     return artifact_bytes(zeros(), encode, cache, silent);
   }
 
+  WorkFolder nowhere{""};
+  std::unique_ptr<Ranks> single = make_single_rank();
+  SharedWork alone{nowhere, *single};
+  const SharedWork& work;
   GolfConfig config;
   OwnedTensors tensors;
   TensorMap views = views_of(tensors);
   Device device;
   SilentProgress progress;
-  WorkFolder nowhere{""};
-  std::unique_ptr<Ranks> single = make_single_rank();
-  SharedWork alone{nowhere, *single};
   SlopeLayers layers;
   QuantizedModel fixed;
   std::shared_ptr<const Weights> original;

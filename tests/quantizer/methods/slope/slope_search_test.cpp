@@ -28,8 +28,9 @@ class SlopeSearchTest : public testing::Test {
 
   SlopeOutcome search(const SlopeTarget& target, const DistillInput* distill = nullptr, const GapMeter& gap = {}) {
     StageTimes times;
+    Encoder encoder(model_.work, &times);
     SlopeOutcome outcome =
-        SlopeSearch(model_.fixed, model_.layers, nullptr, encode_, distill, gap, times, progress_).run(target);
+        SlopeSearch(model_.fixed, model_.layers, nullptr, encode_, encoder, distill, gap, times, progress_).run(target);
     EXPECT_EQ(decode_artifact(outcome.artifact, "artifact"), outcome.model);
     return outcome;
   }
@@ -50,6 +51,12 @@ class SlopeSearchTest : public testing::Test {
       count += static_cast<double>(found.size());
     }
     return sum / count;
+  }
+
+  SlopeSettings all_at(double log2_c) const {
+    SlopeSettings settings;
+    for (const std::string& name : model_.layers.names()) settings[name] = {log2_c};
+    return settings;
   }
 
   CountingProgress progress_;
@@ -88,7 +95,7 @@ TEST_F(SlopeSearchTest, TheSameAgain) {
 
 // Without solving, as with it.
 TEST_F(SlopeSearchTest, ZerosAreWhatTheLongestStepsGive) {
-  const std::vector<SlopeMatrix> solved = model_.layers.solve(60, 0, progress_);
+  const std::vector<SlopeMatrix> solved = model_.layers.solve(all_at(60), progress_);
   const std::vector<QuantizedTensor> zeros = model_.layers.zeros();
   ASSERT_EQ(zeros.size(), solved.size());
   for (size_t i = 0; i < zeros.size(); ++i) EXPECT_EQ(zeros[i], solved[i].tensor) << zeros[i].name;

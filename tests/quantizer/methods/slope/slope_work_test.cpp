@@ -75,7 +75,10 @@ TEST_P(SlopeWork, KeptPiecesGiveTheSameArtifact) {
         EXPECT_EQ(entry.last_write_time(), times.at(entry.path()));
       }
     }
-    EXPECT_EQ(count, pieces.size());
+    EXPECT_LE(count, pieces.size());  // what a result was made of is not asked for again
+    if (every == 0) {
+      EXPECT_EQ(count, pieces.size());
+    }
   }
   WorkFolder(path).remove();
 }

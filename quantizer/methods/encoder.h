@@ -1,0 +1,30 @@
+// encoder.h: the artifacts of the models that a method tries on its way. Rank 0 packs them, and keeps each packed
+// section as a piece of the work; every rank gets the bytes.
+#pragma once
+
+#include <memory>
+
+#include "packer/artifact.h"
+#include "quantizer/console/console.h"
+#include "quantizer/methods/shared_work.h"
+
+namespace thimble {
+
+class Encoder final : private SectionCache::Store {
+ public:
+  // Both must outlive it. `times`: of a stage "encode"; null: another stage's.
+  Encoder(const SharedWork& work, StageTimes* times) : work_(work), times_(times) {}
+
+  // encode_artifact(). Collective.
+  ByteVector artifact(const QuantizedModel& model, const EncodeOptions& options, Progress& progress);
+
+ private:
+  std::shared_ptr<const PackedSection> find(uint64_t key) const override;
+  void insert(uint64_t key, const PackedSection& section) const override;
+
+  const SharedWork& work_;
+  StageTimes* times_;
+  SectionCache cache_{this};
+};
+
+}  // namespace thimble
