@@ -223,7 +223,7 @@ class Fuser {
       for (const auto* chain : {&*query, &*key, &*own})
         nodes.insert(nodes.end(), chain->nodes.begin(), chain->nodes.end());
       std::ranges::sort(nodes);
-      nodes.erase(std::ranges::unique(nodes).begin(), nodes.end());
+      nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
       fits = are_free(nodes) && are_only_readers(nodes);
     }
     if (!fits) {
