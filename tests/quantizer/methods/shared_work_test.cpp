@@ -89,7 +89,8 @@ TEST_F(SharedWorkTest, ADamagedPieceIsComputedAgain) {
   const SharedWork work(folder, *single);
   run(work, 1, 1);
   const std::string path = folder_.file("work") + "/solution-0000000000000001.safetensors";
-  ByteVector bytes(MappedFile(path).bytes().begin(), MappedFile(path).bytes().end());
+  const MappedFile file(path);
+  ByteVector bytes(file.bytes().begin(), file.bytes().end());
   bytes.back() ^= std::byte{1};
   write_file_atomically(path, bytes);
   expect_texts(run(work, 1, 1), 1);
