@@ -17,7 +17,7 @@ constexpr std::string_view kTexts[] = {
 void use(const thimble::Tokenizer& tokenizer) {
   const thimble::ByteTable table(tokenizer);
   for (std::string_view text : kTexts) {
-    std::vector<Token> tokens = tokenizer.encode(text);
+    std::vector<thimble::Token> tokens = tokenizer.encode(text);
     tokenizer.decode(tokens);
     if (table.bytes_of_targets(tokens) < 0) std::abort();
   }
