@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <string>
 
-#include "runtime/cuda/cuda_memory.h"
-
 namespace thimble {
 namespace {
 

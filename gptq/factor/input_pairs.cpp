@@ -127,6 +127,16 @@ std::unique_ptr<InputPairs> make_input_pairs(const std::shared_ptr<const Weights
   return std::make_unique<CpuInputPairs>(original, *quantized, tokens, sequences);
 }
 
+std::optional<MemoryPlan> plan_kept_input_pairs(const std::shared_ptr<const Network>& network, Numerics numerics,
+                                                int64_t length, int64_t sequences, int64_t most,
+                                                uint64_t usable_bytes) {
+  try {
+    return plan_input_pairs(network, numerics, length, sequences, most, /*keeps=*/true, usable_bytes / 2);
+  } catch (const DeviceError&) {
+    return std::nullopt;
+  }
+}
+
 std::vector<Matrix> shift_weights(std::span<const ConstMatrixView> weights, const InputPair& pair, double damping,
                                   double strength, const std::string& layer, const Device& device) {
   if (device.is_cuda)

@@ -9,7 +9,6 @@
 #include "gptq/factor/hessian_factor.cuh"
 #include "gptq/statistics/hessian.cuh"
 #include "runtime/base/error.h"
-#include "runtime/cuda/cuda_memory.h"
 #include "runtime/cuda/cuda_pass.cuh"
 
 namespace thimble {
@@ -36,12 +35,18 @@ class HalfKeeper final : public CudaInputObserver<T> {
   const DeviceArray<T>& joint_;
 };
 
+int64_t widest_input(const Network& network) {
+  int64_t widest = 0;
+  for (const LinearInput& input : network.linear_inputs()) widest = std::max(widest, network.width_of(input.value));
+  return widest;
+}
+
 // What works on one batch at a time.
 template <typename T>
 struct Workspace {
   Workspace(const Network& network, int64_t length, int64_t sequences)
       : cache(network, sequences, length, /*shares_one=*/true),
-        joint(sequences * length * 2 * cuda_shown_elements(network, 1)) {}
+        joint(sequences * length * 2 * widest_input(network), "activations") {}
 
   CudaCache<T> cache;
   DeviceArray<T> joint;
@@ -53,6 +58,42 @@ __global__ void drift_kernel(const double* joint, double tokens, int64_t columns
   if (at >= columns * columns) return;
   const int64_t i = at / columns, j = at % columns, low = max(i, j), row = columns + i;
   drift[at] = joint[row * (row + 1) / 2 + j] / tokens - joint[low * (low + 1) / 2 + min(i, j)] / tokens;
+}
+
+// One batch on its way through both models.
+template <typename T>
+struct PassPair {
+  PassPair(const CudaNetworkWeights<T>& of_original, const CudaNetworkWeights<T>& of_quantized, int64_t length,
+           int64_t sequences)
+      : count(sequences),
+        original(std::make_unique<CudaPass<T>>(of_original, shape_of(length, sequences))),
+        quantized(std::make_unique<CudaPass<T>>(of_quantized, shape_of(length, sequences))) {}
+  // Nobody reads the head's input.
+  static CudaPassShape shape_of(int64_t length, int64_t sequences) {
+    return {length, sequences * length, /*needed=*/1, /*stepping=*/false};
+  }
+  int64_t count;  // sequences
+  std::unique_ptr<CudaPass<T>> original, quantized;
+};
+
+// Makes all that CudaInputPairs does, for passes over `resident` sequences of which `batch` work at a time.
+template <typename T>
+void allocate_input_pairs(const std::shared_ptr<const Network>& network, const NumericPolicy& policy, int64_t length,
+                          int64_t sequences, int64_t resident, int64_t batch) {
+  const FusionOptions options = cuda_fusion_options(policy, sizeof(T));
+  const CudaNetworkWeights<T> original(network, policy, options), quantized(network, policy, options);
+  const DeviceArray<Token> tokens(sequences * length, "tokens and scores");
+  const Workspace<T> workspace(*network, length, batch);
+  for (int64_t first = 0; first < resident; first += batch) {
+    const PassPair<T> pair(original, quantized, length, std::min(batch, resident - first));
+    for (CudaPass<T>* pass : {pair.original.get(), pair.quantized.get()}) pass->reserve_shown();
+  }
+  const int64_t widest = widest_input(*network);
+  CudaHessianCollector collector;
+  const std::string names[] = {"joint"};
+  collector.reserve_sum(names, 2 * widest);
+  collector.reserve_products(2 * widest, batch, length);
+  const DeviceArray<double> drift(widest * widest, "Hessians");
 }
 
 template <typename T>
@@ -68,7 +109,7 @@ class CudaInputPairs final : public InputPairs {
         length_(tokens.length),
         most_(std::min(sequences, cuda_windows_per_batch(place_.ordinal, tokens.length))) {
     const std::optional<MemoryPlan> plan =
-        plan_kept_input_pairs(*network_, numerics_, length_, sequences_, most_, usable_memory(place_));
+        plan_kept_input_pairs(network_, numerics_, length_, sequences_, most_, usable_memory(place_));
     const NumericPolicy policy = numeric_policy(numerics_);
     original_.emplace(original, policy, cuda_fusion_options(policy, sizeof(T)));
     quantized_.emplace(quantized, policy, cuda_fusion_options(policy, sizeof(T)));
@@ -88,15 +129,14 @@ class CudaInputPairs final : public InputPairs {
     const std::vector<std::string> layers = readers_of(input);
     if (workspace_) {
       try {
-        for (PassPair& pair : kept_) read(pair, pair.count, input, layers, *workspace_);
+        for (PassPair<T>& pair : kept_) read(pair, pair.count, input, layers, *workspace_);
         return finish();
       } catch (const OutOfDeviceMemory&) {  // others took what was planned for the Hessian
         forget();
       }
     }
     const int64_t batch =
-        plan_input_pairs(*network_, numerics_, length_, sequences_, most_, /*keeps=*/false, usable_memory(place_))
-            .batch;
+        plan_input_pairs(network_, numerics_, length_, sequences_, most_, /*keeps=*/false, usable_memory(place_)).batch;
     return with_smaller_batches(batch, [&](int64_t size) { return collect_anew(input, layers, size); });
   }
 
@@ -106,21 +146,6 @@ class CudaInputPairs final : public InputPairs {
   }
 
  private:
-  // One batch on its way through both models.
-  struct PassPair {
-    PassPair(const CudaNetworkWeights<T>& of_original, const CudaNetworkWeights<T>& of_quantized, int64_t length,
-             int64_t sequences)
-        : count(sequences),
-          original(std::make_unique<CudaPass<T>>(of_original, shape_of(length, sequences))),
-          quantized(std::make_unique<CudaPass<T>>(of_quantized, shape_of(length, sequences))) {}
-    // Nobody reads the head's input.
-    static CudaPassShape shape_of(int64_t length, int64_t sequences) {
-      return {length, sequences * length, /*needed=*/1, /*stepping=*/false};
-    }
-    int64_t count;  // sequences
-    std::unique_ptr<CudaPass<T>> original, quantized;
-  };
-
   std::vector<std::string> readers_of(const LinearInput& input) const {
     std::vector<std::string> names;
     for (MatrixId id : input.readers) names.push_back(network_->matrix(id).name);
@@ -142,7 +167,7 @@ class CudaInputPairs final : public InputPairs {
     collector_ = CudaHessianCollector();
   }
 
-  void begin(PassPair& pair, int64_t first, int64_t count, Workspace<T>& workspace) {
+  void begin(PassPair<T>& pair, int64_t first, int64_t count, Workspace<T>& workspace) {
     const CudaBatch batch{{tokens_.data() + first * length_, length_},
                           static_cast<int>(count),
                           static_cast<int>(length_ - 1),
@@ -153,7 +178,7 @@ class CudaInputPairs final : public InputPairs {
   }
 
   // Enqueues what a batch reads.
-  void read(PassPair& pair, int64_t count, const LinearInput& input, std::span<const std::string> layers,
+  void read(PassPair<T>& pair, int64_t count, const LinearInput& input, std::span<const std::string> layers,
             Workspace<T>& workspace) {
     HalfKeeper<T> one(0, workspace.joint), other(1, workspace.joint);
     pair.quantized->run_to(input.first_reader);
@@ -167,7 +192,7 @@ class CudaInputPairs final : public InputPairs {
   InputPair collect_anew(const LinearInput& input, std::span<const std::string> layers, int64_t batch) {
     collector_ = CudaHessianCollector();
     Workspace<T> workspace(*network_, length_, batch);
-    PassPair pair(*original_, *quantized_, length_, batch);
+    PassPair<T> pair(*original_, *quantized_, length_, batch);
     for (int64_t first = 0; first < sequences_; first += batch) {
       const int64_t count = std::min(batch, sequences_ - first);
       begin(pair, first, count, workspace);
@@ -182,7 +207,7 @@ class CudaInputPairs final : public InputPairs {
     stream_.wait();
     const DeviceArray<double> joint = collector_.take_sum();
     const auto tokens = static_cast<double>(sequences_ * (length_ - 1));
-    DeviceArray<double> drift(columns_ * columns_);
+    DeviceArray<double> drift(columns_ * columns_, "Hessians");
     launch_kernel(drift_kernel, {static_cast<unsigned>(divide_up(drift.count(), kThreads)), kThreads}, stream_,
                   joint.data(), tokens, columns_, drift.data());
     InputPair pair{SymmetricMatrix(columns_), MatrixF64(columns_, columns_)};
@@ -206,7 +231,7 @@ class CudaInputPairs final : public InputPairs {
   DeviceArray<int> zero_{1};
   CudaHessianCollector collector_;
   std::optional<Workspace<T>> workspace_;  // of passes that are kept
-  std::vector<PassPair> kept_;
+  std::vector<PassPair<T>> kept_;
 };
 
 // Below: w' = w + strength * w D U^T U, columns of D and U in the order of U, as three products of tiles.
@@ -325,6 +350,17 @@ class Shifter {
 };
 
 }  // namespace
+
+MemoryPlan plan_input_pairs(const std::shared_ptr<const Network>& network, Numerics numerics, int64_t length,
+                            int64_t sequences, int64_t most, bool keeps, uint64_t usable_bytes) {
+  return fit_memory_plan("reading two models' inputs", "sequence", length, most, usable_bytes, [&](int64_t batch) {
+    return counted_allocations([&] {
+      with_cuda_type(numerics, [&]<typename T>(T*) {
+        allocate_input_pairs<T>(network, numeric_policy(numerics), length, sequences, keeps ? sequences : batch, batch);
+      });
+    });
+  });
+}
 
 std::unique_ptr<InputPairs> make_cuda_input_pairs(const std::shared_ptr<const Weights>& original,
                                                   const std::shared_ptr<const Weights>& quantized, const Device& device,

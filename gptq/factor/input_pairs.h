@@ -7,6 +7,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -61,6 +62,13 @@ std::vector<Matrix> shift_weights(std::span<const ConstMatrixView> weights, cons
 std::unique_ptr<InputPairs> make_cuda_input_pairs(const std::shared_ptr<const Weights>& original,
                                                   const std::shared_ptr<const Weights>& quantized, const Device& device,
                                                   const TokenSequences& tokens, int64_t sequences);
+// What make_cuda_input_pairs() takes, without `keeps` that of passes that begin anew; see cuda_models.h for plans.
+MemoryPlan plan_input_pairs(const std::shared_ptr<const Network>& network, Numerics numerics, int64_t length,
+                            int64_t sequences, int64_t most, bool keeps, uint64_t usable_bytes);
+// With `keeps`, in half of the usable memory: the other half is for those who solve meanwhile. None where that has no
+// room.
+std::optional<MemoryPlan> plan_kept_input_pairs(const std::shared_ptr<const Network>& network, Numerics numerics,
+                                                int64_t length, int64_t sequences, int64_t most, uint64_t usable_bytes);
 std::vector<Matrix> shift_weights_cuda(std::span<const ConstMatrixView> weights, const InputPair& pair, double damping,
                                        double strength, const std::string& layer, const CudaPlace& place);
 

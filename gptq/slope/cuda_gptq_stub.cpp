@@ -24,6 +24,19 @@ LossStatistics collect_loss_statistics_cuda(const std::shared_ptr<const Weights>
   refuse("loss statistics are collected");
 }
 
+MemoryPlan plan_hessians(const std::shared_ptr<const Network>&, Numerics, int64_t, int64_t, int64_t, uint64_t) {
+  refuse("Hessians are collected");
+}
+
+MemoryPlan plan_gradients(const std::shared_ptr<const Network>&, int64_t, int64_t, uint64_t) {
+  refuse("loss statistics are collected");
+}
+
+MemoryPlan plan_input_pairs(const std::shared_ptr<const Network>&, Numerics, int64_t, int64_t, int64_t, bool,
+                            uint64_t) {
+  refuse("inputs of two models are read");
+}
+
 std::unique_ptr<InputPairs> make_cuda_input_pairs(const std::shared_ptr<const Weights>&,
                                                   const std::shared_ptr<const Weights>&, const Device&,
                                                   const TokenSequences&, int64_t) {

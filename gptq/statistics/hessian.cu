@@ -42,17 +42,17 @@ __device__ GramTile gram_tile(int64_t index) {
   return {i * kGramTile, index * kGramTile};
 }
 
+constexpr int64_t kPieceTokens = 2048;
+
 // x (sequences * T, K), each sequence cut into pieces of at most kPieceTokens tokens.
 template <typename T>
 struct GramInput {
-  static constexpr int64_t kPieceTokens = 2048;
-
   const T* x = nullptr;
   int64_t stride = 0;  // elements between rows
   int64_t tokens = 0;  // T
   int64_t columns = 0;
 
-  __host__ __device__ int64_t pieces() const { return (tokens + kPieceTokens - 1) / kPieceTokens; }  // per sequence
+  __host__ __device__ int64_t pieces() const { return divide_up(tokens, kPieceTokens); }  // per sequence
 };
 
 __device__ uint32_t shared_address(const void* at) { return static_cast<uint32_t>(__cvta_generic_to_shared(at)); }
@@ -264,10 +264,10 @@ CudaHessianCollector::Input& CudaHessianCollector::input_of(std::span<const std:
   if (is_new) {
     input.layers.assign(layers.begin(), layers.end());
     input.columns = columns;
-    input.sum = DeviceArray<double>(columns * (columns + 1) / 2);
-    input.first_bad = DeviceArray<unsigned long long>(1);
-    check_cuda(cudaMemsetAsync(input.sum.data(), 0, input.sum.bytes(), stream));
-    check_cuda(cudaMemsetAsync(input.first_bad.data(), 0xff, input.first_bad.bytes(), stream));
+    input.sum = DeviceArray<double>(columns * (columns + 1) / 2, "Hessians");
+    input.first_bad = DeviceArray<unsigned long long>(1, "Hessians");
+    input.sum.fill_bytes(0, stream);
+    input.first_bad.fill_bytes(0xff, stream);
   }
   if (!std::ranges::equal(input.layers, layers))
     throw Error(ExitCode::kInternal, "layer '" + layers[0] + "': the layers that share its input changed");
@@ -277,6 +277,17 @@ CudaHessianCollector::Input& CudaHessianCollector::input_of(std::span<const std:
   return input;
 }
 
+int64_t CudaHessianCollector::pieces_at_once(int64_t columns) const {
+  const auto affordable =
+      static_cast<int64_t>(workspace_bytes_ / sizeof(float)) / (gram_tiles(columns) * kGramTileElements);
+  return std::clamp<int64_t>(affordable, 1, kMostPieces);
+}
+
+void CudaHessianCollector::reserve_products(int64_t columns, int64_t sequences, int64_t tokens) {
+  const int64_t pieces = std::min(pieces_at_once(columns), sequences * divide_up(tokens, kPieceTokens));
+  workspace_.reserve(pieces * gram_tiles(columns) * kGramTileElements, "products of activations");
+}
+
 template <typename T>
 void CudaHessianCollector::add(std::span<const std::string> layers, const T* x, int64_t stride, int64_t sequences,
                                int64_t tokens, int64_t columns, cudaStream_t stream) {
@@ -284,9 +295,8 @@ void CudaHessianCollector::add(std::span<const std::string> layers, const T* x, 
   Input& input = input_of(layers, columns, stream);
   GramInput<T> gram{x, stride, tokens, columns};
   int64_t pieces = sequences * gram.pieces(), tiles = gram_tiles(columns);
-  auto affordable = static_cast<int64_t>(workspace_bytes_ / sizeof(float)) / (tiles * kGramTileElements);
-  int64_t at_once = std::clamp<int64_t>(affordable, 1, kMostPieces);
-  workspace_.reserve(std::min(at_once, pieces) * tiles * kGramTileElements);
+  const int64_t at_once = pieces_at_once(columns);
+  reserve_products(columns, sequences, tokens);
   for (int64_t first = 0; first < pieces; first += at_once) {
     int64_t count = std::min(at_once, pieces - first);
     multiply_gram(gram, first, count, workspace_.data(), stream);

@@ -16,9 +16,12 @@
 
 #include "gptq/statistics/device_arena.cuh"
 #include "gptq/statistics/hessian.h"
-#include "runtime/cuda/cuda_memory.h"
+#include "runtime/cuda/kernels/cuda_context.cuh"
 
 namespace thimble {
+
+// Most bytes of products that wait to be added, when memory is plentiful.
+constexpr size_t kMostGramBytes = size_t{1} << 30;
 
 class CudaHessianCollector {
  public:
@@ -26,6 +29,11 @@ class CudaHessianCollector {
   // tokens); each input's sum takes 4 K (K + 1) B besides.
   // `first_sequence`: the number in errors of the first sequence.
   explicit CudaHessianCollector(size_t workspace_bytes = kMostGramBytes, int64_t first_sequence = 0);
+
+  // Room for the sum of an input of `columns` columns, and for products of so many sequences, so that add() allocates
+  // nothing.
+  void reserve_sum(std::span<const std::string> layers, int64_t columns) { input_of(layers, columns, nullptr); }
+  void reserve_products(int64_t columns, int64_t sequences, int64_t tokens);
 
   // Enqueues x (sequences * T, K), rows `stride` elements apart, as input of all of `layers`, sequence after sequence.
   // The same input always comes with the same list. All calls use one stream; x must stay until it has run.
@@ -61,6 +69,7 @@ class CudaHessianCollector {
     DeviceArray<unsigned long long> first_bad;
   };
   Input& input_of(std::span<const std::string> layers, int64_t columns, cudaStream_t stream);
+  int64_t pieces_at_once(int64_t columns) const;
   static void require_finite(const Input& input);
 
   int device_ = 0;

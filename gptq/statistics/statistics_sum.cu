@@ -158,6 +158,9 @@ CudaHessianCollector hessians_of(CudaWindowBatches<T>& pass, const TokenSequence
   return std::move(observer.collector);
 }
 
+// As run_batch() of the gradients' pass has them.
+constexpr PassOptions kLossStatistics = {.has_backward = true};
+
 // The devices' sums of their nodes.
 using NodeSums = std::vector<std::pair<Share, std::vector<SharedHessian>>>;
 
@@ -168,7 +171,7 @@ NodeSums sums_of_nodes(const Weights& weights, const Device& device, const Token
   const int64_t most = std::min(most_sequences(sequences), cuda_windows_per_batch(place.ordinal, sequences.length));
   const int64_t live = live_sums(nodes.back().end - nodes.front().begin);
   const int64_t planned =
-      plan_hessians(*weights.network, device.numerics, sequences.length, most, live, usable_memory(place)).batch;
+      plan_hessians(weights.network, device.numerics, sequences.length, most, live, usable_memory(place)).batch;
   const NumericPolicy policy = numeric_policy(device.numerics);
   const CudaNetworkWeights<T> on_device(weights, policy, cuda_fusion_options(policy, sizeof(T)));
   auto collect = part_collector(
@@ -218,6 +221,45 @@ LossStatistics losses_of(CudaGradientPass& pass, const Network& network, const T
 
 }  // namespace
 
+MemoryPlan plan_hessians(const std::shared_ptr<const Network>& network, Numerics numerics, int64_t length,
+                         int64_t sequences, int64_t live_sums, uint64_t usable_bytes) {
+  const NumericPolicy policy = numeric_policy(numerics);
+  auto allocate = [&]<typename T>(T*, int64_t batch) {
+    const CudaNetworkWeights<T> weights(network, policy, cuda_fusion_options(policy, sizeof(T)));
+    CudaWindowBatches<T> pass(weights, length, batch);
+    pass.reserve_shown();
+    const DeviceArray<Token> tokens(sequences * length, "tokens and scores");
+    std::vector<CudaHessianCollector> live(static_cast<size_t>(live_sums));
+    int64_t widest = 0;
+    for (const LinearInput& input : network->linear_inputs()) {
+      const std::string names[] = {network->matrix(input.readers[0]).name};
+      const int64_t columns = network->width_of(input.value);
+      for (CudaHessianCollector& collector : live) collector.reserve_sum(names, columns);
+      widest = std::max(widest, columns);
+    }
+    live[0].reserve_products(widest, batch, length);
+  };
+  return fit_memory_plan("Hessian collection", "sequence", length, sequences, usable_bytes, [&](int64_t batch) {
+    return counted_allocations([&] { with_cuda_type(numerics, [&]<typename T>(T* type) { allocate(type, batch); }); });
+  });
+}
+
+MemoryPlan plan_gradients(const std::shared_ptr<const Network>& network, int64_t length, int64_t sequences,
+                          uint64_t usable_bytes) {
+  const int64_t most = std::min(sequences, gradient_batch(length));
+  return fit_memory_plan("gradient collection", "sequence", length, most, usable_bytes, [&](int64_t batch) {
+    return counted_allocations([&] {
+      const CudaNetworkWeights<float> weights(network, {}, cuda_plain_options(sizeof(float)));
+      const CudaGradientPass pass(weights, kLossStatistics, length, batch, length - 1);
+      const int64_t width = network->width_of(network->head.hidden);
+      const std::string names[] = {network->matrix(network->head.weight).name};
+      CudaHessianCollector head;
+      head.reserve_sum(names, width);
+      head.reserve_products(width, batch, length - 1);
+    });
+  });
+}
+
 HessianSet collect_hessians_cuda(const std::shared_ptr<const Weights>& weights, const Device& device,
                                  const TokenSequences& sequences, Progress& progress) {
   const size_t parts = hessian_part_count(sequences.count), devices = device.ordinals.size();
@@ -254,12 +296,12 @@ LossStatistics collect_loss_statistics_cuda(const std::shared_ptr<const Weights>
     DeviceScope scope(place.ordinal);
     const Network& network = *weights->network;
     const int64_t planned =
-        plan_gradients(network, sequences.length, most_sequences(sequences), usable_memory(place)).batch;
+        plan_gradients(weights->network, sequences.length, most_sequences(sequences), usable_memory(place)).batch;
     const CudaNetworkWeights<float> on_device(*weights, {}, cuda_plain_options(sizeof(float)));
     auto collect = part_collector(
         sequences, planned, progress,
         [&](int64_t batch) {
-          return std::make_unique<CudaGradientPass>(on_device, loss_statistics_options(), sequences.length, batch,
+          return std::make_unique<CudaGradientPass>(on_device, kLossStatistics, sequences.length, batch,
                                                     sequences.length - 1);
         },
         [&](CudaGradientPass& pass, int64_t batch, Share part) {

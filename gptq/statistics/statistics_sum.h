@@ -105,11 +105,21 @@ inline int64_t live_sums(size_t parts) { return parts == 0 ? 0 : static_cast<int
 
 // On CUDA devices; a build without CUDA answers with a DeviceError. Both run every sequence, less its last token,
 // through the model. Each of `device`'s CUDA devices takes a share of the parts; the result is the same bits for any
-// number of devices. Sequences at a time are as many as their memory allows (cuda_memory.h).
+// number of devices. Sequences at a time are as many as their memory allows.
+
+// Hessians of up to `sequences` sequences of `length` tokens at a time, of which `live_sums` sets of all layers are in
+// memory at once; see cuda_models.h for plans.
+MemoryPlan plan_hessians(const std::shared_ptr<const Network>& network, Numerics numerics, int64_t length,
+                         int64_t sequences, int64_t live_sums, uint64_t usable_bytes);
 
 // The Hessians of all linear layers. Parts are added in the order of the tree.
 HessianSet collect_hessians_cuda(const std::shared_ptr<const Weights>& weights, const Device& device,
                                  const TokenSequences& sequences, Progress& progress);
+
+// Forward and backward passes over up to `sequences` sequences of `length` tokens at a time, but no more than fill a
+// device.
+MemoryPlan plan_gradients(const std::shared_ptr<const Network>& network, int64_t length, int64_t sequences,
+                          uint64_t usable_bytes);
 
 // Back from the loss too, in float32 whatever the device's numerics. Parts are added in order. A gradient that is not
 // finite is an Error (bad input) that names matrix, sequence, position and output.

@@ -3,7 +3,7 @@
 #include "eval/text/tokenizer.h"
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/commands/commands.h"
-#include "runtime/cuda/cuda_memory.h"
+#include "runtime/cuda/cuda_models.h"
 #include "runtime/device/models.h"
 
 namespace thimble {
@@ -26,7 +26,7 @@ Json run_generate(const Options& options, const Device& device, uint64_t seed, C
   check_context(model.spec, context, options.model);
   Json memory;
   if (device.is_cuda) {
-    MemoryPlan plan = plan_text(*model.spec.network, device.numerics, context, static_cast<int64_t>(tokens.size()),
+    MemoryPlan plan = plan_text(model.spec.network, device.numerics, context, static_cast<int64_t>(tokens.size()),
                                 usable_memory(device));
     console.note(plan.text());
     memory = to_json(plan);

@@ -5,10 +5,11 @@
 #include <iterator>
 
 #include "eval/text/token_shard.h"
+#include "gptq/factor/input_pairs.h"
 #include "gptq/statistics/statistics_sum.h"
 #include "quantizer/methods/slope/distill.h"
 #include "runtime/base/file.h"
-#include "runtime/cuda/cuda_memory.h"
+#include "runtime/cuda/cuda_models.h"
 #include "runtime/cuda/kernels/cuda_devices.h"
 
 namespace thimble {
@@ -16,7 +17,7 @@ namespace {
 
 // What calibration will take of each CUDA device, before any of it begins.
 std::vector<MemoryPlan> plan_calibration(const QuantizeRequest& request, const OpenedCheckpoint& source) {
-  const Network& network = *source.runnable().network;
+  const std::shared_ptr<const Network>& network = source.runnable().network;
   const CalibrationOptions& options = request.calibration;
   uint64_t usable = usable_memory(request.device);
   std::vector<MemoryPlan> plans;
@@ -47,7 +48,7 @@ std::vector<MemoryPlan> plan_cross_terms(const QuantizeRequest& request, const O
   const int64_t sequences = std::min(sequences_of(request), request.cross_sequences);
   const int64_t length = request.calibration.length;
   if (request.slope.cross_term == 0 || sequences < 1) return {};
-  const Network& network = *source.runnable().network;
+  const std::shared_ptr<const Network>& network = source.runnable().network;
   const Numerics numerics = request.device.numerics == Numerics::kBf16 ? Numerics::kBf16 : Numerics::kFp32;
   const int64_t most = std::min(sequences, cuda_windows_per_batch(request.device.ordinals[0], length));
   const uint64_t usable = usable_memory(request.device);
@@ -60,8 +61,8 @@ std::vector<MemoryPlan> plan_distillation(const QuantizeRequest& request, const 
   const GainTunerOptions& options = request.tuner;
   const int64_t sequences = sequences_of(request), length = request.calibration.length;
   if (options.steps == 0 || sequences < 2) return {};
-  const Network& network = *source.runnable().network;
-  return {plan_divergence(network, length, distill_sequences(network, options, sequences, length),
+  const std::shared_ptr<const Network>& network = source.runnable().network;
+  return {plan_divergence(network, length, distill_sequences(*network, options, sequences, length),
                           usable_memory(request.device))};
 }
 

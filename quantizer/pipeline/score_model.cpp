@@ -7,7 +7,7 @@
 #include "quantizer/checkpoints/model_source.h"
 #include "runtime/base/file.h"
 #include "runtime/base/hash.h"
-#include "runtime/cuda/cuda_memory.h"
+#include "runtime/cuda/cuda_models.h"
 #include "runtime/cuda/kernels/cuda_devices.h"
 #include "runtime/device/models.h"
 
@@ -73,7 +73,7 @@ ScoredModel score_model(const std::function<LoadedModel()>& load, const TokenSou
   }
   std::optional<MemoryPlan> memory;
   if (device.is_cuda) {
-    memory = plan_scoring(*spec.network, device.numerics, context, cuda_windows_per_batch(device.ordinals[0], context),
+    memory = plan_scoring(spec.network, device.numerics, context, cuda_windows_per_batch(device.ordinals[0], context),
                           usable_memory(device));
     console.note(memory->text());
   }

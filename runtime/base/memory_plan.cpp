@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "runtime/base/count_text.h"
+#include "runtime/base/error.h"
 
 namespace thimble {
 
@@ -30,6 +31,25 @@ Json to_json(const MemoryPlan& plan) {
           {"batch", plan.batch},
           {"bytes", plan.bytes()},
           {"uses", uses}};
+}
+
+MemoryPlan fit_memory_plan(const std::string& step, const std::string& unit, int64_t unit_tokens, int64_t most,
+                           uint64_t usable_bytes, const std::function<std::vector<MemoryUse>(int64_t batch)>& uses_of) {
+  auto planned = [&](int64_t batch) { return MemoryPlan{step, unit, unit_tokens, batch, uses_of(batch)}; };
+  const MemoryPlan least = planned(1);
+  if (least.bytes() > usable_bytes)
+    throw DeviceError(fmt::format(
+        "CUDA: out of device memory: {}; that is the smallest batch, and {} B may be used: what is free less a "
+        "reserve, at most --device-memory",
+        least.text(), count_text(usable_bytes)));
+  // The answer is found by halving: `fits` does, what is above `beyond` does not.
+  int64_t fits = 1, beyond = std::max<int64_t>(1, most) + 1;
+  if (planned(beyond - 1).bytes() <= usable_bytes) return planned(beyond - 1);
+  while (beyond - fits > 1) {
+    const int64_t middle = fits + (beyond - fits) / 2;
+    (planned(middle).bytes() <= usable_bytes ? fits : beyond) = middle;
+  }
+  return planned(fits);
 }
 
 uint64_t usable_memory(uint64_t free_bytes, uint64_t limit_bytes) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,6 +34,11 @@ struct MemoryPlan {
 };
 
 Json to_json(const MemoryPlan& plan);
+
+// The largest batch up to `most` whose uses, which grow with the batch, fit. A DeviceError that names what is needed at
+// least, and what is usable, when not even a batch of one fits.
+MemoryPlan fit_memory_plan(const std::string& step, const std::string& unit, int64_t unit_tokens, int64_t most,
+                           uint64_t usable_bytes, const std::function<std::vector<MemoryUse>(int64_t batch)>& uses_of);
 
 // What of `free_bytes` may be planned with: all but a reserve for the allocator's and the driver's own needs, and at
 // most `limit_bytes` (kNoMemoryLimit: no other bound).

@@ -1,10 +1,11 @@
 // cuda_batch.cuh: what passes on a CUDA device run over, what they leave for later positions, and who looks on.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <string>
 
-#include "runtime/cuda/cuda_sizes.h"
+#include "runtime/cuda/cuda_network_weights.cuh"
 #include "runtime/cuda/kernels/cuda_context.cuh"
 #include "runtime/cuda/kernels/cuda_rows.cuh"
 
@@ -54,14 +55,18 @@ template <typename T>
 class CudaCache {
  public:
   CudaCache(const Network& network, int64_t sequences, int64_t capacity, bool shares_one) : capacity_(capacity) {
-    const CudaCacheSizes sizes = cuda_cache_sizes(network, sequences, capacity, shares_one);
-    for (int64_t elements : sizes.caches) {
+    std::vector<int64_t> widths;
+    for (const Node& node : network.nodes)
+      if (const auto* attention = std::get_if<op::Attention>(&node.operation))
+        widths.push_back(2 * attention->kv_heads * cuda_head_width(attention->head_dim));
+    if (shares_one && !widths.empty()) widths = {std::ranges::max(widths)};
+    for (int64_t width : widths) {
       // Kernels read whole tiles: what no position has written must be finite, for its weight is 0.
-      caches_.emplace_back(elements);
-      if (elements > 0) caches_.back().fill_zero();
+      caches_.emplace_back(sequences * capacity * width, "key/value cache");
+      caches_.back().fill_zero();
     }
     if (shares_one) return;
-    for (int64_t elements : sizes.states) states_.emplace_back(elements);
+    for (int64_t width : network.state_widths) states_.emplace_back(sequences * width, "key/value cache");
     clear_states();
   }
   // Before a sequence begins anew.

@@ -5,7 +5,6 @@
 #include <type_traits>
 
 #include "runtime/cuda/cuda_gradient_pass.cuh"
-#include "runtime/cuda/cuda_memory.h"
 #include "runtime/cuda/cuda_models.h"
 #include "runtime/cuda/kernels/cuda_row_kernel.cuh"
 
@@ -13,6 +12,8 @@ namespace thimble {
 namespace {
 
 using FloatWeights = CudaNetworkWeights<float>;
+
+constexpr PassOptions kDivergence = {.has_backward = true, .reads_linear_outputs = true, .has_vector_gradients = true};
 
 // to row = from row * gains[row].
 struct ScaleRows {
@@ -61,7 +62,7 @@ class CudaGainObserver final : public CudaGradientObserver {
     for (MatrixId id : linear_matrices(network_)) place(network_.matrix(id).name, network_.matrix(id).rows);
     place(head_name_, network_.vocabulary());
     place(kLookup, network_.matrix(network_.head.weight).columns);
-    sums_ = DeviceArray<double>(count);
+    sums_ = DeviceArray<double>(count, "sums");
     sums_.fill_zero();
   }
 
@@ -79,6 +80,17 @@ class CudaGainObserver final : public CudaGradientObserver {
     const CudaMatrix<float>& from = student_.matrix(network_.head.weight);
     launch_rows(gradient.rows, LookUpRows{from.data.data(), from.columns, rows_.data(), looked_up_}, stream);
     pass_.column_dots().add(gradient, looked_up_, batch, sums_.data() + places_.at(kLookup).first, {}, stream);
+  }
+
+  // Room for on_lookup_gradient() of so many rows, where the head's matrix is looked up too.
+  void reserve_lookups(int64_t rows) {
+    auto looks_up_head = [&](const Node& node) {
+      const auto* gather = std::get_if<op::Gather>(&node.operation);
+      return gather && gather->table == network_.head.weight;
+    };
+    if (std::ranges::none_of(network_.nodes, looks_up_head)) return;
+    rows_.reserve(rows);
+    looked_up_.resize(rows, network_.matrix(network_.head.weight).columns);
   }
 
   // Waits for the stream.
@@ -109,6 +121,8 @@ class CudaGainObserver final : public CudaGradientObserver {
   DeviceArray<int32_t> rows_;
   CudaFloatMatrix looked_up_;
 };
+
+constexpr const char* kLogits = "logits of the original";
 
 class CudaDivergence final : public DivergencePass {
  public:
@@ -169,7 +183,7 @@ class CudaDivergence final : public DivergencePass {
   // All that lies in device memory, made and freed with the device current.
   struct Memory {
     Memory(int64_t logits, const Weights& weights)
-        : teacher_logits(logits),
+        : teacher_logits(logits, kLogits),
           base(weights, {}, cuda_plain_options(sizeof(float))),
           student(weights, {}, cuda_plain_options(sizeof(float))) {}
     DeviceArray<float> teacher_logits;  // (sequences, positions, V)
@@ -197,7 +211,7 @@ class CudaDivergence final : public DivergencePass {
     progress.begin("reading calibration", sequences_.count, "sequences");
     const FloatWeights on_device(teacher, {}, cuda_plain_options(sizeof(float)));
     with_smaller_batches(batch_, [&](int64_t batch) {
-      CudaGradientPass pass(on_device, divergence_options(), sequences_.length, batch, positions());
+      CudaGradientPass pass(on_device, kDivergence, sequences_.length, batch, positions());
       for (int64_t first = 0; first < sequences_.count; first += batch) {
         const BatchShape shape{std::min(batch, sequences_.count - first), positions()};
         pass.forward(tokens(first), sequences_.length, shape);
@@ -219,8 +233,8 @@ class CudaDivergence final : public DivergencePass {
       if (batch != batch_) pass.reset();  // with its memory
       batch_ = batch;
       if (!pass)
-        pass = std::make_unique<CudaGradientPass>(memory_->student, divergence_options(), sequences_.length, batch_,
-                                                  positions());
+        pass =
+            std::make_unique<CudaGradientPass>(memory_->student, kDivergence, sequences_.length, batch_, positions());
       return body(*pass);
     });
   }
@@ -246,12 +260,28 @@ class CudaDivergence final : public DivergencePass {
 
 }  // namespace
 
+MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, int64_t length, int64_t sequences,
+                           uint64_t usable_bytes) {
+  const int64_t most = std::min(sequences, gradient_batch(length));
+  return fit_memory_plan("distillation", "sequence", length, most, usable_bytes, [&](int64_t batch) {
+    return counted_allocations([&] {
+      const FusionOptions options = cuda_plain_options(sizeof(float));
+      // The teacher goes once its logits are there; the student is there as it was and as it is.
+      const FloatWeights teacher(network, {}, options), base(network, {}, options), student(network, {}, options);
+      const DeviceArray<float> logits(sequences * (length - 1) * network->vocabulary(), kLogits);
+      CudaGradientPass pass(student, kDivergence, length, batch, length - 1);
+      const CudaVectorSums vectors(*network);
+      CudaGainObserver(student, pass).reserve_lookups(batch * (length - 1));
+    });
+  });
+}
+
 std::unique_ptr<DivergencePass> make_cuda_divergence_pass(std::shared_ptr<const Weights> teacher,
                                                           std::shared_ptr<const Weights> student,
                                                           const TokenSequences& sequences, const CudaPlace& place,
                                                           Progress& progress) {
   const int64_t batch =
-      plan_divergence(*student->network, sequences.length, sequences.count, usable_memory(place)).batch;
+      plan_divergence(student->network, sequences.length, sequences.count, usable_memory(place)).batch;
   return std::make_unique<CudaDivergence>(*teacher, *student, sequences, place.ordinal, batch, progress);
 }
 

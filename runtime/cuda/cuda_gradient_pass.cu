@@ -1,6 +1,7 @@
 // cuda_gradient_pass.cu: see cuda_gradient_pass.cuh. The transposes follow in cuda_transposes.cu.
 #include "runtime/cuda/cuda_gradient_pass.cuh"
 
+#include <algorithm>
 #include <cassert>
 #include <numeric>
 
@@ -23,20 +24,27 @@ struct SoftcapRows {
   }
 };
 
-CudaGradientSizes sizes_of(const CudaNetworkWeights<float>& weights, const PassPlan& plan, int64_t context,
-                           int64_t sequences, int64_t positions) {
-  return cuda_gradient_sizes(weights.network(), plan, context, sequences, positions);
+// The room that attention takes of all layers, one after the other.
+CudaFloatAttention make_attention(const Network& network, int64_t sequences, int64_t positions) {
+  int64_t scores = 0, outputs = 0;
+  for (const Node& node : network.nodes)
+    if (const auto* attention = std::get_if<op::Attention>(&node.operation)) {
+      scores = std::max(scores, sequences * attention->heads * positions * score_stride(positions));
+      if (attention->exclusive) outputs = std::max(outputs, sequences * positions * network.width_of(node.output));
+    }
+  return CudaFloatAttention(scores, outputs);
 }
+
+int64_t widest_value(const Network& network) { return std::ranges::max(network.value_widths); }
 
 }  // namespace
 
-CudaVectorSums::CudaVectorSums(const Network& network) : network_(network), layout_(network), sums_(layout_.count()) {
-  if (sums_.count() > 0) sums_.fill_zero();
+CudaVectorSums::CudaVectorSums(const Network& network)
+    : network_(network), layout_(network), sums_(layout_.count(), "sums") {
+  sums_.fill_zero();
 }
 
-void CudaVectorSums::set_zero(cudaStream_t stream) {
-  if (sums_.count() > 0) check_cuda(cudaMemsetAsync(sums_.data(), 0, sums_.bytes(), stream));
-}
+void CudaVectorSums::set_zero(cudaStream_t stream) { sums_.fill_bytes(0, stream); }
 
 VectorGradients CudaVectorSums::read(std::span<const std::vector<float>> vectors, cudaStream_t stream) const {
   std::vector<double> sums(static_cast<size_t>(sums_.count()));
@@ -52,25 +60,24 @@ CudaGradientPass::CudaGradientPass(const CudaNetworkWeights<float>& weights, con
       network_(weights.network()),
       plan_(plan_pass(network_, options)),
       context_(context),
-      runner_(weights, rotaries_, {}, /*stepping=*/false),
-      attention_(sizes_of(weights, plan_, context, sequences, positions).scores),
-      dots_(sizes_of(weights, plan_, context, sequences, positions).sums) {
+      runner_(weights, rotaries_, /*rows=*/0, /*stepping=*/false),
+      attention_(make_attention(network_, sequences, positions)),
+      dots_({sequences, positions}, std::max(network_.vocabulary(), widest_value(network_))),
+      losses_(sequences * positions),
+      device_tokens_(sequences * positions),
+      zero_(1) {
   assert(options.has_backward && weights.policy().is_exact());
   assert(!weights.fusion().options.fuses_products);
-  const CudaGradientSizes sizes = sizes_of(weights, plan_, context, sequences, positions);
+  const int64_t rows = sequences * positions, multiple = weights.fusion().options.column_multiple;
   for (const RotaryRule& rule : network_.rotaries) rotaries_.push_back(make_cuda_rotary_table(rule, context));
-  for (int64_t floats : sizes.slots) slots_.emplace_back(floats);
-  logits_ = DeviceArray<float>(sizes.logits);
-  dlogits_ = DeviceArray<float>(sizes.logits);
-  losses_ = DeviceArray<float>(sizes.losses);
+  for (int64_t width : plan_.slot_widths) slots_.emplace_back(rows * round_up(width, multiple), "activations");
+  for (DeviceArray<float>* logits : {&logits_, &dlogits_})
+    *logits = DeviceArray<float>(rows * network_.vocabulary(), "logits");
   if (options.has_vector_gradients || options.reads_linear_outputs) {
-    for (DeviceArray<float>& scratch : scratch_) scratch = DeviceArray<float>(sizes.scratch);
-    int64_t widest = 0;
-    for (int64_t width : network_.value_widths) widest = std::max(widest, width);
+    const int64_t widest = widest_value(network_);
+    for (DeviceArray<float>& scratch : scratch_) scratch = DeviceArray<float>(rows * round_up(widest, multiple));
     ones_ = DeviceArray<float>(std::span<const float>(std::vector<float>(static_cast<size_t>(widest), 1.0f)));
   }
-  device_tokens_ = DeviceArray<Token>(sizes.losses);
-  zero_ = DeviceArray<int>(1);
   zero_.fill_zero();
 }
 

@@ -55,8 +55,8 @@ class CudaVectorSums {
 
 class CudaGradientPass {
  public:
-  // Room for `sequences` windows of `positions` at a time, as cuda_gradient_sizes() says. `weights`, exact and nothing
-  // of them fused, must outlive the object. options.has_backward is true.
+  // Room for `sequences` windows of `positions` at a time. `weights`, exact and nothing of them fused, must outlive the
+  // object. options.has_backward is true.
   CudaGradientPass(const CudaNetworkWeights<float>& weights, const PassOptions& options, int64_t context,
                    int64_t sequences, int64_t positions);
   CudaGradientPass(const CudaGradientPass&) = delete;

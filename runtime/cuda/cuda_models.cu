@@ -5,7 +5,6 @@
 #include <cassert>
 
 #include "runtime/cuda/cuda_finite.cuh"
-#include "runtime/cuda/cuda_memory.h"
 #include "runtime/cuda/cuda_sequences.cuh"
 #include "runtime/cuda/cuda_window_batches.cuh"
 
@@ -56,7 +55,7 @@ class CudaScorer final : public Scorer {
   }
 
  private:
-  int64_t plan() const { return plan_scoring(*network_, numerics_, context_, most_windows_, usable_bytes_).batch; }
+  int64_t plan() const { return plan_scoring(network_, numerics_, context_, most_windows_, usable_bytes_).batch; }
 
   // Calls the body with batches of as many windows as the memory allows.
   template <typename Body>
@@ -88,7 +87,7 @@ class CudaGenerator final : public Generator {
         context_(context),
         most_sequences_(std::max<int64_t>(1, sequences)),
         usable_bytes_(usable_memory(place)) {
-    planned_ = plan_generation(*network_, numerics_, context_, most_sequences_, usable_bytes_).batch;
+    planned_ = plan_generation(network_, numerics_, context_, most_sequences_, usable_bytes_).batch;
     DeviceScope scope(ordinal_);
     const NumericPolicy policy = numeric_policy(numerics);
     weights_ = std::make_unique<CudaNetworkWeights<T>>(weights, policy, cuda_fusion_options(policy, sizeof(T)));
@@ -130,7 +129,7 @@ class CudaGenerator final : public Generator {
             const std::function<bool(Token)>& on_token) override {
     assert(static_cast<int64_t>(prompt.size()) + options.most_new_tokens <= context_);
     DeviceScope scope(ordinal_);
-    plan_text(*network_, numerics_, context_, static_cast<int64_t>(prompt.size()), usable_bytes_);
+    plan_text(network_, numerics_, context_, static_cast<int64_t>(prompt.size()), usable_bytes_);
     CudaSequences<T>(*weights_, context_, 1)
         .continue_text(prompt, options.most_new_tokens, options.temperature, options.seed, on_token);
   }
@@ -144,7 +143,47 @@ class CudaGenerator final : public Generator {
   std::unique_ptr<CudaNetworkWeights<T>> weights_;
 };
 
+// What the weights take, and what allocate(weights) makes besides.
+template <typename Allocate>
+std::vector<MemoryUse> uses_of_model(const std::shared_ptr<const Network>& network, Numerics numerics,
+                                     const Allocate& allocate) {
+  const NumericPolicy policy = numeric_policy(numerics);
+  return counted_allocations([&] {
+    with_cuda_type(numerics, [&]<typename T>(T*) {
+      allocate(CudaNetworkWeights<T>(network, policy, cuda_fusion_options(policy, sizeof(T))));
+    });
+  });
+}
+
 }  // namespace
+
+MemoryPlan plan_scoring(const std::shared_ptr<const Network>& network, Numerics numerics, int64_t context,
+                        int64_t windows, uint64_t usable_bytes) {
+  return fit_memory_plan("scoring", "window", context, windows, usable_bytes, [&](int64_t batch) {
+    return uses_of_model(network, numerics, [&]<typename T>(const CudaNetworkWeights<T>& weights) {
+      CudaWindowBatches<T>(weights, context, batch);
+    });
+  });
+}
+
+MemoryPlan plan_generation(const std::shared_ptr<const Network>& network, Numerics numerics, int64_t length,
+                           int64_t sequences, uint64_t usable_bytes) {
+  return fit_memory_plan("generation", "sequence", length, sequences, usable_bytes, [&](int64_t batch) {
+    return uses_of_model(network, numerics, [&]<typename T>(const CudaNetworkWeights<T>& weights) {
+      CudaSequences<T>(weights, length, batch);
+    });
+  });
+}
+
+MemoryPlan plan_text(const std::shared_ptr<const Network>& network, Numerics numerics, int64_t context, int64_t prompt,
+                     uint64_t usable_bytes) {
+  return fit_memory_plan("generation", "text", context, 1, usable_bytes, [&](int64_t) {
+    return uses_of_model(network, numerics, [&]<typename T>(const CudaNetworkWeights<T>& weights) {
+      CudaSequences<T>(weights, context, 1);
+      CudaPass<T>(weights, CudaSequences<T>::prompt_shape(context, prompt));
+    });
+  });
+}
 
 std::unique_ptr<Scorer> make_cuda_scorer(std::shared_ptr<const Weights> weights, const CudaPlace& place,
                                          Numerics numerics, int64_t context) {

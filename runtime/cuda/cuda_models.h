@@ -2,6 +2,7 @@
 // (cuda_models_stub.cpp); there each is a DeviceError.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 
 #include "runtime/base/progress.h"
@@ -15,22 +16,42 @@
 namespace thimble {
 
 // All take weights that are not rounded, copy and round them to the device as the mode has them (round_weights()), and
-// run batches as large as the device's memory allows (cuda_memory.h). What the device or its memory cannot is a
-// DeviceError.
+// run batches as large as the device's memory allows. What the device or its memory cannot is a DeviceError.
+//
+// The plan of each says how large, by making it without memory (counted_allocations()); a DeviceError where not even a
+// batch of one fits. `usable_bytes`: as usable_memory() has it before anything is made.
 
 // `context`: no window is longer.
 std::unique_ptr<Scorer> make_cuda_scorer(std::shared_ptr<const Weights> weights, const CudaPlace& place,
                                          Numerics numerics, int64_t context);
+
+// Up to `windows` windows of `context` inputs at a time: cuda_windows_per_batch().
+MemoryPlan plan_scoring(const std::shared_ptr<const Network>& network, Numerics numerics, int64_t context,
+                        int64_t windows, uint64_t usable_bytes);
 
 // `context`: of calibration sequences, the length; of a text, no more tokens than these with its prompt. `sequences`:
 // the most that calibration will ask for.
 std::unique_ptr<Generator> make_cuda_generator(std::shared_ptr<const Weights> weights, const CudaPlace& place,
                                                Numerics numerics, int64_t context, int64_t sequences);
 
+// Up to `sequences` calibration sequences of `length` tokens at a time.
+MemoryPlan plan_generation(const std::shared_ptr<const Network>& network, Numerics numerics, int64_t length,
+                           int64_t sequences, uint64_t usable_bytes);
+// One text of at most `context` tokens, `prompt` of them given.
+MemoryPlan plan_text(const std::shared_ptr<const Network>& network, Numerics numerics, int64_t context, int64_t prompt,
+                     uint64_t usable_bytes);
+
 // In float32 whatever the device's numerics. `sequences` must outlive the result.
 std::unique_ptr<DivergencePass> make_cuda_divergence_pass(std::shared_ptr<const Weights> teacher,
                                                           std::shared_ptr<const Weights> student,
                                                           const TokenSequences& sequences, const CudaPlace& place,
                                                           Progress& progress);
+// The teacher's logits of all `sequences` are kept, passes run over a few at a time.
+MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, int64_t length, int64_t sequences,
+                           uint64_t usable_bytes);
+
+// Sequences of `length` tokens at a time that fill a device in passes forward and backward: two waves of tiles on the
+// largest ones.
+constexpr int64_t gradient_batch(int64_t length) { return std::max<int64_t>(1, 16384 / length); }
 
 }  // namespace thimble

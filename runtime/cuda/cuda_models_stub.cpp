@@ -24,4 +24,12 @@ std::unique_ptr<DivergencePass> make_cuda_divergence_pass(std::shared_ptr<const 
   refuse();
 }
 
+MemoryPlan plan_scoring(const std::shared_ptr<const Network>&, Numerics, int64_t, int64_t, uint64_t) { refuse(); }
+
+MemoryPlan plan_generation(const std::shared_ptr<const Network>&, Numerics, int64_t, int64_t, uint64_t) { refuse(); }
+
+MemoryPlan plan_text(const std::shared_ptr<const Network>&, Numerics, int64_t, int64_t, uint64_t) { refuse(); }
+
+MemoryPlan plan_divergence(const std::shared_ptr<const Network>&, int64_t, int64_t, uint64_t) { refuse(); }
+
 }  // namespace thimble

@@ -7,22 +7,39 @@
 #include <limits>
 
 #include "runtime/cuda/kernels/cuda_rows.cuh"
+#include "runtime/tensor/host_device.h"
 
 namespace thimble {
 namespace {
 
 constexpr float kLog2E = 1.4426950408889634f;
+constexpr int64_t kRowMultiple = 8;    // columns of products come in eights
+constexpr int64_t kFloatMultiple = 4;  // 16-byte rows
 
 template <typename Id>
 size_t index(Id id) {
   return static_cast<size_t>(id);
 }
 
-void upload(const std::vector<float>& values, int64_t padded, DeviceArray<float>& to) {
-  std::vector<float> all(values);
-  all.resize(index(padded), 0.0f);
-  if (to.count() != padded) to = DeviceArray<float>(padded);
-  check_cuda(cudaMemcpy(to.data(), all.data(), to.bytes(), cudaMemcpyHostToDevice));
+void upload(std::vector<float> values, DeviceArray<float>& to) {
+  values.resize(index(to.count()), 0.0f);
+  to.copy(values);
+}
+
+bool keeps_values(const NumericPolicy& policy) {
+  const bool is_plain =
+      std::ranges::all_of(policy.roundings, [](const Rounding& r) { return r.value == Format::kFp32; });
+  return is_plain && policy.logits_scale == 1 && policy.attention_scale == 1 && policy.mlp_scale == 1;
+}
+
+// Of the heads that attention leaves padded in a value: where a matrix reads it, its columns are padded alike.
+int64_t padded_columns(const Network& network, const Fusion& fusion, MatrixId id) {
+  for (const Node& node : network.nodes) {
+    const auto* linear = std::get_if<op::Linear>(&node.operation);
+    if (linear && linear->weight == id && fusion.has_padded_heads[index(node.inputs[0])])
+      return fusion.places[index(node.inputs[0])].stride;
+  }
+  return round_up(network.matrix(id).columns, fusion.options.column_multiple);
 }
 
 AxisMap head_map(int64_t head_dim, int64_t rotated = 0) {
@@ -31,21 +48,77 @@ AxisMap head_map(int64_t head_dim, int64_t rotated = 0) {
 
 }  // namespace
 
+FusionOptions cuda_plain_options(size_t element_bytes) {
+  return {.column_multiple = element_bytes == sizeof(float) ? kFloatMultiple : kRowMultiple};
+}
+
+FusionOptions cuda_fusion_options(const NumericPolicy& policy, size_t element_bytes) {
+  FusionOptions options = cuda_plain_options(element_bytes);
+  options.fuses_products = keeps_values(policy);
+  if (options.fuses_products) options.column_multiple = kRowMultiple;
+  return options;
+}
+
+int64_t cuda_head_width(int64_t head_dim) {
+  const int64_t padded = padded_head_width(head_dim);
+  if (padded == 0)
+    throw DeviceError("CUDA: heads of " + std::to_string(head_dim) + " columns; attention takes at most 256");
+  return padded;
+}
+
+template <typename T>
+CudaNetworkWeights<T>::CudaNetworkWeights(std::shared_ptr<const Network> network, const NumericPolicy& policy,
+                                          const FusionOptions& options)
+    : network_(std::move(network)),
+      policy_(policy),
+      fusion_(fuse(*network_, options)),
+      placements_(network_->matrices.size()),
+      scales_(fusion_.composites.size()),
+      project_vectors_(fusion_.composites.size()) {
+  allocate();
+  find_placements();
+}
+
+template <typename T>
+void CudaNetworkWeights<T>::allocate() {
+  struct Size {
+    int64_t rows = 0, columns = 0;
+  };
+  std::vector<Size> sizes;
+  for (size_t i = 0; i < network_->matrices.size(); ++i) {
+    const auto id = static_cast<MatrixId>(i);
+    sizes.push_back({round_up(network_->matrix(id).rows, kRowMultiple), padded_columns(*network_, fusion_, id)});
+  }
+  for (const VectorRule& rule : network_->vectors) vectors_.emplace_back(round_up(rule.count, kRowMultiple), "weights");
+  for (const ProductTable& table : fusion_.tables) {
+    Size& product = sizes[index(table.product)];
+    if (table.head_dim > 0)
+      product.rows = network_->matrix(table.product).rows / table.head_dim * cuda_head_width(table.head_dim);
+    tables_.emplace_back(sizes[index(table.table)].rows, product.rows);
+  }
+  for (size_t c = 0; c < fusion_.composites.size(); ++c) {
+    Size projection;
+    if (const auto* project = std::get_if<fused::Project>(&fusion_.composites[c].work)) {
+      const op::Attention& o = project->attention;
+      projection = {(o.heads + 2 * o.kv_heads) * cuda_head_width(o.head_dim),
+                    fusion_.places[index(project->input.value)].stride};
+      project_vectors_[c].query_scale = DeviceArray<float>(o.heads, "weights");
+      if (project->has_bias()) project_vectors_[c].bias = DeviceArray<float>(projection.rows, "weights");
+      for (const HeadSource* source : {&project->query, &project->key, &project->value})
+        sizes[index(source->weight)] = {};  // lies in the projection
+    } else if (const auto* add = std::get_if<fused::LinearAdd>(&fusion_.composites[c].work)) {
+      if (add->scale != kAbsent && network_->vector(add->scale).count == 1)  // as a vector
+        scales_[c] = DeviceArray<float>(fusion_.places[index(add->output)].stride, "weights");
+    }
+    projections_.emplace_back(projection.rows, projection.columns);
+  }
+  for (const Size& size : sizes) matrices_.emplace_back(size.rows, size.columns);
+}
+
 template <typename T>
 CudaNetworkWeights<T>::CudaNetworkWeights(const Weights& weights, const NumericPolicy& policy,
                                           const FusionOptions& options)
-    : network_(weights.network),
-      policy_(policy),
-      fusion_(fuse(*network_, options)),
-      sizes_(cuda_weight_sizes(*network_, fusion_)),
-      placements_(network_->matrices.size()),
-      vectors_(network_->vectors.size()),
-      scales_(fusion_.composites.size()),
-      project_vectors_(fusion_.composites.size()) {
-  for (const CudaMatrixSize& size : sizes_.matrices) matrices_.emplace_back(size);
-  for (const CudaMatrixSize& size : sizes_.projections) projections_.emplace_back(size);
-  for (const CudaMatrixSize& size : sizes_.tables) tables_.emplace_back(size);
-  find_placements();
+    : CudaNetworkWeights(weights.network, policy, options) {
   for (size_t i = 0; i < network_->matrices.size(); ++i) {
     const auto id = static_cast<MatrixId>(i);
     load(id, weights.matrix(id), weights.is_in_nvfp4(id));
@@ -135,13 +208,13 @@ void CudaNetworkWeights<T>::set_vectors(const std::vector<std::vector<float>>& v
   if (!policy_.weights.is_exact())
     for (std::vector<float>& vector : host_vectors_)
       for (float& value : vector) value = policy_.weights(value);
-  for (size_t v = 0; v < vectors_.size(); ++v) upload(host_vectors_[v], sizes_.vectors[v], vectors_[v]);
+  for (size_t v = 0; v < vectors_.size(); ++v) upload(host_vectors_[v], vectors_[v]);
   for (size_t c = 0; c < fusion_.composites.size(); ++c) {
     const FusedWork& work = fusion_.composites[c].work;
     if (const auto* project = std::get_if<fused::Project>(&work)) upload_project(c, *project);
     const auto* add = std::get_if<fused::LinearAdd>(&work);
-    if (add && sizes_.scales[c] > 0)
-      upload(std::vector<float>(index(sizes_.scales[c]), scalar(add->scale)), sizes_.scales[c], scales_[c]);
+    if (add && scales_[c].count() > 0)
+      upload(std::vector<float>(index(scales_[c].count()), scalar(add->scale)), scales_[c]);
   }
   for (size_t i = 0; i < fusion_.tables.size(); ++i) make_table(i);
   check_cuda(cudaDeviceSynchronize());
@@ -160,10 +233,10 @@ void CudaNetworkWeights<T>::upload_project(size_t composite, const fused::Projec
     scales.push_back(is_usual ? gain * kLog2E / std::sqrt(d) : gain * kLog2E * o.scale);
     largest = std::max(largest, std::abs(scales.back()) * d);
   }
-  upload(scales, o.heads, to.query_scale);
+  upload(scales, to.query_scale);
   to.largest_score = project.norm_epsilon > 0 ? largest : std::numeric_limits<float>::infinity();
   if (!project.has_bias()) return;
-  std::vector<float> bias(index(sizes_.biases[composite]));
+  std::vector<float> bias(index(to.bias.count()));
   const int64_t padded = cuda_head_width(o.head_dim);
   const int64_t rotated = project.rotary == kAbsent ? 0 : network_->rotaries[index(project.rotary)].dims / 2;
   auto add = [&](const HeadSource& source, int64_t first, AxisMap map) {
@@ -174,7 +247,7 @@ void CudaNetworkWeights<T>::upload_project(size_t composite, const fused::Projec
   add(project.query, 0, head_map(o.head_dim, rotated));
   add(project.key, o.heads * padded, head_map(o.head_dim, rotated));
   add(project.value, (o.heads + o.kv_heads) * padded, head_map(o.head_dim));
-  upload(bias, sizes_.biases[composite], to.bias);
+  upload(bias, to.bias);
 }
 
 template <typename T>
@@ -188,6 +261,8 @@ template class CudaNetworkWeights<__nv_bfloat16>;
 template class CudaNetworkWeights<__half>;
 
 DeviceArray<float2> make_cuda_rotary_table(const RotaryRule& rule, int64_t context) {
+  DeviceArray<float2> table(context * (rule.dims / 2));
+  if (!table.data()) return table;  // nothing rotates, or it is only counted
   const std::vector<double> frequencies = rule.frequencies(context);
   std::vector<float2> pairs;
   for (int64_t p = 0; p < context; ++p)
@@ -195,7 +270,8 @@ DeviceArray<float2> make_cuda_rotary_table(const RotaryRule& rule, int64_t conte
       const double angle = static_cast<double>(p) * frequency;
       pairs.push_back({static_cast<float>(std::cos(angle)), static_cast<float>(std::sin(angle))});
     }
-  return DeviceArray<float2>(std::span<const float2>(pairs));
+  table.copy(pairs);
+  return table;
 }
 
 }  // namespace thimble

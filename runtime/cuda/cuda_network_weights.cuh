@@ -15,11 +15,20 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/cuda/cuda_sizes.h"
 #include "runtime/cuda/cuda_weight_loader.cuh"
+#include "runtime/ops/fusion.h"
+#include "runtime/ops/numeric_policy.h"
 #include "runtime/ops/weights.h"
 
 namespace thimble {
+
+// What of a network a pass in this mode may fuse.
+FusionOptions cuda_fusion_options(const NumericPolicy& policy, size_t element_bytes);
+// The same without fusing products: for backward passes, and as the reference of composites.
+FusionOptions cuda_plain_options(size_t element_bytes);
+
+// Columns that a head takes in caches and padded matrices. Heads of more than 256 columns are a DeviceError.
+int64_t cuda_head_width(int64_t head_dim);
 
 template <typename T>
 struct CudaMatrix {
@@ -27,9 +36,8 @@ struct CudaMatrix {
   int rows = 0, columns = 0;  // padded; row-major without gaps
 
   CudaMatrix() = default;
-  explicit CudaMatrix(const CudaMatrixSize& size)
-      : data(size.rows * size.columns), rows(static_cast<int>(size.rows)), columns(static_cast<int>(size.columns)) {
-    if (data.count() > 0) data.fill_zero();
+  CudaMatrix(int64_t r, int64_t c) : data(r * c, "weights"), rows(static_cast<int>(r)), columns(static_cast<int>(c)) {
+    data.fill_zero();
   }
 };
 
@@ -44,8 +52,10 @@ struct CudaProjectVectors {
 template <typename T>
 class CudaNetworkWeights {
  public:
-  // Copies to the current device; `weights`, not rounded, may go afterwards. Rounds as round_weights() does. In NVFP4
-  // a matrix that is not finite is an Error (bad input).
+  // Room on the current device, without values yet.
+  CudaNetworkWeights(std::shared_ptr<const Network> network, const NumericPolicy& policy, const FusionOptions& options);
+  // Copies there; `weights`, not rounded, may go afterwards. Rounds as round_weights() does. In NVFP4 a matrix that is
+  // not finite is an Error (bad input).
   CudaNetworkWeights(const Weights& weights, const NumericPolicy& policy, const FusionOptions& options);
 
   // Puts other values, not rounded, of the same shape in the place of a matrix. Nothing may run meanwhile; waits.
@@ -74,17 +84,16 @@ class CudaNetworkWeights {
   const float* sum_scale(size_t composite) const;
 
  private:
+  void allocate();
   void find_placements();
   void place_projection(size_t composite, const fused::Project& project);
   void load(MatrixId id, const Matrix& values, bool is_in_nvfp4);
   void make_table(size_t table);
-  void upload_vectors();
   void upload_project(size_t composite, const fused::Project& project);
 
   std::shared_ptr<const Network> network_;
   NumericPolicy policy_;
   Fusion fusion_;
-  CudaWeightSizes sizes_;
   std::vector<CudaMatrix<T>> matrices_, projections_, tables_;
   std::vector<std::vector<CudaPlacement<T>>> placements_;  // by MatrixId
   std::vector<std::vector<float>> host_vectors_;           // rounded

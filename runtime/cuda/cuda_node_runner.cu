@@ -1,6 +1,7 @@
 // cuda_node_runner.cu: see cuda_node_runner.cuh.
 #include "runtime/cuda/cuda_node_runner.cuh"
 
+#include <algorithm>
 #include <cassert>
 #include <type_traits>
 
@@ -10,10 +11,32 @@ namespace thimble {
 
 template <typename T>
 CudaNodeRunner<T>::CudaNodeRunner(const CudaNetworkWeights<T>& weights,
-                                  const std::vector<DeviceArray<float2>>& rotaries, const CudaPassSizes& sizes,
-                                  bool stepping)
-    : weights_(weights), rotaries_(rotaries), stepping_(stepping), products_(stepping), input_(sizes.product_input) {
-  if (input_.count() > 0) input_.fill_zero();  // products read what pads a row: it must be finite
+                                  const std::vector<DeviceArray<float2>>& rotaries, int64_t rows, bool stepping)
+    : weights_(weights),
+      rotaries_(rotaries),
+      stepping_(stepping),
+      products_(stepping),
+      input_(rows * copied_width(weights)) {
+  input_.fill_zero();  // products read what pads a row: it must be finite
+}
+
+template <typename T>
+int64_t CudaNodeRunner<T>::copied_width(const CudaNetworkWeights<T>& weights) {
+  const Fusion& fusion = weights.fusion();
+  int64_t width = 0;
+  for (const Composite& composite : fusion.composites) {
+    const auto* single = std::get_if<fused::Single>(&composite.work);
+    if (!single) continue;
+    const Node& node = weights.network().nodes[single->node];
+    if (!std::holds_alternative<op::Linear>(node.operation)) continue;
+    const Place& input = fusion.places[static_cast<size_t>(node.inputs[0])];
+    const int64_t padded = round_up(input.width, fusion.options.column_multiple);
+    if (input.first_column > 0 || padded != input.stride) width = std::max(width, padded);
+  }
+  if (weights.policy().nvfp4)
+    for (const Place& place : fusion.places)
+      if (place) width = std::max(width, int64_t{place.stride});
+  return width;
 }
 
 template <typename T>

@@ -12,9 +12,10 @@ namespace thimble {
 template <typename T>
 class CudaNodeRunner {
  public:
-  // `rotaries`: by RotaryId, as make_cuda_rotary_table() has them. Both must outlive the object.
-  CudaNodeRunner(const CudaNetworkWeights<T>& weights, const std::vector<DeviceArray<float2>>& rotaries,
-                 const CudaPassSizes& sizes, bool stepping);
+  // `rotaries`: by RotaryId, as make_cuda_rotary_table() has them. Both must outlive the object. For up to `rows` rows,
+  // 0 where no product needs its input copied.
+  CudaNodeRunner(const CudaNetworkWeights<T>& weights, const std::vector<DeviceArray<float2>>& rotaries, int64_t rows,
+                 bool stepping);
 
   // One node but Columns and Attention. Inputs and output have all rows of the batch. `cache` may be null where there
   // is no state.
@@ -27,6 +28,8 @@ class CudaNodeRunner {
                   cudaStream_t stream);
 
  private:
+  // Elements of a row of products' inputs that are not multiplied where they lie; 0: none is.
+  static int64_t copied_width(const CudaNetworkWeights<T>& weights);
   void linear(const op::Linear& o, const NodeRows<T>& x, const NodeRows<T>& y, cudaStream_t stream);
   // Rows as a product of 16-byte pieces can read them: aligned, zero to the end of the last piece.
   NodeRows<T> product_input(const NodeRows<T>& x, cudaStream_t stream);

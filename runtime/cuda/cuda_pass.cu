@@ -1,6 +1,7 @@
 // cuda_pass.cu: the composites in their order, and what stands around them: observers, the output head.
 #include "runtime/cuda/cuda_pass.cuh"
 
+#include <algorithm>
 #include <cassert>
 
 namespace thimble {
@@ -11,19 +12,43 @@ CudaPass<T>::CudaPass(const CudaNetworkWeights<T>& weights, const CudaPassShape&
       network_(weights.network()),
       fusion_(weights.fusion()),
       shape_(shape),
-      runner_(weights, rotaries_, cuda_pass_sizes(network_, fusion_, weights.policy(), shape), shape.stepping) {
-  const CudaPassSizes sizes = cuda_pass_sizes(network_, fusion_, weights.policy(), shape);
+      target_logits_(shape.needed),
+      log_sums_(shape.needed),
+      loss_parts_(shape.needed * CudaProducts<T>::loss_tiles(logits_stride())),
+      runner_(weights, rotaries_, shape.rows, shape.stepping) {
   for (const RotaryRule& rule : network_.rotaries) rotaries_.push_back(make_cuda_rotary_table(rule, shape.context));
-  for (int64_t elements : sizes.slots) {
-    slots_.emplace_back(elements);
-    if (elements > 0) slots_.back().fill_zero();  // products read what pads a row: it must be finite
+  for (int64_t width : fusion_.slot_widths) slots_.emplace_back(width * shape.rows);
+  for (int64_t width : fusion_.compact_widths) slots_.emplace_back(width * shape.needed);
+  for (DeviceArray<T>& slot : slots_) slot.fill_zero();  // products read what pads a row: it must be finite
+  allocate_squares();
+  const int64_t head_width = weights.matrix(network_.head.weight).columns;
+  const bool is_compact = fusion_.compacts_at < fusion_.composites.size();
+  if (!fusion_.head.is_normed || !is_compact) head_input_ = DeviceArray<T>(shape.needed * head_width);
+  if (fusion_.head.is_normed && !is_compact)
+    head_squares_ = DeviceArray<float>(
+        shape.needed * runner_.products().square_parts(fusion_.places[static_cast<size_t>(fusion_.head.value)].stride));
+}
+
+template <typename T>
+void CudaPass<T>::allocate_squares() {
+  std::vector<int64_t> floats(slots_.size());
+  for (size_t v = 0; v < fusion_.places.size(); ++v) {
+    if (!fusion_.has_squares[v]) continue;
+    for (const Place& place : {fusion_.places[v], fusion_.compact_places[v]}) {
+      if (!place) continue;
+      const auto slot = static_cast<size_t>(place.slot);
+      const int64_t rows = slot < fusion_.slot_widths.size() ? shape_.rows : shape_.needed;
+      floats[slot] = std::max(floats[slot], rows * runner_.products().square_parts(place.stride));
+    }
   }
-  for (int64_t floats : sizes.squares) squares_.emplace_back(floats);
-  head_input_ = DeviceArray<T>(sizes.head_input);
-  head_squares_ = DeviceArray<float>(sizes.head_squares);
-  target_logits_ = DeviceArray<float>(sizes.loss_rows);
-  log_sums_ = DeviceArray<float>(sizes.loss_rows);
-  loss_parts_ = DeviceArray<float2>(sizes.loss_parts);
+  for (int64_t count : floats) squares_.emplace_back(count);
+}
+
+template <typename T>
+void CudaPass<T>::reserve_shown() {
+  int64_t widest = 0;
+  for (const LinearInput& input : network_.linear_inputs()) widest = std::max(widest, network_.width_of(input.value));
+  shown_.reserve(widest * shape_.rows, "activations");
 }
 
 // Windows that overlap, at even distances; where sharing pays and the scratch holds the distinct rows.
@@ -115,7 +140,7 @@ void CudaPass<T>::show(const LinearInput& input, CudaInputObserver<T>& observer)
   const bool is_stored = shown.kind == ShownValue::Kind::kStored;
   if (is_stored && place(input.value).stride == columns)
     return observer.on_linear_input(names, data(input.value), batch_.sequences, rows_.positions, columns, stream_);
-  if (shown_.count() == 0) shown_ = DeviceArray<T>(cuda_shown_elements(network_, shape_.rows));
+  reserve_shown();
   if (shown.kind == ShownValue::Kind::kGathered) {
     const Node& node = network_.nodes[shown.gather];
     runner_.run(node, {}, {shown_.data(), batch_.rows(), columns, columns, columns}, batch_, cache_, stream_);

@@ -13,11 +13,16 @@
 
 namespace thimble {
 
+// Passes of at most so many rows, of which so many are needed. `stepping`: one position of each sequence.
+struct CudaPassShape {
+  int64_t context = 0, rows = 0, needed = 0;
+  bool stepping = false;
+};
+
 template <typename T>
 class CudaPass {
  public:
-  // Room as cuda_pass_sizes() says. No position may reach shape.context. `weights` must outlive the pass, and may be
-  // replaced between its steps.
+  // No position may reach shape.context. `weights` must outlive the pass, and may be replaced between its steps.
   CudaPass(const CudaNetworkWeights<T>& weights, const CudaPassShape& shape);
   CudaPass(const CudaPass&) = delete;
   CudaPass& operator=(const CudaPass&) = delete;
@@ -26,6 +31,8 @@ class CudaPass {
   // Network::nodes.size() the rest. A cache that serves all layers is free between the steps.
   void begin(const CudaBatch& batch, const CudaCache<T>& cache, cudaStream_t stream);
   void run_to(size_t node);
+  // Room for what show() needs, so that it allocates nothing.
+  void reserve_shown();
   // Hands an input to the observer, before run_to() a node beyond its first reader.
   void show(const LinearInput& input, CudaInputObserver<T>& observer);
   // A value that has a place, after its composite and before its last reader's: (rows, stride) elements.
@@ -50,6 +57,7 @@ class CudaPass {
     int positions = 0, offset = 0;
     bool is_compact = false;
   };
+  void allocate_squares();
   void begin(const CudaBatch& batch, const CudaCache<T>& cache, const SharedRows& shared, cudaStream_t stream);
   SharedRows shared_rows(const CudaBatch& batch) const;
   void run(size_t composite, const fused::Single& work);

@@ -20,8 +20,8 @@ CudaSequences<T>::CudaSequences(const CudaNetworkWeights<T>& weights, int64_t co
       sequences_(sequences),
       pass_(weights, {context, sequences, sequences, /*stepping=*/true}),
       cache_(weights.network(), sequences, context, /*shares_one=*/false),
-      tokens_(cuda_text_tokens(context, sequences)),
-      logits_(cuda_text_logits(weights.network(), sequences)),
+      tokens_(sequences * context, "tokens and scores"),
+      logits_(sequences * pass_.logits_stride(), "tokens and scores"),
       position_(1),
       failed_(1) {
   failed_.fill_zero();
@@ -30,7 +30,7 @@ CudaSequences<T>::CudaSequences(const CudaNetworkWeights<T>& weights, int64_t co
 
 template <typename T>
 CudaSequences<T>::~CudaSequences() {
-  cudaStreamSynchronize(stream_);
+  if (!counts_allocations()) cudaStreamSynchronize(stream_);
   if (steps_) cudaGraphExecDestroy(steps_);
 }
 
@@ -126,7 +126,7 @@ void CudaSequences<T>::continue_text(std::span<const Token> prompt, int64_t most
   position_.fill_zero();
   cache_.clear_states();
   const SampleRequest draw = request(temperature, seed, 0, static_cast<int>(length));
-  CudaPass<T> whole(weights_, {context_, length, 1, /*stepping=*/false});
+  CudaPass<T> whole(weights_, prompt_shape(context_, length));
   whole.run({{tokens_.data(), context_}, 1, static_cast<int>(length), 1, position_.data()}, cache_, stream_);
   whole.logits(logits_.data(), stream_);
   auto last = static_cast<int>(length - 1);

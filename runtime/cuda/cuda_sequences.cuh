@@ -13,6 +13,8 @@ template <typename T>
 class CudaSequences {
  public:
   CudaSequences(const CudaNetworkWeights<T>& weights, int64_t context, int64_t sequences);
+  // Of the pass that continue_text() makes besides, for the prompt.
+  static CudaPassShape prompt_shape(int64_t context, int64_t prompt) { return {context, prompt, 1, false}; }
   ~CudaSequences();
 
   // Fills `sequences` x `length` tokens: the first token of sequence s is first_tokens[s], the others are drawn.

@@ -8,6 +8,7 @@ namespace thimble {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int64_t kPieceFloats = int64_t{1} << 20;  // of each of the two pieces that are on their way at a time
 
 template <typename T>
 __global__ void place_kernel(const float* source, int64_t rows, int64_t columns, int64_t first_row, Rounding rounding,
@@ -20,28 +21,29 @@ __global__ void place_kernel(const float* source, int64_t rows, int64_t columns,
 
 template <typename T>
 CudaWeightLoader<T>::CudaWeightLoader() {
-  for (Slot& slot : slots_) check_cuda(cudaEventCreateWithFlags(&slot.free, cudaEventDisableTiming));
+  for (Slot& slot : slots_) {
+    slot.host.reserve(kPieceFloats);
+    slot.device.reserve(kPieceFloats, "weights");
+  }
 }
 
 template <typename T>
 CudaWeightLoader<T>::~CudaWeightLoader() {
-  cudaStreamSynchronize(stream_);
-  for (Slot& slot : slots_) cudaEventDestroy(slot.free);
+  if (!counts_allocations()) cudaStreamSynchronize(stream_);
 }
 
 template <typename T>
 void CudaWeightLoader<T>::place(ConstMatrixView matrix, const Rounding& rounding, const CudaPlacement<T>& to) {
   assert(to.first_source + to.rows <= matrix.rows);
   const int64_t columns = matrix.cols;
-  const int64_t most_rows = std::max<int64_t>(1, kWeightPieceBytes / static_cast<int64_t>(sizeof(float)) / columns);
+  const int64_t most_rows = std::max<int64_t>(1, kPieceFloats / columns);
   for (int64_t first = 0; first < to.rows; first += most_rows) {
     const int64_t count = std::min(most_rows, to.rows - first), elements = count * columns;
     Slot& slot = slots_[next_];
     next_ = 1 - next_;
     check_cuda(cudaEventSynchronize(slot.free));  // at once when nothing was recorded yet
-    const int64_t capacity = std::max(elements, kWeightPieceBytes / static_cast<int64_t>(sizeof(float)));
-    slot.host.reserve(capacity);
-    slot.device.reserve(capacity);
+    slot.host.reserve(elements);                  // of a row that is longer than a piece
+    slot.device.reserve(elements);
     for (int64_t r = 0; r < count; ++r)
       std::copy_n(matrix.row(to.first_source + first + r), columns, slot.host.data() + r * columns);
     check_cuda(cudaMemcpyAsync(slot.device.data(), slot.host.data(), static_cast<size_t>(elements) * sizeof(float),

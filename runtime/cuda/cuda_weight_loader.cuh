@@ -37,9 +37,6 @@ struct CudaPlacement {
   }
 };
 
-// Bytes of each of the two pieces that are on their way at a time.
-constexpr int64_t kWeightPieceBytes = int64_t{4} << 20;
-
 template <typename T>
 class CudaWeightLoader {
  public:
@@ -59,7 +56,7 @@ class CudaWeightLoader {
   struct Slot {
     PinnedArray<float> host;
     DeviceArray<float> device;
-    cudaEvent_t free = nullptr;
+    CudaEvent free;
   };
 
   CudaStream stream_;

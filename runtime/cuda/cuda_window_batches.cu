@@ -35,21 +35,19 @@ CudaWindowBatches<T>::CudaWindowBatches(const CudaNetworkWeights<T>& weights, in
       zero_(1) {
   zero_.fill_zero();
   for (Slot& slot : slots_) {
-    const int64_t rows = cuda_window_rows(context, windows);
+    const int64_t rows = windows * context;
     slot.host_tokens.reserve(rows);
     slot.host_targets.reserve(rows);
     slot.host_nll.reserve(rows);
-    slot.tokens.reserve(rows);
-    slot.targets.reserve(rows);
-    slot.nll.reserve(rows);
-    check_cuda(cudaEventCreateWithFlags(&slot.done, cudaEventDisableTiming));
+    slot.tokens.reserve(rows, "tokens and scores");
+    slot.targets.reserve(rows, "tokens and scores");
+    slot.nll.reserve(rows, "tokens and scores");
   }
 }
 
 template <typename T>
 CudaWindowBatches<T>::~CudaWindowBatches() {
-  cudaStreamSynchronize(stream_);
-  for (Slot& slot : slots_) cudaEventDestroy(slot.done);
+  if (!counts_allocations()) cudaStreamSynchronize(stream_);
 }
 
 template <typename T>

@@ -21,6 +21,8 @@ class CudaWindowBatches {
   // tokens; `length` <= context.
   void observe(std::span<const Token> tokens, int64_t sequences, int64_t length, int64_t stride,
                CudaInputObserver<T>& observer);
+  // Room for what observe() needs besides its tokens and its observer's.
+  void reserve_shown() { pass_.reserve_shown(); }
 
  private:
   struct Slot {  // one batch in flight
@@ -28,7 +30,7 @@ class CudaWindowBatches {
     PinnedArray<float> host_nll;
     DeviceArray<Token> tokens, targets;
     DeviceArray<float> nll;
-    cudaEvent_t done = nullptr;
+    CudaEvent done;
     std::span<float> destination;  // empty: nothing is in flight
   };
   void start(Slot& slot, std::span<const ScoreWindow> batch, std::span<float> nll);

@@ -63,6 +63,9 @@ __global__ void add_pieces_kernel(const double* partials, ConstCudaView a, Piece
 
 }  // namespace
 
+CudaColumnDots::CudaColumnDots(const BatchShape& batch, int64_t columns)
+    : partials_(batch.sequences * divide_up(batch.positions, kPiece) * columns, "sums") {}
+
 void CudaColumnDots::add(ConstCudaView a, ConstCudaView b, const BatchShape& batch, double* sums,
                          const CudaBadTerm& bad, cudaStream_t stream) {
   if (a.count() == 0) return;

@@ -16,8 +16,8 @@ struct CudaBadTerm {
 class CudaColumnDots {
  public:
   CudaColumnDots() = default;
-  // With room for parts of so many sums; more is taken when it is needed.
-  explicit CudaColumnDots(int64_t parts) : partials_(parts) {}
+  // With room for sums of up to so many columns; more is taken when it is needed.
+  CudaColumnDots(const BatchShape& batch, int64_t columns);
 
   // sums[c] += a[p][c] * b[p][c] over all positions p, in float64: over pieces of 256 positions of each sequence, which
   // are then added in order. The same bits however sequences are grouped into batches. `sums` (columns) lies in device

@@ -1,9 +1,37 @@
 // cuda_context.cu: see cuda_context.cuh.
+#include <map>
 #include <string>
 
 #include "runtime/cuda/kernels/cuda_context.cuh"
 
 namespace thimble {
+namespace {
+
+// Bytes by what they are for; null: allocations are made.
+thread_local std::map<std::string, uint64_t>* counted = nullptr;
+
+// Arrays from kOwnPagesFrom on have pages of their own, smaller ones share them.
+constexpr uint64_t kPageBytes = uint64_t{2} << 20, kOwnPagesFrom = uint64_t{1} << 20, kSharedUnit = 512;
+
+}  // namespace
+
+std::vector<MemoryUse> counted_allocations(const std::function<void()>& body) {
+  std::map<std::string, uint64_t> bytes;
+  struct Scope {
+    explicit Scope(std::map<std::string, uint64_t>* to) : previous(std::exchange(counted, to)) {}
+    ~Scope() { counted = previous; }
+    std::map<std::string, uint64_t>* previous;
+  };
+  {
+    Scope scope(&bytes);
+    body();
+  }
+  std::vector<MemoryUse> uses;
+  for (const auto& [what, sum] : bytes) uses.push_back({what, sum});
+  return uses;
+}
+
+bool counts_allocations() { return counted != nullptr; }
 
 void check_cuda(cudaError_t status, std::source_location where) {
   if (status == cudaSuccess) return;
@@ -45,8 +73,13 @@ LaunchConfig::LaunchConfig(const LaunchShape& shape, cudaStream_t stream) {
   config.numAttrs = shape.cluster > 1 ? 1 : 0;
 }
 
-void* allocate_device(size_t bytes) {
+void* allocate_device(size_t bytes, const char* what) {
   if (bytes == 0) return nullptr;
+  if (counted) {
+    const uint64_t unit = bytes < kOwnPagesFrom ? kSharedUnit : kPageBytes;
+    counted->try_emplace(what, kPageBytes).first->second += (bytes + unit - 1) / unit * unit;  // first a page to share
+    return nullptr;
+  }
   void* data = nullptr;
   cudaError_t status = cudaMalloc(&data, bytes);
   if (status != cudaErrorMemoryAllocation) {
@@ -61,7 +94,7 @@ void* allocate_device(size_t bytes) {
 }
 
 void* allocate_pinned(size_t bytes) {
-  if (bytes == 0) return nullptr;
+  if (bytes == 0 || counted) return nullptr;
   void* data = nullptr;
   check_cuda(cudaMallocHost(&data, bytes));
   return data;

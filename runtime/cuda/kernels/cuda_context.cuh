@@ -4,12 +4,14 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <functional>
 #include <source_location>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/base/memory_plan.h"
 
 namespace thimble {
 
@@ -28,17 +30,46 @@ class DeviceScope {
   int previous_ = 0;
 };
 
+// What the arrays take that the body makes, in the order of their names: while it runs, this thread's arrays are
+// counted instead of allocated, streams and events are not made, and no device is touched. So whoever allocates all
+// that he needs when he is constructed has a memory plan; constructors must not launch kernels on arrays without data.
+std::vector<MemoryUse> counted_allocations(const std::function<void()>& body);
+bool counts_allocations();  // on this thread, now
+
 class CudaStream {
  public:
-  CudaStream() { check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
-  ~CudaStream() { cudaStreamDestroy(stream_); }
+  CudaStream() {
+    if (!counts_allocations()) check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  }
+  ~CudaStream() {
+    if (stream_) cudaStreamDestroy(stream_);
+  }
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
   operator cudaStream_t() const { return stream_; }
-  void wait() const { check_cuda(cudaStreamSynchronize(stream_)); }
+  void wait() const {
+    if (stream_) check_cuda(cudaStreamSynchronize(stream_));
+  }
 
  private:
   cudaStream_t stream_ = nullptr;
+};
+
+// Without times.
+class CudaEvent {
+ public:
+  CudaEvent() {
+    if (!counts_allocations()) check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming));
+  }
+  ~CudaEvent() {
+    if (event_) cudaEventDestroy(event_);
+  }
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+  operator cudaEvent_t() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
 };
 
 int multiprocessors();  // of the current device
@@ -86,8 +117,9 @@ struct OutOfDeviceMemory : DeviceError {
   using DeviceError::DeviceError;
 };
 
-// Throws OutOfDeviceMemory that says how much was needed and how much is free.
-void* allocate_device(size_t bytes);
+// Throws OutOfDeviceMemory that says how much was needed and how much is free. Null where it is only counted, as `what`
+// in a memory plan.
+void* allocate_device(size_t bytes, const char* what);
 // Page-locked host memory, which copies need to overlap with kernels.
 void* allocate_pinned(size_t bytes);
 
@@ -104,17 +136,16 @@ auto with_smaller_batches(int64_t batch, const Body& body) {
   }
 }
 
-// Elements in device memory, not initialised.
+// Elements in device memory, not initialised. `what`: the name of such memory in plans.
 template <typename T>
 class DeviceArray {
  public:
   DeviceArray() = default;
-  explicit DeviceArray(int64_t count)
-      : data_(static_cast<T*>(allocate_device(static_cast<size_t>(count) * sizeof(T)))), count_(count) {}
-  explicit DeviceArray(std::span<const T> host) : DeviceArray(static_cast<int64_t>(host.size())) {
-    check_cuda(cudaMemcpy(data_, host.data(), host.size_bytes(), cudaMemcpyHostToDevice));
-    // cudaMemcpy() may return before the last bytes arrive, and streams of ours do not wait for the default one.
-    check_cuda(cudaStreamSynchronize(nullptr));
+  explicit DeviceArray(int64_t count, const char* what = "workspace")
+      : data_(static_cast<T*>(allocate_device(static_cast<size_t>(count) * sizeof(T), what))), count_(count) {}
+  explicit DeviceArray(std::span<const T> host, const char* what = "workspace")
+      : DeviceArray(static_cast<int64_t>(host.size()), what) {
+    copy(host);
   }
   DeviceArray(DeviceArray&& other) noexcept : data_(std::exchange(other.data_, nullptr)), count_(other.count_) {}
   DeviceArray& operator=(DeviceArray&& other) noexcept {
@@ -125,16 +156,27 @@ class DeviceArray {
   ~DeviceArray() { cudaFree(data_); }
 
   // Room for `count` elements; contents are lost when it grows.
-  void reserve(int64_t count) {
+  void reserve(int64_t count, const char* what = "workspace") {
     if (count > count_) {
       *this = DeviceArray();  // first give back, so that old and new never coexist
-      *this = DeviceArray(count);
+      *this = DeviceArray(count, what);
     }
+  }
+  // The first elements, complete on return.
+  void copy(std::span<const T> host) {
+    if (!data_) return;
+    check_cuda(cudaMemcpy(data_, host.data(), host.size_bytes(), cudaMemcpyHostToDevice));
+    // cudaMemcpy() may return before the last bytes arrive, and streams of ours do not wait for the default one.
+    check_cuda(cudaStreamSynchronize(nullptr));
   }
   // Zero bytes everywhere, complete on return.
   void fill_zero() {
-    check_cuda(cudaMemset(data_, 0, bytes()));
-    check_cuda(cudaStreamSynchronize(nullptr));
+    fill_bytes(0, nullptr);
+    if (data_) check_cuda(cudaStreamSynchronize(nullptr));
+  }
+  // Enqueues it.
+  void fill_bytes(int value, cudaStream_t stream) {
+    if (data_) check_cuda(cudaMemsetAsync(data_, value, bytes(), stream));
   }
   T* data() const { return data_; }
   int64_t count() const { return count_; }

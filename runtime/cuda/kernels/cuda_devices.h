@@ -25,6 +25,11 @@ std::vector<std::string> cuda_device_names();
 // Bytes of device memory that nobody uses. A DeviceError without such a device.
 uint64_t cuda_free_memory(int ordinal);
 
+// What of it may be planned with: usable_memory() of memory_plan.h.
+inline uint64_t usable_memory(const CudaPlace& place) {
+  return usable_memory(cuda_free_memory(place.ordinal), place.memory_limit_bytes);
+}
+
 // Windows of `context` rows in a batch, if they fit: enough to fill the device many times over; more would only take
 // memory.
 int64_t cuda_windows_per_batch(int ordinal, int64_t context);

@@ -203,10 +203,11 @@ void CudaFloatAttention::backward(ConstCudaView q, ConstCudaView k, ConstCudaVie
   gradients_.reserve(at.score_count());
   form_probabilities(at, q, k, probabilities_.data(), stream);
   if (shape.exclusive) {
-    y_.resize(q.rows, q.columns);
-    apply_scores(at, probabilities_.data(), v, y_, stream);
+    y_.reserve(q.count());
+    const CudaView y{y_.data(), q.rows, q.columns};
+    apply_scores(at, probabilities_.data(), v, y, stream);
     launch_rows(q.rows * shape.kv_heads,
-                RemoveOwnValueBackward{v, y_, shape.kv_heads, at.heads_per_group(), shape.head_dim, dy, dv}, stream);
+                RemoveOwnValueBackward{v, y, shape.kv_heads, at.heads_per_group(), shape.head_dim, dy, dv}, stream);
   }
   apply_transposed(at, probabilities_.data(), dy, shape.exclusive, dv, stream);
   multiply_scores(at, dy, v, gradients_.data(), stream);

@@ -13,8 +13,10 @@ namespace thimble {
 class CudaFloatAttention {
  public:
   CudaFloatAttention() = default;
-  // With room for so many scores, twice; more is taken when it is needed.
-  explicit CudaFloatAttention(int64_t scores) : probabilities_(scores), gradients_(scores) {}
+  // With room for so many scores, twice, and for so many elements of outputs that are exclusive; more is taken when it
+  // is needed.
+  CudaFloatAttention(int64_t scores, int64_t outputs)
+      : probabilities_(scores, "attention scores"), gradients_(scores, "attention scores"), y_(outputs) {}
 
   // q (S*T, H*d), k and v (S*T, G*d) of windows from their start, y (S*T, H*d).
   void forward(ConstCudaView q, ConstCudaView k, ConstCudaView v, const op::Attention& shape, const BatchShape& batch,
@@ -25,7 +27,7 @@ class CudaFloatAttention {
 
  private:
   DeviceArray<float> probabilities_, gradients_;  // (S, H, T, score_stride())
-  CudaFloatMatrix y_;                             // outputs before XSA
+  DeviceArray<float> y_;                          // outputs before XSA
 };
 
 // Floats from one row of scores to the next: rows begin at multiples of 16 bytes.

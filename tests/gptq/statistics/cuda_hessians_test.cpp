@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "runtime/cpu/cpu_pass.h"
-#include "runtime/cuda/cuda_memory.h"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 #include "tests/runtime/families/golf/random_model.h"
 #include "tests/runtime/families/gpt2/random_gpt2.h"
@@ -106,7 +105,7 @@ TEST_F(CudaHessians, DoNotDependOnTheBatch) {
   TokenSequences tokens{40, kLength, random_tokens(40 * kLength, model->network->vocabulary(), 6)};
   HessianSet expected = collect(tokens, {true, {0}, Numerics::kBf16});
   // The least limit that a sequence at a time fits in.
-  uint64_t least = plan_hessians(*model->network, Numerics::kBf16, kLength, 1, live_sums(8), UINT64_MAX).bytes();
+  uint64_t least = plan_hessians(model->network, Numerics::kBf16, kLength, 1, live_sums(8), UINT64_MAX).bytes();
   expect_equal(collect(tokens, {true, {0}, Numerics::kBf16, least}), expected);
   EXPECT_THROW(collect(tokens, {true, {0}, Numerics::kBf16, least - 1}), DeviceError);
 }

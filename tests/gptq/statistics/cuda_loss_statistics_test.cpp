@@ -7,7 +7,6 @@
 
 #include "bench/runtime/golf30m_shape.h"
 #include "runtime/cpu/cpu_gradients.h"
-#include "runtime/cuda/cuda_memory.h"
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 #include "tests/runtime/families/golf/random_model.h"
@@ -128,7 +127,7 @@ TEST_F(CudaLossStatistics, DoNotDependOnTheNumberOfDevices) {
 TEST_F(CudaLossStatistics, DoNotDependOnTheBatch) {
   LossStatistics expected = on_cuda(model, sequences);
   // The least limit that a sequence at a time fits in.
-  uint64_t least = plan_gradients(*model->network, kLength, 1, UINT64_MAX).bytes();
+  uint64_t least = plan_gradients(model->network, kLength, 1, UINT64_MAX).bytes();
   expect_same(on_cuda(model, sequences, {true, {0}, Numerics::kBf16, least}), expected);
   expect_error<DeviceError>(
       [&] {

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/base/error.h"
+#include "tests/runtime/base/error_matcher.h"
+
 namespace thimble {
 namespace {
 
@@ -25,6 +28,28 @@ TEST(MemoryPlan, TextAndJsonSayTheSame) {
       "workspace 1,000 B");
   EXPECT_EQ(to_json(plan).dump(), R"({"batch":3,"bytes":1235567,"step":"scoring","unit":"windows of 16 tokens",)"
                                   R"("uses":{"weights":1234567,"workspace":1000}})");
+}
+
+// As many as fit, exactly: one byte less takes one less, and below one it is an error.
+TEST(MemoryPlan, BatchesShrinkToFit) {
+  auto uses = [](int64_t batch) {
+    return std::vector<MemoryUse>{{"weights", 1000}, {"workspace", static_cast<uint64_t>(300 * batch)}};
+  };
+  auto fit = [&](int64_t most, uint64_t usable) {
+    return fit_memory_plan("scoring", "window", 16, most, usable, uses);
+  };
+  for (int64_t most : {1, 2, 7, 66}) {
+    EXPECT_EQ(fit(most, kMuch).batch, most);
+    for (int64_t batch = 1; batch <= most; ++batch) {
+      const auto bytes = static_cast<uint64_t>(1000 + 300 * batch);
+      EXPECT_EQ(fit(most, bytes).batch, batch);
+      EXPECT_EQ(fit(most, bytes).bytes(), bytes);
+      if (batch > 1) EXPECT_EQ(fit(most, bytes - 1).batch, batch - 1);
+    }
+    expect_error<DeviceError>([&] { fit(most, 1299); },
+                              {"out of device memory", "takes 1,300 B", "1 window of 16 tokens at a time",
+                               "weights 1,000 B", "1,299 B may be used"});
+  }
 }
 
 }  // namespace
