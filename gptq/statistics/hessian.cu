@@ -180,8 +180,8 @@ __global__ void __launch_bounds__(kThreads, 2) gram_kernel(GramInput<T> input, i
   bool diagonal = tile.row == tile.column;
 
   int64_t piece = first_piece + blockIdx.y, pieces = input.pieces();
-  int64_t first_token = piece % pieces * GramInput<T>::kPieceTokens;
-  int64_t tokens = min(GramInput<T>::kPieceTokens, input.tokens - first_token);
+  int64_t first_token = piece % pieces * kPieceTokens;
+  int64_t tokens = min(kPieceTokens, input.tokens - first_token);
   const T* x = input.x + (piece / pieces * input.tokens + first_token) * input.stride;
 
   auto load = [&](int index) {

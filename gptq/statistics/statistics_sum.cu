@@ -7,6 +7,7 @@
 
 #include "gptq/statistics/hessian.cuh"
 #include "runtime/cuda/cuda_gradient_pass.cuh"
+#include "runtime/cuda/cuda_models.h"
 #include "runtime/cuda/cuda_window_batches.cuh"
 #include "runtime/cuda/kernels/cuda_devices.h"
 
