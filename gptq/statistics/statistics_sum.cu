@@ -229,7 +229,7 @@ MemoryPlan plan_hessians(const std::shared_ptr<const Network>& network, Numerics
     const CudaNetworkWeights<T> weights(network, policy, cuda_fusion_options(policy, sizeof(T)));
     CudaWindowBatches<T> pass(weights, length, batch);
     pass.reserve_shown();
-    const DeviceArray<Token> tokens(sequences * length, "tokens and scores");
+    const DeviceArray<Token> tokens(batch * length, "tokens and scores");
     std::vector<CudaHessianCollector> live(static_cast<size_t>(live_sums));
     int64_t widest = 0;
     for (const LinearInput& input : network->linear_inputs()) {

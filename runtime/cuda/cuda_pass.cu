@@ -47,7 +47,11 @@ void CudaPass<T>::allocate_squares() {
 template <typename T>
 void CudaPass<T>::reserve_shown() {
   int64_t widest = 0;
-  for (const LinearInput& input : network_.linear_inputs()) widest = std::max(widest, network_.width_of(input.value));
+  for (const LinearInput& input : network_.linear_inputs()) {
+    const Place& stored = fusion_.places[static_cast<size_t>(input.value)];
+    const int64_t columns = network_.width_of(input.value);
+    if (!stored || stored.stride != columns) widest = std::max(widest, columns);
+  }
   shown_.reserve(widest * shape_.rows, "activations");
 }
 
