@@ -10,13 +10,13 @@ namespace {
 // Bytes by what they are for; null: allocations are made.
 thread_local std::map<std::string, uint64_t>* counted = nullptr;
 
-// Arrays from kOwnPagesFrom on have pages of their own, smaller ones share them.
-constexpr uint64_t kPageBytes = uint64_t{2} << 20, kOwnPagesFrom = uint64_t{1} << 20, kSharedUnit = 512;
+// Arrays of more bytes have pages of their own, others share them.
+constexpr uint64_t kPageBytes = uint64_t{2} << 20, kMostSharedBytes = uint64_t{1} << 20, kSharedUnit = 512;
 
 }  // namespace
 
 std::vector<MemoryUse> counted_allocations(const std::function<void()>& body) {
-  std::map<std::string, uint64_t> bytes;
+  std::map<std::string, uint64_t> bytes = {{"workspace", kPageBytes}};  // the last page that is shared
   struct Scope {
     explicit Scope(std::map<std::string, uint64_t>* to) : previous(std::exchange(counted, to)) {}
     ~Scope() { counted = previous; }
@@ -76,8 +76,8 @@ LaunchConfig::LaunchConfig(const LaunchShape& shape, cudaStream_t stream) {
 void* allocate_device(size_t bytes, const char* what) {
   if (bytes == 0) return nullptr;
   if (counted) {
-    const uint64_t unit = bytes < kOwnPagesFrom ? kSharedUnit : kPageBytes;
-    counted->try_emplace(what, kPageBytes).first->second += (bytes + unit - 1) / unit * unit;  // first a page to share
+    const uint64_t unit = bytes > kMostSharedBytes ? kPageBytes : kSharedUnit;
+    (*counted)[what] += (bytes + unit - 1) / unit * unit;
     return nullptr;
   }
   void* data = nullptr;
