@@ -164,6 +164,7 @@ void QuantizeJob::check_lower_bound(const QuantizeRequest& request) {
 }
 
 void QuantizeJob::collect() {
+  if (request_.hessians.empty()) source_.weights();  // while a device gets ready
   memory_plans_ = plan_memory(request_, source_);
   for (const MemoryPlan& plan : memory_plans_) console_.note(plan.text());
   work_.emplace(ranks_.is_root() ? request_.work_folder : "", request_.after_piece);

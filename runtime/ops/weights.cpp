@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "runtime/base/parallel.h"
+
 namespace thimble {
 namespace {
 
@@ -31,10 +33,14 @@ void Weights::set_small(FloatTensors tensors) {
 Weights bind_weights(std::shared_ptr<const Network> network, FloatTensors tensors) {
   Weights weights;
   weights.network = std::move(network);
-  for (const MatrixUse& use : weights.network->matrices) {
-    weights.matrices.emplace_back(tensors.at(use.name), use.rows, use.columns);
-    tensors.erase(use.name);
-  }
+  const std::vector<MatrixUse>& uses = weights.network->matrices;
+  weights.matrices.resize(uses.size());
+  parallel_for(static_cast<int64_t>(uses.size()), [&](int64_t i) {
+    const MatrixUse& use = uses[static_cast<size_t>(i)];
+    std::vector<float> values = std::move(tensors.at(use.name));
+    weights.matrices[static_cast<size_t>(i)] = Matrix(values, use.rows, use.columns);
+  });
+  for (const MatrixUse& use : uses) tensors.erase(use.name);
   weights.set_small(std::move(tensors));
   return weights;
 }

@@ -4,7 +4,16 @@
 namespace thimble {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+
+struct Peak {
+  float value;
+  int index;
+};
+// Of equal ones the first.
+__device__ Peak higher(const Peak& a, const Peak& b) {
+  return b.value > a.value || (b.value == a.value && b.index < a.index) ? b : a;
+}
 
 // Philox 4x32-10, as random.cpp.
 __device__ double uniform_at_device(uint64_t seed, uint64_t stream, uint64_t index) {
@@ -26,38 +35,25 @@ __device__ double uniform_at_device(uint64_t seed, uint64_t stream, uint64_t ind
 // Thread t owns the logits [t * share, (t + 1) * share): a chain of sums in the vocabulary's order, the same every
 // time.
 __global__ void __launch_bounds__(kThreads) sample_kernel(SampleRequest r) {
-  __shared__ float peaks[kThreads];
-  __shared__ int peak_indices[kThreads];
+  __shared__ Peak peaks[kWarps];
   __shared__ double sums[kThreads + 1];
   int thread = static_cast<int>(threadIdx.x), sequence = static_cast<int>(blockIdx.x);
   const float* logits = r.logits + sequence * r.stride;
   int share = (r.vocabulary + kThreads - 1) / kThreads, first = min(thread * share, r.vocabulary);
   int last = min(first + share, r.vocabulary), position = *r.position + 1;
 
-  float peak = -INFINITY;
-  int peak_index = first;
+  Peak highest{-INFINITY, first};
   bool finite = true;
   for (int v = first; v < last; ++v) {
     finite = finite && logits[v] == logits[v];
-    if (logits[v] > peak) {
-      peak = logits[v];
-      peak_index = v;
-    }
+    highest = higher(highest, {logits[v], v});
   }
-  peaks[thread] = peak;
-  peak_indices[thread] = peak_index;
+  for (int other = 16; other > 0; other /= 2)
+    highest = higher(highest, {__shfl_xor_sync(~0u, highest.value, other), __shfl_xor_sync(~0u, highest.index, other)});
+  if (thread % 32 == 0) peaks[thread / 32] = highest;
   finite = __syncthreads_and(finite);
-  if (thread == 0) {
-    for (int t = 1; t < kThreads; ++t) {
-      if (peaks[t] <= peak) continue;
-      peak = peaks[t];
-      peak_index = peak_indices[t];
-    }
-    peaks[0] = peak;
-    peak_indices[0] = peak_index;
-  }
-  __syncthreads();
-  peak = peaks[0];
+  for (const Peak& of_warp : peaks) highest = higher(highest, of_warp);
+  const float peak = highest.value;
   if (!finite || !isfinite(peak)) {
     if (thread == 0) {
       *r.failed = 1;
@@ -66,7 +62,7 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(SampleRequest r) {
     return;
   }
   if (r.temperature == 0) {
-    if (thread == 0) r.tokens[sequence * r.token_stride + position] = static_cast<Token>(peak_indices[0]);
+    if (thread == 0) r.tokens[sequence * r.token_stride + position] = static_cast<Token>(highest.index);
     return;
   }
   double sum = 0;
