@@ -77,19 +77,14 @@ void finish_request(const Options& options, const CommandLine& line, const std::
   const bool has_slope = std::ranges::count(request.methods, MethodKind::kSlope) > 0;
   request.base.method = has_slope ? MethodKind::kSlope : MethodKind::kTrace;
   request.base.device = open_device(line.common, line.ranks);
-  finish_effort(request.base);
-  finish_cross_term(request.base, spec);
-  request.base.fisher |= has_slope && spec && request.base.hessians.empty();  // a file of Hessians may do without
+  request.base.calibration.seed = line.common.seed;
+  finish_options(request.base, request.methods, options.bits, spec);
   if (!options.budgets.empty())
     for (const std::string& text : parts_of(options.budgets)) request.budgets_bytes.push_back(parse_budget(text));
   else
     for (const std::string& text :
          parts_of(options.bits_per_weight.empty() ? kDefaultBitsPerWeight : options.bits_per_weight))
       request.bits_per_weight.push_back(parse_bits_per_weight(text));
-  parse_bits(options.bits, request.base.plan);
-  check_slope_options(request.base.slope);
-  finish_calibration_options(request.base, has_slope, spec);
-  request.base.calibration.seed = line.common.seed;
 }
 
 void add_options(CLI::App& command, Options& options) {

@@ -12,6 +12,53 @@
 #include "runtime/codes/trellis.h"
 
 namespace thimble {
+namespace {
+
+// "5,6" -> low and high bits; "5" -> both the same.
+void parse_bits(const std::string& text, TracePlanOptions& plan) {
+  size_t comma = text.find(',');
+  plan.low_bits = static_cast<int>(parse_integer(text.substr(0, comma), "--bits", 2, 8));
+  plan.high_bits = comma == std::string::npos ? plan.low_bits
+                                              : static_cast<int>(parse_integer(text.substr(comma + 1), "--bits", 2, 8));
+  if (plan.high_bits < plan.low_bits)
+    throw UsageError("--bits is '" + text + "', the second must not be below the first");
+}
+
+// The effort that the device suits, where none was asked for, and the counts that follow from it.
+void finish_effort(QuantizeRequest& request) {
+  request.effort = request.asked_effort.value_or(request.device.is_cuda ? Effort::kDefault : Effort::kFast);
+  const EffortLevel& level = level_of(request.effort);
+  request.tuner.steps = request.distill_steps.value_or(level.distill_steps);
+  request.tuner.batch = request.distill_batch.value_or(level.distill_batch);
+  request.cross_sequences = level.cross_sequences;
+}
+
+// The default depends on whether there is calibration text.
+void finish_cross_term(QuantizeRequest& request, const std::optional<Spec>& spec) {
+  const bool has_text = request.hessians.empty() || !request.calibration_tokens.empty();
+  if (request.cross_term.value_or(0) > 0 && !has_text)
+    throw UsageError("--cross-term needs calibration text: beside --hessians, --calibration-tokens");
+  request.slope.cross_term = request.cross_term.value_or(spec && has_text ? 1 : 0);
+}
+
+// How much calibration text, and how long its sequences are. A method slope among others distils on tokens beside a
+// file of Hessians.
+void finish_calibration(QuantizeRequest& request, bool has_slope, const std::optional<Spec>& spec) {
+  CalibrationOptions& calibration = request.calibration;
+  if (calibration.sequences == 0)
+    calibration.sequences = has_slope ? level_of(request.effort).calibration_sequences : 64;
+  if (!request.hessians.empty() && request.calibration_tokens.empty() && calibration.length != 0)
+    throw UsageError("--calibration-length has no effect with --hessians and no --calibration-tokens");
+  const int64_t most = spec ? spec->most_positions.value_or(INT64_MAX) : INT64_MAX;
+  if (calibration.length == 0) calibration.length = std::min<int64_t>(has_slope ? 1024 : 2048, most);
+  if (spec && (request.hessians.empty() || !request.calibration_tokens.empty()))
+    check_context(*spec, calibration.length, request.checkpoint);
+
+  if (!request.hessians.empty() && !request.calibration_tokens.empty() && !has_slope)
+    throw UsageError("--hessians replaces --calibration-tokens with the methods trace and nvfp4: give one of them");
+}
+
+}  // namespace
 
 const std::vector<std::string>& method_names() {
   static const std::vector<std::string> names = {"slope", "trace", "nvfp4"};
@@ -33,18 +80,9 @@ int64_t parse_integer(const std::string& text, const std::string& option, int64_
   return static_cast<int64_t>(*value);
 }
 
-void parse_bits(const std::string& text, TracePlanOptions& plan) {
-  size_t comma = text.find(',');
-  plan.low_bits = static_cast<int>(parse_integer(text.substr(0, comma), "--bits", 2, 8));
-  plan.high_bits = comma == std::string::npos ? plan.low_bits
-                                              : static_cast<int>(parse_integer(text.substr(comma + 1), "--bits", 2, 8));
-  if (plan.high_bits < plan.low_bits)
-    throw UsageError("--bits is '" + text + "', the second must not be below the first");
-}
-
 void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
   CalibrationOptions& calibration = request.calibration;
-  calibration.sequences = calibration.length = 0;  // not given: finish_calibration_options()
+  calibration.sequences = calibration.length = 0;  // not given: finish_options()
   command.option_defaults()->group(kCalibrationGroup);
   CLI::Option* tokens = command.add_option("--calibration-tokens", request.calibration_tokens,
                                            "Token shard to calibrate on instead of text that the model writes: whole "
@@ -94,21 +132,6 @@ void register_files(const QuantizeRequest& request, FileRoles& roles) {
   roles.input("the --hessians", request.hessians);
   roles.output("--save-calibration", request.save_calibration);
   roles.output("--save-hessians", request.save_hessians);
-}
-
-void finish_calibration_options(QuantizeRequest& request, bool has_slope, const std::optional<Spec>& spec) {
-  CalibrationOptions& calibration = request.calibration;
-  if (calibration.sequences == 0)
-    calibration.sequences = has_slope ? level_of(request.effort).calibration_sequences : 64;
-  if (!request.hessians.empty() && request.calibration_tokens.empty() && calibration.length != 0)
-    throw UsageError("--calibration-length has no effect with --hessians and no --calibration-tokens");
-  const int64_t most = spec ? spec->most_positions.value_or(INT64_MAX) : INT64_MAX;
-  if (calibration.length == 0) calibration.length = std::min<int64_t>(has_slope ? 1024 : 2048, most);
-  if (spec && (request.hessians.empty() || !request.calibration_tokens.empty()))
-    check_context(*spec, calibration.length, request.checkpoint);
-
-  if (!request.hessians.empty() && !request.calibration_tokens.empty() && !has_slope)
-    throw UsageError("--hessians replaces --calibration-tokens with the methods trace and nvfp4: give one of them");
 }
 
 void add_encoding_options(CLI::App& command, EncodingOptions& encoding) {
@@ -211,25 +234,17 @@ void add_resume_options(CLI::App& command, std::string& work_folder, bool& keep_
   command.option_defaults()->group(kCommonGroup);
 }
 
-void finish_effort(QuantizeRequest& request) {
-  request.effort = request.asked_effort.value_or(request.device.is_cuda ? Effort::kDefault : Effort::kFast);
-  const EffortLevel& level = level_of(request.effort);
-  request.tuner.steps = request.distill_steps.value_or(level.distill_steps);
-  request.tuner.batch = request.distill_batch.value_or(level.distill_batch);
-  request.cross_sequences = level.cross_sequences;
-}
-
-void finish_cross_term(QuantizeRequest& request, const std::optional<Spec>& spec) {
-  const bool has_text = request.hessians.empty() || !request.calibration_tokens.empty();
-  if (request.cross_term.value_or(0) > 0 && !has_text)
-    throw UsageError("--cross-term needs calibration text: beside --hessians, --calibration-tokens");
-  request.slope.cross_term = request.cross_term.value_or(spec && has_text ? 1 : 0);
-}
-
-void check_slope_options(const SlopeOptions& slope) {
-  if (!Trellis::has_bits(slope.trellis_bits))
+void finish_options(QuantizeRequest& request, const std::vector<MethodKind>& methods, const std::string& bits,
+                    const std::optional<Spec>& spec) {
+  const bool has_slope = std::ranges::count(methods, MethodKind::kSlope) > 0;
+  parse_bits(bits, request.plan);
+  finish_effort(request);
+  finish_cross_term(request, spec);
+  request.fisher |= has_slope && spec && request.hessians.empty();  // a file of Hessians may do without
+  if (!Trellis::has_bits(request.slope.trellis_bits))
     throw UsageError(
-        fmt::format("--trellis-bits is {}, allowed are 0 and 2 to {}", slope.trellis_bits, kMaxTrellisBits));
+        fmt::format("--trellis-bits is {}, allowed are 0 and 2 to {}", request.slope.trellis_bits, kMaxTrellisBits));
+  finish_calibration(request, has_slope, spec);
 }
 
 }  // namespace thimble
