@@ -54,7 +54,22 @@ void shorten(std::vector<std::string>& kinds) {
   for (std::string& kind : kinds) kind = kind.substr(front, kind.size() - front - back);
 }
 
-const char* shade(double value, const HeatMapRange& range) {
+// Of all values of a map.
+struct Range {
+  double least = INFINITY, most = -INFINITY;
+  // 0 to 1; `middle` where all values are equal.
+  double share(double value, double middle) const { return most > least ? (value - least) / (most - least) : middle; }
+};
+
+Range range_of(const HeatMap& map) {
+  Range range;
+  for (const auto& row : map.values)
+    for (const std::optional<double>& value : row)
+      if (value) range = {std::min(range.least, *value), std::max(range.most, *value)};
+  return range;
+}
+
+const char* shade(double value, const Range& range) {
   const double share = range.share(value, 0);
   return kShades[std::clamp(static_cast<int>(share * std::size(kShades)), 0, static_cast<int>(std::size(kShades)) - 1)];
 }
@@ -70,17 +85,6 @@ constexpr const char* kStyle =
     ".heat-map .light{fill:#fff}.heat-map .none{fill:none;stroke:#8a93a0;stroke-opacity:.35}"
     "@media (prefers-color-scheme:dark){.heat-map text{fill:#b4bcc8}.heat-map .dark{fill:#10243a}"
     ".heat-map .light{fill:#fff}}";
-
-struct Cell {
-  double width, height;
-  bool has_number;
-};
-
-Cell cell_of(const HeatMap& map) {
-  const size_t layers = map.layers.size(), kinds = map.kinds.size();
-  const bool has_number = layers <= 64 && kinds <= 16;
-  return {kinds <= 6 ? 48.0 : kinds <= 16 ? 42.0 : 16.0, layers <= 24 ? 24.0 : layers <= 64 ? 18.0 : 9.0, has_number};
-}
 
 // Of UTF-8.
 bool begins_character(char c) { return (c & 0xc0) != 0x80; }
@@ -107,7 +111,7 @@ std::string colour(double share) {
 
 const char* ink(double share) { return share > 0.62 ? "light" : "dark"; }
 
-void add_scale(HtmlWriter& html, const HeatMapRange& range, const std::string& title) {
+void add_scale(HtmlWriter& html, const Range& range, const std::string& title) {
   constexpr int kSteps = 8;
   constexpr double kStep = 14, kTop = 8;
   const std::string least = fmt::format("{:.2f}", range.least);
@@ -124,74 +128,73 @@ void add_scale(HtmlWriter& html, const HeatMapRange& range, const std::string& t
   add_text(html, "", x + 6, kTop + 10, "start", fmt::format("{:.2f}", range.most));
 }
 
+// In pixels.
 struct Layout {
-  Cell cell;
-  double left, top, width, height;
+  double cell_width, cell_height;
+  bool has_numbers;
+  double left = 30, top = 0, width = 0, height = 0;
+
+  // Left and upper edge of cells.
+  double x(size_t kind) const { return left + static_cast<double>(kind) * cell_width; }
+  double y(size_t layer) const { return top + static_cast<double>(layer) * cell_height; }
 };
 
 Layout layout_of(const HeatMap& map, const std::string& title) {
   constexpr double kScaleWidth = 210;  // the shades and two numbers
   const double radians = kSlant * std::numbers::pi / 180;
-  const Cell cell = cell_of(map);
-  double left = 30, longest = 0, last = 0;
-  for (int64_t layer : map.layers) left = std::max(left, 8 + text_width(std::to_string(layer)));
-  for (size_t i = 0; i < map.kinds.size(); ++i) {
+  const size_t layers = map.layers.size(), kinds = map.kinds.size();
+  Layout layout{kinds <= 6    ? 48.0
+                : kinds <= 16 ? 42.0
+                              : 16.0,
+                layers <= 24   ? 24.0
+                : layers <= 64 ? 18.0
+                               : 9.0,
+                layers <= 64 && kinds <= 16};
+  double longest = 0, last = 0;
+  for (int64_t layer : map.layers) layout.left = std::max(layout.left, 8 + text_width(std::to_string(layer)));
+  for (size_t i = 0; i < kinds; ++i) {
     const double length = text_width(shortened(map.kinds[i]));
     longest = std::max(longest, length);
-    last = std::max(last, (static_cast<double>(i) + 0.5) * cell.width + length * std::cos(radians));
+    last = std::max(last, layout.x(i) + layout.cell_width / 2 + length * std::cos(radians));
   }
-  const double top = kHeadline + longest * std::sin(radians) + 14;
-  const double cells = cell.width * static_cast<double>(map.kinds.size());
-  const double width = std::max({left + cells + 2, left + last + 8, text_width(title) + kScaleWidth});
-  return {cell, left, top, width, top + cell.height * static_cast<double>(map.layers.size()) + 2};
+  layout.top = kHeadline + longest * std::sin(radians) + 14;
+  layout.width = std::max({layout.x(kinds) + 2, last + 8, text_width(title) + kScaleWidth});
+  layout.height = layout.y(layers) + 2;
+  return layout;
 }
 
-void add_cell(HtmlWriter& html, const HeatMap& map, size_t kind, size_t layer, const HeatMapRange& range,
+void add_cell(HtmlWriter& html, const HeatMap& map, size_t kind, size_t layer, const Range& range,
               const Layout& layout) {
-  const Cell& cell = layout.cell;
-  const double x = layout.left + static_cast<double>(kind) * cell.width;
-  const double y = layout.top + static_cast<double>(layer) * cell.height;
+  const double x = layout.x(kind), y = layout.y(layer), width = layout.cell_width, height = layout.cell_height;
   const std::optional<double>& value = map.values[kind][layer];
   if (!value) {
-    html.empty(
-        "rect",
-        {{"class", "none"}, {"x", x + 0.5}, {"y", y + 0.5}, {"width", cell.width - 2}, {"height", cell.height - 2}});
+    html.empty("rect",
+               {{"class", "none"}, {"x", x + 0.5}, {"y", y + 0.5}, {"width", width - 2}, {"height", height - 2}});
     return;
   }
   const double share = range.share(*value, kMiddleShade);
   html.open("g");
   html.element("title", {}, fmt::format("layer {}, {}: {:.3f}", map.layers[layer], map.kinds[kind], *value));
-  html.empty("rect",
-             {{"x", x}, {"y", y}, {"width", cell.width - 1}, {"height", cell.height - 1}, {"fill", colour(share)}});
-  if (cell.has_number)
-    add_text(html, ink(share), x + cell.width / 2, y + cell.height / 2 + 4, "middle", fmt::format("{:.2f}", *value));
+  html.empty("rect", {{"x", x}, {"y", y}, {"width", width - 1}, {"height", height - 1}, {"fill", colour(share)}});
+  if (layout.has_numbers)
+    add_text(html, ink(share), x + width / 2, y + height / 2 + 4, "middle", fmt::format("{:.2f}", *value));
   html.close();
 }
 
 void add_names(HtmlWriter& html, const HeatMap& map, const Layout& layout) {
-  const Cell& cell = layout.cell;
   for (size_t i = 0; i < map.kinds.size(); ++i) {
-    const double x = layout.left + (static_cast<double>(i) + 0.5) * cell.width;
+    const double x = layout.x(i) + layout.cell_width / 2;
     html.open("text",
               {{"transform", fmt::format("translate({} {}) rotate(-{})", px(x), px(layout.top - 6), px(kSlant))}});
     html.element("title", {}, map.kinds[i]).text(shortened(map.kinds[i])).close();
   }
   constexpr double kLineHeight = 16;
-  const auto every = static_cast<size_t>(std::ceil(kLineHeight / cell.height));
+  const auto every = static_cast<size_t>(std::ceil(kLineHeight / layout.cell_height));
   for (size_t j = 0; j < map.layers.size(); j += every)
-    add_text(html, "", layout.left - 6, layout.top + (static_cast<double>(j) + 0.5) * cell.height + 4, "end",
-             std::to_string(map.layers[j]));
+    add_text(html, "", layout.left - 6, layout.y(j) + layout.cell_height / 2 + 4, "end", std::to_string(map.layers[j]));
 }
 
 }  // namespace
-
-HeatMapRange range_of(const HeatMap& map) {
-  HeatMapRange range{INFINITY, -INFINITY};
-  for (const auto& row : map.values)
-    for (const std::optional<double>& value : row)
-      if (value) range = {std::min(range.least, *value), std::max(range.most, *value)};
-  return range;
-}
 
 HeatMap heat_map(const std::map<std::string, double>& by_name) {
   std::map<std::string, std::map<int64_t, std::string>> by_kind;  // names, by layer
@@ -218,7 +221,7 @@ HeatMap heat_map(const std::map<std::string, double>& by_name) {
 
 std::string to_text(const HeatMap& map, const std::string& title) {
   if (map.empty()) return "";
-  const HeatMapRange range = range_of(map);
+  const Range range = range_of(map);
   size_t width = 0;
   for (const std::string& kind : map.kinds) width = std::max(width, kind.size());
   std::string text = fmt::format("{} by layer, from {} {:.3f} to {} {:.3f}\n{:{}}  ", title, kShades[0], range.least,
@@ -239,7 +242,7 @@ std::string to_text(const HeatMap& map, const std::string& title) {
 
 void add_heat_map(HtmlWriter& html, const HeatMap& map, const std::string& title, const std::string& id) {
   if (map.empty()) return;
-  const HeatMapRange range = range_of(map);
+  const Range range = range_of(map);
   const Layout layout = layout_of(map, title);
   const std::string width = px(layout.width), height = px(layout.height);
   html.open("svg", {{"xmlns", "http://www.w3.org/2000/svg"},
