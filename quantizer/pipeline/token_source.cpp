@@ -64,7 +64,7 @@ void TokenSource::check() const {
 }
 
 void TokenSource::register_files(FileRoles& roles) const {
-  roles.inputs("the token shard", expand_shard_patterns(shards));
+  for (const std::string& shard : expand_shard_patterns(shards)) roles.input("the token shard", shard);
   roles.input("the --text", text);
   roles.input("the --tokenizer", tokenizer);
 }
