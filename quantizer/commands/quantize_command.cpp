@@ -190,9 +190,8 @@ void add_quantize_command(CommandLine& line) {
                            report_run(times, report.device, *command,
                                       {resolved_settings(finished), provenance_settings(report.outcome.stored)}));
     };
-    const std::optional<IoError> unwritten = write_report(finished.report, page, files);
-    console.result(to_text(report, times, files), to_json(report, times));
-    if (unwritten) throw IoError(*unwritten);
+    conclude(finished.report, page, files,
+             [&] { console.result(to_text(report, times, files), to_json(report, times)); });
   });
 }
 

@@ -133,8 +133,7 @@ std::string outcome_text(const SweepOutcome& outcome, const StageTimes& times, c
 Json outcome_json(const SweepOutcome& outcome, const StageTimes& times, const std::string& device) {
   Json json = to_json(outcome.results);
   json["device"] = device;
-  json["seconds"] = times.to_json();
-  json["stage_peak_memory_bytes"] = times.memory_to_json();
+  json.update(times.to_json());
   json["files"] = outcome.files;
   return json;
 }
@@ -159,12 +158,9 @@ void add_sweep_command(CommandLine& line) {
     SweepOutcome outcome = run_sweep(request, source, line.ranks, times, console);
     if (!line.ranks.is_root()) return;
     const std::string device = device_text(request.base.device, line.ranks);
-    auto page = [&] {
-      return sweep_page(outcome.results, outcome.tensors, report_run(times, device, *command, outcome.settings));
-    };
-    const std::optional<IoError> unwritten = write_report(request.base.report, page, outcome.files);
-    console.result(outcome_text(outcome, times, device), outcome_json(outcome, times, device));
-    if (unwritten) throw IoError(*unwritten);
+    auto page = [&] { return sweep_page(outcome.results, report_run(times, device, *command, outcome.settings)); };
+    conclude(request.base.report, page, outcome.files,
+             [&] { console.result(outcome_text(outcome, times, device), outcome_json(outcome, times, device)); });
   });
 }
 

@@ -5,12 +5,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 
 #include "gptq/trace/plan.h"
 #include "quantizer/console/progress_bar.h"
 #include "quantizer/pipeline/quantize_options.h"
 #include "quantizer/reports/report_tensors.h"
 #include "quantizer/reports/svg_chart.h"
+#include "quantizer/reports/sweep_results.h"
 #include "runtime/codes/trellis.h"
 
 namespace thimble {
@@ -20,18 +22,15 @@ Json to_json(const LayerOutcome& layer) {
   Json json = {{"name", layer.name}, {"precision", layer.precision}, {"sensitivity", layer.sensitivity}};
   if (layer.output_fisher) json["output_fisher"] = *layer.output_fisher;
   if (layer.predicted_loss) json["predicted_loss"] = *layer.predicted_loss;
-  if (const auto& report = layer.report)
-    json.update({{"clip_fraction", report->clip_fraction},
-                 {"weight_mse", report->weight_mse},
-                 {"weighted_loss", report->weighted_loss},
-                 {"damping", report->damping},
-                 {"dead_columns", report->dead_columns}});
-  if (const auto& report = layer.slope_report)
-    json.update({{"weight_mse", report->weight_mse},
-                 {"weighted_loss", report->weighted_loss},
-                 {"estimated_bits", report->estimated_bits},
-                 {"damping", report->damping},
-                 {"dead_columns", report->dead_columns}});
+  auto add = [&](const auto& report, const char* own, double value) {
+    json.update({{"weight_mse", report.weight_mse},
+                 {"weighted_loss", report.weighted_loss},
+                 {own, value},
+                 {"damping", report.damping},
+                 {"dead_columns", report.dead_columns}});
+  };
+  if (const auto& report = layer.report) add(*report, "clip_fraction", report->clip_fraction);
+  if (const auto& report = layer.slope_report) add(*report, "estimated_bits", report->estimated_bits);
   return json;
 }
 
@@ -68,22 +67,16 @@ std::string distill_text(const QuantizeOutcome& outcome, bool is_wanted) {
                      report.divergence_after, counted(report.held_out, "sequence"), report.is_kept ? "" : ": not kept");
 }
 
-std::string trace_text(const TracePlanOptions& plan, int64_t high, int64_t layers) {
-  if (layers == 0) return "no layer was solved";
-  if (high == 0) return fmt::format("int{} for {}", plan.low_bits, counted(layers, "layer"));
-  if (high >= layers) return fmt::format("int{} for {}", plan.high_bits, counted(layers, "layer"));
-  return fmt::format("int{} for the {}, int{} for the other {}", plan.high_bits,
-                     high == 1 ? "most sensitive layer" : fmt::format("{} most sensitive layers", high), plan.low_bits,
-                     layers - high);
-}
-
-std::string nvfp4_text(const std::map<std::string, int64_t>& precisions) {
-  const auto found = precisions.find("nvfp4");
-  std::string text =
-      found == precisions.end() ? "NVFP4 for no matrix" : "NVFP4 for " + counted(found->second, "matrix", "matrices");
-  for (const auto& [name, count] : precisions)
-    if (name != "nvfp4") text += fmt::format(", {} for {}", name, counted(count, "tensor"));
-  return text;
+// "int6 for 3 matrices, int5 for 9 matrices, F16 for 12 tensors": codes, whose names are in lower case, come first.
+std::string precisions_text(const std::map<std::string, int64_t>& precisions) {
+  std::vector<std::string> parts;
+  for (auto found = precisions.rbegin(); found != precisions.rend(); ++found) {
+    const auto& [name, count] = *found;
+    const bool has_codes = std::islower(static_cast<unsigned char>(name[0])) != 0;
+    parts.push_back(fmt::format("{} for {}", name == "nvfp4" ? "NVFP4" : name,
+                                has_codes ? counted(count, "matrix", "matrices") : counted(count, "tensor")));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
 }
 
 // The page.
@@ -113,38 +106,30 @@ void add_headline(HtmlWriter& html, const QuantizeReport& report) {
   if (const auto& budget = report.request.budget_bytes)
     figures.push_back(budget_figure(outcome.artifact_bytes, report.request.code_bytes, *budget));
   if (const auto& scores = report.scores; !scores.empty())
-    figures.push_back(
-        {"Bits per byte of text", bpb_text(scores[1].report.bits_per_byte()),
-         fmt::format("{} beside the original's {}", gap_text(report.gap()), bpb_text(scores[0].report.bits_per_byte())),
-         std::nullopt});
+    figures.push_back({"Bits per byte of text", bpb_text(scores[1].report.bits_per_byte()),
+                       fmt::format("{} beside the original's {}", gap_text(report.gap()),
+                                   bpb_text(scores[0].report.bits_per_byte()))});
   figures.push_back({"Bits per parameter", fmt::format("{:.3f}", report.bits_per_parameter()),
-                     fmt::format("{} parameters; {}", count_text(outcome.parameters), report.precision()),
-                     std::nullopt});
+                     fmt::format("{} parameters; {}", count_text(outcome.parameters), report.precision())});
   add_key_figures(html, figures);
   std::vector<std::string> notes = report.warnings();
   std::ranges::move(report.remarks(), std::back_inserter(notes));
   add_notes(html, notes);
 }
 
+// As of a sweep with one artifact, beside it the original as a point too.
 Chart score_chart(const QuantizeReport& report) {
-  const QuantizeOutcome& outcome = report.outcome;
-  const double before = report.scores[0].report.bits_per_byte(), after = report.scores[1].report.bits_per_byte();
-  const ByteUnit unit = byte_unit(outcome.original_bytes);
-  auto point = [&](const std::string& name, uint64_t bytes, double bits_per_byte, std::optional<double> error) {
-    return ChartPoint{static_cast<double>(bytes) / unit.bytes, bits_per_byte, error,
-                      fmt::format("{}: {}, {} bits per byte", name, bytes_text(bytes), bpb_text(bits_per_byte)), false};
-  };
-  Chart chart;
-  chart.id = "bpb";
-  chart.title = "Bytes against bits per byte";
-  chart.description = fmt::format("The artifact has {} and scores {} bits per byte, the original {} and {}.",
-                                  bytes_text(outcome.artifact_bytes), bpb_text(after),
-                                  bytes_text(outcome.original_bytes), bpb_text(before));
-  chart.x_label = unit.name;
-  chart.y_label = "bits per byte of text";
-  chart.series = {{"artifact", {point("artifact", outcome.artifact_bytes, after, report.gap().standard_error)}},
-                  {"original", {point("original", outcome.original_bytes, before, std::nullopt)}}};
-  chart.horizontal = {{"the original's bits per byte", before}};
+  const double before = report.scores[0].report.bits_per_byte();
+  SweepResults sweep;
+  sweep.original.emplace().bits_per_byte = before;
+  sweep.references = {{"original", report.outcome.original_bytes, before}};
+  SweepPoint& artifact = sweep.points.emplace_back();
+  artifact.method = "artifact";
+  artifact.artifact_bytes = report.outcome.artifact_bytes;
+  artifact.bits_per_byte = report.scores[1].report.bits_per_byte();
+  artifact.gap_standard_error = report.gap().standard_error;
+  Chart chart = sweep_chart(sweep);
+  chart.horizontal[0].name = "the original's bits per byte";
   return chart;
 }
 
@@ -197,21 +182,9 @@ void add_charts(HtmlWriter& html, const QuantizeReport& report) {
 
 }  // namespace
 
-double QuantizeReport::bits_per_parameter() const {
-  return outcome.parameters == 0
-             ? 0
-             : 8.0 * static_cast<double>(outcome.artifact_bytes) / static_cast<double>(outcome.parameters);
-}
-
 std::string QuantizeReport::precision() const {
-  switch (request.method) {
-    case MethodKind::kSlope:
-      return fmt::format("{}, log2 of the step {:.4f}", trellis_name(request.slope.trellis_bits), outcome.log2_c);
-    case MethodKind::kTrace:
-      return trace_text(request.plan, outcome.high_count, static_cast<int64_t>(outcome.layers.size()));
-    case MethodKind::kNvfp4: break;
-  }
-  return nvfp4_text(outcome.precisions);
+  if (request.method != MethodKind::kSlope) return precisions_text(outcome.precisions);
+  return fmt::format("{}, log2 of the step {:.4f}", trellis_name(request.slope.trellis_bits), outcome.log2_c);
 }
 
 std::vector<std::string> QuantizeReport::warnings() const {
@@ -272,9 +245,8 @@ Json to_json(const QuantizeReport& report, StageTimes& times) {
                {"method", method_name(request.method)},
                {"device", report.device},
                {"layers", layers},
-               {"seconds", times.to_json()},
-               {"stage_peak_memory_bytes", times.memory_to_json()},
                {"peak_memory_bytes", times.peak_memory_bytes()}};
+  json.update(times.to_json());
   if (request.method == MethodKind::kSlope) {
     json["effort"] = level_of(request.effort).name;
     json["log2_c"] = outcome.log2_c;

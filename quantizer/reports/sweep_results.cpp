@@ -5,33 +5,12 @@
 
 #include <algorithm>
 
-#include "quantizer/console/console.h"
 #include "quantizer/console/option_values.h"
 #include "quantizer/console/progress_bar.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/error.h"
 
-template <>
-struct nlohmann::adl_serializer<std::optional<double>> {
-  static void to_json(json& json, const std::optional<double>& value) {
-    if (value)
-      json = *value;
-    else
-      json = nullptr;
-  }
-  static void from_json(const json& json, std::optional<double>& value) {
-    value.reset();
-    if (!json.is_null()) value.emplace(json.get<double>());
-  }
-};
-
 namespace thimble {
-
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LossBlocks, loss_nats, text_bytes)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(OriginalScore, file_bytes, bits_per_byte, scored, blocks)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SweepPoint, method, budget_bytes, failure, fill_reason, artifact_bytes,
-                                   artifact_hash, bits_per_byte, gap_standard_error, predicted_loss,
-                                   distance_bits_per_weight, seconds)
 
 namespace {
 
@@ -88,15 +67,6 @@ std::string csv_line(const SweepLine& line, const SweepResults& results) {
   return text + "," + csv_field(line.note) + "\n";
 }
 
-template <typename Record>
-std::optional<Record> record_from(const Json& record) {
-  try {
-    return record.get<Record>();
-  } catch (const Json::exception&) {
-    return std::nullopt;
-  }
-}
-
 bool is_label(std::string_view text) {
   return !text.empty() && text.size() <= kMostLabelBytes && std::ranges::none_of(text, [](char c) {
     return c == '"' || c == '\x7f' || static_cast<unsigned char>(c) < ' ';
@@ -122,15 +92,14 @@ void add_headline(HtmlWriter& html, const SweepResults& results) {
   if (const auto& original = results.original)
     figures.push_back({"Original", bpb_text(original->bits_per_byte),
                        fmt::format("bits per byte, {}, {} parameters", bytes_text(original->file_bytes),
-                                   count_text(results.parameters)),
-                       std::nullopt});
+                                   count_text(results.parameters))});
   if (!met.empty()) {
     auto [smallest, largest] = std::ranges::minmax(met, {}, &SweepPoint::artifact_bytes);
     auto figure = [&](const std::string& name, const SweepPoint& point) {
       std::string value = bytes_text(point.artifact_bytes);
       std::string detail = point.method + ", " + bpb_text(point.bits_per_byte) + " bits per byte";
       if (results.original) detail += " (" + gap_text(results.gap_of(point)) + ")";
-      return KeyFigure{name, value, detail, std::nullopt};
+      return KeyFigure{name, value, detail};
     };
     figures.push_back(figure("Smallest artifact", *smallest));
     if (largest != smallest) figures.push_back(figure("Largest artifact", *largest));
@@ -138,8 +107,7 @@ void add_headline(HtmlWriter& html, const SweepResults& results) {
   const size_t failed = results.points.size() - met.size();
   figures.push_back(
       {"Artifacts", count_text(met.size()),
-       failed == 0 ? "all budgets were met" : counted(failed, "budget was not met", "budgets were not met"),
-       std::nullopt});
+       failed == 0 ? "all budgets were met" : counted(failed, "budget was not met", "budgets were not met")});
   add_key_figures(html, figures);
 }
 
@@ -164,18 +132,14 @@ void add_points(HtmlWriter& html, const SweepResults& results) {
                     1,
                     {}};
   for (const SweepLine& line : lines_of(results)) {
-    const std::string budget = line.budget ? bytes_text(*line.budget) : "";
-    const std::string time = line.seconds ? duration_text(*line.seconds) : "";
-    if (line.bytes)
-      table.rows.push_back({{line.series},
-                            {bytes_text(*line.bytes)},
-                            {bpb_text(line.bits_per_byte)},
-                            {line.gap ? gap_text(*line.gap) : ""},
-                            {bits_text(results, *line.bytes)},
-                            {budget},
-                            {time}});
-    else
-      table.rows.push_back({{line.series}, {"not met"}, {""}, {""}, {""}, {budget}, {time}});
+    const bool is_met = line.bytes.has_value();
+    table.rows.push_back({{line.series},
+                          {is_met ? bytes_text(*line.bytes) : "not met"},
+                          {is_met ? bpb_text(line.bits_per_byte) : ""},
+                          {line.gap ? gap_text(*line.gap) : ""},
+                          {is_met ? bits_text(results, *line.bytes) : ""},
+                          {line.budget ? bytes_text(*line.budget) : ""},
+                          {line.seconds ? duration_text(*line.seconds) : ""}});
   }
   add_table(html, table);
   std::vector<std::string> failures;
@@ -187,7 +151,7 @@ void add_points(HtmlWriter& html, const SweepResults& results) {
 }
 
 // The first artifact of each method is shown, the others open.
-void add_artifacts(HtmlWriter& html, const SweepResults& results, const SweepTensors& known) {
+void add_artifacts(HtmlWriter& html, const SweepResults& results) {
   begin_section(
       html, "Artifacts",
       "The map has a row for each layer and a column for each kind of matrix; darker cells got more bits. The "
@@ -200,13 +164,12 @@ void add_artifacts(HtmlWriter& html, const SweepResults& results, const SweepTen
     html.element("summary", {},
                  fmt::format("{}, {}, {} bits per weight", point->method, bytes_text(point->artifact_bytes),
                              bits_text(results, point->artifact_bytes)));
-    auto tensors = known.find({point->method, point->budget_bytes});
-    if (tensors == known.end()) {
+    if (point->tensors.empty()) {
       html.element("p", {{"class", "how"}},
                    "An earlier run made this artifact and did not keep it: what it holds is not known.");
     } else {
-      add_bit_map(html, tensors->second, "bits" + std::to_string(++index));
-      add_tensors(html, tensors->second);
+      add_bit_map(html, point->tensors, "bits" + std::to_string(++index));
+      add_tensors(html, point->tensors);
     }
     html.close();
   }
@@ -318,11 +281,6 @@ std::vector<ReferencePoint> parse_reference_points(Bytes text, const std::string
   return points;
 }
 
-Json record_of(const OriginalScore& original) { return original; }
-Json record_of(const SweepPoint& point) { return point; }
-std::optional<OriginalScore> original_from(const Json& record) { return record_from<OriginalScore>(record); }
-std::optional<SweepPoint> point_from(const Json& record) { return record_from<SweepPoint>(record); }
-
 Chart sweep_chart(const SweepResults& results) {
   Chart chart;
   chart.id = "curve";
@@ -357,7 +315,7 @@ Chart sweep_chart(const SweepResults& results) {
   return chart;
 }
 
-std::string sweep_page(const SweepResults& results, const SweepTensors& tensors, const ReportRun& run) {
+std::string sweep_page(const SweepResults& results, const ReportRun& run) {
   HtmlWriter html;
   begin_page(html, "thimble sweep", results.checkpoint, results.checkpoint);
   add_headline(html, results);
@@ -368,7 +326,7 @@ std::string sweep_page(const SweepResults& results, const SweepTensors& tensors,
   html.close();  // header
   add_curve(html, results);
   add_points(html, results);
-  if (!met_points(results).empty()) add_artifacts(html, results, tensors);
+  if (!met_points(results).empty()) add_artifacts(html, results);
   return end_page(html, run);
 }
 
