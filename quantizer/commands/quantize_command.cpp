@@ -186,9 +186,10 @@ void add_quantize_command(CommandLine& line) {
     report.device = device_text(finished.device, line.ranks);
     std::vector<std::string> files = {finished.output};
     auto page = [&] {
-      return quantize_page(report,
-                           report_run(times, report.device, *command,
-                                      {resolved_settings(finished), provenance_settings(report.outcome.stored)}));
+      return quantize_page(
+          report, report_run(times, report.device, *command,
+                             {resolved_settings("As resolved", finished),
+                              provenance_settings("What the artifact says it was made with", report.outcome.stored)}));
     };
     conclude(finished.report, page, files,
              [&] { console.result(to_text(report, times, files), to_json(report, times)); });

@@ -235,24 +235,20 @@ class Sweep {
     if (!request_.base.keep_work) work_->remove();
     outcome.files.insert(outcome.files.begin(), {output(".json"), output(".csv")});
     outcome.results = std::move(results_);
-    for (MethodKind method : request_.methods) add_settings(method, outcome.settings);
+    for (MethodKind method : request_.methods) {
+      const std::string name = method_name(method);
+      outcome.settings.push_back(resolved_settings("Method " + name, request_of(request_, method)));
+      if (made_with_.contains(name)) outcome.settings.push_back(made_with_.at(name));
+    }
     return outcome;
   }
 
   // What the artifact of a point holds, for the page.
   void describe(SweepPoint& point, const ArtifactSummary& artifact, const ReportedMatrices& reported) {
     point.tensors = report_tensors(artifact, reported);
-    made_with_.emplace(point.method, provenance_settings(artifact));
-  }
-
-  // What a method's options came to, and what one of its artifacts says, where this run made one.
-  void add_settings(MethodKind method, std::vector<ReportSettings>& settings) const {
-    settings.push_back(resolved_settings(request_of(request_, method)));
-    settings.back().title = "Method " + method_name(method);
-    auto made_with = made_with_.find(method_name(method));
-    if (made_with == made_with_.end()) return;
-    settings.push_back(made_with->second);
-    settings.back().title = "What artifacts of method " + method_name(method) + " say they were made with";
+    made_with_.emplace(
+        point.method,
+        provenance_settings("What artifacts of method " + point.method + " say they were made with", artifact));
   }
 
   void draw(SweepOutcome& outcome) {

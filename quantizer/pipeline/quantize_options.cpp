@@ -84,26 +84,20 @@ void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
   CalibrationOptions& calibration = request.calibration;
   calibration.sequences = calibration.length = 0;  // not given: finish_options()
   command.option_defaults()->group(kCalibrationGroup);
-  CLI::Option* tokens = command.add_option("--calibration-tokens", request.calibration_tokens,
-                                           "Token shard to calibrate on instead of text that the model writes: whole "
-                                           "sequences of --calibration-length tokens");
+  CLI::Option* tokens = add_file(command, "--calibration-tokens", request.calibration_tokens,
+                                 "Token shard to calibrate on instead of text that the model writes: whole sequences "
+                                 "of --calibration-length tokens");
   CLI::Option* hessians =
-      command.add_option("--hessians", request.hessians, "Use these Hessians (safetensors) instead of collecting any");
-  for (CLI::Option* file : {tokens, hessians}) file->check(file_name())->type_name("FILE");
+      add_file(command, "--hessians", request.hessians, "Use these Hessians (safetensors) instead of collecting any");
   // What says how the model writes text says nothing where it writes none.
-  command
-      .add_option("--calibration-sequences", calibration.sequences,
-                  "Sequences the model generates for calibration (default: by --effort with slope, 64 without)")
-      ->transform(whole_number(1, 1 << 20))
-      ->type_name("N")
+  add_count(command, "--calibration-sequences", calibration.sequences,
+            "Sequences the model generates for calibration (default: by --effort with slope, 64 without)", 1, 1 << 20)
       ->excludes(tokens)
       ->excludes(hessians);
-  command
-      .add_option("--calibration-length", calibration.length,
-                  "Tokens per calibration sequence (default: 1024 with slope, 2048 without; fewer "
-                  "when the model has fewer positions)")
-      ->transform(whole_number(2, 1 << 20))
-      ->type_name("N");
+  add_count(command, "--calibration-length", calibration.length,
+            "Tokens per calibration sequence (default: 1024 with slope, 2048 without; fewer when the model has fewer "
+            "positions)",
+            2, 1 << 20);
   repeatable(command.add_option("--temperature", request.temperatures,
                                 "Sampling temperature of the calibration text; of several, with commas between, "
                                 "sequences take one after another in turn"))
@@ -113,13 +107,9 @@ void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
       ->default_str("0.8")
       ->excludes(tokens)
       ->excludes(hessians);
-  command.add_option("--save-calibration", request.save_calibration, "Write the calibration tokens to this shard")
-      ->check(file_name())
-      ->type_name("FILE")
+  add_file(command, "--save-calibration", request.save_calibration, "Write the calibration tokens to this shard")
       ->excludes(hessians);
-  command.add_option("--save-hessians", request.save_hessians, "Write the Hessians to this safetensors file")
-      ->check(file_name())
-      ->type_name("FILE");
+  add_file(command, "--save-hessians", request.save_hessians, "Write the Hessians to this safetensors file");
   command.add_flag("--fisher", request.fisher,
                    "Also collect the output Fisher, the output head's Hessian and counts of tokens, for "
                    "--save-hessians and --json");
@@ -174,19 +164,17 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request, MethodOption
            {MethodKind::kSlope})
       ->check(one_of(effort_names()))
       ->type_name("NAME");
-  add("--trellis-bits", slope.trellis_bits,
-      "Log2 of the states of the trellis, 0 or 2 to 8; decoding is as fast with any")
-      ->transform(whole_number(0, kMaxTrellisBits))
-      ->type_name("N")
+  auto add_whole = [&](const char* name, auto& value, uint64_t low, uint64_t high, const std::string& text) {
+    return methods.add(add_count(command, name, value, text, low, high), {MethodKind::kSlope});
+  };
+  add_whole("--trellis-bits", slope.trellis_bits, 0, kMaxTrellisBits,
+            "Log2 of the states of the trellis, 0 or 2 to 8; decoding is as fast with any")
       ->capture_default_str();
   add_number("--rate-weight", slope.rate_weight, 100, "How much rounding prefers short codes; 0 rounds to the nearest");
-  add("--distill-steps", request.distill_steps,
-      "Steps of tuning gains and small tensors on the calibration tokens, 0 for none (default: by --effort)")
-      ->transform(whole_number(0, 1 << 20))
-      ->type_name("N");
-  add("--distill-batch", request.distill_batch, "Calibration sequences of such a step (default: by --effort)")
-      ->transform(whole_number(1, 1 << 20))
-      ->type_name("N");
+  add_whole("--distill-steps", request.distill_steps, 0, 1 << 20,
+            "Steps of tuning gains and small tensors on the calibration tokens, 0 for none (default: by --effort)");
+  add_whole("--distill-batch", request.distill_batch, 1, 1 << 20,
+            "Calibration sequences of such a step (default: by --effort)");
   add_number("--distill-row-rate", request.tuner.row_rate, 1, "How far a step moves the logarithm of a row's gain");
   add_number("--distill-small-rate", request.tuner.small_rate, 1,
              "How far a step moves small tensors, relative to their size");
@@ -227,8 +215,7 @@ void add_trace_bits_option(CLI::App& command, std::string& bits, MethodOptions& 
 
 void add_resume_options(CLI::App& command, std::string& work_folder, bool& keep_work) {
   command.option_defaults()->group(kResumeGroup);
-  command.add_option("--work-dir", work_folder, "Folder of resumable results (default: OUTPUT.work)")
-      ->check(file_name())
+  add_file(command, "--work-dir", work_folder, "Folder of resumable results (default: OUTPUT.work)")
       ->type_name("FOLDER");
   command.add_flag("--keep-work", keep_work, "Keep that folder after success");
   command.option_defaults()->group(kCommonGroup);

@@ -166,14 +166,14 @@ std::string end_page(HtmlWriter& html, const ReportRun& run) {
   return "<!DOCTYPE html>\n" + html.take();
 }
 
-ReportSettings provenance_settings(const ArtifactSummary& artifact) {
-  ReportSettings settings{"What the artifact says it was made with", {}};
+ReportSettings provenance_settings(const std::string& title, const ArtifactSummary& artifact) {
+  ReportSettings settings{title, {}};
   add_values("", parse_json(as_bytes_of(artifact.provenance_json), "the artifact"), settings);
   return settings;
 }
 
-ReportSettings resolved_settings(const QuantizeRequest& request) {
-  ReportSettings settings{"As resolved", {}};
+ReportSettings resolved_settings(const std::string& title, const QuantizeRequest& request) {
+  ReportSettings settings{title, {}};
   auto add = [&](const std::string& name, const std::string& value) { settings.values.emplace_back(name, value); };
   add("codec", request.encode.codec ? std::string(codec_of(*request.encode.codec).name) : "auto");
   add("matrices kept as fp16", fmt::format("of at most {} elements", count_text(request.plan.min_elements)));

@@ -69,10 +69,10 @@ void add_table(HtmlWriter& html, const ReportTable& table);
 std::string end_page(HtmlWriter& html, const ReportRun& run);
 
 // What the artifact says it was made with: "calibration, length": "1024".
-ReportSettings provenance_settings(const ArtifactSummary& artifact);
+ReportSettings provenance_settings(const std::string& title, const ArtifactSummary& artifact);
 
 // What options come to where none was given.
-ReportSettings resolved_settings(const QuantizeRequest& request);
+ReportSettings resolved_settings(const std::string& title, const QuantizeRequest& request);
 
 // Stages, memory and when the page was written. Settings: the options given, then the run's `own`, then the defaults of
 // the other options where they are fixed.
