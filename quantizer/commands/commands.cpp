@@ -81,7 +81,9 @@ void CodeOptions::add_to(CLI::App& command) {
   add_bytes(command, "--code-bytes", extra_bytes, "Further bytes that count against the budget")->capture_default_str();
 }
 
-void CodeOptions::register_files(FileRoles& roles) const { roles.inputs("the --code file", files); }
+void CodeOptions::register_files(FileRoles& roles) const {
+  for (const std::string& file : files) roles.input("the --code file", file);
+}
 
 uint64_t CodeOptions::total_bytes() const {
   uint64_t total = extra_bytes;

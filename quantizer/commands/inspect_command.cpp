@@ -22,15 +22,10 @@ struct Options {
   std::string file, config, report, heat_map;
 };
 
-uint64_t total_elements(const ArtifactSummary& summary) {
+int64_t parameters_of(const ArtifactSummary& summary) {
   uint64_t elements = 0;
   for (const StoredTensorSummary& tensor : summary.tensors) elements += tensor.elements;
-  return elements;
-}
-
-double bits_per_parameter(const ArtifactSummary& summary) {
-  uint64_t elements = total_elements(summary);
-  return elements == 0 ? 0 : 8.0 * static_cast<double>(summary.file_bytes) / static_cast<double>(elements);
+  return static_cast<int64_t>(elements);
 }
 
 Json to_json(const HeatMap& map) {
@@ -68,8 +63,8 @@ Json to_json(const ArtifactSummary& summary, const std::vector<ReportTensor>& te
           {"file_bytes", summary.file_bytes},
           {"container_bytes", summary.container_bytes},
           {"format_version", summary.format_version},
-          {"parameters", total_elements(summary)},
-          {"bits_per_parameter", bits_per_parameter(summary)},
+          {"parameters", parameters_of(summary)},
+          {"bits_per_parameter", bits_each(summary.file_bytes, parameters_of(summary))},
           {"banked", summary.banked},
           {"config", parse_json(as_bytes_of(summary.config_json), path)},
           {"provenance", parse_json(as_bytes_of(summary.provenance_json), path)},
@@ -102,8 +97,9 @@ std::string to_text(const ArtifactSummary& summary, const std::vector<ReportTens
   return text + facts_text({{"file", bytes_text(summary.file_bytes)},
                             {"header", bytes_text(header_bytes)},
                             {"section table", bytes_text(summary.container_bytes)},
-                            {"parameters", count_text(total_elements(summary))},
-                            {"bits per parameter", fmt::format("{:.3f}", bits_per_parameter(summary))},
+                            {"parameters", count_text(parameters_of(summary))},
+                            {"bits per parameter",
+                             fmt::format("{:.3f}", bits_each(summary.file_bytes, parameters_of(summary)))},
                             {"format version", std::to_string(summary.format_version)},
                             {"config", summary.config_json},
                             {"made by", summary.provenance_json}});

@@ -26,15 +26,6 @@ struct Options {
   MethodOptions methods;
 };
 
-void finish_method(const Options& options, bool runs, QuantizeRequest& request) {
-  choose_method(request, parse_method(options.method), options.encoding);
-  if (request.method != MethodKind::kSlope) return;
-  request.fisher = request.fisher || (request.hessians.empty() && runs);  // a file of Hessians may do without
-  check_slope_options(request.slope);
-  if (request.slope_target.bpb_gap && !options.source.is_given())
-    throw UsageError("--target-bpb-gap needs text to measure it on: --tokens or --text, and --tokenizer");
-}
-
 std::string work_folder(const Options& options) {
   if (options.no_resume) return "";
   return options.work_folder.empty() ? options.request.output + ".work" : options.work_folder;
@@ -55,21 +46,20 @@ QuantizeRequest finish_request(const Options& options, const CommandLine& line, 
   QuantizeRequest request = options.request;
   const bool has_budget = request.budget_bytes.has_value();
   request.device = open_device(line.common, line.ranks);
-  finish_effort(request);
-  finish_cross_term(request, spec);
-  finish_method(options, spec.has_value(), request);
+  request.calibration.seed = line.common.seed;
+  choose_method(request, parse_method(options.method), options.encoding);
+  finish_options(request, {request.method}, options.bits, spec);
+  if (request.slope_target.bpb_gap && !options.source.is_given())
+    throw UsageError("--target-bpb-gap needs text to measure it on: --tokens or --text, and --tokenizer");
   request.code_bytes = options.code.total_bytes();
-  parse_bits(options.bits, request.plan);
   std::string high = !options.high.empty() ? options.high : has_budget ? "auto" : std::to_string(kDefaultHighCount);
   request.high_is_auto = high == "auto";
   if (request.high_is_auto && !has_budget) throw UsageError("--high auto needs a --budget to fit");
   if (!request.high_is_auto) request.plan.high_count = parse_integer(high, "--high", 0, 1'000'000);
   // Nothing else shows it.
   request.predicts_loss = !request.report.empty() || (line.common.json && request.method == MethodKind::kSlope);
-  request.calibration.seed = line.common.seed;
   request.work_folder = work_folder(options);
   options.source.check();
-  finish_calibration_options(request, request.method == MethodKind::kSlope, spec);
   return request;
 }
 
@@ -196,13 +186,13 @@ void add_quantize_command(CommandLine& line) {
     report.device = device_text(finished.device, line.ranks);
     std::vector<std::string> files = {finished.output};
     auto page = [&] {
-      return quantize_page(report,
-                           report_run(times, report.device, *command,
-                                      {resolved_settings(finished), provenance_settings(report.outcome.stored)}));
+      return quantize_page(
+          report, report_run(times, report.device, *command,
+                             {resolved_settings("As resolved", finished),
+                              provenance_settings("What the artifact says it was made with", report.outcome.stored)}));
     };
-    const std::optional<IoError> unwritten = write_report(finished.report, page, files);
-    console.result(to_text(report, times, files), to_json(report, times));
-    if (unwritten) throw IoError(*unwritten);
+    conclude(finished.report, page, files,
+             [&] { console.result(to_text(report, times, files), to_json(report, times)); });
   });
 }
 

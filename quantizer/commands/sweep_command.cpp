@@ -77,19 +77,14 @@ void finish_request(const Options& options, const CommandLine& line, const std::
   const bool has_slope = std::ranges::count(request.methods, MethodKind::kSlope) > 0;
   request.base.method = has_slope ? MethodKind::kSlope : MethodKind::kTrace;
   request.base.device = open_device(line.common, line.ranks);
-  finish_effort(request.base);
-  finish_cross_term(request.base, spec);
-  request.base.fisher |= has_slope && spec && request.base.hessians.empty();  // a file of Hessians may do without
+  request.base.calibration.seed = line.common.seed;
+  finish_options(request.base, request.methods, options.bits, spec);
   if (!options.budgets.empty())
     for (const std::string& text : parts_of(options.budgets)) request.budgets_bytes.push_back(parse_budget(text));
   else
     for (const std::string& text :
          parts_of(options.bits_per_weight.empty() ? kDefaultBitsPerWeight : options.bits_per_weight))
       request.bits_per_weight.push_back(parse_bits_per_weight(text));
-  parse_bits(options.bits, request.base.plan);
-  check_slope_options(request.base.slope);
-  finish_calibration_options(request.base, has_slope, spec);
-  request.base.calibration.seed = line.common.seed;
 }
 
 void add_options(CLI::App& command, Options& options) {
@@ -138,8 +133,7 @@ std::string outcome_text(const SweepOutcome& outcome, const StageTimes& times, c
 Json outcome_json(const SweepOutcome& outcome, const StageTimes& times, const std::string& device) {
   Json json = to_json(outcome.results);
   json["device"] = device;
-  json["seconds"] = times.to_json();
-  json["stage_peak_memory_bytes"] = times.memory_to_json();
+  json.update(times.to_json());
   json["files"] = outcome.files;
   return json;
 }
@@ -164,12 +158,9 @@ void add_sweep_command(CommandLine& line) {
     SweepOutcome outcome = run_sweep(request, source, line.ranks, times, console);
     if (!line.ranks.is_root()) return;
     const std::string device = device_text(request.base.device, line.ranks);
-    auto page = [&] {
-      return sweep_page(outcome.results, outcome.tensors, report_run(times, device, *command, outcome.settings));
-    };
-    const std::optional<IoError> unwritten = write_report(request.base.report, page, outcome.files);
-    console.result(outcome_text(outcome, times, device), outcome_json(outcome, times, device));
-    if (unwritten) throw IoError(*unwritten);
+    auto page = [&] { return sweep_page(outcome.results, report_run(times, device, *command, outcome.settings)); };
+    conclude(request.base.report, page, outcome.files,
+             [&] { console.result(outcome_text(outcome, times, device), outcome_json(outcome, times, device)); });
   });
 }
 

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "quantizer/console/diagnostics.h"
+#include "quantizer/methods/shared_work.h"
 #include "quantizer/pipeline/score_model.h"
 #include "quantizer/reports/gnuplot.h"
 #include "runtime/base/atomic_file.h"
@@ -44,16 +45,20 @@ class Sweep {
     check_vocab_size(tokenizer_, spec.vocabulary(), request_.base.checkpoint);
     const int64_t context = request_.source.context_for(spec, request_.base.checkpoint);
     const std::vector<Token> tokens = request_.source.load(tokenizer_, spec.vocabulary());
-    const EvaluationOptions scoring = request_.source.evaluation_options(context);
     results_.checkpoint = request_.base.checkpoint;
     results_.parameters = job_.parameters();
     const auto targets = static_cast<int64_t>(tokens.size()) - 1;
-    results_.notes = {context_note(spec, context, std::min(targets, scoring.max_targets.value_or(targets)))};
-    plan(scoring_key(tokens, context, scoring));
+    results_.notes = {context_note(spec, context, std::min(targets, request_.source.max_targets.value_or(targets)))};
+    plan(Hasher().add(job_.key()).add(scoring_key(request_.source, tokens, context)).digest());
     if (ranks_.is_root()) begin();
+    work_.emplace(ranks_.is_root() ? request_.base.work_folder : "");
+    shared_.emplace(*work_, ranks_);
     const InterruptNotice notice(ranks_.is_root() ? console_.resume_line(request_.base.work_folder) : "");
-    share_progress();
-    if (!has_original_) score_original();
+    find_points();
+    results_.original = shared_->result<OriginalScore>({WorkKind::kScore, original_key_}, [&]() -> OriginalScore {
+      const BpbReport report = score([&] { return load_model(source_); });
+      return {source_.file().file_bytes(), report.bits_per_byte(), scored_text(report), report.blocks};
+    });
     save();
     for (PlannedPoint& planned : plan_)
       if (!planned.is_found) add_point(planned);
@@ -63,10 +68,9 @@ class Sweep {
  private:
   struct PlannedPoint {
     MethodKind method;
-    uint64_t budget_bytes = 0;
-    uint64_t key = 0;       // hash of all that decides it
-    bool is_found = false;  // on all ranks
-    SweepPoint point = {};  // on rank 0
+    uint64_t key = 0;  // hash of all that decides it
+    SweepPoint point;  // method and budget; once it is found, on rank 0 all of it
+    bool is_found = false;
   };
 
   std::string output(const std::string& extension) const { return request_.prefix + extension; }
@@ -85,9 +89,13 @@ class Sweep {
     original_key_ = Hasher().add(scoring_key).add(std::string_view("original")).digest();
     for (MethodKind method : request_.methods) {
       const uint64_t key = method_key(scoring_key, method);
-      for (uint64_t budget : budgets())
-        plan_.push_back(
-            {method, budget, Hasher().add(key).add(std::string_view(method_name(method))).add(budget).digest()});
+      const std::string name = method_name(method);
+      for (uint64_t budget : budgets()) {
+        const uint64_t point_key = Hasher().add(key).add(std::string_view(name)).add(budget).digest();
+        SweepPoint& point = plan_.emplace_back(PlannedPoint{method, point_key, {}}).point;
+        point.method = name;
+        point.budget_bytes = budget;
+      }
     }
     results_.planned_points = plan_.size();
   }
@@ -95,18 +103,7 @@ class Sweep {
   // Where the artifact of a point lies while it is scored.
   std::string artifact_path(const PlannedPoint& planned) const {
     if (!request_.keep_artifacts) return work_->artifact_path(planned.key).value_or(output(".unscored.thmb"));
-    return fmt::format("{}-{}-{}.thmb", request_.prefix, method_name(planned.method), planned.budget_bytes);
-  }
-
-  uint64_t scoring_key(const std::vector<Token>& tokens, int64_t context, const EvaluationOptions& options) const {
-    return Hasher()
-        .add(job_.key())
-        .add(xxh3(MappedFile(request_.source.tokenizer).bytes()))
-        .add(std::as_bytes(std::span(tokens)))
-        .add(static_cast<uint64_t>(context))
-        .add(static_cast<uint64_t>(options.stride))
-        .add(static_cast<uint64_t>(options.max_targets.value_or(0)))
-        .digest();
+    return fmt::format("{}-{}-{}.thmb", request_.prefix, planned.point.method, planned.point.budget_bytes);
   }
 
   uint64_t method_key(uint64_t scoring_key, MethodKind method) const {
@@ -130,7 +127,6 @@ class Sweep {
 
   // Rank 0: looks at all that may be wrong with files before hours of computing.
   void begin() {
-    const QuantizeRequest& base = request_.base;
     if (request_.keep_artifacts) {
       FileRoles roles = request_.roles;
       for (const PlannedPoint& planned : plan_) roles.output("the kept artifact", artifact_path(planned));
@@ -138,30 +134,19 @@ class Sweep {
     }
     if (!request_.references.empty())
       results_.references = parse_reference_points(MappedFile(request_.references).bytes(), request_.references);
-    work_.emplace(base.work_folder);
-    load_records();
   }
 
-  std::optional<Json> load(uint64_t key) const {
-    const std::optional<ByteVector> record = work_->load({WorkKind::kScore, key});
-    return record ? std::optional(parse_json(*record, request_.base.work_folder)) : std::nullopt;
-  }
-
-  void save(uint64_t key, const Json& record) const {
-    // Messages may name files in bytes that are not UTF-8.
-    work_->save({WorkKind::kScore, key}, as_bytes_of(record.dump(-1, ' ', false, Json::error_handler_t::replace)));
-  }
-
-  void load_records() {
-    if (const std::optional<Json> record = load(original_key_)) results_.original = original_from(*record);
+  void find_points() {
     size_t found = 0;
     for (PlannedPoint& planned : plan_) {
-      const std::optional<Json> record = load(planned.key);
-      std::optional<SweepPoint> point = record ? point_from(*record) : std::nullopt;
-      if (!point || !is_artifact_kept(*point, planned)) continue;
+      std::optional<SweepPoint> point = shared_->find<SweepPoint>({WorkKind::kScore, planned.key});
+      planned.is_found = shared_->of_rank(ranks_.is_root() && point && is_artifact_kept(*point, planned), 0);
+      if (!planned.is_found) continue;
       planned.point = std::move(*point);
-      planned.is_found = true;
       ++found;
+      if (!request_.keep_artifacts || !planned.point.failure.empty() || !ranks_.is_root()) continue;
+      const std::string path = artifact_path(planned);
+      describe(planned.point, describe_artifact(MappedFile(path).bytes(), path), {});
     }
     if (found > 0)
       console_.note(fmt::format("{}: {} of {} are there already", request_.base.work_folder, found,
@@ -175,25 +160,10 @@ class Sweep {
     return file_exists(path) && xxh3(MappedFile(path).bytes()) == point.artifact_hash;
   }
 
-  // What is left to do is the same on all ranks.
-  void share_progress() {
-    ByteVector found = {std::byte{results_.original ? uint8_t{1} : uint8_t{0}}};
-    for (const PlannedPoint& planned : plan_) found.push_back(std::byte{planned.is_found ? uint8_t{1} : uint8_t{0}});
-    ranks_.broadcast(found);
-    has_original_ = found.at(0) != std::byte{0};
-    for (size_t i = 0; i < plan_.size(); ++i) plan_[i].is_found = found.at(i + 1) != std::byte{0};
-  }
-
   BpbReport score(const std::function<LoadedModel()>& load) {
     return times_.time("evaluation", [&] {
       return score_model(load, request_.source, tokenizer_, byte_table_, request_.base.device, ranks_, console_).report;
     });
-  }
-
-  void score_original() {
-    const BpbReport report = score([&] { return load_model(source_); });
-    results_.original = {source_.file().file_bytes(), report.bits_per_byte(), scored_text(report), report.blocks};
-    if (ranks_.is_root()) save(original_key_, record_of(*results_.original));
   }
 
   void add_point(PlannedPoint& planned) {
@@ -201,20 +171,22 @@ class Sweep {
     is_calibrated_ = true;
     const double start = seconds_since_start();
     QuantizeRequest request = request_of(request_, planned.method);
-    request.budget_bytes = planned.budget_bytes;
-    request.output = ranks_.is_root() ? artifact_path(planned) : "";
-    share_text(request.output);  // to score it
     SweepPoint& point = planned.point;
-    point.method = method_name(planned.method);
-    point.budget_bytes = planned.budget_bytes;
-    const QuantizeOutcome outcome = fit(request, point);
+    request.budget_bytes = point.budget_bytes;
+    request.output = shared_->of_rank(artifact_path(planned), 0);  // all score it
+    QuantizeOutcome outcome;
+    try {
+      job_.check_lower_bound(request);
+      outcome = job_.fit(request);
+    } catch (const CheckError& error) {  // a budget that cannot be met is a result
+      point.failure = error.what();
+    }
     if (point.failure.empty()) measure(request.output, outcome, point);
-    if (ranks_.is_root() && point.failure.empty()) describe(point, outcome);
     point.seconds = seconds_since_start() - start;
     planned.is_found = true;
     if (!ranks_.is_root()) return;
     if (!request_.keep_artifacts) std::filesystem::remove(request.output);
-    save(planned.key, record_of(point));
+    shared_->keep<SweepPoint>({WorkKind::kScore, planned.key}, point);
     save();
     console_.note(point.failure.empty()
                       ? fmt::format("{} at {}: {}, {:.6f} bits per byte", point.method, bytes_text(point.budget_bytes),
@@ -230,28 +202,10 @@ class Sweep {
     point.artifact_bytes = outcome.artifact_bytes;
     point.fill_reason = outcome.fill_reason;
     point.artifact_hash = xxh3(MappedFile(artifact).bytes());
+    describe(point, outcome.stored, reported_matrices(outcome.rate));
     if (outcome.rate.total.weights == 0) return;
     point.predicted_loss = outcome.rate.total.predicted_loss;
     if (outcome.rate.total.bound_bits) point.distance_bits_per_weight = outcome.rate.total.distance();
-  }
-
-  // A budget that cannot be met is a result.
-  QuantizeOutcome fit(const QuantizeRequest& request, SweepPoint& point) {
-    QuantizeOutcome outcome;
-    try {
-      job_.check_lower_bound(request);
-      outcome = job_.fit(request);
-    } catch (const CheckError& error) {
-      point.failure = error.what();
-    }
-    return outcome;
-  }
-
-  // Rank 0's text reaches all.
-  void share_text(std::string& text) {
-    ByteVector bytes(as_bytes_of(text).begin(), as_bytes_of(text).end());
-    ranks_.broadcast(bytes);
-    text = as_text(bytes);
   }
 
   // Rank 0: the report as far as the sweep has come.
@@ -278,40 +232,23 @@ class Sweep {
     if (!is_any_met)
       throw CheckError("no budget can be met; at " + bytes_text(results_.points.back().budget_bytes) + ": " +
                        results_.points.back().failure);
-    describe_kept();
     if (!request_.base.keep_work) work_->remove();
     outcome.files.insert(outcome.files.begin(), {output(".json"), output(".csv")});
     outcome.results = std::move(results_);
-    outcome.tensors = std::move(tensors_);
-    for (MethodKind method : request_.methods) add_settings(method, outcome.settings);
+    for (MethodKind method : request_.methods) {
+      const std::string name = method_name(method);
+      outcome.settings.push_back(resolved_settings("Method " + name, request_of(request_, method)));
+      if (made_with_.contains(name)) outcome.settings.push_back(made_with_.at(name));
+    }
     return outcome;
   }
 
-  void describe(const SweepPoint& point, const QuantizeOutcome& outcome) {
-    tensors_[{point.method, point.budget_bytes}] = report_tensors(outcome.stored, reported_matrices(outcome.rate));
-    made_with_.emplace(point.method, provenance_settings(outcome.stored));
-  }
-
-  // Of points from an earlier run, which may have kept the artifacts.
-  void describe_kept() {
-    if (!request_.keep_artifacts) return;
-    for (const PlannedPoint& planned : plan_) {
-      const SweepPoint& point = planned.point;
-      if (!point.failure.empty() || tensors_.contains({point.method, point.budget_bytes})) continue;
-      const std::string path = artifact_path(planned);
-      tensors_[{point.method, point.budget_bytes}] =
-          report_tensors(describe_artifact(MappedFile(path).bytes(), path), {});
-    }
-  }
-
-  // What a method's options came to, and what one of its artifacts says, where this run made one.
-  void add_settings(MethodKind method, std::vector<ReportSettings>& settings) const {
-    settings.push_back(resolved_settings(request_of(request_, method)));
-    settings.back().title = "Method " + method_name(method);
-    auto made_with = made_with_.find(method_name(method));
-    if (made_with == made_with_.end()) return;
-    settings.push_back(made_with->second);
-    settings.back().title = "What artifacts of method " + method_name(method) + " say they were made with";
+  // What the artifact of a point holds, for the page.
+  void describe(SweepPoint& point, const ArtifactSummary& artifact, const ReportedMatrices& reported) {
+    point.tensors = report_tensors(artifact, reported);
+    made_with_.emplace(
+        point.method,
+        provenance_settings("What artifacts of method " + point.method + " say they were made with", artifact));
   }
 
   void draw(SweepOutcome& outcome) {
@@ -334,16 +271,16 @@ class Sweep {
   Ranks& ranks_;
   StageTimes& times_;
   Console& console_;
-  std::optional<WorkFolder> work_;  // of rank 0
+  std::optional<WorkFolder> work_;  // from run() on
+  std::optional<SharedWork> shared_;
   Tokenizer tokenizer_;
   ByteTable byte_table_;
   OpenedCheckpoint& source_;
   QuantizeJob job_;
-  bool is_calibrated_ = false, has_original_ = false;
+  bool is_calibrated_ = false;
   uint64_t original_key_ = 0;
   std::vector<PlannedPoint> plan_;
   SweepResults results_;
-  SweepTensors tensors_;
   std::map<std::string, ReportSettings> made_with_;  // by method
 };
 

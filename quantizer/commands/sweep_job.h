@@ -35,7 +35,6 @@ struct SweepRequest {
 
 struct SweepOutcome {
   SweepResults results;
-  SweepTensors tensors;                  // of the artifacts that this run made, or found kept
   std::vector<ReportSettings> settings;  // of each method
   std::vector<std::string> files;        // written
 };

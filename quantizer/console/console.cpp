@@ -33,6 +33,10 @@ bool aligns_right(const std::string& cell) {
 
 std::string bytes_text(uint64_t bytes) { return count_text(bytes) + " B"; }
 
+double bits_each(uint64_t bytes, int64_t count) {
+  return count == 0 ? 0 : 8.0 * static_cast<double>(bytes) / static_cast<double>(count);
+}
+
 size_t display_width(const std::string& text) {
   return static_cast<size_t>(std::ranges::count_if(text, [](char c) { return (c & 0xc0) != 0x80; }));
 }

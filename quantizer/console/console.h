@@ -28,6 +28,9 @@ struct CommonOptions {
 // "16,000,000 B": decimal bytes.
 std::string bytes_text(uint64_t bytes);
 
+// Bits for each of `count` parameters; 0 of none.
+double bits_each(uint64_t bytes, int64_t count);
+
 // Display columns of UTF-8 text without combining or wide characters: its code points.
 size_t display_width(const std::string& text);
 

@@ -38,10 +38,6 @@ void FileRoles::input(const std::string& role, const std::string& path) {
   if (!path.empty()) inputs_.push_back({role, path});
 }
 
-void FileRoles::inputs(const std::string& role, const std::vector<std::string>& paths) {
-  for (const std::string& path : paths) input(role, path);
-}
-
 void FileRoles::model(const std::string& path, const std::string& config_path) {
   input("the model", path);
   input("the --config", config_path);

@@ -16,7 +16,6 @@ namespace thimble {
 class FileRoles {
  public:
   void input(const std::string& role, const std::string& path);
-  void inputs(const std::string& role, const std::vector<std::string>& paths);
   // A checkpoint or artifact, the config given for it, and the config.json that lies beside it, whether or not it is
   // the one in use.
   void model(const std::string& path, const std::string& config_path = "");

@@ -48,14 +48,11 @@ uint64_t StageTimes::peak_memory_bytes() {
 }
 
 Json StageTimes::to_json() const {
-  Json json = Json::object();
-  for (const Stage& stage : stages_) json[stage.name] = stage.seconds;
-  return json;
-}
-
-Json StageTimes::memory_to_json() const {
-  Json json = Json::object();
-  for (const Stage& stage : stages_) json[stage.name] = stage.peak_bytes;
+  Json json = {{"seconds", Json::object()}, {"stage_peak_memory_bytes", Json::object()}};
+  for (const Stage& stage : stages_) {
+    json["seconds"][stage.name] = stage.seconds;
+    json["stage_peak_memory_bytes"][stage.name] = stage.peak_bytes;
+  }
   return json;
 }
 

@@ -36,8 +36,8 @@ class StageTimes {
     return body();
   }
   const std::vector<Stage>& stages() const { return stages_; }  // in the order of their first ends
-  Json to_json() const;                                         // seconds by stage
-  Json memory_to_json() const;                                  // bytes by stage
+  // seconds and stage_peak_memory_bytes by stage
+  Json to_json() const;
   // Of the process so far.
   uint64_t peak_memory_bytes();
   // False where the system cannot count anew: then a stage's peak is the process's from its beginning on.

@@ -12,6 +12,53 @@
 #include "runtime/codes/trellis.h"
 
 namespace thimble {
+namespace {
+
+// "5,6" -> low and high bits; "5" -> both the same.
+void parse_bits(const std::string& text, TracePlanOptions& plan) {
+  size_t comma = text.find(',');
+  plan.low_bits = static_cast<int>(parse_integer(text.substr(0, comma), "--bits", 2, 8));
+  plan.high_bits = comma == std::string::npos ? plan.low_bits
+                                              : static_cast<int>(parse_integer(text.substr(comma + 1), "--bits", 2, 8));
+  if (plan.high_bits < plan.low_bits)
+    throw UsageError("--bits is '" + text + "', the second must not be below the first");
+}
+
+// The effort that the device suits, where none was asked for, and the counts that follow from it.
+void finish_effort(QuantizeRequest& request) {
+  request.effort = request.asked_effort.value_or(request.device.is_cuda ? Effort::kDefault : Effort::kFast);
+  const EffortLevel& level = level_of(request.effort);
+  request.tuner.steps = request.distill_steps.value_or(level.distill_steps);
+  request.tuner.batch = request.distill_batch.value_or(level.distill_batch);
+  request.cross_sequences = level.cross_sequences;
+}
+
+// The default depends on whether there is calibration text.
+void finish_cross_term(QuantizeRequest& request, const std::optional<Spec>& spec) {
+  const bool has_text = request.hessians.empty() || !request.calibration_tokens.empty();
+  if (request.cross_term.value_or(0) > 0 && !has_text)
+    throw UsageError("--cross-term needs calibration text: beside --hessians, --calibration-tokens");
+  request.slope.cross_term = request.cross_term.value_or(spec && has_text ? 1 : 0);
+}
+
+// How much calibration text, and how long its sequences are. A method slope among others distils on tokens beside a
+// file of Hessians.
+void finish_calibration(QuantizeRequest& request, bool has_slope, const std::optional<Spec>& spec) {
+  CalibrationOptions& calibration = request.calibration;
+  if (calibration.sequences == 0)
+    calibration.sequences = has_slope ? level_of(request.effort).calibration_sequences : 64;
+  if (!request.hessians.empty() && request.calibration_tokens.empty() && calibration.length != 0)
+    throw UsageError("--calibration-length has no effect with --hessians and no --calibration-tokens");
+  const int64_t most = spec ? spec->most_positions.value_or(INT64_MAX) : INT64_MAX;
+  if (calibration.length == 0) calibration.length = std::min<int64_t>(has_slope ? 1024 : 2048, most);
+  if (spec && (request.hessians.empty() || !request.calibration_tokens.empty()))
+    check_context(*spec, calibration.length, request.checkpoint);
+
+  if (!request.hessians.empty() && !request.calibration_tokens.empty() && !has_slope)
+    throw UsageError("--hessians replaces --calibration-tokens with the methods trace and nvfp4: give one of them");
+}
+
+}  // namespace
 
 const std::vector<std::string>& method_names() {
   static const std::vector<std::string> names = {"slope", "trace", "nvfp4"};
@@ -33,39 +80,24 @@ int64_t parse_integer(const std::string& text, const std::string& option, int64_
   return static_cast<int64_t>(*value);
 }
 
-void parse_bits(const std::string& text, TracePlanOptions& plan) {
-  size_t comma = text.find(',');
-  plan.low_bits = static_cast<int>(parse_integer(text.substr(0, comma), "--bits", 2, 8));
-  plan.high_bits = comma == std::string::npos ? plan.low_bits
-                                              : static_cast<int>(parse_integer(text.substr(comma + 1), "--bits", 2, 8));
-  if (plan.high_bits < plan.low_bits)
-    throw UsageError("--bits is '" + text + "', the second must not be below the first");
-}
-
 void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
   CalibrationOptions& calibration = request.calibration;
-  calibration.sequences = calibration.length = 0;  // not given: finish_calibration_options()
+  calibration.sequences = calibration.length = 0;  // not given: finish_options()
   command.option_defaults()->group(kCalibrationGroup);
-  CLI::Option* tokens = command.add_option("--calibration-tokens", request.calibration_tokens,
-                                           "Token shard to calibrate on instead of text that the model writes: whole "
-                                           "sequences of --calibration-length tokens");
+  CLI::Option* tokens = add_file(command, "--calibration-tokens", request.calibration_tokens,
+                                 "Token shard to calibrate on instead of text that the model writes: whole sequences "
+                                 "of --calibration-length tokens");
   CLI::Option* hessians =
-      command.add_option("--hessians", request.hessians, "Use these Hessians (safetensors) instead of collecting any");
-  for (CLI::Option* file : {tokens, hessians}) file->check(file_name())->type_name("FILE");
+      add_file(command, "--hessians", request.hessians, "Use these Hessians (safetensors) instead of collecting any");
   // What says how the model writes text says nothing where it writes none.
-  command
-      .add_option("--calibration-sequences", calibration.sequences,
-                  "Sequences the model generates for calibration (default: by --effort with slope, 64 without)")
-      ->transform(whole_number(1, 1 << 20))
-      ->type_name("N")
+  add_count(command, "--calibration-sequences", calibration.sequences,
+            "Sequences the model generates for calibration (default: by --effort with slope, 64 without)", 1, 1 << 20)
       ->excludes(tokens)
       ->excludes(hessians);
-  command
-      .add_option("--calibration-length", calibration.length,
-                  "Tokens per calibration sequence (default: 1024 with slope, 2048 without; fewer "
-                  "when the model has fewer positions)")
-      ->transform(whole_number(2, 1 << 20))
-      ->type_name("N");
+  add_count(command, "--calibration-length", calibration.length,
+            "Tokens per calibration sequence (default: 1024 with slope, 2048 without; fewer when the model has fewer "
+            "positions)",
+            2, 1 << 20);
   repeatable(command.add_option("--temperature", request.temperatures,
                                 "Sampling temperature of the calibration text; of several, with commas between, "
                                 "sequences take one after another in turn"))
@@ -75,13 +107,9 @@ void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
       ->default_str("0.8")
       ->excludes(tokens)
       ->excludes(hessians);
-  command.add_option("--save-calibration", request.save_calibration, "Write the calibration tokens to this shard")
-      ->check(file_name())
-      ->type_name("FILE")
+  add_file(command, "--save-calibration", request.save_calibration, "Write the calibration tokens to this shard")
       ->excludes(hessians);
-  command.add_option("--save-hessians", request.save_hessians, "Write the Hessians to this safetensors file")
-      ->check(file_name())
-      ->type_name("FILE");
+  add_file(command, "--save-hessians", request.save_hessians, "Write the Hessians to this safetensors file");
   command.add_flag("--fisher", request.fisher,
                    "Also collect the output Fisher, the output head's Hessian and counts of tokens, for "
                    "--save-hessians and --json");
@@ -94,21 +122,6 @@ void register_files(const QuantizeRequest& request, FileRoles& roles) {
   roles.input("the --hessians", request.hessians);
   roles.output("--save-calibration", request.save_calibration);
   roles.output("--save-hessians", request.save_hessians);
-}
-
-void finish_calibration_options(QuantizeRequest& request, bool has_slope, const std::optional<Spec>& spec) {
-  CalibrationOptions& calibration = request.calibration;
-  if (calibration.sequences == 0)
-    calibration.sequences = has_slope ? level_of(request.effort).calibration_sequences : 64;
-  if (!request.hessians.empty() && request.calibration_tokens.empty() && calibration.length != 0)
-    throw UsageError("--calibration-length has no effect with --hessians and no --calibration-tokens");
-  const int64_t most = spec ? spec->most_positions.value_or(INT64_MAX) : INT64_MAX;
-  if (calibration.length == 0) calibration.length = std::min<int64_t>(has_slope ? 1024 : 2048, most);
-  if (spec && (request.hessians.empty() || !request.calibration_tokens.empty()))
-    check_context(*spec, calibration.length, request.checkpoint);
-
-  if (!request.hessians.empty() && !request.calibration_tokens.empty() && !has_slope)
-    throw UsageError("--hessians replaces --calibration-tokens with the methods trace and nvfp4: give one of them");
 }
 
 void add_encoding_options(CLI::App& command, EncodingOptions& encoding) {
@@ -151,19 +164,17 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request, MethodOption
            {MethodKind::kSlope})
       ->check(one_of(effort_names()))
       ->type_name("NAME");
-  add("--trellis-bits", slope.trellis_bits,
-      "Log2 of the states of the trellis, 0 or 2 to 8; decoding is as fast with any")
-      ->transform(whole_number(0, kMaxTrellisBits))
-      ->type_name("N")
+  auto add_whole = [&](const char* name, auto& value, uint64_t low, uint64_t high, const std::string& text) {
+    return methods.add(add_count(command, name, value, text, low, high), {MethodKind::kSlope});
+  };
+  add_whole("--trellis-bits", slope.trellis_bits, 0, kMaxTrellisBits,
+            "Log2 of the states of the trellis, 0 or 2 to 8; decoding is as fast with any")
       ->capture_default_str();
   add_number("--rate-weight", slope.rate_weight, 100, "How much rounding prefers short codes; 0 rounds to the nearest");
-  add("--distill-steps", request.distill_steps,
-      "Steps of tuning gains and small tensors on the calibration tokens, 0 for none (default: by --effort)")
-      ->transform(whole_number(0, 1 << 20))
-      ->type_name("N");
-  add("--distill-batch", request.distill_batch, "Calibration sequences of such a step (default: by --effort)")
-      ->transform(whole_number(1, 1 << 20))
-      ->type_name("N");
+  add_whole("--distill-steps", request.distill_steps, 0, 1 << 20,
+            "Steps of tuning gains and small tensors on the calibration tokens, 0 for none (default: by --effort)");
+  add_whole("--distill-batch", request.distill_batch, 1, 1 << 20,
+            "Calibration sequences of such a step (default: by --effort)");
   add_number("--distill-row-rate", request.tuner.row_rate, 1, "How far a step moves the logarithm of a row's gain");
   add_number("--distill-small-rate", request.tuner.small_rate, 1,
              "How far a step moves small tensors, relative to their size");
@@ -204,32 +215,23 @@ void add_trace_bits_option(CLI::App& command, std::string& bits, MethodOptions& 
 
 void add_resume_options(CLI::App& command, std::string& work_folder, bool& keep_work) {
   command.option_defaults()->group(kResumeGroup);
-  command.add_option("--work-dir", work_folder, "Folder of resumable results (default: OUTPUT.work)")
-      ->check(file_name())
+  add_file(command, "--work-dir", work_folder, "Folder of resumable results (default: OUTPUT.work)")
       ->type_name("FOLDER");
   command.add_flag("--keep-work", keep_work, "Keep that folder after success");
   command.option_defaults()->group(kCommonGroup);
 }
 
-void finish_effort(QuantizeRequest& request) {
-  request.effort = request.asked_effort.value_or(request.device.is_cuda ? Effort::kDefault : Effort::kFast);
-  const EffortLevel& level = level_of(request.effort);
-  request.tuner.steps = request.distill_steps.value_or(level.distill_steps);
-  request.tuner.batch = request.distill_batch.value_or(level.distill_batch);
-  request.cross_sequences = level.cross_sequences;
-}
-
-void finish_cross_term(QuantizeRequest& request, const std::optional<Spec>& spec) {
-  const bool has_text = request.hessians.empty() || !request.calibration_tokens.empty();
-  if (request.cross_term.value_or(0) > 0 && !has_text)
-    throw UsageError("--cross-term needs calibration text: beside --hessians, --calibration-tokens");
-  request.slope.cross_term = request.cross_term.value_or(spec && has_text ? 1 : 0);
-}
-
-void check_slope_options(const SlopeOptions& slope) {
-  if (!Trellis::has_bits(slope.trellis_bits))
+void finish_options(QuantizeRequest& request, const std::vector<MethodKind>& methods, const std::string& bits,
+                    const std::optional<Spec>& spec) {
+  const bool has_slope = std::ranges::count(methods, MethodKind::kSlope) > 0;
+  parse_bits(bits, request.plan);
+  finish_effort(request);
+  finish_cross_term(request, spec);
+  request.fisher |= has_slope && spec && request.hessians.empty();  // a file of Hessians may do without
+  if (!Trellis::has_bits(request.slope.trellis_bits))
     throw UsageError(
-        fmt::format("--trellis-bits is {}, allowed are 0 and 2 to {}", slope.trellis_bits, kMaxTrellisBits));
+        fmt::format("--trellis-bits is {}, allowed are 0 and 2 to {}", request.slope.trellis_bits, kMaxTrellisBits));
+  finish_calibration(request, has_slope, spec);
 }
 
 }  // namespace thimble

@@ -25,16 +25,9 @@ std::string method_name(MethodKind method);
 // Decimal digits, or a UsageError that names the option.
 int64_t parse_integer(const std::string& text, const std::string& option, int64_t low, int64_t high);
 
-// "5,6" -> low and high bits; "5" -> both the same.
-void parse_bits(const std::string& text, TracePlanOptions& plan);
-
 void add_calibration_options(CLI::App& command, QuantizeRequest& request);
 // The checkpoint and the files of calibration.
 void register_files(const QuantizeRequest& request, FileRoles& roles);
-// Fills in defaults. `has_slope`: among the methods to run, which distils on tokens beside a file of Hessians.
-// `spec`, unset for a family that does not run, says how long sequences may be. UsageError.
-void finish_calibration_options(QuantizeRequest& request, bool has_slope, const std::optional<Spec>& spec);
-
 // --min-elements and --codec, where they are given.
 struct EncodingOptions {
   std::optional<int64_t> min_elements;
@@ -49,13 +42,10 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request, MethodOption
 void add_trace_bits_option(CLI::App& command, std::string& bits, MethodOptions& methods);
 void add_resume_options(CLI::App& command, std::string& work_folder, bool& keep_work);
 
-// The effort that the device suits, where none was asked for: fast on the CPU. And the counts that follow from it.
-// Before finish_calibration_options().
-void finish_effort(QuantizeRequest& request);
-
-// The default depends on whether there is calibration text. UsageError.
-void finish_cross_term(QuantizeRequest& request, const std::optional<Spec>& spec);
-
-void check_slope_options(const SlopeOptions& slope);  // UsageError
+// Once the checkpoint is open: reads --bits, and fills in what was not given, by the device, the methods that are to
+// run, and the model of `spec`, which is unset for a family that does not run. UsageError for what does not go
+// together.
+void finish_options(QuantizeRequest& request, const std::vector<MethodKind>& methods, const std::string& bits,
+                    const std::optional<Spec>& spec);
 
 }  // namespace thimble

@@ -30,7 +30,7 @@ struct QuantizeRequest {
   TracePlanOptions plan;      // trace, and which tensors both methods leave alone
   SlopeOptions slope;
   std::optional<double> cross_term;    // becomes slope.cross_term; by default where it can be had
-  std::optional<Effort> asked_effort;  // by default what suits the device: finish_effort()
+  std::optional<Effort> asked_effort;  // by default what suits the device: finish_options()
   Effort effort = Effort::kDefault;
   // Of method slope; what is not given follows from the effort.
   std::optional<int64_t> distill_steps, distill_batch;

@@ -86,21 +86,28 @@ ScoredModel score_model(const std::function<LoadedModel()>& load, const TokenSou
   return scored;
 }
 
+uint64_t scoring_key(const TokenSource& source, std::span<const Token> tokens, int64_t context) {
+  const EvaluationOptions options = source.evaluation_options(context);
+  Hasher hasher;
+  hasher.add(std::as_bytes(tokens)).add(xxh3(MappedFile(source.tokenizer).bytes()));
+  for (int64_t count : {context, options.stride, options.max_targets.value_or(0)})
+    hasher.add(static_cast<uint64_t>(count));
+  return hasher.digest();
+}
+
 double bits_per_byte(const RunnableModel& model, uint64_t key, const Device& device, const TokenSource& source,
                      const SharedWork& work, Console& console) {
   const Tokenizer tokenizer = Tokenizer::load(source.tokenizer);
   const std::vector<Token> tokens = source.load(tokenizer, model.spec.vocabulary());
   const int64_t context = source.context_for(model.spec, "the model");
-  const EvaluationOptions options = source.evaluation_options(context);
   Hasher hasher;
-  hasher.add(std::string_view("scoring")).add(key).add(std::as_bytes(std::span(tokens)));
-  hasher.add(xxh3(MappedFile(source.tokenizer).bytes())).add(static_cast<uint64_t>(device.numerics));
-  for (int64_t count : {context, options.stride, options.max_targets.value_or(0)})
-    hasher.add(static_cast<uint64_t>(count));
+  hasher.add(std::string_view("scoring")).add(key).add(scoring_key(source, tokens, context));
+  hasher.add(static_cast<uint64_t>(device.numerics));
   const PieceName name = {WorkKind::kScore, hasher.digest()};
   return work.result<double>(name, [&] {
     KeptScorer scorer(make_scorer(model.weights, device, context, work.ranks()), work, name.key);
-    return evaluate(scorer, tokens, ByteTable(tokenizer), options, console.progress()).report.bits_per_byte();
+    return evaluate(scorer, tokens, ByteTable(tokenizer), source.evaluation_options(context), console.progress())
+        .report.bits_per_byte();
   });
 }
 

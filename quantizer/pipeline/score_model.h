@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "eval/score/bpb.h"
@@ -33,6 +34,9 @@ struct ScoredModel {
 ScoredModel score_model(const std::function<LoadedModel()>& load, const TokenSource& source, const Tokenizer& tokenizer,
                         const ByteTable& bytes, const Device& device, Ranks& ranks, Console& console,
                         bool check_finite = false);
+
+// Hash of what is scored and how: tokens, tokenizer, context, stride and how many targets.
+uint64_t scoring_key(const TokenSource& source, std::span<const Token> tokens, int64_t context);
 
 // The same figure of a model in memory, windows shared among the ranks of `work`, of which every few windows are a
 // piece. `key` hashes the model. Collective.

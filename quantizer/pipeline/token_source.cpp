@@ -23,31 +23,20 @@ void TokenSource::add_to(CLI::App& command, Need need, const char* details) {
   CLI::Option* tokens = repeatable(
       command.add_option("--tokens", shards, "Token shard to score, or a glob pattern in quotes; may be repeated"));
   tokens->check(file_name())->type_name("FILE");
-  command.add_option("--text", text, "UTF-8 text file to tokenise and score instead")
-      ->check(file_name())
-      ->type_name("FILE")
-      ->excludes(tokens);
+  add_file(command, "--text", text, "UTF-8 text file to tokenise and score instead")->excludes(tokens);
   CLI::Option* model =
-      command.add_option("--tokenizer", tokenizer, "SentencePiece model; tells how many bytes each token stands for")
-          ->check(file_name())
-          ->type_name("FILE");
+      add_file(command, "--tokenizer", tokenizer, "SentencePiece model; tells how many bytes each token stands for");
   if (need == Need::kRequired) model->required();
   command.option_defaults()->group(details);
-  command
-      .add_option("--context", context,
-                  "Tokens of context, at most (default: " + std::to_string(kDefaultContext) +
-                      ", or the positions of a model that has fewer)")
-      ->transform(whole_number(1, 1 << 20))
-      ->type_name("N");
-  command
-      .add_option(
-          "--stride", stride,
-          fmt::format("Tokens by which each window moves on (default: {}, or a shorter context)", kDefaultStride))
-      ->transform(whole_number(1, 1 << 20))
-      ->type_name("N");
-  command.add_option("--max-targets", max_targets, "Score only the first targets; the result is then marked a subset")
-      ->transform(whole_number(1, uint64_t{1} << 40))
-      ->type_name("N");
+  add_count(command, "--context", context,
+            fmt::format("Tokens of context, at most (default: {}, or the positions of a model that has fewer)",
+                        kDefaultContext),
+            1, 1 << 20);
+  add_count(command, "--stride", stride,
+            fmt::format("Tokens by which each window moves on (default: {}, or a shorter context)", kDefaultStride), 1,
+            1 << 20);
+  add_count(command, "--max-targets", max_targets, "Score only the first targets; the result is then marked a subset",
+            1, uint64_t{1} << 40);
   command.option_defaults()->group(kCommonGroup);
 }
 
@@ -64,7 +53,7 @@ void TokenSource::check() const {
 }
 
 void TokenSource::register_files(FileRoles& roles) const {
-  roles.inputs("the token shard", expand_shard_patterns(shards));
+  for (const std::string& shard : expand_shard_patterns(shards)) roles.input("the token shard", shard);
   roles.input("the --text", text);
   roles.input("the --tokenizer", tokenizer);
 }

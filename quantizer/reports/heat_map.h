@@ -29,14 +29,6 @@ constexpr size_t kMaxHeatMapCells = 65536;
 // Of finite numbers by matrix name; names without a place are passed over.
 HeatMap heat_map(const std::map<std::string, double>& by_name);
 
-// Of all its values.
-struct HeatMapRange {
-  double least, most;
-  // 0 to 1; `middle` where all values are equal.
-  double share(double value, double middle) const { return most > least ? (value - least) / (most - least) : middle; }
-};
-HeatMapRange range_of(const HeatMap& map);
-
 // A heading with the range, a line with the layers' last digits, and a line of eight shades for each kind, with its
 // mean. Empty for an empty map.
 std::string to_text(const HeatMap& map, const std::string& title);

@@ -1,14 +1,18 @@
-// quantize_report.cpp: text and JSON of quantize_report.h.
+// quantize_report.cpp: see quantize_report.h.
 #include "quantizer/reports/quantize_report.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 
 #include "gptq/trace/plan.h"
 #include "quantizer/console/progress_bar.h"
 #include "quantizer/pipeline/quantize_options.h"
+#include "quantizer/reports/report_tensors.h"
+#include "quantizer/reports/svg_chart.h"
+#include "quantizer/reports/sweep_results.h"
 #include "runtime/codes/trellis.h"
 
 namespace thimble {
@@ -18,18 +22,15 @@ Json to_json(const LayerOutcome& layer) {
   Json json = {{"name", layer.name}, {"precision", layer.precision}, {"sensitivity", layer.sensitivity}};
   if (layer.output_fisher) json["output_fisher"] = *layer.output_fisher;
   if (layer.predicted_loss) json["predicted_loss"] = *layer.predicted_loss;
-  if (const auto& report = layer.report)
-    json.update({{"clip_fraction", report->clip_fraction},
-                 {"weight_mse", report->weight_mse},
-                 {"weighted_loss", report->weighted_loss},
-                 {"damping", report->damping},
-                 {"dead_columns", report->dead_columns}});
-  if (const auto& report = layer.slope_report)
-    json.update({{"weight_mse", report->weight_mse},
-                 {"weighted_loss", report->weighted_loss},
-                 {"estimated_bits", report->estimated_bits},
-                 {"damping", report->damping},
-                 {"dead_columns", report->dead_columns}});
+  auto add = [&](const auto& report, const char* own, double value) {
+    json.update({{"weight_mse", report.weight_mse},
+                 {"weighted_loss", report.weighted_loss},
+                 {own, value},
+                 {"damping", report.damping},
+                 {"dead_columns", report.dead_columns}});
+  };
+  if (const auto& report = layer.report) add(*report, "clip_fraction", report->clip_fraction);
+  if (const auto& report = layer.slope_report) add(*report, "estimated_bits", report->estimated_bits);
   return json;
 }
 
@@ -66,41 +67,124 @@ std::string distill_text(const QuantizeOutcome& outcome, bool is_wanted) {
                      report.divergence_after, counted(report.held_out, "sequence"), report.is_kept ? "" : ": not kept");
 }
 
-std::string trace_text(const TracePlanOptions& plan, int64_t high, int64_t layers) {
-  if (layers == 0) return "no layer was solved";
-  if (high == 0) return fmt::format("int{} for {}", plan.low_bits, counted(layers, "layer"));
-  if (high >= layers) return fmt::format("int{} for {}", plan.high_bits, counted(layers, "layer"));
-  return fmt::format("int{} for the {}, int{} for the other {}", plan.high_bits,
-                     high == 1 ? "most sensitive layer" : fmt::format("{} most sensitive layers", high), plan.low_bits,
-                     layers - high);
+// "int6 for 3 matrices, int5 for 9 matrices, F16 for 12 tensors": codes, whose names are in lower case, come first.
+std::string precisions_text(const std::map<std::string, int64_t>& precisions) {
+  std::vector<std::string> parts;
+  for (auto found = precisions.rbegin(); found != precisions.rend(); ++found) {
+    const auto& [name, count] = *found;
+    const bool has_codes = std::islower(static_cast<unsigned char>(name[0])) != 0;
+    parts.push_back(fmt::format("{} for {}", name == "nvfp4" ? "NVFP4" : name,
+                                has_codes ? counted(count, "matrix", "matrices") : counted(count, "tensor")));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-std::string nvfp4_text(const std::map<std::string, int64_t>& precisions) {
-  const auto found = precisions.find("nvfp4");
-  std::string text =
-      found == precisions.end() ? "NVFP4 for no matrix" : "NVFP4 for " + counted(found->second, "matrix", "matrices");
-  for (const auto& [name, count] : precisions)
-    if (name != "nvfp4") text += fmt::format(", {} for {}", name, counted(count, "tensor"));
-  return text;
+// The page.
+
+double ratio(uint64_t part, uint64_t whole) {
+  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+KeyFigure size_figure(const QuantizeOutcome& outcome) {
+  const double share = ratio(outcome.artifact_bytes, outcome.original_bytes);
+  return {"Artifact", bytes_text(outcome.artifact_bytes),
+          fmt::format("{} of the original's {}", percent_text(share), bytes_text(outcome.original_bytes)), share};
+}
+
+KeyFigure budget_figure(uint64_t artifact_bytes, uint64_t code_bytes, uint64_t budget) {
+  const uint64_t total = artifact_bytes + code_bytes;
+  const std::string code = code_bytes > 0 ? ", " + bytes_text(code_bytes) + " of it for code" : "";
+  const std::string left =
+      total <= budget ? bytes_text(budget - total) + " left" : bytes_text(total - budget) + " over";
+  const double share = ratio(total, budget);
+  return {"Budget", fill_text(share) + " used", fmt::format("{}{}; {}", bytes_text(budget), code, left), share};
+}
+
+void add_headline(HtmlWriter& html, const QuantizeReport& report) {
+  const QuantizeOutcome& outcome = report.outcome;
+  std::vector<KeyFigure> figures = {size_figure(outcome)};
+  if (const auto& budget = report.request.budget_bytes)
+    figures.push_back(budget_figure(outcome.artifact_bytes, report.request.code_bytes, *budget));
+  if (const auto& scores = report.scores; !scores.empty())
+    figures.push_back({"Bits per byte of text", bpb_text(scores[1].report.bits_per_byte()),
+                       fmt::format("{} beside the original's {}", gap_text(report.gap()),
+                                   bpb_text(scores[0].report.bits_per_byte()))});
+  figures.push_back({"Bits per parameter", fmt::format("{:.3f}", report.bits_per_parameter()),
+                     fmt::format("{} parameters; {}", count_text(outcome.parameters), report.precision())});
+  add_key_figures(html, figures);
+  std::vector<std::string> notes = report.warnings();
+  std::ranges::move(report.remarks(), std::back_inserter(notes));
+  add_notes(html, notes);
+}
+
+// As of a sweep with one artifact, beside it the original as a point too.
+Chart score_chart(const QuantizeReport& report) {
+  const double before = report.scores[0].report.bits_per_byte();
+  SweepResults sweep;
+  sweep.original.emplace().bits_per_byte = before;
+  sweep.references = {{"original", report.outcome.original_bytes, before}};
+  SweepPoint& artifact = sweep.points.emplace_back();
+  artifact.method = "artifact";
+  artifact.artifact_bytes = report.outcome.artifact_bytes;
+  artifact.bits_per_byte = report.scores[1].report.bits_per_byte();
+  artifact.gap_standard_error = report.gap().standard_error;
+  Chart chart = sweep_chart(sweep);
+  chart.horizontal[0].name = "the original's bits per byte";
+  return chart;
+}
+
+Chart search_chart(const QuantizeReport& report) {
+  const QuantizeOutcome& outcome = report.outcome;
+  uint64_t most = outcome.artifact_bytes;
+  for (const EncodedPoint& encoded : outcome.encoded) most = std::max(most, encoded.artifact_bytes);
+  const ByteUnit unit = byte_unit(most);
+  auto point = [&](const std::string& name, const EncodedPoint& encoded, bool is_chosen) {
+    return ChartPoint{
+        encoded.log2_c, static_cast<double>(encoded.artifact_bytes) / unit.bytes, std::nullopt,
+        fmt::format("{}: log2 of the step {:.4f}, {}", name, encoded.log2_c, bytes_text(encoded.artifact_bytes)),
+        is_chosen};
+  };
+  Chart chart;
+  chart.id = "search";
+  chart.title = "The search for the step";
+  chart.description = fmt::format("{} artifacts were encoded on the way to {} at a step of 2 to the power of {:.4f}.",
+                                  outcome.encoded.size(), bytes_text(outcome.artifact_bytes), outcome.log2_c);
+  chart.x_label = "log2 of the step";
+  chart.y_label = unit.name;
+  ChartSeries tried{"tried on the way", {}, false};
+  for (const EncodedPoint& encoded : outcome.encoded)
+    tried.points.push_back(point(std::to_string(tried.points.size() + 1), encoded, false));
+  const ChartPoint found = point("this artifact", {outcome.log2_c, outcome.artifact_bytes}, true);
+  chart.series = {std::move(tried), {"this artifact", {found}, false}};
+  const auto& budget = report.request.budget_bytes;
+  if (budget && *budget > report.request.code_bytes)
+    chart.horizontal = {{"what the budget leaves for the artifact",
+                         static_cast<double>(*budget - report.request.code_bytes) / unit.bytes}};
+  return chart;
+}
+
+void add_charts(HtmlWriter& html, const QuantizeReport& report) {
+  const bool is_scored = !report.scores.empty(), is_searched = !report.outcome.encoded.empty();
+  if (!is_scored && !is_searched) return;
+  begin_section(html, "Size and quality",
+                is_scored ? fmt::format("Further left is smaller, further down is better. Scored on {}.{}",
+                                        scored_text(report.scores[1].report),
+                                        report.gap().standard_error
+                                            ? " The bar is one standard error of the gap to the original to either "
+                                              "side: gaps closer than that may be chance."
+                                            : "")
+                          : "Without a text to score, only bytes are known.");
+  html.open("div", {{"class", "charts"}});
+  if (is_scored) add_chart(html, score_chart(report));
+  if (is_searched) add_chart(html, search_chart(report));
+  html.close().close();
 }
 
 }  // namespace
 
-double QuantizeReport::bits_per_parameter() const {
-  return outcome.parameters == 0
-             ? 0
-             : 8.0 * static_cast<double>(outcome.artifact_bytes) / static_cast<double>(outcome.parameters);
-}
-
 std::string QuantizeReport::precision() const {
-  switch (request.method) {
-    case MethodKind::kSlope:
-      return fmt::format("{}, log2 of the step {:.4f}", trellis_name(request.slope.trellis_bits), outcome.log2_c);
-    case MethodKind::kTrace:
-      return trace_text(request.plan, outcome.high_count, static_cast<int64_t>(outcome.layers.size()));
-    case MethodKind::kNvfp4: break;
-  }
-  return nvfp4_text(outcome.precisions);
+  if (request.method != MethodKind::kSlope) return precisions_text(outcome.precisions);
+  return fmt::format("{}, log2 of the step {:.4f}", trellis_name(request.slope.trellis_bits), outcome.log2_c);
 }
 
 std::vector<std::string> QuantizeReport::warnings() const {
@@ -161,9 +245,8 @@ Json to_json(const QuantizeReport& report, StageTimes& times) {
                {"method", method_name(request.method)},
                {"device", report.device},
                {"layers", layers},
-               {"seconds", times.to_json()},
-               {"stage_peak_memory_bytes", times.memory_to_json()},
                {"peak_memory_bytes", times.peak_memory_bytes()}};
+  json.update(times.to_json());
   if (request.method == MethodKind::kSlope) {
     json["effort"] = level_of(request.effort).name;
     json["log2_c"] = outcome.log2_c;
@@ -216,6 +299,30 @@ std::string to_text(const QuantizeReport& report, StageTimes& times, const std::
   for (const std::string& warning : report.warnings()) text += "warning: " + warning + "\n";
   for (const std::string& remark : report.remarks()) text += "note: " + remark + "\n";
   return text + facts_text(facts);
+}
+
+std::string quantize_page(const QuantizeReport& report, const ReportRun& run) {
+  const QuantizeRequest& request = report.request;
+  const std::vector<ReportTensor> tensors =
+      report_tensors(report.outcome.stored, reported_matrices(report.outcome.rate));
+  HtmlWriter html;
+  begin_page(html, "thimble quantize", request.checkpoint, request.checkpoint + " as " + request.output);
+  add_headline(html, report);
+  html.close();  // header
+  add_charts(html, report);
+  if (std::ranges::any_of(tensors, &ReportTensor::has_codes)) {
+    begin_section(html, "Bits per weight over layers",
+                  "A row for each layer, a column for each kind of matrix. Darker cells got more bits: there the model "
+                  "would lose more.");
+    add_bit_map(html, tensors, "bits");
+    html.close();
+  }
+  begin_section(html, "Tensors",
+                "Bars compare with the longest of each list. The loss is what quantizing was predicted to cost each "
+                "matrix, from its Hessian; tensors that are stored as they were have none.");
+  add_tensors(html, tensors);
+  html.close();
+  return end_page(html, run);
 }
 
 }  // namespace thimble

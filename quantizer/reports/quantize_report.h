@@ -18,9 +18,9 @@ struct QuantizeReport {
   std::string device;
 
   BpbGap gap() const { return gap_between(scores[0].report, scores[1].report); }
-  double bits_per_parameter() const;  // 0 without parameters
-  // What became of the tensors, in one line: "trellis256, log2 of the step -10.2991"; "int6 for the 3 most sensitive
-  // layers, int5 for the other 9"; "NVFP4 for 20 matrices, F16 for 12 tensors".
+  double bits_per_parameter() const { return bits_each(outcome.artifact_bytes, outcome.parameters); }
+  // What became of the tensors, in one line: "trellis256, log2 of the step -10.2991"; "NVFP4 for 20 matrices, F16 for
+  // 12 tensors".
   std::string precision() const;
   // What an artifact's size should not have surprised anybody with.
   std::vector<std::string> warnings() const;

@@ -43,12 +43,10 @@ void add_settings(HtmlWriter& html, const ReportRun& run) {
 
 void add_stages(HtmlWriter& html, const ReportRun& run) {
   begin_section(html, "Time and memory",
-                run.has_stage_peaks
-                    ? "Memory is the most that the process had resident during each stage, files that it maps "
-                      "included, memory of GPUs and of other processes not."
-                    : "Memory is the most that the process had resident until the end of each stage (this system does "
-                      "not let it be counted anew), files that it maps included, memory of GPUs and of other processes "
-                      "not.");
+                fmt::format("Memory is the most that the process had resident {} each stage{}, files that it maps "
+                            "included, memory of GPUs and of other processes not.",
+                            run.has_stage_peaks ? "during" : "until the end of",
+                            run.has_stage_peaks ? "" : " (this system does not let it be counted anew)"));
   double total = 0, longest = 0;
   uint64_t most = run.peak_bytes;
   for (const StageTimes::Stage& stage : run.stages) {
@@ -168,27 +166,22 @@ std::string end_page(HtmlWriter& html, const ReportRun& run) {
   return "<!DOCTYPE html>\n" + html.take();
 }
 
-ReportSettings provenance_settings(const ArtifactSummary& artifact) {
-  ReportSettings settings{"What the artifact says it was made with", {}};
+ReportSettings provenance_settings(const std::string& title, const ArtifactSummary& artifact) {
+  ReportSettings settings{title, {}};
   add_values("", parse_json(as_bytes_of(artifact.provenance_json), "the artifact"), settings);
   return settings;
 }
 
-ReportSettings resolved_settings(const QuantizeRequest& request) {
-  ReportSettings settings{"As resolved", {}};
+ReportSettings resolved_settings(const std::string& title, const QuantizeRequest& request) {
+  ReportSettings settings{title, {}};
   auto add = [&](const std::string& name, const std::string& value) { settings.values.emplace_back(name, value); };
-  add("method", method_name(request.method));
   add("codec", request.encode.codec ? std::string(codec_of(*request.encode.codec).name) : "auto");
   add("matrices kept as fp16", fmt::format("of at most {} elements", count_text(request.plan.min_elements)));
   add("output Fisher", request.fisher ? "collected" : "not collected");
   if (request.method != MethodKind::kSlope) return settings;
-  const GainTunerOptions& tuner = request.tuner;
   add("effort", level_of(request.effort).name);
-  add("distillation steps", count_text(tuner.steps));
-  if (tuner.steps == 0) return settings;
-  add("distillation batch", count_text(tuner.batch));
-  add("distillation row rate", fmt::format("{}", tuner.row_rate));
-  add("distillation rate of small tensors", fmt::format("{}", tuner.small_rate));
+  add("distillation steps", count_text(request.tuner.steps));
+  if (request.tuner.steps > 0) add("distillation batch", count_text(request.tuner.batch));
   return settings;
 }
 
@@ -206,16 +199,19 @@ ReportRun report_run(StageTimes& times, const std::string& device, const CLI::Ap
   return run;
 }
 
-std::optional<IoError> write_report(const std::string& path, const std::function<std::string()>& page,
-                                    std::vector<std::string>& files) {
-  if (path.empty()) return std::nullopt;
+void conclude(const std::string& report, const std::function<std::string()>& page, std::vector<std::string>& files,
+              const std::function<void()>& print) {
+  std::optional<IoError> unwritten;
   try {
-    write_file_atomically(path, page());
+    if (!report.empty()) {
+      write_file_atomically(report, page());
+      files.push_back(report);
+    }
   } catch (const IoError& error) {
-    return error;
+    unwritten = error;
   }
-  files.push_back(path);
-  return std::nullopt;
+  print();
+  if (unwritten) throw IoError(*unwritten);
 }
 
 }  // namespace thimble

@@ -27,7 +27,7 @@ std::string gap_text(const BpbGap& gap);
 // One figure of the headline.
 struct KeyFigure {
   std::string name, value, detail;
-  std::optional<double> share;  // 0 to 1, drawn as a bar
+  std::optional<double> share = {};  // 0 to 1, drawn as a bar
 };
 
 struct ReportSettings {
@@ -69,19 +69,19 @@ void add_table(HtmlWriter& html, const ReportTable& table);
 std::string end_page(HtmlWriter& html, const ReportRun& run);
 
 // What the artifact says it was made with: "calibration, length": "1024".
-ReportSettings provenance_settings(const ArtifactSummary& artifact);
+ReportSettings provenance_settings(const std::string& title, const ArtifactSummary& artifact);
 
 // What options come to where none was given.
-ReportSettings resolved_settings(const QuantizeRequest& request);
+ReportSettings resolved_settings(const std::string& title, const QuantizeRequest& request);
 
 // Stages, memory and when the page was written. Settings: the options given, then the run's `own`, then the defaults of
 // the other options where they are fixed.
 ReportRun report_run(StageTimes& times, const std::string& device, const CLI::App& command,
                      const std::vector<ReportSettings>& own);
 
-// Writes the page that was asked for, if any: then `path` joins `files`. What went wrong, if it did: the result is
-// worth showing all the same, so that it is thrown afterwards.
-std::optional<IoError> write_report(const std::string& path, const std::function<std::string()>& page,
-                                    std::vector<std::string>& files);
+// Ends a command: writes the page to `report`, if one was asked for, which then joins `files`, and prints the result. A
+// page that cannot be written is thrown for afterwards: the result is worth showing all the same.
+void conclude(const std::string& report, const std::function<std::string()>& page, std::vector<std::string>& files,
+              const std::function<void()>& print);
 
 }  // namespace thimble

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <set>
 
 #include "quantizer/reports/report_page.h"
@@ -37,40 +36,35 @@ const Json& member(const Json& object, const std::string& key, const std::string
   throw FormatError(path, fmt::format("'{}' of {} is {}, must be {}", key, what, text, allowed));
 }
 
-Tensors sorted(const std::vector<ReportTensor>& tensors, const std::function<double(const ReportTensor&)>& by) {
+double bytes_of(const ReportTensor& tensor) { return tensor.byte_share; }
+double loss_of(const ReportTensor& tensor) { return tensor.loss_share.value_or(-1); }
+
+// The largest share first.
+Tensors sorted(const std::vector<ReportTensor>& tensors, double (*share)(const ReportTensor&)) {
   Tensors order;
   for (const ReportTensor& tensor : tensors) order.push_back(&tensor);
-  std::ranges::stable_sort(order, [&](const auto* a, const auto* b) { return by(*a) > by(*b); });
+  std::ranges::stable_sort(order, [&](const auto* a, const auto* b) { return share(*a) > share(*b); });
   return order;
 }
 
-double share_or_none(const ReportTensor& tensor) { return tensor.loss_share.value_or(-1); }
-
-double total_bytes(const std::vector<ReportTensor>& tensors) {
-  double total = 0;
-  for (const ReportTensor& tensor : tensors) total += tensor.stored_bytes;
-  return total;
-}
-
-// The first of them, and the rest in one line. `part` is a tensor's share of all, by which they are sorted.
-void add_largest(HtmlWriter& html, const std::string& caption, const std::string& heading, const Tensors& order,
-                 const std::function<double(const ReportTensor&)>& part) {
+// The largest of those with such a share, and the rest in one line.
+void add_largest(HtmlWriter& html, const std::string& caption, const std::string& heading,
+                 const std::vector<ReportTensor>& tensors, double (*share)(const ReportTensor&)) {
+  Tensors order = sorted(tensors, share);
+  std::erase_if(order, [&](const ReportTensor* tensor) { return share(*tensor) < 0; });
   ReportTable table{caption, {"Tensor", "Bits per weight", heading}, 1, {}};
-  const double most = order.empty() ? 0 : part(*order[0]);
   double others = 0;
   for (size_t i = 0; i < order.size(); ++i) {
-    const ReportTensor& tensor = *order[i];
+    const double part = share(*order[i]), most = share(*order[0]);
     if (i >= kTop)
-      others += part(tensor);
+      others += part;
     else
-      table.rows.push_back({{tensor.name},
-                            {fmt::format("{:.3f}", tensor.bits_per_weight)},
-                            {percent_text(part(tensor)), most > 0 ? part(tensor) / most : 0}});
+      table.rows.push_back({{order[i]->name},
+                            {fmt::format("{:.3f}", order[i]->bits_per_weight)},
+                            {percent_text(part), most > 0 ? part / most : 0}});
   }
   if (order.size() > kTop)
-    table.rows.push_back({{fmt::format("{} other{}", order.size() - kTop, order.size() - kTop == 1 ? "" : "s")},
-                          {""},
-                          {percent_text(others)}});
+    table.rows.push_back({{counted(order.size() - kTop, "other")}, {""}, {percent_text(others)}});
   html.open("div");
   add_table(html, table);
   html.close();
@@ -78,12 +72,11 @@ void add_largest(HtmlWriter& html, const std::string& caption, const std::string
 
 // Of all matrices of a kind, over the layers.
 struct KindTotal {
-  double bytes = 0, weights = 0, loss_share = 0;
+  double bytes = 0, weights = 0, byte_share = 0, loss_share = 0;
 };
 
-void add_kinds(HtmlWriter& html, const std::vector<std::string>& kinds, const std::vector<KindTotal>& totals,
-               double all_bytes) {
-  const double most_bytes = std::ranges::max(totals, {}, &KindTotal::bytes).bytes;
+void add_kinds(HtmlWriter& html, const std::vector<std::string>& kinds, const std::vector<KindTotal>& totals) {
+  const double most_bytes = std::ranges::max(totals, {}, &KindTotal::byte_share).byte_share;
   const double most_loss = std::ranges::max(totals, {}, &KindTotal::loss_share).loss_share;
   ReportTable table{"By kind of matrix", {"Kind", "Bits per weight", "Share of the bytes"}, 1, {}};
   if (most_loss > 0) table.heading.emplace_back("Share of the loss");
@@ -91,24 +84,24 @@ void add_kinds(HtmlWriter& html, const std::vector<std::string>& kinds, const st
     const KindTotal& total = totals[i];
     Row& row = table.rows.emplace_back(Row{{kinds[i]},
                                            {fmt::format("{:.3f}", 8 * total.bytes / total.weights)},
-                                           {percent_text(total.bytes / all_bytes), total.bytes / most_bytes}});
+                                           {percent_text(total.byte_share), total.byte_share / most_bytes}});
     if (most_loss > 0) row.push_back({percent_text(total.loss_share), total.loss_share / most_loss});
   }
   add_table(html, table);
 }
 
-void add_all(HtmlWriter& html, const Tensors& order, double bytes, bool has_losses) {
+void add_all(HtmlWriter& html, const std::vector<ReportTensor>& tensors, bool has_losses) {
   ReportTable table{"All tensors, largest first",
                     {"Tensor", "Shape", "Precision", "Bytes", "Of all bytes", "Bits per weight"},
                     3,
                     {}};
   if (has_losses) table.heading.emplace_back("Of the loss");
-  for (const ReportTensor* tensor : order) {
+  for (const ReportTensor* tensor : sorted(tensors, bytes_of)) {
     Row& row = table.rows.emplace_back(Row{{tensor->name},
                                            {shape_text(tensor->shape)},
                                            {tensor->precision},
                                            {count_text(std::llround(tensor->stored_bytes))},
-                                           {percent_text(bytes > 0 ? tensor->stored_bytes / bytes : 0)},
+                                           {percent_text(tensor->byte_share)},
                                            {fmt::format("{:.3f}", tensor->bits_per_weight)}});
     if (has_losses) row.push_back({tensor->loss_share ? percent_text(*tensor->loss_share) : ""});
   }
@@ -152,11 +145,13 @@ ReportedMatrices read_quantize_report(Bytes text, const std::string& path, const
 }
 
 std::vector<ReportTensor> report_tensors(const ArtifactSummary& artifact, const ReportedMatrices& reported) {
-  double loss = 0;
+  double loss = 0, bytes = 0;
   for (const auto& [name, matrix] : reported) loss += matrix.predicted_loss;
+  for (const StoredTensorSummary& stored : artifact.tensors) bytes += stored.stored_bytes;
   std::vector<ReportTensor> tensors;
   for (const StoredTensorSummary& stored : artifact.tensors) {
-    ReportTensor& tensor = tensors.emplace_back(ReportTensor{stored, {}, {}});
+    ReportTensor& tensor =
+        tensors.emplace_back(ReportTensor{stored, {}, bytes > 0 ? stored.stored_bytes / bytes : 0, {}});
     const auto found = reported.find(stored.name);
     if (found == reported.end()) continue;
     tensor.reported = found->second;
@@ -189,33 +184,27 @@ void add_bit_map(HtmlWriter& html, const std::vector<ReportTensor>& tensors, con
     KindTotal& total = totals[row->second];
     total.bytes += tensor.stored_bytes;
     total.weights += static_cast<double>(tensor.elements);
+    total.byte_share += tensor.byte_share;
     total.loss_share += tensor.loss_share.value_or(0);
   }
   html.open("div", {{"class", "two"}});
   html.open("div", {{"class", "scroll"}, {"role", "group"}, {"aria-label", "Bits per weight"}, {"tabindex", "0"}});
   add_heat_map(html, map, "bits per weight", id);
   html.close().open("div", {{"class", "kinds"}});
-  add_kinds(html, map.kinds, totals, total_bytes(tensors));
+  add_kinds(html, map.kinds, totals);
   html.close().close();
 }
 
 void add_tensors(HtmlWriter& html, const std::vector<ReportTensor>& tensors) {
-  const double bytes = total_bytes(tensors);
   const bool has_losses =
       std::ranges::any_of(tensors, [](const auto& tensor) { return tensor.loss_share.has_value(); });
-  const Tensors by_bytes = sorted(tensors, [](const ReportTensor& tensor) { return tensor.stored_bytes; });
   html.open("div", {{"class", "two"}});
-  add_largest(html, "Where the bytes are", "Share of the bytes", by_bytes,
-              [&](const ReportTensor& tensor) { return bytes > 0 ? tensor.stored_bytes / bytes : 0; });
-  if (has_losses) {
-    Tensors by_loss = sorted(tensors, share_or_none);
-    std::erase_if(by_loss, [](const ReportTensor* tensor) { return !tensor->loss_share; });
-    add_largest(html, "Where the loss is", "Share of the loss", by_loss, share_or_none);
-  }
+  add_largest(html, "Where the bytes are", "Share of the bytes", tensors, bytes_of);
+  if (has_losses) add_largest(html, "Where the loss is", "Share of the loss", tensors, loss_of);
   html.close();
   html.open("details", {{"open", tensors.size() <= kFewTensors ? "open" : ""}});
   html.element("summary", {}, fmt::format("All {} tensors", tensors.size()));
-  add_all(html, by_bytes, bytes, has_losses);
+  add_all(html, tensors, has_losses);
   html.close();
 }
 

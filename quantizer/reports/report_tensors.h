@@ -29,6 +29,7 @@ ReportedMatrices read_quantize_report(Bytes text, const std::string& path, const
 
 struct ReportTensor : StoredTensorSummary {
   std::optional<ReportedMatrix> reported;
+  double byte_share = 0;             // of the bytes of all
   std::optional<double> loss_share;  // of the loss that was predicted for all
 
   bool has_codes() const { return coded && elements > 0; }

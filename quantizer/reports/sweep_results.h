@@ -1,15 +1,15 @@
 // sweep_results.h: what `thimble sweep` has found so far: points of bytes against bits per byte, as JSON, CSV, a table
-// and a page. These are outputs only; what a killed sweep goes on from are the records.
+// and a page.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "eval/score/bpb.h"
+#include "quantizer/console/console.h"
 #include "quantizer/reports/report_page.h"
 #include "quantizer/reports/report_tensors.h"
 #include "quantizer/reports/svg_chart.h"
@@ -31,6 +31,14 @@ struct SweepPoint {
   // Distance from the rate-distortion bound, of the matrices with codes.
   std::optional<double> distance_bits_per_weight;
   double seconds = 0;  // to quantize and to score
+  // What the artifact holds, where this run made it or found it kept.
+  std::vector<ReportTensor> tensors;
+
+  // What a killed sweep goes on from: never from the reports, which anyone may change.
+  friend auto members(SweepPoint& p) {
+    return std::tie(p.method, p.budget_bytes, p.failure, p.fill_reason, p.artifact_bytes, p.artifact_hash,
+                    p.bits_per_byte, p.gap_standard_error, p.predicted_loss, p.distance_bits_per_weight, p.seconds);
+  }
 };
 
 // A result of something else, to be drawn beside the others.
@@ -45,6 +53,10 @@ struct OriginalScore {
   double bits_per_byte = 0;
   std::string scored;  // scored_text()
   LossBlocks blocks;
+
+  friend auto members(OriginalScore& s) {
+    return std::tie(s.file_bytes, s.bits_per_byte, s.scored, s.blocks.loss_nats, s.blocks.text_bytes);
+  }
 };
 
 struct SweepResults {
@@ -57,9 +69,7 @@ struct SweepResults {
   std::vector<ReferencePoint> references;
   std::vector<std::optional<std::string>> notes;  // notes_text()
 
-  double bits_per_weight(uint64_t bytes) const {
-    return 8.0 * static_cast<double>(bytes) / static_cast<double>(parameters);
-  }
+  double bits_per_weight(uint64_t bytes) const { return bits_each(bytes, parameters); }
   // From the original, which must be there.
   BpbGap gap_of(const SweepPoint& point) const {
     return {point.bits_per_byte - original->bits_per_byte, point.gap_standard_error};
@@ -93,21 +103,10 @@ std::string to_text(const SweepResults& results);
 // and control characters. Anything else is a FormatError(path) that names the line.
 std::vector<ReferencePoint> parse_reference_points(Bytes text, const std::string& path);
 
-// Scores of a sweep as they lie in the work folder, from which a killed sweep goes on, never from the reports, which
-// anyone may change. Numbers survive exactly. The inverses give nothing for JSON that is not such a record: the work
-// folder answers for damage, so that only another program's idea of a record is to be told from ours.
-Json record_of(const OriginalScore& original);
-Json record_of(const SweepPoint& point);
-std::optional<OriginalScore> original_from(const Json& record);
-std::optional<SweepPoint> point_from(const Json& record);
-
-// What artifacts hold, by method and budget: of those that are known.
-using SweepTensors = std::map<std::pair<std::string, uint64_t>, std::vector<ReportTensor>>;
-
 // Bits per byte over bytes: a curve for each method and each label of references, of the points that were met.
 Chart sweep_chart(const SweepResults& results);
 
 // The page of `sweep --report`: bytes against bits per byte, and what each artifact is made of.
-std::string sweep_page(const SweepResults& results, const SweepTensors& tensors, const ReportRun& run);
+std::string sweep_page(const SweepResults& results, const ReportRun& run);
 
 }  // namespace thimble

@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
     write_file_atomically(folder + "quantize-11.html", testing::sample_quantize_page(11));
     write_file_atomically(folder + "quantize-120.html", testing::sample_quantize_page(120));
     write_file_atomically(folder + "quantize-bare.html", quantize_page({}, {}));
-    write_file_atomically(folder + "sweep-48.html", testing::page_of(testing::sample_sweep(48)));
+    write_file_atomically(folder + "sweep-48.html", sweep_page(testing::sample_sweep(48), testing::sample_run()));
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

@@ -12,7 +12,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-using testing::page_of;
 using testing::sample_quantize_page;
 using testing::sample_quantize_report;
 using testing::sample_run;
@@ -95,7 +94,7 @@ TEST(QuantizePage, AnOverrunBudgetIsSaidAsSuch) {
 }
 
 TEST(SweepPage, SaysWhatWasFound) {
-  const std::string page = page_of(sample_sweep(11));
+  const std::string page = sweep_page(sample_sweep(11), sample_run());
   tags_of(page);
   for (const char* words : {"thimble sweep", "PyTorch, int5 and int6 with Brotli", "8,395,411 B",
                             "+0.009048 ± 0.000600", "1 budget was not met", "the smallest artifact takes 9,200,118 B",
@@ -105,16 +104,16 @@ TEST(SweepPage, SaysWhatWasFound) {
 }
 
 TEST(SweepPage, WithoutAnyPointThatWasMet) {
-  testing::SweepSample sweep = sample_sweep(2);
-  std::erase_if(sweep.results.points, [](const SweepPoint& point) { return point.failure.empty(); });
-  sweep.results.references.clear();
-  const std::string html = page_of(sweep);
+  SweepResults sweep = sample_sweep(2);
+  std::erase_if(sweep.points, [](const SweepPoint& point) { return point.failure.empty(); });
+  sweep.references.clear();
+  const std::string html = sweep_page(sweep, sample_run());
   tags_of(html);
   EXPECT_THAT(html, HasSubstr("not met"));
   EXPECT_THAT(html, Not(HasSubstr("<svg class=\"chart")));
-  sweep.results.points.clear();
-  sweep.results.original.reset();
-  tags_of(page_of(sweep));
+  sweep.points.clear();
+  sweep.original.reset();
+  tags_of(sweep_page(sweep, sample_run()));
 }
 
 }  // namespace

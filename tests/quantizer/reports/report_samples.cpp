@@ -107,9 +107,8 @@ QuantizeReport sample_quantize_report(int layers) {
 
 std::string sample_quantize_page(int layers) { return quantize_page(sample_quantize_report(layers), sample_run()); }
 
-SweepSample sample_sweep(int layers) {
-  SweepSample sweep;
-  SweepResults& results = sweep.results;
+SweepResults sample_sweep(int layers) {
+  SweepResults results;
   results.checkpoint = "models/" + std::string(120, 'm') + "/final_model.safetensors";
   results.parameters = 29'951'068;
   results.original = OriginalScore{59'958'344, 1.277708, "all 600,000 targets, context 2048, stride 64", {}};
@@ -122,9 +121,9 @@ SweepSample sample_sweep(int layers) {
     point.bits_per_byte = bits_per_byte;
     point.gap_standard_error = 0.0006;
     point.seconds = 41.5;
-    results.points.push_back(point);
     if (method == "slope" || bytes > 12'000'000)
-      sweep.tensors[{method, point.budget_bytes}] = report_tensors(tensors.stored, reported_matrices(tensors.rate));
+      point.tensors = report_tensors(tensors.stored, reported_matrices(tensors.rate));
+    results.points.push_back(point);
   };
   add("slope", 8'395'411, 1.286756);
   add("slope", 11'143'144, 1.280085);
@@ -139,9 +138,7 @@ SweepSample sample_sweep(int layers) {
   results.references = {{"PyTorch, int5 and int6 with Brotli", 11'149'629, 1.287579},
                         {kHostileName, 9'000'000, 1.2865}};
   results.notes = {"gnuplot is not installed: no curve.svg and curve.png; curve.gp draws them"};
-  return sweep;
+  return results;
 }
-
-std::string page_of(const SweepSample& sweep) { return sweep_page(sweep.results, sweep.tensors, sample_run()); }
 
 }  // namespace thimble::testing

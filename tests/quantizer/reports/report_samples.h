@@ -15,12 +15,6 @@ extern const std::string kHostileName;
 ReportRun sample_run();
 QuantizeReport sample_quantize_report(int layers);
 std::string sample_quantize_page(int layers);
-
-struct SweepSample {
-  SweepResults results;
-  SweepTensors tensors;
-};
-SweepSample sample_sweep(int layers);
-std::string page_of(const SweepSample& sweep);
+SweepResults sample_sweep(int layers);
 
 }  // namespace thimble::testing
