@@ -24,7 +24,8 @@ struct MethodWork {
   OpenedCheckpoint& source;
   const std::map<std::string, TensorSummary>& summaries;
   std::vector<std::string> layers;  // that have Hessians, or will have
-  const QuantizedModel& header;     // config and layout, no tensors yet; provenance without the method's own
+  int64_t parameters;               // of the model
+  const QuantizedModel& header;     // config, provenance and layout, no tensors yet
   const Device& device;
   StageTimes& times;
   Progress& progress;
@@ -36,8 +37,6 @@ struct MethodWork {
   const CalibrationStatistics& statistics;
   const std::map<std::string, MatrixLoss>& losses;
   const TokenSequences& tokens;
-
-  int64_t parameters() const;
 };
 
 struct LayerOutcome {
@@ -99,12 +98,5 @@ class Method {
   // Why less than all of the limit is used, where the fit has not said it.
   virtual std::string fill_reason() const = 0;
 };
-
-// Of plans of GPTQ, which trace and nvfp4 make.
-std::vector<LayerOutcome> layer_outcomes(const Plan& plan, const CalibrationStatistics& statistics,
-                                         const LayerSolver& solver);
-
-// `model` with the work's header, and provenance of its own.
-QuantizedModel header_of(const Method& method, const MethodWork& work);
 
 }  // namespace thimble

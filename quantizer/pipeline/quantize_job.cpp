@@ -10,9 +10,8 @@
 #include "quantizer/checkpoints/hessian_file.h"
 #include "quantizer/console/diagnostics.h"
 #include "quantizer/console/version.h"
-#include "quantizer/methods/nvfp4/nvfp4_method.h"
 #include "quantizer/methods/slope/slope_method.h"
-#include "quantizer/methods/trace/trace_method.h"
+#include "quantizer/methods/trace/plan_methods.h"
 #include "quantizer/pipeline/plan_memory.h"
 #include "runtime/base/hash.h"
 
@@ -50,8 +49,8 @@ std::vector<std::string> layers_with_hessians(const QuantizeRequest& request, co
   return names;
 }
 
-// Config, layout and where calibration came from; what made the codes is the method's to say.
-QuantizedModel header_of(const QuantizeRequest& request, const OpenedCheckpoint& source) {
+// Config, layout, where calibration came from, and what makes the codes.
+QuantizedModel header_of(const QuantizeRequest& request, const OpenedCheckpoint& source, const Method& method) {
   QuantizedModel header;
   header.config_json = canonical_json(source.spec() ? source.spec()->config : source.config_json());
   header.banked = source.banked();
@@ -67,6 +66,7 @@ QuantizedModel header_of(const QuantizeRequest& request, const OpenedCheckpoint&
         {"length", request.calibration.length},
         {"temperature", request.temperatures.size() == 1 ? Json(request.temperatures[0]) : Json(request.temperatures)}};
   }
+  provenance.update(method.provenance());
   header.provenance_json = canonical_json(provenance);
   return header;
 }
@@ -146,8 +146,21 @@ Method& QuantizeJob::method_of(const QuantizeRequest& request) {
 
 MethodWork QuantizeJob::work_of(const QuantizedModel& header, LayerSolver& solver, const SharedWork& shared,
                                 Encoder& encoder) {
-  return {source_, summaries_, layers_, header,         request_.device,       times_,  console_.progress(),
-          solver,  shared,     encoder, collected_.key, collected_.statistics, losses_, collected_.tokens};
+  return {source_,
+          summaries_,
+          layers_,
+          parameters(),
+          header,
+          request_.device,
+          times_,
+          console_.progress(),
+          solver,
+          shared,
+          encoder,
+          collected_.key,
+          collected_.statistics,
+          losses_,
+          collected_.tokens};
 }
 
 void QuantizeJob::check_lower_bound(const QuantizeRequest& request) {
@@ -158,8 +171,9 @@ void QuantizeJob::check_lower_bound(const QuantizeRequest& request) {
     const SharedWork alone(nowhere, *single);
     Encoder encoder(alone, nullptr);
     LayerSolver solver(source_.parameters(), none, request.device, alone, key_, console_.progress());
-    const QuantizedModel header = header_of(request, source_);
-    method_of(request).check_lower_bound(artifact_limit(request), work_of(header, solver, alone, encoder));
+    Method& method = method_of(request);
+    const QuantizedModel header = header_of(request, source_, method);
+    method.check_lower_bound(artifact_limit(request), work_of(header, solver, alone, encoder));
   });
 }
 
@@ -180,9 +194,9 @@ void QuantizeJob::collect() {
 }
 
 QuantizeOutcome QuantizeJob::fit(const QuantizeRequest& request) {
-  const QuantizedModel header = header_of(request, source_);
-  const MethodWork work = work_of(header, *solver_, *shared_, *encoder_);
   Method& method = method_of(request);
+  const QuantizedModel header = header_of(request, source_, method);
+  const MethodWork work = work_of(header, *solver_, *shared_, *encoder_);
   Fitted fitted = method.fit(artifact_limit(request), work);
   QuantizeOutcome outcome;
   if (ranks_.is_root()) outcome = finish(request, method, work, std::move(fitted));
