@@ -14,8 +14,8 @@
 #include "quantizer/console/console.h"
 #include "quantizer/methods/method.h"
 #include "quantizer/methods/work_folder.h"
+#include "quantizer/pipeline/calibration.h"
 #include "quantizer/pipeline/model_rate.h"
-#include "quantizer/pipeline/obtain_statistics.h"
 #include "runtime/base/memory_plan.h"
 
 namespace thimble {
