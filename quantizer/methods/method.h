@@ -24,7 +24,6 @@ struct MethodWork {
   OpenedCheckpoint& source;
   const std::map<std::string, TensorSummary>& summaries;
   std::vector<std::string> layers;  // that have Hessians, or will have
-  int64_t parameters;               // of the model
   const QuantizedModel& header;     // config, provenance and layout, no tensors yet
   const Device& device;
   StageTimes& times;
@@ -86,10 +85,6 @@ class Method {
 
   // What an artifact says it was made with, besides calibration.
   virtual Json provenance() const = 0;
-  // What the artifact may take at most by the method's own options, of `limit_bytes`, where there is one.
-  virtual std::optional<uint64_t> limit(std::optional<uint64_t> limit_bytes, const MethodWork&) const {
-    return limit_bytes;
-  }
   // Before anything is collected: a CheckError when what needs no solving exceeds the limit alone.
   virtual void check_lower_bound(std::optional<uint64_t> limit_bytes, const MethodWork& work) = 0;
   // An artifact of at most that many bytes, or a CheckError that says what is the least. Collective: every rank calls

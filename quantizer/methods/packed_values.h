@@ -25,6 +25,7 @@
 #include "gptq/slope/slope_solver.h"
 #include "gptq/statistics/fisher.h"
 #include "gptq/trace/quantize_tensor.h"
+#include "packer/container/section_packer.h"
 #include "runtime/base/byte_cursor.h"
 #include "runtime/codes/quantized_model.h"
 
@@ -179,6 +180,10 @@ inline auto members(Nvfp4Codes& c) { return std::tie(c.codes, c.block_scales, c.
 inline auto members(RawTensor& t) { return std::tie(t.dtype, t.bytes); }
 inline auto members(QuantizedTensor& t) { return std::tie(t.name, t.shape, t.data); }
 inline auto members(QuantizedModel& m) { return std::tie(m.config_json, m.provenance_json, m.banked, m.tensors); }
+inline auto members(PackedSection& s) {
+  auto& [kind, codec, layout, raw_bytes, stored_bytes, checksum] = s.entry;
+  return std::tie(kind, codec, layout, raw_bytes, stored_bytes, checksum, s.stored);
+}
 inline auto members(GptqReport& r) {
   return std::tie(r.clip_fraction, r.weight_mse, r.weighted_loss, r.damping, r.dead_columns);
 }

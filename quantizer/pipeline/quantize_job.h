@@ -67,7 +67,7 @@ class QuantizeJob {
   // `solver`: with Hessians or, before there are any, without.
   MethodWork work_of(const QuantizedModel& header, LayerSolver& solver, const SharedWork& shared, Encoder& encoder);
   // Checks, writes and describes what was fitted.
-  QuantizeOutcome finish(const QuantizeRequest& request, const Method& method, const MethodWork& work, Fitted fitted);
+  QuantizeOutcome finish(const QuantizeRequest& request, const Method& method, Fitted fitted);
 
   const QuantizeRequest& request_;
   Ranks& ranks_;

@@ -60,18 +60,10 @@ class SlopeMethod final : public Method {
     return provenance;
   }
 
-  // Of what budget and bits per weight allow, the less.
-  std::optional<uint64_t> limit(std::optional<uint64_t> limit_bytes, const MethodWork& work) const override {
-    if (!options_.target.bits_per_weight) return limit_bytes;
-    const uint64_t wanted = bytes_at(*options_.target.bits_per_weight, work.parameters);
-    return std::min(limit_bytes.value_or(wanted), wanted);
-  }
-
   // A CheckError when the matrices to solve do not even fit with all codes 0. Of fewer matrices, which a file of
   // Hessians may have, even that takes more. Models that no file of a few bytes may hold are passed over.
   void check_lower_bound(std::optional<uint64_t> limit_bytes, const MethodWork& work) override {
-    const std::optional<uint64_t> allowed = limit(limit_bytes, work);
-    if (!allowed) return;
+    if (!limit_bytes) return;
     const Plan plan = make_slope_plan(work.summaries, layers_to_solve(work), options_.min_elements);
     QuantizedModel model = work.header;
     model.tensors = work.solver.solve_without_hessians(plan);
@@ -85,9 +77,10 @@ class SlopeMethod final : public Method {
     if (codes * sizeof(int32_t) > kExpansionFloorBytes) return;
     std::ranges::sort(model.tensors, {}, &QuantizedTensor::name);
     const uint64_t bytes = work.encoder.artifact(model, options_.encode, work.progress).size();
-    if (bytes > *allowed)
+    if (bytes > *limit_bytes)
       throw CheckError(fmt::format("the budget cannot be met: the smallest artifact takes {}{}, it may take {}",
-                                   options_.knows_layers ? "" : "at least ", bytes_text(bytes), bytes_text(*allowed)));
+                                   options_.knows_layers ? "" : "at least ", bytes_text(bytes),
+                                   bytes_text(*limit_bytes)));
   }
 
   Fitted fit(std::optional<uint64_t> limit_bytes, const MethodWork& work) override {
@@ -108,7 +101,7 @@ class SlopeMethod final : public Method {
       distill.emplace(DistillInput{work.source.weights(), work.tokens, work.device, options_.tuner, work.shared,
                                    Hasher().add(work.key).add(std::as_bytes(std::span(work.tokens.tokens))).digest()});
     SlopeTarget target = options_.target;
-    target.limit_bytes = limit(limit_bytes, work);
+    target.limit_bytes = limit_bytes;
     std::optional<CrossTerms> cross_terms;
     if (options_.slope.cross_term > 0)
       cross_terms.emplace(CrossTerms{work.source.weights(), start_->fixed, start_->layers, work.tokens,
