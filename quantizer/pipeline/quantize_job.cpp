@@ -78,15 +78,15 @@ QuantizedModel header_of(const QuantizeRequest& request, const OpenedCheckpoint&
 
 // Of what budget and bits per weight allow, the less.
 std::optional<uint64_t> artifact_limit(const QuantizeRequest& request, int64_t parameters) {
-  uint64_t limit = UINT64_MAX;
+  std::optional<uint64_t> limit;
   if (const std::optional<double>& bits = request.slope_target.bits_per_weight) limit = bytes_at(*bits, parameters);
   if (const std::optional<uint64_t>& budget = request.budget_bytes) {
     if (request.code_bytes >= *budget)
       throw CheckError("the budget cannot be met: the code takes " + bytes_text(request.code_bytes) +
                        " of a budget of " + bytes_text(*budget));
-    limit = std::min(limit, *budget - request.code_bytes);
+    limit = std::min(limit.value_or(UINT64_MAX), *budget - request.code_bytes);
   }
-  return limit == UINT64_MAX ? std::nullopt : std::optional(limit);
+  return limit;
 }
 
 // What the plan must know of every tensor. A model that runs must have finite weights only, one that does not may have
