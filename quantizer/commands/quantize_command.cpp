@@ -98,7 +98,7 @@ void add_targets(CLI::App& command, Options& options) {
   options.code.add_to(command);
   SlopeTarget& target = options.request.slope_target;
   auto add_number = [&](const char* name, std::optional<double>& value, double low, double high, const char* text) {
-    return options.methods.add(command.add_option(name, value, text), {MethodKind::kSlope})
+    return options.methods.add(command.add_option(name, value, text), MethodKind::kSlope)
         ->check(finite_number(low, high))
         ->type_name("X");
   };
@@ -125,7 +125,7 @@ void add_method_options(CLI::App& command, Options& options) {
       .add(command.add_option("--high", options.high,
                               "How many layers get the higher bits: a number, or auto for as many as fit (default: "
                               "auto with --budget, else 10)"),
-           {MethodKind::kTrace})
+           MethodKind::kTrace)
       ->type_name("N");
   command.option_defaults()->group(kCommonGroup);
 }

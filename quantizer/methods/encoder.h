@@ -16,11 +16,19 @@ class Encoder final : private SectionCache::Store {
   Encoder(const SharedWork& work, StageTimes* times) : work_(work), times_(times) {}
 
   // encode_artifact(). Collective.
-  ByteVector artifact(const QuantizedModel& model, const EncodeOptions& options, Progress& progress);
+  ByteVector artifact(const QuantizedModel& model, const EncodeOptions& options, Progress& progress) {
+    auto encode = [&] { return work_.of_root([&] { return encode_artifact(model, options, cache_, progress); }); };
+    return times_ ? times_->time("encode", encode) : encode();
+  }
 
  private:
-  std::shared_ptr<const PackedSection> find(uint64_t key) const override;
-  void insert(uint64_t key, const PackedSection& section) const override;
+  std::shared_ptr<const PackedSection> find(uint64_t key) const override {
+    const std::optional<ByteVector> bytes = work_.folder().load({WorkKind::kSection, key});
+    return bytes ? std::make_shared<const PackedSection>(unpack<PackedSection>(*bytes)) : nullptr;
+  }
+  void insert(uint64_t key, const PackedSection& section) const override {
+    if (work_.folder().keeps()) work_.folder().save({WorkKind::kSection, key}, pack(section));
+  }
 
   const SharedWork& work_;
   StageTimes* times_;

@@ -1,6 +1,8 @@
 // layer_solver.cpp: groups layers by shared Hessian, factors each once, and keeps every solution.
 #include "quantizer/methods/layer_solver.h"
 
+#include <algorithm>
+
 #include "runtime/base/hash.h"
 #include "runtime/base/parallel.h"
 
@@ -13,15 +15,16 @@ int max_code_of(const Precision& precision) {
   return scaled ? scaled->max_code : 0;
 }
 
+// One solved tensor each.
+std::string slot(const std::string& name, const Precision& precision) {
+  return name + "\n" + precision_text(precision);
+}
+
 }  // namespace
 
 LayerSolver::LayerSolver(const TensorMap& tensors, const HessianSet& hessians, const Device& device,
                          const SharedWork& work, uint64_t key, Progress& progress)
     : tensors_(tensors), hessians_(hessians), device_(device), work_(work), key_(key), progress_(progress) {}
-
-LayerSolver::Slot LayerSolver::slot(const std::string& name, const Precision& precision) {
-  return name + "\n" + precision_text(precision);
-}
 
 const GptqReport* LayerSolver::report(const std::string& name, const Precision& precision) const {
   auto found = solved_.find(slot(name, precision));
@@ -48,44 +51,36 @@ std::vector<QuantizedTensor> LayerSolver::solve(const Plan& plan) {
 }
 
 void LayerSolver::solve_missing(const Plan& plan) {
-  std::vector<Layer> missing;
-  for (const auto& [name, precision] : plan)
-    if (needs_hessian(precision) && !solved_.contains(slot(name, precision))) missing.push_back({name, precision});
+  std::vector<const Layer*> missing;
+  for (const Layer& layer : plan)
+    if (needs_hessian(layer.second) && !solved_.contains(slot(layer.first, layer.second))) missing.push_back(&layer);
   if (missing.empty()) return;
   std::vector<SharedWork::Piece> pieces;
-  std::map<std::string, size_t> piece_of;
   std::map<const Hessian*, size_t> unit_of;
-  for (const Layer& layer : missing) {
-    piece_of[layer.name] = pieces.size();
-    pieces.push_back({key_of(layer), unit_of.emplace(hessians_.at(layer.name).get(), unit_of.size()).first->second});
+  for (const Layer* layer : missing) {
+    const auto& [name, precision] = *layer;
+    const uint64_t key = Hasher().add(key_).add(name).add(precision_text(precision)).digest();
+    pieces.push_back({key, unit_of.emplace(hessians_.at(name).get(), unit_of.size()).first->second});
   }
-  progress_.begin("solving layers", static_cast<int64_t>(missing.size()), "layers");
-  auto solve = [&](std::span<const size_t> mine, const SharedWork::Give<SolvedTensor>& give) {
-    std::vector<Layer> layers;
-    for (size_t piece : mine) layers.push_back(missing[piece]);
-    solve_here(groups_of(layers), [&](SolvedTensor solved) {
-      const size_t piece = piece_of.at(solved.tensor.name);
+  auto solve = [&](std::span<const size_t> mine, const Keep& give) {
+    std::vector<Group> groups;  // in the order of their first layers
+    for (size_t piece : mine) {
+      const Hessian* hessian = hessians_.at(missing[piece]->first).get();
+      auto group = std::ranges::find(groups, hessian, &Group::hessian);
+      if (group == groups.end()) group = groups.insert(group, {hessian, {}});
+      group->layers.emplace_back(piece, missing[piece]);
+    }
+    solve_here(groups, [&](size_t piece, SolvedTensor solved) {
       give(piece, std::move(solved));
       progress_.advance(1);
     });
   };
+  progress_.begin("solving layers", static_cast<int64_t>(missing.size()), "layers");
   for (SolvedTensor& solved : work_.results<SolvedTensor>(WorkKind::kSolution, pieces, solve)) {
-    const Layer& layer = missing[piece_of.at(solved.tensor.name)];
-    solved_[slot(layer.name, layer.precision)] = std::move(solved);
+    const std::string& name = solved.tensor.name;
+    solved_[slot(name, plan.at(name))] = std::move(solved);
   }
   progress_.end();
-}
-
-std::vector<LayerSolver::Group> LayerSolver::groups_of(std::span<const Layer> layers) const {
-  std::vector<Group> groups;
-  std::map<const Hessian*, size_t> group_of;
-  for (const Layer& layer : layers) {
-    const Hessian* hessian = hessians_.at(layer.name).get();
-    auto [found, is_new] = group_of.emplace(hessian, groups.size());
-    if (is_new) groups.push_back({hessian, {}});
-    groups[found->second].layers.push_back(layer);
-  }
-  return groups;
 }
 
 void LayerSolver::solve_here(std::span<const Group> groups, const Keep& keep) const {
@@ -100,37 +95,40 @@ void LayerSolver::solve_here(std::span<const Group> groups, const Keep& keep) co
   }
 }
 
-uint64_t LayerSolver::key_of(const Layer& layer) const {
-  return Hasher().add(key_).add(layer.name).add(precision_text(layer.precision)).digest();
-}
-
 void LayerSolver::solve_on_cpu(const Group& group, const Keep& keep) const {
-  HessianFactor factor = factor_hessian(group.hessian->matrix, kTraceDamping, group.layers[0].name);
-  for (const Layer& layer : group.layers)
-    keep(quantize_tensor(layer.name, tensors_.at(layer.name), layer.precision, &factor));
+  HessianFactor factor = factor_hessian(group.hessian->matrix, kTraceDamping, group.layers[0].second->first);
+  for (const auto& [piece, layer] : group.layers)
+    keep(piece, quantize_tensor(layer->first, tensors_.at(layer->first), layer->second, &factor));
 }
 
 // All layers of a grid in one batch.
 void LayerSolver::solve_on_cuda(std::span<const Group> groups, const CudaPlace& place, const Keep& keep) const {
+  struct Batch {
+    std::vector<GptqJob> jobs;
+    std::vector<size_t> pieces;
+  };
   std::vector<const SymmetricMatrix*> hessians;
   std::vector<Matrix> weights;
-  std::vector<GptqJob> row_scaled, nvfp4;
+  Batch row_scaled, nvfp4;
   for (const Group& group : groups) {
     hessians.push_back(&group.hessian->matrix);
-    for (const Layer& layer : group.layers) {
-      weights.push_back(finite_matrix(layer.name, tensors_.at(layer.name)));
-      auto& jobs = std::holds_alternative<Nvfp4Precision>(layer.precision) ? nvfp4 : row_scaled;
-      jobs.push_back({layer.name, weights.back(), max_code_of(layer.precision), hessians.size() - 1});
+    for (const auto& [piece, layer] : group.layers) {
+      const auto& [name, precision] = *layer;
+      weights.push_back(finite_matrix(name, tensors_.at(name)));
+      Batch& batch = std::holds_alternative<Nvfp4Precision>(precision) ? nvfp4 : row_scaled;
+      batch.jobs.push_back({name, weights.back(), max_code_of(precision), hessians.size() - 1});
+      batch.pieces.push_back(piece);
     }
   }
-  auto keep_result_of = [&](const std::vector<GptqJob>& jobs) {
+  auto keep_result_of = [&](const Batch& batch) {
     return [&](size_t job, auto result) {
-      const std::string& name = jobs[job].name;
-      keep({{name, tensors_.at(name).shape, std::move(result.codes)}, std::move(result.report)});
+      const std::string& name = batch.jobs[job].name;
+      keep(batch.pieces[job], {{name, tensors_.at(name).shape, std::move(result.codes)}, std::move(result.report)});
     };
   };
-  if (!row_scaled.empty()) solve_gptq_cuda(hessians, row_scaled, kTraceDamping, place, keep_result_of(row_scaled));
-  if (!nvfp4.empty()) solve_gptq_nvfp4_cuda(hessians, nvfp4, kTraceDamping, place, keep_result_of(nvfp4));
+  if (!row_scaled.jobs.empty())
+    solve_gptq_cuda(hessians, row_scaled.jobs, kTraceDamping, place, keep_result_of(row_scaled));
+  if (!nvfp4.jobs.empty()) solve_gptq_nvfp4_cuda(hessians, nvfp4.jobs, kTraceDamping, place, keep_result_of(nvfp4));
 }
 
 }  // namespace thimble

@@ -2,7 +2,6 @@
 // work.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -32,25 +31,15 @@ class LayerSolver {
   const GptqReport* report(const std::string& name, const Precision& precision) const;
 
  private:
-  // "name\nprecision": one solved tensor each.
-  using Slot = std::string;
-  static Slot slot(const std::string& name, const Precision& precision);
-
-  // Layers to solve that read the same input.
-  struct Layer {
-    std::string name;
-    Precision precision;
-  };
+  using Layer = Plan::value_type;  // name and precision
+  // Layers to solve that read the same input, as pieces of the work.
   struct Group {
     const Hessian* hessian;
-    std::vector<Layer> layers;
+    std::vector<std::pair<size_t, const Layer*>> layers;
   };
 
   void solve_missing(const Plan& plan);
-  uint64_t key_of(const Layer& layer) const;
-  // Those that share a Hessian, in the order of their first layers.
-  std::vector<Group> groups_of(std::span<const Layer> layers) const;
-  using Keep = std::function<void(SolvedTensor)>;  // from any thread
+  using Keep = SharedWork::Give<SolvedTensor>;
   void solve_here(std::span<const Group> groups, const Keep& keep) const;
   void solve_on_cpu(const Group& group, const Keep& keep) const;
   void solve_on_cuda(std::span<const Group> groups, const CudaPlace& place, const Keep& keep) const;
@@ -61,7 +50,7 @@ class LayerSolver {
   const SharedWork& work_;
   uint64_t key_;
   Progress& progress_;
-  std::map<Slot, SolvedTensor> solved_;
+  std::map<std::string, SolvedTensor> solved_;  // by slot()
 };
 
 }  // namespace thimble

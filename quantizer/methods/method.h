@@ -24,7 +24,7 @@ struct MethodWork {
   OpenedCheckpoint& source;
   const std::map<std::string, TensorSummary>& summaries;
   std::vector<std::string> layers;  // that have Hessians, or will have
-  const QuantizedModel& header;     // config and layout, no tensors yet; provenance without the method's own
+  const QuantizedModel& header;     // config, provenance and layout, no tensors yet
   const Device& device;
   StageTimes& times;
   Progress& progress;
@@ -36,8 +36,6 @@ struct MethodWork {
   const CalibrationStatistics& statistics;
   const std::map<std::string, MatrixLoss>& losses;
   const TokenSequences& tokens;
-
-  int64_t parameters() const;
 };
 
 struct LayerOutcome {
@@ -87,10 +85,6 @@ class Method {
 
   // What an artifact says it was made with, besides calibration.
   virtual Json provenance() const = 0;
-  // What the artifact may take at most by the method's own options, of `limit_bytes`, where there is one.
-  virtual std::optional<uint64_t> limit(std::optional<uint64_t> limit_bytes, const MethodWork&) const {
-    return limit_bytes;
-  }
   // Before anything is collected: a CheckError when what needs no solving exceeds the limit alone.
   virtual void check_lower_bound(std::optional<uint64_t> limit_bytes, const MethodWork& work) = 0;
   // An artifact of at most that many bytes, or a CheckError that says what is the least. Collective: every rank calls
@@ -99,12 +93,5 @@ class Method {
   // Why less than all of the limit is used, where the fit has not said it.
   virtual std::string fill_reason() const = 0;
 };
-
-// Of plans of GPTQ, which trace and nvfp4 make.
-std::vector<LayerOutcome> layer_outcomes(const Plan& plan, const CalibrationStatistics& statistics,
-                                         const LayerSolver& solver);
-
-// `model` with the work's header, and provenance of its own.
-QuantizedModel header_of(const Method& method, const MethodWork& work);
 
 }  // namespace thimble

@@ -25,6 +25,7 @@
 #include "gptq/slope/slope_solver.h"
 #include "gptq/statistics/fisher.h"
 #include "gptq/trace/quantize_tensor.h"
+#include "packer/container/section_packer.h"
 #include "runtime/base/byte_cursor.h"
 #include "runtime/codes/quantized_model.h"
 
@@ -33,192 +34,135 @@ namespace thimble {
 template <typename T>
 concept PlainValue = std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_same_v<T, std::byte>;
 
-class PackArchive {
+// One walk over a value for both directions: what wrote it reads it.
+class ValueArchive {
  public:
-  template <typename... T>
-  void operator()(const T&... values) {
-    (add(values), ...);
-  }
-  ByteVector take() { return std::move(bytes_); }
-
- private:
-  void add(const PlainValue auto& value) { append(std::as_bytes(std::span(&value, 1))); }
-  void add(const std::string& text) { add_all(std::span(text)); }
-  template <typename T>
-  void add(const std::vector<T>& values) {
-    add_all(std::span(values));
-  }
-  void add(const std::vector<int32_t>& values) {
-    int32_t widest = 0;  // negative values as the positive ones that take as many bits
-    for (int32_t value : values) widest = std::max(widest, value < 0 ? ~value : value);
-    if (widest <= std::numeric_limits<int8_t>::max())
-      add_narrow<int8_t>(values);
-    else if (widest <= std::numeric_limits<int16_t>::max())
-      add_narrow<int16_t>(values);
-    else
-      add_narrow<int32_t>(values);
-  }
-  template <typename K, typename V>
-  void add(const std::map<K, V>& values) {
-    add(uint64_t{values.size()});
-    for (const auto& value : values) add(value);
-  }
-  template <typename A, typename B>
-  void add(const std::pair<A, B>& value) {
-    (*this)(value.first, value.second);
-  }
-  template <typename T>
-  void add(const std::optional<T>& value) {
-    add(value.has_value());
-    if (value) add(*value);
-  }
-  template <typename... T>
-  void add(const std::variant<T...>& value) {
-    add(uint64_t{value.index()});
-    std::visit([&](const auto& held) { add(held); }, value);
-  }
-  template <typename T>
-  void add(const std::shared_ptr<const T>& value) {
-    const auto [found, is_new] = shared_.emplace(value.get(), uint64_t{shared_.size()});
-    add(found->second);
-    if (is_new) add(*value);
-  }
-  template <typename T>
-  void add(const T& value) {
-    std::apply(*this, members(const_cast<T&>(value)));  // which this direction leaves as it is
-  }
-
-  void append(Bytes bytes) {
-    const size_t end = bytes_.size();
-    bytes_.resize(end + bytes.size());
-    if (!bytes.empty()) std::memcpy(bytes_.data() + end, bytes.data(), bytes.size());
-  }
-  template <typename T>
-  void add_all(std::span<const T> values) {
-    add(uint64_t{values.size()});
-    if constexpr (PlainValue<T>)
-      append(std::as_bytes(values));
-    else
-      for (const T& value : values) add(value);
-  }
-  template <typename N>
-  void add_narrow(const std::vector<int32_t>& values) {
-    const std::vector<N> narrow(values.begin(), values.end());
-    add(uint8_t{sizeof(N)});
-    add_all(std::span(narrow));
-  }
-
-  ByteVector bytes_;
-  std::map<const void*, uint64_t> shared_;
-};
-
-// Bytes that end too early, and numbers that no value has, are FormatErrors.
-class UnpackArchive {
- public:
-  explicit UnpackArchive(Bytes bytes) : cursor_(bytes, "packed values") {}
+  ValueArchive() = default;  // writes
+  // Reads. Bytes that end too early, and numbers that no value has, are FormatErrors.
+  explicit ValueArchive(Bytes bytes) : cursor_(std::in_place, bytes, kWhere) {}
 
   template <typename... T>
   void operator()(T&... values) {
-    (read(values), ...);
+    (walk(values), ...);
   }
-  void require(bool is_right) const {
-    if (!is_right) throw FormatError(cursor_.path(), "hold what no value has");
-  }
-  void require_end() const { require(cursor_.at_end()); }
+  ByteVector take() { return std::move(written_); }
+  void require_end() const { require(cursor_->at_end()); }
 
  private:
-  void read(PlainValue auto& value) { fill(std::span(&value, 1)); }
-  void read(std::string& text) {
-    text.resize(count(1));
-    fill(std::span(text));
-  }
+  void walk(PlainValue auto& value) { walk_numbers(std::span(&value, 1)); }
+  void walk(std::string& text) { walk_all(text); }
   template <typename T>
-  void read(std::vector<T>& values) {
-    values.resize(count(PlainValue<T> ? sizeof(T) : 1));
-    if constexpr (PlainValue<T>)
-      fill(std::span(values));
-    else
-      for (T& value : values) read(value);
+  void walk(std::vector<T>& values) {
+    walk_all(values);
   }
-  void read(std::vector<int32_t>& values) {
-    const auto width = one<uint8_t>();
+  void walk(std::vector<int32_t>& values) {
+    int32_t widest = 0;  // negative values as the positive ones that take as many bits
+    for (int32_t value : values) widest = std::max(widest, value < 0 ? ~value : value);
+    uint8_t width = widest <= std::numeric_limits<int8_t>::max()    ? 1
+                    : widest <= std::numeric_limits<int16_t>::max() ? 2
+                                                                    : 4;
+    walk(width);
     require(width == 1 || width == 2 || width == 4);
-    if (width == 1) read_narrow<int8_t>(values);
-    if (width == 2) read_narrow<int16_t>(values);
-    if (width == 4) read_narrow<int32_t>(values);
+    if (width == 1) walk_narrow<int8_t>(values);
+    if (width == 2) walk_narrow<int16_t>(values);
+    if (width == 4) walk_all(values);
   }
   template <typename K, typename V>
-  void read(std::map<K, V>& values) {
-    values.clear();
-    for (uint64_t left = count(1); left > 0; --left) values.insert(one<std::pair<K, V>>());
-  }
-  template <typename A, typename B>
-  void read(std::pair<A, B>& value) {
-    (*this)(value.first, value.second);
+  void walk(std::map<K, V>& values) {
+    uint64_t left = count(values.size(), 1);
+    if (cursor_) {
+      for (; left > 0; --left) {
+        std::pair<K, V> value;
+        (*this)(value.first, value.second);
+        values.insert(std::move(value));
+      }
+    } else {
+      for (auto& [key, value] : values) (*this)(const_cast<K&>(key), value);  // as in pack()
+    }
   }
   template <typename T>
-  void read(std::optional<T>& value) {
-    value.reset();
-    if (one<bool>()) read(value.emplace());
+  void walk(std::optional<T>& value) {
+    bool has_value = value.has_value();
+    walk(has_value);
+    if (has_value) walk(value ? *value : value.emplace());
   }
   template <typename... T>
-  void read(std::variant<T...>& value) {
-    const auto index = one<uint64_t>();
+  void walk(std::variant<T...>& value) {
+    uint64_t index = value.index();
+    walk(index);
     require(index < sizeof...(T));
     uint64_t i = 0;
-    ((i++ == index ? read(value.template emplace<T>()) : void()), ...);
+    if (cursor_) ((i++ == index ? void(value.template emplace<T>()) : void()), ...);
+    std::visit([&](auto& held) { walk(held); }, value);
   }
   template <typename T>
-  void read(std::shared_ptr<const T>& value) {
-    const auto number = one<uint64_t>();
+  void walk(std::shared_ptr<const T>& value) {
+    uint64_t number = static_cast<uint64_t>(std::ranges::find(shared_, value) - shared_.begin());
+    walk(number);
     require(number <= shared_.size());
-    if (number == shared_.size()) shared_.push_back(std::make_shared<const T>(one<T>()));
-    value = std::static_pointer_cast<const T>(shared_[number]);
+    const bool is_new = number == shared_.size();
+    if (cursor_ && !is_new) value = std::static_pointer_cast<const T>(shared_[number]);
+    if (cursor_ && is_new) value = std::make_shared<T>();
+    if (!is_new) return;
+    shared_.push_back(value);
+    walk(const_cast<T&>(*value));  // which was just made, or is left as it is
   }
   template <typename T>
-  void read(T& value) {
+  void walk(T& value) {
     std::apply(*this, members(value));
     if constexpr (requires { is_consistent(value); }) require(is_consistent(value));
   }
 
-  template <typename T>
-  T one() {
-    T value{};
-    read(value);
-    return value;
+  static void require(bool is_right) {
+    if (!is_right) throw FormatError(kWhere, "hold what no value has");
   }
   // Of elements that take at least so many bytes.
-  uint64_t count(size_t least_bytes) {
-    const auto count = one<uint64_t>();
-    require(count <= cursor_.remaining() / least_bytes);
+  uint64_t count(uint64_t count, size_t least_bytes) {
+    walk(count);
+    if (cursor_) require(count <= cursor_->remaining() / least_bytes);
     return count;
   }
-  template <typename T>
-  void fill(std::span<T> values) {
-    const Bytes bytes = cursor_.take(values.size_bytes(), "numbers");
-    if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+  template <typename Values>
+  void walk_all(Values& values) {
+    using T = typename Values::value_type;
+    const uint64_t size = count(values.size(), PlainValue<T> ? sizeof(T) : 1);
+    if (cursor_) values.resize(size);
+    if constexpr (PlainValue<T>)
+      walk_numbers(std::span(values));
+    else
+      for (T& value : values) walk(value);
   }
   template <typename N>
-  void read_narrow(std::vector<int32_t>& values) {
-    std::vector<N> narrow(count(sizeof(N)));
-    fill(std::span(narrow));
-    values.assign(narrow.begin(), narrow.end());
+  void walk_narrow(std::vector<int32_t>& values) {
+    std::vector<N> narrow(values.begin(), values.end());
+    walk_all(narrow);
+    if (cursor_) values.assign(narrow.begin(), narrow.end());
+  }
+  template <typename T>
+  void walk_numbers(std::span<T> values) {
+    if (values.empty()) return;
+    if (cursor_)
+      std::memcpy(values.data(), cursor_->take(values.size_bytes(), "numbers").data(), values.size_bytes());
+    else
+      append_bytes(written_, std::as_bytes(values));
   }
 
-  ByteCursor cursor_;
-  std::vector<std::shared_ptr<const void>> shared_;
+  static constexpr const char* kWhere = "packed values";
+  std::optional<ByteCursor> cursor_;  // of what is read
+  ByteVector written_;
+  std::vector<std::shared_ptr<const void>> shared_;  // by number
 };
 
 template <typename T>
 ByteVector pack(const T& value) {
-  PackArchive archive;
-  archive(value);
+  ValueArchive archive;
+  archive(const_cast<T&>(value));  // which this direction leaves as it is
   return archive.take();
 }
 
 template <typename T>
 T unpack(Bytes bytes) {
-  UnpackArchive archive(bytes);
+  ValueArchive archive(bytes);
   T value{};
   archive(value);
   archive.require_end();
@@ -236,6 +180,10 @@ inline auto members(Nvfp4Codes& c) { return std::tie(c.codes, c.block_scales, c.
 inline auto members(RawTensor& t) { return std::tie(t.dtype, t.bytes); }
 inline auto members(QuantizedTensor& t) { return std::tie(t.name, t.shape, t.data); }
 inline auto members(QuantizedModel& m) { return std::tie(m.config_json, m.provenance_json, m.banked, m.tensors); }
+inline auto members(PackedSection& s) {
+  auto& [kind, codec, layout, raw_bytes, stored_bytes, checksum] = s.entry;
+  return std::tie(kind, codec, layout, raw_bytes, stored_bytes, checksum, s.stored);
+}
 inline auto members(GptqReport& r) {
   return std::tie(r.clip_fraction, r.weight_mse, r.weighted_loss, r.damping, r.dead_columns);
 }

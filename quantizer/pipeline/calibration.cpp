@@ -1,16 +1,19 @@
-// calibration.cpp: self-generation with resume, and Hessian collection, both shared among ranks and kept.
+// calibration.cpp: self-generation with resume, and collection of statistics, both shared among ranks and kept.
 #include "quantizer/pipeline/calibration.h"
 
 #include <algorithm>
+#include <bit>
 #include <tuple>
 
 #include "eval/text/token_shard.h"
 #include "gptq/statistics/statistics_sum.h"
+#include "quantizer/checkpoints/finite_input.h"
 #include "quantizer/checkpoints/hessian_file.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/file.h"
 #include "runtime/base/hash.h"
 #include "runtime/cpu/cpu_gradients.h"
+#include "runtime/device/models.h"
 #include "runtime/ops/numeric_policy.h"
 
 namespace thimble {
@@ -134,15 +137,6 @@ TokenSequences self_generate(Generator& generator, const CalibrationOptions& opt
   return all;
 }
 
-TokenSequences read_calibration_tokens(const std::string& path, int64_t length, int64_t vocab_size) {
-  std::vector<Token> tokens = parse_shard(MappedFile(path).bytes(), path, vocab_size);
-  auto count = static_cast<int64_t>(tokens.size()) / length;
-  if (count == 0 || count * length != static_cast<int64_t>(tokens.size()))
-    throw FormatError(path, counted(tokens.size(), "token") +
-                                ", allowed is a positive multiple of the calibration length " + std::to_string(length));
-  return {count, length, std::move(tokens)};
-}
-
 CalibrationStatistics collect_statistics(const std::shared_ptr<const Weights>& weights, const Device& device,
                                          const TokenSequences& sequences, bool with_loss, uint64_t key,
                                          const SharedWork& work, Progress& progress) {
@@ -160,6 +154,115 @@ CalibrationStatistics collect_statistics(const std::shared_ptr<const Weights>& w
     }
     round_to_float32(statistics);
     return statistics;
+  });
+}
+
+namespace {
+
+// A shard that holds whole sequences of `length` tokens, one after another. Any other token count is a FormatError.
+TokenSequences read_calibration_tokens(const std::string& path, int64_t length, int64_t vocab_size) {
+  std::vector<Token> tokens = parse_shard(MappedFile(path).bytes(), path, vocab_size);
+  auto count = static_cast<int64_t>(tokens.size()) / length;
+  if (count == 0 || count * length != static_cast<int64_t>(tokens.size()))
+    throw FormatError(path, counted(tokens.size(), "token") +
+                                ", allowed is a positive multiple of the calibration length " + std::to_string(length));
+  return {count, length, std::move(tokens)};
+}
+
+TokenSequences obtain_tokens(const QuantizeRequest& request, OpenedCheckpoint& source, uint64_t key,
+                             const SharedWork& work, Progress& progress) {
+  const CalibrationOptions& wanted = request.calibration;
+  if (!request.calibration_tokens.empty())
+    return read_calibration_tokens(request.calibration_tokens, wanted.length, source.runnable().vocabulary());
+  const std::unique_ptr<Generator> generator =
+      make_generator(source.weights(), request.device, wanted.length, wanted.sequences, work.ranks());
+  // Sequence s has temperature s modulo n. Those of one temperature are generated together, with a seed of their own:
+  // else they would begin with the same tokens as the others, and go on from the same random numbers.
+  const auto n = static_cast<int64_t>(request.temperatures.size());
+  TokenSequences tokens{request.calibration.sequences, request.calibration.length, {}};
+  tokens.tokens.resize(static_cast<size_t>(tokens.count * tokens.length));
+  for (int64_t i = 0; i < std::min(n, tokens.count); ++i) {
+    CalibrationOptions options = request.calibration;
+    options.sequences = (tokens.count - i + n - 1) / n;
+    options.temperature = request.temperatures[static_cast<size_t>(i)];
+    options.seed += static_cast<uint64_t>(i) << 32;
+    const uint64_t part_key =
+        Hasher().add(key).add(options.seed).add(std::bit_cast<uint64_t>(options.temperature)).digest();
+    const TokenSequences part = self_generate(*generator, options, part_key, work, progress);
+    for (int64_t s = 0; s < part.count; ++s)
+      std::ranges::copy(part.sequence(s), tokens.tokens.begin() + (s * n + i) * tokens.length);
+  }
+  return tokens;
+}
+
+// Do statistics from a file belong to this checkpoint? Every Hessian, Fisher and count in `path` must name a matrix of
+// the checkpoint and have its columns or rows; `needs_fisher`: and every layer with a Hessian an output Fisher. Else a
+// FormatError(path).
+void check_statistics(const CalibrationStatistics& statistics, bool needs_fisher, const OpenedCheckpoint& source,
+                      const std::string& path) {
+  auto check = [&](const char* what, const char* unit, const std::string& name, size_t found, size_t axis) {
+    const std::string object = std::string(what) + " '" + name + "' ";
+    auto tensor = source.shapes().find(name);
+    if (tensor == source.shapes().end()) throw FormatError(path, object + "names no tensor of " + source.path());
+    const Shape& shape = tensor->second.shape;
+    if (shape.size() != 2 || shape[axis] != static_cast<int64_t>(found))
+      throw FormatError(path, object + "has " + counted(found, unit) + ", the tensor in " + source.path() +
+                                  " has shape " + shape_text(shape));
+  };
+  const LossStatistics& loss = statistics.loss;
+  for (const HessianSet* hessians : {&statistics.hessians, &loss.head})
+    for (const auto& [name, hessian] : *hessians)
+      check("Hessian", "column", name, static_cast<size_t>(hessian->matrix.size()), 1);
+  for (const auto& [name, fisher] : loss.output_fisher)
+    check("output Fisher", "value", name, fisher.mean_square.size(), 0);
+  for (const auto& [name, fisher] : loss.lookup_fisher)
+    check("lookup Fisher", "value", name, fisher.mean_square.size(), 1);
+  for (const auto& [name, counts] : loss.row_counts) check("row counts", "value", name, counts.size(), 0);
+  if (!needs_fisher) return;
+  for (const auto& [layer, hessian] : statistics.hessians)
+    if (!loss.output_fisher.contains(layer))
+      throw FormatError(path, "has a Hessian but no output Fisher of '" + layer +
+                                  "'; --fisher needs one for every layer with a Hessian");
+}
+
+KeyedStatistics collect_from_model(const QuantizeRequest& request, OpenedCheckpoint& source, uint64_t key,
+                                   const SharedWork& work, StageTimes& times, Progress& progress) {
+  TokenSequences tokens =
+      times.time("calibration", [&] { return obtain_tokens(request, source, key, work, progress); });
+  if (request.check_finite)
+    times.time("finite check", [&] {
+      require_finite_activations(*make_scorer(source.weights(), request.device, tokens.length), tokens, progress);
+    });
+  if (work.ranks().is_root() && !request.save_calibration.empty())
+    write_shard(request.save_calibration, tokens.tokens, source.runnable().vocabulary());
+  return times.time("Hessians", [&] {
+    Hasher hasher;
+    hasher.add(key).add(static_cast<uint64_t>(tokens.length)).add(std::as_bytes(std::span(tokens.tokens)));
+    if (request.fisher) hasher.add(std::string_view("fisher"));
+    const uint64_t statistics_key = hasher.digest();
+    work.ranks().require_equal(hex64(statistics_key), "the hash of the calibration tokens");
+    CalibrationStatistics statistics =
+        collect_statistics(source.weights(), request.device, tokens, request.fisher, statistics_key, work, progress);
+    return KeyedStatistics{std::move(statistics), statistics_key, std::move(tokens)};
+  });
+}
+
+}  // namespace
+
+KeyedStatistics obtain_statistics(const QuantizeRequest& request, OpenedCheckpoint& source, uint64_t key,
+                                  const SharedWork& work, StageTimes& times, Progress& progress) {
+  if (request.hessians.empty()) return collect_from_model(request, source, key, work, times, progress);
+  return times.time("Hessians", [&] {
+    CalibrationStatistics statistics = read_hessian_file(request.hessians);
+    check_statistics(statistics, request.fisher, source, request.hessians);
+    round_to_float32(statistics);
+    uint64_t contents = xxh3(MappedFile(request.hessians).bytes());
+    work.ranks().require_equal(hex64(contents), request.hessians + ": the hash of the file");
+    KeyedStatistics found{std::move(statistics), Hasher().add(key).add(contents).digest(), {}};
+    if (!request.calibration_tokens.empty())
+      found.tokens = read_calibration_tokens(request.calibration_tokens, request.calibration.length,
+                                             source.runnable().vocabulary());
+    return found;
   });
 }
 

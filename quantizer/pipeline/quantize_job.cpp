@@ -5,16 +5,21 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
-#include "quantizer/checkpoints/finite_input.h"
+#include "eval/text/token_shard.h"
+#include "gptq/factor/input_pairs.h"
+#include "gptq/statistics/statistics_sum.h"
 #include "quantizer/checkpoints/hessian_file.h"
 #include "quantizer/console/diagnostics.h"
 #include "quantizer/console/version.h"
-#include "quantizer/methods/nvfp4/nvfp4_method.h"
+#include "quantizer/methods/slope/distill.h"
 #include "quantizer/methods/slope/slope_method.h"
-#include "quantizer/methods/trace/trace_method.h"
-#include "quantizer/pipeline/plan_memory.h"
+#include "quantizer/methods/trace/plan_methods.h"
+#include "runtime/base/file.h"
 #include "runtime/base/hash.h"
+#include "runtime/cuda/cuda_models.h"
+#include "runtime/cuda/kernels/cuda_devices.h"
 
 namespace thimble {
 namespace {
@@ -50,8 +55,8 @@ std::vector<std::string> layers_with_hessians(const QuantizeRequest& request, co
   return names;
 }
 
-// Config, layout and where calibration came from; what made the codes is the method's to say.
-QuantizedModel header_of(const QuantizeRequest& request, const OpenedCheckpoint& source) {
+// Config, layout, where calibration came from, and what makes the codes.
+QuantizedModel header_of(const QuantizeRequest& request, const OpenedCheckpoint& source, const Method& method) {
   QuantizedModel header;
   header.config_json = canonical_json(source.spec() ? source.spec()->config : source.config_json());
   header.banked = source.banked();
@@ -67,16 +72,22 @@ QuantizedModel header_of(const QuantizeRequest& request, const OpenedCheckpoint&
         {"length", request.calibration.length},
         {"temperature", request.temperatures.size() == 1 ? Json(request.temperatures[0]) : Json(request.temperatures)}};
   }
+  provenance.update(method.provenance());
   header.provenance_json = canonical_json(provenance);
   return header;
 }
 
-std::optional<uint64_t> artifact_limit(const QuantizeRequest& request) {
-  if (!request.budget_bytes) return std::nullopt;
-  if (request.code_bytes >= *request.budget_bytes)
-    throw CheckError("the budget cannot be met: the code takes " + bytes_text(request.code_bytes) + " of a budget of " +
-                     bytes_text(*request.budget_bytes));
-  return *request.budget_bytes - request.code_bytes;
+// Of what budget and bits per weight allow, the less.
+std::optional<uint64_t> artifact_limit(const QuantizeRequest& request, int64_t parameters) {
+  std::optional<uint64_t> limit;
+  if (const std::optional<double>& bits = request.slope_target.bits_per_weight) limit = bytes_at(*bits, parameters);
+  if (const std::optional<uint64_t>& budget = request.budget_bytes) {
+    if (request.code_bytes >= *budget)
+      throw CheckError("the budget cannot be met: the code takes " + bytes_text(request.code_bytes) +
+                       " of a budget of " + bytes_text(*budget));
+    limit = std::min(limit.value_or(UINT64_MAX), *budget - request.code_bytes);
+  }
+  return limit;
 }
 
 // What the plan must know of every tensor. A model that runs must have finite weights only, one that does not may have
@@ -105,9 +116,10 @@ void add_rates(ModelRate rate, QuantizeOutcome& outcome) {
   outcome.rate = std::move(rate);
 }
 
-// Of the budget, else of what the method's options come to.
-void add_fill(const QuantizeRequest& request, const Method& method, const MethodWork& work, QuantizeOutcome& outcome) {
-  const std::optional<uint64_t> limit = request.budget_bytes ? request.budget_bytes : method.limit(std::nullopt, work);
+// Of the budget, else of what bits per weight come to.
+void add_fill(const QuantizeRequest& request, const Method& method, QuantizeOutcome& outcome) {
+  const std::optional<uint64_t> limit =
+      request.budget_bytes ? request.budget_bytes : artifact_limit(request, outcome.parameters);
   if (!limit) return;
   const uint64_t bytes = outcome.artifact_bytes + (request.budget_bytes ? request.code_bytes : 0);
   outcome.fill = static_cast<double>(bytes) / static_cast<double>(*limit);
@@ -115,6 +127,69 @@ void add_fill(const QuantizeRequest& request, const Method& method, const Method
     outcome.fill_reason.clear();
   else if (outcome.fill_reason.empty())
     outcome.fill_reason = method.fill_reason();
+}
+
+// What calibration will take of each CUDA device, before any of it begins.
+std::vector<MemoryPlan> plan_calibration(const QuantizeRequest& request, const OpenedCheckpoint& source) {
+  const std::shared_ptr<const Network>& network = source.runnable().network;
+  const CalibrationOptions& options = request.calibration;
+  uint64_t usable = usable_memory(request.device);
+  std::vector<MemoryPlan> plans;
+  size_t devices = request.device.ordinals.size(), parts = hessian_part_count(options.sequences);
+  if (request.calibration_tokens.empty()) {
+    auto share = static_cast<int64_t>(share_of(static_cast<size_t>(options.sequences), devices - 1, devices).size());
+    plans.push_back(
+        plan_generation(network, request.device.numerics, options.length, std::max<int64_t>(1, share), usable));
+  }
+  auto part = static_cast<int64_t>(hessian_part(options.sequences, parts - 1).size());
+  int64_t most = std::min(part, cuda_windows_per_batch(request.device.ordinals[0], options.length));
+  int64_t live = live_sums(std::max<size_t>(1, share_of(parts, devices - 1, devices).size()));
+  plans.push_back(plan_hessians(network, request.device.numerics, options.length, most, live, usable));
+  if (request.fisher) plans.push_back(plan_gradients(network, options.length, part, usable));
+  return plans;
+}
+
+// Of the text that method `slope` has beside its statistics.
+int64_t sequences_of(const QuantizeRequest& request) {
+  if (request.calibration_tokens.empty()) return request.hessians.empty() ? request.calibration.sequences : 0;
+  // Of the wider format half as many: the plan is a bound.
+  const size_t bytes = MappedFile(request.calibration_tokens).bytes().size();
+  return static_cast<int64_t>(bytes / kShard16.token_bytes) / request.calibration.length;
+}
+
+// And what cross terms will, of which there may be none.
+std::vector<MemoryPlan> plan_cross_terms(const QuantizeRequest& request, const OpenedCheckpoint& source) {
+  const int64_t sequences = std::min(sequences_of(request), request.cross_sequences);
+  const int64_t length = request.calibration.length;
+  if (request.slope.cross_term == 0 || sequences < 1) return {};
+  const std::shared_ptr<const Network>& network = source.runnable().network;
+  const Numerics numerics = request.device.numerics == Numerics::kBf16 ? Numerics::kBf16 : Numerics::kFp32;
+  const int64_t most = std::min(sequences, cuda_windows_per_batch(request.device.ordinals[0], length));
+  const uint64_t usable = usable_memory(request.device);
+  if (auto plan = plan_kept_input_pairs(network, numerics, length, sequences, most, usable)) return {*plan};
+  return {plan_input_pairs(network, numerics, length, sequences, most, /*keeps=*/false, usable)};
+}
+
+// And distillation, likewise.
+std::vector<MemoryPlan> plan_distillation(const QuantizeRequest& request, const OpenedCheckpoint& source) {
+  const GainTunerOptions& options = request.tuner;
+  const int64_t sequences = sequences_of(request), length = request.calibration.length;
+  if (options.steps == 0 || sequences < 2) return {};
+  const std::shared_ptr<const Network>& network = source.runnable().network;
+  return {plan_divergence(network, length, distill_sequences(*network, options, sequences, length),
+                          usable_memory(request.device))};
+}
+
+// What a quantization takes of each CUDA device, step by step, before any of it begins: of calibration, cross terms and
+// distillation, as far as there are any; none on the CPU.
+std::vector<MemoryPlan> plan_memory(const QuantizeRequest& request, const OpenedCheckpoint& source) {
+  if (!request.device.is_cuda) return {};
+  std::vector<MemoryPlan> plans;
+  if (request.hessians.empty()) plans = plan_calibration(request, source);
+  if (request.method != MethodKind::kSlope) return plans;
+  std::ranges::move(plan_cross_terms(request, source), std::back_inserter(plans));
+  std::ranges::move(plan_distillation(request, source), std::back_inserter(plans));
+  return plans;
 }
 
 }  // namespace
@@ -158,8 +233,9 @@ void QuantizeJob::check_lower_bound(const QuantizeRequest& request) {
     const SharedWork alone(nowhere, *single);
     Encoder encoder(alone, nullptr);
     LayerSolver solver(source_.parameters(), none, request.device, alone, key_, console_.progress());
-    const QuantizedModel header = header_of(request, source_);
-    method_of(request).check_lower_bound(artifact_limit(request), work_of(header, solver, alone, encoder));
+    Method& method = method_of(request);
+    const QuantizedModel header = header_of(request, source_, method);
+    method.check_lower_bound(artifact_limit(request, parameters()), work_of(header, solver, alone, encoder));
   });
 }
 
@@ -181,19 +257,18 @@ void QuantizeJob::collect() {
 }
 
 QuantizeOutcome QuantizeJob::fit(const QuantizeRequest& request) {
-  const QuantizedModel header = header_of(request, source_);
-  const MethodWork work = work_of(header, *solver_, *shared_, *encoder_);
   Method& method = method_of(request);
-  Fitted fitted = method.fit(artifact_limit(request), work);
+  const QuantizedModel header = header_of(request, source_, method);
+  const MethodWork work = work_of(header, *solver_, *shared_, *encoder_);
+  Fitted fitted = method.fit(artifact_limit(request, parameters()), work);
   QuantizeOutcome outcome;
-  if (ranks_.is_root()) outcome = finish(request, method, work, std::move(fitted));
+  if (ranks_.is_root()) outcome = finish(request, method, std::move(fitted));
   ByteVector written;  // and not before rank 0 has written the artifact, do the others go on: they may score it next
   ranks_.broadcast(written);
   return outcome;
 }
 
-QuantizeOutcome QuantizeJob::finish(const QuantizeRequest& request, const Method& method, const MethodWork& work,
-                                    Fitted fitted) {
+QuantizeOutcome QuantizeJob::finish(const QuantizeRequest& request, const Method& method, Fitted fitted) {
   times_.time("decode check", [&] {
     if (decode_artifact(fitted.artifact, request.output) != fitted.model)
       throw Error(ExitCode::kInternal, request.output + ": the artifact does not decode to the model it was made from");
@@ -211,7 +286,7 @@ QuantizeOutcome QuantizeJob::finish(const QuantizeRequest& request, const Method
   outcome.parameters = parameters();
   outcome.original_bytes = source_.file().file_bytes();
   outcome.artifact_bytes = fitted.artifact.size();
-  add_fill(request, method, work, outcome);
+  add_fill(request, method, outcome);
   outcome.loss = collected_.statistics.loss;
   outcome.work_note = work_note();
   return outcome;

@@ -14,8 +14,8 @@
 #include "quantizer/console/console.h"
 #include "quantizer/methods/method.h"
 #include "quantizer/methods/work_folder.h"
+#include "quantizer/pipeline/calibration.h"
 #include "quantizer/pipeline/model_rate.h"
-#include "quantizer/pipeline/obtain_statistics.h"
 #include "runtime/base/memory_plan.h"
 
 namespace thimble {
@@ -67,7 +67,7 @@ class QuantizeJob {
   // `solver`: with Hessians or, before there are any, without.
   MethodWork work_of(const QuantizedModel& header, LayerSolver& solver, const SharedWork& shared, Encoder& encoder);
   // Checks, writes and describes what was fitted.
-  QuantizeOutcome finish(const QuantizeRequest& request, const Method& method, const MethodWork& work, Fitted fitted);
+  QuantizeOutcome finish(const QuantizeRequest& request, const Method& method, Fitted fitted);
 
   const QuantizeRequest& request_;
   Ranks& ranks_;

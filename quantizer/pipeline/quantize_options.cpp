@@ -2,6 +2,7 @@
 #include "quantizer/pipeline/quantize_options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -147,22 +148,42 @@ void choose_method(QuantizeRequest& request, MethodKind method, const EncodingOp
   request.encode = encode_options_from(!encoding.codec.empty() ? encoding.codec : is_trace ? "brotli" : "rans");
 }
 
+CLI::Option* MethodOptions::add(CLI::Option* option, MethodKind method) {
+  entries_.emplace_back(option, method);
+  return option;
+}
+
+void MethodOptions::require_used(const std::vector<MethodKind>& chosen) const {
+  for (const auto& [option, method] : entries_) {
+    if (option->count() == 0 || std::ranges::find(chosen, method) != chosen.end()) continue;
+    std::vector<std::string> names;
+    for (MethodKind other : chosen) names.push_back(method_name(other));
+    throw UsageError(fmt::format("{} is for --method {}: it has no effect with {}", option->get_name(),
+                                 method_name(method), fmt::join(names, " or ")));
+  }
+}
+
 void add_slope_options(CLI::App& command, QuantizeRequest& request, MethodOptions& methods) {
   command.option_defaults()->group(kSlopeGroup);
   auto add = [&](const char* name, auto& value, const std::string& text) {
-    return methods.add(command.add_option(name, value, text), {MethodKind::kSlope});
+    return methods.add(command.add_option(name, value, text), MethodKind::kSlope);
   };
   auto add_number = [&](const char* name, double& value, double most, const std::string& text) {
     add(name, value, text)->check(finite_number(0, most))->type_name("X")->capture_default_str();
   };
   SlopeOptions& slope = request.slope;
+  std::vector<std::string> efforts;
+  for (const EffortLevel& level : kEffortLevels) efforts.emplace_back(level.name);
+  auto set_effort = [&request, efforts](const std::string& name) {
+    request.asked_effort = static_cast<Effort>(std::ranges::find(efforts, name) - efforts.begin());
+  };
   methods
       .add(command.add_option_function<std::string>(
-               "--effort", [&request](const std::string& name) { request.asked_effort = parse_effort(name); },
+               "--effort", set_effort,
                "How much calibration text, cross terms and distillation: fast, default or best; the same on every "
                "device (default: fast on the CPU, else default)"),
-           {MethodKind::kSlope})
-      ->check(one_of(effort_names()))
+           MethodKind::kSlope)
+      ->check(one_of(efforts))
       ->type_name("NAME");
   auto add_whole = [&](const char* name, auto& value, uint64_t low, uint64_t high, const std::string& text) {
     return methods.add(add_count(command, name, value, text, low, high), {MethodKind::kSlope});
@@ -195,7 +216,7 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request, MethodOption
   methods
       .add(command.add_option_function<std::string>(
                "--column-order", set_order, "Columns by their Hessian's diagonal: descending, ascending or natural"),
-           {MethodKind::kSlope})
+           MethodKind::kSlope)
       ->check(one_of(orders))
       ->type_name("NAME")
       ->default_str(column_order_name(slope.column_order));
@@ -207,7 +228,7 @@ void add_trace_bits_option(CLI::App& command, std::string& bits, MethodOptions& 
   command.option_defaults()->group(kTraceGroup);
   methods
       .add(command.add_option("--bits", bits, "Bits of the less and the more sensitive layers, or of all"),
-           {MethodKind::kTrace})
+           MethodKind::kTrace)
       ->type_name("N,N")
       ->capture_default_str();
   command.option_defaults()->group(kCommonGroup);

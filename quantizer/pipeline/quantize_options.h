@@ -2,15 +2,12 @@
 // `slope`.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <string>
+#include <vector>
 
 #include "quantizer/console/file_roles.h"
-#include "quantizer/pipeline/method_options.h"
 #include "quantizer/pipeline/quantize_request.h"
-
-namespace CLI {
-class App;
-}
 
 namespace thimble {
 
@@ -36,6 +33,19 @@ struct EncodingOptions {
 void add_encoding_options(CLI::App& command, EncodingOptions& encoding);
 // Sets the method, and of the encoding what is given or else suits the method.
 void choose_method(QuantizeRequest& request, MethodKind method, const EncodingOptions& encoding);
+
+// Options that only one method has use for. A command line that names one beside other methods is refused.
+class MethodOptions {
+ public:
+  // `option` changes what this method does and nothing else. Returns it.
+  CLI::Option* add(CLI::Option* option, MethodKind method);
+
+  // A UsageError for the first option on the command line that none of `chosen` has use for.
+  void require_used(const std::vector<MethodKind>& chosen) const;
+
+ private:
+  std::vector<std::pair<const CLI::Option*, MethodKind>> entries_;
+};
 
 // The options of method slope and of its distillation; of method trace; of the work folder.
 void add_slope_options(CLI::App& command, QuantizeRequest& request, MethodOptions& methods);

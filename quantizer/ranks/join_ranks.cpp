@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "runtime/base/error.h"
+
 namespace thimble {
 namespace {
 
@@ -20,6 +22,15 @@ bool is_one_of_several() {
 }
 
 }  // namespace
+
+#ifndef THIMBLE_HAS_MPI
+std::unique_ptr<Ranks> join_mpi() {
+  throw UsageError(
+      "started as one of several MPI processes, but this build has no MPI (configure with -DTHIMBLE_MPI=ON)");
+}
+
+std::string mpi_version() { return ""; }
+#endif
 
 std::unique_ptr<Ranks> join_ranks() { return is_one_of_several() ? join_mpi() : make_single_rank(); }
 

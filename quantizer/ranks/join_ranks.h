@@ -1,4 +1,4 @@
-// join_ranks.h: the ranks of this process, and MPI, which starts others. A build without MPI links mpi_ranks_stub.cpp.
+// join_ranks.h: the ranks of this process, and MPI, which starts others.
 #pragma once
 
 #include <memory>

@@ -1,14 +1,17 @@
-// slope_bridge.cpp: see slope_bridge.h.
-#include "quantizer/methods/slope/slope_bridge.h"
+// slope_bridge.cpp: bridge_limit() of slope_fill.h.
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "quantizer/methods/slope/slope_fill.h"
+
 namespace thimble {
 namespace {
 
+// Encodes with all matrices solved anew, and with one.
+constexpr int kMaxMoves = 12, kMaxSolves = 96;
 // Octaves that the common step is moved by first, then twice as many, and so on until the limit is passed.
 constexpr double kFirstMove = 0.25;
 // Two artifacts with common steps no further apart than these octaves are close enough for a path between them.
@@ -40,19 +43,11 @@ double worth(const Part& low, const Part& high) {
 // One run.
 class Crossing {
  public:
-  Crossing(const SlopeLayers& layers, const EncodeOptions& encode, Encoder& encoder, StageTimes& times,
-           uint64_t limit_bytes, const RowChanges& changes, SlopeOutcome& outcome)
-      : layers_(layers),
-        encode_(encode),
-        encoder_(encoder),
-        times_(times),
-        limit_(limit_bytes),
-        changes_(changes),
-        best_(outcome),
-        current_(outcome) {}
+  Crossing(const SlopeTools& tools, uint64_t limit_bytes, const RowChanges& changes, SlopeOutcome& outcome)
+      : tools_(tools), limit_(limit_bytes), changes_(changes), best_(outcome), current_(outcome) {}
 
-  bool run(double lowest_log2_c, Progress& progress) {
-    if (find_ends(lowest_log2_c, progress)) {
+  bool run() {
+    if (find_ends()) {
       mix_matrices();
       for (size_t i = crossed_; i < order_.size() && goes_on(); ++i) cross(order_[i]);
     }
@@ -65,11 +60,11 @@ class Crossing {
   }
 
  private:
-  bool goes_on() const { return solves_ < SlopeBridge::kMaxSolves && !is_filled(best_.artifact.size(), limit_); }
+  bool goes_on() const { return solves_ < kMaxSolves && !is_filled(best_.artifact.size(), limit_); }
 
   // Encodes current_; what fits better than the best is the best.
   bool fits() {
-    current_.artifact = encoder_.artifact(current_.model, encode_, silent_);
+    current_.artifact = tools_.encoder.artifact(current_.model, tools_.encode, silent_);
     const uint64_t bytes = current_.artifact.size(), best = best_.artifact.size();
     if (bytes > limit_) {
       next_larger_ = std::min(next_larger_, bytes);
@@ -83,24 +78,18 @@ class Crossing {
   }
 
   void place(const std::string& name, const Part& part) {
-    *std::ranges::find(current_.model.tensors, name, &QuantizedTensor::name) = part.solved.tensor;
+    current_.tensor(name) = part.solved.tensor;
     current_.reports.at(name) = part.solved.report;
     current_.settings.at(name) = part.setting;
   }
 
-  Parts current_parts() const {
-    Parts parts;
-    for (const auto& [name, setting] : current_.settings)
-      parts[name] = {
-          {*std::ranges::find(current_.model.tensors, name, &QuantizedTensor::name), current_.reports.at(name)},
-          setting};
-    return parts;
+  Part current_part(const std::string& name) {
+    return {{current_.tensor(name), current_.reports.at(name)}, current_.settings.at(name)};
   }
 
   Parts solve(const SlopeSettings& settings, Progress& progress) const {
-    std::vector<SlopeMatrix> solved = times_.time("solve", [&] { return layers_.solve(settings, progress); });
     Parts parts;
-    for (SlopeMatrix& matrix : solved) {
+    for (SlopeMatrix& matrix : tools_.solve(settings, progress)) {
       change_rows(changes_, matrix.tensor);
       const std::string name = matrix.tensor.name;
       parts[name] = {std::move(matrix), settings.at(name)};
@@ -108,18 +97,19 @@ class Crossing {
     return parts;
   }
 
-  Parts zeros(Progress& progress) const {
+  Parts zeros() const {
     SlopeSettings settings = current_.settings;
     for (auto& [name, setting] : settings) setting = {kHighestLog2C};
-    Parts parts = solve(settings, progress);  // for their reports
-    for (QuantizedTensor& tensor : layers_.zeros()) {
+    Parts parts = solve(settings, tools_.progress);  // for their reports
+    for (QuantizedTensor& tensor : tools_.layers.zeros()) {
       const std::string name = tensor.name;
       parts.at(name).solved.tensor = std::move(tensor);
     }
     return parts;
   }
 
-  SlopeSettings moved(const SlopeSettings& start, double octaves, double lowest_log2_c) const {
+  SlopeSettings moved(const SlopeSettings& start, double octaves) const {
+    const double lowest_log2_c = tools_.layers.finest_log2_c();
     SlopeSettings settings = start;
     for (auto& [name, setting] : settings) {
       const double lowest = std::min(lowest_log2_c, setting.log2_c);
@@ -131,20 +121,20 @@ class Crossing {
 
   // Two sets of solutions: with all of low_ the model fits, with all of high_ it does not. False: no such two, for even
   // the finest codes fit, or one was found that fills the limit.
-  bool find_ends(double lowest_log2_c, Progress& progress) {
+  bool find_ends() {
     const bool is_fitting = current_.artifact.size() <= limit_;
     Parts &near = is_fitting ? low_ : high_, &far = is_fitting ? high_ : low_;
-    near = current_parts();
+    for (const auto& [name, setting] : current_.settings) near[name] = current_part(name);
     if (!is_fitting) next_larger_ = current_.artifact.size();
     const SlopeSettings start = current_.settings;
     SlopeSettings last = start;
     double move = is_fitting ? -kFirstMove : kFirstMove, near_move = 0;
     std::optional<double> far_move;
-    for (int i = 0; i < SlopeBridge::kMaxMoves; ++i) {
-      const SlopeSettings settings = moved(start, move, lowest_log2_c);
+    for (int i = 0; i < kMaxMoves; ++i) {
+      const SlopeSettings settings = moved(start, move);
       if (settings == last) break;
       last = settings;
-      Parts tried = solve(settings, progress);
+      Parts tried = solve(settings, tools_.progress);
       for (const auto& [name, part] : tried) place(name, part);
       const bool is_near = fits() == is_fitting;
       if (is_filled(best_.artifact.size(), limit_)) return false;
@@ -154,7 +144,7 @@ class Crossing {
       move = far_move ? (near_move + *far_move) / 2 : 2 * move;
     }
     if (far_move) return true;
-    if (!is_fitting) far = zeros(progress);
+    if (!is_fitting) far = zeros();
     if (is_fitting)
       best_.fill_reason = "the finest codes of the method, about 16 bits for each quantized weight, take no more";
     return !is_fitting;
@@ -187,9 +177,7 @@ class Crossing {
   }
 
   bool fits_with(const std::string& name, const Part& part) {
-    const Part before = {
-        {*std::ranges::find(current_.model.tensors, name, &QuantizedTensor::name), current_.reports.at(name)},
-        current_.settings.at(name)};
+    const Part before = current_part(name);
     const uint64_t bytes = current_.artifact.size();
     place(name, part);
     const bool is_fitting = fits();
@@ -233,10 +221,7 @@ class Crossing {
     }
   }
 
-  const SlopeLayers& layers_;
-  const EncodeOptions& encode_;
-  Encoder& encoder_;
-  StageTimes& times_;
+  const SlopeTools& tools_;
   uint64_t limit_;
   const RowChanges& changes_;
   SlopeOutcome& best_;
@@ -252,10 +237,9 @@ class Crossing {
 
 }  // namespace
 
-bool SlopeBridge::run(uint64_t limit_bytes, const RowChanges& changes, SlopeOutcome& outcome) const {
+bool bridge_limit(const SlopeTools& tools, uint64_t limit_bytes, const RowChanges& changes, SlopeOutcome& outcome) {
   outcome.fill_reason.clear();
-  if (is_filled(outcome.artifact.size(), limit_bytes)) return false;
-  return Crossing(layers_, encode_, encoder_, times_, limit_bytes, changes, outcome).run(lowest_log2_c_, progress_);
+  return !is_filled(outcome.artifact.size(), limit_bytes) && Crossing(tools, limit_bytes, changes, outcome).run();
 }
 
 }  // namespace thimble

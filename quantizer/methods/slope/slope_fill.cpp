@@ -7,6 +7,7 @@
 namespace thimble {
 namespace {
 
+constexpr int kMaxSolves = 16;
 // Octaves that a solve moves a matrix's steps by at most, and how often the same one is moved.
 constexpr double kMostShift = 0.25;
 constexpr int kTries = 2;
@@ -63,7 +64,7 @@ RowChanges row_changes(const QuantizedModel& solved, const QuantizedModel& tuned
   return changes;
 }
 
-bool SlopeFill::run(uint64_t limit_bytes, const RowChanges& changes, SlopeOutcome& outcome) const {
+bool fill_by_shifts(const SlopeTools& tools, uint64_t limit_bytes, const RowChanges& changes, SlopeOutcome& outcome) {
   const auto limit = static_cast<double>(limit_bytes);
   const double aim = (1 + kFill) / 2 * limit;
   auto is_better = [&](double bytes, double than) {
@@ -74,10 +75,10 @@ bool SlopeFill::run(uint64_t limit_bytes, const RowChanges& changes, SlopeOutcom
   bool is_changed = false;
 
   std::vector<Candidate> candidates;
-  for (const auto& [name, weights] : layers_.sizes())
+  for (const auto& [name, weights] : tools.layers.sizes())
     candidates.push_back({name, static_cast<double>(weights), outcome.settings.at(name)});
   SilentProgress silent;
-  progress_.begin("filling the limit", kMaxSolves, "matrices");
+  tools.progress.begin("filling the limit", kMaxSolves, "matrices");
   for (int i = 0; i < kMaxSolves && !is_filled(outcome.artifact.size(), limit_bytes); ++i) {
     Candidate* matrix = choose(candidates, std::abs(aim - bytes));
     if (!matrix) break;
@@ -85,16 +86,11 @@ bool SlopeFill::run(uint64_t limit_bytes, const RowChanges& changes, SlopeOutcom
     const double shift = std::clamp(8 * (aim - bytes) / (matrix->response * matrix->weights), -kMostShift, kMostShift);
     SlopeSetting setting = matrix->setting;
     setting.log2_c -= shift;
-    SlopeMatrix solved =
-        std::move(times_.time("solve",
-                              [&] {
-                                return layers_.solve({{matrix->name, setting}}, silent);
-                              })
-                      .front());
+    SlopeMatrix solved = std::move(tools.solve({{matrix->name, setting}}, silent).front());
     change_rows(changes, solved.tensor);
-    QuantizedTensor& tensor = *std::ranges::find(outcome.model.tensors, matrix->name, &QuantizedTensor::name);
+    QuantizedTensor& tensor = outcome.tensor(matrix->name);
     std::swap(tensor, solved.tensor);
-    ByteVector artifact = encoder_.artifact(outcome.model, encode_, silent);
+    ByteVector artifact = tools.encoder.artifact(outcome.model, tools.encode, silent);
     const auto found = static_cast<double>(artifact.size());
     matrix->response = std::clamp(8 * (found - bytes) / (shift * matrix->weights), 0.25, 2.0);
     if (is_better(found, bytes)) {
@@ -106,9 +102,9 @@ bool SlopeFill::run(uint64_t limit_bytes, const RowChanges& changes, SlopeOutcom
     } else {
       std::swap(tensor, solved.tensor);
     }
-    progress_.advance(1);
+    tools.progress.advance(1);
   }
-  progress_.end();
+  tools.progress.end();
   return is_changed;
 }
 

@@ -99,7 +99,7 @@ SlopeOutcome SlopeSearch::halve_bytes(double gap, SlopeOutcome best) {
     if (static_cast<double>(limit) <= low) break;
     SlopeOutcome tried = best;
     tried.distill.reset();
-    bridge_.run(limit, {}, tried);
+    bridge_limit(tools_, limit, {}, tried);
     const double found = tried.artifact.size() <= limit ? measure_gap_(tried.model) : INFINITY;
     if (found <= gap)
       best = std::move(tried);
@@ -115,7 +115,7 @@ SlopeOutcome SlopeSearch::fit_gap(double gap, double first_log2_c) {
     SlopeOutcome smallest = zeros();
     finish(smallest);
     if (measure_gap_(smallest.model) <= gap) return smallest;
-    state_.shrinkage = layers_.options().shrinkage;
+    state_.shrinkage = tools_.layers.options().shrinkage;
     bytes_.clear();
   }
   double smallest_gap = INFINITY;
@@ -128,7 +128,7 @@ SlopeOutcome SlopeSearch::fit_gap(double gap, double first_log2_c) {
   if (best->gap < kLooseGap * gap && can_hold_zeros()) return halve_bytes(gap, std::move(outcome));
   if (distill_ && !outcome.distill) {
     SlopeOutcome tuned = outcome;
-    tune(std::nullopt, encode_, tuned);
+    tune(std::nullopt, tools_.encode, tuned);
     if (!tuned.distill->is_kept || measure_gap_(tuned.model) <= gap) return tuned;
     outcome.distill = tuned.distill;
     outcome.distill->is_kept = false;

@@ -60,20 +60,12 @@ class SlopeMethod final : public Method {
     return provenance;
   }
 
-  // Of what budget and bits per weight allow, the less.
-  std::optional<uint64_t> limit(std::optional<uint64_t> limit_bytes, const MethodWork& work) const override {
-    if (!options_.target.bits_per_weight) return limit_bytes;
-    const uint64_t wanted = bytes_at(*options_.target.bits_per_weight, work.parameters());
-    return std::min(limit_bytes.value_or(wanted), wanted);
-  }
-
   // A CheckError when the matrices to solve do not even fit with all codes 0. Of fewer matrices, which a file of
   // Hessians may have, even that takes more. Models that no file of a few bytes may hold are passed over.
   void check_lower_bound(std::optional<uint64_t> limit_bytes, const MethodWork& work) override {
-    const std::optional<uint64_t> allowed = limit(limit_bytes, work);
-    if (!allowed) return;
+    if (!limit_bytes) return;
     const Plan plan = make_slope_plan(work.summaries, layers_to_solve(work), options_.min_elements);
-    QuantizedModel model = header_of(*this, work);
+    QuantizedModel model = work.header;
     model.tensors = work.solver.solve_without_hessians(plan);
     uint64_t codes = 0;
     for (const auto& [name, precision] : plan) {
@@ -85,9 +77,10 @@ class SlopeMethod final : public Method {
     if (codes * sizeof(int32_t) > kExpansionFloorBytes) return;
     std::ranges::sort(model.tensors, {}, &QuantizedTensor::name);
     const uint64_t bytes = work.encoder.artifact(model, options_.encode, work.progress).size();
-    if (bytes > *allowed)
+    if (bytes > *limit_bytes)
       throw CheckError(fmt::format("the budget cannot be met: the smallest artifact takes {}{}, it may take {}",
-                                   options_.knows_layers ? "" : "at least ", bytes_text(bytes), bytes_text(*allowed)));
+                                   options_.knows_layers ? "" : "at least ", bytes_text(bytes),
+                                   bytes_text(*limit_bytes)));
   }
 
   Fitted fit(std::optional<uint64_t> limit_bytes, const MethodWork& work) override {
@@ -108,22 +101,17 @@ class SlopeMethod final : public Method {
       distill.emplace(DistillInput{work.source.weights(), work.tokens, work.device, options_.tuner, work.shared,
                                    Hasher().add(work.key).add(std::as_bytes(std::span(work.tokens.tokens))).digest()});
     SlopeTarget target = options_.target;
-    target.limit_bytes = limit(limit_bytes, work);
-    std::optional<CrossTermSolver> cross_terms;
+    target.limit_bytes = limit_bytes;
+    std::optional<CrossTerms> cross_terms;
     if (options_.slope.cross_term > 0)
-      cross_terms.emplace(work.source.weights(), start_->fixed, start_->layers, work.tokens, options_.cross_sequences,
-                          work.device, work.times);
-    SlopeSearch search(start_->fixed, start_->layers, cross_terms ? &*cross_terms : nullptr, options_.encode,
-                       work.encoder, distill ? &*distill : nullptr, measure_gap, work.times, work.progress);
-    SlopeOutcome result = search.run(target);
-    Fitted fitted{std::move(result.model), std::move(result.artifact), {}};
-    fitted.report.log2_c = result.log2_c;
-    fitted.report.encodes = result.encodes;
-    fitted.report.encoded = std::move(result.encoded);
-    fitted.report.distill = result.distill;
-    fitted.report.fill_reason = result.fill_reason;
-    fitted.report.layers = layer_outcomes(result, start_->layers, options_.slope);
-    return fitted;
+      cross_terms.emplace(CrossTerms{work.source.weights(), start_->fixed, start_->layers, work.tokens,
+                                     options_.cross_sequences, work.device, work.times});
+    const SlopeTools tools = {start_->layers, options_.encode, work.encoder, work.times, work.progress};
+    SlopeOutcome result = SlopeSearch(start_->fixed, tools, cross_terms ? &*cross_terms : nullptr,
+                                      distill ? &*distill : nullptr, measure_gap)
+                              .run(target);
+    result.layers = layer_outcomes(result, start_->layers, options_.slope);
+    return {std::move(result.model), std::move(result.artifact), static_cast<FitReport&&>(result)};
   }
 
   std::string fill_reason() const override {
@@ -143,7 +131,7 @@ class SlopeMethod final : public Method {
 
   SlopeStart start(const MethodWork& work) const {
     const Plan plan = make_slope_plan(work.summaries, names_of(work.losses), options_.min_elements);
-    QuantizedModel fixed = header_of(*this, work);
+    QuantizedModel fixed = work.header;
     fixed.tensors = work.solver.solve_without_hessians(plan);
     return work.times.time("solve", [&] {
       return SlopeStart{std::move(fixed),

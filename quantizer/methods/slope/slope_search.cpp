@@ -14,14 +14,14 @@
 namespace thimble {
 namespace {
 
-// How far from the bytes it wants, relative to these, an artifact may be for SlopeFill to do the rest.
+// How far from the bytes it wants, relative to these, an artifact may be for fill_by_shifts() to do the rest.
 constexpr double kNear = 0.002;
 // Steps that are kLongerStep longer must take this share of the bytes they were predicted to; else they are no longer
 // at all.
 constexpr double kLeastResponse = 0.1;
 constexpr double kLeastShrinkage = 0.1;
 constexpr double kMostReserve = 0.02;
-// What is further from the bytes it should have, relative to these, is no work for SlopeFill.
+// What is further from the bytes it should have, relative to these, is no work for fill_by_shifts().
 constexpr double kFar = 0.03;
 // One in so many tensors tells what a codec makes of all, and a ratio of sizes so near to 1 that it makes the same.
 constexpr size_t kSampleOneIn = 6;
@@ -39,23 +39,16 @@ EncodeOptions fast_options(const EncodeOptions& asked) {
 
 }  // namespace
 
-SlopeSearch::SlopeSearch(QuantizedModel fixed, const SlopeLayers& layers, const CrossTermSolver* cross_terms,
-                         const EncodeOptions& encode, Encoder& encoder, const DistillInput* distill,
-                         GapMeter measure_gap, StageTimes& times, Progress& progress)
+SlopeSearch::SlopeSearch(QuantizedModel fixed, const SlopeTools& tools, const CrossTerms* cross_terms,
+                         const DistillInput* distill, GapMeter measure_gap)
     : fixed_(std::move(fixed)),
-      layers_(layers),
+      tools_(tools),
       cross_terms_(cross_terms),
-      encode_(encode),
-      encoder_(encoder),
-      search_encode_(fast_options(encode)),
+      search_encode_(fast_options(tools.encode)),
       distill_(distill),
       measure_gap_(std::move(measure_gap)),
-      times_(times),
-      progress_(progress),
-      fill_(layers, encode, encoder, times, progress),
-      lowest_log2_c_(layers.finest_log2_c()),
-      bridge_(layers, encode, encoder, lowest_log2_c_, times, progress) {
-  state_.shrinkage = layers.options().shrinkage;
+      lowest_log2_c_(tools.layers.finest_log2_c()) {
+  state_.shrinkage = tools.layers.options().shrinkage;
 }
 
 double SlopeSearch::inside(double wanted, double low, double high) {
@@ -77,18 +70,17 @@ uint64_t bytes_at(double bits_per_weight, int64_t parameters) {
 SlopeOutcome SlopeSearch::encode(double log2_c, bool crossed) {
   SlopeOutcome outcome;
   outcome.log2_c = log2_c;
-  outcome.shrinkage = state_.shrinkage;
   outcome.model = fixed_;
-  for (const std::string& name : layers_.names()) outcome.settings[name] = {log2_c, state_.shrinkage};
-  std::vector<SlopeMatrix> matrices =
-      crossed && cross_terms_ ? cross_terms_->solve(log2_c, state_.shrinkage, progress_)
-                              : times_.time("solve", [&] { return layers_.solve(outcome.settings, progress_); });
+  for (const std::string& name : tools_.layers.names()) outcome.settings[name] = {log2_c, state_.shrinkage};
+  std::vector<SlopeMatrix> matrices = crossed && cross_terms_
+                                          ? cross_terms_->solve(log2_c, state_.shrinkage, tools_.progress)
+                                          : tools_.solve(outcome.settings, tools_.progress);
   for (SlopeMatrix& solved : matrices) {
     outcome.reports.emplace(solved.tensor.name, std::move(solved.report));
     outcome.model.tensors.push_back(std::move(solved.tensor));
   }
   std::ranges::sort(outcome.model.tensors, {}, &QuantizedTensor::name);
-  outcome.artifact = encoder_.artifact(outcome.model, search_encode_, progress_);
+  outcome.artifact = tools_.encoder.artifact(outcome.model, search_encode_, tools_.progress);
   if (!crossed) bytes_[log2_c] = outcome.artifact.size();
   state_.encoded.push_back({log2_c, outcome.artifact.size()});
   ++state_.encodes;
@@ -104,30 +96,29 @@ double SlopeSearch::measure_ratio(const SlopeOutcome& outcome, size_t one_in) {
   sample.tensors.clear();
   for (size_t i = 0; i < outcome.model.tensors.size(); i += one_in) sample.tensors.push_back(outcome.model.tensors[i]);
   auto bytes = [&](const EncodeOptions& encode) {
-    return static_cast<double>(encoder_.artifact(sample, encode, progress_).size());
+    return static_cast<double>(tools_.encoder.artifact(sample, encode, tools_.progress).size());
   };
-  return bytes(encode_) / bytes(search_encode_);
+  return bytes(tools_.encode) / bytes(search_encode_);
 }
 
 void SlopeSearch::calibrate(const SlopeOutcome& outcome) {
-  if (encode_ != search_encode_) state_.ratio = state_.ratio_scale * measure_ratio(outcome, kSampleOneIn);
+  if (tools_.encode != search_encode_) state_.ratio = state_.ratio_scale * measure_ratio(outcome, kSampleOneIn);
 }
 
 void SlopeSearch::finish(SlopeOutcome& outcome) {
-  if (encode_ == search_encode_) return;
-  outcome.artifact = encoder_.artifact(outcome.model, encode_, progress_);
+  if (tools_.encode == search_encode_) return;
+  outcome.artifact = tools_.encoder.artifact(outcome.model, tools_.encode, tools_.progress);
 }
 
 bool SlopeSearch::can_hold_zeros() const {
-  return static_cast<uint64_t>(layers_.weights()) * sizeof(int32_t) <= kExpansionFloorBytes;
+  return static_cast<uint64_t>(tools_.layers.weights()) * sizeof(int32_t) <= kExpansionFloorBytes;
 }
 
 SlopeOutcome SlopeSearch::zeros() {
   state_.shrinkage = 0;
   SlopeOutcome outcome = encode(kHighestLog2C);  // for its reports
-  for (QuantizedTensor& tensor : layers_.zeros())
-    *std::ranges::find(outcome.model.tensors, tensor.name, &QuantizedTensor::name) = std::move(tensor);
-  outcome.artifact = encoder_.artifact(outcome.model, search_encode_, progress_);
+  for (QuantizedTensor& tensor : tools_.layers.zeros()) outcome.tensor(tensor.name) = std::move(tensor);
+  outcome.artifact = tools_.encoder.artifact(outcome.model, search_encode_, tools_.progress);
   return outcome;
 }
 
@@ -136,13 +127,13 @@ uint64_t SlopeSearch::bytes_with(std::vector<QuantizedTensor> matrices, const En
   QuantizedModel model = fixed_;
   std::ranges::move(matrices, std::back_inserter(model.tensors));
   std::ranges::sort(model.tensors, {}, &QuantizedTensor::name);
-  return encoder_.artifact(model, encode, progress_).size();
+  return tools_.encoder.artifact(model, encode, tools_.progress).size();
 }
 
 int64_t SlopeSearch::reserve_bytes(const SlopeOutcome& outcome, uint64_t limit) {
   if (!distill_) return 0;
   const int64_t bytes = distill_reserve_bytes(outcome.model, *distill_->original->network, outcome.artifact.size(),
-                                              search_encode_, encoder_, progress_);
+                                              search_encode_, tools_.encoder, tools_.progress);
   return std::clamp<int64_t>(bytes, 0, static_cast<int64_t>(kMostReserve * static_cast<double>(limit)));
 }
 
@@ -158,7 +149,7 @@ double SlopeSearch::next_log2_c(double wanted_bytes) {
   }
   const bool is_too_large = fitting == bytes_.end();
   const auto [last, last_bytes] = bytes_of(is_too_large ? *bytes_.rbegin() : *bytes_.begin());
-  const SizeModel& model = layers_.size_model();
+  const SizeModel& model = tools_.layers.size_model();
   double slope = (model.bits(last + 0.5) - model.bits(last - 0.5)) / 8;
   if (bytes_.size() > 1) {
     const auto [other, other_bytes] = bytes_of(is_too_large ? *std::next(bytes_.rbegin()) : *std::next(bytes_.begin()));
@@ -172,11 +163,11 @@ double SlopeSearch::next_log2_c(double wanted_bytes) {
 
 // Bits for codes of each weight when an artifact has so many bytes.
 double SlopeSearch::bits_per_weight(double bytes) const {
-  return 8 * (bytes - fixed_bytes_) / static_cast<double>(std::max<int64_t>(1, layers_.weights()));
+  return 8 * (bytes - fixed_bytes_) / static_cast<double>(std::max<int64_t>(1, tools_.layers.weights()));
 }
 
 double SlopeSearch::predicted_log2_c(double bytes) const {
-  return std::clamp(layers_.size_model().log2_c_for(8 * (bytes - fixed_bytes_)), lowest_log2_c_, kHighestLog2C);
+  return std::clamp(tools_.layers.size_model().log2_c_for(8 * (bytes - fixed_bytes_)), lowest_log2_c_, kHighestLog2C);
 }
 
 // Encodes until an artifact is near to `wanted` bytes.
@@ -188,7 +179,8 @@ SlopeOutcome SlopeSearch::approach(SlopeOutcome nearest, double wanted) {
     if (std::abs(log2_c - last_log2_c) < 1e-5) break;
     SlopeOutcome tried = encode(log2_c);
     // Steps that are kept below the weights do not make files smaller for ever.
-    const double predicted = (layers_.size_model().bits(last_log2_c) - layers_.size_model().bits(log2_c)) / 8;
+    const double predicted =
+        (tools_.layers.size_model().bits(last_log2_c) - tools_.layers.size_model().bits(log2_c)) / 8;
     const bool is_stuck = size_of(tried) > wanted * (1 + kNear) && log2_c > last_log2_c + kLongerStep &&
                           last_bytes - size_of(tried) < kLeastResponse * predicted;
     if (is_stuck && state_.shrinkage > 0) {
@@ -210,7 +202,7 @@ SlopeOutcome SlopeSearch::approach_with_ratio(SlopeOutcome nearest, double wante
     calibrate(nearest);
     nearest = approach(std::move(nearest), wanted);
   };
-  if (encode_ == search_encode_) return nearest;
+  if (tools_.encode == search_encode_) return nearest;
   approach_again();
   if (std::abs(state_.ratio - 1) <= kSameRatio) return nearest;
   approach_again();
@@ -220,13 +212,13 @@ SlopeOutcome SlopeSearch::approach_with_ratio(SlopeOutcome nearest, double wante
   return nearest;
 }
 
-// They take other bytes than the search found: once more where SlopeFill could not make up for that.
+// They take other bytes than the search found: once more where fill_by_shifts() could not make up for that.
 SlopeOutcome SlopeSearch::cross(double log2_c, double wanted) {
   SlopeOutcome crossed = encode(log2_c, true);
   calibrate(crossed);
   const double missing = wanted - size_of(crossed);
   if (std::abs(missing) <= kNear * wanted) return crossed;
-  const SizeModel& model = layers_.size_model();
+  const SizeModel& model = tools_.layers.size_model();
   const double slope = (model.bits(crossed.log2_c + 0.5) - model.bits(crossed.log2_c - 0.5)) / 8;
   return encode(std::clamp(crossed.log2_c + missing / slope, lowest_log2_c_, kHighestLog2C), true);
 }
@@ -235,17 +227,18 @@ SlopeOutcome SlopeSearch::cross(double log2_c, double wanted) {
 // not help.
 void SlopeSearch::tune(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome) {
   if (distill_) {
-    Distilled distilled = times_.time("distill", [&] { return distill(*distill_, outcome.model, progress_); });
+    Distilled distilled =
+        tools_.times.time("distill", [&] { return distill(*distill_, outcome.model, tools_.progress); });
     DistillReport& report = distilled.report;
     if (report.is_kept) {
       const RowChanges changes = row_changes(outcome.model, distilled.model);
       SlopeOutcome tuned = outcome;
       tuned.model = std::move(distilled.model);
-      tuned.artifact = encoder_.artifact(tuned.model, encode, progress_);
+      tuned.artifact = tools_.encoder.artifact(tuned.model, encode, tools_.progress);
       const bool is_changed = limit && fill(*limit, changes, tuned);
       if (is_changed)
         report.divergence_after =
-            times_.time("distill", [&] { return held_out_divergence(*distill_, tuned.model, progress_); });
+            tools_.times.time("distill", [&] { return held_out_divergence(*distill_, tuned.model, tools_.progress); });
       report.is_kept =
           report.divergence_after < report.divergence_before && (!limit || tuned.artifact.size() <= *limit);
       if (report.is_kept) outcome = std::move(tuned);
@@ -259,12 +252,12 @@ void SlopeSearch::tune(std::optional<uint64_t> limit, const EncodeOptions& encod
 // More bytes are no use where steps are as short as they may be, which the bridge says.
 bool SlopeSearch::fill(uint64_t limit, const RowChanges& changes, SlopeOutcome& outcome) {
   const bool is_finest = outcome.log2_c <= lowest_log2_c_ && outcome.artifact.size() <= limit;
-  const bool is_shifted = !is_finest && fill_.run(limit, changes, outcome);
-  return bridge_.run(limit, changes, outcome) || is_shifted;
+  const bool is_shifted = !is_finest && fill_by_shifts(tools_, limit, changes, outcome);
+  return bridge_limit(tools_, limit, changes, outcome) || is_shifted;
 }
 
 SlopeOutcome SlopeSearch::search_bytes(uint64_t limit, double aim, uint64_t smallest) {
-  fixed_bytes_ = static_cast<double>(bytes_with(layers_.zeros_with_columns(), search_encode_));
+  fixed_bytes_ = static_cast<double>(bytes_with(tools_.layers.zeros_with_columns(), search_encode_));
   if (fewest_bits(state_.shrinkage) > bits_per_weight(aim))
     state_.shrinkage = less_shrinkage(state_.shrinkage, bits_per_weight(aim));
   SlopeOutcome outcome = encode(predicted_log2_c(aim));
@@ -274,9 +267,9 @@ SlopeOutcome SlopeSearch::search_bytes(uint64_t limit, double aim, uint64_t smal
 }
 
 uint64_t SlopeSearch::search_key(uint64_t limit) const {
-  const int64_t codec = encode_.codec ? static_cast<int64_t>(*encode_.codec) : -1;
+  const int64_t codec = tools_.encode.codec ? static_cast<int64_t>(*tools_.encode.codec) : -1;
   return Hasher()
-      .add(layers_.key())
+      .add(tools_.layers.key())
       .add(Bytes(pack(fixed_)))
       .add(limit)
       .add(static_cast<uint64_t>(codec))
@@ -286,14 +279,14 @@ uint64_t SlopeSearch::search_key(uint64_t limit) const {
 
 SlopeOutcome SlopeSearch::fit_bytes(uint64_t limit) {
   const double aim = (1 + kFill) / 2 * static_cast<double>(limit);
-  const uint64_t smallest = bytes_with(layers_.zeros(), encode_);
+  const uint64_t smallest = bytes_with(tools_.layers.zeros(), tools_.encode);
   if (smallest > limit)
     throw CheckError(fmt::format("the budget cannot be met: the smallest artifact takes {}, it may take {}",
                                  bytes_text(smallest), bytes_text(limit)));
   SlopeOutcome outcome;
   if (cross_terms_) {
     // Its solutions are not needed any more, and their pieces go.
-    state_ = layers_.work().result<State>({WorkKind::kSearch, search_key(limit)}, [&] {
+    state_ = tools_.layers.work().result<State>({WorkKind::kSearch, search_key(limit)}, [&] {
       state_.log2_c = search_bytes(limit, aim, smallest).log2_c;
       return state_;
     });
@@ -304,20 +297,21 @@ SlopeOutcome SlopeSearch::fit_bytes(uint64_t limit) {
   const double wanted = state_.wanted_bytes;
   finish(outcome);
   if (std::abs(static_cast<double>(outcome.artifact.size()) - wanted) > kFar * wanted)
-    bridge_.run(static_cast<uint64_t>(wanted), {}, outcome);
-  tune(limit, encode_, outcome);
+    bridge_limit(tools_, static_cast<uint64_t>(wanted), {}, outcome);
+  tune(limit, tools_.encode, outcome);
   return outcome;
 }
 
 SlopeOutcome SlopeSearch::fit_step(double log2_c) {
   SlopeOutcome outcome = encode(log2_c, true);
   finish(outcome);
-  tune(std::nullopt, encode_, outcome);
+  tune(std::nullopt, tools_.encode, outcome);
   return outcome;
 }
 
 SlopeOutcome SlopeSearch::run(const SlopeTarget& target) {
-  const double start = layers_.size_model().log2_c_for(kDefaultBits * static_cast<double>(layers_.weights()));
+  const double start =
+      tools_.layers.size_model().log2_c_for(kDefaultBits * static_cast<double>(tools_.layers.weights()));
   const std::optional<uint64_t>& limit = target.limit_bytes;
   SlopeOutcome outcome;
   std::string reason;

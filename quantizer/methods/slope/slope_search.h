@@ -10,9 +10,8 @@
 #include "packer/artifact.h"
 #include "quantizer/console/console.h"
 #include "quantizer/methods/slope/cross_terms.h"
-#include "quantizer/methods/slope/slope_bridge.h"
+#include "quantizer/methods/slope/distill.h"
 #include "quantizer/methods/slope/slope_fill.h"
-#include "quantizer/methods/slope/slope_outcome.h"
 
 namespace thimble {
 
@@ -32,18 +31,18 @@ using GapMeter = std::function<double(const QuantizedModel&)>;
 
 class SlopeSearch {
  public:
-  // `fixed`: the model with all tensors but those of `layers`. `cross_terms`: who solves the
+  // `fixed`: the model with all tensors but those of the layers. `cross_terms`: who solves the
   // layers of what was found once more; null: nobody. `distill`: null for none.
-  SlopeSearch(QuantizedModel fixed, const SlopeLayers& layers, const CrossTermSolver* cross_terms,
-              const EncodeOptions& encode, Encoder& encoder, const DistillInput* distill, GapMeter measure_gap,
-              StageTimes& times, Progress& progress);
+  SlopeSearch(QuantizedModel fixed, const SlopeTools& tools, const CrossTerms* cross_terms, const DistillInput* distill,
+              GapMeter measure_gap);
 
   // - A limit: an artifact within it, filled (is_filled()) or with a fill_reason. A CheckError that names the smallest
   //   artifact there is, before anything is solved where even that is above the limit. All matrices are solved at most
-  //   kMaxEncodes times, twice more with cross terms, and where sizes leap for each of up to three runs of SlopeBridge.
+  //   kMaxEncodes times, twice more with cross terms, and where sizes leap for each of up to three runs of
+  //   bridge_limit().
   // - A gap: the smallest artifact found whose gap is at most that, kCloseGap of it where the model allows, and the
   //   smallest there is where the gap is met by that. A CheckError when there is none, or when it is above the limit.
-  //   kMaxEncodes, and kGapHalvings runs of SlopeBridge.
+  //   kMaxEncodes, and kGapHalvings runs of bridge_limit().
   // A codec that takes far longer than rans encodes what was found with rans, and the few artifacts that tell how sizes
   // with the one follow from sizes with the other.
   SlopeOutcome run(const SlopeTarget& target);
@@ -58,7 +57,7 @@ class SlopeSearch {
   SlopeOutcome encode(double log2_c, bool crossed = false);
   // Bytes that an artifact is going to have in the end.
   double size_of(const SlopeOutcome& outcome) const;
-  // Bytes with encode_ over bytes with search_encode_, of one in so many tensors.
+  // Bytes with the codec asked for over bytes with search_encode_, of one in so many tensors.
   double measure_ratio(const SlopeOutcome& outcome, size_t one_in);
   // Sets ratio_ by a sample of the tensors.
   void calibrate(const SlopeOutcome& outcome);
@@ -70,7 +69,7 @@ class SlopeSearch {
   struct State {
     double log2_c = 0, wanted_bytes = 0;  // found, and wanted of an artifact before distillation
     double shrinkage = 0;
-    double ratio = 1;        // bytes with encode_ over bytes with search_encode_, near what is searched for
+    double ratio = 1;        // bytes with the codec asked for over bytes with search_encode_, near what is searched for
     double ratio_scale = 1;  // ratio of all tensors over that of the sample
     int64_t encodes = 0;
     std::vector<EncodedPoint> encoded;
@@ -115,18 +114,12 @@ class SlopeSearch {
   static constexpr double kLongestMove = 4;    // octaves, at most, beyond what was seen
 
   QuantizedModel fixed_;
-  const SlopeLayers& layers_;
-  const CrossTermSolver* cross_terms_;
-  const EncodeOptions& encode_;
-  Encoder& encoder_;
-  EncodeOptions search_encode_;
+  const SlopeTools& tools_;
+  const CrossTerms* cross_terms_;
+  const EncodeOptions search_encode_;
   const DistillInput* distill_;
   GapMeter measure_gap_;
-  StageTimes& times_;
-  Progress& progress_;
-  SlopeFill fill_;
-  double lowest_log2_c_;
-  SlopeBridge bridge_;
+  const double lowest_log2_c_;
   double fixed_bytes_ = 0;  // of an artifact without its codes and the steps of its rows
   State state_;
   std::map<double, uint64_t> bytes_;  // with search_encode_, by log2_c, with this shrinkage

@@ -89,10 +89,10 @@ struct SlopeModel {
                       const GapMeter& gap = {}, bool crosses = false) const {
     StageTimes times;
     SilentProgress silent;
-    const CrossTermSolver cross_terms(original, fixed, layers, tokens, kSequences, device, times);
+    const CrossTerms cross_terms{original, fixed, layers, tokens, kSequences, device, times};
     Encoder encoder(work, &times);
-    SlopeSearch search(fixed, layers, crosses ? &cross_terms : nullptr, encode, encoder, distill, gap, times, silent);
-    SlopeOutcome outcome = search.run(target);
+    const SlopeTools tools = {layers, encode, encoder, times, silent};
+    SlopeOutcome outcome = SlopeSearch(fixed, tools, crosses ? &cross_terms : nullptr, distill, gap).run(target);
     EXPECT_EQ(decode_artifact(outcome.artifact, "artifact"), outcome.model);
     return outcome;
   }

@@ -29,8 +29,8 @@ class SlopeSearchTest : public testing::Test {
   SlopeOutcome search(const SlopeTarget& target, const DistillInput* distill = nullptr, const GapMeter& gap = {}) {
     StageTimes times;
     Encoder encoder(model_.work, &times);
-    SlopeOutcome outcome =
-        SlopeSearch(model_.fixed, model_.layers, nullptr, encode_, encoder, distill, gap, times, progress_).run(target);
+    const SlopeTools tools = {model_.layers, encode_, encoder, times, progress_};
+    SlopeOutcome outcome = SlopeSearch(model_.fixed, tools, nullptr, distill, gap).run(target);
     EXPECT_EQ(decode_artifact(outcome.artifact, "artifact"), outcome.model);
     return outcome;
   }
