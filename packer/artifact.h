@@ -17,14 +17,6 @@ namespace thimble {
 ByteVector encode_artifact(const QuantizedModel& model, const EncodeOptions& options, SectionCache& cache,
                            Progress& progress);
 
-// Length in bytes of encode_artifact()'s result, at the same cost the first time and almost none with a filled cache.
-uint64_t artifact_bytes(const QuantizedModel& model, const EncodeOptions& options, SectionCache& cache,
-                        Progress& progress);
-
-// Bytes that this coded tensor's codes add to an artifact, table entries included. Row scales share a section with
-// other tensors' and are not counted.
-uint64_t codes_stored_bytes(const QuantizedTensor& tensor, const EncodeOptions& options, SectionCache& cache);
-
 // Verifies checksums and every rule of the format; whatever is wrong with the file is a FormatError.
 // Memory: the model, at most kExpansionFloorBytes + kMaxExpansion x the file (checked first), and one tensor more.
 QuantizedModel decode_artifact(Bytes file, const std::string& path);

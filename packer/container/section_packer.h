@@ -1,16 +1,19 @@
 // section_packer.h: from a section's content to its stored bytes: layout, compression, and a cache of results.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <tuple>
 #include <vector>
 
 #include "packer/container/container.h"
 #include "packer/layout/section_layout.h"
+#include "runtime/base/progress.h"
 
 namespace thimble {
 
@@ -40,13 +43,20 @@ class SectionCache {
   // `store`, unless null, must outlive the cache.
   explicit SectionCache(const Store* store = nullptr) : store_(store) {}
 
-  // The section with these contents, compressed now unless it has been before.
-  std::shared_ptr<const PackedSection> pack(const ContentShape& shape, Bytes content, const EncodeOptions& options);
+  // Sections of these shapes, in this order, compressed now unless they have been before: every candidate of layout and
+  // codec is a task of its own, those that take longest first. `content_of(i)` gives the content of section i, from any
+  // thread and once for each candidate, so that memory does not grow with the number of sections.
+  // Progress: one stage, in bytes of content.
+  using ContentOf = std::function<ByteVector(size_t)>;
+  PackedSections pack(std::span<const ContentShape> shapes, const ContentOf& content_of, const EncodeOptions& options,
+                      Progress& progress);
   size_t size() const;
 
  private:
   using Key = std::tuple<ContentShape, std::optional<CodecId>, uint64_t>;
   static uint64_t hash_of(const Key& key);
+  std::shared_ptr<const PackedSection> find(const Key& key);  // null: neither here nor in the store
+  void keep(const Key& key, std::shared_ptr<const PackedSection> packed);
 
   const Store* store_;
   mutable std::mutex mutex_;
