@@ -1,12 +1,44 @@
 // artifact.cpp: packs all sections of a model in parallel and assembles the file; opens them in parallel and rebuilds
-// it.
+// it; describes a file by its table and header; proves it by decoding, encoding again section by section, comparing.
 #include "packer/artifact.h"
+
+#include <algorithm>
 
 #include "packer/container/artifact_reader.h"
 #include "packer/container/section_content.h"
 #include "runtime/base/parallel.h"
+#include "runtime/codes/trellis.h"
 
 namespace thimble {
+namespace {
+
+StoredTensorSummary summarize(const TensorEntry& entry) {
+  StoredTensorSummary summary{entry.name,     entry.shape,      std::string(dtype_name(entry.dtype)),
+                              entry.max_code, entry.elements(), entry.coded()};
+  if (entry.encoding == Encoding::kRowScaled) summary.precision = "int" + std::to_string(code_bits(entry.max_code));
+  if (entry.encoding == Encoding::kStepped) summary.precision = trellis_name(entry.trellis_bits);
+  if (entry.encoding == Encoding::kNvfp4) summary.precision = "nvfp4";
+  return summary;
+}
+
+// The sections of `model` made anew, in the layouts and codecs of the stored ones.
+PackedSections pack_again(const QuantizedModel& model, const ArtifactPlan& plan,
+                          const std::vector<StoredSection>& stored, Progress& progress) {
+  PackedSections packed(stored.size());
+  progress.begin("verifying", std::ssize(stored), "sections");
+  parallel_for(std::ssize(stored), [&](int64_t index) {
+    const auto i = static_cast<size_t>(index);
+    const SectionEntry& entry = stored[i].entry;
+    packed[i] = std::make_shared<PackedSection>(
+        pack_section_as(plan.sections[i].shape, gather_content(model, plan, i), entry.layout, entry.codec));
+    progress.advance(1);
+  });
+  progress.end();
+  return packed;
+}
+
+}  // namespace
+
 ByteVector encode_artifact(const QuantizedModel& model, const EncodeOptions& options, SectionCache& cache,
                            Progress& progress) {
   constexpr const char* kWhere = "model";  // in errors: there is no file yet
@@ -34,6 +66,67 @@ QuantizedModel decode_artifact(Bytes file, const std::string& path) {
   }
   check_contents(model, artifact.plan.header.tensors, path);
   return model;
+}
+
+ArtifactSummary describe_artifact(Bytes file, const std::string& path) {
+  const OpenArtifact artifact = open_artifact(file, path);
+  ArtifactSummary summary;
+  summary.file_bytes = file.size();
+  summary.container_bytes = kPrefixBytes + artifact.sections.size() * kSectionEntryBytes;
+  summary.format_version = artifact.version;
+  const ArtifactHeader& header = artifact.plan.header;
+  summary.banked = header.banked;
+  summary.config_json = header.config_json;
+  summary.provenance_json = header.provenance_json;
+  for (const TensorEntry& entry : header.tensors) summary.tensors.push_back(summarize(entry));
+  for (size_t i = 0; i < artifact.sections.size(); ++i) {
+    const SectionEntry& entry = artifact.sections[i].entry;
+    const PlannedSection& planned = artifact.plan.sections[i];
+    const uint64_t content_bytes = planned.shape.content_bytes();
+    summary.sections.push_back({std::string(section_kind_name(entry.kind)),
+                                std::string(codec_of(entry.codec).name),
+                                std::string(layout_name(entry.layout)),
+                                {},
+                                content_bytes,
+                                entry.raw_bytes,
+                                entry.stored_bytes});
+    if (planned.slices.size() == 1) summary.sections.back().tensor = header.tensors[planned.slices.front().tensor].name;
+    for (const TensorSlice& slice : planned.slices)
+      summary.tensors[slice.tensor].stored_bytes += static_cast<double>(entry.stored_bytes) *
+                                                    static_cast<double>(slice.bytes) /
+                                                    static_cast<double>(content_bytes);
+  }
+  for (StoredTensorSummary& tensor : summary.tensors)
+    if (tensor.elements > 0) tensor.bits_per_weight = 8 * tensor.stored_bytes / static_cast<double>(tensor.elements);
+  return summary;
+}
+
+VerifyReport verify_artifact(Bytes file, const std::string& path, Progress& progress) {
+  VerifyReport report;
+  try {
+    const StoredContainer container = read_container(file, path);
+    const std::vector<StoredSection>& stored = container.sections;
+    report.container_ok = true;
+    const QuantizedModel model = decode_artifact(file, path);
+    report.decodes = true;
+    const ArtifactPlan plan = plan_artifact(model, path);
+    const PackedSections packed = pack_again(model, plan, stored, progress);
+    report.canonical = true;
+    for (size_t i = 0; i < stored.size(); ++i) {
+      if (std::ranges::equal(stored[i].stored, packed[i]->stored)) continue;
+      report.recompressed_differently.push_back(i);
+      const ContentShape& shape = plan.sections[i].shape;
+      if (decompress_section(stored[i], shape, path) !=
+          decompress_section({packed[i]->entry, packed[i]->stored}, shape, path)) {
+        report.canonical = false;
+        report.problem = section_where(path, i, stored[i].entry.kind) + ": not what encoding its contents gives";
+      }
+    }
+    report.identical = report.canonical && std::ranges::equal(write_container(container.version, packed), file);
+  } catch (const FormatError& error) {
+    report.problem = error.what();
+  }
+  return report;
 }
 
 }  // namespace thimble

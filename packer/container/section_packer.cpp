@@ -68,6 +68,16 @@ uint64_t cost_of(const Attempt& attempt, const ContentShape& shape) {
   return shape.content_bytes() / (attempt.codec == CodecId::kRans ? 64 : 1);
 }
 
+uint64_t key_of(const ContentShape& shape, std::optional<CodecId> codec, Bytes content) {
+  Hasher hasher;
+  for (uint64_t value :
+       {static_cast<uint64_t>(shape.kind), shape.rows, shape.columns, static_cast<uint64_t>(shape.element_bytes),
+        static_cast<uint64_t>(shape.max_code), static_cast<uint64_t>(shape.trellis_bits),
+        codec ? static_cast<uint64_t>(*codec) : UINT64_MAX, xxh3(content)})
+    hasher.add(value);
+  return hasher.digest();
+}
+
 // The smallest result so far of a section's attempts, of equal ones the first in their order.
 struct Smallest {
   size_t attempts_left = 0;
@@ -127,28 +137,17 @@ EncodeOptions encode_options_from(std::string_view codec_name) {
   throw UsageError("codec '" + std::string(codec_name) + "' is unknown, allowed: " + names);
 }
 
-uint64_t SectionCache::hash_of(const Key& key) {
-  const auto& [shape, codec, content_hash] = key;
-  Hasher hasher;
-  for (uint64_t value :
-       {static_cast<uint64_t>(shape.kind), shape.rows, shape.columns, static_cast<uint64_t>(shape.element_bytes),
-        static_cast<uint64_t>(shape.max_code), static_cast<uint64_t>(shape.trellis_bits),
-        codec ? static_cast<uint64_t>(*codec) : UINT64_MAX, content_hash})
-    hasher.add(value);
-  return hasher.digest();
-}
-
-std::shared_ptr<const PackedSection> SectionCache::find(const Key& key) {
+std::shared_ptr<const PackedSection> SectionCache::find(uint64_t key) {
   {
     std::lock_guard lock(mutex_);
     if (auto found = sections_.find(key); found != sections_.end()) return found->second;
   }
-  std::shared_ptr<const PackedSection> packed = store_ ? store_->find(hash_of(key)) : nullptr;
+  std::shared_ptr<const PackedSection> packed = store_ ? store_->find(key) : nullptr;
   if (packed) keep(key, packed);
   return packed;
 }
 
-void SectionCache::keep(const Key& key, std::shared_ptr<const PackedSection> packed) {
+void SectionCache::keep(uint64_t key, std::shared_ptr<const PackedSection> packed) {
   std::lock_guard lock(mutex_);
   sections_.insert_or_assign(key, std::move(packed));
 }
@@ -160,13 +159,13 @@ PackedSections SectionCache::pack(std::span<const ContentShape> shapes, const Co
   progress.begin("packing", static_cast<int64_t>(content_bytes), "B");
   const auto done = [&](size_t i) { progress.advance(static_cast<int64_t>(shapes[i].content_bytes())); };
 
-  std::vector<Key> keys(shapes.size());
+  std::vector<uint64_t> keys(shapes.size());
   std::vector<Smallest> smallest(shapes.size());
   std::vector<std::vector<Attempt>> of_section(shapes.size());
   parallel_for(std::ssize(shapes), [&](int64_t index) {
     const auto i = static_cast<size_t>(index);
     const ByteVector content = content_of(i);
-    keys[i] = {shapes[i], options.codec, xxh3(content)};
+    keys[i] = key_of(shapes[i], options.codec, content);
     if ((smallest[i].packed = find(keys[i]))) return done(i);
     of_section[i] = attempts_of(i, shapes[i], content, options);
     smallest[i].attempts_left = of_section[i].size();
@@ -198,7 +197,7 @@ PackedSections SectionCache::pack(std::span<const ContentShape> shapes, const Co
       if (--best.attempts_left > 0) return;
     }
     keep(keys[i], best.packed);
-    if (store_) store_->insert(hash_of(keys[i]), *best.packed);
+    if (store_) store_->insert(keys[i], *best.packed);
     done(i);
   });
   progress.end();

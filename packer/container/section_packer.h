@@ -8,7 +8,6 @@
 #include <optional>
 #include <span>
 #include <string_view>
-#include <tuple>
 #include <vector>
 
 #include "packer/container/container.h"
@@ -28,7 +27,7 @@ struct EncodeOptions {
 // "brotli", "zstd", "xz", "rans", "none" or "auto". Throws UsageError for other names.
 EncodeOptions encode_options_from(std::string_view codec_name);
 
-// Sections already compressed, by their content's XXH3-64, shape and options. Encoding many models that share most
+// Sections already compressed, by a hash of contents, shape and options. Encoding many models that share most
 // tensors (the search for a byte budget) compresses each tensor once per precision. Thread-safe; grows until destroyed.
 class SectionCache {
  public:
@@ -36,7 +35,7 @@ class SectionCache {
   class Store {
    public:
     virtual ~Store() = default;
-    // Null: not there. `key` hashes shape, codec and contents.
+    // Null: not there. `key` hashes shape, codec and contents (XXH3-64).
     virtual std::shared_ptr<const PackedSection> find(uint64_t key) const = 0;
     virtual void insert(uint64_t key, const PackedSection& section) const = 0;
   };
@@ -53,14 +52,12 @@ class SectionCache {
   size_t size() const;
 
  private:
-  using Key = std::tuple<ContentShape, std::optional<CodecId>, uint64_t>;
-  static uint64_t hash_of(const Key& key);
-  std::shared_ptr<const PackedSection> find(const Key& key);  // null: neither here nor in the store
-  void keep(const Key& key, std::shared_ptr<const PackedSection> packed);
+  std::shared_ptr<const PackedSection> find(uint64_t key);  // null: neither here nor in the store
+  void keep(uint64_t key, std::shared_ptr<const PackedSection> packed);
 
   const Store* store_;
   mutable std::mutex mutex_;
-  std::map<Key, std::shared_ptr<const PackedSection>> sections_;
+  std::map<uint64_t, std::shared_ptr<const PackedSection>> sections_;  // by Store's keys
 };
 
 // Which layouts are worth really compressing: one or a few, the best for `codec` (nearly always) among them; none when
