@@ -5,16 +5,6 @@
 #include "runtime/base/parallel.h"
 
 namespace thimble {
-namespace {
-
-// The largest code, 0 for NVFP4.
-int max_code_of(const Precision& precision) {
-  const auto* scaled = std::get_if<RowScaledPrecision>(&precision);
-  return scaled ? scaled->max_code : 0;
-}
-
-}  // namespace
-
 LayerSolver::LayerSolver(const TensorMap& tensors, const HessianSet& hessians, const Device& device,
                          const SharedWork& work, uint64_t key, Progress& progress)
     : tensors_(tensors), hessians_(hessians), device_(device), work_(work), key_(key), progress_(progress) {}
@@ -31,7 +21,7 @@ const GptqReport* LayerSolver::report(const std::string& name, const Precision& 
 std::vector<QuantizedTensor> LayerSolver::solve_without_hessians(const Plan& plan) {
   std::vector<QuantizedTensor> tensors;
   for (const auto& [name, precision] : plan) {
-    if (needs_hessian(precision)) continue;
+    if (precision.needs_hessian()) continue;
     auto [found, missing] = solved_.try_emplace(slot(name, precision));
     if (missing) found->second = quantize_tensor(name, tensors_.at(name), precision, nullptr);
     tensors.push_back(found->second.tensor);
@@ -50,7 +40,7 @@ std::vector<QuantizedTensor> LayerSolver::solve(const Plan& plan) {
 void LayerSolver::solve_missing(const Plan& plan) {
   std::vector<Layer> missing;
   for (const auto& [name, precision] : plan)
-    if (needs_hessian(precision) && !solved_.contains(slot(name, precision))) missing.push_back({name, precision});
+    if (precision.needs_hessian() && !solved_.contains(slot(name, precision))) missing.push_back({name, precision});
   if (missing.empty()) return;
   std::vector<SharedWork::Piece> pieces;
   std::map<std::string, size_t> piece_of;
@@ -112,15 +102,13 @@ void LayerSolver::solve_on_cpu(const Group& group, const Keep& keep) const {
 
 // All layers of a grid in one batch.
 void LayerSolver::solve_on_cuda(std::span<const Group> groups, const CudaPlace& place, const Keep& keep) const {
-  std::vector<const SymmetricMatrix*> hessians;
   std::vector<Matrix> weights;
   std::vector<GptqJob> row_scaled, nvfp4;
   for (const Group& group : groups) {
-    hessians.push_back(&group.hessian->matrix);
     for (const Layer& layer : group.layers) {
       weights.push_back(finite_matrix(layer.name, tensors_.at(layer.name)));
-      auto& jobs = std::holds_alternative<Nvfp4Precision>(layer.precision) ? nvfp4 : row_scaled;
-      jobs.push_back({layer.name, weights.back(), max_code_of(layer.precision), hessians.size() - 1});
+      auto& jobs = layer.precision.grid == Precision::Grid::kNvfp4 ? nvfp4 : row_scaled;
+      jobs.push_back({layer.name, weights.back(), layer.precision.max_code, &group.hessian->matrix});
     }
   }
   auto keep_result_of = [&](const std::vector<GptqJob>& jobs) {
@@ -129,8 +117,8 @@ void LayerSolver::solve_on_cuda(std::span<const Group> groups, const CudaPlace& 
       keep({{name, tensors_.at(name).shape, std::move(result.codes)}, std::move(result.report)});
     };
   };
-  if (!row_scaled.empty()) solve_gptq_cuda(hessians, row_scaled, kTraceDamping, place, keep_result_of(row_scaled));
-  if (!nvfp4.empty()) solve_gptq_nvfp4_cuda(hessians, nvfp4, kTraceDamping, place, keep_result_of(nvfp4));
+  if (!row_scaled.empty()) solve_gptq_cuda(row_scaled, kTraceDamping, place, keep_result_of(row_scaled));
+  if (!nvfp4.empty()) solve_gptq_nvfp4_cuda(nvfp4, kTraceDamping, place, keep_result_of(nvfp4));
 }
 
 }  // namespace thimble

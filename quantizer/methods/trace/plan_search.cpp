@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "gptq/trace/prune.h"
+#include "gptq/trace/plan.h"
 #include "runtime/base/count_text.h"
 
 namespace thimble {
@@ -13,10 +13,7 @@ constexpr int kMaxPruneEncodes = 12;
 
 // Layers that the plan solves by GPTQ: the most that can be of high precision.
 int64_t count_solved(const Plan& plan) {
-  return std::ranges::count_if(plan, [](const auto& item) {
-    const auto* scaled = std::get_if<RowScaledPrecision>(&item.second);
-    return scaled && scaled->rounding == RowScaledPrecision::Rounding::kGptq;
-  });
+  return std::ranges::count_if(plan, [](const auto& item) { return item.second.needs_hessian(); });
 }
 
 }  // namespace
