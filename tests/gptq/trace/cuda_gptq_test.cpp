@@ -379,7 +379,7 @@ TEST_F(CudaGptqGrids, Nvfp4ZeroAndTinyAndConstantBlocksAndAnOutlier) {
 }
 
 TYPED_TEST(CudaGptq, ADeviceThatIsNotThereIsADeviceError) {
-  EXPECT_THROW(on_cuda<TypeParam>({}, {}, 0.01, 4096), DeviceError);
+  EXPECT_THROW(on_cuda<TypeParam>({}, 0.01, 4096), DeviceError);
 }
 
 }  // namespace
