@@ -1,41 +1,39 @@
 // artifact.cpp: packs all sections of a model in parallel and assembles the file; opens them in parallel and rebuilds
-// it.
+// it; describes a file by its table and header; proves it by decoding, encoding again section by section, comparing.
 #include "packer/artifact.h"
 
 #include <algorithm>
-#include <atomic>
-#include <numeric>
 
 #include "packer/container/artifact_reader.h"
 #include "packer/container/section_content.h"
 #include "runtime/base/parallel.h"
+#include "runtime/codes/trellis.h"
 
 namespace thimble {
 namespace {
 
-constexpr const char* kWhere = "model";  // names the model in errors, which has no file yet
+StoredTensorSummary summarize(const TensorEntry& entry) {
+  StoredTensorSummary summary{entry.name,     entry.shape,      std::string(dtype_name(entry.dtype)),
+                              entry.max_code, entry.elements(), entry.coded()};
+  if (entry.encoding == Encoding::kRowScaled) summary.precision = "int" + std::to_string(code_bits(entry.max_code));
+  if (entry.encoding == Encoding::kStepped) summary.precision = trellis_name(entry.trellis_bits);
+  if (entry.encoding == Encoding::kNvfp4) summary.precision = "nvfp4";
+  return summary;
+}
 
-// Biggest first: each worker takes the next when it is free, so the longest compressions never start last. Every result
-// depends on its own section only.
-PackedSections pack_sections(const QuantizedModel& model, const ArtifactPlan& plan, const EncodeOptions& options,
-                             SectionCache& cache, Progress& progress) {
-  std::vector<size_t> order(plan.sections.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::stable_sort(order, std::greater{}, [&](size_t i) { return plan.sections[i].shape.content_bytes(); });
-  uint64_t content_bytes = 0;
-  for (const PlannedSection& section : plan.sections) content_bytes += section.shape.content_bytes();
-
-  PackedSections packed(order.size());
-  std::atomic<size_t> next = 0;
-  progress.begin("packing", static_cast<int64_t>(content_bytes), "B");
-  parallel_for(std::ssize(order), [&](int64_t) {
-    const size_t i = order[next++];
-    const ContentShape& shape = plan.sections[i].shape;
-    packed[i] = cache.pack(shape, gather_content(model, plan, i), options);
-    progress.advance(static_cast<int64_t>(shape.content_bytes()));
+// The sections of `model` made anew, in the layouts and codecs of the stored ones.
+PackedSections pack_again(const QuantizedModel& model, const ArtifactPlan& plan,
+                          const std::vector<StoredSection>& stored, Progress& progress) {
+  PackedSections packed(stored.size());
+  progress.begin("verifying", std::ssize(stored), "sections");
+  parallel_for(std::ssize(stored), [&](int64_t index) {
+    const auto i = static_cast<size_t>(index);
+    const SectionEntry& entry = stored[i].entry;
+    packed[i] = std::make_shared<PackedSection>(
+        pack_section_as(plan.sections[i].shape, gather_content(model, plan, i), entry.layout, entry.codec));
+    progress.advance(1);
   });
   progress.end();
-  check_expansion(plan.header.tensors, container_bytes(packed), kWhere);
   return packed;
 }
 
@@ -43,24 +41,14 @@ PackedSections pack_sections(const QuantizedModel& model, const ArtifactPlan& pl
 
 ByteVector encode_artifact(const QuantizedModel& model, const EncodeOptions& options, SectionCache& cache,
                            Progress& progress) {
+  constexpr const char* kWhere = "model";  // in errors: there is no file yet
   const ArtifactPlan plan = plan_artifact(model, kWhere);
-  return write_container(format_version_of(plan.header), pack_sections(model, plan, options, cache, progress));
-}
-
-uint64_t artifact_bytes(const QuantizedModel& model, const EncodeOptions& options, SectionCache& cache,
-                        Progress& progress) {
-  return container_bytes(pack_sections(model, plan_artifact(model, kWhere), options, cache, progress));
-}
-
-uint64_t codes_stored_bytes(const QuantizedTensor& tensor, const EncodeOptions& options, SectionCache& cache) {
-  QuantizedModel model;
-  model.tensors.push_back(tensor);
-  const ArtifactPlan plan = plan_artifact(model, kWhere);
-  uint64_t bytes = 0;
-  for (size_t i = 0; i < plan.sections.size(); ++i)
-    if (const ContentShape& shape = plan.sections[i].shape; shape.kind == SectionKind::kCodes)
-      bytes += kSectionEntryBytes + cache.pack(shape, gather_content(model, plan, i), options)->stored.size();
-  return bytes;
+  std::vector<ContentShape> shapes;
+  for (const PlannedSection& section : plan.sections) shapes.push_back(section.shape);
+  const PackedSections packed = cache.pack(
+      shapes, [&](size_t i) { return gather_content(model, plan, i); }, options, progress);
+  check_expansion(plan.header.tensors, container_bytes(packed), kWhere);
+  return write_container(format_version_of(plan.header), packed);
 }
 
 QuantizedModel decode_artifact(Bytes file, const std::string& path) {
@@ -78,6 +66,67 @@ QuantizedModel decode_artifact(Bytes file, const std::string& path) {
   }
   check_contents(model, artifact.plan.header.tensors, path);
   return model;
+}
+
+ArtifactSummary describe_artifact(Bytes file, const std::string& path) {
+  const OpenArtifact artifact = open_artifact(file, path);
+  ArtifactSummary summary;
+  summary.file_bytes = file.size();
+  summary.container_bytes = kPrefixBytes + artifact.sections.size() * kSectionEntryBytes;
+  summary.format_version = artifact.version;
+  const ArtifactHeader& header = artifact.plan.header;
+  summary.banked = header.banked;
+  summary.config_json = header.config_json;
+  summary.provenance_json = header.provenance_json;
+  for (const TensorEntry& entry : header.tensors) summary.tensors.push_back(summarize(entry));
+  for (size_t i = 0; i < artifact.sections.size(); ++i) {
+    const SectionEntry& entry = artifact.sections[i].entry;
+    const PlannedSection& planned = artifact.plan.sections[i];
+    const uint64_t content_bytes = planned.shape.content_bytes();
+    summary.sections.push_back({std::string(section_kind_name(entry.kind)),
+                                std::string(codec_of(entry.codec).name),
+                                std::string(layout_name(entry.layout)),
+                                {},
+                                content_bytes,
+                                entry.raw_bytes,
+                                entry.stored_bytes});
+    if (planned.slices.size() == 1) summary.sections.back().tensor = header.tensors[planned.slices.front().tensor].name;
+    for (const TensorSlice& slice : planned.slices)
+      summary.tensors[slice.tensor].stored_bytes += static_cast<double>(entry.stored_bytes) *
+                                                    static_cast<double>(slice.bytes) /
+                                                    static_cast<double>(content_bytes);
+  }
+  for (StoredTensorSummary& tensor : summary.tensors)
+    if (tensor.elements > 0) tensor.bits_per_weight = 8 * tensor.stored_bytes / static_cast<double>(tensor.elements);
+  return summary;
+}
+
+VerifyReport verify_artifact(Bytes file, const std::string& path, Progress& progress) {
+  VerifyReport report;
+  try {
+    const StoredContainer container = read_container(file, path);
+    const std::vector<StoredSection>& stored = container.sections;
+    report.container_ok = true;
+    const QuantizedModel model = decode_artifact(file, path);
+    report.decodes = true;
+    const ArtifactPlan plan = plan_artifact(model, path);
+    const PackedSections packed = pack_again(model, plan, stored, progress);
+    report.canonical = true;
+    for (size_t i = 0; i < stored.size(); ++i) {
+      if (std::ranges::equal(stored[i].stored, packed[i]->stored)) continue;
+      report.recompressed_differently.push_back(i);
+      const ContentShape& shape = plan.sections[i].shape;
+      if (decompress_section(stored[i], shape, path) !=
+          decompress_section({packed[i]->entry, packed[i]->stored}, shape, path)) {
+        report.canonical = false;
+        report.problem = section_where(path, i, stored[i].entry.kind) + ": not what encoding its contents gives";
+      }
+    }
+    report.identical = report.canonical && std::ranges::equal(write_container(container.version, packed), file);
+  } catch (const FormatError& error) {
+    report.problem = error.what();
+  }
+  return report;
 }
 
 }  // namespace thimble

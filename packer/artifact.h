@@ -1,8 +1,11 @@
-// artifact.h: the packer's interface: a quantized model to the bytes of an artifact (.thmb), and back.
+// artifact.h: the packer's interface: a quantized model to the bytes of an artifact (.thmb), and back; what an artifact
+// holds, whether it is sound, and whether it fits a budget.
 // docs/reference/format.md describes the file. Equal models, options and library versions give equal bytes, whatever
 // the number of threads; decode_artifact(encode_artifact(m)) == m, bit for bit. `path` only names the file in errors.
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -17,16 +20,82 @@ namespace thimble {
 ByteVector encode_artifact(const QuantizedModel& model, const EncodeOptions& options, SectionCache& cache,
                            Progress& progress);
 
-// Length in bytes of encode_artifact()'s result, at the same cost the first time and almost none with a filled cache.
-uint64_t artifact_bytes(const QuantizedModel& model, const EncodeOptions& options, SectionCache& cache,
-                        Progress& progress);
-
-// Bytes that this coded tensor's codes add to an artifact, table entries included. Row scales share a section with
-// other tensors' and are not counted.
-uint64_t codes_stored_bytes(const QuantizedTensor& tensor, const EncodeOptions& options, SectionCache& cache);
-
 // Verifies checksums and every rule of the format; whatever is wrong with the file is a FormatError.
 // Memory: the model, at most kExpansionFloorBytes + kMaxExpansion x the file (checked first), and one tensor more.
 QuantizedModel decode_artifact(Bytes file, const std::string& path);
+
+// What an artifact holds and where its bytes go. For people: `inspect`.
+
+struct SectionSummary {
+  std::string kind;            // "header", "codes", "scales", "raw"
+  std::string codec;           // "brotli", ...
+  std::string layout;          // "columns", ...
+  std::string tensor;          // name, when the section holds one tensor only
+  uint64_t content_bytes = 0;  // elements as they are in memory
+  uint64_t raw_bytes = 0;      // laid out, before compression
+  uint64_t stored_bytes = 0;
+};
+
+struct StoredTensorSummary {
+  std::string name;
+  Shape shape;
+  std::string precision;  // "int5" for codes of up to 5 bits, "steps", "trellis8" (states), "nvfp4", "F16"
+  int max_code = 0;       // of row-scaled codes, else 0
+  uint64_t elements = 0;
+  bool coded = false;
+  // Exact for codes; scales and raw tensors have their share, by length, of the sections they lie in.
+  double stored_bytes = 0;
+  double bits_per_weight = 0;  // 8 * stored_bytes / elements; 0 for an empty tensor
+};
+
+struct ArtifactSummary {
+  uint64_t file_bytes = 0;
+  uint64_t container_bytes = 0;  // prefix and section table
+  uint32_t format_version = 0;
+  bool banked = false;
+  std::string config_json;
+  std::string provenance_json;
+  std::vector<SectionSummary> sections;
+  std::vector<StoredTensorSummary> tensors;
+};
+
+// Reads the table and the header; codes stay compressed. Throws FormatError(path, ...) as decode_artifact() does,
+// except for faults inside codes, scales and raw tensors.
+ArtifactSummary describe_artifact(Bytes file, const std::string& path);
+
+// Whether an artifact is undamaged, decodes, and is what encoding the decoded model gives.
+struct VerifyReport {
+  bool container_ok = false;  // prefix, lengths and all checksums
+  bool decodes = false;       // every rule of the format holds
+  bool canonical = false;     // the decoded model, laid out again, gives the same bytes before compression
+  bool identical = false;     // and compressing them again gives the same file, byte for byte
+  // Sections whose compressed bytes differ although their contents are the same: they were written by another version
+  // of their compression library, or with other settings. No fault.
+  std::vector<size_t> recompressed_differently;
+  std::string problem;  // why the first check that failed did; empty otherwise
+
+  bool ok() const { return container_ok && decodes && canonical; }
+};
+
+// Codec and layout of each section are taken from the file. Costs as much as encoding without a cache.
+// Faults of the file are reported, not thrown.
+VerifyReport verify_artifact(Bytes file, const std::string& path, Progress& progress);
+
+// Does an artifact, together with the code that runs it, fit in a byte limit? All sizes are decimal bytes.
+struct BudgetReport {
+  uint64_t artifact_bytes = 0;
+  uint64_t code_bytes = 0;
+  uint64_t total_bytes = 0;  // saturates
+  uint64_t limit_bytes = 0;
+  bool fits = false;  // total_bytes <= limit_bytes
+};
+
+inline BudgetReport check_budget(uint64_t artifact_bytes, uint64_t code_bytes, uint64_t limit_bytes) {
+  BudgetReport report{artifact_bytes, code_bytes, 0, limit_bytes};
+  if (__builtin_add_overflow(artifact_bytes, code_bytes, &report.total_bytes))
+    report.total_bytes = std::numeric_limits<uint64_t>::max();
+  report.fits = report.total_bytes <= limit_bytes;
+  return report;
+}
 
 }  // namespace thimble

@@ -19,10 +19,12 @@ Matrix normal_matrix(int64_t rows, int64_t cols) {
   return matrix;
 }
 
+const std::string kLayer[] = {"layer"};
+
 SymmetricMatrix hessian_of(int64_t columns) {
-  HessianAccumulator accumulator("layer", columns);
-  accumulator.add(normal_matrix(2048, columns));
-  return std::move(accumulator).finish().matrix;
+  HessianCollector collector;
+  collector.on_linear_input(kLayer, normal_matrix(2048, columns));
+  return std::move(collector).finish().at("layer")->matrix;
 }
 
 void set_multiply_adds(benchmark::State& state, double per_iteration) {
@@ -34,8 +36,8 @@ void set_multiply_adds(benchmark::State& state, double per_iteration) {
 void accumulate_hessian(benchmark::State& state) {
   int64_t columns = state.range(0);
   Matrix x = normal_matrix(2048, columns);
-  HessianAccumulator accumulator("layer", columns);
-  for (auto _ : state) accumulator.add(x);
+  HessianCollector collector;
+  for (auto _ : state) collector.on_linear_input(kLayer, x);
   set_multiply_adds(state, 0.5 * 2048 * static_cast<double>(columns * columns));
 }
 BENCHMARK(accumulate_hessian)->Arg(512)->Arg(1792)->Unit(benchmark::kMillisecond)->UseRealTime();

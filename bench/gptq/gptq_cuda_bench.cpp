@@ -3,6 +3,7 @@
 #include <benchmark/benchmark.h>
 
 #include <cmath>
+#include <deque>
 #include <random>
 
 #include "gptq/factor/hessian_factor.h"
@@ -30,7 +31,7 @@ SymmetricMatrix random_hessian(int64_t columns, std::mt19937& random) {
 }
 
 struct GolfLayers {
-  std::vector<SymmetricMatrix> hessians;
+  std::deque<SymmetricMatrix> hessians;
   std::vector<Matrix> weights;
   std::vector<GptqJob> jobs;
 
@@ -42,8 +43,10 @@ struct GolfLayers {
                                                                  {kWidth, {kWidth}},
                                                                  {kWidth, {kMlpWidth}},
                                                                  {kMlpWidth, {kWidth}}}) {
+        const size_t first = jobs.size();
         for (int64_t rows : matrices) add_matrix(rows, columns, random);
         hessians.push_back(random_hessian(columns, random));
+        for (size_t j = first; j < jobs.size(); ++j) jobs[j].hessian = &hessians.back();
       }
     for (size_t j = 0; j < jobs.size(); ++j) jobs[j].weights = weights[j];
   }
@@ -53,17 +56,15 @@ struct GolfLayers {
     Matrix matrix(rows, columns);
     for (float& value : matrix.values()) value = normal(random);
     weights.push_back(std::move(matrix));
-    jobs.push_back({"layer " + std::to_string(jobs.size()), {}, 15, hessians.size()});
+    jobs.push_back({"layer " + std::to_string(jobs.size()), {}, 15, nullptr});
   }
 
   template <bool kNvfp4>
   void solve() const {
-    std::vector<const SymmetricMatrix*> pointers;
-    for (const SymmetricMatrix& hessian : hessians) pointers.push_back(&hessian);
     if constexpr (kNvfp4)
-      solve_gptq_nvfp4_cuda(pointers, jobs, kTraceDamping, 0, [](size_t, const Nvfp4GptqResult&) {});
+      solve_gptq_nvfp4_cuda(jobs, kTraceDamping, 0, [](size_t, const Nvfp4GptqResult&) {});
     else
-      solve_gptq_cuda(pointers, jobs, kTraceDamping, 0, [](size_t, const GptqResult&) {});
+      solve_gptq_cuda(jobs, kTraceDamping, 0, [](size_t, const GptqResult&) {});
   }
 };
 

@@ -71,9 +71,14 @@ struct Measured {
 Measured measure(const std::vector<CodeSection>& sections, const EncodeOptions& options) {
   Measured measured;
   SectionCache cache;
-  std::vector<std::shared_ptr<const PackedSection>> packed(sections.size());
-  measured.encode_seconds = seconds(
-      sections.size(), [&](size_t i) { packed[i] = cache.pack(sections[i].shape, sections[i].content, options); });
+  SilentProgress progress;
+  PackedSections packed;
+  std::vector<ContentShape> shapes;
+  for (const CodeSection& section : sections) shapes.push_back(section.shape);
+  measured.encode_seconds = seconds(1, [&](size_t) {
+    packed = cache.pack(
+        shapes, [&](size_t i) { return sections[i].content; }, options, progress);
+  });
   std::vector<ByteVector> decoded(sections.size());
   measured.decode_seconds = seconds(sections.size(), [&](size_t i) {
     ByteVector raw = decompress_section({packed[i]->entry, packed[i]->stored}, sections[i].shape, "bench");

@@ -2,6 +2,7 @@
 #include "gptq/factor/device_waves.cuh"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 
 namespace thimble {
@@ -11,9 +12,8 @@ constexpr int64_t kLanes = 3;
 
 // Large Hessians first: the end of the work is then made of small pieces.
 WavePlan cut(std::span<const FactorItem> hessians, int64_t most_slots, size_t aim_bytes, const WaveBytes& bytes) {
-  std::vector<size_t> by_size;
-  for (size_t h = 0; h < hessians.size(); ++h)
-    if (hessians[h].hessian) by_size.push_back(h);
+  std::vector<size_t> by_size(hessians.size());
+  std::iota(by_size.begin(), by_size.end(), size_t{0});
   std::ranges::stable_sort(by_size, std::greater{}, [&](size_t h) { return hessians[h].hessian->size(); });
   WavePlan plan;
   plan.most_slots = most_slots;

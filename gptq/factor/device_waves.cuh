@@ -46,7 +46,7 @@ int64_t resident_ctas(Kernel kernel, int threads, int shared_bytes) {
   return static_cast<int64_t>(multiprocessors()) * per_processor;
 }
 
-// Factors `hessians`, those that are not null, and solves what belongs to them, wave by wave. Layers is a method's:
+// Factors `hessians` and solves what belongs to them, wave by wave. Layers is a method's:
 //   Layers(work, wave, factors, most_slots, arena)   takes a wave's memory from the arena, which may only count
 //   void upload(stream)                              enqueues the uploads that need no factor
 //   void solve(stream)                               solves, once there are the factors, and hands on the results
@@ -55,8 +55,8 @@ int64_t resident_ctas(Kernel kernel, int threads, int shared_bytes) {
 template <typename Layers, typename Work>
 void solve_in_waves(const Work& work, std::span<const FactorItem> hessians, size_t aim_bytes, const CudaPlace& place) {
   auto factors_of = [&](const Wave& wave, Arena& arena) {
-    std::vector<FactorItem> items;
-    for (size_t h : wave.hessians) items.push_back(hessians[h]);
+    std::vector<const FactorItem*> items;
+    for (size_t h : wave.hessians) items.push_back(&hessians[h]);
     return FactorBatch(std::move(items), wave.padded_columns, arena);
   };
   auto bytes = [&](const Wave& wave, int64_t most_slots) {

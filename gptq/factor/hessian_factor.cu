@@ -150,13 +150,13 @@ void inverse_upper_cholesky(const DeviceFactor* jobs, size_t count, int64_t padd
 
 }  // namespace
 
-FactorBatch::FactorBatch(std::vector<FactorItem> items, int64_t padded_columns, Arena& arena)
+FactorBatch::FactorBatch(std::vector<const FactorItem*> items, int64_t padded_columns, Arena& arena)
     : items_(std::move(items)), padded_columns_(padded_columns) {
   const auto count = static_cast<int64_t>(items_.size());
   pending_ = arena.take<DeviceFactor>(count);
   failed_ = arena.take<int32_t>(count);
   for (size_t i = 0; i < items_.size(); ++i) {
-    const HessianFactor& factor = *items_[i].unfactored;
+    const HessianFactor& factor = items_[i]->unfactored;
     const auto columns = static_cast<int64_t>(factor.order.size());
     dampings_.push_back(factor.damping);
     factors_.push_back(
@@ -171,17 +171,17 @@ void FactorBatch::factor(cudaStream_t stream, const std::function<void()>& meanw
   // Everything that these uploads read lives until the end of this function, which waits for the stream.
   std::vector<std::vector<int32_t>> orders;
   for (size_t i = 0; i < items_.size(); ++i) {
-    const std::vector<int64_t>& order = items_[i].unfactored->order;
+    const std::vector<int64_t>& order = items_[i]->unfactored.order;
     orders.emplace_back(order.begin(), order.end());
     upload(factors_[i].order, std::span<const int32_t>(orders.back()), stream);
-    upload(factors_[i].hessian, items_[i].hessian->values(), stream);
+    upload(factors_[i].hessian, items_[i]->hessian->values(), stream);
   }
   std::vector<size_t> pending(items_.size());
   std::iota(pending.begin(), pending.end(), size_t{0});
   for (int attempt = 1; !pending.empty(); ++attempt) {
     std::vector<DeviceFactor> batch;
     for (size_t i : pending) {
-      factors_[i].added = dampings_[i] * items_[i].hessian->mean_diagonal();
+      factors_[i].added = dampings_[i] * items_[i]->hessian->mean_diagonal();
       batch.push_back(factors_[i]);
     }
     upload(pending_, std::span<const DeviceFactor>(batch), stream);
@@ -191,8 +191,14 @@ void FactorBatch::factor(cudaStream_t stream, const std::function<void()>& meanw
     download(std::span(failed), failed_, stream);
     check_cuda(cudaStreamSynchronize(stream));
     std::erase_if(pending, [&](size_t i) { return failed[i] == 0; });
-    for (size_t i : pending) dampings_[i] = raised_damping(dampings_[i], attempt, *items_[i].name);
+    for (size_t i : pending) dampings_[i] = raised_damping(dampings_[i], attempt, *items_[i]->name);
   }
+}
+
+HessianFactor FactorBatch::on_host(size_t i) const {
+  HessianFactor factor = items_[i]->unfactored;
+  factor.damping = dampings_[i];
+  return factor;
 }
 
 std::vector<double> FactorBatch::upper_diagonal(size_t i, cudaStream_t stream) const {
@@ -201,7 +207,7 @@ std::vector<double> FactorBatch::upper_diagonal(size_t i, cudaStream_t stream) c
                                static_cast<size_t>(padded_columns_ + 1) * sizeof(double), sizeof(double),
                                diagonal.size(), cudaMemcpyDeviceToHost, stream));
   check_cuda(cudaStreamSynchronize(stream));
-  return items_[i].unfactored->by_column(diagonal);
+  return items_[i]->unfactored.by_column(diagonal);
 }
 
 }  // namespace thimble

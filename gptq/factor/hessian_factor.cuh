@@ -1,7 +1,7 @@
 // hessian_factor.cuh: factor_hessian() on the device, for many Hessians of equally padded size at once. The algorithm
-// is that of cholesky.cpp: with J the reversal of rows or columns and J A J = L L^T, U = J L^-1 J. Matrices are padded
-// to whole tiles by an identity, which changes nothing in the rest. K = columns of a Hessian, P = K rounded up to a
-// multiple of kTile (f64_tile.cuh).
+// is that of hessian_factor.cpp: with J the reversal of rows or columns and J A J = L L^T, U = J L^-1 J. Matrices are
+// padded to whole tiles by an identity, which changes nothing in the rest. K = columns of a Hessian, P = K rounded up
+// to a multiple of kTile (f64_tile.cuh).
 #pragma once
 
 #include <functional>
@@ -16,9 +16,9 @@ namespace thimble {
 
 // One Hessian; what is pointed to must outlive the batch.
 struct FactorItem {
-  const SymmetricMatrix* hessian;
-  const HessianFactor* unfactored;  // with the damping to begin with
-  const std::string* name;          // for errors
+  const SymmetricMatrix* hessian = nullptr;
+  const std::string* name = nullptr;  // for errors
+  HessianFactor unfactored = {};      // with the damping to begin with
 };
 
 // A Hessian and its factor in device memory.
@@ -36,8 +36,8 @@ struct DeviceFactor {
 
 class FactorBatch {
  public:
-  // Takes its memory from the arena.
-  FactorBatch(std::vector<FactorItem> items, int64_t padded_columns, Arena& arena);
+  // Takes its memory from the arena. The items must outlive it.
+  FactorBatch(std::vector<const FactorItem*> items, int64_t padded_columns, Arena& arena);
 
   // Uploads and factors every Hessian, those that fail again with more damping, and waits. Each U depends on its own
   // Hessian only, bit for bit. `meanwhile` is called once when the device has begun.
@@ -46,12 +46,13 @@ class FactorBatch {
   int64_t padded_columns() const { return padded_columns_; }
   // Of the i-th Hessian.
   const DeviceFactor& operator[](size_t i) const { return factors_[i]; }
-  double damping(size_t i) const { return dampings_[i]; }  // that was used
+  // The factor as the host knows it: with the damping that was used, `upper` empty.
+  HessianFactor on_host(size_t i) const;
   // (K) the diagonal of U, by column. Waits for the stream.
   std::vector<double> upper_diagonal(size_t i, cudaStream_t stream) const;
 
  private:
-  std::vector<FactorItem> items_;
+  std::vector<const FactorItem*> items_;
   int64_t padded_columns_;
   std::vector<DeviceFactor> factors_;
   std::vector<double> dampings_;

@@ -298,16 +298,14 @@ dim3 elements(int64_t rows, int64_t columns) {
 class Shifter {
  public:
   Shifter(const InputPair& pair, double damping, const std::string& layer, int64_t most_rows)
-      : columns_(pair.hessian.size()),
-        padded_(round_up(columns_, kTile)),
-        unfactored_(unfactored_hessian(pair.hessian, damping, layer)) {
-    const std::vector<FactorItem> items = {{&pair.hessian, &unfactored_, &layer}};
+      : columns_(pair.hessian.size()), padded_(round_up(columns_, kTile)) {
+    const FactorItem item{&pair.hessian, &layer, unfactored_hessian(pair.hessian, damping, layer)};
     Arena counted(nullptr);
-    FactorBatch(items, padded_, counted);
+    FactorBatch({&item}, padded_, counted);
     lay_out(columns_, padded_, most_rows, counted);
     bytes_ = DeviceArray<std::byte>(static_cast<int64_t>(counted.bytes()));
     Arena arena(bytes_.data());
-    FactorBatch factor(items, padded_, arena);
+    FactorBatch factor({&item}, padded_, arena);
     memory_ = lay_out(columns_, padded_, most_rows, arena);
     factor.factor(stream_, [&] { upload(memory_.drift, pair.drift.values(), stream_); });
     factored_ = factor[0];
@@ -342,7 +340,6 @@ class Shifter {
   }
 
   int64_t columns_, padded_;
-  HessianFactor unfactored_;
   DeviceArray<std::byte> bytes_;
   CudaStream stream_;
   ShiftMemory memory_{};

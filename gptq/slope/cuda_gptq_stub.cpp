@@ -48,13 +48,11 @@ std::vector<Matrix> shift_weights_cuda(std::span<const ConstMatrixView>, const I
   refuse("weights are shifted");
 }
 
-void solve_gptq_cuda(std::span<const SymmetricMatrix* const>, std::span<const GptqJob>, double, const CudaPlace&,
-                     const OnGptqSolved<RowScaledCodes>&) {
+void solve_gptq_cuda(std::span<const GptqJob>, double, const CudaPlace&, const OnGptqSolved<RowScaledCodes>&) {
   refuse("layers are solved");
 }
 
-void solve_gptq_nvfp4_cuda(std::span<const SymmetricMatrix* const>, std::span<const GptqJob>, double, const CudaPlace&,
-                           const OnGptqSolved<Nvfp4Codes>&) {
+void solve_gptq_nvfp4_cuda(std::span<const GptqJob>, double, const CudaPlace&, const OnGptqSolved<Nvfp4Codes>&) {
   refuse("layers are solved");
 }
 

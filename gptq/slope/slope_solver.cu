@@ -257,7 +257,6 @@ struct Work {
   std::span<const SlopeJob> jobs;
   const ChooseGrid& choose_grid;
   const OnSlopeSolved& on_solved;
-  std::vector<HessianFactor> factors;  // by job; `upper` stays empty
 };
 
 // A wave's layers; see solve_in_waves(). Each has a Hessian of its own, for its damping is its own.
@@ -320,7 +319,8 @@ class WaveLayers {
   SteppedCodes choose_steps(size_t i, std::vector<std::vector<AxisStep>>& steps, cudaStream_t stream) {
     DeviceLayer& layer = layers_[i];
     SlopeGrid grid = work_.choose_grid(jobs_[i], factors_.upper_diagonal(i, stream));
-    check_slope_arguments(job(i).weights, work_.factors[jobs_[i]].order.size(), grid, job(i).row_weights, job(i).name);
+    check_slope_arguments(job(i).weights, static_cast<size_t>(job(i).hessian->size()), grid, job(i).row_weights,
+                          job(i).name);
     const WeightScales scales = fit_weight_scales(job(i).weights);
     steps.push_back(axis_steps(grid.row_steps, scales.rows));
     thimble::upload(layer.row_steps, std::span<const AxisStep>(steps.back()), stream);
@@ -340,8 +340,7 @@ class WaveLayers {
     download(std::span(codes.codes), static_cast<const int32_t*>(layers_[i].codes), stream);
     check_cuda(cudaStreamSynchronize(stream));
     if (refused >= 0) refuse_weight(weights, refused / weights.cols, refused % weights.cols, job(i).name);
-    HessianFactor factor = work_.factors[jobs_[i]];
-    factor.damping = factors_.damping(i);
+    const HessianFactor factor = factors_.on_host(i);
     work_.on_solved(jobs_[i], {std::move(codes), slope_report(sums, weights, &factor, job(i).row_weights)});
   }
 
@@ -364,12 +363,12 @@ class WaveLayers {
 void solve_slope_cuda(std::span<const SlopeJob> jobs, const ChooseGrid& choose_grid, const CudaPlace& place,
                       const OnSlopeSolved& on_solved) {
   constexpr size_t kWaveBytes = size_t{1} << 30;
-  Work work{jobs, choose_grid, on_solved, std::vector<HessianFactor>(jobs.size())};
+  const Work work{jobs, choose_grid, on_solved};
   std::vector<FactorItem> items(jobs.size());
   parallel_for(static_cast<int64_t>(jobs.size()), [&](int64_t index) {
     const auto j = static_cast<size_t>(index);
-    work.factors[j] = unfactored_hessian(*jobs[j].hessian, jobs[j].damping, jobs[j].name, jobs[j].order);
-    items[j] = {jobs[j].hessian, &work.factors[j], &jobs[j].name};
+    const SlopeJob& job = jobs[j];
+    items[j] = {job.hessian, &job.name, unfactored_hessian(*job.hessian, job.damping, job.name, job.order)};
   });
   solve_in_waves<WaveLayers>(work, items, kWaveBytes, place);
 }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gptq/statistics/symmetric_matrix.h"
@@ -19,35 +20,9 @@
 namespace thimble {
 
 struct Hessian {
-  SymmetricMatrix matrix;      // (K, K) mean of x x^T over all tokens, not damped
-  int64_t token_count = 0;     // over all sequences
-  int64_t sequence_count = 0;  // calls of add()
-};
-
-// Sums x x^T for one input. Products of up to 2048 tokens are summed in float32, these sums in float64.
-// Sequences must arrive in a fixed order, one at a time; then the result is the same for any thread count.
-class HessianAccumulator {
- public:
-  // `layer` names the input in errors, `first_sequence` is the number there of the first one added.
-  HessianAccumulator(std::string layer, int64_t columns, int64_t first_sequence = 0);
-
-  // Adds one sequence x (T, K). A value that is not finite, or whose square overflows float32, is an Error (bad input)
-  // that names the layer, the sequence, the position and the column.
-  void add(ConstMatrixView x);
-
-  int64_t columns() const { return sum_.size(); }
-
-  // The mean over the tokens seen; none is an Error. The accumulator is spent afterwards.
-  Hessian finish() &&;
-
- private:
-  void require_finite(const Matrix& products, ConstMatrixView x, int64_t first_position) const;
-
-  std::string layer_;
-  int64_t first_sequence_;
-  SymmetricMatrix sum_;
-  int64_t token_count_ = 0;
-  int64_t sequence_count_ = 0;
+  SymmetricMatrix matrix;   // (K, K) mean of x x^T over all tokens, not damped
+  int64_t token_count = 0;  // over all sequences
+  int64_t sequence_count = 0;
 };
 
 // Layer name -> Hessian at its input. Layers that read the same input (query, key and value) share one object.
@@ -59,30 +34,32 @@ struct SharedHessian {
   Hessian hessian;
 };
 
-// Inputs that saw different numbers of sequences, and a layer with two inputs, are Errors.
-HessianSet share_hessians(std::vector<SharedHessian> inputs);
-// The same of sums of x x^T, which it divides by their tokens.
-HessianSet mean_hessians(std::vector<SharedHessian> sums);
+// Sums of x x^T by the first of their layers.
+using HessianSums = std::map<std::string, SharedHessian>;
 
-// One accumulator per distinct input of a model. Observes forward passes of one sequence each.
+// The means over the tokens of sums of x x^T. No tokens, inputs that saw different numbers of sequences, and a layer
+// with two inputs, are Errors.
+HessianSet mean_hessians(std::vector<SharedHessian> sums);
+HessianSet mean_hessians(HessianSums sums);
+
+// One sum per distinct input of a model. Products of up to 2048 tokens are summed in float32, these sums in float64.
+// Observes forward passes of one sequence each, in a fixed order; then the result is the same for any thread count.
 class HessianCollector final : public LinearObserver {
  public:
   // `first_sequence`: the number in errors of the first sequence.
   explicit HessianCollector(int64_t first_sequence = 0) : first_sequence_(first_sequence) {}
 
-  // Adds one sequence x (T, K), the input of all of `layers`. The same input always comes with the same list.
+  // Adds one sequence x (T, K), the input of all of `layers`. The same input always comes with the same list. A value
+  // that is not finite, or whose square overflows float32, is an Error (bad input) that names the first layer, the
+  // sequence, the position and the column.
   void on_linear_input(std::span<const std::string> layers, ConstMatrixView x) override;
 
-  // Inputs that saw different numbers of sequences are an Error. The collector is empty afterwards.
-  HessianSet finish() &&;
+  // mean_hessians(). The collector is spent afterwards.
+  HessianSet finish() && { return mean_hessians(std::move(sums_)); }
 
  private:
-  struct Input {
-    std::vector<std::string> layers;
-    HessianAccumulator accumulator;
-  };
   int64_t first_sequence_;
-  std::map<std::string, Input> inputs_;  // by the first layer's name
+  HessianSums sums_;
 };
 
 // Damping of the method `trace` at collection, relative to the mean of the diagonal:

@@ -81,13 +81,8 @@ void StatisticsSum::add(const CalibrationStatistics& part) {
 
 CalibrationStatistics StatisticsSum::finish() && {
   divide_by_tokens(loss_);
-  auto means = [](HessianSums& sums) {
-    std::vector<SharedHessian> inputs;
-    for (auto& [first_layer, sum] : sums) inputs.push_back(std::move(sum));
-    return mean_hessians(std::move(inputs));
-  };
-  loss_.head = means(head_);
-  return {means(hessians_), std::move(loss_)};
+  loss_.head = mean_hessians(std::move(head_));
+  return {mean_hessians(std::move(hessians_)), std::move(loss_)};
 }
 
 }  // namespace thimble

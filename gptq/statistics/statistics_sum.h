@@ -48,12 +48,10 @@ class StatisticsSum {
   friend auto members(StatisticsSum& sum) { return std::tie(sum.hessians_, sum.head_, sum.loss_, sum.is_first_); }
 
  private:
-  // Sums of x x^T over all tokens so far, by the first layer's name.
-  using HessianSums = std::map<std::string, SharedHessian>;
   void add(const HessianSet& part, HessianSums& sums) const;
 
-  HessianSums hessians_, head_;
-  LossStatistics loss_;  // mean_square holds sums
+  HessianSums hessians_, head_;  // over all tokens so far
+  LossStatistics loss_;          // mean_square holds sums
   bool is_first_ = true;
 };
 

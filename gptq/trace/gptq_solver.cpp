@@ -16,13 +16,6 @@ constexpr int64_t kBlockColumns = 128;
 // Rows do not depend on each other. Enough of them per task to make the products between blocks efficient.
 constexpr int64_t kRowsPerTask = 128;
 
-// The solution with one choice of scales.
-template <typename Codes>
-struct Candidate {
-  Codes codes;
-  std::span<RowErrors> errors;  // (R)
-};
-
 // One row within one block (the inner loop of algorithm 1): rounds column i, divides its error by U_ii and makes up for
 // it in the block's later columns (eq. 2). All pointers are to one value per column of the block.
 template <typename Row>
@@ -37,10 +30,10 @@ void solve_row(const Row& row, const int64_t* order, double* w, double* errors, 
   }
 }
 
-// Algorithm 1 for rows [first, last): fills their part of `out`, whose scales are set.
+// Algorithm 1 for rows [first, last): fills their part of `codes`, whose scales are set, and of `sums`, (R) zeros.
 template <typename Codes>
-void solve_rows(ConstMatrixView weights, int64_t first, int64_t last, const HessianFactor& factor,
-                Candidate<Codes>& out) {
+void solve_rows(ConstMatrixView weights, int64_t first, int64_t last, const HessianFactor& factor, Codes& codes,
+                std::span<RowErrors> sums) {
   int64_t columns = weights.cols;
   MatrixF64 w = factor.ordered(weights.block_rows(first, last - first));
   for (int64_t start = 0; start < columns; start += kBlockColumns) {
@@ -51,12 +44,12 @@ void solve_rows(ConstMatrixView weights, int64_t first, int64_t last, const Hess
       std::array<RoundedWeight, kBlockColumns> rounded;
       const int64_t* order = factor.order.data() + start;
       double* e = errors.row(r - first);
-      solve_row(grid_row(out.codes, r, columns), order, w.row(r - first) + start, e, rounded.data(),
+      solve_row(grid_row(codes, r, columns), order, w.row(r - first) + start, e, rounded.data(),
                 u.block_cols(start, width));
       for (int64_t i = 0; i < width; ++i) {
         const RoundedWeight& result = rounded[static_cast<size_t>(i)];
-        set_code(out.codes, columns, r, order[i], result.code);
-        out.errors[static_cast<size_t>(r)].add(weights.row(r)[order[i]] - result.value, e[i]);
+        set_code(codes, columns, r, order[i], result.code);
+        sums[static_cast<size_t>(r)].add(weights.row(r)[order[i]] - result.value, e[i]);
       }
     }
     // The lazy batch update (eq. 4): the block's errors reach all later columns at once.
@@ -70,16 +63,14 @@ GptqSolution<Codes> solve(ConstMatrixView weights, const HessianFactor& factor, 
                           std::vector<Codes> candidates) {
   const auto rows = static_cast<size_t>(weights.rows);
   std::vector<RowErrors> errors(candidates.size() * rows);
-  std::vector<Candidate<Codes>> solved;
-  for (size_t c = 0; c < candidates.size(); ++c)
-    solved.push_back({std::move(candidates[c]), std::span(errors).subspan(c * rows, rows)});
   int64_t row_tasks = divide_up(weights.rows, kRowsPerTask);
-  parallel_for(row_tasks * static_cast<int64_t>(solved.size()), [&](int64_t task) {
+  parallel_for(row_tasks * std::ssize(candidates), [&](int64_t task) {
     int64_t first = task % row_tasks * kRowsPerTask, last = std::min(first + kRowsPerTask, weights.rows);
-    solve_rows(weights, first, last, factor, solved[static_cast<size_t>(task / row_tasks)]);
+    const auto c = static_cast<size_t>(task / row_tasks);
+    solve_rows(weights, first, last, factor, candidates[c], std::span(errors).subspan(c * rows, rows));
   });
   auto [best, report] = best_candidate(errors, clips, weights, factor);
-  return {std::move(solved[best].codes), std::move(report)};
+  return {std::move(candidates[best]), std::move(report)};
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <map>
 
 #include "gptq/factor/device_waves.cuh"
 
@@ -207,7 +208,6 @@ struct Work {
   std::vector<Grid> grids;                                // by job
   std::vector<std::vector<typename Grid::Scale>> scales;  // by job, of all candidates; none where the device finds them
   std::vector<std::vector<size_t>> jobs_of;               // by Hessian
-  std::vector<HessianFactor> factors;                     // by Hessian; `upper` stays empty
 };
 
 // By grid, what the host finds out about a job beforehand.
@@ -292,9 +292,7 @@ class WaveLayers {
   void finish(size_t i, std::span<const RowErrors> errors, cudaStream_t stream) const {
     const DeviceLayer<Grid>& layer = layers_[i];
     const ConstMatrixView& weights = job(i).weights;
-    HessianFactor factor = work_.factors[job(i).hessian_index];
-    factor.damping = factors_.damping(places_[i].hessian);
-    auto [best, report] = best_candidate(errors, Grid::kClips, weights, factor);
+    auto [best, report] = best_candidate(errors, Grid::kClips, weights, factors_.on_host(places_[i].hessian));
     std::vector<typename Grid::Scale> scales(static_cast<size_t>(Grid::scales(weights.rows, weights.cols)));
     std::vector<int8_t> codes(static_cast<size_t>(weights.rows * weights.cols));
     download(std::span(scales), static_cast<const typename Grid::Scale*>(layer.scales + best * scales.size()), stream);
@@ -315,25 +313,22 @@ class WaveLayers {
 };
 
 template <typename Grid>
-void solve(std::span<const SymmetricMatrix* const> hessians, std::span<const GptqJob> jobs, double damping,
-           const CudaPlace& place, const OnGptqSolved<typename Grid::Codes>& on_solved) {
-  Work<Grid> work{jobs,
-                  on_solved,
-                  std::vector<Grid>(jobs.size()),
-                  std::vector<std::vector<typename Grid::Scale>>(jobs.size()),
-                  std::vector<std::vector<size_t>>(hessians.size()),
-                  std::vector<HessianFactor>(hessians.size())};
+void solve(std::span<const GptqJob> jobs, double damping, const CudaPlace& place,
+           const OnGptqSolved<typename Grid::Codes>& on_solved) {
+  Work<Grid> work{
+      jobs, on_solved, std::vector<Grid>(jobs.size()), std::vector<std::vector<typename Grid::Scale>>(jobs.size()), {}};
+  std::vector<FactorItem> items;
+  std::map<const SymmetricMatrix*, size_t> item_of;
   for (size_t j = 0; j < jobs.size(); ++j) {
-    check_columns(jobs[j].weights, hessians[jobs[j].hessian_index]->size(), jobs[j].name);
-    work.jobs_of[jobs[j].hessian_index].push_back(j);
+    check_columns(jobs[j].weights, jobs[j].hessian->size(), jobs[j].name);
+    const auto [found, is_new] = item_of.emplace(jobs[j].hessian, items.size());
+    if (is_new) items.push_back({jobs[j].hessian, &jobs[j].name});
+    work.jobs_of.resize(items.size());
+    work.jobs_of[found->second].push_back(j);
   }
-  std::vector<FactorItem> items(hessians.size());
-  parallel_for(static_cast<int64_t>(hessians.size()), [&](int64_t index) {
-    auto h = static_cast<size_t>(index);
-    if (work.jobs_of[h].empty()) return;
-    const std::string& name = jobs[work.jobs_of[h].front()].name;
-    work.factors[h] = unfactored_hessian(*hessians[h], damping, name);
-    items[h] = {hessians[h], &work.factors[h], &name};
+  parallel_for(static_cast<int64_t>(items.size()), [&](int64_t h) {
+    FactorItem& item = items[static_cast<size_t>(h)];
+    item.unfactored = unfactored_hessian(*item.hessian, damping, *item.name);
   });
   parallel_for(static_cast<int64_t>(jobs.size()), [&](int64_t j) { prepare(work, static_cast<size_t>(j)); });
   solve_in_waves<WaveLayers<Grid>>(work, items, kWaveBytes, place);
@@ -341,14 +336,14 @@ void solve(std::span<const SymmetricMatrix* const> hessians, std::span<const Gpt
 
 }  // namespace
 
-void solve_gptq_cuda(std::span<const SymmetricMatrix* const> hessians, std::span<const GptqJob> jobs, double damping,
-                     const CudaPlace& place, const OnGptqSolved<RowScaledCodes>& on_solved) {
-  solve<RowScaledGrid>(hessians, jobs, damping, place, on_solved);
+void solve_gptq_cuda(std::span<const GptqJob> jobs, double damping, const CudaPlace& place,
+                     const OnGptqSolved<RowScaledCodes>& on_solved) {
+  solve<RowScaledGrid>(jobs, damping, place, on_solved);
 }
 
-void solve_gptq_nvfp4_cuda(std::span<const SymmetricMatrix* const> hessians, std::span<const GptqJob> jobs,
-                           double damping, const CudaPlace& place, const OnGptqSolved<Nvfp4Codes>& on_solved) {
-  solve<Nvfp4Grid>(hessians, jobs, damping, place, on_solved);
+void solve_gptq_nvfp4_cuda(std::span<const GptqJob> jobs, double damping, const CudaPlace& place,
+                           const OnGptqSolved<Nvfp4Codes>& on_solved) {
+  solve<Nvfp4Grid>(jobs, damping, place, on_solved);
 }
 
 }  // namespace thimble

@@ -52,25 +52,25 @@ struct GptqJob {
   std::string name;         // for errors
   ConstMatrixView weights;  // (R, K), finite, K > 0
   int max_code = 0;         // as in solve_gptq(); NVFP4 does not read it
-  size_t hessian_index = 0;
+  const SymmetricMatrix* hessian = nullptr;
 };
 
 // Takes every result as soon as it is known, in no fixed order and from any thread.
 template <typename Codes>
 using OnGptqSolved = std::function<void(size_t job, GptqSolution<Codes> result)>;
 
-// Solves each of `jobs` with *hessians[hessian_index] on one CUDA device; each Hessian in use is factored once, with
-// `damping` as in factor_hessian(). In host memory, out to host memory: what the CPU's solver returns. A code differs
+// Solves `jobs` on one CUDA device; each Hessian is factored once, with `damping` as in factor_hessian(), whatever
+// number of jobs point to it. In host memory, out to host memory: what the CPU's solver returns. A code differs
 // only where an argument lies within rounding of a tie between two codes (and then those that follow in its row);
 // scales are the CPU's, bit for bit; errors are summed in the CPU's order.
 // Results are the same bits whatever is solved in the same call, on every device of one model. Fewer are solved at a
 // time where little memory may be used.
 // Errors are those of factor_hessian() and solve_gptq(); a device that is missing, fails or has too little memory, and
 // a build without CUDA, are a DeviceError.
-void solve_gptq_cuda(std::span<const SymmetricMatrix* const> hessians, std::span<const GptqJob> jobs, double damping,
-                     const CudaPlace& place, const OnGptqSolved<RowScaledCodes>& on_solved);
-void solve_gptq_nvfp4_cuda(std::span<const SymmetricMatrix* const> hessians, std::span<const GptqJob> jobs,
-                           double damping, const CudaPlace& place, const OnGptqSolved<Nvfp4Codes>& on_solved);
+void solve_gptq_cuda(std::span<const GptqJob> jobs, double damping, const CudaPlace& place,
+                     const OnGptqSolved<RowScaledCodes>& on_solved);
+void solve_gptq_nvfp4_cuda(std::span<const GptqJob> jobs, double damping, const CudaPlace& place,
+                           const OnGptqSolved<Nvfp4Codes>& on_solved);
 
 // What the solvers on the CPU and on devices share.
 

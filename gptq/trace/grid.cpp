@@ -16,6 +16,19 @@ namespace {
 constexpr int64_t kRowsPerTask = 64;
 constexpr uint16_t kFp16Infinity = 0x7c00;
 
+// Every weight by itself. `coded`: with its scales.
+template <typename Codes>
+Codes rounded_to_nearest(ConstMatrixView weights, Codes coded) {
+  parallel_chunks(weights.rows, kRowsPerTask, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r) {
+      const auto row = grid_row(coded, r, weights.cols);
+      for (int64_t k = 0; k < weights.cols; ++k)
+        set_code(coded, weights.cols, r, k, row.round(row.scale(k), weights.row(r)[k]).code);
+    }
+  });
+  return coded;
+}
+
 }  // namespace
 
 double quantile(std::span<const float> largest, size_t count, double fraction) {
@@ -59,16 +72,9 @@ std::vector<uint16_t> row_scales(ConstMatrixView weights, std::span<const double
 }
 
 RowScaledCodes quantize_rows_to_nearest(ConstMatrixView weights, int max_code, const std::string& name) {
-  RowScaledCodes result{max_code, std::vector<int8_t>(static_cast<size_t>(weights.rows * weights.cols)),
-                        row_scales(weights, std::array{kNearestClipFraction}, max_code, name)};
-  parallel_chunks(weights.rows, kRowsPerTask, [&](int64_t first, int64_t last) {
-    for (int64_t r = first; r < last; ++r) {
-      double scale = grid_row(result, r, weights.cols).row_scale;
-      int8_t* codes = result.codes.data() + r * weights.cols;
-      for (int64_t k = 0; k < weights.cols; ++k) codes[k] = nearest_code(weights.row(r)[k], scale, max_code);
-    }
-  });
-  return result;
+  return rounded_to_nearest(
+      weights, RowScaledCodes{max_code, std::vector<int8_t>(static_cast<size_t>(weights.rows * weights.cols)),
+                              row_scales(weights, std::array{kNearestClipFraction}, max_code, name)});
 }
 
 Nvfp4Codes choose_nvfp4_scales(ConstMatrixView weights) {
@@ -88,15 +94,7 @@ Nvfp4Codes choose_nvfp4_scales(ConstMatrixView weights) {
 }
 
 Nvfp4Codes quantize_nvfp4_to_nearest(ConstMatrixView weights) {
-  Nvfp4Codes coded = choose_nvfp4_scales(weights);
-  parallel_chunks(weights.rows, kRowsPerTask, [&](int64_t first, int64_t last) {
-    for (int64_t r = first; r < last; ++r) {
-      const Nvfp4Row row = grid_row(coded, r, weights.cols);
-      for (int64_t k = 0; k < weights.cols; ++k)
-        set_code(coded, weights.cols, r, k, row.round(row.scale(k), weights.row(r)[k]).code);
-    }
-  });
-  return coded;
+  return rounded_to_nearest(weights, choose_nvfp4_scales(weights));
 }
 
 }  // namespace thimble

@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "gptq/trace/grid.h"
 #include "runtime/base/error.h"
+#include "runtime/tensor/dtype.h"
 
 namespace thimble {
 namespace {
@@ -27,13 +29,13 @@ void check(const TracePlanOptions& options) {
 }
 
 Precision raw_precision(const TensorSummary& tensor) {
-  return RawPrecision{is_floating(tensor.dtype) && tensor.max_magnitude <= kFp16Max ? DType::kF16 : tensor.dtype};
+  return Precision::raw(is_floating(tensor.dtype) && tensor.max_magnitude <= kFp16Max ? DType::kF16 : tensor.dtype);
 }
 
-Precision coded_precision(const TensorSummary& tensor, int bits, RowScaledPrecision::Rounding rounding) {
+Precision coded_precision(const TensorSummary& tensor, int bits, RoundingMethod rounding) {
   int max_code = max_code_of_bits(bits);
-  if (tensor.max_magnitude > kFp16Max * max_code) return RawPrecision{tensor.dtype};
-  return RowScaledPrecision{max_code, rounding};
+  if (tensor.max_magnitude > kFp16Max * max_code) return Precision::raw(tensor.dtype);
+  return Precision::row_scaled(max_code, rounding);
 }
 
 // A finite one that is to be quantized.
@@ -56,22 +58,50 @@ Plan plan_of(const std::map<std::string, TensorSummary>& tensors, int64_t min_el
   return plan;
 }
 
-}  // namespace
-
-bool needs_hessian(const Precision& precision) {
-  if (const auto* coded = std::get_if<RowScaledPrecision>(&precision))
-    return coded->rounding == RowScaledPrecision::Rounding::kGptq;
-  if (const auto* blocked = std::get_if<Nvfp4Precision>(&precision))
-    return blocked->rounding == Nvfp4Precision::Rounding::kGptq;
-  return false;
+RawTensor raw_tensor(const TensorView& tensor, DType dtype) {
+  if (dtype == tensor.dtype) return {dtype, ByteVector(tensor.bytes.begin(), tensor.bytes.end())};
+  return {dtype, from_float32(dtype, to_float32(tensor))};
 }
 
+// The codes of a tensor that `plan` solves by GPTQ, or null.
+template <typename Tensor>
+auto* codes_solved(Tensor& tensor, const Plan& plan) {
+  auto* coded = std::get_if<RowScaledCodes>(&tensor.data);
+  auto found = plan.find(tensor.name);
+  return found != plan.end() && found->second.needs_hessian() ? coded : nullptr;
+}
+
+bool is_prunable(int8_t code) { return code == 1 || code == -1; }
+
+struct Row {
+  float scale;  // > 0: scales sort like their squares
+  std::span<int8_t> codes;
+};
+
+// All codes of a row share its scale, so it is the rows that are sorted, not the codes.
+// The rows of all GPTQ tensors in the order of the model's tensors (by name), then of position.
+std::vector<Row> prunable_rows(QuantizedModel& model, const Plan& plan) {
+  std::vector<Row> rows;
+  for (QuantizedTensor& tensor : model.tensors) {
+    auto* coded = codes_solved(tensor, plan);
+    if (!coded || coded->codes.empty()) continue;
+    size_t columns = coded->codes.size() / coded->row_scales.size();
+    for (size_t r = 0; r < coded->row_scales.size(); ++r)
+      rows.push_back({float_from_fp16(coded->row_scales[r]), std::span(coded->codes).subspan(r * columns, columns)});
+  }
+  return rows;
+}
+
+}  // namespace
+
 std::string precision_text(const Precision& precision) {
-  const char* rounding = needs_hessian(precision) ? "gptq" : "nearest";
-  if (std::holds_alternative<Nvfp4Precision>(precision)) return fmt::format("nvfp4 {}", rounding);
-  if (const auto* raw = std::get_if<RawPrecision>(&precision)) return std::string(dtype_name(raw->dtype));
-  const auto& coded = std::get<RowScaledPrecision>(precision);
-  return fmt::format("int{} {}", code_bits(coded.max_code), rounding);
+  const char* rounding = precision.needs_hessian() ? "gptq" : "nearest";
+  switch (precision.grid) {
+    case Precision::Grid::kRowScaled: return fmt::format("int{} {}", code_bits(precision.max_code), rounding);
+    case Precision::Grid::kNvfp4: return fmt::format("nvfp4 {}", rounding);
+    case Precision::Grid::kRaw: break;
+  }
+  return std::string(dtype_name(precision.dtype));
 }
 
 TensorSummary summarize_tensor(const TensorView& tensor) {
@@ -101,33 +131,84 @@ Plan make_trace_plan(const std::map<std::string, TensorSummary>& tensors,
   std::vector<std::pair<double, std::string>> ranking;
   Plan plan = plan_of(tensors, options.min_elements, [&](const std::string& name, const TensorSummary& tensor) {
     if (auto found = sensitivities.find(name); found != sensitivities.end()) ranking.emplace_back(-found->second, name);
-    return coded_precision(tensor, kOtherMatrixBits, RowScaledPrecision::Rounding::kNearest);
+    return coded_precision(tensor, kOtherMatrixBits, RoundingMethod::kNearest);
   });
   std::ranges::sort(ranking);
   for (size_t i = 0; i < ranking.size(); ++i) {
     int bits = static_cast<int64_t>(i) < options.high_count ? options.high_bits : options.low_bits;
     const std::string& name = ranking[i].second;
-    plan[name] = coded_precision(tensors.at(name), bits, RowScaledPrecision::Rounding::kGptq);
+    plan[name] = coded_precision(tensors.at(name), bits, RoundingMethod::kGptq);
   }
   return plan;
 }
 
 Plan make_slope_plan(const std::map<std::string, TensorSummary>& tensors, const std::set<std::string>& layers,
                      int64_t min_elements) {
-  return plan_of(tensors, min_elements, [&](const std::string& name, const TensorSummary& tensor) -> Precision {
-    if (!layers.contains(name))
-      return coded_precision(tensor, kOtherMatrixBits, RowScaledPrecision::Rounding::kNearest);
-    return RowScaledPrecision{max_code_of_bits(kOtherMatrixBits), RowScaledPrecision::Rounding::kGptq};
+  return plan_of(tensors, min_elements, [&](const std::string& name, const TensorSummary& tensor) {
+    if (!layers.contains(name)) return coded_precision(tensor, kOtherMatrixBits, RoundingMethod::kNearest);
+    return Precision::row_scaled(max_code_of_bits(kOtherMatrixBits), RoundingMethod::kGptq);
   });
 }
 
 Plan make_nvfp4_plan(const std::map<std::string, TensorSummary>& tensors, const std::set<std::string>& layers,
                      int64_t min_elements) {
-  using Rounding = Nvfp4Precision::Rounding;
-  return plan_of(tensors, min_elements, [&](const std::string& name, const TensorSummary& tensor) -> Precision {
-    if (tensor.max_magnitude > kMaxNvfp4Magnitude) return RawPrecision{tensor.dtype};
-    return Nvfp4Precision{layers.contains(name) ? Rounding::kGptq : Rounding::kNearest};
+  return plan_of(tensors, min_elements, [&](const std::string& name, const TensorSummary& tensor) {
+    if (tensor.max_magnitude > kMaxNvfp4Magnitude) return Precision::raw(tensor.dtype);
+    return Precision::nvfp4(layers.contains(name) ? RoundingMethod::kGptq : RoundingMethod::kNearest);
   });
+}
+
+Matrix finite_matrix(const std::string& name, const TensorView& tensor) {
+  if (tensor.shape.size() != 2)
+    throw Error(ExitCode::kInternal,
+                fmt::format("tensor '{}' has shape {}, only matrices have codes", name, shape_text(tensor.shape)));
+  Matrix matrix(to_float32(tensor), tensor.shape[0], tensor.shape[1]);
+  for (int64_t r = 0; r < matrix.rows(); ++r)
+    for (int64_t k = 0; k < matrix.cols(); ++k)
+      if (!std::isfinite(matrix(r, k)))
+        throw Error(ExitCode::kBadInput,
+                    fmt::format("tensor '{}': weight ({}, {}) is {}, must be finite", name, r, k, matrix(r, k)));
+  return matrix;
+}
+
+SolvedTensor quantize_tensor(const std::string& name, const TensorView& tensor, const Precision& precision,
+                             const HessianFactor* factor) {
+  if (precision.grid == Precision::Grid::kRaw)
+    return {{name, tensor.shape, raw_tensor(tensor, precision.dtype)}, std::nullopt};
+
+  Matrix weights = finite_matrix(name, tensor);
+  const bool solves = precision.needs_hessian();
+  if (solves && !factor)
+    throw Error(ExitCode::kInternal, fmt::format("tensor '{}' is to be solved without a Hessian", name));
+  if (precision.grid == Precision::Grid::kNvfp4) {
+    if (!solves) return {{name, tensor.shape, quantize_nvfp4_to_nearest(weights)}, std::nullopt};
+    Nvfp4GptqResult result = solve_gptq_nvfp4(weights, *factor, name);
+    return {{name, tensor.shape, std::move(result.codes)}, std::move(result.report)};
+  }
+  if (!solves) return {{name, tensor.shape, quantize_rows_to_nearest(weights, precision.max_code, name)}, std::nullopt};
+  GptqResult result = solve_gptq(weights, *factor, precision.max_code, name);
+  return {{name, tensor.shape, std::move(result.codes)}, std::move(result.report)};
+}
+
+int64_t count_prunable(const QuantizedModel& model, const Plan& plan) {
+  int64_t count = 0;
+  for (const QuantizedTensor& tensor : model.tensors)
+    if (const auto* coded = codes_solved(tensor, plan)) count += std::ranges::count_if(coded->codes, is_prunable);
+  return count;
+}
+
+int64_t prune_smallest(QuantizedModel& model, const Plan& plan, int64_t count) {
+  std::vector<Row> rows = prunable_rows(model, plan);
+  std::ranges::stable_sort(rows, {}, &Row::scale);
+  int64_t pruned = 0;
+  for (const Row& row : rows)
+    for (int8_t& code : row.codes) {
+      if (pruned >= count) return pruned;
+      if (!is_prunable(code)) continue;
+      code = 0;
+      ++pruned;
+    }
+  return pruned;
 }
 
 }  // namespace thimble

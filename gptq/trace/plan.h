@@ -1,44 +1,41 @@
-// plan.h: which precision each tensor gets, by the methods `trace` and `nvfp4`, and which matrices `slope` solves.
+// plan.h: which precision each tensor gets, by the methods `trace` and `nvfp4`, and which matrices `slope` solves; a
+// tensor at its precision; and the pruning of codes that `trace` ends with.
 // In: what tensors there are, and the sensitivities of the layers with a Hessian.  Out: Plan.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "gptq/statistics/hessian.h"
+#include "gptq/trace/gptq_solver.h"
+#include "runtime/codes/quantized_model.h"
 #include "runtime/tensor/tensor.h"
 
 namespace thimble {
 
-// Integer codes with one scale per output row (RowScaledCodes).
-struct RowScaledPrecision {
-  enum class Rounding { kNearest, kGptq };
-  int max_code = 0;
-  Rounding rounding = Rounding::kNearest;
-  bool operator==(const RowScaledPrecision&) const = default;
+// To the nearest point of the grid each weight by itself, or by GPTQ, which takes a Hessian.
+enum class RoundingMethod { kNearest, kGptq };
+
+// What becomes of a tensor.
+struct Precision {
+  enum class Grid { kRaw, kRowScaled, kNvfp4 };  // the elements themselves, RowScaledCodes, Nvfp4Codes
+  Grid grid = Grid::kRaw;
+  DType dtype = DType::kF16;  // of raw elements
+  int max_code = 0;           // of row-scaled codes
+  RoundingMethod rounding = RoundingMethod::kNearest;
+
+  static Precision raw(DType dtype) { return {.dtype = dtype}; }
+  static Precision row_scaled(int max_code, RoundingMethod rounding) {
+    return {.grid = Grid::kRowScaled, .max_code = max_code, .rounding = rounding};
+  }
+  static Precision nvfp4(RoundingMethod rounding) { return {.grid = Grid::kNvfp4, .rounding = rounding}; }
+  bool needs_hessian() const { return rounding == RoundingMethod::kGptq; }
+  bool operator==(const Precision&) const = default;
 };
-
-// NVFP4 (Nvfp4Codes).
-struct Nvfp4Precision {
-  enum class Rounding { kNearest, kGptq };
-  Rounding rounding = Rounding::kNearest;
-  bool operator==(const Nvfp4Precision&) const = default;
-};
-
-// The elements themselves, in `dtype`.
-struct RawPrecision {
-  DType dtype = DType::kF16;
-  bool operator==(const RawPrecision&) const = default;
-};
-
-using Precision = std::variant<RowScaledPrecision, Nvfp4Precision, RawPrecision>;
-
-// Whether it takes a Hessian.
-bool needs_hessian(const Precision& precision);
 
 // "int5 gptq", "int8 nearest", "nvfp4 gptq", "F16".
 std::string precision_text(const Precision& precision);
@@ -89,5 +86,27 @@ Plan make_slope_plan(const std::map<std::string, TensorSummary>& tensors, const 
 // those in `layers` and to nearest the others; everything else as above. Errors as above.
 Plan make_nvfp4_plan(const std::map<std::string, TensorSummary>& tensors, const std::set<std::string>& layers,
                      int64_t min_elements);
+
+// One tensor of a checkpoint to one tensor of a QuantizedModel.
+struct SolvedTensor {
+  QuantizedTensor tensor;
+  std::optional<GptqReport> report;  // for a precision that needs a Hessian
+};
+
+// A tensor's weights (R, K) as float32. One that is not finite is an Error (bad input) that names the tensor.
+Matrix finite_matrix(const std::string& name, const TensorView& tensor);
+
+// `factor` belongs to the tensor's Hessian; required where precision.needs_hessian(), ignored otherwise.
+// Codes are made of matrices (R, K); any tensor can be raw. A weight that is not finite, and a row that fp16 scales
+// cannot reach, are Errors (bad input) that name the tensor.
+SolvedTensor quantize_tensor(const std::string& name, const TensorView& tensor, const Precision& precision,
+                             const HessianFactor* factor);
+
+// Codes +-1 in the tensors that `plan` solves by GPTQ.
+int64_t count_prunable(const QuantizedModel& model, const Plan& plan);
+
+// Sets the first `count` of these codes to 0, in ascending squared scale (the squared error that it adds), then by
+// tensor name, then by position. Returns how many were set: less than `count` when there are no more.
+int64_t prune_smallest(QuantizedModel& model, const Plan& plan, int64_t count);
 
 }  // namespace thimble

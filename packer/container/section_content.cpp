@@ -40,23 +40,29 @@ void for_each_run(const Parts& parts, uint64_t first_byte, SliceBytes slice, Cop
   }
 }
 
-// Codes of NVFP4 as int8 levels: the element's place among the magnitudes, with its sign.
-void gather_levels(const Nvfp4Codes& coded, int64_t columns, uint64_t first, std::span<std::byte> levels) {
-  auto i = static_cast<int64_t>(first);
-  for (std::byte& level : levels) {
-    const uint8_t code = nvfp4_code(coded, nvfp4_row_bytes(columns), i / columns, i % columns);
-    const int magnitude = code & kE2m1MaxCode;
-    level = static_cast<std::byte>(code & kE2m1Sign ? -magnitude : magnitude);
-    ++i;
+// body(row, column, i-th level) for the elements of a row-major matrix from number `first` on.
+template <typename Levels, typename Body>
+void for_each_element(int64_t columns, uint64_t first, Levels levels, const Body& body) {
+  int64_t r = static_cast<int64_t>(first) / columns, k = static_cast<int64_t>(first) % columns;
+  for (auto& level : levels) {
+    body(r, k, level);
+    if (++k == columns) k = 0, ++r;
   }
 }
+
+// Codes of NVFP4 as int8 levels: the element's place among the magnitudes, with its sign.
+void gather_levels(const Nvfp4Codes& coded, int64_t columns, uint64_t first, std::span<std::byte> levels) {
+  for_each_element(columns, first, levels, [&](int64_t r, int64_t k, std::byte& level) {
+    const uint8_t code = nvfp4_code(coded, nvfp4_row_bytes(columns), r, k);
+    const int magnitude = code & kE2m1MaxCode;
+    level = static_cast<std::byte>(code & kE2m1Sign ? -magnitude : magnitude);
+  });
+}
 void scatter_levels(Nvfp4Codes& coded, int64_t columns, uint64_t first, Bytes levels) {
-  auto i = static_cast<int64_t>(first);
-  for (std::byte byte : levels) {
+  for_each_element(columns, first, levels, [&](int64_t r, int64_t k, std::byte byte) {
     const int level = static_cast<int8_t>(byte), code = level < 0 ? kE2m1Sign | -level : level;
-    set_nvfp4_code(coded, nvfp4_row_bytes(columns), i / columns, i % columns, static_cast<uint8_t>(code & 0xf));
-    ++i;
-  }
+    set_nvfp4_code(coded, nvfp4_row_bytes(columns), r, k, static_cast<uint8_t>(code & 0xf));
+  });
 }
 
 void make_room(QuantizedTensor& tensor, const TensorEntry& entry, SectionKind kind) {

@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdlib>
+#include <numeric>
 
 #include "runtime/base/hash.h"
+#include "runtime/base/parallel.h"
 
 namespace thimble {
 namespace {
@@ -40,20 +43,51 @@ std::vector<LayoutId> code_candidates(const ContentShape& shape, Bytes content) 
   return candidates;
 }
 
-PackedSection pack_smallest(const ContentShape& shape, Bytes content, const EncodeOptions& options) {
-  std::optional<PackedSection> best;
+// One way to pack a section of a list.
+struct Attempt {
+  size_t section = 0;
+  LayoutId layout = LayoutId::kPlain;
+  CodecId codec = CodecId::kNone;
+};
+
+std::vector<Attempt> attempts_of(size_t section, const ContentShape& shape, Bytes content,
+                                 const EncodeOptions& options) {
+  std::vector<Attempt> attempts;
   std::optional<CodecId> asked = options.codec;
   if (asked && !codec_of(*asked).takes(shape, LayoutId::kPlain)) asked = kCodecOfTheRest;
-  for (const Codec& codec : all_codecs()) {
-    bool wanted = !asked || *asked == codec.id || codec.id == CodecId::kNone;
-    if (!wanted) continue;
-    for (LayoutId layout : layout_candidates(codec.id, shape, content)) {
-      PackedSection packed = pack_section_as(shape, content, layout, codec.id);
-      if (!best || packed.stored.size() < best->stored.size()) best = std::move(packed);
-    }
-  }
-  return std::move(*best);
+  for (const Codec& codec : all_codecs())
+    if (!asked || *asked == codec.id || codec.id == CodecId::kNone)
+      for (LayoutId layout : layout_candidates(codec.id, shape, content))
+        attempts.push_back({section, layout, codec.id});
+  return attempts;
 }
+
+// In time, roughly: byte compressors take a microsecond or so for a byte, the weight coder far less, copying nothing.
+uint64_t cost_of(const Attempt& attempt, const ContentShape& shape) {
+  if (attempt.codec == CodecId::kNone) return 0;
+  return shape.content_bytes() / (attempt.codec == CodecId::kRans ? 64 : 1);
+}
+
+uint64_t key_of(const ContentShape& shape, std::optional<CodecId> codec, Bytes content) {
+  Hasher hasher;
+  for (uint64_t value :
+       {static_cast<uint64_t>(shape.kind), shape.rows, shape.columns, static_cast<uint64_t>(shape.element_bytes),
+        static_cast<uint64_t>(shape.max_code), static_cast<uint64_t>(shape.trellis_bits),
+        codec ? static_cast<uint64_t>(*codec) : UINT64_MAX, xxh3(content)})
+    hasher.add(value);
+  return hasher.digest();
+}
+
+// The smallest result so far of a section's attempts, of equal ones the first in their order.
+struct Smallest {
+  size_t attempts_left = 0;
+  size_t attempt = 0;
+  std::shared_ptr<const PackedSection> packed;
+
+  bool beaten_by(uint64_t bytes, size_t other) const {
+    return !packed || std::pair(bytes, other) < std::pair(uint64_t{packed->stored.size()}, attempt);
+  }
+};
 
 }  // namespace
 
@@ -103,31 +137,73 @@ EncodeOptions encode_options_from(std::string_view codec_name) {
   throw UsageError("codec '" + std::string(codec_name) + "' is unknown, allowed: " + names);
 }
 
-uint64_t SectionCache::hash_of(const Key& key) {
-  const auto& [shape, codec, content_hash] = key;
-  Hasher hasher;
-  for (uint64_t value :
-       {static_cast<uint64_t>(shape.kind), shape.rows, shape.columns, static_cast<uint64_t>(shape.element_bytes),
-        static_cast<uint64_t>(shape.max_code), static_cast<uint64_t>(shape.trellis_bits),
-        codec ? static_cast<uint64_t>(*codec) : UINT64_MAX, content_hash})
-    hasher.add(value);
-  return hasher.digest();
-}
-
-std::shared_ptr<const PackedSection> SectionCache::pack(const ContentShape& shape, Bytes content,
-                                                        const EncodeOptions& options) {
-  const Key key{shape, options.codec, xxh3(content)};
+std::shared_ptr<const PackedSection> SectionCache::find(uint64_t key) {
   {
     std::lock_guard lock(mutex_);
     if (auto found = sections_.find(key); found != sections_.end()) return found->second;
   }
-  std::shared_ptr<const PackedSection> packed = store_ ? store_->find(hash_of(key)) : nullptr;
-  if (!packed) {
-    packed = std::make_shared<const PackedSection>(pack_smallest(shape, content, options));
-    if (store_) store_->insert(hash_of(key), *packed);
-  }
+  std::shared_ptr<const PackedSection> packed = store_ ? store_->find(key) : nullptr;
+  if (packed) keep(key, packed);
+  return packed;
+}
+
+void SectionCache::keep(uint64_t key, std::shared_ptr<const PackedSection> packed) {
   std::lock_guard lock(mutex_);
-  return sections_.insert_or_assign(key, std::move(packed)).first->second;
+  sections_.insert_or_assign(key, std::move(packed));
+}
+
+PackedSections SectionCache::pack(std::span<const ContentShape> shapes, const ContentOf& content_of,
+                                  const EncodeOptions& options, Progress& progress) {
+  uint64_t content_bytes = 0;
+  for (const ContentShape& shape : shapes) content_bytes += shape.content_bytes();
+  progress.begin("packing", static_cast<int64_t>(content_bytes), "B");
+  const auto done = [&](size_t i) { progress.advance(static_cast<int64_t>(shapes[i].content_bytes())); };
+
+  std::vector<uint64_t> keys(shapes.size());
+  std::vector<Smallest> smallest(shapes.size());
+  std::vector<std::vector<Attempt>> of_section(shapes.size());
+  parallel_for(std::ssize(shapes), [&](int64_t index) {
+    const auto i = static_cast<size_t>(index);
+    const ByteVector content = content_of(i);
+    keys[i] = key_of(shapes[i], options.codec, content);
+    if ((smallest[i].packed = find(keys[i]))) return done(i);
+    of_section[i] = attempts_of(i, shapes[i], content, options);
+    smallest[i].attempts_left = of_section[i].size();
+  });
+
+  std::vector<Attempt> attempts;
+  for (const auto& some : of_section) attempts.insert(attempts.end(), some.begin(), some.end());
+  std::vector<size_t> order(attempts.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, std::greater{},
+                           [&](size_t a) { return cost_of(attempts[a], shapes[attempts[a].section]); });
+  std::atomic<size_t> next = 0;
+  std::mutex results;
+  parallel_for(std::ssize(order), [&](int64_t) {
+    const size_t a = order[next++];
+    const auto [i, layout, codec] = attempts[a];
+    Smallest& best = smallest[i];
+    const auto wins = [&](uint64_t bytes) {
+      std::lock_guard lock(results);
+      return best.beaten_by(bytes, a);
+    };
+    std::shared_ptr<const PackedSection> packed;
+    if (codec != CodecId::kNone || wins(laid_out_bytes(layout, shapes[i])))  // bytes that are copied can be foretold
+      packed = std::make_shared<const PackedSection>(pack_section_as(shapes[i], content_of(i), layout, codec));
+    {
+      std::lock_guard lock(results);
+      if (packed && best.beaten_by(packed->stored.size(), a))
+        std::tie(best.packed, best.attempt) = std::pair(packed, a);
+      if (--best.attempts_left > 0) return;
+    }
+    keep(keys[i], best.packed);
+    if (store_) store_->insert(keys[i], *best.packed);
+    done(i);
+  });
+  progress.end();
+  PackedSections packed;
+  for (Smallest& best : smallest) packed.push_back(std::move(best.packed));
+  return packed;
 }
 
 size_t SectionCache::size() const {

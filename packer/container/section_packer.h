@@ -1,16 +1,18 @@
 // section_packer.h: from a section's content to its stored bytes: layout, compression, and a cache of results.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string_view>
-#include <tuple>
 #include <vector>
 
 #include "packer/container/container.h"
 #include "packer/layout/section_layout.h"
+#include "runtime/base/progress.h"
 
 namespace thimble {
 
@@ -25,7 +27,7 @@ struct EncodeOptions {
 // "brotli", "zstd", "xz", "rans", "none" or "auto". Throws UsageError for other names.
 EncodeOptions encode_options_from(std::string_view codec_name);
 
-// Sections already compressed, by their content's XXH3-64, shape and options. Encoding many models that share most
+// Sections already compressed, by a hash of contents, shape and options. Encoding many models that share most
 // tensors (the search for a byte budget) compresses each tensor once per precision. Thread-safe; grows until destroyed.
 class SectionCache {
  public:
@@ -33,24 +35,29 @@ class SectionCache {
   class Store {
    public:
     virtual ~Store() = default;
-    // Null: not there. `key` hashes shape, codec and contents.
+    // Null: not there. `key` hashes shape, codec and contents (XXH3-64).
     virtual std::shared_ptr<const PackedSection> find(uint64_t key) const = 0;
     virtual void insert(uint64_t key, const PackedSection& section) const = 0;
   };
   // `store`, unless null, must outlive the cache.
   explicit SectionCache(const Store* store = nullptr) : store_(store) {}
 
-  // The section with these contents, compressed now unless it has been before.
-  std::shared_ptr<const PackedSection> pack(const ContentShape& shape, Bytes content, const EncodeOptions& options);
+  // Sections of these shapes, in this order, compressed now unless they have been before: every candidate of layout and
+  // codec is a task of its own, those that take longest first. `content_of(i)` gives the content of section i, from any
+  // thread and once for each candidate, so that memory does not grow with the number of sections.
+  // Progress: one stage, in bytes of content.
+  using ContentOf = std::function<ByteVector(size_t)>;
+  PackedSections pack(std::span<const ContentShape> shapes, const ContentOf& content_of, const EncodeOptions& options,
+                      Progress& progress);
   size_t size() const;
 
  private:
-  using Key = std::tuple<ContentShape, std::optional<CodecId>, uint64_t>;
-  static uint64_t hash_of(const Key& key);
+  std::shared_ptr<const PackedSection> find(uint64_t key);  // null: neither here nor in the store
+  void keep(uint64_t key, std::shared_ptr<const PackedSection> packed);
 
   const Store* store_;
   mutable std::mutex mutex_;
-  std::map<Key, std::shared_ptr<const PackedSection>> sections_;
+  std::map<uint64_t, std::shared_ptr<const PackedSection>> sections_;  // by Store's keys
 };
 
 // Which layouts are worth really compressing: one or a few, the best for `codec` (nearly always) among them; none when

@@ -79,7 +79,7 @@ void check_count(uint64_t found, uint64_t expected, std::string_view what, const
   if (found != expected) throw FormatError(object, fmt::format("{} {}, its shape needs {}", found, what, expected));
 }
 
-void check_row_scaled(const RowScaledCodes& coded, const TensorEntry& entry, const std::string& object) {
+void check(const RowScaledCodes& coded, const TensorEntry& entry, const std::string& object) {
   check_count(coded.codes.size(), entry.elements(), "codes", object);
   check_count(coded.row_scales.size(), entry.rows(), "row scales", object);
   constexpr uint16_t kInfinity = 0x7c00;  // above it NaN, then everything negative
@@ -90,7 +90,7 @@ void check_row_scaled(const RowScaledCodes& coded, const TensorEntry& entry, con
   check_code_range(coded.codes, coded.max_code, object);
 }
 
-void check_stepped(const SteppedCodes& coded, const TensorEntry& entry, const std::string& object) {
+void check(const SteppedCodes& coded, const TensorEntry& entry, const std::string& object) {
   check_count(coded.codes.size(), entry.elements(), "codes", object);
   check_count(coded.row_steps.size(), entry.rows(), "row steps", object);
   check_count(coded.column_steps.size(), entry.columns(), "column steps", object);
@@ -105,7 +105,7 @@ void check_stepped(const SteppedCodes& coded, const TensorEntry& entry, const st
   check_range(coded.codes, "code", kMaxSteppedCode);
 }
 
-void check_nvfp4(const Nvfp4Codes& coded, const TensorEntry& entry, const std::string& object) {
+void check(const Nvfp4Codes& coded, const TensorEntry& entry, const std::string& object) {
   check_count(coded.codes.size(), entry.nvfp4_code_bytes(), "bytes of codes", object);
   check_count(coded.block_scales.size(), entry.nvfp4_scales(), "block scales", object);
   if (!(coded.tensor_scale > 0) || coded.tensor_scale > kMaxNvfp4TensorScale)
@@ -125,12 +125,8 @@ void check_nvfp4(const Nvfp4Codes& coded, const TensorEntry& entry, const std::s
   }
 }
 
-void check_tensor(const QuantizedTensor& tensor, const TensorEntry& entry, const std::string& where) {
-  const std::string object = tensor_where(where, tensor.name);
-  if (const auto* coded = std::get_if<RowScaledCodes>(&tensor.data)) return check_row_scaled(*coded, entry, object);
-  if (const auto* stepped = std::get_if<SteppedCodes>(&tensor.data)) return check_stepped(*stepped, entry, object);
-  if (const auto* blocked = std::get_if<Nvfp4Codes>(&tensor.data)) return check_nvfp4(*blocked, entry, object);
-  check_count(std::get<RawTensor>(tensor.data).bytes.size(), entry.content_bytes(), "bytes", object);
+void check(const RawTensor& raw, const TensorEntry& entry, const std::string& object) {
+  check_count(raw.bytes.size(), entry.content_bytes(), "bytes", object);
 }
 
 Json parse_object(const std::string& text, std::string_view what, const std::string& where) {
@@ -186,7 +182,9 @@ TensorEntry parse_tensor(const Json& json, const std::string& where) {
 
 void check_contents(const QuantizedModel& model, const std::vector<TensorEntry>& entries, const std::string& where) {
   parallel_for(std::ssize(entries), [&](int64_t i) {
-    check_tensor(model.tensors[static_cast<size_t>(i)], entries[static_cast<size_t>(i)], where);
+    const TensorEntry& entry = entries[static_cast<size_t>(i)];
+    std::visit([&](const auto& data) { check(data, entry, tensor_where(where, entry.name)); },
+               model.tensors[static_cast<size_t>(i)].data);
   });
 }
 

@@ -1,7 +1,7 @@
 // budget_command.cpp: `thimble budget`: does an artifact with its code fit a limit? Exit 0 fits, 3 does not.
 #include <fmt/format.h>
 
-#include "packer/budget.h"
+#include "packer/artifact.h"
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/commands/commands.h"
 #include "runtime/base/file.h"

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "packer/describe_artifact.h"
+#include "packer/artifact.h"
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/commands/commands.h"
 #include "quantizer/reports/gnuplot.h"

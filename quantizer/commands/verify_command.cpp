@@ -1,5 +1,5 @@
 // verify_command.cpp: `thimble verify`: checksums, decoding and canonical re-encoding of an artifact.
-#include "packer/verify_artifact.h"
+#include "packer/artifact.h"
 
 #include "quantizer/commands/commands.h"
 #include "runtime/base/count_text.h"

@@ -9,12 +9,6 @@
 namespace thimble {
 namespace {
 
-// The largest code, 0 for NVFP4.
-int max_code_of(const Precision& precision) {
-  const auto* scaled = std::get_if<RowScaledPrecision>(&precision);
-  return scaled ? scaled->max_code : 0;
-}
-
 // One solved tensor each.
 std::string slot(const std::string& name, const Precision& precision) {
   return name + "\n" + precision_text(precision);
@@ -34,7 +28,7 @@ const GptqReport* LayerSolver::report(const std::string& name, const Precision& 
 std::vector<QuantizedTensor> LayerSolver::solve_without_hessians(const Plan& plan) {
   std::vector<QuantizedTensor> tensors;
   for (const auto& [name, precision] : plan) {
-    if (needs_hessian(precision)) continue;
+    if (precision.needs_hessian()) continue;
     auto [found, missing] = solved_.try_emplace(slot(name, precision));
     if (missing) found->second = quantize_tensor(name, tensors_.at(name), precision, nullptr);
     tensors.push_back(found->second.tensor);
@@ -53,7 +47,7 @@ std::vector<QuantizedTensor> LayerSolver::solve(const Plan& plan) {
 void LayerSolver::solve_missing(const Plan& plan) {
   std::vector<const Layer*> missing;
   for (const Layer& layer : plan)
-    if (needs_hessian(layer.second) && !solved_.contains(slot(layer.first, layer.second))) missing.push_back(&layer);
+    if (layer.second.needs_hessian() && !solved_.contains(slot(layer.first, layer.second))) missing.push_back(&layer);
   if (missing.empty()) return;
   std::vector<SharedWork::Piece> pieces;
   std::map<const Hessian*, size_t> unit_of;
@@ -107,16 +101,14 @@ void LayerSolver::solve_on_cuda(std::span<const Group> groups, const CudaPlace& 
     std::vector<GptqJob> jobs;
     std::vector<size_t> pieces;
   };
-  std::vector<const SymmetricMatrix*> hessians;
   std::vector<Matrix> weights;
   Batch row_scaled, nvfp4;
   for (const Group& group : groups) {
-    hessians.push_back(&group.hessian->matrix);
     for (const auto& [piece, layer] : group.layers) {
       const auto& [name, precision] = *layer;
       weights.push_back(finite_matrix(name, tensors_.at(name)));
-      Batch& batch = std::holds_alternative<Nvfp4Precision>(precision) ? nvfp4 : row_scaled;
-      batch.jobs.push_back({name, weights.back(), max_code_of(precision), hessians.size() - 1});
+      Batch& batch = precision.grid == Precision::Grid::kNvfp4 ? nvfp4 : row_scaled;
+      batch.jobs.push_back({name, weights.back(), precision.max_code, &group.hessian->matrix});
       batch.pieces.push_back(piece);
     }
   }
@@ -126,9 +118,8 @@ void LayerSolver::solve_on_cuda(std::span<const Group> groups, const CudaPlace& 
       keep(batch.pieces[job], {{name, tensors_.at(name).shape, std::move(result.codes)}, std::move(result.report)});
     };
   };
-  if (!row_scaled.jobs.empty())
-    solve_gptq_cuda(hessians, row_scaled.jobs, kTraceDamping, place, keep_result_of(row_scaled));
-  if (!nvfp4.jobs.empty()) solve_gptq_nvfp4_cuda(hessians, nvfp4.jobs, kTraceDamping, place, keep_result_of(nvfp4));
+  if (!row_scaled.jobs.empty()) solve_gptq_cuda(row_scaled.jobs, kTraceDamping, place, keep_result_of(row_scaled));
+  if (!nvfp4.jobs.empty()) solve_gptq_nvfp4_cuda(nvfp4.jobs, kTraceDamping, place, keep_result_of(nvfp4));
 }
 
 }  // namespace thimble

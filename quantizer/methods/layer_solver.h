@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "gptq/trace/quantize_tensor.h"
+#include "gptq/trace/plan.h"
 #include "quantizer/methods/shared_work.h"
 #include "runtime/base/progress.h"
 #include "runtime/device/device.h"

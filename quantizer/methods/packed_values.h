@@ -24,7 +24,7 @@
 
 #include "gptq/slope/slope_solver.h"
 #include "gptq/statistics/fisher.h"
-#include "gptq/trace/quantize_tensor.h"
+#include "gptq/trace/plan.h"
 #include "packer/container/section_packer.h"
 #include "runtime/base/byte_cursor.h"
 #include "runtime/codes/quantized_model.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gptq/slope/matrix_loss.h"
-#include "gptq/trace/quantize_tensor.h"
+#include "gptq/trace/plan.h"
 #include "quantizer/console/console.h"
 #include "runtime/base/parallel.h"
 

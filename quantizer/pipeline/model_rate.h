@@ -8,7 +8,7 @@
 #include <string>
 
 #include "gptq/slope/rate_bound.h"
-#include "packer/describe_artifact.h"
+#include "packer/artifact.h"
 #include "runtime/base/json.h"
 #include "runtime/base/progress.h"
 #include "runtime/codes/quantized_model.h"

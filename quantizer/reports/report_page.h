@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "eval/score/bpb.h"
-#include "packer/describe_artifact.h"
+#include "packer/artifact.h"
 #include "quantizer/console/console.h"
 #include "quantizer/pipeline/quantize_request.h"
 #include "quantizer/reports/html_writer.h"

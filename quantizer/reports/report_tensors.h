@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "packer/describe_artifact.h"
+#include "packer/artifact.h"
 #include "quantizer/pipeline/model_rate.h"
 #include "quantizer/reports/heat_map.h"
 #include "quantizer/reports/html_writer.h"

@@ -1,5 +1,7 @@
 // calibration_cli_test.cpp: calibration tokens and Hessians from files instead of the model: what was saved gives
 // the weights of the run that saved it, and models that this program cannot run are quantized from Hessians alone.
+#include <array>
+
 #include "eval/text/token_shard.h"
 #include "quantizer/checkpoints/hessian_file.h"
 #include "quantizer/checkpoints/safetensors.h"
@@ -160,10 +162,10 @@ class OtherFamilyTest : public CliTest {
   }
 
   static std::shared_ptr<const Hessian> hessian_of(const Tensor& inputs, int64_t columns) {
-    HessianAccumulator accumulator("layer", columns);
+    HessianCollector collector;
     std::vector<float> values = to_float32(inputs.view());
-    accumulator.add({values.data(), inputs.shape[0], columns});
-    return std::make_shared<const Hessian>(std::move(accumulator).finish());
+    collector.on_linear_input(std::array{std::string("layer")}, {values.data(), inputs.shape[0], columns});
+    return std::move(collector).finish().at("layer");
   }
 
   Arguments arguments(const std::string& output, const Arguments& more = {}) const {

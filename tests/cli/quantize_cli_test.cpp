@@ -1,6 +1,6 @@
 // quantize_cli_test.cpp: `thimble quantize`: equal bytes for equal requests, the budget, precisions, codecs,
 // formats.
-#include "packer/budget.h"
+#include "packer/artifact.h"
 #include "quantizer/checkpoints/safetensors.h"
 #include "tests/cli/cli_fixture.h"
 

@@ -9,7 +9,6 @@
 
 #include "packer/artifact.h"
 #include "packer/container/artifact_reader.h"
-#include "packer/describe_artifact.h"
 #include "runtime/codes/trellis.h"
 #include "runtime/families/model_weights.h"
 #include "tests/packer/reseal.h"

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "gptq/trace/grid.h"
-#include "gptq/trace/quantize_tensor.h"
+#include "gptq/trace/plan.h"
 #include "runtime/base/file.h"
 #include "runtime/base/json.h"
 #include "tests/gptq/statistics/gptq_samples.h"

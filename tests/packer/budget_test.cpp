@@ -1,5 +1,5 @@
 // budget_test.cpp: the limit itself fits, one byte more does not.
-#include "packer/budget.h"
+#include "packer/artifact.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // describe_artifact_test.cpp: every byte of the file is accounted for, and every tensor by its name.
-#include "packer/describe_artifact.h"
+#include "packer/artifact.h"
 
 #include <gtest/gtest.h>
 

@@ -7,8 +7,6 @@
 
 #include "packer/artifact.h"
 #include "packer/container/artifact_reader.h"
-#include "packer/describe_artifact.h"
-#include "packer/verify_artifact.h"
 #include "tests/packer/decode_error.h"
 #include "tests/packer/reseal.h"
 #include "tests/packer/sample_models.h"

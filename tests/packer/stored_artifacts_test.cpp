@@ -9,7 +9,6 @@
 
 #include "packer/artifact.h"
 #include "packer/container/artifact_reader.h"
-#include "packer/verify_artifact.h"
 #include "runtime/base/file.h"
 #include "runtime/base/hash.h"
 

@@ -1,5 +1,5 @@
 // verify_artifact_test.cpp: what verification reports of sound, foreign and damaged artifacts.
-#include "packer/verify_artifact.h"
+#include "packer/artifact.h"
 
 #include <brotli/encode.h>
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "gptq/slope/rate_model.h"
-#include "gptq/trace/quantize_tensor.h"
+#include "gptq/trace/plan.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/parallel.h"
 

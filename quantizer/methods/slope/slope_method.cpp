@@ -30,7 +30,7 @@ std::set<std::string> names_of(const std::map<std::string, MatrixLoss>& losses) 
 
 // Of `losses`, those of matrices that the plan solves.
 std::map<std::string, MatrixLoss> losses_in_plan(std::map<std::string, MatrixLoss> losses, const Plan& plan) {
-  std::erase_if(losses, [&](const auto& item) { return !needs_hessian(plan.at(item.first)); });
+  std::erase_if(losses, [&](const auto& item) { return !plan.at(item.first).needs_hessian(); });
   return losses;
 }
 
@@ -69,7 +69,7 @@ class SlopeMethod final : public Method {
     model.tensors = work.solver.solve_without_hessians(plan);
     uint64_t codes = 0;
     for (const auto& [name, precision] : plan) {
-      if (!needs_hessian(precision)) continue;
+      if (!precision.needs_hessian()) continue;
       const Shape& shape = work.summaries.at(name).shape;
       codes += static_cast<uint64_t>(element_count(shape));
       model.tensors.push_back(zero_matrix(name, shape, options_.slope.trellis_bits));

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "gptq/trace/prune.h"
+#include "gptq/trace/plan.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/error.h"
 
@@ -21,7 +21,7 @@ void require_fit(uint64_t bytes, std::optional<uint64_t> limit_bytes, const std:
 
 // Layers that the plan solves by GPTQ: the most that can be of high precision.
 int64_t count_solved(const Plan& plan) {
-  return std::ranges::count_if(plan, [](const auto& item) { return needs_hessian(item.second); });
+  return std::ranges::count_if(plan, [](const auto& item) { return item.second.needs_hessian(); });
 }
 
 class PlanMethod : public Method {

@@ -11,8 +11,8 @@ namespace thimble {
 namespace {
 
 TEST(NoCudaGptq, SaysThatTheBuildHasNoCuda) {
-  EXPECT_THROW(solve_gptq_cuda({}, {}, 0.01, 0, {}), DeviceError);
-  EXPECT_THROW(solve_gptq_nvfp4_cuda({}, {}, 0.01, 0, {}), DeviceError);
+  EXPECT_THROW(solve_gptq_cuda({}, 0.01, 0, {}), DeviceError);
+  EXPECT_THROW(solve_gptq_nvfp4_cuda({}, 0.01, 0, {}), DeviceError);
 }
 
 TEST(NoCudaGptq, NorHasItASolverForSlope) { EXPECT_THROW(solve_slope_cuda({}, {}, 0, {}), DeviceError); }

@@ -16,10 +16,12 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
+const std::string kLayer[] = {"layer"};
+
 Hessian accumulate(const std::vector<Matrix>& sequences) {
-  HessianAccumulator accumulator("layer", sequences.at(0).cols());
-  for (const Matrix& sequence : sequences) accumulator.add(sequence);
-  return std::move(accumulator).finish();
+  HessianCollector collector;
+  for (const Matrix& sequence : sequences) collector.on_linear_input(kLayer, sequence);
+  return *std::move(collector).finish().at("layer");
 }
 
 class HessianShapes : public testing::TestWithParam<std::vector<std::pair<int64_t, int64_t>>> {};
@@ -77,9 +79,10 @@ TEST(Hessian, NamesAValueThatIsNotFinite) {
                     std::numeric_limits<float>::quiet_NaN()}) {
     Matrix x = random_matrix(2100, 6, 4);
     x(2077, 4) = bad;
-    HessianAccumulator accumulator("blocks.3.mlp.fc.weight", 6);
-    accumulator.add(random_matrix(5, 6, 1));
-    EXPECT_THAT(bad_input_message([&] { accumulator.add(x); }),
+    const std::string layer[] = {"blocks.3.mlp.fc.weight"};
+    HessianCollector collector;
+    collector.on_linear_input(layer, random_matrix(5, 6, 1));
+    EXPECT_THAT(bad_input_message([&] { collector.on_linear_input(layer, x); }),
                 AllOf(HasSubstr("blocks.3.mlp.fc.weight"), HasSubstr("sequence 1,"), HasSubstr("position 2077,"),
                       HasSubstr("column 4;")));
   }
@@ -88,12 +91,16 @@ TEST(Hessian, NamesAValueThatIsNotFinite) {
 TEST(Hessian, NamesAColumnWhoseSquaresOverflow) {
   Matrix x(3, 2);
   x(1, 1) = 1e20F;
-  HessianAccumulator accumulator("layer", 2);
-  EXPECT_THAT(bad_input_message([&] { accumulator.add(x); }), AllOf(HasSubstr("column 1"), HasSubstr("overflows")));
+  HessianCollector collector;
+  EXPECT_THAT(bad_input_message([&] { collector.on_linear_input(kLayer, x); }),
+              AllOf(HasSubstr("column 1"), HasSubstr("overflows")));
 }
 
 TEST(Hessian, RefusesToAverageNothing) {
-  EXPECT_THAT(bad_input_message([] { std::move(HessianAccumulator("lonely", 3)).finish(); }), HasSubstr("lonely"));
+  EXPECT_THAT(bad_input_message([] {
+                mean_hessians(std::vector<SharedHessian>{{{"lonely"}, {SymmetricMatrix(3)}}});
+              }),
+              HasSubstr("lonely"));
 }
 
 TEST(HessianCollector, LayersWithOneInputShareOneHessian) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <limits>
@@ -66,11 +67,10 @@ struct Nvfp4 {
 };
 
 template <typename Grid>
-std::vector<typename Grid::Result> on_cuda(std::span<const SymmetricMatrix* const> hessians,
-                                           std::span<const GptqJob> jobs, double damping, const CudaPlace& place,
+std::vector<typename Grid::Result> on_cuda(std::span<const GptqJob> jobs, double damping, const CudaPlace& place,
                                            const OnGptqSolved<typename Grid::Codes>& on_solved = {}) {
   std::vector<typename Grid::Result> results(jobs.size());
-  Grid::kOnCuda(hessians, jobs, damping, place, [&](size_t job, typename Grid::Result result) {
+  Grid::kOnCuda(jobs, damping, place, [&](size_t job, typename Grid::Result result) {
     if (on_solved) on_solved(job, result);
     results[job] = std::move(result);
   });
@@ -93,9 +93,8 @@ class CudaGptqGrids : public CudaTest {};
 template <typename Grid>
 typename Grid::Result solve_on_cuda(const SymmetricMatrix& hessian, ConstMatrixView weights, int max_code,
                                     double damping) {
-  const SymmetricMatrix* hessians[] = {&hessian};
-  GptqJob jobs[] = {{"layer", weights, max_code, 0}};
-  return on_cuda<Grid>(hessians, jobs, damping, 0).at(0);
+  GptqJob jobs[] = {{"layer", weights, max_code, &hessian}};
+  return on_cuda<Grid>(jobs, damping, 0).at(0);
 }
 
 template <typename Result>
@@ -150,9 +149,9 @@ SymmetricMatrix large_hessian(int64_t columns, uint32_t seed) {
   Matrix x = random_matrix(2 * columns, columns, seed);
   for (int64_t t = 0; t < x.rows(); ++t)
     for (int64_t k = 1; k < columns; ++k) x(t, k) += 0.8F * x(t, k - 1);
-  HessianAccumulator accumulator("layer", columns);
-  accumulator.add(x);
-  return std::move(accumulator).finish().matrix;
+  HessianCollector collector;
+  collector.on_linear_input(std::array{std::string("layer")}, x);
+  return std::move(collector).finish().at("layer")->matrix;
 }
 
 struct Shape {
@@ -213,28 +212,26 @@ TYPED_TEST(CudaGptq, ManyLayersOfSeveralHessiansAtOnce) {
   for (size_t index : {2, 0, 3, 1, 0, 3, 2, 1, 0}) {
     int64_t rows = 30 + 50 * static_cast<int64_t>(weights.size());
     weights.push_back(random_matrix(rows, hessians[index].size(), static_cast<uint32_t>(rows)));
-    jobs.push_back({"layer " + std::to_string(rows), {}, weights.size() % 2 == 0 ? 31 : 15, index});
+    jobs.push_back({"layer " + std::to_string(rows), {}, weights.size() % 2 == 0 ? 31 : 15, &hessians[index]});
   }
   for (size_t j = 0; j < jobs.size(); ++j) jobs[j].weights = weights[j];
   Matrix nothing(0, 150);
-  jobs.push_back({"empty", nothing, 15, 4});
-  std::vector<const SymmetricMatrix*> pointers;
-  for (const SymmetricMatrix& hessian : hessians) pointers.push_back(&hessian);
+  jobs.push_back({"empty", nothing, 15, &hessians[4]});
 
   std::vector<int> calls(jobs.size());
-  std::vector<Result> found = on_cuda<TypeParam>(pointers, jobs, 0.01, 0, [&](size_t job, const Result& result) {
+  std::vector<Result> found = on_cuda<TypeParam>(jobs, 0.01, 0, [&](size_t job, const Result& result) {
     ++calls.at(job);
     EXPECT_EQ(result.codes.codes.empty(), jobs[job].weights.rows == 0);
   });
   EXPECT_THAT(calls, testing::Each(1));
   TypeParam::expect_form(found.back(), nothing, 15);
-  std::vector<Result> again = on_cuda<TypeParam>(pointers, jobs, 0.01, 0);
+  std::vector<Result> again = on_cuda<TypeParam>(jobs, 0.01, 0);
   std::vector<Result> scarce;  // with little more memory than the least
   int refused = 0;
   for (uint64_t limit = 1 << 16; scarce.empty(); limit += limit / 4) {
     ASSERT_LT(limit, uint64_t{1} << 34);
     try {
-      scarce = on_cuda<TypeParam>(pointers, jobs, 0.01, {0, limit});
+      scarce = on_cuda<TypeParam>(jobs, 0.01, {0, limit});
     } catch (const DeviceError& error) {
       EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("out of device memory"), HasSubstr(std::to_string(limit))));
       ++refused;
@@ -243,7 +240,7 @@ TYPED_TEST(CudaGptq, ManyLayersOfSeveralHessiansAtOnce) {
   EXPECT_GT(refused, 0);
   for (size_t j = 0; j < weights.size(); ++j) {
     SCOPED_TRACE(jobs[j].name);
-    const SymmetricMatrix& hessian = hessians[jobs[j].hessian_index];
+    const SymmetricMatrix& hessian = *jobs[j].hessian;
     EXPECT_LE(expect_solution<TypeParam>(hessian, jobs[j].weights, jobs[j].max_code, 0.01, 1e-9, found[j]),
               hessian.size());
     expect_same(found[j], again[j]);
@@ -315,9 +312,8 @@ TYPED_TEST(CudaGptq, SingularHessiansAreDampedUntilTheyCanBeFactored) {
 
   // In one wave with a Hessian that needs no more damping.
   SymmetricMatrix good = correlated_hessian(150, 7);
-  const SymmetricMatrix* hessians[] = {&good, &ones};
-  GptqJob jobs[] = {{"singular", weights, 15, 1}, {"good", weights, 15, 0}};
-  std::vector<Result> both = on_cuda<TypeParam>(hessians, jobs, 0, 0);
+  GptqJob jobs[] = {{"singular", weights, 15, &ones}, {"good", weights, 15, &good}};
+  std::vector<Result> both = on_cuda<TypeParam>(jobs, 0, 0);
   EXPECT_EQ(both[0].report.damping, 1e-6);
   EXPECT_EQ(both[1].report.damping, 0);
   expect_same(both[0], solve_on_cuda<TypeParam>(ones, weights, 15, 0));
@@ -383,7 +379,7 @@ TEST_F(CudaGptqGrids, Nvfp4ZeroAndTinyAndConstantBlocksAndAnOutlier) {
 }
 
 TYPED_TEST(CudaGptq, ADeviceThatIsNotThereIsADeviceError) {
-  EXPECT_THROW(on_cuda<TypeParam>({}, {}, 0.01, 4096), DeviceError);
+  EXPECT_THROW(on_cuda<TypeParam>({}, 0.01, 4096), DeviceError);
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 
 #include "gptq/trace/gptq_solver.h"
 #include "gptq/trace/grid.h"
-#include "gptq/trace/quantize_tensor.h"
+#include "gptq/trace/plan.h"
 #include "runtime/base/parallel.h"
 #include "tests/gptq/statistics/gptq_samples.h"
 
@@ -69,17 +69,16 @@ TEST(Nvfp4Solver, AnotherNumberOfColumnsIsRefused) {
 }
 
 TEST(Nvfp4Solver, QuantizeTensorFollowsThePrecision) {
-  using Rounding = Nvfp4Precision::Rounding;
   const Matrix weights = random_matrix(6, 20, 7);
   const TensorView view{DType::kF32, {6, 20}, std::as_bytes(weights.values())};
   const HessianFactor factor = factor_hessian(correlated_hessian(20, 8), 0.01, "w");
-  const SolvedTensor solved = quantize_tensor("w", view, Nvfp4Precision{Rounding::kGptq}, &factor);
+  const SolvedTensor solved = quantize_tensor("w", view, Precision::nvfp4(RoundingMethod::kGptq), &factor);
   EXPECT_EQ(std::get<Nvfp4Codes>(solved.tensor.data), solve_gptq_nvfp4(weights, factor, "w").codes);
   ASSERT_TRUE(solved.report);
-  const SolvedTensor nearest = quantize_tensor("w", view, Nvfp4Precision{}, nullptr);
+  const SolvedTensor nearest = quantize_tensor("w", view, Precision::nvfp4(RoundingMethod::kNearest), nullptr);
   EXPECT_EQ(std::get<Nvfp4Codes>(nearest.tensor.data), quantize_nvfp4_to_nearest(weights));
   EXPECT_FALSE(nearest.report);
-  EXPECT_THROW(quantize_tensor("w", view, Nvfp4Precision{Rounding::kGptq}, nullptr), Error);
+  EXPECT_THROW(quantize_tensor("w", view, Precision::nvfp4(RoundingMethod::kGptq), nullptr), Error);
 }
 
 }  // namespace

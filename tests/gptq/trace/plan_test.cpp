@@ -11,11 +11,9 @@
 namespace thimble {
 namespace {
 
-using Rounding = RowScaledPrecision::Rounding;
-
-const Precision kInt5 = RowScaledPrecision{15, Rounding::kGptq};
-const Precision kInt6 = RowScaledPrecision{31, Rounding::kGptq};
-const Precision kInt8 = RowScaledPrecision{127, Rounding::kNearest};
+const Precision kInt5 = Precision::row_scaled(15, RoundingMethod::kGptq);
+const Precision kInt6 = Precision::row_scaled(31, RoundingMethod::kGptq);
+const Precision kInt8 = Precision::row_scaled(127, RoundingMethod::kNearest);
 
 TEST(Plan, SensitiveMatricesGetMoreBitsAndTiesGoByName) {
   std::map<std::string, TensorSummary> tensors;
@@ -25,7 +23,7 @@ TEST(Plan, SensitiveMatricesGetMoreBitsAndTiesGoByName) {
   plan = make_trace_plan(tensors, {{"a", 1}, {"b", 2}, {"c", 3}, {"d", 4}}, {.high_count = 0});
   EXPECT_EQ(plan, (Plan{{"a", kInt5}, {"b", kInt5}, {"c", kInt5}, {"d", kInt5}}));
   plan = make_trace_plan(tensors, {{"a", 1}, {"b", 2}, {"c", 3}, {"d", 4}}, {.low_bits = 3, .high_bits = 4});
-  EXPECT_EQ(plan.at("a"), (Precision{RowScaledPrecision{7, Rounding::kGptq}}));
+  EXPECT_EQ(plan.at("a"), Precision::row_scaled(7, RoundingMethod::kGptq));
 }
 
 TEST(Plan, TheLimitItselfIsNotAboveTheLimit) {
@@ -34,9 +32,9 @@ TEST(Plan, TheLimitItselfIsNotAboveTheLimit) {
                                                   {"embedding_at", {DType::kBF16, {65536, 1}, 1}},
                                                   {"embedding_above", {DType::kBF16, {1, 65537}, 1}}};
   Plan plan = make_trace_plan(tensors, {{"at", 9}, {"above", 1}}, {.high_count = 1});
-  EXPECT_EQ(plan, (Plan{{"at", RawPrecision{DType::kF16}},
+  EXPECT_EQ(plan, (Plan{{"at", Precision::raw(DType::kF16)},
                         {"above", kInt6},  // what is too small to be coded takes no high place
-                        {"embedding_at", RawPrecision{DType::kF16}},
+                        {"embedding_at", Precision::raw(DType::kF16)},
                         {"embedding_above", kInt8}}));
 }
 
@@ -47,11 +45,11 @@ TEST(Plan, WhatIsNotAMatrixOrNotFloatingStaysRaw) {
                                                   {"indices", {DType::kI64, {300, 300}, 0}},
                                                   {"mask", {DType::kBool, {7}, 0}}};
   Plan plan = make_trace_plan(tensors, {}, {});
-  EXPECT_EQ(plan, (Plan{{"vector", RawPrecision{DType::kF16}},
-                        {"cube", RawPrecision{DType::kF16}},
-                        {"scalar", RawPrecision{DType::kF16}},
-                        {"indices", RawPrecision{DType::kI64}},
-                        {"mask", RawPrecision{DType::kBool}}}));
+  EXPECT_EQ(plan, (Plan{{"vector", Precision::raw(DType::kF16)},
+                        {"cube", Precision::raw(DType::kF16)},
+                        {"scalar", Precision::raw(DType::kF16)},
+                        {"indices", Precision::raw(DType::kI64)},
+                        {"mask", Precision::raw(DType::kBool)}}));
 }
 
 TEST(Plan, ValuesOutsideFp16KeepTheirDtype) {
@@ -62,11 +60,11 @@ TEST(Plan, ValuesOutsideFp16KeepTheirDtype) {
                                                   {"infinite", {DType::kF32, {3}, infinity}},
                                                   {"matrix", {DType::kF32, {300, 300}, 65504.0 * 15 + 1e3}}};
   Plan plan = make_trace_plan(tensors, {{"matrix", 1}}, {.high_count = 0});
-  EXPECT_EQ(plan, (Plan{{"largest", RawPrecision{DType::kF16}},
-                        {"larger", RawPrecision{DType::kF32}},
-                        {"bfloat", RawPrecision{DType::kBF16}},
-                        {"infinite", RawPrecision{DType::kF32}},
-                        {"matrix", RawPrecision{DType::kF32}}}));
+  EXPECT_EQ(plan, (Plan{{"largest", Precision::raw(DType::kF16)},
+                        {"larger", Precision::raw(DType::kF32)},
+                        {"bfloat", Precision::raw(DType::kBF16)},
+                        {"infinite", Precision::raw(DType::kF32)},
+                        {"matrix", Precision::raw(DType::kF32)}}));
 }
 
 TEST(Plan, RefusesMatricesWithValuesThatAreNotFinite) {
@@ -103,25 +101,25 @@ TEST(Plan, Nvfp4IsForAllLargeMatrices) {
                                                   {"layer", {DType::kBF16, {300, 300}, 1e20}},
                                                   {"small", {DType::kF32, {10, 10}, 1}},
                                                   {"vector", {DType::kF32, {100000}, 1}}};
-  const Precision nearest = Nvfp4Precision{}, gptq = Nvfp4Precision{Nvfp4Precision::Rounding::kGptq};
+  const Precision nearest = Precision::nvfp4(RoundingMethod::kNearest), gptq = Precision::nvfp4(RoundingMethod::kGptq);
   EXPECT_EQ(make_nvfp4_plan(tensors, {"layer", "small"}, 100), (Plan{{"embedding", nearest},
-                                                                     {"huge", RawPrecision{DType::kF32}},
+                                                                     {"huge", Precision::raw(DType::kF32)},
                                                                      {"layer", gptq},
-                                                                     {"small", RawPrecision{DType::kF16}},
-                                                                     {"vector", RawPrecision{DType::kF16}}}));
-  EXPECT_TRUE(needs_hessian(gptq));
-  EXPECT_FALSE(needs_hessian(nearest));
+                                                                     {"small", Precision::raw(DType::kF16)},
+                                                                     {"vector", Precision::raw(DType::kF16)}}));
+  EXPECT_TRUE(gptq.needs_hessian());
+  EXPECT_FALSE(nearest.needs_hessian());
   tensors["layer"].max_magnitude = infinity;
   EXPECT_THROW(make_nvfp4_plan(tensors, {}, 100), Error);
   EXPECT_THROW(make_nvfp4_plan({}, {}, -1), UsageError);
 }
 
 TEST(Plan, PrecisionText) {
-  EXPECT_EQ(precision_text(Nvfp4Precision{}), "nvfp4 nearest");
-  EXPECT_EQ(precision_text(Nvfp4Precision{Nvfp4Precision::Rounding::kGptq}), "nvfp4 gptq");
+  EXPECT_EQ(precision_text(Precision::nvfp4(RoundingMethod::kNearest)), "nvfp4 nearest");
+  EXPECT_EQ(precision_text(Precision::nvfp4(RoundingMethod::kGptq)), "nvfp4 gptq");
   EXPECT_EQ(precision_text(kInt5), "int5 gptq");
   EXPECT_EQ(precision_text(kInt8), "int8 nearest");
-  EXPECT_EQ(precision_text(RawPrecision{DType::kBF16}), "BF16");
+  EXPECT_EQ(precision_text(Precision::raw(DType::kBF16)), "BF16");
 }
 
 // Steps reach any weight, fp16 scales do not.
@@ -131,9 +129,9 @@ TEST(SlopePlan, SolvesLayersOfAnyMagnitude) {
                                                         {"small", {DType::kF32, {3, 3}, 1}}};
   const Plan plan = make_slope_plan(tensors, {"layer", "small", "absent"}, 65536);
   EXPECT_EQ(plan.size(), 3);
-  EXPECT_TRUE(needs_hessian(plan.at("layer")));
-  EXPECT_EQ(plan.at("other"), Precision(RawPrecision{DType::kF32}));
-  EXPECT_EQ(plan.at("small"), Precision(RawPrecision{DType::kF16}));
+  EXPECT_TRUE(plan.at("layer").needs_hessian());
+  EXPECT_EQ(plan.at("other"), Precision::raw(DType::kF32));
+  EXPECT_EQ(plan.at("small"), Precision::raw(DType::kF16));
 }
 
 }  // namespace

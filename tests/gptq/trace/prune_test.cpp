@@ -1,5 +1,5 @@
 // prune_test.cpp: pruning against sorting every code.
-#include "gptq/trace/prune.h"
+#include "gptq/trace/plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,11 +12,9 @@
 
 namespace thimble {
 namespace {
-
-using Rounding = RowScaledPrecision::Rounding;
 using testing::ElementsAre;
 
-const Precision kGptq = RowScaledPrecision{2, Rounding::kGptq};
+const Precision kGptq = Precision::row_scaled(2, RoundingMethod::kGptq);
 
 QuantizedTensor coded(std::string name, std::vector<int8_t> codes, std::vector<float> scales) {
   RowScaledCodes data{2, std::move(codes), {}};
@@ -48,9 +46,9 @@ TEST(Prune, TouchesNothingElse) {
                    coded("solved", {1, 1}, {1}),
                    coded("unplanned", {1, 1}, {0.5}),
                    {"vector", {2}, RawTensor{DType::kI8, ByteVector(2, std::byte{1})}}};
-  Plan plan = {{"embedding", RowScaledPrecision{127, Rounding::kNearest}},
+  Plan plan = {{"embedding", Precision::row_scaled(127, RoundingMethod::kNearest)},
                {"solved", kGptq},
-               {"vector", RawPrecision{DType::kI8}}};
+               {"vector", Precision::raw(DType::kI8)}};
   QuantizedModel before = model;
   EXPECT_EQ(count_prunable(model, plan), 2);
   EXPECT_EQ(prune_smallest(model, plan, 0), 0);

@@ -3,17 +3,18 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "tests/gptq/statistics/gptq_samples.h"
 
 namespace thimble {
 namespace {
 
 TEST(Sensitivity, IsTheTraceOfTheDampedHessianPerSequence) {
-  HessianAccumulator accumulator("layer", 7);
-  accumulator.add(random_matrix(20, 7, 1));
-  accumulator.add(random_matrix(30, 7, 2));
-  HessianSet hessians;
-  hessians["layer"] = std::make_shared<Hessian>(std::move(accumulator).finish());
+  HessianCollector collector;
+  collector.on_linear_input(std::array{std::string("layer")}, random_matrix(20, 7, 1));
+  collector.on_linear_input(std::array{std::string("layer")}, random_matrix(30, 7, 2));
+  HessianSet hessians = std::move(collector).finish();
   SymmetricMatrix damped = damped_hessian_per_sequence(*hessians["layer"]);
   // 50 tokens in 2 sequences: 25 times the mean, plus a hundredth of the mean diagonal on the diagonal.
   const SymmetricMatrix& mean = hessians["layer"]->matrix;

@@ -62,8 +62,8 @@ class RankedQuantize : public testing::Test {
   Plan plan(const HessianSet& hessians, int max_code) const {
     Plan plan;
     for (const auto& [name, tensor] : tensors_) {
-      plan[name] = RawPrecision{};
-      if (hessians.contains(name)) plan[name] = RowScaledPrecision{max_code, RowScaledPrecision::Rounding::kGptq};
+      plan[name] = Precision{};
+      if (hessians.contains(name)) plan[name] = Precision::row_scaled(max_code, RoundingMethod::kGptq);
     }
     return plan;
   }

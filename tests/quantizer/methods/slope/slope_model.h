@@ -108,7 +108,7 @@ struct SlopeModel {
   uint64_t smallest_bytes(const EncodeOptions& encode) const {
     SectionCache cache;
     SilentProgress silent;
-    return artifact_bytes(zeros(), encode, cache, silent);
+    return encode_artifact(zeros(), encode, cache, silent).size();
   }
 
   WorkFolder nowhere{""};
