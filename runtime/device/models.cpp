@@ -4,9 +4,7 @@
 #include <functional>
 
 #include "runtime/base/parallel.h"
-#include "runtime/cpu/cpu_divergence.h"
-#include "runtime/cpu/cpu_generator.h"
-#include "runtime/cpu/cpu_scorer.h"
+#include "runtime/cpu/cpu_models.h"
 #include "runtime/cuda/cuda_models.h"
 #include "runtime/device/shared_models.h"
 

@@ -2,7 +2,7 @@
 // and with its small tensors: forward passes of both, backward pass of the student.
 //   divergence = sum over positions of KL(softmax(teacher's logits) || softmax(student's)), in nats
 // In: weights of two models, sequences, gains.  Out: divergence and gradients, summed over sequences in order: the same
-// bits for any thread count. The CPU's (cpu_divergence.h) is the reference; CUDA devices must agree with it.
+// bits for any thread count. The CPU's (cpu_models.h) is the reference; CUDA devices must agree with it.
 #pragma once
 
 #include <cstdint>

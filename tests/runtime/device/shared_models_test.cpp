@@ -6,8 +6,7 @@
 #include <atomic>
 #include <limits>
 
-#include "runtime/cpu/cpu_generator.h"
-#include "runtime/cpu/cpu_scorer.h"
+#include "runtime/cpu/cpu_models.h"
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/families/family_models.h"
 #include "tests/runtime/families/score_windows.h"

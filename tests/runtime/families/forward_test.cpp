@@ -7,8 +7,8 @@
 
 #include "runtime/base/parallel.h"
 #include "runtime/cpu/cpu_gradients.h"
+#include "runtime/cpu/cpu_models.h"
 #include "runtime/cpu/cpu_pass.h"
-#include "runtime/cpu/cpu_scorer.h"
 #include "tests/runtime/families/family_models.h"
 #include "tests/runtime/ops/plan_check.h"
 
