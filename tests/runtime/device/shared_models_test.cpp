@@ -1,5 +1,5 @@
 // shared_models_test.cpp: one model on several devices and ranks: the same bits however a call is cut.
-#include "runtime/device/shared_models.h"
+#include "runtime/device/models.h"
 
 #include <gtest/gtest.h>
 
