@@ -8,7 +8,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/cuda/cuda_sizes.h"
-#include "runtime/families/gpt2/gpt2_network.h"
+#include "runtime/families/gpt2/gpt2_family.h"
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/families/golf/random_model.h"
 #include "tests/runtime/families/gpt2/random_gpt2.h"
