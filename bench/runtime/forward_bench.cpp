@@ -10,7 +10,7 @@
 #include "bench/runtime/golf30m_shape.h"
 #include "runtime/base/random.h"
 #include "runtime/cpu/cpu_gradients.h"
-#include "runtime/cpu/cpu_scorer.h"
+#include "runtime/cpu/cpu_models.h"
 #include "runtime/cpu/gemm.h"
 
 namespace thimble {

@@ -69,7 +69,7 @@ std::shared_ptr<const Weights> OpenedCheckpoint::weights() {
   return weights_;
 }
 
-bool is_artifact(const std::string& path) { return file_kind(MappedFile(path).bytes()) == FileKind::kArtifact; }
+bool is_artifact(const std::string& path) { return is_kind_for(FileUse::kArtifact, MappedFile(path).bytes()); }
 
 QuantizedModel load_artifact(const std::string& path) { return decode_artifact(MappedFile(path).bytes(), path); }
 

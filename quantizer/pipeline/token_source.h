@@ -9,7 +9,7 @@
 #include "eval/text/tokenizer.h"
 #include "quantizer/console/file_roles.h"
 #include "quantizer/console/help_formatter.h"
-#include "runtime/families/spec.h"
+#include "runtime/families/family.h"
 
 namespace CLI {
 class App;

@@ -8,7 +8,6 @@
 
 #include <cerrno>
 #include <filesystem>
-#include <utility>
 
 namespace thimble {
 
@@ -25,25 +24,12 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   if (::fstat(fd, &info) != 0) throw IoError(path, "cannot stat", errno);
   if (S_ISDIR(info.st_mode)) throw IoError(path, "is a folder, a file is needed", EISDIR);
   if (!S_ISREG(info.st_mode)) throw IoError(path, "not a regular file", EINVAL);
-  size_ = static_cast<size_t>(info.st_size);
-  if (size_ == 0) return;
-  void* mapped = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
+  const auto size = static_cast<size_t>(info.st_size);
+  if (size == 0) return;
+  void* mapped = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
   if (mapped == MAP_FAILED) throw IoError(path, "cannot map", errno);
-  data_ = mapped;
-}
-
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(data_, size_);
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  return *this;
+  mapping_ = {mapped, [size](void* start) { ::munmap(start, size); }};
+  bytes_ = {static_cast<const std::byte*>(mapped), size};
 }
 
 std::string read_text_file(const std::string& path, uint64_t limit_bytes) {

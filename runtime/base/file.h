@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,23 +10,18 @@
 
 namespace thimble {
 
-// A read-only memory map of a regular file, unmapped by the destructor. An empty file has empty bytes.
+// A read-only memory map of a regular file, unmapped with its last copy. An empty file has empty bytes.
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path);
-  ~MappedFile();
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
 
   const std::string& path() const { return path_; }
-  Bytes bytes() const { return {static_cast<const std::byte*>(data_), size_}; }
+  Bytes bytes() const { return bytes_; }
 
  private:
   std::string path_;
-  void* data_ = nullptr;
-  size_t size_ = 0;
+  Bytes bytes_;
+  std::shared_ptr<void> mapping_;
 };
 
 // The file's contents. A file above `limit_bytes` is a FormatError.

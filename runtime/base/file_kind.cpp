@@ -13,31 +13,6 @@ namespace {
 
 using std::string_view_literals::operator""sv;
 
-struct Magic {
-  std::string_view bytes;
-  FileKind kind;
-};
-// Numbers of llm.c are little-endian: 20240326 for its checkpoints, 20240520 and 20240801 for token shards.
-constexpr std::array kMagics = {
-    Magic{"\x89THMB\r\n\x1A"sv, FileKind::kArtifact},
-    Magic{"PK\x03\x04"sv, FileKind::kZip},
-    Magic{"PK\x05\x06"sv, FileKind::kZip},
-    Magic{"\xC6\xD7\x34\x01"sv, FileKind::kLlmc},
-    Magic{"\x88\xD8\x34\x01"sv, FileKind::kTokenShard},
-    Magic{"\xA1\xD9\x34\x01"sv, FileKind::kTokenShard},
-    Magic{"GGUF"sv, FileKind::kGguf},
-    Magic{"version https://git-lfs.github.com/spec/"sv, FileKind::kLfsPointer},
-    Magic{"\x1F\x8B\x08"sv, FileKind::kGzip},
-    Magic{"\xFD"
-          "7zXZ\0"sv,
-          FileKind::kXz},
-    Magic{"\x28\xB5\x2F\xFD"sv, FileKind::kZstd},
-    Magic{"BZh"sv, FileKind::kBzip2},
-    Magic{"\x93NUMPY"sv, FileKind::kNumpy},
-    Magic{"\x89HDF\r\n"sv, FileKind::kHdf5},
-    Magic{"%PDF-"sv, FileKind::kPdf},
-};
-
 constexpr size_t kSafetensorsPrefixBytes = 8;
 constexpr uint64_t kMostSafetensorsHeaderBytes = 16'000'000;  // as the reader has it
 
@@ -70,109 +45,117 @@ std::string_view without_leading_space(std::string_view text) {
 }
 
 bool is_html(std::string_view text) {
-  std::string start(text.substr(0, 16));
+  std::string start(without_leading_space(text).substr(0, 16));
   std::ranges::transform(start, start.begin(), [](unsigned char c) { return std::tolower(c); });
   return start.starts_with("<!doctype html") || start.starts_with("<html");
 }
 
-FileKind json_kind(std::string_view text) {
-  auto has = [&](std::string_view key) { return text.find(key) != std::string_view::npos; };
-  if (has("\"weight_map\"")) return FileKind::kCheckpointIndex;
-  if (has("\"model_type\"") || has("\"architecture\"")) return FileKind::kModelConfig;
-  if (has("\"added_tokens\"") || has("\"truncation\"")) return FileKind::kTokenizerJson;
-  return FileKind::kJson;
-}
-
 // A JSON object begins with a key or ends at once.
 bool is_json(std::string_view text) {
+  text = without_leading_space(text);
   if (!text.starts_with('{')) return false;
   const std::string_view rest = without_leading_space(text.substr(1));
   return rest.starts_with('"') || rest.starts_with('}');
 }
 
-constexpr std::string_view kToQuantize = "`thimble quantize` makes an artifact of a checkpoint";
-constexpr std::string_view kDecompress = "decompress it first";
+bool is_json_with(std::string_view text, std::initializer_list<std::string_view> keys) {
+  auto has = [&](std::string_view key) { return text.find(key) != std::string_view::npos; };
+  return is_json(text) && std::ranges::any_of(keys, has);
+}
+bool is_index(std::string_view text) { return is_json_with(text, {"\"weight_map\""}); }
+bool is_model_config(std::string_view text) { return is_json_with(text, {"\"model_type\"", "\"architecture\""}); }
+bool is_tokenizer_json(std::string_view text) { return is_json_with(text, {"\"added_tokens\"", "\"truncation\""}); }
 
-// In the order of FileKind: its name, and what to do about it, always or only where `advised` was asked for.
-struct KindText {
-  std::string_view name, advice = {};
-  std::optional<FileUse> advised = {};
+// What to do about a file, whatever it was to be or only where it was to be `use`.
+struct Advice {
+  std::string_view text = {};
+  std::optional<FileUse> use = {};
 };
-constexpr KindText kKinds[] = {
-    {""},
-    {"empty"},
-    {"a thimble artifact", "`thimble export` writes its weights as a checkpoint", FileUse::kCheckpoint},
-    {"a safetensors file", kToQuantize, FileUse::kArtifact},
-    {"a zip archive", kToQuantize, FileUse::kArtifact},
-    {"a bare pickle"},
-    {"a checkpoint of llm.c", kToQuantize, FileUse::kArtifact},
-    {"a token shard", "to score several, repeat --tokens or put a glob pattern in quotes"},
-    {"a SentencePiece model", "it belongs to --tokenizer"},
-    {"a GGUF file of llama.cpp", "give the checkpoint that it was made from"},
-    {"a Git LFS pointer", "the file itself was not downloaded, `git lfs pull` does it"},
-    {"an HTML page", "what was downloaded is a web page about the file"},
-    {"the index of a checkpoint in several files",
-     "only whole checkpoints are read, so save the model again as one file"},
-    {"a tokenizer.json", "the tokenizer that is read is SentencePiece's .model"},
-    {"a model config in JSON", "it belongs to --config"},
-    {"a JSON text"},
-    {"a gzip file", kDecompress},
-    {"an xz file", kDecompress},
-    {"a zstd file", kDecompress},
-    {"a bzip2 file", kDecompress},
-    {"a NumPy array"},
-    {"an HDF5 file"},
-    {"a PDF document"},
-};
-static_assert(std::size(kKinds) == static_cast<size_t>(FileKind::kPdf) + 1);
+constexpr Advice kToQuantize{"`thimble quantize` makes an artifact of a checkpoint", FileUse::kArtifact};
+constexpr Advice kToExport{"`thimble export` writes its weights as a checkpoint", FileUse::kCheckpoint};
+constexpr Advice kToScoreSeveral{"to score several, repeat --tokens or put a glob pattern in quotes"};
+constexpr Advice kToPull{"the file itself was not downloaded, `git lfs pull` does it"};
+constexpr Advice kToSaveAgain{"only whole checkpoints are read, so save the model again as one file"};
+constexpr Advice kDecompress{"decompress it first"};
 
-// In the order of FileUse: its name, and the kinds that it takes.
-struct UseText {
+// A kind of file: how it begins, by bytes or by a test of the text, which uses take it, and advice for all others.
+struct Kind {
   std::string_view name;
-  std::array<std::optional<FileKind>, 4> takes;
+  std::array<std::string_view, 2> magics = {};
+  bool (*test)(std::string_view) = nullptr;
+  std::array<std::optional<FileUse>, 2> taken_for = {};
+  Advice advice = {};
+
+  bool matches(std::string_view text) const {
+    if (test) return test(text);
+    return std::ranges::any_of(magics, [&](auto magic) { return !magic.empty() && text.starts_with(magic); });
+  }
 };
-constexpr UseText kUses[] = {
-    {"a checkpoint (.safetensors, a zip file of torch.save, or .bin of llm.c)",
-     {FileKind::kSafetensors, FileKind::kZip, FileKind::kPickle, FileKind::kLlmc}},
-    {"a thimble artifact", {FileKind::kArtifact}},
-    {"a token shard", {FileKind::kTokenShard}},
-    {"a SentencePiece model", {FileKind::kSentencePiece}},
-    {"a file of Hessians (.safetensors)", {FileKind::kSafetensors}},
-    {"a model config in JSON", {FileKind::kModelConfig, FileKind::kJson}},
+
+// The first that matches. Safetensors before all magics: the length of a header may have the bytes of a shorter one.
+// Numbers of llm.c are little-endian: 20240326 for its checkpoints, 20240520 and 20240801 for token shards.
+constexpr Kind kKinds[] = {
+    {"empty", {}, [](std::string_view text) { return text.empty(); }},
+    {"a safetensors file", {}, is_safetensors, {FileUse::kCheckpoint, FileUse::kHessians}, kToQuantize},
+    {"a thimble artifact", {"\x89THMB\r\n\x1A"sv}, nullptr, {FileUse::kArtifact}, kToExport},
+    // Also what torch.save writes.
+    {"a zip archive", {"PK\x03\x04"sv, "PK\x05\x06"sv}, nullptr, {FileUse::kCheckpoint}, kToQuantize},
+    {"a checkpoint of llm.c", {"\xC6\xD7\x34\x01"sv}, nullptr, {FileUse::kCheckpoint}, kToQuantize},
+    {"a token shard", {"\x88\xD8\x34\x01"sv, "\xA1\xD9\x34\x01"sv}, nullptr, {FileUse::kTokenShard}, kToScoreSeveral},
+    {"a GGUF file of llama.cpp", {"GGUF"sv}, nullptr, {}, {"give the checkpoint that it was made from"}},
+    {"a Git LFS pointer", {"version https://git-lfs.github.com/spec/"sv}, nullptr, {}, kToPull},
+    {"a gzip file", {"\x1F\x8B\x08"sv}, nullptr, {}, kDecompress},
+    {"an xz file", {"\xFD\x37zXZ\0"sv}, nullptr, {}, kDecompress},
+    {"a zstd file", {"\x28\xB5\x2F\xFD"sv}, nullptr, {}, kDecompress},
+    {"a bzip2 file", {"BZh"sv}, nullptr, {}, kDecompress},
+    {"a NumPy array", {"\x93NUMPY"sv}},
+    {"an HDF5 file", {"\x89HDF\r\n"sv}},
+    {"a PDF document", {"%PDF-"sv}},
+    {"a bare pickle", {}, is_pickle, {FileUse::kCheckpoint}},
+    {"a SentencePiece model", {}, is_sentencepiece, {FileUse::kTokenizer}, {"it belongs to --tokenizer"}},
+    {"an HTML page", {}, is_html, {}, {"what was downloaded is a web page about the file"}},
+    {"the index of a checkpoint in several files", {}, is_index, {}, kToSaveAgain},
+    {"a model config in JSON", {}, is_model_config, {FileUse::kConfig}, {"it belongs to --config"}},
+    {"a tokenizer.json", {}, is_tokenizer_json, {}, {"the tokenizer that is read is SentencePiece's .model"}},
+    {"a JSON text", {}, is_json, {FileUse::kConfig}},
 };
-static_assert(std::size(kUses) == static_cast<size_t>(FileUse::kConfig) + 1);
-const UseText& text_of(FileUse use) { return kUses[static_cast<size_t>(use)]; }
+
+constexpr std::string_view kUseNames[] = {  // in the order of FileUse
+    "a checkpoint (.safetensors, a zip file of torch.save, or .bin of llm.c)",
+    "a thimble artifact",
+    "a token shard",
+    "a SentencePiece model",
+    "a file of Hessians (.safetensors)",
+    "a model config in JSON"};
+
+// Null for a file of unknown kind.
+const Kind* kind_of(Bytes file) {
+  const std::string_view text = as_text(file.first(std::min(file.size(), kFileKindBytes)));
+  const auto* found = std::ranges::find_if(kKinds, [&](const Kind& kind) { return kind.matches(text); });
+  return found == std::end(kKinds) ? nullptr : found;
+}
+
+bool is_for(const Kind& kind, FileUse use) { return std::ranges::find(kind.taken_for, use) != kind.taken_for.end(); }
 
 }  // namespace
 
-FileKind file_kind(Bytes file) {
-  if (file.empty()) return FileKind::kEmpty;
-  const std::string_view text = as_text(file.first(std::min(file.size(), kFileKindBytes)));
-  // First: the length of a header may have the bytes of a shorter magic.
-  if (is_safetensors(text)) return FileKind::kSafetensors;
-  for (const Magic& magic : kMagics)
-    if (text.starts_with(magic.bytes)) return magic.kind;
-  if (is_pickle(text)) return FileKind::kPickle;
-  if (is_sentencepiece(text)) return FileKind::kSentencePiece;
-  const std::string_view begun = without_leading_space(text);
-  if (is_html(begun)) return FileKind::kHtml;
-  if (is_json(begun)) return json_kind(begun);
-  return FileKind::kUnknown;
+bool is_kind_for(FileUse use, Bytes file) {
+  const Kind* kind = kind_of(file);
+  return kind && is_for(*kind, use);
 }
 
 std::string wrong_file_text(Bytes file, FileUse use) {
-  const FileKind kind = file_kind(file);
-  const std::string wanted(text_of(use).name);
-  if (kind == FileKind::kUnknown) return "is not " + wanted;
-  const KindText& found = kKinds[static_cast<size_t>(kind)];
-  std::string text = "is " + std::string(found.name) + ", not " + wanted;
-  if (!found.advice.empty() && found.advised.value_or(use) == use) text += ": " + std::string(found.advice);
+  const Kind* found = kind_of(file);
+  const std::string wanted(kUseNames[static_cast<size_t>(use)]);
+  if (!found) return "is not " + wanted;
+  std::string text = "is " + std::string(found->name) + ", not " + wanted;
+  const auto& [advice, advised] = found->advice;
+  if (!advice.empty() && advised.value_or(use) == use) text += ": " + std::string(advice);
   return text;
 }
 
 void refuse_other_kinds(Bytes file, FileUse use, const std::string& path) {
-  const FileKind kind = file_kind(file);
-  if (kind != FileKind::kUnknown && std::ranges::find(text_of(use).takes, kind) == text_of(use).takes.end())
+  if (const Kind* kind = kind_of(file); kind && !is_for(*kind, use))
     throw FormatError(path, wrong_file_text(file, use));
 }
 

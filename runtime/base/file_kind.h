@@ -8,38 +8,13 @@
 
 namespace thimble {
 
-enum class FileKind {
-  kUnknown,
-  kEmpty,
-  kArtifact,
-  kSafetensors,
-  kZip,  // also what torch.save writes
-  kPickle,
-  kLlmc,
-  kTokenShard,
-  kSentencePiece,
-  kGguf,
-  kLfsPointer,
-  kHtml,
-  kCheckpointIndex,  // model.safetensors.index.json
-  kTokenizerJson,
-  kModelConfig,
-  kJson,
-  kGzip,
-  kXz,
-  kZstd,
-  kBzip2,
-  kNumpy,
-  kHdf5,
-  kPdf,
-};
-
 // What a file was to be.
 enum class FileUse { kCheckpoint, kArtifact, kTokenShard, kTokenizer, kHessians, kConfig };
 
-// Looks at the first kFileKindBytes only.
-constexpr size_t kFileKindBytes = 4096;
-FileKind file_kind(Bytes file);
+constexpr size_t kFileKindBytes = 4096;  // no more of a file is looked at
+
+// Do the first bytes show a kind of file that this use takes?
+bool is_kind_for(FileUse use, Bytes file);
 
 // "is a GGUF file of llama.cpp, not a checkpoint (...)", with what to do about it where that is known; "is not a
 // checkpoint (...)" for a file of unknown kind.

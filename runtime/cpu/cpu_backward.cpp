@@ -5,9 +5,9 @@
 #include <cassert>
 
 #include "runtime/base/parallel.h"
-#include "runtime/cpu/cpu_gradient_kernels.h"
 #include "runtime/cpu/cpu_pass.h"
 #include "runtime/cpu/cpu_rows.h"
+#include "runtime/cpu/gemm.h"
 #include "runtime/cpu/gradient_ops.h"
 
 namespace thimble {
@@ -34,17 +34,13 @@ class CpuBackward {
       product.resize(y.rows, y.cols);
       copy_rows(y, product);
       const float* bias = weights_.vector(o.bias).data();
-      for_each_row(y.rows, y.cols, [&](int64_t p) { cpu_kernels().add_scaled(bias, -1.0f, product.row(p), y.cols); });
+      for_each_row(y.rows, y.cols, [&](int64_t p) { kernels_.add_scaled(bias, -1.0f, product.row(p), y.cols); });
       y = product;
     }
     observer_.on_output_gradient(pass_.network_.matrix(o.weight).name, dy_, y);
     add_sums(0, ones());
     if (!has_gradient(0)) return;
-    const Matrix& w = weights_.matrix(o.weight);
-    if (at_.input_gradients[0].adds)
-      linear_backward_add(dy_, w, gradient(0));
-    else
-      linear_backward(dy_, w, gradient(0));
+    multiply_nn(dy_, weights_.matrix(o.weight), gradient(0), at_.input_gradients[0].adds);
   }
 
   // y = x + scale * a.
@@ -79,7 +75,7 @@ class CpuBackward {
       const std::vector<float> zeros(static_cast<size_t>(x.cols));
       Matrix normed(x.rows, x.cols);
       for_each_row(x.rows, x.cols, [&](int64_t p) {
-        cpu_kernels().layer_norm(x.row(p), ones_.data(), zeros.data(), o.epsilon, normed.row(p), x.cols);
+        kernels_.layer_norm(x.row(p), ones_.data(), zeros.data(), o.epsilon, normed.row(p), x.cols);
       });
       add_sums(0, normed);
       add_sums(1, ones());
@@ -101,9 +97,9 @@ class CpuBackward {
         std::copy_n(dy_.row(p), x.cols, before.row(p));
         std::copy_n(x.row(p), x.cols, normed.row(p));
         for (int64_t h = 0; h < x.cols / d; ++h) {
-          rotate_back(heads, p, before.row(p) + h * d);
+          heads.rotate(before.row(p) + h * d, position_of(p), -1);
           float* head = normed.row(p) + h * d;
-          if (o.epsilon > 0) cpu_kernels().rms_norm(head, nullptr, 1.0f, o.epsilon, head, d);
+          if (o.epsilon > 0) kernels_.rms_norm(head, nullptr, 1.0f, o.epsilon, head, d);
         }
       });
       add_sums(0, before, normed);
@@ -112,7 +108,7 @@ class CpuBackward {
       std::copy_n(dy_.row(p), x.cols, dx);
       for (int64_t h = 0; h < x.cols / d; ++h) {
         float* dhead = dx + h * d;
-        rotate_back(heads, p, dhead);
+        heads.rotate(dhead, position_of(p), -1);
         if (o.epsilon > 0) {
           kernels_.rms_norm_backward(x.row(p) + h * d, heads.norm_gain(), heads.head_gain(h), o.epsilon, dhead, dhead,
                                      d);
@@ -150,12 +146,8 @@ class CpuBackward {
     Matrix active(x.rows, x.cols), product(x.rows, x.cols);
     copy_rows(x, active);
     activate_rows(o.activation, active);
-    for_each_row(x.rows, x.cols, [&](int64_t p) {
-      for (int64_t c = 0; c < x.cols; ++c) product(p, c) = dy_.row(p)[c] * a.row(p)[c];
-    });
-    write(1, [&](int64_t p, float* da) {
-      for (int64_t c = 0; c < x.cols; ++c) da[c] = dy_.row(p)[c] * active(p, c);
-    });
+    for_each_row(x.rows, x.cols, [&](int64_t p) { kernels_.multiply(dy_.row(p), a.row(p), product.row(p), x.cols); });
+    write(1, [&](int64_t p, float* da) { kernels_.multiply(dy_.row(p), active.row(p), da, x.cols); });
     write(0, [&](int64_t p, float* dx) {
       kernels_.activation_backward(o.activation, x.row(p), product.row(p), dx, x.cols);
     });
@@ -170,7 +162,7 @@ class CpuBackward {
     const VectorId factors[] = {o.first, o.second};
     for (size_t i : {size_t{1}, size_t{0}})
       write(i, [&](int64_t p, float* dx) {
-        kernels_.scale(dy_.row(p), weights_.vector(factors[i]).data(), dx, dy_.cols);
+        kernels_.multiply(dy_.row(p), weights_.vector(factors[i]).data(), dx, dy_.cols);
       });
   }
 
@@ -186,9 +178,9 @@ class CpuBackward {
       add_sums(0, input(1));
       if (o.gate != kAbsent) add_sums(1, input(0));
     }
-    write(1, [&](int64_t p, float* da) { kernels_.scale(dy_.row(p), factor.data(), da, dy_.cols); });
+    write(1, [&](int64_t p, float* da) { kernels_.multiply(dy_.row(p), factor.data(), da, dy_.cols); });
     if (o.gate == kAbsent) return pass_through();
-    write(0, [&](int64_t p, float* dx) { kernels_.scale(dy_.row(p), gate.data(), dx, dy_.cols); });
+    write(0, [&](int64_t p, float* dx) { kernels_.multiply(dy_.row(p), gate.data(), dx, dy_.cols); });
   }
 
   // y[p] = (1 - gate) * x[p] + gate * x[p-1]: dx[p] = (1 - gate) * dy[p] + gate * dy[p+1].
@@ -205,7 +197,7 @@ class CpuBackward {
     }
     write(0, [&](int64_t p, float* dx) {
       const float* next = p % positions + 1 < positions ? dy_.row(p + 1) : nothing.data();
-      cpu_kernels().smear(dy_.row(p), next, gate, dx, dy_.cols);
+      kernels_.smear(dy_.row(p), next, gate, dx, dy_.cols);
     });
   }
 
@@ -220,8 +212,7 @@ class CpuBackward {
   void pass_through() const {
     const MatrixView dx = gradient(0);
     if (at_.input_gradients[0].adds) {
-      for_each_row(dx.rows, dx.cols,
-                   [&](int64_t p) { cpu_kernels().add_scaled(dy_.row(p), 1.0f, dx.row(p), dx.cols); });
+      for_each_row(dx.rows, dx.cols, [&](int64_t p) { kernels_.add_scaled(dy_.row(p), 1.0f, dx.row(p), dx.cols); });
     } else if (dx.data != dy_.data) {
       copy_rows(dy_, dx);
     }
@@ -236,17 +227,11 @@ class CpuBackward {
       thread_local AlignedVector<float> added;
       added.resize(static_cast<size_t>(dx.cols));
       row(p, added.data());
-      cpu_kernels().add_scaled(added.data(), 1.0f, dx.row(p), dx.cols);
+      kernels_.add_scaled(added.data(), 1.0f, dx.row(p), dx.cols);
     });
   }
 
-  void rotate_back(const HeadRows& heads, int64_t row, float* dhead) const {
-    if (!heads.rotary) return;
-    const int64_t position = pass_.batch_.shape.position_of(row);
-    kernels_.rotate_back(dhead, heads.rotary->cosine.row(position), heads.rotary->sine.row(position),
-                         heads.rotary->cosine.cols());
-  }
-
+  int64_t position_of(int64_t row) const { return pass_.batch_.shape.position_of(row); }
   // One, in every row.
   ConstMatrixView ones() const { return {ones_.data(), dy_.rows, dy_.cols, 0}; }
   bool has_sums(int kind) const { return sums_ && pass_.sums_.first(at_.node, kind) >= 0; }
@@ -266,7 +251,7 @@ class CpuBackward {
   std::vector<double>* sums_;
   MatrixView dy_;
   std::vector<float> ones_ = std::vector<float>(static_cast<size_t>(dy_.cols), 1.0f);
-  const CpuGradientKernels& kernels_ = cpu_gradient_kernels();
+  const CpuKernels& kernels_ = cpu_kernels();
 };
 
 void CpuPass::backward(ConstMatrixView logit_gradient, ConstMatrixView head_output, GradientObserver& observer,
@@ -274,7 +259,7 @@ void CpuPass::backward(ConstMatrixView logit_gradient, ConstMatrixView head_outp
   assert(next_node_ == network_.nodes.size() && first_needed_ == 0);
   if (sums) sums->resize(static_cast<size_t>(sums_.count()));
   observer.on_output_gradient(network_.matrix(network_.head.weight).name, logit_gradient, head_output);
-  linear_backward(logit_gradient, weights_.matrix(network_.head.weight), view(plan_.hidden_gradient));
+  multiply_nn(logit_gradient, weights_.matrix(network_.head.weight), view(plan_.hidden_gradient));
   for (const Instruction& instruction : plan_.backward) {
     switch (instruction.kind) {
       case Instruction::Kind::kForward: run(instruction); break;

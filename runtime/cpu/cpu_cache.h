@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "runtime/ops/network.h"
@@ -12,7 +13,13 @@ namespace thimble {
 class CpuCache {
  public:
   // Room for `capacity` positions of `sequences` sequences.
-  CpuCache(const Network& network, int64_t sequences, int64_t capacity);
+  CpuCache(const Network& network, int64_t sequences, int64_t capacity) : capacity_(capacity) {
+    for (int64_t width : network.cache_widths) {
+      keys_.emplace_back(sequences * capacity, width);
+      values_.emplace_back(sequences * capacity, width);
+    }
+    for (int64_t width : network.state_widths) states_.emplace_back(sequences, width);
+  }
 
   // (sequences * capacity, G d): row s * capacity + p holds sequence s, position p.
   Matrix& keys(int32_t cache) { return keys_[static_cast<size_t>(cache)]; }
@@ -21,7 +28,10 @@ class CpuCache {
   Matrix& state(int32_t state) { return states_[static_cast<size_t>(state)]; }
   int64_t capacity() const { return capacity_; }
 
-  static uint64_t bytes_per_sequence(const Network& network, int64_t capacity);
+  static uint64_t bytes_per_sequence(const Network& network, int64_t capacity) {
+    const int64_t width = std::accumulate(network.cache_widths.begin(), network.cache_widths.end(), int64_t{0});
+    return static_cast<uint64_t>(2 * capacity * width) * sizeof(float);
+  }
 
  private:
   int64_t capacity_;

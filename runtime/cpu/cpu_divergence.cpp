@@ -1,5 +1,5 @@
-// cpu_divergence.cpp: see cpu_divergence.h.
-#include "runtime/cpu/cpu_divergence.h"
+// cpu_divergence.cpp: see cpu_models.h.
+#include "runtime/cpu/cpu_models.h"
 
 #include <algorithm>
 #include <numeric>

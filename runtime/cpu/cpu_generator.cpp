@@ -1,5 +1,5 @@
-// cpu_generator.cpp: see cpu_generator.h.
-#include "runtime/cpu/cpu_generator.h"
+// cpu_generator.cpp: see cpu_models.h.
+#include "runtime/cpu/cpu_models.h"
 
 #include <algorithm>
 #include <cassert>

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cmath>
 
 #include "runtime/base/parallel.h"
 #include "runtime/cpu/cpu_kernels.h"
@@ -22,19 +21,6 @@ const float* data_of(const Weights& weights, VectorId id) {
 }
 
 }  // namespace
-
-RotaryTable make_rotary_table(const RotaryRule& rule, int64_t context_length) {
-  const std::vector<double> frequencies = rule.frequencies(context_length);
-  const auto half = static_cast<int64_t>(frequencies.size());
-  RotaryTable table{Matrix(context_length, half), Matrix(context_length, half)};
-  for (int64_t p = 0; p < context_length; ++p)
-    for (int64_t k = 0; k < half; ++k) {
-      const double angle = static_cast<double>(p) * frequencies[static_cast<size_t>(k)];
-      table.cosine(p, k) = static_cast<float>(std::cos(angle));
-      table.sine(p, k) = static_cast<float>(std::sin(angle));
-    }
-  return table;
-}
 
 // Runs the operation of one instruction.
 class CpuForward {
@@ -130,7 +116,7 @@ class CpuForward {
     const MatrixView y = first_input_in_place();
     const ConstMatrixView a = input(1);
     activate_rows(o.activation, y);
-    for_each_row(y.rows, y.cols, [&](int64_t p) { kernels_.multiply(a.row(p), y.row(p), y.cols); });
+    for_each_row(y.rows, y.cols, [&](int64_t p) { kernels_.multiply(y.row(p), a.row(p), y.row(p), y.cols); });
     pass_.round(Boundary::kActivation, y);
   }
 
@@ -145,8 +131,12 @@ class CpuForward {
   void operator()(const op::Skip& o) const {
     const MatrixView y = first_input_in_place();
     const ConstMatrixView a = input(1);
+    const float *weight = data_of(weights_, o.weight), *gate = data_of(weights_, o.gate);
     for_each_row(y.rows, y.cols, [&](int64_t p) {
-      kernels_.add_skip(a.row(p), data_of(weights_, o.weight), data_of(weights_, o.gate), y.row(p), y.cols);
+      if (gate)
+        kernels_.gated_skip(a.row(p), weight, gate, y.row(p), y.cols);
+      else
+        kernels_.add(a.row(p), weight, y.row(p), y.cols);
     });
     pass_.round(Boundary::kResidual, y);
   }
@@ -203,8 +193,8 @@ class CpuForward {
   void attend(const op::Attention& o, ConstMatrixView q, const BatchShape& batch, ConstMatrixView keys,
               ConstMatrixView values, int64_t capacity) const {
     const int64_t tiles = (batch.positions + kQueryTile - 1) / kQueryTile, d = o.head_dim;
-    const Rounding& scores_rounding = pass_.policy_.at(Boundary::kScores);
-    const Rounding& weights_rounding = pass_.policy_.at(Boundary::kSoftmax);
+    const AttentionRoundings roundings = {row_rounding(pass_.policy_.at(Boundary::kScores)),
+                                          row_rounding(pass_.policy_.at(Boundary::kSoftmax))};
     parallel_for(batch.sequences * o.heads * tiles, [&](int64_t task) {
       // Late tiles see the most keys; starting with them balances the threads.
       const int64_t tile = tiles - 1 - task / (batch.sequences * o.heads);
@@ -215,10 +205,9 @@ class CpuForward {
       const int64_t first_position = batch.first_position + first;
       thread_local AlignedVector<float> scores;
       scores.resize(static_cast<size_t>(rows * (first_position + rows)));
-      kernels_.attention({q.row(q_row) + q_col, keys.row(kv_row) + kv_col, values.row(kv_row) + kv_col,
-                          y_.row(q_row) + q_col, q.stride, keys.stride, values.stride, y_.stride, rows, first_position,
-                          d, o.scale, o.exclusive, scores.data(), row_rounding(scores_rounding),
-                          row_rounding(weights_rounding)});
+      kernels_.attention({q.row(q_row) + q_col, keys.row(kv_row) + kv_col, values.row(kv_row) + kv_col, q.stride,
+                          keys.stride, values.stride, rows, first_position, d, o.scale, o.exclusive, scores.data()},
+                         y_.row(q_row) + q_col, y_.stride, roundings);
     });
   }
 
@@ -312,7 +301,10 @@ ConstMatrixView CpuPass::run(TokenBatch batch, CpuCache* cache, int64_t first_ne
 void CpuPass::logits(ConstMatrixView hidden, MatrixView out, Matrix* product) const {
   multiply_nt(hidden, weights_.matrix(network_.head.weight), out);
   round(Boundary::kLogits, out);
-  if (policy_.logits_scale != 1) scale_rows(policy_.logits_scale, out);
+  if (policy_.logits_scale != 1)
+    for_each_row(out.rows, out.cols, [&](int64_t p) {
+      for (int64_t c = 0; c < out.cols; ++c) out.row(p)[c] *= policy_.logits_scale;
+    });
   if (product) copy_rows(out, *product);
   const float cap = network_.head.softcap;
   if (cap == 0) return;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/cpu/cpu_cache.h"
-#include "runtime/cpu/rotary_table.h"
+#include "runtime/cpu/cpu_rows.h"
 #include "runtime/ops/numeric_policy.h"
 #include "runtime/ops/observers.h"
 #include "runtime/ops/pass_plan.h"
@@ -17,8 +17,6 @@
 #include "runtime/tensor/matrix.h"
 
 namespace thimble {
-
-RotaryTable make_rotary_table(const RotaryRule& rule, int64_t context_length);
 
 class CpuPass {
  public:

@@ -2,10 +2,10 @@
 #include "runtime/cpu/cpu_rows.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "runtime/base/parallel.h"
 #include "runtime/codes/nvfp4.h"
-#include "runtime/cpu/cpu_pass.h"
 
 namespace thimble {
 namespace {
@@ -35,6 +35,19 @@ void round_row(const Rounding& r, float* x, int64_t n) {
 
 }  // namespace
 
+RotaryTable make_rotary_table(const RotaryRule& rule, int64_t context_length) {
+  const std::vector<double> frequencies = rule.frequencies(context_length);
+  const auto half = static_cast<int64_t>(frequencies.size());
+  RotaryTable table{Matrix(context_length, half), Matrix(context_length, half)};
+  for (int64_t p = 0; p < context_length; ++p)
+    for (int64_t k = 0; k < half; ++k) {
+      const double angle = static_cast<double>(p) * frequencies[static_cast<size_t>(k)];
+      table.cosine(p, k) = static_cast<float>(std::cos(angle));
+      table.sine(p, k) = static_cast<float>(std::sin(angle));
+    }
+  return table;
+}
+
 void copy_rows(ConstMatrixView from, MatrixView to) {
   for_each_row(to.rows, to.cols, [&](int64_t p) { std::copy_n(from.row(p), to.cols, to.row(p)); });
 }
@@ -46,20 +59,7 @@ void rms_norm_rows(ConstMatrixView x, const float* gain, float factor, float eps
 
 void activate_rows(Activation activation, MatrixView x) {
   const CpuKernels& kernels = cpu_kernels();
-  auto run = [&](void (*kernel)(float*, int64_t)) {
-    for_each_row(x.rows, x.cols, [&](int64_t p) { kernel(x.row(p), x.cols); });
-  };
-  switch (activation) {
-    case Activation::kLeakyReluSquared: return run(kernels.leaky_relu_squared);
-    case Activation::kGeluTanh: return run(kernels.gelu);
-    case Activation::kSilu: return run(kernels.silu);
-  }
-}
-
-void scale_rows(float factor, MatrixView x) {
-  for_each_row(x.rows, x.cols, [&](int64_t p) {
-    for (int64_t c = 0; c < x.cols; ++c) x.row(p)[c] *= factor;
-  });
+  for_each_row(x.rows, x.cols, [&](int64_t p) { kernels.activate(activation, x.row(p), x.cols); });
 }
 
 void round_rows(const Rounding& rounding, MatrixView x) {
@@ -78,6 +78,11 @@ RowRounding row_rounding(const Rounding& rounding) {
   return rounding.is_exact() ? RowRounding{} : RowRounding{&rounding, round_row};
 }
 
+void HeadRows::rotate(float* head, int64_t position, float turn) const {
+  if (rotary)
+    cpu_kernels().rotate(head, rotary->cosine.row(position), rotary->sine.row(position), rotary->cosine.cols(), turn);
+}
+
 void HeadRows::run(MatrixView x, const BatchShape& batch) const {
   const CpuKernels& kernels = cpu_kernels();
   const int64_t d = heads.head_dim, count = x.cols / d;
@@ -91,7 +96,7 @@ void HeadRows::run(MatrixView x, const BatchShape& batch) const {
       } else if (gain != 1) {
         for (int64_t c = 0; c < d; ++c) head[c] *= gain;
       }
-      if (rotary) kernels.rotate(head, rotary->cosine.row(position), rotary->sine.row(position), rotary->cosine.cols());
+      rotate(head, position, 1);
     }
   });
 }

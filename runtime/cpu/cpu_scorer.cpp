@@ -1,5 +1,5 @@
-// cpu_scorer.cpp: see cpu_scorer.h.
-#include "runtime/cpu/cpu_scorer.h"
+// cpu_scorer.cpp: see cpu_models.h.
+#include "runtime/cpu/cpu_models.h"
 
 #include <algorithm>
 #include <cassert>

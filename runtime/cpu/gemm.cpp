@@ -36,6 +36,16 @@ const CpuKernels& choose_kernels() {
   return cpu_kernels_portable();
 }
 
+// body(first row, rows, first column, columns) for the tiles of a matrix.
+template <typename Body>
+void for_each_tile(int64_t rows, int64_t cols, int64_t tile_rows, int64_t tile_cols, const Body& body) {
+  const int64_t row_tiles = (rows + tile_rows - 1) / tile_rows, col_tiles = (cols + tile_cols - 1) / tile_cols;
+  parallel_for(row_tiles * col_tiles, [&](int64_t tile) {
+    const int64_t r = tile / col_tiles * tile_rows, n = tile % col_tiles * tile_cols;
+    body(r, std::min(tile_rows, rows - r), n, std::min(tile_cols, cols - n));
+  });
+}
+
 // multiply_nt with rows of zeros after those of `a`.
 void multiply_padded_nt(ConstMatrixView a, ConstMatrixView b, MatrixView c) {
   int64_t rows = (a.rows + kKernelRows - 1) / kKernelRows * kKernelRows;
@@ -56,24 +66,22 @@ std::string_view cpu_instruction_set() { return cpu_kernels().name; }
 
 void multiply_nt(ConstMatrixView a, ConstMatrixView b, MatrixView c) {
   if (a.rows > 1 && a.rows < kMostFewRows && a.rows % kKernelRows != 0) return multiply_padded_nt(a, b, c);
-  int64_t row_tiles = (a.rows + kTileRows - 1) / kTileRows;
-  int64_t tile_cols = a.rows <= kMostFewRows ? kNarrowTileCols : kTileCols;
-  int64_t col_tiles = (b.rows + tile_cols - 1) / tile_cols;
-  parallel_for(row_tiles * col_tiles, [&](int64_t tile) {
-    int64_t r = tile / col_tiles * kTileRows, n = tile % col_tiles * tile_cols;
-    int64_t rows = std::min(kTileRows, a.rows - r), cols = std::min(tile_cols, b.rows - n);
+  const int64_t tile_cols = a.rows <= kMostFewRows ? kNarrowTileCols : kTileCols;
+  for_each_tile(a.rows, b.rows, kTileRows, tile_cols, [&](int64_t r, int64_t rows, int64_t n, int64_t cols) {
     cpu_kernels().gemm_nt(a.block_rows(r, rows), b.block_rows(n, cols), c.block_rows(r, rows).block_cols(n, cols));
   });
 }
 
+void multiply_nn(ConstMatrixView a, ConstMatrixView b, MatrixView c, bool adds) {
+  for_each_tile(c.rows, c.cols, kTileRows, kTileCols, [&](int64_t r, int64_t rows, int64_t n, int64_t cols) {
+    cpu_kernels().gemm_nn(a.block_rows(r, rows), b.block_cols(n, cols), c.block_rows(r, rows).block_cols(n, cols),
+                          adds);
+  });
+}
+
 void accumulate_gram_lower(ConstMatrixView x, MatrixView c) {
-  int64_t tiles = (x.cols + kGramTile - 1) / kGramTile;
-  parallel_for(tiles * (tiles + 1) / 2, [&](int64_t index) {
-    int64_t i = 0;
-    while ((i + 1) * (i + 2) / 2 <= index) ++i;
-    int64_t j = index - i * (i + 1) / 2;  // tile (i, j) with j <= i
-    int64_t r = i * kGramTile, n = j * kGramTile;
-    int64_t rows = std::min(kGramTile, x.cols - r), cols = std::min(kGramTile, x.cols - n);
+  for_each_tile(x.cols, x.cols, kGramTile, kGramTile, [&](int64_t r, int64_t rows, int64_t n, int64_t cols) {
+    if (n > r) return;
     cpu_kernels().gemm_tn_add(x.block_cols(r, rows), x.block_cols(n, cols), c.block_rows(r, rows).block_cols(n, cols));
   });
 }

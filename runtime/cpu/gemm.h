@@ -17,6 +17,9 @@ std::string_view cpu_instruction_set();
 constexpr int64_t kMostFewRows = 128;
 void multiply_nt(ConstMatrixView a, ConstMatrixView b, MatrixView c);
 
+// C (M,N) = A (M,K) B with B (K,N), or C += it: the transpose of the product above.
+void multiply_nn(ConstMatrixView a, ConstMatrixView b, MatrixView c, bool adds = false);
+
 // Lower triangle (row >= column) of C (K,K) += X^T X for X (T,K). Above the diagonal C is left undefined.
 void accumulate_gram_lower(ConstMatrixView x, MatrixView c);
 

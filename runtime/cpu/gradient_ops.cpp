@@ -1,41 +1,19 @@
-// gradient_ops.cpp: cuts the operations of gradient_ops.h into tiles, chunks of rows and query tiles for the kernels.
+// gradient_ops.cpp: cuts the operations of gradient_ops.h into chunks of rows and query tiles for the kernels.
 #include "runtime/cpu/gradient_ops.h"
 
 #include <algorithm>
 
 #include "runtime/base/parallel.h"
-#include "runtime/cpu/cpu_gradient_kernels.h"
-#include "runtime/cpu/gemm.h"
+#include "runtime/cpu/cpu_kernels.h"
 
 namespace thimble {
 namespace {
 
-constexpr int64_t kTileRows = 256;
-constexpr int64_t kTileCols = 512;
 constexpr int64_t kQueryTile = 128;
 // A head's query tiles are dealt to so many parts, each with sums of dk and dv of its own: enough tasks for a large
 // machine, few enough sums to add up. Part of the result's definition: the sums round.
 constexpr int64_t kAttentionParts = 4;
 constexpr int64_t kColumnsPerTask = 64;
-
-const CpuGradientKernels& choose_kernels() {
-#ifdef THIMBLE_X86_KERNELS
-  if (cpu_instruction_set() == "avx512") return cpu_gradient_kernels_avx512();
-  if (cpu_instruction_set() == "avx2") return cpu_gradient_kernels_avx2();
-#endif
-  return cpu_gradient_kernels_portable();
-}
-
-using Product = void (*)(ConstMatrixView, ConstMatrixView, MatrixView);
-
-void multiply_in_tiles(Product product, ConstMatrixView a, ConstMatrixView b, MatrixView c) {
-  int64_t row_tiles = (c.rows + kTileRows - 1) / kTileRows, col_tiles = (c.cols + kTileCols - 1) / kTileCols;
-  parallel_for(row_tiles * col_tiles, [&](int64_t tile) {
-    int64_t r = tile / col_tiles * kTileRows, n = tile % col_tiles * kTileCols;
-    int64_t rows = std::min(kTileRows, c.rows - r), cols = std::min(kTileCols, c.cols - n);
-    product(a.block_rows(r, rows), b.block_cols(n, cols), c.block_rows(r, rows).block_cols(n, cols));
-  });
-}
 
 // The sums of one part over all its query tiles.
 struct AttentionPart {
@@ -70,19 +48,6 @@ double sum_of_rows(ConstMatrixView logits, const LossOfRow& loss_of_row) {
 
 }  // namespace
 
-const CpuGradientKernels& cpu_gradient_kernels() {
-  static const CpuGradientKernels& chosen = choose_kernels();
-  return chosen;
-}
-
-void linear_backward(ConstMatrixView dy, ConstMatrixView w, MatrixView dx) {
-  multiply_in_tiles(cpu_gradient_kernels().gemm_nn, dy, w, dx);
-}
-
-void linear_backward_add(ConstMatrixView dy, ConstMatrixView w, MatrixView dx) {
-  multiply_in_tiles(cpu_gradient_kernels().gemm_nn_add, dy, w, dx);
-}
-
 void attention_backward(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v, const op::Attention& shape,
                         ConstMatrixView dy, MatrixView dq, MatrixView dk, MatrixView dv) {
   int64_t tiles = (q.rows + kQueryTile - 1) / kQueryTile, d = shape.head_dim;
@@ -100,10 +65,10 @@ void attention_backward(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v,
       int64_t first = tile * kQueryTile, rows = std::min(kQueryTile, q.rows - first);
       auto needed = static_cast<size_t>(attention_gradient_scratch(rows, first, d));
       if (scratch.size() < needed) scratch.resize(needed);
-      cpu_gradient_kernels().attention_backward(
-          {q.row(first) + q_col, k.data + kv_col, v.data + kv_col, dy.row(first) + q_col, dq.row(first) + q_col,
-           sums.dk.data() + q_col, sums.dv.data() + q_col, q.stride, k.stride, v.stride, dy.stride, dq.stride,
-           sums.dk.cols(), rows, first, d, shape.scale, shape.exclusive, scratch.data()});
+      cpu_kernels().attention_backward({q.row(first) + q_col, k.data + kv_col, v.data + kv_col, q.stride, k.stride,
+                                        v.stride, rows, first, d, shape.scale, shape.exclusive, scratch.data()},
+                                       {dy.row(first) + q_col, dq.row(first) + q_col, sums.dk.data() + q_col,
+                                        sums.dv.data() + q_col, dy.stride, dq.stride, sums.dk.cols()});
     }
   });
   add_up_parts(parts, &AttentionPart::dk, shape, dk);
@@ -112,14 +77,14 @@ void attention_backward(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v,
 
 double nll_backward(MatrixView logits, std::span<const Token> targets, float cap) {
   return sum_of_rows(logits, [&](int64_t p) {
-    return cpu_gradient_kernels().nll_backward(logits.row(p), targets[static_cast<size_t>(p)], cap, logits.cols);
+    return cpu_kernels().nll_backward(logits.row(p), targets[static_cast<size_t>(p)], cap, logits.cols);
   });
 }
 
 double divergence_backward(MatrixView logits, ConstMatrixView teacher, float cap) {
   assert(logits.rows == teacher.rows && logits.cols == teacher.cols);
   return sum_of_rows(logits, [&](int64_t p) {
-    return cpu_gradient_kernels().divergence_backward(logits.row(p), teacher.row(p), cap, logits.cols);
+    return cpu_kernels().divergence_backward(logits.row(p), teacher.row(p), cap, logits.cols);
   });
 }
 

@@ -14,10 +14,6 @@
 
 namespace thimble {
 
-// Through y = x w^T: dx (P,K) = dy (P,N) w, w (N,K); the same added to dx.
-void linear_backward(ConstMatrixView dy, ConstMatrixView w, MatrixView dx);
-void linear_backward_add(ConstMatrixView dy, ConstMatrixView w, MatrixView dx);
-
 // Through op::Attention over a window from its start: q (P, H*d), k and v (P, G*d) are the inputs it had.
 void attention_backward(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v, const op::Attention& shape,
                         ConstMatrixView dy, MatrixView dq, MatrixView dk, MatrixView dv);

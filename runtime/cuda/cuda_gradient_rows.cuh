@@ -1,5 +1,5 @@
 // cuda_gradient_rows.cuh: transposes of the row operations of network.h, in float32, on one stream. d<x> is the
-// gradient of the loss by x. The formulas are derived in cpu_gradient_kernels.cpp. `adds`: to what dx holds; otherwise
+// gradient of the loss by x. The formulas are derived in cpu_kernels.cpp. `adds`: to what dx holds; otherwise
 // dx may be dy, but for smear(). A row's result depends on its own sequence alone.
 #pragma once
 

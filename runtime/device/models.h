@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "runtime/base/progress.h"
 #include "runtime/device/device.h"
@@ -15,16 +16,10 @@ namespace thimble {
 // On the CPU or on all of the CUDA devices, in the device's numerics; shared among the ranks, which must outlive the
 // result. `weights` come unrounded.
 std::unique_ptr<Scorer> make_scorer(const std::shared_ptr<const Weights>& weights, const Device& device,
-                                    int64_t context, Ranks& ranks);
+                                    int64_t context, Ranks& ranks = no_other_ranks());
 // For `sequences` calibration sequences at a time at most, or one text.
 std::unique_ptr<Generator> make_generator(const std::shared_ptr<const Weights>& weights, const Device& device,
-                                          int64_t context, int64_t sequences, Ranks& ranks);
-
-// The same of this process alone.
-std::unique_ptr<Scorer> make_scorer(const std::shared_ptr<const Weights>& weights, const Device& device,
-                                    int64_t context);
-std::unique_ptr<Generator> make_generator(const std::shared_ptr<const Weights>& weights, const Device& device,
-                                          int64_t context, int64_t sequences);
+                                          int64_t context, int64_t sequences, Ranks& ranks = no_other_ranks());
 
 // In float32 whatever the device's numerics; of several CUDA devices, the first. `sequences` must outlive the result.
 // Progress on CUDA devices: one stage, in sequences.
@@ -32,5 +27,14 @@ std::unique_ptr<DivergencePass> make_divergence_pass(const std::shared_ptr<const
                                                      const std::shared_ptr<const Weights>& student,
                                                      const TokenSequences& sequences, const Device& device,
                                                      Progress& progress);
+
+// One model on several devices and in several processes. Each holds all of it and takes a contiguous share of the
+// windows or sequences of a call; all get all results. By the contracts of Scorer and Generator these are the same bits
+// for any number of devices and processes. `parts`: of this process, at least one, of the same model, context and
+// arithmetic as on every other rank. score() and calibration() are collective; the other calls are this rank's own, on
+// its first part. `ranks` must outlive the result. An error on one device ends the call once the others have finished
+// their shares.
+std::unique_ptr<Scorer> make_shared_scorer(std::vector<std::unique_ptr<Scorer>> parts, Ranks& ranks);
+std::unique_ptr<Generator> make_shared_generator(std::vector<std::unique_ptr<Generator>> parts, Ranks& ranks);
 
 }  // namespace thimble

@@ -35,4 +35,9 @@ void Ranks::require_equal(const std::string& text, const std::string& what) {
 
 std::unique_ptr<Ranks> make_single_rank() { return std::make_unique<SingleRank>(); }
 
+Ranks& no_other_ranks() {
+  static SingleRank alone;
+  return alone;
+}
+
 }  // namespace thimble

@@ -39,5 +39,6 @@ class Ranks {
 
 // One process.
 std::unique_ptr<Ranks> make_single_rank();
+Ranks& no_other_ranks();
 
 }  // namespace thimble

@@ -1,11 +1,10 @@
 // shared_models.cpp: cuts each call into the shares of ranks, and those into the shares of their devices, a thread
 // each.
-#include "runtime/device/shared_models.h"
-
 #include <algorithm>
 #include <cassert>
 
 #include "runtime/base/parallel.h"
+#include "runtime/device/models.h"
 
 namespace thimble {
 namespace {

@@ -1,7 +1,9 @@
-// families.cpp: the list of families.
+// families.cpp: the list of families, and what all of them do alike.
 #include <algorithm>
 #include <array>
 
+#include "runtime/base/error.h"
+#include "runtime/families/config_reader.h"
 #include "runtime/families/family.h"
 #include "runtime/families/golf/golf_family.h"
 #include "runtime/families/gpt2/gpt2_family.h"
@@ -44,6 +46,19 @@ std::string family_names() {
     names += (names.empty() ? "'" : is_last ? " and '" : ", '") + std::string(family->name()) + "'";
   }
   return names;
+}
+
+Spec Family::resolve(const Json& config, const TensorMap& parameters, const Where& where) const {
+  Spec spec = describe(config, parameters, where);
+  check_every_tensor(spec.network->parameters, parameters, where.checkpoint, std::string(name()));
+  return spec;
+}
+
+void check_context(const Spec& spec, int64_t context, const std::string& path) {
+  if (spec.most_positions && context > *spec.most_positions)
+    throw UsageError(path + ": a context of " + std::to_string(context) + " tokens, at most " +
+                     std::to_string(*spec.most_positions) +
+                     " are allowed, the positions that the model has embeddings of");
 }
 
 }  // namespace thimble

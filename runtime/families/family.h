@@ -6,16 +6,32 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "runtime/base/json.h"
-#include "runtime/families/spec.h"
+#include "runtime/ops/network.h"
 #include "runtime/tensor/tensor.h"
 
 namespace thimble {
+
+class Family;
+
+// What a program knows of a model once its family has read its config and its tensors' shapes.
+struct Spec {
+  const Family* family = nullptr;
+  Json config;                            // canonical: what an artifact carries, and the family resolves again
+  std::optional<int64_t> most_positions;  // sequences longer than this cannot be run; nullopt: of any length
+  std::shared_ptr<const Network> network;
+
+  int64_t vocabulary() const { return network->vocabulary(); }
+};
+
+// A UsageError when a context of this many tokens is too long for the model of `path`.
+void check_context(const Spec& spec, int64_t context, const std::string& path);
 
 // Tensors by name, some of which lie in memory of their own.
 struct MappedTensors {

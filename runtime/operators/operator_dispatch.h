@@ -12,47 +12,42 @@
 namespace thimble {
 
 template <typename In, typename Out, typename Launch>
-void dispatch_float_operator(const OperatorCall& call, const Launch& launch) {
+void dispatch_typed(const OperatorCall& call, const Launch& launch) {
   auto* x = static_cast<const In*>(call.x);
   auto* y = static_cast<Out*>(call.y);
-  NormGains gains{call.weight, call.bias};
-  int64_t count = call.rows * call.cols;
-  switch (call.op) {
-    case Operator::kSoftmax: return launch.rows(SoftmaxRow<In, Out>{x, y, call.cols, nullptr}, call.rows);
-    case Operator::kRmsNorm: return launch.rows(RmsNormRow<In, Out>{x, y, call.cols, gains, call.epsilon}, call.rows);
-    case Operator::kLayerNorm:
-      return launch.rows(LayerNormRow<In, Out>{x, y, call.cols, gains, call.epsilon}, call.rows);
-    case Operator::kCrossEntropy:
-      return launch.rows(CrossEntropyRow<In, Out>{x, y, call.cols, call.targets}, call.rows);
-    case Operator::kGelu: return launch.elements(ElementOperation<Gelu, In, Out>{x, y, count, {}});
-    case Operator::kSoftcap: return launch.elements(ElementOperation<Softcap, In, Out>{x, y, count, {call.cap}});
-    case Operator::kDequantizeSoftmax: break;
+  if constexpr (std::is_integral_v<In>) {
+    launch.rows(SoftmaxRow<In, Out>{x, y, call.cols, call.scale}, call.rows);
+  } else {
+    NormGains gains{call.weight, call.bias};
+    int64_t count = call.rows * call.cols;
+    switch (call.op) {
+      case Operator::kSoftmax: return launch.rows(SoftmaxRow<In, Out>{x, y, call.cols, nullptr}, call.rows);
+      case Operator::kRmsNorm: return launch.rows(RmsNormRow<In, Out>{x, y, call.cols, gains, call.epsilon}, call.rows);
+      case Operator::kLayerNorm:
+        return launch.rows(LayerNormRow<In, Out>{x, y, call.cols, gains, call.epsilon}, call.rows);
+      case Operator::kCrossEntropy:
+        return launch.rows(CrossEntropyRow<In, Out>{x, y, call.cols, call.targets}, call.rows);
+      case Operator::kGelu: return launch.elements(ElementOperation<Gelu, In, Out>{x, y, count, {}});
+      case Operator::kSoftcap: return launch.elements(ElementOperation<Softcap, In, Out>{x, y, count, {call.cap}});
+      case Operator::kDequantizeSoftmax: break;  // reads codes
+    }
   }
-  throw Error(ExitCode::kInternal, "dequantize_softmax reads integer codes");
-}
-
-template <typename In, typename Out, typename Launch>
-void dispatch_code_operator(const OperatorCall& call, const Launch& launch) {
-  launch.rows(SoftmaxRow<In, Out>{static_cast<const In*>(call.x), static_cast<Out*>(call.y), call.cols, call.scale},
-              call.rows);
 }
 
 template <typename Launch>
 void dispatch_operator(const OperatorCall& call, const Launch& launch) {
-  auto is = [&](DType in, DType out) { return call.in == in && call.out == out; };
-  if (call.op == Operator::kDequantizeSoftmax) {
-    if (is(DType::kI8, DType::kF32)) return dispatch_code_operator<int8_t, float>(call, launch);
-    if (is(DType::kI8, DType::kF16)) return dispatch_code_operator<int8_t, Fp16>(call, launch);
-    if (is(DType::kI8, DType::kBF16)) return dispatch_code_operator<int8_t, Bf16>(call, launch);
-    if (is(DType::kI16, DType::kF32)) return dispatch_code_operator<int16_t, float>(call, launch);
-    if (is(DType::kI16, DType::kF16)) return dispatch_code_operator<int16_t, Fp16>(call, launch);
-    if (is(DType::kI16, DType::kBF16)) return dispatch_code_operator<int16_t, Bf16>(call, launch);
-  } else {
-    if (is(DType::kF16, DType::kF32)) return dispatch_float_operator<Fp16, float>(call, launch);
-    if (is(DType::kF16, DType::kF16)) return dispatch_float_operator<Fp16, Fp16>(call, launch);
-    if (is(DType::kBF16, DType::kF32)) return dispatch_float_operator<Bf16, float>(call, launch);
-    if (is(DType::kBF16, DType::kBF16)) return dispatch_float_operator<Bf16, Bf16>(call, launch);
-  }
+  const bool fits = (call.op == Operator::kDequantizeSoftmax) != is_floating(call.in);
+  auto is = [&](DType in, DType out) { return fits && call.in == in && call.out == out; };
+  if (is(DType::kI8, DType::kF32)) return dispatch_typed<int8_t, float>(call, launch);
+  if (is(DType::kI8, DType::kF16)) return dispatch_typed<int8_t, Fp16>(call, launch);
+  if (is(DType::kI8, DType::kBF16)) return dispatch_typed<int8_t, Bf16>(call, launch);
+  if (is(DType::kI16, DType::kF32)) return dispatch_typed<int16_t, float>(call, launch);
+  if (is(DType::kI16, DType::kF16)) return dispatch_typed<int16_t, Fp16>(call, launch);
+  if (is(DType::kI16, DType::kBF16)) return dispatch_typed<int16_t, Bf16>(call, launch);
+  if (is(DType::kF16, DType::kF32)) return dispatch_typed<Fp16, float>(call, launch);
+  if (is(DType::kF16, DType::kF16)) return dispatch_typed<Fp16, Fp16>(call, launch);
+  if (is(DType::kBF16, DType::kF32)) return dispatch_typed<Bf16, float>(call, launch);
+  if (is(DType::kBF16, DType::kBF16)) return dispatch_typed<Bf16, Bf16>(call, launch);
   throw Error(ExitCode::kInternal, std::string(operator_name(call.op)) + " from " + std::string(dtype_name(call.in)) +
                                        " to " + std::string(dtype_name(call.out)) + " does not exist");
 }

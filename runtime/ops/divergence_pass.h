@@ -2,9 +2,10 @@
 // and with its small tensors: forward passes of both, backward pass of the student.
 //   divergence = sum over positions of KL(softmax(teacher's logits) || softmax(student's)), in nats
 // In: weights of two models, sequences, gains.  Out: divergence and gradients, summed over sequences in order: the same
-// bits for any thread count. The CPU's (cpu_divergence.h) is the reference; CUDA devices must agree with it.
+// bits for any thread count. The CPU's (cpu_models.h) is the reference; CUDA devices must agree with it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -42,6 +43,9 @@ class DivergencePass {
 // The teacher's logits are computed once each and kept: as many sequences of `length` tokens as the logits of take
 // kMostTeacherBytes, at least two.
 constexpr int64_t kMostTeacherBytes = int64_t{1} << 31;
-int64_t divergence_sequences(const Network& network, int64_t length);
+inline int64_t divergence_sequences(const Network& network, int64_t length) {
+  const int64_t bytes = (length - 1) * network.vocabulary() * static_cast<int64_t>(sizeof(float));
+  return std::max<int64_t>(2, kMostTeacherBytes / bytes);
+}
 
 }  // namespace thimble

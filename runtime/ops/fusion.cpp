@@ -4,11 +4,8 @@
 
 #include <algorithm>
 #include <cassert>
-#include <numeric>
 #include <optional>
 #include <set>
-
-#include "runtime/ops/fusion_plan.h"
 
 namespace thimble {
 namespace {
@@ -432,12 +429,6 @@ class Fuser {
 };
 
 }  // namespace
-
-int64_t Fusion::elements_per_row() const { return std::accumulate(slot_widths.begin(), slot_widths.end(), int64_t{0}); }
-
-int64_t Fusion::elements_per_needed_row() const {
-  return std::accumulate(compact_widths.begin(), compact_widths.end(), int64_t{0});
-}
 
 Fusion fuse(const Network& network, const FusionOptions& options) { return Fuser(network, options).run(); }
 

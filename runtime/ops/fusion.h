@@ -146,12 +146,12 @@ struct Fusion {
   // The first two composites may compute rows that overlapping windows share once, with this slot as scratch; kAbsent:
   // no.
   int32_t shared_scratch = kAbsent;
-
-  int64_t elements_per_row() const;
-  int64_t elements_per_needed_row() const;
 };
 
 Fusion fuse(const Network& network, const FusionOptions& options);
+// Its last step: where the values between composites lie. In: the tables, composites (in order), head and squares of
+// `fusion`.  Out: everything else in it.
+void plan_places(const Network& network, Fusion& fusion);
 
 // How a value can be shown while a fused pass stands before its first reader.
 struct ShownValue {

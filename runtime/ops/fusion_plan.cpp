@@ -1,11 +1,11 @@
 // fusion_plan.cpp: what composites read and write, how long values live, which slots they take; then copies of what is
 // read once only the needed rows are left; and what of it all can be shown.
-#include "runtime/ops/fusion_plan.h"
+#include "runtime/ops/fusion.h"
 
 #include <algorithm>
 #include <cassert>
 
-#include "runtime/ops/slot_pool.h"
+#include "runtime/ops/slot_plan.h"
 #include "runtime/tensor/host_device.h"
 
 namespace thimble {
@@ -14,46 +14,25 @@ namespace {
 class PlacePlanner {
  public:
   PlacePlanner(const Network& network, Fusion& fusion)
-      : network_(network), fusion_(fusion), lives_(network.value_widths.size()), made_(network.value_widths.size()) {}
+      : network_(network), fusion_(fusion), made_(network.value_widths.size()) {
+    for (int64_t width : network.value_widths) strides_.push_back(round_up(width, fusion.options.column_multiple));
+  }
 
   void run() {
     const size_t values = network_.value_widths.size();
     fusion_.places.assign(values, {});
     fusion_.has_padded_heads.assign(values, false);
-    is_view_.assign(values, false);
-    for (const Composite& composite : fusion_.composites)
-      if (const auto* single = std::get_if<fused::Single>(&composite.work)) {
-        const Node& node = network_.nodes[single->node];
-        is_view_[index(node.output)] = std::holds_alternative<op::Columns>(node.operation);
-      }
     for (size_t i = 0; i < fusion_.composites.size(); ++i) visit(i);
-    use(fusion_.head.value, fusion_.composites.size());
-    for (size_t i = 0; i < fusion_.composites.size(); ++i) assign(i);
-    fusion_.slot_widths = slots_.widths();
+    assign_slots();
     plan_compaction();
   }
 
  private:
-  struct Life {
-    size_t last = 0;
-    int32_t slot = kAbsent;
-    bool is_made = false;
-  };
-
   template <typename Id>
   static size_t index(Id id) {
     return static_cast<size_t>(id);
   }
-  Life& life(ValueId value) { return lives_[index(owner_of(value))]; }
-  ValueId owner_of(ValueId value) const {
-    while (is_view_[index(value)]) value = network_.nodes[network_.maker_of(value)].inputs[0];
-    return value;
-  }
-
-  void use(ValueId value, size_t at) {
-    assert(life(value).is_made);
-    life(value).last = std::max(life(value).last, at);
-  }
+  ValueId owner_of(ValueId value) const { return network_.view_of(value).owner; }
 
   // Reads and writes of a composite.
   void visit(size_t i) {
@@ -74,11 +53,13 @@ class PlacePlanner {
     } else if (const auto* project = std::get_if<fused::Project>(&composite.work)) {
       read(project->input.value);
       write(project->queries);
-      fusion_.has_padded_heads[index(project->queries)] = true;
     } else if (const auto* attend = std::get_if<fused::Attend>(&composite.work)) {
       read(attend->query);
       if (attend->is_projected) {
-        fusion_.has_padded_heads[index(attend->output)] = true;
+        for (ValueId value : {attend->query, attend->output}) {
+          fusion_.has_padded_heads[index(value)] = true;
+          strides_[index(value)] = attend->attention.heads * padded_head_width(attend->attention.head_dim);
+        }
       } else {
         read(attend->key);
         read(attend->value);
@@ -92,89 +73,69 @@ class PlacePlanner {
       read(activate->input.value);
       write(activate->output);
     }
-    for (ValueId value : composite.reads) use(value, i);
-    for (ValueId value : composite.writes) {
-      life(value).is_made = true;
-      life(value).last = std::max(life(value).last, i);
-      made_[index(value)] = i;
-    }
+    for (ValueId value : composite.writes) made_[index(value)] = i;
   }
 
-  // The composite that reads or makes the queries knows their heads.
-  int64_t stored_width(ValueId value) const {
-    const int64_t width = network_.width_of(value);
-    if (!fusion_.has_padded_heads[index(value)]) return round_up(width, fusion_.options.column_multiple);
-    for (const Composite& composite : fusion_.composites)
-      if (const auto* attend = std::get_if<fused::Attend>(&composite.work))
-        if (attend->is_projected && (attend->query == value || attend->output == value))
-          return attend->attention.heads * padded_head_width(attend->attention.head_dim);
-    assert(false);
-    return width;
-  }
-
-  // The value whose place a composite writes its first output to; kAbsent: to a new one.
-  ValueId replaced(const Composite& composite, size_t i) {
+  // The value whose place a composite may write its first output to, where nobody reads it later; kAbsent: to none.
+  ValueId replaceable(const Composite& composite) const {
     if (const auto* attend = std::get_if<fused::Attend>(&composite.work))
       return attend->is_projected ? attend->query : kAbsent;
     if (const auto* add = std::get_if<fused::LinearAdd>(&composite.work)) return add->residual;
     const auto* single = std::get_if<fused::Single>(&composite.work);
     if (!single) return kAbsent;
     const Node& node = network_.nodes[single->node];
-    if (!works_in_place(node.operation)) return kAbsent;
-    const ValueId input = node.inputs[0];
-    const bool dies = owner_of(input) == input && life(input).last == i && std::ranges::count(node.inputs, input) == 1;
-    return dies && stored_width(input) == stored_width(node.output) ? input : kAbsent;
+    return works_in_place(node.operation) && !network_.is_view(node.inputs[0]) ? node.inputs[0] : kAbsent;
   }
 
-  void place(ValueId value, int32_t slot) {
-    life(value).slot = slot;
-    const int64_t stride = stored_width(value);
-    fusion_.places[index(value)] = {slot, 0, network_.width_of(value), stride, false};
-  }
+  static bool is_single(const Composite& composite) { return std::holds_alternative<fused::Single>(composite.work); }
 
-  void place_view(ValueId value) {
-    const Node& maker = network_.nodes[network_.maker_of(value)];
-    const auto& columns = std::get<op::Columns>(maker.operation);
-    Place place = fusion_.places[index(maker.inputs[0])];
-    place.first_column += columns.first;
-    place.width = columns.count;
-    fusion_.places[index(value)] = place;
-  }
-
-  void assign(size_t i) {
-    Composite& composite = fusion_.composites[i];
-    const ValueId given_up = replaced(composite, i);
-    for (ValueId value : composite.writes) {
-      if (is_view_[index(value)]) {
-        place_view(value);
-      } else if (given_up != kAbsent && value == composite.writes[0]) {
-        assert(life(given_up).last == i && stored_width(given_up) == stored_width(value));
-        place(value, life(given_up).slot);
-      } else {
-        place(value, slots_.take(stored_width(value)));
+  // Cells are the values, by ValueId, then scratch.
+  void assign_slots() {
+    std::vector<int64_t> widths = strides_;
+    auto new_cell = [&](int64_t width) {
+      widths.push_back(width);
+      return static_cast<Cell>(widths.size()) - 1;
+    };
+    std::vector<SlotStep> steps;
+    std::vector<Cell> scratch;  // by composite
+    const Cell shared = may_share_rows() ? new_cell(widest_written()) : kAbsent;
+    for (const Composite& composite : fusion_.composites) {
+      SlotStep& step = steps.emplace_back();
+      for (ValueId value : composite.writes) step.cells.push_back(owner_of(value));
+      const int64_t width = scratch_width(composite);
+      step.cells.push_back(scratch.emplace_back(width > 0 ? new_cell(width) : kAbsent));
+      if (steps.size() <= 2) step.cells.push_back(shared);
+      for (ValueId value : composite.reads) step.cells.push_back(owner_of(value));
+      step.replaced = replaceable(composite);
+      step.by = composite.writes[0];
+    }
+    steps.push_back({{owner_of(fusion_.head.value)}});
+    const SlotPlan plan = plan_slots(steps, widths);
+    fusion_.slot_widths = plan.widths;
+    auto slot = [&](Cell cell) { return cell == kAbsent ? kAbsent : plan.slot_of[index(cell)]; };
+    fusion_.shared_scratch = slot(shared);
+    for (size_t i = 0; i < fusion_.composites.size(); ++i) {
+      fusion_.composites[i].scratch = slot(scratch[i]);
+      for (ValueId value : fusion_.composites[i].writes) {
+        const auto [owner, first] = network_.view_of(value);
+        fusion_.places[index(value)] = {slot(owner), first, network_.width_of(value), strides_[index(owner)], false};
       }
+      assert(is_single(fusion_.composites[i]) || steps[i].replaced == kAbsent ||
+             slot(steps[i].replaced) == slot(steps[i].by));  // as fused kernels need it
     }
-    assign_scratch(i, composite);
-    for (size_t v = 0; v < lives_.size(); ++v) {
-      const auto value = static_cast<ValueId>(v);
-      if (lives_[v].slot == kAbsent || lives_[v].last != i || value == given_up) continue;
-      slots_.give_back(lives_[v].slot);
-    }
-    if (composite.scratch != kAbsent) slots_.give_back(composite.scratch);
-    if (i == 1 && fusion_.shared_scratch != kAbsent) slots_.give_back(fusion_.shared_scratch);
   }
 
-  void assign_scratch(size_t i, Composite& composite) {
-    if (const auto* attend = std::get_if<fused::Attend>(&composite.work); attend && !attend->is_projected) {
-      const int64_t d = attend->attention.head_dim, padded = padded_head_width(d);
-      if (padded != d) composite.scratch = slots_.take(attend->attention.heads * padded);
-    }
-    if (i == 0 && may_share_rows()) {
-      int64_t widest = 0;
-      for (const Composite& other : fusion_.composites)
-        for (ValueId value : other.writes) widest = std::max(widest, stored_width(value));
-      fusion_.shared_scratch = slots_.take(widest);
-    }
+  static int64_t scratch_width(const Composite& composite) {
+    const auto* attend = std::get_if<fused::Attend>(&composite.work);
+    if (!attend || attend->is_projected) return 0;
+    const int64_t d = attend->attention.head_dim, padded = padded_head_width(d);
+    return padded == d ? 0 : attend->attention.heads * padded;
+  }
+  int64_t widest_written() const {
+    int64_t widest = 0;
+    for (const Composite& composite : fusion_.composites)
+      for (ValueId value : composite.writes) widest = std::max(widest, strides_[index(value)]);
+    return widest;
   }
 
   // What an embedding makes depends on tokens alone, not on positions; nor do heads before their rotation.
@@ -232,11 +193,12 @@ class PlacePlanner {
       }
     for (size_t later = at; later < fusion_.composites.size(); ++later) {
       const Composite& composite = fusion_.composites[later];
-      const ValueId given_up = replaced(composite, later);
+      const ValueId replaced = replaceable(composite);
       for (ValueId value : composite.writes) {
         Place place = fusion_.places[index(value)];
-        const Place from = given_up == kAbsent ? Place{} : fusion_.compact_places[index(given_up)];
-        if (from && value == composite.writes[0]) place.slot = from.slot;
+        if (replaced != kAbsent && value == composite.writes[0] && fusion_.places[index(replaced)].slot == place.slot &&
+            fusion_.compact_places[index(replaced)])
+          place.slot = fusion_.compact_places[index(replaced)].slot;
         place.needed_rows_only = true;
         fusion_.compact_places[index(value)] = place;
       }
@@ -245,10 +207,8 @@ class PlacePlanner {
 
   const Network& network_;
   Fusion& fusion_;
-  std::vector<bool> is_view_;  // by ValueId: columns of another value, for those who stand alone
-  std::vector<Life> lives_;    // by ValueId; of views those of what they view
-  std::vector<size_t> made_;   // by ValueId: the composite
-  SlotPool slots_;
+  std::vector<size_t> made_;      // by ValueId: the composite
+  std::vector<int64_t> strides_;  // by ValueId
 };
 
 }  // namespace

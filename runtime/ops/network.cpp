@@ -44,6 +44,13 @@ size_t Network::maker_of(ValueId value) const {
   return static_cast<size_t>(found - nodes.begin());
 }
 
+Network::View Network::view_of(ValueId value) const {
+  View view{value, 0};
+  while (const auto* columns = std::get_if<op::Columns>(&nodes[maker_of(view.owner)].operation))
+    view = {nodes[maker_of(view.owner)].inputs[0], view.first_column + columns->first};
+  return view;
+}
+
 bool works_in_place(const Operation& operation) {
   return std::holds_alternative<op::Add>(operation) || std::holds_alternative<op::RmsNorm>(operation) ||
          std::holds_alternative<op::LayerNorm>(operation) || std::holds_alternative<op::Heads>(operation) ||
@@ -54,13 +61,6 @@ bool works_in_place(const Operation& operation) {
 bool reads_earlier_rows(const Operation& operation, size_t input) {
   if (std::holds_alternative<op::Attention>(operation)) return input > 0;
   return std::holds_alternative<op::Smear>(operation);
-}
-
-std::string_view operation_name(const Operation& operation) {
-  constexpr std::string_view kNames[] = {"gather",   "linear", "add", "rms_norm", "layer_norm", "heads",  "attention",
-                                         "activate", "gate",   "mix", "skip",     "smear",      "columns"};
-  static_assert(std::size(kNames) == std::variant_size_v<Operation>);
-  return kNames[operation.index()];
 }
 
 }  // namespace thimble

@@ -95,8 +95,8 @@ struct Add {
 };
 // y = factor * gain * x / sqrt(mean(x^2) + epsilon) over each row; a gain of kAbsent is 1 (arXiv 1910.07467).
 struct RmsNorm {
-  VectorId gain;
-  float factor, epsilon;
+  float epsilon = 0, factor = 1;
+  VectorId gain = kAbsent;
 };
 // y = (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias over each row, the variance over all of it, not n - 1
 // (arXiv 1607.06450, equation 4).
@@ -107,19 +107,19 @@ struct LayerNorm {
 // What becomes of queries or keys before attention, head by head: the norm of RmsNorm with factor 1 (epsilon 0: none),
 // rotation at the row's position (kAbsent: none), the head's gain (kAbsent: 1).
 struct Heads {
-  int64_t head_dim;
-  float epsilon;
-  VectorId norm_gain;  // (d) or kAbsent
-  RotaryId rotary;
-  VectorId head_gain;  // (H) or kAbsent
+  int64_t head_dim = 0;
+  float epsilon = 0;
+  VectorId norm_gain = kAbsent;  // (d)
+  RotaryId rotary = kAbsent;
+  VectorId head_gain = kAbsent;  // (H)
 };
 // y (P, H d) = causal softmax(scale * q k^T) v over the positions up to each row's own. Query head h reads key/value
 // head h / (H / G). `exclusive`: y loses its component along the own position's value, per head (XSA).
 struct Attention {
-  int64_t heads, kv_heads, head_dim;
-  float scale;
-  bool exclusive;
-  int32_t cache;  // which of the network's key/value caches holds k and v
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  float scale = 0;
+  bool exclusive = false;
+  int32_t cache = kAbsent;  // which of the network's key/value caches holds k and v
 };
 // y = f(x).
 struct Activate {
@@ -200,6 +200,13 @@ struct Network {
   std::vector<MatrixId> linear_matrices() const;
   // The node that made a value.
   size_t maker_of(ValueId value) const;
+  // Where a value lies: columns of another one, from `first_column` on, if op::Columns made it, else itself.
+  struct View {
+    ValueId owner;
+    int64_t first_column;
+  };
+  View view_of(ValueId value) const;
+  bool is_view(ValueId value) const { return view_of(value).owner != value; }
 };
 
 // May the operation write over its first input? May its transpose write the gradient of that input over the output's?
@@ -208,8 +215,5 @@ bool works_in_place(const Operation& operation);
 // Of the rows of its inputs, which does a row of the output read? Attention reads earlier rows of all inputs but its
 // first, Smear of its first; all other operations read their own row alone.
 bool reads_earlier_rows(const Operation& operation, size_t input);
-
-// A name for messages: "linear", "attention".
-std::string_view operation_name(const Operation& operation);
 
 }  // namespace thimble

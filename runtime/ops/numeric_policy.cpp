@@ -43,34 +43,19 @@ void round_values(const Rounding& rounding, std::span<float> values) {
 }  // namespace
 
 std::string_view numerics_name(Numerics numerics) {
-  switch (numerics) {
-    case Numerics::kFp32: return "fp32";
-    case Numerics::kBf16: return "bf16";
-    case Numerics::kFp16: return "fp16";
-    case Numerics::kSf16: return "sf16";
-    case Numerics::kSf16Q115: return "sf16-q115";
-    case Numerics::kSf16Legacy: return "sf16-legacy";
-    case Numerics::kSf16LegacyQ115: return "sf16-legacy-q115";
-    case Numerics::kNvfp4: return "nvfp4";
-  }
-  return "";
+  constexpr std::string_view kNames[] = {"fp32", "bf16", "fp16", "sf16", "sf16-q115", "sf16-legacy", "sf16-legacy-q115",
+                                         "nvfp4"};
+  static_assert(std::size(kNames) == kAllNumerics.size());
+  return kNames[static_cast<size_t>(numerics)];
 }
 
 bool is_sf16(Numerics numerics) { return numerics_name(numerics).starts_with("sf16"); }
 
 std::string_view boundary_name(Boundary boundary) {
-  switch (boundary) {
-    case Boundary::kLinear: return "linear";
-    case Boundary::kScores: return "scores";
-    case Boundary::kSoftmax: return "softmax";
-    case Boundary::kLogits: return "logits";
-    case Boundary::kCapped: return "capped logits";
-    case Boundary::kNorm: return "norm";
-    case Boundary::kResidual: return "residual";
-    case Boundary::kActivation: return "activation";
-    case Boundary::kEmbedding: return "embedding";
-  }
-  return "";
+  constexpr std::string_view kNames[] = {"linear", "scores",   "softmax",    "logits",   "capped logits",
+                                         "norm",   "residual", "activation", "embedding"};
+  static_assert(std::size(kNames) == kBoundaries);
+  return kNames[static_cast<size_t>(boundary)];
 }
 
 bool NumericPolicy::is_exact() const { return *this == NumericPolicy{}; }

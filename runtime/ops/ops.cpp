@@ -79,29 +79,24 @@ Value Ops::add(Value x, Value a, Sum sum, Vector scale) {
   return append(op::Add{scale.id, sum}, {x.id, a.id}, width(x));
 }
 
-Value Ops::rms_norm(Value x, const NormOptions& options) {
-  return append(op::RmsNorm{options.gain.id, options.factor, options.epsilon}, {x.id}, width(x));
-}
+Value Ops::rms_norm(Value x, const op::RmsNorm& norm) { return append(norm, {x.id}, width(x)); }
 
 Value Ops::layer_norm(Value x, Vector weight, Vector bias, float epsilon) {
   return append(op::LayerNorm{weight.id, bias.id, epsilon}, {x.id}, width(x));
 }
 
-Value Ops::heads(Value x, const HeadsOptions& options) {
-  assert(width(x) % options.head_dim == 0);
-  return append(
-      op::Heads{options.head_dim, options.norm_epsilon, options.norm_gain.id, options.rotary, options.head_gain.id},
-      {x.id}, width(x));
+Value Ops::heads(Value x, const op::Heads& heads) {
+  assert(width(x) % heads.head_dim == 0);
+  return append(heads, {x.id}, width(x));
 }
 
-Value Ops::attention(Value q, Value k, Value v, const AttentionOptions& options) {
-  const int64_t d = options.head_dim;
-  assert(width(q) == options.heads * d && width(k) == options.kv_heads * d && width(v) == width(k));
-  const float scale = options.scale > 0 ? options.scale : 1.0f / std::sqrt(static_cast<float>(d));
-  const auto cache = static_cast<int32_t>(network_.cache_widths.size());
+Value Ops::attention(Value q, Value k, Value v, op::Attention attention) {
+  const int64_t d = attention.head_dim;
+  assert(width(q) == attention.heads * d && width(k) == attention.kv_heads * d && width(v) == width(k));
+  if (attention.scale <= 0) attention.scale = 1.0f / std::sqrt(static_cast<float>(d));
+  attention.cache = static_cast<int32_t>(network_.cache_widths.size());
   network_.cache_widths.push_back(width(k));
-  return append(op::Attention{options.heads, options.kv_heads, d, scale, options.exclusive, cache}, {q.id, k.id, v.id},
-                width(q));
+  return append(attention, {q.id, k.id, v.id}, width(q));
 }
 
 Value Ops::activate(Activation activation, Value x) { return append(op::Activate{activation}, {x.id}, width(x)); }

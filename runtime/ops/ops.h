@@ -20,26 +20,7 @@ struct Value {
 // No vector at all where an operation may do without.
 struct Vector {
   VectorId id = kAbsent;
-};
-
-struct NormOptions {
-  float epsilon = 0;
-  float factor = 1;
-  Vector gain = {};
-};
-
-struct HeadsOptions {
-  int64_t head_dim = 0;
-  float norm_epsilon = 0;  // 0: no norm
-  Vector norm_gain = {};
-  RotaryId rotary = kAbsent;
-  Vector head_gain = {};
-};
-
-struct AttentionOptions {
-  int64_t heads = 0, kv_heads = 0, head_dim = 0;
-  float scale = 0;  // 0: 1 / sqrt(head_dim)
-  bool exclusive = false;
+  operator VectorId() const { return id; }
 };
 
 class Ops {
@@ -60,10 +41,11 @@ class Ops {
   Value gather(const std::string& table, RowIndex index = {});
   Value linear(Value x, const std::string& weight, Vector bias = {});
   Value add(Value x, Value a, Sum sum, Vector scale = {});
-  Value rms_norm(Value x, const NormOptions& options);
+  Value rms_norm(Value x, const op::RmsNorm& norm);
   Value layer_norm(Value x, Vector weight, Vector bias, float epsilon);
-  Value heads(Value x, const HeadsOptions& options);
-  Value attention(Value q, Value k, Value v, const AttentionOptions& options);
+  Value heads(Value x, const op::Heads& heads);
+  // A scale of 0 is 1 / sqrt(head_dim); the cache is given here.
+  Value attention(Value q, Value k, Value v, op::Attention attention);
   Value activate(Activation activation, Value x);
   Value gate(Activation activation, Value x, Value a);
   Value mix(Value x, Vector first, Value a, Vector second);

@@ -1,28 +1,23 @@
-// pass_plan.cpp: first the instructions with the cells that each reads and writes, then lifetimes of cells, then slots.
+// pass_plan.cpp: first the instructions with the cells that each reads and writes, then the slots of these cells.
 #include "runtime/ops/pass_plan.h"
 
 #include <algorithm>
-#include <cassert>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <set>
 
-#include "runtime/ops/slot_pool.h"
+#include "runtime/ops/slot_plan.h"
 
 namespace thimble {
 namespace {
 
-// What needs a place: a value, the same computed once more for the backward pass, or a gradient.
-using Cell = int32_t;
-
+// An instruction without places, and the cells that it reads and makes; kAbsent: none. A view lies in its owner's cell.
 struct Draft {
   Instruction instruction;
-  std::vector<Cell> inputs;  // kAbsent: not read
+  std::vector<Cell> inputs;
   Cell output = kAbsent;
   Cell output_gradient = kAbsent;
   std::vector<Cell> input_gradients;
-  bool writes_output = true;  // else it reads it
 };
 
 // Values that a backward pass finds where the forward pass left them.
@@ -41,30 +36,13 @@ std::vector<bool> kept_values(const Network& network) {
 }
 
 // Which inputs the transpose of an operation reads.
-std::vector<bool> inputs_read_backwards(const Operation& operation, const PassOptions& options) {
-  struct Reads {
-    const PassOptions& options;
-    std::vector<bool> operator()(const op::Gather&) const { return {}; }
-    std::vector<bool> operator()(const op::Linear&) const { return {options.reads_linear_inputs}; }
-    std::vector<bool> operator()(const op::Add& o) const {
-      return {false, o.scale != kAbsent && options.has_vector_gradients};
-    }
-    std::vector<bool> operator()(const op::RmsNorm&) const { return {true}; }
-    std::vector<bool> operator()(const op::LayerNorm&) const { return {true}; }
-    std::vector<bool> operator()(const op::Heads&) const { return {true}; }
-    std::vector<bool> operator()(const op::Attention&) const { return {true, true, true}; }
-    std::vector<bool> operator()(const op::Activate&) const { return {true}; }
-    std::vector<bool> operator()(const op::Gate&) const { return {true, true}; }
-    std::vector<bool> operator()(const op::Mix&) const {
-      return {options.has_vector_gradients, options.has_vector_gradients};
-    }
-    std::vector<bool> operator()(const op::Skip& o) const {
-      return {o.gate != kAbsent && options.has_vector_gradients, options.has_vector_gradients};
-    }
-    std::vector<bool> operator()(const op::Smear&) const { return {options.has_vector_gradients}; }
-    std::vector<bool> operator()(const op::Columns&) const { return {false}; }
-  };
-  return std::visit(Reads{options}, operation);
+std::vector<bool> inputs_read_backwards(const Node& node, const PassOptions& options) {
+  const Operation& operation = node.operation;
+  const bool vectors = options.has_vector_gradients;
+  if (const auto* add = std::get_if<op::Add>(&operation)) return {false, add->scale != kAbsent && vectors};
+  if (const auto* skip = std::get_if<op::Skip>(&operation)) return {skip->gate != kAbsent && vectors, vectors};
+  const bool for_vectors = std::holds_alternative<op::Mix>(operation) || std::holds_alternative<op::Smear>(operation);
+  return std::vector<bool>(node.inputs.size(), for_vectors ? vectors : !std::holds_alternative<op::Linear>(operation));
 }
 
 class Planner {
@@ -79,70 +57,62 @@ class Planner {
   PassPlan plan() {
     for (size_t i = 0; i < network_.nodes.size(); ++i) forward(i);
     const size_t forward_count = drafts_.size();
-    const Cell hidden = value_cells_[static_cast<size_t>(network_.head.hidden)];
+    const ValueId hidden = network_.head.hidden;
+    const Cell hidden_cell = value_cells_[index(owner_of(hidden))];
+    Cell hidden_gradient = kAbsent;
     if (options_.has_backward) {
-      hidden_gradient_ = gradient_cell(network_.head.hidden);
-      hidden_gradient_made_ = forward_count - 1;
+      hidden_gradient = gradient_cell(hidden);
       backward();
     }
-    find_lifetimes(hidden, forward_count);
-    assign_slots();
+    std::vector<SlotStep> steps;
+    for (const Draft& draft : drafts_) steps.push_back(step_of(draft));
+    // The head, between the two passes.
+    steps.insert(steps.begin() + static_cast<std::ptrdiff_t>(forward_count), {{hidden_cell, hidden_gradient}});
+    slots_ = plan_slots(steps, cell_widths_);
     PassPlan plan;
-    plan.slot_widths = slots_.widths();
-    plan.hidden = place_of(hidden);
-    if (hidden_gradient_ != kAbsent) plan.hidden_gradient = place_of(hidden_gradient_);
+    plan.slot_widths = slots_.widths;
+    plan.hidden = value_place(hidden_cell, hidden);
+    plan.hidden_gradient = place_of(hidden_gradient, hidden);
     for (size_t i = 0; i < drafts_.size(); ++i)
       (i < forward_count ? plan.forward : plan.backward).push_back(finished(drafts_[i]));
     return plan;
   }
 
  private:
-  struct CellInfo {
-    ValueId value = kAbsent;
-    bool is_gradient = false;
-    Cell owner = kAbsent;  // of a view of columns: the cell in which it lies
-    size_t first = 0, last = 0;
-    int32_t slot = kAbsent;
-  };
+  static size_t index(int32_t id) { return static_cast<size_t>(id); }
+  ValueId owner_of(ValueId value) const { return network_.view_of(value).owner; }
 
-  Cell new_cell(ValueId value, bool is_gradient, Cell owner) {
-    cells_.push_back({value, is_gradient, owner, drafts_.size(), drafts_.size(), kAbsent});
-    return static_cast<Cell>(cells_.size()) - 1;
-  }
-  const Node& maker_of(ValueId value) const { return network_.nodes[network_.maker_of(value)]; }
-  bool is_view(ValueId value) const { return std::holds_alternative<op::Columns>(maker_of(value).operation); }
-  bool is_kept(ValueId value) const {
-    return kept_[static_cast<size_t>(is_view(value) ? maker_of(value).inputs[0] : value)];
+  Cell new_cell(ValueId value) {
+    cell_widths_.push_back(network_.width_of(value));
+    return static_cast<Cell>(cell_widths_.size()) - 1;
   }
 
   void forward(size_t at) {
     const Node& node = network_.nodes[at];
     Draft draft;
     draft.instruction = {Instruction::Kind::kForward, at, {}, {}, {}, {}};
-    for (ValueId input : node.inputs) draft.inputs.push_back(value_cells_[static_cast<size_t>(input)]);
-    const Cell owner = is_view(node.output) ? value_cells_[static_cast<size_t>(node.inputs[0])] : kAbsent;
-    draft.output = value_cells_[static_cast<size_t>(node.output)] = new_cell(node.output, false, owner);
+    for (ValueId input : node.inputs) draft.inputs.push_back(value_cells_[index(owner_of(input))]);
+    const ValueId owner = owner_of(node.output);
+    if (owner == node.output) value_cells_[index(owner)] = new_cell(owner);
+    draft.output = value_cells_[index(owner)];
     drafts_.push_back(std::move(draft));
   }
 
   // Makes sure that a value is at hand for transposes.
   Cell ensure(ValueId value) {
-    if (!is_kept(value) && !recomputed_.contains(value)) {
-      recomputed_.insert(value);
-      const size_t maker = network_.maker_of(value);
+    const ValueId owner = owner_of(value);
+    if (!kept_[index(owner)] && recomputed_.insert(owner).second) {
+      const size_t maker = network_.maker_of(owner);
       for (ValueId input : network_.nodes[maker].inputs) ensure(input);
       forward(maker);
     }
-    return value_cells_[static_cast<size_t>(value)];
+    return value_cells_[index(owner)];
   }
 
-  // The gradient of a view is a view of its owner's gradient.
   Cell gradient_cell(ValueId value) {
-    Cell& cell = gradient_cells_[static_cast<size_t>(value)];
-    if (cell == kAbsent) {
-      const Cell owner = is_view(value) ? gradient_cell(maker_of(value).inputs[0]) : kAbsent;
-      cell = new_cell(value, true, owner);
-    }
+    const ValueId owner = owner_of(value);
+    Cell& cell = gradient_cells_[index(owner)];
+    if (cell == kAbsent) cell = new_cell(owner);
     return cell;
   }
 
@@ -151,23 +121,21 @@ class Planner {
     for (size_t i = network_.nodes.size(); i-- > 0;) {
       const Node& node = network_.nodes[i];
       if (!has_gradient_.contains(node.output)) continue;
-      if (is_view(node.output)) {  // what its readers left lies in place
-        has_gradient_.insert(node.inputs[0]);
-        continue;
-      }
-      transpose(i);
+      if (network_.is_view(node.output))
+        has_gradient_.insert(node.inputs[0]);  // what its readers left lies in place
+      else
+        transpose(i);
     }
   }
 
   void transpose(size_t at) {
     const Node& node = network_.nodes[at];
-    const std::vector<bool> reads = inputs_read_backwards(node.operation, options_);
+    const std::vector<bool> reads = inputs_read_backwards(node, options_);
     Draft draft;
     draft.instruction = {Instruction::Kind::kBackward, at, {}, {}, {}, {}};
-    draft.writes_output = false;
     for (size_t k = 0; k < node.inputs.size(); ++k) draft.inputs.push_back(reads[k] ? ensure(node.inputs[k]) : kAbsent);
     if (options_.reads_linear_outputs && std::holds_alternative<op::Linear>(node.operation))
-      draft.output = value_cells_[static_cast<size_t>(node.output)];
+      draft.output = value_cells_[index(node.output)];
     draft.output_gradient = gradient_cell(node.output);
     draft.input_gradients.resize(node.inputs.size());
     draft.instruction.input_gradients.resize(node.inputs.size());
@@ -187,12 +155,8 @@ class Planner {
   // Have other operations left something where the gradient of `value` lies? It is about to be written.
   bool adds_to_gradient(ValueId value) {
     has_gradient_.insert(value);
-    WrittenColumns own{0, network_.width_of(value)};
-    ValueId owner = value;
-    for (; is_view(owner); owner = maker_of(owner).inputs[0]) {
-      const int64_t first = std::get<op::Columns>(maker_of(owner).operation).first;
-      own = {own.first + first, own.last + first};
-    }
+    const auto [owner, first] = network_.view_of(value);
+    const WrittenColumns own{first, first + network_.width_of(value)};
     std::vector<WrittenColumns>& written = written_[owner];
     if (owner != value && written.empty()) clear(owner);
     const bool adds = std::ranges::any_of(
@@ -206,103 +170,47 @@ class Planner {
     Draft draft;
     draft.instruction = {Instruction::Kind::kZero, network_.maker_of(owner), {}, {}, {}, {}};
     draft.output_gradient = gradient_cell(owner);
-    draft.writes_output = false;
     drafts_.push_back(std::move(draft));
   }
 
-  Cell owner_of(Cell cell) const {
-    const Cell owner = cells_[static_cast<size_t>(cell)].owner;
-    return owner == kAbsent ? cell : owner_of(owner);
-  }
-
-  void find_lifetimes(Cell hidden, size_t forward_count) {
-    for (CellInfo& cell : cells_) cell.first = SIZE_MAX, cell.last = 0;
-    auto use = [&](Cell cell, size_t at) {
-      if (cell == kAbsent) return;
-      CellInfo& info = cells_[static_cast<size_t>(owner_of(cell))];
-      info.first = std::min(info.first, at);
-      info.last = std::max(info.last, at);
-    };
-    for (size_t i = 0; i < drafts_.size(); ++i) {
-      const Draft& draft = drafts_[i];
-      for (const std::vector<Cell>* cells : {&draft.inputs, &draft.input_gradients})
-        for (Cell cell : *cells) use(cell, i);
-      use(draft.output, i);
-      use(draft.output_gradient, i);
-    }
-    use(hidden, forward_count);  // the head reads it between the two passes
-    use(hidden_gradient_, hidden_gradient_made_);
-  }
-
-  static Cell written_first(const Draft& draft) {
-    return draft.instruction.kind == Instruction::Kind::kForward ? draft.output : draft.input_gradients[0];
-  }
-
-  // The cell whose place what an instruction writes first may take.
-  Cell replaced_by_output(const Draft& draft, size_t at) const {
+  SlotStep step_of(const Draft& draft) const {
+    SlotStep step{draft.input_gradients};
+    step.cells.insert(step.cells.end(), {draft.output, draft.output_gradient});
+    step.cells.insert(step.cells.end(), draft.inputs.begin(), draft.inputs.end());
     const Node& node = network_.nodes[draft.instruction.node];
-    if (draft.instruction.kind == Instruction::Kind::kZero || !works_in_place(node.operation)) return kAbsent;
-    const bool is_forward = draft.instruction.kind == Instruction::Kind::kForward;
-    const Cell from = is_forward ? draft.inputs[0] : draft.output_gradient;
-    const Cell to = written_first(draft);
-    if (!is_forward && draft.instruction.input_gradients[0].adds) return kAbsent;
-    if (owner_of(from) != from || owner_of(to) != to || cells_[static_cast<size_t>(from)].last != at) return kAbsent;
-    if (is_forward && std::ranges::count(draft.inputs, from) > 1) return kAbsent;
-    return network_.width_of(cells_[static_cast<size_t>(from)].value) ==
-                   network_.width_of(cells_[static_cast<size_t>(to)].value)
-               ? from
-               : kAbsent;
-  }
-
-  void assign_slots() {
-    for (size_t i = 0; i < drafts_.size(); ++i) {
-      const Draft& draft = drafts_[i];
-      if (hidden_gradient_ != kAbsent && i == hidden_gradient_made_) give_slot(hidden_gradient_, kAbsent);
-      const Cell replaced = replaced_by_output(draft, i);
-      if (replaced != kAbsent) give_slot(written_first(draft), replaced);
-      std::vector<Cell> used = draft.input_gradients;
-      used.insert(used.end(), {draft.output, draft.output_gradient});
-      for (Cell cell : used) {
-        if (cell == kAbsent) continue;
-        const CellInfo& owner = cells_[static_cast<size_t>(owner_of(cell))];
-        if (owner.slot == kAbsent && owner.first == i) give_slot(owner_of(cell), kAbsent);
-      }
-      free_after(i, replaced);
+    if (draft.instruction.kind == Instruction::Kind::kZero || !works_in_place(node.operation) ||
+        network_.is_view(node.inputs[0]))
+      return step;
+    if (draft.instruction.kind == Instruction::Kind::kForward) {
+      step.replaced = draft.inputs[0];
+      step.by = draft.output;
+    } else if (!draft.instruction.input_gradients[0].adds) {
+      step.replaced = draft.output_gradient;
+      step.by = draft.input_gradients[0];
     }
+    return step;
   }
 
-  void give_slot(Cell cell, Cell replaced) {
-    CellInfo& info = cells_[static_cast<size_t>(cell)];
-    info.slot =
-        replaced == kAbsent ? slots_.take(network_.width_of(info.value)) : cells_[static_cast<size_t>(replaced)].slot;
-  }
-
-  void free_after(size_t at, Cell replaced) {
-    for (size_t c = 0; c < cells_.size(); ++c) {
-      const CellInfo& info = cells_[c];
-      if (info.slot != kAbsent && info.last == at && info.owner == kAbsent && static_cast<Cell>(c) != replaced)
-        slots_.give_back(info.slot);
-    }
-  }
-
-  Place place_of(Cell cell) const {
+  Place place_of(Cell cell, ValueId value) const {
     if (cell == kAbsent) return {};
-    const CellInfo& info = cells_[static_cast<size_t>(cell)];
-    const CellInfo& owner = cells_[static_cast<size_t>(owner_of(cell))];
-    Place place{owner.slot, 0, network_.width_of(info.value), network_.width_of(owner.value),
-                !info.is_gradient && is_short_[static_cast<size_t>(owner.value)]};
-    for (Cell at = cell; cells_[static_cast<size_t>(at)].owner != kAbsent; at = cells_[static_cast<size_t>(at)].owner)
-      place.first_column += std::get<op::Columns>(maker_of(cells_[static_cast<size_t>(at)].value).operation).first;
+    const auto [owner, first] = network_.view_of(value);
+    return {slots_.slot_of[index(cell)], first, network_.width_of(value), network_.width_of(owner), false};
+  }
+  Place value_place(Cell cell, ValueId value) const {
+    Place place = place_of(cell, value);
+    place.needed_rows_only = place && is_short_[index(owner_of(value))];
     return place;
   }
 
   Instruction finished(const Draft& draft) const {
     Instruction instruction = draft.instruction;
-    for (Cell input : draft.inputs) instruction.inputs.push_back(place_of(input));
-    instruction.output = place_of(draft.output);
-    instruction.output_gradient = place_of(draft.output_gradient);
+    const Node& node = network_.nodes[instruction.node];
+    for (size_t i = 0; i < draft.inputs.size(); ++i)
+      instruction.inputs.push_back(value_place(draft.inputs[i], node.inputs[i]));
+    instruction.output = value_place(draft.output, node.output);
+    instruction.output_gradient = place_of(draft.output_gradient, node.output);
     for (size_t i = 0; i < draft.input_gradients.size(); ++i)
-      instruction.input_gradients[i].place = place_of(draft.input_gradients[i]);
+      instruction.input_gradients[i].place = place_of(draft.input_gradients[i], node.inputs[i]);
     return instruction;
   }
 
@@ -310,13 +218,11 @@ class Planner {
   const PassOptions& options_;
   std::vector<bool> is_short_, kept_;
   std::vector<Draft> drafts_;
-  std::vector<CellInfo> cells_;
-  std::vector<Cell> value_cells_, gradient_cells_;  // by ValueId; of values the last one made
+  std::vector<int64_t> cell_widths_;
+  std::vector<Cell> value_cells_, gradient_cells_;  // by ValueId, of no views; of values the last one made
   std::set<ValueId> recomputed_, has_gradient_;
   std::map<ValueId, std::vector<WrittenColumns>> written_;  // of values that are no views
-  Cell hidden_gradient_ = kAbsent;
-  size_t hidden_gradient_made_ = 0;  // while this instruction runs, at the latest
-  SlotPool slots_;
+  SlotPlan slots_;
 };
 
 }  // namespace
@@ -331,25 +237,16 @@ std::vector<bool> short_values(const Network& network) {
   return is_short;
 }
 
-int64_t PassPlan::elements_per_row() const {
-  return std::accumulate(slot_widths.begin(), slot_widths.end(), int64_t{0});
-}
-
 PassPlan plan_pass(const Network& network, const PassOptions& options) { return Planner(network, options).plan(); }
 
 std::vector<LiveValue> live_values(const Network& network, const PassPlan& plan, size_t node) {
-  std::set<ValueId> read = {network.head.hidden};
-  for (size_t i = network.nodes.size(); i-- > 0;) {
-    const Node& later = network.nodes[i];
-    const bool is_view = std::holds_alternative<op::Columns>(later.operation);
-    if (i >= node || (is_view && read.contains(later.output))) read.insert(later.inputs.begin(), later.inputs.end());
-  }
+  std::set<ValueId> read = {network.view_of(network.head.hidden).owner};
+  for (size_t i = node; i < network.nodes.size(); ++i)
+    for (ValueId input : network.nodes[i].inputs) read.insert(network.view_of(input).owner);
   std::vector<LiveValue> live;
-  for (size_t i = 0; i < node; ++i) {
-    const Node& made = network.nodes[i];
-    if (read.contains(made.output) && !std::holds_alternative<op::Columns>(made.operation))
-      live.push_back({made.output, plan.forward[i].output});
-  }
+  for (size_t i = 0; i < node; ++i)
+    if (const ValueId made = network.nodes[i].output; read.contains(made))
+      live.push_back({made, plan.forward[i].output});
   return live;
 }
 

@@ -51,14 +51,11 @@ struct PassPlan {
   std::vector<Instruction> backward;  // empty unless asked for
   Place hidden;                       // the head's input, there after the forward pass
   Place hidden_gradient;              // what the head leaves there for the backward pass
-
-  int64_t elements_per_row() const;
 };
 
 struct PassOptions {
   bool has_backward = false;
-  bool reads_linear_inputs = false;   // transposes of products find their inputs in place
-  bool reads_linear_outputs = false;  // and their outputs
+  bool reads_linear_outputs = false;  // transposes of products find their outputs in place
   bool has_vector_gradients = false;  // transposes find what gradients of vectors are made of
 };
 

@@ -1,6 +1,7 @@
-// dtype.cpp: dtype names, sizes and conversions. Portable integer arithmetic, so every machine agrees.
+// dtype.cpp: dtype names, sizes and conversions, which every machine computes alike.
 #include "runtime/tensor/dtype.h"
 
+#include <Eigen/Core>
 #include <array>
 #include <bit>
 #include <cassert>
@@ -57,26 +58,7 @@ DType dtype_from_name(std::string_view name, const std::string& where) {
 
 bool is_floating(DType dtype) { return dtype <= DType::kBF16; }  // these come first
 
-uint16_t fp16_from_float(float value) {
-  uint32_t bits = std::bit_cast<uint32_t>(value);
-  auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
-  uint32_t magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);   // NaN
-  if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // rounds to 2^16 or more: infinity
-  if (magnitude < 0x33000001u) return sign;  // at most half the smallest subnormal: zero
-  uint32_t exponent = magnitude >> 23;
-  uint32_t mantissa = (magnitude & 0x7fffffu) | 0x800000u;
-  // Normals drop 13 bits; subnormals (exponent < 113) drop one more per missing power of two.
-  uint32_t shift = exponent >= 113 ? 13 : 13 + (113 - exponent);
-  uint32_t kept = mantissa >> shift;
-  uint32_t dropped = mantissa & ((1u << shift) - 1);
-  uint32_t half = 1u << (shift - 1);
-  if (dropped > half || (dropped == half && (kept & 1))) ++kept;
-  // For normals `kept` holds the implicit bit 0x400; adding to the exponent field lets a carry roll over correctly.
-  uint32_t base = exponent >= 113 ? ((exponent - 113) << 10) : 0;
-  return static_cast<uint16_t>(sign | (base + kept));
-}
-
+uint16_t fp16_from_float(float value) { return Eigen::half_impl::float_to_half_rtne(value).x; }
 float float_from_fp16(uint16_t bits) {
   uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
   uint32_t exponent = (bits >> 10) & 0x1fu;

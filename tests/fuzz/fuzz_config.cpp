@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "runtime/base/checked.h"
-#include "runtime/cpu/cpu_scorer.h"
+#include "runtime/cpu/cpu_models.h"
 #include "runtime/families/model_weights.h"
 
 namespace thimble {

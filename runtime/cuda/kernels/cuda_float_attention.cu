@@ -76,7 +76,7 @@ struct RemoveOwnValue {
   }
 };
 
-// remove_own_value_backward() of cpu_gradient_kernels.cpp; a row is one key/value head of one position. dv becomes the
+// remove_own_value_backward() of cpu_kernels.cpp; a row is one key/value head of one position. dv becomes the
 // sum over the query heads of the group.
 struct RemoveOwnValueBackward {
   ConstCudaView v, y;

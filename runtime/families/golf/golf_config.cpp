@@ -140,10 +140,6 @@ Json to_json(const GolfConfig& c) {
   return json;
 }
 
-bool is_golf_config(const Json& config) {
-  return config.is_object() && config.value("architecture", Json()) == Json(kGolfArchitecture);
-}
-
 GolfConfig resolve_golf_config(const Json& given, const std::string& config_path, const TensorMap& tensors,
                                const std::string& checkpoint_path) {
   ConfigReader reader(given, config_path);

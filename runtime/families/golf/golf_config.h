@@ -46,9 +46,6 @@ struct GolfConfig {
 
 Json to_json(const GolfConfig& config);
 
-// Is this a config of another model family (an "architecture" that is not golf-gpt, or Hugging Face's keys)?
-bool is_golf_config(const Json& config);
-
 // Builds the config of the golf-gpt whose unbanked tensors are `tensors`. Whatever shapes prove is inferred when
 // `given` lacks it and must agree when `given` has it; the rest must be in `given`. A missing or contradicting key is a
 // FormatError(config_path) naming key, value and tensor.

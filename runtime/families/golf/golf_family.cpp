@@ -3,7 +3,6 @@
 
 #include "runtime/families/golf/golf_config.h"
 #include "runtime/families/golf/golf_layout.h"
-#include "runtime/families/golf/golf_network.h"
 
 namespace thimble {
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "runtime/families/family.h"
+#include "runtime/families/golf/golf_config.h"
 
 namespace thimble {
 
@@ -17,5 +18,8 @@ class GolfFamily final : public Family {
  protected:
   Spec describe(const Json& config, const TensorMap& parameters, const Where& where) const override;
 };
+
+// The forward pass.
+Network golf_network(const GolfConfig& config);
 
 }  // namespace thimble

@@ -1,7 +1,7 @@
 // golf_network.cpp: embeddings of tokens and of pairs of tokens, smeared; layers whose input mixes the stream with the
 // embeddings, U-shaped skips from the first half to the second, grouped-query attention with norms of queries and
 // keys, value embeddings in some layers, exclusive attention in the last ones; softcapped logits.
-#include "runtime/families/golf/golf_network.h"
+#include "runtime/families/golf/golf_family.h"
 
 #include <cmath>
 
@@ -93,10 +93,10 @@ class Writer {
     const LayerNames names(layer);
     const int64_t d = c_.head_dim();
     const Value h = norm(x_, depth_scale(layer));
-    const Value q = ops_.heads(
-        ops_.linear(h, names.query),
-        {.head_dim = d, .norm_epsilon = kEpsilon, .rotary = rotary_, .head_gain = ops_.vector(names.q_gain)});
-    const Value k = ops_.heads(ops_.linear(h, names.key), {.head_dim = d, .norm_epsilon = kEpsilon, .rotary = rotary_});
+    const Value q =
+        ops_.heads(ops_.linear(h, names.query),
+                   {.head_dim = d, .epsilon = kEpsilon, .rotary = rotary_, .head_gain = ops_.vector(names.q_gain)});
+    const Value k = ops_.heads(ops_.linear(h, names.key), {.head_dim = d, .epsilon = kEpsilon, .rotary = rotary_});
     Value v = ops_.linear(h, names.value);
     for (size_t i = 0; i < c_.ve_layers.size(); ++i)
       if (c_.ve_layers[i] == layer) v = ops_.add(v, value_embedding_, Sum::kEmbedding, value_scale(i));

@@ -108,11 +108,6 @@ bool is_gpt2_matrix(const std::string& name) {
   return is_gpt2_projection(name) || name == kGpt2TokenEmbedding || name == kGpt2PositionEmbedding || name == kGpt2Head;
 }
 
-bool is_gpt2_config(const Json& config) {
-  if (!config.is_object()) return false;
-  return config.value("architecture", config.value("model_type", Json())) == Json(kGpt2Family);
-}
-
 Json to_json(const Gpt2Config& c) {
   return {{"architecture", kGpt2Family},
           {"vocab_size", c.vocab_size},
@@ -129,7 +124,7 @@ Json to_json(const Gpt2Config& c) {
 Gpt2Config resolve_gpt2_config(const Json& given, const std::string& config_path, const TensorMap& tensors,
                                const std::string& checkpoint_path) {
   ConfigReader reader(given, config_path);
-  if (!is_gpt2_config(given)) {
+  if (given.value("architecture", given.value("model_type", Json())) != Json(kGpt2Family)) {
     reader.required<std::string>("model_type", "it names the model family");
     reader.reject("model_type", "'" + std::string(kGpt2Family) + "'");
   }

@@ -59,9 +59,6 @@ bool is_gpt2_matrix(const std::string& name);
 // One of the projections that Conv1D stores as (in, out)?
 bool is_gpt2_projection(const std::string& name);
 
-// Does the config say "model_type": "gpt2", as Hugging Face does, or "architecture": "gpt2", as to_json() does?
-bool is_gpt2_config(const Json& config);
-
 Json to_json(const Gpt2Config& config);
 
 // Builds the config of the GPT-2 whose tensors are `tensors`, as resolve_golf_config() does for a golf-gpt. What would

@@ -6,7 +6,6 @@
 #include "runtime/base/error.h"
 #include "runtime/base/parallel.h"
 #include "runtime/families/gpt2/gpt2_config.h"
-#include "runtime/families/gpt2/gpt2_network.h"
 
 namespace thimble {
 namespace {

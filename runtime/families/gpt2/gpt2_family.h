@@ -2,6 +2,7 @@
 #pragma once
 
 #include "runtime/families/family.h"
+#include "runtime/families/gpt2/gpt2_config.h"
 
 namespace thimble {
 
@@ -20,5 +21,8 @@ class Gpt2Family final : public Family {
  protected:
   Spec describe(const Json& config, const TensorMap& parameters, const Where& where) const override;
 };
+
+// The forward pass (Radford et al. 2019, section 2.3; pre-norm blocks).
+Network gpt2_network(const Gpt2Config& config);
 
 }  // namespace thimble

@@ -1,5 +1,5 @@
-// gpt2_network.cpp: see gpt2_network.h.
-#include "runtime/families/gpt2/gpt2_network.h"
+// gpt2_network.cpp: see gpt2_family.h.
+#include "runtime/families/gpt2/gpt2_family.h"
 
 #include "runtime/ops/ops.h"
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/base/parallel.h"
-#include "runtime/cpu/cpu_divergence.h"
+#include "runtime/cpu/cpu_models.h"
 #include "tests/runtime/families/golf/random_model.h"
 
 namespace thimble {

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "quantizer/checkpoints/model_source.h"
+#include "runtime/cpu/cpu_models.h"
 #include "runtime/cpu/cpu_pass.h"
-#include "runtime/cpu/cpu_scorer.h"
 #include "tests/quantizer/pipeline/golden_files.h"
 
 namespace thimble {

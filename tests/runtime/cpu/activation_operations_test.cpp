@@ -8,7 +8,7 @@
 
 #include "runtime/base/parallel.h"
 #include "runtime/base/random.h"
-#include "runtime/cpu/cpu_scorer.h"
+#include "runtime/cpu/cpu_models.h"
 #include "tests/runtime/cpu/small_network.h"
 #include "tests/runtime/ops/naive_network.h"
 #include "tests/runtime/tensor/guarded_matrix.h"

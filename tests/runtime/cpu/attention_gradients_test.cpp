@@ -15,7 +15,7 @@ namespace {
 
 struct AttentionCase {
   int64_t positions;
-  AttentionOptions shape;
+  op::Attention shape;
 };
 
 AttentionCase attention_case(int64_t positions, int64_t heads, int64_t kv_heads, int64_t head_dim, bool exclusive,
@@ -46,7 +46,7 @@ class AttentionGradient : public testing::TestWithParam<AttentionCase> {
     return filled(x.rows(), x.cols(), [&](int64_t r, int64_t c) { return double{x(r, c)}; });
   }
 
-  const AttentionOptions shape_ = GetParam().shape;
+  const op::Attention shape_ = GetParam().shape;
   const int64_t width_ = shape_.heads * shape_.head_dim, kv_width_ = shape_.kv_heads * shape_.head_dim;
   GuardedMatrix q_{GetParam().positions, width_}, k_{GetParam().positions, kv_width_};
   GuardedMatrix v_{GetParam().positions, kv_width_}, dy_{GetParam().positions, width_};

@@ -16,7 +16,7 @@ namespace {
 constexpr double kU = kFloatRounding;
 
 struct Case {
-  AttentionOptions shape;
+  op::Attention shape;
   BatchShape batch;
   int64_t capacity;
 };
@@ -85,7 +85,7 @@ struct Call {
     });
   }
 
-  AttentionOptions shape;
+  op::Attention shape;
   BatchShape batch;
   int64_t capacity;
   Matrix q, k, v, y;
@@ -151,14 +151,14 @@ void expect_attention(const Call& call) {
   }
 }
 
-AttentionOptions options_of(int64_t heads, int64_t kv_heads, int64_t head_dim, bool exclusive, float scale = 0) {
+op::Attention options_of(int64_t heads, int64_t kv_heads, int64_t head_dim, bool exclusive, float scale = 0) {
   return {.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .scale = scale, .exclusive = exclusive};
 }
 
 // Heads and groups; one query, few, more than four, more than a tile of 128; from position 0 or later; spare capacity.
-const AttentionOptions kShapes[] = {options_of(1, 1, 1, false), options_of(2, 1, 5, true),
-                                    options_of(4, 2, 8, false), options_of(3, 3, 17, true),
-                                    options_of(6, 2, 64, true), options_of(2, 2, 8, true, 0.1f)};
+const op::Attention kShapes[] = {options_of(1, 1, 1, false), options_of(2, 1, 5, true),
+                                 options_of(4, 2, 8, false), options_of(3, 3, 17, true),
+                                 options_of(6, 2, 64, true), options_of(2, 2, 8, true, 0.1f)};
 struct Span {
   BatchShape batch;
   int64_t capacity;
@@ -167,7 +167,7 @@ const Span kSpans[] = {{{1, 1, 0}, 1}, {{1, 1, 9}, 12}, {{3, 1, 5}, 8},     {{2,
                        {{1, 5, 0}, 5}, {{2, 7, 2}, 11}, {{1, 130, 0}, 130}, {{1, 129, 6}, 140}};
 
 TEST(Attention, MatchesLoops) {
-  for (const AttentionOptions& shape : kShapes) {
+  for (const op::Attention& shape : kShapes) {
     for (const Span& span : kSpans) {
       SCOPED_TRACE(testing::Message() << shape.heads << "/" << shape.kv_heads << " heads of " << shape.head_dim << ", "
                                       << span.batch.sequences << " x " << span.batch.positions << " from "
@@ -180,7 +180,7 @@ TEST(Attention, MatchesLoops) {
 }
 
 TEST(Attention, OfWindowsMatchesLoops) {
-  for (const AttentionOptions& shape : kShapes)
+  for (const op::Attention& shape : kShapes)
     for (const BatchShape& batch : {BatchShape{1, 1, 0}, {1, 9, 0}, {3, 5, 0}, {2, 130, 0}})
       for (Inputs how : kAllInputs)
         expect_attention(Call({shape, batch, batch.positions}).fill_random(1).run_window(how));

@@ -117,7 +117,7 @@ TEST(CpuOperations, TheLastRowsAloneAreTheSame) {
       {"heads",
        [](Ops& ops, const auto& in) {
          const RotaryId rotary = ops.rotary({4, [](int64_t) { return std::vector<double>{1, 0.1}; }});
-         return ops.heads(in[0], {.head_dim = 4, .norm_epsilon = 1e-5f, .rotary = rotary});
+         return ops.heads(in[0], {.head_dim = 4, .epsilon = 1e-5f, .rotary = rotary});
        }},
       {"attention",
        [](Ops& ops, const auto& in) {

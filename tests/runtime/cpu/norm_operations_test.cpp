@@ -146,8 +146,8 @@ double frequency(int64_t pair) { return 0.37 / static_cast<double>(pair + 1); }
 
 SmallNetwork heads_of(const HeadsCase& t, const HeadsTensors& tensors) {
   const auto write = [t](Ops& ops, const std::vector<Value>& in) {
-    HeadsOptions options{.head_dim = t.head_dim};
-    if (t.has_norm) options.norm_epsilon = kRmsEpsilon;
+    op::Heads options{.head_dim = t.head_dim};
+    if (t.has_norm) options.epsilon = kRmsEpsilon;
     if (t.has_norm_gain) options.norm_gain = ops.vector("norm_gain");
     if (t.has_head_gain) options.head_gain = ops.vector("head_gain");
     if (t.has_rotation)

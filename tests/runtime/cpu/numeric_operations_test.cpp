@@ -31,7 +31,7 @@ const RoundedOperation kOperations[] = {
     {"layer_norm", Boundary::kNorm,
      [](Ops& ops, const auto& in) { return ops.layer_norm(in[0], ops.vector("vector"), ops.vector("vector"), 1); }},
     {"heads", Boundary::kNorm,
-     [](Ops& ops, const auto& in) { return ops.heads(in[0], {.head_dim = 4, .norm_epsilon = 1}); }},
+     [](Ops& ops, const auto& in) { return ops.heads(in[0], {.head_dim = 4, .epsilon = 1}); }},
     {"attention", Boundary::kLinear,
      [](Ops& ops, const auto& in) {
        return ops.attention(in[0], in[1], in[0], {.heads = 2, .kv_heads = 2, .head_dim = 4});

@@ -130,8 +130,8 @@ TEST(GradientOps, Heads) {
           SmallNetwork small{{random_matrix(9, 18, 1)}, 18, {{"norm_gain", vector_of(6, 3, 0.5, 1.5)}}, {}};
           small.tensors["head_gain"] = {{3}, {1.5f, -0.3f, 0}};
           small.write = [=](Ops& ops, const auto& in) {
-            HeadsOptions options{.head_dim = 6};
-            if (has_norm) options.norm_epsilon = kRmsEpsilon;
+            op::Heads options{.head_dim = 6};
+            if (has_norm) options.epsilon = kRmsEpsilon;
             if (has_norm_gain) options.norm_gain = ops.vector("norm_gain");
             if (has_head_gain) options.head_gain = ops.vector("head_gain");
             if (rope_dims > 0)

@@ -6,9 +6,7 @@
 #include <set>
 
 #include "runtime/base/error.h"
-#include "runtime/cpu/cpu_divergence.h"
-#include "runtime/cpu/cpu_generator.h"
-#include "runtime/cpu/cpu_scorer.h"
+#include "runtime/cpu/cpu_models.h"
 #include "runtime/cpu/gemm.h"
 #include "runtime/cuda/kernels/cuda_devices.h"
 #include "runtime/device/models.h"

@@ -1,13 +1,12 @@
 // shared_models_test.cpp: one model on several devices and ranks: the same bits however a call is cut.
-#include "runtime/device/shared_models.h"
+#include "runtime/device/models.h"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <limits>
 
-#include "runtime/cpu/cpu_generator.h"
-#include "runtime/cpu/cpu_scorer.h"
+#include "runtime/cpu/cpu_models.h"
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/families/family_models.h"
 #include "tests/runtime/families/score_windows.h"

@@ -8,7 +8,7 @@
 
 #include "runtime/base/parallel.h"
 #include "runtime/cpu/cpu_gradients.h"
-#include "runtime/cpu/cpu_scorer.h"
+#include "runtime/cpu/cpu_models.h"
 #include "runtime/cpu/gradient_ops.h"
 #include "tests/runtime/families/family_models.h"
 

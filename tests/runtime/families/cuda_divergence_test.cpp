@@ -2,7 +2,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include "runtime/cpu/cpu_divergence.h"
+#include "runtime/cpu/cpu_models.h"
 #include "runtime/cuda/cuda_models.h"
 #include "tests/runtime/families/network_samples.h"
 

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "runtime/cpu/cpu_scorer.h"
+#include "runtime/cpu/cpu_models.h"
 #include "runtime/cuda/cuda_models.h"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 #include "tests/runtime/families/golf/random_model.h"

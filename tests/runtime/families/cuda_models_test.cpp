@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "runtime/cpu/cpu_scorer.h"
+#include "runtime/cpu/cpu_models.h"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 #include "tests/runtime/families/golf/naive_golf.h"
 #include "tests/runtime/families/network_samples.h"

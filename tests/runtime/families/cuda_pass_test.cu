@@ -110,7 +110,7 @@ class CudaComposites : public testing::TestWithParam<NetworkSample> {
   static void expect_same(const Network& network, const Fusion& fusion, const NodeRows<T>& found,
                           const NodeRows<T>& expected, ValueId value) {
     const size_t at = network.maker_of(value);
-    SCOPED_TRACE(testing::Message() << "value " << value << " of " << operation_name(network.nodes[at].operation));
+    SCOPED_TRACE(testing::Message() << "value " << value << " of node " << at);
     Matrix stored = download(found);
     for (const Composite& composite : fusion.composites) {
       const auto* attend = std::get_if<fused::Attend>(&composite.work);

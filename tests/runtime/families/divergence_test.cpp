@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "runtime/base/parallel.h"
-#include "runtime/cpu/cpu_divergence.h"
+#include "runtime/cpu/cpu_models.h"
 #include "tests/runtime/families/divergence_samples.h"
 
 namespace thimble {

@@ -7,8 +7,8 @@
 
 #include "runtime/base/parallel.h"
 #include "runtime/cpu/cpu_gradients.h"
+#include "runtime/cpu/cpu_models.h"
 #include "runtime/cpu/cpu_pass.h"
-#include "runtime/cpu/cpu_scorer.h"
 #include "tests/runtime/families/family_models.h"
 #include "tests/runtime/ops/plan_check.h"
 
@@ -175,10 +175,9 @@ TEST_P(Forward, APauseAtAnyNodeChangesNoBit) {
 TEST_P(Forward, PlansHoldWhatIsRead) {
   for (bool has_backward : {false, true})
     for (bool for_gains : {false, true})
-      expect_valid_plan(model_.network(), {.has_backward = has_backward,
-                                           .reads_linear_inputs = for_gains,
-                                           .reads_linear_outputs = for_gains,
-                                           .has_vector_gradients = for_gains});
+      expect_valid_plan(
+          model_.network(),
+          {.has_backward = has_backward, .reads_linear_outputs = for_gains, .has_vector_gradients = for_gains});
 }
 
 }  // namespace

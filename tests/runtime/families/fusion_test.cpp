@@ -8,8 +8,8 @@
 #include <set>
 
 #include "examples/family/toy_decoder.h"
-#include "runtime/families/golf/golf_network.h"
-#include "runtime/families/gpt2/gpt2_network.h"
+#include "runtime/families/golf/golf_family.h"
+#include "runtime/families/gpt2/gpt2_family.h"
 #include "tests/runtime/families/golf/golf_cases.h"
 #include "tests/runtime/families/gpt2/random_gpt2.h"
 #include "tests/runtime/ops/sample_networks.h"
@@ -20,12 +20,17 @@ namespace {
 constexpr FusionOptions kAll{.fuses_products = true, .column_multiple = 8};
 constexpr FusionOptions kAttentionOnly{.column_multiple = 4};
 
+constexpr std::string_view kOperationNames[] = {"gather", "linear",    "add",      "rms_norm", "layer_norm",
+                                                "heads",  "attention", "activate", "gate",     "mix",
+                                                "skip",   "smear",     "columns"};
+static_assert(std::size(kOperationNames) == std::variant_size_v<Operation>);
+
 // One letter for each composite: e(mbed), q(kv), a(ttend), + (add), ^ (activate), and operations' names.
 std::string outline(const Network& network, const Fusion& fusion) {
   std::string text;
   for (const Composite& composite : fusion.composites) {
     if (const auto* single = std::get_if<fused::Single>(&composite.work))
-      text += " " + std::string(operation_name(network.nodes[single->node].operation)) + " ";
+      text += " " + std::string(kOperationNames[network.nodes[single->node].operation.index()]) + " ";
     else
       text += "?eqa+^"[composite.work.index()];
   }

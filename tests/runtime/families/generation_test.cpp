@@ -7,7 +7,7 @@
 
 #include "runtime/base/parallel.h"
 #include "runtime/base/random.h"
-#include "runtime/cpu/cpu_generator.h"
+#include "runtime/cpu/cpu_models.h"
 #include "runtime/cpu/cpu_pass.h"
 #include "runtime/cpu/gemm.h"
 #include "runtime/ops/ops.h"

@@ -3,10 +3,9 @@
 
 #include <cmath>
 
-#include "runtime/cpu/cpu_generator.h"
 #include "runtime/cpu/cpu_kernels.h"
+#include "runtime/cpu/cpu_models.h"
 #include "runtime/cpu/cpu_pass.h"
-#include "runtime/cpu/cpu_scorer.h"
 #include "tests/runtime/families/family_models.h"
 #include "tests/runtime/families/golf/random_model.h"
 #include "tests/runtime/families/score_windows.h"

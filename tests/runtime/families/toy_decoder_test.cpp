@@ -5,9 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "runtime/base/random.h"
-#include "runtime/cpu/cpu_generator.h"
 #include "runtime/cpu/cpu_gradients.h"
-#include "runtime/cpu/cpu_scorer.h"
+#include "runtime/cpu/cpu_models.h"
 #include "runtime/families/model_weights.h"
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/families/golf/random_model.h"

@@ -95,7 +95,7 @@ class RandomWriter {
       case 4: return ops_.layer_norm(x, ops_.vector("vector"), ops_.vector("bias"), kLargeEpsilon);
       case 5:
         return ops_.heads(x, {.head_dim = 4,
-                              .norm_epsilon = kLargeEpsilon,
+                              .epsilon = kLargeEpsilon,
                               .norm_gain = ops_.vector("norm"),
                               .rotary = rotary_,
                               .head_gain = ops_.vector("heads")});
@@ -135,7 +135,7 @@ Network network_of_every_operation() {
   const Value h = ops.layer_norm(x, ops.vector("norm.weight"), ops.vector("norm.bias"), kEpsilon);
   const Value qkv = ops.linear(h, "qkv", ops.vector("qkv.bias"));
   const Value q = ops.heads(ops.columns(qkv, 0, 12), {.head_dim = 6,
-                                                      .norm_epsilon = kEpsilon,
+                                                      .epsilon = kEpsilon,
                                                       .norm_gain = ops.vector("query_norm"),
                                                       .rotary = rotary,
                                                       .head_gain = ops.vector("query_gain")});

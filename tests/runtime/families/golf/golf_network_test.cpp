@@ -1,5 +1,5 @@
 // golf_network_test.cpp: the weights that a golf-gpt's network reads, its rotary base, and that every option matters.
-#include "runtime/families/golf/golf_network.h"
+#include "runtime/families/golf/golf_family.h"
 
 #include <gtest/gtest.h>
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "runtime/base/random.h"
+#include "runtime/families/golf/golf_family.h"
 #include "runtime/families/golf/golf_layout.h"
-#include "runtime/families/golf/golf_network.h"
 #include "runtime/ops/weights.h"
 #include "tests/runtime/ops/random_tokens.h"
 #include "tests/runtime/tensor/owned_tensors.h"

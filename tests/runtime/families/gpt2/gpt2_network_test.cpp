@@ -1,5 +1,5 @@
 // gpt2_network_test.cpp: the weights that a GPT-2's network reads, and that every one of them matters.
-#include "runtime/families/gpt2/gpt2_network.h"
+#include "runtime/families/gpt2/gpt2_family.h"
 
 #include <gtest/gtest.h>
 

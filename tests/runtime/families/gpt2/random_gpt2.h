@@ -2,7 +2,7 @@
 #pragma once
 
 #include "runtime/families/gpt2/gpt2_config.h"
-#include "runtime/families/gpt2/gpt2_network.h"
+#include "runtime/families/gpt2/gpt2_family.h"
 #include "runtime/ops/weights.h"
 #include "tests/runtime/ops/random_tokens.h"
 #include "tests/runtime/tensor/owned_tensors.h"
