@@ -44,7 +44,9 @@ TEST(MemoryPlan, BatchesShrinkToFit) {
       const auto bytes = static_cast<uint64_t>(1000 + 300 * batch);
       EXPECT_EQ(fit(most, bytes).batch, batch);
       EXPECT_EQ(fit(most, bytes).bytes(), bytes);
-      if (batch > 1) EXPECT_EQ(fit(most, bytes - 1).batch, batch - 1);
+      if (batch > 1) {
+        EXPECT_EQ(fit(most, bytes - 1).batch, batch - 1);
+      }
     }
     expect_error<DeviceError>([&] { fit(most, 1299); },
                               {"out of device memory", "takes 1,300 B", "1 window of 16 tokens at a time",
