@@ -22,6 +22,12 @@ class PlacePlanner {
     const size_t values = network_.value_widths.size();
     fusion_.places.assign(values, {});
     fusion_.has_padded_heads.assign(values, false);
+    is_view_.assign(values, false);
+    for (const Composite& composite : fusion_.composites)
+      if (const auto* single = std::get_if<fused::Single>(&composite.work)) {
+        const ValueId output = network_.nodes[single->node].output;
+        is_view_[index(output)] = network_.is_view(output);
+      }
     for (size_t i = 0; i < fusion_.composites.size(); ++i) visit(i);
     assign_slots();
     plan_compaction();
@@ -32,7 +38,11 @@ class PlacePlanner {
   static size_t index(Id id) {
     return static_cast<size_t>(id);
   }
-  ValueId owner_of(ValueId value) const { return network_.view_of(value).owner; }
+  // Columns that a composite makes by itself are no view.
+  Network::View view_of(ValueId value) const {
+    return is_view_[index(value)] ? network_.view_of(value) : Network::View{value, 0};
+  }
+  ValueId owner_of(ValueId value) const { return view_of(value).owner; }
 
   // Reads and writes of a composite.
   void visit(size_t i) {
@@ -84,7 +94,7 @@ class PlacePlanner {
     const auto* single = std::get_if<fused::Single>(&composite.work);
     if (!single) return kAbsent;
     const Node& node = network_.nodes[single->node];
-    return works_in_place(node.operation) && !network_.is_view(node.inputs[0]) ? node.inputs[0] : kAbsent;
+    return works_in_place(node.operation) && owner_of(node.inputs[0]) == node.inputs[0] ? node.inputs[0] : kAbsent;
   }
 
   static bool is_single(const Composite& composite) { return std::holds_alternative<fused::Single>(composite.work); }
@@ -117,7 +127,7 @@ class PlacePlanner {
     for (size_t i = 0; i < fusion_.composites.size(); ++i) {
       fusion_.composites[i].scratch = slot(scratch[i]);
       for (ValueId value : fusion_.composites[i].writes) {
-        const auto [owner, first] = network_.view_of(value);
+        const auto [owner, first] = view_of(value);
         fusion_.places[index(value)] = {slot(owner), first, network_.width_of(value), strides_[index(owner)], false};
       }
       assert(is_single(fusion_.composites[i]) || steps[i].replaced == kAbsent ||
@@ -207,6 +217,7 @@ class PlacePlanner {
 
   const Network& network_;
   Fusion& fusion_;
+  std::vector<bool> is_view_;     // by ValueId: columns of another value, for those who stand alone
   std::vector<size_t> made_;      // by ValueId: the composite
   std::vector<int64_t> strides_;  // by ValueId
 };

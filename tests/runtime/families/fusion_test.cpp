@@ -10,6 +10,7 @@
 #include "examples/family/toy_decoder.h"
 #include "runtime/families/golf/golf_family.h"
 #include "runtime/families/gpt2/gpt2_family.h"
+#include "runtime/tensor/host_device.h"
 #include "tests/runtime/families/golf/golf_cases.h"
 #include "tests/runtime/families/gpt2/random_gpt2.h"
 #include "tests/runtime/ops/sample_networks.h"
@@ -65,6 +66,11 @@ void expect_whole(const Network& network, const Fusion& fusion, bool compacts) {
     for (ValueId value : composite.reads) expect_held(value, i);
     if (compacts && i == fusion.compacts_at)
       for (ValueId value : fusion.compacted) held[fusion.compact_places[static_cast<size_t>(value)].slot] = value;
+    if (const auto* attend = std::get_if<fused::Attend>(&composite.work); attend && attend->is_projected) {
+      const int64_t stride = attend->attention.heads * padded_head_width(attend->attention.head_dim);
+      EXPECT_EQ(place(attend->query, i).stride, stride);
+      EXPECT_EQ(place(attend->output, i + 1).stride, stride);
+    }
     std::set<int32_t> written;
     for (ValueId value : composite.writes) {
       const bool is_compact = compacts && i >= fusion.compacts_at;
@@ -72,7 +78,10 @@ void expect_whole(const Network& network, const Fusion& fusion, bool compacts) {
           is_compact ? fusion.compact_places[static_cast<size_t>(value)] : fusion.places[static_cast<size_t>(value)];
       if (owner(value) != value) continue;
       EXPECT_TRUE(written.insert(where.slot).second);
-      EXPECT_GE(where.stride, network.width_of(value));
+      EXPECT_EQ(where.first_column, 0);
+      if (!fusion.has_padded_heads[static_cast<size_t>(value)]) {
+        EXPECT_EQ(where.stride, round_up(network.width_of(value), fusion.options.column_multiple));
+      }
       held[where.slot] = value;
     }
     if (composite.scratch != kAbsent) {
