@@ -17,14 +17,14 @@ class CudaScorer final : public Scorer {
   CudaScorer(const Weights& weights, const CudaPlace& place, Numerics numerics, int64_t context)
       : network_(weights.network),
         ordinal_(place.ordinal),
-        numerics_(numerics),
         context_(context),
-        most_windows_(cuda_windows_per_batch(place.ordinal, context)),
-        usable_bytes_(usable_memory(place)) {
-    plan();  // before the weights travel
+        planned_(plan_scoring(network_, numerics, context, cuda_windows_per_batch(place.ordinal, context),
+                              usable_memory(place))
+                     .batch) {
     DeviceScope scope(ordinal_);
     const NumericPolicy policy = numeric_policy(numerics);
     weights_ = std::make_unique<CudaNetworkWeights<T>>(weights, policy, cuda_fusion_options(policy, sizeof(T)));
+    with_batches([](CudaWindowBatches<T>&) {});
   }
   ~CudaScorer() override {
     DeviceScope scope(ordinal_);
@@ -35,7 +35,7 @@ class CudaScorer final : public Scorer {
   int64_t vocabulary() const override { return network_->vocabulary(); }
   int64_t context() const override { return context_; }
   // Several batches, so that one call keeps uploads and kernels overlapped.
-  int64_t preferred_windows() const override { return 8 * most_windows_; }
+  int64_t preferred_windows() const override { return 8 * cuda_windows_per_batch(ordinal_, context_); }
 
   void score(std::span<const ScoreWindow> windows, std::span<float> nll) override {
     with_batches([&](CudaWindowBatches<T>& batches) { batches.score(windows, nll); });
@@ -55,14 +55,13 @@ class CudaScorer final : public Scorer {
   }
 
  private:
-  int64_t plan() const { return plan_scoring(network_, numerics_, context_, most_windows_, usable_bytes_).batch; }
-
   // Calls the body with batches of as many windows as the memory allows.
   template <typename Body>
   void with_batches(const Body& body) {
     DeviceScope scope(ordinal_);
-    with_smaller_batches(batches_ ? batches_->windows() : plan(), [&](int64_t windows) {
+    with_smaller_batches(planned_, [&](int64_t windows) {
       if (batches_ && batches_->windows() != windows) batches_.reset();
+      planned_ = windows;
       if (!batches_) batches_ = std::make_unique<CudaWindowBatches<T>>(*weights_, context_, windows);
       body(*batches_);
     });
@@ -70,9 +69,7 @@ class CudaScorer final : public Scorer {
 
   std::shared_ptr<const Network> network_;
   int ordinal_;
-  Numerics numerics_;
-  int64_t context_, most_windows_;  // in a batch
-  uint64_t usable_bytes_;           // before the weights were there
+  int64_t context_, planned_;  // windows in a batch
   std::unique_ptr<CudaNetworkWeights<T>> weights_;
   std::unique_ptr<CudaWindowBatches<T>> batches_;
 };
