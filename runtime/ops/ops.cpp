@@ -129,7 +129,7 @@ Value Ops::columns(Value x, int64_t first, int64_t count) {
 
 Network Ops::head(Value hidden, const std::string& weight, float softcap) && {
   const MatrixId id = matrix(weight);
-  assert(network_.matrix(id).columns == width(hidden));
+  assert(network_.matrix(id).columns == width(hidden) && !network_.is_view(hidden.id));
   network_.head = {hidden.id, id, softcap};
   return std::move(network_);
 }

@@ -53,7 +53,7 @@ class Ops {
   Value smear(Value x, Vector gate);
   Value columns(Value x, int64_t first, int64_t count);
 
-  // The end: logits from what the last norm gave.
+  // The end: logits from what the last norm gave; not from columns of a value.
   Network head(Value hidden, const std::string& weight, float softcap = 0) &&;
 
  private:
