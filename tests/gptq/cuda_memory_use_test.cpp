@@ -44,15 +44,7 @@ struct FamilyCase {
   std::shared_ptr<const Weights> (*make)();
 };
 
-std::shared_ptr<const Weights> golf() {
-  GolfConfig config = small_golf_config();
-  config.model_dim = 512;
-  config.num_heads = 8;
-  config.num_kv_heads = 4;
-  config.vocab_size = 1024;
-  config.rope_dims = 16;
-  return random_golf_weights(config, 3);
-}
+std::shared_ptr<const Weights> golf() { return random_golf_weights(wide_golf_config(), 3); }
 
 std::shared_ptr<const Weights> gpt2() {
   Gpt2Config config = small_gpt2_config();

@@ -46,16 +46,6 @@ class CudaMemory : public testing::TestWithParam<Numerics> {
     std::vector<float> once = scores({0}, 4);  // loads what every first use of a kernel loads
     ASSERT_EQ(once.size(), 4u * 64);
   }
-  static GolfConfig config() {
-    GolfConfig c = small_golf_config();
-    c.model_dim = 512;
-    c.num_heads = 8;
-    c.num_kv_heads = 4;
-    c.mlp_mult = 3;
-    c.vocab_size = 1024;
-    c.rope_dims = 16;
-    return c;
-  }
   std::unique_ptr<Scorer> make(const CudaPlace& place) const {
     return make_cuda_scorer(weights_, place, GetParam(), kContext);
   }
@@ -80,7 +70,7 @@ class CudaMemory : public testing::TestWithParam<Numerics> {
         .tokens;
   }
 
-  std::shared_ptr<const Weights> weights_ = random_golf_weights(config(), 3);
+  std::shared_ptr<const Weights> weights_ = random_golf_weights(wide_golf_config(), 3);
   std::vector<Token> tokens_ = random_tokens(8192, 1024, 4);
 };
 

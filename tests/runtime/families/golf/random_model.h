@@ -41,6 +41,17 @@ inline GolfConfig small_golf_config() {
   return c;
 }
 
+// The same 512 wide, with a vocabulary of 1,024: large enough for what a device's memory holds to show.
+inline GolfConfig wide_golf_config() {
+  GolfConfig c = small_golf_config();
+  c.vocab_size = 1024;
+  c.model_dim = 512;
+  c.num_heads = 8;
+  c.num_kv_heads = 4;
+  c.rope_dims = 16;
+  return c;
+}
+
 // Matrices keep the scale of their input, gains and mixing weights stay near their usual values, so that every term of
 // the forward pass matters.
 inline WeightRange weight_range(const std::string& name, const Shape& shape) {

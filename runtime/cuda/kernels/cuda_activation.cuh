@@ -1,0 +1,33 @@
+// cuda_activation.cuh: the nonlinearities of MLPs on single elements, in float32.
+#pragma once
+
+#include <type_traits>
+
+#include "runtime/ops/activation.h"
+
+namespace thimble {
+
+// z * logistic(1.59576912 (z + 0.044715 z^3)), without the cancellation of 1 + tanh at large negative z.
+__device__ inline float gelu_tanh(float z) { return z / (1 + expf(-1.59576912f * (z + 0.044715f * (z * z * z)))); }
+__device__ inline float silu(float z) { return z / (1 + expf(-z)); }
+template <Activation kActivation>
+__device__ float activated(float z) {
+  if constexpr (kActivation == Activation::kGeluTanh) return gelu_tanh(z);
+  if constexpr (kActivation == Activation::kSilu) return silu(z);
+  z = z < 0 ? 0.5f * z : z;
+  return z * z;
+}
+
+template <Activation kActivation>
+using ActivationConstant = std::integral_constant<Activation, kActivation>;
+// body(ActivationConstant<kActivation>()).
+template <typename Body>
+void with_activation(Activation activation, const Body& body) {
+  switch (activation) {
+    case Activation::kLeakyReluSquared: return body(ActivationConstant<Activation::kLeakyReluSquared>());
+    case Activation::kGeluTanh: return body(ActivationConstant<Activation::kGeluTanh>());
+    case Activation::kSilu: return body(ActivationConstant<Activation::kSilu>());
+  }
+}
+
+}  // namespace thimble
