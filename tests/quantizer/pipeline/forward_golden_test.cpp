@@ -62,10 +62,14 @@ TEST_F(ForwardGolden, TinyLossesMatch) {
   EXPECT_LE(found.mean, 2e-5);
 }
 
-TEST_F(ForwardGolden, Gpt2LossesMatch) {
-  const auto weights = load("gpt2-small");
+class HuggingFaceGolden : public ForwardGolden, public testing::WithParamInterface<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Checkpoints, HuggingFaceGolden, testing::Values("gpt2-small", "llama-small"));
+
+TEST_P(HuggingFaceGolden, LossesMatch) {
+  const auto weights = load(GetParam());
   if (!weights) GTEST_SKIP() << "golden checkpoints are not here";
-  Differences found = nll_differences(weights, "gpt2-small", "tokens", 512, 4);
+  Differences found = nll_differences(weights, GetParam(), "tokens", 512, 4);
   RecordProperty("largest", std::to_string(found.largest));
   RecordProperty("mean", std::to_string(found.mean));
   EXPECT_LE(found.largest, 5e-4);
