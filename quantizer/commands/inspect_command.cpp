@@ -164,7 +164,7 @@ void add_family(const std::string& config_path, CheckpointReport& report) {
     report.config_from = opened.config_path();
     report.banked = opened.banked();
     report.config = opened.runnable().config;
-    report.family = report.config.at("architecture").get<std::string>();
+    report.family = opened.runnable().family->name();
   } catch (const FormatError& error) {
     report.problem = error.what();
   }

@@ -24,6 +24,10 @@ class CpuBackward {
 
   void operator()(const op::Gather& o) const {
     const std::string& table = pass_.network_.matrix(o.table).name;
+    if (o.factor != 1)  // over the gradient of its output, which nobody reads after it
+      for_each_row(dy_.rows, dy_.cols, [&](int64_t p) {
+        for (int64_t c = 0; c < dy_.cols; ++c) dy_.row(p)[c] *= o.factor;
+      });
     observer_.on_lookup_gradient(table, looked_up_rows(o.index, pass_.batch_), dy_);
   }
 

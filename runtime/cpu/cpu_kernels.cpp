@@ -253,10 +253,18 @@ ConstMap<float> queries_of(const AttentionTile& t) { return head_rows(t.q, t.row
 ConstMap<float> keys_of(const AttentionTile& t, int64_t keys) { return head_rows(t.k, keys, t.k_stride, t); }
 ConstMap<float> values_of(const AttentionTile& t, int64_t keys) { return head_rows(t.v, keys, t.v_stride, t); }
 
+// The first position that the tile's row sees.
+int64_t first_seen(const AttentionTile& t, int64_t row) {
+  const int64_t position = t.first_position + row;
+  return t.window > 0 && position >= t.window ? position - t.window + 1 : 0;
+}
+
 // Few queries against many keys: matrix-vector products stream keys and values once, without packing them. Cached
 // generation is bound by memory.
-void attend_one_row(const AttentionTile& t, int64_t row, int64_t keys, float* out,
-                    const AttentionRoundings& roundings) {
+void attend_one_row(AttentionTile t, int64_t row, float* out, const AttentionRoundings& roundings) {
+  const int64_t first = first_seen(t, row), keys = t.first_position + row + 1 - first;
+  t.k += first * t.k_stride;
+  t.v += first * t.v_stride;
   Eigen::Map<const Eigen::VectorXf> q(t.q + row * t.q_stride, t.head_dim);
   Eigen::Map<Eigen::VectorXf> scores(t.scratch, keys), y(out, t.head_dim);
   scores.noalias() = keys_of(t, keys) * q;
@@ -271,16 +279,18 @@ void attend_one_row(const AttentionTile& t, int64_t row, int64_t keys, float* ou
   y *= inverse_sum;
 }
 
-// Attention's weights (rows, keys) in the tile's scratch, zero beyond each row's own position.
+// Attention's weights (rows, keys) in the tile's scratch, zero where a row does not see the key.
 MutableMap<float> attention_weights(const AttentionTile& t, const AttentionRoundings& roundings) {
   const int64_t keys = t.first_position + t.rows;
   MutableMap<float> weights(t.scratch, t.rows, keys, Eigen::OuterStride<>(keys));
   weights.noalias() = queries_of(t) * keys_of(t, keys).transpose();
   for (int64_t i = 0; i < t.rows; ++i) {
     float* row = t.scratch + i * keys;
-    const int64_t valid = t.first_position + i + 1;
+    const int64_t first = first_seen(t, i), valid = t.first_position + i + 1 - first;
+    for (int64_t j = 0; j < first; ++j) row[j] = 0.0f;
+    row += first;
     round_row(roundings.scores, row, valid);
-    const float inverse_sum = exponentiate(row, valid, keys, t.scale);
+    const float inverse_sum = exponentiate(row, valid, keys - first, t.scale);
     Row(row, valid) *= inverse_sum;
     round_row(roundings.weights, row, valid);
   }
@@ -291,7 +301,7 @@ constexpr int64_t kFewRows = 4;
 
 void attention(const AttentionTile& t, float* y, int64_t y_stride, const AttentionRoundings& roundings) {
   if (t.rows <= kFewRows) {
-    for (int64_t i = 0; i < t.rows; ++i) attend_one_row(t, i, t.first_position + i + 1, y + i * y_stride, roundings);
+    for (int64_t i = 0; i < t.rows; ++i) attend_one_row(t, i, y + i * y_stride, roundings);
   } else {
     head_rows(y, t.rows, y_stride, t).noalias() =
         attention_weights(t, roundings) * values_of(t, t.first_position + t.rows);
@@ -323,12 +333,14 @@ void attention_backward(const AttentionTile& t, const AttentionGradients& to) {
   head_rows(to.dv, keys, to.dkv_stride, t).noalias() += probabilities.transpose() * dy;
   gradients.noalias() = dy * values_of(t, keys).transpose();
   for (int64_t i = 0; i < t.rows; ++i) {
-    const int64_t valid = t.first_position + i + 1;
-    ConstRow p(t.scratch + i * keys, valid);
-    Row g(gradient_data + i * keys, valid);
+    const int64_t first = first_seen(t, i), valid = t.first_position + i + 1;
+    float* row = gradient_data + i * keys;
+    ConstRow p(t.scratch + i * keys + first, valid - first);
+    Row g(row + first, valid - first);
     const float mean = (p * g).sum();
     g = p * (g - mean) * t.scale;
-    for (int64_t j = valid; j < keys; ++j) gradient_data[i * keys + j] = 0.0f;
+    for (int64_t j = 0; j < first; ++j) row[j] = 0.0f;
+    for (int64_t j = valid; j < keys; ++j) row[j] = 0.0f;
   }
   head_rows(to.dq, t.rows, to.dq_stride, t).noalias() = gradients * keys_of(t, keys);
   head_rows(to.dk, keys, to.dkv_stride, t).noalias() += gradients.transpose() * queries_of(t);

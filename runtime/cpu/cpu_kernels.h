@@ -23,7 +23,8 @@ struct AttentionTile {
   const float *q, *k, *v;  // queries of the tile; keys and values of positions 0.., of its sequence and head
   int64_t q_stride, k_stride, v_stride;
   int64_t rows, first_position, head_dim;
-  float scale;  // of q k^T
+  int64_t window;  // how many positions up to its own a query sees; 0: all
+  float scale;     // of q k^T
   bool exclusive;
   float* scratch;  // rows * (first_position + rows) floats; attention_gradient_scratch() for the backward pass
 };

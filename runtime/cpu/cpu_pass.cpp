@@ -32,8 +32,10 @@ class CpuForward {
     const std::vector<int32_t> rows = looked_up_rows(o.index, pass_.batch_);
     const int64_t first = static_cast<int64_t>(rows.size()) - y_.rows;
     const Matrix& table = weights_.matrix(o.table);
-    for_each_row(y_.rows, y_.cols,
-                 [&](int64_t p) { std::copy_n(table.row(rows[static_cast<size_t>(first + p)]), y_.cols, y_.row(p)); });
+    for_each_row(y_.rows, y_.cols, [&](int64_t p) {
+      const float* row = table.row(rows[static_cast<size_t>(first + p)]);
+      for (int64_t c = 0; c < y_.cols; ++c) y_.row(p)[c] = o.factor * row[c];
+    });
     pass_.round(Boundary::kEmbedding, y_);
   }
 
@@ -200,14 +202,17 @@ class CpuForward {
       const int64_t tile = tiles - 1 - task / (batch.sequences * o.heads);
       const int64_t sequence = task / o.heads % batch.sequences, head = task % o.heads;
       const int64_t first = tile * kQueryTile, rows = std::min(kQueryTile, batch.positions - first);
-      const int64_t q_row = sequence * batch.positions + first, kv_row = sequence * capacity;
+      // Keys that no query of the tile sees are left out.
+      const int64_t first_key = o.first_seen(batch.first_position + first);
+      const int64_t q_row = sequence * batch.positions + first, kv_row = sequence * capacity + first_key;
       const int64_t q_col = head * d, kv_col = head / (o.heads / o.kv_heads) * d;
-      const int64_t first_position = batch.first_position + first;
+      const int64_t first_position = batch.first_position + first - first_key;
       thread_local AlignedVector<float> scores;
       scores.resize(static_cast<size_t>(rows * (first_position + rows)));
-      kernels_.attention({q.row(q_row) + q_col, keys.row(kv_row) + kv_col, values.row(kv_row) + kv_col, q.stride,
-                          keys.stride, values.stride, rows, first_position, d, o.scale, o.exclusive, scores.data()},
-                         y_.row(q_row) + q_col, y_.stride, roundings);
+      kernels_.attention(
+          {q.row(q_row) + q_col, keys.row(kv_row) + kv_col, values.row(kv_row) + kv_col, q.stride, keys.stride,
+           values.stride, rows, first_position, d, o.window, o.scale, o.exclusive, scores.data()},
+          y_.row(q_row) + q_col, y_.stride, roundings);
     });
   }
 

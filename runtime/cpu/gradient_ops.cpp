@@ -63,12 +63,15 @@ void attention_backward(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v,
     // Dealt in turn, since late tiles see the most keys.
     for (int64_t tile = part; tile < tiles; tile += part_count) {
       int64_t first = tile * kQueryTile, rows = std::min(kQueryTile, q.rows - first);
-      auto needed = static_cast<size_t>(attention_gradient_scratch(rows, first, d));
+      // Keys that no query of the tile sees are left out.
+      const int64_t first_key = shape.first_seen(first), first_position = first - first_key;
+      auto needed = static_cast<size_t>(attention_gradient_scratch(rows, first_position, d));
       if (scratch.size() < needed) scratch.resize(needed);
-      cpu_kernels().attention_backward({q.row(first) + q_col, k.data + kv_col, v.data + kv_col, q.stride, k.stride,
-                                        v.stride, rows, first, d, shape.scale, shape.exclusive, scratch.data()},
-                                       {dy.row(first) + q_col, dq.row(first) + q_col, sums.dk.data() + q_col,
-                                        sums.dv.data() + q_col, dy.stride, dq.stride, sums.dk.cols()});
+      cpu_kernels().attention_backward(
+          {q.row(first) + q_col, k.row(first_key) + kv_col, v.row(first_key) + kv_col, q.stride, k.stride, v.stride,
+           rows, first_position, d, shape.window, shape.scale, shape.exclusive, scratch.data()},
+          {dy.row(first) + q_col, dq.row(first) + q_col, sums.dk.row(first_key) + q_col, sums.dv.row(first_key) + q_col,
+           dy.stride, dq.stride, sums.dk.cols()});
     }
   });
   add_up_parts(parts, &AttentionPart::dk, shape, dk);

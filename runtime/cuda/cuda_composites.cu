@@ -159,7 +159,8 @@ template <typename T>
 void CudaPass<T>::launch_attention(const AttentionOperands<T>& operands, int head_width) {
   if (shape_.stepping) return launch_step_attention(operands, head_width, stream_);
   if constexpr (sizeof(T) == 2) {
-    if (runner_.products().uses_sm90() && head_width == kSm90HeadWidth && !operands.rounding.exists())
+    if (runner_.products().uses_sm90() && head_width == kSm90HeadWidth && !operands.rounding.exists() &&
+        operands.window == 0)
       return launch_window_attention_sm90(operands, stream_);
   }
   launch_window_attention(operands, head_width, stream_);
@@ -184,7 +185,7 @@ void CudaPass<T>::run(size_t composite, const fused::Attend& work) {
   }
   launch_attention({query, cache_->keys(o.cache), cache_->capacity(), batch_.sequences, rows_.positions, batch_.first,
                     rows_.offset, static_cast<int>(o.heads), static_cast<int>(o.kv_heads), largest, o.exclusive,
-                    attention_rounding(weights_.policy(), o.scale)},
+                    static_cast<int>(o.window), attention_rounding(weights_.policy(), o.scale)},
                    width);
   if (scratch == kAbsent) return;
   launch_linear_input(static_cast<const T*>(query), o.heads * width, rows_.count,

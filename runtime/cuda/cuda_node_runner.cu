@@ -49,7 +49,7 @@ void CudaNodeRunner<T>::run(const Node& node, std::span<const NodeRows<T>> input
     using Op = std::decay_t<decltype(o)>;
     if constexpr (std::is_same_v<Op, op::Gather>) {
       const CudaMatrix<T>& table = w.matrix(o.table);
-      launch_gather<T>({table.data.data(), table.columns, o.index, y.columns, y.padded, y.data, y.stride,
+      launch_gather<T>({table.data.data(), table.columns, o.index, o.factor, y.columns, y.padded, y.data, y.stride,
                         rounding(Boundary::kEmbedding)},
                        batch.tokens, positions, y.rows, stream);
     } else if constexpr (std::is_same_v<Op, op::Linear>) {

@@ -21,6 +21,7 @@ class CudaTranspose {
 
   void operator()(const op::Gather& o) const {
     const std::vector<int32_t> looked_up = looked_up_rows(o.index, pass_.tokens_);
+    if (o.factor != 1) rows_.scale(dy_, nullptr, o.factor, /*adds=*/false, dy_);  // nobody reads it after this
     observer_.on_lookup_gradient(pass_.network_.matrix(o.table).name, looked_up, dy_, pass_.batch_, pass_.stream_);
   }
 

@@ -1,6 +1,7 @@
 // config_reader.cpp: see config_reader.h.
 #include "runtime/families/config_reader.h"
 
+#include <algorithm>
 #include <set>
 
 #include "runtime/base/count_text.h"
@@ -29,6 +30,12 @@ const TensorView& find_tensor(const TensorMap& tensors, const std::string& name,
       throw FormatError(path, "tensor '" + name + "': shape " + shape_text(found->second.shape) +
                                   ", dimensions must be 1 to " + std::to_string(kMaxDimension));
   return found->second;
+}
+
+bool is_tied_copy(const TensorMap& tensors, const std::string& head, const std::string& table) {
+  const auto copy = tensors.find(head), original = tensors.find(table);
+  return copy != tensors.end() && original != tensors.end() && copy->second.dtype == original->second.dtype &&
+         copy->second.shape == original->second.shape && std::ranges::equal(copy->second.bytes, original->second.bytes);
 }
 
 void check_vocabulary(int64_t vocab_size, const std::string& tensor, const std::string& path) {

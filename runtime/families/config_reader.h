@@ -24,15 +24,20 @@ constexpr int64_t kMaxLayers = 1024;
 // Looks keys up in the given JSON, compares them with what tensors prove, and words the errors.
 class ConfigReader {
  public:
-  ConfigReader(const Json& given, const std::string& path) : given_(given), path_(path) {
-    if (!given.is_object()) throw FormatError(path, "the model config must be a JSON object");
+  // `within`: what errors put before a key, "rope_scaling." of an object in the config.
+  ConfigReader(const Json& given, const std::string& path, const std::string& within = {})
+      : given_(given), path_(path), within_(within) {
+    if (!given.is_object())
+      throw FormatError(path, within.empty() ? "the model config must be a JSON object"
+                                             : "config key '" + within.substr(0, within.size() - 1) + "' is " +
+                                                   given.dump() + ", allowed is an object");
   }
 
   // A key that only the config can tell.
   template <typename T>
   T required(const std::string& key, const std::string& why) const {
     if (!given_.contains(key))
-      throw FormatError(path_, "config key '" + key + "' is missing; " + why + ", tensors cannot prove it");
+      throw FormatError(path_, "config key '" + within_ + key + "' is missing; " + why + ", tensors cannot prove it");
     return get<T>(key);
   }
 
@@ -40,8 +45,8 @@ class ConfigReader {
   template <typename T>
   T proven(const std::string& key, T value, const std::string& tensor) const {
     if (given_.contains(key) && get<T>(key) != value)
-      throw FormatError(path_, "config key '" + key + "' is " + given_.at(key).dump() + ", but tensor '" + tensor +
-                                   "' proves " + Json(value).dump());
+      throw FormatError(path_, "config key '" + within_ + key + "' is " + given_.at(key).dump() + ", but tensor '" +
+                                   tensor + "' proves " + Json(value).dump());
     return value;
   }
 
@@ -51,7 +56,7 @@ class ConfigReader {
   }
 
   [[noreturn]] void reject(const std::string& key, const std::string& allowed) const {
-    throw FormatError(path_, "config key '" + key + "' is " +
+    throw FormatError(path_, "config key '" + within_ + key + "' is " +
                                  (given_.contains(key) ? given_.at(key).dump() : "absent") + ", allowed is " + allowed);
   }
 
@@ -80,11 +85,15 @@ class ConfigReader {
 
   const Json& given_;
   const std::string& path_;
+  const std::string within_;
 };
 
 // The tensor of this name, checked for its rank and kMaxDimension. FormatErrors(path) name it and the `family`.
 const TensorView& find_tensor(const TensorMap& tensors, const std::string& name, size_t rank, const std::string& path,
                               const std::string& family);
+
+// Does the tensor `head` repeat the `table` byte for byte, as files of tied heads may?
+bool is_tied_copy(const TensorMap& tensors, const std::string& head, const std::string& table);
 
 // A FormatError(path) when the vocabulary that `tensor` proves is above kMostTokens.
 void check_vocabulary(int64_t vocab_size, const std::string& tensor, const std::string& path);

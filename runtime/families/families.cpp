@@ -7,13 +7,15 @@
 #include "runtime/families/family.h"
 #include "runtime/families/golf/golf_family.h"
 #include "runtime/families/gpt2/gpt2_family.h"
+#include "runtime/families/llama/llama_family.h"
 
 namespace thimble {
 
 std::span<const Family* const> families() {
   static const GolfFamily golf;
   static const Gpt2Family gpt2;
-  static const std::array<const Family*, 2> all = {&golf, &gpt2};
+  static const LlamaFamily llama("llama"), mistral("mistral"), qwen2("qwen2"), qwen3("qwen3"), gemma3("gemma3_text");
+  static const std::array<const Family*, 7> all = {&golf, &gpt2, &llama, &mistral, &qwen2, &qwen3, &gemma3};
   return all;
 }
 

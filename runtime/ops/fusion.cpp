@@ -127,7 +127,7 @@ class Fuser {
       return std::nullopt;
     const ValueId looked_up = maker(value).inputs[0];
     const auto* gather = made_by<op::Gather>(looked_up);
-    if (!gather || !only_reader(looked_up) || value == network_.head.hidden) return std::nullopt;
+    if (!gather || gather->factor != 1 || !only_reader(looked_up) || value == network_.head.hidden) return std::nullopt;
     const ProductTable wanted{gather->table, linear->weight, gather->index, scale, head_dim};
     for (size_t i = 0; i < tables_.size(); ++i) {
       const ProductTable& known = tables_[i];
@@ -340,7 +340,7 @@ class Fuser {
   void match_embed() {
     fused::Embed embed;
     const auto* gather = std::get_if<op::Gather>(&node(0).operation);
-    if (!gather || gather->index.kind != RowIndex::Kind::kToken) return;
+    if (!gather || gather->index.kind != RowIndex::Kind::kToken || gather->factor != 1) return;
     embed.tokens = gather->table;
     std::vector<size_t> nodes = {0};
     std::optional<size_t> at = only_reader(node(0).output);

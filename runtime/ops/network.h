@@ -57,7 +57,8 @@ struct VectorRule {
   bool operator==(const VectorRule&) const = default;
 };
 
-// Angles of a rotary embedding: a position p turns pair k of the first `dims` columns of a head by p * frequency(k).
+// Angles of a rotary embedding: with t = p * frequency(k), position p turns columns k and dims / 2 + k of a head, (a,
+// b), to (a cos t + b sin t, b cos t - a sin t).
 struct RotaryRule {
   int64_t dims = 0;
   // (dims / 2) at this length of context, of which some families' frequencies depend.
@@ -78,10 +79,11 @@ enum class Sum { kEmbedding, kAttention, kMlp };
 // The operations. x, a, ... are inputs in their order; y is the output.
 namespace op {
 
-// y[p] = table[index(p)].
+// y[p] = factor * table[index(p)].
 struct Gather {
   MatrixId table;
   RowIndex index;
+  float factor = 1;
 };
 // y (P, N) = x (P, K) w^T + bias, w (N, K).
 struct Linear {
@@ -113,13 +115,18 @@ struct Heads {
   RotaryId rotary = kAbsent;
   VectorId head_gain = kAbsent;  // (H)
 };
-// y (P, H d) = causal softmax(scale * q k^T) v over the positions up to each row's own. Query head h reads key/value
-// head h / (H / G). `exclusive`: y loses its component along the own position's value, per head (XSA).
+// y (P, H d) = causal softmax(scale * q k^T) v over the positions up to each row's own, of which a `window` keeps the
+// last ones alone (arXiv 2004.05150, section 3.1). Query head h reads key/value head h / (H / G). `exclusive`: y loses
+// its component along the own position's value, per head (XSA).
 struct Attention {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 0;
   bool exclusive = false;
   int32_t cache = kAbsent;  // which of the network's key/value caches holds k and v
+  int64_t window = 0;       // positions, the own one included; 0: all
+
+  // The first position that the row at `position` sees.
+  int64_t first_seen(int64_t position) const { return window > 0 && position >= window ? position - window + 1 : 0; }
 };
 // y = f(x).
 struct Activate {

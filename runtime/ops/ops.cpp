@@ -63,9 +63,9 @@ Value Ops::append(Operation operation, std::vector<ValueId> inputs, int64_t widt
   return {output};
 }
 
-Value Ops::gather(const std::string& table, RowIndex index) {
+Value Ops::gather(const std::string& table, RowIndex index, float factor) {
   const MatrixId id = matrix(table);
-  return append(op::Gather{id, index}, {}, network_.matrix(id).columns);
+  return append(op::Gather{id, index, factor}, {}, network_.matrix(id).columns);
 }
 
 Value Ops::linear(Value x, const std::string& weight, Vector bias) {
@@ -93,6 +93,7 @@ Value Ops::heads(Value x, const op::Heads& heads) {
 Value Ops::attention(Value q, Value k, Value v, op::Attention attention) {
   const int64_t d = attention.head_dim;
   assert(width(q) == attention.heads * d && width(k) == attention.kv_heads * d && width(v) == width(k));
+  assert(attention.window >= 0);
   if (attention.scale <= 0) attention.scale = 1.0f / std::sqrt(static_cast<float>(d));
   attention.cache = static_cast<int32_t>(network_.cache_widths.size());
   network_.cache_widths.push_back(width(k));

@@ -38,7 +38,7 @@ class Ops {
   VectorRule row(const std::string& parameter, int64_t row) const;
   RotaryId rotary(RotaryRule rule);
 
-  Value gather(const std::string& table, RowIndex index = {});
+  Value gather(const std::string& table, RowIndex index = {}, float factor = 1);
   Value linear(Value x, const std::string& weight, Vector bias = {});
   Value add(Value x, Value a, Sum sum, Vector scale = {});
   Value rms_norm(Value x, const op::RmsNorm& norm);

@@ -297,8 +297,8 @@ TEST_F(BadInputTest, AnUnknownFamilyNeedsHessians) {
                  {"other.safetensors", "two-matrices", "golf-gpt", "--hessians"});
   expect_failure(4, Arguments{"eval", "other.safetensors", "--config", "other.json"} + scoring(),
                  {"other.safetensors", "two-matrices", "cannot be run"});
-  write("other.json", R"({"model_type":"llama"})");
-  expect_failure(4, quantize_arguments("out.thmb", {"--config", "other.json"}, "other.safetensors"), {"llama"});
+  write("other.json", R"({"model_type":"bert"})");
+  expect_failure(4, quantize_arguments("out.thmb", {"--config", "other.json"}, "other.safetensors"), {"bert"});
 }
 
 }  // namespace

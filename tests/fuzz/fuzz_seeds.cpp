@@ -14,6 +14,7 @@
 #include "tests/quantizer/checkpoints/llmc_file_builder.h"
 #include "tests/quantizer/checkpoints/torch_file_builder.h"
 #include "tests/runtime/families/golf/random_model.h"
+#include "tests/runtime/families/llama/random_llama.h"
 
 namespace thimble {
 namespace {
@@ -261,6 +262,10 @@ void write_all(const std::filesystem::path& root) {
     for (auto& [name, tensor] : tensors)  // as files have them
       if (is_gpt2_projection(name)) tensor = transposed(tensor.view());
     config_seed(configs, tied ? "gpt2" : "gpt2_untied", to_json(config), tensors);
+  }
+  for (const char* type : {"llama", "mistral", "qwen2", "qwen3", "gemma3_text"}) {
+    const LlamaConfig config = small_llama_config(type);
+    config_seed(configs, type, to_json(config), random_llama_tensors(config, 1, DType::kBF16));
   }
   llmc_seeds({root, "fuzz_llmc"});
   hessian_seeds({root, "fuzz_hessians"});

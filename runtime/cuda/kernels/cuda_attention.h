@@ -39,7 +39,13 @@ struct AttentionOperands {
   int heads, kv_heads;
   float largest_score;  // no |q.k| exceeds it
   bool exclusive;       // XSA: remove from each output its component along the own position's value
+  int window;           // positions up to its own that a query sees; 0: all
   AttentionRounding rounding;
+
+  // The first position that the query at `position` sees.
+  __host__ __device__ int first_seen(int position) const {
+    return window > 0 && position >= window ? position - window + 1 : 0;
+  }
 };
 
 // body(std::integral_constant<int, kHead>) of a width of 32, 64, 128 or 256.
@@ -55,8 +61,8 @@ void with_head_width(int head_width, const Body& body) {
 template <typename T>
 void launch_window_attention(const AttentionOperands<T>& operands, int head_width, cudaStream_t stream);
 
-// The same on Hopper's own units, for heads of kSm90HeadWidth, __nv_bfloat16 or __half, without rounding. Requires
-// has_sm90_kernels().
+// The same on Hopper's own units, for heads of kSm90HeadWidth, __nv_bfloat16 or __half, without rounding or `window`.
+// Requires has_sm90_kernels().
 constexpr int kSm90HeadWidth = 64;
 template <typename T>
 void launch_window_attention_sm90(const AttentionOperands<T>& operands, cudaStream_t stream);

@@ -13,31 +13,34 @@ constexpr float kMinValueNorm = 1e-12f;
 constexpr int kThreads = kRowBlockThreads;
 
 struct ScoreRows {
-  int64_t positions, stride;
+  int64_t positions, stride, window;  // 0: all
   float scale;
 
   // Of the CTA's row: its first element, and how many keys it sees.
   __device__ int64_t begin() const { return static_cast<int64_t>(blockIdx.x) * stride; }
   __device__ int64_t valid() const { return static_cast<int64_t>(blockIdx.x) % positions + 1; }
+  // Of these, the first that is within the window.
+  __device__ int64_t first() const { return window > 0 && valid() > window ? valid() - window : 0; }
   // Up to where the products read.
   __device__ int64_t end() const { return min(stride, (valid() + kCausalTile - 1) / kCausalTile * kCausalTile); }
 };
 
-// One CTA per row of scores, in place: softmax(scale * s), zero beyond the row's own position.
+// One CTA per row of scores, in place: softmax(scale * s), zero where the row sees nothing.
 __global__ void softmax_kernel(ScoreRows rows, float* scores) {
   float* row = scores + rows.begin();
-  int64_t valid = rows.valid();
+  int64_t first = rows.first(), valid = rows.valid();
   float peak = -INFINITY;
-  for (int64_t j = threadIdx.x; j < valid; j += kThreads) peak = fmaxf(peak, row[j]);
+  for (int64_t j = first + threadIdx.x; j < valid; j += kThreads) peak = fmaxf(peak, row[j]);
   peak = max_over_block(peak);
   float sum = 0;
-  for (int64_t j = threadIdx.x; j < valid; j += kThreads) {
+  for (int64_t j = first + threadIdx.x; j < valid; j += kThreads) {
     float e = expf((row[j] - peak) * rows.scale);
     row[j] = e;
     sum += e;
   }
   float inverse_sum = 1 / sum_over_block(sum);
-  for (int64_t j = threadIdx.x; j < rows.end(); j += kThreads) row[j] = j < valid ? row[j] * inverse_sum : 0;
+  for (int64_t j = threadIdx.x; j < rows.end(); j += kThreads)
+    row[j] = j >= first && j < valid ? row[j] * inverse_sum : 0;
 }
 
 // The same rows backwards: g = dP becomes dS = P (dP - sum(P dP)) * scale.
@@ -116,7 +119,7 @@ class Layout {
   int64_t heads_per_group() const { return shape_.heads / shape_.kv_heads; }
   ProductBatch heads() const { return {sequences_, shape_.heads}; }
   ProductBatch groups() const { return {sequences_, shape_.kv_heads}; }
-  ScoreRows rows() const { return {positions_, stride_, shape_.scale}; }
+  ScoreRows rows() const { return {positions_, stride_, shape_.window, shape_.scale}; }
 
   // Operands of batches over all query heads.
   template <typename Operand, typename T>

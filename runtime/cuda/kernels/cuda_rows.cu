@@ -238,7 +238,8 @@ __global__ void gather_kernel(GatherOperands<T> g, CudaTokens tokens, RowPositio
     id = bucket_of(id, token_at(tokens, sequence, position - 1), static_cast<int>(g.index.buckets));
   const T* from = g.table + id * g.table_stride;
   for (int64_t column = threadIdx.x % 32; column < g.padded; column += 32)
-    g.out[row * g.stride + column] = from_float<T>(column < g.columns ? g.rounding(to_float(from[column])) : 0.0f);
+    g.out[row * g.stride + column] =
+        from_float<T>(column < g.columns ? g.rounding(g.factor * to_float(from[column])) : 0.0f);
 }
 
 // One thread per row, tiles in ascending order.

@@ -78,6 +78,7 @@ struct GatherOperands {
   const T* table;
   int64_t table_stride;
   RowIndex index;
+  float factor;
   int64_t columns, padded;
   T* out;
   int64_t stride;

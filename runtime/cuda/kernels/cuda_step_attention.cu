@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kWarps * 32) step_attention_kernel(const Atten
   int group = static_cast<int>(threadIdx.x) / kLanes, part = static_cast<int>(threadIdx.x) % kLanes * kElements;
   T* query = operands.query + (sequence * operands.heads + first_head) * kHead;
   const T* key = operands.keys + sequence * operands.capacity * kv_stride + kv_head * kHead + part;
-  int keys = *operands.first + operands.offset + 1;
+  int keys = *operands.first + operands.offset + 1, first_key = operands.first_seen(keys - 1);
 
   float q[kShared][kElements], out[kShared][kElements] = {}, peak[kShared], sum[kShared] = {};
 #pragma unroll
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kWarps * 32) step_attention_kernel(const Atten
   }
   const FixedPoint score_rounding(operands.rounding.scores);
   auto sweep = [&](const auto& take) {  // take(h, score, value)
-    for (int start = 0; start < keys; start += kGroups * kUnroll) {
+    for (int start = first_key; start < keys; start += kGroups * kUnroll) {
       Stored8<T> stored_key[kUnroll], stored_value[kUnroll];
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {  // all reads first: many in flight

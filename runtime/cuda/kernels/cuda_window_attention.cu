@@ -1,7 +1,8 @@
 // cuda_window_attention.cu: flash attention (Dao, arXiv 2307.08691) with exclusive self-attention in its epilogue, on
 // any device since sm_80. One CTA of four warps per 64 queries of one head: each warp owns 16 of them, walks over tiles
-// of 64 keys up to the diagonal with an online softmax, and never writes scores to memory. T = __nv_bfloat16, __half:
-// tensor cores; probabilities are rounded to T before they meet the values.  T = float: fp32.
+// of 64 keys, from the first that a query of the CTA sees up to the diagonal, with an online softmax, and never writes
+// scores to memory. T = __nv_bfloat16, __half: tensor cores; probabilities are rounded to T before they meet the
+// values.  T = float: fp32.
 //
 // Where weights are rounded they must be normalised first: a first sweep over the keys finds the softmax's sums, the
 // second one forms weights and outputs.
@@ -82,14 +83,15 @@ __device__ void weigh(FragmentValues<kTile>& scores, float (&peak)[2], float (&s
 #pragma unroll
     for (int j = 0; j < kTile / 8; ++j) largest = fmaxf(largest, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
     largest = max_over_lanes<4>(largest);
-    float old_factor = exp2f(peak[half] - largest);  // 0 at the first step
+    const float base = largest == -INFINITY ? 0 : largest;  // a row may see none of these keys
+    float old_factor = exp2f(peak[half] - base);            // 0 at the first step
     peak[half] = largest;
     float added = 0;
 #pragma unroll
     for (int j = 0; j < kTile / 8; ++j)
 #pragma unroll
       for (int i = 2 * half; i < 2 * half + 2; ++i) {
-        scores[j][i] = exp2f(scores[j][i] - largest);
+        scores[j][i] = exp2f(scores[j][i] - base);
         added += scores[j][i];
       }
     sum[half] = sum[half] * old_factor + added;
@@ -143,9 +145,10 @@ __global__ void __launch_bounds__(kWarps * 32) window_attention_kernel(const Att
   const T* key = operands.keys + sequence * operands.capacity * kv_stride + kv_head * kHead;
   const T* value = key + operands.kv_heads * kHead;
 
-  int tiles = divide_up(keys, kTile), steps = kRounds ? 2 * tiles : tiles;
+  int first_tile = operands.first_seen(first_position) / kTile;
+  int tiles = divide_up(keys, kTile) - first_tile, steps = kRounds ? 2 * tiles : tiles;
   auto is_last_sweep = [&](int step) { return !kRounds || step >= tiles; };
-  auto first_key_of = [&](int step) { return (step < tiles ? step : step - tiles) * kTile; };
+  auto first_key_of = [&](int step) { return (first_tile + (step < tiles ? step : step - tiles)) * kTile; };
   uint32_t tiles_at = shared + Tile::kBytes;
   auto load_step = [&](int step) {
     uint32_t at = tiles_at + static_cast<uint32_t>(step % kStages * 2 * Tile::kBytes);
@@ -189,6 +192,14 @@ __global__ void __launch_bounds__(kWarps * 32) window_attention_kernel(const Att
 #pragma unroll
         for (int i = 0; i < 4; ++i)
           if (first_key + 8 * j + lane % 4 * 2 + i % 2 > first_position + row + i / 2 * 8) scores[j][i] = -INFINITY;
+    }
+    if (first_key < operands.first_seen(first_position + warp * 16 + 15)) {  // a window begins here
+#pragma unroll
+      for (int j = 0; j < kTile / 8; ++j)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (first_key + 8 * j + lane % 4 * 2 + i % 2 < operands.first_seen(first_position + row + i / 2 * 8))
+            scores[j][i] = -INFINITY;
     }
     if constexpr (!kRounds) {
       weigh<kHead>(scores, peak, sum, out);

@@ -328,7 +328,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 template <typename T>
 void launch_window_attention_sm90(const AttentionOperands<T>& operands, cudaStream_t stream) {
-  assert(!operands.rounding.exists());
+  assert(!operands.rounding.exists() && operands.window == 0);
   int64_t query_columns = operands.heads * kHead, kv_columns = 2 * operands.kv_heads * kHead;
   int64_t query_rows = static_cast<int64_t>(operands.sequences) * operands.positions;
   CUtensorMap queries = make_tensor_map(operands.query, query_rows, query_columns, query_columns, kQueries);

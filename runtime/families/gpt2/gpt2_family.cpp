@@ -1,10 +1,9 @@
 // gpt2_family.cpp: see gpt2_family.h.
 #include "runtime/families/gpt2/gpt2_family.h"
 
-#include <algorithm>
-
 #include "runtime/base/error.h"
 #include "runtime/base/parallel.h"
+#include "runtime/families/config_reader.h"
 #include "runtime/families/gpt2/gpt2_config.h"
 
 namespace thimble {
@@ -18,18 +17,12 @@ std::string full_name(const std::string& name) {
   return name == kGpt2Head || name.starts_with(kPrefix) ? name : std::string(kPrefix) + name;
 }
 
-bool is_tied_copy(const TensorMap& tensors) {
-  const auto head = tensors.find(kGpt2Head), table = tensors.find(kGpt2TokenEmbedding);
-  return head != tensors.end() && table != tensors.end() && head->second.dtype == table->second.dtype &&
-         head->second.shape == table->second.shape && std::ranges::equal(head->second.bytes, table->second.bytes);
-}
-
 TensorMap with_full_names(const TensorMap& tensors, const std::string& path) {
   TensorMap named;
   for (const auto& [name, tensor] : tensors)
     if (!is_mask(name) && !named.emplace(full_name(name), tensor).second)
       throw FormatError(path, "tensors '" + name + "' and '" + std::string(kPrefix) + name + "' are the same");
-  if (is_tied_copy(named)) named.erase(kGpt2Head);
+  if (is_tied_copy(named, kGpt2Head, kGpt2TokenEmbedding)) named.erase(kGpt2Head);
   return named;
 }
 

@@ -19,9 +19,14 @@ struct AttentionCase {
 };
 
 AttentionCase attention_case(int64_t positions, int64_t heads, int64_t kv_heads, int64_t head_dim, bool exclusive,
-                             float scale = 0) {
+                             float scale = 0, int64_t window = 0) {
   return {positions,
-          {.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .scale = scale, .exclusive = exclusive}};
+          {.heads = heads,
+           .kv_heads = kv_heads,
+           .head_dim = head_dim,
+           .scale = scale,
+           .exclusive = exclusive,
+           .window = window}};
 }
 
 class AttentionGradient : public testing::TestWithParam<AttentionCase> {
@@ -35,7 +40,7 @@ class AttentionGradient : public testing::TestWithParam<AttentionCase> {
 
   op::Attention operation() const {
     const float scale = shape_.scale > 0 ? shape_.scale : 1 / std::sqrt(static_cast<float>(shape_.head_dim));
-    return {shape_.heads, shape_.kv_heads, shape_.head_dim, scale, shape_.exclusive, 0};
+    return {shape_.heads, shape_.kv_heads, shape_.head_dim, scale, shape_.exclusive, 0, shape_.window};
   }
   SmallNetwork network() const {
     return {{plain(q_), plain(k_), plain(v_)}, width_, {}, [this](Ops& ops, const auto& in) {
@@ -58,7 +63,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, AttentionGradient,
                                          attention_case(9, 1, 1, 5, true), attention_case(12, 4, 2, 6, false),
                                          attention_case(12, 6, 2, 5, true), attention_case(12, 3, 3, 16, true),
                                          attention_case(12, 2, 1, 6, false, 0.9f), attention_case(130, 2, 1, 4, true),
-                                         attention_case(700, 1, 1, 4, true)));
+                                         attention_case(700, 1, 1, 4, true), attention_case(12, 4, 2, 6, false, 0, 5),
+                                         attention_case(9, 2, 1, 5, true, 0, 1),
+                                         attention_case(300, 2, 1, 4, false, 0, 40)));
 
 TEST_P(AttentionGradient, MatchesCentralDifferences) {
   const auto terms = static_cast<double>(8 * shape_.head_dim + GetParam().positions);
@@ -111,7 +118,7 @@ TEST(GradientOps, ExclusiveAttentionOfAZeroValueIsFinite) {
   k.fill_random(2);
   v.fill([](int64_t, int64_t) { return 0; });
   dy.fill_random(3);
-  attention_backward(q, k, v, op::Attention{1, 1, 4, 0.5f, true, 0}, dy, dq, dk, dv);
+  attention_backward(q, k, v, op::Attention{1, 1, 4, 0.5f, true, 0, 0}, dy, dq, dk, dv);
   for (const GuardedMatrix* gradient : {&dq, &dk, &dv})
     for (int64_t p = 0; p < 3; ++p)
       for (int64_t i = 0; i < 4; ++i) EXPECT_TRUE(std::isfinite((*gradient)(p, i)));

@@ -101,11 +101,12 @@ struct Reference {
 Reference attend(const Call& call, int64_t row, int64_t head) {
   int64_t d = call.shape.head_dim, sequence = row / call.batch.positions;
   int64_t keys = call.batch.first_position + row % call.batch.positions + 1;
+  int64_t first = call.shape.window > 0 ? std::max<int64_t>(0, keys - call.shape.window) : 0;
   int64_t kv_col = head / (call.shape.heads / call.shape.kv_heads) * d;
   const double scale = call.shape.scale > 0 ? double{call.shape.scale} : 1 / std::sqrt(static_cast<double>(d));
   std::vector<double> weight;
   double largest_error = 0, peak = -1e300, lowest = 1e300, sum = 0, largest_value = 0;
-  for (int64_t j = 0; j < keys; ++j) {
+  for (int64_t j = first; j < keys; ++j) {
     double score = 0, magnitude = 0;
     for (int64_t c = 0; c < d; ++c) {
       double term = double{call.q(row, head * d + c)} * double{call.k(sequence * call.capacity + j, kv_col + c)};
@@ -120,10 +121,10 @@ Reference attend(const Call& call, int64_t row, int64_t head) {
   }
   for (double& w : weight) sum += w = std::exp(w - peak);
   Reference reference{std::vector<double>(static_cast<size_t>(d)), 0};
-  for (int64_t j = 0; j < keys; ++j)
+  for (int64_t j = first; j < keys; ++j)
     for (int64_t c = 0; c < d; ++c)
       reference.y[static_cast<size_t>(c)] +=
-          weight[static_cast<size_t>(j)] / sum * double{call.v(sequence * call.capacity + j, kv_col + c)};
+          weight[static_cast<size_t>(j - first)] / sum * double{call.v(sequence * call.capacity + j, kv_col + c)};
   double relative = 4 * largest_error + (2 * static_cast<double>(keys) + 16) * kU;
   reference.tolerance = relative * largest_value;
   if (!call.shape.exclusive) return reference;
@@ -156,9 +157,21 @@ op::Attention options_of(int64_t heads, int64_t kv_heads, int64_t head_dim, bool
 }
 
 // Heads and groups; one query, few, more than four, more than a tile of 128; from position 0 or later; spare capacity.
-const op::Attention kShapes[] = {options_of(1, 1, 1, false), options_of(2, 1, 5, true),
-                                 options_of(4, 2, 8, false), options_of(3, 3, 17, true),
-                                 options_of(6, 2, 64, true), options_of(2, 2, 8, true, 0.1f)};
+op::Attention windowed(op::Attention shape, int64_t window) {
+  shape.window = window;
+  return shape;
+}
+
+const op::Attention kShapes[] = {options_of(1, 1, 1, false),
+                                 options_of(2, 1, 5, true),
+                                 options_of(4, 2, 8, false),
+                                 options_of(3, 3, 17, true),
+                                 options_of(6, 2, 64, true),
+                                 options_of(2, 2, 8, true, 0.1f),
+                                 windowed(options_of(4, 2, 8, false), 1),
+                                 windowed(options_of(2, 1, 5, true), 4),
+                                 windowed(options_of(2, 1, 6, false), 127),
+                                 windowed(options_of(1, 1, 8, false), 500)};
 struct Span {
   BatchShape batch;
   int64_t capacity;
@@ -184,6 +197,19 @@ TEST(Attention, OfWindowsMatchesLoops) {
     for (const BatchShape& batch : {BatchShape{1, 1, 0}, {1, 9, 0}, {3, 5, 0}, {2, 130, 0}})
       for (Inputs how : kAllInputs)
         expect_attention(Call({shape, batch, batch.positions}).fill_random(1).run_window(how));
+}
+
+TEST(Attention, PositionsBeforeTheWindowDoNotInfluenceLaterOnes) {
+  Call first({windowed(options_of(2, 1, 8, false), 20), {1, 300, 0}, 300});
+  first.fill_random(1);
+  Call second = first;
+  for (int64_t slot = 0; slot < 50; ++slot)
+    for (int64_t c = 0; c < 8; ++c) second.k(slot, c) = second.v(slot, c) = 7;
+  first.run();
+  second.run();
+  for (int64_t row = 69; row < 300; ++row)
+    for (int64_t c = 0; c < 16; ++c) ASSERT_EQ(first.y(row, c), second.y(row, c)) << row;
+  EXPECT_NE(first.y(68, 0), second.y(68, 0));
 }
 
 TEST(Attention, ZeroQueriesAverageTheValues) {

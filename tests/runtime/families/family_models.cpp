@@ -6,6 +6,8 @@
 #include "tests/runtime/families/golf/golf_cases.h"
 #include "tests/runtime/families/gpt2/gpt2_cases.h"
 #include "tests/runtime/families/gpt2/naive_gpt2.h"
+#include "tests/runtime/families/llama/llama_cases.h"
+#include "tests/runtime/families/llama/naive_llama.h"
 
 namespace thimble {
 namespace {
@@ -37,6 +39,19 @@ FamilyModel gpt2_model(const Gpt2Config& config, int64_t window, int64_t context
   return model;
 }
 
+FamilyModel llama_model(const LlamaConfig& config, int64_t window, int64_t context) {
+  FamilyModel model;
+  model.tensors = random_llama_tensors(config, 3);
+  model.weights = llama_weights(config, model.tensors);
+  model.window = window;
+  model.context = context;
+  model.naive = [=](const OwnedTensors& tensors, std::span<const Token> inputs, const NaiveEdit& edit) {
+    return naive_llama_forward(config, views_of(tensors), inputs, edit);
+  };
+  model.tolerance = [](double largest) { return largest * 0x1p-14; };
+  return model;
+}
+
 }  // namespace
 
 const std::vector<FamilyCase>& family_cases() {
@@ -51,19 +66,24 @@ const std::vector<FamilyCase>& family_cases() {
     for (const Gpt2Case& gpt2 : kGpt2Cases)
       all.push_back({std::string("Gpt2") + gpt2.name,
                      [&gpt2] { return gpt2_model(config_of(gpt2), gpt2.window, gpt2.context); }});
+    for (const LlamaCase& llama : kLlamaCases)
+      all.push_back({llama.name, [&llama] { return llama_model(config_of(llama), llama.window, llama.context); }});
     return all;
   }();
   return cases;
 }
 
 const std::vector<FamilyCase>& undecided_cases() {
-  static const std::vector<FamilyCase> cases = {{"Golf",
-                                                 [] {
-                                                   GolfConfig config = small_golf_config();
-                                                   config.logit_softcap = 2;
-                                                   return golf_model(config, 23, 40);
-                                                 }},
-                                                {"Gpt2", [] { return gpt2_model(small_gpt2_config(), 23, 40); }}};
+  static const std::vector<FamilyCase> cases = {
+      {"Golf",
+       [] {
+         GolfConfig config = small_golf_config();
+         config.logit_softcap = 2;
+         return golf_model(config, 23, 40);
+       }},
+      {"Gpt2", [] { return gpt2_model(small_gpt2_config(), 23, 40); }},
+      {"Mistral", [] { return llama_model(small_llama_config("mistral"), 23, 40); }},
+      {"Gemma3", [] { return llama_model(small_llama_config("gemma3_text"), 23, 40); }}};
   return cases;
 }
 

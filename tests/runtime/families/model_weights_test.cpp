@@ -113,7 +113,7 @@ TEST(ModelWeights, ModelsThatDoNotFitTheirConfigAreErrors) {
   };
   expect_refused([](QuantizedModel& m) { m.config_json = "{}"; },
                  {"model.thmb", "\"unknown\" cannot be run", "'golf-gpt'"});
-  expect_refused([](QuantizedModel& m) { m.config_json = R"({"architecture":"llama"})"; }, {"model.thmb", "llama"});
+  expect_refused([](QuantizedModel& m) { m.config_json = R"({"architecture":"bert"})"; }, {"model.thmb", "bert"});
   expect_refused([](QuantizedModel& m) { m.config_json = "{"; }, {"model.thmb", "not valid JSON"});
   expect_refused([](QuantizedModel& m) { m.tensors.pop_back(); }, {"model.thmb", "ve_shared.scale"});
   expect_refused(

@@ -28,7 +28,7 @@ class NaiveNetwork {
     const std::vector<double>& table = tensors_.at(network_.matrix(o.table).name);
     const std::vector<int32_t> rows = looked_up_rows(o.index, batch_);
     fill([&](int64_t p, int64_t c) {
-      return table[static_cast<size_t>(int64_t{rows[static_cast<size_t>(p)]} * y_.cols() + c)];
+      return double{o.factor} * table[static_cast<size_t>(int64_t{rows[static_cast<size_t>(p)]} * y_.cols() + c)];
     });
   }
   void operator()(const op::Linear& o) {
@@ -155,7 +155,8 @@ class NaiveNetwork {
 
   void attend(const op::Attention& o, int64_t p, int64_t head) {
     const int64_t d = o.head_dim, q_col = head * d, kv_col = head / (o.heads / o.kv_heads) * d;
-    const int64_t first = p - position(p);  // of the row's sequence
+    const int64_t seen = o.window > 0 ? std::min(o.window, position(p) + 1) : position(p) + 1;
+    const int64_t first = p + 1 - seen;  // in the row's sequence
     std::vector<double> weights;
     double peak = -1e300, sum = 0;
     for (int64_t j = first; j <= p; ++j) {

@@ -66,7 +66,7 @@ class RandomWriter {
         rotary_(ops_.rotary(rotary_of_four())) {}
 
   Network write() && {
-    values_ = {ops_.gather("words"), ops_.gather("places", {RowIndex::Kind::kPosition})};
+    values_ = {ops_.gather("words", {}, 1.5f), ops_.gather("places", {RowIndex::Kind::kPosition})};
     const uint64_t count = 4 + draw(8);
     for (uint64_t i = 0; i < count; ++i) {
       if (i == count / 2) ops_.begin_layer(0);
@@ -99,7 +99,7 @@ class RandomWriter {
                               .norm_gain = ops_.vector("norm"),
                               .rotary = rotary_,
                               .head_gain = ops_.vector("heads")});
-      case 6: return ops_.attention(x, a, b, {.heads = 2, .kv_heads = 2, .head_dim = 4});
+      case 6: return ops_.attention(x, a, b, {.heads = 2, .kv_heads = 2, .head_dim = 4, .window = 3});
       case 7:
         return ops_.attention(x, ops_.columns(a, 0, 4), ops_.columns(b, 4, 4),
                               {.heads = 2, .kv_heads = 1, .head_dim = 4, .exclusive = true});

@@ -1,5 +1,5 @@
 // cuda_attention_test.cu: every attention kernel against plain loops in float64, over windows, continued windows and
-// single steps, heads of every width, plain and exclusive, rounded and not.
+// single steps, heads of every width, plain and exclusive, sliding windows, rounded and not.
 #include "runtime/cuda/kernels/cuda_attention.h"
 
 #include <gtest/gtest.h>
@@ -29,10 +29,12 @@ struct Case {
   double spread = 3;  // of scores q.k
   float largest_score = std::numeric_limits<float>::infinity();
   AttentionRounding rounding = {};
+  int window = 0;  // positions that a query sees
 
   std::string name() const {
     return "heads " + std::to_string(heads) + '/' + std::to_string(kv_heads) + " of " + std::to_string(head_width) +
            ", positions " + std::to_string(first) + " + " + std::to_string(positions) + (exclusive ? ", XSA" : "") +
+           (window > 0 ? ", window " + std::to_string(window) : "") +
            (rounding.exists() ? ", rounded, scale " + std::to_string(rounding.scale) : "") + ", spread " +
            std::to_string(spread);
   }
@@ -59,7 +61,7 @@ class AttentionCheck {
     const int half = c_.first / 2;
     DeviceArray<int> first{std::span<const int>(&half, 1)};
     launch({query.data(), cache.data(), capacity_, c_.sequences, c_.positions, first.data(), c_.first - half, c_.heads,
-            c_.kv_heads, c_.largest_score, c_.exclusive, c_.rounding},
+            c_.kv_heads, c_.largest_score, c_.exclusive, c_.window, c_.rounding},
            c_.head_width, nullptr);
     check_cuda(cudaDeviceSynchronize());
     std::vector<T> out(query_.size());
@@ -112,9 +114,10 @@ class AttentionCheck {
 
   std::vector<double> expected(int64_t s, int64_t p, int64_t h) const {
     const int64_t d = c_.head_width, keys = c_.first + p + 1;
+    const int64_t seen_from = c_.window > 0 ? std::max<int64_t>(0, keys - c_.window) : 0;
     const float* q = &query_values_[static_cast<size_t>(at(s, p, h))];
-    std::vector<double> weights(static_cast<size_t>(keys)), y(static_cast<size_t>(d));
-    for (int64_t j = 0; j < keys; ++j) {
+    std::vector<double> weights(static_cast<size_t>(keys), -1e300), y(static_cast<size_t>(d));
+    for (int64_t j = seen_from; j < keys; ++j) {
       const float* k = key(s, j, h);
       double score = 0;
       for (int64_t i = 0; i < d; ++i) score += double{q[i]} * k[i];
@@ -124,7 +127,7 @@ class AttentionCheck {
     const double largest = *std::ranges::max_element(weights);
     double sum = 0;
     for (double& weight : weights) sum += weight = std::exp2(weight - largest);
-    for (int64_t j = 0; j < keys; ++j) {
+    for (int64_t j = seen_from; j < keys; ++j) {
       double weight = weights[static_cast<size_t>(j)] / sum;
       if (c_.rounding.exists()) weight = kWeights(static_cast<float>(weight));
       const float* v = value(s, j, h);
@@ -190,6 +193,23 @@ void expect_steps() {
           .expect(launch_step_attention<T>, "step", kMost<T>, kMean<T>);
     }
 }
+// Windows shorter than a tile of 64 keys, that begin within one or with one, and as long as all that there is.
+template <typename T>
+void expect_sliding_windows() {
+  for (int width : {32, 64, 128, 256})
+    for (int window : {1, 5, 64, 100, 200}) {
+      AttentionCheck<T>({.head_width = width, .first = 0, .positions = 200, .exclusive = window == 5, .window = window})
+          .expect(launch_window_attention<T>, "window", kMost<T>, kMean<T>);
+      AttentionCheck<T>({.head_width = width, .first = 170, .positions = 65, .spread = 15, .window = window})
+          .expect(launch_window_attention<T>, "window", kMost<T>, kMean<T>);
+      AttentionCheck<T>({.head_width = width, .first = 300, .positions = 1, .sequences = 3, .window = window})
+          .expect(launch_step_attention<T>, "step", kMost<T>, kMean<T>);
+    }
+}
+TEST_F(CudaAttention, OfSlidingWindowsInFp32) { expect_sliding_windows<float>(); }
+TEST_F(CudaAttention, OfSlidingWindowsInBf16) { expect_sliding_windows<__nv_bfloat16>(); }
+TEST_F(CudaAttention, OfSlidingWindowsInFp16) { expect_sliding_windows<__half>(); }
+
 TEST_F(CudaAttention, OfStepsInFp32) { expect_steps<float>(); }
 TEST_F(CudaAttention, OfStepsInBf16) { expect_steps<__nv_bfloat16>(); }
 TEST_F(CudaAttention, OfStepsInFp16) { expect_steps<__half>(); }
@@ -225,6 +245,10 @@ TEST_F(CudaAttention, OfBoundedScoresOnSm90) {
 // of 0.25 to 1 lie 2^-9 to 2^-8 apart.
 TEST_F(CudaAttention, RoundsAsTheNumericModesSay) {
   constexpr double kMostRounded = 0.01, kMeanRounded = 2e-5;
+  for (int window : {5, 100})
+    AttentionCheck<__nv_bfloat16>(
+        {.head_width = 64, .first = 70, .positions = 165, .spread = 0.6, .rounding = kRounded, .window = window})
+        .expect(launch_window_attention<__nv_bfloat16>, "rounded window", kMostRounded, kMeanRounded);
   for (const AttentionRounding& rounding : {kRounded, kLegacy})
     for (int width : {32, 64, 128, 256}) {
       for (bool exclusive : {false, true})

@@ -43,7 +43,8 @@ void naive_attention(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v, co
       const int64_t query = h * d, key = h / (o.heads / o.kv_heads) * d;
       std::vector<double> weights, out(static_cast<size_t>(d));
       double peak = -INFINITY, sum = 0;
-      for (int64_t j = 0; j <= p; ++j) {
+      const int64_t first = o.window > 0 ? std::max<int64_t>(0, p + 1 - o.window) : 0;
+      for (int64_t j = first; j <= p; ++j) {
         double score = 0;
         for (int64_t c = 0; c < d; ++c) score += double{q.row(p)[query + c]} * k.row(j)[key + c];
         weights.push_back(score * o.scale);
@@ -51,8 +52,8 @@ void naive_attention(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v, co
       }
       for (double& weight : weights) sum += weight = std::exp(weight - peak);
       for (int64_t c = 0; c < d; ++c)
-        for (int64_t j = 0; j <= p; ++j)
-          out[static_cast<size_t>(c)] += weights[static_cast<size_t>(j)] / sum * v.row(j)[key + c];
+        for (int64_t j = first; j <= p; ++j)
+          out[static_cast<size_t>(c)] += weights[static_cast<size_t>(j - first)] / sum * v.row(j)[key + c];
       double along = 0, squares = 0;
       for (int64_t c = 0; c < d; ++c) {
         along += out[static_cast<size_t>(c)] * v.row(p)[key + c];
@@ -68,15 +69,22 @@ TEST_F(CudaGradientKernels, Attention) {
   struct Case {
     int64_t heads, kv_heads, head_dim;
     Extent e;
+    int64_t window = 0;
   };
   for (bool exclusive : {false, true})
     for (const Case& t :
          {Case{1, 1, 1, {1, 1, 1}}, Case{4, 2, 6, {2, 1, 24}}, Case{4, 2, 6, {3, 23, 24}}, Case{6, 2, 5, {1, 130, 30}},
-          Case{2, 2, 64, {2, 128, 128}}, Case{8, 4, 64, {1, 300, 512}}, Case{3, 1, 129, {1, 257, 387}}}) {
+          Case{2, 2, 64, {2, 128, 128}}, Case{8, 4, 64, {1, 300, 512}}, Case{3, 1, 129, {1, 257, 387}},
+          Case{4, 2, 6, {3, 23, 24}, 5}, Case{2, 1, 64, {1, 300, 128}, 130}}) {
       SCOPED_TRACE(testing::Message() << t.heads << " heads of " << t.head_dim << " over " << t.e.sequences << " x "
                                       << t.e.positions << (exclusive ? ", exclusive" : ""));
-      const op::Attention shape{t.heads,   t.kv_heads, t.head_dim, 1.0f / std::sqrt(static_cast<float>(t.head_dim)),
-                                exclusive, 0};
+      const op::Attention shape{.heads = t.heads,
+                                .kv_heads = t.kv_heads,
+                                .head_dim = t.head_dim,
+                                .scale = 1.0f / std::sqrt(static_cast<float>(t.head_dim)),
+                                .exclusive = exclusive,
+                                .cache = 0,
+                                .window = t.window};
       int64_t rows = t.e.rows(), wide = t.e.columns, narrow = t.kv_heads * t.head_dim;
       Matrix q = random_values(rows, wide, 1, -2, 2), k = random_values(rows, narrow, 2, -2, 2),
              v = random_values(rows, narrow, 3), dy = random_values(rows, wide, 4);
