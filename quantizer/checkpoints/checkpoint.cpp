@@ -3,9 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
-#include <regex>
-
 #include "quantizer/checkpoints/llmc_checkpoint.h"
 #include "quantizer/checkpoints/safetensors.h"
 #include "quantizer/checkpoints/torch_checkpoint.h"
@@ -18,6 +15,7 @@ namespace thimble {
 namespace {
 
 constexpr std::string_view kWrapperPrefixes[] = {"_orig_mod.", "module."};
+constexpr std::string_view kSafetensorsFormat = "safetensors";
 constexpr size_t kSafetensorsHeaderAt = 8;
 
 bool looks_like_safetensors(Bytes file) {
@@ -27,14 +25,12 @@ bool looks_like_safetensors(Bytes file) {
 // Hugging Face names the parts of a checkpoint model-00001-of-00003.safetensors. One alone would pass for a small model
 // of an unknown family.
 void refuse_part_of_several(const std::string& path) {
-  const std::string stem = std::filesystem::path(path).stem().string();
-  std::smatch part;
-  if (!std::regex_match(stem, part, std::regex(".*-([0-9]{1,18})-of-([0-9]{1,18})"))) return;
-  const uint64_t number = std::stoull(part[1]), count = std::stoull(part[2]);
+  const auto [number, count] = shard_number(path);
   if (count < 2) return;
   throw FormatError(path,
-                    fmt::format("is part {} of {} of a checkpoint, by its name: only whole checkpoints are read, so "
-                                "save the model again as one file (or rename the file, if it is whole)",
+                    fmt::format("is part {} of {} of a checkpoint, by its name: give the folder with all of them and "
+                                "their model.safetensors.index.json (or rename it, if it is the whole model in one "
+                                "file)",
                                 number, count));
 }
 
@@ -74,28 +70,64 @@ std::string_view strip_wrapper_prefixes(std::string_view name) {
   return name;
 }
 
-uint64_t Checkpoint::content_hash() const { return xxh3(file_.bytes()); }
+Checkpoint::Checkpoint(const std::string& path) : path_(path), files_(find_checkpoint_files(path)) {
+  for (const std::string& file : files_.weights) mapped_.emplace_back(file);
+}
 
-Checkpoint open_checkpoint(const std::string& path) {
-  Checkpoint checkpoint(path);
-  refuse_part_of_several(path);
-  Bytes file = checkpoint.file_.bytes();
+uint64_t Checkpoint::file_bytes() const {
+  uint64_t bytes = 0;
+  for (const MappedFile& file : mapped_) bytes += file.bytes().size();
+  return bytes;
+}
+
+uint64_t Checkpoint::content_hash() const {
+  if (!files_.index) return xxh3(mapped_.front().bytes());
+  Hasher hasher;
+  hasher.add(as_text(files_.index_file->bytes()));
+  for (const MappedFile& file : mapped_) hasher.add(xxh3(file.bytes()));
+  return hasher.digest();
+}
+
+void Checkpoint::read_single() {
+  const std::string& path = mapped_.front().path();
+  if (!files_.is_folder) refuse_part_of_several(path);
+  Bytes file = mapped_.front().bytes();
   refuse_other_kinds(file, FileUse::kCheckpoint, path);
-  CheckpointContents& contents = checkpoint.contents_;
   if (looks_like_llmc(file)) {
-    checkpoint.format_name_ = kLlmcFormat;
-    contents = read_llmc_checkpoint(file, path);
+    format_name_ = kLlmcFormat;
+    contents_ = read_llmc_checkpoint(file, path);
   } else if (looks_like_safetensors(file)) {
-    checkpoint.format_name_ = "safetensors";
-    contents = read_safetensors(file, path);
-    contents.config = config_of(contents.metadata, path);
+    format_name_ = kSafetensorsFormat;
+    contents_ = read_safetensors(file, path);
+    contents_.config = config_of(contents_.metadata, path);
   } else if (as_text(file).starts_with("PK") || looks_like_legacy_torch(file)) {
-    checkpoint.format_name_ = "torch";
-    contents = read_torch_checkpoint(file, path);
+    format_name_ = "torch";
+    contents_ = read_torch_checkpoint(file, path);
   } else {
     throw FormatError(path, wrong_file_text(file, FileUse::kCheckpoint));
   }
-  contents.tensors = strip_names(std::move(contents.tensors), path);
+}
+
+// Their metadata tells nothing of the model: the libraries that split checkpoints write the format alone.
+void Checkpoint::read_shards() {
+  format_name_ = kSafetensorsFormat;
+  std::vector<TensorMap> shards;
+  for (const MappedFile& file : mapped_) {
+    refuse_other_kinds(file.bytes(), FileUse::kCheckpoint, file.path());
+    if (!looks_like_safetensors(file.bytes()))
+      throw FormatError(file.path(), "is not a safetensors file, which the shards of a checkpoint must be");
+    shards.push_back(read_safetensors(file.bytes(), file.path()).tensors);
+  }
+  contents_.tensors = join_shards(*files_.index, std::move(shards), files_.index_file->path());
+}
+
+Checkpoint open_checkpoint(const std::string& path) {
+  Checkpoint checkpoint(path);
+  if (checkpoint.files_.index)
+    checkpoint.read_shards();
+  else
+    checkpoint.read_single();
+  checkpoint.contents_.tensors = strip_names(std::move(checkpoint.contents_.tensors), path);
   return checkpoint;
 }
 

@@ -1,11 +1,17 @@
 // model_source.cpp: finds the config of a checkpoint and decides what kind of file a path is.
 #include "quantizer/checkpoints/model_source.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
 #include <filesystem>
 
 #include "packer/artifact.h"
+#include "quantizer/console/quoted_name.h"
 #include "runtime/base/file.h"
 #include "runtime/base/file_kind.h"
+#include "runtime/base/hash.h"
 
 namespace thimble {
 namespace {
@@ -18,6 +24,38 @@ Json read_config(const std::string& path) {
   return parse_json(as_bytes_of(text), path);
 }
 
+constexpr const char* kGiveTheOriginal = "quantized checkpoints are not read, give the one that it was made from";
+
+std::string text_of(const Json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', true, Json::error_handler_t::replace);
+}
+
+// Checkpoints of FP8, GPTQ, AWQ, bitsandbytes, compressed-tensors, MXFP4: their config says so. Their tensors would
+// pass for weights, or for those of a family that is not known.
+void refuse_quantized_config(const Json& config, const std::string& path) {
+  for (const char* key : {"quantization_config", "compression_config"}) {
+    const auto found = config.find(key);
+    if (found == config.end() || found->is_null()) continue;
+    std::string method;
+    if (found->is_object() && found->contains("quant_method"))
+      method = fmt::format(", of quant_method {}", quoted_name(text_of(found->at("quant_method"))));
+    throw FormatError(path, fmt::format("config key '{}' is there{}: {}", key, method, kGiveTheOriginal));
+  }
+}
+
+// The same without such a config: codes have names and integer types of their own.
+void refuse_packed_tensors(const TensorMap& tensors, const std::string& path) {
+  constexpr std::array<std::string_view, 7> kEndings = {".qweight", ".qzeros",    ".weight_packed",   ".absmax",
+                                                        ".SCB",     ".quant_map", ".weight_scale_inv"};
+  for (const auto& tensor : tensors) {
+    const std::string& name = tensor.first;
+    if (std::ranges::any_of(kEndings, [&](std::string_view ending) { return name.ends_with(ending); }) ||
+        name.find(".quant_state.bitsandbytes") != std::string::npos)
+      throw FormatError(path, fmt::format("tensor {} of dtype {} is of packed codes: {}", quoted_name(name),
+                                          dtype_name(tensor.second.dtype), kGiveTheOriginal));
+  }
+}
+
 }  // namespace
 
 OpenedCheckpoint::OpenedCheckpoint(const std::string& path, const std::string& config_path)
@@ -26,6 +64,8 @@ OpenedCheckpoint::OpenedCheckpoint(const std::string& path, const std::string& c
     throw UsageError("--config does not apply to '" + path + "': checkpoints of " + std::string(file_.format_name()) +
                      " have their own");
   find_config(config_path);
+  refuse_quantized_config(config_json_, config_path_);
+  refuse_packed_tensors(file_.tensors(), path);
   family_ = find_family(config_json_, file_.tensors());
   if (!family_ || file_.has_parameters()) {
     parameters_.tensors = file_.tensors();
@@ -37,7 +77,7 @@ OpenedCheckpoint::OpenedCheckpoint(const std::string& path, const std::string& c
 }
 
 void OpenedCheckpoint::find_config(const std::string& given_path) {
-  const std::string sibling = (std::filesystem::path(path()).parent_path() / "config.json").string();
+  const std::string sibling = file_.files().config_path();
   if (!given_path.empty()) {
     config_path_ = given_path;
     config_json_ = read_config(given_path);
@@ -48,7 +88,8 @@ void OpenedCheckpoint::find_config(const std::string& given_path) {
     config_path_ = sibling;
     config_json_ = read_config(sibling);
   } else {
-    config_path_ = path() + " (no config given, none inside, none beside it)";
+    config_path_ = path() + (file_.files().is_folder ? " (no config given, none in the folder)"
+                                                     : " (no config given, none inside, none beside it)");
   }
   if (!config_json_.is_object()) throw FormatError(config_path_, "the model config must be a JSON object");
 }
@@ -69,7 +110,15 @@ std::shared_ptr<const Weights> OpenedCheckpoint::weights() {
   return weights_;
 }
 
-bool is_artifact(const std::string& path) { return is_kind_for(FileUse::kArtifact, MappedFile(path).bytes()); }
+bool is_artifact(const std::string& path) {
+  std::error_code unreadable;
+  if (std::filesystem::is_directory(path, unreadable)) return false;
+  return is_kind_for(FileUse::kArtifact, MappedFile(path).bytes());
+}
+
+uint64_t model_hash(const std::string& path) {
+  return is_artifact(path) ? xxh3(MappedFile(path).bytes()) : open_checkpoint(path).content_hash();
+}
 
 QuantizedModel load_artifact(const std::string& path) { return decode_artifact(MappedFile(path).bytes(), path); }
 

@@ -14,9 +14,9 @@ namespace thimble {
 // family makes of its config.
 class OpenedCheckpoint {
  public:
-  // Config: from `config_path` when given, else from the checkpoint itself, else from a sibling config.json. A model of
-  // another family, or one without a config whose tensors are of no family, opens without a spec, its tensors as the
-  // file names them.
+  // Config: from `config_path` when given, else from the checkpoint itself, else from config.json beside it or in its
+  // folder. A model of another family, or one without a config whose tensors are of no family, opens without a spec,
+  // its tensors as the file names them. A FormatError for one that is quantized already, by its config or tensors.
   OpenedCheckpoint(const std::string& path, const std::string& config_path);
 
   const std::string& path() const { return file_.path(); }
@@ -50,7 +50,9 @@ class OpenedCheckpoint {
   std::shared_ptr<const Weights> weights_;
 };
 
-bool is_artifact(const std::string& path);
+bool is_artifact(const std::string& path);  // false for a folder
+// XXH3-64 of an artifact's file, or of all files of a checkpoint.
+uint64_t model_hash(const std::string& path);
 QuantizedModel load_artifact(const std::string& path);
 
 // A checkpoint or an artifact that runs, in host memory.

@@ -68,7 +68,12 @@ TensorView read_tensor(const Json& entry, Bytes data, const std::string& where) 
   const Json& dtype = field(entry, "dtype", where);
   if (!dtype.is_string()) throw FormatError(where, "'dtype' is not a text");
   TensorView tensor;
-  tensor.dtype = dtype_from_name(dtype.get_ref<const std::string&>(), where);
+  const auto& type = dtype.get_ref<const std::string&>();
+  if (type.starts_with("F8_") || type.starts_with("F6_") || type.starts_with("F4"))
+    throw FormatError(where, fmt::format("dtype {} is of a checkpoint that is quantized already: give the one in F32, "
+                                         "F16 or BF16 that it was made from",
+                                         quoted_name(type)));
+  tensor.dtype = dtype_from_name(type, where);
   tensor.shape = read_integers(field(entry, "shape", where), "shape", where);
   Shape offsets = read_integers(field(entry, "data_offsets", where), "data_offsets", where);
   if (entry.size() != 3)

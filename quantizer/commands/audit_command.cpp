@@ -68,6 +68,7 @@ void add_audit_command(CommandLine& line) {
       ->excludes("--text");
   add_count(*command, "--samples", options->samples, "Random positions to probe", 0, 1 << 20)->capture_default_str();
   set_action(line, *command, [&line, options](Console& console) {
+    options->source.find_tokenizer({&options->model, 1}, TokenSource::Need::kRequired);
     run_audit(*options, open_device(line.common), line.common.seed, console);
   });
 }

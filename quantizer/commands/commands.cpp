@@ -71,7 +71,9 @@ void add_config_option(CLI::App& command, std::string& path) {
 }
 
 void add_checkpoint(CLI::App& command, std::string& path) {
-  command.add_option("checkpoint", path, "Trained model (.safetensors, .pt, or .bin of llm.c)")->required();
+  command
+      .add_option("checkpoint", path, "Trained model (.safetensors, .pt, .bin of llm.c, or a folder with config.json)")
+      ->required();
 }
 
 void CodeOptions::add_to(CLI::App& command) {

@@ -67,6 +67,7 @@ void add_eval_command(CommandLine& line) {
   command->add_flag("--check-finite", options->check_finite,
                     "Name the first tensor or activation, and its place, that is NaN or infinite (exit code 4)");
   set_collective_action(line, *command, [&line, options](Console& console) {
+    options->source.find_tokenizer(options->models, TokenSource::Need::kRequired);
     Device device = open_device(line.common, line.ranks);
     std::jthread warming = warm_up(device);
     Tokenizer tokenizer = Tokenizer::load(options->source.tokenizer);

@@ -56,7 +56,8 @@ void add_generate_command(CommandLine& line) {
                                   "thimble generate model.thmb --tokenizer sp.model --prompt \"The sea\"");
   command->add_option("model", options->model, "Checkpoint or artifact")->required();
   add_config_option(*command, options->config);
-  add_file(*command, "--tokenizer", options->tokenizer, "SentencePiece model")->required();
+  add_file(*command, "--tokenizer", options->tokenizer,
+           "SentencePiece model (required; default: the one in the model's folder)");
   command->add_option("--prompt", options->prompt, "Text to continue");
   add_count(*command, "--length", options->length, "Tokens to add, at most", 1, 1 << 20)->capture_default_str();
   command->add_option("--temperature", options->temperature, "Sampling temperature; 0 takes the likeliest token")
@@ -64,6 +65,7 @@ void add_generate_command(CommandLine& line) {
       ->type_name("X")
       ->capture_default_str();
   set_action(line, *command, [&line, options](Console& console) {
+    if (options->tokenizer.empty()) options->tokenizer = tokenizer_of_models({&options->model, 1}, /*required=*/true);
     Json result = run_generate(*options, open_device(line.common), line.common.seed, console);
     console.result(result.at("text").get<std::string>() + "\n", result);
   });

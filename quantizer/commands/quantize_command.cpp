@@ -165,6 +165,7 @@ void add_quantize_command(CommandLine& line) {
       ->excludes("--keep-work");
   set_collective_action(line, *command, [&line, options, command](Console& console) {
     options->methods.require_used({parse_method(options->method)});
+    options->source.find_tokenizer({&options->request.checkpoint, 1}, TokenSource::Need::kOptional);
     if (line.ranks.is_root()) check_files(*options);
     StageTimes times;
     OpenedCheckpoint checkpoint =

@@ -41,6 +41,8 @@ void FileRoles::input(const std::string& role, const std::string& path) {
 void FileRoles::model(const std::string& path, const std::string& config_path) {
   input("the model", path);
   input("the --config", config_path);
+  std::error_code unreadable;
+  if (std::filesystem::is_directory(path, unreadable)) return;
   const std::string sibling = (std::filesystem::path(path).parent_path() / kSiblingConfig).string();
   if (file_exists(sibling)) input("the config beside the model", sibling);
 }

@@ -17,7 +17,7 @@ class FileRoles {
  public:
   void input(const std::string& role, const std::string& path);
   // A checkpoint or artifact, the config given for it, and the config.json that lies beside it, whether or not it is
-  // the one in use.
+  // the one in use. What a folder holds are inputs of their own.
   void model(const std::string& path, const std::string& config_path = "");
   void output(const std::string& role, const std::string& path);
   // The folder of resumable results, which need not exist. Files there whose names `is_own` knows are replaced and

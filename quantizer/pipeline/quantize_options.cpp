@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "packer/codecs/codec.h"
+#include "quantizer/checkpoints/checkpoint_files.h"
 #include "quantizer/console/help_formatter.h"
 #include "quantizer/console/option_values.h"
 #include "quantizer/console/suggestion.h"
@@ -119,6 +120,7 @@ void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
 
 void register_files(const QuantizeRequest& request, FileRoles& roles) {
   roles.model(request.checkpoint, request.config);
+  for (const std::string& file : files_of_folder(request.checkpoint)) roles.input("the model's file", file);
   roles.input("the --calibration-tokens", request.calibration_tokens);
   roles.input("the --hessians", request.hessians);
   roles.output("--save-calibration", request.save_calibration);

@@ -68,7 +68,7 @@ ScoredModel score_model(const std::function<LoadedModel()>& load, const TokenSou
   const int64_t context = source.context_for(spec, loaded.path);
   const std::vector<Token> tokens = source.load(tokenizer, spec.vocabulary());
   if (ranks.size() > 1) {
-    ranks.require_equal(hex64(xxh3(MappedFile(loaded.path).bytes())), loaded.path + ": the hash of the file");
+    ranks.require_equal(hex64(model_hash(loaded.path)), loaded.path + ": the hash of the file");
     ranks.require_equal(hex64(xxh3(std::as_bytes(std::span(tokens)))), "the hash of the tokens to score");
   }
   std::optional<MemoryPlan> memory;

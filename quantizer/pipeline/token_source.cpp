@@ -8,6 +8,7 @@
 
 #include "eval/text/text_tokens.h"
 #include "eval/text/token_shard.h"
+#include "quantizer/checkpoints/checkpoint_files.h"
 #include "quantizer/console/option_values.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/error.h"
@@ -24,9 +25,10 @@ void TokenSource::add_to(CLI::App& command, Need need, const char* details) {
       command.add_option("--tokens", shards, "Token shard to score, or a glob pattern in quotes; may be repeated"));
   tokens->check(file_name())->type_name("FILE");
   add_file(command, "--text", text, "UTF-8 text file to tokenise and score instead")->excludes(tokens);
-  CLI::Option* model =
-      add_file(command, "--tokenizer", tokenizer, "SentencePiece model; tells how many bytes each token stands for");
-  if (need == Need::kRequired) model->required();
+  add_file(command, "--tokenizer", tokenizer,
+           fmt::format("SentencePiece model; tells how many bytes each token stands for ({}default: the one in the "
+                       "model's folder)",
+                       need == Need::kRequired ? "required; " : ""));
   command.option_defaults()->group(details);
   add_count(command, "--context", context,
             fmt::format("Tokens of context, at most (default: {}, or the positions of a model that has fewer)",
@@ -38,6 +40,11 @@ void TokenSource::add_to(CLI::App& command, Need need, const char* details) {
   add_count(command, "--max-targets", max_targets, "Score only the first targets; the result is then marked a subset",
             1, uint64_t{1} << 40);
   command.option_defaults()->group(kCommonGroup);
+}
+
+void TokenSource::find_tokenizer(std::span<const std::string> models, Need need) {
+  if (!tokenizer.empty() || (need == Need::kOptional && !is_given())) return;
+  tokenizer = tokenizer_of_models(models, need == Need::kRequired);
 }
 
 void TokenSource::check() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,7 @@ constexpr int64_t kDefaultContext = 2048, kDefaultStride = 64;
 struct TokenSource {
   std::vector<std::string> shards;  // --tokens: files and glob patterns
   std::string text;                 // --text: a file to tokenise
-  std::string tokenizer;            // --tokenizer: a SentencePiece model
+  std::string tokenizer;            // --tokenizer: a SentencePiece model; empty for that of the model's folder
   std::optional<int64_t> context;   // --context
   std::optional<int64_t> stride;    // --stride
   std::optional<int64_t> max_targets;
@@ -32,6 +33,9 @@ struct TokenSource {
   void add_to(CLI::App& command, Need need, const char* details = kEvaluationGroup);
   void register_files(FileRoles& roles) const;  // throws what is wrong with patterns of --tokens, as load() does
   bool is_given() const { return !shards.empty() || !text.empty(); }
+  // Without --tokenizer, that of the first of these models that is a folder with one; where text is required, a
+  // UsageError when there is none.
+  void find_tokenizer(std::span<const std::string> models, Need need);
   // Where text is optional: a UsageError for options that say how to score although there is none, and for text without
   // a tokenizer.
   void check() const;

@@ -75,7 +75,6 @@ constexpr Advice kToQuantize{"`thimble quantize` makes an artifact of a checkpoi
 constexpr Advice kToExport{"`thimble export` writes its weights as a checkpoint", FileUse::kCheckpoint};
 constexpr Advice kToScoreSeveral{"to score several, repeat --tokens or put a glob pattern in quotes"};
 constexpr Advice kToPull{"the file itself was not downloaded, `git lfs pull` does it"};
-constexpr Advice kToSaveAgain{"only whole checkpoints are read, so save the model again as one file"};
 constexpr Advice kDecompress{"decompress it first"};
 
 // A kind of file: how it begins, by bytes or by a test of the text, which uses take it, and advice for all others.
@@ -114,7 +113,7 @@ constexpr Kind kKinds[] = {
     {"a bare pickle", {}, is_pickle, {FileUse::kCheckpoint}},
     {"a SentencePiece model", {}, is_sentencepiece, {FileUse::kTokenizer}, {"it belongs to --tokenizer"}},
     {"an HTML page", {}, is_html, {}, {"what was downloaded is a web page about the file"}},
-    {"the index of a checkpoint in several files", {}, is_index, {}, kToSaveAgain},
+    {"the index of a checkpoint in several files", {}, is_index, {FileUse::kCheckpointIndex}, kToQuantize},
     {"a model config in JSON", {}, is_model_config, {FileUse::kConfig}, {"it belongs to --config"}},
     {"a tokenizer.json", {}, is_tokenizer_json, {}, {"the tokenizer that is read is SentencePiece's .model"}},
     {"a JSON text", {}, is_json, {FileUse::kConfig}},
@@ -122,6 +121,7 @@ constexpr Kind kKinds[] = {
 
 constexpr std::string_view kUseNames[] = {  // in the order of FileUse
     "a checkpoint (.safetensors, a zip file of torch.save, or .bin of llm.c)",
+    "the index of a checkpoint (model.safetensors.index.json)",
     "a thimble artifact",
     "a token shard",
     "a SentencePiece model",

@@ -58,8 +58,10 @@ TEST_F(IoFailureTest, MissingFilesAreNamed) {
 
 TEST_F(IoFailureTest, AFolderIsNoFile) {
   ::mkdir(path("folder").c_str(), 0755);
-  expect_failure(5, {"inspect", "folder"}, {"folder", "Is a directory"});
-  expect_failure(5, quantize_arguments("out.thmb", {}, "folder"), {"folder", "Is a directory"});
+  expect_failure(5, {"verify", "folder"}, {"folder", "Is a directory"});
+  // A checkpoint may be one, with something in it.
+  expect_failure(4, {"inspect", "folder"}, {"folder: is a folder without 'model.safetensors'"});
+  expect_failure(4, quantize_arguments("out.thmb", {}, "folder"), {"folder: is a folder without"});
   expect_failure(5, quantize_arguments("folder"), {"folder", "Is a directory"});
 }
 

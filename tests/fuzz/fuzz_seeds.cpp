@@ -70,6 +70,20 @@ void safetensors_seeds(const SeedFolder& folder) {
   write_safetensors(folder.path("dtypes"), tensors, {{"format", "pt"}, {"config", "{\"num_layers\":1}"}});
 }
 
+// The index, and after a zero byte the headers of fuzz_index.cpp.
+void index_seeds(const SeedFolder& folder) {
+  const std::string index =
+      R"({"metadata":{"total_size":48},"weight_map":{"a.weight":"model-00001-of-00002.safetensors",)"
+      R"("b.weight":"model-00002-of-00002.safetensors","b.bias":"model-00002-of-00002.safetensors"}})";
+  const std::string headers =
+      "model-00001-of-00002.safetensors a.weight\nmodel-00002-of-00002.safetensors b.weight\n"
+      "model-00002-of-00002.safetensors b.bias\n";
+  folder.write("agrees", as_bytes_of(index));
+  folder.write("headers", as_bytes_of(index + '\0' + headers));
+  folder.write("one", as_bytes_of(R"({"weight_map":{"a":"model.safetensors"}})"sv));
+  folder.write("leaves", as_bytes_of(R"({"weight_map":{"a":"../model.safetensors"}})"sv));
+}
+
 // The storages that fuzz_pickle.cpp puts beside every pickle: "0" of 48 B and "1" of 2 B.
 ByteVector state_dict(PickleBuilder& pickle) {
   pickle.op('}').op('(');
@@ -267,6 +281,7 @@ void write_all(const std::filesystem::path& root) {
     const LlamaConfig config = small_llama_config(type);
     config_seed(configs, type, to_json(config), random_llama_tensors(config, 1, DType::kBF16));
   }
+  index_seeds({root, "fuzz_index"});
   llmc_seeds({root, "fuzz_llmc"});
   hessian_seeds({root, "fuzz_hessians"});
 }
