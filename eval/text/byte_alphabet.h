@@ -1,4 +1,4 @@
-// byte_alphabet.h: GPT-2's alphabet: 256 characters, each of which a byte-level vocabulary writes for one byte.
+// byte_alphabet.h: the byte-level alphabet: 256 characters, each of which a byte-level vocabulary writes for one byte.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// text_pieces.cpp: the steps that Llama, SmolLM, Mistral, Qwen and Gemma use.
+// text_pieces.cpp: the steps that tokenizers of language models use.
 #include "eval/text/text_pieces.h"
 
 #include <utf8proc.h>
@@ -20,7 +20,7 @@ constexpr size_t kMostSteps = 16;             // of each kind
 constexpr size_t kMostReplacementBytes = 16;  // what one replacement or prefix puts in
 constexpr size_t kMostGrowth = 16;            // of a text under all normalizers; NFKC makes 33 bytes of 3
 
-// GPT-2's, which the ByteLevel step uses by itself.
+// What the ByteLevel step uses by itself.
 constexpr const char* kByteLevelExpression =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 

@@ -26,7 +26,7 @@ struct TextSteps {
   std::string path;  // for errors
   std::vector<Normalizer> normalizers;
   std::vector<PreTokenizer> pre_tokenizers;
-  bool is_byte_level = false;        // the vocabulary spells bytes with GPT-2's alphabet
+  bool is_byte_level = false;        // the vocabulary spells bytes (byte_alphabet.h)
   bool puts_space_in_front = false;  // of a text that has none there
   bool has_marks = false;            // spaces become kSpaceMark
 };
