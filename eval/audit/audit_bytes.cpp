@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "eval/audit/audit.h"
 #include "eval/text/byte_table.h"
@@ -24,12 +23,6 @@ struct ByteComparison {
   int64_t stray = 0;      // of these, bytes that are not UTF-8
   int64_t stretches = 0;  // compared
 };
-
-uint8_t value_of(std::string_view byte_piece) {
-  unsigned value = 0;  // the library has checked that the piece reads <0x00> to <0xFF>
-  std::from_chars(byte_piece.data() + 3, byte_piece.data() + 5, value, 16);
-  return static_cast<uint8_t>(value);
-}
 
 int64_t invalid_bytes(std::string_view text) {
   int64_t count = 0;
@@ -81,8 +74,8 @@ class ByteComparer {
 
   void compare(int64_t begin, int64_t end) {
     // A space that the stretch begins with is decoded only after text: with the token before, whose own text is taken
-    // off again. A byte token has no such space, and would make other characters together with the one before.
-    const bool has_context = !table_.is_boundary(tokens_[begin - 1]) && !is_byte(tokens_[begin]);
+    // off again. Other tokens have no such space, and may make other characters together with the one before.
+    const bool has_context = !table_.is_boundary(tokens_[begin - 1]) && table_.has_leading_space(tokens_[begin]);
     const int64_t first = has_context ? begin - 1 : begin;
     const int64_t stray = stray_bytes(tokens_.subspan(begin, end - begin));
     ++result_.stretches;
@@ -96,19 +89,11 @@ class ByteComparer {
     return static_cast<int64_t>(tokenizer_.decode(tokens_.subspan(begin, end - begin)).size());
   }
 
-  // Of the runs of byte tokens.
+  // Bytes that are part of no character.
   int64_t stray_bytes(std::span<const Token> tokens) const {
-    int64_t count = 0;
-    std::string run;
-    for (Token token : tokens) {
-      if (is_byte(token)) {
-        run += static_cast<char>(value_of(tokenizer_.piece(token)));
-        continue;
-      }
-      count += invalid_bytes(run);
-      run.clear();
-    }
-    return count + invalid_bytes(run);
+    std::string text;
+    for (Token token : tokens) text += tokenizer_.text_of(token);
+    return invalid_bytes(text);
   }
 
   const Tokenizer& tokenizer_;

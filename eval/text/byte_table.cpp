@@ -8,32 +8,14 @@
 #include "runtime/base/error.h"
 
 namespace thimble {
-namespace {
-
-// UTF-8 length of the text a piece decodes to: a U+2581 inside is one space, not the three bytes of the mark.
-uint32_t decoded_bytes(std::string_view piece) {
-  size_t bytes = piece.size();
-  for (size_t at = piece.find(kSpaceMark); at != std::string_view::npos;
-       at = piece.find(kSpaceMark, at + kSpaceMark.size()))
-    bytes -= kSpaceMark.size() - 1;
-  return static_cast<uint32_t>(bytes);
-}
-
-}  // namespace
 
 ByteTable::ByteTable(const Tokenizer& tokenizer) : entries_(tokenizer.vocab_size()) {
   for (size_t token = 0; token < entries_.size(); ++token) {
     Entry& entry = entries_[token];
-    switch (tokenizer.kind(static_cast<Token>(token))) {
-      case PieceKind::kBoundary: entry.is_boundary = true; break;
-      case PieceKind::kByte: entry.base_bytes = 1; break;  // spelled with six characters, stands for one byte
-      case PieceKind::kText: {
-        std::string_view piece = tokenizer.piece(static_cast<Token>(token));
-        entry.has_leading_space = piece.starts_with(kSpaceMark);
-        entry.base_bytes = decoded_bytes(entry.has_leading_space ? piece.substr(kSpaceMark.size()) : piece);
-        break;
-      }
-    }
+    const auto id = static_cast<Token>(token);
+    entry.is_boundary = tokenizer.kind(id) == PieceKind::kBoundary;
+    entry.has_leading_space = tokenizer.begins_with_dropped_space(id);
+    entry.base_bytes = static_cast<uint32_t>(tokenizer.text_of(id).size()) - (entry.has_leading_space ? 1 : 0);
   }
 }
 

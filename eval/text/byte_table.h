@@ -1,12 +1,13 @@
 // byte_table.h: how many bytes of text each token stands for: the denominator of bits per byte.
 //
 //   token                                  bytes
-//   control, unknown, unused               0
+//   control, special, unknown, unused      0
 //   byte token <0x00> .. <0xFF>            1
-//   any other piece                        its UTF-8 length with each U+2581 counted as the one space it stands for,
-//                                          but a leading one only when the token before is not a boundary
+//   any other piece                        those that it stands for, a space mark being one space; but where encoding
+//                                          puts a space in front of a text, a leading one only when the token before
+//                                          is not a boundary
 //
-// Boundary tokens are the control, unknown and unused ones: SentencePiece drops the space after them.
+// Boundary tokens are those of the first line: after them a space in front is none of the text.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,10 @@ class ByteTable {
   int64_t vocab_size() const { return static_cast<int64_t>(entries_.size()); }
   bool is_boundary(Token token) const { return entry(token).is_boundary; }
 
-  // Bytes of `target` when it follows `previous`. Both must be below vocab_size().
+  // Does it begin with a space that is dropped after a boundary?
+  bool has_leading_space(Token token) const { return entry(token).has_leading_space; }
+
+  // Bytes of `target` when it follows `previous`. Tokens from vocab_size() up are a model's padding: boundaries.
   int64_t bytes_of_target(Token previous, Token target) const {
     const Entry& found = entry(target);
     return found.base_bytes + (found.has_leading_space && !is_boundary(previous) ? 1 : 0);
@@ -39,7 +43,10 @@ class ByteTable {
     bool has_leading_space = false;
     bool is_boundary = false;
   };
-  const Entry& entry(Token token) const { return entries_[static_cast<size_t>(token)]; }
+  static constexpr Entry kPadding = {.base_bytes = 0, .has_leading_space = false, .is_boundary = true};
+  const Entry& entry(Token token) const {
+    return static_cast<size_t>(token) < entries_.size() ? entries_[static_cast<size_t>(token)] : kPadding;
+  }
 
   std::vector<Entry> entries_;  // (V)
 };

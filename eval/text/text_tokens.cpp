@@ -37,6 +37,7 @@ std::vector<std::string_view> split_documents(std::string_view text) {
 Token document_start_token(const Tokenizer& tokenizer) {
   constexpr Token kUsualBos = 1;
   if (auto bos = tokenizer.bos_id()) return *bos;
+  if (auto separator = tokenizer.separator_id()) return *separator;
   if (tokenizer.vocab_size() > kUsualBos && tokenizer.kind(kUsualBos) == PieceKind::kBoundary) return kUsualBos;
   throw FormatError(tokenizer.path(), "no BOS piece, and token 1 stands for text; documents need a token between them");
 }

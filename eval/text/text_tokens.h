@@ -16,8 +16,9 @@ constexpr std::string_view kDocumentSeparator = "<|doc|>";
 // The documents between separator lines, newlines stripped at both ends of each, empty ones left out.
 std::vector<std::string_view> split_documents(std::string_view text);
 
-// The token in front of a document: the tokenizer's BOS, or else its token 1 where that is a control, unknown or
-// unused piece. FormatError when it has neither, since a piece with text would count as bytes.
+// The token in front of a document: the tokenizer's BOS, or else the special token that stands between documents, or
+// else its token 1 where that is a control, unknown or unused piece. FormatError when it has neither, since a piece
+// with text would count as bytes.
 Token document_start_token(const Tokenizer& tokenizer);
 
 // BOS, document, BOS, document, ... FormatError naming `path` and the byte where `text` is not UTF-8.

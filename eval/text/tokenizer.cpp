@@ -1,84 +1,72 @@
-// tokenizer.cpp: wraps sentencepiece::SentencePieceProcessor; its failures become our errors.
+// tokenizer.cpp: which kind of tokenizer a file is, and what holds for all kinds.
 #include "eval/text/tokenizer.h"
 
-#include <sentencepiece_processor.h>
+#include <algorithm>
 
-#include <cassert>
-
-#include "eval/text/tokenizer_check.h"
+#include "eval/text/bpe_tokenizer.h"
+#include "eval/text/sentencepiece_model.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/file.h"
 #include "runtime/base/file_kind.h"
 
 namespace thimble {
+namespace {
+
+// A SentencePiece model begins with a protobuf key, never with a brace.
+bool is_json_object(Bytes file) {
+  const std::string_view text = as_text(file);
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  return first != std::string_view::npos && text[first] == '{';
+}
+
+}  // namespace
+
+std::string with_spaces_for_marks(std::string_view text) {
+  std::string result;
+  for (size_t at = text.find(kSpaceMark); at != std::string_view::npos; at = text.find(kSpaceMark)) {
+    result.append(text.substr(0, at)) += ' ';
+    text.remove_prefix(at + kSpaceMark.size());
+  }
+  return result.append(text);
+}
 
 Tokenizer Tokenizer::load(const std::string& path) {
   MappedFile file(path);
   return Tokenizer(file.bytes(), path);
 }
 
-Tokenizer::Tokenizer(Bytes model, const std::string& path)
-    : path_(path), processor_(std::make_unique<sentencepiece::SentencePieceProcessor>()) {
-  refuse_other_kinds(model, FileUse::kTokenizer, path);
-  check_tokenizer_file(model, path);
-  std::string reason;
-  try {
-    auto status = processor_->LoadFromSerializedProto(as_text(model));
-    if (status.ok()) return;
-    reason = status.ToString();
-    // LCOV_EXCL_START: its trie builder throws; no file is known that gets so far and makes it throw
-  } catch (const std::bad_alloc&) {
-    throw;
-  } catch (const std::exception& failure) {
-    reason = failure.what();
-  }
-  // LCOV_EXCL_STOP
-  throw FormatError(path, "not a usable SentencePiece model: " + reason);
-}
-
-Tokenizer::~Tokenizer() = default;
-Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
-Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
-
-int64_t Tokenizer::vocab_size() const { return processor_->GetPieceSize(); }
-
-PieceKind Tokenizer::kind(Token token) const {
-  assert(token < vocab_size());
-  if (processor_->IsControl(token) || processor_->IsUnknown(token) || processor_->IsUnused(token))
-    return PieceKind::kBoundary;
-  return processor_->IsByte(token) ? PieceKind::kByte : PieceKind::kText;
-}
-
-const std::string& Tokenizer::piece(Token token) const {
-  assert(token < vocab_size());
-  return processor_->IdToPiece(token);
-}
-
-std::optional<Token> Tokenizer::bos_id() const {
-  int id = processor_->bos_id();
-  if (id < 0) return std::nullopt;
-  return static_cast<Token>(id);
-}
-
-std::vector<Token> Tokenizer::encode(std::string_view text) const {
-  std::vector<int> ids;
-  auto status = processor_->Encode(text, &ids);
-  if (!status.ok()) throw FormatError(path_, "cannot tokenize the text: " + status.ToString());
-  return {ids.begin(), ids.end()};
+Tokenizer::Tokenizer(Bytes file, const std::string& path) : path_(path) {
+  refuse_other_kinds(file, FileUse::kTokenizer, path);
+  model_ = is_json_object(file) ? read_tokenizer_json(file, path) : read_sentencepiece_model(file, path);
 }
 
 std::string Tokenizer::decode(std::span<const Token> tokens) const {
-  std::string text;
-  auto status = processor_->Decode(std::vector<int>(tokens.begin(), tokens.end()), &text);
-  if (!status.ok()) throw FormatError(path_, "cannot decode the tokens: " + status.ToString());
-  return text;
+  auto is_padding = [&](Token token) { return token >= vocab_size(); };
+  if (std::ranges::none_of(tokens, is_padding)) return model_->decode(tokens);
+  std::vector<Token> known;
+  std::ranges::remove_copy_if(tokens, std::back_inserter(known), is_padding);
+  return model_->decode(known);
 }
 
 void check_vocab_size(const Tokenizer& tokenizer, int64_t model_vocab_size, const std::string& model_path) {
-  if (tokenizer.vocab_size() != model_vocab_size)
-    throw FormatError(tokenizer.path(), "the tokenizer has " + counted(tokenizer.vocab_size(), "piece") +
-                                            ", the model " + model_path + " a vocabulary of " +
-                                            std::to_string(model_vocab_size));
+  const int64_t pieces = tokenizer.vocab_size();
+  if (pieces == model_vocab_size) return;
+  bool fits = tokenizer.may_be_padded();
+  for (int64_t token = model_vocab_size; fits && token < pieces; ++token)
+    fits = tokenizer.kind(static_cast<Token>(token)) == PieceKind::kBoundary;
+  if (!fits)
+    throw FormatError(tokenizer.path(), "the tokenizer has " + counted(pieces, "piece") + ", the model " + model_path +
+                                            " a vocabulary of " + std::to_string(model_vocab_size));
+}
+
+void check_tokens(const Tokenizer& tokenizer, std::span<const Token> tokens, int64_t model_vocab_size,
+                  const std::string& source) {
+  const auto found = std::ranges::find_if(tokens, [&](Token token) { return token >= model_vocab_size; });
+  if (found == tokens.end()) return;
+  const std::string spelled = *found < tokenizer.vocab_size() ? " ('" + tokenizer.piece(*found) + "')" : "";
+  throw FormatError(source, "token " + std::to_string(*found) + spelled + " at position " +
+                                std::to_string(found - tokens.begin()) + ", the model's vocabulary has " +
+                                std::to_string(model_vocab_size));
 }
 
 }  // namespace thimble

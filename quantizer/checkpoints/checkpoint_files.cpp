@@ -19,8 +19,10 @@ constexpr const char* kIndexFile = "model.safetensors.index.json";
 constexpr std::string_view kIndexExtension = ".index.json";
 constexpr const char* kConfigFile = "config.json";
 
-// Names of tokenizers that Tokenizer::load reads, the first that is there is taken. All are SentencePiece models.
-constexpr const char* kTokenizerFiles[] = {"tokenizer.model", "spiece.model", "sentencepiece.bpe.model"};
+// Names of tokenizers that Tokenizer::load reads, the first that is there is taken: tokenizer.json knows the tokens
+// that were added to a SentencePiece model.
+constexpr const char* kTokenizerFiles[] = {"tokenizer.json", "tokenizer.model", "spiece.model",
+                                           "sentencepiece.bpe.model"};
 
 std::string in_folder(const std::string& folder, const std::string& name) {
   return (std::filesystem::path(folder) / name).string();

@@ -22,6 +22,7 @@ Json run_generate(const Options& options, const Device& device, uint64_t seed, C
   check_vocab_size(tokenizer, model.spec.vocabulary(), options.model);
   std::vector<Token> tokens = {document_start_token(tokenizer)};
   for (Token token : tokenizer.encode(options.prompt)) tokens.push_back(token);
+  check_tokens(tokenizer, tokens, model.spec.vocabulary(), "--prompt");
   int64_t context = static_cast<int64_t>(tokens.size()) + options.length;
   check_context(model.spec, context, options.model);
   Json memory;
@@ -57,7 +58,7 @@ void add_generate_command(CommandLine& line) {
   command->add_option("model", options->model, "Checkpoint or artifact")->required();
   add_config_option(*command, options->config);
   add_file(*command, "--tokenizer", options->tokenizer,
-           "SentencePiece model (required; default: the one in the model's folder)");
+           "tokenizer.json or SentencePiece model (required; default: the one in the model's folder)");
   command->add_option("--prompt", options->prompt, "Text to continue");
   add_count(*command, "--length", options->length, "Tokens to add, at most", 1, 1 << 20)->capture_default_str();
   command->add_option("--temperature", options->temperature, "Sampling temperature; 0 takes the likeliest token")

@@ -26,7 +26,8 @@ void TokenSource::add_to(CLI::App& command, Need need, const char* details) {
   tokens->check(file_name())->type_name("FILE");
   add_file(command, "--text", text, "UTF-8 text file to tokenise and score instead")->excludes(tokens);
   add_file(command, "--tokenizer", tokenizer,
-           fmt::format("SentencePiece model; tells how many bytes each token stands for ({}default: the one in the "
+           fmt::format("tokenizer.json or SentencePiece model; tells how many bytes each token stands for ({}default: "
+                       "the one in the "
                        "model's folder)",
                        need == Need::kRequired ? "required; " : ""));
   command.option_defaults()->group(details);
@@ -82,6 +83,7 @@ std::vector<Token> TokenSource::load(const Tokenizer& loaded, int64_t vocab_size
   if (shards.empty() == text.empty()) throw UsageError("give either --tokens or --text");
   const std::vector<std::string> files = text.empty() ? expand_shard_patterns(shards) : std::vector{text};
   std::vector<Token> tokens = text.empty() ? read_shards(files, vocab_size) : tokens_of_text_file(loaded, text);
+  check_tokens(loaded, tokens, vocab_size, files.front());
   if (tokens.size() < kLeastTokens) {
     const std::string others = files.size() > 1 ? fmt::format(" in {} shards together", files.size()) : "";
     throw FormatError(files.front(), fmt::format("{}{}; scoring needs at least {}, since the first is only context",

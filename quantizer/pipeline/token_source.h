@@ -23,7 +23,7 @@ constexpr int64_t kDefaultContext = 2048, kDefaultStride = 64;
 struct TokenSource {
   std::vector<std::string> shards;  // --tokens: files and glob patterns
   std::string text;                 // --text: a file to tokenise
-  std::string tokenizer;            // --tokenizer: a SentencePiece model; empty for that of the model's folder
+  std::string tokenizer;            // --tokenizer: a tokenizer.json or SentencePiece model; empty for the folder's
   std::optional<int64_t> context;   // --context
   std::optional<int64_t> stride;    // --stride
   std::optional<int64_t> max_targets;

@@ -115,8 +115,8 @@ constexpr Kind kKinds[] = {
     {"an HTML page", {}, is_html, {}, {"what was downloaded is a web page about the file"}},
     {"the index of a checkpoint in several files", {}, is_index, {FileUse::kCheckpointIndex}, kToQuantize},
     {"a model config in JSON", {}, is_model_config, {FileUse::kConfig}, {"it belongs to --config"}},
-    {"a tokenizer.json", {}, is_tokenizer_json, {}, {"the tokenizer that is read is SentencePiece's .model"}},
-    {"a JSON text", {}, is_json, {FileUse::kConfig}},
+    {"a tokenizer.json", {}, is_tokenizer_json, {FileUse::kTokenizer}, {"it belongs to --tokenizer"}},
+    {"a JSON text", {}, is_json, {FileUse::kConfig, FileUse::kTokenizer}},
 };
 
 constexpr std::string_view kUseNames[] = {  // in the order of FileUse
@@ -124,7 +124,7 @@ constexpr std::string_view kUseNames[] = {  // in the order of FileUse
     "the index of a checkpoint (model.safetensors.index.json)",
     "a thimble artifact",
     "a token shard",
-    "a SentencePiece model",
+    "a SentencePiece model or a tokenizer.json",
     "a file of Hessians (.safetensors)",
     "a model config in JSON"};
 

@@ -39,7 +39,8 @@ TEST_F(WrongFileTest, IsNamedInEveryPosition) {
   for (const auto& [bytes, what] : files) {
     write("wrong", bytes);
     for (const auto& [arguments, expected] : positions("wrong")) {
-      if (what.starts_with("is the index") && expected == "a checkpoint") continue;  // it is one
+      if (what.starts_with("is the index") && expected == "a checkpoint") continue;        // it is one
+      if (what == "is a tokenizer.json" && expected == "a SentencePiece model") continue;  // its own place
       RunResult result = thimble(arguments + Arguments{"--quiet"});
       EXPECT_EQ(result.exit_code, 4) << ::testing::PrintToString(arguments);
       EXPECT_THAT(result.err, AllOf(HasSubstr("wrong: " + what), HasSubstr(", not " + expected)))

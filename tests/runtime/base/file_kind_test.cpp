@@ -72,7 +72,7 @@ TEST(FileKind, AWrongFileIsNamedWithWhatToDo) {
   EXPECT_EQ(text_of("GGUF", FileUse::kArtifact),
             "is a GGUF file of llama.cpp, not a thimble artifact: give the checkpoint that it was made from");
   EXPECT_EQ(text_of("", FileUse::kTokenShard), "is empty, not a token shard");
-  EXPECT_EQ(text_of("some text", FileUse::kTokenizer), "is not a SentencePiece model");
+  EXPECT_EQ(text_of("some text", FileUse::kTokenizer), "is not a SentencePiece model or a tokenizer.json");
   EXPECT_THAT(text_of("PK\x03\x04", FileUse::kArtifact), HasSubstr("`thimble quantize`"));
   EXPECT_THAT(text_of("PK\x03\x04", FileUse::kHessians), Not(HasSubstr("`thimble quantize`")));
   EXPECT_THAT(text_of("\x89THMB\r\n\x1A", FileUse::kCheckpoint), HasSubstr("`thimble export`"));
@@ -86,7 +86,7 @@ TEST(FileKind, FilesOfTheRightOrAnUnknownKindPass) {
   refuse_other_kinds(as_bytes_of("unknown"), FileUse::kTokenShard, "f");
   refuse_other_kinds(as_bytes_of("{\"rope_base\": 1}"), FileUse::kConfig, "f");
   expect_error<FormatError>([&] { refuse_other_kinds(as_bytes_of(safetensors), FileUse::kTokenizer, "f"); },
-                            {"f: is a safetensors file, not a SentencePiece model"});
+                            {"f: is a safetensors file, not a SentencePiece model or a tokenizer.json"});
 }
 
 }  // namespace

@@ -1,0 +1,223 @@
+// text_regex.cpp: checks the syntax, compiles, matches with limits.
+#include "eval/text/text_regex.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include "runtime/base/error.h"
+
+namespace thimble {
+namespace {
+
+constexpr uint32_t kMostHeapKiB = 20'000;   // of the interpreter, where there is no just-in-time compiler
+constexpr size_t kMostJitStack = 32 << 20;  // reserved only where a match needs it
+
+std::string message_of(int error) {
+  std::array<PCRE2_UCHAR, 256> text{};
+  pcre2_get_error_message(error, text.data(), text.size());
+  return reinterpret_cast<const char*>(text.data());
+}
+
+// Goes through an expression and gives it as PCRE2 should read it; says what it refuses through `refused`.
+class SyntaxReader {
+ public:
+  explicit SyntaxReader(std::string_view source) : source_(source) {}
+
+  std::string refused;
+
+  std::string translated() {
+    while (at_ < source_.size() && refused.empty()) in_class_ ? read_class() : read_outside();
+    return result_;
+  }
+
+ private:
+  char peek(size_t ahead) const { return at_ + ahead < source_.size() ? source_[at_ + ahead] : '\0'; }
+  void copy(size_t count) {
+    result_ += source_.substr(at_, count);
+    at_ += count;
+  }
+
+  void read_outside() {
+    switch (peek(0)) {
+      case '\\': return read_escape();
+      case '[':
+        copy(1);
+        in_class_ = true;
+        if (peek(0) == '^') copy(1);
+        if (peek(0) == ']') refused = "a class that begins with ]";
+        return;
+      case '(': return read_group();
+      case '^': refused = "the anchor ^"; return;
+      case '$': refused = "the anchor $"; return;
+      case '{':
+        if (peek(1) == ',') refused = "{,";  // from zero on to one library, literal to the other
+        return copy(1);
+      case '}':
+        copy(1);
+        if (peek(0) == '+') refused = "}+";  // possessive to one library, a repeated repeat to the other
+        return;
+      default: return copy(1);
+    }
+  }
+
+  void read_class() {
+    const char c = peek(0);
+    if (c == '\\') return read_escape();
+    if (c == '[') refused = "[ in a class";
+    if (c == '&' && peek(1) == '&') refused = "&& in a class";
+    if (c == ']') in_class_ = false;
+    copy(1);
+  }
+
+  void read_group() {
+    if (peek(1) == '*') refused = "(*";
+    if (peek(1) != '?') return copy(1);
+    for (std::string_view known : {"(?:", "(?=", "(?!", "(?i:"})
+      if (source_.substr(at_).starts_with(known)) return copy(known.size());
+    refused = std::string(source_.substr(at_, 3));
+  }
+
+  void read_escape() {
+    const char c = peek(1);
+    if (c == 's' || c == 'S') {  // PCRE2's \s also takes U+180E
+      result_ += c == 's' ? "\\p{White_Space}" : "\\P{White_Space}";
+      at_ += 2;
+    } else if (c == 'p' || c == 'P') {
+      read_property();
+    } else if (std::string_view("dDrnt").find(c) != std::string_view::npos ||
+               std::ispunct(static_cast<unsigned char>(c)) != 0) {
+      copy(2);
+    } else {
+      refused = std::string(source_.substr(at_, 2));
+    }
+  }
+
+  // General categories, of one or two letters.
+  void read_property() {
+    const size_t close = source_.find('}', at_);
+    const size_t letters = close == std::string_view::npos || peek(2) != '{' ? 0 : close - at_ - 3;
+    const bool known = letters >= 1 && letters <= 2 && std::string_view("LMNPSZC").find(peek(3)) != std::string::npos;
+    if (known) return copy(close + 1 - at_);
+    refused = std::string(source_.substr(at_, std::min<size_t>(letters + 4, 24)));
+  }
+
+  std::string_view source_;
+  size_t at_ = 0;
+  bool in_class_ = false;
+  std::string result_;
+};
+
+}  // namespace
+
+struct TextRegex::Code {
+  pcre2_code* code = nullptr;
+  pcre2_match_context* context = nullptr;
+
+  Code() = default;
+  Code(const Code&) = delete;
+  Code& operator=(const Code&) = delete;
+  ~Code() {
+    pcre2_match_context_free(context);
+    pcre2_code_free(code);
+  }
+};
+
+TextRegex::TextRegex(const std::string& expression, const std::string& path, const std::string& object)
+    : path_(path), expression_(expression) {
+  auto fail = [&](const std::string& what) {
+    throw FormatError(path, object + ": the regular expression '" + expression.substr(0, 200) + "' " + what);
+  };
+  if (expression.empty() || expression.size() > kMostBytes)
+    fail("has " + std::to_string(expression.size()) + " B, allowed are 1 to " + std::to_string(kMostBytes));
+  SyntaxReader syntax(expression);
+  const std::string pattern = syntax.translated();
+  if (!syntax.refused.empty())
+    fail("has " + syntax.refused +
+         ", which is not known; known are classes, \\s \\d \\r \\n \\t, \\p{} of general categories, groups (?: (?i: "
+         "(?= "
+         "(?!, alternatives and repeats");
+  auto code = std::make_shared<Code>();
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  code->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                             PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr);
+  if (!code->code) fail("is none: " + message_of(error));
+  uint32_t matches_empty = 0;
+  pcre2_pattern_info(code->code, PCRE2_INFO_MATCHEMPTY, &matches_empty);
+  if (matches_empty != 0) fail("can match nothing; each match must have a character");
+  pcre2_jit_compile(code->code, PCRE2_JIT_COMPLETE);  // where it fails, the interpreter does the work
+  code->context = pcre2_match_context_create(nullptr);
+  if (!code->context) throw std::bad_alloc();
+  pcre2_set_match_limit(code->context, kMostSteps);
+  pcre2_set_heap_limit(code->context, kMostHeapKiB);
+  code_ = std::move(code);
+}
+
+namespace {
+
+// What one thread needs to match. The stack of the just-in-time compiler's code is the thread's own until that is too
+// small.
+class Matcher {
+ public:
+  explicit Matcher(const pcre2_code* code, const pcre2_match_context* limits)
+      : code_(code), limits_(limits), data_(pcre2_match_data_create(1, nullptr)) {
+    if (!data_) throw std::bad_alloc();
+  }
+  Matcher(const Matcher&) = delete;
+  Matcher& operator=(const Matcher&) = delete;
+  ~Matcher() {
+    pcre2_match_context_free(with_stack_);
+    pcre2_jit_stack_free(stack_);
+    pcre2_match_data_free(data_);
+  }
+
+  // PCRE2's count of groups or its error; from `begin` on.
+  int match(std::string_view text, size_t begin) {
+    const int count = match_with(text, begin, with_stack_ ? with_stack_ : limits_);
+    if (count != PCRE2_ERROR_JIT_STACKLIMIT || with_stack_) return count;
+    with_stack_ = pcre2_match_context_copy(const_cast<pcre2_match_context*>(limits_));
+    stack_ = pcre2_jit_stack_create(32 << 10, kMostJitStack, nullptr);
+    if (!with_stack_ || !stack_) throw std::bad_alloc();
+    pcre2_jit_stack_assign(with_stack_, nullptr, stack_);
+    return match_with(text, begin, with_stack_);
+  }
+  TextSpan span() const {
+    const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(data_);
+    return {ends[0], ends[1]};
+  }
+
+ private:
+  int match_with(std::string_view text, size_t begin, const pcre2_match_context* context) {
+    return pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), begin, PCRE2_NO_UTF_CHECK, data_,
+                       const_cast<pcre2_match_context*>(context));
+  }
+
+  const pcre2_code* code_;
+  const pcre2_match_context* limits_;
+  pcre2_match_data* data_;
+  pcre2_match_context* with_stack_ = nullptr;
+  pcre2_jit_stack* stack_ = nullptr;
+};
+
+}  // namespace
+
+std::vector<TextSpan> TextRegex::matches(std::string_view text) const {
+  Matcher matcher(code_->code, code_->context);
+  std::vector<TextSpan> found;
+  for (size_t begin = 0; begin < text.size(); begin = found.back().end) {
+    const int count = matcher.match(text, begin);
+    if (count == PCRE2_ERROR_NOMATCH) break;
+    if (count < 0)
+      throw FormatError(path_, "the regular expression '" + expression_.substr(0, 200) +
+                                   "' cannot be matched at byte " + std::to_string(begin) +
+                                   " of a text: " + message_of(count));
+    found.push_back(matcher.span());
+  }
+  return found;
+}
+
+}  // namespace thimble
