@@ -62,8 +62,8 @@ int run(int count, char** values) {
   }
   auto on_device = make_cuda_generator(weights, 0, numerics, 2048, 64);
   SilentProgress progress;
-  CalibrationOptions options;
-  double seconds = median_seconds(3, [&] { on_device->calibration(options, 0, 64, progress); });
+  const TextScript script = uniform_script(weights->network->vocabulary(), {});
+  double seconds = median_seconds(3, [&] { on_device->calibration(script, 0, 64, progress); });
   std::printf("generation of 64 x 2048: %.3f s\n", seconds);
   return 0;
 }

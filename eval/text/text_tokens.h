@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,8 +18,10 @@ constexpr std::string_view kDocumentSeparator = "<|doc|>";
 std::vector<std::string_view> split_documents(std::string_view text);
 
 // The token in front of a document: the tokenizer's BOS, or else the special token that stands between documents, or
-// else its token 1 where that is a control, unknown or unused piece. FormatError when it has neither, since a piece
-// with text would count as bytes.
+// else its token 1 where that is a control, unknown or unused piece: one with text would count as bytes.
+std::optional<Token> document_start_of(const Tokenizer& tokenizer);
+
+// The same; FormatError when there is none.
 Token document_start_token(const Tokenizer& tokenizer);
 
 // BOS, document, BOS, document, ... FormatError naming `path` and the byte where `text` is not UTF-8.

@@ -9,6 +9,7 @@
 #include "gptq/statistics/statistics_sum.h"
 #include "quantizer/checkpoints/finite_input.h"
 #include "quantizer/checkpoints/hessian_file.h"
+#include "quantizer/pipeline/written_text.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/file.h"
 #include "runtime/base/hash.h"
@@ -112,8 +113,9 @@ CalibrationStatistics collect_in_parts(const std::shared_ptr<const Weights>& wei
 
 }  // namespace
 
-TokenSequences self_generate(Generator& generator, const CalibrationOptions& options, uint64_t key,
-                             const SharedWork& work, Progress& progress) {
+TokenSequences self_generate(Generator& generator, const TextScript& script, uint64_t key, const SharedWork& work,
+                             Progress& progress) {
+  const CalibrationOptions& options = script.options;
   const int64_t batch = generator.preferred_sequences(options);
   TokenSequences all{options.sequences, options.length, {}};
   progress.begin("generating calibration", options.sequences * options.length, "tokens");
@@ -128,7 +130,7 @@ TokenSequences self_generate(Generator& generator, const CalibrationOptions& opt
     bool is_new = false;
     const auto tokens = work.result<std::vector<Token>>({WorkKind::kTokens, batch_key}, [&] {
       is_new = true;
-      return generator.calibration(options, first, count, progress).tokens;
+      return generator.calibration(script, first, count, progress).tokens;
     });
     if (!is_new) progress.advance(count * options.length);
     all.tokens.insert(all.tokens.end(), tokens.begin(), tokens.end());
@@ -186,9 +188,15 @@ TokenSequences obtain_tokens(const QuantizeRequest& request, OpenedCheckpoint& s
     options.sequences = (tokens.count - i + n - 1) / n;
     options.temperature = request.temperatures[static_cast<size_t>(i)];
     options.seed += static_cast<uint64_t>(i) << 32;
-    const uint64_t part_key =
-        Hasher().add(key).add(options.seed).add(std::bit_cast<uint64_t>(options.temperature)).digest();
-    const TokenSequences part = self_generate(*generator, options, part_key, work, progress);
+    const TextScript script = script_for(source.path(), source.runnable().vocabulary(), options);
+    const uint64_t part_key = Hasher()
+                                  .add(key)
+                                  .add(options.seed)
+                                  .add(std::bit_cast<uint64_t>(options.temperature))
+                                  .add(std::as_bytes(std::span(script.given)))
+                                  .add(std::as_bytes(std::span(script.never_drawn)))
+                                  .digest();
+    const TokenSequences part = self_generate(*generator, script, part_key, work, progress);
     for (int64_t s = 0; s < part.count; ++s)
       std::ranges::copy(part.sequence(s), tokens.tokens.begin() + (s * n + i) * tokens.length);
   }

@@ -16,10 +16,10 @@
 
 namespace thimble {
 
-// Generates in batches, each a piece of the work. `key` hashes what the tokens depend on besides the options' length
+// Generates in batches, each a piece of the work. `key` hashes what the tokens depend on besides the script's length
 // and how many there are. `generator` is shared among the ranks.
-TokenSequences self_generate(Generator& generator, const CalibrationOptions& options, uint64_t key,
-                             const SharedWork& work, Progress& progress);
+TokenSequences self_generate(Generator& generator, const TextScript& script, uint64_t key, const SharedWork& work,
+                             Progress& progress);
 
 // Runs every sequence, less its last token (nothing is predicted from it), through the model; Hessians of all its
 // linear layers, rounded to float32. On the CPU the ranks take the parts of statistics_sum.h in turn, and all add up

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <limits>
 
 #include "runtime/base/random.h"
 #include "runtime/cpu/cpu_pass.h"
@@ -22,16 +23,16 @@ class CpuGenerator final : public Generator {
     return calibration_batch(pass_.network(), options);
   }
 
-  TokenSequences calibration(const CalibrationOptions& options, int64_t first, int64_t count,
-                             Progress& progress) override {
-    assert(options.length == pass_.context_length());
-    TokenSequences out{count, options.length, std::vector<Token>(static_cast<size_t>(count * options.length))};
+  TokenSequences calibration(const TextScript& script, int64_t first, int64_t count, Progress& progress) override {
+    const int64_t length = script.options.length;
+    assert(length == pass_.context_length());
+    const auto given = script.sequences(first, count);
+    TokenSequences out{count, length, {given.begin(), given.end()}};
     for (int64_t start = 0; start < count; start += kMostFewRows) {
       const int64_t some = std::min(kMostFewRows, count - start);
       const auto share =
-          std::span(out.tokens)
-              .subspan(static_cast<size_t>(start * options.length), static_cast<size_t>(some * options.length));
-      generate_batch(options, first + start, some, share, progress);
+          std::span(out.tokens).subspan(static_cast<size_t>(start * length), static_cast<size_t>(some * length));
+      generate_batch(script, first + start, some, share, progress);
     }
     return out;
   }
@@ -54,36 +55,41 @@ class CpuGenerator final : public Generator {
   }
 
  private:
-  // Generates sequences [first, first + count) into `out` (count, length) as one batch.
-  void generate_batch(const CalibrationOptions& options, int64_t first, int64_t count, std::span<Token> out,
+  // Draws what `out` (count, length), sequences [first, first + count) of the script, leaves open, as one batch.
+  void generate_batch(const TextScript& script, int64_t first, int64_t count, std::span<Token> out,
                       Progress& progress) {
+    const CalibrationOptions& options = script.options;
     // A product of one row rounds differently (gemm.h); a sequence that is alone gets an idle companion.
     const int64_t rows = std::max<int64_t>(2, count);
     CpuCache cache(pass_.network(), rows, options.length);
     TokenBatch batch;
     batch.tokens.assign(static_cast<size_t>(rows), 0);
     batch.previous.assign(static_cast<size_t>(rows), TokenBatch::kNoToken);
-    for (int64_t s = 0; s < count; ++s)
-      batch.tokens[static_cast<size_t>(s)] = first_calibration_token(pass_.network().vocabulary(), options, first + s);
+    auto token_at = [&](int64_t s, int64_t position) -> Token& {
+      return out[static_cast<size_t>(s * options.length + position)];
+    };
     for (int64_t position = 0; position < options.length; ++position) {
-      for (int64_t s = 0; s < count; ++s)
-        out[static_cast<size_t>(s * options.length + position)] = batch.tokens[static_cast<size_t>(s)];
       progress.advance(count);
       if (position + 1 == options.length) break;
+      for (int64_t s = 0; s < count; ++s) batch.tokens[static_cast<size_t>(s)] = token_at(s, position);
       batch.shape = {rows, 1, position};
-      const ConstMatrixView logits = next_logits(batch, cache, 0);
+      const MatrixView logits = next_logits(batch, cache, 0);
       batch.previous = batch.tokens;
       for (int64_t s = 0; s < count; ++s) {
-        const double uniform =
-            uniform_at(options.seed, static_cast<uint64_t>(first + s), static_cast<uint64_t>(position + 1));
-        batch.tokens[static_cast<size_t>(s)] =
-            sample_token({logits.row(s), static_cast<size_t>(logits.cols)}, options.temperature, uniform);
+        Token& next = token_at(s, position + 1);
+        if (next != TextScript::kDrawn) continue;
+        const std::span row(logits.row(s), static_cast<size_t>(logits.cols));
+        for (Token never : script.never_drawn)
+          row[static_cast<size_t>(never)] = -std::numeric_limits<float>::infinity();
+        next = sample_token(
+            row, options.temperature,
+            uniform_at(options.seed, static_cast<uint64_t>(first + s), static_cast<uint64_t>(position + 1)));
       }
     }
   }
 
   // After rows first_needed.. of the batch, valid until the next call.
-  ConstMatrixView next_logits(const TokenBatch& batch, CpuCache& cache, int64_t first_needed) {
+  MatrixView next_logits(const TokenBatch& batch, CpuCache& cache, int64_t first_needed) {
     const ConstMatrixView hidden = pass_.run(batch, &cache, first_needed);
     logits_.resize(hidden.rows, pass_.network().vocabulary());
     pass_.logits(hidden, logits_);

@@ -98,8 +98,8 @@ class CudaGenerator final : public Generator {
     return std::min(options.sequences, planned_);
   }
 
-  TokenSequences calibration(const CalibrationOptions& options, int64_t first, int64_t count,
-                             Progress& progress) override {
+  TokenSequences calibration(const TextScript& script, int64_t first, int64_t count, Progress& progress) override {
+    const CalibrationOptions& options = script.options;
     assert(options.length == context_);
     DeviceScope scope(ordinal_);
     TokenSequences all{count, options.length, {}};
@@ -111,12 +111,7 @@ class CudaGenerator final : public Generator {
         sequences = std::make_unique<CudaSequences<T>>(*weights_, context_, size);
         return size;
       });
-      std::vector<Token> first_tokens;
-      for (int64_t s = 0; s < batch; ++s)
-        first_tokens.push_back(first_calibration_token(network_->vocabulary(), options, first + done + s));
-      const std::vector<Token> tokens =
-          sequences->generate(first_tokens, options.length, options.temperature, options.seed,
-                              static_cast<uint64_t>(first + done), progress);
+      const std::vector<Token> tokens = sequences->generate(script, first + done, progress);
       all.tokens.insert(all.tokens.end(), tokens.begin(), tokens.end());
     }
     return all;

@@ -2,6 +2,7 @@
 #include "runtime/cuda/cuda_sequences.cuh"
 
 #include <algorithm>
+#include <cassert>
 
 #include "runtime/base/error.h"
 
@@ -21,11 +22,11 @@ CudaSequences<T>::CudaSequences(const CudaNetworkWeights<T>& weights, int64_t co
       pass_(weights, {context, sequences, sequences, /*stepping=*/true}),
       cache_(weights.network(), sequences, context, /*shares_one=*/false),
       tokens_(sequences * context, "tokens and scores"),
+      never_drawn_(weights.network().vocabulary(), "tokens and scores"),
       logits_(sequences * pass_.logits_stride(), "tokens and scores"),
       position_(1),
       failed_(1) {
   failed_.fill_zero();
-  tokens_.fill_zero();
 }
 
 template <typename T>
@@ -84,14 +85,20 @@ void CudaSequences<T>::require_finite() const {
 }
 
 template <typename T>
-std::vector<Token> CudaSequences<T>::generate(std::span<const Token> first_tokens, int64_t length, double temperature,
-                                              uint64_t seed, uint64_t first_stream, Progress& progress) {
+std::vector<Token> CudaSequences<T>::generate(const TextScript& script, int64_t first, Progress& progress) {
+  const auto& [sequences, length, temperature, seed] = script.options;
+  assert(length == context_);
   position_.fill_zero();
   cache_.clear_states();
-  check_cuda(cudaMemcpy2D(tokens_.data(), static_cast<size_t>(context_) * sizeof(Token), first_tokens.data(),
-                          sizeof(Token), sizeof(Token), first_tokens.size(), cudaMemcpyHostToDevice));
+  std::vector<Token> tokens(static_cast<size_t>(sequences_ * length));
+  std::ranges::copy(script.sequences(first, sequences_), tokens.begin());
+  check_cuda(cudaMemcpy(tokens_.data(), tokens.data(), tokens.size() * sizeof(Token), cudaMemcpyHostToDevice));
+  check_cuda(cudaMemcpy(never_drawn_.data(), script.never_drawn.data(), script.never_drawn.size() * sizeof(Token),
+                        cudaMemcpyHostToDevice));
   check_cuda(cudaStreamSynchronize(nullptr));  // streams of ours do not wait for the default one
-  const SampleRequest draw = request(temperature, seed, first_stream, 0);
+  SampleRequest draw = request(temperature, seed, static_cast<uint64_t>(first), 0);
+  draw.never_drawn = never_drawn_.data();
+  draw.never_drawn_count = static_cast<int>(script.never_drawn.size());
   int64_t position = 0, told = 0;
   auto advance = [&](int64_t steps, int64_t last) {
     if (position < last) capture(draw, steps);
@@ -109,10 +116,7 @@ std::vector<Token> CudaSequences<T>::generate(std::span<const Token> first_token
   stream_.wait();
   progress.advance((length - told) * sequences_);
   require_finite();
-  std::vector<Token> tokens(static_cast<size_t>(sequences_ * length));
-  check_cuda(cudaMemcpy2D(tokens.data(), static_cast<size_t>(length) * sizeof(Token), tokens_.data(),
-                          static_cast<size_t>(context_) * sizeof(Token), static_cast<size_t>(length) * sizeof(Token),
-                          static_cast<size_t>(sequences_), cudaMemcpyDeviceToHost));
+  check_cuda(cudaMemcpy(tokens.data(), tokens_.data(), tokens.size() * sizeof(Token), cudaMemcpyDeviceToHost));
   return tokens;
 }
 
@@ -121,7 +125,9 @@ void CudaSequences<T>::continue_text(std::span<const Token> prompt, int64_t most
                                      uint64_t seed, const std::function<bool(Token)>& on_token) {
   if (most_new_tokens == 0) return;
   const auto length = static_cast<int64_t>(prompt.size());
-  check_cuda(cudaMemcpy(tokens_.data(), prompt.data(), prompt.size_bytes(), cudaMemcpyHostToDevice));
+  std::vector<Token> tokens(static_cast<size_t>(context_), TextScript::kDrawn);
+  std::ranges::copy(prompt, tokens.begin());
+  check_cuda(cudaMemcpy(tokens_.data(), tokens.data(), tokens.size() * sizeof(Token), cudaMemcpyHostToDevice));
   check_cuda(cudaStreamSynchronize(nullptr));  // streams of ours do not wait for the default one
   position_.fill_zero();
   cache_.clear_states();

@@ -5,6 +5,7 @@
 
 #include "runtime/base/progress.h"
 #include "runtime/cuda/cuda_pass.cuh"
+#include "runtime/ops/generator.h"
 
 namespace thimble {
 
@@ -17,10 +18,8 @@ class CudaSequences {
   static CudaPassShape prompt_shape(int64_t context, int64_t prompt) { return {context, prompt, 1, false}; }
   ~CudaSequences();
 
-  // Fills `sequences` x `length` tokens: the first token of sequence s is first_tokens[s], the others are drawn.
-  // Progress advances by one per token.
-  std::vector<Token> generate(std::span<const Token> first_tokens, int64_t length, double temperature, uint64_t seed,
-                              uint64_t first_stream, Progress& progress);
+  // Sequences from number `first` of the script on, as many as grow together; see Generator::calibration().
+  std::vector<Token> generate(const TextScript& script, int64_t first, Progress& progress);
   // Continues one sequence; see Generator::text().
   void continue_text(std::span<const Token> prompt, int64_t most_new_tokens, double temperature, uint64_t seed,
                      const std::function<bool(Token)>& on_token);
@@ -35,7 +34,8 @@ class CudaSequences {
   CudaStream stream_;
   CudaPass<T> pass_;
   CudaCache<T> cache_;
-  DeviceArray<Token> tokens_;  // (sequences, context)
+  DeviceArray<Token> tokens_;       // (sequences, context); kDrawn where none is yet
+  DeviceArray<Token> never_drawn_;  // (vocabulary) at most
   DeviceArray<float> logits_;
   DeviceArray<int> position_, failed_;
   cudaGraphExec_t steps_ = nullptr;

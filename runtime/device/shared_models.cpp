@@ -111,19 +111,18 @@ class SharedGenerator final : public Generator {
     return team_.ranks() * team_.total([&](const Generator& part) { return part.preferred_sequences(options); });
   }
 
-  TokenSequences calibration(const CalibrationOptions& options, int64_t first, int64_t count,
-                             Progress& progress) override {
+  TokenSequences calibration(const TextScript& script, int64_t first, int64_t count, Progress& progress) override {
     const Share own = team_.own(static_cast<size_t>(count));
-    const auto length = static_cast<size_t>(options.length);
+    const auto length = static_cast<size_t>(script.options.length);
     std::vector<Token> mine(own.size() * length);
     team_.for_each_share(own.size(), [&](Generator& part, size_t begin, size_t end) {
-      const TokenSequences share = part.calibration(options, first + static_cast<int64_t>(own.begin + begin),
+      const TokenSequences share = part.calibration(script, first + static_cast<int64_t>(own.begin + begin),
                                                     static_cast<int64_t>(end - begin), progress);
       std::ranges::copy(share.tokens, mine.begin() + static_cast<std::ptrdiff_t>(begin * length));
     });
-    TokenSequences all{count, options.length, std::vector<Token>(static_cast<size_t>(count) * length)};
+    TokenSequences all{count, script.options.length, std::vector<Token>(static_cast<size_t>(count) * length)};
     team_.exchange<Token>(mine, all.tokens);
-    progress.advance((count - static_cast<int64_t>(own.size())) * options.length);  // by the other ranks
+    progress.advance((count - static_cast<int64_t>(own.size())) * script.options.length);  // by the other ranks
     return all;
   }
 

@@ -22,13 +22,19 @@ Token sample_token(std::span<const float> logits, double temperature, double uni
     cumulative.push_back(sum);
   }
   auto chosen = std::ranges::upper_bound(cumulative, uniform * sum);
-  if (chosen == cumulative.end()) --chosen;  // uniform * sum may round up to sum
+  if (chosen == cumulative.end()) return static_cast<Token>(peak - logits.begin());  // uniform * sum rounded up to sum
   return static_cast<Token>(chosen - cumulative.begin());
 }
 
-Token first_calibration_token(int64_t vocabulary, const CalibrationOptions& options, int64_t sequence) {
-  const double uniform = uniform_at(options.seed, static_cast<uint64_t>(sequence), 0);
-  return static_cast<Token>(uniform * static_cast<double>(vocabulary));
+TextScript uniform_script(int64_t vocabulary, const CalibrationOptions& options) {
+  TextScript script{options, {}, {}};
+  script.given.assign(static_cast<size_t>(options.sequences * options.length), TextScript::kDrawn);
+  for (int64_t s = 0; s < options.sequences; ++s) {
+    const double uniform = uniform_at(options.seed, static_cast<uint64_t>(s), 0);
+    script.given[static_cast<size_t>(s * options.length)] =
+        static_cast<Token>(uniform * static_cast<double>(vocabulary));
+  }
+  return script;
 }
 
 }  // namespace thimble

@@ -38,9 +38,13 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(SampleRequest r) {
   __shared__ Peak peaks[kWarps];
   __shared__ double sums[kThreads + 1];
   int thread = static_cast<int>(threadIdx.x), sequence = static_cast<int>(blockIdx.x);
-  const float* logits = r.logits + sequence * r.stride;
+  float* logits = r.logits + sequence * r.stride;
   int share = (r.vocabulary + kThreads - 1) / kThreads, first = min(thread * share, r.vocabulary);
   int last = min(first + share, r.vocabulary), position = *r.position + 1;
+  Token& token = r.tokens[sequence * r.token_stride + position];
+  if (token >= 0) return;
+  for (int i = thread; i < r.never_drawn_count; i += kThreads) logits[r.never_drawn[i]] = -INFINITY;
+  __syncthreads();
 
   Peak highest{-INFINITY, first};
   bool finite = true;
@@ -57,12 +61,12 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(SampleRequest r) {
   if (!finite || !isfinite(peak)) {
     if (thread == 0) {
       *r.failed = 1;
-      r.tokens[sequence * r.token_stride + position] = 0;
+      token = 0;
     }
     return;
   }
   if (r.temperature == 0) {
-    if (thread == 0) r.tokens[sequence * r.token_stride + position] = static_cast<Token>(highest.index);
+    if (thread == 0) token = static_cast<Token>(highest.index);
     return;
   }
   double sum = 0;
@@ -77,23 +81,21 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(SampleRequest r) {
   double uniform = uniform_at_device(r.seed, r.first_stream + static_cast<uint64_t>(sequence),
                                      static_cast<uint64_t>(position - r.first_position));
   double wanted = uniform * sums[kThreads];
-  // The thread whose share the draw falls into walks through it; rounding up to the whole sum takes the last token.
+  // The thread whose share the draw falls into walks through it; rounding up to the whole sum takes the likeliest.
   bool own = sums[thread] <= wanted && (wanted < sums[thread + 1]);
   if (thread == kThreads - 1 && wanted >= sums[kThreads]) {
-    r.tokens[sequence * r.token_stride + position] = static_cast<Token>(r.vocabulary - 1);
+    token = static_cast<Token>(highest.index);
     return;
   }
   if (!own) return;
   double cumulative = sums[thread];
-  int chosen = last - 1;
-  for (int v = first; v < last; ++v) {
-    cumulative += exp((static_cast<double>(logits[v]) - peak) / r.temperature);
-    if (cumulative > wanted) {
-      chosen = v;
-      break;
-    }
+  int chosen = first;  // the last that can be drawn, where sums round down
+  for (int v = first; v < last && cumulative <= wanted; ++v) {
+    const double chance = exp((static_cast<double>(logits[v]) - peak) / r.temperature);
+    if (chance > 0) chosen = v;
+    cumulative += chance;
   }
-  r.tokens[sequence * r.token_stride + position] = static_cast<Token>(chosen);
+  token = static_cast<Token>(chosen);
 }
 
 __global__ void advance_kernel(int* position) { ++*position; }

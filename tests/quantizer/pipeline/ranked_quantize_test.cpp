@@ -28,7 +28,7 @@ class NeverGenerates final : public Generator {
   NeverGenerates(const Generator& other, const CalibrationOptions& options)
       : preferred_(other.preferred_sequences(options)) {}
   int64_t preferred_sequences(const CalibrationOptions&) const override { return preferred_; }
-  TokenSequences calibration(const CalibrationOptions&, int64_t, int64_t, Progress&) override {
+  TokenSequences calibration(const TextScript&, int64_t, int64_t, Progress&) override {
     ADD_FAILURE() << "generated again";
     return {};
   }
@@ -163,11 +163,12 @@ TEST_F(RankedQuantize, SolutionsOfAllRanksAreKept) {
 }
 
 TEST_F(RankedQuantize, TokensOfRank0sFolderServeAll) {
-  CalibrationOptions options{5, kLength, 0.8, 1};
+  const CalibrationOptions options{5, kLength, 0.8, 1};
+  const TextScript script = uniform_script(config_.vocab_size, options);
   SilentProgress progress;
   auto generate = [&](Generator& generator, Ranks& ranks) {
     WorkFolder work(ranks.is_root() ? folder_.file("work") : "");
-    return self_generate(generator, options, kKey, {work, ranks}, progress).tokens;
+    return self_generate(generator, script, kKey, {work, ranks}, progress).tokens;
   };
   std::vector<std::vector<Token>> first(3);
   run_as_ranks(3, [&](Ranks& ranks) {
@@ -175,7 +176,7 @@ TEST_F(RankedQuantize, TokensOfRank0sFolderServeAll) {
     first[static_cast<size_t>(ranks.rank())] = generate(*generator, ranks);
   });
   EXPECT_EQ(first[0].size(), static_cast<size_t>(5 * kLength));
-  EXPECT_EQ(first[0], make_generator(weights_, Device{}, kLength, 5)->calibration(options, 0, 5, progress).tokens);
+  EXPECT_EQ(first[0], make_generator(weights_, Device{}, kLength, 5)->calibration(script, 0, 5, progress).tokens);
   run_as_ranks(3, [&](Ranks& ranks) {
     NeverGenerates never(*make_generator(weights_, Device{}, kLength, options.sequences, ranks), options);
     EXPECT_EQ(generate(never, ranks), first[0]);

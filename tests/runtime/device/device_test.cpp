@@ -99,10 +99,10 @@ TEST(Device, ModelsOfTheCpuAreInItsNumerics) {
     EXPECT_TRUE(std::ranges::equal(rows_of(*made, tokens).values(), expected.values()));
 
     SilentProgress silent;
-    const CalibrationOptions options{.sequences = 3, .length = 17, .seed = 4};
-    const TokenSequences sequences = make_generator(weights, device, 17, 3)->calibration(options, 0, 3, silent);
+    const TextScript script = uniform_script(29, {.sequences = 3, .length = 17, .seed = 4});
+    const TokenSequences sequences = make_generator(weights, device, 17, 3)->calibration(script, 0, 3, silent);
     EXPECT_EQ(sequences.tokens,
-              make_cpu_generator(weights, device.numerics, 17)->calibration(options, 0, 3, silent).tokens);
+              make_cpu_generator(weights, device.numerics, 17)->calibration(script, 0, 3, silent).tokens);
   }
 }
 

@@ -47,6 +47,7 @@ class SharedModels : public testing::TestWithParam<FamilyCase> {
   const std::vector<Token> tokens_ = random_tokens(3 * kContext, model_.vocabulary());
   const std::vector<ScoreWindow> windows_ = windows_of_every_length(tokens_, kContext);
   const CalibrationOptions calibration_{9, kContext, 0.8, 11};
+  const TextScript script_ = uniform_script(model_.vocabulary(), calibration_);
   const std::unique_ptr<Ranks> alone_ = make_single_rank();
 };
 INSTANTIATE_TEST_SUITE_P(Families, SharedModels, testing::ValuesIn(undecided_cases()),
@@ -67,16 +68,16 @@ TEST_P(SharedModels, SplittingWindowsChangesNoBit) {
 
 TEST_P(SharedModels, SplittingSequencesChangesNoToken) {
   SharedCounter progress;
-  const TokenSequences expected = cpu_generator()->calibration(calibration_, 0, 9, progress);
+  const TokenSequences expected = cpu_generator()->calibration(script_, 0, 9, progress);
   EXPECT_EQ(progress.advanced, 9 * kContext);
   for (size_t parts : {2, 4, 12}) {
     SharedCounter split_progress;
-    const TokenSequences found = shared_generator(parts, *alone_)->calibration(calibration_, 0, 9, split_progress);
+    const TokenSequences found = shared_generator(parts, *alone_)->calibration(script_, 0, 9, split_progress);
     EXPECT_EQ(found.count, 9);
     EXPECT_EQ(found.length, kContext);
     EXPECT_EQ(found.tokens, expected.tokens) << parts;
     EXPECT_EQ(split_progress.advanced, 9 * kContext);
-    const TokenSequences later = shared_generator(parts, *alone_)->calibration(calibration_, 5, 3, split_progress);
+    const TokenSequences later = shared_generator(parts, *alone_)->calibration(script_, 5, 3, split_progress);
     EXPECT_TRUE(std::ranges::equal(later.tokens, std::span(expected.tokens).subspan(5 * kContext, 3 * kContext)));
   }
 }
@@ -119,7 +120,7 @@ TEST_P(SharedModels, AModelThatIsAloneIsItself) {
 TEST_P(SharedModels, RanksChangeNoBit) {
   const std::vector<float> expected = scores_of(*cpu_scorer(), windows_);
   SilentProgress silent;
-  const TokenSequences sequences = cpu_generator()->calibration(calibration_, 0, 9, silent);
+  const TokenSequences sequences = cpu_generator()->calibration(script_, 0, 9, silent);
   const int64_t preferred = cpu_generator()->preferred_sequences(calibration_);
   for (int size : {1, 2, 3, 5})
     for (size_t parts : {1, 2}) {
@@ -136,10 +137,10 @@ TEST_P(SharedModels, RanksChangeNoBit) {
         std::unique_ptr<Generator> generator = shared_generator(parts, ranks);
         EXPECT_EQ(generator->preferred_sequences(calibration_), static_cast<int64_t>(parts) * size * preferred);
         SharedCounter progress;
-        const TokenSequences found = generator->calibration(calibration_, 0, 9, progress);
+        const TokenSequences found = generator->calibration(script_, 0, 9, progress);
         EXPECT_EQ(found.tokens, sequences.tokens);
         EXPECT_EQ(progress.advanced, 9 * kContext);
-        const TokenSequences later = generator->calibration(calibration_, 5, 3, progress);
+        const TokenSequences later = generator->calibration(script_, 5, 3, progress);
         EXPECT_TRUE(std::ranges::equal(later.tokens, std::span(sequences.tokens).subspan(5 * kContext, 3 * kContext)));
         EXPECT_EQ(text_of(*generator, std::span(tokens_).first(10)).size(), 7u);
       });
@@ -157,7 +158,7 @@ TEST_P(SharedModels, AnErrorOnOneDeviceIsTheCallsError) {
   parts.push_back(cpu_generator());
   std::unique_ptr<Generator> generator = make_shared_generator(std::move(parts), *alone_);
   SilentProgress silent;
-  expect_error<Error>([&] { generator->calibration(calibration_, 0, 9, silent); }, {"logits are not finite"});
+  expect_error<Error>([&] { generator->calibration(script_, 0, 9, silent); }, {"logits are not finite"});
 }
 
 }  // namespace

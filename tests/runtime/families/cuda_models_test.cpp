@@ -265,7 +265,7 @@ TEST_P(CudaScores, GenerationFollowsTheModel) {
   const int64_t length = is_fast() ? 200 : 40;
   SilentProgress progress;
   CalibrationOptions greedy{5, length, 0, 3};
-  TokenSequences found = generator(length)->calibration(greedy, 0, 5, progress);
+  TokenSequences found = generator(length)->calibration(uniform_script(300, greedy), 0, 5, progress);
   // Every greedy token is the likeliest by the window pass too, up to rounding.
   auto model = scorer(length);
   for (int64_t s = 0; s < 5; ++s) {
@@ -285,11 +285,27 @@ TEST_P(CudaScores, GenerationIsTheSameForAnyBatch) {
   const int64_t length = is_fast() ? 150 : 40;
   auto model = generator(length);
   SilentProgress progress;
-  CalibrationOptions options{7, length, 0.8, 11};
-  TokenSequences all = model->calibration(options, 0, 7, progress);
-  EXPECT_EQ(all.tokens, model->calibration(options, 0, 7, progress).tokens);
-  TokenSequences some = model->calibration(options, 2, 3, progress);
+  const TextScript script = uniform_script(300, {7, length, 0.8, 11});
+  TokenSequences all = model->calibration(script, 0, 7, progress);
+  EXPECT_EQ(all.tokens, model->calibration(script, 0, 7, progress).tokens);
+  TokenSequences some = model->calibration(script, 2, 3, progress);
   for (int64_t s = 0; s < 3; ++s) EXPECT_TRUE(std::ranges::equal(all.sequence(2 + s), some.sequence(s))) << s;
+}
+
+TEST_P(CudaScores, GenerationKeepsToItsScript) {
+  const int64_t length = 40;
+  auto model = generator(length);
+  SilentProgress progress;
+  TextScript script = uniform_script(300, {3, length, 0.8, 11});
+  const TokenSequences free = model->calibration(script, 0, 3, progress);
+  for (size_t p : {5, 6, 30}) script.given[static_cast<size_t>(length) + p] = static_cast<Token>(p);
+  for (Token token = 0; token < 290; ++token) script.never_drawn.push_back(token);
+  const TokenSequences found = model->calibration(script, 0, 3, progress);
+  for (size_t i = 0; i < found.tokens.size(); ++i) {
+    const bool is_drawn = script.given[i] == TextScript::kDrawn;
+    EXPECT_TRUE(is_drawn ? found.tokens[i] >= 290 : found.tokens[i] == script.given[i]) << i;
+  }
+  EXPECT_NE(found.tokens, free.tokens);
 }
 
 TEST_P(CudaScores, ContinuesAPrompt) {

@@ -31,7 +31,7 @@ class Generation : public testing::TestWithParam<FamilyCase> {
                            Numerics numerics = Numerics::kFp32) const {
     Counter progress;
     const auto generator = make_cpu_generator(model_.weights, numerics, options.length);
-    TokenSequences found = generator->calibration(options, first, count, progress);
+    TokenSequences found = generator->calibration(uniform_script(model_.vocabulary(), options), first, count, progress);
     EXPECT_EQ(progress.advanced, count * options.length);
     EXPECT_EQ(found.count, count);
     EXPECT_EQ(found.length, options.length);
@@ -161,6 +161,34 @@ TEST_P(Generation, TemperatureZeroIsGreedy) {
       ASSERT_EQ(all.sequence(s)[static_cast<size_t>(p + 1)],
                 std::max_element(logits.row(p), logits.row(p) + logits.cols()) - logits.row(p));
   }
+}
+
+// What is given stays and is read as what was drawn is; what is never drawn, though it be likeliest, is not.
+TEST_P(Generation, KeepsToItsScript) {
+  const CalibrationOptions greedy{3, 20, 0, 1};
+  TextScript script = uniform_script(model_.vocabulary(), greedy);
+  const TokenSequences free = calibrate(greedy, 0, 3);
+  for (size_t p : {3, 4, 11})
+    for (int64_t s : {0, 2}) script.given[static_cast<size_t>(s * 20) + p] = static_cast<Token>(p);
+  script.never_drawn = {free.sequence(1)[1], free.sequence(1)[1] + 1};
+  if (script.never_drawn[1] == model_.vocabulary()) script.never_drawn = {0, free.sequence(1)[1]};
+  Counter progress;
+  const TokenSequences found =
+      make_cpu_generator(model_.weights, Numerics::kFp32, 20)->calibration(script, 0, 3, progress);
+  for (int64_t s = 0; s < 3; ++s) {
+    Matrix logits = window_logits(found.sequence(s));
+    for (int64_t p = 0; p < 20; ++p) {
+      const Token given = script.sequences(s, 1)[static_cast<size_t>(p)];
+      const Token token = found.sequence(s)[static_cast<size_t>(p)];
+      if (given != TextScript::kDrawn) {
+        EXPECT_EQ(token, given);
+        continue;
+      }
+      for (Token never : script.never_drawn) logits(p - 1, never) = -std::numeric_limits<float>::infinity();
+      EXPECT_EQ(token, std::max_element(logits.row(p - 1), logits.row(p - 1) + logits.cols()) - logits.row(p - 1));
+    }
+  }
+  EXPECT_NE(found.sequence(1)[1], free.sequence(1)[1]);
 }
 
 using Continuation = Generation;

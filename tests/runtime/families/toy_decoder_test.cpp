@@ -179,9 +179,10 @@ TEST_F(ToyDecoder, WritesText) {
   const std::unique_ptr<Generator> generator =
       make_cpu_generator(weights_of(spec(), views_of(tensors_)), Numerics::kFp32, 16);
   SilentProgress progress;
-  const TokenSequences text = generator->calibration({3, 16, 0.8, 1}, 0, 3, progress);
+  const TextScript script = uniform_script(config_.vocab_size, {3, 16, 0.8, 1});
+  const TokenSequences text = generator->calibration(script, 0, 3, progress);
   for (Token token : text.tokens) EXPECT_LT(token, config_.vocab_size);
-  EXPECT_EQ(text.tokens, generator->calibration({3, 16, 0.8, 1}, 0, 3, progress).tokens);
+  EXPECT_EQ(text.tokens, generator->calibration(script, 0, 3, progress).tokens);
 }
 
 // Of every small tensor, against differences of the plain pass.

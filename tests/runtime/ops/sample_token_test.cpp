@@ -82,16 +82,21 @@ TEST(SampleToken, FrequenciesFollowTheProbabilities) {
   }
 }
 
-TEST(FirstCalibrationToken, IsUniformAndOfItsSequenceAlone) {
+TEST(UniformScript, GivesFirstTokensThatAreUniformAndOfTheirSequenceAlone) {
   constexpr int64_t kVocabulary = 29, kSequences = 2900;
   std::vector<int> counts(kVocabulary);
-  const CalibrationOptions options{.sequences = kSequences, .seed = 3};
+  const TextScript script = uniform_script(kVocabulary, {.sequences = kSequences, .length = 2, .seed = 3});
+  const TextScript longer = uniform_script(kVocabulary, {.sequences = kSequences - 1, .length = 5, .seed = 3});
+  EXPECT_TRUE(script.never_drawn.empty());
   for (int64_t s = 0; s < kSequences; ++s) {
-    const Token token = first_calibration_token(kVocabulary, options, s);
-    ASSERT_GE(token, 0);
-    ASSERT_LT(token, kVocabulary);
-    ++counts[static_cast<size_t>(token)];
-    EXPECT_EQ(token, first_calibration_token(kVocabulary, {.sequences = 1, .length = 5, .seed = 3}, s));
+    const std::span<const Token> given = script.sequences(s, 1);
+    ASSERT_GE(given[0], 0);
+    ASSERT_LT(given[0], kVocabulary);
+    ++counts[static_cast<size_t>(given[0])];
+    EXPECT_EQ(given[1], TextScript::kDrawn);
+    if (s < kSequences - 1) {
+      EXPECT_EQ(given[0], longer.sequences(s, 1)[0]);
+    }
   }
   // 100 expected of each, with a standard deviation just below 10.
   for (int count : counts) EXPECT_NEAR(count, 100, 50);

@@ -1,0 +1,130 @@
+// written_text.cpp: see written_text.h.
+#include "quantizer/pipeline/written_text.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include "eval/text/chat_form.h"
+#include "eval/text/text_tokens.h"
+#include "eval/text/tokenizer.h"
+#include "quantizer/checkpoints/checkpoint_files.h"
+#include "runtime/base/file.h"
+#include "runtime/base/json.h"
+#include "runtime/base/random.h"
+
+namespace thimble {
+namespace {
+
+constexpr const char *kTemplateFile = "chat_template.jinja", *kTokenizerConfig = "tokenizer_config.json";
+constexpr const char* kTemplateKey = "chat_template";
+
+// Tokens of a turn, at least and at most.
+struct TurnLength {
+  int64_t least, most;
+};
+constexpr TurnLength kUserTurn{16, 96}, kAssistantTurn{64, 320};
+// Streams of random numbers that no sequence draws its tokens from.
+constexpr uint64_t kTurnStreams = uint64_t{1} << 62;
+
+// The one that is called "default" of several; empty: none.
+std::string template_of_config(const std::string& path) {
+  const MappedFile file(path);
+  const Json config = parse_json(file.bytes(), path);
+  if (!config.is_object() || !config.contains(kTemplateKey)) return "";
+  const Json& found = config.at(kTemplateKey);
+  if (found.is_string()) return found.get<std::string>();
+  if (found.is_array())
+    for (const Json& named : found)
+      if (named.is_object() && named.value("name", Json()) == Json("default") &&
+          named.value("template", Json()).is_string())
+        return named.at("template").get<std::string>();
+  if (found.is_null() || found.is_array()) return "";
+  throw FormatError(path, std::string("key '") + kTemplateKey + "' is neither a string nor a list");
+}
+
+std::string chat_template(const std::string& folder) {
+  const std::filesystem::path base(folder);
+  if (const std::string path = (base / kTemplateFile).string(); file_exists(path))
+    return std::string(as_text(MappedFile(path).bytes()));
+  if (const std::string path = (base / kTokenizerConfig).string(); file_exists(path)) return template_of_config(path);
+  return "";
+}
+
+// Fills `text` with turns, the marks given and the rest for the model to draw.
+class Conversation {
+ public:
+  Conversation(const Tokenizer& tokenizer, const ChatForm& form)
+      : user_begin_(tokenizer.encode(form.user_begin)),
+        answer_begin_(tokenizer.encode(std::string(form.user_end).append(form.assistant_begin))),
+        answer_end_(tokenizer.encode(form.assistant_end)) {}
+
+  // False: not within the model's vocabulary.
+  bool is_below(int64_t vocabulary) const {
+    for (const std::vector<Token>* mark : {&user_begin_, &answer_begin_, &answer_end_})
+      if (std::ranges::any_of(*mark, [&](Token token) { return token >= vocabulary; })) return false;
+    return true;
+  }
+
+  void write(uint64_t seed, uint64_t sequence, size_t begin, std::span<Token> text) const {
+    size_t at = begin;
+    uint64_t turn = 0;
+    auto give = [&](const std::vector<Token>& mark) {
+      for (Token token : mark)
+        if (at < text.size()) text[at++] = token;
+    };
+    auto leave = [&](TurnLength length) {
+      const double uniform = uniform_at(seed, kTurnStreams + sequence, turn++);
+      at += static_cast<size_t>(length.least) +
+            static_cast<size_t>(uniform * static_cast<double>(length.most - length.least + 1));
+    };
+    while (at < text.size()) {
+      give(user_begin_);
+      leave(kUserTurn);
+      give(answer_begin_);
+      leave(kAssistantTurn);
+      give(answer_end_);
+    }
+  }
+
+ private:
+  std::vector<Token> user_begin_, answer_begin_, answer_end_;
+};
+
+std::vector<Token> tokens_without_text(const Tokenizer& tokenizer, int64_t vocabulary) {
+  std::vector<Token> tokens;
+  for (int64_t token = 0; token < vocabulary; ++token)
+    if (tokenizer.kind(static_cast<Token>(token)) == PieceKind::kBoundary) tokens.push_back(static_cast<Token>(token));
+  return tokens;
+}
+
+}  // namespace
+
+TextScript script_for(const std::string& checkpoint, int64_t vocabulary, const CalibrationOptions& options) {
+  TextScript script = uniform_script(vocabulary, options);
+  const CheckpointFiles files = find_checkpoint_files(checkpoint);
+  const std::string tokenizer_path = files.tokenizer_path();
+  if (tokenizer_path.empty()) return script;
+  const Tokenizer tokenizer = Tokenizer::load(tokenizer_path);
+  check_vocab_size(tokenizer, vocabulary, checkpoint);
+  script.never_drawn = tokens_without_text(tokenizer, vocabulary);
+  if (static_cast<int64_t>(script.never_drawn.size()) == vocabulary)
+    throw FormatError(tokenizer_path, "none of its tokens stands for text");
+
+  std::optional<Conversation> conversation;
+  if (const std::optional<ChatForm> form = chat_form_of(chat_template(files.folder))) {
+    conversation.emplace(tokenizer, *form);
+    if (!conversation->is_below(vocabulary)) conversation.reset();
+  }
+  const std::optional<Token> start = document_start_of(tokenizer), bos = tokenizer.bos_id();
+  const auto length = static_cast<size_t>(options.length);
+  for (size_t s = 0; s < static_cast<size_t>(options.sequences); ++s) {
+    const std::span text = std::span(script.given).subspan(s * length, length);
+    const bool talks = conversation && s % 2 == 1;
+    if (const std::optional<Token> first = talks ? bos : start) text[0] = *first;
+    if (talks) conversation->write(options.seed, s, bos ? 1 : 0, text);
+  }
+  return script;
+}
+
+}  // namespace thimble

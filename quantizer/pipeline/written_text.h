@@ -1,0 +1,21 @@
+// written_text.h: what a model is given where it writes its own calibration text.
+// In: a checkpoint, and the tokenizer and chat template in its folder.  Out: TextScript.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/ops/generator.h"
+
+namespace thimble {
+
+// - A model without a tokenizer in its folder: the first token of each sequence is uniform over the vocabulary.
+// - With one: texts begin as documents do (document_start_token()), or where there is no such token as without. Tokens
+//   that stand for no text (special, control, padding) are never drawn.
+// - With a chat template of a known form besides: every second sequence is a conversation, whose marks are given and
+//   whose turns the model writes, each as long as chance has it.
+// `checkpoint`: file or folder. Throws as Tokenizer::load() and check_vocab_size() do, and a FormatError for a chat
+// template that cannot be read.
+TextScript script_for(const std::string& checkpoint, int64_t vocabulary, const CalibrationOptions& options);
+
+}  // namespace thimble

@@ -1,0 +1,120 @@
+// written_text_test.cpp: what the folder of a model says of the text that it writes for itself.
+#include "quantizer/pipeline/written_text.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+
+#include "eval/text/tokenizer.h"
+#include "runtime/base/error.h"
+#include "runtime/base/file.h"
+#include "tests/runtime/base/error_matcher.h"
+#include "tests/runtime/base/temporary_folder.h"
+
+namespace thimble {
+namespace {
+
+constexpr int64_t kVocabulary = 400;  // of the model; the tokenizer's is 363
+
+class WrittenText : public testing::Test {
+ protected:
+  WrittenText() { write("model.safetensors", ""); }
+
+  void write(const std::string& name, const std::string& contents) const {
+    std::ofstream(folder_.file(name), std::ios::binary) << contents;
+  }
+  void give_tokenizer() const {
+    const MappedFile golden(THIMBLE_SOURCE_DIR "/tests/eval/text/golden/byte_level.json");
+    write("tokenizer.json", std::string(as_text(golden.bytes())));
+  }
+  TextScript script() const { return script_for(folder_.path(), kVocabulary, options_); }
+  Tokenizer tokenizer() const { return Tokenizer::load(folder_.file("tokenizer.json")); }
+  static bool is_drawn(Token token) { return token == TextScript::kDrawn; }
+
+  TemporaryFolder folder_;
+  const CalibrationOptions options_{.sequences = 6, .length = 500, .seed = 3};
+};
+
+TEST_F(WrittenText, WithoutATokenizerBeginsAnywhere) {
+  const TextScript uniform = uniform_script(kVocabulary, options_), found = script();
+  EXPECT_EQ(found.given, uniform.given);
+  EXPECT_TRUE(found.never_drawn.empty());
+  EXPECT_GT(std::set(uniform.given.begin(), uniform.given.end()).size(), 2u);
+}
+
+TEST_F(WrittenText, BeginsAsDocumentsDoAndHoldsTextAlone) {
+  give_tokenizer();
+  const TextScript found = script();
+  for (int64_t s = 0; s < options_.sequences; ++s) {
+    const auto text = found.sequences(s, 1);
+    EXPECT_EQ(text[0], 0);  // <|endoftext|>
+    EXPECT_TRUE(std::ranges::all_of(text.subspan(1), is_drawn));
+  }
+  std::vector<Token> expected = {0, 1, 2};
+  for (Token padding = 363; padding < kVocabulary; ++padding) expected.push_back(padding);
+  EXPECT_EQ(found.never_drawn, expected);
+}
+
+TEST_F(WrittenText, IsAConversationEveryOtherTimeWhereTheFolderHasAChatTemplate) {
+  give_tokenizer();
+  write("tokenizer_config.json", R"({"chat_template": "{% for m in messages %}[INST] {{ m }} [/INST]{% endfor %}"})");
+  const TextScript found = script();
+  const std::vector<Token> user = tokenizer().encode("[INST] "), answer = tokenizer().encode(" [/INST]");
+  std::set<size_t> places;
+  for (int64_t s = 0; s < options_.sequences; ++s) {
+    const auto text = found.sequences(s, 1);
+    SCOPED_TRACE(s);
+    if (s % 2 == 0) {
+      EXPECT_EQ(std::ranges::count_if(text, is_drawn), options_.length - 1);
+      continue;
+    }
+    EXPECT_TRUE(std::ranges::equal(text.first(user.size()), user));
+    const auto turn = std::ranges::search(text, answer);
+    ASSERT_FALSE(turn.empty());
+    const auto place = static_cast<size_t>(turn.begin() - text.begin());
+    EXPECT_TRUE(std::ranges::all_of(text.subspan(user.size(), place - user.size()), is_drawn));
+    EXPECT_GE(place - user.size(), 16u);
+    EXPECT_LE(place - user.size(), 96u);
+    places.insert(place);
+    // And the answer, after which the user goes on.
+    const auto rest = text.subspan(place + answer.size());
+    const auto end = std::ranges::find_if_not(rest, is_drawn);
+    ASSERT_NE(end, rest.end());
+    EXPECT_GE(end - rest.begin(), 64);
+    EXPECT_LE(end - rest.begin(), 320);
+  }
+  EXPECT_GT(places.size(), 1u);
+  EXPECT_EQ(script().given, found.given);
+}
+
+TEST_F(WrittenText, FindsTheTemplateWhereverFoldersHaveIt) {
+  give_tokenizer();
+  auto talks = [&] { return std::ranges::count_if(script().sequences(1, 1), is_drawn) < options_.length - 1; };
+  write("tokenizer_config.json", R"({"chat_template": null})");
+  EXPECT_FALSE(talks());
+  write("tokenizer_config.json", R"({"chat_template": "{{ messages }}"})");
+  EXPECT_FALSE(talks());
+  write("tokenizer_config.json", R"({"chat_template": [{"name": "tool_use", "template": "[INST]"}]})");
+  EXPECT_FALSE(talks());
+  write("tokenizer_config.json", R"({"chat_template": [{"name": "x"}, {"name": "default", "template": "[INST]"}]})");
+  EXPECT_TRUE(talks());
+  write("tokenizer_config.json", "{}");
+  EXPECT_FALSE(talks());
+  write("chat_template.jinja", "<|user|>\n");
+  EXPECT_TRUE(talks());
+}
+
+TEST_F(WrittenText, RefusesWhatIsDamaged) {
+  give_tokenizer();
+  write("tokenizer_config.json", R"({"chat_template": 3})");
+  expect_error<FormatError>([&] { script(); }, {"tokenizer_config.json", "'chat_template'", "neither"});
+  write("tokenizer_config.json", "{");
+  expect_error<FormatError>([&] { script(); }, {"tokenizer_config.json"});
+  write("tokenizer_config.json", "{}");
+  expect_error<FormatError>([&] { script_for(folder_.path(), 200, options_); }, {"200"});
+}
+
+}  // namespace
+}  // namespace thimble
