@@ -1,12 +1,11 @@
 // added_tokens.cpp: reads added tokens and finds them in texts.
 #include "eval/text/added_tokens.h"
 
-#include <utf8proc.h>
-
 #include <algorithm>
 #include <set>
 
 #include "eval/text/json_step.h"
+#include "eval/text/unicode_versions.h"
 #include "eval/text/utf8.h"
 #include "runtime/base/error.h"
 
@@ -15,15 +14,11 @@ namespace {
 
 constexpr size_t kMostContentBytes = 1024;
 
-utf8proc_category_t category_of(CodePoint character) {
-  return utf8proc_category(static_cast<utf8proc_int32_t>(character.value));
-}
-
 // White_Space of Unicode.
 bool is_space(CodePoint character) {
   const uint32_t value = character.value;
   if (value >= 0x09 && value <= 0x0d) return true;
-  const utf8proc_category_t category = category_of(character);
+  const utf8proc_category_t category = general_category(value);
   return value == 0x85 || category == UTF8PROC_CATEGORY_ZS || category == UTF8PROC_CATEGORY_ZL ||
          category == UTF8PROC_CATEGORY_ZP;
 }
@@ -31,7 +26,7 @@ bool is_space(CodePoint character) {
 // \w of Unicode: letters, marks, digits, connectors, joiners.
 bool is_word(CodePoint character) {
   const uint32_t value = character.value;
-  switch (category_of(character)) {
+  switch (general_category(value)) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:
     case UTF8PROC_CATEGORY_LT:

@@ -10,6 +10,7 @@
 #include "eval/text/json_step.h"
 #include "eval/text/text_regex.h"
 #include "eval/text/tokenizer_model.h"
+#include "eval/text/unicode_versions.h"
 #include "eval/text/utf8.h"
 #include "runtime/base/error.h"
 
@@ -38,11 +39,6 @@ Finder find_text(std::string pattern) {
       found.push_back({at, at + pattern.size()});
     return found;
   };
-}
-
-bool is_numeric(uint32_t character) {
-  const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(character));
-  return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL || category == UTF8PROC_CATEGORY_NO;
 }
 
 // Each character that is a number.
@@ -133,18 +129,35 @@ std::string replaced(const std::string& text, const std::vector<TextSpan>& match
   return result.append(text, end);
 }
 
-// Unicode's normal form; only characters from U+0300 on can change under NFC.
-std::string normal_form(const std::string& text, bool is_compatible, bool is_composed) {
-  const auto is_ascii = [](char c) { return static_cast<unsigned char>(c) < 0x80; };
-  if (std::ranges::all_of(text, is_ascii)) return text;
-  const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | (is_compatible ? UTF8PROC_COMPAT : 0) |
-                                                      (is_composed ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE));
+// Unicode's normal form of a stretch that utf8proc knows as `tokenizers` does.
+void add_normal_form(std::string_view text, utf8proc_option_t options, std::string& result) {
   utf8proc_uint8_t* made = nullptr;
   const utf8proc_ssize_t length = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
                                                static_cast<utf8proc_ssize_t>(text.size()), &made, options);
   if (length < 0) throw std::bad_alloc();  // the text is UTF-8, so memory is all that can be missing
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(made, &std::free);
-  return {reinterpret_cast<const char*>(made), static_cast<size_t>(length)};
+  result.append(reinterpret_cast<const char*>(made), static_cast<size_t>(length));
+}
+
+std::string normal_form(const std::string& text, bool is_compatible, bool is_composed) {
+  const auto is_ascii = [](char c) { return static_cast<unsigned char>(c) < 0x80; };
+  if (std::ranges::all_of(text, is_ascii)) return text;
+  const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | (is_compatible ? UTF8PROC_COMPAT : 0) |
+                                                      (is_composed ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE));
+  const std::string_view view = text;
+  std::string result;
+  size_t done = 0;
+  for (size_t at = 0; at < text.size();) {
+    const CodePoint next = decode_utf8(view.substr(at));
+    if (is_unknown_to_normal_forms(next.value)) {
+      add_normal_form(view.substr(done, at - done), options, result);
+      result.append(view.substr(at, next.length));
+      done = at + next.length;
+    }
+    at += next.length;
+  }
+  add_normal_form(view.substr(done), options, result);
+  return result;
 }
 
 // A text that a step puts in.

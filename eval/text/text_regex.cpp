@@ -8,6 +8,7 @@
 #include <array>
 #include <cctype>
 
+#include "eval/text/unicode_versions.h"
 #include "runtime/base/error.h"
 
 namespace thimble {
@@ -206,6 +207,8 @@ class Matcher {
 }  // namespace
 
 std::vector<TextSpan> TextRegex::matches(std::string_view text) const {
+  std::string known;
+  text = with_known_characters(text, known);
   Matcher matcher(code_->code, code_->context);
   std::vector<TextSpan> found;
   for (size_t begin = 0; begin < text.size(); begin = found.back().end) {

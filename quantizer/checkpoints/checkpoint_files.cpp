@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "eval/text/special_tokens.h"
 #include "quantizer/console/quoted_name.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/file_kind.h"
@@ -122,7 +123,8 @@ std::vector<std::string> files_of_folder(const std::string& path) {
   if (!files.is_folder) return {};
   std::vector<std::string> paths = files.weights;
   if (files.index_file) paths.push_back(files.index_file->path());
-  for (const std::string& beside : {files.config_path(), files.tokenizer_path()})
+  const std::string tokenizer = files.tokenizer_path();
+  for (const std::string& beside : {files.config_path(), tokenizer, tokenizer_config_beside(tokenizer)})
     if (!beside.empty() && file_exists(beside)) paths.push_back(beside);
   return paths;
 }

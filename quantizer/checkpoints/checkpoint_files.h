@@ -4,7 +4,8 @@
 //   folder/config.json                     the model config
 //   folder/model.safetensors               all tensors, or
 //   folder/model.safetensors.index.json    in which shard each lies, checkpoint_index.h
-//   folder/tokenizer.model                 the tokenizer, where there is one
+//   folder/tokenizer.json                  the tokenizer, where there is one, or tokenizer.model
+//   folder/tokenizer_config.json           which of its tokens begin and end a text (special_tokens.h)
 //
 // Everything else in the folder is ignored: generation_config.json, README.md, weights of other libraries.
 #pragma once
@@ -38,8 +39,8 @@ struct CheckpointFiles {
 // at, but for whether a file is an index.
 CheckpointFiles find_checkpoint_files(const std::string& path);
 
-// All files that reading a checkpoint reads, with the config and the tokenizer, where `path` is a folder or an index;
-// none where it is a single file or nothing. Throws as find_checkpoint_files().
+// All files that reading a checkpoint reads, with the config, the tokenizer and its config, where `path` is a folder or
+// an index; none where it is a single file or nothing. Throws as find_checkpoint_files().
 std::vector<std::string> files_of_folder(const std::string& path);
 
 // The tokenizer of the first of these models that is a folder, or an index, with one. Without any, empty, or a

@@ -188,7 +188,7 @@ TokenSequences obtain_tokens(const QuantizeRequest& request, OpenedCheckpoint& s
     options.sequences = (tokens.count - i + n - 1) / n;
     options.temperature = request.temperatures[static_cast<size_t>(i)];
     options.seed += static_cast<uint64_t>(i) << 32;
-    const TextScript script = script_for(source.path(), source.runnable().vocabulary(), options);
+    const TextScript script = script_for(source, options);
     const uint64_t part_key = Hasher()
                                   .add(key)
                                   .add(options.seed)

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "eval/text/chat_form.h"
+#include "eval/text/special_tokens.h"
 #include "eval/text/text_tokens.h"
 #include "eval/text/tokenizer.h"
 #include "quantizer/checkpoints/checkpoint_files.h"
@@ -16,8 +17,7 @@
 namespace thimble {
 namespace {
 
-constexpr const char *kTemplateFile = "chat_template.jinja", *kTokenizerConfig = "tokenizer_config.json";
-constexpr const char* kTemplateKey = "chat_template";
+constexpr const char *kTemplateFile = "chat_template.jinja", *kTemplateKey = "chat_template";
 
 // Tokens of a turn, at least and at most.
 struct TurnLength {
@@ -43,12 +43,11 @@ std::string template_of_config(const std::string& path) {
   throw FormatError(path, std::string("key '") + kTemplateKey + "' is neither a string nor a list");
 }
 
-std::string chat_template(const std::string& folder) {
-  const std::filesystem::path base(folder);
-  if (const std::string path = (base / kTemplateFile).string(); file_exists(path))
-    return std::string(as_text(MappedFile(path).bytes()));
-  if (const std::string path = (base / kTokenizerConfig).string(); file_exists(path)) return template_of_config(path);
-  return "";
+std::string chat_template_beside(const std::string& tokenizer_path) {
+  const std::string path = (std::filesystem::path(tokenizer_path).parent_path() / kTemplateFile).string();
+  if (file_exists(path)) return std::string(as_text(MappedFile(path).bytes()));
+  const std::string config = tokenizer_config_beside(tokenizer_path);
+  return config.empty() ? "" : template_of_config(config);
 }
 
 // Fills `text` with turns, the marks given and the rest for the model to draw.
@@ -91,32 +90,28 @@ class Conversation {
   std::vector<Token> user_begin_, answer_begin_, answer_end_;
 };
 
-std::vector<Token> tokens_without_text(const Tokenizer& tokenizer, int64_t vocabulary) {
-  std::vector<Token> tokens;
-  for (int64_t token = 0; token < vocabulary; ++token)
-    if (tokenizer.kind(static_cast<Token>(token)) == PieceKind::kBoundary) tokens.push_back(static_cast<Token>(token));
-  return tokens;
-}
-
 }  // namespace
 
-TextScript script_for(const std::string& checkpoint, int64_t vocabulary, const CalibrationOptions& options) {
+TextScript script_for(const OpenedCheckpoint& checkpoint, const CalibrationOptions& options) {
+  const int64_t vocabulary = checkpoint.runnable().vocabulary();
   TextScript script = uniform_script(vocabulary, options);
-  const CheckpointFiles files = find_checkpoint_files(checkpoint);
-  const std::string tokenizer_path = files.tokenizer_path();
+  const std::string tokenizer_path = find_checkpoint_files(checkpoint.path()).tokenizer_path();
   if (tokenizer_path.empty()) return script;
   const Tokenizer tokenizer = Tokenizer::load(tokenizer_path);
-  check_vocab_size(tokenizer, vocabulary, checkpoint);
-  script.never_drawn = tokens_without_text(tokenizer, vocabulary);
+  check_vocab_size(tokenizer, vocabulary, checkpoint.path());
+  const SpecialTokens special =
+      find_special_tokens(tokenizer, vocabulary, checkpoint.config_json(), checkpoint.config_path());
+  script.never_drawn = special.all;
   if (static_cast<int64_t>(script.never_drawn.size()) == vocabulary)
     throw FormatError(tokenizer_path, "none of its tokens stands for text");
 
   std::optional<Conversation> conversation;
-  if (const std::optional<ChatForm> form = chat_form_of(chat_template(files.folder))) {
+  if (const std::optional<ChatForm> form = chat_form_of(chat_template_beside(tokenizer_path))) {
     conversation.emplace(tokenizer, *form);
     if (!conversation->is_below(vocabulary)) conversation.reset();
   }
-  const std::optional<Token> start = document_start_of(tokenizer), bos = tokenizer.bos_id();
+  const std::optional<Token> bos = tokenizer.bos_id(), document = document_start_of(tokenizer);
+  const std::optional<Token> start = document ? document : special.bos;
   const auto length = static_cast<size_t>(options.length);
   for (size_t s = 0; s < static_cast<size_t>(options.sequences); ++s) {
     const std::span text = std::span(script.given).subspan(s * length, length);

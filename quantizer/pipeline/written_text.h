@@ -2,20 +2,18 @@
 // In: a checkpoint, and the tokenizer and chat template in its folder.  Out: TextScript.
 #pragma once
 
-#include <cstdint>
-#include <string>
-
+#include "quantizer/checkpoints/model_source.h"
 #include "runtime/ops/generator.h"
 
 namespace thimble {
 
 // - A model without a tokenizer in its folder: the first token of each sequence is uniform over the vocabulary.
-// - With one: texts begin as documents do (document_start_token()), or where there is no such token as without. Tokens
-//   that stand for no text (special, control, padding) are never drawn.
+// - With one: texts begin as documents do (document_start_of()), or else with the BOS that the config names, or else as
+//   without. Tokens that stand for no text (special, control, padding) are never drawn.
 // - With a chat template of a known form besides: every second sequence is a conversation, whose marks are given and
 //   whose turns the model writes, each as long as chance has it.
-// `checkpoint`: file or folder. Throws as Tokenizer::load() and check_vocab_size() do, and a FormatError for a chat
-// template that cannot be read.
-TextScript script_for(const std::string& checkpoint, int64_t vocabulary, const CalibrationOptions& options);
+// The checkpoint must run. Throws as Tokenizer::load(), check_vocab_size() and find_special_tokens() do, and a
+// FormatError for a chat template that cannot be read.
+TextScript script_for(const OpenedCheckpoint& checkpoint, const CalibrationOptions& options);
 
 }  // namespace thimble

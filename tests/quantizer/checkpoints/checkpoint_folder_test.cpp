@@ -150,6 +150,8 @@ TEST_F(CheckpointFolder, ConfigAndTokenizerAreThoseOfTheFolder) {
   EXPECT_EQ(OpenedCheckpoint(file(kIndex), "").config_path(), file("config.json"));
   // Index, three shards, config, tokenizer.
   EXPECT_EQ(files_of_folder(folder_.path()).size(), 6u);
+  write("tokenizer_config.json", "{}");
+  EXPECT_EQ(files_of_folder(folder_.path()).size(), 7u);
   EXPECT_TRUE(files_of_folder(file(shard_name(1, 3))).empty());
   EXPECT_TRUE(files_of_folder(file("missing")).empty());
 }

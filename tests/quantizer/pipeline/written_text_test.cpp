@@ -8,10 +8,12 @@
 #include <set>
 
 #include "eval/text/tokenizer.h"
+#include "quantizer/checkpoints/safetensors.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/base/temporary_folder.h"
+#include "tests/runtime/families/llama/random_llama.h"
 
 namespace thimble {
 namespace {
@@ -20,7 +22,13 @@ constexpr int64_t kVocabulary = 400;  // of the model; the tokenizer's is 363
 
 class WrittenText : public testing::Test {
  protected:
-  WrittenText() { write("model.safetensors", ""); }
+  WrittenText() {
+    LlamaConfig config = small_llama_config("llama");
+    config.vocab_size = kVocabulary;
+    const OwnedTensors tensors = random_llama_tensors(config);
+    write_safetensors(folder_.file("model.safetensors"), views_of(tensors), {});
+    write("config.json", to_json(config).dump());
+  }
 
   void write(const std::string& name, const std::string& contents) const {
     std::ofstream(folder_.file(name), std::ios::binary) << contents;
@@ -29,7 +37,7 @@ class WrittenText : public testing::Test {
     const MappedFile golden(THIMBLE_SOURCE_DIR "/tests/eval/text/golden/byte_level.json");
     write("tokenizer.json", std::string(as_text(golden.bytes())));
   }
-  TextScript script() const { return script_for(folder_.path(), kVocabulary, options_); }
+  TextScript script() const { return script_for(OpenedCheckpoint(folder_.path(), ""), options_); }
   Tokenizer tokenizer() const { return Tokenizer::load(folder_.file("tokenizer.json")); }
   static bool is_drawn(Token token) { return token == TextScript::kDrawn; }
 
@@ -55,6 +63,9 @@ TEST_F(WrittenText, BeginsAsDocumentsDoAndHoldsTextAlone) {
   std::vector<Token> expected = {0, 1, 2};
   for (Token padding = 363; padding < kVocabulary; ++padding) expected.push_back(padding);
   EXPECT_EQ(found.never_drawn, expected);
+  write("tokenizer_config.json", R"({"eos_token": "!"})");
+  expected.insert(expected.begin() + 3, 3);
+  EXPECT_EQ(script().never_drawn, expected);
 }
 
 TEST_F(WrittenText, IsAConversationEveryOtherTimeWhereTheFolderHasAChatTemplate) {
@@ -112,8 +123,8 @@ TEST_F(WrittenText, RefusesWhatIsDamaged) {
   expect_error<FormatError>([&] { script(); }, {"tokenizer_config.json", "'chat_template'", "neither"});
   write("tokenizer_config.json", "{");
   expect_error<FormatError>([&] { script(); }, {"tokenizer_config.json"});
-  write("tokenizer_config.json", "{}");
-  expect_error<FormatError>([&] { script_for(folder_.path(), 200, options_); }, {"200"});
+  write("tokenizer_config.json", R"({"bos_token": "<nowhere>"})");
+  expect_error<FormatError>([&] { script(); }, {"tokenizer_config.json", "<nowhere>"});
 }
 
 }  // namespace

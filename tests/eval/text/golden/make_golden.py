@@ -23,6 +23,9 @@ TEXTS = [
     "\U0001f469\u200d\U0001f469\u200d\U0001f467 \U0001f3f3\ufe0f", "e\u0301 \u212b \ufb01 \u00bd \u0663 \u2167", "\u0000\u007f\u0085\u00a0\u180e\u2028\u3000x",
     "<s>the sea</s> the <s> shore", "a<word> <word> b <word>", "the  <left>  sea  <right>  shore", "x\r\n  \r\ny   ",
     MARK + "the" + MARK * 3 + "sea", "if sea > 10:\n        return\n", "thethethethe" * 12, "1" * 30 + " " * 40 + "a",
+    # Newer than some version of Unicode in use: letters, digits, marks that normal forms reorder, compositions.
+    "x\U00011f02\U000acc0b \U00014066\U000821d0 9 \U00016d75\u0897 \ua7da<word> \U00011de0\U00010d41\U00016ff4",
+    "a\u1ac6\u0323\u09fe\u1ab7 \ua7f2\U00010781 \u32ff \U00011935\U00011930\U00011938 \U0001fbf1 e\u0897\u0301",
 ]
 LLAMA = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
          r"|\s+(?!\S)|\s+")
