@@ -177,6 +177,8 @@ class LlamaReader {
         reader_.reject("layer_types", "'" + std::string(kFull) + "' and '" + kSliding + "' for each layer");
       if (c_.is_local[i] && !has_window)
         reader_.reject("layer_types", "'" + std::string(kFull) + "' alone, where no sliding window is in use");
+      if (is_mistral(c_) && c_.is_local[i] != has_window)
+        reader_.reject("layer_types", "'" + std::string(kSliding) + "' alone: all layers of a mistral have the window");
     }
   }
 
@@ -196,13 +198,15 @@ class LlamaReader {
     if (given_.contains("rope_scaling")) reader_.reject("rope_scaling", "null beside 'rope_parameters'");
     const Json& all = given_.at("rope_parameters");
     auto member = [&](const char* type) { return all.value(type, Json::object()); };
-    if (c_.variant->is_gemma && all.is_object() && (all.contains(kFull) || all.contains(kSliding))) {
-      c_.rope = rope_of(std::string("rope_parameters.") + kFull, member(kFull), theta);
-      c_.local_rope = rope_of(std::string("rope_parameters.") + kSliding, member(kSliding), local_theta);
-    } else {
+    if (!c_.variant->is_gemma) {
       c_.rope = rope_of("rope_parameters", all, theta);
-      c_.local_rope = rope_of("rope_local_base_freq", Json::object(), local_theta);
+      return;
     }
+    // Flat ones transformers would not read at all.
+    if (!all.is_object() || !(all.empty() || all.contains(kFull) || all.contains(kSliding)))
+      reader_.reject("rope_parameters", std::string("an object for each of '") + kFull + "' and '" + kSliding + "'");
+    c_.rope = rope_of(std::string("rope_parameters.") + kFull, member(kFull), theta);
+    c_.local_rope = rope_of(std::string("rope_parameters.") + kSliding, member(kSliding), local_theta);
   }
 
   LlamaRope rope_of(const std::string& key, const Json& found, double theta) const {
@@ -225,7 +229,9 @@ class LlamaReader {
     rope.high_frequency = number("high_freq_factor");
     if (!(rope.high_frequency > rope.low_frequency)) reader.reject("high_freq_factor", "above 'low_freq_factor'");
     const char* original = "original_max_position_embeddings";
-    rope.original_positions = reader.required<int64_t>(original, "it scales the rotary frequencies");
+    rope.original_positions = c_.max_positions > 0
+                                  ? reader.optional<int64_t>(original, c_.max_positions)
+                                  : reader.required<int64_t>(original, "it scales the rotary frequencies");
     if (rope.original_positions < 1) reader.reject(original, "a positive number");
     return rope;
   }

@@ -166,10 +166,26 @@ TEST_F(LlamaConfigTest, GemmasRotaryOptionsOfBothSpellings) {
   given_["rope_local_base_freq"] = 20000;
   EXPECT_EQ(resolved(), expected);
   EXPECT_EQ(resolve().rope.theta, 1e6);
+  given_.erase("rope_scaling");
+  expect_refused("rope_parameters", {{"rope_type", "linear"}, {"factor", 8.0}},
+                 "'full_attention' and 'sliding_attention'");
+}
+
+// As for transformers, the length of the training is that before the stretching where nothing else is said.
+TEST_F(LlamaConfigTest, StretchedWavesStartFromThePositionsOfTheConfig) {
+  use("llama");
+  given_["rope_parameters"] = {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4}};
+  expect_refused({"'rope_parameters.original_max_position_embeddings' is missing"});
+  given_["max_position_embeddings"] = 60;
+  EXPECT_EQ(resolve().rope.original_positions, 60);
+  given_["rope_parameters"]["original_max_position_embeddings"] = 30;
+  EXPECT_EQ(resolve().rope.original_positions, 30);
 }
 
 TEST_F(LlamaConfigTest, WindowsOfEachFamily) {
   use("mistral");
+  expect_refused("layer_types", {"sliding_attention", "full_attention", "sliding_attention"},
+                 "'sliding_attention' alone");
   given_.erase("layer_types");
   EXPECT_EQ(resolve().is_local, (std::vector<bool>{true, true, true}));
   EXPECT_EQ(resolve().window, 5);
