@@ -13,14 +13,13 @@ struct KnownForm {
 };
 
 constexpr KnownForm kForms[] = {
-    {"<|im_start|>", {"ChatML", "<|im_start|>user\n", "<|im_end|>\n", "<|im_start|>assistant\n", "<|im_end|>\n"}},
+    {"<|im_start|>", {"<|im_start|>user\n", "<|im_end|>\n", "<|im_start|>assistant\n", "<|im_end|>\n"}},
     {"<|start_header_id|>",
-     {"Llama 3", "<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>",
-      "<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"}},
-    {"<start_of_turn>",
-     {"Gemma", "<start_of_turn>user\n", "<end_of_turn>\n", "<start_of_turn>model\n", "<end_of_turn>\n"}},
-    {"[INST]", {"Mistral", "[INST] ", " [/INST]", "", "</s>"}},
-    {"<|user|>", {"Zephyr", "<|user|>\n", "</s>\n", "<|assistant|>\n", "</s>\n"}},
+     {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>", "<|start_header_id|>assistant<|end_header_id|>\n\n",
+      "<|eot_id|>"}},
+    {"<start_of_turn>", {"<start_of_turn>user\n", "<end_of_turn>\n", "<start_of_turn>model\n", "<end_of_turn>\n"}},
+    {"[INST]", {"[INST] ", " [/INST]", "", "</s>"}},
+    {"<|user|>", {"<|user|>\n", "</s>\n", "<|assistant|>\n", "</s>\n"}},
 };
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace thimble {
 
 // What stands before and after what each of the two says, in characters; special tokens are spelled out.
 struct ChatForm {
-  std::string_view name, user_begin, user_end, assistant_begin, assistant_end;
+  std::string_view user_begin, user_end, assistant_begin, assistant_end;
 };
 
 // The form that a chat template writes; nothing for one that is not known.

@@ -28,8 +28,8 @@ void run_audit(const Options& options, const Device& device, uint64_t seed, Cons
   const int64_t context = options.source.context_for(model.spec, options.model);
   const std::vector<Token> tokens = options.source.load(tokenizer, model.spec.vocabulary());
   const std::unique_ptr<Scorer> scorer = make_scorer(model.weights, device, context);
-  Evaluation evaluation =
-      evaluate(*scorer, tokens, ByteTable(tokenizer), options.source.evaluation_options(context), console.progress());
+  Evaluation evaluation = evaluate(*scorer, tokens, ByteTable(tokenizer),
+                                   options.source.evaluation_options(model.spec, context), console.progress());
 
   const std::string& text_path = options.source.text.empty() ? options.source_text : options.source.text;
   std::optional<MappedFile> text;

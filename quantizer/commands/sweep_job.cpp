@@ -49,7 +49,7 @@ class Sweep {
     results_.parameters = job_.parameters();
     const auto targets = static_cast<int64_t>(tokens.size()) - 1;
     results_.notes = {context_note(spec, context, std::min(targets, request_.source.max_targets.value_or(targets)))};
-    plan(Hasher().add(job_.key()).add(scoring_key(request_.source, tokens, context)).digest());
+    plan(Hasher().add(job_.key()).add(scoring_key(request_.source, spec, tokens, context)).digest());
     if (ranks_.is_root()) begin();
     work_.emplace(ranks_.is_root() ? request_.base.work_folder : "");
     shared_.emplace(*work_, ranks_);

@@ -80,14 +80,14 @@ ScoredModel score_model(const std::function<LoadedModel()>& load, const TokenSou
   std::unique_ptr<Scorer> scorer = timed([&] { return make_scorer(loaded.model.weights, device, context, ranks); });
   if (check_finite) scorer = make_finite_scorer(std::move(scorer), /*every_window=*/!device.is_cuda);
   ScoredModel scored{loaded.path, loaded.file_bytes, {}, load_seconds, memory, seconds_since_start(), {}};
-  scored.report = evaluate(*scorer, tokens, bytes, source.evaluation_options(context), console.progress()).report;
+  scored.report = evaluate(*scorer, tokens, bytes, source.evaluation_options(spec, context), console.progress()).report;
   scored.note = context_note(spec, context, scored.report.targets);
   scored.first_token_seconds += scored.report.first_batch_seconds;
   return scored;
 }
 
-uint64_t scoring_key(const TokenSource& source, std::span<const Token> tokens, int64_t context) {
-  const EvaluationOptions options = source.evaluation_options(context);
+uint64_t scoring_key(const TokenSource& source, const Spec& spec, std::span<const Token> tokens, int64_t context) {
+  const EvaluationOptions options = source.evaluation_options(spec, context);
   Hasher hasher;
   hasher.add(std::as_bytes(tokens)).add(xxh3(MappedFile(source.tokenizer).bytes()));
   for (int64_t count : {context, options.stride, options.max_targets.value_or(0)})
@@ -101,12 +101,13 @@ double bits_per_byte(const RunnableModel& model, uint64_t key, const Device& dev
   const std::vector<Token> tokens = source.load(tokenizer, model.spec.vocabulary());
   const int64_t context = source.context_for(model.spec, "the model");
   Hasher hasher;
-  hasher.add(std::string_view("scoring")).add(key).add(scoring_key(source, tokens, context));
+  hasher.add(std::string_view("scoring")).add(key).add(scoring_key(source, model.spec, tokens, context));
   hasher.add(static_cast<uint64_t>(device.numerics));
   const PieceName name = {WorkKind::kScore, hasher.digest()};
   return work.result<double>(name, [&] {
     KeptScorer scorer(make_scorer(model.weights, device, context, work.ranks()), work, name.key);
-    return evaluate(scorer, tokens, ByteTable(tokenizer), source.evaluation_options(context), console.progress())
+    return evaluate(scorer, tokens, ByteTable(tokenizer), source.evaluation_options(model.spec, context),
+                    console.progress())
         .report.bits_per_byte();
   });
 }

@@ -36,7 +36,7 @@ ScoredModel score_model(const std::function<LoadedModel()>& load, const TokenSou
                         bool check_finite = false);
 
 // Hash of what is scored and how: tokens, tokenizer, context, stride and how many targets.
-uint64_t scoring_key(const TokenSource& source, std::span<const Token> tokens, int64_t context);
+uint64_t scoring_key(const TokenSource& source, const Spec& spec, std::span<const Token> tokens, int64_t context);
 
 // The same figure of a model in memory, windows shared among the ranks of `work`, of which every few windows are a
 // piece. `key` hashes the model. Collective.

@@ -36,7 +36,7 @@ void TokenSource::add_to(CLI::App& command, Need need, const char* details) {
                         kDefaultContext),
             1, 1 << 20);
   add_count(command, "--stride", stride,
-            fmt::format("Tokens by which each window moves on (default: {}, or a shorter context)", kDefaultStride), 1,
+            "Tokens by which each window moves on (default: by the model's family, 64 or 512, or a shorter context)", 1,
             1 << 20);
   add_count(command, "--max-targets", max_targets, "Score only the first targets; the result is then marked a subset",
             1, uint64_t{1} << 40);
@@ -75,8 +75,8 @@ int64_t TokenSource::context_for(const Spec& spec, const std::string& path) cons
   return length;
 }
 
-EvaluationOptions TokenSource::evaluation_options(int64_t length) const {
-  return {stride.value_or(std::min(kDefaultStride, length)), max_targets};
+EvaluationOptions TokenSource::evaluation_options(const Spec& spec, int64_t length) const {
+  return {stride.value_or(std::min(spec.family->usual_stride(), length)), max_targets};
 }
 
 std::vector<Token> TokenSource::load(const Tokenizer& loaded, int64_t vocab_size) const {

@@ -18,7 +18,7 @@ class App;
 
 namespace thimble {
 
-constexpr int64_t kDefaultContext = 2048, kDefaultStride = 64;
+constexpr int64_t kDefaultContext = 2048;
 
 struct TokenSource {
   std::vector<std::string> shards;  // --tokens: files and glob patterns
@@ -42,8 +42,8 @@ struct TokenSource {
   // The tokens of context for a model: as --context says, else kDefaultContext, or what the model of `path` has
   // positions for. A UsageError when that is too many for it, or below the stride.
   int64_t context_for(const Spec& spec, const std::string& path) const;
-  // With a context of that length. The default stride is kDefaultStride, or a shorter context.
-  EvaluationOptions evaluation_options(int64_t length) const;
+  // With a context of that length. The default stride is the family's usual one, or a shorter context.
+  EvaluationOptions evaluation_options(const Spec& spec, int64_t length) const;
   // The token stream, below `vocab_size`. UsageError unless exactly one of --tokens and --text is given, FormatError
   // when it has no target to score.
   std::vector<Token> load(const Tokenizer& loaded, int64_t vocab_size) const;

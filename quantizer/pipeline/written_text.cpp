@@ -96,7 +96,7 @@ TextScript script_for(const OpenedCheckpoint& checkpoint, const CalibrationOptio
   const int64_t vocabulary = checkpoint.runnable().vocabulary();
   TextScript script = uniform_script(vocabulary, options);
   const std::string tokenizer_path = find_checkpoint_files(checkpoint.path()).tokenizer_path();
-  if (tokenizer_path.empty()) return script;
+  if (tokenizer_path.empty() || !checkpoint.runnable().family->writes_documents()) return script;
   const Tokenizer tokenizer = Tokenizer::load(tokenizer_path);
   check_vocab_size(tokenizer, vocabulary, checkpoint.path());
   const SpecialTokens special =

@@ -7,7 +7,8 @@
 
 namespace thimble {
 
-// - A model without a tokenizer in its folder: the first token of each sequence is uniform over the vocabulary.
+// - A model without a tokenizer in its folder, or whose family does not write documents: the first token of each
+//   sequence is uniform over the vocabulary.
 // - With one: texts begin as documents do (document_start_of()), or else with the BOS that the config names, or else as
 //   without. Tokens that stand for no text (special, control, padding) are never drawn.
 // - With a chat template of a known form besides: every second sequence is a conversation, whose marks are given and

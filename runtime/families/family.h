@@ -54,6 +54,11 @@ class Family {
 
   // As "architecture" or "model_type" of configs has it.
   virtual std::string_view name() const = 0;
+  // Tokens by which scored windows move on where nobody says.
+  virtual int64_t usual_stride() const { return 512; }
+  // Does text that a model writes to calibrate itself keep to its tokenizer: begin as documents do, hold no special
+  // token? Else its first token is uniform over the vocabulary.
+  virtual bool writes_documents() const { return true; }
   // Without a family's name in the config: are these the tensors of a checkpoint of this family?
   virtual bool has_tensors(const TensorMap& tensors) const = 0;
   // The parameters of a checkpoint under their own names and as (out, in). A layout that cannot be mapped is a

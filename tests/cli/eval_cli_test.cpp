@@ -67,7 +67,7 @@ TEST_F(EvalTest, GapsHaveStandardErrors) {
 TEST_F(EvalTest, TheDefaultStrideFitsTheContext) {
   const Arguments text = {"--tokens", "val.bin", "--tokenizer", "sp.model", "--context"};
   EXPECT_EQ(evaluation("model.thmb", text + Arguments{"32"}).at("stride"), 32);
-  EXPECT_EQ(evaluation("model.thmb", text + Arguments{"100"}).at("stride"), 64);
+  EXPECT_EQ(evaluation("model.thmb", text + Arguments{"100"}).at("stride"), 64);  // a golf-gpt
   succeed(Arguments{"audit", "model.thmb"} + text + Arguments{"32", "--samples", "1"});
   EXPECT_THAT(succeed(quantize_arguments("out.thmb", text + Arguments{"32"})).out, HasSubstr("context 32, stride 32"));
 }

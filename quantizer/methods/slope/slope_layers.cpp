@@ -26,10 +26,13 @@ void drop_steps_of_zeros(SteppedCodes& matrix) {
   std::ranges::fill(matrix.column_steps, int16_t{0});
 }
 
-SlopeMatrix matrix_of(const std::string& name, const Matrix& weights, SlopeResult result) {
+SlopeMatrix matrix_of(const std::string& name, const Shape& shape, SlopeResult result) {
   drop_steps_of_zeros(result.codes);
-  return {{name, {weights.rows(), weights.cols()}, std::move(result.codes)}, std::move(result.report)};
+  return {{name, shape, std::move(result.codes)}, std::move(result.report)};
 }
+
+// Float32 weights that wait for a device in host memory, about; those of more layers follow.
+constexpr int64_t kMostWaitingWeights = int64_t{1} << 28;
 
 }  // namespace
 
@@ -67,13 +70,16 @@ SlopeLayers::SlopeLayers(const TensorMap& tensors, std::map<std::string, MatrixL
                     .add(std::as_bytes(std::span(loss.row_weights)))
                     .add(std::as_bytes(std::span(loss.diagonal)))
                     .digest();
-    layer.weights = finite_matrix(name, tensors.at(name));
-    layer.row_mean_squares = row_mean_squares(layer.weights);
+    layer.tensor = tensors.at(name);
     layer.row_weights = loss.row_weights;
     layer.loss = std::move(loss);
     layer.loss.row_weights = level_row_weights(layer.row_weights, options.row_power);
   }
   look_at_sizes(progress);
+}
+
+std::shared_ptr<const Matrix> SlopeLayers::Layer::weights() const {
+  return shifted ? shifted : std::make_shared<const Matrix>(finite_matrix(name, tensor));
 }
 
 // How much a column's neighbours tell about it, and with that the level of all steps, is known only once the Hessian is
@@ -99,11 +105,12 @@ void SlopeLayers::look_at_sizes(Progress& progress) {
           factor_hessian(*hessian, options_.damping, layers.front()->name, options_.column_order).upper_diagonal();
     for (Layer* layer : layers) {
       const StepShape& steps = layer->steps = step_shape(layer->loss, layer->loss.row_weights, upper_diagonal);
-      WeightScales scales = fit_weight_scales(layer->weights);
+      const std::shared_ptr<const Matrix> weights = layer->weights();
+      layer->row_mean_squares = row_mean_squares(*weights);
+      WeightScales scales = fit_weight_scales(*weights);
       SizeModel size;
       size.add(difference(scales.rows, steps.rows), difference(scales.columns, steps.columns));
-      layer->finest_log2_c =
-          size.log2_c_for(kMostBits * static_cast<double>(layer->weights.rows() * layer->weights.cols()));
+      layer->finest_log2_c = size.log2_c_for(kMostBits * static_cast<double>(layer->rows() * layer->cols()));
       sizes[static_cast<size_t>(i)].add(size);
       progress.advance(1);
     }
@@ -134,28 +141,34 @@ SlopeResult SlopeLayers::solve_on_cpu(const Task& task) const {
   std::optional<HessianFactor> factor;
   if (layer.loss.hessian) factor = factor_hessian(*layer.loss.hessian, task.damping, layer.name, options_.column_order);
   const std::vector<double> upper_diagonal = factor ? factor->upper_diagonal() : std::vector<double>{};
-  return solve_slope(layer.weights, factor ? &*factor : nullptr, grid(task, upper_diagonal), layer.row_weights,
+  return solve_slope(*layer.weights(), factor ? &*factor : nullptr, grid(task, upper_diagonal), layer.row_weights,
                      layer.name);
 }
 
 void SlopeLayers::solve_on_cuda(std::span<const Task> tasks, std::span<const size_t> chosen, int ordinal,
                                 const Take& take) const {
-  std::vector<SlopeJob> jobs;
-  for (size_t index : chosen) {
-    const Layer& layer = *tasks[index].layer;
-    jobs.push_back({layer.name, layer.weights, layer.loss.hessian.get(), tasks[index].damping, options_.column_order,
-                    layer.row_weights});
+  for (size_t done = 0; done < chosen.size();) {
+    std::vector<SlopeJob> jobs;
+    std::vector<std::shared_ptr<const Matrix>> weights;
+    for (int64_t waiting = 0; done + jobs.size() < chosen.size() && waiting < kMostWaitingWeights;) {
+      const Task& task = tasks[chosen[done + jobs.size()]];
+      const Layer& layer = *task.layer;
+      weights.push_back(layer.weights());
+      waiting += layer.rows() * layer.cols();
+      jobs.push_back({layer.name, *weights.back(), layer.loss.hessian.get(), task.damping, options_.column_order,
+                      layer.row_weights});
+    }
+    auto choose_grid = [&](size_t job, const std::vector<double>& upper_diagonal) {
+      return grid(tasks[chosen[done + job]], upper_diagonal);
+    };
+    solve_slope_cuda(jobs, choose_grid, {ordinal, device_.memory_limit_bytes},
+                     [&](size_t job, SlopeResult result) { take(chosen[done + job], std::move(result)); });
+    done += jobs.size();
   }
-  auto choose_grid = [&](size_t job, const std::vector<double>& upper_diagonal) {
-    return grid(tasks[chosen[job]], upper_diagonal);
-  };
-  solve_slope_cuda(jobs, choose_grid, {ordinal, device_.memory_limit_bytes},
-                   [&](size_t job, SlopeResult result) { take(chosen[job], std::move(result)); });
 }
 
 int64_t SlopeLayers::cost(const Layer& layer) {
-  return (layer.weights.rows() + layer.weights.cols()) * layer.weights.cols() *
-         (layer.loss.hessian ? layer.weights.cols() : 1);
+  return (layer.rows() + layer.cols()) * layer.cols() * (layer.loss.hessian ? layer.cols() : 1);
 }
 
 std::vector<SlopeMatrix> SlopeLayers::solve(const SlopeSettings& settings, Progress& progress) const {
@@ -165,7 +178,7 @@ std::vector<SlopeMatrix> SlopeLayers::solve(const SlopeSettings& settings, Progr
     std::vector<Task> tasks;
     for (size_t i : mine) tasks.push_back(task(*wanted[i].layer, wanted[i].setting));
     solve_here(tasks, [&](size_t i, SlopeResult result) {
-      give(mine[i], matrix_of(tasks[i].layer->name, tasks[i].layer->weights, std::move(result)));
+      give(mine[i], matrix_of(tasks[i].layer->name, tasks[i].layer->tensor.shape, std::move(result)));
       progress.advance(1);
     });
   };
@@ -173,9 +186,11 @@ std::vector<SlopeMatrix> SlopeLayers::solve(const SlopeSettings& settings, Progr
 }
 
 std::vector<Matrix> SlopeLayers::shifted_weights(std::span<const std::string> names, const InputPair& pair) const {
-  std::vector<ConstMatrixView> weights;
-  for (const std::string& name : names) weights.push_back(layer(name).weights);
-  return shift_weights(weights, pair, options_.cross_damping, options_.cross_term, names[0], device_);
+  std::vector<std::shared_ptr<const Matrix>> weights;
+  for (const std::string& name : names) weights.push_back(layer(name).weights());
+  std::vector<ConstMatrixView> views;
+  for (const auto& matrix : weights) views.push_back(*matrix);
+  return shift_weights(views, pair, options_.cross_damping, options_.cross_term, names[0], device_);
 }
 
 std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string> names, double log2_c, double shrinkage,
@@ -197,7 +212,8 @@ std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string>
       const Layer& from = *wanted[mine[i]].layer;
       shifted.push_back({from.name,
                          from.key,
-                         std::move(weights[i]),
+                         from.tensor,
+                         std::make_shared<const Matrix>(std::move(weights[i])),
                          {hessian, diagonal, from.loss.row_weights},
                          from.row_weights,
                          from.row_mean_squares,
@@ -208,7 +224,7 @@ std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string>
     for (const Layer& layer : shifted) tasks.push_back(task(layer, {log2_c, shrinkage}));
     times.time("cross terms: solve", [&] {
       solve_here(tasks, [&](size_t i, SlopeResult result) {
-        give(mine[i], matrix_of(shifted[i].name, shifted[i].weights, std::move(result)));
+        give(mine[i], matrix_of(shifted[i].name, shifted[i].tensor.shape, std::move(result)));
         progress.advance(1);
       });
     });
@@ -262,7 +278,7 @@ void SlopeLayers::solve_here(std::span<const Task> tasks, const Take& take) cons
 std::vector<QuantizedTensor> SlopeLayers::zeros() const {
   std::vector<QuantizedTensor> tensors;
   for (const Layer& layer : layers_)
-    tensors.push_back(zero_matrix(layer.name, {layer.weights.rows(), layer.weights.cols()}, options_.trellis_bits));
+    tensors.push_back(zero_matrix(layer.name, layer.tensor.shape, options_.trellis_bits));
   return tensors;
 }
 
@@ -278,7 +294,7 @@ std::vector<QuantizedTensor> SlopeLayers::zeros_with_columns() const {
 
 std::vector<std::pair<std::string, int64_t>> SlopeLayers::sizes() const {
   std::vector<std::pair<std::string, int64_t>> sizes;
-  for (const Layer& layer : layers_) sizes.emplace_back(layer.name, layer.weights.rows() * layer.weights.cols());
+  for (const Layer& layer : layers_) sizes.emplace_back(layer.name, layer.rows() * layer.cols());
   return sizes;
 }
 

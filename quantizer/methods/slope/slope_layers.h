@@ -67,9 +67,10 @@ class SlopeLayers {
  public:
   static constexpr double kMostBits = 16;
 
-  // Of `tensors`, those named in `losses`: matrices with finite values, else Errors (bad input). Those with Hessians
-  // are solved on `device`. All solving is shared work: collective, and kept by `key`, which hashes where tensors and
-  // Hessians came from. `work` must outlive this.
+  // Of `tensors`, those named in `losses`: matrices with finite values, else Errors (bad input); their bytes must
+  // outlive this, which converts them matrix by matrix as they are needed. Those with Hessians are solved on `device`.
+  // All solving is shared work: collective, and kept by `key`, which hashes where tensors and Hessians came from.
+  // `work` must outlive this.
   SlopeLayers(const TensorMap& tensors, std::map<std::string, MatrixLoss> losses, const SlopeOptions& options,
               const Device& device, const SharedWork& work, uint64_t key, Progress& progress);
 
@@ -106,12 +107,17 @@ class SlopeLayers {
   struct Layer {
     std::string name;
     uint64_t key = 0;  // of what solutions depend on besides the setting
-    Matrix weights;
-    MatrixLoss loss;                  // with row weights levelled, as steps follow them
-    std::vector<double> row_weights;  // (R) as they were: what reports weigh errors by
+    TensorView tensor;
+    std::shared_ptr<const Matrix> shifted;  // what stands in for the tensor's weights; null: nothing
+    MatrixLoss loss;                        // with row weights levelled, as steps follow them
+    std::vector<double> row_weights;        // (R) as they were: what reports weigh errors by
     std::vector<double> row_mean_squares;
     StepShape steps;  // without shrinkage
     double finest_log2_c = 0;
+
+    int64_t rows() const { return tensor.shape[0]; }
+    int64_t cols() const { return tensor.shape[1]; }
+    std::shared_ptr<const Matrix> weights() const;
   };
 
   void look_at_sizes(Progress& progress);

@@ -10,6 +10,8 @@ namespace thimble {
 class GolfFamily final : public Family {
  public:
   std::string_view name() const override { return "golf-gpt"; }
+  int64_t usual_stride() const override { return 64; }      // Parameter Golf's rule
+  bool writes_documents() const override { return false; }  // as its published recipe
   bool has_tensors(const TensorMap& tensors) const override;
   MappedTensors from_file(const TensorMap& tensors, Contents contents, const std::string& path) const override;
   std::map<std::string, Tensor> to_file(const Spec& spec, std::map<std::string, Tensor> parameters,

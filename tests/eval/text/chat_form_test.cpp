@@ -7,11 +7,12 @@ namespace thimble {
 namespace {
 
 TEST(ChatForm, IsKnownByItsMarks) {
-  EXPECT_EQ(chat_form_of("{% for m in messages %}{{'<|im_start|>' + m['role']}}{% endfor %}")->name, "ChatML");
-  EXPECT_EQ(chat_form_of("'<|start_header_id|>' + role + '<|end_header_id|>'")->name, "Llama 3");
+  EXPECT_EQ(chat_form_of("{% for m in messages %}{{'<|im_start|>' + m['role']}}{% endfor %}")->user_end,
+            "<|im_end|>\n");
+  EXPECT_EQ(chat_form_of("'<|start_header_id|>' + role + '<|end_header_id|>'")->user_end, "<|eot_id|>");
   EXPECT_EQ(chat_form_of("{{ bos_token }}'<start_of_turn>' + role")->assistant_begin, "<start_of_turn>model\n");
-  EXPECT_EQ(chat_form_of("[INST] {{ m }} [/INST]")->name, "Mistral");
-  EXPECT_EQ(chat_form_of("{{ '<|user|>\n' }}")->name, "Zephyr");
+  EXPECT_EQ(chat_form_of("[INST] {{ m }} [/INST]")->user_end, " [/INST]");
+  EXPECT_EQ(chat_form_of("{{ '<|user|>\n' }}")->assistant_begin, "<|assistant|>\n");
   EXPECT_FALSE(chat_form_of(""));
   EXPECT_FALSE(chat_form_of("{{ m['content'] }}"));
 }
