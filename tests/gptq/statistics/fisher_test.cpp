@@ -22,7 +22,7 @@ LossStatistics collect(std::span<const Matrix> gradients) {
   const Network network = golf_network(small_golf_config());
   FisherCollector collector(network);
   for (const Matrix& gradient : gradients) {
-    collector.on_output_gradient(kMatrix, gradient, {});
+    collector.on_output_gradient(kMatrix, 0, gradient, {});
     std::vector<int32_t> rows;
     for (int64_t p = 0; p < gradient.rows(); ++p) rows.push_back(static_cast<int32_t>(p % 3 * 14));
     collector.on_lookup_gradient(kTokenEmbedding, rows, gradient);
@@ -85,9 +85,9 @@ TEST(Fisher, NamesAGradientThatIsNotFinite) {
     gradient(17, 4) = bad;
     const Network network = golf_network(small_golf_config());
     FisherCollector collector(network, 7);
-    collector.on_output_gradient(kMatrix, random_matrix(5, 6, 1), {});
+    collector.on_output_gradient(kMatrix, 0, random_matrix(5, 6, 1), {});
     collector.end_sequence();
-    expect_error<Error>([&] { collector.on_output_gradient(kMatrix, gradient, {}); },
+    expect_error<Error>([&] { collector.on_output_gradient(kMatrix, 0, gradient, {}); },
                         {kMatrix, "sequence 8,", "position 17,", "output 4;"});
   }
 }
