@@ -92,6 +92,23 @@ TEST(Fisher, NamesAGradientThatIsNotFinite) {
   }
 }
 
+// The output head's gradients come in pieces of a window.
+TEST(Fisher, PiecesOfAWindowAreOneSequence) {
+  Matrix window = random_matrix(30, 6, 4);
+  const Network network = golf_network(small_golf_config());
+  FisherCollector whole(network), pieces(network), damaged(network);
+  whole.on_output_gradient(kMatrix, 0, window, {});
+  pieces.on_output_gradient(kMatrix, 0, window.view().block_rows(0, 16), {});
+  pieces.on_output_gradient(kMatrix, 16, window.view().block_rows(16, 14), {});
+  window(20, 4) = std::numeric_limits<float>::quiet_NaN();
+  expect_error<Error>([&] { damaged.on_output_gradient(kMatrix, 16, window.view().block_rows(16, 14), {}); },
+                      {kMatrix, "sequence 0,", "position 20,", "output 4;"});
+  const Fisher expected = std::move(whole).finish().output_fisher.at(kMatrix);
+  const Fisher found = std::move(pieces).finish().output_fisher.at(kMatrix);
+  EXPECT_EQ(found.token_count, 30);
+  for (size_t r = 0; r < 6; ++r) EXPECT_NEAR(found.mean_square[r], expected.mean_square[r], 1e-14);
+}
+
 TEST(Fisher, RefusesToAverageNothing) {
   const Network network = golf_network(small_golf_config());
   EXPECT_THROW(std::move(FisherCollector(network)).finish(), Error);
