@@ -54,7 +54,7 @@ void pass(benchmark::State& state) {
   DeviceArray<int32_t> targets{std::span<const int32_t>(next)};
   auto run = [&] {
     gradients.forward(sequences().tokens, kLength, kBatch);
-    if (state.range(0) > 0) gradients.backward(CudaTargets::next_tokens(targets.data()), observer, &vectors);
+    if (state.range(0) > 0) gradients.backward(next_token_targets(targets.data()), observer, &vectors);
     check_cuda(cudaStreamSynchronize(gradients.stream()));
   };
   run();

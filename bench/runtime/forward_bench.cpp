@@ -88,7 +88,7 @@ void forward_window(benchmark::State& state) {
 BENCHMARK(forward_window)->ArgName("scored")->Arg(2048)->Arg(64)->UseRealTime()->Unit(benchmark::kMillisecond);
 
 struct NobodyLooks final : GradientObserver {
-  void on_output_gradient(const std::string&, ConstMatrixView, ConstMatrixView) override {}
+  void on_output_gradient(const std::string&, int64_t, ConstMatrixView, ConstMatrixView) override {}
   void on_lookup_gradient(const std::string&, std::span<const int32_t>, ConstMatrixView) override {}
 };
 

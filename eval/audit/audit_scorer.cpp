@@ -121,11 +121,11 @@ class ScorerProbe {
   }
 
   std::vector<float> log_probabilities(const Window& window, int64_t target, std::span<const Token> tokens) {
-    // All rows that score() computes, so that the very numbers that are scored are looked at.
-    Matrix rows(window.target_count(), vocab_size_);
-    scorer_.log_probabilities(score_window(tokens, window).inputs, rows);
-    const float* row = rows.row(target - window.target_begin);
-    return {row, row + vocab_size_};
+    // As one of all rows that score() computes, so that the very numbers that are scored are looked at.
+    std::vector<float> row(static_cast<size_t>(vocab_size_));
+    scorer_.log_probabilities(score_window(tokens, window).inputs, window.target_count(), target - window.target_begin,
+                              {row.data(), 1, vocab_size_});
+    return row;
   }
 
   static double probability_sum(const std::vector<float>& row) {

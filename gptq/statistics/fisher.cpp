@@ -19,7 +19,8 @@ double Fisher::mean() const {
 FisherCollector::FisherCollector(const Network& network, int64_t first_sequence)
     : network_(network), sequence_(first_sequence) {}
 
-void FisherCollector::add_squares(const std::string& name, ConstMatrixView gradient, Fisher& sum) const {
+void FisherCollector::add_squares(const std::string& name, int64_t first_row, ConstMatrixView gradient,
+                                  Fisher& sum) const {
   std::vector<double> squares = column_dots(gradient, gradient);
   sum.mean_square.resize(squares.size());
   for (size_t r = 0; r < squares.size(); ++r) {
@@ -30,18 +31,19 @@ void FisherCollector::add_squares(const std::string& name, ConstMatrixView gradi
     while (p + 1 < gradient.rows && std::isfinite(gradient.row(p)[column])) ++p;
     throw Error(ExitCode::kBadInput,
                 fmt::format("layer '{}': the gradient is {} at sequence {}, position {}, output {}; must be finite",
-                            name, gradient.row(p)[column], sequence_, p, column));
+                            name, gradient.row(p)[column], sequence_, first_row + p, column));
   }
   sum.token_count += gradient.rows;
 }
 
-void FisherCollector::on_output_gradient(const std::string& weight, ConstMatrixView gradient, ConstMatrixView) {
-  add_squares(weight, gradient, sums_.output_fisher[weight]);
+void FisherCollector::on_output_gradient(const std::string& weight, int64_t first_row, ConstMatrixView gradient,
+                                         ConstMatrixView) {
+  add_squares(weight, first_row, gradient, sums_.output_fisher[weight]);
 }
 
 void FisherCollector::on_lookup_gradient(const std::string& table, std::span<const int32_t> rows,
                                          ConstMatrixView gradient) {
-  add_squares(table, gradient, sums_.lookup_fisher[table]);
+  add_squares(table, 0, gradient, sums_.lookup_fisher[table]);
   std::vector<int64_t>& counts = sums_.row_counts[table];
   counts.resize(static_cast<size_t>(network_.matrix(network_.id_of(table)).rows));
   for (int32_t row : rows) ++counts[static_cast<size_t>(row)];

@@ -55,7 +55,8 @@ class FisherCollector final : public GradientObserver {
   explicit FisherCollector(const Network& network, int64_t first_sequence = 0);
 
   // A gradient that is not finite is an Error (bad input) that names matrix, sequence, position and output.
-  void on_output_gradient(const std::string& weight, ConstMatrixView gradient, ConstMatrixView output) override;
+  void on_output_gradient(const std::string& weight, int64_t first_row, ConstMatrixView gradient,
+                          ConstMatrixView output) override;
   void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstMatrixView gradient) override;
   // After each sequence.
   void end_sequence() { ++sequence_; }
@@ -64,7 +65,7 @@ class FisherCollector final : public GradientObserver {
   LossStatistics finish() &&;
 
  private:
-  void add_squares(const std::string& name, ConstMatrixView gradient, Fisher& sum) const;
+  void add_squares(const std::string& name, int64_t first_row, ConstMatrixView gradient, Fisher& sum) const;
 
   const Network& network_;
   int64_t sequence_;

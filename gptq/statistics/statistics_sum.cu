@@ -72,7 +72,7 @@ class FisherSums final : public CudaGradientObserver {
   struct Sum {
     std::string name;
     bool is_lookup = false;
-    int64_t columns = 0, positions = 0, token_count = 0;
+    int64_t columns = 0, token_count = 0;
     DeviceArray<double> squares;
     DeviceArray<unsigned long long> first_bad;
   };
@@ -81,12 +81,12 @@ class FisherSums final : public CudaGradientObserver {
                    cudaStream_t stream) {
     auto found = std::ranges::find_if(sums_, [&](const Sum& s) { return s.name == name && s.is_lookup == is_lookup; });
     if (found == sums_.end()) {
-      found = sums_.insert(sums_.end(), {name, is_lookup, gradient.columns, batch.positions, 0,
-                                         DeviceArray<double>(gradient.columns), DeviceArray<unsigned long long>(1)});
+      found = sums_.insert(sums_.end(), {name, is_lookup, gradient.columns, 0, DeviceArray<double>(gradient.columns),
+                                         DeviceArray<unsigned long long>(1)});
       check_cuda(cudaMemsetAsync(found->squares.data(), 0, found->squares.bytes(), stream));
       check_cuda(cudaMemsetAsync(found->first_bad.data(), 0xff, found->first_bad.bytes(), stream));
     }
-    if (found->columns != gradient.columns || found->positions != batch.positions)
+    if (found->columns != gradient.columns)
       throw Error(ExitCode::kInternal, "layer '" + name + "': the shape of its gradients changed");
     dots_.add(gradient, gradient, batch, found->squares.data(), {found->first_bad.data(), sequence_}, stream);
     found->token_count += gradient.rows;
@@ -102,7 +102,7 @@ class FisherSums final : public CudaGradientObserver {
       download(std::span(&bad, 1), static_cast<const unsigned long long*>(sum.first_bad.data()), stream);
       check_cuda(cudaStreamSynchronize(stream));
       if (bad == CudaBadTerm::kNone) continue;
-      const int64_t number = static_cast<int64_t>(bad), per_sequence = sum.positions * sum.columns;
+      const int64_t number = static_cast<int64_t>(bad), per_sequence = CudaBadTerm::kPositions * sum.columns;
       if (first && sequence <= number / per_sequence) continue;
       first = &sum;
       sequence = number / per_sequence;
@@ -111,8 +111,8 @@ class FisherSums final : public CudaGradientObserver {
     if (first)
       throw Error(ExitCode::kBadInput, "layer '" + first->name + "': the gradient is not finite at sequence " +
                                            std::to_string(sequence) + ", position " +
-                                           std::to_string(place % first->positions) + ", output " +
-                                           std::to_string(place / first->positions));
+                                           std::to_string(place % CudaBadTerm::kPositions) + ", output " +
+                                           std::to_string(place / CudaBadTerm::kPositions));
   }
 
   const Network& network_;
@@ -203,7 +203,7 @@ void run_batch(CudaGradientPass& pass, const Network& network, const TokenSequen
     next.insert(next.end(), of_sequence.begin(), of_sequence.end());
   }
   DeviceArray<int32_t> targets{std::span<const int32_t>(next)};
-  pass.backward(CudaTargets::next_tokens(targets.data()), fisher, nullptr);
+  pass.backward(next_token_targets(targets.data()), fisher, nullptr);
   fisher.end_batch(batch);
   check_cuda(cudaStreamSynchronize(pass.stream()));  // `targets` goes
 }

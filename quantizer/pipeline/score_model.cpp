@@ -36,8 +36,8 @@ class KeptScorer final : public Scorer {
     });
     std::ranges::copy(scores, nll.begin());
   }
-  void log_probabilities(std::span<const Token> inputs, MatrixView out) override {
-    scorer_->log_probabilities(inputs, out);
+  void log_probabilities(std::span<const Token> inputs, int64_t targets, int64_t first, MatrixView out) override {
+    scorer_->log_probabilities(inputs, targets, first, out);
   }
   std::optional<NonFinite> find_non_finite_input(std::span<const Token> inputs) override {
     return scorer_->find_non_finite_input(inputs);

@@ -41,7 +41,7 @@ class CpuBackward {
       for_each_row(y.rows, y.cols, [&](int64_t p) { kernels_.add_scaled(bias, -1.0f, product.row(p), y.cols); });
       y = product;
     }
-    observer_.on_output_gradient(pass_.network_.matrix(o.weight).name, dy_, y);
+    observer_.on_output_gradient(pass_.network_.matrix(o.weight).name, 0, dy_, y);
     add_sums(0, ones());
     if (!has_gradient(0)) return;
     multiply_nn(dy_, weights_.matrix(o.weight), gradient(0), at_.input_gradients[0].adds);
@@ -258,12 +258,17 @@ class CpuBackward {
   const CpuKernels& kernels_ = cpu_kernels();
 };
 
-void CpuPass::backward(ConstMatrixView logit_gradient, ConstMatrixView head_output, GradientObserver& observer,
-                       std::vector<double>* sums) {
+void CpuPass::backward_head(int64_t first_row, ConstMatrixView logit_gradient, ConstMatrixView head_output,
+                            GradientObserver& observer) {
+  assert(next_node_ == network_.nodes.size() && first_needed_ == 0);
+  observer.on_output_gradient(network_.matrix(network_.head.weight).name, first_row, logit_gradient, head_output);
+  multiply_nn(logit_gradient, weights_.matrix(network_.head.weight),
+              view(plan_.hidden_gradient).block_rows(first_row, logit_gradient.rows));
+}
+
+void CpuPass::backward(GradientObserver& observer, std::vector<double>* sums) {
   assert(next_node_ == network_.nodes.size() && first_needed_ == 0);
   if (sums) sums->resize(static_cast<size_t>(sums_.count()));
-  observer.on_output_gradient(network_.matrix(network_.head.weight).name, logit_gradient, head_output);
-  multiply_nn(logit_gradient, weights_.matrix(network_.head.weight), view(plan_.hidden_gradient));
   for (const Instruction& instruction : plan_.backward) {
     switch (instruction.kind) {
       case Instruction::Kind::kForward: run(instruction); break;

@@ -24,7 +24,8 @@ class GainObserver final : public GradientObserver {
         head_name_(student.network->matrix(student.network->head.weight).name),
         sums_(sums) {}
 
-  void on_output_gradient(const std::string& weight, ConstMatrixView gradient, ConstMatrixView output) override {
+  void on_output_gradient(const std::string& weight, int64_t, ConstMatrixView gradient,
+                          ConstMatrixView output) override {
     std::vector<double> dots = column_dots(gradient, output);
     if (weight == head_name_)
       sums_.head += std::accumulate(dots.begin(), dots.end(), 0.0);
@@ -65,7 +66,7 @@ class CpuDivergencePass final : public DivergencePass {
         window_(student_, sequences.length, /*for_gains=*/true),
         teacher_(std::move(teacher)),
         teacher_pass_(*teacher_, sequences.length),
-        teacher_logits_(static_cast<size_t>(sequences.count)) {}
+        teacher_hidden_(static_cast<size_t>(sequences.count)) {}
 
   void set(const Gains& gains) override {
     for (MatrixId id : network_.linear_matrices()) {
@@ -81,7 +82,7 @@ class CpuDivergencePass final : public DivergencePass {
     GainObserver observer(student_, sums);
     for (int64_t s = first; s < first + count; ++s) {
       VectorGradients vectors;
-      sums.divergence += window_.run_divergence(inputs(s), teacher_logits(s), observer, &vectors);
+      sums.divergence += window_.run_divergence(inputs(s), teacher(s), observer, &vectors);
       for (const auto& [name, values] : stored_gradients(network_, student_.small, vectors))
         add(values, sums.small[name]);
     }
@@ -90,8 +91,7 @@ class CpuDivergencePass final : public DivergencePass {
 
   double divergence(int64_t first, int64_t count) override {
     double sum = 0;
-    for (int64_t s = first; s < first + count; ++s)
-      sum += divergence_backward(window_.logits(inputs(s)), teacher_logits(s), network_.head.softcap);
+    for (int64_t s = first; s < first + count; ++s) sum += window_.divergence(inputs(s), teacher(s));
     return sum;
   }
 
@@ -100,14 +100,14 @@ class CpuDivergencePass final : public DivergencePass {
     return sequences_.sequence(s).first(static_cast<size_t>(sequences_.length - 1));
   }
   // Computed when they are first asked for: what goes on after a kill reads few sequences.
-  ConstMatrixView teacher_logits(int64_t s) {
-    Matrix& logits = teacher_logits_[static_cast<size_t>(s)];
-    if (logits.rows() == 0) {
+  TeacherRows teacher(int64_t s) {
+    Matrix& kept = teacher_hidden_[static_cast<size_t>(s)];
+    if (kept.rows() == 0) {
       const ConstMatrixView hidden = teacher_pass_.run(window_batch(inputs(s)));
-      logits.resize(hidden.rows, network_.vocabulary());
-      teacher_pass_.logits(hidden, logits);
+      kept.resize(hidden.rows, hidden.cols);
+      copy_rows(hidden, kept);
     }
-    return logits;
+    return {teacher_pass_, kept};
   }
   std::vector<float> same_gain(MatrixId id, float gain) const {
     return std::vector<float>(static_cast<size_t>(network_.matrix(id).rows), gain);
@@ -124,7 +124,7 @@ class CpuDivergencePass final : public DivergencePass {
   CpuGradients window_;
   const std::shared_ptr<const Weights> teacher_;
   CpuPass teacher_pass_;
-  std::vector<Matrix> teacher_logits_;  // by sequence; empty: not asked for yet
+  std::vector<Matrix> teacher_hidden_;  // by sequence, the input of its head; empty: not asked for yet
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cassert>
 
 #include "runtime/cpu/gradient_ops.h"
+#include "runtime/ops/logit_pieces.h"
 
 namespace thimble {
 
@@ -12,48 +13,64 @@ CpuGradients::CpuGradients(const Weights& weights, int64_t context_length, bool 
             {.has_backward = true, .reads_linear_outputs = for_gains, .has_vector_gradients = for_gains}),
       for_gains_(for_gains) {}
 
-// Leaves softcapped logits in logits_.
-void CpuGradients::forward(std::span<const Token> inputs, const WindowObservers& observers) {
+template <typename Loss>
+double CpuGradients::forward(std::span<const Token> inputs, const WindowObservers& observers,
+                             GradientObserver* gradients, const Loss& loss) {
   const Network& network = pass_.network();
   const ConstMatrixView hidden = pass_.run(window_batch(inputs), nullptr, 0, observers.inputs);
   if (observers.head_input) {
     const std::string name = network.matrix(network.head.weight).name;
     observers.head_input->on_linear_input({&name, 1}, hidden);
   }
-  logits_.resize(hidden.rows, network.vocabulary());
-  if (for_gains_) head_output_.resize(hidden.rows, network.vocabulary());
-  pass_.logits(hidden, logits_, for_gains_ ? &head_output_ : nullptr);
+  const bool keeps_output = gradients && for_gains_;
+  double sum = 0;
+  for_each_logit_piece(hidden.rows, network.vocabulary(), [&](int64_t first, int64_t rows) {
+    logits_.resize(rows, network.vocabulary());
+    if (keeps_output) head_output_.resize(rows, network.vocabulary());
+    pass_.logits(hidden.block_rows(first, rows), logits_, keeps_output ? &head_output_ : nullptr);
+    sum += loss(first, logits_);
+    if (gradients)
+      pass_.backward_head(first, logits_, keeps_output ? ConstMatrixView(head_output_) : ConstMatrixView(), *gradients);
+  });
+  return sum;
 }
 
-// logits_ hold the gradient by the head's product.
 void CpuGradients::backward(GradientObserver& gradients, VectorGradients* vectors) {
   assert(for_gains_ || !vectors);
   std::vector<double> sums;
-  pass_.backward(logits_, for_gains_ ? ConstMatrixView(head_output_) : ConstMatrixView(), gradients,
-                 vectors ? &sums : nullptr);
+  pass_.backward(gradients, vectors ? &sums : nullptr);
   if (vectors) *vectors = vector_gradients(pass_.network(), pass_.weights().vectors, sums);
 }
 
 double CpuGradients::run(std::span<const Token> tokens, const WindowObservers& observers, GradientObserver& gradients,
                          VectorGradients* vectors) {
   assert(tokens.size() >= 2);
-  forward(tokens.first(tokens.size() - 1), observers);
-  const double loss = nll_backward(logits_, tokens.subspan(1), pass_.network().head.softcap);
+  const std::span<const Token> targets = tokens.subspan(1);
+  const double loss = forward(tokens.first(targets.size()), observers, &gradients, [&](int64_t first, MatrixView rows) {
+    return nll_backward(rows, targets.subspan(static_cast<size_t>(first), static_cast<size_t>(rows.rows)),
+                        pass_.network().head.softcap);
+  });
   backward(gradients, vectors);
   return loss;
 }
 
-double CpuGradients::run_divergence(std::span<const Token> inputs, ConstMatrixView teacher, GradientObserver& gradients,
-                                    VectorGradients* vectors) {
-  forward(inputs, {});
-  const double divergence = divergence_backward(logits_, teacher, pass_.network().head.softcap);
+auto CpuGradients::divergence_from(const TeacherRows& teacher) {
+  return [&](int64_t first, MatrixView rows) {
+    teacher_logits_.resize(rows.rows, rows.cols);
+    teacher.pass.logits(teacher.hidden.block_rows(first, rows.rows), teacher_logits_);
+    return divergence_backward(rows, teacher_logits_, pass_.network().head.softcap);
+  };
+}
+
+double CpuGradients::run_divergence(std::span<const Token> inputs, const TeacherRows& teacher,
+                                    GradientObserver& gradients, VectorGradients* vectors) {
+  const double divergence = forward(inputs, {}, &gradients, divergence_from(teacher));
   backward(gradients, vectors);
   return divergence;
 }
 
-MatrixView CpuGradients::logits(std::span<const Token> inputs) {
-  forward(inputs, {});
-  return logits_;
+double CpuGradients::divergence(std::span<const Token> inputs, const TeacherRows& teacher) {
+  return forward(inputs, {}, nullptr, divergence_from(teacher));
 }
 
 }  // namespace thimble

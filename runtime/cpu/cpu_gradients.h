@@ -15,6 +15,12 @@ struct WindowObservers {
   LinearObserver* head_input = nullptr;  // of the output head
 };
 
+// A teacher's softcapped logits, some rows at a time.
+struct TeacherRows {
+  const CpuPass& pass;
+  ConstMatrixView hidden;  // (inputs, D), the input of its head after each input
+};
+
 // Runs windows of at most the context length, one after another, reusing its buffers.
 class CpuGradients {
  public:
@@ -26,19 +32,24 @@ class CpuGradients {
   // nats.
   double run(std::span<const Token> tokens, const WindowObservers& observers, GradientObserver& gradients,
              VectorGradients* vectors = nullptr);
-  // `inputs`: at least one token; `teacher`: softcapped logits after each. Returns the summed divergence in nats.
-  double run_divergence(std::span<const Token> inputs, ConstMatrixView teacher, GradientObserver& gradients,
+  // `inputs`: at least one token. Returns the summed divergence from the teacher in nats.
+  double run_divergence(std::span<const Token> inputs, const TeacherRows& teacher, GradientObserver& gradients,
                         VectorGradients* vectors = nullptr);
-  // The forward pass alone: softcapped logits (inputs, V), valid and free to overwrite until the next call.
-  MatrixView logits(std::span<const Token> inputs);
+  // The same from the forward pass alone.
+  double divergence(std::span<const Token> inputs, const TeacherRows& teacher);
 
  private:
-  void forward(std::span<const Token> inputs, const WindowObservers& observers);
+  // loss(first row, softcapped logits): the summed loss of a piece of logits, which become their gradient.
+  template <typename Loss>
+  double forward(std::span<const Token> inputs, const WindowObservers& observers, GradientObserver* gradients,
+                 const Loss& loss);
+  auto divergence_from(const TeacherRows& teacher);
   void backward(GradientObserver& gradients, VectorGradients* vectors);
 
   CpuPass pass_;
   bool for_gains_;
-  Matrix logits_, head_output_;  // the latter before the softcap, where observers see outputs
+  // Of a piece of rows: logits; those of a teacher; what the head gave before the softcap, where observers see outputs.
+  Matrix logits_, teacher_logits_, head_output_;
 };
 
 }  // namespace thimble

@@ -49,11 +49,13 @@ class CpuPass {
   // Logits (rows, V) of the head's input. `product`, unless null: takes what they are before softcap.
   void logits(ConstMatrixView hidden, MatrixView out, Matrix* product = nullptr) const;
 
-  // After run() with has_backward, once. `logit_gradient` (P, V): of the loss by what the head's product gave, before
-  // the softcap. `logits`: that product itself, for observers of outputs; may be empty. `sums`, unless null: added to,
-  // as a VectorSumLayout has them.
-  void backward(ConstMatrixView logit_gradient, ConstMatrixView head_output, GradientObserver& observer,
-                std::vector<double>* sums);
+  // After run() with has_backward: first the head, rows [first_row, ...) of the window at a time until all are done,
+  // then the rest, once. `logit_gradient` (rows, V): of the loss by what the head's product gave, before the softcap.
+  // `head_output`: that product itself, for observers of outputs; may be empty. The head's input, as run() returned it,
+  // stays until the rest begins. `sums`, unless null: added to, as a VectorSumLayout has them.
+  void backward_head(int64_t first_row, ConstMatrixView logit_gradient, ConstMatrixView head_output,
+                     GradientObserver& observer);
+  void backward(GradientObserver& observer, std::vector<double>* sums);
 
   const Weights& weights() const { return weights_; }
   const Network& network() const { return network_; }

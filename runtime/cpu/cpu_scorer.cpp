@@ -7,6 +7,7 @@
 #include "runtime/base/parallel.h"
 #include "runtime/cpu/cpu_kernels.h"
 #include "runtime/cpu/cpu_pass.h"
+#include "runtime/ops/logit_pieces.h"
 
 namespace thimble {
 namespace {
@@ -26,14 +27,23 @@ class CpuScorer final : public Scorer {
   void score(std::span<const ScoreWindow> windows, std::span<float> nll) override {
     auto next = nll.begin();
     for (const ScoreWindow& window : windows) {
-      const ConstMatrixView rows = last_rows(window.inputs, window.targets.size());
-      for (int64_t r = 0; r < rows.rows; ++r) *next++ = -rows.row(r)[window.targets[static_cast<size_t>(r)]];
+      const ConstMatrixView hidden = last_rows(window.inputs, static_cast<int64_t>(window.targets.size()));
+      for_each_logit_piece(hidden.rows, vocabulary(), [&](int64_t first, int64_t rows) {
+        const ConstMatrixView found = log_probabilities_of(hidden.block_rows(first, rows));
+        for (int64_t r = 0; r < rows; ++r) *next++ = -found.row(r)[window.targets[static_cast<size_t>(first + r)]];
+      });
     }
   }
 
-  void log_probabilities(std::span<const Token> inputs, MatrixView out) override {
-    const ConstMatrixView rows = last_rows(inputs, static_cast<size_t>(out.rows));
-    for (int64_t r = 0; r < out.rows; ++r) std::copy_n(rows.row(r), rows.cols, out.row(r));
+  using Scorer::log_probabilities;
+  void log_probabilities(std::span<const Token> inputs, int64_t targets, int64_t first, MatrixView out) override {
+    const ConstMatrixView hidden = last_rows(inputs, targets);
+    for_each_logit_piece(hidden.rows, vocabulary(), [&](int64_t begin, int64_t rows) {
+      const int64_t from = std::max(begin, first), to = std::min(begin + rows, first + out.rows);
+      if (from >= to) return;
+      const ConstMatrixView found = log_probabilities_of(hidden.block_rows(begin, rows));
+      copy_rows(found.block_rows(from - begin, to - from), out.block_rows(from - first, to - from));
+    });
   }
 
   std::optional<NonFinite> find_non_finite_input(std::span<const Token> inputs) override {
@@ -43,11 +53,14 @@ class CpuScorer final : public Scorer {
   }
 
  private:
-  // Log-probabilities after the last `count` inputs, valid until the next call.
-  ConstMatrixView last_rows(std::span<const Token> inputs, size_t count) {
-    assert(count >= 1 && count <= inputs.size());
-    const ConstMatrixView hidden =
-        pass_.run(window_batch(inputs), nullptr, static_cast<int64_t>(inputs.size() - count));
+  // The head's input after the last `count` inputs, valid until the next call.
+  ConstMatrixView last_rows(std::span<const Token> inputs, int64_t count) {
+    const auto length = static_cast<int64_t>(inputs.size());
+    assert(count >= 1 && count <= length);
+    return pass_.run(window_batch(inputs), nullptr, length - count);
+  }
+  // Of a piece of rows of it, valid until the next call.
+  ConstMatrixView log_probabilities_of(ConstMatrixView hidden) {
     logits_.resize(hidden.rows, vocabulary());
     pass_.logits(hidden, logits_);
     for_each_row(logits_.rows(), logits_.cols(),
@@ -58,7 +71,7 @@ class CpuScorer final : public Scorer {
   const NumericPolicy policy_;
   const std::shared_ptr<const Weights> weights_;
   CpuPass pass_;
-  Matrix logits_;
+  Matrix logits_;  // of a piece of rows
 };
 
 }  // namespace

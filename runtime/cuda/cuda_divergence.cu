@@ -1,5 +1,5 @@
 // cuda_divergence.cu: DivergencePass: batches of sequences through CudaGradientPass. Base weights, the student's, and
-// the teacher's logits stay in device memory.
+// the teacher's head with all its inputs stay in device memory.
 #include <algorithm>
 #include <numeric>
 #include <type_traits>
@@ -7,6 +7,7 @@
 #include "runtime/cuda/cuda_gradient_pass.cuh"
 #include "runtime/cuda/cuda_models.h"
 #include "runtime/cuda/kernels/cuda_row_kernel.cuh"
+#include "runtime/ops/logit_pieces.h"
 
 namespace thimble {
 namespace {
@@ -122,7 +123,45 @@ class CudaGainObserver final : public CudaGradientObserver {
   CudaFloatMatrix looked_up_;
 };
 
-constexpr const char* kLogits = "logits of the original";
+// The head of the original, its inputs after all positions, and room for a piece of the logits that they make.
+struct Teacher {
+  // `like`: weights of the same network. Without values yet.
+  Teacher(const FloatWeights& like, int64_t sequences, int64_t positions, int64_t batch)
+      : network(like.network()),
+        head(like.matrix(network.head.weight).rows, like.matrix(network.head.weight).columns),
+        hidden(sequences * positions * head.columns, "the original's head"),
+        logits(std::min(batch * positions, logit_rows(network.vocabulary())) * network.vocabulary(), "logits") {}
+
+  int64_t width() const { return network.matrix(network.head.weight).columns; }
+  // The head's input at rows [first_row, first_row + rows) of all sequences.
+  CudaView rows(int64_t first_row, int64_t rows) const {
+    return {hidden.data() + first_row * head.columns, rows, width(), head.columns};
+  }
+  void copy_head(const CudaMatrix<float>& from, cudaStream_t stream) {
+    check_cuda(
+        cudaMemcpyAsync(head.data.data(), from.data.data(), head.data.bytes(), cudaMemcpyDeviceToDevice, stream));
+  }
+  void copy_rows(ConstCudaView from, int64_t first_row, cudaStream_t stream) {
+    const CudaView to = rows(first_row, from.rows);
+    check_cuda(cudaMemcpy2DAsync(to.data, static_cast<size_t>(to.stride) * sizeof(float), from.data,
+                                 static_cast<size_t>(from.stride) * sizeof(float),
+                                 static_cast<size_t>(from.columns) * sizeof(float), static_cast<size_t>(from.rows),
+                                 cudaMemcpyDeviceToDevice, stream));
+  }
+  // Of the batch whose first row is that one of all.
+  CudaTargetRows targets(int64_t batch_row) const {
+    return [this, batch_row](int64_t first_row, int64_t count, cudaStream_t stream) {
+      const CudaView out{logits.data(), count, network.vocabulary()};
+      launch_logits(rows(batch_row + first_row, count), head, network.head.softcap, out, stream);
+      return CudaTargets::teacher(out.data);
+    };
+  }
+
+  const Network& network;
+  CudaMatrix<float> head;
+  DeviceArray<float> hidden;  // (sequences, positions, stride of the head)
+  DeviceArray<float> logits;
+};
 
 class CudaDivergence final : public DivergencePass {
  public:
@@ -132,7 +171,7 @@ class CudaDivergence final : public DivergencePass {
     small_host_.network = network_;
     small_host_.set_small(student.small);
     DeviceScope scope(ordinal_);
-    memory_ = std::make_unique<Memory>(sequences.count * window_logits(), student);
+    memory_ = std::make_unique<Memory>(student, sequences.count, positions(), batch);
     read_teacher(teacher, progress);
   }
   ~CudaDivergence() override {
@@ -161,7 +200,7 @@ class CudaDivergence final : public DivergencePass {
       CudaVectorSums vectors(*network_);
       CudaGainObserver observer(memory_->student, pass);
       GainGradients sums;
-      sums.divergence = sum_over_batches(pass, first, count, [&](const CudaTargets& teacher) {
+      sums.divergence = sum_over_batches(pass, first, count, [&](const CudaTargetRows& teacher) {
         pass.backward(teacher, observer, &vectors);
         return pass.loss();
       });
@@ -175,24 +214,23 @@ class CudaDivergence final : public DivergencePass {
   double divergence(int64_t first, int64_t count) override {
     return with_pass([&](CudaGradientPass& pass) {
       return sum_over_batches(pass, first, count,
-                              [&](const CudaTargets& teacher) { return pass.forward_loss(teacher); });
+                              [&](const CudaTargetRows& teacher) { return pass.forward_loss(teacher); });
     });
   }
 
  private:
   // All that lies in device memory, made and freed with the device current.
   struct Memory {
-    Memory(int64_t logits, const Weights& weights)
-        : teacher_logits(logits, kLogits),
-          base(weights, {}, cuda_plain_options(sizeof(float))),
-          student(weights, {}, cuda_plain_options(sizeof(float))) {}
-    DeviceArray<float> teacher_logits;  // (sequences, positions, V)
+    Memory(const Weights& weights, int64_t sequences, int64_t positions, int64_t batch)
+        : base(weights, {}, cuda_plain_options(sizeof(float))),
+          student(weights, {}, cuda_plain_options(sizeof(float))),
+          teacher(base, sequences, positions, batch) {}
     FloatWeights base, student;
+    Teacher teacher;
     std::unique_ptr<CudaGradientPass> pass;
   };
 
   int64_t positions() const { return sequences_.length - 1; }
-  int64_t window_logits() const { return positions() * network_->vocabulary(); }
 
   std::span<const Token> tokens(int64_t first) const {
     return std::span(sequences_.tokens).subspan(static_cast<size_t>(first * sequences_.length));
@@ -215,9 +253,11 @@ class CudaDivergence final : public DivergencePass {
       for (int64_t first = 0; first < sequences_.count; first += batch) {
         const BatchShape shape{std::min(batch, sequences_.count - first), positions()};
         pass.forward(tokens(first), sequences_.length, shape);
-        pass.logits({memory_->teacher_logits.data() + first * window_logits(), shape.rows(), network_->vocabulary()});
+        memory_->teacher.copy_rows(pass.head_input(), first * positions(), pass.stream());
         check_cuda(cudaStreamSynchronize(pass.stream()));
       }
+      memory_->teacher.copy_head(on_device.matrix(network_->head.weight), pass.stream());
+      check_cuda(cudaStreamSynchronize(pass.stream()));
       return 0;
     });
     progress.advance(sequences_.count);
@@ -245,7 +285,7 @@ class CudaDivergence final : public DivergencePass {
     double sum = 0;
     for (int64_t s = first; s < first + count; s += batch_) {
       pass.forward(tokens(s), sequences_.length, {std::min(batch_, first + count - s), positions()});
-      sum += loss(CudaTargets::teacher(memory_->teacher_logits.data() + s * window_logits()));
+      sum += loss(memory_->teacher.targets(s * positions()));
     }
     return sum;
   }
@@ -266,9 +306,9 @@ MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, int64_
   return fit_memory_plan("distillation", "sequence", length, most, usable_bytes, [&](int64_t batch) {
     return counted_allocations([&] {
       const FusionOptions options = cuda_plain_options(sizeof(float));
-      // The teacher goes once its logits are there; the student is there as it was and as it is.
+      // The teacher goes once its head is there with its inputs; the student is there as it was and as it is.
       const FloatWeights teacher(network, {}, options), base(network, {}, options), student(network, {}, options);
-      const DeviceArray<float> logits(sequences * (length - 1) * network->vocabulary(), kLogits);
+      const Teacher kept(base, sequences, length - 1, batch);
       CudaGradientPass pass(student, kDivergence, length, batch, length - 1);
       const CudaVectorSums vectors(*network);
       CudaGainObserver(student, pass).reserve_lookups(batch * (length - 1));

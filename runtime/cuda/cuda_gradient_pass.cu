@@ -7,22 +7,39 @@
 
 #include "runtime/cuda/kernels/cuda_float_product.cuh"
 #include "runtime/cuda/kernels/cuda_row_kernel.cuh"
+#include "runtime/ops/logit_pieces.h"
 
 namespace thimble {
 namespace {
 
+// In place.
 struct SoftcapRows {
-  ConstCudaView x;
-  float cap;  // 0: none
-  CudaView y;
+  CudaView x;
+  float cap;
 
   __device__ void operator()(int64_t row, int lane) const {
     for (int64_t c = lane; c < x.columns; c += 32) {
-      const float z = x.data[row * x.stride + c];
-      y.data[row * y.stride + c] = cap == 0 ? z : cap * tanhf(z * (1.0f / cap));
+      float& z = x.data[row * x.stride + c];
+      z = cap * tanhf(z * (1.0f / cap));
     }
   }
 };
+
+// rows x V = hidden w^T.
+void multiply_head(ConstCudaView hidden, const CudaMatrix<float>& head, CudaView out, cudaStream_t stream) {
+  launch_product(ProductForm::kNT, hidden, {head.data.data(), out.columns, hidden.columns, head.columns}, out,
+                 /*add=*/false, {}, ProductPart::kWhole, stream);
+}
+
+CudaView rows_of(CudaView x, int64_t first, int64_t rows) {
+  return {x.data + first * x.stride, rows, x.columns, x.stride};
+}
+
+// The largest piece of a batch's logits.
+BatchShape largest_piece(int64_t vocabulary, int64_t sequences, int64_t positions) {
+  const int64_t most = logit_rows(vocabulary);
+  return {std::clamp<int64_t>(most / positions, 1, sequences), std::min(most, positions)};
+}
 
 // The room that attention takes of all layers, one after the other.
 CudaFloatAttention make_attention(const Network& network, int64_t sequences, int64_t positions) {
@@ -62,7 +79,6 @@ CudaGradientPass::CudaGradientPass(const CudaNetworkWeights<float>& weights, con
       context_(context),
       runner_(weights, rotaries_, /*rows=*/0, /*stepping=*/false),
       attention_(make_attention(network_, sequences, positions)),
-      dots_({sequences, positions}, std::max(network_.vocabulary(), widest_value(network_))),
       losses_(sequences * positions),
       device_tokens_(sequences * positions),
       zero_(1) {
@@ -71,8 +87,12 @@ CudaGradientPass::CudaGradientPass(const CudaNetworkWeights<float>& weights, con
   const int64_t rows = sequences * positions, multiple = weights.fusion().options.column_multiple;
   for (const RotaryRule& rule : network_.rotaries) rotaries_.push_back(make_cuda_rotary_table(rule, context));
   for (int64_t width : plan_.slot_widths) slots_.emplace_back(rows * round_up(width, multiple), "activations");
-  for (DeviceArray<float>* logits : {&logits_, &dlogits_})
-    *logits = DeviceArray<float>(rows * network_.vocabulary(), "logits");
+  const BatchShape piece = largest_piece(network_.vocabulary(), sequences, positions);
+  // Windows may be shorter, and then more of them fill a piece.
+  logits_ = DeviceArray<float>(std::min(rows, logit_rows(network_.vocabulary())) * network_.vocabulary(), "logits");
+  if (options.reads_linear_outputs) dlogits_ = DeviceArray<float>(logits_.count(), "logits");
+  dots_.reserve({sequences, positions}, widest_value(network_));
+  dots_.reserve(piece, network_.vocabulary());
   if (options.has_vector_gradients || options.reads_linear_outputs) {
     const int64_t widest = widest_value(network_);
     for (DeviceArray<float>& scratch : scratch_) scratch = DeviceArray<float>(rows * round_up(widest, multiple));
@@ -120,15 +140,44 @@ void CudaGradientPass::forward(std::span<const Token> tokens, int64_t stride, co
                              cudaMemcpyHostToDevice, stream_));
   stream_.wait();  // the list may change after this
   for (const Instruction& instruction : plan_.forward) run(instruction);
-  const CudaMatrix<float>& head = weights_.matrix(network_.head.weight);
-  const CudaView hidden = view(plan_.hidden);
-  launch_product(ProductForm::kNT, {hidden.data, hidden.rows, hidden.columns, hidden.stride},
-                 {head.data.data(), network_.vocabulary(), hidden.columns, head.columns}, logits_view(), /*add=*/false,
-                 {}, ProductPart::kWhole, stream_);
 }
 
-void CudaGradientPass::logits(CudaView out) const {
-  launch_rows(out.rows, SoftcapRows{logits_view(), network_.head.softcap, out}, stream_);
+void launch_logits(ConstCudaView hidden, const CudaMatrix<float>& head, float softcap, CudaView out,
+                   cudaStream_t stream) {
+  multiply_head(hidden, head, out, stream);
+  if (softcap != 0) launch_rows(out.rows, SoftcapRows{out, softcap}, stream);
+}
+
+template <typename Body>
+void CudaGradientPass::for_each_piece(const Body& body) const {
+  const BatchShape most = largest_piece(network_.vocabulary(), batch_.sequences, batch_.positions);
+  for (int64_t s = 0; s < batch_.sequences; s += most.sequences)
+    for (int64_t p = 0; p < batch_.positions; p += most.positions)
+      body(s * batch_.positions + p, BatchShape{std::min(most.sequences, batch_.sequences - s),
+                                                std::min(most.positions, batch_.positions - p), p});
+}
+
+CudaView CudaGradientPass::make_logits(int64_t first_row, int64_t rows) const {
+  const CudaView out{logits_.data(), rows, network_.vocabulary()};
+  multiply_head(rows_of(view(plan_.hidden), first_row, rows), weights_.matrix(network_.head.weight), out, stream_);
+  return out;
+}
+
+void CudaGradientPass::backward_head(const CudaTargetRows& targets, CudaGradientObserver& observer) {
+  const MatrixUse& use = network_.matrix(network_.head.weight);
+  const CudaMatrix<float>& head = weights_.matrix(network_.head.weight);
+  for_each_piece([&](int64_t first, const BatchShape& piece) {
+    const CudaView logits = make_logits(first, piece.rows());
+    const bool keeps_logits = dlogits_.count() > 0;
+    const CudaView gradient = keeps_logits ? CudaView{dlogits_.data(), logits.rows, logits.columns} : logits;
+    launch_loss_backward(logits, network_.head.softcap, targets(first, logits.rows, stream_), gradient,
+                         losses_.data() + first, stream_);
+    observer.on_output_gradient(use.name, gradient, keeps_logits ? ConstCudaView(logits) : ConstCudaView(), piece,
+                                stream_);
+    launch_product(
+        ProductForm::kNN, ConstCudaView(gradient), ConstCudaView(head.data.data(), use.rows, use.columns, head.columns),
+        rows_of(view(plan_.hidden_gradient), first, logits.rows), /*add=*/false, {}, ProductPart::kWhole, stream_);
+  });
 }
 
 double CudaGradientPass::loss() const {
@@ -139,8 +188,12 @@ double CudaGradientPass::loss() const {
   return std::accumulate(losses.begin(), losses.end(), 0.0);
 }
 
-double CudaGradientPass::forward_loss(const CudaTargets& targets) {
-  launch_loss_backward(logits_view(), network_.head.softcap, targets, logit_gradients(), losses_.data(), stream_);
+double CudaGradientPass::forward_loss(const CudaTargetRows& targets) {
+  for_each_piece([&](int64_t first, const BatchShape& piece) {
+    const CudaView logits = make_logits(first, piece.rows());
+    launch_loss_backward(logits, network_.head.softcap, targets(first, logits.rows, stream_), logits,
+                         losses_.data() + first, stream_);
+  });
   return loss();
 }
 

@@ -3,6 +3,7 @@
 // are the same bits whatever other windows share the batch.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,13 +25,27 @@ class CudaGradientObserver {
  public:
   virtual ~CudaGradientObserver() = default;
   // `output`: what the matrix gave, y = W x, before anything else was done to it; empty unless the pass keeps outputs.
-  // So the gradient by the logarithm of a gain of row r is sum_p gradient[p][r] * output[p][r].
+  // So the gradient by the logarithm of a gain of row r is sum_p gradient[p][r] * output[p][r]. The output head's come
+  // in pieces (logit_pieces.h), in order, whose positions `batch` tells.
   virtual void on_output_gradient(const std::string& weight, ConstCudaView gradient, ConstCudaView output,
                                   const BatchShape& batch, cudaStream_t stream) = 0;
   // `rows` lie in host memory.
   virtual void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstCudaView gradient,
                                   const BatchShape& batch, cudaStream_t stream) = 0;
 };
+
+// What the model should have predicted at rows [first_row, first_row + rows) of the batch that runs, in device memory
+// until the next call. What making it takes is enqueued on `stream`.
+using CudaTargetRows = std::function<CudaTargets(int64_t first_row, int64_t rows, cudaStream_t stream)>;
+
+// `tokens`: of all rows, in device memory.
+inline CudaTargetRows next_token_targets(const int32_t* tokens) {
+  return [tokens](int64_t first_row, int64_t, cudaStream_t) { return CudaTargets::next_tokens(tokens + first_row); };
+}
+
+// Softcapped logits (rows, V) of the head's input (rows, D).
+void launch_logits(ConstCudaView hidden, const CudaMatrix<float>& head, float softcap, CudaView out,
+                   cudaStream_t stream);
 
 // The sums of vector_sums.h in device memory, over any number of backward passes.
 class CudaVectorSums {
@@ -66,14 +81,11 @@ class CudaGradientPass {
   // next forward().
   void forward(std::span<const Token> tokens, int64_t stride, const BatchShape& batch);
   ConstCudaView head_input() const { return view(plan_.hidden); }  // (rows, D)
-  // Softcapped logits (rows, V), for example a teacher's, into device memory.
-  void logits(CudaView out) const;
-
   // After forward(), once: that overwrites some of it. `vectors` may be null, else gradients are added to it. Returns
   // without waiting.
-  void backward(const CudaTargets& targets, CudaGradientObserver& observer, CudaVectorSums* vectors);
+  void backward(const CudaTargetRows& targets, CudaGradientObserver& observer, CudaVectorSums* vectors);
   // The loss after forward(), in nats, summed over its rows, without a backward pass. Waits.
-  double forward_loss(const CudaTargets& targets);
+  double forward_loss(const CudaTargetRows& targets);
   // The loss of the last backward(), in nats, summed over its rows. Waits for it.
   double loss() const;
 
@@ -86,8 +98,14 @@ class CudaGradientPass {
 
   void run(const Instruction& instruction);
   CudaView view(const Place& place) const;
-  CudaView logits_view() const { return {logits_.data(), batch_.rows(), network_.vocabulary()}; }
-  CudaView logit_gradients() const { return {dlogits_.data(), batch_.rows(), network_.vocabulary()}; }
+  // body(first row, piece) for each piece of the batch's logits: as many of its windows as fit, or so many positions of
+  // one, so that a window is cut alike in any batch.
+  template <typename Body>
+  void for_each_piece(const Body& body) const;
+  // What the head gives at these rows, before the softcap.
+  CudaView make_logits(int64_t first_row, int64_t rows) const;
+  // Losses, their gradients, and through the head to that of its input.
+  void backward_head(const CudaTargetRows& targets, CudaGradientObserver& observer);
 
   const CudaNetworkWeights<float>& weights_;
   const Network& network_;
@@ -100,7 +118,8 @@ class CudaGradientPass {
   CudaFloatAttention attention_;
   CudaFloatMatrix attention_sums_[3];  // gradients that are added to others; no family needs them
   CudaColumnDots dots_;
-  DeviceArray<float> logits_, dlogits_, losses_, scratch_[2], ones_;
+  DeviceArray<float> logits_, dlogits_;  // of a piece; the second where observers see outputs, else they take one place
+  DeviceArray<float> losses_, scratch_[2], ones_;
   DeviceArray<Token> device_tokens_;
   DeviceArray<int> zero_;
   // Of the batch that runs.

@@ -40,8 +40,8 @@ class CudaScorer final : public Scorer {
   void score(std::span<const ScoreWindow> windows, std::span<float> nll) override {
     with_batches([&](CudaWindowBatches<T>& batches) { batches.score(windows, nll); });
   }
-  void log_probabilities(std::span<const Token> inputs, MatrixView out) override {
-    with_batches([&](CudaWindowBatches<T>& batches) { batches.log_probabilities(inputs, out); });
+  void log_probabilities(std::span<const Token> inputs, int64_t targets, int64_t first, MatrixView out) override {
+    with_batches([&](CudaWindowBatches<T>& batches) { batches.log_probabilities(inputs, targets, first, out); });
   }
   std::optional<NonFinite> find_non_finite_input(std::span<const Token> inputs) override {
     std::optional<NonFinite> found;

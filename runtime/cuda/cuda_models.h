@@ -46,7 +46,7 @@ std::unique_ptr<DivergencePass> make_cuda_divergence_pass(std::shared_ptr<const 
                                                           std::shared_ptr<const Weights> student,
                                                           const TokenSequences& sequences, const CudaPlace& place,
                                                           Progress& progress);
-// The teacher's logits of all `sequences` are kept, passes run over a few at a time.
+// What the teacher's head reads in all `sequences` is kept, passes run over a few at a time.
 MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, int64_t length, int64_t sequences,
                            uint64_t usable_bytes);
 

@@ -209,19 +209,26 @@ void CudaPass<T>::loss(const Token* targets, float* nll, cudaStream_t stream) {
 
 template <typename T>
 void CudaPass<T>::logits(float* out, cudaStream_t stream) {
-  const HeadInput head = head_input(stream);
+  logits(0, static_cast<int64_t>(batch_.sequences) * batch_.needed, out, stream);
+}
+
+template <typename T>
+void CudaPass<T>::logits(int64_t first, int64_t rows, float* out, cudaStream_t stream) {
+  HeadInput head = head_input(stream);
+  head.operands.a += first * head.operands.a_stride;
+  head.operands.rows = rows;
   with_logit_rule(head.norm, [&]<bool kRounds>(const LogitRule<kRounds>& rule) {
-    runner_.products().template logits<kRounds>(head.operands, LogitsEpilogue<kRounds>{rule, out, logits_stride()},
-                                                stream);
+    runner_.products().template logits<kRounds>(head.operands,
+                                                LogitsEpilogue<kRounds>{rule, out, logits_stride(), first}, stream);
   });
 }
 
 template <typename T>
-void CudaPass<T>::log_probabilities(float* out, cudaStream_t stream) {
+void CudaPass<T>::log_probabilities(int64_t first, int64_t rows, float* out, cudaStream_t stream) {
   loss(/*targets=*/nullptr, /*nll=*/nullptr, stream);  // leaves log_sums_
-  logits(out, stream);
-  launch_subtract_rows(out, static_cast<int64_t>(batch_.sequences) * batch_.needed,
-                       static_cast<int>(network_.vocabulary()), logits_stride(), log_sums_.data(), stream);
+  logits(first, rows, out, stream);
+  launch_subtract_rows(out, rows, static_cast<int>(network_.vocabulary()), logits_stride(), log_sums_.data() + first,
+                       stream);
 }
 
 template class CudaPass<float>;

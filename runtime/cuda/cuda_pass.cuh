@@ -47,8 +47,9 @@ class CudaPass {
   void loss(const Token* targets, float* nll, cudaStream_t stream);
   // Logits (needed rows, logits_stride()) into device memory.
   void logits(float* out, cudaStream_t stream);
-  // The same as log-probabilities: exactly -loss() where the column is the target.
-  void log_probabilities(float* out, cudaStream_t stream);
+  // The same as log-probabilities, of `rows` needed rows from `first` on: exactly -loss() where the column is the
+  // target.
+  void log_probabilities(int64_t first, int64_t rows, float* out, cudaStream_t stream);
   int64_t logits_stride() const { return weights_.matrix(network_.head.weight).rows; }
 
  private:
@@ -84,6 +85,8 @@ class CudaPass {
     RowNorm norm;
   };
   HeadInput head_input(cudaStream_t stream) const;
+  // Of `rows` needed rows from `first` on.
+  void logits(int64_t first, int64_t rows, float* out, cudaStream_t stream);
   template <typename Launch>
   void with_logit_rule(const RowNorm& norm, const Launch& launch) const;
 

@@ -180,14 +180,9 @@ class CudaTranspose {
   CudaView dy_;
 };
 
-void CudaGradientPass::backward(const CudaTargets& targets, CudaGradientObserver& observer, CudaVectorSums* vectors) {
-  launch_loss_backward(logits_view(), network_.head.softcap, targets, logit_gradients(), losses_.data(), stream_);
-  const MatrixUse& use = network_.matrix(network_.head.weight);
-  const CudaMatrix<float>& head = weights_.matrix(network_.head.weight);
-  observer.on_output_gradient(use.name, logit_gradients(), logits_view(), batch_, stream_);
-  launch_product(ProductForm::kNN, ConstCudaView(logit_gradients()),
-                 ConstCudaView(head.data.data(), use.rows, use.columns, head.columns), view(plan_.hidden_gradient),
-                 /*add=*/false, {}, ProductPart::kWhole, stream_);
+void CudaGradientPass::backward(const CudaTargetRows& targets, CudaGradientObserver& observer,
+                                CudaVectorSums* vectors) {
+  backward_head(targets, observer);
   for (const Instruction& instruction : plan_.backward) {
     switch (instruction.kind) {
       case Instruction::Kind::kForward: run(instruction); break;

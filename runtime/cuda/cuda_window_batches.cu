@@ -106,12 +106,13 @@ void CudaWindowBatches<T>::score(std::span<const ScoreWindow> windows, std::span
 }
 
 template <typename T>
-void CudaWindowBatches<T>::log_probabilities(std::span<const Token> inputs, MatrixView out) {
+void CudaWindowBatches<T>::log_probabilities(std::span<const Token> inputs, int64_t targets, int64_t first,
+                                             MatrixView out) {
   DeviceArray<Token> tokens(inputs);
-  CudaBatch shape{{tokens.data(), 0}, 1, static_cast<int>(inputs.size()), static_cast<int>(out.rows), zero_.data()};
+  CudaBatch shape{{tokens.data(), 0}, 1, static_cast<int>(inputs.size()), static_cast<int>(targets), zero_.data()};
   pass_.run(shape, cache_, stream_);
   DeviceArray<float> rows(out.rows * pass_.logits_stride());
-  pass_.log_probabilities(rows.data(), stream_);
+  pass_.log_probabilities(first, out.rows, rows.data(), stream_);
   check_cuda(cudaMemcpy2DAsync(out.data, static_cast<size_t>(out.stride) * sizeof(float), rows.data(),
                                static_cast<size_t>(pass_.logits_stride()) * sizeof(float),
                                static_cast<size_t>(out.cols) * sizeof(float), static_cast<size_t>(out.rows),

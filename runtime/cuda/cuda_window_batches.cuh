@@ -16,7 +16,7 @@ class CudaWindowBatches {
 
   int64_t windows() const { return windows_; }
   void score(std::span<const ScoreWindow> windows, std::span<float> nll);
-  void log_probabilities(std::span<const Token> inputs, MatrixView out);
+  void log_probabilities(std::span<const Token> inputs, int64_t targets, int64_t first, MatrixView out);
   // Hands the inputs of all linear layers to the observer, of `sequences` of `length` tokens that begin every `stride`
   // tokens; `length` <= context.
   void observe(std::span<const Token> tokens, int64_t sequences, int64_t length, int64_t stride,

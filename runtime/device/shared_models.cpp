@@ -91,8 +91,8 @@ class SharedScorer final : public Scorer {
     team_.exchange<float>(scores, nll);
   }
 
-  void log_probabilities(std::span<const Token> inputs, MatrixView out) override {
-    team_.first().log_probabilities(inputs, out);
+  void log_probabilities(std::span<const Token> inputs, int64_t targets, int64_t first, MatrixView out) override {
+    team_.first().log_probabilities(inputs, targets, first, out);
   }
 
   std::optional<NonFinite> find_non_finite_input(std::span<const Token> inputs) override {

@@ -40,11 +40,12 @@ class DivergencePass {
   virtual double divergence(int64_t first, int64_t count) = 0;
 };
 
-// The teacher's logits are computed once each and kept: as many sequences of `length` tokens as the logits of take
-// kMostTeacherBytes, at least two.
+// The inputs of the teacher's head are computed once and kept, and its logits made of them again some rows at a time:
+// as many sequences of `length` tokens as those of take kMostTeacherBytes, at least two.
 constexpr int64_t kMostTeacherBytes = int64_t{1} << 31;
 inline int64_t divergence_sequences(const Network& network, int64_t length) {
-  const int64_t bytes = (length - 1) * network.vocabulary() * static_cast<int64_t>(sizeof(float));
+  const int64_t width = network.matrix(network.head.weight).columns;
+  const int64_t bytes = (length - 1) * width * static_cast<int64_t>(sizeof(float));
   return std::max<int64_t>(2, kMostTeacherBytes / bytes);
 }
 

@@ -23,8 +23,10 @@ class GradientObserver {
   virtual ~GradientObserver() = default;
   // `gradient` (P, N): by the output of matrix `weight` (N, K), the output head's before the softcap. `output` (P, N):
   // what the matrix gave, y = W x, before anything else was done to it; empty where nobody asked for it (PassOptions).
-  // So the gradient by the logarithm of a gain of row r is sum_p gradient[p][r] * output[p][r].
-  virtual void on_output_gradient(const std::string& weight, ConstMatrixView gradient, ConstMatrixView output) = 0;
+  // So the gradient by the logarithm of a gain of row r is sum_p gradient[p][r] * output[p][r]. The output head's come
+  // in pieces (logit_pieces.h), in order, that begin with row `first_row` of the window; others whole, from row 0.
+  virtual void on_output_gradient(const std::string& weight, int64_t first_row, ConstMatrixView gradient,
+                                  ConstMatrixView output) = 0;
   // `gradient` (P, width): by the rows rows[p] that were looked up in `table`. Of a table that is tied to the output
   // head this is the input side only.
   virtual void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows,

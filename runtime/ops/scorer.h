@@ -31,8 +31,11 @@ class Scorer {
 
   // Negative log-likelihood in nats of every target, window after window: nll.size() is the sum of targets.size().
   virtual void score(std::span<const ScoreWindow> windows, std::span<float> nll) = 0;
-  // Log-probabilities of the tokens after the last out.rows inputs, (rows, V): the distributions behind score().
-  virtual void log_probabilities(std::span<const Token> inputs, MatrixView out) = 0;
+  // Log-probabilities (out.rows, V) of the tokens after inputs: the distributions behind score() of a window with these
+  // inputs and `targets` targets, from target `first` on.
+  virtual void log_probabilities(std::span<const Token> inputs, int64_t targets, int64_t first, MatrixView out) = 0;
+  // Of all targets, out.rows of them.
+  void log_probabilities(std::span<const Token> inputs, MatrixView out) { log_probabilities(inputs, out.rows, 0, out); }
   // The first NaN or infinity among the inputs of linear layers below the head, in the order in which a pass over
   // `inputs` computes them.
   virtual std::optional<NonFinite> find_non_finite_input(std::span<const Token> inputs) = 0;

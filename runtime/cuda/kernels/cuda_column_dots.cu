@@ -1,5 +1,8 @@
 // cuda_column_dots.cu: sums over pieces of sequences, all at once; then one thread per column adds them up in order.
 #include "runtime/cuda/kernels/cuda_column_dots.cuh"
+
+#include <cassert>
+
 #include "runtime/tensor/host_device.h"
 
 namespace thimble {
@@ -10,7 +13,7 @@ constexpr int kColumns = 32, kLanes = 8;  // of a CTA
 constexpr int kAddThreads = 128;
 
 struct Pieces {
-  int64_t positions, columns, per_sequence, count;
+  int64_t positions, first_position, columns, per_sequence, count;
 };
 
 // CTA (x, y): 32 columns of piece x. Thread (c, l) adds rows l, l + 8, ... of column c; then the 8 are added in order.
@@ -41,7 +44,8 @@ __device__ void report_bad(ConstCudaView a, const Pieces& pieces, int64_t piece,
     ++position;
     at += a.stride;
   }
-  int64_t number = ((bad.first_sequence + sequence) * pieces.columns + column) * pieces.positions + position;
+  int64_t number = ((bad.first_sequence + sequence) * pieces.columns + column) * CudaBadTerm::kPositions +
+                   pieces.first_position + position;
   atomicMin(bad.first, static_cast<unsigned long long>(number));
 }
 
@@ -63,15 +67,17 @@ __global__ void add_pieces_kernel(const double* partials, ConstCudaView a, Piece
 
 }  // namespace
 
-CudaColumnDots::CudaColumnDots(const BatchShape& batch, int64_t columns)
-    : partials_(batch.sequences * divide_up(batch.positions, kPiece) * columns, "sums") {}
+void CudaColumnDots::reserve(const BatchShape& batch, int64_t columns) {
+  partials_.reserve(batch.sequences * divide_up(batch.positions, kPiece) * columns, "sums");
+}
 
 void CudaColumnDots::add(ConstCudaView a, ConstCudaView b, const BatchShape& batch, double* sums,
                          const CudaBadTerm& bad, cudaStream_t stream) {
   if (a.count() == 0) return;
-  Pieces pieces{batch.positions, a.columns, divide_up(batch.positions, kPiece), 0};
+  assert(batch.first_position + batch.positions <= CudaBadTerm::kPositions);
+  Pieces pieces{batch.positions, batch.first_position, a.columns, divide_up(batch.positions, kPiece), 0};
   pieces.count = batch.sequences * pieces.per_sequence;
-  partials_.reserve(pieces.count * a.columns);
+  reserve(batch, a.columns);
   dim3 grid(static_cast<unsigned>(pieces.count), static_cast<unsigned>(divide_up(a.columns, kColumns)));
   sum_pieces_kernel<<<grid, dim3(kColumns, kLanes), 0, stream>>>(a, b, pieces, partials_.data());
   check_cuda(cudaGetLastError());

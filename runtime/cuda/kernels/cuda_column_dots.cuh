@@ -9,21 +9,22 @@ namespace thimble {
 // Where the first of the terms that are not finite was found; see CudaColumnDots::add().
 struct CudaBadTerm {
   static constexpr unsigned long long kNone = ~0ULL;
-  unsigned long long* first = nullptr;  // in device memory, kNone at first; null: nobody asks
-  int64_t first_sequence = 0;           // the number of the batch's first sequence
+  static constexpr int64_t kPositions = int64_t{1} << 20;  // all positions are below
+  unsigned long long* first = nullptr;                     // in device memory, kNone at first; null: nobody asks
+  int64_t first_sequence = 0;                              // the number of the batch's first sequence
 };
 
 class CudaColumnDots {
  public:
   CudaColumnDots() = default;
-  // With room for sums of up to so many columns; more is taken when it is needed.
-  CudaColumnDots(const BatchShape& batch, int64_t columns);
+  // Room for sums of up to so many columns; more is taken when it is needed.
+  void reserve(const BatchShape& batch, int64_t columns);
 
   // sums[c] += a[p][c] * b[p][c] over all positions p, in float64: over pieces of 256 positions of each sequence, which
-  // are then added in order. The same bits however sequences are grouped into batches. `sums` (columns) lies in device
-  // memory. Where a sum of finite terms cannot overflow, as here, one that is not finite has such a term in it: the
-  // least of their numbers (sequence * columns + column) * positions + position over the elements of `a` that are not
-  // finite is put in bad.first, unless a lesser one is there.
+  // are then added in order, from batch.first_position on. The same bits however sequences are grouped into batches.
+  // `sums` (columns) lies in device memory. Where a sum of finite terms cannot overflow, as here, one that is not
+  // finite has such a term in it: the least of their numbers (sequence * columns + column) * kPositions + position over
+  // the elements of `a` that are not finite is put in bad.first, unless a lesser one is there.
   void add(ConstCudaView a, ConstCudaView b, const BatchShape& batch, double* sums, const CudaBadTerm& bad,
            cudaStream_t stream);
 

@@ -33,7 +33,8 @@ class UniformScorer final : public FakeScorer {
   void score(std::span<const ScoreWindow>, std::span<float> nll) override {
     for (float& value : nll) value = std::log(static_cast<float>(vocabulary()));
   }
-  void log_probabilities(std::span<const Token>, MatrixView out) override {
+  using Scorer::log_probabilities;
+  void log_probabilities(std::span<const Token>, int64_t, int64_t, MatrixView out) override {
     for (int64_t r = 0; r < out.rows; ++r)
       for (int64_t v = 0; v < out.cols; ++v) out.row(r)[v] = -std::log(static_cast<float>(vocabulary()));
   }
@@ -57,10 +58,11 @@ class ContextScorer final : public FakeScorer {
     }
   }
 
-  void log_probabilities(std::span<const Token> inputs, MatrixView out) override {
-    const size_t first = inputs.size() - static_cast<size_t>(out.rows);
+  using Scorer::log_probabilities;
+  void log_probabilities(std::span<const Token> inputs, int64_t targets, int64_t first, MatrixView out) override {
+    const size_t begin = inputs.size() - static_cast<size_t>(targets - first);
     for (int64_t r = 0; r < out.rows; ++r) {
-      const std::vector<float> row = distribution(inputs, first + static_cast<size_t>(r));
+      const std::vector<float> row = distribution(inputs, begin + static_cast<size_t>(r));
       std::copy(row.begin(), row.end(), out.row(r));
     }
   }

@@ -22,7 +22,7 @@ LossStatistics collect(std::span<const Matrix> gradients) {
   const Network network = golf_network(small_golf_config());
   FisherCollector collector(network);
   for (const Matrix& gradient : gradients) {
-    collector.on_output_gradient(kMatrix, gradient, {});
+    collector.on_output_gradient(kMatrix, 0, gradient, {});
     std::vector<int32_t> rows;
     for (int64_t p = 0; p < gradient.rows(); ++p) rows.push_back(static_cast<int32_t>(p % 3 * 14));
     collector.on_lookup_gradient(kTokenEmbedding, rows, gradient);
@@ -85,11 +85,28 @@ TEST(Fisher, NamesAGradientThatIsNotFinite) {
     gradient(17, 4) = bad;
     const Network network = golf_network(small_golf_config());
     FisherCollector collector(network, 7);
-    collector.on_output_gradient(kMatrix, random_matrix(5, 6, 1), {});
+    collector.on_output_gradient(kMatrix, 0, random_matrix(5, 6, 1), {});
     collector.end_sequence();
-    expect_error<Error>([&] { collector.on_output_gradient(kMatrix, gradient, {}); },
+    expect_error<Error>([&] { collector.on_output_gradient(kMatrix, 0, gradient, {}); },
                         {kMatrix, "sequence 8,", "position 17,", "output 4;"});
   }
+}
+
+// The output head's gradients come in pieces of a window.
+TEST(Fisher, PiecesOfAWindowAreOneSequence) {
+  Matrix window = random_matrix(30, 6, 4);
+  const Network network = golf_network(small_golf_config());
+  FisherCollector whole(network), pieces(network), damaged(network);
+  whole.on_output_gradient(kMatrix, 0, window, {});
+  pieces.on_output_gradient(kMatrix, 0, window.view().block_rows(0, 16), {});
+  pieces.on_output_gradient(kMatrix, 16, window.view().block_rows(16, 14), {});
+  window(20, 4) = std::numeric_limits<float>::quiet_NaN();
+  expect_error<Error>([&] { damaged.on_output_gradient(kMatrix, 16, window.view().block_rows(16, 14), {}); },
+                      {kMatrix, "sequence 0,", "position 20,", "output 4;"});
+  const Fisher expected = std::move(whole).finish().output_fisher.at(kMatrix);
+  const Fisher found = std::move(pieces).finish().output_fisher.at(kMatrix);
+  EXPECT_EQ(found.token_count, 30);
+  for (size_t r = 0; r < 6; ++r) EXPECT_NEAR(found.mean_square[r], expected.mean_square[r], 1e-14);
 }
 
 TEST(Fisher, RefusesToAverageNothing) {

@@ -3,13 +3,15 @@
 // were made, are in transformers/.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <set>
 
 #include "quantizer/checkpoints/model_source.h"
 #include "runtime/cpu/cpu_gradients.h"
-#include "runtime/cpu/cpu_models.h"
+#include "runtime/cuda/kernels/cuda_devices.h"
+#include "runtime/device/models.h"
 #include "tests/quantizer/pipeline/golden_files.h"
 
 namespace thimble {
@@ -17,6 +19,7 @@ namespace {
 
 constexpr double kTolerance = 1e-4;  // of the largest value
 constexpr size_t kPrompt = 8;
+const Device kCuda{true, {0}};
 
 std::string folder_of(const std::string& name) {
   return std::string(THIMBLE_SOURCE_DIR) + "/tests/quantizer/pipeline/transformers/" + name;
@@ -33,11 +36,12 @@ class GradientSums final : public LinearObserver, public GradientObserver {
     for (const std::string& name : weights)
       for (int64_t p = 0; p < input.rows; ++p) inputs_[name].emplace_back(input.row(p), input.row(p) + input.cols);
   }
-  void on_output_gradient(const std::string& weight, ConstMatrixView gradient, ConstMatrixView) override {
+  void on_output_gradient(const std::string& weight, int64_t first, ConstMatrixView gradient,
+                          ConstMatrixView) override {
     const std::vector<std::vector<float>>& rows = inputs_.at(weight);
     for (int64_t p = 0; p < gradient.rows; ++p)
       for (int64_t r = 0; r < gradient.cols; ++r)
-        add(gradient.row(p)[r], rows.at(static_cast<size_t>(p)).data(), weight, r);
+        add(gradient.row(p)[r], rows.at(static_cast<size_t>(first + p)).data(), weight, r);
   }
   void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstMatrixView gradient) override {
     for (int64_t p = 0; p < gradient.rows; ++p) add(1, gradient.row(p), table, rows[static_cast<size_t>(p)]);
@@ -91,6 +95,18 @@ class TransformersGolden : public testing::TestWithParam<GoldenModel> {
     return golden_values("gradient/" + name, golden_.floats("gradient_unit/" + name).at(0));
   }
 
+  void expect_their_text(const Device& device) const {
+    const std::vector<Token> expected = golden_.tokens("greedy");
+    std::vector<Token> found;
+    make_generator(weights_, device, static_cast<int64_t>(tokens_.size()), 1)
+        ->text(std::span(tokens_).first(kPrompt), {.most_new_tokens = static_cast<int64_t>(expected.size())},
+               [&](Token token) {
+                 found.push_back(token);
+                 return true;
+               });
+    EXPECT_EQ(found, expected);
+  }
+
   const std::string folder_ = folder_of(GetParam().name);
   OpenedCheckpoint checkpoint_{folder_, ""};
   const std::shared_ptr<const Weights> weights_ = checkpoint_.weights();
@@ -108,6 +124,21 @@ TEST_P(TransformersGolden, LogitsAreTheirs) {
   pass.logits(hidden, logits);
   const std::vector<double> found(logits.values().begin(), logits.values().end());
   RecordProperty("difference", std::to_string(expect_near(found, "logits", golden_values("logits"))));
+}
+
+TEST_P(TransformersGolden, ScoresOnCudaAreTheirs) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+  Matrix found(static_cast<int64_t>(tokens_.size()), network_.vocabulary());
+  make_scorer(weights_, kCuda, found.rows())->log_probabilities(tokens_, found);
+  const std::vector<double> logits = golden_values("logits");
+  const double largest = std::abs(*std::ranges::max_element(logits, {}, [](double x) { return std::abs(x); }));
+  for (int64_t p = 0; p < found.rows(); ++p) {
+    const double* row = logits.data() + p * found.cols();
+    double sum = 0;
+    for (int64_t v = 0; v < found.cols(); ++v) sum += std::exp(row[v]);
+    for (int64_t v = 0; v < found.cols(); ++v)
+      ASSERT_NEAR(found(p, v), row[v] - std::log(sum), 2 * kTolerance * largest) << p << ' ' << v;
+  }
 }
 
 TEST_P(TransformersGolden, GradientsAreTheirs) {
@@ -128,12 +159,11 @@ TEST_P(TransformersGolden, GradientsAreTheirs) {
   EXPECT_EQ(golden_.tensors.size(), 2 * found.sums.size() + 4);
 }
 
-TEST_P(TransformersGolden, TextOverACacheIsTheirs) {
-  std::vector<Token> expected = golden_.tokens("greedy"), found;
-  const auto generator = make_cpu_generator(weights_, Numerics::kFp32, static_cast<int64_t>(tokens_.size()));
-  generator->text(std::span(tokens_).first(kPrompt), {.most_new_tokens = static_cast<int64_t>(expected.size())},
-                  [&](Token token) { return found.push_back(token), true; });
-  EXPECT_EQ(found, expected);
+TEST_P(TransformersGolden, TextOverACacheIsTheirs) { expect_their_text({}); }
+
+TEST_P(TransformersGolden, TextOnCudaIsTheirs) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+  expect_their_text(kCuda);
 }
 
 // The keys of transformers 4 mean the same model.

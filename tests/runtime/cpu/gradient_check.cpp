@@ -67,7 +67,8 @@ class GradientCheck {
       }
     }
 
-    void on_output_gradient(const std::string& weight, ConstMatrixView gradient, ConstMatrixView output) override {
+    void on_output_gradient(const std::string& weight, int64_t, ConstMatrixView gradient,
+                            ConstMatrixView output) override {
       const Network& network = check_.network_;
       if (is_head_) {
         is_head_ = false;
@@ -134,7 +135,8 @@ class GradientCheck {
     pass.logits(hidden, logits, &product);
     Recorder recorder(*this);
     std::vector<double> sums;
-    pass.backward(logit_gradient_, product, recorder, &sums);
+    pass.backward_head(0, logit_gradient_, product, recorder);
+    pass.backward(recorder, &sums);
     recorder.expect_all_seen();
     const VectorGradients vectors = vector_gradients(network_, weights_.vectors, sums);
     for (auto& [name, gradient] : stored_gradients(network_, weights_.small, vectors)) gradients_[name] = gradient;

@@ -233,7 +233,7 @@ TEST(GradientOps, Columns) {
 }
 
 struct InputGradient final : GradientObserver {
-  void on_output_gradient(const std::string&, ConstMatrixView, ConstMatrixView) override {}
+  void on_output_gradient(const std::string&, int64_t, ConstMatrixView, ConstMatrixView) override {}
   void on_lookup_gradient(const std::string&, std::span<const int32_t>, ConstMatrixView gradient) override {
     found = filled(gradient.rows, gradient.cols, [&](int64_t r, int64_t c) { return double{gradient.row(r)[c]}; });
   }
@@ -245,7 +245,8 @@ Matrix input_gradient(const SmallNetwork& small, const Matrix& dy) {
   CpuPass pass(weights, dy.rows(), {}, {.has_backward = true});
   pass.run(row_batch({1, dy.rows(), 0}));
   InputGradient gradient;
-  pass.backward(dy, {}, gradient, nullptr);
+  pass.backward_head(0, dy, {}, gradient);
+  pass.backward(gradient, nullptr);
   return gradient.found;
 }
 

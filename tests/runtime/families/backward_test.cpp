@@ -18,7 +18,8 @@ namespace {
 constexpr double kStep = 1e-5;
 
 struct GradientRecorder final : GradientObserver {
-  void on_output_gradient(const std::string& weight, ConstMatrixView gradient, ConstMatrixView output) override {
+  void on_output_gradient(const std::string& weight, int64_t, ConstMatrixView gradient,
+                          ConstMatrixView output) override {
     keep(weight, gradient);
     outputs.emplace(weight, copied(output));
   }

@@ -39,7 +39,8 @@ class DeviceRecorder final : public CudaGradientObserver {
 
 class HostRecorder final : public GradientObserver {
  public:
-  void on_output_gradient(const std::string& weight, ConstMatrixView gradient, ConstMatrixView output) override {
+  void on_output_gradient(const std::string& weight, int64_t, ConstMatrixView gradient,
+                          ConstMatrixView output) override {
     keep(gradient, weight, seen.gradients);
     keep(output, weight, seen.outputs);
   }
@@ -108,7 +109,7 @@ void expect_the_cpus(const NetworkSample& sample) {
   DeviceRecorder found;
   const DeviceArray<int32_t> targets = upload_targets(tokens, 1, 0, positions);
   pass.forward(tokens, 0, {1, positions});
-  pass.backward(CudaTargets::next_tokens(targets.data()), found, &vectors);
+  pass.backward(next_token_targets(targets.data()), found, &vectors);
   EXPECT_NEAR(pass.loss(), expected_loss, 1e-4 * expected_loss);
   compare(found.seen.gradients, expected.seen.gradients);
   compare(found.seen.outputs, expected.seen.outputs);
@@ -136,6 +137,48 @@ TEST(CudaGradientsOfAnyNetwork, AreTheCpus) {
   }
 }
 
+// A vocabulary whose logits are made in pieces of 64 rows.
+TEST(CudaGradientsOfALargeVocabulary, AreTheCpus) {
+  if (cuda_device_names().empty()) GTEST_SKIP() << "no CUDA device";
+  constexpr int64_t kVocabulary = 1 << 20, kPositions = 67, kSequences = 2;
+  Ops ops({{"table", {kVocabulary, 16}, Role::kTable}, {"head", {kVocabulary, 16}, Role::kHead}});
+  const Value x = ops.gather("table");
+  const auto weights = random_weights(std::move(ops).head(x, "head"), 7);
+  const std::vector<Token> tokens = random_tokens(kSequences * (kPositions + 1), kVocabulary, 4);
+  const CudaNetworkWeights<float> on_device(*weights, {}, cuda_plain_options(sizeof(float)));
+  CudaGradientPass pass(on_device, {.has_backward = true}, kPositions, kSequences, kPositions);
+  const DeviceArray<int32_t> targets = upload_targets(tokens, kSequences, kPositions + 1, kPositions);
+  struct Pieces final : CudaGradientObserver {
+    void on_output_gradient(const std::string&, ConstCudaView gradient, ConstCudaView, const BatchShape& batch,
+                            cudaStream_t) override {
+      EXPECT_EQ(gradient.rows, batch.rows());
+      firsts.push_back(batch.first_position);
+    }
+    void on_lookup_gradient(const std::string&, std::span<const int32_t>, ConstCudaView gradient, const BatchShape&,
+                            cudaStream_t) override {
+      lookups = download(gradient);
+    }
+    std::vector<int64_t> firsts;
+    Matrix lookups;
+  } found;
+  pass.forward(tokens, kPositions + 1, {kSequences, kPositions});
+  pass.backward(next_token_targets(targets.data()), found, nullptr);
+  EXPECT_EQ(found.firsts, (std::vector<int64_t>{0, 64, 0, 64}));
+  double expected_loss = 0;
+  CpuGradients reference(*weights, kPositions);
+  for (int64_t s = 0; s < kSequences; ++s) {
+    HostRecorder expected;
+    expected_loss += reference.run(
+        std::span(tokens).subspan(static_cast<size_t>(s * (kPositions + 1)), static_cast<size_t>(kPositions + 1)), {},
+        expected);
+    const Matrix& rows = expected.seen.lookups.at("table");
+    for (int64_t p = 0; p < kPositions; ++p)
+      for (int64_t c = 0; c < rows.cols(); ++c)
+        ASSERT_NEAR(found.lookups(s * kPositions + p, c), rows(p, c), 2e-4 * largest_of(rows)) << s << ' ' << p;
+  }
+  EXPECT_NEAR(pass.loss(), expected_loss, 1e-5 * expected_loss);
+}
+
 class CudaGradientBatches : public CudaTest {
  protected:
   static constexpr int64_t kSequences = 4, kLength = 150;
@@ -145,7 +188,7 @@ class CudaGradientBatches : public CudaTest {
     const DeviceArray<int32_t> targets = upload_targets(of_batch, sequences, kLength, kLength - 1);
     DeviceRecorder recorder;
     pass.forward(of_batch, kLength, {sequences, kLength - 1});
-    pass.backward(CudaTargets::next_tokens(targets.data()), recorder, vectors);
+    pass.backward(next_token_targets(targets.data()), recorder, vectors);
     check_cuda(cudaStreamSynchronize(pass.stream()));
     return recorder.seen;
   }
@@ -176,18 +219,21 @@ TEST_F(CudaGradientBatches, ChangeNothing) {
 
 TEST_F(CudaGradientBatches, LogitsAreTheCpus) {
   const auto inputs = std::span(tokens).first(static_cast<size_t>(kLength - 1));
-  CpuGradients reference(*weights, kLength);
-  const MatrixView expected = reference.logits(inputs);
+  CpuPass reference(*weights, kLength);
+  const ConstMatrixView hidden = reference.run(window_batch(inputs));
+  Matrix expected(hidden.rows, weights->network->vocabulary());
+  reference.logits(hidden, expected);
   const CudaNetworkWeights<float> on_device(*weights, {}, cuda_plain_options(sizeof(float)));
   CudaGradientPass pass(on_device, kOptions, kLength, 1, kLength - 1);
   pass.forward(inputs, 0, {1, kLength - 1});
-  DeviceArray<float> logits(expected.rows * expected.cols);
-  const CudaView view{logits.data(), expected.rows, expected.cols};
-  pass.logits(view);
+  DeviceArray<float> logits(expected.rows() * expected.cols());
+  const CudaView view{logits.data(), expected.rows(), expected.cols()};
+  const Head& head = weights->network->head;
+  launch_logits(pass.head_input(), on_device.matrix(head.weight), head.softcap, view, pass.stream());
   check_cuda(cudaStreamSynchronize(pass.stream()));
   const Matrix found = download(view);
-  for (int64_t r = 0; r < expected.rows; ++r)
-    for (int64_t c = 0; c < expected.cols; ++c) ASSERT_NEAR(found(r, c), expected.row(r)[c], 1e-3) << r << ' ' << c;
+  for (int64_t r = 0; r < expected.rows(); ++r)
+    for (int64_t c = 0; c < expected.cols(); ++c) ASSERT_NEAR(found(r, c), expected(r, c), 1e-3) << r << ' ' << c;
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ TEST_P(Forward, TheObserverSeesEachLinearInputOnce) {
 
 TEST_P(Forward, TheHeadsInputIsSeenWithItsLogits) {
   struct NoGradients final : GradientObserver {
-    void on_output_gradient(const std::string&, ConstMatrixView, ConstMatrixView) override {}
+    void on_output_gradient(const std::string&, int64_t, ConstMatrixView, ConstMatrixView) override {}
     void on_lookup_gradient(const std::string&, std::span<const int32_t>, ConstMatrixView) override {}
   } no_gradients;
   Recorder below, head;

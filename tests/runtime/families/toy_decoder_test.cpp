@@ -188,7 +188,7 @@ TEST_F(ToyDecoder, WritesText) {
 // Of every small tensor, against differences of the plain pass.
 TEST_F(ToyDecoder, HasGradients) {
   struct NobodyLooks final : GradientObserver {
-    void on_output_gradient(const std::string&, ConstMatrixView, ConstMatrixView) override {}
+    void on_output_gradient(const std::string&, int64_t, ConstMatrixView, ConstMatrixView) override {}
     void on_lookup_gradient(const std::string&, std::span<const int32_t>, ConstMatrixView) override {}
   } observer;
   const std::shared_ptr<const Weights> weights = weights_of(spec(), views_of(tensors_));

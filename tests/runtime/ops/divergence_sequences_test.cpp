@@ -1,4 +1,4 @@
-// divergence_sequences_test.cpp: of how many sequences a divergence pass keeps the teacher's logits.
+// divergence_sequences_test.cpp: of how many sequences a divergence pass keeps what the teacher's head reads.
 #include <gtest/gtest.h>
 
 #include "runtime/ops/divergence_pass.h"
@@ -7,13 +7,13 @@
 namespace thimble {
 namespace {
 
-Network network_of(int64_t vocabulary) {
-  Ops ops({{"table", {vocabulary, 4}, Role::kTable}});
+Network network_of(int64_t width) {
+  Ops ops({{"table", {3, width}, Role::kTable}});
   const Value x = ops.gather("table");
   return std::move(ops).head(x, "table");
 }
 
-TEST(DivergenceSequences, AreBoundedByTheMemoryOfLogits) {
+TEST(DivergenceSequences, AreBoundedByTheMemoryOfTheHeadsInputs) {
   EXPECT_EQ(divergence_sequences(network_of(1024), 2049), kMostTeacherBytes / (2048 * 1024 * 4));
   EXPECT_EQ(divergence_sequences(network_of(1 << 16), 1 << 20), 2);
 }

@@ -196,7 +196,7 @@ TEST_F(CudaGradientKernels, ColumnDotsFindTheFirstTermThatIsNotFinite) {
   dots.add(da, da, {kSequences, kPositions}, sums.data(), {first.data(), 10}, nullptr);
   check_cuda(cudaDeviceSynchronize());
   check_cuda(cudaMemcpy(none.data(), first.data(), first.bytes(), cudaMemcpyDeviceToHost));
-  EXPECT_EQ(none[0], static_cast<unsigned long long>((11 * kColumns + 40) * kPositions + 411));
+  EXPECT_EQ(none[0], static_cast<unsigned long long>((11 * kColumns + 40) * CudaBadTerm::kPositions + 411));
 }
 
 }  // namespace
