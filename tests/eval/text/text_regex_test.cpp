@@ -70,6 +70,31 @@ TEST(TextRegex, ACatastrophicOneGivesUp) {
   }
 }
 
+// No single match takes many steps.
+TEST(TextRegex, SlowOnesGiveUp) {
+  const std::string text(300'000, 'a');
+  for (const char* expression : {"[^b]*b|.", "(?:a{1,40}){3}[bc]", "(?:a?){30}a{30}[bc]", "(?=[^b]*[bc])a|a"}) {
+    const TextRegex regex(expression, "t.json", "Split");
+    try {
+      regex.matches(text);
+      ADD_FAILURE() << expression;
+    } catch (const FormatError& error) {
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("cannot be matched at byte"),
+                                      AnyOf(HasSubstr("it takes too long"), HasSubstr("match limit exceeded"))));
+    }
+  }
+}
+
+TEST(TextRegex, MatchesFarApartAreFound) {
+  const std::string gap(10'000, 'x'), wide = gap + "\u6d77" + gap;
+  EXPECT_THAT(found_in("a", gap + "a" + gap + gap + "a"), ElementsAre("a", "a"));
+  EXPECT_THAT(found_in("\\p{Lo}", "y" + wide + "\u6d77" + wide), ElementsAre("\u6d77", "\u6d77", "\u6d77"));
+  std::string run;
+  for (int i = 0; i < 5000; ++i) run += "\u00e9";
+  EXPECT_THAT(found_in("é+b", run + "b"), ElementsAre(run + "b"));
+  EXPECT_THAT(found_in("b", run + "b"), ElementsAre("b"));
+}
+
 TEST(TextRegex, ALongRunNeedsNoDeepStack) {
   const std::string text(1 << 18, 'x');
   EXPECT_THAT(found_in("(?:x|y)+", text), ElementsAre(text));
