@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint32_t kMostHeapKiB = 20'000;   // of the interpreter, where there is no just-in-time compiler
 constexpr size_t kMostJitStack = 32 << 20;  // reserved only where a match needs it
-constexpr size_t kMostStarts = 4096;        // places that one call tries, so that the clock is looked at between
+constexpr size_t kMostStarts = 64;          // places that one call tries, so that the clock is looked at between
 
 std::string message_of(int error) {
   std::array<PCRE2_UCHAR, 256> text{};
@@ -211,42 +211,29 @@ class Matcher {
   pcre2_jit_stack* stack_ = nullptr;
 };
 
-double thread_seconds() {
+double seconds_of(clockid_t clock) {
   timespec now{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  ::clock_gettime(clock, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Ends a search whose single matches are short enough, but which needs a long time for each byte. Expressions of known
-// tokenizers take a hundredth of what is allowed.
-class Patience {
- public:
-  explicit Patience(size_t bytes) : allowed_(kLeastSeconds + kSecondsPerByte * static_cast<double>(bytes)) {}
-
-  // Looks at the clock where enough was done since it last did; `bytes` is what one search went over.
-  bool is_lost(size_t bytes) {
-    work_ += kWorkOfMatch + bytes;
-    if (work_ < kWorkBetweenLooks) return false;
-    work_ = 0;
-    const double now = thread_seconds();
-    if (begin_ == 0) begin_ = now;
-    return now - begin_ > allowed_;
-  }
-
- private:
-  static constexpr double kLeastSeconds = 1, kSecondsPerByte = 2e-6;
-  static constexpr size_t kWorkOfMatch = 64, kWorkBetweenLooks = 4096;
-  double allowed_, begin_ = 0;
-  size_t work_ = 0;
-};
-
 }  // namespace
 
-std::vector<TextSpan> TextRegex::matches(std::string_view text) const {
+MatchTime::MatchTime(size_t text_bytes)
+    : allowed_seconds_(kLeastSeconds + kSecondsPerByte * static_cast<double>(text_bytes)),
+      begin_(seconds_of(CLOCK_MONOTONIC_COARSE)),
+      thread_begin_(seconds_of(CLOCK_THREAD_CPUTIME_ID)) {}
+
+bool MatchTime::is_over() const {
+  // The thread's own clock is a system call; no thread has more time than the machine.
+  if (seconds_of(CLOCK_MONOTONIC_COARSE) - begin_ <= allowed_seconds_) return false;
+  return seconds_of(CLOCK_THREAD_CPUTIME_ID) - thread_begin_ > allowed_seconds_;
+}
+
+std::vector<TextSpan> TextRegex::matches(std::string_view text, const MatchTime& time) const {
   std::string known;
   text = with_known_characters(text, known);
   Matcher matcher(code_->code, code_->context, text);
-  Patience patience(text.size());
   auto fail = [&](size_t at, const std::string& why) {
     throw FormatError(path_, "the regular expression '" + expression_.substr(0, 200) + "' cannot be matched at byte " +
                                  std::to_string(at) + " of a text: " + why);
@@ -258,9 +245,8 @@ std::vector<TextSpan> TextRegex::matches(std::string_view text) const {
     const int count = matcher.match(begin, last);
     if (count < 0 && count != PCRE2_ERROR_NOMATCH) fail(begin, message_of(count));
     if (count > 0) found.push_back(matcher.span());
-    const size_t next = count > 0 ? found.back().end : last;
-    if (patience.is_lost(next - begin)) fail(begin, "it takes too long");
-    begin = next;
+    if (time.is_over()) fail(begin, "it takes too long");
+    begin = count > 0 ? found.back().end : last;
   }
   return found;
 }

@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 
 std::vector<std::string> found_in(const std::string& expression, const std::string& text) {
   std::vector<std::string> found;
-  for (const TextSpan& match : TextRegex(expression, "t.json", "Split").matches(text))
+  for (const TextSpan& match : TextRegex(expression, "t.json", "Split").matches(text, MatchTime(text.size())))
     found.push_back(text.substr(match.begin, match.end - match.begin));
   return found;
 }
@@ -63,7 +63,7 @@ TEST(TextRegex, BrokenAndEmptyOnesAreRefused) {
 TEST(TextRegex, ACatastrophicOneGivesUp) {
   const TextRegex regex("(a+a+)+b", "t.json", "Split");
   try {
-    regex.matches(std::string(64, 'a') + "cb");
+    regex.matches(std::string(64, 'a') + "cb", MatchTime(66));
     FAIL();
   } catch (const FormatError& error) {
     EXPECT_THAT(error.what(), HasSubstr("cannot be matched at byte 0 of a text: match limit exceeded"));
@@ -76,7 +76,7 @@ TEST(TextRegex, SlowOnesGiveUp) {
   for (const char* expression : {"[^b]*b|.", "(?:a{1,40}){3}[bc]", "(?:a?){30}a{30}[bc]", "(?=[^b]*[bc])a|a"}) {
     const TextRegex regex(expression, "t.json", "Split");
     try {
-      regex.matches(text);
+      regex.matches(text, MatchTime(text.size()));
       ADD_FAILURE() << expression;
     } catch (const FormatError& error) {
       EXPECT_THAT(error.what(), AllOf(HasSubstr("cannot be matched at byte"),
