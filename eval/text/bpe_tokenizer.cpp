@@ -44,8 +44,8 @@ class BpeTokenizer : public TokenizerModel {
         steps_(json.steps),
         pieces_(json.pieces),
         bos_(json.bos),
-        raw_finder_(needles_of(json, false)),
-        normalized_finder_(needles_of(json, true)),
+        raw_finder_(needles_of(json, false), path),
+        normalized_finder_(needles_of(json, true), path),
         texts_(json.pieces.size()),
         kinds_(json.pieces.size(), PieceKind::kBoundary) {
     read_kinds(json);
@@ -75,7 +75,7 @@ class BpeTokenizer : public TokenizerModel {
     std::vector<Token> tokens;
     const MatchTime time(text.size());
     BpeModel::Encoder encoder = bpe_->encoder();
-    for (const AddedSplit& part : raw_finder_.split(text)) {
+    for (const AddedSplit& part : raw_finder_.split(text, time)) {
       if (part.token)
         tokens.push_back(*part.token);
       else
@@ -119,7 +119,7 @@ class BpeTokenizer : public TokenizerModel {
   void add_stretch(std::string_view stretch, bool begins_text, const MatchTime& time, BpeModel::Encoder& encoder,
                    std::vector<Token>& tokens) const {
     const std::string text = normalized(steps_, std::string(stretch), time);
-    for (const AddedSplit& part : normalized_finder_.split(text)) {
+    for (const AddedSplit& part : normalized_finder_.split(text, time)) {
       if (part.token) {
         tokens.push_back(*part.token);
         continue;

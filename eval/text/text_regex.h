@@ -14,8 +14,9 @@ struct TextSpan {
   size_t begin = 0, end = 0;  // bytes
 };
 
-// How long the expressions of a tokenizer may take for one text, in CPU time of the thread. Limits on the steps of each
-// match leave expressions that are slow at every place of a long text. Those of known tokenizers take a hundredth.
+// How long a tokenizer may take for one text, in CPU time of the thread. Limits on the steps of each match leave
+// expressions, and sets of added tokens, that are slow at every place of a long text. Known tokenizers take a
+// hundredth.
 class MatchTime {
  public:
   // Begins now.
@@ -23,7 +24,7 @@ class MatchTime {
   bool is_over() const;
 
  private:
-  static constexpr double kLeastSeconds = 1, kSecondsPerByte = 2e-6;
+  static constexpr double kLeastSeconds = 1, kSecondsPerByte = 5e-6;
   double allowed_seconds_, begin_, thread_begin_;
 };
 
