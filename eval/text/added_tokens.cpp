@@ -109,7 +109,8 @@ std::vector<AddedToken> read_added_tokens(const Json& list, const std::string& p
   return tokens;
 }
 
-AddedTokenFinder::AddedTokenFinder(std::vector<Needle> needles) : needles_(std::move(needles)), begins_(256) {
+AddedTokenFinder::AddedTokenFinder(std::vector<Needle> needles, const std::string& path)
+    : path_(path), needles_(std::move(needles)), begins_(256) {
   std::ranges::stable_sort(needles_, {}, &Needle::text);
   for (const Needle& needle : needles_)
     if (!needle.text.empty()) begins_[static_cast<uint8_t>(needle.text[0])] = true;
@@ -123,20 +124,27 @@ const AddedTokenFinder::Needle* AddedTokenFinder::longest_at(std::string_view te
     auto byte = [&](const Needle& needle) {
       return needle.text.size() < length ? -1 : static_cast<int>(static_cast<uint8_t>(needle.text[length - 1]));
     };
-    const auto range =
-        std::ranges::equal_range(first, last, static_cast<int>(static_cast<uint8_t>(text[length - 1])), {}, byte);
-    first = range.begin();
-    last = range.end();
+    const int wanted = static_cast<uint8_t>(text[length - 1]);
+    first = std::ranges::lower_bound(first, last, wanted, {}, byte);
+    last = std::ranges::upper_bound(first, last, wanted, {}, byte);
     if (first != last && first->text.size() == length) found = &*first;
   }
   return found;
 }
 
-std::vector<AddedSplit> AddedTokenFinder::split(std::string_view text) const {
+std::vector<AddedSplit> AddedTokenFinder::split(std::string_view text, const MatchTime& time) const {
+  constexpr size_t kLooksBetweenTimes = 64;
+  size_t looks = 0;
   std::vector<AddedSplit> parts;
   size_t done = 0;
   for (size_t at = 0; at < text.size();) {
-    const Needle* found = begins_[static_cast<uint8_t>(text[at])] ? longest_at(text.substr(at)) : nullptr;
+    if (!begins_[static_cast<uint8_t>(text[at])]) {
+      ++at;
+      continue;
+    }
+    if (++looks % kLooksBetweenTimes == 0 && time.is_over())
+      throw FormatError(path_, "finding added tokens takes too long, at byte " + std::to_string(at) + " of a text");
+    const Needle* found = longest_at(text.substr(at));
     if (!found) {
       ++at;
       continue;

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "eval/text/text_regex.h"
 #include "runtime/base/json.h"
 #include "runtime/ops/token_sequences.h"
 
@@ -38,14 +39,17 @@ class AddedTokenFinder {
     std::string text;
     AddedToken token;
   };
-  explicit AddedTokenFinder(std::vector<Needle> needles);
+  // `path` is for errors.
+  AddedTokenFinder(std::vector<Needle> needles, const std::string& path);
 
-  // The parts of `text` in order, none of those without a token empty. `text` must be UTF-8.
-  std::vector<AddedSplit> split(std::string_view text) const;
+  // The parts of `text` in order, none of those without a token empty. `text` must be UTF-8. FormatError when `time` is
+  // over.
+  std::vector<AddedSplit> split(std::string_view text, const MatchTime& time) const;
 
  private:
   const Needle* longest_at(std::string_view text) const;
 
+  std::string path_;
   std::vector<Needle> needles_;  // sorted by text
   std::vector<bool> begins_;     // (256): does a needle begin with this byte?
 };

@@ -28,9 +28,12 @@ std::string as_utf8(std::string_view bytes) {
 
 std::vector<AddedTokenFinder::Needle> needles_of(const TokenizerJson& json, bool is_normalized) {
   std::vector<AddedTokenFinder::Needle> needles;
+  size_t bytes = 0;
+  for (const AddedToken& token : json.added) bytes += token.content.size();
+  const MatchTime time(bytes);
   for (const AddedToken& token : json.added)
     if (token.normalized == is_normalized)
-      needles.push_back({is_normalized ? normalized(json.steps, token.content) : token.content, token});
+      needles.push_back({is_normalized ? normalized(json.steps, token.content, time) : token.content, token});
   return needles;
 }
 
@@ -41,8 +44,8 @@ class BpeTokenizer : public TokenizerModel {
         steps_(json.steps),
         pieces_(json.pieces),
         bos_(json.bos),
-        raw_finder_(needles_of(json, false)),
-        normalized_finder_(needles_of(json, true)),
+        raw_finder_(needles_of(json, false), path),
+        normalized_finder_(needles_of(json, true), path),
         texts_(json.pieces.size()),
         kinds_(json.pieces.size(), PieceKind::kBoundary) {
     read_kinds(json);
@@ -70,12 +73,13 @@ class BpeTokenizer : public TokenizerModel {
       throw FormatError(path_, "cannot tokenize the text: it has " + std::to_string(text.size()) + " B, at most " +
                                    std::to_string(kMostTextBytes) + " are allowed");
     std::vector<Token> tokens;
+    const MatchTime time(text.size());
     BpeModel::Encoder encoder = bpe_->encoder();
-    for (const AddedSplit& part : raw_finder_.split(text)) {
+    for (const AddedSplit& part : raw_finder_.split(text, time)) {
       if (part.token)
         tokens.push_back(*part.token);
       else
-        add_stretch(text.substr(part.begin, part.end - part.begin), part.begin == 0, encoder, tokens);
+        add_stretch(text.substr(part.begin, part.end - part.begin), part.begin == 0, time, encoder, tokens);
     }
     return tokens;
   }
@@ -112,16 +116,16 @@ class BpeTokenizer : public TokenizerModel {
   }
 
   // A stretch of text between added tokens that are looked for in the text itself.
-  void add_stretch(std::string_view stretch, bool begins_text, BpeModel::Encoder& encoder,
+  void add_stretch(std::string_view stretch, bool begins_text, const MatchTime& time, BpeModel::Encoder& encoder,
                    std::vector<Token>& tokens) const {
-    const std::string text = normalized(steps_, std::string(stretch));
-    for (const AddedSplit& part : normalized_finder_.split(text)) {
+    const std::string text = normalized(steps_, std::string(stretch), time);
+    for (const AddedSplit& part : normalized_finder_.split(text, time)) {
       if (part.token) {
         tokens.push_back(*part.token);
         continue;
       }
       TextPiece piece{text.substr(part.begin, part.end - part.begin), begins_text && part.begin == 0};
-      for (const TextPiece& word : thimble::split(steps_, std::move(piece))) encoder.add(word.text, tokens);
+      for (const TextPiece& word : thimble::split(steps_, std::move(piece), time)) encoder.add(word.text, tokens);
     }
   }
 

@@ -53,8 +53,7 @@ std::vector<Token> tokens_numbered(const Json& config, const char* key, int64_t 
 
 void sort_once(std::vector<Token>& tokens) {
   std::ranges::sort(tokens);
-  const auto repeated = std::ranges::unique(tokens);
-  tokens.erase(repeated.begin(), repeated.end());
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
 }
 
 }  // namespace

@@ -30,10 +30,10 @@ struct Part {
   TextSpan span;
   bool is_match = false;
 };
-using Finder = std::function<std::vector<TextSpan>(std::string_view)>;
+using Finder = std::function<std::vector<TextSpan>(std::string_view, const MatchTime&)>;
 
 Finder find_text(std::string pattern) {
-  return [pattern](std::string_view text) {
+  return [pattern](std::string_view text, const MatchTime&) {
     std::vector<TextSpan> found;
     for (size_t at = text.find(pattern); at != std::string_view::npos; at = text.find(pattern, at + pattern.size()))
       found.push_back({at, at + pattern.size()});
@@ -42,7 +42,7 @@ Finder find_text(std::string pattern) {
 }
 
 // Each character that is a number.
-std::vector<TextSpan> find_digits(std::string_view text) {
+std::vector<TextSpan> find_digits(std::string_view text, const MatchTime&) {
   std::vector<TextSpan> found;
   for (size_t at = 0; at < text.size();) {
     const CodePoint next = decode_utf8(text.substr(at));
@@ -50,6 +50,12 @@ std::vector<TextSpan> find_digits(std::string_view text) {
     at += next.length;
   }
   return found;
+}
+
+Finder find_regex(const std::string& expression, const JsonStep& step) {
+  return [regex = TextRegex(expression, step.path(), step.object())](std::string_view text, const MatchTime& time) {
+    return regex.matches(text, time);
+  };
 }
 
 Finder read_pattern(JsonStep& step) {
@@ -61,8 +67,7 @@ Finder read_pattern(JsonStep& step) {
   pattern.finish();
   if (text.empty()) step.refuse("pattern", "a pattern that is not empty");
   if (!is_regex) return find_text(text);
-  return
-      [regex = TextRegex(text, step.path(), step.object())](std::string_view within) { return regex.matches(within); };
+  return find_regex(text, step);
 }
 
 std::vector<Part> parts_of(std::string_view text, const std::vector<TextSpan>& matches) {
@@ -105,10 +110,10 @@ std::vector<Part> arranged(std::vector<Part> parts, std::string_view behaviour) 
 }
 
 PreTokenizer split_by(Finder finder, std::string behaviour, bool invert = false) {
-  return [=](const std::vector<TextPiece>& pieces) {
+  return [=](const std::vector<TextPiece>& pieces, const MatchTime& time) {
     std::vector<TextPiece> result;
     for (const TextPiece& piece : pieces) {
-      std::vector<Part> parts = parts_of(piece.text, finder(piece.text));
+      std::vector<Part> parts = parts_of(piece.text, finder(piece.text, time));
       if (invert)
         for (Part& part : parts) part.is_match = !part.is_match;
       for (const Part& part : arranged(std::move(parts), behaviour))
@@ -199,16 +204,17 @@ class StepReader {
       if (prefix != kSpaceMark) step.refuse("prepend", "\"\u2581\"");
       steps_.puts_space_in_front = steps_.has_marks = true;
       steps_.normalizers.emplace_back(
-          [prefix](const std::string& text) { return text.empty() ? text : prefix + text; });
+          [prefix](const std::string& text, const MatchTime&) { return text.empty() ? text : prefix + text; });
     } else if (type == "Replace") {
       Finder finder = read_pattern(step);
       const std::string content = read_content(step, "content");
       if (content == kSpaceMark) steps_.has_marks = true;
-      steps_.normalizers.emplace_back(
-          [finder, content](const std::string& text) { return replaced(text, finder(text), content); });
+      steps_.normalizers.emplace_back([finder, content](const std::string& text, const MatchTime& time) {
+        return replaced(text, finder(text, time), content);
+      });
     } else if (type == "NFC" || type == "NFKC" || type == "NFD" || type == "NFKD") {
       const bool is_compatible = type[2] == 'K', is_composed = type.back() == 'C';
-      steps_.normalizers.emplace_back([is_compatible, is_composed](const std::string& text) {
+      steps_.normalizers.emplace_back([is_compatible, is_composed](const std::string& text, const MatchTime&) {
         return normal_form(text, is_compatible, is_composed);
       });
     } else {
@@ -242,16 +248,14 @@ class StepReader {
     steps_.is_byte_level = true;
     if (step.flag("add_prefix_space", true)) {
       steps_.puts_space_in_front = true;
-      steps_.pre_tokenizers.emplace_back([](std::vector<TextPiece> pieces) {
+      steps_.pre_tokenizers.emplace_back([](std::vector<TextPiece> pieces, const MatchTime&) {
         for (TextPiece& piece : pieces)
           if (!piece.text.starts_with(' ')) piece.text.insert(0, 1, ' ');
         return pieces;
       });
     }
     if (!step.flag("use_regex", true)) return;
-    steps_.pre_tokenizers.push_back(split_by([regex = TextRegex(kByteLevelExpression, step.path(), step.object())](
-                                                 std::string_view text) { return regex.matches(text); },
-                                             "Isolated"));
+    steps_.pre_tokenizers.push_back(split_by(find_regex(kByteLevelExpression, step), "Isolated"));
   }
 
   void read_metaspace(JsonStep& step) {
@@ -263,14 +267,15 @@ class StepReader {
     const bool splits = step.flag("split", true);
     steps_.has_marks = true;
     steps_.puts_space_in_front |= scheme != "never";
-    steps_.pre_tokenizers.emplace_back([scheme, spaces = find_text(" ")](std::vector<TextPiece> pieces) {
-      for (TextPiece& piece : pieces) {
-        piece.text = replaced(piece.text, spaces(piece.text), kSpaceMark);
-        const bool takes_prefix = scheme == "always" || (scheme == "first" && piece.begins_text);
-        if (takes_prefix && !piece.text.starts_with(kSpaceMark)) piece.text.insert(0, kSpaceMark);
-      }
-      return pieces;
-    });
+    steps_.pre_tokenizers.emplace_back(
+        [scheme, spaces = find_text(" ")](std::vector<TextPiece> pieces, const MatchTime& time) {
+          for (TextPiece& piece : pieces) {
+            piece.text = replaced(piece.text, spaces(piece.text, time), kSpaceMark);
+            const bool takes_prefix = scheme == "always" || (scheme == "first" && piece.begins_text);
+            if (takes_prefix && !piece.text.starts_with(kSpaceMark)) piece.text.insert(0, kSpaceMark);
+          }
+          return pieces;
+        });
     if (splits) steps_.pre_tokenizers.push_back(split_by(find_text(std::string(kSpaceMark)), "MergedWithNext"));
   }
 
@@ -290,10 +295,10 @@ TextSteps read_text_steps(const Json& normalizer, const Json& pre_tokenizer, con
   return steps;
 }
 
-std::string normalized(const TextSteps& steps, std::string text) {
+std::string normalized(const TextSteps& steps, std::string text, const MatchTime& time) {
   const size_t most_bytes = (text.size() + 1) * kMostGrowth;
   for (const Normalizer& change : steps.normalizers) {
-    text = change(std::move(text));
+    text = change(std::move(text), time);
     if (text.size() > most_bytes)
       throw FormatError(steps.path,
                         "the normalizers make a text more than " + std::to_string(kMostGrowth) + " times as long");
@@ -301,10 +306,10 @@ std::string normalized(const TextSteps& steps, std::string text) {
   return text;
 }
 
-std::vector<TextPiece> split(const TextSteps& steps, TextPiece piece) {
+std::vector<TextPiece> split(const TextSteps& steps, TextPiece piece, const MatchTime& time) {
   std::vector<TextPiece> pieces;
   if (!piece.text.empty()) pieces.push_back(std::move(piece));
-  for (const PreTokenizer& step : steps.pre_tokenizers) pieces = step(std::move(pieces));
+  for (const PreTokenizer& step : steps.pre_tokenizers) pieces = step(std::move(pieces), time);
   return pieces;
 }
 

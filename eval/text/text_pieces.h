@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "eval/text/text_regex.h"
 #include "runtime/base/json.h"
 
 namespace thimble {
@@ -17,9 +18,9 @@ struct TextPiece {
 };
 
 // Changes one stretch of text.
-using Normalizer = std::function<std::string(std::string)>;
+using Normalizer = std::function<std::string(std::string, const MatchTime&)>;
 // Splits each piece, none of them empty, into pieces.
-using PreTokenizer = std::function<std::vector<TextPiece>(std::vector<TextPiece>)>;
+using PreTokenizer = std::function<std::vector<TextPiece>(std::vector<TextPiece>, const MatchTime&)>;
 
 // What the steps were, as far as others depend on it.
 struct TextSteps {
@@ -34,8 +35,8 @@ struct TextSteps {
 // From the values of "normalizer" and "pre_tokenizer". FormatError(path) for a step or a key that is not known.
 TextSteps read_text_steps(const Json& normalizer, const Json& pre_tokenizer, const std::string& path);
 
-// FormatError when the text becomes much longer than any known normalizer makes it.
-std::string normalized(const TextSteps& steps, std::string text);
-std::vector<TextPiece> split(const TextSteps& steps, TextPiece piece);
+// FormatError when the text becomes much longer than any known normalizer makes it, and when `time` is over.
+std::string normalized(const TextSteps& steps, std::string text, const MatchTime& time);
+std::vector<TextPiece> split(const TextSteps& steps, TextPiece piece, const MatchTime& time);
 
 }  // namespace thimble

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <ctime>
 
 #include "eval/text/unicode_versions.h"
 #include "runtime/base/error.h"
@@ -16,6 +17,7 @@ namespace {
 
 constexpr uint32_t kMostHeapKiB = 20'000;   // of the interpreter, where there is no just-in-time compiler
 constexpr size_t kMostJitStack = 32 << 20;  // reserved only where a match needs it
+constexpr size_t kMostStarts = 64;          // places that one call tries, so that the clock is looked at between
 
 std::string message_of(int error) {
   std::array<PCRE2_UCHAR, 256> text{};
@@ -144,8 +146,9 @@ TextRegex::TextRegex(const std::string& expression, const std::string& path, con
   auto code = std::make_shared<Code>();
   int error = 0;
   PCRE2_SIZE offset = 0;
-  code->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                             PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr);
+  code->code =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | PCRE2_USE_OFFSET_LIMIT, &error, &offset, nullptr);
   if (!code->code) fail("is none: " + message_of(error));
   uint32_t matches_empty = 0;
   pcre2_pattern_info(code->code, PCRE2_INFO_MATCHEMPTY, &matches_empty);
@@ -164,27 +167,26 @@ namespace {
 // small.
 class Matcher {
  public:
-  explicit Matcher(const pcre2_code* code, const pcre2_match_context* limits)
-      : code_(code), limits_(limits), data_(pcre2_match_data_create(1, nullptr)) {
-    if (!data_) throw std::bad_alloc();
+  Matcher(const pcre2_code* code, const pcre2_match_context* limits, std::string_view text)
+      : code_(code), text_(text), data_(pcre2_match_data_create(1, nullptr)) {
+    context_ = pcre2_match_context_copy(const_cast<pcre2_match_context*>(limits));
+    if (data_ && context_) return;
+    free_all();
+    throw std::bad_alloc();
   }
   Matcher(const Matcher&) = delete;
   Matcher& operator=(const Matcher&) = delete;
-  ~Matcher() {
-    pcre2_match_context_free(with_stack_);
-    pcre2_jit_stack_free(stack_);
-    pcre2_match_data_free(data_);
-  }
+  ~Matcher() { free_all(); }
 
-  // PCRE2's count of groups or its error; from `begin` on.
-  int match(std::string_view text, size_t begin) {
-    const int count = match_with(text, begin, with_stack_ ? with_stack_ : limits_);
-    if (count != PCRE2_ERROR_JIT_STACKLIMIT || with_stack_) return count;
-    with_stack_ = pcre2_match_context_copy(const_cast<pcre2_match_context*>(limits_));
+  // PCRE2's count of groups or its error, of the first match that starts from `begin` to `last`.
+  int match(size_t begin, size_t last) {
+    pcre2_set_offset_limit(context_, last);
+    const int count = match_with_stack(begin);
+    if (count != PCRE2_ERROR_JIT_STACKLIMIT || stack_) return count;
     stack_ = pcre2_jit_stack_create(32 << 10, kMostJitStack, nullptr);
-    if (!with_stack_ || !stack_) throw std::bad_alloc();
-    pcre2_jit_stack_assign(with_stack_, nullptr, stack_);
-    return match_with(text, begin, with_stack_);
+    if (!stack_) throw std::bad_alloc();
+    pcre2_jit_stack_assign(context_, nullptr, stack_);
+    return match_with_stack(begin);
   }
   TextSpan span() const {
     const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(data_);
@@ -192,33 +194,59 @@ class Matcher {
   }
 
  private:
-  int match_with(std::string_view text, size_t begin, const pcre2_match_context* context) {
-    return pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), begin, PCRE2_NO_UTF_CHECK, data_,
-                       const_cast<pcre2_match_context*>(context));
+  int match_with_stack(size_t begin) {
+    return pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text_.data()), text_.size(), begin, PCRE2_NO_UTF_CHECK,
+                       data_, context_);
+  }
+  void free_all() {
+    pcre2_match_context_free(context_);
+    pcre2_jit_stack_free(stack_);
+    pcre2_match_data_free(data_);
   }
 
   const pcre2_code* code_;
-  const pcre2_match_context* limits_;
+  std::string_view text_;
   pcre2_match_data* data_;
-  pcre2_match_context* with_stack_ = nullptr;
+  pcre2_match_context* context_ = nullptr;
   pcre2_jit_stack* stack_ = nullptr;
 };
 
+double seconds_of(clockid_t clock) {
+  timespec now{};
+  ::clock_gettime(clock, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
 }  // namespace
 
-std::vector<TextSpan> TextRegex::matches(std::string_view text) const {
+MatchTime::MatchTime(size_t text_bytes)
+    : allowed_seconds_(kLeastSeconds + kSecondsPerByte * static_cast<double>(text_bytes)),
+      begin_(seconds_of(CLOCK_MONOTONIC_COARSE)),
+      thread_begin_(seconds_of(CLOCK_THREAD_CPUTIME_ID)) {}
+
+bool MatchTime::is_over() const {
+  // The thread's own clock is a system call; no thread has more time than the machine.
+  if (seconds_of(CLOCK_MONOTONIC_COARSE) - begin_ <= allowed_seconds_) return false;
+  return seconds_of(CLOCK_THREAD_CPUTIME_ID) - thread_begin_ > allowed_seconds_;
+}
+
+std::vector<TextSpan> TextRegex::matches(std::string_view text, const MatchTime& time) const {
   std::string known;
   text = with_known_characters(text, known);
-  Matcher matcher(code_->code, code_->context);
+  Matcher matcher(code_->code, code_->context, text);
+  auto fail = [&](size_t at, const std::string& why) {
+    throw FormatError(path_, "the regular expression '" + expression_.substr(0, 200) + "' cannot be matched at byte " +
+                                 std::to_string(at) + " of a text: " + why);
+  };
   std::vector<TextSpan> found;
-  for (size_t begin = 0; begin < text.size(); begin = found.back().end) {
-    const int count = matcher.match(text, begin);
-    if (count == PCRE2_ERROR_NOMATCH) break;
-    if (count < 0)
-      throw FormatError(path_, "the regular expression '" + expression_.substr(0, 200) +
-                                   "' cannot be matched at byte " + std::to_string(begin) +
-                                   " of a text: " + message_of(count));
-    found.push_back(matcher.span());
+  for (size_t begin = 0; begin < text.size();) {
+    size_t last = begin + std::min(kMostStarts, text.size() - begin);
+    while (last < text.size() && (static_cast<uint8_t>(text[last]) & 0xc0) == 0x80) ++last;
+    const int count = matcher.match(begin, last);
+    if (count < 0 && count != PCRE2_ERROR_NOMATCH) fail(begin, message_of(count));
+    if (count > 0) found.push_back(matcher.span());
+    if (time.is_over()) fail(begin, "it takes too long");
+    begin = count > 0 ? found.back().end : last;
   }
   return found;
 }

@@ -118,7 +118,7 @@ void write_shard(const std::string& path, std::span<const Token> tokens, int64_t
   if (tokens.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max()))
     throw UsageError(path + ": " + std::to_string(tokens.size()) + " tokens, a shard holds at most " +
                      std::to_string(std::numeric_limits<int32_t>::max()));
-  const ShardFormat& format = vocab_size <= kShard16Vocabulary ? kShard16 : kShard32;
+  const ShardFormat& format = shard_format(vocab_size);
   ByteVector bytes;
   bytes.reserve(kShardHeaderBytes + tokens.size() * format.token_bytes);
   append_little_endian(bytes, format.magic);

@@ -23,6 +23,11 @@ constexpr ShardFormat kShard16 = {20240520, 1, 2}, kShard32 = {20240801, 7, 4};
 constexpr int64_t kShard16Vocabulary = 65536;
 constexpr uint64_t kShardHeaderBytes = 256 * sizeof(int32_t);
 
+// The narrower one that holds such a vocabulary.
+constexpr const ShardFormat& shard_format(int64_t vocab_size) {
+  return vocab_size <= kShard16Vocabulary ? kShard16 : kShard32;
+}
+
 // The tokens of one shard. `path` names it in errors. FormatError unless the header is exact, the length is the
 // header plus its tokens, and every token is below `vocab_size` where that is known, else kMostTokens.
 std::vector<Token> parse_shard(Bytes file, const std::string& path, std::optional<int64_t> vocab_size = {});
@@ -34,7 +39,7 @@ std::vector<std::string> expand_shard_patterns(std::span<const std::string> patt
 // The tokens of all these files, concatenated in the order of expand_shard_patterns().
 std::vector<Token> read_shards(std::span<const std::string> patterns, std::optional<int64_t> vocab_size = {});
 
-// Writes one shard, whole or not at all, in the narrower format that holds the vocabulary. UsageError when the count
+// Writes one shard, whole or not at all, in shard_format(vocab_size). UsageError when the count
 // does not fit the header's int32.
 void write_shard(const std::string& path, std::span<const Token> tokens, int64_t vocab_size);
 

@@ -37,6 +37,7 @@ void add_inspect_command(CommandLine& line);
 void add_verify_command(CommandLine& line);
 void add_export_command(CommandLine& line);
 void add_generate_command(CommandLine& line);
+void add_tokenize_command(CommandLine& line);
 void add_audit_command(CommandLine& line);
 void add_numerics_command(CommandLine& line);
 void add_doctor_command(CommandLine& line);

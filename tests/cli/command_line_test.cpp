@@ -13,8 +13,8 @@ namespace {
 using ::testing::IsSupersetOf;
 using ::testing::MatchesRegex;
 
-const std::vector<std::string> kCommands = {"quantize", "eval",     "budget", "inspect",  "verify",
-                                            "export",   "generate", "audit",  "numerics", "doctor"};
+const std::vector<std::string> kCommands = {"quantize", "eval",     "budget", "inspect",  "verify", "export",
+                                            "generate", "tokenize", "audit",  "numerics", "doctor"};
 
 // Top-level keys of a JSON object.
 std::set<std::string> keys_of(const Json& object) {
@@ -36,6 +36,7 @@ class CommandLineTest : public CliTest {
             {"verify", "model.thmb"},
             {"export", "model.thmb", "-o", "back.safetensors"},
             {"generate", "model.thmb", "--tokenizer", "sp.model", "--length", "5"},
+            {"tokenize", "text.txt", "-o", "new.bin", "--tokenizer", "sp.model"},
             Arguments{"audit", "model.thmb"} + scoring(),
             {"numerics", "--max-elements", "300", "--op", "gelu"},
             {"doctor"}};
@@ -148,6 +149,7 @@ TEST_F(CommandLineTest, JsonHasTheDocumentedKeys) {
       {"path", "checksums", "decodes", "canonical", "identical", "recompressed_differently", "problem"},
       {"output", "tensors", "dtype", "banked"},
       {"text", "tokens", "seed", "temperature", "device"},
+      {"shards", "tokens", "token_bytes", "vocabulary", "documents", "text_bytes", "counted_bytes"},
       {"checks", "passed", "device"},
       {"passed", "rows", "device"},
       {"version", "compiler", "instruction_set", "threads", "device", "cuda_runtime", "cuda_devices", "libraries"}};
@@ -171,9 +173,9 @@ TEST_F(CommandLineTest, ReportsNameTheDevice) {
 }
 
 TEST_F(CommandLineTest, HumanOutputNamesItsUnits) {
-  const std::vector<std::string> expected = {"bits per parameter", "bytes of text",  " B\n", "bits/weight",
-                                             "encoded again",      "tensors as F32", "",     "pass  causality",
-                                             "of bound",           "instruction set"};
+  const std::vector<std::string> expected = {
+      "bits per parameter", "bytes of text",   " B\n",     "bits/weight",    "encoded again", "tensors as F32", "",
+      "bytes per token",    "pass  causality", "of bound", "instruction set"};
   std::vector<Arguments> all = calls();
   ASSERT_EQ(all.size(), expected.size());
   for (size_t i = 0; i < all.size(); ++i) {

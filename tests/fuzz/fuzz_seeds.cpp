@@ -151,6 +151,55 @@ void tokenizer_seeds(const SeedFolder& folder) {
   folder.write("bytes", as_bytes_of(byte_fallback_model({{"\xE2\x96\x81"}, {"x"}}).bytes()));
 }
 
+// A tokenizer.json whose tokens are `texts` from 0 on, the last ones `merges`, with these steps; and a text.
+void tokenizer_json_seed(const SeedFolder& folder, const std::string& name, const std::vector<std::string>& texts,
+                         const std::vector<std::pair<std::string, std::string>>& merges, const char* normalizer,
+                         const char* pre_tokenizer, const char* options) {
+  Json model = Json::parse(options), list = Json::array(), vocabulary = Json::object();
+  for (const std::string& text : texts) vocabulary[text] = vocabulary.size();
+  for (const auto& [left, right] : merges) {
+    list.push_back({left, right});
+    vocabulary[left + right] = vocabulary.size();
+  }
+  model.update({{"type", "BPE"}, {"vocab", vocabulary}, {"merges", list}});
+  const Json added = {{{"id", 0}, {"content", texts[0]}, {"special", true}},
+                      {{"id", vocabulary.size()}, {"content", "<word>"}, {"single_word", true}, {"lstrip", true}}};
+  const Json json = {{"added_tokens", added},
+                     {"normalizer", Json::parse(normalizer)},
+                     {"pre_tokenizer", Json::parse(pre_tokenizer)},
+                     {"model", model}};
+  folder.write(name, as_bytes_of(json.dump() + std::string("\0They'd <word>  12", 17)));
+}
+
+void tokenizer_json_seeds(const SeedFolder& folder) {
+  const std::vector<std::string> bytes = {"<s>", "\u0120", "t", "h", "e", "1", "\u010a", "\u00c3"};
+  const std::vector<std::string> characters = {"<s>", "\u2581", "t", "h", "e", "<unk>", "<0xC3>", "<0xBC>"};
+  const std::vector<std::pair<std::string, std::string>> merges = {{"t", "h"}, {"th", "e"}};
+  tokenizer_json_seed(folder, "byte_level", bytes, merges, "null", R"({"type":"ByteLevel","add_prefix_space":true})",
+                      "{}");
+  tokenizer_json_seed(
+      folder, "split", bytes, merges, R"({"type":"NFC"})",
+      R"({"type":"Sequence","pretokenizers":[{"type":"Split","behavior":"Isolated","invert":false,"pattern":{"Regex":
+          "(?i:'s|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s+(?!\\S)|\\s+"}},
+          {"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]})",
+      R"({"ignore_merges":true})");
+  tokenizer_json_seed(folder, "digits", bytes, merges, R"({"type":"NFKD"})",
+                      R"({"type":"Sequence","pretokenizers":[{"type":"Digits","individual_digits":true},
+                          {"type":"ByteLevel","add_prefix_space":false}]})",
+                      "{}");
+  tokenizer_json_seed(folder, "prepend", characters, merges,
+                      R"({"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"\u2581"},
+                          {"type":"Replace","pattern":{"String":" "},"content":"\u2581"}]})",
+                      "null", R"({"byte_fallback":true,"fuse_unk":true,"unk_token":"<unk>"})");
+  tokenizer_json_seed(folder, "metaspace", characters, merges, "null",
+                      R"({"type":"Metaspace","replacement":"\u2581","prepend_scheme":"first","split":true})",
+                      R"({"byte_fallback":true,"unk_token":"<unk>"})");
+  tokenizer_json_seed(folder, "replace", characters, merges,
+                      R"({"type":"Replace","pattern":{"Regex":"\\s+"},"content":"\u2581"})",
+                      R"({"type":"Split","behavior":"MergedWithNext","invert":true,"pattern":{"String":"e"}})",
+                      R"({"fuse_unk":false,"unk_token":"<unk>"})");
+}
+
 QuantizedModel quantized(const GolfConfig& config) {
   QuantizedModel model;
   model.config_json = canonical_json(to_json(config));
@@ -260,6 +309,7 @@ void write_all(const std::filesystem::path& root) {
   torch_seeds({root, "fuzz_torch_checkpoint"}, {root, "fuzz_pickle"});
   shard_seeds({root, "fuzz_shard"});
   tokenizer_seeds({root, "fuzz_tokenizer"});
+  tokenizer_json_seeds({root, "fuzz_tokenizer_json"});
   artifact_seeds({root, "fuzz_artifact"});
   weight_seeds({root, "fuzz_weights"});
   SeedFolder configs(root, "fuzz_config");

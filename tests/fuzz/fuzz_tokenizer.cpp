@@ -1,4 +1,5 @@
-// fuzz_tokenizer.cpp: libFuzzer target: any bytes as a SentencePiece model, from memory and from a file.
+// fuzz_tokenizer.cpp: libFuzzer target: any bytes as a SentencePiece model, from memory and from a file
+// (fuzz_tokenizer_json.cpp has the other kind).
 // An accepted model must tokenize, decode and count bytes without leaving its memory.
 #include <cstdlib>
 

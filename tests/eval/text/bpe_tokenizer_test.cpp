@@ -81,8 +81,8 @@ TEST_P(GoldenTokenizer, TextComesBack) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GoldenTokenizer,
-                         ::testing::Values("byte_level", "prefix_space", "digits", "split", "nfc", "nfkc", "prepend",
-                                           "metaspace", "always", "marks", "unknown", "fused"));
+                         ::testing::Values("byte_level", "prefix_space", "digits", "split", "nfc", "nfkc", "tekken",
+                                           "deepseek", "prepend", "metaspace", "always", "marks", "unknown", "fused"));
 
 TEST(BpeTokenizer, BytesOfTokensOfAByteLevelVocabulary) {
   const Tokenizer tokenizer = golden("byte_level");

@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 
 std::vector<std::string> found_in(const std::string& expression, const std::string& text) {
   std::vector<std::string> found;
-  for (const TextSpan& match : TextRegex(expression, "t.json", "Split").matches(text))
+  for (const TextSpan& match : TextRegex(expression, "t.json", "Split").matches(text, MatchTime(text.size())))
     found.push_back(text.substr(match.begin, match.end - match.begin));
   return found;
 }
@@ -63,11 +63,36 @@ TEST(TextRegex, BrokenAndEmptyOnesAreRefused) {
 TEST(TextRegex, ACatastrophicOneGivesUp) {
   const TextRegex regex("(a+a+)+b", "t.json", "Split");
   try {
-    regex.matches(std::string(64, 'a') + "cb");
+    regex.matches(std::string(64, 'a') + "cb", MatchTime(66));
     FAIL();
   } catch (const FormatError& error) {
     EXPECT_THAT(error.what(), HasSubstr("cannot be matched at byte 0 of a text: match limit exceeded"));
   }
+}
+
+// No single match takes many steps.
+TEST(TextRegex, SlowOnesGiveUp) {
+  const std::string text(150'000, 'a');
+  for (const char* expression : {"[^b]*b|.", "(?:a{1,40}){3}[bc]", "(?:a?){30}a{30}[bc]", "(?=[^b]*[bc])a|a"}) {
+    const TextRegex regex(expression, "t.json", "Split");
+    try {
+      regex.matches(text, MatchTime(text.size()));
+      ADD_FAILURE() << expression;
+    } catch (const FormatError& error) {
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("cannot be matched at byte"),
+                                      AnyOf(HasSubstr("it takes too long"), HasSubstr("match limit exceeded"))));
+    }
+  }
+}
+
+TEST(TextRegex, MatchesFarApartAreFound) {
+  const std::string gap(10'000, 'x'), wide = gap + "\u6d77" + gap;
+  EXPECT_THAT(found_in("a", gap + "a" + gap + gap + "a"), ElementsAre("a", "a"));
+  EXPECT_THAT(found_in("\\p{Lo}", "y" + wide + "\u6d77" + wide), ElementsAre("\u6d77", "\u6d77", "\u6d77"));
+  std::string run;
+  for (int i = 0; i < 5000; ++i) run += "\u00e9";
+  EXPECT_THAT(found_in("é+b", run + "b"), ElementsAre(run + "b"));
+  EXPECT_THAT(found_in("b", run + "b"), ElementsAre("b"));
 }
 
 TEST(TextRegex, ALongRunNeedsNoDeepStack) {

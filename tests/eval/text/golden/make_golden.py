@@ -30,6 +30,12 @@ TEXTS = [
 LLAMA = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
          r"|\s+(?!\S)|\s+")
 QWEN = LLAMA.replace("{1,3}", "")
+# Words by their case, and several splits one after another, with ranges of characters.
+TEKKEN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}"
+          r"\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+DEEPSEEK = [r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+            r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"""
+            r"|\s*[\r\n]+|\s+(?!\S)|\s+"]
 ADDED = [AddedToken("<word>", single_word=True), AddedToken("<left>", lstrip=True, normalized=False),
          AddedToken("<right>", rstrip=True, normalized=False)]
 BOS = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
@@ -89,6 +95,8 @@ def main():
         "nfc": byte_level([pre.Split(Regex(QWEN), "removed", invert=True), plain], norm.NFC()),
         "nfkc": byte_level([pre.Split("e", "merged_with_previous"), pre.Split(Regex("[aou]"), "merged_with_next"),
                             pre.Split(Regex("[st]"), "contiguous"), plain], norm.NFKC()),
+        "tekken": byte_level([pre.Split(Regex(TEKKEN), "isolated"), plain], ignore_merges=True),
+        "deepseek": byte_level([pre.Split(Regex(part), "isolated") for part in DEEPSEEK] + [plain]),
         "prepend": characters(norm.Sequence([norm.Prepend(MARK), marks]), None, True, True, True),
         "metaspace": characters(None, pre.Metaspace(MARK, prepend_scheme="first", split=False), True, True, True),
         "always": characters(None, pre.Metaspace(MARK, prepend_scheme="always", split=True), True, True, True),
