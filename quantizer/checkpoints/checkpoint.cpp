@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "quantizer/checkpoints/gguf.h"
+#include "quantizer/checkpoints/gguf_checkpoint.h"
 #include "quantizer/checkpoints/llmc_checkpoint.h"
 #include "quantizer/checkpoints/safetensors.h"
 #include "quantizer/checkpoints/torch_checkpoint.h"
@@ -96,6 +98,9 @@ void Checkpoint::read_single() {
   if (looks_like_llmc(file)) {
     format_name_ = kLlmcFormat;
     contents_ = read_llmc_checkpoint(file, path);
+  } else if (looks_like_gguf(file)) {
+    format_name_ = "gguf";
+    contents_ = read_gguf_checkpoint(file, path);
   } else if (looks_like_safetensors(file)) {
     format_name_ = kSafetensorsFormat;
     contents_ = read_safetensors(file, path);
@@ -113,7 +118,7 @@ void Checkpoint::read_shards() {
   format_name_ = kSafetensorsFormat;
   std::vector<TensorMap> shards;
   for (const MappedFile& file : mapped_) {
-    refuse_other_kinds(file.bytes(), FileUse::kCheckpoint, file.path());
+    refuse_other_kinds(file.bytes(), FileUse::kShard, file.path());
     if (!looks_like_safetensors(file.bytes()))
       throw FormatError(file.path(), "is not a safetensors file, which the shards of a checkpoint must be");
     shards.push_back(read_safetensors(file.bytes(), file.path()).tensors);

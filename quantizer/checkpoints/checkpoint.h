@@ -1,11 +1,11 @@
 // checkpoint.h: opens a trained checkpoint of any format and gives its tensors by name.
 //
 // A checkpoint is a file, whose format is recognised by content and never by its extension: .safetensors, the zip files
-// of torch.save, or llm.c's .bin. Or it is a folder with one .safetensors file or shards of them, or the shards' index
-// (checkpoint_files.h).
-// Wrappers put their own prefixes before every name: torch.compile `_orig_mod.`, DistributedDataParallel and
-// AveragedModel `module.`. Each name is stripped of all of them, in any order; two names that become equal are a
-// FormatError. (Per name and not all-or-none: AveragedModel adds an unprefixed `n_averaged` beside the weights.)
+// of torch.save, llm.c's .bin, or llama.cpp's .gguf. Or it is a folder with one .safetensors file or shards of them, or
+// the shards' index (checkpoint_files.h). Wrappers put their own prefixes before every name: torch.compile
+// `_orig_mod.`, DistributedDataParallel and AveragedModel `module.`. Each name is stripped of all of them, in any
+// order; two names that become equal are a FormatError. (Per name and not all-or-none: AveragedModel adds an unprefixed
+// `n_averaged` beside the weights.)
 //
 // Non-goals: config.json beside the checkpoint or in its folder.
 #pragma once
@@ -29,7 +29,7 @@ constexpr std::string_view kLlmcFormat = "llm.c";
 // What a file of any format holds.
 struct CheckpointContents {
   TensorMap tensors;                            // views into the file's bytes or into `gathered`
-  std::vector<ByteVector> gathered;             // tensors that were not contiguous in a torch file
+  std::vector<ByteVector> gathered;             // tensors that lay otherwise in the file, or quantized
   std::map<std::string, std::string> metadata;  // the __metadata__ of a safetensors file
   std::optional<Json> config;                   // a JSON object
 };
@@ -40,7 +40,7 @@ class Checkpoint {
   const std::string& path() const { return path_; }              // as it was named
   const CheckpointFiles& files() const { return files_; }        // what lies there
   uint64_t file_bytes() const;                                   // of the files with tensors together
-  std::string_view format_name() const { return format_name_; }  // "safetensors", "torch" or "llm.c"
+  std::string_view format_name() const { return format_name_; }  // "safetensors", "torch", "llm.c", "gguf"
   // Are the tensors already under the names and in the layout of their family's parameters, with a config?
   bool has_parameters() const { return format_name_ == kLlmcFormat; }
 
@@ -48,7 +48,7 @@ class Checkpoint {
   // The __metadata__ of a single safetensors file; empty for others and for shards.
   const std::map<std::string, std::string>& metadata() const { return contents_.metadata; }
   // The model config stored in the checkpoint, a JSON object: the metadata text "config" of a safetensors file, or the
-  // dict that read_torch_checkpoint describes, or what the header of an llm.c file says.
+  // dict that read_torch_checkpoint describes, or what the header of an llm.c file or the metadata of a GGUF file says.
   const std::optional<Json>& config() const { return contents_.config; }
 
   // XXH3-64 of all the file's bytes; of shards, of the index and of each shard's. Reads the files at each call.

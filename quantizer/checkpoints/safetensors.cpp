@@ -122,6 +122,17 @@ std::vector<std::string> data_order(const TensorMap& tensors) {
   return names;
 }
 
+void check_bytes(const TensorView& tensor, uint64_t held, const std::string& where) {
+  const uint64_t needed = tensor_bytes_or_throw(tensor.dtype, tensor.shape, where);
+  if (held != needed)
+    throw FormatError(where, fmt::format("shape {} of {} needs {} B, {} B given", shape_text(tensor.shape),
+                                         dtype_name(tensor.dtype), needed, held));
+}
+
+std::string where_of(const std::string& path, const std::string& name) {
+  return path + ": tensor " + quoted_name(name);
+}
+
 // The header's text, padded with spaces so that the data starts at a multiple of 8.
 std::string header_text(const std::string& path, const TensorMap& tensors, const std::vector<std::string>& order,
                         const std::map<std::string, std::string>& metadata) {
@@ -130,13 +141,9 @@ std::string header_text(const std::string& path, const TensorMap& tensors, const
   uint64_t offset = 0;
   for (const std::string& name : order) {
     const TensorView& tensor = tensors.at(name);
-    std::string where = path + ": tensor " + quoted_name(name);
+    const std::string where = where_of(path, name);
     if (name == kMetadataKey) throw FormatError(where, "the name is reserved");
-    const uint64_t needed = tensor_bytes_or_throw(tensor.dtype, tensor.shape, where);
-    if (tensor.bytes.size() != needed)
-      throw FormatError(where, fmt::format("shape {} of {} needs {} B, {} B given", shape_text(tensor.shape),
-                                           dtype_name(tensor.dtype), needed, tensor.bytes.size()));
-    uint64_t end = add_or_throw(offset, needed, where);
+    uint64_t end = add_or_throw(offset, tensor_bytes_or_throw(tensor.dtype, tensor.shape, where), where);
     header[name] = {{"dtype", dtype_name(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
     offset = end;
   }
@@ -163,6 +170,21 @@ std::string checksum_of(const TensorMap& tensors, const std::map<std::string, st
   return hex64(hasher.digest());
 }
 
+// The file, whose data write_tensor(file, name) adds tensor by tensor.
+template <typename WriteTensor>
+void write_data(const std::string& path, const TensorMap& shapes, const std::map<std::string, std::string>& metadata,
+                const WriteTensor& write_tensor) {
+  const std::vector<std::string> order = data_order(shapes);
+  const std::string header = header_text(path, shapes, order, metadata);
+  ByteVector length;
+  append_little_endian(length, uint64_t{header.size()});
+  AtomicFile file(path);
+  file.write(length);
+  file.write(as_bytes_of(header));
+  for (const std::string& name : order) write_tensor(file, name);
+  file.commit();
+}
+
 }  // namespace
 
 CheckpointContents read_safetensors(Bytes file, const std::string& path) {
@@ -182,15 +204,20 @@ CheckpointContents read_safetensors(Bytes file, const std::string& path) {
 
 void write_safetensors(const std::string& path, const TensorMap& tensors,
                        const std::map<std::string, std::string>& metadata) {
-  std::vector<std::string> order = data_order(tensors);
-  std::string header = header_text(path, tensors, order, metadata);
-  ByteVector length;
-  append_little_endian(length, uint64_t{header.size()});
-  AtomicFile file(path);
-  file.write(length);
-  file.write(as_bytes_of(header));
-  for (const std::string& name : order) file.write(tensors.at(name).bytes);
-  file.commit();
+  for (const auto& [name, tensor] : tensors) check_bytes(tensor, tensor.bytes.size(), where_of(path, name));
+  write_data(path, tensors, metadata, [&](AtomicFile& file, const std::string& name) {
+    file.write(tensors.at(name).bytes);  // never copied
+  });
+}
+
+void write_safetensors(const std::string& path, const TensorMap& shapes,
+                       const std::map<std::string, std::string>& metadata,
+                       const std::function<ByteVector(const std::string& name)>& bytes_of) {
+  write_data(path, shapes, metadata, [&](AtomicFile& file, const std::string& name) {
+    const ByteVector bytes = bytes_of(name);
+    check_bytes(shapes.at(name), bytes.size(), where_of(path, name));
+    file.write(bytes);
+  });
 }
 
 void write_checksummed_safetensors(const std::string& path, const TensorMap& tensors,

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -31,6 +32,12 @@ CheckpointContents read_safetensors(Bytes file, const std::string& path);
 // FormatError.
 void write_safetensors(const std::string& path, const TensorMap& tensors,
                        const std::map<std::string, std::string>& metadata = {});
+
+// The same for tensors that are not in memory together: `shapes` have no bytes, `bytes_of` is called once for each name
+// in the order of the data.
+void write_safetensors(const std::string& path, const TensorMap& shapes,
+                       const std::map<std::string, std::string>& metadata,
+                       const std::function<ByteVector(const std::string& name)>& bytes_of);
 
 // The same with a checksum, so that damage is noticed: the metadata key "xxh3" holds the XXH3-64 of everything else.
 // For what this program writes and reads again: Hessians, finished work.

@@ -72,7 +72,8 @@ void add_config_option(CLI::App& command, std::string& path) {
 
 void add_checkpoint(CLI::App& command, std::string& path) {
   command
-      .add_option("checkpoint", path, "Trained model (.safetensors, .pt, .bin of llm.c, or a folder with config.json)")
+      .add_option("checkpoint", path,
+                  "Trained model (.safetensors, .pt, .gguf, .bin of llm.c, or a folder with config.json)")
       ->required();
 }
 

@@ -1,10 +1,13 @@
-// export_command.cpp: `thimble export`: an artifact's weights as safetensors, under the checkpoint's own names.
+// export_command.cpp: `thimble export`: an artifact's weights as safetensors, under the checkpoint's own names; those
+// of an artifact or a checkpoint as a folder of Hugging Face or a GGUF file.
 #include <fmt/format.h>
 
 #include <cmath>
 
-#include "quantizer/checkpoints/model_source.h"
+#include "quantizer/checkpoints/gguf_writer.h"
+#include "quantizer/checkpoints/hub_folder.h"
 #include "quantizer/checkpoints/safetensors.h"
+#include "quantizer/checkpoints/weight_source.h"
 #include "quantizer/commands/commands.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/json.h"
@@ -16,18 +19,6 @@ namespace {
 // Dequantized tensors, owned, by the name they have in the file.
 using OwnedTensors = std::map<std::string, Tensor>;
 
-// A finite weight that `dtype` cannot hold would be written as infinity: a FormatError instead.
-ByteVector converted(const QuantizedTensor& tensor, DType dtype, const std::string& path) {
-  std::vector<float> values = dequantize(tensor);
-  ByteVector bytes = from_float32(dtype, values);
-  std::vector<float> kept = to_float32(dtype, bytes);
-  for (size_t i = 0; i < values.size(); ++i)
-    if (std::isfinite(values[i]) && !std::isfinite(kept[i]))
-      throw FormatError(path, fmt::format("tensor '{}' holds {}, beyond the range of {}; export it as F32", tensor.name,
-                                          values[i], dtype_name(dtype)));
-  return bytes;
-}
-
 OwnedTensors dequantized_tensors(const QuantizedModel& quantized, DType dtype, const std::string& path) {
   OwnedTensors tensors;
   for (const QuantizedTensor& tensor : quantized.tensors) {
@@ -36,7 +27,7 @@ OwnedTensors dequantized_tensors(const QuantizedModel& quantized, DType dtype, c
     if (raw && !is_floating(raw->dtype))
       tensors[tensor.name] = {raw->dtype, tensor.shape, raw->bytes};
     else
-      tensors[tensor.name] = {dtype, tensor.shape, converted(tensor, dtype, path)};
+      tensors[tensor.name] = {dtype, tensor.shape, narrowed(dequantize(tensor), dtype, tensor.name, path)};
   }
   return tensors;
 }
@@ -44,8 +35,13 @@ OwnedTensors dequantized_tensors(const QuantizedModel& quantized, DType dtype, c
 constexpr const char* kDequantized = "dequantized";
 constexpr const char* kNvfp4 = "nvfp4";
 
+constexpr const char *kToSafetensors = "safetensors", *kToHub = "hf", *kToGguf = "gguf";
+
 struct Options {
-  std::string artifact, output, dtype = "F32", layout = kDequantized;
+  std::string model, output, to = kToSafetensors, layout = kDequantized;
+  std::string dtype;              // empty: that of the format
+  std::string tokenizer, config;  // of other formats than safetensors
+  uint64_t shard_bytes = 5'000'000'000;
 };
 
 // What is written: tensors, the file's metadata, and what the result says of them.
@@ -99,41 +95,121 @@ Export dequantized_export(const QuantizedModel& quantized, DType dtype, const st
   return {std::move(tensors), {{"format", "pt"}, {"config", canonical_json(config)}}, {{"banked", quantized.banked}}};
 }
 
-Json run_export(const Options& options) {
-  const DType dtype = dtype_from_name(options.dtype, "--dtype");
-  const QuantizedModel quantized = load_artifact(options.artifact);
-  Export made = (options.layout == kNvfp4 ? nvfp4_export : dequantized_export)(quantized, dtype, options.artifact);
+Json export_safetensors(const Options& options, DType dtype) {
+  const QuantizedModel quantized = load_artifact(options.model);
+  Export made = (options.layout == kNvfp4 ? nvfp4_export : dequantized_export)(quantized, dtype, options.model);
   TensorMap views;
   for (const auto& [name, tensor] : made.tensors) views[name] = tensor.view();
   write_safetensors(options.output, views, made.metadata);
-  made.result.update({{"output", options.output}, {"tensors", made.tensors.size()}, {"dtype", options.dtype}});
+  made.result["tensors"] = made.tensors.size();
   return made.result;
+}
+
+Json export_hub_folder(const Options& options, DType dtype) {
+  const WeightSource source(options.model, options.config);
+  const HubFolderReport report =
+      write_hub_folder(options.output, source, {dtype, options.shard_bytes, options.tokenizer});
+  return {{"tensors", report.tensors},
+          {"shards", report.shards},
+          {"tensor_bytes", report.tensor_bytes},
+          {"tokenizer_files", report.tokenizer_files}};
+}
+
+// The tokenizer of --tokenizer, a file or a folder, or else of the model's folder.
+std::string gguf_tokenizer(const Options& options, const WeightSource& source) {
+  const std::string& from = options.tokenizer.empty() ? source.folder() : options.tokenizer;
+  if (!from.empty())
+    for (const auto& [path, name] : tokenizer_files_at(from))
+      if (name == "tokenizer.json" || path == from) return path;
+  throw UsageError(fmt::format("--to gguf needs --tokenizer, a tokenizer.json or a folder with one{}",
+                               from.empty() ? "" : fmt::format(": '{}' has none", from)));
+}
+
+Json export_gguf(const Options& options, const std::string& type) {
+  const WeightSource source(options.model, options.config);
+  const GgufReport report = write_gguf(options.output, source, *gguf_blocks(type), gguf_tokenizer(options, source));
+  return {{"tensors", report.tensors}, {"tensor_bytes", report.tensor_bytes}, {"in_f16_instead", report.narrower}};
+}
+
+Json run_export(const Options& options) {
+  const bool is_default = options.to == kToSafetensors;
+  const std::string dtype = !options.dtype.empty() ? options.dtype : is_default ? "F32" : "BF16";
+  Json result = options.to == kToGguf  ? export_gguf(options, dtype)
+                : options.to == kToHub ? export_hub_folder(options, dtype_from_name(dtype, "--dtype"))
+                                       : export_safetensors(options, dtype_from_name(dtype, "--dtype"));
+  result.update({{"output", options.output}, {"to", options.to}, {"dtype", dtype}});
+  return result;
+}
+
+std::string to_text(const Json& result) {
+  std::string text = fmt::format("wrote {} as {} to {}", counted(result.at("tensors").get<size_t>(), "tensor"),
+                                 result.at("dtype").get<std::string>(), result.at("output").get<std::string>());
+  if (const size_t shards = result.value("shards", size_t{1}); shards > 1) text += fmt::format(" in {} shards", shards);
+  if (result.contains("tokenizer_files") && result.at("tokenizer_files").empty())
+    text += ", without a tokenizer (--tokenizer names one)";
+  if (const size_t instead = result.value("in_f16_instead", size_t{0}); instead > 0)
+    text += fmt::format(", {} of them in F16, whose rows are no multiples of 32", instead);
+  return text + "\n";
+}
+
+void register_files(const Options& options, FileRoles& roles) {
+  roles.model(options.model, options.config);
+  for (const std::string& file : files_of_folder(options.model)) roles.input("the model's", file);
+  if (!options.tokenizer.empty())
+    for (const auto& [file, name] : tokenizer_files_at(options.tokenizer)) roles.input("the --tokenizer", file);
+  if (options.to == kToHub)
+    roles.output_folder("--output", options.output);
+  else
+    roles.output("--output", options.output);
+}
+
+// Options that the format has no use for.
+void check_options(const Options& options, const CLI::App& command) {
+  auto refuse = [&](const char* option, const char* owner) {
+    if (command.get_option(option)->count() > 0)
+      throw UsageError(fmt::format("{} is for --to {}: it has no effect with {}", option, owner, options.to));
+  };
+  if (options.to != kToSafetensors) refuse("--layout", kToSafetensors);
+  if (options.to != kToHub) refuse("--shard-size", kToHub);
+  if (options.to == kToSafetensors)
+    for (const char* option : {"--tokenizer", "--config"}) refuse(option, "hf and gguf");
+  if (options.dtype == "Q8_0" && options.to != kToGguf) throw UsageError("--dtype Q8_0 is for --to gguf");
 }
 
 }  // namespace
 
 void add_export_command(CommandLine& line) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = add_command(line, "export", "Write an artifact's dequantized weights as safetensors",
-                                  "thimble export model.thmb -o dequantized.safetensors");
-  command->add_option("artifact", options->artifact, "Artifact (.thmb)")->required();
-  add_file(*command, "-o,--output", options->output, "File to write (.safetensors)")->required();
-  add_choice(*command, "--dtype", options->dtype, "Element type; F32 is exact", {"F32", "F16", "BF16"})
-      ->type_name("TYPE")
+  CLI::App* command = add_command(line, "export", "Write a model's weights in formats that other programs read",
+                                  "thimble export model.thmb -o dequantized.safetensors\n"
+                                  "  thimble export model.thmb --to hf -o folder --tokenizer checkpoint/\n"
+                                  "  thimble export model.thmb --to gguf -o model.gguf --tokenizer checkpoint/");
+  command->add_option("model", options->model, "Artifact (.thmb); with --to hf or gguf also a checkpoint")->required();
+  add_file(*command, "-o,--output", options->output, "File to write; with --to hf a folder, new or empty")->required();
+  add_choice(*command, "--to", options->to,
+             "safetensors: one file; hf: a folder that transformers loads; gguf: a file that llama.cpp runs",
+             {kToSafetensors, kToHub, kToGguf})
       ->capture_default_str();
+  add_choice(*command, "--dtype", options->dtype,
+             "Element type; default F32, which is exact, of hf and gguf BF16; Q8_0 for gguf alone",
+             {"F32", "F16", "BF16", "Q8_0"})
+      ->type_name("TYPE");
+  add_file(*command, "--tokenizer", options->tokenizer,
+           "Tokenizer to add with --to hf or gguf, a file or a folder; default: that of the model's folder");
+  add_bytes(*command, "--shard-size", options->shard_bytes, "Most bytes of tensors in one file of --to hf")
+      ->default_str("5GB");
+  add_config_option(*command, options->config);
   add_choice(*command, "--layout", options->layout,
              "nvfp4: tensors in NVFP4 as codes and scales for CUTLASS and cuBLASLt, see docs/guides/export_nvfp4.md",
              {kDequantized, kNvfp4})
       ->capture_default_str();
-  set_action(line, *command, [options](Console& console) {
+  set_action(line, *command, [options, command](Console& console) {
+    check_options(*options, *command);
     FileRoles roles;
-    roles.model(options->artifact);
-    roles.output("--output", options->output);
+    register_files(*options, roles);
     roles.check();
-    Json result = run_export(*options);
-    console.result(fmt::format("wrote {} as {} to {}\n", counted(result.at("tensors").get<size_t>(), "tensor"),
-                               options->dtype, options->output),
-                   result);
+    const Json result = run_export(*options);
+    console.result(to_text(result), result);
   });
 }
 

@@ -51,6 +51,10 @@ void FileRoles::output(const std::string& role, const std::string& path) {
   if (!path.empty()) outputs_.push_back({role, path});
 }
 
+void FileRoles::output_folder(const std::string& role, const std::string& path) {
+  outputs_.push_back({role, path, true});
+}
+
 void FileRoles::work_folder(const std::string& path, std::function<bool(std::string_view)> is_own) {
   work_folder_ = path;
   is_own_ = std::move(is_own);
@@ -72,7 +76,7 @@ void FileRoles::check() const {
   std::vector<std::pair<const File*, std::string>> taken;  // with their identities
   for (const File& input : inputs_) taken.emplace_back(&input, identity(input.path));
   for (const File& output : outputs_) {
-    const std::string target = identity(output_target(output.path));
+    const std::string target = identity(output.is_folder ? output.path : output_target(output.path));
     for (const auto& [other, place] : taken)
       if (place == target)
         throw UsageError(
@@ -82,7 +86,7 @@ void FileRoles::check() const {
   if (!work_folder_.empty())
     for (const std::vector<File>* files : {&inputs_, &outputs_})
       for (const File& file : *files) check_work_folder(file);
-  for (const File& output : outputs_) require_writable(output.path);
+  for (const File& output : outputs_) (output.is_folder ? require_writable_folder : require_writable)(output.path);
 }
 
 }  // namespace thimble

@@ -20,17 +20,20 @@ class FileRoles {
   // the one in use. What a folder holds are inputs of their own.
   void model(const std::string& path, const std::string& config_path = "");
   void output(const std::string& role, const std::string& path);
+  // A folder that must not exist yet, or be empty.
+  void output_folder(const std::string& role, const std::string& path);
   // The folder of resumable results, which need not exist. Files there whose names `is_own` knows are replaced and
   // removed by the run.
   void work_folder(const std::string& path, std::function<bool(std::string_view name)> is_own);
 
   // UsageError when an output would replace an input or another output, or the work folder would take a file; then the
-  // error that writing an output would end with (require_writable()).
+  // error that writing an output would end with (require_writable(), require_writable_folder()).
   void check() const;
 
  private:
   struct File {
     std::string role, path;
+    bool is_folder = false;  // of an output
   };
   void check_work_folder(const File& file) const;
 

@@ -84,14 +84,37 @@ void remove_if_abandoned(const std::string& path) {
   ::close(fd);
 }
 
-void remove_abandoned_temporaries(const std::string& target) {
+// The same for a folder.
+void remove_folder_if_abandoned(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0) return;
+  struct stat opened {};
+  std::error_code unremoved;  // then it stays
+  if (::fstat(fd, &opened) == 0 && opened.st_uid == ::geteuid() && ::flock(fd, LOCK_EX | LOCK_NB) == 0)
+    std::filesystem::remove_all(path, unremoved);
+  ::close(fd);
+}
+
+void remove_abandoned_temporaries(const std::string& target, void (*remove)(const std::string& path)) {
   const std::string prefix = std::filesystem::path(target).filename().string() + kTemporaryMark;
   std::vector<std::string> found;
   std::error_code unreadable;  // then whatever lies there stays
   for (std::filesystem::directory_iterator entry(folder_of(target), unreadable), end; !unreadable && entry != end;
        entry.increment(unreadable))
     if (is_temporary_name(entry->path().filename().string(), prefix)) found.push_back(entry->path().string());
-  std::ranges::for_each(found, remove_if_abandoned);
+  std::ranges::for_each(found, remove);
+}
+
+// Throws unless nothing is there, or an empty folder.
+void require_no_folder(const std::string& target, const std::string& path) {
+  struct stat info {};
+  if (::lstat(target.c_str(), &info) != 0) {
+    if (errno != ENOENT) throw IoError(path, "cannot write", errno);
+    return;
+  }
+  std::error_code unreadable;
+  if (S_ISDIR(info.st_mode) && std::filesystem::is_empty(target, unreadable) && !unreadable) return;
+  throw Error(ExitCode::kIo, path + ": is there already; a folder that is written must be new, or empty");
 }
 
 }  // namespace
@@ -122,7 +145,7 @@ std::string output_target(const std::string& path) {
 }
 
 AtomicFile::AtomicFile(const std::string& path, Temporary temporary) : path_(path), target_(output_target(path)) {
-  remove_abandoned_temporaries(target_);
+  remove_abandoned_temporaries(target_, remove_if_abandoned);
   if (temporary == Temporary::kNamed || !open_unnamed()) open_named();
 }
 
@@ -191,6 +214,35 @@ void AtomicFile::commit() {
   sync_folder(folder_of(target_));
 }
 
+AtomicFolder::AtomicFolder(const std::string& path) : path_(path), target_(path) {
+  while (target_.size() > 1 && target_.ends_with('/')) target_.pop_back();
+  require_no_folder(target_, path);
+  remove_abandoned_temporaries(target_, remove_folder_if_abandoned);
+  for (int attempt = 0; attempt < kMaxNameAttempts && fd_ < 0; ++attempt) {
+    temporary_path_ = temporary_name(target_, attempt);
+    if (::mkdir(temporary_path_.c_str(), 0777) == 0)
+      fd_ = ::open(temporary_path_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    else if (errno != EEXIST)
+      fail(path_, "cannot create a temporary folder beside it", errno);
+  }
+  if (fd_ < 0) throw IoError(path_, "cannot find a free temporary name", EEXIST);
+  lock(fd_);
+}
+
+AtomicFolder::~AtomicFolder() {
+  std::error_code unremoved;  // then the next one removes it
+  if (!temporary_path_.empty()) std::filesystem::remove_all(temporary_path_, unremoved);
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void AtomicFolder::commit() {
+  sync_folder(temporary_path_);
+  // Replaces an empty folder and nothing else.
+  if (::rename(temporary_path_.c_str(), target_.c_str()) != 0) fail(path_, "cannot rename into place", errno);
+  temporary_path_.clear();
+  sync_folder(folder_of(target_));
+}
+
 void write_file_atomically(const std::string& path, Bytes bytes) {
   AtomicFile file(path);
   file.write(bytes);
@@ -202,6 +254,8 @@ void write_file_atomically(const std::string& path, std::string_view text) {
 }
 
 void require_writable(const std::string& path) { AtomicFile(path).give_name(); }
+
+void require_writable_folder(const std::string& path) { AtomicFolder{path}; }
 
 void make_folder(const std::string& path) {
   std::error_code failure;  // none for a folder that is there already

@@ -1,4 +1,4 @@
-// atomic_file.h: output that appears whole or not at all.
+// atomic_file.h: output that appears whole or not at all: a file, or a folder of them.
 // A temporary file in the folder of the output, every write checked, fsync, rename, fsync of the folder. Until commit()
 // the old file is untouched; the destructor removes the temporary of an uncommitted write.
 //
@@ -53,12 +53,36 @@ class AtomicFile {
   int fd_ = -1;
 };
 
+// The same for a folder of files: they are written into <output>.tmp<process>.<number>, which is locked like the
+// temporary of a file until it is renamed. Nothing is replaced: the output must not exist, or be an empty folder.
+class AtomicFolder {
+ public:
+  // An Error (exit 5) when something is there, or the temporary cannot be made beside it.
+  explicit AtomicFolder(const std::string& path);
+  ~AtomicFolder();
+  AtomicFolder(const AtomicFolder&) = delete;
+  AtomicFolder& operator=(const AtomicFolder&) = delete;
+
+  // Where the file of this name is to be written before commit().
+  std::string file(const std::string& name) const { return temporary_path_ + "/" + name; }
+  // Makes the folder durable under its name. Its files must be so already, as those of AtomicFile are.
+  void commit();
+
+ private:
+  std::string path_;            // as given, for errors
+  std::string target_;          // without a slash at its end
+  std::string temporary_path_;  // empty after commit()
+  int fd_ = -1;                 // holds the lock
+};
+
 void write_file_atomically(const std::string& path, Bytes bytes);
 void write_file_atomically(const std::string& path, std::string_view text);
 
 // Throws the error that writing `path` would end with, as far as can be known before: of output_target(), or that its
 // folder is missing or cannot be written. For programs that compute for hours before they write.
 void require_writable(const std::string& path);
+// The same for an AtomicFolder.
+void require_writable_folder(const std::string& path);
 
 // Creates a folder (not its parents) when it is missing. NoRoomError, or another IoError.
 void make_folder(const std::string& path);

@@ -82,7 +82,7 @@ struct Kind {
   std::string_view name;
   std::array<std::string_view, 2> magics = {};
   bool (*test)(std::string_view) = nullptr;
-  std::array<std::optional<FileUse>, 2> taken_for = {};
+  std::array<std::optional<FileUse>, 3> taken_for = {};
   Advice advice = {};
 
   bool matches(std::string_view text) const {
@@ -95,13 +95,17 @@ struct Kind {
 // Numbers of llm.c are little-endian: 20240326 for its checkpoints, 20240520 and 20240801 for token shards.
 constexpr Kind kKinds[] = {
     {"empty", {}, [](std::string_view text) { return text.empty(); }},
-    {"a safetensors file", {}, is_safetensors, {FileUse::kCheckpoint, FileUse::kHessians}, kToQuantize},
+    {"a safetensors file",
+     {},
+     is_safetensors,
+     {FileUse::kCheckpoint, FileUse::kShard, FileUse::kHessians},
+     kToQuantize},
     {"a thimble artifact", {"\x89THMB\r\n\x1A"sv}, nullptr, {FileUse::kArtifact}, kToExport},
     // Also what torch.save writes.
     {"a zip archive", {"PK\x03\x04"sv, "PK\x05\x06"sv}, nullptr, {FileUse::kCheckpoint}, kToQuantize},
     {"a checkpoint of llm.c", {"\xC6\xD7\x34\x01"sv}, nullptr, {FileUse::kCheckpoint}, kToQuantize},
     {"a token shard", {"\x88\xD8\x34\x01"sv, "\xA1\xD9\x34\x01"sv}, nullptr, {FileUse::kTokenShard}, kToScoreSeveral},
-    {"a GGUF file of llama.cpp", {"GGUF"sv}, nullptr, {}, {"give the checkpoint that it was made from"}},
+    {"a GGUF file of llama.cpp", {"GGUF"sv}, nullptr, {FileUse::kCheckpoint}, kToQuantize},
     {"a Git LFS pointer", {"version https://git-lfs.github.com/spec/"sv}, nullptr, {}, kToPull},
     {"a gzip file", {"\x1F\x8B\x08"sv}, nullptr, {}, kDecompress},
     {"an xz file", {"\xFD\x37zXZ\0"sv}, nullptr, {}, kDecompress},
@@ -120,8 +124,9 @@ constexpr Kind kKinds[] = {
 };
 
 constexpr std::string_view kUseNames[] = {  // in the order of FileUse
-    "a checkpoint (.safetensors, a zip file of torch.save, or .bin of llm.c)",
+    "a checkpoint (.safetensors, .gguf, a zip file of torch.save, or .bin of llm.c)",
     "the index of a checkpoint (model.safetensors.index.json)",
+    "a shard of a checkpoint (.safetensors)",
     "a thimble artifact",
     "a token shard",
     "a SentencePiece model or a tokenizer.json",

@@ -9,7 +9,7 @@
 namespace thimble {
 
 // What a file was to be.
-enum class FileUse { kCheckpoint, kCheckpointIndex, kArtifact, kTokenShard, kTokenizer, kHessians, kConfig };
+enum class FileUse { kCheckpoint, kCheckpointIndex, kShard, kArtifact, kTokenShard, kTokenizer, kHessians, kConfig };
 
 constexpr size_t kFileKindBytes = 4096;  // no more of a file is looked at
 

@@ -35,6 +35,20 @@ const Family* find_family(const Json& config, const TensorMap& tensors) {
   return nullptr;
 }
 
+const Family* find_gguf_family(std::string_view architecture) {
+  for (const Family* family : families())
+    if (!architecture.empty() && family->gguf_architecture() == architecture) return family;
+  return nullptr;
+}
+
+std::string gguf_architectures() {
+  std::string names;
+  for (const Family* family : families())
+    if (const std::string_view name = family->gguf_architecture(); !name.empty() && find_gguf_family(name) == family)
+      names += (names.empty() ? "'" : ", '") + std::string(name) + "'";
+  return names;
+}
+
 std::string cannot_be_run(const Json& config) {
   const Json named = family_of(config);
   return "model family " + (named.is_null() ? Json("unknown") : named).dump() + " cannot be run, allowed are " +
@@ -54,6 +68,14 @@ Spec Family::resolve(const Json& config, const TensorMap& parameters, const Wher
   Spec spec = describe(config, parameters, where);
   check_every_tensor(spec.network->parameters, parameters, where.checkpoint, std::string(name()));
   return spec;
+}
+
+GgufModel Family::from_gguf(const Json&, const TensorMap&, const std::string& path) const {
+  throw FormatError(path, "model family '" + std::string(name()) + "' is not read from GGUF files");
+}
+
+GgufModel Family::to_gguf(const Spec&, const std::string& path) const {
+  throw UsageError(path + ": --to gguf: llama.cpp runs no '" + std::string(name()) + "' models, or they are not known");
 }
 
 void check_context(const Spec& spec, int64_t context, const std::string& path) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/base/json.h"
+#include "runtime/families/gguf_model.h"
 #include "runtime/ops/network.h"
 #include "runtime/tensor/tensor.h"
 
@@ -67,6 +68,17 @@ class Family {
   // The inverse, for export: tensors of the parameters become those of a checkpoint.
   virtual std::map<std::string, Tensor> to_file(const Spec& spec, std::map<std::string, Tensor> parameters,
                                                 bool banked) const = 0;
+  // The config.json by which Hugging Face's library reads the tensors of to_file(); null where it has no such model. Of
+  // models that have one, to_file() takes parameters one by one too, and shapes without
+  // bytes.
+  virtual Json hub_config(const Spec&) const { return nullptr; }
+  // Of families that llama.cpp runs: "general.architecture" of their GGUF files. Of several families with one name, the
+  // first reads such a file.
+  virtual std::string_view gguf_architecture() const { return {}; }
+  // What a GGUF file with this metadata and these tensors (those of F32 with bytes) describes; FormatErrors(path). The
+  // other way round; a UsageError(path) for what llama.cpp does not run. For families with a gguf_architecture().
+  virtual GgufModel from_gguf(const Json& metadata, const TensorMap& tensors, const std::string& path) const;
+  virtual GgufModel to_gguf(const Spec& spec, const std::string& path) const;
   // The spec that a config and the shapes of parameters describe. A missing or contradicting key, and a tensor that is
   // missing, of another shape, not floating, or not the family's, are FormatErrors that name it.
   Spec resolve(const Json& config, const TensorMap& parameters, const Where& where) const;
@@ -85,6 +97,10 @@ const Family* find_family(const Json& config, const TensorMap& tensors);
 
 // "model family "bert" cannot be run, allowed are 'a' and 'b'", of a config whose family is not found.
 std::string cannot_be_run(const Json& config);
+
+// The family that reads GGUF files of this architecture, null: none; the architectures of all, "'a', 'b'".
+const Family* find_gguf_family(std::string_view architecture);
+std::string gguf_architectures();
 
 // "'a' and 'b'".
 std::string family_names();

@@ -11,6 +11,7 @@
 #include "tests/eval/text/tokenizer_builder.h"
 #include "tests/packer/layout/sample_codes.h"
 #include "tests/packer/sample_models.h"
+#include "tests/quantizer/checkpoints/gguf_file_builder.h"
 #include "tests/quantizer/checkpoints/llmc_file_builder.h"
 #include "tests/quantizer/checkpoints/torch_file_builder.h"
 #include "tests/runtime/families/golf/random_model.h"
@@ -82,6 +83,37 @@ void index_seeds(const SeedFolder& folder) {
   folder.write("headers", as_bytes_of(index + '\0' + headers));
   folder.write("one", as_bytes_of(R"({"weight_map":{"a":"model.safetensors"}})"sv));
   folder.write("leaves", as_bytes_of(R"({"weight_map":{"a":"../model.safetensors"}})"sv));
+}
+
+// Models of one layer, 32 wide: matrices of the type, vectors in F32.
+void gguf_seeds(const SeedFolder& folder) {
+  struct Matrices {
+    const char* architecture;
+    uint32_t type;
+    uint64_t block_bytes;  // of 32 elements
+  };
+  for (const auto& [architecture, type, block_bytes] :
+       {Matrices{"llama", 3, 20}, {"qwen2", kGgufTensorQ8, 34}, {"qwen3", kGgufTensorBF16, 64}, {"gemma3", 2, 18}}) {
+    GgufBuilder builder;
+    const std::string prefix = architecture + std::string(".");
+    builder.text("general.architecture", architecture).f32(prefix + "attention.layer_norm_rms_epsilon", 1e-6F);
+    for (const auto& [key, value] : {std::pair("block_count", 1U),
+                                     {"context_length", 64U},
+                                     {"embedding_length", 32U},
+                                     {"feed_forward_length", 32U},
+                                     {"attention.head_count", 2U}})
+      builder.u32(prefix + key, value);
+    builder.f32(prefix + "rope.freq_base", 5000).array("tokenizer.ggml.tokens", kGgufText, 2, ByteVector(16));
+    builder.number("some.truth", kGgufBool, uint8_t{1}).array("some.list", kGgufI32, 2, ByteVector(8));
+    if (architecture == "llama"sv)
+      builder.tensor({"rope_freqs.weight", {8}, kGgufTensorF32, from_float32(DType::kF32, std::vector<float>(8, 1))});
+    for (const char* norm : {"output_norm.weight", "blk.0.attn_norm.weight", "blk.0.ffn_norm.weight"})
+      builder.tensor({norm, {32}, kGgufTensorF32, ByteVector(128)});
+    for (const char* matrix : {"token_embd.weight", "blk.0.attn_q.weight", "blk.0.attn_k.weight", "blk.0.attn_v.weight",
+                               "blk.0.attn_output.weight", "blk.0.ffn_gate.weight", "blk.0.ffn_down.weight"})
+      builder.tensor({matrix, {32, 32}, type, ByteVector(32 * block_bytes)});
+    folder.write(architecture, builder.build());
+  }
 }
 
 // The storages that fuzz_pickle.cpp puts beside every pickle: "0" of 48 B and "1" of 2 B.
@@ -332,6 +364,7 @@ void write_all(const std::filesystem::path& root) {
     config_seed(configs, type, to_json(config), random_llama_tensors(config, 1, DType::kBF16));
   }
   index_seeds({root, "fuzz_index"});
+  gguf_seeds({root, "fuzz_gguf"});
   llmc_seeds({root, "fuzz_llmc"});
   hessian_seeds({root, "fuzz_hessians"});
 }

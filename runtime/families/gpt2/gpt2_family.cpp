@@ -52,9 +52,22 @@ MappedTensors Gpt2Family::from_file(const TensorMap& tensors, Contents contents,
 }
 
 std::map<std::string, Tensor> Gpt2Family::to_file(const Spec&, std::map<std::string, Tensor> parameters, bool) const {
-  for (auto& [name, tensor] : parameters)
-    if (is_gpt2_projection(name)) tensor = transposed(tensor.view());
+  for (auto& [name, tensor] : parameters) {
+    if (!is_gpt2_projection(name)) continue;
+    if (tensor.bytes.empty())
+      std::swap(tensor.shape.at(0), tensor.shape.at(1));
+    else
+      tensor = transposed(tensor.view());
+  }
   return parameters;
+}
+
+Json Gpt2Family::hub_config(const Spec& spec) const {
+  Json config = spec.config;
+  config.erase("architecture");
+  config["model_type"] = kGpt2Family;
+  config["architectures"] = {"GPT2LMHeadModel"};
+  return config;
 }
 
 Spec Gpt2Family::describe(const Json& config, const TensorMap& parameters, const Where& where) const {

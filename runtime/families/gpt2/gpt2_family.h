@@ -17,6 +17,7 @@ class Gpt2Family final : public Family {
   MappedTensors from_file(const TensorMap& tensors, Contents contents, const std::string& path) const override;
   std::map<std::string, Tensor> to_file(const Spec& spec, std::map<std::string, Tensor> parameters,
                                         bool banked) const override;
+  Json hub_config(const Spec& spec) const override;
 
  protected:
   Spec describe(const Json& config, const TensorMap& parameters, const Where& where) const override;

@@ -18,18 +18,24 @@ constexpr double kMinEpsilon = 1e-30, kMaxEpsilon = 1;
 constexpr double kLargestFactor = 1e6, kLargestTheta = 1e12;
 constexpr const char *kFull = "full_attention", *kSliding = "sliding_attention";
 
-const LlamaVariant kVariants[] = {
-    {.model_type = "llama", .may_have_attention_biases = true, .may_have_mlp_biases = true},
-    {.model_type = "mistral"},
-    {.model_type = "qwen2", .has_query_biases = true},
-    {.model_type = "qwen3", .may_have_attention_biases = true, .has_head_norms = true},
-    {.model_type = "gemma3_text",
-     .activation = Activation::kGeluTanh,
-     .may_have_attention_biases = true,
-     .has_head_norms = true,
-     .has_post_norms = true,
-     .is_gemma = true,
-     .default_rope_theta = 1e6}};
+const LlamaVariant kVariants[] = {{.model_type = "llama",
+                                   .architecture = "LlamaForCausalLM",
+                                   .may_have_attention_biases = true,
+                                   .may_have_mlp_biases = true},
+                                  {.model_type = "mistral", .architecture = "MistralForCausalLM"},
+                                  {.model_type = "qwen2", .architecture = "Qwen2ForCausalLM", .has_query_biases = true},
+                                  {.model_type = "qwen3",
+                                   .architecture = "Qwen3ForCausalLM",
+                                   .may_have_attention_biases = true,
+                                   .has_head_norms = true},
+                                  {.model_type = "gemma3_text",
+                                   .architecture = "Gemma3ForCausalLM",
+                                   .activation = Activation::kGeluTanh,
+                                   .may_have_attention_biases = true,
+                                   .has_head_norms = true,
+                                   .has_post_norms = true,
+                                   .is_gemma = true,
+                                   .default_rope_theta = 1e6}};
 
 bool is_mistral(const LlamaConfig& c) { return std::string_view(c.variant->model_type) == "mistral"; }
 bool is_qwen(const LlamaConfig& c) { return std::string_view(c.variant->model_type).starts_with("qwen"); }
@@ -183,7 +189,7 @@ class LlamaReader {
   }
 
   // Either "rope_theta" and "rope_scaling", or "rope_parameters", which for Gemma hold one object for each type of
-  // layers.
+  // layers. Both where they agree.
   void read_ropes() {
     auto base = [&](const char* key, double fallback) {
       return positive(reader_, key, reader_.optional(key, fallback), kLargestTheta);
@@ -195,18 +201,19 @@ class LlamaReader {
       c_.local_rope = rope_of("rope_local_base_freq", Json::object(), local_theta);
       return;
     }
-    if (given_.contains("rope_scaling")) reader_.reject("rope_scaling", "null beside 'rope_parameters'");
     const Json& all = given_.at("rope_parameters");
     auto member = [&](const char* type) { return all.value(type, Json::object()); };
-    if (!c_.variant->is_gemma) {
+    if (c_.variant->is_gemma) {
+      // Flat ones transformers would not read at all.
+      if (!all.is_object() || !(all.empty() || all.contains(kFull) || all.contains(kSliding)))
+        reader_.reject("rope_parameters", std::string("an object for each of '") + kFull + "' and '" + kSliding + "'");
+      c_.rope = rope_of(std::string("rope_parameters.") + kFull, member(kFull), theta);
+      c_.local_rope = rope_of(std::string("rope_parameters.") + kSliding, member(kSliding), local_theta);
+    } else {
       c_.rope = rope_of("rope_parameters", all, theta);
-      return;
     }
-    // Flat ones transformers would not read at all.
-    if (!all.is_object() || !(all.empty() || all.contains(kFull) || all.contains(kSliding)))
-      reader_.reject("rope_parameters", std::string("an object for each of '") + kFull + "' and '" + kSliding + "'");
-    c_.rope = rope_of(std::string("rope_parameters.") + kFull, member(kFull), theta);
-    c_.local_rope = rope_of(std::string("rope_parameters.") + kSliding, member(kSliding), local_theta);
+    if (given_.contains("rope_scaling") && rope_of("rope_scaling", given_.at("rope_scaling"), theta) != c_.rope)
+      reader_.reject("rope_scaling", "null beside 'rope_parameters', or the same");
   }
 
   LlamaRope rope_of(const std::string& key, const Json& found, double theta) const {
@@ -341,6 +348,21 @@ Json to_json(const LlamaConfig& c) {
   if (c.window > 0) json["sliding_window"] = c.window;
   if (c.window > 0)
     for (const bool local : c.is_local) json["layer_types"].push_back(local ? kSliding : kFull);
+  return json;
+}
+
+Json hub_config(const LlamaConfig& c) {
+  Json json = to_json(c);
+  json["architectures"] = {c.variant->architecture};
+  Json scaling = to_json(c.rope);
+  scaling.erase("rope_theta");
+  json["rope_theta"] = c.rope.theta;
+  json["rope_scaling"] = c.rope.type == "default" ? Json() : scaling;
+  if (!c.variant->is_gemma) return json;
+  json["rope_local_base_freq"] = c.local_rope.theta;
+  // Whole numbers are integers there.
+  if (c.query_scalar == std::floor(c.query_scalar))
+    json["query_pre_attn_scalar"] = static_cast<int64_t>(c.query_scalar);
   return json;
 }
 

@@ -17,6 +17,7 @@ namespace thimble {
 // What a "model_type" alone says of a model.
 struct LlamaVariant {
   const char* model_type;
+  const char* architecture;                   // the class of Hugging Face's library
   Activation activation = Activation::kSilu;  // of the MLP's gate
   bool has_query_biases = false;              // of queries, keys and values, whatever the config says
   bool may_have_attention_biases = false;     // of all four projections, by "attention_bias"
@@ -39,6 +40,7 @@ struct LlamaRope {
   int64_t original_positions = 0;                            // of llama3
 
   std::vector<double> frequencies(int64_t head_dim) const;  // (d / 2)
+  bool operator==(const LlamaRope&) const = default;
 };
 
 // Axis letters: V vocabulary, D model width, H heads, G key/value heads, d head width, M MLP width.
@@ -73,6 +75,9 @@ std::string llama_name(int64_t layer, const std::string& member);
 std::map<std::string, Shape> llama_tensor_shapes(const LlamaConfig& config);
 
 Json to_json(const LlamaConfig& config);
+// The same with "architectures", and with the rotary frequencies under both spellings of their keys, which readers of
+// different age look for.
+Json hub_config(const LlamaConfig& config);
 
 // Builds the config of the model whose tensors are `tensors`, as resolve_golf_config() does for a golf-gpt. What would
 // change the forward pass and is not known here (other activations, rotary scalings, soft caps, experts) is a

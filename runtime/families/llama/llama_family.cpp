@@ -41,6 +41,22 @@ std::map<std::string, Tensor> LlamaFamily::to_file(const Spec&, std::map<std::st
   return parameters;
 }
 
+Json LlamaFamily::hub_config(const Spec& spec) const { return thimble::hub_config(config_of(spec)); }
+
+GgufModel LlamaFamily::from_gguf(const Json& metadata, const TensorMap& tensors, const std::string& path) const {
+  return llama_from_gguf(variant_, metadata, tensors, path);
+}
+
+GgufModel LlamaFamily::to_gguf(const Spec& spec, const std::string& path) const {
+  return llama_to_gguf(config_of(spec), path);
+}
+
+LlamaConfig LlamaFamily::config_of(const Spec& spec) const {
+  TensorMap shapes;
+  for (const auto& [name, shape, role] : spec.network->parameters) shapes[name] = {DType::kF32, shape, {}};
+  return resolve_llama_config(variant_, spec.config, "", shapes, "");
+}
+
 Spec LlamaFamily::describe(const Json& config, const TensorMap& parameters, const Where& where) const {
   const LlamaConfig resolved = resolve_llama_config(variant_, config, where.config, parameters, where.checkpoint);
   return {this, to_json(resolved), std::nullopt, std::make_shared<const Network>(llama_network(resolved))};

@@ -4,6 +4,7 @@
 
 #include "runtime/families/family.h"
 #include "runtime/families/llama/llama_config.h"
+#include "runtime/families/llama/llama_gguf.h"
 
 namespace thimble {
 
@@ -21,11 +22,17 @@ class LlamaFamily final : public Family {
   MappedTensors from_file(const TensorMap& tensors, Contents contents, const std::string& path) const override;
   std::map<std::string, Tensor> to_file(const Spec& spec, std::map<std::string, Tensor> parameters,
                                         bool banked) const override;
+  Json hub_config(const Spec& spec) const override;
+  std::string_view gguf_architecture() const override { return thimble::gguf_architecture(variant_); }
+  GgufModel from_gguf(const Json& metadata, const TensorMap& tensors, const std::string& path) const override;
+  GgufModel to_gguf(const Spec& spec, const std::string& path) const override;
 
  protected:
   Spec describe(const Json& config, const TensorMap& parameters, const Where& where) const override;
 
  private:
+  LlamaConfig config_of(const Spec& spec) const;
+
   const LlamaVariant& variant_;
 };
 

@@ -213,7 +213,7 @@ TEST_F(CheckpointFolder, ShardsOfOtherKindsAreRefused) {
                                    {"GGUF\x03", "is a GGUF file"},
                                    {"{}", "is a JSON text"},
                                    {"words and words", "is not a safetensors file"},
-                                   {std::string("PK\x03\x04", 4), "is not a safetensors file"},
+                                   {std::string("PK\x03\x04", 4), "is a zip archive"},
                                    {"\x1F\x8B\x08\x01", "is a gzip file"}}) {
     three_shards();
     write(shard_name(2, 3), text);

@@ -105,7 +105,7 @@ TEST(Checkpoint, ConfigInSafetensorsMetadata) {
 
 TEST(Checkpoint, OtherFilesAreRefused) {
   ScratchFile path("other");
-  std::string part = "not a checkpoint (.safetensors, a zip file of torch.save, or .bin of llm.c)";
+  std::string part = "not a checkpoint (.safetensors, .gguf, a zip file of torch.save, or .bin of llm.c)";
   for (const char* text : {"", "short", "some text that is long enough"}) {
     write_file_atomically(path.path(), std::string_view(text));
     expect_format_error(part, [&] { open_checkpoint(path.path()); });

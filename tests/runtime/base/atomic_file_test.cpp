@@ -328,6 +328,52 @@ TEST(RequireWritable, FailsAsWritingWould) {
   expect_error<IoError>([&] { require_writable(folder.path()); }, {folder.path(), "Is a directory"});
 }
 
+TEST(AtomicFolder, AppearsWholeOrNotAtAll) {
+  TemporaryFolder folder;
+  {
+    AtomicFolder left(folder.file("out"));
+    write_file_atomically(left.file("a"), std::string_view("1"));
+    EXPECT_FALSE(file_exists(folder.file("out/a")));
+  }
+  EXPECT_THAT(folder.names(), ElementsAre());
+  AtomicFolder kept(folder.file("out/"));
+  write_file_atomically(kept.file("a"), std::string_view("2"));
+  kept.commit();
+  EXPECT_THAT(folder.names(), ElementsAre("out"));
+  EXPECT_EQ(contents(folder.file("out/a")), "2");
+}
+
+TEST(AtomicFolder, ReplacesNothingButAnEmptyFolder) {
+  TemporaryFolder folder;
+  write_file_atomically(folder.file("file"), std::string_view("x"));
+  make_folder(folder.file("full"));
+  write_file_atomically(folder.file("full/a"), std::string_view("x"));
+  make_folder(folder.file("empty"));
+  std::filesystem::create_symlink(folder.file("empty"), folder.file("link"));
+  for (const char* name : {"file", "full", "link"})
+    expect_error<Error>([&] { AtomicFolder{folder.file(name)}; }, {folder.file(name), "is there already"});
+  expect_error<IoError>([&] { AtomicFolder{folder.file("missing/out")}; }, {"missing/out", "No such file"});
+  AtomicFolder(folder.file("empty")).commit();
+  // What appeared there in the meantime stays.
+  AtomicFolder late(folder.file("late"));
+  make_folder(folder.file("late"));
+  write_file_atomically(folder.file("late/other"), std::string_view("x"));
+  EXPECT_THROW(late.commit(), IoError);
+  EXPECT_EQ(contents(folder.file("late/other")), "x");
+}
+
+TEST(AtomicFolder, RemovesWhatAKilledProcessLeft) {
+  TemporaryFolder folder;
+  for (const char* name : {"out.tmp77.0", "out.tmp77", "other.tmp77.0"}) make_folder(folder.file(name));
+  AtomicFolder held(folder.file("out"));
+  AtomicFolder second(folder.file("out"));  // leaves the first one's alone
+  write_file_atomically(held.file("a"), std::string_view("1"));
+  held.commit();
+  EXPECT_FALSE(std::filesystem::exists(folder.file("out.tmp77.0")));
+  for (const char* name : {"out/a", "out.tmp77", "other.tmp77.0"})
+    EXPECT_TRUE(std::filesystem::exists(folder.file(name))) << name;
+}
+
 TEST(MakeFolder, CreatesOnceAndAcceptsAnExistingFolder) {
   TemporaryFolder folder;
   make_folder(folder.file("new"));

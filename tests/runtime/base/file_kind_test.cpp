@@ -69,8 +69,9 @@ TEST(FileKind, NothingBeyondTheFirstBytesIsRead) {
 }
 
 TEST(FileKind, AWrongFileIsNamedWithWhatToDo) {
-  EXPECT_EQ(text_of("GGUF", FileUse::kArtifact),
-            "is a GGUF file of llama.cpp, not a thimble artifact: give the checkpoint that it was made from");
+  EXPECT_EQ(
+      text_of("GGUF", FileUse::kArtifact),
+      "is a GGUF file of llama.cpp, not a thimble artifact: `thimble quantize` makes an artifact of a checkpoint");
   EXPECT_EQ(text_of("", FileUse::kTokenShard), "is empty, not a token shard");
   EXPECT_EQ(text_of("some text", FileUse::kTokenizer), "is not a SentencePiece model or a tokenizer.json");
   EXPECT_THAT(text_of("PK\x03\x04", FileUse::kArtifact), HasSubstr("`thimble quantize`"));

@@ -44,6 +44,20 @@ class LlamaConfigTest : public testing::Test {
   Json given_;
 };
 
+TEST_F(LlamaConfigTest, WhatIsWrittenForOthersIsReadAgain) {
+  for (const LlamaCase& llama : kLlamaCases) {
+    SCOPED_TRACE(llama.name);
+    use(config_of(llama));
+    const Json own = given_;
+    given_ = hub_config(config_);
+    EXPECT_EQ(given_.at("architectures").size(), 1U);
+    EXPECT_EQ(resolved(), canonical_json(own));
+    // The older spelling alone says the same, but for a Gemma's scaled local layers, which it cannot.
+    given_.erase("rope_parameters");
+    EXPECT_EQ(resolve().rope, config_.rope);
+  }
+}
+
 TEST_F(LlamaConfigTest, EveryCaseComesBackFromItsJson) {
   for (const LlamaCase& llama : kLlamaCases) {
     SCOPED_TRACE(llama.name);

@@ -1,0 +1,120 @@
+// hub_folder.cpp: see hub_folder.h.
+#include "quantizer/checkpoints/hub_folder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "quantizer/checkpoints/safetensors.h"
+#include "runtime/base/atomic_file.h"
+#include "runtime/base/checked.h"
+#include "runtime/base/file_kind.h"
+
+namespace thimble {
+namespace {
+
+// Of a folder with a tokenizer: what `transformers` looks for when it loads it, and how to generate with it.
+constexpr const char* kTokenizerFiles[] = {
+    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "vocab.json",     "merges.txt",      "chat_template.jinja",   "chat_template.json",      "generation_config.json"};
+constexpr uint64_t kMaxTokenizerFileBytes = 64 << 20;
+constexpr const char* kSpecialTokens[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
+
+// One file of tensors.
+struct Shard {
+  TensorMap shapes;
+  std::map<std::string, std::string> parameters;  // by the tensor's name
+  uint64_t bytes = 0;
+};
+
+std::pair<std::string, Tensor> in_file(const Spec& spec, const std::string& parameter, Tensor tensor) {
+  std::map<std::string, Tensor> stored = spec.family->to_file(spec, {{parameter, std::move(tensor)}}, false);
+  return {stored.begin()->first, std::move(stored.begin()->second)};
+}
+
+// Tensors in the network's order, as many in each shard as fit.
+std::vector<Shard> plan_shards(const Spec& spec, DType dtype, uint64_t shard_bytes) {
+  std::vector<Shard> shards(1);
+  for (const auto& [parameter, shape, role] : spec.network->parameters) {
+    const auto [name, tensor] = in_file(spec, parameter, {dtype, shape, {}});
+    const uint64_t bytes = tensor_bytes_or_throw(dtype, tensor.shape, name);
+    if (shards.back().bytes > 0 && bytes > shard_bytes - std::min(shard_bytes, shards.back().bytes))
+      shards.emplace_back();
+    shards.back().shapes[name] = {dtype, tensor.shape, {}};
+    shards.back().parameters[name] = parameter;
+    shards.back().bytes = add_or_throw(shards.back().bytes, bytes, name);
+  }
+  return shards;
+}
+
+std::string torch_name(DType dtype) {
+  return dtype == DType::kBF16 ? "bfloat16" : dtype == DType::kF16 ? "float16" : "float32";
+}
+
+Json config_of(const WeightSource& source, const HubFolderOptions& options) {
+  Json config = source.spec().family->hub_config(source.spec());
+  if (config.is_null())
+    throw UsageError(fmt::format("{}: --to hf: Hugging Face's library knows no '{}' models", source.path(),
+                                 source.spec().family->name()));
+  config["torch_dtype"] = torch_name(options.dtype);
+  config["dtype"] = torch_name(options.dtype);  // as releases from 4.56 spell it
+  const Json& given = source.given_config();
+  for (const char* key : kSpecialTokens)
+    if (given.contains(key) && (given.at(key).is_number_integer() || given.at(key).is_array()))
+      config[key] = given.at(key);
+  return config;
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> tokenizer_files_at(const std::string& path) {
+  std::vector<std::pair<std::string, std::string>> files;
+  std::error_code unreadable;
+  if (!std::filesystem::is_directory(path, unreadable)) {
+    const MappedFile file(path);
+    refuse_other_kinds(file.bytes(), FileUse::kTokenizer, path);
+    return {{path, as_text(file.bytes()).starts_with('{') ? "tokenizer.json" : "tokenizer.model"}};
+  }
+  for (const char* name : kTokenizerFiles)
+    if (const std::string file = (std::filesystem::path(path) / name).string(); file_exists(file))
+      files.emplace_back(file, name);
+  return files;
+}
+
+HubFolderReport write_hub_folder(const std::string& path, const WeightSource& source, const HubFolderOptions& options) {
+  const Json config = config_of(source, options);
+  std::vector<std::pair<std::string, std::string>> copied;
+  if (const std::string& from = options.tokenizer.empty() ? source.folder() : options.tokenizer; !from.empty())
+    copied = tokenizer_files_at(from);
+  const std::vector<Shard> shards = plan_shards(source.spec(), options.dtype, options.shard_bytes);
+
+  AtomicFolder folder(path);
+  HubFolderReport report;
+  report.shards = shards.size();
+  Json weight_map = Json::object();
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const std::string file = shards.size() == 1 ? std::string("model.safetensors")
+                                                : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+    write_safetensors(folder.file(file), shards[i].shapes, {{"format", "pt"}}, [&](const std::string& name) {
+      const std::string& parameter = shards[i].parameters.at(name);
+      return in_file(source.spec(), parameter, source.parameter(parameter, options.dtype)).second.bytes;
+    });
+    for (const auto& [name, shape] : shards[i].shapes) weight_map[name] = file;
+    report.tensors += shards[i].shapes.size();
+    report.tensor_bytes += shards[i].bytes;
+  }
+  if (shards.size() > 1) {
+    const Json index = {{"metadata", {{"total_size", report.tensor_bytes}}}, {"weight_map", weight_map}};
+    write_file_atomically(folder.file("model.safetensors.index.json"), index.dump(2) + "\n");
+  }
+  for (const auto& [from, name] : copied) {
+    write_file_atomically(folder.file(name), read_text_file(from, kMaxTokenizerFileBytes));
+    report.tokenizer_files.push_back(name);
+  }
+  write_file_atomically(folder.file("config.json"), config.dump(2) + "\n");
+  folder.commit();
+  return report;
+}
+
+}  // namespace thimble

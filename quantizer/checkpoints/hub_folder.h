@@ -1,0 +1,37 @@
+// hub_folder.h: writes a model as a folder that Hugging Face's library `transformers` loads.
+//
+//   config.json                      Family::hub_config(), the dtype, and the ids of special tokens where they are
+//   known model.safetensors                all tensors; or, where they take more than a shard may,
+//   model-00001-of-00003.safetensors, ..., model.safetensors.index.json
+//   tokenizer.json and the like      copied
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "quantizer/checkpoints/weight_source.h"
+
+namespace thimble {
+
+struct HubFolderOptions {
+  DType dtype = DType::kBF16;
+  uint64_t shard_bytes = 0;  // of tensors in one file; a tensor that is larger has a shard of its own
+  // A file, or a folder whose files of a tokenizer are copied; empty: the folder of the model, where it is one.
+  std::string tokenizer;
+};
+
+struct HubFolderReport {
+  size_t tensors = 0, shards = 0;
+  uint64_t tensor_bytes = 0;
+  std::vector<std::string> tokenizer_files;  // names of those that were copied
+};
+
+// The folder appears whole or not at all, and replaces nothing (AtomicFolder). A UsageError for a family that
+// `transformers` has no class of. Tensors are read and written one after the other.
+HubFolderReport write_hub_folder(const std::string& path, const WeightSource& source, const HubFolderOptions& options);
+
+// What is copied from `path`, a file or a folder, into a model's folder: pairs of the path and the name there. An
+// IoError when `path` is not there.
+std::vector<std::pair<std::string, std::string>> tokenizer_files_at(const std::string& path);
+
+}  // namespace thimble

@@ -1,0 +1,47 @@
+// fuzz_gguf.cpp: any bytes are either a FormatError or a GGUF file whose tensors lie inside it and hold what their
+// shapes ask for; as a checkpoint, the same of its tensors in memory.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+
+#include "quantizer/checkpoints/gguf.h"
+#include "quantizer/checkpoints/gguf_checkpoint.h"
+#include "runtime/base/error.h"
+
+namespace {
+
+using namespace thimble;
+
+void check_file(Bytes file) {
+  const GgufFile gguf = read_gguf(file, "fuzz");
+  uint64_t covered = 0;
+  for (const auto& [name, tensor] : gguf.tensors) {
+    const auto blocks = static_cast<uint64_t>(element_count(tensor.shape) / tensor.type->elements);
+    const bool is_inside =
+        tensor.bytes.data() >= file.data() && tensor.bytes.data() + tensor.bytes.size() <= file.data() + file.size();
+    if (tensor.bytes.size() != blocks * tensor.type->bytes || !is_inside) std::abort();
+    covered += tensor.bytes.size();
+  }
+  if (covered > file.size()) std::abort();
+}
+
+void check_checkpoint(Bytes file) {
+  const CheckpointContents contents = read_gguf_checkpoint(file, "fuzz");
+  if (!contents.config || !contents.config->is_object()) std::abort();
+  for (const auto& [name, tensor] : contents.tensors)
+    if (tensor.bytes.size() != static_cast<uint64_t>(element_count(tensor.shape)) * dtype_bytes(tensor.dtype))
+      std::abort();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const Bytes file(reinterpret_cast<const std::byte*>(data), size);
+  for (void (*check)(Bytes) : {check_file, check_checkpoint}) {
+    try {
+      check(file);
+    } catch (const FormatError&) {
+    }
+  }
+  return 0;
+}
