@@ -154,7 +154,8 @@ std::string to_text(const Json& result) {
 
 void register_files(const Options& options, FileRoles& roles) {
   roles.model(options.model, options.config);
-  for (const std::string& file : files_of_folder(options.model)) roles.input("the model's", file);
+  if (options.to != kToSafetensors)
+    for (const std::string& file : files_of_folder(options.model)) roles.input("the model's", file);
   if (!options.tokenizer.empty())
     for (const auto& [file, name] : tokenizer_files_at(options.tokenizer)) roles.input("the --tokenizer", file);
   if (options.to == kToHub)

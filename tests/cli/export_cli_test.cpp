@@ -29,7 +29,7 @@ class ExportCliTest : public CliTest {
   }
   static LlamaConfig config_of_test() {
     LlamaConfig config = small_llama_config("qwen3");
-    config.vocab_size = 400;
+    config.vocab_size = 363;  // as the tokenizer
     config.model_dim = 32;
     config.mlp_dim = 64;
     return config;

@@ -3,8 +3,11 @@
 // (tests/python/gguf_files_test.py).
 #include "quantizer/checkpoints/gguf_checkpoint.h"
 
+#include <random>
+
 #include "quantizer/checkpoints/gguf_writer.h"
 #include "quantizer/checkpoints/safetensors.h"
+#include "runtime/base/atomic_file.h"
 #include "tests/quantizer/checkpoints/gguf_file_builder.h"
 #include "tests/quantizer/checkpoints/reader_asserts.h"
 #include "tests/runtime/base/error_matcher.h"
@@ -289,6 +292,36 @@ TEST(GgufMetadata, RotaryFactorsAreThoseOfLlama3OrRefused) {
     expect_refused(file.with_factors(factors), "rope_freqs.weight");
   }
   expect_refused(file.with_factors({1, 2}), "rope_freqs.weight': is F32 of shape [2], expected F32 of [32]");
+}
+
+// 600 files with a few bytes changed, cut or repeated: each opens as a model whose tensors fit its config, or is a
+// FormatError that names the file. Most changes in the data are of values alone, so they go into the header.
+TEST(GgufMetadata, DamagedModelsOpenOrAreRefused) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("damaged.gguf");
+  const LlamaFile model = LlamaFile().with("attention.key_length", 2).with("rope.scaling.type", "linear");
+  const ByteVector whole = model.with("rope.scaling.factor", 2.0).build();
+  const size_t header = whole.size() * 3 / 4;
+  std::mt19937 random(5);
+  size_t refused = 0;
+  for (int seed = 0; seed < 600; ++seed) {
+    ByteVector bytes = whole;
+    const auto changes = 1 + random() % 4;
+    for (size_t i = 0; i < changes; ++i) bytes[random() % header] = static_cast<std::byte>(random() % 3 * 127);
+    if (seed % 3 == 1) bytes.resize(random() % bytes.size());
+    if (seed % 3 == 2) std::copy_n(whole.begin(), 40, bytes.begin() + static_cast<ptrdiff_t>(random() % (header - 40)));
+    write_file_atomically(path, bytes);
+    try {
+      OpenedCheckpoint opened(path, "");
+      EXPECT_EQ(opened.runnable().config.at("num_hidden_layers"), 1);
+      for (const auto& [name, tensor] : opened.parameters())
+        EXPECT_EQ(tensor.bytes.size(), tensor_bytes_or_throw(tensor.dtype, tensor.shape, name));
+    } catch (const FormatError& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("damaged.gguf"));
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 400U);
 }
 
 }  // namespace
