@@ -114,7 +114,7 @@ Evaluation evaluate(Scorer& scorer, std::span<const Token> tokens, const ByteTab
   if (tokens.size() < 2)
     throw UsageError(fmt::format("{}; an evaluation needs at least 2, since the first is only context",
                                  counted(tokens.size(), "token")));
-  if (bytes.vocab_size() != scorer.vocabulary())
+  if (bytes.vocab_size() != scorer.vocabulary() && !bytes.may_be_padded())
     throw UsageError(fmt::format("the tokenizer has {}, the model a vocabulary of {}",
                                  counted(bytes.vocab_size(), "piece"), scorer.vocabulary()));
   const auto available = static_cast<int64_t>(tokens.size()) - 1;

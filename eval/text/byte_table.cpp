@@ -9,7 +9,8 @@
 
 namespace thimble {
 
-ByteTable::ByteTable(const Tokenizer& tokenizer) : entries_(tokenizer.vocab_size()) {
+ByteTable::ByteTable(const Tokenizer& tokenizer)
+    : entries_(tokenizer.vocab_size()), may_be_padded_(tokenizer.may_be_padded()) {
   for (size_t token = 0; token < entries_.size(); ++token) {
     Entry& entry = entries_[token];
     const auto id = static_cast<Token>(token);

@@ -23,6 +23,8 @@ class ByteTable {
   explicit ByteTable(const Tokenizer& tokenizer);
 
   int64_t vocab_size() const { return static_cast<int64_t>(entries_.size()); }
+  // May the model's vocabulary be another? As Tokenizer::may_be_padded().
+  bool may_be_padded() const { return may_be_padded_; }
   bool is_boundary(Token token) const { return entry(token).is_boundary; }
 
   // Does it begin with a space that is dropped after a boundary?
@@ -49,6 +51,7 @@ class ByteTable {
   }
 
   std::vector<Entry> entries_;  // (V)
+  bool may_be_padded_;
 };
 
 }  // namespace thimble
