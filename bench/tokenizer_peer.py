@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares `thimble tokenize` with the `tokenizers` library from PyPI: the ids, which must be equal, and the CPU time.
+"""Compares `thimble tokenize` with the `tokenizers` library: the ids, which must be equal, and the CPU time.
 
   bench/tokenizer_peer.py TOKENIZER.json [TEXT...] [--mixed BYTES] [--program build/release/quantizer/thimble]
 

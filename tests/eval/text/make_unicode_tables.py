@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes eval/text/unicode_tables.h: where characters are not what PCRE2 and utf8proc say, since the `tokenizers`
-library knows other versions of Unicode. Needs Python 3.11 (Unicode 14), unicodedata2 16.0 from PyPI (Unicode 16), perl.
+library knows other versions of Unicode. Needs Python 3.11 (Unicode 14), unicodedata2 16.0 (Unicode 16), perl.
 
   make_unicode_tables.py > eval/text/unicode_tables.h
 """

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes the small tokenizer files of this folder and, with the `tokenizers` library as the reference, the ids that
-they give for texts (ids.json). Needs tokenizers 0.23 from PyPI.
+they give for texts (ids.json). Needs tokenizers 0.23.
 
   make_golden.py        writes into its own folder
 """

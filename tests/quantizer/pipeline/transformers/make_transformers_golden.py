@@ -2,7 +2,7 @@
 """Writes the folders beside it: tiny models of each family with random weights, as `transformers` saves them, and what
 it computes of them on the CPU in fp32 with eager attention. transformers_golden_test.cpp compares the program with it.
 
-  make_transformers_golden.py        writes into its own folder; torch and transformers 5 from PyPI
+  make_transformers_golden.py        writes into its own folder; torch and transformers 5
 
   <model>/config.json            as save_pretrained writes it
   <model>/config_4.json          the same model with the keys of transformers 4
