@@ -1,6 +1,7 @@
 // fuzz_config.cpp: any config against any tensor shapes. What resolves must be written and read again unchanged, and a
 // model of zeros with these shapes must bind and run. The input is text: the config's JSON up to a NUL byte, then one
 // tensor per line, "<name> <dtype> <dimension> <dimension> ...".
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
@@ -52,7 +53,7 @@ void run(const Spec& spec, const TensorMap& parameters) {
   make_cpu_scorer(weights_of(spec, parameters), Numerics::kFp32, context)->log_probabilities(tokens, scores);
   for (const RotaryRule& rule : spec.network->rotaries)
     for (double frequency : rule.frequencies(std::numeric_limits<int32_t>::max()))
-      if (!(frequency > 0)) std::abort();
+      if (!(std::abs(frequency) > 0)) std::abort();  // its sign is the direction
 }
 
 void check(Bytes bytes) {

@@ -82,9 +82,9 @@ TEST_F(WrittenText, IsAConversationEveryOtherTimeWhereTheFolderHasAChatTemplate)
       continue;
     }
     EXPECT_TRUE(std::ranges::equal(text.first(user.size()), user));
-    const auto turn = std::ranges::search(text, answer);
-    ASSERT_FALSE(turn.empty());
-    const auto place = static_cast<size_t>(turn.begin() - text.begin());
+    const auto turn = std::search(text.begin(), text.end(), answer.begin(), answer.end());
+    ASSERT_NE(turn, text.end());
+    const auto place = static_cast<size_t>(turn - text.begin());
     EXPECT_TRUE(std::ranges::all_of(text.subspan(user.size(), place - user.size()), is_drawn));
     EXPECT_GE(place - user.size(), 16u);
     EXPECT_LE(place - user.size(), 96u);
