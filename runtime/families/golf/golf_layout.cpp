@@ -5,6 +5,7 @@
 #include <array>
 
 #include "runtime/base/error.h"
+#include "runtime/families/config_reader.h"
 
 namespace thimble {
 namespace {
@@ -31,18 +32,20 @@ void unbank_one(const BankRule& rule, const TensorView& bank, const std::string&
   std::string where = path + ": tensor '" + rule.bank + "'";
   int halves = rule.second_half ? 2 : 1;
   if (bank.shape.size() != 3) throw FormatError(where, "shape " + shape_text(bank.shape) + ", a bank has 3 dimensions");
-  // Without elements, the bytes of the file would not bound the number of slices.
+  // Without elements, the bytes of the file would not bound the sizes.
   if (std::ranges::min(bank.shape) < 1)
     throw FormatError(where, "shape " + shape_text(bank.shape) + ", a bank's dimensions must be at least 1");
   if (bank.shape[0] % halves != 0)
     throw FormatError(where, "shape " + shape_text(bank.shape) + ", the first dimension must be twice the layers");
   int64_t layers = bank.shape[0] / halves;
+  if (layers > kMaxLayers)
+    throw FormatError(
+        where, "shape " + shape_text(bank.shape) + ", a model has at most " + std::to_string(kMaxLayers) + " layers");
   auto slice_bytes = static_cast<uint64_t>(bank.shape[1] * bank.shape[2]) * dtype_bytes(bank.dtype);
   for (int64_t slice = 0; slice < bank.shape[0]; ++slice) {
     std::string name = member_name(slice % layers, slice < layers ? rule.first_half : rule.second_half);
-    TensorView view{bank.dtype,
-                    {bank.shape[1], bank.shape[2]},
-                    bank.bytes.subspan(static_cast<uint64_t>(slice) * slice_bytes, slice_bytes)};
+    TensorView view{bank.dtype, {bank.shape[1], bank.shape[2]}, {}};
+    if (!bank.bytes.empty()) view.bytes = bank.bytes.subspan(static_cast<uint64_t>(slice) * slice_bytes, slice_bytes);
     if (!out.emplace(name, view).second) throw FormatError(where, "slice '" + name + "' also exists on its own");
   }
 }

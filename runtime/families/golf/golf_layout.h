@@ -36,8 +36,9 @@ bool is_golf_matrix(const std::string& name);
 
 bool has_banks(const TensorMap& tensors);
 
-// Replaces each bank by views of its slices under their unbanked names; other tensors pass through.
-// A bank of the wrong rank or an odd first dimension, or a slice that also exists on its own, is a FormatError(path).
+// Replaces each bank by views of its slices under their unbanked names; other tensors pass through. A bank may come
+// without bytes, for its shape alone; then so do its slices. A bank of the wrong rank, an odd first dimension or more
+// than kMaxLayers layers, or a slice that also exists on its own, is a FormatError(path).
 TensorMap unbank(const TensorMap& tensors, const std::string& path);
 
 // Where an unbanked matrix lies: bank name and index. An empty bank name for tensors that banks never hold.

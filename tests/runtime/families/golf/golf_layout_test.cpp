@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/families/config_reader.h"
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/families/golf/random_model.h"
 
@@ -108,9 +109,23 @@ TEST(GolfLayout, BrokenBanksAreErrors) {
   expect_error<FormatError>(unbank_shape("kv_bank", {2, 2, 2, 2}, 16), {"'kv_bank'", "3 dimensions"});
   expect_error<FormatError>(unbank_shape("kv_bank", {3, 4, 5}, 60), {"'kv_bank'", "[3, 4, 5]", "twice the layers"});
   EXPECT_NO_THROW(unbank_shape("mlp_up_bank", {3, 4, 5}, 60)());
+  EXPECT_NO_THROW(unbank_shape("kv_bank", {2 * kMaxLayers, 1, 1}, 0)());
+  expect_error<FormatError>(unbank_shape("kv_bank", {2 * kMaxLayers + 2, 1, 1}, 0),
+                            {"'kv_bank'", "[2050, 1, 1]", "at most 1024 layers"});
 }
 
-// Without elements the number of slices is not bounded by the file's size.
+// Asked for shapes alone.
+TEST(GolfLayout, SlicesOfABankWithoutBytesHaveNone) {
+  constexpr int64_t kHuge = int64_t{1} << 30;
+  const TensorMap slices = unbank({{"kv_bank", {DType::kF32, {2, kHuge, 3}, {}}}}, "a.pt");
+  ASSERT_EQ(slices.size(), 2);
+  for (const auto& [name, slice] : slices) {
+    EXPECT_EQ(slice.shape, (Shape{kHuge, 3})) << name;
+    EXPECT_TRUE(slice.bytes.empty()) << name;
+  }
+}
+
+// Without elements the sizes are not bounded by the file's size.
 TEST(GolfLayout, BanksWithoutElementsAreErrors) {
   constexpr int64_t kHuge = int64_t{1} << 40;
   for (const Shape& shape : {Shape{kHuge, 0, 8}, Shape{kHuge, 8, 0}, Shape{0, kHuge, kHuge}, Shape{0, 0, 0}})
