@@ -97,26 +97,18 @@ ScaleAndMinimum q4_scale(const std::byte* scales, int i) {
   return {(low & 15) | (byte_at(scales + i - 4) >> 6) << 4, low >> 4 | (byte_at(scales + i) >> 6) << 4};
 }
 
-// d, dmin, 12 B of scales, 128 B of codes: of each 32 bytes the low halves are 32 codes, then the high ones.
-void q4_k(const std::byte* block, float* values) {
+// d, dmin, 12 B of scales; for 5 bits 32 B of fifth bits; 128 B of codes: of each 32 bytes the low halves are 32 codes,
+// then the high ones.
+template <int kBits>
+void q4_or_q5_k(const std::byte* block, float* values) {
   const float d = half_at(block), dmin = half_at(block + 2);
+  const std::byte *fifth_bits = block + 16, *codes = fifth_bits + (kBits == 5 ? 32 : 0);
   for (int i = 0; i < kSuper; ++i) {
     const auto [scale, minimum] = q4_scale(block + 4, i / 32);
     const float dl = d * static_cast<float>(scale), ml = dmin * static_cast<float>(minimum);
-    const int code = byte_at(block + 16 + i / 64 * 32 + i % 32) >> (i % 64 / 32 * 4) & 15;
+    int code = byte_at(codes + i / 64 * 32 + i % 32) >> (i % 64 / 32 * 4) & 15;
+    if (kBits == 5) code |= (byte_at(fifth_bits + i % 32) >> (i / 32) & 1) << 4;
     values[i] = dl * static_cast<float>(code) - ml;
-  }
-}
-
-// The same with 32 B of fifth bits before the codes.
-void q5_k(const std::byte* block, float* values) {
-  const float d = half_at(block), dmin = half_at(block + 2);
-  for (int i = 0; i < kSuper; ++i) {
-    const auto [scale, minimum] = q4_scale(block + 4, i / 32);
-    const float dl = d * static_cast<float>(scale), ml = dmin * static_cast<float>(minimum);
-    const int low = byte_at(block + 48 + i / 64 * 32 + i % 32) >> (i % 64 / 32 * 4) & 15;
-    const int high = byte_at(block + 16 + i % 32) >> (i / 32) & 1;
-    values[i] = dl * static_cast<float>(low | high << 4) - ml;
   }
 }
 
@@ -143,8 +135,8 @@ constexpr GgufBlocks kTypes[] = {
     {7, "Q5_1", 32, 24, kNone, q5_1},
     {10, "Q2_K", 256, 84, kNone, q2_k},
     {11, "Q3_K", 256, 110, kNone, q3_k},
-    {12, "Q4_K", 256, 144, kNone, q4_k},
-    {13, "Q5_K", 256, 176, kNone, q5_k},
+    {12, "Q4_K", 256, 144, kNone, q4_or_q5_k<4>},
+    {13, "Q5_K", 256, 176, kNone, q4_or_q5_k<5>},
     {14, "Q6_K", 256, 210, kNone, q6_k},
     // Known by name alone.
     {9, "Q8_1"},

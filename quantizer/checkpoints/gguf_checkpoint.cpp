@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "quantizer/checkpoints/gguf.h"
+#include "quantizer/checkpoints/gguf_rows.h"
 #include "quantizer/console/quoted_name.h"
 #include "runtime/base/parallel.h"
 #include "runtime/families/family.h"
@@ -41,24 +42,11 @@ void check_rows(const GgufParameter& parameter, const Shape& shape, const std::s
                                         quoted_name(parameter.stored), shape_text(shape), parameter.rotary_heads));
 }
 
-// Rows in the order of the parameter.
-std::vector<float> reordered(const std::vector<float>& stored, int64_t rows, int64_t heads) {
-  std::vector<float> values(stored.size());
-  const size_t width = stored.size() / static_cast<size_t>(rows);
-  const int64_t half = rows / heads / 2;
-  for (int64_t row = 0; row < rows; ++row) {
-    const int64_t head = row / (2 * half), within = row % (2 * half);
-    const int64_t from = head * 2 * half + within % half * 2 + within / half;
-    std::copy_n(stored.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(from) * width), width,
-                values.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(row) * width));
-  }
-  return values;
-}
-
 Tensor made(const GgufTensor& tensor, const GgufParameter& parameter) {
   std::vector<float> values(static_cast<size_t>(element_count(tensor.shape)));
   dequantize_gguf(*tensor.type, tensor.bytes, values);
-  if (parameter.rotary_heads > 0) values = reordered(values, tensor.shape[0], parameter.rotary_heads);
+  if (parameter.rotary_heads > 0)
+    values = with_row_order(RowOrder::kHalves, values, tensor.shape[0], parameter.rotary_heads);
   if (parameter.plus != 0)
     for (float& value : values) value -= parameter.plus;
   // What is only reordered keeps its type; the difference is one of float32.

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "quantizer/checkpoints/gguf.h"
+#include "quantizer/checkpoints/gguf_rows.h"
 #include "quantizer/checkpoints/gguf_tokenizer.h"
 #include "quantizer/console/quoted_name.h"
 #include "runtime/base/atomic_file.h"
@@ -55,26 +56,13 @@ std::vector<PlannedTensor> plan(const GgufModel& model, const Network& network, 
   return tensors;
 }
 
-// Rows as the file has them: the inverse of what gguf_checkpoint.cpp does.
-std::vector<float> interleaved(const std::vector<float>& values, int64_t rows, int64_t heads) {
-  std::vector<float> stored(values.size());
-  const size_t width = values.size() / static_cast<size_t>(rows);
-  const int64_t half = rows / heads / 2;
-  for (int64_t row = 0; row < rows; ++row) {
-    const int64_t head = row / (2 * half), within = row % (2 * half);
-    const int64_t from = head * 2 * half + within / 2 + within % 2 * half;
-    std::copy_n(values.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(from) * width), width,
-                stored.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(row) * width));
-  }
-  return stored;
-}
-
 ByteVector stored_bytes(const PlannedTensor& tensor, const GgufModel& model, const WeightSource& source) {
   const GgufParameter& parameter = tensor.parameter;
   std::vector<float> values = parameter.parameter.empty() ? model.rotary_factors : source.values(parameter.parameter);
   if (parameter.plus != 0)
     for (float& value : values) value += parameter.plus;
-  if (parameter.rotary_heads > 0) values = interleaved(values, tensor.shape[0], parameter.rotary_heads);
+  if (parameter.rotary_heads > 0)
+    values = with_row_order(RowOrder::kInterleaved, values, tensor.shape[0], parameter.rotary_heads);
   if (tensor.type->dtype) return narrowed(values, *tensor.type->dtype, parameter.parameter, source.path());
   return quantize_gguf_q8_0(values);
 }

@@ -253,16 +253,12 @@ ConstMap<float> queries_of(const AttentionTile& t) { return head_rows(t.q, t.row
 ConstMap<float> keys_of(const AttentionTile& t, int64_t keys) { return head_rows(t.k, keys, t.k_stride, t); }
 ConstMap<float> values_of(const AttentionTile& t, int64_t keys) { return head_rows(t.v, keys, t.v_stride, t); }
 
-// The first position that the tile's row sees.
-int64_t first_seen(const AttentionTile& t, int64_t row) {
-  const int64_t position = t.first_position + row;
-  return t.window > 0 && position >= t.window ? position - t.window + 1 : 0;
-}
+int64_t first_key(const AttentionTile& t, int64_t row) { return first_seen(t.first_position + row, t.window); }
 
 // Few queries against many keys: matrix-vector products stream keys and values once, without packing them. Cached
 // generation is bound by memory.
 void attend_one_row(AttentionTile t, int64_t row, float* out, const AttentionRoundings& roundings) {
-  const int64_t first = first_seen(t, row), keys = t.first_position + row + 1 - first;
+  const int64_t first = first_key(t, row), keys = t.first_position + row + 1 - first;
   t.k += first * t.k_stride;
   t.v += first * t.v_stride;
   Eigen::Map<const Eigen::VectorXf> q(t.q + row * t.q_stride, t.head_dim);
@@ -286,7 +282,7 @@ MutableMap<float> attention_weights(const AttentionTile& t, const AttentionRound
   weights.noalias() = queries_of(t) * keys_of(t, keys).transpose();
   for (int64_t i = 0; i < t.rows; ++i) {
     float* row = t.scratch + i * keys;
-    const int64_t first = first_seen(t, i), valid = t.first_position + i + 1 - first;
+    const int64_t first = first_key(t, i), valid = t.first_position + i + 1 - first;
     for (int64_t j = 0; j < first; ++j) row[j] = 0.0f;
     row += first;
     round_row(roundings.scores, row, valid);
@@ -333,7 +329,7 @@ void attention_backward(const AttentionTile& t, const AttentionGradients& to) {
   head_rows(to.dv, keys, to.dkv_stride, t).noalias() += probabilities.transpose() * dy;
   gradients.noalias() = dy * values_of(t, keys).transpose();
   for (int64_t i = 0; i < t.rows; ++i) {
-    const int64_t first = first_seen(t, i), valid = t.first_position + i + 1;
+    const int64_t first = first_key(t, i), valid = t.first_position + i + 1;
     float* row = gradient_data + i * keys;
     ConstRow p(t.scratch + i * keys + first, valid - first);
     Row g(row + first, valid - first);

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "runtime/ops/activation.h"
+#include "runtime/ops/attention_window.h"
 #include "runtime/tensor/matrix.h"
 
 namespace thimble {
@@ -23,7 +24,7 @@ struct AttentionTile {
   const float *q, *k, *v;  // queries of the tile; keys and values of positions 0.., of its sequence and head
   int64_t q_stride, k_stride, v_stride;
   int64_t rows, first_position, head_dim;
-  int64_t window;  // how many positions up to its own a query sees; 0: all
+  int64_t window;  // attention_window.h
   float scale;     // of q k^T
   bool exclusive;
   float* scratch;  // rows * (first_position + rows) floats; attention_gradient_scratch() for the backward pass

@@ -203,7 +203,7 @@ class CpuForward {
       const int64_t sequence = task / o.heads % batch.sequences, head = task % o.heads;
       const int64_t first = tile * kQueryTile, rows = std::min(kQueryTile, batch.positions - first);
       // Keys that no query of the tile sees are left out.
-      const int64_t first_key = o.first_seen(batch.first_position + first);
+      const int64_t first_key = first_seen(batch.first_position + first, o.window);
       const int64_t q_row = sequence * batch.positions + first, kv_row = sequence * capacity + first_key;
       const int64_t q_col = head * d, kv_col = head / (o.heads / o.kv_heads) * d;
       const int64_t first_position = batch.first_position + first - first_key;

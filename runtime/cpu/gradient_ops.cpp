@@ -64,7 +64,7 @@ void attention_backward(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v,
     for (int64_t tile = part; tile < tiles; tile += part_count) {
       int64_t first = tile * kQueryTile, rows = std::min(kQueryTile, q.rows - first);
       // Keys that no query of the tile sees are left out.
-      const int64_t first_key = shape.first_seen(first), first_position = first - first_key;
+      const int64_t first_key = first_seen(first, shape.window), first_position = first - first_key;
       auto needed = static_cast<size_t>(attention_gradient_scratch(rows, first_position, d));
       if (scratch.size() < needed) scratch.resize(needed);
       cpu_kernels().attention_backward(

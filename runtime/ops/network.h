@@ -115,18 +115,14 @@ struct Heads {
   RotaryId rotary = kAbsent;
   VectorId head_gain = kAbsent;  // (H)
 };
-// y (P, H d) = causal softmax(scale * q k^T) v over the positions up to each row's own, of which a `window` keeps the
-// last ones alone (arXiv 2004.05150, section 3.1). Query head h reads key/value head h / (H / G). `exclusive`: y loses
-// its component along the own position's value, per head (XSA).
+// y (P, H d) = causal softmax(scale * q k^T) v over the positions that each row sees (attention_window.h). Query head h
+// reads key/value head h / (H / G). `exclusive`: y loses its component along the own position's value, per head (XSA).
 struct Attention {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 0;
   bool exclusive = false;
   int32_t cache = kAbsent;  // which of the network's key/value caches holds k and v
-  int64_t window = 0;       // positions, the own one included; 0: all
-
-  // The first position that the row at `position` sees.
-  int64_t first_seen(int64_t position) const { return window > 0 && position >= window ? position - window + 1 : 0; }
+  int64_t window = 0;
 };
 // y = f(x).
 struct Activate {

@@ -5,12 +5,11 @@ python3 tests/python/run_file.py tests/python/gguf_files_test.py; skipped where 
 """
 
 import json
-import subprocess
-import tempfile
 import unittest
 from pathlib import Path
 
-from needs import needs, thimble_program
+from needs import needs
+from program import ProgramTest
 
 needs("numpy", "gguf")
 
@@ -77,20 +76,10 @@ def read_safetensors(path):
     return tensors
 
 
-class GgufFilesTest(unittest.TestCase):
+class GgufFilesTest(ProgramTest):
     def setUp(self):
-        self.program = thimble_program()
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
+        super().setUp()
         self.random = np.random.default_rng(4)
-
-    def path(self, name):
-        return str(Path(self.folder.name) / name)
-
-    def thimble(self, *arguments):
-        done = subprocess.run([self.program, *arguments, "--json"], capture_output=True, text=True, check=False)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return json.loads(done.stdout)
 
     def write_gguf(self, path, architecture, type_of):
         """A random model; returns what its weights are for Hugging Face."""

@@ -4,13 +4,11 @@ For every family a small random model that transformers makes, exported from its
 python3 tests/python/run_file.py tests/python/hub_export_test.py; skipped where torch or transformers is missing.
 """
 
-import json
-import subprocess
-import tempfile
 import unittest
 from pathlib import Path
 
-from needs import needs, thimble_program
+from needs import needs
+from program import ProgramTest
 
 needs("torch", "transformers")
 
@@ -46,20 +44,7 @@ def logits_of(folder):
         return model(TOKENS).logits, model
 
 
-class HubExportTest(unittest.TestCase):
-    def setUp(self):
-        self.program = thimble_program()
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-
-    def path(self, name):
-        return str(Path(self.folder.name) / name)
-
-    def thimble(self, *arguments):
-        done = subprocess.run([self.program, *arguments, "--json"], capture_output=True, text=True, check=False)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return json.loads(done.stdout)
-
+class HubExportTest(ProgramTest):
     def make_model(self, name):
         torch.manual_seed(3)
         config = CONFIGS[name]()

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "runtime/ops/attention_window.h"
 #include "runtime/tensor/rounding.h"
 
 namespace thimble {
@@ -39,13 +40,8 @@ struct AttentionOperands {
   int heads, kv_heads;
   float largest_score;  // no |q.k| exceeds it
   bool exclusive;       // XSA: remove from each output its component along the own position's value
-  int window;           // positions up to its own that a query sees; 0: all
+  int window;           // attention_window.h
   AttentionRounding rounding;
-
-  // The first position that the query at `position` sees.
-  __host__ __device__ int first_seen(int position) const {
-    return window > 0 && position >= window ? position - window + 1 : 0;
-  }
 };
 
 // body(std::integral_constant<int, kHead>) of a width of 32, 64, 128 or 256.

@@ -5,6 +5,7 @@
 #include "runtime/cuda/kernels/cuda_float_attention.cuh"
 #include "runtime/cuda/kernels/cuda_float_product.cuh"
 #include "runtime/cuda/kernels/cuda_row_kernel.cuh"
+#include "runtime/ops/attention_window.h"
 
 namespace thimble {
 namespace {
@@ -13,14 +14,14 @@ constexpr float kMinValueNorm = 1e-12f;
 constexpr int kThreads = kRowBlockThreads;
 
 struct ScoreRows {
-  int64_t positions, stride, window;  // 0: all
+  int64_t positions, stride, window;
   float scale;
 
   // Of the CTA's row: its first element, and how many keys it sees.
   __device__ int64_t begin() const { return static_cast<int64_t>(blockIdx.x) * stride; }
   __device__ int64_t valid() const { return static_cast<int64_t>(blockIdx.x) % positions + 1; }
   // Of these, the first that is within the window.
-  __device__ int64_t first() const { return window > 0 && valid() > window ? valid() - window : 0; }
+  __device__ int64_t first() const { return first_seen(valid() - 1, window); }
   // Up to where the products read.
   __device__ int64_t end() const { return min(stride, (valid() + kCausalTile - 1) / kCausalTile * kCausalTile); }
 };

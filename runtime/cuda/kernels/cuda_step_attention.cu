@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kWarps * 32) step_attention_kernel(const Atten
   int group = static_cast<int>(threadIdx.x) / kLanes, part = static_cast<int>(threadIdx.x) % kLanes * kElements;
   T* query = operands.query + (sequence * operands.heads + first_head) * kHead;
   const T* key = operands.keys + sequence * operands.capacity * kv_stride + kv_head * kHead + part;
-  int keys = *operands.first + operands.offset + 1, first_key = operands.first_seen(keys - 1);
+  int keys = *operands.first + operands.offset + 1, first_key = first_seen(keys - 1, operands.window);
 
   float q[kShared][kElements], out[kShared][kElements] = {}, peak[kShared], sum[kShared] = {};
 #pragma unroll

@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kWarps * 32) window_attention_kernel(const Att
   const T* key = operands.keys + sequence * operands.capacity * kv_stride + kv_head * kHead;
   const T* value = key + operands.kv_heads * kHead;
 
-  int first_tile = operands.first_seen(first_position) / kTile;
+  int first_tile = first_seen(first_position, operands.window) / kTile;
   int tiles = divide_up(keys, kTile) - first_tile, steps = kRounds ? 2 * tiles : tiles;
   auto is_last_sweep = [&](int step) { return !kRounds || step >= tiles; };
   auto first_key_of = [&](int step) { return (first_tile + (step < tiles ? step : step - tiles)) * kTile; };
@@ -193,12 +193,12 @@ __global__ void __launch_bounds__(kWarps * 32) window_attention_kernel(const Att
         for (int i = 0; i < 4; ++i)
           if (first_key + 8 * j + lane % 4 * 2 + i % 2 > first_position + row + i / 2 * 8) scores[j][i] = -INFINITY;
     }
-    if (first_key < operands.first_seen(first_position + warp * 16 + 15)) {  // a window begins here
+    if (first_key < first_seen(first_position + warp * 16 + 15, operands.window)) {  // a window begins here
 #pragma unroll
       for (int j = 0; j < kTile / 8; ++j)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          if (first_key + 8 * j + lane % 4 * 2 + i % 2 < operands.first_seen(first_position + row + i / 2 * 8))
+          if (first_key + 8 * j + lane % 4 * 2 + i % 2 < first_seen(first_position + row + i / 2 * 8, operands.window))
             scores[j][i] = -INFINITY;
     }
     if constexpr (!kRounds) {

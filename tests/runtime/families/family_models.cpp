@@ -12,44 +12,35 @@
 namespace thimble {
 namespace {
 
+using NaivePass = decltype(FamilyModel::naive);
+
+// Some 2^10 roundings lie between a token and a logit.
+double usual_tolerance(double largest) { return largest * 0x1p-14; }
+
 FamilyModel golf_model(const GolfConfig& config, int64_t window, int64_t context) {
-  FamilyModel model;
-  model.tensors = random_golf_tensors(config, 3);
-  model.weights = golf_weights(config, model.tensors);
-  model.window = window;
-  model.context = context;
-  model.naive = [=](const OwnedTensors& tensors, std::span<const Token> inputs, const NaiveEdit& edit) {
-    return naive_golf_forward(config, views_of(tensors), inputs, context, edit);
+  OwnedTensors tensors = random_golf_tensors(config, 3);
+  const NaivePass naive = [=](const OwnedTensors& changed, std::span<const Token> inputs, const NaiveEdit& edit) {
+    return naive_golf_forward(config, views_of(changed), inputs, context, edit);
   };
-  model.tolerance = [=](double largest) { return tolerance(config, window, largest); };
-  return model;
+  return {tensors, golf_weights(config, tensors),
+          window,  context,
+          naive,   [=](double largest) { return tolerance(config, window, largest); }};
 }
 
 FamilyModel gpt2_model(const Gpt2Config& config, int64_t window, int64_t context) {
-  FamilyModel model;
-  model.tensors = random_gpt2_tensors(config, 3);
-  model.weights = gpt2_weights(config, model.tensors);
-  model.window = window;
-  model.context = context;
-  model.naive = [=](const OwnedTensors& tensors, std::span<const Token> inputs, const NaiveEdit& edit) {
-    return naive_gpt2_forward(config, views_of(tensors), inputs, edit);
+  OwnedTensors tensors = random_gpt2_tensors(config, 3);
+  const NaivePass naive = [=](const OwnedTensors& changed, std::span<const Token> inputs, const NaiveEdit& edit) {
+    return naive_gpt2_forward(config, views_of(changed), inputs, edit);
   };
-  // Some 2^10 roundings lie between a token and a logit.
-  model.tolerance = [](double largest) { return largest * 0x1p-14; };
-  return model;
+  return {tensors, gpt2_weights(config, tensors), window, context, naive, usual_tolerance};
 }
 
 FamilyModel llama_model(const LlamaConfig& config, int64_t window, int64_t context) {
-  FamilyModel model;
-  model.tensors = random_llama_tensors(config, 3);
-  model.weights = llama_weights(config, model.tensors);
-  model.window = window;
-  model.context = context;
-  model.naive = [=](const OwnedTensors& tensors, std::span<const Token> inputs, const NaiveEdit& edit) {
-    return naive_llama_forward(config, views_of(tensors), inputs, edit);
+  OwnedTensors tensors = random_llama_tensors(config, 3);
+  const NaivePass naive = [=](const OwnedTensors& changed, std::span<const Token> inputs, const NaiveEdit& edit) {
+    return naive_llama_forward(config, views_of(changed), inputs, edit);
   };
-  model.tolerance = [](double largest) { return largest * 0x1p-14; };
-  return model;
+  return {tensors, llama_weights(config, tensors), window, context, naive, usual_tolerance};
 }
 
 }  // namespace

@@ -44,4 +44,11 @@ inline double largest_value(const NaiveRows& rows) {
   return largest;
 }
 
+inline double largest_difference(const NaiveRows& a, const NaiveRows& b) {
+  double largest = 0;
+  for (size_t p = 0; p < a.size(); ++p)
+    for (size_t i = 0; i < a[p].size(); ++i) largest = std::max(largest, std::abs(a[p][i] - b[p][i]));
+  return largest;
+}
+
 }  // namespace thimble

@@ -185,11 +185,7 @@ TEST(GolfNetwork, AllOptionsMatterToTheLogits) {
     GolfConfig other = config;
     change(other);
     const NaiveRows found = naive_golf_forward(other, views_of(tensors), tokens, 23).logits;
-    double difference = 0;
-    for (size_t p = 0; p < found.size(); ++p)
-      for (size_t v = 0; v < found[p].size(); ++v)
-        difference = std::max(difference, std::abs(found[p][v] - expected[p][v]));
-    EXPECT_GT(difference, 10 * tolerance(config, 23, largest_value(expected))) << name;
+    EXPECT_GT(largest_difference(found, expected), 10 * tolerance(config, 23, largest_value(expected))) << name;
   }
 }
 

@@ -3,29 +3,18 @@
 
 #include <cmath>
 
+#include "tests/runtime/families/naive_decoder.h"
+
 namespace thimble {
 namespace {
 
 double sigma(double z) { return 1 / (1 + std::exp(-z)); }
 
-double dot(const NaiveRow& a, const NaiveRow& b) {
-  double sum = 0;
-  for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
-  return sum;
-}
-
-NaiveRow rms(const NaiveRow& x) {
-  double scale = 1 / std::sqrt(dot(x, x) / static_cast<double>(x.size()) + 1.1920929e-7);
-  NaiveRow y;
-  for (double value : x) y.push_back(value * scale);
-  return y;
-}
-
-class NaiveGolf {
+class NaiveGolf : NaiveDecoder {
  public:
   NaiveGolf(const GolfConfig& config, const TensorMap& tensors, std::span<const Token> tokens, int64_t context,
             const NaiveEdit& edit)
-      : c_(config), tensors_(tensors), tokens_(tokens), context_(context), edit_(edit) {}
+      : NaiveDecoder(tensors, edit), c_(config), tokens_(tokens), context_(context) {}
 
   NaiveForward run() {
     NaiveRows x = embed();
@@ -49,42 +38,11 @@ class NaiveGolf {
   }
 
  private:
-  NaiveRow vector(const std::string& name) const {
-    std::vector<float> values = to_float32(tensors_.at(name));
-    return {values.begin(), values.end()};
-  }
-  NaiveRows matrix(const std::string& name) const {
-    NaiveRow values = vector(name);
-    auto width = static_cast<size_t>(tensors_.at(name).shape[1]);
-    NaiveRows rows;
-    for (size_t i = 0; i < values.size(); i += width) rows.emplace_back(&values[i], &values[i] + width);
-    return rows;
-  }
-
-  // Multiplies every row by the matrix `name`, and keeps the rows as that matrix's input.
-  NaiveRows linear(const NaiveRows& input, const std::string& name) {
-    out_.linear_inputs[name] = input;
-    return multiply(input, name);
-  }
-  NaiveRows multiply(const NaiveRows& input, const std::string& name) const {
-    const NaiveRows weight = matrix(name);
-    NaiveRows output;
-    for (const NaiveRow& row : input) {
-      output.emplace_back();
-      for (const NaiveRow& w : weight) output.back().push_back(dot(w, row));
-    }
-    if (edit_) edit_(name, output);
-    return output;
-  }
-
-  // The rows `index` of the table `name`.
-  template <typename Index>
-  NaiveRows look_up(const std::string& name, const Index& index) const {
-    const NaiveRows table = matrix(name);
-    NaiveRows rows;
-    for (auto i : index) rows.push_back(table[static_cast<size_t>(i)]);
-    if (edit_) edit_("lookup " + name, rows);
-    return rows;
+  static NaiveRow rms(const NaiveRow& x) {
+    const double scale = 1 / std::sqrt(dot(x, x) / static_cast<double>(x.size()) + 1.1920929e-7);
+    NaiveRow y;
+    for (double value : x) y.push_back(value * scale);
+    return y;
   }
 
   NaiveRows embed() {
@@ -235,11 +193,8 @@ class NaiveGolf {
   }
 
   const GolfConfig& c_;
-  const TensorMap& tensors_;
   std::span<const Token> tokens_;
   int64_t context_;
-  const NaiveEdit& edit_;
-  NaiveForward out_;
 };
 
 }  // namespace

@@ -57,13 +57,7 @@ TEST(Gpt2Network, AllOptionsMatterToTheLogits) {
   const NaiveRows expected = naive_gpt2_forward(config, views_of(tensors), tokens).logits;
   auto difference = [&](const Gpt2Config& other, const OwnedTensors& changed) {
     const NaiveRows found = naive_gpt2_forward(other, views_of(changed), tokens).logits;
-    double largest = 0, change = 0;
-    for (size_t p = 0; p < found.size(); ++p)
-      for (size_t v = 0; v < found[p].size(); ++v) {
-        largest = std::max(largest, std::abs(expected[p][v]));
-        change = std::max(change, std::abs(found[p][v] - expected[p][v]));
-      }
-    return change / largest;
+    return largest_difference(found, expected) / largest_value(expected);
   };
   Gpt2Config heads = config, epsilon = config;
   heads.num_heads = 2;

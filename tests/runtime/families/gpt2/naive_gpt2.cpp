@@ -4,13 +4,15 @@
 #include <cmath>
 #include <numbers>
 
+#include "tests/runtime/families/naive_decoder.h"
+
 namespace thimble {
 namespace {
 
-class NaiveGpt2 {
+class NaiveGpt2 : NaiveDecoder {
  public:
   NaiveGpt2(const Gpt2Config& config, const TensorMap& tensors, const NaiveEdit& edit)
-      : c_(config), tensors_(tensors), edit_(edit) {}
+      : NaiveDecoder(tensors, edit), c_(config) {}
 
   NaiveForward run(std::span<const Token> tokens) {
     std::vector<size_t> positions;
@@ -28,30 +30,6 @@ class NaiveGpt2 {
   }
 
  private:
-  NaiveRow vector(const std::string& name) const {
-    const std::vector<float> values = to_float32(tensors_.at(name));
-    return {values.begin(), values.end()};
-  }
-
-  // The rows `index` of the table `name`.
-  template <typename Index>
-  NaiveRows look_up(const std::string& name, const Index& index) const {
-    const NaiveRow table = vector(name);
-    const auto width = static_cast<std::ptrdiff_t>(c_.model_dim);
-    NaiveRows rows;
-    for (auto i : index) {
-      const auto first = table.begin() + static_cast<std::ptrdiff_t>(i) * width;
-      rows.emplace_back(first, first + width);
-    }
-    if (edit_) edit_("lookup " + name, rows);
-    return rows;
-  }
-
-  static void add(NaiveRows& x, const NaiveRows& branch) {
-    for (size_t p = 0; p < x.size(); ++p)
-      for (size_t i = 0; i < x[p].size(); ++i) x[p][i] += branch[p][i];
-  }
-
   NaiveRows norm(const NaiveRows& x, const std::string& name) const {
     const NaiveRow weight = vector(name + ".weight"), bias = vector(name + ".bias");
     NaiveRows out;
@@ -65,31 +43,6 @@ class NaiveGpt2 {
         normed.push_back((row[i] - mean) / std::sqrt(variance + c_.norm_epsilon) * weight[i] + bias[i]);
       out.push_back(normed);
     }
-    return out;
-  }
-
-  NaiveRows multiply(const NaiveRows& x, const std::string& name) const {
-    const NaiveRow weight = vector(name);
-    NaiveRows out;
-    for (const NaiveRow& row : x) {
-      NaiveRow product;
-      for (size_t first = 0; first < weight.size(); first += row.size()) {
-        double sum = 0;
-        for (size_t k = 0; k < row.size(); ++k) sum += weight[first + k] * row[k];
-        product.push_back(sum);
-      }
-      out.push_back(product);
-    }
-    if (edit_) edit_(name, out);
-    return out;
-  }
-
-  NaiveRows project(const NaiveRows& x, const std::string& name) {
-    const NaiveRow bias = vector(name + ".bias");
-    out_.linear_inputs[name + ".weight"] = x;
-    NaiveRows out = multiply(x, name + ".weight");
-    for (NaiveRow& row : out)
-      for (size_t i = 0; i < row.size(); ++i) row[i] += bias[i];
     return out;
   }
 
@@ -122,9 +75,6 @@ class NaiveGpt2 {
   }
 
   const Gpt2Config& c_;
-  const TensorMap& tensors_;
-  const NaiveEdit& edit_;
-  NaiveForward out_;
 };
 
 }  // namespace

@@ -20,13 +20,7 @@ double difference(const LlamaConfig& one, const OwnedTensors& tensors, const Lla
   const std::vector<Token> tokens = random_tokens(kWindow, one.vocab_size, 4);
   const NaiveRows expected = naive_llama_forward(one, views_of(tensors), tokens).logits;
   const NaiveRows found = naive_llama_forward(other, views_of(changed), tokens).logits;
-  double largest = 0, change = 0;
-  for (size_t p = 0; p < found.size(); ++p)
-    for (size_t v = 0; v < found[p].size(); ++v) {
-      largest = std::max(largest, std::abs(expected[p][v]));
-      change = std::max(change, std::abs(found[p][v] - expected[p][v]));
-    }
-  return change / largest;
+  return largest_difference(found, expected) / largest_value(expected);
 }
 
 // The comparisons with naive passes can fail: each of these moves the logits by far more than the tolerance.

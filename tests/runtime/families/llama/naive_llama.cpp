@@ -6,16 +6,20 @@
 #include <complex>
 #include <numbers>
 
+#include "tests/runtime/families/naive_decoder.h"
+
 namespace thimble {
 namespace {
 
-class NaiveLlama {
+class NaiveLlama : NaiveDecoder {
  public:
   NaiveLlama(const LlamaConfig& config, const TensorMap& tensors, const NaiveEdit& edit)
-      : c_(config), tensors_(tensors), edit_(edit), type_(config.variant->model_type) {}
+      : NaiveDecoder(tensors, edit), c_(config), type_(config.variant->model_type) {}
 
   NaiveForward run(std::span<const Token> tokens) {
-    NaiveRows x = look_up(tokens);
+    NaiveRows x = look_up("model.embed_tokens.weight", tokens);
+    for (NaiveRow& row : x)
+      for (double& value : row) value *= is_gemma() ? std::sqrt(static_cast<double>(c_.model_dim)) : 1;
     for (int64_t layer = 0; layer < c_.num_layers; ++layer) {
       const std::string l = "model.layers." + std::to_string(layer) + ".";
       const NaiveRows h = norm(x, l + "input_layernorm.weight");
@@ -44,30 +48,6 @@ class NaiveLlama {
  private:
   bool is_gemma() const { return type_ == "gemma3_text"; }
 
-  NaiveRow vector(const std::string& name) const {
-    const std::vector<float> values = to_float32(tensors_.at(name));
-    return {values.begin(), values.end()};
-  }
-
-  NaiveRows look_up(std::span<const Token> tokens) const {
-    const NaiveRow table = vector("model.embed_tokens.weight");
-    const auto width = static_cast<std::ptrdiff_t>(c_.model_dim);
-    NaiveRows rows;
-    for (Token token : tokens) {
-      const auto first = table.begin() + static_cast<std::ptrdiff_t>(token) * width;
-      rows.emplace_back(first, first + width);
-    }
-    if (edit_) edit_("lookup model.embed_tokens.weight", rows);
-    for (NaiveRow& row : rows)
-      for (double& value : row) value *= is_gemma() ? std::sqrt(static_cast<double>(width)) : 1;
-    return rows;
-  }
-
-  static void add(NaiveRows& x, const NaiveRows& branch) {
-    for (size_t p = 0; p < x.size(); ++p)
-      for (size_t i = 0; i < x[p].size(); ++i) x[p][i] += branch[p][i];
-  }
-
   // Of each `weight`'s width of columns.
   NaiveRows norm(NaiveRows x, const std::string& name) const {
     const NaiveRow weight = vector(name);
@@ -79,32 +59,6 @@ class NaiveLlama {
         for (size_t i = 0; i < weight.size(); ++i) row[first + i] *= inverse * (weight[i] + (is_gemma() ? 1 : 0));
       }
     return x;
-  }
-
-  NaiveRows multiply(const NaiveRows& x, const std::string& name) const {
-    const NaiveRow weight = vector(name);
-    NaiveRows out;
-    for (const NaiveRow& row : x) {
-      NaiveRow product;
-      for (size_t first = 0; first < weight.size(); first += row.size()) {
-        double sum = 0;
-        for (size_t k = 0; k < row.size(); ++k) sum += weight[first + k] * row[k];
-        product.push_back(sum);
-      }
-      out.push_back(product);
-    }
-    if (edit_) edit_(name, out);
-    return out;
-  }
-
-  NaiveRows project(const NaiveRows& x, const std::string& name) {
-    out_.linear_inputs[name + ".weight"] = x;
-    NaiveRows out = multiply(x, name + ".weight");
-    if (!tensors_.contains(name + ".bias")) return out;
-    const NaiveRow bias = vector(name + ".bias");
-    for (NaiveRow& row : out)
-      for (size_t i = 0; i < row.size(); ++i) row[i] += bias[i];
-    return out;
   }
 
   // The rotation as multiplication of complex numbers by exp(i p f).
@@ -166,10 +120,7 @@ class NaiveLlama {
   }
 
   const LlamaConfig& c_;
-  const TensorMap& tensors_;
-  const NaiveEdit& edit_;
   const std::string type_;
-  NaiveForward out_;
 };
 
 }  // namespace
