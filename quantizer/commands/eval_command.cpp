@@ -16,7 +16,7 @@ struct Options {
   std::vector<std::string> models;
   std::string config;
   TokenSource source;
-  bool check_finite = false;
+  bool check_finite = false, divergence = false;
 };
 
 Json to_json(const ScoredModel& scored, const ScoredModel& first) {
@@ -26,6 +26,7 @@ Json to_json(const ScoredModel& scored, const ScoredModel& first) {
   json["load_s"] = scored.load_seconds;
   json["first_token_s"] = scored.first_token_seconds;
   if (scored.memory) json["memory_plan"] = to_json(*scored.memory);
+  if (scored.divergence) json["divergence"] = to_json(*scored.divergence);
   json.update(to_json(gap_between(first.report, scored.report)));
   return json;
 }
@@ -39,12 +40,19 @@ std::vector<std::optional<std::string>> notes_of(const std::vector<ScoredModel>&
 }
 
 std::string table_of(const std::vector<ScoredModel>& all, const std::string& device) {
+  const bool has_divergence = std::ranges::any_of(all, [](const ScoredModel& m) { return m.divergence.has_value(); });
   std::vector<std::vector<std::string>> rows = {{"model", "bytes", "BPB", "gap", "+-", "seconds"}};
+  if (has_divergence) rows[0].insert(rows[0].end(), {"KL, nats", "same top"});
   for (const ScoredModel& scored : all) {
     const BpbGap gap = gap_between(all[0].report, scored.report);
     rows.push_back({scored.path, bytes_text(scored.file_bytes), fmt::format("{:.6f}", scored.report.bits_per_byte()),
                     fmt::format("{:+.6f}", gap.bits_per_byte), standard_error_text(gap.standard_error),
                     fmt::format("{:.1f}", scored.report.seconds)});
+    if (scored.divergence)
+      rows.back().insert(rows.back().end(), {fmt::format("{:.6f}", scored.divergence->mean_nats),
+                                             fmt::format("{:.2f} %", 100 * scored.divergence->same_top)});
+    else if (has_divergence)
+      rows.back().insert(rows.back().end(), {"-", "-"});
   }
   const BpbReport& report = all[0].report;
   return table_text(rows) +
@@ -66,6 +74,9 @@ void add_eval_command(CommandLine& line) {
   options->source.add_to(*command, TokenSource::Need::kRequired, kCommonGroup);
   command->add_flag("--check-finite", options->check_finite,
                     "Name the first tensor or activation, and its place, that is NaN or infinite (exit code 4)");
+  command->add_flag("--divergence", options->divergence,
+                    "Also the Kullback-Leibler divergence of each model's predictions from the first model's, in nats "
+                    "per token, and how often both find the same token the likeliest");
   set_collective_action(line, *command, [&line, options](Console& console) {
     options->source.find_tokenizer(options->models, TokenSource::Need::kRequired);
     Device device = open_device(line.common, line.ranks);
@@ -74,18 +85,27 @@ void add_eval_command(CommandLine& line) {
     ByteTable bytes(tokenizer);
     TokenSource source = options->source;
     std::vector<ScoredModel> all;
-    console.plan(eval_plan(options->models.size()));
+    console.plan(eval_plan(options->models.size(), options->divergence));
     if (!options->config.empty() && std::ranges::all_of(options->models, is_artifact))
       throw UsageError("--config is for checkpoints: artifacts have their own");
     // What is no model is known before the first one is scored.
     for (const std::string& path : options->models)
       if (!is_artifact(path)) OpenedCheckpoint(path, options->config);
+    if (options->divergence && options->models.size() < 2)
+      throw UsageError("--divergence is between models: name the original first, then others");
+    std::optional<ReadyModel> first;  // kept for divergences
     for (const std::string& path : options->models) {
       if (options->check_finite) require_finite_file(path);
       // The config belongs to checkpoints; artifacts carry their own.
       auto load = [&] { return load_model(path, is_artifact(path) ? "" : options->config); };
-      all.push_back(score_model(load, source, tokenizer, bytes, device, line.ranks, console, options->check_finite));
+      ReadyModel model = make_ready(load, source, tokenizer, device, line.ranks, console, options->check_finite);
+      all.push_back(score_model(model, source, bytes, console));
       source.context = all[0].report.context;  // gaps between models with different contexts would mean nothing
+      if (!options->divergence) continue;
+      if (first)
+        all.back().divergence = divergence_of(*first, model, source, bytes, console);
+      else
+        first = std::move(model);
     }
     Json json = Json::array();
     for (const ScoredModel& scored : all) json.push_back(to_json(scored, all[0]));

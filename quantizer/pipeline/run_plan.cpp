@@ -66,8 +66,12 @@ std::vector<PlannedStage> sweep_plan(const QuantizeRequest& base, size_t points)
   return stages;
 }
 
-std::vector<PlannedStage> eval_plan(size_t models) {
-  return {{"scoring", 1, with(kScoringSteps, {"checking activations"}), static_cast<int64_t>(models)}};
+std::vector<PlannedStage> eval_plan(size_t models, bool with_divergence) {
+  std::vector<std::string> steps = with(kScoringSteps, {"checking activations"});
+  // Models take turns: each is scored, and then compared with the first.
+  if (with_divergence) steps.push_back("divergence");
+  const auto count = static_cast<int64_t>(models);
+  return {{"scoring", 1, steps, with_divergence ? 2 * count - 1 : count}};
 }
 
 std::vector<PlannedStage> audit_plan() { return {{"scoring", 3, kScoringSteps, 1}, {"auditing", 1, {"audit"}, 1}}; }

@@ -12,7 +12,7 @@ namespace thimble {
 
 std::vector<PlannedStage> quantize_plan(const QuantizeRequest& request, bool has_scoring);
 std::vector<PlannedStage> sweep_plan(const QuantizeRequest& base, size_t points);
-std::vector<PlannedStage> eval_plan(size_t models);
+std::vector<PlannedStage> eval_plan(size_t models, bool with_divergence);
 std::vector<PlannedStage> audit_plan();
 
 }  // namespace thimble

@@ -52,9 +52,8 @@ class KeptScorer final : public Scorer {
 
 }  // namespace
 
-ScoredModel score_model(const std::function<LoadedModel()>& load, const TokenSource& source, const Tokenizer& tokenizer,
-                        const ByteTable& bytes, const Device& device, Ranks& ranks, Console& console,
-                        bool check_finite) {
+ReadyModel make_ready(const std::function<LoadedModel()>& load, const TokenSource& source, const Tokenizer& tokenizer,
+                      const Device& device, Ranks& ranks, Console& console, bool check_finite) {
   double load_seconds = 0;
   auto timed = [&](auto body) {
     const double start = seconds_since_start();
@@ -62,11 +61,11 @@ ScoredModel score_model(const std::function<LoadedModel()>& load, const TokenSou
     load_seconds += seconds_since_start() - start;
     return result;
   };
-  const LoadedModel loaded = timed(load);
+  LoadedModel loaded = timed(load);
   const Spec& spec = loaded.model.spec;
   check_vocab_size(tokenizer, spec.vocabulary(), loaded.path);
   const int64_t context = source.context_for(spec, loaded.path);
-  const std::vector<Token> tokens = source.load(tokenizer, spec.vocabulary());
+  std::vector<Token> tokens = source.load(tokenizer, spec.vocabulary());
   if (ranks.size() > 1) {
     ranks.require_equal(hex64(model_hash(loaded.path)), loaded.path + ": the hash of the file");
     ranks.require_equal(hex64(xxh3(std::as_bytes(std::span(tokens)))), "the hash of the tokens to score");
@@ -79,11 +78,35 @@ ScoredModel score_model(const std::function<LoadedModel()>& load, const TokenSou
   }
   std::unique_ptr<Scorer> scorer = timed([&] { return make_scorer(loaded.model.weights, device, context, ranks); });
   if (check_finite) scorer = make_finite_scorer(std::move(scorer), /*every_window=*/!device.is_cuda);
-  ScoredModel scored{loaded.path, loaded.file_bytes, {}, load_seconds, memory, seconds_since_start(), {}};
-  scored.report = evaluate(*scorer, tokens, bytes, source.evaluation_options(spec, context), console.progress()).report;
-  scored.note = context_note(spec, context, scored.report.targets);
+  return {loaded.path,       loaded.file_bytes, spec,   std::move(tokens),
+          std::move(scorer), load_seconds,      memory, seconds_since_start()};
+}
+
+ScoredModel score_model(const ReadyModel& model, const TokenSource& source, const ByteTable& bytes, Console& console) {
+  const int64_t context = model.scorer->context();
+  ScoredModel scored{model.path, model.file_bytes, {}, model.load_seconds, model.memory, model.ready_seconds, {}, {}};
+  scored.report =
+      evaluate(*model.scorer, model.tokens, bytes, source.evaluation_options(model.spec, context), console.progress())
+          .report;
+  scored.note = context_note(model.spec, context, scored.report.targets);
   scored.first_token_seconds += scored.report.first_batch_seconds;
   return scored;
+}
+
+ScoredModel score_model(const std::function<LoadedModel()>& load, const TokenSource& source, const Tokenizer& tokenizer,
+                        const ByteTable& bytes, const Device& device, Ranks& ranks, Console& console) {
+  return score_model(make_ready(load, source, tokenizer, device, ranks, console), source, bytes, console);
+}
+
+DivergenceReport divergence_of(const ReadyModel& first, const ReadyModel& second, const TokenSource& source,
+                               const ByteTable& bytes, Console& console) {
+  const int64_t context = first.scorer->context();
+  const EvaluationOptions options = source.evaluation_options(first.spec, context);
+  const auto available = static_cast<int64_t>(first.tokens.size()) - 1;
+  const int64_t targets = std::min(available, options.max_targets.value_or(available));
+  const std::vector<Window> windows = plan_windows(targets, context, options.stride);
+  const Divergences found = divergences(*first.scorer, *second.scorer, first.tokens, windows, console.progress());
+  return summarize(found, std::span(first.tokens).first(static_cast<size_t>(targets) + 1), bytes, options.stride);
 }
 
 uint64_t scoring_key(const TokenSource& source, const Spec& spec, std::span<const Token> tokens, int64_t context) {

@@ -64,6 +64,30 @@ TEST_F(EvalTest, GapsHaveStandardErrors) {
   EXPECT_TRUE(few[1].at("gap_standard_error").is_null());
 }
 
+TEST_F(EvalTest, DivergenceIsFromTheFirstModel) {
+  write_long_tokens();
+  const Arguments models = {"eval", "model.safetensors", "model.thmb", "model.safetensors", "--divergence"};
+  const Json evaluations = succeed_json(models + scoring("long.bin")).at("evaluations");
+  EXPECT_FALSE(evaluations[0].contains("divergence"));
+  const Json found = evaluations[1].at("divergence"), none = evaluations[2].at("divergence");
+  EXPECT_EQ(found.at("targets"), evaluations[1].at("targets"));
+  EXPECT_EQ(none.at("mean_nats"), 0);
+  EXPECT_EQ(none.at("same_top"), 1);
+  const double mean = found.at("mean_nats");
+  EXPECT_GT(mean, 0);
+  EXPECT_LT(mean, 1);
+  EXPECT_GE(found.at("percentile_99_nats"), mean);
+  EXPECT_GE(found.at("largest_nats"), found.at("percentile_99_nats"));
+  EXPECT_GT(found.at("same_top"), 0.5);
+  EXPECT_GT(found.at("standard_error"), 0);
+  // The same targets as the gap, however windows are cut.
+  const Json few = succeed_json(models + scoring("long.bin") + Arguments{"--max-targets", "5"}).at("evaluations");
+  EXPECT_EQ(few[1].at("divergence").at("targets"), 5);
+  EXPECT_THAT(succeed(models + scoring("long.bin")).out,
+              AllOf(HasSubstr("KL, nats"), HasSubstr("same top"), HasSubstr(fmt::format("{:.6f}", mean))));
+  expect_failure(2, Arguments{"eval", "model.thmb", "--divergence"} + scoring(), {"--divergence", "original first"});
+}
+
 TEST_F(EvalTest, TheDefaultStrideFitsTheContext) {
   const Arguments text = {"--tokens", "val.bin", "--tokenizer", "sp.model", "--context"};
   EXPECT_EQ(evaluation("model.thmb", text + Arguments{"32"}).at("stride"), 32);
