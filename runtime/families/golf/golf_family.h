@@ -1,4 +1,4 @@
-// golf_family.h: the golf-gpt (docs/reference/checkpoints.md): grouped-query attention with rotary positions,
+// golf_family.h: the golf-gpt (docs/checkpoints.md): grouped-query attention with rotary positions,
 // residual mixes, U-shaped skips, optional embeddings of token pairs and of values.
 #pragma once
 
