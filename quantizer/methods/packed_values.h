@@ -3,15 +3,13 @@
 // of by a function `members(value)`, a tuple of references, and may check what was read by `is_consistent(value)`;
 // types of rooms below that are plain structs have theirs here.
 //   numbers, enums               as they are
-//   vectors, maps, text          their length, then the elements; of int32, one, two or four bytes each as the largest
-//                                needs
+//   vectors, maps, text          their length, then the elements
 //   optional, variant            what is in it, then that
 //   shared_ptr                   each object once, then its number: sharing survives
 #pragma once
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -54,18 +52,6 @@ class ValueArchive {
   template <typename T>
   void walk(std::vector<T>& values) {
     walk_all(values);
-  }
-  void walk(std::vector<int32_t>& values) {
-    int32_t widest = 0;  // negative values as the positive ones that take as many bits
-    for (int32_t value : values) widest = std::max(widest, value < 0 ? ~value : value);
-    uint8_t width = widest <= std::numeric_limits<int8_t>::max()    ? 1
-                    : widest <= std::numeric_limits<int16_t>::max() ? 2
-                                                                    : 4;
-    walk(width);
-    require(width == 1 || width == 2 || width == 4);
-    if (width == 1) walk_narrow<int8_t>(values);
-    if (width == 2) walk_narrow<int16_t>(values);
-    if (width == 4) walk_all(values);
   }
   template <typename K, typename V>
   void walk(std::map<K, V>& values) {
@@ -131,12 +117,6 @@ class ValueArchive {
       walk_numbers(std::span(values));
     else
       for (T& value : values) walk(value);
-  }
-  template <typename N>
-  void walk_narrow(std::vector<int32_t>& values) {
-    std::vector<N> narrow(values.begin(), values.end());
-    walk_all(narrow);
-    if (cursor_) values.assign(narrow.begin(), narrow.end());
   }
   template <typename T>
   void walk_numbers(std::span<T> values) {

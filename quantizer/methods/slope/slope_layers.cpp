@@ -21,7 +21,7 @@ std::vector<double> difference(const std::vector<float>& a, const std::vector<do
 }
 
 void drop_steps_of_zeros(SteppedCodes& matrix) {
-  if (std::ranges::any_of(matrix.codes, [](int32_t code) { return code != 0; })) return;
+  if (!matrix.codes.is_zero()) return;
   std::ranges::fill(matrix.row_steps, int16_t{0});
   std::ranges::fill(matrix.column_steps, int16_t{0});
 }
