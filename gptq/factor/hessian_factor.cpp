@@ -101,24 +101,26 @@ bool cholesky_lower_in_place(MatrixF64& a) {
   return true;
 }
 
-// X = L^-1, lower triangular. Block row i: X_ii = L_ii^-1, and X_ij = -L_ii^-1 * sum over j <= m < i of L_im X_mj.
-MatrixF64 invert_lower(MatrixF64& lower) {
-  int64_t n = lower.rows();
-  MatrixF64 inverse(n, n);
+// Replaces L in the lower triangle by X = L^-1, and what is above by zeros. Block row i, of which L is needed for this
+// row only: X_ii = L_ii^-1, and X_ij = -L_ii^-1 * sum over j <= m < i of L_im X_mj.
+void invert_lower_in_place(MatrixF64& a) {
+  int64_t n = a.rows();
+  MatrixF64 lower(std::min(kBlock, n), n);  // block row i of L
   for (int64_t i = 0; i < n; i += kBlock) {
     int64_t height = std::min(kBlock, n - i);
-    auto diagonal = map(block(lower, i, i, height, height));
+    std::copy_n(a.row(i), height * n, lower.data());
+    std::fill_n(a.row(i), height * n, 0.0);
+    auto diagonal = map(block(lower, 0, i, height, height));
     parallel_chunks(i + height, kBlock, [&](int64_t first, int64_t last) {
-      MatrixViewF64 x = block(inverse, i, first, height, last - first);
+      MatrixViewF64 x = block(a, i, first, height, last - first);
       if (first == i)
         map(x).setIdentity();
       else
-        subtract_product(block(lower, i, first, height, i - first), block(inverse, first, first, i - first, x.cols), x);
+        subtract_product(block(lower, 0, first, height, i - first), block(a, first, first, i - first, x.cols), x);
       BlockMap solution = map(x);
       diagonal.triangularView<Eigen::Lower>().solveInPlace(solution);
     });
   }
-  return inverse;
 }
 
 }  // namespace
@@ -148,9 +150,9 @@ std::optional<MatrixF64> inverse_upper_cholesky(MatrixF64 a) {
   // Reversing all values of a row-major matrix reverses its rows and its columns; the upper triangle becomes the lower.
   std::ranges::reverse(a.values());
   if (!cholesky_lower_in_place(a)) return std::nullopt;
-  MatrixF64 factor = invert_lower(a);
-  std::ranges::reverse(factor.values());
-  return factor;
+  invert_lower_in_place(a);
+  std::ranges::reverse(a.values());
+  return a;
 }
 
 HessianFactor unfactored_hessian(const SymmetricMatrix& hessian, double damping, const std::string& layer,

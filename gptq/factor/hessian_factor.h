@@ -56,6 +56,11 @@ constexpr int kMaxDampingAttempts = 6;
 // A^-1 is never formed. With J the reversal of rows or columns and J A J = L L^T, U = J L^-1 J.
 std::optional<MatrixF64> inverse_upper_cholesky(MatrixF64 a);
 
+// The most that factor_hessian() takes, with H, of `columns` columns: (K, K) in float64 and H's triangle.
+constexpr uint64_t factor_bytes(int64_t columns) {
+  return static_cast<uint64_t>(columns) * static_cast<uint64_t>(columns) * (sizeof(double) + sizeof(double) / 2);
+}
+
 // The steps of factor_hessian() that do not depend on who factors. The first checks H and fills everything but `upper`;
 // the second gives the damping to try after failure number `attempt` (1, 2, ...), or throws.
 HessianFactor unfactored_hessian(const SymmetricMatrix& hessian, double damping, const std::string& layer,

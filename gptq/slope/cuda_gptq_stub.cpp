@@ -15,7 +15,7 @@ namespace {
 }  // namespace
 
 HessianSet collect_hessians_cuda(const std::shared_ptr<const Weights>&, const Device&, const TokenSequences&,
-                                 Progress&) {
+                                 std::span<const LinearInput>, Progress&) {
   refuse("Hessians are collected");
 }
 
@@ -24,7 +24,8 @@ LossStatistics collect_loss_statistics_cuda(const std::shared_ptr<const Weights>
   refuse("loss statistics are collected");
 }
 
-MemoryPlan plan_hessians(const std::shared_ptr<const Network>&, Numerics, int64_t, int64_t, int64_t, uint64_t) {
+MemoryPlan plan_hessians(const std::shared_ptr<const Network>&, Numerics, int64_t, std::span<const LinearInput>,
+                         int64_t, int64_t, uint64_t) {
   refuse("Hessians are collected");
 }
 

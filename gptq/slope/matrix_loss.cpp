@@ -10,12 +10,6 @@
 namespace thimble {
 namespace {
 
-std::vector<double> diagonal_of(const SymmetricMatrix& matrix) {
-  std::vector<double> diagonal;
-  for (int64_t k = 0; k < matrix.size(); ++k) diagonal.push_back(matrix(k, k));
-  return diagonal;
-}
-
 // Into kRowWeightRange of the mean; all 1 when nothing was felt anywhere.
 void clamp_row_weights(std::vector<double>& weights) {
   double mean = mean_of(weights);
@@ -47,13 +41,11 @@ MatrixLoss table_loss(const Fisher& lookup, const std::vector<int64_t>& counts) 
 // w_r e H e^T + f_r e diag(F) e^T for each row r, as one Hessian and one weight per row.
 MatrixLoss tied_loss(const MatrixLoss& head, const MatrixLoss& table) {
   double head_mean = mean_of(head.row_weights), table_mean = mean_of(table.row_weights);
-  auto hessian = std::make_shared<SymmetricMatrix>(*head.hessian);
-  for (int64_t r = 0; r < hessian->size(); ++r)
-    for (int64_t c = 0; c <= r; ++c) hessian->lower_row(r)[c] *= head_mean;
-  for (int64_t k = 0; k < hessian->size(); ++k)
-    hessian->lower_row(k)[k] += table_mean * table.diagonal[static_cast<size_t>(k)];
+  std::vector<double> added;
+  for (double value : table.diagonal) added.push_back(table_mean * value);
+  auto hessian = std::make_shared<const StoredHessian>(head.hessian->scaled(head_mean, std::move(added)));
   double head_trace = mean_of(head.diagonal), table_trace = mean_of(table.diagonal);
-  MatrixLoss loss{hessian, diagonal_of(*hessian), {}};
+  MatrixLoss loss{hessian, hessian->diagonal(), {}};
   for (size_t r = 0; r < head.row_weights.size(); ++r)
     loss.row_weights.push_back((head.row_weights[r] * head_trace + table.row_weights[r] * table_trace) /
                                (head_mean * head_trace + table_mean * table_trace));
@@ -68,10 +60,12 @@ bool has_shape(const std::map<std::string, Shape>& shapes, const std::string& na
 
 constexpr int64_t kRowsPerTask = 64;
 
-MatrixF64 square_of(const SymmetricMatrix& matrix) {
-  MatrixF64 square(matrix.size(), matrix.size());
-  for (int64_t i = 0; i < matrix.size(); ++i)
-    for (int64_t j = 0; j <= i; ++j) square(i, j) = square(j, i) = matrix(i, j);
+MatrixF64 square_of(const StoredHessian& hessian) {
+  MatrixF64 square(hessian.size(), hessian.size());
+  for (int64_t i = 0; i < hessian.size(); ++i) {
+    hessian.load_row(i, {square.row(i), static_cast<size_t>(i + 1)});
+    for (int64_t j = 0; j < i; ++j) square(j, i) = square(i, j);
+  }
   return square;
 }
 
@@ -91,14 +85,14 @@ std::vector<double> row_mean_squares(ConstMatrixView weights) {
   return means;
 }
 
-std::map<std::string, MatrixLoss> matrix_losses(const CalibrationStatistics& statistics,
+std::map<std::string, MatrixLoss> matrix_losses(const StoredStatistics& statistics,
                                                 const std::map<std::string, Shape>& shapes) {
   std::map<std::string, MatrixLoss> losses;
-  for (const HessianSet* set : {&statistics.hessians, &statistics.loss.head})
+  const StoredHessians head = store_in_memory(statistics.loss.head);
+  for (const StoredHessians* set : {&statistics.hessians, &head})
     for (const auto& [name, hessian] : *set) {
-      if (!has_shape(shapes, name, hessian->matrix.size())) continue;
-      MatrixLoss loss{
-          std::shared_ptr<const SymmetricMatrix>(hessian, &hessian->matrix), diagonal_of(hessian->matrix), {}};
+      if (!has_shape(shapes, name, hessian->size())) continue;
+      MatrixLoss loss{hessian, hessian->diagonal(), {}};
       auto fisher = statistics.loss.output_fisher.find(name);
       if (fisher != statistics.loss.output_fisher.end()) loss.row_weights = fisher->second.mean_square;
       loss.row_weights.resize(static_cast<size_t>(shapes.at(name)[0]), 1.0);

@@ -11,16 +11,15 @@
 #include <string>
 #include <vector>
 
-#include "gptq/statistics/fisher.h"
-#include "gptq/statistics/symmetric_matrix.h"
+#include "gptq/statistics/stored_statistics.h"
 #include "runtime/tensor/matrix.h"
 #include "runtime/tensor/tensor.h"
 
 namespace thimble {
 
 struct MatrixLoss {
-  // (K, K), shared by layers that read the same input; null where H is diagonal.
-  std::shared_ptr<const SymmetricMatrix> hessian;
+  // (K, K), shared by layers that read the same input, loaded by those who work with it; null where H is diagonal.
+  std::shared_ptr<const StoredHessian> hessian;
   std::vector<double> diagonal;     // (K) of H; all above 0 where `hessian` is null
   std::vector<double> row_weights;  // (R) above 0, within kRowWeightRange of their mean
 };
@@ -38,7 +37,7 @@ std::vector<double> row_mean_squares(ConstMatrixView weights);
 // - Tables: H is diagonal, the lookup Fisher; the weight of a row is how often it is looked up (plus one, per token).
 // - A table that is the output head too: the mean over rows of both, and each row's own ratio to it as its weight.
 // `shapes`: of the tensors by name; statistics of others are passed over.
-std::map<std::string, MatrixLoss> matrix_losses(const CalibrationStatistics& statistics,
+std::map<std::string, MatrixLoss> matrix_losses(const StoredStatistics& statistics,
                                                 const std::map<std::string, Shape>& shapes);
 
 // What the errors of a quantized matrix cost: loss(quantized - weights), of matrices (R, K), never below 0. Nats per

@@ -64,12 +64,15 @@ class WaterFilling {
 std::vector<double> hessian_spectrum(const MatrixLoss& loss, const std::string& layer) {
   std::vector<double> spectrum = loss.diagonal;
   if (loss.hessian) {
-    const SymmetricMatrix& h = *loss.hessian;
-    if (!std::ranges::all_of(h.values(), [](double value) { return std::isfinite(value); }))
-      throw Error(ExitCode::kBadInput, "layer '" + layer + "': Hessian holds a value that is not finite");
-    Eigen::MatrixXd lower(h.size(), h.size());  // the solver reads the lower triangle only
-    for (int64_t i = 0; i < h.size(); ++i)
-      for (int64_t j = 0; j <= i; ++j) lower(i, j) = h(i, j);
+    const int64_t size = loss.hessian->size();
+    Eigen::MatrixXd lower(size, size);  // the solver reads the lower triangle only
+    std::vector<double> row(static_cast<size_t>(size));
+    for (int64_t i = 0; i < size; ++i) {
+      loss.hessian->load_row(i, row);
+      if (!std::all_of(row.begin(), row.begin() + i + 1, [](double value) { return std::isfinite(value); }))
+        throw Error(ExitCode::kBadInput, "layer '" + layer + "': Hessian holds a value that is not finite");
+      for (int64_t j = 0; j <= i; ++j) lower(i, j) = row[static_cast<size_t>(j)];
+    }
     Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> solver(lower, Eigen::EigenvaluesOnly);
     spectrum.assign(solver.eigenvalues().begin(), solver.eigenvalues().end());
   }

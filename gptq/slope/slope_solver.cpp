@@ -216,7 +216,7 @@ SlopeResult solve_slope(ConstMatrixView weights, const HessianFactor* factor, co
     else
       solver.solve_without_feedback(column, std::min(column + kFreeColumns, weights.cols));
   });
-  return {{grid.trellis_bits, std::move(codes), grid.row_steps, grid.column_steps},
+  return {{grid.trellis_bits, codes, grid.row_steps, grid.column_steps},
           slope_report(sums, weights, factor, row_weights)};
 }
 

@@ -290,17 +290,18 @@ class WaveLayers {
 
   void solve(cudaStream_t stream) {
     std::vector<std::vector<AxisStep>> steps;  // lives until the stream has been waited for
-    std::vector<SteppedCodes> codes;
-    for (size_t i = 0; i < jobs_.size(); ++i) codes.push_back(choose_steps(i, steps, stream));
+    std::vector<SteppedCodes> results;
+    for (size_t i = 0; i < jobs_.size(); ++i) results.push_back(choose_steps(i, steps, stream));
     if (!items_.empty()) {
       thimble::upload(device_layers_, std::span<const DeviceLayer>(layers_), stream);
       const LaunchShape shape{static_cast<unsigned>(slots_), kThreads, static_cast<int>(sizeof(SolverMemory))};
       launch_kernel(solve_slope_kernel, shape, stream, device_layers_, device_items_,
                     static_cast<int64_t>(items_.size()), factors_.padded_columns(), rates_, scratch_);
     }
-    for (size_t i = 0; i < jobs_.size(); ++i)  // while the device solves
-      codes[i].codes.resize(static_cast<size_t>(job(i).weights.rows * job(i).weights.cols));
-    for (size_t i = 0; i < jobs_.size(); ++i) finish(i, std::move(codes[i]), stream);
+    int64_t most = 0;
+    for (size_t i = 0; i < jobs_.size(); ++i) most = std::max(most, job(i).weights.rows * job(i).weights.cols);
+    std::vector<int32_t> codes(static_cast<size_t>(most));  // while the device solves
+    for (size_t i = 0; i < jobs_.size(); ++i) finish(i, std::move(results[i]), codes, stream);
   }
 
  private:
@@ -331,17 +332,20 @@ class WaveLayers {
     return {grid.trellis_bits, {}, std::move(grid.row_steps), std::move(grid.column_steps)};
   }
 
-  void finish(size_t i, SteppedCodes codes, cudaStream_t stream) const {
+  // `room`: for the codes of any layer.
+  void finish(size_t i, SteppedCodes result, std::span<int32_t> room, cudaStream_t stream) const {
     const ConstMatrixView& weights = job(i).weights;
+    const std::span<int32_t> codes = room.first(static_cast<size_t>(weights.rows * weights.cols));
     int64_t refused = -1;
     std::vector<RowSums> sums(static_cast<size_t>(weights.rows));
     download(std::span(&refused, 1), static_cast<const int64_t*>(layers_[i].refused), stream);
     download(std::span(sums), static_cast<const RowSums*>(layers_[i].sums), stream);
-    download(std::span(codes.codes), static_cast<const int32_t*>(layers_[i].codes), stream);
+    download(codes, static_cast<const int32_t*>(layers_[i].codes), stream);
     check_cuda(cudaStreamSynchronize(stream));
     if (refused >= 0) refuse_weight(weights, refused / weights.cols, refused % weights.cols, job(i).name);
     const HessianFactor factor = factors_.on_host(i);
-    work_.on_solved(jobs_[i], {std::move(codes), slope_report(sums, weights, &factor, job(i).row_weights)});
+    result.codes = CodeArray(codes);
+    work_.on_solved(jobs_[i], {std::move(result), slope_report(sums, weights, &factor, job(i).row_weights)});
   }
 
   const Work& work_;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
+#include <string>
 
 #include "gptq/statistics/hessian.cuh"
 #include "runtime/cuda/cuda_gradient_pass.cuh"
@@ -17,14 +19,19 @@ namespace {
 template <typename T>
 class CollectingObserver final : public CudaInputObserver<T> {
  public:
-  explicit CollectingObserver(int64_t first_sequence) : collector(kMostGramBytes, first_sequence) {}
+  // `first_layers`: of the inputs to collect. It must outlive the object.
+  CollectingObserver(const std::set<std::string>& first_layers, int64_t first_sequence)
+      : collector(kMostGramBytes, first_sequence), first_layers_(first_layers) {}
 
   void on_linear_input(std::span<const std::string> weights, const T* x, int sequences, int positions, int columns,
                        cudaStream_t stream) override {
-    collector.add(weights, x, columns, sequences, positions, columns, stream);
+    if (first_layers_.contains(weights[0])) collector.add(weights, x, columns, sequences, positions, columns, stream);
   }
 
   CudaHessianCollector collector;
+
+ private:
+  const std::set<std::string>& first_layers_;
 };
 
 // FisherCollector for gradients in device memory. Squares are summed in float64 over pieces of sequences, these in
@@ -151,9 +158,10 @@ std::span<const Token> tokens_of(const TokenSequences& sequences, int64_t first,
 }
 
 template <typename T>
-CudaHessianCollector hessians_of(CudaWindowBatches<T>& pass, const TokenSequences& sequences, Share part) {
+CudaHessianCollector hessians_of(CudaWindowBatches<T>& pass, const std::set<std::string>& first_layers,
+                                 const TokenSequences& sequences, Share part) {
   const auto first = static_cast<int64_t>(part.begin), count = static_cast<int64_t>(part.size());
-  CollectingObserver<T> observer(first);
+  CollectingObserver<T> observer(first_layers, first);
   pass.observe(tokens_of(sequences, first, count), count, sequences.length - 1, sequences.length, observer);
   observer.collector.free_workspace();
   return std::move(observer.collector);
@@ -168,17 +176,22 @@ using NodeSums = std::vector<std::pair<Share, std::vector<SharedHessian>>>;
 // Those of one device, which is the current one.
 template <typename T>
 NodeSums sums_of_nodes(const Weights& weights, const Device& device, const TokenSequences& sequences,
-                       std::span<const Share> nodes, const CudaPlace& place, Progress& progress) {
+                       std::span<const LinearInput> inputs, std::span<const Share> nodes, const CudaPlace& place,
+                       Progress& progress) {
   const int64_t most = std::min(most_sequences(sequences), cuda_windows_per_batch(place.ordinal, sequences.length));
   const int64_t live = live_sums(nodes.back().end - nodes.front().begin);
   const int64_t planned =
-      plan_hessians(weights.network, device.numerics, sequences.length, most, live, usable_memory(place)).batch;
+      plan_hessians(weights.network, device.numerics, sequences.length, inputs, most, live, usable_memory(place)).batch;
+  std::set<std::string> first_layers;
+  for (const LinearInput& input : inputs) first_layers.insert(weights.network->matrix(input.readers[0]).name);
   const NumericPolicy policy = numeric_policy(device.numerics);
   const CudaNetworkWeights<T> on_device(weights, policy, cuda_fusion_options(policy, sizeof(T)));
   auto collect = part_collector(
       sequences, planned, progress,
       [&](int64_t batch) { return std::make_unique<CudaWindowBatches<T>>(on_device, sequences.length, batch); },
-      [&](CudaWindowBatches<T>& pass, int64_t, Share part) { return hessians_of(pass, sequences, part); });
+      [&](CudaWindowBatches<T>& pass, int64_t, Share part) {
+        return hessians_of(pass, first_layers, sequences, part);
+      });
   NodeSums sums;
   for (Share node : nodes) {
     CudaHessianCollector sum = sum_of_node(
@@ -223,7 +236,8 @@ LossStatistics losses_of(CudaGradientPass& pass, const Network& network, const T
 }  // namespace
 
 MemoryPlan plan_hessians(const std::shared_ptr<const Network>& network, Numerics numerics, int64_t length,
-                         int64_t sequences, int64_t live_sums, uint64_t usable_bytes) {
+                         std::span<const LinearInput> inputs, int64_t sequences, int64_t live_sums,
+                         uint64_t usable_bytes) {
   const NumericPolicy policy = numeric_policy(numerics);
   auto allocate = [&]<typename T>(T*, int64_t batch) {
     const CudaNetworkWeights<T> weights(network, policy, cuda_fusion_options(policy, sizeof(T)));
@@ -232,7 +246,7 @@ MemoryPlan plan_hessians(const std::shared_ptr<const Network>& network, Numerics
     const DeviceArray<Token> tokens(batch * length, "tokens and scores");
     std::vector<CudaHessianCollector> live(static_cast<size_t>(live_sums));
     int64_t widest = 0;
-    for (const LinearInput& input : network->linear_inputs()) {
+    for (const LinearInput& input : inputs) {
       const std::string names[] = {network->matrix(input.readers[0]).name};
       const int64_t columns = network->width_of(input.value);
       for (CudaHessianCollector& collector : live) collector.reserve_sum(names, columns);
@@ -262,7 +276,8 @@ MemoryPlan plan_gradients(const std::shared_ptr<const Network>& network, int64_t
 }
 
 HessianSet collect_hessians_cuda(const std::shared_ptr<const Weights>& weights, const Device& device,
-                                 const TokenSequences& sequences, Progress& progress) {
+                                 const TokenSequences& sequences, std::span<const LinearInput> inputs,
+                                 Progress& progress) {
   const size_t parts = hessian_part_count(sequences.count), devices = device.ordinals.size();
   progress.begin("collecting Hessians", sequences.count, "sequences");
   std::vector<NodeSums> sums(devices);
@@ -272,7 +287,7 @@ HessianSet collect_hessians_cuda(const std::shared_ptr<const Weights>& weights, 
     const CudaPlace place(device.ordinals[d], device.memory_limit_bytes);
     DeviceScope scope(place.ordinal);
     sums[d] = with_cuda_type(device.numerics, [&]<typename T>(T*) {
-      return sums_of_nodes<T>(*weights, device, sequences, nodes, place, progress);
+      return sums_of_nodes<T>(*weights, device, sequences, inputs, nodes, place, progress);
     });
   });
   NodeSums all;

@@ -8,6 +8,7 @@
 #include <cassert>
 #include <cstddef>
 #include <map>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -105,14 +106,16 @@ inline int64_t live_sums(size_t parts) { return parts == 0 ? 0 : static_cast<int
 // through the model. Each of `device`'s CUDA devices takes a share of the parts; the result is the same bits for any
 // number of devices. Sequences at a time are as many as their memory allows.
 
-// Hessians of up to `sequences` sequences of `length` tokens at a time, of which `live_sums` sets of all layers are in
+// Hessians of `inputs`, up to `sequences` sequences of `length` tokens at a time, of which `live_sums` sets are in
 // memory at once; see cuda_models.h for plans.
 MemoryPlan plan_hessians(const std::shared_ptr<const Network>& network, Numerics numerics, int64_t length,
-                         int64_t sequences, int64_t live_sums, uint64_t usable_bytes);
+                         std::span<const LinearInput> inputs, int64_t sequences, int64_t live_sums,
+                         uint64_t usable_bytes);
 
-// The Hessians of all linear layers. Parts are added in the order of the tree.
+// The Hessians of these inputs of linear layers. Parts are added in the order of the tree.
 HessianSet collect_hessians_cuda(const std::shared_ptr<const Weights>& weights, const Device& device,
-                                 const TokenSequences& sequences, Progress& progress);
+                                 const TokenSequences& sequences, std::span<const LinearInput> inputs,
+                                 Progress& progress);
 
 // Forward and backward passes over up to `sequences` sequences of `length` tokens at a time, but no more than fill a
 // device.

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "gptq/statistics/hessian.h"
+#include "gptq/statistics/stored_statistics.h"
 #include "gptq/trace/gptq_solver.h"
 #include "runtime/codes/quantized_model.h"
 #include "runtime/tensor/tensor.h"
@@ -55,8 +55,8 @@ TensorSummary summarize_tensor(const TensorView& tensor);
 // How much a layer's output suffers from errors in its weights, by the method `trace`; only the order of layers
 // matters. The trace of the sum of x x^T over all tokens / sequences, damped by kCollectionDamping: an error of equal
 // variance in every weight of an output row changes the squared output in proportion to it.
-double trace_sensitivity(const Hessian& hessian);
-std::map<std::string, double> trace_sensitivities(const HessianSet& hessians);
+double trace_sensitivity(const StoredHessian& hessian);
+std::map<std::string, double> trace_sensitivities(const StoredHessians& hessians);
 
 struct TracePlanOptions {
   int low_bits = 5;              // 2 to 8

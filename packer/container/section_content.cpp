@@ -2,12 +2,13 @@
 #include "packer/container/section_content.h"
 
 #include <algorithm>
+#include <array>
 
 namespace thimble {
 namespace {
 
-// Views of a tensor's bytes that sections of this kind hold, in their order. Codes of NVFP4 are not among them: they
-// lie two to a byte in memory, and singly in sections.
+// Views of a tensor's bytes that sections of this kind hold, in their order. Stepped codes and those of NVFP4 are not
+// among them: in memory they lie in as few bytes as all need, or two to a byte, in sections as int32 and int8.
 template <typename Byte, typename Tensor>
 std::vector<std::span<Byte>> parts_of(Tensor& tensor, SectionKind kind) {
   const auto bytes = [](auto& values) {
@@ -17,10 +18,8 @@ std::vector<std::span<Byte>> parts_of(Tensor& tensor, SectionKind kind) {
   const bool scales = kind == SectionKind::kScales;
   if (auto* coded = std::get_if<RowScaledCodes>(&tensor.data))
     return {scales ? bytes(coded->row_scales) : bytes(coded->codes)};
-  if (auto* stepped = std::get_if<SteppedCodes>(&tensor.data)) {
-    if (!scales) return {bytes(stepped->codes)};
+  if (auto* stepped = std::get_if<SteppedCodes>(&tensor.data))
     return {bytes(stepped->row_steps), bytes(stepped->column_steps)};
-  }
   if (auto* blocked = std::get_if<Nvfp4Codes>(&tensor.data)) {
     std::span tensor_scale(&blocked->tensor_scale, 1);
     return {bytes(tensor_scale), bytes(blocked->block_scales)};
@@ -38,6 +37,31 @@ void for_each_run(const Parts& parts, uint64_t first_byte, SliceBytes slice, Cop
     if (first < last) copy(part.subspan(first - begin, last - first), slice.subspan(first - first_byte, last - first));
     begin += part.size();
   }
+}
+
+constexpr size_t kCodesAtOnce = 1024;
+
+// copy(number of the first code, int32 codes, their bytes in the section) for a slice of stepped codes, piece by piece.
+template <typename SliceBytes, typename Copy>
+void for_each_piece(uint64_t first_byte, SliceBytes slice, const Copy& copy) {
+  std::array<int32_t, kCodesAtOnce> codes;
+  for (size_t done = 0; done < slice.size(); done += sizeof(codes)) {
+    const SliceBytes bytes = slice.subspan(done, std::min(sizeof(codes), slice.size() - done));
+    copy((first_byte + done) / sizeof(int32_t), std::span(codes).first(bytes.size() / sizeof(int32_t)), bytes);
+  }
+}
+
+void gather_codes(const CodeArray& array, uint64_t first_byte, std::span<std::byte> slice) {
+  for_each_piece(first_byte, slice, [&](size_t first, std::span<int32_t> codes, std::span<std::byte> bytes) {
+    array.load(first, codes);
+    std::ranges::copy(std::as_bytes(codes), bytes.begin());
+  });
+}
+void scatter_codes(CodeArray& array, uint64_t first_byte, Bytes slice) {
+  for_each_piece(first_byte, slice, [&](size_t first, std::span<int32_t> codes, Bytes bytes) {
+    std::ranges::copy(bytes, std::as_writable_bytes(codes).begin());
+    array.store(first, codes);
+  });
 }
 
 // body(row, column, i-th level) for the elements of a row-major matrix from number `first` on.
@@ -105,8 +129,12 @@ ByteVector gather_content(const QuantizedModel& model, const ArtifactPlan& plan,
     const std::span<std::byte> bytes = rest.first(slice.bytes);
     rest = rest.subspan(slice.bytes);
     const QuantizedTensor& tensor = model.tensors[slice.tensor];
+    const bool holds_codes = section.shape.kind == SectionKind::kCodes;
+    const auto* stepped = std::get_if<SteppedCodes>(&tensor.data);
     const auto* blocked = std::get_if<Nvfp4Codes>(&tensor.data);
-    if (blocked && section.shape.kind == SectionKind::kCodes)
+    if (stepped && holds_codes)
+      gather_codes(stepped->codes, slice.first_byte, bytes);
+    else if (blocked && holds_codes)
       gather_levels(*blocked, static_cast<int64_t>(plan.header.tensors[slice.tensor].columns()), slice.first_byte,
                     bytes);
     else
@@ -123,8 +151,12 @@ void scatter_content(QuantizedModel& model, const PlannedSection& section, Bytes
     QuantizedTensor& tensor = model.tensors[slice.tensor];
     const TensorEntry entry = entry_of(tensor);
     if (slice.first_byte == 0) make_room(tensor, entry, section.shape.kind);
+    const bool holds_codes = section.shape.kind == SectionKind::kCodes;
+    auto* stepped = std::get_if<SteppedCodes>(&tensor.data);
     auto* blocked = std::get_if<Nvfp4Codes>(&tensor.data);
-    if (blocked && section.shape.kind == SectionKind::kCodes)
+    if (stepped && holds_codes)
+      scatter_codes(stepped->codes, slice.first_byte, bytes);
+    else if (blocked && holds_codes)
       scatter_levels(*blocked, static_cast<int64_t>(entry.columns()), slice.first_byte, bytes);
     else
       for_each_run(parts_of<std::byte>(tensor, section.shape.kind), slice.first_byte, bytes,

@@ -102,7 +102,7 @@ void check(const SteppedCodes& coded, const TensorEntry& entry, const std::strin
   };
   check_range(coded.row_steps, "row step", kMaxStep);
   check_range(coded.column_steps, "column step", kMaxStep);
-  check_range(coded.codes, "code", kMaxSteppedCode);
+  coded.codes.visit([&](auto codes) { check_range(codes, "code", kMaxSteppedCode); });
 }
 
 void check(const Nvfp4Codes& coded, const TensorEntry& entry, const std::string& object) {

@@ -1,11 +1,12 @@
-// hessian_file.cpp: safetensors <-> CalibrationStatistics.
+// hessian_file.cpp: safetensors <-> StoredStatistics.
 #include "quantizer/checkpoints/hessian_file.h"
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <list>
+#include <cstring>
+#include <functional>
 
 #include "quantizer/checkpoints/safetensors.h"
 #include "runtime/base/file.h"
@@ -56,14 +57,20 @@ int64_t read_count(const std::map<std::string, std::string>& metadata, const std
   return count;
 }
 
-SymmetricMatrix read_matrix(const std::string& layer, const TensorView& tensor, const std::string& path) {
+// `owner`: of the tensor's bytes.
+StoredHessian read_matrix(const std::string& layer, const TensorView& tensor, const std::string& path,
+                          const std::shared_ptr<const void>& owner, int64_t tokens, int64_t sequences) {
   std::string where = path + ": Hessian '" + layer + "'";
   if (tensor.shape.size() != 2 || tensor.shape[0] != tensor.shape[1] || tensor.shape[0] == 0)
     throw FormatError(where, "shape " + shape_text(tensor.shape) + ", expected a square matrix (K, K)");
   const int64_t size = tensor.shape[0];
-  const std::vector<float> values = read_floats(tensor, where);
-  auto at = [&](int64_t i, int64_t j) { return static_cast<double>(values[static_cast<size_t>(i * size + j)]); };
-  SymmetricMatrix matrix(size);
+  HeldBytes floats{tensor.bytes, owner};
+  if (tensor.dtype != DType::kF32) floats = hold(from_float32(DType::kF32, read_floats(tensor, where)));
+  auto at = [&](int64_t i, int64_t j) {
+    float value;
+    std::memcpy(&value, floats.bytes.data() + static_cast<size_t>(i * size + j) * sizeof(float), sizeof(float));
+    return static_cast<double>(value);
+  };
   for (int64_t i = 0; i < size; ++i) {
     for (int64_t j = 0; j <= i; ++j) {
       double lower = at(i, j), upper = at(j, i);
@@ -72,10 +79,9 @@ SymmetricMatrix read_matrix(const std::string& layer, const TensorView& tensor, 
       if (i == j && lower < 0) throw FormatError(where, entry() + " is negative, a diagonal of E[x x^T] is not");
       if (std::abs(lower - upper) > kSymmetryTolerance * std::sqrt(std::abs(at(i, i) * at(j, j))))
         throw FormatError(where, entry() + " and its mirror differ: the matrix must be symmetric");
-      matrix.lower_row(i)[j] = lower;
     }
   }
-  return matrix;
+  return {std::move(floats), StoredHessian::Layout::kSquare, size, tokens, sequences};
 }
 
 void require_vector(const std::string& where, const TensorView& tensor) {
@@ -112,7 +118,7 @@ std::vector<int64_t> read_counts(const std::string& where, const TensorView& ten
 
 // Reads `tensor` into `loss` if its name says that it belongs there.
 void read_loss_tensor(const std::string& name, const TensorView& tensor, int64_t tokens, int64_t sequences,
-                      const std::string& path, LossStatistics& loss) {
+                      const std::string& path, const std::shared_ptr<const void>& owner, LossStatistics& loss) {
   std::string where = path + ": tensor '" + name + "'";
   if (name.starts_with(kOutputFisher)) {
     loss.output_fisher[name.substr(kOutputFisher.size())] = read_fisher(where, tensor, tokens);
@@ -122,8 +128,9 @@ void read_loss_tensor(const std::string& name, const TensorView& tensor, int64_t
     loss.row_counts[name.substr(kRowCounts.size())] = read_counts(where, tensor);
   } else if (name.starts_with(kHeadHessian)) {
     if (!loss.head.empty()) throw FormatError(where, "a second one; a model has one output head");
+    const StoredHessian hessian = read_matrix(name, tensor, path, owner, tokens, sequences);
     loss.head[name.substr(kHeadHessian.size())] =
-        std::make_shared<const Hessian>(Hessian{read_matrix(name, tensor, path), tokens, sequences});
+        std::make_shared<const Hessian>(Hessian{*hessian.load(), tokens, sequences});
   }
 }
 
@@ -141,12 +148,12 @@ std::map<std::string, std::string> read_sharing(const std::map<std::string, std:
   return sharing;
 }
 
-std::vector<float> square_of(const SymmetricMatrix& matrix) {
+ByteVector square_of(const SymmetricMatrix& matrix) {
   std::vector<float> square;
   square.reserve(static_cast<size_t>(matrix.size() * matrix.size()));
   for (int64_t i = 0; i < matrix.size(); ++i)
     for (int64_t j = 0; j < matrix.size(); ++j) square.push_back(static_cast<float>(matrix(i, j)));
-  return square;
+  return from_float32(DType::kF32, square);
 }
 
 double rounded(double value) { return static_cast<double>(static_cast<float>(value)); }
@@ -166,22 +173,23 @@ void round_hessians(HessianSet& hessians) {
 
 }  // namespace
 
-CalibrationStatistics read_hessian_file(const std::string& path) {
+StoredStatistics read_hessian_file(const std::string& path) {
   const HessianFile file(path);
   const CheckpointContents& contents = file.contents;
   verify_checksum(contents, path);
   int64_t tokens = read_count(contents.metadata, "tokens", path);
   int64_t sequences = read_count(contents.metadata, "sequences", path);
-  CalibrationStatistics statistics;
-  HessianSet& set = statistics.hessians;
+  StoredStatistics statistics;
+  StoredHessians& set = statistics.hessians;
   for (const auto& [name, tensor] : contents.tensors) {
     if (is_hessian_of_a_layer(name)) {
-      set[name] = std::make_shared<const Hessian>(Hessian{read_matrix(name, tensor, path), tokens, sequences});
+      set[name] =
+          std::make_shared<const StoredHessian>(read_matrix(name, tensor, path, file.file.owner(), tokens, sequences));
     } else {
-      read_loss_tensor(name, tensor, tokens, sequences, path, statistics.loss);
+      read_loss_tensor(name, tensor, tokens, sequences, path, file.file.owner(), statistics.loss);
     }
   }
-  HessianSet shared;  // apart: sharing names a tensor, not another that shares
+  StoredHessians shared;  // apart: sharing names a tensor, not another that shares
   for (const auto& [layer, source] : read_sharing(contents.metadata, path)) {
     if (!set.contains(source) || contents.tensors.contains(layer) || !is_hessian_of_a_layer(layer))
       throw FormatError(path, "metadata key 'shared': layer '" + layer + "' uses '" + source +
@@ -189,6 +197,7 @@ CalibrationStatistics read_hessian_file(const std::string& path) {
     shared[layer] = set.at(source);
   }
   set.merge(shared);
+  round_to_float32(statistics.loss);
   return statistics;
 }
 
@@ -201,24 +210,21 @@ std::vector<std::string> hessian_file_layers(const std::string& path) {
   return layers;
 }
 
-void write_hessian_file(const std::string& path, const CalibrationStatistics& statistics) {
-  std::map<const Hessian*, std::string> owner;
+void write_hessian_file(const std::string& path, const StoredStatistics& statistics) {
   Json shared = Json::object();
-  TensorMap tensors;
-  std::list<ByteVector> contents;  // views into them stay valid
+  TensorMap shapes;
+  std::map<std::string, std::function<ByteVector()>> bytes_of;  // made when they are written
   int64_t tokens = 1, sequences = 1;
-  auto add = [&](const std::string& name, DType dtype, Shape shape, ByteVector bytes) {
-    contents.push_back(std::move(bytes));
-    tensors[name] = {dtype, std::move(shape), contents.back()};
+  auto add = [&](const std::string& name, DType dtype, Shape shape, std::function<ByteVector()> bytes) {
+    shapes[name] = {dtype, std::move(shape), {}};
+    bytes_of[name] = std::move(bytes);
   };
-  auto add_floats = [&](const std::string& name, Shape shape, const std::vector<float>& values) {
-    add(name, DType::kF32, std::move(shape), from_float32(DType::kF32, values));
+  auto add_hessian = [&](const std::string& name, const StoredHessian& hessian) {
+    add(name, DType::kF32, {hessian.size(), hessian.size()}, [&hessian] { return square_of(*hessian.load()); });
+    tokens = hessian.token_count();
+    sequences = hessian.sequence_count();
   };
-  auto add_hessian = [&](const std::string& name, const Hessian& hessian) {
-    add_floats(name, {hessian.matrix.size(), hessian.matrix.size()}, square_of(hessian.matrix));
-    tokens = hessian.token_count;
-    sequences = hessian.sequence_count;
-  };
+  std::map<const StoredHessian*, std::string> owner;
   for (const auto& [layer, hessian] : statistics.hessians) {
     auto [found, first] = owner.emplace(hessian.get(), layer);
     if (first) {
@@ -228,29 +234,32 @@ void write_hessian_file(const std::string& path, const CalibrationStatistics& st
     }
   }
   const LossStatistics& loss = statistics.loss;
-  for (const auto& [name, hessian] : loss.head) add_hessian(std::string(kHeadHessian) + name, *hessian);
+  const StoredHessians head = store_in_memory(loss.head);
+  for (const auto& [name, hessian] : head) add_hessian(std::string(kHeadHessian) + name, *hessian);
   for (const auto& [prefix, set] :
        {std::pair(kOutputFisher, &loss.output_fisher), {kLookupFisher, &loss.lookup_fisher}})
     for (const auto& [name, fisher] : *set) {
       const std::vector<double>& squares = fisher.mean_square;
-      add_floats(std::string(prefix) + name, {static_cast<int64_t>(squares.size())}, {squares.begin(), squares.end()});
+      add(std::string(prefix) + name, DType::kF32, {static_cast<int64_t>(squares.size())},
+          [&squares] { return from_float32(DType::kF32, std::vector<float>(squares.begin(), squares.end())); });
     }
-  for (const auto& [table, counts] : loss.row_counts) {
-    ByteVector bytes;
-    for (int64_t count : counts) append_little_endian(bytes, count);
-    add(std::string(kRowCounts) + table, DType::kI64, {static_cast<int64_t>(counts.size())}, std::move(bytes));
-  }
-  write_checksummed_safetensors(path, tensors,
+  for (const auto& [table, counts] : loss.row_counts)
+    add(std::string(kRowCounts) + table, DType::kI64, {static_cast<int64_t>(counts.size())}, [&counts] {
+      ByteVector bytes;
+      for (int64_t count : counts) append_little_endian(bytes, count);
+      return bytes;
+    });
+  write_checksummed_safetensors(path, shapes,
                                 {{"format", "thimble-hessians"},
                                  {"shared", canonical_json(shared)},
                                  {"sequences", std::to_string(sequences)},
-                                 {"tokens", std::to_string(tokens)}});
+                                 {"tokens", std::to_string(tokens)}},
+                                [&](const std::string& name) { return bytes_of.at(name)(); });
 }
 
-void round_to_float32(CalibrationStatistics& statistics) {
-  round_hessians(statistics.hessians);
-  round_hessians(statistics.loss.head);
-  for (FisherSet* set : {&statistics.loss.output_fisher, &statistics.loss.lookup_fisher})
+void round_to_float32(LossStatistics& loss) {
+  round_hessians(loss.head);
+  for (FisherSet* set : {&loss.output_fisher, &loss.lookup_fisher})
     for (auto& [name, fisher] : *set)
       for (double& value : fisher.mean_square) value = rounded(value);
 }

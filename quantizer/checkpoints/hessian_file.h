@@ -15,21 +15,23 @@
 #include <string>
 #include <vector>
 
-#include "gptq/statistics/fisher.h"
+#include "gptq/statistics/stored_statistics.h"
 
 namespace thimble {
 
 // FormatErrors name the layer: not square, not F32 or F64, not finite, asymmetric beyond rounding, negative diagonal;
-// of the optional tensors: wrong rank or dtype, values that are not finite or negative.
-CalibrationStatistics read_hessian_file(const std::string& path);
+// of the optional tensors: wrong rank or dtype, values that are not finite or negative. Hessians of F32 stay in the
+// file, which is mapped; others are rounded to it, as the statistics of the loss are.
+StoredStatistics read_hessian_file(const std::string& path);
 
 // The layers whose Hessians read_hessian_file() would give, from the file's header alone.
 std::vector<std::string> hessian_file_layers(const std::string& path);
 
-void write_hessian_file(const std::string& path, const CalibrationStatistics& statistics);
+// Loads one Hessian at a time.
+void write_hessian_file(const std::string& path, const StoredStatistics& statistics);
 
-// Rounds every value to float32, as the file does: then a saved set gives the very same artifact as the run that
-// saved it.
-void round_to_float32(CalibrationStatistics& statistics);
+// Rounds every value to float32, as the file does, and StoredHessian: then a saved set gives the very same artifact as
+// the run that saved it.
+void round_to_float32(LossStatistics& loss);
 
 }  // namespace thimble

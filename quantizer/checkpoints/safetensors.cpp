@@ -161,13 +161,23 @@ std::string header_text(const std::string& path, const TensorMap& tensors, const
 }
 
 // Names, dtypes, shapes and bytes in ascending order of names, then the metadata without the checksum itself.
-std::string checksum_of(const TensorMap& tensors, const std::map<std::string, std::string>& metadata) {
+// add_bytes(hasher, name) adds the bytes.
+template <typename AddBytes>
+std::string checksum_of(const TensorMap& tensors, const std::map<std::string, std::string>& metadata,
+                        const AddBytes& add_bytes) {
   Hasher hasher;
-  for (const auto& [name, tensor] : tensors)
-    hasher.add(name).add(dtype_name(tensor.dtype)).add(shape_text(tensor.shape)).add(tensor.bytes);
+  for (const auto& [name, tensor] : tensors) {
+    hasher.add(name).add(dtype_name(tensor.dtype)).add(shape_text(tensor.shape));
+    add_bytes(hasher, name);
+  }
   for (const auto& [key, value] : metadata)
     if (key != kChecksumKey) hasher.add(key).add(value);
   return hex64(hasher.digest());
+}
+
+std::string checksum_of(const TensorMap& tensors, const std::map<std::string, std::string>& metadata) {
+  return checksum_of(tensors, metadata,
+                     [&](Hasher& hasher, const std::string& name) { hasher.add(tensors.at(name).bytes); });
 }
 
 // The file, whose data write_tensor(file, name) adds tensor by tensor.
@@ -224,6 +234,14 @@ void write_checksummed_safetensors(const std::string& path, const TensorMap& ten
                                    std::map<std::string, std::string> metadata) {
   metadata[kChecksumKey] = checksum_of(tensors, metadata);
   write_safetensors(path, tensors, metadata);
+}
+
+void write_checksummed_safetensors(const std::string& path, const TensorMap& shapes,
+                                   std::map<std::string, std::string> metadata,
+                                   const std::function<ByteVector(const std::string& name)>& bytes_of) {
+  metadata[kChecksumKey] = checksum_of(
+      shapes, metadata, [&](Hasher& hasher, const std::string& name) { hasher.add(Bytes(bytes_of(name))); });
+  write_safetensors(path, shapes, metadata, bytes_of);
 }
 
 bool verify_checksum(const CheckpointContents& contents, const std::string& path) {

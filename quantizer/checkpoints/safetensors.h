@@ -43,6 +43,10 @@ void write_safetensors(const std::string& path, const TensorMap& shapes,
 // For what this program writes and reads again: Hessians, finished work.
 void write_checksummed_safetensors(const std::string& path, const TensorMap& tensors,
                                    std::map<std::string, std::string> metadata);
+// `bytes_of` is called twice for each name.
+void write_checksummed_safetensors(const std::string& path, const TensorMap& shapes,
+                                   std::map<std::string, std::string> metadata,
+                                   const std::function<ByteVector(const std::string& name)>& bytes_of);
 
 // Whether the contents carry a checksum. One that does not agree with them is a FormatError(path).
 bool verify_checksum(const CheckpointContents& contents, const std::string& path);

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "runtime/base/checked.h"
@@ -15,6 +16,7 @@ constexpr uint64_t kMaxThreads = 4096;
 
 Device limited(Device device, const CommonOptions& common) {
   if (common.device_memory > 0) device.memory_limit_bytes = common.device_memory;
+  if (common.memory > 0) device.host_memory_bytes = std::min(device.host_memory_bytes, common.memory);
   return device;
 }
 
@@ -50,6 +52,10 @@ CLI::App* add_command(CommandLine& line, const std::string& name, const std::str
            is_numerics_text, kNumericsTexts);
   add_bytes(*command, "--device-memory", line.common.device_memory,
             "Most memory of each CUDA device to use; batches shrink to fit; 0 for what is free")
+      ->capture_default_str();
+  add_bytes(*command, "--memory", line.common.memory,
+            "Most memory of the host to plan with; statistics come in groups that fit; 0 for what the machine, or the "
+            "control group, has")
       ->capture_default_str();
   command->option_defaults()->group(kCommonGroup);
   return command;

@@ -23,6 +23,7 @@ struct CommonOptions {
   std::string device = "auto";    // device.h
   std::string numerics = "auto";  // device.h
   uint64_t device_memory = 0;     // bytes of each CUDA device that may be used; 0: what is free
+  uint64_t memory = 0;            // bytes of the host that may be planned with; 0: what there is
 };
 
 // "16,000,000 B": decimal bytes.

@@ -4,10 +4,14 @@
 #include <algorithm>
 
 #include "runtime/base/hash.h"
+#include "runtime/base/memory_plan.h"
 #include "runtime/base/parallel.h"
 
 namespace thimble {
 namespace {
+
+// Of Hessians, K^2 each, that wait for a device in host memory; those of more layers follow.
+constexpr int64_t kMostWaitingValues = int64_t{1} << 28;
 
 // One solved tensor each.
 std::string slot(const std::string& name, const Precision& precision) {
@@ -16,7 +20,7 @@ std::string slot(const std::string& name, const Precision& precision) {
 
 }  // namespace
 
-LayerSolver::LayerSolver(const TensorMap& tensors, const HessianSet& hessians, const Device& device,
+LayerSolver::LayerSolver(const TensorMap& tensors, const StoredHessians& hessians, const Device& device,
                          const SharedWork& work, uint64_t key, Progress& progress)
     : tensors_(tensors), hessians_(hessians), device_(device), work_(work), key_(key), progress_(progress) {}
 
@@ -50,7 +54,7 @@ void LayerSolver::solve_missing(const Plan& plan) {
     if (layer.second.needs_hessian() && !solved_.contains(slot(layer.first, layer.second))) missing.push_back(&layer);
   if (missing.empty()) return;
   std::vector<SharedWork::Piece> pieces;
-  std::map<const Hessian*, size_t> unit_of;
+  std::map<const StoredHessian*, size_t> unit_of;
   for (const Layer* layer : missing) {
     const auto& [name, precision] = *layer;
     const uint64_t key = Hasher().add(key_).add(name).add(precision_text(precision)).digest();
@@ -59,7 +63,7 @@ void LayerSolver::solve_missing(const Plan& plan) {
   auto solve = [&](std::span<const size_t> mine, const Keep& give) {
     std::vector<Group> groups;  // in the order of their first layers
     for (size_t piece : mine) {
-      const Hessian* hessian = hessians_.at(missing[piece]->first).get();
+      const StoredHessian* hessian = hessians_.at(missing[piece]->first).get();
       auto group = std::ranges::find(groups, hessian, &Group::hessian);
       if (group == groups.end()) group = groups.insert(group, {hessian, {}});
       group->layers.emplace_back(piece, missing[piece]);
@@ -81,16 +85,27 @@ void LayerSolver::solve_here(std::span<const Group> groups, const Keep& keep) co
   if (device_.is_cuda) {
     run_in_threads(device_.ordinals.size(), [&](size_t i) {
       Share share = share_of(groups.size(), i, device_.ordinals.size());
-      solve_on_cuda(groups.subspan(share.begin, share.size()), {device_.ordinals[i], device_.memory_limit_bytes}, keep);
+      for (size_t done = share.begin; done < share.end;) {
+        size_t count = 0;
+        for (int64_t waiting = 0; done + count < share.end && waiting < kMostWaitingValues; ++count)
+          waiting += groups[done + count].hessian->size() * groups[done + count].hessian->size();
+        solve_on_cuda(groups.subspan(done, count), {device_.ordinals[i], device_.memory_limit_bytes}, keep);
+        done += count;
+      }
     });
   } else {
-    parallel_for(static_cast<int64_t>(groups.size()),
-                 [&](int64_t g) { solve_on_cpu(groups[static_cast<size_t>(g)], keep); });
+    uint64_t model_bytes = 0;
+    for (const auto& [name, tensor] : tensors_)
+      model_bytes += static_cast<uint64_t>(element_count(tensor.shape)) * sizeof(float);
+    std::vector<uint64_t> bytes;
+    for (const Group& group : groups) bytes.push_back(factor_bytes(group.hessian->size()));
+    parallel_within(bytes, working_memory(device_.host_memory_bytes, model_bytes),
+                    [&](int64_t g) { solve_on_cpu(groups[static_cast<size_t>(g)], keep); });
   }
 }
 
 void LayerSolver::solve_on_cpu(const Group& group, const Keep& keep) const {
-  HessianFactor factor = factor_hessian(group.hessian->matrix, kTraceDamping, group.layers[0].second->first);
+  HessianFactor factor = factor_hessian(*group.hessian->load(), kTraceDamping, group.layers[0].second->first);
   for (const auto& [piece, layer] : group.layers)
     keep(piece, quantize_tensor(layer->first, tensors_.at(layer->first), layer->second, &factor));
 }
@@ -102,13 +117,15 @@ void LayerSolver::solve_on_cuda(std::span<const Group> groups, const CudaPlace& 
     std::vector<size_t> pieces;
   };
   std::vector<Matrix> weights;
+  std::vector<std::shared_ptr<const SymmetricMatrix>> hessians;
   Batch row_scaled, nvfp4;
   for (const Group& group : groups) {
+    hessians.push_back(group.hessian->load());
     for (const auto& [piece, layer] : group.layers) {
       const auto& [name, precision] = *layer;
       weights.push_back(finite_matrix(name, tensors_.at(name)));
       Batch& batch = precision.grid == Precision::Grid::kNvfp4 ? nvfp4 : row_scaled;
-      batch.jobs.push_back({name, weights.back(), precision.max_code, &group.hessian->matrix});
+      batch.jobs.push_back({name, weights.back(), precision.max_code, hessians.back().get()});
       batch.pieces.push_back(piece);
     }
   }

@@ -18,7 +18,7 @@ namespace thimble {
 class LayerSolver {
  public:
   // All arguments must outlive the solver. `key` hashes what solutions depend on besides name and precision.
-  LayerSolver(const TensorMap& tensors, const HessianSet& hessians, const Device& device, const SharedWork& work,
+  LayerSolver(const TensorMap& tensors, const StoredHessians& hessians, const Device& device, const SharedWork& work,
               uint64_t key, Progress& progress);
 
   // Every tensor of the plan, ascending by name. Collective.
@@ -34,7 +34,7 @@ class LayerSolver {
   using Layer = Plan::value_type;  // name and precision
   // Layers to solve that read the same input, as pieces of the work.
   struct Group {
-    const Hessian* hessian;
+    const StoredHessian* hessian;
     std::vector<std::pair<size_t, const Layer*>> layers;
   };
 
@@ -45,7 +45,7 @@ class LayerSolver {
   void solve_on_cuda(std::span<const Group> groups, const CudaPlace& place, const Keep& keep) const;
 
   const TensorMap& tensors_;
-  const HessianSet& hessians_;
+  const StoredHessians& hessians_;
   Device device_;
   const SharedWork& work_;
   uint64_t key_;

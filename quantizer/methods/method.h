@@ -9,7 +9,7 @@
 
 #include "gptq/slope/matrix_loss.h"
 #include "gptq/slope/slope_solver.h"
-#include "gptq/statistics/fisher.h"
+#include "gptq/statistics/stored_statistics.h"
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/console/console.h"
 #include "quantizer/methods/encoder.h"
@@ -33,7 +33,7 @@ struct MethodWork {
   Encoder& encoder;
   uint64_t key;  // hash of the checkpoint and what was collected from it
   // Empty before anything is collected.
-  const CalibrationStatistics& statistics;
+  const StoredStatistics& statistics;
   const std::map<std::string, MatrixLoss>& losses;
   const TokenSequences& tokens;
 };

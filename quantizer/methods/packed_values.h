@@ -3,15 +3,13 @@
 // of by a function `members(value)`, a tuple of references, and may check what was read by `is_consistent(value)`;
 // types of rooms below that are plain structs have theirs here.
 //   numbers, enums               as they are
-//   vectors, maps, text          their length, then the elements; of int32, one, two or four bytes each as the largest
-//                                needs
+//   vectors, maps, text          their length, then the elements
 //   optional, variant            what is in it, then that
 //   shared_ptr                   each object once, then its number: sharing survives
 #pragma once
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -23,7 +21,7 @@
 #include <vector>
 
 #include "gptq/slope/slope_solver.h"
-#include "gptq/statistics/fisher.h"
+#include "gptq/statistics/stored_statistics.h"
 #include "gptq/trace/plan.h"
 #include "packer/container/section_packer.h"
 #include "runtime/base/byte_cursor.h"
@@ -37,15 +35,24 @@ concept PlainValue = std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_sam
 // One walk over a value for both directions: what wrote it reads it.
 class ValueArchive {
  public:
-  ValueArchive() = default;  // writes
-  // Reads. Bytes that end too early, and numbers that no value has, are FormatErrors.
-  explicit ValueArchive(Bytes bytes) : cursor_(std::in_place, bytes, kWhere) {}
+  // Writes into room for so many bytes.
+  explicit ValueArchive(uint64_t bytes) { written_.reserve(bytes); }
+  // Reads. Bytes that end too early, and numbers that no value has, are FormatErrors. Hessians stay where the bytes
+  // are, as long as these have an owner.
+  explicit ValueArchive(const HeldBytes& held) : cursor_(std::in_place, held.bytes, kWhere), owner_(held.owner) {}
+  // Counts the bytes that writing would take.
+  static ValueArchive counting() {
+    ValueArchive archive(uint64_t{0});
+    archive.is_counting_ = true;
+    return archive;
+  }
 
   template <typename... T>
   void operator()(T&... values) {
     (walk(values), ...);
   }
   ByteVector take() { return std::move(written_); }
+  uint64_t counted() const { return counted_; }
   void require_end() const { require(cursor_->at_end()); }
 
  private:
@@ -54,18 +61,6 @@ class ValueArchive {
   template <typename T>
   void walk(std::vector<T>& values) {
     walk_all(values);
-  }
-  void walk(std::vector<int32_t>& values) {
-    int32_t widest = 0;  // negative values as the positive ones that take as many bits
-    for (int32_t value : values) widest = std::max(widest, value < 0 ? ~value : value);
-    uint8_t width = widest <= std::numeric_limits<int8_t>::max()    ? 1
-                    : widest <= std::numeric_limits<int16_t>::max() ? 2
-                                                                    : 4;
-    walk(width);
-    require(width == 1 || width == 2 || width == 4);
-    if (width == 1) walk_narrow<int8_t>(values);
-    if (width == 2) walk_narrow<int16_t>(values);
-    if (width == 4) walk_all(values);
   }
   template <typename K, typename V>
   void walk(std::map<K, V>& values) {
@@ -107,6 +102,16 @@ class ValueArchive {
     shared_.push_back(value);
     walk(const_cast<T&>(*value));  // which was just made, or is left as it is
   }
+  void walk(StoredHessian& hessian) {
+    int64_t size = hessian.size(), tokens = hessian.token_count(), sequences = hessian.sequence_count();
+    (*this)(size, tokens, sequences);
+    require(size >= 0 && size < (int64_t{1} << 31));
+    const uint64_t bytes = StoredHessian::float_bytes(size);
+    if (!cursor_) return is_counting_ ? void(counted_ += bytes) : hessian.append_floats(written_);
+    const Bytes floats = cursor_->take(bytes, "a Hessian");
+    hessian = StoredHessian(owner_ ? HeldBytes{floats, owner_} : hold({floats.begin(), floats.end()}),
+                            StoredHessian::Layout::kTriangle, size, tokens, sequences);
+  }
   template <typename T>
   void walk(T& value) {
     std::apply(*this, members(value));
@@ -132,41 +137,48 @@ class ValueArchive {
     else
       for (T& value : values) walk(value);
   }
-  template <typename N>
-  void walk_narrow(std::vector<int32_t>& values) {
-    std::vector<N> narrow(values.begin(), values.end());
-    walk_all(narrow);
-    if (cursor_) values.assign(narrow.begin(), narrow.end());
-  }
   template <typename T>
   void walk_numbers(std::span<T> values) {
     if (values.empty()) return;
     if (cursor_)
       std::memcpy(values.data(), cursor_->take(values.size_bytes(), "numbers").data(), values.size_bytes());
+    else if (is_counting_)
+      counted_ += values.size_bytes();
     else
       append_bytes(written_, std::as_bytes(values));
   }
 
   static constexpr const char* kWhere = "packed values";
-  std::optional<ByteCursor> cursor_;  // of what is read
+  std::optional<ByteCursor> cursor_;   // of what is read
+  std::shared_ptr<const void> owner_;  // of these bytes, or none
   ByteVector written_;
+  bool is_counting_ = false;
+  uint64_t counted_ = 0;
   std::vector<std::shared_ptr<const void>> shared_;  // by number
 };
 
 template <typename T>
 ByteVector pack(const T& value) {
-  ValueArchive archive;
-  archive(const_cast<T&>(value));  // which this direction leaves as it is
+  T& same = const_cast<T&>(value);  // which this direction leaves as it is
+  ValueArchive counting = ValueArchive::counting();
+  counting(same);
+  ValueArchive archive(counting.counted());
+  archive(same);
   return archive.take();
 }
 
 template <typename T>
-T unpack(Bytes bytes) {
-  ValueArchive archive(bytes);
+T unpack(const HeldBytes& held) {
+  ValueArchive archive(held);
   T value{};
   archive(value);
   archive.require_end();
   return value;
+}
+
+template <typename T>
+T unpack(Bytes bytes) {
+  return unpack<T>(HeldBytes{bytes, nullptr});
 }
 
 inline auto members(Hessian& h) { return std::tie(h.matrix, h.token_count, h.sequence_count); }
@@ -174,6 +186,7 @@ inline auto members(SharedHessian& h) { return std::tie(h.layers, h.hessian); }
 inline auto members(Fisher& f) { return std::tie(f.mean_square, f.token_count); }
 inline auto members(LossStatistics& l) { return std::tie(l.output_fisher, l.lookup_fisher, l.row_counts, l.head); }
 inline auto members(CalibrationStatistics& s) { return std::tie(s.hessians, s.loss); }
+inline auto members(StoredStatistics& s) { return std::tie(s.hessians, s.loss); }
 inline auto members(RowScaledCodes& c) { return std::tie(c.max_code, c.codes, c.row_scales); }
 inline auto members(SteppedCodes& c) { return std::tie(c.trellis_bits, c.codes, c.row_steps, c.column_steps); }
 inline auto members(Nvfp4Codes& c) { return std::tie(c.codes, c.block_scales, c.tensor_scale); }

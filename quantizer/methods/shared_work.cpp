@@ -3,6 +3,8 @@
 
 #include <map>
 
+#include "runtime/base/atomic_file.h"
+
 namespace thimble {
 
 ByteVector SharedWork::of_root(const std::function<ByteVector()>& compute) const {
@@ -10,6 +12,24 @@ ByteVector SharedWork::of_root(const std::function<ByteVector()>& compute) const
   if (ranks_.is_root()) bytes = compute();
   ranks_.broadcast(bytes);
   return bytes;
+}
+
+HeldBytes SharedWork::find_stored(const PieceName& name, bool in_memory) const {
+  const HeldBytes kept = work_.map(name).value_or(HeldBytes{});
+  if (ranks_.size() == 1 && !in_memory) return kept;
+  ByteVector bytes(kept.bytes.begin(), kept.bytes.end());
+  ranks_.broadcast(bytes);
+  if (bytes.empty() || in_memory) return hold(std::move(bytes));
+  return ranks_.is_root() ? kept : store(std::move(bytes), name, in_memory);
+}
+
+HeldBytes SharedWork::store(ByteVector bytes, const PieceName& name, bool in_memory) const {
+  if (in_memory) return hold(std::move(bytes));
+  if (work_.keeps())
+    if (std::optional<HeldBytes> kept = work_.map(name)) return std::move(*kept);
+  AtomicFile file(scratch_folder_ + "/hessians");
+  file.write(bytes);
+  return hold(file.map());
 }
 
 std::vector<int> SharedWork::owners(std::span<const Piece> pieces, const std::vector<bool>& done) const {

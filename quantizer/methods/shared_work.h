@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "quantizer/methods/packed_values.h"
@@ -25,8 +26,10 @@ class SharedWork {
   template <typename T>
   using Give = std::function<void(size_t piece, T result)>;
 
-  // The work folder is rank 0's; the others' keeps nothing. Both must outlive this.
-  SharedWork(const WorkFolder& work, Ranks& ranks) : work_(work), ranks_(ranks) {}
+  // The work folder is rank 0's; the others' keeps nothing. Both must outlive this. `scratch_folder`: of files without
+  // a name, for what no work folder keeps and memory does not hold.
+  SharedWork(const WorkFolder& work, Ranks& ranks, std::string scratch_folder = ".")
+      : work_(work), ranks_(ranks), scratch_folder_(std::move(scratch_folder)) {}
 
   Ranks& ranks() const { return ranks_; }
 
@@ -42,6 +45,11 @@ class SharedWork {
   // was made of are deleted. Collective.
   template <typename T>
   T result(const PieceName& name, const std::function<T()>& compute) const;
+
+  // The same for results that hold Hessians: with `in_memory` in memory, else in a file, the piece itself where it is
+  // kept. A NoRoomError where the disk has no room for that.
+  template <typename T>
+  T stored(const PieceName& name, bool in_memory, const std::function<T()>& compute) const;
 
   // The results of the pieces, in their order, on every rank. Collective. Unless all are kept already, `compute` is
   // called on every rank with those of its share, maybe none, and gives each of them.
@@ -62,18 +70,22 @@ class SharedWork {
  private:
   // Damaged bytes are as good as none.
   template <typename T>
-  static std::optional<T> unpacked(Bytes bytes);
+  static std::optional<T> unpacked(const HeldBytes& held);
+  // What rank 0 keeps under this name, on every rank; no bytes where it does not. Collective.
+  HeldBytes find_stored(const PieceName& name, bool in_memory) const;
+  HeldBytes store(ByteVector bytes, const PieceName& name, bool in_memory) const;
   // The rank that computes each of the pieces that are not done.
   std::vector<int> owners(std::span<const Piece> pieces, const std::vector<bool>& done) const;
 
   const WorkFolder& work_;
   Ranks& ranks_;
+  const std::string scratch_folder_;
 };
 
 template <typename T>
-std::optional<T> SharedWork::unpacked(Bytes bytes) {
+std::optional<T> SharedWork::unpacked(const HeldBytes& held) {
   try {
-    return unpack<T>(bytes);
+    return unpack<T>(held);
   } catch (const FormatError&) {
     return std::nullopt;
   }
@@ -90,7 +102,7 @@ T SharedWork::of_rank(const T& mine, int from) const {
 template <typename T>
 std::optional<T> SharedWork::find(const PieceName& name) const {
   const ByteVector bytes = of_root([&] { return work_.load(name).value_or(ByteVector()); });
-  return bytes.empty() ? std::nullopt : unpacked<T>(bytes);
+  return bytes.empty() ? std::nullopt : unpacked<T>({bytes, nullptr});
 }
 
 template <typename T>
@@ -100,6 +112,16 @@ T SharedWork::result(const PieceName& name, const std::function<T()>& compute) c
   T value = compute();
   if (work_.keeps() && work_.save(name, pack(value))) work_.forget_since(uses, name);
   return value;
+}
+
+template <typename T>
+T SharedWork::stored(const PieceName& name, bool in_memory, const std::function<T()>& compute) const {
+  if (const HeldBytes found = find_stored(name, in_memory); !found.bytes.empty())
+    if (std::optional<T> value = unpacked<T>(found)) return std::move(*value);
+  const size_t uses = work_.uses();
+  ByteVector bytes = pack(compute());
+  if (work_.keeps() && work_.save(name, bytes)) work_.forget_since(uses, name);
+  return unpack<T>(store(std::move(bytes), name, in_memory));
 }
 
 template <typename T>

@@ -84,6 +84,12 @@ bool WorkFolder::keeps() const {
 std::string WorkFolder::file(const PieceName& piece) const { return path_ + "/" + stem_of(piece) + kExtension; }
 
 std::optional<ByteVector> WorkFolder::load(const PieceName& piece) const {
+  const std::optional<HeldBytes> mapped = map(piece);
+  if (!mapped) return std::nullopt;
+  return ByteVector(mapped->bytes.begin(), mapped->bytes.end());
+}
+
+std::optional<HeldBytes> WorkFolder::map(const PieceName& piece) const {
   if (path_.empty() || !file_exists(file(piece))) return std::nullopt;
   const std::string path = file(piece);
   try {
@@ -96,7 +102,7 @@ std::optional<ByteVector> WorkFolder::load(const PieceName& piece) const {
       throw FormatError(path, "is not the piece that its name says");
     std::lock_guard lock(mutex_);
     used_.push_back(piece);
-    return ByteVector(found->second.bytes.begin(), found->second.bytes.end());
+    return HeldBytes{found->second.bytes, mapped.owner()};
   } catch (const FormatError& error) {
     std::lock_guard lock(mutex_);
     damaged_ = std::string("computed again what was kept in a damaged file: ") + error.what();

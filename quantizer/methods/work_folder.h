@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/base/byte_cursor.h"
+#include "runtime/base/file.h"
 
 namespace thimble {
 
@@ -44,6 +45,8 @@ class WorkFolder {
   // Both from any thread. nullopt when there is no such piece, or the file is damaged or another's: then it is to be
   // computed again, and note() says so.
   std::optional<ByteVector> load(const PieceName& piece) const;
+  // The same without a copy: what is mapped stays when the file is removed.
+  std::optional<HeldBytes> map(const PieceName& piece) const;
   // Replaces an older piece of that name. False: not kept.
   bool save(const PieceName& piece, Bytes contents) const;
 

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <set>
 #include <tuple>
 
 #include "eval/text/token_shard.h"
+#include "gptq/statistics/hessian_groups.h"
 #include "gptq/statistics/statistics_sum.h"
 #include "quantizer/checkpoints/finite_input.h"
 #include "quantizer/checkpoints/hessian_file.h"
@@ -20,15 +22,40 @@
 namespace thimble {
 namespace {
 
-// Runs sequences through the model on the CPU, one part of the calibration set after another in the same buffers.
+// The names of the matrices that read an input.
+std::vector<std::string> readers_of(const Network& network, const LinearInput& input) {
+  std::vector<std::string> names;
+  for (MatrixId id : input.readers) names.push_back(network.matrix(id).name);
+  return names;
+}
+
+// Of what it is shown, only some.
+class ChosenInputs final : public LinearObserver {
+ public:
+  ChosenInputs(const Network& network, std::span<const LinearInput> inputs, LinearObserver& observer)
+      : observer_(observer) {
+    for (const LinearInput& input : inputs) first_readers_.insert(network.matrix(input.readers[0]).name);
+  }
+  void on_linear_input(std::span<const std::string> weights, ConstMatrixView input) override {
+    if (first_readers_.contains(weights[0])) observer_.on_linear_input(weights, input);
+  }
+
+ private:
+  LinearObserver& observer_;
+  std::set<std::string> first_readers_;
+};
+
+// Runs sequences through the model on the CPU, one part of the calibration set after another in the same buffers, for
+// the Hessians of `inputs`.
 class PartCollector {
  public:
   // `with_loss`: in fp32, whatever the numerics.
   PartCollector(const std::shared_ptr<const Weights>& weights, Numerics numerics, const TokenSequences& sequences,
-                bool with_loss, Progress& progress)
+                std::span<const LinearInput> inputs, bool with_loss, Progress& progress)
       : policy_(numeric_policy(with_loss ? Numerics::kFp32 : numerics)),
         weights_(rounded_weights(weights, policy_)),
         sequences_(sequences),
+        inputs_(inputs),
         progress_(progress) {
     if (with_loss)
       gradients_.emplace(*weights_, sequences.length);
@@ -40,7 +67,11 @@ class PartCollector {
     if (gradients_) return collect_with_loss(part);
     HessianCollector collector(static_cast<int64_t>(part.begin));
     for_each_sequence(part, [&](std::span<const Token> tokens) {
-      pass_->run(window_batch(tokens.first(tokens.size() - 1)), nullptr, 0, &collector);
+      pass_->begin(window_batch(tokens.first(tokens.size() - 1)));
+      for (const LinearInput& input : inputs_) {  // and no further
+        pass_->run_to(input.first_reader);
+        collector.on_linear_input(readers_of(*weights_->network, input), pass_->value(input.value));
+      }
     });
     return {std::move(collector).finish(), {}};
   }
@@ -50,8 +81,9 @@ class PartCollector {
     const auto first = static_cast<int64_t>(part.begin);
     HessianCollector hessians(first), head(first);
     FisherCollector fisher(*weights_->network, first);
+    ChosenInputs chosen(*weights_->network, inputs_, hessians);
     for_each_sequence(part, [&](std::span<const Token> tokens) {
-      gradients_->run(tokens, {&hessians, &head}, fisher);
+      gradients_->run(tokens, {&chosen, &head}, fisher);
       fisher.end_sequence();
     });
     CalibrationStatistics statistics{std::move(hessians).finish(), std::move(fisher).finish()};
@@ -69,6 +101,7 @@ class PartCollector {
   const NumericPolicy policy_;
   const std::shared_ptr<const Weights> weights_;
   const TokenSequences& sequences_;
+  const std::span<const LinearInput> inputs_;
   Progress& progress_;
   std::optional<CpuPass> pass_;  // one of the two
   std::optional<CpuGradients> gradients_;
@@ -83,12 +116,12 @@ struct SumOfParts {
 };
 
 CalibrationStatistics collect_in_parts(const std::shared_ptr<const Weights>& weights, Numerics numerics,
-                                       const TokenSequences& sequences, bool with_loss, uint64_t key,
-                                       const SharedWork& work, Progress& progress) {
+                                       const TokenSequences& sequences, std::span<const LinearInput> inputs,
+                                       bool with_loss, uint64_t key, const SharedWork& work, Progress& progress) {
   Ranks& ranks = work.ranks();
   const auto rank = static_cast<size_t>(ranks.rank()), rank_count = static_cast<size_t>(ranks.size());
   const size_t part_count = hessian_part_count(sequences.count);
-  PartCollector collector(weights, numerics, sequences, with_loss, progress);
+  PartCollector collector(weights, numerics, sequences, inputs, with_loss, progress);
   progress.begin(with_loss ? "collecting Hessians and gradients" : "collecting Hessians", sequences.count, "sequences");
   const PieceName name = {WorkKind::kSums, Hasher().add(key).add(uint64_t{with_loss}).digest()};
   SumOfParts done = work.find<SumOfParts>(name).value_or(SumOfParts{});
@@ -109,6 +142,22 @@ CalibrationStatistics collect_in_parts(const std::shared_ptr<const Weights>& wei
   }
   progress.end();
   return std::move(done.sum).finish();
+}
+
+// Rank 0's, for its memory may be another's.
+HessianGroups common_groups(HessianGroups groups, const SharedWork& work) {
+  std::vector<int64_t> sizes;
+  for (const auto& group : groups.groups) sizes.push_back(std::ssize(group));
+  sizes = work.of_rank(sizes, 0);
+  std::vector<LinearInput> all;
+  for (const auto& group : groups.groups) all.insert(all.end(), group.begin(), group.end());
+  groups.groups.clear();
+  auto next = all.begin();
+  for (int64_t size : sizes) {
+    groups.groups.emplace_back(next, next + size);
+    next += size;
+  }
+  return groups;
 }
 
 }  // namespace
@@ -139,24 +188,42 @@ TokenSequences self_generate(Generator& generator, const TextScript& script, uin
   return all;
 }
 
-CalibrationStatistics collect_statistics(const std::shared_ptr<const Weights>& weights, const Device& device,
-                                         const TokenSequences& sequences, bool with_loss, uint64_t key,
-                                         const SharedWork& work, Progress& progress) {
-  return work.result<CalibrationStatistics>({WorkKind::kHessians, key}, [&] {
-    CalibrationStatistics statistics;
-    if (device.is_cuda) {
-      // Done with everything before ranks could have exchanged their parts.
-      statistics.hessians = collect_hessians_cuda(weights, device, sequences, progress);
-      if (with_loss) statistics.loss = collect_loss_statistics_cuda(weights, device, sequences, progress);
-    } else {
-      const bool in_one_pass = with_loss && device.numerics == Numerics::kFp32;
-      statistics = collect_in_parts(weights, device.numerics, sequences, in_one_pass, key, work, progress);
-      if (with_loss && !in_one_pass)
-        statistics.loss = collect_in_parts(weights, Numerics::kFp32, sequences, true, key, work, progress).loss;
-    }
-    round_to_float32(statistics);
-    return statistics;
-  });
+StoredStatistics collect_statistics(const std::shared_ptr<const Weights>& weights, const Device& device,
+                                    const TokenSequences& sequences, bool with_loss, uint64_t key,
+                                    const SharedWork& work, Progress& progress) {
+  const Network& network = *weights->network;
+  const bool in_one_pass = with_loss && !device.is_cuda && device.numerics == Numerics::kFp32;
+  const HessianGroups plan = common_groups(
+      group_hessians(network, host_pass_bytes(network, sequences.length, in_one_pass), device.host_memory_bytes), work);
+  StoredStatistics all;
+  for (const std::vector<LinearInput>& inputs : plan.groups) {
+    const bool adds_loss = with_loss && &inputs == &plan.groups.front();
+    Hasher hasher;
+    hasher.add(key).add(uint64_t{adds_loss});
+    for (const LinearInput& input : inputs) hasher.add(network.matrix(input.readers[0]).name);
+    const PieceName name = {WorkKind::kHessians, hasher.digest()};
+    auto collect = [&] {
+      CalibrationStatistics statistics;
+      if (device.is_cuda) {
+        // Done with everything before ranks could have exchanged their parts.
+        statistics.hessians = collect_hessians_cuda(weights, device, sequences, inputs, progress);
+        if (adds_loss) statistics.loss = collect_loss_statistics_cuda(weights, device, sequences, progress);
+      } else {
+        const bool with_gradients = adds_loss && in_one_pass;
+        statistics =
+            collect_in_parts(weights, device.numerics, sequences, inputs, with_gradients, name.key, work, progress);
+        if (adds_loss && !with_gradients)
+          statistics.loss =
+              collect_in_parts(weights, Numerics::kFp32, sequences, {}, true, name.key, work, progress).loss;
+      }
+      round_to_float32(statistics.loss);
+      return store_in_memory(std::move(statistics));  // rounded as they are packed
+    };
+    StoredStatistics part = work.stored<StoredStatistics>(name, plan.fit_in_memory, collect);
+    all.hessians.merge(part.hessians);
+    if (adds_loss) all.loss = std::move(part.loss);
+  }
+  return all;
 }
 
 namespace {
@@ -206,7 +273,7 @@ TokenSequences obtain_tokens(const QuantizeRequest& request, OpenedCheckpoint& s
 // Do statistics from a file belong to this checkpoint? Every Hessian, Fisher and count in `path` must name a matrix of
 // the checkpoint and have its columns or rows; `needs_fisher`: and every layer with a Hessian an output Fisher. Else a
 // FormatError(path).
-void check_statistics(const CalibrationStatistics& statistics, bool needs_fisher, const OpenedCheckpoint& source,
+void check_statistics(const StoredStatistics& statistics, bool needs_fisher, const OpenedCheckpoint& source,
                       const std::string& path) {
   auto check = [&](const char* what, const char* unit, const std::string& name, size_t found, size_t axis) {
     const std::string object = std::string(what) + " '" + name + "' ";
@@ -218,9 +285,10 @@ void check_statistics(const CalibrationStatistics& statistics, bool needs_fisher
                                   " has shape " + shape_text(shape));
   };
   const LossStatistics& loss = statistics.loss;
-  for (const HessianSet* hessians : {&statistics.hessians, &loss.head})
+  const StoredHessians head = store_in_memory(loss.head);
+  for (const StoredHessians* hessians : {&statistics.hessians, &head})
     for (const auto& [name, hessian] : *hessians)
-      check("Hessian", "column", name, static_cast<size_t>(hessian->matrix.size()), 1);
+      check("Hessian", "column", name, static_cast<size_t>(hessian->size()), 1);
   for (const auto& [name, fisher] : loss.output_fisher)
     check("output Fisher", "value", name, fisher.mean_square.size(), 0);
   for (const auto& [name, fisher] : loss.lookup_fisher)
@@ -249,7 +317,7 @@ KeyedStatistics collect_from_model(const QuantizeRequest& request, OpenedCheckpo
     if (request.fisher) hasher.add(std::string_view("fisher"));
     const uint64_t statistics_key = hasher.digest();
     work.ranks().require_equal(hex64(statistics_key), "the hash of the calibration tokens");
-    CalibrationStatistics statistics =
+    StoredStatistics statistics =
         collect_statistics(source.weights(), request.device, tokens, request.fisher, statistics_key, work, progress);
     return KeyedStatistics{std::move(statistics), statistics_key, std::move(tokens)};
   });
@@ -261,9 +329,8 @@ KeyedStatistics obtain_statistics(const QuantizeRequest& request, OpenedCheckpoi
                                   const SharedWork& work, StageTimes& times, Progress& progress) {
   if (request.hessians.empty()) return collect_from_model(request, source, key, work, times, progress);
   return times.time("Hessians", [&] {
-    CalibrationStatistics statistics = read_hessian_file(request.hessians);
+    StoredStatistics statistics = read_hessian_file(request.hessians);
     check_statistics(statistics, request.fisher, source, request.hessians);
-    round_to_float32(statistics);
     uint64_t contents = xxh3(MappedFile(request.hessians).bytes());
     work.ranks().require_equal(hex64(contents), request.hessians + ": the hash of the file");
     KeyedStatistics found{std::move(statistics), Hasher().add(key).add(contents).digest(), {}};

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "gptq/statistics/fisher.h"
+#include "gptq/statistics/stored_statistics.h"
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/console/console.h"
 #include "quantizer/methods/shared_work.h"
@@ -22,17 +22,18 @@ TokenSequences self_generate(Generator& generator, const TextScript& script, uin
                              Progress& progress);
 
 // Runs every sequence, less its last token (nothing is predicted from it), through the model; Hessians of all its
-// linear layers, rounded to float32. On the CPU the ranks take the parts of statistics_sum.h in turn, and all add up
-// all of them; the sum so far is kept. CUDA devices each collect everything. `with_loss`: also back from the loss, for
-// LossStatistics; but on the CPU in fp32 by a pass of its own in float32, which leaves the Hessians what they are
-// without it. `key` hashes all that decides the result, which is a piece of the work.
-CalibrationStatistics collect_statistics(const std::shared_ptr<const Weights>& weights, const Device& device,
-                                         const TokenSequences& sequences, bool with_loss, uint64_t key,
-                                         const SharedWork& work, Progress& progress);
+// linear layers, rounded to float32: those of as many layers in a pass as the host's memory holds (hessian_groups.h),
+// each group a piece of the work. They stay in memory where they take a small part of it, else in files. On the CPU the
+// ranks take the parts of statistics_sum.h in turn, and all add up all of them; the sum so far is kept. CUDA devices
+// each collect everything. `with_loss`: also back from the loss, for LossStatistics; but on the CPU in fp32 by a pass
+// of its own in float32, which leaves the Hessians what they are without it. `key` hashes all that decides the result.
+StoredStatistics collect_statistics(const std::shared_ptr<const Weights>& weights, const Device& device,
+                                    const TokenSequences& sequences, bool with_loss, uint64_t key,
+                                    const SharedWork& work, Progress& progress);
 
 // Statistics and the hash of everything that decided them.
 struct KeyedStatistics {
-  CalibrationStatistics statistics;
+  StoredStatistics statistics;
   uint64_t key = 0;
   TokenSequences tokens;  // none with a file of Hessians alone
 };

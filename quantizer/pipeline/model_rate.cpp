@@ -17,6 +17,11 @@ Matrix weights_of(const QuantizedTensor& tensor) {
   return Matrix(dequantize(tensor), tensor.shape.at(0), tensor.shape.at(1));
 }
 
+// Of H in float64.
+uint64_t square_bytes(const MatrixLoss& loss) {
+  return loss.hessian ? static_cast<uint64_t>(loss.hessian->size() * loss.hessian->size()) * sizeof(double) : 0;
+}
+
 std::vector<std::string> row_of(const std::string& name, const MatrixRate& rate, double total_loss) {
   return {name, fmt::format("{:.3f}", rate.bits_per_weight()),
           fmt::format("{:.3f}", *rate.bound_bits / static_cast<double>(rate.weights)),
@@ -36,6 +41,14 @@ Json to_json(const MatrixRate& rate) {
 
 }  // namespace
 
+// Of weights in float32, and of codes.
+uint64_t RateMeter::working_bytes() const {
+  uint64_t model = 0;
+  for (const auto& [name, tensor] : tensors_)
+    model += static_cast<uint64_t>(element_count(tensor.shape)) * (sizeof(float) + 1);
+  return working_memory(host_memory_bytes_, model);
+}
+
 void RateMeter::find_spectra(Progress& progress) {
   // Layers that read the same input share a Hessian, and its spectrum.
   std::map<const void*, std::vector<const std::string*>> groups;
@@ -45,7 +58,9 @@ void RateMeter::find_spectra(Progress& progress) {
   for (const auto& [hessian, names] : groups) order.push_back(&names);
   std::vector<std::vector<double>> spectra(order.size());
   progress.begin("eigenvalues of Hessians", static_cast<int64_t>(order.size()), "Hessians");
-  parallel_for(static_cast<int64_t>(order.size()), [&](int64_t i) {
+  std::vector<uint64_t> bytes;  // H and what becomes of it
+  for (const auto* names : order) bytes.push_back(2 * square_bytes(losses_.at(*names->front())));
+  parallel_within(bytes, working_bytes(), [&](int64_t i) {
     const std::string& name = *order[static_cast<size_t>(i)]->front();
     spectra[static_cast<size_t>(i)] = hessian_spectrum(losses_.at(name), name);
     progress.advance(1);
@@ -66,8 +81,12 @@ ModelRate RateMeter::measure(const QuantizedModel& model, const ArtifactSummary&
     if (losses_.contains(tensor.name) && !std::holds_alternative<RawTensor>(tensor.data)) coded.push_back(&tensor);
 
   std::vector<MatrixRate> rates(coded.size());
+  std::vector<uint64_t> bytes;  // H, and the matrix before and after
+  for (const QuantizedTensor* tensor : coded)
+    bytes.push_back(square_bytes(losses_.at(tensor->name)) +
+                    2 * sizeof(float) * static_cast<uint64_t>(element_count(tensor->shape)));
   progress.begin("measuring losses", static_cast<int64_t>(coded.size()), "matrices");
-  parallel_for(static_cast<int64_t>(coded.size()), [&](int64_t i) {
+  parallel_within(bytes, working_bytes(), [&](int64_t i) {
     const QuantizedTensor& tensor = *coded[static_cast<size_t>(i)];
     MatrixRate& rate = rates[static_cast<size_t>(i)];
     const Matrix weights = finite_matrix(tensor.name, tensors_.at(tensor.name));

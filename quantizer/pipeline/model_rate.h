@@ -10,6 +10,7 @@
 #include "gptq/slope/rate_bound.h"
 #include "packer/artifact.h"
 #include "runtime/base/json.h"
+#include "runtime/base/memory_plan.h"
 #include "runtime/base/progress.h"
 #include "runtime/codes/quantized_model.h"
 #include "runtime/tensor/tensor.h"
@@ -34,18 +35,21 @@ struct ModelRate {
 // Measures one quantized model after another of the same checkpoint. What the bound needs of Hessians is computed once.
 class RateMeter {
  public:
-  // Of `tensors`, those named in `losses`; both must outlive the meter.
-  RateMeter(const TensorMap& tensors, const std::map<std::string, MatrixLoss>& losses)
-      : tensors_(tensors), losses_(losses) {}
+  // Of `tensors`, those named in `losses`; both must outlive the meter. `host_memory_bytes`: for matrices in flight.
+  RateMeter(const TensorMap& tensors, const std::map<std::string, MatrixLoss>& losses,
+            uint64_t host_memory_bytes = kNoMemoryLimit)
+      : tensors_(tensors), losses_(losses), host_memory_bytes_(host_memory_bytes) {}
 
   // `artifact`: of this model.
   ModelRate measure(const QuantizedModel& model, const ArtifactSummary& artifact, bool with_bound, Progress& progress);
 
  private:
   void find_spectra(Progress& progress);
+  uint64_t working_bytes() const;
 
   const TensorMap& tensors_;
   const std::map<std::string, MatrixLoss>& losses_;
+  const uint64_t host_memory_bytes_;
   std::map<std::string, GaussianSource> sources_;  // filled when the first bound is asked for
 };
 

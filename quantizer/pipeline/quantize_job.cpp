@@ -5,15 +5,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <iterator>
 
 #include "eval/text/token_shard.h"
 #include "gptq/factor/input_pairs.h"
+#include "gptq/statistics/hessian_groups.h"
 #include "gptq/statistics/statistics_sum.h"
 #include "quantizer/checkpoints/hessian_file.h"
 #include "quantizer/console/diagnostics.h"
 #include "quantizer/console/version.h"
 #include "quantizer/methods/slope/distill.h"
+#include "quantizer/methods/slope/slope_layers.h"
 #include "quantizer/methods/slope/slope_method.h"
 #include "quantizer/methods/trace/plan_methods.h"
 #include "runtime/base/file.h"
@@ -144,7 +147,11 @@ std::vector<MemoryPlan> plan_calibration(const QuantizeRequest& request, const O
   auto part = static_cast<int64_t>(hessian_part(options.sequences, parts - 1).size());
   int64_t most = std::min(part, cuda_windows_per_batch(request.device.ordinals[0], options.length));
   int64_t live = live_sums(std::max<size_t>(1, share_of(parts, devices - 1, devices).size()));
-  plans.push_back(plan_hessians(network, request.device.numerics, options.length, most, live, usable));
+  uint64_t host = request.device.host_memory_bytes;
+  const HessianGroups groups = group_hessians(*network, host_pass_bytes(*network, options.length, false), host);
+  const auto& largest = *std::ranges::max_element(
+      groups.groups, {}, [&](const auto& inputs) { return collecting_bytes(*network, inputs); });
+  plans.push_back(plan_hessians(network, request.device.numerics, options.length, largest, most, live, usable));
   if (request.fisher) plans.push_back(plan_gradients(network, options.length, part, usable));
   return plans;
 }
@@ -180,10 +187,42 @@ std::vector<MemoryPlan> plan_distillation(const QuantizeRequest& request, const 
                           usable_memory(request.device))};
 }
 
-// What a quantization takes of each CUDA device, step by step, before any of it begins: of calibration, cross terms and
-// distillation, as far as there are any; none on the CPU.
-std::vector<MemoryPlan> plan_memory(const QuantizeRequest& request, const OpenedCheckpoint& source) {
-  if (!request.device.is_cuda) return {};
+// Of solving layers, with the widest of them in flight.
+MemoryPlan plan_solving(const OpenedCheckpoint& source, const std::vector<std::string>& layers, uint64_t usable_bytes) {
+  uint64_t model = 0, widest = 0;
+  for (const auto& [name, tensor] : source.shapes())
+    model += static_cast<uint64_t>(element_count(tensor.shape)) * kSolvedWeightBytes;
+  for (const std::string& name : layers)
+    if (auto found = source.shapes().find(name); found != source.shapes().end() && found->second.shape.size() == 2)
+      widest = std::max(widest, solving_bytes(found->second.shape[0], found->second.shape[1], /*has_hessian=*/true));
+  const uint64_t batch = std::clamp<uint64_t>(working_memory(usable_bytes, model) / std::max<uint64_t>(1, widest), 1,
+                                              static_cast<uint64_t>(thread_count()));
+  return {"solving",
+          "layer",
+          0,
+          static_cast<int64_t>(batch),
+          {{"weights and codes", model}, {"factorisations", batch * widest}},
+          /*is_host=*/true};
+}
+
+// On the CPU: of the statistics, and of solving the widest layer, as many of which at a time as there is room for.
+std::vector<MemoryPlan> plan_host_memory(const QuantizeRequest& request, const OpenedCheckpoint& source,
+                                         const std::vector<std::string>& layers) {
+  const uint64_t usable = request.device.host_memory_bytes;
+  std::vector<MemoryPlan> plans;
+  if (request.hessians.empty()) {
+    const bool with_loss = request.fisher && request.device.numerics == Numerics::kFp32;
+    plans.push_back(plan_host_statistics(*source.runnable().network, request.calibration.length, with_loss, usable));
+  }
+  plans.push_back(plan_solving(source, layers, usable));
+  return plans;
+}
+
+// What a quantization takes, step by step, before any of it begins: of each CUDA device for calibration, cross terms
+// and distillation, as far as there are any; or of the host.
+std::vector<MemoryPlan> plan_memory(const QuantizeRequest& request, const OpenedCheckpoint& source,
+                                    const std::vector<std::string>& layers) {
+  if (!request.device.is_cuda) return plan_host_memory(request, source, layers);
   std::vector<MemoryPlan> plans;
   if (request.hessians.empty()) plans = plan_calibration(request, source);
   if (request.method != MethodKind::kSlope) return plans;
@@ -227,7 +266,7 @@ MethodWork QuantizeJob::work_of(const QuantizedModel& header, LayerSolver& solve
 
 void QuantizeJob::check_lower_bound(const QuantizeRequest& request) {
   times_.time("lower bound", [&] {
-    const HessianSet none;
+    const StoredHessians none;
     const WorkFolder nowhere("");
     const std::unique_ptr<Ranks> single = make_single_rank();
     const SharedWork alone(nowhere, *single);
@@ -241,13 +280,15 @@ void QuantizeJob::check_lower_bound(const QuantizeRequest& request) {
 
 void QuantizeJob::collect() {
   if (request_.hessians.empty()) source_.weights();  // while a device gets ready
-  memory_plans_ = plan_memory(request_, source_);
+  memory_plans_ = plan_memory(request_, source_, layers_);
   for (const MemoryPlan& plan : memory_plans_) console_.note(plan.text());
   work_.emplace(ranks_.is_root() ? request_.work_folder : "", request_.after_piece);
-  shared_.emplace(*work_, ranks_);
+  const std::string& beside = request_.output.empty() ? request_.work_folder : request_.output;  // a sweep has several
+  const std::string folder = std::filesystem::path(beside).parent_path().string();
+  shared_.emplace(*work_, ranks_, folder.empty() ? "." : folder);
   encoder_.emplace(*shared_, &times_);
   collected_ = obtain_statistics(request_, source_, key_, *shared_, times_, console_.progress());
-  const CalibrationStatistics& statistics = collected_.statistics;
+  const StoredStatistics& statistics = collected_.statistics;
   solver_.emplace(source_.parameters(), statistics.hessians, request_.device, *shared_, collected_.key,
                   console_.progress());
   if (ranks_.is_root() && !request_.save_hessians.empty()) write_hessian_file(request_.save_hessians, statistics);

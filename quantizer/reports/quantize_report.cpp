@@ -44,7 +44,7 @@ Json to_json(const LossStatistics& loss) {
   }
   Json json = {{"tokens", loss.output_fisher.begin()->second.token_count}, {"tables", tables}};
   for (const auto& [name, hessian] : loss.head) {
-    json["head"] = {{"name", name}, {"sensitivity", trace_sensitivity(*hessian)}};
+    json["head"] = {{"name", name}, {"sensitivity", trace_sensitivity(StoredHessian(hessian))}};
     if (auto fisher = loss.output_fisher.find(name); fisher != loss.output_fisher.end())
       json["head"]["output_fisher"] = fisher->second.mean();
   }

@@ -153,7 +153,7 @@ AtomicFile::~AtomicFile() { discard(); }
 
 bool AtomicFile::open_unnamed() {
   if (::access(kOwnDescriptors, X_OK) != 0) return false;  // give_name() needs them
-  fd_ = ::open(folder_of(target_).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, kMode);
+  fd_ = ::open(folder_of(target_).c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, kMode);
   if (fd_ < 0) return false;
   lock(fd_);
   return true;
@@ -162,7 +162,7 @@ bool AtomicFile::open_unnamed() {
 void AtomicFile::open_named() {
   for (int attempt = 0; attempt < kMaxNameAttempts; ++attempt) {
     temporary_path_ = temporary_name(target_, attempt);
-    fd_ = ::open(temporary_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kMode);
+    fd_ = ::open(temporary_path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, kMode);
     if (fd_ >= 0 && lock(fd_) && has_name(fd_)) return;
     const int saved = fd_ >= 0 ? EEXIST : errno;
     if (fd_ >= 0) ::close(std::exchange(fd_, -1));

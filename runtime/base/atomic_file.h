@@ -12,6 +12,7 @@
 
 #include "runtime/base/byte_cursor.h"
 #include "runtime/base/error.h"
+#include "runtime/base/file.h"
 
 namespace thimble {
 
@@ -37,6 +38,9 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   void write(Bytes bytes);
+  // What was written so far, there for as long as the map lives: of a file that is never committed too, which then
+  // takes its room on the disk as long.
+  MappedFile map() const { return {path_, fd_}; }
   // Makes the file durable under its name. Throws IoError and leaves the old file when anything fails.
   void commit();
 

@@ -11,15 +11,26 @@
 
 namespace thimble {
 
+namespace {
+
+struct Descriptor {
+  explicit Descriptor(const std::string& path)
+      // O_NONBLOCK: opening a pipe must not wait for its writer. Regular files ignore it.
+      : fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+    if (fd < 0) throw IoError(path, "cannot open for reading", errno);
+  }
+  ~Descriptor() { ::close(fd); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  const int fd;
+};
+
+}  // namespace
+
+MappedFile::MappedFile(const std::string& path) : MappedFile(path, Descriptor(path).fd) {}
+
 // Directories, devices and pipes are refused.
-MappedFile::MappedFile(const std::string& path) : path_(path) {
-  // O_NONBLOCK: opening a pipe must not wait for its writer. Regular files ignore it.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) throw IoError(path, "cannot open for reading", errno);
-  struct Closing {
-    int fd;
-    ~Closing() { ::close(fd); }
-  } closing{fd};
+MappedFile::MappedFile(const std::string& path, int fd) : path_(path) {
   struct stat info {};
   if (::fstat(fd, &info) != 0) throw IoError(path, "cannot stat", errno);
   if (S_ISDIR(info.st_mode)) throw IoError(path, "is a folder, a file is needed", EISDIR);
@@ -30,6 +41,11 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   if (mapped == MAP_FAILED) throw IoError(path, "cannot map", errno);
   mapping_ = {mapped, [size](void* start) { ::munmap(start, size); }};
   bytes_ = {static_cast<const std::byte*>(mapped), size};
+}
+
+HeldBytes hold(ByteVector bytes) {
+  auto owner = std::make_shared<const ByteVector>(std::move(bytes));
+  return {*owner, owner};
 }
 
 std::string read_text_file(const std::string& path, uint64_t limit_bytes) {

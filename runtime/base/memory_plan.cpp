@@ -3,7 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <fstream>
+#include <sstream>
 
 #include "runtime/base/count_text.h"
 #include "runtime/base/error.h"
@@ -17,17 +21,63 @@ uint64_t MemoryPlan::bytes() const {
 }
 
 std::string MemoryPlan::text() const {
-  std::string text = fmt::format("{} takes {} B of device memory at most: {} of {} tokens at a time", step,
-                                 count_text(bytes()), counted(batch, unit), unit_tokens);
+  std::string text = fmt::format("{} takes {} B of {} at most: {}", step, count_text(bytes()),
+                                 is_host ? "memory" : "device memory", counted(batch, unit));
+  if (unit_tokens > 0) text += fmt::format(" of {} tokens", unit_tokens);
+  text += " at a time";
   for (const MemoryUse& use : uses) text += fmt::format(", {} {} B", use.what, count_text(use.bytes));
   return text;
+}
+
+namespace {
+
+std::string unit_tokens_text(const MemoryPlan& plan) {
+  return plan.unit_tokens > 0 ? fmt::format("{}s of {} tokens", plan.unit, plan.unit_tokens) : plan.unit + "s";
+}
+
+// The number in a file, which may say "max" instead; kNoMemoryLimit where there is none.
+uint64_t number_in(const std::string& path) {
+  std::ifstream file(path);
+  uint64_t number = 0;
+  return file >> number ? number : kNoMemoryLimit;
+}
+
+}  // namespace
+
+uint64_t control_group_limit(const std::string& groups, const std::string& root) {
+  uint64_t least = kNoMemoryLimit;
+  std::istringstream lines(groups);
+  for (std::string line; std::getline(lines, line);) {  // "0::/user.slice", or "9:cpu,memory:/docker/1"
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const bool is_unified = controllers == ",,";
+    if (!is_unified && controllers.find(",memory,") == std::string::npos) continue;
+    // A limit holds for all groups below. In a container the path may be the host's, and only its end is there.
+    const std::string folder = is_unified ? root : root + "/memory";
+    const char* limit = is_unified ? "/memory.max" : "/memory.limit_in_bytes";
+    for (std::string path = line.substr(second + 1);; path.resize(path.rfind('/'))) {
+      while (path.ends_with('/')) path.pop_back();
+      least = std::min(least, number_in(folder + path + limit));
+      if (path.empty() || path.rfind('/') == std::string::npos) break;
+    }
+  }
+  return least;
+}
+
+uint64_t host_memory_bytes() {
+  const auto pages = static_cast<uint64_t>(std::max<long>(0, ::sysconf(_SC_PHYS_PAGES)));
+  const auto page_bytes = static_cast<uint64_t>(std::max<long>(0, ::sysconf(_SC_PAGESIZE)));
+  std::ostringstream groups;
+  groups << std::ifstream("/proc/self/cgroup").rdbuf();
+  return std::min(pages * page_bytes, control_group_limit(groups.str(), "/sys/fs/cgroup"));
 }
 
 Json to_json(const MemoryPlan& plan) {
   Json uses = Json::object();
   for (const MemoryUse& use : plan.uses) uses[use.what] = use.bytes;
   return {{"step", plan.step},
-          {"unit", fmt::format("{}s of {} tokens", plan.unit, plan.unit_tokens)},
+          {"unit", unit_tokens_text(plan)},
           {"batch", plan.batch},
           {"bytes", plan.bytes()},
           {"uses", uses}};

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <exception>
 #include <latch>
+#include <mutex>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -50,6 +52,39 @@ void parallel_for(int64_t count, const std::function<void(int64_t)>& body) {
           for (int64_t i = range.begin(); i != range.end(); ++i) body(i);
         },
         tbb::simple_partitioner(), context);
+  });
+}
+
+void parallel_within(std::span<const uint64_t> bytes, uint64_t limit_bytes, const std::function<void(int64_t)>& body) {
+  std::mutex mutex;
+  std::vector<bool> is_started(bytes.size());
+  size_t running = 0, turned_away = 0;
+  uint64_t taken = 0;
+  // The first that has not started and finds room.
+  auto start_one = [&]() -> std::optional<size_t> {
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      if (is_started[i] || (running > 0 && (taken > limit_bytes || bytes[i] > limit_bytes - taken))) continue;
+      is_started[i] = true;
+      ++running;
+      taken += bytes[i];
+      return i;
+    }
+    return std::nullopt;
+  };
+  // Each task runs one, or is turned away: then one that ends runs another in its place.
+  parallel_for(std::ssize(bytes), [&](int64_t) {
+    std::unique_lock lock(mutex);
+    std::optional<size_t> i = start_one();
+    if (!i) ++turned_away;
+    while (i) {
+      lock.unlock();
+      body(static_cast<int64_t>(*i));  // where it throws, nothing else starts that is not already under way
+      lock.lock();
+      --running;
+      taken -= bytes[*i];
+      i = turned_away > 0 ? start_one() : std::nullopt;
+      if (i) --turned_away;
+    }
   });
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 
 namespace thimble {
 
@@ -13,6 +14,10 @@ void parallel_for(int64_t count, const std::function<void(int64_t)>& body);
 
 // Calls body(first, last) on the fixed chunks [0, chunk), [chunk, 2 * chunk), ... of [0, count).
 void parallel_chunks(int64_t count, int64_t chunk, const std::function<void(int64_t, int64_t)>& body);
+
+// Calls body(i) for i in [0, bytes.size()), in about that order, as many at a time as take at most `limit_bytes`
+// together, i taking bytes[i]; one at least. Loops in bodies may use all threads.
+void parallel_within(std::span<const uint64_t> bytes, uint64_t limit_bytes, const std::function<void(int64_t)>& body);
 
 // Calls body(row) for every row of a matrix of `width` floats a row, in any order: in chunks of enough work for a task.
 void for_each_row(int64_t rows, int64_t width, const std::function<void(int64_t)>& body);

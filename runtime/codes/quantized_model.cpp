@@ -30,15 +30,17 @@ std::vector<float> dequantize(const SteppedCodes& coded) {
   const size_t columns = column_sizes.size();
   const Trellis trellis(coded.trellis_bits);
   std::vector<uint32_t> states(columns);
-  for (size_t r = 0; r < coded.row_steps.size(); ++r) {
-    if (r % kTrellisRows == 0) std::ranges::fill(states, 0u);
-    const float row_size = step_size(coded.row_steps[r]);
-    for (size_t k = 0; k < columns; ++k) {
-      const int32_t code = coded.codes[r * columns + k];
-      values[r * columns + k] = static_cast<float>(Trellis::level(states[k], code)) * row_size * column_sizes[k];
-      states[k] = trellis.next(states[k], code);
+  coded.codes.visit([&](auto codes) {
+    for (size_t r = 0; r < coded.row_steps.size(); ++r) {
+      if (r % kTrellisRows == 0) std::ranges::fill(states, 0u);
+      const float row_size = step_size(coded.row_steps[r]);
+      for (size_t k = 0; k < columns; ++k) {
+        const int32_t code = codes[r * columns + k];
+        values[r * columns + k] = static_cast<float>(Trellis::level(states[k], code)) * row_size * column_sizes[k];
+        states[k] = trellis.next(states[k], code);
+      }
     }
-  }
+  });
   return values;
 }
 

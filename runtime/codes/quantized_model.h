@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "runtime/codes/code_array.h"
 #include "runtime/codes/nvfp4_matrix.h"
 #include "runtime/tensor/tensor.h"
 
@@ -26,7 +27,7 @@ struct RowScaledCodes {
 // R, K as above.
 struct SteppedCodes {
   int trellis_bits = 0;
-  std::vector<int32_t> codes;         // (R, K) row-major, in [-kMaxSteppedCode, kMaxSteppedCode]
+  CodeArray codes;                    // (R, K) row-major, in [-kMaxSteppedCode, kMaxSteppedCode]
   std::vector<int16_t> row_steps;     // (R) in [-kMaxStep, kMaxStep]
   std::vector<int16_t> column_steps;  // (K) likewise
   bool operator==(const SteppedCodes&) const = default;

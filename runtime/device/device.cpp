@@ -93,6 +93,7 @@ Device open_device(const std::string& text, const std::string& numerics, int loc
   if (is_sf16(device.numerics))
     throw UsageError("--numerics " + numerics + " is not in this build, which was configured with THIMBLE_SF16=OFF");
 #endif
+  device.host_memory_bytes = usable_memory(thimble::host_memory_bytes(), kNoMemoryLimit);
   if (!device.is_cuda) return device;
   device.ordinals = cuda_ordinals(text, count, local_rank);
   return device;

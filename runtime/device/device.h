@@ -18,6 +18,7 @@ struct Device {
   std::vector<int> ordinals;  // CUDA devices to use, at least one when is_cuda
   Numerics numerics = Numerics::kFp32;
   uint64_t memory_limit_bytes = kNoMemoryLimit;  // of each CUDA device; see memory_plan.h
+  uint64_t host_memory_bytes = kNoMemoryLimit;   // of the host, that may be planned with
 
   // What results depend on besides the inputs: the CPU's instruction set or the CUDA device's model, and the numerics,
   // which on the CPU go without saying when they are fp32.

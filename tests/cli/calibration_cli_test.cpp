@@ -45,11 +45,11 @@ TEST_F(CalibrationTest, FisherIsReportedAndChangesNoWeight) {
   EXPECT_EQ(loss.at("tables").at("tok_emb.weight").at("rows"), 264);
   EXPECT_GT(loss.at("tables").at("bigram.embed.weight").at("lookup_fisher"), 0);
 
-  CalibrationStatistics saved = read_hessian_file(path("h.safetensors"));
-  CalibrationStatistics plain = read_hessian_file(path("plain.safetensors"));
+  StoredStatistics saved = read_hessian_file(path("h.safetensors"));
+  StoredStatistics plain = read_hessian_file(path("plain.safetensors"));
   EXPECT_TRUE(plain.loss.empty());
   ASSERT_EQ(saved.hessians.size(), plain.hessians.size());
-  for (const auto& [layer, hessian] : plain.hessians) EXPECT_EQ(saved.hessians.at(layer)->matrix, hessian->matrix);
+  for (const auto& [layer, hessian] : plain.hessians) EXPECT_EQ(*saved.hessians.at(layer)->load(), *hessian->load());
   EXPECT_EQ(saved.loss.output_fisher.size(), saved.hessians.size() + 1);  // and the head
 }
 
@@ -73,8 +73,8 @@ TEST_F(CalibrationTest, KeptFisherIsTakenAgain) {
 
 TEST_F(CalibrationTest, FisherOfAnotherModelIsNamed) {
   trace("first.thmb", {"--fisher", "--save-hessians", "h.safetensors"});
-  auto expect_refusal = [&](const std::function<void(CalibrationStatistics&)>& change, const std::string& words) {
-    CalibrationStatistics statistics = read_hessian_file(path("h.safetensors"));
+  auto expect_refusal = [&](const std::function<void(StoredStatistics&)>& change, const std::string& words) {
+    StoredStatistics statistics = read_hessian_file(path("h.safetensors"));
     change(statistics);
     write_hessian_file(path("bad"), statistics);
     expect_failure(4, trace_arguments("out.thmb", {"--fisher", "--hessians", "bad"}), {"bad: ", words});
@@ -88,7 +88,7 @@ TEST_F(CalibrationTest, FisherOfAnotherModelIsNamed) {
   expect_refusal([&](auto& s) { s.loss.lookup_fisher.at(table).mean_square.push_back(1); },
                  "lookup Fisher '" + table + "' has 33 values");
   expect_refusal([&](auto& s) { s.loss.row_counts.at(table).pop_back(); }, "row counts '" + table + "' has 263 values");
-  expect_refusal([&](auto& s) { s.loss.head.at(table) = s.hessians.at("bigram.proj.weight"); },
+  expect_refusal([&](auto& s) { s.loss.head.at(table) = load_all(s.hessians).at("bigram.proj.weight"); },
                  "Hessian '" + table + "' has 8 columns");
   trace("plain.thmb", {"--save-hessians", "plain.safetensors"});
   expect_failure(4, trace_arguments("out.thmb", {"--fisher", "--hessians", "plain.safetensors"}),
@@ -158,7 +158,7 @@ class OtherFamilyTest : public CliTest {
     HessianSet hessians;
     hessians["first.weight"] = hessian_of(random_tensor({40, 16}, 1, 5), 16);
     hessians["second.weight"] = hessian_of(random_tensor({40, 24}, 1, 6), 24);
-    write_hessian_file(path("h.safetensors"), {hessians, {}});
+    write_hessian_file(path("h.safetensors"), store_in_memory(CalibrationStatistics{hessians, {}}));
   }
 
   static std::shared_ptr<const Hessian> hessian_of(const Tensor& inputs, int64_t columns) {

@@ -60,7 +60,8 @@ TEST_F(CliTest, HelpOfACommandShowsAnExampleAndTheSharedOptions) {
     EXPECT_EQ(help.err, "");
     EXPECT_THAT(help.out, Not(HasSubstr("--device-memory")));
     RunResult all = succeed({command, "--help-all"});
-    for (const char* option : {"--json", "--quiet", "--threads", "--seed", "--device", "--numerics", "--device-memory"})
+    for (const char* option :
+         {"--json", "--quiet", "--threads", "--seed", "--device", "--numerics", "--device-memory", "--memory"})
       EXPECT_THAT(all.out, HasSubstr("  " + std::string(option)));
     EXPECT_THAT(all.out, HasSubstr("Example:\n  thimble " + command));
   }

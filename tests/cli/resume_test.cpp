@@ -256,6 +256,31 @@ TEST_F(ResumeTest, KilledAgainAndAgain) {
   expect_reference();
 }
 
+// A pass for every Hessian, and each in a file: the same artifact, and of the files none is left.
+TEST_F(ResumeTest, WithNextToNoMemory) {
+  const std::vector<std::string> before = names();
+  succeed(quantize_arguments("out.thmb", {"--memory", "1", "--no-resume"}));
+  expect_reference();
+  std::filesystem::remove(path("out.thmb"));
+  EXPECT_EQ(names(), before);
+  for (size_t round = 1; !exists("out.thmb"); ++round) {
+    ASSERT_LT(round, 200) << "no progress";
+    const size_t kept = results().size();
+    RunOptions options;
+    options.kill_when = [&] { return results().size() > kept; };
+    thimble(quantize_arguments("out.thmb", {"--memory", "1"}), options);
+  }
+  std::filesystem::remove(path("out.thmb"));
+  succeed(quantize_arguments("out.thmb", {"--memory", "1", "--keep-work"}));
+  expect_reference();
+  const std::vector<std::string> pieces = results();
+  EXPECT_GT(std::ranges::count_if(pieces, [](const std::string& name) { return name.starts_with("hessians-"); }), 5);
+  const std::map<std::string, ino_t> finished = identities();
+  succeed(quantize_arguments("out.thmb", {"--memory", "1", "--keep-work"}));
+  EXPECT_EQ(identities(), finished);
+  expect_reference();
+}
+
 // Any subset of the results may be there.
 TEST_F(ResumeTest, WhateverIsMissingIsComputed) {
   quantize("out.thmb", {"--keep-work"});

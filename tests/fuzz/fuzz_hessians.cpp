@@ -39,9 +39,9 @@ void check(const thimble::LossStatistics& loss) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   thimble::MemoryFile file(std::as_bytes(std::span(data, size)));
   try {
-    thimble::CalibrationStatistics statistics = thimble::read_hessian_file(file.path());
+    const thimble::StoredStatistics statistics = thimble::read_hessian_file(file.path());
     check(statistics.loss);
-    thimble::HessianSet& hessians = statistics.hessians;
+    thimble::HessianSet hessians = thimble::load_all(statistics.hessians);
     for (const auto& [layer, hessian] : hessians) check(*hessian);
     for (const std::string& layer : thimble::hessian_file_layers(file.path()))
       if (hessians.erase(layer) != 1) std::abort();

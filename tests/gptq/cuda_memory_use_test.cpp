@@ -117,8 +117,8 @@ TEST_P(CudaMemoryUse, OfGeneration) {
 
 TEST_P(CudaMemoryUse, OfStatistics) {
   const int64_t part = kSequences / 8, windows = std::min(part, cuda_windows_per_batch(0, kLength));
-  expect_use(plan_hessians(network_, Numerics::kBf16, kLength, windows, live_sums(8), kMuch),
-             [&] { collect_hessians_cuda(model_, device(), tokens_, progress_); });
+  expect_use(plan_hessians(network_, Numerics::kBf16, kLength, network_->linear_inputs(), windows, live_sums(8), kMuch),
+             [&] { collect_hessians_cuda(model_, device(), tokens_, network_->linear_inputs(), progress_); });
   expect_use(plan_gradients(network_, kLength, part, kMuch),
              [&] { collect_loss_statistics_cuda(model_, device(), tokens_, progress_); });
 }

@@ -1,5 +1,6 @@
 // artifact_roundtrip_test.cpp: decode(encode(q)) == q, encode(q) == encode(q), encode(decode(a)) == a.
 #include <gtest/gtest.h>
+#include <array>
 
 #include <cmath>
 #include <map>
@@ -52,8 +53,8 @@ TEST(ArtifactRoundTripTest, SteppedTensors) {
   tensors.push_back(stepped_tensor("v segments", 1025, 5, 8));
   tensors.push_back({"w empty", {0, 5}, SteppedCodes{3, {}, {}, {}}});
   tensors.push_back({"w none", {5, 0}, SteppedCodes{3, {}, std::vector<int16_t>(5), {}}});
-  std::get<SteppedCodes>(tensors[0].data).codes[7] = kMaxSteppedCode;
-  std::get<SteppedCodes>(tensors[1].data).codes[7] = -kMaxSteppedCode;
+  std::get<SteppedCodes>(tensors[0].data).codes.store(7, std::array{kMaxSteppedCode});
+  std::get<SteppedCodes>(tensors[1].data).codes.store(7, std::array{-kMaxSteppedCode});
   std::get<SteppedCodes>(tensors[2].data).row_steps[3] = kMaxStep;
   std::get<SteppedCodes>(tensors[3].data).column_steps[3] = -kMaxStep;
   expect_round_trip(model_of(std::move(tensors)));

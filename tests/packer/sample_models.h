@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <random>
 #include <string>
 
@@ -35,8 +36,8 @@ inline QuantizedTensor stepped_tensor(const std::string& name, int64_t rows, int
   SteppedCodes coded;
   coded.trellis_bits = trellis_bits;
   for (int64_t i = 0; i < rows * columns; ++i)
-    coded.codes.push_back(static_cast<int32_t>(random() % 5 + random() % 5) - 4 +
-                          static_cast<int32_t>(i % columns) / 8);
+    coded.codes.append(
+        std::array{static_cast<int32_t>(random() % 5 + random() % 5) - 4 + static_cast<int32_t>(i % columns) / 8});
   for (int64_t r = 0; r < rows; ++r) coded.row_steps.push_back(static_cast<int16_t>(-8 * (r % 40)));
   for (int64_t k = 0; k < columns; ++k) coded.column_steps.push_back(static_cast<int16_t>(8 * (k % 9) - 300));
   return {name, {rows, columns}, coded};

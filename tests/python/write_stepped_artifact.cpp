@@ -14,9 +14,10 @@ namespace {
 QuantizedTensor stepped(const std::string& name, int64_t rows, int64_t columns, int bits) {
   QuantizedTensor tensor = stepped_tensor(name, rows, columns, bits);
   auto& coded = std::get<SteppedCodes>(tensor.data);
-  coded.codes = trellis_codes(static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), 1, 0.5, 0.5, bits).codes;
-  for (size_t i = 0; i < coded.codes.size(); i += 1 + coded.codes.size() / 5)  // escapes, even and odd, of both signs
-    coded.codes[i] = static_cast<int32_t>(i % 2 == 0 ? 1000 + i : -70001 + static_cast<int64_t>(i));
+  SampleCodes sample = trellis_codes(static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), 1, 0.5, 0.5, bits);
+  for (size_t i = 0; i < sample.codes.size(); i += 1 + sample.codes.size() / 5)  // escapes, even and odd, of both signs
+    sample.codes[i] = static_cast<int32_t>(i % 2 == 0 ? 1000 + i : -70001 + static_cast<int64_t>(i));
+  coded.codes = sample.codes;
   return tensor;
 }
 

@@ -47,7 +47,7 @@ void change_rows(const RowChanges& changes, QuantizedTensor& tensor) {
   auto found = changes.find(tensor.name);
   if (found == changes.end()) return;
   auto& [trellis_bits, codes, row_steps, column_steps] = std::get<SteppedCodes>(tensor.data);
-  if (std::ranges::all_of(codes, [](int32_t code) { return code == 0; })) return;
+  if (codes.is_zero()) return;
   for (size_t r = 0; r < row_steps.size(); ++r)
     row_steps[r] = static_cast<int16_t>(std::clamp(row_steps[r] + found->second[r], -kMaxStep, kMaxStep));
 }

@@ -9,7 +9,10 @@
 #include "gptq/slope/rate_model.h"
 #include "gptq/trace/plan.h"
 #include "runtime/base/hash.h"
+#include "runtime/base/memory_plan.h"
 #include "runtime/base/parallel.h"
+#include "runtime/codes/trellis.h"
+#include "runtime/tensor/host_device.h"
 
 namespace thimble {
 namespace {
@@ -21,7 +24,7 @@ std::vector<double> difference(const std::vector<float>& a, const std::vector<do
 }
 
 void drop_steps_of_zeros(SteppedCodes& matrix) {
-  if (std::ranges::any_of(matrix.codes, [](int32_t code) { return code != 0; })) return;
+  if (!matrix.codes.is_zero()) return;
   std::ranges::fill(matrix.row_steps, int16_t{0});
   std::ranges::fill(matrix.column_steps, int16_t{0});
 }
@@ -31,8 +34,8 @@ SlopeMatrix matrix_of(const std::string& name, const Shape& shape, SlopeResult r
   return {{name, shape, std::move(result.codes)}, std::move(result.report)};
 }
 
-// Float32 weights that wait for a device in host memory, about; those of more layers follow.
-constexpr int64_t kMostWaitingWeights = int64_t{1} << 28;
+// Float32 values, of weights and Hessians, that wait for a device in host memory, about; those of more layers follow.
+constexpr int64_t kMostWaitingValues = int64_t{1} << 28;
 
 }  // namespace
 
@@ -97,12 +100,14 @@ void SlopeLayers::look_at_sizes(Progress& progress) {
   }
   std::vector<SizeModel> sizes(order.size());
   progress.begin("looking at layers", static_cast<int64_t>(layers_.size()), "layers");
-  parallel_for(static_cast<int64_t>(order.size()), [&](int64_t i) {
+  std::vector<uint64_t> bytes;
+  for (const auto& layers : order) bytes.push_back(work_bytes(*layers.front()));
+  parallel_within(bytes, working_memory_bytes(), [&](int64_t i) {
     const std::vector<Layer*>& layers = order[static_cast<size_t>(i)];
     std::vector<double> upper_diagonal;
     if (const auto& hessian = layers.front()->loss.hessian)
-      upper_diagonal =
-          factor_hessian(*hessian, options_.damping, layers.front()->name, options_.column_order).upper_diagonal();
+      upper_diagonal = factor_hessian(*hessian->load(), options_.damping, layers.front()->name, options_.column_order)
+                           .upper_diagonal();
     for (Layer* layer : layers) {
       const StepShape& steps = layer->steps = step_shape(layer->loss, layer->loss.row_weights, upper_diagonal);
       const std::shared_ptr<const Matrix> weights = layer->weights();
@@ -139,7 +144,8 @@ SlopeGrid SlopeLayers::grid(const Task& task, const std::vector<double>& upper_d
 SlopeResult SlopeLayers::solve_on_cpu(const Task& task) const {
   const Layer& layer = *task.layer;
   std::optional<HessianFactor> factor;
-  if (layer.loss.hessian) factor = factor_hessian(*layer.loss.hessian, task.damping, layer.name, options_.column_order);
+  if (layer.loss.hessian)
+    factor = factor_hessian(*layer.loss.hessian->load(), task.damping, layer.name, options_.column_order);
   const std::vector<double> upper_diagonal = factor ? factor->upper_diagonal() : std::vector<double>{};
   return solve_slope(*layer.weights(), factor ? &*factor : nullptr, grid(task, upper_diagonal), layer.row_weights,
                      layer.name);
@@ -150,13 +156,19 @@ void SlopeLayers::solve_on_cuda(std::span<const Task> tasks, std::span<const siz
   for (size_t done = 0; done < chosen.size();) {
     std::vector<SlopeJob> jobs;
     std::vector<std::shared_ptr<const Matrix>> weights;
-    for (int64_t waiting = 0; done + jobs.size() < chosen.size() && waiting < kMostWaitingWeights;) {
+    std::map<const StoredHessian*, std::shared_ptr<const SymmetricMatrix>> hessians;
+    for (int64_t waiting = 0; done + jobs.size() < chosen.size() && waiting < kMostWaitingValues;) {
       const Task& task = tasks[chosen[done + jobs.size()]];
       const Layer& layer = *task.layer;
       weights.push_back(layer.weights());
       waiting += layer.rows() * layer.cols();
-      jobs.push_back({layer.name, *weights.back(), layer.loss.hessian.get(), task.damping, options_.column_order,
-                      layer.row_weights});
+      auto& hessian = hessians[layer.loss.hessian.get()];
+      if (!hessian) {
+        hessian = layer.loss.hessian->load();
+        waiting += layer.cols() * layer.cols();  // as many bytes as so many float32 values and a triangle of float64
+      }
+      jobs.push_back(
+          {layer.name, *weights.back(), hessian.get(), task.damping, options_.column_order, layer.row_weights});
     }
     auto choose_grid = [&](size_t job, const std::vector<double>& upper_diagonal) {
       return grid(tasks[chosen[done + job]], upper_diagonal);
@@ -165,6 +177,23 @@ void SlopeLayers::solve_on_cuda(std::span<const Task> tasks, std::span<const siz
                      [&](size_t job, SlopeResult result) { take(chosen[done + job], std::move(result)); });
     done += jobs.size();
   }
+}
+
+uint64_t solving_bytes(int64_t rows, int64_t columns, bool has_hessian) {
+  const int64_t weights = rows * columns;
+  auto bytes = static_cast<uint64_t>(weights) * (sizeof(float) + sizeof(int32_t));  // themselves, and their codes
+  if (!has_hessian) return bytes;
+  const int64_t segment = std::min(rows, kTrellisRows) * columns;  // which a thread has in float64
+  const int64_t segments = std::min<int64_t>(thread_count(), divide_up(rows, kTrellisRows));
+  return bytes + factor_bytes(columns) + static_cast<uint64_t>(segment * segments) * sizeof(double);
+}
+
+uint64_t SlopeLayers::work_bytes(const Layer& layer) {
+  return solving_bytes(layer.rows(), layer.cols(), layer.loss.hessian != nullptr);
+}
+
+uint64_t SlopeLayers::working_memory_bytes() const {
+  return working_memory(device_.host_memory_bytes, static_cast<uint64_t>(weights()) * kSolvedWeightBytes);
 }
 
 int64_t SlopeLayers::cost(const Layer& layer) {
@@ -201,9 +230,7 @@ std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string>
   auto compute = [&](std::span<const size_t> mine, const SharedWork::Give<SlopeMatrix>& give) {
     const InputPair pair = collect();
     if (mine.empty()) return;
-    const auto hessian = std::make_shared<const SymmetricMatrix>(pair.hessian);
-    std::vector<double> diagonal;
-    for (int64_t k = 0; k < hessian->size(); ++k) diagonal.push_back((*hessian)(k, k));
+    const std::shared_ptr<const StoredHessian> hessian = store_in_memory(pair.hessian);
     std::vector<std::string> own;
     for (size_t i : mine) own.push_back(names[i]);
     std::vector<Matrix> weights = times.time("cross terms: shift", [&] { return shifted_weights(own, pair); });
@@ -214,7 +241,7 @@ std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string>
                          from.key,
                          from.tensor,
                          std::make_shared<const Matrix>(std::move(weights[i])),
-                         {hessian, diagonal, from.loss.row_weights},
+                         {hessian, hessian->diagonal(), from.loss.row_weights},
                          from.row_weights,
                          from.row_mean_squares,
                          from.steps,
@@ -264,7 +291,9 @@ void SlopeLayers::solve_here(std::span<const Task> tasks, const Take& take) cons
     else
       rest.push_back(i);
   }
-  parallel_for(static_cast<int64_t>(shares.size() + rest.size()), [&](int64_t share) {
+  std::vector<uint64_t> bytes(shares.size());  // of the host's memory
+  for (size_t i : rest) bytes.push_back(work_bytes(*tasks[i].layer));
+  parallel_within(bytes, working_memory_bytes(), [&](int64_t share) {
     const auto i = static_cast<size_t>(share);
     if (i < shares.size()) {
       if (!shares[i].empty()) solve_on_cuda(tasks, shares[i], device_.ordinals[i], take);

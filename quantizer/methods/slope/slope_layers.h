@@ -63,6 +63,11 @@ struct SlopeMatrix {
 // The matrix (R, K) of the fewest bytes: codes of 0, and steps of 0 too, which mean nothing then.
 QuantizedTensor zero_matrix(const std::string& name, const Shape& shape, int trellis_bits);
 
+// What a matrix (R, K) takes of the host's memory while it is solved there.
+uint64_t solving_bytes(int64_t rows, int64_t columns, bool has_hessian);
+// Of each weight of the model meanwhile: float32 in the model that it is read from, and its codes.
+constexpr uint64_t kSolvedWeightBytes = sizeof(float) + 2;
+
 class SlopeLayers {
  public:
   static constexpr double kMostBits = 16;
@@ -148,6 +153,9 @@ class SlopeLayers {
                                  Progress& progress) const;
   // Weights that make up for the drift of what these read.
   std::vector<Matrix> shifted_weights(std::span<const std::string> names, const InputPair& pair) const;
+  // Of the host's memory: what a layer takes while it is solved there, and what there is for layers in flight.
+  static uint64_t work_bytes(const Layer& layer);
+  uint64_t working_memory_bytes() const;
   // Multiplications that a layer takes, for the balance of work.
   static int64_t cost(const Layer& layer);
   const Layer& layer(const std::string& name) const;

@@ -25,7 +25,7 @@ TEST(NoCudaGptq, NorDoesItReadInputsOfTwoModelsThere) {
 TEST(NoCudaGptq, NorHasItLossStatisticsOfADevice) {
   SilentProgress progress;
   EXPECT_THROW(collect_loss_statistics_cuda({}, {}, {}, progress), DeviceError);
-  EXPECT_THROW(collect_hessians_cuda({}, {}, {}, progress), DeviceError);
+  EXPECT_THROW(collect_hessians_cuda({}, {}, {}, {}, progress), DeviceError);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ namespace {
 double bound(const GaussianSource& source, double loss) { return rate_bound_bits({&source, 1}, loss); }
 
 MatrixLoss loss_of(SymmetricMatrix hessian, std::vector<double> row_weights) {
-  return {std::make_shared<const SymmetricMatrix>(std::move(hessian)), {}, std::move(row_weights)};
+  return {store_in_memory(std::move(hessian)), {}, std::move(row_weights)};
 }
 
 // Components are row * column / 2.

@@ -14,9 +14,9 @@ namespace thimble {
 namespace {
 
 MatrixLoss loss_of(std::vector<double> diagonal, std::vector<double> row_weights) {
-  auto hessian = std::make_shared<SymmetricMatrix>(static_cast<int64_t>(diagonal.size()));
-  for (size_t k = 0; k < diagonal.size(); ++k) hessian->lower_row(static_cast<int64_t>(k))[k] = diagonal[k];
-  return {hessian, std::move(diagonal), std::move(row_weights)};
+  SymmetricMatrix hessian(static_cast<int64_t>(diagonal.size()));
+  for (size_t k = 0; k < diagonal.size(); ++k) hessian.lower_row(static_cast<int64_t>(k))[k] = diagonal[k];
+  return {store_in_memory(std::move(hessian)), std::move(diagonal), std::move(row_weights)};
 }
 
 double step(const Steps& steps, size_t r, size_t k) {
@@ -26,7 +26,7 @@ double step(const Steps& steps, size_t r, size_t k) {
 // step(r, k) = c U_kk / sqrt(w_r) with U_kk = H_kk^(-1/2), as H is diagonal; powers of two need no rounding.
 TEST(StepPlan, StepsAreThoseOfTheFormula) {
   MatrixLoss loss = loss_of({1, 16, 256}, {4, 64});
-  HessianFactor factor = factor_hessian(*loss.hessian, 0, "a");
+  HessianFactor factor = factor_hessian(*loss.hessian->load(), 0, "a");
   Steps steps = round_steps(step_shape(loss, loss.row_weights, factor.upper_diagonal()), -3);
   for (size_t r = 0; r < 2; ++r)
     for (size_t k = 0; k < 3; ++k)
@@ -35,7 +35,7 @@ TEST(StepPlan, StepsAreThoseOfTheFormula) {
 
 TEST(StepPlan, ADiagonalNeedsNoFactor) {
   MatrixLoss loss = loss_of({1, 16, 256}, {4, 64});
-  HessianFactor factor = factor_hessian(*loss.hessian, 0, "a");
+  HessianFactor factor = factor_hessian(*loss.hessian->load(), 0, "a");
   StepShape with = step_shape(loss, loss.row_weights, factor.upper_diagonal()),
             without = step_shape(loss, loss.row_weights, {});
   for (size_t k = 0; k < 3; ++k) EXPECT_NEAR(with.columns[k], without.columns[k], 1e-12);
@@ -85,7 +85,7 @@ TEST(StepPlan, StepsStayBelowTheWeights) {
   std::vector<double> squares = {0.25, 0.25};
   for (double strength : {1.0, 4.0}) {
     Shrinkage shrinkage = shrink(loss, squares, 10, strength);
-    HessianFactor factor = factor_hessian(*loss.hessian, shrinkage.damping, "a");
+    HessianFactor factor = factor_hessian(*loss.hessian->load(), shrinkage.damping, "a");
     Steps steps = round_steps(step_shape(loss, shrinkage.row_weights, factor.upper_diagonal()), 10);
     for (size_t k = 0; k < 3; ++k)
       for (size_t r = 0; r < 2; ++r) EXPECT_LT(step(steps, r, k), 1.2 * std::sqrt(12 / strength) * 0.5);

@@ -22,7 +22,7 @@ class CudaHessians : public CudaTest {
   }
   HessianSet collect(const TokenSequences& tokens, const Device& device) const {
     SilentProgress progress;
-    return collect_hessians_cuda(model, device, tokens, progress);
+    return collect_hessians_cuda(model, device, tokens, model->network->linear_inputs(), progress);
   }
   static void expect_equal(const HessianSet& found, const HessianSet& expected) {
     ASSERT_EQ(found.size(), expected.size());
@@ -86,8 +86,9 @@ TEST_F(CudaHessians, AreNearTheCpusInEveryMode) {
       // a small one by more: its block's scale is that of the largest.
       const bool is_nvfp4 = numerics == Numerics::kNvfp4;
       const double tolerance = numerics == Numerics::kFp32 ? 1e-3 : is_nvfp4 ? 0.4 : 0.15;
-      expect_near(collect_hessians_cuda(weights, {true, {0}, numerics}, tokens, progress),
-                  cpu_hessians(rounded, numeric_policy(numerics), tokens), tolerance, is_nvfp4 ? 1 : 0);
+      expect_near(
+          collect_hessians_cuda(weights, {true, {0}, numerics}, tokens, weights->network->linear_inputs(), progress),
+          cpu_hessians(rounded, numeric_policy(numerics), tokens), tolerance, is_nvfp4 ? 1 : 0);
     }
   }
 }
@@ -112,7 +113,9 @@ TEST_F(CudaHessians, DoNotDependOnTheBatch) {
   TokenSequences tokens{40, kLength, random_tokens(40 * kLength, model->network->vocabulary(), 6)};
   HessianSet expected = collect(tokens, {true, {0}, Numerics::kBf16});
   // The least limit that a sequence at a time fits in.
-  uint64_t least = plan_hessians(model->network, Numerics::kBf16, kLength, 1, live_sums(8), UINT64_MAX).bytes();
+  uint64_t least = plan_hessians(model->network, Numerics::kBf16, kLength, model->network->linear_inputs(), 1,
+                                 live_sums(8), UINT64_MAX)
+                       .bytes();
   expect_equal(collect(tokens, {true, {0}, Numerics::kBf16, least}), expected);
   EXPECT_THROW(collect(tokens, {true, {0}, Numerics::kBf16, least - 1}), DeviceError);
 }
@@ -127,7 +130,8 @@ TEST_F(CudaHessians, NameTheSequenceThatIsNotFinite) {
   SilentProgress progress;
   for (size_t devices : {1, 3}) {
     try {
-      collect_hessians_cuda(damaged, {true, std::vector<int>(devices, 0), Numerics::kFp32}, tokens, progress);
+      collect_hessians_cuda(damaged, {true, std::vector<int>(devices, 0), Numerics::kFp32}, tokens,
+                            damaged->network->linear_inputs(), progress);
       ADD_FAILURE() << "no error";
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find("of sequence 11"), std::string::npos) << error.what();

@@ -20,7 +20,7 @@ TEST(Sensitivity, IsTheTraceOfTheDampedHessianPerSequence) {
   const SymmetricMatrix& mean = hessians["layer"]->matrix;
   EXPECT_NEAR(damped(3, 1), 25 * mean(3, 1), 1e-9);
   EXPECT_NEAR(damped(3, 3), 25 * mean(3, 3) + 0.01 * 25 * mean.trace() / 7, 1e-9);
-  EXPECT_NEAR(trace_sensitivities(hessians).at("layer"), damped.trace(), 1e-9);
+  EXPECT_NEAR(trace_sensitivities(store_in_memory(hessians)).at("layer"), damped.trace(), 1e-9);
 }
 
 }  // namespace

@@ -24,8 +24,8 @@ void expect_golden(const Device& device) {
   SilentProgress progress;
   const WorkFolder nowhere("");
   const std::unique_ptr<Ranks> alone = make_single_rank();
-  CalibrationStatistics found = collect_statistics(source.weights(), device, sequences, /*with_loss=*/true, /*key=*/0,
-                                                   {nowhere, *alone}, progress);
+  StoredStatistics found = collect_statistics(source.weights(), device, sequences, /*with_loss=*/true, /*key=*/0,
+                                              {nowhere, *alone}, progress);
   size_t compared = 0;
   for (const auto& [prefix, set] :
        {std::pair<std::string, const FisherSet*>("output_fisher/", &found.loss.output_fisher),

@@ -16,7 +16,7 @@ class ModelRateTest : public testing::Test {
   static constexpr int64_t kColumns = 12;
 
   ModelRateTest() {
-    auto hessian = std::make_shared<const SymmetricMatrix>(correlated_hessian(kColumns, 3));
+    auto hessian = store_in_memory(correlated_hessian(kColumns, 3));
     add("a", 20, {hessian, {}, std::vector<double>(20, 0.5)});
     add("b", 7, {hessian, {}, std::vector<double>(7, 2)});  // shares the Hessian of "a"
     add("table", 9, {nullptr, std::vector<double>(kColumns, 4), std::vector<double>(9, 1)});

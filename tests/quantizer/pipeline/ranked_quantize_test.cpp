@@ -7,6 +7,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "gptq/statistics/hessian_groups.h"
 #include "quantizer/methods/layer_solver.h"
 #include "quantizer/pipeline/calibration.h"
 #include "runtime/base/hash.h"
@@ -45,9 +46,9 @@ class RankedQuantize : public testing::Test {
   }
   HessianSet collect(int64_t count, Ranks& ranks) const {
     SilentProgress progress;
-    return collect_statistics(weights_, Device{}, sequences(count), /*with_loss=*/false, kKey, {nowhere_, ranks},
-                              progress)
-        .hessians;
+    return load_all(
+        collect_statistics(weights_, Device{}, sequences(count), /*with_loss=*/false, kKey, {nowhere_, ranks}, progress)
+            .hessians);
   }
   HessianSet collect_alone(int64_t count) const { return collect(count, *make_single_rank()); }
   static void expect_equal(const HessianSet& found, const HessianSet& expected) {
@@ -96,8 +97,8 @@ TEST_F(RankedQuantize, LossStatisticsDoNotDependOnTheRanks) {
       return collect_statistics(weights_, Device{}, sequences(count), /*with_loss=*/true, kKey, {nowhere_, ranks},
                                 progress);
     };
-    CalibrationStatistics expected = collect_all(*make_single_rank());
-    expect_equal(expected.hessians, collect_alone(count));  // the same with and without
+    StoredStatistics expected = collect_all(*make_single_rank());
+    expect_equal(load_all(expected.hessians), collect_alone(count));  // the same with and without
     for (const auto& [name, hessian] : expected.hessians) {
       EXPECT_EQ(expected.loss.output_fisher.at(name).token_count, count * (kLength - 1)) << name;
       EXPECT_GT(expected.loss.output_fisher.at(name).mean(), 0) << name;
@@ -108,8 +109,8 @@ TEST_F(RankedQuantize, LossStatisticsDoNotDependOnTheRanks) {
     for (int size : {2, 3, 9}) {
       SCOPED_TRACE(std::to_string(count) + " sequences on " + std::to_string(size) + " ranks");
       run_as_ranks(size, [&](Ranks& ranks) {
-        CalibrationStatistics found = collect_all(ranks);
-        expect_equal(found.hessians, expected.hessians);
+        StoredStatistics found = collect_all(ranks);
+        expect_equal(load_all(found.hessians), load_all(expected.hessians));
         expect_equal(found.loss.head, expected.loss.head);
         EXPECT_EQ(found.loss.output_fisher, expected.loss.output_fisher);
         EXPECT_EQ(found.loss.lookup_fisher, expected.loss.lookup_fisher);
@@ -121,17 +122,18 @@ TEST_F(RankedQuantize, LossStatisticsDoNotDependOnTheRanks) {
 
 TEST_F(RankedQuantize, SolutionsDoNotDependOnTheRanks) {
   HessianSet hessians = collect_alone(3);
+  const StoredHessians stored = store_in_memory(hessians);
   SilentProgress progress;
   std::unique_ptr<Ranks> single = make_single_rank();
   const SharedWork work_alone(nowhere_, *single);
-  LayerSolver alone(tensors_, hessians, Device{}, work_alone, kKey, progress);
+  LayerSolver alone(tensors_, stored, Device{}, work_alone, kKey, progress);
   std::vector<QuantizedTensor> low = alone.solve(plan(hessians, 15)), high = alone.solve(plan(hessians, 31));
   ASSERT_NE(low, high);
   for (int size : {2, 3, 40}) {
     SCOPED_TRACE(size);
     run_as_ranks(size, [&](Ranks& ranks) {
       const SharedWork work(nowhere_, ranks);
-      LayerSolver solver(tensors_, hessians, Device{}, work, kKey, progress);
+      LayerSolver solver(tensors_, stored, Device{}, work, kKey, progress);
       EXPECT_EQ(solver.solve(plan(hessians, 15)), low);
       EXPECT_EQ(solver.solve(plan(hessians, 31)), high);
       EXPECT_EQ(solver.solve(plan(hessians, 15)), low);
@@ -147,11 +149,12 @@ TEST_F(RankedQuantize, SolutionsDoNotDependOnTheRanks) {
 
 TEST_F(RankedQuantize, SolutionsOfAllRanksAreKept) {
   HessianSet hessians = collect_alone(1);
+  const StoredHessians stored = store_in_memory(hessians);
   SilentProgress progress;
   auto solve = [&](Ranks& ranks) {
     WorkFolder work(ranks.is_root() ? folder_.file("work") : "");
     const SharedWork shared(work, ranks);
-    LayerSolver(tensors_, hessians, Device{}, shared, kKey, progress).solve(plan(hessians, 15));
+    LayerSolver(tensors_, stored, Device{}, shared, kKey, progress).solve(plan(hessians, 15));
   };
   run_as_ranks(3, solve);
   WorkFolder work(folder_.file("work"));
@@ -184,13 +187,53 @@ TEST_F(RankedQuantize, TokensOfRank0sFolderServeAll) {
   WorkFolder(folder_.file("work")).remove();
 }
 
+// With next to no memory every input has a pass and a file of its own: without a work folder one that has no name. The
+// statistics are the same bits, also of ranks whose memory differs, and what a work folder keeps is not collected
+// again.
+TEST_F(RankedQuantize, GroupsOfHessiansDoNotChangeThem) {
+  SilentProgress progress;
+  Device scarce;
+  scarce.host_memory_bytes = 1;
+  const size_t inputs = group_hessians(*weights_->network, 0, 1).groups.size();
+  EXPECT_GT(inputs, 5U);
+  for (bool with_loss : {false, true}) {
+    auto collect_all = [&](const Device& device, const SharedWork& work) {
+      return collect_statistics(weights_, device, sequences(11), with_loss, kKey, work, progress);
+    };
+    std::unique_ptr<Ranks> alone = make_single_rank();
+    const StoredStatistics expected = collect_all({}, {nowhere_, *alone});
+    auto expect_all = [&](const StoredStatistics& found) {
+      expect_equal(load_all(found.hessians), load_all(expected.hessians));
+      EXPECT_EQ(found.hessians.at("blocks.0.attn.c_q.weight"), found.hessians.at("blocks.0.attn.c_k.weight"));
+      expect_equal(found.loss.head, expected.loss.head);
+      EXPECT_EQ(found.loss.output_fisher, expected.loss.output_fisher);
+      EXPECT_EQ(found.loss.row_counts, expected.loss.row_counts);
+    };
+    expect_all(collect_all(scarce, {nowhere_, *alone, folder_.file("")}));
+    EXPECT_TRUE(std::filesystem::is_empty(folder_.file("")));
+    run_as_ranks(2, [&](Ranks& ranks) {
+      const WorkFolder work(ranks.is_root() ? folder_.file("work") : "");
+      expect_all(collect_all(ranks.is_root() ? scarce : Device{}, {work, ranks, folder_.file("")}));
+    });
+    size_t pieces = 0;
+    {
+      const WorkFolder work(folder_.file("work"), [&](size_t) { ++pieces; });
+      expect_all(collect_all(scarce, {work, *alone, folder_.file("")}));
+      EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_.file("work")), {}),
+                static_cast<std::ptrdiff_t>(inputs));
+      work.remove();
+    }
+    EXPECT_EQ(pieces, 0U);
+  }
+}
+
 // Neither the statistics nor, after some of the parts, their sum; whoever goes on, with however many ranks.
 TEST_F(RankedQuantize, StatisticsOfRank0sFolderServeAll) {
   SilentProgress progress;
   auto collect_all = [&](const WorkFolder& work, Ranks& ranks) {
     return collect_statistics(weights_, Device{}, sequences(11), /*with_loss=*/true, kKey, {work, ranks}, progress);
   };
-  const CalibrationStatistics expected = collect_all(nowhere_, *make_single_rank());
+  const StoredStatistics expected = collect_all(nowhere_, *make_single_rank());
   for (size_t cut : {1, 3, 8, 9}) {  // eight parts, then the whole
     SCOPED_TRACE(cut);
     const WorkFolder cut_short(folder_.file("work"), [&](size_t pieces) {
@@ -200,8 +243,8 @@ TEST_F(RankedQuantize, StatisticsOfRank0sFolderServeAll) {
     std::atomic<size_t> pieces = 0;
     run_as_ranks(2, [&](Ranks& ranks) {
       const WorkFolder work(ranks.is_root() ? folder_.file("work") : "", [&](size_t) { ++pieces; });
-      const CalibrationStatistics found = collect_all(work, ranks);
-      expect_equal(found.hessians, expected.hessians);
+      const StoredStatistics found = collect_all(work, ranks);
+      expect_equal(load_all(found.hessians), load_all(expected.hessians));
       EXPECT_EQ(found.loss.output_fisher, expected.loss.output_fisher);
       if (!ranks.is_root()) return;
       // Killed between keeping the whole and deleting their sum, a run leaves both.

@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "runtime/base/error.h"
 #include "tests/runtime/base/error_matcher.h"
+#include "tests/runtime/base/temporary_folder.h"
 
 namespace thimble {
 namespace {
@@ -28,6 +32,44 @@ TEST(MemoryPlan, TextAndJsonSayTheSame) {
       "workspace 1,000 B");
   EXPECT_EQ(to_json(plan).dump(), R"({"batch":3,"bytes":1235567,"step":"scoring","unit":"windows of 16 tokens",)"
                                   R"("uses":{"weights":1234567,"workspace":1000}})");
+}
+
+TEST(MemoryPlan, OfTheHost) {
+  const MemoryPlan plan{"solving", "layer", 0, 2, {{"factorisations", 5000}}, /*is_host=*/true};
+  EXPECT_EQ(plan.text(), "solving takes 5,000 B of memory at most: 2 layers at a time, factorisations 5,000 B");
+  EXPECT_EQ(to_json(plan).at("unit"), "layers");
+}
+
+// The least of a group and those above it, of version 2 and of version 1.
+TEST(MemoryPlan, ControlGroupsLimitMemory) {
+  const TemporaryFolder folder;
+  const std::string root = folder.file("cgroup");
+  auto write = [&](const std::string& path, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(root + path).parent_path());
+    std::ofstream(root + path) << text;
+  };
+  EXPECT_EQ(control_group_limit("0::/user/job\n", root), kNoMemoryLimit);
+  write("/memory.max", "max\n");
+  write("/user/memory.max", "8000000000\n");
+  write("/user/job/memory.max", "9000000000\n");
+  EXPECT_EQ(control_group_limit("0::/user/job\n", root), 8'000'000'000U);
+  write("/user/job/memory.max", "7000000000\n");
+  EXPECT_EQ(control_group_limit("0::/user/job\n", root), 7'000'000'000U);
+  EXPECT_EQ(control_group_limit("0::/\n", root), kNoMemoryLimit);
+  write("/memory/docker/memory.limit_in_bytes", "5000\n");
+  EXPECT_EQ(control_group_limit("4:cpuset:/docker\n3:cpu,memory:/docker/1\n", root), 5000U);
+  EXPECT_EQ(control_group_limit("4:cpuset:/docker\n", root), kNoMemoryLimit);
+  for (const char* odd : {"", ":", "0:", "nonsense", "0::", "0::user"})
+    EXPECT_EQ(control_group_limit(odd, folder.file("nothing")), kNoMemoryLimit) << odd;
+}
+
+TEST(MemoryPlan, TheHostHasMemory) {
+  EXPECT_GT(host_memory_bytes(), uint64_t{1} << 28);
+  EXPECT_LT(host_memory_bytes(), kNoMemoryLimit);
+  EXPECT_EQ(working_memory(800, 300), 500U);
+  EXPECT_EQ(working_memory(800, 750), 100U) << "an eighth at least";
+  EXPECT_EQ(working_memory(800, kNoMemoryLimit / 2), 100U);
+  EXPECT_EQ(working_memory(kNoMemoryLimit, 5), kNoMemoryLimit - 5);
 }
 
 // As many as fit, exactly: one byte less takes one less, and below one it is an error.

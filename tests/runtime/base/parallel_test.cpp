@@ -28,6 +28,35 @@ TEST_P(Threads, ForVisitsEveryIndexOnce) {
   }
 }
 
+// Every one once, never more at a time than fit, but for one that is larger than all there is.
+TEST_P(Threads, WithinALimit) {
+  const std::vector<uint64_t> bytes = {90, 10, 50, 50, 40, 60, 120, 5, 5, 5, 5, 5, 5, 0, 100};
+  for (uint64_t limit : {uint64_t{0}, uint64_t{60}, uint64_t{100}, UINT64_MAX}) {
+    std::vector<int> visits(bytes.size());
+    std::mutex mutex;
+    uint64_t taken = 0;
+    int running = 0;
+    parallel_within(bytes, limit, [&](int64_t i) {
+      const uint64_t own = bytes[static_cast<size_t>(i)];
+      {
+        std::lock_guard lock(mutex);
+        ++visits[static_cast<size_t>(i)];
+        taken += own;
+        ++running;
+        EXPECT_TRUE(running == 1 || taken <= limit) << taken << " of " << limit;
+      }
+      parallel_for(20, [](int64_t) { std::this_thread::sleep_for(std::chrono::microseconds(50)); });
+      std::lock_guard lock(mutex);
+      taken -= own;
+      --running;
+    });
+    EXPECT_EQ(visits, std::vector<int>(bytes.size(), 1)) << limit;
+  }
+  parallel_within({}, 0, [](int64_t) { FAIL(); });
+  EXPECT_THROW(parallel_within(bytes, 10, [](int64_t i) { i == 3 ? throw std::runtime_error("here") : void(); }),
+               std::runtime_error);
+}
+
 TEST_P(Threads, ChunksAreFixedAndCoverTheRange) {
   for (int64_t count : {0, 1, 9, 10, 11, 1000}) {
     std::mutex mutex;

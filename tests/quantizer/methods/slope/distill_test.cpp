@@ -2,6 +2,7 @@
 #include "quantizer/methods/slope/distill.h"
 
 #include <gtest/gtest.h>
+#include <array>
 
 #include "tests/runtime/families/golf/random_model.h"
 
@@ -33,7 +34,7 @@ class DistillTest : public testing::Test {
     coded.row_steps.assign(static_cast<size_t>(shape[0]), 0);
     coded.column_steps.assign(static_cast<size_t>(shape[1]), kColumnStep);
     const double level = 2 * static_cast<double>(step_size(kColumnStep));
-    for (float value : values) coded.codes.push_back(static_cast<int32_t>(std::lround(value / level)));
+    for (float value : values) coded.codes.append(std::array{static_cast<int32_t>(std::lround(value / level))});
     if (is_too_small)
       for (int16_t& step : coded.row_steps) step = -kStepsPerOctave / 4;
     return coded;

@@ -35,11 +35,11 @@ inline std::map<std::string, MatrixLoss> made_up_losses(const OwnedTensors& tens
     for (int64_t k = 0; k < columns; ++k) loss.diagonal.push_back(1.0 / static_cast<double>(k + 1));
     for (int64_t r = 0; r < rows; ++r) loss.row_weights.push_back(equal_rows ? 1 : 1 + static_cast<double>(r % 3));
     if (name.ends_with("embed.weight")) continue;
-    auto hessian = std::make_shared<SymmetricMatrix>(columns);
+    SymmetricMatrix hessian(columns);
     for (int64_t i = 0; i < columns; ++i)
       for (int64_t j = 0; j <= i; ++j)
-        hessian->lower_row(i)[j] = (i == j ? 1 : 0.3) / std::sqrt(static_cast<double>((i + 1) * (j + 1)));
-    loss.hessian = std::move(hessian);
+        hessian.lower_row(i)[j] = (i == j ? 1 : 0.3) / std::sqrt(static_cast<double>((i + 1) * (j + 1)));
+    loss.hessian = store_in_memory(std::move(hessian));
   }
   return losses;
 }

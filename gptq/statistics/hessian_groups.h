@@ -1,0 +1,36 @@
+// hessian_groups.h: which Hessians of a model are collected together. One pass over the calibration text collects all
+// of a small model; those of a large one do not fit in memory at once, and take a pass for each group of inputs.
+// In: a network's inputs of linear layers, the memory there is.  Out: groups of them, in the order of forward passes.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/base/memory_plan.h"
+#include "runtime/ops/network.h"
+
+namespace thimble {
+
+struct HessianGroups {
+  std::vector<std::vector<LinearInput>> groups;  // at least one; none empty but that of a network without linear layers
+  // All of them, as they are stored, take a small share of the memory: they need no file.
+  bool fit_in_memory = true;
+};
+
+// What the Hessians of `inputs` take while they are collected: sums in float64 over the parts so far and over a part
+// (statistics_sum.h), and once more where they are kept; the products of the widest input.
+uint64_t collecting_bytes(const Network& network, std::span<const LinearInput> inputs);
+
+// `usable_bytes`: of the host's memory for all; `other_bytes`: what the model and its activations take of them. A
+// group has one input at least, be there room for it or not.
+HessianGroups group_hessians(const Network& network, uint64_t other_bytes, uint64_t usable_bytes);
+
+// What collecting takes at its peak on the CPU: weights, activations of a sequence of `length` tokens with the loss's
+// gradients or without them, and the Hessians of the largest group.
+MemoryPlan plan_host_statistics(const Network& network, int64_t length, bool with_loss, uint64_t usable_bytes);
+
+// Of that, all but Hessians.
+uint64_t host_pass_bytes(const Network& network, int64_t length, bool with_loss);
+
+}  // namespace thimble

@@ -1,0 +1,119 @@
+// stored_statistics.cpp: see stored_statistics.h.
+#include "gptq/statistics/stored_statistics.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+#include <numeric>
+
+#include "runtime/base/parallel.h"
+
+namespace thimble {
+namespace {
+
+constexpr int64_t kRowsPerTask = 64;
+
+}  // namespace
+
+StoredHessian::StoredHessian(std::shared_ptr<const Hessian> hessian)
+    : hessian_(std::move(hessian)), token_count_(hessian_->token_count), sequence_count_(hessian_->sequence_count) {
+  const SymmetricMatrix& matrix = hessian_->matrix;
+  for (int64_t k = 0; k < matrix.size(); ++k) diagonal_.push_back(matrix(k, k));
+}
+
+StoredHessian::StoredHessian(HeldBytes floats, Layout layout, int64_t size, int64_t token_count, int64_t sequence_count)
+    : floats_(std::move(floats)),
+      layout_(layout),
+      diagonal_(static_cast<size_t>(size)),
+      token_count_(token_count),
+      sequence_count_(sequence_count) {
+  assert(floats_.bytes.size() ==
+         (layout == Layout::kTriangle ? float_bytes(size) : static_cast<uint64_t>(size * size) * sizeof(float)));
+  for (int64_t k = 0; k < size; ++k) {
+    const int64_t at = layout_ == Layout::kTriangle ? k * (k + 3) / 2 : k * (size + 1);
+    float value = 0;
+    std::memcpy(&value, floats_.bytes.data() + static_cast<size_t>(at) * sizeof(float), sizeof(float));
+    diagonal_[static_cast<size_t>(k)] = static_cast<double>(value);
+  }
+}
+
+StoredHessian StoredHessian::scaled(double factor, std::vector<double> added) const {
+  assert(factor_ == 1 && added_.empty() && added.size() == diagonal_.size());
+  StoredHessian scaled = *this;
+  scaled.factor_ = factor;
+  for (size_t k = 0; k < added.size(); ++k) {
+    scaled.diagonal_[k] *= factor;
+    scaled.diagonal_[k] += added[k];
+  }
+  scaled.added_ = std::move(added);
+  return scaled;
+}
+
+double StoredHessian::trace() const { return std::accumulate(diagonal_.begin(), diagonal_.end(), 0.0); }
+
+void StoredHessian::load_row(int64_t i, std::span<double> row) const {
+  const auto count = static_cast<size_t>(i + 1);
+  if (hessian_) {
+    std::copy_n(hessian_->matrix.lower_row(i), count, row.begin());
+  } else {
+    const int64_t first = layout_ == Layout::kTriangle ? i * (i + 1) / 2 : i * size();
+    const std::byte* from = floats_.bytes.data() + static_cast<size_t>(first) * sizeof(float);
+    for (size_t j = 0; j < count; ++j) {  // which need not lie where floats do
+      float value;
+      std::memcpy(&value, from + j * sizeof(float), sizeof(float));
+      row[j] = static_cast<double>(value);
+    }
+  }
+  if (added_.empty()) return;
+  for (double& value : row.first(count)) value *= factor_;
+  row[count - 1] += added_[count - 1];
+}
+
+std::shared_ptr<const SymmetricMatrix> StoredHessian::load() const {
+  if (hessian_ && added_.empty()) return {hessian_, &hessian_->matrix};
+  auto matrix = std::make_shared<SymmetricMatrix>(size());
+  parallel_chunks(size(), kRowsPerTask, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) load_row(i, std::span(matrix->lower_row(i), static_cast<size_t>(i + 1)));
+  });
+  return matrix;
+}
+
+void StoredHessian::append_floats(ByteVector& bytes) const {
+  std::vector<double> row(diagonal_.size());
+  std::vector<float> rounded(diagonal_.size());
+  for (int64_t i = 0; i < size(); ++i) {
+    load_row(i, row);
+    std::ranges::copy(std::span(row).first(static_cast<size_t>(i + 1)), rounded.begin());
+    append_bytes(bytes, std::as_bytes(std::span(rounded).first(static_cast<size_t>(i + 1))));
+  }
+}
+
+std::shared_ptr<const StoredHessian> store_in_memory(SymmetricMatrix hessian) {
+  return std::make_shared<const StoredHessian>(std::make_shared<const Hessian>(Hessian{std::move(hessian), 0, 0}));
+}
+
+StoredHessians store_in_memory(const HessianSet& hessians) {
+  std::map<const Hessian*, std::shared_ptr<const StoredHessian>> handles;
+  StoredHessians stored;
+  for (const auto& [layer, hessian] : hessians) {
+    auto& handle = handles[hessian.get()];
+    if (!handle) handle = std::make_shared<const StoredHessian>(hessian);
+    stored.emplace(layer, handle);
+  }
+  return stored;
+}
+
+HessianSet load_all(const StoredHessians& hessians) {
+  std::map<const StoredHessian*, std::shared_ptr<const Hessian>> loaded;
+  HessianSet set;
+  for (const auto& [layer, stored] : hessians) {
+    auto& hessian = loaded[stored.get()];
+    if (!hessian)
+      hessian =
+          std::make_shared<const Hessian>(Hessian{*stored->load(), stored->token_count(), stored->sequence_count()});
+    set.emplace(layer, hessian);
+  }
+  return set;
+}
+
+}  // namespace thimble

@@ -1,0 +1,64 @@
+// code_array.h: the integer codes of a matrix, each in as few bytes as the largest of them needs: one, two or four.
+// Nearly all matrices have codes of one byte, so that a quantized model takes a byte of memory for each weight.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <tuple>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace thimble {
+
+class CodeArray {
+ public:
+  CodeArray() = default;
+  explicit CodeArray(std::span<const int32_t> codes) { append(codes); }
+  CodeArray(const std::vector<int32_t>& codes) : CodeArray(std::span(codes)) {}
+  CodeArray(std::initializer_list<int32_t> codes) : CodeArray(std::span(codes.begin(), codes.size())) {}
+
+  // body(codes) with a std::span of const int8_t, int16_t or int32_t.
+  template <typename Body>
+  decltype(auto) visit(Body&& body) const {
+    return std::visit([&](const auto& codes) -> decltype(auto) { return body(std::span(codes)); }, codes_);
+  }
+
+  size_t size() const {
+    return visit([](auto codes) { return codes.size(); });
+  }
+  bool empty() const { return size() == 0; }
+  // Of each code: 1, 2 or 4, enough for all codes that were ever stored.
+  size_t code_bytes() const {
+    return visit([](auto codes) { return sizeof(codes[0]); });
+  }
+  // No code but 0.
+  bool is_zero() const;
+  // For single codes; visit() for many.
+  int32_t operator[](size_t i) const {
+    return visit([i](auto codes) { return int32_t{codes[i]}; });
+  }
+
+  // New codes are 0.
+  void resize(size_t size);
+  void append(std::span<const int32_t> codes);
+  // Replaces codes.size() codes from number `first` on. All codes get wider where one of these needs it.
+  void store(size_t first, std::span<const int32_t> codes);
+  // The inverse.
+  void load(size_t first, std::span<int32_t> codes) const;
+
+  // The same codes, whatever their bytes.
+  friend bool operator==(const CodeArray& a, const CodeArray& b);
+
+  // What it consists of, for who keeps it and reads it back.
+  friend auto members(CodeArray& array) { return std::tie(array.codes_); }
+
+ private:
+  void widen_for(std::span<const int32_t> codes);
+
+  std::variant<std::vector<int8_t>, std::vector<int16_t>, std::vector<int32_t>> codes_;
+};
+
+}  // namespace thimble
