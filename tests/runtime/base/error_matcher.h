@@ -17,7 +17,7 @@ void expect_error(const std::function<void()>& action, std::initializer_list<std
   try {
     action();
   } catch (const E& error) {
-    for (const std::string& word : words) EXPECT_THAT(error.what(), testing::HasSubstr(word));
+    for (const std::string& word : words) EXPECT_THAT(error.what(), ::testing::HasSubstr(word));
     return;
   } catch (const std::exception& error) {
     ADD_FAILURE() << "another type of error: " << error.what();
