@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "eval/text/protobuf_fields.h"
 #include "eval/text/utf8.h"
 
 namespace thimble {
@@ -96,51 +97,6 @@ class TrieWalk {
   std::vector<int> nested_;  // per base
 };
 
-enum WireType : uint32_t { kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5 };
-
-struct Field {
-  uint64_t number = 0;
-  uint32_t wire_type = 0;
-  uint64_t value = 0;  // of a varint or a fixed-width field
-  Bytes bytes;         // of a length-delimited field
-};
-
-uint64_t read_varint(ByteCursor& cursor) {
-  uint64_t value = 0;
-  for (int shift = 0; shift < 64; shift += 7) {
-    auto byte = cursor.read<uint8_t>("protobuf varint");
-    value |= uint64_t{byte & 0x7FU} << shift;
-    if (byte < 0x80) return value;
-  }
-  throw FormatError(cursor.path(), "protobuf varint longer than 10 bytes");
-}
-
-Field read_field(ByteCursor& cursor) {
-  uint64_t key = read_varint(cursor);
-  Field field{.number = key >> 3, .wire_type = static_cast<uint32_t>(key & 7), .value = 0, .bytes = {}};
-  switch (field.wire_type) {
-    case kVarint: field.value = read_varint(cursor); break;
-    case kFixed64: field.value = cursor.read<uint64_t>("protobuf 64-bit field"); break;
-    case kFixed32: field.value = cursor.read<uint32_t>("protobuf 32-bit field"); break;
-    case kLengthDelimited: {
-      uint64_t length = read_varint(cursor);
-      field.bytes = cursor.take(length, "protobuf field " + std::to_string(field.number));
-      break;
-    }
-    default:
-      throw FormatError(cursor.path(), "protobuf wire type " + std::to_string(field.wire_type) +
-                                           ", a SentencePiece model has only 0, 1, 2 and 5");
-  }
-  return field;
-}
-
-// Calls visit(field) for every field of one message.
-template <typename Visit>
-void for_each_field(Bytes message, const std::string& path, const Visit& visit) {
-  ByteCursor cursor(message, path);
-  while (!cursor.at_end()) visit(read_field(cursor));
-}
-
 // A field may come again (the last one counts), so each occurrence must hold.
 struct Piece {
   std::string_view text;
@@ -151,17 +107,17 @@ Piece check_piece(Bytes message, int64_t index, const std::string& path) {
   constexpr uint64_t kTextField = 1, kScoreField = 2, kTypeField = 3, kUserDefined = 4;
   Piece piece;
   auto fail = [&](const std::string& what) { throw FormatError(path, "piece " + std::to_string(index) + " " + what); };
-  for_each_field(message, path, [&](const Field& field) {
-    if (field.number == kTextField && field.wire_type == kLengthDelimited) {
+  for_each_protobuf_field(message, path, [&](const ProtobufField& field) {
+    if (field.number == kTextField && field.wire_type == ProtobufField::kLengthDelimited) {
       piece.text = as_text(field.bytes);
       if (piece.text.size() > kMaxPieceBytes)
         fail("has " + std::to_string(piece.text.size()) + " B, at most " + std::to_string(kMaxPieceBytes) + " allowed");
       if (piece.text.find('\0') != std::string_view::npos) fail("holds a NUL");
       if (auto at = first_invalid_utf8(piece.text)) fail("is not UTF-8 at its byte " + std::to_string(*at));
-    } else if (field.number == kScoreField && field.wire_type == kFixed32) {
+    } else if (field.number == kScoreField && field.wire_type == ProtobufField::kFixed32) {
       if (!std::isfinite(std::bit_cast<float>(static_cast<uint32_t>(field.value))))
         fail("has a score that is not finite");
-    } else if (field.number == kTypeField && field.wire_type == kVarint) {
+    } else if (field.number == kTypeField && field.wire_type == ProtobufField::kVarint) {
       // The library keeps the low 32 bits, and the type before when it does not know a later one.
       piece.is_user_defined |= static_cast<uint32_t>(field.value) == kUserDefined;
     }
@@ -172,7 +128,7 @@ Piece check_piece(Bytes message, int64_t index, const std::string& path) {
 
 void check_trainer_spec(Bytes message, const std::string& path) {
   constexpr uint64_t kWhitespaceAsSuffix = 24;
-  for_each_field(message, path, [&](const Field& field) {
+  for_each_protobuf_field(message, path, [&](const ProtobufField& field) {
     if (field.number == kWhitespaceAsSuffix && field.value != 0)
       throw FormatError(path, "treat_whitespace_as_suffix is set; bytes are counted for space marks in front only");
   });
@@ -180,10 +136,10 @@ void check_trainer_spec(Bytes message, const std::string& path) {
 
 void check_normalizer_spec(Bytes message, const std::string& path) {
   constexpr uint64_t kCharsmap = 2, kEscapeWhitespaces = 5;
-  for_each_field(message, path, [&](const Field& field) {
-    if (field.number == kCharsmap && field.wire_type == kLengthDelimited && !field.bytes.empty())
+  for_each_protobuf_field(message, path, [&](const ProtobufField& field) {
+    if (field.number == kCharsmap && field.wire_type == ProtobufField::kLengthDelimited && !field.bytes.empty())
       check_charsmap(field.bytes, path);
-    if (field.number == kEscapeWhitespaces && field.wire_type == kVarint && field.value == 0)
+    if (field.number == kEscapeWhitespaces && field.wire_type == ProtobufField::kVarint && field.value == 0)
       throw FormatError(path, "escape_whitespaces is off; bytes are counted for pieces with space marks only");
   });
 }
@@ -222,8 +178,8 @@ void check_tokenizer_file(Bytes model, const std::string& path) {
                                 std::to_string(kMaxTokenizerBytes) + " B");
   int64_t piece_count = 0;
   std::vector<std::string_view> symbols;
-  for_each_field(model, path, [&](const Field& field) {
-    if (field.wire_type != kLengthDelimited) return;
+  for_each_protobuf_field(model, path, [&](const ProtobufField& field) {
+    if (field.wire_type != ProtobufField::kLengthDelimited) return;
     if (field.number == kPieces) {
       if (piece_count == kMaxPieces)
         throw FormatError(path, "more than " + std::to_string(kMaxPieces) + " pieces; tokens are stored in 16 bits");

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "eval/text/special_tokens.h"
+#include "quantizer/checkpoints/gguf_tokenizer_json.h"
 #include "quantizer/console/quoted_name.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/file_kind.h"
@@ -84,9 +85,9 @@ void read_index(const std::string& path, CheckpointFiles& files) {
 std::string CheckpointFiles::config_path() const { return in_folder(folder, kConfigFile); }
 
 std::string CheckpointFiles::tokenizer_path() const {
-  if (is_folder)
-    for (const char* name : kTokenizerFiles)
-      if (const std::string path = in_folder(folder, name); file_exists(path)) return path;
+  if (!is_folder) return holds_gguf_tokenizer(weights.front()) ? weights.front() : "";
+  for (const char* name : kTokenizerFiles)
+    if (const std::string path = in_folder(folder, name); file_exists(path)) return path;
   return "";
 }
 
@@ -131,18 +132,20 @@ std::vector<std::string> files_of_folder(const std::string& path) {
 
 std::string tokenizer_of_models(std::span<const std::string> models, bool required) {
   std::error_code unreadable;
-  std::string folder;
+  std::string why;  // of the first that could have one
   for (const std::string& model : models) {
     if (!is_folder(model) && !std::filesystem::is_regular_file(model, unreadable)) continue;
     const CheckpointFiles files = find_checkpoint_files(model);
     if (const std::string path = files.tokenizer_path(); !path.empty()) return path;
-    if (files.is_folder && folder.empty()) folder = files.folder;
+    if (!why.empty()) continue;
+    if (files.is_folder)
+      why = fmt::format(": of the tokenizers that are read, '{}' has none ({})", files.folder,
+                        fmt::join(kTokenizerFiles, ", "));
+    else if (const auto trouble = unknown_gguf_tokenizer(model))
+      why = fmt::format(": '{}' {}", model, *trouble);
   }
   if (!required) return "";
-  throw UsageError(fmt::format("--tokenizer is required{}",
-                               folder.empty() ? ""
-                                              : fmt::format(": of the tokenizers that are read, '{}' has none ({})",
-                                                            folder, fmt::join(kTokenizerFiles, ", "))));
+  throw UsageError("--tokenizer is required" + why);
 }
 
 }  // namespace thimble

@@ -30,7 +30,8 @@ struct CheckpointFiles {
   bool is_folder = false;
 
   std::string config_path() const;
-  // A tokenizer that is read, in the folder of a checkpoint that is one; empty when there is none.
+  // A tokenizer that is read, in the folder of a checkpoint that is one, or the GGUF file itself where it holds one;
+  // empty when there is none. FormatErrors for a GGUF file that is damaged.
   std::string tokenizer_path() const;
 };
 
@@ -43,8 +44,8 @@ CheckpointFiles find_checkpoint_files(const std::string& path);
 // an index; none where it is a single file or nothing. Throws as find_checkpoint_files().
 std::vector<std::string> files_of_folder(const std::string& path);
 
-// The tokenizer of the first of these models that is a folder, or an index, with one. Without any, empty, or a
-// UsageError that asks for --tokenizer where it is `required`. Throws as find_checkpoint_files() too.
+// The tokenizer of the first of these models that is a folder, or an index, or a GGUF file with one. Without any,
+// empty, or a UsageError that asks for --tokenizer where it is `required`. Throws as find_checkpoint_files() too.
 std::string tokenizer_of_models(std::span<const std::string> models, bool required);
 
 }  // namespace thimble

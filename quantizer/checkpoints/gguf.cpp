@@ -51,7 +51,7 @@ double shortest_decimal(float value) {
 
 class GgufParser {
  public:
-  GgufParser(Bytes file, const std::string& path) : cursor_(file, path), path_(path) {}
+  GgufParser(Bytes file, const std::string& path) : bytes_(file), cursor_(file, path), path_(path) {}
 
   GgufFile read() && {
     const auto [tensors, keys] = read_counts();
@@ -137,6 +137,7 @@ class GgufParser {
   void read_array(const std::string& key, const std::string& where) {
     const GgufType type = read_type(where);
     const auto count = cursor_.read<uint64_t>(where);
+    const uint64_t begin = cursor_.position();
     if (type == GgufType::kText) {
       for (uint64_t i = 0; i < count; ++i) cursor_.take(cursor_.read<uint64_t>(where), where);  // at least 8 B each
     } else if (type == GgufType::kArray) {
@@ -148,6 +149,7 @@ class GgufParser {
       for (uint64_t i = 0; i < count; ++i) values.push_back(read_value(type, where));
       elements_left_ -= count;
     }
+    file_.arrays[key] = {type, count, bytes_.subspan(begin, cursor_.position() - begin)};
   }
 
   void read_tensor_header() {
@@ -217,6 +219,7 @@ class GgufParser {
     }
   }
 
+  Bytes bytes_;
   ByteCursor cursor_;
   const std::string& path_;
   GgufFile file_;

@@ -33,8 +33,15 @@ struct GgufTensor {
   Bytes bytes;
 };
 
+struct GgufArray {
+  GgufType type = GgufType::kU8;  // of elements
+  uint64_t count = 0;
+  Bytes elements;  // as the file has them, each text after its u64 length
+};
+
 struct GgufFile {
   Json metadata = Json::object();  // scalars, texts and short arrays of numbers by key; F32 as its shortest decimal
+  std::map<std::string, GgufArray> arrays;  // all by key; whether texts are UTF-8 is not looked at
   std::map<std::string, GgufTensor> tensors;
 };
 

@@ -109,6 +109,13 @@ void GgufKeys::add_numbers(const std::string& key, std::span<const int32_t> numb
   for (const int32_t number : numbers) append_little_endian(bytes_, number);
 }
 
+void GgufKeys::add_fractions(const std::string& key, std::span<const float> fractions) {
+  begin(key, static_cast<uint32_t>(GgufType::kArray));
+  append_little_endian(bytes_, static_cast<uint32_t>(GgufType::kF32));
+  append_little_endian(bytes_, uint64_t{fractions.size()});
+  for (const float fraction : fractions) append_little_endian(bytes_, std::bit_cast<uint32_t>(fraction));
+}
+
 GgufReport write_gguf(const std::string& path, const WeightSource& source, const GgufBlocks& type,
                       const std::string& tokenizer) {
   const Spec& spec = source.spec();

@@ -16,6 +16,7 @@ class GgufKeys {
   void add(const std::string& key, const Json& value);
   void add_texts(const std::string& key, std::span<const std::string> texts);
   void add_numbers(const std::string& key, std::span<const int32_t> numbers);
+  void add_fractions(const std::string& key, std::span<const float> fractions);
 
   uint64_t count() const { return count_; }
   Bytes bytes() const { return bytes_; }

@@ -59,14 +59,16 @@ Json config_of(const WeightSource& source, const HubFolderOptions& options) {
                                  source.spec().family->name()));
   config["torch_dtype"] = torch_name(options.dtype);
   config["dtype"] = torch_name(options.dtype);  // as releases from 4.56 spell it
-  const Json& given = source.given_config();
-  for (const char* key : kSpecialTokens)
-    if (given.contains(key) && (given.at(key).is_number_integer() || given.at(key).is_array()))
-      config[key] = given.at(key);
+  copy_special_tokens(source.given_config(), config);
   return config;
 }
 
 }  // namespace
+
+void copy_special_tokens(const Json& from, Json& to) {
+  for (const char* key : kSpecialTokens)
+    if (from.contains(key) && (from.at(key).is_number_integer() || from.at(key).is_array())) to[key] = from.at(key);
+}
 
 std::vector<std::pair<std::string, std::string>> tokenizer_files_at(const std::string& path) {
   std::vector<std::pair<std::string, std::string>> files;

@@ -30,6 +30,10 @@ struct HubFolderReport {
 // `transformers` has no class of. Tensors are read and written one after the other.
 HubFolderReport write_hub_folder(const std::string& path, const WeightSource& source, const HubFolderOptions& options);
 
+// Ids of the tokens that begin, end and pad texts, where the config of a model says them: what a family's own config
+// leaves out.
+void copy_special_tokens(const Json& from, Json& to);
+
 // What is copied from `path`, a file or a folder, into a model's folder: pairs of the path and the name there. An
 // IoError when `path` is not there.
 std::vector<std::pair<std::string, std::string>> tokenizer_files_at(const std::string& path);

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "quantizer/checkpoints/gguf_tokenizer_json.h"
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/commands/commands.h"
 #include "quantizer/pipeline/run_plan.h"
@@ -22,7 +23,7 @@ struct Options {
 void run_audit(const Options& options, const Device& device, uint64_t seed, Console& console) {
   console.plan(audit_plan());
   std::jthread warming = warm_up(device);
-  Tokenizer tokenizer = Tokenizer::load(options.source.tokenizer);
+  Tokenizer tokenizer = load_tokenizer(options.source.tokenizer);
   const RunnableModel model = load_model(options.model, options.config).model;
   check_vocab_size(tokenizer, model.spec.vocabulary(), options.model);
   const int64_t context = options.source.context_for(model.spec, options.model);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "quantizer/checkpoints/finite_input.h"
+#include "quantizer/checkpoints/gguf_tokenizer_json.h"
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/commands/commands.h"
 #include "quantizer/pipeline/run_plan.h"
@@ -81,7 +82,7 @@ void add_eval_command(CommandLine& line) {
     options->source.find_tokenizer(options->models, TokenSource::Need::kRequired);
     Device device = open_device(line.common, line.ranks);
     std::jthread warming = warm_up(device);
-    Tokenizer tokenizer = Tokenizer::load(options->source.tokenizer);
+    Tokenizer tokenizer = load_tokenizer(options->source.tokenizer);
     ByteTable bytes(tokenizer);
     TokenSource source = options->source;
     std::vector<ScoredModel> all;

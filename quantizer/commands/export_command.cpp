@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "quantizer/checkpoints/gguf_tokenizer_json.h"
 #include "quantizer/checkpoints/gguf_writer.h"
 #include "quantizer/checkpoints/hub_folder.h"
 #include "quantizer/checkpoints/safetensors.h"
@@ -115,14 +116,19 @@ Json export_hub_folder(const Options& options, DType dtype) {
           {"tokenizer_files", report.tokenizer_files}};
 }
 
-// The tokenizer of --tokenizer, a file or a folder, or else of the model's folder.
+// The tokenizer of --tokenizer, a file or a folder, or else of the model's folder or GGUF file.
 std::string gguf_tokenizer(const Options& options, const WeightSource& source) {
   const std::string& from = options.tokenizer.empty() ? source.folder() : options.tokenizer;
-  if (!from.empty())
-    for (const auto& [path, name] : tokenizer_files_at(from))
-      if (name == "tokenizer.json" || path == from) return path;
-  throw UsageError(fmt::format("--to gguf needs --tokenizer, a tokenizer.json or a folder with one{}",
-                               from.empty() ? "" : fmt::format(": '{}' has none", from)));
+  if (from.empty() && holds_gguf_tokenizer(source.path())) return source.path();
+  if (!from.empty()) {
+    const auto files = tokenizer_files_at(from);
+    for (const char* kind : {"tokenizer.json", "tokenizer.model"})
+      for (const auto& [path, name] : files)
+        if (name == kind || path == from) return path;
+  }
+  throw UsageError(
+      fmt::format("--to gguf needs --tokenizer, a tokenizer.json, a tokenizer.model or a folder with one{}",
+                  from.empty() ? "" : fmt::format(": '{}' has none", from)));
 }
 
 Json export_gguf(const Options& options, const std::string& type) {

@@ -1,6 +1,7 @@
 // generate_command.cpp: `thimble generate`: text sampled from a model.
 #include "eval/text/text_tokens.h"
 #include "eval/text/tokenizer.h"
+#include "quantizer/checkpoints/gguf_tokenizer_json.h"
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/commands/commands.h"
 #include "runtime/cuda/cuda_models.h"
@@ -17,7 +18,7 @@ struct Options {
 
 Json run_generate(const Options& options, const Device& device, uint64_t seed, Console& console) {
   std::jthread warming = warm_up(device);
-  Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
+  Tokenizer tokenizer = load_tokenizer(options.tokenizer);
   const RunnableModel model = load_model(options.model, options.config).model;
   check_vocab_size(tokenizer, model.spec.vocabulary(), options.model);
   std::vector<Token> tokens = {document_start_token(tokenizer)};
@@ -58,7 +59,7 @@ void add_generate_command(CommandLine& line) {
   command->add_option("model", options->model, "Checkpoint or artifact")->required();
   add_config_option(*command, options->config);
   add_file(*command, "--tokenizer", options->tokenizer,
-           "tokenizer.json or SentencePiece model (required; default: the one in the model's folder)");
+           "tokenizer.json or SentencePiece model (required; default: the one in the model's folder or GGUF file)");
   command->add_option("--prompt", options->prompt, "Text to continue");
   add_count(*command, "--length", options->length, "Tokens to add, at most", 1, 1 << 20)->capture_default_str();
   command->add_option("--temperature", options->temperature, "Sampling temperature; 0 takes the likeliest token")

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "quantizer/checkpoints/finite_input.h"
+#include "quantizer/checkpoints/gguf_tokenizer_json.h"
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/commands/commands.h"
 #include "quantizer/pipeline/quantize_job.h"
@@ -67,7 +68,7 @@ QuantizeRequest finish_request(const Options& options, const CommandLine& line, 
 void check_scoring(const OpenedCheckpoint& checkpoint, const TokenSource& source) {
   if (!source.is_given()) return;
   const Spec& spec = checkpoint.runnable();
-  Tokenizer tokenizer = Tokenizer::load(source.tokenizer);
+  Tokenizer tokenizer = load_tokenizer(source.tokenizer);
   check_vocab_size(tokenizer, spec.vocabulary(), checkpoint.path());
   source.context_for(spec, checkpoint.path());
   source.load(tokenizer, tokenizer.vocab_size());
@@ -78,7 +79,7 @@ std::vector<ScoredModel> score_before_and_after(const QuantizeRequest& request, 
                                                 const TokenSource& source, Ranks& ranks, StageTimes& times,
                                                 Console& console) {
   if (!source.is_given()) return {};
-  Tokenizer tokenizer = Tokenizer::load(source.tokenizer);
+  Tokenizer tokenizer = load_tokenizer(source.tokenizer);
   ByteTable bytes(tokenizer);
   return times.time("evaluation", [&] {
     std::vector<ScoredModel> scores;

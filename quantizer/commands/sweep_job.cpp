@@ -7,6 +7,7 @@
 #include <bit>
 #include <filesystem>
 
+#include "quantizer/checkpoints/gguf_tokenizer_json.h"
 #include "quantizer/console/diagnostics.h"
 #include "quantizer/methods/shared_work.h"
 #include "quantizer/pipeline/score_model.h"
@@ -35,7 +36,7 @@ class Sweep {
         ranks_(ranks),
         times_(times),
         console_(console),
-        tokenizer_(Tokenizer::load(request.source.tokenizer)),
+        tokenizer_(load_tokenizer(request.source.tokenizer)),
         byte_table_(tokenizer_),
         source_(source),
         job_(request.base, source, ranks, times, console) {}

@@ -8,6 +8,7 @@
 #include "eval/text/text_tokens.h"
 #include "eval/text/token_shard.h"
 #include "eval/text/tokenizer.h"
+#include "quantizer/checkpoints/gguf_tokenizer_json.h"
 #include "quantizer/commands/commands.h"
 #include "quantizer/console/quoted_name.h"
 #include "runtime/base/count_text.h"
@@ -69,7 +70,7 @@ void refuse_older_shard(const Options& options, size_t shards) {
 
 Json run_tokenize(const Options& options) {
   check_files(options, cut(options, {}));  // what can be known before any work
-  const Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
+  const Tokenizer tokenizer = load_tokenizer(options.tokenizer);
   std::vector<Token> tokens;
   uint64_t documents = 0, text_bytes = 0;
   for (const std::string& path : options.texts) {

@@ -13,6 +13,7 @@
 #include "gptq/statistics/hessian_groups.h"
 #include "gptq/statistics/statistics_sum.h"
 #include "quantizer/checkpoints/hessian_file.h"
+#include "quantizer/checkpoints/hub_folder.h"
 #include "quantizer/console/diagnostics.h"
 #include "quantizer/console/version.h"
 #include "quantizer/methods/slope/distill.h"
@@ -61,7 +62,9 @@ std::vector<std::string> layers_with_hessians(const QuantizeRequest& request, co
 // Config, layout, where calibration came from, and what makes the codes.
 QuantizedModel header_of(const QuantizeRequest& request, const OpenedCheckpoint& source, const Method& method) {
   QuantizedModel header;
-  header.config_json = canonical_json(source.spec() ? source.spec()->config : source.config_json());
+  Json config = source.spec() ? source.spec()->config : source.config_json();
+  copy_special_tokens(source.config_json(), config);
+  header.config_json = canonical_json(config);
   header.banked = source.banked();
   Json provenance = {{"tool", std::string("thimble ") + kVersion}};
   if (!request.hessians.empty()) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "quantizer/checkpoints/finite_input.h"
+#include "quantizer/checkpoints/gguf_tokenizer_json.h"
 #include "quantizer/checkpoints/model_source.h"
 #include "runtime/base/file.h"
 #include "runtime/base/hash.h"
@@ -120,7 +121,7 @@ uint64_t scoring_key(const TokenSource& source, const Spec& spec, std::span<cons
 
 double bits_per_byte(const RunnableModel& model, uint64_t key, const Device& device, const TokenSource& source,
                      const SharedWork& work, Console& console) {
-  const Tokenizer tokenizer = Tokenizer::load(source.tokenizer);
+  const Tokenizer tokenizer = load_tokenizer(source.tokenizer);
   const std::vector<Token> tokens = source.load(tokenizer, model.spec.vocabulary());
   const int64_t context = source.context_for(model.spec, "the model");
   Hasher hasher;

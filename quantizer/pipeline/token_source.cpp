@@ -28,7 +28,7 @@ void TokenSource::add_to(CLI::App& command, Need need, const char* details) {
   add_file(command, "--tokenizer", tokenizer,
            fmt::format("tokenizer.json or SentencePiece model; tells how many bytes each token stands for ({}default: "
                        "the one in the "
-                       "model's folder)",
+                       "model's folder or GGUF file)",
                        need == Need::kRequired ? "required; " : ""));
   command.option_defaults()->group(details);
   add_count(command, "--context", context,

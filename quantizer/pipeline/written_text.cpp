@@ -10,6 +10,7 @@
 #include "eval/text/text_tokens.h"
 #include "eval/text/tokenizer.h"
 #include "quantizer/checkpoints/checkpoint_files.h"
+#include "quantizer/checkpoints/gguf_tokenizer_json.h"
 #include "runtime/base/file.h"
 #include "runtime/base/json.h"
 #include "runtime/base/random.h"
@@ -44,6 +45,7 @@ std::string template_of_config(const std::string& path) {
 }
 
 std::string chat_template_beside(const std::string& tokenizer_path) {
+  if (holds_gguf_tokenizer(tokenizer_path)) return gguf_chat_template(tokenizer_path);
   const std::string path = (std::filesystem::path(tokenizer_path).parent_path() / kTemplateFile).string();
   if (file_exists(path)) return std::string(as_text(MappedFile(path).bytes()));
   const std::string config = tokenizer_config_beside(tokenizer_path);
@@ -97,7 +99,7 @@ TextScript script_for(const OpenedCheckpoint& checkpoint, const CalibrationOptio
   TextScript script = uniform_script(vocabulary, options);
   const std::string tokenizer_path = find_checkpoint_files(checkpoint.path()).tokenizer_path();
   if (tokenizer_path.empty() || !checkpoint.runnable().family->writes_documents()) return script;
-  const Tokenizer tokenizer = Tokenizer::load(tokenizer_path);
+  const Tokenizer tokenizer = load_tokenizer(tokenizer_path);
   check_vocab_size(tokenizer, vocabulary, checkpoint.path());
   const SpecialTokens special =
       find_special_tokens(tokenizer, vocabulary, checkpoint.config_json(), checkpoint.config_path());

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -30,17 +29,5 @@ struct GgufModel {
 
 constexpr const char* kGgufArchitecture = "general.architecture";
 constexpr const char* kGgufRotaryFactors = "rope_freqs.weight";  // (d / 2): what divides each rotary frequency
-
-// How llama.cpp names what cuts a text before byte-pair encoding ("tokenizer.ggml.pre"), and the "pre_tokenizer" of a
-// tokenizer.json that does the same.
-struct GgufPreTokenizer {
-  const char* name;
-  const char* json;
-};
-std::span<const GgufPreTokenizer> gguf_pre_tokenizers();
-
-// "tokenizer.ggml.model": byte-level BPE, and SentencePiece.
-extern const char* const kGgufByteLevelTokenizer;
-extern const char* const kGgufSentencePieceTokenizer;
 
 }  // namespace thimble

@@ -116,18 +116,21 @@ TEST_F(ExportCliTest, AGgufFileIsTakenWhereverACheckpointIs) {
   EXPECT_EQ(report.at("format"), "gguf");
   EXPECT_EQ(report.at("family"), "qwen3");
   write("t.txt", "some words, and some more of them: words upon words");
-  const auto loss = [&](const std::string& model) {
-    return succeed_json({"eval", model, "--text", "t.txt", "--tokenizer", "hub/tokenizer.json", "--context", "8",
-                         "--stride", "4"})
+  const auto loss = [&](const std::string& model, const Arguments& tokenizer) {
+    return succeed_json(Arguments{"eval", model, "--text", "t.txt", "--context", "8", "--stride", "4"} + tokenizer)
         .at("evaluations")
         .at(0)
         .at("bits_per_byte");
   };
-  EXPECT_EQ(loss("model.gguf"), loss("hub"));
+  // With the tokenizer that it holds.
+  EXPECT_EQ(loss("model.gguf", {}), loss("hub", {}));
+  EXPECT_EQ(loss("hub", {"--tokenizer", "model.gguf"}), loss("hub", {}));
   succeed({"quantize", "model.gguf", "-o", "a.thmb", "--method", "trace", "--min-elements", "100",
            "--calibration-sequences", "2", "--calibration-length", "16"});
-  expect_failure(4, {"eval", "hub", "--text", "t.txt", "--tokenizer", "model.gguf"},
-                 {"model.gguf: is a GGUF file", "not a SentencePiece model"});
+  // The metadata's ids stay with the artifact.
+  EXPECT_EQ(succeed_json({"inspect", "a.thmb"}).at("config").at("eos_token_id"), 2);
+  succeed({"export", "model.gguf", "--to", "gguf", "-o", "again.gguf"});
+  EXPECT_EQ(contents("again.gguf"), contents("model.gguf"));
 }
 
 TEST_F(ExportCliTest, Gpt2HasItsMatricesTurned) {
@@ -193,7 +196,7 @@ TEST_F(ExportCliTest, OptionsOfOtherFormatsAreRefused) {
   std::filesystem::remove(path("hub/tokenizer.json"));
   expect_failure(2, {"export", "hub", "--to", "gguf", "-o", "x"}, {"--to gguf needs --tokenizer", "'hub' has none"});
   expect_failure(2, {"export", "hub", "--to", "gguf", "-o", "x", "--tokenizer", "sp.model"},
-                 {"sp.model", "byte-level"});
+                 {"sp.model", "byte-pair encodings are written"});
   expect_failure(4, {"export", "model.safetensors", "-o", "x"}, {"not a thimble artifact"});
   for (const char* name : {"x", "x.gguf"}) EXPECT_FALSE(exists(name));
 }

@@ -1,11 +1,13 @@
 // fuzz_gguf.cpp: any bytes are either a FormatError or a GGUF file whose tensors lie inside it and hold what their
-// shapes ask for; as a checkpoint, the same of its tensors in memory.
+// shapes ask for; as a checkpoint, the same of its tensors in memory; its tokenizer gives every text tokens that it
+// has.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 
 #include "quantizer/checkpoints/gguf.h"
 #include "quantizer/checkpoints/gguf_checkpoint.h"
+#include "quantizer/checkpoints/gguf_tokenizer_json.h"
 #include "runtime/base/error.h"
 
 namespace {
@@ -33,11 +35,18 @@ void check_checkpoint(Bytes file) {
       std::abort();
 }
 
+// Texts of any bytes that are UTF-8 have tokens.
+void check_tokenizer(Bytes file) {
+  const Tokenizer tokenizer = gguf_tokenizer(read_gguf(file, "fuzz"), "fuzz");
+  for (const Token token : tokenizer.encode("The sea's  12 \n\xC3\xBC<s>"))
+    if (token < 0 || token >= tokenizer.vocab_size()) std::abort();
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const Bytes file(reinterpret_cast<const std::byte*>(data), size);
-  for (void (*check)(Bytes) : {check_file, check_checkpoint}) {
+  for (void (*check)(Bytes) : {check_file, check_checkpoint, check_tokenizer}) {
     try {
       check(file);
     } catch (const FormatError&) {

@@ -8,6 +8,7 @@
 #include "packer/rans/weight_coder.h"
 #include "quantizer/checkpoints/safetensors.h"
 #include "runtime/base/atomic_file.h"
+#include "runtime/families/gguf_text_rules.h"
 #include "tests/eval/text/tokenizer_builder.h"
 #include "tests/packer/layout/sample_codes.h"
 #include "tests/packer/sample_models.h"
@@ -113,6 +114,28 @@ void gguf_seeds(const SeedFolder& folder) {
                                "blk.0.attn_output.weight", "blk.0.ffn_gate.weight", "blk.0.ffn_down.weight"})
       builder.tensor({matrix, {32, 32}, type, ByteVector(32 * block_bytes)});
     folder.write(architecture, builder.build());
+  }
+}
+
+// Tokenizers alone: byte-level with each name of a pre-tokenizer, and with scores.
+void gguf_tokenizer_seeds(const SeedFolder& folder) {
+  for (const GgufTextRules& rules : gguf_text_rules()) {
+    GgufBuilder builder;
+    builder.text("tokenizer.ggml.model", kGgufByteLevelModel).text("tokenizer.ggml.pre", rules.name);
+    builder.texts("tokenizer.ggml.tokens", {"<s>", "T", "h", "e", "Th", "The", "\u0120", "<left>"});
+    builder.i32s("tokenizer.ggml.token_type", {3, 1, 1, 1, 1, 1, 1, 4});
+    builder.texts("tokenizer.ggml.merges", {"T h", "Th e"}).u32("tokenizer.ggml.bos_token_id", 0);
+    folder.write(std::string("pre_") + rules.name, builder.build());
+  }
+  for (const bool adds_space : {false, true}) {
+    GgufBuilder builder;
+    builder.text("tokenizer.ggml.model", kGgufSentencePieceModel).u32("tokenizer.ggml.bos_token_id", 1);
+    builder.texts("tokenizer.ggml.tokens",
+                  {"<unk>", "<s>", "\u2581", "s", "e", "se", "\u2581se", "<0x0A>", "  ", "[PAD]"});
+    builder.i32s("tokenizer.ggml.token_type", {2, 3, 1, 1, 1, 1, 1, 6, 4, 5});
+    builder.f32s("tokenizer.ggml.scores", {0, 0, -3, -4, -5, -1, -2, 0, 0, 0});
+    builder.number("tokenizer.ggml.add_space_prefix", kGgufBool, static_cast<uint8_t>(adds_space));
+    folder.write(adds_space ? "space" : "no_space", builder.build());
   }
 }
 
@@ -365,6 +388,7 @@ void write_all(const std::filesystem::path& root) {
   }
   index_seeds({root, "fuzz_index"});
   gguf_seeds({root, "fuzz_gguf"});
+  gguf_tokenizer_seeds({root, "fuzz_gguf"});
   llmc_seeds({root, "fuzz_llmc"});
   hessian_seeds({root, "fuzz_hessians"});
 }

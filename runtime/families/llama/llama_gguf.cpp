@@ -6,6 +6,7 @@
 #include <cmath>
 #include <optional>
 #include <set>
+#include <span>
 
 #include "runtime/families/config_reader.h"
 

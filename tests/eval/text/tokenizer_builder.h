@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -59,6 +60,7 @@ struct ModelSpec {
   bool whitespace_as_suffix = false;
   std::string charsmap;
   std::string denormalizer_charsmap;
+  std::optional<uint64_t> model_type;  // 2: byte-pair encoding
 
   std::string bytes() const {
     ProtoWriter model;
@@ -69,6 +71,7 @@ struct ModelSpec {
                         .varint(3, static_cast<uint64_t>(piece.type))
                         .bytes());
     ProtoWriter trainer;
+    if (model_type) trainer.varint(3, *model_type);
     trainer.varint(24, whitespace_as_suffix).varint(35, byte_fallback);
     ProtoWriter normalizer;
     if (!charsmap.empty()) normalizer.text(2, charsmap);

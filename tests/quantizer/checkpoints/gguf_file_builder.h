@@ -63,6 +63,21 @@ class GgufBuilder {
     append_bytes(bytes, elements);
     return raw(key, kGgufArray, bytes);
   }
+  GgufBuilder& texts(const std::string& key, const std::vector<std::string>& values) {
+    ByteVector elements;
+    for (const std::string& value : values) append_gguf_text(elements, value);
+    return array(key, kGgufText, values.size(), elements);
+  }
+  GgufBuilder& i32s(const std::string& key, const std::vector<int32_t>& values) {
+    ByteVector elements;
+    for (const int32_t value : values) append_little_endian(elements, value);
+    return array(key, kGgufI32, values.size(), elements);
+  }
+  GgufBuilder& f32s(const std::string& key, const std::vector<float>& values) {
+    ByteVector elements;
+    for (const float value : values) append_little_endian(elements, std::bit_cast<uint32_t>(value));
+    return array(key, kGgufF32, values.size(), elements);
+  }
   GgufBuilder& tensor(GgufTensorSpec spec) {
     tensors_.push_back(std::move(spec));
     return *this;

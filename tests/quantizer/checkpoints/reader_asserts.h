@@ -27,7 +27,7 @@ std::string format_error_of(Action&& action) {
 // EXPECT_FORMAT_ERROR without a macro: `action` must throw a FormatError whose message contains `part`.
 template <typename Action>
 void expect_format_error(const std::string& part, Action&& action) {
-  EXPECT_THAT(format_error_of(action), testing::HasSubstr(part));
+  EXPECT_THAT(format_error_of(action), ::testing::HasSubstr(part));
 }
 
 inline ByteVector bytes_of(std::string_view text) {
@@ -48,7 +48,7 @@ void poke(ByteVector& bytes, size_t at, T value) {
 class ScratchFile {
  public:
   explicit ScratchFile(const std::string& name)
-      : path_(testing::TempDir() + "thimble_" + std::to_string(::getpid()) + "_" + name) {}
+      : path_(::testing::TempDir() + "thimble_" + std::to_string(::getpid()) + "_" + name) {}
   ~ScratchFile() { ::unlink(path_.c_str()); }
   ScratchFile(const ScratchFile&) = delete;
   ScratchFile& operator=(const ScratchFile&) = delete;
