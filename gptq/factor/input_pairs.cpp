@@ -65,7 +65,7 @@ class CpuInputPairs final : public InputPairs {
     return split_joint_hessian(std::move(collector).finish().at(readers[0])->matrix);
   }
 
-  void replace(const std::string& name, const Matrix& values) override {
+  void replace(const std::string& name, const StoredMatrix& values) override {
     quantized_.matrices[static_cast<size_t>(quantized_.network->id_of(name))] = values;
   }
 

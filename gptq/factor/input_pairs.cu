@@ -140,7 +140,7 @@ class CudaInputPairs final : public InputPairs {
     return with_smaller_batches(batch, [&](int64_t size) { return collect_anew(input, layers, size); });
   }
 
-  void replace(const std::string& name, const Matrix& values) override {
+  void replace(const std::string& name, const StoredMatrix& values) override {
     DeviceScope scope(place_.ordinal);
     quantized_->replace(network_->id_of(name), values);
   }

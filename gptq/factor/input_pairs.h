@@ -34,7 +34,7 @@ class InputPairs {
   // those of Hessians.
   virtual InputPair collect(const LinearInput& input) = 0;
   // Gives a matrix of the quantized model other values: one of those that read the input collected last.
-  virtual void replace(const std::string& name, const Matrix& values) = 0;
+  virtual void replace(const std::string& name, const StoredMatrix& values) = 0;
 };
 
 // The inputs of linear layers within the layers of a model, in the order of forward passes; not what is read before.

@@ -59,37 +59,35 @@ void refuse_packed_tensors(const TensorMap& tensors, const std::string& path) {
 }  // namespace
 
 OpenedCheckpoint::OpenedCheckpoint(const std::string& path, const std::string& config_path)
-    : file_(open_checkpoint(path)) {
-  if (!config_path.empty() && file_.has_parameters())
-    throw UsageError("--config does not apply to '" + path + "': checkpoints of " + std::string(file_.format_name()) +
+    : file_(std::make_shared<const Checkpoint>(open_checkpoint(path))) {
+  if (!config_path.empty() && file_->has_parameters())
+    throw UsageError("--config does not apply to '" + path + "': checkpoints of " + std::string(file_->format_name()) +
                      " have their own");
   find_config(config_path);
   refuse_quantized_config(config_json_, config_path_);
-  refuse_packed_tensors(file_.tensors(), path);
-  family_ = find_family(config_json_, file_.tensors());
-  if (!family_ || file_.has_parameters()) {
-    parameters_.tensors = file_.tensors();
-  } else {
-    parameters_ = family_->from_file(file_.tensors(), Contents::kShapes, path);
-    has_bytes_ = false;
-  }
-  if (family_) spec_ = family_->resolve(config_json_, parameters_.tensors, {config_path_, path});
+  refuse_packed_tensors(file_->tensors(), path);
+  family_ = find_family(config_json_, file_->tensors());
+  if (!family_ || file_->has_parameters())
+    parameters_ = std::make_shared<const MappedTensors>(MappedTensors{file_->tensors(), {}, false});
+  else
+    read_parameters(Contents::kShapes);
+  if (family_) spec_ = family_->resolve(config_json_, parameters_->tensors, {config_path_, path});
 }
 
 void OpenedCheckpoint::find_config(const std::string& given_path) {
-  const std::string sibling = file_.files().config_path();
+  const std::string sibling = file_->files().config_path();
   if (!given_path.empty()) {
     config_path_ = given_path;
     config_json_ = read_config(given_path);
-  } else if (file_.config()) {
+  } else if (file_->config()) {
     config_path_ = path() + " (its own config)";
-    config_json_ = *file_.config();
+    config_json_ = *file_->config();
   } else if (file_exists(sibling)) {
     config_path_ = sibling;
     config_json_ = read_config(sibling);
   } else {
-    config_path_ = path() + (file_.files().is_folder ? " (no config given, none in the folder)"
-                                                     : " (no config given, none inside, none beside it)");
+    config_path_ = path() + (file_->files().is_folder ? " (no config given, none in the folder)"
+                                                      : " (no config given, none inside, none beside it)");
   }
   if (!config_json_.is_object()) throw FormatError(config_path_, "the model config must be a JSON object");
 }
@@ -99,14 +97,21 @@ const Spec& OpenedCheckpoint::runnable() const {
   throw FormatError(path(), cannot_be_run(config_json_) + "; to quantize it, give its --hessians");
 }
 
+void OpenedCheckpoint::read_parameters(Contents contents) {
+  parameters_ = std::make_shared<const MappedTensors>(family_->from_file(file_->tensors(), contents, path()));
+  has_bytes_ = contents == Contents::kBytes;
+}
+
 const TensorMap& OpenedCheckpoint::parameters() {
-  if (!has_bytes_) parameters_ = family_->from_file(file_.tensors(), Contents::kBytes, path());
-  has_bytes_ = true;
-  return parameters_.tensors;
+  if (!has_bytes_) read_parameters(Contents::kBytes);
+  return parameters_->tensors;
 }
 
 std::shared_ptr<const Weights> OpenedCheckpoint::weights() {
-  if (!weights_) weights_ = weights_of(runnable(), parameters());
+  if (weights_) return weights_;
+  const TensorMap& tensors = parameters();
+  weights_ = weights_of(runnable(), tensors,
+                        std::make_shared<const decltype(std::pair(file_, parameters_))>(file_, parameters_));
   return weights_;
 }
 

@@ -19,11 +19,11 @@ class OpenedCheckpoint {
   // its tensors as the file names them. A FormatError for one that is quantized already, by its config or tensors.
   OpenedCheckpoint(const std::string& path, const std::string& config_path);
 
-  const std::string& path() const { return file_.path(); }
-  const Checkpoint& file() const { return file_; }
+  const std::string& path() const { return file_->path(); }
+  const Checkpoint& file() const { return *file_; }
   const Json& config_json() const { return config_json_; }  // as found, empty when there is none
   const std::string& config_path() const { return config_path_; }
-  bool banked() const { return parameters_.banked; }
+  bool banked() const { return parameters_->banked; }
 
   // Set when its family runs.
   const std::optional<Spec>& spec() const { return spec_; }
@@ -31,20 +31,22 @@ class OpenedCheckpoint {
   const Spec& runnable() const;
 
   // Names, shapes and dtypes of the parameters; bytes only where the file has them as the family wants them.
-  const TensorMap& shapes() const { return parameters_.tensors; }
+  const TensorMap& shapes() const { return parameters_->tensors; }
   // With bytes: views into the file, or into memory where its layout had to be turned, which the first call does.
   const TensorMap& parameters();
-  // In float32, converted by the first call. The model must run.
+  // Made by the first call, of matrices where parameters() has them: the weights hold the mapped file, and outlive
+  // this. The model must run.
   std::shared_ptr<const Weights> weights();
 
  private:
   void find_config(const std::string& given_path);
+  void read_parameters(Contents contents);
 
-  Checkpoint file_;
+  std::shared_ptr<const Checkpoint> file_;
   Json config_json_ = Json::object();
   std::string config_path_;
-  const Family* family_ = nullptr;  // null: none that runs
-  MappedTensors parameters_;
+  const Family* family_ = nullptr;                   // null: none that runs
+  std::shared_ptr<const MappedTensors> parameters_;  // of file_
   bool has_bytes_ = true;
   std::optional<Spec> spec_;
   std::shared_ptr<const Weights> weights_;

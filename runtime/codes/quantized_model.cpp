@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "runtime/base/parallel.h"
 #include "runtime/codes/trellis.h"
@@ -24,24 +25,55 @@ std::vector<float> dequantize(const RowScaledCodes& coded) {
   return values;
 }
 
-std::vector<float> dequantize(const SteppedCodes& coded) {
-  std::vector<float> values(coded.codes.size()), column_sizes;
-  for (int16_t step : coded.column_steps) column_sizes.push_back(step_size(step));
-  const size_t columns = column_sizes.size();
+std::vector<float> step_sizes(const std::vector<int16_t>& steps) {
+  std::vector<float> sizes;
+  for (int16_t step : steps) sizes.push_back(step_size(step));
+  return sizes;
+}
+
+// body(r, k, level), rows in ascending order.
+template <typename Body>
+void for_each_level(const SteppedCodes& coded, const Body& body) {
+  const size_t columns = coded.column_steps.size();
   const Trellis trellis(coded.trellis_bits);
   std::vector<uint32_t> states(columns);
   coded.codes.visit([&](auto codes) {
     for (size_t r = 0; r < coded.row_steps.size(); ++r) {
       if (r % kTrellisRows == 0) std::ranges::fill(states, 0u);
-      const float row_size = step_size(coded.row_steps[r]);
       for (size_t k = 0; k < columns; ++k) {
         const int32_t code = codes[r * columns + k];
-        values[r * columns + k] = static_cast<float>(Trellis::level(states[k], code)) * row_size * column_sizes[k];
+        body(r, k, Trellis::level(states[k], code));
         states[k] = trellis.next(states[k], code);
       }
     }
   });
+}
+
+std::vector<float> dequantize(const SteppedCodes& coded) {
+  std::vector<float> values(coded.codes.size());
+  const std::vector<float> row_sizes = step_sizes(coded.row_steps), column_sizes = step_sizes(coded.column_steps);
+  for_each_level(coded, [&](size_t r, size_t k, int64_t level) {
+    values[r * column_sizes.size() + k] = static_cast<float>(level) * row_sizes[r] * column_sizes[k];
+  });
   return values;
+}
+
+template <typename Level>
+StoredMatrix levels_in(const SteppedCodes& coded) {
+  std::vector<Level> levels(coded.codes.size());
+  for_each_level(coded, [&](size_t r, size_t k, int64_t level) {
+    levels[r * coded.column_steps.size() + k] = static_cast<Level>(level);
+  });
+  return {std::move(levels), step_sizes(coded.row_steps), step_sizes(coded.column_steps)};
+}
+
+// Levels lie in [2 * least code, 2 * greatest code + 1].
+template <typename Level>
+bool holds_levels(const SteppedCodes& coded) {
+  constexpr int32_t kMost = std::numeric_limits<Level>::max() / 2;
+  return coded.codes.visit([](auto codes) {
+    return std::ranges::all_of(codes, [](int32_t code) { return code >= -kMost - 1 && code <= kMost; });
+  });
 }
 
 }  // namespace
@@ -64,6 +96,22 @@ std::vector<float> dequantize(const QuantizedTensor& tensor) {
     return {values.data(), values.data() + count};
   }
   return dequantize(std::get<RowScaledCodes>(tensor.data));
+}
+
+StoredMatrix stored_matrix(const QuantizedTensor& tensor) {
+  const int64_t rows = tensor.shape.at(0), columns = rows == 0 ? 0 : element_count(tensor.shape) / rows;
+  if (const auto* raw = std::get_if<RawTensor>(&tensor.data))
+    return {std::make_shared<const Tensor>(Tensor{raw->dtype, tensor.shape, raw->bytes}), rows, columns};
+  if (const auto* scaled = std::get_if<RowScaledCodes>(&tensor.data)) {
+    std::vector<float> scales;
+    for (uint16_t scale : scaled->row_scales) scales.push_back(float_from_fp16(scale));
+    return {scaled->codes, std::move(scales), std::vector<float>(static_cast<size_t>(columns), 1.0f)};
+  }
+  if (const auto* stepped = std::get_if<SteppedCodes>(&tensor.data)) {
+    if (holds_levels<int8_t>(*stepped)) return levels_in<int8_t>(*stepped);
+    if (holds_levels<int16_t>(*stepped)) return levels_in<int16_t>(*stepped);
+  }
+  return Matrix(dequantize(tensor), rows, columns);
 }
 
 TensorMap quantized_shapes(const QuantizedModel& quantized) {

@@ -9,6 +9,7 @@
 
 #include "runtime/codes/code_array.h"
 #include "runtime/codes/nvfp4_matrix.h"
+#include "runtime/tensor/stored_matrix.h"
 #include "runtime/tensor/tensor.h"
 
 namespace thimble {
@@ -71,6 +72,9 @@ int code_bits(int max_code);
 
 // float32 elements of one tensor.
 std::vector<float> dequantize(const QuantizedTensor& tensor);
+// The same of a matrix, R and K as above, in as little memory as holds the values exactly: row-scaled codes in a byte
+// each, levels of stepped codes in one byte or two, others as they are stored, NVFP4 in float32.
+StoredMatrix stored_matrix(const QuantizedTensor& tensor);
 
 // The tensors' names, shapes and dtypes without bytes, which is all that the check of a config reads.
 TensorMap quantized_shapes(const QuantizedModel& quantized);

@@ -35,26 +35,21 @@ class GainObserver final : public GradientObserver {
   // A tied head's gain also scales what is looked up.
   void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstMatrixView gradient) override {
     if (table != head_name_) return;
+    std::vector<float> row(static_cast<size_t>(gradient.cols));
     for (int64_t p = 0; p < gradient.rows; ++p) {
-      const float *d = gradient.row(p), *row = head_.row(rows[static_cast<size_t>(p)]);
-      sums_.head += std::inner_product(d, d + gradient.cols, row, 0.0, std::plus<>{}, [](float a, float b) {
+      const float* d = gradient.row(p);
+      head_.view().read_row(rows[static_cast<size_t>(p)], row.data());
+      sums_.head += std::inner_product(d, d + gradient.cols, row.data(), 0.0, std::plus<>{}, [](float a, float b) {
         return static_cast<double>(a) * static_cast<double>(b);
       });
     }
   }
 
  private:
-  const Matrix& head_;
+  const StoredMatrix& head_;
   std::string head_name_;
   GainGradients& sums_;
 };
-
-void scale_rows_by(const Matrix& from, const std::vector<float>& gains, Matrix& to) {
-  parallel_chunks(from.rows(), 64, [&](int64_t first, int64_t last) {
-    for (int64_t r = first; r < last; ++r)
-      for (int64_t k = 0; k < from.cols(); ++k) to(r, k) = from(r, k) * gains[static_cast<size_t>(r)];
-  });
-}
 
 class CpuDivergencePass final : public DivergencePass {
  public:
@@ -114,11 +109,11 @@ class CpuDivergencePass final : public DivergencePass {
   }
   void scale(MatrixId id, const std::vector<float>& gains) {
     const auto at = static_cast<size_t>(id);
-    scale_rows_by(base_[at], gains, student_.matrices[at]);
+    student_.matrices[at] = base_[at].with_gains(gains);
   }
 
   const Network& network_;
-  const std::vector<Matrix> base_;  // the student's as they were at first
+  const std::vector<StoredMatrix> base_;  // the student's as they were at first
   Weights student_;
   const TokenSequences& sequences_;
   CpuGradients window_;

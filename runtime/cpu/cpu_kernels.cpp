@@ -12,6 +12,8 @@
 #define EIGEN_DONT_PARALLELIZE
 #include <Eigen/Core>
 
+#include "runtime/cpu/widening_products.h"
+
 namespace thimble {
 namespace {
 
@@ -36,12 +38,38 @@ ConstMap<T> map(BasicMatrixView<const T> m) {
   return {m.data, m.rows, m.cols, Eigen::OuterStride<>(m.stride)};
 }
 
-void gemm_nt(ConstMatrixView a, ConstMatrixView b, MatrixView c) { map(c).noalias() = map(a) * map(b).transpose(); }
-void gemm_nn(ConstMatrixView a, ConstMatrixView b, MatrixView c, bool adds) {
+// c = a m, or c += it.
+template <typename Right>
+void assign_product(ConstMatrixView a, const Right& m, MatrixView c, bool adds) {
   if (adds)
-    map(c).noalias() += map(a) * map(b);
+    map(c).noalias() += map(a) * m;
   else
-    map(c).noalias() = map(a) * map(b);
+    map(c).noalias() = map(a) * m;
+}
+
+void gemm_nt(ConstMatrixView a, const StoredMatrixView& b, MatrixView c) {
+  if (b.is_float32()) return assign_product(a, map(b.float32()).transpose(), c, false);
+  if (is_special(a, c)) return assign_product(a, map(WidenedMatrix(b, b.cols).view()).transpose(), c, false);
+  if (a.rows == 1)
+    return for_each_widened_part(b, kVectorRows, b.stride, [&](int64_t first, const WidenedMatrix& part) {
+      const ConstMatrixView m = part.view();
+      assign_product(a, map(m).transpose(), c.block_cols(first, m.rows), false);
+    });
+  map(c).setZero();
+  with_elements(b, [&](const auto& elements) { add_widened_product<false>(a, elements, c); });
+}
+void gemm_nn(ConstMatrixView a, const StoredMatrixView& b, MatrixView c, bool adds) {
+  if (b.is_float32()) return assign_product(a, map(b.float32()), c, adds);
+  if (is_special(a, c)) return assign_product(a, map(WidenedMatrix(b, b.cols).view()), c, adds);
+  if (a.rows == 1)
+    return for_each_widened_part(b, kVectorDepth,
+                                 b.stride < kLongStride || b.cols >= kLongStride ? b.cols : kLongStride,
+                                 [&](int64_t first, const WidenedMatrix& part) {
+                                   const ConstMatrixView m = part.view();
+                                   assign_product(a.block_cols(first, m.rows), map(m), c, adds || first > 0);
+                                 });
+  if (!adds) map(c).setZero();
+  with_elements(b, [&](const auto& elements) { add_widened_product<true>(a, elements, c); });
 }
 void gemm_tn_add(ConstMatrixView a, ConstMatrixView b, MatrixView c) {
   map(c).noalias() += map(a).transpose() * map(b);

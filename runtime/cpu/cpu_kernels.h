@@ -7,6 +7,7 @@
 #include "runtime/ops/activation.h"
 #include "runtime/ops/attention_window.h"
 #include "runtime/tensor/matrix.h"
+#include "runtime/tensor/stored_matrix.h"
 
 namespace thimble {
 
@@ -52,8 +53,8 @@ struct CpuKernels {
 
   // Products. C (M,N) = A (M,K) B^T with B (N,K); C (M,N) = A (M,K) B, or C += it; C (M,N) += A^T B with A (T,M), B
   // (T,N); C (M,N) -= A (M,K) B, B (K,N).
-  void (*gemm_nt)(ConstMatrixView a, ConstMatrixView b, MatrixView c);
-  void (*gemm_nn)(ConstMatrixView a, ConstMatrixView b, MatrixView c, bool adds);
+  void (*gemm_nt)(ConstMatrixView a, const StoredMatrixView& b, MatrixView c);
+  void (*gemm_nn)(ConstMatrixView a, const StoredMatrixView& b, MatrixView c, bool adds);
   void (*gemm_tn_add)(ConstMatrixView a, ConstMatrixView b, MatrixView c);
   void (*gemm_nn_sub_f64)(ConstMatrixViewF64 a, ConstMatrixViewF64 b, MatrixViewF64 c);
 

@@ -31,10 +31,10 @@ class CpuForward {
   void operator()(const op::Gather& o) const {
     const std::vector<int32_t> rows = looked_up_rows(o.index, pass_.batch_);
     const int64_t first = static_cast<int64_t>(rows.size()) - y_.rows;
-    const Matrix& table = weights_.matrix(o.table);
+    const StoredMatrixView& table = weights_.matrix(o.table);
     for_each_row(y_.rows, y_.cols, [&](int64_t p) {
-      const float* row = table.row(rows[static_cast<size_t>(first + p)]);
-      for (int64_t c = 0; c < y_.cols; ++c) y_.row(p)[c] = o.factor * row[c];
+      table.read_row(rows[static_cast<size_t>(first + p)], y_.row(p));
+      for (int64_t c = 0; c < y_.cols; ++c) y_.row(p)[c] *= o.factor;
     });
     pass_.round(Boundary::kEmbedding, y_);
   }

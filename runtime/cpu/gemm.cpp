@@ -47,7 +47,7 @@ void for_each_tile(int64_t rows, int64_t cols, int64_t tile_rows, int64_t tile_c
 }
 
 // multiply_nt with rows of zeros after those of `a`.
-void multiply_padded_nt(ConstMatrixView a, ConstMatrixView b, MatrixView c) {
+void multiply_padded_nt(ConstMatrixView a, const StoredMatrixView& b, MatrixView c) {
   int64_t rows = (a.rows + kKernelRows - 1) / kKernelRows * kKernelRows;
   Matrix padded(rows, a.cols), product(rows, c.cols);
   for (int64_t r = 0; r < a.rows; ++r) std::copy(a.row(r), a.row(r) + a.cols, padded.row(r));
@@ -64,7 +64,7 @@ const CpuKernels& cpu_kernels() {
 
 std::string_view cpu_instruction_set() { return cpu_kernels().name; }
 
-void multiply_nt(ConstMatrixView a, ConstMatrixView b, MatrixView c) {
+void multiply_nt(ConstMatrixView a, const StoredMatrixView& b, MatrixView c) {
   if (a.rows > 1 && a.rows < kMostFewRows && a.rows % kKernelRows != 0) return multiply_padded_nt(a, b, c);
   const int64_t tile_cols = a.rows <= kMostFewRows ? kNarrowTileCols : kTileCols;
   for_each_tile(a.rows, b.rows, kTileRows, tile_cols, [&](int64_t r, int64_t rows, int64_t n, int64_t cols) {
@@ -72,7 +72,7 @@ void multiply_nt(ConstMatrixView a, ConstMatrixView b, MatrixView c) {
   });
 }
 
-void multiply_nn(ConstMatrixView a, ConstMatrixView b, MatrixView c, bool adds) {
+void multiply_nn(ConstMatrixView a, const StoredMatrixView& b, MatrixView c, bool adds) {
   for_each_tile(c.rows, c.cols, kTileRows, kTileCols, [&](int64_t r, int64_t rows, int64_t n, int64_t cols) {
     cpu_kernels().gemm_nn(a.block_rows(r, rows), b.block_cols(n, cols), c.block_rows(r, rows).block_cols(n, cols),
                           adds);

@@ -1,10 +1,12 @@
 // gemm.h: matrix products on the CPU (Eigen, compiled once per instruction set, chosen at run time).
-// Work is cut into tiles of fixed size, so results are the same for any thread count.
+// Work is cut into tiles of fixed size, so results are the same for any thread count. A right operand that is stored in
+// another type gives the same bits as its values in float32 do, and no copy of it is made.
 #pragma once
 
 #include <string_view>
 
 #include "runtime/tensor/matrix.h"
+#include "runtime/tensor/stored_matrix.h"
 
 namespace thimble {
 
@@ -15,10 +17,10 @@ std::string_view cpu_instruction_set();
 // C (M,N) = A (M,K) B^T with B (N,K). A row of C has the same bits for every M from 2 to kMostFewRows and every place
 // of its row in A, given K of at least 16 (Eigen computes the smallest products in another way).
 constexpr int64_t kMostFewRows = 128;
-void multiply_nt(ConstMatrixView a, ConstMatrixView b, MatrixView c);
+void multiply_nt(ConstMatrixView a, const StoredMatrixView& b, MatrixView c);
 
 // C (M,N) = A (M,K) B with B (K,N), or C += it: the transpose of the product above.
-void multiply_nn(ConstMatrixView a, ConstMatrixView b, MatrixView c, bool adds = false);
+void multiply_nn(ConstMatrixView a, const StoredMatrixView& b, MatrixView c, bool adds = false);
 
 // Lower triangle (row >= column) of C (K,K) += X^T X for X (T,K). Above the diagonal C is left undefined.
 void accumulate_gram_lower(ConstMatrixView x, MatrixView c);

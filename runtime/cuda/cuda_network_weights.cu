@@ -166,16 +166,16 @@ void CudaNetworkWeights<T>::place_projection(size_t composite, const fused::Proj
 }
 
 template <typename T>
-void CudaNetworkWeights<T>::load(MatrixId id, const Matrix& values, bool is_in_nvfp4) {
+void CudaNetworkWeights<T>::load(MatrixId id, const StoredMatrixView& values, bool is_in_nvfp4) {
   assert(!placements_[index(id)].empty());
   std::optional<Matrix> staged;
   if (!is_in_nvfp4) staged = staged_matrix(policy_, *network_, id, values);
   for (const CudaPlacement<T>& place : placements_[index(id)])
-    loader_.place(staged ? *staged : values, policy_.weights, place);
+    loader_.place(staged ? StoredMatrixView(*staged) : values, policy_.weights, place);
 }
 
 template <typename T>
-void CudaNetworkWeights<T>::replace(MatrixId id, const Matrix& values) {
+void CudaNetworkWeights<T>::replace(MatrixId id, const StoredMatrixView& values) {
   load(id, values, /*is_in_nvfp4=*/false);
   loader_.finish();
   for (size_t i = 0; i < fusion_.tables.size(); ++i)

@@ -59,7 +59,7 @@ class CudaNetworkWeights {
   CudaNetworkWeights(const Weights& weights, const NumericPolicy& policy, const FusionOptions& options);
 
   // Puts other values, not rounded, of the same shape in the place of a matrix. Nothing may run meanwhile; waits.
-  void replace(MatrixId id, const Matrix& values);
+  void replace(MatrixId id, const StoredMatrixView& values);
   // Replaces all vectors. Nothing may run meanwhile; waits.
   void set_vectors(const std::vector<std::vector<float>>& vectors);
 
@@ -87,7 +87,7 @@ class CudaNetworkWeights {
   void allocate();
   void find_placements();
   void place_projection(size_t composite, const fused::Project& project);
-  void load(MatrixId id, const Matrix& values, bool is_in_nvfp4);
+  void load(MatrixId id, const StoredMatrixView& values, bool is_in_nvfp4);
   void make_table(size_t table);
   void upload_project(size_t composite, const fused::Project& project);
 

@@ -33,7 +33,7 @@ CudaWeightLoader<T>::~CudaWeightLoader() {
 }
 
 template <typename T>
-void CudaWeightLoader<T>::place(ConstMatrixView matrix, const Rounding& rounding, const CudaPlacement<T>& to) {
+void CudaWeightLoader<T>::place(const StoredMatrixView& matrix, const Rounding& rounding, const CudaPlacement<T>& to) {
   assert(to.first_source + to.rows <= matrix.rows);
   const int64_t columns = matrix.cols;
   const int64_t most_rows = std::max<int64_t>(1, kPieceFloats / columns);
@@ -44,8 +44,7 @@ void CudaWeightLoader<T>::place(ConstMatrixView matrix, const Rounding& rounding
     check_cuda(cudaEventSynchronize(slot.free));  // at once when nothing was recorded yet
     slot.host.reserve(elements);                  // of a row that is longer than a piece
     slot.device.reserve(elements);
-    for (int64_t r = 0; r < count; ++r)
-      std::copy_n(matrix.row(to.first_source + first + r), columns, slot.host.data() + r * columns);
+    matrix.block_rows(to.first_source + first, count).read({slot.host.data(), count, columns});
     check_cuda(cudaMemcpyAsync(slot.device.data(), slot.host.data(), static_cast<size_t>(elements) * sizeof(float),
                                cudaMemcpyHostToDevice, stream_));
     launch_kernel(place_kernel<T>, {dim3(static_cast<unsigned>(divide_up(elements, kThreads))), kThreads}, stream_,

@@ -1,11 +1,11 @@
 // cuda_weight_loader.cuh: matrices from host memory into the kernels' layout. They travel through page-locked buffers,
-// and are rounded and put in place by the device while the next ones travel.
+// in float32 whatever they are stored in, and are rounded and put in place by the device while the next ones travel.
 #pragma once
 
 #include "runtime/cuda/kernels/cuda_context.cuh"
 #include "runtime/cuda/kernels/cuda_numeric.cuh"
-#include "runtime/tensor/matrix.h"
 #include "runtime/tensor/rounding.h"
+#include "runtime/tensor/stored_matrix.h"
 
 namespace thimble {
 
@@ -47,7 +47,7 @@ class CudaWeightLoader {
   CudaWeightLoader& operator=(const CudaWeightLoader&) = delete;
 
   // Enqueues the placement's rows of `matrix`, rounded. The matrix may go when the call returns.
-  void place(ConstMatrixView matrix, const Rounding& rounding, const CudaPlacement<T>& to);
+  void place(const StoredMatrixView& matrix, const Rounding& rounding, const CudaPlacement<T>& to);
   // Waits until all is in place.
   void finish() { stream_.wait(); }
 

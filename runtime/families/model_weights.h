@@ -16,15 +16,17 @@ struct RunnableModel {
   std::shared_ptr<const Weights> weights;
 };
 
-// `parameters` with bytes, which Family::resolve() has accepted.
-std::shared_ptr<const Weights> weights_of(const Spec& spec, const TensorMap& parameters);
+// `parameters` with bytes, which Family::resolve() has accepted. Matrices of floats of at most 32 bits stay where they
+// lie, for as long as the weights hold `owner`; without one, the bytes must outlive the weights.
+std::shared_ptr<const Weights> weights_of(const Spec& spec, const TensorMap& parameters,
+                                          const std::shared_ptr<const void>& owner = nullptr);
 
 // The spec that an artifact's config describes, checked against the names and shapes of its tensors, not their
 // contents. A config of a family that does not run, or tensors that do not fit it, are FormatErrors(path).
 Spec quantized_spec(const QuantizedModel& quantized, const std::string& path);
 
-// The weights that the codes stand for, with the codes of matrices in NVFP4.
-Weights dequantize_weights(const Spec& spec, const QuantizedModel& quantized);
+// The weights that the codes stand for. Matrices are as stored_matrix() has them.
+Weights dequantize_weights(std::shared_ptr<const Network> network, const QuantizedModel& quantized);
 
 RunnableModel dequantize_model(const QuantizedModel& quantized, const std::string& path);
 

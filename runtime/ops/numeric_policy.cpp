@@ -40,6 +40,12 @@ void round_values(const Rounding& rounding, std::span<float> values) {
   });
 }
 
+// Are values that are stored so already what rounding makes of them?
+bool is_rounded(const Rounding& rounding, DType stored) {
+  return (stored == DType::kBF16 && rounding == Rounding{Format::kFp32, Format::kBf16}) ||
+         (stored == DType::kF16 && rounding == Rounding{Format::kFp32, Format::kFp16});
+}
+
 }  // namespace
 
 std::string_view numerics_name(Numerics numerics) {
@@ -85,9 +91,11 @@ NumericPolicy numeric_policy(Numerics numerics) {
 }
 
 std::optional<Matrix> staged_matrix(const NumericPolicy& policy, const Network& network, MatrixId id,
-                                    const Matrix& values) {
+                                    const StoredMatrixView& stored) {
   const std::vector<MatrixId> linear = network.linear_matrices();
   if (!policy.nvfp4 || std::ranges::find(linear, id) == linear.end()) return std::nullopt;
+  Matrix values(stored.rows, stored.cols);
+  stored.read(values);
   if (!std::ranges::all_of(values.values(), [](float value) { return std::isfinite(value); }))
     throw Error(ExitCode::kBadInput,
                 "tensor '" + network.matrix(id).name + "' holds a value that is not finite, which NVFP4 has not");
@@ -100,13 +108,14 @@ std::optional<Matrix> staged_matrix(const NumericPolicy& policy, const Network& 
 
 void round_weights(const NumericPolicy& policy, Weights& weights) {
   for (MatrixId id = 0; id < static_cast<MatrixId>(weights.matrices.size()); ++id) {
-    Matrix& matrix = weights.matrices[static_cast<size_t>(id)];
-    if (!weights.is_in_nvfp4(id))
-      if (std::optional<Matrix> staged = staged_matrix(policy, *weights.network, id, matrix)) {
-        matrix = *std::move(staged);
-        weights.in_nvfp4.insert(id);
-      }
-    round_values(policy.weights, matrix.values());
+    StoredMatrix& matrix = weights.matrices[static_cast<size_t>(id)];
+    std::optional<Matrix> staged;
+    if (!weights.is_in_nvfp4(id)) staged = staged_matrix(policy, *weights.network, id, matrix);
+    if (staged) weights.in_nvfp4.insert(id);
+    if (!staged && (policy.weights.is_exact() || is_rounded(policy.weights, matrix.dtype()))) continue;
+    Matrix values = staged ? *std::move(staged) : matrix.widened();
+    round_values(policy.weights, values.values());
+    matrix = std::move(values);
   }
   for (std::vector<float>& vector : weights.vectors) round_values(policy.weights, vector);
 }

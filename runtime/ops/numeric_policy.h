@@ -68,7 +68,7 @@ void round_weights(const NumericPolicy& policy, Weights& weights);
 
 // Values of a matrix that is not in NVFP4 yet as a mode has them before it rounds; nothing where they stay as they are.
 std::optional<Matrix> staged_matrix(const NumericPolicy& policy, const Network& network, MatrixId id,
-                                    const Matrix& values);
+                                    const StoredMatrixView& stored);
 
 // A rounded copy; the same where the mode changes nothing.
 std::shared_ptr<const Weights> rounded_weights(std::shared_ptr<const Weights> weights, const NumericPolicy& policy);

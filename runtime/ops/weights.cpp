@@ -1,6 +1,7 @@
 // weights.cpp: see weights.h.
 #include "runtime/ops/weights.h"
 
+#include <cassert>
 #include <cmath>
 
 #include "runtime/base/parallel.h"
@@ -31,17 +32,26 @@ void Weights::set_small(FloatTensors tensors) {
 }
 
 Weights bind_weights(std::shared_ptr<const Network> network, FloatTensors tensors) {
+  std::map<std::string, StoredMatrix> matrices;
+  for (const MatrixUse& use : network->matrices) matrices[use.name];
+  parallel_for(static_cast<int64_t>(network->matrices.size()), [&](int64_t i) {
+    const MatrixUse& use = network->matrices[static_cast<size_t>(i)];
+    const std::vector<float> values = std::move(tensors.at(use.name));
+    matrices.at(use.name) = Matrix(values, use.rows, use.columns);
+  });
+  for (const MatrixUse& use : network->matrices) tensors.erase(use.name);
+  return bind_weights(std::move(network), std::move(matrices), std::move(tensors));
+}
+
+Weights bind_weights(std::shared_ptr<const Network> network, std::map<std::string, StoredMatrix> matrices,
+                     FloatTensors others) {
   Weights weights;
   weights.network = std::move(network);
-  const std::vector<MatrixUse>& uses = weights.network->matrices;
-  weights.matrices.resize(uses.size());
-  parallel_for(static_cast<int64_t>(uses.size()), [&](int64_t i) {
-    const MatrixUse& use = uses[static_cast<size_t>(i)];
-    std::vector<float> values = std::move(tensors.at(use.name));
-    weights.matrices[static_cast<size_t>(i)] = Matrix(values, use.rows, use.columns);
-  });
-  for (const MatrixUse& use : uses) tensors.erase(use.name);
-  weights.set_small(std::move(tensors));
+  for (const MatrixUse& use : weights.network->matrices) {
+    weights.matrices.push_back(std::move(matrices.at(use.name)));
+    assert(weights.matrices.back().rows() == use.rows && weights.matrices.back().cols() == use.columns);
+  }
+  weights.set_small(std::move(others));
   return weights;
 }
 

@@ -11,14 +11,17 @@ namespace {
 // What is not solved yet is the original's.
 std::shared_ptr<const Weights> quantized_so_far(const QuantizedModel& fixed, const std::vector<SlopeMatrix>& solved,
                                                 const Weights& original) {
-  FloatTensors tensors = dequantize_tensors(fixed);
-  for (const SlopeMatrix& matrix : solved) tensors[matrix.tensor.name] = dequantize(matrix.tensor);
-  const Network& network = *original.network;
-  for (MatrixId id : network.linear_matrices()) {
-    const auto values = original.matrix(id).values();
-    tensors.try_emplace(network.matrix(id).name, values.begin(), values.end());
-  }
-  return std::make_shared<const Weights>(bind_weights(original.network, std::move(tensors)));
+  std::map<std::string, const QuantizedTensor*> tensors;
+  for (const QuantizedTensor& tensor : fixed.tensors) tensors[tensor.name] = &tensor;
+  for (const SlopeMatrix& matrix : solved) tensors[matrix.tensor.name] = &matrix.tensor;
+  auto so_far = std::make_shared<Weights>(original);
+  for (size_t i = 0; i < so_far->matrices.size(); ++i)
+    if (const auto found = tensors.find(original.network->matrices[i].name); found != tensors.end())
+      so_far->matrices[i] = stored_matrix(*found->second);
+  FloatTensors small;
+  for (const auto& [name, values] : original.small) small[name] = dequantize(*tensors.at(name));
+  so_far->set_small(std::move(small));
+  return so_far;
 }
 
 }  // namespace
@@ -54,10 +57,8 @@ std::vector<SlopeMatrix> CrossTerms::solve(double log2_c, double shrinkage, Prog
       return times.time("cross terms: forward", [&] { return pairs->collect(input); });
     };
     for (SlopeMatrix& matrix : layers.solve_shifted(names, log2_c, shrinkage, key, collect, times, progress)) {
-      const Shape& shape = matrix.tensor.shape;
       if (pairs)
-        times.time("cross terms: replace",
-                   [&] { pairs->replace(matrix.tensor.name, Matrix(dequantize(matrix.tensor), shape[0], shape[1])); });
+        times.time("cross terms: replace", [&] { pairs->replace(matrix.tensor.name, stored_matrix(matrix.tensor)); });
       solved.push_back(std::move(matrix));
     }
   }

@@ -9,6 +9,7 @@
 #include "runtime/base/hash.h"
 #include "runtime/base/random.h"
 #include "runtime/device/models.h"
+#include "runtime/families/model_weights.h"
 
 namespace thimble {
 namespace {
@@ -118,8 +119,7 @@ TokenSequences chosen(const TokenSequences& from, const Split& split) {
 
 std::unique_ptr<DivergencePass> make_pass(const DistillInput& input, const QuantizedModel& student,
                                           const TokenSequences& tokens, Progress& progress) {
-  const auto weights =
-      std::make_shared<const Weights>(bind_weights(input.original->network, dequantize_tensors(student)));
+  const auto weights = std::make_shared<const Weights>(dequantize_weights(input.original->network, student));
   return make_divergence_pass(input.original, weights, tokens, input.device, progress);
 }
 

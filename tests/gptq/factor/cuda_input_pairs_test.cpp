@@ -24,7 +24,7 @@ class CudaInputPairs : public CudaTest {
     for (const LinearInput& input : inputs_of_layers(*model->network)) {
       read.push_back(pairs->collect(input));
       for (MatrixId id : input.readers) {
-        Matrix changed = model->matrix(id);
+        Matrix changed = model->matrix(id).widened();
         for (float& weight : changed.values()) weight *= 1.125F;
         pairs->replace(model->network->matrix(id).name, changed);
       }

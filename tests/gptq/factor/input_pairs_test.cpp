@@ -7,6 +7,7 @@
 #include "runtime/families/golf/golf_layout.h"
 #include "tests/gptq/statistics/gptq_samples.h"
 #include "tests/runtime/families/golf/random_model.h"
+#include "tests/runtime/ops/changed_matrix.h"
 
 namespace thimble {
 namespace {
@@ -50,8 +51,7 @@ TokenSequences some_tokens(const Weights& model) {
 
 std::shared_ptr<const Weights> with_wider_first_layer(const Weights& model) {
   Weights wider = model;
-  for (float& weight : wider.matrices[static_cast<size_t>(wider.network->id_of(LayerNames(0).up))].values())
-    weight *= 1.25F;
+  scale_matrix(wider, wider.network->id_of(LayerNames(0).up), 1.25F);
   return std::make_shared<const Weights>(std::move(wider));
 }
 

@@ -11,6 +11,7 @@
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 #include "tests/runtime/families/golf/random_model.h"
 #include "tests/runtime/families/gpt2/random_gpt2.h"
+#include "tests/runtime/ops/changed_matrix.h"
 
 namespace thimble {
 namespace {
@@ -141,8 +142,9 @@ TEST_F(CudaLossStatistics, NameTheGradientThatIsNotFinite) {
   // Token 2 occurs in one sequence only, of the sixth part.
   tokens.tokens[static_cast<size_t>(11 * kLength + 7)] = 2;
   auto damaged = std::make_shared<Weights>(*model);
-  Matrix& values = damaged->matrices[static_cast<size_t>(damaged->network->id_of(kValueEmbedding))];
-  for (int64_t c = 0; c < values.cols(); ++c) values(2, c) = NAN;
+  change_matrix(*damaged, damaged->network->id_of(kValueEmbedding), [](Matrix& values) {
+    for (int64_t c = 0; c < values.cols(); ++c) values(2, c) = NAN;
+  });
   for (size_t devices : {1, 3})
     expect_error<Error>(
         [&] {

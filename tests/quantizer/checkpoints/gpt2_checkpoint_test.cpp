@@ -57,6 +57,21 @@ TEST_F(Gpt2Checkpoint, OpensWithAndWithoutThePrefix) {
   expect_model(tensors_);
 }
 
+// Tables as the file has them, projections turned; neither in float32. The checkpoint may go before the weights do.
+TEST_F(Gpt2Checkpoint, WeightsAreNotCopied) {
+  write(stored_, to_json(config_));
+  const RunnableModel model = load_model(file_.path(), "").model;
+  ASSERT_FALSE(model.weights->matrices.empty());
+  for (size_t i = 0; i < model.weights->matrices.size(); ++i) {
+    const StoredMatrix& matrix = model.weights->matrices[i];
+    EXPECT_EQ(matrix.dtype(), DType::kBF16);
+    EXPECT_EQ(matrix.owned_bytes(), 0u);
+    const Matrix values = matrix.widened();
+    EXPECT_TRUE(
+        std::ranges::equal(values.values(), to_float32(tensors_.at(model.spec.network->matrices[i].name).view())));
+  }
+}
+
 TEST_F(Gpt2Checkpoint, TheNamesAloneTellTheFamily) {
   Json config = to_json(config_);
   config.erase("architecture");

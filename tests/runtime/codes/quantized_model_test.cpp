@@ -46,6 +46,34 @@ TEST(DequantizeStepped, TrellisesBeginAgainEverySegment) {
 
 using Floats = std::vector<float>;
 
+// In the smallest type that holds all levels, of the values that dequantize() gives.
+TEST(StoredMatrixOfCodes, HoldsTheValuesInFewBytes) {
+  auto expect_stored = [](const QuantizedTensor& tensor, DType dtype, uint64_t owned_bytes) {
+    const StoredMatrix stored = stored_matrix(tensor);
+    EXPECT_EQ(stored.dtype(), dtype);
+    EXPECT_EQ(stored.owned_bytes(), owned_bytes);
+    const Matrix values = stored.widened();
+    EXPECT_EQ((Shape{values.rows(), values.cols()}), tensor.shape);
+    EXPECT_EQ(Floats(values.values().begin(), values.values().end()), dequantize(tensor));
+  };
+  constexpr uint64_t kFactors = 5 * sizeof(float);
+  for (const auto& [code, dtype, bytes] : {std::tuple{63, DType::kI8, 6 + kFactors},
+                                           {-64, DType::kI8, 6 + kFactors},
+                                           {64, DType::kI16, 12 + kFactors},
+                                           {-65, DType::kI16, 12 + kFactors},
+                                           {16383, DType::kI16, 12 + kFactors},
+                                           {-16384, DType::kI16, 12 + kFactors},
+                                           {16384, DType::kF32, uint64_t{24}},
+                                           {-16385, DType::kF32, uint64_t{24}}}) {
+    SCOPED_TRACE(code);
+    // The state after an odd code has its lowest bit set later: odd levels occur too.
+    expect_stored({"a", {3, 2}, SteppedCodes{2, {1, 1, 0, 1, code, code}, {7, 64, -9}, {5, -130}}}, dtype, bytes);
+  }
+  expect_stored({"a", {2, 3}, RowScaledCodes{127, {-127, 0, 31, 1, 127, 2}, {0x3555, 0x0001}}}, DType::kI8,
+                6 + kFactors);
+  expect_stored({"a", {2, 1}, RawTensor{DType::kBF16, from_float32(DType::kBF16, Floats{1, -2})}}, DType::kBF16, 4);
+}
+
 TEST(QuantizedModel, BitsOfCodes) {
   const std::pair<int, int> expected[] = {{1, 2}, {2, 3}, {3, 3}, {7, 4}, {15, 5}, {31, 6}, {63, 7}, {64, 8}, {127, 8}};
   for (auto [max_code, bits] : expected) EXPECT_EQ(code_bits(max_code), bits) << max_code;

@@ -24,7 +24,7 @@ TEST(CpuOperations, LookupsAreExact) {
 TEST(CpuOperations, LookupsTakeRowsInAnyOrder) {
   Weights weights =
       weights_of({{random_matrix(7, 33, 1)}, 33, {}, [](Ops&, const auto& in) { return in[0]; }}, Inputs::kOwn);
-  const Matrix& table = weights.matrix(weights.network->id_of("input0"));
+  const Matrix table = weights.matrix(weights.network->id_of("input0")).widened();
   TokenBatch batch = row_batch({1, 9, 0});
   batch.tokens = {6, 0, 0, 3, 6, 1, 2, 5, 4};
   CpuPass pass(weights, 9);
@@ -50,11 +50,11 @@ TEST(CpuOperations, LookupsByPositionAndByPairsOfTokens) {
   // Two sequences, from position 3.
   const TokenBatch batch{{8, 1, 2, 2}, {TokenBatch::kNoToken, 8, 5, 2}, {2, 2, 3}};
   const ConstMatrixView found = pass.run(batch, &cache);
+  const Matrix by_place = weights.matrices[0].widened(), by_pair = weights.matrices[1].widened();
   for (int64_t r = 0; r < 4; ++r) {
     const auto at = static_cast<size_t>(r);
     const int32_t bucket = token_pair_bucket(batch.tokens[at], batch.previous[at], 4);
-    for (int64_t c = 0; c < 5; ++c)
-      EXPECT_EQ(found.row(r)[c], weights.matrices[0](3 + r % 2, c) + weights.matrices[1](bucket, c));
+    for (int64_t c = 0; c < 5; ++c) EXPECT_EQ(found.row(r)[c], by_place(3 + r % 2, c) + by_pair(bucket, c));
   }
 }
 

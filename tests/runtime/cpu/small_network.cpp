@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "runtime/base/random.h"
+#include "tests/runtime/ops/changed_matrix.h"
 
 namespace thimble {
 namespace {
@@ -71,10 +72,10 @@ TokenBatch row_batch(const BatchShape& shape) {
 Matrix run_small(const SmallNetwork& small, Inputs how, const BatchShape& shape) {
   Weights weights = weights_of(small, how);
   CpuPass pass(weights, shape.first_position + shape.positions);
-  const std::vector<Matrix> matrices = weights.matrices;
+  const std::vector<StoredMatrix> matrices = weights.matrices;
   for (size_t i = 0; i < matrices.size(); ++i)
     if (weights.network->matrices[i].name.starts_with("input"))
-      for (float& value : weights.matrices[i].values()) value = std::numeric_limits<float>::quiet_NaN();
+      scale_matrix(weights, static_cast<MatrixId>(i), std::numeric_limits<float>::quiet_NaN());
   pass.run(row_batch(shape));
   weights.matrices = matrices;
   return copied(pass.run(row_batch(shape)));

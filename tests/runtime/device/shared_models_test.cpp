@@ -10,6 +10,7 @@
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/families/family_models.h"
 #include "tests/runtime/families/score_windows.h"
+#include "tests/runtime/ops/changed_matrix.h"
 #include "tests/support/thread_ranks.h"
 
 namespace thimble {
@@ -150,8 +151,8 @@ TEST_P(SharedModels, RanksChangeNoBit) {
 // Of several errors the first device's is reported; logits that are not finite make one here.
 TEST_P(SharedModels, AnErrorOnOneDeviceIsTheCallsError) {
   Weights damaged = *model_.weights;
-  damaged.matrices[static_cast<size_t>(damaged.network->head.weight)].values()[0] =
-      std::numeric_limits<float>::quiet_NaN();
+  change_matrix(damaged, damaged.network->head.weight,
+                [](Matrix& head) { head(0, 0) = std::numeric_limits<float>::quiet_NaN(); });
   std::vector<std::unique_ptr<Generator>> parts;
   parts.push_back(cpu_generator());
   parts.push_back(make_cpu_generator(std::make_shared<const Weights>(damaged), Numerics::kFp32, kContext));

@@ -5,6 +5,7 @@
 #include "runtime/cpu/cpu_models.h"
 #include "runtime/cuda/cuda_models.h"
 #include "tests/runtime/families/network_samples.h"
+#include "tests/runtime/ops/changed_matrix.h"
 
 namespace thimble {
 namespace {
@@ -18,10 +19,12 @@ struct DivergencePair {
         sequences{kSequences, sample.window + 1, sample.tokens(kSequences * (sample.window + 1))} {
     Weights changed = *sample.weights;
     uint64_t stream = 0;
-    for (Matrix& matrix : changed.matrices) {
+    for (size_t id = 0; id < changed.matrices.size(); ++id) {
       ++stream;
-      for (size_t i = 0; i < matrix.values().size(); ++i)
-        matrix.values()[i] *= static_cast<float>(0.8 + 0.3 * uniform_at(5, stream, i));
+      change_matrix(changed, static_cast<MatrixId>(id), [stream](Matrix& matrix) {
+        for (size_t i = 0; i < matrix.values().size(); ++i)
+          matrix.values()[i] *= static_cast<float>(0.8 + 0.3 * uniform_at(5, stream, i));
+      });
     }
     gains.small = changed.small;
     for (MatrixId id : changed.network->linear_matrices()) {

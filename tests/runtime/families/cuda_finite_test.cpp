@@ -8,6 +8,7 @@
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 #include "tests/runtime/families/golf/random_model.h"
 #include "tests/runtime/families/gpt2/random_gpt2.h"
+#include "tests/runtime/ops/changed_matrix.h"
 
 namespace thimble {
 namespace {
@@ -20,7 +21,7 @@ void expect_the_cpus(const Weights& weights, const std::string& damaged, Numeric
   const std::vector<Token> tokens = random_tokens(12, weights.network->vocabulary());
   EXPECT_FALSE(make_cuda_scorer(std::make_shared<Weights>(weights), 0, numerics, 16)->find_non_finite_input(tokens));
   auto model = std::make_shared<Weights>(weights);
-  for (float& weight : model->matrices[static_cast<size_t>(model->network->id_of(damaged))].values()) weight *= 1e25f;
+  scale_matrix(*model, model->network->id_of(damaged), 1e25f);
   const auto expected = make_cpu_scorer(model, Numerics::kFp32, 16)->find_non_finite_input(tokens);
   const auto found = make_cuda_scorer(model, 0, numerics, 16)->find_non_finite_input(tokens);
   ASSERT_TRUE(expected);
@@ -39,7 +40,7 @@ TEST_F(CudaFinite, FindsWhatTheCpuFinds) {
 
 TEST_F(CudaFinite, FindsWhatTheCpuFindsInGpt2) {
   auto model = std::make_shared<Weights>(*random_gpt2_weights(small_gpt2_config()));
-  model->matrices[static_cast<size_t>(model->network->id_of(Gpt2LayerNames(1).up))](3, 2) = INFINITY;
+  change_matrix(*model, model->network->id_of(Gpt2LayerNames(1).up), [](Matrix& matrix) { matrix(3, 2) = INFINITY; });
   const std::vector<Token> tokens = random_tokens(12, model->network->vocabulary());
   const auto expected = make_cpu_scorer(model, Numerics::kFp32, 16)->find_non_finite_input(tokens);
   const auto found = make_cuda_scorer(model, 0, Numerics::kFp32, 16)->find_non_finite_input(tokens);

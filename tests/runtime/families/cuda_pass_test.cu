@@ -11,6 +11,7 @@
 #include "tests/runtime/cuda/device_values.cuh"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 #include "tests/runtime/families/network_samples.h"
+#include "tests/runtime/ops/changed_matrix.h"
 
 namespace thimble {
 namespace {
@@ -219,8 +220,7 @@ TEST_P(CudaComposites, MatricesCanBeReplacedOnTheWay) {
   const Network& network = *sample.weights->network;
   Weights changed = *sample.weights;
   for (const LinearInput& input : network.linear_inputs())
-    for (MatrixId id : input.readers)
-      for (float& weight : changed.matrices[static_cast<size_t>(id)].values()) weight *= 1.125f;
+    for (MatrixId id : input.readers) scale_matrix(changed, id, 1.125f);
   const NetworkSample other{"Changed", std::make_shared<const Weights>(changed), sample.window, sample.context};
   const FusionOptions options = cuda_fusion_options({}, 4);
   WindowPass<float> whole(other, {}, options), steps(sample, {}, options);

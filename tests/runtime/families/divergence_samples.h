@@ -3,6 +3,7 @@
 
 #include "runtime/ops/divergence_pass.h"
 #include "tests/runtime/families/family_models.h"
+#include "tests/runtime/ops/changed_matrix.h"
 
 namespace thimble {
 
@@ -13,10 +14,12 @@ struct DivergenceSample {
   explicit DivergenceSample(const FamilyModel& model) : teacher(model.weights) {
     Weights changed = *model.weights;
     uint64_t stream = 0;
-    for (Matrix& matrix : changed.matrices) {
+    for (size_t id = 0; id < changed.matrices.size(); ++id) {
       ++stream;
-      for (size_t i = 0; i < matrix.values().size(); ++i)
-        matrix.values()[i] *= static_cast<float>(0.8 + 0.3 * uniform_at(5, stream, i));
+      change_matrix(changed, static_cast<MatrixId>(id), [stream](Matrix& matrix) {
+        for (size_t i = 0; i < matrix.values().size(); ++i)
+          matrix.values()[i] *= static_cast<float>(0.8 + 0.3 * uniform_at(5, stream, i));
+      });
     }
     for (MatrixId id : changed.network->linear_matrices()) {
       std::vector<float>& rows = gains.rows[changed.network->matrix(id).name];

@@ -2,6 +2,7 @@
 // itself, over every family and option.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "runtime/base/parallel.h"
@@ -89,6 +90,30 @@ TEST_P(DivergenceOfCases, GainsDoNotLast) {
   EXPECT_EQ(used->divergence(0, kSequences), fresh->divergence(0, kSequences));
   used->set(sample_.gains);
   EXPECT_EQ(used->divergence(0, kSequences), with_gains);
+}
+
+// A student of codes, which gains leave shared, is one of their values in float32.
+TEST_P(DivergenceOfCases, OfAStudentOfCodesIsThatOfItsValues) {
+  Weights coded = *sample_.student, plain = coded;
+  for (size_t id = 0; id < coded.matrices.size(); ++id) {
+    const Matrix values = coded.matrices[id].widened();
+    std::vector<int8_t> codes;
+    for (const float value : values.values())
+      codes.push_back(static_cast<int8_t>(std::clamp(std::lround(value * 64), -127l, 127l)));
+    coded.matrices[id] = StoredMatrix(codes, std::vector<float>(static_cast<size_t>(values.rows()), 0.0157f),
+                                      std::vector<float>(static_cast<size_t>(values.cols()), 1.01f));
+    plain.matrices[id] = coded.matrices[id].widened();
+  }
+  std::vector<GainGradients> found;
+  for (const Weights& student : {coded, plain}) {
+    const auto pass = make_cpu_divergence_pass(sample_.teacher, student, sample_.sequences);
+    pass->set(sample_.gains);
+    found.push_back(pass->gradients(0, kSequences));
+  }
+  EXPECT_EQ(found[0].divergence, found[1].divergence);
+  EXPECT_EQ(found[0].rows, found[1].rows);
+  EXPECT_EQ(found[0].head, found[1].head);
+  EXPECT_EQ(found[0].small, found[1].small);
 }
 
 // Of a sequence alone, then of all: sums are the same for any number of threads.

@@ -3,11 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
+#include "runtime/cpu/cpu_models.h"
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/codes/random_nvfp4.h"
 #include "tests/runtime/families/family_models.h"
 #include "tests/runtime/families/golf/random_model.h"
 #include "tests/runtime/families/gpt2/random_gpt2.h"
+#include "tests/runtime/ops/changed_matrix.h"
 
 namespace thimble {
 namespace {
@@ -36,7 +40,7 @@ TEST(ModelWeights, DequantizedModelsHoldTheValues) {
   const auto original = random_golf_weights(small_golf_config());
   EXPECT_EQ(canonical_json(model.spec.config), quantized.config_json);
   auto matrix = [&](const Weights& weights, const std::string& name) {
-    return weights.matrix(model.spec.network->id_of(name)).values();
+    return values_of(weights.matrix(model.spec.network->id_of(name)));
   };
   for (float value : matrix(*model.weights, "blocks.1.attn.c_q.weight")) ASSERT_EQ(value, -1.5f);
   EXPECT_TRUE(std::ranges::equal(matrix(*model.weights, "blocks.0.attn.c_q.weight"),
@@ -57,7 +61,7 @@ TEST(ModelWeights, OfAGpt2AreBoundToo) {
   EXPECT_EQ(model.weights->small, expected->small);
   ASSERT_EQ(model.weights->matrices.size(), expected->matrices.size());
   for (size_t i = 0; i < expected->matrices.size(); ++i)
-    EXPECT_TRUE(std::ranges::equal(model.weights->matrices[i].values(), expected->matrices[i].values()));
+    EXPECT_TRUE(values_of(model.weights->matrices[i]) == values_of(expected->matrices[i]));
 }
 
 // Of matrices that products read; a table in NVFP4 is looked up as values.
@@ -69,11 +73,11 @@ TEST(ModelWeights, CodesInNvfp4StayWithTheirMatrices) {
     tensor.data = random_nvfp4(tensor.shape[0], tensor.shape[1], 7, 2);
   }
   const Spec spec = quantized_spec(quantized, "model.thmb");
-  const Weights weights = dequantize_weights(spec, quantized);
+  const Weights weights = dequantize_weights(spec.network, quantized);
   for (const QuantizedTensor& tensor : quantized.tensors) {
     if (!is_golf_matrix(tensor.name)) continue;
     const MatrixId id = spec.network->id_of(tensor.name);
-    EXPECT_TRUE(std::ranges::equal(weights.matrix(id).values(), dequantize(tensor))) << tensor.name;
+    EXPECT_TRUE(values_of(weights.matrix(id)) == dequantize(tensor)) << tensor.name;
     ASSERT_EQ(weights.is_in_nvfp4(id), tensor.name == coded) << tensor.name;
   }
 }
@@ -99,9 +103,74 @@ TEST(ModelWeights, OfACheckpointAreItsTensors) {
     EXPECT_EQ(found->small, model.weights->small);
     EXPECT_EQ(found->vectors, model.weights->vectors);
     for (size_t i = 0; i < found->matrices.size(); ++i)
-      EXPECT_TRUE(std::ranges::equal(found->matrices[i].values(), model.weights->matrices[i].values()));
+      EXPECT_TRUE(values_of(found->matrices[i]) == values_of(model.weights->matrices[i]));
     EXPECT_TRUE(found->in_nvfp4.empty());
   }
+}
+
+// Of BF16 and F16 there is no float32 copy, nor of the mode that rounds to what they are.
+TEST(ModelWeights, MatricesStayAsTheyAreStored) {
+  for (const FamilyCase& family : undecided_cases())
+    for (const auto& [dtype, numerics] : {std::pair{DType::kBF16, Numerics::kBf16}, {DType::kF16, Numerics::kFp16}}) {
+      SCOPED_TRACE(family.name);
+      const FamilyModel model = family.make();
+      auto tensors = std::make_shared<OwnedTensors>(model.tensors);
+      for (auto& [name, tensor] : *tensors)
+        tensor = {dtype, tensor.shape, from_float32(dtype, to_float32(tensor.view()))};
+      const std::weak_ptr<const OwnedTensors> alive = tensors;
+      Spec spec;
+      spec.network = model.weights->network;
+      auto found = weights_of(spec, views_of(*tensors), tensors);
+      FloatTensors values;
+      for (const auto& [name, tensor] : *tensors) values[name] = to_float32(tensor.view());
+      tensors.reset();
+      const auto in_float32 = std::make_shared<const Weights>(bind_weights(spec.network, values));
+      const auto rounded = rounded_weights(found, numeric_policy(numerics));
+      for (const auto& weights : {found, rounded})
+        for (size_t i = 0; i < weights->matrices.size(); ++i) {
+          EXPECT_EQ(weights->matrices[i].dtype(), dtype);
+          EXPECT_EQ(weights->matrices[i].owned_bytes(), 0u);
+          EXPECT_EQ(values_of(weights->matrices[i]), values_of(in_float32->matrices[i]));
+        }
+      EXPECT_FALSE(alive.expired());
+      const std::vector<Token> tokens = model.random_window();
+      auto log_probabilities = [&](const std::shared_ptr<const Weights>& weights) {
+        Matrix rows(model.window, model.vocabulary());
+        make_cpu_scorer(weights, Numerics::kFp32, model.context)
+            ->log_probabilities(std::span(tokens).first(tokens.size() - 1), rows);
+        return std::vector<float>(rows.values().begin(), rows.values().end());
+      };
+      EXPECT_EQ(log_probabilities(found), log_probabilities(in_float32));
+    }
+}
+
+// A model of codes gives what its values in float32 give.
+TEST(ModelWeights, CodesAreReadAsTheirValues) {
+  QuantizedModel quantized = sample();
+  for (QuantizedTensor& tensor : quantized.tensors) {
+    if (!is_golf_matrix(tensor.name)) continue;
+    const std::vector<float> values = dequantize(tensor);
+    SteppedCodes codes{2, {}, {}, {}};
+    const auto rows = static_cast<size_t>(tensor.shape[0]), columns = values.size() / rows;
+    for (size_t r = 0; r < rows; ++r) codes.row_steps.push_back(static_cast<int16_t>(r % 5));
+    for (size_t k = 0; k < columns; ++k)
+      codes.column_steps.push_back(static_cast<int16_t>(-448 + static_cast<int>(k % 7)));
+    for (const float value : values) codes.codes.push_back(static_cast<int32_t>(std::lround(64 * value)));
+    tensor.data = codes;
+  }
+  const RunnableModel model = dequantize_model(quantized, "model.thmb");
+  const auto in_float32 =
+      std::make_shared<const Weights>(bind_weights(model.spec.network, dequantize_tensors(quantized)));
+  const std::vector<Token> tokens = random_tokens(12, model.spec.vocabulary());
+  auto log_probabilities = [&](const std::shared_ptr<const Weights>& weights) {
+    Matrix rows(static_cast<int64_t>(tokens.size()), model.spec.vocabulary());
+    make_cpu_scorer(weights, Numerics::kFp32, 16)->log_probabilities(tokens, rows);
+    return std::vector<float>(rows.values().begin(), rows.values().end());
+  };
+  EXPECT_TRUE(std::ranges::all_of(model.weights->matrices, [](const StoredMatrix& matrix) {
+    return matrix.dtype() == DType::kI8 || matrix.dtype() == DType::kI16;
+  }));
+  EXPECT_EQ(log_probabilities(model.weights), log_probabilities(in_float32));
 }
 
 TEST(ModelWeights, ModelsThatDoNotFitTheirConfigAreErrors) {

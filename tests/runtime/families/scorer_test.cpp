@@ -9,6 +9,7 @@
 #include "tests/runtime/families/family_models.h"
 #include "tests/runtime/families/golf/random_model.h"
 #include "tests/runtime/families/score_windows.h"
+#include "tests/runtime/ops/changed_matrix.h"
 
 namespace thimble {
 namespace {
@@ -66,7 +67,7 @@ TEST(CpuScorer, FindsTheFirstInputThatIsNotFinite) {
   EXPECT_FALSE(make_cpu_scorer(weights, Numerics::kFp32, 16)->find_non_finite_input(tokens));
   Weights damaged = *weights;
   const MatrixId up = damaged.network->id_of(LayerNames(2).up);
-  for (float& weight : damaged.matrices[static_cast<size_t>(up)].values()) weight *= 1e25f;
+  scale_matrix(damaged, up, 1e25f);
   const auto found =
       make_cpu_scorer(std::make_shared<const Weights>(damaged), Numerics::kFp32, 16)->find_non_finite_input(tokens);
   ASSERT_TRUE(found);

@@ -1,5 +1,6 @@
 // naive_network.cpp: see naive_network.h.
 #include "tests/runtime/ops/naive_network.h"
+#include "tests/runtime/ops/changed_matrix.h"
 
 #include <cmath>
 #include <numbers>
@@ -192,7 +193,7 @@ NaiveTensors naive_tensors(const Weights& weights) {
   NaiveTensors tensors;
   for (const auto& [name, values] : weights.small) tensors[name].assign(values.begin(), values.end());
   for (size_t i = 0; i < weights.matrices.size(); ++i) {
-    const std::span<const float> values = weights.matrices[i].values();
+    const std::vector<float> values = values_of(weights.matrices[i]);
     tensors[weights.network->matrices[i].name].assign(values.begin(), values.end());
   }
   return tensors;

@@ -50,7 +50,7 @@ FloatTensors tensors_of_rules() {
 TEST(Weights, BindsMatricesAndKeepsTheRestAsStored) {
   const Weights weights = bind_weights(network_of_rules(), tensors_of_rules());
   ASSERT_EQ(weights.matrices.size(), 2u);
-  const Matrix& w = weights.matrix(weights.network->id_of("w"));
+  const Matrix w = weights.matrix(weights.network->id_of("w")).widened();
   EXPECT_EQ(w.rows(), 3);
   EXPECT_EQ(w.cols(), 3);
   EXPECT_EQ(w(1, 2), 6);

@@ -17,7 +17,7 @@ std::vector<float> values_of(const OwnedTensors& tensors, const std::string& nam
 }
 
 void expect_matrix(const Weights& weights, const OwnedTensors& tensors, const std::string& name) {
-  const Matrix& found = weights.matrix(weights.network->id_of(name));
+  const Matrix found = weights.matrix(weights.network->id_of(name)).widened();
   EXPECT_EQ((Shape{found.rows(), found.cols()}), tensors.at(name).shape) << name;
   EXPECT_TRUE(std::ranges::equal(found.values(), values_of(tensors, name))) << name;
 }

@@ -7,6 +7,7 @@
 
 #include "tests/runtime/families/gpt2/naive_gpt2.h"
 #include "tests/runtime/families/gpt2/random_gpt2.h"
+#include "tests/runtime/ops/changed_matrix.h"
 
 namespace thimble {
 namespace {
@@ -29,7 +30,7 @@ TEST(Gpt2Network, BindsEveryTensor) {
     if (parameter.role == Role::kSmall) {
       EXPECT_EQ(weights->small.at(parameter.name), values);
     } else {
-      EXPECT_TRUE(std::ranges::equal(weights->matrix(network.id_of(parameter.name)).values(), values));
+      EXPECT_TRUE(std::ranges::equal(values_of(weights->matrix(network.id_of(parameter.name))), values));
     }
   }
   EXPECT_EQ(network.matrix(network.head.weight).name, kGpt2Head);
