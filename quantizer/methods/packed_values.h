@@ -140,12 +140,15 @@ class ValueArchive {
   template <typename T>
   void walk_numbers(std::span<T> values) {
     if (values.empty()) return;
-    if (cursor_)
+    if (cursor_) {
       std::memcpy(values.data(), cursor_->take(values.size_bytes(), "numbers").data(), values.size_bytes());
-    else if (is_counting_)
+    } else if (is_counting_) {
       counted_ += values.size_bytes();
-    else
-      append_bytes(written_, std::as_bytes(values));
+    } else {
+      const size_t at = written_.size();
+      written_.resize(at + values.size_bytes());  // within the room
+      std::memcpy(written_.data() + at, values.data(), values.size_bytes());
+    }
   }
 
   static constexpr const char* kWhere = "packed values";

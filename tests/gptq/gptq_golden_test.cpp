@@ -86,7 +86,7 @@ TEST_F(GptqGolden, SensitivityFollowsTheSameConvention) {
     for (int64_t i = 0; i < damped.size(); ++i) hessian.matrix.lower_row(i)[i] -= kCollectionDamping * undamped_mean;
     for (double& value : hessian.matrix.values()) value /= 2047;
     double expected = sensitivities.at("trace").at(layer).get<double>();
-    EXPECT_NEAR(trace_sensitivity(hessian), expected, 1e-6 * expected);
+    EXPECT_NEAR(trace_sensitivity(StoredHessian(std::make_shared<const Hessian>(hessian))), expected, 1e-6 * expected);
     SymmetricMatrix again = damped_hessian_per_sequence(hessian);
     for (size_t i = 0; i < damped.values().size(); ++i)
       ASSERT_NEAR(again.values()[i], damped.values()[i], 1e-9 * expected);

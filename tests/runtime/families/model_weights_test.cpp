@@ -155,7 +155,9 @@ TEST(ModelWeights, CodesAreReadAsTheirValues) {
     for (size_t r = 0; r < rows; ++r) codes.row_steps.push_back(static_cast<int16_t>(r % 5));
     for (size_t k = 0; k < columns; ++k)
       codes.column_steps.push_back(static_cast<int16_t>(-448 + static_cast<int>(k % 7)));
-    for (const float value : values) codes.codes.push_back(static_cast<int32_t>(std::lround(64 * value)));
+    std::vector<int32_t> rounded;
+    for (const float value : values) rounded.push_back(static_cast<int32_t>(std::lround(64 * value)));
+    codes.codes = rounded;
     tensor.data = codes;
   }
   const RunnableModel model = dequantize_model(quantized, "model.thmb");
