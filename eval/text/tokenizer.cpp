@@ -5,22 +5,12 @@
 
 #include "eval/text/bpe_tokenizer.h"
 #include "eval/text/sentencepiece_model.h"
+#include "eval/text/tokenizer_json.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/file.h"
 #include "runtime/base/file_kind.h"
 
 namespace thimble {
-namespace {
-
-// A SentencePiece model begins with a protobuf key, never with a brace.
-bool is_json_object(Bytes file) {
-  const std::string_view text = as_text(file);
-  const size_t first = text.find_first_not_of(" \t\r\n");
-  return first != std::string_view::npos && text[first] == '{';
-}
-
-}  // namespace
-
 std::string with_spaces_for_marks(std::string_view text) {
   std::string result;
   for (size_t at = text.find(kSpaceMark); at != std::string_view::npos; at = text.find(kSpaceMark)) {
@@ -37,7 +27,7 @@ Tokenizer Tokenizer::load(const std::string& path) {
 
 Tokenizer::Tokenizer(Bytes file, const std::string& path) : path_(path) {
   refuse_other_kinds(file, FileUse::kTokenizer, path);
-  model_ = is_json_object(file) ? read_tokenizer_json(file, path) : read_sentencepiece_model(file, path);
+  model_ = holds_tokenizer_json(file) ? read_tokenizer_json(file, path) : read_sentencepiece_model(file, path);
 }
 
 std::string Tokenizer::decode(std::span<const Token> tokens) const {

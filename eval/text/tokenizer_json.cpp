@@ -226,6 +226,12 @@ class Reader {
 
 }  // namespace
 
+bool holds_tokenizer_json(Bytes file) {
+  const std::string_view text = as_text(file);
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  return first != std::string_view::npos && text[first] == '{';
+}
+
 TokenizerJson parse_tokenizer_json(Bytes file, const std::string& path) {
   if (file.size() > kMaxTokenizerJsonBytes)
     throw FormatError(path,

@@ -20,6 +20,10 @@ struct TokenizerJson {
   std::optional<Token> bos;  // what the post-processor puts in front of a text
 };
 
+// Of a file that is a tokenizer: is it one of these, a JSON object? A SentencePiece model begins with a protobuf key,
+// never with a brace.
+bool holds_tokenizer_json(Bytes file);
+
 // FormatError(path): the object, the key, the value and what is known.
 TokenizerJson parse_tokenizer_json(Bytes file, const std::string& path);
 

@@ -3,9 +3,9 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
-
 #include "eval/text/special_tokens.h"
+#include "eval/text/tokenizer_json.h"
+#include "quantizer/checkpoints/chat_template.h"
 #include "quantizer/checkpoints/gguf_tokenizer_json.h"
 #include "quantizer/checkpoints/gguf_vocabulary.h"
 #include "runtime/base/file.h"
@@ -62,16 +62,6 @@ Json tokenizer_config(const std::string& path) {
   return config.is_object() ? config : Json::object();
 }
 
-std::string chat_template_of(const std::string& path, const Json& config) {
-  constexpr uint64_t kMostBytes = 1 << 20;
-  if (holds_gguf_tokenizer(path)) return gguf_chat_template(path);
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  if (const std::string file = (folder / "chat_template.jinja").string(); file_exists(file))
-    return read_text_file(file, kMostBytes);
-  const auto found = config.find("chat_template");
-  return found != config.end() && found->is_string() ? found->get<std::string>() : "";
-}
-
 GgufVocabulary byte_level_vocabulary(const TokenizerJson& tokenizer, const Json& json, const std::string& path) {
   check_normalizer(json, path);
   GgufVocabulary vocabulary{kGgufByteLevelModel, pre_tokenizer_name(json, path)};
@@ -91,7 +81,7 @@ GgufVocabulary vocabulary_of(const std::string& path) {
   const MappedFile file(path);
   const bool is_gguf = looks_like_gguf(file.bytes());
   if (!is_gguf) refuse_other_kinds(file.bytes(), FileUse::kTokenizer, path);
-  if (!is_gguf && !as_text(file.bytes()).starts_with('{')) {
+  if (!is_gguf && !holds_tokenizer_json(file.bytes())) {
     GgufVocabulary vocabulary = sentencepiece_vocabulary(read_sentencepiece_pieces(file.bytes(), path), path);
     const Json adds_bos = tokenizer_config(path).value("add_bos_token", Json());
     if (adds_bos.is_boolean()) vocabulary.adds_bos = vocabulary.bos && adds_bos.get<bool>();
@@ -151,7 +141,7 @@ void add_gguf_tokenizer(const std::string& path, int64_t vocabulary, const Json&
   const Json beside = tokenizer_config(path);
   if (const Json adds_eos = beside.value("add_eos_token", Json()); adds_eos.is_boolean())
     keys.add("tokenizer.ggml.add_eos_token", adds_eos);
-  if (const std::string chat = chat_template_of(path, beside); !chat.empty()) keys.add("tokenizer.chat_template", chat);
+  if (const std::string chat = chat_template_of(path); !chat.empty()) keys.add("tokenizer.chat_template", chat);
 }
 
 }  // namespace thimble

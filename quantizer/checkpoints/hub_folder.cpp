@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "eval/text/tokenizer_json.h"
 #include "quantizer/checkpoints/safetensors.h"
 #include "runtime/base/atomic_file.h"
 #include "runtime/base/checked.h"
@@ -76,7 +77,7 @@ std::vector<std::pair<std::string, std::string>> tokenizer_files_at(const std::s
   if (!std::filesystem::is_directory(path, unreadable)) {
     const MappedFile file(path);
     refuse_other_kinds(file.bytes(), FileUse::kTokenizer, path);
-    return {{path, as_text(file.bytes()).starts_with('{') ? "tokenizer.json" : "tokenizer.model"}};
+    return {{path, holds_tokenizer_json(file.bytes()) ? "tokenizer.json" : "tokenizer.model"}};
   }
   for (const char* name : kTokenizerFiles)
     if (const std::string file = (std::filesystem::path(path) / name).string(); file_exists(file))

@@ -2,23 +2,19 @@
 #include "quantizer/pipeline/written_text.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <optional>
 
 #include "eval/text/chat_form.h"
 #include "eval/text/special_tokens.h"
 #include "eval/text/text_tokens.h"
 #include "eval/text/tokenizer.h"
+#include "quantizer/checkpoints/chat_template.h"
 #include "quantizer/checkpoints/checkpoint_files.h"
 #include "quantizer/checkpoints/gguf_tokenizer_json.h"
-#include "runtime/base/file.h"
-#include "runtime/base/json.h"
 #include "runtime/base/random.h"
 
 namespace thimble {
 namespace {
-
-constexpr const char *kTemplateFile = "chat_template.jinja", *kTemplateKey = "chat_template";
 
 // Tokens of a turn, at least and at most.
 struct TurnLength {
@@ -27,30 +23,6 @@ struct TurnLength {
 constexpr TurnLength kUserTurn{16, 96}, kAssistantTurn{64, 320};
 // Streams of random numbers that no sequence draws its tokens from.
 constexpr uint64_t kTurnStreams = uint64_t{1} << 62;
-
-// The one that is called "default" of several; empty: none.
-std::string template_of_config(const std::string& path) {
-  const MappedFile file(path);
-  const Json config = parse_json(file.bytes(), path);
-  if (!config.is_object() || !config.contains(kTemplateKey)) return "";
-  const Json& found = config.at(kTemplateKey);
-  if (found.is_string()) return found.get<std::string>();
-  if (found.is_array())
-    for (const Json& named : found)
-      if (named.is_object() && named.value("name", Json()) == Json("default") &&
-          named.value("template", Json()).is_string())
-        return named.at("template").get<std::string>();
-  if (found.is_null() || found.is_array()) return "";
-  throw FormatError(path, std::string("key '") + kTemplateKey + "' is neither a string nor a list");
-}
-
-std::string chat_template_beside(const std::string& tokenizer_path) {
-  if (holds_gguf_tokenizer(tokenizer_path)) return gguf_chat_template(tokenizer_path);
-  const std::string path = (std::filesystem::path(tokenizer_path).parent_path() / kTemplateFile).string();
-  if (file_exists(path)) return std::string(as_text(MappedFile(path).bytes()));
-  const std::string config = tokenizer_config_beside(tokenizer_path);
-  return config.empty() ? "" : template_of_config(config);
-}
 
 // Fills `text` with turns, the marks given and the rest for the model to draw.
 class Conversation {
@@ -108,7 +80,7 @@ TextScript script_for(const OpenedCheckpoint& checkpoint, const CalibrationOptio
     throw FormatError(tokenizer_path, "none of its tokens stands for text");
 
   std::optional<Conversation> conversation;
-  if (const std::optional<ChatForm> form = chat_form_of(chat_template_beside(tokenizer_path))) {
+  if (const std::optional<ChatForm> form = chat_form_of(chat_template_of(tokenizer_path))) {
     conversation.emplace(tokenizer, *form);
     if (!conversation->is_below(vocabulary)) conversation.reset();
   }
