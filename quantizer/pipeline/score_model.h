@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "eval/score/bpb.h"
-#include "eval/score/divergence.h"
+#include "eval/score/kl_divergence.h"
 #include "eval/text/byte_table.h"
 #include "eval/text/tokenizer.h"
 #include "quantizer/checkpoints/model_source.h"

@@ -1,5 +1,5 @@
-// divergence.cpp: both models' distributions some rows at a time, as logit_pieces.h cuts them.
-#include "eval/score/divergence.h"
+// kl_divergence.cpp: both models' distributions some rows at a time, as logit_pieces.h cuts them.
+#include "eval/score/kl_divergence.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// divergence.h: how far a model's predictions are from another's on the same text, whatever the text itself says:
+// kl_divergence.h: how far a model's predictions are from another's on the same text, whatever the text itself says:
 //   KL(p || q) = sum over v of p(v) (ln p(v) - ln q(v))
 // at each target, p the first model's distribution and q the second's in the same context. It weighs every token that
 // the first model thinks possible, so it tells models apart that one text's losses do not.

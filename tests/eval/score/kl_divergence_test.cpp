@@ -1,5 +1,5 @@
-// divergence_test.cpp: divergences that are known in closed form, over windows and pieces of them.
-#include "eval/score/divergence.h"
+// kl_divergence_test.cpp: divergences that are known in closed form, over windows and pieces of them.
+#include "eval/score/kl_divergence.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
