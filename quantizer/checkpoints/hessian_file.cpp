@@ -244,7 +244,7 @@ void write_hessian_file(const std::string& path, const StoredStatistics& statist
           [&squares] { return from_float32(DType::kF32, std::vector<float>(squares.begin(), squares.end())); });
     }
   for (const auto& [table, counts] : loss.row_counts)
-    add(std::string(kRowCounts) + table, DType::kI64, {static_cast<int64_t>(counts.size())}, [&counts] {
+    add(std::string(kRowCounts) + table, DType::kI64, {static_cast<int64_t>(counts.size())}, [&counts = counts] {
       ByteVector bytes;
       for (int64_t count : counts) append_little_endian(bytes, count);
       return bytes;
