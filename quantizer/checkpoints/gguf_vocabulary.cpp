@@ -47,7 +47,9 @@ bool only_marks_spaces(const Json& json) {
     return is_replace || step.value("type", "") == "Prepend";
   };
   const bool is_list = normalizer.is_object() && normalizer.contains("normalizers");
-  const Json steps = normalizer.is_null() ? Json::array() : is_list ? normalizer.at("normalizers") : Json({normalizer});
+  const Json steps = normalizer.is_null() ? Json::array()
+                     : is_list            ? normalizer.at("normalizers")
+                                          : Json::array({normalizer});
   if (!std::ranges::all_of(steps, is_known)) return false;
   if (pre.is_null()) return replaces;
   const std::string type = pre.value("type", "");
