@@ -103,17 +103,4 @@ StoredHessians store_in_memory(const HessianSet& hessians) {
   return stored;
 }
 
-HessianSet load_all(const StoredHessians& hessians) {
-  std::map<const StoredHessian*, std::shared_ptr<const Hessian>> loaded;
-  HessianSet set;
-  for (const auto& [layer, stored] : hessians) {
-    auto& hessian = loaded[stored.get()];
-    if (!hessian)
-      hessian =
-          std::make_shared<const Hessian>(Hessian{*stored->load(), stored->token_count(), stored->sequence_count()});
-    set.emplace(layer, hessian);
-  }
-  return set;
-}
-
 }  // namespace thimble

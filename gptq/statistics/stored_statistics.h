@@ -68,7 +68,4 @@ inline StoredStatistics store_in_memory(CalibrationStatistics statistics) {
   return {store_in_memory(statistics.hessians), std::move(statistics.loss)};
 }
 
-// All at once: for small models.
-HessianSet load_all(const StoredHessians& hessians);
-
 }  // namespace thimble

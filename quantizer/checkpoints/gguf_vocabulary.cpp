@@ -133,7 +133,7 @@ GgufVocabulary sentencepiece_vocabulary(const SentencePieces& model, const std::
   GgufVocabulary vocabulary{kGgufSentencePieceModel, kAnyPre};
   size_t bytes = 0;
   for (const SentencePiece& piece : model.pieces) {
-    GgufToken token{piece.text, static_cast<GgufTokenType>(piece.type), piece.score};
+    GgufToken token{piece.text, piece.type, piece.score};
     const auto id = static_cast<Token>(vocabulary.tokens.size());
     if (token.type == GgufTokenType::kUserDefined) set_defined(token);
     if (token.type == GgufTokenType::kUnknown) vocabulary.unknown = id;

@@ -10,15 +10,7 @@
 
 namespace thimble {
 
-// The numbers that SentencePiece has for them too.
-enum class GgufTokenType : int32_t {
-  kNormal = 1,
-  kUnknown = 2,
-  kControl = 3,
-  kUserDefined = 4,
-  kUnused = 5,
-  kByte = 6
-};
+using GgufTokenType = SentencePieceType;  // llama.cpp has its numbers
 
 struct GgufToken {
   std::string text = {};

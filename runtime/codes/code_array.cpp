@@ -31,7 +31,6 @@ void CodeArray::resize(size_t size) {
 
 void CodeArray::append(std::span<const int32_t> codes) {
   const size_t first = size();
-  widen_for(codes);
   resize(first + codes.size());
   store(first, codes);
 }

@@ -56,10 +56,14 @@ Loaded load(const std::byte* data, int64_t index, size_t element_bytes) {
   return loaded;
 }
 
-struct Bf16Elements {
+struct StoredElements {
   const std::byte* data;
   int64_t stride;
-  explicit Bf16Elements(const StoredMatrixView& m) : data(m.data), stride(m.stride) {}
+  explicit StoredElements(const StoredMatrixView& m) : data(m.data), stride(m.stride) {}
+};
+
+struct Bf16Elements : StoredElements {
+  using StoredElements::StoredElements;
 
   // The values of columns [c, c + kCount) of row r.
   template <int kCount>
@@ -72,10 +76,8 @@ struct Bf16Elements {
 
 // Exponent and mantissa in their new places make a float whose exponent is too small by 112; infinities and NaN then
 // need theirs filled. Multiplying by a power of two is exact, of subnormals too.
-struct Fp16Elements {
-  const std::byte* data;
-  int64_t stride;
-  explicit Fp16Elements(const StoredMatrixView& m) : data(m.data), stride(m.stride) {}
+struct Fp16Elements : StoredElements {
+  using StoredElements::StoredElements;
 
   template <int kCount>
   auto at(int64_t r, int64_t c) const {
@@ -90,12 +92,10 @@ struct Fp16Elements {
 };
 
 template <typename Code>
-struct CodeElements {
-  const std::byte* data;
-  int64_t stride;
+struct CodeElements : StoredElements {
   const float *rows, *columns, *gains;
   explicit CodeElements(const StoredMatrixView& m)
-      : data(m.data), stride(m.stride), rows(m.row_factors), columns(m.column_factors), gains(m.gains) {}
+      : StoredElements(m), rows(m.row_factors), columns(m.column_factors), gains(m.gains) {}
 
   template <int kCount>
   auto at(int64_t r, int64_t c) const {

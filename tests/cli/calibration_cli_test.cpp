@@ -6,6 +6,7 @@
 #include "quantizer/checkpoints/hessian_file.h"
 #include "quantizer/checkpoints/safetensors.h"
 #include "tests/cli/cli_fixture.h"
+#include "tests/gptq/statistics/loaded_hessians.h"
 
 namespace thimble::testing {
 namespace {

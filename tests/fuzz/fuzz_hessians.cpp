@@ -8,6 +8,7 @@
 #include "quantizer/checkpoints/hessian_file.h"
 #include "runtime/base/error.h"
 #include "tests/fuzz/memory_file.h"
+#include "tests/gptq/statistics/loaded_hessians.h"
 
 namespace {
 

@@ -1,5 +1,6 @@
 // stored_statistics_test.cpp: Hessians are the same wherever they lie.
 #include "gptq/statistics/stored_statistics.h"
+#include "tests/gptq/statistics/loaded_hessians.h"
 
 #include <gtest/gtest.h>
 

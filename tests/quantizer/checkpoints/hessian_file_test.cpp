@@ -9,6 +9,7 @@
 #include "quantizer/checkpoints/safetensors.h"
 #include "runtime/base/atomic_file.h"
 #include "runtime/base/file.h"
+#include "tests/gptq/statistics/loaded_hessians.h"
 #include "tests/quantizer/checkpoints/reader_asserts.h"
 
 namespace thimble {

@@ -12,6 +12,7 @@
 #include "quantizer/pipeline/calibration.h"
 #include "runtime/base/hash.h"
 #include "runtime/device/models.h"
+#include "tests/gptq/statistics/loaded_hessians.h"
 #include "tests/runtime/base/temporary_folder.h"
 #include "tests/runtime/families/golf/random_model.h"
 #include "tests/support/thread_ranks.h"
