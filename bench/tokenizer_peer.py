@@ -18,7 +18,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "eval" / "text"))
+sys.path.insert(0, str(ROOT / "tests" / "eval" / "tokenizers"))
 from mixed_text import mixed_text  # noqa: E402
 
 SEPARATOR = "<|doc|>"

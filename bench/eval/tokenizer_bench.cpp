@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <ctime>
 
-#include "eval/text/tokenizer.h"
+#include "eval/tokenizers/tokenizer.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "eval/score/bpb.h"
-#include "eval/text/tokenizer.h"
+#include "eval/tokenizers/tokenizer.h"
 #include "runtime/base/json.h"
 #include "runtime/base/progress.h"
 

@@ -6,7 +6,7 @@
 #include "eval/audit/audit.h"
 #include "eval/text/byte_table.h"
 #include "eval/text/text_tokens.h"
-#include "eval/text/utf8.h"
+#include "eval/tokenizers/utf8.h"
 #include "runtime/base/count_text.h"
 
 namespace thimble {

@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-#include "eval/text/tokenizer.h"
+#include "eval/tokenizers/tokenizer.h"
 
 namespace thimble {
 

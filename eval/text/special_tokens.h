@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "eval/text/tokenizer.h"
+#include "eval/tokenizers/tokenizer.h"
 #include "runtime/base/json.h"
 
 namespace thimble {

@@ -1,7 +1,7 @@
 // text_tokens.cpp: splits a text into documents and tokenizes them.
 #include "eval/text/text_tokens.h"
 
-#include "eval/text/utf8.h"
+#include "eval/tokenizers/utf8.h"
 #include "runtime/base/file.h"
 
 namespace thimble {

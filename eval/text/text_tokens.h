@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "eval/text/tokenizer.h"
+#include "eval/tokenizers/tokenizer.h"
 
 namespace thimble {
 

@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "eval/text/special_tokens.h"
-#include "quantizer/checkpoints/gguf_tokenizer_json.h"
+#include "quantizer/formats/gguf_tokenizer_json.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
 #include "runtime/base/json.h"

@@ -3,12 +3,12 @@
 
 #include <fmt/format.h>
 
-#include "quantizer/checkpoints/gguf.h"
-#include "quantizer/checkpoints/gguf_checkpoint.h"
-#include "quantizer/checkpoints/llmc_checkpoint.h"
-#include "quantizer/checkpoints/safetensors.h"
-#include "quantizer/checkpoints/torch_checkpoint.h"
 #include "quantizer/console/quoted_name.h"
+#include "quantizer/formats/gguf.h"
+#include "quantizer/formats/gguf_checkpoint.h"
+#include "quantizer/formats/llmc_checkpoint.h"
+#include "quantizer/formats/safetensors.h"
+#include "quantizer/formats/torch_checkpoint.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file_kind.h"
 #include "runtime/base/hash.h"

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "quantizer/checkpoints/checkpoint_files.h"
+#include "quantizer/formats/checkpoint_contents.h"
 #include "runtime/base/file.h"
 #include "runtime/base/json.h"
 #include "runtime/tensor/tensor.h"
@@ -25,14 +26,6 @@
 namespace thimble {
 
 constexpr std::string_view kLlmcFormat = "llm.c";
-
-// What a file of any format holds.
-struct CheckpointContents {
-  TensorMap tensors;                            // views into the file's bytes or into `gathered`
-  std::vector<ByteVector> gathered;             // tensors that lay otherwise in the file, or quantized
-  std::map<std::string, std::string> metadata;  // the __metadata__ of a safetensors file
-  std::optional<Json> config;                   // a JSON object
-};
 
 // Move-only; the views stay valid when it is moved and end with it.
 class Checkpoint {

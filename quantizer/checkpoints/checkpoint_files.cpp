@@ -8,8 +8,8 @@
 #include <filesystem>
 
 #include "eval/text/special_tokens.h"
-#include "quantizer/checkpoints/gguf_tokenizer_json.h"
 #include "quantizer/console/quoted_name.h"
+#include "quantizer/formats/gguf_tokenizer_json.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/file_kind.h"
 

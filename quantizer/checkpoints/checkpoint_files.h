@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "quantizer/checkpoints/checkpoint_index.h"
+#include "quantizer/formats/checkpoint_index.h"
 #include "runtime/base/file.h"
 
 namespace thimble {

@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 
 #include "eval/text/special_tokens.h"
-#include "eval/text/tokenizer_json.h"
+#include "eval/tokenizers/tokenizer_json.h"
 #include "quantizer/checkpoints/chat_template.h"
-#include "quantizer/checkpoints/gguf_tokenizer_json.h"
-#include "quantizer/checkpoints/gguf_vocabulary.h"
+#include "quantizer/formats/gguf_tokenizer_json.h"
+#include "quantizer/formats/gguf_vocabulary.h"
 #include "runtime/base/file.h"
 #include "runtime/base/file_kind.h"
 #include "runtime/families/gguf_text_rules.h"

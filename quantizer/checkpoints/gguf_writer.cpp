@@ -7,10 +7,10 @@
 #include <bit>
 #include <limits>
 
-#include "quantizer/checkpoints/gguf.h"
-#include "quantizer/checkpoints/gguf_rows.h"
 #include "quantizer/checkpoints/gguf_tokenizer.h"
 #include "quantizer/console/quoted_name.h"
+#include "quantizer/formats/gguf.h"
+#include "quantizer/formats/gguf_rows.h"
 #include "runtime/base/atomic_file.h"
 
 namespace thimble {

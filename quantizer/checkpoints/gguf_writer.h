@@ -4,8 +4,8 @@
 #include <span>
 #include <string>
 
-#include "quantizer/checkpoints/gguf_blocks.h"
 #include "quantizer/checkpoints/weight_source.h"
+#include "quantizer/formats/gguf_blocks.h"
 
 namespace thimble {
 

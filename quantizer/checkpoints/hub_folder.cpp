@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "eval/text/tokenizer_json.h"
-#include "quantizer/checkpoints/safetensors.h"
+#include "eval/tokenizers/tokenizer_json.h"
+#include "quantizer/formats/safetensors.h"
 #include "runtime/base/atomic_file.h"
 #include "runtime/base/checked.h"
 #include "runtime/base/file_kind.h"

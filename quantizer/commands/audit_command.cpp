@@ -3,9 +3,9 @@
 
 #include <fmt/format.h>
 
-#include "quantizer/checkpoints/gguf_tokenizer_json.h"
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/commands/commands.h"
+#include "quantizer/formats/gguf_tokenizer_json.h"
 #include "quantizer/pipeline/run_plan.h"
 #include "quantizer/pipeline/token_source.h"
 #include "runtime/base/file.h"

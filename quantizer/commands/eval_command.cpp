@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "quantizer/checkpoints/finite_input.h"
-#include "quantizer/checkpoints/gguf_tokenizer_json.h"
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/commands/commands.h"
+#include "quantizer/formats/gguf_tokenizer_json.h"
 #include "quantizer/pipeline/run_plan.h"
 #include "quantizer/pipeline/score_model.h"
 

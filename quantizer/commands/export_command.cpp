@@ -4,12 +4,12 @@
 
 #include <cmath>
 
-#include "quantizer/checkpoints/gguf_tokenizer_json.h"
 #include "quantizer/checkpoints/gguf_writer.h"
 #include "quantizer/checkpoints/hub_folder.h"
-#include "quantizer/checkpoints/safetensors.h"
 #include "quantizer/checkpoints/weight_source.h"
 #include "quantizer/commands/commands.h"
+#include "quantizer/formats/gguf_tokenizer_json.h"
+#include "quantizer/formats/safetensors.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/json.h"
 #include "runtime/codes/nvfp4_scale_layout.h"

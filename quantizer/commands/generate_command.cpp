@@ -1,9 +1,9 @@
 // generate_command.cpp: `thimble generate`: text sampled from a model.
 #include "eval/text/text_tokens.h"
-#include "eval/text/tokenizer.h"
-#include "quantizer/checkpoints/gguf_tokenizer_json.h"
+#include "eval/tokenizers/tokenizer.h"
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/commands/commands.h"
+#include "quantizer/formats/gguf_tokenizer_json.h"
 #include "runtime/cuda/cuda_models.h"
 #include "runtime/device/models.h"
 

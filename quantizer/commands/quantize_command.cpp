@@ -2,9 +2,9 @@
 #include <fmt/format.h>
 
 #include "quantizer/checkpoints/finite_input.h"
-#include "quantizer/checkpoints/gguf_tokenizer_json.h"
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/commands/commands.h"
+#include "quantizer/formats/gguf_tokenizer_json.h"
 #include "quantizer/pipeline/quantize_job.h"
 #include "quantizer/pipeline/quantize_options.h"
 #include "quantizer/pipeline/run_plan.h"

@@ -7,8 +7,8 @@
 #include <bit>
 #include <filesystem>
 
-#include "quantizer/checkpoints/gguf_tokenizer_json.h"
 #include "quantizer/console/diagnostics.h"
+#include "quantizer/formats/gguf_tokenizer_json.h"
 #include "quantizer/methods/shared_work.h"
 #include "quantizer/pipeline/score_model.h"
 #include "quantizer/reports/gnuplot.h"

@@ -7,10 +7,10 @@
 #include "eval/text/byte_table.h"
 #include "eval/text/text_tokens.h"
 #include "eval/text/token_shard.h"
-#include "eval/text/tokenizer.h"
-#include "quantizer/checkpoints/gguf_tokenizer_json.h"
+#include "eval/tokenizers/tokenizer.h"
 #include "quantizer/commands/commands.h"
 #include "quantizer/console/quoted_name.h"
+#include "quantizer/formats/gguf_tokenizer_json.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/file.h"
 

@@ -8,8 +8,8 @@
 #include <array>
 #include <filesystem>
 
-#include "quantizer/checkpoints/safetensors.h"
 #include "quantizer/console/version.h"
+#include "quantizer/formats/safetensors.h"
 #include "runtime/base/atomic_file.h"
 #include "runtime/base/file.h"
 #include "runtime/base/hash.h"

@@ -10,7 +10,7 @@
 #include "gptq/statistics/hessian_groups.h"
 #include "gptq/statistics/statistics_sum.h"
 #include "quantizer/checkpoints/finite_input.h"
-#include "quantizer/checkpoints/hessian_file.h"
+#include "quantizer/formats/hessian_file.h"
 #include "quantizer/pipeline/written_text.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/file.h"

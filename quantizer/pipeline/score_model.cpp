@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "quantizer/checkpoints/finite_input.h"
-#include "quantizer/checkpoints/gguf_tokenizer_json.h"
 #include "quantizer/checkpoints/model_source.h"
+#include "quantizer/formats/gguf_tokenizer_json.h"
 #include "runtime/base/file.h"
 #include "runtime/base/hash.h"
 #include "runtime/cuda/cuda_models.h"

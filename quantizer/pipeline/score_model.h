@@ -11,7 +11,7 @@
 #include "eval/score/bpb.h"
 #include "eval/score/kl_divergence.h"
 #include "eval/text/byte_table.h"
-#include "eval/text/tokenizer.h"
+#include "eval/tokenizers/tokenizer.h"
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/console/console.h"
 #include "quantizer/methods/shared_work.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "eval/score/bpb.h"
-#include "eval/text/tokenizer.h"
+#include "eval/tokenizers/tokenizer.h"
 #include "quantizer/console/file_roles.h"
 #include "quantizer/console/help_formatter.h"
 #include "runtime/families/family.h"

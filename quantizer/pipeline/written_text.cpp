@@ -7,10 +7,10 @@
 #include "eval/text/chat_form.h"
 #include "eval/text/special_tokens.h"
 #include "eval/text/text_tokens.h"
-#include "eval/text/tokenizer.h"
+#include "eval/tokenizers/tokenizer.h"
 #include "quantizer/checkpoints/chat_template.h"
 #include "quantizer/checkpoints/checkpoint_files.h"
-#include "quantizer/checkpoints/gguf_tokenizer_json.h"
+#include "quantizer/formats/gguf_tokenizer_json.h"
 #include "runtime/base/random.h"
 
 namespace thimble {

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <map>
 
-#include "eval/text/utf8.h"
+#include "eval/tokenizers/utf8.h"
 
 namespace thimble {
 namespace {

@@ -1,6 +1,6 @@
 // gguf_model.h: what a family says of its models in GGUF files of llama.cpp: keys of the metadata, names of tensors,
 // and how their values differ from the parameters. The file format itself is the program's
-// (quantizer/checkpoints/gguf.h).
+// (quantizer/formats/gguf.h).
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,7 @@
 
 #include "eval/text/token_shard.h"
 #include "packer/layout/format.h"
-#include "quantizer/checkpoints/safetensors.h"
+#include "quantizer/formats/safetensors.h"
 #include "tests/cli/cli_fixture.h"
 
 namespace thimble::testing {

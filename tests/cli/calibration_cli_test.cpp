@@ -3,8 +3,8 @@
 #include <array>
 
 #include "eval/text/token_shard.h"
-#include "quantizer/checkpoints/hessian_file.h"
-#include "quantizer/checkpoints/safetensors.h"
+#include "quantizer/formats/hessian_file.h"
+#include "quantizer/formats/safetensors.h"
 #include "tests/cli/cli_fixture.h"
 #include "tests/gptq/statistics/loaded_hessians.h"
 

@@ -8,7 +8,7 @@
 #include "eval/score/loss_blocks.h"
 #include "eval/text/text_tokens.h"
 #include "eval/text/token_shard.h"
-#include "quantizer/checkpoints/safetensors.h"
+#include "quantizer/formats/safetensors.h"
 #include "runtime/base/atomic_file.h"
 
 namespace thimble::testing {

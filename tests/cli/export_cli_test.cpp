@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "quantizer/checkpoints/checkpoint.h"
-#include "quantizer/checkpoints/safetensors.h"
+#include "quantizer/formats/safetensors.h"
 #include "tests/cli/cli_fixture.h"
 #include "tests/runtime/families/gpt2/random_gpt2.h"
 #include "tests/runtime/families/llama/random_llama.h"
@@ -22,7 +22,7 @@ class ExportCliTest : public CliTest {
     config["bos_token_id"] = 1;
     write("hub/config.json", config.dump());
     write_safetensors(path("hub/model.safetensors"), views_of(weights_));
-    std::filesystem::copy_file(std::string(THIMBLE_SOURCE_DIR) + "/tests/eval/text/golden/byte_level.json",
+    std::filesystem::copy_file(std::string(THIMBLE_SOURCE_DIR) + "/tests/eval/tokenizers/golden/byte_level.json",
                                path("hub/tokenizer.json"));
     write("hub/tokenizer_config.json", R"({"chat_template": "{{ messages }}"})");
     write("hub/README.md", "not copied");

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "eval/text/token_shard.h"
-#include "quantizer/checkpoints/safetensors.h"
+#include "quantizer/formats/safetensors.h"
 #include "tests/cli/cli_fixture.h"
 
 namespace thimble::testing {

@@ -2,9 +2,9 @@
 #include <cmath>
 #include <filesystem>
 
-#include "quantizer/checkpoints/safetensors.h"
+#include "quantizer/formats/safetensors.h"
 #include "tests/cli/cli_fixture.h"
-#include "tests/quantizer/checkpoints/llmc_file_builder.h"
+#include "tests/quantizer/formats/llmc_file_builder.h"
 
 namespace thimble::testing {
 namespace {

@@ -2,7 +2,7 @@
 // the budget; `thimble numerics --stage`.
 #include <cmath>
 
-#include "quantizer/checkpoints/safetensors.h"
+#include "quantizer/formats/safetensors.h"
 #include "runtime/codes/nvfp4_scale_layout.h"
 #include "tests/cli/cli_fixture.h"
 

@@ -1,7 +1,7 @@
 // quantize_cli_test.cpp: `thimble quantize`: equal bytes for equal requests, the budget, precisions, codecs,
 // formats.
 #include "packer/artifact.h"
-#include "quantizer/checkpoints/safetensors.h"
+#include "quantizer/formats/safetensors.h"
 #include "tests/cli/cli_fixture.h"
 
 namespace thimble::testing {

@@ -5,8 +5,8 @@
 
 #include "runtime/base/atomic_file.h"
 #include "runtime/families/golf/golf_layout.h"
-#include "tests/eval/text/tokenizer_builder.h"
-#include "tests/quantizer/checkpoints/torch_file_builder.h"
+#include "tests/eval/tokenizers/tokenizer_builder.h"
+#include "tests/quantizer/formats/torch_file_builder.h"
 
 namespace thimble::testing {
 namespace {

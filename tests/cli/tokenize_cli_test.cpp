@@ -11,7 +11,7 @@ namespace {
 class TokenizeCliTest : public CliTest {
  protected:
   TokenizeCliTest() {
-    const std::string golden = std::string(THIMBLE_SOURCE_DIR) + "/tests/eval/text/golden/split.json";
+    const std::string golden = std::string(THIMBLE_SOURCE_DIR) + "/tests/eval/tokenizers/golden/split.json";
     std::filesystem::copy_file(golden, path("tokenizer.json"));
   }
   Json tokenizer_json() const {

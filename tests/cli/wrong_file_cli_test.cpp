@@ -2,7 +2,7 @@
 // `inspect` of checkpoints.
 #include <filesystem>
 
-#include "quantizer/checkpoints/safetensors.h"
+#include "quantizer/formats/safetensors.h"
 #include "tests/cli/cli_fixture.h"
 
 namespace thimble::testing {

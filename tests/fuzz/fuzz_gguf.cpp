@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "quantizer/checkpoints/gguf.h"
-#include "quantizer/checkpoints/gguf_checkpoint.h"
-#include "quantizer/checkpoints/gguf_tokenizer_json.h"
+#include "quantizer/formats/gguf.h"
+#include "quantizer/formats/gguf_checkpoint.h"
+#include "quantizer/formats/gguf_tokenizer_json.h"
 #include "runtime/base/error.h"
 
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "quantizer/checkpoints/hessian_file.h"
+#include "quantizer/formats/hessian_file.h"
 #include "runtime/base/error.h"
 #include "tests/fuzz/memory_file.h"
 #include "tests/gptq/statistics/loaded_hessians.h"

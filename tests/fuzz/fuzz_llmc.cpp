@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "quantizer/checkpoints/llmc_checkpoint.h"
+#include "quantizer/formats/llmc_checkpoint.h"
 #include "runtime/base/error.h"
 #include "runtime/families/gpt2/gpt2_family.h"
 

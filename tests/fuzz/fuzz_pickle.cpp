@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "quantizer/checkpoints/torch_checkpoint.h"
+#include "quantizer/formats/torch_checkpoint.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
-#include "tests/quantizer/checkpoints/torch_file_builder.h"
+#include "tests/quantizer/formats/torch_file_builder.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto* bytes = reinterpret_cast<const std::byte*>(data);

@@ -5,7 +5,7 @@
 
 #include "eval/text/byte_table.h"
 #include "eval/text/text_tokens.h"
-#include "eval/text/tokenizer.h"
+#include "eval/tokenizers/tokenizer.h"
 #include "tests/fuzz/memory_file.h"
 
 namespace {

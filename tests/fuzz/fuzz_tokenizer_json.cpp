@@ -7,8 +7,8 @@
 
 #include "eval/text/byte_table.h"
 #include "eval/text/special_tokens.h"
-#include "eval/text/tokenizer.h"
-#include "eval/text/utf8.h"
+#include "eval/tokenizers/tokenizer.h"
+#include "eval/tokenizers/utf8.h"
 #include "runtime/base/error.h"
 
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "quantizer/checkpoints/torch_checkpoint.h"
+#include "quantizer/formats/torch_checkpoint.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
 

@@ -17,7 +17,7 @@ import gguf  # noqa: E402
 import numpy as np  # noqa: E402
 from gguf import GGMLQuantizationType as Type  # noqa: E402
 
-TOKENIZER = Path(__file__).resolve().parents[1] / "eval" / "text" / "golden" / "byte_level.json"
+TOKENIZER = Path(__file__).resolve().parents[1] / "eval" / "tokenizers" / "golden" / "byte_level.json"
 VOCAB, WIDTH, MLP, HEADS, KV_HEADS, HEAD, LAYERS = 400, 64, 96, 4, 2, 16, 2
 MODEL_TYPES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}
 

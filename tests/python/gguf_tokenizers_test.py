@@ -36,7 +36,7 @@ def mixed_text():
     """About 100 kB: prose, tables, code, scripts, emoji, runs of spaces, random code points; no tokens by name."""
     draw = random.Random(3)
     parts = [(ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/method.md", "docs/tutorial.md")]
-    parts.append((ROOT / "eval/text/text_pieces.cpp").read_text(encoding="utf-8"))
+    parts.append((ROOT / "eval/tokenizers/text_pieces.cpp").read_text(encoding="utf-8"))
     parts += ["Море спокойно. 海は静かだった。 한국어 ไทย البحر हिन्दी ים e\u0301 \u212b \U0001f469\u200d\U0001f467 " * 20]
     parts += ["a" + " " * draw.randrange(1, 40) + "=" * draw.randrange(1, 40) for _ in range(100)]
     points = [draw.choice([draw.randrange(0x20, 0x3000), draw.randrange(0xE000, 0x11000), draw.randrange(0x1F000, 0x20000)])

@@ -10,7 +10,7 @@
 #include "eval/text/token_shard.h"
 #include "runtime/base/file.h"
 #include "tests/eval/score/fake_scorers.h"
-#include "tests/eval/text/tokenizer_builder.h"
+#include "tests/eval/tokenizers/tokenizer_builder.h"
 
 namespace thimble {
 namespace {

@@ -7,7 +7,7 @@
 #include <numbers>
 
 #include "tests/eval/score/fake_scorers.h"
-#include "tests/eval/text/tokenizer_builder.h"
+#include "tests/eval/tokenizers/tokenizer_builder.h"
 
 namespace thimble {
 namespace {

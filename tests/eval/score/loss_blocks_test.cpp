@@ -8,7 +8,7 @@
 #include <numbers>
 #include <random>
 
-#include "tests/eval/text/tokenizer_builder.h"
+#include "tests/eval/tokenizers/tokenizer_builder.h"
 
 namespace thimble {
 namespace {

@@ -1,6 +1,6 @@
 // bpe_tokenizer_test.cpp: tokenizer.json files against the `tokenizers` library (golden/make_golden.py made the files
 // and the ids), and damaged ones.
-#include "eval/text/bpe_tokenizer.h"
+#include "eval/tokenizers/bpe_tokenizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 #include "eval/text/byte_table.h"
 #include "eval/text/text_tokens.h"
-#include "eval/text/tokenizer.h"
+#include "eval/tokenizers/tokenizer.h"
 #include "runtime/base/file.h"
 #include "runtime/base/json.h"
 
@@ -20,7 +20,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::string golden_path(const std::string& name) {
-  return std::string(THIMBLE_SOURCE_DIR) + "/tests/eval/text/golden/" + name + ".json";
+  return std::string(THIMBLE_SOURCE_DIR) + "/tests/eval/tokenizers/golden/" + name + ".json";
 }
 Json golden_json(const std::string& name) {
   MappedFile file(golden_path(name));

@@ -2,9 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "eval/text/bpe_tokenizer.h"
 #include "eval/text/byte_table.h"
-#include "eval/text/tokenizer.h"
+#include "eval/tokenizers/bpe_tokenizer.h"
+#include "eval/tokenizers/tokenizer.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 

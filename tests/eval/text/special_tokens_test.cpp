@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "runtime/base/atomic_file.h"
-#include "tests/eval/text/tokenizer_builder.h"
+#include "tests/eval/tokenizers/tokenizer_builder.h"
 #include "tests/runtime/base/temporary_folder.h"
 
 namespace thimble {
@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 class SpecialTokensTest : public ::testing::Test {
  protected:
   Tokenizer golden(const std::string& name) {
-    const std::string path = std::string(THIMBLE_SOURCE_DIR) + "/tests/eval/text/golden/" + name + ".json";
+    const std::string path = std::string(THIMBLE_SOURCE_DIR) + "/tests/eval/tokenizers/golden/" + name + ".json";
     const auto replace = std::filesystem::copy_options::overwrite_existing;
     std::filesystem::copy_file(path, folder_.file("tokenizer.json"), replace);
     return Tokenizer::load(folder_.file("tokenizer.json"));

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "quantizer/checkpoints/safetensors.h"
+#include "quantizer/formats/safetensors.h"
 #include "runtime/base/atomic_file.h"
 #include "runtime/base/json.h"
 

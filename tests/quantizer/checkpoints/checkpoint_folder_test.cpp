@@ -7,7 +7,7 @@
 #include "quantizer/checkpoints/model_source.h"
 #include "runtime/base/file.h"
 #include "tests/quantizer/checkpoints/checkpoint_folder_builder.h"
-#include "tests/quantizer/checkpoints/reader_asserts.h"
+#include "tests/quantizer/formats/reader_asserts.h"
 #include "tests/runtime/base/temporary_folder.h"
 
 namespace thimble {

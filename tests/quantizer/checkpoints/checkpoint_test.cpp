@@ -3,13 +3,13 @@
 
 #include <gtest/gtest.h>
 
-#include "quantizer/checkpoints/safetensors.h"
-#include "quantizer/checkpoints/torch_checkpoint.h"
-#include "quantizer/checkpoints/zip_archive.h"
+#include "quantizer/formats/safetensors.h"
+#include "quantizer/formats/torch_checkpoint.h"
+#include "quantizer/formats/zip_archive.h"
 #include "runtime/base/atomic_file.h"
 #include "runtime/base/hash.h"
-#include "tests/quantizer/checkpoints/reader_asserts.h"
-#include "tests/quantizer/checkpoints/torch_file_builder.h"
+#include "tests/quantizer/formats/reader_asserts.h"
+#include "tests/quantizer/formats/torch_file_builder.h"
 
 namespace thimble {
 namespace {

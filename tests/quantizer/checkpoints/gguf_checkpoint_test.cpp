@@ -1,15 +1,15 @@
 // gguf_checkpoint_test.cpp: models of llama.cpp's families through GGUF files: written and read again with equal bits,
 // configs from metadata, and what is refused. The Python side compares with llama.cpp's converter
 // (tests/python/gguf_files_test.py).
-#include "quantizer/checkpoints/gguf_checkpoint.h"
+#include "quantizer/formats/gguf_checkpoint.h"
 
 #include <random>
 
 #include "quantizer/checkpoints/gguf_writer.h"
-#include "quantizer/checkpoints/safetensors.h"
+#include "quantizer/formats/safetensors.h"
 #include "runtime/base/atomic_file.h"
-#include "tests/quantizer/checkpoints/gguf_file_builder.h"
-#include "tests/quantizer/checkpoints/reader_asserts.h"
+#include "tests/quantizer/formats/gguf_file_builder.h"
+#include "tests/quantizer/formats/reader_asserts.h"
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/base/temporary_folder.h"
 #include "tests/runtime/families/llama/random_llama.h"
@@ -17,7 +17,7 @@
 namespace thimble {
 namespace {
 
-const std::string kTokenizer = std::string(THIMBLE_SOURCE_DIR) + "/tests/eval/text/golden/byte_level.json";
+const std::string kTokenizer = std::string(THIMBLE_SOURCE_DIR) + "/tests/eval/tokenizers/golden/byte_level.json";
 
 // What llama.cpp runs too, with as many tokens as the tokenizer and rows of whole blocks.
 LlamaConfig config_of(std::string_view type) {

@@ -9,13 +9,13 @@
 #include <random>
 
 #include "quantizer/checkpoints/checkpoint_files.h"
-#include "quantizer/checkpoints/gguf_tokenizer_json.h"
-#include "quantizer/checkpoints/gguf_vocabulary.h"
+#include "quantizer/formats/gguf_tokenizer_json.h"
+#include "quantizer/formats/gguf_vocabulary.h"
 #include "runtime/base/atomic_file.h"
 #include "runtime/base/file.h"
-#include "tests/eval/text/tokenizer_builder.h"
-#include "tests/quantizer/checkpoints/gguf_file_builder.h"
-#include "tests/quantizer/checkpoints/reader_asserts.h"
+#include "tests/eval/tokenizers/tokenizer_builder.h"
+#include "tests/quantizer/formats/gguf_file_builder.h"
+#include "tests/quantizer/formats/reader_asserts.h"
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/base/temporary_folder.h"
 
@@ -29,7 +29,7 @@ using testing::ModelSpec;
 using testing::PieceSpec;
 using testing::PieceType;
 
-const std::string kGolden = std::string(THIMBLE_SOURCE_DIR) + "/tests/eval/text/golden/";
+const std::string kGolden = std::string(THIMBLE_SOURCE_DIR) + "/tests/eval/tokenizers/golden/";
 const std::string kMark(kSpaceMark);
 
 Json golden_json(const std::string& name) {

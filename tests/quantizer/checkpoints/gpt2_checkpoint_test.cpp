@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "quantizer/checkpoints/model_source.h"
-#include "quantizer/checkpoints/safetensors.h"
+#include "quantizer/formats/safetensors.h"
 #include "runtime/base/atomic_file.h"
-#include "tests/quantizer/checkpoints/llmc_file_builder.h"
-#include "tests/quantizer/checkpoints/reader_asserts.h"
+#include "tests/quantizer/formats/llmc_file_builder.h"
+#include "tests/quantizer/formats/reader_asserts.h"
 
 namespace thimble {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "quantizer/checkpoints/safetensors.h"
+#include "quantizer/formats/safetensors.h"
 #include "runtime/base/file.h"
 #include "runtime/ops/token_sequences.h"
 

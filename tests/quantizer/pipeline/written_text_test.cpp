@@ -7,8 +7,8 @@
 #include <fstream>
 #include <set>
 
-#include "eval/text/tokenizer.h"
-#include "quantizer/checkpoints/safetensors.h"
+#include "eval/tokenizers/tokenizer.h"
+#include "quantizer/formats/safetensors.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
 #include "tests/runtime/base/error_matcher.h"
@@ -34,7 +34,7 @@ class WrittenText : public testing::Test {
     std::ofstream(folder_.file(name), std::ios::binary) << contents;
   }
   void give_tokenizer() const {
-    const MappedFile golden(THIMBLE_SOURCE_DIR "/tests/eval/text/golden/byte_level.json");
+    const MappedFile golden(THIMBLE_SOURCE_DIR "/tests/eval/tokenizers/golden/byte_level.json");
     write("tokenizer.json", std::string(as_text(golden.bytes())));
   }
   TextScript script() const { return script_for(OpenedCheckpoint(folder_.path(), ""), options_); }
