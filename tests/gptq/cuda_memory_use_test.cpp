@@ -14,6 +14,7 @@
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 #include "tests/runtime/families/golf/random_model.h"
 #include "tests/runtime/families/gpt2/random_gpt2.h"
+#include "tests/runtime/families/llama/random_llama.h"
 
 namespace thimble {
 namespace {
@@ -55,6 +56,22 @@ std::shared_ptr<const Weights> gpt2() {
   config.mlp_dim = 2048;
   return random_gpt2_weights(config, 3);
 }
+
+std::shared_ptr<const Weights> llama_like(std::string_view model_type, int64_t head_dim) {
+  LlamaConfig config = small_llama_config(model_type);
+  config.vocab_size = 1024;
+  config.num_heads = 8;
+  config.head_dim = head_dim;
+  config.model_dim = 512;
+  config.mlp_dim = 1408;
+  config.query_scalar = static_cast<double>(head_dim);
+  if (config.window > 0) config.window = kLength / 4;
+  return llama_weights(config, random_llama_tensors(config, 3));
+}
+
+std::shared_ptr<const Weights> llama() { return llama_like("llama", 64); }
+// Norms of heads, local layers, heads wider than the model's part.
+std::shared_ptr<const Weights> gemma() { return llama_like("gemma3_text", 128); }
 
 class CudaMemoryUse : public CudaTest, public testing::WithParamInterface<FamilyCase> {
  protected:
@@ -106,7 +123,8 @@ TEST_P(CudaMemoryUse, OfScoring) {
 
 TEST_P(CudaMemoryUse, OfGeneration) {
   expect_use(plan_generation(network_, Numerics::kBf16, kLength, kSequences, kMuch), [&] {
-    generator(kLength)->calibration({kSequences, kLength, 0.8, 3}, 0, kSequences, progress_);
+    const TextScript script = uniform_script(network_->vocabulary(), {kSequences, kLength, 0.8, 3});
+    generator(kLength)->calibration(script, 0, kSequences, progress_);
   });
   constexpr int64_t kContext = 2 * kLength;
   const std::span<const Token> prompt = std::span<const Token>(tokens_.tokens).first(kLength);
@@ -154,7 +172,9 @@ TEST_P(CudaMemoryUse, CountingTakesNothing) {
   EXPECT_EQ(cuda_free_memory(0), before);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, CudaMemoryUse, testing::Values(FamilyCase{"golf", golf}, FamilyCase{"gpt2", gpt2}),
+INSTANTIATE_TEST_SUITE_P(Families, CudaMemoryUse,
+                         testing::Values(FamilyCase{"golf", golf}, FamilyCase{"gpt2", gpt2}, FamilyCase{"llama", llama},
+                                         FamilyCase{"gemma", gemma}),
                          [](const auto& test) { return test.param.name; });
 
 }  // namespace

@@ -66,7 +66,7 @@ class CudaMemory : public testing::TestWithParam<Numerics> {
   std::vector<Token> generated(const CudaPlace& place) const {
     SilentProgress progress;
     return make_cuda_generator(weights_, place, GetParam(), kContext, 20)
-        ->calibration({20, kContext, 0.8, 3}, 0, 20, progress)
+        ->calibration(uniform_script(1024, {20, kContext, 0.8, 3}), 0, 20, progress)
         .tokens;
   }
 
@@ -107,7 +107,7 @@ TEST_P(CudaMemory, WhatOthersTakeIsDoneWithout) {
   const std::unique_ptr<Generator> model = make_cuda_generator(weights_, {0}, GetParam(), kContext, 20);
   MemoryHog hog(uint64_t{32} << 20);  // not enough for keys and values of 20 sequences
   SilentProgress progress;
-  EXPECT_EQ(model->calibration({20, kContext, 0.8, 3}, 0, 20, progress).tokens, expected);
+  EXPECT_EQ(model->calibration(uniform_script(1024, {20, kContext, 0.8, 3}), 0, 20, progress).tokens, expected);
 }
 
 INSTANTIATE_TEST_SUITE_P(Numerics, CudaMemory,
