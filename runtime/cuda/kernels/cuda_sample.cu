@@ -4,7 +4,7 @@
 namespace thimble {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kThreads = 256, kWarps = kThreads / 32, kGroups = 16, kGroupThreads = kThreads / kGroups;
 
 struct Peak {
   float value;
@@ -32,11 +32,31 @@ __device__ double uniform_at_device(uint64_t seed, uint64_t stream, uint64_t ind
   return static_cast<double>(wide >> 11) * 0x1p-53;
 }
 
+// Makes of sums[t + 1] the sum of all up to it, sums[0] = 0, by chains within groups and over them: the sums never
+// decrease, whatever is rounded, so that a draw falls into one share alone.
+__device__ void cumulate(double* sums, double* group_sums) {
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < kGroups) {
+    double* group = sums + thread * kGroupThreads;
+    double sum = 0;
+    for (int t = 1; t <= kGroupThreads; ++t) group[t] = sum += group[t];
+    group_sums[thread + 1] = sum;
+  }
+  __syncthreads();
+  if (thread == 0) {
+    double sum = sums[0] = group_sums[0] = 0;
+    for (int g = 1; g <= kGroups; ++g) group_sums[g] = sum += group_sums[g];
+  }
+  __syncthreads();
+  sums[thread + 1] += group_sums[thread / kGroupThreads];
+  __syncthreads();
+}
+
 // Thread t owns the logits [t * share, (t + 1) * share): a chain of sums in the vocabulary's order, the same every
 // time.
 __global__ void __launch_bounds__(kThreads) sample_kernel(SampleRequest r) {
   __shared__ Peak peaks[kWarps];
-  __shared__ double sums[kThreads + 1];
+  __shared__ double sums[kThreads + 1], group_sums[kGroups + 1];
   int thread = static_cast<int>(threadIdx.x), sequence = static_cast<int>(blockIdx.x);
   float* logits = r.logits + sequence * r.stride;
   int share = (r.vocabulary + kThreads - 1) / kThreads, first = min(thread * share, r.vocabulary);
@@ -73,11 +93,7 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(SampleRequest r) {
   for (int v = first; v < last; ++v) sum += exp((static_cast<double>(logits[v]) - peak) / r.temperature);
   sums[thread + 1] = sum;
   __syncthreads();
-  if (thread == 0) {
-    sums[0] = 0;
-    for (int t = 1; t <= kThreads; ++t) sums[t] += sums[t - 1];
-  }
-  __syncthreads();
+  cumulate(sums, group_sums);
   double uniform = uniform_at_device(r.seed, r.first_stream + static_cast<uint64_t>(sequence),
                                      static_cast<uint64_t>(position - r.first_position));
   double wanted = uniform * sums[kThreads];
