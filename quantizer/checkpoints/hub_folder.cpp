@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "eval/tokenizers/tokenizer_json.h"
+#include "quantizer/formats/gguf_tokenizer_json.h"
 #include "quantizer/formats/safetensors.h"
 #include "runtime/base/atomic_file.h"
 #include "runtime/base/checked.h"
@@ -64,6 +65,19 @@ Json config_of(const WeightSource& source, const HubFolderOptions& options) {
   return config;
 }
 
+// Of `named`, or else of the model's folder or GGUF file, by name.
+std::map<std::string, std::string> tokenizer_texts(const WeightSource& source, const std::string& named) {
+  const std::string& folder = named.empty() ? source.folder() : named;
+  const std::string& from = folder.empty() ? source.path() : folder;
+  if (std::filesystem::is_regular_file(from))
+    if (std::map<std::string, std::string> held = gguf_tokenizer_files(from); !held.empty()) return held;
+  std::map<std::string, std::string> texts;
+  if (folder.empty()) return texts;
+  for (const auto& [path, name] : tokenizer_files_at(folder))
+    texts[name] = read_text_file(path, kMaxTokenizerFileBytes);
+  return texts;
+}
+
 }  // namespace
 
 void copy_special_tokens(const Json& from, Json& to) {
@@ -87,9 +101,7 @@ std::vector<std::pair<std::string, std::string>> tokenizer_files_at(const std::s
 
 HubFolderReport write_hub_folder(const std::string& path, const WeightSource& source, const HubFolderOptions& options) {
   const Json config = config_of(source, options);
-  std::vector<std::pair<std::string, std::string>> copied;
-  if (const std::string& from = options.tokenizer.empty() ? source.folder() : options.tokenizer; !from.empty())
-    copied = tokenizer_files_at(from);
+  const std::map<std::string, std::string> tokenizer = tokenizer_texts(source, options.tokenizer);
   const std::vector<Shard> shards = plan_shards(source.spec(), options.dtype, options.shard_bytes);
 
   AtomicFolder folder(path);
@@ -111,8 +123,8 @@ HubFolderReport write_hub_folder(const std::string& path, const WeightSource& so
     const Json index = {{"metadata", {{"total_size", report.tensor_bytes}}}, {"weight_map", weight_map}};
     write_file_atomically(folder.file("model.safetensors.index.json"), index.dump(2) + "\n");
   }
-  for (const auto& [from, name] : copied) {
-    write_file_atomically(folder.file(name), read_text_file(from, kMaxTokenizerFileBytes));
+  for (const auto& [name, text] : tokenizer) {
+    write_file_atomically(folder.file(name), text);
     report.tokenizer_files.push_back(name);
   }
   write_file_atomically(folder.file("config.json"), config.dump(2) + "\n");

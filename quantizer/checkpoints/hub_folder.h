@@ -3,7 +3,7 @@
 //   config.json                      Family::hub_config(), the dtype, and the ids of special tokens where they are
 //   known model.safetensors                all tensors; or, where they take more than a shard may,
 //   model-00001-of-00003.safetensors, ..., model.safetensors.index.json
-//   tokenizer.json and the like      copied
+//   tokenizer.json and the like      copied, or as a GGUF file's tokenizer says it
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,15 @@ namespace thimble {
 struct HubFolderOptions {
   DType dtype = DType::kBF16;
   uint64_t shard_bytes = 0;  // of tensors in one file; a tensor that is larger has a shard of its own
-  // A file, or a folder whose files of a tokenizer are copied; empty: the folder of the model, where it is one.
+  // A file, or a folder whose files of a tokenizer are copied, or a GGUF file with one; empty: the model's folder, or
+  // the model itself where it is a GGUF file.
   std::string tokenizer;
 };
 
 struct HubFolderReport {
   size_t tensors = 0, shards = 0;
   uint64_t tensor_bytes = 0;
-  std::vector<std::string> tokenizer_files;  // names of those that were copied
+  std::vector<std::string> tokenizer_files;  // names of those that were written
 };
 
 // The folder appears whole or not at all, and replaces nothing (AtomicFolder). A UsageError for a family that

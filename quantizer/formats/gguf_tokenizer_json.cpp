@@ -9,6 +9,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "eval/text/special_tokens.h"
 #include "eval/tokenizers/utf8.h"
 #include "quantizer/console/quoted_name.h"
 #include "quantizer/formats/gguf_vocabulary.h"
@@ -23,6 +24,12 @@ constexpr const char *kModelKey = "tokenizer.ggml.model", *kPreKey = "tokenizer.
                      *kMergesKey = "tokenizer.ggml.merges", *kScoresKey = "tokenizer.ggml.scores",
                      *kBosKey = "tokenizer.ggml.bos_token_id", *kAddBosKey = "tokenizer.ggml.add_bos_token",
                      *kAddSpaceKey = "tokenizer.ggml.add_space_prefix", *kTemplateKey = "tokenizer.chat_template";
+
+// What tokenizer_config.json calls them.
+constexpr std::pair<const char*, const char*> kSpecialKeys[] = {{kBosKey, "bos_token"},
+                                                                {"tokenizer.ggml.eos_token_id", "eos_token"},
+                                                                {"tokenizer.ggml.padding_token_id", "pad_token"},
+                                                                {"tokenizer.ggml.unknown_token_id", "unk_token"}};
 
 // As of a tokenizer.json. Known tokenizers have about two merges for a token.
 constexpr uint64_t kMostArrayBytes = 64 << 20;
@@ -66,31 +73,46 @@ class Reader {
       throw FormatError(path_, *trouble + ": give the model's with --tokenizer FILE");
     read_tokens();
     Json model = {{"type", "BPE"}, {"vocab", vocabulary()}};
-    Json root = Json::object();
+    Json root = {{"version", "1.0"}};
     bool begins_text = true;
     if (text_at(file_.metadata, kModelKey) == kGgufByteLevelModel) {
       const GgufTextRules& pre = *find_text_rules(text_at(file_.metadata, kPreKey));
       root["pre_tokenizer"] = parse_json(as_bytes_of(pre.pre_tokenizer), pre.name);
       root["normalizer"] = parse_json(as_bytes_of(pre.normalizer), pre.name);
+      root["decoder"] = {
+          {"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}};
       model["ignore_merges"] = pre.ignores_merges;
       model["merges"] = texts_of(kMergesKey);
       begins_text = pre.usually_begins_text;
     } else {
       root["normalizer"] = space_marks();
+      root["decoder"] = {{"type", "Sequence"}, {"decoders", space_decoders()}};
       model["byte_fallback"] = has(GgufTokenType::kByte);
       model["fuse_unk"] = true;
       if (const GgufToken* unknown = first(GgufTokenType::kUnknown)) model["unk_token"] = unknown->text;
       model["merges"] = merges_by_score();
     }
-    const std::optional<Token> bos = flag(kAddBosKey, begins_text) ? bos_token() : std::nullopt;
+    const std::optional<Token> bos = flag(kAddBosKey, begins_text) ? token_at(kBosKey) : std::nullopt;
     root["added_tokens"] = added_tokens(bos);
     if (bos) {
       const std::string& text = tokens_[static_cast<size_t>(*bos)].text;
+      const Json first = {{"SpecialToken", {{"id", text}, {"type_id", 0}}}};
+      auto sequence = [](const char* name, int type) { return Json{{"Sequence", {{"id", name}, {"type_id", type}}}}; };
       root["post_processor"] = {{"type", "TemplateProcessing"},
-                                {"single", {{{"SpecialToken", {{"id", text}}}}, {{"Sequence", {{"id", "A"}}}}}}};
+                                {"single", Json::array({first, sequence("A", 0)})},
+                                {"pair", Json::array({first, sequence("A", 0), sequence("B", 1)})},
+                                {"special_tokens", {{text, {{"id", text}, {"ids", {*bos}}, {"tokens", {text}}}}}}};
     }
     root["model"] = std::move(model);
     return root;
+  }
+
+  // tokenizer_config.json: the texts of the tokens that begin, end and pad texts. After read().
+  Json config() const {
+    Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}, {"clean_up_tokenization_spaces", false}};
+    for (const auto& [key, name] : kSpecialKeys)
+      if (const std::optional<Token> token = token_at(key)) config[name] = tokens_[static_cast<size_t>(*token)].text;
+    return config;
   }
 
  private:
@@ -152,11 +174,11 @@ class Reader {
     return found->get<bool>();
   }
 
-  std::optional<Token> bos_token() const {
-    const auto found = file_.metadata.find(kBosKey);
+  std::optional<Token> token_at(const char* key) const {
+    const auto found = file_.metadata.find(key);
     if (found == file_.metadata.end()) return std::nullopt;
     if (!found->is_number_integer() || *found < 0 || *found >= tokens_.size())
-      throw FormatError(path_, fmt::format("key '{}' is {}, allowed are 0 to {}", kBosKey, found->dump().substr(0, 80),
+      throw FormatError(path_, fmt::format("key '{}' is {}, allowed are 0 to {}", key, found->dump().substr(0, 80),
                                            tokens_.size() - 1));
     return found->get<Token>();
   }
@@ -187,7 +209,13 @@ class Reader {
       const bool is_bos = bos == static_cast<Token>(id), is_defined = token.type == GgufTokenType::kUserDefined;
       if (!is_bos && !is_defined && token.type != GgufTokenType::kControl && token.type != GgufTokenType::kUnknown)
         continue;
-      added.push_back({{"id", id}, {"content", token.text}, {"special", is_bos || !is_defined}, {"normalized", false}});
+      added.push_back({{"id", id},
+                       {"content", token.text},
+                       {"special", is_bos || !is_defined},
+                       {"normalized", false},
+                       {"single_word", false},
+                       {"lstrip", false},
+                       {"rstrip", false}});
     }
     return added;
   }
@@ -198,6 +226,15 @@ class Reader {
     if (flag(kAddSpaceKey, true)) steps.push_back({{"type", "Prepend"}, {"prepend", kSpaceMark}});
     steps.push_back({{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpaceMark}});
     return {{"type", "Sequence"}, {"normalizers", steps}};
+  }
+
+  // Back: marks to spaces, bytes to characters, without the space in front of a text.
+  Json space_decoders() const {
+    Json steps = Json::array({{{"type", "Replace"}, {"pattern", {{"String", kSpaceMark}}}, {"content", " "}},
+                              {{"type", "ByteFallback"}},
+                              {{"type", "Fuse"}}});
+    if (flag(kAddSpaceKey, true)) steps.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+    return steps;
   }
 
   // Any two tokens that together spell a third merge, the third of the highest score first.
@@ -271,6 +308,23 @@ Tokenizer load_tokenizer(const std::string& path) {
   const MappedFile file(path);
   const std::optional<GgufFile> gguf = gguf_at(file);
   return gguf ? gguf_tokenizer(*gguf, path) : Tokenizer(file.bytes(), path);
+}
+
+std::map<std::string, std::string> gguf_tokenizer_files(const std::string& path) {
+  const MappedFile mapped(path);
+  const std::optional<GgufFile> file = gguf_at(mapped);
+  if (!file || unknown_kind(file->metadata)) return {};
+  Reader reader(*file, path);
+  std::map<std::string, std::string> files;
+  Json tokenizer = reader.read();
+  // Hugging Face's library numbers added tokens anew unless the vocabulary has them.
+  for (const Json& added : tokenizer.at("added_tokens"))
+    tokenizer["model"]["vocab"].emplace(added.at("content").get<std::string>(), added.at("id"));
+  files["tokenizer.json"] = tokenizer.dump();
+  files[kTokenizerConfigFile] = reader.config().dump(2) + "\n";
+  if (const std::string text = text_at(file->metadata, kTemplateKey); !text.empty())
+    files["chat_template.jinja"] = text;
+  return files;
 }
 
 std::string gguf_chat_template(const std::string& path) {

@@ -9,6 +9,7 @@
 //   tokenizer.ggml.bos_token_id, add_bos_token, add_space_prefix
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 
@@ -17,8 +18,8 @@
 
 namespace thimble {
 
-// What Tokenizer reads of a tokenizer.json. FormatErrors(path) name the key, or the token, and
-// what is allowed; for a kind that is not known, --tokenizer is named as the way out.
+// FormatErrors(path) name the key, or the token, and what is allowed; for a kind that is not known, --tokenizer is
+// named as the way out.
 Json gguf_tokenizer_json(const GgufFile& file, const std::string& path);
 Tokenizer gguf_tokenizer(const GgufFile& file, const std::string& path);
 
@@ -30,6 +31,11 @@ std::optional<std::string> unknown_gguf_tokenizer(const std::string& path);
 
 // The tokenizer of a file, or in a GGUF file. Throws as Tokenizer::load() and gguf_tokenizer_json().
 Tokenizer load_tokenizer(const std::string& path);
+
+// The same as files of a folder that Hugging Face's library loads, texts by name: tokenizer.json,
+// tokenizer_config.json, and chat_template.jinja where there is a template. None of a file without a tokenizer that can
+// be read.
+std::map<std::string, std::string> gguf_tokenizer_files(const std::string& path);
 
 // The chat template of a GGUF file; empty: none.
 std::string gguf_chat_template(const std::string& path);

@@ -25,6 +25,7 @@ namespace {
 using testing::byte_fallback_model;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Key;
 using testing::ModelSpec;
 using testing::PieceSpec;
 using testing::PieceType;
@@ -158,6 +159,37 @@ TEST_F(GgufTokenizer, SentencePieceOnesComeBackWithTheIdsOfTheLibrary) {
       EXPECT_EQ(tokenizer.begins_with_dropped_space(token), adds_space && original.begins_with_dropped_space(token));
     }
   }
+}
+
+// What an exported folder holds: files that need nothing of the GGUF file.
+TEST_F(GgufTokenizer, BecomesTheFilesOfAFolder) {
+  auto tokenizer_in = [&](const std::map<std::string, std::string>& files) {
+    EXPECT_THAT(files, ElementsAre(Key("tokenizer.json"), Key("tokenizer_config.json")));
+    return Tokenizer::load(json_file(parse_json(as_bytes_of(files.at("tokenizer.json")), "tokenizer.json")));
+  };
+  const Json golden = golden_json("ids");
+  const auto texts = golden.at("texts").get<std::vector<std::string>>();
+  const std::string byte_level =
+      written(kGolden + "byte_level.json", 400, {{"eos_token_id", 1U}, {"pad_token_id", 2U}});
+  const std::map<std::string, std::string> files = gguf_tokenizer_files(byte_level);
+  const Tokenizer original = load_tokenizer(byte_level), found = tokenizer_in(files);
+  for (const std::string& text : texts) EXPECT_EQ(found.encode(text), original.encode(text)) << text;
+  for (Token token = 0; token < 400; ++token) EXPECT_EQ(found.kind(token), original.kind(token)) << token;
+  const Json json = parse_json(as_bytes_of(files.at("tokenizer.json")), "tokenizer.json");
+  for (const Json& added : json.at("added_tokens"))
+    EXPECT_EQ(json.at("model").at("vocab").at(added.at("content").get<std::string>()), added.at("id"));
+  const Json config = parse_json(as_bytes_of(files.at("tokenizer_config.json")), "tokenizer_config.json");
+  EXPECT_EQ(config.at("eos_token"), "<s>");
+  EXPECT_EQ(config.at("pad_token"), "</s>");
+
+  const std::string marks = written(letters_model());
+  const Tokenizer letters = load_tokenizer(marks), again = tokenizer_in(gguf_tokenizer_files(marks));
+  for (const char* text : {"the sea", " the  sea", "thethe sea", "he sat, Küste 海"}) {
+    EXPECT_EQ(again.encode(text), letters.encode(text)) << text;
+    EXPECT_EQ(again.decode(again.encode(text)), text);
+  }
+  EXPECT_TRUE(gguf_tokenizer_files(built(GgufBuilder())).empty());
+  EXPECT_TRUE(gguf_tokenizer_files(json_file(json)).empty());
 }
 
 // The same encoding as a tokenizer.json: merges in the order of scores.
