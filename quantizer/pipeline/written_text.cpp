@@ -22,9 +22,31 @@ struct TurnLength {
 };
 constexpr TurnLength kUserTurn{16, 96}, kAssistantTurn{64, 320};
 // Streams of random numbers that no sequence draws its tokens from.
-constexpr uint64_t kTurnStreams = uint64_t{1} << 62;
+constexpr uint64_t kTurnStreams = uint64_t{1} << 62, kOpeningStreams = uint64_t{1} << 61;
 
-// Fills `text` with turns, the marks given and the rest for the model to draw.
+// The tokens that texts open with: uniform over those that stand for text. Left to itself a model opens nearly all of
+// its texts alike, and the calibration would see little of its languages and subjects.
+class Openings {
+ public:
+  // `never_drawn` is ascending.
+  Openings(uint64_t seed, int64_t vocabulary, const std::vector<Token>& never_drawn)
+      : seed_(seed), count_(vocabulary - static_cast<int64_t>(never_drawn.size())), never_drawn_(never_drawn) {}
+
+  Token of(uint64_t sequence, uint64_t text) const {
+    const double uniform = uniform_at(seed_, kOpeningStreams + sequence, text);
+    auto token = static_cast<Token>(uniform * static_cast<double>(count_));
+    for (Token never : never_drawn_)
+      if (never <= token) ++token;
+    return token;
+  }
+
+ private:
+  uint64_t seed_;
+  int64_t count_;
+  const std::vector<Token>& never_drawn_;
+};
+
+// Fills `text` with turns: the marks and what each of the user's opens with given, the rest for the model to draw.
 class Conversation {
  public:
   Conversation(const Tokenizer& tokenizer, const ChatForm& form)
@@ -39,7 +61,7 @@ class Conversation {
     return true;
   }
 
-  void write(uint64_t seed, uint64_t sequence, size_t begin, std::span<Token> text) const {
+  void write(uint64_t seed, uint64_t sequence, const Openings& openings, size_t begin, std::span<Token> text) const {
     size_t at = begin;
     uint64_t turn = 0;
     auto give = [&](const std::vector<Token>& mark) {
@@ -53,6 +75,7 @@ class Conversation {
     };
     while (at < text.size()) {
       give(user_begin_);
+      if (at < text.size()) text[at] = openings.of(sequence, turn);
       leave(kUserTurn);
       give(answer_begin_);
       leave(kAssistantTurn);
@@ -86,12 +109,18 @@ TextScript script_for(const OpenedCheckpoint& checkpoint, const CalibrationOptio
   }
   const std::optional<Token> bos = tokenizer.bos_id(), document = document_start_of(tokenizer);
   const std::optional<Token> start = document ? document : special.bos;
+  const Openings openings(options.seed, vocabulary, script.never_drawn);
   const auto length = static_cast<size_t>(options.length);
   for (size_t s = 0; s < static_cast<size_t>(options.sequences); ++s) {
     const std::span text = std::span(script.given).subspan(s * length, length);
     const bool talks = conversation && s % 2 == 1;
-    if (const std::optional<Token> first = talks ? bos : start) text[0] = *first;
-    if (talks) conversation->write(options.seed, s, bos ? 1 : 0, text);
+    const std::optional<Token> first = talks ? bos : start;
+    const size_t begin = first ? 1 : 0;
+    if (first) text[0] = *first;
+    if (talks)
+      conversation->write(options.seed, s, openings, begin, text);
+    else if (begin < length)
+      text[begin] = openings.of(s, 0);
   }
   return script;
 }

@@ -55,11 +55,17 @@ TEST_F(WrittenText, WithoutATokenizerBeginsAnywhere) {
 TEST_F(WrittenText, BeginsAsDocumentsDoAndHoldsTextAlone) {
   give_tokenizer();
   const TextScript found = script();
+  std::set<Token> openings;
   for (int64_t s = 0; s < options_.sequences; ++s) {
     const auto text = found.sequences(s, 1);
     EXPECT_EQ(text[0], 0);  // <|endoftext|>
-    EXPECT_TRUE(std::ranges::all_of(text.subspan(1), is_drawn));
+    EXPECT_TRUE(std::ranges::all_of(text.subspan(2), is_drawn));
+    EXPECT_FALSE(std::ranges::binary_search(found.never_drawn, text[1]));
+    EXPECT_GE(text[1], 0);
+    EXPECT_LT(text[1], kVocabulary);
+    openings.insert(text[1]);
   }
+  EXPECT_GT(openings.size(), 3u);
   std::vector<Token> expected = {0, 1, 2};
   for (Token padding = 363; padding < kVocabulary; ++padding) expected.push_back(padding);
   EXPECT_EQ(found.never_drawn, expected);
@@ -78,14 +84,16 @@ TEST_F(WrittenText, IsAConversationEveryOtherTimeWhereTheFolderHasAChatTemplate)
     const auto text = found.sequences(s, 1);
     SCOPED_TRACE(s);
     if (s % 2 == 0) {
-      EXPECT_EQ(std::ranges::count_if(text, is_drawn), options_.length - 1);
+      EXPECT_EQ(std::ranges::count_if(text, is_drawn), options_.length - 2);
       continue;
     }
     EXPECT_TRUE(std::ranges::equal(text.first(user.size()), user));
     const auto turn = std::search(text.begin(), text.end(), answer.begin(), answer.end());
     ASSERT_NE(turn, text.end());
     const auto place = static_cast<size_t>(turn - text.begin());
-    EXPECT_TRUE(std::ranges::all_of(text.subspan(user.size(), place - user.size()), is_drawn));
+    EXPECT_FALSE(is_drawn(text[user.size()]));
+    EXPECT_FALSE(std::ranges::binary_search(found.never_drawn, text[user.size()]));
+    EXPECT_TRUE(std::ranges::all_of(text.subspan(user.size() + 1, place - user.size() - 1), is_drawn));
     EXPECT_GE(place - user.size(), 16u);
     EXPECT_LE(place - user.size(), 96u);
     places.insert(place);
@@ -102,7 +110,7 @@ TEST_F(WrittenText, IsAConversationEveryOtherTimeWhereTheFolderHasAChatTemplate)
 
 TEST_F(WrittenText, FindsTheTemplateWhereverFoldersHaveIt) {
   give_tokenizer();
-  auto talks = [&] { return std::ranges::count_if(script().sequences(1, 1), is_drawn) < options_.length - 1; };
+  auto talks = [&] { return std::ranges::count_if(script().sequences(1, 1), is_drawn) < options_.length - 2; };
   write("tokenizer_config.json", R"({"chat_template": null})");
   EXPECT_FALSE(talks());
   write("tokenizer_config.json", R"({"chat_template": "{{ messages }}"})");
