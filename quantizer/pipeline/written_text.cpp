@@ -2,9 +2,13 @@
 #include "quantizer/pipeline/written_text.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "eval/text/chat_form.h"
+#include "eval/text/script.h"
 #include "eval/text/special_tokens.h"
 #include "eval/text/text_tokens.h"
 #include "eval/tokenizers/tokenizer.h"
@@ -24,26 +28,36 @@ constexpr TurnLength kUserTurn{16, 96}, kAssistantTurn{64, 320};
 // Streams of random numbers that no sequence draws its tokens from.
 constexpr uint64_t kTurnStreams = uint64_t{1} << 62, kOpeningStreams = uint64_t{1} << 61;
 
-// The tokens that texts open with: uniform over those that stand for text. Left to itself a model opens nearly all of
-// its texts alike, and the calibration would see little of its languages and subjects.
+// The tokens that texts open with. Left to itself a model opens nearly all of its texts alike, and the calibration
+// would see little of its languages and subjects: they are uniform over the tokens that stand for text, and for every
+// fourth text over the scripts that these are written in, of which most have few tokens, and within the script.
 class Openings {
  public:
-  // `never_drawn` is ascending.
-  Openings(uint64_t seed, int64_t vocabulary, const std::vector<Token>& never_drawn)
-      : seed_(seed), count_(vocabulary - static_cast<int64_t>(never_drawn.size())), never_drawn_(never_drawn) {}
+  // `never_drawn` is ascending, and not all of the vocabulary.
+  Openings(uint64_t seed, const Tokenizer& tokenizer, int64_t vocabulary, std::span<const Token> never_drawn)
+      : seed_(seed) {
+    for (Token token = 0; token < vocabulary; ++token) {
+      if (std::ranges::binary_search(never_drawn, token)) continue;
+      all_.push_back(token);
+      if (const std::optional<Script> script = script_of(tokenizer.text_of(token)))
+        by_script_[*script].push_back(token);
+    }
+  }
 
   Token of(uint64_t sequence, uint64_t text) const {
-    const double uniform = uniform_at(seed_, kOpeningStreams + sequence, text);
-    auto token = static_cast<Token>(uniform * static_cast<double>(count_));
-    for (Token never : never_drawn_)
-      if (never <= token) ++token;
-    return token;
+    auto draw = [&](uint64_t index, size_t count) {
+      const double uniform = uniform_at(seed_, kOpeningStreams + sequence, 3 * text + index);
+      return static_cast<size_t>(uniform * static_cast<double>(count));
+    };
+    if (by_script_.empty() || draw(0, 4) > 0) return all_[draw(1, all_.size())];
+    const auto& [script, tokens] = *std::next(by_script_.begin(), static_cast<ptrdiff_t>(draw(1, by_script_.size())));
+    return tokens[draw(2, tokens.size())];
   }
 
  private:
   uint64_t seed_;
-  int64_t count_;
-  const std::vector<Token>& never_drawn_;
+  std::vector<Token> all_;
+  std::map<Script, std::vector<Token>> by_script_;
 };
 
 // Fills `text` with turns: the marks and what each of the user's opens with given, the rest for the model to draw.
@@ -109,7 +123,7 @@ TextScript script_for(const OpenedCheckpoint& checkpoint, const CalibrationOptio
   }
   const std::optional<Token> bos = tokenizer.bos_id(), document = document_start_of(tokenizer);
   const std::optional<Token> start = document ? document : special.bos;
-  const Openings openings(options.seed, vocabulary, script.never_drawn);
+  const Openings openings(options.seed, tokenizer, vocabulary, script.never_drawn);
   const auto length = static_cast<size_t>(options.length);
   for (size_t s = 0; s < static_cast<size_t>(options.sequences); ++s) {
     const std::span text = std::span(script.given).subspan(s * length, length);

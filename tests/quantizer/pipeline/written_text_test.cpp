@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
+#include <optional>
 #include <set>
 
+#include "eval/text/script.h"
 #include "eval/tokenizers/tokenizer.h"
 #include "quantizer/formats/safetensors.h"
 #include "runtime/base/error.h"
@@ -72,6 +75,19 @@ TEST_F(WrittenText, BeginsAsDocumentsDoAndHoldsTextAlone) {
   write("tokenizer_config.json", R"({"eos_token": "!"})");
   expected.insert(expected.begin() + 3, 3);
   EXPECT_EQ(script().never_drawn, expected);
+}
+
+// Of 360 tokens 11 are Cyrillic and one is a Han character.
+TEST_F(WrittenText, OpensInEveryScriptOfItsVocabulary) {
+  give_tokenizer();
+  const TextScript found = script_for(OpenedCheckpoint(folder_.path(), ""), {.sequences = 600, .length = 4, .seed = 3});
+  const Tokenizer known = tokenizer();
+  std::map<std::optional<Script>, int> openings;
+  for (int64_t s = 0; s < 600; ++s) ++openings[script_of(known.text_of(found.sequences(s, 1)[1]))];
+  EXPECT_NEAR(openings[Script::kHan], 51, 21);
+  EXPECT_NEAR(openings[Script::kCyrillic], 64, 22);
+  EXPECT_GT(openings[Script::kLatin], 150);
+  EXPECT_GT(openings[std::nullopt], 150);
 }
 
 TEST_F(WrittenText, IsAConversationEveryOtherTimeWhereTheFolderHasAChatTemplate) {

@@ -1,0 +1,44 @@
+// script.h: the scripts that texts are written in.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace thimble {
+
+// Those of living languages that have a block of Unicode to themselves (Unicode 15, Blocks.txt).
+enum class Script : uint8_t {
+  kLatin,
+  kGreek,
+  kCyrillic,
+  kArmenian,
+  kHebrew,
+  kArabic,
+  kDevanagari,
+  kBengali,
+  kGurmukhi,
+  kGujarati,
+  kOriya,
+  kTamil,
+  kTelugu,
+  kKannada,
+  kMalayalam,
+  kSinhala,
+  kThai,
+  kLao,
+  kTibetan,
+  kMyanmar,
+  kGeorgian,
+  kHangul,
+  kEthiopic,
+  kKhmer,
+  kMongolian,
+  kKana,
+  kHan,
+};
+
+// Of the first letter that belongs to one; nothing where there is none. Bytes that are not UTF-8 are passed over.
+std::optional<Script> script_of(std::string_view text);
+
+}  // namespace thimble
