@@ -10,7 +10,7 @@ byte to the original, and the divergence of their predictions from its. What a r
 the rival's own code. A rival's file also counts after xz -9e. Each rival runs in a process of its own; one that fails,
 or is not installed, is a row with its reason. FOLDER/results.json grows with every result, so that the same command
 goes on where it ended; FOLDER/rivals.md has the tables and goals, FOLDER/rivals.svg the curve where gnuplot is
-installed, FOLDER/logs what the rivals said.
+installed, FOLDER/work/logs what the rivals said.
 """
 import argparse
 import hashlib
@@ -38,8 +38,10 @@ from worker import MODULES  # noqa: E402
 HEADER_BYTES = 1024
 WIDE_MAGIC = 20240801  # of shards of 32-bit tokens
 MOST_SCORED_TOGETHER = 4  # models in one evaluation: the original runs once for all of them
-BELOW_THE_SMALLEST = (0.65, 0.75, 0.85)  # of the smallest file: points of thimble's curve where losses are larger
-FIRST, SECOND, LAST = range(3)  # scores, thimble at the types of the goals, thimble elsewhere
+BELOW_THE_SMALLEST = ((0.55, 0.65, 0.75, 0.87), (0.47,), (0.4,))  # of the smallest file, in turn
+OUT_OF_TIME = "the time was up"
+GRACE_SECONDS = 2  # for processes that are ended to be seen ended
+FIRST, SECOND, LAST = range(3)  # scores that the goals need; thimble at their types, other rivals' scores; the rest
 
 
 def calibration(options, folder):
@@ -65,7 +67,7 @@ class Run:
         self.options = options
         self.out = Path(options.out)
         self.folder = Path(options.work or self.out / "work")
-        for folder in (self.out, self.out / "logs", self.folder):
+        for folder in (self.out, self.folder / "logs"):
             folder.mkdir(parents=True, exist_ok=True)
         self.deadline = time.monotonic() + options.seconds if options.seconds else None
         self.lock = threading.RLock()
@@ -88,6 +90,8 @@ class Run:
                 sys.exit(f"{self.path}: made with another {', '.join(changed)}: choose another --out")
             self.rows = comparison.scored(kept["rows"])  # what failed is tried again
         self.pending = {(r["rival"], r["setting"]) for r in self.rows}
+        self.packing = 0      # files
+        self.goal_sizes = []  # bytes of the files that the goals are about
 
     def left(self):
         """Seconds; None without a limit."""
@@ -95,12 +99,12 @@ class Run:
 
     def text_of(self, *arguments):
         words = [self.options.program, *map(str, arguments)]
+        if self.out_of_time():
+            raise RuntimeError(OUT_OF_TIME)
         try:
-            limit = self.left()
-            done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                                  timeout=max(1, limit) if limit is not None else None)
+            done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=self.left())
         except subprocess.TimeoutExpired:
-            raise RuntimeError("the time was up") from None
+            raise RuntimeError(OUT_OF_TIME) from None
         if done.returncode:
             lines = done.stderr.strip().splitlines() or [f"thimble {arguments[0]}: exit {done.returncode}"]
             raise RuntimeError(lines[-1])
@@ -109,109 +113,132 @@ class Run:
     def thimble(self, *arguments):
         return json.loads(self.text_of(*arguments, "--json", "--quiet"))
 
+    def kept(self):
+        return {"setup": self.setup, "parameters": self.parameters, "rows": self.rows}
+
     def keep(self, row):
         with self.lock:
             self.rows.append(row)
-            text = json.dumps({"setup": self.setup, "parameters": self.parameters, "rows": self.rows}, indent=1)
             beside = self.path.with_suffix(".tmp")
-            beside.write_text(text + "\n")
+            beside.write_text(json.dumps(self.kept(), indent=1) + "\n")
             beside.replace(self.path)
         said = (f"failed, {row['failed']}" if "failed" in row else
                 f"{row['file_bytes']:,} B, gap {row['gap']:+.6f}, KL {row['kl']:.6f}")
         print(f"{row['rival']} {row['setting']}: {said}", flush=True)
 
     def fail(self, rival, setting, reason):
-        self.keep({"rival": rival, "setting": setting, "failed": str(reason)[:300]})
+        if not any("failed" in r and (r["rival"], r["setting"]) == (rival, setting) for r in self.rows):
+            self.keep({"rival": rival, "setting": setting, "failed": str(reason)[:300]})
 
     def put(self, urgency, kind, job):
         self.jobs.put((urgency, next(self.order), kind, job))
 
     # Rivals
 
-    def follow(self, rival):
+    def follow(self, rival, part, parts):
         """Runs one rival's process, again without what it died of, until all of its settings are done."""
-        unwanted = {setting for name, setting in self.pending if name == rival}
+        unwanted = {row["setting"] for row in self.rows if row["rival"] == rival}
         python = dict(word.split("=", 1) for word in self.options.python).get(rival, sys.executable)
-        script = ROOT / "bench" / "rivals" / "worker.py"
+        command = [python, str(ROOT / "bench" / "rivals" / "worker.py"), rival, str(self.folder / "options.json"),
+                   str(part), str(parts)]
         while True:
-            with open(self.out / "logs" / f"{rival}.txt", "ab") as log:
-                process = subprocess.Popen([python, str(script), rival, str(self.folder / "options.json")],
-                                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-                                           start_new_session=True)
-                end = [os.killpg, (process.pid, signal.SIGKILL)]  # with what it started
-                timer = threading.Timer(max(1, self.left()), *end) if self.deadline else None
-                if timer:
+            with open(self.folder / "logs" / f"{rival}-{part}.txt", "ab") as log:
+                try:
+                    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                                               text=True, start_new_session=True)
+                except OSError as error:
+                    self.fail(rival, "all", error)
+                    return
+                timer = None
+                if self.deadline:  # ends it with what it started
+                    timer = threading.Timer(max(0, self.left()), os.killpg, (process.pid, signal.SIGKILL))
                     timer.start()
-                begun, wanted = self.listen(rival, process, unwanted)
-                code = process.wait()
+                done, wanted = self.listen(rival, process, unwanted)
                 if timer:
                     timer.cancel()
-            unwanted |= begun
-            missing = [] if wanted is None else [setting for setting in wanted if setting not in unwanted]
-            if wanted is None and not begun:
-                missing, begun = ["all"], {"all"}
-            if not code or not missing or self.out_of_time():
+            missing = [setting for setting in wanted if setting not in unwanted | done]
+            if not missing:
+                return
+            if not done or self.out_of_time():
                 for setting in missing:
-                    self.fail(rival, setting, "the time was up" if self.out_of_time() else f"its process ended ({code})")
+                    self.fail(rival, setting, self.end_of(process))
                 return
-            if not begun:
-                self.fail(rival, "all", f"its process ended ({code})")
-                return
+            unwanted |= done
+
+    def end_of(self, process):
+        return OUT_OF_TIME if self.out_of_time() else f"its process ended ({process.returncode})"
+
+    def follow_and_extend(self, rival, part, parts):
+        self.follow(rival, part, parts)
+        if rival == comparison.GOAL_RIVAL:
+            self.extend(BELOW_THE_SMALLEST[0], SECOND)
+
+    def extend(self, shares, urgency):
+        """Thimble at fewer bytes than any of the rival that the goals name, where its losses are as large."""
+        with self.lock:
+            for share in shares if self.goal_sizes else ():
+                self.want(int(share * min(self.goal_sizes)), urgency)
 
     def out_of_time(self):
         return self.deadline is not None and self.left() <= 0
 
     def listen(self, rival, process, unwanted):
-        """Returns the settings that are done, however, and all that were wanted (None: it never said)."""
+        """Returns the settings that are done, however, and all that were wanted."""
+        versions, wanted, in_flight, done = "", ["all"], set(), set()
         try:
             json.dump(sorted(unwanted), process.stdin)
             process.stdin.close()
-        except BrokenPipeError:
-            pass
-        versions, wanted, in_flight, done = "", None, set(), set()
-        for line in process.stdout:
-            message = json.loads(line)
-            versions = message.get("versions", versions)
-            wanted = message.get("settings", wanted)
-            if "begin" in message:
-                in_flight.add(message["begin"])
-            elif "failed" in message and message["failed"] is None:
-                self.fail(rival, "all", message["reason"])
-                return done | set(wanted or ["all"]), wanted
-            elif "failed" in message or "found" in message:
-                setting = message.get("found", message.get("failed"))
-                in_flight.discard(setting)
-                done.add(setting)
-                if "found" in message:
-                    self.announce({"rival": rival, "setting": setting, "versions": versions,
+            for line in process.stdout:
+                message = json.loads(line)
+                versions = message.get("versions", versions)
+                wanted = message.get("settings", wanted)
+                if "begin" in message:
+                    in_flight.add(message["begin"])
+                elif "found" in message:
+                    in_flight.discard(message["found"])
+                    done.add(message["found"])
+                    self.announce({"rival": rival, "setting": message["found"], "versions": versions,
                                    **{key: message[key] for key in ("files", "weights", "notes", "seconds")}})
-                else:
+                elif "failed" in message:
+                    setting = message["failed"] or "all"
+                    in_flight.discard(setting)
+                    done |= {setting} if message["failed"] else set(wanted)
                     self.fail(rival, setting, message["reason"])
+        except (BrokenPipeError, ValueError):  # it died before or while it said something
+            pass
         process.wait()
         for setting in in_flight:
-            reason = "the time was up" if self.out_of_time() else f"its process ended ({process.returncode})"
-            self.fail(rival, setting, reason)
+            self.fail(rival, setting, self.end_of(process))
         return done | in_flight, wanted
 
     def announce(self, row):
         files = [Path(path) for path in row.pop("files")]
         row["file_bytes"] = sum(path.stat().st_size for path in files)
-        is_goal = row["rival"] == comparison.GOAL_RIVAL
-        if is_goal or self.options.everywhere:
-            self.want(row["file_bytes"], SECOND if is_goal else LAST)
+        self.match(row)
         with self.lock:
             self.packing += 1
 
         def pack():
-            preset = 9 | lzma.PRESET_EXTREME
-            row["xz_bytes"] = sum(len(lzma.compress(path.read_bytes(), preset=preset)) for path in files)
-            for path in files:
-                path.unlink()
-            self.put(FIRST, "score", row)
-            with self.lock:
-                self.packing -= 1
+            try:
+                preset = 9 | lzma.PRESET_EXTREME
+                row["xz_bytes"] = sum(len(lzma.compress(path.read_bytes(), preset=preset)) for path in files)
+                for path in files:
+                    path.unlink()
+                self.put(FIRST if row["rival"] == comparison.GOAL_RIVAL else SECOND, "score", row)
+            except OSError as error:
+                self.fail(row["rival"], row["setting"], error)
+            finally:
+                with self.lock:
+                    self.packing -= 1
 
         self.packers.submit(pack)
+
+    def match(self, row):
+        is_goal = row["rival"] == comparison.GOAL_RIVAL
+        if is_goal:
+            self.goal_sizes.append(row["file_bytes"])
+        if is_goal or self.options.everywhere:
+            self.want(row["file_bytes"], SECOND if is_goal else LAST)
 
     def want(self, size, urgency):
         """Thimble at these bytes, once."""
@@ -236,7 +263,7 @@ class Run:
                 "rival": "thimble", "setting": setting, "versions": self.version, "notes": "", "weights": str(artifact),
                 "seconds": time.monotonic() - began, "file_bytes": artifact.stat().st_size,
                 "xz_bytes": artifact.stat().st_size})
-        except RuntimeError as error:
+        except (RuntimeError, OSError, ValueError) as error:
             self.fail("thimble", setting, error)
 
     def score(self, rows):
@@ -246,7 +273,7 @@ class Run:
             original, *others = self.thimble(
                 "eval", options.model, *(row["weights"] for row in rows), "--divergence", "--text", options.text,
                 *tokenizer, "--config", Path(options.model) / "config.json", *shlex.split(options.score))["evaluations"]
-        except RuntimeError as error:
+        except (RuntimeError, OSError, ValueError) as error:
             if len(rows) == 1:
                 self.fail(rows[0]["rival"], rows[0]["setting"], error)
             else:
@@ -266,13 +293,8 @@ class Run:
         while True:
             job = self.jobs.get()
             try:
-                if job[2] == "stop":
-                    return
                 if job[2] == "quantize":
-                    if self.out_of_time():
-                        self.fail("thimble", f"budget {job[3]}", "the time was up")
-                    else:
-                        self.quantize(job[3])
+                    self.quantize(job[3])
                     continue
                 rows = [job[3]]
                 try:
@@ -294,9 +316,8 @@ class Run:
                 self.jobs.task_done()
 
     def drain(self):
-        """Until nothing is queued, running or being packed."""
-        while True:
-            self.jobs.join()
+        """Until nothing is queued, running or being packed, or the time is up."""
+        while not self.out_of_time():
             with self.lock:
                 if not self.packing and not self.jobs.unfinished_tasks:
                     return
@@ -310,39 +331,30 @@ class Run:
             "calibration_length": options.calibration_length, "llama_include": options.llama_include,
             "llama_library": options.llama_library, "llama_program": options.llama_program,
             "auto_round_iterations": options.auto_round_iterations}))
-        self.packing = 0
-        for row in self.rows:
-            is_goal = row["rival"] == comparison.GOAL_RIVAL
-            if row["rival"] != "thimble" and (is_goal or options.everywhere):
-                self.want(row["file_bytes"], SECOND if is_goal else LAST)
+        for row in comparison.others_of(self.rows):
+            self.match(row)
         workers = [threading.Thread(target=self.work, daemon=True) for _ in range(options.jobs)]
-        rivals = [threading.Thread(target=self.follow, args=(rival,), daemon=True) for rival in options.rivals]
+        parts = {rival: int(count) for rival, count in (word.split("=") for word in options.processes)}
+        rivals = [threading.Thread(target=self.follow_and_extend, args=(rival, part, parts.get(rival, 1)), daemon=True)
+                  for rival in options.rivals for part in range(parts.get(rival, 1))]
         for thread in workers + rivals:
             thread.start()
         for thread in rivals:
             thread.join()
         self.drain()
-        sizes = [row["file_bytes"] for row in comparison.others_of(self.rows) if row["rival"] == comparison.GOAL_RIVAL]
-        for part in BELOW_THE_SMALLEST if sizes else ():
-            self.want(int(part * min(sizes)), LAST)
-        self.drain()
-        for _ in workers:
-            self.put(LAST, "stop", None)
-        for thread in workers:
-            thread.join()
+        for shares in BELOW_THE_SMALLEST[1:]:
+            if not comparison.reaches_all(self.rows):
+                self.extend(shares, LAST)
+                self.drain()
         self.report()
+        if self.out_of_time():  # nothing that is still running holds the end up
+            time.sleep(GRACE_SECONDS)
+            self.report()
+            os._exit(0)
 
     def report(self):
-        name = self.setup["model"]
-        text = [f"# {name}, {self.parameters:,} parameters"]
-        for row in comparison.scored(self.rows)[:1]:
-            text += ["", f"Original: {row['original_bpb']:.6f} BPB; {row['scope']} of {self.setup['text']}, context "
-                         f"{row['context']}, stride {row['stride']}. Calibrated on {self.setup['calibration']}."]
-        text += ["", "Versions: " + "; ".join(sorted({r["versions"] for r in comparison.scored(self.rows)})) + ".",
-                 "", f"Options of thimble: quantize `{self.setup['quantize']}`, eval `{self.setup['score']}`.", "",
-                 *comparison.tables(self.rows, self.parameters)]
-        (self.out / "rivals.md").write_text("\n".join(text) + "\n")
-        comparison.curve(self.rows, name, self.out / "rivals.svg")
+        with self.lock:
+            comparison.write_report(self.kept(), self.out)
 
 
 def main():
@@ -357,6 +369,7 @@ def main():
     options.add_argument("--tokenizer", default="", help="where the folder has none")
     options.add_argument("--rivals", nargs="*", choices=MODULES, default=list(MODULES))
     options.add_argument("--python", nargs="+", default=[], metavar="RIVAL=PROGRAM", help="Python that has its packages")
+    options.add_argument("--processes", nargs="+", default=[], metavar="RIVAL=N", help="of a rival, side by side")
     options.add_argument("--types", nargs="+", help="of llama.cpp")
     options.add_argument("--llama-include", nargs="+", default=[])
     options.add_argument("--llama-library", default="")

@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from candidate import Candidate, read_folder, weight_files, write_folder
+from candidate import Candidate, is_layer_matrix, read_folder, weight_files, write_folder
 
 SETTINGS = {f"{bits} bits, groups of {group}": (bits, group) for bits, group in ((2, 64), (2, 128), (3, 128), (4, 128))}
 
@@ -15,6 +15,15 @@ def settings(_options):
     return list(SETTINGS)
 
 
+def tokenizer_of(size):
+    """AutoRound asks for one, and does not read it where samples are tokens."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    words = models.WordLevel({str(i): i for i in range(size)}, unk_token="0")
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words))
+
+
 def make(options, setting, folder):
     import numpy as np
     import torch
@@ -25,11 +34,19 @@ def make(options, setting, folder):
     length = options.calibration_length
     ids = torch.from_numpy(np.fromfile(options.calibration_int32, "<i4").astype("int64")).reshape(-1, length)
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
-    tuner = AutoRound(model, None, bits=bits, group_size=group, sym=False, dataset=[{"input_ids": row[None]} for row in ids],
-                      seqlen=length, nsamples=len(ids), iters=options.auto_round_iterations)
+    tuner = AutoRound(model, tokenizer_of(model.config.vocab_size), bits=bits, group_size=group, sym=False,
+                      dataset=[{"input_ids": row[None]} for row in ids], seqlen=length, nsamples=len(ids),
+                      iters=options.auto_round_iterations, amp=torch.cuda.is_available(),
+                      enable_torch_compile=False)
     tuner.quantize()
-    packed, plain = folder / "packed", folder / "plain"
-    tuner.save_quantized(str(plain), format="fake", inplace=False)
-    tuner.save_quantized(str(packed), format="auto_round", inplace=True)
-    weights = write_folder(options.model, read_folder(plain), folder / "weights")
-    return Candidate(weight_files(packed), weights, "embedding as it was")
+    # Its weights in memory are the dequantized ones by now; a second save would repeat the first's format.
+    names = set(read_folder(options.model))
+    tensors = {name: tensor.detach().float().cpu().clone() for name, tensor in tuner.model.state_dict().items()
+               if name in names}
+    weights = write_folder(options.model, tensors, folder / "weights")
+    for name, parameter in tuner.model.named_parameters():
+        if not is_layer_matrix(name, parameter):
+            parameter.data = parameter.data.to(torch.bfloat16)
+    tuner.save_quantized(str(folder / "packed"), format="auto_round", inplace=True)
+    iterations = f"{options.auto_round_iterations} iterations"
+    return Candidate(weight_files(folder / "packed"), weights, f"embedding in bf16, {iterations}")

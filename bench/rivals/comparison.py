@@ -1,11 +1,16 @@
-"""comparison.py: tables, curve and the two goals, from the rows that bench/rivals.py kept.
+"""comparison.py: tables, curve and the two goals, from what bench/rivals.py kept.
+
+  comparison.py results.json FOLDER      writes rivals.md and rivals.svg there
 
 A row has rival, setting, file_bytes, xz_bytes, gap (bits per byte), kl (nats per token) and more, or failed (a reason).
 """
 
+import json
 import math
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 DECIDED_BY_DIVERGENCE = 0.002  # a rival's gap below this is noise on most texts: KL divergence decides
 GAP_GOAL = 0.70    # of a rival's gap, at its bytes
@@ -62,6 +67,13 @@ def smallest(row):
 def best_rival(rows, key, loss):
     """The smallest of the rivals' files, packed or not, that loses no more."""
     return min((r for r in others_of(rows) if r[key] <= loss), key=smallest, default=None)
+
+
+def reaches_all(rows):
+    """Whether thimble's curve has losses as large as all that the goals compare it with."""
+    ours = ours_of(rows)
+    goal_rows = [row for row in others_of(rows) if row["rival"] == GOAL_RIVAL]
+    return all(any(mine[decider(row)] >= row[decider(row)] for mine in ours) for row in goal_rows)
 
 
 def share(part, whole):
@@ -181,3 +193,20 @@ def curve(rows, name, path):
         f"$curve{i} using 1:2 with linespoints linewidth 2 pointtype {7 if kind == 'thimble' else 4} dashtype "
         f"{1 if kind == 'thimble' else 3} title '{kind}'" for i, kind in enumerate(kinds)))
     subprocess.run(["gnuplot"], input="\n".join(script) + "\n", text=True, check=False)
+
+
+def write_report(kept, out):
+    setup, rows = kept["setup"], kept["rows"]
+    text = [f"# {setup['model']}, {kept['parameters']:,} parameters", ""]
+    for row in scored(rows)[:1]:
+        text += [f"Original: {row['original_bpb']:.6f} BPB; {row['scope']} of {setup['text']}, context {row['context']}, "
+                 f"stride {row['stride']}. Calibrated on {setup['calibration']}.", ""]
+    text += ["Versions: " + "; ".join(sorted({r["versions"] for r in scored(rows)})) + ".", "",
+             f"Options of thimble: quantize `{setup['quantize']}`, eval `{setup['score']}`.", "",
+             *tables(rows, kept["parameters"])]
+    (Path(out) / "rivals.md").write_text("\n".join(text) + "\n")
+    curve(rows, setup["model"], Path(out) / "rivals.svg")
+
+
+if __name__ == "__main__":
+    write_report(json.loads(Path(sys.argv[1]).read_text()), sys.argv[2])

@@ -1,6 +1,8 @@
 """worker.py: makes one rival's files, in a process of its own, so that nothing that happens to it stops the others.
 
-  worker.py RIVAL OPTIONS.json < settings that are not wanted, a JSON list
+  worker.py RIVAL OPTIONS.json PART PARTS < settings that are not wanted, a JSON list
+
+Of all settings it makes every PARTS-th, from PART on: processes side by side share the work.
 
 OPTIONS.json: model, folder, calibration_int32, calibration_length, threads, and what the rivals' modules read besides.
 Says what it does on standard output, a JSON object a line: {"versions"}, {"settings"}, {"begin": setting}, {"found":
@@ -53,11 +55,12 @@ class Worker:
             traceback.print_exc()
             self.say(failed=setting, reason=reason_of(error))
 
-    def run(self, unwanted):
+    def run(self, unwanted, part, parts):
         try:
             module = importlib.import_module(MODULES[self.rival])
             self.say(versions=module.versions(self.options))
-            wanted = [setting for setting in module.settings(self.options) if setting not in unwanted]
+            wanted = [setting for setting in module.settings(self.options)[part::parts]
+                      if setting not in unwanted]
             self.say(settings=wanted)
             folder = Path(self.options.folder) / self.rival
             folder.mkdir(parents=True, exist_ok=True)
@@ -74,4 +77,5 @@ class Worker:
 
 
 if __name__ == "__main__":
-    Worker(sys.argv[1], SimpleNamespace(**json.loads(Path(sys.argv[2]).read_text()))).run(set(json.load(sys.stdin)))
+    chosen = SimpleNamespace(**json.loads(Path(sys.argv[2]).read_text()))
+    Worker(sys.argv[1], chosen).run(set(json.load(sys.stdin)), int(sys.argv[3]), int(sys.argv[4]))
