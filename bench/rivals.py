@@ -237,6 +237,7 @@ class Run:
         is_goal = row["rival"] == comparison.GOAL_RIVAL
         if is_goal:
             self.goal_sizes.append(row["file_bytes"])
+            is_goal = row["setting"] in (self.options.matched or [row["setting"]])
         if is_goal or self.options.everywhere:
             self.want(row["file_bytes"], SECOND if is_goal else LAST)
 
@@ -371,6 +372,8 @@ def main():
     options.add_argument("--python", nargs="+", default=[], metavar="RIVAL=PROGRAM", help="Python that has its packages")
     options.add_argument("--processes", nargs="+", default=[], metavar="RIVAL=N", help="of a rival, side by side")
     options.add_argument("--types", nargs="+", help="of llama.cpp")
+    options.add_argument("--matched", nargs="+", help="types of llama.cpp at whose bytes thimble runs; at those of the "
+                         "others its losses are interpolated (default: all)")
     options.add_argument("--llama-include", nargs="+", default=[])
     options.add_argument("--llama-library", default="")
     options.add_argument("--llama-program", default="", help="llama_cpp.cpp, compiled")
