@@ -369,7 +369,7 @@ def main():
     options.add_argument("--work", help="folder of large files (default: OUT/work)")
     options.add_argument("--tokenizer", default="", help="where the folder has none")
     options.add_argument("--rivals", nargs="*", choices=MODULES, default=list(MODULES))
-    options.add_argument("--python", nargs="+", default=[], metavar="RIVAL=PROGRAM", help="Python that has its packages")
+    options.add_argument("--python", nargs="+", default=[], metavar="RIVAL=PROGRAM", help="that has its packages")
     options.add_argument("--processes", nargs="+", default=[], metavar="RIVAL=N", help="of a rival, side by side")
     options.add_argument("--types", nargs="+", help="of llama.cpp")
     options.add_argument("--matched", nargs="+", help="types of llama.cpp at whose bytes thimble runs; at those of the "
@@ -378,7 +378,7 @@ def main():
     options.add_argument("--llama-library", default="")
     options.add_argument("--llama-program", default="", help="llama_cpp.cpp, compiled")
     options.add_argument("--auto-round-iterations", type=int, default=200)
-    options.add_argument("--everywhere", action="store_true", help="thimble at every rival's bytes, not llama.cpp's alone")
+    options.add_argument("--everywhere", action="store_true", help="thimble at all rivals' bytes")
     options.add_argument("--score", default="", help="further options of thimble eval, in one word")
     options.add_argument("--quantize", default="", help="further options of thimble quantize, in one word")
     options.add_argument("--jobs", type=int, default=1, help="runs of thimble at the same time")

@@ -114,9 +114,9 @@ def goal_lines(rows):
     found = goals(rows)
     lines = ["## Goals", "", verdict(found, "share_of_loss", GAP_GOAL, "Thimble's gap at the bytes of each type"),
              verdict(found, "share_of_bytes", BYTES_GOAL, "Thimble's bytes at equal gap, of the best rival's"), "",
-             f"KL divergence decides where the rival's gap is below {DECIDED_BY_DIVERGENCE}. Thimble's bytes at equal loss "
-             "are interpolated between its own points, log loss against bytes. The best rival is the smallest file, after "
-             "xz -9e where that is smaller, that loses no more.", "",
+             f"KL divergence decides where the rival's gap is below {DECIDED_BY_DIVERGENCE}. Thimble's bytes at equal "
+             "loss are interpolated between its own points, log loss against bytes. The best rival is the smallest "
+             "file, after xz -9e where that is smaller, that loses no more.", "",
              "| type | decided by | loss | thimble's at its bytes | share | best rival at this loss | its bytes | "
              "thimble's bytes | share |", "|---|---|--:|--:|--:|---|--:|--:|--:|"]
     for g in found:
@@ -132,15 +132,17 @@ def goal_lines(rows):
 
 def rival_lines(rows, parameters):
     lines = ["## Rivals, and thimble at their bytes", "",
-             "| rival | setting | bytes | bits per weight | after xz | gap, BPB | KL, nats | same top | thimble's gap | "
-             "its KL | of the gap | of the KL | stored as |", "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|"]
+             "| rival | setting | bytes | bits per weight | after xz | gap, BPB | KL, nats | same top | "
+             "thimble's gap | its KL | of the gap | of the KL | stored as |",
+             "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|"]
     for r in others_of(rows):
         (gap, measured), (kl, _) = at_its_bytes(rows, r, "gap"), at_its_bytes(rows, r, "kl")
         mark = "" if measured else "*"
         gap_text, kl_text = ("-" if v is None else f"{v:+.4f}{mark}" for v in (gap, kl))
         error = f" ± {r['error']:.4f}" if r["error"] is not None else ""
-        lines.append(f"| {r['rival']} | {r['setting']} | {r['file_bytes']:,} | {8 * r['file_bytes'] / parameters:.2f} | "
-                     f"{r['xz_bytes']:,} | {r['gap']:+.4f}{error} | {r['kl']:.5f} | {percent(r['same_top'])} | {gap_text} | "
+        bits = 8 * r["file_bytes"] / parameters
+        lines.append(f"| {r['rival']} | {r['setting']} | {r['file_bytes']:,} | {bits:.2f} | {r['xz_bytes']:,} | "
+                     f"{r['gap']:+.4f}{error} | {r['kl']:.5f} | {percent(r['same_top'])} | {gap_text} | "
                      f"{kl_text.lstrip('+')} | {percent(share(gap, r['gap']))} | {percent(share(kl, r['kl']))} | "
                      f"{r['notes']} |")
     lines += ["", "\\* interpolated between thimble's points", ""]
@@ -151,7 +153,8 @@ def our_lines(rows, parameters):
     lines = ["## Thimble", "", "| bytes | bits per weight | gap, BPB | KL, nats | same top | seconds |",
              "|--:|--:|--:|--:|--:|--:|"]
     for r in ours_of(rows):
-        lines.append(f"| {r['file_bytes']:,} | {8 * r['file_bytes'] / parameters:.2f} | {r['gap']:+.5f} | {r['kl']:.5f} | "
+        bits = 8 * r["file_bytes"] / parameters
+        lines.append(f"| {r['file_bytes']:,} | {bits:.2f} | {r['gap']:+.5f} | {r['kl']:.5f} | "
                      f"{percent(r['same_top'])} | {r['seconds']:.0f} |")
     return [*lines, ""]
 
@@ -192,10 +195,11 @@ def curve(rows, name, path):
     for i, kind in enumerate(kinds):
         points = sorted((r["file_bytes"] / 1e6, r["kl"]) for r in scored(rows) if kind_of(r) == kind and r["kl"] > 0)
         script += [f"$curve{i} << EOD", *(f"{x:.6f} {y:.8f}" for x, y in points), "EOD"]
-    plots = ["$curve0 using 1:2 with linespoints linewidth 2 pointtype 7 title 'thimble'"] if kinds[0] == "thimble" else []
-    plots += [f"$curve{i} using 1:2 with points linewidth 2 pointtype {HOLLOW[i % len(HOLLOW)]} linecolor {i + 1} title "
-              f"'{kind}'" for i, kind in enumerate(kinds) if kind != "thimble"]
-    script.append("plot " + ", ".join(plots))
+    marks = ("linespoints linewidth 2 pointtype 7" if kind == "thimble" else
+             f"points linewidth 2 pointtype {HOLLOW[i % len(HOLLOW)]} linecolor {i + 1}"
+             for i, kind in enumerate(kinds))
+    script.append("plot " + ", ".join(f"$curve{i} using 1:2 with {mark} title '{kind}'"
+                                      for i, (kind, mark) in enumerate(zip(kinds, marks))))
     subprocess.run(["gnuplot"], input="\n".join(script) + "\n", text=True, check=False)
 
 
@@ -203,8 +207,8 @@ def write_report(kept, out):
     setup, rows = kept["setup"], kept["rows"]
     text = [f"# {setup['model']}, {kept['parameters']:,} parameters", ""]
     for row in scored(rows)[:1]:
-        text += [f"Original: {row['original_bpb']:.6f} BPB; {row['scope']} of {setup['text']}, context {row['context']}, "
-                 f"stride {row['stride']}. Calibrated on {setup['calibration']}.", ""]
+        text += [f"Original: {row['original_bpb']:.6f} BPB; {row['scope']} of {setup['text']}, context "
+                 f"{row['context']}, stride {row['stride']}. Calibrated on {setup['calibration']}.", ""]
     text += ["Versions: " + "; ".join(sorted({r["versions"] for r in scored(rows)})) + ".", "",
              f"Options of thimble: quantize `{setup['quantize']}`, eval `{setup['score']}`.", "",
              *tables(rows, kept["parameters"])]
