@@ -1,43 +1,41 @@
-"""candidate.py: what every rival hands over, and how weights are written for thimble to score."""
+"""candidate.py: what every rival hands over, and the folders of weights that go in and out."""
 
 import json
-import lzma
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 
 @dataclass
 class Candidate:
-    rival: str
-    setting: str
-    file_bytes: int  # all that must be shipped, but for the tokenizer's files beside it
-    xz_bytes: int    # the same after xz -9e
-    weights: str     # what the file stands for, as `thimble eval` reads it
-    notes: str = ""  # fallbacks: tensors that the setting could not be used for
+    files: list    # all that must be shipped, but for the tokenizer
+    weights: str   # folder of what the files stand for, in float32, as `thimble eval` reads it
+    notes: str = ""  # what was stored otherwise than the setting says
 
 
-def xz_bytes(paths):
-    """Of all the files after xz -9e."""
-    return sum(len(lzma.compress(Path(path).read_bytes(), preset=9 | lzma.PRESET_EXTREME)) for path in paths)
-
-
-def bytes_of(paths):
-    return sum(Path(path).stat().st_size for path in paths)
+def config_of(folder):
+    return json.loads((Path(folder) / "config.json").read_text())
 
 
 def weight_files(folder):
-    return sorted(Path(folder).glob("*.safetensors"))
+    return sorted(str(path) for path in Path(folder).glob("*.safetensors"))
+
+
+def model_files(folder):
+    index = Path(folder) / "model.safetensors.index.json"
+    if not index.exists():
+        return [str(Path(folder) / "model.safetensors")]
+    return sorted({str(Path(folder) / name) for name in json.loads(index.read_text())["weight_map"].values()})
 
 
 def read_folder(folder):
-    """Tensors of a folder of Hugging Face, float32, by name."""
+    """Tensors of a model of Hugging Face, float32, by name."""
     import torch
     from safetensors.torch import load_file
 
     tensors = {}
-    for path in weight_files(folder):
-        tensors.update(load_file(str(path)))
+    for path in model_files(folder):
+        tensors.update(load_file(path))
     return {name: tensor.to(torch.float32) for name, tensor in tensors.items()}
 
 
@@ -49,14 +47,23 @@ def write_folder(original, tensors, out):
     out.mkdir(parents=True, exist_ok=True)
     for path in Path(original).iterdir():
         if path.suffix in (".json", ".model", ".jinja", ".txt") and not path.name.endswith(".index.json"):
-            shutil.copy(path, out / path.name)
-    config = json.loads((out / "config.json").read_text())
+            shutil.copyfile(path, out / path.name)
+    config = config_of(out)
     config["dtype"] = config["torch_dtype"] = "float32"
     (out / "config.json").write_text(json.dumps(config, indent=2))
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, str(out / "model.safetensors"))
     return str(out)
 
 
-def is_linear(name, tensor):
-    """A matrix of the layers: what all of these rivals quantize. Tables and heads stay as they are."""
-    return tensor.ndim == 2 and ".layers." in name and name.endswith("proj.weight")
+LAYER_MATRICES = ("q_proj.weight", "k_proj.weight", "v_proj.weight", "o_proj.weight", "gate_proj.weight",
+                  "up_proj.weight", "down_proj.weight", "c_attn.weight", "c_proj.weight", "c_fc.weight")
+
+
+def is_layer_matrix(name, tensor):
+    """What rivals of the layers quantize. Tables and heads stay as they are."""
+    return tensor.ndim == 2 and name.endswith(LAYER_MATRICES)
+
+
+def is_transposed(name):
+    """GPT-2's files have (columns, rows)."""
+    return ".c_" in name

@@ -1,14 +1,17 @@
 """llama_cpp.py: the types of llama.cpp with an importance matrix of the calibration tokens.
 
-Needs its headers (llama.h, ggml.h) and libraries (libllama, libggml, libggml-base), for llama_cpp.cpp beside this
-file, and the Python package gguf, which turns what it wrote into float32.
+Needs its headers (llama.h, ggml.h) and libraries (libllama, libggml, libggml-base) for llama_cpp.cpp beside this file,
+or that program compiled (--llama-program), and the Python package gguf.
 """
 
+import ctypes
+import re
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
-from candidate import Candidate, bytes_of, xz_bytes
+from candidate import Candidate
+from gguf_folder import write_folder_of, write_gguf
 
 # llama_ftype of llama.h.
 FILE_TYPES = {"IQ2_XXS": 19, "IQ2_XS": 20, "IQ2_S": 28, "IQ2_M": 29, "IQ3_XXS": 23, "IQ3_XS": 22, "IQ3_S": 26,
@@ -17,71 +20,60 @@ FILE_TYPES = {"IQ2_XXS": 19, "IQ2_XS": 20, "IQ2_S": 28, "IQ2_M": 29, "IQ3_XXS": 
               "Q5_K_M": 17, "Q6_K": 18, "Q8_0": 7}
 DEFAULT_TYPES = ["IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "Q2_K", "IQ3_XXS", "IQ3_S", "Q3_K_S", "Q3_K_M", "IQ4_XS",
                  "Q4_0", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K", "Q8_0"]
+THREADS = 4  # of one type: matrices of small models keep no more busy
 
 
-def build(options, folder):
-    source = Path(__file__).with_name("llama_cpp.cpp")
-    program = Path(folder) / "llama_cpp"
-    includes = [f"-I{path}" for path in options.llama_include]
-    library = Path(options.llama_library).resolve()
-    subprocess.run(["c++", "-std=c++20", "-O2", *includes, str(source), "-o", str(program), f"-L{library}", "-lllama",
-                    "-lggml", "-lggml-base", f"-Wl,-rpath,{library}"], check=True)
-    return program
-
-
-def to_float32(path, out):
-    """A GGUF file with the same keys and tensors, all in float32. Returns the types that were in it."""
-    import gguf
-    import numpy as np
-
-    reader = gguf.GGUFReader(path)
-    writer = gguf.GGUFWriter(out, reader.get_field("general.architecture").contents())
-    skipped = ("GGUF.", "general.architecture", "general.file_type", "general.quantization_version", "quantize.")
-    for name, field in reader.fields.items():
-        if name.startswith(skipped):
-            continue
-        kind = field.types[0]
-        if kind == gguf.GGUFValueType.ARRAY:
-            writer.add_array(name, field.contents())
-        else:
-            writer.add_key_value(name, field.contents(), kind)
-    types = {}
-    for tensor in reader.tensors:
-        kind = tensor.tensor_type.name
-        if len(tensor.shape) > 1:
-            types[kind] = types.get(kind, 0) + int(tensor.n_elements)
-        shape = [int(n) for n in reversed(tensor.shape)]
-        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32).reshape(shape)
-        writer.add_tensor(tensor.name, values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return types
+def library_of(options):
+    return Path(options.llama_library).resolve()
 
 
 def versions(options):
-    return f"llama.cpp of {Path(options.llama_library).name}, gguf {version('gguf')}"
+    library = ctypes.CDLL(str(library_of(options) / "libllama.so"), mode=ctypes.RTLD_GLOBAL)
+    library.llama_version.restype = ctypes.c_char_p
+    return f"llama.cpp {library.llama_version().decode()}, gguf {version('gguf')}"
 
 
-def candidates(options, folder):
-    program = build(options, folder)
-    original = Path(folder) / "original.gguf"
-    if not original.exists():
-        tokenizer = ["--tokenizer", options.tokenizer] if options.tokenizer else []
-        subprocess.run([options.program, "export", options.model, "--to", "gguf", "--dtype", "BF16", "-o", str(original),
-                        *tokenizer, "--quiet"], check=True)
-    raw = Path(folder) / "calibration.int32"
-    raw.write_bytes(options.calibration_ids.astype("<i4").tobytes())
-    wanted = [name for name in options.types or DEFAULT_TYPES if options.is_wanted("llama.cpp", name)]
-    files = {name: Path(folder) / f"{name}.gguf" for name in wanted}
-    missing = [name for name in wanted if not files[name].exists()]
-    if missing:
-        pairs = [word for name in missing for word in (str(FILE_TYPES[name]), str(files[name]))]
-        subprocess.run([str(program), str(original), str(raw), str(options.calibration_length), *pairs], check=True)
-    for name in wanted:
-        weights = Path(folder) / f"{name}.float32.gguf"
-        types = to_float32(str(files[name]), str(weights))
-        notes = ", ".join(f"{100 * count / sum(types.values()):.0f} % {kind}" for kind, count in types.items())
-        yield Candidate("llama.cpp", name, bytes_of([files[name]]), xz_bytes([files[name]]), str(weights), notes)
-        weights.unlink()
+def settings(options):
+    return options.types or DEFAULT_TYPES
+
+
+def workers(options):
+    return max(1, options.threads // THREADS)
+
+
+def run(options, *arguments):
+    done = subprocess.run([options.llama_program, *map(str, arguments)], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError((done.stderr.strip() or f"exit {done.returncode}").splitlines()[-1])
+    return done.stdout
+
+
+def prepare(options, folder):
+    if not options.llama_program:
+        options.llama_program = str(folder / "llama_cpp")
+        source = Path(__file__).with_name("llama_cpp.cpp")
+        includes = [f"-I{path}" for path in options.llama_include]
+        library = library_of(options)
+        subprocess.run(["c++", "-std=c++20", "-O2", *includes, str(source), "-o", options.llama_program, f"-L{library}",
+                        "-lllama", "-lggml", "-lggml-base", f"-Wl,-rpath,{library}"], check=True)
+    original, importance = folder / "original.gguf", folder / "importance.txt"
+    write_gguf(options.model, str(original))
+    if not importance.exists():
+        run(options, "importance", original, options.calibration_int32, options.calibration_length, options.threads,
+            importance)
+
+
+def make(options, setting, folder):
+    packed, plain = folder / f"{setting}.gguf", folder / "float32.gguf"
+    said = run(options, "quantize", folder.parent / "original.gguf", folder.parent / "importance.txt",
+               FILE_TYPES[setting], THREADS, packed)
+    elements = {}
+    for line in run(options, "float32", packed, plain).splitlines():
+        kind, count = line.split()
+        elements[kind] = elements.get(kind, 0) + int(count)
+    shares = sorted(elements.items(), key=lambda item: -item[1])
+    notes = ", ".join(f"{100 * count / sum(elements.values()):.0f} % {kind}" for kind, count in shares)
+    fallbacks = len(re.findall("fallback", said))
+    weights = write_folder_of(str(plain), options.model, folder / "weights")
+    plain.unlink()
+    return Candidate([str(packed)], weights, notes + (f", {fallbacks} fallbacks" if fallbacks else ""))
