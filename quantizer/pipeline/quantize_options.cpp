@@ -51,8 +51,10 @@ void finish_calibration(QuantizeRequest& request, bool has_slope, const std::opt
     calibration.sequences = has_slope ? level_of(request.effort).calibration_sequences : 64;
   if (!request.hessians.empty() && request.calibration_tokens.empty() && calibration.length != 0)
     throw UsageError("--calibration-length has no effect with --hessians and no --calibration-tokens");
-  const int64_t most = spec ? spec->most_positions.value_or(INT64_MAX) : INT64_MAX;
-  if (calibration.length == 0) calibration.length = std::min<int64_t>(has_slope ? 1024 : 2048, most);
+  if (calibration.length == 0) {
+    const int64_t usual = has_slope ? 1024 : 2048;
+    calibration.length = spec ? spec->usual_length(usual) : usual;
+  }
   if (spec && (request.hessians.empty() || !request.calibration_tokens.empty()))
     check_context(*spec, calibration.length, request.checkpoint);
 

@@ -31,10 +31,12 @@ void TokenSource::add_to(CLI::App& command, Need need, const char* details) {
                        "model's folder or GGUF file)",
                        need == Need::kRequired ? "required; " : ""));
   command.option_defaults()->group(details);
-  add_count(command, "--context", context,
-            fmt::format("Tokens of context, at most (default: {}, or the positions of a model that has fewer)",
-                        kDefaultContext),
-            1, 1 << 20);
+  add_count(
+      command, "--context", context,
+      fmt::format(
+          "Tokens of context, at most (default: {}, or the positions that a model has or was trained on, if fewer)",
+          kDefaultContext),
+      1, 1 << 20);
   add_count(command, "--stride", stride,
             "Tokens by which each window moves on (default: by the model's family, 64 or 512, or a shorter context)", 1,
             1 << 20);
@@ -67,7 +69,7 @@ void TokenSource::register_files(FileRoles& roles) const {
 }
 
 int64_t TokenSource::context_for(const Spec& spec, const std::string& path) const {
-  const int64_t length = context.value_or(std::min(kDefaultContext, spec.most_positions.value_or(kDefaultContext)));
+  const int64_t length = context.value_or(spec.usual_length(kDefaultContext));
   check_context(spec, length, path);
   if (stride && *stride > length)
     throw UsageError("--stride is " + std::to_string(*stride) + ", allowed is at most the --context, " +

@@ -4,6 +4,8 @@
 // docs/families.md shows how to add one.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -27,8 +29,14 @@ struct Spec {
   Json config;                            // canonical: what an artifact carries, and the family resolves again
   std::optional<int64_t> most_positions;  // sequences longer than this cannot be run; nullopt: of any length
   std::shared_ptr<const Network> network;
+  // Of the sequences it was trained on, where the config says so: longer ones run, and are predicted badly.
+  std::optional<int64_t> trained_positions = std::nullopt;
 
   int64_t vocabulary() const { return network->vocabulary(); }
+  // As many of `wanted` positions as the model has, and was trained on.
+  int64_t usual_length(int64_t wanted) const {
+    return std::min({wanted, most_positions.value_or(wanted), trained_positions.value_or(wanted)});
+  }
 };
 
 // A UsageError when a context of this many tokens is too long for the model of `path`.

@@ -6,6 +6,7 @@
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/families/golf/random_model.h"
 #include "tests/runtime/families/gpt2/random_gpt2.h"
+#include "tests/runtime/families/llama/random_llama.h"
 
 namespace thimble {
 namespace {
@@ -91,6 +92,23 @@ TEST(Families, AContextMustFitThePositions) {
   spec.most_positions = 40;
   EXPECT_NO_THROW(check_context(spec, 40, "model"));
   expect_error<UsageError>([&] { check_context(spec, 41, "model.thmb"); }, {"model.thmb", "41", "40"});
+}
+
+TEST(Families, TheUsualLengthKeepsToWhatAModelKnows) {
+  Spec spec;
+  EXPECT_EQ(spec.usual_length(2048), 2048);
+  spec.most_positions = 1024;
+  EXPECT_EQ(spec.usual_length(2048), 1024);
+  EXPECT_EQ(spec.usual_length(512), 512);
+  LlamaConfig config = small_llama_config("llama");
+  const auto resolved = [&] {
+    const OwnedTensors tensors = random_llama_tensors(config);
+    return family_named("llama").resolve(to_json(config), views_of(tensors), {"config.json", "model.safetensors"});
+  };
+  EXPECT_EQ(resolved().usual_length(2048), 2048);
+  config.max_positions = 600;
+  EXPECT_EQ(resolved().usual_length(2048), 600);
+  EXPECT_NO_THROW(check_context(resolved(), 2048, "model"));  // longer ones run
 }
 
 void expect_same_tensors(const TensorMap& found, const OwnedTensors& expected) {
