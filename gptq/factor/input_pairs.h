@@ -48,9 +48,6 @@ std::unique_ptr<InputPairs> make_input_pairs(const std::shared_ptr<const Weights
                                              const std::shared_ptr<const Weights>& quantized, const Device& device,
                                              const TokenSequences& tokens, int64_t sequences);
 
-// The pair from the joint Hessian of (x~, x), of size 2 K.
-InputPair split_joint_hessian(const SymmetricMatrix& joint);
-
 // w' for every row of each of `weights` (R, K), which read the pair's input, `strength` of the way from w. `damping`:
 // relative to the Hessian's mean diagonal, as in factor_hessian(), whose errors these are; `layer` names the input
 // there. In float64; on the first CUDA device of several, with sums in another order than on the CPU: the same bits on

@@ -228,12 +228,13 @@ std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string>
   std::vector<Wanted> wanted;
   for (const std::string& name : names) wanted.push_back({&layer(name), {log2_c, shrinkage}});
   auto compute = [&](std::span<const size_t> mine, const SharedWork::Give<SlopeMatrix>& give) {
-    const InputPair pair = collect();
+    InputPair pair = collect();
     if (mine.empty()) return;
-    const std::shared_ptr<const StoredHessian> hessian = store_in_memory(pair.hessian);
     std::vector<std::string> own;
     for (size_t i : mine) own.push_back(names[i]);
     std::vector<Matrix> weights = times.time("cross terms: shift", [&] { return shifted_weights(own, pair); });
+    pair.drift = {};
+    const std::shared_ptr<const StoredHessian> hessian = store_in_memory(std::move(pair.hessian));
     std::vector<Layer> shifted;
     for (size_t i = 0; i < mine.size(); ++i) {
       const Layer& from = *wanted[mine[i]].layer;
