@@ -7,6 +7,8 @@
 #include "runtime/base/error.h"
 #include "runtime/base/parallel.h"
 #include "runtime/cpu/cpu_pass.h"
+#include "runtime/cpu/cpu_plans.h"
+#include "runtime/tensor/host_device.h"
 
 namespace thimble {
 namespace {
@@ -114,6 +116,40 @@ Matrix shifted(ConstMatrixView weights, const InputPair& pair, const HessianFact
 }
 
 }  // namespace
+
+namespace {
+
+uint64_t square_bytes(int64_t columns) { return static_cast<uint64_t>(columns * columns) * sizeof(double); }
+
+// Of one input: its pair, and what collects it or shifts weights by it.
+uint64_t pair_bytes(const Network& network, const LinearInput& input, int64_t length) {
+  const int64_t columns = network.width_of(input.value);
+  int64_t rows = 0;
+  for (MatrixId id : input.readers) rows += network.matrix(id).rows;
+  const auto floats = [](int64_t count) { return static_cast<uint64_t>(count) * sizeof(float); };
+  const uint64_t collecting = floats(columns * columns + columns * length);  // products; differences
+  const int64_t tasks = std::min<int64_t>(thread_count(), divide_up(rows, kRowsPerTask));
+  const uint64_t shifting = square_bytes(columns) + floats(2 * rows * columns) +
+                            static_cast<uint64_t>(5 * tasks * kRowsPerTask * columns) * sizeof(double);
+  return factor_bytes(columns) + std::max(collecting, shifting);  // H's triangle, and the drift
+}
+
+}  // namespace
+
+MemoryPlan plan_cpu_input_pairs(const Network& network, int64_t length, int64_t sequences, uint64_t weight_bytes) {
+  uint64_t widest = 0;
+  for (const LinearInput& input : inputs_of_layers(network))
+    widest = std::max(widest, pair_bytes(network, input, length));
+  const uint64_t paused = static_cast<uint64_t>(2 * sequences) * cpu_pause_bytes(network, length - 1);
+  return {"cross terms",
+          "sequence",
+          length,
+          sequences,
+          {{"weights", weight_bytes},
+           {"activations of two models", 2 * cpu_pass_bytes(network, length - 1, length) + paused},
+           {"Hessian, drift, factor", widest}},
+          /*is_host=*/true};
+}
 
 std::vector<LinearInput> inputs_of_layers(const Network& network) {
   std::vector<LinearInput> inputs = network.linear_inputs();

@@ -14,6 +14,7 @@
 
 #include "gptq/factor/hessian_factor.h"
 #include "gptq/statistics/hessian.h"
+#include "runtime/base/memory_plan.h"
 #include "runtime/device/device.h"
 #include "runtime/ops/token_sequences.h"
 #include "runtime/ops/weights.h"
@@ -54,6 +55,10 @@ std::unique_ptr<InputPairs> make_input_pairs(const std::shared_ptr<const Weights
 // every device of one model. Too little memory is a DeviceError.
 std::vector<Matrix> shift_weights(std::span<const ConstMatrixView> weights, const InputPair& pair, double damping,
                                   double strength, const std::string& layer, const Device& device);
+
+// What make_input_pairs() and shift_weights() take of the host's memory on the CPU, with the input in flight that takes
+// most. `weight_bytes`: of the original, in memory.
+MemoryPlan plan_cpu_input_pairs(const Network& network, int64_t length, int64_t sequences, uint64_t weight_bytes);
 
 // What these two do on a CUDA device; DeviceErrors in a build without CUDA.
 std::unique_ptr<InputPairs> make_cuda_input_pairs(const std::shared_ptr<const Weights>& original,

@@ -22,8 +22,6 @@ namespace {
 // Columns among which each error is passed on at once; to columns further on, errors travel in products.
 constexpr int64_t kLeafColumns = 16;
 constexpr int64_t kRowsPerProduct = 128;
-// Without a Hessian columns do not depend on each other: those of one task.
-constexpr int64_t kFreeColumns = 128;
 
 // What all tasks read.
 struct Problem {

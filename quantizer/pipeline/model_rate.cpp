@@ -37,11 +37,10 @@ Json to_json(const MatrixRate& rate) {
 
 }  // namespace
 
-// Of weights in float32, and of codes.
+// Besides the codes and the artifact.
 uint64_t RateMeter::working_bytes() const {
   uint64_t model = 0;
-  for (const auto& [name, tensor] : tensors_)
-    model += static_cast<uint64_t>(element_count(tensor.shape)) * (sizeof(float) + 1);
+  for (const auto& [name, tensor] : tensors_) model += 2 * static_cast<uint64_t>(element_count(tensor.shape));
   return working_memory(host_memory_bytes_, model);
 }
 
