@@ -12,6 +12,9 @@
 namespace thimble {
 namespace {
 
+// Of sections that are decompressed at a time, but for the last of them.
+constexpr uint64_t kMostContentsAtOnce = uint64_t{64} << 20;
+
 StoredTensorSummary summarize(const TensorEntry& entry) {
   StoredTensorSummary summary{entry.name,     entry.shape,      std::string(dtype_name(entry.dtype)),
                               entry.max_code, entry.elements(), entry.coded()};
@@ -54,15 +57,17 @@ ByteVector encode_artifact(const QuantizedModel& model, const EncodeOptions& opt
 QuantizedModel decode_artifact(Bytes file, const std::string& path) {
   const OpenArtifact artifact = open_artifact(file, path);
   const std::vector<PlannedSection>& sections = artifact.plan.sections;
-  // Everything is decompressed before any tensor is given room, so memory follows what the file really holds.
-  std::vector<ByteVector> contents(sections.size());
-  parallel_for(std::ssize(contents) - 1, [&](int64_t i) {
-    contents[static_cast<size_t>(i) + 1] = read_content(artifact, static_cast<size_t>(i) + 1, path);
-  });
   QuantizedModel model = empty_model(artifact.plan.header);
-  for (size_t i = 1; i < contents.size(); ++i) {
-    scatter_content(model, sections[i], contents[i]);
-    contents[i] = {};
+  // A few sections at a time: their contents may take several times the bytes that tensors do. A tensor is given room
+  // once its first section is decompressed.
+  for (size_t first = 1, next = 1; first < sections.size(); first = next) {
+    for (uint64_t bytes = 0; next < sections.size() && (next == first || bytes < kMostContentsAtOnce); ++next)
+      bytes += sections[next].shape.content_bytes();
+    std::vector<ByteVector> contents(next - first);
+    parallel_for(std::ssize(contents), [&](int64_t i) {
+      contents[static_cast<size_t>(i)] = read_content(artifact, first + static_cast<size_t>(i), path);
+    });
+    for (size_t i = 0; i < contents.size(); ++i) scatter_content(model, sections[first + i], contents[i]);
   }
   check_contents(model, artifact.plan.header.tensors, path);
   return model;

@@ -21,7 +21,7 @@ ByteVector encode_artifact(const QuantizedModel& model, const EncodeOptions& opt
                            Progress& progress);
 
 // Verifies checksums and every rule of the format; whatever is wrong with the file is a FormatError.
-// Memory: the model, at most kExpansionFloorBytes + kMaxExpansion x the file (checked first), and one tensor more.
+// Memory: the model, at most kExpansionFloorBytes + kMaxExpansion x the file (checked first), and a few sections more.
 QuantizedModel decode_artifact(Bytes file, const std::string& path);
 
 // What an artifact holds and where its bytes go. For people: `inspect`.

@@ -7,6 +7,8 @@
 #include "runtime/base/error.h"
 #include "runtime/base/parallel.h"
 #include "runtime/cpu/cpu_pass.h"
+#include "runtime/cpu/cpu_plans.h"
+#include "runtime/tensor/host_device.h"
 
 namespace thimble {
 namespace {
@@ -37,10 +39,6 @@ class PausedPasses {
   std::vector<CpuPass::Pause> pauses_;
 };
 
-void copy_half(ConstMatrixView x, int half, Matrix& joint) {
-  for (int64_t t = 0; t < x.rows; ++t) std::copy_n(x.row(t), x.cols, joint.row(t) + half * x.cols);
-}
-
 class CpuInputPairs final : public InputPairs {
  public:
   CpuInputPairs(std::shared_ptr<const Weights> original, Weights quantized, const TokenSequences& tokens,
@@ -52,29 +50,46 @@ class CpuInputPairs final : public InputPairs {
         of_original_(*original_, tokens, sequences) {}
 
   InputPair collect(const LinearInput& input) override {
-    std::vector<std::string> readers;
-    for (MatrixId id : input.readers) readers.push_back(original_->network->matrix(id).name);
-    HessianCollector collector;
+    const std::string& reader = original_->network->matrix(input.readers[0]).name;
+    const int64_t columns = original_->network->width_of(input.value);
+    InputPair pair{SymmetricMatrix(columns), MatrixF64(columns, columns)};
+    int64_t tokens = 0;
     for (size_t s = 0; s < sequences_; ++s) {
-      const ConstMatrixView first = of_quantized_.advance(s, input);
-      joint_.resize(first.rows, 2 * first.cols);
-      copy_half(first, 0, joint_);
-      copy_half(of_original_.advance(s, input), 1, joint_);
-      collector.on_linear_input(readers, joint_);
+      const auto sequence = static_cast<int64_t>(s);
+      const ConstMatrixView x = of_original_.advance(s, input), y = of_quantized_.advance(s, input);
+      add_gram(y, reader, sequence, pair.hessian);
+      difference_.resize(x.rows, columns);
+      for_each_row(x.rows, columns, [&](int64_t t) {
+        for (int64_t k = 0; k < columns; ++k) difference_(t, k) = x.row(t)[k] - y.row(t)[k];
+      });
+      add_cross_products(difference_, y, reader, sequence, pair.drift);
+      tokens += x.rows;
     }
-    return split_joint_hessian(std::move(collector).finish().at(readers[0])->matrix);
+    forget_replaced();
+    for (const std::span<double> sums : {pair.hessian.values(), pair.drift.values()})
+      for (double& value : sums) value /= static_cast<double>(tokens);
+    return pair;
   }
 
   void replace(const std::string& name, const StoredMatrix& values) override {
-    quantized_.matrices[static_cast<size_t>(quantized_.network->id_of(name))] = values;
+    const MatrixId id = quantized_.network->id_of(name);
+    quantized_.matrices[static_cast<size_t>(id)] = values;
+    replaced_.push_back(id);
   }
 
  private:
+  // Passes do not come back to what has read its input: its values need not stay in memory.
+  void forget_replaced() {
+    for (MatrixId id : replaced_) quantized_.matrices[static_cast<size_t>(id)] = original_->matrix(id);
+    replaced_.clear();
+  }
+
   const std::shared_ptr<const Weights> original_;
   Weights quantized_;
   const size_t sequences_;
   PausedPasses of_quantized_, of_original_;
-  Matrix joint_;  // (T, 2 K)
+  Matrix difference_;               // (T, K) x - x~ of a sequence
+  std::vector<MatrixId> replaced_;  // since the last input
 };
 
 Matrix shifted(ConstMatrixView weights, const InputPair& pair, const HessianFactor& factor, double strength) {
@@ -102,14 +117,38 @@ Matrix shifted(ConstMatrixView weights, const InputPair& pair, const HessianFact
 
 }  // namespace
 
-InputPair split_joint_hessian(const SymmetricMatrix& joint) {
-  const int64_t columns = joint.size() / 2;
-  InputPair pair{SymmetricMatrix(columns), MatrixF64(columns, columns)};
-  for (int64_t i = 0; i < columns; ++i) {
-    std::copy_n(joint.lower_row(i), i + 1, pair.hessian.lower_row(i));
-    for (int64_t j = 0; j < columns; ++j) pair.drift(i, j) = joint(columns + i, j) - joint(i, j);
-  }
-  return pair;
+namespace {
+
+uint64_t square_bytes(int64_t columns) { return static_cast<uint64_t>(columns * columns) * sizeof(double); }
+
+// Of one input: its pair, and what collects it or shifts weights by it.
+uint64_t pair_bytes(const Network& network, const LinearInput& input, int64_t length) {
+  const int64_t columns = network.width_of(input.value);
+  int64_t rows = 0;
+  for (MatrixId id : input.readers) rows += network.matrix(id).rows;
+  const auto floats = [](int64_t count) { return static_cast<uint64_t>(count) * sizeof(float); };
+  const uint64_t collecting = floats(columns * columns + columns * length);  // products; differences
+  const int64_t tasks = std::min<int64_t>(thread_count(), divide_up(rows, kRowsPerTask));
+  const uint64_t shifting = square_bytes(columns) + floats(2 * rows * columns) +
+                            static_cast<uint64_t>(5 * tasks * kRowsPerTask * columns) * sizeof(double);
+  return factor_bytes(columns) + std::max(collecting, shifting);  // H's triangle, and the drift
+}
+
+}  // namespace
+
+MemoryPlan plan_cpu_input_pairs(const Network& network, int64_t length, int64_t sequences, uint64_t weight_bytes) {
+  uint64_t widest = 0;
+  for (const LinearInput& input : inputs_of_layers(network))
+    widest = std::max(widest, pair_bytes(network, input, length));
+  const uint64_t paused = static_cast<uint64_t>(2 * sequences) * cpu_pause_bytes(network, length - 1);
+  return {"cross terms",
+          "sequence",
+          length,
+          sequences,
+          {{"weights", weight_bytes},
+           {"activations of two models", 2 * cpu_pass_bytes(network, length - 1, length) + paused},
+           {"Hessian, drift, factor", widest}},
+          /*is_host=*/true};
 }
 
 std::vector<LinearInput> inputs_of_layers(const Network& network) {

@@ -14,6 +14,7 @@
 
 #include "gptq/factor/hessian_factor.h"
 #include "gptq/statistics/hessian.h"
+#include "runtime/base/memory_plan.h"
 #include "runtime/device/device.h"
 #include "runtime/ops/token_sequences.h"
 #include "runtime/ops/weights.h"
@@ -48,15 +49,16 @@ std::unique_ptr<InputPairs> make_input_pairs(const std::shared_ptr<const Weights
                                              const std::shared_ptr<const Weights>& quantized, const Device& device,
                                              const TokenSequences& tokens, int64_t sequences);
 
-// The pair from the joint Hessian of (x~, x), of size 2 K.
-InputPair split_joint_hessian(const SymmetricMatrix& joint);
-
 // w' for every row of each of `weights` (R, K), which read the pair's input, `strength` of the way from w. `damping`:
 // relative to the Hessian's mean diagonal, as in factor_hessian(), whose errors these are; `layer` names the input
 // there. In float64; on the first CUDA device of several, with sums in another order than on the CPU: the same bits on
 // every device of one model. Too little memory is a DeviceError.
 std::vector<Matrix> shift_weights(std::span<const ConstMatrixView> weights, const InputPair& pair, double damping,
                                   double strength, const std::string& layer, const Device& device);
+
+// What make_input_pairs() and shift_weights() take of the host's memory on the CPU, with the input in flight that takes
+// most. `weight_bytes`: of the original, in memory.
+MemoryPlan plan_cpu_input_pairs(const Network& network, int64_t length, int64_t sequences, uint64_t weight_bytes);
 
 // What these two do on a CUDA device; DeviceErrors in a build without CUDA.
 std::unique_ptr<InputPairs> make_cuda_input_pairs(const std::shared_ptr<const Weights>& original,

@@ -112,13 +112,17 @@ std::map<std::string, MatrixLoss> matrix_losses(const StoredStatistics& statisti
 }
 
 // Errors of GPTQ lie where H is small, so that most of e H e^T cancels: float64.
-double predicted_loss(const MatrixLoss& loss, ConstMatrixView weights, ConstMatrixView quantized) {
+double predicted_loss(const MatrixLoss& loss, const StoredMatrixView& weights, const StoredMatrixView& quantized) {
   const MatrixF64 hessian = loss.hessian ? square_of(*loss.hessian) : MatrixF64();
   std::vector<double> row_losses(static_cast<size_t>(weights.rows));
   parallel_chunks(weights.rows, kRowsPerTask, [&](int64_t first, int64_t last) {
     MatrixF64 errors(last - first, weights.cols), products(last - first, weights.cols);
-    for (int64_t r = first; r < last; ++r)
-      for (int64_t k = 0; k < weights.cols; ++k) errors(r - first, k) = double{quantized.row(r)[k]} - weights.row(r)[k];
+    std::vector<float> before(static_cast<size_t>(weights.cols)), after(before.size());
+    for (int64_t r = first; r < last; ++r) {
+      weights.read_row(r, before.data());
+      quantized.read_row(r, after.data());
+      std::ranges::transform(after, before, errors.row(r - first), [](float a, float b) { return double{a} - b; });
+    }
     // -e H, row by row.
     if (loss.hessian) subtract_product(errors, hessian, products);
     for (int64_t r = 0; r < errors.rows() && !loss.hessian; ++r)

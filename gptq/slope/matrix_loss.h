@@ -13,6 +13,7 @@
 
 #include "gptq/statistics/stored_statistics.h"
 #include "runtime/tensor/matrix.h"
+#include "runtime/tensor/stored_matrix.h"
 #include "runtime/tensor/tensor.h"
 
 namespace thimble {
@@ -43,6 +44,6 @@ std::map<std::string, MatrixLoss> matrix_losses(const StoredStatistics& statisti
 // What the errors of a quantized matrix cost: loss(quantized - weights), of matrices (R, K), never below 0. Nats per
 // token where the row weights are an output Fisher. H is the one collected, not the damped one that solvers work with.
 // The same for any thread count.
-double predicted_loss(const MatrixLoss& loss, ConstMatrixView weights, ConstMatrixView quantized);
+double predicted_loss(const MatrixLoss& loss, const StoredMatrixView& weights, const StoredMatrixView& quantized);
 
 }  // namespace thimble

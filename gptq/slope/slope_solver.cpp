@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <mutex>
+#include <utility>
 
 #include "gptq/slope/rate_model.h"
 #include "gptq/slope/trellis_quantizer.h"
@@ -20,8 +22,6 @@ namespace {
 // Columns among which each error is passed on at once; to columns further on, errors travel in products.
 constexpr int64_t kLeafColumns = 16;
 constexpr int64_t kRowsPerProduct = 128;
-// Without a Hessian columns do not depend on each other: those of one task.
-constexpr int64_t kFreeColumns = 128;
 
 // What all tasks read.
 struct Problem {
@@ -36,12 +36,15 @@ struct Problem {
 // The rows [first, first + count) of one segment of the trellis, and one task's columns of them.
 class SegmentSolver {
  public:
-  // codes: (R, K) of the matrix. sums: (count)
-  SegmentSolver(const Problem& problem, int64_t first, int64_t count, std::span<int32_t> codes, std::span<RowSums> sums)
+  // Of columns [first_column, first_column + columns). sums: (count)
+  SegmentSolver(const Problem& problem, int64_t first, int64_t count, int64_t first_column, int64_t columns,
+                std::span<RowSums> sums)
       : problem_(problem),
         first_(first),
         count_(count),
-        codes_(codes),
+        first_column_(first_column),
+        columns_(columns),
+        codes_(static_cast<size_t>(count * columns)),
         sums_(sums),
         quantizer_(problem.trellis, problem.rate_weight, count),
         column_targets_(static_cast<size_t>(count)),
@@ -54,12 +57,20 @@ class SegmentSolver {
     solve_columns(0, problem_.weights.cols);
   }
 
-  void solve_without_feedback(int64_t first_column, int64_t last_column) {
+  void solve_without_feedback() {
     std::vector<double> targets(static_cast<size_t>(count_));
-    for (int64_t k = first_column; k < last_column; ++k) {
+    for (int64_t k = first_column_; k < first_column_ + columns_; ++k) {
       for (int64_t r = 0; r < count_; ++r) targets[static_cast<size_t>(r)] = weight(r, k);
       solve_column(k, targets.data(), 1);
     }
+  }
+
+  // Into the codes (R, K) of the matrix.
+  void store(CodeArray& all) const {
+    const auto width = static_cast<size_t>(columns_);
+    for (int64_t r = 0; r < count_; ++r)
+      all.store(static_cast<size_t>((first_ + r) * problem_.weights.cols + first_column_),
+                std::span(codes_).subspan(static_cast<size_t>(r) * width, width));
   }
 
  private:
@@ -116,7 +127,7 @@ class SegmentSolver {
       const float value = static_cast<float>(level) * rows[i].size * column_size;  // as dequantize() does
       const double difference = double{weight(static_cast<int64_t>(i), k)} - value;
       targets[i] = (targets[i] - value) / u;
-      codes_[(static_cast<size_t>(first_) + i) * problem_.columns.size() + column] =
+      codes_[i * static_cast<size_t>(columns_) + static_cast<size_t>(k - first_column_)] =
           level >> 1;  // level = 2 * code + set
       sums_[i].squared_error += difference * difference;
       sums_[i].weighted_loss += targets[i] * targets[i];
@@ -125,8 +136,8 @@ class SegmentSolver {
   }
 
   const Problem& problem_;
-  int64_t first_, count_;
-  std::span<int32_t> codes_;
+  int64_t first_, count_, first_column_, columns_;
+  std::vector<int32_t> codes_;  // (count, columns)
   std::span<RowSums> sums_;
   TrellisQuantizer quantizer_;
   MatrixF64 w_;  // (count, K)
@@ -200,7 +211,9 @@ SlopeResult solve_slope(ConstMatrixView weights, const HessianFactor* factor, co
                         axis_steps(grid.column_steps, scales.columns),
                         name};
   const auto rows = static_cast<size_t>(weights.rows);
-  std::vector<int32_t> codes(rows * static_cast<size_t>(weights.cols));
+  CodeArray codes;
+  codes.resize(rows * static_cast<size_t>(weights.cols));
+  std::mutex codes_mutex;
 
   const int64_t segments = divide_up(weights.rows, kTrellisRows);
   const int64_t parts = factor ? 1 : divide_up(weights.cols, kFreeColumns);
@@ -210,13 +223,16 @@ SlopeResult solve_slope(ConstMatrixView weights, const HessianFactor* factor, co
     const int64_t count = std::min(kTrellisRows, weights.rows - first), column = part * kFreeColumns;
     const auto own =
         std::span(sums).subspan(static_cast<size_t>(part * weights.rows + first), static_cast<size_t>(count));
-    SegmentSolver solver(problem, first, count, codes, own);
+    const int64_t columns = factor ? weights.cols : std::min(kFreeColumns, weights.cols - column);
+    SegmentSolver solver(problem, first, count, column, columns, own);
     if (factor)
       solver.solve_with_feedback();
     else
-      solver.solve_without_feedback(column, std::min(column + kFreeColumns, weights.cols));
+      solver.solve_without_feedback();
+    const std::lock_guard lock(codes_mutex);
+    solver.store(codes);
   });
-  return {{grid.trellis_bits, codes, grid.row_steps, grid.column_steps},
+  return {{grid.trellis_bits, std::move(codes), grid.row_steps, grid.column_steps},
           slope_report(sums, weights, factor, row_weights)};
 }
 

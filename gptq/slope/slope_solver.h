@@ -20,6 +20,8 @@
 namespace thimble {
 
 constexpr double kMaxRateWeight = 1e6;
+// Without a Hessian columns do not depend on each other: those of one task.
+constexpr int64_t kFreeColumns = 128;
 
 // How one matrix is to be quantized.
 struct SlopeGrid {

@@ -18,25 +18,67 @@ namespace {
 constexpr int64_t kTokensPerFlush = 2048;
 constexpr int64_t kRowsPerTask = 64;
 
-// A sum of squares is finite only if every value is, and it bounds the column's other products (Cauchy-Schwarz):
-// looking at the diagonal is enough.
-void require_finite(const Matrix& products, ConstMatrixView x, const std::string& layer, int64_t sequence,
-                    int64_t first_position) {
-  for (int64_t column = 0; column < x.cols; ++column) {
-    if (std::isfinite(products(column, column))) continue;
-    for (int64_t t = 0; t < x.rows; ++t)
-      if (!std::isfinite(x.row(t)[column]))
-        throw Error(ExitCode::kBadInput,
-                    fmt::format("layer '{}': input is {} at sequence {}, position {}, column {}; must be finite", layer,
-                                x.row(t)[column], sequence, first_position + t, column));
-    throw Error(ExitCode::kBadInput,
-                fmt::format("layer '{}': input column {} of sequence {}, positions {} to {}: the sum of squares "
-                            "overflows float32",
-                            layer, column, sequence, first_position, first_position + x.rows - 1));
-  }
+// Throws why products with a column of x are not finite.
+[[noreturn]] void refuse_column(ConstMatrixView x, int64_t column, const std::string& layer, int64_t sequence,
+                                int64_t first_position, const char* what) {
+  for (int64_t t = 0; t < x.rows; ++t)
+    if (!std::isfinite(x.row(t)[column]))
+      throw Error(ExitCode::kBadInput,
+                  fmt::format("layer '{}': input is {} at sequence {}, position {}, column {}; must be finite", layer,
+                              x.row(t)[column], sequence, first_position + t, column));
+  throw Error(ExitCode::kBadInput,
+              fmt::format("layer '{}': input column {} of sequence {}, positions {} to {}: the sum of {} overflows "
+                          "float32",
+                          layer, column, sequence, first_position, first_position + x.rows - 1, what));
+}
+
+// add(first token, tokens) for pieces of a sequence.
+template <typename Add>
+void for_each_flush(int64_t tokens, const Add& add) {
+  for (int64_t first = 0; first < tokens; first += kTokensPerFlush)
+    add(first, std::min(kTokensPerFlush, tokens - first));
+}
+
+void add_row(const float* added, int64_t count, double* row) {
+  for (int64_t j = 0; j < count; ++j) row[j] += added[j];
 }
 
 }  // namespace
+
+// A sum of squares is finite only if every value is, and it bounds the column's other products (Cauchy-Schwarz):
+// looking at the diagonal is enough.
+void add_gram(ConstMatrixView x, const std::string& layer, int64_t sequence, SymmetricMatrix& sum) {
+  const int64_t columns = sum.size();
+  // Lives for this call only, so that a model's sums together hold one scratch, not one each.
+  Matrix products(columns, columns);
+  for_each_flush(x.rows, [&](int64_t first, int64_t count) {
+    const ConstMatrixView tokens = x.block_rows(first, count);
+    if (first > 0) std::ranges::fill(products.values(), 0.0F);
+    accumulate_gram_lower(tokens, products);
+    for (int64_t column = 0; column < columns; ++column)
+      if (!std::isfinite(products(column, column))) refuse_column(tokens, column, layer, sequence, first, "squares");
+    parallel_chunks(columns, kRowsPerTask, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) add_row(products.row(i), i + 1, sum.lower_row(i));
+    });
+  });
+}
+
+void add_cross_products(ConstMatrixView x, ConstMatrixView y, const std::string& layer, int64_t sequence,
+                        MatrixF64& sum) {
+  Matrix products(x.cols, y.cols);
+  for_each_flush(x.rows, [&](int64_t first, int64_t count) {
+    const ConstMatrixView tokens = x.block_rows(first, count);
+    if (first > 0) std::ranges::fill(products.values(), 0.0F);
+    accumulate_cross(tokens, y.block_rows(first, count), products);
+    for (int64_t i = 0; i < x.cols; ++i)
+      if (!std::ranges::all_of(std::span(products.row(i), static_cast<size_t>(y.cols)),
+                               [](float value) { return std::isfinite(value); }))
+        refuse_column(tokens, i, layer, sequence, first, "products");
+    parallel_chunks(x.cols, kRowsPerTask, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) add_row(products.row(i), y.cols, sum.row(i));
+    });
+  });
+}
 
 void HessianCollector::on_linear_input(std::span<const std::string> layers, ConstMatrixView x) {
   assert(!layers.empty());
@@ -50,21 +92,7 @@ void HessianCollector::on_linear_input(std::span<const std::string> layers, Cons
   if (x.cols != columns)
     throw Error(ExitCode::kInternal,
                 fmt::format("layer '{}': input of {} columns, expected {}", layer, x.cols, columns));
-  // Lives for this call only, so that a model's sums together hold one scratch, not one each.
-  Matrix products(columns, columns);
-  for (int64_t first = 0; first < x.rows; first += kTokensPerFlush) {
-    ConstMatrixView tokens = x.block_rows(first, std::min(kTokensPerFlush, x.rows - first));
-    if (first > 0) std::ranges::fill(products.values(), 0.0F);
-    accumulate_gram_lower(tokens, products);
-    require_finite(products, tokens, layer, first_sequence_ + sum.sequence_count, first);
-    parallel_chunks(columns, kRowsPerTask, [&matrix = sum.matrix, &products](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        double* row = matrix.lower_row(i);
-        const float* added = products.row(i);
-        for (int64_t j = 0; j <= i; ++j) row[j] += added[j];
-      }
-    });
-  }
+  add_gram(x, layer, first_sequence_ + sum.sequence_count, sum.matrix);
   sum.token_count += x.rows;
   ++sum.sequence_count;
 }

@@ -42,7 +42,15 @@ using HessianSums = std::map<std::string, SharedHessian>;
 HessianSet mean_hessians(std::vector<SharedHessian> sums);
 HessianSet mean_hessians(HessianSums sums);
 
-// One sum per distinct input of a model. Products of up to 2048 tokens are summed in float32, these sums in float64.
+// Adds x^T x, or x^T y, of one sequence x (T, K) and y (T, K): products of up to 2048 tokens are summed in float32,
+// these sums in float64. The same for any thread count. A value that is not finite, or whose products overflow float32,
+// is an Error (bad input) that names the layer, the sequence, the position and the column; of y, nothing is checked but
+// what the products say.
+void add_gram(ConstMatrixView x, const std::string& layer, int64_t sequence, SymmetricMatrix& sum);
+void add_cross_products(ConstMatrixView x, ConstMatrixView y, const std::string& layer, int64_t sequence,
+                        MatrixF64& sum);
+
+// One sum by add_gram() per distinct input of a model.
 // Observes forward passes of one sequence each, in a fixed order; then the result is the same for any thread count.
 class HessianCollector final : public LinearObserver {
  public:

@@ -4,18 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "gptq/statistics/stored_statistics.h"
 #include "runtime/base/count_text.h"
-#include "runtime/ops/logit_pieces.h"
-#include "runtime/ops/pass_plan.h"
+#include "runtime/cpu/cpu_plans.h"
 
 namespace thimble {
 namespace {
 
-// Float64 triangles: a part's, the sum's, and the sum packed for the work folder.
-constexpr uint64_t kTriangles = 3;
 // Stored Hessians may take this share of the memory.
 constexpr uint64_t kStoredShare = 8;
 
@@ -23,30 +19,30 @@ uint64_t triangle_bytes(int64_t columns) {
   return static_cast<uint64_t>(columns) * static_cast<uint64_t>(columns + 1) / 2 * sizeof(double);
 }
 
-uint64_t weight_bytes(const Network& network) {
-  int64_t weights = 0;
-  for (const Parameter& parameter : network.parameters) weights += element_count(parameter.shape);
-  return static_cast<uint64_t>(weights) * sizeof(float);
+uint64_t activation_bytes(const Network& network, int64_t length, bool with_loss) {
+  return with_loss ? cpu_gradient_bytes(network, length, /*for_gains=*/false) : cpu_pass_bytes(network, length, length);
 }
 
-uint64_t activation_bytes(const Network& network, int64_t length, bool with_loss) {
-  const PassPlan plan = plan_pass(network, {.has_backward = with_loss});
-  const int64_t width = std::accumulate(plan.slot_widths.begin(), plan.slot_widths.end(), int64_t{0});
-  const int64_t logits =
-      with_loss ? std::min(logit_rows(network.vocabulary()), length) * network.vocabulary() : int64_t{0};
-  return static_cast<uint64_t>(width * length + logits) * sizeof(float);
+uint64_t stored_bytes(const Network& network, std::span<const LinearInput> inputs) {
+  uint64_t bytes = 0;
+  for (const LinearInput& input : inputs) bytes += StoredHessian::float_bytes(network.width_of(input.value));
+  return bytes;
 }
+
+// Of the input of the output head, which is collected with the loss.
+uint64_t head_bytes(const Network& network) { return 2 * triangle_bytes(network.matrix(network.head.weight).columns); }
 
 }  // namespace
 
+// The sums of a part come one by one, as a pass meets the inputs, each with the products that are added to it.
 uint64_t collecting_bytes(const Network& network, std::span<const LinearInput> inputs) {
-  uint64_t triangles = 0, widest = 0;
+  uint64_t triangles = 0, most = 0;
   for (const LinearInput& input : inputs) {
-    const int64_t columns = network.width_of(input.value);
-    triangles += triangle_bytes(columns);
-    widest = std::max(widest, static_cast<uint64_t>(columns));
+    const auto columns = static_cast<uint64_t>(network.width_of(input.value));
+    triangles += triangle_bytes(network.width_of(input.value));
+    most = std::max(most, triangles + columns * columns * sizeof(float));
   }
-  return kTriangles * triangles + widest * widest * sizeof(float);
+  return triangles + most;
 }
 
 HessianGroups group_hessians(const Network& network, uint64_t other_bytes, uint64_t usable_bytes) {
@@ -60,25 +56,38 @@ HessianGroups group_hessians(const Network& network, uint64_t other_bytes, uint6
       group->pop_back();
       result.groups.push_back({input});
     }
-    stored += StoredHessian::float_bytes(network.width_of(input.value));
+    stored += stored_bytes(network, {&input, 1});
   }
   result.fit_in_memory = stored <= usable_bytes / kStoredShare;
   return result;
 }
 
-uint64_t host_pass_bytes(const Network& network, int64_t length, bool with_loss) {
-  return weight_bytes(network) + activation_bytes(network, length, with_loss);
+uint64_t host_pass_bytes(const Network& network, int64_t length, bool with_loss, uint64_t weight_bytes) {
+  return weight_bytes + activation_bytes(network, length, with_loss) + (with_loss ? head_bytes(network) : 0);
 }
 
-MemoryPlan plan_host_statistics(const Network& network, int64_t length, bool with_loss, uint64_t usable_bytes) {
-  const HessianGroups plan = group_hessians(network, host_pass_bytes(network, length, with_loss), usable_bytes);
-  uint64_t most = 0;
-  for (const auto& group : plan.groups) most = std::max(most, collecting_bytes(network, group));
+uint64_t waiting_bytes(const Network& network, const HessianGroups& groups) {
+  uint64_t bytes = 0;
+  if (groups.fit_in_memory)
+    for (const auto& group : groups.groups) bytes += stored_bytes(network, group);
+  return bytes;
+}
+
+MemoryPlan plan_host_statistics(const Network& network, int64_t length, bool with_loss, uint64_t weight_bytes,
+                                uint64_t usable_bytes) {
+  const HessianGroups plan =
+      group_hessians(network, host_pass_bytes(network, length, with_loss, weight_bytes), usable_bytes);
+  uint64_t most = 0, waiting = 0;
+  for (const auto& group : plan.groups) {
+    most = std::max(most, waiting + collecting_bytes(network, group));
+    if (plan.fit_in_memory) waiting += stored_bytes(network, group);
+  }
+  if (with_loss) most += head_bytes(network);
   return {"collecting statistics",
           "sequence",
           length,
           1,
-          {{"weights", weight_bytes(network)},
+          {{"weights", weight_bytes},
            {"activations", activation_bytes(network, length, with_loss)},
            {fmt::format("Hessians in {}", counted(plan.groups.size(), "pass", "passes")), most}},
           /*is_host=*/true};

@@ -19,18 +19,22 @@ struct HessianGroups {
 };
 
 // What the Hessians of `inputs` take while they are collected: sums in float64 over the parts so far and over a part
-// (statistics_sum.h), and once more where they are kept; the products of the widest input.
+// (statistics_sum.h), or packed where they are kept; the products that are added to a part.
 uint64_t collecting_bytes(const Network& network, std::span<const LinearInput> inputs);
 
 // `usable_bytes`: of the host's memory for all; `other_bytes`: what the model and its activations take of them. A
 // group has one input at least, be there room for it or not.
 HessianGroups group_hessians(const Network& network, uint64_t other_bytes, uint64_t usable_bytes);
 
-// What collecting takes at its peak on the CPU: weights, activations of a sequence of `length` tokens with the loss's
-// gradients or without them, and the Hessians of the largest group.
-MemoryPlan plan_host_statistics(const Network& network, int64_t length, bool with_loss, uint64_t usable_bytes);
+// What collecting takes at its peak on the CPU: weights in memory, activations of a sequence of `length` tokens with
+// the loss's gradients or without them, the Hessians of the largest group, and those that wait.
+MemoryPlan plan_host_statistics(const Network& network, int64_t length, bool with_loss, uint64_t weight_bytes,
+                                uint64_t usable_bytes);
 
-// Of that, all but Hessians.
-uint64_t host_pass_bytes(const Network& network, int64_t length, bool with_loss);
+// Of that, weights and activations, with the head's Hessian where there are gradients.
+uint64_t host_pass_bytes(const Network& network, int64_t length, bool with_loss, uint64_t weight_bytes);
+
+// What stored Hessians (stored_statistics.h) take of memory until the end: nothing where they lie in files.
+uint64_t waiting_bytes(const Network& network, const HessianGroups& groups);
 
 }  // namespace thimble

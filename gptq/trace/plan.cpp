@@ -11,6 +11,7 @@
 #include "gptq/trace/grid.h"
 #include "runtime/base/error.h"
 #include "runtime/tensor/dtype.h"
+#include "runtime/tensor/stored_matrix.h"
 
 namespace thimble {
 namespace {
@@ -162,7 +163,7 @@ Matrix finite_matrix(const std::string& name, const TensorView& tensor) {
   if (tensor.shape.size() != 2)
     throw Error(ExitCode::kInternal,
                 fmt::format("tensor '{}' has shape {}, only matrices have codes", name, shape_text(tensor.shape)));
-  Matrix matrix(to_float32(tensor), tensor.shape[0], tensor.shape[1]);
+  Matrix matrix = StoredMatrix(tensor, tensor.shape[0], tensor.shape[1], nullptr).widened();
   for (int64_t r = 0; r < matrix.rows(); ++r)
     for (int64_t k = 0; k < matrix.cols(); ++k)
       if (!std::isfinite(matrix(r, k)))

@@ -140,7 +140,10 @@ EncodeOptions encode_options_from(std::string_view codec_name) {
 std::shared_ptr<const PackedSection> SectionCache::find(uint64_t key) {
   {
     std::lock_guard lock(mutex_);
-    if (auto found = sections_.find(key); found != sections_.end()) return found->second;
+    if (auto found = sections_.find(key); found != sections_.end()) {
+      found->second.last_use = calls_;
+      return found->second.packed;
+    }
   }
   std::shared_ptr<const PackedSection> packed = store_ ? store_->find(key) : nullptr;
   if (packed) keep(key, packed);
@@ -149,11 +152,28 @@ std::shared_ptr<const PackedSection> SectionCache::find(uint64_t key) {
 
 void SectionCache::keep(uint64_t key, std::shared_ptr<const PackedSection> packed) {
   std::lock_guard lock(mutex_);
-  sections_.insert_or_assign(key, std::move(packed));
+  sections_.insert_or_assign(key, Kept{std::move(packed), calls_});
+}
+
+void SectionCache::forget_oldest() {
+  std::lock_guard lock(mutex_);
+  uint64_t bytes = 0;
+  std::map<uint64_t, uint64_t> of_call;  // bytes by last use
+  for (const auto& [key, kept] : sections_) {
+    of_call[kept.last_use] += kept.packed->stored.size();
+    bytes += kept.packed->stored.size();
+  }
+  uint64_t oldest = 0;  // to stay
+  for (auto use = of_call.begin(); bytes > most_bytes_ && use != of_call.end() && use->first + 2 <= calls_; ++use) {
+    bytes -= use->second;
+    oldest = use->first + 1;
+  }
+  std::erase_if(sections_, [oldest](const auto& item) { return item.second.last_use < oldest; });
 }
 
 PackedSections SectionCache::pack(std::span<const ContentShape> shapes, const ContentOf& content_of,
                                   const EncodeOptions& options, Progress& progress) {
+  ++calls_;
   uint64_t content_bytes = 0;
   for (const ContentShape& shape : shapes) content_bytes += shape.content_bytes();
   progress.begin("packing", static_cast<int64_t>(content_bytes), "B");
@@ -201,6 +221,7 @@ PackedSections SectionCache::pack(std::span<const ContentShape> shapes, const Co
     done(i);
   });
   progress.end();
+  forget_oldest();
   PackedSections packed;
   for (Smallest& best : smallest) packed.push_back(std::move(best.packed));
   return packed;

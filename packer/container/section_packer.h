@@ -28,7 +28,8 @@ struct EncodeOptions {
 EncodeOptions encode_options_from(std::string_view codec_name);
 
 // Sections already compressed, by a hash of contents, shape and options. Encoding many models that share most
-// tensors (the search for a byte budget) compresses each tensor once per precision. Thread-safe; grows until destroyed.
+// tensors (the search for a byte budget) compresses each tensor once per precision. Beyond `most_bytes` of compressed
+// sections it forgets those used longest ago, but not what the last two models were made of. One pack() at a time.
 class SectionCache {
  public:
   // Where sections outlive the cache; from any thread.
@@ -40,7 +41,8 @@ class SectionCache {
     virtual void insert(uint64_t key, const PackedSection& section) const = 0;
   };
   // `store`, unless null, must outlive the cache.
-  explicit SectionCache(const Store* store = nullptr) : store_(store) {}
+  explicit SectionCache(const Store* store = nullptr, uint64_t most_bytes = kMostBytes)
+      : store_(store), most_bytes_(most_bytes) {}
 
   // Sections of these shapes, in this order, compressed now unless they have been before: every candidate of layout and
   // codec is a task of its own, those that take longest first. `content_of(i)` gives the content of section i, from any
@@ -51,13 +53,22 @@ class SectionCache {
                       Progress& progress);
   size_t size() const;
 
+  static constexpr uint64_t kMostBytes = uint64_t{256} << 20;
+
  private:
+  struct Kept {
+    std::shared_ptr<const PackedSection> packed;
+    uint64_t last_use = 0;  // number of a call of pack()
+  };
   std::shared_ptr<const PackedSection> find(uint64_t key);  // null: neither here nor in the store
   void keep(uint64_t key, std::shared_ptr<const PackedSection> packed);
+  void forget_oldest();
 
   const Store* store_;
+  const uint64_t most_bytes_;
   mutable std::mutex mutex_;
-  std::map<uint64_t, std::shared_ptr<const PackedSection>> sections_;  // by Store's keys
+  std::map<uint64_t, Kept> sections_;  // by Store's keys
+  uint64_t calls_ = 0;                 // of pack()
 };
 
 // Which layouts are worth really compressing: one or a few, the best for `codec` (nearly always) among them; none when

@@ -107,6 +107,12 @@ const TensorMap& OpenedCheckpoint::parameters() {
   return parameters_->tensors;
 }
 
+uint64_t OpenedCheckpoint::memory_bytes() const {
+  uint64_t bytes = 0;
+  for (const ByteVector& storage : parameters_->storage) bytes += storage.size();
+  return bytes;
+}
+
 std::shared_ptr<const Weights> OpenedCheckpoint::weights() {
   if (weights_) return weights_;
   const TensorMap& tensors = parameters();

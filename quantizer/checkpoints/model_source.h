@@ -34,6 +34,8 @@ class OpenedCheckpoint {
   const TensorMap& shapes() const { return parameters_->tensors; }
   // With bytes: views into the file, or into memory where its layout had to be turned, which the first call does.
   const TensorMap& parameters();
+  // What of them lies in memory, not in the mapped file: of what was turned so far.
+  uint64_t memory_bytes() const;
   // Made by the first call, of matrices where parameters() has them: the weights hold the mapped file, and outlive
   // this. The model must run.
   std::shared_ptr<const Weights> weights();

@@ -1,6 +1,7 @@
 // stage_times.cpp: see stage_times.h.
 #include "quantizer/console/stage_times.h"
 
+#include <malloc.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -24,6 +25,17 @@ uint64_t resident_peak_bytes() {
 // From now on, what is resident now is the peak.
 bool count_anew() { return static_cast<bool>(std::ofstream("/proc/self/clear_refs") << "5" << std::flush); }
 
+// Gives pages that the heap has left free back to the system. glibc keeps blocks of up to 32 MiB once they are freed:
+// what a stage took at its peak would stay for all that follow.
+void release_free_memory() {
+#ifdef __GLIBC__
+  ::malloc_trim(0);
+#endif
+}
+
+// Of a stage, to be worth that.
+constexpr double kLongSeconds = 1;
+
 }  // namespace
 
 void StageTimes::look() {
@@ -40,6 +52,7 @@ void StageTimes::end(const std::string& stage, double seconds) {
   found->seconds += seconds;
   found->peak_bytes = std::max(found->peak_bytes, open_.back());
   open_.pop_back();
+  if (seconds > kLongSeconds) release_free_memory();
 }
 
 uint64_t StageTimes::peak_memory_bytes() {

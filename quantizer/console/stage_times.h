@@ -1,6 +1,7 @@
 // stage_times.h: seconds, and the most memory that this process had resident, during each of a command's stages.
 // Linux counts the peak of a process, and counts it anew after a write to /proc/self/clear_refs. Where that is not
-// allowed, peaks are those since the process began.
+// allowed, peaks are those since the process began. After a long stage the memory that it has freed goes back to the
+// system.
 #pragma once
 
 #include <chrono>

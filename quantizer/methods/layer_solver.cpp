@@ -94,9 +94,8 @@ void LayerSolver::solve_here(std::span<const Group> groups, const Keep& keep) co
       }
     });
   } else {
-    uint64_t model_bytes = 0;
-    for (const auto& [name, tensor] : tensors_)
-      model_bytes += static_cast<uint64_t>(element_count(tensor.shape)) * sizeof(float);
+    uint64_t model_bytes = 0;  // of codes
+    for (const auto& [name, tensor] : tensors_) model_bytes += static_cast<uint64_t>(element_count(tensor.shape));
     std::vector<uint64_t> bytes;
     for (const Group& group : groups) bytes.push_back(factor_bytes(group.hessian->size()));
     parallel_within(bytes, working_memory(device_.host_memory_bytes, model_bytes),

@@ -25,6 +25,7 @@
 #include "gptq/trace/plan.h"
 #include "packer/container/section_packer.h"
 #include "runtime/base/byte_cursor.h"
+#include "runtime/base/hash.h"
 #include "runtime/codes/quantized_model.h"
 
 namespace thimble {
@@ -46,6 +47,8 @@ class ValueArchive {
     archive.is_counting_ = true;
     return archive;
   }
+  // Adds to `hasher` what writing would write, without room for it. The hasher must outlive the archive.
+  explicit ValueArchive(Hasher& hasher) : hasher_(&hasher) {}
 
   template <typename... T>
   void operator()(T&... values) {
@@ -107,6 +110,11 @@ class ValueArchive {
     (*this)(size, tokens, sequences);
     require(size >= 0 && size < (int64_t{1} << 31));
     const uint64_t bytes = StoredHessian::float_bytes(size);
+    if (hasher_) {
+      ByteVector floats;
+      hessian.append_floats(floats);
+      return void(hasher_->add(floats));
+    }
     if (!cursor_) return is_counting_ ? void(counted_ += bytes) : hessian.append_floats(written_);
     const Bytes floats = cursor_->take(bytes, "a Hessian");
     hessian = StoredHessian(owner_ ? HeldBytes{floats, owner_} : hold({floats.begin(), floats.end()}),
@@ -142,6 +150,8 @@ class ValueArchive {
     if (values.empty()) return;
     if (cursor_) {
       std::memcpy(values.data(), cursor_->take(values.size_bytes(), "numbers").data(), values.size_bytes());
+    } else if (hasher_) {
+      hasher_->add(std::as_bytes(values));
     } else if (is_counting_) {
       counted_ += values.size_bytes();
     } else {
@@ -154,6 +164,7 @@ class ValueArchive {
   static constexpr const char* kWhere = "packed values";
   std::optional<ByteCursor> cursor_;   // of what is read
   std::shared_ptr<const void> owner_;  // of these bytes, or none
+  Hasher* hasher_ = nullptr;
   ByteVector written_;
   bool is_counting_ = false;
   uint64_t counted_ = 0;
@@ -168,6 +179,15 @@ ByteVector pack(const T& value) {
   ValueArchive archive(counting.counted());
   archive(same);
   return archive.take();
+}
+
+// Hash of the bytes that pack() gives, which are never all there.
+template <typename T>
+uint64_t hash_of(const T& value) {
+  Hasher hasher;
+  ValueArchive archive(hasher);
+  archive(const_cast<T&>(value));  // as above
+  return hasher.digest();
 }
 
 template <typename T>

@@ -131,12 +131,14 @@ CalibrationStatistics collect_in_parts(const std::shared_ptr<const Weights>& wei
   for (size_t part = 0; part < done.parts; ++part) advance(part);
   while (done.parts < part_count) {
     const size_t first = done.parts;
-    CalibrationStatistics mine;
-    if (first + rank < part_count) mine = collector.collect(hessian_part(sequences.count, first + rank));
-    for (size_t from = 0; from < rank_count && first + from < part_count; ++from) {
-      done.sum.add(rank_count == 1 ? mine : work.of_rank(mine, static_cast<int>(from)));
-      if (from != rank) advance(first + from);
-      ++done.parts;
+    {
+      CalibrationStatistics mine;  // and gone before the sum is packed
+      if (first + rank < part_count) mine = collector.collect(hessian_part(sequences.count, first + rank));
+      for (size_t from = 0; from < rank_count && first + from < part_count; ++from) {
+        done.sum.add(rank_count == 1 ? mine : work.of_rank(mine, static_cast<int>(from)));
+        if (from != rank) advance(first + from);
+        ++done.parts;
+      }
     }
     work.keep(name, done);
   }
@@ -194,7 +196,9 @@ StoredStatistics collect_statistics(const std::shared_ptr<const Weights>& weight
   const Network& network = *weights->network;
   const bool in_one_pass = with_loss && !device.is_cuda && device.numerics == Numerics::kFp32;
   const HessianGroups plan = common_groups(
-      group_hessians(network, host_pass_bytes(network, sequences.length, in_one_pass), device.host_memory_bytes), work);
+      group_hessians(network, host_pass_bytes(network, sequences.length, in_one_pass, weights->owned_bytes()),
+                     device.host_memory_bytes),
+      work);
   StoredStatistics all;
   for (const std::vector<LinearInput>& inputs : plan.groups) {
     const bool adds_loss = with_loss && &inputs == &plan.groups.front();

@@ -13,10 +13,6 @@
 namespace thimble {
 namespace {
 
-Matrix weights_of(const QuantizedTensor& tensor) {
-  return Matrix(dequantize(tensor), tensor.shape.at(0), tensor.shape.at(1));
-}
-
 // Of H in float64.
 uint64_t square_bytes(const MatrixLoss& loss) {
   return loss.hessian ? static_cast<uint64_t>(loss.hessian->size() * loss.hessian->size()) * sizeof(double) : 0;
@@ -41,11 +37,10 @@ Json to_json(const MatrixRate& rate) {
 
 }  // namespace
 
-// Of weights in float32, and of codes.
+// Besides the codes and the artifact.
 uint64_t RateMeter::working_bytes() const {
   uint64_t model = 0;
-  for (const auto& [name, tensor] : tensors_)
-    model += static_cast<uint64_t>(element_count(tensor.shape)) * (sizeof(float) + 1);
+  for (const auto& [name, tensor] : tensors_) model += 2 * static_cast<uint64_t>(element_count(tensor.shape));
   return working_memory(host_memory_bytes_, model);
 }
 
@@ -81,17 +76,17 @@ ModelRate RateMeter::measure(const QuantizedModel& model, const ArtifactSummary&
     if (losses_.contains(tensor.name) && !std::holds_alternative<RawTensor>(tensor.data)) coded.push_back(&tensor);
 
   std::vector<MatrixRate> rates(coded.size());
-  std::vector<uint64_t> bytes;  // H, and the matrix before and after
+  std::vector<uint64_t> bytes;  // H, and the matrix afterwards: before, it lies where the checkpoint does
   for (const QuantizedTensor* tensor : coded)
     bytes.push_back(square_bytes(losses_.at(tensor->name)) +
-                    2 * sizeof(float) * static_cast<uint64_t>(element_count(tensor->shape)));
+                    sizeof(int16_t) * static_cast<uint64_t>(element_count(tensor->shape)));
   progress.begin("measuring losses", static_cast<int64_t>(coded.size()), "matrices");
   parallel_within(bytes, working_bytes(), [&](int64_t i) {
     const QuantizedTensor& tensor = *coded[static_cast<size_t>(i)];
     MatrixRate& rate = rates[static_cast<size_t>(i)];
-    const Matrix weights = finite_matrix(tensor.name, tensors_.at(tensor.name));
+    const StoredMatrix weights(tensors_.at(tensor.name), tensor.shape.at(0), tensor.shape.at(1), nullptr);
     rate.weights = weights.rows() * weights.cols();
-    rate.predicted_loss = predicted_loss(losses_.at(tensor.name), weights, weights_of(tensor));
+    rate.predicted_loss = predicted_loss(losses_.at(tensor.name), weights, stored_matrix(tensor));
     rate.stored_bits = 8 * stored_bytes.at(tensor.name);
     if (with_bound) rate.bound_bits = rate_bound_bits({&sources_.at(tensor.name), 1}, rate.predicted_loss);
     progress.advance(1);

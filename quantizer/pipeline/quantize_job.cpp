@@ -6,24 +6,15 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <iterator>
 
-#include "eval/text/token_shard.h"
-#include "gptq/factor/input_pairs.h"
-#include "gptq/statistics/hessian_groups.h"
-#include "gptq/statistics/statistics_sum.h"
 #include "quantizer/checkpoints/hub_folder.h"
 #include "quantizer/console/diagnostics.h"
 #include "quantizer/console/version.h"
 #include "quantizer/formats/hessian_file.h"
-#include "quantizer/methods/slope/distill.h"
-#include "quantizer/methods/slope/slope_layers.h"
 #include "quantizer/methods/slope/slope_method.h"
 #include "quantizer/methods/trace/plan_methods.h"
-#include "runtime/base/file.h"
+#include "quantizer/pipeline/quantize_plans.h"
 #include "runtime/base/hash.h"
-#include "runtime/cuda/cuda_models.h"
-#include "runtime/cuda/kernels/cuda_devices.h"
 
 namespace thimble {
 namespace {
@@ -133,105 +124,6 @@ void add_fill(const QuantizeRequest& request, const Method& method, QuantizeOutc
     outcome.fill_reason.clear();
   else if (outcome.fill_reason.empty())
     outcome.fill_reason = method.fill_reason();
-}
-
-// What calibration will take of each CUDA device, before any of it begins.
-std::vector<MemoryPlan> plan_calibration(const QuantizeRequest& request, const OpenedCheckpoint& source) {
-  const std::shared_ptr<const Network>& network = source.runnable().network;
-  const CalibrationOptions& options = request.calibration;
-  uint64_t usable = usable_memory(request.device);
-  std::vector<MemoryPlan> plans;
-  size_t devices = request.device.ordinals.size(), parts = hessian_part_count(options.sequences);
-  if (request.calibration_tokens.empty()) {
-    auto share = static_cast<int64_t>(share_of(static_cast<size_t>(options.sequences), devices - 1, devices).size());
-    plans.push_back(
-        plan_generation(network, request.device.numerics, options.length, std::max<int64_t>(1, share), usable));
-  }
-  auto part = static_cast<int64_t>(hessian_part(options.sequences, parts - 1).size());
-  int64_t most = std::min(part, cuda_windows_per_batch(request.device.ordinals[0], options.length));
-  int64_t live = live_sums(std::max<size_t>(1, share_of(parts, devices - 1, devices).size()));
-  uint64_t host = request.device.host_memory_bytes;
-  const HessianGroups groups = group_hessians(*network, host_pass_bytes(*network, options.length, false), host);
-  const auto& largest = *std::ranges::max_element(
-      groups.groups, {}, [&](const auto& inputs) { return collecting_bytes(*network, inputs); });
-  plans.push_back(plan_hessians(network, request.device.numerics, options.length, largest, most, live, usable));
-  if (request.fisher) plans.push_back(plan_gradients(network, options.length, part, usable));
-  return plans;
-}
-
-// Of the text that method `slope` has beside its statistics.
-int64_t sequences_of(const QuantizeRequest& request) {
-  if (request.calibration_tokens.empty()) return request.hessians.empty() ? request.calibration.sequences : 0;
-  // Of the wider format half as many: the plan is a bound.
-  const size_t bytes = MappedFile(request.calibration_tokens).bytes().size();
-  return static_cast<int64_t>(bytes / kShard16.token_bytes) / request.calibration.length;
-}
-
-// And what cross terms will, of which there may be none.
-std::vector<MemoryPlan> plan_cross_terms(const QuantizeRequest& request, const OpenedCheckpoint& source) {
-  const int64_t sequences = std::min(sequences_of(request), request.cross_sequences);
-  const int64_t length = request.calibration.length;
-  if (request.slope.cross_term == 0 || sequences < 1) return {};
-  const std::shared_ptr<const Network>& network = source.runnable().network;
-  const Numerics numerics = request.device.numerics == Numerics::kBf16 ? Numerics::kBf16 : Numerics::kFp32;
-  const int64_t most = std::min(sequences, cuda_windows_per_batch(request.device.ordinals[0], length));
-  const uint64_t usable = usable_memory(request.device);
-  if (auto plan = plan_kept_input_pairs(network, numerics, length, sequences, most, usable)) return {*plan};
-  return {plan_input_pairs(network, numerics, length, sequences, most, /*keeps=*/false, usable)};
-}
-
-// And distillation, likewise.
-std::vector<MemoryPlan> plan_distillation(const QuantizeRequest& request, const OpenedCheckpoint& source) {
-  const GainTunerOptions& options = request.tuner;
-  const int64_t sequences = sequences_of(request), length = request.calibration.length;
-  if (options.steps == 0 || sequences < 2) return {};
-  const std::shared_ptr<const Network>& network = source.runnable().network;
-  return {plan_divergence(network, length, distill_sequences(*network, options, sequences, length),
-                          usable_memory(request.device))};
-}
-
-// Of solving layers, with the widest of them in flight.
-MemoryPlan plan_solving(const OpenedCheckpoint& source, const std::vector<std::string>& layers, uint64_t usable_bytes) {
-  uint64_t model = 0, widest = 0;
-  for (const auto& [name, tensor] : source.shapes())
-    model += static_cast<uint64_t>(element_count(tensor.shape)) * kSolvedWeightBytes;
-  for (const std::string& name : layers)
-    if (auto found = source.shapes().find(name); found != source.shapes().end() && found->second.shape.size() == 2)
-      widest = std::max(widest, solving_bytes(found->second.shape[0], found->second.shape[1], /*has_hessian=*/true));
-  const uint64_t batch = std::clamp<uint64_t>(working_memory(usable_bytes, model) / std::max<uint64_t>(1, widest), 1,
-                                              static_cast<uint64_t>(thread_count()));
-  return {"solving",
-          "layer",
-          0,
-          static_cast<int64_t>(batch),
-          {{"weights and codes", model}, {"factorisations", batch * widest}},
-          /*is_host=*/true};
-}
-
-// On the CPU: of the statistics, and of solving the widest layer, as many of which at a time as there is room for.
-std::vector<MemoryPlan> plan_host_memory(const QuantizeRequest& request, const OpenedCheckpoint& source,
-                                         const std::vector<std::string>& layers) {
-  const uint64_t usable = request.device.host_memory_bytes;
-  std::vector<MemoryPlan> plans;
-  if (request.hessians.empty()) {
-    const bool with_loss = request.fisher && request.device.numerics == Numerics::kFp32;
-    plans.push_back(plan_host_statistics(*source.runnable().network, request.calibration.length, with_loss, usable));
-  }
-  plans.push_back(plan_solving(source, layers, usable));
-  return plans;
-}
-
-// What a quantization takes, step by step, before any of it begins: of each CUDA device for calibration, cross terms
-// and distillation, as far as there are any; or of the host.
-std::vector<MemoryPlan> plan_memory(const QuantizeRequest& request, const OpenedCheckpoint& source,
-                                    const std::vector<std::string>& layers) {
-  if (!request.device.is_cuda) return plan_host_memory(request, source, layers);
-  std::vector<MemoryPlan> plans;
-  if (request.hessians.empty()) plans = plan_calibration(request, source);
-  if (request.method != MethodKind::kSlope) return plans;
-  std::ranges::move(plan_cross_terms(request, source), std::back_inserter(plans));
-  std::ranges::move(plan_distillation(request, source), std::back_inserter(plans));
-  return plans;
 }
 
 }  // namespace

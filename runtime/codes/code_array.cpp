@@ -7,6 +7,11 @@
 
 namespace thimble {
 
+CodeArray::Codes& CodeArray::own() {
+  if (codes_.use_count() > 1) codes_ = std::make_shared<Codes>(*codes_);
+  return *codes_;
+}
+
 // Each negative code counts as the positive one that takes as many bits: one or, which is as large as the largest.
 void CodeArray::widen_for(std::span<const int32_t> codes) {
   int32_t widest = 0;
@@ -16,8 +21,8 @@ void CodeArray::widen_for(std::span<const int32_t> codes) {
                                                                        : 4;
   if (bytes <= code_bytes()) return;
   visit([&](auto narrow) {
-    if (bytes == 2) codes_ = std::vector<int16_t>(narrow.begin(), narrow.end());
-    if (bytes == 4) codes_ = std::vector<int32_t>(narrow.begin(), narrow.end());
+    if (bytes == 2) codes_ = std::make_shared<Codes>(std::vector<int16_t>(narrow.begin(), narrow.end()));
+    if (bytes == 4) codes_ = std::make_shared<Codes>(std::vector<int32_t>(narrow.begin(), narrow.end()));
   });
 }
 
@@ -26,7 +31,7 @@ bool CodeArray::is_zero() const {
 }
 
 void CodeArray::resize(size_t size) {
-  std::visit([size](auto& codes) { codes.resize(size); }, codes_);
+  std::visit([size](auto& codes) { codes.resize(size); }, own());
 }
 
 void CodeArray::append(std::span<const int32_t> codes) {
@@ -43,7 +48,7 @@ void CodeArray::store(size_t first, std::span<const int32_t> codes) {
         std::ranges::transform(codes, own.begin() + static_cast<std::ptrdiff_t>(first),
                                [](int32_t code) { return static_cast<N>(code); });
       },
-      codes_);
+      own());
 }
 
 void CodeArray::load(size_t first, std::span<int32_t> codes) const {
@@ -51,6 +56,7 @@ void CodeArray::load(size_t first, std::span<int32_t> codes) const {
 }
 
 bool operator==(const CodeArray& a, const CodeArray& b) {
+  if (a.codes_ == b.codes_) return true;
   return a.visit([&](auto left) { return b.visit([&](auto right) { return std::ranges::equal(left, right); }); });
 }
 

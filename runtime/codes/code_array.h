@@ -1,10 +1,12 @@
 // code_array.h: the integer codes of a matrix, each in as few bytes as the largest of them needs: one, two or four.
-// Nearly all matrices have codes of one byte, so that a quantized model takes a byte of memory for each weight.
+// Nearly all matrices have codes of one byte, so that a quantized model takes a byte of memory for each weight. Copies
+// share their codes until one of them changes: a model with other steps takes no second set of codes.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -16,6 +18,15 @@ namespace thimble {
 class CodeArray {
  public:
   CodeArray() = default;
+  CodeArray(const CodeArray&) = default;
+  CodeArray& operator=(const CodeArray&) = default;
+  // What was moved from is empty.
+  CodeArray(CodeArray&& other) : CodeArray() { codes_.swap(other.codes_); }
+  CodeArray& operator=(CodeArray&& other) {
+    CodeArray taken(std::move(other));
+    codes_.swap(taken.codes_);
+    return *this;
+  }
   explicit CodeArray(std::span<const int32_t> codes) { append(codes); }
   CodeArray(const std::vector<int32_t>& codes) : CodeArray(std::span(codes)) {}
   CodeArray(std::initializer_list<int32_t> codes) : CodeArray(std::span(codes.begin(), codes.size())) {}
@@ -23,7 +34,7 @@ class CodeArray {
   // body(codes) with a std::span of const int8_t, int16_t or int32_t.
   template <typename Body>
   decltype(auto) visit(Body&& body) const {
-    return std::visit([&](const auto& codes) -> decltype(auto) { return body(std::span(codes)); }, codes_);
+    return std::visit([&](const auto& codes) -> decltype(auto) { return body(std::span(codes)); }, *codes_);
   }
 
   size_t size() const {
@@ -53,12 +64,16 @@ class CodeArray {
   friend bool operator==(const CodeArray& a, const CodeArray& b);
 
   // What it consists of, for who keeps it and reads it back.
-  friend auto members(CodeArray& array) { return std::tie(array.codes_); }
+  friend auto members(CodeArray& array) { return std::tie(*array.codes_); }
 
  private:
+  using Codes = std::variant<std::vector<int8_t>, std::vector<int16_t>, std::vector<int32_t>>;
+
+  // Not shared any more: for who is going to change them.
+  Codes& own();
   void widen_for(std::span<const int32_t> codes);
 
-  std::variant<std::vector<int8_t>, std::vector<int16_t>, std::vector<int32_t>> codes_;
+  std::shared_ptr<Codes> codes_ = std::make_shared<Codes>();  // never null
 };
 
 }  // namespace thimble

@@ -86,6 +86,12 @@ void accumulate_gram_lower(ConstMatrixView x, MatrixView c) {
   });
 }
 
+void accumulate_cross(ConstMatrixView x, ConstMatrixView y, MatrixView c) {
+  for_each_tile(x.cols, y.cols, kGramTile, kGramTile, [&](int64_t r, int64_t rows, int64_t n, int64_t cols) {
+    cpu_kernels().gemm_tn_add(x.block_cols(r, rows), y.block_cols(n, cols), c.block_rows(r, rows).block_cols(n, cols));
+  });
+}
+
 void subtract_product(ConstMatrixViewF64 a, ConstMatrixViewF64 b, MatrixViewF64 c) {
   cpu_kernels().gemm_nn_sub_f64(a, b, c);
 }

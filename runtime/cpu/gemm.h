@@ -25,6 +25,9 @@ void multiply_nn(ConstMatrixView a, const StoredMatrixView& b, MatrixView c, boo
 // Lower triangle (row >= column) of C (K,K) += X^T X for X (T,K). Above the diagonal C is left undefined.
 void accumulate_gram_lower(ConstMatrixView x, MatrixView c);
 
+// C (K,L) += X^T Y for X (T,K) and Y (T,L).
+void accumulate_cross(ConstMatrixView x, ConstMatrixView y, MatrixView c);
+
 // C (M,N) -= A (M,K) B with B (K,N), float64. Runs on the calling thread.
 void subtract_product(ConstMatrixViewF64 a, ConstMatrixViewF64 b, MatrixViewF64 c);
 

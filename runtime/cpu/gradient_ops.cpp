@@ -48,6 +48,11 @@ double sum_of_rows(ConstMatrixView logits, const LossOfRow& loss_of_row) {
 
 }  // namespace
 
+uint64_t attention_backward_bytes(const op::Attention& shape, int64_t positions) {
+  const int64_t parts = std::min(kAttentionParts, (positions + kQueryTile - 1) / kQueryTile);
+  return static_cast<uint64_t>(2 * parts * positions * shape.heads * shape.head_dim) * sizeof(float);
+}
+
 void attention_backward(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v, const op::Attention& shape,
                         ConstMatrixView dy, MatrixView dq, MatrixView dk, MatrixView dv) {
   int64_t tiles = (q.rows + kQueryTile - 1) / kQueryTile, d = shape.head_dim;

@@ -18,6 +18,9 @@ namespace thimble {
 void attention_backward(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v, const op::Attention& shape,
                         ConstMatrixView dy, MatrixView dq, MatrixView dk, MatrixView dv);
 
+// What it takes of memory besides these, over P positions.
+uint64_t attention_backward_bytes(const op::Attention& shape, int64_t positions);
+
 // Through l = cap * tanh(z / cap) and the loss sum_p -log softmax(l[p])[targets[p]], logits l become dz in place.
 // Returns the loss in nats.
 double nll_backward(MatrixView logits, std::span<const Token> targets, float cap);

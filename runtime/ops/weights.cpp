@@ -31,6 +31,14 @@ void Weights::set_small(FloatTensors tensors) {
   for (const VectorRule& rule : network->vectors) vectors.push_back(made_of(rule, small));
 }
 
+uint64_t Weights::owned_bytes() const {
+  uint64_t bytes = 0;
+  for (const StoredMatrix& matrix : matrices) bytes += matrix.owned_bytes();
+  for (const auto& [name, values] : small) bytes += values.size() * sizeof(float);
+  for (const std::vector<float>& values : vectors) bytes += values.size() * sizeof(float);
+  return bytes;
+}
+
 Weights bind_weights(std::shared_ptr<const Network> network, FloatTensors tensors) {
   std::map<std::string, StoredMatrix> matrices;
   for (const MatrixUse& use : network->matrices) matrices[use.name];

@@ -28,6 +28,8 @@ struct Weights {
 
   // Replaces all small tensors.
   void set_small(FloatTensors tensors);
+  // Bytes in memory of their own, as StoredMatrix::owned_bytes(), with the small tensors.
+  uint64_t owned_bytes() const;
 };
 
 // The tensors, of the shapes of the network's parameters, as weights: all of them in float32, or matrices as they are

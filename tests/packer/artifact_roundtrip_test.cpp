@@ -180,6 +180,24 @@ TEST(ArtifactRoundTripTest, CacheHoldsOnlyWhatChanged) {
   EXPECT_EQ(encode_artifact(model, {}, cache, progress), encode(model));
 }
 
+TEST(ArtifactRoundTripTest, CacheForgetsWhatWasUsedLongestAgo) {
+  SilentProgress progress;
+  QuantizedModel model = sample_model();
+  SectionCache cache(nullptr, /*most_bytes=*/0);
+  auto encode_changed = [&](int8_t change) {
+    std::get<RowScaledCodes>(model.tensors[0].data).codes[3] ^= change;
+    EXPECT_EQ(encode_artifact(model, {}, cache, progress), encode(model));
+  };
+  encode_changed(0);
+  const size_t sections = cache.size();
+  encode_changed(1);
+  EXPECT_EQ(cache.size(), sections + 1) << "what the last two models were made of";
+  encode_changed(3);
+  EXPECT_EQ(cache.size(), sections + 1) << "the first model's is gone, what all share is not";
+  encode_changed(2);  // the first again
+  EXPECT_EQ(cache.size(), sections + 1);
+}
+
 // Stored bytes of the codes of an artifact, its only section of them.
 uint64_t stored_code_bytes(const QuantizedTensor& tensor, const EncodeOptions& options) {
   const ByteVector file = encode(model_of({tensor}), options);

@@ -127,7 +127,7 @@ std::unique_ptr<DivergencePass> make_pass(const DistillInput& input, const Quant
 uint64_t key_of(const DistillInput& input, const QuantizedModel& model, uint64_t from = 0) {
   const GainTunerOptions& options = input.options;
   Hasher hasher;
-  hasher.add(std::string_view("distilling")).add(input.key).add(Bytes(pack(model))).add(from);
+  hasher.add(std::string_view("distilling")).add(input.key).add(hash_of(model)).add(from);
   for (double value : {options.row_rate, options.small_rate}) hasher.add(std::bit_cast<uint64_t>(value));
   for (int64_t count : {options.steps, options.batch, input.tokens.count, input.tokens.length})
     hasher.add(static_cast<uint64_t>(count));

@@ -180,12 +180,15 @@ void SlopeLayers::solve_on_cuda(std::span<const Task> tasks, std::span<const siz
 }
 
 uint64_t solving_bytes(int64_t rows, int64_t columns, bool has_hessian) {
-  const int64_t weights = rows * columns;
-  auto bytes = static_cast<uint64_t>(weights) * (sizeof(float) + sizeof(int32_t));  // themselves, and their codes
-  if (!has_hessian) return bytes;
-  const int64_t segment = std::min(rows, kTrellisRows) * columns;  // which a thread has in float64
-  const int64_t segments = std::min<int64_t>(thread_count(), divide_up(rows, kTrellisRows));
-  return bytes + factor_bytes(columns) + static_cast<uint64_t>(segment * segments) * sizeof(double);
+  const auto weights = static_cast<uint64_t>(rows * columns);
+  const int64_t segment = std::min(rows, kTrellisRows);  // which a thread solves
+  const auto threads = static_cast<uint64_t>(thread_count());
+  if (!has_hessian)
+    return weights * sizeof(float) + threads * static_cast<uint64_t>(segment) * kFreeColumns * sizeof(int32_t);
+  const uint64_t segments = std::min(threads, static_cast<uint64_t>(divide_up(rows, kTrellisRows)));
+  const uint64_t in_segments = segments * static_cast<uint64_t>(segment * columns) * (sizeof(double) + sizeof(int32_t));
+  const auto square = static_cast<uint64_t>(columns * columns) * sizeof(double);
+  return std::max(factor_bytes(columns), square + weights * sizeof(float) + in_segments);
 }
 
 uint64_t SlopeLayers::work_bytes(const Layer& layer) {
@@ -228,12 +231,13 @@ std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string>
   std::vector<Wanted> wanted;
   for (const std::string& name : names) wanted.push_back({&layer(name), {log2_c, shrinkage}});
   auto compute = [&](std::span<const size_t> mine, const SharedWork::Give<SlopeMatrix>& give) {
-    const InputPair pair = collect();
+    InputPair pair = collect();
     if (mine.empty()) return;
-    const std::shared_ptr<const StoredHessian> hessian = store_in_memory(pair.hessian);
     std::vector<std::string> own;
     for (size_t i : mine) own.push_back(names[i]);
     std::vector<Matrix> weights = times.time("cross terms: shift", [&] { return shifted_weights(own, pair); });
+    pair.drift = {};
+    const std::shared_ptr<const StoredHessian> hessian = store_in_memory(std::move(pair.hessian));
     std::vector<Layer> shifted;
     for (size_t i = 0; i < mine.size(); ++i) {
       const Layer& from = *wanted[mine[i]].layer;

@@ -63,10 +63,12 @@ struct SlopeMatrix {
 // The matrix (R, K) of the fewest bytes: codes of 0, and steps of 0 too, which mean nothing then.
 QuantizedTensor zero_matrix(const std::string& name, const Shape& shape, int trellis_bits);
 
-// What a matrix (R, K) takes of the host's memory while it is solved there.
+// What a matrix (R, K) takes of the host's memory while it is solved there, besides its codes: its factor while there
+// is Hessian too, then with weights in float32 and segments of them in float64.
 uint64_t solving_bytes(int64_t rows, int64_t columns, bool has_hessian);
-// Of each weight of the model meanwhile: float32 in the model that it is read from, and its codes.
-constexpr uint64_t kSolvedWeightBytes = sizeof(float) + 2;
+// Of each weight of the model meanwhile: its codes in the best solution so far and in the one that is made, and half a
+// byte or so in the packed sections of each.
+constexpr uint64_t kSolvedWeightBytes = 3;
 
 class SlopeLayers {
  public:

@@ -92,7 +92,7 @@ class SlopeMethod final : public Method {
       });
     auto measure_gap = [&](const QuantizedModel& tried) {
       return work.times.time("measuring gaps", [&] {
-        const uint64_t key = Hasher().add(work.key).add(Bytes(pack(tried))).digest();
+        const uint64_t key = Hasher().add(work.key).add(hash_of(tried)).digest();
         return options_.bits_per_byte(dequantize_model(tried, work.source.path()), key, work.shared) - before;
       });
     };

@@ -270,7 +270,7 @@ uint64_t SlopeSearch::search_key(uint64_t limit) const {
   const int64_t codec = tools_.encode.codec ? static_cast<int64_t>(*tools_.encode.codec) : -1;
   return Hasher()
       .add(tools_.layers.key())
-      .add(Bytes(pack(fixed_)))
+      .add(hash_of(fixed_))
       .add(limit)
       .add(static_cast<uint64_t>(codec))
       .add(uint64_t{distill_ != nullptr})

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "gptq/factor/input_pairs.h"
-
+#include "tests/gptq/factor/joint_hessian.h"
 #include "tests/gptq/statistics/gptq_samples.h"
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/cuda/kernels/cuda_device.h"

@@ -5,6 +5,7 @@
 
 #include "runtime/cpu/cpu_pass.h"
 #include "runtime/families/golf/golf_layout.h"
+#include "tests/gptq/factor/joint_hessian.h"
 #include "tests/gptq/statistics/gptq_samples.h"
 #include "tests/runtime/families/golf/random_model.h"
 #include "tests/runtime/ops/changed_matrix.h"

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "gptq/statistics/stored_statistics.h"
 #include "tests/runtime/families/golf/random_model.h"
 
 namespace thimble {
@@ -52,15 +53,27 @@ TEST(HessianGroups, LargeSetsGoToFiles) {
 TEST(HessianGroups, ThePlanSaysWhatIsTaken) {
   const std::shared_ptr<const Weights> weights = random_golf_weights(small_golf_config(), 1);
   const Network& network = *weights->network;
-  const MemoryPlan plan = plan_host_statistics(network, 33, /*with_loss=*/false, kNoMemoryLimit);
+  const MemoryPlan plan = plan_host_statistics(network, 33, /*with_loss=*/false, 1000, kNoMemoryLimit);
   ASSERT_EQ(plan.uses.size(), 3U);
+  EXPECT_EQ(plan.uses[0].bytes, 1000U);
   EXPECT_EQ(plan.uses[2].what, "Hessians in 1 pass");
   EXPECT_EQ(plan.uses[2].bytes, collecting_bytes(network, network.linear_inputs()));
-  EXPECT_EQ(plan.uses[0].bytes + plan.uses[1].bytes, host_pass_bytes(network, 33, false));
+  EXPECT_EQ(plan.uses[0].bytes + plan.uses[1].bytes, host_pass_bytes(network, 33, false, 1000));
   EXPECT_TRUE(plan.is_host);
-  const MemoryPlan with_loss = plan_host_statistics(network, 33, /*with_loss=*/true, kNoMemoryLimit);
+  const MemoryPlan with_loss = plan_host_statistics(network, 33, /*with_loss=*/true, 1000, kNoMemoryLimit);
   EXPECT_GT(with_loss.uses[1].bytes, plan.uses[1].bytes);
-  EXPECT_LT(plan_host_statistics(network, 33, false, 0).uses[2].bytes, plan.uses[2].bytes);
+  EXPECT_GT(with_loss.uses[2].bytes, plan.uses[2].bytes);
+  EXPECT_LT(plan_host_statistics(network, 33, false, 1000, 0).uses[2].bytes, plan.uses[2].bytes);
+}
+
+TEST(HessianGroups, OnlyThoseInMemoryWaitThere) {
+  const std::shared_ptr<const Weights> weights = random_golf_weights(small_golf_config(), 1);
+  const Network& network = *weights->network;
+  uint64_t floats = 0;
+  for (const LinearInput& input : network.linear_inputs())
+    floats += StoredHessian::float_bytes(network.width_of(input.value));
+  EXPECT_EQ(waiting_bytes(network, group_hessians(network, 0, kNoMemoryLimit)), floats);
+  EXPECT_EQ(waiting_bytes(network, group_hessians(network, 0, floats)), 0U);
 }
 
 }  // namespace

@@ -96,6 +96,32 @@ TEST(Hessian, NamesAColumnWhoseSquaresOverflow) {
               AllOf(HasSubstr("column 1"), HasSubstr("overflows")));
 }
 
+TEST(CrossProducts, MatchLoopsBeyondOneFlush) {
+  const Matrix x = random_matrix(2100, 5, 1), y = random_matrix(2100, 7, 2);
+  MatrixF64 sum(5, 7);
+  for (int i = 0; i < 2; ++i) add_cross_products(x, y, "layer", i, sum);
+  for (int64_t i = 0; i < 5; ++i)
+    for (int64_t j = 0; j < 7; ++j) {
+      double expected = 0;
+      for (int64_t t = 0; t < x.rows(); ++t) expected += 2 * double{x(t, i)} * y(t, j);
+      EXPECT_NEAR(sum(i, j), expected, 2e-2) << i << ' ' << j;
+    }
+}
+
+TEST(CrossProducts, NameWhatIsNotFinite) {
+  Matrix x = random_matrix(2100, 6, 4);
+  const Matrix y = random_matrix(2100, 3, 5);
+  MatrixF64 sum(6, 3);
+  x(2077, 4) = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THAT(
+      bad_input_message([&] { add_cross_products(x, y, "fc.weight", 3, sum); }),
+      AllOf(HasSubstr("fc.weight"), HasSubstr("sequence 3,"), HasSubstr("position 2077,"), HasSubstr("column 4;")));
+  Matrix high(3, 6), other(3, 3);
+  high(1, 4) = other(1, 2) = 1e20F;
+  EXPECT_THAT(bad_input_message([&] { add_cross_products(high, other, "fc.weight", 3, sum); }),
+              AllOf(HasSubstr("column 4"), HasSubstr("overflows")));
+}
+
 TEST(Hessian, RefusesToAverageNothing) {
   EXPECT_THAT(bad_input_message([] {
                 mean_hessians(std::vector<SharedHessian>{{{"lonely"}, {SymmetricMatrix(3)}}});

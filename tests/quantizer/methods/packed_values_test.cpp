@@ -133,6 +133,15 @@ TEST(PackedValues, CodesTakeAsManyBytesAsTheyNeed) {
   EXPECT_EQ(pack(slope_solution({128, 0, -1})).size(), pack(slope_solution({127, 0, -1})).size() + 3);
 }
 
+TEST(PackedValues, HashesAreThoseOfTheBytes) {
+  const SlopeSolution solved = slope_solution({1, -300, 70000});
+  EXPECT_EQ(hash_of(solved), xxh3(pack(solved)));
+  EXPECT_NE(hash_of(solved), hash_of(slope_solution({1, -300, 70001})));
+  EXPECT_EQ(hash_of(statistics()), xxh3(pack(statistics())));
+  const StoredStatistics stored = store_in_memory(statistics());
+  EXPECT_EQ(hash_of(stored), xxh3(pack(stored)));
+}
+
 TEST(PackedValues, WhatNoValueHasIsRefused) {
   ByteVector bytes = pack(SymmetricMatrix(3));
   bytes[0] = std::byte{2};  // rows, for six values

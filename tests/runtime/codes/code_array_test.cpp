@@ -49,6 +49,30 @@ TEST(CodeArray, StoringWidensAndKeepsTheOthers) {
   EXPECT_EQ(array[299], 70000);
 }
 
+TEST(CodeArray, CopiesShareCodesUntilOneChanges) {
+  const auto place = [](const CodeArray& array) {
+    return array.visit([](auto codes) { return static_cast<const void*>(codes.data()); });
+  };
+  const CodeArray first = {1, 2, 3};
+  CodeArray second = first, third = first;
+  EXPECT_EQ(place(second), place(first));
+  second.store(1, std::array{-5});
+  third.store(2, std::array{1000});  // in wider codes
+  EXPECT_EQ(codes_of(first), (std::vector<int32_t>{1, 2, 3}));
+  EXPECT_EQ(codes_of(second), (std::vector<int32_t>{1, -5, 3}));
+  EXPECT_EQ(codes_of(third), (std::vector<int32_t>{1, 2, 1000}));
+  EXPECT_NE(place(second), place(first));
+  third = second;
+  third.resize(2);
+  EXPECT_EQ(second.size(), 3U);
+  const void* own = place(second);
+  const CodeArray moved = std::move(second);
+  EXPECT_EQ(place(moved), own);
+  EXPECT_TRUE(second.empty());  // NOLINT(bugprone-use-after-move)
+  second.append(std::array{4});
+  EXPECT_EQ(codes_of(second), std::vector<int32_t>{4});
+}
+
 TEST(CodeArray, EqualityIsOfCodes) {
   CodeArray wide = {1, 2, 1000}, narrow = {1, 2, 3};
   EXPECT_NE(wide, narrow);

@@ -95,6 +95,27 @@ TEST(Gemm, GramMatchesLoopsAndAdds) {
   }
 }
 
+TEST(Gemm, CrossMatchesLoopsAndAdds) {
+  for (const Size& s : {Size{1, 1, 1}, {3, 17, 5}, {65, 7, 9}, {40, 255, 300}, {50, 600, 33}}) {
+    SCOPED_TRACE(testing::Message() << s.m << " tokens, " << s.n << " and " << s.k << " columns");
+    GuardedMatrix x(s.m, s.n), y(s.m, s.k), c(s.n, s.k);
+    x.fill_random(4);
+    y.fill_random(6);
+    c.fill_random(5);
+    GuardedMatrix before = c;
+    accumulate_cross(x, y, c);
+    EXPECT_TRUE(c.guards_intact());
+    for (int64_t i = 0; i < s.n; ++i) {
+      for (int64_t j = 0; j < s.k; ++j) {
+        auto term = [&](int64_t t) { return double{x(t, i)} * y(t, j); };
+        double expected = before(i, j) + sum_of(s.m, term);
+        double tolerance = dot_tolerance(s.m, kFloatRounding, term) + 2 * kFloatRounding * std::abs(expected);
+        ASSERT_NEAR(c(i, j), expected, tolerance) << i << ", " << j;
+      }
+    }
+  }
+}
+
 TEST(Gemm, SubtractProductMatchesLoops) {
   for (const Size& s : kSizes) {
     SCOPED_TRACE(testing::Message() << s.m << " x " << s.n << " x " << s.k);
@@ -120,7 +141,7 @@ TEST(Gemm, ThreadsDoNotChangeBits) {
   b.fill_random(2);
   few.fill_random(3);
   x.fill_random(4);
-  std::vector<GuardedMatrix> wide, narrow, gram;
+  std::vector<GuardedMatrix> wide, narrow, gram, cross;
   for (int threads : {1, 2, 5}) {
     ThreadLimit limit(threads);
     wide.emplace_back(300, 530);
@@ -129,11 +150,14 @@ TEST(Gemm, ThreadsDoNotChangeBits) {
     multiply_nt(a, b, wide.back());
     multiply_nt(few, b, narrow.back());
     accumulate_gram_lower(x, gram.back());
+    cross.emplace_back(530, 530).fill([](int64_t, int64_t) { return 0.0; });
+    accumulate_cross(x, x, cross.back());
   }
   for (size_t i : {size_t{1}, size_t{2}}) {
     EXPECT_EQ(wide[i], wide[0]);
     EXPECT_EQ(narrow[i], narrow[0]);
     EXPECT_EQ(gram[i], gram[0]);
+    EXPECT_EQ(cross[i], cross[0]);
   }
 }
 

@@ -1,0 +1,148 @@
+// quantize_plans.cpp: see quantize_plans.h.
+#include "quantizer/pipeline/quantize_plans.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "eval/text/token_shard.h"
+#include "gptq/factor/input_pairs.h"
+#include "gptq/statistics/hessian_groups.h"
+#include "gptq/statistics/statistics_sum.h"
+#include "quantizer/methods/slope/distill.h"
+#include "quantizer/methods/slope/slope_layers.h"
+#include "runtime/base/file.h"
+#include "runtime/base/parallel.h"
+#include "runtime/cpu/cpu_plans.h"
+#include "runtime/cuda/cuda_models.h"
+#include "runtime/cuda/kernels/cuda_devices.h"
+
+namespace thimble {
+namespace {
+
+// What calibration will take of each CUDA device, before any of it begins.
+std::vector<MemoryPlan> plan_calibration(const QuantizeRequest& request, OpenedCheckpoint& source) {
+  const std::shared_ptr<const Network>& network = source.runnable().network;
+  const CalibrationOptions& options = request.calibration;
+  uint64_t usable = usable_memory(request.device);
+  std::vector<MemoryPlan> plans;
+  size_t devices = request.device.ordinals.size(), parts = hessian_part_count(options.sequences);
+  if (request.calibration_tokens.empty()) {
+    auto share = static_cast<int64_t>(share_of(static_cast<size_t>(options.sequences), devices - 1, devices).size());
+    plans.push_back(
+        plan_generation(network, request.device.numerics, options.length, std::max<int64_t>(1, share), usable));
+  }
+  auto part = static_cast<int64_t>(hessian_part(options.sequences, parts - 1).size());
+  int64_t most = std::min(part, cuda_windows_per_batch(request.device.ordinals[0], options.length));
+  int64_t live = live_sums(std::max<size_t>(1, share_of(parts, devices - 1, devices).size()));
+  // As collect_statistics() groups them.
+  const uint64_t pass = host_pass_bytes(*network, options.length, false, source.weights()->owned_bytes());
+  const HessianGroups groups = group_hessians(*network, pass, request.device.host_memory_bytes);
+  const auto& largest = *std::ranges::max_element(
+      groups.groups, {}, [&](const auto& inputs) { return collecting_bytes(*network, inputs); });
+  plans.push_back(plan_hessians(network, request.device.numerics, options.length, largest, most, live, usable));
+  if (request.fisher) plans.push_back(plan_gradients(network, options.length, part, usable));
+  return plans;
+}
+
+// Of the text that method `slope` has beside its statistics.
+int64_t sequences_of(const QuantizeRequest& request) {
+  if (request.calibration_tokens.empty()) return request.hessians.empty() ? request.calibration.sequences : 0;
+  // Of the wider format half as many: the plan is a bound.
+  const size_t bytes = MappedFile(request.calibration_tokens).bytes().size();
+  return static_cast<int64_t>(bytes / kShard16.token_bytes) / request.calibration.length;
+}
+
+// And what cross terms will, of which there may be none.
+std::vector<MemoryPlan> plan_cross_terms(const QuantizeRequest& request, const OpenedCheckpoint& source) {
+  const int64_t sequences = std::min(sequences_of(request), request.cross_sequences);
+  const int64_t length = request.calibration.length;
+  if (request.slope.cross_term == 0 || sequences < 1) return {};
+  const std::shared_ptr<const Network>& network = source.runnable().network;
+  const Numerics numerics = request.device.numerics == Numerics::kBf16 ? Numerics::kBf16 : Numerics::kFp32;
+  const int64_t most = std::min(sequences, cuda_windows_per_batch(request.device.ordinals[0], length));
+  const uint64_t usable = usable_memory(request.device);
+  if (auto plan = plan_kept_input_pairs(network, numerics, length, sequences, most, usable)) return {*plan};
+  return {plan_input_pairs(network, numerics, length, sequences, most, /*keeps=*/false, usable)};
+}
+
+// And distillation, likewise.
+std::vector<MemoryPlan> plan_distillation(const QuantizeRequest& request, const OpenedCheckpoint& source) {
+  const GainTunerOptions& options = request.tuner;
+  const int64_t sequences = sequences_of(request), length = request.calibration.length;
+  if (options.steps == 0 || sequences < 2) return {};
+  const std::shared_ptr<const Network>& network = source.runnable().network;
+  return {plan_divergence(network, length, distill_sequences(*network, options, sequences, length),
+                          usable_memory(request.device))};
+}
+
+uint64_t weight_count(const OpenedCheckpoint& source) {
+  uint64_t count = 0;
+  for (const auto& [name, tensor] : source.shapes()) count += static_cast<uint64_t>(element_count(tensor.shape));
+  return count;
+}
+
+// Of solving layers, with the widest of them in flight. `other`: what is in memory meanwhile.
+MemoryPlan plan_solving(const OpenedCheckpoint& source, const std::vector<std::string>& layers,
+                        std::vector<MemoryUse> other, uint64_t usable_bytes) {
+  uint64_t widest = 0;
+  for (const std::string& name : layers)
+    if (auto found = source.shapes().find(name); found != source.shapes().end() && found->second.shape.size() == 2)
+      widest = std::max(widest, solving_bytes(found->second.shape[0], found->second.shape[1], /*has_hessian=*/true));
+  const uint64_t solved = weight_count(source) * kSolvedWeightBytes;
+  const uint64_t batch = std::clamp<uint64_t>(working_memory(usable_bytes, solved) / std::max<uint64_t>(1, widest), 1,
+                                              static_cast<uint64_t>(thread_count()));
+  MemoryPlan plan{"solving", "layer", 0, static_cast<int64_t>(batch), std::move(other), /*is_host=*/true};
+  plan.uses.push_back({"codes and packed sections", solved});
+  plan.uses.push_back({"factorisations", batch * widest});
+  return plan;
+}
+
+// Of the host where it is the CPU that computes. From statistics on, Hessians wait; from solving on, there are codes.
+std::vector<MemoryPlan> plan_host_memory(const QuantizeRequest& request, OpenedCheckpoint& source,
+                                         const std::vector<std::string>& layers) {
+  const uint64_t usable = request.device.host_memory_bytes;
+  if (!request.hessians.empty())  // which lie in their file; the model may be none that runs
+    return {plan_solving(source, layers, {{"weights", source.memory_bytes()}}, usable)};
+  const Network& network = *source.runnable().network;
+  const CalibrationOptions& options = request.calibration;
+  const bool is_exact = request.device.numerics == Numerics::kFp32;
+  // What a numeric mode rounds is in float32.
+  const uint64_t weights = source.memory_bytes() + source.weights()->owned_bytes();
+  const uint64_t rounded = weights + (is_exact ? 0 : weight_count(source) * sizeof(float));
+  const bool with_loss = request.fisher && is_exact;
+  std::vector<MemoryPlan> plans;
+  if (request.calibration_tokens.empty()) plans.push_back(plan_cpu_generation(network, options, rounded));
+  plans.push_back(plan_host_statistics(network, options.length, with_loss, rounded, usable));
+  const HessianGroups groups =
+      group_hessians(network, host_pass_bytes(network, options.length, with_loss, rounded), usable);
+  const MemoryUse waiting = {"Hessians", waiting_bytes(network, groups)};
+  plans.push_back(plan_solving(source, layers, {{"weights", weights}, waiting}, usable));
+  if (request.method != MethodKind::kSlope) return plans;
+  const MemoryUse codes = {"codes and packed sections", weight_count(source) * kSolvedWeightBytes};
+  const int64_t sequences = sequences_of(request), crossed = std::min(sequences, request.cross_sequences);
+  auto add = [&](MemoryPlan plan) {
+    plan.uses.insert(plan.uses.end(), {waiting, codes});
+    plans.push_back(std::move(plan));
+  };
+  if (request.slope.cross_term > 0 && crossed > 0) add(plan_cpu_input_pairs(network, options.length, crossed, weights));
+  if (request.tuner.steps > 0 && sequences >= 2) {
+    const int64_t read = distill_sequences(network, request.tuner, sequences, options.length);
+    add(plan_cpu_divergence(network, options.length, read, weights));
+  }
+  return plans;
+}
+
+}  // namespace
+
+std::vector<MemoryPlan> plan_memory(const QuantizeRequest& request, OpenedCheckpoint& source,
+                                    const std::vector<std::string>& layers) {
+  if (!request.device.is_cuda) return plan_host_memory(request, source, layers);
+  std::vector<MemoryPlan> plans;
+  if (request.hessians.empty()) plans = plan_calibration(request, source);
+  if (request.method != MethodKind::kSlope) return plans;
+  std::ranges::move(plan_cross_terms(request, source), std::back_inserter(plans));
+  std::ranges::move(plan_distillation(request, source), std::back_inserter(plans));
+  return plans;
+}
+
+}  // namespace thimble
