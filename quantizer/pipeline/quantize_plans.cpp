@@ -81,6 +81,11 @@ uint64_t weight_count(const OpenedCheckpoint& source) {
   return count;
 }
 
+// What solved layers become, which stays from then on.
+MemoryUse codes_of(const OpenedCheckpoint& source) {
+  return {"codes, sections", weight_count(source) * kSolvedWeightBytes};
+}
+
 // Of solving layers, with the widest of them in flight. `other`: what is in memory meanwhile.
 MemoryPlan plan_solving(const OpenedCheckpoint& source, const std::vector<std::string>& layers,
                         std::vector<MemoryUse> other, uint64_t usable_bytes) {
@@ -88,11 +93,11 @@ MemoryPlan plan_solving(const OpenedCheckpoint& source, const std::vector<std::s
   for (const std::string& name : layers)
     if (auto found = source.shapes().find(name); found != source.shapes().end() && found->second.shape.size() == 2)
       widest = std::max(widest, solving_bytes(found->second.shape[0], found->second.shape[1], /*has_hessian=*/true));
-  const uint64_t solved = weight_count(source) * kSolvedWeightBytes;
-  const uint64_t batch = std::clamp<uint64_t>(working_memory(usable_bytes, solved) / std::max<uint64_t>(1, widest), 1,
-                                              static_cast<uint64_t>(thread_count()));
+  const MemoryUse codes = codes_of(source);
+  const uint64_t batch = std::clamp<uint64_t>(working_memory(usable_bytes, codes.bytes) / std::max<uint64_t>(1, widest),
+                                              1, static_cast<uint64_t>(thread_count()));
   MemoryPlan plan{"solving", "layer", 0, static_cast<int64_t>(batch), std::move(other), /*is_host=*/true};
-  plan.uses.push_back({"codes and packed sections", solved});
+  plan.uses.push_back(codes);
   plan.uses.push_back({"factorisations", batch * widest});
   return plan;
 }
@@ -118,7 +123,7 @@ std::vector<MemoryPlan> plan_host_memory(const QuantizeRequest& request, OpenedC
   const MemoryUse waiting = {"Hessians", waiting_bytes(network, groups)};
   plans.push_back(plan_solving(source, layers, {{"weights", weights}, waiting}, usable));
   if (request.method != MethodKind::kSlope) return plans;
-  const MemoryUse codes = {"codes and packed sections", weight_count(source) * kSolvedWeightBytes};
+  const MemoryUse codes = codes_of(source);
   const int64_t sequences = sequences_of(request), crossed = std::min(sequences, request.cross_sequences);
   auto add = [&](MemoryPlan plan) {
     plan.uses.insert(plan.uses.end(), {waiting, codes});
