@@ -10,7 +10,7 @@ byte to the original, and the divergence of their predictions from its. What a r
 the rival's own code. A rival's file also counts after xz -9e. Each rival runs in a process of its own; one that fails,
 or is not installed, is a row with its reason. FOLDER/results.json grows with every result, so that the same command
 goes on where it ended; FOLDER/rivals.md has the tables and goals, FOLDER/rivals.svg the curve where gnuplot is
-installed, FOLDER/work/logs what the rivals said.
+installed, FOLDER/runs/logs what the rivals said.
 """
 import argparse
 import hashlib
@@ -66,7 +66,7 @@ class Run:
     def __init__(self, options):
         self.options = options
         self.out = Path(options.out)
-        self.folder = Path(options.work or self.out / "work")
+        self.folder = Path(options.work or self.out / "runs")
         for folder in (self.out, self.folder / "logs"):
             folder.mkdir(parents=True, exist_ok=True)
         self.deadline = time.monotonic() + options.seconds if options.seconds else None
@@ -366,7 +366,7 @@ def main():
     options.add_argument("--calibration-length", type=int, default=1024)
     options.add_argument("--calibration-sequences", type=int, default=128)
     options.add_argument("--out", required=True)
-    options.add_argument("--work", help="folder of large files (default: OUT/work)")
+    options.add_argument("--work", help="folder of large files (default: OUT/runs)")
     options.add_argument("--tokenizer", default="", help="where the folder has none")
     options.add_argument("--rivals", nargs="*", choices=MODULES, default=list(MODULES))
     options.add_argument("--python", nargs="+", default=[], metavar="RIVAL=PROGRAM", help="that has its packages")

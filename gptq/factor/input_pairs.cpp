@@ -115,12 +115,6 @@ Matrix shifted(ConstMatrixView weights, const InputPair& pair, const HessianFact
   return shifted;
 }
 
-}  // namespace
-
-namespace {
-
-uint64_t square_bytes(int64_t columns) { return static_cast<uint64_t>(columns * columns) * sizeof(double); }
-
 // Of one input: its pair, and what collects it or shifts weights by it.
 uint64_t pair_bytes(const Network& network, const LinearInput& input, int64_t length) {
   const int64_t columns = network.width_of(input.value);
@@ -129,8 +123,8 @@ uint64_t pair_bytes(const Network& network, const LinearInput& input, int64_t le
   const auto floats = [](int64_t count) { return static_cast<uint64_t>(count) * sizeof(float); };
   const uint64_t collecting = floats(columns * columns + columns * length);  // products; differences
   const int64_t tasks = std::min<int64_t>(thread_count(), divide_up(rows, kRowsPerTask));
-  const uint64_t shifting = square_bytes(columns) + floats(2 * rows * columns) +
-                            static_cast<uint64_t>(5 * tasks * kRowsPerTask * columns) * sizeof(double);
+  const uint64_t shifting = static_cast<uint64_t>((columns + 5 * tasks * kRowsPerTask) * columns) * sizeof(double) +
+                            floats(2 * rows * columns);
   return factor_bytes(columns) + std::max(collecting, shifting);  // H's triangle, and the drift
 }
 
