@@ -38,14 +38,18 @@ bool is_letter(uint32_t character) {
 }  // namespace
 
 std::optional<Script> script_of(std::string_view text) {
+  std::optional<Script> first;
   while (!text.empty()) {
     const CodePoint character = decode_utf8(text);
     text.remove_prefix(std::max<size_t>(1, character.length));
     if (character.length == 0 || !is_letter(character.value)) continue;
     const auto block = std::ranges::lower_bound(kBlocks, character.value, {}, &Block::last);
-    if (block != std::end(kBlocks) && block->first <= character.value) return block->script;
+    if (block == std::end(kBlocks) || character.value < block->first) continue;
+    if (!first) first = block->script;
+    if (first != Script::kLatin) return first;
+    if (block->script == Script::kLatin && character.value > 0x7F) return Script::kLatinBeyondAscii;
   }
-  return std::nullopt;
+  return first;
 }
 
 }  // namespace thimble

@@ -10,6 +10,7 @@ namespace thimble {
 // Those of living languages that have a block of Unicode to themselves (Unicode 15, Blocks.txt).
 enum class Script : uint8_t {
   kLatin,
+  kLatinBeyondAscii,  // with a letter that ASCII lacks: written in most languages of this script but English
   kGreek,
   kCyrillic,
   kArmenian,
@@ -38,7 +39,8 @@ enum class Script : uint8_t {
   kHan,
 };
 
-// Of the first letter that belongs to one; nothing where there is none. Bytes that are not UTF-8 are passed over.
+// Of the first letter that belongs to one; nothing where there is none. Latin is beyond ASCII where any of its letters
+// is. Bytes that are not UTF-8 are passed over.
 std::optional<Script> script_of(std::string_view text);
 
 }  // namespace thimble

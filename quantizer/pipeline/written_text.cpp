@@ -28,9 +28,14 @@ constexpr TurnLength kUserTurn{16, 96}, kAssistantTurn{64, 320};
 // Streams of random numbers that no sequence draws its tokens from.
 constexpr uint64_t kTurnStreams = uint64_t{1} << 62, kOpeningStreams = uint64_t{1} << 61;
 
+// Of texts, those that open in a script drawn for them; and of these, those in Latin beyond ASCII, which stands for
+// more languages than any other. Measured: docs/measurements/2026-11-23-h200.md.
+constexpr double kScriptShare = 0.75, kLatinBeyondAsciiShare = 0.4;
+
 // The tokens that texts open with. Left to itself a model opens nearly all of its texts alike, and the calibration
-// would see little of its languages and subjects: they are uniform over the tokens that stand for text, and for every
-// fourth text over the scripts that these are written in, of which most have few tokens, and within the script.
+// would see little of its languages and subjects. So a quarter is uniform over the tokens that stand for text, nearly
+// all of which belong to one language in most vocabularies, and the rest over the scripts that tokens are written in,
+// of which most have few, and within the script.
 class Openings {
  public:
   // `never_drawn` is ascending, and not all of the vocabulary.
@@ -45,13 +50,16 @@ class Openings {
   }
 
   Token of(uint64_t sequence, uint64_t text) const {
+    auto uniform = [&](uint64_t index) { return uniform_at(seed_, kOpeningStreams + sequence, 3 * text + index); };
     auto draw = [&](uint64_t index, size_t count) {
-      const double uniform = uniform_at(seed_, kOpeningStreams + sequence, 3 * text + index);
-      return static_cast<size_t>(uniform * static_cast<double>(count));
+      return static_cast<size_t>(uniform(index) * static_cast<double>(count));
     };
-    if (by_script_.empty() || draw(0, 4) > 0) return all_[draw(1, all_.size())];
-    const auto& [script, tokens] = *std::next(by_script_.begin(), static_cast<ptrdiff_t>(draw(1, by_script_.size())));
-    return tokens[draw(2, tokens.size())];
+    const double kind = uniform(0);
+    if (by_script_.empty() || kind >= kScriptShare) return all_[draw(1, all_.size())];
+    auto script = by_script_.find(Script::kLatinBeyondAscii);
+    if (script == by_script_.end() || kind >= kScriptShare * kLatinBeyondAsciiShare)
+      script = std::next(by_script_.begin(), static_cast<ptrdiff_t>(draw(1, by_script_.size())));
+    return script->second[draw(2, script->second.size())];
   }
 
  private:

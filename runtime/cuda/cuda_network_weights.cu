@@ -205,9 +205,9 @@ void CudaNetworkWeights<T>::make_table(size_t i) {
 template <typename T>
 void CudaNetworkWeights<T>::set_vectors(const std::vector<std::vector<float>>& vectors) {
   host_vectors_ = vectors;
-  if (!policy_.weights.is_exact())
+  if (!policy_.vectors.is_exact())
     for (std::vector<float>& vector : host_vectors_)
-      for (float& value : vector) value = policy_.weights(value);
+      for (float& value : vector) value = policy_.vectors(value);
   for (size_t v = 0; v < vectors_.size(); ++v) upload(host_vectors_[v], vectors_[v]);
   for (size_t c = 0; c < fusion_.composites.size(); ++c) {
     const FusedWork& work = fusion_.composites[c].work;

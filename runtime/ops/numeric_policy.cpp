@@ -30,6 +30,7 @@ NumericPolicy sf16_policy(Format product) {
   policy.roundings[static_cast<size_t>(Boundary::kSoftmax)].value = Format::kQ115;
   // The loss reads logits in fp32: softcap is part of it.
   policy.roundings[static_cast<size_t>(Boundary::kCapped)] = {};
+  policy.vectors = policy.weights;
   return policy;
 }
 
@@ -86,7 +87,8 @@ NumericPolicy numeric_policy(Numerics numerics) {
       policy.nvfp4 = true;
       break;
   }
-  if (numerics == Numerics::kSf16Q115 || numerics == Numerics::kSf16LegacyQ115) policy.weights.value = Format::kQ115;
+  if (numerics == Numerics::kSf16Q115 || numerics == Numerics::kSf16LegacyQ115)
+    policy.weights.value = policy.vectors.value = Format::kQ115;
   return policy;
 }
 
@@ -117,7 +119,7 @@ void round_weights(const NumericPolicy& policy, Weights& weights) {
     round_values(policy.weights, values.values());
     matrix = std::move(values);
   }
-  for (std::vector<float>& vector : weights.vectors) round_values(policy.weights, vector);
+  for (std::vector<float>& vector : weights.vectors) round_values(policy.vectors, vector);
 }
 
 std::shared_ptr<const Weights> rounded_weights(std::shared_ptr<const Weights> weights, const NumericPolicy& policy) {

@@ -2,11 +2,14 @@
 // that passes over a network follow, not another forward pass.
 //
 //   fp32          nothing is rounded
-//   bf16, fp16    weights and what every operation writes; arithmetic within an operation is fp32
+//   bf16, fp16    matrices and what every operation writes; arithmetic within an operation is fp32
 //   sf16          Q1.15 at the boundaries below, bf16 in memory ("true forward": all scales 1)
 //   sf16-legacy   the same without Q1.31, with logits times 24, attention's residual branch times 0.65, the MLP's 0.75
 //   nvfp4         as bf16, but the matrices of linear layers and their inputs in NVFP4 (nvfp4.h), kept in bf16
 // With "-q115" after either sf16 the weights too are clamped and rounded to Q1.15 (weight-constrained).
+// Vectors (gains, scales, biases) are a thousandth of the weights and only enter arithmetic in fp32: but for the SF16
+// modes, which round all there is, they stay as they are. In bf16 they would cost as much as all else
+// (docs/measurements).
 #pragma once
 
 #include <array>
@@ -51,7 +54,8 @@ struct NumericPolicy {
   std::array<Rounding, kBoundaries> roundings;  // by Boundary
   float logits_scale = 1;
   float attention_scale = 1, mlp_scale = 1;  // of the residual branches
-  Rounding weights;                          // of all weights, on load
+  Rounding weights;                          // of matrices, on load
+  Rounding vectors;                          // of gains, scales and biases, on load
   bool nvfp4 = false;                        // before `weights`: linear layers' matrices, and their inputs
 
   const Rounding& at(Boundary boundary) const { return roundings[static_cast<size_t>(boundary)]; }
@@ -63,7 +67,8 @@ struct NumericPolicy {
 NumericPolicy numeric_policy(Numerics numerics);
 
 // The weights as a model in this mode has them: matrices of linear layers in NVFP4 with one float32 scale each, unless
-// they are already, then all rounded. An Error (bad input) names a matrix that cannot be NVFP4, as it is not finite.
+// they are already, then all rounded as the policy says. An Error (bad input) names a matrix that cannot be NVFP4, as
+// it is not finite.
 void round_weights(const NumericPolicy& policy, Weights& weights);
 
 // Values of a matrix that is not in NVFP4 yet as a mode has them before it rounds; nothing where they stay as they are.

@@ -79,8 +79,8 @@ Json to_json(const LlamaConfig& config);
 // different age look for.
 Json hub_config(const LlamaConfig& config);
 
-// Builds the config of the model whose tensors are `tensors`, as resolve_golf_config() does for a golf-gpt. What would
-// change the forward pass and is not known here (other activations, rotary scalings, soft caps, experts) is a
+// Builds the config of the model whose tensors are `tensors`, whose shapes must agree with it. What would change the
+// forward pass and is not known here (other activations, rotary scalings, soft caps, experts) is a
 // FormatError(config_path) naming the key, its value and what is allowed.
 LlamaConfig resolve_llama_config(const LlamaVariant& variant, const Json& given, const std::string& config_path,
                                  const TensorMap& tensors, const std::string& checkpoint_path);

@@ -50,7 +50,8 @@ TEST(NumericPolicy, TheWeightConstrainedModesDifferInTheirWeightsAlone) {
        {std::pair{Numerics::kSf16, Numerics::kSf16Q115}, {Numerics::kSf16Legacy, Numerics::kSf16LegacyQ115}}) {
     NumericPolicy policy = numeric_policy(plain);
     EXPECT_EQ(policy.weights, (Rounding{Format::kFp32, Format::kBf16}));
-    policy.weights.value = Format::kQ115;
+    EXPECT_EQ(policy.vectors, policy.weights);
+    policy.weights.value = policy.vectors.value = Format::kQ115;
     EXPECT_EQ(policy, numeric_policy(constrained));
   }
 }
