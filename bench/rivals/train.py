@@ -7,7 +7,7 @@
 OUT gets config.json and model.safetensors in bf16, and the tokenizer of the folder it began from. Sequences of --length tokens lie anywhere in SHARD (thimble
 tokenize), drawn with --seed. AdamW, a cosine schedule after a twentieth of the steps, bf16 products. Losses in nats
 per token, on the validation shard's first --validation-sequences sequences, as the training goes on.
-Needs torch and transformers; hours on a CPU, minutes on a CUDA device.
+Needs torch and transformers, and a CUDA device for any but the smallest models.
 """
 import argparse
 import math
