@@ -33,10 +33,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench" / "rivals"))
 
 import comparison  # noqa: E402: a module of this benchmark
+from token_shard import HEADER_BYTES, token_bytes  # noqa: E402
 from worker import MODULES  # noqa: E402
 
-HEADER_BYTES = 1024
-WIDE_MAGIC = 20240801  # of shards of 32-bit tokens
 MOST_SCORED_TOGETHER = 4  # models in one evaluation: the original runs once for all of them
 BELOW_THE_SMALLEST = ((0.55, 0.65, 0.75, 0.87), (0.47,), (0.4,))  # of the smallest file, in turn
 OUT_OF_TIME = "the time was up"
@@ -47,7 +46,7 @@ FIRST, SECOND, LAST = range(3)  # scores that the goals need; thimble at their t
 def calibration(options, folder):
     """Writes the sequences that all calibrate on, as a shard and as int32. Returns their number and hash."""
     raw = Path(options.calibration).read_bytes()
-    bytes_each = 4 if int.from_bytes(raw[:4], "little") == WIDE_MAGIC else 2
+    bytes_each = token_bytes(raw)
     length = options.calibration_length * bytes_each
     present = (len(raw) - HEADER_BYTES) // length
     count = min(present, options.calibration_sequences)

@@ -4,9 +4,10 @@
   train.py OUT --tokens SHARD [--validation SHARD] --width 512 --layers 14 --vocabulary 1024     a new one
   train.py OUT --tokens SHARD [--validation SHARD] --start FOLDER --steps 300 --rate 3e-5        off a grid of its own
 
-OUT gets config.json and model.safetensors in bf16, and the tokenizer of the folder it began from. Sequences of --length tokens lie anywhere in SHARD (thimble
-tokenize), drawn with --seed. AdamW, a cosine schedule after a twentieth of the steps, bf16 products. Losses in nats
-per token, on the validation shard's first --validation-sequences sequences, as the training goes on.
+OUT gets config.json and model.safetensors in bf16, and the tokenizer of the folder it began from. Sequences of
+--length tokens lie anywhere in SHARD (thimble tokenize), drawn with --seed. AdamW, a cosine schedule after a twentieth
+of the steps, bf16 products. Losses in nats per token, on the validation shard's first --validation-sequences
+sequences, as the training goes on.
 Needs torch and transformers, and a CUDA device for any but the smallest models.
 """
 import argparse
@@ -19,8 +20,8 @@ import numpy
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-HEADER_BYTES = 1024
-WIDE_MAGIC = 20240801  # of shards of 32-bit tokens
+from token_shard import HEADER_BYTES, token_bytes
+
 HEAD_COLUMNS = 64
 
 
@@ -47,7 +48,7 @@ def parse():
 
 def read_shard(path):
     raw = Path(path).read_bytes()
-    kind = numpy.uint32 if int.from_bytes(raw[:4], "little") == WIDE_MAGIC else numpy.uint16
+    kind = {2: numpy.uint16, 4: numpy.uint32}[token_bytes(raw)]
     return torch.from_numpy(numpy.frombuffer(raw, kind, offset=HEADER_BYTES).astype(numpy.int64))
 
 
