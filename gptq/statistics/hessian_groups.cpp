@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "gptq/statistics/statistics_sum.h"
 #include "gptq/statistics/stored_statistics.h"
 #include "runtime/base/count_text.h"
 #include "runtime/cpu/cpu_plans.h"
@@ -34,25 +35,26 @@ uint64_t head_bytes(const Network& network) { return 2 * triangle_bytes(network.
 
 }  // namespace
 
-// The sums of a part come one by one, as a pass meets the inputs, each with the products that are added to it.
-uint64_t collecting_bytes(const Network& network, std::span<const LinearInput> inputs) {
+// The last sum grows one by one, as a pass meets the inputs, each with the products that are added to it.
+uint64_t collecting_bytes(const Network& network, std::span<const LinearInput> inputs, uint64_t sums) {
   uint64_t triangles = 0, most = 0;
   for (const LinearInput& input : inputs) {
     const auto columns = static_cast<uint64_t>(network.width_of(input.value));
     triangles += triangle_bytes(network.width_of(input.value));
     most = std::max(most, triangles + columns * columns * sizeof(float));
   }
-  return triangles + most;
+  return (sums - 1) * triangles + most;
 }
 
-HessianGroups group_hessians(const Network& network, uint64_t other_bytes, uint64_t usable_bytes) {
+HessianGroups group_hessians(const Network& network, uint64_t other_bytes, uint64_t usable_bytes, uint64_t sums,
+                             const HessiansFit& also_fits) {
   const uint64_t most = usable_bytes > other_bytes ? usable_bytes - other_bytes : 0;
   HessianGroups result{{{}}, true};
   uint64_t stored = 0;
   for (const LinearInput& input : network.linear_inputs()) {
     std::vector<LinearInput>* group = &result.groups.back();
     group->push_back(input);
-    if (group->size() > 1 && collecting_bytes(network, *group) > most) {
+    if (group->size() > 1 && (collecting_bytes(network, *group, sums) > most || (also_fits && !also_fits(*group)))) {
       group->pop_back();
       result.groups.push_back({input});
     }
@@ -60,6 +62,26 @@ HessianGroups group_hessians(const Network& network, uint64_t other_bytes, uint6
   }
   result.fit_in_memory = stored <= usable_bytes / kStoredShare;
   return result;
+}
+
+HessianGroups group_hessians(const std::shared_ptr<const Network>& network, const Device& device, int64_t sequences,
+                             int64_t length, bool with_loss, uint64_t weight_bytes) {
+  if (!device.is_cuda)
+    return group_hessians(*network, host_pass_bytes(*network, length, with_loss, weight_bytes),
+                          device.host_memory_bytes);
+  const size_t parts = hessian_part_count(sequences), devices = device.ordinals.size();
+  uint64_t nodes = 0;
+  for (size_t d = 0; d < devices; ++d) nodes += nodes_of_device(parts, d, devices).size();
+  const int64_t live = most_live_sums(parts, devices);
+  const uint64_t usable = usable_memory(device);
+  return group_hessians(*network, weight_bytes, device.host_memory_bytes, nodes + 1, [&](auto inputs) {
+    return plan_hessians(network, device.numerics, length, inputs, 1, live, kNoMemoryLimit).bytes() <= usable;
+  });
+}
+
+std::span<const LinearInput> largest_group(const Network& network, const HessianGroups& groups) {
+  return *std::ranges::max_element(groups.groups, {},
+                                   [&](const auto& inputs) { return collecting_bytes(network, inputs); });
 }
 
 uint64_t host_pass_bytes(const Network& network, int64_t length, bool with_loss, uint64_t weight_bytes) {

@@ -1,13 +1,17 @@
 // hessian_groups.h: which Hessians of a model are collected together. One pass over the calibration text collects all
 // of a small model; those of a large one do not fit in memory at once, and take a pass for each group of inputs.
-// In: a network's inputs of linear layers, the memory there is.  Out: groups of them, in the order of forward passes.
+// In: a network's inputs of linear layers, the memory there is, of the host and of CUDA devices.  Out: groups of them,
+// in the order of forward passes.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "runtime/base/memory_plan.h"
+#include "runtime/device/device.h"
 #include "runtime/ops/network.h"
 
 namespace thimble {
@@ -18,13 +22,27 @@ struct HessianGroups {
   bool fit_in_memory = true;
 };
 
-// What the Hessians of `inputs` take while they are collected: sums in float64 over the parts so far and over a part
-// (statistics_sum.h), or packed where they are kept; the products that are added to a part.
-uint64_t collecting_bytes(const Network& network, std::span<const LinearInput> inputs);
+// What the Hessians of `inputs` take of the host's memory while they are collected: `sums` sums in float64. On the CPU
+// they are those over the parts so far and over a part (statistics_sum.h), or packed where they are kept; and there are
+// the products that are added to a part.
+uint64_t collecting_bytes(const Network& network, std::span<const LinearInput> inputs, uint64_t sums = 2);
 
-// `usable_bytes`: of the host's memory for all; `other_bytes`: what the model and its activations take of them. A
-// group has one input at least, be there room for it or not.
-HessianGroups group_hessians(const Network& network, uint64_t other_bytes, uint64_t usable_bytes);
+// Whether what bounds a group besides the host's memory has room for these inputs together.
+using HessiansFit = std::function<bool(std::span<const LinearInput>)>;
+
+// `usable_bytes`: of the host's memory for all; `other_bytes`: what the model and its activations take of them; `sums`
+// as collecting_bytes() has it. A group has one input at least, be there room for it or not.
+HessianGroups group_hessians(const Network& network, uint64_t other_bytes, uint64_t usable_bytes, uint64_t sums = 2,
+                             const HessiansFit& also_fits = nullptr);
+
+// Those that `device` collects together over `sequences` sequences of `length` tokens. CUDA devices each have room for
+// the sums of their parts beside the model and the activations of one sequence at least, and the host for the sums that
+// they hand over. `with_loss`: with the loss's gradients in the same pass, on the CPU.
+HessianGroups group_hessians(const std::shared_ptr<const Network>& network, const Device& device, int64_t sequences,
+                             int64_t length, bool with_loss, uint64_t weight_bytes);
+
+// Of groups that a CUDA device collects, the one that takes most of its memory.
+std::span<const LinearInput> largest_group(const Network& network, const HessianGroups& groups);
 
 // What collecting takes at its peak on the CPU: weights in memory, activations of a sequence of `length` tokens with
 // the loss's gradients or without them, the Hessians of the largest group, and those that wait.

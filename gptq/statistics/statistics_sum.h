@@ -101,6 +101,10 @@ Sum join_nodes(Share node, std::vector<std::pair<Share, Sum>>& sums, const Add& 
 
 // Sums that sum_of_node() holds at once: one for each level of the tree.
 inline int64_t live_sums(size_t parts) { return parts == 0 ? 0 : static_cast<int64_t>(std::bit_width(parts)); }
+// On the device of `devices` with most parts.
+inline int64_t most_live_sums(size_t parts, size_t devices) {
+  return live_sums(std::max<size_t>(1, share_of(parts, devices - 1, devices).size()));
+}
 
 // On CUDA devices; a build without CUDA answers with a DeviceError. Both run every sequence, less its last token,
 // through the model. Each of `device`'s CUDA devices takes a share of the parts; the result is the same bits for any

@@ -196,8 +196,7 @@ StoredStatistics collect_statistics(const std::shared_ptr<const Weights>& weight
   const Network& network = *weights->network;
   const bool in_one_pass = with_loss && !device.is_cuda && device.numerics == Numerics::kFp32;
   const HessianGroups plan = common_groups(
-      group_hessians(network, host_pass_bytes(network, sequences.length, in_one_pass, weights->owned_bytes()),
-                     device.host_memory_bytes),
+      group_hessians(weights->network, device, sequences.count, sequences.length, in_one_pass, weights->owned_bytes()),
       work);
   StoredStatistics all;
   for (const std::vector<LinearInput>& inputs : plan.groups) {

@@ -22,8 +22,8 @@ TokenSequences self_generate(Generator& generator, const TextScript& script, uin
                              Progress& progress);
 
 // Runs every sequence, less its last token (nothing is predicted from it), through the model; Hessians of all its
-// linear layers, rounded to float32: those of as many layers in a pass as the host's memory holds (hessian_groups.h),
-// each group a piece of the work. They stay in memory where they take a small part of it, else in files. On the CPU the
+// linear layers, rounded to float32: those of as many layers in a pass as memory holds (hessian_groups.h), each group a
+// piece of the work. They stay in memory where they take a small part of it, else in files. On the CPU the
 // ranks take the parts of statistics_sum.h in turn, and all add up all of them; the sum so far is kept. CUDA devices
 // each collect everything. `with_loss`: also back from the loss, for LossStatistics; but on the CPU in fp32 by a pass
 // of its own in float32, which leaves the Hessians what they are without it. `key` hashes all that decides the result.

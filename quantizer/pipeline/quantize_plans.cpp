@@ -33,13 +33,10 @@ std::vector<MemoryPlan> plan_calibration(const QuantizeRequest& request, OpenedC
   }
   auto part = static_cast<int64_t>(hessian_part(options.sequences, parts - 1).size());
   int64_t most = std::min(part, cuda_windows_per_batch(request.device.ordinals[0], options.length));
-  int64_t live = live_sums(std::max<size_t>(1, share_of(parts, devices - 1, devices).size()));
-  // As collect_statistics() groups them.
-  const uint64_t pass = host_pass_bytes(*network, options.length, false, source.weights()->owned_bytes());
-  const HessianGroups groups = group_hessians(*network, pass, request.device.host_memory_bytes);
-  const auto& largest = *std::ranges::max_element(
-      groups.groups, {}, [&](const auto& inputs) { return collecting_bytes(*network, inputs); });
-  plans.push_back(plan_hessians(network, request.device.numerics, options.length, largest, most, live, usable));
+  const HessianGroups groups = group_hessians(network, request.device, options.sequences, options.length,
+                                              /*with_loss=*/false, source.weights()->owned_bytes());
+  plans.push_back(plan_hessians(network, request.device.numerics, options.length, largest_group(*network, groups), most,
+                                most_live_sums(parts, devices), usable));
   if (request.fisher) plans.push_back(plan_gradients(network, options.length, part, usable));
   return plans;
 }
@@ -119,7 +116,7 @@ std::vector<MemoryPlan> plan_host_memory(const QuantizeRequest& request, OpenedC
   if (request.calibration_tokens.empty()) plans.push_back(plan_cpu_generation(network, options, rounded));
   plans.push_back(plan_host_statistics(network, options.length, with_loss, rounded, usable));
   const HessianGroups groups =
-      group_hessians(network, host_pass_bytes(network, options.length, with_loss, rounded), usable);
+      group_hessians(source.runnable().network, request.device, options.sequences, options.length, with_loss, rounded);
   const MemoryUse waiting = {"Hessians", waiting_bytes(network, groups)};
   plans.push_back(plan_solving(source, layers, {{"weights", weights}, waiting}, usable));
   if (request.method != MethodKind::kSlope) return plans;

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "gptq/statistics/hessian_groups.h"
 #include "runtime/cpu/cpu_pass.h"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 #include "tests/runtime/families/golf/random_model.h"
@@ -119,6 +120,27 @@ TEST_F(CudaHessians, DoNotDependOnTheBatch) {
                        .bytes();
   expect_equal(collect(tokens, {true, {0}, Numerics::kBf16, least}), expected);
   EXPECT_THROW(collect(tokens, {true, {0}, Numerics::kBf16, least - 1}), DeviceError);
+}
+
+// Where a device has no room for all, they come in several passes, each within its memory, and are the same.
+TEST_F(CudaHessians, DoNotDependOnTheGroups) {
+  TokenSequences tokens{16, kLength, random_tokens(16 * kLength, model->network->vocabulary(), 6)};
+  const HessianSet expected = collect(tokens, {true, {0}, Numerics::kBf16});
+  const std::vector<LinearInput> inputs = model->network->linear_inputs();
+  auto needed = [&](std::span<const LinearInput> together) {
+    return plan_hessians(model->network, Numerics::kBf16, kLength, together, 1, live_sums(8), kNoMemoryLimit).bytes();
+  };
+  // Between all and none.
+  const Device device{true, {0}, Numerics::kBf16, (needed({}) + needed(inputs)) / 2};
+  const HessianGroups plan = group_hessians(model->network, device, tokens.count, kLength, /*with_loss=*/false, 0);
+  ASSERT_GT(plan.groups.size(), 1U);
+  SilentProgress progress;
+  HessianSet found;
+  for (const std::vector<LinearInput>& group : plan.groups) {
+    EXPECT_TRUE(group.size() == 1 || needed(group) <= device.memory_limit_bytes);
+    found.merge(collect_hessians_cuda(model, device, tokens, group, progress));
+  }
+  expect_equal(found, expected);
 }
 
 TEST_F(CudaHessians, NameTheSequenceThatIsNotFinite) {

@@ -37,6 +37,27 @@ TEST(HessianGroups, CoverAllInputsInOrder) {
   EXPECT_EQ(before, inputs.size());
 }
 
+TEST(HessianGroups, KeepWithinTheSecondBoundToo) {
+  const std::shared_ptr<const Weights> weights = random_golf_weights(small_golf_config(), 1);
+  const Network& network = *weights->network;
+  const std::vector<LinearInput> inputs = network.linear_inputs();
+  const HessianGroups pairs =
+      group_hessians(network, 0, kNoMemoryLimit, 2, [](auto together) { return together.size() <= 2; });
+  EXPECT_EQ(pairs.groups.size(), (inputs.size() + 1) / 2);
+  EXPECT_EQ(values_of(pairs.groups[0]), values_of({inputs[0], inputs[1]}));
+  // What not even one alone fits is a group all the same.
+  EXPECT_EQ(group_hessians(network, 0, kNoMemoryLimit, 2, [](auto) { return false; }).groups.size(), inputs.size());
+}
+
+TEST(HessianGroups, EverySumTakesTheSame) {
+  const std::shared_ptr<const Weights> weights = random_golf_weights(small_golf_config(), 1);
+  const Network& network = *weights->network;
+  const std::vector<LinearInput> inputs = network.linear_inputs();
+  const uint64_t two = collecting_bytes(network, inputs, 2), three = collecting_bytes(network, inputs, 3);
+  EXPECT_GT(three, two);
+  EXPECT_EQ(collecting_bytes(network, inputs, 9) - two, 7 * (three - two));
+}
+
 TEST(HessianGroups, LargeSetsGoToFiles) {
   const std::shared_ptr<const Weights> weights = random_golf_weights(small_golf_config(), 1);
   const Network& network = *weights->network;
