@@ -1,12 +1,13 @@
 // stage_times.cpp: see stage_times.h.
 #include "quantizer/console/stage_times.h"
 
-#include <malloc.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <fstream>
 #include <string>
+
+#include "runtime/base/memory_plan.h"
 
 namespace thimble {
 namespace {
@@ -24,14 +25,6 @@ uint64_t resident_peak_bytes() {
 
 // From now on, what is resident now is the peak.
 bool count_anew() { return static_cast<bool>(std::ofstream("/proc/self/clear_refs") << "5" << std::flush); }
-
-// Gives pages that the heap has left free back to the system. glibc keeps blocks of up to 32 MiB once they are freed:
-// what a stage took at its peak would stay for all that follow.
-void release_free_memory() {
-#ifdef __GLIBC__
-  ::malloc_trim(0);
-#endif
-}
 
 // Of a stage, to be worth that.
 constexpr double kLongSeconds = 1;

@@ -15,6 +15,7 @@
 #include "runtime/base/count_text.h"
 #include "runtime/base/file.h"
 #include "runtime/base/hash.h"
+#include "runtime/base/memory_plan.h"
 #include "runtime/cpu/cpu_gradients.h"
 #include "runtime/device/models.h"
 #include "runtime/ops/numeric_policy.h"
@@ -140,6 +141,7 @@ CalibrationStatistics collect_in_parts(const std::shared_ptr<const Weights>& wei
         ++done.parts;
       }
     }
+    release_free_memory();
     work.keep(name, done);
   }
   progress.end();

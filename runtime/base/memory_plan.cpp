@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -71,6 +72,12 @@ uint64_t host_memory_bytes() {
   std::ostringstream groups;
   groups << std::ifstream("/proc/self/cgroup").rdbuf();
   return std::min(pages * page_bytes, control_group_limit(groups.str(), "/sys/fs/cgroup"));
+}
+
+void release_free_memory() {
+#ifdef __GLIBC__
+  ::malloc_trim(0);
+#endif
 }
 
 Json to_json(const MemoryPlan& plan) {

@@ -54,6 +54,9 @@ constexpr uint64_t working_memory(uint64_t usable_bytes, uint64_t model_bytes) {
 
 // What a process may take of the host's memory: all of the machine, or what its control group allows.
 uint64_t host_memory_bytes();
+// Gives pages that the heap has left free back to the system. glibc keeps blocks of up to 32 MiB once they are freed:
+// what a stage took at its peak would stay for all that follow.
+void release_free_memory();
 // The least limit of the control groups (version 1 or 2) that `groups`, contents of /proc/self/cgroup, names below
 // `root`, the folder /sys/fs/cgroup; kNoMemoryLimit where there is none.
 uint64_t control_group_limit(const std::string& groups, const std::string& root);

@@ -1,5 +1,5 @@
-// cuda_divergence.cu: DivergencePass: batches of sequences through CudaGradientPass. Base weights, the student's, and
-// the teacher's head with all its inputs stay in device memory.
+// cuda_divergence.cu: DivergencePass: batches of sequences through CudaGradientPass. First the teacher's, of which its
+// head and all inputs of it stay in device memory; then the student's, as it was at first and as it is.
 #include <algorithm>
 #include <numeric>
 #include <type_traits>
@@ -125,10 +125,10 @@ class CudaGainObserver final : public CudaGradientObserver {
 
 // The head of the original, its inputs after all positions, and room for a piece of the logits that they make.
 struct Teacher {
-  // `like`: weights of the same network. Without values yet.
-  Teacher(const FloatWeights& like, int64_t sequences, int64_t positions, int64_t batch)
-      : network(like.network()),
-        head(like.matrix(network.head.weight).rows, like.matrix(network.head.weight).columns),
+  // Without values yet. `weights`, of the same network, may go afterwards.
+  Teacher(const Network& of, const FloatWeights& weights, int64_t sequences, int64_t positions, int64_t batch)
+      : network(of),
+        head(weights.matrix(network.head.weight).rows, weights.matrix(network.head.weight).columns),
         hidden(sequences * positions * head.columns, "the original's head"),
         logits(std::min(batch * positions, logit_rows(network.vocabulary())) * network.vocabulary(), "logits") {}
 
@@ -171,8 +171,8 @@ class CudaDivergence final : public DivergencePass {
     small_host_.network = network_;
     small_host_.set_small(student.small);
     DeviceScope scope(ordinal_);
-    memory_ = std::make_unique<Memory>(student, sequences.count, positions(), batch);
-    read_teacher(teacher, progress);
+    std::unique_ptr<Teacher> kept = read_teacher(teacher, progress);
+    memory_ = std::make_unique<Memory>(student, std::move(kept));
   }
   ~CudaDivergence() override {
     DeviceScope scope(ordinal_);
@@ -221,12 +221,12 @@ class CudaDivergence final : public DivergencePass {
  private:
   // All that lies in device memory, made and freed with the device current.
   struct Memory {
-    Memory(const Weights& weights, int64_t sequences, int64_t positions, int64_t batch)
-        : base(weights, {}, cuda_plain_options(sizeof(float))),
-          student(weights, {}, cuda_plain_options(sizeof(float))),
-          teacher(base, sequences, positions, batch) {}
+    Memory(const Weights& weights, std::unique_ptr<Teacher> kept)
+        : teacher(std::move(kept)),
+          base(weights, {}, cuda_plain_options(sizeof(float))),
+          student(weights, {}, cuda_plain_options(sizeof(float))) {}
+    std::unique_ptr<Teacher> teacher;
     FloatWeights base, student;
-    Teacher teacher;
     std::unique_ptr<CudaGradientPass> pass;
   };
 
@@ -245,23 +245,26 @@ class CudaDivergence final : public DivergencePass {
     stream.wait();
   }
 
-  void read_teacher(const Weights& teacher, Progress& progress) {
+  // The original's weights go when it returns.
+  std::unique_ptr<Teacher> read_teacher(const Weights& teacher, Progress& progress) {
     progress.begin("reading calibration", sequences_.count, "sequences");
     const FloatWeights on_device(teacher, {}, cuda_plain_options(sizeof(float)));
+    auto kept = std::make_unique<Teacher>(*network_, on_device, sequences_.count, positions(), batch_);
     with_smaller_batches(batch_, [&](int64_t batch) {
       CudaGradientPass pass(on_device, kDivergence, sequences_.length, batch, positions());
       for (int64_t first = 0; first < sequences_.count; first += batch) {
         const BatchShape shape{std::min(batch, sequences_.count - first), positions()};
         pass.forward(tokens(first), sequences_.length, shape);
-        memory_->teacher.copy_rows(pass.head_input(), first * positions(), pass.stream());
+        kept->copy_rows(pass.head_input(), first * positions(), pass.stream());
         check_cuda(cudaStreamSynchronize(pass.stream()));
       }
-      memory_->teacher.copy_head(on_device.matrix(network_->head.weight), pass.stream());
+      kept->copy_head(on_device.matrix(network_->head.weight), pass.stream());
       check_cuda(cudaStreamSynchronize(pass.stream()));
       return 0;
     });
     progress.advance(sequences_.count);
     progress.end();
+    return kept;
   }
 
   // Calls the body with the student's pass, on its device and with batches as large as its memory allows.
@@ -285,7 +288,7 @@ class CudaDivergence final : public DivergencePass {
     double sum = 0;
     for (int64_t s = first; s < first + count; s += batch_) {
       pass.forward(tokens(s), sequences_.length, {std::min(batch_, first + count - s), positions()});
-      sum += loss(memory_->teacher.targets(s * positions()));
+      sum += loss(memory_->teacher->targets(s * positions()));
     }
     return sum;
   }
@@ -306,9 +309,9 @@ MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, int64_
   return fit_memory_plan("distillation", "sequence", length, most, usable_bytes, [&](int64_t batch) {
     return counted_allocations([&] {
       const FusionOptions options = cuda_plain_options(sizeof(float));
-      // The teacher goes once its head is there with its inputs; the student is there as it was and as it is.
-      const FloatWeights teacher(network, {}, options), base(network, {}, options), student(network, {}, options);
-      const Teacher kept(base, sequences, length - 1, batch);
+      // The teacher, which takes less, has gone by then.
+      const FloatWeights base(network, {}, options), student(network, {}, options);
+      const Teacher kept(*network, base, sequences, length - 1, batch);
       CudaGradientPass pass(student, kDivergence, length, batch, length - 1);
       const CudaVectorSums vectors(*network);
       CudaGainObserver(student, pass).reserve_lookups(batch * (length - 1));
