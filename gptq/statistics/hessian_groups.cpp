@@ -79,11 +79,6 @@ HessianGroups group_hessians(const std::shared_ptr<const Network>& network, cons
   });
 }
 
-std::span<const LinearInput> largest_group(const Network& network, const HessianGroups& groups) {
-  return *std::ranges::max_element(groups.groups, {},
-                                   [&](const auto& inputs) { return collecting_bytes(network, inputs); });
-}
-
 uint64_t host_pass_bytes(const Network& network, int64_t length, bool with_loss, uint64_t weight_bytes) {
   return weight_bytes + activation_bytes(network, length, with_loss) + (with_loss ? head_bytes(network) : 0);
 }

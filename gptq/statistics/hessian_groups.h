@@ -41,9 +41,6 @@ HessianGroups group_hessians(const Network& network, uint64_t other_bytes, uint6
 HessianGroups group_hessians(const std::shared_ptr<const Network>& network, const Device& device, int64_t sequences,
                              int64_t length, bool with_loss, uint64_t weight_bytes);
 
-// Of groups that a CUDA device collects, the one that takes most of its memory.
-std::span<const LinearInput> largest_group(const Network& network, const HessianGroups& groups);
-
 // What collecting takes at its peak on the CPU: weights in memory, activations of a sequence of `length` tokens with
 // the loss's gradients or without them, the Hessians of the largest group, and those that wait.
 MemoryPlan plan_host_statistics(const Network& network, int64_t length, bool with_loss, uint64_t weight_bytes,

@@ -35,8 +35,11 @@ std::vector<MemoryPlan> plan_calibration(const QuantizeRequest& request, OpenedC
   int64_t most = std::min(part, cuda_windows_per_batch(request.device.ordinals[0], options.length));
   const HessianGroups groups = group_hessians(network, request.device, options.sequences, options.length,
                                               /*with_loss=*/false, source.weights()->owned_bytes());
-  plans.push_back(plan_hessians(network, request.device.numerics, options.length, largest_group(*network, groups), most,
-                                most_live_sums(parts, devices), usable));
+  std::vector<MemoryPlan> of_groups;  // one after another
+  for (const std::vector<LinearInput>& inputs : groups.groups)
+    of_groups.push_back(plan_hessians(network, request.device.numerics, options.length, inputs, most,
+                                      most_live_sums(parts, devices), usable));
+  plans.push_back(*std::ranges::max_element(of_groups, {}, &MemoryPlan::bytes));
   if (request.fisher) plans.push_back(plan_gradients(network, options.length, part, usable));
   return plans;
 }
