@@ -13,6 +13,7 @@
 #include "packer/artifact.h"
 #include "packer/container/artifact_reader.h"
 #include "packer/container/section_content.h"
+#include "packer/layout/stored_model.h"
 #include "runtime/base/file.h"
 #include "runtime/base/parallel.h"
 #include "tests/packer/layout/sample_codes.h"

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 
+#include "packer/codecs/decompress.h"
 #include "packer/layout/format.h"
 #include "packer/layout/section_layout.h"
 #include "runtime/base/byte_cursor.h"
@@ -13,18 +14,11 @@ namespace thimble {
 
 struct Codec {
   CodecId id;
-  std::string_view name;     // as on the command line: "brotli"
   std::string (*version)();  // of the library: "1.0.9"; others may compress to other bytes, never decompress to others
   // `raw`: contents of a shape that it takes, laid out. Equal input and library version give equal output.
   ByteVector (*compress)(Bytes raw, const ContentShape& shape);
-  // Exactly `raw_bytes` bytes, or FormatError(where, ...): damaged or truncated input, input left over, another size.
-  // Memory: what has been decompressed so far (at most twice), plus the codec's window.
-  ByteVector (*decompress)(Bytes stored, uint64_t raw_bytes, const ContentShape& shape, const std::string& where);
 
-  // Whether contents of this shape, laid out like this, may be stored with this codec.
-  bool takes(const ContentShape& shape, LayoutId layout) const {
-    return id != CodecId::kRans || (shape.kind == SectionKind::kCodes && layout == LayoutId::kPlain);
-  }
+  std::string_view name() const { return codec_name(id); }
 };
 
 // All codecs; the place of each is its number in a file.

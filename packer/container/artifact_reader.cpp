@@ -1,61 +1,63 @@
 // artifact_reader.cpp: agreement between an artifact's table and its header.
 #include "packer/container/artifact_reader.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "runtime/base/count_text.h"
+#include "runtime/base/fill_text.h"
 
 namespace thimble {
 namespace {
 
 void check_section(const SectionEntry& entry, const ContentShape& shape, const std::string& where) {
   if (entry.kind != shape.kind)
-    throw FormatError(where, fmt::format("the header calls for {} here", section_kind_name(shape.kind)));
+    throw FormatError(where, fill_text("the header calls for {} here", section_kind_name(shape.kind)));
   if (std::ranges::count(allowed_layouts(shape), entry.layout) == 0)
-    throw FormatError(where, fmt::format("layout {} does not fit these contents", layout_name(entry.layout)));
-  if (const Codec& codec = codec_of(entry.codec); !codec.takes(shape, entry.layout))
-    throw FormatError(where, fmt::format("codec {} is only for codes in the plain layout", codec.name));
+    throw FormatError(where, fill_text("layout {} does not fit these contents", layout_name(entry.layout)));
+  if (!codec_takes(entry.codec, shape, entry.layout))
+    throw FormatError(where, fill_text("codec {} is only for codes in the plain layout", codec_name(entry.codec)));
   if (const uint64_t expected = laid_out_bytes(entry.layout, shape); entry.raw_bytes != expected)
-    throw FormatError(
-        where, fmt::format("declares {} B when decompressed, the header implies {} B", entry.raw_bytes, expected));
+    throw FormatError(where,
+                      fill_text("declares {} B when decompressed, the header implies {} B", entry.raw_bytes, expected));
 }
 
 }  // namespace
 
-OpenArtifact open_artifact(Bytes file, const std::string& path) {
-  auto [version, sections] = read_container(file, path);
+ArtifactPlan plan_stored(uint32_t version, std::span<const SectionEntry> entries, Bytes stored_header,
+                         uint64_t file_bytes, const std::string& path) {
   const std::string where = section_where(path, 0, SectionKind::kHeader);
-  const ContentShape header_shape{SectionKind::kHeader, 1, sections[0].entry.raw_bytes};
-  check_section(sections[0].entry, header_shape, where);
-  const ByteVector text = decompress_section(sections[0], header_shape, where);
+  const ContentShape header_shape{SectionKind::kHeader, 1, entries[0].raw_bytes};
+  check_section(entries[0], header_shape, where);
+  const ByteVector text = decompress_section({entries[0], stored_header}, header_shape, where);
   ArtifactHeader header = parse_header(text, where);
   if (const uint32_t implied = format_version_of(header); version != implied)
-    throw FormatError(path, fmt::format("format version {}, its tensors imply {}", version, implied));
-  check_expansion(header.tensors, file.size(), path);
-  OpenArtifact artifact{version, plan_artifact(std::move(header), std::string(as_text(text)), path),
-                        std::move(sections)};
-  const std::vector<PlannedSection>& planned = artifact.plan.sections;
-  if (artifact.sections.size() != planned.size())
-    throw FormatError(
-        path, fmt::format("{}, the header implies {}", counted(artifact.sections.size(), "section"), planned.size()));
-  for (size_t i = 1; i < planned.size(); ++i) {
-    const SectionEntry& entry = artifact.sections[i].entry;
-    check_section(entry, planned[i].shape, section_where(path, i, entry.kind));
-  }
-  return artifact;
+    throw FormatError(path, fill_text("format version {}, its tensors imply {}", version, implied));
+  check_expansion(header.tensors, file_bytes, path);
+  ArtifactPlan plan = plan_artifact(std::move(header), std::string(as_text(text)), path);
+  if (entries.size() != plan.sections.size())
+    throw FormatError(path,
+                      fill_text("{}, the header implies {}", counted(entries.size(), "section"), plan.sections.size()));
+  for (size_t i = 1; i < entries.size(); ++i)
+    check_section(entries[i], plan.sections[i].shape, section_where(path, i, entries[i].kind));
+  return plan;
 }
 
-ByteVector read_content(const OpenArtifact& artifact, size_t i, const std::string& path) {
-  const StoredSection& section = artifact.sections[i];
-  const PlannedSection& planned = artifact.plan.sections[i];
+OpenArtifact open_artifact(Bytes file, const std::string& path) {
+  auto [version, sections] = read_container(file, path);
+  std::vector<SectionEntry> entries;
+  for (const StoredSection& section : sections) entries.push_back(section.entry);
+  ArtifactPlan plan = plan_stored(version, entries, sections[0].stored, file.size(), path);
+  return {version, std::move(plan), std::move(sections)};
+}
+
+ByteVector read_content(const StoredSection& section, const ArtifactPlan& plan, size_t i, const std::string& path) {
+  const PlannedSection& planned = plan.sections[i];
   const std::string where = section_where(path, i, section.entry.kind);
   const ByteVector raw = decompress_section(section, planned.shape, where);
   ByteVector content = undo_layout(section.entry.layout, planned.shape, raw, where);
   // What has no place in 4 bits would become another code there; the ranges of others are checked in the model.
   if (planned.shape.kind == SectionKind::kCodes &&
-      artifact.plan.header.tensors[planned.slices[0].tensor].encoding == Encoding::kNvfp4)
+      plan.header.tensors[planned.slices[0].tensor].encoding == Encoding::kNvfp4)
     check_code_range({reinterpret_cast<const int8_t*>(content.data()), content.size()}, kMaxNvfp4Level, where);
   return content;
 }

@@ -1,28 +1,27 @@
 // container.cpp: reading and writing the container.
 #include "packer/container/container.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "runtime/base/count_text.h"
 #include "runtime/base/file_kind.h"
+#include "runtime/base/fill_text.h"
 #include "runtime/base/hash.h"
 
 namespace thimble {
 namespace {
 
 SectionEntry read_entry(ByteCursor& cursor, size_t index) {
-  const std::string object = fmt::format("section {}", index);
+  const std::string object = fill_text("section {}", index);
   const auto reject = [&](const std::string& what) { throw FormatError(cursor.path(), object + ": " + what); };
   const auto read_known = [&](std::string_view field, size_t known) {
     const auto value = cursor.read<uint8_t>(object);
-    if (value >= known) reject(fmt::format("{} {} is unknown", field, value));
+    if (value >= known) reject(fill_text("{} {} is unknown", field, value));
     return value;
   };
   SectionEntry entry;
   entry.kind = static_cast<SectionKind>(read_known("kind", kSectionKindNames.size()));
-  entry.codec = static_cast<CodecId>(read_known("codec", all_codecs().size()));
+  entry.codec = static_cast<CodecId>(read_known("codec", kCodecNames.size()));
   entry.layout = static_cast<LayoutId>(read_known("layout", kLayoutNames.size()));
   read_known("reserved byte", 1);
   entry.raw_bytes = cursor.read<uint32_t>(object);
@@ -30,7 +29,7 @@ SectionEntry read_entry(ByteCursor& cursor, size_t index) {
   entry.checksum = cursor.read<uint64_t>(object);
   const uint64_t allowed = entry.kind == SectionKind::kCodes ? kMaxSteppedSectionBytes : kMaxSectionContentBytes;
   if (entry.raw_bytes > allowed)
-    reject(fmt::format("{} B when decompressed, at most {} B allowed", entry.raw_bytes, allowed));
+    reject(fill_text("{} B when decompressed, at most {} B allowed", entry.raw_bytes, allowed));
   if ((entry.kind == SectionKind::kHeader) != (index == 0)) reject("the header must be section 0 and nowhere else");
   return entry;
 }
@@ -38,42 +37,58 @@ SectionEntry read_entry(ByteCursor& cursor, size_t index) {
 }  // namespace
 
 std::string section_where(const std::string& path, size_t index, SectionKind kind) {
-  return fmt::format("{}: section {} ({})", path, index, section_kind_name(kind));
+  return fill_text("{}: section {} ({})", path, index, section_kind_name(kind));
 }
 
 uint64_t file_checksum(Bytes file) {
   return Hasher().add(file.first(kFileChecksumOffset)).add(file.subspan(kPrefixBytes)).digest();
 }
 
-StoredContainer read_container(Bytes file, const std::string& path) {
-  refuse_other_kinds(file, FileUse::kArtifact, path);
-  ByteCursor cursor(file, path);
+ContainerTable read_table(Bytes front, uint64_t file_bytes, const std::string& path) {
+  refuse_other_kinds(front, FileUse::kArtifact, path);
+  ByteCursor cursor(front, path);
   if (!std::ranges::equal(cursor.take(kMagic.size(), "magic"), std::as_bytes(std::span(kMagic))))
     throw FormatError(path, "not a thimble artifact: wrong magic");
-  StoredContainer container{cursor.read<uint32_t>("format version"), {}};
-  if (container.version < 1 || container.version > kFormatVersion)
+  ContainerTable table;
+  table.version = cursor.read<uint32_t>("format version");
+  if (table.version < 1 || table.version > kFormatVersion)
     throw FormatError(
-        path, fmt::format("format version {}, this program reads versions 1 to {}", container.version, kFormatVersion));
+        path, fill_text("format version {}, this program reads versions 1 to {}", table.version, kFormatVersion));
   const auto section_count = cursor.read<uint32_t>("section count");
   const auto length = cursor.read<uint64_t>("file length");
-  const auto checksum = cursor.read<uint64_t>("file checksum");
-  if (length != file.size())
-    throw FormatError(path, fmt::format("the file has {} B, its prefix declares {} B", file.size(), length));
-  if (const uint64_t found = file_checksum(file); checksum != found)
-    throw FormatError(path,
-                      fmt::format("checksum {}, expected {}: the file is damaged", hex64(found), hex64(checksum)));
-  if (section_count < 1 || section_count > kMaxSections || section_count > cursor.remaining() / kSectionEntryBytes)
-    throw FormatError(path, fmt::format("{} declared, 1 to {} allowed and the table must fit in the file",
-                                        counted(section_count, "section"), kMaxSections));
-  std::vector<StoredSection>& sections = container.sections;
-  for (size_t i = 0; i < section_count; ++i) sections.push_back({read_entry(cursor, i), {}});
-  for (size_t i = 0; i < section_count; ++i) {
-    const std::string object = fmt::format("section {}", i);
-    sections[i].stored = cursor.take(sections[i].entry.stored_bytes, object);
-    if (xxh3(sections[i].stored) != sections[i].entry.checksum)
-      throw FormatError(path, object + ": wrong checksum, the section is damaged");
+  table.checksum = cursor.read<uint64_t>("file checksum");
+  if (length != file_bytes)
+    throw FormatError(path, fill_text("the file has {} B, its prefix declares {} B", file_bytes, length));
+  if (section_count < 1 || section_count > kMaxSections ||
+      section_count > (file_bytes - cursor.position()) / kSectionEntryBytes)
+    throw FormatError(path, fill_text("{} declared, 1 to {} allowed and the table must fit in the file",
+                                      counted(section_count, "section"), kMaxSections));
+  for (size_t i = 0; i < section_count; ++i) table.entries.push_back(read_entry(cursor, i));
+  return table;
+}
+
+void check_file_checksum(uint64_t found, uint64_t expected, const std::string& path) {
+  if (found != expected)
+    throw FormatError(path, fill_text("checksum {}, expected {}: the file is damaged", hex64(found), hex64(expected)));
+}
+
+void check_section_checksum(Bytes stored, const SectionEntry& entry, size_t index, const std::string& path) {
+  if (xxh3(stored) != entry.checksum)
+    throw FormatError(path, fill_text("section {}: wrong checksum, the section is damaged", index));
+}
+
+StoredContainer read_container(Bytes file, const std::string& path) {
+  const ContainerTable table = read_table(file, file.size(), path);
+  check_file_checksum(file_checksum(file), table.checksum, path);
+  ByteCursor cursor(file, path);
+  cursor.seek(kPrefixBytes + table.entries.size() * kSectionEntryBytes, "sections");
+  StoredContainer container{table.version, {}};
+  for (size_t i = 0; i < table.entries.size(); ++i) {
+    const SectionEntry& entry = table.entries[i];
+    container.sections.push_back({entry, cursor.take(entry.stored_bytes, fill_text("section {}", i))});
+    check_section_checksum(container.sections.back().stored, entry, i, path);
   }
-  if (!cursor.at_end()) throw FormatError(path, fmt::format("{} B after the last section", cursor.remaining()));
+  if (!cursor.at_end()) throw FormatError(path, fill_text("{} B after the last section", cursor.remaining()));
   return container;
 }
 
@@ -109,7 +124,7 @@ ByteVector write_container(uint32_t version, const PackedSections& sections) {
 }
 
 ByteVector decompress_section(const StoredSection& section, const ContentShape& shape, const std::string& where) {
-  return codec_of(section.entry.codec).decompress(section.stored, section.entry.raw_bytes, shape, where);
+  return decompress(section.entry.codec, section.stored, section.entry.raw_bytes, shape, where);
 }
 
 }  // namespace thimble

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "packer/codecs/codec.h"
+#include "packer/codecs/decompress.h"
 #include "packer/layout/format.h"
 #include "runtime/base/byte_cursor.h"
 
@@ -38,6 +38,21 @@ struct StoredContainer {
   uint32_t version = 0;
   std::vector<StoredSection> sections;
 };
+
+// What stands before the sections.
+struct ContainerTable {
+  uint32_t version = 0;
+  uint64_t checksum = 0;  // of the file
+  std::vector<SectionEntry> entries;
+};
+
+// Of a file of `file_bytes`, whose beginning up to the table's end at least is `front`. Checks magic, version and
+// length, ids and sizes within limits; no checksum. Throws FormatError(path, ...). At least one section.
+ContainerTable read_table(Bytes front, uint64_t file_bytes, const std::string& path);
+
+// FormatErrors(path) unless the sums agree; unless the stored bytes of section `index` have that of its entry.
+void check_file_checksum(uint64_t found, uint64_t expected, const std::string& path);
+void check_section_checksum(Bytes stored, const SectionEntry& entry, size_t index, const std::string& path);
 
 // Checks everything that can be checked without decompressing: magic, version, length, both levels of checksums, known
 // ids, sizes within limits, no byte missing or left over. Throws FormatError(path, ...). At least one section.

@@ -3,9 +3,14 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+
+#include "packer/layout/stored_model.h"
 
 namespace thimble {
 namespace {
+
+static_assert(std::endian::native == std::endian::little, "codes and scales lie in files as in memory");
 
 // Views of a tensor's bytes that sections of this kind hold, in their order. Stepped codes and those of NVFP4 are not
 // among them: in memory they lie in as few bytes as all need, or two to a byte, in sections as int32 and int8.

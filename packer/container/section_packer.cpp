@@ -9,14 +9,18 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "packer/codecs/codec.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/parallel.h"
 
 namespace thimble {
 namespace {
 
-// For sections that the codec asked for does not take.
-constexpr CodecId kCodecOfTheRest = CodecId::kXz;
+// What is asked for of a section of this shape; nothing: the smallest.
+std::optional<CodecId> codec_for(const ContentShape& shape, const EncodeOptions& options) {
+  if (!options.codec || codec_takes(*options.codec, shape, LayoutId::kPlain)) return options.codec;
+  return options.portable ? CodecId::kNone : CodecId::kXz;
+}
 
 // Sections of at most this many content bytes are compressed in every layout. Floats are compared up to the second
 // bound; above it splitting bytes always pays.
@@ -53,8 +57,7 @@ struct Attempt {
 std::vector<Attempt> attempts_of(size_t section, const ContentShape& shape, Bytes content,
                                  const EncodeOptions& options) {
   std::vector<Attempt> attempts;
-  std::optional<CodecId> asked = options.codec;
-  if (asked && !codec_of(*asked).takes(shape, LayoutId::kPlain)) asked = kCodecOfTheRest;
+  const std::optional<CodecId> asked = codec_for(shape, options);
   for (const Codec& codec : all_codecs())
     if (!asked || *asked == codec.id || codec.id == CodecId::kNone)
       for (LayoutId layout : layout_candidates(codec.id, shape, content))
@@ -127,14 +130,14 @@ std::vector<LayoutId> layout_candidates(CodecId codec, const ContentShape& shape
   return {allowed.back()};
 }
 
-EncodeOptions encode_options_from(std::string_view codec_name) {
-  if (codec_name == "auto") return {std::nullopt};
+EncodeOptions encode_options_from(std::string_view name) {
+  if (name == "auto") return {std::nullopt};
   std::string names = "auto";
   for (const Codec& codec : all_codecs()) {
-    if (codec.name == codec_name) return {codec.id};
-    names += ", " + std::string(codec.name);
+    if (codec.name() == name) return {codec.id};
+    names += ", " + std::string(codec.name());
   }
-  throw UsageError("codec '" + std::string(codec_name) + "' is unknown, allowed: " + names);
+  throw UsageError("codec '" + std::string(name) + "' is unknown, allowed: " + names);
 }
 
 std::shared_ptr<const PackedSection> SectionCache::find(uint64_t key) {
@@ -185,7 +188,7 @@ PackedSections SectionCache::pack(std::span<const ContentShape> shapes, const Co
   parallel_for(std::ssize(shapes), [&](int64_t index) {
     const auto i = static_cast<size_t>(index);
     const ByteVector content = content_of(i);
-    keys[i] = key_of(shapes[i], options.codec, content);
+    keys[i] = key_of(shapes[i], codec_for(shapes[i], options), content);
     if ((smallest[i].packed = find(keys[i]))) return done(i);
     of_section[i] = attempts_of(i, shapes[i], content, options);
     smallest[i].attempts_left = of_section[i].size();

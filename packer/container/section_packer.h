@@ -21,11 +21,13 @@ struct EncodeOptions {
   // A section that does not shrink is stored without compression whatever is asked for, and one that is not for this
   // codec (rans takes codes only) with xz, so that Python's standard library and numpy can read the file.
   std::optional<CodecId> codec = CodecId::kBrotli;
+  // What rans does not take is not compressed at all, so that a decoder needs no library for it (packer/embed).
+  bool portable = false;
   bool operator==(const EncodeOptions&) const = default;
 };
 
 // "brotli", "zstd", "xz", "rans", "none" or "auto". Throws UsageError for other names.
-EncodeOptions encode_options_from(std::string_view codec_name);
+EncodeOptions encode_options_from(std::string_view name);
 
 // Sections already compressed, by a hash of contents, shape and options. Encoding many models that share most
 // tensors (the search for a byte budget) compresses each tensor once per precision. Beyond `most_bytes` of compressed

@@ -6,6 +6,7 @@
 
 #include "packer/container/artifact_reader.h"
 #include "packer/container/section_content.h"
+#include "packer/layout/stored_model.h"
 #include "runtime/base/parallel.h"
 #include "runtime/codes/trellis.h"
 
@@ -22,6 +23,12 @@ StoredTensorSummary summarize(const TensorEntry& entry) {
   if (entry.encoding == Encoding::kStepped) summary.precision = trellis_name(entry.trellis_bits);
   if (entry.encoding == Encoding::kNvfp4) summary.precision = "nvfp4";
   return summary;
+}
+
+OpenArtifact open_stored(Bytes file, const std::string& path) {
+  OpenArtifact artifact = open_artifact(file, path);
+  check_canonical_json(artifact.plan.header, section_where(path, 0, SectionKind::kHeader));
+  return artifact;
 }
 
 // The sections of `model` made anew, in the layouts and codecs of the stored ones.
@@ -55,7 +62,7 @@ ByteVector encode_artifact(const QuantizedModel& model, const EncodeOptions& opt
 }
 
 QuantizedModel decode_artifact(Bytes file, const std::string& path) {
-  const OpenArtifact artifact = open_artifact(file, path);
+  const OpenArtifact artifact = open_stored(file, path);
   const std::vector<PlannedSection>& sections = artifact.plan.sections;
   QuantizedModel model = empty_model(artifact.plan.header);
   // A few sections at a time: their contents may take several times the bytes that tensors do. A tensor is given room
@@ -65,7 +72,8 @@ QuantizedModel decode_artifact(Bytes file, const std::string& path) {
       bytes += sections[next].shape.content_bytes();
     std::vector<ByteVector> contents(next - first);
     parallel_for(std::ssize(contents), [&](int64_t i) {
-      contents[static_cast<size_t>(i)] = read_content(artifact, first + static_cast<size_t>(i), path);
+      contents[static_cast<size_t>(i)] = read_content(artifact.sections[first + static_cast<size_t>(i)], artifact.plan,
+                                                      first + static_cast<size_t>(i), path);
     });
     for (size_t i = 0; i < contents.size(); ++i) scatter_content(model, sections[first + i], contents[i]);
   }
@@ -74,7 +82,7 @@ QuantizedModel decode_artifact(Bytes file, const std::string& path) {
 }
 
 ArtifactSummary describe_artifact(Bytes file, const std::string& path) {
-  const OpenArtifact artifact = open_artifact(file, path);
+  const OpenArtifact artifact = open_stored(file, path);
   ArtifactSummary summary;
   summary.file_bytes = file.size();
   summary.container_bytes = kPrefixBytes + artifact.sections.size() * kSectionEntryBytes;
@@ -89,7 +97,7 @@ ArtifactSummary describe_artifact(Bytes file, const std::string& path) {
     const PlannedSection& planned = artifact.plan.sections[i];
     const uint64_t content_bytes = planned.shape.content_bytes();
     summary.sections.push_back({std::string(section_kind_name(entry.kind)),
-                                std::string(codec_of(entry.codec).name),
+                                std::string(codec_name(entry.codec)),
                                 std::string(layout_name(entry.layout)),
                                 {},
                                 content_bytes,

@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/codes/quantized_model.h"
+#include "runtime/codes/code_numbers.h"
+#include "runtime/codes/nvfp4.h"
+#include "runtime/tensor/tensor.h"
 
 namespace thimble {
 
@@ -17,6 +19,7 @@ enum class Encoding : uint8_t { kRaw, kRowScaled, kStepped, kNvfp4 };
 
 // Sections hold the codes of NVFP4 as the signed place of their element among 0, 0.5, 1, 1.5, 2, 3, 4, 6.
 constexpr int kMaxNvfp4Level = 7;
+constexpr std::string_view kNvfp4Name = "NVFP4";  // as the header has it
 
 struct TensorEntry {
   std::string name;
@@ -53,23 +56,17 @@ struct ArtifactHeader {
   std::vector<TensorEntry> tensors;
 };
 
-// Throws FormatError(where, ...) when the contents of a tensor break a rule of the format: sizes that contradict the
-// shape, codes or scales out of range. `entries`: those of header_of(model), which parse_header() accepts.
-void check_contents(const QuantizedModel& model, const std::vector<TensorEntry>& entries, const std::string& where);
 // FormatError(object, ...) unless all codes lie in [-max_code, max_code].
 void check_code_range(std::span<const int8_t> codes, int max_code, const std::string& object);
+
+// "<where>: tensor '<name>'", for errors.
+std::string tensor_where(const std::string& where, const std::string& name);
 
 // The oldest format version that can hold these tensors: the one that is written.
 uint32_t format_version_of(const ArtifactHeader& header);
 
-TensorEntry entry_of(const QuantizedTensor& tensor);
-ArtifactHeader header_of(const QuantizedModel& model);
-
-// The canonical JSON. Throws FormatError(where, ...) when the header breaks a rule: names unsorted or not printable,
-// config or provenance not a canonical JSON object, a shape or an encoding that cannot be.
-std::string header_text(const ArtifactHeader& header, const std::string& where);
-
-// The inverse, from untrusted bytes. Anything header_text() does not write is a FormatError(where, ...).
+// From untrusted bytes: the canonical JSON that header_text() (stored_model.h) writes, or a FormatError(where, ...); of
+// numbers in config and provenance only that they are numbers.
 ArtifactHeader parse_header(Bytes text, const std::string& where);
 
 }  // namespace thimble

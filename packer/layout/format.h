@@ -3,14 +3,11 @@
 #pragma once
 
 #include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 
 namespace thimble {
-
-static_assert(std::endian::native == std::endian::little, "codes and scales lie in files as in memory");
 
 constexpr std::array<uint8_t, 8> kMagic = {0x89, 'T', 'H', 'M', 'B', '\r', '\n', 0x1A};
 // Version 2 adds stepped tensors (SteppedCodes), version 3 those in NVFP4 (Nvfp4Codes); files without them keep the
@@ -46,12 +43,15 @@ enum class LayoutId : uint8_t {
 
 // By their numbers in a file; a reader knows no others.
 constexpr std::array<std::string_view, 4> kSectionKindNames = {"header", "codes", "scales", "raw"};
+constexpr std::array<std::string_view, 5> kCodecNames = {"none", "brotli", "zstd", "xz", "rans"};  // as options do
 constexpr std::array<std::string_view, 6> kLayoutNames = {"plain",  "columns",       "bits",
                                                           "digits", "digit-columns", "planes"};
 static_assert(kSectionKindNames.size() == static_cast<size_t>(SectionKind::kRaw) + 1);
+static_assert(kCodecNames.size() == static_cast<size_t>(CodecId::kRans) + 1);
 static_assert(kLayoutNames.size() == static_cast<size_t>(LayoutId::kPlanes) + 1);
 
 constexpr std::string_view section_kind_name(SectionKind kind) { return kSectionKindNames[static_cast<size_t>(kind)]; }
+constexpr std::string_view codec_name(CodecId codec) { return kCodecNames[static_cast<size_t>(codec)]; }
 constexpr std::string_view layout_name(LayoutId layout) { return kLayoutNames[static_cast<size_t>(layout)]; }
 
 // Streams of elements are cut into sections of at most this many bytes, so that sections compress in parallel.

@@ -1,12 +1,11 @@
 // section_layout.cpp: the layouts of format.h and their inverses.
 #include "packer/layout/section_layout.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cassert>
 
-#include "runtime/codes/quantized_model.h"
+#include "runtime/base/fill_text.h"
+#include "runtime/codes/code_numbers.h"
 
 namespace thimble {
 namespace {
@@ -62,8 +61,8 @@ ByteVector unpack_bits(Bytes packed, uint64_t count, int max_code, const std::st
       pending |= std::to_integer<unsigned>(packed[next++]) << pending_bits;
     unsigned offset = pending & mask;
     if (offset > 2 * static_cast<unsigned>(max_code))
-      throw FormatError(where, fmt::format("code {} is {}, at most {} allowed", codes.size(),
-                                           static_cast<int>(offset) - max_code, max_code));
+      throw FormatError(where, fill_text("code {} is {}, at most {} allowed", codes.size(),
+                                         static_cast<int>(offset) - max_code, max_code));
     codes.push_back(code_from_offset(offset, max_code));
     pending >>= width;
     pending_bits -= width;
@@ -96,8 +95,8 @@ ByteVector unpack_digits(Bytes packed, uint64_t count, int max_code, const std::
     uint64_t digits = std::min<uint64_t>(per_byte, count - codes.size());
     for (uint64_t i = 0; i < digits; ++i, value /= base) codes.push_back(code_from_offset(value % base, max_code));
     if (value != 0)
-      throw FormatError(where, fmt::format("byte {} holds more than {} digits of base {}",
-                                           std::to_integer<unsigned>(byte), digits, base));
+      throw FormatError(where, fill_text("byte {} holds more than {} digits of base {}",
+                                         std::to_integer<unsigned>(byte), digits, base));
   }
   return codes;
 }

@@ -1,11 +1,10 @@
 // section_plan.cpp: the cutting rules.
 #include "packer/layout/section_plan.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "runtime/base/checked.h"
+#include "runtime/base/fill_text.h"
 #include "runtime/codes/trellis.h"
 
 namespace thimble {
@@ -22,8 +21,8 @@ class Planner {
     uint64_t block = kMaxSectionContentBytes / columns;  // rows
     if (stepped) {
       if (columns > kMaxSteppedSectionBytes / entry.element_bytes() / std::min<uint64_t>(rows, kTrellisRows))
-        throw FormatError(where_, fmt::format("tensor '{}' has {} columns, a segment of its trellis must fit in {} B",
-                                              entry.name, columns, kMaxSteppedSectionBytes));
+        throw FormatError(where_, fill_text("tensor '{}' has {} columns, a segment of its trellis must fit in {} B",
+                                            entry.name, columns, kMaxSteppedSectionBytes));
       block = std::max<uint64_t>(1, block / kTrellisRows) * kTrellisRows;
     }
     const uint64_t width = block == 0 ? kMaxSectionContentBytes : columns;  // of a piece of a row, or all of it
@@ -56,7 +55,7 @@ class Planner {
 
   void add(PlannedSection section) {
     if (sections_.size() >= kMaxSections)
-      throw FormatError(where_, fmt::format("needs more than {} sections", kMaxSections));
+      throw FormatError(where_, fill_text("needs more than {} sections", kMaxSections));
     sections_.push_back(std::move(section));
   }
 
@@ -91,21 +90,14 @@ ArtifactPlan plan_artifact(ArtifactHeader header, std::string text, const std::s
   return {std::move(header), std::move(text), planner.take()};
 }
 
-ArtifactPlan plan_artifact(const QuantizedModel& model, const std::string& where) {
-  ArtifactHeader header = header_of(model);
-  std::string text = header_text(header, where);
-  check_contents(model, header.tensors, where);
-  return plan_artifact(std::move(header), std::move(text), where);
-}
-
 void check_expansion(const std::vector<TensorEntry>& tensors, uint64_t file_bytes, const std::string& where) {
   uint64_t model_bytes = 0;
   for (const TensorEntry& tensor : tensors)
     model_bytes = add_or_throw(model_bytes, add_or_throw(tensor.content_bytes(), tensor.scale_bytes(), where), where);
   uint64_t allowed = add_or_throw(kExpansionFloorBytes, mul_or_throw(kMaxExpansion, file_bytes, where), where);
   if (model_bytes > allowed)
-    throw FormatError(where, fmt::format("a model of {} B in a file of {} B, at most {} B allowed", model_bytes,
-                                         file_bytes, allowed));
+    throw FormatError(
+        where, fill_text("a model of {} B in a file of {} B, at most {} B allowed", model_bytes, file_bytes, allowed));
 }
 
 }  // namespace thimble

@@ -40,9 +40,6 @@ struct ArtifactPlan {
 // a trellis segment of more than kMaxSteppedSectionBytes.
 ArtifactPlan plan_artifact(ArtifactHeader header, std::string text, const std::string& where);
 
-// Of a model that shall become a file. Throws FormatError(where, ...) also when the model breaks a rule of the format.
-ArtifactPlan plan_artifact(const QuantizedModel& model, const std::string& where);
-
 // Throws FormatError(where, ...) when the decoded model would be larger than a file of `file_bytes` may hold.
 void check_expansion(const std::vector<TensorEntry>& tensors, uint64_t file_bytes, const std::string& where);
 

@@ -1,9 +1,9 @@
 // lane_rans.cpp: the two loops. Encoding runs backwards, so that decoding runs forwards.
 #include "packer/rans/lane_rans.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include "runtime/base/fill_text.h"
 
 namespace thimble {
 namespace {
@@ -37,8 +37,8 @@ class ClassAndSet {
 
 template <typename Order>
 void decode_elements(const ScaleTables& tables, const SlotIndex& index, std::span<const uint8_t> classes, Order order,
-                     std::span<uint32_t> states, Bytes words, std::span<int32_t> codes,
-                     std::vector<OpenEscape>& escapes, const std::string& where) {
+                     std::span<uint32_t> states, Bytes words, std::span<int32_t> codes, EscapeReader& escapes,
+                     const std::string& where) {
   const size_t last_lane = states.size() - 1;  // of a power of two
   size_t next = 0;
   for (size_t e = 0; e < codes.size(); ++e) {
@@ -55,13 +55,11 @@ void decode_elements(const ScaleTables& tables, const SlotIndex& index, std::spa
       next += sizeof(uint16_t);
     }
     if (symbol >= table.first_escape()) {
-      codes[e] = 0;
-      escapes.push_back({e, t, symbol});
-      order.advance(symbol - table.first_escape());
+      codes[e] = escapes.read_code(table, symbol);
     } else {
       codes[e] = table.code_of(symbol);
-      order.advance(static_cast<uint32_t>(codes[e]));
     }
+    order.advance(static_cast<uint32_t>(codes[e]));
   }
   if (next != words.size()) throw FormatError(where, "a block has words left over");
 }
@@ -102,15 +100,14 @@ ByteVector encode_block(const ScaleTables& tables, std::span<const uint8_t> tabl
 }
 
 void decode_block(const ScaleTables& tables, const SlotIndex& index, const BlockContext& context, Bytes stored,
-                  uint32_t lanes, std::span<int32_t> codes, std::vector<OpenEscape>& escapes,
-                  const std::string& where) {
+                  uint32_t lanes, std::span<int32_t> codes, EscapeReader& escapes, const std::string& where) {
   ByteCursor cursor(stored, where);
   std::array<uint32_t, kMaxLanes> all_states{};
   const std::span states = std::span(all_states).first(lanes);
   for (uint32_t lane = 0; lane < lanes; ++lane) {
     states[lane] = cursor.read<uint32_t>("a lane's state");
     if (states[lane] < kLaneStart)
-      throw FormatError(where, fmt::format("lane {} starts at {}, at least {}", lane, states[lane], kLaneStart));
+      throw FormatError(where, fill_text("lane {} starts at {}, at least {}", lane, states[lane], kLaneStart));
   }
   const Bytes words = cursor.take(cursor.remaining(), "words");
   if (context.trellis.bits() == 0)
@@ -120,7 +117,7 @@ void decode_block(const ScaleTables& tables, const SlotIndex& index, const Block
                     escapes, where);
   for (uint32_t lane = 0; lane < lanes; ++lane)
     if (states[lane] != kLaneStart)
-      throw FormatError(where, fmt::format("lane {} does not end where encoding starts", lane));
+      throw FormatError(where, fill_text("lane {} does not end where encoding starts", lane));
 }
 
 }  // namespace thimble

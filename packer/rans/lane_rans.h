@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "packer/rans/scale_tables.h"
+#include "packer/rans/weight_escapes.h"
 #include "runtime/base/byte_cursor.h"
 #include "runtime/codes/trellis.h"
 
@@ -43,23 +44,15 @@ struct BlockContext {
   uint64_t width = 1;  // columns of the block: element e is in column e % width, whose trellis starts with the block
 };
 
-// An element coded as an escape: its code is somewhere else.
-struct OpenEscape {
-  uint64_t element = 0;
-  uint32_t table = 0;
-  uint32_t symbol = 0;
-};
-
 // `lanes` states (u32), then words (u16), in the order in which the decoder reads them.
 // table_of and codes: (elements), each code with the table (class, and set) that codes it. Codes beyond a table's reach
 // are coded as its escape.
 ByteVector encode_block(const ScaleTables& tables, std::span<const uint8_t> table_of, std::span<const int32_t> codes,
                         uint32_t lanes);
 
-// The inverse; codes.size() = context.classes.size(). Where an escape was coded, codes[e] is left as 0, and an entry is
-// appended to `escapes`. Throws FormatError(where, ...) unless every word is used and every lane ends in the state that
-// encoding starts from.
+// The inverse; codes.size() = context.classes.size(). Where an escape was coded, the code is the next of `escapes`.
+// Throws FormatError(where, ...) unless every word is used and every lane ends in the state that encoding starts from.
 void decode_block(const ScaleTables& tables, const SlotIndex& index, const BlockContext& context, Bytes stored,
-                  uint32_t lanes, std::span<int32_t> codes, std::vector<OpenEscape>& escapes, const std::string& where);
+                  uint32_t lanes, std::span<int32_t> codes, EscapeReader& escapes, const std::string& where);
 
 }  // namespace thimble

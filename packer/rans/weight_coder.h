@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 
+#include "packer/rans/weight_blocks.h"
 #include "runtime/base/byte_cursor.h"
 
 namespace thimble {
@@ -23,14 +24,20 @@ constexpr uint32_t kMaxCodeMagnitude = std::numeric_limits<int32_t>::max();
 // makes use of the set of each code. 0: none.
 ByteVector encode_weights(std::span<const int32_t> codes, uint64_t rows, uint64_t columns, int trellis_bits);
 
-// The inverse, part by part: take(codes) is given the next ones, at most 2^19, with a trellis kTrellisRows rows.
+// The inverse, block by block in their order: take(block, codes) is given those of a block, run after run.
 // Anything but a stream of exactly R x K codes of such a trellis, and a largest magnitude of at most `most_magnitude`,
 // is a FormatError(where, ...).
-// Memory: four bytes per row and column; per code of a block, of which there are at most 2^19, five bytes, with a
-// trellis four per code of a part more, and 16 for each that is an escape. None of it before the stream's lengths add
-// up.
-using TakeCodes = std::function<void(std::span<const int32_t> codes)>;
-void decode_weights(const TakeCodes& take, Bytes stored, uint64_t rows, uint64_t columns, const std::string& where,
+// Memory: decoder_memory(). None of it before the stream's lengths add up.
+using TakeBlock = std::function<void(const WeightBlock& block, std::span<const int32_t> codes)>;
+void decode_weights(const TakeBlock& take, Bytes stored, uint64_t rows, uint64_t columns, const std::string& where,
                     int trellis_bits, uint32_t most_magnitude = kMaxCodeMagnitude);
+
+// What a stream says of its largest code: of magnitude kMaxCodeMagnitude at most, with a trellis one less. Decoding
+// finds none that is larger. Reads nothing but its head: kStreamHeadBytes.
+constexpr size_t kStreamHeadBytes = 3 + 2 * 2 + sizeof(uint32_t);
+uint32_t largest_magnitude(Bytes stored, const std::string& where, int trellis_bits);
+
+// Most bytes that decode_weights() takes at a time for a matrix of this shape.
+uint64_t decoder_memory(uint64_t rows, uint64_t columns, int trellis_bits);
 
 }  // namespace thimble

@@ -1,11 +1,11 @@
 // weight_escapes.cpp: from codes to signed distances, to bits, and back.
 #include "packer/rans/weight_escapes.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <limits>
+
+#include "runtime/base/fill_text.h"
 
 namespace thimble {
 namespace {
@@ -90,15 +90,15 @@ Escape EscapeReader::read(uint32_t largest) {
   for (int i = 0; i < low_bits; ++i) u |= uint64_t{bit()} << i;
   const uint64_t distance = u - (uint64_t{1} << order_);
   if (distance > largest)
-    throw FormatError(where_, fmt::format("an escape lies {} beyond its table, at most {} allowed", distance, largest));
+    throw FormatError(where_, fill_text("an escape lies {} beyond its table, at most {} allowed", distance, largest));
   return {static_cast<uint32_t>(distance), bit() == 1};
 }
 
-int32_t EscapeReader::read_code(const ScaleTable& table, uint32_t symbol, uint32_t max_magnitude) {
-  const Escape escape = read((max_magnitude - table.reach - 1) / table.escapes);
+int32_t EscapeReader::read_code(const ScaleTable& table, uint32_t symbol) {
+  const Escape escape = read((max_magnitude_ - table.reach - 1) / table.escapes);
   const int64_t magnitude = int64_t{escape.distance} * table.escapes + first_magnitude(table, symbol, escape.negative);
-  if (magnitude > max_magnitude)
-    throw FormatError(where_, fmt::format("an escape of magnitude {}, at most {} allowed", magnitude, max_magnitude));
+  if (magnitude > max_magnitude_)
+    throw FormatError(where_, fill_text("an escape of magnitude {}, at most {} allowed", magnitude, max_magnitude_));
   return static_cast<int32_t>(escape.negative ? -magnitude - table.set : magnitude);
 }
 
@@ -106,7 +106,7 @@ void EscapeReader::finish() {
   while (next_bit_ % 8 != 0)
     if (bit() != 0) throw FormatError(where_, "unused bits after the last escape are not zero");
   if (next_bit_ != 8 * uint64_t{bytes_.size()})
-    throw FormatError(where_, fmt::format("{} B after the last escape", bytes_.size() - next_bit_ / 8));
+    throw FormatError(where_, fill_text("{} B after the last escape", bytes_.size() - next_bit_ / 8));
 }
 
 uint32_t EscapeReader::bit() {

@@ -37,13 +37,16 @@ ByteVector write_escapes(std::span<const Escape> escapes, int order);
 
 class EscapeReader {
  public:
-  EscapeReader(Bytes bytes, int order, const std::string& where) : bytes_(bytes), order_(order), where_(where) {}
+  // `max_magnitude`: the largest that a code may have.
+  EscapeReader(Bytes bytes, int order, uint32_t max_magnitude, const std::string& where)
+      : bytes_(bytes), order_(order), max_magnitude_(max_magnitude), where_(where) {}
+  void set_max_magnitude(uint32_t magnitude) { max_magnitude_ = magnitude; }
 
   // Throws FormatError(where, ...) when the bits end, or the distance is above `largest`.
   Escape read(uint32_t largest);
 
-  // The code that `symbol` of the table stands for. Its magnitude is at most max_magnitude, or a FormatError.
-  int32_t read_code(const ScaleTable& table, uint32_t symbol, uint32_t max_magnitude);
+  // The code that `symbol` of the table stands for. Its magnitude is at most the largest allowed, or a FormatError.
+  int32_t read_code(const ScaleTable& table, uint32_t symbol);
 
   // Nothing may follow the last escape but the unused bits of its byte, which are zero.
   void finish();
@@ -53,6 +56,7 @@ class EscapeReader {
 
   Bytes bytes_;
   int order_;
+  uint32_t max_magnitude_;
   const std::string& where_;
   uint64_t next_bit_ = 0;
 };

@@ -27,7 +27,7 @@ Json describe_machine(const Device& device) {
                     {"oneTBB", TBB_runtime_version()},
                     {"zlib", zlibVersion()}};
   for (const Codec& codec : all_codecs())
-    if (codec.id != CodecId::kNone) libraries[std::string(codec.name)] = codec.version();
+    if (codec.id != CodecId::kNone) libraries[std::string(codec.name())] = codec.version();
   std::string cuda = cuda_runtime_version(), mpi = mpi_version();
   return {{"version", kVersion},
           {"compiler", __VERSION__},

@@ -112,6 +112,7 @@ class Sweep {
     const bool collects = request.hessians.empty(), writes_text = collects && request.calibration_tokens.empty();
     Json decides = {{"min_elements", request.plan.min_elements},
                     {"codec", request.encode.codec ? static_cast<int>(*request.encode.codec) : -1},
+                    {"portable", request.encode.portable},
                     {"rate_bound", request.rate_bound},
                     {"fisher", request.fisher}};  // the unit of predicted losses
     for (const std::string& file : {request.hessians, request.calibration_tokens})

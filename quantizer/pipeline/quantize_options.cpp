@@ -131,7 +131,7 @@ void register_files(const QuantizeRequest& request, FileRoles& roles) {
 
 void add_encoding_options(CLI::App& command, EncodingOptions& encoding) {
   std::vector<std::string> codecs = {"auto"};
-  for (const Codec& codec : all_codecs()) codecs.emplace_back(codec.name);
+  for (const Codec& codec : all_codecs()) codecs.emplace_back(codec.name());
   command.option_defaults()->group(kEncodingGroup);
   add_count(command, "--min-elements", encoding.min_elements,
             fmt::format("Matrices of at most this many elements stay fp16 (default: {} with slope and nvfp4, {} with "
@@ -142,6 +142,9 @@ void add_encoding_options(CLI::App& command, EncodingOptions& encoding) {
              "brotli, zstd, xz, rans (for codes), none, or auto for the smallest per section (default: rans with slope "
              "and nvfp4, brotli with trace)",
              codecs);
+  command.add_flag("--portable", encoding.portable,
+                   "Use the weight coder for codes and no codec for the rest: a decoder then needs no compression "
+                   "library (phones, browsers)");
   command.option_defaults()->group(kCommonGroup);
 }
 
@@ -149,7 +152,11 @@ void choose_method(QuantizeRequest& request, MethodKind method, const EncodingOp
   const bool is_trace = method == MethodKind::kTrace;
   request.method = method;
   request.plan.min_elements = encoding.min_elements.value_or(is_trace ? request.plan.min_elements : kSlopeMinElements);
-  request.encode = encode_options_from(!encoding.codec.empty() ? encoding.codec : is_trace ? "brotli" : "rans");
+  if (encoding.portable && !encoding.codec.empty() && encoding.codec != "rans")
+    throw UsageError("--portable goes with --codec rans, not with " + encoding.codec);
+  const bool uses_rans = encoding.portable || !is_trace;
+  request.encode = encode_options_from(!encoding.codec.empty() ? encoding.codec : uses_rans ? "rans" : "brotli");
+  request.encode.portable = encoding.portable;
 }
 
 CLI::Option* MethodOptions::add(CLI::Option* option, MethodKind method) {

@@ -29,6 +29,7 @@ void register_files(const QuantizeRequest& request, FileRoles& roles);
 struct EncodingOptions {
   std::optional<int64_t> min_elements;
   std::string codec;
+  bool portable = false;
 };
 void add_encoding_options(CLI::App& command, EncodingOptions& encoding);
 // Sets the method, and of the encoding what is given or else suits the method.

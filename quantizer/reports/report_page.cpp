@@ -175,7 +175,7 @@ ReportSettings provenance_settings(const std::string& title, const ArtifactSumma
 ReportSettings resolved_settings(const std::string& title, const QuantizeRequest& request) {
   ReportSettings settings{title, {}};
   auto add = [&](const std::string& name, const std::string& value) { settings.values.emplace_back(name, value); };
-  add("codec", request.encode.codec ? std::string(codec_of(*request.encode.codec).name) : "auto");
+  add("codec", request.encode.codec ? std::string(codec_name(*request.encode.codec)) : "auto");
   add("matrices kept as fp16", fmt::format("of at most {} elements", count_text(request.plan.min_elements)));
   add("output Fisher", request.fisher ? "collected" : "not collected");
   if (request.method != MethodKind::kSlope) return settings;

@@ -34,6 +34,14 @@ T load_little_endian(const std::byte* at) {
   return static_cast<T>(value);
 }
 
+// The inverse.
+template <typename T>
+void store_little_endian(std::byte* at, T value) {
+  static_assert(std::is_integral_v<T>);
+  const auto bits = static_cast<std::make_unsigned_t<T>>(value);
+  for (size_t i = 0; i < sizeof(T); ++i) at[i] = static_cast<std::byte>((bits >> (8 * i)) & 0xff);
+}
+
 class ByteCursor {
  public:
   // `path` names the file in errors; `base_offset` is where `bytes` starts in it.

@@ -1,7 +1,6 @@
 // hash.cpp: the xxHash library behind hash.h.
 #include "runtime/base/hash.h"
 
-#include <fmt/format.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -31,6 +30,10 @@ Hasher& Hasher::add(uint64_t value) {
 
 uint64_t Hasher::digest() const { return XXH3_64bits_digest(&state_->xxh); }
 
-std::string hex64(uint64_t value) { return fmt::format("{:016x}", value); }
+std::string hex64(uint64_t value) {
+  std::string text(16, '0');
+  for (size_t i = text.size(); i-- > 0; value >>= 4) text[i] = "0123456789abcdef"[value & 0xf];
+  return text;
+}
 
 }  // namespace thimble

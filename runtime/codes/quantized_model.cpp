@@ -2,8 +2,6 @@
 #include "runtime/codes/quantized_model.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <limits>
 
 #include "runtime/base/parallel.h"
@@ -77,15 +75,6 @@ bool holds_levels(const SteppedCodes& coded) {
 }
 
 }  // namespace
-
-int code_bits(int max_code) { return std::bit_width(static_cast<unsigned>(max_code)) + 1; }
-
-float step_size(int step) {
-  const int octave = step >> 6, part = step & (kStepsPerOctave - 1);
-  static_assert(kStepsPerOctave == 64);
-  // None of the 64 is so near to a tie that the last bit of exp2 could matter (a test looks).
-  return std::ldexp(static_cast<float>(std::exp2(part / double{kStepsPerOctave})), octave);
-}
 
 std::vector<float> dequantize(const QuantizedTensor& tensor) {
   if (const auto* raw = std::get_if<RawTensor>(&tensor.data)) return to_float32(raw->dtype, raw->bytes);

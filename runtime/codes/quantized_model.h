@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/codes/code_array.h"
+#include "runtime/codes/code_numbers.h"
 #include "runtime/codes/nvfp4_matrix.h"
 #include "runtime/tensor/stored_matrix.h"
 #include "runtime/tensor/tensor.h"
@@ -34,13 +35,6 @@ struct SteppedCodes {
   bool operator==(const SteppedCodes&) const = default;
 };
 
-constexpr int32_t kMaxSteppedCode = (int32_t{1} << 23) - 1;  // its levels are exact in float32
-constexpr int kStepsPerOctave = 64;
-constexpr int kMaxStep = 40 * kStepsPerOctave;
-
-// 2^(step / kStepsPerOctave), the nearest float32.
-float step_size(int step);
-
 // A tensor stored without quantization, in `dtype` (usually fp16).
 struct RawTensor {
   DType dtype = DType::kF16;
@@ -66,9 +60,6 @@ struct QuantizedModel {
   std::vector<QuantizedTensor> tensors;  // ascending by name, names unique
   bool operator==(const QuantizedModel&) const = default;
 };
-
-// Number of bits that hold codes in [-max_code, max_code].
-int code_bits(int max_code);
 
 // float32 elements of one tensor.
 std::vector<float> dequantize(const QuantizedTensor& tensor);

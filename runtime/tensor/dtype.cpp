@@ -1,7 +1,6 @@
 // dtype.cpp: dtype names, sizes and conversions, which every machine computes alike.
 #include "runtime/tensor/dtype.h"
 
-#include <Eigen/Core>
 #include <array>
 #include <bit>
 #include <cassert>
@@ -58,7 +57,19 @@ DType dtype_from_name(std::string_view name, const std::string& where) {
 
 bool is_floating(DType dtype) { return dtype <= DType::kBF16; }  // these come first
 
-uint16_t fp16_from_float(float value) { return Eigen::half_impl::float_to_half_rtne(value).x; }
+uint16_t fp16_from_float(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
+  constexpr uint32_t kInfinity = 0x7f800000u, kTooLarge = 0x477ff000u;  // 65520 is halfway to what would follow 65504
+  if (magnitude > kInfinity) return static_cast<uint16_t>(sign | 0x7e00u);
+  if (magnitude >= kTooLarge) return static_cast<uint16_t>(sign | 0x7c00u);
+  if (magnitude < 0x38800000u) {  // below 2^-14: in steps of 2^-24, by the rounding of float32 at 1/2
+    const float half = std::bit_cast<float>(magnitude) + 0.5f;
+    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(half) - std::bit_cast<uint32_t>(0.5f)));
+  }
+  const uint32_t odd = (magnitude >> 13) & 1u;
+  return static_cast<uint16_t>(sign | ((magnitude - 0x38000000u + 0xfffu + odd) >> 13));
+}
 float float_from_fp16(uint16_t bits) {
   uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
   uint32_t exponent = (bits >> 10) & 0x1fu;

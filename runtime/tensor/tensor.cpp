@@ -1,4 +1,4 @@
-// tensor.cpp: text and element count of shapes.
+// tensor.cpp: texts of shapes, transposes and conversions of tensors.
 #include "runtime/tensor/tensor.h"
 
 #include <fmt/format.h>
@@ -13,12 +13,6 @@
 namespace thimble {
 
 std::string shape_text(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
-
-int64_t element_count(const Shape& shape) {
-  int64_t count = 1;
-  for (int64_t dimension : shape) count *= dimension;
-  return count;
-}
 
 uint64_t tensor_bytes_or_throw(DType dtype, const Shape& shape, const std::string& where) {
   return mul_or_throw(element_count_or_throw(shape, where), dtype_bytes(dtype), where);

@@ -13,7 +13,13 @@ namespace thimble {
 using Shape = std::vector<int64_t>;  // empty for a scalar
 
 std::string shape_text(const Shape& shape);  // "[512, 1792]"
-int64_t element_count(const Shape& shape);   // the shape must have been checked before
+
+// The shape must have been checked before.
+inline int64_t element_count(const Shape& shape) {
+  int64_t count = 1;
+  for (int64_t dimension : shape) count *= dimension;
+  return count;
+}
 
 // Bytes of a tensor whose shape comes from a file. `where` names it in the FormatError of a negative dimension and of
 // more than 64 bits can hold.

@@ -1,5 +1,7 @@
 // quantize_cli_test.cpp: `thimble quantize`: equal bytes for equal requests, the budget, precisions, codecs,
 // formats.
+#include <set>
+
 #include "packer/artifact.h"
 #include "quantizer/formats/safetensors.h"
 #include "tests/cli/cli_fixture.h"
@@ -182,6 +184,23 @@ TEST_F(QuantizeTest, CodecsChangeTheBytesAndNothingElse) {
   expect_only_bytes_change([](const std::string& output, const std::string& codec) {
     return trace_arguments(output, {"--codec", codec});
   });
+}
+
+TEST_F(QuantizeTest, PortableArtifactsNeedNoCompressionLibrary) {
+  auto expect_no_library = [&](const auto& arguments_of) {
+    succeed(arguments_of("plain.thmb", Arguments{"--codec", "rans"}));
+    succeed(arguments_of("portable.thmb", Arguments{"--codec", "rans", "--portable"}));
+    EXPECT_EQ(decoded("portable.thmb"), decoded("plain.thmb"));
+    EXPECT_TRUE(succeed_json({"verify", "portable.thmb"}).at("identical"));
+    std::set<std::string> codecs;
+    for (const Json& section : succeed_json({"inspect", "portable.thmb"}).at("sections"))
+      codecs.insert(section.at("codec"));
+    EXPECT_EQ(codecs, (std::set<std::string>{"none", "rans"}));
+  };
+  expect_no_library([](const std::string& output, const Arguments& more) { return quantize_arguments(output, more); });
+  expect_no_library([](const std::string& output, const Arguments& more) { return trace_arguments(output, more); });
+  expect_failure(2, quantize_arguments("out.thmb", {"--portable", "--codec", "xz"}),
+                 {"--portable goes with --codec rans, not with xz"});
 }
 
 TEST_F(QuantizeTest, MinElementsLeavesSmallMatricesAlone) {

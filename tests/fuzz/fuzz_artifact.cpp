@@ -9,6 +9,7 @@
 
 #include "packer/artifact.h"
 #include "packer/container/artifact_reader.h"
+#include "packer/layout/stored_model.h"
 #include "runtime/codes/trellis.h"
 #include "runtime/families/model_weights.h"
 #include "tests/packer/reseal.h"
@@ -47,7 +48,8 @@ std::shared_ptr<const PackedSection> make_section(FuzzInput& input, SectionKind 
   Bytes bytes = input.take(raw_bytes && codec.id == CodecId::kNone ? *raw_bytes : input.number());
   const ContentShape shape{kind, 1, bytes.size(), 1, kMaxCode};
   const bool lowest = std::ranges::count(bytes, std::byte{0x80}) > 0;  // -128 is no code
-  const bool may_compress = codec.takes(shape, layout) && !(codec.id == CodecId::kRans && (lowest || bytes.empty()));
+  const bool may_compress =
+      codec_takes(codec.id, shape, layout) && !(codec.id == CodecId::kRans && (lowest || bytes.empty()));
   PackedSection section;
   section.stored =
       choice & 0x80 && may_compress ? codec.compress(bytes, shape) : ByteVector(bytes.begin(), bytes.end());

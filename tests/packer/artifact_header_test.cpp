@@ -1,5 +1,5 @@
 // artifact_header_test.cpp: the header's JSON comes back as it was, and headers that break a rule are not written.
-#include "packer/layout/artifact_header.h"
+#include "packer/layout/stored_model.h"
 
 #include <gtest/gtest.h>
 

@@ -34,16 +34,16 @@ TEST(ArtifactMemoryTest, DeclaredSizesAreNotAllocated) {
         section_of(SectionKind::kHeader, header, CodecId::kNone, header.size())};
     for (uint64_t i = 0; i < kSections; ++i)
       sections.push_back(section_of(SectionKind::kRaw, "0123456789", codec, kMaxSectionContentBytes));
-    EXPECT_LT(largest_request_decoding(write_container(1, sections)), size_t{1} << 20) << codec_of(codec).name;
+    EXPECT_LT(largest_request_decoding(write_container(1, sections)), size_t{1} << 20) << codec_name(codec);
   }
 }
 
 TEST(ArtifactMemoryTest, DeclaredHeaderIsNotAllocated) {
   for (CodecId codec : {CodecId::kNone, CodecId::kBrotli, CodecId::kZstd, CodecId::kXz}) {
     ByteVector file = write_container(1, {section_of(SectionKind::kHeader, "{}", codec, UINT32_MAX)});
-    EXPECT_LT(largest_request_decoding(file), size_t{1} << 20) << codec_of(codec).name;
+    EXPECT_LT(largest_request_decoding(file), size_t{1} << 20) << codec_name(codec);
     file = write_container(1, {section_of(SectionKind::kHeader, "{}", codec, kMaxHeaderBytes)});
-    EXPECT_LT(largest_request_decoding(file), size_t{1} << 20) << codec_of(codec).name;
+    EXPECT_LT(largest_request_decoding(file), size_t{1} << 20) << codec_name(codec);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "packer/artifact.h"
 #include "packer/container/artifact_reader.h"
+#include "packer/layout/stored_model.h"
 #include "tests/packer/decode_error.h"
 #include "tests/packer/reseal.h"
 #include "tests/packer/sample_models.h"

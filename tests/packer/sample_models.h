@@ -9,6 +9,7 @@
 #include "packer/artifact.h"
 #include "packer/container/artifact_reader.h"
 #include "packer/container/section_content.h"
+#include "packer/layout/stored_model.h"
 #include "tests/runtime/codes/random_nvfp4.h"
 
 namespace thimble {

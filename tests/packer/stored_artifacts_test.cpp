@@ -8,6 +8,7 @@
 #include <set>
 
 #include "packer/artifact.h"
+#include "packer/codecs/codec.h"
 #include "packer/container/artifact_reader.h"
 #include "runtime/base/file.h"
 #include "runtime/base/hash.h"

@@ -34,7 +34,7 @@ double fewest_bits(double shrinkage) {
 
 // All others compress codes tens of times slower.
 EncodeOptions fast_options(const EncodeOptions& asked) {
-  return asked.codec == CodecId::kNone ? asked : EncodeOptions{CodecId::kRans};
+  return asked.codec == CodecId::kNone ? asked : EncodeOptions{CodecId::kRans, asked.portable};
 }
 
 }  // namespace
@@ -270,6 +270,7 @@ uint64_t SlopeSearch::search_key(uint64_t limit) const {
   const int64_t codec = tools_.encode.codec ? static_cast<int64_t>(*tools_.encode.codec) : -1;
   return Hasher()
       .add(tools_.layers.key())
+      .add(uint64_t{tools_.encode.portable})
       .add(hash_of(fixed_))
       .add(limit)
       .add(static_cast<uint64_t>(codec))

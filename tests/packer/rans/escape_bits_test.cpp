@@ -20,7 +20,7 @@ TEST(EscapeBitsTest, EveryOrderGivesBackWhatWasWritten) {
       }
     const ByteVector bytes = write_escapes(escapes, order);
     EXPECT_EQ(bytes.size(), (bits + 7) / 8) << order;
-    EscapeReader reader(bytes, order, kWhere);
+    EscapeReader reader(bytes, order, 2147483647, kWhere);
     for (uint32_t distance : distances)
       for (bool negative : {false, true}) {
         const Escape escape = reader.read(UINT32_MAX);
@@ -39,12 +39,12 @@ TEST(EscapeBitsTest, BitsAreThoseOfTheFormat) {
 
 TEST(EscapeBitsTest, RefusesWhatTheWriterDoesNotWrite) {
   const ByteVector zeros(20), ones(1, std::byte{0xff}), nothing;
-  EXPECT_THROW(EscapeReader(zeros, 0, kWhere).read(UINT32_MAX), FormatError);  // no end in sight
-  EXPECT_THROW(EscapeReader(nothing, 0, kWhere).read(5), FormatError);
-  EXPECT_THROW(EscapeReader(ones, 8, kWhere).read(UINT32_MAX), FormatError);  // ends within the low bits
-  EXPECT_THROW(EscapeReader(ones, 3, kWhere).read(6), FormatError);           // 7 is too large
-  EXPECT_THROW(EscapeReader(ones, 0, kWhere).finish(), FormatError);          // a byte left over
-  EscapeReader partly(ones, 1, kWhere);
+  EXPECT_THROW(EscapeReader(zeros, 0, 2147483647, kWhere).read(UINT32_MAX), FormatError);  // no end in sight
+  EXPECT_THROW(EscapeReader(nothing, 0, 2147483647, kWhere).read(5), FormatError);
+  EXPECT_THROW(EscapeReader(ones, 8, 2147483647, kWhere).read(UINT32_MAX), FormatError);  // ends within the low bits
+  EXPECT_THROW(EscapeReader(ones, 3, 2147483647, kWhere).read(6), FormatError);           // 7 is too large
+  EXPECT_THROW(EscapeReader(ones, 0, 2147483647, kWhere).finish(), FormatError);          // a byte left over
+  EscapeReader partly(ones, 1, 2147483647, kWhere);
   partly.read(9);
   EXPECT_THROW(partly.finish(), FormatError);  // unused bits that are not zero
 }

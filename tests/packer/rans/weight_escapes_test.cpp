@@ -25,12 +25,12 @@ TEST(WeightEscapesTest, CodesBeyondEveryTableComeBack) {
     const ByteVector bytes = write_escapes(escapes, order);
     for (int other = 0; other <= kMaxEscapeOrder; ++other)
       EXPECT_LE(bytes.size(), write_escapes(escapes, other).size());
-    EscapeReader reader(bytes, order, kWhere);
+    EscapeReader reader(bytes, order, 2147483646, kWhere);
     for (size_t i = 0; i < codes.size(); ++i) {
       const ScaleTable& table = tables[table_of[i]];
       const uint32_t symbol = table.symbol_of(codes[i]);
       if (symbol < table.first_escape()) continue;
-      EXPECT_EQ(reader.read_code(table, symbol, 2147483646), codes[i]) << int{table_of[i]};
+      EXPECT_EQ(reader.read_code(table, symbol), codes[i]) << int{table_of[i]};
     }
     reader.finish();
   }
@@ -56,12 +56,12 @@ TEST(WeightEscapesTest, LargerCodesThanTheLargestAreRefused) {
   for (uint32_t largest : {999u, 1000u})
     for (int32_t code : {998, 999, -999, 1000, -1000, 1001, -1001, 1002}) {
       const ByteVector bytes = write_escapes(std::vector{escape_of(table, code)}, 3);
-      EscapeReader reader(bytes, 3, kWhere);
+      EscapeReader reader(bytes, 3, largest, kWhere);
       const uint32_t symbol = table.symbol_of(code);
       if (code_magnitude(code, 0) <= largest)
-        EXPECT_EQ(reader.read_code(table, symbol, largest), code);
+        EXPECT_EQ(reader.read_code(table, symbol), code);
       else
-        EXPECT_THROW(reader.read_code(table, symbol, largest), FormatError) << code << ", " << largest;
+        EXPECT_THROW(reader.read_code(table, symbol), FormatError) << code << ", " << largest;
     }
 }
 

@@ -1,0 +1,53 @@
+// weight_stream.h: what encoder and decoder of weights both know of a stream: its head, and which table codes an
+// element.
+#pragma once
+
+#include <vector>
+
+#include "packer/rans/scale_fit.h"
+#include "packer/rans/weight_blocks.h"
+#include "packer/rans/weight_coder.h"
+
+namespace thimble {
+
+constexpr int kShapeBits = 4;  // of the first byte; the others hold the bits of the trellis
+
+// Of codes with a trellis of this many bits.
+constexpr uint32_t most_magnitude_of(int trellis_bits) { return kMaxCodeMagnitude - (trellis_bits == 0 ? 0 : 1); }
+
+// Of the values of rows and columns.
+inline ScaleTables axis_tables() { return make_scale_tables(0, max_reach(1)); }
+
+// Classes of the codes of rows, then columns.
+inline std::vector<uint8_t> axis_classes(const ScaleFit& fit) {
+  std::vector<uint8_t> classes(fit.rows.values.size(), static_cast<uint8_t>(fit.rows.spread));
+  classes.resize(classes.size() + fit.columns.values.size(), static_cast<uint8_t>(fit.columns.spread));
+  return classes;
+}
+
+// Of each element of a block.
+inline void fill_classes(const ScaleFit& fit, const WeightBlock& block, std::vector<uint8_t>& classes) {
+  const uint64_t columns = fit.columns.values.size();
+  classes.resize(block.elements());
+  auto next = classes.begin();
+  for (uint64_t i = 0; i < block.rows; ++i) {
+    const uint64_t begin = block.begin + i * block.stride;
+    uint64_t r = begin / columns, k = begin % columns;
+    for (uint64_t j = 0; j < block.width; ++j) {
+      *next++ = static_cast<uint8_t>(class_of(fit.rows.values[r], fit.columns.values[k]));
+      if (++k < columns) continue;
+      k = 0;
+      ++r;
+    }
+  }
+}
+
+// What comes before the blocks, with the values of rows and columns, whose codes are the first block.
+struct StreamHead {
+  ScaleFit fit;
+  int escape_order = 0;
+  int lanes_log2 = 0;
+  uint32_t max_magnitude = 0;
+};
+
+}  // namespace thimble
