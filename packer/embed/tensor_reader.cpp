@@ -215,8 +215,8 @@ void TensorReader::decode_levels(size_t index, LevelSink& sink) const {
   const TensorEntry& entry = tensor(index);
   const std::string where = tensor_where(path_, entry.name);
   LevelMaker levels(entry, where, sink);
-  // Rows without columns have scales all the same, and these rules.
-  if (entry.elements() == 0)
+  // Rows without columns may have scales all the same, and these rules.
+  if (entry.elements() == 0 && scale_blocks(index) > 0)
     for (uint64_t first = 0; first < entry.rows(); first += kRun)
       sink.begin_rows(first, std::min<uint64_t>(kRun, entry.rows() - first));
   for (const TensorPiece& piece : places_[index].codes) {

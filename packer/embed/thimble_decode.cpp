@@ -308,7 +308,7 @@ thimble_status thimble_decode_scales(thimble_artifact* artifact, size_t index, f
     const TensorEntry& entry = require_levels(artifact, index);
     const TensorReader& reader = artifact->reader;
     constexpr uint64_t kRowsAtOnce = 1024;  // so that little memory is taken besides
-    if (row_scales != nullptr)
+    if (row_scales != nullptr && reader.scale_blocks(index) > 0)
       for (uint64_t first = 0; first < entry.rows(); first += kRowsAtOnce)
         row_scales =
             std::ranges::copy(reader.row_scales(index, first, std::min(kRowsAtOnce, entry.rows() - first)), row_scales)

@@ -264,30 +264,37 @@ QuantizedModel quantized(const GolfConfig& config) {
   return model;
 }
 
-// The first byte is the mode of fuzz_artifact.cpp.
-void artifact_seeds(const SeedFolder& folder) {
+// The first byte is the mode of artifact_input.h; fuzz_decode.cpp has one more, the read that fails.
+void artifact_seeds(const SeedFolder& artifacts, const SeedFolder& decoding) {
+  const auto write = [&](const std::string& name, Bytes bytes) {
+    artifacts.write(name, bytes);
+    for (int fails : {0, 3}) {
+      ByteVector input = {static_cast<std::byte>(fails)};
+      append_bytes(input, bytes);
+      decoding.write(name + "_" + std::to_string(fails), input);
+    }
+  };
   for (const char* codec : {"none", "brotli", "zstd", "xz", "rans", "auto"}) {
     ByteVector input = {std::byte{0}};
     append_bytes(input, encode(sample_model(), encode_options_from(codec)));
-    folder.write(std::string("sample_") + codec, input);
+    write(std::string("sample_") + codec, input);
   }
   QuantizedModel blocked = sample_model();
   blocked.tensors.push_back(nvfp4_tensor("f.weight", 3, 17));
   for (const char* codec : {"none", "rans"}) {
     ByteVector input = {std::byte{0}};
     append_bytes(input, encode(blocked, encode_options_from(codec)));
-    folder.write(std::string("nvfp4_") + codec, input);
+    write(std::string("nvfp4_") + codec, input);
   }
   ByteVector golf = {std::byte{0}};
   append_bytes(golf, encode(quantized(seed_config()), encode_options_from("none")));
-  folder.write("golf", golf);
+  write("golf", golf);
 
   // JSON, a zero byte, then per section: kind, layout, codec, length, contents.
-  folder.write("header",
-               as_bytes_of("\1{\"banked\":false,\"config\":{},\"provenance\":{},\"tensors\":[[\"a\",[2,3],15],"
-                           "[\"b\",[2],\"F16\"]]}\0\1\0\0\6\1\2\3\4\5\6\2\0\0\4\0<\0<\3\0\0\4\0\0\0\0"sv));
+  write("header", as_bytes_of("\1{\"banked\":false,\"config\":{},\"provenance\":{},\"tensors\":[[\"a\",[2,3],15],"
+                              "[\"b\",[2],\"F16\"]]}\0\1\0\0\6\1\2\3\4\5\6\2\0\0\4\0<\0<\3\0\0\4\0\0\0\0"sv));
   // Two tensors (rows, columns, max_code, dtype), then per section: layout, codec, contents.
-  folder.write("table", as_bytes_of("\2\2\2\2\2\0\2\2\0\0\0\0\1\2\0\1\0\0\0<\0<\0\0\1\2\3\4\5\6\7\x08"sv));
+  write("table", as_bytes_of("\2\2\2\2\2\0\2\2\0\0\0\0\1\2\0\1\0\0\0<\0<\0\0\1\2\3\4\5\6\7\x08"sv));
 }
 
 // The first byte is the mode of fuzz_weights.cpp and its trellis, then rows (a multiple of 8 with one) and columns.
@@ -365,7 +372,7 @@ void write_all(const std::filesystem::path& root) {
   shard_seeds({root, "fuzz_shard"});
   tokenizer_seeds({root, "fuzz_tokenizer"});
   tokenizer_json_seeds({root, "fuzz_tokenizer_json"});
-  artifact_seeds({root, "fuzz_artifact"});
+  artifact_seeds({root, "fuzz_artifact"}, {root, "fuzz_decode"});
   weight_seeds({root, "fuzz_weights"});
   SeedFolder configs(root, "fuzz_config");
   auto golf_seed = [&](const std::string& name, const GolfConfig& config, bool banked) {

@@ -121,6 +121,9 @@ def runs():
     yield columns_model, [(f"nvfp4-{codec}-columns", "nvfp4", codec, []) for codec in ("brotli", "auto")]
     yield sections_model, [(f"{method}-brotli-sections", method, "brotli", []) for method in METHODS]
     yield golf_model, [(f"{method}-rans-golf", method, "rans", []) for method in METHODS]
+    for model, end in ((plain_model, ""), (shapes_model, "-shapes"), (golf_model, "-golf")):
+        yield model, [(f"{method}-portable{end}", method, "rans", METHODS[method] + ["--portable"])
+                      for method in METHODS]
 
 
 def main():

@@ -183,6 +183,19 @@ TEST(ThimbleDecodeTest, TensorsWithoutElementsAndOfEveryShape) {
     }
 }
 
+TEST(ThimbleDecodeTest, RowsWithoutColumnsTakeNoTime) {
+  QuantizedModel model;
+  model.tensors = {nvfp4_tensor("a", 0, 16)};
+  model.tensors[0].shape = {int64_t{1} << 60, 0};
+  const ByteVector file = encode(model);
+  Decoder decoder(file);
+  ASSERT_EQ(decoder.status(), THIMBLE_OK) << decoder.text();
+  EXPECT_EQ(decoder.values<float>(0, THIMBLE_F32).size(), 0u);
+  EXPECT_EQ(decoder.status(), THIMBLE_OK) << decoder.text();
+  float nothing = 0;
+  EXPECT_EQ(thimble_decode_scales(decoder.get(), 0, &nothing, &nothing, nullptr), THIMBLE_OK);
+}
+
 TEST(ThimbleDecodeTest, SummariesAgreeWithThoseOfTheProgram) {
   const ByteVector file = encode(mixed_model());
   Decoder decoder(file);
