@@ -42,8 +42,8 @@ THIMBLE_API uint32_t thimble_text_vocabulary(const thimble_text_model* model);
 THIMBLE_API uint64_t thimble_text_most_tokens(const thimble_text_model* model);
 
 /* The tokens of a text (UTF-8), without the one that begins documents. *count is how many there are; where that is
- * more than `capacity`, THIMBLE_USAGE, and nothing is written to `tokens`, which may then be NULL. A text has at most as
- * many tokens as four times its bytes and four. */
+ * more than `capacity`, THIMBLE_USAGE, and nothing is written to `tokens`, which may then be NULL. A text has at most
+ * as many tokens as four times its bytes and four. */
 THIMBLE_API thimble_status thimble_text_encode(const thimble_text_model* model, const char* text, size_t text_bytes,
                                                int32_t* tokens, size_t capacity, size_t* count, thimble_error* error);
 
