@@ -7,6 +7,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/parallel.h"
+#include "runtime/cpu/cpu_gradient_kernels.h"
 #include "runtime/cpu/cpu_kernels.h"
 
 namespace thimble {
@@ -21,7 +22,9 @@ constexpr int64_t kNarrowTileCols = 64;
 constexpr int64_t kKernelRows = 8;
 constexpr int64_t kGramTile = 256;
 
-const CpuKernels& choose_kernels() {
+enum class InstructionSet { kPortable, kAvx2, kAvx512 };
+
+InstructionSet choose_instruction_set() {
   const char* wanted = std::getenv("THIMBLE_ISA");
   std::string limit = wanted ? wanted : "";
   if (!limit.empty() && limit != "portable" && limit != "avx2" && limit != "avx512")
@@ -30,10 +33,26 @@ const CpuKernels& choose_kernels() {
   bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                 __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-  if (avx512 && (limit.empty() || limit == "avx512")) return cpu_kernels_avx512();
-  if (avx2 && limit != "portable") return cpu_kernels_avx2();
+  if (avx512 && (limit.empty() || limit == "avx512")) return InstructionSet::kAvx512;
+  if (avx2 && limit != "portable") return InstructionSet::kAvx2;
+#endif
+  return InstructionSet::kPortable;
+}
+
+const CpuKernels& kernels_of([[maybe_unused]] InstructionSet set) {
+#ifdef THIMBLE_X86_KERNELS
+  if (set == InstructionSet::kAvx512) return cpu_kernels_avx512();
+  if (set == InstructionSet::kAvx2) return cpu_kernels_avx2();
 #endif
   return cpu_kernels_portable();
+}
+
+const CpuGradientKernels& gradient_kernels_of([[maybe_unused]] InstructionSet set) {
+#ifdef THIMBLE_X86_KERNELS
+  if (set == InstructionSet::kAvx512) return cpu_gradient_kernels_avx512();
+  if (set == InstructionSet::kAvx2) return cpu_gradient_kernels_avx2();
+#endif
+  return cpu_gradient_kernels_portable();
 }
 
 // body(first row, rows, first column, columns) for the tiles of a matrix.
@@ -58,7 +77,12 @@ void multiply_padded_nt(ConstMatrixView a, const StoredMatrixView& b, MatrixView
 }  // namespace
 
 const CpuKernels& cpu_kernels() {
-  static const CpuKernels& chosen = choose_kernels();
+  static const CpuKernels& chosen = kernels_of(choose_instruction_set());
+  return chosen;
+}
+
+const CpuGradientKernels& cpu_gradient_kernels() {
+  static const CpuGradientKernels& chosen = gradient_kernels_of(choose_instruction_set());
   return chosen;
 }
 
@@ -74,26 +98,28 @@ void multiply_nt(ConstMatrixView a, const StoredMatrixView& b, MatrixView c) {
 
 void multiply_nn(ConstMatrixView a, const StoredMatrixView& b, MatrixView c, bool adds) {
   for_each_tile(c.rows, c.cols, kTileRows, kTileCols, [&](int64_t r, int64_t rows, int64_t n, int64_t cols) {
-    cpu_kernels().gemm_nn(a.block_rows(r, rows), b.block_cols(n, cols), c.block_rows(r, rows).block_cols(n, cols),
-                          adds);
+    cpu_gradient_kernels().gemm_nn(a.block_rows(r, rows), b.block_cols(n, cols),
+                                   c.block_rows(r, rows).block_cols(n, cols), adds);
   });
 }
 
 void accumulate_gram_lower(ConstMatrixView x, MatrixView c) {
   for_each_tile(x.cols, x.cols, kGramTile, kGramTile, [&](int64_t r, int64_t rows, int64_t n, int64_t cols) {
     if (n > r) return;
-    cpu_kernels().gemm_tn_add(x.block_cols(r, rows), x.block_cols(n, cols), c.block_rows(r, rows).block_cols(n, cols));
+    cpu_gradient_kernels().gemm_tn_add(x.block_cols(r, rows), x.block_cols(n, cols),
+                                       c.block_rows(r, rows).block_cols(n, cols));
   });
 }
 
 void accumulate_cross(ConstMatrixView x, ConstMatrixView y, MatrixView c) {
   for_each_tile(x.cols, y.cols, kGramTile, kGramTile, [&](int64_t r, int64_t rows, int64_t n, int64_t cols) {
-    cpu_kernels().gemm_tn_add(x.block_cols(r, rows), y.block_cols(n, cols), c.block_rows(r, rows).block_cols(n, cols));
+    cpu_gradient_kernels().gemm_tn_add(x.block_cols(r, rows), y.block_cols(n, cols),
+                                       c.block_rows(r, rows).block_cols(n, cols));
   });
 }
 
 void subtract_product(ConstMatrixViewF64 a, ConstMatrixViewF64 b, MatrixViewF64 c) {
-  cpu_kernels().gemm_nn_sub_f64(a, b, c);
+  cpu_gradient_kernels().gemm_nn_sub_f64(a, b, c);
 }
 
 }  // namespace thimble
