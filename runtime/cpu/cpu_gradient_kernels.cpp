@@ -78,6 +78,15 @@ void activation_backward(Activation activation, const float* x, const float* dy,
   }
 }
 
+// ln(sum exp(row)).
+template <typename AnyRow>
+float log_sum_exp(const AnyRow& row) {
+  const float peak = row.maxCoeff();
+  return peak + __builtin_logf((row - peak).exp().sum());
+}
+
+void log_softmax(float* x, int64_t n) { Row(x, n) -= log_sum_exp(Row(x, n)); }
+
 // With l = cap * tanh(z / cap): dz = (softmax(l) - onehot(target)) (1 - (l / cap)^2). A cap of 0: l = z.
 float nll_backward(float* logits, int64_t target, float cap, int64_t n) {
   Row row(logits, n);
@@ -160,6 +169,7 @@ constexpr CpuGradientKernels kKernels = {gemm_nn,
                                          layer_norm_backward,
                                          activation_backward,
                                          attention_backward,
+                                         log_softmax,
                                          nll_backward,
                                          divergence_backward};
 

@@ -1,5 +1,5 @@
-// cpu_gradient_kernels.h: the table of the backward pass's kernels, and of products for statistics and their factors:
-// what a program that only runs models does without. As cpu_kernels.h.
+// cpu_gradient_kernels.h: the table of the kernels of losses, of the backward pass, and of products for statistics and
+// their factors: what a program that only runs models does without. As cpu_kernels.h.
 #pragma once
 
 #include "runtime/cpu/cpu_kernels.h"
@@ -32,6 +32,7 @@ struct CpuGradientKernels {
                               int64_t n);
   void (*activation_backward)(Activation activation, const float* x, const float* dy, float* dx, int64_t n);
   void (*attention_backward)(const AttentionTile& tile, const AttentionGradients& gradients);
+  void (*log_softmax)(float* x, int64_t n);
   // Logits become their gradient; a cap of 0: none. Returns the negative log-likelihood of `target`.
   float (*nll_backward)(float* logits, int64_t target, float cap, int64_t n);
   // The same of the divergence from `teacher`.

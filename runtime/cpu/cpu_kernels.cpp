@@ -81,8 +81,6 @@ void softcap(float cap, float* x, int64_t n) {
   row = cap * (row * (1.0f / cap)).tanh();
 }
 
-void log_softmax(float* x, int64_t n) { Row(x, n) -= log_sum_exp(Row(x, n)); }
-
 // y -= (y . vhat) vhat with vhat = v / max(|v|, 1e-12), the own position's value.
 void remove_own_value(const float* v, float* y, int64_t d) {
   ConstRow value(v, d);
@@ -140,7 +138,6 @@ constexpr CpuKernels kKernels = {THIMBLE_STRING(THIMBLE_ISA),
                                  rotate,
                                  activate,
                                  softcap,
-                                 log_softmax,
                                  attention};
 
 }  // namespace

@@ -58,7 +58,6 @@ struct CpuKernels {
   void (*rotate)(float* x, const float* cosine, const float* sine, int64_t half, float turn);
   void (*activate)(Activation activation, float* z, int64_t n);
   void (*softcap)(float cap, float* x, int64_t n);
-  void (*log_softmax)(float* x, int64_t n);
   void (*attention)(const AttentionTile& tile, float* y, int64_t y_stride, const AttentionRoundings& roundings);
 };
 

@@ -55,13 +55,6 @@ inline float inverse_rms(const float* x, float epsilon, int64_t n) {
   return 1.0f / __builtin_sqrtf(ConstRow(x, n).square().sum() / static_cast<float>(n) + epsilon);
 }
 
-// ln(sum exp(row)).
-template <typename AnyRow>
-float log_sum_exp(const AnyRow& row) {
-  const float peak = row.maxCoeff();
-  return peak + __builtin_logf((row - peak).exp().sum());
-}
-
 // Softmax numerators of one row of scores times `scale`, in place, over its `valid` keys; zero beyond. Returns 1 /
 // their sum.
 inline float exponentiate(float* scores, int64_t valid, int64_t keys, float scale) {

@@ -132,4 +132,8 @@ class Writer {
 
 Network golf_network(const GolfConfig& config) { return Writer(config).write(); }
 
+Description golf_description(const GolfConfig& config) {
+  return {std::make_shared<const Network>(golf_network(config))};
+}
+
 }  // namespace thimble
