@@ -17,7 +17,7 @@
 #include "packer/codecs/lzma_settings.h"
 #endif
 #include "packer/rans/weight_coder.h"
-#include "runtime/base/fill_text.h"
+#include "runtime/base/format_error.h"
 
 namespace thimble {
 namespace {
@@ -44,13 +44,11 @@ ByteVector decompress_stream(Bytes stored, uint64_t raw_bytes, std::string_view 
     std::span<std::byte> room = std::span(raw).subspan(written);
     state = step(stored, room);
     written = raw.size() - room.size();
-    if (written > raw_bytes)
-      throw FormatError(where, fill_text("decompresses to more than the declared {} B", raw_bytes));
+    if (written > raw_bytes) throw_format_error(where, "decompresses to more than the declared {} B", raw_bytes);
   }
-  if (state == Stream::kTruncated) throw FormatError(where, fill_text("truncated {}", kind));
-  if (!stored.empty()) throw FormatError(where, fill_text("{} B after the end of the {}", stored.size(), kind));
-  if (written != raw_bytes)
-    throw FormatError(where, fill_text("decompresses to {} B, {} B declared", written, raw_bytes));
+  if (state == Stream::kTruncated) throw_format_error(where, "truncated {}", kind);
+  if (!stored.empty()) throw_format_error(where, "{} B after the end of the {}", stored.size(), kind);
+  if (written != raw_bytes) throw_format_error(where, "decompresses to {} B, {} B declared", written, raw_bytes);
   raw.resize(written);
   return raw;
 }
@@ -58,7 +56,7 @@ ByteVector decompress_stream(Bytes stored, uint64_t raw_bytes, std::string_view 
 
 ByteVector copy_back(Bytes stored, uint64_t raw_bytes, const ContentShape&, const std::string& where) {
   if (stored.size() != raw_bytes)
-    throw FormatError(where, fill_text("{} B stored without compression, {} B declared", stored.size(), raw_bytes));
+    throw_format_error(where, "{} B stored without compression, {} B declared", stored.size(), raw_bytes);
   return {stored.begin(), stored.end()};
 }
 
@@ -76,8 +74,8 @@ ByteVector decompress_brotli(Bytes stored, uint64_t raw_bytes, const ContentShap
     input = input.last(input_left);
     room = room.last(room_left);
     if (result == BROTLI_DECODER_RESULT_ERROR)
-      throw FormatError(where, fill_text("damaged Brotli stream: {}",
-                                         BrotliDecoderErrorString(BrotliDecoderGetErrorCode(decoder.get()))));
+      throw_format_error(where, "damaged Brotli stream: {}",
+                         BrotliDecoderErrorString(BrotliDecoderGetErrorCode(decoder.get())));
     if (result == BROTLI_DECODER_RESULT_NEEDS_MORE_INPUT) return Stream::kTruncated;
     return result == BROTLI_DECODER_RESULT_SUCCESS ? Stream::kEnded : Stream::kGoesOn;
   });
@@ -93,7 +91,7 @@ ByteVector decompress_zstd(Bytes stored, uint64_t raw_bytes, const ContentShape&
     ZSTD_inBuffer from{input.data(), input.size(), 0};
     ZSTD_outBuffer to{room.data(), room.size(), 0};
     const size_t result = ZSTD_decompressStream(decoder.get(), &to, &from);
-    if (ZSTD_isError(result)) throw FormatError(where, fill_text("damaged zstd frame: {}", ZSTD_getErrorName(result)));
+    if (ZSTD_isError(result)) throw_format_error(where, "damaged zstd frame: {}", ZSTD_getErrorName(result));
     input = input.subspan(from.pos);
     room = room.subspan(to.pos);
     if (result == 0) return Stream::kEnded;
@@ -122,7 +120,7 @@ ByteVector decompress_xz(Bytes stored, uint64_t raw_bytes, const ContentShape&, 
       case LZMA_STREAM_END: return Stream::kEnded;
       case LZMA_BUF_ERROR: return Stream::kTruncated;
       case LZMA_MEM_ERROR: throw std::bad_alloc();
-      default: throw FormatError(where, "damaged LZMA2 stream");
+      default: throw_format_error(where, "damaged LZMA2 stream");
     }
   });
 }

@@ -4,12 +4,34 @@
 #include <algorithm>
 
 #include "runtime/base/count_text.h"
-#include "runtime/base/file_kind.h"
-#include "runtime/base/fill_text.h"
+#include "runtime/base/format_error.h"
 #include "runtime/base/hash.h"
 
 namespace thimble {
 namespace {
+
+struct Prefix {
+  uint32_t version = 0, sections = 0;
+  uint64_t length = 0, checksum = 0;
+};
+
+Prefix read_prefix(ByteCursor& cursor) {
+  const std::string& path = cursor.path();
+  if (!std::ranges::equal(cursor.take(kMagic.size(), "magic"), std::as_bytes(std::span(kMagic))))
+    throw_format_error(path, "not a thimble artifact: wrong magic");
+  Prefix prefix;
+  prefix.version = cursor.read<uint32_t>("format version");
+  if (prefix.version < 1 || prefix.version > kFormatVersion)
+    throw_format_error(path, "format version {}, this program reads versions 1 to {}", prefix.version, kFormatVersion);
+  prefix.sections = cursor.read<uint32_t>("section count");
+  prefix.length = cursor.read<uint64_t>("file length");
+  prefix.checksum = cursor.read<uint64_t>("file checksum");
+  const uint64_t room = std::max<uint64_t>(prefix.length, kPrefixBytes) - kPrefixBytes;
+  if (prefix.sections < 1 || prefix.sections > kMaxSections || prefix.sections > room / kSectionEntryBytes)
+    throw_format_error(path, "{} declared, 1 to {} allowed and the table must fit in the file",
+                       counted(prefix.sections, "section"), kMaxSections);
+  return prefix;
+}
 
 SectionEntry read_entry(ByteCursor& cursor, size_t index) {
   const std::string object = fill_text("section {}", index);
@@ -44,37 +66,30 @@ uint64_t file_checksum(Bytes file) {
   return Hasher().add(file.first(kFileChecksumOffset)).add(file.subspan(kPrefixBytes)).digest();
 }
 
+uint64_t front_bytes(Bytes first, const std::string& path) {
+  ByteCursor cursor(first, path);
+  const Prefix prefix = read_prefix(cursor);
+  return kPrefixBytes + uint64_t{prefix.sections} * kSectionEntryBytes + read_entry(cursor, 0).stored_bytes;
+}
+
 ContainerTable read_table(Bytes front, uint64_t file_bytes, const std::string& path) {
-  refuse_other_kinds(front, FileUse::kArtifact, path);
   ByteCursor cursor(front, path);
-  if (!std::ranges::equal(cursor.take(kMagic.size(), "magic"), std::as_bytes(std::span(kMagic))))
-    throw FormatError(path, "not a thimble artifact: wrong magic");
-  ContainerTable table;
-  table.version = cursor.read<uint32_t>("format version");
-  if (table.version < 1 || table.version > kFormatVersion)
-    throw FormatError(
-        path, fill_text("format version {}, this program reads versions 1 to {}", table.version, kFormatVersion));
-  const auto section_count = cursor.read<uint32_t>("section count");
-  const auto length = cursor.read<uint64_t>("file length");
-  table.checksum = cursor.read<uint64_t>("file checksum");
-  if (length != file_bytes)
-    throw FormatError(path, fill_text("the file has {} B, its prefix declares {} B", file_bytes, length));
-  if (section_count < 1 || section_count > kMaxSections ||
-      section_count > (file_bytes - cursor.position()) / kSectionEntryBytes)
-    throw FormatError(path, fill_text("{} declared, 1 to {} allowed and the table must fit in the file",
-                                      counted(section_count, "section"), kMaxSections));
-  for (size_t i = 0; i < section_count; ++i) table.entries.push_back(read_entry(cursor, i));
+  const Prefix prefix = read_prefix(cursor);
+  if (prefix.length != file_bytes)
+    throw_format_error(path, "the file has {} B, its prefix declares {} B", file_bytes, prefix.length);
+  ContainerTable table{prefix.version, prefix.checksum, {}};
+  for (size_t i = 0; i < prefix.sections; ++i) table.entries.push_back(read_entry(cursor, i));
   return table;
 }
 
 void check_file_checksum(uint64_t found, uint64_t expected, const std::string& path) {
   if (found != expected)
-    throw FormatError(path, fill_text("checksum {}, expected {}: the file is damaged", hex64(found), hex64(expected)));
+    throw_format_error(path, "checksum {}, expected {}: the file is damaged", hex64(found), hex64(expected));
 }
 
 void check_section_checksum(Bytes stored, const SectionEntry& entry, size_t index, const std::string& path) {
   if (xxh3(stored) != entry.checksum)
-    throw FormatError(path, fill_text("section {}: wrong checksum, the section is damaged", index));
+    throw_format_error(path, "section {}: wrong checksum, the section is damaged", index);
 }
 
 StoredContainer read_container(Bytes file, const std::string& path) {
@@ -88,7 +103,7 @@ StoredContainer read_container(Bytes file, const std::string& path) {
     container.sections.push_back({entry, cursor.take(entry.stored_bytes, fill_text("section {}", i))});
     check_section_checksum(container.sections.back().stored, entry, i, path);
   }
-  if (!cursor.at_end()) throw FormatError(path, fill_text("{} B after the last section", cursor.remaining()));
+  if (!cursor.at_end()) throw_format_error(path, "{} B after the last section", cursor.remaining());
   return container;
 }
 

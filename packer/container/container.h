@@ -46,6 +46,11 @@ struct ContainerTable {
   std::vector<SectionEntry> entries;
 };
 
+// Where the header section of a file with this beginning ends: magic, version and the first entry of the table. Of
+// fewer than kLeastFrontBytes, and whatever can't begin an artifact: FormatError(path, ...).
+constexpr size_t kLeastFrontBytes = kPrefixBytes + kSectionEntryBytes;
+uint64_t front_bytes(Bytes first, const std::string& path);
+
 // Of a file of `file_bytes`, whose beginning up to the table's end at least is `front`. Checks magic, version and
 // length, ids and sizes within limits; no checksum. Throws FormatError(path, ...). At least one section.
 ContainerTable read_table(Bytes front, uint64_t file_bytes, const std::string& path);

@@ -7,8 +7,8 @@
 #include "packer/container/artifact_reader.h"
 #include "packer/container/section_content.h"
 #include "packer/layout/stored_model.h"
+#include "runtime/base/file_kind.h"
 #include "runtime/base/parallel.h"
-#include "runtime/codes/trellis.h"
 
 namespace thimble {
 namespace {
@@ -17,15 +17,11 @@ namespace {
 constexpr uint64_t kMostContentsAtOnce = uint64_t{64} << 20;
 
 StoredTensorSummary summarize(const TensorEntry& entry) {
-  StoredTensorSummary summary{entry.name,     entry.shape,      std::string(dtype_name(entry.dtype)),
-                              entry.max_code, entry.elements(), entry.coded()};
-  if (entry.encoding == Encoding::kRowScaled) summary.precision = "int" + std::to_string(code_bits(entry.max_code));
-  if (entry.encoding == Encoding::kStepped) summary.precision = trellis_name(entry.trellis_bits);
-  if (entry.encoding == Encoding::kNvfp4) summary.precision = "nvfp4";
-  return summary;
+  return {entry.name, entry.shape, precision_name(entry), entry.max_code, entry.elements(), entry.coded()};
 }
 
 OpenArtifact open_stored(Bytes file, const std::string& path) {
+  refuse_other_kinds(file, FileUse::kArtifact, path);
   OpenArtifact artifact = open_artifact(file, path);
   check_canonical_json(artifact.plan.header, section_where(path, 0, SectionKind::kHeader));
   return artifact;
@@ -117,6 +113,7 @@ ArtifactSummary describe_artifact(Bytes file, const std::string& path) {
 VerifyReport verify_artifact(Bytes file, const std::string& path, Progress& progress) {
   VerifyReport report;
   try {
+    refuse_other_kinds(file, FileUse::kArtifact, path);
     const StoredContainer container = read_container(file, path);
     const std::vector<StoredSection>& stored = container.sections;
     report.container_ok = true;

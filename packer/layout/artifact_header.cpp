@@ -6,7 +6,7 @@
 #include "packer/layout/canonical_reader.h"
 #include "packer/layout/format.h"
 #include "runtime/base/checked.h"
-#include "runtime/base/fill_text.h"
+#include "runtime/base/format_error.h"
 #include "runtime/codes/trellis.h"
 
 namespace thimble {
@@ -31,6 +31,16 @@ uint64_t TensorEntry::scale_bytes() const {
   return 0;
 }
 
+std::string precision_name(const TensorEntry& tensor) {
+  switch (tensor.encoding) {
+    case Encoding::kRowScaled: return fill_text("int{}", code_bits(tensor.max_code));
+    case Encoding::kStepped: return trellis_name(tensor.trellis_bits);
+    case Encoding::kNvfp4: return "nvfp4";
+    case Encoding::kRaw: break;
+  }
+  return std::string(dtype_name(tensor.dtype));
+}
+
 uint32_t format_version_of(const ArtifactHeader& header) {
   auto has = [&](Encoding encoding) {
     return std::ranges::count(header.tensors, encoding, &TensorEntry::encoding) > 0;
@@ -46,30 +56,29 @@ namespace {
 
 void check_name(const std::string& name, const std::string& where) {
   if (name.empty() || name.size() > kMaxNameBytes)
-    throw FormatError(where, fill_text("tensor name of {} B, 1 to {} allowed", name.size(), kMaxNameBytes));
+    throw_format_error(where, "tensor name of {} B, 1 to {} allowed", name.size(), kMaxNameBytes);
   if (std::ranges::any_of(name, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }))
-    throw FormatError(where, "a tensor name holds a control character");
+    throw_format_error(where, "a tensor name holds a control character");
 }
 
 // Everything about the table that does not need the tensors' contents.
 void check_table(const std::vector<TensorEntry>& tensors, const std::string& where) {
-  if (tensors.size() > kMaxTensors)
-    throw FormatError(where, fill_text("{} tensors, at most {}", tensors.size(), kMaxTensors));
+  if (tensors.size() > kMaxTensors) throw_format_error(where, "{} tensors, at most {}", tensors.size(), kMaxTensors);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const TensorEntry& tensor = tensors[i];
     check_name(tensor.name, where);
     if (i > 0 && tensors[i - 1].name >= tensor.name)
-      throw FormatError(where, fill_text("tensor '{}' follows '{}', names must ascend and be unique", tensor.name,
-                                         tensors[i - 1].name));
+      throw_format_error(where, "tensor '{}' follows '{}', names must ascend and be unique", tensor.name,
+                         tensors[i - 1].name);
     const std::string object = tensor_where(where, tensor.name);
     if (tensor.shape.size() > kMaxRank)
-      throw FormatError(object, fill_text("{} dimensions, at most {}", tensor.shape.size(), kMaxRank));
-    if (tensor.coded() && tensor.shape.empty()) throw FormatError(object, "a scalar cannot have codes");
+      throw_format_error(object, "{} dimensions, at most {}", tensor.shape.size(), kMaxRank);
+    if (tensor.coded() && tensor.shape.empty()) throw_format_error(object, "a scalar cannot have codes");
     mul_or_throw(element_count_or_throw(tensor.shape, object), sizeof(uint64_t), object);
     if (tensor.coded()) mul_or_throw(tensor.rows(), sizeof(uint64_t), object);
     if (!Trellis::has_bits(tensor.trellis_bits))
-      throw FormatError(
-          object, fill_text("a trellis of {} state bits, 0 or 2 to {} allowed", tensor.trellis_bits, kMaxTrellisBits));
+      throw_format_error(object, "a trellis of {} state bits, 0 or 2 to {} allowed", tensor.trellis_bits,
+                         kMaxTrellisBits);
   }
 }
 
@@ -79,7 +88,7 @@ Shape read_shape(CanonicalReader& reader, const std::string& object) {
   while (!reader.take("]")) {
     if (!shape.empty()) reader.expect(",");
     const uint64_t dimension = reader.number("a dimension");
-    if (dimension > INT64_MAX) throw FormatError(object, fill_text("dimension {}, at most 2^63 - 1", dimension));
+    if (dimension > INT64_MAX) throw_format_error(object, "dimension {}, at most 2^63 - 1", dimension);
     shape.push_back(static_cast<int64_t>(dimension));
   }
   return shape;
@@ -89,7 +98,7 @@ void read_encoding(CanonicalReader& reader, TensorEntry& tensor, const std::stri
   if (!reader.is_at('"')) {
     const uint64_t max_code = reader.number("an encoding");
     if (max_code < 1 || max_code > kMaxCode)
-      throw FormatError(object, fill_text("max_code {}, 1 to {} allowed", max_code, kMaxCode));
+      throw_format_error(object, "max_code {}, 1 to {} allowed", max_code, kMaxCode);
     tensor.encoding = Encoding::kRowScaled;
     tensor.max_code = static_cast<int>(max_code);
     return;
@@ -123,13 +132,11 @@ TensorEntry read_tensor(CanonicalReader& reader, const std::string& where) {
 void check_code_range(std::span<const int8_t> codes, int max_code, const std::string& object) {
   const auto code = std::ranges::find_if(codes, [&](int8_t c) { return c < -max_code || c > max_code; });
   if (code != codes.end())
-    throw FormatError(object,
-                      fill_text("code {} is {}, -{} to {} allowed", code - codes.begin(), *code, max_code, max_code));
+    throw_format_error(object, "code {} is {}, -{} to {} allowed", code - codes.begin(), *code, max_code, max_code);
 }
 
 ArtifactHeader parse_header(Bytes text, const std::string& where) {
-  if (text.size() > kMaxHeaderBytes)
-    throw FormatError(where, fill_text("{} B, at most {}", text.size(), kMaxHeaderBytes));
+  if (text.size() > kMaxHeaderBytes) throw_format_error(where, "{} B, at most {}", text.size(), kMaxHeaderBytes);
   CanonicalReader reader(as_text(text), where);
   ArtifactHeader header;
   reader.expect(R"({"banked":)");

@@ -62,6 +62,9 @@ void check_code_range(std::span<const int8_t> codes, int max_code, const std::st
 // "<where>: tensor '<name>'", for errors.
 std::string tensor_where(const std::string& where, const std::string& name);
 
+// How reports name what a tensor is stored as: "int1" to "int8", "steps", "trellis4" to "trellis256", "nvfp4", "F16".
+std::string precision_name(const TensorEntry& tensor);
+
 // The oldest format version that can hold these tensors: the one that is written.
 uint32_t format_version_of(const ArtifactHeader& header);
 

@@ -3,7 +3,7 @@
 #include "packer/layout/canonical_reader.h"
 
 #include "runtime/base/error.h"
-#include "runtime/base/fill_text.h"
+#include "runtime/base/format_error.h"
 
 namespace thimble {
 namespace {
@@ -13,8 +13,7 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 }  // namespace
 
 void CanonicalReader::refuse(std::string_view wanted) const {
-  throw FormatError(where_,
-                    fill_text("not JSON in canonical form: {} expected at byte {} of {}", wanted, at_, text_.size()));
+  throw_format_error(where_, "not JSON in canonical form: {} expected at byte {} of {}", wanted, at_, text_.size());
 }
 
 char CanonicalReader::next(std::string_view wanted) const {
@@ -129,7 +128,7 @@ void CanonicalReader::skip_value(int depth) {
 }
 
 void CanonicalReader::skip_object(int depth) {
-  if (depth == kMaxDepth) throw FormatError(where_, fill_text("JSON nested deeper than {}", kMaxDepth));
+  if (depth == kMaxDepth) throw_format_error(where_, "JSON nested deeper than {}", kMaxDepth);
   expect("{");
   std::string last;
   for (bool is_first = true; !take("}"); is_first = false) {
@@ -143,7 +142,7 @@ void CanonicalReader::skip_object(int depth) {
 }
 
 void CanonicalReader::skip_array(int depth) {
-  if (depth == kMaxDepth) throw FormatError(where_, fill_text("JSON nested deeper than {}", kMaxDepth));
+  if (depth == kMaxDepth) throw_format_error(where_, "JSON nested deeper than {}", kMaxDepth);
   expect("[");
   for (bool is_first = true; !take("]"); is_first = false) {
     if (!is_first) expect(",");

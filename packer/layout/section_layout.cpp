@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cassert>
 
-#include "runtime/base/fill_text.h"
+#include "runtime/base/format_error.h"
 #include "runtime/codes/code_numbers.h"
 
 namespace thimble {
@@ -61,13 +61,13 @@ ByteVector unpack_bits(Bytes packed, uint64_t count, int max_code, const std::st
       pending |= std::to_integer<unsigned>(packed[next++]) << pending_bits;
     unsigned offset = pending & mask;
     if (offset > 2 * static_cast<unsigned>(max_code))
-      throw FormatError(where, fill_text("code {} is {}, at most {} allowed", codes.size(),
-                                         static_cast<int>(offset) - max_code, max_code));
+      throw_format_error(where, "code {} is {}, at most {} allowed", codes.size(), static_cast<int>(offset) - max_code,
+                         max_code);
     codes.push_back(code_from_offset(offset, max_code));
     pending >>= width;
     pending_bits -= width;
   }
-  if (pending != 0) throw FormatError(where, "unused bits after the last code are not zero");
+  if (pending != 0) throw_format_error(where, "unused bits after the last code are not zero");
   return codes;
 }
 
@@ -95,8 +95,8 @@ ByteVector unpack_digits(Bytes packed, uint64_t count, int max_code, const std::
     uint64_t digits = std::min<uint64_t>(per_byte, count - codes.size());
     for (uint64_t i = 0; i < digits; ++i, value /= base) codes.push_back(code_from_offset(value % base, max_code));
     if (value != 0)
-      throw FormatError(where, fill_text("byte {} holds more than {} digits of base {}",
-                                         std::to_integer<unsigned>(byte), digits, base));
+      throw_format_error(where, "byte {} holds more than {} digits of base {}", std::to_integer<unsigned>(byte), digits,
+                         base);
   }
   return codes;
 }
@@ -141,7 +141,7 @@ ByteVector apply_layout(LayoutId layout, const ContentShape& shape, Bytes conten
   return {content.begin(), content.end()};
 }
 
-ByteVector undo_layout(LayoutId layout, const ContentShape& shape, Bytes laid_out, const std::string& where) {
+ByteVector undo_layout(LayoutId layout, const ContentShape& shape, ByteVector laid_out, const std::string& where) {
   assert(laid_out.size() == laid_out_bytes(layout, shape));
   switch (layout) {
     case LayoutId::kPlain: break;
@@ -152,7 +152,7 @@ ByteVector undo_layout(LayoutId layout, const ContentShape& shape, Bytes laid_ou
       return transpose(unpack_digits(laid_out, shape.elements(), shape.max_code, where), shape.columns, shape.rows);
     case LayoutId::kPlanes: return join_planes(laid_out, shape.element_bytes);
   }
-  return {laid_out.begin(), laid_out.end()};
+  return laid_out;
 }
 
 int digits_per_byte(int max_code) {

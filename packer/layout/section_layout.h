@@ -39,7 +39,7 @@ ByteVector apply_layout(LayoutId layout, const ContentShape& shape, Bytes conten
 // The inverse; laid_out.size() = laid_out_bytes(layout, shape). Only bytes that apply_layout() can produce are
 // accepted, others are a FormatError(where, ...), except that codes of the byte layouts are not compared with max_code
 // here.
-ByteVector undo_layout(LayoutId layout, const ContentShape& shape, Bytes laid_out, const std::string& where);
+ByteVector undo_layout(LayoutId layout, const ContentShape& shape, ByteVector laid_out, const std::string& where);
 
 // Codes that one byte holds in the digit layouts: the largest n with (2 * max_code + 1)^n <= 256.
 int digits_per_byte(int max_code);

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "runtime/base/checked.h"
-#include "runtime/base/fill_text.h"
+#include "runtime/base/format_error.h"
 #include "runtime/codes/trellis.h"
 
 namespace thimble {
@@ -21,8 +21,8 @@ class Planner {
     uint64_t block = kMaxSectionContentBytes / columns;  // rows
     if (stepped) {
       if (columns > kMaxSteppedSectionBytes / entry.element_bytes() / std::min<uint64_t>(rows, kTrellisRows))
-        throw FormatError(where_, fill_text("tensor '{}' has {} columns, a segment of its trellis must fit in {} B",
-                                            entry.name, columns, kMaxSteppedSectionBytes));
+        throw_format_error(where_, "tensor '{}' has {} columns, a segment of its trellis must fit in {} B", entry.name,
+                           columns, kMaxSteppedSectionBytes);
       block = std::max<uint64_t>(1, block / kTrellisRows) * kTrellisRows;
     }
     const uint64_t width = block == 0 ? kMaxSectionContentBytes : columns;  // of a piece of a row, or all of it
@@ -54,8 +54,7 @@ class Planner {
   void close_stream() { open_ = false; }
 
   void add(PlannedSection section) {
-    if (sections_.size() >= kMaxSections)
-      throw FormatError(where_, fill_text("needs more than {} sections", kMaxSections));
+    if (sections_.size() >= kMaxSections) throw_format_error(where_, "needs more than {} sections", kMaxSections);
     sections_.push_back(std::move(section));
   }
 
@@ -96,8 +95,8 @@ void check_expansion(const std::vector<TensorEntry>& tensors, uint64_t file_byte
     model_bytes = add_or_throw(model_bytes, add_or_throw(tensor.content_bytes(), tensor.scale_bytes(), where), where);
   uint64_t allowed = add_or_throw(kExpansionFloorBytes, mul_or_throw(kMaxExpansion, file_bytes, where), where);
   if (model_bytes > allowed)
-    throw FormatError(
-        where, fill_text("a model of {} B in a file of {} B, at most {} B allowed", model_bytes, file_bytes, allowed));
+    throw_format_error(where, "a model of {} B in a file of {} B, at most {} B allowed", model_bytes, file_bytes,
+                       allowed);
 }
 
 }  // namespace thimble

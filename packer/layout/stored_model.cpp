@@ -19,8 +19,7 @@ void check_count(uint64_t found, uint64_t expected, std::string_view what, const
 void check(const RowScaledCodes& coded, const TensorEntry& entry, const std::string& object) {
   check_count(coded.codes.size(), entry.elements(), "codes", object);
   check_count(coded.row_scales.size(), entry.rows(), "row scales", object);
-  constexpr uint16_t kInfinity = 0x7c00;  // above it NaN, then everything negative
-  const auto scale = std::ranges::find_if(coded.row_scales, [](uint16_t s) { return s == 0 || s >= kInfinity; });
+  const auto scale = std::ranges::find_if_not(coded.row_scales, is_row_scale);
   if (scale != coded.row_scales.end())
     throw FormatError(object, fmt::format("row scale {} is {}, must be finite and above 0",
                                           scale - coded.row_scales.begin(), float_from_fp16(*scale)));
@@ -45,7 +44,7 @@ void check(const SteppedCodes& coded, const TensorEntry& entry, const std::strin
 void check(const Nvfp4Codes& coded, const TensorEntry& entry, const std::string& object) {
   check_count(coded.codes.size(), entry.nvfp4_code_bytes(), "bytes of codes", object);
   check_count(coded.block_scales.size(), entry.nvfp4_scales(), "block scales", object);
-  if (!(coded.tensor_scale > 0) || coded.tensor_scale > kMaxNvfp4TensorScale)
+  if (!is_nvfp4_tensor_scale(coded.tensor_scale))
     throw FormatError(object,
                       fmt::format("the tensor scale is {}, must be above 0 and at most 2^116", coded.tensor_scale));
   const auto scale = std::ranges::find_if(coded.block_scales, [](uint8_t s) { return s > kUe4m3MaxCode; });

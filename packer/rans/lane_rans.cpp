@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "runtime/base/fill_text.h"
+#include "runtime/base/format_error.h"
 
 namespace thimble {
 namespace {
@@ -49,7 +49,7 @@ void decode_elements(const ScaleTables& tables, const SlotIndex& index, std::spa
     const uint32_t symbol = index.symbol_at(tables, t, slot);
     state = table.slots_of(symbol) * (state >> kSlotBits) + slot - table.starts[symbol];
     if (state < kLaneStart) {
-      if (words.size() - next < sizeof(uint16_t)) throw FormatError(where, "a block's words end too early");
+      if (words.size() - next < sizeof(uint16_t)) throw_format_error(where, "a block's words end too early");
       const auto low = std::to_integer<uint32_t>(words[next]), high = std::to_integer<uint32_t>(words[next + 1]);
       state = state << kWordBits | high << 8 | low;
       next += sizeof(uint16_t);
@@ -61,7 +61,7 @@ void decode_elements(const ScaleTables& tables, const SlotIndex& index, std::spa
     }
     order.advance(static_cast<uint32_t>(codes[e]));
   }
-  if (next != words.size()) throw FormatError(where, "a block has words left over");
+  if (next != words.size()) throw_format_error(where, "a block has words left over");
 }
 
 }  // namespace
@@ -107,7 +107,7 @@ void decode_block(const ScaleTables& tables, const SlotIndex& index, const Block
   for (uint32_t lane = 0; lane < lanes; ++lane) {
     states[lane] = cursor.read<uint32_t>("a lane's state");
     if (states[lane] < kLaneStart)
-      throw FormatError(where, fill_text("lane {} starts at {}, at least {}", lane, states[lane], kLaneStart));
+      throw_format_error(where, "lane {} starts at {}, at least {}", lane, states[lane], kLaneStart);
   }
   const Bytes words = cursor.take(cursor.remaining(), "words");
   if (context.trellis.bits() == 0)
@@ -116,8 +116,7 @@ void decode_block(const ScaleTables& tables, const SlotIndex& index, const Block
     decode_elements(tables, index, context.classes, ClassAndSet(context.trellis, context.width), states, words, codes,
                     escapes, where);
   for (uint32_t lane = 0; lane < lanes; ++lane)
-    if (states[lane] != kLaneStart)
-      throw FormatError(where, fill_text("lane {} does not end where encoding starts", lane));
+    if (states[lane] != kLaneStart) throw_format_error(where, "lane {} does not end where encoding starts", lane);
 }
 
 }  // namespace thimble

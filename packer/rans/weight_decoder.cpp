@@ -5,14 +5,14 @@
 
 #include "packer/rans/lane_rans.h"
 #include "packer/rans/weight_stream.h"
-#include "runtime/base/fill_text.h"
+#include "runtime/base/format_error.h"
 
 namespace thimble {
 namespace {
 
 int check_bounds(const ByteCursor& cursor, std::string_view object, int value, int lowest, int highest) {
   if (value < lowest || value > highest)
-    throw FormatError(cursor.path(), fill_text("{} {}, {} to {} allowed", object, value, lowest, highest));
+    throw_format_error(cursor.path(), "{} {}, {} to {} allowed", object, value, lowest, highest);
   return value;
 }
 
@@ -27,8 +27,7 @@ StreamHead read_head(ByteCursor& cursor, int trellis_bits, uint32_t most_magnitu
   ScaleFit& fit = head.fit;
   const int first = cursor.read<uint8_t>("trellis and shape");
   if (first >> kShapeBits != trellis_bits)
-    throw FormatError(cursor.path(),
-                      fill_text("codes of a trellis of {} bits, {} expected", first >> kShapeBits, trellis_bits));
+    throw_format_error(cursor.path(), "codes of a trellis of {} bits, {} expected", first >> kShapeBits, trellis_bits);
   fit.shape = check_bounds(cursor, "shape", first & ((1 << kShapeBits) - 1), 0, kTableShapes - 1);
   head.escape_order = read_bounded<uint8_t>(cursor, "escape order", 0, kMaxEscapeOrder);
   head.lanes_log2 = read_bounded<uint8_t>(cursor, "log2 of the lanes", 0, std::bit_width(kMaxLanes) - 1);
@@ -38,15 +37,14 @@ StreamHead read_head(ByteCursor& cursor, int trellis_bits, uint32_t most_magnitu
   fit.columns.spread = read_bounded<uint8_t>(cursor, "spread of the columns", 0, kLastClass);
   head.max_magnitude = cursor.read<uint32_t>("largest magnitude");
   if (head.max_magnitude > most_magnitude)
-    throw FormatError(cursor.path(),
-                      fill_text("largest magnitude {}, at most {} allowed", head.max_magnitude, most_magnitude));
+    throw_format_error(cursor.path(), "largest magnitude {}, at most {} allowed", head.max_magnitude, most_magnitude);
   return head;
 }
 
 // The stored bytes of all blocks, cut out before anything is decoded: the axes' first.
 std::vector<Bytes> take_blocks(ByteCursor& cursor, uint64_t count, uint64_t lanes) {
   if (count >= cursor.remaining() / sizeof(uint32_t))
-    throw FormatError(cursor.path(), fill_text("ends within the lengths of its {} blocks", count));
+    throw_format_error(cursor.path(), "ends within the lengths of its {} blocks", count);
   std::vector<uint64_t> lengths;
   lengths.reserve(count + 1);
   for (uint64_t i = 0; i <= count; ++i) {
@@ -88,8 +86,7 @@ void decode_axes(ScaleFit& fit, Bytes block, EscapeReader& escapes, const std::s
     for (size_t i = 0; i < axis.values.size(); ++i) {
       const int value = codes[first + i] + axis.center;
       if (value < lowest || value >= kScaleClasses)
-        throw FormatError(where,
-                          fill_text("{} {} has scale {}, {} to {} allowed", what, i, value, lowest, kScaleClasses - 1));
+        throw_format_error(where, "{} {} has scale {}, {} to {} allowed", what, i, value, lowest, kScaleClasses - 1);
       axis.values[i] = static_cast<int8_t>(value);
     }
   };
@@ -107,8 +104,7 @@ void decode_weights(const TakeBlock& take, Bytes stored, uint64_t rows, uint64_t
   const BlockCut cut(rows, columns, trellis_bits != 0, head.lanes_log2);
   const uint32_t lanes = uint32_t{1} << head.lanes_log2;
   if (lanes > cut.most_lanes())
-    throw FormatError(where,
-                      fill_text("{} lanes, at most one for each of {} columns allowed", lanes, cut.most_lanes()));
+    throw_format_error(where, "{} lanes, at most one for each of {} columns allowed", lanes, cut.most_lanes());
   const std::vector<Bytes> blocks = take_blocks(cursor, cut.blocks(), lanes);
   EscapeReader escapes(cursor.take(cursor.remaining(), "escapes"), head.escape_order, max_reach(1), where);
 

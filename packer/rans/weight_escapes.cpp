@@ -5,7 +5,7 @@
 #include <bit>
 #include <limits>
 
-#include "runtime/base/fill_text.h"
+#include "runtime/base/format_error.h"
 
 namespace thimble {
 namespace {
@@ -85,12 +85,12 @@ ByteVector write_escapes(std::span<const Escape> escapes, int order) {
 Escape EscapeReader::read(uint32_t largest) {
   int low_bits = order_;
   while (bit() == 0)
-    if (++low_bits > 32) throw FormatError(where_, "an escape of more than 32 bits");
+    if (++low_bits > 32) throw_format_error(where_, "an escape of more than 32 bits");
   uint64_t u = uint64_t{1} << low_bits;
   for (int i = 0; i < low_bits; ++i) u |= uint64_t{bit()} << i;
   const uint64_t distance = u - (uint64_t{1} << order_);
   if (distance > largest)
-    throw FormatError(where_, fill_text("an escape lies {} beyond its table, at most {} allowed", distance, largest));
+    throw_format_error(where_, "an escape lies {} beyond its table, at most {} allowed", distance, largest);
   return {static_cast<uint32_t>(distance), bit() == 1};
 }
 
@@ -98,19 +98,19 @@ int32_t EscapeReader::read_code(const ScaleTable& table, uint32_t symbol) {
   const Escape escape = read((max_magnitude_ - table.reach - 1) / table.escapes);
   const int64_t magnitude = int64_t{escape.distance} * table.escapes + first_magnitude(table, symbol, escape.negative);
   if (magnitude > max_magnitude_)
-    throw FormatError(where_, fill_text("an escape of magnitude {}, at most {} allowed", magnitude, max_magnitude_));
+    throw_format_error(where_, "an escape of magnitude {}, at most {} allowed", magnitude, max_magnitude_);
   return static_cast<int32_t>(escape.negative ? -magnitude - table.set : magnitude);
 }
 
 void EscapeReader::finish() {
   while (next_bit_ % 8 != 0)
-    if (bit() != 0) throw FormatError(where_, "unused bits after the last escape are not zero");
+    if (bit() != 0) throw_format_error(where_, "unused bits after the last escape are not zero");
   if (next_bit_ != 8 * uint64_t{bytes_.size()})
-    throw FormatError(where_, fill_text("{} B after the last escape", bytes_.size() - next_bit_ / 8));
+    throw_format_error(where_, "{} B after the last escape", bytes_.size() - next_bit_ / 8);
 }
 
 uint32_t EscapeReader::bit() {
-  if (next_bit_ / 8 >= bytes_.size()) throw FormatError(where_, "the escapes end too early");
+  if (next_bit_ / 8 >= bytes_.size()) throw_format_error(where_, "the escapes end too early");
   const uint32_t value = (std::to_integer<uint32_t>(bytes_[next_bit_ / 8]) >> (next_bit_ % 8)) & 1;
   ++next_bit_;
   return value;

@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "runtime/base/error.h"
+#include "runtime/base/format_error.h"
 
 namespace thimble {
 
@@ -62,9 +62,8 @@ class ByteCursor {
   // The next `count` bytes, as a view into the file.
   Bytes take(uint64_t count, std::string_view object) {
     if (count > remaining())
-      throw FormatError(path_, "truncated at byte " + std::to_string(base_offset_ + position_) + ": " +
-                                   std::string(object) + " needs " + std::to_string(count) + " B, " +
-                                   std::to_string(remaining()) + " B remain");
+      throw_format_error(path_, "truncated at byte {}: {} needs {} B, {} B remain", base_offset_ + position_, object,
+                         count, remaining());
     Bytes taken = bytes_.subspan(position_, count);
     position_ += count;
     return taken;
@@ -74,8 +73,7 @@ class ByteCursor {
 
   void seek(uint64_t position, std::string_view object) {
     if (position > bytes_.size())
-      throw FormatError(path_, std::string(object) + " at byte " + std::to_string(position) + ", the file has " +
-                                   std::to_string(bytes_.size()) + " B");
+      throw_format_error(path_, "{} at byte {}, the file has {} B", object, position, bytes_.size());
     position_ = position;
   }
 

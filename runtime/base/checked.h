@@ -5,22 +5,20 @@
 #include <span>
 #include <string>
 
-#include "runtime/base/error.h"
+#include "runtime/base/format_error.h"
 
 namespace thimble {
 
 // `where` is "path" or "path: object", and starts the error message.
 inline uint64_t mul_or_throw(uint64_t a, uint64_t b, const std::string& where) {
   uint64_t product = 0;
-  if (__builtin_mul_overflow(a, b, &product))
-    throw FormatError(where, std::to_string(a) + " x " + std::to_string(b) + " overflows 64 bits");
+  if (__builtin_mul_overflow(a, b, &product)) throw_format_error(where, "{} x {} overflows 64 bits", a, b);
   return product;
 }
 
 inline uint64_t add_or_throw(uint64_t a, uint64_t b, const std::string& where) {
   uint64_t sum = 0;
-  if (__builtin_add_overflow(a, b, &sum))
-    throw FormatError(where, std::to_string(a) + " + " + std::to_string(b) + " overflows 64 bits");
+  if (__builtin_add_overflow(a, b, &sum)) throw_format_error(where, "{} + {} overflows 64 bits", a, b);
   return sum;
 }
 
@@ -28,7 +26,7 @@ inline uint64_t add_or_throw(uint64_t a, uint64_t b, const std::string& where) {
 inline uint64_t element_count_or_throw(std::span<const int64_t> shape, const std::string& where) {
   uint64_t count = 1;
   for (int64_t dimension : shape) {
-    if (dimension < 0) throw FormatError(where, "dimension " + std::to_string(dimension) + ", must not be negative");
+    if (dimension < 0) throw_format_error(where, "dimension {}, must not be negative", dimension);
     count = mul_or_throw(count, static_cast<uint64_t>(dimension), where);
   }
   return count;

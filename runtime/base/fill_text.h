@@ -3,30 +3,39 @@
 #pragma once
 
 #include <concepts>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 
 namespace thimble {
 
-inline void append_text(std::string& out, std::string_view text) { out += text; }
-template <std::integral Integer>
-void append_text(std::string& out, Integer value) {
-  out += std::to_string(value);
-}
+// A text or an integer.
+class TextValue {
+ public:
+  template <std::signed_integral Integer>
+  TextValue(Integer value)  // NOLINT: that values are given as they are is the purpose
+      : negative_(value < 0),
+        number_(negative_ ? -static_cast<unsigned long long>(value) : static_cast<unsigned long long>(value)) {}
+  template <std::unsigned_integral Integer>
+  TextValue(Integer value) : number_(value) {}                         // NOLINT: see above
+  TextValue(std::string_view text) : text_(text), is_text_(true) {}    // NOLINT: see above
+  TextValue(const std::string& text) : text_(text), is_text_(true) {}  // NOLINT: see above
+  TextValue(const char* text) : text_(text), is_text_(true) {}         // NOLINT: see above
 
-// `pattern` with each "{}" replaced by the next value: a text or an integer. As many values as places.
+  void append_to(std::string& out) const;
+
+ private:
+  std::string_view text_;
+  bool is_text_ = false, negative_ = false;
+  unsigned long long number_ = 0;
+};
+
+// `pattern` with each "{}" replaced by the next value. As many values as places.
+std::string fill_places(std::string_view pattern, std::initializer_list<TextValue> values);
+
 template <typename... Values>
 std::string fill_text(std::string_view pattern, const Values&... values) {
-  std::string out;
-  const auto fill_next = [&](const auto& value) {
-    const size_t place = pattern.find("{}");
-    out += pattern.substr(0, place);
-    append_text(out, value);
-    pattern.remove_prefix(place + 2);
-  };
-  (fill_next(values), ...);
-  out += pattern;
-  return out;
+  return fill_places(pattern, {TextValue(values)...});
 }
 
 }  // namespace thimble

@@ -29,6 +29,11 @@ constexpr uint8_t kUe4m3MaxCode = 0x7e;  // 448
 constexpr uint8_t kUe4m3Nan = 0x7f;
 constexpr float kUe4m3Max = 448;
 
+// The largest tensor scale with which every value is finite.
+constexpr float kMaxNvfp4TensorScale = 0x1p116f;
+static_assert(double{kMaxNvfp4TensorScale} * kE2m1Max * kUe4m3Max < 0x1.fffffep127);
+constexpr bool is_nvfp4_tensor_scale(float scale) { return scale > 0 && scale <= kMaxNvfp4TensorScale; }
+
 // Of a row: bytes of its codes, two to a byte, and blocks.
 THIMBLE_HOST_DEVICE constexpr int64_t nvfp4_row_bytes(int64_t columns) { return (columns + 1) / 2; }
 THIMBLE_HOST_DEVICE constexpr int64_t nvfp4_blocks(int64_t columns) {

@@ -19,10 +19,6 @@ struct Nvfp4Codes {
   bool operator==(const Nvfp4Codes&) const = default;
 };
 
-// The largest tensor scale with which every value is finite.
-constexpr float kMaxNvfp4TensorScale = 0x1p116f;
-static_assert(double{kMaxNvfp4TensorScale} * kE2m1Max * kUe4m3Max < 0x1.fffffep127);
-
 // Room for `rows` x `columns`: all codes and scales 0.
 Nvfp4Codes nvfp4_zeros(int64_t rows, int64_t columns);
 

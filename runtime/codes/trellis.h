@@ -39,7 +39,9 @@ class Trellis {
   }
   // `parity`: the lowest bit of the code.
   THIMBLE_HOST_DEVICE constexpr uint32_t next(uint32_t state, int32_t parity) const {
-    return (state >> 1) ^ ((state & 1) != 0 ? feedback_ : 0) ^ ((parity & 1) != 0 ? input_ : 0);
+    // Masks of all ones or none: a branch that follows the codes' parity is missed every other time.
+    const uint32_t odd_state = 0 - (state & 1), odd_code = 0 - (static_cast<uint32_t>(parity) & 1);
+    return (state >> 1) ^ (odd_state & feedback_) ^ (odd_code & input_);
   }
 
  private:

@@ -17,15 +17,6 @@ namespace {
 
 using testing::HasSubstr;
 
-// Beside tensors of every other kind.
-QuantizedModel mixed_model() {
-  QuantizedModel model = sample_model();
-  model.tensors.push_back(nvfp4_tensor("f.weight", 5, 33));
-  model.tensors.push_back(stepped_tensor("g.weight", 6, 5, 3));
-  model.tensors.push_back(nvfp4_tensor("h.weight", 3, 48));
-  return model;
-}
-
 TEST(Nvfp4Artifact, RoundTripsInEveryCodec) {
   QuantizedModel model = mixed_model();
   for (auto [rows, columns] : {std::pair{0, 5}, {1, 1}, {1, 16}, {1, 17}, {130, 65}, {5, 0}, {7, 15}, {64, 128}})

@@ -57,7 +57,7 @@ inline QuantizedTensor raw_tensor(const std::string& name, const Shape& shape, D
   return {name, shape, raw};
 }
 
-// Every kind of tensor, in a model that encodes in milliseconds.
+// Tensors with row scales and without codes, in a model that encodes in milliseconds.
 inline QuantizedModel sample_model() {
   QuantizedModel model;
   model.config_json = R"({"architecture":"golf-gpt","rope_base":10000.0})";
@@ -66,6 +66,15 @@ inline QuantizedModel sample_model() {
   model.tensors = {random_tensor("a.weight", 5, 7, 15), raw_tensor("b.gain", {8}, DType::kF16),
                    random_tensor("c.weight", 4, 9, 3), raw_tensor("d.scale", {}, DType::kF32),
                    raw_tensor("e.mask", {3}, DType::kU8)};
+  return model;
+}
+
+// The same with steps and NVFP4.
+inline QuantizedModel mixed_model() {
+  QuantizedModel model = sample_model();
+  model.tensors.push_back(nvfp4_tensor("f.weight", 5, 33));
+  model.tensors.push_back(stepped_tensor("g.weight", 6, 5, 3));
+  model.tensors.push_back(nvfp4_tensor("h.weight", 3, 48));
   return model;
 }
 
