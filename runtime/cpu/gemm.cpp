@@ -1,11 +1,8 @@
-// gemm.cpp: picks the kernel table for this machine and cuts products into fixed tiles for the thread pool.
+// gemm.cpp: cuts products into fixed tiles for the thread pool.
 #include "runtime/cpu/gemm.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <string>
 
-#include "runtime/base/error.h"
 #include "runtime/base/parallel.h"
 #include "runtime/cpu/cpu_gradient_kernels.h"
 #include "runtime/cpu/cpu_kernels.h"
@@ -21,39 +18,6 @@ constexpr int64_t kNarrowTileCols = 64;
 // A multiple of the rows that Eigen's kernel takes at a time: those beyond such a multiple it adds up in another order.
 constexpr int64_t kKernelRows = 8;
 constexpr int64_t kGramTile = 256;
-
-enum class InstructionSet { kPortable, kAvx2, kAvx512 };
-
-InstructionSet choose_instruction_set() {
-  const char* wanted = std::getenv("THIMBLE_ISA");
-  std::string limit = wanted ? wanted : "";
-  if (!limit.empty() && limit != "portable" && limit != "avx2" && limit != "avx512")
-    throw UsageError("THIMBLE_ISA is '" + limit + "', allowed are portable, avx2, avx512");
-#ifdef THIMBLE_X86_KERNELS
-  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-                __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-  if (avx512 && (limit.empty() || limit == "avx512")) return InstructionSet::kAvx512;
-  if (avx2 && limit != "portable") return InstructionSet::kAvx2;
-#endif
-  return InstructionSet::kPortable;
-}
-
-const CpuKernels& kernels_of([[maybe_unused]] InstructionSet set) {
-#ifdef THIMBLE_X86_KERNELS
-  if (set == InstructionSet::kAvx512) return cpu_kernels_avx512();
-  if (set == InstructionSet::kAvx2) return cpu_kernels_avx2();
-#endif
-  return cpu_kernels_portable();
-}
-
-const CpuGradientKernels& gradient_kernels_of([[maybe_unused]] InstructionSet set) {
-#ifdef THIMBLE_X86_KERNELS
-  if (set == InstructionSet::kAvx512) return cpu_gradient_kernels_avx512();
-  if (set == InstructionSet::kAvx2) return cpu_gradient_kernels_avx2();
-#endif
-  return cpu_gradient_kernels_portable();
-}
 
 // body(first row, rows, first column, columns) for the tiles of a matrix.
 template <typename Body>
@@ -75,18 +39,6 @@ void multiply_padded_nt(ConstMatrixView a, const StoredMatrixView& b, MatrixView
 }
 
 }  // namespace
-
-const CpuKernels& cpu_kernels() {
-  static const CpuKernels& chosen = kernels_of(choose_instruction_set());
-  return chosen;
-}
-
-const CpuGradientKernels& cpu_gradient_kernels() {
-  static const CpuGradientKernels& chosen = gradient_kernels_of(choose_instruction_set());
-  return chosen;
-}
-
-std::string_view cpu_instruction_set() { return cpu_kernels().name; }
 
 void multiply_nt(ConstMatrixView a, const StoredMatrixView& b, MatrixView c) {
   if (a.rows > 1 && a.rows < kMostFewRows && a.rows % kKernelRows != 0) return multiply_padded_nt(a, b, c);
