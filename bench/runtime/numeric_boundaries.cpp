@@ -8,7 +8,7 @@
 
 #include "eval/text/token_shard.h"
 #include "quantizer/checkpoints/model_source.h"
-#include "runtime/cpu/cpu_kernels.h"
+#include "runtime/cpu/cpu_gradient_kernels.h"
 #include "runtime/cpu/cpu_pass.h"
 #include "runtime/device/device.h"
 
@@ -27,7 +27,7 @@ double mean_loss(const Weights& model, const NumericPolicy& policy, std::span<co
         tokens.subspan(static_cast<size_t>(w * context), static_cast<size_t>(context + 1));
     pass.logits(pass.run(window_batch(inputs.first(static_cast<size_t>(context)))), rows);
     for (int64_t p = 0; p < context; ++p) {
-      cpu_kernels().log_softmax(rows.row(p), rows.cols());
+      cpu_gradient_kernels().log_softmax(rows.row(p), rows.cols());
       loss -= double{rows(p, inputs[static_cast<size_t>(p) + 1])};
     }
   }

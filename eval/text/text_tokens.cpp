@@ -34,16 +34,8 @@ std::vector<std::string_view> split_documents(std::string_view text) {
   return documents;
 }
 
-std::optional<Token> document_start_of(const Tokenizer& tokenizer) {
-  constexpr Token kUsualBos = 1;
-  if (auto bos = tokenizer.bos_id()) return bos;
-  if (auto separator = tokenizer.separator_id()) return separator;
-  if (tokenizer.vocab_size() > kUsualBos && tokenizer.kind(kUsualBos) == PieceKind::kBoundary) return kUsualBos;
-  return std::nullopt;
-}
-
 Token document_start_token(const Tokenizer& tokenizer) {
-  if (auto start = document_start_of(tokenizer)) return *start;
+  if (auto start = tokenizer.document_start()) return *start;
   throw FormatError(tokenizer.path(), "no BOS piece, and token 1 stands for text; documents need a token between them");
 }
 

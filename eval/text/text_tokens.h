@@ -17,11 +17,7 @@ constexpr std::string_view kDocumentSeparator = "<|doc|>";
 // The documents between separator lines, newlines stripped at both ends of each, empty ones left out.
 std::vector<std::string_view> split_documents(std::string_view text);
 
-// The token in front of a document: the tokenizer's BOS, or else the special token that stands between documents, or
-// else its token 1 where that is a control, unknown or unused piece: one with text would count as bytes.
-std::optional<Token> document_start_of(const Tokenizer& tokenizer);
-
-// The same; FormatError when there is none.
+// The token in front of a document (tokenizer_model.h); FormatError when there is none.
 Token document_start_token(const Tokenizer& tokenizer);
 
 // BOS, document, BOS, document, ... FormatError naming `path` and the byte where `text` is not UTF-8.

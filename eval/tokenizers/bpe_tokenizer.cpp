@@ -11,7 +11,6 @@ namespace thimble {
 namespace {
 
 constexpr size_t kMostTextBytes = size_t{1} << 30;  // of one document
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
 // What models without BOS see between documents.
 constexpr std::string_view kSeparators[] = {"<|endoftext|>", "<|end_of_text|>", "<s>", "<bos>", "</s>"};
@@ -20,7 +19,7 @@ constexpr std::string_view kSeparators[] = {"<|endoftext|>", "<|end_of_text|>", 
 std::string as_utf8(std::string_view bytes) {
   std::string text;
   for (auto at = first_invalid_utf8(bytes); at; at = first_invalid_utf8(bytes)) {
-    text.append(bytes.substr(0, *at)).append(kReplacement);
+    text.append(bytes.substr(0, *at)).append(kReplacementCharacter);
     bytes.remove_prefix(*at + 1);
   }
   return text.append(bytes);

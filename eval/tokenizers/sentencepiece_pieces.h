@@ -1,5 +1,5 @@
 // sentencepiece_pieces.h: what a SentencePiece model says, which the library does not tell: for writers of other
-// formats.
+// formats, and for the reader that does without the library (sentencepiece_bpe.h).
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,13 @@ struct SentencePieces {
   std::string model_type;             // "unigram", "bpe", "word", "char"
   bool adds_space = true;             // in front of a text
   bool trims_spaces = true;           // at both ends, and makes one of several
-  bool has_charsmap = false;          // changes characters, as NFKC does
+  bool has_bytes = false;             // what is no piece is spelled in byte pieces
+  Bytes charsmap;                     // changes characters, as NFKC does; in the file's bytes, may be empty
+  bool has_denormalizer = false;      // changes what is decoded
   std::string bos = "<s>", eos = "</s>", pad = "<pad>";
+  std::string unknown_text = " \xE2\x81\x87 ";  // what the unknown piece is decoded to
+
+  bool has_charsmap() const { return !charsmap.empty(); }
 };
 
 // Of a model that Tokenizer reads; FormatErrors(path) as of it.

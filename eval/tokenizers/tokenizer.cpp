@@ -11,14 +11,6 @@
 #include "runtime/base/file_kind.h"
 
 namespace thimble {
-std::string with_spaces_for_marks(std::string_view text) {
-  std::string result;
-  for (size_t at = text.find(kSpaceMark); at != std::string_view::npos; at = text.find(kSpaceMark)) {
-    result.append(text.substr(0, at)) += ' ';
-    text.remove_prefix(at + kSpaceMark.size());
-  }
-  return result.append(text);
-}
 
 Tokenizer Tokenizer::load(const std::string& path) {
   MappedFile file(path);

@@ -42,6 +42,8 @@ class Tokenizer {
   std::optional<Token> bos_id() const { return model_->bos_id(); }
   // Of a file without BOS: the special token that models of this kind see between documents, where it is known.
   std::optional<Token> separator_id() const { return model_->separator_id(); }
+  // As tokenizer_model.h has it.
+  std::optional<Token> document_start() const { return document_start_of(*model_); }
 
   // Tokens of one document, without BOS. The model's normaliser may change the text first. FormatError where the text
   // cannot be tokenized; calls from several threads are safe.

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "eval/tokenizers/charsmap.h"
 #include "eval/tokenizers/protobuf_fields.h"
 #include "eval/tokenizers/utf8.h"
 
@@ -16,19 +17,10 @@ namespace {
 
 constexpr uint32_t kLabels = 256;
 
-// One element of a Darts-clone double array, taken apart.
-struct Unit {
-  uint32_t bits;
-  bool has_leaf() const { return (bits >> 8 & 1) != 0; }
-  uint32_t value() const { return bits & 0x7FFFFFFF; }
-  uint32_t label() const { return bits & 0x800000FF; }  // of a leaf: never a byte
-  uint32_t offset() const { return (bits >> 10) << ((bits & (1U << 9)) >> 6); }
-};
-
 class TrieWalk {
  public:
-  TrieWalk(std::vector<Unit> units, Bytes replacements, const std::string& path)
-      : units_(std::move(units)), replacements_(replacements), path_(path), nested_(units_.size(), kUnvisited) {}
+  TrieWalk(const Charsmap& map, const std::string& path)
+      : units_(map.units), replacements_(map.replacements), path_(path), nested_(units_.size(), kUnvisited) {}
 
   // Depth first from the root. A state is the base from which the unit of each next byte is found; the trie may
   // share states (it is a DAWG) but must not loop. nested_[base] becomes the most rules that match on one path on.
@@ -43,7 +35,7 @@ class TrieWalk {
         continue;
       }
       uint32_t position = frame.base ^ frame.next_label;
-      const Unit unit = units_[position];
+      const TrieUnit unit = units_[position];
       if (unit.label() != frame.next_label) {
         ++frame.next_label;
         continue;
@@ -85,14 +77,12 @@ class TrieWalk {
   void check_replacement(uint32_t start) const {
     if (start >= replacements_.size())
       fail("refers to replacement byte " + std::to_string(start) + ", it has " + std::to_string(replacements_.size()));
-    Bytes text = replacements_.subspan(start);
-    if (text.size() > kMaxReplacementBytes) text = text.first(kMaxReplacementBytes);
-    if (std::find(text.begin(), text.end(), std::byte{0}) == text.end())
+    if (replacements_.substr(start, kMaxReplacementBytes).find('\0') == std::string_view::npos)
       fail("holds a replacement text without an end within " + std::to_string(kMaxReplacementBytes) + " B");
   }
 
-  std::vector<Unit> units_;
-  Bytes replacements_;
+  const std::vector<TrieUnit>& units_;
+  std::string_view replacements_;
   const std::string& path_;
   std::vector<int> nested_;  // per base
 };
@@ -159,17 +149,7 @@ void check_nested_symbols(std::vector<std::string_view> symbols, const std::stri
 
 }  // namespace
 
-void check_charsmap(Bytes charsmap, const std::string& path) {
-  ByteCursor cursor(charsmap, path);
-  auto trie_bytes = cursor.read<uint32_t>("size of the character map's trie");
-  if (trie_bytes == 0 || trie_bytes % sizeof(uint32_t) != 0)
-    throw FormatError(
-        path, "the character map's trie has " + std::to_string(trie_bytes) + " B, must be a positive multiple of 4");
-  ByteCursor trie(cursor.take(trie_bytes, "the character map's trie"), path);
-  std::vector<Unit> units(trie_bytes / sizeof(uint32_t));
-  for (Unit& unit : units) unit.bits = trie.read<uint32_t>("trie unit");
-  TrieWalk(std::move(units), cursor.take(cursor.remaining(), "replacement texts"), path).run();
-}
+void check_charsmap(Bytes charsmap, const std::string& path) { TrieWalk(read_charsmap(charsmap, path), path).run(); }
 
 void check_tokenizer_file(Bytes model, const std::string& path) {
   constexpr uint64_t kPieces = 1, kTrainerSpec = 2, kNormalizerSpec = 3, kDenormalizerSpec = 5;

@@ -26,7 +26,7 @@ constexpr uint64_t kMaxReplacementBytes = 1024;
 
 // Throws FormatError unless every look-up in a normaliser's character map, whatever the text, stays inside the map and
 // ends: the library follows its offsets without looking at bounds, so hostile bytes would read outside the file.
-// charsmap: uint32 trie bytes, a Darts-clone double array of uint32, replacement texts that each end with NUL.
+// charsmap.h says what the bytes are.
 void check_charsmap(Bytes charsmap, const std::string& path);
 
 }  // namespace thimble

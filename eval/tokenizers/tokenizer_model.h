@@ -40,4 +40,8 @@ class TokenizerModel {
   virtual std::string decode(std::span<const Token> tokens) const = 0;
 };
 
+// The token in front of a document: BOS, or else the special token that stands between documents, or else token 1 where
+// that is a control, unknown or unused piece: one with text would count as bytes.
+std::optional<Token> document_start_of(const TokenizerModel& model);
+
 }  // namespace thimble

@@ -7,6 +7,9 @@
 
 namespace thimble {
 
+// What stands for bytes that are no character: U+FFFD.
+constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
+
 struct CodePoint {
   uint32_t value = 0;
   size_t length = 0;  // in bytes; 0: these bytes begin no well-formed character

@@ -127,9 +127,9 @@ GgufVocabulary sentencepiece_vocabulary(const SentencePieces& model, const std::
   if (model.model_type != "bpe")
     refuse(path, fmt::format("of SentencePiece models, byte-pair encodings are written, this one is of type '{}'",
                              model.model_type));
-  if (model.has_charsmap || model.trims_spaces)
+  if (model.has_charsmap() || model.trims_spaces)
     refuse(path, fmt::format("llama.cpp changes no text before it is tokenized, this model {}",
-                             model.has_charsmap ? "replaces characters" : "removes spaces"));
+                             model.has_charsmap() ? "replaces characters" : "removes spaces"));
   GgufVocabulary vocabulary{kGgufSentencePieceModel, kAnyPre};
   size_t bytes = 0;
   for (const SentencePiece& piece : model.pieces) {

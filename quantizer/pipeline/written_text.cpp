@@ -129,7 +129,7 @@ TextScript script_for(const OpenedCheckpoint& checkpoint, const CalibrationOptio
     conversation.emplace(tokenizer, *form);
     if (!conversation->is_below(vocabulary)) conversation.reset();
   }
-  const std::optional<Token> bos = tokenizer.bos_id(), document = document_start_of(tokenizer);
+  const std::optional<Token> bos = tokenizer.bos_id(), document = tokenizer.document_start();
   const std::optional<Token> start = document ? document : special.bos;
   const Openings openings(options.seed, tokenizer, vocabulary, script.never_drawn);
   const auto length = static_cast<size_t>(options.length);

@@ -9,7 +9,8 @@ namespace thimble {
 
 // - A model without a tokenizer in its folder, or whose family does not write documents: the first token of each
 //   sequence is uniform over the vocabulary.
-// - With one: texts begin as documents do (document_start_of()), or else with the BOS that the config names, or else
+// - With one: texts begin as documents do (Tokenizer::document_start()), or else with the BOS that the config names, or
+// else
 //   with nothing. The token that follows is uniform over those that stand for text, and three times out of four over
 //   the scripts that these are written in. Others (special, control, padding) are never drawn.
 // - With a chat template of a known form besides: every second sequence is a conversation, whose marks are given and

@@ -5,6 +5,7 @@
 #include <cassert>
 
 #include "runtime/base/parallel.h"
+#include "runtime/cpu/cpu_gradient_kernels.h"
 #include "runtime/cpu/cpu_pass.h"
 #include "runtime/cpu/cpu_rows.h"
 #include "runtime/cpu/gemm.h"
@@ -69,7 +70,7 @@ class CpuBackward {
     }
     const float* gain = o.gain == kAbsent ? nullptr : weights_.vector(o.gain).data();
     write(0, [&](int64_t p, float* dx) {
-      kernels_.rms_norm_backward(x.row(p), gain, o.factor, o.epsilon, dy_.row(p), dx, x.cols);
+      gradient_kernels_.rms_norm_backward(x.row(p), gain, o.factor, o.epsilon, dy_.row(p), dx, x.cols);
     });
   }
 
@@ -86,7 +87,7 @@ class CpuBackward {
     }
     const float* weight = weights_.vector(o.weight).data();
     write(0, [&](int64_t p, float* dx) {
-      kernels_.layer_norm_backward(x.row(p), weight, o.epsilon, dy_.row(p), dx, x.cols);
+      gradient_kernels_.layer_norm_backward(x.row(p), weight, o.epsilon, dy_.row(p), dx, x.cols);
     });
   }
 
@@ -114,8 +115,8 @@ class CpuBackward {
         float* dhead = dx + h * d;
         heads.rotate(dhead, position_of(p), -1);
         if (o.epsilon > 0) {
-          kernels_.rms_norm_backward(x.row(p) + h * d, heads.norm_gain(), heads.head_gain(h), o.epsilon, dhead, dhead,
-                                     d);
+          gradient_kernels_.rms_norm_backward(x.row(p) + h * d, heads.norm_gain(), heads.head_gain(h), o.epsilon, dhead,
+                                              dhead, d);
         } else {
           for (int64_t c = 0; c < d; ++c) dhead[c] *= heads.head_gain(h);
         }
@@ -140,8 +141,9 @@ class CpuBackward {
 
   void operator()(const op::Activate& o) const {
     const ConstMatrixView x = input(0);
-    write(0,
-          [&](int64_t p, float* dx) { kernels_.activation_backward(o.activation, x.row(p), dy_.row(p), dx, x.cols); });
+    write(0, [&](int64_t p, float* dx) {
+      gradient_kernels_.activation_backward(o.activation, x.row(p), dy_.row(p), dx, x.cols);
+    });
   }
 
   // y = f(x) * a.
@@ -153,7 +155,7 @@ class CpuBackward {
     for_each_row(x.rows, x.cols, [&](int64_t p) { kernels_.multiply(dy_.row(p), a.row(p), product.row(p), x.cols); });
     write(1, [&](int64_t p, float* da) { kernels_.multiply(dy_.row(p), active.row(p), da, x.cols); });
     write(0, [&](int64_t p, float* dx) {
-      kernels_.activation_backward(o.activation, x.row(p), product.row(p), dx, x.cols);
+      gradient_kernels_.activation_backward(o.activation, x.row(p), product.row(p), dx, x.cols);
     });
   }
 
@@ -256,6 +258,7 @@ class CpuBackward {
   MatrixView dy_;
   std::vector<float> ones_ = std::vector<float>(static_cast<size_t>(dy_.cols), 1.0f);
   const CpuKernels& kernels_ = cpu_kernels();
+  const CpuGradientKernels& gradient_kernels_ = cpu_gradient_kernels();
 };
 
 void CpuPass::backward_head(int64_t first_row, ConstMatrixView logit_gradient, ConstMatrixView head_output,

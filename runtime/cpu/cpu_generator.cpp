@@ -7,6 +7,7 @@
 
 #include "runtime/base/random.h"
 #include "runtime/cpu/cpu_pass.h"
+#include "runtime/cpu/cpu_text.h"
 #include "runtime/cpu/gemm.h"
 
 namespace thimble {
@@ -39,19 +40,9 @@ class CpuGenerator final : public Generator {
 
   void text(std::span<const Token> prompt, const TextOptions& options,
             const std::function<bool(Token)>& on_token) override {
-    const int64_t length = static_cast<int64_t>(prompt.size()) + options.most_new_tokens;
-    assert(!prompt.empty() && length <= pass_.context_length());
-    CpuCache cache(pass_.network(), 1, length);
-    TokenBatch batch = window_batch(prompt);
-    for (int64_t i = 0; i < options.most_new_tokens; ++i) {
-      const ConstMatrixView logits = next_logits(batch, cache, batch.shape.positions - 1);
-      const Token token = sample_token({logits.row(0), static_cast<size_t>(logits.cols)}, options.temperature,
-                                       uniform_at(options.seed, 0, static_cast<uint64_t>(i)));
-      if (!on_token(token)) return;
-      batch.shape = {1, 1, batch.shape.first_position + batch.shape.positions};
-      batch.previous = {batch.tokens.back()};
-      batch.tokens = {token};
-    }
+    CpuText text(pass_, prompt, options);
+    for (int64_t i = 0; i < options.most_new_tokens; ++i)
+      if (!on_token(text.next())) return;
   }
 
  private:
@@ -73,7 +64,7 @@ class CpuGenerator final : public Generator {
       if (position + 1 == options.length) break;
       for (int64_t s = 0; s < count; ++s) batch.tokens[static_cast<size_t>(s)] = token_at(s, position);
       batch.shape = {rows, 1, position};
-      const MatrixView logits = next_logits(batch, cache, 0);
+      const MatrixView logits = next_logits(batch, cache);
       batch.previous = batch.tokens;
       for (int64_t s = 0; s < count; ++s) {
         Token& next = token_at(s, position + 1);
@@ -88,9 +79,9 @@ class CpuGenerator final : public Generator {
     }
   }
 
-  // After rows first_needed.. of the batch, valid until the next call.
-  MatrixView next_logits(const TokenBatch& batch, CpuCache& cache, int64_t first_needed) {
-    const ConstMatrixView hidden = pass_.run(batch, &cache, first_needed);
+  // Valid until the next call.
+  MatrixView next_logits(const TokenBatch& batch, CpuCache& cache) {
+    const ConstMatrixView hidden = pass_.run(batch, &cache);
     logits_.resize(hidden.rows, pass_.network().vocabulary());
     pass_.logits(hidden, logits_);
     return logits_;

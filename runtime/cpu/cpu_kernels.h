@@ -1,5 +1,6 @@
-// cpu_kernels.h: the table of kernels, of both passes, that are compiled once per instruction set (cpu_kernels.cpp).
-// Internal to runtime/. Every kernel runs on the calling thread; parallel loops are the callers' business.
+// cpu_kernels.h: the table of the forward pass's kernels, which are compiled once per instruction set
+// (cpu_kernels.cpp). Internal to runtime/. Every kernel runs on the calling thread; parallel loops are the callers'
+// business.
 #pragma once
 
 #include <cstdint>
@@ -28,35 +29,19 @@ struct AttentionTile {
   int64_t window;  // attention_window.h
   float scale;     // of q k^T
   bool exclusive;
-  float* scratch;  // rows * (first_position + rows) floats; attention_gradient_scratch() for the backward pass
+  float* scratch;  // rows * (first_position + rows) floats, for the backward pass attention_gradient_scratch()
 };
-
-constexpr int64_t attention_gradient_scratch(int64_t rows, int64_t first_position, int64_t head_dim) {
-  return 2 * rows * (first_position + rows + head_dim);
-}
 
 struct AttentionRoundings {
   RowRounding scores, weights;
-};
-
-// A gradient d<x> is of the loss with respect to x.
-struct AttentionGradients {
-  const float* dy;  // of the tile's outputs
-  float* dq;        // of the tile's queries: written
-  float *dk, *dv;   // of positions 0..: added to
-  int64_t dy_stride, dq_stride, dkv_stride;
 };
 
 // n is a row's width. Rows of one call never overlap unless a comment says that output may be input.
 struct CpuKernels {
   const char* name;
 
-  // Products. C (M,N) = A (M,K) B^T with B (N,K); C (M,N) = A (M,K) B, or C += it; C (M,N) += A^T B with A (T,M), B
-  // (T,N); C (M,N) -= A (M,K) B, B (K,N).
+  // C (M,N) = A (M,K) B^T with B (N,K).
   void (*gemm_nt)(ConstMatrixView a, const StoredMatrixView& b, MatrixView c);
-  void (*gemm_nn)(ConstMatrixView a, const StoredMatrixView& b, MatrixView c, bool adds);
-  void (*gemm_tn_add)(ConstMatrixView a, ConstMatrixView b, MatrixView c);
-  void (*gemm_nn_sub_f64)(ConstMatrixViewF64 a, ConstMatrixViewF64 b, MatrixViewF64 c);
 
   // Row operations, as network.h names and defines them.
   void (*add_scaled)(const float* a, float scale, float* x, int64_t n);
@@ -73,20 +58,7 @@ struct CpuKernels {
   void (*rotate)(float* x, const float* cosine, const float* sine, int64_t half, float turn);
   void (*activate)(Activation activation, float* z, int64_t n);
   void (*softcap)(float cap, float* x, int64_t n);
-  void (*log_softmax)(float* x, int64_t n);
   void (*attention)(const AttentionTile& tile, float* y, int64_t y_stride, const AttentionRoundings& roundings);
-
-  // Their transposes. dx may be dy; a null gain is 1.
-  void (*rms_norm_backward)(const float* x, const float* gain, float factor, float epsilon, const float* dy, float* dx,
-                            int64_t n);
-  void (*layer_norm_backward)(const float* x, const float* weight, float epsilon, const float* dy, float* dx,
-                              int64_t n);
-  void (*activation_backward)(Activation activation, const float* x, const float* dy, float* dx, int64_t n);
-  void (*attention_backward)(const AttentionTile& tile, const AttentionGradients& gradients);
-  // Logits become their gradient; a cap of 0: none. Returns the negative log-likelihood of `target`.
-  float (*nll_backward)(float* logits, int64_t target, float cap, int64_t n);
-  // The same of the divergence from `teacher`.
-  float (*divergence_backward)(float* logits, const float* teacher, float cap, int64_t n);
 };
 
 // The best table for this machine (see cpu_instruction_set()).

@@ -5,7 +5,7 @@
 #include <cassert>
 
 #include "runtime/base/parallel.h"
-#include "runtime/cpu/cpu_kernels.h"
+#include "runtime/cpu/cpu_gradient_kernels.h"
 #include "runtime/cpu/cpu_pass.h"
 #include "runtime/ops/logit_pieces.h"
 
@@ -64,7 +64,7 @@ class CpuScorer final : public Scorer {
     logits_.resize(hidden.rows, vocabulary());
     pass_.logits(hidden, logits_);
     for_each_row(logits_.rows(), logits_.cols(),
-                 [&](int64_t r) { cpu_kernels().log_softmax(logits_.row(r), logits_.cols()); });
+                 [&](int64_t r) { cpu_gradient_kernels().log_softmax(logits_.row(r), logits_.cols()); });
     return logits_;
   }
 

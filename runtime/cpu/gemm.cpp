@@ -1,12 +1,10 @@
-// gemm.cpp: picks the kernel table for this machine and cuts products into fixed tiles for the thread pool.
+// gemm.cpp: cuts products into fixed tiles for the thread pool.
 #include "runtime/cpu/gemm.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <string>
 
-#include "runtime/base/error.h"
 #include "runtime/base/parallel.h"
+#include "runtime/cpu/cpu_gradient_kernels.h"
 #include "runtime/cpu/cpu_kernels.h"
 
 namespace thimble {
@@ -20,21 +18,6 @@ constexpr int64_t kNarrowTileCols = 64;
 // A multiple of the rows that Eigen's kernel takes at a time: those beyond such a multiple it adds up in another order.
 constexpr int64_t kKernelRows = 8;
 constexpr int64_t kGramTile = 256;
-
-const CpuKernels& choose_kernels() {
-  const char* wanted = std::getenv("THIMBLE_ISA");
-  std::string limit = wanted ? wanted : "";
-  if (!limit.empty() && limit != "portable" && limit != "avx2" && limit != "avx512")
-    throw UsageError("THIMBLE_ISA is '" + limit + "', allowed are portable, avx2, avx512");
-#ifdef THIMBLE_X86_KERNELS
-  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-                __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-  if (avx512 && (limit.empty() || limit == "avx512")) return cpu_kernels_avx512();
-  if (avx2 && limit != "portable") return cpu_kernels_avx2();
-#endif
-  return cpu_kernels_portable();
-}
 
 // body(first row, rows, first column, columns) for the tiles of a matrix.
 template <typename Body>
@@ -57,13 +40,6 @@ void multiply_padded_nt(ConstMatrixView a, const StoredMatrixView& b, MatrixView
 
 }  // namespace
 
-const CpuKernels& cpu_kernels() {
-  static const CpuKernels& chosen = choose_kernels();
-  return chosen;
-}
-
-std::string_view cpu_instruction_set() { return cpu_kernels().name; }
-
 void multiply_nt(ConstMatrixView a, const StoredMatrixView& b, MatrixView c) {
   if (a.rows > 1 && a.rows < kMostFewRows && a.rows % kKernelRows != 0) return multiply_padded_nt(a, b, c);
   const int64_t tile_cols = a.rows <= kMostFewRows ? kNarrowTileCols : kTileCols;
@@ -74,26 +50,28 @@ void multiply_nt(ConstMatrixView a, const StoredMatrixView& b, MatrixView c) {
 
 void multiply_nn(ConstMatrixView a, const StoredMatrixView& b, MatrixView c, bool adds) {
   for_each_tile(c.rows, c.cols, kTileRows, kTileCols, [&](int64_t r, int64_t rows, int64_t n, int64_t cols) {
-    cpu_kernels().gemm_nn(a.block_rows(r, rows), b.block_cols(n, cols), c.block_rows(r, rows).block_cols(n, cols),
-                          adds);
+    cpu_gradient_kernels().gemm_nn(a.block_rows(r, rows), b.block_cols(n, cols),
+                                   c.block_rows(r, rows).block_cols(n, cols), adds);
   });
 }
 
 void accumulate_gram_lower(ConstMatrixView x, MatrixView c) {
   for_each_tile(x.cols, x.cols, kGramTile, kGramTile, [&](int64_t r, int64_t rows, int64_t n, int64_t cols) {
     if (n > r) return;
-    cpu_kernels().gemm_tn_add(x.block_cols(r, rows), x.block_cols(n, cols), c.block_rows(r, rows).block_cols(n, cols));
+    cpu_gradient_kernels().gemm_tn_add(x.block_cols(r, rows), x.block_cols(n, cols),
+                                       c.block_rows(r, rows).block_cols(n, cols));
   });
 }
 
 void accumulate_cross(ConstMatrixView x, ConstMatrixView y, MatrixView c) {
   for_each_tile(x.cols, y.cols, kGramTile, kGramTile, [&](int64_t r, int64_t rows, int64_t n, int64_t cols) {
-    cpu_kernels().gemm_tn_add(x.block_cols(r, rows), y.block_cols(n, cols), c.block_rows(r, rows).block_cols(n, cols));
+    cpu_gradient_kernels().gemm_tn_add(x.block_cols(r, rows), y.block_cols(n, cols),
+                                       c.block_rows(r, rows).block_cols(n, cols));
   });
 }
 
 void subtract_product(ConstMatrixViewF64 a, ConstMatrixViewF64 b, MatrixViewF64 c) {
-  cpu_kernels().gemm_nn_sub_f64(a, b, c);
+  cpu_gradient_kernels().gemm_nn_sub_f64(a, b, c);
 }
 
 }  // namespace thimble

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "runtime/base/parallel.h"
-#include "runtime/cpu/cpu_kernels.h"
+#include "runtime/cpu/cpu_gradient_kernels.h"
 
 namespace thimble {
 namespace {
@@ -72,7 +72,7 @@ void attention_backward(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v,
       const int64_t first_key = first_seen(first, shape.window), first_position = first - first_key;
       auto needed = static_cast<size_t>(attention_gradient_scratch(rows, first_position, d));
       if (scratch.size() < needed) scratch.resize(needed);
-      cpu_kernels().attention_backward(
+      cpu_gradient_kernels().attention_backward(
           {q.row(first) + q_col, k.row(first_key) + kv_col, v.row(first_key) + kv_col, q.stride, k.stride, v.stride,
            rows, first_position, d, shape.window, shape.scale, shape.exclusive, scratch.data()},
           {dy.row(first) + q_col, dq.row(first) + q_col, sums.dk.row(first_key) + q_col, sums.dv.row(first_key) + q_col,
@@ -85,14 +85,14 @@ void attention_backward(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v,
 
 double nll_backward(MatrixView logits, std::span<const Token> targets, float cap) {
   return sum_of_rows(logits, [&](int64_t p) {
-    return cpu_kernels().nll_backward(logits.row(p), targets[static_cast<size_t>(p)], cap, logits.cols);
+    return cpu_gradient_kernels().nll_backward(logits.row(p), targets[static_cast<size_t>(p)], cap, logits.cols);
   });
 }
 
 double divergence_backward(MatrixView logits, ConstMatrixView teacher, float cap) {
   assert(logits.rows == teacher.rows && logits.cols == teacher.cols);
   return sum_of_rows(logits, [&](int64_t p) {
-    return cpu_kernels().divergence_backward(logits.row(p), teacher.row(p), cap, logits.cols);
+    return cpu_gradient_kernels().divergence_backward(logits.row(p), teacher.row(p), cap, logits.cols);
   });
 }
 

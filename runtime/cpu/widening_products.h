@@ -1,5 +1,5 @@
-// widening_products.h: products with a StoredMatrixView that is not float32. Only for cpu_kernels.cpp, which is
-// compiled once per instruction set and has included Eigen under a name of its own.
+// widening_products.h: products with a StoredMatrixView that is not float32. Only for kernel_rows.h, which
+// is compiled once per instruction set and has included Eigen under a name of its own.
 //
 // Eigen copies blocks of its operands into the order that its kernels read, and asks a mapper for each packet of them.
 // The mapper here widens elements on their way into such a block: no float32 copy of the matrix is made, and blocks,

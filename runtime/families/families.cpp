@@ -19,17 +19,8 @@ std::span<const Family* const> families() {
   return all;
 }
 
-namespace {
-
-// Hugging Face calls the key "model_type".
-Json family_of(const Json& config) {
-  return config.is_object() ? config.value("architecture", config.value("model_type", Json())) : Json();
-}
-
-}  // namespace
-
 const Family* find_family(const Json& config, const TensorMap& tensors) {
-  const Json named = family_of(config);
+  const Json named = named_family(config);
   for (const Family* family : families())
     if (named.is_null() ? family->has_tensors(tensors) : named == Json(family->name())) return family;
   return nullptr;
@@ -50,7 +41,7 @@ std::string gguf_architectures() {
 }
 
 std::string cannot_be_run(const Json& config) {
-  const Json named = family_of(config);
+  const Json named = named_family(config);
   return "model family " + (named.is_null() ? Json("unknown") : named).dump() + " cannot be run, allowed are " +
          family_names();
 }
@@ -78,11 +69,9 @@ GgufModel Family::to_gguf(const Spec&, const std::string& path) const {
   throw UsageError(path + ": --to gguf: llama.cpp runs no '" + std::string(name()) + "' models, or they are not known");
 }
 
-void check_context(const Spec& spec, int64_t context, const std::string& path) {
-  if (spec.most_positions && context > *spec.most_positions)
-    throw UsageError(path + ": a context of " + std::to_string(context) + " tokens, at most " +
-                     std::to_string(*spec.most_positions) +
-                     " are allowed, the positions that the model has embeddings of");
+Spec spec_of(const Family& family, Json config, Description description) {
+  return {&family, std::move(config), description.most_positions, std::move(description.network),
+          description.trained_positions};
 }
 
 }  // namespace thimble

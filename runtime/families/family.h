@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "runtime/base/json.h"
+#include "runtime/families/description.h"
 #include "runtime/families/gguf_model.h"
 #include "runtime/ops/network.h"
 #include "runtime/tensor/tensor.h"
@@ -39,19 +40,18 @@ struct Spec {
   }
 };
 
+Spec spec_of(const Family& family, Json config, Description description);
+
 // A UsageError when a context of this many tokens is too long for the model of `path`.
-void check_context(const Spec& spec, int64_t context, const std::string& path);
+inline void check_context(const Spec& spec, int64_t context, const std::string& path) {
+  check_positions(spec.most_positions, context, path);
+}
 
 // Tensors by name, some of which lie in memory of their own.
 struct MappedTensors {
   TensorMap tensors;
   std::vector<ByteVector> storage;
   bool banked = false;  // the file stacked matrices of several layers in one tensor
-};
-
-// Where a checkpoint's config and tensors were found, for errors.
-struct Where {
-  std::string config, checkpoint;
 };
 
 // What of tensors is asked for: shapes and dtypes alone, which costs nothing, or bytes too.

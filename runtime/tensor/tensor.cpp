@@ -1,9 +1,6 @@
 // tensor.cpp: texts of shapes, transposes and conversions of tensors.
 #include "runtime/tensor/tensor.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -12,7 +9,11 @@
 
 namespace thimble {
 
-std::string shape_text(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+std::string shape_text(const Shape& shape) {
+  std::string text = "[";
+  for (int64_t dimension : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(dimension);
+  return text + "]";
+}
 
 uint64_t tensor_bytes_or_throw(DType dtype, const Shape& shape, const std::string& where) {
   return mul_or_throw(element_count_or_throw(shape, where), dtype_bytes(dtype), where);

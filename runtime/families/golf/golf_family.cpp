@@ -41,7 +41,7 @@ std::map<std::string, Tensor> GolfFamily::to_file(const Spec& spec, std::map<std
 
 Spec GolfFamily::describe(const Json& config, const TensorMap& parameters, const Where& where) const {
   const GolfConfig resolved = resolve_golf_config(config, where.config, parameters, where.checkpoint);
-  return {this, to_json(resolved), std::nullopt, std::make_shared<const Network>(golf_network(resolved))};
+  return spec_of(*this, to_json(resolved), golf_description(resolved));
 }
 
 }  // namespace thimble

@@ -23,5 +23,6 @@ class GolfFamily final : public Family {
 
 // The forward pass.
 Network golf_network(const GolfConfig& config);
+Description golf_description(const GolfConfig& config);
 
 }  // namespace thimble

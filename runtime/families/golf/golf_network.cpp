@@ -110,7 +110,8 @@ class Writer {
 
   // A scale that all layers share, times the layer's own.
   Vector value_scale(size_t i) {
-    return ops_.vector({.parameter = "ve_layer_scales." + std::to_string(i), .count = 1, .times = "ve_shared.scale"});
+    return ops_.vector(
+        VectorRule{.parameter = "ve_layer_scales." + std::to_string(i), .count = 1, .times = "ve_shared.scale"});
   }
 
   void feed_forward(int64_t layer) {
@@ -130,5 +131,9 @@ class Writer {
 }  // namespace
 
 Network golf_network(const GolfConfig& config) { return Writer(config).write(); }
+
+Description golf_description(const GolfConfig& config) {
+  return {std::make_shared<const Network>(golf_network(config))};
+}
 
 }  // namespace thimble

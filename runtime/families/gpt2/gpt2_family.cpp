@@ -72,7 +72,7 @@ Json Gpt2Family::hub_config(const Spec& spec) const {
 
 Spec Gpt2Family::describe(const Json& config, const TensorMap& parameters, const Where& where) const {
   const Gpt2Config resolved = resolve_gpt2_config(config, where.config, parameters, where.checkpoint);
-  return {this, to_json(resolved), resolved.num_positions, std::make_shared<const Network>(gpt2_network(resolved))};
+  return spec_of(*this, to_json(resolved), gpt2_description(resolved));
 }
 
 }  // namespace thimble

@@ -25,5 +25,6 @@ class Gpt2Family final : public Family {
 
 // The forward pass (Radford et al. 2019, section 2.3; pre-norm blocks).
 Network gpt2_network(const Gpt2Config& config);
+Description gpt2_description(const Gpt2Config& config);
 
 }  // namespace thimble

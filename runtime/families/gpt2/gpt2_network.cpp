@@ -44,4 +44,8 @@ Network gpt2_network(const Gpt2Config& c) {
   return std::move(ops).head(norm(x, kGpt2FinalNorm), head_name(c));
 }
 
+Description gpt2_description(const Gpt2Config& config) {
+  return {std::make_shared<const Network>(gpt2_network(config)), config.num_positions};
+}
+
 }  // namespace thimble

@@ -59,9 +59,7 @@ LlamaConfig LlamaFamily::config_of(const Spec& spec) const {
 
 Spec LlamaFamily::describe(const Json& config, const TensorMap& parameters, const Where& where) const {
   const LlamaConfig resolved = resolve_llama_config(variant_, config, where.config, parameters, where.checkpoint);
-  Spec spec{this, to_json(resolved), std::nullopt, std::make_shared<const Network>(llama_network(resolved))};
-  if (resolved.max_positions > 0) spec.trained_positions = resolved.max_positions;
-  return spec;
+  return spec_of(*this, to_json(resolved), llama_description(resolved));
 }
 
 }  // namespace thimble

@@ -38,5 +38,6 @@ class LlamaFamily final : public Family {
 
 // The forward pass (arXiv 2302.13971; for Gemma 3 arXiv 2503.19786).
 Network llama_network(const LlamaConfig& config);
+Description llama_description(const LlamaConfig& config);
 
 }  // namespace thimble

@@ -106,4 +106,10 @@ class Writer {
 
 Network llama_network(const LlamaConfig& config) { return Writer(config).write(); }
 
+Description llama_description(const LlamaConfig& config) {
+  Description description{std::make_shared<const Network>(llama_network(config))};
+  if (config.max_positions > 0) description.trained_positions = config.max_positions;
+  return description;
+}
+
 }  // namespace thimble

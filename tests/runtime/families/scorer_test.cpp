@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "runtime/cpu/cpu_kernels.h"
+#include "runtime/cpu/cpu_gradient_kernels.h"
 #include "runtime/cpu/cpu_models.h"
 #include "runtime/cpu/cpu_pass.h"
 #include "tests/runtime/families/family_models.h"
@@ -41,7 +41,7 @@ TEST_P(CpuScorerTest, ScoresAreTheForwardPasss) {
       Matrix logits(hidden.rows, model_.vocabulary());
       pass.logits(hidden, logits);
       for (int64_t r = 0; r < logits.rows(); ++r) {
-        cpu_kernels().log_softmax(logits.row(r), logits.cols());
+        cpu_gradient_kernels().log_softmax(logits.row(r), logits.cols());
         expected.push_back(-logits(r, window.targets[static_cast<size_t>(r)]));
       }
     }
