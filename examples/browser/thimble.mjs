@@ -162,8 +162,8 @@ export class Artifact {
     this.provenance = JSON.parse(decoder.zeroEndedTextAt(exports.thimble_provenance(this.pointer)))
     this.tensors = decoder.withRoom(TENSOR_BYTES, (at) =>
       Array.from({ length: exports.thimble_tensor_count(this.pointer) }, (_, index) => this.#tensorAt(index, at)))
-    // As their levels lie in the file: in this order they can be decoded while it comes.
-    this.inOrder = [...this.tensors].sort((a, b) => a.levelsEnd - b.levelsEnd || a.valuesEnd - b.valuesEnd)
+    // Those with levels as these lie in the file: in this order they can be decoded while it comes.
+    this.inOrder = this.tensors.filter(({ hasLevels }) => hasLevels).sort((a, b) => a.levelsEnd - b.levelsEnd)
   }
 
   #tensorAt(index, at) {
