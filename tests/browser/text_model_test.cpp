@@ -137,6 +137,22 @@ class Model {
     thimble_close(artifact_);
   }
 
+  // As a page does it while the file comes in.
+  Model& load_levels() {
+    for (size_t i = 0; ok() && i < thimble_tensor_count(artifact_); ++i) {
+      int32_t taken = 0;
+      thimble_tensor tensor{};
+      note(thimble_text_load_levels(model_, i, &taken, &error_));
+      if (ok()) note(thimble_tensor_at(artifact_, i, &tensor, &error_));
+      if (taken) {
+        EXPECT_TRUE(tensor.has_levels);
+        ++levels_taken_;
+      }
+    }
+    return *this;
+  }
+  size_t levels_taken() const { return levels_taken_; }
+
   // From the last one to the first: the order does not matter.
   Model& load() {
     if (!ok()) return *this;
@@ -192,6 +208,7 @@ class Model {
 
   thimble_artifact* artifact_ = nullptr;
   thimble_text_model* model_ = nullptr;
+  size_t levels_taken_ = 0;
   thimble_status status_ = THIMBLE_OK;
   thimble_error error_{};
 };
@@ -219,9 +236,13 @@ Continued expected(Bytes file, const std::string& tokenizer_file, const Asked& a
   return all;
 }
 
-void expect_equal_texts(Bytes file, const std::vector<Asked>& all) {
+void expect_equal_texts(Bytes file, const std::vector<Asked>& all, bool levels_first = false) {
   const std::string tokenizer = tiny_tokenizer();
   Model model(file, tokenizer);
+  if (levels_first) {
+    model.load_levels();
+    EXPECT_GT(model.levels_taken(), 0u);
+  }
   model.load();
   ASSERT_TRUE(model.ok()) << model.text();
   for (const Asked& asked : all) {
@@ -254,6 +275,14 @@ TEST(TextModel, EveryFamilyWritesWhatTheProgramWrites) {
     expect_equal_texts(encode(stored_in_turns(canonical_json(to_json(llama)), views_of(random_llama_tensors(llama)))),
                        asked);
   }
+}
+
+TEST(TextModel, LevelsMayComeBeforeTheirScales) {
+  expect_equal_texts(tiny_artifact(), {{"The sea", 0.8, 1, 40}}, /*levels_first=*/true);
+  LlamaConfig llama = small_llama_config("llama");
+  llama.vocab_size = kTinyVocabulary;
+  expect_equal_texts(encode(stored_in_turns(canonical_json(to_json(llama)), views_of(random_llama_tensors(llama)))),
+                     {{"a b", 1, 5, 30}}, /*levels_first=*/true);
 }
 
 TEST(TextModel, SaysWhatItIs) {

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <new>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "eval/tokenizers/sentencepiece_bpe.h"
@@ -73,27 +75,42 @@ void decode_into(thimble_artifact* artifact, size_t index, thimble_type type, vo
   decode_or_throw([&](thimble_error* error) { return thimble_decode(artifact, index, type, to, bytes, error); });
 }
 
+// None where levels are not what the model keeps.
+using Levels = std::variant<std::monostate, std::vector<int8_t>, std::vector<int16_t>>;
+
 template <typename Level>
-StoredMatrix levels_of(thimble_artifact* artifact, size_t index, const thimble_tensor& tensor, thimble_type type) {
+Levels levels_of(thimble_artifact* artifact, size_t index, const thimble_tensor& tensor, thimble_type type) {
   std::vector<Level> levels(tensor.elements);
-  std::vector<float> rows(tensor.rows), columns(tensor.columns);
   decode_or_throw([&](thimble_error* error) {
     return thimble_decode_levels(artifact, index, type, levels.data(), levels.size() * sizeof(Level), error);
   });
-  decode_or_throw(
-      [&](thimble_error* error) { return thimble_decode_scales(artifact, index, rows.data(), columns.data(), error); });
-  return {std::move(levels), std::move(rows), std::move(columns)};
+  return levels;
 }
 
-// In as little memory as holds the values exactly.
-StoredMatrix matrix_of(thimble_artifact* artifact, size_t index, const thimble_tensor& tensor) {
+// In as little memory as holds them.
+Levels levels_of(thimble_artifact* artifact, size_t index, const thimble_tensor& tensor) {
+  if (!tensor.has_levels || tensor.blocks != 1) return {};
+  uint32_t largest = 0;
+  decode_or_throw([&](thimble_error* error) { return thimble_largest_level(artifact, index, &largest, error); });
+  if (largest <= INT8_MAX) return levels_of<int8_t>(artifact, index, tensor, THIMBLE_I8);
+  if (largest <= INT16_MAX) return levels_of<int16_t>(artifact, index, tensor, THIMBLE_I16);
+  return {};
+}
+
+StoredMatrix scaled(thimble_artifact* artifact, size_t index, const thimble_tensor& tensor, Levels levels) {
+  std::vector<float> rows(tensor.rows), columns(tensor.columns);
+  decode_or_throw(
+      [&](thimble_error* error) { return thimble_decode_scales(artifact, index, rows.data(), columns.data(), error); });
+  if (auto* small = std::get_if<std::vector<int8_t>>(&levels))
+    return {std::move(*small), std::move(rows), std::move(columns)};
+  return {std::move(std::get<std::vector<int16_t>>(levels)), std::move(rows), std::move(columns)};
+}
+
+// In as little memory as holds the values exactly. `levels`: those decoded before.
+StoredMatrix matrix_of(thimble_artifact* artifact, size_t index, const thimble_tensor& tensor, Levels levels) {
   const auto rows = static_cast<int64_t>(tensor.rows), columns = static_cast<int64_t>(tensor.columns);
-  if (tensor.has_levels && tensor.blocks == 1) {
-    uint32_t largest = 0;
-    decode_or_throw([&](thimble_error* error) { return thimble_largest_level(artifact, index, &largest, error); });
-    if (largest <= INT8_MAX) return levels_of<int8_t>(artifact, index, tensor, THIMBLE_I8);
-    if (largest <= INT16_MAX) return levels_of<int16_t>(artifact, index, tensor, THIMBLE_I16);
-  }
+  if (std::holds_alternative<std::monostate>(levels)) levels = levels_of(artifact, index, tensor);
+  if (!std::holds_alternative<std::monostate>(levels)) return scaled(artifact, index, tensor, std::move(levels));
   const bool is_fp16 = tensor.stored_as == std::string_view("F16");
   if (is_fp16 || tensor.stored_as == std::string_view("BF16")) {
     Tensor halves{is_fp16 ? DType::kF16 : DType::kBF16, {rows, columns}, {}};
@@ -153,14 +170,31 @@ struct thimble_text_model {
     for (const MatrixUse& use : network.matrices) matrices[use.name];
   }
 
-  void load(size_t index) {
+  void check_index(size_t index) const {
     if (index >= is_loaded.size())
       throw UsageError("tensor " + std::to_string(index) + ", the artifact has " + std::to_string(is_loaded.size()));
+  }
+
+  bool load_levels(size_t index) {
+    check_index(index);
+    if (is_loaded[index] || waiting.contains(index)) return true;
+    const thimble_tensor tensor = tensor_at(artifact, index);
+    check_memory(tensor.elements, 1);
+    if (!matrices.contains(tensor.name)) return false;
+    Levels levels = levels_of(artifact, index, tensor);
+    if (std::holds_alternative<std::monostate>(levels)) return false;
+    waiting.emplace(index, std::move(levels));
+    return true;
+  }
+
+  void load(size_t index) {
+    check_index(index);
     if (is_loaded[index]) return;
     const thimble_tensor tensor = tensor_at(artifact, index);
     check_memory(tensor.elements, 1);
     if (const auto matrix = matrices.find(tensor.name); matrix != matrices.end()) {
-      matrix->second = matrix_of(artifact, index, tensor);
+      auto before = waiting.extract(index);
+      matrix->second = matrix_of(artifact, index, tensor, before ? std::move(before.mapped()) : Levels());
     } else {
       std::vector<float>& values = others[tensor.name];
       values.resize(tensor.elements);
@@ -217,6 +251,7 @@ struct thimble_text_model {
   size_t missing;
   std::map<std::string, StoredMatrix> matrices;  // those loaded, until all are
   FloatTensors others;
+  std::map<size_t, Levels> waiting;  // for their scales, by index of the tensor
   std::unique_ptr<const Weights> weights;
 
   // Of the text that was begun.
@@ -236,6 +271,12 @@ thimble_status thimble_text_create(thimble_artifact* artifact, const void* token
 }
 
 void thimble_text_close(thimble_text_model* model) { delete model; }
+
+thimble_status thimble_text_load_levels(thimble_text_model* model, size_t tensor, int32_t* taken,
+                                        thimble_error* error) {
+  *taken = 0;
+  return guarded(error, [&] { *taken = model->load_levels(tensor); });
+}
 
 thimble_status thimble_text_load(thimble_text_model* model, size_t tensor, thimble_error* error) {
   return guarded(error, [&] { model->load(tensor); });

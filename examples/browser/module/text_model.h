@@ -4,6 +4,7 @@
  *
  *   thimble_open_import(...) or thimble_open_memory(...)     the artifact (thimble_decode.h)
  *   thimble_text_create(artifact, tokenizer, ...)            checks config, shapes and tokenizer; decodes nothing
+ *   thimble_text_load_levels(model, tensor, ...)             may go before, as a tensor's levels come in
  *   thimble_text_load(model, tensor, ...)                    for each tensor, in any order, as its bytes come in
  *   thimble_text_begin(model, prompt, ...)                   runs nothing yet
  *   thimble_text_step(model, ...)                            the next token, until is_end
@@ -29,6 +30,11 @@ THIMBLE_API thimble_status thimble_text_create(thimble_artifact* artifact, const
                                                thimble_error* error);
 THIMBLE_API void thimble_text_close(thimble_text_model* model); /* NULL: nothing */
 
+/* Decodes the levels of a tensor of which thimble_tensor.levels_end bytes of the file are there, while those of its
+ * scales, which lie at the end, are still to come; thimble_text_load() then reads no byte before levels_end. *taken is 0
+ * where the model keeps no levels of this tensor: all of it is read when it is loaded. */
+THIMBLE_API thimble_status thimble_text_load_levels(thimble_text_model* model, size_t tensor, int32_t* taken,
+                                                    thimble_error* error);
 /* Decodes the tensor of this index in the artifact, straight to where the model keeps it; again: nothing is done. After
  * the last one the artifact may be closed. */
 THIMBLE_API thimble_status thimble_text_load(thimble_text_model* model, size_t tensor, thimble_error* error);
