@@ -23,8 +23,8 @@ constexpr bool is_row_scale(uint16_t bits) {
 inline float step_size(int step) {
   const int octave = step >> 6, part = step & (kStepsPerOctave - 1);
   static_assert(kStepsPerOctave == 64);
-  // 2^(1/64), 2^(2/64), 2^(4/64) and so on. Without a library's exp2, whose last bit is its own; none of the 64 products
-  // is so near to a tie that its last bits could matter (a test looks).
+  // 2^(1/64), 2^(2/64), 2^(4/64) and so on. Without a library's exp2, whose last bit is its own; none of the 64
+  // products is so near to a tie that its last bits could matter (a test looks).
   constexpr double kRoots[] = {0x1.02c9a3e778061p+0, 0x1.059b0d3158574p+0, 0x1.0b5586cf9890fp+0,
                                0x1.172b83c7d517bp+0, 0x1.306fe0a31b715p+0, 0x1.6a09e667f3bcdp+0};
   double power = 1;

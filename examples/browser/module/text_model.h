@@ -31,8 +31,8 @@ THIMBLE_API thimble_status thimble_text_create(thimble_artifact* artifact, const
 THIMBLE_API void thimble_text_close(thimble_text_model* model); /* NULL: nothing */
 
 /* Decodes the levels of a tensor of which thimble_tensor.levels_end bytes of the file are there, while those of its
- * scales, which lie at the end, are still to come; thimble_text_load() then reads no byte before levels_end. *taken is 0
- * where the model keeps no levels of this tensor: all of it is read when it is loaded. */
+ * scales, which lie at the end, are still to come; thimble_text_load() then reads no byte before levels_end. *taken is
+ * 0 where the model keeps no levels of this tensor: all of it is read when it is loaded. */
 THIMBLE_API thimble_status thimble_text_load_levels(thimble_text_model* model, size_t tensor, int32_t* taken,
                                                     thimble_error* error);
 /* Decodes the tensor of this index in the artifact, straight to where the model keeps it; again: nothing is done. After
