@@ -29,6 +29,23 @@ export class TextModel {
     this.decoder.call('thimble_text_load', this.pointer, tensor.index)
   }
 
+  // Of a text, prompt and what is new, for which the model was made; 0 where nothing says it.
+  get mostTokens() {
+    return Number(this.decoder.exports.thimble_text_most_tokens(this.pointer))
+  }
+
+  // The tokens of a text, without the one that begins documents.
+  encode(text) {
+    const { decoder } = this
+    const bytes = this.#utf8.encode(text)
+    const most = 4 * bytes.length + 4
+    return decoder.withRoom(4, (count) => decoder.withRoom(4 * most, (at) => {
+      decoder.withBytes(bytes, (textAt) =>
+        decoder.call('thimble_text_encode', this.pointer, textAt, bytes.length, at, most, count))
+      return [...new Int32Array(decoder.exports.memory.buffer, at, decoder.wordAt(count))]
+    }))
+  }
+
   // `seed`: a BigInt of 64 bits. Then step() until it returns no more tokens.
   begin(prompt, seed, temperature, mostNewTokens) {
     const bytes = this.#utf8.encode(prompt)

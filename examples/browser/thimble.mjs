@@ -37,6 +37,7 @@ export class Decoder {
   #lastContext = 0
   #error
   #utf8 = new TextDecoder()
+  busyMilliseconds = 0 // in calls of the C interface
 
   // `source`: an address, the module's bytes, or a WebAssembly.Module.
   static async load(source) {
@@ -111,10 +112,13 @@ export class Decoder {
   // Calls a function of the C interface, whose last argument is where its error goes.
   call(name, ...rest) {
     let status
+    const began = performance.now()
     try {
       status = this.exports[name](...rest, this.#error)
     } catch (fault) {
       throw new ThimbleError('INTERNAL', `a fault of the module: ${fault.message}`)
+    } finally {
+      this.busyMilliseconds += performance.now() - began
     }
     if (status !== 0) throw new ThimbleError(CODES[status] ?? 'INTERNAL', this.zeroEndedTextAt(this.#error))
   }
@@ -125,6 +129,29 @@ export class Decoder {
   }
   removeFile(context) {
     this.#files.delete(context)
+  }
+}
+
+// An array in the module's memory.
+export class Kept {
+  constructor(decoder, at, arrayType, length) {
+    Object.assign(this, { decoder, at, arrayType, length })
+  }
+  get bytes() {
+    return this.length * this.arrayType.BYTES_PER_ELEMENT
+  }
+  // Holds until the module is called again: memory may grow and move.
+  get array() {
+    return new this.arrayType(this.decoder.exports.memory.buffer, this.at >>> 0, this.length)
+  }
+  // A copy of it, which stays; the array itself is freed.
+  take() {
+    const copy = this.array.slice()
+    this.free()
+    return copy
+  }
+  free() {
+    this.decoder.free(this.at)
   }
 }
 
@@ -147,14 +174,17 @@ export class Artifact {
     const first = new Uint8Array(Math.min(FIRST_BYTES, file.size))
     await file.until(first.length)
     file.read(0, first)
+    const name = new TextEncoder().encode(`${file.name}\0`)
     const frontBytes = decoder.withRoom(8, (out) => {
-      decoder.withBytes(first, (at) => decoder.call('thimble_front_bytes', at, first.length, out))
+      decoder.withBytes(name, (nameAt) => decoder.withBytes(first, (at) =>
+        decoder.call('thimble_front_bytes', at, first.length, nameAt, out)))
       return Number(decoder.dataAt(out, 8).getBigUint64(0, true))
     })
     await file.until(frontBytes)
     this.#context = decoder.addFile(file)
     this.pointer = decoder.withRoom(4, (out) => {
-      decoder.call('thimble_open_import', this.#context, BigInt(file.size), out)
+      decoder.withBytes(name, (nameAt) =>
+        decoder.call('thimble_open_import', this.#context, BigInt(file.size), nameAt, out))
       return decoder.wordAt(out)
     })
     const { exports } = decoder
@@ -212,12 +242,19 @@ export class Artifact {
 
   // All values: a Float32Array, or for 'F16' and 'BF16' a Uint16Array of their bits.
   async values(tensor, type = 'F32') {
+    return (await this.keepValues(tensor, type)).take()
+  }
+  // The same, in the module's memory: no second copy is made.
+  async keepValues(tensor, type = 'F32') {
     await this.until(tensor.valuesEnd)
     return this.#decoded('thimble_decode', tensor, type)
   }
 
   // The levels in the narrowest of Int8Array, Int16Array and Int32Array that holds them, before the scales have come.
   async levels(tensor) {
+    return (await this.keepLevels(tensor)).take()
+  }
+  async keepLevels(tensor) {
     await this.until(tensor.levelsEnd)
     const { decoder } = this
     const largest = decoder.withRoom(4, (out) => {
@@ -243,10 +280,14 @@ export class Artifact {
     if (!(type in TYPES)) throw new ThimbleError('USAGE', `type '${type}' is none of ${Object.keys(TYPES).join(', ')}`)
     const { decoder } = this
     const bytes = tensor.elements * ARRAYS[type].BYTES_PER_ELEMENT
-    return decoder.withRoom(bytes, (at) => {
-      decoder.call(name, this.pointer, tensor.index, TYPES[type], at, bytes)
-      return new ARRAYS[type](decoder.bytesAt(at, bytes).slice().buffer)
-    })
+    const kept = new Kept(decoder, decoder.allocate(bytes), ARRAYS[type], tensor.elements)
+    try {
+      decoder.call(name, this.pointer, tensor.index, TYPES[type], kept.at, bytes)
+      return kept
+    } catch (error) {
+      kept.free()
+      throw error
+    }
   }
 
   // Rejects unless the whole file has the checksum that it says of itself; once for each artifact.

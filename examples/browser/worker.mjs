@@ -1,58 +1,90 @@
-// worker.mjs: loads one artifact and runs its model, beside the page. The wasm is here alone.
-//   in:  { type: 'load', module, artifact, tokenizer }   WebAssembly.Module; a File or an address each; no tokenizer: null
-//        { type: 'continue', prompt, seed, temperature, length }
-//        { type: 'stop' }
-//   out: opened, progress, loaded, token, end, error (page.mjs)
-import { GrowingBytes, SourceError } from './bytes.mjs'
+// worker.mjs: loads one artifact and continues texts with its model, so that the page stays quick. One worker, one
+// artifact: another one gets another worker, and memory that is new.
+//   in:  { type: 'load', module, artifact, tokenizer }   a WebAssembly.Module; a File or an address each, or tokenizer null
+//        { type: 'continue', prompt, seed, temperature, length }                                          seed: a BigInt
+//        { type: 'stop' }                                the text that is being continued
+//   out: { type: 'opened', name, size, tensors }         the front of the file has come
+//        { type: 'progress', arrived, weights, decoded } bytes, weights, and indices of tensors since the last one
+//        { type: 'loaded', weights, milliseconds, decodeMilliseconds, memoryBytes, weightBytes, mostTokens }
+//                                                        weightBytes null and mostTokens a number where there is a model
+//        { type: 'token', token, text } ...              then { type: 'end', tokens, milliseconds, isStopped }
+//        { type: 'error', code, text }                   of ThimbleError and SourceError, or 'INTERNAL'
+import { GrowingBytes } from './bytes.mjs'
 import { TextModel } from './text_model.mjs'
-import { Artifact, Decoder, ThimbleError } from './thimble.mjs'
+import { Artifact, Decoder } from './thimble.mjs'
+import { loadAll, Weights } from './weights.mjs'
 
 const MILLISECONDS_BETWEEN_REPORTS = 50
+const MILLISECONDS_BETWEEN_MESSAGES = 20 // looked for: "stop"
 
 let model = null
 let isStopped = false
 
-const bytesOf = (source) => (source instanceof File ? GrowingBytes.ofFile(source) : GrowingBytes.download(source))
+const bytesOf = async (source) => (source instanceof File ? GrowingBytes.ofFile(source) : GrowingBytes.download(source))
 
-// The page's bytes go as they come; levels are decoded on the way, and what was decoded is let go. Scales and small
-// tensors lie at the end of the file.
-async function load({ module, artifact: source, tokenizer: tokenizerSource }) {
-  const [decoder, file, tokenizer] = await Promise.all([Decoder.load(module), bytesOf(source),
+async function load({ module, artifact: artifactSource, tokenizer: tokenizerSource }) {
+  const began = performance.now()
+  const [decoder, file, tokenizer] = await Promise.all([Decoder.load(module), bytesOf(artifactSource),
     tokenizerSource && bytesOf(tokenizerSource).then((bytes) => bytes.whole())])
-  let weights = 0, lastReport = 0, decodeMilliseconds = 0
+  const artifact = await Artifact.open(decoder, file)
+  const { tensors } = artifact
+  const holder = tokenizer ? new TextModel(artifact, tokenizer) : new Weights(artifact)
+  postMessage({ type: 'opened', name: file.name, size: file.size, tensors })
+
+  let weights = 0, decoded = [], lastReport = 0
   const report = () => {
     lastReport = performance.now()
-    postMessage({ type: 'progress', arrived: file.arrived, size: file.size, weights })
+    postMessage({ type: 'progress', arrived: file.arrived, weights, decoded })
+    decoded = []
   }
-  file.onArrival = () => {
+  const reportNowAndThen = () => {
     if (performance.now() - lastReport >= MILLISECONDS_BETWEEN_REPORTS) report()
   }
-  const artifact = await Artifact.open(decoder, file)
-  const { tensors, inOrder } = artifact
-  postMessage({ type: 'opened', name: file.name, size: file.size, tensors, provenance: artifact.provenance })
-  if (tokenizer) model = new TextModel(artifact, tokenizer)
-  const timed = (work) => {
-    const start = performance.now(), result = work()
-    decodeMilliseconds += performance.now() - start
-    return result
-  }
-  const done = (tensor) => {
+  file.onArrival = reportNowAndThen
+  await loadAll(artifact, holder, (tensor) => {
     weights += tensor.elements
-    report()
-  }
+    decoded.push(tensor.index)
+    reportNowAndThen()
+  })
+  report()
+  artifact.close()
+  if (tokenizer) model = holder
+  postMessage({ type: 'loaded', weights, milliseconds: performance.now() - began,
+    decodeMilliseconds: decoder.busyMilliseconds, memoryBytes: decoder.memoryBytes + file.mostHeld,
+    weightBytes: holder.bytes ?? null, mostTokens: model?.mostTokens ?? null })
+}
 
-  let isKept = false // a tensor waits whose levels are decoded with its scales
-  for (const tensor of inOrder) {
-    await artifact.until(tensor.levelsEnd)
-    const isTaken = timed(() => (model ? model.loadLevels(tensor) : artifact.walk(tensor)))
-    isKept ||= !isTaken
-    if (!isKept) artifact.release(tensor.levelsEnd)
-    if (isTaken) done(tensor)
+// Lets messages that wait be handled.
+const channel = new MessageChannel()
+const messagesHandled = () => new Promise((resolve) => {
+  channel.port1.onmessage = resolve
+  channel.port2.postMessage(null)
+})
+
+async function continueText({ prompt, seed, temperature, length }) {
+  isStopped = false
+  const began = performance.now()
+  let lastLook = began, tokens = 0
+  model.begin(prompt, seed, temperature, length)
+  for (;;) {
+    const { token, isEnd, text } = model.step()
+    if (!isEnd) ++tokens
+    if (!isEnd || text) postMessage({ type: 'token', token, text })
+    if (isEnd) break
+    if (performance.now() - lastLook < MILLISECONDS_BETWEEN_MESSAGES) continue
+    await messagesHandled()
+    lastLook = performance.now()
+    if (isStopped) break
   }
-  await artifact.check()
-  for (const tensor of tensors) {
-    const isCounted = tensor.hasLevels && !isKept
-    timed(() => (model ? model.load(tensor) : artifact.walkRest(tensor)))
-    if (!isCounted) done(tensor)
+  postMessage({ type: 'end', tokens, milliseconds: performance.now() - began, isStopped })
+}
+
+const HANDLERS = { load, continue: continueText, stop: () => (isStopped = true) }
+
+onmessage = async ({ data }) => {
+  try {
+    await HANDLERS[data.type](data)
+  } catch (error) {
+    postMessage({ type: 'error', code: error.code ?? 'INTERNAL', text: error.message })
   }
 }

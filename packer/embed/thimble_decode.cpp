@@ -19,8 +19,14 @@ using thimble::TensorEntry;
 using thimble::TensorReader;
 using thimble::UsageError;
 
+namespace {
+
+const char* name_or_default(const char* name) { return name != nullptr ? name : "artifact"; }
+
+}  // namespace
+
 struct thimble_artifact {
-  thimble_artifact(const ArtifactBytes& file, const char* name) : reader(file, name != nullptr ? name : "artifact") {
+  thimble_artifact(const ArtifactBytes& file, const char* name) : reader(file, name_or_default(name)) {
     for (const TensorEntry& entry : reader.header().tensors) stored_as.push_back(precision_name(entry));
   }
 
@@ -181,10 +187,11 @@ void check_end(thimble_artifact& artifact) {
 
 }  // namespace
 
-thimble_status thimble_front_bytes(const void* first, size_t bytes, uint64_t* front_bytes, thimble_error* error) {
+thimble_status thimble_front_bytes(const void* first, size_t bytes, const char* name, uint64_t* front_bytes,
+                                   thimble_error* error) {
   return guarded(error, [&] {
     require(first != nullptr && front_bytes != nullptr, "the bytes, or where their number goes, are NULL");
-    *front_bytes = thimble::front_bytes(bytes_at(first, bytes), "artifact");
+    *front_bytes = thimble::front_bytes(bytes_at(first, bytes), name_or_default(name));
   });
 }
 

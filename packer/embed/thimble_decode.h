@@ -81,8 +81,9 @@ typedef struct thimble_tensor {
 } thimble_tensor;
 
 /* How many bytes of a file say where everything is: the header section's end. `first`: the file's first bytes, 52 of
- * them at least. A reader that still waits for the rest can open the artifact once it has so many. */
-THIMBLE_API thimble_status thimble_front_bytes(const void* first, size_t bytes, uint64_t* front_bytes,
+ * them at least. `name` is what errors call the file. A reader that still waits for the rest can open the artifact once
+ * it has so many. */
+THIMBLE_API thimble_status thimble_front_bytes(const void* first, size_t bytes, const char* name, uint64_t* front_bytes,
                                                thimble_error* error);
 
 /* Reads the front of a file and checks it whole. `name` is what errors call the file. Sections' checksums are compared

@@ -10,11 +10,11 @@ __attribute__((import_module("env"), import_name("thimble_read_bytes"))) int thi
                                                                                                 void* to, size_t bytes);
 
 // thimble_open() with that reader; `context` is for the host to tell its files apart.
-THIMBLE_API thimble_status thimble_open_import(int context, uint64_t file_bytes, thimble_artifact** artifact,
-                                               thimble_error* error) {
+THIMBLE_API thimble_status thimble_open_import(int context, uint64_t file_bytes, const char* name,
+                                               thimble_artifact** artifact, thimble_error* error) {
   const thimble_reader reader{reinterpret_cast<void*>(context), [](void* of, uint64_t offset, void* to, size_t bytes) {
                                 return thimble_read_bytes(reinterpret_cast<int>(of), offset, to, bytes);
                               }};
-  return thimble_open(&reader, file_bytes, nullptr, artifact, error);
+  return thimble_open(&reader, file_bytes, name, artifact, error);
 }
 }

@@ -217,7 +217,7 @@ TEST(ThimbleDecodeTest, SummariesAgreeWithThoseOfTheProgram) {
 TEST(ThimbleDecodeTest, LevelsNeedNoByteBehindTheirEnd) {
   const MappedFile file(THIMBLE_SOURCE_DIR "/tests/packer/artifacts/slope-rans-golf.thmb");
   uint64_t front = 0;
-  ASSERT_EQ(thimble_front_bytes(file.bytes().data(), 52, &front, nullptr), THIMBLE_OK);
+  ASSERT_EQ(thimble_front_bytes(file.bytes().data(), 52, nullptr, &front, nullptr), THIMBLE_OK);
   ByteVector received(file.bytes().size());
   const auto receive = [&](uint64_t bytes) { std::ranges::copy(file.bytes().first(bytes), received.begin()); };
   receive(front);

@@ -1,15 +1,19 @@
 """browser.py: a headless Chromium, spoken to over its DevTools pipe with the standard library alone.
 
-Browser.open() loads a file at a width and in a colour scheme; errors and requests are recorded as they come.
+Browser.open() loads an address at a width and in a colour scheme; errors and requests are recorded as they come, those
+of the page's workers too. Server serves a folder to it.
 """
 
 import base64
+import functools
+import http.server
 import json
 import os
 import select
 import shutil
 import struct
 import subprocess
+import threading
 import time
 import zlib
 from collections.abc import Iterator
@@ -23,6 +27,25 @@ def find_chromium() -> str | None:
         if path := shutil.which(name):
             return path
     return None
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+class Server:
+    """A web server on this machine, as `python3 -m http.server` is one; `address` ends in a slash."""
+
+    def __init__(self, folder: Path) -> None:
+        handler = functools.partial(QuietHandler, directory=str(folder))
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.address = f"http://127.0.0.1:{self._server.server_port}/"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
 
 
 class Browser:
@@ -52,6 +75,7 @@ class Browser:
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
+        self._call_in(self._session, "Target.setAutoAttach", autoAttach=True, waitForDebuggerOnStart=False, flatten=True)
 
     def close(self) -> None:
         os.close(self._output)
@@ -70,51 +94,72 @@ class Browser:
         message, self._buffer = self._buffer.split(b"\0", 1)
         return json.loads(message)
 
-    def call(self, method: str, **parameters: object) -> dict:
+    def _send(self, session: str | None, method: str, parameters: dict) -> int:
         self._last_id += 1
         request = {"id": self._last_id, "method": method, "params": parameters}
-        if not method.startswith("Target."):
-            request["sessionId"] = self._session
+        if session:
+            request["sessionId"] = session
         data = json.dumps(request).encode() + b"\0"
         while data:
             data = data[os.write(self._output, data) :]
+        return self._last_id
+
+    def _record(self, event: dict) -> None:
+        self.events.append(event)
+        if event.get("method") == "Target.attachedToTarget" and event["params"]["targetInfo"]["type"] == "worker":
+            self._send(event["params"]["sessionId"], "Runtime.enable", {})  # answered when it may be
+
+    def _call_in(self, session: str | None, method: str, **parameters: object) -> dict:
+        request = self._send(session, method, parameters)
         while True:
             message = self._message()
-            if message.get("id") == self._last_id:
+            if message.get("id") == request:
                 if "error" in message:
                     raise RuntimeError(f"{method}: {message['error']}")
                 return message["result"]
-            self.events.append(message)
+            self._record(message)
 
-    def open(self, path: Path, width: int, height: int = 844, dark: bool = False) -> None:
-        """Loads the file; `events` are those since then."""
+    def call(self, method: str, **parameters: object) -> dict:
+        return self._call_in(None if method.startswith("Target.") else self._session, method, **parameters)
+
+    def open(self, page: Path | str, width: int, height: int = 844, dark: bool = False) -> None:
+        """Loads a file or an address; `events` are those since then."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
                   mobile=width < 600)  # fmt: skip
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.events = []
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        self.call("Page.navigate", url=page.resolve().as_uri() if isinstance(page, Path) else page)
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
-            self.events.append(self._message())
+            self._record(self._message())
 
     def evaluate(self, expression: str) -> object:
-        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        """Its value, or what the promise that it gives resolves to."""
+        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in result:
             raise RuntimeError(str(result["exceptionDetails"]))
         return result["result"].get("value")
+
+    def wait_for(self, condition: str) -> None:
+        """Until the expression is true."""
+        deadline = time.monotonic() + SECONDS
+        while not self.evaluate(condition):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"never true: {condition}; the page: {self.evaluate('document.body.innerText')}")
+            time.sleep(0.02)
 
     def screenshot(self, whole_page: bool = False) -> bytes:
         """PNG of what is to be seen, or of all of the page."""
         return base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=whole_page)["data"])
 
     def problems(self) -> list[str]:
-        """What the page complained of while it loaded."""
+        """What the page and its workers said on the console, and what the browser complained of."""
         found = []
         for event in self.events:
             method, parameters = event.get("method"), event.get("params", {})
             if method == "Log.entryAdded" and parameters["entry"]["level"] in ("error", "warning"):
                 found.append(parameters["entry"]["text"])
-            elif method == "Runtime.consoleAPICalled" and parameters["type"] in ("error", "warning", "assert"):
+            elif method == "Runtime.consoleAPICalled":
                 found.append(str(parameters["args"]))
             elif method == "Runtime.exceptionThrown":
                 found.append(str(parameters["exceptionDetails"]))
