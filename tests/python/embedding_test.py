@@ -133,10 +133,12 @@ class EmbeddingTest(unittest.TestCase):
         (self.folder / "Decode.kt").write_text(program, encoding="utf-8")
         self.run_it("kotlinc", "-nowarn", "-cp", JNA, "Decode.kt", "-include-runtime", "-d", "decode.jar",
                     cwd=self.folder)  # fmt: skip
-        command = ["java", f"-Djna.library.path={self.build / 'decode'}", "-cp", f"decode.jar:{JNA}", "DecodeKt"]
+        command = ["java", "-cp", f"decode.jar:{JNA}", "DecodeKt"]
+        options = {"cwd": self.folder, "env": {**os.environ, "LD_LIBRARY_PATH": str(self.build / "decode")}}
         for artifact in (self.artifact, STORED):
-            self.check(self.run_it(*command, artifact, cwd=self.folder).stdout, artifact)
-        self.assertIn("damaged.thmb: ", self.run_it(*command, self.damaged(), cwd=self.folder, status=1).stderr)
+            self.check(self.run_it(*command, artifact, **options).stdout, artifact)
+        self.assertIn("damaged.thmb: ", self.run_it(*command, self.damaged(), status=1, **options).stderr)
+
 
 
 if __name__ == "__main__":
