@@ -31,20 +31,24 @@ async function load({ module, artifact: artifactSource, tokenizer: tokenizerSour
   const holder = tokenizer ? new TextModel(artifact, tokenizer) : new Weights(artifact)
   postMessage({ type: 'opened', name: file.name, size: file.size, tensors })
 
-  let weights = 0, decoded = [], lastReport = 0
+  let weights = 0, decoded = [], lastReport = 0, nextReport
   const report = () => {
+    clearTimeout(nextReport)
+    nextReport = undefined
     lastReport = performance.now()
     postMessage({ type: 'progress', arrived: file.arrived, weights, decoded })
     decoded = []
   }
-  const reportNowAndThen = () => {
+  // At once, or, where one was sent just now, in a while: a download may pause here.
+  const reportSoon = () => {
     if (performance.now() - lastReport >= MILLISECONDS_BETWEEN_REPORTS) report()
+    else nextReport ??= setTimeout(report, MILLISECONDS_BETWEEN_REPORTS)
   }
-  file.onArrival = reportNowAndThen
+  file.onArrival = reportSoon
   await loadAll(artifact, holder, (tensor) => {
     weights += tensor.elements
     decoded.push(tensor.index)
-    reportNowAndThen()
+    reportSoon()
   })
   report()
   artifact.close()

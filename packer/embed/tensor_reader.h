@@ -58,6 +58,8 @@ class TensorReader {
   std::vector<float> row_scales(size_t index, uint64_t first_row, uint64_t rows) const;  // (rows, B)
   std::vector<float> column_scales(size_t index) const;                                  // (K)
 
+  // Elements of a tensor without codes as they are stored, little-endian: elements * element_bytes() of them.
+  void copy_elements(size_t index, std::span<std::byte> to) const { copy_others(index, 0, to); }
   // float32 values of a tensor, in any order: take(number of the first, values).
   using TakeValues = std::function<void(uint64_t first, std::span<const float> values)>;
   void decode_values(size_t index, const TakeValues& take) const;

@@ -1,10 +1,7 @@
 // weight_source.cpp: see weight_source.h.
 #include "quantizer/checkpoints/weight_source.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <cmath>
 
 #include "quantizer/console/quoted_name.h"
 
@@ -40,16 +37,6 @@ Tensor WeightSource::parameter(const std::string& name, DType dtype) const {
     if (const TensorView& stored = checkpoint_->shapes().at(name); stored.dtype == dtype)
       return {dtype, found->shape, ByteVector(stored.bytes.begin(), stored.bytes.end())};
   return {dtype, found->shape, narrowed(values(name), dtype, name, path_)};
-}
-
-ByteVector narrowed(std::span<const float> values, DType dtype, const std::string& name, const std::string& path) {
-  ByteVector bytes = from_float32(dtype, values);
-  const std::vector<float> kept = to_float32(dtype, bytes);
-  for (size_t i = 0; i < values.size(); ++i)
-    if (std::isfinite(values[i]) && !std::isfinite(kept[i]))
-      throw FormatError(path, fmt::format("tensor '{}' holds {}, beyond the range of {}; export it as F32", name,
-                                          values[i], dtype_name(dtype)));
-  return bytes;
 }
 
 }  // namespace thimble

@@ -32,8 +32,4 @@ class WeightSource {
   Spec spec_;
 };
 
-// Elements of `dtype`. A finite value that it cannot hold would be written as infinity: a FormatError(path) instead,
-// which says to use F32.
-ByteVector narrowed(std::span<const float> values, DType dtype, const std::string& name, const std::string& path);
-
 }  // namespace thimble

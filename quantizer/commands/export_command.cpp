@@ -2,8 +2,6 @@
 // of an artifact or a checkpoint as a folder of Hugging Face or a GGUF file.
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "quantizer/checkpoints/gguf_writer.h"
 #include "quantizer/checkpoints/hub_folder.h"
 #include "quantizer/checkpoints/weight_source.h"
@@ -13,25 +11,10 @@
 #include "runtime/base/count_text.h"
 #include "runtime/base/json.h"
 #include "runtime/codes/nvfp4_scale_layout.h"
+#include "runtime/families/model_weights.h"
 
 namespace thimble {
 namespace {
-
-// Dequantized tensors, owned, by the name they have in the file.
-using OwnedTensors = std::map<std::string, Tensor>;
-
-OwnedTensors dequantized_tensors(const QuantizedModel& quantized, DType dtype, const std::string& path) {
-  OwnedTensors tensors;
-  for (const QuantizedTensor& tensor : quantized.tensors) {
-    const auto* raw = std::get_if<RawTensor>(&tensor.data);
-    // Integer tensors stay as they are.
-    if (raw && !is_floating(raw->dtype))
-      tensors[tensor.name] = {raw->dtype, tensor.shape, raw->bytes};
-    else
-      tensors[tensor.name] = {dtype, tensor.shape, narrowed(dequantize(tensor), dtype, tensor.name, path)};
-  }
-  return tensors;
-}
 
 constexpr const char* kDequantized = "dequantized";
 constexpr const char* kNvfp4 = "nvfp4";
@@ -47,7 +30,7 @@ struct Options {
 
 // What is written: tensors, the file's metadata, and what the result says of them.
 struct Export {
-  OwnedTensors tensors;
+  std::map<std::string, Tensor> tensors;
   std::map<std::string, std::string> metadata;
   Json result;
 };
@@ -55,7 +38,7 @@ struct Export {
 // Tensors in NVFP4 as block-scaled matrix products read them: codes as they are, scales in atoms of 128 rows x 4
 // blocks. The others dequantized. Matrices stay single, out of banks.
 Export nvfp4_export(const QuantizedModel& quantized, DType dtype, const std::string& path) {
-  OwnedTensors tensors;
+  std::map<std::string, Tensor> tensors;
   Json shapes = Json::object();
   QuantizedModel others{quantized.config_json, quantized.provenance_json, quantized.banked, {}};
   for (const QuantizedTensor& tensor : quantized.tensors) {
@@ -84,16 +67,10 @@ Export nvfp4_export(const QuantizedModel& quantized, DType dtype, const std::str
 }
 
 Export dequantized_export(const QuantizedModel& quantized, DType dtype, const std::string& path) {
-  OwnedTensors tensors = dequantized_tensors(quantized, dtype, path);
   const Json config = parse_json(as_bytes_of(quantized.config_json), path);
-  // Of a family that runs, the tensors are checked before they are laid out as in its checkpoints.
-  if (find_family(config, {})) {
-    const Spec spec = quantized_spec(quantized, path);
-    tensors = spec.family->to_file(spec, std::move(tensors), quantized.banked);
-  } else if (quantized.banked) {
-    throw FormatError(path, cannot_be_run(config));
-  }
-  return {std::move(tensors), {{"format", "pt"}, {"config", canonical_json(config)}}, {{"banked", quantized.banked}}};
+  return {checkpoint_tensors(quantized, dtype, path),
+          {{"format", "pt"}, {"config", canonical_json(config)}},
+          {{"banked", quantized.banked}}};
 }
 
 Json export_safetensors(const Options& options, DType dtype) {

@@ -1,9 +1,13 @@
 // quantized_model.cpp: dequantization, the readable reference.
 #include "runtime/codes/quantized_model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
+#include "runtime/base/error.h"
 #include "runtime/base/parallel.h"
 #include "runtime/codes/trellis.h"
 
@@ -110,6 +114,33 @@ TensorMap quantized_shapes(const QuantizedModel& quantized) {
     shapes.emplace(tensor.name, TensorView{raw ? raw->dtype : DType::kF32, tensor.shape, {}});
   }
   return shapes;
+}
+
+ByteVector narrowed(std::span<const float> values, DType dtype, const std::string& name, const std::string& path) {
+  ByteVector bytes = from_float32(dtype, values);
+  if (dtype == DType::kF32) return bytes;
+  const std::vector<float> kept = to_float32(dtype, bytes);
+  for (size_t i = 0; i < values.size(); ++i)
+    if (std::isfinite(values[i]) && !std::isfinite(kept[i]))
+      throw FormatError(path, fmt::format("tensor '{}' holds {}, beyond the range of {}; export it as F32", name,
+                                          values[i], dtype_name(dtype)));
+  return bytes;
+}
+
+std::map<std::string, Tensor> dequantized_tensors(const QuantizedModel& quantized, DType dtype,
+                                                  const std::string& path) {
+  std::map<std::string, Tensor> tensors;
+  std::vector<Tensor*> results;
+  for (const QuantizedTensor& tensor : quantized.tensors) results.push_back(&tensors[tensor.name]);
+  parallel_for(static_cast<int64_t>(results.size()), [&](int64_t i) {
+    const QuantizedTensor& tensor = quantized.tensors[static_cast<size_t>(i)];
+    const auto* raw = std::get_if<RawTensor>(&tensor.data);
+    *results[static_cast<size_t>(i)] =
+        raw && !is_floating(raw->dtype)
+            ? Tensor{raw->dtype, tensor.shape, raw->bytes}
+            : Tensor{dtype, tensor.shape, narrowed(dequantize(tensor), dtype, tensor.name, path)};
+  });
+  return tensors;
 }
 
 FloatTensors dequantize_tensors(const QuantizedModel& quantized) {

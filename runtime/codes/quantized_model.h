@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -72,5 +74,13 @@ TensorMap quantized_shapes(const QuantizedModel& quantized);
 
 // float32 elements of all tensors.
 FloatTensors dequantize_tensors(const QuantizedModel& quantized);
+
+// Elements of `dtype`. A finite value that it cannot hold would become an infinity: a FormatError(path) instead, which
+// names the tensor and says to use F32.
+ByteVector narrowed(std::span<const float> values, DType dtype, const std::string& name, const std::string& path);
+
+// All tensors with elements of `dtype`, by name; integers stay as they are. FormatErrors(path) of narrowed().
+std::map<std::string, Tensor> dequantized_tensors(const QuantizedModel& quantized, DType dtype,
+                                                  const std::string& path);
 
 }  // namespace thimble

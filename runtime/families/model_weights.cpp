@@ -27,6 +27,17 @@ Spec quantized_spec(const QuantizedModel& quantized, const std::string& path) {
   return family->resolve(config, shapes, {path, path});
 }
 
+std::map<std::string, Tensor> checkpoint_tensors(const QuantizedModel& quantized, DType dtype,
+                                                 const std::string& path) {
+  const Json config = parse_json(as_bytes_of(quantized.config_json), path);
+  const bool runs = find_family(config, {}) != nullptr;
+  if (!runs && quantized.banked) throw FormatError(path, cannot_be_run(config));
+  std::map<std::string, Tensor> tensors = dequantized_tensors(quantized, dtype, path);
+  if (!runs) return tensors;
+  const Spec spec = quantized_spec(quantized, path);
+  return spec.family->to_file(spec, std::move(tensors), quantized.banked);
+}
+
 Weights dequantize_weights(std::shared_ptr<const Network> network, const QuantizedModel& quantized) {
   std::map<std::string, StoredMatrix> matrices;
   FloatTensors others;

@@ -25,6 +25,11 @@ std::shared_ptr<const Weights> weights_of(const Spec& spec, const TensorMap& par
 // contents. A config of a family that does not run, or tensors that do not fit it, are FormatErrors(path).
 Spec quantized_spec(const QuantizedModel& quantized, const std::string& path);
 
+// The tensors of the checkpoint that an artifact stands for, with elements of `dtype`: those of dequantized_tensors()
+// under the names and in the shapes of its family's files, banks too. Of a family that does not run they stay as they
+// are; a FormatError(path) where they were in banks. Of one that runs, quantized_spec() checks them.
+std::map<std::string, Tensor> checkpoint_tensors(const QuantizedModel& quantized, DType dtype, const std::string& path);
+
 // The weights that the codes stand for. Matrices are as stored_matrix() has them.
 Weights dequantize_weights(std::shared_ptr<const Network> network, const QuantizedModel& quantized);
 

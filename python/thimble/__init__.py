@@ -1,0 +1,33 @@
+"""thimble: artifacts (.thmb) of compressed language models, from Python.
+
+    import thimble
+    print(thimble.open("model.thmb"))                          # what it is
+    weights = thimble.load("model.thmb")                       # a mapping; tensors are decoded when asked for
+    model.load_state_dict(thimble.state_dict("model.thmb", device="cpu"))
+
+docs/python.md shows more.
+"""
+
+from __future__ import annotations
+
+from ._thimble import __version__
+from .artifact import Artifact, TensorInfo, Tensors, load, state_dict
+from .errors import CheckError, DeviceError, Error, FormatError, IoError, UsageError
+
+open = Artifact  # noqa: A001: as people look for it
+
+__all__ = [
+    "Artifact",
+    "CheckError",
+    "DeviceError",
+    "Error",
+    "FormatError",
+    "IoError",
+    "TensorInfo",
+    "Tensors",
+    "UsageError",
+    "__version__",
+    "load",
+    "open",
+    "state_dict",
+]
