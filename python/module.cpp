@@ -59,7 +59,7 @@ Array array_of(Tensor tensor) {
   return Array(data, shape.size(), shape.data(), owner, nullptr, type);
 }
 
-// "" for float32 of quantized tensors and of those stored in narrower floats, and others' own.
+// What the tensor's elements become where `name` is asked for: integers stay what they are.
 DType element_type(const std::string& name, const TensorEntry& entry) {
   if (!entry.coded() && !is_floating(entry.dtype)) return entry.dtype;
   return dtype_from_name(name, "dtype");
