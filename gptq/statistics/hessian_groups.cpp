@@ -16,6 +16,9 @@ namespace {
 // Stored Hessians may take this share of the memory.
 constexpr uint64_t kStoredShare = 8;
 
+// Groups leave this share of a device free: what other programs take before their turn comes, and larger batches.
+constexpr uint64_t kFreeShare = 8;
+
 uint64_t triangle_bytes(int64_t columns) {
   return static_cast<uint64_t>(columns) * static_cast<uint64_t>(columns + 1) / 2 * sizeof(double);
 }
@@ -73,9 +76,9 @@ HessianGroups group_hessians(const std::shared_ptr<const Network>& network, cons
   uint64_t nodes = 0;
   for (size_t d = 0; d < devices; ++d) nodes += nodes_of_device(parts, d, devices).size();
   const int64_t live = most_live_sums(parts, devices);
-  const uint64_t usable = usable_memory(device);
+  const uint64_t usable = usable_memory(device), most = usable - usable / kFreeShare;
   return group_hessians(*network, weight_bytes, device.host_memory_bytes, nodes + 1, [&](auto inputs) {
-    return plan_hessians(network, device.numerics, length, inputs, 1, live, kNoMemoryLimit).bytes() <= usable;
+    return plan_hessians(network, device.numerics, length, inputs, 1, live, kNoMemoryLimit).bytes() <= most;
   });
 }
 

@@ -36,8 +36,9 @@ HessianGroups group_hessians(const Network& network, uint64_t other_bytes, uint6
                              const HessiansFit& also_fits = nullptr);
 
 // Those that `device` collects together over `sequences` sequences of `length` tokens. CUDA devices each have room for
-// the sums of their parts beside the model and the activations of one sequence at least, and the host for the sums that
-// they hand over. `with_loss`: with the loss's gradients in the same pass, on the CPU.
+// the sums of their parts beside the model and the activations of one sequence at least, an eighth of what they have
+// left over, and the host for the sums that they hand over. `with_loss`: with the loss's gradients in the same pass, on
+// the CPU.
 HessianGroups group_hessians(const std::shared_ptr<const Network>& network, const Device& device, int64_t sequences,
                              int64_t length, bool with_loss, uint64_t weight_bytes);
 

@@ -252,7 +252,7 @@ MemoryPlan plan_hessians(const std::shared_ptr<const Network>& network, Numerics
       for (CudaHessianCollector& collector : live) collector.reserve_sum(names, columns);
       widest = std::max(widest, columns);
     }
-    live[0].reserve_products(widest, batch, length);
+    if (!inputs.empty()) live[0].reserve_products(widest, batch, length);
   };
   return fit_memory_plan("Hessian collection", "sequence", length, sequences, usable_bytes, [&](int64_t batch) {
     return counted_allocations([&] { with_cuda_type(numerics, [&]<typename T>(T* type) { allocate(type, batch); }); });
