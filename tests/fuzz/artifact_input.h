@@ -3,8 +3,11 @@
 //   0: the rest is the file, with length and checksums made right;
 //   1: the rest is header JSON up to a zero byte, then section entries and contents;
 //   2: the rest describes a small tensor table, whose header and plan are right, then section contents.
+// Where THIMBLE_FUZZ_FILES names a folder, the files go there too: scripts/portable-check decodes them elsewhere.
 #pragma once
 
+#include <cstdlib>
+#include <fstream>
 #include <optional>
 
 #include "packer/artifact.h"
@@ -99,7 +102,7 @@ inline ByteVector file_from_table(FuzzInput& input) {
   return write_container(format_version_of(header), sections);
 }
 
-inline ByteVector file_from(Bytes data) {
+inline ByteVector file_of_any_kind(Bytes data) {
   FuzzInput input(data);
   switch (input.number() % 3) {
     case 1: return file_from_header_text(input);
@@ -109,6 +112,15 @@ inline ByteVector file_from(Bytes data) {
   Bytes rest = input.rest();
   ByteVector file(rest.begin(), rest.end());
   reseal(file, Reseal::kChecksumsAndLength);
+  return file;
+}
+
+inline ByteVector file_from(Bytes data) {
+  ByteVector file = file_of_any_kind(data);
+  if (const char* folder = std::getenv("THIMBLE_FUZZ_FILES")) {
+    std::ofstream out(std::string(folder) + "/" + std::to_string(xxh3(file)) + ".thmb", std::ios::binary);
+    out.write(reinterpret_cast<const char*>(file.data()), std::ssize(file));
+  }
   return file;
 }
 
