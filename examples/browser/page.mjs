@@ -114,7 +114,7 @@ const HANDLERS = {
       part('rows').rows[index].lastChild.textContent = 'yes'
     }
   },
-  loaded({ weights, decodeMilliseconds, memoryBytes, weightBytes, mostTokens }) {
+  loaded({ weights, decodeMilliseconds, memoryBytes, weightBytes, mostTokens, refusal }) {
     showProgress(opened.size, weights)
     part('speed').textContent = `${(weights / 1e3 / Math.max(decodeMilliseconds, 0.1)).toFixed(1)} million`
     part('memory').textContent = bytesText(memoryBytes)
@@ -127,7 +127,8 @@ const HANDLERS = {
       setState('ready')
     } else {
       part('status').textContent = `${opened.name} is decoded and its checksum is right: ${bytesText(weightBytes)} of ` +
-        'integers, scales and small tensors. With its tokenizer it would continue texts.'
+        `integers, scales and small tensors. ${refusal ? `It continues no text: ${refusal}` :
+          'With its tokenizer it would continue texts.'}`
       setState('decoded')
     }
   },
@@ -169,7 +170,7 @@ function continueText(event) {
 
 function useDropped(files) {
   for (const file of files) {
-    const input = part(file.name.endsWith('.model') ? 'tokenizer-file' : 'artifact-file')
+    const input = part(/\.(model|json)$/.test(file.name) ? 'tokenizer-file' : 'artifact-file')
     const transfer = new DataTransfer()
     transfer.items.add(file)
     input.files = transfer.files

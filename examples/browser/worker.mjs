@@ -5,13 +5,14 @@
 //        { type: 'stop' }                                the text that is being continued
 //   out: { type: 'opened', name, size, tensors }         the front of the file has come
 //        { type: 'progress', arrived, weights, decoded } bytes, weights, and indices of tensors since the last one
-//        { type: 'loaded', weights, milliseconds, decodeMilliseconds, memoryBytes, weightBytes, mostTokens }
-//                                                        weightBytes null and mostTokens a number where there is a model
+//        { type: 'loaded', weights, milliseconds, decodeMilliseconds, memoryBytes, weightBytes, mostTokens, refusal }
+//                                                        weightBytes null and mostTokens a number where there is a model;
+//                                                        refusal: why there is none though a tokenizer came, or null
 //        { type: 'token', token, text } ...              then { type: 'end', tokens, milliseconds, isStopped }
 //        { type: 'error', code, text }                   of ThimbleError and SourceError, or 'INTERNAL'
 import { GrowingBytes } from './bytes.mjs'
 import { TextModel } from './text_model.mjs'
-import { Artifact, Decoder } from './thimble.mjs'
+import { Artifact, Decoder, ThimbleError } from './thimble.mjs'
 import { loadAll, Weights } from './weights.mjs'
 
 const MILLISECONDS_BETWEEN_REPORTS = 50
@@ -22,13 +23,26 @@ let isStopped = false
 
 const bytesOf = async (source) => (source instanceof File ? GrowingBytes.ofFile(source) : GrowingBytes.download(source))
 
+// The model, or where the tokenizer is of another kind or the family none that runs, the weights alone and why.
+function holderOf(artifact, tokenizer) {
+  if (tokenizer?.[0] === '{'.charCodeAt(0))
+    return { holder: new Weights(artifact), refusal: 'tokenizer: this is JSON, a SentencePiece model was expected' }
+  try {
+    if (tokenizer) return { holder: new TextModel(artifact, tokenizer), refusal: null }
+  } catch (error) {
+    if (!(error instanceof ThimbleError) || error.code === 'INTERNAL') throw error
+    return { holder: new Weights(artifact), refusal: error.message }
+  }
+  return { holder: new Weights(artifact), refusal: null }
+}
+
 async function load({ module, artifact: artifactSource, tokenizer: tokenizerSource }) {
   const began = performance.now()
   const [decoder, file, tokenizer] = await Promise.all([Decoder.load(module), bytesOf(artifactSource),
     tokenizerSource && bytesOf(tokenizerSource).then((bytes) => bytes.whole())])
   const artifact = await Artifact.open(decoder, file)
   const { tensors } = artifact
-  const holder = tokenizer ? new TextModel(artifact, tokenizer) : new Weights(artifact)
+  const { holder, refusal } = holderOf(artifact, tokenizer)
   postMessage({ type: 'opened', name: file.name, size: file.size, tensors })
 
   let weights = 0, decoded = [], lastReport = 0, nextReport
@@ -52,10 +66,10 @@ async function load({ module, artifact: artifactSource, tokenizer: tokenizerSour
   })
   report()
   artifact.close()
-  if (tokenizer) model = holder
+  if (holder instanceof TextModel) model = holder
   postMessage({ type: 'loaded', weights, milliseconds: performance.now() - began,
     decodeMilliseconds: decoder.busyMilliseconds, memoryBytes: decoder.memoryBytes + file.mostHeld,
-    weightBytes: holder.bytes ?? null, mostTokens: model?.mostTokens ?? null })
+    weightBytes: holder.bytes ?? null, mostTokens: model?.mostTokens ?? null, refusal })
 }
 
 // Lets messages that wait be handled.

@@ -16,9 +16,10 @@ import unittest
 from pathlib import Path
 
 from browser import Browser, Server, find_chromium, has_colours
-from browser_page import REPOSITORY, TINY, build_module, make_page
+from browser_page import QUICK, REPOSITORY, TINY, build_module, make_page
 from needs import thimble_program
 
+LLAMA = REPOSITORY.parent / "shared" / "data" / "llama-small"
 MOST_MODULE_BYTES = 400_000
 WIDTHS = {"phone": 390, "desktop": 1280}
 DAMAGED_COPIES = 200
@@ -138,20 +139,65 @@ class PageTest(Page):
         self.open()
         self.load_bundled()
         for text in TEXTS:
-            with self.subTest(text=text):
-                for name, value in zip(("prompt", "length", "temperature", "seed"), text, strict=True):
-                    self.set_field(name, value)
-                self.click("continue")
-                self.browser.wait_for(SETTLED)
-                tokens, all_text = tokens_of_the_program(self.folder / "model.thmb", text)
-                new = [int(token) for token in self.text_of("tokens").split()]
-                self.assertGreater(len(new), 0)
-                self.assertEqual(new, tokens[-len(new) :])
-                self.assertIn(f"{len(new)} tokens", self.text_of("text-status"))
-                shown = self.text_of("continuation")
-                self.assertTrue(shown.startswith(text[0]))
-                self.assertTrue(all_text.endswith(shown[len(text[0]) :]), (all_text, shown))
+            self.check_text(self.folder / "model.thmb", text)
         self.assertEqual(self.browser.problems(), [])
+
+    def check_text(self, artifact: Path, text: list) -> None:
+        with self.subTest(text=text):
+            for name, value in zip(("prompt", "length", "temperature", "seed"), text, strict=True):
+                self.set_field(name, value)
+            self.click("continue")
+            self.browser.wait_for(SETTLED)
+            tokens, all_text = tokens_of_the_program(artifact, text)
+            new = [int(token) for token in self.text_of("tokens").split()]
+            self.assertGreater(len(new), 0)
+            self.assertEqual(new, tokens[-len(new) :])
+            self.assertIn(f"{len(new)} tokens", self.text_of("text-status"))
+            shown = self.text_of("continuation")
+            self.assertTrue(shown.startswith(text[0]))
+            self.assertTrue(all_text.endswith(shown[len(text[0]) :]), (all_text, shown))
+
+    def test_a_llama_continues_texts_as_the_program_does(self):
+        if not LLAMA.exists():
+            self.skipTest(f"{LLAMA} is not there")
+        artifact = self.folder.parent / "llama.thmb"
+        options = "--bits-per-weight 4 --codec rans --portable " + QUICK
+        command = [thimble_program(), "quantize", str(LLAMA), "-o", str(artifact), *options.split()]
+        subprocess.run(command, check=True, capture_output=True)
+        self.open()
+        self.choose_file("artifact-file", artifact)
+        self.choose_file("tokenizer-file", TINY / "tokenizer.model")
+        self.click("load-own")
+        self.browser.wait_for(SETTLED)
+        self.assertEqual(self.browser.evaluate(STATE), "ready", self.browser.evaluate(ERROR))
+        self.assertIn("at most 1,024 tokens", self.text_of("length-hint"))
+        for text in TEXTS:
+            self.check_text(artifact, text)
+        self.assertEqual(self.browser.problems(), [])
+
+    def choose_file(self, name: str, path: Path) -> None:
+        root = self.browser.call("DOM.getDocument")["root"]["nodeId"]
+        node = self.browser.call("DOM.querySelector", nodeId=root, selector=f"#{name}")["nodeId"]
+        self.browser.call("DOM.setFileInputFiles", files=[str(path)], nodeId=node)
+
+    def test_another_kind_of_tokenizer_leaves_the_artifact_decoded(self):
+        whole = (TINY / "tokenizer.model").read_bytes()
+        for name, content, text in (
+            ("tokenizer.json", b'{"model": {"type": "BPE"}}', "this is JSON, a SentencePiece model was expected"),
+            ("half.model", whole[: len(whole) // 2], ".{10,}"),
+        ):
+            with self.subTest(name=name):
+                path = self.folder.parent / name
+                path.write_bytes(content)
+                self.open()
+                self.choose_file("artifact-file", self.folder / "model.thmb")
+                self.choose_file("tokenizer-file", path)
+                self.click("load-own")
+                self.browser.wait_for(SETTLED)
+                self.assertEqual(self.browser.evaluate(STATE), "decoded", self.browser.evaluate(ERROR))
+                self.assertRegex(self.text_of("status"), f"It continues no text: tokenizer: {text}$")
+                self.assertFalse(self.browser.evaluate("document.getElementById('text').checkVisibility()"))
+                self.assertEqual(self.browser.problems(), [])
 
     def test_it_asks_for_its_own_files_alone_and_says_nothing_on_the_console(self):
         self.open()
