@@ -20,6 +20,9 @@ if(THIMBLE_FUZZ)
   target_compile_options(thimble_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
+# For code that nobody waits for.
+set(thimble_least_optimised $<IF:$<BOOL:${THIMBLE_SANITIZE}>,-O0,-Og>)
+
 # Headers that most sources include and that take long to read are read once. A compiler cache cannot see into what was
 # precompiled, so with one there is nothing of it; every source includes what it uses.
 option(THIMBLE_PRECOMPILE "Precompile the headers of libraries that most sources include" ON)

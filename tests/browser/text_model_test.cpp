@@ -19,13 +19,14 @@
 #include "tests/runtime/families/golf/random_quantized_model.h"
 #include "tests/runtime/families/gpt2/random_gpt2.h"
 #include "tests/runtime/families/llama/random_llama.h"
+#include "tests/support/test_files.h"
 
 namespace thimble {
 namespace {
 
 using ::testing::HasSubstr;
 
-const std::string kTiny = std::string(THIMBLE_SOURCE_DIR) + "/examples/tiny/";
+const std::string kTiny = source_file("examples/tiny/");
 constexpr int64_t kTinyVocabulary = 1024;
 
 // The portable kernels, which the page's module has; chosen before the first product.

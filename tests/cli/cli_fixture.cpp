@@ -38,7 +38,7 @@ CliTest::CliTest() {
 
 RunResult CliTest::thimble(const Arguments& arguments, RunOptions options) const {
   if (options.folder.empty()) options.folder = folder_.path();
-  return run_program(Arguments{THIMBLE_PROGRAM} + arguments, options);
+  return run_program(Arguments{thimble_program()} + arguments, options);
 }
 
 RunResult CliTest::succeed(const Arguments& arguments, const RunOptions& options) const {

@@ -7,6 +7,7 @@
 #include "tests/cli/cli_fixture.h"
 #include "tests/runtime/families/gpt2/random_gpt2.h"
 #include "tests/runtime/families/llama/random_llama.h"
+#include "tests/support/test_files.h"
 
 namespace thimble::testing {
 namespace {
@@ -22,8 +23,7 @@ class ExportCliTest : public CliTest {
     config["bos_token_id"] = 1;
     write("hub/config.json", config.dump());
     write_safetensors(path("hub/model.safetensors"), views_of(weights_));
-    std::filesystem::copy_file(std::string(THIMBLE_SOURCE_DIR) + "/tests/eval/tokenizers/golden/byte_level.json",
-                               path("hub/tokenizer.json"));
+    std::filesystem::copy_file(source_file("tests/eval/tokenizers/golden/byte_level.json"), path("hub/tokenizer.json"));
     write("hub/tokenizer_config.json", R"({"chat_template": "{{ messages }}"})");
     write("hub/README.md", "not copied");
   }

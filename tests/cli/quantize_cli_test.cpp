@@ -5,6 +5,7 @@
 #include "packer/artifact.h"
 #include "quantizer/formats/safetensors.h"
 #include "tests/cli/cli_fixture.h"
+#include "tests/support/test_files.h"
 
 namespace thimble::testing {
 namespace {
@@ -246,7 +247,7 @@ TEST_F(QuantizeTest, ScoresBeforeAndAfterAgreeWithEval) {
 }
 
 TEST_F(QuantizeTest, TheBundledExample) {
-  std::string example = std::string(THIMBLE_SOURCE_DIR) + "/examples/tiny/";
+  std::string example = source_file("examples/tiny/");
   if (!file_exists(example + "model.safetensors")) GTEST_SKIP() << "no bundled example in this checkout";
   Arguments arguments = {"quantize", example + "model.safetensors", "-o", "out.thmb", "--budget", "600000"};
   Arguments calibration = {"--calibration-sequences", "2", "--calibration-length", "64"};

@@ -8,7 +8,7 @@ namespace {
 class RanksTest : public CliTest {
  protected:
   void SetUp() override {
-    if (std::string(THIMBLE_MPIRUN).empty()) GTEST_SKIP() << "no MPI in this build";
+    if (mpirun_program().empty()) GTEST_SKIP() << "no MPI in this build";
   }
 
   // For Open MPI: as root, with more ranks than processors, without other machines; and the leaks that a sanitizer
@@ -27,11 +27,11 @@ class RanksTest : public CliTest {
     return options;
   }
   RunResult mpirun(const Arguments& arguments) const {
-    return run_program(Arguments{THIMBLE_MPIRUN} + arguments, mpi_options(path("")));
+    return run_program(Arguments{mpirun_program()} + arguments, mpi_options(path("")));
   }
   // `arguments` begin with the command; all ranks get them.
   RunResult ranks(int count, const Arguments& arguments) const {
-    return mpirun(Arguments{"-np", std::to_string(count), THIMBLE_PROGRAM} + arguments);
+    return mpirun(Arguments{"-np", std::to_string(count), thimble_program()} + arguments);
   }
   Json ranks_json(int count, const Arguments& arguments) const {
     RunResult result = ranks(count, arguments + Arguments{"--json"});
@@ -57,7 +57,7 @@ class RanksTest : public CliTest {
       std::filesystem::remove(path("out.thmb"));
     }
   }
-  static Arguments program(const Arguments& arguments) { return Arguments{THIMBLE_PROGRAM} + arguments; }
+  static Arguments program(const Arguments& arguments) { return Arguments{thimble_program()} + arguments; }
   static Arguments eval(const std::string& model = "model.safetensors") { return Arguments{"eval", model} + scoring(); }
 };
 
@@ -196,14 +196,14 @@ TEST_F(RanksTest, ARankThatIsKilledEndsAll) {
 
 // Of several processes that know nothing of each other, each would write the output.
 TEST(NoRanks, ABuildWithoutMpiRefusesToBeOneOfSeveral) {
-  if (!std::string(THIMBLE_MPIRUN).empty()) GTEST_SKIP() << "this build has MPI";
+  if (!mpirun_program().empty()) GTEST_SKIP() << "this build has MPI";
   RunOptions options;
   options.environment = {"OMPI_COMM_WORLD_SIZE=2"};
-  RunResult result = run_program({THIMBLE_PROGRAM, "doctor"}, options);
+  RunResult result = run_program({thimble_program(), "doctor"}, options);
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("no MPI"));
   options.environment = {"OMPI_COMM_WORLD_SIZE=1"};
-  EXPECT_EQ(run_program({THIMBLE_PROGRAM, "doctor"}, options).exit_code, 0);
+  EXPECT_EQ(run_program({thimble_program(), "doctor"}, options).exit_code, 0);
 }
 
 }  // namespace

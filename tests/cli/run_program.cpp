@@ -130,4 +130,8 @@ RunResult run_program(const std::vector<std::string>& arguments, const RunOption
   return result;
 }
 
+std::string thimble_program() { return THIMBLE_PROGRAM; }
+
+std::string mpirun_program() { return THIMBLE_MPIRUN; }
+
 }  // namespace thimble::testing

@@ -4,6 +4,7 @@
 
 #include "eval/text/token_shard.h"
 #include "tests/cli/cli_fixture.h"
+#include "tests/support/test_files.h"
 
 namespace thimble::testing {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 class TokenizeCliTest : public CliTest {
  protected:
   TokenizeCliTest() {
-    const std::string golden = std::string(THIMBLE_SOURCE_DIR) + "/tests/eval/tokenizers/golden/split.json";
+    const std::string golden = source_file("tests/eval/tokenizers/golden/split.json");
     std::filesystem::copy_file(golden, path("tokenizer.json"));
   }
   Json tokenizer_json() const {

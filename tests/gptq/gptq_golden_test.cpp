@@ -7,11 +7,12 @@
 #include "runtime/base/json.h"
 #include "tests/gptq/statistics/gptq_samples.h"
 #include "tests/gptq/trace/stored_tensors.h"
+#include "tests/support/test_files.h"
 
 namespace thimble {
 namespace {
 
-const std::string kFolder = std::string(THIMBLE_SHARED_DATA) + "/golf30m/";
+const std::string kFolder = shared_data("golf30m/");
 
 class GptqGolden : public testing::Test {
  protected:

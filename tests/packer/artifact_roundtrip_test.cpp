@@ -11,6 +11,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/parallel.h"
 #include "tests/packer/sample_models.h"
+#include "tests/support/test_files.h"
 
 namespace thimble {
 namespace {
@@ -241,7 +242,7 @@ double context_model_bytes(Bytes codes, size_t rows, size_t columns) {
 // Codes of a trained matrix: Brotli in the chosen layout comes within 2% of the ideal order-0 length, rans within 1% of
 // the ideal length of a context model.
 TEST(ArtifactRoundTripTest, TrainedCodesAreNearTheirEntropy) {
-  const std::string path = std::string(THIMBLE_SHARED_DATA) + "/golf30m/golden.safetensors";
+  const std::string path = shared_data("golf30m/golden.safetensors");
   if (!file_exists(path)) GTEST_SKIP() << "no trained codes here";
   MappedFile file(path);
   ByteCursor cursor(file.bytes(), path);

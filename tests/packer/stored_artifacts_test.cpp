@@ -12,11 +12,12 @@
 #include "packer/container/artifact_reader.h"
 #include "runtime/base/file.h"
 #include "runtime/base/hash.h"
+#include "tests/support/test_files.h"
 
 namespace thimble {
 namespace {
 
-const std::string kFolder = THIMBLE_SOURCE_DIR "/tests/packer/artifacts/";
+const std::string kFolder = source_file("tests/packer/artifacts/");
 
 struct Recorded {
   uint32_t version = 0;

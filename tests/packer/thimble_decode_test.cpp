@@ -17,6 +17,7 @@
 #include "tests/packer/reseal.h"
 #include "tests/packer/sample_models.h"
 #include "tests/support/allocation_probe.h"
+#include "tests/support/test_files.h"
 
 namespace thimble {
 namespace {
@@ -97,7 +98,7 @@ class CountedReads {
 
 std::vector<std::string> stored_files() {
   std::vector<std::string> files;
-  for (const auto& entry : std::filesystem::directory_iterator(THIMBLE_SOURCE_DIR "/tests/packer/artifacts"))
+  for (const auto& entry : std::filesystem::directory_iterator(source_file("tests/packer/artifacts")))
     if (entry.path().extension() == ".thmb") files.push_back(entry.path());
   std::ranges::sort(files);
   return files;
@@ -215,7 +216,7 @@ TEST(ThimbleDecodeTest, SummariesAgreeWithThoseOfTheProgram) {
 
 // What a page does that decodes while it downloads.
 TEST(ThimbleDecodeTest, LevelsNeedNoByteBehindTheirEnd) {
-  const MappedFile file(THIMBLE_SOURCE_DIR "/tests/packer/artifacts/slope-rans-golf.thmb");
+  const MappedFile file(source_file("tests/packer/artifacts/slope-rans-golf.thmb"));
   uint64_t front = 0;
   ASSERT_EQ(thimble_front_bytes(file.bytes().data(), 52, nullptr, &front, nullptr), THIMBLE_OK);
   ByteVector received(file.bytes().size());
@@ -237,7 +238,7 @@ TEST(ThimbleDecodeTest, LevelsNeedNoByteBehindTheirEnd) {
 }
 
 TEST(ThimbleDecodeTest, ReadsGoForwardThroughTheLevels) {
-  const MappedFile file(THIMBLE_SOURCE_DIR "/tests/packer/artifacts/slope-rans-golf.thmb");
+  const MappedFile file(source_file("tests/packer/artifacts/slope-rans-golf.thmb"));
   CountedReads reads(file.bytes());
   Decoder decoder(reads.reader(), file.bytes().size());
   const size_t opening = reads.reads();
@@ -288,7 +289,7 @@ TEST(ThimbleDecodeTest, MemoryIsWhatWasSaid) {
 }
 
 TEST(ThimbleDecodeTest, ThreadsShareAnArtifact) {
-  const MappedFile file(THIMBLE_SOURCE_DIR "/tests/packer/artifacts/slope-rans-golf.thmb");
+  const MappedFile file(source_file("tests/packer/artifacts/slope-rans-golf.thmb"));
   Decoder decoder(file.bytes()), alone(file.bytes());
   std::vector<std::vector<float>> expected;
   for (size_t i = 0; i < alone.count(); ++i) expected.push_back(alone.values<float>(i, THIMBLE_F32));

@@ -11,6 +11,7 @@
 #include "runtime/base/file.h"
 #include "tests/eval/score/fake_scorers.h"
 #include "tests/eval/tokenizers/tokenizer_builder.h"
+#include "tests/support/test_files.h"
 
 namespace thimble {
 namespace {
@@ -370,7 +371,7 @@ TEST_F(Audit, NothingToProbeIsAnError) {
 }
 
 TEST(AuditData, ThePublicTextsBytesAgreeWithItsTokens) {
-  const std::string folder = std::string(THIMBLE_SHARED_DATA) + "/text/";
+  const std::string folder = shared_data("text/");
   if (!file_exists(folder + "val_public.txt")) GTEST_SKIP() << "the shared data is not there";
   Tokenizer tokenizer = Tokenizer::load(folder + "sp1024.model");
   const std::vector<Token> tokens = read_shards(std::vector{folder + "val_public.sp1024.bin"}, 1024);

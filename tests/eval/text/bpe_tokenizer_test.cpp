@@ -12,6 +12,7 @@
 #include "eval/tokenizers/tokenizer.h"
 #include "runtime/base/file.h"
 #include "runtime/base/json.h"
+#include "tests/support/test_files.h"
 
 namespace thimble {
 namespace {
@@ -20,7 +21,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::string golden_path(const std::string& name) {
-  return std::string(THIMBLE_SOURCE_DIR) + "/tests/eval/tokenizers/golden/" + name + ".json";
+  return source_file("tests/eval/tokenizers/golden/") + name + ".json";
 }
 Json golden_json(const std::string& name) {
   MappedFile file(golden_path(name));

@@ -7,6 +7,7 @@
 #include "eval/text/token_shard.h"
 #include "runtime/base/file.h"
 #include "tests/eval/tokenizers/tokenizer_builder.h"
+#include "tests/support/test_files.h"
 
 namespace thimble {
 namespace {
@@ -98,8 +99,7 @@ TEST_F(ByteTableRules, CountsAreTheBytesOfTheDecodedText) {
 }
 
 TEST(ByteTableData, PublishedTotalsOfTheValidationTokens) {
-  const std::string folder = THIMBLE_SHARED_DATA;
-  const std::string shard = folder + "/golf30m/val.bin", model = folder + "/text/sp1024.model";
+  const std::string shard = shared_data("golf30m/val.bin"), model = shared_data("text/sp1024.model");
   if (!file_exists(shard) || !file_exists(model)) GTEST_SKIP() << "the shared data is not there";
   const std::vector<Token> tokens = read_shards(std::vector{shard}, 1024);
   const ByteTable table(Tokenizer::load(model));

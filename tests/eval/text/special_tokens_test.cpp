@@ -10,6 +10,7 @@
 #include "runtime/base/atomic_file.h"
 #include "tests/eval/tokenizers/tokenizer_builder.h"
 #include "tests/runtime/base/temporary_folder.h"
+#include "tests/support/test_files.h"
 
 namespace thimble {
 namespace {
@@ -22,7 +23,7 @@ using ::testing::HasSubstr;
 class SpecialTokensTest : public ::testing::Test {
  protected:
   Tokenizer golden(const std::string& name) {
-    const std::string path = std::string(THIMBLE_SOURCE_DIR) + "/tests/eval/tokenizers/golden/" + name + ".json";
+    const std::string path = source_file("tests/eval/tokenizers/golden/") + name + ".json";
     const auto replace = std::filesystem::copy_options::overwrite_existing;
     std::filesystem::copy_file(path, folder_.file("tokenizer.json"), replace);
     return Tokenizer::load(folder_.file("tokenizer.json"));

@@ -7,6 +7,7 @@
 #include "eval/text/token_shard.h"
 #include "runtime/base/file.h"
 #include "tests/eval/tokenizers/tokenizer_builder.h"
+#include "tests/support/test_files.h"
 
 namespace thimble {
 namespace {
@@ -65,7 +66,7 @@ TEST(TextTokens, TextThatIsNotUtf8IsRefusedWithThePosition) {
 }
 
 TEST(TextTokensData, ThePublicTextGivesItsPublishedTokens) {
-  const std::string folder = std::string(THIMBLE_SHARED_DATA) + "/text/";
+  const std::string folder = shared_data("text/");
   if (!file_exists(folder + "val_public.txt")) GTEST_SKIP() << "the shared data is not there";
   Tokenizer tokenizer = Tokenizer::load(folder + "sp1024.model");
   EXPECT_EQ(tokens_of_text_file(tokenizer, folder + "val_public.txt"),

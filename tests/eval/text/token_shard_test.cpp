@@ -10,6 +10,7 @@
 
 #include "runtime/base/atomic_file.h"
 #include "runtime/base/file.h"
+#include "tests/support/test_files.h"
 
 namespace thimble {
 namespace {
@@ -168,7 +169,7 @@ TEST_F(TokenShard, AnUnreadableShardAmongSeveralIsNamed) {
 }
 
 TEST(TokenShardData, TheCalibrationTokensAreAShard) {
-  const std::string file = std::string(THIMBLE_SHARED_DATA) + "/golf30m/calibration_tokens.bin";
+  const std::string file = shared_data("golf30m/calibration_tokens.bin");
   if (!file_exists(file)) GTEST_SKIP() << file << " is not there";
   EXPECT_EQ(read_shards(std::vector{file}, 1024).size(), 64U * 2048);
 }

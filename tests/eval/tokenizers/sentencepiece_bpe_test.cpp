@@ -9,6 +9,7 @@
 #include "eval/tokenizers/sentencepiece_model.h"
 #include "runtime/base/file.h"
 #include "tests/eval/tokenizers/tokenizer_builder.h"
+#include "tests/support/test_files.h"
 
 namespace thimble {
 namespace {
@@ -127,18 +128,18 @@ ModelSpec bpe_spec() {
 }
 
 TEST(SentencePieceBpe, TinyModelIsTheLibrarys) {
-  Both(file_text(std::string(THIMBLE_SOURCE_DIR) + "/examples/tiny/tokenizer.model")).expect_equal(1, 4000);
+  Both(file_text(source_file("examples/tiny/tokenizer.model"))).expect_equal(1, 4000);
 }
 
 TEST(SentencePieceBpe, ModelTrainedByTheLibraryIsTheLibrarys) {
-  const std::string path = std::string(THIMBLE_SHARED_DATA) + "/text/sp1024.model";
+  const std::string path = shared_data("text/sp1024.model");
   if (!file_exists(path)) GTEST_SKIP() << path << " is not there";
   Both(file_text(path)).expect_equal(2, 1000);
 }
 
 TEST(SentencePieceBpe, LongTextIsTheLibrarys) {
-  const Both both(file_text(std::string(THIMBLE_SOURCE_DIR) + "/examples/tiny/tokenizer.model"));
-  both.expect_equal_text(file_text(std::string(THIMBLE_SOURCE_DIR) + "/examples/tiny/text.txt"));
+  const Both both(file_text(source_file("examples/tiny/tokenizer.model")));
+  both.expect_equal_text(file_text(source_file("examples/tiny/text.txt")));
 }
 
 TEST(SentencePieceBpe, SettingsAreTheLibrarys) {

@@ -9,6 +9,7 @@
 #include "eval/tokenizers/tokenizer_check.h"
 #include "runtime/base/file.h"
 #include "tests/eval/tokenizers/tokenizer_builder.h"
+#include "tests/support/test_files.h"
 
 namespace thimble {
 namespace {
@@ -246,7 +247,7 @@ TEST(Charsmap, BothNormalisersOfAModelAreChecked) {
 }
 
 TEST(TokenizerData, AModelTrainedByTheLibraryIsAccepted) {
-  const std::string file = std::string(THIMBLE_SHARED_DATA) + "/text/sp1024.model";
+  const std::string file = shared_data("text/sp1024.model");
   if (!file_exists(file)) GTEST_SKIP() << file << " is not there";
   Tokenizer tokenizer = Tokenizer::load(file);
   EXPECT_EQ(tokenizer.vocab_size(), 1024);

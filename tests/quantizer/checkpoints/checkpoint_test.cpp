@@ -10,11 +10,10 @@
 #include "runtime/base/hash.h"
 #include "tests/quantizer/formats/reader_asserts.h"
 #include "tests/quantizer/formats/torch_file_builder.h"
+#include "tests/support/test_files.h"
 
 namespace thimble {
 namespace {
-
-const std::string kShared = THIMBLE_SHARED_DATA;
 
 Tensor floats(const std::vector<float>& values) {
   return {DType::kF32, {static_cast<int64_t>(values.size())}, from_float32(DType::kF32, values)};
@@ -117,9 +116,9 @@ TEST(Checkpoint, OtherFilesAreRefused) {
 
 // What torch.save wrote and its bfloat16 rounding as safetensors.
 TEST(RealCheckpoints, TorchFileEqualsItsSafetensorsRounding) {
-  if (!file_exists(kShared + "/tiny/final_model.pt")) GTEST_SKIP() << "no shared data";
-  Checkpoint torch = open_checkpoint(kShared + "/tiny/final_model.pt");
-  Checkpoint rounded = open_checkpoint(kShared + "/tiny/model.safetensors");
+  if (!file_exists(shared_data("tiny/final_model.pt"))) GTEST_SKIP() << "no shared data";
+  Checkpoint torch = open_checkpoint(shared_data("tiny/final_model.pt"));
+  Checkpoint rounded = open_checkpoint(shared_data("tiny/model.safetensors"));
   ASSERT_EQ(torch.tensors().size(), rounded.tensors().size());
   size_t compared = 0;
   for (const auto& [name, expected] : rounded.tensors()) {
@@ -134,8 +133,8 @@ TEST(RealCheckpoints, TorchFileEqualsItsSafetensorsRounding) {
 }
 
 TEST(RealCheckpoints, TruncatedTorchFilesAreErrors) {
-  if (!file_exists(kShared + "/tiny/final_model.pt")) GTEST_SKIP() << "no shared data";
-  MappedFile file(kShared + "/tiny/final_model.pt");
+  if (!file_exists(shared_data("tiny/final_model.pt"))) GTEST_SKIP() << "no shared data";
+  MappedFile file(shared_data("tiny/final_model.pt"));
   Bytes bytes = file.bytes();
   std::vector<size_t> cuts = {0, 4, bytes.size() - 1, bytes.size() - 22, bytes.size() - 42, bytes.size() - 98};
   ZipArchive archive(bytes, file.path());
@@ -151,7 +150,7 @@ TEST(RealCheckpoints, TruncatedTorchFilesAreErrors) {
 TEST(RealCheckpoints, TruncatedSafetensorsFilesAreErrors) {
   size_t seen = 0;
   for (const char* name : {"tiny", "golf30m", "llama-small", "gpt2-small"}) {
-    std::string path = kShared + "/" + name + "/model.safetensors";
+    std::string path = shared_data(std::string(name) + "/model.safetensors");
     if (!file_exists(path)) continue;
     ++seen;
     MappedFile file(path);
@@ -166,8 +165,8 @@ TEST(RealCheckpoints, TruncatedSafetensorsFilesAreErrors) {
 }
 
 TEST(RealCheckpoints, WritingWhatWasReadGivesTheSameTensors) {
-  if (!file_exists(kShared + "/tiny/final_model.pt")) GTEST_SKIP() << "no shared data";
-  Checkpoint torch = open_checkpoint(kShared + "/tiny/final_model.pt");
+  if (!file_exists(shared_data("tiny/final_model.pt"))) GTEST_SKIP() << "no shared data";
+  Checkpoint torch = open_checkpoint(shared_data("tiny/final_model.pt"));
   ScratchFile path("rewritten");
   write_safetensors(path.path(), torch.tensors());
   Checkpoint rewritten = open_checkpoint(path.path());

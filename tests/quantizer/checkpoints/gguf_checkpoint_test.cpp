@@ -13,11 +13,12 @@
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/base/temporary_folder.h"
 #include "tests/runtime/families/llama/random_llama.h"
+#include "tests/support/test_files.h"
 
 namespace thimble {
 namespace {
 
-const std::string kTokenizer = std::string(THIMBLE_SOURCE_DIR) + "/tests/eval/tokenizers/golden/byte_level.json";
+const std::string kTokenizer = source_file("tests/eval/tokenizers/golden/byte_level.json");
 
 // What llama.cpp runs too, with as many tokens as the tokenizer and rows of whole blocks.
 LlamaConfig config_of(std::string_view type) {

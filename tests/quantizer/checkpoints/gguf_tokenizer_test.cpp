@@ -18,6 +18,7 @@
 #include "tests/quantizer/formats/reader_asserts.h"
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/base/temporary_folder.h"
+#include "tests/support/test_files.h"
 
 namespace thimble {
 namespace {
@@ -30,7 +31,7 @@ using testing::ModelSpec;
 using testing::PieceSpec;
 using testing::PieceType;
 
-const std::string kGolden = std::string(THIMBLE_SOURCE_DIR) + "/tests/eval/tokenizers/golden/";
+const std::string kGolden = source_file("tests/eval/tokenizers/golden/");
 const std::string kMark(kSpaceMark);
 
 Json golden_json(const std::string& name) {

@@ -9,6 +9,7 @@
 
 #include "runtime/base/file.h"
 #include "runtime/base/json.h"
+#include "tests/support/test_files.h"
 
 namespace thimble {
 namespace {
@@ -25,7 +26,7 @@ ByteVector from_hex(const Json& json) {
 }
 
 Json golden() {
-  const std::string path = std::string(THIMBLE_SOURCE_DIR) + "/tests/quantizer/formats/golden/gguf_blocks.json";
+  const std::string path = source_file("tests/quantizer/formats/golden/gguf_blocks.json");
   const std::string text = read_text_file(path, 1 << 20);
   return parse_json(as_bytes_of(text), path);
 }

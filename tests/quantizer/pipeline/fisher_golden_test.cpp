@@ -8,6 +8,7 @@
 #include "quantizer/pipeline/calibration.h"
 #include "runtime/cuda/kernels/cuda_devices.h"
 #include "tests/quantizer/pipeline/golden_files.h"
+#include "tests/support/test_files.h"
 
 namespace thimble {
 namespace {
@@ -16,7 +17,7 @@ namespace {
 constexpr double kTolerance = 1e-4;
 
 void expect_golden(const Device& device) {
-  const std::string folder = std::string(THIMBLE_SOURCE_DIR) + "/examples/tiny/";
+  const std::string folder = source_file("examples/tiny/");
   OpenedCheckpoint source(folder + "model.safetensors", "");
   GoldenFile golden(folder + "fisher_golden.safetensors");
   const Shape& shape = golden.tensors.at("tokens").shape;

@@ -9,10 +9,9 @@
 #include "quantizer/formats/safetensors.h"
 #include "runtime/base/file.h"
 #include "runtime/ops/token_sequences.h"
+#include "tests/support/test_files.h"
 
 namespace thimble {
-
-inline std::string shared_data(const std::string& name) { return std::string(THIMBLE_SHARED_DATA) + "/" + name; }
 
 // A mapped safetensors file whose tensors are read by name.
 struct GoldenFile {

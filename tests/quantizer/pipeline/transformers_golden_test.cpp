@@ -13,6 +13,7 @@
 #include "runtime/cuda/kernels/cuda_devices.h"
 #include "runtime/device/models.h"
 #include "tests/quantizer/pipeline/golden_files.h"
+#include "tests/support/test_files.h"
 
 namespace thimble {
 namespace {
@@ -21,9 +22,7 @@ constexpr double kTolerance = 1e-4;  // of the largest value
 constexpr size_t kPrompt = 8;
 const Device kCuda{true, {0}};
 
-std::string folder_of(const std::string& name) {
-  return std::string(THIMBLE_SOURCE_DIR) + "/tests/quantizer/pipeline/transformers/" + name;
-}
+std::string folder_of(const std::string& name) { return source_file("tests/quantizer/pipeline/transformers/") + name; }
 
 // The loss's gradients by whole matrices and tables, from those by their outputs and the inputs before.
 class GradientSums final : public LinearObserver, public GradientObserver {

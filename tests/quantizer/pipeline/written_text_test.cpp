@@ -18,6 +18,7 @@
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/base/temporary_folder.h"
 #include "tests/runtime/families/llama/random_llama.h"
+#include "tests/support/test_files.h"
 
 namespace thimble {
 namespace {
@@ -38,7 +39,7 @@ class WrittenText : public testing::Test {
     std::ofstream(folder_.file(name), std::ios::binary) << contents;
   }
   void give_tokenizer() const {
-    const MappedFile golden(THIMBLE_SOURCE_DIR "/tests/eval/tokenizers/golden/byte_level.json");
+    const MappedFile golden(source_file("tests/eval/tokenizers/golden/byte_level.json"));
     write("tokenizer.json", std::string(as_text(golden.bytes())));
   }
   TextScript script() const { return script_for(OpenedCheckpoint(folder_.path(), ""), options_); }
