@@ -34,14 +34,17 @@ std::vector<std::string_view> split_documents(std::string_view text) {
   return documents;
 }
 
+std::string not_utf8_text(uint64_t at) {
+  return "not UTF-8 at byte " + std::to_string(at) + "; only UTF-8 text can be tokenized";
+}
+
 Token document_start_token(const Tokenizer& tokenizer) {
   if (auto start = tokenizer.document_start()) return *start;
   throw FormatError(tokenizer.path(), "no BOS piece, and token 1 stands for text; documents need a token between them");
 }
 
 std::vector<Token> tokens_of_text(const Tokenizer& tokenizer, std::string_view text, const std::string& path) {
-  if (auto at = first_invalid_utf8(text))
-    throw FormatError(path, "not UTF-8 at byte " + std::to_string(*at) + "; only UTF-8 text can be tokenized");
+  if (auto at = first_invalid_utf8(text)) throw FormatError(path, not_utf8_text(*at));
   const Token start = document_start_token(tokenizer);
   std::vector<Token> tokens;
   for (std::string_view document : split_documents(text)) {

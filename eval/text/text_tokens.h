@@ -20,6 +20,9 @@ std::vector<std::string_view> split_documents(std::string_view text);
 // The token in front of a document (tokenizer_model.h); FormatError when there is none.
 Token document_start_token(const Tokenizer& tokenizer);
 
+// What is wrong with a text that is not UTF-8 from that byte on.
+std::string not_utf8_text(uint64_t at);
+
 // BOS, document, BOS, document, ... FormatError naming `path` and the byte where `text` is not UTF-8.
 std::vector<Token> tokens_of_text(const Tokenizer& tokenizer, std::string_view text, const std::string& path);
 

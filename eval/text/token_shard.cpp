@@ -1,15 +1,8 @@
 // token_shard.cpp: reads and writes token shards. In: untrusted files. Out: tokens whose every byte was accounted for.
 #include "eval/text/token_shard.h"
 
-#include <glob.h>
-
-#include <algorithm>
 #include <cassert>
-#include <cerrno>
-#include <filesystem>
 #include <limits>
-#include <set>
-#include <system_error>
 
 #include "runtime/base/atomic_file.h"
 #include "runtime/base/count_text.h"
@@ -46,67 +39,48 @@ Header parse_header(ByteCursor& cursor) {
   return {format, static_cast<uint64_t>(count)};
 }
 
-struct GlobResult {
-  glob_t matches{};
-  ~GlobResult() { globfree(&matches); }
-};
-
-std::vector<std::string> files_matching(const std::string& pattern) {
-  if (file_exists(pattern)) return {pattern};  // also a name that holds '[' or '*'
-  GlobResult result;
-  int status = ::glob(pattern.c_str(), GLOB_ERR | GLOB_NOSORT, nullptr, &result.matches);
-  if (status == GLOB_NOMATCH) throw IoError(pattern, "no token shard has this name or matches this pattern", ENOENT);
-  if (status != 0) throw IoError(pattern, "cannot search for token shards", status == GLOB_NOSPACE ? ENOMEM : errno);
-  std::vector<std::string> files(result.matches.gl_pathv, result.matches.gl_pathv + result.matches.gl_pathc);
-  std::sort(files.begin(), files.end());  // byte order: glob's own sorting follows the locale
-  return files;
-}
-
 }  // namespace
 
-std::vector<Token> parse_shard(Bytes file, const std::string& path, std::optional<int64_t> vocab_size) {
-  refuse_other_kinds(file, FileUse::kTokenShard, path);
-  ByteCursor cursor(file, path);
+TokenShard::TokenShard(Bytes file, std::string path, std::optional<int64_t> vocab_size)
+    : path_(std::move(path)), vocab_size_(vocab_size) {
+  refuse_other_kinds(file, FileUse::kTokenShard, path_);
+  ByteCursor cursor(file, path_);
   const Header header = parse_header(cursor);
-  const uint64_t token_bytes = header.format.token_bytes, bytes = header.count * token_bytes;
+  token_bytes_ = header.format.token_bytes;
+  count_ = header.count;
+  const uint64_t bytes = count_ * token_bytes_;
   if (cursor.remaining() != bytes)
-    throw FormatError(path, "the header announces " + counted(header.count, "token") + ", so the file must have " +
-                                std::to_string(kShardHeaderBytes + bytes) + " B; it has " +
-                                std::to_string(file.size()) + " B");
-  const Bytes raw = cursor.take(bytes, "tokens");
-  std::vector<Token> tokens(header.count);
-  const int64_t allowed = vocab_size.value_or(kMostTokens);
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    const std::byte* at = raw.data() + i * token_bytes;
-    const uint32_t token =
-        token_bytes == sizeof(uint16_t) ? load_little_endian<uint16_t>(at) : load_little_endian<uint32_t>(at);
-    if (token >= allowed)
-      throw FormatError(path, "token " + std::to_string(token) + " at position " + std::to_string(i) +
-                                  ", the vocabulary has " + (vocab_size ? "" : "at most ") + std::to_string(allowed) +
-                                  " tokens");
-    tokens[i] = static_cast<Token>(token);
-  }
-  return tokens;
+    throw FormatError(path_, "the header announces " + counted(count_, "token") + ", so the file must have " +
+                                 std::to_string(kShardHeaderBytes + bytes) + " B; it has " +
+                                 std::to_string(file.size()) + " B");
+  raw_ = cursor.take(bytes, "tokens");
 }
 
-std::vector<std::string> expand_shard_patterns(std::span<const std::string> patterns) {
-  std::vector<std::string> files;
-  std::set<std::filesystem::path> seen;
-  for (const std::string& pattern : patterns) {
-    for (const std::string& file : files_matching(pattern)) {
-      std::error_code unresolved;
-      std::filesystem::path canonical = std::filesystem::weakly_canonical(file, unresolved);
-      if (!seen.insert(unresolved ? std::filesystem::path(file) : canonical).second)
-        throw UsageError("token shard " + file + " is named twice; its targets would be scored twice");
-      files.push_back(file);
-    }
+void TokenShard::read(uint64_t first, std::span<Token> tokens) const {
+  assert(first + tokens.size() <= count_);
+  const int64_t allowed = vocab_size_.value_or(kMostTokens);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const std::byte* at = raw_.data() + (first + i) * token_bytes_;
+    const uint32_t token =
+        token_bytes_ == sizeof(uint16_t) ? load_little_endian<uint16_t>(at) : load_little_endian<uint32_t>(at);
+    if (token >= allowed)
+      throw FormatError(path_, "token " + std::to_string(token) + " at position " + std::to_string(first + i) +
+                                   ", the vocabulary has " + (vocab_size_ ? "" : "at most ") + std::to_string(allowed) +
+                                   " tokens");
+    tokens[i] = static_cast<Token>(token);
   }
-  return files;
+}
+
+std::vector<Token> parse_shard(Bytes file, const std::string& path, std::optional<int64_t> vocab_size) {
+  const TokenShard shard(file, path, vocab_size);
+  std::vector<Token> tokens(shard.count());
+  shard.read(0, tokens);
+  return tokens;
 }
 
 std::vector<Token> read_shards(std::span<const std::string> patterns, std::optional<int64_t> vocab_size) {
   std::vector<Token> tokens;
-  for (const std::string& path : expand_shard_patterns(patterns)) {
+  for (const std::string& path : expand_patterns(patterns, kTokenShardFiles)) {
     MappedFile file(path);
     std::vector<Token> part = parse_shard(file.bytes(), path, vocab_size);
     tokens.insert(tokens.end(), part.begin(), part.end());

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "eval/text/file_patterns.h"
 #include "runtime/base/byte_cursor.h"
 #include "runtime/ops/token_sequences.h"
 
@@ -28,15 +29,31 @@ constexpr const ShardFormat& shard_format(int64_t vocab_size) {
   return vocab_size <= kShard16Vocabulary ? kShard16 : kShard32;
 }
 
-// The tokens of one shard. `path` names it in errors. FormatError unless the header is exact, the length is the
-// header plus its tokens, and every token is below `vocab_size` where that is known, else kMostTokens.
+// A shard in memory or in a mapped file, read where somebody asks. The bytes must outlive it.
+class TokenShard {
+ public:
+  // `path` names it in errors. FormatError unless the header is exact and the length is the header plus its tokens.
+  TokenShard(Bytes file, std::string path, std::optional<int64_t> vocab_size = {});
+
+  uint64_t count() const { return count_; }
+  // Tokens from number `first` on, all below count(). FormatError unless every one is below `vocab_size` where that is
+  // known, else kMostTokens.
+  void read(uint64_t first, std::span<Token> tokens) const;
+
+ private:
+  std::string path_;
+  std::optional<int64_t> vocab_size_;
+  Bytes raw_;
+  uint64_t count_ = 0, token_bytes_ = 0;
+};
+
+// All tokens of one shard. FormatErrors of TokenShard.
 std::vector<Token> parse_shard(Bytes file, const std::string& path, std::optional<int64_t> vocab_size = {});
 
-// The files that the patterns (glob(3), or plain names) stand for: pattern after pattern, each one's matches in
-// byte order of their names. IoError when one matches nothing, UsageError when a file is named twice.
-std::vector<std::string> expand_shard_patterns(std::span<const std::string> patterns);
+// What expand_patterns() calls shards.
+constexpr const char* kTokenShardFiles = "token shard";
 
-// The tokens of all these files, concatenated in the order of expand_shard_patterns().
+// The tokens of all these files, concatenated in the order of expand_patterns().
 std::vector<Token> read_shards(std::span<const std::string> patterns, std::optional<int64_t> vocab_size = {});
 
 // Writes one shard, whole or not at all, in shard_format(vocab_size). UsageError when the count

@@ -60,7 +60,7 @@ QuantizeRequest finish_request(const Options& options, const CommandLine& line, 
   // Nothing else shows it.
   request.predicts_loss = !request.report.empty() || (line.common.json && request.method == MethodKind::kSlope);
   request.work_folder = work_folder(options);
-  options.source.check();
+  options.source.check(!request.given_text.texts.empty());
   return request;
 }
 
@@ -166,7 +166,10 @@ void add_quantize_command(CommandLine& line) {
       ->excludes("--keep-work");
   set_collective_action(line, *command, [&line, options, command](Console& console) {
     options->methods.require_used({parse_method(options->method)});
-    options->source.find_tokenizer({&options->request.checkpoint, 1}, TokenSource::Need::kOptional);
+    GivenText& text = options->request.given_text;
+    options->source.find_tokenizer({&options->request.checkpoint, 1},
+                                   text.texts.empty() ? TokenSource::Need::kOptional : TokenSource::Need::kRequired);
+    text.tokenizer = options->source.tokenizer;
     if (line.ranks.is_root()) check_files(*options);
     StageTimes times;
     OpenedCheckpoint checkpoint =

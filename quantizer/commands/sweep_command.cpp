@@ -61,6 +61,7 @@ void register_files(SweepRequest& request) {
 SweepRequest files_of(const Options& options, const CommandLine& line) {
   SweepRequest request = options.request;
   request.source.find_tokenizer({&request.base.checkpoint, 1}, TokenSource::Need::kRequired);
+  request.base.given_text.tokenizer = request.source.tokenizer;
   request.base.work_folder = options.work_folder.empty() ? request.prefix + ".work" : options.work_folder;
   register_files(request);
   if (line.ranks.is_root()) request.roles.check();

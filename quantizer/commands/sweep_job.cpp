@@ -25,7 +25,7 @@ QuantizeRequest request_of(const SweepRequest& sweep, MethodKind method) {
   choose_method(request, method, sweep.encoding);
   request.high_is_auto = true;
   request.predicts_loss = method == MethodKind::kSlope || !request.report.empty();
-  if (method != MethodKind::kSlope && !request.hessians.empty()) request.calibration_tokens.clear();  // to distil on
+  if (method != MethodKind::kSlope && !request.hessians.empty()) request.given_text = {};  // to distil on
   return request;
 }
 
@@ -109,16 +109,20 @@ class Sweep {
 
   uint64_t method_key(uint64_t scoring_key, MethodKind method) const {
     const QuantizeRequest request = request_of(request_, method);
-    const bool collects = request.hessians.empty(), writes_text = collects && request.calibration_tokens.empty();
+    const bool collects = request.hessians.empty(), has_text = request.given_text.is_given();
     Json decides = {{"min_elements", request.plan.min_elements},
                     {"codec", request.encode.codec ? static_cast<int>(*request.encode.codec) : -1},
                     {"portable", request.encode.portable},
                     {"rate_bound", request.rate_bound},
                     {"fisher", request.fisher}};  // the unit of predicted losses
-    for (const std::string& file : {request.hessians, request.calibration_tokens})
-      decides["files"].push_back(file.empty() ? 0 : xxh3(MappedFile(file).bytes()));
-    if (collects || !request.calibration_tokens.empty()) decides["length"] = request.calibration.length;
-    if (writes_text) decides["text"] = {request.calibration.seed, request.temperatures, request.calibration.sequences};
+    decides["hessians"] = collects ? 0 : xxh3(MappedFile(request.hessians).bytes());
+    if (has_text)
+      for (const std::string& file : request.given_text.files())
+        decides["given"].push_back(xxh3(MappedFile(file).bytes()));
+    if (collects || has_text)
+      decides["text"] = {request.calibration.length, request.calibration.seed, request.calibration.sequences,
+                         request.given_text.is_drawn};
+    if (collects && !has_text) decides["temperatures"] = request.temperatures;
     const GainTunerOptions& tuner = request.tuner;
     if (method == MethodKind::kSlope)
       decides["slope"] = {to_json(request.slope), tuner.steps,      tuner.batch,

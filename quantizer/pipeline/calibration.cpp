@@ -233,21 +233,14 @@ StoredStatistics collect_statistics(const std::shared_ptr<const Weights>& weight
 
 namespace {
 
-// A shard that holds whole sequences of `length` tokens, one after another. Any other token count is a FormatError.
-TokenSequences read_calibration_tokens(const std::string& path, int64_t length, int64_t vocab_size) {
-  std::vector<Token> tokens = parse_shard(MappedFile(path).bytes(), path, vocab_size);
-  auto count = static_cast<int64_t>(tokens.size()) / length;
-  if (count == 0 || count * length != static_cast<int64_t>(tokens.size()))
-    throw FormatError(path, counted(tokens.size(), "token") +
-                                ", allowed is a positive multiple of the calibration length " + std::to_string(length));
-  return {count, length, std::move(tokens)};
+TokenSequences given_sequences(const QuantizeRequest& request, const OpenedCheckpoint& source) {
+  return read_given_text(request.given_text, request.calibration, source.runnable().vocabulary(), source.path());
 }
 
 TokenSequences obtain_tokens(const QuantizeRequest& request, OpenedCheckpoint& source, uint64_t key,
                              const SharedWork& work, Progress& progress) {
   const CalibrationOptions& wanted = request.calibration;
-  if (!request.calibration_tokens.empty())
-    return read_calibration_tokens(request.calibration_tokens, wanted.length, source.runnable().vocabulary());
+  if (request.given_text.is_given()) return given_sequences(request, source);
   const std::unique_ptr<Generator> generator =
       make_generator(source.weights(), request.device, wanted.length, wanted.sequences, work.ranks());
   // Sequence s has temperature s modulo n. Those of one temperature are generated together, with a seed of their own:
@@ -339,9 +332,7 @@ KeyedStatistics obtain_statistics(const QuantizeRequest& request, OpenedCheckpoi
     uint64_t contents = xxh3(MappedFile(request.hessians).bytes());
     work.ranks().require_equal(hex64(contents), request.hessians + ": the hash of the file");
     KeyedStatistics found{std::move(statistics), Hasher().add(key).add(contents).digest(), {}};
-    if (!request.calibration_tokens.empty())
-      found.tokens = read_calibration_tokens(request.calibration_tokens, request.calibration.length,
-                                             source.runnable().vocabulary());
+    if (request.given_text.is_given()) found.tokens = given_sequences(request, source);
     return found;
   });
 }

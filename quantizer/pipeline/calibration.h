@@ -1,5 +1,5 @@
-// calibration.h: the calibration statistics of a quantization: collected on text that the model writes or a shard
-// holds, or read from a file of Hessians. What a work folder keeps of them is not made again.
+// calibration.h: the calibration statistics of a quantization: collected on text that the model writes or
+// somebody gives, or read from a file of Hessians. What a work folder keeps of them is not made again.
 #pragma once
 
 #include <memory>

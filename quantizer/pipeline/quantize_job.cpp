@@ -50,6 +50,21 @@ std::vector<std::string> layers_with_hessians(const QuantizeRequest& request, co
   return names;
 }
 
+Json calibration_provenance(const QuantizeRequest& request) {
+  const GivenText& text = request.given_text;
+  if (!request.hessians.empty()) return "hessians";
+  if (text.is_given() && !text.is_drawn) return "tokens";
+  Json drawn = {{"seed", request.calibration.seed},
+                {"sequences", request.calibration.sequences},
+                {"length", request.calibration.length}};
+  if (text.is_given())
+    drawn["from"] = text.texts.empty() ? "tokens" : "text";
+  else
+    drawn["temperature"] =
+        request.temperatures.size() == 1 ? Json(request.temperatures[0]) : Json(request.temperatures);
+  return drawn;
+}
+
 // Config, layout, where calibration came from, and what makes the codes.
 QuantizedModel header_of(const QuantizeRequest& request, const OpenedCheckpoint& source, const Method& method) {
   QuantizedModel header;
@@ -57,18 +72,7 @@ QuantizedModel header_of(const QuantizeRequest& request, const OpenedCheckpoint&
   copy_special_tokens(source.config_json(), config);
   header.config_json = canonical_json(config);
   header.banked = source.banked();
-  Json provenance = {{"tool", std::string("thimble ") + kVersion}};
-  if (!request.hessians.empty()) {
-    provenance["calibration"] = "hessians";
-  } else if (!request.calibration_tokens.empty()) {
-    provenance["calibration"] = "tokens";
-  } else {
-    provenance["calibration"] = {
-        {"seed", request.calibration.seed},
-        {"sequences", request.calibration.sequences},
-        {"length", request.calibration.length},
-        {"temperature", request.temperatures.size() == 1 ? Json(request.temperatures[0]) : Json(request.temperatures)}};
-  }
+  Json provenance = {{"tool", std::string("thimble ") + kVersion}, {"calibration", calibration_provenance(request)}};
   provenance.update(method.provenance());
   header.provenance_json = canonical_json(provenance);
   return header;

@@ -37,9 +37,10 @@ void finish_effort(QuantizeRequest& request) {
 
 // The default depends on whether there is calibration text.
 void finish_cross_term(QuantizeRequest& request, const std::optional<Spec>& spec) {
-  const bool has_text = request.hessians.empty() || !request.calibration_tokens.empty();
+  const bool has_text = request.hessians.empty() || request.given_text.is_given();
   if (request.cross_term.value_or(0) > 0 && !has_text)
-    throw UsageError("--cross-term needs calibration text: beside --hessians, --calibration-tokens");
+    throw UsageError(
+        "--cross-term needs calibration text: beside --hessians, --calibration-text or --calibration-tokens");
   request.slope.cross_term = request.cross_term.value_or(spec && has_text ? 1 : 0);
 }
 
@@ -47,19 +48,28 @@ void finish_cross_term(QuantizeRequest& request, const std::optional<Spec>& spec
 // file of Hessians.
 void finish_calibration(QuantizeRequest& request, bool has_slope, const std::optional<Spec>& spec) {
   CalibrationOptions& calibration = request.calibration;
-  if (calibration.sequences == 0)
-    calibration.sequences = has_slope ? level_of(request.effort).calibration_sequences : 64;
-  if (!request.hessians.empty() && request.calibration_tokens.empty() && calibration.length != 0)
-    throw UsageError("--calibration-length has no effect with --hessians and no --calibration-tokens");
+  GivenText& text = request.given_text;
+  const bool has_text = request.hessians.empty() || text.is_given();
+  for (const auto& [option, value] : {std::pair("--calibration-sequences", calibration.sequences),
+                                      std::pair("--calibration-length", calibration.length)})
+    if (!has_text && value != 0)
+      throw UsageError(std::string(option) +
+                       " has no effect with --hessians and neither --calibration-text nor --calibration-tokens");
   if (calibration.length == 0) {
     const int64_t usual = has_slope ? 1024 : 2048;
     calibration.length = spec ? spec->usual_length(usual) : usual;
   }
-  if (spec && (request.hessians.empty() || !request.calibration_tokens.empty()))
-    check_context(*spec, calibration.length, request.checkpoint);
+  if (spec && has_text) check_context(*spec, calibration.length, request.checkpoint);
 
-  if (!request.hessians.empty() && !request.calibration_tokens.empty() && !has_slope)
-    throw UsageError("--hessians replaces --calibration-tokens with the methods trace and nvfp4: give one of them");
+  if (!request.hessians.empty() && text.is_given() && !has_slope)
+    throw UsageError(std::string("--hessians replaces ") +
+                     (text.texts.empty() ? "--calibration-tokens" : "--calibration-text") +
+                     " with the methods trace and nvfp4: give one of them");
+  const int64_t usual_sequences = has_slope ? level_of(request.effort).calibration_sequences : 64;
+  if (text.is_given())
+    plan_given_text(text, calibration, usual_sequences);
+  else if (calibration.sequences == 0)
+    calibration.sequences = usual_sequences;
 }
 
 }  // namespace
@@ -88,16 +98,23 @@ void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
   CalibrationOptions& calibration = request.calibration;
   calibration.sequences = calibration.length = 0;  // not given: finish_options()
   command.option_defaults()->group(kCalibrationGroup);
-  CLI::Option* tokens = add_file(command, "--calibration-tokens", request.calibration_tokens,
-                                 "Token shard to calibrate on instead of text that the model writes: whole sequences "
-                                 "of --calibration-length tokens");
+  auto add_files = [&](const char* name, std::vector<std::string>& files, const char* description) {
+    return repeatable(command.add_option(name, files, description))->check(file_name())->type_name("FILE");
+  };
+  CLI::Option* text = add_files("--calibration-text", request.given_text.texts,
+                                "UTF-8 text to calibrate on instead of what the model writes, best of the kind that it "
+                                "was trained on: a file or a glob pattern in quotes, of any size; may be repeated");
+  CLI::Option* tokens = add_files("--calibration-tokens", request.given_text.shards,
+                                  "The same as token shards; one alone, without --calibration-sequences, is read as "
+                                  "whole sequences of --calibration-length tokens");
+  tokens->excludes(text);
   CLI::Option* hessians =
       add_file(command, "--hessians", request.hessians, "Use these Hessians (safetensors) instead of collecting any");
   // What says how the model writes text says nothing where it writes none.
   add_count(command, "--calibration-sequences", calibration.sequences,
-            "Sequences the model generates for calibration (default: by --effort with slope, 64 without)", 1, 1 << 20)
-      ->excludes(tokens)
-      ->excludes(hessians);
+            "Sequences that the model writes, or that are drawn from the text given (default: by --effort with slope, "
+            "64 without)",
+            1, 1 << 20);
   add_count(command, "--calibration-length", calibration.length,
             "Tokens per calibration sequence (default: 1024 with slope, 2048 without; fewer when the model has fewer "
             "positions)",
@@ -109,6 +126,7 @@ void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
       ->check(finite_number(0, 100))
       ->type_name("X,...")
       ->default_str("0.8")
+      ->excludes(text)
       ->excludes(tokens)
       ->excludes(hessians);
   add_file(command, "--save-calibration", request.save_calibration, "Write the calibration tokens to this shard")
@@ -123,7 +141,7 @@ void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
 void register_files(const QuantizeRequest& request, FileRoles& roles) {
   roles.model(request.checkpoint, request.config);
   for (const std::string& file : files_of_folder(request.checkpoint)) roles.input("the model's file", file);
-  roles.input("the --calibration-tokens", request.calibration_tokens);
+  request.given_text.register_files(roles);
   roles.input("the --hessians", request.hessians);
   roles.output("--save-calibration", request.save_calibration);
   roles.output("--save-hessians", request.save_hessians);

@@ -4,13 +4,11 @@
 #include <algorithm>
 #include <iterator>
 
-#include "eval/text/token_shard.h"
 #include "gptq/factor/input_pairs.h"
 #include "gptq/statistics/hessian_groups.h"
 #include "gptq/statistics/statistics_sum.h"
 #include "quantizer/methods/slope/distill.h"
 #include "quantizer/methods/slope/slope_layers.h"
-#include "runtime/base/file.h"
 #include "runtime/base/parallel.h"
 #include "runtime/cpu/cpu_plans.h"
 #include "runtime/cuda/cuda_models.h"
@@ -26,7 +24,7 @@ std::vector<MemoryPlan> plan_calibration(const QuantizeRequest& request, OpenedC
   uint64_t usable = usable_memory(request.device);
   std::vector<MemoryPlan> plans;
   size_t devices = request.device.ordinals.size(), parts = hessian_part_count(options.sequences);
-  if (request.calibration_tokens.empty()) {
+  if (!request.given_text.is_given()) {
     auto share = static_cast<int64_t>(share_of(static_cast<size_t>(options.sequences), devices - 1, devices).size());
     plans.push_back(
         plan_generation(network, request.device.numerics, options.length, std::max<int64_t>(1, share), usable));
@@ -46,10 +44,7 @@ std::vector<MemoryPlan> plan_calibration(const QuantizeRequest& request, OpenedC
 
 // Of the text that method `slope` has beside its statistics.
 int64_t sequences_of(const QuantizeRequest& request) {
-  if (request.calibration_tokens.empty()) return request.hessians.empty() ? request.calibration.sequences : 0;
-  // Of the wider format half as many: the plan is a bound.
-  const size_t bytes = MappedFile(request.calibration_tokens).bytes().size();
-  return static_cast<int64_t>(bytes / kShard16.token_bytes) / request.calibration.length;
+  return request.hessians.empty() || request.given_text.is_given() ? request.calibration.sequences : 0;
 }
 
 // And what cross terms will, of which there may be none.
@@ -116,7 +111,7 @@ std::vector<MemoryPlan> plan_host_memory(const QuantizeRequest& request, OpenedC
   const uint64_t rounded = weights + (is_exact ? 0 : weight_count(source) * sizeof(float));
   const bool with_loss = request.fisher && is_exact;
   std::vector<MemoryPlan> plans;
-  if (request.calibration_tokens.empty()) plans.push_back(plan_cpu_generation(network, options, rounded));
+  if (!request.given_text.is_given()) plans.push_back(plan_cpu_generation(network, options, rounded));
   plans.push_back(plan_host_statistics(network, options.length, with_loss, rounded, usable));
   const HessianGroups groups =
       group_hessians(source.runnable().network, request.device, options.sequences, options.length, with_loss, rounded);

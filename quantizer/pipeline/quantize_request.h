@@ -12,6 +12,7 @@
 #include "quantizer/methods/slope/distill.h"
 #include "quantizer/methods/slope/slope_method.h"
 #include "quantizer/methods/work_folder.h"
+#include "quantizer/pipeline/given_text.h"
 #include "runtime/device/device.h"
 #include "runtime/families/model_weights.h"
 #include "runtime/ops/generator.h"
@@ -40,7 +41,7 @@ struct QuantizeRequest {
   ModelScore bits_per_byte;                  // for a target that is a gap
   CalibrationOptions calibration;            // but for the temperature:
   std::vector<double> temperatures = {0.8};  // one after another in turn, sequence by sequence
-  std::string calibration_tokens;            // file; empty: the model generates them
+  GivenText given_text;                      // none: the model generates it
   std::string hessians;                      // file; empty: collected
   std::string save_hessians, save_calibration;
   bool fisher = false;        // also collect LossStatistics; of the two methods only `slope` uses them

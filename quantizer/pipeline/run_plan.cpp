@@ -24,7 +24,7 @@ int64_t search_steps(MethodKind method) {
 std::vector<PlannedStage> statistics_plan(const QuantizeRequest& request) {
   std::vector<PlannedStage> stages = {{"checking the budget", 1, {"packing"}, 1}};
   if (!request.hessians.empty()) return stages;
-  if (request.calibration_tokens.empty()) {
+  if (!request.given_text.is_given()) {
     const auto temperatures = static_cast<int64_t>(request.temperatures.size());
     stages.push_back({"writing calibration text", 30, {"generating calibration"}, temperatures});
   }

@@ -50,20 +50,20 @@ void TokenSource::find_tokenizer(std::span<const std::string> models, Need need)
   tokenizer = tokenizer_of_models(models, need == Need::kRequired);
 }
 
-void TokenSource::check() const {
+void TokenSource::check(bool uses_tokenizer) const {
   if (is_given()) {
     if (tokenizer.empty())
       throw UsageError("scoring needs the --tokenizer, to know how many bytes each token stands for");
     return;
   }
   for (const auto& [option, is_used] :
-       {std::pair("--tokenizer", !tokenizer.empty()), std::pair("--context", context.has_value()),
+       {std::pair("--tokenizer", !tokenizer.empty() && !uses_tokenizer), std::pair("--context", context.has_value()),
         std::pair("--stride", stride.has_value()), std::pair("--max-targets", max_targets.has_value())})
     if (is_used) throw UsageError(std::string(option) + " is for scoring, which needs text: --tokens or --text");
 }
 
 void TokenSource::register_files(FileRoles& roles) const {
-  for (const std::string& shard : expand_shard_patterns(shards)) roles.input("the token shard", shard);
+  for (const std::string& shard : expand_patterns(shards, kTokenShardFiles)) roles.input("the token shard", shard);
   roles.input("the --text", text);
   roles.input("the --tokenizer", tokenizer);
 }
@@ -83,7 +83,7 @@ EvaluationOptions TokenSource::evaluation_options(const Spec& spec, int64_t leng
 
 std::vector<Token> TokenSource::load(const Tokenizer& loaded, int64_t vocab_size) const {
   if (shards.empty() == text.empty()) throw UsageError("give either --tokens or --text");
-  const std::vector<std::string> files = text.empty() ? expand_shard_patterns(shards) : std::vector{text};
+  const std::vector<std::string> files = text.empty() ? expand_patterns(shards, kTokenShardFiles) : std::vector{text};
   std::vector<Token> tokens = text.empty() ? read_shards(files, vocab_size) : tokens_of_text_file(loaded, text);
   check_tokens(loaded, tokens, vocab_size, files.front());
   if (tokens.size() < kLeastTokens) {

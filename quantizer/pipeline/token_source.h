@@ -37,8 +37,8 @@ struct TokenSource {
   // UsageError when there is none.
   void find_tokenizer(std::span<const std::string> models, Need need);
   // Where text is optional: a UsageError for options that say how to score although there is none, and for text without
-  // a tokenizer.
-  void check() const;
+  // a tokenizer. `uses_tokenizer`: does the command need it for something else too?
+  void check(bool uses_tokenizer) const;
   // The tokens of context for a model: as --context says, else kDefaultContext, or what the model of `path` has
   // positions for. A UsageError when that is too many for it, or below the stride.
   int64_t context_for(const Spec& spec, const std::string& path) const;

@@ -63,18 +63,20 @@ std::vector<ByteVector> bit_flips(const ByteVector& whole, int count) {
 
 TEST_F(BadInputTest, GarbageInEveryPlaceOfAFile) {
   write("garbage", "this is no file of ours, whatever it is named");
-  std::vector<Arguments> commands = {quantize_arguments("out.thmb", {}, "garbage"),
-                                     quantize_arguments("out.thmb", {"--config", "garbage"}),
-                                     quantize_arguments("out.thmb", {"--calibration-tokens", "garbage"}),
-                                     quantize_arguments("out.thmb", {"--hessians", "garbage"}),
-                                     quantize_arguments("out.thmb", {"--tokens", "val.bin", "--tokenizer", "garbage"}),
-                                     Arguments{"eval", "garbage"} + scoring(),
-                                     Arguments{"eval", "model.safetensors"} + scoring("garbage"),
-                                     {"eval", "model.safetensors", "--tokens", "val.bin", "--tokenizer", "garbage"},
-                                     {"generate", "garbage", "--tokenizer", "sp.model"},
-                                     {"budget", "garbage", "--limit", "1000000"},
-                                     {"inspect", "garbage"},
-                                     {"export", "garbage", "-o", "out.safetensors"}};
+  std::vector<Arguments> commands = {
+      quantize_arguments("out.thmb", {}, "garbage"),
+      quantize_arguments("out.thmb", {"--config", "garbage"}),
+      quantize_arguments("out.thmb", {"--calibration-tokens", "garbage"}),
+      quantize_arguments("out.thmb", {"--calibration-text", "text.txt", "--tokenizer", "garbage"}),
+      quantize_arguments("out.thmb", {"--hessians", "garbage"}),
+      quantize_arguments("out.thmb", {"--tokens", "val.bin", "--tokenizer", "garbage"}),
+      Arguments{"eval", "garbage"} + scoring(),
+      Arguments{"eval", "model.safetensors"} + scoring("garbage"),
+      {"eval", "model.safetensors", "--tokens", "val.bin", "--tokenizer", "garbage"},
+      {"generate", "garbage", "--tokenizer", "sp.model"},
+      {"budget", "garbage", "--limit", "1000000"},
+      {"inspect", "garbage"},
+      {"export", "garbage", "-o", "out.safetensors"}};
   for (const Arguments& command : commands) expect_failure(4, command, {"garbage: "});
   EXPECT_EQ(thimble({"verify", "garbage"}).exit_code, 4);
   EXPECT_EQ(names(), (Arguments{"config.json", "garbage", "model.safetensors", "sp.model", "text.txt", "val.bin"}));
@@ -157,10 +159,18 @@ TEST_F(BadInputTest, DamagedShards) {
   for (size_t at : {0, 4, 8, 11, 500, 1023}) damaged.push_back(with_flipped_bit(whole, at));
   expect_codes(arguments, "bad", damaged, {4});
   write_shard(path("foreign.bin"), std::vector<Token>{1, 2, 264, 3}, kShard16Vocabulary);
+  write_shard(path("none.bin"), {}, kShard16Vocabulary);
+  write_shard(path("short.bin"), std::vector<Token>(31, 5), kShard16Vocabulary);
+  write_shard(path("odd.bin"), std::vector<Token>(64, 264), kShard16Vocabulary);
   expect_failure(4, Arguments{"eval", "model.safetensors"} + scoring("foreign.bin"),
                  {"foreign.bin", "token 264", "position 2", "264 tokens"});
   expect_failure(4, quantize_arguments("out.thmb", {"--calibration-tokens", "val.bin"}),
-                 {"val.bin", "multiple of the calibration length 32"});
+                 {"val.bin", "multiple of the calibration length 32", "--calibration-sequences"});
+  for (const char* file : {"none.bin", "short.bin"})
+    expect_failure(4, quantize_arguments("out.thmb", {"--calibration-tokens", file, "--calibration-sequences", "3"}),
+                   {file, "at least the calibration length, 32"});
+  expect_failure(4, quantize_arguments("out.thmb", {"--calibration-tokens", "odd.bin", "--calibration-sequences", "3"}),
+                 {"odd.bin", "token 264", "264 tokens"});
 }
 
 TEST_F(BadInputTest, TextWithoutTargetsIsNamed) {
@@ -182,6 +192,20 @@ TEST_F(BadInputTest, TextWithoutTargetsIsNamed) {
   // Known before anything is calibrated.
   expect_failure(4, quantize_arguments("out.thmb", scoring("one.bin")), {"one.bin: 1 token;"});
   expect_failure(4, quantize_arguments("out.thmb", {"--calibration-tokens", "none.bin"}), {"none.bin", "0 tokens"});
+  EXPECT_FALSE(exists("out.thmb"));
+}
+
+TEST_F(BadInputTest, CalibrationTextThatIsTooShortOrNotUtf8) {
+  auto quantize_on = [](const std::string& file) {
+    return quantize_arguments("out.thmb", {"--calibration-text", file, "--tokenizer", "sp.model"});
+  };
+  write("few.txt", "ab ab\n");
+  write("empty.txt", "");
+  write("latin1.txt", "caf\xe9\n");
+  for (const char* file : {"few.txt", "empty.txt"})
+    expect_failure(4, quantize_on(file), {file, "at least the calibration length, 32"});
+  expect_failure(4, quantize_on("latin1.txt"), {"latin1.txt", "not UTF-8 at byte 3"});
+  expect_failure(5, quantize_on("nothing-*.txt"), {"nothing-*.txt", "no text file has this name"});
   EXPECT_FALSE(exists("out.thmb"));
 }
 

@@ -104,6 +104,42 @@ TEST_F(CalibrationTest, SavedTokensGiveTheSameWeights) {
   EXPECT_EQ(provenance_of(decoded("second.thmb")).at("calibration"), "tokens");
 }
 
+// What is drawn from a text is what --save-calibration keeps of it, whoever reads it.
+TEST_F(CalibrationTest, TextIsDrawnFrom) {
+  const Arguments text = {"--calibration-text", "text.txt", "--tokenizer", "sp.model"};
+  quantize("first.thmb", text + Arguments{"--save-calibration", "drawn.bin"});
+  quantize("again.thmb", text);
+  quantize("second.thmb", {"--calibration-tokens", "drawn.bin"});
+  EXPECT_EQ(contents("first.thmb"), contents("again.thmb"));
+  EXPECT_EQ(decoded("first.thmb").tensors, decoded("second.thmb").tensors);
+  EXPECT_EQ(read_shards(std::array{path("drawn.bin")}).size(), 3U * 32);
+  EXPECT_EQ(provenance_of(decoded("first.thmb")).at("calibration"),
+            (Json{{"from", "text"}, {"length", 32}, {"seed", 0}, {"sequences", 3}}));
+  quantize("other.thmb", text + Arguments{"--seed", "1"});
+  EXPECT_NE(decoded("first.thmb").tensors, decoded("other.thmb").tensors);
+}
+
+TEST_F(CalibrationTest, SeveralShardsAreDrawnFrom) {
+  std::vector<Token> tokens = read_shards(std::array{path("val.bin")});
+  const auto cut = tokens.begin() + static_cast<ptrdiff_t>(tokens.size() / 3);
+  write_shard(path("part1.bin"), std::vector<Token>(tokens.begin(), cut), kShard16Vocabulary);
+  write_shard(path("part2.bin"), std::vector<Token>(cut, tokens.end()), kShard16Vocabulary);
+  const Arguments sequences = {"--calibration-sequences", "3"};
+  quantize("whole.thmb", sequences + Arguments{"--calibration-tokens", "val.bin"});
+  quantize("parts.thmb", sequences + Arguments{"--calibration-tokens", "part*.bin"});
+  EXPECT_EQ(contents("whole.thmb"), contents("parts.thmb"));
+  EXPECT_EQ(provenance_of(decoded("parts.thmb")).at("calibration").at("from"), "tokens");
+}
+
+TEST_F(CalibrationTest, TextBesideHessiansIsDistilledOn) {
+  const Arguments text = {"--calibration-text", "text.txt", "--tokenizer", "sp.model"};
+  quantize("first.thmb", text + Arguments{"--save-hessians", "h.safetensors"});
+  Json report = succeed_json(quantize_arguments(
+      "second.thmb", text + Arguments{"--hessians", "h.safetensors"} + Arguments{"--calibration-sequences", "3"}));
+  EXPECT_TRUE(report.contains("distill"));
+  EXPECT_EQ(decoded("first.thmb").tensors, decoded("second.thmb").tensors);
+}
+
 TEST_F(CalibrationTest, OtherTokensGiveOtherWeights) {
   std::vector<Token> tokens;
   for (Token i = 0; i < 3 * 32; ++i) tokens.push_back(i * 7 % 264);

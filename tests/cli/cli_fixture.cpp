@@ -18,8 +18,9 @@ namespace {
 Arguments calibration_arguments(const Arguments& more) {
   auto has = [&](const std::string& option) { return std::ranges::count(more, option) > 0; };
   Arguments arguments;
-  if (!has("--hessians") && !has("--calibration-tokens")) arguments = {"--calibration-sequences", "3"};
-  if (!has("--hessians") || has("--calibration-tokens"))
+  if (!has("--hessians") && !has("--calibration-tokens") && !has("--calibration-sequences"))
+    arguments = {"--calibration-sequences", "3"};
+  if (!has("--hessians") || has("--calibration-tokens") || has("--calibration-text"))
     arguments = arguments + Arguments{"--calibration-length", "32"};
   return arguments;
 }
@@ -76,7 +77,7 @@ Arguments CliTest::quantize_arguments(const std::string& output, const Arguments
   auto has = [&](const std::string& option) { return std::ranges::count(more, option) > 0; };
   Arguments quick = calibration_arguments(more);
   if (!has("--trellis-bits")) quick = quick + Arguments{"--trellis-bits", "3"};
-  const bool has_text = !has("--hessians") || has("--calibration-tokens");
+  const bool has_text = !has("--hessians") || has("--calibration-tokens") || has("--calibration-text");
   if (has_text && !has("--distill-steps")) quick = quick + Arguments{"--distill-steps", "2"};
   if (!has("--budget") && !has("--bits-per-weight") && !has("--target-bpb-gap") && !has("--log2-step"))
     quick = quick + Arguments{"--log2-step", "-9"};

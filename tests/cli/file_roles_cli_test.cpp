@@ -139,8 +139,9 @@ TEST_F(FileRolesCliTest, ALinkIsFollowed) {
 
 TEST_F(FileRolesCliTest, AnEmptyNameIsAMistake) {
   quantize("model.thmb");
-  for (const char* option : {"--save-hessians", "--save-calibration", "--work-dir", "--config", "--hessians",
-                             "--calibration-tokens", "--code", "--tokens", "--text", "--tokenizer"})
+  for (const char* option :
+       {"--save-hessians", "--save-calibration", "--work-dir", "--config", "--hessians", "--calibration-tokens",
+        "--calibration-text", "--code", "--tokens", "--text", "--tokenizer"})
     expect_untouched(2, quantize_arguments("out.thmb", {option, ""}), {option, "name of a file"});
   expect_untouched(2, quantize_arguments(""), {"--output", "name of a file"});
   expect_untouched(2, {"export", "model.thmb", "-o", ""}, {"--output", "name of a file"});

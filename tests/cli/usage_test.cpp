@@ -75,12 +75,16 @@ TEST_F(UsageTest, OptionsThatNothingWouldReadAreRefused) {
   };
   expect_failure(2, quantize_with({"--no-resume", "--work-dir", "w"}), {"--no-resume", "--work-dir"});
   expect_failure(2, quantize_with({"--no-resume", "--keep-work"}), {"--no-resume", "--keep-work"});
-  for (const char* given : {"--calibration-tokens", "--hessians"}) {
-    expect_failure(2, quantize_with({given, "f", "--temperature", "1"}), {given, "--temperature"});
-    expect_failure(2, quantize_with({given, "f", "--calibration-sequences", "3"}), {given, "--calibration-sequences"});
-  }
-  expect_failure(2, quantize_with({"--hessians", "f", "--calibration-length", "32"}),
-                 {"--hessians", "--calibration-length"});
+  for (const char* given : {"--calibration-text", "--calibration-tokens", "--hessians"})
+    expect_failure(2, quantize_with({given, "val.bin", "--temperature", "1"}), {given, "--temperature"});
+  for (const char* option : {"--calibration-sequences", "--calibration-length"})
+    expect_failure(2, quantize_with({"--hessians", "val.bin", option, "32"}), {"--hessians", option});
+  expect_failure(2, quantize_with({"--calibration-text", "text.txt", "--calibration-tokens", "val.bin"}),
+                 {"--calibration-text", "--calibration-tokens"});
+  expect_failure(2, quantize_with({"--calibration-tokens", "val.bin", "--calibration-tokens", "./val.bin"}),
+                 {"token shard ./val.bin", "twice"});
+  expect_failure(2, quantize_with({"--calibration-text", "text.txt"}), {"--tokenizer"});
+  expect_failure(2, quantize_with({"--tokenizer", "sp.model"}), {"--tokenizer is for scoring"});
   expect_failure(2,
                  Arguments{"audit", "model.safetensors", "--text", "text.txt", "--source-text", "text.txt",
                            "--tokenizer", "sp.model"},
@@ -196,8 +200,9 @@ TEST_F(UsageTest, BitsCodecHighAndDtypeNameWhatIsAllowed) {
 
 TEST_F(UsageTest, OptionsThatExcludeEachOther) {
   expect_failure(2, trace_arguments("out.thmb", {"--hessians", "h", "--save-calibration", "t"}), {"--hessians"});
-  expect_failure(2, trace_arguments("out.thmb", {"--hessians", "h", "--calibration-tokens", "t"}),
-                 {"--hessians", "trace"});
+  for (const char* given : {"--calibration-text", "--calibration-tokens"})
+    expect_failure(2, trace_arguments("out.thmb", {"--hessians", "h", given, "val.bin", "--tokenizer", "sp.model"}),
+                   {"--hessians", given, "trace"});
   trace("model.thmb");
   expect_failure(2, {"generate", "model.thmb", "--config", "config.json", "--tokenizer", "sp.model"},
                  {"--config", "model.thmb"});

@@ -14,7 +14,7 @@
 namespace thimble {
 namespace {
 
-// Sequences held out: every eighth, but no more than tell two models apart.
+// Sequences held out: every eighth, but no more than that.
 constexpr int64_t kHeldOutShare = 8, kMostHeldOut = 4;
 
 // Row steps that change by -1, 0 or 1 take about as many bytes as tuned ones do.
@@ -100,7 +100,7 @@ struct Split {
 
 Split split_of(const Network& network, const GainTunerOptions& options, int64_t available, int64_t length) {
   available = std::min(available, divergence_sequences(network, length));
-  const int64_t held_out = std::clamp<int64_t>(available / kHeldOutShare, 1, kMostHeldOut);
+  const int64_t held_out = held_out_sequences(available);
   return {std::min(available - held_out, options.steps * options.batch), held_out};
 }
 
@@ -148,6 +148,10 @@ double mean_divergence(DivergencePass& pass, const Gains& gains, const Split& sp
 }
 
 }  // namespace
+
+int64_t held_out_sequences(int64_t available) {
+  return std::clamp<int64_t>(available / kHeldOutShare, 1, kMostHeldOut);
+}
 
 int64_t distill_sequences(const Network& network, const GainTunerOptions& options, int64_t available, int64_t length) {
   const Split split = split_of(network, options, available, length);

@@ -28,6 +28,10 @@ struct Distilled {
   DistillReport report;
 };
 
+// How many of `available` sequences, the last ones, nothing is learned from: at least one of them, and no more than
+// tell two models apart.
+int64_t held_out_sequences(int64_t available);
+
 // How many of `available` sequences of `length` tokens it reads.
 int64_t distill_sequences(const Network& network, const GainTunerOptions& options, int64_t available, int64_t length);
 

@@ -18,7 +18,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-class TokenShard : public ::testing::Test {
+class ShardFile : public ::testing::Test {
  protected:
   void SetUp() override {
     std::string name = std::string("thimble_shard_") + ::testing::UnitTest::GetInstance()->current_test_info()->name();
@@ -67,7 +67,7 @@ std::string message_of(const std::function<void()>& action) {
   return "";
 }
 
-TEST_F(TokenShard, WhatIsWrittenIsReadAgain) {
+TEST_F(ShardFile, WhatIsWrittenIsReadAgain) {
   const std::vector<Token> tokens = {0, 1, 255, 256, 1023, 65535};
   std::string file = write("a.bin", tokens);
   EXPECT_EQ(read_shards(std::vector{file}), tokens);
@@ -76,7 +76,7 @@ TEST_F(TokenShard, WhatIsWrittenIsReadAgain) {
   EXPECT_TRUE(read_shards(std::vector{file}).empty());
 }
 
-TEST_F(TokenShard, LargeVocabulariesTakeFourBytesEach) {
+TEST_F(ShardFile, LargeVocabulariesTakeFourBytesEach) {
   const std::vector<Token> tokens = {0, 65536, 128255, kMostTokens - 1};
   const std::string file = write("a.bin", tokens, kMostTokens);
   EXPECT_EQ(read_shards(std::vector{file}), tokens);
@@ -85,7 +85,7 @@ TEST_F(TokenShard, LargeVocabulariesTakeFourBytesEach) {
   EXPECT_EQ(MappedFile(write("c.bin", {1, 2}, kShard16Vocabulary)).bytes().size(), 1028u);
 }
 
-TEST_F(TokenShard, NoTokenIsBeyondTheLargestVocabulary) {
+TEST_F(ShardFile, NoTokenIsBeyondTheLargestVocabulary) {
   for (Token token : {static_cast<Token>(kMostTokens), Token{-1}})
     EXPECT_THAT(message_of([&] {
                   parse_shard(shard_bytes({1, token}, kShard32), "a.bin");
@@ -93,7 +93,7 @@ TEST_F(TokenShard, NoTokenIsBeyondTheLargestVocabulary) {
                 AllOf(HasSubstr("position 1"), HasSubstr("at most 1048576")));
 }
 
-TEST_F(TokenShard, BothWidthsMayBeReadTogether) {
+TEST_F(ShardFile, BothWidthsMayBeReadTogether) {
   write("a.bin", {1, 2});
   write("b.bin", {3, 70000}, kMostTokens);
   EXPECT_THAT(read_shards(std::vector{path("*.bin")}), ElementsAre(1, 2, 3, 70000));
@@ -134,7 +134,7 @@ TEST_P(ShardOfEachWidth, TokensOutsideTheVocabularyAreNamedWithTheirPosition) {
               AllOf(HasSubstr("a.bin"), HasSubstr("token 1024"), HasSubstr("position 2"), HasSubstr("has 1024")));
 }
 
-TEST_F(TokenShard, PatternsAreSortedAndConcatenated) {
+TEST_F(ShardFile, PatternsAreSortedAndConcatenated) {
   write("val_10.bin", {10});
   write("val_02.bin", {2});
   write("val_B.bin", {12});
@@ -144,25 +144,25 @@ TEST_F(TokenShard, PatternsAreSortedAndConcatenated) {
   EXPECT_THAT(read_shards(std::vector{path("other.bin"), path("val_[01]*.bin")}), ElementsAre(99, 2, 10));
 }
 
-TEST_F(TokenShard, ANameThatLooksLikeAPatternIsTakenLiterally) {
+TEST_F(ShardFile, ANameThatLooksLikeAPatternIsTakenLiterally) {
   write("val[1].bin", {1});
   write("val1.bin", {2});
   EXPECT_THAT(read_shards(std::vector{path("val[1].bin")}), ElementsAre(1));
 }
 
-TEST_F(TokenShard, AFileNamedTwiceIsRefused) {
+TEST_F(ShardFile, AFileNamedTwiceIsRefused) {
   std::string file = write("a.bin", {1});
   EXPECT_THROW(read_shards(std::vector{file, path("*.bin")}), UsageError);
   EXPECT_THROW(read_shards(std::vector{file, path("./a.bin")}), UsageError);
 }
 
-TEST_F(TokenShard, MissingFilesAreIoErrors) {
+TEST_F(ShardFile, MissingFilesAreIoErrors) {
   EXPECT_THROW(read_shards(std::vector{path("none.bin")}), IoError);
   EXPECT_THROW(read_shards(std::vector{path("none_*.bin")}), IoError);
   EXPECT_THROW(read_shards(std::vector{folder_.string()}), IoError);
 }
 
-TEST_F(TokenShard, AnUnreadableShardAmongSeveralIsNamed) {
+TEST_F(ShardFile, AnUnreadableShardAmongSeveralIsNamed) {
   write("a.bin", {1});
   write_file_atomically(path("b.bin"), std::string_view("not a shard"));
   EXPECT_THAT(message_of([&] { read_shards(std::vector{path("*.bin")}); }), HasSubstr(path("b.bin")));
