@@ -2,7 +2,9 @@
 #include "quantizer/pipeline/quantize_plans.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
+#include <set>
 
 #include "gptq/factor/input_pairs.h"
 #include "gptq/statistics/hessian_groups.h"
@@ -81,19 +83,42 @@ MemoryUse codes_of(const OpenedCheckpoint& source) {
   return {"codes, sections", weight_count(source) * kSolvedWeightBytes};
 }
 
-// Of solving layers, with the widest of them in flight. `other`: what is in memory meanwhile.
-MemoryPlan plan_solving(const OpenedCheckpoint& source, const std::vector<std::string>& layers,
-                        std::vector<MemoryUse> other, uint64_t usable_bytes) {
-  uint64_t widest = 0;
-  for (const std::string& name : layers)
-    if (auto found = source.shapes().find(name); found != source.shapes().end() && found->second.shape.size() == 2)
-      widest = std::max(widest, solving_bytes(found->second.shape[0], found->second.shape[1], /*has_hessian=*/true));
+// What each matrix takes while it is solved, descending. `layers` have Hessians; with method slope the output head does
+// too, and lookup tables are solved without.
+std::vector<uint64_t> solving_bytes_of(const QuantizeRequest& request, const OpenedCheckpoint& source,
+                                       const std::vector<std::string>& layers) {
+  const bool is_slope = request.method == MethodKind::kSlope;
+  std::set<std::string> with_hessian(layers.begin(), layers.end());
+  if (is_slope && source.spec())
+    with_hessian.insert(source.spec()->network->matrix(source.spec()->network->head.weight).name);
+  std::vector<uint64_t> bytes;
+  for (const auto& [name, tensor] : source.shapes()) {
+    const bool has_hessian = with_hessian.contains(name);
+    if (tensor.shape.size() == 2 &&
+        (has_hessian || (is_slope && element_count(tensor.shape) > request.plan.min_elements)))
+      bytes.push_back(solving_bytes(tensor.shape[0], tensor.shape[1], has_hessian));
+  }
+  std::ranges::sort(bytes, std::greater{});
+  return bytes;
+}
+
+// Of solving layers, with the widest of them in flight, as parallel_within() lets them. `other`: what is in memory
+// meanwhile.
+MemoryPlan plan_solving(const QuantizeRequest& request, const OpenedCheckpoint& source,
+                        const std::vector<std::string>& layers, std::vector<MemoryUse> other) {
   const MemoryUse codes = codes_of(source);
-  const uint64_t batch = std::clamp<uint64_t>(working_memory(usable_bytes, codes.bytes) / std::max<uint64_t>(1, widest),
-                                              1, static_cast<uint64_t>(thread_count()));
-  MemoryPlan plan{"solving", "layer", 0, static_cast<int64_t>(batch), std::move(other), /*is_host=*/true};
+  const uint64_t working = working_memory(request.device.host_memory_bytes, codes.bytes);
+  uint64_t in_flight = 0;
+  int64_t count = 0;
+  for (uint64_t bytes : solving_bytes_of(request, source, layers)) {
+    if (count == thread_count()) break;
+    if (count > 0 && in_flight + bytes > working) continue;
+    in_flight += bytes;
+    ++count;
+  }
+  MemoryPlan plan{"solving", "layer", 0, std::max<int64_t>(1, count), std::move(other), /*is_host=*/true};
   plan.uses.push_back(codes);
-  plan.uses.push_back({"factorisations", batch * widest});
+  plan.uses.push_back({"factorisations", in_flight});
   return plan;
 }
 
@@ -102,7 +127,7 @@ std::vector<MemoryPlan> plan_host_memory(const QuantizeRequest& request, OpenedC
                                          const std::vector<std::string>& layers) {
   const uint64_t usable = request.device.host_memory_bytes;
   if (!request.hessians.empty())  // which lie in their file; the model may be none that runs
-    return {plan_solving(source, layers, {{"weights", source.memory_bytes()}}, usable)};
+    return {plan_solving(request, source, layers, {{"weights", source.memory_bytes()}})};
   const Network& network = *source.runnable().network;
   const CalibrationOptions& options = request.calibration;
   const bool is_exact = request.device.numerics == Numerics::kFp32;
@@ -116,7 +141,7 @@ std::vector<MemoryPlan> plan_host_memory(const QuantizeRequest& request, OpenedC
   const HessianGroups groups =
       group_hessians(source.runnable().network, request.device, options.sequences, options.length, with_loss, rounded);
   const MemoryUse waiting = {"Hessians", waiting_bytes(network, groups)};
-  plans.push_back(plan_solving(source, layers, {{"weights", weights}, waiting}, usable));
+  plans.push_back(plan_solving(request, source, layers, {{"weights", weights}, waiting}));
   if (request.method != MethodKind::kSlope) return plans;
   const MemoryUse codes = codes_of(source);
   const int64_t sequences = sequences_of(request), crossed = std::min(sequences, request.cross_sequences);
