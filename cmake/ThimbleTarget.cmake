@@ -21,7 +21,10 @@ if(THIMBLE_FUZZ)
 endif()
 
 # For code that nobody waits for.
-set(thimble_least_optimised $<IF:$<BOOL:${THIMBLE_SANITIZE}>,-O0,-Og>)
+set(thimble_least_optimised -Og)
+if(THIMBLE_SANITIZE)
+  set(thimble_least_optimised -O0)
+endif()
 
 # Headers that most sources include and that take long to read are read once. A compiler cache cannot see into what was
 # precompiled, so with one there is nothing of it; every source includes what it uses.

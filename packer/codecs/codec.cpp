@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
-#include <cstring>
 #include <memory>
 #include <new>
 
@@ -81,12 +80,16 @@ std::string rans_version() { return "1.0"; }
 
 ByteVector compress_rans(Bytes raw, const ContentShape& shape) {
   assert(raw.size() == shape.content_bytes());
+  const auto encode = [&](std::span<const int32_t> codes) {
+    return encode_weights(codes, shape.rows, shape.columns, shape.trellis_bits);
+  };
+  if (shape.has_stepped_codes()) {  // these bytes are int32 codes, and of a large matrix too many for a copy
+    assert(reinterpret_cast<uintptr_t>(raw.data()) % alignof(int32_t) == 0);
+    return encode({reinterpret_cast<const int32_t*>(raw.data()), shape.elements()});
+  }
   std::vector<int32_t> codes(shape.elements());
-  if (shape.has_stepped_codes())
-    std::memcpy(codes.data(), raw.data(), raw.size());
-  else
-    std::ranges::transform(raw, codes.begin(), [](std::byte code) { return static_cast<int8_t>(code); });
-  return encode_weights(codes, shape.rows, shape.columns, shape.trellis_bits);
+  std::ranges::transform(raw, codes.begin(), [](std::byte code) { return static_cast<int8_t>(code); });
+  return encode(codes);
 }
 
 }  // namespace

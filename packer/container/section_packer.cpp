@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdlib>
@@ -185,7 +184,9 @@ PackedSections SectionCache::pack(std::span<const ContentShape> shapes, const Co
   std::vector<uint64_t> keys(shapes.size());
   std::vector<Smallest> smallest(shapes.size());
   std::vector<std::vector<Attempt>> of_section(shapes.size());
-  parallel_for(std::ssize(shapes), [&](int64_t index) {
+  std::vector<uint64_t> contents;
+  for (const ContentShape& shape : shapes) contents.push_back(shape.content_bytes());
+  parallel_within(contents, working_bytes_, [&](int64_t index) {
     const auto i = static_cast<size_t>(index);
     const ByteVector content = content_of(i);
     keys[i] = key_of(shapes[i], codec_for(shapes[i], options), content);
@@ -200,10 +201,11 @@ PackedSections SectionCache::pack(std::span<const ContentShape> shapes, const Co
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::stable_sort(order, std::greater{},
                            [&](size_t a) { return cost_of(attempts[a], shapes[attempts[a].section]); });
-  std::atomic<size_t> next = 0;
+  std::vector<uint64_t> taken;
+  for (size_t a : order) taken.push_back(packing_bytes(shapes[attempts[a].section], attempts[a].codec));
   std::mutex results;
-  parallel_for(std::ssize(order), [&](int64_t) {
-    const size_t a = order[next++];
+  parallel_within(taken, working_bytes_, [&](int64_t turn) {
+    const size_t a = order[static_cast<size_t>(turn)];
     const auto [i, layout, codec] = attempts[a];
     Smallest& best = smallest[i];
     const auto wins = [&](uint64_t bytes) {
@@ -230,13 +232,22 @@ PackedSections SectionCache::pack(std::span<const ContentShape> shapes, const Co
   return packed;
 }
 
+uint64_t packing_bytes(const ContentShape& shape, CodecId codec) {
+  const uint64_t content = shape.content_bytes();
+  if (codec == CodecId::kNone) return 2 * content;
+  // The weight coder's levels, and what comes out, twice: at most about 8 bits of a code, blocks and then all of them.
+  if (codec == CodecId::kRans) return content + shape.elements() * (sizeof(uint16_t) + 2);
+  return 3 * content;  // in another layout, and room for what does not shrink
+}
+
 size_t SectionCache::size() const {
   std::lock_guard lock(mutex_);
   return sections_.size();
 }
 
 PackedSection pack_section_as(const ContentShape& shape, Bytes content, LayoutId layout, CodecId codec) {
-  ByteVector raw = apply_layout(layout, shape, content);
+  const ByteVector laid_out = layout == LayoutId::kPlain ? ByteVector() : apply_layout(layout, shape, content);
+  const Bytes raw = layout == LayoutId::kPlain ? content : Bytes(laid_out);
   ByteVector stored = codec_of(codec).compress(raw, shape);
   SectionEntry entry{
       shape.kind, codec, layout, static_cast<uint32_t>(raw.size()), static_cast<uint32_t>(stored.size()), xxh3(stored)};

@@ -42,9 +42,11 @@ class SectionCache {
     virtual std::shared_ptr<const PackedSection> find(uint64_t key) const = 0;
     virtual void insert(uint64_t key, const PackedSection& section) const = 0;
   };
-  // `store`, unless null, must outlive the cache.
-  explicit SectionCache(const Store* store = nullptr, uint64_t most_bytes = kMostBytes)
-      : store_(store), most_bytes_(most_bytes) {}
+  // `store`, unless null, must outlive the cache. Sections are packed at a time while they take at most `working_bytes`
+  // together (packing_bytes()), a single one whatever it takes.
+  explicit SectionCache(const Store* store = nullptr, uint64_t most_bytes = kMostBytes,
+                        uint64_t working_bytes = UINT64_MAX)
+      : store_(store), most_bytes_(most_bytes), working_bytes_(working_bytes) {}
 
   // Sections of these shapes, in this order, compressed now unless they have been before: every candidate of layout and
   // codec is a task of its own, those that take longest first. `content_of(i)` gives the content of section i, from any
@@ -67,11 +69,14 @@ class SectionCache {
   void forget_oldest();
 
   const Store* store_;
-  const uint64_t most_bytes_;
+  const uint64_t most_bytes_, working_bytes_;
   mutable std::mutex mutex_;
   std::map<uint64_t, Kept> sections_;  // by Store's keys
   uint64_t calls_ = 0;                 // of pack()
 };
+
+// What a section takes of memory while it is packed, about.
+uint64_t packing_bytes(const ContentShape& shape, CodecId codec);
 
 // Which layouts are worth really compressing: one or a few, the best for `codec` (nearly always) among them; none when
 // the codec does not take this shape. Compressing every one with Brotli at quality 11 costs seconds per megabyte; the

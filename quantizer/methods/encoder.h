@@ -12,8 +12,10 @@ namespace thimble {
 
 class Encoder final : private SectionCache::Store {
  public:
-  // Both must outlive it. `times`: of a stage "encode"; null: another stage's.
-  Encoder(const SharedWork& work, StageTimes* times) : work_(work), times_(times) {}
+  // Both must outlive it. `times`: of a stage "encode"; null: another stage's. `working_bytes`: what sections that are
+  // packed at a time may take (SectionCache).
+  Encoder(const SharedWork& work, StageTimes* times, uint64_t working_bytes = UINT64_MAX)
+      : work_(work), times_(times), cache_(this, SectionCache::kMostBytes, working_bytes) {}
 
   // encode_artifact(). Collective.
   ByteVector artifact(const QuantizedModel& model, const EncodeOptions& options, Progress& progress) {
@@ -32,7 +34,7 @@ class Encoder final : private SectionCache::Store {
 
   const SharedWork& work_;
   StageTimes* times_;
-  SectionCache cache_{this};
+  SectionCache cache_;
 };
 
 }  // namespace thimble

@@ -11,10 +11,12 @@
 #include "quantizer/console/diagnostics.h"
 #include "quantizer/console/version.h"
 #include "quantizer/formats/hessian_file.h"
+#include "quantizer/methods/slope/slope_layers.h"
 #include "quantizer/methods/slope/slope_method.h"
 #include "quantizer/methods/trace/plan_methods.h"
 #include "quantizer/pipeline/quantize_plans.h"
 #include "runtime/base/hash.h"
+#include "runtime/base/memory_plan.h"
 
 namespace thimble {
 namespace {
@@ -185,7 +187,9 @@ void QuantizeJob::collect() {
   const std::string& beside = request_.output.empty() ? request_.work_folder : request_.output;  // a sweep has several
   const std::string folder = std::filesystem::path(beside).parent_path().string();
   shared_.emplace(*work_, ranks_, folder.empty() ? "." : folder);
-  encoder_.emplace(*shared_, &times_);
+  encoder_.emplace(
+      *shared_, &times_,
+      working_memory(request_.device.host_memory_bytes, static_cast<uint64_t>(parameters()) * kSolvedWeightBytes));
   collected_ = obtain_statistics(request_, source_, key_, *shared_, times_, console_.progress());
   const StoredStatistics& statistics = collected_.statistics;
   solver_.emplace(source_.parameters(), statistics.hessians, request_.device, *shared_, collected_.key,

@@ -89,21 +89,22 @@ std::vector<uint64_t> solving_bytes_of(const QuantizeRequest& request, const Ope
                                        const std::vector<std::string>& layers) {
   const bool is_slope = request.method == MethodKind::kSlope;
   std::set<std::string> with_hessian(layers.begin(), layers.end());
-  if (is_slope && source.spec())
-    with_hessian.insert(source.spec()->network->matrix(source.spec()->network->head.weight).name);
+  if (is_slope && source.spec()) {
+    const Network& network = *source.spec()->network;
+    with_hessian.insert(network.matrix(network.head.weight).name);
+  }
   std::vector<uint64_t> bytes;
   for (const auto& [name, tensor] : source.shapes()) {
+    const Shape& shape = tensor.shape;
     const bool has_hessian = with_hessian.contains(name);
-    if (tensor.shape.size() == 2 &&
-        (has_hessian || (is_slope && element_count(tensor.shape) > request.plan.min_elements)))
-      bytes.push_back(solving_bytes(tensor.shape[0], tensor.shape[1], has_hessian));
+    if (shape.size() == 2 && (has_hessian || (is_slope && element_count(shape) > request.plan.min_elements)))
+      bytes.push_back(solving_bytes(shape[0], shape[1], has_hessian));
   }
   std::ranges::sort(bytes, std::greater{});
   return bytes;
 }
 
-// Of solving layers, with the widest of them in flight, as parallel_within() lets them. `other`: what is in memory
-// meanwhile.
+// Of solving layers, the largest first, as parallel_within() lets them. `other`: what is in memory meanwhile.
 MemoryPlan plan_solving(const QuantizeRequest& request, const OpenedCheckpoint& source,
                         const std::vector<std::string>& layers, std::vector<MemoryUse> other) {
   const MemoryUse codes = codes_of(source);

@@ -6,8 +6,11 @@
 
 #include "gptq/factor/input_pairs.h"
 #include "gptq/statistics/hessian_groups.h"
+#include "packer/container/section_packer.h"
 #include "quantizer/methods/slope/slope_layers.h"
 #include "quantizer/pipeline/calibration.h"
+#include "runtime/base/random.h"
+#include "runtime/codes/trellis.h"
 #include "runtime/cpu/cpu_models.h"
 #include "runtime/cpu/cpu_plans.h"
 #include "tests/runtime/families/golf/random_model.h"
@@ -130,6 +133,30 @@ TEST_F(HostPlans, OfSolving) {
     expect_planned(probe.peak_bytes(),
                    solving_bytes(rows, columns, has_hessian) + static_cast<uint64_t>(rows * columns));
   }
+}
+
+// One matrix at a time, of whatever size the memory is.
+TEST_F(HostPlans, OfPacking) {
+  constexpr int64_t kRows = 4096, kColumns = 1024;
+  const ContentShape shape{SectionKind::kCodes, kRows, kColumns, sizeof(int32_t), 0, kMaxTrellisBits};
+  ByteVector content(shape.content_bytes());
+  for (uint64_t i = 0; i < shape.elements(); ++i) {
+    const auto code = static_cast<int32_t>(15 * uniform_at(1, 2, i)) - 7;
+    std::ranges::copy(std::as_bytes(std::span(&code, 1)), &content[i * sizeof(code)]);
+  }
+  const std::vector<ContentShape> shapes(4, shape);
+  SectionCache cache(nullptr, SectionCache::kMostBytes, /*working_bytes=*/1);
+  const AllocationProbe probe;
+  cache.pack(
+      shapes,
+      [&](size_t i) {
+        ByteVector other = content;
+        other[0] = static_cast<std::byte>(i);
+        return other;
+      },
+      {CodecId::kRans}, silent_);
+  const uint64_t kept = 3 * shape.elements() / 2;  // of the others, four bits a code
+  expect_planned(probe.peak_bytes(), packing_bytes(shape, CodecId::kRans) + kept);
 }
 
 }  // namespace
