@@ -10,11 +10,21 @@ docs/python.md shows more.
 
 from __future__ import annotations
 
+from ._import_hook import after_import
 from ._thimble import __version__
 from .artifact import Artifact, TensorInfo, Tensors, load, state_dict
 from .errors import CheckError, DeviceError, Error, FormatError, IoError, UsageError
 
 open = Artifact  # noqa: A001: as people look for it
+
+
+def _register_in_transformers() -> None:
+    from . import hub
+
+    hub.register()
+
+
+after_import("transformers.modeling_utils", _register_in_transformers)
 
 __all__ = [
     "Artifact",

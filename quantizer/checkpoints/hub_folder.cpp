@@ -21,6 +21,8 @@ constexpr const char* kTokenizerFiles[] = {
     "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.json",     "merges.txt",      "chat_template.jinja",   "chat_template.json",      "generation_config.json"};
 constexpr uint64_t kMaxTokenizerFileBytes = 64 << 20;
+constexpr const char* kArtifactFile = "model.thmb";
+constexpr const char* kConfigFile = "config.json";
 constexpr const char* kSpecialTokens[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
 
 // One file of tensors.
@@ -57,8 +59,8 @@ std::string torch_name(DType dtype) {
 Json config_of(const WeightSource& source, const HubFolderOptions& options) {
   Json config = source.spec().family->hub_config(source.spec());
   if (config.is_null())
-    throw UsageError(fmt::format("{}: --to hf: Hugging Face's library knows no '{}' models", source.path(),
-                                 source.spec().family->name()));
+    throw UsageError(
+        fmt::format("{}: Hugging Face's library knows no '{}' models", source.path(), source.spec().family->name()));
   config["torch_dtype"] = torch_name(options.dtype);
   config["dtype"] = torch_name(options.dtype);  // as releases from 4.56 spell it
   copy_special_tokens(source.given_config(), config);
@@ -76,6 +78,16 @@ std::map<std::string, std::string> tokenizer_texts(const WeightSource& source, c
   for (const auto& [path, name] : tokenizer_files_at(folder))
     texts[name] = read_text_file(path, kMaxTokenizerFileBytes);
   return texts;
+}
+
+void write_texts(const AtomicFolder& folder, const std::map<std::string, std::string>& texts) {
+  for (const auto& [name, text] : texts) write_file_atomically(folder.file(name), text);
+}
+
+std::vector<std::string> names_of(const std::map<std::string, std::string>& texts) {
+  std::vector<std::string> names;
+  for (const auto& [name, text] : texts) names.push_back(name);
+  return names;
 }
 
 }  // namespace
@@ -123,13 +135,27 @@ HubFolderReport write_hub_folder(const std::string& path, const WeightSource& so
     const Json index = {{"metadata", {{"total_size", report.tensor_bytes}}}, {"weight_map", weight_map}};
     write_file_atomically(folder.file("model.safetensors.index.json"), index.dump(2) + "\n");
   }
-  for (const auto& [name, text] : tokenizer) {
-    write_file_atomically(folder.file(name), text);
-    report.tokenizer_files.push_back(name);
-  }
-  write_file_atomically(folder.file("config.json"), config.dump(2) + "\n");
+  write_texts(folder, tokenizer);
+  report.tokenizer_files = names_of(tokenizer);
+  write_file_atomically(folder.file(kConfigFile), config.dump(2) + "\n");
   folder.commit();
   return report;
+}
+
+HubFolderReport write_artifact_folder(const std::string& path, const WeightSource& source,
+                                      const HubFolderOptions& options, uint32_t format_version,
+                                      const std::map<std::string, std::string>& texts) {
+  Json config = config_of(source, options);
+  config["quantization_config"] = {{"quant_method", "thimble"}, {"format_version", format_version}};
+  const std::map<std::string, std::string> tokenizer = tokenizer_texts(source, options.tokenizer);
+  const MappedFile artifact(source.path());
+  AtomicFolder folder(path);
+  write_file_atomically(folder.file(kArtifactFile), artifact.bytes());
+  write_texts(folder, texts);
+  write_texts(folder, tokenizer);
+  write_file_atomically(folder.file(kConfigFile), config.dump(2) + "\n");
+  folder.commit();
+  return {source.spec().network->parameters.size(), 0, artifact.bytes().size(), names_of(tokenizer)};
 }
 
 }  // namespace thimble

@@ -4,9 +4,14 @@
 //   known model.safetensors                all tensors; or, where they take more than a shard may,
 //   model-00001-of-00003.safetensors, ..., model.safetensors.index.json
 //   tokenizer.json and the like      copied, or as a GGUF file's tokenizer says it
+//
+// Or, where the Python package thimble is installed there too, with the artifact itself in place of its tensors:
+//   config.json                      with a "quantization_config" of the method "thimble"
+//   model.thmb                       the artifact, byte for byte
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 
 #include "quantizer/checkpoints/weight_source.h"
@@ -30,6 +35,12 @@ struct HubFolderReport {
 // The folder appears whole or not at all, and replaces nothing (AtomicFolder). A UsageError for a family that
 // `transformers` has no class of. Tensors are read and written one after the other.
 HubFolderReport write_hub_folder(const std::string& path, const WeightSource& source, const HubFolderOptions& options);
+
+// The same for a source that is an artifact, which is copied: `options.dtype` is what its weights become when they are
+// loaded, no shards are made. `texts` are further files, by name. `format_version`: of the artifact.
+HubFolderReport write_artifact_folder(const std::string& path, const WeightSource& source,
+                                      const HubFolderOptions& options, uint32_t format_version,
+                                      const std::map<std::string, std::string>& texts);
 
 // Ids of the tokens that begin, end and pad texts, where the config of a model says them: what a family's own config
 // leaves out.

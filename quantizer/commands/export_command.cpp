@@ -1,5 +1,5 @@
 // export_command.cpp: `thimble export`: an artifact's weights as safetensors, under the checkpoint's own names; those
-// of an artifact or a checkpoint as a folder of Hugging Face or a GGUF file.
+// of an artifact or a checkpoint as a folder of Hugging Face or a GGUF file; an artifact itself in such a folder.
 #include <fmt/format.h>
 
 #include "quantizer/checkpoints/gguf_writer.h"
@@ -8,6 +8,7 @@
 #include "quantizer/commands/commands.h"
 #include "quantizer/formats/gguf_tokenizer_json.h"
 #include "quantizer/formats/safetensors.h"
+#include "quantizer/reports/model_card.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/json.h"
 #include "runtime/codes/nvfp4_scale_layout.h"
@@ -19,12 +20,14 @@ namespace {
 constexpr const char* kDequantized = "dequantized";
 constexpr const char* kNvfp4 = "nvfp4";
 
-constexpr const char *kToSafetensors = "safetensors", *kToHub = "hf", *kToGguf = "gguf";
+constexpr const char *kToSafetensors = "safetensors", *kToHub = "hf", *kToArtifactFolder = "hf-thimble",
+                     *kToGguf = "gguf";
 
 struct Options {
   std::string model, output, to = kToSafetensors, layout = kDequantized;
   std::string dtype;              // empty: that of the format
   std::string tokenizer, config;  // of other formats than safetensors
+  std::string report;             // what quantize --json printed, for the model card
   uint64_t shard_bytes = 5'000'000'000;
 };
 
@@ -93,6 +96,18 @@ Json export_hub_folder(const Options& options, DType dtype) {
           {"tokenizer_files", report.tokenizer_files}};
 }
 
+Json export_artifact_folder(const Options& options, DType dtype) {
+  if (!is_artifact(options.model))
+    throw UsageError(options.model + " is no artifact, which --to hf-thimble is for (--to hf takes checkpoints too)");
+  const WeightSource source(options.model, options.config);
+  const ArtifactSummary summary = describe_artifact(MappedFile(options.model).bytes(), options.model);
+  const std::string card = model_card(options.output, summary, options.report);
+  const HubFolderReport report = write_artifact_folder(options.output, source, {dtype, 0, options.tokenizer},
+                                                       summary.format_version, {{"README.md", card}});
+  return {
+      {"tensors", report.tensors}, {"artifact_bytes", summary.file_bytes}, {"tokenizer_files", report.tokenizer_files}};
+}
+
 // The tokenizer of --tokenizer, a file or a folder, or else of the model's folder or GGUF file.
 std::string gguf_tokenizer(const Options& options, const WeightSource& source) {
   const std::string& from = options.tokenizer.empty() ? source.folder() : options.tokenizer;
@@ -117,15 +132,17 @@ Json export_gguf(const Options& options, const std::string& type) {
 Json run_export(const Options& options) {
   const bool is_default = options.to == kToSafetensors;
   const std::string dtype = !options.dtype.empty() ? options.dtype : is_default ? "F32" : "BF16";
-  Json result = options.to == kToGguf  ? export_gguf(options, dtype)
-                : options.to == kToHub ? export_hub_folder(options, dtype_from_name(dtype, "--dtype"))
-                                       : export_safetensors(options, dtype_from_name(dtype, "--dtype"));
+  Json result = options.to == kToGguf             ? export_gguf(options, dtype)
+                : options.to == kToHub            ? export_hub_folder(options, dtype_from_name(dtype, "--dtype"))
+                : options.to == kToArtifactFolder ? export_artifact_folder(options, dtype_from_name(dtype, "--dtype"))
+                                                  : export_safetensors(options, dtype_from_name(dtype, "--dtype"));
   result.update({{"output", options.output}, {"to", options.to}, {"dtype", dtype}});
   return result;
 }
 
 std::string to_text(const Json& result) {
-  std::string text = fmt::format("wrote {} as {} to {}", counted(result.at("tensors").get<size_t>(), "tensor"),
+  std::string text = fmt::format("wrote {} {} {} to {}", counted(result.at("tensors").get<size_t>(), "tensor"),
+                                 result.at("to") == kToArtifactFolder ? "in an artifact, to be loaded as" : "as",
                                  result.at("dtype").get<std::string>(), result.at("output").get<std::string>());
   if (const size_t shards = result.value("shards", size_t{1}); shards > 1) text += fmt::format(" in {} shards", shards);
   if (result.contains("tokenizer_files") && result.at("tokenizer_files").empty())
@@ -141,7 +158,8 @@ void register_files(const Options& options, FileRoles& roles) {
     for (const std::string& file : files_of_folder(options.model)) roles.input("the model's", file);
   if (!options.tokenizer.empty())
     for (const auto& [file, name] : tokenizer_files_at(options.tokenizer)) roles.input("the --tokenizer", file);
-  if (options.to == kToHub)
+  roles.input("the --report", options.report);
+  if (options.to == kToHub || options.to == kToArtifactFolder)
     roles.output_folder("--output", options.output);
   else
     roles.output("--output", options.output);
@@ -155,8 +173,9 @@ void check_options(const Options& options, const CLI::App& command) {
   };
   if (options.to != kToSafetensors) refuse("--layout", kToSafetensors);
   if (options.to != kToHub) refuse("--shard-size", kToHub);
-  if (options.to == kToSafetensors)
-    for (const char* option : {"--tokenizer", "--config"}) refuse(option, "hf and gguf");
+  if (options.to != kToArtifactFolder) refuse("--report", kToArtifactFolder);
+  if (options.to == kToSafetensors) refuse("--tokenizer", "hf, hf-thimble and gguf");
+  if (options.to == kToSafetensors || options.to == kToArtifactFolder) refuse("--config", "hf and gguf");
   if (options.dtype == "Q8_0" && options.to != kToGguf) throw UsageError("--dtype Q8_0 is for --to gguf");
 }
 
@@ -167,22 +186,33 @@ void add_export_command(CommandLine& line) {
   CLI::App* command = add_command(line, "export", "Write a model's weights in formats that other programs read",
                                   "thimble export model.thmb -o dequantized.safetensors\n"
                                   "  thimble export model.thmb --to hf -o folder --tokenizer checkpoint/\n"
+                                  "  thimble export model.thmb --to hf-thimble -o folder --tokenizer checkpoint/\n"
                                   "  thimble export model.thmb --to gguf -o model.gguf --tokenizer checkpoint/");
   command->add_option("model", options->model, "Artifact (.thmb); with --to hf or gguf also a checkpoint")->required();
-  add_file(*command, "-o,--output", options->output, "File to write; with --to hf a folder, new or empty")->required();
-  add_choice(*command, "--to", options->to,
-             "safetensors: one file; hf: a folder that transformers loads; gguf: a file that llama.cpp runs",
-             {kToSafetensors, kToHub, kToGguf})
+  add_file(*command, "-o,--output", options->output,
+           "File to write; with --to hf and hf-thimble a folder, new or empty")
+      ->required();
+  add_choice(
+      *command, "--to", options->to,
+      "safetensors: one file; hf: a folder that transformers loads; hf-thimble: the same with the artifact itself, "
+      "for where the Python package thimble is installed; gguf: a file that llama.cpp runs",
+      {kToSafetensors, kToHub, kToArtifactFolder, kToGguf})
       ->capture_default_str();
-  add_choice(*command, "--dtype", options->dtype,
-             "Element type; default F32, which is exact, of hf and gguf BF16; Q8_0 for gguf alone",
-             {"F32", "F16", "BF16", "Q8_0"})
+  add_choice(
+      *command, "--dtype", options->dtype,
+      "Element type; default F32, which is exact, of hf, hf-thimble (when it is loaded) and gguf BF16; Q8_0 for gguf "
+      "alone",
+      {"F32", "F16", "BF16", "Q8_0"})
       ->type_name("TYPE");
-  add_file(*command, "--tokenizer", options->tokenizer,
-           "Tokenizer to add with --to hf or gguf, a file or a folder; default: that of the model's folder");
+  add_file(
+      *command, "--tokenizer", options->tokenizer,
+      "Tokenizer to add with --to hf, hf-thimble or gguf, a file or a folder; default: that of the model's folder");
   add_bytes(*command, "--shard-size", options->shard_bytes, "Most bytes of tensors in one file of --to hf")
       ->default_str("5GB");
   add_config_option(*command, options->config);
+  add_file(*command, "--report", options->report,
+           "What quantize --json printed: the model card of --to hf-thimble says bytes and BPB before and after")
+      ->type_name("JSON");
   add_choice(*command, "--layout", options->layout,
              "nvfp4: tensors in NVFP4 as codes and scales for CUTLASS and cuBLASLt, see docs/guides/export_nvfp4.md",
              {kDequantized, kNvfp4})

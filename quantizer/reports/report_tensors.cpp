@@ -7,6 +7,7 @@
 #include <cmath>
 #include <set>
 
+#include "quantizer/reports/report_member.h"
 #include "quantizer/reports/report_page.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
@@ -18,23 +19,6 @@ constexpr size_t kTop = 12;         // tensors in each of the short lists
 constexpr size_t kFewTensors = 24;  // so few are all shown at once
 using Row = std::vector<ReportTable::Cell>;
 using Tensors = std::vector<const ReportTensor*>;
-
-// A member of JSON that people or other programs may have changed; `what` names the object. Whatever is missing or of
-// another kind is a FormatError(path) that says where.
-const Json& member(const Json& object, const std::string& key, const std::string& what, const std::string& path) {
-  if (!object.is_object() || !object.contains(key))
-    throw FormatError(path, fmt::format("{} has no member '{}'", what, key));
-  return object.at(key);
-}
-
-const Json& member(const Json& object, const std::string& key, const std::string& what, const std::string& path,
-                   bool (Json::*is_right)() const noexcept, const char* allowed) {
-  constexpr size_t kMostQuoted = 60;
-  const Json& found = member(object, key, what, path);
-  if ((found.*is_right)()) return found;
-  const std::string text = found.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, kMostQuoted);
-  throw FormatError(path, fmt::format("'{}' of {} is {}, must be {}", key, what, text, allowed));
-}
 
 double bytes_of(const ReportTensor& tensor) { return tensor.byte_share; }
 double loss_of(const ReportTensor& tensor) { return tensor.loss_share.value_or(-1); }
@@ -119,27 +103,23 @@ ReportedMatrices reported_matrices(const ModelRate& rate) {
 ReportedMatrices read_quantize_report(Bytes text, const std::string& path, const ArtifactSummary& artifact) {
   const Json report = parse_json(text, path);
   const std::string whole = "the report (expected: what quantize --json prints)";
-  const uint64_t bytes =
-      member(report, "artifact_bytes", whole, path, &Json::is_number_unsigned, "an integer of at least 0");
-  if (bytes != artifact.file_bytes)
-    throw FormatError(
-        path, fmt::format("is the report of an artifact of {} B, this one has {} B", bytes, artifact.file_bytes));
+  check_report_of(report, artifact.file_bytes, path);
   std::set<std::string> names;
   for (const StoredTensorSummary& tensor : artifact.tensors) names.insert(tensor.name);
   ReportedMatrices found;
-  const Json& rate = member(report, "rate", whole, path);
-  for (const Json& matrix : member(rate, "matrices", "'rate'", path, &Json::is_array, "a list")) {
-    const std::string name = member(matrix, "name", "a matrix of 'rate'", path, &Json::is_string, "a text");
+  const Json& rate = report_member(report, "rate", whole, path);
+  for (const Json& matrix : report_member(rate, "matrices", "'rate'", path, &Json::is_array, "a list")) {
+    const std::string name = report_member(matrix, "name", "a matrix of 'rate'", path, &Json::is_string, "a text");
     const std::string what = "matrix '" + name + "'";
     if (!names.contains(name)) throw FormatError(path, what + " is no tensor of this artifact");
     ReportedMatrix& reported = found[name];
-    reported.predicted_loss = member(matrix, "predicted_loss", what, path, &Json::is_number, "a number");
+    reported.predicted_loss = report_member(matrix, "predicted_loss", what, path, &Json::is_number, "a number");
     if (reported.predicted_loss < 0)
       throw FormatError(path,
                         fmt::format("'predicted_loss' of {} is {}, must be at least 0", what, reported.predicted_loss));
     if (matrix.contains("distance_bits_per_weight"))
       reported.distance_bits_per_weight =
-          member(matrix, "distance_bits_per_weight", what, path, &Json::is_number, "a number").get<double>();
+          report_member(matrix, "distance_bits_per_weight", what, path, &Json::is_number, "a number").get<double>();
   }
   return found;
 }

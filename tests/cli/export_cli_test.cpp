@@ -109,6 +109,39 @@ TEST_F(ExportCliTest, AnArtifactHasTheWeightsThatAreScored) {
             (std::vector<std::string>{"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}));
 }
 
+TEST_F(ExportCliTest, AnArtifactGoesIntoAFolderAsItIs) {
+  const Json report =
+      succeed_json({"quantize", "hub", "-o", "a.thmb", "--method", "trace", "--bits", "4", "--min-elements", "100",
+                    "--calibration-sequences", "2", "--calibration-length", "16"});
+  write("report.json", report.dump());
+  std::filesystem::create_directory(path("models"));
+  const Json made = succeed_json({"export", "a.thmb", "--to", "hf-thimble", "-o", "models/out/", "--tokenizer", "hub",
+                                  "--report", "report.json", "--dtype", "F16"});
+  EXPECT_EQ(made.at("artifact_bytes"), size("a.thmb"));
+  EXPECT_EQ(names_in("models/out"), (std::vector<std::string>{"README.md", "config.json", "model.thmb",
+                                                              "tokenizer.json", "tokenizer_config.json"}));
+  EXPECT_EQ(contents("models/out/model.thmb"), contents("a.thmb"));
+  const Json config = parse_json(Bytes(contents("models/out/config.json")), "config");
+  EXPECT_EQ(config.at("quantization_config"), (Json{{"format_version", 1}, {"quant_method", "thimble"}}));
+  EXPECT_EQ(config.at("dtype"), "float16");
+  EXPECT_EQ(config.at("eos_token_id"), (Json{2, 3}));
+  const ByteVector card = contents("models/out/README.md");
+  const std::string text(as_text(card));
+  EXPECT_THAT(text,
+              AllOf(HasSubstr("# out\n"), HasSubstr("Bits per byte were not measured"), Not(HasSubstr("models/"))));
+  succeed({"export", "a.thmb", "--to", "hf-thimble", "-o", "plain"});
+  EXPECT_EQ(names_in("plain"), (std::vector<std::string>{"README.md", "config.json", "model.thmb"}));
+
+  expect_failure(2, {"export", "hub", "--to", "hf-thimble", "-o", "x"}, {"hub is no artifact"});
+  expect_failure(2, {"export", "a.thmb", "--to", "hf", "-o", "x", "--report", "report.json"},
+                 {"--report", "hf-thimble"});
+  expect_failure(2, {"export", "a.thmb", "--to", "hf-thimble", "-o", "x", "--shard-size", "1MB"}, {"--shard-size"});
+  write("other.json", R"({"artifact_bytes": 7})");
+  expect_failure(4, {"export", "a.thmb", "--to", "hf-thimble", "-o", "x", "--report", "other.json"},
+                 {"other.json", "an artifact of 7 B"});
+  EXPECT_FALSE(exists("x"));
+}
+
 TEST_F(ExportCliTest, AGgufFileIsTakenWhereverACheckpointIs) {
   succeed({"export", "hub", "--to", "gguf", "-o", "model.gguf"});
   expect_weights("model.gguf");
@@ -189,7 +222,8 @@ TEST_F(ExportCliTest, OptionsOfOtherFormatsAreRefused) {
                  {"--layout is for --to safetensors"});
   expect_failure(2, {"export", "hub", "--to", "gguf", "-o", "x", "--shard-size", "1M"},
                  {"--shard-size is for --to hf"});
-  expect_failure(2, {"export", "a.thmb", "-o", "x", "--tokenizer", "hub"}, {"--tokenizer is for --to hf and gguf"});
+  expect_failure(2, {"export", "a.thmb", "-o", "x", "--tokenizer", "hub"},
+                 {"--tokenizer is for --to hf, hf-thimble and gguf"});
   expect_failure(2, {"export", "hub", "--to", "hf", "-o", "x", "--dtype", "Q8_0"}, {"Q8_0 is for --to gguf"});
   expect_failure(2, {"export", "model.safetensors", "--to", "hf", "-o", "x"}, {"knows no 'golf-gpt' models"});
   expect_failure(2, {"export", "model.safetensors", "--to", "gguf", "-o", "x", "--tokenizer", "hub"}, {"'golf-gpt'"});

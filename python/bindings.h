@@ -1,0 +1,10 @@
+// bindings.h: the parts of the module, each of which adds its own classes and functions.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace thimble {
+
+void bind_artifact(nanobind::module_& module);
+
+}  // namespace thimble
