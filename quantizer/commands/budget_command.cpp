@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include "packer/artifact.h"
+#include "quantizer/checkpoints/loader_script.h"
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/commands/commands.h"
+#include "runtime/base/checked.h"
 #include "runtime/base/file.h"
 
 namespace thimble {
@@ -13,6 +15,7 @@ struct Options {
   std::string artifact;
   uint64_t limit = 0;
   CodeOptions code;
+  bool with_loader = false;
 };
 
 Json to_json(const BudgetReport& report) {
@@ -42,9 +45,15 @@ void add_budget_command(CommandLine& line) {
   add_bytes(*command, "--limit", options->limit, "Most bytes that artifact and code may take: 16000000, 16MB, 1.5e6")
       ->required();
   options->code.add_to(*command);
+  command->add_flag("--with-loader", options->with_loader, "Count what thimble loader writes as code too");
   set_action(line, *command, [options](Console& console) {
     load_artifact(options->artifact);  // a damaged file fits no budget
-    BudgetReport report = check_budget(file_size_bytes(options->artifact), options->code.total_bytes(), options->limit);
+    uint64_t code_bytes = options->code.total_bytes();
+    if (options->with_loader) {
+      const std::string loader = loader_script(MappedFile(options->artifact).bytes(), options->artifact);
+      code_bytes = add_or_throw(code_bytes, loader.size(), "--code-bytes");
+    }
+    const BudgetReport report = check_budget(file_size_bytes(options->artifact), code_bytes, options->limit);
     console.result(to_text(report), to_json(report));
     if (!report.fits)
       throw CheckError(fmt::format("{}: {} with code, the limit is {}", options->artifact,

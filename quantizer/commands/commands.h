@@ -36,6 +36,7 @@ void add_budget_command(CommandLine& line);
 void add_inspect_command(CommandLine& line);
 void add_verify_command(CommandLine& line);
 void add_export_command(CommandLine& line);
+void add_loader_command(CommandLine& line);
 void add_generate_command(CommandLine& line);
 void add_tokenize_command(CommandLine& line);
 void add_audit_command(CommandLine& line);

@@ -60,8 +60,8 @@ void add_all_commands(CommandLine& line) {
       "Sizes are bytes, also as 16M, 16MB, 1.5e6 (decimal) or 16MiB.\n"
       "Exit codes: 0 ok, 1 internal, 2 usage, 3 budget or check not met, 4 bad input, 5 input/output, 6 device.");
   for (auto* add : {add_quantize_command, add_eval_command, add_sweep_command, add_budget_command, add_inspect_command,
-                    add_verify_command, add_export_command, add_generate_command, add_tokenize_command,
-                    add_audit_command, add_numerics_command, add_doctor_command})
+                    add_verify_command, add_export_command, add_loader_command, add_generate_command,
+                    add_tokenize_command, add_audit_command, add_numerics_command, add_doctor_command})
     add(line);
 }
 

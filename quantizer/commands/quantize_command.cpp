@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "quantizer/checkpoints/finite_input.h"
+#include "quantizer/checkpoints/loader_script.h"
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/commands/commands.h"
 #include "quantizer/formats/gguf_tokenizer_json.h"
@@ -10,6 +11,7 @@
 #include "quantizer/pipeline/run_plan.h"
 #include "quantizer/pipeline/score_model.h"
 #include "quantizer/reports/quantize_report.h"
+#include "runtime/base/checked.h"
 
 namespace thimble {
 namespace {
@@ -19,6 +21,7 @@ constexpr int64_t kDefaultHighCount = 10;
 struct Options {
   QuantizeRequest request;
   CodeOptions code;
+  bool with_loader = false;
   TokenSource source;  // optional: score checkpoint and artifact afterwards
   EncodingOptions encoding;
   std::string bits = "5,6", high, work_folder;
@@ -53,6 +56,11 @@ QuantizeRequest finish_request(const Options& options, const CommandLine& line, 
   if (request.slope_target.bpb_gap && !options.source.is_given())
     throw UsageError("--target-bpb-gap needs text to measure it on: --tokens or --text, and --tokenizer");
   request.code_bytes = options.code.total_bytes();
+  if (options.with_loader) {
+    if (request.method != MethodKind::kSlope)
+      throw UsageError("--with-loader goes with --method slope: thimble loader reads no other artifacts");
+    request.code_bytes = add_or_throw(request.code_bytes, most_loader_bytes(), "--code-bytes");
+  }
   std::string high = !options.high.empty() ? options.high : has_budget ? "auto" : std::to_string(kDefaultHighCount);
   request.high_is_auto = high == "auto";
   if (request.high_is_auto && !has_budget) throw UsageError("--high auto needs a --budget to fit");
@@ -97,6 +105,7 @@ void add_targets(CLI::App& command, Options& options) {
   add_bytes(command, "--budget", options.request.budget_bytes,
             "Most bytes that artifact and code may take: 16000000, 16MB, 1.5e6");
   options.code.add_to(command);
+  command.add_flag("--with-loader", options.with_loader, "Leave room in the budget for what thimble loader writes");
   SlopeTarget& target = options.request.slope_target;
   auto add_number = [&](const char* name, std::optional<double>& value, double low, double high, const char* text) {
     return options.methods.add(command.add_option(name, value, text), MethodKind::kSlope)

@@ -1,0 +1,149 @@
+// loader_script.cpp: see loader_script.h.
+#include "quantizer/checkpoints/loader_script.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "packer/container/artifact_reader.h"
+#include "packer/rans/weight_coder.h"
+#include "quantizer/checkpoints/loader_template.h"
+#include "runtime/base/error.h"
+#include "runtime/codes/trellis.h"
+
+namespace thimble {
+namespace {
+
+// The first ratio and the decay of the weight coder's densities (docs/reference/weight_coder.md), by shape.
+constexpr const char* kShapes[] = {"(1072693760,)*2", "(1056461846,1073098699)", "(1040443749,1073470979)",
+                                   "(1027321989,1073741824)"};
+// Tables of the densities that the program has: 37 for the scales, 74 for each matrix.
+constexpr size_t kAxisTables = 37, kMatrixTables = 74, kMostShort = 32767;
+constexpr int64_t kStripe = 1024;
+constexpr int64_t kSpareElements = 4096;  // behind the last matrix, where idle lanes put what they make
+
+using Constants = std::vector<std::pair<std::string, std::string>>;
+
+[[noreturn]] void refuse(const std::string& path, const std::string& found, const std::string& allowed) {
+  throw UsageError(fmt::format("{}: no loader for this artifact: {}, {}", path, found, allowed));
+}
+
+struct Matrices {
+  int trellis_bits = 0;
+  size_t count = 0;
+  int64_t elements = 0;  // and a row to spare of each
+};
+
+Matrices check_matrices(const OpenArtifact& artifact, const std::string& path) {
+  Matrices matrices;
+  for (const TensorEntry& tensor : artifact.plan.header.tensors) {
+    if (!tensor.coded()) continue;
+    const std::string object = "tensor '" + tensor.name + "' ";
+    if (tensor.encoding != Encoding::kStepped || tensor.trellis_bits == 0)
+      refuse(path, object + "is stored as " + precision_name(tensor),
+             "only trellises are read (quantize --method slope)");
+    if (matrices.count > 0 && matrices.trellis_bits != tensor.trellis_bits)
+      refuse(path, object + "is stored as " + precision_name(tensor), "all must have one trellis");
+    const auto columns = static_cast<int64_t>(tensor.columns());
+    const int64_t stripes = (columns + kStripe - 1) / kStripe;
+    if (tensor.elements() == 0 || columns % stripes != 0)
+      refuse(path, object + fmt::format("has {} columns", columns), "stripes of equal width are needed");
+    matrices.trellis_bits = tensor.trellis_bits;
+    matrices.count += 1;
+    matrices.elements += static_cast<int64_t>(tensor.elements()) + columns;
+  }
+  return matrices;
+}
+
+// The element type of the tensors without codes, as numpy has it, and its bytes.
+std::pair<std::string, int> raw_type(const OpenArtifact& artifact, const std::string& path) {
+  std::set<DType> types;
+  for (const TensorEntry& tensor : artifact.plan.header.tensors)
+    if (!tensor.coded()) types.insert(tensor.dtype);
+  if (types == std::set{DType::kF16}) return {"'<f2'", 2};
+  if (types == std::set{DType::kF32}) return {"'<f4'", 4};
+  refuse(path, "its tensors without codes have other element types", "all must be F16, or all F32");
+}
+
+// As an argument of numpy.frombuffer(), with what turns planes of bytes into elements behind it.
+std::string type_argument(const std::string& type, int bytes, LayoutId layout) {
+  if (layout == LayoutId::kPlain) return type;
+  return fmt::format("'u1').reshape({},-1).T.ravel().view({}", bytes, type);
+}
+
+Constants constants_of(const OpenArtifact& artifact, const std::string& path) {
+  const Matrices matrices = check_matrices(artifact, path);
+  const std::vector<StoredSection>& sections = artifact.sections;
+  if (matrices.count == 0 || sections.size() != matrices.count + 3 || sections.size() > 255)
+    refuse(path, fmt::format("{} sections for {} matrices", sections.size(), matrices.count),
+           "the header, one for each matrix, of at most 4 Mi elements, one of steps and one of other tensors are read");
+  std::vector<uint64_t> offsets = {32 + 20 * sections.size()};
+  for (const StoredSection& section : sections) offsets.push_back(offsets.back() + section.stored.size());
+
+  int shapes = 0;
+  uint32_t largest = 0;
+  for (size_t i = 1; i <= matrices.count; ++i) {
+    if (sections[i].entry.codec != CodecId::kRans)
+      refuse(path,
+             fmt::format("the codes of section {} are stored by codec {}", i, codec_name(sections[i].entry.codec)),
+             "only those of the weight coder are read (quantize --codec rans)");
+    shapes = std::max(shapes, 1 + (static_cast<int>(sections[i].stored[0]) & 15));
+    largest = std::max(largest, largest_magnitude(sections[i].stored, path, matrices.trellis_bits));
+  }
+  const StoredSection &header = sections.front(), &scales = sections[sections.size() - 2], &raw = sections.back();
+  const CodecId codec = header.entry.codec;
+  if (scales.entry.codec != codec || raw.entry.codec != codec)
+    refuse(path, "its other sections are stored by several codecs", "one must do: --portable makes it none");
+  static const std::map<CodecId, std::pair<const char*, const char*>> kDecompress = {
+      {CodecId::kNone, {"bytes(", ""}},
+      {CodecId::kXz, {"lzma.decompress(", ",3,None,[{'id':33}]"}},
+      {CodecId::kBrotli, {"brotli.decompress(", ""}}};
+  if (!kDecompress.contains(codec))
+    refuse(path, fmt::format("its other sections are stored by codec {}", codec_name(codec)),
+           "none, xz and brotli are read");
+  std::string table = kShapes[0];
+  for (int i = 1; i < std::max(2, shapes); ++i) table += std::string(",") + kShapes[i];
+  const auto [type, bytes] = raw_type(artifact, path);
+  const Trellis trellis(matrices.trellis_bits);
+  const bool is_short =
+      kAxisTables + kMatrixTables * matrices.count <= kMostShort && 2 * uint64_t{largest} < kMostShort;
+  const auto number = [](auto value) { return fmt::format("{}", value); };
+  return {{"SCALE_TYPE", type_argument("'<i2'", 2, scales.entry.layout)},
+          {"RAW_TYPE", type_argument(type, bytes, raw.entry.layout)},
+          {"LEVEL_TYPE", is_short ? "'i2'" : "'i4'"},
+          {"DECOMPRESS(", kDecompress.at(codec).first},
+          {",ARGUMENTS", kDecompress.at(codec).second},
+          {"lzma,", codec == CodecId::kXz       ? "lzma,"
+                    : codec == CodecId::kBrotli ? "brotli,"
+                                                : ""},
+          {"SHAPES", "(" + table + ")"},
+          {"FEEDBACK", number(trellis.next(1, 0))},
+          {"INPUT", number(trellis.next(0, 1))},
+          {"HEADER", number(offsets[0])},
+          {"SCALES", number(offsets[sections.size() - 2])},
+          {"CODES", number(offsets[1])},
+          {"RAW", number(offsets[sections.size() - 1])},
+          {"END", number(offsets.back())},
+          {"TOTAL", number(matrices.elements + kSpareElements)}};
+}
+
+}  // namespace
+
+std::string loader_script(Bytes file, const std::string& path) {
+  std::string text = kLoaderTemplate;
+  for (const auto& [name, value] : constants_of(open_artifact(file, path), path))
+    for (size_t at = 0; (at = text.find(name, at)) != std::string::npos; at += value.size())
+      text.replace(at, name.size(), value);
+  return text;
+}
+
+uint64_t most_loader_bytes() {
+  constexpr uint64_t kMostConstants = 300;  // more than the longest ones take beyond their names
+  return std::string_view(kLoaderTemplate).size() + kMostConstants;
+}
+
+}  // namespace thimble

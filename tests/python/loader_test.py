@@ -1,0 +1,99 @@
+"""loader_test.py: the program that `thimble loader` writes gives what read_thmb.py and `thimble export` do, in few bytes.
+
+Needs numpy; for golf30m the checkpoint beside the repository, which is quantized without calibration of any length.
+Skipped where those are missing.
+"""
+
+import importlib.util
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+from needs import needs
+from program import ProgramTest
+
+needs("numpy")
+
+import numpy  # noqa: E402
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TINY = REPOSITORY / "examples" / "tiny"
+GOLF30M = REPOSITORY.parent / "shared" / "data" / "golf30m" / "model.safetensors"
+QUICK = ["--calibration-sequences", "2", "--calibration-length", "64", "--distill-steps", "0", "--cross-term", "0",
+         "--no-resume"]
+MOST_BYTES = 3000
+MOST_BROTLI_BYTES = 1500
+
+
+def module_of(path):
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class LoaderTest(ProgramTest):
+    def check(self, artifact):
+        """That a loader of this artifact gives what read_thmb.py does; its report."""
+        report = self.thimble("loader", artifact, "-o", self.path("load.py"))
+        self.assertEqual(report["loader_bytes"], Path(self.path("load.py")).stat().st_size)
+        found = module_of(self.path("load.py")).load(artifact)
+        expected = module_of(REPOSITORY / "scripts" / "read_thmb.py").load(artifact)
+        self.assertEqual(sorted(found), sorted(expected))
+        for name, values in expected.items():
+            self.assertEqual((found[name].shape, found[name].dtype), (values.shape, values.dtype), name)
+            self.assertTrue(numpy.array_equal(found[name], values), name)
+        return report
+
+    def refused(self, artifact, *words):
+        done = subprocess.run([self.program, "loader", artifact, "-o", self.path("no.py")], capture_output=True,
+                              text=True, check=False)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        for word in words:
+            self.assertIn(word, done.stderr)
+        self.assertFalse(Path(self.path("no.py")).exists())
+
+    def test_a_loader_gives_the_same_tensors(self):
+        for budget, more in (("600000", []), ("250000", []), ("600000", ["--portable"])):
+            with self.subTest(budget=budget, more=more):
+                artifact = self.path("tiny.thmb")
+                self.thimble("quantize", str(TINY), "-o", artifact, "--budget", budget, *QUICK, *more)
+                report = self.check(artifact)
+                self.assertLess(report["loader_bytes"], MOST_BYTES)
+
+    def test_it_counts_against_a_budget(self):
+        artifact = self.path("tiny.thmb")
+        made = self.thimble("quantize", str(TINY), "-o", artifact, "--budget", "400000", "--with-loader", *QUICK)
+        loader = self.thimble("loader", artifact, "-o", self.path("load.py"))["loader_bytes"]
+        self.assertLessEqual(loader, made["code_bytes"])
+        self.assertLess(made["code_bytes"], MOST_BYTES)
+        budget = self.thimble("budget", artifact, "--limit", "400000", "--with-loader", "--code-bytes", "7")
+        self.assertEqual(budget["code_bytes"], loader + 7)
+
+    def test_other_artifacts_are_refused(self):
+        artifact = self.path("tiny.thmb")
+        self.thimble("quantize", str(TINY), "-o", artifact, "--method", "trace", "--calibration-sequences", "2",
+                     "--calibration-length", "64", "--no-resume")
+        self.refused(artifact, "is stored as int", "only trellises are read")
+        stored = REPOSITORY / "tests" / "packer" / "artifacts" / "slope-brotli.thmb"
+        self.refused(str(stored), "slope-brotli.thmb: no loader for this artifact")
+
+    def test_the_template_is_made_of_the_source(self):
+        needs("python_minifier")
+        maker = REPOSITORY / "scripts" / "make_loader"
+        done = subprocess.run([sys.executable, str(maker), "--check"], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_sizes_and_tensors_of_a_model_of_30_million_parameters(self):
+        if not GOLF30M.exists():
+            self.skipTest(f"there is no {GOLF30M}")
+        artifact = self.path("golf.thmb")
+        self.thimble("quantize", str(GOLF30M), "-o", artifact, "--bits-per-weight", "3", *QUICK)
+        report = self.check(artifact)
+        self.assertLess(report["loader_bytes"], MOST_BYTES)
+        self.assertLess(report["brotli_bytes"], MOST_BROTLI_BYTES)
+
+
+if __name__ == "__main__":
+    unittest.main()
