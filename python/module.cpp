@@ -27,4 +27,5 @@ NB_MODULE(_thimble, module) {
   module.attr("__version__") = THIMBLE_VERSION;
   nb::register_exception_translator(translate);
   bind_artifact(module);
+  bind_quantizer(module);
 }

@@ -24,6 +24,17 @@ def _register_in_transformers() -> None:
     hub.register()
 
 
+def __getattr__(name: str) -> object:
+    """What needs PyTorch is imported when it is first asked for."""
+    if name in ("collect", "quantize", "Report"):
+        from .module_statistics import collect
+        from .module_quantizer import Report, quantize
+
+        globals().update(collect=collect, quantize=quantize, Report=Report)
+        return globals()[name]
+    raise AttributeError(f"module 'thimble' has no attribute {name!r}")
+
+
 after_import("transformers.modeling_utils", _register_in_transformers)
 
 __all__ = [
@@ -33,11 +44,14 @@ __all__ = [
     "Error",
     "FormatError",
     "IoError",
+    "Report",
     "TensorInfo",
     "Tensors",
     "UsageError",
     "__version__",
+    "collect",
     "load",
     "open",
+    "quantize",
     "state_dict",
 ]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     Array = numpy.ndarray | torch.Tensor
 
 DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+LAYOUT_KEY = "thimble_layout"
 BYTES_AT_ONCE = 64 << 20  # of float32 values, between looks for KeyboardInterrupt
 
 
@@ -154,8 +155,39 @@ def state_dict(
 ) -> dict[str, Array]:
     """All tensors under the names and in the shapes of the checkpoint that was quantized, banks too, for
     `model.load_state_dict()`. The whole file is checked and decoded at once, on all threads."""
-    tensors = _thimble.state_dict(os.fspath(path), _dtype_code(dtype, device))
-    return {name: _to_user(array, device) for name, array in tensors.items()}
+    core = _thimble.state_dict(os.fspath(path), _dtype_code(dtype, device))
+    tensors = {name: _to_user(array, device) for name, array in core.items()}
+    return in_parameters(tensors, Artifact(path).config)
+
+
+def in_parameters(tensors: dict[str, Array], config: dict[str, Any]) -> dict[str, Array]:
+    """Matrices of an artifact that thimble.quantize() made as the module's parameters have them, which its config says
+    under LAYOUT_KEY: stacked, transposed, of more dimensions, under several names."""
+    layout = dict(config.get(LAYOUT_KEY) or {})
+    tied = layout.pop("tied", {})
+    for name, how in layout.items():
+        if "parts" in how:
+            parts = [tensors.pop(f"{name}.{part}") for part in range(how["parts"])]
+            tensors[name] = _stacked([part.T for part in parts] if how["turned"] else parts)
+        elif "shape" in how:
+            tensors[name] = tensors[name].reshape(how["shape"])
+        else:
+            tensors[name] = _contiguous(tensors[name].T)
+    return tensors | {name: tensors[source] for name, source in tied.items()}
+
+
+def _stacked(parts: list[Any]) -> Array:
+    if hasattr(parts[0], "new_empty"):
+        import torch
+
+        return torch.stack(parts)
+    import numpy
+
+    return numpy.stack(parts)
+
+
+def _contiguous(matrix: Any) -> Array:
+    return matrix.contiguous() if hasattr(matrix, "contiguous") else matrix.copy()
 
 
 def _dtype_code(dtype: str, device: object) -> str:

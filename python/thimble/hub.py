@@ -24,7 +24,7 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.hub import cached_file
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from .artifact import Artifact
+from .artifact import LAYOUT_KEY, Artifact
 from .errors import FormatError, IoError, UsageError
 
 METHOD = "thimble"
@@ -84,6 +84,35 @@ class _Stored:
         return values if index is Ellipsis else values[index]
 
 
+class _Assembled(_Stored):
+    """The same of a parameter whose matrices lie in the artifact one by one, or transposed (artifact.in_parameters())."""
+
+    def __init__(self, artifact: Artifact, name: str, how: dict[str, Any]) -> None:
+        parts = [f"{name}.{part}" for part in range(how["parts"])] if "parts" in how else [name]
+        missing = next((part for part in parts if part not in artifact._places), None)
+        if missing is not None:
+            raise FormatError(f"{artifact.path}: tensor {missing!r} is missing, which its config names")
+        self.parts = [_Stored(artifact, artifact._places[part], artifact.tensors[part].shape) for part in parts]
+        one = self.parts[0].shape
+        one = tuple(how["shape"]) if "shape" in how else one[::-1] if how["turned"] else one
+        super().__init__(artifact, self.parts[0].place, (len(parts), *one) if "parts" in how else one)
+        self.how = how
+
+    def __getitem__(self, index: object) -> torch.Tensor:
+        made: torch.Tensor | None = None
+        for i, part in enumerate(self.parts):
+            part.dtype, part.failures = self.dtype, self.failures
+            values = part[...]
+            values = values.reshape(self.how["shape"]) if "shape" in self.how else values
+            values = values.T if self.how.get("turned") else values
+            if "parts" not in self.how:
+                made = values.contiguous()
+                break
+            made = torch.empty(self.shape, dtype=self.dtype) if made is None else made
+            made[i] = values
+        return made if index is Ellipsis else made[index]
+
+
 def _stored_tensors(path: str) -> dict[str, _Stored]:
     """The tensors of an artifact, whose bytes are checked here, by the names of the checkpoint."""
     artifact = Artifact(path)
@@ -93,6 +122,12 @@ def _stored_tensors(path: str) -> dict[str, _Stored]:
     for place in range(len(artifact.tensors)):
         name, shape = artifact._core.place_in_checkpoint(place)
         tensors[name] = _Stored(artifact, place, tuple(shape))
+    for name, how in (artifact.config.get(LAYOUT_KEY) or {}).items():
+        if name == "tied":
+            continue
+        for part in range(how.get("parts", 0)):
+            tensors.pop(f"{name}.{part}", None)
+        tensors[name] = _Assembled(artifact, name, how)
     return tensors
 
 

@@ -1,0 +1,72 @@
+// quantizer_binding.cpp: method slope on statistics that were collected elsewhere: thimble._thimble.quantize.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <optional>
+#include <string>
+
+#include "python/bindings.h"
+#include "quantizer/pipeline/quantize_job.h"
+#include "quantizer/pipeline/quantize_options.h"
+#include "quantizer/pipeline/run_plan.h"
+#include "quantizer/ranks/join_ranks.h"
+#include "quantizer/reports/quantize_report.h"
+
+namespace thimble {
+namespace {
+
+namespace nb = nanobind;
+
+// Which method slope has no use for.
+constexpr const char* kBitsOfTrace = "5,6";
+
+// What `thimble quantize` does with a file of statistics, without what runs the model; its JSON. Progress: a line for
+// each stage on standard error.
+std::string quantize(const std::string& checkpoint, const std::string& config, const std::string& hessians,
+                     const std::string& output, std::optional<uint64_t> budget_bytes,
+                     std::optional<double> bits_per_weight, std::optional<int64_t> min_elements, bool fisher,
+                     const std::string& work_folder, bool quiet) {
+  const nb::gil_scoped_release unlocked;
+  CommonOptions common;
+  common.quiet = quiet;
+  QuantizeRequest request;
+  request.checkpoint = checkpoint;
+  request.config = config;
+  request.output = output;
+  request.hessians = hessians;
+  request.budget_bytes = budget_bytes;
+  request.slope_target.bits_per_weight = bits_per_weight;
+  request.fisher = fisher;
+  request.cross_term = 0;
+  request.distill_steps = 0;
+  request.calibration.sequences = request.calibration.length = 0;  // no text is read
+  request.work_folder = work_folder;
+  request.device = open_device("cpu", common.numerics);
+  choose_method(request, MethodKind::kSlope, {min_elements, "", false});
+  StageTimes times;
+  OpenedCheckpoint source = times.time("open", [&] { return OpenedCheckpoint(checkpoint, config); });
+  finish_options(request, {MethodKind::kSlope}, kBitsOfTrace, source.spec());
+  const std::unique_ptr<Ranks> ranks = join_ranks();
+  Console console(common);
+  console.plan(quantize_plan(request, false));
+  QuantizeReport report;
+  report.outcome = run_quantize(request, source, *ranks, times, console);
+  report.request = request;
+  report.device = "cpu";
+  return to_json(report, times).dump();
+}
+
+}  // namespace
+
+void bind_quantizer(nb::module_& module) {
+  module.def("quantize", &quantize, nb::arg("checkpoint"), nb::arg("config"), nb::arg("hessians"), nb::arg("output"),
+             nb::arg("budget_bytes").none(), nb::arg("bits_per_weight").none(), nb::arg("min_elements").none(),
+             nb::arg("fisher"), nb::arg("work_folder"), nb::arg("quiet"));
+  // Whether the program runs models with this config.json.
+  module.def(
+      "runs",
+      [](const std::string& config) { return find_family(parse_json(as_bytes_of(config), "config"), {}) != nullptr; },
+      nb::arg("config"));
+}
+
+}  // namespace thimble
