@@ -42,7 +42,9 @@ class CpuBackward {
       for_each_row(y.rows, y.cols, [&](int64_t p) { kernels_.add_scaled(bias, -1.0f, product.row(p), y.cols); });
       y = product;
     }
-    observer_.on_output_gradient(pass_.network_.matrix(o.weight).name, 0, dy_, y);
+    const std::string& name = pass_.network_.matrix(o.weight).name;
+    observer_.on_output_gradient(name, 0, dy_, y);
+    if (at_.inputs[0]) observer_.on_linear_gradient(name, dy_, input(0));
     add_sums(0, ones());
     if (!has_gradient(0)) return;
     multiply_nn(dy_, weights_.matrix(o.weight), gradient(0), at_.input_gradients[0].adds);
@@ -264,7 +266,10 @@ class CpuBackward {
 void CpuPass::backward_head(int64_t first_row, ConstMatrixView logit_gradient, ConstMatrixView head_output,
                             GradientObserver& observer) {
   assert(next_node_ == network_.nodes.size() && first_needed_ == 0);
-  observer.on_output_gradient(network_.matrix(network_.head.weight).name, first_row, logit_gradient, head_output);
+  const std::string& name = network_.matrix(network_.head.weight).name;
+  observer.on_output_gradient(name, first_row, logit_gradient, head_output);
+  if (options_.reads_linear_inputs)
+    observer.on_linear_gradient(name, logit_gradient, view(plan_.hidden).block_rows(first_row, logit_gradient.rows));
   multiply_nn(logit_gradient, weights_.matrix(network_.head.weight),
               view(plan_.hidden_gradient).block_rows(first_row, logit_gradient.rows));
 }

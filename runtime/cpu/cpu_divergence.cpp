@@ -2,10 +2,12 @@
 #include "runtime/cpu/cpu_models.h"
 
 #include <algorithm>
+#include <cassert>
 #include <numeric>
 
 #include "runtime/base/parallel.h"
 #include "runtime/cpu/cpu_gradients.h"
+#include "runtime/cpu/gemm.h"
 #include "runtime/cpu/gradient_ops.h"
 
 namespace thimble {
@@ -16,13 +18,14 @@ void add(const std::vector<double>& values, std::vector<double>& sums) {
   for (size_t i = 0; i < values.size(); ++i) sums[i] += values[i];
 }
 
-// Sums the gradients by the logarithms of gains.
+// Sums the gradients by the logarithms of gains and, unless `matrices` is null, by matrices.
 class GainObserver final : public GradientObserver {
  public:
-  GainObserver(const Weights& student, GainGradients& sums)
+  GainObserver(const Weights& student, GainGradients& sums, MatrixGradients* matrices)
       : head_(student.matrix(student.network->head.weight)),
         head_name_(student.network->matrix(student.network->head.weight).name),
-        sums_(sums) {}
+        sums_(sums),
+        matrices_(matrices) {}
 
   void on_output_gradient(const std::string& weight, int64_t, ConstMatrixView gradient,
                           ConstMatrixView output) override {
@@ -32,8 +35,12 @@ class GainObserver final : public GradientObserver {
     else
       add(dots, sums_.rows[weight]);
   }
+  void on_linear_gradient(const std::string& weight, ConstMatrixView gradient, ConstMatrixView input) override {
+    if (matrices_) accumulate_cross(gradient, input, matrices_->at(weight));
+  }
   // A tied head's gain also scales what is looked up.
   void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstMatrixView gradient) override {
+    if (matrices_) add_rows(gradient, rows, matrices_->at(table));
     if (table != head_name_) return;
     std::vector<float> row(static_cast<size_t>(gradient.cols));
     for (int64_t p = 0; p < gradient.rows; ++p) {
@@ -46,19 +53,30 @@ class GainObserver final : public GradientObserver {
   }
 
  private:
+  // A row may be looked up many times: in order of positions.
+  static void add_rows(ConstMatrixView from, std::span<const int32_t> rows, MatrixView to) {
+    for (int64_t p = 0; p < from.rows; ++p) {
+      float* sum = to.row(rows[static_cast<size_t>(p)]);
+      for (int64_t c = 0; c < from.cols; ++c) sum[c] += from.row(p)[c];
+    }
+  }
+
   const StoredMatrix& head_;
   std::string head_name_;
   GainGradients& sums_;
+  MatrixGradients* matrices_;
 };
 
 class CpuDivergencePass final : public DivergencePass {
  public:
-  CpuDivergencePass(std::shared_ptr<const Weights> teacher, Weights student, const TokenSequences& sequences)
+  CpuDivergencePass(std::shared_ptr<const Weights> teacher, Weights student, const TokenSequences& sequences,
+                    const DivergenceOptions& options)
       : network_(*student.network),
         base_(student.matrices),
         student_(std::move(student)),
         sequences_(sequences),
-        window_(student_, sequences.length, /*for_gains=*/true),
+        options_(options),
+        window_(student_, sequences.length, /*for_gains=*/true, options.has_matrix_gradients),
         teacher_(std::move(teacher)),
         teacher_pass_(*teacher_, sequences.length),
         teacher_hidden_(static_cast<size_t>(sequences.count)) {}
@@ -72,9 +90,16 @@ class CpuDivergencePass final : public DivergencePass {
     student_.set_small(gains.small);
   }
 
-  GainGradients gradients(int64_t first, int64_t count) override {
+  void set_matrix(const std::string& name, const StoredMatrix& matrix) override {
+    const auto at = static_cast<size_t>(network_.id_of(name));
+    base_[at] = student_.matrices[at] = matrix;
+  }
+
+  GainGradients gradients(int64_t first, int64_t count, MatrixGradients* matrices) override {
+    assert(options_.has_matrix_gradients || !matrices);
     GainGradients sums;
-    GainObserver observer(student_, sums);
+    if (matrices) set_zero(*matrices);
+    GainObserver observer(student_, sums, matrices);
     for (int64_t s = first; s < first + count; ++s) {
       VectorGradients vectors;
       sums.divergence += window_.run_divergence(inputs(s), teacher(s), observer, &vectors);
@@ -104,6 +129,13 @@ class CpuDivergencePass final : public DivergencePass {
     }
     return {teacher_pass_, kept};
   }
+  void set_zero(MatrixGradients& matrices) const {
+    for (const MatrixUse& use : network_.matrices) {
+      Matrix& sum = matrices[use.name];
+      sum.resize(use.rows, use.columns);
+      std::ranges::fill(sum.values(), 0.0f);
+    }
+  }
   std::vector<float> same_gain(MatrixId id, float gain) const {
     return std::vector<float>(static_cast<size_t>(network_.matrix(id).rows), gain);
   }
@@ -113,9 +145,10 @@ class CpuDivergencePass final : public DivergencePass {
   }
 
   const Network& network_;
-  const std::vector<StoredMatrix> base_;  // the student's as they were at first
+  std::vector<StoredMatrix> base_;  // the student's without gains
   Weights student_;
   const TokenSequences& sequences_;
+  const DivergenceOptions options_;
   CpuGradients window_;
   const std::shared_ptr<const Weights> teacher_;
   CpuPass teacher_pass_;
@@ -125,8 +158,9 @@ class CpuDivergencePass final : public DivergencePass {
 }  // namespace
 
 std::unique_ptr<DivergencePass> make_cpu_divergence_pass(std::shared_ptr<const Weights> teacher, Weights student,
-                                                         const TokenSequences& sequences) {
-  return std::make_unique<CpuDivergencePass>(std::move(teacher), std::move(student), sequences);
+                                                         const TokenSequences& sequences,
+                                                         const DivergenceOptions& options) {
+  return std::make_unique<CpuDivergencePass>(std::move(teacher), std::move(student), sequences, options);
 }
 
 }  // namespace thimble

@@ -8,9 +8,12 @@
 
 namespace thimble {
 
-CpuGradients::CpuGradients(const Weights& weights, int64_t context_length, bool for_gains)
+CpuGradients::CpuGradients(const Weights& weights, int64_t context_length, bool for_gains, bool for_matrices)
     : pass_(weights, context_length, {},
-            {.has_backward = true, .reads_linear_outputs = for_gains, .has_vector_gradients = for_gains}),
+            {.has_backward = true,
+             .reads_linear_outputs = for_gains,
+             .has_vector_gradients = for_gains,
+             .reads_linear_inputs = for_matrices}),
       for_gains_(for_gains) {}
 
 template <typename Loss>

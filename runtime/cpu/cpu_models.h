@@ -25,6 +25,7 @@ int64_t calibration_batch(const Network& network, const CalibrationOptions& opti
 
 // In float32, one sequence after another. `sequences` must outlive the result.
 std::unique_ptr<DivergencePass> make_cpu_divergence_pass(std::shared_ptr<const Weights> teacher, Weights student,
-                                                         const TokenSequences& sequences);
+                                                         const TokenSequences& sequences,
+                                                         const DivergenceOptions& options = {});
 
 }  // namespace thimble

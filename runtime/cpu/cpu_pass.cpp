@@ -230,6 +230,7 @@ CpuPass::CpuPass(const Weights& weights, int64_t context_length, const NumericPo
       network_(*weights.network),
       context_length_(context_length),
       policy_(policy),
+      options_(options),
       plan_(plan_pass(network_, options)),
       sums_(network_),
       slots_(plan_.slot_widths.size()) {

@@ -74,6 +74,7 @@ class CpuPass {
   const Network& network_;
   int64_t context_length_;
   NumericPolicy policy_;
+  PassOptions options_;
   PassPlan plan_;
   VectorSumLayout sums_;
   std::vector<RotaryTable> rotaries_;

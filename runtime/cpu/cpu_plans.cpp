@@ -45,9 +45,11 @@ uint64_t cpu_pause_bytes(const Network& network, int64_t length) {
   return float_bytes(most * length);
 }
 
-uint64_t cpu_gradient_bytes(const Network& network, int64_t length, bool for_gains) {
-  const PassOptions options = {
-      .has_backward = true, .reads_linear_outputs = for_gains, .has_vector_gradients = for_gains};
+uint64_t cpu_gradient_bytes(const Network& network, int64_t length, bool for_gains, bool for_matrices) {
+  const PassOptions options = {.has_backward = true,
+                               .reads_linear_outputs = for_gains,
+                               .has_vector_gradients = for_gains,
+                               .reads_linear_inputs = for_matrices};
   // Of the loss; of the product and of a teacher besides.
   const uint64_t logits =
       float_bytes((for_gains ? 3 : 1) * std::min(logit_rows(network.vocabulary()), length) * network.vocabulary());
@@ -70,20 +72,24 @@ MemoryPlan plan_cpu_generation(const Network& network, const CalibrationOptions&
           /*is_host=*/true};
 }
 
-MemoryPlan plan_cpu_divergence(const Network& network, int64_t length, int64_t sequences, uint64_t weight_bytes) {
-  uint64_t codes = 0;
-  for (const MatrixUse& matrix : network.matrices) codes += static_cast<uint64_t>(matrix.rows * matrix.columns);
+MemoryPlan plan_cpu_divergence(const Network& network, int64_t length, int64_t sequences, uint64_t weight_bytes,
+                               const DivergenceOptions& options) {
+  int64_t elements = 0;
+  for (const MatrixUse& matrix : network.matrices) elements += matrix.rows * matrix.columns;
   const int64_t width = network.matrix(network.head.weight).columns;
-  return {"distilling",
-          "sequence",
-          length,
-          1,
-          {{"weights", weight_bytes},
-           {"student", codes},
-           {"activations",
-            cpu_gradient_bytes(network, length, /*for_gains=*/true) + cpu_pass_bytes(network, length, length)},
-           {"what the original's head reads", float_bytes(sequences * (length - 1) * width)}},
-          /*is_host=*/true};
+  MemoryPlan plan{
+      "distilling",
+      "sequence",
+      length,
+      1,
+      {{"weights", weight_bytes},
+       {"student", static_cast<uint64_t>(elements)},
+       {"activations", cpu_gradient_bytes(network, length, /*for_gains=*/true, options.has_matrix_gradients) +
+                           cpu_pass_bytes(network, length, length)},
+       {"what the original's head reads", float_bytes(sequences * (length - 1) * width)}},
+      /*is_host=*/true};
+  if (options.has_matrix_gradients) plan.uses.push_back({"gradients of matrices", float_bytes(elements)});
+  return plan;
 }
 
 }  // namespace thimble

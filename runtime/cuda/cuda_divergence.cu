@@ -1,10 +1,13 @@
 // cuda_divergence.cu: DivergencePass: batches of sequences through CudaGradientPass. First the teacher's, of which its
 // head and all inputs of it stay in device memory; then the student's, as it was at first and as it is.
 #include <algorithm>
+#include <cassert>
 #include <numeric>
+#include <optional>
 #include <type_traits>
 
 #include "runtime/cuda/cuda_gradient_pass.cuh"
+#include "runtime/cuda/cuda_matrix_gradients.cuh"
 #include "runtime/cuda/cuda_models.h"
 #include "runtime/cuda/kernels/cuda_row_kernel.cuh"
 #include "runtime/ops/logit_pieces.h"
@@ -14,7 +17,14 @@ namespace {
 
 using FloatWeights = CudaNetworkWeights<float>;
 
-constexpr PassOptions kDivergence = {.has_backward = true, .reads_linear_outputs = true, .has_vector_gradients = true};
+// Of the original, whose pass keeps no more than its student's does.
+constexpr PassOptions kTeacher = {.has_backward = true, .reads_linear_outputs = true, .has_vector_gradients = true};
+
+PassOptions student_options(const DivergenceOptions& options) {
+  PassOptions pass = kTeacher;
+  pass.reads_linear_inputs = options.has_matrix_gradients;
+  return pass;
+}
 
 // to row = from row * gains[row].
 struct ScaleRows {
@@ -47,13 +57,14 @@ std::vector<MatrixId> linear_matrices(const Network& network) {
 }
 
 // Sums of the gradients by the logarithms of gains, on the device: one for each output of each matrix, and for a tied
-// head those of what is looked up, by columns.
+// head those of what is looked up, by columns. Unless `matrices` is null, gradients by matrices go there.
 class CudaGainObserver final : public CudaGradientObserver {
  public:
-  CudaGainObserver(const FloatWeights& student, CudaGradientPass& pass)
+  CudaGainObserver(const FloatWeights& student, CudaGradientPass& pass, CudaMatrixGradients* matrices)
       : student_(student),
         network_(student.network()),
         pass_(pass),
+        matrices_(matrices),
         head_name_(network_.matrix(network_.head.weight).name) {
     int64_t count = 0;
     auto place = [&](const std::string& name, int64_t columns) {
@@ -73,6 +84,7 @@ class CudaGainObserver final : public CudaGradientObserver {
   }
   void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstCudaView gradient,
                           const BatchShape& batch, cudaStream_t stream) override {
+    if (matrices_) matrices_->add_lookups(network_.id_of(table), rows, gradient, stream);
     if (table != head_name_) return;
     rows_.reserve(static_cast<int64_t>(rows.size()));
     check_cuda(cudaMemcpyAsync(rows_.data(), rows.data(), rows.size_bytes(), cudaMemcpyHostToDevice, stream));
@@ -81,6 +93,11 @@ class CudaGainObserver final : public CudaGradientObserver {
     const CudaMatrix<float>& from = student_.matrix(network_.head.weight);
     launch_rows(gradient.rows, LookUpRows{from.data.data(), from.columns, rows_.data(), looked_up_}, stream);
     pass_.column_dots().add(gradient, looked_up_, batch, sums_.data() + places_.at(kLookup).first, {}, stream);
+  }
+
+  void on_linear_gradient(const std::string& weight, ConstCudaView gradient, ConstCudaView input,
+                          const BatchShape& batch, cudaStream_t stream) override {
+    if (matrices_) matrices_->add_products(network_.id_of(weight), gradient, input, batch, stream);
   }
 
   // Room for on_lookup_gradient() of so many rows, where the head's matrix is looked up too.
@@ -116,6 +133,7 @@ class CudaGainObserver final : public CudaGradientObserver {
   const FloatWeights& student_;
   const Network& network_;
   CudaGradientPass& pass_;
+  CudaMatrixGradients* matrices_;
   std::string head_name_;
   std::map<std::string, Place> places_;
   DeviceArray<double> sums_;
@@ -166,13 +184,14 @@ struct Teacher {
 class CudaDivergence final : public DivergencePass {
  public:
   CudaDivergence(const Weights& teacher, const Weights& student, const TokenSequences& sequences, int ordinal,
-                 int64_t batch, Progress& progress)
-      : network_(student.network), ordinal_(ordinal), sequences_(sequences), batch_(batch) {
+                 int64_t batch, const DivergenceOptions& options, Progress& progress)
+      : network_(student.network), ordinal_(ordinal), sequences_(sequences), options_(options), batch_(batch) {
     small_host_.network = network_;
     small_host_.set_small(student.small);
     DeviceScope scope(ordinal_);
     std::unique_ptr<Teacher> kept = read_teacher(teacher, progress);
     memory_ = std::make_unique<Memory>(student, std::move(kept));
+    if (options_.has_matrix_gradients) memory_->gradients.emplace(network_, batch_ * positions());
   }
   ~CudaDivergence() override {
     DeviceScope scope(ordinal_);
@@ -195,16 +214,27 @@ class CudaDivergence final : public DivergencePass {
     memory_->student.set_vectors(small_host_.vectors);
   }
 
-  GainGradients gradients(int64_t first, int64_t count) override {
+  void set_matrix(const std::string& name, const StoredMatrix& matrix) override {
+    DeviceScope scope(ordinal_);
+    const MatrixId id = network_->id_of(name);
+    memory_->base.replace(id, matrix);
+    scale_rows(id, std::vector<float>(static_cast<size_t>(matrix.rows()), 1.0f), CudaStream());
+  }
+
+  GainGradients gradients(int64_t first, int64_t count, MatrixGradients* matrices) override {
+    assert(options_.has_matrix_gradients || !matrices);
     return with_pass([&](CudaGradientPass& pass) {
       CudaVectorSums vectors(*network_);
-      CudaGainObserver observer(memory_->student, pass);
+      CudaMatrixGradients* sums_of_matrices = matrices ? &*memory_->gradients : nullptr;
+      if (sums_of_matrices) sums_of_matrices->set_zero(pass.stream());
+      CudaGainObserver observer(memory_->student, pass, sums_of_matrices);
       GainGradients sums;
       sums.divergence = sum_over_batches(pass, first, count, [&](const CudaTargetRows& teacher) {
         pass.backward(teacher, observer, &vectors);
         return pass.loss();
       });
       observer.read(sums, pass.stream());
+      if (sums_of_matrices) sums_of_matrices->read(*matrices, pass.stream());
       sums.small =
           stored_gradients(*network_, small_host_.small, vectors.read(memory_->student.host_vectors(), pass.stream()));
       return sums;
@@ -227,6 +257,7 @@ class CudaDivergence final : public DivergencePass {
           student(weights, {}, cuda_plain_options(sizeof(float))) {}
     std::unique_ptr<Teacher> teacher;
     FloatWeights base, student;
+    std::optional<CudaMatrixGradients> gradients;
     std::unique_ptr<CudaGradientPass> pass;
   };
 
@@ -251,7 +282,7 @@ class CudaDivergence final : public DivergencePass {
     const FloatWeights on_device(teacher, {}, cuda_plain_options(sizeof(float)));
     auto kept = std::make_unique<Teacher>(*network_, on_device, sequences_.count, positions(), batch_);
     with_smaller_batches(batch_, [&](int64_t batch) {
-      CudaGradientPass pass(on_device, kDivergence, sequences_.length, batch, positions());
+      CudaGradientPass pass(on_device, kTeacher, sequences_.length, batch, positions());
       for (int64_t first = 0; first < sequences_.count; first += batch) {
         const BatchShape shape{std::min(batch, sequences_.count - first), positions()};
         pass.forward(tokens(first), sequences_.length, shape);
@@ -276,8 +307,8 @@ class CudaDivergence final : public DivergencePass {
       if (batch != batch_) pass.reset();  // with its memory
       batch_ = batch;
       if (!pass)
-        pass =
-            std::make_unique<CudaGradientPass>(memory_->student, kDivergence, sequences_.length, batch_, positions());
+        pass = std::make_unique<CudaGradientPass>(memory_->student, student_options(options_), sequences_.length,
+                                                  batch_, positions());
       return body(*pass);
     });
   }
@@ -296,6 +327,7 @@ class CudaDivergence final : public DivergencePass {
   std::shared_ptr<const Network> network_;
   int ordinal_;
   const TokenSequences& sequences_;
+  const DivergenceOptions options_;
   Weights small_host_;  // without matrices
   int64_t batch_;
   std::unique_ptr<Memory> memory_;
@@ -304,7 +336,7 @@ class CudaDivergence final : public DivergencePass {
 }  // namespace
 
 MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, int64_t length, int64_t sequences,
-                           uint64_t usable_bytes) {
+                           uint64_t usable_bytes, const DivergenceOptions& divergence) {
   const int64_t most = std::min(sequences, gradient_batch(length));
   return fit_memory_plan("distillation", "sequence", length, most, usable_bytes, [&](int64_t batch) {
     return counted_allocations([&] {
@@ -312,9 +344,11 @@ MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, int64_
       // The teacher, which takes less, has gone by then.
       const FloatWeights base(network, {}, options), student(network, {}, options);
       const Teacher kept(*network, base, sequences, length - 1, batch);
-      CudaGradientPass pass(student, kDivergence, length, batch, length - 1);
+      CudaGradientPass pass(student, student_options(divergence), length, batch, length - 1);
       const CudaVectorSums vectors(*network);
-      CudaGainObserver(student, pass).reserve_lookups(batch * (length - 1));
+      std::optional<CudaMatrixGradients> gradients;
+      if (divergence.has_matrix_gradients) gradients.emplace(network, batch * (length - 1));
+      CudaGainObserver(student, pass, nullptr).reserve_lookups(batch * (length - 1));
     });
   });
 }
@@ -322,10 +356,10 @@ MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, int64_
 std::unique_ptr<DivergencePass> make_cuda_divergence_pass(std::shared_ptr<const Weights> teacher,
                                                           std::shared_ptr<const Weights> student,
                                                           const TokenSequences& sequences, const CudaPlace& place,
-                                                          Progress& progress) {
+                                                          Progress& progress, const DivergenceOptions& options) {
   const int64_t batch =
-      plan_divergence(student->network, sequences.length, sequences.count, usable_memory(place)).batch;
-  return std::make_unique<CudaDivergence>(*teacher, *student, sequences, place.ordinal, batch, progress);
+      plan_divergence(student->network, sequences.length, sequences.count, usable_memory(place), options).batch;
+  return std::make_unique<CudaDivergence>(*teacher, *student, sequences, place.ordinal, batch, options, progress);
 }
 
 }  // namespace thimble

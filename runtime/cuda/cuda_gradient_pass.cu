@@ -75,6 +75,7 @@ CudaGradientPass::CudaGradientPass(const CudaNetworkWeights<float>& weights, con
                                    int64_t context, int64_t sequences, int64_t positions)
     : weights_(weights),
       network_(weights.network()),
+      options_(options),
       plan_(plan_pass(network_, options)),
       context_(context),
       runner_(weights, rotaries_, /*rows=*/0, /*stepping=*/false),
@@ -174,6 +175,8 @@ void CudaGradientPass::backward_head(const CudaTargetRows& targets, CudaGradient
                          losses_.data() + first, stream_);
     observer.on_output_gradient(use.name, gradient, keeps_logits ? ConstCudaView(logits) : ConstCudaView(), piece,
                                 stream_);
+    if (options_.reads_linear_inputs)
+      observer.on_linear_gradient(use.name, gradient, rows_of(view(plan_.hidden), first, logits.rows), piece, stream_);
     launch_product(
         ProductForm::kNN, ConstCudaView(gradient), ConstCudaView(head.data.data(), use.rows, use.columns, head.columns),
         rows_of(view(plan_.hidden_gradient), first, logits.rows), /*add=*/false, {}, ProductPart::kWhole, stream_);

@@ -32,6 +32,10 @@ class CudaGradientObserver {
   // `rows` lie in host memory.
   virtual void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstCudaView gradient,
                                   const BatchShape& batch, cudaStream_t stream) = 0;
+  // Only where the pass reads inputs of products (PassOptions): after on_output_gradient(), with the same `gradient`
+  // (rows, N), and `input` (rows, K), which matrix `weight` (N, K) multiplied.
+  virtual void on_linear_gradient(const std::string& /*weight*/, ConstCudaView /*gradient*/, ConstCudaView /*input*/,
+                                  const BatchShape& /*batch*/, cudaStream_t /*stream*/) {}
 };
 
 // What the model should have predicted at rows [first_row, first_row + rows) of the batch that runs, in device memory
@@ -109,6 +113,7 @@ class CudaGradientPass {
 
   const CudaNetworkWeights<float>& weights_;
   const Network& network_;
+  PassOptions options_;
   PassPlan plan_;
   int64_t context_;
   CudaStream stream_;

@@ -45,10 +45,10 @@ MemoryPlan plan_text(const std::shared_ptr<const Network>& network, Numerics num
 std::unique_ptr<DivergencePass> make_cuda_divergence_pass(std::shared_ptr<const Weights> teacher,
                                                           std::shared_ptr<const Weights> student,
                                                           const TokenSequences& sequences, const CudaPlace& place,
-                                                          Progress& progress);
+                                                          Progress& progress, const DivergenceOptions& options = {});
 // What the teacher's head reads in all `sequences` is kept, passes run over a few at a time.
 MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, int64_t length, int64_t sequences,
-                           uint64_t usable_bytes);
+                           uint64_t usable_bytes, const DivergenceOptions& options = {});
 
 // Sequences of `length` tokens at a time that fill a device in passes forward and backward: two waves of tiles on the
 // largest ones.

@@ -20,7 +20,7 @@ std::unique_ptr<Generator> make_cuda_generator(std::shared_ptr<const Weights>, c
 
 std::unique_ptr<DivergencePass> make_cuda_divergence_pass(std::shared_ptr<const Weights>,
                                                           std::shared_ptr<const Weights>, const TokenSequences&,
-                                                          const CudaPlace&, Progress&) {
+                                                          const CudaPlace&, Progress&, const DivergenceOptions&) {
   refuse();
 }
 
@@ -30,6 +30,9 @@ MemoryPlan plan_generation(const std::shared_ptr<const Network>&, Numerics, int6
 
 MemoryPlan plan_text(const std::shared_ptr<const Network>&, Numerics, int64_t, int64_t, uint64_t) { refuse(); }
 
-MemoryPlan plan_divergence(const std::shared_ptr<const Network>&, int64_t, int64_t, uint64_t) { refuse(); }
+MemoryPlan plan_divergence(const std::shared_ptr<const Network>&, int64_t, int64_t, uint64_t,
+                           const DivergenceOptions&) {
+  refuse();
+}
 
 }  // namespace thimble

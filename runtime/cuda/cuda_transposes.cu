@@ -32,7 +32,9 @@ class CudaTranspose {
       rows_.subtract(y, weights_.vector(o.bias), product);
       y = product;
     }
-    observer_.on_output_gradient(pass_.network_.matrix(o.weight).name, dy_, y, pass_.batch_, pass_.stream_);
+    const std::string& name = pass_.network_.matrix(o.weight).name;
+    observer_.on_output_gradient(name, dy_, y, pass_.batch_, pass_.stream_);
+    if (at_.inputs[0]) observer_.on_linear_gradient(name, dy_, input(0), pass_.batch_, pass_.stream_);
     add_sums(0, ones());
     if (!at_.input_gradients[0].place) return;
     const CudaView dx = gradient(0);

@@ -43,11 +43,11 @@ std::unique_ptr<Generator> make_generator(const std::shared_ptr<const Weights>& 
 std::unique_ptr<DivergencePass> make_divergence_pass(const std::shared_ptr<const Weights>& teacher,
                                                      const std::shared_ptr<const Weights>& student,
                                                      const TokenSequences& sequences, const Device& device,
-                                                     Progress& progress) {
+                                                     Progress& progress, const DivergenceOptions& options) {
   if (device.is_cuda)
     return make_cuda_divergence_pass(teacher, student, sequences, {device.ordinals[0], device.memory_limit_bytes},
-                                     progress);
-  return make_cpu_divergence_pass(teacher, *student, sequences);
+                                     progress, options);
+  return make_cpu_divergence_pass(teacher, *student, sequences, options);
 }
 
 }  // namespace thimble

@@ -26,7 +26,7 @@ std::unique_ptr<Generator> make_generator(const std::shared_ptr<const Weights>& 
 std::unique_ptr<DivergencePass> make_divergence_pass(const std::shared_ptr<const Weights>& teacher,
                                                      const std::shared_ptr<const Weights>& student,
                                                      const TokenSequences& sequences, const Device& device,
-                                                     Progress& progress);
+                                                     Progress& progress, const DivergenceOptions& options = {});
 
 // One model on several devices and in several processes. Each holds all of it and takes a contiguous share of the
 // windows or sequences of a call; all get all results. By the contracts of Scorer and Generator these are the same bits

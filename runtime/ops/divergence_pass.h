@@ -1,5 +1,5 @@
-// divergence_pass.h: how far a student is from its teacher, and how that changes with gains of the student's matrices
-// and with its small tensors: forward passes of both, backward pass of the student.
+// divergence_pass.h: how far a student is from its teacher, and how that changes with gains of the student's matrices,
+// with these matrices and with its small tensors: forward passes of both, backward pass of the student.
 //   divergence = sum over positions of KL(softmax(teacher's logits) || softmax(student's)), in nats
 // In: weights of two models, sequences, gains.  Out: divergence and gradients, summed over sequences in order: the same
 // bits for any thread count. The CPU's (cpu_models.h) is the reference; CUDA devices must agree with it.
@@ -30,13 +30,25 @@ struct GainGradients {
   NamedGradients small;
 };
 
+// By the matrices of a student as it is, with their gains, (R, K) each; by name.
+using MatrixGradients = std::map<std::string, Matrix>;
+
+struct DivergenceOptions {
+  bool has_matrix_gradients = false;  // may be asked for: room for all of them
+};
+
 class DivergencePass {
  public:
   virtual ~DivergencePass() = default;
-  // The student from now on: its matrices as they were at first, times the gains.
+  // The student from now on: its matrices as they were at first, or as set_matrix() left them, times the gains.
   virtual void set(const Gains& gains) = 0;
-  // Over sequences [first, first + count), each less its last token.
-  virtual GainGradients gradients(int64_t first, int64_t count) = 0;
+  // Puts another matrix of the same shape in the place of one that the student had at first. Without a gain until the
+  // next set().
+  virtual void set_matrix(const std::string& name, const StoredMatrix& matrix) = 0;
+  // Over sequences [first, first + count), each less its last token. `matrices`, unless null: becomes the gradients by
+  // all matrices of the network, in float32, the same bits for any thread count and any batch of a device.
+  virtual GainGradients gradients(int64_t first, int64_t count, MatrixGradients* matrices) = 0;
+  GainGradients gradients(int64_t first, int64_t count) { return gradients(first, count, nullptr); }
   virtual double divergence(int64_t first, int64_t count) = 0;
 };
 

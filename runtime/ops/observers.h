@@ -31,6 +31,11 @@ class GradientObserver {
   // head this is the input side only.
   virtual void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows,
                                   ConstMatrixView gradient) = 0;
+  // Only where the pass reads inputs of products (PassOptions): after on_output_gradient(), with the same `gradient`
+  // (P, N), and `input` (P, K), which matrix `weight` (N, K) multiplied. So the gradient by the matrix is the sum of
+  // gradient^T input over all calls, and of what was looked up in it.
+  virtual void on_linear_gradient(const std::string& /*weight*/, ConstMatrixView /*gradient*/,
+                                  ConstMatrixView /*input*/) {}
 };
 
 }  // namespace thimble

@@ -41,8 +41,9 @@ std::vector<bool> inputs_read_backwards(const Node& node, const PassOptions& opt
   const bool vectors = options.has_vector_gradients;
   if (const auto* add = std::get_if<op::Add>(&operation)) return {false, add->scale != kAbsent && vectors};
   if (const auto* skip = std::get_if<op::Skip>(&operation)) return {skip->gate != kAbsent && vectors, vectors};
+  if (std::holds_alternative<op::Linear>(operation)) return {options.reads_linear_inputs};
   const bool for_vectors = std::holds_alternative<op::Mix>(operation) || std::holds_alternative<op::Smear>(operation);
-  return std::vector<bool>(node.inputs.size(), for_vectors ? vectors : !std::holds_alternative<op::Linear>(operation));
+  return std::vector<bool>(node.inputs.size(), for_vectors ? vectors : true);
 }
 
 class Planner {

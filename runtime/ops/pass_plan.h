@@ -57,6 +57,7 @@ struct PassOptions {
   bool has_backward = false;
   bool reads_linear_outputs = false;  // transposes of products find their outputs in place
   bool has_vector_gradients = false;  // transposes find what gradients of vectors are made of
+  bool reads_linear_inputs = false;   // transposes of products find their inputs, for gradients of matrices
 };
 
 PassPlan plan_pass(const Network& network, const PassOptions& options = {});

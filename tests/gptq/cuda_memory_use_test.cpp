@@ -157,11 +157,16 @@ TEST_P(CudaMemoryUse, OfTwoModelsInputs) {
 }
 
 TEST_P(CudaMemoryUse, OfDistillation) {
-  expect_use(plan_divergence(network_, kLength, kSequences, kMuch), [&] {
-    const std::unique_ptr<DivergencePass> pass = make_cuda_divergence_pass(model_, model_, tokens_, {0}, progress_);
-    pass->gradients(0, kSequences);
-    pass->divergence(0, kSequences);
-  });
+  for (const DivergenceOptions& options : {DivergenceOptions{}, DivergenceOptions{.has_matrix_gradients = true}}) {
+    SCOPED_TRACE(options.has_matrix_gradients);
+    expect_use(plan_divergence(network_, kLength, kSequences, kMuch, options), [&] {
+      const std::unique_ptr<DivergencePass> pass =
+          make_cuda_divergence_pass(model_, model_, tokens_, {0}, progress_, options);
+      MatrixGradients matrices;
+      pass->gradients(0, kSequences, options.has_matrix_gradients ? &matrices : nullptr);
+      pass->divergence(0, kSequences);
+    });
+  }
 }
 
 // Counting says what an array would take, and allocates nothing.

@@ -44,6 +44,22 @@ class HostPlans : public testing::Test {
   }
   const Network& network() const { return *weights_->network; }
 
+  void expect_divergence_planned(const DivergenceOptions& options) {
+    const AllocationProbe probe;
+    Weights student = *weights_;  // in codes of a byte
+    for (StoredMatrix& matrix : student.matrices)
+      matrix = {std::vector<int8_t>(static_cast<size_t>(matrix.rows() * matrix.cols()), int8_t{1}),
+                std::vector<float>(static_cast<size_t>(matrix.rows()), 0.1F),
+                std::vector<float>(static_cast<size_t>(matrix.cols()), 0.1F)};
+    Gains gains;
+    gains.small = student.small;
+    const auto pass = make_cpu_divergence_pass(weights_, std::move(student), tokens_, options);
+    pass->set(gains);
+    MatrixGradients matrices;
+    pass->gradients(0, kSequences, options.has_matrix_gradients ? &matrices : nullptr);
+    expect_planned(probe.peak_bytes(), plan_cpu_divergence(network(), kLength, kSequences, 0, options).bytes());
+  }
+
   const std::shared_ptr<const Weights> weights_ = random_golf_weights(config(), 1);
   const TokenSequences tokens_ = {kSequences, kLength, random_tokens(kSequences* kLength, config().vocab_size, 3)};
   const WorkFolder nowhere_{""};
@@ -97,20 +113,9 @@ TEST_F(HostPlans, OfCrossTerms) {
   expect_planned(probe.peak_bytes(), plan_cpu_input_pairs(network(), kLength, kSequences, 0).bytes());
 }
 
-TEST_F(HostPlans, OfDistilling) {
-  const AllocationProbe probe;
-  Weights student = *weights_;  // in codes of a byte
-  for (StoredMatrix& matrix : student.matrices)
-    matrix = {std::vector<int8_t>(static_cast<size_t>(matrix.rows() * matrix.cols()), int8_t{1}),
-              std::vector<float>(static_cast<size_t>(matrix.rows()), 0.1F),
-              std::vector<float>(static_cast<size_t>(matrix.cols()), 0.1F)};
-  Gains gains;
-  gains.small = student.small;
-  const auto pass = make_cpu_divergence_pass(weights_, std::move(student), tokens_);
-  pass->set(gains);
-  pass->gradients(0, kSequences);
-  expect_planned(probe.peak_bytes(), plan_cpu_divergence(network(), kLength, kSequences, 0).bytes());
-}
+TEST_F(HostPlans, OfDistilling) { expect_divergence_planned({}); }
+
+TEST_F(HostPlans, OfGradientsOfMatrices) { expect_divergence_planned({.has_matrix_gradients = true}); }
 
 TEST_F(HostPlans, OfSolving) {
   for (const auto& [rows, columns, has_hessian] :

@@ -73,13 +73,25 @@ class GradientCheck {
       if (is_head_) {
         is_head_ = false;
         EXPECT_EQ(weight, network.matrix(network.head.weight).name);
-        return add(network.head.weight, check_.value(network.head.hidden), gradient, output);
+        return expect_output(network.head.weight, check_.value(network.head.hidden), gradient, output);
       }
       ASSERT_LT(next_linear_, linears_.size());
       const Node& node = *linears_[next_linear_++];
       const MatrixId id = std::get<op::Linear>(node.operation).weight;
       EXPECT_EQ(weight, network.matrix(id).name);
-      add(id, check_.value(node.inputs[0]), gradient, output);
+      expect_output(id, check_.value(node.inputs[0]), gradient, output);
+    }
+
+    void on_linear_gradient(const std::string& weight, ConstMatrixView gradient, ConstMatrixView input) override {
+      ++inputs_;
+      const MatrixId id = check_.network_.id_of(weight);
+      ASSERT_EQ(input.rows, gradient.rows);
+      ASSERT_EQ(input.cols, check_.network_.matrix(id).columns);
+      std::vector<double>& sum = check_.gradient_of(id);
+      for (int64_t p = 0; p < input.rows; ++p)
+        for (int64_t n = 0; n < gradient.cols; ++n)
+          for (int64_t k = 0; k < input.cols; ++k)
+            sum[static_cast<size_t>(n * input.cols + k)] += double{gradient.row(p)[n]} * double{input.row(p)[k]};
     }
 
     void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows,
@@ -98,14 +110,14 @@ class GradientCheck {
     void expect_all_seen() const {
       EXPECT_FALSE(is_head_);
       EXPECT_EQ(next_linear_, linears_.size());
+      EXPECT_EQ(inputs_, linears_.size() + 1);  // and the head's
       EXPECT_EQ(next_gather_, gathers_.size());
     }
 
    private:
-    // Of w in y = x w^T; the observer also sees x w^T itself.
-    void add(MatrixId id, const MatrixF64& x, ConstMatrixView gradient, ConstMatrixView output) {
+    // Of y = x w^T the observer sees x w^T itself.
+    void expect_output(MatrixId id, const MatrixF64& x, ConstMatrixView gradient, ConstMatrixView output) {
       const std::vector<double>& w = check_.tensors_.at(check_.network_.matrix(id).name);
-      std::vector<double>& sum = check_.gradient_of(id);
       ASSERT_EQ(output.rows, x.rows());
       ASSERT_EQ(output.cols, gradient.cols);
       for (int64_t p = 0; p < x.rows(); ++p)
@@ -115,7 +127,6 @@ class GradientCheck {
             const auto at = static_cast<size_t>(n * x.cols() + k);
             product += x(p, k) * w[at];
             magnitude += std::abs(x(p, k) * w[at]);
-            sum[at] += double{gradient.row(p)[n]} * x(p, k);
           }
           ASSERT_NEAR(output.row(p)[n], product, 1e-5 * magnitude) << "output of " << check_.network_.matrix(id).name;
         }
@@ -124,12 +135,15 @@ class GradientCheck {
     GradientCheck& check_;
     std::vector<const Node*> linears_, gathers_;
     bool is_head_ = true;
-    size_t next_linear_ = 0, next_gather_ = 0;
+    size_t next_linear_ = 0, next_gather_ = 0, inputs_ = 0;
   };
 
   void find_gradients() {
     CpuPass pass(weights_, batch_.shape.positions, {},
-                 {.has_backward = true, .reads_linear_outputs = true, .has_vector_gradients = true});
+                 {.has_backward = true,
+                  .reads_linear_outputs = true,
+                  .has_vector_gradients = true,
+                  .reads_linear_inputs = true});
     const ConstMatrixView hidden = pass.run(batch_);
     Matrix logits(hidden.rows, network_.vocabulary()), product(hidden.rows, network_.vocabulary());
     pass.logits(hidden, logits, &product);

@@ -35,11 +35,13 @@ struct DivergencePair {
     }
     student = std::make_shared<const Weights>(std::move(changed));
   }
-  std::unique_ptr<DivergencePass> on_cuda(int ordinal = 0) {
+  std::unique_ptr<DivergencePass> on_cuda(const CudaPlace& place = {0}, const DivergenceOptions& options = {}) {
     SilentProgress progress;
-    return make_cuda_divergence_pass(teacher, student, sequences, ordinal, progress);
+    return make_cuda_divergence_pass(teacher, student, sequences, place, progress, options);
   }
-  std::unique_ptr<DivergencePass> on_cpu() { return make_cpu_divergence_pass(teacher, *student, sequences); }
+  std::unique_ptr<DivergencePass> on_cpu(const DivergenceOptions& options = {}) {
+    return make_cpu_divergence_pass(teacher, *student, sequences, options);
+  }
 
   std::shared_ptr<const Weights> teacher, student;
   TokenSequences sequences;
@@ -53,6 +55,17 @@ void expect_near(const NamedGradients& found, const NamedGradients& expected) {
     double largest = 1;
     for (double value : values) largest = std::max(largest, std::abs(value));
     for (size_t i = 0; i < values.size(); ++i) ASSERT_NEAR(found.at(name)[i], values[i], 2e-4 * largest) << name;
+  }
+}
+
+void expect_near(const MatrixGradients& found, const MatrixGradients& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (const auto& [name, gradient] : expected) {
+    const std::span<const float> values = gradient.values(), others = found.at(name).values();
+    ASSERT_EQ(others.size(), values.size()) << name;
+    float largest = 1e-2f;
+    for (float value : values) largest = std::max(largest, std::abs(value));
+    for (size_t i = 0; i < values.size(); ++i) ASSERT_NEAR(others[i], values[i], 5e-4f * largest) << name << ' ' << i;
   }
 }
 
@@ -88,6 +101,58 @@ TEST_P(CudaDivergence, IsTheCpus) {
   }
 }
 
+TEST_P(CudaDivergence, GradientsOfMatricesAreTheCpus) {
+  DivergencePair pair(GetParam());
+  std::unique_ptr<DivergencePass> cpu = pair.on_cpu({.has_matrix_gradients = true}),
+                                  cuda = pair.on_cuda({0}, {.has_matrix_gradients = true});
+  for (DivergencePass* pass : {cpu.get(), cuda.get()}) pass->set(pair.gains);
+  MatrixGradients expected, found, again;
+  const GainGradients gains = cuda->gradients(0, kSequences, &found);
+  cpu->gradients(0, kSequences, &expected);
+  expect_near(found, expected);
+  EXPECT_EQ(cuda->gradients(0, kSequences).rows, gains.rows);
+  cuda->gradients(1, 1, &again);  // another's sums do not stay
+  cuda->gradients(0, kSequences, &again);
+  for (const auto& [name, gradient] : found)
+    EXPECT_TRUE(std::ranges::equal(again.at(name).values(), gradient.values())) << name;
+}
+
+// Bit for bit: as many sequences at a time as there are, and one, for want of memory.
+TEST_P(CudaDivergence, GradientsOfMatricesAreThoseOfAnyBatch) {
+  DivergencePair pair(GetParam());
+  constexpr DivergenceOptions kOptions{.has_matrix_gradients = true};
+  const int64_t length = pair.sequences.length;
+  uint64_t limit = plan_divergence(pair.student->network, length, kSequences, kNoMemoryLimit, kOptions).bytes();
+  while (plan_divergence(pair.student->network, length, kSequences, limit, kOptions).batch > 1) limit -= limit / 64;
+  std::unique_ptr<DivergencePass> whole = pair.on_cuda({0}, kOptions), single = pair.on_cuda({0, limit}, kOptions);
+  MatrixGradients of_whole, of_single;
+  for (DivergencePass* pass : {whole.get(), single.get()}) pass->set(pair.gains);
+  whole->gradients(0, kSequences, &of_whole);
+  single->gradients(0, kSequences, &of_single);
+  for (const auto& [name, gradient] : of_whole)
+    EXPECT_TRUE(std::ranges::equal(of_single.at(name).values(), gradient.values())) << name;
+}
+
+// A student whose matrices are all replaced is one that had them at first, with gains and without.
+TEST_P(CudaDivergence, ReplacedMatricesAreAsGoodAsTheFirst) {
+  DivergencePair pair(GetParam());
+  const auto student = pair.student;
+  std::unique_ptr<DivergencePass> of_student = pair.on_cuda();
+  pair.student = pair.teacher;
+  std::unique_ptr<DivergencePass> replaced = pair.on_cuda();
+  for (DivergencePass* pass : {of_student.get(), replaced.get()}) pass->set(pair.gains);
+  for (const MatrixUse& use : student->network->matrices)
+    replaced->set_matrix(use.name, student->matrix(student->network->id_of(use.name)));
+  Gains none;
+  none.small = pair.gains.small;
+  of_student->set(none);
+  replaced->set({.rows = {}, .head = 1, .small = pair.gains.small});
+  EXPECT_EQ(replaced->divergence(0, kSequences), of_student->divergence(0, kSequences));
+  for (DivergencePass* pass : {of_student.get(), replaced.get()}) pass->set(pair.gains);
+  EXPECT_EQ(replaced->divergence(0, kSequences), of_student->divergence(0, kSequences));
+  EXPECT_EQ(replaced->gradients(0, kSequences).rows, of_student->gradients(0, kSequences).rows);
+}
+
 // The model as its own teacher: no divergence. Gains that are absent are 1, whatever they were before.
 TEST_P(CudaDivergence, IsNothingFromItself) {
   DivergencePair pair(GetParam());
@@ -107,7 +172,7 @@ TEST(CudaDivergenceDevices, LeaveTheCallersDeviceAsItWas) {
   };
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
   DivergencePair pair(network_samples()[0]);
-  std::unique_ptr<DivergencePass> second = pair.on_cuda(1), first = pair.on_cuda(0);
+  std::unique_ptr<DivergencePass> second = pair.on_cuda({1}), first = pair.on_cuda({0});
   EXPECT_EQ(current(), 0);
   for (DivergencePass* pass : {second.get(), first.get()}) pass->set(pair.gains);
   EXPECT_EQ(second->divergence(0, 2), first->divergence(0, 2));

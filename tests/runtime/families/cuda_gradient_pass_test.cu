@@ -15,10 +15,11 @@
 namespace thimble {
 namespace {
 
-constexpr PassOptions kOptions{.has_backward = true, .reads_linear_outputs = true, .has_vector_gradients = true};
+constexpr PassOptions kOptions{
+    .has_backward = true, .reads_linear_outputs = true, .has_vector_gradients = true, .reads_linear_inputs = true};
 
 struct Seen {
-  std::map<std::string, Matrix> gradients, outputs, lookups;
+  std::map<std::string, Matrix> gradients, outputs, inputs, lookups;
   std::map<std::string, std::vector<int32_t>> rows;
 };
 
@@ -29,6 +30,11 @@ class DeviceRecorder final : public CudaGradientObserver {
                           cudaStream_t) override {
     seen.gradients.emplace(weight, download(gradient));
     seen.outputs.emplace(weight, download(output));
+  }
+  void on_linear_gradient(const std::string& weight, ConstCudaView gradient, ConstCudaView input, const BatchShape&,
+                          cudaStream_t) override {
+    EXPECT_EQ(input.rows, gradient.rows);
+    seen.inputs.emplace(weight, download(input));
   }
   void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstCudaView gradient,
                           const BatchShape&, cudaStream_t) override {
@@ -43,6 +49,9 @@ class HostRecorder final : public GradientObserver {
                           ConstMatrixView output) override {
     keep(gradient, weight, seen.gradients);
     keep(output, weight, seen.outputs);
+  }
+  void on_linear_gradient(const std::string& weight, ConstMatrixView, ConstMatrixView input) override {
+    keep(input, weight, seen.inputs);
   }
   void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstMatrixView gradient) override {
     if (keep(gradient, table, seen.lookups)) seen.rows[table].assign(rows.begin(), rows.end());
@@ -98,7 +107,7 @@ DeviceArray<int32_t> upload_targets(std::span<const Token> tokens, int64_t seque
 void expect_the_cpus(const NetworkSample& sample) {
   const int64_t positions = sample.window, context = sample.context;
   const std::vector<Token> tokens = sample.tokens(positions + 1);
-  CpuGradients reference(*sample.weights, context, /*for_gains=*/true);
+  CpuGradients reference(*sample.weights, context, /*for_gains=*/true, /*for_matrices=*/true);
   HostRecorder expected;
   VectorGradients expected_vectors;
   const double expected_loss = reference.run(tokens, {}, expected, &expected_vectors);
@@ -113,6 +122,7 @@ void expect_the_cpus(const NetworkSample& sample) {
   EXPECT_NEAR(pass.loss(), expected_loss, 1e-4 * expected_loss);
   compare(found.seen.gradients, expected.seen.gradients);
   compare(found.seen.outputs, expected.seen.outputs);
+  compare(found.seen.inputs, expected.seen.inputs);
   compare(found.seen.lookups, expected.seen.lookups);
   EXPECT_EQ(found.seen.rows, expected.seen.rows);
   compare(vectors.read(weights.host_vectors(), pass.stream()), expected_vectors, weights.network());

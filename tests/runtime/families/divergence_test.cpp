@@ -16,8 +16,8 @@ constexpr int64_t kSequences = DivergenceSample::kSequences;
 
 class DivergenceOfCases : public testing::TestWithParam<FamilyCase> {
  protected:
-  std::unique_ptr<DivergencePass> pass() {
-    return make_cpu_divergence_pass(sample_.teacher, *sample_.student, sample_.sequences);
+  std::unique_ptr<DivergencePass> pass(const DivergenceOptions& options = {}) {
+    return make_cpu_divergence_pass(sample_.teacher, *sample_.student, sample_.sequences, options);
   }
 
   // The derivative of the divergence as `value` (of gains) moves. With `relative`, by its logarithm.
@@ -64,6 +64,90 @@ TEST_P(DivergenceOfCases, GradientsAreWhatDifferencesFind) {
     ASSERT_EQ(found.small.at(name).size(), values.size()) << name;
     for (size_t i : {size_t{0}, values.size() - 1})
       expect_slope(*pass, values[i], false, found.small.at(name)[i], name);
+  }
+}
+
+// Without gains: the student's matrices are what set_matrix() puts there.
+TEST_P(DivergenceOfCases, GradientsOfMatricesAreWhatDifferencesFind) {
+  std::unique_ptr<DivergencePass> pass = this->pass({.has_matrix_gradients = true});
+  pass->set({.rows = {}, .head = 1, .small = sample_.gains.small});
+  MatrixGradients found;
+  const GainGradients gains = pass->gradients(0, kSequences, &found);
+  EXPECT_EQ(gains.rows, pass->gradients(0, kSequences).rows);
+  const Network& network = *sample_.student->network;
+  ASSERT_EQ(found.size(), network.matrices.size());
+  double total = 0;
+  for (const MatrixUse& use : network.matrices) {
+    const StoredMatrix& first = sample_.student->matrix(network.id_of(use.name));
+    ASSERT_EQ(found.at(use.name).rows(), use.rows);
+    ASSERT_EQ(found.at(use.name).cols(), use.columns);
+    // A direction of all elements: along it the derivative is a sum of all gradients.
+    double expected = 0, magnitude = 0;
+    auto direction = [&](size_t i) { return static_cast<float>(uniform_at(8, use.name.size(), i) - 0.5); };
+    for (size_t i = 0; i < found.at(use.name).values().size(); ++i) {
+      const double part = double{found.at(use.name).values()[i]} * double{direction(i)};
+      expected += part;
+      magnitude += std::abs(part);
+    }
+    constexpr float kStep = 1.0f / 128;
+    auto at = [&](float step) {
+      Matrix moved = first.widened();
+      for (size_t i = 0; i < moved.values().size(); ++i) moved.values()[i] += step * direction(i);
+      pass->set_matrix(use.name, moved);
+      return pass->divergence(0, kSequences);
+    };
+    const double slope = (at(kStep) - at(-kStep)) / (2 * double{kStep});
+    pass->set_matrix(use.name, first);
+    EXPECT_NEAR(expected, slope, 0.02 * std::abs(slope) + 2e-3 + 1e-4 * magnitude) << use.name;
+    total += magnitude;
+  }
+  EXPECT_GT(total, 0);
+}
+
+// A student whose matrices are all replaced is one that had them at first, with gains and without.
+TEST_P(DivergenceOfCases, ReplacedMatricesAreAsGoodAsTheFirst) {
+  std::unique_ptr<DivergencePass> of_student = this->pass({.has_matrix_gradients = true});
+  const auto student = sample_.student;
+  sample_.student = sample_.teacher;
+  std::unique_ptr<DivergencePass> replaced = this->pass({.has_matrix_gradients = true});
+  for (DivergencePass* pass : {of_student.get(), replaced.get()}) pass->set(sample_.gains);
+  const Network& network = *student->network;
+  for (const MatrixUse& use : network.matrices)
+    replaced->set_matrix(use.name, student->matrix(network.id_of(use.name)));
+  Gains none;
+  none.small = sample_.gains.small;
+  of_student->set(none);
+  EXPECT_EQ(replaced->divergence(0, kSequences), of_student->divergence(0, kSequences))
+      << "no gain until the next set()";
+  for (DivergencePass* pass : {of_student.get(), replaced.get()}) pass->set(sample_.gains);
+  MatrixGradients expected, found;
+  const GainGradients of_first = of_student->gradients(0, kSequences, &expected),
+                      of_replaced = replaced->gradients(0, kSequences, &found);
+  EXPECT_EQ(of_replaced.divergence, of_first.divergence);
+  EXPECT_EQ(of_replaced.rows, of_first.rows);
+  for (const auto& [name, gradient] : expected)
+    EXPECT_TRUE(std::ranges::equal(found.at(name).values(), gradient.values())) << name;
+}
+
+// By the logarithm of a row's gain: the sum over the row of weight times gradient, weights with their gains.
+TEST_P(DivergenceOfCases, GradientsOfMatricesAreOfWeightsWithTheirGains) {
+  std::unique_ptr<DivergencePass> pass = this->pass({.has_matrix_gradients = true});
+  pass->set(sample_.gains);
+  MatrixGradients found;
+  const GainGradients gains = pass->gradients(0, kSequences, &found);
+  for (const auto& [name, rows] : gains.rows) {
+    const Matrix weights = sample_.student->matrix(sample_.student->network->id_of(name)).widened();
+    for (size_t r = 0; r < rows.size(); ++r) {
+      double sum = 0, magnitude = 0;
+      for (int64_t k = 0; k < weights.cols(); ++k) {
+        const auto row = static_cast<int64_t>(r);
+        const double part =
+            double{weights(row, k)} * double{sample_.gains.rows.at(name)[r]} * double{found.at(name)(row, k)};
+        sum += part;
+        magnitude += std::abs(part);
+      }
+      ASSERT_NEAR(sum, rows[r], 1e-5 + 1e-5 * magnitude) << name << ' ' << r;
+    }
   }
 }
 
@@ -118,15 +202,19 @@ TEST_P(DivergenceOfCases, OfAStudentOfCodesIsThatOfItsValues) {
 
 // Of a sequence alone, then of all: sums are the same for any number of threads.
 TEST_P(DivergenceOfCases, ThreadsDoNotChangeBits) {
-  std::unique_ptr<DivergencePass> pass = this->pass();
+  std::unique_ptr<DivergencePass> pass = this->pass({.has_matrix_gradients = true});
   pass->set(sample_.gains);
-  const GainGradients expected = pass->gradients(1, 2);
+  MatrixGradients expected_matrices;
+  const GainGradients expected = pass->gradients(1, 2, &expected_matrices);
   for (int threads : {1, 3}) {
     ThreadLimit limit(threads);
-    std::unique_ptr<DivergencePass> other = this->pass();
+    std::unique_ptr<DivergencePass> other = this->pass({.has_matrix_gradients = true});
     other->set(sample_.gains);
-    other->gradients(0, 1);
-    const GainGradients found = other->gradients(1, 2);
+    MatrixGradients found_matrices;
+    other->gradients(0, 1, &found_matrices);
+    const GainGradients found = other->gradients(1, 2, &found_matrices);
+    for (const auto& [name, gradient] : expected_matrices)
+      EXPECT_TRUE(std::ranges::equal(found_matrices.at(name).values(), gradient.values())) << name;
     EXPECT_EQ(found.divergence, expected.divergence);
     EXPECT_EQ(found.rows, expected.rows);
     EXPECT_EQ(found.head, expected.head);

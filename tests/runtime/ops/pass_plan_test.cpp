@@ -18,7 +18,11 @@ std::vector<PassOptions> all_options() {
   std::vector<PassOptions> all = {{}};
   for (bool outputs : {false, true})
     for (bool vectors : {false, true})
-      all.push_back({.has_backward = true, .reads_linear_outputs = outputs, .has_vector_gradients = vectors});
+      for (bool inputs : {false, true})
+        all.push_back({.has_backward = true,
+                       .reads_linear_outputs = outputs,
+                       .has_vector_gradients = vectors,
+                       .reads_linear_inputs = inputs});
   return all;
 }
 

@@ -142,6 +142,9 @@ class PlanCheck {
       ASSERT_TRUE(static_cast<bool>(instruction.output));
       expect_value(instruction.output, node.output);
     }
+    if (options_.reads_linear_inputs && std::holds_alternative<op::Linear>(node.operation)) {
+      EXPECT_TRUE(static_cast<bool>(instruction.inputs[0]));
+    }
     expect_complete_gradient(instruction.output_gradient, node.output);
     ASSERT_EQ(instruction.input_gradients.size(), node.inputs.size());
     expect_apart(instruction, node);
