@@ -1,5 +1,5 @@
 // cuda_gradient_bench.cu: the backward pass of a 30M-parameter golf-gpt with random weights on CUDA device 0, its
-// products, and loss statistics of 64 x 2048 tokens.
+// products, and loss statistics of 64 x 2048 tokens; each with products in float32 and in bf16.
 #include <benchmark/benchmark.h>
 
 #include "bench/runtime/golf30m_shape.h"
@@ -24,6 +24,13 @@ const TokenSequences& sequences() {
   return all;
 }
 
+constexpr Numerics kNumerics[] = {Numerics::kFp32, Numerics::kBf16};
+
+// Argument `bf16` of a benchmark, the i-th.
+ProductArithmetic arithmetic_of(const benchmark::State& state, size_t i) {
+  return gradient_arithmetic(kNumerics[state.range(i)]);
+}
+
 // From a model and tokens in host memory to statistics there; the first call of a process besides loads the kernels.
 void loss_statistics(benchmark::State& state) {
   SilentProgress progress;
@@ -31,10 +38,21 @@ void loss_statistics(benchmark::State& state) {
   sequences();
   check_cuda(cudaFree(nullptr));  // makes the context
   for (auto _ : state)
-    benchmark::DoNotOptimize(collect_loss_statistics_cuda(model(), {true, {0}}, sequences(), progress));
+    benchmark::DoNotOptimize(
+        collect_loss_statistics_cuda(model(), {true, {0}, kNumerics[state.range(0)]}, sequences(), progress));
 }
-BENCHMARK(loss_statistics)->Name("first_loss_statistics")->Iterations(1)->Unit(benchmark::kMillisecond)->UseRealTime();
-BENCHMARK(loss_statistics)->Iterations(5)->Unit(benchmark::kMillisecond)->UseRealTime();
+BENCHMARK(loss_statistics)
+    ->Name("first_loss_statistics")
+    ->Arg(1)
+    ->Iterations(1)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+BENCHMARK(loss_statistics)
+    ->ArgName("bf16")
+    ->DenseRange(0, 1)
+    ->Iterations(5)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
 
 class NoObserver final : public CudaGradientObserver {
  public:
@@ -43,11 +61,11 @@ class NoObserver final : public CudaGradientObserver {
                           cudaStream_t) override {}
 };
 
-// 8 sequences; argument 1: the backward pass too, with the gradients of vectors.
+// 8 sequences; `back`: the backward pass too, with the gradients of vectors.
 void pass(benchmark::State& state) {
   const CudaNetworkWeights<float> on_device(*model(), {}, cuda_plain_options(sizeof(float)));
   CudaGradientPass gradients(on_device, {.has_backward = true, .has_vector_gradients = true}, kLength, kBatch.sequences,
-                             kBatch.positions);
+                             kBatch.positions, arithmetic_of(state, 1));
   CudaVectorSums vectors(on_device.network());
   NoObserver observer;
   std::vector<int32_t> next(static_cast<size_t>(kBatch.rows()), 3);
@@ -60,23 +78,29 @@ void pass(benchmark::State& state) {
   run();
   for (auto _ : state) run();
 }
-BENCHMARK(pass)->Arg(0)->Arg(1)->Iterations(5)->Unit(benchmark::kMillisecond)->UseRealTime();
+BENCHMARK(pass)
+    ->ArgNames({"back", "bf16"})
+    ->ArgsProduct({{0, 1}, {0, 1}})
+    ->Iterations(5)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
 
 void zero(CudaView x) { check_cuda(cudaMemset(x.data, 0, static_cast<size_t>(x.count()) * sizeof(float))); }
 
-// Rows of 8 sequences by (N, K) or back: flops are those of float32 multiplications and additions.
+// Rows of 8 sequences by (N, K) or back, or the gradient of a matrix (N, K): flops are multiplications and additions.
 void product(benchmark::State& state) {
   auto form = static_cast<ProductForm>(state.range(0));
   int64_t rows = kBatch.rows(), out = state.range(1), in = state.range(2);
   CudaFloatMatrix a, b, c;
   a.resize(rows, form == ProductForm::kNT ? in : out);
-  b.resize(out, in);
-  c.resize(rows, form == ProductForm::kNT ? out : in);
+  b.resize(form == ProductForm::kTN ? rows : out, in);
+  c.resize(form == ProductForm::kTN ? out : rows, form == ProductForm::kNT ? out : in);
   for (CudaFloatMatrix* matrix : {&a, &b, &c}) zero(matrix->view());
   CudaStream stream;
   auto run = [&] {
     for (int i = 0; i < 20; ++i)
-      launch_product(form, ConstCudaView(a), ConstCudaView(b), c.view(), false, {}, ProductPart::kWhole, stream);
+      launch_product(form, ConstCudaView(a), ConstCudaView(b), c.view(), {.arithmetic = arithmetic_of(state, 3)},
+                     stream);
     stream.wait();
   };
   run();
@@ -86,21 +110,17 @@ void product(benchmark::State& state) {
                          benchmark::Counter::kIsIterationInvariantRate, benchmark::Counter::kIs1000);
 }
 BENCHMARK(product)
-    ->ArgNames({"form", "N", "K"})
-    ->Args({0, 512, 512})
-    ->Args({0, 256, 512})
-    ->Args({0, 1792, 512})
-    ->Args({0, 512, 1792})
-    ->Args({1, 512, 512})
-    ->Args({1, 1792, 512})
-    ->Args({1, 512, 1792})
+    ->ArgNames({"form", "N", "K", "bf16"})
+    ->ArgsProduct({{0, 1}, {256, 512}, {512}, {0, 1}})
+    ->ArgsProduct({{0, 1, 2}, {1792}, {512}, {0, 1}})
+    ->ArgsProduct({{0, 1, 2}, {512}, {1792}, {0, 1}})
     ->Iterations(5)
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
 
-// All layers' worth: 8 sequences, 8 heads of 64 in groups of 2; argument 1: backwards.
+// All layers' worth: 8 sequences, 8 heads of 64 in groups of 2.
 void attention(benchmark::State& state) {
-  CudaFloatAttention attention;
+  CudaFloatAttention attention(0, 0, arithmetic_of(state, 1));
   CudaFloatMatrix wide[4], narrow[4];
   for (CudaFloatMatrix& matrix : wide) matrix.resize(kBatch.rows(), 512);
   for (CudaFloatMatrix& matrix : narrow) matrix.resize(kBatch.rows(), 256);
@@ -118,7 +138,12 @@ void attention(benchmark::State& state) {
   run();
   for (auto _ : state) run();
 }
-BENCHMARK(attention)->Arg(0)->Arg(1)->Iterations(10)->Unit(benchmark::kMillisecond)->UseRealTime();
+BENCHMARK(attention)
+    ->ArgNames({"back", "bf16"})
+    ->ArgsProduct({{0, 1}, {0, 1}})
+    ->Iterations(10)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
 
 }  // namespace
 }  // namespace thimble

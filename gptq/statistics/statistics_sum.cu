@@ -318,7 +318,7 @@ LossStatistics collect_loss_statistics_cuda(const std::shared_ptr<const Weights>
         sequences, planned, progress,
         [&](int64_t batch) {
           return std::make_unique<CudaGradientPass>(on_device, kLossStatistics, sequences.length, batch,
-                                                    sequences.length - 1);
+                                                    sequences.length - 1, gradient_arithmetic(device.numerics));
         },
         [&](CudaGradientPass& pass, int64_t batch, Share part) {
           return losses_of(pass, network, sequences, batch, part);

@@ -144,8 +144,10 @@ class CudaGainObserver final : public CudaGradientObserver {
 // The head of the original, its inputs after all positions, and room for a piece of the logits that they make.
 struct Teacher {
   // Without values yet. `weights`, of the same network, may go afterwards.
-  Teacher(const Network& of, const FloatWeights& weights, int64_t sequences, int64_t positions, int64_t batch)
+  Teacher(const Network& of, const FloatWeights& weights, int64_t sequences, int64_t positions, int64_t batch,
+          ProductArithmetic of_products)
       : network(of),
+        arithmetic(of_products),
         head(weights.matrix(network.head.weight).rows, weights.matrix(network.head.weight).columns),
         hidden(sequences * positions * head.columns, "the original's head"),
         logits(std::min(batch * positions, logit_rows(network.vocabulary())) * network.vocabulary(), "logits") {}
@@ -170,12 +172,13 @@ struct Teacher {
   CudaTargetRows targets(int64_t batch_row) const {
     return [this, batch_row](int64_t first_row, int64_t count, cudaStream_t stream) {
       const CudaView out{logits.data(), count, network.vocabulary()};
-      launch_logits(rows(batch_row + first_row, count), head, network.head.softcap, out, stream);
+      launch_logits(rows(batch_row + first_row, count), head, network.head.softcap, arithmetic, out, stream);
       return CudaTargets::teacher(out.data);
     };
   }
 
   const Network& network;
+  ProductArithmetic arithmetic;
   CudaMatrix<float> head;
   DeviceArray<float> hidden;  // (sequences, positions, stride of the head)
   DeviceArray<float> logits;
@@ -184,14 +187,19 @@ struct Teacher {
 class CudaDivergence final : public DivergencePass {
  public:
   CudaDivergence(const Weights& teacher, const Weights& student, const TokenSequences& sequences, int ordinal,
-                 int64_t batch, const DivergenceOptions& options, Progress& progress)
-      : network_(student.network), ordinal_(ordinal), sequences_(sequences), options_(options), batch_(batch) {
+                 int64_t batch, ProductArithmetic arithmetic, const DivergenceOptions& options, Progress& progress)
+      : network_(student.network),
+        ordinal_(ordinal),
+        sequences_(sequences),
+        arithmetic_(arithmetic),
+        options_(options),
+        batch_(batch) {
     small_host_.network = network_;
     small_host_.set_small(student.small);
     DeviceScope scope(ordinal_);
     std::unique_ptr<Teacher> kept = read_teacher(teacher, progress);
     memory_ = std::make_unique<Memory>(student, std::move(kept));
-    if (options_.has_matrix_gradients) memory_->gradients.emplace(network_, batch_ * positions());
+    if (options_.has_matrix_gradients) memory_->gradients.emplace(network_, BatchShape{batch_, positions()}, arithmetic_);
   }
   ~CudaDivergence() override {
     DeviceScope scope(ordinal_);
@@ -280,9 +288,9 @@ class CudaDivergence final : public DivergencePass {
   std::unique_ptr<Teacher> read_teacher(const Weights& teacher, Progress& progress) {
     progress.begin("reading calibration", sequences_.count, "sequences");
     const FloatWeights on_device(teacher, {}, cuda_plain_options(sizeof(float)));
-    auto kept = std::make_unique<Teacher>(*network_, on_device, sequences_.count, positions(), batch_);
+    auto kept = std::make_unique<Teacher>(*network_, on_device, sequences_.count, positions(), batch_, arithmetic_);
     with_smaller_batches(batch_, [&](int64_t batch) {
-      CudaGradientPass pass(on_device, kTeacher, sequences_.length, batch, positions());
+      CudaGradientPass pass(on_device, kTeacher, sequences_.length, batch, positions(), arithmetic_);
       for (int64_t first = 0; first < sequences_.count; first += batch) {
         const BatchShape shape{std::min(batch, sequences_.count - first), positions()};
         pass.forward(tokens(first), sequences_.length, shape);
@@ -308,7 +316,7 @@ class CudaDivergence final : public DivergencePass {
       batch_ = batch;
       if (!pass)
         pass = std::make_unique<CudaGradientPass>(memory_->student, student_options(options_), sequences_.length,
-                                                  batch_, positions());
+                                                  batch_, positions(), arithmetic_);
       return body(*pass);
     });
   }
@@ -327,6 +335,7 @@ class CudaDivergence final : public DivergencePass {
   std::shared_ptr<const Network> network_;
   int ordinal_;
   const TokenSequences& sequences_;
+  ProductArithmetic arithmetic_;
   const DivergenceOptions options_;
   Weights small_host_;  // without matrices
   int64_t batch_;
@@ -343,11 +352,11 @@ MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, int64_
       const FusionOptions options = cuda_plain_options(sizeof(float));
       // The teacher, which takes less, has gone by then.
       const FloatWeights base(network, {}, options), student(network, {}, options);
-      const Teacher kept(*network, base, sequences, length - 1, batch);
+      const Teacher kept(*network, base, sequences, length - 1, batch, {});
       CudaGradientPass pass(student, student_options(divergence), length, batch, length - 1);
       const CudaVectorSums vectors(*network);
       std::optional<CudaMatrixGradients> gradients;
-      if (divergence.has_matrix_gradients) gradients.emplace(network, batch * (length - 1));
+      if (divergence.has_matrix_gradients) gradients.emplace(network, BatchShape{batch, length - 1}, ProductArithmetic{});
       CudaGainObserver(student, pass, nullptr).reserve_lookups(batch * (length - 1));
     });
   });
@@ -356,10 +365,12 @@ MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, int64_
 std::unique_ptr<DivergencePass> make_cuda_divergence_pass(std::shared_ptr<const Weights> teacher,
                                                           std::shared_ptr<const Weights> student,
                                                           const TokenSequences& sequences, const CudaPlace& place,
-                                                          Progress& progress, const DivergenceOptions& options) {
+                                                          Numerics numerics, Progress& progress,
+                                                          const DivergenceOptions& options) {
   const int64_t batch =
       plan_divergence(student->network, sequences.length, sequences.count, usable_memory(place), options).batch;
-  return std::make_unique<CudaDivergence>(*teacher, *student, sequences, place.ordinal, batch, options, progress);
+  return std::make_unique<CudaDivergence>(*teacher, *student, sequences, place.ordinal, batch,
+                                          gradient_arithmetic(numerics), options, progress);
 }
 
 }  // namespace thimble

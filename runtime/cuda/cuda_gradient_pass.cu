@@ -26,9 +26,10 @@ struct SoftcapRows {
 };
 
 // rows x V = hidden w^T.
-void multiply_head(ConstCudaView hidden, const CudaMatrix<float>& head, CudaView out, cudaStream_t stream) {
+void multiply_head(ConstCudaView hidden, const CudaMatrix<float>& head, ProductArithmetic arithmetic, CudaView out,
+                   cudaStream_t stream) {
   launch_product(ProductForm::kNT, hidden, {head.data.data(), out.columns, hidden.columns, head.columns}, out,
-                 /*add=*/false, {}, ProductPart::kWhole, stream);
+                 {.arithmetic = arithmetic}, stream);
 }
 
 CudaView rows_of(CudaView x, int64_t first, int64_t rows) {
@@ -42,14 +43,15 @@ BatchShape largest_piece(int64_t vocabulary, int64_t sequences, int64_t position
 }
 
 // The room that attention takes of all layers, one after the other.
-CudaFloatAttention make_attention(const Network& network, int64_t sequences, int64_t positions) {
+CudaFloatAttention make_attention(const Network& network, int64_t sequences, int64_t positions,
+                                  ProductArithmetic arithmetic) {
   int64_t scores = 0, outputs = 0;
   for (const Node& node : network.nodes)
     if (const auto* attention = std::get_if<op::Attention>(&node.operation)) {
       scores = std::max(scores, sequences * attention->heads * positions * score_stride(positions));
       if (attention->exclusive) outputs = std::max(outputs, sequences * positions * network.width_of(node.output));
     }
-  return CudaFloatAttention(scores, outputs);
+  return CudaFloatAttention(scores, outputs, arithmetic);
 }
 
 int64_t widest_value(const Network& network) { return std::ranges::max(network.value_widths); }
@@ -72,14 +74,15 @@ VectorGradients CudaVectorSums::read(std::span<const std::vector<float>> vectors
 }
 
 CudaGradientPass::CudaGradientPass(const CudaNetworkWeights<float>& weights, const PassOptions& options,
-                                   int64_t context, int64_t sequences, int64_t positions)
+                                   int64_t context, int64_t sequences, int64_t positions, ProductArithmetic arithmetic)
     : weights_(weights),
       network_(weights.network()),
       options_(options),
       plan_(plan_pass(network_, options)),
+      arithmetic_(arithmetic),
       context_(context),
-      runner_(weights, rotaries_, /*rows=*/0, /*stepping=*/false),
-      attention_(make_attention(network_, sequences, positions)),
+      runner_(weights, rotaries_, /*rows=*/0, /*stepping=*/false, arithmetic),
+      attention_(make_attention(network_, sequences, positions, arithmetic)),
       losses_(sequences * positions),
       device_tokens_(sequences * positions),
       zero_(1) {
@@ -143,9 +146,9 @@ void CudaGradientPass::forward(std::span<const Token> tokens, int64_t stride, co
   for (const Instruction& instruction : plan_.forward) run(instruction);
 }
 
-void launch_logits(ConstCudaView hidden, const CudaMatrix<float>& head, float softcap, CudaView out,
-                   cudaStream_t stream) {
-  multiply_head(hidden, head, out, stream);
+void launch_logits(ConstCudaView hidden, const CudaMatrix<float>& head, float softcap, ProductArithmetic arithmetic,
+                   CudaView out, cudaStream_t stream) {
+  multiply_head(hidden, head, arithmetic, out, stream);
   if (softcap != 0) launch_rows(out.rows, SoftcapRows{out, softcap}, stream);
 }
 
@@ -160,7 +163,8 @@ void CudaGradientPass::for_each_piece(const Body& body) const {
 
 CudaView CudaGradientPass::make_logits(int64_t first_row, int64_t rows) const {
   const CudaView out{logits_.data(), rows, network_.vocabulary()};
-  multiply_head(rows_of(view(plan_.hidden), first_row, rows), weights_.matrix(network_.head.weight), out, stream_);
+  multiply_head(rows_of(view(plan_.hidden), first_row, rows), weights_.matrix(network_.head.weight), arithmetic_, out,
+                stream_);
   return out;
 }
 
@@ -179,7 +183,7 @@ void CudaGradientPass::backward_head(const CudaTargetRows& targets, CudaGradient
       observer.on_linear_gradient(use.name, gradient, rows_of(view(plan_.hidden), first, logits.rows), piece, stream_);
     launch_product(
         ProductForm::kNN, ConstCudaView(gradient), ConstCudaView(head.data.data(), use.rows, use.columns, head.columns),
-        rows_of(view(plan_.hidden_gradient), first, logits.rows), /*add=*/false, {}, ProductPart::kWhole, stream_);
+        rows_of(view(plan_.hidden_gradient), first, logits.rows), {.arithmetic = arithmetic_}, stream_);
   });
 }
 

@@ -1,6 +1,6 @@
-// cuda_gradient_pass.cuh: forward and backward pass over a batch of whole windows on one CUDA device, in float32
-// whatever the numerics: the instructions of a PassPlan, as CpuPass runs them window by window. A window's gradients
-// are the same bits whatever other windows share the batch.
+// cuda_gradient_pass.cuh: forward and backward pass over a batch of whole windows on one CUDA device, in float32 but for
+// products, whose arithmetic is chosen: the instructions of a PassPlan, as CpuPass runs them window by window. A window's
+// gradients are the same bits whatever other windows share the batch.
 #pragma once
 
 #include <functional>
@@ -48,8 +48,13 @@ inline CudaTargetRows next_token_targets(const int32_t* tokens) {
 }
 
 // Softcapped logits (rows, V) of the head's input (rows, D).
-void launch_logits(ConstCudaView hidden, const CudaMatrix<float>& head, float softcap, CudaView out,
-                   cudaStream_t stream);
+void launch_logits(ConstCudaView hidden, const CudaMatrix<float>& head, float softcap, ProductArithmetic arithmetic,
+                   CudaView out, cudaStream_t stream);
+
+// Of the products of passes that only give gradients: bf16 where that is the device's arithmetic, else float32.
+inline ProductArithmetic gradient_arithmetic(Numerics numerics) {
+  return numerics == Numerics::kBf16 ? ProductArithmetic::kBf16 : ProductArithmetic::kFloat32;
+}
 
 // The sums of vector_sums.h in device memory, over any number of backward passes.
 class CudaVectorSums {
@@ -77,7 +82,8 @@ class CudaGradientPass {
   // Room for `sequences` windows of `positions` at a time. `weights`, exact and nothing of them fused, must outlive the
   // object. options.has_backward is true.
   CudaGradientPass(const CudaNetworkWeights<float>& weights, const PassOptions& options, int64_t context,
-                   int64_t sequences, int64_t positions);
+                   int64_t sequences, int64_t positions,
+                   ProductArithmetic arithmetic = ProductArithmetic::kFloat32);
   CudaGradientPass(const CudaGradientPass&) = delete;
   CudaGradientPass& operator=(const CudaGradientPass&) = delete;
 
@@ -115,6 +121,7 @@ class CudaGradientPass {
   const Network& network_;
   PassOptions options_;
   PassPlan plan_;
+  ProductArithmetic arithmetic_;
   int64_t context_;
   CudaStream stream_;
   std::vector<DeviceArray<float2>> rotaries_;

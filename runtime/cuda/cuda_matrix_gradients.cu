@@ -12,6 +12,15 @@ namespace thimble {
 namespace {
 
 constexpr int64_t kFloatMultiple = 4;  // 16-byte rows
+// Windows are multiplied at once until there are about so many tiles: enough for all multiprocessors.
+constexpr int64_t kTilesAtOnce = 512;
+
+int64_t padded_columns(const MatrixUse& use) { return round_up(use.columns, kFloatMultiple); }
+
+int64_t windows_at_once(const MatrixUse& use, int64_t windows) {
+  const int64_t tiles = int64_t{divide_up(use.rows, kCausalTile)} * divide_up(use.columns, kCausalTile);
+  return std::clamp<int64_t>(kTilesAtOnce / tiles, 1, windows);
+}
 
 // The positions that look up one row, for each row that is looked up at all.
 struct RowGroups {
@@ -49,31 +58,76 @@ struct AddGroups {
   }
 };
 
-}  // namespace
-
-CudaMatrixGradients::CudaMatrixGradients(std::shared_ptr<const Network> network, int64_t most_rows)
-    : network_(std::move(network)), lookups_(3 * most_rows + 1) {
-  for (const MatrixUse& use : network_->matrices)
-    sums_.emplace_back(use.rows * round_up(use.columns, kFloatMultiple), "gradients of matrices");
+bool is_looked_up_and_multiplied(const Network& network, const MatrixUse& use) {
+  bool is_looked_up = false, is_multiplied = network.matrix(network.head.weight).name == use.name;
+  for (const Node& node : network.nodes) {
+    if (const auto* gather = std::get_if<op::Gather>(&node.operation))
+      is_looked_up = is_looked_up || network.matrix(gather->table).name == use.name;
+    if (const auto* linear = std::get_if<op::Linear>(&node.operation))
+      is_multiplied = is_multiplied || network.matrix(linear->weight).name == use.name;
+  }
+  return is_looked_up && is_multiplied;
 }
 
-CudaView CudaMatrixGradients::sum(MatrixId id) const {
+// Adds parts to sums, first part first. A row is a row of the sum.
+struct AddParts {
+  const float* parts;
+  int64_t count, columns, part_elements;
+  float* sum;
+
+  __device__ void operator()(int64_t row, int lane) const {
+    for (int64_t i = row * columns + lane; i < (row + 1) * columns; i += 32) {
+      float total = sum[i];
+      for (int64_t part = 0; part < count; ++part) total += parts[part * part_elements + i];
+      sum[i] = total;
+    }
+  }
+};
+
+}  // namespace
+
+CudaMatrixGradients::CudaMatrixGradients(std::shared_ptr<const Network> network, const BatchShape& most,
+                                         ProductArithmetic arithmetic)
+    : network_(std::move(network)), arithmetic_(arithmetic), lookups_(3 * most.rows() + 1) {
+  int64_t parts = 0;
+  for (const MatrixUse& use : network_->matrices) {
+    const int64_t elements = use.rows * padded_columns(use), windows = windows_at_once(use, most.sequences);
+    sums_.emplace_back(elements, "gradients of matrices");
+    lookup_sums_.emplace_back(is_looked_up_and_multiplied(*network_, use) ? elements : 0, "gradients of matrices");
+    if (windows > 1) parts = std::max(parts, windows * elements);
+  }
+  parts_ = DeviceArray<float>(parts, "gradients of matrices");
+}
+
+CudaView CudaMatrixGradients::view(const std::vector<DeviceArray<float>>& sums, MatrixId id) const {
   const MatrixUse& use = network_->matrix(id);
-  return {sums_[static_cast<size_t>(id)].data(), use.rows, use.columns, round_up(use.columns, kFloatMultiple)};
+  return {sums[static_cast<size_t>(id)].data(), use.rows, use.columns, padded_columns(use)};
 }
 
 void CudaMatrixGradients::set_zero(cudaStream_t stream) {
-  for (DeviceArray<float>& values : sums_) values.fill_bytes(0, stream);
+  for (std::vector<DeviceArray<float>>* sums : {&sums_, &lookup_sums_})
+    for (DeviceArray<float>& values : *sums)
+      if (values.count() > 0) values.fill_bytes(0, stream);
 }
 
 void CudaMatrixGradients::add_products(MatrixId id, ConstCudaView gradient, ConstCudaView input,
                                        const BatchShape& batch, cudaStream_t stream) {
-  auto window = [&](ConstCudaView rows, int64_t s) {
-    return ConstCudaView(rows.data + s * batch.positions * rows.stride, batch.positions, rows.columns, rows.stride);
-  };
-  for (int64_t s = 0; s < batch.sequences; ++s)
-    launch_product(ProductForm::kTN, window(gradient, s), window(input, s), sum(id), /*add=*/true, {},
-                   ProductPart::kWhole, stream);
+  const int64_t positions = batch.positions, at_once = windows_at_once(network_->matrix(id), batch.sequences);
+  const CudaView to = sum(id);
+  const int64_t elements = to.rows * to.stride;
+  for (int64_t s = 0; s < batch.sequences; s += at_once) {
+    const int64_t windows = std::min(at_once, batch.sequences - s);
+    auto of_windows = [&](ConstCudaView rows) {
+      return ProductInput(rows.data + s * positions * rows.stride, positions, rows.columns, rows.stride,
+                          {.outer = positions * rows.stride});
+    };
+    const bool is_alone = at_once == 1;
+    launch_product(ProductForm::kTN, of_windows(gradient), of_windows(input),
+                   {is_alone ? to.data : parts_.data(), to.rows, to.columns, to.stride, {.outer = elements}},
+                   {.arithmetic = arithmetic_, .add = is_alone, .batch = {windows, 1}}, stream);
+    if (!is_alone)
+      launch_rows(to.rows, AddParts{parts_.data(), windows, to.stride, elements, to.data}, stream);
+  }
 }
 
 void CudaMatrixGradients::add_lookups(MatrixId id, std::span<const int32_t> rows, ConstCudaView gradient,
@@ -87,12 +141,15 @@ void CudaMatrixGradients::add_lookups(MatrixId id, std::span<const int32_t> rows
   check_cuda(cudaStreamSynchronize(stream));  // the list goes
   const int32_t* firsts = lookups_.data() + groups.positions.size();
   launch_rows(static_cast<int64_t>(groups.rows.size()),
-              AddGroups{lookups_.data(), firsts, firsts + groups.firsts.size(), gradient, sum(id)}, stream);
+              AddGroups{lookups_.data(), firsts, firsts + groups.firsts.size(), gradient, lookup_sum(id)}, stream);
 }
 
-void CudaMatrixGradients::read(MatrixGradients& to, cudaStream_t stream) const {
+void CudaMatrixGradients::read(MatrixGradients& to, cudaStream_t stream) {
   for (size_t i = 0; i < sums_.size(); ++i) {
-    const CudaView from = sum(static_cast<MatrixId>(i));
+    const auto id = static_cast<MatrixId>(i);
+    const CudaView from = sum(id);
+    if (is_both(id))
+      launch_rows(from.rows, AddParts{lookup_sum(id).data, 1, from.stride, from.rows * from.stride, from.data}, stream);
     Matrix& host = to[network_->matrices[i].name];
     host.resize(from.rows, from.columns);
     check_cuda(cudaMemcpy2DAsync(host.data(), static_cast<size_t>(from.columns) * sizeof(float), from.data,

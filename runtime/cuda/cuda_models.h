@@ -41,11 +41,12 @@ MemoryPlan plan_generation(const std::shared_ptr<const Network>& network, Numeri
 MemoryPlan plan_text(const std::shared_ptr<const Network>& network, Numerics numerics, int64_t context, int64_t prompt,
                      uint64_t usable_bytes);
 
-// In float32 whatever the device's numerics. `sequences` must outlive the result.
+// In float32, but with products in bf16 where `numerics` is bf16. `sequences` must outlive the result.
 std::unique_ptr<DivergencePass> make_cuda_divergence_pass(std::shared_ptr<const Weights> teacher,
                                                           std::shared_ptr<const Weights> student,
                                                           const TokenSequences& sequences, const CudaPlace& place,
-                                                          Progress& progress, const DivergenceOptions& options = {});
+                                                          Numerics numerics, Progress& progress,
+                                                          const DivergenceOptions& options = {});
 // What the teacher's head reads in all `sequences` is kept, passes run over a few at a time.
 MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, int64_t length, int64_t sequences,
                            uint64_t usable_bytes, const DivergenceOptions& options = {});

@@ -20,7 +20,8 @@ std::unique_ptr<Generator> make_cuda_generator(std::shared_ptr<const Weights>, c
 
 std::unique_ptr<DivergencePass> make_cuda_divergence_pass(std::shared_ptr<const Weights>,
                                                           std::shared_ptr<const Weights>, const TokenSequences&,
-                                                          const CudaPlace&, Progress&, const DivergenceOptions&) {
+                                                          const CudaPlace&, Numerics, Progress&,
+                                                          const DivergenceOptions&) {
   refuse();
 }
 

@@ -5,16 +5,16 @@
 #include <cassert>
 #include <type_traits>
 
-#include "runtime/cuda/kernels/cuda_float_product.cuh"
-
 namespace thimble {
 
 template <typename T>
 CudaNodeRunner<T>::CudaNodeRunner(const CudaNetworkWeights<T>& weights,
-                                  const std::vector<DeviceArray<float2>>& rotaries, int64_t rows, bool stepping)
+                                  const std::vector<DeviceArray<float2>>& rotaries, int64_t rows, bool stepping,
+                                  ProductArithmetic plain)
     : weights_(weights),
       rotaries_(rotaries),
       stepping_(stepping),
+      plain_(plain),
       products_(stepping),
       input_(rows * copied_width(weights)) {
   input_.fill_zero();  // products read what pads a row: it must be finite
@@ -100,7 +100,7 @@ void CudaNodeRunner<T>::linear(const op::Linear& o, const NodeRows<T>& x, const 
       const CudaMatrix<float>& w = weights_.matrix(o.weight);
       launch_product(ProductForm::kNT, {x.data, x.rows, x.columns, x.stride},
                      {w.data.data(), y.columns, x.columns, w.columns}, {y.data, y.rows, y.columns, y.stride},
-                     /*add=*/false, {}, ProductPart::kWhole, stream);
+                     {.arithmetic = plain_}, stream);
       assert(r.is_exact());
       if (bias) CudaNodeRows<float>(stream).add_bias(bias, y);
       return;

@@ -6,6 +6,7 @@
 #include "runtime/cuda/cuda_network_weights.cuh"
 #include "runtime/cuda/cuda_node_rows.cuh"
 #include "runtime/cuda/cuda_products.cuh"
+#include "runtime/cuda/kernels/cuda_float_product.cuh"
 
 namespace thimble {
 
@@ -13,9 +14,9 @@ template <typename T>
 class CudaNodeRunner {
  public:
   // `rotaries`: by RotaryId, as make_cuda_rotary_table() has them. Both must outlive the object. For up to `rows` rows,
-  // 0 where no product needs its input copied.
+  // 0 where no product needs its input copied. `plain`: arithmetic of products where weights are not made for fused ones.
   CudaNodeRunner(const CudaNetworkWeights<T>& weights, const std::vector<DeviceArray<float2>>& rotaries, int64_t rows,
-                 bool stepping);
+                 bool stepping, ProductArithmetic plain = ProductArithmetic::kFloat32);
 
   // One node but Columns and Attention. Inputs and output have all rows of the batch. `cache` may be null where there
   // is no state.
@@ -38,6 +39,7 @@ class CudaNodeRunner {
   const CudaNetworkWeights<T>& weights_;
   const std::vector<DeviceArray<float2>>& rotaries_;
   bool stepping_;
+  ProductArithmetic plain_;
   CudaProducts<T> products_;
   DeviceArray<T> input_;
 };

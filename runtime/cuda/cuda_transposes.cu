@@ -38,8 +38,8 @@ class CudaTranspose {
     add_sums(0, ones());
     if (!at_.input_gradients[0].place) return;
     const CudaView dx = gradient(0);
-    launch_product(ProductForm::kNN, ConstCudaView(dy_), weight_view(o.weight), dx, adds(0), {}, ProductPart::kWhole,
-                   pass_.stream_);
+    launch_product(ProductForm::kNN, ConstCudaView(dy_), weight_view(o.weight), dx,
+                   {.arithmetic = pass_.arithmetic_, .add = adds(0)}, pass_.stream_);
   }
 
   // y = x + scale * a.

@@ -46,7 +46,7 @@ std::unique_ptr<DivergencePass> make_divergence_pass(const std::shared_ptr<const
                                                      Progress& progress, const DivergenceOptions& options) {
   if (device.is_cuda)
     return make_cuda_divergence_pass(teacher, student, sequences, {device.ordinals[0], device.memory_limit_bytes},
-                                     progress, options);
+                                     device.numerics, progress, options);
   return make_cpu_divergence_pass(teacher, *student, sequences, options);
 }
 

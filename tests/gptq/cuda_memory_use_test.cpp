@@ -161,7 +161,7 @@ TEST_P(CudaMemoryUse, OfDistillation) {
     SCOPED_TRACE(options.has_matrix_gradients);
     expect_use(plan_divergence(network_, kLength, kSequences, kMuch, options), [&] {
       const std::unique_ptr<DivergencePass> pass =
-          make_cuda_divergence_pass(model_, model_, tokens_, {0}, progress_, options);
+          make_cuda_divergence_pass(model_, model_, tokens_, {0}, Numerics::kFp32, progress_, options);
       MatrixGradients matrices;
       pass->gradients(0, kSequences, options.has_matrix_gradients ? &matrices : nullptr);
       pass->divergence(0, kSequences);

@@ -3,7 +3,6 @@
 // it is zero.
 #include "runtime/cuda/kernels/cuda_block_sums.cuh"
 #include "runtime/cuda/kernels/cuda_float_attention.cuh"
-#include "runtime/cuda/kernels/cuda_float_product.cuh"
 #include "runtime/cuda/kernels/cuda_row_kernel.cuh"
 #include "runtime/ops/attention_window.h"
 
@@ -112,14 +111,19 @@ struct RemoveOwnValueBackward {
 // How the operands of all windows and heads lie in memory.
 class Layout {
  public:
-  Layout(const op::Attention& shape, const BatchShape& batch)
-      : shape_(shape), positions_(batch.positions), sequences_(batch.sequences), stride_(score_stride(positions_)) {}
+  Layout(const op::Attention& shape, const BatchShape& batch, ProductArithmetic arithmetic)
+      : shape_(shape), arithmetic_(arithmetic), positions_(batch.positions), sequences_(batch.sequences), stride_(score_stride(positions_)) {}
 
   int64_t score_count() const { return sequences_ * shape_.heads * positions_ * stride_; }
   int64_t score_rows() const { return sequences_ * shape_.heads * positions_; }
   int64_t heads_per_group() const { return shape_.heads / shape_.kv_heads; }
-  ProductBatch heads() const { return {sequences_, shape_.heads}; }
-  ProductBatch groups() const { return {sequences_, shape_.kv_heads}; }
+  // Products of all query heads, and of all groups.
+  ProductOptions of_heads(ProductPart part) const {
+    return {.arithmetic = arithmetic_, .batch = {sequences_, shape_.heads}, .part = part};
+  }
+  ProductOptions of_groups(ProductPart part, bool add) const {
+    return {.arithmetic = arithmetic_, .add = add, .batch = {sequences_, shape_.kv_heads}, .part = part};
+  }
   ScoreRows rows() const { return {positions_, stride_, shape_.window, shape_.scale}; }
 
   // Operands of batches over all query heads.
@@ -159,13 +163,14 @@ class Layout {
   int64_t head_scores() const { return positions_ * stride_; }
 
   const op::Attention& shape_;
+  ProductArithmetic arithmetic_;
   int64_t positions_, sequences_, stride_;
 };
 
 // left (S*T, H*d) right^T (S*T, G*d) of every head, below the diagonal.
 void multiply_scores(const Layout& at, ConstCudaView left, ConstCudaView right, float* scores, cudaStream_t stream) {
   launch_product(ProductForm::kNT, at.queries<ProductInput>(left), at.keys(right), at.scores<ProductOutput>(scores),
-                 /*add=*/false, at.heads(), ProductPart::kLowerTiles, stream);
+                 at.of_heads(ProductPart::kLowerTiles), stream);
 }
 
 void form_probabilities(const Layout& at, ConstCudaView q, ConstCudaView k, float* scores, cudaStream_t stream) {
@@ -176,7 +181,7 @@ void form_probabilities(const Layout& at, ConstCudaView q, ConstCudaView k, floa
 // out = scores * right of every head.
 void apply_scores(const Layout& at, const float* scores, ConstCudaView right, CudaView out, cudaStream_t stream) {
   launch_product(ProductForm::kNN, at.scores<ProductInput>(scores), at.keys(right), at.queries<ProductOutput>(out),
-                 /*add=*/false, at.heads(), ProductPart::kDepthToRow, stream);
+                 at.of_heads(ProductPart::kDepthToRow), stream);
 }
 
 // out (+)= sum over a group's query heads, first head first, of scores^T * right.
@@ -184,14 +189,14 @@ void apply_transposed(const Layout& at, const float* scores, ConstCudaView right
                       cudaStream_t stream) {
   for (int64_t member = 0; member < at.heads_per_group(); ++member)
     launch_product(ProductForm::kTN, at.member_scores(scores, member), at.member_queries(right, member),
-                   at.group_values(out), add || member > 0, at.groups(), ProductPart::kDepthFromRow, stream);
+                   at.group_values(out), at.of_groups(ProductPart::kDepthFromRow, add || member > 0), stream);
 }
 
 }  // namespace
 
 void CudaFloatAttention::forward(ConstCudaView q, ConstCudaView k, ConstCudaView v, const op::Attention& shape,
                                  const BatchShape& batch, CudaView y, cudaStream_t stream) {
-  Layout at(shape, batch);
+  Layout at(shape, batch, arithmetic_);
   probabilities_.reserve(at.score_count());
   form_probabilities(at, q, k, probabilities_.data(), stream);
   apply_scores(at, probabilities_.data(), v, y, stream);
@@ -202,7 +207,7 @@ void CudaFloatAttention::forward(ConstCudaView q, ConstCudaView k, ConstCudaView
 void CudaFloatAttention::backward(ConstCudaView q, ConstCudaView k, ConstCudaView v, const op::Attention& shape,
                                   const BatchShape& batch, CudaView dy, CudaView dq, CudaView dk, CudaView dv,
                                   cudaStream_t stream) {
-  Layout at(shape, batch);
+  Layout at(shape, batch, arithmetic_);
   probabilities_.reserve(at.score_count());
   gradients_.reserve(at.score_count());
   form_probabilities(at, q, k, probabilities_.data(), stream);

@@ -1,9 +1,10 @@
-// cuda_float_product.cuh: products of float32 matrices in float32 arithmetic (no TF32), many of one shape at a time.
+// cuda_float_product.cuh: products of float32 matrices, many of one shape at a time: in float32 arithmetic (no TF32), or
+// of factors rounded to bf16, on tensor cores, with sums in float32.
 //   kNT: C (M,N) = A (M,K) B (N,K)^T      y = x W^T
 //   kNN: C (M,N) = A (M,K) B (K,N)        dx = dy W
 //   kTN: C (M,N) = A (K,M)^T B (K,N)      dW = dy^T x
-// An element's sum runs over k in ascending order, whatever the batch and wherever the element lies: equal inputs give
-// equal bits. No cuBLAS, which promises that for equal shapes only, and which programs would have to bring along.
+// An element's sum runs over k in ascending order (by blocks of 16 on tensor cores), whatever the batch and wherever the
+// element lies: equal inputs give equal bits. No cuBLAS, which promises that for equal shapes only, and which programs would have to bring along.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -59,8 +60,17 @@ struct ProductBatch {
   int64_t outer = 1, inner = 1;
 };
 
-// Enqueues C = A B of the given form, or C += A B where `add`.
-void launch_product(ProductForm form, const ProductInput& a, const ProductInput& b, const ProductOutput& c, bool add,
-                    ProductBatch batch, ProductPart part, cudaStream_t stream);
+enum class ProductArithmetic { kFloat32, kBf16 };
+
+struct ProductOptions {
+  ProductArithmetic arithmetic = ProductArithmetic::kFloat32;
+  bool add = false;  // C += A B
+  ProductBatch batch = {};
+  ProductPart part = ProductPart::kWhole;
+};
+
+// Enqueues C = A B of the given form.
+void launch_product(ProductForm form, const ProductInput& a, const ProductInput& b, const ProductOutput& c,
+                    const ProductOptions& options, cudaStream_t stream);
 
 }  // namespace thimble

@@ -207,13 +207,18 @@ class CudaGradientBatches : public CudaTest {
   std::vector<Token> tokens = random_tokens(kSequences * kLength, weights->network->vocabulary(), 4);
 };
 
+class CudaGradientArithmetic : public CudaGradientBatches, public testing::WithParamInterface<ProductArithmetic> {};
+
+INSTANTIATE_TEST_SUITE_P(, CudaGradientArithmetic,
+                         testing::Values(ProductArithmetic::kFloat32, ProductArithmetic::kBf16));
+
 // Bit for bit: windows alone, two by two, and all at once; and all at once again.
-TEST_F(CudaGradientBatches, ChangeNothing) {
+TEST_P(CudaGradientArithmetic, IsTheSameInAnyBatch) {
   const CudaNetworkWeights<float> on_device(*weights, {}, cuda_plain_options(sizeof(float)));
   std::vector<VectorGradients> sums;
   std::vector<std::map<std::string, std::vector<float>>> seen;
   for (int64_t batch : {4, 1, 2, 4}) {
-    CudaGradientPass pass(on_device, kOptions, kLength, batch, kLength - 1);
+    CudaGradientPass pass(on_device, kOptions, kLength, batch, kLength - 1, GetParam());
     CudaVectorSums vectors(on_device.network());
     std::map<std::string, std::vector<float>>& all = seen.emplace_back();
     for (int64_t first = 0; first < kSequences; first += batch)
@@ -239,7 +244,8 @@ TEST_F(CudaGradientBatches, LogitsAreTheCpus) {
   DeviceArray<float> logits(expected.rows() * expected.cols());
   const CudaView view{logits.data(), expected.rows(), expected.cols()};
   const Head& head = weights->network->head;
-  launch_logits(pass.head_input(), on_device.matrix(head.weight), head.softcap, view, pass.stream());
+  launch_logits(pass.head_input(), on_device.matrix(head.weight), head.softcap, ProductArithmetic::kFloat32, view,
+                pass.stream());
   check_cuda(cudaStreamSynchronize(pass.stream()));
   const Matrix found = download(view);
   for (int64_t r = 0; r < expected.rows(); ++r)

@@ -1,5 +1,5 @@
-// cuda_float_product_test.cpp: products on the device against plain sums in float64, on awkward sizes, aligned to
-// vectors and not, in batches, and cut by causality.
+// cuda_float_product_test.cpp: products on the device in each arithmetic against plain sums in float64, on awkward
+// sizes, aligned to vectors and not, in batches, and cut by causality.
 #include "runtime/cuda/kernels/cuda_float_product.cuh"
 
 #include <gtest/gtest.h>
@@ -33,8 +33,14 @@ double reference(ProductForm form, const Matrix& a, const Matrix& b, int64_t r, 
   return sum;
 }
 
-class CudaFloatProduct : public CudaTest {
+class CudaFloatProduct : public CudaTest, public testing::WithParamInterface<ProductArithmetic> {
  protected:
+  // How far a sum of k terms may be off that add up to so much without their signs: sums in float32; factors too, or
+  // each rounded to 8 bits.
+  static double allowed(int64_t k, double magnitude) {
+    const double of_factors = GetParam() == ProductArithmetic::kBf16 ? 2.02 * 0x1p-9 : 0;
+    return ((static_cast<double>(k) + 2) * 0x1p-24 + of_factors) * magnitude + 0x1p-23;
+  }
   static Matrix left(ProductForm form, Sizes s) {
     return form == ProductForm::kTN ? random_values(s.k, s.m, 1) : random_values(s.m, s.k, 1);
   }
@@ -43,7 +49,7 @@ class CudaFloatProduct : public CudaTest {
   }
 };
 
-TEST_F(CudaFloatProduct, IsTheSumOfProducts) {
+TEST_P(CudaFloatProduct, IsTheSumOfProducts) {
   for (ProductForm form : {ProductForm::kNT, ProductForm::kNN, ProductForm::kTN})
     for (Sizes s : kSizes)
       for (int64_t guard : {8, 7})
@@ -53,58 +59,58 @@ TEST_F(CudaFloatProduct, IsTheSumOfProducts) {
           Matrix a = left(form, s), b = right(form, s), before = random_values(s.m, s.n, 3);
           DeviceCopy da(a, guard), db(b, guard);
           DeviceCopy dc = add ? DeviceCopy(before, guard) : DeviceCopy::poisoned(s.m, s.n, guard);
-          launch_product(form, ProductInput(da), ProductInput(db), ProductOutput(dc), add, {}, ProductPart::kWhole,
-                         nullptr);
+          launch_product(form, ProductInput(da), ProductInput(db), ProductOutput(dc), {.arithmetic = GetParam(), .add = add}, nullptr);
           Matrix c = dc.download();
           for (int64_t r = 0; r < s.m; ++r)
             for (int64_t n = 0; n < s.n; ++n) {
               double magnitude = 0, expected = reference(form, a, b, r, n, 0, s.k, &magnitude);
               if (add) expected += before(r, n);
-              double allowed = (static_cast<double>(s.k) + 2) * 0x1p-24 * (magnitude + 1);
-              ASSERT_NEAR(c(r, n), expected, allowed) << r << ' ' << n;
+              ASSERT_NEAR(c(r, n), expected, allowed(s.k, magnitude + std::abs(expected))) << r << ' ' << n;
             }
         }
 }
 
 // Four products at once: two outer, two inner of which both share B.
-TEST_F(CudaFloatProduct, BatchesStepThroughTheirOperands) {
+TEST_P(CudaFloatProduct, BatchesStepThroughTheirOperands) {
   constexpr int64_t kM = 30, kN = 20, kK = 12;
   Matrix a = random_values(2 * kM, 2 * kK, 1), b = random_values(2 * kN, kK, 2);
   DeviceCopy da(a, 8), db(b, 8), dc = DeviceCopy::poisoned(4 * kM, kN, 8);
   launch_product(ProductForm::kNT, {da.data(), kM, kK, 2 * kK, {kM * 2 * kK, kK}},
                  {db.data(), kN, kK, kK, {kN * kK, kN * kK, 2}}, {dc.data(), kM, kN, kN, {2 * kM * kN, kM * kN}},
-                 /*add=*/false, {2, 2}, ProductPart::kWhole, nullptr);
+                 {.arithmetic = GetParam(), .batch = {2, 2}}, nullptr);
   Matrix c = dc.download();
   for (int64_t outer = 0; outer < 2; ++outer)
     for (int64_t inner = 0; inner < 2; ++inner)
       for (int64_t r = 0; r < kM; ++r)
         for (int64_t n = 0; n < kN; ++n) {
-          double expected = 0;
-          for (int64_t k = 0; k < kK; ++k) expected += double{a(outer * kM + r, inner * kK + k)} * b(outer * kN + n, k);
-          ASSERT_NEAR(c((2 * outer + inner) * kM + r, n), expected, 1e-5);
+          double expected = 0, magnitude = 0;
+          for (int64_t k = 0; k < kK; ++k) {
+            const double term = double{a(outer * kM + r, inner * kK + k)} * b(outer * kN + n, k);
+            expected += term;
+            magnitude += std::abs(term);
+          }
+          ASSERT_NEAR(c((2 * outer + inner) * kM + r, n), expected, allowed(kK, magnitude));
         }
 }
 
 // The same bits alone and between others, aligned or not.
-TEST_F(CudaFloatProduct, RowsDoNotDependOnTheirNeighbours) {
+TEST_P(CudaFloatProduct, RowsDoNotDependOnTheirNeighbours) {
   Matrix a = random_values(300, 100, 1), b = random_values(80, 100, 2);
   DeviceCopy da(a, 8), db(b, 8), whole = DeviceCopy::poisoned(300, 80, 8);
-  launch_product(ProductForm::kNT, ProductInput(da), ProductInput(db), ProductOutput(whole), false, {},
-                 ProductPart::kWhole, nullptr);
+  launch_product(ProductForm::kNT, ProductInput(da), ProductInput(db), ProductOutput(whole), {.arithmetic = GetParam()}, nullptr);
   Matrix row(std::span<const float>(a.row(171), 100), 1, 100);
   DeviceCopy drow(row, 7), alone = DeviceCopy::poisoned(1, 80, 7);
-  launch_product(ProductForm::kNT, ProductInput(drow), ProductInput(db), ProductOutput(alone), false, {},
-                 ProductPart::kWhole, nullptr);
+  launch_product(ProductForm::kNT, ProductInput(drow), ProductInput(db), ProductOutput(alone), {.arithmetic = GetParam()}, nullptr);
   Matrix expected = whole.download(), found = alone.download();
   for (int64_t c = 0; c < 80; ++c) EXPECT_EQ(found(0, c), expected(171, c)) << c;
 }
 
-TEST_F(CudaFloatProduct, TilesAboveTheDiagonalAreLeftAlone) {
+TEST_P(CudaFloatProduct, TilesAboveTheDiagonalAreLeftAlone) {
   constexpr int64_t kSide = 300;
   Matrix a = random_values(kSide, 20, 1), b = random_values(kSide, 20, 2);
   DeviceCopy da(a, 8), db(b, 8), dc = DeviceCopy::poisoned(kSide, kSide, 8);
-  launch_product(ProductForm::kNT, ProductInput(da), ProductInput(db), ProductOutput(dc), false, {},
-                 ProductPart::kLowerTiles, nullptr);
+  launch_product(ProductForm::kNT, ProductInput(da), ProductInput(db), ProductOutput(dc),
+                 {.arithmetic = GetParam(), .part = ProductPart::kLowerTiles}, nullptr);
   Matrix c = dc.download();
   for (int64_t r = 0; r < kSide; ++r)
     for (int64_t n = 0; n < kSide; ++n) {
@@ -113,12 +119,13 @@ TEST_F(CudaFloatProduct, TilesAboveTheDiagonalAreLeftAlone) {
         continue;
       }
       double magnitude = 0;
-      ASSERT_NEAR(c(r, n), reference(ProductForm::kNT, a, b, r, n, 0, 20, &magnitude), 1e-5) << r << ' ' << n;
+      const double expected = reference(ProductForm::kNT, a, b, r, n, 0, 20, &magnitude);
+      ASSERT_NEAR(c(r, n), expected, allowed(20, magnitude)) << r << ' ' << n;
     }
 }
 
 // Beyond the tiles that causality leaves, A may hold anything: NaN here.
-TEST_F(CudaFloatProduct, DepthIsCutAtTiles) {
+TEST_P(CudaFloatProduct, DepthIsCutAtTiles) {
   constexpr int64_t kSide = 300, kN = 33;
   Matrix lower(kSide, kSide), b = random_values(kSide, kN, 2);
   for (int64_t r = 0; r < kSide; ++r)
@@ -128,18 +135,25 @@ TEST_F(CudaFloatProduct, DepthIsCutAtTiles) {
     }
   DeviceCopy da(lower, 8), db(b, 8), forward = DeviceCopy::poisoned(kSide, kN, 8),
                                      backward = DeviceCopy::poisoned(kSide, kN, 8);
-  launch_product(ProductForm::kNN, ProductInput(da), ProductInput(db), ProductOutput(forward), false, {},
-                 ProductPart::kDepthToRow, nullptr);
-  launch_product(ProductForm::kTN, ProductInput(da), ProductInput(db), ProductOutput(backward), false, {},
-                 ProductPart::kDepthFromRow, nullptr);
+  launch_product(ProductForm::kNN, ProductInput(da), ProductInput(db), ProductOutput(forward),
+                 {.arithmetic = GetParam(), .part = ProductPart::kDepthToRow}, nullptr);
+  launch_product(ProductForm::kTN, ProductInput(da), ProductInput(db), ProductOutput(backward),
+                 {.arithmetic = GetParam(), .part = ProductPart::kDepthFromRow}, nullptr);
   Matrix found = forward.download(), transposed = backward.download();
   for (int64_t r = 0; r < kSide; ++r)
     for (int64_t n = 0; n < kN; ++n) {
       double magnitude = 0;
-      ASSERT_NEAR(found(r, n), reference(ProductForm::kNN, lower, b, r, n, 0, r + 1, &magnitude), 1e-4);
-      ASSERT_NEAR(transposed(r, n), reference(ProductForm::kTN, lower, b, r, n, r, kSide, &magnitude), 1e-4);
+      double expected = reference(ProductForm::kNN, lower, b, r, n, 0, r + 1, &magnitude);
+      ASSERT_NEAR(found(r, n), expected, allowed(kSide, magnitude));
+      expected = reference(ProductForm::kTN, lower, b, r, n, r, kSide, &magnitude);
+      ASSERT_NEAR(transposed(r, n), expected, allowed(kSide, magnitude));
     }
 }
+
+INSTANTIATE_TEST_SUITE_P(, CudaFloatProduct, testing::Values(ProductArithmetic::kFloat32, ProductArithmetic::kBf16),
+                         [](const auto& named) {
+                           return named.param == ProductArithmetic::kBf16 ? "Bf16" : "Float32";
+                         });
 
 }  // namespace
 }  // namespace thimble
