@@ -4,14 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <span>
+
+#include "gptq/slope/adam.h"
 
 namespace thimble {
 namespace {
 
-constexpr double kFirstMomentDecay = 0.9, kSecondMomentDecay = 0.95;
-// An element whose gradients are much smaller than its tensor's hardly matters, and what they say is mostly noise: it
-// moves in proportion to them, not at full speed.
-constexpr double kQuietShare = 0.5;
+constexpr double kQuietShare = 0.5;  // of AdamStep
 
 double root_mean_square(const std::vector<double>& values) {
   double sum = 0;
@@ -26,19 +26,9 @@ TunedTensor untuned(std::vector<double> values, double rate) {
 
 // Step number `step`, from 1.
 void move(const std::vector<double>& gradient, int64_t step, double share_of_rate, TunedTensor& tensor) {
-  auto& [values, first, second, rate] = tensor;
-  const auto t = static_cast<double>(step);
-  const double first_bias = 1 - std::pow(kFirstMomentDecay, t), second_bias = 1 - std::pow(kSecondMomentDecay, t);
-  double mean_second = 0;
-  for (size_t i = 0; i < values.size(); ++i) {
-    first[i] += (1 - kFirstMomentDecay) * (gradient[i] - first[i]);
-    second[i] += (1 - kSecondMomentDecay) * (gradient[i] * gradient[i] - second[i]);
-    mean_second += second[i] / static_cast<double>(values.size());
-  }
-  if (mean_second == 0) return;
-  const double quiet = kQuietShare * std::sqrt(mean_second / second_bias);
-  for (size_t i = 0; i < values.size(); ++i)
-    values[i] -= share_of_rate * rate * first[i] / first_bias / (std::sqrt(second[i] / second_bias) + quiet);
+  adam_step(
+      {step, share_of_rate * tensor.rate, kQuietShare}, [&](size_t i) { return gradient[i]; }, std::span(tensor.values),
+      std::span(tensor.first), std::span(tensor.second));
 }
 
 std::vector<float> gains_of(const TunedTensor& logarithms) {
@@ -69,10 +59,11 @@ GainTuner::GainTuner(const GainTunerInput& input, const GainTunerOptions& option
   }
 }
 
-void GainTuner::step(DivergencePass& pass, const GainTunerInput& input, const GainTunerOptions& options) {
+void GainTuner::step(DivergencePass& pass, const GainTunerInput& input, const GainTunerOptions& options,
+                     MatrixGradients* matrices) {
   const int64_t count = std::min(options.batch, input.sequences - next_sequence_);
   pass.set(gains());
-  GainGradients gradients = pass.gradients(next_sequence_, count);
+  GainGradients gradients = pass.gradients(next_sequence_, count, matrices);
   divide(gradients, static_cast<double>(count * input.positions));
   const double progress_share = static_cast<double>(steps_done_) / static_cast<double>(options.steps);
   const double share_of_rate = (1 + std::cos(std::numbers::pi * progress_share)) / 2;

@@ -48,8 +48,10 @@ class GainTuner {
   GainTuner(const GainTunerInput& input, const GainTunerOptions& options);
 
   int64_t steps_done() const { return steps_done_; }
-  // The next of options.steps steps.
-  void step(DivergencePass& pass, const GainTunerInput& input, const GainTunerOptions& options);
+  // The next of options.steps steps. `matrices`, unless null: as DivergencePass::gradients() has them, of the student
+  // that the step begins with.
+  void step(DivergencePass& pass, const GainTunerInput& input, const GainTunerOptions& options,
+            MatrixGradients* matrices = nullptr);
   Gains gains() const;
 
   // What it consists of, for who keeps it between two steps.

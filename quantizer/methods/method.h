@@ -63,14 +63,23 @@ struct DistillReport {
   bool is_kept = false;  // the tuned model is, for it is closer to the original
 };
 
+// How far learning of codes went (slope/learn_codes.h): divergences are of models that fit the limit alike.
+struct LearnReport : DistillReport {
+  double changed_codes = 0;  // share of all codes of the matrices that were learned
+  double rate_weight = 0;    // what a bit weighed in their paths (CodeLearner::find_path())
+};
+
 // What a method tells of a fit, each of its own.
 struct FitReport {
   int64_t high_count = 0, pruned_codes = 0, encodes = 0;
   double log2_c = 0;                     // method slope
   std::vector<EncodedPoint> encoded;     // method slope
   std::optional<DistillReport> distill;  // method slope
+  std::optional<LearnReport> learning;   // method slope
   std::vector<LayerOutcome> layers;      // those with a Hessian, most sensitive first
   std::string fill_reason;               // why less than all of the limit is used, where the fit knows it
+
+  bool is_tuned() const { return (distill && distill->is_kept) || (learning && learning->is_kept); }
 };
 
 struct Fitted {

@@ -33,6 +33,7 @@ void finish_effort(QuantizeRequest& request) {
   request.tuner.steps = request.distill_steps.value_or(level.distill_steps);
   request.tuner.batch = request.distill_batch.value_or(level.distill_batch);
   request.cross_sequences = level.cross_sequences;
+  if (request.codes.rate == 0) request.codes.steps = 0;
 }
 
 // The default depends on whether there is calibration text.
@@ -228,6 +229,12 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request, MethodOption
   add_number("--distill-row-rate", request.tuner.row_rate, 1, "How far a step moves the logarithm of a row's gain");
   add_number("--distill-small-rate", request.tuner.small_rate, 1,
              "How far a step moves small tensors, relative to their size");
+  add_whole("--learn-steps", request.codes.steps, 0, 1 << 20,
+            "Steps of learning codes on the calibration tokens before gains are tuned, 0 for none")
+      ->capture_default_str();
+  add_whole("--learn-batch", request.codes.batch, 1, 1 << 20, "Calibration sequences of such a step")
+      ->capture_default_str();
+  add_number("--learn-rate", request.codes.rate, 1, "How many levels such a step moves a weight; 0: none is learned");
   add_number("--shrinkage", slope.shrinkage, 1000, "How strongly steps are kept below the size of the weights");
   add_number("--row-power", slope.row_power, 1,
              "How far steps follow the loss of each row; 0: one weight for all rows of a matrix");

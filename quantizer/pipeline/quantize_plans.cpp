@@ -62,14 +62,40 @@ std::vector<MemoryPlan> plan_cross_terms(const QuantizeRequest& request, const O
   return {plan_input_pairs(network, numerics, length, sequences, most, /*keeps=*/false, usable)};
 }
 
-// And distillation, likewise.
+// A step of learning or distillation: of a model that runs, on sequences that it reads.
+struct TunedPass {
+  int64_t sequences;
+  DivergenceOptions options;
+
+  bool learns() const { return options.has_matrix_gradients; }
+  void name(MemoryPlan& plan) const {
+    if (learns()) plan.step = "learning codes";
+  }
+};
+
+std::vector<TunedPass> tuned_passes(const QuantizeRequest& request, const Network& network) {
+  const int64_t available = sequences_of(request);
+  std::vector<TunedPass> passes;
+  auto add = [&](int64_t steps, int64_t batch, const DivergenceOptions& options) {
+    if (steps == 0 || available < 2) return;
+    const DistillSplit split = split_sequences(network, steps, batch, available, request.calibration.length);
+    passes.push_back({split.count(), options});
+  };
+  add(request.codes.steps, request.codes.batch, {.has_matrix_gradients = true});
+  add(request.tuner.steps, request.tuner.batch, {});
+  return passes;
+}
+
+// Both, likewise.
 std::vector<MemoryPlan> plan_distillation(const QuantizeRequest& request, const OpenedCheckpoint& source) {
-  const GainTunerOptions& options = request.tuner;
-  const int64_t sequences = sequences_of(request), length = request.calibration.length;
-  if (options.steps == 0 || sequences < 2) return {};
+  std::vector<MemoryPlan> plans;
   const std::shared_ptr<const Network>& network = source.runnable().network;
-  return {plan_divergence(network, length, distill_sequences(*network, options, sequences, length),
-                          usable_memory(request.device))};
+  for (const TunedPass& tuned : tuned_passes(request, *network)) {
+    plans.push_back(plan_divergence(network, request.calibration.length, tuned.sequences, usable_memory(request.device),
+                                    tuned.options));
+    tuned.name(plans.back());
+  }
+  return plans;
 }
 
 uint64_t weight_count(const OpenedCheckpoint& source) {
@@ -151,9 +177,11 @@ std::vector<MemoryPlan> plan_host_memory(const QuantizeRequest& request, OpenedC
     plans.push_back(std::move(plan));
   };
   if (request.slope.cross_term > 0 && crossed > 0) add(plan_cpu_input_pairs(network, options.length, crossed, weights));
-  if (request.tuner.steps > 0 && sequences >= 2) {
-    const int64_t read = distill_sequences(network, request.tuner, sequences, options.length);
-    add(plan_cpu_divergence(network, options.length, read, weights));
+  for (const TunedPass& tuned : tuned_passes(request, network)) {
+    MemoryPlan plan = plan_cpu_divergence(network, options.length, tuned.sequences, weights, tuned.options);
+    tuned.name(plan);
+    if (tuned.learns()) plan.uses.push_back({"latents", code_learning_bytes(weight_count(source))});
+    add(std::move(plan));
   }
   return plans;
 }

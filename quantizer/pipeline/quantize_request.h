@@ -36,6 +36,7 @@ struct QuantizeRequest {
   // Of method slope; what is not given follows from the effort.
   std::optional<int64_t> distill_steps, distill_batch;
   GainTunerOptions tuner;                    // steps and batch once these are known
+  CodeLearnerOptions codes;                  // of learning; 0 steps where its rate is 0
   int64_t cross_sequences = 0;               // that cross terms read, at most
   SlopeTarget slope_target;                  // its limit follows from the budget
   ModelScore bits_per_byte;                  // for a target that is a gap

@@ -5,9 +5,9 @@ namespace thimble {
 namespace {
 
 // What tells most comes first: of several kinds, the line of a stage counts two.
-const std::vector<std::string> kSearchSteps = {"solving layers",      "packing",          "looking at layers",
-                                               "reading inputs",      "distilling",       "comparing",
-                                               "reading calibration", "filling the limit"};
+const std::vector<std::string> kSearchSteps = {
+    "solving layers", "packing",   "looking at layers",   "reading inputs",   "learning codes",
+    "distilling",     "comparing", "reading calibration", "filling the limit"};
 // Of one budget.
 constexpr int64_t kSlopeSearchSteps = 50, kTraceSearchSteps = 16, kNvfp4Steps = 2;
 

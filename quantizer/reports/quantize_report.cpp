@@ -60,11 +60,22 @@ Json to_json(const DistillReport& report) {
           {"kept", report.is_kept}};
 }
 
-std::string distill_text(const QuantizeOutcome& outcome, bool is_wanted) {
-  if (!outcome.distill) return is_wanted ? "no: needs at least two calibration sequences" : "no";
-  const DistillReport& report = *outcome.distill;
+Json to_json(const LearnReport& report) {
+  Json json = to_json(static_cast<const DistillReport&>(report));
+  json["changed_codes"] = report.changed_codes;
+  json["rate_weight"] = report.rate_weight;
+  return json;
+}
+
+// Of what distillation or learning came to.
+std::string divergence_text(const DistillReport& report) {
   return fmt::format("KL {:.6f} to {:.6f} nats per token on {} held out{}", report.divergence_before,
                      report.divergence_after, counted(report.held_out, "sequence"), report.is_kept ? "" : ": not kept");
+}
+
+std::string distill_text(const QuantizeOutcome& outcome, bool is_wanted) {
+  if (!outcome.distill) return is_wanted ? "no: needs at least two calibration sequences" : "no";
+  return divergence_text(*outcome.distill);
 }
 
 // "int6 for 3 matrices, int5 for 9 matrices, F16 for 12 tensors": codes, whose names are in lower case, come first.
@@ -254,6 +265,7 @@ Json to_json(const QuantizeReport& report, StageTimes& times) {
   if (!request.report.empty()) json["report"] = request.report;
   if (outcome.rate.total.weights > 0) json["rate"] = to_json(outcome.rate, !outcome.loss.empty());
   if (outcome.distill) json["distill"] = to_json(*outcome.distill);
+  if (outcome.learning) json["learn"] = to_json(*outcome.learning);
   for (const MemoryPlan& plan : outcome.memory_plans) json["memory_plans"].push_back(to_json(plan));
   if (request.budget_bytes) json["budget_bytes"] = *request.budget_bytes;
   if (!outcome.work_note.empty()) json["notes"].push_back(outcome.work_note);
@@ -285,6 +297,9 @@ std::string to_text(const QuantizeReport& report, StageTimes& times, const std::
   add("precision", report.precision());
   if (request.method == MethodKind::kSlope) add("effort", level_of(request.effort).name);
   if (request.method == MethodKind::kSlope) add("distilled", distill_text(outcome, request.tuner.steps > 0));
+  if (outcome.learning)
+    add("learned", fmt::format("{:.2f}% of the codes: {}", 100 * outcome.learning->changed_codes,
+                               divergence_text(*outcome.learning)));
   if (outcome.pruned_codes > 0) add("pruned", counted(outcome.pruned_codes, "code") + " of +-1 set to 0");
   if (const auto& scores = report.scores; !scores.empty()) {
     add("BPB before", fmt::format("{:.6f}", scores[0].report.bits_per_byte()));

@@ -8,14 +8,9 @@
 
 #include "runtime/base/hash.h"
 #include "runtime/base/random.h"
-#include "runtime/device/models.h"
-#include "runtime/families/model_weights.h"
 
 namespace thimble {
 namespace {
-
-// Sequences held out: every eighth, but no more than that.
-constexpr int64_t kHeldOutShare = 8, kMostHeldOut = 4;
 
 // Row steps that change by -1, 0 or 1 take about as many bytes as tuned ones do.
 constexpr double kUsualChange = 1.5;
@@ -49,8 +44,8 @@ GainTunerInput tuner_input(const QuantizedModel& model, const Network& network) 
     if (codes && names.contains(tensor.name))
       input.row_layers.emplace_back(tensor.name, static_cast<int64_t>(codes->row_steps.size()));
     if (codes && tensor.name == head_name(network)) input.tune_head = true;
-    if (network.is_small(tensor.name)) input.small[tensor.name] = dequantize(tensor);
   }
+  input.small = small_tensors(model, network);
   return input;
 }
 
@@ -60,6 +55,42 @@ double step_change(float gain) { return kStepsPerOctave * std::log2(static_cast<
 void add_to_step(double change, int16_t& step) {
   const auto rounded = static_cast<int>(std::lround(change));
   step = static_cast<int16_t>(std::clamp(step + rounded, -kMaxStep, kMaxStep));
+}
+
+// The gains that a model as stored stands for, relative to another with the same codes.
+Gains stored_gains(const QuantizedModel& tuned, const QuantizedModel& first, const Network& network) {
+  const std::string& head = head_name(network);
+  Gains gains;
+  for (size_t i = 0; i < tuned.tensors.size(); ++i) {
+    const QuantizedTensor& tensor = tuned.tensors[i];
+    const auto *codes = std::get_if<SteppedCodes>(&tensor.data),
+               *before = std::get_if<SteppedCodes>(&first.tensors[i].data);
+    for (size_t r = 0; codes && r < codes->row_steps.size(); ++r)
+      gains.rows[tensor.name].push_back(step_size(codes->row_steps[r] - before->row_steps[r]));
+    if (codes && tensor.name == head) gains.head = gains.rows.at(head).at(0);
+  }
+  gains.small = small_tensors(tuned, network);
+  return gains;
+}
+
+// Of what distilling the model, or one made of another by `from`, depends on.
+uint64_t key_of(const DistillInput& input, const QuantizedModel& model, uint64_t from = 0) {
+  const GainTunerOptions& options = input.options;
+  Hasher hasher;
+  hasher.add(std::string_view("distilling")).add(input.key).add(hash_of(model)).add(from);
+  for (double value : {options.row_rate, options.small_rate}) hasher.add(std::bit_cast<uint64_t>(value));
+  for (int64_t count : {options.steps, options.batch, input.tokens.count, input.tokens.length})
+    hasher.add(static_cast<uint64_t>(count));
+  return hasher.digest();
+}
+
+}  // namespace
+
+FloatTensors small_tensors(const QuantizedModel& model, const Network& network) {
+  FloatTensors small;
+  for (const QuantizedTensor& tensor : model.tensors)
+    if (network.is_small(tensor.name)) small[tensor.name] = dequantize(tensor);
+  return small;
 }
 
 QuantizedModel with_gains(QuantizedModel model, const Gains& gains, const Network& network) {
@@ -77,107 +108,27 @@ QuantizedModel with_gains(QuantizedModel model, const Gains& gains, const Networ
   return model;
 }
 
-// The gains that a model as stored stands for, relative to another with the same codes.
-Gains stored_gains(const QuantizedModel& tuned, const QuantizedModel& first, const Network& network) {
-  const std::string& head = head_name(network);
-  Gains gains;
-  for (size_t i = 0; i < tuned.tensors.size(); ++i) {
-    const QuantizedTensor& tensor = tuned.tensors[i];
-    const auto *codes = std::get_if<SteppedCodes>(&tensor.data),
-               *before = std::get_if<SteppedCodes>(&first.tensors[i].data);
-    for (size_t r = 0; codes && r < codes->row_steps.size(); ++r)
-      gains.rows[tensor.name].push_back(step_size(codes->row_steps[r] - before->row_steps[r]));
-    if (codes && tensor.name == head) gains.head = gains.rows.at(head).at(0);
-    if (network.is_small(tensor.name)) gains.small[tensor.name] = dequantize(tensor);
-  }
-  return gains;
-}
-
-// How many sequences are read: first those to learn from, then those held out.
-struct Split {
-  int64_t sequences = 0, held_out = 0;
-};
-
-Split split_of(const Network& network, const GainTunerOptions& options, int64_t available, int64_t length) {
-  available = std::min(available, divergence_sequences(network, length));
-  const int64_t held_out = held_out_sequences(available);
-  return {std::min(available - held_out, options.steps * options.batch), held_out};
-}
-
-Split split_of(const DistillInput& input) {
-  return split_of(*input.original->network, input.options, input.tokens.count, input.tokens.length);
-}
-
-// The first sequences to learn from and the last ones to hold out.
-TokenSequences chosen(const TokenSequences& from, const Split& split) {
-  TokenSequences tokens{split.sequences + split.held_out, from.length, {}};
-  auto first = from.tokens.begin();
-  tokens.tokens.assign(first, first + split.sequences * from.length);
-  tokens.tokens.insert(tokens.tokens.end(), from.tokens.end() - split.held_out * from.length, from.tokens.end());
-  return tokens;
-}
-
-std::unique_ptr<DivergencePass> make_pass(const DistillInput& input, const QuantizedModel& student,
-                                          const TokenSequences& tokens, Progress& progress) {
-  const auto weights = std::make_shared<const Weights>(dequantize_weights(input.original->network, student));
-  return make_divergence_pass(input.original, weights, tokens, input.device, progress);
-}
-
-// Of what distilling the model, or one made of another by `from`, depends on.
-uint64_t key_of(const DistillInput& input, const QuantizedModel& model, uint64_t from = 0) {
-  const GainTunerOptions& options = input.options;
-  Hasher hasher;
-  hasher.add(std::string_view("distilling")).add(input.key).add(hash_of(model)).add(from);
-  for (double value : {options.row_rate, options.small_rate}) hasher.add(std::bit_cast<uint64_t>(value));
-  for (int64_t count : {options.steps, options.batch, input.tokens.count, input.tokens.length})
-    hasher.add(static_cast<uint64_t>(count));
-  return hasher.digest();
-}
-
-double mean_divergence(DivergencePass& pass, const Gains& gains, const Split& split, int64_t positions,
-                       Progress& progress) {
-  pass.set(gains);
-  double sum = 0;
-  progress.begin("comparing", split.held_out, "sequences");
-  for (int64_t s = 0; s < split.held_out; ++s) {
-    sum += pass.divergence(split.sequences + s, 1);
-    progress.advance(1);
-  }
-  progress.end();
-  return sum / static_cast<double>(split.held_out * positions);
-}
-
-}  // namespace
-
-int64_t held_out_sequences(int64_t available) {
-  return std::clamp<int64_t>(available / kHeldOutShare, 1, kMostHeldOut);
-}
-
-int64_t distill_sequences(const Network& network, const GainTunerOptions& options, int64_t available, int64_t length) {
-  const Split split = split_of(network, options, available, length);
-  return split.sequences + split.held_out;
-}
-
 Distilled distill(const DistillInput& input, const QuantizedModel& model, Progress& progress) {
   const Network& network = *input.original->network;
-  const Split split = split_of(input);
-  const TokenSequences tokens = chosen(input.tokens, split);
+  const DistillSplit split = split_sequences(input, input.options.steps, input.options.batch);
+  const TokenSequences tokens = chosen_sequences(input.tokens, split);
   GainTunerInput gains = tuner_input(model, network);
-  gains.sequences = split.sequences;
+  gains.sequences = split.learned;
   gains.positions = tokens.length - 1;
   std::unique_ptr<DivergencePass> made;  // once something is not kept
   auto pass = [&]() -> DivergencePass& {
-    if (!made) made = make_pass(input, model, tokens, progress);
+    if (!made) made = make_student_pass(input, model, tokens, progress);
     return *made;
   };
   const uint64_t key = key_of(input, model);
   auto divergence = [&](const QuantizedModel& stored) {
     return input.work.result<double>({WorkKind::kScore, key_of(input, stored, key)}, [&] {
-      return mean_divergence(pass(), stored_gains(stored, model, network), split, gains.positions, progress);
+      pass().set(stored_gains(stored, model, network));
+      return held_out_divergence(pass(), split, tokens.length, progress);
     });
   };
   Distilled result;
-  result.report = {input.options.steps, split.sequences, split.held_out};
+  result.report = {input.options.steps, split.learned, split.held_out};
   result.report.divergence_before = divergence(model);
   const PieceName name = {WorkKind::kLearning, key};
   GainTuner tuner = input.work.find<GainTuner>(name).value_or(GainTuner(gains, input.options));
@@ -193,16 +144,6 @@ Distilled distill(const DistillInput& input, const QuantizedModel& model, Progre
   result.report.divergence_after = divergence(result.model);
   result.report.is_kept = result.report.divergence_after < result.report.divergence_before;
   return result;
-}
-
-double held_out_divergence(const DistillInput& input, const QuantizedModel& model, Progress& progress) {
-  return input.work.result<double>({WorkKind::kScore, key_of(input, model)}, [&] {
-    Split split = split_of(input);
-    split.sequences = 0;
-    const TokenSequences tokens = chosen(input.tokens, split);
-    const Gains gains = stored_gains(model, model, *input.original->network);
-    return mean_divergence(*make_pass(input, model, tokens, progress), gains, split, tokens.length - 1, progress);
-  });
 }
 
 int64_t distill_reserve_bytes(const QuantizedModel& model, const Network& network, uint64_t artifact_bytes,

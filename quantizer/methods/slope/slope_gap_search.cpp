@@ -71,7 +71,7 @@ std::optional<SlopeSearch::MetGap> SlopeSearch::follow_gap(double gap, double fi
         std::abs(std::log2(found * gain / aim)) < kNearOctaves || (move != 0 && std::abs(move) < kLeastMove);
     if (tunes && (is_near || state_.encodes == kMaxEncodes)) {
       tune(std::nullopt, search_encode_, tried);
-      tunes = tried.distill->is_kept;
+      tunes = tried.is_tuned();
       if (tunes) met = measure_gap_(tried.model);
       gain = std::clamp(met / found, 0.5, 2.0);
     }
@@ -99,6 +99,7 @@ SlopeOutcome SlopeSearch::halve_bytes(double gap, SlopeOutcome best) {
     if (static_cast<double>(limit) <= low) break;
     SlopeOutcome tried = best;
     tried.distill.reset();
+    tried.learning.reset();
     bridge_limit(tools_, limit, {}, tried);
     const double found = tried.artifact.size() <= limit ? measure_gap_(tried.model) : INFINITY;
     if (found <= gap)
@@ -126,12 +127,14 @@ SlopeOutcome SlopeSearch::fit_gap(double gap, double first_log2_c) {
   SlopeOutcome& outcome = best->outcome;
   finish(outcome);
   if (best->gap < kLooseGap * gap && can_hold_zeros()) return halve_bytes(gap, std::move(outcome));
-  if (distill_ && !outcome.distill) {
+  if (distill_ && !outcome.distill && !outcome.learning) {
     SlopeOutcome tuned = outcome;
     tune(std::nullopt, tools_.encode, tuned);
-    if (!tuned.distill->is_kept || measure_gap_(tuned.model) <= gap) return tuned;
+    if (!tuned.is_tuned() || measure_gap_(tuned.model) <= gap) return tuned;
     outcome.distill = tuned.distill;
-    outcome.distill->is_kept = false;
+    outcome.learning = tuned.learning;
+    if (outcome.distill) outcome.distill->is_kept = false;
+    if (outcome.learning) outcome.learning->is_kept = false;
   }
   return std::move(outcome);
 }

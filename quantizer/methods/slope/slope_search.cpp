@@ -1,5 +1,5 @@
 // slope_search.cpp: the search for a byte limit: regula falsi over real artifacts, by the slope that the size model
-// predicts. slope_gap_search.cpp has the search for a gap.
+// predicts. slope_gap_search.cpp has the search for a gap, slope_tuning.cpp what follows a search.
 #include "quantizer/methods/slope/slope_search.h"
 
 #include <fmt/format.h>
@@ -131,7 +131,8 @@ uint64_t SlopeSearch::bytes_with(std::vector<QuantizedTensor> matrices, const En
 }
 
 int64_t SlopeSearch::reserve_bytes(const SlopeOutcome& outcome, uint64_t limit) {
-  if (!distill_) return 0;
+  // Learned codes make room for gains.
+  if (!distill_ || distill_->options.steps == 0 || learns()) return 0;
   const int64_t bytes = distill_reserve_bytes(outcome.model, *distill_->original->network, outcome.artifact.size(),
                                               search_encode_, tools_.encoder, tools_.progress);
   return std::clamp<int64_t>(bytes, 0, static_cast<int64_t>(kMostReserve * static_cast<double>(limit)));
@@ -223,32 +224,6 @@ SlopeOutcome SlopeSearch::cross(double log2_c, double wanted) {
   return encode(std::clamp(crossed.log2_c + missing / slope, lowest_log2_c_, kHighestLog2C), true);
 }
 
-// Distils the outcome, encoded with `encode`, and fills the limit. Stays as it was but for the latter where that does
-// not help.
-void SlopeSearch::tune(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome) {
-  if (distill_) {
-    Distilled distilled =
-        tools_.times.time("distill", [&] { return distill(*distill_, outcome.model, tools_.progress); });
-    DistillReport& report = distilled.report;
-    if (report.is_kept) {
-      const RowChanges changes = row_changes(outcome.model, distilled.model);
-      SlopeOutcome tuned = outcome;
-      tuned.model = std::move(distilled.model);
-      tuned.artifact = tools_.encoder.artifact(tuned.model, encode, tools_.progress);
-      const bool is_changed = limit && fill(*limit, changes, tuned);
-      if (is_changed)
-        report.divergence_after =
-            tools_.times.time("distill", [&] { return held_out_divergence(*distill_, tuned.model, tools_.progress); });
-      report.is_kept =
-          report.divergence_after < report.divergence_before && (!limit || tuned.artifact.size() <= *limit);
-      if (report.is_kept) outcome = std::move(tuned);
-    }
-    outcome.distill = report;
-    if (report.is_kept) return;
-  }
-  if (limit) fill(*limit, {}, outcome);
-}
-
 // More bytes are no use where steps are as short as they may be, which the bridge says.
 bool SlopeSearch::fill(uint64_t limit, const RowChanges& changes, SlopeOutcome& outcome) {
   const bool is_finest = outcome.log2_c <= lowest_log2_c_ && outcome.artifact.size() <= limit;
@@ -274,7 +249,8 @@ uint64_t SlopeSearch::search_key(uint64_t limit) const {
       .add(hash_of(fixed_))
       .add(limit)
       .add(static_cast<uint64_t>(codec))
-      .add(uint64_t{distill_ != nullptr})
+      .add(uint64_t{distill_ && distill_->options.steps > 0})
+      .add(uint64_t{learns()})
       .digest();
 }
 

@@ -1,5 +1,6 @@
 // slope_search.h: the c of the method `slope` whose real artifact meets a target: a byte limit, or a gap in bits per
-// byte. What is found is distilled (distill.h) and then meets the target as it is stored.
+// byte. Of what is found codes are learned (learn_codes.h) and gains distilled (distill.h), and then it meets the
+// target as it is stored.
 #pragma once
 
 #include <functional>
@@ -11,6 +12,7 @@
 #include "quantizer/console/console.h"
 #include "quantizer/methods/slope/cross_terms.h"
 #include "quantizer/methods/slope/distill.h"
+#include "quantizer/methods/slope/learn_codes.h"
 #include "quantizer/methods/slope/slope_fill.h"
 
 namespace thimble {
@@ -32,7 +34,7 @@ using GapMeter = std::function<double(const QuantizedModel&)>;
 class SlopeSearch {
  public:
   // `fixed`: the model with all tensors but those of the layers. `cross_terms`: who solves the
-  // layers of what was found once more; null: nobody. `distill`: null for none.
+  // layers of what was found once more; null: nobody. `distill`: null for neither distillation nor learning.
   SlopeSearch(QuantizedModel fixed, const SlopeTools& tools, const CrossTerms* cross_terms, const DistillInput* distill,
               GapMeter measure_gap);
 
@@ -91,6 +93,9 @@ class SlopeSearch {
   double predicted_log2_c(double bytes) const;
   bool fill(uint64_t limit, const RowChanges& changes, SlopeOutcome& outcome);
   void tune(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome);
+  std::optional<LearnedCodes> learn(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome);
+  double fit_codes(const LearnedCodes& learned, uint64_t limit, const EncodeOptions& encode, SlopeOutcome& outcome);
+  bool learns() const { return distill_ && distill_->codes.steps > 0; }
   SlopeOutcome fit_gap(double gap, double first_log2_c);
   struct MetGap {
     SlopeOutcome outcome;  // with search_encode_

@@ -1,0 +1,86 @@
+// code_learner.cpp: see code_learner.h.
+#include "gptq/slope/code_learner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <span>
+
+#include "gptq/slope/adam.h"
+#include "gptq/slope/slope_solver.h"
+#include "runtime/base/parallel.h"
+
+namespace thimble {
+namespace {
+
+constexpr double kQuietShare = 0.1;  // of AdamStep
+constexpr double kWarmUp = 0.1;  // share of the steps
+
+// The same codes with steps of one: its weights are levels.
+QuantizedTensor with_unit_steps(QuantizedTensor tensor) {
+  auto& codes = std::get<SteppedCodes>(tensor.data);
+  std::ranges::fill(codes.row_steps, int16_t{0});
+  std::ranges::fill(codes.column_steps, int16_t{0});
+  return tensor;
+}
+
+// What is by weights becomes by levels: weight = level * row step * column step.
+void scale_by_steps(const SteppedCodes& codes, MatrixView gradient) {
+  std::vector<float> columns;
+  for (int16_t step : codes.column_steps) columns.push_back(step_size(step));
+  for_each_row(gradient.rows, gradient.cols, [&](int64_t r) {
+    const float row = step_size(codes.row_steps[static_cast<size_t>(r)]);
+    float* values = gradient.row(r);
+    for (int64_t k = 0; k < gradient.cols; ++k) values[k] *= row * columns[static_cast<size_t>(k)];
+  });
+}
+
+double share_of_rate(int64_t step, int64_t steps) {
+  const double at = static_cast<double>(step) / static_cast<double>(steps);
+  const double warm_up = std::min(1.0, static_cast<double>(step + 1) / (kWarmUp * static_cast<double>(steps)));
+  return warm_up * (1 + std::cos(std::numbers::pi * at)) / 2;
+}
+
+}  // namespace
+
+CodeLearner::CodeLearner(const QuantizedModel& model, const std::set<std::string>& matrices) {
+  for (const QuantizedTensor& tensor : model.tensors) {
+    const auto* codes = std::get_if<SteppedCodes>(&tensor.data);
+    if (!codes || codes->codes.is_zero() || !matrices.contains(tensor.name)) continue;
+    std::vector<float> levels = dequantize(with_unit_steps(tensor));
+    const std::vector<float> zeros(levels.size());
+    latents_[tensor.name] = {std::move(levels), zeros};
+  }
+}
+
+std::vector<std::string> CodeLearner::matrices() const {
+  std::vector<std::string> names;
+  for (const auto& [name, latents] : latents_) names.push_back(name);
+  return names;
+}
+
+void CodeLearner::find_path(double rate_weight, QuantizedTensor& tensor) const {
+  const Latents& latents = latents_.at(tensor.name);
+  auto& codes = std::get<SteppedCodes>(tensor.data);
+  const size_t rows = codes.row_steps.size(), columns = codes.column_steps.size();
+  const ConstMatrixView levels(latents.levels.data(), static_cast<int64_t>(rows), static_cast<int64_t>(columns));
+  const SlopeGrid grid{codes.trellis_bits, rate_weight, std::vector<int16_t>(rows), std::vector<int16_t>(columns)};
+  codes.codes = std::move(solve_slope(levels, nullptr, grid, {}, tensor.name).codes.codes);
+}
+
+void CodeLearner::step(MatrixGradients& gradients, const QuantizedModel& student, const CodeLearnerOptions& options) {
+  const double rate = options.rate * share_of_rate(steps_done_, options.steps);
+  ++steps_done_;
+  for (const QuantizedTensor& tensor : student.tensors) {
+    const auto found = latents_.find(tensor.name);
+    if (found == latents_.end()) continue;
+    Latents& latents = found->second;
+    Matrix& gradient = gradients.at(tensor.name);
+    scale_by_steps(std::get<SteppedCodes>(tensor.data), gradient);
+    adam_step(
+        {steps_done_, rate, kQuietShare}, [by_level = gradient.data()](size_t i) { return by_level[i]; },
+        std::span(latents.levels), std::span<float>(), std::span(latents.second));
+  }
+}
+
+}  // namespace thimble

@@ -1,0 +1,70 @@
+// code_learner.h: learns the codes of matrices with steps (method `slope`) by the gradient of any loss. Each weight has
+// a latent, a real number of levels (runtime/codes/trellis.h). The codes are those of the trellis path that is nearest
+// to the latents, or by rate too; gradients by weights pass to the latents as if there were no rounding (the
+// straight-through estimator, Bengio et al., arXiv 1308.3432), and Adam without momentum moves these. Steps stay as they
+// are. In: SteppedCodes, gradients by matrices.  Out: codes. Not here: the loss, what besides codes is learned, and
+// whether the model got better: learned for too long or too fast, codes flip to and fro. What stands between two paths
+// can be kept and gone on from: same codes for any thread count.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "runtime/codes/quantized_model.h"
+#include "runtime/ops/divergence_pass.h"
+
+namespace thimble {
+
+struct CodeLearnerOptions {
+  int64_t steps = 0;
+  int64_t batch = 8;   // sequences of a step
+  double rate = 0.03;  // levels that a latent moves in a step, at most about; rises over the first tenth of the steps,
+                       // then falls along a cosine to 0
+};
+
+// Steps from one path to the next: what these move is far less than a level.
+constexpr int64_t kStepsPerPath = 4;
+// Of each weight: its latent and the second moment of its gradients.
+constexpr uint64_t kLearnedWeightBytes = 2 * sizeof(float);
+
+class CodeLearner {
+ public:
+  CodeLearner() = default;  // to be read from an archive
+  // Of the model's matrices of stepped codes named in `matrices`, but for those without any code but 0, whose steps
+  // mean nothing.
+  CodeLearner(const QuantizedModel& model, const std::set<std::string>& matrices);
+
+  int64_t steps_done() const { return steps_done_; }
+  // Before the next step the model should have the codes of new paths.
+  bool needs_paths() const { return steps_done_ % kStepsPerPath == 0; }
+  std::vector<std::string> matrices() const;
+
+  // The codes of the path of least squared distance to the latents, plus rate_weight times the bits that codes are
+  // going to take (SlopeGrid). Into `tensor`, one of the model's: its steps stay. Before the first step, without a rate
+  // weight, the codes are what they were.
+  void find_path(double rate_weight, QuantizedTensor& tensor) const;
+
+  // The next of options.steps steps. `student`: the model with the codes of the last paths; `gradients`: by its
+  // matrices, of any scale, (R, K) each; become those by latents.
+  void step(MatrixGradients& gradients, const QuantizedModel& student, const CodeLearnerOptions& options);
+
+  // What it consists of, for who keeps it between two paths.
+  friend auto members(CodeLearner& learner) { return std::tie(learner.steps_done_, learner.latents_); }
+
+ private:
+  // Of a matrix (R, K), row-major.
+  struct Latents {
+    std::vector<float> levels, second;  // and second moments
+
+    friend auto members(Latents& latents) { return std::tie(latents.levels, latents.second); }
+  };
+
+  int64_t steps_done_ = 0;
+  std::map<std::string, Latents> latents_;
+};
+
+}  // namespace thimble

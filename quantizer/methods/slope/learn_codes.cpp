@@ -1,0 +1,115 @@
+// learn_codes.cpp: see learn_codes.h.
+#include "quantizer/methods/slope/learn_codes.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "quantizer/methods/slope/distill.h"
+#include "runtime/base/hash.h"
+#include "runtime/base/parallel.h"
+
+namespace thimble {
+namespace {
+
+// Pieces of work take kLearnedWeightBytes a weight: one in so many steps, where there are new paths.
+constexpr int64_t kKeptEvery = 4 * kStepsPerPath;
+
+// What stands between two steps.
+struct LearnState {
+  GainTuner small;
+  CodeLearner codes;
+
+  friend auto members(LearnState& state) { return std::tie(state.small, state.codes); }
+};
+
+uint64_t key_of(const DistillInput& input, const QuantizedModel& model) {
+  Hasher hasher;
+  hasher.add(std::string_view("learning codes")).add(divergence_key(input, model));
+  for (double value : {input.codes.rate, input.options.small_rate}) hasher.add(std::bit_cast<uint64_t>(value));
+  for (int64_t count : {input.codes.steps, input.codes.batch}) hasher.add(static_cast<uint64_t>(count));
+  return hasher.digest();
+}
+
+std::set<std::string> matrix_names(const Network& network) {
+  std::set<std::string> names;
+  for (const MatrixUse& matrix : network.matrices) names.insert(matrix.name);
+  return names;
+}
+
+// Gives the learner's matrices the codes of its paths, and returns these.
+std::vector<const QuantizedTensor*> find_paths(const CodeLearner& learner, double rate_weight, QuantizedModel& model) {
+  const std::vector<std::string> names = learner.matrices();
+  std::vector<QuantizedTensor*> tensors;
+  for (QuantizedTensor& tensor : model.tensors)
+    if (std::ranges::binary_search(names, tensor.name)) tensors.push_back(&tensor);
+  parallel_for(static_cast<int64_t>(tensors.size()),
+               [&](int64_t i) { learner.find_path(rate_weight, *tensors[static_cast<size_t>(i)]); });
+  return {tensors.begin(), tensors.end()};
+}
+
+}  // namespace
+
+QuantizedModel LearnedCodes::codes_in(QuantizedModel model, double rate_weight) const {
+  find_paths(learner, rate_weight, model);
+  return model;
+}
+
+double LearnedCodes::changed_share(const QuantizedModel& from, const QuantizedModel& to) const {
+  int64_t changed = 0, all = 0;
+  const std::vector<std::string> names = learner.matrices();
+  for (size_t i = 0; i < from.tensors.size(); ++i) {
+    if (!std::ranges::binary_search(names, from.tensors[i].name)) continue;
+    const CodeArray &before = std::get<SteppedCodes>(from.tensors[i].data).codes,
+                    &after = std::get<SteppedCodes>(to.tensors[i].data).codes;
+    all += static_cast<int64_t>(before.size());
+    before.visit([&](auto old_codes) {
+      after.visit([&](auto new_codes) {
+        for (size_t k = 0; k < old_codes.size(); ++k) changed += old_codes[k] != new_codes[k] ? 1 : 0;
+      });
+    });
+  }
+  return static_cast<double>(changed) / static_cast<double>(std::max<int64_t>(1, all));
+}
+
+LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model, Progress& progress) {
+  const Network& network = *input.original->network;
+  const DistillSplit split = split_sequences(input, input.codes.steps, input.codes.batch);
+  const TokenSequences tokens = chosen_sequences(input.tokens, split);
+  GainTunerInput small;  // no gains: codes do what these would
+  small.small = small_tensors(model, network);
+  small.sequences = split.learned;
+  small.positions = tokens.length - 1;
+  GainTunerOptions options = input.options;
+  options.steps = input.codes.steps;
+  options.batch = input.codes.batch;
+
+  const PieceName name = {WorkKind::kLearning, key_of(input, model)};
+  LearnState state = input.work.find<LearnState>(name).value_or(
+      LearnState{GainTuner(small, options), CodeLearner(model, matrix_names(network))});
+  QuantizedModel student = model;
+  std::unique_ptr<DivergencePass> pass;
+  if (state.codes.steps_done() < options.steps)
+    pass = make_student_pass(input, model, tokens, progress, {.has_matrix_gradients = true});
+  MatrixGradients gradients;
+  progress.begin("learning codes", options.steps, "steps");
+  progress.advance(state.codes.steps_done());
+  while (state.codes.steps_done() < options.steps) {
+    if (state.codes.needs_paths())
+      for (const QuantizedTensor* tensor : find_paths(state.codes, 0, student))
+        pass->set_matrix(tensor->name, stored_matrix(*tensor));
+    state.small.step(*pass, small, options, &gradients);
+    state.codes.step(gradients, student, input.codes);
+    if (state.codes.steps_done() % kKeptEvery == 0 || state.codes.steps_done() == options.steps)
+      input.work.keep(name, state);
+    progress.advance(1);
+  }
+  progress.end();
+  return {std::move(state.codes),
+          {.rows = {}, .head = 1, .small = state.small.gains().small},
+          split.learned,
+          split.held_out};
+}
+
+uint64_t code_learning_bytes(uint64_t weights) { return weights * kLearnedWeightBytes; }
+
+}  // namespace thimble

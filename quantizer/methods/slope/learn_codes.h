@@ -1,0 +1,30 @@
+// learn_codes.h: the step of the method `slope` between solving and distillation: codes of all matrices, and small
+// tensors with them, learned by the gradient of the divergence from the original (gptq/slope/code_learner.h) over
+// calibration tokens. Steps stay as they are. What is learned are latents: codes of as many bits as an artifact has
+// room for are made of them afterwards.
+#pragma once
+
+#include "quantizer/methods/method.h"
+#include "quantizer/methods/slope/distill_input.h"
+
+namespace thimble {
+
+struct LearnedCodes {
+  CodeLearner learner;
+  Gains small;  // no gains: small tensors alone
+  int64_t sequences = 0, held_out = 0;
+
+  // A model of the same matrices with learned codes instead of its own, whatever its steps: a bit weighs `rate_weight`
+  // squared levels in the choice of paths.
+  QuantizedModel codes_in(QuantizedModel model, double rate_weight) const;
+  // How many codes of learned matrices differ, of all of them.
+  double changed_share(const QuantizedModel& from, const QuantizedModel& to) const;
+};
+
+// input.codes.steps steps from `model` on. The latents are pieces of work every few steps. Collective.
+LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model, Progress& progress);
+
+// What it takes of the host's memory besides the passes over a model of so many weights.
+uint64_t code_learning_bytes(uint64_t weights);
+
+}  // namespace thimble

@@ -1,0 +1,110 @@
+// slope_tuning.cpp: what becomes of an artifact that a search has found: learned codes, then tuned gains, each kept
+// where the model is closer to the original on sequences held out, and the limit filled.
+#include <algorithm>
+
+#include "quantizer/methods/slope/slope_search.h"
+
+namespace thimble {
+namespace {
+
+// Encodes of learned codes until they fill the limit, and what a bit weighs in the first of them.
+constexpr int kMostCodeFits = 16;
+constexpr double kFirstRateWeight = 0.01;
+
+}  // namespace
+
+// Makes of the latents codes of as many bytes as the limit has room for, with the steps that the outcome has. Returns
+// what a bit weighs then; the outcome may stay below the limit where even bits that weigh nothing do.
+double SlopeSearch::fit_codes(const LearnedCodes& learned, uint64_t limit, const EncodeOptions& encode,
+                              SlopeOutcome& outcome) {
+  auto with = [&](double rate_weight) {
+    SlopeOutcome made = outcome;
+    made.model = learned.codes_in(std::move(made.model), rate_weight);
+    made.artifact = tools_.encoder.artifact(made.model, encode, tools_.progress);
+    return made;
+  };
+  outcome = with(0);
+  if (outcome.artifact.size() <= limit) return 0;
+  const double aim = (1 + kFill) / 2 * static_cast<double>(limit);
+  double low = 0, low_bytes = static_cast<double>(outcome.artifact.size());  // too many bytes
+  double high = 0, high_bytes = 0, fitting = 0;                              // few enough
+  std::optional<SlopeOutcome> best;
+  for (int i = 0; i < kMostCodeFits && !(best && is_filled(best->artifact.size(), limit)); ++i) {
+    // Between the two where both are known, not too near to either.
+    const double between = best ? std::clamp((low_bytes - aim) / (low_bytes - high_bytes), 0.1, 0.9) : 0;
+    const double tried = best ? low + between * (high - low) : low == 0 ? kFirstRateWeight : 4 * low;
+    SlopeOutcome made = with(tried);
+    const auto bytes = static_cast<double>(made.artifact.size());
+    if (made.artifact.size() > limit) {
+      low = tried;
+      low_bytes = bytes;
+    } else {
+      high = fitting = tried;
+      high_bytes = bytes;
+      best = std::move(made);
+    }
+  }
+  if (best) outcome = std::move(*best);
+  return fitting;
+}
+
+// Learns the outcome's codes; stays as it was where that does not help.
+std::optional<LearnedCodes> SlopeSearch::learn(std::optional<uint64_t> limit, const EncodeOptions& encode,
+                                               SlopeOutcome& outcome) {
+  if (!learns()) return std::nullopt;
+  return tools_.times.time("learn", [&]() -> std::optional<LearnedCodes> {
+    LearnedCodes learned = learn_codes(*distill_, outcome.model, tools_.progress);
+    LearnReport report{{distill_->codes.steps, learned.sequences, learned.held_out}};
+    report.divergence_before = held_out_divergence(*distill_, outcome.model, tools_.progress);
+    SlopeOutcome changed = outcome;
+    changed.model = with_gains(std::move(changed.model), learned.small, *distill_->original->network);
+    if (limit) {
+      report.rate_weight = fit_codes(learned, *limit, encode, changed);
+      fill(*limit, {}, changed);
+    } else {
+      changed.model = learned.codes_in(std::move(changed.model), 0);
+      changed.artifact = tools_.encoder.artifact(changed.model, encode, tools_.progress);
+    }
+    report.changed_codes = learned.changed_share(outcome.model, changed.model);
+    report.divergence_after = held_out_divergence(*distill_, changed.model, tools_.progress);
+    report.is_kept =
+        report.divergence_after < report.divergence_before && (!limit || changed.artifact.size() <= *limit);
+    if (report.is_kept) outcome = std::move(changed);
+    outcome.learning = report;
+    return report.is_kept ? std::optional(std::move(learned)) : std::nullopt;
+  });
+}
+
+// Learns the codes of the outcome, encoded with `encode`, distils it, and fills the limit. Stays as it was but for the
+// latter where these do not help.
+void SlopeSearch::tune(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome) {
+  const std::optional<LearnedCodes> learned = learn(limit, encode, outcome);
+  if (distill_ && distill_->options.steps > 0) {
+    Distilled distilled =
+        tools_.times.time("distill", [&] { return distill(*distill_, outcome.model, tools_.progress); });
+    DistillReport& report = distilled.report;
+    if (report.is_kept) {
+      const RowChanges changes = row_changes(outcome.model, distilled.model);
+      SlopeOutcome tuned = outcome;
+      tuned.model = std::move(distilled.model);
+      tuned.artifact = tools_.encoder.artifact(tuned.model, encode, tools_.progress);
+      bool is_changed = false;
+      if (limit && learned && !is_filled(tuned.artifact.size(), *limit)) {
+        tuned.learning->rate_weight = fit_codes(*learned, *limit, encode, tuned);
+        is_changed = true;
+      }
+      if (limit) is_changed = fill(*limit, changes, tuned) || is_changed;
+      if (is_changed)
+        report.divergence_after =
+            tools_.times.time("distill", [&] { return held_out_divergence(*distill_, tuned.model, tools_.progress); });
+      report.is_kept =
+          report.divergence_after < report.divergence_before && (!limit || tuned.artifact.size() <= *limit);
+      if (report.is_kept) outcome = std::move(tuned);
+    }
+    outcome.distill = report;
+    if (report.is_kept) return;
+  }
+  if (limit) fill(*limit, {}, outcome);
+}
+
+}  // namespace thimble

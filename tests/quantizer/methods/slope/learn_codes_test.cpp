@@ -1,0 +1,156 @@
+// learn_codes_test.cpp: models with learned codes, as stored, are closer to the original than without, at the same
+// bytes; the same for any number of threads, and after a stop.
+#include "quantizer/methods/slope/learn_codes.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/base/parallel.h"
+#include "tests/quantizer/methods/slope/slope_model.h"
+#include "tests/runtime/base/temporary_folder.h"
+
+namespace thimble {
+namespace {
+
+GolfConfig learning_config() { return two_layer_config(32, 2, 60, 8); }
+
+class LearnCodesTest : public testing::Test {
+ protected:
+  static constexpr uint64_t kLimit = 9'000;
+
+  LearnCodesTest() {
+    constexpr int64_t kSequences = 64;
+    tokens_ = {kSequences, SlopeModel::kLength,
+               random_tokens(kSequences * SlopeModel::kLength, model_.config.vocab_size, 4)};
+  }
+
+  // `steps`: of tuning gains afterwards.
+  DistillInput input(int64_t steps = 0) const {
+    return {model_.original, tokens_, model_.device, {steps, 8, 4e-3, 4e-3}, model_.work, 7, {32, 16, 0.1}};
+  }
+  SlopeOutcome search(const DistillInput& input) const {
+    return model_.search(SlopeModel::limit_of(kLimit), encode_, &input);
+  }
+  static void expect_filled(const SlopeOutcome& outcome) {
+    EXPECT_LE(outcome.artifact.size(), kLimit);
+    EXPECT_GE(static_cast<double>(outcome.artifact.size()), kFill * static_cast<double>(kLimit));
+  }
+
+  SilentProgress progress_;
+  const SlopeModel model_{learning_config(), {}};
+  TokenSequences tokens_;
+  EncodeOptions encode_ = encode_options_from("rans");
+};
+
+TEST_F(LearnCodesTest, ComesCloserAtTheSameBytes) {
+  const DistillInput learning = input();
+  const SlopeOutcome learned = search(learning);
+  const SlopeOutcome plain = model_.search(SlopeModel::limit_of(kLimit), encode_);
+  expect_filled(learned);
+  ASSERT_TRUE(learned.learning);
+  EXPECT_TRUE(learned.learning->is_kept);
+  EXPECT_FALSE(learned.distill);
+  EXPECT_EQ(learned.learning->steps, 32);
+  EXPECT_EQ(learned.learning->held_out, 4);
+  EXPECT_EQ(learned.learning->sequences, 60);
+  EXPECT_GT(learned.learning->changed_codes, 0.01);
+  EXPECT_LT(learned.learning->changed_codes, 0.5);
+  EXPECT_LT(learned.learning->divergence_after, 0.9 * learned.learning->divergence_before);
+  EXPECT_LT(held_out_divergence(learning, learned.model, progress_),
+            0.9 * held_out_divergence(learning, plain.model, progress_));
+}
+
+// What is reported is the model as it is stored: read from its artifact it is as far from the original.
+TEST_F(LearnCodesTest, ReportsTheModelAsItIsStored) {
+  for (int64_t gain_steps : {0, 12}) {
+    SCOPED_TRACE(gain_steps);
+    const DistillInput learning = input(gain_steps);
+    const SlopeOutcome outcome = search(learning);
+    expect_filled(outcome);
+    const QuantizedModel stored = decode_artifact(outcome.artifact, "artifact");
+    const bool has_gains = outcome.distill && outcome.distill->is_kept;
+    const double reported = has_gains ? outcome.distill->divergence_after : outcome.learning->divergence_after;
+    // By a pass of its own, over sequences that nothing else reads.
+    const DistillSplit split = split_sequences(learning, 0, 0);
+    const TokenSequences held_out = chosen_sequences(tokens_, split);
+    const auto pass = make_student_pass(learning, stored, held_out, progress_);
+    EXPECT_NEAR(held_out_divergence(*pass, split, held_out.length, progress_), reported, 1e-5 * reported);
+    EXPECT_EQ(outcome.distill.has_value(), gain_steps > 0);
+    if (gain_steps > 0) {
+      EXPECT_NEAR(outcome.distill->divergence_before, outcome.learning->divergence_after,
+                  1e-5 * outcome.learning->divergence_after);
+    }
+  }
+}
+
+TEST_F(LearnCodesTest, StepsStayAsTheyAre) {
+  const QuantizedModel before = model_.search(SlopeModel::limit_of(kLimit), encode_).model;
+  const LearnedCodes learned = learn_codes(input(), before, progress_);
+  const QuantizedModel after = learned.codes_in(before, 0);
+  int64_t changed = 0;
+  for (size_t i = 0; i < before.tensors.size(); ++i) {
+    const auto* old_codes = std::get_if<SteppedCodes>(&before.tensors[i].data);
+    const auto* new_codes = std::get_if<SteppedCodes>(&after.tensors[i].data);
+    if (!old_codes) {
+      EXPECT_EQ(after.tensors[i], before.tensors[i]);
+      continue;
+    }
+    EXPECT_EQ(new_codes->row_steps, old_codes->row_steps);
+    EXPECT_EQ(new_codes->column_steps, old_codes->column_steps);
+    changed += new_codes->codes != old_codes->codes ? 1 : 0;
+  }
+  EXPECT_GT(changed, 4);
+  EXPECT_GT(learned.changed_share(before, after), 0);
+  EXPECT_EQ(learned.changed_share(before, before), 0);
+}
+
+// Calibration text that nothing can be learned from: the model stays what it would be without.
+TEST_F(LearnCodesTest, WhatDoesNotHelpIsNotKept) {
+  DistillInput destroying = input();
+  destroying.codes.rate = 1;
+  const SlopeOutcome outcome = search(destroying);
+  expect_filled(outcome);
+  ASSERT_TRUE(outcome.learning);
+  EXPECT_FALSE(outcome.learning->is_kept);
+  EXPECT_GE(outcome.learning->divergence_after, outcome.learning->divergence_before);
+  EXPECT_LE(held_out_divergence(destroying, outcome.model, progress_), 1.01 * outcome.learning->divergence_before);
+}
+
+TEST_F(LearnCodesTest, ThreadsDoNotChangeBytes) {
+  const DistillInput learning = input(4);
+  const ByteVector expected = search(learning).artifact;
+  for (int threads : {1, 3}) {
+    ThreadLimit limit(threads);
+    EXPECT_EQ(search(learning).artifact, expected);
+  }
+}
+
+// A run that ends after any piece of work goes on to the same bytes.
+TEST_F(LearnCodesTest, GoesOnToTheSameBytes) {
+  struct Stop {};
+  const QuantizedModel before = model_.search(SlopeModel::limit_of(kLimit), encode_).model;
+  auto learned_in = [&](const WorkFolder& folder) {
+    const SharedWork work(folder, *model_.single);
+    DistillInput learning = input();
+    const DistillInput kept{learning.original, tokens_, learning.device, learning.options, work, 7, learning.codes};
+    const LearnedCodes learned = learn_codes(kept, before, progress_);
+    return std::pair(learned.codes_in(before, 0.05), learned.small.small);
+  };
+  const auto expected = learned_in(WorkFolder(""));
+  const TemporaryFolder folder;
+  const std::string path = folder.file("work");
+  EXPECT_THROW(learned_in(WorkFolder(path,
+                                     [](size_t count) {
+                                       if (count == 1) throw Stop();
+                                     })),
+               Stop);
+  size_t pieces = 0;
+  const WorkFolder rest(path, [&](size_t count) { pieces = count; });
+  EXPECT_EQ(learned_in(rest), expected);
+  EXPECT_EQ(pieces, 1U) << "the second half alone";
+  EXPECT_EQ(learned_in(rest), expected);
+  EXPECT_EQ(pieces, 1U) << "nothing at all";
+  rest.remove();
+}
+
+}  // namespace
+}  // namespace thimble
