@@ -1,10 +1,10 @@
 // code_learner.h: learns the codes of matrices with steps (method `slope`) by the gradient of any loss. Each weight has
 // a latent, a real number of levels (runtime/codes/trellis.h). The codes are those of the trellis path that is nearest
 // to the latents, or by rate too; gradients by weights pass to the latents as if there were no rounding (the
-// straight-through estimator, Bengio et al., arXiv 1308.3432), and Adam without momentum moves these. Steps stay as they
-// are. In: SteppedCodes, gradients by matrices.  Out: codes. Not here: the loss, what besides codes is learned, and
-// whether the model got better: learned for too long or too fast, codes flip to and fro. What stands between two paths
-// can be kept and gone on from: same codes for any thread count.
+// straight-through estimator, Bengio et al., arXiv 1308.3432), and Adam without momentum moves these. Steps stay as
+// they are. In: SteppedCodes, gradients by matrices.  Out: codes. Not here: the loss, what besides codes is learned,
+// and whether the model got better: learned for too long or too fast, codes flip to and fro. What stands between two
+// paths can be kept and gone on from: same codes for any thread count.
 #pragma once
 
 #include <cstdint>

@@ -199,7 +199,8 @@ class CudaDivergence final : public DivergencePass {
     DeviceScope scope(ordinal_);
     std::unique_ptr<Teacher> kept = read_teacher(teacher, progress);
     memory_ = std::make_unique<Memory>(student, std::move(kept));
-    if (options_.has_matrix_gradients) memory_->gradients.emplace(network_, BatchShape{batch_, positions()}, arithmetic_);
+    if (options_.has_matrix_gradients)
+      memory_->gradients.emplace(network_, BatchShape{batch_, positions()}, arithmetic_);
   }
   ~CudaDivergence() override {
     DeviceScope scope(ordinal_);
@@ -356,7 +357,8 @@ MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, int64_
       CudaGradientPass pass(student, student_options(divergence), length, batch, length - 1);
       const CudaVectorSums vectors(*network);
       std::optional<CudaMatrixGradients> gradients;
-      if (divergence.has_matrix_gradients) gradients.emplace(network, BatchShape{batch, length - 1}, ProductArithmetic{});
+      if (divergence.has_matrix_gradients)
+        gradients.emplace(network, BatchShape{batch, length - 1}, ProductArithmetic{});
       CudaGainObserver(student, pass, nullptr).reserve_lookups(batch * (length - 1));
     });
   });

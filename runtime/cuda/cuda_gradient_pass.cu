@@ -181,9 +181,9 @@ void CudaGradientPass::backward_head(const CudaTargetRows& targets, CudaGradient
                                 stream_);
     if (options_.reads_linear_inputs)
       observer.on_linear_gradient(use.name, gradient, rows_of(view(plan_.hidden), first, logits.rows), piece, stream_);
-    launch_product(
-        ProductForm::kNN, ConstCudaView(gradient), ConstCudaView(head.data.data(), use.rows, use.columns, head.columns),
-        rows_of(view(plan_.hidden_gradient), first, logits.rows), {.arithmetic = arithmetic_}, stream_);
+    launch_product(ProductForm::kNN, ConstCudaView(gradient),
+                   ConstCudaView(head.data.data(), use.rows, use.columns, head.columns),
+                   rows_of(view(plan_.hidden_gradient), first, logits.rows), {.arithmetic = arithmetic_}, stream_);
   });
 }
 

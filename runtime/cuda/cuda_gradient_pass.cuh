@@ -1,6 +1,6 @@
-// cuda_gradient_pass.cuh: forward and backward pass over a batch of whole windows on one CUDA device, in float32 but for
-// products, whose arithmetic is chosen: the instructions of a PassPlan, as CpuPass runs them window by window. A window's
-// gradients are the same bits whatever other windows share the batch.
+// cuda_gradient_pass.cuh: forward and backward pass over a batch of whole windows on one CUDA device, in float32 but
+// for products, whose arithmetic is chosen: the instructions of a PassPlan, as CpuPass runs them window by window. A
+// window's gradients are the same bits whatever other windows share the batch.
 #pragma once
 
 #include <functional>
@@ -82,8 +82,7 @@ class CudaGradientPass {
   // Room for `sequences` windows of `positions` at a time. `weights`, exact and nothing of them fused, must outlive the
   // object. options.has_backward is true.
   CudaGradientPass(const CudaNetworkWeights<float>& weights, const PassOptions& options, int64_t context,
-                   int64_t sequences, int64_t positions,
-                   ProductArithmetic arithmetic = ProductArithmetic::kFloat32);
+                   int64_t sequences, int64_t positions, ProductArithmetic arithmetic = ProductArithmetic::kFloat32);
   CudaGradientPass(const CudaGradientPass&) = delete;
   CudaGradientPass& operator=(const CudaGradientPass&) = delete;
 

@@ -125,8 +125,7 @@ void CudaMatrixGradients::add_products(MatrixId id, ConstCudaView gradient, Cons
     launch_product(ProductForm::kTN, of_windows(gradient), of_windows(input),
                    {is_alone ? to.data : parts_.data(), to.rows, to.columns, to.stride, {.outer = elements}},
                    {.arithmetic = arithmetic_, .add = is_alone, .batch = {windows, 1}}, stream);
-    if (!is_alone)
-      launch_rows(to.rows, AddParts{parts_.data(), windows, to.stride, elements, to.data}, stream);
+    if (!is_alone) launch_rows(to.rows, AddParts{parts_.data(), windows, to.stride, elements, to.data}, stream);
   }
 }
 

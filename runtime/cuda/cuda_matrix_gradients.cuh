@@ -40,8 +40,8 @@ class CudaMatrixGradients {
   ProductArithmetic arithmetic_;
   // By MatrixId: (N, K padded to a multiple of 4). The second of tables that are multiplied too, else empty.
   std::vector<DeviceArray<float>> sums_, lookup_sums_;
-  DeviceArray<float> parts_;              // of several windows, before they are added
-  DeviceArray<int32_t> lookups_;          // (3 * rows + 1): as RowGroups has them
+  DeviceArray<float> parts_;      // of several windows, before they are added
+  DeviceArray<int32_t> lookups_;  // (3 * rows + 1): as RowGroups has them
 };
 
 }  // namespace thimble

@@ -14,7 +14,8 @@ template <typename T>
 class CudaNodeRunner {
  public:
   // `rotaries`: by RotaryId, as make_cuda_rotary_table() has them. Both must outlive the object. For up to `rows` rows,
-  // 0 where no product needs its input copied. `plain`: arithmetic of products where weights are not made for fused ones.
+  // 0 where no product needs its input copied. `plain`: arithmetic of products where weights are not made for fused
+  // ones.
   CudaNodeRunner(const CudaNetworkWeights<T>& weights, const std::vector<DeviceArray<float2>>& rotaries, int64_t rows,
                  bool stepping, ProductArithmetic plain = ProductArithmetic::kFloat32);
 

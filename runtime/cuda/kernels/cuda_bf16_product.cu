@@ -92,7 +92,7 @@ class Bf16Tiles {
 #pragma unroll
         for (int j = 0; j < kColumnSteps; ++j)
           gemm_detail::multiply_add(sums_[i][j], left[i], right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1],
-                       static_cast<const __nv_bfloat16*>(nullptr));
+                                    static_cast<const __nv_bfloat16*>(nullptr));
     }
   }
   __device__ void write(const ProductOutput& c, float* matrix, const ProductShape& shape) const {

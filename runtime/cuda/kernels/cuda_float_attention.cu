@@ -112,7 +112,11 @@ struct RemoveOwnValueBackward {
 class Layout {
  public:
   Layout(const op::Attention& shape, const BatchShape& batch, ProductArithmetic arithmetic)
-      : shape_(shape), arithmetic_(arithmetic), positions_(batch.positions), sequences_(batch.sequences), stride_(score_stride(positions_)) {}
+      : shape_(shape),
+        arithmetic_(arithmetic),
+        positions_(batch.positions),
+        sequences_(batch.sequences),
+        stride_(score_stride(positions_)) {}
 
   int64_t score_count() const { return sequences_ * shape_.heads * positions_ * stride_; }
   int64_t score_rows() const { return sequences_ * shape_.heads * positions_; }

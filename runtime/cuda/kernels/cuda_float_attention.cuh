@@ -1,7 +1,7 @@
 // cuda_float_attention.cuh: causal attention of whole windows and its backward pass, on float32 matrices in device
-// memory, with products in the arithmetic asked for and all else in float32. Scores and probabilities of all heads of a batch are formed in full: 4 S H T^2 bytes, twice that backwards.
-// What CpuPass does for op::Attention, for several windows at a time.
-// S sequences of T positions, H query heads, G key/value heads, d head width.
+// memory, with products in the arithmetic asked for and all else in float32. Scores and probabilities of all heads of a
+// batch are formed in full: 4 S H T^2 bytes, twice that backwards. What CpuPass does for op::Attention, for several
+// windows at a time. S sequences of T positions, H query heads, G key/value heads, d head width.
 #pragma once
 
 #include "runtime/cuda/kernels/cuda_float_product.cuh"

@@ -1,10 +1,11 @@
-// cuda_float_product.cuh: products of float32 matrices, many of one shape at a time: in float32 arithmetic (no TF32), or
-// of factors rounded to bf16, on tensor cores, with sums in float32.
+// cuda_float_product.cuh: products of float32 matrices, many of one shape at a time: in float32 arithmetic (no TF32),
+// or of factors rounded to bf16, on tensor cores, with sums in float32.
 //   kNT: C (M,N) = A (M,K) B (N,K)^T      y = x W^T
 //   kNN: C (M,N) = A (M,K) B (K,N)        dx = dy W
 //   kTN: C (M,N) = A (K,M)^T B (K,N)      dW = dy^T x
-// An element's sum runs over k in ascending order (by blocks of 16 on tensor cores), whatever the batch and wherever the
-// element lies: equal inputs give equal bits. No cuBLAS, which promises that for equal shapes only, and which programs would have to bring along.
+// An element's sum runs over k in ascending order (by blocks of 16 on tensor cores), whatever the batch and wherever
+// the element lies: equal inputs give equal bits. No cuBLAS, which promises that for equal shapes only, and which
+// programs would have to bring along.
 #pragma once
 
 #include <cuda_runtime.h>

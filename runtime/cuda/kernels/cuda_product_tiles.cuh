@@ -1,10 +1,10 @@
 // cuda_product_tiles.cuh: what the kernels of cuda_float_product.cuh have in common. One CTA computes a tile of
-// kCausalTile x kColumns of C. It walks along K in steps of which one lies in shared memory while the next is on its way
-// through registers. How tiles lie in shared memory and are multiplied is the kernel's own:
+// kCausalTile x kColumns of C. It walks along K in steps of which one lies in shared memory while the next is on its
+// way through registers. How tiles lie in shared memory and are multiplied is the kernel's own:
 //
 //   struct Tiles {
-//     static constexpr ProductForm kForm; static constexpr int kColumns, kDepth, kThreads, kCtas;  // on a multiprocessor
-//     struct Stage;                                       // in shared memory: a step's tiles of A and B
+//     static constexpr ProductForm kForm; static constexpr int kColumns, kDepth, kThreads, kCtas;  // on a
+//     multiprocessor struct Stage;                                       // in shared memory: a step's tiles of A and B
 //     Tiles(const StoredFactor& a, const StoredFactor& b, int first_row, int first_column);
 //     void load(int k); void store(Stage&) const;         // from device memory to registers; from there to the stage
 //     void multiply(const Stage&);
@@ -58,8 +58,8 @@ struct StoredFactor {
   }
 };
 
-// On the way to shared memory: a tile of kSide rows (or columns) of C by kDepth of K of one factor, whose stored rows run
-// along K (kAlongDepth) or across it. Moved four elements at a time.
+// On the way to shared memory: a tile of kSide rows (or columns) of C by kDepth of K of one factor, whose stored rows
+// run along K (kAlongDepth) or across it. Moved four elements at a time.
 template <int kSide, int kDepth, int kThreads, bool kAlongDepth, bool kVector>
 class TileLoader {
  public:
@@ -195,8 +195,7 @@ class ProductLauncher {
                              .part = options_.part,
                              .add = options_.add,
                              .whole_vectors = has_whole_vectors(c_)};
-    const int64_t tiles =
-        int64_t{shape.row_tiles} * shape.column_tiles * options_.batch.outer * options_.batch.inner;
+    const int64_t tiles = int64_t{shape.row_tiles} * shape.column_tiles * options_.batch.outer * options_.batch.inner;
     if (tiles > INT32_MAX)
       throw DeviceError("CUDA: a product of " + std::to_string(tiles) + " tiles, at most 2^31 - 1");
     launch_kernel(product_kernel<Kind>, {dim3(static_cast<unsigned>(tiles)), Kind::kThreads}, stream_, a_, b_, c_,

@@ -59,7 +59,8 @@ TEST_P(CudaFloatProduct, IsTheSumOfProducts) {
           Matrix a = left(form, s), b = right(form, s), before = random_values(s.m, s.n, 3);
           DeviceCopy da(a, guard), db(b, guard);
           DeviceCopy dc = add ? DeviceCopy(before, guard) : DeviceCopy::poisoned(s.m, s.n, guard);
-          launch_product(form, ProductInput(da), ProductInput(db), ProductOutput(dc), {.arithmetic = GetParam(), .add = add}, nullptr);
+          launch_product(form, ProductInput(da), ProductInput(db), ProductOutput(dc),
+                         {.arithmetic = GetParam(), .add = add}, nullptr);
           Matrix c = dc.download();
           for (int64_t r = 0; r < s.m; ++r)
             for (int64_t n = 0; n < s.n; ++n) {
@@ -97,10 +98,12 @@ TEST_P(CudaFloatProduct, BatchesStepThroughTheirOperands) {
 TEST_P(CudaFloatProduct, RowsDoNotDependOnTheirNeighbours) {
   Matrix a = random_values(300, 100, 1), b = random_values(80, 100, 2);
   DeviceCopy da(a, 8), db(b, 8), whole = DeviceCopy::poisoned(300, 80, 8);
-  launch_product(ProductForm::kNT, ProductInput(da), ProductInput(db), ProductOutput(whole), {.arithmetic = GetParam()}, nullptr);
+  launch_product(ProductForm::kNT, ProductInput(da), ProductInput(db), ProductOutput(whole), {.arithmetic = GetParam()},
+                 nullptr);
   Matrix row(std::span<const float>(a.row(171), 100), 1, 100);
   DeviceCopy drow(row, 7), alone = DeviceCopy::poisoned(1, 80, 7);
-  launch_product(ProductForm::kNT, ProductInput(drow), ProductInput(db), ProductOutput(alone), {.arithmetic = GetParam()}, nullptr);
+  launch_product(ProductForm::kNT, ProductInput(drow), ProductInput(db), ProductOutput(alone),
+                 {.arithmetic = GetParam()}, nullptr);
   Matrix expected = whole.download(), found = alone.download();
   for (int64_t c = 0; c < 80; ++c) EXPECT_EQ(found(0, c), expected(171, c)) << c;
 }
