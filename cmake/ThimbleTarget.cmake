@@ -38,21 +38,33 @@ endif()
 set(thimble_common_headers <algorithm> <array> <cmath> <filesystem> <functional> <map> <memory> <optional> <set> <span>
   <string> <vector> <nlohmann/json.hpp>)
 
-# thimble_precompiled(<target> LINK <libraries whose headers are named> HEADERS ...): a target that others reuse these
-# headers from: those with the same flags, whatever else they define.
+# Sources of a library are compiled several at a time: most of what a compiler does for one of ours is what it does for
+# the next one too, headers and templates. So names in anonymous namespaces are a library's own. OFF, as it is with a
+# compiler cache, compiles each alone: quicker after small changes, and it shows what a source forgot to include.
+if(CMAKE_CXX_COMPILER_LAUNCHER)
+  set(unity_default OFF)
+else()
+  set(unity_default ON)
+endif()
+option(THIMBLE_UNITY "Compile several sources of a library at a time" ${unity_default})
+
+# thimble_precompiled(<target> LINK <libraries whose headers are named> HEADERS ... OPTIONS <of the compiler>): a target
+# that others reuse these headers from: those with the same flags, whatever else they define.
 function(thimble_precompiled target)
-  cmake_parse_arguments(ARG "" "" "LINK;HEADERS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "LINK;HEADERS;OPTIONS" ${ARGN})
   set(empty ${CMAKE_CURRENT_BINARY_DIR}/${target}.cpp)  # CMake precompiles beside a source, or not at all
   file(CONFIGURE OUTPUT ${empty} CONTENT "")
   add_library(${target} OBJECT ${empty})
   target_link_libraries(${target} PRIVATE ${ARG_LINK} thimble_flags)
+  target_compile_options(${target} PRIVATE ${ARG_OPTIONS})
   target_precompile_headers(${target} PRIVATE ${thimble_common_headers} ${ARG_HEADERS})
 endfunction()
 
-# thimble_library(<folder> SOURCES ... PUBLIC ... PRIVATE ...): the static library thimble_<folder>.
+# thimble_library(<folder> SOURCES ... PUBLIC ... PRIVATE ... HEADERS_OF <target>): the static library thimble_<folder>.
+# HEADERS_OF: a thimble_precompiled() target of the same flags; without it thimble_library_headers.
 # PUBLIC and PRIVATE list what it links; folders above it in the diamond never appear there.
 function(thimble_library folder)
-  cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(ARG "" "HEADERS_OF" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
   set(target thimble_${folder})
   add_library(${target} STATIC ${ARG_SOURCES})
   add_library(thimble::${folder} ALIAS ${target})
@@ -61,5 +73,10 @@ function(thimble_library folder)
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/thimble>)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_link_libraries(${target} PUBLIC ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE} $<BUILD_INTERFACE:thimble_flags>)
-  target_precompile_headers(${target} REUSE_FROM thimble_library_headers)
+  if(ARG_HEADERS_OF)
+    target_precompile_headers(${target} REUSE_FROM ${ARG_HEADERS_OF})
+  else()
+    target_precompile_headers(${target} REUSE_FROM thimble_library_headers)
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${THIMBLE_UNITY} UNITY_BUILD_BATCH_SIZE 8)
 endfunction()

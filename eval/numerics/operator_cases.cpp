@@ -12,7 +12,7 @@
 namespace thimble {
 namespace {
 
-constexpr int64_t kElementsPerTask = 1 << 15;
+constexpr int64_t kDrawnPerTask = 1 << 15;
 constexpr float kEpsilon = 1e-5f, kCap = 30;
 
 // Random streams of one case.
@@ -45,7 +45,7 @@ double element(const OperatorCase& shape, DType in, uint64_t seed, int64_t r, in
 
 template <typename Stored, typename Convert>
 void fill(ByteVector& bytes, const OperatorCase& shape, const Convert& convert) {
-  parallel_chunks(shape.rows * shape.cols, kElementsPerTask, [&](int64_t begin, int64_t end) {
+  parallel_chunks(shape.rows * shape.cols, kDrawnPerTask, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       auto stored = static_cast<Stored>(convert(i / shape.cols, i % shape.cols));
       std::memcpy(bytes.data() + static_cast<size_t>(i) * sizeof(Stored), &stored, sizeof(Stored));

@@ -15,7 +15,7 @@ namespace {
 
 using Row = std::vector<double>;
 
-constexpr int64_t kElementsPerTask = 1 << 15;
+constexpr int64_t kComparedPerTask = 1 << 15;
 
 void softmax(const Row& x, double scale, double* y) {
   double peak = *std::ranges::max_element(x), sum = 0;
@@ -153,7 +153,7 @@ struct Comparison {
 
 void operator_reference(const OperatorCall& call, std::span<double> y) {
   assert(static_cast<int64_t>(y.size()) == call.output_count());
-  parallel_chunks(call.rows, std::max<int64_t>(1, kElementsPerTask / call.cols), [&](int64_t begin, int64_t end) {
+  parallel_chunks(call.rows, std::max<int64_t>(1, kComparedPerTask / call.cols), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) reference_row(call, r, y);
   });
 }
@@ -179,9 +179,9 @@ OperatorErrors compare_with_reference(std::span<const float> found, std::span<co
   assert(found.size() == reference.size() && !found.empty());
   const Comparison comparison{out, bound};
   auto count = static_cast<int64_t>(found.size());
-  std::vector<OperatorErrors> parts(static_cast<size_t>((count + kElementsPerTask - 1) / kElementsPerTask));
-  parallel_chunks(count, kElementsPerTask, [&](int64_t begin, int64_t end) {
-    parts[static_cast<size_t>(begin / kElementsPerTask)] = comparison.of(found, reference, begin, end);
+  std::vector<OperatorErrors> parts(static_cast<size_t>((count + kComparedPerTask - 1) / kComparedPerTask));
+  parallel_chunks(count, kComparedPerTask, [&](int64_t begin, int64_t end) {
+    parts[static_cast<size_t>(begin / kComparedPerTask)] = comparison.of(found, reference, begin, end);
   });
   OperatorErrors all;
   for (const OperatorErrors& part : parts) {

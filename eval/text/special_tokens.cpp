@@ -12,7 +12,7 @@
 namespace thimble {
 namespace {
 
-std::string shown(const Json& value) {
+std::string shown_entry(const Json& value) {
   constexpr size_t kMostShown = 120;
   const std::string text = value.dump();
   return text.size() > kMostShown ? text.substr(0, kMostShown) + "..." : text;
@@ -25,13 +25,13 @@ std::optional<Token> token_named(const Tokenizer& tokenizer, int64_t vocabulary,
   if (value.is_null()) return std::nullopt;
   const Json content = value.is_object() ? value.value("content", Json()) : value;
   if (!content.is_string())
-    throw FormatError(
-        path, fmt::format("\"{}\" is {}, must be a text, an object with its content, or null", key, shown(value)));
+    throw FormatError(path, fmt::format("\"{}\" is {}, must be a text, an object with its content, or null", key,
+                                        shown_entry(value)));
   const auto& text = content.get_ref<const std::string&>();
   for (Token token = 0; token < std::min(tokenizer.vocab_size(), vocabulary); ++token)
     if (!text.empty() && tokenizer.piece(token) == text) return token;
-  throw FormatError(path, fmt::format("\"{}\" is {}, which is none of the model's tokens in {}", key, shown(content),
-                                      tokenizer.path()));
+  throw FormatError(path, fmt::format("\"{}\" is {}, which is none of the model's tokens in {}", key,
+                                      shown_entry(content), tokenizer.path()));
 }
 
 // A value of config.json: one id, or several, or null.
@@ -45,7 +45,7 @@ std::vector<Token> tokens_numbered(const Json& config, const char* key, int64_t 
     const bool is_token = id.is_number_integer() && id >= 0 && id < vocabulary && list.size() <= kMostIds;
     if (!is_token)
       throw FormatError(path, fmt::format("\"{}\" is {}, must be a token from 0 to {}, a list of at most {}, or null",
-                                          key, shown(value), vocabulary - 1, kMostIds));
+                                          key, shown_entry(value), vocabulary - 1, kMostIds));
     tokens.push_back(id.get<Token>());
   }
   return tokens;
@@ -81,7 +81,7 @@ SpecialTokens find_special_tokens(const Tokenizer& tokenizer, int64_t vocabulary
       throw FormatError(path, fmt::format("{} B, a {} has at most {} B", file.bytes().size(), kTokenizerConfigFile,
                                           kMaxTokenizerConfigBytes));
     const Json said = parse_json(file.bytes(), path);
-    if (!said.is_object()) throw FormatError(path, "is " + shown(said) + ", must be an object");
+    if (!said.is_object()) throw FormatError(path, "is " + shown_entry(said) + ", must be an object");
     const std::optional<Token> named = token_named(tokenizer, vocabulary, said, "bos_token", path);
     if (said.contains("bos_token")) named_bos = named;
     if (auto eos = token_named(tokenizer, vocabulary, said, "eos_token", path)) tokens.eos.push_back(*eos);

@@ -22,13 +22,13 @@ constexpr uint64_t kHeldOutShare = 16;
 constexpr uint64_t kPlaceStream = 0x77696e646f777301, kOrderStream = 0x77696e646f777302;
 
 // Of the text, in tokens or bytes.
-struct Part {
+struct TextPart {
   uint64_t begin = 0, end = 0;
   uint64_t size() const { return end - begin; }
 };
 
 // Where windows number `first` to `first` + `count` begin: each somewhere in its stretch of the part, in random order.
-std::vector<uint64_t> window_places(const Part& part, int64_t first, int64_t count, uint64_t seed) {
+std::vector<uint64_t> window_places(const TextPart& part, int64_t first, int64_t count, uint64_t seed) {
   std::vector<uint64_t> places(static_cast<size_t>(count));
   for (size_t i = 0; i < places.size(); ++i) {
     const double place = (static_cast<double>(i) + uniform_at(seed, kPlaceStream, static_cast<uint64_t>(first) + i)) /
@@ -44,7 +44,7 @@ std::vector<uint64_t> window_places(const Part& part, int64_t first, int64_t cou
 
 // What windows are drawn from; both the whole text where nothing is held out.
 struct Split {
-  Part part, held_out;
+  TextPart part, held_out;
 };
 
 Split split_at(uint64_t all, uint64_t boundary) {
@@ -61,7 +61,7 @@ uint64_t held_out_size(const WindowOptions& options, uint64_t all, uint64_t leas
 
 // `take` appends to the tokens one window that begins at that place of the part.
 TokenSequences draw(const Split& split, const WindowOptions& options,
-                    const std::function<void(const Part& part, uint64_t place, std::vector<Token>& tokens)>& take) {
+                    const std::function<void(const TextPart& part, uint64_t place, std::vector<Token>& tokens)>& take) {
   TokenSequences windows{options.count, options.length, {}};
   windows.tokens.reserve(static_cast<size_t>(options.count * options.length));
   const int64_t last = std::min(options.held_out, options.count), first = options.count - last;
@@ -90,7 +90,7 @@ class ShardStream {
   uint64_t size() const { return ends_.empty() ? 0 : ends_.back(); }
 
   // Appends `count` tokens from `place` on; after the part's end comes its beginning.
-  void take(const Part& part, uint64_t place, uint64_t count, std::vector<Token>& tokens) const {
+  void take(const TextPart& part, uint64_t place, uint64_t count, std::vector<Token>& tokens) const {
     while (count > 0) {
       const auto shard = static_cast<size_t>(std::ranges::upper_bound(ends_, place) - ends_.begin());
       const uint64_t begin = shard == 0 ? 0 : ends_[shard - 1];
@@ -159,7 +159,7 @@ class TextStream {
 
   // Appends up to `count` tokens from `place` on; after the part's end comes its beginning. How many there were: fewer
   // when the whole part has none at all, or where it `stops` at the end.
-  uint64_t take(const Part& part, uint64_t place, uint64_t count, std::vector<Token>& tokens,
+  uint64_t take(const TextPart& part, uint64_t place, uint64_t count, std::vector<Token>& tokens,
                 bool stops = false) const {
     const size_t first = tokens.size();
     size_t passage = passage_at(place), at = static_cast<size_t>(place - passages_[passage].begin);
@@ -217,7 +217,7 @@ TokenSequences draw_shard_windows(std::span<const std::string> files, const Wind
   const auto length = static_cast<uint64_t>(options.length);
   if (stream.size() < length) refuse_short_text(files, stream.size(), options.length);
   const Split split = split_at(stream.size(), stream.size() - held_out_size(options, stream.size(), length));
-  return draw(split, options, [&](const Part& part, uint64_t place, std::vector<Token>& tokens) {
+  return draw(split, options, [&](const TextPart& part, uint64_t place, std::vector<Token>& tokens) {
     stream.take(part, place, length, tokens);
   });
 }
@@ -232,7 +232,7 @@ TokenSequences draw_text_windows(std::span<const std::string> files, const Token
   if (least < length) refuse_short_text(files, least, options.length);
   const Split split = split_at(
       stream.size(), stream.boundary_before_end(held_out_size(options, stream.size(), kBytesPerToken * length)));
-  return draw(split, options, [&](const Part& part, uint64_t place, std::vector<Token>& tokens) {
+  return draw(split, options, [&](const TextPart& part, uint64_t place, std::vector<Token>& tokens) {
     if (stream.take(part, place, length, tokens) < length) refuse_short_text(files, 0, options.length);
   });
 }

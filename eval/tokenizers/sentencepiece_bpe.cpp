@@ -11,7 +11,7 @@
 namespace thimble {
 namespace {
 
-constexpr size_t kMostTextBytes = size_t{1} << 28;  // of one document: symbols are counted in 32 bits
+constexpr size_t kMostSymbolBytes = size_t{1} << 28;  // of one document: symbols are counted in 32 bits
 
 std::string byte_piece(size_t byte) {
   constexpr char kDigits[] = "0123456789ABCDEF";
@@ -199,8 +199,8 @@ bool SentencePieceBpe::begins_with_dropped_space(Token token) const {
 
 std::vector<Token> SentencePieceBpe::encode(std::string_view text) const {
   const std::string normalized = normalizer_.normalized(text);
-  if (normalized.size() > kMostTextBytes)
-    throw FormatError(path_, "cannot tokenize the text: it has more than " + std::to_string(kMostTextBytes) + " B");
+  if (normalized.size() > kMostSymbolBytes)
+    throw FormatError(path_, "cannot tokenize the text: it has more than " + std::to_string(kMostSymbolBytes) + " B");
   return Encoder(*this).encode(normalized);
 }
 

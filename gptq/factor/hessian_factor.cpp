@@ -19,7 +19,7 @@ namespace thimble {
 namespace {
 
 constexpr double kSmallestDamping = 1e-6;  // tried after 0
-constexpr int64_t kRowsPerTask = 64;
+constexpr int64_t kFactorRowsPerTask = 64;
 
 std::vector<int64_t> ordered_columns(const SymmetricMatrix& hessian, ColumnOrder by) {
   std::vector<int64_t> order(static_cast<size_t>(hessian.size()));
@@ -36,7 +36,7 @@ std::vector<int64_t> ordered_columns(const SymmetricMatrix& hessian, ColumnOrder
 MatrixF64 damped_and_permuted(const SymmetricMatrix& hessian, const std::vector<int64_t>& order, double added) {
   int64_t columns = hessian.size();
   MatrixF64 damped(columns, columns);
-  parallel_chunks(columns, kRowsPerTask, [&](int64_t first, int64_t last) {
+  parallel_chunks(columns, kFactorRowsPerTask, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       int64_t column = order[static_cast<size_t>(i)];
       bool dead = hessian(column, column) == 0;

@@ -15,7 +15,7 @@ namespace {
 
 using RowMajor = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-constexpr int64_t kRowsPerTask = 32;
+constexpr int64_t kPairRowsPerTask = 32;
 
 // One model at one node of its pass over every sequence.
 class PausedPasses {
@@ -97,7 +97,7 @@ Matrix shifted(ConstMatrixView weights, const InputPair& pair, const HessianFact
   const Eigen::Map<const RowMajor> drift(pair.drift.row(0), columns, columns);
   const Eigen::Map<const RowMajor> upper(factor.upper.row(0), columns, columns);
   Matrix shifted(weights.rows, columns);
-  parallel_chunks(weights.rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
+  parallel_chunks(weights.rows, kPairRowsPerTask, [&](int64_t begin, int64_t end) {
     RowMajor w(end - begin, columns);
     for (int64_t r = begin; r < end; ++r)
       for (int64_t k = 0; k < columns; ++k) w(r - begin, k) = weights.row(r)[k];
@@ -122,8 +122,8 @@ uint64_t pair_bytes(const Network& network, const LinearInput& input, int64_t le
   for (MatrixId id : input.readers) rows += network.matrix(id).rows;
   const auto floats = [](int64_t count) { return static_cast<uint64_t>(count) * sizeof(float); };
   const uint64_t collecting = floats(columns * columns + columns * length);  // products; differences
-  const int64_t tasks = std::min<int64_t>(thread_count(), divide_up(rows, kRowsPerTask));
-  const uint64_t shifting = static_cast<uint64_t>((columns + 5 * tasks * kRowsPerTask) * columns) * sizeof(double) +
+  const int64_t tasks = std::min<int64_t>(thread_count(), divide_up(rows, kPairRowsPerTask));
+  const uint64_t shifting = static_cast<uint64_t>((columns + 5 * tasks * kPairRowsPerTask) * columns) * sizeof(double) +
                             floats(2 * rows * columns);
   return factor_bytes(columns) + std::max(collecting, shifting);  // H's triangle, and the drift
 }

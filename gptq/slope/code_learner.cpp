@@ -13,7 +13,7 @@
 namespace thimble {
 namespace {
 
-constexpr double kQuietShare = 0.1;  // of AdamStep
+constexpr double kQuietCodes = 0.1;  // of AdamStep
 constexpr double kWarmUp = 0.1;      // share of the steps
 
 // The same codes with steps of one: its weights are levels.
@@ -78,7 +78,7 @@ void CodeLearner::step(MatrixGradients& gradients, const QuantizedModel& student
     Matrix& gradient = gradients.at(tensor.name);
     scale_by_steps(std::get<SteppedCodes>(tensor.data), gradient);
     adam_step(
-        {steps_done_, rate, kQuietShare}, [by_level = gradient.data()](size_t i) { return by_level[i]; },
+        {steps_done_, rate, kQuietCodes}, [by_level = gradient.data()](size_t i) { return by_level[i]; },
         std::span(latents.levels), std::span<float>(), std::span(latents.second));
   }
 }

@@ -11,7 +11,7 @@
 namespace thimble {
 namespace {
 
-constexpr double kQuietShare = 0.5;  // of AdamStep
+constexpr double kQuietGains = 0.5;  // of AdamStep
 
 double root_mean_square(const std::vector<double>& values) {
   double sum = 0;
@@ -27,7 +27,7 @@ TunedTensor untuned(std::vector<double> values, double rate) {
 // Step number `step`, from 1.
 void move(const std::vector<double>& gradient, int64_t step, double share_of_rate, TunedTensor& tensor) {
   adam_step(
-      {step, share_of_rate * tensor.rate, kQuietShare}, [&](size_t i) { return gradient[i]; }, std::span(tensor.values),
+      {step, share_of_rate * tensor.rate, kQuietGains}, [&](size_t i) { return gradient[i]; }, std::span(tensor.values),
       std::span(tensor.first), std::span(tensor.second));
 }
 

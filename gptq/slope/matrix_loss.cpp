@@ -58,7 +58,7 @@ bool has_shape(const std::map<std::string, Shape>& shapes, const std::string& na
   return found != shapes.end() && found->second.size() == 2 && found->second[1] == columns;
 }
 
-constexpr int64_t kRowsPerTask = 64;
+constexpr int64_t kLossRowsPerTask = 64;
 
 MatrixF64 square_of(const StoredHessian& hessian) {
   MatrixF64 square(hessian.size(), hessian.size());
@@ -115,7 +115,7 @@ std::map<std::string, MatrixLoss> matrix_losses(const StoredStatistics& statisti
 double predicted_loss(const MatrixLoss& loss, const StoredMatrixView& weights, const StoredMatrixView& quantized) {
   const MatrixF64 hessian = loss.hessian ? square_of(*loss.hessian) : MatrixF64();
   std::vector<double> row_losses(static_cast<size_t>(weights.rows));
-  parallel_chunks(weights.rows, kRowsPerTask, [&](int64_t first, int64_t last) {
+  parallel_chunks(weights.rows, kLossRowsPerTask, [&](int64_t first, int64_t last) {
     MatrixF64 errors(last - first, weights.cols), products(last - first, weights.cols);
     std::vector<float> before(static_cast<size_t>(weights.cols)), after(before.size());
     for (int64_t r = first; r < last; ++r) {

@@ -16,7 +16,7 @@ namespace {
 
 // Tokens whose products are summed in float32 before they reach the float64 sum.
 constexpr int64_t kTokensPerFlush = 2048;
-constexpr int64_t kRowsPerTask = 64;
+constexpr int64_t kHessianRowsPerTask = 64;
 
 // Throws why products with a column of x are not finite.
 [[noreturn]] void refuse_column(ConstMatrixView x, int64_t column, const std::string& layer, int64_t sequence,
@@ -57,7 +57,7 @@ void add_gram(ConstMatrixView x, const std::string& layer, int64_t sequence, Sym
     accumulate_gram_lower(tokens, products);
     for (int64_t column = 0; column < columns; ++column)
       if (!std::isfinite(products(column, column))) refuse_column(tokens, column, layer, sequence, first, "squares");
-    parallel_chunks(columns, kRowsPerTask, [&](int64_t begin, int64_t end) {
+    parallel_chunks(columns, kHessianRowsPerTask, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) add_row(products.row(i), i + 1, sum.lower_row(i));
     });
   });
@@ -74,7 +74,7 @@ void add_cross_products(ConstMatrixView x, ConstMatrixView y, const std::string&
       if (!std::ranges::all_of(std::span(products.row(i), static_cast<size_t>(y.cols)),
                                [](float value) { return std::isfinite(value); }))
         refuse_column(tokens, i, layer, sequence, first, "products");
-    parallel_chunks(x.cols, kRowsPerTask, [&](int64_t begin, int64_t end) {
+    parallel_chunks(x.cols, kHessianRowsPerTask, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) add_row(products.row(i), y.cols, sum.row(i));
     });
   });

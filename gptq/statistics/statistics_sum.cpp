@@ -9,7 +9,7 @@
 namespace thimble {
 namespace {
 
-constexpr int64_t kRowsPerTask = 64;
+constexpr int64_t kAddedRowsPerTask = 64;
 
 [[noreturn]] void refuse(const std::string& name) {
   throw Error(ExitCode::kInternal, "'" + name + "': the parts of a calibration set differ");
@@ -47,7 +47,7 @@ Share hessian_part(int64_t sequences, size_t part) {
 }
 
 void add_hessian(Hessian& sum, const Hessian& added, double factor) {
-  parallel_chunks(sum.matrix.size(), kRowsPerTask, [&](int64_t begin, int64_t end) {
+  parallel_chunks(sum.matrix.size(), kAddedRowsPerTask, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       double* row = sum.matrix.lower_row(i);
       const double* more = added.matrix.lower_row(i);

@@ -11,7 +11,7 @@
 namespace thimble {
 namespace {
 
-constexpr int64_t kRowsPerTask = 64;
+constexpr int64_t kPackedRowsPerTask = 64;
 
 }  // namespace
 
@@ -72,7 +72,7 @@ void StoredHessian::load_row(int64_t i, std::span<double> row) const {
 std::shared_ptr<const SymmetricMatrix> StoredHessian::load() const {
   if (hessian_ && added_.empty()) return {hessian_, &hessian_->matrix};
   auto matrix = std::make_shared<SymmetricMatrix>(size());
-  parallel_chunks(size(), kRowsPerTask, [&](int64_t begin, int64_t end) {
+  parallel_chunks(size(), kPackedRowsPerTask, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) load_row(i, std::span(matrix->lower_row(i), static_cast<size_t>(i + 1)));
   });
   return matrix;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kBlockColumns = 128;
 // Rows do not depend on each other. Enough of them per task to make the products between blocks efficient.
-constexpr int64_t kRowsPerTask = 128;
+constexpr int64_t kSolvedRowsPerTask = 128;
 
 // One row within one block (the inner loop of algorithm 1): rounds column i, divides its error by U_ii and makes up for
 // it in the block's later columns (eq. 2). All pointers are to one value per column of the block.
@@ -63,9 +63,9 @@ GptqSolution<Codes> solve(ConstMatrixView weights, const HessianFactor& factor, 
                           std::vector<Codes> candidates) {
   const auto rows = static_cast<size_t>(weights.rows);
   std::vector<RowErrors> errors(candidates.size() * rows);
-  int64_t row_tasks = divide_up(weights.rows, kRowsPerTask);
+  int64_t row_tasks = divide_up(weights.rows, kSolvedRowsPerTask);
   parallel_for(row_tasks * std::ssize(candidates), [&](int64_t task) {
-    int64_t first = task % row_tasks * kRowsPerTask, last = std::min(first + kRowsPerTask, weights.rows);
+    int64_t first = task % row_tasks * kSolvedRowsPerTask, last = std::min(first + kSolvedRowsPerTask, weights.rows);
     const auto c = static_cast<size_t>(task / row_tasks);
     solve_rows(weights, first, last, factor, candidates[c], std::span(errors).subspan(c * rows, rows));
   });

@@ -13,13 +13,13 @@
 namespace thimble {
 namespace {
 
-constexpr int64_t kRowsPerTask = 64;
+constexpr int64_t kGridRowsPerTask = 64;
 constexpr uint16_t kFp16Infinity = 0x7c00;
 
 // Every weight by itself. `coded`: with its scales.
 template <typename Codes>
 Codes rounded_to_nearest(ConstMatrixView weights, Codes coded) {
-  parallel_chunks(weights.rows, kRowsPerTask, [&](int64_t first, int64_t last) {
+  parallel_chunks(weights.rows, kGridRowsPerTask, [&](int64_t first, int64_t last) {
     for (int64_t r = first; r < last; ++r) {
       const auto row = grid_row(coded, r, weights.cols);
       for (int64_t k = 0; k < weights.cols; ++k)
@@ -51,7 +51,7 @@ std::vector<uint16_t> row_scales(ConstMatrixView weights, std::span<const double
   const double lowest = std::ranges::min(clip_fractions);
   const size_t sorted = columns == 0 ? 0 : columns - static_cast<size_t>(lowest * static_cast<double>(columns - 1));
   std::vector<uint16_t> scales(clip_fractions.size() * rows);
-  parallel_chunks(weights.rows, kRowsPerTask, [&](int64_t first, int64_t last) {
+  parallel_chunks(weights.rows, kGridRowsPerTask, [&](int64_t first, int64_t last) {
     std::vector<float> magnitudes(columns), largest(sorted);
     for (int64_t r = first; r < last; ++r) {
       std::transform(weights.row(r), weights.row(r) + columns, magnitudes.begin(),
@@ -81,7 +81,7 @@ Nvfp4Codes choose_nvfp4_scales(ConstMatrixView weights) {
   Nvfp4Codes coded = nvfp4_zeros(weights.rows, weights.cols);
   coded.tensor_scale = nvfp4_tensor_scale(weights);
   const int64_t blocks = nvfp4_blocks(weights.cols);
-  parallel_chunks(weights.rows, kRowsPerTask, [&](int64_t first, int64_t last) {
+  parallel_chunks(weights.rows, kGridRowsPerTask, [&](int64_t first, int64_t last) {
     for (int64_t r = first; r < last; ++r)
       for (int64_t b = 0; b < blocks; ++b) {
         const int64_t begin = b * kNvfp4Block;

@@ -13,14 +13,12 @@
 #include <memory>
 #include <new>
 
+#include "packer/codecs/library_bytes.h"
 #include "packer/codecs/lzma_settings.h"
 #include "packer/rans/weight_coder.h"
 
 namespace thimble {
 namespace {
-
-const uint8_t* source(Bytes bytes) { return reinterpret_cast<const uint8_t*>(bytes.data()); }
-uint8_t* target(std::span<std::byte> bytes) { return reinterpret_cast<uint8_t*>(bytes.data()); }
 
 ByteVector copy_of(Bytes raw, const ContentShape&) { return {raw.begin(), raw.end()}; }
 

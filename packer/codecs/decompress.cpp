@@ -13,6 +13,7 @@
 #include <memory>
 #include <new>
 
+#include "packer/codecs/library_bytes.h"
 #ifdef THIMBLE_LZMA
 #include "packer/codecs/lzma_settings.h"
 #endif
@@ -23,9 +24,6 @@ namespace thimble {
 namespace {
 
 #if defined(THIMBLE_BROTLI) || defined(THIMBLE_ZSTD) || defined(THIMBLE_LZMA)
-const uint8_t* source(Bytes bytes) { return reinterpret_cast<const uint8_t*>(bytes.data()); }
-uint8_t* target(std::span<std::byte> bytes) { return reinterpret_cast<uint8_t*>(bytes.data()); }
-
 enum class Stream { kGoesOn, kEnded, kTruncated };
 
 // What a decompressor makes of `stored`, a `kind` ("zstd frame") of exactly raw_bytes, or a FormatError. That size

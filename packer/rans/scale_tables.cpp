@@ -14,11 +14,11 @@ constexpr int kFractionBits = 16;  // of a position within a cell
 
 // exp(-a h - 2 b h^2) and exp(-2 b h^2) with h = 1/32, times 2^30: the ratio of the first two cells, and by how much
 // the ratio shrinks from one pair of cells to the next. b makes the variance 1.
-struct Shape {
+struct ScaleShape {
   uint64_t first_ratio;
   uint64_t ratio_decay;
 };
-constexpr std::array<Shape, kTableShapes> kShapes = {{
+constexpr std::array<ScaleShape, kTableShapes> kShapes = {{
     {1072693760, 1072693760},  // a = 0, b = 1/2: Gaussian
     {1056461846, 1073098699},  // a = 1/2, b = 0.306758
     {1040443749, 1073470979},  // a = 1, b = 0.129165

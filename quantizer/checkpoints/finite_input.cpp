@@ -15,7 +15,7 @@
 namespace thimble {
 namespace {
 
-[[noreturn]] void refuse(const NonFinite& found, const std::string& where) {
+[[noreturn]] void refuse_values(const NonFinite& found, const std::string& where) {
   throw Error(ExitCode::kBadInput,
               fmt::format("{} of {}, --check-finite allows finite values only", found.text(), where));
 }
@@ -44,7 +44,7 @@ class FiniteScorer final : public Scorer {
       auto bad = std::ranges::find_if_not(own, [](float score) { return std::isfinite(score); });
       if (bad != own.end()) {
         check(window.inputs);
-        refuse({"the score", {bad - own.begin()}, *bad}, place(window.inputs));
+        refuse_values({"the score", {bad - own.begin()}, *bad}, place(window.inputs));
       }
       done += own.size();
     }
@@ -62,7 +62,7 @@ class FiniteScorer final : public Scorer {
     return fmt::format("a window of {} that begins with token {}", counted(inputs.size(), "token"), inputs.front());
   }
   void check(std::span<const Token> inputs) {
-    if (std::optional<NonFinite> found = scorer_->find_non_finite_input(inputs)) refuse(*found, place(inputs));
+    if (std::optional<NonFinite> found = scorer_->find_non_finite_input(inputs)) refuse_values(*found, place(inputs));
   }
 
   std::unique_ptr<Scorer> scorer_;
@@ -90,7 +90,7 @@ void require_finite_activations(Scorer& scorer, const TokenSequences& sequences,
   for (int64_t s = 0; s < sequences.count; ++s) {
     std::span<const Token> tokens = sequences.sequence(s);
     if (auto found = scorer.find_non_finite_input(tokens.first(tokens.size() - 1)))
-      refuse(*found, fmt::format("calibration sequence {}", s));
+      refuse_values(*found, fmt::format("calibration sequence {}", s));
     progress.advance(1);
   }
   progress.end();

@@ -17,7 +17,7 @@ namespace thimble {
 namespace {
 
 constexpr uint64_t kAlignment = 32;
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kGgufVersion = 3;
 
 void append_text(ByteVector& out, std::string_view text) {
   append_little_endian(out, uint64_t{text.size()});
@@ -134,7 +134,7 @@ GgufReport write_gguf(const std::string& path, const WeightSource& source, const
   GgufReport report;
   ByteVector header;
   append_bytes(header, as_bytes_of("GGUF"));
-  append_little_endian(header, kVersion);
+  append_little_endian(header, kGgufVersion);
   append_little_endian(header, uint64_t{tensors.size()});
   append_little_endian(header, keys.count());
   append_bytes(header, keys.bytes());

@@ -17,12 +17,11 @@ namespace thimble {
 namespace {
 
 // Of a folder with a tokenizer: what `transformers` looks for when it loads it, and how to generate with it.
-constexpr const char* kTokenizerFiles[] = {
+constexpr const char* kCopiedFiles[] = {
     "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.json",     "merges.txt",      "chat_template.jinja",   "chat_template.json",      "generation_config.json"};
 constexpr uint64_t kMaxTokenizerFileBytes = 64 << 20;
-constexpr const char* kArtifactFile = "model.thmb";
-constexpr const char* kConfigFile = "config.json";
+constexpr const char *kArtifactFile = "model.thmb", *kHubConfigFile = "config.json";
 constexpr const char* kSpecialTokens[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
 
 // One file of tensors.
@@ -105,7 +104,7 @@ std::vector<std::pair<std::string, std::string>> tokenizer_files_at(const std::s
     refuse_other_kinds(file.bytes(), FileUse::kTokenizer, path);
     return {{path, holds_tokenizer_json(file.bytes()) ? "tokenizer.json" : "tokenizer.model"}};
   }
-  for (const char* name : kTokenizerFiles)
+  for (const char* name : kCopiedFiles)
     if (const std::string file = (std::filesystem::path(path) / name).string(); file_exists(file))
       files.emplace_back(file, name);
   return files;
@@ -137,7 +136,7 @@ HubFolderReport write_hub_folder(const std::string& path, const WeightSource& so
   }
   write_texts(folder, tokenizer);
   report.tokenizer_files = names_of(tokenizer);
-  write_file_atomically(folder.file(kConfigFile), config.dump(2) + "\n");
+  write_file_atomically(folder.file(kHubConfigFile), config.dump(2) + "\n");
   folder.commit();
   return report;
 }
@@ -153,7 +152,7 @@ HubFolderReport write_artifact_folder(const std::string& path, const WeightSourc
   write_file_atomically(folder.file(kArtifactFile), artifact.bytes());
   write_texts(folder, texts);
   write_texts(folder, tokenizer);
-  write_file_atomically(folder.file(kConfigFile), config.dump(2) + "\n");
+  write_file_atomically(folder.file(kHubConfigFile), config.dump(2) + "\n");
   folder.commit();
   return {source.spec().network->parameters.size(), 0, artifact.bytes().size(), names_of(tokenizer)};
 }

@@ -28,7 +28,7 @@ constexpr int64_t kSpareElements = 4096;  // behind the last matrix, where idle 
 
 using Constants = std::vector<std::pair<std::string, std::string>>;
 
-[[noreturn]] void refuse(const std::string& path, const std::string& found, const std::string& allowed) {
+[[noreturn]] void refuse_artifact(const std::string& path, const std::string& found, const std::string& allowed) {
   throw UsageError(fmt::format("{}: no loader for this artifact: {}, {}", path, found, allowed));
 }
 
@@ -44,14 +44,14 @@ Matrices check_matrices(const OpenArtifact& artifact, const std::string& path) {
     if (!tensor.coded()) continue;
     const std::string object = "tensor '" + tensor.name + "' ";
     if (tensor.encoding != Encoding::kStepped || tensor.trellis_bits == 0)
-      refuse(path, object + "is stored as " + precision_name(tensor),
-             "only trellises are read (quantize --method slope)");
+      refuse_artifact(path, object + "is stored as " + precision_name(tensor),
+                      "only trellises are read (quantize --method slope)");
     if (matrices.count > 0 && matrices.trellis_bits != tensor.trellis_bits)
-      refuse(path, object + "is stored as " + precision_name(tensor), "all must have one trellis");
+      refuse_artifact(path, object + "is stored as " + precision_name(tensor), "all must have one trellis");
     const auto columns = static_cast<int64_t>(tensor.columns());
     const int64_t stripes = (columns + kStripe - 1) / kStripe;
     if (tensor.elements() == 0 || columns % stripes != 0)
-      refuse(path, object + fmt::format("has {} columns", columns), "stripes of equal width are needed");
+      refuse_artifact(path, object + fmt::format("has {} columns", columns), "stripes of equal width are needed");
     matrices.trellis_bits = tensor.trellis_bits;
     matrices.count += 1;
     matrices.elements += static_cast<int64_t>(tensor.elements()) + columns;
@@ -66,7 +66,7 @@ std::pair<std::string, int> raw_type(const OpenArtifact& artifact, const std::st
     if (!tensor.coded()) types.insert(tensor.dtype);
   if (types == std::set{DType::kF16}) return {"'<f2'", 2};
   if (types == std::set{DType::kF32}) return {"'<f4'", 4};
-  refuse(path, "its tensors without codes have other element types", "all must be F16, or all F32");
+  refuse_artifact(path, "its tensors without codes have other element types", "all must be F16, or all F32");
 }
 
 // As an argument of numpy.frombuffer(), with what turns planes of bytes into elements behind it.
@@ -79,8 +79,9 @@ Constants constants_of(const OpenArtifact& artifact, const std::string& path) {
   const Matrices matrices = check_matrices(artifact, path);
   const std::vector<StoredSection>& sections = artifact.sections;
   if (matrices.count == 0 || sections.size() != matrices.count + 3 || sections.size() > 255)
-    refuse(path, fmt::format("{} sections for {} matrices", sections.size(), matrices.count),
-           "the header, one for each matrix, of at most 4 Mi elements, one of steps and one of other tensors are read");
+    refuse_artifact(
+        path, fmt::format("{} sections for {} matrices", sections.size(), matrices.count),
+        "the header, one for each matrix, of at most 4 Mi elements, one of steps and one of other tensors are read");
   std::vector<uint64_t> offsets = {32 + 20 * sections.size()};
   for (const StoredSection& section : sections) offsets.push_back(offsets.back() + section.stored.size());
 
@@ -88,23 +89,23 @@ Constants constants_of(const OpenArtifact& artifact, const std::string& path) {
   uint32_t largest = 0;
   for (size_t i = 1; i <= matrices.count; ++i) {
     if (sections[i].entry.codec != CodecId::kRans)
-      refuse(path,
-             fmt::format("the codes of section {} are stored by codec {}", i, codec_name(sections[i].entry.codec)),
-             "only those of the weight coder are read (quantize --codec rans)");
+      refuse_artifact(
+          path, fmt::format("the codes of section {} are stored by codec {}", i, codec_name(sections[i].entry.codec)),
+          "only those of the weight coder are read (quantize --codec rans)");
     shapes = std::max(shapes, 1 + (static_cast<int>(sections[i].stored[0]) & 15));
     largest = std::max(largest, largest_magnitude(sections[i].stored, path, matrices.trellis_bits));
   }
   const StoredSection &header = sections.front(), &scales = sections[sections.size() - 2], &raw = sections.back();
   const CodecId codec = header.entry.codec;
   if (scales.entry.codec != codec || raw.entry.codec != codec)
-    refuse(path, "its other sections are stored by several codecs", "one must do: --portable makes it none");
+    refuse_artifact(path, "its other sections are stored by several codecs", "one must do: --portable makes it none");
   static const std::map<CodecId, std::pair<const char*, const char*>> kDecompress = {
       {CodecId::kNone, {"bytes(", ""}},
       {CodecId::kXz, {"lzma.decompress(", ",3,None,[{'id':33}]"}},
       {CodecId::kBrotli, {"brotli.decompress(", ""}}};
   if (!kDecompress.contains(codec))
-    refuse(path, fmt::format("its other sections are stored by codec {}", codec_name(codec)),
-           "none, xz and brotli are read");
+    refuse_artifact(path, fmt::format("its other sections are stored by codec {}", codec_name(codec)),
+                    "none, xz and brotli are read");
   std::string table = kShapes[0];
   for (int i = 1; i < std::max(2, shapes); ++i) table += std::string(",") + kShapes[i];
   const auto [type, bytes] = raw_type(artifact, path);

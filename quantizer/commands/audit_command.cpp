@@ -14,13 +14,13 @@
 namespace thimble {
 namespace {
 
-struct Options {
+struct AuditArguments {
   std::string model, config, source_text;
   TokenSource source;
   int64_t samples = AuditOptions{}.samples;
 };
 
-void run_audit(const Options& options, const Device& device, uint64_t seed, Console& console) {
+void run_audit(const AuditArguments& options, const Device& device, uint64_t seed, Console& console) {
   console.plan(audit_plan());
   std::jthread warming = warm_up(device);
   Tokenizer tokenizer = load_tokenizer(options.source.tokenizer);
@@ -57,7 +57,7 @@ void run_audit(const Options& options, const Device& device, uint64_t seed, Cons
 }  // namespace
 
 void add_audit_command(CommandLine& line) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<AuditArguments>();
   CLI::App* command =
       add_command(line, "audit", "Check that an evaluation is correct: coverage, bytes, causality, sums",
                   "thimble audit model.thmb --text val.txt --tokenizer sp.model --max-targets 4096");

@@ -11,7 +11,7 @@
 namespace thimble {
 namespace {
 
-struct Options {
+struct BudgetArguments {
   std::string artifact;
   uint64_t limit = 0;
   CodeOptions code;
@@ -38,7 +38,7 @@ std::string to_text(const BudgetReport& report) {
 }  // namespace
 
 void add_budget_command(CommandLine& line) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<BudgetArguments>();
   CLI::App* command = add_command(line, "budget", "Check an artifact and its code against a byte limit",
                                   "thimble budget model.thmb --limit 16000000 --code train_gpt.py");
   command->add_option("artifact", options->artifact, "Artifact (.thmb)")->required();

@@ -13,7 +13,7 @@
 namespace thimble {
 namespace {
 
-struct Options {
+struct EvalArguments {
   std::vector<std::string> models;
   std::string config;
   TokenSource source;
@@ -67,7 +67,7 @@ std::string table_of(const std::vector<ScoredModel>& all, const std::string& dev
 }  // namespace
 
 void add_eval_command(CommandLine& line) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<EvalArguments>();
   CLI::App* command = add_command(line, "eval", "Score checkpoints and artifacts in bits per byte",
                                   "thimble eval model.safetensors model.thmb --tokens val.bin --tokenizer sp.model");
   command->add_option("models", options->models, "Checkpoints or artifacts; gaps are against the first")->required();

@@ -23,7 +23,7 @@ constexpr const char* kNvfp4 = "nvfp4";
 constexpr const char *kToSafetensors = "safetensors", *kToHub = "hf", *kToArtifactFolder = "hf-thimble",
                      *kToGguf = "gguf";
 
-struct Options {
+struct ExportArguments {
   std::string model, output, to = kToSafetensors, layout = kDequantized;
   std::string dtype;              // empty: that of the format
   std::string tokenizer, config;  // of other formats than safetensors
@@ -76,7 +76,7 @@ Export dequantized_export(const QuantizedModel& quantized, DType dtype, const st
           {{"banked", quantized.banked}}};
 }
 
-Json export_safetensors(const Options& options, DType dtype) {
+Json export_safetensors(const ExportArguments& options, DType dtype) {
   const QuantizedModel quantized = load_artifact(options.model);
   Export made = (options.layout == kNvfp4 ? nvfp4_export : dequantized_export)(quantized, dtype, options.model);
   TensorMap views;
@@ -86,7 +86,7 @@ Json export_safetensors(const Options& options, DType dtype) {
   return made.result;
 }
 
-Json export_hub_folder(const Options& options, DType dtype) {
+Json export_hub_folder(const ExportArguments& options, DType dtype) {
   const WeightSource source(options.model, options.config);
   const HubFolderReport report =
       write_hub_folder(options.output, source, {dtype, options.shard_bytes, options.tokenizer});
@@ -96,7 +96,7 @@ Json export_hub_folder(const Options& options, DType dtype) {
           {"tokenizer_files", report.tokenizer_files}};
 }
 
-Json export_artifact_folder(const Options& options, DType dtype) {
+Json export_artifact_folder(const ExportArguments& options, DType dtype) {
   if (!is_artifact(options.model))
     throw UsageError(options.model + " is no artifact, which --to hf-thimble is for (--to hf takes checkpoints too)");
   const WeightSource source(options.model, options.config);
@@ -109,7 +109,7 @@ Json export_artifact_folder(const Options& options, DType dtype) {
 }
 
 // The tokenizer of --tokenizer, a file or a folder, or else of the model's folder or GGUF file.
-std::string gguf_tokenizer(const Options& options, const WeightSource& source) {
+std::string gguf_tokenizer(const ExportArguments& options, const WeightSource& source) {
   const std::string& from = options.tokenizer.empty() ? source.folder() : options.tokenizer;
   if (from.empty() && holds_gguf_tokenizer(source.path())) return source.path();
   if (!from.empty()) {
@@ -123,13 +123,13 @@ std::string gguf_tokenizer(const Options& options, const WeightSource& source) {
                   from.empty() ? "" : fmt::format(": '{}' has none", from)));
 }
 
-Json export_gguf(const Options& options, const std::string& type) {
+Json export_gguf(const ExportArguments& options, const std::string& type) {
   const WeightSource source(options.model, options.config);
   const GgufReport report = write_gguf(options.output, source, *gguf_blocks(type), gguf_tokenizer(options, source));
   return {{"tensors", report.tensors}, {"tensor_bytes", report.tensor_bytes}, {"in_f16_instead", report.narrower}};
 }
 
-Json run_export(const Options& options) {
+Json run_export(const ExportArguments& options) {
   const bool is_default = options.to == kToSafetensors;
   const std::string dtype = !options.dtype.empty() ? options.dtype : is_default ? "F32" : "BF16";
   Json result = options.to == kToGguf             ? export_gguf(options, dtype)
@@ -152,7 +152,7 @@ std::string to_text(const Json& result) {
   return text + "\n";
 }
 
-void register_files(const Options& options, FileRoles& roles) {
+void register_files(const ExportArguments& options, FileRoles& roles) {
   roles.model(options.model, options.config);
   if (options.to != kToSafetensors)
     for (const std::string& file : files_of_folder(options.model)) roles.input("the model's", file);
@@ -165,8 +165,8 @@ void register_files(const Options& options, FileRoles& roles) {
     roles.output("--output", options.output);
 }
 
-// Options that the format has no use for.
-void check_options(const Options& options, const CLI::App& command) {
+// ExportArguments that the format has no use for.
+void check_options(const ExportArguments& options, const CLI::App& command) {
   auto refuse = [&](const char* option, const char* owner) {
     if (command.get_option(option)->count() > 0)
       throw UsageError(fmt::format("{} is for --to {}: it has no effect with {}", option, owner, options.to));
@@ -182,7 +182,7 @@ void check_options(const Options& options, const CLI::App& command) {
 }  // namespace
 
 void add_export_command(CommandLine& line) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ExportArguments>();
   CLI::App* command = add_command(line, "export", "Write a model's weights in formats that other programs read",
                                   "thimble export model.thmb -o dequantized.safetensors\n"
                                   "  thimble export model.thmb --to hf -o folder --tokenizer checkpoint/\n"

@@ -10,13 +10,13 @@
 namespace thimble {
 namespace {
 
-struct Options {
+struct GenerateArguments {
   std::string model, config, tokenizer, prompt;
   int64_t length = 200;
   double temperature = 0.8;
 };
 
-Json run_generate(const Options& options, const Device& device, uint64_t seed, Console& console) {
+Json run_generate(const GenerateArguments& options, const Device& device, uint64_t seed, Console& console) {
   std::jthread warming = warm_up(device);
   Tokenizer tokenizer = load_tokenizer(options.tokenizer);
   const RunnableModel model = load_model(options.model, options.config).model;
@@ -53,7 +53,7 @@ Json run_generate(const Options& options, const Device& device, uint64_t seed, C
 }  // namespace
 
 void add_generate_command(CommandLine& line) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<GenerateArguments>();
   CLI::App* command = add_command(line, "generate", "Sample text from a checkpoint or an artifact",
                                   "thimble generate model.thmb --tokenizer sp.model --prompt \"The sea\"");
   command->add_option("model", options->model, "Checkpoint or artifact")->required();

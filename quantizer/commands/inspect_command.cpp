@@ -17,7 +17,7 @@
 namespace thimble {
 namespace {
 
-struct Options {
+struct InspectArguments {
   std::string file, config, report, heat_map;
 };
 
@@ -114,7 +114,7 @@ void draw_heat_map(const HeatMap& map, const std::string& output, const std::str
               file.parent_path().string());
 }
 
-void inspect_artifact(const Options& options, Console& console) {
+void inspect_artifact(const InspectArguments& options, Console& console) {
   const std::string& path = options.file;
   if (!options.config.empty())
     throw UsageError("--config is for checkpoints; '" + path + "' is an artifact with its own");
@@ -216,7 +216,7 @@ std::string to_text(const CheckpointReport& report) {
 }
 
 // A model that cannot be run is a checkpoint all the same: the report says why.
-void inspect_checkpoint(const Options& options, Console& console) {
+void inspect_checkpoint(const InspectArguments& options, Console& console) {
   for (const auto& [name, value] : {std::pair("--report", options.report), std::pair("--heat-map", options.heat_map)})
     if (!value.empty()) throw UsageError(fmt::format("{} is for artifacts; '{}' is none", name, options.file));
   CheckpointReport report{open_checkpoint(options.file)};
@@ -227,7 +227,7 @@ void inspect_checkpoint(const Options& options, Console& console) {
 }  // namespace
 
 void add_inspect_command(CommandLine& line) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<InspectArguments>();
   CLI::App* command = add_command(
       line, "inspect", "Show what an artifact or a checkpoint holds, tensor by tensor",
       "thimble inspect model.thmb\n  thimble inspect model.thmb --report quantize.json --heat-map bits.svg");

@@ -11,11 +11,11 @@
 namespace thimble {
 namespace {
 
-struct Options {
+struct LoaderArguments {
   std::string artifact, output;
 };
 
-void write_loader(const Options& options, Console& console) {
+void write_loader(const LoaderArguments& options, Console& console) {
   FileRoles roles;
   roles.model(options.artifact);
   roles.output("--output", options.output);
@@ -41,7 +41,7 @@ void write_loader(const Options& options, Console& console) {
 }  // namespace
 
 void add_loader_command(CommandLine& line) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<LoaderArguments>();
   CLI::App* command = add_command(line, "loader", "Write the smallest Python program that reads an artifact",
                                   "thimble loader model.thmb -o load.py");
   command->add_option("artifact", options->artifact, "Artifact (.thmb)")->required();

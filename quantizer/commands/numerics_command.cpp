@@ -199,7 +199,7 @@ void require_passed(const MoeCheck& check) {
                   failed->first_column, failed->first_found, failed->first_reference));
 }
 
-struct Options {
+struct NumericsArguments {
   std::vector<std::string> operators = {kAllOperators};
   std::optional<int64_t> max_elements;
   std::string stage = kOperatorStage, inject;
@@ -222,7 +222,7 @@ std::vector<Operator> parse_operators(const std::vector<std::string>& names) {
   return chosen;
 }
 
-std::optional<MoeStage> parse_fault(const Options& options) {
+std::optional<MoeStage> parse_fault(const NumericsArguments& options) {
   if (options.inject.empty()) return std::nullopt;
   if (options.stage != kMoeStage) throw UsageError("--inject is for --stage moe");
   return static_cast<MoeStage>(std::ranges::find(kMoeStages, options.inject) - kMoeStages.begin());
@@ -253,7 +253,7 @@ NumericsReport run_numerics(const NumericsRequest& request, const Device& device
 }  // namespace
 
 void add_numerics_command(CommandLine& line) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<NumericsArguments>();
   CLI::App* command = add_command(line, "numerics", "Check low-precision operators against float64",
                                   "thimble numerics --op softmax --op layer_norm --device cuda");
   CLI::Option* operators = repeatable(command->add_option("--op", options->operators,

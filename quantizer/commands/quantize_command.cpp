@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kDefaultHighCount = 10;
 
-struct Options {
+struct QuantizeArguments {
   QuantizeRequest request;
   CodeOptions code;
   bool with_loader = false;
@@ -30,12 +30,12 @@ struct Options {
   MethodOptions methods;
 };
 
-std::string work_folder(const Options& options) {
+std::string work_folder(const QuantizeArguments& options) {
   if (options.no_resume) return "";
   return options.work_folder.empty() ? options.request.output + ".work" : options.work_folder;
 }
 
-void check_files(const Options& options) {
+void check_files(const QuantizeArguments& options) {
   FileRoles roles;
   register_files(options.request, roles);
   options.code.register_files(roles);
@@ -46,7 +46,8 @@ void check_files(const Options& options) {
   roles.check();
 }
 
-QuantizeRequest finish_request(const Options& options, const CommandLine& line, const std::optional<Spec>& spec) {
+QuantizeRequest finish_request(const QuantizeArguments& options, const CommandLine& line,
+                               const std::optional<Spec>& spec) {
   QuantizeRequest request = options.request;
   const bool has_budget = request.budget_bytes.has_value();
   request.device = open_device(line.common, line.ranks);
@@ -101,7 +102,7 @@ std::vector<ScoredModel> score_before_and_after(const QuantizeRequest& request, 
 }
 
 // What is wanted.
-void add_targets(CLI::App& command, Options& options) {
+void add_targets(CLI::App& command, QuantizeArguments& options) {
   add_bytes(command, "--budget", options.request.budget_bytes,
             "Most bytes that artifact and code may take: 16000000, 16MB, 1.5e6");
   options.code.add_to(command);
@@ -127,7 +128,7 @@ void add_targets(CLI::App& command, Options& options) {
   command.option_defaults()->group(kCommonGroup);
 }
 
-void add_method_options(CLI::App& command, Options& options) {
+void add_method_options(CLI::App& command, QuantizeArguments& options) {
   add_slope_options(command, options.request, options.methods);
   add_trace_bits_option(command, options.bits, options.methods);
   command.option_defaults()->group(kTraceGroup);
@@ -153,7 +154,7 @@ void add_checks(CLI::App& command, QuantizeRequest& request) {
 }  // namespace
 
 void add_quantize_command(CommandLine& line) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<QuantizeArguments>();
   QuantizeRequest& request = options->request;
   CLI::App* command = add_command(line, "quantize", "Fit a checkpoint into a byte budget",
                                   "thimble quantize final_model.pt -o model.thmb --budget 16MB --code train_gpt.py");

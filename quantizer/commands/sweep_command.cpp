@@ -16,7 +16,7 @@ namespace {
 constexpr const char* kDefaultBitsPerWeight = "2,2.5,3,4,5";
 constexpr double kLeastBits = 0.01, kMostBits = 32;
 
-struct Options {
+struct SweepArguments {
   SweepRequest request;
   std::string methods = "slope,trace", budgets, bits_per_weight, bits = "5,6", work_folder;
   MethodOptions method_options;
@@ -58,7 +58,7 @@ void register_files(SweepRequest& request) {
 }
 
 // What names files: looked at before any is opened.
-SweepRequest files_of(const Options& options, const CommandLine& line) {
+SweepRequest files_of(const SweepArguments& options, const CommandLine& line) {
   SweepRequest request = options.request;
   request.source.find_tokenizer({&request.base.checkpoint, 1}, TokenSource::Need::kRequired);
   request.base.given_text.tokenizer = request.source.tokenizer;
@@ -68,7 +68,7 @@ SweepRequest files_of(const Options& options, const CommandLine& line) {
   return request;
 }
 
-void finish_request(const Options& options, const CommandLine& line, const std::optional<Spec>& spec,
+void finish_request(const SweepArguments& options, const CommandLine& line, const std::optional<Spec>& spec,
                     SweepRequest& request) {
   for (const std::string& name : parts_of(options.methods)) {
     request.methods.push_back(parse_method(name));
@@ -89,7 +89,7 @@ void finish_request(const Options& options, const CommandLine& line, const std::
       request.bits_per_weight.push_back(parse_bits_per_weight(text));
 }
 
-void add_options(CLI::App& command, Options& options) {
+void add_options(CLI::App& command, SweepArguments& options) {
   SweepRequest& request = options.request;
   add_checkpoint(command, request.base.checkpoint);
   add_file(command, "-o,--output", request.prefix,
@@ -143,7 +143,7 @@ Json outcome_json(const SweepOutcome& outcome, const StageTimes& times, const st
 }  // namespace
 
 void add_sweep_command(CommandLine& line) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<SweepArguments>();
   CLI::App* command = add_command(line, "sweep", "Draw bytes against bits per byte over methods and budgets",
                                   "thimble sweep final_model.pt -o curve --budgets 9200000,11149629,13538545 "
                                   "--tokens val.bin --tokenizer sp.model");

@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kMostShards = 1'000'000;  // names have six digits
 
-struct Options {
+struct TokenizeArguments {
   std::vector<std::string> texts;
   std::string output, tokenizer;
   std::optional<int64_t> shard_tokens;
@@ -38,7 +38,7 @@ std::string numbered(const std::string& output, size_t number) {
 }
 
 // Shards in the order in which a pattern of --tokens finds them, all but the last of one size.
-std::vector<Shard> cut(const Options& options, std::span<const Token> tokens) {
+std::vector<Shard> cut(const TokenizeArguments& options, std::span<const Token> tokens) {
   if (!options.shard_tokens) return {{options.output, tokens}};
   const auto most = static_cast<size_t>(*options.shard_tokens);
   std::vector<Shard> shards;
@@ -52,7 +52,7 @@ std::vector<Shard> cut(const Options& options, std::span<const Token> tokens) {
   return shards;
 }
 
-void check_files(const Options& options, const std::vector<Shard>& shards) {
+void check_files(const TokenizeArguments& options, const std::vector<Shard>& shards) {
   FileRoles roles;
   for (const std::string& text : options.texts) roles.input("the text", text);
   roles.input("the --tokenizer", options.tokenizer);
@@ -61,14 +61,14 @@ void check_files(const Options& options, const std::vector<Shard>& shards) {
 }
 
 // A pattern that finds these shards would find one more.
-void refuse_older_shard(const Options& options, size_t shards) {
+void refuse_older_shard(const TokenizeArguments& options, size_t shards) {
   const std::string next = numbered(options.output, shards);
   if (options.shard_tokens && file_exists(next))
     throw UsageError(fmt::format("{} is there, of an earlier run: it would be read with the {} of this one",
                                  quoted_name(next), counted(shards, "shard")));
 }
 
-Json run_tokenize(const Options& options) {
+Json run_tokenize(const TokenizeArguments& options) {
   check_files(options, cut(options, {}));  // what can be known before any work
   const Tokenizer tokenizer = load_tokenizer(options.tokenizer);
   std::vector<Token> tokens;
@@ -120,7 +120,7 @@ std::string text_of(const Json& result) {
 }  // namespace
 
 void add_tokenize_command(CommandLine& line) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TokenizeArguments>();
   CLI::App* command = add_command(line, "tokenize", "Write texts as token shards, for --tokens of other commands",
                                   "thimble tokenize val.txt -o val.bin --tokenizer model/tokenizer.json");
   command->add_option("text", options->texts, "UTF-8 text files, one after another; lines <|doc|> separate documents")

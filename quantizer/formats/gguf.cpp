@@ -16,7 +16,7 @@
 namespace thimble {
 namespace {
 
-constexpr std::string_view kMagic = "GGUF";
+constexpr std::string_view kGgufMagic = "GGUF";
 constexpr const char* kAlignmentKey = "general.alignment";
 constexpr uint64_t kDefaultAlignment = 32, kMostAlignment = 1 << 16;
 constexpr uint32_t kMostDimensions = 4;
@@ -68,7 +68,8 @@ class GgufParser {
   };
 
   std::pair<uint64_t, uint64_t> read_counts() {
-    if (cursor_.take_text(kMagic.size(), "magic") != kMagic) throw FormatError(path_, "does not begin with 'GGUF'");
+    if (cursor_.take_text(kGgufMagic.size(), "magic") != kGgufMagic)
+      throw FormatError(path_, "does not begin with 'GGUF'");
     const auto version = cursor_.read<uint32_t>("version");
     if (version != 2 && version != 3)
       throw FormatError(path_, fmt::format("version {}, read are 2 and 3{}", version,
@@ -232,6 +233,6 @@ class GgufParser {
 
 GgufFile read_gguf(Bytes file, const std::string& path) { return GgufParser(file, path).read(); }
 
-bool looks_like_gguf(Bytes file) { return as_text(file).starts_with(kMagic); }
+bool looks_like_gguf(Bytes file) { return as_text(file).starts_with(kGgufMagic); }
 
 }  // namespace thimble

@@ -23,7 +23,7 @@ constexpr const char *kModelKey = "tokenizer.ggml.model", *kPreKey = "tokenizer.
                      *kTokensKey = "tokenizer.ggml.tokens", *kTypesKey = "tokenizer.ggml.token_type",
                      *kMergesKey = "tokenizer.ggml.merges", *kScoresKey = "tokenizer.ggml.scores",
                      *kBosKey = "tokenizer.ggml.bos_token_id", *kAddBosKey = "tokenizer.ggml.add_bos_token",
-                     *kAddSpaceKey = "tokenizer.ggml.add_space_prefix", *kTemplateKey = "tokenizer.chat_template";
+                     *kAddSpaceKey = "tokenizer.ggml.add_space_prefix", *kChatTemplateKey = "tokenizer.chat_template";
 
 // What tokenizer_config.json calls them.
 constexpr std::pair<const char*, const char*> kSpecialKeys[] = {{kBosKey, "bos_token"},
@@ -322,14 +322,14 @@ std::map<std::string, std::string> gguf_tokenizer_files(const std::string& path)
     tokenizer["model"]["vocab"].emplace(added.at("content").get<std::string>(), added.at("id"));
   files["tokenizer.json"] = tokenizer.dump();
   files[kTokenizerConfigFile] = reader.config().dump(2) + "\n";
-  if (const std::string text = text_at(file->metadata, kTemplateKey); !text.empty())
+  if (const std::string text = text_at(file->metadata, kChatTemplateKey); !text.empty())
     files["chat_template.jinja"] = text;
   return files;
 }
 
 std::string gguf_chat_template(const std::string& path) {
   const std::optional<GgufFile> file = gguf_at(MappedFile(path));
-  return file ? text_at(file->metadata, kTemplateKey) : "";
+  return file ? text_at(file->metadata, kChatTemplateKey) : "";
 }
 
 }  // namespace thimble

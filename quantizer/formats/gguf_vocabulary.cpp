@@ -19,14 +19,14 @@ namespace {
 constexpr const char* kAnyPre = "default";  // nothing cuts the texts of such models
 constexpr const char* kAllBytes = "llama.cpp needs a token for each of the 256 bytes, which it does not have";
 
-[[noreturn]] void refuse(const std::string& path, const std::string& what) {
+[[noreturn]] void refuse_vocabulary(const std::string& path, const std::string& what) {
   throw UsageError(path + ": --to gguf: " + what);
 }
 
 void check_length(const GgufToken& token, const std::string& path) {
   if (token.type == GgufTokenType::kNormal && token.text.size() > kMostMergedBytes)
-    refuse(path, fmt::format("token {} has {} B, at most {} are written", quoted_name(token.text), token.text.size(),
-                             kMostMergedBytes));
+    refuse_vocabulary(path, fmt::format("token {} has {} B, at most {} are written", quoted_name(token.text),
+                                        token.text.size(), kMostMergedBytes));
 }
 
 // What stands in a text is looked for before spaces become marks.
@@ -72,9 +72,10 @@ class MergeScores {
       last = merge.made;
       int64_t& order = order_[static_cast<size_t>(last)];
       if (order != kNotMade)
-        refuse(path, fmt::format("the merges that make {} lie apart, with others between them: llama.cpp has one rank "
-                                 "for all{}",
-                                 quoted_name(piece(last)), kWayOut));
+        refuse_vocabulary(
+            path, fmt::format("the merges that make {} lie apart, with others between them: llama.cpp has one rank "
+                              "for all{}",
+                              quoted_name(piece(last)), kWayOut));
       order = made_++;
     }
     for (size_t id = 0; id < tokenizer.bpe.texts.size(); ++id)
@@ -93,8 +94,8 @@ class MergeScores {
       const std::string_view left = text.substr(0, at), right = text.substr(at);
       const std::optional<Token> of_left = half(left), of_right = half(right);
       if (of_left && of_right && !pairs_.contains({*of_left, *of_right}))
-        refuse(path_, fmt::format("llama.cpp merges {} and {}, which this tokenizer does not{}", quoted_name(left),
-                                  quoted_name(right), kWayOut));
+        refuse_vocabulary(path_, fmt::format("llama.cpp merges {} and {}, which this tokenizer does not{}",
+                                             quoted_name(left), quoted_name(right), kWayOut));
     }
   }
 
@@ -125,11 +126,12 @@ class MergeScores {
 
 GgufVocabulary sentencepiece_vocabulary(const SentencePieces& model, const std::string& path) {
   if (model.model_type != "bpe")
-    refuse(path, fmt::format("of SentencePiece models, byte-pair encodings are written, this one is of type '{}'",
-                             model.model_type));
+    refuse_vocabulary(path,
+                      fmt::format("of SentencePiece models, byte-pair encodings are written, this one is of type '{}'",
+                                  model.model_type));
   if (model.has_charsmap() || model.trims_spaces)
-    refuse(path, fmt::format("llama.cpp changes no text before it is tokenized, this model {}",
-                             model.has_charsmap() ? "replaces characters" : "removes spaces"));
+    refuse_vocabulary(path, fmt::format("llama.cpp changes no text before it is tokenized, this model {}",
+                                        model.has_charsmap() ? "replaces characters" : "removes spaces"));
   GgufVocabulary vocabulary{kGgufSentencePieceModel, kAnyPre};
   size_t bytes = 0;
   for (const SentencePiece& piece : model.pieces) {
@@ -145,7 +147,7 @@ GgufVocabulary sentencepiece_vocabulary(const SentencePieces& model, const std::
     check_length(token, path);
     vocabulary.tokens.push_back(std::move(token));
   }
-  if (bytes != 256) refuse(path, kAllBytes);
+  if (bytes != 256) refuse_vocabulary(path, kAllBytes);
   vocabulary.adds_bos = vocabulary.bos.has_value();
   vocabulary.adds_space = model.adds_space;
   return vocabulary;
@@ -153,13 +155,14 @@ GgufVocabulary sentencepiece_vocabulary(const SentencePieces& model, const std::
 
 GgufVocabulary marks_vocabulary(const TokenizerJson& tokenizer, const Json& json, const std::string& path) {
   if (!only_marks_spaces(json))
-    refuse(path,
-           fmt::format("llama.cpp only makes marks of spaces before such a byte-pair encoding, this normalizer and "
-                       "pre_tokenizer are {} and {}",
-                       json.value("normalizer", Json()).dump(), json.value("pre_tokenizer", Json()).dump()));
+    refuse_vocabulary(
+        path, fmt::format("llama.cpp only makes marks of spaces before such a byte-pair encoding, this normalizer and "
+                          "pre_tokenizer are {} and {}",
+                          json.value("normalizer", Json()).dump(), json.value("pre_tokenizer", Json()).dump()));
   const BpeVocabulary& bpe = tokenizer.bpe;
-  if (!std::ranges::all_of(bpe.fallback_bytes, [](const auto& id) { return id.has_value(); })) refuse(path, kAllBytes);
-  if (bpe.ignores_merges) refuse(path, "llama.cpp does not ignore merges, as this tokenizer does");
+  if (!std::ranges::all_of(bpe.fallback_bytes, [](const auto& id) { return id.has_value(); }))
+    refuse_vocabulary(path, kAllBytes);
+  if (bpe.ignores_merges) refuse_vocabulary(path, "llama.cpp does not ignore merges, as this tokenizer does");
   const MergeScores scores(tokenizer, path);
   GgufVocabulary vocabulary{kGgufSentencePieceModel, kAnyPre};
   for (size_t id = 0; id < tokenizer.pieces.size(); ++id)

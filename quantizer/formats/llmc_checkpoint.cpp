@@ -8,7 +8,7 @@
 namespace thimble {
 namespace {
 
-constexpr uint32_t kMagic = 20240326;
+constexpr uint32_t kLlmcMagic = 20240326;
 constexpr int32_t kFloat32Version = 3, kBfloat16Version = 5;
 constexpr uint64_t kHeaderInts = 256;
 constexpr double kNormEpsilon = 1e-5;
@@ -29,8 +29,9 @@ int64_t read_size(ByteCursor& cursor, const std::string& object, int64_t most) {
 
 Header read_header(ByteCursor& cursor) {
   const std::string& path = cursor.path();
-  if (const auto magic = cursor.read<uint32_t>("header: magic number"); magic != kMagic)
-    throw FormatError(path, "header: magic number " + std::to_string(magic) + ", expected " + std::to_string(kMagic));
+  if (const auto magic = cursor.read<uint32_t>("header: magic number"); magic != kLlmcMagic)
+    throw FormatError(path,
+                      "header: magic number " + std::to_string(magic) + ", expected " + std::to_string(kLlmcMagic));
   const auto version = cursor.read<int32_t>("header: version");
   if (version != kFloat32Version && version != kBfloat16Version)
     throw FormatError(path, "header: version " + std::to_string(version) + ", read are 3 (float32) and 5 (bfloat16)");
@@ -82,7 +83,7 @@ void for_each_parameter(const Header& header, const Visit& visit) {
 }  // namespace
 
 bool looks_like_llmc(Bytes file) {
-  return file.size() >= sizeof kMagic && ByteCursor(file, "").read<uint32_t>("magic number") == kMagic;
+  return file.size() >= sizeof kLlmcMagic && ByteCursor(file, "").read<uint32_t>("magic number") == kLlmcMagic;
 }
 
 CheckpointContents read_llmc_checkpoint(Bytes file, const std::string& path) {

@@ -22,7 +22,7 @@ constexpr const char* kMetadataKey = "__metadata__";
 constexpr const char* kChecksumKey = "xxh3";
 constexpr uint64_t kAlignmentBytes = 8;
 
-Json read_header(ByteCursor& cursor) {
+Json read_json_header(ByteCursor& cursor) {
   auto length = cursor.read<uint64_t>("header length");
   if (length > kMaxSafetensorsHeaderBytes)
     throw FormatError(cursor.path(), fmt::format("safetensors header of {} B, at most {} B allowed", length,
@@ -199,7 +199,7 @@ void write_data(const std::string& path, const TensorMap& shapes, const std::map
 
 CheckpointContents read_safetensors(Bytes file, const std::string& path) {
   ByteCursor cursor(file, path);
-  Json header = read_header(cursor);
+  Json header = read_json_header(cursor);
   Bytes data = cursor.take(cursor.remaining(), "data");
   CheckpointContents contents;
   for (const auto& [name, entry] : header.items()) {

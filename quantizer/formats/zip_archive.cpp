@@ -149,7 +149,7 @@ void widen_fields(Bytes extra, std::initializer_list<uint64_t*> fields, const st
 }
 
 // Reads what the two kinds of headers share in the same order, and of the directory's what it has in between.
-Entry read_header(ByteCursor& cursor, bool is_central) {
+Entry read_entry_header(ByteCursor& cursor, bool is_central) {
   const char* object = is_central ? "zip directory entry" : "local header";
   expect_signature(cursor, is_central ? kCentralSignature : kLocalSignature, object);
   Entry entry;
@@ -206,7 +206,7 @@ void read_descriptor(ByteCursor& cursor, const Entry& entry) {
 // The data behind a local header, which must agree with the directory's; leaves the cursor behind the whole entry.
 Bytes read_local_entry(ByteCursor& cursor, const Entry& entry) {
   cursor.seek(entry.begin, "local header of zip entry " + quoted_name(entry.name));
-  const Entry local = read_header(cursor, false);
+  const Entry local = read_entry_header(cursor, false);
   bool streamed = (entry.flags & kFlagDescriptor) != 0;  // the local header may leave what the descriptor holds at zero
   auto agrees = [&](uint64_t here, uint64_t central) { return here == central || (streamed && here == 0); };
   if (local.flags != entry.flags || local.method != 0 || local.name != entry.name ||
@@ -224,7 +224,7 @@ std::vector<Entry> read_central_headers(Bytes file, const std::string& path, con
   std::vector<Entry> entries;
   entries.reserve(directory.entry_count);
   for (uint64_t i = 0; i < directory.entry_count; ++i) {
-    entries.push_back(read_header(cursor, true));
+    entries.push_back(read_entry_header(cursor, true));
     require_plainly_stored(entries.back(), where_of(path, entries.back()));
   }
   if (!cursor.at_end())

@@ -11,7 +11,7 @@ namespace thimble {
 namespace {
 
 // Of Hessians, K^2 each, that wait for a device in host memory; those of more layers follow.
-constexpr int64_t kMostWaitingValues = int64_t{1} << 28;
+constexpr int64_t kMostWaitingHessians = int64_t{1} << 28;
 
 // One solved tensor each.
 std::string slot(const std::string& name, const Precision& precision) {
@@ -87,7 +87,7 @@ void LayerSolver::solve_here(std::span<const Group> groups, const Keep& keep) co
       Share share = share_of(groups.size(), i, device_.ordinals.size());
       for (size_t done = share.begin; done < share.end;) {
         size_t count = 0;
-        for (int64_t waiting = 0; done + count < share.end && waiting < kMostWaitingValues; ++count)
+        for (int64_t waiting = 0; done + count < share.end && waiting < kMostWaitingHessians; ++count)
           waiting += groups[done + count].hessian->size() * groups[done + count].hessian->size();
         solve_on_cuda(groups.subspan(done, count), {device_.ordinals[i], device_.memory_limit_bytes}, keep);
         done += count;

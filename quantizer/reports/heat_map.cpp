@@ -76,7 +76,7 @@ const char* shade(double value, const Range& range) {
 
 // The map as SVG.
 
-constexpr double kCharacter = 6.2;  // about as wide as one of the labels' is
+constexpr double kLabelCharacter = 6.2;  // about as wide as one of the labels' is
 constexpr size_t kMostCharacters = 28;
 constexpr double kSlant = 50;     // degrees, of the kinds' names
 constexpr double kHeadline = 34;  // for the scale of shades above the map
@@ -99,7 +99,7 @@ std::string shortened(const std::string& name) {
   return "…" + name.substr(at);
 }
 
-double text_width(const std::string& text) { return kCharacter * static_cast<double>(display_width(text)); }
+double text_width(const std::string& text) { return kLabelCharacter * static_cast<double>(display_width(text)); }
 
 constexpr double kMiddleShade = 0.5;  // where all values are equal
 

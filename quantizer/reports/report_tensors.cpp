@@ -15,7 +15,7 @@
 namespace thimble {
 namespace {
 
-constexpr size_t kTop = 12;         // tensors in each of the short lists
+constexpr size_t kTopTensors = 12;  // tensors in each of the short lists
 constexpr size_t kFewTensors = 24;  // so few are all shown at once
 using Row = std::vector<ReportTable::Cell>;
 using Tensors = std::vector<const ReportTensor*>;
@@ -40,15 +40,15 @@ void add_largest(HtmlWriter& html, const std::string& caption, const std::string
   double others = 0;
   for (size_t i = 0; i < order.size(); ++i) {
     const double part = share(*order[i]), most = share(*order[0]);
-    if (i >= kTop)
+    if (i >= kTopTensors)
       others += part;
     else
       table.rows.push_back({{order[i]->name},
                             {fmt::format("{:.3f}", order[i]->bits_per_weight)},
                             {percent_text(part), most > 0 ? part / most : 0}});
   }
-  if (order.size() > kTop)
-    table.rows.push_back({{counted(order.size() - kTop, "other")}, {""}, {percent_text(others)}});
+  if (order.size() > kTopTensors)
+    table.rows.push_back({{counted(order.size() - kTopTensors, "other")}, {""}, {percent_text(others)}});
   html.open("div");
   add_table(html, table);
   html.close();

@@ -9,7 +9,7 @@
 namespace thimble {
 namespace {
 
-constexpr int64_t kQueryTile = 128;
+constexpr int64_t kGradientTile = 128;
 // A head's query tiles are dealt to so many parts, each with sums of dk and dv of its own: enough tasks for a large
 // machine, few enough sums to add up. Part of the result's definition: the sums round.
 constexpr int64_t kAttentionParts = 4;
@@ -49,13 +49,13 @@ double sum_of_rows(ConstMatrixView logits, const LossOfRow& loss_of_row) {
 }  // namespace
 
 uint64_t attention_backward_bytes(const op::Attention& shape, int64_t positions) {
-  const int64_t parts = std::min(kAttentionParts, (positions + kQueryTile - 1) / kQueryTile);
+  const int64_t parts = std::min(kAttentionParts, (positions + kGradientTile - 1) / kGradientTile);
   return static_cast<uint64_t>(2 * parts * positions * shape.heads * shape.head_dim) * sizeof(float);
 }
 
 void attention_backward(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v, const op::Attention& shape,
                         ConstMatrixView dy, MatrixView dq, MatrixView dk, MatrixView dv) {
-  int64_t tiles = (q.rows + kQueryTile - 1) / kQueryTile, d = shape.head_dim;
+  int64_t tiles = (q.rows + kGradientTile - 1) / kGradientTile, d = shape.head_dim;
   std::vector<AttentionPart> parts;
   for (int64_t i = 0; i < std::min(kAttentionParts, tiles); ++i)
     parts.push_back({Matrix(q.rows, q.cols), Matrix(q.rows, q.cols)});
@@ -67,7 +67,7 @@ void attention_backward(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v,
     thread_local AlignedVector<float> scratch;
     // Dealt in turn, since late tiles see the most keys.
     for (int64_t tile = part; tile < tiles; tile += part_count) {
-      int64_t first = tile * kQueryTile, rows = std::min(kQueryTile, q.rows - first);
+      int64_t first = tile * kGradientTile, rows = std::min(kGradientTile, q.rows - first);
       // Keys that no query of the tile sees are left out.
       const int64_t first_key = first_seen(first, shape.window), first_position = first - first_key;
       auto needed = static_cast<size_t>(attention_gradient_scratch(rows, first_position, d));

@@ -1,39 +1,36 @@
 // cuda_models_stub.cpp: the answers of a program without CUDA kernels.
-#include "runtime/base/error.h"
 #include "runtime/cuda/cuda_models.h"
+#include "runtime/cuda/kernels/no_cuda.h"
 
 namespace thimble {
-namespace {
-
-[[noreturn]] void refuse() { throw DeviceError("this build computes on the CPU only; use --device cpu"); }
-
-}  // namespace
 
 std::unique_ptr<Scorer> make_cuda_scorer(std::shared_ptr<const Weights>, const CudaPlace&, Numerics, int64_t) {
-  refuse();
+  refuse_cuda();
 }
 
 std::unique_ptr<Generator> make_cuda_generator(std::shared_ptr<const Weights>, const CudaPlace&, Numerics, int64_t,
                                                int64_t) {
-  refuse();
+  refuse_cuda();
 }
 
 std::unique_ptr<DivergencePass> make_cuda_divergence_pass(std::shared_ptr<const Weights>,
                                                           std::shared_ptr<const Weights>, const TokenSequences&,
                                                           const CudaPlace&, Numerics, Progress&,
                                                           const DivergenceOptions&) {
-  refuse();
+  refuse_cuda();
 }
 
-MemoryPlan plan_scoring(const std::shared_ptr<const Network>&, Numerics, int64_t, int64_t, uint64_t) { refuse(); }
+MemoryPlan plan_scoring(const std::shared_ptr<const Network>&, Numerics, int64_t, int64_t, uint64_t) { refuse_cuda(); }
 
-MemoryPlan plan_generation(const std::shared_ptr<const Network>&, Numerics, int64_t, int64_t, uint64_t) { refuse(); }
+MemoryPlan plan_generation(const std::shared_ptr<const Network>&, Numerics, int64_t, int64_t, uint64_t) {
+  refuse_cuda();
+}
 
-MemoryPlan plan_text(const std::shared_ptr<const Network>&, Numerics, int64_t, int64_t, uint64_t) { refuse(); }
+MemoryPlan plan_text(const std::shared_ptr<const Network>&, Numerics, int64_t, int64_t, uint64_t) { refuse_cuda(); }
 
 MemoryPlan plan_divergence(const std::shared_ptr<const Network>&, int64_t, int64_t, uint64_t,
                            const DivergenceOptions&) {
-  refuse();
+  refuse_cuda();
 }
 
 }  // namespace thimble

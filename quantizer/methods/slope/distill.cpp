@@ -74,7 +74,7 @@ Gains stored_gains(const QuantizedModel& tuned, const QuantizedModel& first, con
 }
 
 // Of what distilling the model, or one made of another by `from`, depends on.
-uint64_t key_of(const DistillInput& input, const QuantizedModel& model, uint64_t from = 0) {
+uint64_t distillation_key(const DistillInput& input, const QuantizedModel& model, uint64_t from = 0) {
   const GainTunerOptions& options = input.options;
   Hasher hasher;
   hasher.add(std::string_view("distilling")).add(input.key).add(hash_of(model)).add(from);
@@ -120,9 +120,9 @@ Distilled distill(const DistillInput& input, const QuantizedModel& model, Progre
     if (!made) made = make_student_pass(input, model, tokens, progress);
     return *made;
   };
-  const uint64_t key = key_of(input, model);
+  const uint64_t key = distillation_key(input, model);
   auto divergence = [&](const QuantizedModel& stored) {
-    return input.work.result<double>({WorkKind::kScore, key_of(input, stored, key)}, [&] {
+    return input.work.result<double>({WorkKind::kScore, distillation_key(input, stored, key)}, [&] {
       pass().set(stored_gains(stored, model, network));
       return held_out_divergence(pass(), split, tokens.length, progress);
     });

@@ -22,7 +22,7 @@ struct LearnState {
   friend auto members(LearnState& state) { return std::tie(state.small, state.codes); }
 };
 
-uint64_t key_of(const DistillInput& input, const QuantizedModel& model) {
+uint64_t learning_key(const DistillInput& input, const QuantizedModel& model) {
   Hasher hasher;
   hasher.add(std::string_view("learning codes")).add(divergence_key(input, model));
   for (double value : {input.codes.rate, input.options.small_rate}) hasher.add(std::bit_cast<uint64_t>(value));
@@ -83,7 +83,7 @@ LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model,
   options.steps = input.codes.steps;
   options.batch = input.codes.batch;
 
-  const PieceName name = {WorkKind::kLearning, key_of(input, model)};
+  const PieceName name = {WorkKind::kLearning, learning_key(input, model)};
   LearnState state = input.work.find<LearnState>(name).value_or(
       LearnState{GainTuner(small, options), CodeLearner(model, matrix_names(network))});
   QuantizedModel student = model;

@@ -11,7 +11,7 @@ namespace thimble {
 namespace {
 
 // Encodes with all matrices solved anew, and with one.
-constexpr int kMaxMoves = 12, kMaxSolves = 96;
+constexpr int kMaxMoves = 12, kMaxBridgeSolves = 96;
 // Octaves that the common step is moved by first, then twice as many, and so on until the limit is passed.
 constexpr double kFirstMove = 0.25;
 // Two artifacts with common steps no further apart than these octaves are close enough for a path between them.
@@ -60,7 +60,7 @@ class Crossing {
   }
 
  private:
-  bool goes_on() const { return solves_ < kMaxSolves && !is_filled(best_.artifact.size(), limit_); }
+  bool goes_on() const { return solves_ < kMaxBridgeSolves && !is_filled(best_.artifact.size(), limit_); }
 
   // Encodes current_; what fits better than the best is the best.
   bool fits() {

@@ -7,7 +7,7 @@
 namespace thimble {
 namespace {
 
-constexpr int kMaxSolves = 16;
+constexpr int kMaxFillSolves = 16;
 // Octaves that a solve moves a matrix's steps by at most, and how often the same one is moved.
 constexpr double kMostShift = 0.25;
 constexpr int kTries = 2;
@@ -78,8 +78,8 @@ bool fill_by_shifts(const SlopeTools& tools, uint64_t limit_bytes, const RowChan
   for (const auto& [name, weights] : tools.layers.sizes())
     candidates.push_back({name, static_cast<double>(weights), outcome.settings.at(name)});
   SilentProgress silent;
-  tools.progress.begin("filling the limit", kMaxSolves, "matrices");
-  for (int i = 0; i < kMaxSolves && !is_filled(outcome.artifact.size(), limit_bytes); ++i) {
+  tools.progress.begin("filling the limit", kMaxFillSolves, "matrices");
+  for (int i = 0; i < kMaxFillSolves && !is_filled(outcome.artifact.size(), limit_bytes); ++i) {
     Candidate* matrix = choose(candidates, std::abs(aim - bytes));
     if (!matrix) break;
     --matrix->tries;

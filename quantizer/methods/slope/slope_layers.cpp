@@ -35,7 +35,7 @@ SlopeMatrix matrix_of(const std::string& name, const Shape& shape, SlopeResult r
 }
 
 // Float32 values, of weights and Hessians, that wait for a device in host memory, about; those of more layers follow.
-constexpr int64_t kMostWaitingValues = int64_t{1} << 28;
+constexpr int64_t kMostWaitingInputs = int64_t{1} << 28;
 
 }  // namespace
 
@@ -157,7 +157,7 @@ void SlopeLayers::solve_on_cuda(std::span<const Task> tasks, std::span<const siz
     std::vector<SlopeJob> jobs;
     std::vector<std::shared_ptr<const Matrix>> weights;
     std::map<const StoredHessian*, std::shared_ptr<const SymmetricMatrix>> hessians;
-    for (int64_t waiting = 0; done + jobs.size() < chosen.size() && waiting < kMostWaitingValues;) {
+    for (int64_t waiting = 0; done + jobs.size() < chosen.size() && waiting < kMostWaitingInputs;) {
       const Task& task = tasks[chosen[done + jobs.size()]];
       const Layer& layer = *task.layer;
       weights.push_back(layer.weights());

@@ -1,7 +1,7 @@
 // cuda_devices.cpp: the answer of a build without CUDA.
 #include "runtime/cuda/kernels/cuda_devices.h"
 
-#include "runtime/base/error.h"
+#include "runtime/cuda/kernels/no_cuda.h"
 
 namespace thimble {
 
@@ -9,17 +9,11 @@ int cuda_device_count() { return 0; }
 
 std::vector<std::string> cuda_device_names() { return {}; }
 
-namespace {
+uint64_t cuda_free_memory(int) { refuse_cuda(); }
 
-[[noreturn]] void refuse() { throw DeviceError("this build computes on the CPU only; use --device cpu"); }
+int64_t cuda_windows_per_batch(int, int64_t) { refuse_cuda(); }
 
-}  // namespace
-
-uint64_t cuda_free_memory(int) { refuse(); }
-
-int64_t cuda_windows_per_batch(int, int64_t) { refuse(); }
-
-std::string cuda_arithmetic(int) { refuse(); }
+std::string cuda_arithmetic(int) { refuse_cuda(); }
 
 std::string cuda_runtime_version() { return ""; }
 
