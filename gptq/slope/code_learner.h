@@ -39,8 +39,8 @@ class CodeLearner {
   CodeLearner(const QuantizedModel& model, const std::set<std::string>& matrices);
 
   int64_t steps_done() const { return steps_done_; }
-  // Before the next step the model should have the codes of new paths.
-  bool needs_paths() const { return steps_done_ % kStepsPerPath == 0; }
+  // Before the next step the model should have the codes of new paths. At first it has them.
+  bool needs_paths() const { return steps_done_ > 0 && steps_done_ % kStepsPerPath == 0; }
   std::vector<std::string> matrices() const;
 
   // The codes of the path of least squared distance to the latents, plus rate_weight times the bits that codes are

@@ -43,8 +43,7 @@ void put_text(thimble_error* error, std::string_view text) {
   size_t length = std::min(text.size(), sizeof(error->text) - 1);
   // Not within a character: its further bytes are 10xxxxxx.
   while (length > 0 && length < text.size() && (static_cast<unsigned char>(text[length]) & 0xc0) == 0x80) --length;
-  std::copy_n(text.data(), length, error->text);
-  error->text[length] = '\0';
+  error->text[text.copy(error->text, length)] = '\0';
 }
 
 // Statuses of errors that the program has too are its exit codes.

@@ -19,7 +19,6 @@ namespace {
 constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 constexpr std::string_view kIndexExtension = ".index.json";
-constexpr const char* kConfigFile = "config.json";
 
 // Names of tokenizers that Tokenizer::load reads, the first that is there is taken: tokenizer.json knows the tokens
 // that were added to a SentencePiece model.

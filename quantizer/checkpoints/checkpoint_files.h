@@ -20,6 +20,8 @@
 
 namespace thimble {
 
+inline constexpr const char* kConfigFile = "config.json";
+
 struct CheckpointFiles {
   std::string folder;                // where config.json is looked for; empty for the working folder
   std::vector<std::string> weights;  // paths of the files with tensors: one, or index->shards

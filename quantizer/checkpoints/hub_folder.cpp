@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "eval/tokenizers/tokenizer_json.h"
+#include "quantizer/checkpoints/checkpoint_files.h"
 #include "quantizer/formats/gguf_tokenizer_json.h"
 #include "quantizer/formats/safetensors.h"
 #include "runtime/base/atomic_file.h"
@@ -21,7 +22,7 @@ constexpr const char* kCopiedFiles[] = {
     "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.json",     "merges.txt",      "chat_template.jinja",   "chat_template.json",      "generation_config.json"};
 constexpr uint64_t kMaxTokenizerFileBytes = 64 << 20;
-constexpr const char *kArtifactFile = "model.thmb", *kHubConfigFile = "config.json";
+constexpr const char* kArtifactFile = "model.thmb";
 constexpr const char* kSpecialTokens[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
 
 // One file of tensors.
@@ -136,7 +137,7 @@ HubFolderReport write_hub_folder(const std::string& path, const WeightSource& so
   }
   write_texts(folder, tokenizer);
   report.tokenizer_files = names_of(tokenizer);
-  write_file_atomically(folder.file(kHubConfigFile), config.dump(2) + "\n");
+  write_file_atomically(folder.file(kConfigFile), config.dump(2) + "\n");
   folder.commit();
   return report;
 }
@@ -152,7 +153,7 @@ HubFolderReport write_artifact_folder(const std::string& path, const WeightSourc
   write_file_atomically(folder.file(kArtifactFile), artifact.bytes());
   write_texts(folder, texts);
   write_texts(folder, tokenizer);
-  write_file_atomically(folder.file(kHubConfigFile), config.dump(2) + "\n");
+  write_file_atomically(folder.file(kConfigFile), config.dump(2) + "\n");
   folder.commit();
   return {source.spec().network->parameters.size(), 0, artifact.bytes().size(), names_of(tokenizer)};
 }

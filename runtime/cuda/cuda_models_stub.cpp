@@ -1,6 +1,5 @@
 // cuda_models_stub.cpp: the answers of a program without CUDA kernels.
 #include "runtime/cuda/cuda_models.h"
-#include "runtime/cuda/kernels/no_cuda.h"
 
 namespace thimble {
 

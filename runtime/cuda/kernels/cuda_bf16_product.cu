@@ -22,13 +22,13 @@ struct Bf16Tile {
     const uint2 packed{reinterpret_cast<const uint32_t&>(low), reinterpret_cast<const uint32_t&>(high)};
     *reinterpret_cast<uint2*>(kAlongDepth ? &values[side][depth] : &values[depth][side]) = packed;
   }
-  // Four 8 x 8 matrices, sides by k, as mma.sync wants them; of one of them the row that this lane names begins at
+  // Four 8 x 8 matrices, sides by k, as mma.sync wants them. This lane names stored row `row` of the one that begins at
   // (side, depth).
-  __device__ void load(uint32_t (&fragment)[4], int side, int depth) const {
+  __device__ void load(uint32_t (&fragment)[4], int side, int depth, int row) const {
     if constexpr (kAlongDepth)
-      gemm_detail::load_matrices(fragment, address(&values[side][depth]));
+      gemm_detail::load_matrices(fragment, address(&values[side + row][depth]));
     else
-      gemm_detail::load_matrices_transposed(fragment, address(&values[depth][side]));
+      gemm_detail::load_matrices_transposed(fragment, address(&values[depth + row][side]));
   }
   __device__ static uint32_t address(const __nv_bfloat16* at) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(at));
@@ -72,21 +72,9 @@ class Bf16Tiles {
     for (int k = 0; k < kDepth; k += 16) {
       uint32_t left[kRowSteps][4], right[kColumnSteps / 2][4];
 #pragma unroll
-      for (int i = 0; i < kRowSteps; ++i) {
-        const int side = row_ + 16 * i;
-        if constexpr (kAlongA)
-          stage.a.load(left[i], side + low + row, k + high);
-        else
-          stage.a.load(left[i], side + low, k + high + row);
-      }
+      for (int i = 0; i < kRowSteps; ++i) stage.a.load(left[i], row_ + 16 * i + low, k + high, row);
 #pragma unroll
-      for (int j = 0; j < kColumnSteps / 2; ++j) {
-        const int side = column_ + 16 * j;
-        if constexpr (kAlongB)
-          stage.b.load(right[j], side + high + row, k + low);
-        else
-          stage.b.load(right[j], side + high, k + low + row);
-      }
+      for (int j = 0; j < kColumnSteps / 2; ++j) stage.b.load(right[j], column_ + 16 * j + high, k + low, row);
 #pragma unroll
       for (int i = 0; i < kRowSteps; ++i)
 #pragma unroll

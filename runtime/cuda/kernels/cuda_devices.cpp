@@ -1,7 +1,7 @@
 // cuda_devices.cpp: the answer of a build without CUDA.
 #include "runtime/cuda/kernels/cuda_devices.h"
 
-#include "runtime/cuda/kernels/no_cuda.h"
+#include "runtime/base/error.h"
 
 namespace thimble {
 
@@ -16,5 +16,7 @@ int64_t cuda_windows_per_batch(int, int64_t) { refuse_cuda(); }
 std::string cuda_arithmetic(int) { refuse_cuda(); }
 
 std::string cuda_runtime_version() { return ""; }
+
+void refuse_cuda() { throw DeviceError("this build computes on the CPU only; use --device cpu"); }
 
 }  // namespace thimble

@@ -41,4 +41,7 @@ std::string cuda_arithmetic(int ordinal);
 // The CUDA runtime version the build was made with ("13.0"), empty for a build without CUDA.
 std::string cuda_runtime_version();
 
+// Only in a build without CUDA, for what else needs a device: a DeviceError that says so.
+[[noreturn]] void refuse_cuda();
+
 }  // namespace thimble
