@@ -79,4 +79,7 @@ function(thimble_library folder)
     target_precompile_headers(${target} REUSE_FROM thimble_library_headers)
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${THIMBLE_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+  # Device code, which CMake 3.31 and later would join too, takes its time for kernels, not for headers.
+  file(GLOB_RECURSE device_code ${CMAKE_CURRENT_SOURCE_DIR}/*.cu)
+  set_source_files_properties(${device_code} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()

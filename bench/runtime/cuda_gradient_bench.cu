@@ -120,7 +120,7 @@ BENCHMARK(product)
 
 // All layers' worth: 8 sequences, 8 heads of 64 in groups of 2.
 void attention(benchmark::State& state) {
-  CudaFloatAttention attention(0, 0, arithmetic_of(state, 1));
+  CudaFloatAttention attention(arithmetic_of(state, 1));
   CudaFloatMatrix wide[4], narrow[4];
   for (CudaFloatMatrix& matrix : wide) matrix.resize(kBatch.rows(), 512);
   for (CudaFloatMatrix& matrix : narrow) matrix.resize(kBatch.rows(), 256);

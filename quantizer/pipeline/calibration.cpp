@@ -311,12 +311,13 @@ KeyedStatistics collect_from_model(const QuantizeRequest& request, OpenedCheckpo
     write_shard(request.save_calibration, tokens.tokens, source.runnable().vocabulary());
   return times.time("Hessians", [&] {
     Hasher hasher;
-    hasher.add(key).add(static_cast<uint64_t>(tokens.length)).add(std::as_bytes(std::span(tokens.tokens)));
+    const TokenSequences read = tokens.first(request.statistics_count());
+    hasher.add(key).add(static_cast<uint64_t>(read.length)).add(std::as_bytes(std::span(read.tokens)));
     if (request.fisher) hasher.add(std::string_view("fisher"));
     const uint64_t statistics_key = hasher.digest();
     work.ranks().require_equal(hex64(statistics_key), "the hash of the calibration tokens");
     StoredStatistics statistics =
-        collect_statistics(source.weights(), request.device, tokens, request.fisher, statistics_key, work, progress);
+        collect_statistics(source.weights(), request.device, read, request.fisher, statistics_key, work, progress);
     return KeyedStatistics{std::move(statistics), statistics_key, std::move(tokens)};
   });
 }

@@ -32,8 +32,10 @@ void finish_effort(QuantizeRequest& request) {
   const EffortLevel& level = level_of(request.effort);
   request.tuner.steps = request.distill_steps.value_or(level.distill_steps);
   request.tuner.batch = request.distill_batch.value_or(level.distill_batch);
-  request.cross_sequences = level.cross_sequences;
   if (request.codes.rate == 0) request.codes.steps = 0;
+  if (request.codes.steps > 0 && !request.statistics_sequences)
+    request.statistics_sequences = level.statistics_sequences;
+  request.cross_sequences = std::min(level.cross_sequences, request.statistics_sequences.value_or(INT64_MAX));
 }
 
 // The default depends on whether there is calibration text.
@@ -120,6 +122,10 @@ void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
             "Tokens per calibration sequence (default: 1024 with slope, 2048 without; fewer when the model has fewer "
             "positions)",
             2, 1 << 20);
+  add_count(command, "--statistics-sequences", request.statistics_sequences,
+            "Of these, the first that statistics and cross terms read (default: all; where codes are learned, by "
+            "--effort)",
+            1, 1 << 20);
   repeatable(command.add_option("--temperature", request.temperatures,
                                 "Sampling temperature of the calibration text; of several, with commas between, "
                                 "sequences take one after another in turn"))

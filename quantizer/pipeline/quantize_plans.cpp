@@ -25,15 +25,15 @@ std::vector<MemoryPlan> plan_calibration(const QuantizeRequest& request, OpenedC
   const CalibrationOptions& options = request.calibration;
   uint64_t usable = usable_memory(request.device);
   std::vector<MemoryPlan> plans;
-  size_t devices = request.device.ordinals.size(), parts = hessian_part_count(options.sequences);
+  size_t devices = request.device.ordinals.size(), parts = hessian_part_count(request.statistics_count());
   if (!request.given_text.is_given()) {
     auto share = static_cast<int64_t>(share_of(static_cast<size_t>(options.sequences), devices - 1, devices).size());
     plans.push_back(
         plan_generation(network, request.device.numerics, options.length, std::max<int64_t>(1, share), usable));
   }
-  auto part = static_cast<int64_t>(hessian_part(options.sequences, parts - 1).size());
+  auto part = static_cast<int64_t>(hessian_part(request.statistics_count(), parts - 1).size());
   int64_t most = std::min(part, cuda_windows_per_batch(request.device.ordinals[0], options.length));
-  const HessianGroups groups = group_hessians(network, request.device, options.sequences, options.length,
+  const HessianGroups groups = group_hessians(network, request.device, request.statistics_count(), options.length,
                                               /*with_loss=*/false, source.weights()->owned_bytes());
   std::vector<MemoryPlan> of_groups;  // one after another
   for (const std::vector<LinearInput>& inputs : groups.groups)
@@ -165,8 +165,8 @@ std::vector<MemoryPlan> plan_host_memory(const QuantizeRequest& request, OpenedC
   std::vector<MemoryPlan> plans;
   if (!request.given_text.is_given()) plans.push_back(plan_cpu_generation(network, options, rounded));
   plans.push_back(plan_host_statistics(network, options.length, with_loss, rounded, usable));
-  const HessianGroups groups =
-      group_hessians(source.runnable().network, request.device, options.sequences, options.length, with_loss, rounded);
+  const HessianGroups groups = group_hessians(source.runnable().network, request.device, request.statistics_count(),
+                                              options.length, with_loss, rounded);
   const MemoryUse waiting = {"Hessians", waiting_bytes(network, groups)};
   plans.push_back(plan_solving(request, source, layers, {{"weights", weights}, waiting}));
   if (request.method != MethodKind::kSlope) return plans;

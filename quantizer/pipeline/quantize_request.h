@@ -1,6 +1,8 @@
 // quantize_request.h: what a run of `thimble quantize` is asked for.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -35,15 +37,16 @@ struct QuantizeRequest {
   Effort effort = Effort::kDefault;
   // Of method slope; what is not given follows from the effort.
   std::optional<int64_t> distill_steps, distill_batch;
-  GainTunerOptions tuner;                    // steps and batch once these are known
-  CodeLearnerOptions codes;                  // of learning; 0 steps where its rate is 0
-  int64_t cross_sequences = 0;               // that cross terms read, at most
-  SlopeTarget slope_target;                  // its limit follows from the budget
-  ModelScore bits_per_byte;                  // for a target that is a gap
-  CalibrationOptions calibration;            // but for the temperature:
-  std::vector<double> temperatures = {0.8};  // one after another in turn, sequence by sequence
-  GivenText given_text;                      // none: the model generates it
-  std::string hessians;                      // file; empty: collected
+  GainTunerOptions tuner;                       // steps and batch once these are known
+  CodeLearnerOptions codes;                     // of learning; 0 steps where its rate is 0
+  int64_t cross_sequences = 0;                  // that cross terms read, at most
+  std::optional<int64_t> statistics_sequences;  // the first, which they and statistics read, at most; none: all
+  SlopeTarget slope_target;                     // its limit follows from the budget
+  ModelScore bits_per_byte;                     // for a target that is a gap
+  CalibrationOptions calibration;               // but for the temperature:
+  std::vector<double> temperatures = {0.8};     // one after another in turn, sequence by sequence
+  GivenText given_text;                         // none: the model generates it
+  std::string hessians;                         // file; empty: collected
   std::string save_hessians, save_calibration;
   bool fisher = false;        // also collect LossStatistics; of the two methods only `slope` uses them
   bool predicts_loss = true;  // of each matrix, for --json, pages and sweeps
@@ -54,6 +57,9 @@ struct QuantizeRequest {
   std::string work_folder;  // empty: nothing is kept
   bool keep_work = false;
   WorkFolder::AfterPiece after_piece;  // for tests
+
+  // Of the calibration sequences, the first ones, how many statistics read.
+  int64_t statistics_count() const { return std::min(calibration.sequences, statistics_sequences.value_or(INT64_MAX)); }
 };
 
 }  // namespace thimble

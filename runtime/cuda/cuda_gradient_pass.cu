@@ -42,16 +42,14 @@ BatchShape largest_piece(int64_t vocabulary, int64_t sequences, int64_t position
   return {std::clamp<int64_t>(most / positions, 1, sequences), std::min(most, positions)};
 }
 
-// The room that attention takes of all layers, one after the other.
-CudaFloatAttention make_attention(const Network& network, int64_t sequences, int64_t positions,
-                                  ProductArithmetic arithmetic) {
-  int64_t scores = 0, outputs = 0;
+// With the room that all layers take, one after the other.
+CudaFloatAttention make_attention(const Network& network, const BatchShape& batch, ProductArithmetic arithmetic) {
+  std::vector<op::Attention> shapes;
   for (const Node& node : network.nodes)
-    if (const auto* attention = std::get_if<op::Attention>(&node.operation)) {
-      scores = std::max(scores, sequences * attention->heads * positions * score_stride(positions));
-      if (attention->exclusive) outputs = std::max(outputs, sequences * positions * network.width_of(node.output));
-    }
-  return CudaFloatAttention(scores, outputs, arithmetic);
+    if (const auto* attention = std::get_if<op::Attention>(&node.operation)) shapes.push_back(*attention);
+  CudaFloatAttention attention(arithmetic);
+  attention.reserve(shapes, batch);
+  return attention;
 }
 
 int64_t widest_value(const Network& network) { return std::ranges::max(network.value_widths); }
@@ -82,7 +80,7 @@ CudaGradientPass::CudaGradientPass(const CudaNetworkWeights<float>& weights, con
       arithmetic_(arithmetic),
       context_(context),
       runner_(weights, rotaries_, /*rows=*/0, /*stepping=*/false, arithmetic),
-      attention_(make_attention(network_, sequences, positions, arithmetic)),
+      attention_(make_attention(network_, {sequences, positions}, arithmetic)),
       losses_(sequences * positions),
       device_tokens_(sequences * positions),
       zero_(1) {

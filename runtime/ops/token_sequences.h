@@ -1,6 +1,7 @@
 // token_sequences.h: token ids, and sequences of them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -19,6 +20,11 @@ struct TokenSequences {
 
   std::span<const Token> sequence(int64_t i) const {
     return std::span(tokens).subspan(static_cast<size_t>(i * length), static_cast<size_t>(length));
+  }
+  // The first `most` of them, or all.
+  TokenSequences first(int64_t most) const {
+    const int64_t chosen = std::min(most, count);
+    return {chosen, length, {tokens.begin(), tokens.begin() + chosen * length}};
   }
 };
 

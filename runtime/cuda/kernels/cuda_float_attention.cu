@@ -1,8 +1,12 @@
-// cuda_float_attention.cu: attention as products, with softmax between them. In matrices of scores, what lies above the
-// diagonal is neither computed nor read beyond the tile of 128 rows that the diagonal passes through; within that tile
-// it is zero.
-#include "runtime/cuda/kernels/cuda_block_sums.cuh"
+// cuda_float_attention.cu: see cuda_float_attention.cuh. Here: attention as products, with softmax between them. In
+// matrices of scores, what lies above the diagonal is neither computed nor read beyond the tile of 128 rows that the
+// diagonal passes through; within that tile it is zero.
 #include "runtime/cuda/kernels/cuda_float_attention.cuh"
+
+#include <algorithm>
+#include <vector>
+
+#include "runtime/cuda/kernels/cuda_block_sums.cuh"
 #include "runtime/cuda/kernels/cuda_row_kernel.cuh"
 #include "runtime/ops/attention_window.h"
 
@@ -108,6 +112,9 @@ struct RemoveOwnValueBackward {
   }
 };
 
+// Floats from one row of scores to the next: rows begin at multiples of 16 bytes.
+constexpr int64_t score_stride(int64_t positions) { return (positions + 3) / 4 * 4; }
+
 // How the operands of all windows and heads lie in memory.
 class Layout {
  public:
@@ -198,30 +205,56 @@ void apply_transposed(const Layout& at, const float* scores, ConstCudaView right
 
 }  // namespace
 
+void CudaFloatAttention::reserve(std::span<const op::Attention> shapes, const BatchShape& batch) {
+  std::vector<op::Attention> on_chip;
+  int64_t scores = 0, outputs = 0;
+  for (const op::Attention& shape : shapes) {
+    if (keeps_scores_on_chip(shape))
+      on_chip.push_back(shape);
+    else
+      scores = std::max(scores, batch.rows() * shape.heads * score_stride(batch.positions));
+    if (shape.exclusive || keeps_scores_on_chip(shape))
+      outputs = std::max(outputs, batch.rows() * shape.heads * shape.head_dim);
+  }
+  on_chip_.reserve(on_chip, batch);
+  for (DeviceArray<float>* array : {&probabilities_, &gradients_}) array->reserve(scores, "attention scores");
+  y_.reserve(outputs);
+}
+
 void CudaFloatAttention::forward(ConstCudaView q, ConstCudaView k, ConstCudaView v, const op::Attention& shape,
                                  const BatchShape& batch, CudaView y, cudaStream_t stream) {
-  Layout at(shape, batch, arithmetic_);
-  probabilities_.reserve(at.score_count());
-  form_probabilities(at, q, k, probabilities_.data(), stream);
-  apply_scores(at, probabilities_.data(), v, y, stream);
+  if (keeps_scores_on_chip(shape)) {
+    on_chip_.forward(q, k, v, shape, batch, /*is_precise=*/false, y, stream);
+  } else {
+    Layout at(shape, batch, arithmetic_);
+    probabilities_.reserve(at.score_count());
+    form_probabilities(at, q, k, probabilities_.data(), stream);
+    apply_scores(at, probabilities_.data(), v, y, stream);
+  }
   if (shape.exclusive)
-    launch_rows(q.rows * shape.heads, RemoveOwnValue{v, shape.heads, at.heads_per_group(), shape.head_dim, y}, stream);
+    launch_rows(q.rows * shape.heads, RemoveOwnValue{v, shape.heads, shape.heads / shape.kv_heads, shape.head_dim, y},
+                stream);
 }
 
 void CudaFloatAttention::backward(ConstCudaView q, ConstCudaView k, ConstCudaView v, const op::Attention& shape,
                                   const BatchShape& batch, CudaView dy, CudaView dq, CudaView dk, CudaView dv,
                                   cudaStream_t stream) {
-  Layout at(shape, batch, arithmetic_);
-  probabilities_.reserve(at.score_count());
-  gradients_.reserve(at.score_count());
-  form_probabilities(at, q, k, probabilities_.data(), stream);
-  if (shape.exclusive) {
-    y_.reserve(q.count());
-    const CudaView y{y_.data(), q.rows, q.columns};
-    apply_scores(at, probabilities_.data(), v, y, stream);
-    launch_rows(q.rows * shape.kv_heads,
-                RemoveOwnValueBackward{v, y, shape.kv_heads, at.heads_per_group(), shape.head_dim, dy, dv}, stream);
+  reserve({&shape, 1}, batch);
+  const Layout at(shape, batch, arithmetic_);
+  const CudaView y{y_.data(), q.rows, q.columns};  // before XSA
+  auto remove_own_value = [&] {
+    if (shape.exclusive)
+      launch_rows(q.rows * shape.kv_heads,
+                  RemoveOwnValueBackward{v, y, shape.kv_heads, at.heads_per_group(), shape.head_dim, dy, dv}, stream);
+  };
+  if (keeps_scores_on_chip(shape)) {
+    on_chip_.forward(q, k, v, shape, batch, /*is_precise=*/true, y, stream);
+    remove_own_value();
+    return on_chip_.backward(y, dy, shape, batch, dq, dk, dv, /*adds_dv=*/shape.exclusive, stream);
   }
+  form_probabilities(at, q, k, probabilities_.data(), stream);
+  if (shape.exclusive) apply_scores(at, probabilities_.data(), v, y, stream);
+  remove_own_value();
   apply_transposed(at, probabilities_.data(), dy, shape.exclusive, dv, stream);
   multiply_scores(at, dy, v, gradients_.data(), stream);
   launch_kernel(softmax_backward_kernel, {dim3(static_cast<unsigned>(at.score_rows())), kThreads}, stream, at.rows(),

@@ -8,100 +8,15 @@
 // second one forms weights and outputs.
 #include "runtime/cuda/kernels/cuda_attention.h"
 #include "runtime/cuda/kernels/cuda_attention_rows.cuh"
+#include "runtime/cuda/kernels/cuda_attention_tiles.cuh"
 
 namespace thimble {
 namespace {
 
 using gemm_detail::commit_copies;
-using gemm_detail::load_matrices_transposed;
-using gemm_detail::multiply_add;
-using gemm_detail::SharedTile;
 using gemm_detail::wait_for_copies;
 
-constexpr int kTile = 64;  // queries of a CTA, and keys of a step
-constexpr int kWarps = gemm_detail::kThreads / 32;
-
-// kTile rows of one head, those that exist, as they lie in shared memory.
-template <typename T, int kHead>
-struct HeadTile : SharedTile<kHead * sizeof(T)> {
-  static constexpr int kBytes = kTile * kHead * static_cast<int>(sizeof(T));
-
-  static __device__ void load(uint32_t shared, const T* source, int64_t stride, int rows) {
-    gemm_detail::load_tile<HeadTile, kTile>(shared, reinterpret_cast<const char*>(source),
-                                            stride * static_cast<int64_t>(sizeof(T)), 0, rows, 0, HeadTile::kRowBytes);
-  }
-};
-
-// out (16 x kHead of this warp) += P V.
-template <int kHead, typename T>
-__device__ void multiply_values(FragmentValues<kHead>& out, const FragmentValues<kTile>& p, uint32_t values,
-                                const T* type) {
-  using Tile = HeadTile<T, kHead>;
-  int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int k = 0; k < kTile / 16; ++k) {  // the accumulators of two key columns are the operand of one product
-    uint32_t a[4] = {packed<T>(p[2 * k][0], p[2 * k][1]), packed<T>(p[2 * k][2], p[2 * k][3]),
-                     packed<T>(p[2 * k + 1][0], p[2 * k + 1][1]), packed<T>(p[2 * k + 1][2], p[2 * k + 1][3])};
-#pragma unroll
-    for (int j = 0; j < kHead / 8; j += 2) {
-      uint32_t b[4];
-      load_matrices_transposed(b, values + Tile::at(k * 16 + lane % 16, j + lane / 16));
-      multiply_add(out[j], a, b[0], b[1], type);
-      multiply_add(out[j + 1], a, b[2], b[3], type);
-    }
-  }
-}
-template <int kHead>
-__device__ void multiply_values(FragmentValues<kHead>& out, const FragmentValues<kTile>& p, uint32_t values,
-                                const float*) {
-  using Tile = HeadTile<float, kHead>;
-  int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int key = 0; key < kTile; ++key) {
-    int owner = lane / 4 * 4 + key % 8 / 2;
-    float upper = __shfl_sync(~0u, p[key / 8][key % 2], owner),
-          lower = __shfl_sync(~0u, p[key / 8][2 + key % 2], owner);
-#pragma unroll
-    for (int j = 0; j < kHead / 8; ++j) {
-      float2 v;
-      uint32_t at = values + Tile::at(key, 2 * j + lane % 4 / 2) + static_cast<uint32_t>(lane % 2 * 8);
-      asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];\n" : "=f"(v.x), "=f"(v.y) : "r"(at));
-      out[j][0] = fmaf(upper, v.x, out[j][0]);
-      out[j][1] = fmaf(upper, v.y, out[j][1]);
-      out[j][2] = fmaf(lower, v.x, out[j][2]);
-      out[j][3] = fmaf(lower, v.y, out[j][3]);
-    }
-  }
-}
-
-// Scores become weights above the largest so far; sums and outputs follow a larger one.
-template <int kHead>
-__device__ void weigh(FragmentValues<kTile>& scores, float (&peak)[2], float (&sum)[2], FragmentValues<kHead>& out) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float largest = peak[half];
-#pragma unroll
-    for (int j = 0; j < kTile / 8; ++j) largest = fmaxf(largest, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
-    largest = max_over_lanes<4>(largest);
-    const float base = largest == -INFINITY ? 0 : largest;  // a row may see none of these keys
-    float old_factor = exp2f(peak[half] - base);            // 0 at the first step
-    peak[half] = largest;
-    float added = 0;
-#pragma unroll
-    for (int j = 0; j < kTile / 8; ++j)
-#pragma unroll
-      for (int i = 2 * half; i < 2 * half + 2; ++i) {
-        scores[j][i] = exp2f(scores[j][i] - base);
-        added += scores[j][i];
-      }
-    sum[half] = sum[half] * old_factor + added;
-#pragma unroll
-    for (int j = 0; j < kHead / 8; ++j) {
-      out[j][2 * half] *= old_factor;
-      out[j][2 * half + 1] *= old_factor;
-    }
-  }
-}
+constexpr int kTile = kAttentionTile;  // queries of a CTA, and keys of a step
 
 // As they are written, and then scaled: exponents.
 template <typename T>
@@ -130,7 +45,7 @@ __device__ void round_weights(FragmentValues<kTile>& exponents, const float (&lo
 }
 
 template <typename T, int kHead, int kStages, bool kRounds>
-__global__ void __launch_bounds__(kWarps * 32) window_attention_kernel(const AttentionOperands<T> operands) {
+__global__ void __launch_bounds__(kAttentionWarps * 32) window_attention_kernel(const AttentionOperands<T> operands) {
   using Tile = HeadTile<T, kHead>;
   extern __shared__ __align__(128) char shared_memory[];
   auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(shared_memory));
@@ -186,23 +101,9 @@ __global__ void __launch_bounds__(kWarps * 32) window_attention_kernel(const Att
     gemm_detail::multiply_tiles<1, kTile, Tile>(fragments, shared, at, static_cast<const T*>(nullptr));
     if constexpr (kRounds) round_scores<T>(operands.rounding, scores);
     int first_key = first_key_of(step);
-    if (first_key + kTile - 1 > first_position + warp * 16) {  // the diagonal passes here
-#pragma unroll
-      for (int j = 0; j < kTile / 8; ++j)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          if (first_key + 8 * j + lane % 4 * 2 + i % 2 > first_position + row + i / 2 * 8) scores[j][i] = -INFINITY;
-    }
-    if (first_key < first_seen(first_position + warp * 16 + 15, operands.window)) {  // a window begins here
-#pragma unroll
-      for (int j = 0; j < kTile / 8; ++j)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          if (first_key + 8 * j + lane % 4 * 2 + i % 2 < first_seen(first_position + row + i / 2 * 8, operands.window))
-            scores[j][i] = -INFINITY;
-    }
+    mask_scores<kTile>(first_position + warp * 16, first_key, operands.window, scores);
     if constexpr (!kRounds) {
-      weigh<kHead>(scores, peak, sum, out);
+      weigh<kHead, kTile>(scores, peak, sum, out);
     } else {
       if (!is_last_sweep(step)) {
         add_weights(scores, sum);
@@ -214,7 +115,7 @@ __global__ void __launch_bounds__(kWarps * 32) window_attention_kernel(const Att
       }
       round_weights(scores, log_sum);
     }
-    multiply_values<kHead>(out, scores, at + Tile::kBytes, static_cast<const T*>(nullptr));
+    multiply_values<kHead, kTile>(out, scores, at + Tile::kBytes, static_cast<const T*>(nullptr));
   }
 
   AttentionRows<T> rows{value + static_cast<int64_t>(first_position) * kv_stride,
@@ -243,7 +144,7 @@ void launch(const AttentionOperands<T>& operands, cudaStream_t stream) {
   constexpr int kSharedBytes = HeadTile<T, kHead>::kBytes * (1 + 2 * kStages);
   dim3 grid(static_cast<unsigned>(divide_up(operands.positions, kTile)), static_cast<unsigned>(operands.heads),
             static_cast<unsigned>(operands.sequences));
-  launch_kernel(window_attention_kernel<T, kHead, kStages, kRounds>, {grid, kWarps * 32, kSharedBytes}, stream,
+  launch_kernel(window_attention_kernel<T, kHead, kStages, kRounds>, {grid, kAttentionWarps * 32, kSharedBytes}, stream,
                 operands);
 }
 

@@ -1,5 +1,5 @@
-// cuda_gradient_kernels_test.cpp: attention in float32 forwards and back, losses and sums over rows on the device
-// against the CPU's, on awkward widths, between NaN guards, into memory full of NaN.
+// cuda_gradient_kernels_test.cpp: attention in both arithmetics forwards and back, losses and sums over rows on the
+// device against the CPU's, on awkward widths, between NaN guards, into memory full of NaN.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -71,42 +71,46 @@ TEST_F(CudaGradientKernels, Attention) {
     Extent e;
     int64_t window = 0;
   };
-  for (bool exclusive : {false, true})
-    for (const Case& t :
-         {Case{1, 1, 1, {1, 1, 1}}, Case{4, 2, 6, {2, 1, 24}}, Case{4, 2, 6, {3, 23, 24}}, Case{6, 2, 5, {1, 130, 30}},
-          Case{2, 2, 64, {2, 128, 128}}, Case{8, 4, 64, {1, 300, 512}}, Case{3, 1, 129, {1, 257, 387}},
-          Case{4, 2, 6, {3, 23, 24}, 5}, Case{2, 1, 64, {1, 300, 128}, 130}}) {
-      SCOPED_TRACE(testing::Message() << t.heads << " heads of " << t.head_dim << " over " << t.e.sequences << " x "
-                                      << t.e.positions << (exclusive ? ", exclusive" : ""));
-      const op::Attention shape{.heads = t.heads,
-                                .kv_heads = t.kv_heads,
-                                .head_dim = t.head_dim,
-                                .scale = 1.0f / std::sqrt(static_cast<float>(t.head_dim)),
-                                .exclusive = exclusive,
-                                .cache = 0,
-                                .window = t.window};
-      int64_t rows = t.e.rows(), wide = t.e.columns, narrow = t.kv_heads * t.head_dim;
-      Matrix q = random_values(rows, wide, 1, -2, 2), k = random_values(rows, narrow, 2, -2, 2),
-             v = random_values(rows, narrow, 3), dy = random_values(rows, wide, 4);
-      if (rows > 1) std::fill(v.row(rows - 1), v.row(rows - 1) + narrow, 0.0f);  // XSA: no direction
-      Matrix y(rows, wide), dq(rows, wide), dk(rows, narrow), dv(rows, narrow);
-      for (int64_t s = 0; s < t.e.sequences; ++s) {
-        naive_attention(window(q, t.e, s), window(k, t.e, s), window(v, t.e, s), shape, window(y, t.e, s));
-        attention_backward(window(q, t.e, s), window(k, t.e, s), window(v, t.e, s), shape, window(dy, t.e, s),
-                           window(dq, t.e, s), window(dk, t.e, s), window(dv, t.e, s));
+  for (const auto& [arithmetic, tolerance] :
+       {std::pair(ProductArithmetic::kFloat32, 2 * kTolerance), std::pair(ProductArithmetic::kBf16, 2e-2)})
+    for (bool exclusive : {false, true})
+      for (const Case& t :
+           {Case{1, 1, 1, {1, 1, 1}}, Case{4, 2, 6, {2, 1, 24}}, Case{4, 2, 6, {3, 23, 24}},
+            Case{6, 2, 5, {1, 130, 30}}, Case{2, 2, 64, {2, 128, 128}}, Case{8, 4, 64, {1, 300, 512}},
+            Case{3, 1, 129, {1, 257, 387}}, Case{4, 2, 6, {3, 23, 24}, 5}, Case{2, 1, 64, {1, 300, 128}, 130},
+            Case{6, 2, 96, {2, 150, 576}, 70}, Case{4, 4, 128, {1, 200, 512}}}) {
+        SCOPED_TRACE(testing::Message() << t.heads << " heads of " << t.head_dim << " over " << t.e.sequences << " x "
+                                        << t.e.positions << (exclusive ? ", exclusive" : "")
+                                        << (arithmetic == ProductArithmetic::kBf16 ? ", in bf16" : ""));
+        const op::Attention shape{.heads = t.heads,
+                                  .kv_heads = t.kv_heads,
+                                  .head_dim = t.head_dim,
+                                  .scale = 1.0f / std::sqrt(static_cast<float>(t.head_dim)),
+                                  .exclusive = exclusive,
+                                  .cache = 0,
+                                  .window = t.window};
+        int64_t rows = t.e.rows(), wide = t.e.columns, narrow = t.kv_heads * t.head_dim;
+        Matrix q = random_values(rows, wide, 1, -2, 2), k = random_values(rows, narrow, 2, -2, 2),
+               v = random_values(rows, narrow, 3), dy = random_values(rows, wide, 4);
+        if (rows > 1) std::fill(v.row(rows - 1), v.row(rows - 1) + narrow, 0.0f);  // XSA: no direction
+        Matrix y(rows, wide), dq(rows, wide), dk(rows, narrow), dv(rows, narrow);
+        for (int64_t s = 0; s < t.e.sequences; ++s) {
+          naive_attention(window(q, t.e, s), window(k, t.e, s), window(v, t.e, s), shape, window(y, t.e, s));
+          attention_backward(window(q, t.e, s), window(k, t.e, s), window(v, t.e, s), shape, window(dy, t.e, s),
+                             window(dq, t.e, s), window(dk, t.e, s), window(dv, t.e, s));
+        }
+        CudaFloatAttention attention(arithmetic);
+        BatchShape batch{t.e.sequences, t.e.positions};
+        DeviceCopy gq(q), gk(k), gv(v), gdy(dy),
+            gy = DeviceCopy::poisoned(rows, wide), gdq = DeviceCopy::poisoned(rows, wide),
+            gdk = DeviceCopy::poisoned(rows, narrow), gdv = DeviceCopy::poisoned(rows, narrow);
+        attention.forward(gq, gk, gv, shape, batch, gy, nullptr);
+        expect_near(gy.download(), y, tolerance);
+        attention.backward(gq, gk, gv, shape, batch, gdy, gdq, gdk, gdv, nullptr);
+        expect_near(gdq.download(), dq, 2 * tolerance);
+        expect_near(gdk.download(), dk, 2 * tolerance);
+        expect_near(gdv.download(), dv, 2 * tolerance);
       }
-      CudaFloatAttention attention;
-      BatchShape batch{t.e.sequences, t.e.positions};
-      DeviceCopy gq(q), gk(k), gv(v), gdy(dy),
-          gy = DeviceCopy::poisoned(rows, wide), gdq = DeviceCopy::poisoned(rows, wide),
-          gdk = DeviceCopy::poisoned(rows, narrow), gdv = DeviceCopy::poisoned(rows, narrow);
-      attention.forward(gq, gk, gv, shape, batch, gy, nullptr);
-      expect_near(gy.download(), y, 2 * kTolerance);
-      attention.backward(gq, gk, gv, shape, batch, gdy, gdq, gdk, gdv, nullptr);
-      expect_near(gdq.download(), dq, 4 * kTolerance);
-      expect_near(gdk.download(), dk, 4 * kTolerance);
-      expect_near(gdv.download(), dv, 4 * kTolerance);
-    }
 }
 
 TEST_F(CudaGradientKernels, NextTokenLoss) {

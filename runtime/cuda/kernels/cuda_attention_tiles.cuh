@@ -1,0 +1,117 @@
+// cuda_attention_tiles.cuh: what attention on mma.sync walks over (flash attention, Dao, arXiv 2307.08691): tiles of
+// one head's rows in shared memory, products whose left factor is a warp's fragment of scores, and the online softmax.
+#pragma once
+
+#include "runtime/cuda/kernels/cuda_gemm.cuh"
+#include "runtime/ops/attention_window.h"
+
+namespace thimble {
+
+constexpr int kAttentionTile = 64;  // queries or keys of a CTA: 16 of each of its warps
+constexpr int kAttentionWarps = gemm_detail::kThreads / 32;
+
+// kRows rows of one head, those that exist, as they lie in shared memory.
+template <typename T, int kHead, int kRows = kAttentionTile>
+struct HeadTile : gemm_detail::SharedTile<kHead * sizeof(T)> {
+  static constexpr int kBytes = kRows * kHead * static_cast<int>(sizeof(T));
+
+  static __device__ void load(uint32_t shared, const T* source, int64_t stride, int rows) {
+    gemm_detail::load_tile<HeadTile, kRows>(shared, reinterpret_cast<const char*>(source),
+                                            stride * static_cast<int64_t>(sizeof(T)), 0, rows, 0, HeadTile::kRowBytes);
+  }
+};
+
+// out (16 x kHead of this warp) += P V, with P rounded to T and V a tile of kDepth rows.
+template <int kHead, int kDepth, typename T>
+__device__ void multiply_values(FragmentValues<kHead>& out, const FragmentValues<kDepth>& p, uint32_t values,
+                                const T* type) {
+  using Tile = HeadTile<T, kHead, kDepth>;
+  int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int k = 0; k < kDepth / 16; ++k) {  // the accumulators of two key columns are the operand of one product
+    uint32_t a[4] = {packed<T>(p[2 * k][0], p[2 * k][1]), packed<T>(p[2 * k][2], p[2 * k][3]),
+                     packed<T>(p[2 * k + 1][0], p[2 * k + 1][1]), packed<T>(p[2 * k + 1][2], p[2 * k + 1][3])};
+#pragma unroll
+    for (int j = 0; j < kHead / 8; j += 2) {
+      uint32_t b[4];
+      gemm_detail::load_matrices_transposed(b, values + Tile::at(k * 16 + lane % 16, j + lane / 16));
+      gemm_detail::multiply_add(out[j], a, b[0], b[1], type);
+      gemm_detail::multiply_add(out[j + 1], a, b[2], b[3], type);
+    }
+  }
+}
+
+template <int kHead, int kDepth>
+__device__ void multiply_values(FragmentValues<kHead>& out, const FragmentValues<kDepth>& p, uint32_t values,
+                                const float*) {
+  using Tile = HeadTile<float, kHead, kDepth>;
+  int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int key = 0; key < kDepth; ++key) {
+    int owner = lane / 4 * 4 + key % 8 / 2;
+    float upper = __shfl_sync(~0u, p[key / 8][key % 2], owner),
+          lower = __shfl_sync(~0u, p[key / 8][2 + key % 2], owner);
+#pragma unroll
+    for (int j = 0; j < kHead / 8; ++j) {
+      float2 v;
+      uint32_t at = values + Tile::at(key, 2 * j + lane % 4 / 2) + static_cast<uint32_t>(lane % 2 * 8);
+      asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];\n" : "=f"(v.x), "=f"(v.y) : "r"(at));
+      out[j][0] = fmaf(upper, v.x, out[j][0]);
+      out[j][1] = fmaf(upper, v.y, out[j][1]);
+      out[j][2] = fmaf(lower, v.x, out[j][2]);
+      out[j][3] = fmaf(lower, v.y, out[j][3]);
+    }
+  }
+}
+
+// A warp's scores, rows queries and columns keys from these on, become -infinity where a query does not see a key.
+template <int kKeys>
+__device__ void mask_scores(int first_query, int first_key, int window, FragmentValues<kKeys>& scores) {
+  const int lane = threadIdx.x % 32;
+  if (first_key + kKeys - 1 > first_query) {  // the diagonal passes here
+#pragma unroll
+    for (int j = 0; j < kKeys / 8; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (first_key + 8 * j + lane % 4 * 2 + i % 2 > first_query + lane / 4 + i / 2 * 8) scores[j][i] = -INFINITY;
+  }
+  if (first_key < first_seen(first_query + 15, window)) {  // a window begins here
+#pragma unroll
+    for (int j = 0; j < kKeys / 8; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (first_key + 8 * j + lane % 4 * 2 + i % 2 < first_seen(first_query + lane / 4 + i / 2 * 8, window))
+          scores[j][i] = -INFINITY;
+  }
+}
+
+// Scores, logarithms to the base of 2, become weights above the largest so far; sums and outputs follow a larger one.
+template <int kHead, int kKeys>
+__device__ void weigh(FragmentValues<kKeys>& scores, float (&peak)[2], float (&sum)[2], FragmentValues<kHead>& out) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float largest = peak[half];
+#pragma unroll
+    for (int j = 0; j < kKeys / 8; ++j) largest = fmaxf(largest, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
+    largest = max_over_lanes<4>(largest);
+    const float base = largest == -INFINITY ? 0 : largest;  // a row may see none of these keys
+    float old_factor = exp2f(peak[half] - base);            // 0 at the first step
+    peak[half] = largest;
+    float added = 0;
+#pragma unroll
+    for (int j = 0; j < kKeys / 8; ++j)
+#pragma unroll
+      for (int i = 2 * half; i < 2 * half + 2; ++i) {
+        scores[j][i] = exp2f(scores[j][i] - base);
+        added += scores[j][i];
+      }
+    sum[half] = sum[half] * old_factor + added;
+#pragma unroll
+    for (int j = 0; j < kHead / 8; ++j) {
+      out[j][2 * half] *= old_factor;
+      out[j][2 * half + 1] *= old_factor;
+    }
+  }
+}
+
+}  // namespace thimble
