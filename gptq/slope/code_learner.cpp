@@ -41,6 +41,31 @@ double share_of_rate(int64_t step, int64_t steps) {
   return warm_up * (1 + std::cos(std::numbers::pi * at)) / 2;
 }
 
+class HostLatentMover final : public LatentMover {
+ public:
+  HostLatentMover(CodeLearner& learner, QuantizedModel student, DivergencePass& pass)
+      : learner_(learner), student_(std::move(student)), pass_(pass) {}
+
+  void find_paths() override {
+    std::vector<QuantizedTensor*> tensors;
+    for (QuantizedTensor& tensor : student_.tensors)
+      if (learner_.latents().contains(tensor.name)) tensors.push_back(&tensor);
+    parallel_for(std::ssize(tensors), [&](int64_t i) { learner_.find_path(0, *tensors[static_cast<size_t>(i)]); });
+    for (const QuantizedTensor* tensor : tensors) pass_.set_matrix(tensor->name, stored_matrix(*tensor));
+  }
+  void step(const CodeLearnerOptions& options) override {
+    pass_.read_matrix_gradients(gradients_);
+    learner_.step(gradients_, student_, options);
+  }
+  void store() override {}
+
+ private:
+  CodeLearner& learner_;
+  QuantizedModel student_;
+  DivergencePass& pass_;
+  MatrixGradients gradients_;
+};
+
 }  // namespace
 
 CodeLearner::CodeLearner(const QuantizedModel& model, const std::set<std::string>& matrices) {
@@ -68,9 +93,13 @@ void CodeLearner::find_path(double rate_weight, QuantizedTensor& tensor) const {
   codes.codes = std::move(solve_slope(levels, nullptr, grid, {}, tensor.name).codes.codes);
 }
 
-void CodeLearner::step(MatrixGradients& gradients, const QuantizedModel& student, const CodeLearnerOptions& options) {
+AdamStep CodeLearner::begin_step(const CodeLearnerOptions& options) {
   const double rate = options.rate * share_of_rate(steps_done_, options.steps);
-  ++steps_done_;
+  return {++steps_done_, rate, kQuietCodes};
+}
+
+void CodeLearner::step(MatrixGradients& gradients, const QuantizedModel& student, const CodeLearnerOptions& options) {
+  const AdamStep step = begin_step(options);
   for (const QuantizedTensor& tensor : student.tensors) {
     const auto found = latents_.find(tensor.name);
     if (found == latents_.end()) continue;
@@ -78,9 +107,15 @@ void CodeLearner::step(MatrixGradients& gradients, const QuantizedModel& student
     Matrix& gradient = gradients.at(tensor.name);
     scale_by_steps(std::get<SteppedCodes>(tensor.data), gradient);
     adam_step(
-        {steps_done_, rate, kQuietCodes}, [by_level = gradient.data()](size_t i) { return by_level[i]; },
-        std::span(latents.levels), std::span<float>(), std::span(latents.second));
+        step, [by_level = gradient.data()](size_t i) { return by_level[i]; }, std::span(latents.levels),
+        std::span<float>(), std::span(latents.second));
   }
+}
+
+std::unique_ptr<LatentMover> make_latent_mover(CodeLearner& learner, const QuantizedModel& student,
+                                               DivergencePass& pass) {
+  if (CudaStudent* on_device = pass.on_device()) return make_cuda_latent_mover(learner, student, *on_device);
+  return std::make_unique<HostLatentMover>(learner, student, pass);
 }
 
 }  // namespace thimble

@@ -9,11 +9,13 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "gptq/slope/adam.h"
 #include "runtime/codes/quantized_model.h"
 #include "runtime/ops/divergence_pass.h"
 
@@ -33,6 +35,13 @@ constexpr uint64_t kLearnedWeightBytes = 2 * sizeof(float);
 
 class CodeLearner {
  public:
+  // Of a matrix (R, K), row-major.
+  struct Latents {
+    std::vector<float> levels, second;  // and second moments
+
+    friend auto members(Latents& latents) { return std::tie(latents.levels, latents.second); }
+  };
+
   CodeLearner() = default;  // to be read from an archive
   // Of the model's matrices of stepped codes named in `matrices`, but for those without any code but 0, whose steps
   // mean nothing.
@@ -51,20 +60,36 @@ class CodeLearner {
   // The next of options.steps steps. `student`: the model with the codes of the last paths; `gradients`: by its
   // matrices, of any scale, (R, K) each; become those by latents.
   void step(MatrixGradients& gradients, const QuantizedModel& student, const CodeLearnerOptions& options);
+  // The same for who moves the latents: what Adam does.
+  AdamStep begin_step(const CodeLearnerOptions& options);
+  std::map<std::string, Latents>& latents() { return latents_; }
 
   // What it consists of, for who keeps it between two paths.
   friend auto members(CodeLearner& learner) { return std::tie(learner.steps_done_, learner.latents_); }
 
  private:
-  // Of a matrix (R, K), row-major.
-  struct Latents {
-    std::vector<float> levels, second;  // and second moments
-
-    friend auto members(Latents& latents) { return std::tie(latents.levels, latents.second); }
-  };
-
   int64_t steps_done_ = 0;
   std::map<std::string, Latents> latents_;
 };
+
+// Moves a learner's latents by the gradients of a DivergencePass, where its student is: on the host or on a device.
+class LatentMover {
+ public:
+  virtual ~LatentMover() = default;
+  // Gives the student the matrices of the latents' paths.
+  virtual void find_paths() = 0;
+  // CodeLearner::step() with what DivergencePass::gradients() has summed last.
+  virtual void step(const CodeLearnerOptions& options) = 0;
+  // Brings the latents back to the learner.
+  virtual void store() = 0;
+};
+
+// `student`: what the pass began with, whose steps stay. Its codes are found again from the latents where the learner
+// has done steps. All but the model must outlive the result.
+std::unique_ptr<LatentMover> make_latent_mover(CodeLearner& learner, const QuantizedModel& student,
+                                               DivergencePass& pass);
+// Of a pass whose student is on a device; a DeviceError in builds without CUDA.
+std::unique_ptr<LatentMover> make_cuda_latent_mover(CodeLearner& learner, const QuantizedModel& student,
+                                                    CudaStudent& on_device);
 
 }  // namespace thimble

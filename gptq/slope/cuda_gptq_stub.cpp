@@ -1,5 +1,6 @@
 // cuda_gptq_stub.cpp: the answers of a build without CUDA to all that this folder asks of devices.
 #include "gptq/factor/input_pairs.h"
+#include "gptq/slope/code_learner.h"
 #include "gptq/slope/slope_solver.h"
 #include "gptq/statistics/statistics_sum.h"
 #include "gptq/trace/gptq_solver.h"
@@ -55,6 +56,10 @@ void solve_gptq_cuda(std::span<const GptqJob>, double, const CudaPlace&, const O
 
 void solve_gptq_nvfp4_cuda(std::span<const GptqJob>, double, const CudaPlace&, const OnGptqSolved<Nvfp4Codes>&) {
   refuse("layers are solved");
+}
+
+std::unique_ptr<LatentMover> make_cuda_latent_mover(CodeLearner&, const QuantizedModel&, CudaStudent&) {
+  refuse("latents are moved");
 }
 
 void solve_slope_cuda(std::span<const SlopeJob>, const ChooseGrid&, const CudaPlace&, const OnSlopeSolved&) {

@@ -60,10 +60,10 @@ GainTuner::GainTuner(const GainTunerInput& input, const GainTunerOptions& option
 }
 
 void GainTuner::step(DivergencePass& pass, const GainTunerInput& input, const GainTunerOptions& options,
-                     MatrixGradients* matrices) {
+                     bool sums_matrices) {
   const int64_t count = std::min(options.batch, input.sequences - next_sequence_);
   pass.set(gains());
-  GainGradients gradients = pass.gradients(next_sequence_, count, matrices);
+  GainGradients gradients = pass.gradients(next_sequence_, count, sums_matrices);
   divide(gradients, static_cast<double>(count * input.positions));
   const double progress_share = static_cast<double>(steps_done_) / static_cast<double>(options.steps);
   const double share_of_rate = (1 + std::cos(std::numbers::pi * progress_share)) / 2;

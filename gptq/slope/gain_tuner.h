@@ -48,10 +48,10 @@ class GainTuner {
   GainTuner(const GainTunerInput& input, const GainTunerOptions& options);
 
   int64_t steps_done() const { return steps_done_; }
-  // The next of options.steps steps. `matrices`, unless null: as DivergencePass::gradients() has them, of the student
-  // that the step begins with.
+  // The next of options.steps steps. `sums_matrices`: the pass also sums gradients by matrices, of the student that the
+  // step begins with.
   void step(DivergencePass& pass, const GainTunerInput& input, const GainTunerOptions& options,
-            MatrixGradients* matrices = nullptr);
+            bool sums_matrices = false);
   Gains gains() const;
 
   // What it consists of, for who keeps it between two steps.

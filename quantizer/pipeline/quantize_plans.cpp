@@ -73,12 +73,12 @@ struct TunedPass {
   }
 };
 
-std::vector<TunedPass> tuned_passes(const QuantizeRequest& request, const Network& network) {
+std::vector<TunedPass> tuned_passes(const QuantizeRequest& request) {
   const int64_t available = sequences_of(request);
   std::vector<TunedPass> passes;
   auto add = [&](int64_t steps, int64_t batch, const DivergenceOptions& options) {
     if (steps == 0 || available < 2) return;
-    const DistillSplit split = split_sequences(network, steps, batch, available, request.calibration.length);
+    const DistillSplit split = split_sequences(steps, batch, available);
     passes.push_back({split.count(), options});
   };
   add(request.codes.steps, request.codes.batch, {.has_matrix_gradients = true});
@@ -86,22 +86,25 @@ std::vector<TunedPass> tuned_passes(const QuantizeRequest& request, const Networ
   return passes;
 }
 
-// Both, likewise.
-std::vector<MemoryPlan> plan_distillation(const QuantizeRequest& request, const OpenedCheckpoint& source) {
-  std::vector<MemoryPlan> plans;
-  const std::shared_ptr<const Network>& network = source.runnable().network;
-  for (const TunedPass& tuned : tuned_passes(request, *network)) {
-    plans.push_back(plan_divergence(network, request.calibration.length, tuned.sequences, usable_memory(request.device),
-                                    tuned.options));
-    tuned.name(plans.back());
-  }
-  return plans;
-}
-
 uint64_t weight_count(const OpenedCheckpoint& source) {
   uint64_t count = 0;
   for (const auto& [name, tensor] : source.shapes()) count += static_cast<uint64_t>(element_count(tensor.shape));
   return count;
+}
+
+// Both, likewise.
+std::vector<MemoryPlan> plan_distillation(const QuantizeRequest& request, const OpenedCheckpoint& source) {
+  std::vector<MemoryPlan> plans;
+  const std::shared_ptr<const Network>& network = source.runnable().network;
+  const uint64_t usable = usable_memory(request.device), latents = code_learning_bytes(weight_count(source));
+  for (const TunedPass& tuned : tuned_passes(request)) {
+    const uint64_t taken = tuned.learns() ? std::min(latents, usable) : 0;
+    plans.push_back(
+        plan_divergence(network, request.calibration.length, tuned.sequences, usable - taken, tuned.options));
+    if (tuned.learns()) plans.back().uses.push_back({"latents", latents});
+    tuned.name(plans.back());
+  }
+  return plans;
 }
 
 // What solved layers become, which stays from then on.
@@ -177,7 +180,7 @@ std::vector<MemoryPlan> plan_host_memory(const QuantizeRequest& request, OpenedC
     plans.push_back(std::move(plan));
   };
   if (request.slope.cross_term > 0 && crossed > 0) add(plan_cpu_input_pairs(network, options.length, crossed, weights));
-  for (const TunedPass& tuned : tuned_passes(request, network)) {
+  for (const TunedPass& tuned : tuned_passes(request)) {
     MemoryPlan plan = plan_cpu_divergence(network, options.length, tuned.sequences, weights, tuned.options);
     tuned.name(plan);
     if (tuned.learns()) plan.uses.push_back({"latents", code_learning_bytes(weight_count(source))});

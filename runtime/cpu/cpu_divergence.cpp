@@ -79,7 +79,8 @@ class CpuDivergencePass final : public DivergencePass {
         window_(student_, sequences.length, /*for_gains=*/true, options.has_matrix_gradients),
         teacher_(std::move(teacher)),
         teacher_pass_(*teacher_, sequences.length),
-        teacher_hidden_(static_cast<size_t>(sequences.count)) {}
+        teacher_hidden_(
+            static_cast<size_t>(options.kept_sequences(*student_.network, sequences.count, sequences.length))) {}
 
   void set(const Gains& gains) override {
     for (MatrixId id : network_.linear_matrices()) {
@@ -95,11 +96,12 @@ class CpuDivergencePass final : public DivergencePass {
     base_[at] = student_.matrices[at] = matrix;
   }
 
-  GainGradients gradients(int64_t first, int64_t count, MatrixGradients* matrices) override {
-    assert(options_.has_matrix_gradients || !matrices);
+  using DivergencePass::gradients;
+  GainGradients gradients(int64_t first, int64_t count, bool sums_matrices) override {
+    assert(options_.has_matrix_gradients || !sums_matrices);
     GainGradients sums;
-    if (matrices) set_zero(*matrices);
-    GainObserver observer(student_, sums, matrices);
+    if (sums_matrices) set_zero(matrix_gradients_);
+    GainObserver observer(student_, sums, sums_matrices ? &matrix_gradients_ : nullptr);
     for (int64_t s = first; s < first + count; ++s) {
       VectorGradients vectors;
       sums.divergence += window_.run_divergence(inputs(s), teacher(s), observer, &vectors);
@@ -108,6 +110,8 @@ class CpuDivergencePass final : public DivergencePass {
     }
     return sums;
   }
+
+  void read_matrix_gradients(MatrixGradients& to) override { std::swap(to, matrix_gradients_); }
 
   double divergence(int64_t first, int64_t count) override {
     double sum = 0;
@@ -121,13 +125,14 @@ class CpuDivergencePass final : public DivergencePass {
   }
   // Computed when they are first asked for: what goes on after a kill reads few sequences.
   TeacherRows teacher(int64_t s) {
-    Matrix& kept = teacher_hidden_[static_cast<size_t>(s)];
-    if (kept.rows() == 0) {
-      const ConstMatrixView hidden = teacher_pass_.run(window_batch(inputs(s)));
-      kept.resize(hidden.rows, hidden.cols);
-      copy_rows(hidden, kept);
+    const bool is_kept = s < std::ssize(teacher_hidden_);
+    Matrix& hidden = is_kept ? teacher_hidden_[static_cast<size_t>(s)] : last_hidden_;
+    if (!is_kept || hidden.rows() == 0) {
+      const ConstMatrixView computed = teacher_pass_.run(window_batch(inputs(s)));
+      hidden.resize(computed.rows, computed.cols);
+      copy_rows(computed, hidden);
     }
-    return {teacher_pass_, kept};
+    return {teacher_pass_, hidden};
   }
   void set_zero(MatrixGradients& matrices) const {
     for (const MatrixUse& use : network_.matrices) {
@@ -153,6 +158,8 @@ class CpuDivergencePass final : public DivergencePass {
   const std::shared_ptr<const Weights> teacher_;
   CpuPass teacher_pass_;
   std::vector<Matrix> teacher_hidden_;  // by sequence, the input of its head; empty: not asked for yet
+  Matrix last_hidden_;                  // of the last sequence that is not kept
+  MatrixGradients matrix_gradients_;
 };
 
 }  // namespace

@@ -86,7 +86,9 @@ MemoryPlan plan_cpu_divergence(const Network& network, int64_t length, int64_t s
        {"student", static_cast<uint64_t>(elements)},
        {"activations", cpu_gradient_bytes(network, length, /*for_gains=*/true, options.has_matrix_gradients) +
                            cpu_pass_bytes(network, length, length)},
-       {"what the original's head reads", float_bytes(sequences * (length - 1) * width)}},
+       {"what the original's head reads",
+        float_bytes(std::min(sequences, options.kept_sequences(network, sequences, length) + 1) * (length - 1) *
+                    width)}},
       /*is_host=*/true};
   if (options.has_matrix_gradients) plan.uses.push_back({"gradients of matrices", float_bytes(elements)});
   return plan;

@@ -1,14 +1,19 @@
-// cuda_divergence.cu: DivergencePass: batches of sequences through CudaGradientPass. First the teacher's, of which its
-// head and all inputs of it stay in device memory; then the student's, as it was at first and as it is.
+// cuda_divergence.cu: DivergencePass: batches of sequences through CudaGradientPass. The teacher's, as many sequences
+// at a time as are kept (DivergenceOptions), of which its head and all inputs of it stay in device memory; and the
+// student's, as it was at first and as it is.
 #include <algorithm>
 #include <cassert>
+#include <map>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <type_traits>
+#include <utility>
 
 #include "runtime/cuda/cuda_gradient_pass.cuh"
 #include "runtime/cuda/cuda_matrix_gradients.cuh"
 #include "runtime/cuda/cuda_models.h"
+#include "runtime/cuda/cuda_student.cuh"
 #include "runtime/cuda/kernels/cuda_row_kernel.cuh"
 #include "runtime/ops/logit_pieces.h"
 
@@ -141,7 +146,8 @@ class CudaGainObserver final : public CudaGradientObserver {
   CudaFloatMatrix looked_up_;
 };
 
-// The head of the original, its inputs after all positions, and room for a piece of the logits that they make.
+// The head of the original, its inputs after all positions of some sequences, and room for a piece of the logits that
+// they make.
 struct Teacher {
   // Without values yet. `weights`, of the same network, may go afterwards.
   Teacher(const Network& of, const FloatWeights& weights, int64_t sequences, int64_t positions, int64_t batch,
@@ -152,8 +158,10 @@ struct Teacher {
         hidden(sequences * positions * head.columns, "the original's head"),
         logits(std::min(batch * positions, logit_rows(network.vocabulary())) * network.vocabulary(), "logits") {}
 
+  // Room for so many rows; values are lost when it grows.
+  void reserve(int64_t rows) { hidden.reserve(rows * head.columns, "the original's head"); }
   int64_t width() const { return network.matrix(network.head.weight).columns; }
-  // The head's input at rows [first_row, first_row + rows) of all sequences.
+  // The head's input at rows [first_row, first_row + rows) of the sequences.
   CudaView rows(int64_t first_row, int64_t rows) const {
     return {hidden.data() + first_row * head.columns, rows, width(), head.columns};
   }
@@ -168,7 +176,7 @@ struct Teacher {
                                  static_cast<size_t>(from.columns) * sizeof(float), static_cast<size_t>(from.rows),
                                  cudaMemcpyDeviceToDevice, stream));
   }
-  // Of the batch whose first row is that one of all.
+  // Of the batch whose first row is that one of the sequences.
   CudaTargetRows targets(int64_t batch_row) const {
     return [this, batch_row](int64_t first_row, int64_t count, cudaStream_t stream) {
       const CudaView out{logits.data(), count, network.vocabulary()};
@@ -184,7 +192,7 @@ struct Teacher {
   DeviceArray<float> logits;
 };
 
-class CudaDivergence final : public DivergencePass {
+class CudaDivergence final : public DivergencePass, public CudaStudent {
  public:
   CudaDivergence(const Weights& teacher, const Weights& student, const TokenSequences& sequences, int ordinal,
                  int64_t batch, ProductArithmetic arithmetic, const DivergenceOptions& options, Progress& progress)
@@ -193,12 +201,19 @@ class CudaDivergence final : public DivergencePass {
         sequences_(sequences),
         arithmetic_(arithmetic),
         options_(options),
+        kept_count_(options.kept_sequences(*network_, sequences.count, sequences.length)),
         batch_(batch) {
     small_host_.network = network_;
     small_host_.set_small(student.small);
     DeviceScope scope(ordinal_);
-    std::unique_ptr<Teacher> kept = read_teacher(teacher, progress);
-    memory_ = std::make_unique<Memory>(student, std::move(kept));
+    progress.begin("reading calibration", kept_count_, "sequences");
+    auto of_teacher = std::make_unique<FloatWeights>(teacher, NumericPolicy{}, cuda_plain_options(sizeof(float)));
+    auto kept = std::make_unique<Teacher>(*network_, *of_teacher, kept_count_, positions(), batch_, arithmetic_);
+    read_teacher(*of_teacher, 0, *kept);
+    progress.advance(kept_count_);
+    progress.end();
+    if (kept_count_ == sequences_.count) of_teacher.reset();
+    memory_ = std::make_unique<Memory>(student, std::move(kept), std::move(of_teacher));
     if (options_.has_matrix_gradients)
       memory_->gradients.emplace(network_, BatchShape{batch_, positions()}, arithmetic_);
   }
@@ -213,12 +228,13 @@ class CudaDivergence final : public DivergencePass {
     for (MatrixId id : linear_matrices(*network_)) {
       const MatrixUse& use = network_->matrix(id);
       const auto found = gains.rows.find(use.name);
-      scale_rows(id,
-                 found == gains.rows.end() ? std::vector<float>(static_cast<size_t>(use.rows), 1.0f) : found->second,
-                 stream);
+      set_gains(id, found == gains.rows.end() ? std::vector<float>(static_cast<size_t>(use.rows), 1.0f) : found->second,
+                stream);
     }
     const MatrixId head = network_->head.weight;
-    scale_rows(head, std::vector<float>(static_cast<size_t>(network_->matrix(head).rows), gains.head), stream);
+    set_gains(head, std::vector<float>(static_cast<size_t>(network_->matrix(head).rows), gains.head), stream);
+    for (MatrixId id : std::exchange(changed_, {}))  // tables that are only looked up
+      set_gains(id, std::vector<float>(static_cast<size_t>(network_->matrix(id).rows), 1.0f), stream);
     small_host_.set_small(gains.small);
     memory_->student.set_vectors(small_host_.vectors);
   }
@@ -227,14 +243,31 @@ class CudaDivergence final : public DivergencePass {
     DeviceScope scope(ordinal_);
     const MatrixId id = network_->id_of(name);
     memory_->base.replace(id, matrix);
-    scale_rows(id, std::vector<float>(static_cast<size_t>(matrix.rows()), 1.0f), CudaStream());
+    gains_.erase(id);
+    set_gains(id, std::vector<float>(static_cast<size_t>(matrix.rows()), 1.0f), CudaStream());
   }
 
-  GainGradients gradients(int64_t first, int64_t count, MatrixGradients* matrices) override {
-    assert(options_.has_matrix_gradients || !matrices);
+  CudaStudent* on_device() override { return this; }
+  int ordinal() const override { return ordinal_; }
+  CudaView matrix(const std::string& name) override {
+    const MatrixId id = network_->id_of(name);
+    gains_.erase(id);
+    changed_.insert(id);
+    const CudaMatrix<float>& matrix = memory_->base.matrix(id);
+    const MatrixUse& use = network_->matrix(id);
+    return {matrix.data.data(), use.rows, use.columns, matrix.columns};
+  }
+  ConstCudaView gradient(const std::string& name) const override {
+    return memory_->gradients->gradient(network_->id_of(name));
+  }
+
+  using DivergencePass::gradients;
+  GainGradients gradients(int64_t first, int64_t count, bool sums_matrices) override {
+    assert(options_.has_matrix_gradients || !sums_matrices);
+    keep_teacher(first, count);
     return with_pass([&](CudaGradientPass& pass) {
       CudaVectorSums vectors(*network_);
-      CudaMatrixGradients* sums_of_matrices = matrices ? &*memory_->gradients : nullptr;
+      CudaMatrixGradients* sums_of_matrices = sums_matrices ? &*memory_->gradients : nullptr;
       if (sums_of_matrices) sums_of_matrices->set_zero(pass.stream());
       CudaGainObserver observer(memory_->student, pass, sums_of_matrices);
       GainGradients sums;
@@ -242,15 +275,21 @@ class CudaDivergence final : public DivergencePass {
         pass.backward(teacher, observer, &vectors);
         return pass.loss();
       });
+      if (sums_of_matrices) sums_of_matrices->finish(pass.stream());
       observer.read(sums, pass.stream());
-      if (sums_of_matrices) sums_of_matrices->read(*matrices, pass.stream());
       sums.small =
           stored_gradients(*network_, small_host_.small, vectors.read(memory_->student.host_vectors(), pass.stream()));
       return sums;
     });
   }
 
+  void read_matrix_gradients(MatrixGradients& to) override {
+    DeviceScope scope(ordinal_);
+    memory_->gradients->read(to, CudaStream());
+  }
+
   double divergence(int64_t first, int64_t count) override {
+    keep_teacher(first, count);
     return with_pass([&](CudaGradientPass& pass) {
       return sum_over_batches(pass, first, count,
                               [&](const CudaTargetRows& teacher) { return pass.forward_loss(teacher); });
@@ -260,11 +299,13 @@ class CudaDivergence final : public DivergencePass {
  private:
   // All that lies in device memory, made and freed with the device current.
   struct Memory {
-    Memory(const Weights& weights, std::unique_ptr<Teacher> kept)
+    Memory(const Weights& weights, std::unique_ptr<Teacher> kept, std::unique_ptr<const FloatWeights> of_teacher)
         : teacher(std::move(kept)),
+          teacher_weights(std::move(of_teacher)),
           base(weights, {}, cuda_plain_options(sizeof(float))),
           student(weights, {}, cuda_plain_options(sizeof(float))) {}
     std::unique_ptr<Teacher> teacher;
+    std::unique_ptr<const FloatWeights> teacher_weights;  // null where all sequences are kept
     FloatWeights base, student;
     std::optional<CudaMatrixGradients> gradients;
     std::unique_ptr<CudaGradientPass> pass;
@@ -276,8 +317,12 @@ class CudaDivergence final : public DivergencePass {
     return std::span(sequences_.tokens).subspan(static_cast<size_t>(first * sequences_.length));
   }
 
-  // Of the student, from what it was at first. Waits.
-  void scale_rows(MatrixId id, const std::vector<float>& gains, const CudaStream& stream) {
+  // Makes a matrix of the student of what it was at first, unless it is that already. Waits.
+  void set_gains(MatrixId id, const std::vector<float>& gains, const CudaStream& stream) {
+    changed_.erase(id);
+    std::vector<float>& now = gains_[id];
+    if (now == gains) return;
+    now = gains;
     const DeviceArray<float> on_device{std::span<const float>(gains)};
     const CudaMatrix<float>&from = memory_->base.matrix(id), &to = memory_->student.matrix(id);
     launch_rows(static_cast<int64_t>(gains.size()),
@@ -285,26 +330,32 @@ class CudaDivergence final : public DivergencePass {
     stream.wait();
   }
 
-  // The original's weights go when it returns.
-  std::unique_ptr<Teacher> read_teacher(const Weights& teacher, Progress& progress) {
-    progress.begin("reading calibration", sequences_.count, "sequences");
-    const FloatWeights on_device(teacher, {}, cuda_plain_options(sizeof(float)));
-    auto kept = std::make_unique<Teacher>(*network_, on_device, sequences_.count, positions(), batch_, arithmetic_);
+  // Of as many sequences from `first` on as are kept.
+  void read_teacher(const FloatWeights& weights, int64_t first, Teacher& kept) {
+    const int64_t count = std::min(kept_count_, sequences_.count - first);
     with_smaller_batches(batch_, [&](int64_t batch) {
-      CudaGradientPass pass(on_device, kTeacher, sequences_.length, batch, positions(), arithmetic_);
-      for (int64_t first = 0; first < sequences_.count; first += batch) {
-        const BatchShape shape{std::min(batch, sequences_.count - first), positions()};
-        pass.forward(tokens(first), sequences_.length, shape);
-        kept->copy_rows(pass.head_input(), first * positions(), pass.stream());
+      CudaGradientPass pass(weights, kTeacher, sequences_.length, batch, positions(), arithmetic_);
+      for (int64_t s = 0; s < count; s += batch) {
+        const BatchShape shape{std::min(batch, count - s), positions()};
+        pass.forward(tokens(first + s), sequences_.length, shape);
+        kept.copy_rows(pass.head_input(), s * positions(), pass.stream());
         check_cuda(cudaStreamSynchronize(pass.stream()));
       }
-      kept->copy_head(on_device.matrix(network_->head.weight), pass.stream());
+      kept.copy_head(weights.matrix(network_->head.weight), pass.stream());
       check_cuda(cudaStreamSynchronize(pass.stream()));
       return 0;
     });
-    progress.advance(sequences_.count);
-    progress.end();
-    return kept;
+    first_kept_ = first;
+  }
+
+  // Before sequences [first, first + count) are read. The student's pass gives its memory to the teacher's meanwhile.
+  void keep_teacher(int64_t first, int64_t count) {
+    if (first >= first_kept_ && first + count <= first_kept_ + kept_count_) return;
+    DeviceScope scope(ordinal_);
+    memory_->pass.reset();
+    kept_count_ = std::max(kept_count_, count);
+    memory_->teacher->reserve(kept_count_ * positions());
+    read_teacher(*memory_->teacher_weights, first, *memory_->teacher);
   }
 
   // Calls the body with the student's pass, on its device and with batches as large as its memory allows.
@@ -328,7 +379,7 @@ class CudaDivergence final : public DivergencePass {
     double sum = 0;
     for (int64_t s = first; s < first + count; s += batch_) {
       pass.forward(tokens(s), sequences_.length, {std::min(batch_, first + count - s), positions()});
-      sum += loss(memory_->teacher->targets(s * positions()));
+      sum += loss(memory_->teacher->targets((s - first_kept_) * positions()));
     }
     return sum;
   }
@@ -338,8 +389,12 @@ class CudaDivergence final : public DivergencePass {
   const TokenSequences& sequences_;
   ProductArithmetic arithmetic_;
   const DivergenceOptions options_;
-  Weights small_host_;  // without matrices
+  Weights small_host_;                   // without matrices
+  int64_t first_kept_ = 0, kept_count_;  // of the teacher's sequences
   int64_t batch_;
+  // Of the student's matrices, as they are; and those whose values at first were changed since.
+  std::map<MatrixId, std::vector<float>> gains_;
+  std::set<MatrixId> changed_;
   std::unique_ptr<Memory> memory_;
 };
 
@@ -351,9 +406,12 @@ MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, int64_
   return fit_memory_plan("distillation", "sequence", length, most, usable_bytes, [&](int64_t batch) {
     return counted_allocations([&] {
       const FusionOptions options = cuda_plain_options(sizeof(float));
-      // The teacher, which takes less, has gone by then.
+      // The teacher's pass, which takes less, has gone by then, and its weights where it is not asked again.
       const FloatWeights base(network, {}, options), student(network, {}, options);
-      const Teacher kept(*network, base, sequences, length - 1, batch, {});
+      const int64_t of_teacher = divergence.kept_sequences(*network, sequences, length);
+      std::optional<FloatWeights> teacher;
+      if (of_teacher < sequences) teacher.emplace(network, NumericPolicy{}, options);
+      const Teacher kept(*network, base, of_teacher, length - 1, batch, {});
       CudaGradientPass pass(student, student_options(divergence), length, batch, length - 1);
       const CudaVectorSums vectors(*network);
       std::optional<CudaMatrixGradients> gradients;

@@ -143,12 +143,18 @@ void CudaMatrixGradients::add_lookups(MatrixId id, std::span<const int32_t> rows
               AddGroups{lookups_.data(), firsts, firsts + groups.firsts.size(), gradient, lookup_sum(id)}, stream);
 }
 
-void CudaMatrixGradients::read(MatrixGradients& to, cudaStream_t stream) {
+void CudaMatrixGradients::finish(cudaStream_t stream) {
   for (size_t i = 0; i < sums_.size(); ++i) {
     const auto id = static_cast<MatrixId>(i);
-    const CudaView from = sum(id);
-    if (is_both(id))
-      launch_rows(from.rows, AddParts{lookup_sum(id).data, 1, from.stride, from.rows * from.stride, from.data}, stream);
+    if (!is_both(id)) continue;
+    const CudaView to = sum(id);
+    launch_rows(to.rows, AddParts{lookup_sum(id).data, 1, to.stride, to.rows * to.stride, to.data}, stream);
+  }
+}
+
+void CudaMatrixGradients::read(MatrixGradients& to, cudaStream_t stream) const {
+  for (size_t i = 0; i < sums_.size(); ++i) {
+    const ConstCudaView from = gradient(static_cast<MatrixId>(i));
     Matrix& host = to[network_->matrices[i].name];
     host.resize(from.rows, from.columns);
     check_cuda(cudaMemcpy2DAsync(host.data(), static_cast<size_t>(from.columns) * sizeof(float), from.data,

@@ -26,8 +26,12 @@ class CudaMatrixGradients {
                     cudaStream_t stream);
   // Adds row p of `gradient` (rows, K) to row rows[p] of the table's. Waits for the stream.
   void add_lookups(MatrixId id, std::span<const int32_t> rows, ConstCudaView gradient, cudaStream_t stream);
-  // All of them, once: until set_zero(). Waits for the stream.
-  void read(MatrixGradients& to, cudaStream_t stream);
+  // All has been added: until set_zero().
+  void finish(cudaStream_t stream);
+  // Then, (N, K).
+  ConstCudaView gradient(MatrixId id) const { return sum(id); }
+  // Then, all of them. Waits for the stream.
+  void read(MatrixGradients& to, cudaStream_t stream) const;
 
  private:
   // Of products, or of a table that is multiplied too what is looked up.

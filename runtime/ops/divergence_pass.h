@@ -35,7 +35,18 @@ using MatrixGradients = std::map<std::string, Matrix>;
 
 struct DivergenceOptions {
   bool has_matrix_gradients = false;  // may be asked for: room for all of them
+  // The inputs of the teacher's head are kept, and its logits made of them again some rows at a time: those of as many
+  // sequences as take so many bytes, at least two. Where there are more, they are computed again.
+  int64_t teacher_bytes = int64_t{1} << 31;
+
+  int64_t kept_sequences(const Network& network, int64_t count, int64_t length) const {
+    const int64_t width = network.matrix(network.head.weight).columns;
+    const int64_t bytes = (length - 1) * width * static_cast<int64_t>(sizeof(float));
+    return std::min(count, std::max<int64_t>(2, teacher_bytes / bytes));
+  }
 };
+
+class CudaStudent;  // runtime/cuda/cuda_student.cuh
 
 class DivergencePass {
  public:
@@ -45,20 +56,22 @@ class DivergencePass {
   // Puts another matrix of the same shape in the place of one that the student had at first. Without a gain until the
   // next set().
   virtual void set_matrix(const std::string& name, const StoredMatrix& matrix) = 0;
-  // Over sequences [first, first + count), each less its last token. `matrices`, unless null: becomes the gradients by
-  // all matrices of the network, in float32, the same bits for any thread count and any batch of a device.
-  virtual GainGradients gradients(int64_t first, int64_t count, MatrixGradients* matrices) = 0;
-  GainGradients gradients(int64_t first, int64_t count) { return gradients(first, count, nullptr); }
+  // Over sequences [first, first + count), each less its last token. `sums_matrices`: also sums the gradients by all
+  // matrices of the network, in float32, the same bits for any thread count and any batch of a device.
+  virtual GainGradients gradients(int64_t first, int64_t count, bool sums_matrices) = 0;
+  // Hands over what gradients() has summed by matrices last, once. Memory that `to` has is used again.
+  virtual void read_matrix_gradients(MatrixGradients& to) = 0;
   virtual double divergence(int64_t first, int64_t count) = 0;
-};
+  // Where the student's matrices lie in a CUDA device's memory, until they go; null: they lie in the host's.
+  virtual CudaStudent* on_device() { return nullptr; }
 
-// The inputs of the teacher's head are computed once and kept, and its logits made of them again some rows at a time:
-// as many sequences of `length` tokens as those of take kMostTeacherBytes, at least two.
-constexpr int64_t kMostTeacherBytes = int64_t{1} << 31;
-inline int64_t divergence_sequences(const Network& network, int64_t length) {
-  const int64_t width = network.matrix(network.head.weight).columns;
-  const int64_t bytes = (length - 1) * width * static_cast<int64_t>(sizeof(float));
-  return std::max<int64_t>(2, kMostTeacherBytes / bytes);
-}
+  GainGradients gradients(int64_t first, int64_t count) { return gradients(first, count, false); }
+  // `matrices` may be null.
+  GainGradients gradients(int64_t first, int64_t count, MatrixGradients* matrices) {
+    GainGradients sums = gradients(first, count, matrices != nullptr);
+    if (matrices) read_matrix_gradients(*matrices);
+    return sums;
+  }
+};
 
 }  // namespace thimble

@@ -19,14 +19,13 @@ int64_t held_out_sequences(int64_t available) {
   return std::clamp<int64_t>(available / kHeldOutShare, 1, kMostHeldOut);
 }
 
-DistillSplit split_sequences(const Network& network, int64_t steps, int64_t batch, int64_t available, int64_t length) {
-  available = std::min(available, divergence_sequences(network, length));
+DistillSplit split_sequences(int64_t steps, int64_t batch, int64_t available) {
   const int64_t held_out = held_out_sequences(available);
   return {std::min(available - held_out, steps * batch), held_out};
 }
 
 DistillSplit split_sequences(const DistillInput& input, int64_t steps, int64_t batch) {
-  return split_sequences(*input.original->network, steps, batch, input.tokens.count, input.tokens.length);
+  return split_sequences(steps, batch, input.tokens.count);
 }
 
 TokenSequences chosen_sequences(const TokenSequences& from, const DistillSplit& split) {

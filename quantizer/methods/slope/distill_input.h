@@ -36,8 +36,8 @@ struct DistillSplit {
   int64_t count() const { return learned + held_out; }
 };
 
-// Of `available` sequences of `length` tokens, for so many steps of so many; the held-out ones are the same for any.
-DistillSplit split_sequences(const Network& network, int64_t steps, int64_t batch, int64_t available, int64_t length);
+// Of `available` sequences, for so many steps of so many; the held-out ones are the same for any.
+DistillSplit split_sequences(int64_t steps, int64_t batch, int64_t available);
 DistillSplit split_sequences(const DistillInput& input, int64_t steps, int64_t batch);
 // The first sequences to learn from and the last ones to hold out.
 TokenSequences chosen_sequences(const TokenSequences& from, const DistillSplit& split);

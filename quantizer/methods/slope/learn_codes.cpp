@@ -36,15 +36,14 @@ std::set<std::string> matrix_names(const Network& network) {
   return names;
 }
 
-// Gives the learner's matrices the codes of its paths, and returns these.
-std::vector<const QuantizedTensor*> find_paths(const CodeLearner& learner, double rate_weight, QuantizedModel& model) {
+// Gives the learner's matrices the codes of its paths.
+void find_paths(const CodeLearner& learner, double rate_weight, QuantizedModel& model) {
   const std::vector<std::string> names = learner.matrices();
   std::vector<QuantizedTensor*> tensors;
   for (QuantizedTensor& tensor : model.tensors)
     if (std::ranges::binary_search(names, tensor.name)) tensors.push_back(&tensor);
   parallel_for(static_cast<int64_t>(tensors.size()),
                [&](int64_t i) { learner.find_path(rate_weight, *tensors[static_cast<size_t>(i)]); });
-  return {tensors.begin(), tensors.end()};
 }
 
 }  // namespace
@@ -86,21 +85,22 @@ LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model,
   const PieceName name = {WorkKind::kLearning, learning_key(input, model)};
   LearnState state = input.work.find<LearnState>(name).value_or(
       LearnState{GainTuner(small, options), CodeLearner(model, matrix_names(network))});
-  QuantizedModel student = model;
   std::unique_ptr<DivergencePass> pass;
-  if (state.codes.steps_done() < options.steps)
+  std::unique_ptr<LatentMover> mover;
+  if (state.codes.steps_done() < options.steps) {
     pass = make_student_pass(input, model, tokens, progress, {.has_matrix_gradients = true});
-  MatrixGradients gradients;
+    mover = make_latent_mover(state.codes, model, *pass);
+  }
   progress.begin("learning codes", options.steps, "steps");
   progress.advance(state.codes.steps_done());
   while (state.codes.steps_done() < options.steps) {
-    if (state.codes.needs_paths())
-      for (const QuantizedTensor* tensor : find_paths(state.codes, 0, student))
-        pass->set_matrix(tensor->name, stored_matrix(*tensor));
-    state.small.step(*pass, small, options, &gradients);
-    state.codes.step(gradients, student, input.codes);
-    if (state.codes.steps_done() % kKeptEvery == 0 || state.codes.steps_done() == options.steps)
+    if (state.codes.needs_paths()) mover->find_paths();
+    state.small.step(*pass, small, options, /*sums_matrices=*/true);
+    mover->step(input.codes);
+    if (state.codes.steps_done() % kKeptEvery == 0 || state.codes.steps_done() == options.steps) {
+      mover->store();
       input.work.keep(name, state);
+    }
     progress.advance(1);
   }
   progress.end();

@@ -4,6 +4,7 @@
 
 #include "runtime/cpu/cpu_models.h"
 #include "runtime/cuda/cuda_models.h"
+#include "runtime/cuda/cuda_student.cuh"
 #include "tests/runtime/families/network_samples.h"
 #include "tests/runtime/ops/changed_matrix.h"
 
@@ -157,6 +158,52 @@ TEST_P(CudaDivergence, GradientsOfMatricesAreThoseOfAnyBatch) {
   single->gradients(0, kSequences, &of_single);
   for (const auto& [name, gradient] : of_whole)
     EXPECT_TRUE(std::ranges::equal(of_single.at(name).values(), gradient.values())) << name;
+}
+
+// What the original's head reads is kept of some sequences, or of all.
+TEST_P(CudaDivergence, OriginalsThatAreComputedAgainAreTheSame) {
+  DivergencePair pair(GetParam());
+  std::unique_ptr<DivergencePass> all = pair.on_cuda({0}, {.has_matrix_gradients = true}),
+                                  some = pair.on_cuda({0}, {.has_matrix_gradients = true, .teacher_bytes = 1});
+  MatrixGradients of_all, of_some;
+  for (DivergencePass* pass : {all.get(), some.get()}) pass->set(pair.gains);
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_EQ(some->divergence(kSequences - 1, 1), all->divergence(kSequences - 1, 1));
+    EXPECT_EQ(some->gradients(1, 2, &of_some).rows, all->gradients(1, 2, &of_all).rows);
+    EXPECT_EQ(some->gradients(0, kSequences, &of_some).rows, all->gradients(0, kSequences, &of_all).rows);
+    for (const auto& [name, gradient] : of_all)
+      EXPECT_TRUE(std::ranges::equal(of_some.at(name).values(), gradient.values())) << name;
+  }
+}
+
+// A student whose matrices are changed where they lie is one whose matrices are replaced.
+TEST_P(CudaDivergence, MatricesChangeWhereTheyLie) {
+  DivergencePair pair(GetParam());
+  std::unique_ptr<DivergencePass> replaced = pair.on_cuda({0}, {.has_matrix_gradients = true}),
+                                  changed = pair.on_cuda({0}, {.has_matrix_gradients = true});
+  for (DivergencePass* pass : {replaced.get(), changed.get()}) pass->set(pair.gains);
+  const Network& network = *pair.teacher->network;
+  for (const MatrixUse& use : network.matrices) {
+    const StoredMatrix& matrix = pair.teacher->matrix(network.id_of(use.name));
+    replaced->set_matrix(use.name, matrix);
+    const Matrix values = matrix.widened();
+    const CudaView to = changed->on_device()->matrix(use.name);
+    ASSERT_EQ(cudaMemcpy2D(to.data, static_cast<size_t>(to.stride) * sizeof(float), values.data(),
+                           static_cast<size_t>(to.columns) * sizeof(float), to.columns * sizeof(float), to.rows,
+                           cudaMemcpyHostToDevice),
+              cudaSuccess);
+  }
+  for (DivergencePass* pass : {replaced.get(), changed.get()}) pass->set(pair.gains);
+  MatrixGradients expected;
+  EXPECT_EQ(changed->gradients(0, kSequences, true).rows, replaced->gradients(0, kSequences, &expected).rows);
+  for (const auto& [name, gradient] : expected) {
+    const ConstCudaView found = changed->on_device()->gradient(name);
+    Matrix values(found.rows, found.columns);
+    ASSERT_EQ(cudaMemcpy2D(values.data(), found.columns * sizeof(float), found.data, found.stride * sizeof(float),
+                           found.columns * sizeof(float), found.rows, cudaMemcpyDeviceToHost),
+              cudaSuccess);
+    EXPECT_TRUE(std::ranges::equal(values.values(), gradient.values())) << name;
+  }
 }
 
 // A student whose matrices are all replaced is one that had them at first, with gains and without.

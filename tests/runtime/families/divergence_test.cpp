@@ -201,6 +201,20 @@ TEST_P(DivergenceOfCases, OfAStudentOfCodesIsThatOfItsValues) {
   EXPECT_EQ(found[0].small, found[1].small);
 }
 
+// What the original's head reads is kept of some sequences, or of all.
+TEST_P(DivergenceOfCases, OriginalsThatAreComputedAgainAreTheSame) {
+  std::unique_ptr<DivergencePass> all = pass({.has_matrix_gradients = true}),
+                                  some = pass({.has_matrix_gradients = true, .teacher_bytes = 1});
+  MatrixGradients of_all, of_some;
+  for (DivergencePass* pass : {all.get(), some.get()}) pass->set(sample_.gains);
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_EQ(some->divergence(kSequences - 1, 1), all->divergence(kSequences - 1, 1));
+    EXPECT_EQ(some->gradients(0, kSequences, &of_some).rows, all->gradients(0, kSequences, &of_all).rows);
+    for (const auto& [name, gradient] : of_all)
+      EXPECT_TRUE(std::ranges::equal(of_some.at(name).values(), gradient.values())) << name;
+  }
+}
+
 // Of a sequence alone, then of all: sums are the same for any number of threads.
 TEST_P(DivergenceOfCases, ThreadsDoNotChangeBits) {
   std::unique_ptr<DivergencePass> pass = this->pass({.has_matrix_gradients = true});

@@ -13,9 +13,11 @@ Network network_of(int64_t width) {
   return std::move(ops).head(x, "table");
 }
 
-TEST(DivergenceSequences, AreBoundedByTheMemoryOfTheHeadsInputs) {
-  EXPECT_EQ(divergence_sequences(network_of(1024), 2049), kMostTeacherBytes / (2048 * 1024 * 4));
-  EXPECT_EQ(divergence_sequences(network_of(1 << 16), 1 << 20), 2);
+TEST(KeptTeacherSequences, AreBoundedByTheMemoryOfTheHeadsInputs) {
+  const DivergenceOptions options;
+  EXPECT_EQ(options.kept_sequences(network_of(1024), 1 << 20, 2049), options.teacher_bytes / (2048 * 1024 * 4));
+  EXPECT_EQ(options.kept_sequences(network_of(1024), 5, 2049), 5);
+  EXPECT_EQ(options.kept_sequences(network_of(1 << 16), 9, 1 << 20), 2);
 }
 
 }  // namespace
