@@ -24,7 +24,7 @@ namespace thimble {
 struct CodeLearnerOptions {
   int64_t steps = 0;
   int64_t batch = 8;   // sequences of a step
-  double rate = 0.03;  // levels that a latent moves in a step, at most about; rises over the first tenth of the steps,
+  double rate = 0.02;  // levels that a latent moves in a step, at most about; rises over the first tenth of the steps,
                        // then falls along a cosine to 0
 };
 

@@ -49,8 +49,8 @@ TokenSequences read_given_text(const GivenText& text, const CalibrationOptions& 
   if (!text.is_drawn)
     return {options.sequences, options.length,
             parse_shard(MappedFile(files.front()).bytes(), files.front(), vocabulary)};
-  const WindowOptions windows = {options.sequences, options.length, held_out_sequences(options.sequences),
-                                 options.seed};
+  const WindowOptions windows = {options.sequences, options.length,
+                                 held_out_sequences(options.sequences, /*data_share=*/1), options.seed};
   if (text.texts.empty()) return draw_shard_windows(files, windows, vocabulary);
   const Tokenizer tokenizer = load_tokenizer(text.tokenizer);
   check_vocab_size(tokenizer, vocabulary, checkpoint);

@@ -11,6 +11,8 @@
 #include "quantizer/console/help_formatter.h"
 #include "quantizer/console/option_values.h"
 #include "quantizer/console/suggestion.h"
+#include "quantizer/methods/slope/distill_input.h"
+#include "quantizer/pipeline/token_source.h"
 #include "runtime/codes/trellis.h"
 
 namespace thimble {
@@ -32,9 +34,10 @@ void finish_effort(QuantizeRequest& request) {
   const EffortLevel& level = level_of(request.effort);
   request.tuner.steps = request.distill_steps.value_or(level.distill_steps);
   request.tuner.batch = request.distill_batch.value_or(level.distill_batch);
-  if (request.codes.rate == 0) request.codes.steps = 0;
+  request.codes.steps = request.learn_steps.value_or(level.learn_steps);
+  request.codes.batch = request.learn_batch.value_or(level.learn_batch);
   if (request.codes.steps > 0 && !request.statistics_sequences)
-    request.statistics_sequences = level.statistics_sequences;
+    request.statistics_sequences = level.calibration_sequences;
   request.cross_sequences = std::min(level.cross_sequences, request.statistics_sequences.value_or(INT64_MAX));
 }
 
@@ -45,6 +48,24 @@ void finish_cross_term(QuantizeRequest& request, const std::optional<Spec>& spec
     throw UsageError(
         "--cross-term needs calibration text: beside --hessians, --calibration-text or --calibration-tokens");
   request.slope.cross_term = request.cross_term.value_or(spec && has_text ? 1 : 0);
+}
+
+// What the token that does follow counts for: where the owner gives text, a little.
+void finish_data_share(QuantizeRequest& request) {
+  constexpr double kUsualShare = 0.1;
+  const bool is_given = request.given_text.is_given();
+  if (request.asked_data_share.value_or(0) > 0 && !is_given)
+    throw UsageError("--data-share needs text that somebody gives: --calibration-text or --calibration-tokens");
+  request.data_share = request.asked_data_share.value_or(is_given ? kUsualShare : 0);
+}
+
+// Of method slope, as many as its effort reads.
+int64_t usual_slope_sequences(const QuantizeRequest& request) {
+  const int64_t of_statistics = level_of(request.effort).calibration_sequences;
+  if (request.codes.steps == 0) return of_statistics;
+  if (!request.given_text.is_given()) return std::max(of_statistics, kWrittenForLearning);
+  const int64_t learned = request.codes.steps * request.codes.batch;
+  return std::max(of_statistics, learned + held_out_sequences(INT64_MAX, request.data_share));
 }
 
 // How much calibration text, and how long its sequences are. A method slope among others distils on tokens beside a
@@ -59,8 +80,7 @@ void finish_calibration(QuantizeRequest& request, bool has_slope, const std::opt
       throw UsageError(std::string(option) +
                        " has no effect with --hessians and neither --calibration-text nor --calibration-tokens");
   if (calibration.length == 0) {
-    const int64_t usual = has_slope ? 1024 : 2048;
-    calibration.length = spec ? spec->usual_length(usual) : usual;
+    calibration.length = spec ? spec->usual_length(kDefaultContext) : kDefaultContext;
   }
   if (spec && has_text) check_context(*spec, calibration.length, request.checkpoint);
 
@@ -68,7 +88,7 @@ void finish_calibration(QuantizeRequest& request, bool has_slope, const std::opt
     throw UsageError(std::string("--hessians replaces ") +
                      (text.texts.empty() ? "--calibration-tokens" : "--calibration-text") +
                      " with the methods trace and nvfp4: give one of them");
-  const int64_t usual_sequences = has_slope ? level_of(request.effort).calibration_sequences : 64;
+  const int64_t usual_sequences = has_slope ? usual_slope_sequences(request) : 64;
   if (text.is_given())
     plan_given_text(text, calibration, usual_sequences);
   else if (calibration.sequences == 0)
@@ -119,9 +139,7 @@ void add_calibration_options(CLI::App& command, QuantizeRequest& request) {
             "64 without)",
             1, 1 << 20);
   add_count(command, "--calibration-length", calibration.length,
-            "Tokens per calibration sequence (default: 1024 with slope, 2048 without; fewer when the model has fewer "
-            "positions)",
-            2, 1 << 20);
+            "Tokens per calibration sequence (default: 2048, or what the model has of positions)", 2, 1 << 20);
   add_count(command, "--statistics-sequences", request.statistics_sequences,
             "Of these, the first that statistics and cross terms read (default: all; where codes are learned, by "
             "--effort)",
@@ -235,12 +253,17 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request, MethodOption
   add_number("--distill-row-rate", request.tuner.row_rate, 1, "How far a step moves the logarithm of a row's gain");
   add_number("--distill-small-rate", request.tuner.small_rate, 1,
              "How far a step moves small tensors, relative to their size");
-  add_whole("--learn-steps", request.codes.steps, 0, 1 << 20,
-            "Steps of learning codes on the calibration tokens before gains are tuned, 0 for none")
-      ->capture_default_str();
-  add_whole("--learn-batch", request.codes.batch, 1, 1 << 20, "Calibration sequences of such a step")
-      ->capture_default_str();
-  add_number("--learn-rate", request.codes.rate, 1, "How many levels such a step moves a weight; 0: none is learned");
+  add("--data-share", request.asked_data_share,
+      "What the token that does follow counts for, beside what the original predicts, where gains are tuned and codes "
+      "learned: 0 keeps to the original (default: 0.1 with text given, else 0)")
+      ->check(finite_number(0, 0.99))
+      ->type_name("X");
+  add_whole("--learn-steps", request.learn_steps, 0, 1 << 20,
+            "Steps of learning codes on the calibration tokens before gains are tuned, 0 for none (default: by "
+            "--effort)");
+  add_whole("--learn-batch", request.learn_batch, 1, 1 << 20,
+            "Calibration sequences of such a step (default: by --effort)");
+  add_number("--learn-rate", request.codes.rate, 1, "How many levels such a step moves a weight");
   add_number("--shrinkage", slope.shrinkage, 1000, "How strongly steps are kept below the size of the weights");
   add_number("--row-power", slope.row_power, 1,
              "How far steps follow the loss of each row; 0: one weight for all rows of a matrix");
@@ -290,6 +313,7 @@ void finish_options(QuantizeRequest& request, const std::vector<MethodKind>& met
   parse_bits(bits, request.plan);
   finish_effort(request);
   finish_cross_term(request, spec);
+  if (has_slope) finish_data_share(request);
   request.fisher |= has_slope && spec && request.hessians.empty();  // a file of Hessians may do without
   if (!Trellis::has_bits(request.slope.trellis_bits))
     throw UsageError(

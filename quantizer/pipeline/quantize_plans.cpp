@@ -78,7 +78,7 @@ std::vector<TunedPass> tuned_passes(const QuantizeRequest& request) {
   std::vector<TunedPass> passes;
   auto add = [&](int64_t steps, int64_t batch, const DivergenceOptions& options) {
     if (steps == 0 || available < 2) return;
-    const DistillSplit split = split_sequences(steps, batch, available);
+    const DistillSplit split = split_sequences(steps, batch, available, request.data_share);
     passes.push_back({split.count(), options});
   };
   add(request.codes.steps, request.codes.batch, {.has_matrix_gradients = true});

@@ -36,8 +36,10 @@ struct QuantizeRequest {
   std::optional<Effort> asked_effort;  // by default what suits the device: finish_options()
   Effort effort = Effort::kDefault;
   // Of method slope; what is not given follows from the effort.
-  std::optional<int64_t> distill_steps, distill_batch;
+  std::optional<int64_t> distill_steps, distill_batch, learn_steps, learn_batch;
+  std::optional<double> asked_data_share;       // by default what suits the text: finish_options()
   GainTunerOptions tuner;                       // steps and batch once these are known
+  double data_share = 0;                        // of tuning and learning: DivergenceOptions
   CodeLearnerOptions codes;                     // of learning; 0 steps where its rate is 0
   int64_t cross_sequences = 0;                  // that cross terms read, at most
   std::optional<int64_t> statistics_sequences;  // the first, which they and statistics read, at most; none: all

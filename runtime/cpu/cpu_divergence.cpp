@@ -132,7 +132,7 @@ class CpuDivergencePass final : public DivergencePass {
       hidden.resize(computed.rows, computed.cols);
       copy_rows(computed, hidden);
     }
-    return {teacher_pass_, hidden};
+    return {teacher_pass_, hidden, sequences_.sequence(s).subspan(1), options_.data_share};
   }
   void set_zero(MatrixGradients& matrices) const {
     for (const MatrixUse& use : network_.matrices) {

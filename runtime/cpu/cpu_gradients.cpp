@@ -61,6 +61,9 @@ auto CpuGradients::divergence_from(const TeacherRows& teacher) {
   return [&](int64_t first, MatrixView rows) {
     teacher_logits_.resize(rows.rows, rows.cols);
     teacher.pass.logits(teacher.hidden.block_rows(first, rows.rows), teacher_logits_);
+    if (teacher.data_share > 0)
+      mix_data(teacher.next.subspan(static_cast<size_t>(first), static_cast<size_t>(rows.rows)), teacher.data_share,
+               teacher_logits_);
     return divergence_backward(rows, teacher_logits_, pass_.network().head.softcap);
   };
 }

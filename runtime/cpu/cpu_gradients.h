@@ -19,6 +19,9 @@ struct WindowObservers {
 struct TeacherRows {
   const CpuPass& pass;
   ConstMatrixView hidden;  // (inputs, D), the input of its head after each input
+  // (inputs) what follows, and its share in what is to be predicted (DivergenceOptions).
+  std::span<const Token> next = {};
+  double data_share = 0;
 };
 
 // Runs windows of at most the context length, one after another, reusing its buffers.

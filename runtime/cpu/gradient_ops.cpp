@@ -2,6 +2,7 @@
 #include "runtime/cpu/gradient_ops.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "runtime/base/parallel.h"
 #include "runtime/cpu/cpu_gradient_kernels.h"
@@ -93,6 +94,19 @@ double divergence_backward(MatrixView logits, ConstMatrixView teacher, float cap
   assert(logits.rows == teacher.rows && logits.cols == teacher.cols);
   return sum_of_rows(logits, [&](int64_t p) {
     return cpu_gradient_kernels().divergence_backward(logits.row(p), teacher.row(p), cap, logits.cols);
+  });
+}
+
+void mix_data(std::span<const Token> next, double share, MatrixView logits) {
+  for_each_row(logits.rows, logits.cols, [&](int64_t p) {
+    float* row = logits.row(p);
+    const float peak = *std::max_element(row, row + logits.cols);
+    double sum = 0;
+    for (int64_t c = 0; c < logits.cols; ++c) sum += std::exp(double{row[c]} - double{peak});
+    const double shift = std::log(1 - share) - std::log(sum) - double{peak};
+    for (int64_t c = 0; c < logits.cols; ++c) row[c] = static_cast<float>(double{row[c]} + shift);
+    float& follows = row[next[static_cast<size_t>(p)]];
+    follows = static_cast<float>(std::log(std::exp(double{follows}) + share));
   });
 }
 

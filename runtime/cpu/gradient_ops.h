@@ -27,6 +27,8 @@ double nll_backward(MatrixView logits, std::span<const Token> targets, float cap
 
 // The same with the loss sum_p KL(softmax(teacher[p]) || softmax(l[p])), of a teacher's softcapped logits (P, V).
 double divergence_backward(MatrixView logits, ConstMatrixView teacher, float cap);
+// Logits become those of (1 - share) softmax(logits) + share onehot(next token). next: (rows). share < 1.
+void mix_data(std::span<const Token> next, double share, MatrixView logits);
 
 // sum_p a[p] * b[p] by columns, in float64, first row first.
 std::vector<double> column_dots(ConstMatrixView a, ConstMatrixView b);

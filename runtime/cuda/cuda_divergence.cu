@@ -54,6 +54,26 @@ struct LookUpRows {
   }
 };
 
+// Logits become those of (1 - share) softmax(logits) + share onehot(next token).
+struct MixData {
+  CudaView logits;
+  const Token* next;
+  float share;
+
+  __device__ void operator()(int64_t row, int lane) const {
+    float* z = logits.data + row * logits.stride;
+    float peak = -INFINITY;
+    for (int64_t c = lane; c < logits.columns; c += 32) peak = fmaxf(peak, z[c]);
+    peak = max_over_lanes<32>(peak);
+    const float sum = sum_over_row(logits.columns, lane, [&](int64_t c) { return expf(z[c] - peak); });
+    const float shift = log1pf(-share) - logf(sum) - peak;
+    for (int64_t c = lane; c < logits.columns; c += 32) {
+      const float mixed = z[c] + shift;
+      z[c] = c == next[row] ? logf(expf(mixed) + share) : mixed;
+    }
+  }
+};
+
 std::vector<MatrixId> linear_matrices(const Network& network) {
   std::vector<MatrixId> found;
   for (const LinearInput& input : network.linear_inputs())
@@ -176,11 +196,13 @@ struct Teacher {
                                  static_cast<size_t>(from.columns) * sizeof(float), static_cast<size_t>(from.rows),
                                  cudaMemcpyDeviceToDevice, stream));
   }
-  // Of the batch whose first row is that one of the sequences.
-  CudaTargetRows targets(int64_t batch_row) const {
-    return [this, batch_row](int64_t first_row, int64_t count, cudaStream_t stream) {
+  // Of the batch whose first row is that one of the sequences. What follows its rows, `next`, in device memory, counts
+  // for `share`.
+  CudaTargetRows targets(int64_t batch_row, const Token* next, double share) const {
+    return [this, batch_row, next, share](int64_t first_row, int64_t count, cudaStream_t stream) {
       const CudaView out{logits.data(), count, network.vocabulary()};
       launch_logits(rows(batch_row + first_row, count), head, network.head.softcap, arithmetic, out, stream);
+      if (share > 0) launch_rows(count, MixData{out, next + first_row, static_cast<float>(share)}, stream);
       return CudaTargets::teacher(out.data);
     };
   }
@@ -214,6 +236,7 @@ class CudaDivergence final : public DivergencePass, public CudaStudent {
     progress.end();
     if (kept_count_ == sequences_.count) of_teacher.reset();
     memory_ = std::make_unique<Memory>(student, std::move(kept), std::move(of_teacher));
+    if (options_.data_share > 0) memory_->next = DeviceArray<Token>(batch_ * positions());
     if (options_.has_matrix_gradients)
       memory_->gradients.emplace(network_, BatchShape{batch_, positions()}, arithmetic_);
   }
@@ -307,6 +330,7 @@ class CudaDivergence final : public DivergencePass, public CudaStudent {
     std::unique_ptr<Teacher> teacher;
     std::unique_ptr<const FloatWeights> teacher_weights;  // null where all sequences are kept
     FloatWeights base, student;
+    DeviceArray<Token> next;  // of a batch, where it counts
     std::optional<CudaMatrixGradients> gradients;
     std::unique_ptr<CudaGradientPass> pass;
   };
@@ -358,6 +382,16 @@ class CudaDivergence final : public DivergencePass, public CudaStudent {
     read_teacher(*memory_->teacher_weights, first, *memory_->teacher);
   }
 
+  // What follows each row of a batch. Waits.
+  void upload_next(int64_t first, const BatchShape& batch) const {
+    std::vector<Token> next;
+    for (int64_t s = first; s < first + batch.sequences; ++s) {
+      const std::span<const Token> sequence = sequences_.sequence(s);
+      next.insert(next.end(), sequence.begin() + 1, sequence.end());
+    }
+    memory_->next.copy(next);
+  }
+
   // Calls the body with the student's pass, on its device and with batches as large as its memory allows.
   template <typename Body>
   std::invoke_result_t<Body, CudaGradientPass&> with_pass(const Body& body) {
@@ -378,8 +412,11 @@ class CudaDivergence final : public DivergencePass, public CudaStudent {
   double sum_over_batches(CudaGradientPass& pass, int64_t first, int64_t count, const Loss& loss) const {
     double sum = 0;
     for (int64_t s = first; s < first + count; s += batch_) {
-      pass.forward(tokens(s), sequences_.length, {std::min(batch_, first + count - s), positions()});
-      sum += loss(memory_->teacher->targets((s - first_kept_) * positions()));
+      const BatchShape batch{std::min(batch_, first + count - s), positions()};
+      pass.forward(tokens(s), sequences_.length, batch);
+      if (options_.data_share > 0) upload_next(s, batch);
+      sum +=
+          loss(memory_->teacher->targets((s - first_kept_) * positions(), memory_->next.data(), options_.data_share));
     }
     return sum;
   }

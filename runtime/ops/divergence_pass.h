@@ -38,6 +38,9 @@ struct DivergenceOptions {
   // The inputs of the teacher's head are kept, and its logits made of them again some rows at a time: those of as many
   // sequences as take so many bytes, at least two. Where there are more, they are computed again.
   int64_t teacher_bytes = int64_t{1} << 31;
+  // What the teacher predicts is mixed with the token that does follow, which counts for this share, 0 to below 1: a
+  // teacher that is not the best for a text itself is no reason to stay close to it there.
+  double data_share = 0;
 
   int64_t kept_sequences(const Network& network, int64_t count, int64_t length) const {
     const int64_t width = network.matrix(network.head.weight).columns;

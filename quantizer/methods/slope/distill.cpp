@@ -78,7 +78,8 @@ uint64_t distillation_key(const DistillInput& input, const QuantizedModel& model
   const GainTunerOptions& options = input.options;
   Hasher hasher;
   hasher.add(std::string_view("distilling")).add(input.key).add(hash_of(model)).add(from);
-  for (double value : {options.row_rate, options.small_rate}) hasher.add(std::bit_cast<uint64_t>(value));
+  for (double value : {options.row_rate, options.small_rate, input.data_share})
+    hasher.add(std::bit_cast<uint64_t>(value));
   for (int64_t count : {options.steps, options.batch, input.tokens.count, input.tokens.length})
     hasher.add(static_cast<uint64_t>(count));
   return hasher.digest();

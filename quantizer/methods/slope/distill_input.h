@@ -24,11 +24,12 @@ struct DistillInput {
   const SharedWork& work;         // what stands between two steps is a piece of it, and so is each divergence
   uint64_t key = 0;               // hash of the original and the tokens
   CodeLearnerOptions codes = {};  // 0 steps: codes are not learned
+  double data_share = 0;          // DivergenceOptions
 };
 
 // How many of `available` sequences, the last ones, nothing is learned from: at least one of them, and no more than
-// tell two models apart.
-int64_t held_out_sequences(int64_t available);
+// tell two models apart; that takes more where the data counts.
+int64_t held_out_sequences(int64_t available, double data_share);
 
 // How many sequences are read: first those to learn from, then those held out.
 struct DistillSplit {
@@ -37,7 +38,7 @@ struct DistillSplit {
 };
 
 // Of `available` sequences, for so many steps of so many; the held-out ones are the same for any.
-DistillSplit split_sequences(int64_t steps, int64_t batch, int64_t available);
+DistillSplit split_sequences(int64_t steps, int64_t batch, int64_t available, double data_share);
 DistillSplit split_sequences(const DistillInput& input, int64_t steps, int64_t batch);
 // The first sequences to learn from and the last ones to hold out.
 TokenSequences chosen_sequences(const TokenSequences& from, const DistillSplit& split);

@@ -57,6 +57,7 @@ class SlopeMethod final : public Method {
     provenance["method"] = "slope";
     provenance["effort"] = level_of(options_.effort).name;
     provenance["distill_steps"] = options_.tuner.steps;
+    if (options_.data_share > 0) provenance["data_share"] = options_.data_share;
     if (options_.codes.steps > 0) {
       provenance["learn_steps"] = options_.codes.steps;
       provenance["learn_batch"] = options_.codes.batch;
@@ -105,7 +106,7 @@ class SlopeMethod final : public Method {
     if ((options_.tuner.steps > 0 || options_.codes.steps > 0) && work.tokens.count >= 2)
       distill.emplace(DistillInput{work.source.weights(), work.tokens, work.device, options_.tuner, work.shared,
                                    Hasher().add(work.key).add(std::as_bytes(std::span(work.tokens.tokens))).digest(),
-                                   options_.codes});
+                                   options_.codes, options_.data_share});
     SlopeTarget target = options_.target;
     target.limit_bytes = limit_bytes;
     std::optional<CrossTerms> cross_terms;

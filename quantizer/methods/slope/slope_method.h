@@ -22,6 +22,7 @@ struct SlopeMethodOptions {
   int64_t cross_sequences = 0;  // that cross terms read, at most
   GainTunerOptions tuner;       // 0 steps: nothing is distilled
   CodeLearnerOptions codes;     // 0 steps: no codes are learned
+  double data_share = 0;        // of both: DivergenceOptions
   SlopeTarget target;           // its limit is that of fit()
   ModelScore bits_per_byte;     // for a target that is a gap
   EncodeOptions encode;
