@@ -14,7 +14,7 @@ namespace thimble {
 namespace {
 
 constexpr double kQuietCodes = 0.03;  // of AdamStep
-constexpr double kWarmUp = 0.1;      // share of the steps
+constexpr double kWarmUp = 0.1;       // share of the steps
 
 // The same codes with steps of one: its weights are levels.
 QuantizedTensor with_unit_steps(QuantizedTensor tensor) {

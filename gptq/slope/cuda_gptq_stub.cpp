@@ -30,7 +30,7 @@ MemoryPlan plan_hessians(const std::shared_ptr<const Network>&, Numerics, int64_
   refuse("Hessians are collected");
 }
 
-MemoryPlan plan_gradients(const std::shared_ptr<const Network>&, int64_t, int64_t, uint64_t) {
+MemoryPlan plan_gradients(const std::shared_ptr<const Network>&, Numerics, int64_t, int64_t, uint64_t) {
   refuse("loss statistics are collected");
 }
 

@@ -259,13 +259,13 @@ MemoryPlan plan_hessians(const std::shared_ptr<const Network>& network, Numerics
   });
 }
 
-MemoryPlan plan_gradients(const std::shared_ptr<const Network>& network, int64_t length, int64_t sequences,
-                          uint64_t usable_bytes) {
+MemoryPlan plan_gradients(const std::shared_ptr<const Network>& network, Numerics numerics, int64_t length,
+                          int64_t sequences, uint64_t usable_bytes) {
   const int64_t most = std::min(sequences, gradient_batch(length));
   return fit_memory_plan("gradient collection", "sequence", length, most, usable_bytes, [&](int64_t batch) {
     return counted_allocations([&] {
       const CudaNetworkWeights<float> weights(network, {}, cuda_plain_options(sizeof(float)));
-      const CudaGradientPass pass(weights, kLossStatistics, length, batch, length - 1);
+      const CudaGradientPass pass(weights, kLossStatistics, length, batch, length - 1, gradient_arithmetic(numerics));
       const int64_t width = network->width_of(network->head.hidden);
       const std::string names[] = {network->matrix(network->head.weight).name};
       CudaHessianCollector head;
@@ -311,8 +311,9 @@ LossStatistics collect_loss_statistics_cuda(const std::shared_ptr<const Weights>
     const CudaPlace place(device.ordinals[d], device.memory_limit_bytes);
     DeviceScope scope(place.ordinal);
     const Network& network = *weights->network;
-    const int64_t planned =
-        plan_gradients(weights->network, sequences.length, most_sequences(sequences), usable_memory(place)).batch;
+    const int64_t planned = plan_gradients(weights->network, device.numerics, sequences.length,
+                                           most_sequences(sequences), usable_memory(place))
+                                .batch;
     const CudaNetworkWeights<float> on_device(*weights, {}, cuda_plain_options(sizeof(float)));
     auto collect = part_collector(
         sequences, planned, progress,

@@ -123,8 +123,8 @@ HessianSet collect_hessians_cuda(const std::shared_ptr<const Weights>& weights, 
 
 // Forward and backward passes over up to `sequences` sequences of `length` tokens at a time, but no more than fill a
 // device.
-MemoryPlan plan_gradients(const std::shared_ptr<const Network>& network, int64_t length, int64_t sequences,
-                          uint64_t usable_bytes);
+MemoryPlan plan_gradients(const std::shared_ptr<const Network>& network, Numerics numerics, int64_t length,
+                          int64_t sequences, uint64_t usable_bytes);
 
 // Back from the loss too, in float32, products in bf16 where that is the device's numerics. Parts are added in order. A
 // gradient that is not finite is an Error (bad input) that names matrix, sequence, position and output.

@@ -259,7 +259,7 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request, MethodOption
       ->check(finite_number(0, 0.99))
       ->type_name("X");
   add_whole("--learn-steps", request.learn_steps, 0, 1 << 20,
-            "Steps of learning codes on the calibration tokens before gains are tuned, 0 for none (default: by "
+            "Steps of learning codes on the calibration tokens instead of tuning gains, 0 for none (default: by "
             "--effort)");
   add_whole("--learn-batch", request.learn_batch, 1, 1 << 20,
             "Calibration sequences of such a step (default: by --effort)");

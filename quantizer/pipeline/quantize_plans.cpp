@@ -40,7 +40,7 @@ std::vector<MemoryPlan> plan_calibration(const QuantizeRequest& request, OpenedC
     of_groups.push_back(plan_hessians(network, request.device.numerics, options.length, inputs, most,
                                       most_live_sums(parts, devices), usable));
   plans.push_back(*std::ranges::max_element(of_groups, {}, &MemoryPlan::bytes));
-  if (request.fisher) plans.push_back(plan_gradients(network, options.length, part, usable));
+  if (request.fisher) plans.push_back(plan_gradients(network, request.device.numerics, options.length, part, usable));
   return plans;
 }
 
@@ -99,8 +99,8 @@ std::vector<MemoryPlan> plan_distillation(const QuantizeRequest& request, const 
   const uint64_t usable = usable_memory(request.device), latents = code_learning_bytes(weight_count(source));
   for (const TunedPass& tuned : tuned_passes(request)) {
     const uint64_t taken = tuned.learns() ? std::min(latents, usable) : 0;
-    plans.push_back(
-        plan_divergence(network, request.calibration.length, tuned.sequences, usable - taken, tuned.options));
+    plans.push_back(plan_divergence(network, request.device.numerics, request.calibration.length, tuned.sequences,
+                                    usable - taken, tuned.options));
     if (tuned.learns()) plans.back().uses.push_back({"latents", latents});
     tuned.name(plans.back());
   }

@@ -74,6 +74,7 @@ std::string divergence_text(const DistillReport& report) {
 }
 
 std::string distill_text(const QuantizeOutcome& outcome, bool is_wanted) {
+  if (outcome.learning && outcome.learning->is_kept) return "no: learned";
   if (!outcome.distill) return is_wanted ? "no: needs at least two calibration sequences" : "no";
   return divergence_text(*outcome.distill);
 }

@@ -437,8 +437,9 @@ class CudaDivergence final : public DivergencePass, public CudaStudent {
 
 }  // namespace
 
-MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, int64_t length, int64_t sequences,
-                           uint64_t usable_bytes, const DivergenceOptions& divergence) {
+MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, Numerics numerics, int64_t length,
+                           int64_t sequences, uint64_t usable_bytes, const DivergenceOptions& divergence) {
+  const ProductArithmetic arithmetic = gradient_arithmetic(numerics);
   const int64_t most = std::min(sequences, gradient_batch(length));
   return fit_memory_plan("distillation", "sequence", length, most, usable_bytes, [&](int64_t batch) {
     return counted_allocations([&] {
@@ -448,12 +449,11 @@ MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, int64_
       const int64_t of_teacher = divergence.kept_sequences(*network, sequences, length);
       std::optional<FloatWeights> teacher;
       if (of_teacher < sequences) teacher.emplace(network, NumericPolicy{}, options);
-      const Teacher kept(*network, base, of_teacher, length - 1, batch, {});
-      CudaGradientPass pass(student, student_options(divergence), length, batch, length - 1);
+      const Teacher kept(*network, base, of_teacher, length - 1, batch, arithmetic);
+      CudaGradientPass pass(student, student_options(divergence), length, batch, length - 1, arithmetic);
       const CudaVectorSums vectors(*network);
       std::optional<CudaMatrixGradients> gradients;
-      if (divergence.has_matrix_gradients)
-        gradients.emplace(network, BatchShape{batch, length - 1}, ProductArithmetic{});
+      if (divergence.has_matrix_gradients) gradients.emplace(network, BatchShape{batch, length - 1}, arithmetic);
       CudaGainObserver(student, pass, nullptr).reserve_lookups(batch * (length - 1));
     });
   });
@@ -465,7 +465,8 @@ std::unique_ptr<DivergencePass> make_cuda_divergence_pass(std::shared_ptr<const 
                                                           Numerics numerics, Progress& progress,
                                                           const DivergenceOptions& options) {
   const int64_t batch =
-      plan_divergence(student->network, sequences.length, sequences.count, usable_memory(place), options).batch;
+      plan_divergence(student->network, numerics, sequences.length, sequences.count, usable_memory(place), options)
+          .batch;
   return std::make_unique<CudaDivergence>(*teacher, *student, sequences, place.ordinal, batch,
                                           gradient_arithmetic(numerics), options, progress);
 }

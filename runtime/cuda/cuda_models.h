@@ -47,9 +47,9 @@ std::unique_ptr<DivergencePass> make_cuda_divergence_pass(std::shared_ptr<const 
                                                           const TokenSequences& sequences, const CudaPlace& place,
                                                           Numerics numerics, Progress& progress,
                                                           const DivergenceOptions& options = {});
-// What the teacher's head reads in all `sequences` is kept, passes run over a few at a time.
-MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, int64_t length, int64_t sequences,
-                           uint64_t usable_bytes, const DivergenceOptions& options = {});
+// What the teacher's head reads is kept of as many `sequences` as the options say, passes run over a few at a time.
+MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, Numerics numerics, int64_t length,
+                           int64_t sequences, uint64_t usable_bytes, const DivergenceOptions& options = {});
 
 // Sequences of `length` tokens at a time that fill a device in passes forward and backward: two waves of tiles on the
 // largest ones.

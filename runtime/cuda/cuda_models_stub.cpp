@@ -27,7 +27,7 @@ MemoryPlan plan_generation(const std::shared_ptr<const Network>&, Numerics, int6
 
 MemoryPlan plan_text(const std::shared_ptr<const Network>&, Numerics, int64_t, int64_t, uint64_t) { refuse_cuda(); }
 
-MemoryPlan plan_divergence(const std::shared_ptr<const Network>&, int64_t, int64_t, uint64_t,
+MemoryPlan plan_divergence(const std::shared_ptr<const Network>&, Numerics, int64_t, int64_t, uint64_t,
                            const DivergenceOptions&) {
   refuse_cuda();
 }

@@ -137,7 +137,7 @@ TEST_P(CudaMemoryUse, OfStatistics) {
   const int64_t part = kSequences / 8, windows = std::min(part, cuda_windows_per_batch(0, kLength));
   expect_use(plan_hessians(network_, Numerics::kBf16, kLength, network_->linear_inputs(), windows, live_sums(8), kMuch),
              [&] { collect_hessians_cuda(model_, device(), tokens_, network_->linear_inputs(), progress_); });
-  expect_use(plan_gradients(network_, kLength, part, kMuch),
+  expect_use(plan_gradients(network_, Numerics::kBf16, kLength, part, kMuch),
              [&] { collect_loss_statistics_cuda(model_, device(), tokens_, progress_); });
 }
 
@@ -157,11 +157,14 @@ TEST_P(CudaMemoryUse, OfTwoModelsInputs) {
 }
 
 TEST_P(CudaMemoryUse, OfDistillation) {
-  for (const DivergenceOptions& options : {DivergenceOptions{}, DivergenceOptions{.has_matrix_gradients = true}}) {
+  for (const auto& [numerics, options] :
+       {std::pair(Numerics::kFp32, DivergenceOptions{}),
+        std::pair(Numerics::kFp32, DivergenceOptions{.has_matrix_gradients = true}),
+        std::pair(Numerics::kBf16, DivergenceOptions{.has_matrix_gradients = true, .teacher_bytes = 1})}) {
     SCOPED_TRACE(options.has_matrix_gradients);
-    expect_use(plan_divergence(network_, kLength, kSequences, kMuch, options), [&] {
+    expect_use(plan_divergence(network_, numerics, kLength, kSequences, kMuch, options), [&] {
       const std::unique_ptr<DivergencePass> pass =
-          make_cuda_divergence_pass(model_, model_, tokens_, {0}, Numerics::kFp32, progress_, options);
+          make_cuda_divergence_pass(model_, model_, tokens_, {0}, numerics, progress_, options);
       MatrixGradients matrices;
       pass->gradients(0, kSequences, options.has_matrix_gradients ? &matrices : nullptr);
       pass->divergence(0, kSequences);

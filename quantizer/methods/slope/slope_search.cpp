@@ -131,7 +131,7 @@ uint64_t SlopeSearch::bytes_with(std::vector<QuantizedTensor> matrices, const En
 }
 
 int64_t SlopeSearch::reserve_bytes(const SlopeOutcome& outcome, uint64_t limit) {
-  // Learned codes make room for gains.
+  // Learned codes need no gains.
   if (!distill_ || distill_->options.steps == 0 || learns()) return 0;
   const int64_t bytes = distill_reserve_bytes(outcome.model, *distill_->original->network, outcome.artifact.size(),
                                               search_encode_, tools_.encoder, tools_.progress);

@@ -93,7 +93,7 @@ class SlopeSearch {
   double predicted_log2_c(double bytes) const;
   bool fill(uint64_t limit, const RowChanges& changes, SlopeOutcome& outcome);
   void tune(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome);
-  std::optional<LearnedCodes> learn(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome);
+  bool learn(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome);
   double fit_codes(const LearnedCodes& learned, uint64_t limit, const EncodeOptions& encode, SlopeOutcome& outcome);
   bool learns() const { return distill_ && distill_->codes.steps > 0; }
   SlopeOutcome fit_gap(double gap, double first_log2_c);

@@ -48,11 +48,10 @@ double SlopeSearch::fit_codes(const LearnedCodes& learned, uint64_t limit, const
   return fitting;
 }
 
-// Learns the outcome's codes; stays as it was where that does not help.
-std::optional<LearnedCodes> SlopeSearch::learn(std::optional<uint64_t> limit, const EncodeOptions& encode,
-                                               SlopeOutcome& outcome) {
-  if (!learns()) return std::nullopt;
-  return tools_.times.time("learn", [&]() -> std::optional<LearnedCodes> {
+// Learns the outcome's codes, and fills the limit. False, and the outcome stays as it was, where that does not help.
+bool SlopeSearch::learn(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome) {
+  if (!learns()) return false;
+  return tools_.times.time("learn", [&] {
     LearnedCodes learned = learn_codes(*distill_, outcome.model, tools_.progress);
     LearnReport report{{distill_->codes.steps, learned.sequences, learned.held_out}};
     report.divergence_before = held_out_divergence(*distill_, outcome.model, tools_.progress);
@@ -71,14 +70,14 @@ std::optional<LearnedCodes> SlopeSearch::learn(std::optional<uint64_t> limit, co
         report.divergence_after < report.divergence_before && (!limit || changed.artifact.size() <= *limit);
     if (report.is_kept) outcome = std::move(changed);
     outcome.learning = report;
-    return report.is_kept ? std::optional(std::move(learned)) : std::nullopt;
+    return report.is_kept;
   });
 }
 
-// Learns the codes of the outcome, encoded with `encode`, distils it, and fills the limit. Stays as it was but for the
-// latter where these do not help.
+// Learns the codes of the outcome, encoded with `encode`, and small tensors with them, or else distils it, and fills
+// the limit. Stays as it was but for the latter where these do not help.
 void SlopeSearch::tune(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome) {
-  const std::optional<LearnedCodes> learned = learn(limit, encode, outcome);
+  if (learn(limit, encode, outcome)) return;
   if (distill_ && distill_->options.steps > 0) {
     Distilled distilled =
         tools_.times.time("distill", [&] { return distill(*distill_, outcome.model, tools_.progress); });
@@ -88,13 +87,7 @@ void SlopeSearch::tune(std::optional<uint64_t> limit, const EncodeOptions& encod
       SlopeOutcome tuned = outcome;
       tuned.model = std::move(distilled.model);
       tuned.artifact = tools_.encoder.artifact(tuned.model, encode, tools_.progress);
-      bool is_changed = false;
-      if (limit && learned && !is_filled(tuned.artifact.size(), *limit)) {
-        tuned.learning->rate_weight = fit_codes(*learned, *limit, encode, tuned);
-        is_changed = true;
-      }
-      if (limit) is_changed = fill(*limit, changes, tuned) || is_changed;
-      if (is_changed)
+      if (limit && fill(*limit, changes, tuned))
         report.divergence_after =
             tools_.times.time("distill", [&] { return held_out_divergence(*distill_, tuned.model, tools_.progress); });
       report.is_kept =

@@ -148,8 +148,11 @@ TEST_F(CudaLossStatistics, DoNotDependOnTheNumberOfDevices) {
 TEST_F(CudaLossStatistics, DoNotDependOnTheBatch) {
   LossStatistics expected = on_cuda(model, sequences);
   // The least limit that a sequence at a time fits in.
-  uint64_t least = plan_gradients(model->network, kLength, 1, UINT64_MAX).bytes();
-  expect_same(on_cuda(model, sequences, {true, {0}, Numerics::kFp32, least}), expected);
+  auto plan = [&](Numerics numerics) {
+    return plan_gradients(model->network, numerics, kLength, 1, UINT64_MAX).bytes();
+  };
+  const uint64_t least = plan(Numerics::kBf16);
+  expect_same(on_cuda(model, sequences, {true, {0}, Numerics::kFp32, plan(Numerics::kFp32)}), expected);
   expect_same(on_cuda(model, sequences, {true, {0}, Numerics::kBf16, least}),
               on_cuda(model, sequences, {true, {0}, Numerics::kBf16}));
   expect_error<DeviceError>(

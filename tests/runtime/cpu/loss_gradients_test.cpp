@@ -135,6 +135,28 @@ TEST(GradientOps, DivergenceFromATeacher) {
   }
 }
 
+TEST(GradientOps, MixedLogitsAreThoseOfTheMixture) {
+  for (const LossExtent& e : {LossExtent{1, 2}, {3, 17}, {40, 65}})
+    for (double share : {0.1, 0.9}) {
+      GuardedMatrix logits(e.rows, e.cols);
+      logits.fill([](int64_t r, int64_t c) {
+        return 60 * uniform_at(23, static_cast<uint64_t>(r), static_cast<uint64_t>(c)) - 30;
+      });
+      const MatrixF64 before = widened(logits);
+      std::vector<Token> next;
+      for (int64_t r = 0; r < e.rows; ++r) next.push_back(static_cast<Token>(r % e.cols));
+      mix_data(next, share, logits);
+      for (int64_t r = 0; r < e.rows; ++r) {
+        double sum = 0;
+        for (int64_t c = 0; c < e.cols; ++c) sum += std::exp(before(r, c));
+        for (int64_t c = 0; c < e.cols; ++c) {
+          const double mixed = (1 - share) * std::exp(before(r, c)) / sum + (c == r % e.cols ? share : 0);
+          EXPECT_NEAR(std::exp(double{logits(r, c)}), mixed, 1e-5 * mixed + 1e-30);
+        }
+      }
+    }
+}
+
 TEST(GradientOps, NllOfACertainTargetHasNoGradient) {
   GuardedMatrix logits(1, 3);
   logits.fill([](int64_t, int64_t c) { return c == 1 ? 29 : -29; });

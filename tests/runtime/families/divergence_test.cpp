@@ -201,6 +201,17 @@ TEST_P(DivergenceOfCases, OfAStudentOfCodesIsThatOfItsValues) {
   EXPECT_EQ(found[0].small, found[1].small);
 }
 
+// A student that is its teacher is where the divergence is least, unless what follows counts too.
+TEST_P(DivergenceOfCases, DataPullsAwayFromTheOriginal) {
+  std::unique_ptr<DivergencePass> pure = pass({.has_matrix_gradients = true}),
+                                  mixed = pass({.has_matrix_gradients = true, .data_share = 0.3});
+  for (DivergencePass* pass : {pure.get(), mixed.get()}) pass->set(sample_.gains);
+  MatrixGradients of_pure, of_mixed;
+  EXPECT_GT(mixed->gradients(0, kSequences, &of_mixed).divergence, pure->gradients(0, kSequences, &of_pure).divergence);
+  const std::string head = sample_.teacher->network->matrix(sample_.teacher->network->head.weight).name;
+  EXPECT_FALSE(std::ranges::equal(of_mixed.at(head).values(), of_pure.at(head).values()));
+}
+
 // What the original's head reads is kept of some sequences, or of all.
 TEST_P(DivergenceOfCases, OriginalsThatAreComputedAgainAreTheSame) {
   std::unique_ptr<DivergencePass> all = pass({.has_matrix_gradients = true}),

@@ -25,7 +25,7 @@ class LearnCodesTest : public testing::Test {
 
   // `steps`: of tuning gains afterwards.
   DistillInput input(int64_t steps = 0) const {
-    return {model_.original, tokens_, model_.device, {steps, 8, 4e-3, 4e-3}, model_.work, 7, {32, 16, 0.1}};
+    return {model_.original, tokens_, model_.device, {steps, 8, 4e-3, 4e-3}, model_.work, 7, {64, 16, 0.05}};
   }
   SlopeOutcome search(const DistillInput& input) const {
     return model_.search(SlopeModel::limit_of(kLimit), encode_, &input);
@@ -49,37 +49,30 @@ TEST_F(LearnCodesTest, ComesCloserAtTheSameBytes) {
   ASSERT_TRUE(learned.learning);
   EXPECT_TRUE(learned.learning->is_kept);
   EXPECT_FALSE(learned.distill);
-  EXPECT_EQ(learned.learning->steps, 32);
+  EXPECT_EQ(learned.learning->steps, 64);
   EXPECT_EQ(learned.learning->held_out, 4);
   EXPECT_EQ(learned.learning->sequences, 60);
-  EXPECT_GT(learned.learning->changed_codes, 0.01);
+  EXPECT_GT(learned.learning->changed_codes, 0.002);
   EXPECT_LT(learned.learning->changed_codes, 0.5);
   EXPECT_LT(learned.learning->divergence_after, 0.9 * learned.learning->divergence_before);
   EXPECT_LT(held_out_divergence(learning, learned.model, progress_),
             0.9 * held_out_divergence(learning, plain.model, progress_));
 }
 
-// What is reported is the model as it is stored: read from its artifact it is as far from the original.
+// What is reported is the model as it is stored: read from its artifact it is as far from the original. Whose codes are
+// learned is not distilled too.
 TEST_F(LearnCodesTest, ReportsTheModelAsItIsStored) {
-  for (int64_t gain_steps : {0, 12}) {
-    SCOPED_TRACE(gain_steps);
-    const DistillInput learning = input(gain_steps);
-    const SlopeOutcome outcome = search(learning);
-    expect_filled(outcome);
-    const QuantizedModel stored = decode_artifact(outcome.artifact, "artifact");
-    const bool has_gains = outcome.distill && outcome.distill->is_kept;
-    const double reported = has_gains ? outcome.distill->divergence_after : outcome.learning->divergence_after;
-    // By a pass of its own, over sequences that nothing else reads.
-    const DistillSplit split = split_sequences(learning, 0, 0);
-    const TokenSequences held_out = chosen_sequences(tokens_, split);
-    const auto pass = make_student_pass(learning, stored, held_out, progress_);
-    EXPECT_NEAR(held_out_divergence(*pass, split, held_out.length, progress_), reported, 1e-5 * reported);
-    EXPECT_EQ(outcome.distill.has_value(), gain_steps > 0);
-    if (gain_steps > 0) {
-      EXPECT_NEAR(outcome.distill->divergence_before, outcome.learning->divergence_after,
-                  1e-5 * outcome.learning->divergence_after);
-    }
-  }
+  const DistillInput learning = input(/*steps=*/12);
+  const SlopeOutcome outcome = search(learning);
+  expect_filled(outcome);
+  EXPECT_FALSE(outcome.distill);
+  const QuantizedModel stored = decode_artifact(outcome.artifact, "artifact");
+  const double reported = outcome.learning->divergence_after;
+  // By a pass of its own, over sequences that nothing else reads.
+  const DistillSplit split = split_sequences(learning, 0, 0);
+  const TokenSequences held_out = chosen_sequences(tokens_, split);
+  const auto pass = make_student_pass(learning, stored, held_out, progress_);
+  EXPECT_NEAR(held_out_divergence(*pass, split, held_out.length, progress_), reported, 1e-5 * reported);
 }
 
 TEST_F(LearnCodesTest, StepsStayAsTheyAre) {
@@ -113,6 +106,9 @@ TEST_F(LearnCodesTest, WhatDoesNotHelpIsNotKept) {
   EXPECT_FALSE(outcome.learning->is_kept);
   EXPECT_GE(outcome.learning->divergence_after, outcome.learning->divergence_before);
   EXPECT_LE(held_out_divergence(destroying, outcome.model, progress_), 1.01 * outcome.learning->divergence_before);
+  // It is distilled instead.
+  destroying.options.steps = 12;
+  EXPECT_TRUE(search(destroying).distill);
 }
 
 TEST_F(LearnCodesTest, ThreadsDoNotChangeBytes) {
@@ -131,6 +127,7 @@ TEST_F(LearnCodesTest, GoesOnToTheSameBytes) {
   auto learned_in = [&](const WorkFolder& folder) {
     const SharedWork work(folder, *model_.single);
     DistillInput learning = input();
+    learning.codes.steps = 32;
     const DistillInput kept{learning.original, tokens_, learning.device, learning.options, work, 7, learning.codes};
     const LearnedCodes learned = learn_codes(kept, before, progress_);
     return std::pair(learned.codes_in(before, 0.05), learned.small.small);
