@@ -47,11 +47,8 @@ class HostLatentMover final : public LatentMover {
       : learner_(learner), student_(std::move(student)), pass_(pass) {}
 
   void find_paths() override {
-    std::vector<QuantizedTensor*> tensors;
-    for (QuantizedTensor& tensor : student_.tensors)
-      if (learner_.latents().contains(tensor.name)) tensors.push_back(&tensor);
-    parallel_for(std::ssize(tensors), [&](int64_t i) { learner_.find_path(0, *tensors[static_cast<size_t>(i)]); });
-    for (const QuantizedTensor* tensor : tensors) pass_.set_matrix(tensor->name, stored_matrix(*tensor));
+    for (const QuantizedTensor* tensor : learner_.find_paths(0, student_))
+      pass_.set_matrix(tensor->name, stored_matrix(*tensor));
   }
   void step(const CodeLearnerOptions& options) override {
     pass_.read_matrix_gradients(gradients_);
@@ -91,6 +88,14 @@ void CodeLearner::find_path(double rate_weight, QuantizedTensor& tensor) const {
   const ConstMatrixView levels(latents.levels.data(), static_cast<int64_t>(rows), static_cast<int64_t>(columns));
   const SlopeGrid grid{codes.trellis_bits, rate_weight, std::vector<int16_t>(rows), std::vector<int16_t>(columns)};
   codes.codes = std::move(solve_slope(levels, nullptr, grid, {}, tensor.name).codes.codes);
+}
+
+std::vector<const QuantizedTensor*> CodeLearner::find_paths(double rate_weight, QuantizedModel& model) const {
+  std::vector<QuantizedTensor*> tensors;
+  for (QuantizedTensor& tensor : model.tensors)
+    if (latents_.contains(tensor.name)) tensors.push_back(&tensor);
+  parallel_for(std::ssize(tensors), [&](int64_t i) { find_path(rate_weight, *tensors[static_cast<size_t>(i)]); });
+  return {tensors.begin(), tensors.end()};
 }
 
 AdamStep CodeLearner::begin_step(const CodeLearnerOptions& options) {

@@ -56,6 +56,8 @@ class CodeLearner {
   // going to take (SlopeGrid). Into `tensor`, one of the model's: its steps stay. Before the first step, without a rate
   // weight, the codes are what they were.
   void find_path(double rate_weight, QuantizedTensor& tensor) const;
+  // The same of all its matrices in a model. Returns these tensors.
+  std::vector<const QuantizedTensor*> find_paths(double rate_weight, QuantizedModel& model) const;
 
   // The next of options.steps steps. `student`: the model with the codes of the last paths; `gradients`: by its
   // matrices, of any scale, (R, K) each; become those by latents.

@@ -50,22 +50,13 @@ void finish_cross_term(QuantizeRequest& request, const std::optional<Spec>& spec
   request.slope.cross_term = request.cross_term.value_or(spec && has_text ? 1 : 0);
 }
 
-// What the token that does follow counts for: where the owner gives text, a little.
-void finish_data_share(QuantizeRequest& request) {
-  constexpr double kUsualShare = 0.1;
-  const bool is_given = request.given_text.is_given();
-  if (request.asked_data_share.value_or(0) > 0 && !is_given)
-    throw UsageError("--data-share needs text that somebody gives: --calibration-text or --calibration-tokens");
-  request.data_share = request.asked_data_share.value_or(is_given ? kUsualShare : 0);
-}
-
 // Of method slope, as many as its effort reads.
 int64_t usual_slope_sequences(const QuantizeRequest& request) {
   const int64_t of_statistics = level_of(request.effort).calibration_sequences;
   if (request.codes.steps == 0) return of_statistics;
   if (!request.given_text.is_given()) return std::max(of_statistics, kWrittenForLearning);
   const int64_t learned = request.codes.steps * request.codes.batch;
-  return std::max(of_statistics, learned + held_out_sequences(INT64_MAX, request.data_share));
+  return std::max(of_statistics, learned + held_out_sequences(INT64_MAX, /*data_share=*/1));
 }
 
 // How much calibration text, and how long its sequences are. A method slope among others distils on tokens beside a
@@ -93,6 +84,16 @@ void finish_calibration(QuantizeRequest& request, bool has_slope, const std::opt
     plan_given_text(text, calibration, usual_sequences);
   else if (calibration.sequences == 0)
     calibration.sequences = usual_sequences;
+}
+
+// What the token that does follow counts for: a little where sequences are drawn from somebody's text. A shard that is
+// read as it stands may be what the model wrote.
+void finish_data_share(QuantizeRequest& request) {
+  constexpr double kUsualShare = 0.1;
+  const GivenText& text = request.given_text;
+  if (request.asked_data_share.value_or(0) > 0 && !text.is_given())
+    throw UsageError("--data-share needs text that somebody gives: --calibration-text or --calibration-tokens");
+  request.data_share = request.asked_data_share.value_or(text.is_given() && text.is_drawn ? kUsualShare : 0);
 }
 
 }  // namespace
@@ -255,7 +256,7 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request, MethodOption
              "How far a step moves small tensors, relative to their size");
   add("--data-share", request.asked_data_share,
       "What the token that does follow counts for, beside what the original predicts, where gains are tuned and codes "
-      "learned: 0 keeps to the original (default: 0.1 with text given, else 0)")
+      "learned: 0 keeps to the original (default: 0.1 where sequences are drawn from text given, else 0)")
       ->check(finite_number(0, 0.99))
       ->type_name("X");
   add_whole("--learn-steps", request.learn_steps, 0, 1 << 20,
@@ -313,12 +314,12 @@ void finish_options(QuantizeRequest& request, const std::vector<MethodKind>& met
   parse_bits(bits, request.plan);
   finish_effort(request);
   finish_cross_term(request, spec);
-  if (has_slope) finish_data_share(request);
   request.fisher |= has_slope && spec && request.hessians.empty();  // a file of Hessians may do without
   if (!Trellis::has_bits(request.slope.trellis_bits))
     throw UsageError(
         fmt::format("--trellis-bits is {}, allowed are 0 and 2 to {}", request.slope.trellis_bits, kMaxTrellisBits));
   finish_calibration(request, has_slope, spec);
+  if (has_slope) finish_data_share(request);
 }
 
 }  // namespace thimble

@@ -55,6 +55,7 @@ Json to_json(const DistillReport& report) {
   return {{"steps", report.steps},
           {"sequences", report.sequences},
           {"held_out", report.held_out},
+          {"data_share", report.data_share},
           {"divergence_before", report.divergence_before},
           {"divergence_after", report.divergence_after},
           {"kept", report.is_kept}};
@@ -69,8 +70,10 @@ Json to_json(const LearnReport& report) {
 
 // Of what distillation or learning came to.
 std::string divergence_text(const DistillReport& report) {
-  return fmt::format("KL {:.6f} to {:.6f} nats per token on {} held out{}", report.divergence_before,
-                     report.divergence_after, counted(report.held_out, "sequence"), report.is_kept ? "" : ": not kept");
+  const std::string data = report.data_share > 0 ? fmt::format(", data share {}", report.data_share) : "";
+  return fmt::format("KL {:.6f} to {:.6f} nats per token on {} held out{}{}", report.divergence_before,
+                     report.divergence_after, counted(report.held_out, "sequence"), data,
+                     report.is_kept ? "" : ": not kept");
 }
 
 std::string distill_text(const QuantizeOutcome& outcome, bool is_wanted) {

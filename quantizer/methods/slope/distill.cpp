@@ -130,6 +130,7 @@ Distilled distill(const DistillInput& input, const QuantizedModel& model, Progre
   };
   Distilled result;
   result.report = {input.options.steps, split.learned, split.held_out};
+  result.report.data_share = input.data_share;
   result.report.divergence_before = divergence(model);
   const PieceName name = {WorkKind::kLearning, key};
   GainTuner tuner = input.work.find<GainTuner>(name).value_or(GainTuner(gains, input.options));

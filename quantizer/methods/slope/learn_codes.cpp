@@ -6,7 +6,6 @@
 
 #include "quantizer/methods/slope/distill.h"
 #include "runtime/base/hash.h"
-#include "runtime/base/parallel.h"
 
 namespace thimble {
 namespace {
@@ -36,20 +35,10 @@ std::set<std::string> matrix_names(const Network& network) {
   return names;
 }
 
-// Gives the learner's matrices the codes of its paths.
-void find_paths(const CodeLearner& learner, double rate_weight, QuantizedModel& model) {
-  const std::vector<std::string> names = learner.matrices();
-  std::vector<QuantizedTensor*> tensors;
-  for (QuantizedTensor& tensor : model.tensors)
-    if (std::ranges::binary_search(names, tensor.name)) tensors.push_back(&tensor);
-  parallel_for(static_cast<int64_t>(tensors.size()),
-               [&](int64_t i) { learner.find_path(rate_weight, *tensors[static_cast<size_t>(i)]); });
-}
-
 }  // namespace
 
 QuantizedModel LearnedCodes::codes_in(QuantizedModel model, double rate_weight) const {
-  find_paths(learner, rate_weight, model);
+  learner.find_paths(rate_weight, model);
   return model;
 }
 

@@ -54,6 +54,7 @@ bool SlopeSearch::learn(std::optional<uint64_t> limit, const EncodeOptions& enco
   return tools_.times.time("learn", [&] {
     LearnedCodes learned = learn_codes(*distill_, outcome.model, tools_.progress);
     LearnReport report{{distill_->codes.steps, learned.sequences, learned.held_out}};
+    report.data_share = distill_->data_share;
     report.divergence_before = held_out_divergence(*distill_, outcome.model, tools_.progress);
     SlopeOutcome changed = outcome;
     changed.model = with_gains(std::move(changed.model), learned.small, *distill_->original->network);
