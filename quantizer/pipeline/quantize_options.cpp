@@ -28,10 +28,9 @@ void parse_bits(const std::string& text, TracePlanOptions& plan) {
     throw UsageError("--bits is '" + text + "', the second must not be below the first");
 }
 
-// The effort that the device suits, where none was asked for, and the counts that follow from it.
+// The counts that follow from the effort.
 void finish_effort(QuantizeRequest& request) {
-  request.effort = request.asked_effort.value_or(request.device.is_cuda ? Effort::kDefault : Effort::kFast);
-  const EffortLevel& level = level_of(request.effort);
+  const EffortLevel level = level_at(request.effort, request.calibration.length);
   request.tuner.steps = request.distill_steps.value_or(level.distill_steps);
   request.tuner.batch = request.distill_batch.value_or(level.distill_batch);
   request.codes.steps = request.learn_steps.value_or(level.learn_steps);
@@ -52,15 +51,16 @@ void finish_cross_term(QuantizeRequest& request, const std::optional<Spec>& spec
 
 // Of method slope, as many as its effort reads.
 int64_t usual_slope_sequences(const QuantizeRequest& request) {
-  const int64_t of_statistics = level_of(request.effort).calibration_sequences;
-  if (request.codes.steps == 0) return of_statistics;
-  if (!request.given_text.is_given()) return std::max(of_statistics, kWrittenForLearning);
+  const EffortLevel level = level_at(request.effort, request.calibration.length);
+  if (request.codes.steps == 0) return level.calibration_sequences;
   const int64_t learned = request.codes.steps * request.codes.batch;
-  return std::max(of_statistics, learned + held_out_sequences(INT64_MAX, /*data_share=*/1));
+  return std::max(level.calibration_sequences, request.given_text.is_given()
+                                                   ? learned + held_out_sequences(INT64_MAX, /*data_share=*/1)
+                                                   : level.written_sequences);
 }
 
-// How much calibration text, and how long its sequences are. A method slope among others distils on tokens beside a
-// file of Hessians.
+// How long calibration sequences are, and how many. A method slope among others distils on tokens beside a file of
+// Hessians.
 void finish_calibration(QuantizeRequest& request, bool has_slope, const std::optional<Spec>& spec) {
   CalibrationOptions& calibration = request.calibration;
   GivenText& text = request.given_text;
@@ -70,9 +70,8 @@ void finish_calibration(QuantizeRequest& request, bool has_slope, const std::opt
     if (!has_text && value != 0)
       throw UsageError(std::string(option) +
                        " has no effect with --hessians and neither --calibration-text nor --calibration-tokens");
-  if (calibration.length == 0) {
-    calibration.length = spec ? spec->usual_length(kDefaultContext) : kDefaultContext;
-  }
+  if (calibration.length == 0) calibration.length = spec ? spec->usual_length(kDefaultContext) : kDefaultContext;
+  if (has_slope) finish_effort(request);
   if (spec && has_text) check_context(*spec, calibration.length, request.checkpoint);
 
   if (!request.hessians.empty() && text.is_given() && !has_slope)
@@ -312,7 +311,7 @@ void finish_options(QuantizeRequest& request, const std::vector<MethodKind>& met
                     const std::optional<Spec>& spec) {
   const bool has_slope = std::ranges::count(methods, MethodKind::kSlope) > 0;
   parse_bits(bits, request.plan);
-  finish_effort(request);
+  request.effort = request.asked_effort.value_or(request.device.is_cuda ? Effort::kDefault : Effort::kFast);
   finish_cross_term(request, spec);
   request.fisher |= has_slope && spec && request.hessians.empty();  // a file of Hessians may do without
   if (!Trellis::has_bits(request.slope.trellis_bits))
