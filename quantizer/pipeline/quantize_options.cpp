@@ -55,7 +55,7 @@ int64_t usual_slope_sequences(const QuantizeRequest& request) {
   if (request.codes.steps == 0) return level.calibration_sequences;
   const int64_t learned = request.codes.steps * request.codes.batch;
   return std::max(level.calibration_sequences, request.given_text.is_given()
-                                                   ? learned + held_out_sequences(INT64_MAX, /*data_share=*/1)
+                                                   ? learned + held_out_sequences(INT64_MAX, request.data_share)
                                                    : level.written_sequences);
 }
 
@@ -83,16 +83,6 @@ void finish_calibration(QuantizeRequest& request, bool has_slope, const std::opt
     plan_given_text(text, calibration, usual_sequences);
   else if (calibration.sequences == 0)
     calibration.sequences = usual_sequences;
-}
-
-// What the token that does follow counts for: a little where sequences are drawn from somebody's text. A shard that is
-// read as it stands may be what the model wrote.
-void finish_data_share(QuantizeRequest& request) {
-  constexpr double kUsualShare = 0.1;
-  const GivenText& text = request.given_text;
-  if (request.asked_data_share.value_or(0) > 0 && !text.is_given())
-    throw UsageError("--data-share needs text that somebody gives: --calibration-text or --calibration-tokens");
-  request.data_share = request.asked_data_share.value_or(text.is_given() && text.is_drawn ? kUsualShare : 0);
 }
 
 }  // namespace
@@ -253,11 +243,9 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request, MethodOption
   add_number("--distill-row-rate", request.tuner.row_rate, 1, "How far a step moves the logarithm of a row's gain");
   add_number("--distill-small-rate", request.tuner.small_rate, 1,
              "How far a step moves small tensors, relative to their size");
-  add("--data-share", request.asked_data_share,
-      "What the token that does follow counts for, beside what the original predicts, where gains are tuned and codes "
-      "learned: 0 keeps to the original (default: 0.1 where sequences are drawn from text given, else 0)")
-      ->check(finite_number(0, 0.99))
-      ->type_name("X");
+  add_number("--data-share", request.data_share, 0.99,
+             "What the token that does follow counts for, beside what the original predicts, where gains are tuned and "
+             "codes learned; with text given that the model was not trained on");
   add_whole("--learn-steps", request.learn_steps, 0, 1 << 20,
             "Steps of learning codes on the calibration tokens instead of tuning gains, 0 for none (default: by "
             "--effort)");
@@ -318,7 +306,8 @@ void finish_options(QuantizeRequest& request, const std::vector<MethodKind>& met
     throw UsageError(
         fmt::format("--trellis-bits is {}, allowed are 0 and 2 to {}", request.slope.trellis_bits, kMaxTrellisBits));
   finish_calibration(request, has_slope, spec);
-  if (has_slope) finish_data_share(request);
+  if (request.data_share > 0 && !request.given_text.is_given())
+    throw UsageError("--data-share needs text that somebody gives: --calibration-text or --calibration-tokens");
 }
 
 }  // namespace thimble

@@ -37,7 +37,6 @@ struct QuantizeRequest {
   Effort effort = Effort::kDefault;
   // Of method slope; what is not given follows from the effort.
   std::optional<int64_t> distill_steps, distill_batch, learn_steps, learn_batch;
-  std::optional<double> asked_data_share;       // by default what suits the text: finish_options()
   GainTunerOptions tuner;                       // steps and batch once these are known
   double data_share = 0;                        // of tuning and learning: DivergenceOptions
   CodeLearnerOptions codes;                     // of learning; 0 steps where its rate is 0
