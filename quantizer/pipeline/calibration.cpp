@@ -11,6 +11,7 @@
 #include "gptq/statistics/statistics_sum.h"
 #include "quantizer/checkpoints/finite_input.h"
 #include "quantizer/formats/hessian_file.h"
+#include "quantizer/methods/slope/distill_input.h"
 #include "quantizer/pipeline/written_text.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/file.h"
@@ -234,7 +235,8 @@ StoredStatistics collect_statistics(const std::shared_ptr<const Weights>& weight
 namespace {
 
 TokenSequences given_sequences(const QuantizeRequest& request, const OpenedCheckpoint& source) {
-  return read_given_text(request.given_text, request.calibration, source.runnable().vocabulary(), source.path());
+  return read_given_text(request.given_text, request.calibration, source.runnable().vocabulary(), source.path(),
+                         held_out_sequences(request.calibration.sequences, request.data_share));
 }
 
 TokenSequences obtain_tokens(const QuantizeRequest& request, OpenedCheckpoint& source, uint64_t key,

@@ -44,13 +44,12 @@ void plan_given_text(GivenText& text, CalibrationOptions& options, int64_t usual
 }
 
 TokenSequences read_given_text(const GivenText& text, const CalibrationOptions& options, int64_t vocabulary,
-                               const std::string& checkpoint) {
+                               const std::string& checkpoint, int64_t held_out) {
   const std::vector<std::string> files = text.files();
   if (!text.is_drawn)
     return {options.sequences, options.length,
             parse_shard(MappedFile(files.front()).bytes(), files.front(), vocabulary)};
-  const WindowOptions windows = {options.sequences, options.length,
-                                 held_out_sequences(options.sequences, /*data_share=*/1), options.seed};
+  const WindowOptions windows = {options.sequences, options.length, held_out, options.seed};
   if (text.texts.empty()) return draw_shard_windows(files, windows, vocabulary);
   const Tokenizer tokenizer = load_tokenizer(text.tokenizer);
   check_vocab_size(tokenizer, vocabulary, checkpoint);

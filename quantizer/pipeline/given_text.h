@@ -31,10 +31,10 @@ struct GivenText {
 // sequences of the length asked for; `usual_sequences` are drawn where none were asked for.
 void plan_given_text(GivenText& text, CalibrationOptions& options, int64_t usual_sequences);
 
-// The sequences of a text so planned. The last ones, those that distillation holds out (distill.h), are drawn from
-// other parts of the text than the rest. FormatErrors of text_windows.h, load_tokenizer() and check_vocab_size(), which
-// names `checkpoint`.
+// The sequences of a text so planned. The last `held_out`, those that tuning holds out (distill_input.h), are drawn
+// from other parts of the text than the rest. FormatErrors of text_windows.h, load_tokenizer() and check_vocab_size(),
+// which names `checkpoint`.
 TokenSequences read_given_text(const GivenText& text, const CalibrationOptions& options, int64_t vocabulary,
-                               const std::string& checkpoint);
+                               const std::string& checkpoint, int64_t held_out);
 
 }  // namespace thimble

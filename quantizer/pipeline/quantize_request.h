@@ -39,7 +39,7 @@ struct QuantizeRequest {
   std::optional<int64_t> distill_steps, distill_batch, learn_steps, learn_batch;
   GainTunerOptions tuner;                       // steps and batch once these are known
   double data_share = 0;                        // of tuning and learning: DivergenceOptions
-  CodeLearnerOptions codes;                     // of learning; 0 steps where its rate is 0
+  CodeLearnerOptions codes;                     // of learning; steps and batch likewise
   int64_t cross_sequences = 0;                  // that cross terms read, at most
   std::optional<int64_t> statistics_sequences;  // the first, which they and statistics read, at most; none: all
   SlopeTarget slope_target;                     // its limit follows from the budget

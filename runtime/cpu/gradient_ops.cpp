@@ -100,11 +100,9 @@ double divergence_backward(MatrixView logits, ConstMatrixView teacher, float cap
 void mix_data(std::span<const Token> next, double share, MatrixView logits) {
   for_each_row(logits.rows, logits.cols, [&](int64_t p) {
     float* row = logits.row(p);
-    const float peak = *std::max_element(row, row + logits.cols);
-    double sum = 0;
-    for (int64_t c = 0; c < logits.cols; ++c) sum += std::exp(double{row[c]} - double{peak});
-    const double shift = std::log(1 - share) - std::log(sum) - double{peak};
-    for (int64_t c = 0; c < logits.cols; ++c) row[c] = static_cast<float>(double{row[c]} + shift);
+    cpu_gradient_kernels().log_softmax(row, logits.cols);
+    const auto shift = static_cast<float>(std::log(1 - share));
+    for (int64_t c = 0; c < logits.cols; ++c) row[c] += shift;
     float& follows = row[next[static_cast<size_t>(p)]];
     follows = static_cast<float>(std::log(std::exp(double{follows}) + share));
   });

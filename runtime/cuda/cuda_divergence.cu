@@ -14,8 +14,8 @@
 #include "runtime/cuda/cuda_matrix_gradients.cuh"
 #include "runtime/cuda/cuda_models.h"
 #include "runtime/cuda/cuda_student.cuh"
+#include "runtime/cuda/cuda_teacher.cuh"
 #include "runtime/cuda/kernels/cuda_row_kernel.cuh"
-#include "runtime/ops/logit_pieces.h"
 
 namespace thimble {
 namespace {
@@ -51,26 +51,6 @@ struct LookUpRows {
   __device__ void operator()(int64_t row, int lane) const {
     const float* from = table + rows[row] * stride;
     for (int64_t c = lane; c < out.columns; c += 32) out.data[row * out.stride + c] = from[c];
-  }
-};
-
-// Logits become those of (1 - share) softmax(logits) + share onehot(next token).
-struct MixData {
-  CudaView logits;
-  const Token* next;
-  float share;
-
-  __device__ void operator()(int64_t row, int lane) const {
-    float* z = logits.data + row * logits.stride;
-    float peak = -INFINITY;
-    for (int64_t c = lane; c < logits.columns; c += 32) peak = fmaxf(peak, z[c]);
-    peak = max_over_lanes<32>(peak);
-    const float sum = sum_over_row(logits.columns, lane, [&](int64_t c) { return expf(z[c] - peak); });
-    const float shift = log1pf(-share) - logf(sum) - peak;
-    for (int64_t c = lane; c < logits.columns; c += 32) {
-      const float mixed = z[c] + shift;
-      z[c] = c == next[row] ? logf(expf(mixed) + share) : mixed;
-    }
   }
 };
 
@@ -166,54 +146,6 @@ class CudaGainObserver final : public CudaGradientObserver {
   CudaFloatMatrix looked_up_;
 };
 
-// The head of the original, its inputs after all positions of some sequences, and room for a piece of the logits that
-// they make.
-struct Teacher {
-  // Without values yet. `weights`, of the same network, may go afterwards.
-  Teacher(const Network& of, const FloatWeights& weights, int64_t sequences, int64_t positions, int64_t batch,
-          ProductArithmetic of_products)
-      : network(of),
-        arithmetic(of_products),
-        head(weights.matrix(network.head.weight).rows, weights.matrix(network.head.weight).columns),
-        hidden(sequences * positions * head.columns, "the original's head"),
-        logits(std::min(batch * positions, logit_rows(network.vocabulary())) * network.vocabulary(), "logits") {}
-
-  // Room for so many rows; values are lost when it grows.
-  void reserve(int64_t rows) { hidden.reserve(rows * head.columns, "the original's head"); }
-  int64_t width() const { return network.matrix(network.head.weight).columns; }
-  // The head's input at rows [first_row, first_row + rows) of the sequences.
-  CudaView rows(int64_t first_row, int64_t rows) const {
-    return {hidden.data() + first_row * head.columns, rows, width(), head.columns};
-  }
-  void copy_head(const CudaMatrix<float>& from, cudaStream_t stream) {
-    check_cuda(
-        cudaMemcpyAsync(head.data.data(), from.data.data(), head.data.bytes(), cudaMemcpyDeviceToDevice, stream));
-  }
-  void copy_rows(ConstCudaView from, int64_t first_row, cudaStream_t stream) {
-    const CudaView to = rows(first_row, from.rows);
-    check_cuda(cudaMemcpy2DAsync(to.data, static_cast<size_t>(to.stride) * sizeof(float), from.data,
-                                 static_cast<size_t>(from.stride) * sizeof(float),
-                                 static_cast<size_t>(from.columns) * sizeof(float), static_cast<size_t>(from.rows),
-                                 cudaMemcpyDeviceToDevice, stream));
-  }
-  // Of the batch whose first row is that one of the sequences. What follows its rows, `next`, in device memory, counts
-  // for `share`.
-  CudaTargetRows targets(int64_t batch_row, const Token* next, double share) const {
-    return [this, batch_row, next, share](int64_t first_row, int64_t count, cudaStream_t stream) {
-      const CudaView out{logits.data(), count, network.vocabulary()};
-      launch_logits(rows(batch_row + first_row, count), head, network.head.softcap, arithmetic, out, stream);
-      if (share > 0) launch_rows(count, MixData{out, next + first_row, static_cast<float>(share)}, stream);
-      return CudaTargets::teacher(out.data);
-    };
-  }
-
-  const Network& network;
-  ProductArithmetic arithmetic;
-  CudaMatrix<float> head;
-  DeviceArray<float> hidden;  // (sequences, positions, stride of the head)
-  DeviceArray<float> logits;
-};
-
 class CudaDivergence final : public DivergencePass, public CudaStudent {
  public:
   CudaDivergence(const Weights& teacher, const Weights& student, const TokenSequences& sequences, int ordinal,
@@ -230,7 +162,7 @@ class CudaDivergence final : public DivergencePass, public CudaStudent {
     DeviceScope scope(ordinal_);
     progress.begin("reading calibration", kept_count_, "sequences");
     auto of_teacher = std::make_unique<FloatWeights>(teacher, NumericPolicy{}, cuda_plain_options(sizeof(float)));
-    auto kept = std::make_unique<Teacher>(*network_, *of_teacher, kept_count_, positions(), batch_, arithmetic_);
+    auto kept = std::make_unique<CudaTeacher>(*network_, *of_teacher, kept_count_, positions(), batch_, arithmetic_);
     read_teacher(*of_teacher, 0, *kept);
     progress.advance(kept_count_);
     progress.end();
@@ -322,12 +254,12 @@ class CudaDivergence final : public DivergencePass, public CudaStudent {
  private:
   // All that lies in device memory, made and freed with the device current.
   struct Memory {
-    Memory(const Weights& weights, std::unique_ptr<Teacher> kept, std::unique_ptr<const FloatWeights> of_teacher)
+    Memory(const Weights& weights, std::unique_ptr<CudaTeacher> kept, std::unique_ptr<const FloatWeights> of_teacher)
         : teacher(std::move(kept)),
           teacher_weights(std::move(of_teacher)),
           base(weights, {}, cuda_plain_options(sizeof(float))),
           student(weights, {}, cuda_plain_options(sizeof(float))) {}
-    std::unique_ptr<Teacher> teacher;
+    std::unique_ptr<CudaTeacher> teacher;
     std::unique_ptr<const FloatWeights> teacher_weights;  // null where all sequences are kept
     FloatWeights base, student;
     DeviceArray<Token> next;  // of a batch, where it counts
@@ -355,7 +287,7 @@ class CudaDivergence final : public DivergencePass, public CudaStudent {
   }
 
   // Of as many sequences from `first` on as are kept.
-  void read_teacher(const FloatWeights& weights, int64_t first, Teacher& kept) {
+  void read_teacher(const FloatWeights& weights, int64_t first, CudaTeacher& kept) {
     const int64_t count = std::min(kept_count_, sequences_.count - first);
     with_smaller_batches(batch_, [&](int64_t batch) {
       CudaGradientPass pass(weights, kTeacher, sequences_.length, batch, positions(), arithmetic_);
@@ -449,7 +381,7 @@ MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, Numeri
       const int64_t of_teacher = divergence.kept_sequences(*network, sequences, length);
       std::optional<FloatWeights> teacher;
       if (of_teacher < sequences) teacher.emplace(network, NumericPolicy{}, options);
-      const Teacher kept(*network, base, of_teacher, length - 1, batch, arithmetic);
+      const CudaTeacher kept(*network, base, of_teacher, length - 1, batch, arithmetic);
       CudaGradientPass pass(student, student_options(divergence), length, batch, length - 1, arithmetic);
       const CudaVectorSums vectors(*network);
       std::optional<CudaMatrixGradients> gradients;

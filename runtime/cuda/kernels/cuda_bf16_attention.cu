@@ -73,16 +73,45 @@ __device__ void store_sums(const FragmentValues<kHead>& sums, const float (&fact
 
 // A CTA's tile of queries: late ones see the most keys, so they come first.
 struct QueryTile {
-  int first, first_key_tile, steps, head;
+  int first, first_key_tile, steps, head, kv_head;
   int64_t sequence;
 
   __device__ explicit QueryTile(const Operands& in)
       : first(static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTile),
         head(static_cast<int>(blockIdx.y)),
+        kv_head(head / heads_per_group(in)),
         sequence(blockIdx.z) {
     first_key_tile = first_seen(first, in.window) / kTile;
     steps = first / kTile + 1 - first_key_tile;
   }
+};
+
+// The keys and values that a tile of queries sees, kTile of them in a step, of which kStages lie in shared memory.
+template <int kHead>
+class KeySteps {
+  using Tile = HeadTile<Rounded, kHead>;
+
+ public:
+  __device__ KeySteps(const Operands& in, const QueryTile& tile, uint32_t shared)
+      : k_(in.k, in, tile.sequence, tile.kv_head, in.kv_heads),
+        v_(in.v, in, tile.sequence, tile.kv_head, in.kv_heads),
+        first_tile_(tile.first_key_tile),
+        shared_(shared) {}
+
+  __device__ int first_key(int step) const { return (first_tile_ + step) * kTile; }
+  __device__ uint32_t k_at(int step) const {
+    return shared_ + static_cast<uint32_t>(step % kStages * 2 * Tile::kBytes);
+  }
+  __device__ uint32_t v_at(int step) const { return k_at(step) + Tile::kBytes; }
+  __device__ void load(int step) const {
+    k_.template load<kTile>(k_at(step), first_key(step));
+    v_.template load<kTile>(v_at(step), first_key(step));
+  }
+
+ private:
+  HeadRows<kHead> k_, v_;
+  int first_tile_;
+  uint32_t shared_;
 };
 
 // What rounding to bf16 leaves of weights.
@@ -101,17 +130,11 @@ __global__ void __launch_bounds__(gemm_detail::kThreads)
   extern __shared__ __align__(128) char shared_memory[];
   const auto q_at = static_cast<uint32_t>(__cvta_generic_to_shared(shared_memory)), steps_at = q_at + Tile::kBytes;
   const QueryTile at(in);
-  const int kv_head = at.head / heads_per_group(in), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const HeadRows<kHead> q(in.q, in, at.sequence, at.head, in.heads), k(in.k, in, at.sequence, kv_head, in.kv_heads),
-      v(in.v, in, at.sequence, kv_head, in.kv_heads);
-  auto k_at = [&](int step) { return steps_at + static_cast<uint32_t>(step % kStages * 2 * Tile::kBytes); };
-  auto load_step = [&](int step) {
-    const int first_key = (at.first_key_tile + step) * kTile;
-    k.template load<kTile>(k_at(step), first_key);
-    v.template load<kTile>(k_at(step) + Tile::kBytes, first_key);
-  };
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const HeadRows<kHead> q(in.q, in, at.sequence, at.head, in.heads);
+  const KeySteps<kHead> keys(in, at, steps_at);
   q.template load<kTile>(q_at, at.first);
-  load_step(0);
+  keys.load(0);
   commit_copies();
 
   const int first_query = at.first + warp * 16;
@@ -120,16 +143,16 @@ __global__ void __launch_bounds__(gemm_detail::kThreads)
   for (int step = 0; step < at.steps; ++step) {
     wait_for_copies<0>();
     __syncthreads();  // the step has arrived for all, and all have left the one that is loaded next
-    if (step + 1 < at.steps) load_step(step + 1);
+    if (step + 1 < at.steps) keys.load(step + 1);
     commit_copies();
     FragmentValues<kTile> scores[1] = {};
-    multiply_tiles<1, kTile, Tile>(scores, q_at, k_at(step), kBf16);
-    mask_scores<kTile>(first_query, (at.first_key_tile + step) * kTile, in.window, scores[0]);
+    multiply_tiles<1, kTile, Tile>(scores, q_at, keys.k_at(step), kBf16);
+    mask_scores<kTile>(first_query, keys.first_key(step), in.window, scores[0]);
     weigh<kHead, kTile>(scores[0], peak, sum, out);
-    multiply_values<kHead, kTile>(out, scores[0], k_at(step) + Tile::kBytes, kBf16);
+    multiply_values<kHead, kTile>(out, scores[0], keys.v_at(step), kBf16);
     if constexpr (kPrecise) {
       keep_remainders(scores[0]);
-      multiply_values<kHead, kTile>(out, scores[0], k_at(step) + Tile::kBytes, kBf16);
+      multiply_values<kHead, kTile>(out, scores[0], keys.v_at(step), kBf16);
     }
   }
   float factors[2];
@@ -152,18 +175,12 @@ __global__ void __launch_bounds__(gemm_detail::kThreads)
   const auto q_at = static_cast<uint32_t>(__cvta_generic_to_shared(shared_memory)), dy_at = q_at + Tile::kBytes,
              steps_at = dy_at + Tile::kBytes;
   const QueryTile at(in);
-  const int kv_head = at.head / heads_per_group(in), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const HeadRows<kHead> q(in.q, in, at.sequence, at.head, in.heads), dy(in.dy, in, at.sequence, at.head, in.heads),
-      k(in.k, in, at.sequence, kv_head, in.kv_heads), v(in.v, in, at.sequence, kv_head, in.kv_heads);
-  auto k_at = [&](int step) { return steps_at + static_cast<uint32_t>(step % kStages * 2 * Tile::kBytes); };
-  auto load_step = [&](int step) {
-    const int first_key = (at.first_key_tile + step) * kTile;
-    k.template load<kTile>(k_at(step), first_key);
-    v.template load<kTile>(k_at(step) + Tile::kBytes, first_key);
-  };
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const HeadRows<kHead> q(in.q, in, at.sequence, at.head, in.heads), dy(in.dy, in, at.sequence, at.head, in.heads);
+  const KeySteps<kHead> keys(in, at, steps_at);
   q.template load<kTile>(q_at, at.first);
   dy.template load<kTile>(dy_at, at.first);
-  load_step(0);
+  keys.load(0);
   commit_copies();
 
   const int first_query = at.first + warp * 16;
@@ -178,18 +195,18 @@ __global__ void __launch_bounds__(gemm_detail::kThreads)
   for (int step = 0; step < at.steps; ++step) {
     wait_for_copies<0>();
     __syncthreads();  // as in forward_kernel
-    if (step + 1 < at.steps) load_step(step + 1);
+    if (step + 1 < at.steps) keys.load(step + 1);
     commit_copies();
     FragmentValues<kTile> scores[1] = {}, products[1] = {};
-    multiply_tiles<1, kTile, Tile>(scores, q_at, k_at(step), kBf16);
-    mask_scores<kTile>(first_query, (at.first_key_tile + step) * kTile, in.window, scores[0]);
-    multiply_tiles<1, kTile, Tile>(products, dy_at, k_at(step) + Tile::kBytes, kBf16);
+    multiply_tiles<1, kTile, Tile>(scores, q_at, keys.k_at(step), kBf16);
+    mask_scores<kTile>(first_query, keys.first_key(step), in.window, scores[0]);
+    multiply_tiles<1, kTile, Tile>(products, dy_at, keys.v_at(step), kBf16);
 #pragma unroll
     for (int j = 0; j < kTile / 8; ++j)
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         scores[0][j][i] = exp2_fast(scores[0][j][i] - log_sums[i / 2]) * (products[0][j][i] - along[i / 2]);
-    multiply_values<kHead, kTile>(sums, scores[0], k_at(step), kBf16);
+    multiply_values<kHead, kTile>(sums, scores[0], keys.k_at(step), kBf16);
   }
   store_sums<kHead>(sums, {scale, scale}, /*adds=*/false, in, at.sequence, first_query, at.head, dq);
 }

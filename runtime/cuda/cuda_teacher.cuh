@@ -1,0 +1,81 @@
+// cuda_teacher.cuh: what a divergence pass on a CUDA device asks of the original: its predictions, of which the inputs
+// of the head are kept and the logits made again.
+#pragma once
+
+#include <algorithm>
+
+#include "runtime/cuda/cuda_gradient_pass.cuh"
+#include "runtime/cuda/kernels/cuda_row_kernel.cuh"
+#include "runtime/ops/logit_pieces.h"
+
+namespace thimble {
+
+// Logits become those of (1 - share) softmax(logits) + share onehot(next token).
+struct MixData {
+  CudaView logits;
+  const Token* next;
+  float share;
+
+  __device__ void operator()(int64_t row, int lane) const {
+    float* z = logits.data + row * logits.stride;
+    float peak = -INFINITY;
+    for (int64_t c = lane; c < logits.columns; c += 32) peak = fmaxf(peak, z[c]);
+    peak = max_over_lanes<32>(peak);
+    const float sum = sum_over_row(logits.columns, lane, [&](int64_t c) { return expf(z[c] - peak); });
+    const float shift = log1pf(-share) - logf(sum) - peak;
+    for (int64_t c = lane; c < logits.columns; c += 32) {
+      const float mixed = z[c] + shift;
+      z[c] = c == next[row] ? logf(expf(mixed) + share) : mixed;
+    }
+  }
+};
+
+// The head of the original, its inputs after all positions of some sequences, and room for a piece of the logits that
+// they make.
+struct CudaTeacher {
+  // Without values yet. `weights`, of the same network, may go afterwards.
+  CudaTeacher(const Network& of, const CudaNetworkWeights<float>& weights, int64_t sequences, int64_t positions,
+              int64_t batch, ProductArithmetic of_products)
+      : network(of),
+        arithmetic(of_products),
+        head(weights.matrix(network.head.weight).rows, weights.matrix(network.head.weight).columns),
+        hidden(sequences * positions * head.columns, "the original's head"),
+        logits(std::min(batch * positions, logit_rows(network.vocabulary())) * network.vocabulary(), "logits") {}
+
+  // Room for so many rows; values are lost when it grows.
+  void reserve(int64_t rows) { hidden.reserve(rows * head.columns, "the original's head"); }
+  int64_t width() const { return network.matrix(network.head.weight).columns; }
+  // The head's input at rows [first_row, first_row + rows) of the sequences.
+  CudaView rows(int64_t first_row, int64_t rows) const {
+    return {hidden.data() + first_row * head.columns, rows, width(), head.columns};
+  }
+  void copy_head(const CudaMatrix<float>& from, cudaStream_t stream) {
+    check_cuda(
+        cudaMemcpyAsync(head.data.data(), from.data.data(), head.data.bytes(), cudaMemcpyDeviceToDevice, stream));
+  }
+  void copy_rows(ConstCudaView from, int64_t first_row, cudaStream_t stream) {
+    const CudaView to = rows(first_row, from.rows);
+    check_cuda(cudaMemcpy2DAsync(to.data, static_cast<size_t>(to.stride) * sizeof(float), from.data,
+                                 static_cast<size_t>(from.stride) * sizeof(float),
+                                 static_cast<size_t>(from.columns) * sizeof(float), static_cast<size_t>(from.rows),
+                                 cudaMemcpyDeviceToDevice, stream));
+  }
+  // Of the batch whose first row is that one of the sequences. What follows its rows, `next`, in device memory, counts
+  // for `share`.
+  CudaTargetRows targets(int64_t batch_row, const Token* next, double share) const {
+    return [this, batch_row, next, share](int64_t first_row, int64_t count, cudaStream_t stream) {
+      const CudaView out{logits.data(), count, network.vocabulary()};
+      launch_logits(rows(batch_row + first_row, count), head, network.head.softcap, arithmetic, out, stream);
+      if (share > 0) launch_rows(count, MixData{out, next + first_row, static_cast<float>(share)}, stream);
+      return CudaTargets::teacher(out.data);
+    };
+  }
+
+  const Network& network;
+  ProductArithmetic arithmetic;
+  CudaMatrix<float> head;
+  DeviceArray<float> hidden;  // (sequences, positions, stride of the head)
+  DeviceArray<float> logits;
+};
+
+}  // namespace thimble
