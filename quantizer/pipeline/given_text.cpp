@@ -4,7 +4,6 @@
 #include "eval/text/text_windows.h"
 #include "eval/text/token_shard.h"
 #include "quantizer/formats/gguf_tokenizer_json.h"
-#include "quantizer/methods/slope/distill.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/file.h"
 
