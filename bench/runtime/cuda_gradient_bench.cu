@@ -5,7 +5,7 @@
 #include "bench/runtime/golf30m_shape.h"
 #include "gptq/statistics/statistics_sum.h"
 #include "runtime/cuda/cuda_gradient_pass.cuh"
-#include "runtime/cuda/kernels/cuda_float_product.cuh"
+#include "runtime/cuda/cuda_matrix_gradients.cuh"
 
 namespace thimble {
 namespace {
@@ -54,20 +54,35 @@ BENCHMARK(loss_statistics)
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
 
-class NoObserver final : public CudaGradientObserver {
+// Gradients of matrices, or none.
+class MatrixObserver final : public CudaGradientObserver {
  public:
+  MatrixObserver(CudaMatrixGradients* matrices, CudaGradientProducts& products)
+      : matrices_(matrices), products_(products) {}
   void on_output_gradient(const std::string&, ConstCudaView, ConstCudaView, const BatchShape&, cudaStream_t) override {}
   void on_lookup_gradient(const std::string&, std::span<const int32_t>, ConstCudaView, const BatchShape&,
                           cudaStream_t) override {}
+  void on_linear_gradient(const std::string& weight, ConstCudaView gradient, ConstCudaView input,
+                          const BatchShape& batch, cudaStream_t stream) override {
+    if (matrices_) matrices_->add_products(model()->network->id_of(weight), gradient, input, batch, products_, stream);
+  }
+
+ private:
+  CudaMatrixGradients* matrices_;
+  CudaGradientProducts& products_;
 };
 
-// 8 sequences; `back`: the backward pass too, with the gradients of vectors.
+// 8 sequences; `back`: 1 the backward pass too, with the gradients of vectors; 2 with those of matrices as well.
 void pass(benchmark::State& state) {
   const CudaNetworkWeights<float> on_device(*model(), {}, cuda_plain_options(sizeof(float)));
-  CudaGradientPass gradients(on_device, {.has_backward = true, .has_vector_gradients = true}, kLength, kBatch.sequences,
-                             kBatch.positions, arithmetic_of(state, 1));
+  const bool has_matrices = state.range(0) > 1;
+  CudaGradientPass gradients(on_device,
+                             {.has_backward = true, .has_vector_gradients = true, .reads_linear_inputs = has_matrices},
+                             kLength, kBatch.sequences, kBatch.positions, arithmetic_of(state, 1));
   CudaVectorSums vectors(on_device.network());
-  NoObserver observer;
+  CudaMatrixGradients matrices(model()->network, kBatch);
+  matrices.set_zero(gradients.stream());
+  MatrixObserver observer(has_matrices ? &matrices : nullptr, gradients.products());
   std::vector<int32_t> next(static_cast<size_t>(kBatch.rows()), 3);
   DeviceArray<int32_t> targets{std::span<const int32_t>(next)};
   auto run = [&] {
@@ -80,7 +95,7 @@ void pass(benchmark::State& state) {
 }
 BENCHMARK(pass)
     ->ArgNames({"back", "bf16"})
-    ->ArgsProduct({{0, 1}, {0, 1}})
+    ->ArgsProduct({{0, 1, 2}, {0, 1}})
     ->Iterations(5)
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
@@ -97,10 +112,12 @@ void product(benchmark::State& state) {
   c.resize(form == ProductForm::kTN ? out : rows, form == ProductForm::kNT ? out : in);
   for (CudaFloatMatrix* matrix : {&a, &b, &c}) zero(matrix->view());
   CudaStream stream;
+  CudaGradientProducts products(arithmetic_of(state, 3));
   auto run = [&] {
-    for (int i = 0; i < 20; ++i)
-      launch_product(form, ConstCudaView(a), ConstCudaView(b), c.view(), {.arithmetic = arithmetic_of(state, 3)},
-                     stream);
+    for (int i = 0; i < 20; ++i) {
+      products.forget();
+      products.multiply(form, ConstCudaView(a), ConstCudaView(b), c.view(), /*add=*/false, /*batch=*/1, stream);
+    }
     stream.wait();
   };
   run();

@@ -102,7 +102,7 @@ class CudaGainObserver final : public CudaGradientObserver {
 
   void on_linear_gradient(const std::string& weight, ConstCudaView gradient, ConstCudaView input,
                           const BatchShape& batch, cudaStream_t stream) override {
-    if (matrices_) matrices_->add_products(network_.id_of(weight), gradient, input, batch, stream);
+    if (matrices_) matrices_->add_products(network_.id_of(weight), gradient, input, batch, pass_.products(), stream);
   }
 
   // Room for on_lookup_gradient() of so many rows, where the head's matrix is looked up too.
@@ -170,7 +170,7 @@ class CudaDivergence final : public DivergencePass, public CudaStudent {
     memory_ = std::make_unique<Memory>(student, std::move(kept), std::move(of_teacher));
     if (options_.data_share > 0) memory_->next = DeviceArray<Token>(batch_ * positions());
     if (options_.has_matrix_gradients)
-      memory_->gradients.emplace(network_, BatchShape{batch_, positions()}, arithmetic_);
+      memory_->gradients.emplace(network_, BatchShape{batch_, positions()});
   }
   ~CudaDivergence() override {
     DeviceScope scope(ordinal_);
@@ -385,7 +385,7 @@ MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, Numeri
       CudaGradientPass pass(student, student_options(divergence), length, batch, length - 1, arithmetic);
       const CudaVectorSums vectors(*network);
       std::optional<CudaMatrixGradients> gradients;
-      if (divergence.has_matrix_gradients) gradients.emplace(network, BatchShape{batch, length - 1}, arithmetic);
+      if (divergence.has_matrix_gradients) gradients.emplace(network, BatchShape{batch, length - 1});
       CudaGainObserver(student, pass, nullptr).reserve_lookups(batch * (length - 1));
     });
   });

@@ -5,7 +5,6 @@
 #include <cassert>
 #include <numeric>
 
-#include "runtime/cuda/kernels/cuda_float_product.cuh"
 #include "runtime/cuda/kernels/cuda_row_kernel.cuh"
 #include "runtime/ops/logit_pieces.h"
 
@@ -26,10 +25,10 @@ struct SoftcapRows {
 };
 
 // rows x V = hidden w^T.
-void multiply_head(ConstCudaView hidden, const CudaMatrix<float>& head, ProductArithmetic arithmetic, CudaView out,
+void multiply_head(ConstCudaView hidden, const CudaMatrix<float>& head, CudaGradientProducts& products, CudaView out,
                    cudaStream_t stream) {
-  launch_product(ProductForm::kNT, hidden, {head.data.data(), out.columns, hidden.columns, head.columns}, out,
-                 {.arithmetic = arithmetic}, stream);
+  products.multiply(ProductForm::kNT, hidden, {head.data.data(), out.columns, hidden.columns, head.columns}, out,
+                    /*add=*/false, /*batch=*/1, stream);
 }
 
 CudaView rows_of(CudaView x, int64_t first, int64_t rows) {
@@ -77,9 +76,9 @@ CudaGradientPass::CudaGradientPass(const CudaNetworkWeights<float>& weights, con
       network_(weights.network()),
       options_(options),
       plan_(plan_pass(network_, options)),
-      arithmetic_(arithmetic),
+      products_(arithmetic),
       context_(context),
-      runner_(weights, rotaries_, /*rows=*/0, /*stepping=*/false, arithmetic),
+      runner_(weights, rotaries_, /*rows=*/0, /*stepping=*/false, &products_),
       attention_(make_attention(network_, {sequences, positions}, arithmetic)),
       losses_(sequences * positions),
       device_tokens_(sequences * positions),
@@ -93,6 +92,7 @@ CudaGradientPass::CudaGradientPass(const CudaNetworkWeights<float>& weights, con
   // Windows may be shorter, and then more of them fill a piece.
   logits_ = DeviceArray<float>(std::min(rows, logit_rows(network_.vocabulary())) * network_.vocabulary(), "logits");
   if (options.reads_linear_outputs) dlogits_ = DeviceArray<float>(logits_.count(), "logits");
+  reserve_products(rows);
   dots_.reserve({sequences, positions}, widest_value(network_));
   dots_.reserve(piece, network_.vocabulary());
   if (options.has_vector_gradients || options.reads_linear_outputs) {
@@ -103,6 +103,17 @@ CudaGradientPass::CudaGradientPass(const CudaNetworkWeights<float>& weights, con
   zero_.fill_zero();
 }
 
+void CudaGradientPass::reserve_products(int64_t rows) {
+  auto reserve = [&](int64_t batch_rows, const MatrixUse& use) {
+    products_.reserve(ProductForm::kNN, {batch_rows, std::max(use.rows, use.columns)}, {use.rows, use.columns});
+    if (options_.reads_linear_inputs)
+      products_.reserve(ProductForm::kTN, {batch_rows, use.rows}, {batch_rows, use.columns});
+  };
+  for (const Node& node : network_.nodes)
+    if (const auto* linear = std::get_if<op::Linear>(&node.operation)) reserve(rows, network_.matrix(linear->weight));
+  reserve(logits_.count() / network_.vocabulary(), network_.matrix(network_.head.weight));
+}
+
 CudaView CudaGradientPass::view(const Place& place) const {
   const int64_t stride = round_up(place.stride, weights_.fusion().options.column_multiple);
   return {slots_[static_cast<size_t>(place.slot)].data() + place.first_column, batch_.rows(), place.width, stride};
@@ -111,6 +122,7 @@ CudaView CudaGradientPass::view(const Place& place) const {
 void CudaGradientPass::run(const Instruction& instruction) {
   const Node& node = network_.nodes[instruction.node];
   if (std::holds_alternative<op::Columns>(node.operation)) return;  // a view
+  if (!std::holds_alternative<op::Linear>(node.operation)) products_.forget();
   if (const auto* attention = std::get_if<op::Attention>(&node.operation))
     return attention_.forward(view(instruction.inputs[0]), view(instruction.inputs[1]), view(instruction.inputs[2]),
                               *attention, batch_, view(instruction.output), stream_);
@@ -144,9 +156,10 @@ void CudaGradientPass::forward(std::span<const Token> tokens, int64_t stride, co
   for (const Instruction& instruction : plan_.forward) run(instruction);
 }
 
-void launch_logits(ConstCudaView hidden, const CudaMatrix<float>& head, float softcap, ProductArithmetic arithmetic,
+void launch_logits(ConstCudaView hidden, const CudaMatrix<float>& head, float softcap, CudaGradientProducts& products,
                    CudaView out, cudaStream_t stream) {
-  multiply_head(hidden, head, arithmetic, out, stream);
+  products.forget();
+  multiply_head(hidden, head, products, out, stream);
   if (softcap != 0) launch_rows(out.rows, SoftcapRows{out, softcap}, stream);
 }
 
@@ -159,9 +172,10 @@ void CudaGradientPass::for_each_piece(const Body& body) const {
                                                 std::min(most.positions, batch_.positions - p), p});
 }
 
-CudaView CudaGradientPass::make_logits(int64_t first_row, int64_t rows) const {
+CudaView CudaGradientPass::make_logits(int64_t first_row, int64_t rows) {
+  products_.forget();  // of the piece before
   const CudaView out{logits_.data(), rows, network_.vocabulary()};
-  multiply_head(rows_of(view(plan_.hidden), first_row, rows), weights_.matrix(network_.head.weight), arithmetic_, out,
+  multiply_head(rows_of(view(plan_.hidden), first_row, rows), weights_.matrix(network_.head.weight), products_, out,
                 stream_);
   return out;
 }
@@ -179,9 +193,9 @@ void CudaGradientPass::backward_head(const CudaTargetRows& targets, CudaGradient
                                 stream_);
     if (options_.reads_linear_inputs)
       observer.on_linear_gradient(use.name, gradient, rows_of(view(plan_.hidden), first, logits.rows), piece, stream_);
-    launch_product(ProductForm::kNN, ConstCudaView(gradient),
-                   ConstCudaView(head.data.data(), use.rows, use.columns, head.columns),
-                   rows_of(view(plan_.hidden_gradient), first, logits.rows), {.arithmetic = arithmetic_}, stream_);
+    products_.multiply(ProductForm::kNN, ConstCudaView(gradient),
+                       ConstCudaView(head.data.data(), use.rows, use.columns, head.columns),
+                       rows_of(view(plan_.hidden_gradient), first, logits.rows), /*add=*/false, /*batch=*/1, stream_);
   });
 }
 

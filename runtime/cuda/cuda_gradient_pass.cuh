@@ -48,7 +48,7 @@ inline CudaTargetRows next_token_targets(const int32_t* tokens) {
 }
 
 // Softcapped logits (rows, V) of the head's input (rows, D).
-void launch_logits(ConstCudaView hidden, const CudaMatrix<float>& head, float softcap, ProductArithmetic arithmetic,
+void launch_logits(ConstCudaView hidden, const CudaMatrix<float>& head, float softcap, CudaGradientProducts& products,
                    CudaView out, cudaStream_t stream);
 
 // Of the products of passes that only give gradients: bf16 where that is the device's arithmetic, else float32.
@@ -98,13 +98,16 @@ class CudaGradientPass {
   // The loss of the last backward(), in nats, summed over its rows. Waits for it.
   double loss() const;
 
-  CudaColumnDots& column_dots() { return dots_; }  // its memory may serve the observer too
+  // Their memory may serve the observer too; products of what it is shown find factors rounded.
+  CudaColumnDots& column_dots() { return dots_; }
+  CudaGradientProducts& products() { return products_; }
   cudaStream_t stream() const { return stream_; }
   const CudaNetworkWeights<float>& weights() const { return weights_; }
 
  private:
   friend class CudaTranspose;
 
+  void reserve_products(int64_t rows);  // of a batch
   void run(const Instruction& instruction);
   CudaView view(const Place& place) const;
   // body(first row, piece) for each piece of the batch's logits: as many of its windows as fit, or so many positions of
@@ -112,7 +115,7 @@ class CudaGradientPass {
   template <typename Body>
   void for_each_piece(const Body& body) const;
   // What the head gives at these rows, before the softcap.
-  CudaView make_logits(int64_t first_row, int64_t rows) const;
+  CudaView make_logits(int64_t first_row, int64_t rows);
   // Losses, their gradients, and through the head to that of its input.
   void backward_head(const CudaTargetRows& targets, CudaGradientObserver& observer);
 
@@ -120,7 +123,7 @@ class CudaGradientPass {
   const Network& network_;
   PassOptions options_;
   PassPlan plan_;
-  ProductArithmetic arithmetic_;
+  CudaGradientProducts products_;
   int64_t context_;
   CudaStream stream_;
   std::vector<DeviceArray<float2>> rotaries_;

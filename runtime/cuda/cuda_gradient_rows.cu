@@ -1,10 +1,17 @@
 // cuda_gradient_rows.cu: a warp per row, or per head of a row.
 #include "runtime/cuda/cuda_gradient_rows.cuh"
 
+#include "runtime/cuda/kernels/cuda_head_lanes.cuh"
 #include "runtime/cuda/kernels/cuda_row_kernel.cuh"
 
 namespace thimble {
 namespace {
+
+// out[c] (+)= value(c) of a row's columns.
+template <typename Value>
+__device__ void write_columns(float* out, int64_t columns, int lane, bool adds, const Value& value) {
+  store_columns(out, columns, lane, [&](int64_t c) { return adds ? out[c] + value(c) : value(c); });
+}
 
 // dx[row] (+)= function(row, column).
 template <typename Function>
@@ -14,11 +21,7 @@ struct WriteRows {
   Function function;
 
   __device__ void operator()(int64_t row, int lane) const {
-    float* out = dx.data + row * dx.stride;
-    for (int64_t c = lane; c < dx.columns; c += 32) {
-      const float value = function(row, c);
-      out[c] = adds ? out[c] + value : value;
-    }
+    write_columns(dx.data + row * dx.stride, dx.columns, lane, adds, [&](int64_t c) { return function(row, c); });
   }
 };
 
@@ -131,10 +134,7 @@ struct RmsNormBackward {
     const float s = inverse_rms(from, x.columns, epsilon, lane);
     const float dot = sum_over_row(x.columns, lane, [&](int64_t c) { return from[c] * g(c); });
     const float along = s * s * (dot / static_cast<float>(x.columns));
-    for (int64_t c = lane; c < x.columns; c += 32) {
-      const float value = (factor * s) * (g(c) - along * from[c]);
-      out[c] = adds ? out[c] + value : value;
-    }
+    write_columns(out, x.columns, lane, adds, [&](int64_t c) { return (factor * s) * (g(c) - along * from[c]); });
   }
 };
 
@@ -165,11 +165,10 @@ struct LayerNormBackward {
     const float mean_gradient = sum_over_row(x.columns, lane, g) / width;
     const float along = sum_over_row(x.columns, lane, [&](int64_t c) { return (from[c] - moments.mean) * g(c); }) *
                         (moments.inverse / width);
-    for (int64_t c = lane; c < x.columns; c += 32) {
-      const float value =
-          moments.inverse * (g(c) - mean_gradient - (from[c] - moments.mean) * (moments.inverse * along));
-      out[c] = adds ? out[c] + value : value;
-    }
+    auto value = [&](int64_t c) {
+      return moments.inverse * (g(c) - mean_gradient - (from[c] - moments.mean) * (moments.inverse * along));
+    };
+    write_columns(out, x.columns, lane, adds, value);
   }
 };
 
@@ -181,51 +180,55 @@ struct Normalise {
   __device__ void operator()(int64_t row, int lane) const {
     const float* from = x.data + row * x.stride;
     const LayerMoments moments(from, x.columns, epsilon, lane);
-    for (int64_t c = lane; c < x.columns; c += 32)
-      out.data[row * out.stride + c] = (from[c] - moments.mean) * moments.inverse;
+    store_columns(out.data + row * out.stride, x.columns, lane,
+                  [&](int64_t c) { return (from[c] - moments.mean) * moments.inverse; });
   }
 };
 
-// A row is one head of one position. The two elements of a rotating pair belong to one lane, in both of its passes.
+// Of one position's head a rotating pair's elements may belong to two lanes: all are read before one is written, since
+// dx may be dy.
+template <int kLanes, int kPieces>
 struct HeadsBackward {
+  HeadRows all;
   ConstCudaView x, dy;  // x.data null: the rotation alone
-  int64_t head_dim, heads, positions;
+  int positions;
   float epsilon;  // 0: no norm
   const float *norm_gain, *head_gain;
   NodeRotation rotation;
   bool adds;
   CudaView dx;
 
-  // The gradient before the rotation, of column c and its partner where it has one.
-  __device__ float rotated_back(const float* gradient, const float2* angles, int64_t c) const {
-    const int64_t half = rotation.half;
-    if (c < half) return gradient[c] * angles[c].x - gradient[half + c] * angles[c].y;
-    if (c < 2 * half) return gradient[c - half] * angles[c - half].y + gradient[c] * angles[c - half].x;
-    return gradient[c];
-  }
-  __device__ void operator()(int64_t index, int lane) const {
-    const int64_t row = index / heads, head = index % heads, d = head_dim, half = rotation.half;
-    const float* gradient = dy.data + row * dy.stride + head * d;
-    float* out = dx.data + row * dx.stride + head * d;
-    const float2* angles = rotation.angles + row % positions * half;
-    const float* from = x.data ? x.data + row * x.stride + head * d : nullptr;
+  __device__ void operator()(int64_t warp, int warp_lane) const {
+    const HeadLanes<kLanes, kPieces> lanes(all, warp, warp_lane);
+    const int d = all.head_dim, half = static_cast<int>(rotation.half);
+    const float* gradient = dy.data + lanes.row * dy.stride + lanes.head * d;
+    float* out = dx.data + lanes.row * dx.stride + lanes.head * d;
     const bool has_gain = norm_gain && epsilon > 0;
-    auto g = [&](int64_t c) { return rotated_back(gradient, angles, c) * (has_gain ? norm_gain[c] : 1.0f); };
-    float factor = head_gain ? head_gain[head] : 1.0f, along = 0;
+    float g[kPieces], values[kPieces];  // before the rotation, by the normed value
+    lanes.for_columns(d, [&](int i, int c) { g[i] = gradient[c]; });
+    if (half > 0) {
+      const float2* angles = rotation.angles + int64_t{lanes.row % positions} * half;
+      lanes.for_columns(min(d, 2 * half), [&](int i, int c) {
+        const float partner = gradient[rotation_partner(c, half)];
+        const float2 angle = angles[c < half ? c : c - half];
+        g[i] = c < half ? g[i] * angle.x - partner * angle.y : partner * angle.y + g[i] * angle.x;
+      });
+    }
+    if (has_gain) lanes.for_columns(d, [&](int i, int c) { g[i] *= norm_gain[c]; });
+    float factor = head_gain ? head_gain[lanes.head] : 1.0f;
     if (epsilon > 0) {
-      const float s = inverse_rms(from, d, epsilon, lane);
-      along = s * s * (sum_over_row(d, lane, [&](int64_t c) { return from[c] * g(c); }) / static_cast<float>(d));
+      const float* from = x.data + lanes.row * x.stride + lanes.head * d;
+      lanes.for_columns(d, [&](int i, int c) { values[i] = from[c]; });
+      const float squares = lanes.sum(d, [&](int i, int) { return values[i] * values[i]; });
+      const float s = 1 / sqrtf(squares / static_cast<float>(d) + epsilon);
+      const float dot = lanes.sum(d, [&](int i, int) { return values[i] * g[i]; });
+      const float along = s * s * (dot / static_cast<float>(d));
+      lanes.for_columns(d, [&](int i, int) { g[i] -= along * values[i]; });
       factor *= s;
     }
-    auto value = [&](int64_t c) { return factor * (epsilon > 0 ? g(c) - along * from[c] : g(c)); };
-    auto store = [&](int64_t c, float v) { out[c] = adds ? out[c] + v : v; };
-    __syncwarp();  // all sums are there before dy is overwritten
-    for (int64_t k = lane; k < half; k += 32) {
-      const float first = value(k), second = value(half + k);
-      store(k, first);
-      store(half + k, second);
-    }
-    for (int64_t c = 2 * half + lane; c < d; c += 32) store(c, value(c));
+    __syncwarp();
+    if (!lanes.exists) return;
+    lanes.for_columns(d, [&](int i, int c) { out[c] = adds ? out[c] + factor * g[i] : factor * g[i]; });
   }
 };
 
@@ -263,10 +266,11 @@ void CudaGradientRows::layer_norm(ConstCudaView x, const float* weight, float ep
 void CudaGradientRows::heads(ConstCudaView x, int64_t head_dim, float epsilon, const float* norm_gain,
                              const float* head_gain, const NodeRotation& rotation, int64_t positions, ConstCudaView dy,
                              bool adds, CudaView dx) const {
-  const int64_t heads = dy.columns / head_dim;
-  launch_rows(dy.rows * heads,
-              HeadsBackward{x, dy, head_dim, heads, positions, epsilon, norm_gain, head_gain, rotation, adds, dx},
-              stream_);
+  const HeadRows all(dy.rows, dy.columns / head_dim, head_dim);
+  launch_heads(all, stream_, [&]<int kLanes, int kPieces>() {
+    return HeadsBackward<kLanes, kPieces>{
+        all, x, dy, static_cast<int>(positions), epsilon, norm_gain, head_gain, rotation, adds, dx};
+  });
 }
 
 void CudaGradientRows::rotate_back(int64_t head_dim, const NodeRotation& rotation, int64_t positions, ConstCudaView dy,

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "runtime/cuda/kernels/cuda_float_product.cuh"
 #include "runtime/cuda/kernels/cuda_row_kernel.cuh"
 #include "runtime/tensor/host_device.h"
 
@@ -69,26 +68,35 @@ bool is_looked_up_and_multiplied(const Network& network, const MatrixUse& use) {
   return is_looked_up && is_multiplied;
 }
 
-// Adds parts to sums, first part first. A row is a row of the sum.
+// Adds parts to sums, first part first, four elements a lane.
 struct AddParts {
+  static constexpr int64_t kElements = 128;  // of a warp
   const float* parts;
-  int64_t count, columns, part_elements;
+  int64_t count, elements;  // elements of a part: a multiple of 4
   float* sum;
 
-  __device__ void operator()(int64_t row, int lane) const {
-    for (int64_t i = row * columns + lane; i < (row + 1) * columns; i += 32) {
-      float total = sum[i];
-      for (int64_t part = 0; part < count; ++part) total += parts[part * part_elements + i];
-      sum[i] = total;
+  __device__ void operator()(int64_t warp, int lane) const {
+    const int64_t at = warp * kElements + lane * 4;
+    if (at >= elements) return;
+    float4 total = *reinterpret_cast<const float4*>(sum + at);
+#pragma unroll 4
+    for (int64_t part = 0; part < count; ++part) {
+      const float4 added = *reinterpret_cast<const float4*>(parts + part * elements + at);
+      total.x += added.x, total.y += added.y, total.z += added.z, total.w += added.w;
     }
+    *reinterpret_cast<float4*>(sum + at) = total;
   }
 };
 
+void launch_add_parts(const float* parts, int64_t count, CudaView sum, cudaStream_t stream) {
+  const int64_t elements = sum.rows * sum.stride;
+  launch_rows(divide_up(elements, AddParts::kElements), AddParts{parts, count, elements, sum.data}, stream);
+}
+
 }  // namespace
 
-CudaMatrixGradients::CudaMatrixGradients(std::shared_ptr<const Network> network, const BatchShape& most,
-                                         ProductArithmetic arithmetic)
-    : network_(std::move(network)), arithmetic_(arithmetic), lookups_(3 * most.rows() + 1) {
+CudaMatrixGradients::CudaMatrixGradients(std::shared_ptr<const Network> network, const BatchShape& most)
+    : network_(std::move(network)), lookups_(3 * most.rows() + 1) {
   int64_t parts = 0;
   for (const MatrixUse& use : network_->matrices) {
     const int64_t elements = use.rows * padded_columns(use), windows = windows_at_once(use, most.sequences);
@@ -111,7 +119,7 @@ void CudaMatrixGradients::set_zero(cudaStream_t stream) {
 }
 
 void CudaMatrixGradients::add_products(MatrixId id, ConstCudaView gradient, ConstCudaView input,
-                                       const BatchShape& batch, cudaStream_t stream) {
+                                       const BatchShape& batch, CudaGradientProducts& products, cudaStream_t stream) {
   const int64_t positions = batch.positions, at_once = windows_at_once(network_->matrix(id), batch.sequences);
   const CudaView to = sum(id);
   const int64_t elements = to.rows * to.stride;
@@ -122,10 +130,10 @@ void CudaMatrixGradients::add_products(MatrixId id, ConstCudaView gradient, Cons
                           {.outer = positions * rows.stride});
     };
     const bool is_alone = at_once == 1;
-    launch_product(ProductForm::kTN, of_windows(gradient), of_windows(input),
-                   {is_alone ? to.data : parts_.data(), to.rows, to.columns, to.stride, {.outer = elements}},
-                   {.arithmetic = arithmetic_, .add = is_alone, .batch = {windows, 1}}, stream);
-    if (!is_alone) launch_rows(to.rows, AddParts{parts_.data(), windows, to.stride, elements, to.data}, stream);
+    products.multiply(ProductForm::kTN, of_windows(gradient), of_windows(input),
+                      {is_alone ? to.data : parts_.data(), to.rows, to.columns, to.stride, {.outer = elements}},
+                      /*add=*/is_alone, windows, stream);
+    if (!is_alone) launch_add_parts(parts_.data(), windows, to, stream);
   }
 }
 
@@ -147,8 +155,7 @@ void CudaMatrixGradients::finish(cudaStream_t stream) {
   for (size_t i = 0; i < sums_.size(); ++i) {
     const auto id = static_cast<MatrixId>(i);
     if (!is_both(id)) continue;
-    const CudaView to = sum(id);
-    launch_rows(to.rows, AddParts{lookup_sum(id).data, 1, to.stride, to.rows * to.stride, to.data}, stream);
+    launch_add_parts(lookup_sum(id).data, 1, sum(id), stream);
   }
 }
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/cuda/kernels/cuda_float_product.cuh"
+#include "runtime/cuda/cuda_gradient_products.cuh"
 #include "runtime/ops/divergence_pass.h"
 #include "runtime/ops/network.h"
 #include "runtime/ops/token_batch.h"
@@ -18,12 +18,12 @@ namespace thimble {
 class CudaMatrixGradients {
  public:
   // On the current device, not initialised. `most`: the largest batch.
-  CudaMatrixGradients(std::shared_ptr<const Network> network, const BatchShape& most, ProductArithmetic arithmetic);
+  CudaMatrixGradients(std::shared_ptr<const Network> network, const BatchShape& most);
 
   void set_zero(cudaStream_t stream);
   // Adds gradient^T input. gradient (rows, N), input (rows, K): `batch` tells the windows that the rows belong to.
   void add_products(MatrixId id, ConstCudaView gradient, ConstCudaView input, const BatchShape& batch,
-                    cudaStream_t stream);
+                    CudaGradientProducts& products, cudaStream_t stream);
   // Adds row p of `gradient` (rows, K) to row rows[p] of the table's. Waits for the stream.
   void add_lookups(MatrixId id, std::span<const int32_t> rows, ConstCudaView gradient, cudaStream_t stream);
   // All has been added: until set_zero().
@@ -41,7 +41,6 @@ class CudaMatrixGradients {
   CudaView view(const std::vector<DeviceArray<float>>& sums, MatrixId id) const;
 
   std::shared_ptr<const Network> network_;
-  ProductArithmetic arithmetic_;
   // By MatrixId: (N, K padded to a multiple of 4). The second of tables that are multiplied too, else empty.
   std::vector<DeviceArray<float>> sums_, lookup_sums_;
   DeviceArray<float> parts_;      // of several windows, before they are added

@@ -3,25 +3,12 @@
 
 #include <cassert>
 
+#include "runtime/cuda/kernels/cuda_head_lanes.cuh"
 #include "runtime/cuda/kernels/cuda_row_kernel.cuh"
 
 namespace thimble {
 namespace {
 
-// out[c] = value(c) of a row's columns. A store might overwrite what the next column is made of, for all that a
-// compiler knows; so a lane first has the values of several columns on their way.
-template <typename T, typename Value>
-__device__ void store_columns(T* out, int64_t columns, int lane, const Value& value) {
-  constexpr int kAtOnce = 8;
-  for (int64_t first = lane; first < columns; first += 32 * kAtOnce) {
-    T values[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) values[i] = value(min(first + 32 * i, columns - 1));
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i)
-      if (first + 32 * i < columns) out[first + 32 * i] = values[i];
-  }
-}
 // Row `row` of y, each value rounded; zeros behind its columns.
 template <typename T, typename Value>
 __device__ void store_row(const NodeRows<T>& y, int64_t row, int lane, const ValueRounding& rounding,
@@ -167,39 +154,52 @@ struct LayerNormRows {
   }
 };
 
-// A row is one head of one position. The two elements of a rotating pair belong to one lane: y may be x.
-template <typename T>
+// Of one position's head a rotating pair's elements may belong to two lanes: all are read before one is written, since
+// y may be x.
+template <typename T, int kLanes, int kPieces>
 struct HeadNorms {
+  HeadRows all;
   NodeRows<T> x, y;
-  int64_t head_dim, heads;
   float epsilon;  // 0: no norm
   const float *norm_gain, *head_gain;
   NodeRotation rotation;
   RowPositions positions;
   ValueRounding rounding;
 
-  __device__ void operator()(int64_t index, int lane) const {
-    const int64_t row = index / heads, head = index % heads, d = head_dim, half = rotation.half;
-    const T* from = x.data + row * x.stride + head * d;
-    T* to = y.data + row * y.stride + head * d;
-    float factor = head_gain ? head_gain[head] : 1.0f;
+  __device__ void operator()(int64_t warp, int warp_lane) const {
+    const HeadLanes<kLanes, kPieces> lanes(all, warp, warp_lane);
+    const int d = all.head_dim, half = static_cast<int>(rotation.half);
+    const T* from = x.data + lanes.row * x.stride + lanes.head * d;
+    T* to = y.data + lanes.row * y.stride + lanes.head * d;
+    float values[kPieces], partners[kPieces];
+    float2 angles[kPieces];
+    lanes.for_columns(d, [&](int i, int c) { values[i] = to_float(from[c]); });
+    if (half > 0) {
+      const float2* of_position = rotation.angles + int64_t{positions.position(lanes.row)} * half;
+      lanes.for_columns(min(d, 2 * half), [&](int i, int c) {
+        partners[i] = to_float(from[rotation_partner(c, half)]);
+        angles[i] = of_position[c < half ? c : c - half];
+      });
+    }
+    float factor = head_gain ? head_gain[lanes.head] : 1.0f;
     if (epsilon > 0) {
-      const float squares = sum_over_row(d, lane, [&](int64_t c) { return to_float(from[c]) * to_float(from[c]); });
+      const float squares = lanes.sum(d, [&](int i, int) { return values[i] * values[i]; });
       factor *= 1 / sqrtf(squares / static_cast<float>(d) + epsilon);
     }
-    const bool has_gain = norm_gain && epsilon > 0;
-    auto scaled = [&](int64_t c) { return to_float(from[c]) * factor * (has_gain ? norm_gain[c] : 1.0f); };
-    auto store = [&](int64_t c, float value) { to[c] = from_float<T>(rounding(value)); };
-    const int64_t position = positions.position(row);
-    for (int64_t k = lane; k < half; k += 32) {
-      const float first = scaled(k), second = scaled(half + k);
-      const float2 angle = rotation.angles[position * half + k];
-      store(k, first * angle.x + second * angle.y);
-      store(half + k, second * angle.x - first * angle.y);
-    }
-    for (int64_t c = 2 * half + lane; c < d; c += 32) store(c, scaled(c));
-    if (head + 1 < heads) return;
-    for (int64_t c = y.columns + lane; c < y.padded; c += 32) y.data[row * y.stride + c] = from_float<T>(0.0f);
+    __syncwarp();
+    if (!lanes.exists) return;
+    auto gain = [&](int c) { return norm_gain && epsilon > 0 ? norm_gain[c] : 1.0f; };
+    lanes.for_columns(d, [&](int i, int c) {
+      float value = values[i] * factor * gain(c);
+      if (c < 2 * half) {
+        const float partner = partners[i] * factor * gain(rotation_partner(c, half));
+        value = c < half ? value * angles[i].x + partner * angles[i].y : value * angles[i].x - partner * angles[i].y;
+      }
+      to[c] = from_float<T>(rounding(value));
+    });
+    if (lanes.head + 1 < all.heads) return;
+    for (int64_t c = y.columns + lanes.lane; c < y.padded; c += kLanes)
+      y.data[lanes.row * y.stride + c] = from_float<T>(0.0f);
   }
 };
 
@@ -274,10 +274,11 @@ template <typename T>
 void CudaNodeRows<T>::heads(const NodeRows<T>& x, int64_t head_dim, float epsilon, const float* norm_gain,
                             const float* head_gain, const NodeRotation& rotation, const RowPositions& positions,
                             const Rounding& r, const NodeRows<T>& y) const {
-  const int64_t heads = x.columns / head_dim;
-  launch_rows(y.rows * heads,
-              HeadNorms<T>{x, y, head_dim, heads, epsilon, norm_gain, head_gain, rotation, positions, ValueRounding(r)},
-              stream_);
+  const HeadRows all(y.rows, x.columns / head_dim, head_dim);
+  launch_heads(all, stream_, [&]<int kLanes, int kPieces>() {
+    return HeadNorms<T, kLanes, kPieces>{all,       x,        y,         epsilon,         norm_gain,
+                                         head_gain, rotation, positions, ValueRounding(r)};
+  });
 }
 
 template <typename T>

@@ -10,7 +10,7 @@ namespace thimble {
 template <typename T>
 CudaNodeRunner<T>::CudaNodeRunner(const CudaNetworkWeights<T>& weights,
                                   const std::vector<DeviceArray<float2>>& rotaries, int64_t rows, bool stepping,
-                                  ProductArithmetic plain)
+                                  CudaGradientProducts* plain)
     : weights_(weights),
       rotaries_(rotaries),
       stepping_(stepping),
@@ -98,9 +98,13 @@ void CudaNodeRunner<T>::linear(const op::Linear& o, const NodeRows<T>& x, const 
   if constexpr (std::is_same_v<T, float>) {
     if (!weights_.fusion().options.fuses_products) {
       const CudaMatrix<float>& w = weights_.matrix(o.weight);
-      launch_product(ProductForm::kNT, {x.data, x.rows, x.columns, x.stride},
-                     {w.data.data(), y.columns, x.columns, w.columns}, {y.data, y.rows, y.columns, y.stride},
-                     {.arithmetic = plain_}, stream);
+      const ProductInput input(x.data, x.rows, x.columns, x.stride);
+      const ProductInput weights(w.data.data(), y.columns, x.columns, w.columns);
+      const ProductOutput output(y.data, y.rows, y.columns, y.stride);
+      if (plain_)
+        plain_->multiply(ProductForm::kNT, input, weights, output, /*add=*/false, /*batch=*/1, stream);
+      else
+        launch_product(ProductForm::kNT, input, weights, output, {}, stream);
       assert(r.is_exact());
       if (bias) CudaNodeRows<float>(stream).add_bias(bias, y);
       return;

@@ -3,10 +3,10 @@
 #pragma once
 
 #include "runtime/cuda/cuda_batch.cuh"
+#include "runtime/cuda/cuda_gradient_products.cuh"
 #include "runtime/cuda/cuda_network_weights.cuh"
 #include "runtime/cuda/cuda_node_rows.cuh"
 #include "runtime/cuda/cuda_products.cuh"
-#include "runtime/cuda/kernels/cuda_float_product.cuh"
 
 namespace thimble {
 
@@ -14,10 +14,10 @@ template <typename T>
 class CudaNodeRunner {
  public:
   // `rotaries`: by RotaryId, as make_cuda_rotary_table() has them. Both must outlive the object. For up to `rows` rows,
-  // 0 where no product needs its input copied. `plain`: arithmetic of products where weights are not made for fused
-  // ones.
+  // 0 where no product needs its input copied. `plain`: products where weights are not made for fused ones; null:
+  // in float32.
   CudaNodeRunner(const CudaNetworkWeights<T>& weights, const std::vector<DeviceArray<float2>>& rotaries, int64_t rows,
-                 bool stepping, ProductArithmetic plain = ProductArithmetic::kFloat32);
+                 bool stepping, CudaGradientProducts* plain = nullptr);
 
   // One node but Columns and Attention. Inputs and output have all rows of the batch. `cache` may be null where there
   // is no state.
@@ -40,7 +40,7 @@ class CudaNodeRunner {
   const CudaNetworkWeights<T>& weights_;
   const std::vector<DeviceArray<float2>>& rotaries_;
   bool stepping_;
-  ProductArithmetic plain_;
+  CudaGradientProducts* plain_;
   CudaProducts<T> products_;
   DeviceArray<T> input_;
 };

@@ -37,10 +37,13 @@ struct CudaTeacher {
   CudaTeacher(const Network& of, const CudaNetworkWeights<float>& weights, int64_t sequences, int64_t positions,
               int64_t batch, ProductArithmetic of_products)
       : network(of),
-        arithmetic(of_products),
+        products(of_products),
         head(weights.matrix(network.head.weight).rows, weights.matrix(network.head.weight).columns),
         hidden(sequences * positions * head.columns, "the original's head"),
-        logits(std::min(batch * positions, logit_rows(network.vocabulary())) * network.vocabulary(), "logits") {}
+        logits(std::min(batch * positions, logit_rows(network.vocabulary())) * network.vocabulary(), "logits") {
+    products.reserve(ProductForm::kNT, {std::min(batch * positions, logit_rows(network.vocabulary())), width()},
+                     {network.vocabulary(), width()});
+  }
 
   // Room for so many rows; values are lost when it grows.
   void reserve(int64_t rows) { hidden.reserve(rows * head.columns, "the original's head"); }
@@ -62,17 +65,17 @@ struct CudaTeacher {
   }
   // Of the batch whose first row is that one of the sequences. What follows its rows, `next`, in device memory, counts
   // for `share`.
-  CudaTargetRows targets(int64_t batch_row, const Token* next, double share) const {
+  CudaTargetRows targets(int64_t batch_row, const Token* next, double share) {
     return [this, batch_row, next, share](int64_t first_row, int64_t count, cudaStream_t stream) {
       const CudaView out{logits.data(), count, network.vocabulary()};
-      launch_logits(rows(batch_row + first_row, count), head, network.head.softcap, arithmetic, out, stream);
+      launch_logits(rows(batch_row + first_row, count), head, network.head.softcap, products, out, stream);
       if (share > 0) launch_rows(count, MixData{out, next + first_row, static_cast<float>(share)}, stream);
       return CudaTargets::teacher(out.data);
     };
   }
 
   const Network& network;
-  ProductArithmetic arithmetic;
+  CudaGradientProducts products;
   CudaMatrix<float> head;
   DeviceArray<float> hidden;  // (sequences, positions, stride of the head)
   DeviceArray<float> logits;

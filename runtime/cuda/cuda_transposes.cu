@@ -2,7 +2,6 @@
 #include <cassert>
 
 #include "runtime/cuda/cuda_gradient_pass.cuh"
-#include "runtime/cuda/kernels/cuda_float_product.cuh"
 
 namespace thimble {
 
@@ -38,8 +37,8 @@ class CudaTranspose {
     add_sums(0, ones());
     if (!at_.input_gradients[0].place) return;
     const CudaView dx = gradient(0);
-    launch_product(ProductForm::kNN, ConstCudaView(dy_), weight_view(o.weight), dx,
-                   {.arithmetic = pass_.arithmetic_, .add = adds(0)}, pass_.stream_);
+    pass_.products_.multiply(ProductForm::kNN, ConstCudaView(dy_), weight_view(o.weight), dx, adds(0), /*batch=*/1,
+                             pass_.stream_);
   }
 
   // y = x + scale * a.
@@ -188,8 +187,12 @@ void CudaGradientPass::backward(const CudaTargetRows& targets, CudaGradientObser
   for (const Instruction& instruction : plan_.backward) {
     switch (instruction.kind) {
       case Instruction::Kind::kForward: run(instruction); break;
-      case Instruction::Kind::kZero: CudaGradientRows(stream_).zero(view(instruction.output_gradient)); break;
+      case Instruction::Kind::kZero:
+        products_.forget();
+        CudaGradientRows(stream_).zero(view(instruction.output_gradient));
+        break;
       case Instruction::Kind::kBackward:
+        if (!std::holds_alternative<op::Linear>(network_.nodes[instruction.node].operation)) products_.forget();
         std::visit(CudaTranspose(*this, instruction, observer, vectors), network_.nodes[instruction.node].operation);
         break;
     }

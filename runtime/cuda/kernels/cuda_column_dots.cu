@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kPiece = 256;
 constexpr int kColumns = 32, kLanes = 8;  // of a CTA
-constexpr int kAddThreads = 128;
+constexpr int kAddThreads = 32;           // few columns, many multiprocessors
 
 struct Pieces {
   int64_t positions, first_position, columns, per_sequence, count;
@@ -53,14 +53,21 @@ __global__ void add_pieces_kernel(const double* partials, ConstCudaView a, Piece
                                   double* sums) {
   int64_t column = static_cast<int64_t>(blockIdx.x) * kAddThreads + threadIdx.x;
   if (column >= pieces.columns) return;
+  constexpr int kAtOnce = 8;  // on their way before the first is added
   double sum = sums[column];
   bool is_reported = bad.first == nullptr;
-  for (int64_t piece = 0; piece < pieces.count; ++piece) {
-    double partial = partials[piece * pieces.columns + column];
-    sum += partial;
-    if (isfinite(partial) || is_reported) continue;
-    report_bad(a, pieces, piece, column, bad);
-    is_reported = true;
+  for (int64_t first = 0; first < pieces.count; first += kAtOnce) {
+    double of_pieces[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      of_pieces[i] = first + i < pieces.count ? partials[(first + i) * pieces.columns + column] : 0;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      sum += of_pieces[i];
+      if (isfinite(of_pieces[i]) || is_reported) continue;
+      report_bad(a, pieces, first + i, column, bad);
+      is_reported = true;
+    }
   }
   sums[column] = sum;
 }

@@ -23,6 +23,21 @@ void launch_rows(int64_t rows, const Operation& operation, cudaStream_t stream) 
   launch_kernel(row_kernel<Operation>, {grid, kRowKernelWarps * 32}, stream, rows, operation);
 }
 
+// out[c] = value(c) of a row's columns. A store might overwrite what the next column is made of, for all that a
+// compiler knows; so a lane first has the values of several columns on their way.
+template <typename T, typename Value>
+__device__ void store_columns(T* out, int64_t columns, int lane, const Value& value) {
+  constexpr int kAtOnce = 8;
+  for (int64_t first = lane; first < columns; first += 32 * kAtOnce) {
+    T values[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) values[i] = value(min(first + 32 * i, columns - 1));
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      if (first + 32 * i < columns) out[first + 32 * i] = values[i];
+  }
+}
+
 // Sum over a warp's rows: `term(column)` of every column of `columns`.
 template <typename Term>
 __device__ float sum_over_row(int64_t columns, int lane, const Term& term) {

@@ -1,6 +1,8 @@
 // cuda_sm90.cu: the host's part of cuda_sm90.cuh.
 #include "runtime/cuda/kernels/cuda_sm90.cuh"
 
+#include <span>
+
 #include "runtime/base/error.h"
 
 namespace thimble {
@@ -18,7 +20,11 @@ bool has_sm90_kernels() {
   return attributes.binaryVersion == 90 && attributes.ptxVersion >= 90;
 }
 
-CUtensorMap make_tensor_map(const void* data, int64_t rows, int64_t columns, int64_t stride, int box_rows) {
+namespace {
+
+// Sizes of the dimensions, the innermost first, and bytes between elements of all but that one.
+CUtensorMap make_tensor_map(const void* data, std::span<const cuuint64_t> sizes, std::span<const cuuint64_t> strides,
+                            int box_rows) {
   using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
                               const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
                               CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
@@ -30,16 +36,31 @@ CUtensorMap make_tensor_map(const void* data, int64_t rows, int64_t columns, int
     return reinterpret_cast<Encode>(function);
   }();
   CUtensorMap map{};
-  cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
-  cuuint64_t strides[] = {static_cast<cuuint64_t>(stride) * 2};
-  cuuint32_t box[] = {64, static_cast<cuuint32_t>(box_rows)}, steps[] = {1, 1};
-  CUresult made = encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, const_cast<void*>(data), sizes, strides, box, steps,
-                         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const cuuint32_t box[] = {64, static_cast<cuuint32_t>(box_rows), 1}, steps[] = {1, 1, 1};
+  CUresult made =
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, static_cast<cuuint32_t>(sizes.size()), const_cast<void*>(data),
+             sizes.data(), strides.data(), box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (made != CUDA_SUCCESS)
-    throw DeviceError("CUDA: no tensor map for " + std::to_string(rows) + " x " + std::to_string(columns) +
-                      " elements with a stride of " + std::to_string(stride));
+    throw DeviceError("CUDA: no tensor map for " + std::to_string(sizes[1]) + " x " + std::to_string(sizes[0]) +
+                      " elements with a stride of " + std::to_string(strides[0] / 2));
   return map;
+}
+
+}  // namespace
+
+CUtensorMap make_tensor_map(const void* data, int64_t rows, int64_t columns, int64_t stride, int box_rows) {
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(stride) * 2};
+  return make_tensor_map(data, sizes, strides, box_rows);
+}
+
+CUtensorMap make_tensor_map(const void* data, int64_t rows, int64_t columns, int64_t stride, int box_rows,
+                            int64_t count, int64_t step) {
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows),
+                              static_cast<cuuint64_t>(count)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(stride) * 2, static_cast<cuuint64_t>(step) * 2};
+  return make_tensor_map(data, sizes, strides, box_rows);
 }
 
 }  // namespace thimble

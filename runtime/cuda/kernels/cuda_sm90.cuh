@@ -14,6 +14,9 @@ bool has_sm90_kernels();
 // A matrix (rows, columns) of 16-bit elements for copies of boxes of `box_rows` x 64 columns, swizzled by 128 bytes.
 // What lies outside the matrix arrives as zeros.
 CUtensorMap make_tensor_map(const void* data, int64_t rows, int64_t columns, int64_t stride, int box_rows);
+// The same of `count` such matrices, `step` elements apart, as a third dimension: boxes are of one of them.
+CUtensorMap make_tensor_map(const void* data, int64_t rows, int64_t columns, int64_t stride, int box_rows,
+                            int64_t count, int64_t step);
 
 // A position in a ring of stages, and the parity of its barriers.
 template <int kSize>
@@ -76,7 +79,16 @@ __device__ inline void load_box(uint32_t to, const CUtensorMap& map, int column,
       "l"(&map), "r"(barrier), "r"(column), "r"(row)
       : "memory");
 }
-// The same for the CTAs of the cluster whose bits are set in `ctas`, at the same place in each one's shared memory.
+// Of a map with a third dimension.
+__device__ inline void load_box(uint32_t to, const CUtensorMap& map, int column, int row, int matrix,
+                                uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];\n" ::
+          "r"(to),
+      "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(matrix)
+      : "memory");
+}
+// load_box() for the CTAs of the cluster whose bits are set in `ctas`, at the same place in each one's shared memory.
 __device__ inline void load_box_for_all(uint32_t to, const CUtensorMap& map, int column, int row, uint32_t barrier,
                                         uint16_t ctas) {
   asm volatile(
@@ -107,14 +119,17 @@ __device__ void store_fragments(uint32_t to, const float (&left)[4], const float
 }
 
 // A tile of rows of 128 bytes, swizzled by 128 bytes, as an operand of wgmma: eight rows are 1024 bytes apart from the
-// next eight, whether rows run along K (a transposed operand) or along the other axis.
-__device__ inline uint64_t operand(uint32_t address) {
-  return (uint64_t{1} << 62) | (uint64_t{1024 >> 4} << 32) | (uint64_t{1} << 16) | ((address & 0x3FFFF) >> 4);
+// next eight, whether rows run along K (a transposed operand) or along the other axis. A transposed operand of more
+// than 64 columns takes several such tiles, `next_tile` bytes apart.
+__device__ inline uint64_t operand(uint32_t address, uint32_t next_tile = 16) {
+  return (uint64_t{1} << 62) | (uint64_t{1024 >> 4} << 32) | (uint64_t{next_tile >> 4} << 16) |
+         ((address & 0x3FFFF) >> 4);
 }
 
 // acc (64, N) += A (64, 16) B^T, B (N, 16); `accumulate` 0 overwrites. Accumulators and an A in registers are the
-// fragments of cuda_gemm.cuh, 16 rows per warp. With A in registers, B lies transposed: rows run along K.
-template <typename T>
+// fragments of cuda_gemm.cuh, 16 rows per warp. With A in registers, B lies transposed: rows run along K; else as the
+// template says.
+template <typename T, bool kTransposedA = false, bool kTransposedB = false>
 __device__ void multiply_async(FragmentValues<128>& acc, uint64_t a, uint64_t b, int accumulate) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
@@ -123,7 +138,7 @@ __device__ void multiply_async(FragmentValues<128>& acc, uint64_t a, uint64_t b,
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
       "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-      "%64, %65, p, 1, 1, 0, 0;\n}\n"
+      "%64, %65, p, 1, 1, %68, %69;\n}\n"
       : "+f"(acc[0][0]), "+f"(acc[0][1]), "+f"(acc[0][2]), "+f"(acc[0][3]), "+f"(acc[1][0]), "+f"(acc[1][1]),
         "+f"(acc[1][2]), "+f"(acc[1][3]), "+f"(acc[2][0]), "+f"(acc[2][1]), "+f"(acc[2][2]), "+f"(acc[2][3]),
         "+f"(acc[3][0]), "+f"(acc[3][1]), "+f"(acc[3][2]), "+f"(acc[3][3]), "+f"(acc[4][0]), "+f"(acc[4][1]),
@@ -135,7 +150,7 @@ __device__ void multiply_async(FragmentValues<128>& acc, uint64_t a, uint64_t b,
         "+f"(acc[12][0]), "+f"(acc[12][1]), "+f"(acc[12][2]), "+f"(acc[12][3]), "+f"(acc[13][0]), "+f"(acc[13][1]),
         "+f"(acc[13][2]), "+f"(acc[13][3]), "+f"(acc[14][0]), "+f"(acc[14][1]), "+f"(acc[14][2]), "+f"(acc[14][3]),
         "+f"(acc[15][0]), "+f"(acc[15][1]), "+f"(acc[15][2]), "+f"(acc[15][3])
-      : "l"(a), "l"(b), "r"(accumulate), "C"(PtxType<T>::kName));
+      : "l"(a), "l"(b), "r"(accumulate), "C"(PtxType<T>::kName), "n"(kTransposedA ? 1 : 0), "n"(kTransposedB ? 1 : 0));
 }
 template <typename T>
 __device__ void multiply_async(FragmentValues<64>& acc, const uint32_t (&a)[4], uint64_t b, int accumulate) {

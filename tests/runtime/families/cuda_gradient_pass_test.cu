@@ -244,8 +244,8 @@ TEST_F(CudaGradientBatches, LogitsAreTheCpus) {
   DeviceArray<float> logits(expected.rows() * expected.cols());
   const CudaView view{logits.data(), expected.rows(), expected.cols()};
   const Head& head = weights->network->head;
-  launch_logits(pass.head_input(), on_device.matrix(head.weight), head.softcap, ProductArithmetic::kFloat32, view,
-                pass.stream());
+  CudaGradientProducts products(ProductArithmetic::kFloat32);
+  launch_logits(pass.head_input(), on_device.matrix(head.weight), head.softcap, products, view, pass.stream());
   check_cuda(cudaStreamSynchronize(pass.stream()));
   const Matrix found = download(view);
   for (int64_t r = 0; r < expected.rows(); ++r)

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/cuda/cuda_gradient_products.cuh"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 #include "tests/runtime/cuda/kernels/device_copy.h"
 
@@ -36,10 +37,32 @@ double reference(ProductForm form, const Matrix& a, const Matrix& b, int64_t r, 
 class CudaFloatProduct : public CudaTest, public testing::WithParamInterface<ProductArithmetic> {
  protected:
   // How far a sum of k terms may be off that add up to so much without their signs: sums in float32; factors too, or
-  // each rounded to 8 bits.
+  // each rounded to 8 significant bits.
   static double allowed(int64_t k, double magnitude) {
-    const double of_factors = GetParam() == ProductArithmetic::kBf16 ? 2.02 * 0x1p-9 : 0;
+    const double of_factors = GetParam() == ProductArithmetic::kBf16 ? 2.02 * 0x1p-8 : 0;
     return ((static_cast<double>(k) + 2) * 0x1p-24 + of_factors) * magnitude + 0x1p-23;
+  }
+  // multiply(form, a, b, c, add) of all forms and sizes.
+  template <typename Multiply>
+  static void expect_sums(const Multiply& multiply) {
+    for (ProductForm form : {ProductForm::kNT, ProductForm::kNN, ProductForm::kTN})
+      for (Sizes s : kSizes)
+        for (int64_t guard : {8, 7})
+          for (bool add : {false, true}) {
+            SCOPED_TRACE(testing::Message() << "form " << static_cast<int>(form) << ", " << s.m << " x " << s.n << " x "
+                                            << s.k << ", guard " << guard << (add ? ", added" : ""));
+            Matrix a = left(form, s), b = right(form, s), before = random_values(s.m, s.n, 3);
+            DeviceCopy da(a, guard), db(b, guard);
+            DeviceCopy dc = add ? DeviceCopy(before, guard) : DeviceCopy::poisoned(s.m, s.n, guard);
+            multiply(form, ProductInput(da), ProductInput(db), ProductOutput(dc), add);
+            Matrix c = dc.download();
+            for (int64_t r = 0; r < s.m; ++r)
+              for (int64_t n = 0; n < s.n; ++n) {
+                double magnitude = 0, expected = reference(form, a, b, r, n, 0, s.k, &magnitude);
+                if (add) expected += before(r, n);
+                ASSERT_NEAR(c(r, n), expected, allowed(s.k, magnitude + std::abs(expected))) << r << ' ' << n;
+              }
+          }
   }
   static Matrix left(ProductForm form, Sizes s) {
     return form == ProductForm::kTN ? random_values(s.k, s.m, 1) : random_values(s.m, s.k, 1);
@@ -50,25 +73,59 @@ class CudaFloatProduct : public CudaTest, public testing::WithParamInterface<Pro
 };
 
 TEST_P(CudaFloatProduct, IsTheSumOfProducts) {
-  for (ProductForm form : {ProductForm::kNT, ProductForm::kNN, ProductForm::kTN})
-    for (Sizes s : kSizes)
-      for (int64_t guard : {8, 7})
-        for (bool add : {false, true}) {
-          SCOPED_TRACE(testing::Message() << "form " << static_cast<int>(form) << ", " << s.m << " x " << s.n << " x "
-                                          << s.k << ", guard " << guard << (add ? ", added" : ""));
-          Matrix a = left(form, s), b = right(form, s), before = random_values(s.m, s.n, 3);
-          DeviceCopy da(a, guard), db(b, guard);
-          DeviceCopy dc = add ? DeviceCopy(before, guard) : DeviceCopy::poisoned(s.m, s.n, guard);
-          launch_product(form, ProductInput(da), ProductInput(db), ProductOutput(dc),
-                         {.arithmetic = GetParam(), .add = add}, nullptr);
-          Matrix c = dc.download();
-          for (int64_t r = 0; r < s.m; ++r)
-            for (int64_t n = 0; n < s.n; ++n) {
-              double magnitude = 0, expected = reference(form, a, b, r, n, 0, s.k, &magnitude);
-              if (add) expected += before(r, n);
-              ASSERT_NEAR(c(r, n), expected, allowed(s.k, magnitude + std::abs(expected))) << r << ' ' << n;
-            }
-        }
+  expect_sums([](ProductForm form, const ProductInput& a, const ProductInput& b, const ProductOutput& c, bool add) {
+    launch_product(form, a, b, c, {.arithmetic = GetParam(), .add = add}, nullptr);
+  });
+}
+
+TEST_P(CudaFloatProduct, OfGradientsIsTheSumOfProducts) {
+  CudaGradientProducts products(GetParam());
+  expect_sums([&](ProductForm form, const ProductInput& a, const ProductInput& b, const ProductOutput& c, bool add) {
+    products.multiply(form, a, b, c, add, /*batch=*/1, nullptr);
+  });
+}
+
+// Windows of 67 rows, which no tile ends with.
+TEST_P(CudaFloatProduct, OfGradientsKeepsWindowsApart) {
+  constexpr int64_t kWindows = 3, kRows = 67, kM = 130, kN = 36;
+  Matrix a = random_values(kWindows * kRows, kM, 1), b = random_values(kWindows * kRows, kN, 2);
+  DeviceCopy da(a, 8), db(b, 8), dc = DeviceCopy::poisoned(kWindows * kM, kN, 8);
+  CudaGradientProducts products(GetParam());
+  products.multiply(ProductForm::kTN, {da.data(), kRows, kM, kM, {.outer = kRows * kM}},
+                    {db.data(), kRows, kN, kN, {.outer = kRows * kN}}, {dc.data(), kM, kN, kN, {.outer = kM * kN}},
+                    /*add=*/false, kWindows, nullptr);
+  Matrix c = dc.download();
+  for (int64_t w = 0; w < kWindows; ++w)
+    for (int64_t m = 0; m < kM; ++m)
+      for (int64_t n = 0; n < kN; ++n) {
+        double magnitude = 0;
+        const double expected = reference(ProductForm::kTN, a, b, m, n, w * kRows, (w + 1) * kRows, &magnitude);
+        ASSERT_NEAR(c(w * kM + m, n), expected, allowed(kRows, magnitude)) << w << ' ' << m << ' ' << n;
+      }
+}
+
+// Rows of a product, and a window's sums, are the same bits alone.
+TEST_P(CudaFloatProduct, OfGradientsDoesNotDependOnTheBatch) {
+  Matrix a = random_values(300, 100, 1), b = random_values(80, 100, 2), d = random_values(300, 80, 3);
+  DeviceCopy da(a, 8), db(b, 8), dd(d, 8), whole = DeviceCopy::poisoned(300, 80, 8),
+                                           sums = DeviceCopy::poisoned(300, 100, 8);
+  CudaGradientProducts products(GetParam());
+  products.multiply(ProductForm::kNT, ProductInput(da), ProductInput(db), ProductOutput(whole), /*add=*/false,
+                    /*batch=*/1, nullptr);
+  products.multiply(ProductForm::kTN, {dd.data(), 100, 80, 80, {.outer = 100 * 80}},
+                    {da.data(), 100, 100, 100, {.outer = 100 * 100}}, {sums.data(), 80, 100, 100, {.outer = 100 * 100}},
+                    /*add=*/false, /*batch=*/3, nullptr);
+  DeviceCopy row = DeviceCopy::poisoned(1, 80, 8), sum = DeviceCopy::poisoned(80, 100, 8);
+  CudaGradientProducts alone(GetParam());
+  alone.multiply(ProductForm::kNT, {da.data() + 171 * 100, 1, 100, 100}, ProductInput(db), ProductOutput(row),
+                 /*add=*/false, /*batch=*/1, nullptr);
+  alone.multiply(ProductForm::kTN, {dd.data() + 100 * 80, 100, 80, 80}, {da.data() + 100 * 100, 100, 100, 100},
+                 ProductOutput(sum), /*add=*/false, /*batch=*/1, nullptr);
+  const Matrix all_rows = whole.download(), one_row = row.download(), one_sum = sum.download();
+  const Matrix all_sums = sums.download();
+  for (int64_t c = 0; c < 80; ++c) EXPECT_EQ(one_row(0, c), all_rows(171, c)) << c;
+  for (int64_t r = 0; r < 80; ++r)
+    for (int64_t c = 0; c < 100; ++c) ASSERT_EQ(one_sum(r, c), all_sums(100 + r, c)) << r << ' ' << c;
 }
 
 // Four products at once: two outer, two inner of which both share B.
