@@ -125,10 +125,18 @@ class Sweep {
     if (collects && !has_text) decides["temperatures"] = request.temperatures;
     const GainTunerOptions& tuner = request.tuner;
     if (method == MethodKind::kSlope)
-      decides["slope"] = {
-          to_json(request.slope),    tuner.steps,         tuner.batch,         tuner.row_rate,     tuner.small_rate,
-          request.cross_sequences,   request.codes.steps, request.codes.batch, request.codes.rate, request.data_share,
-          request.statistics_count()};
+      decides["slope"] = {to_json(request.slope),
+                          tuner.steps,
+                          tuner.batch,
+                          tuner.row_rate,
+                          tuner.small_rate,
+                          request.cross_sequences,
+                          request.codes.steps,
+                          request.codes.batch,
+                          request.codes.rate,
+                          request.data_share,
+                          request.target_temperature.value_or(0),
+                          request.statistics_count()};
     if (method == MethodKind::kTrace) decides["bits"] = {request.plan.low_bits, request.plan.high_bits};
     return Hasher().add(scoring_key).add(canonical_json(decides)).digest();
   }

@@ -58,7 +58,7 @@ struct EncodedPoint {
 // How far distillation went (slope/distill.h).
 struct DistillReport {
   int64_t steps = 0, sequences = 0, held_out = 0;
-  double data_share = 0;  // DivergenceOptions
+  double data_share = 0, temperature = 1;  // DivergenceOptions
   // Mean divergence from what is to be predicted, in nats per token on the sequences held out, of the models as stored.
   double divergence_before = 0, divergence_after = 0;
   bool is_kept = false;  // the tuned model is, for it is closer to the original

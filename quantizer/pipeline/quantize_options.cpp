@@ -246,6 +246,23 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request, MethodOption
   add_number("--data-share", request.data_share, 0.99,
              "What the token that does follow counts for, beside what the original predicts, where gains are tuned and "
              "codes learned; with text given that the model was not trained on");
+  auto set_temperature = [&request](const std::string& text) {
+    request.fits_temperature = text == "auto";
+    if (!request.fits_temperature) request.target_temperature = std::stod(text);
+  };
+  const CLI::Validator is_temperature = finite_number(0.5, 2);
+  methods
+      .add(command.add_option_function<std::string>(
+               "--target-temperature", set_temperature,
+               "Temperature of the original's predictions that gains and codes are tuned to, 0.5 to 2; auto: the one "
+               "that predicts the given text best, or 1 where that does not tell (default: auto with text given, else "
+               "1)"),
+           MethodKind::kSlope)
+      ->check([is_temperature](const std::string& text) {
+        const std::string error = text == "auto" ? "" : is_temperature(text);
+        return error.empty() ? error : error + ", or auto";
+      })
+      ->type_name("X|auto");
   add_whole("--learn-steps", request.learn_steps, 0, 1 << 20,
             "Steps of learning codes on the calibration tokens instead of tuning gains, 0 for none (default: by "
             "--effort)");
@@ -306,8 +323,13 @@ void finish_options(QuantizeRequest& request, const std::vector<MethodKind>& met
     throw UsageError(
         fmt::format("--trellis-bits is {}, allowed are 0 and 2 to {}", request.slope.trellis_bits, kMaxTrellisBits));
   finish_calibration(request, has_slope, spec);
-  if (request.data_share > 0 && !request.given_text.is_given())
-    throw UsageError("--data-share needs text that somebody gives: --calibration-text or --calibration-tokens");
+  const bool is_given = request.given_text.is_given();
+  for (const auto& [is_asked, option] : {std::pair(request.data_share > 0, "--data-share"),
+                                         std::pair(request.fits_temperature, "--target-temperature auto")})
+    if (is_asked && !is_given)
+      throw UsageError(
+          fmt::format("{} needs text that somebody gives: --calibration-text or --calibration-tokens", option));
+  if (!is_given && !request.target_temperature) request.target_temperature = 1;
 }
 
 }  // namespace thimble

@@ -39,6 +39,8 @@ struct QuantizeRequest {
   std::optional<int64_t> distill_steps, distill_batch, learn_steps, learn_batch;
   GainTunerOptions tuner;                       // steps and batch once these are known
   double data_share = 0;                        // of tuning and learning: DivergenceOptions
+  std::optional<double> target_temperature;     // likewise; none: fitted to text that is given
+  bool fits_temperature = false;                // somebody asked for that
   CodeLearnerOptions codes;                     // of learning; steps and batch likewise
   int64_t cross_sequences = 0;                  // that cross terms read, at most
   std::optional<int64_t> statistics_sequences;  // the first, which they and statistics read, at most; none: all

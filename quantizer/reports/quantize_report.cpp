@@ -56,6 +56,7 @@ Json to_json(const DistillReport& report) {
           {"sequences", report.sequences},
           {"held_out", report.held_out},
           {"data_share", report.data_share},
+          {"target_temperature", report.temperature},
           {"divergence_before", report.divergence_before},
           {"divergence_after", report.divergence_after},
           {"kept", report.is_kept}};
@@ -70,9 +71,10 @@ Json to_json(const LearnReport& report) {
 
 // Of what distillation or learning came to.
 std::string divergence_text(const DistillReport& report) {
-  const std::string data = report.data_share > 0 ? fmt::format(", data share {}", report.data_share) : "";
+  std::string target = report.temperature != 1 ? fmt::format(", at temperature {:.3f}", report.temperature) : "";
+  if (report.data_share > 0) target += fmt::format(", data share {}", report.data_share);
   return fmt::format("KL {:.6f} to {:.6f} nats per token on {} held out{}{}", report.divergence_before,
-                     report.divergence_after, counted(report.held_out, "sequence"), data,
+                     report.divergence_after, counted(report.held_out, "sequence"), target,
                      report.is_kept ? "" : ": not kept");
 }
 

@@ -182,6 +182,8 @@ ReportSettings resolved_settings(const std::string& title, const QuantizeRequest
   add("effort", level_of(request.effort).name);
   add("distillation steps", count_text(request.tuner.steps));
   if (request.tuner.steps > 0) add("distillation batch", count_text(request.tuner.batch));
+  if (request.target_temperature && *request.target_temperature != 1)
+    add("temperature of targets", fmt::format("{}", *request.target_temperature));
   if (request.data_share > 0) add("data share", fmt::format("{}", request.data_share));
   if (request.codes.steps > 0)
     add("learning of codes", fmt::format("{} steps of {}, {} levels each", count_text(request.codes.steps),

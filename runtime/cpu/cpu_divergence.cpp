@@ -119,6 +119,12 @@ class CpuDivergencePass final : public DivergencePass {
     return sum;
   }
 
+  TemperatureSlope temperature_slope(int64_t first, int64_t count, double temperature) override {
+    TemperatureSlope sums;
+    for (int64_t s = first; s < first + count; ++s) window_.add_temperature_slopes(teacher(s), temperature, sums);
+    return sums;
+  }
+
  private:
   std::span<const Token> inputs(int64_t s) const {
     return sequences_.sequence(s).first(static_cast<size_t>(sequences_.length - 1));
@@ -132,7 +138,7 @@ class CpuDivergencePass final : public DivergencePass {
       hidden.resize(computed.rows, computed.cols);
       copy_rows(computed, hidden);
     }
-    return {teacher_pass_, hidden, sequences_.sequence(s).subspan(1), options_.data_share};
+    return {teacher_pass_, hidden, sequences_.sequence(s).subspan(1), options_.data_share, options_.temperature};
   }
   void set_zero(MatrixGradients& matrices) const {
     for (const MatrixUse& use : network_.matrices) {

@@ -7,6 +7,13 @@
 #include "runtime/ops/logit_pieces.h"
 
 namespace thimble {
+namespace {
+
+void scale(float factor, std::span<float> values) {
+  for (float& value : values) value *= factor;
+}
+
+}  // namespace
 
 CpuGradients::CpuGradients(const Weights& weights, int64_t context_length, bool for_gains, bool for_matrices)
     : pass_(weights, context_length, {},
@@ -61,6 +68,7 @@ auto CpuGradients::divergence_from(const TeacherRows& teacher) {
   return [&](int64_t first, MatrixView rows) {
     teacher_logits_.resize(rows.rows, rows.cols);
     teacher.pass.logits(teacher.hidden.block_rows(first, rows.rows), teacher_logits_);
+    if (teacher.temperature != 1) scale(static_cast<float>(1 / teacher.temperature), teacher_logits_.values());
     if (teacher.data_share > 0)
       mix_data(teacher.next.subspan(static_cast<size_t>(first), static_cast<size_t>(rows.rows)), teacher.data_share,
                teacher_logits_);
@@ -73,6 +81,15 @@ double CpuGradients::run_divergence(std::span<const Token> inputs, const Teacher
   const double divergence = forward(inputs, {}, &gradients, divergence_from(teacher));
   backward(gradients, vectors);
   return divergence;
+}
+
+void CpuGradients::add_temperature_slopes(const TeacherRows& teacher, double temperature, TemperatureSlope& sums) {
+  for_each_logit_piece(teacher.hidden.rows, pass_.network().vocabulary(), [&](int64_t first, int64_t rows) {
+    teacher_logits_.resize(rows, pass_.network().vocabulary());
+    teacher.pass.logits(teacher.hidden.block_rows(first, rows), teacher_logits_);
+    thimble::add_temperature_slopes(teacher.next.subspan(static_cast<size_t>(first), static_cast<size_t>(rows)),
+                                    temperature, teacher_logits_, sums);
+  });
 }
 
 double CpuGradients::divergence(std::span<const Token> inputs, const TeacherRows& teacher) {

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "runtime/cpu/cpu_pass.h"
+#include "runtime/ops/divergence_pass.h"
 #include "runtime/ops/token_sequences.h"
 
 namespace thimble {
@@ -18,10 +19,9 @@ struct WindowObservers {
 // A teacher's softcapped logits, some rows at a time.
 struct TeacherRows {
   const CpuPass& pass;
-  ConstMatrixView hidden;  // (inputs, D), the input of its head after each input
-  // (inputs) what follows, and its share in what is to be predicted (DivergenceOptions).
-  std::span<const Token> next = {};
-  double data_share = 0;
+  ConstMatrixView hidden;                  // (inputs, D), the input of its head after each input
+  std::span<const Token> next = {};        // (inputs) what follows
+  double data_share = 0, temperature = 1;  // DivergenceOptions
 };
 
 // Runs windows of at most the context length, one after another, reusing its buffers.
@@ -40,6 +40,8 @@ class CpuGradients {
                         VectorGradients* vectors = nullptr);
   // The same from the forward pass alone.
   double divergence(std::span<const Token> inputs, const TeacherRows& teacher);
+  // Adds what the teacher's rows give.
+  void add_temperature_slopes(const TeacherRows& teacher, double temperature, TemperatureSlope& sums);
 
  private:
   // loss(first row, softcapped logits): the summed loss of a piece of logits, which become their gradient.

@@ -108,6 +108,23 @@ void mix_data(std::span<const Token> next, double share, MatrixView logits) {
   });
 }
 
+void add_temperature_slopes(std::span<const Token> next, double temperature, ConstMatrixView logits,
+                            TemperatureSlope& sums) {
+  for (int64_t p = 0; p < logits.rows; ++p) {
+    const std::span<const float> l(logits.row(p), static_cast<size_t>(logits.cols));
+    const double peak = std::ranges::max(l);
+    double weights = 0, mean = 0, square = 0;
+    for (float value : l) {
+      const double weight = std::exp((value - peak) / temperature), below = value - peak;
+      weights += weight;
+      mean += weight * below;
+      square += weight * below * below;
+    }
+    mean /= weights;
+    sums.add(mean + peak, square / weights - mean * mean, l[static_cast<size_t>(next[static_cast<size_t>(p)])]);
+  }
+}
+
 std::vector<double> column_dots(ConstMatrixView a, ConstMatrixView b) {
   std::vector<double> sums(static_cast<size_t>(a.cols));
   parallel_chunks(a.cols, kColumnsPerTask, [&](int64_t begin, int64_t end) {

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "runtime/ops/divergence_pass.h"
 #include "runtime/ops/network.h"
 #include "runtime/ops/token_sequences.h"
 #include "runtime/tensor/matrix.h"
@@ -29,6 +30,9 @@ double nll_backward(MatrixView logits, std::span<const Token> targets, float cap
 double divergence_backward(MatrixView logits, ConstMatrixView teacher, float cap);
 // Logits become those of (1 - share) softmax(logits) + share onehot(next token). next: (rows). share < 1.
 void mix_data(std::span<const Token> next, double share, MatrixView logits);
+// Adds what rows of softcapped logits (P, V) give, of the tokens that follow each.
+void add_temperature_slopes(std::span<const Token> next, double temperature, ConstMatrixView logits,
+                            TemperatureSlope& sums);
 
 // sum_p a[p] * b[p] by columns, in float64, first row first.
 std::vector<double> column_dots(ConstMatrixView a, ConstMatrixView b);

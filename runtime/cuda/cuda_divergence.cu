@@ -168,9 +168,7 @@ class CudaDivergence final : public DivergencePass, public CudaStudent {
     progress.end();
     if (kept_count_ == sequences_.count) of_teacher.reset();
     memory_ = std::make_unique<Memory>(student, std::move(kept), std::move(of_teacher));
-    if (options_.data_share > 0) memory_->next = DeviceArray<Token>(batch_ * positions());
-    if (options_.has_matrix_gradients)
-      memory_->gradients.emplace(network_, BatchShape{batch_, positions()});
+    if (options_.has_matrix_gradients) memory_->gradients.emplace(network_, BatchShape{batch_, positions()});
   }
   ~CudaDivergence() override {
     DeviceScope scope(ordinal_);
@@ -251,6 +249,30 @@ class CudaDivergence final : public DivergencePass, public CudaStudent {
     });
   }
 
+  TemperatureSlope temperature_slope(int64_t first, int64_t count, double temperature) override {
+    keep_teacher(first, count);
+    DeviceScope scope(ordinal_);
+    CudaStream stream;
+    TemperatureSlope sums;
+    for (int64_t s = first; s < first + count; ++s) {
+      upload_next(s, {1, positions()});
+      const int64_t sequence_row = (s - first_kept_) * positions();
+      for_each_logit_piece(positions(), network_->vocabulary(), [&](int64_t first_row, int64_t rows) {
+        const DeviceArray<float3> terms(rows);
+        launch_rows(
+            rows,
+            FindTemperatureSlopes{memory_->teacher->logits_of(sequence_row + first_row, rows, stream),
+                                  memory_->next.data() + first_row, static_cast<float>(1 / temperature), terms.data()},
+            stream);
+        std::vector<float3> of_rows(static_cast<size_t>(rows));
+        check_cuda(cudaMemcpyAsync(of_rows.data(), terms.data(), terms.bytes(), cudaMemcpyDeviceToHost, stream));
+        stream.wait();
+        for (const float3& row : of_rows) sums.add(row.x, row.y, row.z);
+      });
+    }
+    return sums;
+  }
+
  private:
   // All that lies in device memory, made and freed with the device current.
   struct Memory {
@@ -314,13 +336,14 @@ class CudaDivergence final : public DivergencePass, public CudaStudent {
     read_teacher(*memory_->teacher_weights, first, *memory_->teacher);
   }
 
-  // What follows each row of a batch. Waits.
+  // What follows each row of a batch. Waits for that.
   void upload_next(int64_t first, const BatchShape& batch) const {
     std::vector<Token> next;
     for (int64_t s = first; s < first + batch.sequences; ++s) {
       const std::span<const Token> sequence = sequences_.sequence(s);
       next.insert(next.end(), sequence.begin() + 1, sequence.end());
     }
+    memory_->next.reserve(std::ssize(next));
     memory_->next.copy(next);
   }
 
@@ -347,8 +370,7 @@ class CudaDivergence final : public DivergencePass, public CudaStudent {
       const BatchShape batch{std::min(batch_, first + count - s), positions()};
       pass.forward(tokens(s), sequences_.length, batch);
       if (options_.data_share > 0) upload_next(s, batch);
-      sum +=
-          loss(memory_->teacher->targets((s - first_kept_) * positions(), memory_->next.data(), options_.data_share));
+      sum += loss(memory_->teacher->targets((s - first_kept_) * positions(), memory_->next.data(), options_));
     }
     return sum;
   }

@@ -6,9 +6,48 @@
 
 #include "runtime/cuda/cuda_gradient_pass.cuh"
 #include "runtime/cuda/kernels/cuda_row_kernel.cuh"
+#include "runtime/ops/divergence_pass.h"
 #include "runtime/ops/logit_pieces.h"
 
 namespace thimble {
+
+__device__ inline float largest_of_row(const float* x, int64_t columns, int lane) {
+  float peak = -INFINITY;
+  for (int64_t c = lane; c < columns; c += 32) peak = fmaxf(peak, x[c]);
+  return max_over_lanes<32>(peak);
+}
+
+// Logits become those divided by a temperature.
+struct ScaleLogits {
+  CudaView logits;
+  float factor;
+
+  __device__ void operator()(int64_t row, int lane) const {
+    float* z = logits.data + row * logits.stride;
+    for (int64_t c = lane; c < logits.columns; c += 32) z[c] *= factor;
+  }
+};
+
+// A row's terms of TemperatureSlope: E_p[l], Var_p[l], l_y.
+struct FindTemperatureSlopes {
+  ConstCudaView logits;
+  const Token* next;
+  float inverse_temperature;
+  float3* terms;
+
+  __device__ void operator()(int64_t row, int lane) const {
+    const float* l = logits.data + row * logits.stride;
+    const float peak = largest_of_row(l, logits.columns, lane);
+    auto weight = [&](int64_t c) { return expf((l[c] - peak) * inverse_temperature); };
+    const float sum = sum_over_row(logits.columns, lane, weight);
+    const float mean =
+        peak + sum_over_row(logits.columns, lane, [&](int64_t c) { return weight(c) * (l[c] - peak); }) / sum;
+    const float variance =
+        sum_over_row(logits.columns, lane, [&](int64_t c) { return weight(c) * ((l[c] - mean) * (l[c] - mean)); }) /
+        sum;
+    if (lane == 0) terms[row] = {mean, variance, l[next[row]]};
+  }
+};
 
 // Logits become those of (1 - share) softmax(logits) + share onehot(next token).
 struct MixData {
@@ -18,9 +57,7 @@ struct MixData {
 
   __device__ void operator()(int64_t row, int lane) const {
     float* z = logits.data + row * logits.stride;
-    float peak = -INFINITY;
-    for (int64_t c = lane; c < logits.columns; c += 32) peak = fmaxf(peak, z[c]);
-    peak = max_over_lanes<32>(peak);
+    const float peak = largest_of_row(z, logits.columns, lane);
     const float sum = sum_over_row(logits.columns, lane, [&](int64_t c) { return expf(z[c] - peak); });
     const float shift = log1pf(-share) - logf(sum) - peak;
     for (int64_t c = lane; c < logits.columns; c += 32) {
@@ -63,12 +100,19 @@ struct CudaTeacher {
                                  static_cast<size_t>(from.columns) * sizeof(float), static_cast<size_t>(from.rows),
                                  cudaMemcpyDeviceToDevice, stream));
   }
-  // Of the batch whose first row is that one of the sequences. What follows its rows, `next`, in device memory, counts
-  // for `share`.
-  CudaTargetRows targets(int64_t batch_row, const Token* next, double share) {
-    return [this, batch_row, next, share](int64_t first_row, int64_t count, cudaStream_t stream) {
-      const CudaView out{logits.data(), count, network.vocabulary()};
-      launch_logits(rows(batch_row + first_row, count), head, network.head.softcap, products, out, stream);
+  // Softcapped logits (count, V) at rows of the sequences, until the next call.
+  CudaView logits_of(int64_t first_row, int64_t count, cudaStream_t stream) {
+    const CudaView out{logits.data(), count, network.vocabulary()};
+    launch_logits(rows(first_row, count), head, network.head.softcap, products, out, stream);
+    return out;
+  }
+  // Of the batch whose first row is that one of the sequences, as the options have them. `next`: what follows its rows,
+  // in device memory, where that counts.
+  CudaTargetRows targets(int64_t batch_row, const Token* next, const DivergenceOptions& options) {
+    return [this, batch_row, next, share = options.data_share, temperature = options.temperature](
+               int64_t first_row, int64_t count, cudaStream_t stream) {
+      const CudaView out = logits_of(batch_row + first_row, count, stream);
+      if (temperature != 1) launch_rows(count, ScaleLogits{out, static_cast<float>(1 / temperature)}, stream);
       if (share > 0) launch_rows(count, MixData{out, next + first_row, static_cast<float>(share)}, stream);
       return CudaTargets::teacher(out.data);
     };

@@ -41,11 +41,28 @@ struct DivergenceOptions {
   // What the teacher predicts is mixed with the token that does follow, which counts for this share, 0 to below 1: a
   // teacher that is not the best for a text itself is no reason to stay close to it there.
   double data_share = 0;
+  // Before that, what it predicts is softmax(logits / temperature) (Guo et al., On Calibration of Modern Neural
+  // Networks, 2017).
+  double temperature = 1;
 
   int64_t kept_sequences(const Network& network, int64_t count, int64_t length) const {
     const int64_t width = network.matrix(network.head.weight).columns;
     const int64_t bytes = (length - 1) * width * static_cast<int64_t>(sizeof(float));
     return std::min(count, std::max<int64_t>(2, teacher_bytes / bytes));
+  }
+};
+
+// Of the loss of tokens that follow, at a temperature of a teacher's predictions, by its inverse: sums over positions,
+// with l the logits and y the token, at p = softmax(l / temperature).
+struct TemperatureSlope {
+  double slope = 0;      // E_p[l] - l_y
+  double curvature = 0;  // Var_p[l]
+  double squares = 0;    // of the terms of `slope`
+
+  void add(double mean, double variance, double logit) {
+    slope += mean - logit;
+    curvature += variance;
+    squares += (mean - logit) * (mean - logit);
   }
 };
 
@@ -65,6 +82,9 @@ class DivergencePass {
   // Hands over what gradients() has summed by matrices last, once. Memory that `to` has is used again.
   virtual void read_matrix_gradients(MatrixGradients& to) = 0;
   virtual double divergence(int64_t first, int64_t count) = 0;
+  // Of the teacher, on the tokens that follow in sequences [first, first + count), whatever temperature the options
+  // say.
+  virtual TemperatureSlope temperature_slope(int64_t first, int64_t count, double temperature) = 0;
   // Where the student's matrices lie in a CUDA device's memory, until they go; null: they lie in the host's.
   virtual CudaStudent* on_device() { return nullptr; }
 

@@ -132,6 +132,23 @@ TEST_F(CalibrationTest, DataShareIsRecorded) {
   expect_failure(2, quantize_arguments("other.thmb", {"--data-share", "0.1"}), {"--data-share", "--calibration-text"});
 }
 
+// Text that is given says at which temperature the original predicts it; what the model writes does not.
+TEST_F(CalibrationTest, TargetTemperatureIsRecorded) {
+  const Arguments text = {"--calibration-text", "text.txt", "--tokenizer", "sp.model"};
+  auto recorded = [&](const Arguments& arguments) {
+    quantize("out.thmb", arguments);
+    return provenance_of(decoded("out.thmb")).value("target_temperature", Json(1));
+  };
+  EXPECT_EQ(recorded({}), 1);
+  EXPECT_EQ(recorded(text), "auto");
+  EXPECT_EQ(recorded(text + Arguments{"--target-temperature", "1"}), 1);
+  EXPECT_EQ(recorded({"--target-temperature", "0.9"}), 0.9);
+  expect_failure(2, quantize_arguments("other.thmb", {"--target-temperature", "auto"}),
+                 {"--target-temperature auto", "--calibration-text"});
+  for (const char* value : {"0.4", "nan", "warm"})
+    expect_failure(2, quantize_arguments("other.thmb", {"--target-temperature", value}), {"--target-temperature"});
+}
+
 TEST_F(CalibrationTest, SeveralShardsAreDrawnFrom) {
   std::vector<Token> tokens = read_shards(std::array{path("val.bin")});
   const auto cut = tokens.begin() + static_cast<ptrdiff_t>(tokens.size() / 3);

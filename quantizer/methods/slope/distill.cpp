@@ -78,7 +78,7 @@ uint64_t distillation_key(const DistillInput& input, const QuantizedModel& model
   const GainTunerOptions& options = input.options;
   Hasher hasher;
   hasher.add(std::string_view("distilling")).add(input.key).add(hash_of(model)).add(from);
-  for (double value : {options.row_rate, options.small_rate, input.data_share})
+  for (double value : {options.row_rate, options.small_rate, input.data_share, input.temperature})
     hasher.add(std::bit_cast<uint64_t>(value));
   for (int64_t count : {options.steps, options.batch, input.tokens.count, input.tokens.length})
     hasher.add(static_cast<uint64_t>(count));
@@ -131,6 +131,7 @@ Distilled distill(const DistillInput& input, const QuantizedModel& model, Progre
   Distilled result;
   result.report = {input.options.steps, split.learned, split.held_out};
   result.report.data_share = input.data_share;
+  result.report.temperature = input.temperature;
   result.report.divergence_before = divergence(model);
   const PieceName name = {WorkKind::kLearning, key};
   GainTuner tuner = input.work.find<GainTuner>(name).value_or(GainTuner(gains, input.options));

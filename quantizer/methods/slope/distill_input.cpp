@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "runtime/base/hash.h"
 #include "runtime/device/models.h"
@@ -13,6 +14,30 @@ namespace {
 
 // Sequences held out: every eighth, but no more than that.
 constexpr int64_t kHeldOutShare = 8, kMostHeldOut = 4, kMostHeldOutOfData = 16;
+
+// A temperature is fitted to about so many tokens by Newton's method, and told from 1 by so many standard errors.
+constexpr int64_t kFittedTokens = 1 << 15;
+constexpr int kNewtonSteps = 5;
+constexpr double kSignificance = 3;
+// One that is further from 1 says that somebody drew the text from the model, at a temperature, or that it is of
+// another kind than what the model is for.
+constexpr double kFarthest = 1.15;
+// It is a multiple of this: rounding differs from device to device.
+constexpr double kTemperatureStep = 1e-3;
+
+double fit_temperature(DivergencePass& original, int64_t sequences) {
+  double inverse = 1;
+  for (int i = 0; i < kNewtonSteps; ++i) {
+    const TemperatureSlope sums = original.temperature_slope(0, sequences, 1 / inverse);
+    if (!(sums.curvature > 0)) return 1;
+    inverse = std::clamp(inverse - sums.slope / sums.curvature, 0.5, 2.0);
+  }
+  const TemperatureSlope sums = original.temperature_slope(0, sequences, 1 / inverse);
+  const double error = std::sqrt(sums.squares) / sums.curvature;
+  const bool is_told_apart = std::abs(inverse - 1) > kSignificance * error;
+  if (!is_told_apart || std::max(inverse, 1 / inverse) > kFarthest) return 1;
+  return std::round(1 / inverse / kTemperatureStep) * kTemperatureStep;
+}
 
 }  // namespace
 
@@ -37,13 +62,24 @@ TokenSequences chosen_sequences(const TokenSequences& from, const DistillSplit& 
   return tokens;
 }
 
+double fitted_temperature(const DistillInput& input, Progress& progress) {
+  const uint64_t key = Hasher().add(std::string_view("temperature")).add(input.key).digest();
+  return input.work.result<double>({WorkKind::kScore, key}, [&] {
+    const int64_t most = std::max<int64_t>(1, kFittedTokens / input.tokens.length);
+    const TokenSequences tokens = chosen_sequences(input.tokens, {split_sequences(input, 1, most).learned, 0});
+    return fit_temperature(*make_divergence_pass(input.original, input.original, tokens, input.device, progress, {}),
+                           tokens.count);
+  });
+}
+
 std::unique_ptr<DivergencePass> make_student_pass(const DistillInput& input, const QuantizedModel& student,
                                                   const TokenSequences& tokens, Progress& progress,
                                                   const DivergenceOptions& options) {
   const auto weights = std::make_shared<const Weights>(dequantize_weights(input.original->network, student));
-  DivergenceOptions with_data = options;
-  with_data.data_share = input.data_share;
-  return make_divergence_pass(input.original, weights, tokens, input.device, progress, with_data);
+  DivergenceOptions of_input = options;
+  of_input.data_share = input.data_share;
+  of_input.temperature = input.temperature;
+  return make_divergence_pass(input.original, weights, tokens, input.device, progress, of_input);
 }
 
 double held_out_divergence(DivergencePass& pass, const DistillSplit& split, int64_t length, Progress& progress) {
@@ -69,7 +105,7 @@ uint64_t divergence_key(const DistillInput& input, const QuantizedModel& model) 
   Hasher hasher;
   hasher.add(std::string_view("held-out divergence")).add(input.key).add(hash_of(model));
   for (int64_t count : {input.tokens.count, input.tokens.length}) hasher.add(static_cast<uint64_t>(count));
-  hasher.add(std::bit_cast<uint64_t>(input.data_share));
+  for (double value : {input.data_share, input.temperature}) hasher.add(std::bit_cast<uint64_t>(value));
   return hasher.digest();
 }
 

@@ -24,7 +24,8 @@ struct DistillInput {
   const SharedWork& work;         // what stands between two steps is a piece of it, and so is each divergence
   uint64_t key = 0;               // hash of the original and the tokens
   CodeLearnerOptions codes = {};  // 0 steps: codes are not learned
-  double data_share = 0;          // DivergenceOptions
+  double data_share = 0;          // DivergenceOptions, as is:
+  double temperature = 1;
 };
 
 // How many of `available` sequences, the last ones, nothing is learned from: at least one of them, and no more than
@@ -42,6 +43,10 @@ DistillSplit split_sequences(int64_t steps, int64_t batch, int64_t available, do
 DistillSplit split_sequences(const DistillInput& input, int64_t steps, int64_t batch);
 // The first sequences to learn from and the last ones to hold out.
 TokenSequences chosen_sequences(const TokenSequences& from, const DistillSplit& split);
+
+// The temperature at which the original's predictions are most likely to give the sequences that are learned from,
+// which somebody wrote; 1 where they do not tell it from that, or where it is far from that. Collective.
+double fitted_temperature(const DistillInput& input, Progress& progress);
 
 // `tokens` must outlive the result.
 std::unique_ptr<DivergencePass> make_student_pass(const DistillInput& input, const QuantizedModel& student,

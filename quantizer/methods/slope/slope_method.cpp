@@ -58,6 +58,10 @@ class SlopeMethod final : public Method {
     provenance["effort"] = level_of(options_.effort).name;
     provenance["distill_steps"] = options_.tuner.steps;
     if (options_.data_share > 0) provenance["data_share"] = options_.data_share;
+    if (!options_.temperature)
+      provenance["target_temperature"] = "auto";
+    else if (*options_.temperature != 1)
+      provenance["target_temperature"] = *options_.temperature;
     if (options_.codes.steps > 0) {
       provenance["learn_steps"] = options_.codes.steps;
       provenance["learn_batch"] = options_.codes.batch;
@@ -107,6 +111,10 @@ class SlopeMethod final : public Method {
       distill.emplace(DistillInput{work.source.weights(), work.tokens, work.device, options_.tuner, work.shared,
                                    Hasher().add(work.key).add(std::as_bytes(std::span(work.tokens.tokens))).digest(),
                                    options_.codes, options_.data_share});
+    if (distill)
+      distill->temperature = options_.temperature ? *options_.temperature : work.times.time("fitting temperature", [&] {
+        return fitted_temperature(*distill, work.progress);
+      });
     SlopeTarget target = options_.target;
     target.limit_bytes = limit_bytes;
     std::optional<CrossTerms> cross_terms;

@@ -19,12 +19,13 @@ struct SlopeMethodOptions {
   SlopeOptions slope;
   int64_t min_elements = 0;  // matrices of at most so many stay fp16
   Effort effort = Effort::kDefault;
-  int64_t cross_sequences = 0;  // that cross terms read, at most
-  GainTunerOptions tuner;       // 0 steps: nothing is distilled
-  CodeLearnerOptions codes;     // 0 steps: no codes are learned
-  double data_share = 0;        // of both: DivergenceOptions
-  SlopeTarget target;           // its limit is that of fit()
-  ModelScore bits_per_byte;     // for a target that is a gap
+  int64_t cross_sequences = 0;            // that cross terms read, at most
+  GainTunerOptions tuner;                 // 0 steps: nothing is distilled
+  CodeLearnerOptions codes;               // 0 steps: no codes are learned
+  double data_share = 0;                  // of both: DivergenceOptions
+  std::optional<double> temperature = 1;  // likewise; none: fitted to the tokens, which somebody wrote
+  SlopeTarget target;                     // its limit is that of fit()
+  ModelScore bits_per_byte;               // for a target that is a gap
   EncodeOptions encode;
   bool knows_layers = true;  // else a file of Hessians decides which are solved, and bounds before that are low
 };

@@ -55,6 +55,7 @@ bool SlopeSearch::learn(std::optional<uint64_t> limit, const EncodeOptions& enco
     LearnedCodes learned = learn_codes(*distill_, outcome.model, tools_.progress);
     LearnReport report{{distill_->codes.steps, learned.sequences, learned.held_out}};
     report.data_share = distill_->data_share;
+    report.temperature = distill_->temperature;
     report.divergence_before = held_out_divergence(*distill_, outcome.model, tools_.progress);
     SlopeOutcome changed = outcome;
     changed.model = with_gains(std::move(changed.model), learned.small, *distill_->original->network);

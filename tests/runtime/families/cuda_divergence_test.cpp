@@ -161,6 +161,19 @@ TEST_P(CudaDivergence, GradientsOfMatricesAreThoseOfAnyBatch) {
     EXPECT_TRUE(std::ranges::equal(of_single.at(name).values(), gradient.values())) << name;
 }
 
+TEST_P(CudaDivergence, TemperaturesAreTheCpus) {
+  DivergencePair pair(GetParam());
+  constexpr DivergenceOptions kOptions{.temperature = 0.8};
+  std::unique_ptr<DivergencePass> cpu = pair.on_cpu(kOptions), cuda = pair.on_cuda({0}, kOptions);
+  for (DivergencePass* pass : {cpu.get(), cuda.get()}) pass->set(pair.gains);
+  EXPECT_NEAR(cuda->divergence(1, 2), cpu->divergence(1, 2), 1e-4 * cpu->divergence(1, 2) + 1e-3);
+  const TemperatureSlope expected = cpu->temperature_slope(0, kSequences, 0.9),
+                         found = cuda->temperature_slope(0, kSequences, 0.9);
+  EXPECT_NEAR(found.slope, expected.slope, 1e-3 * std::sqrt(expected.squares) + 1e-3);
+  EXPECT_NEAR(found.curvature, expected.curvature, 1e-3 * expected.curvature);
+  EXPECT_NEAR(found.squares, expected.squares, 1e-3 * expected.squares);
+}
+
 // What follows counts on the device as it does on the CPU.
 TEST_P(CudaDivergence, DataCountsAsOnTheCpu) {
   DivergencePair pair(GetParam());

@@ -212,6 +212,31 @@ TEST_P(DivergenceOfCases, DataPullsAwayFromTheOriginal) {
   EXPECT_FALSE(std::ranges::equal(of_mixed.at(head).values(), of_pure.at(head).values()));
 }
 
+// At a temperature the original's predictions are others, which its own slope tells from the loss of what follows.
+TEST_P(DivergenceOfCases, TemperatureSlopesAreDerivatives) {
+  constexpr double kStep = 1e-3;
+  std::unique_ptr<DivergencePass> teacher = pass();
+  for (double inverse : {1.0, 1.25}) {
+    const TemperatureSlope at = teacher->temperature_slope(0, kSequences, 1 / inverse),
+                           before = teacher->temperature_slope(0, kSequences, 1 / (inverse - kStep)),
+                           after = teacher->temperature_slope(0, kSequences, 1 / (inverse + kStep));
+    EXPECT_GT(at.curvature, 0);
+    EXPECT_NEAR((after.slope - before.slope) / (2 * kStep), at.curvature, 1e-3 * at.curvature);
+    EXPECT_GE(at.squares * static_cast<double>(kSequences * (sample_.sequences.length - 1)), at.slope * at.slope);
+  }
+  const TemperatureSlope all = teacher->temperature_slope(0, kSequences, 1);
+  double sum = 0;
+  for (int64_t s = 0; s < kSequences; ++s) sum += teacher->temperature_slope(s, 1, 1).slope;
+  EXPECT_NEAR(sum, all.slope, 1e-9 * std::abs(all.slope) + 1e-9);
+}
+
+TEST_P(DivergenceOfCases, TemperatureChangesWhatIsToBePredicted) {
+  std::unique_ptr<DivergencePass> plain = pass(), sharp = pass({.temperature = 0.8}), same = pass({.temperature = 1});
+  for (DivergencePass* pass : {plain.get(), sharp.get(), same.get()}) pass->set(sample_.gains);
+  EXPECT_EQ(same->divergence(0, kSequences), plain->divergence(0, kSequences));
+  EXPECT_NE(sharp->divergence(0, kSequences), plain->divergence(0, kSequences));
+}
+
 // What the original's head reads is kept of some sequences, or of all.
 TEST_P(DivergenceOfCases, OriginalsThatAreComputedAgainAreTheSame) {
   std::unique_ptr<DivergencePass> all = pass({.has_matrix_gradients = true}),
