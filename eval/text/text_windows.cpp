@@ -2,7 +2,9 @@
 #include "eval/text/text_windows.h"
 
 #include <algorithm>
+#include <exception>
 #include <functional>
+#include <iterator>
 #include <optional>
 #include <vector>
 
@@ -11,6 +13,7 @@
 #include "eval/tokenizers/utf8.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/file.h"
+#include "runtime/base/parallel.h"
 #include "runtime/base/random.h"
 
 namespace thimble {
@@ -59,15 +62,26 @@ uint64_t held_out_size(const WindowOptions& options, uint64_t all, uint64_t leas
   return size > all / 2 ? 0 : size;
 }
 
-// `take` appends to the tokens one window that begins at that place of the part.
+// `take` gives the tokens of one window that begins at that place of the part; from several threads.
 TokenSequences draw(const Split& split, const WindowOptions& options,
-                    const std::function<void(const TextPart& part, uint64_t place, std::vector<Token>& tokens)>& take) {
-  TokenSequences windows{options.count, options.length, {}};
-  windows.tokens.reserve(static_cast<size_t>(options.count * options.length));
+                    const std::function<std::vector<Token>(const TextPart& part, uint64_t place)>& take) {
   const int64_t last = std::min(options.held_out, options.count), first = options.count - last;
-  for (uint64_t place : window_places(split.part, 0, first, options.seed)) take(split.part, place, windows.tokens);
-  for (uint64_t place : window_places(split.held_out, first, last, options.seed))
-    take(split.held_out, place, windows.tokens);
+  std::vector<uint64_t> places = window_places(split.part, 0, first, options.seed);
+  std::ranges::copy(window_places(split.held_out, first, last, options.seed), std::back_inserter(places));
+  TokenSequences windows{options.count, options.length,
+                         std::vector<Token>(static_cast<size_t>(options.count * options.length))};
+  std::vector<std::exception_ptr> errors(places.size());
+  parallel_for(options.count, [&](int64_t i) {
+    const auto at = static_cast<size_t>(i);
+    try {
+      const std::vector<Token> tokens = take(i < first ? split.part : split.held_out, places[at]);
+      std::ranges::copy(tokens, windows.tokens.begin() + i * options.length);
+    } catch (...) {
+      errors[at] = std::current_exception();
+    }
+  });
+  for (const std::exception_ptr& error : errors)  // the first, whichever thread was quicker
+    if (error) std::rethrow_exception(error);
   return windows;
 }
 
@@ -217,8 +231,10 @@ TokenSequences draw_shard_windows(std::span<const std::string> files, const Wind
   const auto length = static_cast<uint64_t>(options.length);
   if (stream.size() < length) refuse_short_text(files, stream.size(), options.length);
   const Split split = split_at(stream.size(), stream.size() - held_out_size(options, stream.size(), length));
-  return draw(split, options, [&](const TextPart& part, uint64_t place, std::vector<Token>& tokens) {
+  return draw(split, options, [&](const TextPart& part, uint64_t place) {
+    std::vector<Token> tokens;
     stream.take(part, place, length, tokens);
+    return tokens;
   });
 }
 
@@ -232,8 +248,10 @@ TokenSequences draw_text_windows(std::span<const std::string> files, const Token
   if (least < length) refuse_short_text(files, least, options.length);
   const Split split = split_at(
       stream.size(), stream.boundary_before_end(held_out_size(options, stream.size(), kBytesPerToken * length)));
-  return draw(split, options, [&](const TextPart& part, uint64_t place, std::vector<Token>& tokens) {
+  return draw(split, options, [&](const TextPart& part, uint64_t place) {
+    std::vector<Token> tokens;
     if (stream.take(part, place, length, tokens) < length) refuse_short_text(files, 0, options.length);
+    return tokens;
   });
 }
 
