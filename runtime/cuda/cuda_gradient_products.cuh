@@ -5,8 +5,8 @@
 
 #include <cuda_bf16.h>
 
-#include "runtime/cuda/kernels/cuda_bf16_product_sm90.cuh"
-#include "runtime/cuda/kernels/cuda_float_product.cuh"
+#include "runtime/cuda/kernels/products/cuda_bf16_product_sm90.cuh"
+#include "runtime/cuda/kernels/products/cuda_float_product.cuh"
 
 namespace thimble {
 

@@ -9,7 +9,7 @@
 #pragma once
 
 #include "runtime/cuda/cuda_node_runner.cuh"
-#include "runtime/cuda/kernels/cuda_attention.h"
+#include "runtime/cuda/kernels/attention/cuda_attention.h"
 
 namespace thimble {
 

@@ -1,6 +1,6 @@
 // cuda_attention_test.cu: every attention kernel against plain loops in float64, over windows, continued windows and
 // single steps, heads of every width, plain and exclusive, sliding windows, rounded and not.
-#include "runtime/cuda/kernels/cuda_attention.h"
+#include "runtime/cuda/kernels/attention/cuda_attention.h"
 
 #include <gtest/gtest.h>
 

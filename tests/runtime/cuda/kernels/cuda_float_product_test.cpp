@@ -1,6 +1,6 @@
 // cuda_float_product_test.cpp: products on the device in each arithmetic against plain sums in float64, on awkward
 // sizes, aligned to vectors and not, in batches, and cut by causality.
-#include "runtime/cuda/kernels/cuda_float_product.cuh"
+#include "runtime/cuda/kernels/products/cuda_float_product.cuh"
 
 #include <gtest/gtest.h>
 

@@ -8,8 +8,8 @@
 // A persistent grid, one CTA per multiprocessor. A tile is kGroups * 64 queries of one head. A loader thread brings
 // queries, and keys and values by 128, into rings; each of kGroups warpgroups walks over them with its own 64 queries.
 // The rings run on from tile to tile: while one group ends its rows, others multiply, and the next tile's keys arrive.
-#include "runtime/cuda/kernels/cuda_attention.h"
-#include "runtime/cuda/kernels/cuda_attention_rows.cuh"
+#include "runtime/cuda/kernels/attention/cuda_attention.h"
+#include "runtime/cuda/kernels/attention/cuda_attention_rows.cuh"
 #include "runtime/cuda/kernels/cuda_sm90.cuh"
 
 namespace thimble {

@@ -8,9 +8,9 @@
 // A factor whose stored rows run along K is loaded as 128 rows of 64, else as two boxes of 64 rows of K by 64 columns,
 // which wgmma reads transposed. Tensor maps have a batch's matrices as a third dimension: what lies behind one's last
 // row arrives as zeros, not as the next one's first.
-#include "runtime/cuda/kernels/cuda_bf16_product_sm90.cuh"
+#include "runtime/cuda/kernels/products/cuda_bf16_product_sm90.cuh"
 
-#include "runtime/cuda/kernels/cuda_product_tiles.cuh"
+#include "runtime/cuda/kernels/products/cuda_product_tiles.cuh"
 #include "runtime/cuda/kernels/cuda_row_kernel.cuh"
 #include "runtime/cuda/kernels/cuda_sm90.cuh"
 

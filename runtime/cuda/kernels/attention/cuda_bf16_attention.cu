@@ -5,13 +5,13 @@
 // A CTA of four warps has 64 queries (or keys) of one head, each warp 16 of them, and walks over the keys that they see
 // (or the queries that see them, of all heads that share the keys) in steps, of which the next is on its way to shared
 // memory while one is multiplied.
-#include "runtime/cuda/kernels/cuda_bf16_attention.cuh"
+#include "runtime/cuda/kernels/attention/cuda_bf16_attention.cuh"
 
 #include <numbers>
 
-#include "runtime/cuda/kernels/cuda_attention.h"
-#include "runtime/cuda/kernels/cuda_attention_rows.cuh"
-#include "runtime/cuda/kernels/cuda_attention_tiles.cuh"
+#include "runtime/cuda/kernels/attention/cuda_attention.h"
+#include "runtime/cuda/kernels/attention/cuda_attention_rows.cuh"
+#include "runtime/cuda/kernels/attention/cuda_attention_tiles.cuh"
 #include "runtime/cuda/kernels/cuda_row_kernel.cuh"
 
 namespace thimble {

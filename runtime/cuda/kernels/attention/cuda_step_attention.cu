@@ -4,8 +4,8 @@
 // A key's row is read by kLanes neighbouring lanes, eight elements each; so a warp reads 32 / kLanes keys at once, and
 // eight warps take turns. Every group of lanes keeps its own online softmax; a fixed order puts the groups together at
 // the end. Where weights are rounded, a first sweep over the keys finds the softmax's sums.
-#include "runtime/cuda/kernels/cuda_attention.h"
-#include "runtime/cuda/kernels/cuda_attention_rows.cuh"
+#include "runtime/cuda/kernels/attention/cuda_attention.h"
+#include "runtime/cuda/kernels/attention/cuda_attention_rows.cuh"
 
 namespace thimble {
 namespace {

@@ -6,9 +6,9 @@
 //
 // Where weights are rounded they must be normalised first: a first sweep over the keys finds the softmax's sums, the
 // second one forms weights and outputs.
-#include "runtime/cuda/kernels/cuda_attention.h"
-#include "runtime/cuda/kernels/cuda_attention_rows.cuh"
-#include "runtime/cuda/kernels/cuda_attention_tiles.cuh"
+#include "runtime/cuda/kernels/attention/cuda_attention.h"
+#include "runtime/cuda/kernels/attention/cuda_attention_rows.cuh"
+#include "runtime/cuda/kernels/attention/cuda_attention_tiles.cuh"
 
 namespace thimble {
 namespace {

@@ -14,7 +14,7 @@
 
 #include <string>
 
-#include "runtime/cuda/kernels/cuda_float_product.cuh"
+#include "runtime/cuda/kernels/products/cuda_float_product.cuh"
 #include "runtime/tensor/host_device.h"
 
 namespace thimble {

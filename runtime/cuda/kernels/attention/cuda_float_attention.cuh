@@ -5,8 +5,8 @@
 // time. S sequences of T positions, H query heads, G key/value heads, d head width.
 #pragma once
 
-#include "runtime/cuda/kernels/cuda_bf16_attention.cuh"
-#include "runtime/cuda/kernels/cuda_float_product.cuh"
+#include "runtime/cuda/kernels/attention/cuda_bf16_attention.cuh"
+#include "runtime/cuda/kernels/products/cuda_float_product.cuh"
 #include "runtime/ops/network.h"
 #include "runtime/ops/token_batch.h"
 

@@ -1,7 +1,7 @@
 // cuda_float_attention.cu: see cuda_float_attention.cuh. Here: attention as products, with softmax between them. In
 // matrices of scores, what lies above the diagonal is neither computed nor read beyond the tile of 128 rows that the
 // diagonal passes through; within that tile it is zero.
-#include "runtime/cuda/kernels/cuda_float_attention.cuh"
+#include "runtime/cuda/kernels/attention/cuda_float_attention.cuh"
 
 #include <algorithm>
 #include <vector>

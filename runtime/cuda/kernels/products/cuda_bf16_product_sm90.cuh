@@ -4,7 +4,7 @@
 
 #include <cuda_bf16.h>
 
-#include "runtime/cuda/kernels/cuda_float_product.cuh"
+#include "runtime/cuda/kernels/products/cuda_float_product.cuh"
 #include "runtime/tensor/host_device.h"
 
 namespace thimble {

@@ -7,9 +7,9 @@
 //
 // Operands whose stored rows run along K are transposed on the way. Then neighbouring threads write columns 4k .. 4k+3
 // of neighbouring rows; the row index is permuted by k / 4, so that these lie in different banks.
-#include "runtime/cuda/kernels/cuda_float_product.cuh"
+#include "runtime/cuda/kernels/products/cuda_float_product.cuh"
 
-#include "runtime/cuda/kernels/cuda_product_tiles.cuh"
+#include "runtime/cuda/kernels/products/cuda_product_tiles.cuh"
 
 namespace thimble {
 namespace {
