@@ -7,5 +7,6 @@ namespace thimble {
 
 void bind_artifact(nanobind::module_& module);
 void bind_quantizer(nanobind::module_& module);
+void bind_trellis(nanobind::module_& module);
 
 }  // namespace thimble

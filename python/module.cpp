@@ -28,4 +28,5 @@ NB_MODULE(_thimble, module) {
   nb::register_exception_translator(translate);
   bind_artifact(module);
   bind_quantizer(module);
+  bind_trellis(module);
 }

@@ -1,10 +1,14 @@
 // quantizer_binding.cpp: method slope on statistics that were collected elsewhere: thimble._thimble.quantize.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "python/asked_model.h"
 #include "python/bindings.h"
 #include "quantizer/pipeline/quantize_job.h"
 #include "quantizer/pipeline/quantize_options.h"
@@ -20,12 +24,26 @@ namespace nb = nanobind;
 // Which method slope has no use for.
 constexpr const char* kBitsOfTrace = "5,6";
 
-// What `thimble quantize` does with a file of statistics, without what runs the model; its JSON. Progress: a line for
-// each stage on standard error.
+// Cross terms and learning, for which the program itself would have to run the model, are those of `asked`.
+void run_outside(AskedModel& asked, QuantizeRequest& request, double cross_term, double cross_damping,
+                 const CodeLearnerOptions& codes) {
+  request.slope.cross_term = cross_term;
+  request.slope.cross_damping = cross_damping;
+  if (cross_term > 0) request.outside.pairs = &asked;
+  request.codes = codes;
+  if (codes.steps > 0) request.outside.teacher = &asked;
+}
+
+// What `thimble quantize` does with a file of statistics, without what runs the model, which `ask` does where it is not
+// None (AskedModel); its JSON. Progress: a line for each stage on standard error.
 std::string quantize(const std::string& checkpoint, const std::string& config, const std::string& hessians,
                      const std::string& output, std::optional<uint64_t> budget_bytes,
                      std::optional<double> bits_per_weight, std::optional<int64_t> min_elements, bool fisher,
-                     const std::string& work_folder, bool quiet) {
+                     const std::string& work_folder, bool quiet, nb::object ask,
+                     std::vector<std::vector<std::string>> inputs, const std::string& text_key, double cross_term,
+                     double cross_damping, int64_t learn_steps, int64_t learn_batch, double learn_rate) {
+  std::optional<AskedModel> asked;
+  if (!ask.is_none()) asked.emplace(nb::cast<nb::callable>(ask), std::move(inputs), text_key);
   const nb::gil_scoped_release unlocked;
   CommonOptions common;
   common.quiet = quiet;
@@ -46,6 +64,7 @@ std::string quantize(const std::string& checkpoint, const std::string& config, c
   StageTimes times;
   OpenedCheckpoint source = times.time("open", [&] { return OpenedCheckpoint(checkpoint, config); });
   finish_options(request, {MethodKind::kSlope}, kBitsOfTrace, source.spec());
+  if (asked) run_outside(*asked, request, cross_term, cross_damping, {learn_steps, learn_batch, learn_rate});
   const std::unique_ptr<Ranks> ranks = join_ranks();
   Console console(common);
   console.plan(quantize_plan(request, false));
@@ -61,7 +80,11 @@ std::string quantize(const std::string& checkpoint, const std::string& config, c
 void bind_quantizer(nb::module_& module) {
   module.def("quantize", &quantize, nb::arg("checkpoint"), nb::arg("config"), nb::arg("hessians"), nb::arg("output"),
              nb::arg("budget_bytes").none(), nb::arg("bits_per_weight").none(), nb::arg("min_elements").none(),
-             nb::arg("fisher"), nb::arg("work_folder"), nb::arg("quiet"));
+             nb::arg("fisher"), nb::arg("work_folder"), nb::arg("quiet"), nb::arg("ask").none() = nb::none(),
+             nb::arg("inputs") = std::vector<std::vector<std::string>>(), nb::arg("text_key") = "",
+             nb::arg("cross_term") = 0.0, nb::arg("cross_damping") = SlopeOptions().cross_damping,
+             nb::arg("learn_steps") = 0, nb::arg("learn_batch") = CodeLearnerOptions().batch,
+             nb::arg("learn_rate") = CodeLearnerOptions().rate);
   // Whether the program runs models with this config.json.
   module.def(
       "runs",

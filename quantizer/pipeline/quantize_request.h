@@ -49,6 +49,7 @@ struct QuantizeRequest {
   CalibrationOptions calibration;               // but for the temperature:
   std::vector<double> temperatures = {0.8};     // one after another in turn, sequence by sequence
   GivenText given_text;                         // none: the model generates it
+  OutsideModel outside;                         // of slope, with `hessians` of a model that others run
   std::string hessians;                         // file; empty: collected
   std::string save_hessians, save_calibration;
   bool fisher = false;        // also collect LossStatistics; of the two methods only `slope` uses them

@@ -103,9 +103,14 @@ QuantizedModel with_gains(QuantizedModel model, const Gains& gains, const Networ
         for (size_t r = 0; r < codes->row_steps.size(); ++r)
           add_to_step(step_change(found->second[r]), codes->row_steps[r]);
     }
-    if (auto found = gains.small.find(tensor.name); found != gains.small.end())
-      if (auto* raw = std::get_if<RawTensor>(&tensor.data)) raw->bytes = from_float32(raw->dtype, found->second);
   }
+  return with_small_tensors(std::move(model), gains.small);
+}
+
+QuantizedModel with_small_tensors(QuantizedModel model, const FloatTensors& small) {
+  for (QuantizedTensor& tensor : model.tensors)
+    if (auto found = small.find(tensor.name); found != small.end())
+      if (auto* raw = std::get_if<RawTensor>(&tensor.data)) raw->bytes = from_float32(raw->dtype, found->second);
   return model;
 }
 

@@ -35,30 +35,6 @@ std::set<std::string> matrix_names(const Network& network) {
   return names;
 }
 
-}  // namespace
-
-QuantizedModel LearnedCodes::codes_in(QuantizedModel model, double rate_weight) const {
-  learner.find_paths(rate_weight, model);
-  return model;
-}
-
-double LearnedCodes::changed_share(const QuantizedModel& from, const QuantizedModel& to) const {
-  int64_t changed = 0, all = 0;
-  const std::vector<std::string> names = learner.matrices();
-  for (size_t i = 0; i < from.tensors.size(); ++i) {
-    if (!std::ranges::binary_search(names, from.tensors[i].name)) continue;
-    const CodeArray &before = std::get<SteppedCodes>(from.tensors[i].data).codes,
-                    &after = std::get<SteppedCodes>(to.tensors[i].data).codes;
-    all += static_cast<int64_t>(before.size());
-    before.visit([&](auto old_codes) {
-      after.visit([&](auto new_codes) {
-        for (size_t k = 0; k < old_codes.size(); ++k) changed += old_codes[k] != new_codes[k] ? 1 : 0;
-      });
-    });
-  }
-  return static_cast<double>(changed) / static_cast<double>(std::max<int64_t>(1, all));
-}
-
 LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model, Progress& progress) {
   const Network& network = *input.original->network;
   const DistillSplit split = split_sequences(input, input.codes.steps, input.codes.batch);
@@ -94,9 +70,52 @@ LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model,
   }
   progress.end();
   return {std::move(state.codes),
-          {.rows = {}, .head = 1, .small = state.small.gains().small},
+          state.small.gains().small,
+          options.steps,
           split.learned,
           split.held_out};
+}
+
+class ProgramTeacher final : public CodeTeacher {
+ public:
+  explicit ProgramTeacher(const DistillInput& input) : input_(input) {}
+  LearnedCodes learn(const QuantizedModel& model, Progress& progress) override {
+    return learn_codes(input_, model, progress);
+  }
+  double divergence(const QuantizedModel& model, Progress& progress) override {
+    return held_out_divergence(input_, model, progress);
+  }
+
+ private:
+  const DistillInput& input_;
+};
+
+}  // namespace
+
+QuantizedModel LearnedCodes::codes_in(QuantizedModel model, double rate_weight) const {
+  learner.find_paths(rate_weight, model);
+  return model;
+}
+
+double LearnedCodes::changed_share(const QuantizedModel& from, const QuantizedModel& to) const {
+  int64_t changed = 0, all = 0;
+  const std::vector<std::string> names = learner.matrices();
+  for (size_t i = 0; i < from.tensors.size(); ++i) {
+    if (!std::ranges::binary_search(names, from.tensors[i].name)) continue;
+    const CodeArray &before = std::get<SteppedCodes>(from.tensors[i].data).codes,
+                    &after = std::get<SteppedCodes>(to.tensors[i].data).codes;
+    all += static_cast<int64_t>(before.size());
+    before.visit([&](auto old_codes) {
+      after.visit([&](auto new_codes) {
+        for (size_t k = 0; k < old_codes.size(); ++k) changed += old_codes[k] != new_codes[k] ? 1 : 0;
+      });
+    });
+  }
+  return static_cast<double>(changed) / static_cast<double>(std::max<int64_t>(1, all));
+}
+
+std::unique_ptr<CodeTeacher> make_code_teacher(const DistillInput& input) {
+  return std::make_unique<ProgramTeacher>(input);
 }
 
 uint64_t code_learning_bytes(uint64_t weights) { return weights * kLearnedWeightBytes; }

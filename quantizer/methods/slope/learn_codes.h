@@ -4,6 +4,8 @@
 // room for are made of them afterwards.
 #pragma once
 
+#include <memory>
+
 #include "quantizer/methods/method.h"
 #include "quantizer/methods/slope/distill_input.h"
 
@@ -11,8 +13,8 @@ namespace thimble {
 
 struct LearnedCodes {
   CodeLearner learner;
-  Gains small;  // no gains: small tensors alone
-  int64_t sequences = 0, held_out = 0;
+  FloatTensors small;  // those that were learned beside the codes
+  int64_t steps = 0, sequences = 0, held_out = 0;
 
   // A model of the same matrices with learned codes instead of its own, whatever its steps: a bit weighs `rate_weight`
   // squared levels in the choice of paths.
@@ -21,8 +23,18 @@ struct LearnedCodes {
   double changed_share(const QuantizedModel& from, const QuantizedModel& to) const;
 };
 
-// input.codes.steps steps from `model` on. The latents are pieces of work every few steps. Collective.
-LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model, Progress& progress);
+// Who learns codes, and says how far a model is from the original then: the program, or whoever runs the model.
+class CodeTeacher {
+ public:
+  virtual ~CodeTeacher() = default;
+  virtual LearnedCodes learn(const QuantizedModel& model, Progress& progress) = 0;
+  // Mean divergence in nats per token on the sequences held out; `model` as it is stored.
+  virtual double divergence(const QuantizedModel& model, Progress& progress) = 0;
+};
+
+// Of a model that the program runs: input.codes.steps steps from a model on. The latents are pieces of work every few
+// steps. Both functions are collective. `input` must outlive the result.
+std::unique_ptr<CodeTeacher> make_code_teacher(const DistillInput& input);
 
 // What it takes of the host's memory besides the passes over a model of so many weights.
 uint64_t code_learning_bytes(uint64_t weights);

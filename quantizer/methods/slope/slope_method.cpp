@@ -118,12 +118,16 @@ class SlopeMethod final : public Method {
     SlopeTarget target = options_.target;
     target.limit_bytes = limit_bytes;
     std::optional<CrossTerms> cross_terms;
-    if (options_.slope.cross_term > 0)
-      cross_terms.emplace(CrossTerms{work.source.weights(), start_->fixed, start_->layers, work.tokens,
-                                     options_.cross_sequences, work.device, work.times});
+    std::unique_ptr<PairedModels> own_pairs;
+    if (options_.slope.cross_term > 0) {
+      if (!options_.outside.pairs)
+        own_pairs = make_paired_models(work.source.weights(), work.tokens, options_.cross_sequences, work.device);
+      cross_terms.emplace(CrossTerms{own_pairs ? *own_pairs : *options_.outside.pairs, start_->fixed, start_->layers,
+                                     work.times});
+    }
     const SlopeTools tools = {start_->layers, options_.encode, work.encoder, work.times, work.progress};
     SlopeOutcome result = SlopeSearch(start_->fixed, tools, cross_terms ? &*cross_terms : nullptr,
-                                      distill ? &*distill : nullptr, measure_gap)
+                                      distill ? &*distill : nullptr, measure_gap, options_.outside.teacher)
                               .run(target);
     result.layers = layer_outcomes(result, start_->layers, options_.slope);
     return {std::move(result.model), std::move(result.artifact), static_cast<FitReport&&>(result)};

@@ -15,6 +15,12 @@ namespace thimble {
 // Bits per byte of a model, with the hash of its values. Collective.
 using ModelScore = std::function<double(const RunnableModel&, uint64_t key, const SharedWork&)>;
 
+// A model that somebody else runs: what the program does with one of its own. Null: it is not done.
+struct OutsideModel {
+  PairedModels* pairs = nullptr;   // for cross terms
+  CodeTeacher* teacher = nullptr;  // for learning of codes
+};
+
 struct SlopeMethodOptions {
   SlopeOptions slope;
   int64_t min_elements = 0;  // matrices of at most so many stay fp16
@@ -27,6 +33,7 @@ struct SlopeMethodOptions {
   SlopeTarget target;                     // its limit is that of fit()
   ModelScore bits_per_byte;               // for a target that is a gap
   EncodeOptions encode;
+  OutsideModel outside;
   bool knows_layers = true;  // else a file of Hessians decides which are solved, and bounds before that are low
 };
 

@@ -40,12 +40,14 @@ EncodeOptions fast_options(const EncodeOptions& asked) {
 }  // namespace
 
 SlopeSearch::SlopeSearch(QuantizedModel fixed, const SlopeTools& tools, const CrossTerms* cross_terms,
-                         const DistillInput* distill, GapMeter measure_gap)
+                         const DistillInput* distill, GapMeter measure_gap, CodeTeacher* teacher)
     : fixed_(std::move(fixed)),
       tools_(tools),
       cross_terms_(cross_terms),
       search_encode_(fast_options(tools.encode)),
       distill_(distill),
+      own_teacher_(!teacher && distill && distill->codes.steps > 0 ? make_code_teacher(*distill) : nullptr),
+      teacher_(teacher ? teacher : own_teacher_.get()),
       measure_gap_(std::move(measure_gap)),
       lowest_log2_c_(tools.layers.finest_log2_c()) {
   state_.shrinkage = tools.layers.options().shrinkage;

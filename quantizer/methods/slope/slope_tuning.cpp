@@ -52,13 +52,15 @@ double SlopeSearch::fit_codes(const LearnedCodes& learned, uint64_t limit, const
 bool SlopeSearch::learn(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome) {
   if (!learns()) return false;
   return tools_.times.time("learn", [&] {
-    LearnedCodes learned = learn_codes(*distill_, outcome.model, tools_.progress);
-    LearnReport report{{distill_->codes.steps, learned.sequences, learned.held_out}};
-    report.data_share = distill_->data_share;
-    report.temperature = distill_->temperature;
-    report.divergence_before = held_out_divergence(*distill_, outcome.model, tools_.progress);
+    LearnedCodes learned = teacher_->learn(outcome.model, tools_.progress);
+    LearnReport report{{learned.steps, learned.sequences, learned.held_out}};
+    if (distill_) {
+      report.data_share = distill_->data_share;
+      report.temperature = distill_->temperature;
+    }
+    report.divergence_before = teacher_->divergence(outcome.model, tools_.progress);
     SlopeOutcome changed = outcome;
-    changed.model = with_gains(std::move(changed.model), learned.small, *distill_->original->network);
+    changed.model = with_small_tensors(std::move(changed.model), learned.small);
     if (limit) {
       report.rate_weight = fit_codes(learned, *limit, encode, changed);
       fill(*limit, {}, changed);
@@ -67,7 +69,7 @@ bool SlopeSearch::learn(std::optional<uint64_t> limit, const EncodeOptions& enco
       changed.artifact = tools_.encoder.artifact(changed.model, encode, tools_.progress);
     }
     report.changed_codes = learned.changed_share(outcome.model, changed.model);
-    report.divergence_after = held_out_divergence(*distill_, changed.model, tools_.progress);
+    report.divergence_after = teacher_->divergence(changed.model, tools_.progress);
     report.is_kept =
         report.divergence_after < report.divergence_before && (!limit || changed.artifact.size() <= *limit);
     if (report.is_kept) outcome = std::move(changed);

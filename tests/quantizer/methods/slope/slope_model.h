@@ -89,7 +89,8 @@ struct SlopeModel {
                       const GapMeter& gap = {}, bool crosses = false) const {
     StageTimes times;
     SilentProgress silent;
-    const CrossTerms cross_terms{original, fixed, layers, tokens, kSequences, device, times};
+    const std::unique_ptr<PairedModels> pairs = make_paired_models(original, tokens, kSequences, device);
+    const CrossTerms cross_terms{*pairs, fixed, layers, times};
     Encoder encoder(work, &times);
     const SlopeTools tools = {layers, encode, encoder, times, silent};
     SlopeOutcome outcome = SlopeSearch(fixed, tools, crosses ? &cross_terms : nullptr, distill, gap).run(target);

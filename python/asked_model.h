@@ -1,0 +1,47 @@
+// asked_model.h: a model that Python runs, for cross terms and learning of codes (OutsideModel): each step is a question
+// to a callable, whose answer is made of arrays. thimble/_quantize_process.py passes questions on to the process that
+// has the model.
+// R = output rows, K = input columns of a matrix
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <string>
+#include <vector>
+
+#include "quantizer/methods/slope/cross_terms.h"
+#include "quantizer/methods/slope/learn_codes.h"
+
+namespace thimble {
+
+// The questions, and what answers them. Arrays are float32 but where it says so; tensors are named as in the artifact.
+//   ask("begin", {name: values})                    None
+//   ask("collect", number of the input)             H = E[x~ x~^T] and E[(x - x~) x~^T], (K, K) in float64
+//   ask("replace", name, values)                    None
+//   ask("end")                                      None
+//   ask("divergence", {name: values})               nats per token
+//   ask("learn", {name: values of what has no steps}, {name: (levels (R, K), row steps (R), column steps (K), bits)})
+//                                                   {name: latents (R, K)}, {name: values}, steps, sequences, held out
+// Must be destroyed while the interpreter is held.
+class AskedModel final : public PairedModels, public CodeTeacher {
+ public:
+  // `key`: of the text that the model reads.
+  AskedModel(nanobind::callable ask, std::vector<std::vector<std::string>> inputs, std::string key);
+
+  uint64_t key() const override;
+  std::vector<std::vector<std::string>> inputs() const override { return inputs_; }
+  void begin(const KnownTensors& known) override;
+  InputPair collect(size_t input) override;
+  void replace(const QuantizedTensor& solved) override;
+  void end() override;
+
+  LearnedCodes learn(const QuantizedModel& model, Progress& progress) override;
+  double divergence(const QuantizedModel& model, Progress& progress) override;
+
+ private:
+  const nanobind::callable ask_;
+  const std::vector<std::vector<std::string>> inputs_;
+  const std::string key_;
+};
+
+}  // namespace thimble
