@@ -30,6 +30,18 @@ Array array_of(const Shape& shape, std::span<const float> values) {
 
 Array values_of(const QuantizedTensor& tensor) { return array_of(tensor.shape, dequantize(tensor)); }
 
+bool has_floats(const QuantizedTensor& tensor) {
+  const auto* raw = std::get_if<RawTensor>(&tensor.data);
+  return !raw || is_floating(raw->dtype);
+}
+
+nb::dict values_of(const QuantizedModel& model) {
+  nb::dict values;
+  for (const QuantizedTensor& tensor : model.tensors)
+    if (has_floats(tensor)) values[tensor.name.c_str()] = values_of(tensor);
+  return values;
+}
+
 Shape in_two_dimensions(const SteppedCodes& codes) {
   return {static_cast<int64_t>(codes.row_steps.size()), static_cast<int64_t>(codes.column_steps.size())};
 }
@@ -81,7 +93,8 @@ uint64_t AskedModel::key() const { return Hasher().add(std::string_view("asked")
 void AskedModel::begin(const KnownTensors& known) {
   const nb::gil_scoped_acquire locked;
   nb::dict tensors;
-  for (const auto& [name, tensor] : known) tensors[name.c_str()] = values_of(*tensor);
+  for (const auto& [name, tensor] : known)
+    if (has_floats(*tensor)) tensors[name.c_str()] = values_of(*tensor);
   ask_("begin", tensors);
 }
 
@@ -108,17 +121,16 @@ void AskedModel::end() {
 
 LearnedCodes AskedModel::learn(const QuantizedModel& model, Progress&) {
   const nb::gil_scoped_acquire locked;
-  nb::dict others, stepped;
+  nb::dict others, small, stepped;
   for (const QuantizedTensor& tensor : model.tensors) {
-    const auto* codes = std::get_if<SteppedCodes>(&tensor.data);
-    if (!codes)
-      others[tensor.name.c_str()] = values_of(tensor);
-    else
-      stepped[tensor.name.c_str()] =
-          nb::make_tuple(array_of(in_two_dimensions(*codes), levels_of(*codes)), step_sizes(codes->row_steps),
-                         step_sizes(codes->column_steps), codes->trellis_bits);
+    const char* name = tensor.name.c_str();
+    if (const auto* codes = std::get_if<SteppedCodes>(&tensor.data))
+      stepped[name] = nb::make_tuple(array_of(in_two_dimensions(*codes), levels_of(*codes)),
+                                     step_sizes(codes->row_steps), step_sizes(codes->column_steps), codes->trellis_bits);
+    else if (has_floats(tensor))
+      (std::holds_alternative<RawTensor>(tensor.data) ? small : others)[name] = values_of(tensor);
   }
-  const nb::object answer = ask_("learn", others, stepped);
+  const nb::object answer = ask_("learn", others, small, stepped);
   const auto latents = nb::cast<std::map<std::string, Floats>>(answer[0]);
   std::set<std::string> names;
   for (const auto& [name, levels] : latents) names.insert(name);
@@ -139,9 +151,7 @@ LearnedCodes AskedModel::learn(const QuantizedModel& model, Progress&) {
 
 double AskedModel::divergence(const QuantizedModel& model, Progress&) {
   const nb::gil_scoped_acquire locked;
-  nb::dict tensors;
-  for (const QuantizedTensor& tensor : model.tensors) tensors[tensor.name.c_str()] = values_of(tensor);
-  return nb::cast<double>(ask_("divergence", tensors));
+  return nb::cast<double>(ask_("divergence", values_of(model)));
 }
 
 void bind_trellis(nb::module_& module) {

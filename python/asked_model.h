@@ -14,14 +14,17 @@
 
 namespace thimble {
 
-// The questions, and what answers them. Arrays are float32 but where it says so; tensors are named as in the artifact.
+// The questions, and what answers them. Arrays are float32 but where it says so; tensors are named as in the artifact, and
+// floating.
 //   ask("begin", {name: values})                    None
 //   ask("collect", number of the input)             H = E[x~ x~^T] and E[(x - x~) x~^T], (K, K) in float64
 //   ask("replace", name, values)                    None
 //   ask("end")                                      None
 //   ask("divergence", {name: values})               nats per token
-//   ask("learn", {name: values of what has no steps}, {name: (levels (R, K), row steps (R), column steps (K), bits)})
-//                                                   {name: latents (R, K)}, {name: values}, steps, sequences, held out
+//   ask("learn", {name: values of other codes}, {name: values of what has no codes},
+//       {name: (levels (R, K), row steps (R), column steps (K), bits of the trellis)})
+//                                                   {name: latents (R, K)}, {name: values of what has no codes}, steps,
+//                                                   sequences, how many more were held out
 // Must be destroyed while the interpreter is held.
 class AskedModel final : public PairedModels, public CodeTeacher {
  public:

@@ -22,7 +22,8 @@ def write_safetensors(
              torch.bool: "BOOL"}  # fmt: skip
     header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
-    for name, tensor in sorted(tensors.items()):
+    for name in sorted(tensors):  # one at a time: a mapping may read them as they are asked for
+        tensor = tensors[name]
         begin, end = end, end + tensor.numel() * tensor.element_size()
         header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -30,8 +31,8 @@ def write_safetensors(
     temporary = f"{os.fspath(path)}.part"
     with open(temporary, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for _, tensor in sorted(tensors.items()):
-            values = tensor.detach().cpu().contiguous().reshape(-1)
+        for name in sorted(tensors):
+            values = tensors[name].detach().cpu().contiguous().reshape(-1)
             if values.numel():
                 file.write(memoryview(values.view(torch.uint8).numpy()))
         file.flush()

@@ -1,18 +1,22 @@
-"""module_quantizer.py: any PyTorch module into an artifact under a budget: statistics by module_statistics.py, solved, searched and coded
-by the program's own method slope, in a process of its own that an interrupt ends and a later call goes on with."""
+"""module_quantizer.py: any PyTorch module into an artifact under a budget: statistics by module_statistics.py, solved,
+searched and coded by the program's own method slope, in a process of its own that an interrupt ends and a later call goes
+on with. What takes the model, that process asks of this one: cross terms (module_pairs.py), learning (module_learner.py).
+"""
 
 from __future__ import annotations
 
+import hashlib
 import html
 import json
 import os
+import pickle
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +25,11 @@ import torch
 from . import _thimble
 from ._safetensors import write_safetensors
 from .artifact import LAYOUT_KEY, Artifact
-from .module_statistics import Loss, Matrix, Statistics, gather
 from .errors import FormatError, UsageError, error_of
+from .module_learner import LearnOptions, ModuleLearner, Predict
+from .module_pairs import ModulePairs
+from .module_parameters import Matrix, Parameters, digest_of
+from .module_statistics import Loss, Statistics, gather, next_token_logits, next_token_loss
 
 _UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "Ki": 1024, "Mi": 1024**2, "Gi": 1024**3}
 
@@ -88,6 +95,12 @@ class Report:
             rows.append(("budget", f"{facts['budget_bytes']:,} B (fill {100 * facts['fill']:.2f} %)"))
         precisions = ", ".join(f"{name} for {count}" for name, count in facts["precisions"].items())
         rows.append(("precision", precisions))
+        learned = facts.get("learn")
+        if learned:
+            rows.append((
+                "learned", f"{100 * learned['changed_codes']:.2f} % of the codes: KL {learned['divergence_before']:.6f} to "
+                f"{learned['divergence_after']:.6f} nats per prediction on {learned['held_out']} sequences held out"
+                + ("" if learned["kept"] else ": not kept")))  # fmt: skip
         rows += [("warning", warning) for warning in facts.get("warnings") or []]
         return rows
 
@@ -110,48 +123,119 @@ class Report:
         return f"<table>{cells}</table><details><summary>Bits per weight</summary><table>{bars}</table></details>"
 
 
-def _prepared(model: torch.nn.Module, statistics: Statistics, config: dict[str, Any], keeps_layout: bool):
-    """The checkpoint that is quantized, by name, and what becomes of the config: where matrices lie in parameters goes
-    into it, for load_state_dict(). With `keeps_layout` the checkpoint is the model's own, which the program knows."""
-    own = {name: value for name, value in model.state_dict().items()}
-    aliases = _aliases(model)
-    for name in aliases:
-        own.pop(name, None)
-    if keeps_layout:
-        return own, config
-    layout: dict[str, Any] = {}
-    by_parameter: dict[str, list[Matrix]] = {}
-    for matrix in statistics.matrices.values():
-        by_parameter.setdefault(matrix.parameter, []).append(matrix)
-    tensors: dict[str, torch.Tensor] = {}
-    for name, value in own.items():
-        seen = by_parameter.get(name, [])
-        if value.dim() == 3 and seen and seen[0].part is not None:
-            is_turned = seen[0].is_turned
-            for part in range(len(value)):
-                tensors[f"{name}.{part}"] = Matrix("", name, part, is_turned).of(value)
-            layout[name] = {"parts": len(value), "turned": is_turned}
-        elif value.dim() > 2 and seen:
-            tensors[name] = value.flatten(1)
-            layout[name] = {"shape": list(value.shape)}
-        elif seen and seen[0].is_turned:
-            tensors[name] = value.T
-            layout[name] = {"turned": True}
-        else:
-            tensors[name] = value
-    if aliases:
-        layout["tied"] = aliases
-    return tensors, config | {LAYOUT_KEY: layout}
+class _Checkpoint(Mapping[str, torch.Tensor]):
+    """The tensors that are quantized, by name; each is read, where the model has it, when it is asked for."""
+
+    def __init__(self, parameters: Parameters, matrices: Mapping[str, Matrix], keeps_layout: bool) -> None:
+        self.parameters = parameters
+        self.state = parameters.state()
+        self.is_own = keeps_layout  # the model's own checkpoint
+        # Where in the model each lies, the solvers' matrices as (R, K); and how parameters are made of the artifact's.
+        self.places: dict[str, Matrix] = {}
+        self.layout: dict[str, Any] = {}
+        by_parameter = {matrix.parameter: matrix for matrix in matrices.values()}
+        for name, value in self.state.items():
+            seen = by_parameter.get(name)
+            if seen is None or keeps_layout:
+                self.places[name] = matrices.get(name, Matrix(name, name))
+            elif seen.part is not None:
+                for part in range(len(value)):
+                    self.places[f"{name}.{part}"] = Matrix(f"{name}.{part}", name, part, seen.is_turned)
+                self.layout[name] = {"parts": len(value), "turned": seen.is_turned}
+            else:
+                self.places[name] = seen
+                if value.dim() > 2:
+                    self.layout[name] = {"shape": list(value.shape)}
+                elif seen.is_turned:
+                    self.layout[name] = {"turned": True}
+        if parameters.aliases and not keeps_layout:
+            self.layout["tied"] = parameters.aliases
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        place = self.places[name]
+        value = self.parameters.value(place.parameter, self.state[place.parameter])
+        return value if self.is_own or place.parameter not in self.layout else place.of(value)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
 
 
-def _aliases(model: torch.nn.Module) -> dict[str, str]:
-    """Names of parameters that are another one, by which it is stored."""
-    first: dict[int, str] = {}
-    aliases = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        if first.setdefault(id(parameter), name) != name:
-            aliases[name] = first[id(parameter)]
-    return aliases
+def _hash_of(value: Any, digest: Any) -> None:
+    """Adds what statistics depend on in a batch, a loss, an option. What cannot be told is like nothing else."""
+    if isinstance(value, torch.Tensor):
+        digest.update(digest_of(value))
+    elif isinstance(value, Mapping):
+        for key, one in value.items():
+            _hash_of((key, one), digest)
+    elif isinstance(value, list | tuple):
+        digest.update(f"{len(value)} of".encode())
+        for one in value:
+            _hash_of(one, digest)
+    elif hasattr(value, "__code__"):
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        digest.update(f"{value.__module__}.{value.__qualname__} {value.__code__.co_consts}".encode())
+        digest.update(value.__code__.co_code)
+        _hash_of(cells + list(value.__defaults__ or ()), digest)
+    else:
+        try:
+            digest.update(pickle.dumps(value))
+        except Exception:
+            digest.update(os.urandom(16))
+
+
+def _fingerprint(parameters: Parameters, *others: Any) -> str:
+    """Of a model's values and code, and of all else that statistics depend on."""
+    digest = hashlib.blake2b(f"{_thimble.__version__} {type(parameters.model)} {parameters.model}".encode(), digest_size=16)
+    for name, value in parameters.state().items():
+        digest.update(name.encode() + digest_of(parameters.value(name, value)))
+    _hash_of(others, digest)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The folder of a call: statistics, which belong to one fingerprint, and what is made of them."""
+
+    folder: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint.safetensors"
+
+    @property
+    def statistics(self) -> Path:
+        return self.folder / "statistics.safetensors"
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "config.json"
+
+    @property
+    def _facts(self) -> Path:
+        return self.folder / "statistics.json"
+
+    def find(self, fingerprint: str) -> tuple[dict[str, Matrix], list[list[str]]] | None:
+        """The matrices and inputs of statistics that are here, whole, and of the same model, batches and options."""
+        try:
+            facts = json.loads(self._facts.read_text())
+            if facts["fingerprint"] != fingerprint or not (self.checkpoint.exists() and self.statistics.exists()):
+                return None
+            return {one[0]: Matrix(*one) for one in facts["matrices"]}, facts["inputs"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def keep(self, fingerprint: str, statistics: Statistics, checkpoint: _Checkpoint) -> None:
+        self._facts.unlink(missing_ok=True)  # last, and whole, once all else is there
+        statistics.write(self.statistics)
+        write_safetensors(self.checkpoint, checkpoint)
+        facts = {"fingerprint": fingerprint, "inputs": statistics.inputs(),
+                 "matrices": [astuple(matrix) for matrix in statistics.matrices.values()]}  # fmt: skip
+        temporary = self._facts.with_suffix(".part")
+        temporary.write_text(json.dumps(facts))
+        os.replace(temporary, self._facts)
 
 
 def _config_of(model: torch.nn.Module) -> dict[str, Any]:
@@ -160,22 +244,61 @@ def _config_of(model: torch.nn.Module) -> dict[str, Any]:
     return json.loads(json.dumps(to_dict(), default=str)) if to_dict else {}
 
 
-def _run(arguments: dict[str, Any], quiet: bool) -> dict[str, Any]:
-    """The native part, in a process of its own; an interrupt of this one ends it."""
-    with subprocess.Popen(
+def _run(arguments: dict[str, Any], answers: Mapping[str, Callable[..., Any]], quiet: bool) -> dict[str, Any]:
+    """The native part, in a process of its own, whose questions `answers` answer; an interrupt of this one ends it."""
+    with tempfile.TemporaryFile() as said, subprocess.Popen(
         [sys.executable, "-m", "thimble._quantize_process"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE if quiet else None, text=True,
+        stderr=said if quiet else None,
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).absolute().parents[1]), *sys.path])},
     ) as process:  # fmt: skip
+
+        def send(message: Any) -> None:
+            pickle.dump(message, process.stdin, protocol=pickle.HIGHEST_PROTOCOL)
+            process.stdin.flush()
+
         try:
-            answer, said = process.communicate(json.dumps(arguments))
+            send(arguments | {"asks": bool(answers)})
+            while True:
+                kind, *message = pickle.load(process.stdout)
+                if kind != "ask":
+                    break
+                send(answers[message[0]](*message[1:]))
+        except (EOFError, BrokenPipeError) as error:
+            code = process.wait()
+            said.seek(0)
+            raise error_of(1, f"solving ended with {code}: {said.read().decode(errors='replace')}") from error
         except BaseException:
             process.terminate()
             raise
-    given = json.loads(answer) if answer else {"exit_code": 1, "message": f"ended with {process.returncode}: {said}"}
-    if "exit_code" in given:
-        raise error_of(given["exit_code"], given["message"])
-    return given
+    if kind == "error":
+        raise error_of(*message)
+    return json.loads(message[0])
+
+
+LEARN_STEPS = 64
+
+
+def _learn_steps(asked: int | None, predict: Predict | None, parameters: Parameters, batches: list[Any]) -> int:
+    """As many as are asked for, or as usual where codes can be learned."""
+    reasons = []
+    if predict is None:
+        reasons.append("a loss is given, but no `predict` of the predictions to compare")
+    if len(batches) < 2:
+        reasons.append(f"there is {len(batches)} batch, two are needed: one is held out")
+    if parameters.are_offloaded:
+        reasons.append("parameters of the model are kept elsewhere than where they are computed with")
+    if asked is not None and asked < 0:
+        raise UsageError(f"learn_steps is {asked}, at least 0 is needed")
+    if asked and reasons:
+        raise UsageError(f"learn_steps is {asked}, but codes cannot be learned: {reasons[0]}")
+    return asked if asked is not None else 0 if reasons else LEARN_STEPS
+
+
+def _check_numbers(cross_term: float, cross_damping: float, learn_batch: int, learn_rate: float) -> None:
+    for name, value, low, high in (("cross_term", cross_term, 0, 1), ("cross_damping", cross_damping, 0, 100),
+                                   ("learn_batch", learn_batch, 1, 1 << 20), ("learn_rate", learn_rate, 0, 1)):  # fmt: skip
+        if not low <= value <= high:
+            raise UsageError(f"{name} is {value}, allowed are {low} to {high}")
 
 
 def quantize(
@@ -187,8 +310,15 @@ def quantize(
     bits_per_weight: float | None = None,
     tokenizer: Any = None,
     loss: Loss | None = None,
+    predict: Predict | None = None,
     fisher: bool = True,
     min_elements: int | None = None,
+    cross_term: float = 1.0,
+    cross_damping: float = 0.5,
+    cross_batches: int | None = None,
+    learn_steps: int | None = None,
+    learn_batch: int = LearnOptions.batch,
+    learn_rate: float = LearnOptions.rate,
     work_dir: str | os.PathLike[str] | None = None,
     keep_work: bool = False,
     progress: bool = True,
@@ -197,42 +327,73 @@ def quantize(
 
     `batches`: token ids (sequences, length) on the model's device, or what `loss(model, batch)` takes: text that the
     model is used on. `tokenizer`, where it is one of transformers, is asked for the ids of special tokens alone.
-    `min_elements`: matrices of at most as many elements are stored as fp16. `work_dir`, by default `out` + ".work",
-    holds statistics and finished steps: after an interrupt, the same call goes on. `fisher`: also run back from the
-    loss. Cross terms and learning, which the program does for models that it runs, are left out.
+    `min_elements`: matrices of at most as many elements are stored as fp16. `fisher`: also run back from the loss.
+
+    `cross_term`, 0 to 1: how far each layer makes up for what those before it did to its input, with `cross_damping`
+    added to Hessians, relative to their mean diagonal; on the first `cross_batches`, or all.
+    `learn_steps`: steps of learning codes, 0 for none, of `learn_batch` sequences each, at least a batch; `learn_rate`:
+    how many levels such a step moves a weight. `predict(model, batch)` gives the logits (..., classes) whose divergence
+    from the original's is brought down: by default, without `loss`, of each next token. A few batches are held out, and
+    what does not come nearer to the original on these is not kept. Not of models whose parameters are offloaded.
+
+    `work_dir`, by default `out` + ".work", holds statistics and finished steps: after an interrupt, the same call goes
+    on. Statistics of another model, other batches or options are collected anew.
 
     Raises UsageError, CheckError (the budget cannot be met), FormatError (a weight is not finite), IoError."""
     if (budget is None) == (bits_per_weight is None):
         raise UsageError("quantize: give a budget, or bits_per_weight")
     limit = None if budget is None else bytes_of(budget)
-    for name, parameter in model.named_parameters():
-        if parameter.is_floating_point() and not torch.isfinite(parameter).all():
+    _check_numbers(cross_term, cross_damping, learn_batch, learn_rate)
+    batches = list(batches)
+    parameters = Parameters(model)
+    if predict is None and loss is None:
+        predict = next_token_logits
+    options = LearnOptions(_learn_steps(learn_steps, predict, parameters, batches), learn_batch, learn_rate)
+    for name, value in parameters.values():
+        if value.is_floating_point() and not torch.isfinite(value).all():
             raise FormatError(f"parameter {name!r} holds a value that is not finite")
-    work = Path(f"{os.fspath(out)}.work" if work_dir is None else work_dir)
-    work.mkdir(parents=True, exist_ok=True)
-    checkpoint, statistics_file, config_file = (
-        work / name for name in ("checkpoint.safetensors", "statistics.safetensors", "config.json")
-    )
-    if not (checkpoint.exists() and statistics_file.exists() and config_file.exists()):
+    work = _Work(Path(f"{os.fspath(out)}.work" if work_dir is None else work_dir))
+    work.folder.mkdir(parents=True, exist_ok=True)
+    config = _config_of(model)
+    for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        if getattr(tokenizer, key, None) is not None:
+            config[key] = getattr(tokenizer, key)
+    is_known = _thimble.runs(json.dumps(config))
+    fingerprint = _fingerprint(parameters, batches, loss, fisher)
+    found = work.find(fingerprint)
+    if found is None:
         statistics = gather(model, batches, loss, fisher, progress)
-        config = _config_of(model)
-        for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
-            if getattr(tokenizer, key, None) is not None:
-                config[key] = getattr(tokenizer, key)
-        tensors, config = _prepared(model, statistics, config, _thimble.runs(json.dumps(config)))
-        for name in [name for name in statistics.matrices if name not in tensors]:  # tied under another name
-            statistics.sums.pop(name, None)
-        statistics.write(statistics_file)
-        write_safetensors(checkpoint, tensors)
-        config_file.write_text(json.dumps(config))
-    facts = _run(
-        {
-            "checkpoint": str(checkpoint), "config": str(config_file), "hessians": str(statistics_file),
-            "output": os.fspath(out), "budget_bytes": limit, "bits_per_weight": bits_per_weight,
-            "min_elements": min_elements, "fisher": fisher, "work_folder": str(work / "steps"), "quiet": not progress,
-        },
-        not progress,
-    )  # fmt: skip
+        checkpoint = _Checkpoint(parameters, statistics.matrices, is_known)
+        work.keep(fingerprint, statistics, checkpoint)
+        matrices, inputs = statistics.matrices, statistics.inputs()
+    else:
+        matrices, inputs = found
+        checkpoint = _Checkpoint(parameters, matrices, is_known)
+    work.config.write_text(json.dumps(config if is_known else config | {LAYOUT_KEY: checkpoint.layout}))
+    crossed = batches[: len(batches) if cross_batches is None else cross_batches]
+    pairs = ModulePairs(model, inputs, checkpoint.places, crossed, loss or next_token_loss)
+    answers: dict[str, Callable[..., Any]] = {
+        "begin": pairs.begin, "collect": pairs.collect, "replace": pairs.replace, "end": pairs.end
+    }  # fmt: skip
+    key = f"{fingerprint} {len(crossed)}"
+    if options.steps:
+        learner = ModuleLearner(model, checkpoint.places, batches, predict, options, work.folder, key, progress)
+        answers |= {"learn": learner.learn, "divergence": learner.divergence}
+    try:
+        facts = _run(
+            {
+                "checkpoint": str(work.checkpoint), "config": str(work.config), "hessians": str(work.statistics),
+                "output": os.fspath(out), "budget_bytes": limit, "bits_per_weight": bits_per_weight,
+                "min_elements": min_elements, "fisher": fisher, "work_folder": str(work.folder / "steps"),
+                "quiet": not progress, "inputs": inputs, "text_key": key, "cross_term": float(cross_term if crossed else 0),
+                "cross_damping": float(cross_damping), "learn_steps": options.steps, "learn_batch": options.batch,
+                "learn_rate": float(options.rate),
+            },
+            answers,
+            not progress,
+        )  # fmt: skip
+    finally:
+        pairs.end()
     if not keep_work:
-        shutil.rmtree(work)
+        shutil.rmtree(work.folder)
     return Report(os.fspath(out), facts)

@@ -22,37 +22,29 @@ from torch.overrides import TorchFunctionMode
 
 from ._safetensors import write_safetensors
 from .errors import UsageError
+from .module_parameters import Matrix, Parameters, Product, at_rest, product_of
 
 Loss = Callable[[torch.nn.Module, Any], torch.Tensor]
 
-_CONVOLUTIONS = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
-_PRODUCTS = (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.mm, torch.Tensor.mm)
-_SUMS_OF_PRODUCTS = (torch.addmm, torch.Tensor.addmm)
+
+def next_token_logits(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+    """Logits (sequences, length - 1, vocabulary) of each next token of a batch of token ids (sequences, length), or of a
+    dict of arguments with "input_ids". The model gives those of all positions, or what has them as `logits` or in its
+    first place."""
+    given = model(**batch) if isinstance(batch, dict) else model(batch)
+    logits = getattr(given, "logits", given)
+    return (logits[0] if isinstance(logits, tuple) else logits)[:, :-1]
 
 
 def next_token_loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
-    """Negative log-likelihood in nats of each next token, summed over a batch of token ids (sequences, length). The
-    model gives logits (sequences, length, vocabulary), or what has them as `logits` or in its first place."""
-    given = model(**batch) if isinstance(batch, dict) else model(batch)
-    logits = getattr(given, "logits", given)
-    logits = logits[0] if isinstance(logits, tuple) else logits
-    tokens = batch["input_ids"] if isinstance(batch, dict) else batch
-    return functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten(), reduction="sum")
+    """Negative log-likelihood in nats of each next token, summed over the batch, which is that of next_token_logits()."""
+    logits = next_token_logits(model, batch)
+    return functional.cross_entropy(logits.flatten(0, 1).float(), first_of(batch)[:, 1:].flatten(), reduction="sum")
 
 
-@dataclass(frozen=True)
-class Matrix:
-    """A matrix (R, K) as the solvers see it, and where it lies in a parameter."""
-
-    name: str  # in the checkpoint that is quantized
-    parameter: str
-    part: int | None = None  # of a parameter of three dimensions
-    is_turned: bool = False  # stored as (K, R)
-
-    def of(self, value: torch.Tensor) -> torch.Tensor:
-        """The matrix (R, K) in the parameter's value."""
-        matrix = value if self.part is None else value[self.part]
-        return matrix.T if self.is_turned else matrix.flatten(1)
+def first_of(batch: Any) -> Any:
+    """Of a batch, the tensor whose first dimension counts its sequences."""
+    return batch["input_ids"] if isinstance(batch, dict) else batch
 
 
 @dataclass
@@ -62,6 +54,8 @@ class _Sums:
     shares: str | None = None  # the matrix whose Hessian this one's is
     squares: torch.Tensor | None = None  # (R), sum of squared gradients
     outputs: int = 0
+    is_steady: bool = True  # each batch reads it once, at as many inputs for each position
+    inputs_per_position: int | None = None
 
 
 @dataclass
@@ -80,6 +74,17 @@ class Statistics:
     tables: dict[str, _Table] = field(default_factory=dict)
     tokens: int = 0
     sequences: int = 0
+
+    def inputs(self) -> list[list[str]]:
+        """The matrices that read each input, in the order in which the model runs, for cross terms: without those that
+        some batches read at other positions than others (experts), or twice, tables, and the head, which is read last."""
+        groups: dict[str, list[str]] = {}
+        last = next(reversed(self.matrices), None)
+        for name in self.matrices:
+            sums = self.sums[name]
+            if name != last and name not in self.tables and sums.is_steady:
+                groups.setdefault(sums.shares or name, []).append(name)
+        return [names for leader, names in groups.items() if names[0] == leader]
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """As a file for `thimble quantize --hessians FILE --fisher` (docs/reference/hessian_files.md)."""
@@ -104,49 +109,40 @@ class Statistics:
 
 
 class _Observer(TorchFunctionMode):
-    def __init__(self, model: torch.nn.Module, statistics: Statistics, fisher: bool) -> None:
+    def __init__(self, parameters: Parameters, statistics: Statistics, fisher: bool) -> None:
         super().__init__()
-        self.statistics, self.fisher = statistics, fisher
-        self.parameters = {
-            parameter.untyped_storage().data_ptr(): (name, parameter) for name, parameter in model.named_parameters()
-        }
+        self.parameters, self.statistics, self.fisher = parameters, statistics, fisher
         self.last: tuple[torch.Tensor, int, str] | None = None  # input, its version, the matrix that read it
+        self.reads: dict[str, list[int]] = {}  # of this batch: how many inputs each product has had
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        product = product_of(func, args, kwargs, self.parameters.find)
         result = func(*args, **(kwargs or {}))
-        if func is functional.linear:
-            return self._seen(args[0], self._matrix(args[1], False), result)
-        if func in _PRODUCTS and args[1].dim() == 2:
-            return self._seen(args[0], self._matrix(args[1], True), result)
-        if func in _SUMS_OF_PRODUCTS:
-            return self._seen(args[1], self._matrix(args[2], True), result)
-        if func in _CONVOLUTIONS:
-            return self._convolved(_CONVOLUTIONS[func], result, *args, **(kwargs or {}))
+        if product is not None and product.input.numel():
+            return self._seen(product, args, result)
         if func is functional.embedding:
             return self._looked_up(args[0], args[1], result)
         return result
 
-    def _matrix(self, weight: torch.Tensor, is_input_first: bool) -> Matrix | None:
-        """Which matrix a product with `weight`, (R, K) or, with is_input_first, (K, R), reads. None: no parameter's."""
-        name, parameter = self.parameters.get(weight.untyped_storage().data_ptr(), ("", None))
-        if parameter is None or weight.dim() != 2 or parameter.dim() not in (2, 3) or not parameter.is_contiguous():
-            return None
-        rows, columns = parameter.shape[-2:]
-        is_turned = weight.stride() == (1, columns) and weight.shape == (columns, rows)
-        if not is_turned and (weight.shape != (rows, columns) or not weight.is_contiguous()):
-            return None
-        if parameter.dim() == 2:
-            return Matrix(name, name, None, is_turned != is_input_first)
-        part, rest = divmod(weight.storage_offset() - parameter.storage_offset(), rows * columns)
-        return None if rest else Matrix(f"{name}.{part}", name, part, is_turned != is_input_first)
+    def end_batch(self, positions: int) -> None:
+        """After each batch: its matrices are steady where they were read as in the others."""
+        self.last = None
+        for name in self.statistics.matrices:
+            sums, reads = self.statistics.sums[name], self.reads.get(name, [])
+            each, rest = divmod(sum(reads), max(1, positions))
+            if len(reads) != 1 or rest or each < 1 or sums.inputs_per_position not in (None, each):
+                sums.is_steady = False
+            sums.inputs_per_position = each
+        self.reads.clear()
 
-    def _seen(self, x: torch.Tensor, matrix: Matrix | None, out: torch.Tensor, axis: int = -1) -> torch.Tensor:
-        """Adds an input (..., K) whose product with the matrix is `out`, which has its R outputs along `axis`; returns
-        `out` for the code that goes on."""
-        if matrix is None or x.numel() == 0:
-            return out
+    def _seen(self, product: Product, args: Any, out: torch.Tensor) -> torch.Tensor:
+        """Adds the input of a product, which gave `out`; returns that for the code that goes on."""
+        matrix, x = product.matrix, product.input
+        if matrix.name not in self.statistics.matrices and self.statistics.sequences:
+            self.statistics.sums[matrix.name] = _Sums(is_steady=False)  # the first batches did not read it
         self.statistics.matrices[matrix.name] = matrix
         sums = self.statistics.sums.setdefault(matrix.name, _Sums())
+        self.reads.setdefault(matrix.name, []).append(x.numel() // x.shape[-1])
         if self.last is not None and self.last[0] is x and self.last[1] == x._version and self.last[2] != matrix.name:
             if sums.hessian is None:
                 sums.shares = self.last[2]
@@ -155,10 +151,11 @@ class _Observer(TorchFunctionMode):
         if sums.shares is None:
             with torch.no_grad():
                 rows = x.detach().reshape(-1, x.shape[-1]).float()
-                product = (rows.T @ rows).double()
-                sums.hessian = product if sums.hessian is None else sums.hessian.add_(product)
+                square = rows.T @ rows
+                square = (square.cpu() if self.parameters.are_offloaded else square).double()
+                sums.hessian = square if sums.hessian is None else sums.hessian.add_(square)
                 sums.count += len(rows)
-        return self._graded(out, axis, lambda squares, count: _add_squares(sums, squares, count))
+        return self._graded(out, product.axis, lambda squares, count: _add_squares(sums, squares, count))
 
     def _graded(self, out: torch.Tensor, axis: int, add: Callable[[torch.Tensor, int], None]) -> torch.Tensor:
         """`out`, of which `add` gets the squared gradients summed over all axes but that of the outputs."""
@@ -175,23 +172,8 @@ class _Observer(TorchFunctionMode):
         out.register_hook(squared)
         return out
 
-    def _convolved(self, dimensions: int, out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: Any = None,
-                   stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> torch.Tensor:  # fmt: skip
-        name, parameter = self.parameters.get(weight.untyped_storage().data_ptr(), ("", None))
-        if parameter is None or weight.shape != parameter.shape or groups != 1 or isinstance(padding, str):
-            return out
-        lists = [[v] * dimensions if isinstance(v, int) else list(v) for v in (stride, padding, dilation)]
-        padded = functional.pad(x.detach(), [p for p in reversed(lists[1]) for _ in (0, 1)])
-        padded = padded if weight.dim() == x.dim() else padded[None]
-        for axis, (size, step, gap) in enumerate(zip(weight.shape[2:], lists[0], lists[2], strict=True)):
-            padded = padded.unfold(2 + axis, (size - 1) * gap + 1, step)[..., ::gap]
-        # (batch, channels, positions ..., kernel ...) to (all positions, channels * kernel)
-        order = [0, *range(2, 2 + dimensions), 1, *range(2 + dimensions, 2 + 2 * dimensions)]
-        patches = padded.permute(order).reshape(-1, weight[0].numel())
-        return self._seen(patches, Matrix(name, name), out, 1)
-
     def _looked_up(self, rows: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        name, parameter = self.parameters.get(weight.untyped_storage().data_ptr(), ("", None))
+        name, parameter = self.parameters.find(weight) or ("", None)
         if parameter is None or weight.shape != parameter.shape:
             return out
         counts = torch.bincount(rows.flatten(), minlength=len(weight)).cpu()
@@ -227,34 +209,23 @@ def gather(
     model: torch.nn.Module, batches: Iterable[Any], loss: Loss | None = None, fisher: bool = True, progress: bool = True
 ) -> Statistics:
     """Runs every batch through the model, and back from the loss where `fisher` is set. The model is in evaluation mode
-    meanwhile, none of its parameters gets a gradient, and it is left as it was."""
+    meanwhile, none of its parameters gets a gradient, and it is left as it was. Of a model whose parameters are brought
+    while it runs, sums are in host memory."""
     statistics = Statistics()
-    observer = _Observer(model, statistics, fisher)
+    parameters = Parameters(model)
+    observer = _Observer(parameters, statistics, fisher)
     loss = next_token_loss if loss is None else loss
-    was_training = model.training
-    wanted = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    experts = getattr(getattr(model, "config", None), "_experts_implementation", None)
-    try:
-        model.eval()
-        for parameter, _ in wanted:
-            parameter.requires_grad_(False)
-        if experts is not None:  # one product for each expert, not one for all of them
-            model.config._experts_implementation = "eager"
+    with at_rest(model), parameters.watched():
         for batch in _observed(batches, progress):
-            tokens = batch["input_ids"] if isinstance(batch, dict) else batch
-            with torch.set_grad_enabled(fisher), observer:
+            tokens = first_of(batch)
+            with torch.set_grad_enabled(fisher), parameters.kept_where_they_are(), observer:
                 value = loss(model, batch)
             if fisher:
                 value.backward()
-            observer.last = None
+            positions = tokens.numel() if tokens.dim() < 3 else len(tokens)
+            observer.end_batch(positions)
             statistics.sequences += len(tokens)
-            statistics.tokens += tokens.numel() if tokens.dim() < 3 else len(tokens)
-    finally:
-        model.train(was_training)
-        for parameter, needed in wanted:
-            parameter.requires_grad_(needed)
-        if experts is not None:
-            model.config._experts_implementation = experts
+            statistics.tokens += positions
     if statistics.sequences == 0:
         raise UsageError("batches: there is none, at least one is needed")
     return statistics
