@@ -77,11 +77,13 @@ class Parameters:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model
-        self._hooks = dict(_offloading_hooks(model))
+        self._hooks = list(_offloading_hooks(model))
         self._elsewhere: dict[str, tuple[Mapping[str, torch.Tensor], str]] = {}
-        for prefix, hook in self._hooks.values():
-            for name in hook.weights_map:
-                self._elsewhere.setdefault(prefix + name, (hook.weights_map, name))
+        for prefix, module, hook in self._hooks:
+            tensors = (module.named_parameters, module.named_buffers)
+            for name, tensor in (one for named in tensors for one in named(recurse=hook.place_submodules)):
+                if tensor.device.type == "meta":
+                    self._elsewhere.setdefault(prefix + name, (hook.weights_map, name))
         self.aliases = self._find_aliases()
         self._here: dict[int, tuple[str, torch.Tensor]] = {}
         for name, parameter in model.named_parameters():
@@ -120,10 +122,10 @@ class Parameters:
         once, in threads that take turns: what one has brought stays until the last has left."""
         leaves: list[Callable[[], None]] = []
         try:
-            leaves = [self._watch(prefix, hook) for prefix, hook in self._hooks.values()]
+            leaves = [self._watch(prefix, hook) for prefix, _, hook in self._hooks]
             yield
         finally:
-            for _, hook in self._hooks.values():
+            for *_, hook in self._hooks:
                 for name in ("pre_forward", "post_forward"):
                     hook.__dict__.pop(name, None)
             for leave in leaves:
@@ -206,13 +208,13 @@ class Parameters:
         return aliases
 
 
-def _offloading_hooks(model: torch.nn.Module) -> Iterator[tuple[int, tuple[str, Any]]]:
-    """Those of accelerate that bring parameters while a module runs, by their ids, with the module's prefix."""
+def _offloading_hooks(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, Any]]:
+    """Those of accelerate that bring parameters while a module runs, with the prefix of its names and the module."""
     for name, module in model.named_modules():
         hook = getattr(module, "_hf_hook", None)
         for one in getattr(hook, "hooks", [hook]):
             if getattr(one, "offload", False) and getattr(one, "weights_map", None) is not None:
-                yield id(one), (f"{name}." if name else "", one)
+                yield f"{name}." if name else "", module, one
 
 
 Find = Callable[[torch.Tensor], "tuple[str, torch.Tensor] | None"]
