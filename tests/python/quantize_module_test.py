@@ -4,12 +4,11 @@ Modules of random weights; budgets, reloaded losses, the statistics against plai
 of the same statistics. Skipped where thimble or torch is missing; models of transformers where that is.
 """
 
-import importlib.util
 import json
 import math
+import shutil
 import struct
 import subprocess
-import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -21,18 +20,18 @@ needs("thimble", "torch")
 import numpy  # noqa: E402
 import thimble  # noqa: E402
 import torch  # noqa: E402
+from modules import (  # noqa: E402
+    REPOSITORY,
+    VOCABULARY,
+    PlainModel,
+    batches_of,
+    example_model,
+    llama_config,
+)
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-VOCABULARY = 96
-
-
-def batches_of(count=4, sequences=4, length=24, vocabulary=VOCABULARY):
-    generator = torch.Generator().manual_seed(7)
-    return [torch.randint(0, vocabulary, (sequences, length), generator=generator) for _ in range(count)]
-
-
 def read_safetensors(path):
     raw = Path(path).read_bytes()
     (length,) = struct.unpack("<Q", raw[:8])
@@ -46,41 +45,6 @@ def read_safetensors(path):
         if name != "__metadata__"
     }
     return tensors, header["__metadata__"]
-
-
-class Experts(nn.Module):
-    """Two stacked matrices, one of them as (input, output)."""
-
-    def __init__(self, width, inner):
-        super().__init__()
-        self.up = nn.Parameter(torch.randn(3, inner, width) * 0.3)
-        self.down = nn.Parameter(torch.randn(3, inner, width) * 0.3)
-
-    def forward(self, x):
-        return x + sum(functional.relu(functional.linear(x, self.up[e])) @ self.down[e] for e in range(3))
-
-
-class PlainModel(nn.Module):
-    """A convolution in front, experts, a layer as (input, output), a linear layer, and a head tied to the embedding."""
-
-    def __init__(self, width=32):
-        super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, width)
-        self.convolution = nn.Conv1d(width, width, 3)
-        self.experts = Experts(width, 48)
-        self.turned = nn.Parameter(torch.randn(width, 2 * width) * 0.2)
-        self.bias = nn.Parameter(torch.zeros(2 * width))
-        self.linear = nn.Linear(2 * width, width)
-        self.head = nn.Linear(width, VOCABULARY, bias=False)
-        self.head.weight = self.embedding.weight
-
-    def forward(self, tokens):
-        x = self.embedding(tokens)
-        x = x + self.convolution(functional.pad(x.transpose(1, 2), (2, 0))).transpose(1, 2)
-        x = self.experts(x)
-        flat = torch.addmm(self.bias, x.reshape(-1, x.shape[-1]), self.turned)
-        x = x + self.linear(functional.gelu(flat)).reshape(x.shape)
-        return self.head(x)
 
 
 class ModuleTest(unittest.TestCase):
@@ -176,22 +140,39 @@ class ModuleTest(unittest.TestCase):
         self.assertEqual(json.loads(metadata["shared"]), {"second.weight": "first.weight"})
         self.assertNotIn("second.weight", tensors)
 
-    def test_an_interrupted_call_goes_on(self):
+    def test_statistics_are_kept_for_the_same_model_batches_and_options(self):
+        from unittest import mock
+
+        import thimble.module_quantizer as quantizer
+
         model = PlainModel()
         out = self.folder / "model.thmb"
-        arguments = dict(budget=20000, out=out, min_elements=256, progress=False)
+        arguments = dict(budget=20000, out=out, min_elements=256, progress=False, learn_steps=0)
         with self.assertRaises(thimble.CheckError):  # statistics are kept, the artifact cannot be made
             thimble.quantize(model, batches_of(), **arguments | {"budget": 600})
-        self.assertTrue((self.folder / "model.thmb.work" / "statistics.safetensors").exists())
 
-        def no_batches():
-            raise AssertionError("the statistics were kept")
-            yield
+        def collects(batches=None, **changed):
+            """Whether a call after that one, which is made whole, collects statistics."""
+            shutil.copytree(f"{out}.work", self.folder / "kept")
+            with mock.patch.object(quantizer, "gather", wraps=quantizer.gather) as gather:
+                thimble.quantize(model, batches or batches_of(), **arguments | changed)
+            (self.folder / "kept").rename(f"{out}.work")
+            return gather.called
 
-        thimble.quantize(model, no_batches(), **arguments)
+        self.assertFalse(collects(batch for batch in batches_of()))
         first = out.read_bytes()
-        thimble.quantize(model, batches_of(), **arguments)
+        self.assertTrue(collects(fisher=False))
+        self.assertTrue(collects(batches_of(3)))
+        other = [batch.clone() for batch in batches_of()]
+        other[1][2, 3] += 1
+        self.assertTrue(collects(other))
+        self.assertTrue(collects(loss=lambda model, batch: model(batch).square().sum()))
+        (self.folder / "model.thmb.work" / "statistics.json").write_text("{")
+        self.assertTrue(collects())
         self.assertEqual(out.read_bytes(), first)
+        with torch.no_grad():
+            model.linear.weight[0, 0] += 1
+        self.assertTrue(collects())
 
     def test_what_is_wrong_is_named(self):
         model = PlainModel()
@@ -270,10 +251,8 @@ class ModuleTest(unittest.TestCase):
         needs("transformers")
         import transformers
 
-        config = transformers.LlamaConfig(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64,
-                                          num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=64)
-        model = transformers.AutoModelForCausalLM.from_config(config)
-        report = self.quantized(model, bits=6)
+        model = transformers.AutoModelForCausalLM.from_config(llama_config())
+        report = self.quantized(model, bits=6, cross_term=0, learn_steps=0)
         model.save_pretrained(self.folder / "llama")
         statistics = self.folder / "statistics.safetensors"
         thimble.collect(model, batches_of(), statistics, progress=False)
@@ -286,11 +265,7 @@ class ModuleTest(unittest.TestCase):
             self.assertTrue(numpy.array_equal(ours[name], values), name)
 
     def test_golf_gpt(self):
-        spec = importlib.util.spec_from_file_location("golf_gpt", REPOSITORY / "scripts" / "golf_gpt.py")
-        golf = importlib.util.module_from_spec(spec)
-        sys.modules["golf_gpt"] = golf
-        spec.loader.exec_module(golf)
-        model = golf.load_checkpoint(REPOSITORY / "examples" / "tiny" / "model.safetensors")
+        model = example_model()
         batches = batches_of(2, 2, 64, 1024)
         report = self.quantized(model, batches, bits=4, min_elements=4096)
         before = self.loss_of(model, batches)
