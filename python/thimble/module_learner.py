@@ -30,7 +30,7 @@ Stepped = tuple[numpy.ndarray, numpy.ndarray, numpy.ndarray, int]  # levels (R, 
 
 PATHS_EVERY = 4  # steps: what these move is far less than a level
 KEPT_EVERY = 4 * PATHS_EVERY  # steps from one look at the batches held out to the next
-PATIENCE = 4  # looks without a gain, after which learning stops
+PATIENCE = 8  # looks without a gain, after which learning stops: most gains come late, when steps are short
 WARM_UP = 0.1  # share of the steps
 SMALL_RATE = 4e-3  # what a step moves a small tensor, relative to its size
 QUIET_CODES, QUIET_SMALL = 0.03, 0.5  # see adam_step()
@@ -90,7 +90,7 @@ class _Latents:
 
     def __init__(self, stepped: Stepped, device: torch.device) -> None:
         levels, rows, columns, self.trellis_bits = stepped
-        self.levels, self.rows, self.columns = (torch.from_numpy(a).to(device) for a in (levels, rows, columns))
+        self.levels, self.rows, self.columns = (torch.tensor(a, device=device) for a in (levels, rows, columns))
         self.latents = self.levels.clone().requires_grad_()
         self.second = torch.zeros_like(self.levels)
 

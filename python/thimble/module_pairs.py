@@ -73,15 +73,17 @@ class QuantizedValues:
 
 
 class _View:
-    """Of a parameter: what a call was given, without its values."""
+    """Of a parameter: what a call was given."""
 
     def __init__(self, name: str, parameter: torch.Tensor, tensor: torch.Tensor) -> None:
-        self.name, self.device = name, tensor.device
-        self.size, self.stride = tensor.size(), tensor.stride()
+        self.name, self.tensor = name, tensor
         self.offset = tensor.storage_offset() - parameter.storage_offset()
 
-    def of(self, value: torch.Tensor) -> torch.Tensor:
-        return value.as_strided(self.size, self.stride, value.storage_offset() + self.offset)
+    def quantized(self, values: QuantizedValues) -> torch.Tensor:
+        if self.name not in values.values:
+            return self.tensor
+        value = values.on(self.name, self.tensor.device)
+        return value.as_strided(self.tensor.size(), self.tensor.stride(), value.storage_offset() + self.offset)
 
 
 class _Pass(TorchFunctionMode):
@@ -133,7 +135,7 @@ class _Pass(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         product = product_of(func, args, kwargs, self.find)
-        if self.quantized is not None:  # views may change while the pass waits
+        if self.quantized is not None:  # what it is may change while the pass waits
             args, kwargs = tree_map(self._named, (args, kwargs))
         if product is not None and product.matrix.name == self._wanted:
             self._wanted, self._input = None, product.input
@@ -148,13 +150,13 @@ class _Pass(TorchFunctionMode):
     def _named(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor) and self.quantized is not None:
             name, parameter = self.find(value) or ("", None)
-            if parameter is not None and name in self.quantized.values:
+            if parameter is not None:
                 return _View(name, parameter, value)
         return value
 
     def _quantized(self, value: Any) -> Any:
         if isinstance(value, _View) and self.quantized is not None:
-            return value.of(self.quantized.on(value.name, value.device))
+            return value.quantized(self.quantized)
         return value
 
 

@@ -275,28 +275,22 @@ def _run(arguments: dict[str, Any], answers: Mapping[str, Callable[..., Any]], q
     return json.loads(message[0])
 
 
-LEARN_STEPS = 64
-
-
-def _learn_steps(asked: int | None, predict: Predict | None, parameters: Parameters, batches: list[Any]) -> int:
-    """As many as are asked for, or as usual where codes can be learned."""
-    reasons = []
+def _check_learning(steps: int, predict: Predict | None, parameters: Parameters, batches: list[Any]) -> None:
+    reason = None
     if predict is None:
-        reasons.append("a loss is given, but no `predict` of the predictions to compare")
-    if len(batches) < 2:
-        reasons.append(f"there is {len(batches)} batch, two are needed: one is held out")
-    if parameters.are_offloaded:
-        reasons.append("parameters of the model are kept elsewhere than where they are computed with")
-    if asked is not None and asked < 0:
-        raise UsageError(f"learn_steps is {asked}, at least 0 is needed")
-    if asked and reasons:
-        raise UsageError(f"learn_steps is {asked}, but codes cannot be learned: {reasons[0]}")
-    return asked if asked is not None else 0 if reasons else LEARN_STEPS
+        reason = "a loss is given, but no `predict` of the predictions to compare"
+    elif len(batches) < 2:
+        reason = f"there is {len(batches)} batch, two are needed: one is held out"
+    elif parameters.are_offloaded:
+        reason = "parameters of the model are kept elsewhere than where they are computed with"
+    if steps and reason:
+        raise UsageError(f"learn_steps is {steps}, but codes cannot be learned: {reason}")
 
 
-def _check_numbers(cross_term: float, cross_damping: float, learn_batch: int, learn_rate: float) -> None:
+def _check_numbers(cross_term: float, cross_damping: float, learning: LearnOptions) -> None:
     for name, value, low, high in (("cross_term", cross_term, 0, 1), ("cross_damping", cross_damping, 0, 100),
-                                   ("learn_batch", learn_batch, 1, 1 << 20), ("learn_rate", learn_rate, 0, 1)):  # fmt: skip
+                                   ("learn_steps", learning.steps, 0, 1 << 20), ("learn_batch", learning.batch, 1, 1 << 20),
+                                   ("learn_rate", learning.rate, 0, 1)):  # fmt: skip
         if not low <= value <= high:
             raise UsageError(f"{name} is {value}, allowed are {low} to {high}")
 
@@ -316,7 +310,7 @@ def quantize(
     cross_term: float = 1.0,
     cross_damping: float = 0.5,
     cross_batches: int | None = None,
-    learn_steps: int | None = None,
+    learn_steps: int = 0,
     learn_batch: int = LearnOptions.batch,
     learn_rate: float = LearnOptions.rate,
     work_dir: str | os.PathLike[str] | None = None,
@@ -331,8 +325,8 @@ def quantize(
 
     `cross_term`, 0 to 1: how far each layer makes up for what those before it did to its input, with `cross_damping`
     added to Hessians, relative to their mean diagonal; on the first `cross_batches`, or all.
-    `learn_steps`: steps of learning codes, 0 for none, of `learn_batch` sequences each, at least a batch; `learn_rate`:
-    how many levels such a step moves a weight. `predict(model, batch)` gives the logits (..., classes) whose divergence
+    `learn_steps`: steps of learning codes, of `learn_batch` sequences each, at least a batch, which takes many more
+    batches than statistics need; `learn_rate`: how many levels such a step moves a weight. `predict(model, batch)` gives the logits (..., classes) whose divergence
     from the original's is brought down: by default, without `loss`, of each next token. A few batches are held out, and
     what does not come nearer to the original on these is not kept. Not of models whose parameters are offloaded.
 
@@ -343,12 +337,13 @@ def quantize(
     if (budget is None) == (bits_per_weight is None):
         raise UsageError("quantize: give a budget, or bits_per_weight")
     limit = None if budget is None else bytes_of(budget)
-    _check_numbers(cross_term, cross_damping, learn_batch, learn_rate)
+    options = LearnOptions(learn_steps, learn_batch, learn_rate)
+    _check_numbers(cross_term, cross_damping, options)
     batches = list(batches)
     parameters = Parameters(model)
     if predict is None and loss is None:
         predict = next_token_logits
-    options = LearnOptions(_learn_steps(learn_steps, predict, parameters, batches), learn_batch, learn_rate)
+    _check_learning(learn_steps, predict, parameters, batches)
     for name, value in parameters.values():
         if value.is_floating_point() and not torch.isfinite(value).all():
             raise FormatError(f"parameter {name!r} holds a value that is not finite")

@@ -147,7 +147,7 @@ class ModuleTest(unittest.TestCase):
 
         model = PlainModel()
         out = self.folder / "model.thmb"
-        arguments = dict(budget=20000, out=out, min_elements=256, progress=False, learn_steps=0)
+        arguments = dict(budget=20000, out=out, min_elements=256, progress=False)
         with self.assertRaises(thimble.CheckError):  # statistics are kept, the artifact cannot be made
             thimble.quantize(model, batches_of(), **arguments | {"budget": 600})
 
@@ -252,7 +252,7 @@ class ModuleTest(unittest.TestCase):
         import transformers
 
         model = transformers.AutoModelForCausalLM.from_config(llama_config())
-        report = self.quantized(model, bits=6, cross_term=0, learn_steps=0)
+        report = self.quantized(model, bits=6, cross_term=0)
         model.save_pretrained(self.folder / "llama")
         statistics = self.folder / "statistics.safetensors"
         thimble.collect(model, batches_of(), statistics, progress=False)
