@@ -88,7 +88,9 @@ nb::object nearest_levels(const Floats& latents, int trellis_bits, double rate_w
 AskedModel::AskedModel(nb::callable ask, std::vector<std::vector<std::string>> inputs, std::string key)
     : ask_(std::move(ask)), inputs_(std::move(inputs)), key_(std::move(key)) {}
 
-uint64_t AskedModel::key() const { return Hasher().add(std::string_view("asked")).add(std::string_view(key_)).digest(); }
+uint64_t AskedModel::key() const {
+  return Hasher().add(std::string_view("asked")).add(std::string_view(key_)).digest();
+}
 
 void AskedModel::begin(const KnownTensors& known) {
   const nb::gil_scoped_acquire locked;
@@ -125,8 +127,9 @@ LearnedCodes AskedModel::learn(const QuantizedModel& model, Progress&) {
   for (const QuantizedTensor& tensor : model.tensors) {
     const char* name = tensor.name.c_str();
     if (const auto* codes = std::get_if<SteppedCodes>(&tensor.data))
-      stepped[name] = nb::make_tuple(array_of(in_two_dimensions(*codes), levels_of(*codes)),
-                                     step_sizes(codes->row_steps), step_sizes(codes->column_steps), codes->trellis_bits);
+      stepped[name] =
+          nb::make_tuple(array_of(in_two_dimensions(*codes), levels_of(*codes)), step_sizes(codes->row_steps),
+                         step_sizes(codes->column_steps), codes->trellis_bits);
     else if (has_floats(tensor))
       (std::holds_alternative<RawTensor>(tensor.data) ? small : others)[name] = values_of(tensor);
   }

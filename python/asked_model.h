@@ -1,7 +1,6 @@
-// asked_model.h: a model that Python runs, for cross terms and learning of codes (OutsideModel): each step is a question
-// to a callable, whose answer is made of arrays. thimble/_quantize_process.py passes questions on to the process that
-// has the model.
-// R = output rows, K = input columns of a matrix
+// asked_model.h: a model that Python runs, for cross terms and learning of codes (OutsideModel): each step is a
+// question to a callable, whose answer is made of arrays. thimble/_quantize_process.py passes questions on to the
+// process that has the model. R = output rows, K = input columns of a matrix
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -14,8 +13,8 @@
 
 namespace thimble {
 
-// The questions, and what answers them. Arrays are float32 but where it says so; tensors are named as in the artifact, and
-// floating.
+// The questions, and what answers them. Arrays are float32 but where it says so; tensors are named as in the artifact,
+// and floating.
 //   ask("begin", {name: values})                    None
 //   ask("collect", number of the input)             H = E[x~ x~^T] and E[(x - x~) x~^T], (K, K) in float64
 //   ask("replace", name, values)                    None

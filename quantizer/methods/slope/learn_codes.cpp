@@ -69,11 +69,7 @@ LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model,
     progress.advance(1);
   }
   progress.end();
-  return {std::move(state.codes),
-          state.small.gains().small,
-          options.steps,
-          split.learned,
-          split.held_out};
+  return {std::move(state.codes), state.small.gains().small, options.steps, split.learned, split.held_out};
 }
 
 class ProgramTeacher final : public CodeTeacher {

@@ -122,8 +122,8 @@ class SlopeMethod final : public Method {
     if (options_.slope.cross_term > 0) {
       if (!options_.outside.pairs)
         own_pairs = make_paired_models(work.source.weights(), work.tokens, options_.cross_sequences, work.device);
-      cross_terms.emplace(CrossTerms{own_pairs ? *own_pairs : *options_.outside.pairs, start_->fixed, start_->layers,
-                                     work.times});
+      cross_terms.emplace(
+          CrossTerms{own_pairs ? *own_pairs : *options_.outside.pairs, start_->fixed, start_->layers, work.times});
     }
     const SlopeTools tools = {start_->layers, options_.encode, work.encoder, work.times, work.progress};
     SlopeOutcome result = SlopeSearch(start_->fixed, tools, cross_terms ? &*cross_terms : nullptr,
