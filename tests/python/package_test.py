@@ -159,8 +159,9 @@ class PackageTest(unittest.TestCase):
     def test_damaged_artifacts_are_errors(self):
         pick = random.Random(3)
         path = self.folder / "damaged.thmb"
-        good = (STORED / "slope-rans-golf.thmb").read_bytes()
+        stored = sorted(STORED.glob("*.thmb"))  # of all format versions and codecs
         for copy in range(DAMAGED_COPIES):
+            good = stored[copy % len(stored)].read_bytes()
             data = bytearray(good)
             for _ in range(pick.randrange(1, 4)):
                 data[pick.randrange(len(data))] ^= 1 << pick.randrange(8)
