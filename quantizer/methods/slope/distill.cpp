@@ -95,16 +95,25 @@ FloatTensors small_tensors(const QuantizedModel& model, const Network& network) 
 }
 
 QuantizedModel with_gains(QuantizedModel model, const Gains& gains, const Network& network) {
+  model = with_matrix_gains(std::move(model), {{head_name(network), gains.head}});
   for (QuantizedTensor& tensor : model.tensors) {
     if (SteppedCodes* codes = stepped_codes(tensor)) {
-      if (tensor.name == head_name(network))
-        for (int16_t& step : codes->row_steps) add_to_step(step_change(gains.head), step);
       if (auto found = gains.rows.find(tensor.name); found != gains.rows.end())
         for (size_t r = 0; r < codes->row_steps.size(); ++r)
           add_to_step(step_change(found->second[r]), codes->row_steps[r]);
     }
   }
   return with_small_tensors(std::move(model), gains.small);
+}
+
+QuantizedModel with_matrix_gains(QuantizedModel model, const std::map<std::string, float>& gains) {
+  for (QuantizedTensor& tensor : model.tensors) {
+    const auto found = gains.find(tensor.name);
+    SteppedCodes* codes = found == gains.end() ? nullptr : stepped_codes(tensor);
+    if (!codes) continue;
+    for (int16_t& step : codes->row_steps) add_to_step(step_change(found->second), step);
+  }
+  return model;
 }
 
 QuantizedModel with_small_tensors(QuantizedModel model, const FloatTensors& small) {

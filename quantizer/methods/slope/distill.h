@@ -19,6 +19,8 @@ Distilled distill(const DistillInput& input, const QuantizedModel& model, Progre
 
 // With what gains stand for where the model has room for it, and its small tensors replaced.
 QuantizedModel with_gains(QuantizedModel model, const Gains& gains, const Network& network);
+// With gains of whole matrices, by name, in their row steps.
+QuantizedModel with_matrix_gains(QuantizedModel model, const std::map<std::string, float>& gains);
 // With these values of tensors that it has without codes, in the dtype that they are stored in.
 QuantizedModel with_small_tensors(QuantizedModel model, const FloatTensors& small);
 // All small tensors of the network, as the model stores them.

@@ -24,9 +24,16 @@ struct LearnState {
 uint64_t learning_key(const DistillInput& input, const QuantizedModel& model) {
   Hasher hasher;
   hasher.add(std::string_view("learning codes")).add(divergence_key(input, model));
-  for (double value : {input.codes.rate, input.options.small_rate}) hasher.add(std::bit_cast<uint64_t>(value));
+  for (double value : {input.codes.rate, input.options.small_rate, input.options.row_rate})
+    hasher.add(std::bit_cast<uint64_t>(value));
   for (int64_t count : {input.codes.steps, input.codes.batch}) hasher.add(static_cast<uint64_t>(count));
   return hasher.digest();
+}
+
+bool has_codes(const QuantizedModel& model, const std::string& name) {
+  return std::ranges::any_of(model.tensors, [&](const QuantizedTensor& tensor) {
+    return tensor.name == name && std::holds_alternative<SteppedCodes>(tensor.data);
+  });
 }
 
 std::set<std::string> matrix_names(const Network& network) {
@@ -39,8 +46,10 @@ LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model,
   const Network& network = *input.original->network;
   const DistillSplit split = split_sequences(input, input.codes.steps, input.codes.batch);
   const TokenSequences tokens = chosen_sequences(input.tokens, split);
-  GainTunerInput small;  // no gains: codes do what these would
+  const std::string& head = network.matrix(network.head.weight).name;
+  GainTunerInput small;  // no gains of rows: codes do what these would, but for all logits at once
   small.small = small_tensors(model, network);
+  small.tune_head = input.temperature != 1 && has_codes(model, head);
   small.sequences = split.learned;
   small.positions = tokens.length - 1;
   GainTunerOptions options = input.options;
@@ -69,7 +78,11 @@ LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model,
     progress.advance(1);
   }
   progress.end();
-  return {std::move(state.codes), state.small.gains().small, options.steps, split.learned, split.held_out};
+  Gains gains = state.small.gains();
+  std::map<std::string, float> of_matrices;
+  if (small.tune_head) of_matrices[head] = gains.head;
+  return {std::move(state.codes), std::move(of_matrices), std::move(gains.small),
+          options.steps,          split.learned,          split.held_out};
 }
 
 class ProgramTeacher final : public CodeTeacher {

@@ -4,7 +4,9 @@
 // room for are made of them afterwards.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <string>
 
 #include "quantizer/methods/method.h"
 #include "quantizer/methods/slope/distill_input.h"
@@ -13,7 +15,9 @@ namespace thimble {
 
 struct LearnedCodes {
   CodeLearner learner;
-  FloatTensors small;  // those that were learned beside the codes
+  // What was learned beside the codes: gains of matrices, by name, and small tensors.
+  std::map<std::string, float> gains;
+  FloatTensors small;
   int64_t steps = 0, sequences = 0, held_out = 0;
 
   // A model of the same matrices with learned codes instead of its own, whatever its steps: a bit weighs `rate_weight`

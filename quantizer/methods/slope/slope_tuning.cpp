@@ -60,10 +60,11 @@ bool SlopeSearch::learn(std::optional<uint64_t> limit, const EncodeOptions& enco
     }
     report.divergence_before = teacher_->divergence(outcome.model, tools_.progress);
     SlopeOutcome changed = outcome;
-    changed.model = with_small_tensors(std::move(changed.model), learned.small);
+    changed.model = with_small_tensors(with_matrix_gains(std::move(changed.model), learned.gains), learned.small);
+    const RowChanges changes = row_changes(outcome.model, changed.model);
     if (limit) {
       report.rate_weight = fit_codes(learned, *limit, encode, changed);
-      fill(*limit, {}, changed);
+      fill(*limit, changes, changed);
     } else {
       changed.model = learned.codes_in(std::move(changed.model), 0);
       changed.artifact = tools_.encoder.artifact(changed.model, encode, tools_.progress);
