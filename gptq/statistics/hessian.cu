@@ -11,7 +11,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/parallel.h"
-#include "runtime/cuda/kernels/products/cuda_gemm.cuh"
+#include "runtime/cuda/kernels/cuda_gemm.cuh"
 
 namespace thimble {
 namespace {

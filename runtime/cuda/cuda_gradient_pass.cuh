@@ -11,8 +11,8 @@
 
 #include "runtime/cuda/cuda_gradient_rows.cuh"
 #include "runtime/cuda/cuda_node_runner.cuh"
-#include "runtime/cuda/kernels/cuda_column_dots.cuh"
 #include "runtime/cuda/kernels/attention/cuda_float_attention.cuh"
+#include "runtime/cuda/kernels/cuda_column_dots.cuh"
 #include "runtime/cuda/kernels/cuda_loss.cuh"
 #include "runtime/ops/token_batch.h"
 #include "runtime/ops/vector_sums.h"

@@ -3,7 +3,7 @@
 // __half.
 #pragma once
 
-#include "runtime/cuda/kernels/products/cuda_gemm.cuh"
+#include "runtime/cuda/kernels/cuda_gemm.cuh"
 #include "runtime/cuda/kernels/cuda_head_epilogues.cuh"
 
 namespace thimble {

@@ -7,7 +7,7 @@
 
 #include "runtime/cuda/cuda_products.cuh"
 #include "runtime/cuda/kernels/attention/cuda_attention.h"
-#include "runtime/cuda/kernels/products/cuda_gemm_sm90.cuh"
+#include "runtime/cuda/kernels/cuda_gemm_sm90.cuh"
 
 namespace thimble {
 

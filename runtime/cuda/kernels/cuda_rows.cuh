@@ -1,7 +1,7 @@
 // cuda_rows.cuh: the row-wise kernels around the products: embedding, compaction, loss, sampling. Host interface.
 #pragma once
 
-#include "runtime/cuda/kernels/products/cuda_gemm.cuh"
+#include "runtime/cuda/kernels/cuda_gemm.cuh"
 #include "runtime/ops/network.h"
 #include "runtime/ops/token_sequences.h"
 #include "runtime/tensor/rounding.h"

@@ -4,7 +4,7 @@
 
 #include <cuda.h>
 
-#include "runtime/cuda/kernels/products/cuda_gemm.cuh"
+#include "runtime/cuda/kernels/cuda_gemm.cuh"
 
 namespace thimble {
 

@@ -2,7 +2,7 @@
 // component along the own value, rows are stored over their queries.
 #pragma once
 
-#include "runtime/cuda/kernels/products/cuda_gemm.cuh"
+#include "runtime/cuda/kernels/cuda_gemm.cuh"
 
 namespace thimble {
 

@@ -2,7 +2,7 @@
 // one head's rows in shared memory, products whose left factor is a warp's fragment of scores, and the online softmax.
 #pragma once
 
-#include "runtime/cuda/kernels/products/cuda_gemm.cuh"
+#include "runtime/cuda/kernels/cuda_gemm.cuh"
 #include "runtime/ops/attention_window.h"
 
 namespace thimble {

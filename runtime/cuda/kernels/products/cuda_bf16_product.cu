@@ -3,7 +3,7 @@
 // [k][row]; ldmatrix turns the latter. Padding of 16 bytes spreads the eight rows that it reads at once over all banks.
 #include <cuda_bf16.h>
 
-#include "runtime/cuda/kernels/products/cuda_gemm.cuh"
+#include "runtime/cuda/kernels/cuda_gemm.cuh"
 #include "runtime/cuda/kernels/products/cuda_product_tiles.cuh"
 
 namespace thimble {

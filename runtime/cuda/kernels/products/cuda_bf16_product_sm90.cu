@@ -10,9 +10,9 @@
 // row arrives as zeros, not as the next one's first.
 #include "runtime/cuda/kernels/products/cuda_bf16_product_sm90.cuh"
 
-#include "runtime/cuda/kernels/products/cuda_product_tiles.cuh"
 #include "runtime/cuda/kernels/cuda_row_kernel.cuh"
 #include "runtime/cuda/kernels/cuda_sm90.cuh"
+#include "runtime/cuda/kernels/products/cuda_product_tiles.cuh"
 
 namespace thimble {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "runtime/cpu/cpu_kernels.h"
 #include "runtime/cpu/gradient_ops.h"
-#include "runtime/cuda/kernels/cuda_column_dots.cuh"
 #include "runtime/cuda/kernels/attention/cuda_float_attention.cuh"
+#include "runtime/cuda/kernels/cuda_column_dots.cuh"
 #include "runtime/cuda/kernels/cuda_loss.cuh"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 #include "tests/runtime/cuda/kernels/device_copy.h"

@@ -1,0 +1,113 @@
+// cuda_gain_observer.cuh: the gradients that a divergence pass on a CUDA device sums, by gains and by matrices.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <string>
+
+#include "runtime/cuda/cuda_gradient_pass.cuh"
+#include "runtime/cuda/cuda_matrix_gradients.cuh"
+#include "runtime/cuda/kernels/cuda_row_kernel.cuh"
+#include "runtime/ops/divergence_pass.h"
+
+namespace thimble {
+
+struct LookUpRows {
+  const float* table;
+  int64_t stride;
+  const int32_t* rows;
+  CudaView out;
+
+  __device__ void operator()(int64_t row, int lane) const {
+    const float* from = table + rows[row] * stride;
+    for (int64_t c = lane; c < out.columns; c += 32) out.data[row * out.stride + c] = from[c];
+  }
+};
+
+// Sums of the gradients by the logarithms of gains, on the device: one for each output of each matrix, and for a tied
+// head those of what is looked up, by columns. Unless `matrices` is null, gradients by matrices go there.
+class CudaGainObserver final : public CudaGradientObserver {
+ public:
+  CudaGainObserver(const CudaNetworkWeights<float>& student, CudaGradientPass& pass, CudaMatrixGradients* matrices)
+      : student_(student),
+        network_(student.network()),
+        pass_(pass),
+        matrices_(matrices),
+        head_name_(network_.matrix(network_.head.weight).name) {
+    int64_t count = 0;
+    auto place = [&](const std::string& name, int64_t columns) {
+      places_[name] = {count, columns};
+      count += columns;
+    };
+    for (MatrixId id : network_.linear_matrices()) place(network_.matrix(id).name, network_.matrix(id).rows);
+    place(head_name_, network_.vocabulary());
+    place(kLookup, network_.matrix(network_.head.weight).columns);
+    sums_ = DeviceArray<double>(count, "sums");
+    sums_.fill_zero();
+  }
+
+  void on_output_gradient(const std::string& weight, ConstCudaView gradient, ConstCudaView output,
+                          const BatchShape& batch, cudaStream_t stream) override {
+    pass_.column_dots().add(gradient, output, batch, sums_.data() + places_.at(weight).first, {}, stream);
+  }
+  void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstCudaView gradient,
+                          const BatchShape& batch, cudaStream_t stream) override {
+    if (matrices_) matrices_->add_lookups(network_.id_of(table), rows, gradient, stream);
+    if (table != head_name_) return;
+    rows_.reserve(static_cast<int64_t>(rows.size()));
+    check_cuda(cudaMemcpyAsync(rows_.data(), rows.data(), rows.size_bytes(), cudaMemcpyHostToDevice, stream));
+    check_cuda(cudaStreamSynchronize(stream));  // the caller's list goes
+    looked_up_.resize(gradient.rows, gradient.columns);
+    const CudaMatrix<float>& from = student_.matrix(network_.head.weight);
+    launch_rows(gradient.rows, LookUpRows{from.data.data(), from.columns, rows_.data(), looked_up_}, stream);
+    pass_.column_dots().add(gradient, looked_up_, batch, sums_.data() + places_.at(kLookup).first, {}, stream);
+  }
+
+  void on_linear_gradient(const std::string& weight, ConstCudaView gradient, ConstCudaView input,
+                          const BatchShape& batch, cudaStream_t stream) override {
+    if (matrices_) matrices_->add_products(network_.id_of(weight), gradient, input, batch, pass_.products(), stream);
+  }
+
+  // Room for on_lookup_gradient() of so many rows, where the head's matrix is looked up too.
+  void reserve_lookups(int64_t rows) {
+    auto looks_up_head = [&](const Node& node) {
+      const auto* gather = std::get_if<op::Gather>(&node.operation);
+      return gather && gather->table == network_.head.weight;
+    };
+    if (std::ranges::none_of(network_.nodes, looks_up_head)) return;
+    rows_.reserve(rows);
+    looked_up_.resize(rows, network_.matrix(network_.head.weight).columns);
+  }
+
+  // Waits for the stream.
+  void read(GainGradients& to, cudaStream_t stream) const {
+    std::vector<double> sums(static_cast<size_t>(sums_.count()));
+    check_cuda(cudaMemcpyAsync(sums.data(), sums_.data(), sums_.bytes(), cudaMemcpyDeviceToHost, stream));
+    check_cuda(cudaStreamSynchronize(stream));
+    for (const auto& [name, place] : places_) {
+      auto first = sums.begin() + place.first, last = first + place.columns;
+      if (name == head_name_ || name == kLookup)
+        to.head += std::accumulate(first, last, 0.0);
+      else
+        to.rows[name].assign(first, last);
+    }
+  }
+
+ private:
+  static constexpr const char* kLookup = "";
+  struct Place {
+    int64_t first = 0, columns = 0;
+  };
+  const CudaNetworkWeights<float>& student_;
+  const Network& network_;
+  CudaGradientPass& pass_;
+  CudaMatrixGradients* matrices_;
+  std::string head_name_;
+  std::map<std::string, Place> places_;
+  DeviceArray<double> sums_;
+  DeviceArray<int32_t> rows_;
+  CudaFloatMatrix looked_up_;
+};
+
+}  // namespace thimble
