@@ -165,8 +165,9 @@ class ModuleLearner:
 
     def learn(self, others: Mapping[str, numpy.ndarray], small: Mapping[str, numpy.ndarray],
               stepped: Mapping[str, Stepped]) -> tuple[Any, ...]:  # fmt: skip
-        """From tensors with other codes, which stay, without codes, and with steps. Returns latents and small tensors as float32, by name: those
-        that are nearest to the original on the batches held out; steps, sequences, and how many of these are held out."""
+        """From tensors with other codes, which stay, without codes, and with steps. Returns latents and small tensors as
+        float32, by name: those that are nearest to the original on the batches held out; steps, sequences, and how many
+        of these are held out."""
         device = {name: self.originals[place.parameter].device for name, place in self.places.items()
                   if place.parameter in self.originals}  # fmt: skip
         self._latents = {name: _Latents(one, device[name]) for name, one in stepped.items()}

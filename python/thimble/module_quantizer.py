@@ -326,9 +326,10 @@ def quantize(
     `cross_term`, 0 to 1: how far each layer makes up for what those before it did to its input, with `cross_damping`
     added to Hessians, relative to their mean diagonal; on the first `cross_batches`, or all.
     `learn_steps`: steps of learning codes, of `learn_batch` sequences each, at least a batch, which takes many more
-    batches than statistics need; `learn_rate`: how many levels such a step moves a weight. `predict(model, batch)` gives the logits (..., classes) whose divergence
-    from the original's is brought down: by default, without `loss`, of each next token. A few batches are held out, and
-    what does not come nearer to the original on these is not kept. Not of models whose parameters are offloaded.
+    batches than statistics need; `learn_rate`: how many levels such a step moves a weight. `predict(model, batch)` gives
+    the logits (..., classes) whose divergence from the original's is brought down: by default, without `loss`, of each
+    next token. A few batches are held out, and what does not come nearer to the original on these is not kept. Not of
+    models whose parameters are offloaded.
 
     `work_dir`, by default `out` + ".work", holds statistics and finished steps: after an interrupt, the same call goes
     on. Statistics of another model, other batches or options are collected anew.
