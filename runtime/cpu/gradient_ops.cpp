@@ -110,7 +110,11 @@ void mix_data(std::span<const Token> next, double share, MatrixView logits) {
 
 void add_temperature_slopes(std::span<const Token> next, double temperature, ConstMatrixView logits,
                             TemperatureSlope& sums) {
-  for (int64_t p = 0; p < logits.rows; ++p) {
+  struct Moments {
+    double mean, variance;
+  };
+  std::vector<Moments> of_rows(static_cast<size_t>(logits.rows));
+  for_each_row(logits.rows, logits.cols, [&](int64_t p) {
     const std::span<const float> l(logits.row(p), static_cast<size_t>(logits.cols));
     const double peak = std::ranges::max(l);
     double weights = 0, mean = 0, square = 0;
@@ -121,8 +125,10 @@ void add_temperature_slopes(std::span<const Token> next, double temperature, Con
       square += weight * below * below;
     }
     mean /= weights;
-    sums.add(mean + peak, square / weights - mean * mean, l[static_cast<size_t>(next[static_cast<size_t>(p)])]);
-  }
+    of_rows[static_cast<size_t>(p)] = {mean + peak, square / weights - mean * mean};
+  });
+  for (size_t p = 0; p < of_rows.size(); ++p)
+    sums.add(of_rows[p].mean, of_rows[p].variance, logits.row(static_cast<int64_t>(p))[next[p]]);
 }
 
 std::vector<double> column_dots(ConstMatrixView a, ConstMatrixView b) {

@@ -17,17 +17,6 @@ __device__ inline float largest_of_row(const float* x, int64_t columns, int lane
   return max_over_lanes<32>(peak);
 }
 
-// Logits become those divided by a temperature.
-struct ScaleLogits {
-  CudaView logits;
-  float factor;
-
-  __device__ void operator()(int64_t row, int lane) const {
-    float* z = logits.data + row * logits.stride;
-    for (int64_t c = lane; c < logits.columns; c += 32) z[c] *= factor;
-  }
-};
-
 // A row's terms of TemperatureSlope: E_p[l], Var_p[l], l_y.
 struct FindTemperatureSlopes {
   ConstCudaView logits;
@@ -112,7 +101,7 @@ struct CudaTeacher {
     return [this, batch_row, next, share = options.data_share, temperature = options.temperature](
                int64_t first_row, int64_t count, cudaStream_t stream) {
       const CudaView out = logits_of(batch_row + first_row, count, stream);
-      if (temperature != 1) launch_rows(count, ScaleLogits{out, static_cast<float>(1 / temperature)}, stream);
+      CudaGradientRows(stream).scale(out, nullptr, static_cast<float>(1 / temperature), /*adds=*/false, out);
       if (share > 0) launch_rows(count, MixData{out, next + first_row, static_cast<float>(share)}, stream);
       return CudaTargets::teacher(out.data);
     };

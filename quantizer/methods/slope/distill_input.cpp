@@ -19,6 +19,7 @@ constexpr int64_t kHeldOutShare = 8, kMostHeldOut = 4, kMostHeldOutOfData = 16;
 constexpr int64_t kFittedTokens = 1 << 15;
 constexpr int kNewtonSteps = 5;
 constexpr double kSignificance = 3;
+constexpr double kNewtonEnd = 1e-4;  // far less than what a temperature is rounded to
 // One that is further from 1 says that somebody drew the text from the model, at a temperature, or that it is of
 // another kind than what the model is for.
 constexpr double kFarthest = 1.15;
@@ -26,13 +27,15 @@ constexpr double kFarthest = 1.15;
 constexpr double kTemperatureStep = 1e-3;
 
 double fit_temperature(DivergencePass& original, int64_t sequences) {
-  double inverse = 1;
-  for (int i = 0; i < kNewtonSteps; ++i) {
-    const TemperatureSlope sums = original.temperature_slope(0, sequences, 1 / inverse);
+  double inverse = 1, moved = 1;
+  TemperatureSlope sums;
+  for (int i = 0; i <= kNewtonSteps && std::abs(moved) > kNewtonEnd; ++i) {
+    sums = original.temperature_slope(0, sequences, 1 / inverse);
     if (!(sums.curvature > 0)) return 1;
-    inverse = std::clamp(inverse - sums.slope / sums.curvature, 0.5, 2.0);
+    const double next = std::clamp(inverse - sums.slope / sums.curvature, 0.5, 2.0);
+    moved = next - inverse;
+    inverse = next;
   }
-  const TemperatureSlope sums = original.temperature_slope(0, sequences, 1 / inverse);
   const double error = std::sqrt(sums.squares) / sums.curvature;
   const bool is_told_apart = std::abs(inverse - 1) > kSignificance * error;
   if (!is_told_apart || std::max(inverse, 1 / inverse) > kFarthest) return 1;

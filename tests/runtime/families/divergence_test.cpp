@@ -231,10 +231,18 @@ TEST_P(DivergenceOfCases, TemperatureSlopesAreDerivatives) {
 }
 
 TEST_P(DivergenceOfCases, TemperatureChangesWhatIsToBePredicted) {
-  std::unique_ptr<DivergencePass> plain = pass(), sharp = pass({.temperature = 0.8}), same = pass({.temperature = 1});
-  for (DivergencePass* pass : {plain.get(), sharp.get(), same.get()}) pass->set(sample_.gains);
-  EXPECT_EQ(same->divergence(0, kSequences), plain->divergence(0, kSequences));
+  std::unique_ptr<DivergencePass> plain = pass(), sharp = pass({.temperature = 0.8});
+  for (DivergencePass* pass : {plain.get(), sharp.get()}) pass->set(sample_.gains);
   EXPECT_NE(sharp->divergence(0, kSequences), plain->divergence(0, kSequences));
+  // The original itself is as far from its own predictions at 0.8 as half their variance says, to second order.
+  auto of_original = [&](double temperature) {
+    return make_cpu_divergence_pass(sample_.teacher, *sample_.teacher, sample_.sequences, {.temperature = temperature});
+  };
+  constexpr double kMoved = 1 / 0.99 - 1;
+  const double curvature = of_original(1)->temperature_slope(0, kSequences, 1).curvature;
+  EXPECT_LT(of_original(1)->divergence(0, kSequences), 1e-3 * curvature * kMoved * kMoved);
+  EXPECT_NEAR(of_original(0.99)->divergence(0, kSequences), curvature * kMoved * kMoved / 2,
+              0.1 * curvature * kMoved * kMoved);
 }
 
 // What the original's head reads is kept of some sequences, or of all.
