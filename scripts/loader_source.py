@@ -1,5 +1,6 @@
 """loader_source.py: what `thimble loader` writes for one artifact, before it is minified: a reader in as few bytes as
-possible, for budgets that count code. scripts/make_loader minifies it into quantizer/checkpoints/loader_script.py.in.
+possible, for budgets that count code. scripts/make_loader minifies it into quantizer/checkpoints/loader_numpy.py.in and,
+with TORCH true, loader_torch.py.in, which decodes on a GPU.
 
 The same algorithm as read_thmb.py, whose words the names are, for artifacts of method slope in the weight coder alone.
 Names in capitals are what the artifact fixes, which the program fills in. Nothing is checked: `thimble verify` does that.
@@ -11,14 +12,17 @@ import json
 import lzma
 import math
 
-import numpy as np
+if TORCH:
+    import torch as np
+else:
+    import numpy as np
 
-reach, counts, values, escapes = [], [], [], []
+counts, values, reach, escapes = [], [], [], {}
 
 
 def add_tables(shape, most, more):
     """Those of 37 classes of a density; with more = 1 for both sets of a trellis, else for one."""
-    global reach, counts, values
+    global counts, values, reach
     ratio, decay = SHAPES[shape]
     weight, sums = 1 << 30, [0]
     for i in range(256):
@@ -27,125 +31,143 @@ def add_tables(shape, most, more):
     total = sums[-1]
     sums += [total] * 999
     for i in range(37 << more):
-        odd, edges = i // 37, []
-        for n in range(min(most + 1, 128 - more)):
+        odd, side, q = i // 37, [], 0
+        for n in range(128 - more):
+            a = q
             p = (2 * n + 1 + odd) * int(2 ** (23 - i % 37 / 4))
             q = sums[p >> 16]
             q += (sums[(p >> 16) + 1] - q) * (p % 65536) >> 16
-            edges += [q]
+            q = total if n == most else q
+            side += [((q - a << 12) + total) // 2 // total or 1]
             if total - q << 12 < total:
                 break
-        if n == most:
-            edges[n] = total
+        side = side[1:]
         p = total << more
-        escape = [((total - q << 12) + p // 2) // p or 1] * ((n < most) << more)
-        side = [((b - a << 12) + total) // 2 // total or 1 for a, b in zip(edges, edges[1:])]
+        escape = [(((total - q << 12) + p // 2) // p or 1) * (n < most)] * (more + 1)
         left = 4096 - 2 * sum(side) - sum(escape)
         counts += side[::-1] + [left // 2] * odd + [left - left // 2 * odd] + side + escape
-        values += [*range(-n - odd, n + 1)] + [-998, -997][:len(escape)]
+        values += [*range(-n - odd, n + 1), *range(-998, more - 997)]
         reach += [n + 1]
 
 
 def decode(tables, blocks, more):
     """Levels of all blocks, which advance together: one row per block, one column per lane. `tables` of each code."""
-    starts, slots, value = np.cumsum([0] + counts), np.array(counts), np.array(values)
-    owner = np.repeat(range(len(counts)), counts)
+    slots, value = np.array(counts), np.array(values)
+    owner = np.repeat_interleave(slots) if TORCH else np.arange(len(counts)).repeat(slots)
+    starts = slots.cumsum(0) - slots
     _, first, width, stride, count, lanes, at = np.array(blocks).T[:, :, None]
     lane = np.arange(32)
+    count = count * (lane < lanes)
     x = long[at + 4 * lane]
     at = at + 4 * lanes - 2
     e = lane + 0 * at  # elements of the block, row-major
-    count = count * (lane < lanes)
     levels = tables * 0
     states = tables * 0
-    while (busy := e < count).any():
-        # Where idle lanes put what they make, nothing is read.
-        p = np.where(busy, first + e // width * stride + e % width, -1 - stride)
-        s = (e >= width) * 1 * states[p]
+
+    def step():
+        busy = e < count
+        # Idle lanes put what they make where nothing is read: at -1 - stride, or ~stride.
+        p = (first + e // width * stride + e % width - ~stride) * busy + ~stride
+        s = (e >= width) * states[p]
         odd = s & 1
-        slot = (tables[p] + odd * 37 << 12) + x % 4096
+        slot = tables[p] + odd * 37 << 12 | x % 4096
         t = owner[slot]
         q = value[t]
-        levels[p] = (q << more) + odd
+        levels[p] = q << more | odd
         states[p + stride] = s >> 1 ^ odd * FEEDBACK ^ (q & more) * INPUT
-        x = slots[t] * (x >> 12) + slot - starts[t]
-        short = busy & (x < 1 << 16)
-        p = at + 2 * short.cumsum(1)
-        x = np.where(short, x << 16 | words[p], x)
-        at = p[:, -1:]
-        e += lanes
+        q = slots[t] * (x >> 12) + slot - starts[t]
+        busy &= q < 1 << 16
+        p = at + 2 * busy.cumsum(1)
+        x[:] = q << 16 * busy | words[p] * busy
+        at[:] = p[:, -1:]
+        e[:] += lanes
+
+    if TORCH:
+        graph = np.cuda.CUDAGraph()
+        with np.cuda.graph(graph):
+            step()
+        step = graph.replay
+    while (e < count).any():
+        step()
     for s, first, width, stride, count, *_ in blocks:
         e = np.arange(count)
         e = first + e // width * stride + e % width
-        for i in e[levels[e] < -900]:
+        e = e[levels[e] < -900]
+        for p, q, t in zip(e.tolist(), levels[e].tolist(), tables[e].tolist()):
             # Exp-Golomb
-            odd = levels[i] & more
+            odd = q & more
             bits, order = escapes[s]
             n = (bits & -bits).bit_length()
             bits >>= n
             n += order - 1
+            a = 1 << n
             m = bits >> n & 1
-            d = reach[tables[i] + 37 * odd]
-            d += (d ^ levels[i] >> more ^ odd & m) & more
-            d += bits % (1 << n) + (1 << n) - (1 << order) << more
-            levels[i] = ((d ^ -m) + (m & ~odd) << more) + odd
+            d = reach[t + 37 * odd]
+            d += (d ^ q >> 1 ^ odd & m) & more
+            d += bits % a + a - (1 << order) << more
+            levels[p] = (d ^ -m) + (m & ~odd) << more | odd
             escapes[s][0] = bits >> n + 1
     return levels
 
 
 def load(path):
     """Float32 tensors by name, one matrix per layer."""
-    global words, long
-    file = open(path, "rb").read()
-    words = np.array([*file])
-    words = words[:-1] + words[1:] * 256
-    long = words[:-2] + (words[2:] << 16)
-    unpack = lambda i, k: DECOMPRESS(file[i:k], ARGUMENTS)  # noqa: E731
-    sizes = np.exp2(np.frombuffer(unpack(SCALES, RAW), SCALE_TYPE) / 64).astype("f4")
-    raw = np.frombuffer(unpack(RAW, END), RAW_TYPE).astype("f4")
-    tensors = json.loads(unpack(HEADER, CODES))["tensors"]
-    k = CODES
-    keys, blocks, base, j, result = [], [], 0, 60, {}
-    tables = np.zeros(TOTAL, LEVEL_TYPE)
-    add_tables(0, 127, 0)
-    for name, n, of in tensors:
-        if of > "T":
-            rows, *n = n
-            columns = math.prod(n)
-            first, order, lanes, a, b, c, d = file[k:k + 7]
-            stripes = -(-columns // 1024)
-            n = -(-rows // 512) * stripes
-            at = k + 19 + 4 * n + 2 * long[k + 11]
-            axis = [(len(keys), 0, 1, 1, rows + columns, 1, k + 15 + 4 * n)]
-            width = columns // stripes
-            for i in range(n):
-                r = i // stripes * 512
-                corner = base + r * columns + i % stripes * width
-                blocks += [(len(keys), corner, width, columns, min(512, rows - r) * width, 1 << lanes, at)]
-                at += (4 << lanes) + 2 * long[k + 15 + 4 * i]
-            i = k
-            k += long[j]
-            j += 20
-            escapes.append([int.from_bytes(file[at:k], "little"), order])
-            n = rows, columns, 99
-            t = decode(np.repeat([b, d, 0], n), axis, 0) + np.repeat([a, (c ^ 128) - 128, 0], n)
-            n = base + rows * columns
-            tables[base:n] = np.clip(t[:rows, None] + t[rows:-99], 0, 36).ravel() + 37 + 74 * len(keys)
-            base = n + columns
-            keys += [(first & 15, long[i + 7], 1)]
-    for i in keys:
-        add_tables(*i)
-    levels = decode(tables, blocks, 1).astype("f4")
-    a = b = c = 0
-    for name, shape, of in tensors:
-        n = math.prod(shape)
-        if of > "T":
-            d = shape[0]
-            k = n // d
-            t = levels[a:a + n].reshape(d, k) * sizes[b:(b := b + d), None] * sizes[b:(b := b + k)]
-            a += n + k
-        else:
-            t = raw[c:(c := c + n)]
-        result[name] = t.reshape(shape)
-    return result
-
+    with np.device("cuda"):
+        global words, long
+        file = open(path, "rb").read()
+        words = np.array([*file])
+        words = words[:-1] + words[1:] * 256
+        long = words[:-2] + (words[2:] << 16)
+        unpack = lambda i, k: np.array([*DECOMPRESS(file[i:k], ARGUMENTS)]).astype("u1")  # noqa: E731
+        tensors = json.loads(bytes(unpack(HEADER, CODES)))["tensors"]
+        sizes = (2 ** (unpack(SCALES, RAW).SCALE_PLANES.view(np.short).astype("f8") / 64)).astype("f4")
+        raw = unpack(RAW, END).RAW_PLANES.view(np.RAW_TYPE).astype("f4")
+        k = CODES
+        blocks, axes, axis, base, j, result = [], [], [], 0, 60, {}
+        add_tables(0, 127, 0)
+        for name, n, of in tensors:
+            if of > "T":
+                rows, *n = n
+                columns = math.prod(n)
+                first, order, lanes, a, b, c, d = file[k:k + 7]
+                s = len(reach)
+                add_tables(first & 15, long[k + 7], 1)
+                stripes = -(-columns // 1024)
+                width = columns // stripes
+                n = -(-rows // 512) * stripes
+                at = k + 15 + 4 * n
+                axes += [(s, len(axis), rows, rows, rows + columns, 1, at)]
+                axis += [(b, a)] * rows + [(d, (c ^ 128) - 128)] * columns
+                at = at + 4 + 2 * long[k + 11]
+                for i in range(n):
+                    r = i // stripes * 512
+                    corner = base + r * columns + i % stripes * width
+                    blocks += [(s, corner, width, columns, min(512, rows - r) * width, 1 << lanes, at)]
+                    at = at + (4 << lanes) + 2 * long[k + 15 + 4 * i]
+                base += (rows + 1) * columns
+                k += long[j]
+                j += 20
+                escapes[s] = [int.from_bytes(file[at:k], "little"), order]
+        tables, t = np.array(axis * 2).T
+        t = decode(tables, axes, 0) + t
+        tables = np.zeros(base + SPARE, "i4")
+        a = 0
+        for s, first, rows, _, n, *_ in axes:
+            b = first + rows
+            k = t[first:b, None] + t[b:first + n]
+            n = rows * (n - rows)
+            tables[a:a + n] = k.clip(0, 36).ravel() + s
+            a += n + n // rows
+        levels = decode(tables, blocks, 1).astype("f4")
+        a = b = c = 0
+        for name, shape, of in tensors:
+            n = math.prod(shape)
+            if of > "T":
+                d = shape[0]
+                k = n // d
+                t = levels[a:a + n].reshape(d, k) * sizes[b:(b := b + d), None] * sizes[b:(b := b + k)]
+                a += n + k
+            else:
+                t = raw[c:(c := c + n)]
+            result[name] = t.reshape(shape)
+        return result

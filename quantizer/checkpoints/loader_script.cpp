@@ -11,7 +11,7 @@
 
 #include "packer/container/artifact_reader.h"
 #include "packer/rans/weight_coder.h"
-#include "quantizer/checkpoints/loader_template.h"
+#include "quantizer/checkpoints/loader_templates.h"
 #include "runtime/base/error.h"
 #include "runtime/codes/trellis.h"
 
@@ -21,10 +21,7 @@ namespace {
 // The first ratio and the decay of the weight coder's densities (docs/reference/weight_coder.md), by shape.
 constexpr const char* kShapes[] = {"(1072693760,)*2", "(1056461846,1073098699)", "(1040443749,1073470979)",
                                    "(1027321989,1073741824)"};
-// Tables of the densities that the program has: 37 for the scales, 74 for each matrix.
-constexpr size_t kAxisTables = 37, kMatrixTables = 74, kMostShort = 32767;
 constexpr int64_t kStripe = 1024;
-constexpr int64_t kSpareElements = 4096;  // behind the last matrix, where idle lanes put what they make
 
 using Constants = std::vector<std::pair<std::string, std::string>>;
 
@@ -35,7 +32,7 @@ using Constants = std::vector<std::pair<std::string, std::string>>;
 struct Matrices {
   int trellis_bits = 0;
   size_t count = 0;
-  int64_t elements = 0;  // and a row to spare of each
+  int64_t most_columns = 0;
 };
 
 Matrices check_matrices(const OpenArtifact& artifact, const std::string& path) {
@@ -54,25 +51,24 @@ Matrices check_matrices(const OpenArtifact& artifact, const std::string& path) {
       refuse_artifact(path, object + fmt::format("has {} columns", columns), "stripes of equal width are needed");
     matrices.trellis_bits = tensor.trellis_bits;
     matrices.count += 1;
-    matrices.elements += static_cast<int64_t>(tensor.elements()) + columns;
+    matrices.most_columns = std::max(matrices.most_columns, columns);
   }
   return matrices;
 }
 
-// The element type of the tensors without codes, as numpy has it, and its bytes.
+// The element type of the tensors without codes, as numpy and torch have it, and its bytes.
 std::pair<std::string, int> raw_type(const OpenArtifact& artifact, const std::string& path) {
   std::set<DType> types;
   for (const TensorEntry& tensor : artifact.plan.header.tensors)
     if (!tensor.coded()) types.insert(tensor.dtype);
-  if (types == std::set{DType::kF16}) return {"'<f2'", 2};
-  if (types == std::set{DType::kF32}) return {"'<f4'", 4};
+  if (types == std::set{DType::kF16}) return {"half", 2};
+  if (types == std::set{DType::kF32}) return {"float32", 4};
   refuse_artifact(path, "its tensors without codes have other element types", "all must be F16, or all F32");
 }
 
-// As an argument of numpy.frombuffer(), with what turns planes of bytes into elements behind it.
-std::string type_argument(const std::string& type, int bytes, LayoutId layout) {
-  if (layout == LayoutId::kPlain) return type;
-  return fmt::format("'u1').reshape({},-1).T.ravel().view({}", bytes, type);
+// What turns planes of bytes into the bytes of elements.
+std::string without_planes(int bytes, LayoutId layout) {
+  return layout == LayoutId::kPlain ? "" : fmt::format(".reshape({},-1).T.ravel()", bytes);
 }
 
 Constants constants_of(const OpenArtifact& artifact, const std::string& path) {
@@ -86,14 +82,12 @@ Constants constants_of(const OpenArtifact& artifact, const std::string& path) {
   for (const StoredSection& section : sections) offsets.push_back(offsets.back() + section.stored.size());
 
   int shapes = 0;
-  uint32_t largest = 0;
   for (size_t i = 1; i <= matrices.count; ++i) {
     if (sections[i].entry.codec != CodecId::kRans)
       refuse_artifact(
           path, fmt::format("the codes of section {} are stored by codec {}", i, codec_name(sections[i].entry.codec)),
           "only those of the weight coder are read (quantize --codec rans)");
     shapes = std::max(shapes, 1 + (static_cast<int>(sections[i].stored[0]) & 15));
-    largest = std::max(largest, largest_magnitude(sections[i].stored, path, matrices.trellis_bits));
   }
   const StoredSection &header = sections.front(), &scales = sections[sections.size() - 2], &raw = sections.back();
   const CodecId codec = header.entry.codec;
@@ -110,12 +104,10 @@ Constants constants_of(const OpenArtifact& artifact, const std::string& path) {
   for (int i = 1; i < std::max(2, shapes); ++i) table += std::string(",") + kShapes[i];
   const auto [type, bytes] = raw_type(artifact, path);
   const Trellis trellis(matrices.trellis_bits);
-  const bool is_short =
-      kAxisTables + kMatrixTables * matrices.count <= kMostShort && 2 * uint64_t{largest} < kMostShort;
   const auto number = [](auto value) { return fmt::format("{}", value); };
-  return {{"SCALE_TYPE", type_argument("'<i2'", 2, scales.entry.layout)},
-          {"RAW_TYPE", type_argument(type, bytes, raw.entry.layout)},
-          {"LEVEL_TYPE", is_short ? "'i2'" : "'i4'"},
+  return {{".SCALE_PLANES", without_planes(2, scales.entry.layout)},
+          {".RAW_PLANES", without_planes(bytes, raw.entry.layout)},
+          {"RAW_TYPE", type},
           {"DECOMPRESS(", kDecompress.at(codec).first},
           {",ARGUMENTS", kDecompress.at(codec).second},
           {"lzma,", codec == CodecId::kXz       ? "lzma,"
@@ -129,13 +121,13 @@ Constants constants_of(const OpenArtifact& artifact, const std::string& path) {
           {"CODES", number(offsets[1])},
           {"RAW", number(offsets[sections.size() - 1])},
           {"END", number(offsets.back())},
-          {"TOTAL", number(matrices.elements + kSpareElements)}};
+          {"SPARE", number(matrices.most_columns + 1)}};
 }
 
 }  // namespace
 
-std::string loader_script(Bytes file, const std::string& path) {
-  std::string text = kLoaderTemplate;
+std::string loader_script(Bytes file, const std::string& path, ArrayLibrary library) {
+  std::string text = library == ArrayLibrary::kTorch ? kTorchLoader : kNumpyLoader;
   for (const auto& [name, value] : constants_of(open_artifact(file, path), path))
     for (size_t at = 0; (at = text.find(name, at)) != std::string::npos; at += value.size())
       text.replace(at, name.size(), value);
@@ -144,7 +136,7 @@ std::string loader_script(Bytes file, const std::string& path) {
 
 uint64_t most_loader_bytes() {
   constexpr uint64_t kMostConstants = 300;  // more than the longest ones take beyond their names
-  return std::string_view(kLoaderTemplate).size() + kMostConstants;
+  return std::max(std::string_view(kNumpyLoader).size(), std::string_view(kTorchLoader).size()) + kMostConstants;
 }
 
 }  // namespace thimble

@@ -11,8 +11,11 @@
 namespace thimble {
 namespace {
 
+constexpr const char *kNumpy = "numpy", *kTorch = "torch";
+
 struct LoaderArguments {
   std::string artifact, output;
+  std::string library = kNumpy;
 };
 
 void write_loader(const LoaderArguments& options, Console& console) {
@@ -22,7 +25,8 @@ void write_loader(const LoaderArguments& options, Console& console) {
   roles.check();
   const MappedFile file(options.artifact);
   decode_artifact(file.bytes(), options.artifact);  // which the program does not check
-  const std::string text = loader_script(file.bytes(), options.artifact);
+  const std::string text = loader_script(file.bytes(), options.artifact,
+                                         options.library == kTorch ? ArrayLibrary::kTorch : ArrayLibrary::kNumpy);
   write_file_atomically(options.output, text);
   const Bytes bytes = as_bytes_of(text);
   const size_t compressed = codec_of(CodecId::kBrotli).compress(bytes, {.columns = bytes.size()}).size();
@@ -45,8 +49,11 @@ void add_loader_command(CommandLine& line) {
   CLI::App* command = add_command(line, "loader", "Write the smallest Python program that reads an artifact",
                                   "thimble loader model.thmb -o load.py");
   command->add_option("artifact", options->artifact, "Artifact (.thmb)")->required();
-  add_file(*command, "-o,--output", options->output, "File to write: load(\"model.thmb\") gives numpy arrays by name")
+  add_file(*command, "-o,--output", options->output, "File to write: load(\"model.thmb\") gives arrays by name")
       ->required();
+  add_choice(*command, "--library", options->library, "What it decodes with: numpy, or PyTorch on a CUDA device",
+             {kNumpy, kTorch})
+      ->capture_default_str();
   set_action(line, *command, [options](Console& console) { write_loader(*options, console); });
 }
 
