@@ -24,11 +24,12 @@ import torch
 
 from . import _thimble
 from ._safetensors import write_safetensors
-from .artifact import LAYOUT_KEY, Artifact
+from .artifact import LAYOUT_KEY, Artifact, state_dict
 from .errors import FormatError, UsageError, error_of
 from .module_learner import LearnOptions, ModuleLearner, Predict
 from .module_pairs import ModulePairs
 from .module_parameters import Matrix, Parameters, digest_of
+from .module_score import score
 from .module_statistics import Loss, Statistics, gather, next_token_logits, next_token_loss
 
 _UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "Ki": 1024, "Mi": 1024**2, "Gi": 1024**3}
@@ -80,11 +81,23 @@ class Report:
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
         facts = "\n".join(f"| {name} | {value} |" for name, value in self._rows()[1:])
+        measured = self.facts.get("evaluation")
         (folder / "README.md").write_text(
             f"---\nlibrary_name: transformers\ntags:\n- thimble\n---\n\n# {folder.name}\n\nThe weights are an artifact, "
             f"`model.thmb`, which is decoded when the model is loaded.\n\n| | |\n|---|---|\n{facts}\n\n"
-            "Its loss against the original was not measured here.\n"
+            + (_how_measured(measured) if measured else "Its loss against the original was not measured here.\n")
         )
+
+    def score(self, model: torch.nn.Module, tokenizer: Any, text: str, context: int | None = None,
+              stride: int | None = None) -> dict[str, Any]:  # fmt: skip
+        """Measures bits per byte of `text`, which nothing was learned from, with sliding windows of `context` tokens that
+        move on by `stride`: of `model`, the original, and of what the artifact decodes to. `tokenizer`: of transformers.
+        The result is also in `facts["evaluation"]`, as the program has it, and on the card of save_pretrained()."""
+        decoded = state_dict(self.path, device="cpu")
+        values = {name: decoded[name].to(value.device, value.dtype) for name, value in model.named_parameters()
+                  if name in decoded}  # fmt: skip
+        self.facts["evaluation"] = score(model, tokenizer, text, values, context, stride)
+        return self.facts["evaluation"]
 
     def _rows(self) -> list[tuple[str, str]]:
         facts = self.facts
@@ -93,6 +106,10 @@ class Report:
                 ("bytes", f"{facts['artifact_bytes']:,} B ({facts['bits_per_parameter']:.3f} bits per parameter)")]
         if facts.get("budget_bytes"):
             rows.append(("budget", f"{facts['budget_bytes']:,} B (fill {100 * facts['fill']:.2f} %)"))
+        measured = facts.get("evaluation")
+        if measured:
+            before, after = (measured[side]["bits_per_byte"] for side in ("before", "after"))
+            rows.append(("bits per byte", f"{after:.5f}, of the original {before:.5f}"))
         precisions = ", ".join(f"{name} for {count}" for name, count in facts["precisions"].items())
         rows.append(("precision", precisions))
         learned = facts.get("learn")
@@ -121,6 +138,17 @@ class Report:
             if tensor.stored_as.startswith("trellis")
         )
         return f"<table>{cells}</table><details><summary>Bits per weight</summary><table>{bars}</table></details>"
+
+
+def _how_measured(evaluation: dict[str, Any]) -> str:
+    after, error = evaluation["after"], evaluation["gap_standard_error"]
+    return (
+        f"The gap in bits per byte is {evaluation['gap_bits_per_byte']:+.6f}"
+        + (f" +- {error:.6f} (standard error)" if error is not None else "")
+        + f". Measured with sliding windows, each byte of the text counted once: {after['targets']:,} targets, "
+        f"{after['text_bytes']:,} bytes of text, context {after['context']}, stride {after['stride']}. What is scored is "
+        "the model decoded from the artifact.\n"
+    )
 
 
 class _Checkpoint(Mapping[str, torch.Tensor]):

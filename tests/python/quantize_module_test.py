@@ -31,7 +31,9 @@ from modules import (  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+TOKENIZER = REPOSITORY / "tests" / "eval" / "tokenizers" / "golden" / "byte_level.json"
+
+
 def read_safetensors(path):
     raw = Path(path).read_bytes()
     (length,) = struct.unpack("<Q", raw[:8])
@@ -226,6 +228,35 @@ class ModuleTest(unittest.TestCase):
         for name, value in loaded.named_parameters():
             self.assertTrue(torch.equal(value, exact[name]), name)
         self.assertIn(f"{report.artifact_bytes:,} B", (self.folder / "mixtral" / "README.md").read_text())
+
+    def test_bits_per_byte_are_those_of_the_command_line(self):
+        needs("transformers")
+        import transformers
+
+        torch.manual_seed(4)
+        tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(TOKENIZER))
+        config = llama_config()
+        config.vocab_size = 363
+        model = transformers.AutoModelForCausalLM.from_config(config)
+        report = self.quantized(model, batches_of(vocabulary=363), bits=5, cross_term=0)
+        text = "Sliding windows score each byte of a text once, été or not. " * 9
+        found = report.score(model, tokenizer, text, context=40, stride=8)
+        report.save_pretrained(self.folder / "scored", model, tokenizer)
+        card = (self.folder / "scored" / "README.md").read_text()
+        self.assertIn(f"{found['after']['bits_per_byte']:.5f}, of the original {found['before']['bits_per_byte']:.5f}", card)
+        self.assertIn("context 40, stride 8", card)
+        model.save_pretrained(self.folder / "original")
+        tokenizer.save_pretrained(self.folder / "original")
+        (self.folder / "text.txt").write_text(text)
+        done = subprocess.run([thimble_program(), "eval", str(self.folder / "original"), report.path, "--text",
+                               str(self.folder / "text.txt"), "--tokenizer", str(TOKENIZER), "--context", "40",
+                               "--stride", "8", "--json"], check=False, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for side, expected in zip(("before", "after"), json.loads(done.stdout)["evaluations"], strict=True):
+            self.assertEqual(found[side]["text_bytes"], expected["text_bytes"])
+            self.assertAlmostEqual(found[side]["bits_per_byte"], expected["bits_per_byte"], 5)
+        with self.assertRaisesRegex(thimble.UsageError, "stride is 41, allowed are 1 to the context, 40"):
+            report.score(model, tokenizer, text, context=40, stride=41)
 
     def test_the_snippets_of_the_documentation_run(self):
         """Those of the README and of docs/python.md that make and read an artifact of a module."""
