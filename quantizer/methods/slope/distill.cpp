@@ -123,7 +123,8 @@ QuantizedModel with_small_tensors(QuantizedModel model, const FloatTensors& smal
   return model;
 }
 
-Distilled distill(const DistillInput& input, const QuantizedModel& model, Progress& progress) {
+Distilled distill(const DistillInput& input, const QuantizedModel& model, const SmallExponents& small,
+                  Progress& progress) {
   const Network& network = *input.original->network;
   const DistillSplit split = split_sequences(input, input.options.steps, input.options.batch);
   const TokenSequences tokens = chosen_sequences(input.tokens, split);
@@ -157,14 +158,15 @@ Distilled distill(const DistillInput& input, const QuantizedModel& model, Progre
     progress.advance(1);
   }
   progress.end();
-  result.model = with_gains(model, tuner.gains(), network);
+  result.model = with_rounded_small(with_gains(model, tuner.gains(), network), small);
   result.report.divergence_after = divergence(result.model);
   result.report.is_kept = result.report.divergence_after < result.report.divergence_before;
   return result;
 }
 
 int64_t distill_reserve_bytes(const QuantizedModel& model, const Network& network, uint64_t artifact_bytes,
-                              const EncodeOptions& encode, Encoder& encoder, Progress& progress) {
+                              const SmallExponents& small, const EncodeOptions& encode, Encoder& encoder,
+                              Progress& progress) {
   QuantizedModel jittered = model;
   const std::set<std::string> names = row_layer_names(network);
   uint64_t stream = 0;
@@ -181,7 +183,8 @@ int64_t distill_reserve_bytes(const QuantizedModel& model, const Network& networ
       raw->bytes = from_float32(raw->dtype, values);
     }
   }
-  return static_cast<int64_t>(encoder.artifact(jittered, encode, progress).size()) -
+  return static_cast<int64_t>(
+             encoder.artifact(with_rounded_small(std::move(jittered), small), encode, progress).size()) -
          static_cast<int64_t>(artifact_bytes);
 }
 

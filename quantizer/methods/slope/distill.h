@@ -6,6 +6,7 @@
 #include "quantizer/methods/encoder.h"
 #include "quantizer/methods/method.h"
 #include "quantizer/methods/slope/distill_input.h"
+#include "quantizer/methods/slope/small_rounding.h"
 
 namespace thimble {
 
@@ -14,8 +15,9 @@ struct Distilled {
   DistillReport report;
 };
 
-// Collective.
-Distilled distill(const DistillInput& input, const QuantizedModel& model, Progress& progress);
+// Small tensors are rounded to `small` once they are tuned, before the tuned model is judged. Collective.
+Distilled distill(const DistillInput& input, const QuantizedModel& model, const SmallExponents& small,
+                  Progress& progress);
 
 // With what gains stand for where the model has room for it, and its small tensors replaced.
 QuantizedModel with_gains(QuantizedModel model, const Gains& gains, const Network& network);
@@ -28,6 +30,7 @@ FloatTensors small_tensors(const QuantizedModel& model, const Network& network);
 
 // Bytes that tuned row steps are going to add to an artifact: about what random ones do.
 int64_t distill_reserve_bytes(const QuantizedModel& model, const Network& network, uint64_t artifact_bytes,
-                              const EncodeOptions& encode, Encoder& encoder, Progress& progress);
+                              const SmallExponents& small, const EncodeOptions& encode, Encoder& encoder,
+                              Progress& progress);
 
 }  // namespace thimble
