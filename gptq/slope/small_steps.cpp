@@ -63,7 +63,8 @@ SmallSteps::SmallSteps(const SmallFisher& fisher, const FloatTensors& values) {
   for (const auto& [name, tensor] : values) {
     const auto found = fisher.find(name);
     const double square = mean_square(tensor);
-    if (found == fisher.end() || tensor.size() < kLeastElements || !(square > 0)) continue;
+    if (found == fisher.end() || !std::isfinite(found->second)) continue;
+    if (tensor.size() < kLeastElements || !(square > 0)) continue;
     const double log2_most = std::log2(square) / 2 - 1;
     steps_[name] = {found->second > 0 ? -std::log2(found->second) / 2 : INFINITY, log2_most};
   }

@@ -46,7 +46,8 @@ class SmallSteps {
   static constexpr size_t kLeastElements = 8;
 
   SmallSteps() = default;  // of no tensors
-  // `values`: the original's. Tensors that either argument lacks, or whose values are all 0, get no step.
+  // `values`: the original's. Tensors that either argument lacks, or whose values are all 0, get no step; one whose
+  // errors cost nothing gets the longest.
   SmallSteps(const SmallFisher& fisher, const FloatTensors& values);
 
   bool empty() const { return steps_.empty(); }

@@ -127,8 +127,9 @@ class SlopeMethod final : public Method {
     }
     SlopeTools tools = {start_->layers, options_.encode, work.encoder, work.times, work.progress};
     if (distill && rounds_small(work))
-      tools.small =
-          work.times.time("steps of small tensors", [&] { return measured_small_steps(*distill, work.progress); });
+      tools.small = work.times.time("steps of small tensors", [&] {
+        return small_steps(measured_small_fisher(*distill, work.progress), work.losses, start_->fixed);
+      });
     SlopeOutcome result = SlopeSearch(start_->fixed, tools, cross_terms ? &*cross_terms : nullptr,
                                       distill ? &*distill : nullptr, measure_gap, options_.outside.teacher)
                               .run(target);
