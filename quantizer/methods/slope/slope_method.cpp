@@ -127,7 +127,7 @@ class SlopeMethod final : public Method {
     }
     SlopeTools tools = {start_->layers, options_.encode, work.encoder, work.times, work.progress};
     if (distill && rounds_small(work))
-      tools.small = work.times.time("steps of small tensors", [&] {
+      tools.small = work.times.time("small tensors", [&] {
         return small_steps(measured_small_fisher(*distill, work.progress), work.losses, start_->fixed);
       });
     SlopeOutcome result = SlopeSearch(start_->fixed, tools, cross_terms ? &*cross_terms : nullptr,
