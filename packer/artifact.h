@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,12 @@ struct StoredTensorSummary {
   // Exact for codes; scales and raw tensors have their share, by length, of the sections they lie in.
   double stored_bytes = 0;
   double bits_per_weight = 0;  // 8 * stored_bytes / elements; 0 for an empty tensor
+  // Of floating tensors without codes: all values are multiples of 2^log2_step, the longest such step, and as integers
+  // have at most so many bits, with a sign. None where a value is not finite or all are 0.
+  struct Steps {
+    int log2_step = 0, bits = 0;
+  };
+  std::optional<Steps> raw_steps;
 };
 
 struct ArtifactSummary {
@@ -59,8 +66,8 @@ struct ArtifactSummary {
   std::vector<StoredTensorSummary> tensors;
 };
 
-// Reads the table and the header; codes stay compressed. Throws FormatError(path, ...) as decode_artifact() does,
-// except for faults inside codes, scales and raw tensors.
+// Reads the table, the header and raw tensors; codes stay compressed. Throws FormatError(path, ...) as
+// decode_artifact() does, except for faults inside codes and scales.
 ArtifactSummary describe_artifact(Bytes file, const std::string& path);
 
 // Whether an artifact is undamaged, decodes, and is what encoding the decoded model gives.

@@ -3,6 +3,9 @@
 #include "packer/artifact.h"
 
 #include <algorithm>
+#include <bit>
+#include <climits>
+#include <cmath>
 
 #include "packer/container/artifact_reader.h"
 #include "packer/container/section_content.h"
@@ -17,7 +20,35 @@ namespace {
 constexpr uint64_t kMostContentsAtOnce = uint64_t{64} << 20;
 
 StoredTensorSummary summarize(const TensorEntry& entry) {
-  return {entry.name, entry.shape, precision_name(entry), entry.max_code, entry.elements(), entry.coded()};
+  return {entry.name, entry.shape, precision_name(entry), entry.max_code, entry.elements(), entry.coded(), 0, 0, {}};
+}
+
+// Of float32 values: those of float64 tensors may have more bits.
+std::optional<StoredTensorSummary::Steps> steps_of(std::span<const float> values) {
+  constexpr int kMantissa = 24;
+  int log2_step = INT_MAX, log2_most = INT_MIN;  // 2^log2_most is above every magnitude
+  for (float value : values) {
+    if (!std::isfinite(value)) return std::nullopt;
+    if (value == 0) continue;
+    int exponent = 0;
+    const auto digits = static_cast<uint32_t>(std::ldexp(std::abs(std::frexp(value, &exponent)), kMantissa));
+    log2_step = std::min(log2_step, exponent - kMantissa + std::countr_zero(digits));
+    log2_most = std::max(log2_most, exponent);
+  }
+  if (log2_most == INT_MIN) return std::nullopt;
+  return StoredTensorSummary::Steps{log2_step, log2_most - log2_step + 1};
+}
+
+// Sets those of all raw tensors.
+void add_raw_steps(const OpenArtifact& artifact, const std::string& path, ArtifactSummary& summary) {
+  const std::vector<PlannedSection>& sections = artifact.plan.sections;
+  QuantizedModel model = empty_model(artifact.plan.header);
+  for (size_t i = 1; i < sections.size(); ++i)
+    if (artifact.sections[i].entry.kind == SectionKind::kRaw)
+      scatter_content(model, sections[i], read_content(artifact.sections[i], artifact.plan, i, path));
+  for (size_t i = 0; i < model.tensors.size(); ++i)
+    if (const auto* raw = std::get_if<RawTensor>(&model.tensors[i].data); raw && is_floating(raw->dtype))
+      summary.tensors[i].raw_steps = steps_of(to_float32(raw->dtype, raw->bytes));
 }
 
 OpenArtifact open_stored(Bytes file, const std::string& path) {
@@ -105,6 +136,7 @@ ArtifactSummary describe_artifact(Bytes file, const std::string& path) {
                                                     static_cast<double>(slice.bytes) /
                                                     static_cast<double>(content_bytes);
   }
+  add_raw_steps(artifact, path, summary);
   for (StoredTensorSummary& tensor : summary.tensors)
     if (tensor.elements > 0) tensor.bits_per_weight = 8 * tensor.stored_bytes / static_cast<double>(tensor.elements);
   return summary;

@@ -27,6 +27,12 @@ int64_t parameters_of(const ArtifactSummary& summary) {
   return static_cast<int64_t>(elements);
 }
 
+std::map<std::string, uint64_t> stored_bytes_by_kind(const ArtifactSummary& summary) {
+  std::map<std::string, uint64_t> bytes;
+  for (const SectionSummary& section : summary.sections) bytes[section.kind] += section.stored_bytes;
+  return bytes;
+}
+
 Json to_json(const HeatMap& map) {
   Json values = Json::array();
   for (const auto& row : map.values) {
@@ -45,6 +51,10 @@ Json to_json(const ArtifactSummary& summary, const std::vector<ReportTensor>& te
                                                 {"elements", tensor.elements},
                                                 {"stored_bytes", tensor.stored_bytes},
                                                 {"bits_per_weight", tensor.bits_per_weight}});
+    if (const auto& steps = tensor.raw_steps) {
+      json["log2_step"] = steps->log2_step;
+      json["significant_bits"] = steps->bits;
+    }
     if (!tensor.reported) continue;
     json["predicted_loss"] = tensor.reported->predicted_loss;
     json["loss_share"] = *tensor.loss_share;
@@ -68,8 +78,16 @@ Json to_json(const ArtifactSummary& summary, const std::vector<ReportTensor>& te
           {"config", parse_json(as_bytes_of(summary.config_json), path)},
           {"provenance", parse_json(as_bytes_of(summary.provenance_json), path)},
           {"tensors", tensors_json},
+          {"bytes_by_kind", stored_bytes_by_kind(summary)},
           {"heat_map", to_json(bits_map(tensors))},
           {"sections", sections}};
+}
+
+// "F16, 8 bits" where that is less than a value of the type may have.
+std::string precision_text(const ReportTensor& tensor) {
+  constexpr int kFewBits = 11;  // of fp16's mantissa
+  if (!tensor.raw_steps || tensor.raw_steps->bits > kFewBits) return tensor.precision;
+  return fmt::format("{}, {}", tensor.precision, counted(tensor.raw_steps->bits, "bit"));
 }
 
 std::string to_text(const ArtifactSummary& summary, const std::vector<ReportTensor>& tensors) {
@@ -78,7 +96,7 @@ std::string to_text(const ArtifactSummary& summary, const std::vector<ReportTens
   if (std::ranges::any_of(tensors, [](const ReportTensor& tensor) { return tensor.reported.has_value(); }))
     rows[0].insert(rows[0].end(), {"loss share", "above bound"});
   for (const ReportTensor& tensor : tensors) {
-    rows.push_back({tensor.name, shape_text(tensor.shape), tensor.precision,
+    rows.push_back({tensor.name, shape_text(tensor.shape), precision_text(tensor),
                     count_text(static_cast<int64_t>(tensor.stored_bytes + 0.5)),
                     fmt::format("{:.3f}", tensor.bits_per_weight)});
     if (!tensor.reported) continue;
@@ -90,12 +108,13 @@ std::string to_text(const ArtifactSummary& summary, const std::vector<ReportTens
   for (const std::string& map :
        {to_text(bits_map(tensors), "bits per weight"), to_text(loss_map(tensors), "share of the loss")})
     if (!map.empty()) text += map + "\n";
-  uint64_t header_bytes = 0;
-  for (const SectionSummary& section : summary.sections)
-    if (section.kind == "header") header_bytes += section.stored_bytes;
+  std::map<std::string, uint64_t> bytes = stored_bytes_by_kind(summary);
   return text + facts_text({{"file", bytes_text(summary.file_bytes)},
-                            {"header", bytes_text(header_bytes)},
+                            {"header", bytes_text(bytes["header"])},
                             {"section table", bytes_text(summary.container_bytes)},
+                            {"codes", bytes_text(bytes["codes"])},
+                            {"steps and scales", bytes_text(bytes["scales"])},
+                            {"tensors without codes", bytes_text(bytes["raw"])},
                             {"parameters", count_text(parameters_of(summary))},
                             {"bits per parameter",
                              fmt::format("{:.3f}", bits_each(summary.file_bytes, parameters_of(summary)))},

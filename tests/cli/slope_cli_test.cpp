@@ -108,6 +108,39 @@ TEST_F(SlopeTest, CrossTermsChangeCodesOfLaterLayersOnly) {
   EXPECT_LE(size("budget.thmb"), 20'000);
 }
 
+// Where gains are tuned, and a codec makes less of coarse values.
+TEST_F(SlopeTest, SmallTensorsHaveFewBits) {
+  const Arguments several = {"--log2-step", "-6", "--calibration-sequences", "8"};
+  const auto bytes_and_bits = [&](const Arguments& more) {
+    succeed(quantize_arguments("out.thmb", several + more));
+    succeed({"verify", "out.thmb"});
+    const Json shown = succeed_json({"inspect", "out.thmb"});
+    int64_t most_bits = 0;
+    for (const Json& tensor : shown.at("tensors"))
+      if (tensor.at("precision") == "F16" && tensor.at("elements") >= 8 && tensor.contains("significant_bits"))
+        most_bits = std::max<int64_t>(most_bits, tensor.at("significant_bits"));
+    return std::pair<uint64_t, int64_t>(shown.at("bytes_by_kind").at("raw"), most_bits);
+  };
+  const auto [bytes, bits] = bytes_and_bits({});
+  const auto [plain_bytes, plain_bits] = bytes_and_bits({"--distill-steps", "0"});
+  EXPECT_LT(bytes, 0.8 * static_cast<double>(plain_bytes));
+  EXPECT_LT(bits, 12);
+  EXPECT_GT(plain_bits, 11);
+  EXPECT_GT(bytes_and_bits({"--portable"}).second, 11) << "nothing would be saved";
+  EXPECT_GT(bytes_and_bits({"--codec", "none"}).second, 11);
+  EXPECT_THAT(succeed({"inspect", "out.thmb"}).out, HasSubstr("tensors without codes"));
+}
+
+TEST_F(SlopeTest, RoundedSmallTensorsAreTheSameAgain) {
+  const Arguments several = {"--budget", "20000", "--calibration-sequences", "8"};
+  succeed(quantize_arguments("one.thmb", several + Arguments{"--threads", "1", "--keep-work"}));
+  succeed(quantize_arguments("three.thmb", several + Arguments{"--threads", "3"}));
+  EXPECT_EQ(contents("one.thmb"), contents("three.thmb"));
+  succeed(quantize_arguments("one.thmb", several));
+  EXPECT_EQ(contents("one.thmb"), contents("three.thmb"));
+  EXPECT_GE(size("one.thmb"), 19'980);
+}
+
 TEST_F(SlopeTest, KeptResultsGiveTheSameBytes) {
   succeed(quantize_arguments("a.thmb", {"--budget", "20000", "--keep-work"}));
   ByteVector first = contents("a.thmb");

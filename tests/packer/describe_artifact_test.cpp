@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/packer/sample_models.h"
 
 namespace thimble {
@@ -56,6 +58,29 @@ TEST(DescribeArtifactTest, SectionsAreListed) {
   EXPECT_EQ(summary.sections[1].content_bytes, 35u);
   EXPECT_EQ(summary.sections[1].stored_bytes, 22u);
   EXPECT_EQ(summary.sections[3].tensor, "");
+}
+
+TEST(DescribeArtifactTest, StepsOfRawTensors) {
+  QuantizedModel model;
+  const auto add = [&](const std::string& name, DType dtype, const std::vector<float>& values) {
+    model.tensors.push_back(
+        {name, {static_cast<int64_t>(values.size())}, RawTensor{dtype, from_float32(dtype, values)}});
+  };
+  add("a", DType::kF16, {0.5F, -1.25F, 0, 3});  // 2, -5, 0, 12 quarters
+  add("b", DType::kF32, {1024});
+  add("c", DType::kF16, {0, 0});
+  add("d", DType::kBF16, {INFINITY, 1});
+  add("e", DType::kF16, {0x1p-24F, 1});
+  const ArtifactSummary summary = describe_artifact(encode(model), "test.thmb");
+  ASSERT_TRUE(summary.tensors[0].raw_steps && summary.tensors[1].raw_steps && summary.tensors[4].raw_steps);
+  EXPECT_EQ(summary.tensors[0].raw_steps->log2_step, -2);
+  EXPECT_EQ(summary.tensors[0].raw_steps->bits, 5);
+  EXPECT_EQ(summary.tensors[1].raw_steps->log2_step, 10);
+  EXPECT_EQ(summary.tensors[1].raw_steps->bits, 2);
+  EXPECT_FALSE(summary.tensors[2].raw_steps);
+  EXPECT_FALSE(summary.tensors[3].raw_steps);
+  EXPECT_EQ(summary.tensors[4].raw_steps->log2_step, -24);
+  EXPECT_EQ(summary.tensors[4].raw_steps->bits, 26);
 }
 
 TEST(DescribeArtifactTest, EmptyTensorsTakeNoBytes) {

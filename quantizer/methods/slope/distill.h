@@ -6,6 +6,7 @@
 #include "quantizer/methods/encoder.h"
 #include "quantizer/methods/method.h"
 #include "quantizer/methods/slope/distill_input.h"
+#include "quantizer/methods/slope/small_rounding.h"
 
 namespace thimble {
 
@@ -14,11 +15,14 @@ struct Distilled {
   DistillReport report;
 };
 
-// Collective.
-Distilled distill(const DistillInput& input, const QuantizedModel& model, Progress& progress);
+// What is tuned is rounded to `steps` at c before the tuned model is judged. Collective.
+Distilled distill(const DistillInput& input, const QuantizedModel& model, const SmallSteps& steps, double log2_c,
+                  Progress& progress);
 
-// With what gains stand for where the model has room for it, and its small tensors replaced.
-QuantizedModel with_gains(QuantizedModel model, const Gains& gains, const Network& network);
+// With what gains stand for where the model has room for it, and its small tensors replaced. Changes of row steps are
+// multiples of their matrix's grid, or of 1.
+QuantizedModel with_gains(QuantizedModel model, const Gains& gains, const Network& network,
+                          const std::map<std::string, int>& grids = {});
 // With gains of whole matrices, by name, in their row steps.
 QuantizedModel with_matrix_gains(QuantizedModel model, const std::map<std::string, float>& gains);
 // With these values of tensors that it has without codes, in the dtype that they are stored in.
@@ -28,6 +32,7 @@ FloatTensors small_tensors(const QuantizedModel& model, const Network& network);
 
 // Bytes that tuned row steps are going to add to an artifact: about what random ones do.
 int64_t distill_reserve_bytes(const QuantizedModel& model, const Network& network, uint64_t artifact_bytes,
-                              const EncodeOptions& encode, Encoder& encoder, Progress& progress);
+                              const SmallSteps& steps, double log2_c, const EncodeOptions& encode, Encoder& encoder,
+                              Progress& progress);
 
 }  // namespace thimble

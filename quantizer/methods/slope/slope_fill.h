@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "gptq/slope/small_steps.h"
 #include "quantizer/console/console.h"
 #include "quantizer/methods/method.h"
 #include "quantizer/methods/slope/slope_layers.h"
@@ -20,6 +21,7 @@ struct SlopeTools {
   Encoder& encoder;
   StageTimes& times;
   Progress& progress;
+  SmallSteps small = {};  // to which small tensors are rounded
 
   std::vector<SlopeMatrix> solve(const SlopeSettings& settings, Progress& shown) const {
     return times.time("solve", [&] { return layers.solve(settings, shown); });

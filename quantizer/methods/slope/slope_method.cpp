@@ -125,7 +125,11 @@ class SlopeMethod final : public Method {
       cross_terms.emplace(
           CrossTerms{own_pairs ? *own_pairs : *options_.outside.pairs, start_->fixed, start_->layers, work.times});
     }
-    const SlopeTools tools = {start_->layers, options_.encode, work.encoder, work.times, work.progress};
+    SlopeTools tools = {start_->layers, options_.encode, work.encoder, work.times, work.progress};
+    if (distill && rounds_small(work))
+      tools.small = work.times.time("small tensors", [&] {
+        return small_steps(measured_small_fisher(*distill, work.progress), work.losses, start_->fixed);
+      });
     SlopeOutcome result = SlopeSearch(start_->fixed, tools, cross_terms ? &*cross_terms : nullptr,
                                       distill ? &*distill : nullptr, measure_gap, options_.outside.teacher)
                               .run(target);
@@ -139,6 +143,10 @@ class SlopeMethod final : public Method {
   }
 
  private:
+  // Where the loss says how coarsely, and a codec makes less of coarse values.
+  bool rounds_small(const MethodWork& work) const {
+    return !work.statistics.loss.empty() && !options_.encode.portable && options_.encode.codec != CodecId::kNone;
+  }
   // And the tables, whose steps follow from the loss (a file of Hessians may be without it: then they take more).
   std::set<std::string> layers_to_solve(const MethodWork& work) const {
     std::set<std::string> names(work.layers.begin(), work.layers.end());

@@ -69,10 +69,14 @@ uint64_t bytes_at(double bits_per_weight, int64_t parameters) {
   return static_cast<uint64_t>(bits_per_weight * static_cast<double>(parameters) / 8);
 }
 
+QuantizedModel SlopeSearch::fixed_at(double log2_c) const {
+  return with_rounded_small(fixed_, tools_.small.at(log2_c));
+}
+
 SlopeOutcome SlopeSearch::encode(double log2_c, bool crossed) {
   SlopeOutcome outcome;
   outcome.log2_c = log2_c;
-  outcome.model = fixed_;
+  outcome.model = fixed_at(log2_c);
   for (const std::string& name : tools_.layers.names()) outcome.settings[name] = {log2_c, state_.shrinkage};
   std::vector<SlopeMatrix> matrices = crossed && cross_terms_
                                           ? cross_terms_->solve(log2_c, state_.shrinkage, tools_.progress)
@@ -124,9 +128,9 @@ SlopeOutcome SlopeSearch::zeros() {
   return outcome;
 }
 
-uint64_t SlopeSearch::bytes_with(std::vector<QuantizedTensor> matrices, const EncodeOptions& encode) {
+uint64_t SlopeSearch::bytes_with(QuantizedModel model, std::vector<QuantizedTensor> matrices,
+                                 const EncodeOptions& encode) {
   if (!can_hold_zeros()) return 0;
-  QuantizedModel model = fixed_;
   std::ranges::move(matrices, std::back_inserter(model.tensors));
   std::ranges::sort(model.tensors, {}, &QuantizedTensor::name);
   return tools_.encoder.artifact(model, encode, tools_.progress).size();
@@ -135,8 +139,9 @@ uint64_t SlopeSearch::bytes_with(std::vector<QuantizedTensor> matrices, const En
 int64_t SlopeSearch::reserve_bytes(const SlopeOutcome& outcome, uint64_t limit) {
   // Learned codes need no gains.
   if (!distill_ || distill_->options.steps == 0 || learns()) return 0;
-  const int64_t bytes = distill_reserve_bytes(outcome.model, *distill_->original->network, outcome.artifact.size(),
-                                              search_encode_, tools_.encoder, tools_.progress);
+  const int64_t bytes =
+      distill_reserve_bytes(outcome.model, *distill_->original->network, outcome.artifact.size(), tools_.small,
+                            outcome.log2_c, search_encode_, tools_.encoder, tools_.progress);
   return std::clamp<int64_t>(bytes, 0, static_cast<int64_t>(kMostReserve * static_cast<double>(limit)));
 }
 
@@ -234,7 +239,12 @@ bool SlopeSearch::fill(uint64_t limit, const RowChanges& changes, SlopeOutcome& 
 }
 
 SlopeOutcome SlopeSearch::search_bytes(uint64_t limit, double aim, uint64_t smallest) {
-  fixed_bytes_ = static_cast<double>(bytes_with(tools_.layers.zeros_with_columns(), search_encode_));
+  auto set_fixed_bytes = [&](QuantizedModel fixed) {
+    fixed_bytes_ =
+        static_cast<double>(bytes_with(std::move(fixed), tools_.layers.zeros_with_columns(), search_encode_));
+  };
+  set_fixed_bytes(fixed_);
+  if (!tools_.small.empty()) set_fixed_bytes(fixed_at(predicted_log2_c(aim)));
   if (fewest_bits(state_.shrinkage) > bits_per_weight(aim))
     state_.shrinkage = less_shrinkage(state_.shrinkage, bits_per_weight(aim));
   SlopeOutcome outcome = encode(predicted_log2_c(aim));
@@ -249,6 +259,7 @@ uint64_t SlopeSearch::search_key(uint64_t limit) const {
       .add(tools_.layers.key())
       .add(uint64_t{tools_.encode.portable})
       .add(hash_of(fixed_))
+      .add(tools_.small.key())
       .add(limit)
       .add(static_cast<uint64_t>(codec))
       .add(uint64_t{distill_ && distill_->options.steps > 0})
@@ -258,7 +269,7 @@ uint64_t SlopeSearch::search_key(uint64_t limit) const {
 
 SlopeOutcome SlopeSearch::fit_bytes(uint64_t limit) {
   const double aim = (1 + kFill) / 2 * static_cast<double>(limit);
-  const uint64_t smallest = bytes_with(tools_.layers.zeros(), tools_.encode);
+  const uint64_t smallest = bytes_with(fixed_, tools_.layers.zeros(), tools_.encode);
   if (smallest > limit)
     throw CheckError(fmt::format("the budget cannot be met: the smallest artifact takes {}, it may take {}",
                                  bytes_text(smallest), bytes_text(limit)));

@@ -56,6 +56,8 @@ class SlopeSearch {
   static constexpr double kDefaultBits = 3;
 
  private:
+  // All tensors but those of the layers, as a model with this common step has them.
+  QuantizedModel fixed_at(double log2_c) const;
   // With search_encode_, as all of the search until finish(). `crossed`: solved with cross terms, where there are any.
   SlopeOutcome encode(double log2_c, bool crossed = false);
   // Bytes that an artifact is going to have in the end.
@@ -108,8 +110,8 @@ class SlopeSearch {
   bool can_hold_zeros() const;
   // The smallest artifact of the method: all codes are 0.
   SlopeOutcome zeros();
-  // Bytes of the model with these matrices; 0: no file may hold so large a model.
-  uint64_t bytes_with(std::vector<QuantizedTensor> matrices, const EncodeOptions& encode);
+  // Bytes of the model, which has no others, with these matrices; 0: no file may hold so large a model.
+  uint64_t bytes_with(QuantizedModel model, std::vector<QuantizedTensor> matrices, const EncodeOptions& encode);
   int64_t reserve_bytes(const SlopeOutcome& outcome, uint64_t limit);
 
   // `wanted`, or near the end of the interval that it is at or beyond.

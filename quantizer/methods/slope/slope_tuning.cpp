@@ -60,7 +60,9 @@ bool SlopeSearch::learn(std::optional<uint64_t> limit, const EncodeOptions& enco
     }
     report.divergence_before = teacher_->divergence(outcome.model, tools_.progress);
     SlopeOutcome changed = outcome;
-    changed.model = with_small_tensors(with_matrix_gains(std::move(changed.model), learned.gains), learned.small);
+    changed.model = with_rounded_small(
+        with_small_tensors(with_matrix_gains(std::move(changed.model), learned.gains), learned.small),
+        tools_.small.at(outcome.log2_c));
     const RowChanges changes = row_changes(outcome.model, changed.model);
     if (limit) {
       report.rate_weight = fit_codes(learned, *limit, encode, changed);
@@ -84,8 +86,8 @@ bool SlopeSearch::learn(std::optional<uint64_t> limit, const EncodeOptions& enco
 void SlopeSearch::tune(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome) {
   if (learn(limit, encode, outcome)) return;
   if (distill_ && distill_->options.steps > 0) {
-    Distilled distilled =
-        tools_.times.time("distill", [&] { return distill(*distill_, outcome.model, tools_.progress); });
+    Distilled distilled = tools_.times.time(
+        "distill", [&] { return distill(*distill_, outcome.model, tools_.small, outcome.log2_c, tools_.progress); });
     DistillReport& report = distilled.report;
     if (report.is_kept) {
       const RowChanges changes = row_changes(outcome.model, distilled.model);

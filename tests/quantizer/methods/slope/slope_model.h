@@ -86,13 +86,13 @@ struct SlopeModel {
 
   // The outcome decodes to what it says.
   SlopeOutcome search(const SlopeTarget& target, const EncodeOptions& encode, const DistillInput* distill = nullptr,
-                      const GapMeter& gap = {}, bool crosses = false) const {
+                      const GapMeter& gap = {}, bool crosses = false, const SmallSteps& small = {}) const {
     StageTimes times;
     SilentProgress silent;
     const std::unique_ptr<PairedModels> pairs = make_paired_models(original, tokens, kSequences, device);
     const CrossTerms cross_terms{*pairs, fixed, layers, times};
     Encoder encoder(work, &times);
-    const SlopeTools tools = {layers, encode, encoder, times, silent};
+    const SlopeTools tools = {layers, encode, encoder, times, silent, small};
     SlopeOutcome outcome = SlopeSearch(fixed, tools, crosses ? &cross_terms : nullptr, distill, gap).run(target);
     EXPECT_EQ(decode_artifact(outcome.artifact, "artifact"), outcome.model);
     return outcome;
