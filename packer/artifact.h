@@ -48,7 +48,8 @@ struct StoredTensorSummary {
   double stored_bytes = 0;
   double bits_per_weight = 0;  // 8 * stored_bytes / elements; 0 for an empty tensor
   // Of floating tensors without codes: all values are multiples of 2^log2_step, the longest such step, and as integers
-  // have at most so many bits, with a sign. None where a value is not finite or all are 0.
+  // have at most so many bits, with a sign. None where a value is not finite or all are 0, and where such tensors take
+  // more than 64 MiB in all.
   struct Steps {
     int log2_step = 0, bits = 0;
   };

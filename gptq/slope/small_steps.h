@@ -4,7 +4,6 @@
 // F being the Fisher information of its elements, mean over them: an error e of one of them costs F e^2 / 2 nats per
 // token, a rounding error F step^2 / 24. Such values need no format of their own: fp16 holds them with zeros in its
 // lowest bits, and a general codec makes little of those.
-// Gains of rows, which lie in the row steps, follow the same formula.
 // In: gradients of the original's loss, c.  Out: the steps, and values rounded to them.
 #pragma once
 
@@ -18,13 +17,8 @@
 
 namespace thimble {
 
-// By name, mean over the elements. Packed as a piece of work.
-struct SmallFisher {
-  std::map<std::string, double> tensors;  // of small tensors: nats per token and square of their unit
-  std::map<std::string, double> gains;    // of logarithms of the gains of linear layers' rows: nats per token
-
-  friend auto members(SmallFisher& fisher) { return std::tie(fisher.tensors, fisher.gains); }
-};
+// Of each small tensor, by name: nats per token and square of its unit.
+using SmallFisher = std::map<std::string, double>;
 
 // What makes gradients of the divergence, with the original as the student too, gradients of its loss on the tokens:
 // half of these.
@@ -45,7 +39,7 @@ using SmallExponents = std::map<std::string, int>;
 // float32 has no finer values.
 std::vector<float> rounded_to_steps(std::vector<float> values, int exponent);
 
-// The steps at any c of the small tensors and of the gains of one model.
+// The steps at any c of the small tensors of one model.
 class SmallSteps {
  public:
   // Of fewer elements than this a tensor stays as it is: there is nothing to gain.
@@ -56,13 +50,9 @@ class SmallSteps {
   // errors cost nothing gets the longest.
   SmallSteps(const SmallFisher& fisher, const FloatTensors& values);
 
-  bool empty() const { return steps_.empty() && gains_.empty(); }
+  bool empty() const { return steps_.empty(); }
   // No step is longer than half its tensor's root mean square: beyond, the loss is no longer quadratic.
   SmallExponents at(double log2_c) const;
-  // Of how many 1/64 octaves, in which row steps are stored, tuned gains of a matrix's rows are best multiples: a power
-  // of two up to kStepGrid, of which row steps are multiples before they are tuned. The logarithm of a gain has the
-  // step c / sqrt(F) too.
-  std::map<std::string, int> gain_grids(double log2_c) const;
   // Hash of all steps at all c.
   uint64_t key() const;
 
@@ -72,7 +62,6 @@ class SmallSteps {
     double log2_most = 0;
   };
   std::map<std::string, Step> steps_;
-  std::map<std::string, double> gains_;  // log2 of the step of their logarithm at c = 1
 };
 
 }  // namespace thimble

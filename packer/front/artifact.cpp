@@ -18,6 +18,8 @@ namespace {
 
 // Of sections that are decompressed at a time, but for the last of them.
 constexpr uint64_t kMostContentsAtOnce = uint64_t{64} << 20;
+// Raw tensors of no more than that are read to be described.
+constexpr uint64_t kMostDescribedBytes = uint64_t{64} << 20;
 
 StoredTensorSummary summarize(const TensorEntry& entry) {
   return {entry.name, entry.shape, precision_name(entry), entry.max_code, entry.elements(), entry.coded(), 0, 0, {}};
@@ -42,10 +44,17 @@ std::optional<StoredTensorSummary::Steps> steps_of(std::span<const float> values
 // Sets those of all raw tensors.
 void add_raw_steps(const OpenArtifact& artifact, const std::string& path, ArtifactSummary& summary) {
   const std::vector<PlannedSection>& sections = artifact.plan.sections;
+  std::vector<size_t> raw_sections;
+  uint64_t bytes = 0;
+  for (size_t i = 1; i < sections.size(); ++i) {
+    if (artifact.sections[i].entry.kind != SectionKind::kRaw) continue;
+    raw_sections.push_back(i);
+    bytes += sections[i].shape.content_bytes();
+  }
+  if (bytes > kMostDescribedBytes) return;
   QuantizedModel model = empty_model(artifact.plan.header);
-  for (size_t i = 1; i < sections.size(); ++i)
-    if (artifact.sections[i].entry.kind == SectionKind::kRaw)
-      scatter_content(model, sections[i], read_content(artifact.sections[i], artifact.plan, i, path));
+  for (size_t i : raw_sections)
+    scatter_content(model, sections[i], read_content(artifact.sections[i], artifact.plan, i, path));
   for (size_t i = 0; i < model.tensors.size(); ++i)
     if (const auto* raw = std::get_if<RawTensor>(&model.tensors[i].data); raw && is_floating(raw->dtype))
       summary.tensors[i].raw_steps = steps_of(to_float32(raw->dtype, raw->bytes));

@@ -52,13 +52,8 @@ GainTunerInput tuner_input(const QuantizedModel& model, const Network& network) 
 // In steps, not rounded.
 double step_change(float gain) { return kStepsPerOctave * std::log2(static_cast<double>(gain)); }
 
-int grid_of(const std::map<std::string, int>& grids, const std::string& name) {
-  const auto found = grids.find(name);
-  return found == grids.end() ? 1 : found->second;
-}
-
-void add_to_step(double change, int grid, int16_t& step) {
-  const int rounded = grid * static_cast<int>(std::lround(change / grid));
+void add_to_step(double change, int16_t& step) {
+  const auto rounded = static_cast<int>(std::lround(change));
   step = static_cast<int16_t>(std::clamp(step + rounded, -kMaxStep, kMaxStep));
 }
 
@@ -99,14 +94,13 @@ FloatTensors small_tensors(const QuantizedModel& model, const Network& network) 
   return small;
 }
 
-QuantizedModel with_gains(QuantizedModel model, const Gains& gains, const Network& network,
-                          const std::map<std::string, int>& grids) {
+QuantizedModel with_gains(QuantizedModel model, const Gains& gains, const Network& network) {
   model = with_matrix_gains(std::move(model), {{head_name(network), gains.head}});
   for (QuantizedTensor& tensor : model.tensors) {
     if (SteppedCodes* codes = stepped_codes(tensor)) {
       if (auto found = gains.rows.find(tensor.name); found != gains.rows.end())
         for (size_t r = 0; r < codes->row_steps.size(); ++r)
-          add_to_step(step_change(found->second[r]), grid_of(grids, tensor.name), codes->row_steps[r]);
+          add_to_step(step_change(found->second[r]), codes->row_steps[r]);
     }
   }
   return with_small_tensors(std::move(model), gains.small);
@@ -117,7 +111,7 @@ QuantizedModel with_matrix_gains(QuantizedModel model, const std::map<std::strin
     const auto found = gains.find(tensor.name);
     SteppedCodes* codes = found == gains.end() ? nullptr : stepped_codes(tensor);
     if (!codes) continue;
-    for (int16_t& step : codes->row_steps) add_to_step(step_change(found->second), 1, step);
+    for (int16_t& step : codes->row_steps) add_to_step(step_change(found->second), step);
   }
   return model;
 }
@@ -129,7 +123,7 @@ QuantizedModel with_small_tensors(QuantizedModel model, const FloatTensors& smal
   return model;
 }
 
-Distilled distill(const DistillInput& input, const QuantizedModel& model, const SmallSteps& steps, double log2_c,
+Distilled distill(const DistillInput& input, const QuantizedModel& model, const SmallExponents& small,
                   Progress& progress) {
   const Network& network = *input.original->network;
   const DistillSplit split = split_sequences(input, input.options.steps, input.options.batch);
@@ -164,27 +158,24 @@ Distilled distill(const DistillInput& input, const QuantizedModel& model, const 
     progress.advance(1);
   }
   progress.end();
-  result.model =
-      with_rounded_small(with_gains(model, tuner.gains(), network, steps.gain_grids(log2_c)), steps.at(log2_c));
+  result.model = with_rounded_small(with_gains(model, tuner.gains(), network), small);
   result.report.divergence_after = divergence(result.model);
   result.report.is_kept = result.report.divergence_after < result.report.divergence_before;
   return result;
 }
 
 int64_t distill_reserve_bytes(const QuantizedModel& model, const Network& network, uint64_t artifact_bytes,
-                              const SmallSteps& steps, double log2_c, const EncodeOptions& encode, Encoder& encoder,
+                              const SmallExponents& small, const EncodeOptions& encode, Encoder& encoder,
                               Progress& progress) {
   QuantizedModel jittered = model;
   const std::set<std::string> names = row_layer_names(network);
-  const std::map<std::string, int> grids = steps.gain_grids(log2_c);
   uint64_t stream = 0;
   for (QuantizedTensor& tensor : jittered.tensors) {
     ++stream;
     SteppedCodes* codes = stepped_codes(tensor);
     if (codes && names.contains(tensor.name))
       for (size_t r = 0; r < codes->row_steps.size(); ++r)
-        add_to_step(kUsualChange * (2 * uniform_at(0, stream, r) - 1), grid_of(grids, tensor.name),
-                    codes->row_steps[r]);
+        add_to_step(kUsualChange * (2 * uniform_at(0, stream, r) - 1), codes->row_steps[r]);
     if (auto* raw = std::get_if<RawTensor>(&tensor.data); raw && network.is_small(tensor.name)) {
       std::vector<float> values = to_float32(raw->dtype, raw->bytes);
       for (size_t i = 0; i < values.size(); ++i)
@@ -193,7 +184,7 @@ int64_t distill_reserve_bytes(const QuantizedModel& model, const Network& networ
     }
   }
   return static_cast<int64_t>(
-             encoder.artifact(with_rounded_small(std::move(jittered), steps.at(log2_c)), encode, progress).size()) -
+             encoder.artifact(with_rounded_small(std::move(jittered), small), encode, progress).size()) -
          static_cast<int64_t>(artifact_bytes);
 }
 

@@ -15,14 +15,12 @@ struct Distilled {
   DistillReport report;
 };
 
-// What is tuned is rounded to `steps` at c before the tuned model is judged. Collective.
-Distilled distill(const DistillInput& input, const QuantizedModel& model, const SmallSteps& steps, double log2_c,
+// Small tensors are rounded to `small` once they are tuned, before the tuned model is judged. Collective.
+Distilled distill(const DistillInput& input, const QuantizedModel& model, const SmallExponents& small,
                   Progress& progress);
 
-// With what gains stand for where the model has room for it, and its small tensors replaced. Changes of row steps are
-// multiples of their matrix's grid, or of 1.
-QuantizedModel with_gains(QuantizedModel model, const Gains& gains, const Network& network,
-                          const std::map<std::string, int>& grids = {});
+// With what gains stand for where the model has room for it, and its small tensors replaced.
+QuantizedModel with_gains(QuantizedModel model, const Gains& gains, const Network& network);
 // With gains of whole matrices, by name, in their row steps.
 QuantizedModel with_matrix_gains(QuantizedModel model, const std::map<std::string, float>& gains);
 // With these values of tensors that it has without codes, in the dtype that they are stored in.
@@ -32,7 +30,7 @@ FloatTensors small_tensors(const QuantizedModel& model, const Network& network);
 
 // Bytes that tuned row steps are going to add to an artifact: about what random ones do.
 int64_t distill_reserve_bytes(const QuantizedModel& model, const Network& network, uint64_t artifact_bytes,
-                              const SmallSteps& steps, double log2_c, const EncodeOptions& encode, Encoder& encoder,
+                              const SmallExponents& small, const EncodeOptions& encode, Encoder& encoder,
                               Progress& progress);
 
 }  // namespace thimble

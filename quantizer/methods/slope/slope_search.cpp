@@ -140,8 +140,8 @@ int64_t SlopeSearch::reserve_bytes(const SlopeOutcome& outcome, uint64_t limit) 
   // Learned codes need no gains.
   if (!distill_ || distill_->options.steps == 0 || learns()) return 0;
   const int64_t bytes =
-      distill_reserve_bytes(outcome.model, *distill_->original->network, outcome.artifact.size(), tools_.small,
-                            outcome.log2_c, search_encode_, tools_.encoder, tools_.progress);
+      distill_reserve_bytes(outcome.model, *distill_->original->network, outcome.artifact.size(),
+                            tools_.small.at(outcome.log2_c), search_encode_, tools_.encoder, tools_.progress);
   return std::clamp<int64_t>(bytes, 0, static_cast<int64_t>(kMostReserve * static_cast<double>(limit)));
 }
 

@@ -87,7 +87,7 @@ void SlopeSearch::tune(std::optional<uint64_t> limit, const EncodeOptions& encod
   if (learn(limit, encode, outcome)) return;
   if (distill_ && distill_->options.steps > 0) {
     Distilled distilled = tools_.times.time(
-        "distill", [&] { return distill(*distill_, outcome.model, tools_.small, outcome.log2_c, tools_.progress); });
+        "distill", [&] { return distill(*distill_, outcome.model, tools_.small.at(outcome.log2_c), tools_.progress); });
     DistillReport& report = distilled.report;
     if (report.is_kept) {
       const RowChanges changes = row_changes(outcome.model, distilled.model);

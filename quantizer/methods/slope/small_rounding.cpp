@@ -43,7 +43,7 @@ SmallSteps small_steps(SmallFisher fisher, const std::map<std::string, MatrixLos
     if (!raw || !is_floating(raw->dtype)) continue;
     values[tensor.name] = dequantize(tensor);
     if (const auto found = losses.find(tensor.name); found != losses.end())
-      fisher.tensors[tensor.name] = mean_of(found->second.row_weights) * mean_of(found->second.diagonal);
+      fisher[tensor.name] = mean_of(found->second.row_weights) * mean_of(found->second.diagonal);
   }
   return {fisher, values};
 }

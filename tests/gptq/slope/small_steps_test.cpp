@@ -4,11 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <numbers>
 #include <numeric>
 
 #include "runtime/base/random.h"
-#include "runtime/codes/code_numbers.h"
 #include "runtime/cpu/cpu_models.h"
 #include "tests/runtime/families/golf/random_model.h"
 
@@ -25,14 +23,13 @@ TEST(SmallStepsTest, ValuesAreTheNearestMultiples) {
 }
 
 TEST(SmallStepsTest, AnOctaveOfCIsAnOctaveOfSteps) {
-  const SmallSteps steps({{{"a", 1}, {"b", 16}}, {}},
-                         {{"a", std::vector<float>(9, 1)}, {"b", std::vector<float>(9, 1)}});
+  const SmallSteps steps({{"a", 1}, {"b", 16}}, {{"a", std::vector<float>(9, 1)}, {"b", std::vector<float>(9, 1)}});
   EXPECT_EQ(steps.at(-7), (SmallExponents{{"a", -7}, {"b", -9}}));
   EXPECT_EQ(steps.at(-6), (SmallExponents{{"a", -6}, {"b", -8}}));
 }
 
 TEST(SmallStepsTest, NoneIsLongerThanHalfTheValues) {
-  const SmallSteps steps({{{"a", 1}, {"free", 0}}, {}},
+  const SmallSteps steps({{"a", 1}, {"free", 0}},
                          {{"a", std::vector<float>(9, 4)}, {"free", std::vector<float>(9, 5)}});
   EXPECT_EQ(steps.at(60), (SmallExponents{{"a", 1}, {"free", 1}}));
   EXPECT_EQ(steps.at(-60), (SmallExponents{{"a", -60}, {"free", 1}}));
@@ -41,21 +38,11 @@ TEST(SmallStepsTest, NoneIsLongerThanHalfTheValues) {
 TEST(SmallStepsTest, WhatHasNothingToGainGetsNone) {
   const std::vector<float> ones(SmallSteps::kLeastElements, 1), few(SmallSteps::kLeastElements - 1, 1);
   const SmallSteps steps(
-      {{{"few", 1}, {"zero", 1}, {"lost", NAN}, {"absent", 1}, {"a", 1}}, {}},
+      {{"few", 1}, {"zero", 1}, {"lost", NAN}, {"absent", 1}, {"a", 1}},
       {{"few", few}, {"zero", std::vector<float>(9)}, {"lost", ones}, {"unknown", ones}, {"a", ones}});
   EXPECT_EQ(steps.at(-3), (SmallExponents{{"a", -3}}));
   EXPECT_TRUE(SmallSteps().empty());
   EXPECT_NE(SmallSteps().key(), steps.key());
-}
-
-TEST(SmallStepsTest, GridsOfGainsFollowCToo) {
-  const double unit = std::numbers::ln2 / kStepsPerOctave;  // of a row step, in the logarithm of a gain
-  const SmallSteps steps({{}, {{"a", 1 / (unit * unit)}, {"b", 1 / (16 * unit * unit)}, {"free", 0}}}, {});
-  using Grids = std::map<std::string, int>;
-  EXPECT_EQ(steps.gain_grids(0), (Grids{{"a", 1}, {"b", 4}}));
-  EXPECT_EQ(steps.gain_grids(1), (Grids{{"a", 2}, {"b", 8}}));
-  EXPECT_EQ(steps.gain_grids(9), (Grids{{"a", 8}, {"b", 8}}));
-  EXPECT_EQ(steps.gain_grids(-9), (Grids{{"a", 1}, {"b", 1}}));
 }
 
 // Random errors of a tensor bring the divergence that its Fisher information says. Where the head is small predictions
@@ -89,7 +76,7 @@ TEST(SmallStepsTest, FisherTellsWhatErrorsCost) {
     }
     compare->set(gains);
     const double found = compare->divergence(0, kSequences) / static_cast<double>(kSequences * (kLength - 1));
-    const double predicted = fisher.tensors.at(name) * squares / 2;
+    const double predicted = fisher.at(name) * squares / 2;
     EXPECT_GT(found, predicted / 2) << name;
     EXPECT_LT(found, predicted * 2) << name;
     ++compared;

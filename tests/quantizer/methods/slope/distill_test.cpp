@@ -57,7 +57,7 @@ class DistillTest : public testing::Test {
 };
 
 TEST_F(DistillTest, ComesCloserWithTheSameCodes) {
-  const auto [model, report] = distill(input(), model_, {}, 0, progress_);
+  const auto [model, report] = distill(input(), model_, {}, progress_);
   EXPECT_EQ(report.held_out, 1);
   EXPECT_EQ(report.sequences, kSequences - 1);
   EXPECT_TRUE(report.is_kept);
@@ -78,19 +78,19 @@ TEST_F(DistillTest, ComesCloserWithTheSameCodes) {
 // What is reported are models as stored: measured alone they are as far from the original, but for the rounding of
 // weights that have their gains in them, which instruction sets sum in different orders.
 TEST_F(DistillTest, ReportsTheModelsAsTheyAre) {
-  const auto [model, report] = distill(input(), model_, {}, 0, progress_);
+  const auto [model, report] = distill(input(), model_, {}, progress_);
   EXPECT_NEAR(held_out_divergence(input(), model_, progress_), report.divergence_before,
               1e-4 * report.divergence_before);
   EXPECT_NEAR(held_out_divergence(input(), model, progress_), report.divergence_after, 1e-4 * report.divergence_after);
 }
 
 TEST_F(DistillTest, IsTheSameAgain) {
-  EXPECT_EQ(distill(input(), model_, {}, 0, progress_).model, distill(input(), model_, {}, 0, progress_).model);
+  EXPECT_EQ(distill(input(), model_, {}, progress_).model, distill(input(), model_, {}, progress_).model);
 }
 
 TEST_F(DistillTest, ReservesWhatRowStepsTake) {
   const int64_t reserve =
-      distill_reserve_bytes(model_, *original_->network, artifact_.size(), {}, 0, encode_, encoder_, progress_);
+      distill_reserve_bytes(model_, *original_->network, artifact_.size(), {}, encode_, encoder_, progress_);
   EXPECT_GT(reserve, 0);
   EXPECT_LT(reserve, static_cast<int64_t>(artifact_.size()) / 4);
 }

@@ -74,7 +74,7 @@ TEST_F(SmallRoundingTest, SmallMatricesFollowTheirLoss) {
 TEST_F(SmallRoundingTest, FewSequencesTellNothing) {
   const TokenSequences few = {kLeastFisherSequences, model_.tokens.length, model_.tokens.tokens};  // one is held out
   const DistillInput input = {model_.original, few, model_.device, {}, model_.work, 7};
-  EXPECT_TRUE(measured_small_fisher(input, progress_).tensors.empty());
+  EXPECT_TRUE(measured_small_fisher(input, progress_).empty());
 }
 
 TEST_F(SmallRoundingTest, TheSearchRoundsByItsStep) {
@@ -92,7 +92,7 @@ TEST_F(SmallRoundingTest, TheSearchRoundsByItsStep) {
 TEST_F(SmallRoundingTest, WhatIsTunedIsRoundedBeforeItIsJudged) {
   const SlopeOutcome found = model_.search(SlopeModel::limit_of(12'000), encode_, nullptr, {}, false, steps());
   const SmallExponents exponents = steps().at(found.log2_c);
-  const Distilled distilled = distill(input_, found.model, steps(), found.log2_c, progress_);
+  const Distilled distilled = distill(input_, found.model, exponents, progress_);
   EXPECT_EQ(unrounded(distilled.model, exponents), std::vector<std::string>{});
   EXPECT_NE(small_tensors(distilled.model, *model_.original->network),
             small_tensors(found.model, *model_.original->network));
