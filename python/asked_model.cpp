@@ -62,6 +62,28 @@ std::vector<float> levels_of(SteppedCodes codes) {
 
 std::span<const float> span_of(const Floats& floats) { return {floats.data(), floats.size()}; }
 
+FloatTensors floats_of(const nb::object& arrays) {
+  FloatTensors floats;
+  for (const auto& [name, values] : nb::cast<std::map<std::string, Floats>>(arrays))
+    floats[name].assign(values.data(), values.data() + values.size());
+  return floats;
+}
+
+// What "learn" and "distill" are told of a model, and their answer.
+nb::object ask_about(const char* question, const QuantizedModel& model, const nb::callable& ask) {
+  nb::dict others, small, stepped;
+  for (const QuantizedTensor& tensor : model.tensors) {
+    const char* name = tensor.name.c_str();
+    if (const auto* codes = std::get_if<SteppedCodes>(&tensor.data))
+      stepped[name] =
+          nb::make_tuple(array_of(in_two_dimensions(*codes), levels_of(*codes)), step_sizes(codes->row_steps),
+                         step_sizes(codes->column_steps), codes->trellis_bits);
+    else if (has_floats(tensor))
+      (std::holds_alternative<RawTensor>(tensor.data) ? small : others)[name] = values_of(tensor);
+  }
+  return ask(question, others, small, stepped);
+}
+
 // What another process answered is ours: it does not fit by our own mistake alone.
 void require(bool holds, const std::string& what) {
   if (!holds) throw Error(ExitCode::kInternal, "an answer of another length than asked for: " + what);
@@ -85,8 +107,13 @@ nb::object nearest_levels(const Floats& latents, int trellis_bits, double rate_w
 
 }  // namespace
 
-AskedModel::AskedModel(nb::callable ask, std::vector<std::vector<std::string>> inputs, std::string key)
-    : ask_(std::move(ask)), inputs_(std::move(inputs)), key_(std::move(key)) {}
+AskedModel::AskedModel(nb::callable ask, std::vector<std::vector<std::string>> inputs, std::string key, bool learns,
+                       bool distills)
+    : ask_(std::move(ask)),
+      inputs_(std::move(inputs)),
+      key_(std::move(key)),
+      learns_(learns),
+      distills_(distills) {}
 
 uint64_t AskedModel::key() const {
   return Hasher().add(std::string_view("asked")).add(std::string_view(key_)).digest();
@@ -123,17 +150,7 @@ void AskedModel::end() {
 
 LearnedCodes AskedModel::learn(const QuantizedModel& model, Progress&) {
   const nb::gil_scoped_acquire locked;
-  nb::dict others, small, stepped;
-  for (const QuantizedTensor& tensor : model.tensors) {
-    const char* name = tensor.name.c_str();
-    if (const auto* codes = std::get_if<SteppedCodes>(&tensor.data))
-      stepped[name] =
-          nb::make_tuple(array_of(in_two_dimensions(*codes), levels_of(*codes)), step_sizes(codes->row_steps),
-                         step_sizes(codes->column_steps), codes->trellis_bits);
-    else if (has_floats(tensor))
-      (std::holds_alternative<RawTensor>(tensor.data) ? small : others)[name] = values_of(tensor);
-  }
-  const nb::object answer = ask_("learn", others, small, stepped);
+  const nb::object answer = ask_about("learn", model, ask_);
   const auto latents = nb::cast<std::map<std::string, Floats>>(answer[0]);
   std::set<std::string> names;
   for (const auto& [name, levels] : latents) names.insert(name);
@@ -144,12 +161,41 @@ LearnedCodes AskedModel::learn(const QuantizedModel& model, Progress&) {
     require(levels.size() == found.levels.size(), name);
     found.levels.assign(levels.begin(), levels.end());
   }
-  for (const auto& [name, values] : nb::cast<std::map<std::string, Floats>>(answer[1]))
-    learned.small[name].assign(values.data(), values.data() + values.size());
+  learned.small = floats_of(answer[1]);
   learned.steps = nb::cast<int64_t>(answer[2]);
   learned.sequences = nb::cast<int64_t>(answer[3]);
   learned.held_out = nb::cast<int64_t>(answer[4]);
   return learned;
+}
+
+Distilled AskedModel::distill(const QuantizedModel& model, const SmallExponents& small, Progress& progress) {
+  Distilled distilled;
+  Gains gains;
+  distilled.report.divergence_before = divergence(model, progress);
+  {
+    const nb::gil_scoped_acquire locked;
+    const nb::object answer = ask_about("distill", model, ask_);
+    gains.rows = floats_of(answer[0]);
+    gains.small = floats_of(answer[1]);
+    distilled.report.steps = nb::cast<int64_t>(answer[2]);
+    distilled.report.sequences = nb::cast<int64_t>(answer[3]);
+    distilled.report.held_out = nb::cast<int64_t>(answer[4]);
+  }
+  for (const QuantizedTensor& tensor : model.tensors)
+    if (const auto* codes = std::get_if<SteppedCodes>(&tensor.data); codes && gains.rows.contains(tensor.name))
+      require(gains.rows.at(tensor.name).size() == codes->row_steps.size(), tensor.name);
+  distilled.model = with_rounded_small(with_gains(model, gains, ""), small);
+  distilled.report.divergence_after = divergence(distilled.model, progress);
+  distilled.report.is_kept = distilled.report.divergence_after < distilled.report.divergence_before;
+  return distilled;
+}
+
+TunedNames AskedModel::tuned(const QuantizedModel& model) const {
+  TunedNames names;
+  for (const std::vector<std::string>& input : inputs_) names.rows.insert(input.begin(), input.end());
+  for (const QuantizedTensor& tensor : model.tensors)
+    if (std::holds_alternative<RawTensor>(tensor.data) && has_floats(tensor)) names.small.insert(tensor.name);
+  return names;
 }
 
 double AskedModel::divergence(const QuantizedModel& model, Progress&) {

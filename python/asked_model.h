@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "quantizer/methods/slope/cross_terms.h"
-#include "quantizer/methods/slope/learn_codes.h"
+#include "quantizer/methods/slope/teacher.h"
 
 namespace thimble {
 
@@ -20,15 +20,18 @@ namespace thimble {
 //   ask("replace", name, values)                    None
 //   ask("end")                                      None
 //   ask("divergence", {name: values})               nats per token
+//   ask("distill", ...)                             {name: gains of rows (R)}, {name: values of what has no codes}, steps,
+//                                                   sequences, how many more were held out; asked as "learn" is:
 //   ask("learn", {name: values of other codes}, {name: values of what has no codes},
 //       {name: (levels (R, K), row steps (R), column steps (K), bits of the trellis)})
 //                                                   {name: latents (R, K)}, {name: values of what has no codes}, steps,
 //                                                   sequences, how many more were held out
 // Must be destroyed while the interpreter is held.
-class AskedModel final : public PairedModels, public CodeTeacher {
+class AskedModel final : public PairedModels, public Teacher {
  public:
-  // `key`: of the text that the model reads.
-  AskedModel(nanobind::callable ask, std::vector<std::vector<std::string>> inputs, std::string key);
+  // `key`: of the text that the model reads. Learned and distilled is where `learns` and `distills`.
+  AskedModel(nanobind::callable ask, std::vector<std::vector<std::string>> inputs, std::string key, bool learns,
+             bool distills);
 
   uint64_t key() const override;
   std::vector<std::vector<std::string>> inputs() const override { return inputs_; }
@@ -37,13 +40,18 @@ class AskedModel final : public PairedModels, public CodeTeacher {
   void replace(const QuantizedTensor& solved) override;
   void end() override;
 
+  bool learns() const override { return learns_; }
+  bool distills() const override { return distills_; }
   LearnedCodes learn(const QuantizedModel& model, Progress& progress) override;
+  Distilled distill(const QuantizedModel& model, const SmallExponents& small, Progress& progress) override;
+  TunedNames tuned(const QuantizedModel& model) const override;
   double divergence(const QuantizedModel& model, Progress& progress) override;
 
  private:
   const nanobind::callable ask_;
   const std::vector<std::vector<std::string>> inputs_;
   const std::string key_;
+  const bool learns_, distills_;
 };
 
 }  // namespace thimble

@@ -24,14 +24,15 @@ namespace nb = nanobind;
 // Which method slope has no use for.
 constexpr const char* kBitsOfTrace = "5,6";
 
-// Cross terms and learning, for which the program itself would have to run the model, are those of `asked`.
+// Cross terms, learning and distillation, for which the program itself would have to run the model, are those of `asked`.
 void run_outside(AskedModel& asked, QuantizeRequest& request, double cross_term, double cross_damping,
-                 const CodeLearnerOptions& codes) {
+                 const CodeLearnerOptions& codes, int64_t distill_steps) {
   request.slope.cross_term = cross_term;
   request.slope.cross_damping = cross_damping;
   if (cross_term > 0) request.outside.pairs = &asked;
   request.codes = codes;
-  if (codes.steps > 0) request.outside.teacher = &asked;
+  request.tuner.steps = distill_steps;
+  if (asked.learns() || asked.distills()) request.outside.teacher = &asked;
 }
 
 // What `thimble quantize` does with a file of statistics, without what runs the model, which `ask` does where it is not
@@ -41,9 +42,11 @@ std::string quantize(const std::string& checkpoint, const std::string& config, c
                      std::optional<double> bits_per_weight, std::optional<int64_t> min_elements, bool fisher,
                      const std::string& work_folder, bool quiet, nb::object ask,
                      std::vector<std::vector<std::string>> inputs, const std::string& text_key, double cross_term,
-                     double cross_damping, int64_t learn_steps, int64_t learn_batch, double learn_rate) {
+                     double cross_damping, int64_t learn_steps, int64_t learn_batch, double learn_rate,
+                     int64_t distill_steps) {
   std::optional<AskedModel> asked;
-  if (!ask.is_none()) asked.emplace(nb::cast<nb::callable>(ask), std::move(inputs), text_key);
+  if (!ask.is_none())
+    asked.emplace(nb::cast<nb::callable>(ask), std::move(inputs), text_key, learn_steps > 0, distill_steps > 0);
   const nb::gil_scoped_release unlocked;
   CommonOptions common;
   common.quiet = quiet;
@@ -64,7 +67,7 @@ std::string quantize(const std::string& checkpoint, const std::string& config, c
   StageTimes times;
   OpenedCheckpoint source = times.time("open", [&] { return OpenedCheckpoint(checkpoint, config); });
   finish_options(request, {MethodKind::kSlope}, kBitsOfTrace, source.spec());
-  if (asked) run_outside(*asked, request, cross_term, cross_damping, {learn_steps, learn_batch, learn_rate});
+  if (asked) run_outside(*asked, request, cross_term, cross_damping, {learn_steps, learn_batch, learn_rate}, distill_steps);
   const std::unique_ptr<Ranks> ranks = join_ranks();
   Console console(common);
   console.plan(quantize_plan(request, false));
@@ -84,7 +87,7 @@ void bind_quantizer(nb::module_& module) {
              nb::arg("inputs") = std::vector<std::vector<std::string>>(), nb::arg("text_key") = "",
              nb::arg("cross_term") = 0.0, nb::arg("cross_damping") = SlopeOptions().cross_damping,
              nb::arg("learn_steps") = 0, nb::arg("learn_batch") = CodeLearnerOptions().batch,
-             nb::arg("learn_rate") = CodeLearnerOptions().rate);
+             nb::arg("learn_rate") = CodeLearnerOptions().rate, nb::arg("distill_steps") = 0);
   // Whether the program runs models with this config.json.
   module.def(
       "runs",

@@ -85,7 +85,8 @@ def decode(tables, blocks, more):
     if TORCH:
         graph = np.cuda.CUDAGraph()
         with np.cuda.graph(graph):
-            step()
+            for _ in range(64):
+                step()
         step = graph.replay
     while (e < count).any():
         step()
@@ -115,10 +116,11 @@ def load(path):
     with np.device("cuda"):
         global words, long
         file = open(path, "rb").read()
-        words = np.array([*file])
+        data = lambda x: np.asarray(bytearray(x), dtype=np.uint8)  # noqa: E731
+        words = data(file).astype("i8")
         words = words[:-1] + words[1:] * 256
         long = words[:-2] + (words[2:] << 16)
-        unpack = lambda i, k: np.array([*DECOMPRESS(file[i:k], ARGUMENTS)]).astype("u1")  # noqa: E731
+        unpack = lambda i, k: data(DECOMPRESS(file[i:k], ARGUMENTS))  # noqa: E731
         tensors = json.loads(bytes(unpack(HEADER, CODES)))["tensors"]
         sizes = (2 ** (unpack(SCALES, RAW).SCALE_PLANES.view(np.short).astype("f8") / 64)).astype("f4")
         raw = unpack(RAW, END).RAW_PLANES.view(np.RAW_TYPE).astype("f4")

@@ -1,7 +1,9 @@
-"""module_learner.py: learns the codes of a PyTorch module's matrices, and its small tensors beside them, by the gradient
-of the divergence from the original, KL(original || quantized). What gptq/slope/code_learner.h says of the method holds
-here: latents, real numbers of levels; codes of the trellis path that is nearest to them, which thimble finds, every
-PATHS_EVERY steps; gradients that pass as if there were no rounding; Adam without momentum. Steps stay as they are.
+"""module_learner.py: learns the codes of a PyTorch module's matrices, or tunes gains of their rows with the codes as they
+are, and its small tensors beside them, by the gradient of the divergence from the original, KL(original || quantized).
+
+What gptq/slope/code_learner.h says of learning holds here: latents, real numbers of levels; codes of the trellis path
+that is nearest to them, which thimble finds, every PATHS_EVERY steps; gradients that pass as if there were no rounding;
+Adam without momentum. Steps stay as they are. And of gains what gptq/slope/gain_tuner.h says.
 
 R = outputs, K = inputs of a matrix
 """
@@ -11,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +35,7 @@ KEPT_EVERY = 4 * PATHS_EVERY  # steps from one look at the batches held out to t
 PATIENCE = 8  # looks without a gain, after which learning stops: most gains come late, when steps are short
 WARM_UP = 0.1  # share of the steps
 SMALL_RATE = 4e-3  # what a step moves a small tensor, relative to its size
+GAIN_RATE = 4e-3  # what a step moves the logarithm of a gain
 QUIET_CODES, QUIET_SMALL = 0.03, 0.5  # see adam_step()
 HELD_OUT_SHARE, MOST_HELD_OUT = 8, 4
 
@@ -45,6 +48,14 @@ class LearnOptions:
     steps: int
     batch: int = 8
     rate: float = 0.02
+
+
+@dataclass(frozen=True)
+class DistillOptions:
+    """`batch`: sequences of a step, at least a whole batch. Rates fall along a cosine."""
+
+    steps: int = 32
+    batch: int = 8
 
 
 def held_out_count(batches: int) -> int:
@@ -107,8 +118,39 @@ class _Latents:
             adam_step(number, rate, QUIET_CODES, self.latents, self.latents.grad, self.second)
         self.latents.grad = None
 
+    def learned(self) -> torch.Tensor:
+        return self.latents
+
     def state(self) -> list[torch.Tensor]:
         return [self.latents, self.second]
+
+
+class _Gains:
+    """Of the rows of one matrix, or of the whole of it: logarithms, and moments."""
+
+    def __init__(self, stepped: Stepped, device: torch.device, are_of_rows: bool) -> None:
+        levels, rows, columns, _ = (torch.tensor(a, device=device) for a in stepped)
+        self.solved = levels * rows[:, None] * columns
+        count = len(rows) if are_of_rows else 1
+        self.value = torch.zeros(count, device=device, dtype=torch.float64).requires_grad_()
+        self.first, self.second = torch.zeros_like(self.value), torch.zeros_like(self.value)
+
+    def weights(self) -> torch.Tensor:
+        return self.solved * self.value.exp().float()[:, None]
+
+    def of_rows(self) -> torch.Tensor:
+        return self.value.detach().exp().float().cpu().expand(len(self.solved)).contiguous()
+
+    def step(self, number: int, share: float) -> None:
+        with torch.no_grad():
+            adam_step(number, share * GAIN_RATE, QUIET_SMALL, self.value, self.value.grad, self.second, self.first)
+        self.value.grad = None
+
+    def learned(self) -> torch.Tensor:
+        return self.value
+
+    def state(self) -> list[torch.Tensor]:
+        return [self.value, self.first, self.second]
 
 
 class _Small:
@@ -122,10 +164,12 @@ class _Small:
         self.first, self.second = torch.zeros_like(self.value), torch.zeros_like(self.value)
 
     def step(self, number: int, share: float) -> None:
-        if self.value.grad is not None:
-            with torch.no_grad():
-                adam_step(number, share * self.rate, QUIET_SMALL, self.value, self.value.grad, self.second, self.first)
-            self.value.grad = None
+        with torch.no_grad():
+            adam_step(number, share * self.rate, QUIET_SMALL, self.value, self.value.grad, self.second, self.first)
+        self.value.grad = None
+
+    def learned(self) -> torch.Tensor:
+        return self.value
 
     def state(self) -> list[torch.Tensor]:
         return [self.value, self.first, self.second]
@@ -143,13 +187,15 @@ class _Predicting(torch.nn.Module):
 
 
 class ModuleLearner:
-    """Answers of CodeTeacher (asked_model.h). `places`: of all tensors of the artifact, by name; `predict(model, batch)`
-    gives logits, of classes along the last dimension. `folder` holds what stands between two steps, for the same model,
-    batches and options, which `key` is a hash of."""
+    """Answers of Teacher (asked_model.h). `places`: of all tensors of the artifact, by name; `predict(model, batch)` gives
+    logits, of classes along the last dimension. Matrices of `row_layers` get gains of rows, others one of the whole.
+    `folder` holds what stands between two steps, for the same model, batches and options, which `key` is a hash of."""
 
     def __init__(self, model: torch.nn.Module, places: Mapping[str, Matrix], batches: Sequence[Any], predict: Predict,
-                 options: LearnOptions, folder: Path, key: str, progress: bool) -> None:  # fmt: skip
+                 options: LearnOptions, distilling: DistillOptions, row_layers: Collection[str], folder: Path, key: str,
+                 progress: bool) -> None:  # fmt: skip
         self.model, self.places, self.options, self.progress = model, places, options, progress
+        self.distilling, self.row_layers = distilling, set(row_layers)
         count = len(batches) - held_out_count(len(batches))
         self.learned, self.held_out = batches[:count], batches[count:]
         self.predicting = _Predicting(model, predict)
@@ -168,24 +214,59 @@ class ModuleLearner:
         """From tensors with other codes, which stay, without codes, and with steps. Returns latents and small tensors as
         float32, by name: those that are nearest to the original on the batches held out; steps, sequences, and how many
         of these are held out."""
-        device = {name: self.originals[place.parameter].device for name, place in self.places.items()
-                  if place.parameter in self.originals}  # fmt: skip
-        self._latents = {name: _Latents(one, device[name]) for name, one in stepped.items()}
+        self._matrices = {name: _Latents(one, self._device(name)) for name, one in stepped.items()}
+        self._begin(others, small)
+        with at_rest(self.model):
+            self._run(self._key(self.options, stepped))
+        latents, values = self._best
+        self._end()
+        return ({name: one.numpy() for name, one in latents.items()},
+                {name: one.float().numpy() for name, one in values.items()}, self.options.steps, *self._given())  # fmt: skip
+
+    def distill(self, others: Mapping[str, numpy.ndarray], small: Mapping[str, numpy.ndarray],
+                stepped: Mapping[str, Stepped]) -> tuple[Any, ...]:  # fmt: skip
+        """Of the same: gains of rows and small tensors after all steps, by name; steps and sequences likewise."""
+        self._matrices = {name: _Gains(one, self._device(name), name in self.row_layers) for name, one in stepped.items()}
+        self._begin(others, small)
+        key, steps = self._key(self.distilling, stepped), self.distilling.steps
+        done, next_batch = self._load(key) or (0, 0)
+        with at_rest(self.model), _bar(self.progress, "tuning gains", steps, done) as show:
+            while done < steps:
+                next_batch = self._gradients(next_batch, self.distilling.batch)
+                share, done = (1 + math.cos(math.pi * done / steps)) / 2, done + 1
+                for one in (*self._matrices.values(), *self._small.values()):
+                    one.step(done, share)
+                if done % KEPT_EVERY == 0 or done == steps:
+                    self._keep(key, (done, next_batch))
+                show(1, None)
+        gains = {name: one.of_rows().numpy() for name, one in self._matrices.items()}
+        values = {name: one.value.detach().float().cpu().numpy() for name, one in self._small.items()}
+        self._end()
+        return gains, values, steps, *self._given()
+
+    def _begin(self, others: Mapping[str, numpy.ndarray], small: Mapping[str, numpy.ndarray]) -> None:
         own = {name for name, _ in self.model.named_parameters()}
-        self._small = {name: _Small(name, array, device[name]) for name, array in small.items()
+        self._small = {name: _Small(name, array, self._device(name)) for name, array in small.items()
                        if self.places[name].parameter in own}  # fmt: skip
         self._fixed = {name: torch.from_numpy(array) for name, array in others.items()}
-        key = hashlib.blake2b(repr((self.key, self.options)).encode(), digest_size=16)
+
+    def _end(self) -> None:
+        self._matrices, self._small, self._fixed = {}, {}, {}
+
+    def _device(self, name: str) -> torch.device:
+        return self.originals[self.places[name].parameter].device
+
+    def _key(self, options: LearnOptions | DistillOptions, stepped: Mapping[str, Stepped]) -> str:
+        """Hash of what the steps from these codes on depend on."""
+        digest = hashlib.blake2b(repr((self.key, options)).encode(), digest_size=16)
         for name, (levels, *_) in sorted(stepped.items()):
-            key.update(name.encode() + levels.tobytes())
-        with at_rest(self.model):
-            self._run(key.hexdigest())
-        per_batch = [len(first_of(batch)) for batch in self.learned]
-        given = sum(per_batch), sum(len(first_of(batch)) for batch in self.held_out)
-        latents, values = self._best
-        self._latents, self._small = {}, {}
-        return ({name: one.numpy() for name, one in latents.items()},
-                {name: one.float().numpy() for name, one in values.items()}, self.options.steps, *given)  # fmt: skip
+            digest.update(name.encode() + levels.tobytes())
+        return digest.hexdigest()
+
+    def _given(self) -> tuple[int, int]:
+        """How many sequences are learned from, and how many held out."""
+        learned, held_out = (sum(len(first_of(batch)) for batch in batches) for batches in (self.learned, self.held_out))
+        return learned, held_out
 
     def _run(self, key: str) -> None:
         steps, done, next_batch, looks_without = self.options.steps, 0, 0, 0
@@ -195,13 +276,13 @@ class ModuleLearner:
         else:
             done, next_batch, looks_without, best, self._best = found
             self._find_paths()
-        with _bar(self.progress, steps, done) as show:
+        with _bar(self.progress, "learning codes", steps, done) as show:
             while done < steps and looks_without < PATIENCE:
                 if done and done % PATHS_EVERY == 0:
                     self._find_paths()
-                next_batch = self._gradients(next_batch)
+                next_batch = self._gradients(next_batch, self.options.batch)
                 share, done = rate_share(done, steps), done + 1
-                for latents in self._latents.values():
+                for latents in self._matrices.values():
                     latents.step(done, self.options.rate * share)
                 for small in self._small.values():
                     small.step(done, share)
@@ -215,20 +296,18 @@ class ModuleLearner:
                     self._keep(key, (done, next_batch, looks_without, best, self._best))
                     show(0, best)
 
-    def _gradients(self, first: int) -> int:
+    def _gradients(self, first: int, sequences: int) -> int:
         """Of the mean divergence over the next step's batches, the first of which is `first`; returns the one after."""
-        count = max(1, round(self.options.batch / max(1, len(first_of(self.learned[first])))))
+        count = max(1, round(sequences / max(1, len(first_of(self.learned[first])))))
         chosen = self.learned[first : first + count]
         predictions = 0
         for batch in chosen:
             divergence, number = self._divergence(batch, self._student())
             divergence.backward()
             predictions += number
-        for one in self._latents.values():
-            one.latents.grad = torch.zeros_like(one.latents) if one.latents.grad is None else one.latents.grad / predictions
-        for small in self._small.values():
-            if small.value.grad is not None:
-                small.value.grad /= predictions
+        for one in (*self._matrices.values(), *self._small.values()):
+            value = one.learned()
+            value.grad = torch.zeros_like(value) if value.grad is None else value.grad / predictions
         return (first + len(chosen)) % len(self.learned)
 
     def _divergence(self, batch: Any, student: dict[str, torch.Tensor]) -> tuple[torch.Tensor, int]:
@@ -245,7 +324,7 @@ class ModuleLearner:
         return sum(divergence.item() for divergence, _ in found) / sum(number for _, number in found)
 
     def _student(self) -> dict[str, torch.Tensor]:
-        pieces = {name: one.weights() for name, one in self._latents.items()}
+        pieces = {name: one.weights() for name, one in self._matrices.items()}
         return self._parameter_values(self._fixed | {name: one.value for name, one in self._small.items()} | pieces)
 
     def _look(self) -> float:
@@ -273,15 +352,15 @@ class ModuleLearner:
         return values
 
     def _find_paths(self) -> None:
-        for one in self._latents.values():
+        for one in self._matrices.values():
             one.find_path()
 
     def _snapshot(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        return ({name: one.latents.detach().cpu().clone() for name, one in self._latents.items()},
+        return ({name: one.latents.detach().cpu().clone() for name, one in self._matrices.items()},
                 {name: one.value.detach().cpu().clone() for name, one in self._small.items()})  # fmt: skip
 
     def _states(self) -> Iterator[torch.Tensor]:
-        for one in (*self._latents.values(), *self._small.values()):
+        for one in (*self._matrices.values(), *self._small.values()):
             yield from one.state()
 
     def _keep(self, key: str, where: tuple[Any, ...]) -> None:
@@ -306,8 +385,8 @@ class ModuleLearner:
 
 
 @contextmanager
-def _bar(progress: bool, steps: int, done: int) -> Iterator[Callable[[int, float], None]]:
-    """Shows steps, and the least divergence so far."""
+def _bar(progress: bool, what: str, steps: int, done: int) -> Iterator[Callable[[int, float | None], None]]:
+    """Shows steps, and the least divergence so far where there is one."""
     try:
         from tqdm.auto import tqdm
     except ImportError:
@@ -315,10 +394,11 @@ def _bar(progress: bool, steps: int, done: int) -> Iterator[Callable[[int, float
     if not progress:
         yield lambda step, best: None
         return
-    with tqdm(total=steps, initial=done, desc="learning codes", unit="step") as bar:
+    with tqdm(total=steps, initial=done, desc=what, unit="step") as bar:
 
-        def show(step: int, best: float) -> None:
-            bar.set_postfix(KL=f"{best:.5f}", refresh=False)
+        def show(step: int, best: float | None) -> None:
+            if best is not None:
+                bar.set_postfix(KL=f"{best:.5f}", refresh=False)
             bar.update(step)
 
         yield show

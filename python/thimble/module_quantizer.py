@@ -26,7 +26,7 @@ from . import _thimble
 from ._safetensors import write_safetensors
 from .artifact import LAYOUT_KEY, Artifact, state_dict
 from .errors import FormatError, UsageError, error_of
-from .module_learner import LearnOptions, ModuleLearner, Predict
+from .module_learner import DistillOptions, LearnOptions, ModuleLearner, Predict
 from .module_pairs import ModulePairs
 from .module_parameters import Matrix, Parameters, digest_of
 from .module_score import score
@@ -112,12 +112,12 @@ class Report:
             rows.append(("bits per byte", f"{after:.5f}, of the original {before:.5f}"))
         precisions = ", ".join(f"{name} for {count}" for name, count in facts["precisions"].items())
         rows.append(("precision", precisions))
-        learned = facts.get("learn")
-        if learned:
-            rows.append((
-                "learned", f"{100 * learned['changed_codes']:.2f} % of the codes: KL {learned['divergence_before']:.6f} to "
-                f"{learned['divergence_after']:.6f} nats per prediction on {learned['held_out']} sequences held out"
-                + ("" if learned["kept"] else ": not kept")))  # fmt: skip
+        for what, tuned in (("learned", facts.get("learn")), ("tuned", facts.get("distill"))):
+            if tuned:
+                share = f"{100 * tuned['changed_codes']:.2f} % of the codes: " if what == "learned" else ""
+                rows.append((
+                    what, f"{share}KL {tuned['divergence_before']:.6f} to {tuned['divergence_after']:.6f} nats per "
+                    f"prediction on {tuned['held_out']} sequences held out" + ("" if tuned["kept"] else ": not kept")))  # fmt: skip
         rows += [("warning", warning) for warning in facts.get("warnings") or []]
         return rows
 
@@ -303,20 +303,21 @@ def _run(arguments: dict[str, Any], answers: Mapping[str, Callable[..., Any]], q
     return json.loads(message[0])
 
 
-def _check_learning(steps: int, predict: Predict | None, parameters: Parameters, batches: list[Any]) -> None:
-    reason = None
+def _no_learning(predict: Predict | None, parameters: Parameters, batches: list[Any]) -> str | None:
+    """Why neither codes nor gains can be learned; None where they can."""
     if predict is None:
-        reason = "a loss is given, but no `predict` of the predictions to compare"
-    elif len(batches) < 2:
-        reason = f"there is {len(batches)} batch, two are needed: one is held out"
-    elif parameters.are_offloaded:
-        reason = "parameters of the model are kept elsewhere than where they are computed with"
-    if steps and reason:
-        raise UsageError(f"learn_steps is {steps}, but codes cannot be learned: {reason}")
+        return "a loss is given, but no `predict` of the predictions to compare"
+    if len(batches) < 2:
+        return f"there is {len(batches)} batch, two are needed: one is held out"
+    if parameters.are_offloaded:
+        return "parameters of the model are kept elsewhere than where they are computed with"
+    return None
 
 
-def _check_numbers(cross_term: float, cross_damping: float, learning: LearnOptions) -> None:
+def _check_numbers(cross_term: float, cross_damping: float, distilling: DistillOptions, learning: LearnOptions) -> None:
     for name, value, low, high in (("cross_term", cross_term, 0, 1), ("cross_damping", cross_damping, 0, 100),
+                                   ("distill_steps", distilling.steps, 0, 1 << 20),
+                                   ("distill_batch", distilling.batch, 1, 1 << 20),
                                    ("learn_steps", learning.steps, 0, 1 << 20), ("learn_batch", learning.batch, 1, 1 << 20),
                                    ("learn_rate", learning.rate, 0, 1)):  # fmt: skip
         if not low <= value <= high:
@@ -338,6 +339,8 @@ def quantize(
     cross_term: float = 1.0,
     cross_damping: float = 0.5,
     cross_batches: int | None = None,
+    distill_steps: int | None = None,
+    distill_batch: int = DistillOptions.batch,
     learn_steps: int = 0,
     learn_batch: int = LearnOptions.batch,
     learn_rate: float = LearnOptions.rate,
@@ -353,7 +356,9 @@ def quantize(
 
     `cross_term`, 0 to 1: how far each layer makes up for what those before it did to its input, with `cross_damping`
     added to Hessians, relative to their mean diagonal; on the first `cross_batches`, or all.
-    `learn_steps`: steps of learning codes, of `learn_batch` sequences each, at least a batch, which takes many more
+    `distill_steps`: steps of tuning gains of rows and small tensors, of `distill_batch` sequences each, at least a batch;
+    default 32 where they can be tuned, which takes two batches and predictions.
+    `learn_steps`: steps of learning codes instead, of `learn_batch` sequences each, at least a batch, which takes many more
     batches than statistics need; `learn_rate`: how many levels such a step moves a weight. `predict(model, batch)` gives
     the logits (..., classes) whose divergence from the original's is brought down: by default, without `loss`, of each
     next token. A few batches are held out, and what does not come nearer to the original on these is not kept. Not of
@@ -367,12 +372,19 @@ def quantize(
         raise UsageError("quantize: give a budget, or bits_per_weight")
     limit = None if budget is None else bytes_of(budget)
     options = LearnOptions(learn_steps, learn_batch, learn_rate)
-    _check_numbers(cross_term, cross_damping, options)
+    distilling = DistillOptions(DistillOptions.steps if distill_steps is None else distill_steps, distill_batch)
+    _check_numbers(cross_term, cross_damping, distilling, options)
     batches = list(batches)
     parameters = Parameters(model)
     if predict is None and loss is None:
         predict = next_token_logits
-    _check_learning(learn_steps, predict, parameters, batches)
+    reason = _no_learning(predict, parameters, batches)
+    if reason and learn_steps:
+        raise UsageError(f"learn_steps is {learn_steps}, but codes cannot be learned: {reason}")
+    if reason and distill_steps:
+        raise UsageError(f"distill_steps is {distill_steps}, but gains cannot be tuned: {reason}")
+    if reason:
+        distilling = DistillOptions(0)
     for name, value in parameters.values():
         if value.is_floating_point() and not torch.isfinite(value).all():
             raise FormatError(f"parameter {name!r} holds a value that is not finite")
@@ -400,9 +412,11 @@ def quantize(
         "begin": pairs.begin, "collect": pairs.collect, "replace": pairs.replace, "end": pairs.end
     }  # fmt: skip
     key = f"{fingerprint} {len(crossed)}"
-    if options.steps:
-        learner = ModuleLearner(model, checkpoint.places, batches, predict, options, work.folder, key, progress)
-        answers |= {"learn": learner.learn, "divergence": learner.divergence}
+    if options.steps or distilling.steps:
+        row_layers = {name for names in inputs for name in names}
+        learner = ModuleLearner(model, checkpoint.places, batches, predict, options, distilling, row_layers, work.folder,
+                                key, progress)  # fmt: skip
+        answers |= {"learn": learner.learn, "distill": learner.distill, "divergence": learner.divergence}
     try:
         facts = _run(
             {
@@ -411,7 +425,7 @@ def quantize(
                 "min_elements": min_elements, "fisher": fisher, "work_folder": str(work.folder / "steps"),
                 "quiet": not progress, "inputs": inputs, "text_key": key, "cross_term": float(cross_term if crossed else 0),
                 "cross_damping": float(cross_damping), "learn_steps": options.steps, "learn_batch": options.batch,
-                "learn_rate": float(options.rate),
+                "learn_rate": float(options.rate), "distill_steps": distilling.steps,
             },
             answers,
             not progress,

@@ -93,7 +93,7 @@ class ModuleTest(unittest.TestCase):
         self.assertEqual(coded, {"convolution.weight", "embedding.weight", "linear.weight", "turned",
                                  *(f"experts.{m}.{e}" for m in ("up", "down") for e in range(3))})
         before, after = self.reloaded(report, model)
-        self.assertLess(abs(after - before), 0.02 * before)
+        self.assertLess(abs(after - before), 0.05 * before)  # which is 85 nats for each token
         self.assertIn("bits per parameter", repr(report))
         self.assertIn("experts.up.0", report._repr_html_())
 
@@ -283,7 +283,7 @@ class ModuleTest(unittest.TestCase):
         import transformers
 
         model = transformers.AutoModelForCausalLM.from_config(llama_config())
-        report = self.quantized(model, bits=6, cross_term=0)
+        report = self.quantized(model, bits=6, cross_term=0, distill_steps=0)
         model.save_pretrained(self.folder / "llama")
         statistics = self.folder / "statistics.safetensors"
         thimble.collect(model, batches_of(), statistics, progress=False)

@@ -94,8 +94,8 @@ FloatTensors small_tensors(const QuantizedModel& model, const Network& network) 
   return small;
 }
 
-QuantizedModel with_gains(QuantizedModel model, const Gains& gains, const Network& network) {
-  model = with_matrix_gains(std::move(model), {{head_name(network), gains.head}});
+QuantizedModel with_gains(QuantizedModel model, const Gains& gains, const std::string& head) {
+  model = with_matrix_gains(std::move(model), {{head, gains.head}});
   for (QuantizedTensor& tensor : model.tensors) {
     if (SteppedCodes* codes = stepped_codes(tensor)) {
       if (auto found = gains.rows.find(tensor.name); found != gains.rows.end())
@@ -158,25 +158,31 @@ Distilled distill(const DistillInput& input, const QuantizedModel& model, const 
     progress.advance(1);
   }
   progress.end();
-  result.model = with_rounded_small(with_gains(model, tuner.gains(), network), small);
+  result.model = with_rounded_small(with_gains(model, tuner.gains(), head_name(network)), small);
   result.report.divergence_after = divergence(result.model);
   result.report.is_kept = result.report.divergence_after < result.report.divergence_before;
   return result;
 }
 
-int64_t distill_reserve_bytes(const QuantizedModel& model, const Network& network, uint64_t artifact_bytes,
+TunedNames tuned_names(const Network& network) {
+  TunedNames names{row_layer_names(network), {}};
+  for (const Parameter& parameter : network.parameters)
+    if (network.is_small(parameter.name)) names.small.insert(parameter.name);
+  return names;
+}
+
+int64_t distill_reserve_bytes(const QuantizedModel& model, const TunedNames& names, uint64_t artifact_bytes,
                               const SmallExponents& small, const EncodeOptions& encode, Encoder& encoder,
                               Progress& progress) {
   QuantizedModel jittered = model;
-  const std::set<std::string> names = row_layer_names(network);
   uint64_t stream = 0;
   for (QuantizedTensor& tensor : jittered.tensors) {
     ++stream;
     SteppedCodes* codes = stepped_codes(tensor);
-    if (codes && names.contains(tensor.name))
+    if (codes && names.rows.contains(tensor.name))
       for (size_t r = 0; r < codes->row_steps.size(); ++r)
         add_to_step(kUsualChange * (2 * uniform_at(0, stream, r) - 1), codes->row_steps[r]);
-    if (auto* raw = std::get_if<RawTensor>(&tensor.data); raw && network.is_small(tensor.name)) {
+    if (auto* raw = std::get_if<RawTensor>(&tensor.data); raw && names.small.contains(tensor.name)) {
       std::vector<float> values = to_float32(raw->dtype, raw->bytes);
       for (size_t i = 0; i < values.size(); ++i)
         values[i] *= static_cast<float>(0.96 + 0.08 * uniform_at(1, stream, i));

@@ -3,6 +3,10 @@
 // tensors in the type they are stored in.
 #pragma once
 
+#include <map>
+#include <set>
+#include <string>
+
 #include "quantizer/methods/encoder.h"
 #include "quantizer/methods/method.h"
 #include "quantizer/methods/slope/distill_input.h"
@@ -19,8 +23,9 @@ struct Distilled {
 Distilled distill(const DistillInput& input, const QuantizedModel& model, const SmallExponents& small,
                   Progress& progress);
 
-// With what gains stand for where the model has room for it, and its small tensors replaced.
-QuantizedModel with_gains(QuantizedModel model, const Gains& gains, const Network& network);
+// With what gains stand for where the model has room for it, that of the head in the matrix of this name, and its small
+// tensors replaced.
+QuantizedModel with_gains(QuantizedModel model, const Gains& gains, const std::string& head);
 // With gains of whole matrices, by name, in their row steps.
 QuantizedModel with_matrix_gains(QuantizedModel model, const std::map<std::string, float>& gains);
 // With these values of tensors that it has without codes, in the dtype that they are stored in.
@@ -28,8 +33,14 @@ QuantizedModel with_small_tensors(QuantizedModel model, const FloatTensors& smal
 // All small tensors of the network, as the model stores them.
 FloatTensors small_tensors(const QuantizedModel& model, const Network& network);
 
+// What distillation changes: row steps of matrices, and small tensors.
+struct TunedNames {
+  std::set<std::string> rows, small;
+};
+TunedNames tuned_names(const Network& network);
+
 // Bytes that tuned row steps are going to add to an artifact: about what random ones do.
-int64_t distill_reserve_bytes(const QuantizedModel& model, const Network& network, uint64_t artifact_bytes,
+int64_t distill_reserve_bytes(const QuantizedModel& model, const TunedNames& names, uint64_t artifact_bytes,
                               const SmallExponents& small, const EncodeOptions& encode, Encoder& encoder,
                               Progress& progress);
 

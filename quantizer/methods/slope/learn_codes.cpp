@@ -42,6 +42,8 @@ std::set<std::string> matrix_names(const Network& network) {
   return names;
 }
 
+}  // namespace
+
 LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model, Progress& progress) {
   const Network& network = *input.original->network;
   const DistillSplit split = split_sequences(input, input.codes.steps, input.codes.batch);
@@ -81,25 +83,9 @@ LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model,
   Gains gains = state.small.gains();
   std::map<std::string, float> of_matrices;
   if (small.tune_head) of_matrices[head] = gains.head;
-  return {std::move(state.codes), std::move(of_matrices), std::move(gains.small),
-          options.steps,          split.learned,          split.held_out};
+  return {std::move(state.codes), std::move(of_matrices), std::move(gains.small), options.steps, split.learned,
+          split.held_out,         input.data_share,       input.temperature};
 }
-
-class ProgramTeacher final : public CodeTeacher {
- public:
-  explicit ProgramTeacher(const DistillInput& input) : input_(input) {}
-  LearnedCodes learn(const QuantizedModel& model, Progress& progress) override {
-    return learn_codes(input_, model, progress);
-  }
-  double divergence(const QuantizedModel& model, Progress& progress) override {
-    return held_out_divergence(input_, model, progress);
-  }
-
- private:
-  const DistillInput& input_;
-};
-
-}  // namespace
 
 QuantizedModel LearnedCodes::codes_in(QuantizedModel model, double rate_weight) const {
   learner.find_paths(rate_weight, model);
@@ -121,10 +107,6 @@ double LearnedCodes::changed_share(const QuantizedModel& from, const QuantizedMo
     });
   }
   return static_cast<double>(changed) / static_cast<double>(std::max<int64_t>(1, all));
-}
-
-std::unique_ptr<CodeTeacher> make_code_teacher(const DistillInput& input) {
-  return std::make_unique<ProgramTeacher>(input);
 }
 
 uint64_t code_learning_bytes(uint64_t weights) { return weights * kLearnedWeightBytes; }

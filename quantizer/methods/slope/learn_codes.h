@@ -5,7 +5,6 @@
 #pragma once
 
 #include <map>
-#include <memory>
 #include <string>
 
 #include "quantizer/methods/method.h"
@@ -19,6 +18,7 @@ struct LearnedCodes {
   std::map<std::string, float> gains;
   FloatTensors small;
   int64_t steps = 0, sequences = 0, held_out = 0;
+  double data_share = 0, temperature = 1;  // DivergenceOptions
 
   // A model of the same matrices with learned codes instead of its own, whatever its steps: a bit weighs `rate_weight`
   // squared levels in the choice of paths.
@@ -27,18 +27,9 @@ struct LearnedCodes {
   double changed_share(const QuantizedModel& from, const QuantizedModel& to) const;
 };
 
-// Who learns codes, and says how far a model is from the original then: the program, or whoever runs the model.
-class CodeTeacher {
- public:
-  virtual ~CodeTeacher() = default;
-  virtual LearnedCodes learn(const QuantizedModel& model, Progress& progress) = 0;
-  // Mean divergence in nats per token on the sequences held out; `model` as it is stored.
-  virtual double divergence(const QuantizedModel& model, Progress& progress) = 0;
-};
-
 // Of a model that the program runs: input.codes.steps steps from a model on. The latents are pieces of work every few
-// steps. Both functions are collective. `input` must outlive the result.
-std::unique_ptr<CodeTeacher> make_code_teacher(const DistillInput& input);
+// steps. Collective.
+LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model, Progress& progress);
 
 // What it takes of the host's memory besides the passes over a model of so many weights.
 uint64_t code_learning_bytes(uint64_t weights);

@@ -43,7 +43,7 @@ std::optional<SlopeSearch::MetGap> SlopeSearch::follow_gap(double gap, double fi
   constexpr double kNearOctaves = 0.12, kUsualGain = 0.93;  // of a gap; gap after distillation over that before
   constexpr double kLeastMove = 0.01;
   const double aim = (1 + kCloseGap) / 2 * gap;
-  double gain = distill_ ? kUsualGain : 1;
+  double gain = teacher_ ? kUsualGain : 1;
   std::map<double, double> gaps;  // before distillation, by log2_c
   std::optional<MetGap> best;
   auto consider = [&](SlopeOutcome tried, double found) {
@@ -51,7 +51,7 @@ std::optional<SlopeSearch::MetGap> SlopeSearch::follow_gap(double gap, double fi
     if (found <= gap && (!best || tried.artifact.size() < best->outcome.artifact.size()))
       best = {std::move(tried), found};
   };
-  bool tunes = distill_ != nullptr;  // until it does not help, which at this gap it is not going to
+  bool tunes = teacher_ != nullptr;  // until it does not help, which at this gap it is not going to
   double log2_c = first_log2_c, move = 0, last_bytes = INFINITY;
   while (state_.encodes < kMaxEncodes) {
     SlopeOutcome tried = encode(log2_c, true);
@@ -127,7 +127,7 @@ SlopeOutcome SlopeSearch::fit_gap(double gap, double first_log2_c) {
   SlopeOutcome& outcome = best->outcome;
   finish(outcome);
   if (best->gap < kLooseGap * gap && can_hold_zeros()) return halve_bytes(gap, std::move(outcome));
-  if (distill_ && !outcome.distill && !outcome.learning) {
+  if (teacher_ && !outcome.distill && !outcome.learning) {
     SlopeOutcome tuned = outcome;
     tune(std::nullopt, tools_.encode, tuned);
     if (!tuned.is_tuned() || measure_gap_(tuned.model) <= gap) return tuned;

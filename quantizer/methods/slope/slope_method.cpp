@@ -130,9 +130,10 @@ class SlopeMethod final : public Method {
       tools.small = work.times.time("small tensors", [&] {
         return small_steps(measured_small_fisher(*distill, work.progress), work.losses, start_->fixed);
       });
-    SlopeOutcome result = SlopeSearch(start_->fixed, tools, cross_terms ? &*cross_terms : nullptr,
-                                      distill ? &*distill : nullptr, measure_gap, options_.outside.teacher)
-                              .run(target);
+    const std::unique_ptr<Teacher> own_teacher = distill ? make_teacher(*distill) : nullptr;
+    Teacher* const teacher = options_.outside.teacher ? options_.outside.teacher : own_teacher.get();
+    SlopeOutcome result =
+        SlopeSearch(start_->fixed, tools, cross_terms ? &*cross_terms : nullptr, teacher, measure_gap).run(target);
     result.layers = layer_outcomes(result, start_->layers, options_.slope);
     return {std::move(result.model), std::move(result.artifact), static_cast<FitReport&&>(result)};
   }

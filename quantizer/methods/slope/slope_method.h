@@ -17,8 +17,8 @@ using ModelScore = std::function<double(const RunnableModel&, uint64_t key, cons
 
 // A model that somebody else runs: what the program does with one of its own. Null: it is not done.
 struct OutsideModel {
-  PairedModels* pairs = nullptr;   // for cross terms
-  CodeTeacher* teacher = nullptr;  // for learning of codes
+  PairedModels* pairs = nullptr;  // for cross terms
+  Teacher* teacher = nullptr;     // for learning of codes, and distillation
 };
 
 struct SlopeMethodOptions {

@@ -40,14 +40,12 @@ EncodeOptions fast_options(const EncodeOptions& asked) {
 }  // namespace
 
 SlopeSearch::SlopeSearch(QuantizedModel fixed, const SlopeTools& tools, const CrossTerms* cross_terms,
-                         const DistillInput* distill, GapMeter measure_gap, CodeTeacher* teacher)
+                         Teacher* teacher, GapMeter measure_gap)
     : fixed_(std::move(fixed)),
       tools_(tools),
       cross_terms_(cross_terms),
       search_encode_(fast_options(tools.encode)),
-      distill_(distill),
-      own_teacher_(!teacher && distill && distill->codes.steps > 0 ? make_code_teacher(*distill) : nullptr),
-      teacher_(teacher ? teacher : own_teacher_.get()),
+      teacher_(teacher),
       measure_gap_(std::move(measure_gap)),
       lowest_log2_c_(tools.layers.finest_log2_c()) {
   state_.shrinkage = tools.layers.options().shrinkage;
@@ -138,9 +136,9 @@ uint64_t SlopeSearch::bytes_with(QuantizedModel model, std::vector<QuantizedTens
 
 int64_t SlopeSearch::reserve_bytes(const SlopeOutcome& outcome, uint64_t limit) {
   // Learned codes need no gains.
-  if (!distill_ || distill_->options.steps == 0 || learns()) return 0;
+  if (!distills() || learns()) return 0;
   const int64_t bytes =
-      distill_reserve_bytes(outcome.model, *distill_->original->network, outcome.artifact.size(),
+      distill_reserve_bytes(outcome.model, teacher_->tuned(outcome.model), outcome.artifact.size(),
                             tools_.small.at(outcome.log2_c), search_encode_, tools_.encoder, tools_.progress);
   return std::clamp<int64_t>(bytes, 0, static_cast<int64_t>(kMostReserve * static_cast<double>(limit)));
 }
@@ -262,7 +260,7 @@ uint64_t SlopeSearch::search_key(uint64_t limit) const {
       .add(tools_.small.key())
       .add(limit)
       .add(static_cast<uint64_t>(codec))
-      .add(uint64_t{distill_ && distill_->options.steps > 0})
+      .add(uint64_t{distills()})
       .add(uint64_t{learns()})
       .digest();
 }

@@ -11,9 +11,8 @@
 #include "packer/artifact.h"
 #include "quantizer/console/console.h"
 #include "quantizer/methods/slope/cross_terms.h"
-#include "quantizer/methods/slope/distill.h"
-#include "quantizer/methods/slope/learn_codes.h"
 #include "quantizer/methods/slope/slope_fill.h"
+#include "quantizer/methods/slope/teacher.h"
 
 namespace thimble {
 
@@ -34,10 +33,9 @@ using GapMeter = std::function<double(const QuantizedModel&)>;
 class SlopeSearch {
  public:
   // `fixed`: the model with all tensors but those of the layers. `cross_terms`: who solves the
-  // layers of what was found once more; null: nobody. `distill`: null for neither distillation nor learning, but for
-  // what `teacher` teaches, if there is one.
-  SlopeSearch(QuantizedModel fixed, const SlopeTools& tools, const CrossTerms* cross_terms, const DistillInput* distill,
-              GapMeter measure_gap, CodeTeacher* teacher = nullptr);
+  // layers of what was found once more; null: nobody. `teacher`: null for neither distillation nor learning.
+  SlopeSearch(QuantizedModel fixed, const SlopeTools& tools, const CrossTerms* cross_terms, Teacher* teacher,
+              GapMeter measure_gap);
 
   // - A limit: an artifact within it, filled (is_filled()) or with a fill_reason. A CheckError that names the smallest
   //   artifact there is, before anything is solved where even that is above the limit. All matrices are solved at most
@@ -98,7 +96,8 @@ class SlopeSearch {
   void tune(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome);
   bool learn(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome);
   double fit_codes(const LearnedCodes& learned, uint64_t limit, const EncodeOptions& encode, SlopeOutcome& outcome);
-  bool learns() const { return teacher_ != nullptr; }
+  bool learns() const { return teacher_ && teacher_->learns(); }
+  bool distills() const { return teacher_ && teacher_->distills(); }
   SlopeOutcome fit_gap(double gap, double first_log2_c);
   struct MetGap {
     SlopeOutcome outcome;  // with search_encode_
@@ -125,9 +124,7 @@ class SlopeSearch {
   const SlopeTools& tools_;
   const CrossTerms* cross_terms_;
   const EncodeOptions search_encode_;
-  const DistillInput* distill_;
-  std::unique_ptr<CodeTeacher> own_teacher_;
-  CodeTeacher* teacher_;  // null: no codes are learned
+  Teacher* teacher_;
   GapMeter measure_gap_;
   const double lowest_log2_c_;
   double fixed_bytes_ = 0;  // of an artifact without its codes and the steps of its rows

@@ -54,10 +54,8 @@ bool SlopeSearch::learn(std::optional<uint64_t> limit, const EncodeOptions& enco
   return tools_.times.time("learn", [&] {
     LearnedCodes learned = teacher_->learn(outcome.model, tools_.progress);
     LearnReport report{{learned.steps, learned.sequences, learned.held_out}};
-    if (distill_) {
-      report.data_share = distill_->data_share;
-      report.temperature = distill_->temperature;
-    }
+    report.data_share = learned.data_share;
+    report.temperature = learned.temperature;
     report.divergence_before = teacher_->divergence(outcome.model, tools_.progress);
     SlopeOutcome changed = outcome;
     changed.model = with_rounded_small(
@@ -85,9 +83,9 @@ bool SlopeSearch::learn(std::optional<uint64_t> limit, const EncodeOptions& enco
 // the limit. Stays as it was but for the latter where these do not help.
 void SlopeSearch::tune(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome) {
   if (learn(limit, encode, outcome)) return;
-  if (distill_ && distill_->options.steps > 0) {
+  if (distills()) {
     Distilled distilled = tools_.times.time(
-        "distill", [&] { return distill(*distill_, outcome.model, tools_.small.at(outcome.log2_c), tools_.progress); });
+        "distill", [&] { return teacher_->distill(outcome.model, tools_.small.at(outcome.log2_c), tools_.progress); });
     DistillReport& report = distilled.report;
     if (report.is_kept) {
       const RowChanges changes = row_changes(outcome.model, distilled.model);
@@ -96,7 +94,7 @@ void SlopeSearch::tune(std::optional<uint64_t> limit, const EncodeOptions& encod
       tuned.artifact = tools_.encoder.artifact(tuned.model, encode, tools_.progress);
       if (limit && fill(*limit, changes, tuned))
         report.divergence_after =
-            tools_.times.time("distill", [&] { return held_out_divergence(*distill_, tuned.model, tools_.progress); });
+            tools_.times.time("distill", [&] { return teacher_->divergence(tuned.model, tools_.progress); });
       report.is_kept =
           report.divergence_after < report.divergence_before && (!limit || tuned.artifact.size() <= *limit);
       if (report.is_kept) outcome = std::move(tuned);

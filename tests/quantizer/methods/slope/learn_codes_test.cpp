@@ -78,7 +78,7 @@ TEST_F(LearnCodesTest, ReportsTheModelAsItIsStored) {
 TEST_F(LearnCodesTest, StepsStayAsTheyAre) {
   const QuantizedModel before = model_.search(SlopeModel::limit_of(kLimit), encode_).model;
   const DistillInput learning = input();
-  const LearnedCodes learned = make_code_teacher(learning)->learn(before, progress_);
+  const LearnedCodes learned = learn_codes(learning, before, progress_);
   const QuantizedModel after = learned.codes_in(before, 0);
   int64_t changed = 0;
   for (size_t i = 0; i < before.tensors.size(); ++i) {
@@ -130,7 +130,7 @@ TEST_F(LearnCodesTest, GoesOnToTheSameBytes) {
     DistillInput learning = input();
     learning.codes.steps = 32;
     const DistillInput kept{learning.original, tokens_, learning.device, learning.options, work, 7, learning.codes};
-    const LearnedCodes learned = make_code_teacher(kept)->learn(before, progress_);
+    const LearnedCodes learned = learn_codes(kept, before, progress_);
     return std::pair(learned.codes_in(before, 0.05), learned.small);
   };
   const auto expected = learned_in(WorkFolder(""));

@@ -93,7 +93,9 @@ struct SlopeModel {
     const CrossTerms cross_terms{*pairs, fixed, layers, times};
     Encoder encoder(work, &times);
     const SlopeTools tools = {layers, encode, encoder, times, silent, small};
-    SlopeOutcome outcome = SlopeSearch(fixed, tools, crosses ? &cross_terms : nullptr, distill, gap).run(target);
+    const std::unique_ptr<Teacher> teacher = distill ? make_teacher(*distill) : nullptr;
+    SlopeOutcome outcome =
+        SlopeSearch(fixed, tools, crosses ? &cross_terms : nullptr, teacher.get(), gap).run(target);
     EXPECT_EQ(decode_artifact(outcome.artifact, "artifact"), outcome.model);
     return outcome;
   }

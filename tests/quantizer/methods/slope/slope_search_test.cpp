@@ -30,7 +30,8 @@ class SlopeSearchTest : public testing::Test {
     StageTimes times;
     Encoder encoder(model_.work, &times);
     const SlopeTools tools = {model_.layers, encode_, encoder, times, progress_};
-    SlopeOutcome outcome = SlopeSearch(model_.fixed, tools, nullptr, distill, gap).run(target);
+    const std::unique_ptr<Teacher> teacher = distill ? make_teacher(*distill) : nullptr;
+    SlopeOutcome outcome = SlopeSearch(model_.fixed, tools, nullptr, teacher.get(), gap).run(target);
     EXPECT_EQ(decode_artifact(outcome.artifact, "artifact"), outcome.model);
     return outcome;
   }

@@ -1,0 +1,32 @@
+// teacher.cpp: see teacher.h.
+#include "quantizer/methods/slope/teacher.h"
+
+namespace thimble {
+namespace {
+
+class ProgramTeacher final : public Teacher {
+ public:
+  explicit ProgramTeacher(const DistillInput& input) : input_(input) {}
+
+  bool learns() const override { return input_.codes.steps > 0; }
+  bool distills() const override { return input_.options.steps > 0; }
+  LearnedCodes learn(const QuantizedModel& model, Progress& progress) override {
+    return learn_codes(input_, model, progress);
+  }
+  Distilled distill(const QuantizedModel& model, const SmallExponents& small, Progress& progress) override {
+    return thimble::distill(input_, model, small, progress);
+  }
+  TunedNames tuned(const QuantizedModel&) const override { return tuned_names(*input_.original->network); }
+  double divergence(const QuantizedModel& model, Progress& progress) override {
+    return held_out_divergence(input_, model, progress);
+  }
+
+ private:
+  const DistillInput& input_;
+};
+
+}  // namespace
+
+std::unique_ptr<Teacher> make_teacher(const DistillInput& input) { return std::make_unique<ProgramTeacher>(input); }
+
+}  // namespace thimble
