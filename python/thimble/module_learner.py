@@ -201,7 +201,7 @@ class ModuleLearner:
         self.predicting = _Predicting(model, predict)
         self.parameters = Parameters(model)
         self.originals = dict(self.parameters.state())
-        self.file, self.key = folder / "learning.pt", key
+        self.folder, self.key = folder, key
 
     def divergence(self, tensors: Mapping[str, numpy.ndarray]) -> float:
         """Mean KL in nats for each prediction on the batches held out."""
@@ -229,7 +229,7 @@ class ModuleLearner:
         self._matrices = {name: _Gains(one, self._device(name), name in self.row_layers) for name, one in stepped.items()}
         self._begin(others, small)
         key, steps = self._key(self.distilling, stepped), self.distilling.steps
-        done, next_batch = self._load(key) or (0, 0)
+        done, next_batch = self._load("gains.pt", key) or (0, 0)
         with at_rest(self.model), _bar(self.progress, "tuning gains", steps, done) as show:
             while done < steps:
                 next_batch = self._gradients(next_batch, self.distilling.batch)
@@ -237,7 +237,7 @@ class ModuleLearner:
                 for one in (*self._matrices.values(), *self._small.values()):
                     one.step(done, share)
                 if done % KEPT_EVERY == 0 or done == steps:
-                    self._keep(key, (done, next_batch))
+                    self._keep("gains.pt", key, (done, next_batch))
                 show(1, None)
         gains = {name: one.of_rows().numpy() for name, one in self._matrices.items()}
         values = {name: one.value.detach().float().cpu().numpy() for name, one in self._small.items()}
@@ -270,7 +270,7 @@ class ModuleLearner:
 
     def _run(self, key: str) -> None:
         steps, done, next_batch, looks_without = self.options.steps, 0, 0, 0
-        found = self._load(key)
+        found = self._load("learning.pt", key)
         if found is None:
             self._best, best = self._snapshot(), self._look()
         else:
@@ -293,7 +293,7 @@ class ModuleLearner:
                     looks_without += 1
                     if now < best:
                         best, looks_without, self._best = now, 0, self._snapshot()
-                    self._keep(key, (done, next_batch, looks_without, best, self._best))
+                    self._keep("learning.pt", key, (done, next_batch, looks_without, best, self._best))
                     show(0, best)
 
     def _gradients(self, first: int, sequences: int) -> int:
@@ -363,17 +363,19 @@ class ModuleLearner:
         for one in (*self._matrices.values(), *self._small.values()):
             yield from one.state()
 
-    def _keep(self, key: str, where: tuple[Any, ...]) -> None:
-        temporary = self.file.with_suffix(".part")
+    def _keep(self, name: str, key: str, where: tuple[Any, ...]) -> None:
+        file = self.folder / name
+        temporary = file.with_suffix(".part")
         torch.save({"key": key, "where": where, "states": [state.detach().cpu() for state in self._states()]}, temporary)
-        os.replace(temporary, self.file)
+        os.replace(temporary, file)
 
-    def _load(self, key: str) -> tuple[Any, ...] | None:
-        """Where learning was, if that was the same."""
-        if not self.file.exists():
+    def _load(self, name: str, key: str) -> tuple[Any, ...] | None:
+        """Where the steps were, if they were the same."""
+        file = self.folder / name
+        if not file.exists():
             return None
         try:
-            kept = torch.load(self.file, weights_only=True)
+            kept = torch.load(file, weights_only=True)
         except Exception:  # cut off, or another's: learned anew
             return None
         if kept["key"] != key:

@@ -19,7 +19,7 @@ import numpy  # noqa: E402
 import thimble  # noqa: E402
 import torch  # noqa: E402
 from modules import VOCABULARY, PlainModel, batches_of, example_model, llama_config  # noqa: E402
-from thimble.module_learner import LearnOptions, ModuleLearner, adam_step, rate_share  # noqa: E402
+from thimble.module_learner import DistillOptions, LearnOptions, ModuleLearner, adam_step, rate_share  # noqa: E402
 from thimble.module_pairs import ModulePairs  # noqa: E402
 from thimble.module_parameters import Matrix  # noqa: E402
 from thimble.module_statistics import gather, next_token_logits, next_token_loss  # noqa: E402
@@ -189,7 +189,8 @@ class LearnModuleTest(unittest.TestCase):
         def tensors(levels, small):
             return small | {name: one * stepped[name][1][:, None] * stepped[name][2] for name, one in levels.items()}
 
-        learner = ModuleLearner(model, places, batches, next_token_logits, LearnOptions(96, 16, 0.05), self.folder, "", False)
+        learner = ModuleLearner(model, places, batches, next_token_logits, LearnOptions(96, 16, 0.05),
+                                DistillOptions(0), (), self.folder, "", False)
         before = learner.divergence(tensors({name: one[0] for name, one in stepped.items()}, small))
         latents, learned_small, *counts = learner.learn(small, {}, stepped)
         self.assertEqual((learned_small, counts), ({}, [96, 116, 16]))
@@ -268,6 +269,22 @@ class LearnModuleTest(unittest.TestCase):
         self.assertEqual(shares.index(max(shares)), 9)
         self.assertLess(shares[-1], 0.001)
 
+    def test_tuned_gains_bring_a_model_nearer(self):
+        model, batches = Chain(), batches_of(9, 8)
+        found = {}
+        for steps in (0, 48):
+            report = self.quantized(model, batches, bits=3.0, distill_steps=steps)
+            found[steps] = divergence_of(model, thimble.state_dict(self.out, device="cpu"), batches[-1:])
+        tuned = report.facts["distill"]
+        self.assertTrue(tuned["kept"])
+        self.assertEqual((tuned["steps"], tuned["sequences"], tuned["held_out"]), (48, 64, 8))
+        self.assertAlmostEqual(tuned["divergence_after"], found[48], 5)
+        self.assertLess(found[48], 0.97 * found[0])
+        self.assertIn("KL", repr(report))
+        again = self.out.read_bytes()
+        self.quantized(model, batches, bits=3.0, distill_steps=48)
+        self.assertEqual(self.out.read_bytes(), again)
+
     def test_offloaded_models_give_the_same_artifact(self):
         needs("transformers", "accelerate")
         import accelerate
@@ -276,7 +293,7 @@ class LearnModuleTest(unittest.TestCase):
         batches = batches_of()
         for tie in (False, True):
             model = transformers.AutoModelForCausalLM.from_config(llama_config(tie)).eval()
-            self.quantized(model, batches, budget=40000)
+            self.quantized(model, batches, budget=40000, distill_steps=0)
             expected, logits = self.out.read_bytes(), model(batches[0]).logits
             for kind in ("cpu", "disk"):
                 with self.subTest(tie=tie, kind=kind):
@@ -290,8 +307,9 @@ class LearnModuleTest(unittest.TestCase):
                     self.assertEqual({p.device.type for p in other.parameters()}, {"meta"})
                     self.assertTrue(all(p.requires_grad for p in other.parameters()))
                     self.assertTrue(torch.equal(other(batches[0]).logits, logits))
-                    with self.assertRaisesRegex(thimble.UsageError, "learn_steps is 4, but codes cannot be learned"):
-                        self.quantized(other, batches, learn_steps=4)
+                    for steps, what in (("learn_steps", "codes cannot be learned"), ("distill_steps", "gains cannot be")):
+                        with self.assertRaisesRegex(thimble.UsageError, f"{steps} is 4, but {what}"):
+                            self.quantized(other, batches, **{steps: 4})
 
     def test_what_is_wrong_is_named(self):
         model, batches = PlainModel(), batches_of()
