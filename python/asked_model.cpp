@@ -109,11 +109,7 @@ nb::object nearest_levels(const Floats& latents, int trellis_bits, double rate_w
 
 AskedModel::AskedModel(nb::callable ask, std::vector<std::vector<std::string>> inputs, std::string key, bool learns,
                        bool distills)
-    : ask_(std::move(ask)),
-      inputs_(std::move(inputs)),
-      key_(std::move(key)),
-      learns_(learns),
-      distills_(distills) {}
+    : ask_(std::move(ask)), inputs_(std::move(inputs)), key_(std::move(key)), learns_(learns), distills_(distills) {}
 
 uint64_t AskedModel::key() const {
   return Hasher().add(std::string_view("asked")).add(std::string_view(key_)).digest();

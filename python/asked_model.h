@@ -20,7 +20,8 @@ namespace thimble {
 //   ask("replace", name, values)                    None
 //   ask("end")                                      None
 //   ask("divergence", {name: values})               nats per token
-//   ask("distill", ...)                             {name: gains of rows (R)}, {name: values of what has no codes}, steps,
+//   ask("distill", ...)                             {name: gains of rows (R)}, {name: values of what has no codes},
+//   steps,
 //                                                   sequences, how many more were held out; asked as "learn" is:
 //   ask("learn", {name: values of other codes}, {name: values of what has no codes},
 //       {name: (levels (R, K), row steps (R), column steps (K), bits of the trellis)})

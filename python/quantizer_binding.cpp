@@ -24,7 +24,8 @@ namespace nb = nanobind;
 // Which method slope has no use for.
 constexpr const char* kBitsOfTrace = "5,6";
 
-// Cross terms, learning and distillation, for which the program itself would have to run the model, are those of `asked`.
+// Cross terms, learning and distillation, for which the program itself would have to run the model, are those of
+// `asked`.
 void run_outside(AskedModel& asked, QuantizeRequest& request, double cross_term, double cross_damping,
                  const CodeLearnerOptions& codes, int64_t distill_steps) {
   request.slope.cross_term = cross_term;
@@ -67,7 +68,8 @@ std::string quantize(const std::string& checkpoint, const std::string& config, c
   StageTimes times;
   OpenedCheckpoint source = times.time("open", [&] { return OpenedCheckpoint(checkpoint, config); });
   finish_options(request, {MethodKind::kSlope}, kBitsOfTrace, source.spec());
-  if (asked) run_outside(*asked, request, cross_term, cross_damping, {learn_steps, learn_batch, learn_rate}, distill_steps);
+  if (asked)
+    run_outside(*asked, request, cross_term, cross_damping, {learn_steps, learn_batch, learn_rate}, distill_steps);
   const std::unique_ptr<Ranks> ranks = join_ranks();
   Console console(common);
   console.plan(quantize_plan(request, false));

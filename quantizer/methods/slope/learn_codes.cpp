@@ -83,8 +83,8 @@ LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model,
   Gains gains = state.small.gains();
   std::map<std::string, float> of_matrices;
   if (small.tune_head) of_matrices[head] = gains.head;
-  return {std::move(state.codes), std::move(of_matrices), std::move(gains.small), options.steps, split.learned,
-          split.held_out,         input.data_share,       input.temperature};
+  return {std::move(state.codes), std::move(of_matrices), std::move(gains.small), options.steps,
+          split.learned,          split.held_out,         input.data_share,       input.temperature};
 }
 
 QuantizedModel LearnedCodes::codes_in(QuantizedModel model, double rate_weight) const {

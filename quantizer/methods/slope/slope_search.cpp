@@ -39,8 +39,8 @@ EncodeOptions fast_options(const EncodeOptions& asked) {
 
 }  // namespace
 
-SlopeSearch::SlopeSearch(QuantizedModel fixed, const SlopeTools& tools, const CrossTerms* cross_terms,
-                         Teacher* teacher, GapMeter measure_gap)
+SlopeSearch::SlopeSearch(QuantizedModel fixed, const SlopeTools& tools, const CrossTerms* cross_terms, Teacher* teacher,
+                         GapMeter measure_gap)
     : fixed_(std::move(fixed)),
       tools_(tools),
       cross_terms_(cross_terms),

@@ -89,8 +89,8 @@ TEST_F(DistillTest, IsTheSameAgain) {
 }
 
 TEST_F(DistillTest, ReservesWhatRowStepsTake) {
-  const int64_t reserve =
-      distill_reserve_bytes(model_, tuned_names(*original_->network), artifact_.size(), {}, encode_, encoder_, progress_);
+  const int64_t reserve = distill_reserve_bytes(model_, tuned_names(*original_->network), artifact_.size(), {}, encode_,
+                                                encoder_, progress_);
   EXPECT_GT(reserve, 0);
   EXPECT_LT(reserve, static_cast<int64_t>(artifact_.size()) / 4);
 }

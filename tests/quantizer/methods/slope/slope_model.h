@@ -94,8 +94,7 @@ struct SlopeModel {
     Encoder encoder(work, &times);
     const SlopeTools tools = {layers, encode, encoder, times, silent, small};
     const std::unique_ptr<Teacher> teacher = distill ? make_teacher(*distill) : nullptr;
-    SlopeOutcome outcome =
-        SlopeSearch(fixed, tools, crosses ? &cross_terms : nullptr, teacher.get(), gap).run(target);
+    SlopeOutcome outcome = SlopeSearch(fixed, tools, crosses ? &cross_terms : nullptr, teacher.get(), gap).run(target);
     EXPECT_EQ(decode_artifact(outcome.artifact, "artifact"), outcome.model);
     return outcome;
   }
