@@ -85,8 +85,7 @@ def decode(tables, blocks, more):
     if TORCH:
         graph = np.cuda.CUDAGraph()
         with np.cuda.graph(graph):
-            for _ in range(64):
-                step()
+            step()
         step = graph.replay
     while (e < count).any():
         step()
@@ -116,11 +115,10 @@ def load(path):
     with np.device("cuda"):
         global words, long
         file = open(path, "rb").read()
-        data = lambda x: np.asarray(bytearray(x), dtype=np.uint8)  # noqa: E731
-        words = data(file).astype("i8")
+        words = np.array([*file])
         words = words[:-1] + words[1:] * 256
         long = words[:-2] + (words[2:] << 16)
-        unpack = lambda i, k: data(DECOMPRESS(file[i:k], ARGUMENTS))  # noqa: E731
+        unpack = lambda i, k: np.array([*DECOMPRESS(file[i:k], ARGUMENTS)]).astype("u1")  # noqa: E731
         tensors = json.loads(bytes(unpack(HEADER, CODES)))["tensors"]
         sizes = (2 ** (unpack(SCALES, RAW).SCALE_PLANES.view(np.short).astype("f8") / 64)).astype("f4")
         raw = unpack(RAW, END).RAW_PLANES.view(np.RAW_TYPE).astype("f4")
@@ -133,7 +131,7 @@ def load(path):
                 columns = math.prod(n)
                 first, order, lanes, a, b, c, d = file[k:k + 7]
                 s = len(reach)
-                add_tables(first & 15, long[k + 7], 1)
+                add_tables(first & 15, int(long[k + 7]), 1)
                 stripes = -(-columns // 1024)
                 width = columns // stripes
                 n = -(-rows // 512) * stripes

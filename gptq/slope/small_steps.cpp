@@ -66,7 +66,7 @@ SmallSteps::SmallSteps(const SmallFisher& fisher, const FloatTensors& values) {
     if (found == fisher.end() || !std::isfinite(found->second)) continue;
     if (tensor.size() < kLeastElements || !(square > 0)) continue;
     const double log2_most = std::log2(square) / 2 - 1;
-    steps_[name] = {found->second > 0 ? -std::log2(found->second) / 2 : INFINITY, log2_most};
+    steps_[name] = {found->second > 0 ? -std::log2(found->second) / 2 - 1 : INFINITY, log2_most};
   }
 }
 

@@ -24,15 +24,15 @@ TEST(SmallStepsTest, ValuesAreTheNearestMultiples) {
 
 TEST(SmallStepsTest, AnOctaveOfCIsAnOctaveOfSteps) {
   const SmallSteps steps({{"a", 1}, {"b", 16}}, {{"a", std::vector<float>(9, 1)}, {"b", std::vector<float>(9, 1)}});
-  EXPECT_EQ(steps.at(-7), (SmallExponents{{"a", -7}, {"b", -9}}));
-  EXPECT_EQ(steps.at(-6), (SmallExponents{{"a", -6}, {"b", -8}}));
+  EXPECT_EQ(steps.at(-7), (SmallExponents{{"a", -8}, {"b", -10}}));
+  EXPECT_EQ(steps.at(-6), (SmallExponents{{"a", -7}, {"b", -9}}));
 }
 
 TEST(SmallStepsTest, NoneIsLongerThanHalfTheValues) {
   const SmallSteps steps({{"a", 1}, {"free", 0}},
                          {{"a", std::vector<float>(9, 4)}, {"free", std::vector<float>(9, 5)}});
   EXPECT_EQ(steps.at(60), (SmallExponents{{"a", 1}, {"free", 1}}));
-  EXPECT_EQ(steps.at(-60), (SmallExponents{{"a", -60}, {"free", 1}}));
+  EXPECT_EQ(steps.at(-60), (SmallExponents{{"a", -61}, {"free", 1}}));
 }
 
 TEST(SmallStepsTest, WhatHasNothingToGainGetsNone) {
@@ -40,7 +40,7 @@ TEST(SmallStepsTest, WhatHasNothingToGainGetsNone) {
   const SmallSteps steps(
       {{"few", 1}, {"zero", 1}, {"lost", NAN}, {"absent", 1}, {"a", 1}},
       {{"few", few}, {"zero", std::vector<float>(9)}, {"lost", ones}, {"unknown", ones}, {"a", ones}});
-  EXPECT_EQ(steps.at(-3), (SmallExponents{{"a", -3}}));
+  EXPECT_EQ(steps.at(-3), (SmallExponents{{"a", -4}}));
   EXPECT_TRUE(SmallSteps().empty());
   EXPECT_NE(SmallSteps().key(), steps.key());
 }
