@@ -182,7 +182,7 @@ Distilled AskedModel::distill(const QuantizedModel& model, const SmallExponents&
       require(gains.rows.at(tensor.name).size() == codes->row_steps.size(), tensor.name);
   distilled.model = with_rounded_small(with_gains(model, gains, ""), small);
   distilled.report.divergence_after = divergence(distilled.model, progress);
-  distilled.report.is_kept = distilled.report.divergence_after < distilled.report.divergence_before;
+  distilled.report.is_kept = distilled.report.is_closer();
   return distilled;
 }
 

@@ -76,7 +76,7 @@ def decode(tables, blocks, more):
         levels[p] = q << more | odd
         states[p + stride] = s >> 1 ^ odd * FEEDBACK ^ (q & more) * INPUT
         q = slots[t] * (x >> 12) + slot - starts[t]
-        busy &= q < 1 << 16
+        busy &= q < 65536
         p = at + 2 * busy.cumsum(1)
         x[:] = q << 16 * busy | words[p] * busy
         at[:] = p[:, -1:]
@@ -127,8 +127,7 @@ def load(path):
         add_tables(0, 127, 0)
         for name, n, of in tensors:
             if of > "T":
-                rows, *n = n
-                columns = math.prod(n)
+                rows, columns = n
                 first, order, lanes, a, b, c, d = file[k:k + 7]
                 s = len(reach)
                 add_tables(first & 15, int(long[k + 7]), 1)
@@ -161,13 +160,11 @@ def load(path):
         levels = decode(tables, blocks, 1).astype("f4")
         a = b = c = 0
         for name, shape, of in tensors:
-            n = math.prod(shape)
             if of > "T":
-                d = shape[0]
-                k = n // d
-                t = levels[a:a + n].reshape(d, k) * sizes[b:(b := b + d), None] * sizes[b:(b := b + k)]
-                a += n + k
+                d, k = shape
+                t = levels[a:(a := a + d * k)].reshape(shape) * sizes[b:(b := b + d), None] * sizes[b:(b := b + k)]
+                a += k
             else:
-                t = raw[c:(c := c + n)]
+                t = raw[c:(c := c + math.prod(shape))]
             result[name] = t.reshape(shape)
         return result

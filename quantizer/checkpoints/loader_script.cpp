@@ -49,6 +49,8 @@ Matrices check_matrices(const OpenArtifact& artifact, const std::string& path) {
     const int64_t stripes = (columns + kStripe - 1) / kStripe;
     if (tensor.elements() == 0 || columns % stripes != 0)
       refuse_artifact(path, object + fmt::format("has {} columns", columns), "stripes of equal width are needed");
+    if (tensor.shape.size() != 2)
+      refuse_artifact(path, object + fmt::format("has {} dimensions", tensor.shape.size()), "matrices have two");
     matrices.trellis_bits = tensor.trellis_bits;
     matrices.count += 1;
     matrices.most_columns = std::max(matrices.most_columns, columns);

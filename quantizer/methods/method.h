@@ -62,6 +62,10 @@ struct DistillReport {
   // Mean divergence from what is to be predicted, in nats per token on the sequences held out, of the models as stored.
   double divergence_before = 0, divergence_after = 0;
   bool is_kept = false;  // the tuned model is, for it is closer to the original
+
+  // By more than what so few sequences say by chance.
+  bool is_closer() const { return divergence_after < (1 - kLeastGain) * divergence_before; }
+  static constexpr double kLeastGain = 0.01;
 };
 
 // How far learning of codes went (slope/learn_codes.h): divergences are of models that fit the limit alike.

@@ -160,7 +160,7 @@ Distilled distill(const DistillInput& input, const QuantizedModel& model, const 
   progress.end();
   result.model = with_rounded_small(with_gains(model, tuner.gains(), head_name(network)), small);
   result.report.divergence_after = divergence(result.model);
-  result.report.is_kept = result.report.divergence_after < result.report.divergence_before;
+  result.report.is_kept = result.report.is_closer();
   return result;
 }
 

@@ -71,8 +71,7 @@ bool SlopeSearch::learn(std::optional<uint64_t> limit, const EncodeOptions& enco
     }
     report.changed_codes = learned.changed_share(outcome.model, changed.model);
     report.divergence_after = teacher_->divergence(changed.model, tools_.progress);
-    report.is_kept =
-        report.divergence_after < report.divergence_before && (!limit || changed.artifact.size() <= *limit);
+    report.is_kept = report.is_closer() && (!limit || changed.artifact.size() <= *limit);
     if (report.is_kept) outcome = std::move(changed);
     outcome.learning = report;
     return report.is_kept;
@@ -95,8 +94,7 @@ void SlopeSearch::tune(std::optional<uint64_t> limit, const EncodeOptions& encod
       if (limit && fill(*limit, changes, tuned))
         report.divergence_after =
             tools_.times.time("distill", [&] { return teacher_->divergence(tuned.model, tools_.progress); });
-      report.is_kept =
-          report.divergence_after < report.divergence_before && (!limit || tuned.artifact.size() <= *limit);
+      report.is_kept = report.is_closer() && (!limit || tuned.artifact.size() <= *limit);
       if (report.is_kept) outcome = std::move(tuned);
     }
     outcome.distill = report;
