@@ -361,7 +361,7 @@ def quantize(
     `learn_steps`: steps of learning codes instead, of `learn_batch` sequences each, at least a batch, which takes many more
     batches than statistics need; `learn_rate`: how many levels such a step moves a weight. `predict(model, batch)` gives
     the logits (..., classes) whose divergence from the original's is brought down: by default, without `loss`, of each
-    next token. A few batches are held out, and what does not come nearer to the original on these is not kept. Not of
+    next token. A few batches are held out, and what is not nearer to the original by 1 % on these is not kept. Not of
     models whose parameters are offloaded.
 
     `work_dir`, by default `out` + ".work", holds statistics and finished steps: after an interrupt, the same call goes
