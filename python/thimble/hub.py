@@ -143,6 +143,8 @@ class ThimbleQuantizer(HfQuantizer):
         config.transformers_weights = ARTIFACT_FILE  # what the wrapped search for files goes by
         return config
 
+    update_tp_plan = update_attn_implementation  # one of which each version asks before it searches
+
     def update_dtype(self, dtype: torch.dtype | None) -> torch.dtype:
         dtype = torch.bfloat16 if dtype is None else dtype
         if dtype not in DTYPES:

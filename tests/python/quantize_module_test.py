@@ -250,7 +250,7 @@ class ModuleTest(unittest.TestCase):
         (self.folder / "text.txt").write_text(text)
         done = subprocess.run([thimble_program(), "eval", str(self.folder / "original"), report.path, "--text",
                                str(self.folder / "text.txt"), "--tokenizer", str(TOKENIZER), "--context", "40",
-                               "--stride", "8", "--json"], check=False, capture_output=True, text=True)
+                               "--stride", "8", "--device", "cpu", "--json"], check=False, capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         for side, expected in zip(("before", "after"), json.loads(done.stdout)["evaluations"], strict=True):
             self.assertEqual(found[side]["text_bytes"], expected["text_bytes"])
@@ -289,7 +289,7 @@ class ModuleTest(unittest.TestCase):
         thimble.collect(model, batches_of(), statistics, progress=False)
         command = [thimble_program(), "quantize", str(self.folder / "llama"), "-o", str(self.folder / "line.thmb"),
                    "--hessians", str(statistics), "--fisher", "--budget", str(report.facts["budget_bytes"]),
-                   "--min-elements", "256", "--cross-term", "0", "--distill-steps", "0", "--no-resume"]
+                   "--min-elements", "256", "--cross-term", "0", "--distill-steps", "0", "--no-resume", "--device", "cpu"]
         subprocess.run(command, check=True, capture_output=True)
         ours, theirs = (thimble.state_dict(path) for path in (report.path, self.folder / "line.thmb"))
         for name, values in theirs.items():
