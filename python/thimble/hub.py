@@ -14,6 +14,7 @@ import os
 import shutil
 import types
 from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,10 @@ CARD_FILE = "README.md"
 NEWEST_FORMAT = 3
 DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 SAFETENSORS_NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+
+
+# The quantizer whose tensors are opened next, in this thread.
+_loading: ContextVar[ThimbleQuantizer | None] = ContextVar("loading", default=None)
 
 
 class ThimbleConfig(QuantizationConfigMixin):
@@ -55,8 +60,10 @@ class _Stored:
 
     def __init__(self, artifact: Artifact, place: int, shape: tuple[int, ...]) -> None:
         self.artifact, self.place, self.shape = artifact, place, shape
-        self.dtype = torch.bfloat16
-        self.failures: list[Exception] = []  # whoever loads the tensor puts its own list here
+        loading = _loading.get()
+        # Whoever loads it: the newer versions of transformers ask for the dtype of each tensor (get_new_dtype()).
+        self.dtype = loading.dtype if loading else torch.bfloat16
+        self.failures: list[Exception] = loading.failures if loading else []
 
     def get_shape(self) -> list[int]:
         return list(self.shape)
@@ -135,6 +142,7 @@ class ThimbleQuantizer(HfQuantizer):
     """Loads the weights that an artifact's codes stand for, as an ordinary model's."""
 
     requires_calibration = True
+    dtype = torch.bfloat16
 
     def validate_environment(self, *args: object, **kwargs: object) -> None:
         _require_wrapped()
@@ -149,6 +157,7 @@ class ThimbleQuantizer(HfQuantizer):
         dtype = torch.bfloat16 if dtype is None else dtype
         if dtype not in DTYPES:
             raise UsageError(f"dtype {dtype} is none of {', '.join(map(str, DTYPES))}")
+        self.dtype = dtype
         return dtype
 
     def get_new_dtype(self, converter: object, param: object, dtype: torch.dtype | None) -> torch.dtype | None:
@@ -161,9 +170,11 @@ class ThimbleQuantizer(HfQuantizer):
     def _process_model_before_weight_loading(self, model: Any, checkpoint_files: list[str], **_: Any) -> None:
         self.artifact_path = checkpoint_files[0]
         self.failures: list[Exception] = []
+        _loading.set(self)
         _refuse_incomplete(model, self.artifact_path, self.failures)
 
     def _process_model_after_weight_loading(self, model: Any, **_: object) -> None:
+        _loading.set(None)
         model.config.__dict__.pop("transformers_weights", None)
         versions = {name: parameter._version for name, parameter in model.named_parameters()}
         model._thimble_artifact = os.path.abspath(self.artifact_path)
@@ -215,15 +226,19 @@ def _refuse_incomplete(model: Any, path: str, failures: list[Exception]) -> None
     transformers itself would go on with random values."""
     adjust = model._adjust_missing_and_unexpected_keys
 
-    def adjust_then_check(loading_info: Any) -> None:
-        adjust(loading_info)
+    def adjust_then_check(*given: Any) -> Any:
+        adjusted = adjust(*given)
         del model._adjust_missing_and_unexpected_keys
+        info = given[0]  # of the first versions a set of names
+        missing = adjusted[0] if isinstance(info, set) else info.missing_keys
         if failures:
-            loading_info.conversion_errors.clear()  # of which the report at the end would make another exception
+            if not isinstance(info, set):
+                info.conversion_errors.clear()  # of which the report at the end would make another exception
             raise failures[0]
-        if loading_info.missing_keys:
-            names = sorted(loading_info.missing_keys)
+        if missing:
+            names = sorted(missing)
             raise FormatError(f"{path}: tensor {names[0]!r} is missing" + (f", {len(names)} in all" if names[1:] else ""))
+        return adjusted
 
     model._adjust_missing_and_unexpected_keys = adjust_then_check
 
