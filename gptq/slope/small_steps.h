@@ -4,10 +4,10 @@
 // F being the Fisher information of its elements, mean over them: an error e of one of them costs F e^2 / 2 nats per
 // token, a rounding error F step^2 / 24. The slope alone would say c / sqrt(F). But these are few errors, the same in
 // every artifact of a model: to first order they move the loss of a text one way or the other, half as far with half
-// the step, which takes a fifth of the bytes back. Such values need no format of their own: fp16 holds them with zeros
-// in its lowest bits, and a general codec makes little of those.
-// In: gradients of the original's loss, c.
-// Out: the steps, and values rounded to them.
+// the step, for a quarter of the bytes saved. Such values need no format of their own: fp16 holds them with zeros in
+// its lowest bits, and a general codec makes little of those.
+//
+// In: gradients of the original's loss, c. Out: the steps, and values rounded to them.
 #pragma once
 
 #include <cstdint>

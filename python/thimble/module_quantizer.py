@@ -141,11 +141,10 @@ class Report:
 
 
 def _how_measured(evaluation: dict[str, Any]) -> str:
-    after, error = evaluation["after"], evaluation["gap_standard_error"]
+    after = evaluation["after"]
     return (
-        f"The gap in bits per byte is {evaluation['gap_bits_per_byte']:+.6f}"
-        + (f" +- {error:.6f} (standard error)" if error is not None else "")
-        + f". Measured with sliding windows, each byte of the text counted once: {after['targets']:,} targets, "
+        f"The gap in bits per byte is {evaluation['gap_bits_per_byte']:+.6f}. Measured with sliding windows, "
+        f"each byte of the text counted once: {after['targets']:,} targets, "
         f"{after['text_bytes']:,} bytes of text, context {after['context']}, stride {after['stride']}. What is scored is "
         "the model decoded from the artifact.\n"
     )

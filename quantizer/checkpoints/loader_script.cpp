@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "packer/container/artifact_reader.h"
-#include "packer/rans/weight_coder.h"
 #include "quantizer/checkpoints/loader_templates.h"
 #include "runtime/base/error.h"
 #include "runtime/codes/trellis.h"
