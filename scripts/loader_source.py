@@ -34,16 +34,15 @@ def add_tables(shape, most, more):
         odd, side, q = i // 37, [], 0
         for n in range(128 - more):
             a = q
-            p = (2 * n + 1 + odd) * int(2 ** (23 - i % 37 / 4))
-            q = sums[p >> 16]
-            q += (sums[(p >> 16) + 1] - q) * (p % 65536) >> 16
-            q = total if n == most else q
+            p, t = divmod((2 * n + 1 + odd) * int(2 ** (23 - i % 37 / 4)), 65536)
+            q = sums[p]
+            q += (sums[p + 1] - q) * t >> 16
+            q = (q, total)[n == most]
             side += [((q - a << 12) + total) // 2 // total or 1]
             if total - q << 12 < total:
                 break
         side = side[1:]
-        p = total << more
-        escape = [(((total - q << 12) + p // 2) // p or 1) * (n < most)] * (more + 1)
+        escape = [(((total - q << 13 - more) + total) // 2 // total or 1) * (n < most)] * (more + 1)
         left = 4096 - 2 * sum(side) - sum(escape)
         counts += side[::-1] + [left // 2] * odd + [left - left // 2 * odd] + side + escape
         values += [*range(-n - odd, n + 1), *range(-998, more - 997)]
@@ -66,15 +65,15 @@ def decode(tables, blocks, more):
 
     def step():
         busy = e < count
-        # Idle lanes put what they make where nothing is read: at -1 - stride, or ~stride.
-        p = (first + e // width * stride + e % width - ~stride) * busy + ~stride
+        # Idle lanes put what they make where nothing is read: at the end, which is to spare.
+        p = (first + e // width * stride + e % width + 1) * busy - 1
         s = (e >= width) * states[p]
         odd = s & 1
         slot = tables[p] + odd * 37 << 12 | x % 4096
         t = owner[slot]
         q = value[t]
         levels[p] = q << more | odd
-        states[p + stride] = s >> 1 ^ odd * FEEDBACK ^ (q & more) * INPUT
+        states[p + stride * busy] = s >> 1 ^ odd * FEEDBACK ^ (q & more) * INPUT
         q = slots[t] * (x >> 12) + slot - starts[t]
         busy &= q < 65536
         p = at + 2 * busy.cumsum(1)
@@ -87,14 +86,14 @@ def decode(tables, blocks, more):
         with np.cuda.graph(graph):
             step()
         step = graph.replay
-    while (e < count).any():
+    for _ in range(1 + (count // lanes).max()):
         step()
     for s, first, width, stride, count, *_ in blocks:
         e = np.arange(count)
         e = first + e // width * stride + e % width
-        e = e[levels[e] < -900]
-        for p, q, t in zip(e.tolist(), levels[e].tolist(), tables[e].tolist()):
+        for p in e[levels[e] < -900]:
             # Exp-Golomb
+            q = levels[p]
             odd = q & more
             bits, order = escapes[s]
             n = (bits & -bits).bit_length()
@@ -102,11 +101,11 @@ def decode(tables, blocks, more):
             n += order - 1
             a = 1 << n
             m = bits >> n & 1
-            d = reach[t + 37 * odd]
+            d = reach[tables[p] + 37 * odd]
             d += (d ^ q >> 1 ^ odd & m) & more
             d += bits % a + a - (1 << order) << more
             levels[p] = (d ^ -m) + (m & ~odd) << more | odd
-            escapes[s][0] = bits >> n + 1
+            escapes[s] = bits >> n + 1, order
     return levels
 
 
@@ -115,10 +114,10 @@ def load(path):
     with np.device("cuda"):
         global words, long
         file = open(path, "rb").read()
-        words = np.array([*file])
+        words = np.frombuffer(file, np.uint8).astype("i8")
         words = words[:-1] + words[1:] * 256
         long = words[:-2] + (words[2:] << 16)
-        unpack = lambda i, k: np.array([*DECOMPRESS(file[i:k], ARGUMENTS)]).astype("u1")  # noqa: E731
+        unpack = lambda i, k: np.frombuffer(DECOMPRESS(file[i:k], ARGUMENTS), np.uint8)  # noqa: E731
         tensors = json.loads(bytes(unpack(HEADER, CODES)))["tensors"]
         sizes = (2 ** (unpack(SCALES, RAW).SCALE_PLANES.view(np.short).astype("f8") / 64)).astype("f4")
         raw = unpack(RAW, END).RAW_PLANES.view(np.RAW_TYPE).astype("f4")
@@ -140,24 +139,19 @@ def load(path):
                 at = at + 4 + 2 * long[k + 11]
                 for i in range(n):
                     r = i // stripes * 512
-                    corner = base + r * columns + i % stripes * width
-                    blocks += [(s, corner, width, columns, min(512, rows - r) * width, 1 << lanes, at)]
+                    blocks += [(s, base + r * columns + i % stripes * width, width, columns,
+                                min(512, rows - r) * width, 1 << lanes, at)]
                     at = at + (4 << lanes) + 2 * long[k + 15 + 4 * i]
                 base += (rows + 1) * columns
                 k += long[j]
                 j += 20
-                escapes[s] = [int.from_bytes(file[at:k], "little"), order]
+                escapes[s] = int.from_bytes(file[at:k], "little"), order
         tables, t = np.array(axis * 2).T
         t = decode(tables, axes, 0) + t
-        tables = np.zeros(base + SPARE, "i4")
-        a = 0
-        for s, first, rows, _, n, *_ in axes:
-            b = first + rows
-            k = t[first:b, None] + t[b:first + n]
-            n = rows * (n - rows)
-            tables[a:a + n] = k.clip(0, 36).ravel() + s
-            a += n + n // rows
-        levels = decode(tables, blocks, 1).astype("f4")
+        tables = []
+        for s, a, b, _, n, *_ in axes:
+            tables += [(t[a:a + b + 1, None] + t[a + b:a + n]).clip(0, 36).ravel() + s]
+        levels = decode(np.hstack(tables), blocks, 1).astype("f4")
         a = b = c = 0
         for name, shape, of in tensors:
             if of > "T":

@@ -31,7 +31,6 @@ using Constants = std::vector<std::pair<std::string, std::string>>;
 struct Matrices {
   int trellis_bits = 0;
   size_t count = 0;
-  int64_t most_columns = 0;
 };
 
 Matrices check_matrices(const OpenArtifact& artifact, const std::string& path) {
@@ -52,7 +51,6 @@ Matrices check_matrices(const OpenArtifact& artifact, const std::string& path) {
       refuse_artifact(path, object + fmt::format("has {} dimensions", tensor.shape.size()), "matrices have two");
     matrices.trellis_bits = tensor.trellis_bits;
     matrices.count += 1;
-    matrices.most_columns = std::max(matrices.most_columns, columns);
   }
   return matrices;
 }
@@ -121,8 +119,7 @@ Constants constants_of(const OpenArtifact& artifact, const std::string& path) {
           {"SCALES", number(offsets[sections.size() - 2])},
           {"CODES", number(offsets[1])},
           {"RAW", number(offsets[sections.size() - 1])},
-          {"END", number(offsets.back())},
-          {"SPARE", number(matrices.most_columns + 1)}};
+          {"END", number(offsets.back())}};
 }
 
 }  // namespace
