@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import types
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -38,6 +39,10 @@ SAFETENSORS_NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16:
 
 # The quantizer whose tensors are opened next, in this thread.
 _loading: ContextVar[ThimbleQuantizer | None] = ContextVar("loading", default=None)
+
+
+# transformers asks for several tensors at a time, while decoding one takes a few times its memory and all processors.
+_decoding = threading.Lock()
 
 
 class ThimbleConfig(QuantizationConfigMixin):
@@ -82,11 +87,12 @@ class _Stored:
 
     def __getitem__(self, index: object) -> torch.Tensor:
         try:
-            array = self.artifact._core.decode_for_checkpoint(self.place, DTYPES[self.dtype])
+            with _decoding:
+                array = self.artifact._core.decode_for_checkpoint(self.place, DTYPES[self.dtype])
+                self.artifact._core.release_pages()
         except Exception as error:
             self.failures.append(error)
             raise
-        self.artifact._core.release_pages()
         values = torch.from_dlpack(array)
         return values if index is Ellipsis else values[index]
 

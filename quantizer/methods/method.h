@@ -36,6 +36,7 @@ struct MethodWork {
   const StoredStatistics& statistics;
   const std::map<std::string, MatrixLoss>& losses;
   const TokenSequences& tokens;
+  const TokenSequences& at_home;  // DistillInput
 };
 
 struct LayerOutcome {

@@ -24,6 +24,9 @@
 namespace thimble {
 namespace {
 
+// Enough to tell two temperatures of the same tokens apart by 0.0015.
+constexpr int64_t kTokensAtHome = 1 << 14;
+
 // The names of the matrices that read an input.
 std::vector<std::string> readers_of(const Network& network, const LinearInput& input) {
   std::vector<std::string> names;
@@ -239,14 +242,44 @@ TokenSequences given_sequences(const QuantizeRequest& request, const OpenedCheck
                          held_out_sequences(request.calibration.sequences, request.data_share));
 }
 
+// The part of a calibration that is written at one temperature and from one seed.
+TokenSequences written_part(Generator& generator, const OpenedCheckpoint& source, const CalibrationOptions& options,
+                            uint64_t key, const SharedWork& work, Progress& progress) {
+  const TextScript script = script_for(source, options);
+  const uint64_t part_key = Hasher()
+                                .add(key)
+                                .add(options.seed)
+                                .add(std::bit_cast<uint64_t>(options.temperature))
+                                .add(std::as_bytes(std::span(script.given)))
+                                .add(std::as_bytes(std::span(script.never_drawn)))
+                                .digest();
+  return self_generate(generator, script, part_key, work, progress);
+}
+
+// Parts that are written together would begin with the same tokens, and go on from the same random numbers.
+uint64_t seed_of_part(uint64_t seed, int64_t part) { return seed + (static_cast<uint64_t>(part) << 32); }
+
+// As the model itself predicts: at temperature 1.
+TokenSequences tokens_at_home(const QuantizeRequest& request, OpenedCheckpoint& source, uint64_t key,
+                              const SharedWork& work, Progress& progress) {
+  if (request.home_length == 0) return {};
+  CalibrationOptions options = request.calibration;
+  options.length = request.home_length;
+  options.sequences = std::max<int64_t>(1, kTokensAtHome / options.length);
+  options.temperature = 1;
+  options.seed = seed_of_part(options.seed, std::ssize(request.temperatures));
+  const std::unique_ptr<Generator> generator =
+      make_generator(source.weights(), request.device, options.length, options.sequences, work.ranks());
+  return written_part(*generator, source, options, key, work, progress);
+}
+
 TokenSequences obtain_tokens(const QuantizeRequest& request, OpenedCheckpoint& source, uint64_t key,
                              const SharedWork& work, Progress& progress) {
   const CalibrationOptions& wanted = request.calibration;
   if (request.given_text.is_given()) return given_sequences(request, source);
   const std::unique_ptr<Generator> generator =
       make_generator(source.weights(), request.device, wanted.length, wanted.sequences, work.ranks());
-  // Sequence s has temperature s modulo n. Those of one temperature are generated together, with a seed of their own:
-  // else they would begin with the same tokens as the others, and go on from the same random numbers.
+  // Sequence s has temperature s modulo n. Those of one temperature are generated together, with a seed of their own.
   const auto n = static_cast<int64_t>(request.temperatures.size());
   TokenSequences tokens{request.calibration.sequences, request.calibration.length, {}};
   tokens.tokens.resize(static_cast<size_t>(tokens.count * tokens.length));
@@ -254,16 +287,8 @@ TokenSequences obtain_tokens(const QuantizeRequest& request, OpenedCheckpoint& s
     CalibrationOptions options = request.calibration;
     options.sequences = (tokens.count - i + n - 1) / n;
     options.temperature = request.temperatures[static_cast<size_t>(i)];
-    options.seed += static_cast<uint64_t>(i) << 32;
-    const TextScript script = script_for(source, options);
-    const uint64_t part_key = Hasher()
-                                  .add(key)
-                                  .add(options.seed)
-                                  .add(std::bit_cast<uint64_t>(options.temperature))
-                                  .add(std::as_bytes(std::span(script.given)))
-                                  .add(std::as_bytes(std::span(script.never_drawn)))
-                                  .digest();
-    const TokenSequences part = self_generate(*generator, script, part_key, work, progress);
+    options.seed = seed_of_part(options.seed, i);
+    const TokenSequences part = written_part(*generator, source, options, key, work, progress);
     for (int64_t s = 0; s < part.count; ++s)
       std::ranges::copy(part.sequence(s), tokens.tokens.begin() + (s * n + i) * tokens.length);
   }
@@ -305,6 +330,8 @@ KeyedStatistics collect_from_model(const QuantizeRequest& request, OpenedCheckpo
                                    const SharedWork& work, StageTimes& times, Progress& progress) {
   TokenSequences tokens =
       times.time("calibration", [&] { return obtain_tokens(request, source, key, work, progress); });
+  TokenSequences at_home =
+      times.time("calibration", [&] { return tokens_at_home(request, source, key, work, progress); });
   if (request.check_finite)
     times.time("finite check", [&] {
       require_finite_activations(*make_scorer(source.weights(), request.device, tokens.length), tokens, progress);
@@ -320,7 +347,7 @@ KeyedStatistics collect_from_model(const QuantizeRequest& request, OpenedCheckpo
     work.ranks().require_equal(hex64(statistics_key), "the hash of the calibration tokens");
     StoredStatistics statistics =
         collect_statistics(source.weights(), request.device, read, request.fisher, statistics_key, work, progress);
-    return KeyedStatistics{std::move(statistics), statistics_key, std::move(tokens)};
+    return KeyedStatistics{std::move(statistics), statistics_key, std::move(tokens), std::move(at_home)};
   });
 }
 
@@ -334,7 +361,7 @@ KeyedStatistics obtain_statistics(const QuantizeRequest& request, OpenedCheckpoi
     check_statistics(statistics, request.fisher, source, request.hessians);
     uint64_t contents = xxh3(MappedFile(request.hessians).bytes());
     work.ranks().require_equal(hex64(contents), request.hessians + ": the hash of the file");
-    KeyedStatistics found{std::move(statistics), Hasher().add(key).add(contents).digest(), {}};
+    KeyedStatistics found{std::move(statistics), Hasher().add(key).add(contents).digest(), {}, {}};
     if (request.given_text.is_given()) found.tokens = given_sequences(request, source);
     return found;
   });

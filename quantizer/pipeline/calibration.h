@@ -35,7 +35,8 @@ StoredStatistics collect_statistics(const std::shared_ptr<const Weights>& weight
 struct KeyedStatistics {
   StoredStatistics statistics;
   uint64_t key = 0;
-  TokenSequences tokens;  // none with a file of Hessians alone
+  TokenSequences tokens;   // none with a file of Hessians alone
+  TokenSequences at_home;  // QuantizeRequest::home_length; none where that is 0
 };
 
 // `key`: the hash of checkpoint, config, program and arithmetic. Every rank gets the same.

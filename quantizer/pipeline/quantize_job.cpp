@@ -162,8 +162,21 @@ Method& QuantizeJob::method_of(const QuantizeRequest& request) {
 
 MethodWork QuantizeJob::work_of(const QuantizedModel& header, LayerSolver& solver, const SharedWork& shared,
                                 Encoder& encoder) {
-  return {source_, summaries_, layers_, header,         request_.device,       times_,  console_.progress(),
-          solver,  shared,     encoder, collected_.key, collected_.statistics, losses_, collected_.tokens};
+  return {source_,
+          summaries_,
+          layers_,
+          header,
+          request_.device,
+          times_,
+          console_.progress(),
+          solver,
+          shared,
+          encoder,
+          collected_.key,
+          collected_.statistics,
+          losses_,
+          collected_.tokens,
+          collected_.at_home};
 }
 
 void QuantizeJob::check_lower_bound(const QuantizeRequest& request) {

@@ -247,16 +247,16 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request, MethodOption
              "What the token that does follow counts for, beside what the original predicts, where gains are tuned and "
              "codes learned; with text given that the model was not trained on");
   auto set_temperature = [&request](const std::string& text) {
-    request.fits_temperature = text == "auto";
-    if (!request.fits_temperature) request.target_temperature = std::stod(text);
+    request.target_temperature.reset();
+    if (text != "auto") request.target_temperature = std::stod(text);
   };
   const CLI::Validator is_temperature = finite_number(0.5, 2);
   methods
       .add(command.add_option_function<std::string>(
                "--target-temperature", set_temperature,
                "Temperature of the original's predictions that gains and codes are tuned to, 0.5 to 2; auto: the one "
-               "that predicts the given text best, or 1 where that does not tell (default: auto with text given, else "
-               "1)"),
+               "that predicts the given text best; without text, what a context beyond the one that the model was "
+               "trained at calls for; 1 where nothing tells (default: auto)"),
            MethodKind::kSlope)
       ->check([is_temperature](const std::string& text) {
         const std::string error = text == "auto" ? "" : is_temperature(text);
@@ -324,12 +324,16 @@ void finish_options(QuantizeRequest& request, const std::vector<MethodKind>& met
         fmt::format("--trellis-bits is {}, allowed are 0 and 2 to {}", request.slope.trellis_bits, kMaxTrellisBits));
   finish_calibration(request, has_slope, spec);
   const bool is_given = request.given_text.is_given();
-  for (const auto& [is_asked, option] : {std::pair(request.data_share > 0, "--data-share"),
-                                         std::pair(request.fits_temperature, "--target-temperature auto")})
-    if (is_asked && !is_given)
-      throw UsageError(
-          fmt::format("{} needs text that somebody gives: --calibration-text or --calibration-tokens", option));
-  if (!is_given && !request.target_temperature) request.target_temperature = 1;
+  if (request.data_share > 0 && !is_given)
+    throw UsageError("--data-share needs text that somebody gives: --calibration-text or --calibration-tokens");
+  if (is_given || request.target_temperature) return;
+  const int64_t length = request.calibration.length;
+  const bool writes = has_slope && spec && request.hessians.empty() && request.tuner.steps + request.codes.steps > 0;
+  const int64_t home = writes ? home_context(*spec->network, length) : length;
+  if (home < length)
+    request.home_length = home;
+  else
+    request.target_temperature = 1;
 }
 
 }  // namespace thimble

@@ -39,18 +39,20 @@ struct QuantizeRequest {
   std::optional<int64_t> distill_steps, distill_batch, learn_steps, learn_batch;
   GainTunerOptions tuner;                       // steps and batch once these are known
   double data_share = 0;                        // of tuning and learning: DivergenceOptions
-  std::optional<double> target_temperature;     // likewise; none: fitted to text that is given
-  bool fits_temperature = false;                // somebody asked for that
+  std::optional<double> target_temperature;     // likewise; none: fitted_temperature()
   CodeLearnerOptions codes;                     // of learning; steps and batch likewise
   int64_t cross_sequences = 0;                  // that cross terms read, at most
   std::optional<int64_t> statistics_sequences;  // the first, which they and statistics read, at most; none: all
   SlopeTarget slope_target;                     // its limit follows from the budget
   ModelScore bits_per_byte;                     // for a target that is a gap
-  CalibrationOptions calibration;               // but for the temperature:
-  std::vector<double> temperatures = {0.8};     // one after another in turn, sequence by sequence
-  GivenText given_text;                         // none: the model generates it
-  OutsideModel outside;                         // of slope, with `hessians` of a model that others run
-  std::string hessians;                         // file; empty: collected
+  // Within which the model also writes, for fitted_temperature(), where its own text is longer and its rotary
+  // embeddings are others there; 0: it does not.
+  int64_t home_length = 0;
+  CalibrationOptions calibration;            // but for the temperature:
+  std::vector<double> temperatures = {0.8};  // one after another in turn, sequence by sequence
+  GivenText given_text;                      // none: the model generates it
+  OutsideModel outside;                      // of slope, with `hessians` of a model that others run
+  std::string hessians;                      // file; empty: collected
   std::string save_hessians, save_calibration;
   bool fisher = false;        // also collect LossStatistics; of the two methods only `slope` uses them
   bool predicts_loss = true;  // of each matrix, for --json, pages and sweeps

@@ -51,6 +51,26 @@ Network::View Network::view_of(ValueId value) const {
   return view;
 }
 
+int64_t home_context(const Network& network, int64_t context) {
+  const auto is_home = [&](int64_t length) {
+    return std::ranges::all_of(network.rotaries,
+                               [&](const RotaryRule& rule) { return rule.frequencies(length) == rule.frequencies(1); });
+  };
+  int64_t home = 1, beyond = context + 1;  // frequencies change once, if at all
+  while (beyond - home > 1) {
+    const int64_t middle = home + (beyond - home) / 2;
+    (is_home(middle) ? home : beyond) = middle;
+  }
+  return home;
+}
+
+Network network_at(const Network& network, int64_t context) {
+  Network result = network;
+  for (RotaryRule& rule : result.rotaries)
+    rule.frequencies = [at = rule.frequencies, context](int64_t) { return at(context); };
+  return result;
+}
+
 bool works_in_place(const Operation& operation) {
   return std::holds_alternative<op::Add>(operation) || std::holds_alternative<op::RmsNorm>(operation) ||
          std::holds_alternative<op::LayerNorm>(operation) || std::holds_alternative<op::Heads>(operation) ||

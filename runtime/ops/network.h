@@ -212,6 +212,11 @@ struct Network {
   bool is_view(ValueId value) const { return view_of(value).owner != value; }
 };
 
+// The longest context, up to `context`, at which all rotary embeddings are what they are at the shortest ones.
+int64_t home_context(const Network& network, int64_t context);
+// With the rotary embeddings of this context at any.
+Network network_at(const Network& network, int64_t context);
+
 // May the operation write over its first input? May its transpose write the gradient of that input over the output's?
 bool works_in_place(const Operation& operation);
 

@@ -132,7 +132,8 @@ TEST_F(CalibrationTest, DataShareIsRecorded) {
   expect_failure(2, quantize_arguments("other.thmb", {"--data-share", "0.1"}), {"--data-share", "--calibration-text"});
 }
 
-// Text that is given says at which temperature the original predicts it; what the model writes does not.
+// Text that is given says at which temperature the original predicts it; what the model writes does where its rotary
+// embeddings are not what they were in training: beyond 64 tokens.
 TEST_F(CalibrationTest, TargetTemperatureIsRecorded) {
   const Arguments text = {"--calibration-text", "text.txt", "--tokenizer", "sp.model"};
   auto recorded = [&](const Arguments& arguments) {
@@ -143,10 +144,21 @@ TEST_F(CalibrationTest, TargetTemperatureIsRecorded) {
   EXPECT_EQ(recorded(text), "auto");
   EXPECT_EQ(recorded(text + Arguments{"--target-temperature", "1"}), 1);
   EXPECT_EQ(recorded({"--target-temperature", "0.9"}), 0.9);
-  expect_failure(2, quantize_arguments("other.thmb", {"--target-temperature", "auto"}),
-                 {"--target-temperature auto", "--calibration-text"});
+  EXPECT_EQ(recorded({"--target-temperature", "auto"}), 1);
   for (const char* value : {"0.4", "nan", "warm"})
     expect_failure(2, quantize_arguments("other.thmb", {"--target-temperature", value}), {"--target-temperature"});
+}
+
+TEST_F(CalibrationTest, BeyondTheTrainedLengthTheModelTellsATemperature) {
+  const Arguments length = {"--calibration-length", "96", "--distill-steps", "2"};
+  const Json report = succeed_json(quantize_arguments("out.thmb", length));
+  EXPECT_EQ(provenance_of(decoded("out.thmb")).at("target_temperature"), "auto");
+  const double temperature = report.at("distill").at("target_temperature");
+  EXPECT_NEAR(temperature, 1, 0.15);
+  EXPECT_NE(temperature, 1);
+  EXPECT_EQ(succeed_json(quantize_arguments("again.thmb", length)).at("distill").at("target_temperature"), temperature);
+  quantize("none.thmb", {"--calibration-length", "96", "--distill-steps", "0"});  // nothing that it would be for
+  EXPECT_FALSE(provenance_of(decoded("none.thmb")).contains("target_temperature"));
 }
 
 TEST_F(CalibrationTest, SeveralShardsAreDrawnFrom) {

@@ -20,7 +20,7 @@ Arguments calibration_arguments(const Arguments& more) {
   Arguments arguments;
   if (!has("--hessians") && !has("--calibration-tokens") && !has("--calibration-sequences"))
     arguments = {"--calibration-sequences", "3"};
-  if (!has("--hessians") || has("--calibration-tokens") || has("--calibration-text"))
+  if ((!has("--hessians") || has("--calibration-tokens") || has("--calibration-text")) && !has("--calibration-length"))
     arguments = arguments + Arguments{"--calibration-length", "32"};
   return arguments;
 }

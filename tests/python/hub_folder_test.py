@@ -34,18 +34,18 @@ QUICK = ["--bits", "5", "--min-elements", "100", "--calibration-sequences", "2",
          "--method", "trace"]
 TOKENS = torch.randint(0, VOCABULARY, (2, 40), generator=torch.Generator().manual_seed(5))
 
-# Prints the most memory that loading took beyond what was in use before it, and the bytes of the model.
+# Prints the most memory that loading the second folder took beyond what was in use before it, and the bytes of the
+# model. A first one has all modules imported.
 MEASURE = """
 import sys
 import thimble, torch, transformers
 from transformers import LlamaForCausalLM
-LlamaForCausalLM(transformers.LlamaConfig(vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
-                                          num_attention_heads=1))
+LlamaForCausalLM.from_pretrained(sys.argv[1])
 def status(key):
     return next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith(key))
 open("/proc/self/clear_refs", "w").write("5")
 before = status("VmRSS")
-model = LlamaForCausalLM.from_pretrained(sys.argv[1])
+model = LlamaForCausalLM.from_pretrained(sys.argv[2])
 print(status("VmHWM") - before, sum(p.nbytes for p in model.parameters()))
 """
 
@@ -53,7 +53,7 @@ print(status("VmHWM") - before, sum(p.nbytes for p in model.parameters()))
 def logits_of(folder, **arguments):
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, **arguments).eval()
     with torch.no_grad():
-        return model(TOKENS).logits, model
+        return model(TOKENS.to(model.device)).logits, model
 
 
 class HubFolderTest(ProgramTest):
@@ -178,7 +178,7 @@ class HubFolderTest(ProgramTest):
                                           num_attention_heads=8, tie_word_embeddings=True)
         made = self.artifact("large", config)
         self.thimble("export", made + ".thmb", "--to", "hf-thimble", "-o", made + "_t")
-        command = [sys.executable, "-c", MEASURE, made + "_t"]
+        command = [sys.executable, "-c", MEASURE, self.folder_of("llama") + "_t", made + "_t"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         peak, model = map(int, done.stdout.split())
         self.assertGreater(model, 70e6)

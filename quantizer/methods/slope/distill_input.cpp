@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <span>
 
 #include "runtime/base/hash.h"
 #include "runtime/device/models.h"
@@ -26,19 +27,32 @@ constexpr double kFarthest = 1.15;
 // It is a multiple of this: rounding differs from device to device.
 constexpr double kTemperatureStep = 1e-3;
 
-double fit_temperature(DivergencePass& original, int64_t sequences) {
-  double inverse = 1, moved = 1;
-  TemperatureSlope sums;
+// The inverse temperature at which a model is most likely to give a text, and its standard error.
+struct InverseTemperature {
+  double value = 1, error = 0;
+};
+
+InverseTemperature fit_temperature(DivergencePass& model, int64_t sequences) {
+  InverseTemperature fitted;
+  double moved = 1;
   for (int i = 0; i <= kNewtonSteps && std::abs(moved) > kNewtonEnd; ++i) {
-    sums = original.temperature_slope(0, sequences, 1 / inverse);
-    if (!(sums.curvature > 0)) return 1;
-    const double next = std::clamp(inverse - sums.slope / sums.curvature, 0.5, 2.0);
-    moved = next - inverse;
-    inverse = next;
+    const TemperatureSlope sums = model.temperature_slope(0, sequences, 1 / fitted.value);
+    if (!(sums.curvature > 0)) return {};
+    const double next = std::clamp(fitted.value - sums.slope / sums.curvature, 0.5, 2.0);
+    moved = next - fitted.value;
+    fitted = {next, std::sqrt(sums.squares) / sums.curvature};
   }
-  const double error = std::sqrt(sums.squares) / sums.curvature;
-  const bool is_told_apart = std::abs(inverse - 1) > kSignificance * error;
-  if (!is_told_apart || std::max(inverse, 1 / inverse) > kFarthest) return 1;
+  return fitted;
+}
+
+InverseTemperature fit_temperature(const std::shared_ptr<const Weights>& model, const TokenSequences& tokens,
+                                   const Device& device, Progress& progress) {
+  return fit_temperature(*make_divergence_pass(model, model, tokens, device, progress, {}), tokens.count);
+}
+
+// `inverse`, of a temperature, as the temperature that models are tuned to: 1 where it is too far from that.
+double plausible_temperature(double inverse) {
+  if (std::max(inverse, 1 / inverse) > kFarthest) return 1;
   return std::round(1 / inverse / kTemperatureStep) * kTemperatureStep;
 }
 
@@ -65,13 +79,35 @@ TokenSequences chosen_sequences(const TokenSequences& from, const DistillSplit& 
   return tokens;
 }
 
+namespace {
+
+// Of text that somebody gave.
+double temperature_of_given(const DistillInput& input, Progress& progress) {
+  const int64_t most = std::max<int64_t>(1, kFittedTokens / input.tokens.length);
+  const TokenSequences tokens = chosen_sequences(input.tokens, {split_sequences(input, 1, most).learned, 0});
+  const InverseTemperature found = fit_temperature(input.original, tokens, input.device, progress);
+  const bool is_told_apart = std::abs(found.value - 1) > kSignificance * found.error;
+  return is_told_apart ? plausible_temperature(found.value) : 1;
+}
+
+// The same tokens twice, so that what chance drew there, and at which temperature, counts for both.
+double temperature_of_context(const DistillInput& input, Progress& progress) {
+  const auto turned = std::make_shared<Weights>(*input.original);
+  turned->network = std::make_shared<const Network>(network_at(*turned->network, input.tokens.length));
+  const double at_home = fit_temperature(input.original, input.at_home, input.device, progress).value;
+  return plausible_temperature(fit_temperature(turned, input.at_home, input.device, progress).value / at_home);
+}
+
+}  // namespace
+
 double fitted_temperature(const DistillInput& input, Progress& progress) {
-  const uint64_t key = Hasher().add(std::string_view("temperature")).add(input.key).digest();
+  const uint64_t key = Hasher()
+                           .add(std::string_view("temperature"))
+                           .add(input.key)
+                           .add(std::as_bytes(std::span(input.at_home.tokens)))
+                           .digest();
   return input.work.result<double>({WorkKind::kScore, key}, [&] {
-    const int64_t most = std::max<int64_t>(1, kFittedTokens / input.tokens.length);
-    const TokenSequences tokens = chosen_sequences(input.tokens, {split_sequences(input, 1, most).learned, 0});
-    return fit_temperature(*make_divergence_pass(input.original, input.original, tokens, input.device, progress, {}),
-                           tokens.count);
+    return input.at_home.count > 0 ? temperature_of_context(input, progress) : temperature_of_given(input, progress);
   });
 }
 

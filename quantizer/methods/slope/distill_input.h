@@ -26,6 +26,7 @@ struct DistillInput {
   CodeLearnerOptions codes = {};  // 0 steps: codes are not learned
   double data_share = 0;          // DivergenceOptions, as is:
   double temperature = 1;
+  TokenSequences at_home = {};  // drawn from the original within home_context(), where that is shorter than `tokens`
 };
 
 // How many of `available` sequences, the last ones, nothing is learned from: at least one of them, and no more than
@@ -44,8 +45,10 @@ DistillSplit split_sequences(const DistillInput& input, int64_t steps, int64_t b
 // The first sequences to learn from and the last ones to hold out.
 TokenSequences chosen_sequences(const TokenSequences& from, const DistillSplit& split);
 
-// The temperature at which the original's predictions are most likely to give the sequences that are learned from,
-// which somebody wrote; 1 where they do not tell it from that, or where it is far from that. Collective.
+// With sequences at home: the temperature that makes good what the original's sureness loses by the context of
+// `tokens`, the ratio of those at which it is most likely to give the sequences at home as it predicts them and as it
+// would within that context. Else that at which it is most likely to give the sequences that are learned from, which
+// somebody wrote; 1 where they do not tell it from that. 1 where it is far from that. Collective.
 double fitted_temperature(const DistillInput& input, Progress& progress);
 
 // `tokens` must outlive the result.

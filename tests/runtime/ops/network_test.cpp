@@ -37,6 +37,7 @@ std::vector<std::string> names_of(const Network& network, const std::vector<Matr
 
 TEST(Network, KnowsItsShape) {
   const Network network = small_network();
+  EXPECT_EQ(home_context(network, 7), 7);
   EXPECT_EQ(network.layers, 2);
   EXPECT_EQ(network.vocabulary(), 9);
   EXPECT_EQ(network.head.softcap, 30);

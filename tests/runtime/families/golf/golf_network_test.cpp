@@ -158,6 +158,11 @@ TEST(GolfNetwork, AnglesFollowTheBase) {
   EXPECT_NEAR(trained[1], 0.01, 1e-15);
   EXPECT_NEAR(network.rotaries[0].frequencies(128)[1], std::pow(config.rope_base_at(128), -0.5), 1e-15);
   EXPECT_LT(network.rotaries[0].frequencies(128)[1], 0.9 * trained[1]);
+  EXPECT_EQ(home_context(network, 128), config.rope_train_seq_len);
+  EXPECT_EQ(home_context(network, 40), 40);
+  const Network turned = network_at(network, 128);
+  EXPECT_EQ(turned.rotaries[0].frequencies(40), network.rotaries[0].frequencies(128));
+  EXPECT_EQ(home_context(turned, 128), 128);
 }
 
 // The comparisons with the naive pass can fail: with these weights every option that shapes do not prove moves the
