@@ -53,7 +53,6 @@ class _Sums:
     hessian: torch.Tensor | None = None  # (K, K), sum of x x^T
     shares: str | None = None  # the matrix whose Hessian this one's is
     squares: torch.Tensor | None = None  # (R), sum of squared gradients
-    outputs: int = 0
     is_steady: bool = True  # each batch reads it once, at as many inputs for each position
     inputs_per_position: int | None = None
 
@@ -62,7 +61,6 @@ class _Sums:
 class _Table:
     counts: torch.Tensor  # (rows)
     squares: torch.Tensor | None = None  # (width)
-    lookups: int = 0
 
 
 @dataclass
@@ -87,13 +85,15 @@ class Statistics:
         return [names for leader, names in groups.items() if names[0] == leader]
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """As a file for `thimble quantize --hessians FILE --fisher` (docs/reference/hessian_files.md)."""
+        """As a file for `thimble quantize --hessians FILE --fisher` (docs/reference/hessian_files.md). Squared gradients
+        are means over tokens, whether a matrix is read at each of them, at some (experts), or once for a whole batch
+        (positions, whose gradients are sums over its sequences)."""
         tensors: dict[str, torch.Tensor] = {}
         shared: dict[str, str] = {}
         tied = {name for name in self.sums if name in self.tables}
         for name, sums in self.sums.items():
             if sums.squares is not None:
-                tensors[f"output_fisher/{name}"] = (sums.squares / max(1, sums.outputs)).float()
+                tensors[f"output_fisher/{name}"] = (sums.squares / max(1, self.tokens)).float()
             if name not in tied and sums.shares is not None and sums.shares not in tied:
                 shared[name] = sums.shares
             elif name not in tied or len(tied) == 1:
@@ -103,7 +103,7 @@ class Statistics:
         for name, table in self.tables.items():
             tensors[f"row_counts/{name}"] = table.counts
             if table.squares is not None:
-                tensors[f"lookup_fisher/{name}"] = (table.squares / max(1, table.lookups)).float()
+                tensors[f"lookup_fisher/{name}"] = (table.squares / max(1, self.tokens)).float()
         metadata = {"tokens": str(max(1, self.tokens)), "sequences": str(max(1, self.sequences))}
         write_safetensors(path, tensors, metadata | {"shared": json.dumps(shared)})
 
@@ -155,10 +155,10 @@ class _Observer(TorchFunctionMode):
                 square = (square.cpu() if self.parameters.are_offloaded else square).double()
                 sums.hessian = square if sums.hessian is None else sums.hessian.add_(square)
                 sums.count += len(rows)
-        return self._graded(out, product.axis, lambda squares, count: _add_squares(sums, squares, count))
+        return self._graded(out, product.axis, sums)
 
-    def _graded(self, out: torch.Tensor, axis: int, add: Callable[[torch.Tensor, int], None]) -> torch.Tensor:
-        """`out`, of which `add` gets the squared gradients summed over all axes but that of the outputs."""
+    def _graded(self, out: torch.Tensor, axis: int, sums: _Sums | _Table) -> torch.Tensor:
+        """`out`, whose squared gradients, summed over all axes but that of the outputs, `sums` gets."""
         if not self.fisher or not out.is_floating_point():
             return out
         if not out.requires_grad:  # a leaf that later code may not change in place, so a copy of it
@@ -166,8 +166,8 @@ class _Observer(TorchFunctionMode):
 
         def squared(gradient: torch.Tensor) -> None:
             gradient = gradient.detach().float().movedim(axis, -1)
-            rows = gradient.reshape(-1, gradient.shape[-1])
-            add(rows.square().sum(0).double(), len(rows))
+            squares = gradient.reshape(-1, gradient.shape[-1]).square().sum(0).double()
+            sums.squares = squares if sums.squares is None else sums.squares + squares
 
         out.register_hook(squared)
         return out
@@ -181,17 +181,7 @@ class _Observer(TorchFunctionMode):
         if table is None:
             self.statistics.tables[name] = table = _Table(torch.zeros(len(weight), dtype=torch.int64))
         table.counts += counts
-
-        def add(squares: torch.Tensor, count: int) -> None:
-            table.squares = squares if table.squares is None else table.squares + squares
-            table.lookups += count
-
-        return self._graded(out, -1, add)
-
-
-def _add_squares(sums: _Sums, squares: torch.Tensor, count: int) -> None:
-    sums.squares = squares if sums.squares is None else sums.squares + squares
-    sums.outputs += count
+        return self._graded(out, -1, table)
 
 
 def _observed(batches: Iterable[Any], progress: bool) -> Iterator[Any]:
