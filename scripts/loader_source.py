@@ -91,9 +91,9 @@ def decode(tables, blocks, more):
     for s, first, width, stride, count, *_ in blocks:
         e = np.arange(count)
         e = first + e // width * stride + e % width
-        for p in e[levels[e] < -900]:
+        for p in e[levels[e] < -900].tolist():
             # Exp-Golomb
-            q = levels[p]
+            q = int(levels[p])
             odd = q & more
             bits, order = escapes[s]
             n = (bits & -bits).bit_length()
