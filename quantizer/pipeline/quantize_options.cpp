@@ -29,11 +29,15 @@ void parse_bits(const std::string& text, TracePlanOptions& plan) {
 }
 
 // The counts that follow from the effort.
-void finish_effort(QuantizeRequest& request) {
+void finish_effort(QuantizeRequest& request, const std::optional<Spec>& spec) {
   const EffortLevel level = level_at(request.effort, request.calibration.length);
+  int64_t parameters = 0;
+  if (spec)
+    for (const Parameter& parameter : spec->network->parameters) parameters += element_count(parameter.shape);
   request.tuner.steps = request.distill_steps.value_or(level.distill_steps);
   request.tuner.batch = request.distill_batch.value_or(level.distill_batch);
-  request.codes.steps = request.learn_steps.value_or(level.learn_steps);
+  const bool learns = !request.distill_steps && parameters <= level.most_learned;
+  request.codes.steps = request.learn_steps.value_or(learns ? level.learn_steps : 0);
   request.codes.batch = request.learn_batch.value_or(level.learn_batch);
   if (request.codes.steps > 0 && !request.statistics_sequences)
     request.statistics_sequences = level.calibration_sequences;
@@ -71,7 +75,7 @@ void finish_calibration(QuantizeRequest& request, bool has_slope, const std::opt
       throw UsageError(std::string(option) +
                        " has no effect with --hessians and neither --calibration-text nor --calibration-tokens");
   if (calibration.length == 0) calibration.length = spec ? spec->usual_length(kDefaultContext) : kDefaultContext;
-  if (has_slope) finish_effort(request);
+  if (has_slope) finish_effort(request, spec);
   if (spec && has_text) check_context(*spec, calibration.length, request.checkpoint);
 
   if (!request.hessians.empty() && text.is_given() && !has_slope)
@@ -265,7 +269,7 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request, MethodOption
       ->type_name("X|auto");
   add_whole("--learn-steps", request.learn_steps, 0, 1 << 20,
             "Steps of learning codes on the calibration tokens instead of tuning gains, 0 for none (default: by "
-            "--effort)");
+            "--effort and the model's size; none where --distill-steps is given)");
   add_whole("--learn-batch", request.learn_batch, 1, 1 << 20,
             "Calibration sequences of such a step (default: by --effort)");
   add_number("--learn-rate", request.codes.rate, 1, "How many levels such a step moves a weight");

@@ -1,6 +1,7 @@
 // slope_cli_test.cpp: `thimble quantize --method slope`: targets, equal bytes, what the artifact holds, refused
 // options.
 #include "eval/text/token_shard.h"
+#include "quantizer/methods/effort.h"
 #include "tests/cli/cli_fixture.h"
 
 namespace thimble::testing {
@@ -77,6 +78,22 @@ TEST_F(SlopeTest, TemperaturesTakeTurns) {
   EXPECT_NE(both[1][0], both[0][0]);
   const Json calibration = succeed_json({"inspect", "out.thmb"}).at("provenance").at("calibration");
   EXPECT_EQ(calibration.at("temperature"), Json({0.5, 2}));
+}
+
+// Of a model as small as this one, unless somebody asks how gains are to be tuned, or how many steps to take.
+TEST_F(SlopeTest, EffortDecidesWhetherCodesAreLearned) {
+  const auto learned_steps = [&](const Arguments& arguments) -> int64_t {
+    const Arguments small = {
+        "quantize", "model.safetensors",    "-o", "out.thmb",   "--log2-step", "-5", "--calibration-sequences",
+        "3",        "--calibration-length", "32", "--no-resume"};
+    const Json report = succeed_json(small + arguments);
+    return report.contains("learn") ? report.at("learn").at("steps").get<int64_t>() : 0;
+  };
+  EXPECT_EQ(learned_steps({"--effort", "fast"}), 0);
+  EXPECT_EQ(learned_steps({"--effort", "default"}), level_of(Effort::kDefault).learn_steps);
+  EXPECT_EQ(learned_steps({"--effort", "default", "--distill-steps", "1"}), 0);
+  EXPECT_EQ(learned_steps({"--effort", "default", "--distill-steps", "1", "--learn-steps", "2"}), 2);
+  EXPECT_EQ(learned_steps({"--effort", "best", "--learn-steps", "0"}), 0);
 }
 
 TEST_F(SlopeTest, OrdersOfColumnsGiveOtherCodes) {

@@ -18,6 +18,7 @@ TEST(Effort, LongSequencesAreFewer) {
     EXPECT_EQ(level_at(effort, 1 << 20).distill_batch, 1);
   }
   EXPECT_EQ(level_at(Effort::kDefault, 4096).cross_sequences, kAllSequences);
+  EXPECT_EQ(level_at(Effort::kDefault, 4096).most_learned, level_of(Effort::kDefault).most_learned);
   EXPECT_EQ(level_at(Effort::kFast, 4096).cross_sequences, 8);
 }
 
