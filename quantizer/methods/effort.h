@@ -17,7 +17,7 @@ struct EffortLevel {
   int64_t calibration_sequences;  // of method slope; where codes are learned, those that statistics read
   int64_t cross_sequences;        // sequences that cross terms read, of those there are
   int64_t distill_steps, distill_batch;
-  int64_t learn_steps, learn_batch;
+  int64_t learn_steps, given_learn_steps, learn_batch;  // of text that the model writes, and of text that is given
   int64_t most_learned;  // parameters of the largest model whose codes are learned
   // Where codes are learned and the model writes its text, as many sequences in all; of text that is given, every step
   // has its own.
@@ -30,9 +30,9 @@ constexpr int64_t kAnySize = std::numeric_limits<int64_t>::max();
 // By Effort. fast: what two processor cores do in minutes for a model of 30M parameters; default: a GPU in seconds;
 // best: a GPU in a minute or two.
 inline constexpr std::array kEffortLevels = {
-    EffortLevel{"fast", 128, 32, 24, 2, 0, 32, 0, 0},
-    EffortLevel{"default", 128, kAllSequences, 32, 8, 32, 32, 50'000'000, 512},
-    EffortLevel{"best", 1024, kAllSequences, 64, 16, 200, 32, kAnySize, 2048},
+    EffortLevel{"fast", 128, 32, 24, 2, 0, 0, 32, 0, 0},
+    EffortLevel{"default", 128, kAllSequences, 32, 8, 32, 0, 32, 50'000'000, 512},
+    EffortLevel{"best", 1024, kAllSequences, 64, 16, 200, 200, 32, kAnySize, 2048},
 };
 
 constexpr const EffortLevel& level_of(Effort effort) { return kEffortLevels[static_cast<size_t>(effort)]; }

@@ -37,7 +37,8 @@ void finish_effort(QuantizeRequest& request, const std::optional<Spec>& spec) {
   request.tuner.steps = request.distill_steps.value_or(level.distill_steps);
   request.tuner.batch = request.distill_batch.value_or(level.distill_batch);
   const bool learns = !request.distill_steps && parameters <= level.most_learned;
-  request.codes.steps = request.learn_steps.value_or(learns ? level.learn_steps : 0);
+  const int64_t steps = request.given_text.is_given() ? level.given_learn_steps : level.learn_steps;
+  request.codes.steps = request.learn_steps.value_or(learns ? steps : 0);
   request.codes.batch = request.learn_batch.value_or(level.learn_batch);
   if (request.codes.steps > 0 && !request.statistics_sequences)
     request.statistics_sequences = level.calibration_sequences;
