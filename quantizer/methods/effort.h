@@ -18,7 +18,7 @@ struct EffortLevel {
   int64_t cross_sequences;        // sequences that cross terms read, of those there are
   int64_t distill_steps, distill_batch;
   int64_t learn_steps, given_learn_steps, learn_batch;  // of text that the model writes, and of text that is given
-  int64_t most_learned;  // parameters of the largest model whose codes are learned
+  int64_t most_learned;                                 // parameters of the largest model whose codes are learned
   // Where codes are learned and the model writes its text, as many sequences in all; of text that is given, every step
   // has its own.
   int64_t written_sequences;
