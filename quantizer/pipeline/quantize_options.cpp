@@ -335,7 +335,7 @@ void finish_options(QuantizeRequest& request, const std::vector<MethodKind>& met
   const int64_t length = request.calibration.length;
   const bool writes = has_slope && spec && request.hessians.empty() && request.tuner.steps + request.codes.steps > 0;
   const int64_t home = writes ? home_context(*spec->network, length) : length;
-  if (home < length)
+  if (home < length && home > 1)  // one token predicts nothing
     request.home_length = home;
   else
     request.target_temperature = 1;

@@ -111,11 +111,12 @@ class SlopeMethod final : public Method {
       distill.emplace(DistillInput{work.source.weights(), work.tokens, work.device, options_.tuner, work.shared,
                                    Hasher().add(work.key).add(std::as_bytes(std::span(work.tokens.tokens))).digest(),
                                    options_.codes, options_.data_share});
-    if (distill) distill->at_home = work.at_home;
-    if (distill)
+    if (distill) {
+      distill->at_home = work.at_home;
       distill->temperature = options_.temperature ? *options_.temperature : work.times.time("fitting temperature", [&] {
         return fitted_temperature(*distill, work.progress);
       });
+    }
     SlopeTarget target = options_.target;
     target.limit_bytes = limit_bytes;
     std::optional<CrossTerms> cross_terms;
