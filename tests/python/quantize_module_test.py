@@ -124,6 +124,37 @@ class ModuleTest(unittest.TestCase):
         self.assertTrue(numpy.array_equal(tensors["row_counts/embedding.weight"], counts.numpy()))
         self.assertIn("head_hessian/embedding.weight", tensors)
 
+    def test_squared_gradients_are_means_over_tokens_however_often_a_matrix_is_read(self):
+        class Sparse(nn.Module):
+            """Positions are looked up once for a batch; every third token alone reads `some`."""
+
+            def __init__(self):
+                super().__init__()
+                self.tokens, self.positions = nn.Embedding(VOCABULARY, 32), nn.Embedding(24, 32)
+                self.some, self.head = nn.Linear(32, 32), nn.Linear(32, VOCABULARY)
+
+            def forward(self, tokens):
+                self.places = self.positions(torch.arange(tokens.shape[1])[None])
+                x = self.tokens(tokens) + self.places
+                y = torch.zeros_like(x)
+                self.read = self.some(x[:, ::3])
+                y[:, ::3] = self.read
+                return self.head(x + y)
+
+        model, batches = Sparse(), batches_of(2)
+        path = self.folder / "statistics.safetensors"
+        thimble.collect(model, batches, path, progress=False)
+        from thimble.module_statistics import next_token_loss
+
+        expected = {"lookup_fisher/positions.weight": torch.zeros(32), "output_fisher/some.weight": torch.zeros(32)}
+        for batch in batches:
+            loss = next_token_loss(model, batch)
+            for name, of in zip(expected, torch.autograd.grad(loss, [model.places, model.read])):
+                expected[name] += of.square().sum((0, 1)) / sum(batch.numel() for batch in batches)
+        tensors, _ = read_safetensors(path)
+        for name, squares in expected.items():
+            numpy.testing.assert_allclose(tensors[name], squares.numpy(), rtol=1e-4, atol=1e-9, err_msg=name)
+
     def test_matrices_that_read_one_tensor_share_a_hessian(self):
         class Shared(nn.Module):
             def __init__(self):
