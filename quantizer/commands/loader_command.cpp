@@ -15,7 +15,7 @@ constexpr const char *kNumpy = "numpy", *kTorch = "torch";
 
 struct LoaderArguments {
   std::string artifact, output;
-  std::string library = kNumpy;
+  std::string arrays = kNumpy;
 };
 
 void write_loader(const LoaderArguments& options, Console& console) {
@@ -26,7 +26,7 @@ void write_loader(const LoaderArguments& options, Console& console) {
   const MappedFile file(options.artifact);
   decode_artifact(file.bytes(), options.artifact);  // which the program does not check
   const std::string text = loader_script(file.bytes(), options.artifact,
-                                         options.library == kTorch ? ArrayLibrary::kTorch : ArrayLibrary::kNumpy);
+                                         options.arrays == kTorch ? ArrayLibrary::kTorch : ArrayLibrary::kNumpy);
   write_file_atomically(options.output, text);
   const Bytes bytes = as_bytes_of(text);
   const size_t compressed = codec_of(CodecId::kBrotli).compress(bytes, {.columns = bytes.size()}).size();
@@ -51,7 +51,7 @@ void add_loader_command(CommandLine& line) {
   command->add_option("artifact", options->artifact, "Artifact (.thmb)")->required();
   add_file(*command, "-o,--output", options->output, "File to write: load(\"model.thmb\") gives arrays by name")
       ->required();
-  add_choice(*command, "--library", options->library, "What it decodes with: numpy, or PyTorch on a CUDA device",
+  add_choice(*command, "--library", options->arrays, "What it decodes with: numpy, or PyTorch on a CUDA device",
              {kNumpy, kTorch})
       ->capture_default_str();
   set_action(line, *command, [options](Console& console) { write_loader(*options, console); });
