@@ -144,7 +144,7 @@ void AskedModel::end() {
   ask_("end");
 }
 
-LearnedCodes AskedModel::learn(const QuantizedModel& model, Progress&) {
+LearnedCodes AskedModel::learn(const QuantizedModel& model, size_t, Progress&) {
   const nb::gil_scoped_acquire locked;
   const nb::object answer = ask_about("learn", model, ask_);
   const auto latents = nb::cast<std::map<std::string, Floats>>(answer[0]);

@@ -43,7 +43,7 @@ class AskedModel final : public PairedModels, public Teacher {
 
   bool learns() const override { return learns_; }
   bool distills() const override { return distills_; }
-  LearnedCodes learn(const QuantizedModel& model, Progress& progress) override;
+  LearnedCodes learn(const QuantizedModel& model, size_t block, Progress& progress) override;
   Distilled distill(const QuantizedModel& model, const SmallExponents& small, Progress& progress) override;
   TunedNames tuned(const QuantizedModel& model) const override;
   double divergence(const QuantizedModel& model, Progress& progress) override;

@@ -21,11 +21,15 @@
 
 namespace thimble {
 
+// Of most models all weights learn at once; with gradients and latents, so many take 6 GiB.
+constexpr int64_t kLearnedBlock = int64_t{1} << 29;
+
 struct CodeLearnerOptions {
   int64_t steps = 0;
   int64_t batch = 8;   // sequences of a step
   double rate = 0.02;  // levels that a latent moves in a step, at most about; rises over the first tenth of the steps,
                        // then falls along a cosine to 0
+  int64_t block = kLearnedBlock;  // weights with latents at a time
 };
 
 // Steps from one path to the next: what these move is far less than a level.

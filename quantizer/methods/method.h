@@ -71,8 +71,11 @@ struct DistillReport {
 
 // How far learning of codes went (slope/learn_codes.h): divergences are of models that fit the limit alike.
 struct LearnReport : DistillReport {
-  double changed_codes = 0;  // share of all codes of the matrices that were learned
+  double changed_codes = 0;  // share of all codes of matrices
   double rate_weight = 0;    // what a bit weighed in their paths (CodeLearner::find_path())
+
+  // Of the model as it is from then on.
+  double divergence() const { return is_kept ? divergence_after : divergence_before; }
 };
 
 // What a method tells of a fit, each of its own.

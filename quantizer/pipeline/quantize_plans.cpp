@@ -67,13 +67,15 @@ struct TunedPass {
   int64_t sequences;
   DivergenceOptions options;
 
-  bool learns() const { return options.has_matrix_gradients; }
+  bool learns() const { return !options.summed.empty(); }
+  uint64_t latent_bytes(const Network& network) const { return code_learning_bytes(network, options.summed); }
   void name(MemoryPlan& plan) const {
     if (learns()) plan.step = "learning codes";
   }
 };
 
-std::vector<TunedPass> tuned_passes(const QuantizeRequest& request) {
+// Of codes, that of the block whose latents take most.
+std::vector<TunedPass> tuned_passes(const QuantizeRequest& request, const Network& network) {
   const int64_t available = sequences_of(request);
   std::vector<TunedPass> passes;
   auto add = [&](int64_t steps, int64_t batch, const DivergenceOptions& options) {
@@ -81,7 +83,10 @@ std::vector<TunedPass> tuned_passes(const QuantizeRequest& request) {
     const DistillSplit split = split_sequences(steps, batch, available, request.data_share);
     passes.push_back({split.count(), options});
   };
-  add(request.codes.steps, request.codes.batch, {.has_matrix_gradients = true});
+  const std::vector<std::set<std::string>> blocks = learned_blocks(network, request.codes.block);
+  add(request.codes.steps, request.codes.batch,
+      {.summed = *std::ranges::max_element(
+           blocks, {}, [&](const std::set<std::string>& block) { return code_learning_bytes(network, block); })});
   add(request.tuner.steps, request.tuner.batch, {});
   return passes;
 }
@@ -96,9 +101,9 @@ uint64_t weight_count(const OpenedCheckpoint& source) {
 std::vector<MemoryPlan> plan_distillation(const QuantizeRequest& request, const OpenedCheckpoint& source) {
   std::vector<MemoryPlan> plans;
   const std::shared_ptr<const Network>& network = source.runnable().network;
-  const uint64_t usable = usable_memory(request.device), latents = code_learning_bytes(weight_count(source));
-  for (const TunedPass& tuned : tuned_passes(request)) {
-    const uint64_t taken = tuned.learns() ? std::min(latents, usable) : 0;
+  const uint64_t usable = usable_memory(request.device);
+  for (const TunedPass& tuned : tuned_passes(request, *network)) {
+    const uint64_t latents = tuned.latent_bytes(*network), taken = std::min(latents, usable);
     plans.push_back(plan_divergence(network, request.device.numerics, request.calibration.length, tuned.sequences,
                                     usable - taken, tuned.options));
     if (tuned.learns()) plans.back().uses.push_back({"latents", latents});
@@ -180,10 +185,10 @@ std::vector<MemoryPlan> plan_host_memory(const QuantizeRequest& request, OpenedC
     plans.push_back(std::move(plan));
   };
   if (request.slope.cross_term > 0 && crossed > 0) add(plan_cpu_input_pairs(network, options.length, crossed, weights));
-  for (const TunedPass& tuned : tuned_passes(request)) {
+  for (const TunedPass& tuned : tuned_passes(request, network)) {
     MemoryPlan plan = plan_cpu_divergence(network, options.length, tuned.sequences, weights, tuned.options);
     tuned.name(plan);
-    if (tuned.learns()) plan.uses.push_back({"latents", code_learning_bytes(weight_count(source))});
+    if (tuned.learns()) plan.uses.push_back({"latents", tuned.latent_bytes(network)});
     add(std::move(plan));
   }
   return plans;

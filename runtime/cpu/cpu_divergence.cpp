@@ -18,7 +18,7 @@ void add(const std::vector<double>& values, std::vector<double>& sums) {
   for (size_t i = 0; i < values.size(); ++i) sums[i] += values[i];
 }
 
-// Sums the gradients by the logarithms of gains and, unless `matrices` is null, by matrices.
+// Sums the gradients by the logarithms of gains and, unless `matrices` is null, by those that it has.
 class GainObserver final : public GradientObserver {
  public:
   GainObserver(const Weights& student, GainGradients& sums, MatrixGradients* matrices)
@@ -36,11 +36,11 @@ class GainObserver final : public GradientObserver {
       add(dots, sums_.rows[weight]);
   }
   void on_linear_gradient(const std::string& weight, ConstMatrixView gradient, ConstMatrixView input) override {
-    if (matrices_) accumulate_cross(gradient, input, matrices_->at(weight));
+    if (Matrix* sum = summed(weight)) accumulate_cross(gradient, input, *sum);
   }
   // A tied head's gain also scales what is looked up.
   void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstMatrixView gradient) override {
-    if (matrices_) add_rows(gradient, rows, matrices_->at(table));
+    if (Matrix* sum = summed(table)) add_rows(gradient, rows, *sum);
     if (table != head_name_) return;
     std::vector<float> row(static_cast<size_t>(gradient.cols));
     for (int64_t p = 0; p < gradient.rows; ++p) {
@@ -53,6 +53,11 @@ class GainObserver final : public GradientObserver {
   }
 
  private:
+  Matrix* summed(const std::string& name) const {
+    if (!matrices_) return nullptr;
+    const auto found = matrices_->find(name);
+    return found == matrices_->end() ? nullptr : &found->second;
+  }
   // A row may be looked up many times: in order of positions.
   static void add_rows(ConstMatrixView from, std::span<const int32_t> rows, MatrixView to) {
     for (int64_t p = 0; p < from.rows; ++p) {
@@ -76,7 +81,7 @@ class CpuDivergencePass final : public DivergencePass {
         student_(std::move(student)),
         sequences_(sequences),
         options_(options),
-        window_(student_, sequences.length, /*for_gains=*/true, options.has_matrix_gradients),
+        window_(student_, sequences.length, /*for_gains=*/true, !options.summed.empty()),
         teacher_(std::move(teacher)),
         teacher_pass_(*teacher_, sequences.length),
         teacher_hidden_(
@@ -98,7 +103,7 @@ class CpuDivergencePass final : public DivergencePass {
 
   using DivergencePass::gradients;
   GainGradients gradients(int64_t first, int64_t count, bool sums_matrices) override {
-    assert(options_.has_matrix_gradients || !sums_matrices);
+    assert(!options_.summed.empty() || !sums_matrices);
     GainGradients sums;
     if (sums_matrices) set_zero(matrix_gradients_);
     GainObserver observer(student_, sums, sums_matrices ? &matrix_gradients_ : nullptr);
@@ -141,8 +146,9 @@ class CpuDivergencePass final : public DivergencePass {
     return {teacher_pass_, hidden, sequences_.sequence(s).subspan(1), options_.data_share, options_.temperature};
   }
   void set_zero(MatrixGradients& matrices) const {
-    for (const MatrixUse& use : network_.matrices) {
-      Matrix& sum = matrices[use.name];
+    for (const std::string& name : options_.summed) {
+      const MatrixUse& use = network_.matrix(network_.id_of(name));
+      Matrix& sum = matrices[name];
       sum.resize(use.rows, use.columns);
       std::ranges::fill(sum.values(), 0.0f);
     }

@@ -74,8 +74,11 @@ MemoryPlan plan_cpu_generation(const Network& network, const CalibrationOptions&
 
 MemoryPlan plan_cpu_divergence(const Network& network, int64_t length, int64_t sequences, uint64_t weight_bytes,
                                const DivergenceOptions& options) {
-  int64_t elements = 0;
-  for (const MatrixUse& matrix : network.matrices) elements += matrix.rows * matrix.columns;
+  int64_t elements = 0, summed = 0;
+  for (const MatrixUse& matrix : network.matrices) {
+    elements += matrix.rows * matrix.columns;
+    if (options.summed.contains(matrix.name)) summed += matrix.rows * matrix.columns;
+  }
   const int64_t width = network.matrix(network.head.weight).columns;
   MemoryPlan plan{
       "distilling",
@@ -84,13 +87,13 @@ MemoryPlan plan_cpu_divergence(const Network& network, int64_t length, int64_t s
       1,
       {{"weights", weight_bytes},
        {"student", static_cast<uint64_t>(elements)},
-       {"activations", cpu_gradient_bytes(network, length, /*for_gains=*/true, options.has_matrix_gradients) +
+       {"activations", cpu_gradient_bytes(network, length, /*for_gains=*/true, summed > 0) +
                            cpu_pass_bytes(network, length, length)},
        {"what the original's head reads",
         float_bytes(std::min(sequences, options.kept_sequences(network, sequences, length) + 1) * (length - 1) *
                     width)}},
       /*is_host=*/true};
-  if (options.has_matrix_gradients) plan.uses.push_back({"gradients of matrices", float_bytes(elements)});
+  if (summed > 0) plan.uses.push_back({"gradients of matrices", float_bytes(summed)});
   return plan;
 }
 

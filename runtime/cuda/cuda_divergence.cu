@@ -27,7 +27,7 @@ constexpr PassOptions kTeacher = {.has_backward = true, .reads_linear_outputs = 
 
 PassOptions student_options(const DivergenceOptions& options) {
   PassOptions pass = kTeacher;
-  pass.reads_linear_inputs = options.has_matrix_gradients;
+  pass.reads_linear_inputs = !options.summed.empty();
   return pass;
 }
 
@@ -64,7 +64,8 @@ class CudaDivergence final : public DivergencePass, public CudaStudent {
     progress.end();
     if (kept_count_ == sequences_.count) of_teacher.reset();
     memory_ = std::make_unique<Memory>(student, std::move(kept), std::move(of_teacher));
-    if (options_.has_matrix_gradients) memory_->gradients.emplace(network_, BatchShape{batch_, positions()});
+    if (!options_.summed.empty())
+      memory_->gradients.emplace(network_, options_.summed, BatchShape{batch_, positions()});
   }
   ~CudaDivergence() override {
     DeviceScope scope(ordinal_);
@@ -112,7 +113,7 @@ class CudaDivergence final : public DivergencePass, public CudaStudent {
 
   using DivergencePass::gradients;
   GainGradients gradients(int64_t first, int64_t count, bool sums_matrices) override {
-    assert(options_.has_matrix_gradients || !sums_matrices);
+    assert(!options_.summed.empty() || !sums_matrices);
     keep_teacher(first, count);
     return with_pass([&](CudaGradientPass& pass) {
       CudaVectorSums vectors(*network_);
@@ -303,7 +304,8 @@ MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, Numeri
       CudaGradientPass pass(student, student_options(divergence), length, batch, length - 1, arithmetic);
       const CudaVectorSums vectors(*network);
       std::optional<CudaMatrixGradients> gradients;
-      if (divergence.has_matrix_gradients) gradients.emplace(network, BatchShape{batch, length - 1});
+      if (!divergence.summed.empty())
+        gradients.emplace(network, divergence.summed, BatchShape{batch, length - 1});
       CudaGainObserver(student, pass, nullptr).reserve_lookups(batch * (length - 1));
     });
   });

@@ -95,11 +95,13 @@ void launch_add_parts(const float* parts, int64_t count, CudaView sum, cudaStrea
 
 }  // namespace
 
-CudaMatrixGradients::CudaMatrixGradients(std::shared_ptr<const Network> network, const BatchShape& most)
+CudaMatrixGradients::CudaMatrixGradients(std::shared_ptr<const Network> network, const std::set<std::string>& names,
+                                         const BatchShape& most)
     : network_(std::move(network)), lookups_(3 * most.rows() + 1) {
   int64_t parts = 0;
   for (const MatrixUse& use : network_->matrices) {
-    const int64_t elements = use.rows * padded_columns(use), windows = windows_at_once(use, most.sequences);
+    const int64_t elements = names.contains(use.name) ? use.rows * padded_columns(use) : 0;
+    const int64_t windows = windows_at_once(use, most.sequences);
     sums_.emplace_back(elements, "gradients of matrices");
     lookup_sums_.emplace_back(is_looked_up_and_multiplied(*network_, use) ? elements : 0, "gradients of matrices");
     if (windows > 1) parts = std::max(parts, windows * elements);
@@ -120,6 +122,7 @@ void CudaMatrixGradients::set_zero(cudaStream_t stream) {
 
 void CudaMatrixGradients::add_products(MatrixId id, ConstCudaView gradient, ConstCudaView input,
                                        const BatchShape& batch, CudaGradientProducts& products, cudaStream_t stream) {
+  if (!is_summed(id)) return;
   const int64_t positions = batch.positions, at_once = windows_at_once(network_->matrix(id), batch.sequences);
   const CudaView to = sum(id);
   const int64_t elements = to.rows * to.stride;
@@ -139,6 +142,7 @@ void CudaMatrixGradients::add_products(MatrixId id, ConstCudaView gradient, Cons
 
 void CudaMatrixGradients::add_lookups(MatrixId id, std::span<const int32_t> rows, ConstCudaView gradient,
                                       cudaStream_t stream) {
+  if (!is_summed(id)) return;
   const RowGroups groups(rows);
   std::vector<int32_t> all = groups.positions;
   all.insert(all.end(), groups.firsts.begin(), groups.firsts.end());
@@ -161,6 +165,7 @@ void CudaMatrixGradients::finish(cudaStream_t stream) {
 
 void CudaMatrixGradients::read(MatrixGradients& to, cudaStream_t stream) const {
   for (size_t i = 0; i < sums_.size(); ++i) {
+    if (!is_summed(static_cast<MatrixId>(i))) continue;
     const ConstCudaView from = gradient(static_cast<MatrixId>(i));
     Matrix& host = to[network_->matrices[i].name];
     host.resize(from.rows, from.columns);

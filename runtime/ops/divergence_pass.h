@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,11 +31,11 @@ struct GainGradients {
   NamedGradients small;
 };
 
-// By the matrices of a student as it is, with their gains, (R, K) each; by name.
+// By matrices of a student as it is, with their gains, (R, K) each; by name.
 using MatrixGradients = std::map<std::string, Matrix>;
 
 struct DivergenceOptions {
-  bool has_matrix_gradients = false;  // may be asked for: room for all of them
+  std::set<std::string> summed = {};  // matrices whose gradients may be asked for: these have room
   // The inputs of the teacher's head are kept, and its logits made of them again some rows at a time: those of as many
   // sequences as take so many bytes, at least two. Where there are more, they are computed again.
   int64_t teacher_bytes = int64_t{1} << 31;
@@ -76,8 +77,8 @@ class DivergencePass {
   // Puts another matrix of the same shape in the place of one that the student had at first. Without a gain until the
   // next set().
   virtual void set_matrix(const std::string& name, const StoredMatrix& matrix) = 0;
-  // Over sequences [first, first + count), each less its last token. `sums_matrices`: also sums the gradients by all
-  // matrices of the network, in float32, the same bits for any thread count and any batch of a device.
+  // Over sequences [first, first + count), each less its last token. `sums_matrices`: also sums the gradients by the
+  // matrices of DivergenceOptions::summed, in float32, the same bits for any thread count and any batch of a device.
   virtual GainGradients gradients(int64_t first, int64_t count, bool sums_matrices) = 0;
   // Hands over what gradients() has summed by matrices last, once. Memory that `to` has is used again.
   virtual void read_matrix_gradients(MatrixGradients& to) = 0;

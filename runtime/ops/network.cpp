@@ -30,6 +30,12 @@ std::vector<LinearInput> Network::linear_inputs() const {
   return inputs;
 }
 
+std::set<std::string> Network::matrix_names() const {
+  std::set<std::string> names;
+  for (const MatrixUse& matrix : matrices) names.insert(matrix.name);
+  return names;
+}
+
 std::vector<MatrixId> Network::linear_matrices() const {
   std::vector<MatrixId> found;
   for (const Node& node : nodes)

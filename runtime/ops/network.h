@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -199,6 +200,7 @@ struct Network {
 
   // Inputs of linear layers below the head, in the order in which a pass meets their first readers.
   std::vector<LinearInput> linear_inputs() const;
+  std::set<std::string> matrix_names() const;
   // The matrices of linear layers below the head, each once, in the order of their first operations.
   std::vector<MatrixId> linear_matrices() const;
   // The node that made a value.

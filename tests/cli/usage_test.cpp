@@ -54,7 +54,8 @@ TEST_F(UsageTest, OptionsThatAMethodIgnoresAreRefused) {
       {"--distill-batch", "1"}, {"--distill-row-rate", "0"},   {"--distill-small-rate", "0"},
       {"--shrinkage", "1"},     {"--row-power", "1"},          {"--cross-term", "0"},
       {"--cross-damping", "1"}, {"--column-order", "natural"}, {"--damping", "0.1"},
-      {"--learn-steps", "1"},   {"--learn-batch", "1"},        {"--learn-rate", "0.1"}};
+      {"--learn-steps", "1"},   {"--learn-batch", "1"},        {"--learn-rate", "0.1"},
+      {"--learn-block", "1"}};
   const std::vector<std::pair<std::string, std::string>> trace = {{"--bits", "5"}, {"--high", "3"}};
   auto expect_refused = [&](const std::string& method, const std::string& owner, const auto& options) {
     for (const auto& [option, value] : options)
@@ -171,6 +172,7 @@ TEST_F(UsageTest, IntegersAreDecimal) {
       {{"quantize", "model.safetensors", "-o", "x"}, "--distill-batch"},
       {{"quantize", "model.safetensors", "-o", "x"}, "--learn-steps"},
       {{"quantize", "model.safetensors", "-o", "x"}, "--learn-batch"},
+      {{"quantize", "model.safetensors", "-o", "x"}, "--learn-block"},
       {{"quantize", "model.safetensors", "-o", "x"}, "--trellis-bits"},
       {{"quantize", "model.safetensors", "-o", "x", "--method", "trace"}, "--high"}};
   for (const auto& [command, option] : options)

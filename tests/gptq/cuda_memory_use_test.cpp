@@ -159,14 +159,15 @@ TEST_P(CudaMemoryUse, OfTwoModelsInputs) {
 TEST_P(CudaMemoryUse, OfDistillation) {
   for (const auto& [numerics, options] :
        {std::pair(Numerics::kFp32, DivergenceOptions{}),
-        std::pair(Numerics::kFp32, DivergenceOptions{.has_matrix_gradients = true}),
-        std::pair(Numerics::kBf16, DivergenceOptions{.has_matrix_gradients = true, .teacher_bytes = 1})}) {
-    SCOPED_TRACE(options.has_matrix_gradients);
+        std::pair(Numerics::kFp32, DivergenceOptions{.summed = network_->matrix_names()}),
+        std::pair(Numerics::kFp32, DivergenceOptions{.summed = {network_->matrices.back().name}}),
+        std::pair(Numerics::kBf16, DivergenceOptions{.summed = network_->matrix_names(), .teacher_bytes = 1})}) {
+    SCOPED_TRACE(options.summed.size());
     expect_use(plan_divergence(network_, numerics, kLength, kSequences, kMuch, options), [&] {
       const std::unique_ptr<DivergencePass> pass =
           make_cuda_divergence_pass(model_, model_, tokens_, {0}, numerics, progress_, options);
       MatrixGradients matrices;
-      pass->gradients(0, kSequences, options.has_matrix_gradients ? &matrices : nullptr);
+      pass->gradients(0, kSequences, options.summed.empty() ? nullptr : &matrices);
       pass->divergence(0, kSequences);
     });
   }

@@ -21,9 +21,10 @@ struct LearnState {
   friend auto members(LearnState& state) { return std::tie(state.small, state.codes); }
 };
 
-uint64_t learning_key(const DistillInput& input, const QuantizedModel& model) {
+uint64_t learning_key(const DistillInput& input, const QuantizedModel& model, const std::set<std::string>& block) {
   Hasher hasher;
   hasher.add(std::string_view("learning codes")).add(divergence_key(input, model));
+  for (const std::string& name : block) hasher.add(std::string_view(name));
   for (double value : {input.codes.rate, input.options.small_rate, input.options.row_rate})
     hasher.add(std::bit_cast<uint64_t>(value));
   for (int64_t count : {input.codes.steps, input.codes.batch}) hasher.add(static_cast<uint64_t>(count));
@@ -36,15 +37,24 @@ bool has_codes(const QuantizedModel& model, const std::string& name) {
   });
 }
 
-std::set<std::string> matrix_names(const Network& network) {
-  std::set<std::string> names;
-  for (const MatrixUse& matrix : network.matrices) names.insert(matrix.name);
-  return names;
-}
-
 }  // namespace
 
-LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model, Progress& progress) {
+std::vector<std::set<std::string>> learned_blocks(const Network& network, int64_t most_weights) {
+  std::vector<std::set<std::string>> blocks;
+  int64_t weights = 0;
+  for (const MatrixUse& matrix : network.matrices) {
+    weights += matrix.rows * matrix.columns;
+    if (blocks.empty() || weights > most_weights) {
+      blocks.emplace_back();
+      weights = matrix.rows * matrix.columns;
+    }
+    blocks.back().insert(matrix.name);
+  }
+  return blocks;
+}
+
+LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model, const std::set<std::string>& block,
+                         Progress& progress) {
   const Network& network = *input.original->network;
   const DistillSplit split = split_sequences(input, input.codes.steps, input.codes.batch);
   const TokenSequences tokens = chosen_sequences(input.tokens, split);
@@ -58,13 +68,13 @@ LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model,
   options.steps = input.codes.steps;
   options.batch = input.codes.batch;
 
-  const PieceName name = {WorkKind::kLearning, learning_key(input, model)};
+  const PieceName name = {WorkKind::kLearning, learning_key(input, model, block)};
   LearnState state = input.work.find<LearnState>(name).value_or(
-      LearnState{GainTuner(small, options), CodeLearner(model, matrix_names(network))});
+      LearnState{GainTuner(small, options), CodeLearner(model, block)});
   std::unique_ptr<DivergencePass> pass;
   std::unique_ptr<LatentMover> mover;
   if (state.codes.steps_done() < options.steps) {
-    pass = make_student_pass(input, model, tokens, progress, {.has_matrix_gradients = true});
+    pass = make_student_pass(input, model, tokens, progress, {.summed = block});
     mover = make_latent_mover(state.codes, model, *pass);
   }
   progress.begin("learning codes", options.steps, "steps");
@@ -96,10 +106,12 @@ double LearnedCodes::changed_share(const QuantizedModel& from, const QuantizedMo
   int64_t changed = 0, all = 0;
   const std::vector<std::string> names = learner.matrices();
   for (size_t i = 0; i < from.tensors.size(); ++i) {
-    if (!std::ranges::binary_search(names, from.tensors[i].name)) continue;
-    const CodeArray &before = std::get<SteppedCodes>(from.tensors[i].data).codes,
-                    &after = std::get<SteppedCodes>(to.tensors[i].data).codes;
+    const auto* stepped = std::get_if<SteppedCodes>(&from.tensors[i].data);
+    if (!stepped) continue;
+    const CodeArray& before = stepped->codes;
     all += static_cast<int64_t>(before.size());
+    if (!std::ranges::binary_search(names, from.tensors[i].name)) continue;
+    const CodeArray& after = std::get<SteppedCodes>(to.tensors[i].data).codes;
     before.visit([&](auto old_codes) {
       after.visit([&](auto new_codes) {
         for (size_t k = 0; k < old_codes.size(); ++k) changed += old_codes[k] != new_codes[k] ? 1 : 0;
@@ -109,6 +121,11 @@ double LearnedCodes::changed_share(const QuantizedModel& from, const QuantizedMo
   return static_cast<double>(changed) / static_cast<double>(std::max<int64_t>(1, all));
 }
 
-uint64_t code_learning_bytes(uint64_t weights) { return weights * kLearnedWeightBytes; }
+uint64_t code_learning_bytes(const Network& network, const std::set<std::string>& block) {
+  uint64_t weights = 0;
+  for (const MatrixUse& matrix : network.matrices)
+    if (block.contains(matrix.name)) weights += static_cast<uint64_t>(matrix.rows * matrix.columns);
+  return weights * kLearnedWeightBytes;
+}
 
 }  // namespace thimble

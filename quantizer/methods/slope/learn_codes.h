@@ -1,11 +1,14 @@
-// learn_codes.h: the step of the method `slope` between solving and distillation: codes of all matrices, and small
-// tensors with them, learned by the gradient of the divergence from the original (gptq/slope/code_learner.h) over
-// calibration tokens. Steps stay as they are. What is learned are latents: codes of as many bits as an artifact has
-// room for are made of them afterwards.
+// learn_codes.h: the step of the method `slope` between solving and distillation: codes of matrices, and small tensors
+// with them, learned by the gradient of the divergence from the original (gptq/slope/code_learner.h) over calibration
+// tokens. Steps stay as they are. What is learned are latents: codes of as many bits as an artifact has room for are
+// made of them afterwards. A model too large for latents and gradients of all its matrices at once learns block by
+// block: some layers' codes, while all others stay as they are.
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "quantizer/methods/method.h"
 #include "quantizer/methods/slope/distill_input.h"
@@ -23,15 +26,19 @@ struct LearnedCodes {
   // A model of the same matrices with learned codes instead of its own, whatever its steps: a bit weighs `rate_weight`
   // squared levels in the choice of paths.
   QuantizedModel codes_in(QuantizedModel model, double rate_weight) const;
-  // How many codes of learned matrices differ, of all of them.
+  // How many codes of learned matrices differ, of all codes of matrices.
   double changed_share(const QuantizedModel& from, const QuantizedModel& to) const;
 };
 
-// Of a model that the program runs: input.codes.steps steps from a model on. The latents are pieces of work every few
-// steps. Collective.
-LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model, Progress& progress);
+// The names of matrices that learn at a time: consecutive ones of at most so many weights, or a single one.
+std::vector<std::set<std::string>> learned_blocks(const Network& network, int64_t most_weights);
 
-// What it takes of the host's memory besides the passes over a model of so many weights.
-uint64_t code_learning_bytes(uint64_t weights);
+// Of the matrices of these names in a model that the program runs: input.codes.steps steps from a model on. The latents
+// are pieces of work every few steps. Collective.
+LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model, const std::set<std::string>& block,
+                         Progress& progress);
+
+// What it takes of the host's memory besides the passes over the model, with the largest of the blocks.
+uint64_t code_learning_bytes(const Network& network, const std::set<std::string>& block);
 
 }  // namespace thimble

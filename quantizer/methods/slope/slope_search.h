@@ -94,6 +94,8 @@ class SlopeSearch {
   double predicted_log2_c(double bytes) const;
   bool fill(uint64_t limit, const RowChanges& changes, SlopeOutcome& outcome);
   void tune(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome);
+  SlopeOutcome with_learned(size_t block, std::optional<uint64_t> limit, const EncodeOptions& encode,
+                            const SlopeOutcome& outcome);
   bool learn(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome);
   double fit_codes(const LearnedCodes& learned, uint64_t limit, const EncodeOptions& encode, SlopeOutcome& outcome);
   bool learns() const { return teacher_ && teacher_->learns(); }

@@ -11,6 +11,16 @@ namespace {
 constexpr int kMostCodeFits = 16;
 constexpr double kFirstRateWeight = 0.01;
 
+// Adds what became of the next block. Of what is not kept, only where nothing is.
+void add_block(const LearnReport& next, LearnReport& all) {
+  all.steps += next.steps;
+  if (all.is_kept && !next.is_kept) return;
+  all.changed_codes = (all.is_kept == next.is_kept ? all.changed_codes : 0) + next.changed_codes;
+  all.rate_weight = next.rate_weight;
+  all.divergence_after = next.divergence_after;
+  all.is_kept = next.is_kept;
+}
+
 }  // namespace
 
 // Makes of the latents codes of as many bytes as the limit has room for, with the steps that the outcome has. Returns
@@ -48,33 +58,50 @@ double SlopeSearch::fit_codes(const LearnedCodes& learned, uint64_t limit, const
   return fitting;
 }
 
-// Learns the outcome's codes, and fills the limit. False, and the outcome stays as it was, where that does not help.
+// The outcome with learned codes of one block, within the limit and filled where the codes allow it.
+SlopeOutcome SlopeSearch::with_learned(size_t block, std::optional<uint64_t> limit, const EncodeOptions& encode,
+                                       const SlopeOutcome& outcome) {
+  const LearnedCodes learned = teacher_->learn(outcome.model, block, tools_.progress);
+  LearnReport report{{learned.steps, learned.sequences, learned.held_out}};
+  report.data_share = learned.data_share;
+  report.temperature = learned.temperature;
+  SlopeOutcome changed = outcome;
+  changed.model = with_rounded_small(
+      with_small_tensors(with_matrix_gains(std::move(changed.model), learned.gains), learned.small),
+      tools_.small.at(outcome.log2_c));
+  const RowChanges changes = row_changes(outcome.model, changed.model);
+  if (limit) {
+    report.rate_weight = fit_codes(learned, *limit, encode, changed);
+    fill(*limit, changes, changed);
+  } else {
+    changed.model = learned.codes_in(std::move(changed.model), 0);
+    changed.artifact = tools_.encoder.artifact(changed.model, encode, tools_.progress);
+  }
+  report.changed_codes = learned.changed_share(outcome.model, changed.model);
+  changed.learning = report;
+  return changed;
+}
+
+// Learns the outcome's codes, block by block, and fills the limit. What does not help goes again; false, and the outcome
+// stays as it was, where nothing does.
 bool SlopeSearch::learn(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome) {
   if (!learns()) return false;
   return tools_.times.time("learn", [&] {
-    LearnedCodes learned = teacher_->learn(outcome.model, tools_.progress);
-    LearnReport report{{learned.steps, learned.sequences, learned.held_out}};
-    report.data_share = learned.data_share;
-    report.temperature = learned.temperature;
-    report.divergence_before = teacher_->divergence(outcome.model, tools_.progress);
-    SlopeOutcome changed = outcome;
-    changed.model = with_rounded_small(
-        with_small_tensors(with_matrix_gains(std::move(changed.model), learned.gains), learned.small),
-        tools_.small.at(outcome.log2_c));
-    const RowChanges changes = row_changes(outcome.model, changed.model);
-    if (limit) {
-      report.rate_weight = fit_codes(learned, *limit, encode, changed);
-      fill(*limit, changes, changed);
-    } else {
-      changed.model = learned.codes_in(std::move(changed.model), 0);
-      changed.artifact = tools_.encoder.artifact(changed.model, encode, tools_.progress);
+    std::optional<LearnReport> all;
+    for (size_t block = 0; block < teacher_->block_count(); ++block) {
+      SlopeOutcome changed = with_learned(block, limit, encode, outcome);
+      LearnReport report = *changed.learning;
+      report.divergence_before = all ? all->divergence() : teacher_->divergence(outcome.model, tools_.progress);
+      report.divergence_after = teacher_->divergence(changed.model, tools_.progress);
+      report.is_kept = report.is_closer() && (!limit || changed.artifact.size() <= *limit);
+      if (report.is_kept) outcome = std::move(changed);
+      if (all)
+        add_block(report, *all);
+      else
+        all = report;
     }
-    report.changed_codes = learned.changed_share(outcome.model, changed.model);
-    report.divergence_after = teacher_->divergence(changed.model, tools_.progress);
-    report.is_kept = report.is_closer() && (!limit || changed.artifact.size() <= *limit);
-    if (report.is_kept) outcome = std::move(changed);
-    outcome.learning = report;
-    return report.is_kept;
+    outcome.learning = all;
+    return all && all->is_kept;
   });
 }
 

@@ -6,12 +6,14 @@ namespace {
 
 class ProgramTeacher final : public Teacher {
  public:
-  explicit ProgramTeacher(const DistillInput& input) : input_(input) {}
+  explicit ProgramTeacher(const DistillInput& input)
+      : input_(input), blocks_(learned_blocks(*input.original->network, input.codes.block)) {}
 
   bool learns() const override { return input_.codes.steps > 0; }
   bool distills() const override { return input_.options.steps > 0; }
-  LearnedCodes learn(const QuantizedModel& model, Progress& progress) override {
-    return learn_codes(input_, model, progress);
+  size_t block_count() const override { return blocks_.size(); }
+  LearnedCodes learn(const QuantizedModel& model, size_t block, Progress& progress) override {
+    return learn_codes(input_, model, blocks_.at(block), progress);
   }
   Distilled distill(const QuantizedModel& model, const SmallExponents& small, Progress& progress) override {
     return thimble::distill(input_, model, small, progress);
@@ -23,6 +25,7 @@ class ProgramTeacher final : public Teacher {
 
  private:
   const DistillInput& input_;
+  const std::vector<std::set<std::string>> blocks_;
 };
 
 }  // namespace

@@ -15,7 +15,9 @@ class Teacher {
   virtual bool learns() const = 0;    // codes
   virtual bool distills() const = 0;  // gains, where no codes are learned
 
-  virtual LearnedCodes learn(const QuantizedModel& model, Progress& progress) = 0;
+  // How many times learn() is asked, each time for other matrices.
+  virtual size_t block_count() const { return 1; }
+  virtual LearnedCodes learn(const QuantizedModel& model, size_t block, Progress& progress) = 0;
   // distill.h's distill().
   virtual Distilled distill(const QuantizedModel& model, const SmallExponents& small, Progress& progress) = 0;
   // What distill() is going to change.

@@ -56,7 +56,7 @@ class HostPlans : public testing::Test {
     const auto pass = make_cpu_divergence_pass(weights_, std::move(student), tokens_, options);
     pass->set(gains);
     MatrixGradients matrices;
-    pass->gradients(0, kSequences, options.has_matrix_gradients ? &matrices : nullptr);
+    pass->gradients(0, kSequences, options.summed.empty() ? nullptr : &matrices);
     expect_planned(probe.peak_bytes(), plan_cpu_divergence(network(), kLength, kSequences, 0, options).bytes());
   }
 
@@ -115,7 +115,9 @@ TEST_F(HostPlans, OfCrossTerms) {
 
 TEST_F(HostPlans, OfDistilling) { expect_divergence_planned({}); }
 
-TEST_F(HostPlans, OfGradientsOfMatrices) { expect_divergence_planned({.has_matrix_gradients = true}); }
+TEST_F(HostPlans, OfGradientsOfMatrices) { expect_divergence_planned({.summed = network().matrix_names()}); }
+
+TEST_F(HostPlans, OfGradientsOfABlock) { expect_divergence_planned({.summed = {network().matrices.back().name}}); }
 
 TEST_F(HostPlans, OfSolving) {
   for (const auto& [rows, columns, has_hessian] :

@@ -45,6 +45,8 @@ struct DivergencePair {
     return make_cpu_divergence_pass(teacher, *student, sequences, options);
   }
 
+  std::set<std::string> all_matrices() const { return student->network->matrix_names(); }
+
   std::shared_ptr<const Weights> teacher, student;
   TokenSequences sequences;
   Gains gains;
@@ -105,8 +107,8 @@ TEST_P(CudaDivergence, IsTheCpus) {
 
 TEST_P(CudaDivergence, GradientsOfMatricesAreTheCpus) {
   DivergencePair pair(GetParam());
-  std::unique_ptr<DivergencePass> cpu = pair.on_cpu({.has_matrix_gradients = true}),
-                                  cuda = pair.on_cuda({0}, {.has_matrix_gradients = true});
+  std::unique_ptr<DivergencePass> cpu = pair.on_cpu({.summed = pair.all_matrices()}),
+                                  cuda = pair.on_cuda({0}, {.summed = pair.all_matrices()});
   for (DivergencePass* pass : {cpu.get(), cuda.get()}) pass->set(pair.gains);
   MatrixGradients expected, found, again;
   const GainGradients gains = cuda->gradients(0, kSequences, &found);
@@ -119,11 +121,28 @@ TEST_P(CudaDivergence, GradientsOfMatricesAreTheCpus) {
     EXPECT_TRUE(std::ranges::equal(again.at(name).values(), gradient.values())) << name;
 }
 
+// Of one matrix alone, bit for bit what it is among all.
+TEST_P(CudaDivergence, GradientsOfSomeMatricesAreThoseOfAll) {
+  DivergencePair pair(GetParam());
+  std::unique_ptr<DivergencePass> all = pair.on_cuda({0}, {.summed = pair.all_matrices()});
+  all->set(pair.gains);
+  MatrixGradients expected;
+  all->gradients(0, kSequences, &expected);
+  for (const std::string& name : pair.all_matrices()) {
+    std::unique_ptr<DivergencePass> some = pair.on_cuda({0}, {.summed = {name}});
+    some->set(pair.gains);
+    MatrixGradients found;
+    some->gradients(0, kSequences, &found);
+    ASSERT_EQ(found.size(), 1U) << name;
+    EXPECT_TRUE(std::ranges::equal(found.at(name).values(), expected.at(name).values())) << name;
+  }
+}
+
 // Factors are rounded to 8 bits: of gradients that nearly cancel, those of queries and keys, some percent are noise.
 TEST_P(CudaDivergence, GradientsInBf16AreNearTheCpus) {
   DivergencePair pair(GetParam());
-  constexpr DivergenceOptions kOptions{.has_matrix_gradients = true};
-  std::unique_ptr<DivergencePass> cpu = pair.on_cpu(kOptions), cuda = pair.on_cuda({0}, kOptions, Numerics::kBf16);
+  const DivergenceOptions options{.summed = pair.all_matrices()};
+  std::unique_ptr<DivergencePass> cpu = pair.on_cpu(options), cuda = pair.on_cuda({0}, options, Numerics::kBf16);
   for (DivergencePass* pass : {cpu.get(), cuda.get()}) pass->set(pair.gains);
   MatrixGradients expected, found;
   const double divergence = cpu->gradients(0, kSequences, &expected).divergence;
@@ -142,17 +161,17 @@ TEST_P(CudaDivergence, GradientsInBf16AreNearTheCpus) {
 // Bit for bit: as many sequences at a time as there are, and one, for want of memory.
 TEST_P(CudaDivergence, GradientsOfMatricesAreThoseOfAnyBatch) {
   DivergencePair pair(GetParam());
-  constexpr DivergenceOptions kOptions{.has_matrix_gradients = true};
+  const DivergenceOptions options{.summed = pair.all_matrices()};
   const int64_t length = pair.sequences.length;
   // Of one sequence alone, with what the original's head reads in all: the least limit that is enough.
   const auto bytes = [&](int64_t sequences) {
-    return plan_divergence(pair.student->network, Numerics::kFp32, length, sequences, kNoMemoryLimit, kOptions).bytes();
+    return plan_divergence(pair.student->network, Numerics::kFp32, length, sequences, kNoMemoryLimit, options).bytes();
   };
   uint64_t limit = bytes(kSequences);
   const uint64_t step = (bytes(2) - bytes(1)) / 8 + 1;
-  while (plan_divergence(pair.student->network, Numerics::kFp32, length, kSequences, limit, kOptions).batch > 1)
+  while (plan_divergence(pair.student->network, Numerics::kFp32, length, kSequences, limit, options).batch > 1)
     limit -= step;
-  std::unique_ptr<DivergencePass> whole = pair.on_cuda({0}, kOptions), single = pair.on_cuda({0, limit}, kOptions);
+  std::unique_ptr<DivergencePass> whole = pair.on_cuda({0}, options), single = pair.on_cuda({0, limit}, options);
   MatrixGradients of_whole, of_single;
   for (DivergencePass* pass : {whole.get(), single.get()}) pass->set(pair.gains);
   whole->gradients(0, kSequences, &of_whole);
@@ -163,8 +182,8 @@ TEST_P(CudaDivergence, GradientsOfMatricesAreThoseOfAnyBatch) {
 
 TEST_P(CudaDivergence, TemperaturesAreTheCpus) {
   DivergencePair pair(GetParam());
-  constexpr DivergenceOptions kOptions{.temperature = 0.8};
-  std::unique_ptr<DivergencePass> cpu = pair.on_cpu(kOptions), cuda = pair.on_cuda({0}, kOptions);
+  const DivergenceOptions options{.temperature = 0.8};
+  std::unique_ptr<DivergencePass> cpu = pair.on_cpu(options), cuda = pair.on_cuda({0}, options);
   for (DivergencePass* pass : {cpu.get(), cuda.get()}) pass->set(pair.gains);
   EXPECT_NEAR(cuda->divergence(1, 2), cpu->divergence(1, 2), 1e-4 * cpu->divergence(1, 2) + 1e-3);
   const TemperatureSlope expected = cpu->temperature_slope(0, kSequences, 0.9),
@@ -177,8 +196,8 @@ TEST_P(CudaDivergence, TemperaturesAreTheCpus) {
 // What follows counts on the device as it does on the CPU.
 TEST_P(CudaDivergence, DataCountsAsOnTheCpu) {
   DivergencePair pair(GetParam());
-  constexpr DivergenceOptions kOptions{.has_matrix_gradients = true, .data_share = 0.3};
-  std::unique_ptr<DivergencePass> cpu = pair.on_cpu(kOptions), cuda = pair.on_cuda({0}, kOptions);
+  const DivergenceOptions options{.summed = pair.all_matrices(), .data_share = 0.3};
+  std::unique_ptr<DivergencePass> cpu = pair.on_cpu(options), cuda = pair.on_cuda({0}, options);
   for (DivergencePass* pass : {cpu.get(), cuda.get()}) pass->set(pair.gains);
   EXPECT_NEAR(cuda->divergence(1, 2), cpu->divergence(1, 2), 1e-4 * cpu->divergence(1, 2) + 1e-3);
   MatrixGradients expected, found;
@@ -191,8 +210,8 @@ TEST_P(CudaDivergence, DataCountsAsOnTheCpu) {
 // What the original's head reads is kept of some sequences, or of all.
 TEST_P(CudaDivergence, OriginalsThatAreComputedAgainAreTheSame) {
   DivergencePair pair(GetParam());
-  std::unique_ptr<DivergencePass> all = pair.on_cuda({0}, {.has_matrix_gradients = true}),
-                                  some = pair.on_cuda({0}, {.has_matrix_gradients = true, .teacher_bytes = 1});
+  std::unique_ptr<DivergencePass> all = pair.on_cuda({0}, {.summed = pair.all_matrices()}),
+                                  some = pair.on_cuda({0}, {.summed = pair.all_matrices(), .teacher_bytes = 1});
   MatrixGradients of_all, of_some;
   for (DivergencePass* pass : {all.get(), some.get()}) pass->set(pair.gains);
   for (int round = 0; round < 2; ++round) {
@@ -207,8 +226,8 @@ TEST_P(CudaDivergence, OriginalsThatAreComputedAgainAreTheSame) {
 // A student whose matrices are changed where they lie is one whose matrices are replaced.
 TEST_P(CudaDivergence, MatricesChangeWhereTheyLie) {
   DivergencePair pair(GetParam());
-  std::unique_ptr<DivergencePass> replaced = pair.on_cuda({0}, {.has_matrix_gradients = true}),
-                                  changed = pair.on_cuda({0}, {.has_matrix_gradients = true});
+  std::unique_ptr<DivergencePass> replaced = pair.on_cuda({0}, {.summed = pair.all_matrices()}),
+                                  changed = pair.on_cuda({0}, {.summed = pair.all_matrices()});
   for (DivergencePass* pass : {replaced.get(), changed.get()}) pass->set(pair.gains);
   const Network& network = *pair.teacher->network;
   for (const MatrixUse& use : network.matrices) {

@@ -20,6 +20,8 @@ class DivergenceOfCases : public testing::TestWithParam<FamilyCase> {
     return make_cpu_divergence_pass(sample_.teacher, *sample_.student, sample_.sequences, options);
   }
 
+  std::set<std::string> all_matrices() const { return sample_.student->network->matrix_names(); }
+
   // The derivative of the divergence as `value` (of gains) moves. With `relative`, by its logarithm.
   double derivative(DivergencePass& pass, float& value, bool relative) {
     const float before = value, step = 1.0f / 128;
@@ -69,7 +71,7 @@ TEST_P(DivergenceOfCases, GradientsAreWhatDifferencesFind) {
 
 // Without gains: the student's matrices are what set_matrix() puts there.
 TEST_P(DivergenceOfCases, GradientsOfMatricesAreWhatDifferencesFind) {
-  std::unique_ptr<DivergencePass> pass = this->pass({.has_matrix_gradients = true});
+  std::unique_ptr<DivergencePass> pass = this->pass({.summed = all_matrices()});
   pass->set({.rows = {}, .head = 1, .small = sample_.gains.small});
   MatrixGradients found;
   const GainGradients gains = pass->gradients(0, kSequences, &found);
@@ -107,10 +109,10 @@ TEST_P(DivergenceOfCases, GradientsOfMatricesAreWhatDifferencesFind) {
 
 // A student whose matrices are all replaced is one that had them at first, with gains and without.
 TEST_P(DivergenceOfCases, ReplacedMatricesAreAsGoodAsTheFirst) {
-  std::unique_ptr<DivergencePass> of_student = this->pass({.has_matrix_gradients = true});
+  std::unique_ptr<DivergencePass> of_student = this->pass({.summed = all_matrices()});
   const auto student = sample_.student;
   sample_.student = sample_.teacher;
-  std::unique_ptr<DivergencePass> replaced = this->pass({.has_matrix_gradients = true});
+  std::unique_ptr<DivergencePass> replaced = this->pass({.summed = all_matrices()});
   for (DivergencePass* pass : {of_student.get(), replaced.get()}) pass->set(sample_.gains);
   const Network& network = *student->network;
   for (const MatrixUse& use : network.matrices)
@@ -132,7 +134,7 @@ TEST_P(DivergenceOfCases, ReplacedMatricesAreAsGoodAsTheFirst) {
 
 // By the logarithm of a row's gain: the sum over the row of weight times gradient, weights with their gains.
 TEST_P(DivergenceOfCases, GradientsOfMatricesAreOfWeightsWithTheirGains) {
-  std::unique_ptr<DivergencePass> pass = this->pass({.has_matrix_gradients = true});
+  std::unique_ptr<DivergencePass> pass = this->pass({.summed = all_matrices()});
   pass->set(sample_.gains);
   MatrixGradients found;
   const GainGradients gains = pass->gradients(0, kSequences, &found);
@@ -203,8 +205,8 @@ TEST_P(DivergenceOfCases, OfAStudentOfCodesIsThatOfItsValues) {
 
 // A student that is its teacher is where the divergence is least, unless what follows counts too.
 TEST_P(DivergenceOfCases, DataPullsAwayFromTheOriginal) {
-  std::unique_ptr<DivergencePass> pure = pass({.has_matrix_gradients = true}),
-                                  mixed = pass({.has_matrix_gradients = true, .data_share = 0.3});
+  std::unique_ptr<DivergencePass> pure = pass({.summed = all_matrices()}),
+                                  mixed = pass({.summed = all_matrices(), .data_share = 0.3});
   for (DivergencePass* pass : {pure.get(), mixed.get()}) pass->set(sample_.gains);
   MatrixGradients of_pure, of_mixed;
   EXPECT_GT(mixed->gradients(0, kSequences, &of_mixed).divergence, pure->gradients(0, kSequences, &of_pure).divergence);
@@ -247,8 +249,8 @@ TEST_P(DivergenceOfCases, TemperatureChangesWhatIsToBePredicted) {
 
 // What the original's head reads is kept of some sequences, or of all.
 TEST_P(DivergenceOfCases, OriginalsThatAreComputedAgainAreTheSame) {
-  std::unique_ptr<DivergencePass> all = pass({.has_matrix_gradients = true}),
-                                  some = pass({.has_matrix_gradients = true, .teacher_bytes = 1});
+  std::unique_ptr<DivergencePass> all = pass({.summed = all_matrices()}),
+                                  some = pass({.summed = all_matrices(), .teacher_bytes = 1});
   MatrixGradients of_all, of_some;
   for (DivergencePass* pass : {all.get(), some.get()}) pass->set(sample_.gains);
   for (int round = 0; round < 2; ++round) {
@@ -261,13 +263,13 @@ TEST_P(DivergenceOfCases, OriginalsThatAreComputedAgainAreTheSame) {
 
 // Of a sequence alone, then of all: sums are the same for any number of threads.
 TEST_P(DivergenceOfCases, ThreadsDoNotChangeBits) {
-  std::unique_ptr<DivergencePass> pass = this->pass({.has_matrix_gradients = true});
+  std::unique_ptr<DivergencePass> pass = this->pass({.summed = all_matrices()});
   pass->set(sample_.gains);
   MatrixGradients expected_matrices;
   const GainGradients expected = pass->gradients(1, 2, &expected_matrices);
   for (int threads : {1, 3}) {
     ThreadLimit limit(threads);
-    std::unique_ptr<DivergencePass> other = this->pass({.has_matrix_gradients = true});
+    std::unique_ptr<DivergencePass> other = this->pass({.summed = all_matrices()});
     other->set(sample_.gains);
     MatrixGradients found_matrices;
     other->gradients(0, 1, &found_matrices);

@@ -30,6 +30,7 @@ class LearnCodesTest : public testing::Test {
   SlopeOutcome search(const DistillInput& input) const {
     return model_.search(SlopeModel::limit_of(kLimit), encode_, &input);
   }
+  std::set<std::string> all_matrices() const { return model_.original->network->matrix_names(); }
   static void expect_filled(const SlopeOutcome& outcome) {
     EXPECT_LE(outcome.artifact.size(), kLimit);
     EXPECT_GE(static_cast<double>(outcome.artifact.size()), kFill * static_cast<double>(kLimit));
@@ -78,7 +79,7 @@ TEST_F(LearnCodesTest, ReportsTheModelAsItIsStored) {
 TEST_F(LearnCodesTest, StepsStayAsTheyAre) {
   const QuantizedModel before = model_.search(SlopeModel::limit_of(kLimit), encode_).model;
   const DistillInput learning = input();
-  const LearnedCodes learned = learn_codes(learning, before, progress_);
+  const LearnedCodes learned = learn_codes(learning, before, all_matrices(), progress_);
   const QuantizedModel after = learned.codes_in(before, 0);
   int64_t changed = 0;
   for (size_t i = 0; i < before.tensors.size(); ++i) {
@@ -95,6 +96,60 @@ TEST_F(LearnCodesTest, StepsStayAsTheyAre) {
   EXPECT_GT(changed, 4);
   EXPECT_GT(learned.changed_share(before, after), 0);
   EXPECT_EQ(learned.changed_share(before, before), 0);
+}
+
+TEST_F(LearnCodesTest, BlocksHaveAllMatricesOnce) {
+  const Network& network = *model_.original->network;
+  const auto weights_of = [&](const std::set<std::string>& block) {
+    return static_cast<int64_t>(code_learning_bytes(network, block) / kLearnedWeightBytes);
+  };
+  for (const int64_t most : {int64_t{1}, int64_t{5'000}, kLearnedBlock}) {
+    SCOPED_TRACE(most);
+    const std::vector<std::set<std::string>> blocks = learned_blocks(network, most);
+    std::set<std::string> names;
+    size_t count = 0;
+    for (const std::set<std::string>& block : blocks) {
+      ASSERT_FALSE(block.empty());
+      EXPECT_TRUE(weights_of(block) <= most || block.size() == 1);
+      names.insert(block.begin(), block.end());
+      count += block.size();
+    }
+    EXPECT_EQ(names, all_matrices());
+    EXPECT_EQ(count, names.size());
+  }
+  EXPECT_EQ(learned_blocks(network, 1).size(), all_matrices().size());
+  EXPECT_EQ(learned_blocks(network, kLearnedBlock).size(), 1U);
+}
+
+// Nothing but the codes of a block's matrices changes, and small tensors.
+TEST_F(LearnCodesTest, OtherBlocksStayAsTheyAre) {
+  const QuantizedModel before = model_.search(SlopeModel::limit_of(kLimit), encode_).model;
+  const Network& network = *model_.original->network;
+  const std::set<std::string> block = learned_blocks(network, 5'000).at(1);
+  const LearnedCodes learned = learn_codes(input(), before, block, progress_);
+  const std::vector<std::string> matrices = learned.learner.matrices();
+  EXPECT_TRUE(std::ranges::all_of(matrices, [&](const std::string& name) { return block.contains(name); }));
+  const QuantizedModel after = learned.codes_in(before, 0);
+  for (size_t i = 0; i < before.tensors.size(); ++i)
+    if (!block.contains(before.tensors[i].name)) EXPECT_EQ(after.tensors[i], before.tensors[i]);
+  EXPECT_GT(learned.changed_share(before, after), 0);
+}
+
+// Block by block: closer too, at the same bytes, for as many steps each.
+TEST_F(LearnCodesTest, LearnsBlockByBlock) {
+  DistillInput learning = input();
+  learning.codes.block = 5'000;
+  const auto blocks = std::ssize(learned_blocks(*model_.original->network, learning.codes.block));
+  ASSERT_GT(blocks, 2);
+  const SlopeOutcome learned = search(learning);
+  expect_filled(learned);
+  ASSERT_TRUE(learned.learning);
+  EXPECT_TRUE(learned.learning->is_kept);
+  EXPECT_EQ(learned.learning->steps, 64 * blocks);
+  EXPECT_GT(learned.learning->changed_codes, 0.002);
+  EXPECT_LT(learned.learning->divergence_after, 0.9 * learned.learning->divergence_before);
+  EXPECT_NEAR(held_out_divergence(learning, learned.model, progress_), learned.learning->divergence_after,
+              1e-5 * learned.learning->divergence_after);
 }
 
 // Calibration text that nothing can be learned from: the model stays what it would be without.
@@ -130,7 +185,7 @@ TEST_F(LearnCodesTest, GoesOnToTheSameBytes) {
     DistillInput learning = input();
     learning.codes.steps = 32;
     const DistillInput kept{learning.original, tokens_, learning.device, learning.options, work, 7, learning.codes};
-    const LearnedCodes learned = learn_codes(kept, before, progress_);
+    const LearnedCodes learned = learn_codes(kept, before, all_matrices(), progress_);
     return std::pair(learned.codes_in(before, 0.05), learned.small);
   };
   const auto expected = learned_in(WorkFolder(""));
