@@ -80,19 +80,18 @@ MemoryPlan plan_cpu_divergence(const Network& network, int64_t length, int64_t s
     if (options.summed.contains(matrix.name)) summed += matrix.rows * matrix.columns;
   }
   const int64_t width = network.matrix(network.head.weight).columns;
-  MemoryPlan plan{
-      "distilling",
-      "sequence",
-      length,
-      1,
-      {{"weights", weight_bytes},
-       {"student", static_cast<uint64_t>(elements)},
-       {"activations", cpu_gradient_bytes(network, length, /*for_gains=*/true, summed > 0) +
-                           cpu_pass_bytes(network, length, length)},
-       {"what the original's head reads",
-        float_bytes(std::min(sequences, options.kept_sequences(network, sequences, length) + 1) * (length - 1) *
-                    width)}},
-      /*is_host=*/true};
+  MemoryPlan plan{"distilling",
+                  "sequence",
+                  length,
+                  1,
+                  {{"weights", weight_bytes},
+                   {"student", static_cast<uint64_t>(elements)},
+                   {"activations", cpu_gradient_bytes(network, length, /*for_gains=*/true, summed > 0) +
+                                       cpu_pass_bytes(network, length, length)},
+                   {"what the original's head reads",
+                    float_bytes(std::min(sequences, options.kept_sequences(network, sequences, length) + 1) *
+                                (length - 1) * width)}},
+                  /*is_host=*/true};
   if (summed > 0) plan.uses.push_back({"gradients of matrices", float_bytes(summed)});
   return plan;
 }

@@ -304,8 +304,7 @@ MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, Numeri
       CudaGradientPass pass(student, student_options(divergence), length, batch, length - 1, arithmetic);
       const CudaVectorSums vectors(*network);
       std::optional<CudaMatrixGradients> gradients;
-      if (!divergence.summed.empty())
-        gradients.emplace(network, divergence.summed, BatchShape{batch, length - 1});
+      if (!divergence.summed.empty()) gradients.emplace(network, divergence.summed, BatchShape{batch, length - 1});
       CudaGainObserver(student, pass, nullptr).reserve_lookups(batch * (length - 1));
     });
   });

@@ -69,8 +69,8 @@ LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model,
   options.batch = input.codes.batch;
 
   const PieceName name = {WorkKind::kLearning, learning_key(input, model, block)};
-  LearnState state = input.work.find<LearnState>(name).value_or(
-      LearnState{GainTuner(small, options), CodeLearner(model, block)});
+  LearnState state =
+      input.work.find<LearnState>(name).value_or(LearnState{GainTuner(small, options), CodeLearner(model, block)});
   std::unique_ptr<DivergencePass> pass;
   std::unique_ptr<LatentMover> mover;
   if (state.codes.steps_done() < options.steps) {

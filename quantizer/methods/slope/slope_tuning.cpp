@@ -66,9 +66,9 @@ SlopeOutcome SlopeSearch::with_learned(size_t block, std::optional<uint64_t> lim
   report.data_share = learned.data_share;
   report.temperature = learned.temperature;
   SlopeOutcome changed = outcome;
-  changed.model = with_rounded_small(
-      with_small_tensors(with_matrix_gains(std::move(changed.model), learned.gains), learned.small),
-      tools_.small.at(outcome.log2_c));
+  changed.model =
+      with_rounded_small(with_small_tensors(with_matrix_gains(std::move(changed.model), learned.gains), learned.small),
+                         tools_.small.at(outcome.log2_c));
   const RowChanges changes = row_changes(outcome.model, changed.model);
   if (limit) {
     report.rate_weight = fit_codes(learned, *limit, encode, changed);
@@ -82,8 +82,8 @@ SlopeOutcome SlopeSearch::with_learned(size_t block, std::optional<uint64_t> lim
   return changed;
 }
 
-// Learns the outcome's codes, block by block, and fills the limit. What does not help goes again; false, and the outcome
-// stays as it was, where nothing does.
+// Learns the outcome's codes, block by block, and fills the limit. What does not help goes again; false, and the
+// outcome stays as it was, where nothing does.
 bool SlopeSearch::learn(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome) {
   if (!learns()) return false;
   return tools_.times.time("learn", [&] {
