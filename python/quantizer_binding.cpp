@@ -72,7 +72,7 @@ std::string quantize(const std::string& checkpoint, const std::string& config, c
     run_outside(*asked, request, cross_term, cross_damping, {learn_steps, learn_batch, learn_rate}, distill_steps);
   const std::unique_ptr<Ranks> ranks = join_ranks();
   Console console(common);
-  console.plan(quantize_plan(request, false));
+  console.plan(quantize_plan(request, false, std::nullopt));
   QuantizeReport report;
   report.outcome = run_quantize(request, source, *ranks, times, console);
   report.request = request;

@@ -12,6 +12,8 @@
 #include "quantizer/pipeline/score_model.h"
 #include "quantizer/reports/quantize_report.h"
 #include "runtime/base/checked.h"
+#include "runtime/base/count_text.h"
+#include "runtime/base/parallel.h"
 
 namespace thimble {
 namespace {
@@ -73,14 +75,32 @@ QuantizeRequest finish_request(const QuantizeArguments& options, const CommandLi
   return request;
 }
 
-// What scoring needs, looked at before the hours of quantizing rather than after them.
-void check_scoring(const OpenedCheckpoint& checkpoint, const TokenSource& source) {
-  if (!source.is_given()) return;
+// What scoring needs, looked at before the hours of quantizing rather than after them. How many positions the windows
+// have.
+int64_t check_scoring(const OpenedCheckpoint& checkpoint, const TokenSource& source) {
+  if (!source.is_given()) return 0;
   const Spec& spec = checkpoint.runnable();
   Tokenizer tokenizer = load_tokenizer(source.tokenizer);
   check_vocab_size(tokenizer, spec.vocabulary(), checkpoint.path());
-  source.context_for(spec, checkpoint.path());
-  source.load(tokenizer, tokenizer.vocab_size());
+  const int64_t context = source.context_for(spec, checkpoint.path());
+  const int64_t targets = std::ssize(source.load(tokenizer, tokenizer.vocab_size())) - 1;
+  const int64_t stride = source.evaluation_options(spec, context).stride;
+  return std::min(targets, source.max_targets.value_or(targets)) / stride * context;
+}
+
+// Of a run on a CPU that is worth telling; said before it begins.
+std::optional<RunSeconds> tell_expected(const QuantizeRequest& request, const OpenedCheckpoint& checkpoint,
+                                        int64_t scored_positions, Console& console) {
+  constexpr double kToldSeconds = 60;
+  if (request.device.is_cuda || !request.hessians.empty()) return std::nullopt;
+  const RunWork work = work_of_run(request, *checkpoint.runnable().network, scored_positions);
+  const RunSeconds expected = expected_seconds(work, measure_machine(request.slope.trellis_bits));
+  if (expected.total() >= kToldSeconds)
+    console.note(fmt::format("expected to take about {} on {}: text {}, statistics {}, search {}, scores {}",
+                             duration_text(expected.total()), counted(thread_count(), "thread"),
+                             duration_text(expected.writing), duration_text(expected.statistics),
+                             duration_text(expected.searching), duration_text(expected.scoring)));
+  return expected;
 }
 
 // Checkpoint and artifact on the same text; empty when none was named.
@@ -187,12 +207,13 @@ void add_quantize_command(CommandLine& line) {
     QuantizeRequest finished = finish_request(*options, line, checkpoint.spec());
     std::jthread warming = warm_up(finished.device);
     if (finished.check_finite) require_finite_file(finished.checkpoint);
-    check_scoring(checkpoint, options->source);
+    const int64_t scored = check_scoring(checkpoint, options->source);
     if (finished.slope_target.bpb_gap)
       finished.bits_per_byte = [&](const RunnableModel& model, uint64_t key, const SharedWork& work) {
         return bits_per_byte(model, key, finished.device, options->source, work, console);
       };
-    console.plan(quantize_plan(finished, options->source.is_given()));
+    const std::optional<RunSeconds> expected = tell_expected(finished, checkpoint, scored, console);
+    console.plan(quantize_plan(finished, options->source.is_given(), expected), expected.has_value());
     QuantizeReport report;
     report.outcome = run_quantize(finished, checkpoint, line.ranks, times, console);
     report.scores = score_before_and_after(finished, checkpoint, options->source, line.ranks, times, console);

@@ -61,7 +61,9 @@ class Console {
   // where no work is kept.
   std::string resume_line(const std::string& work_folder) const;
   // The stages to come, for the bar.
-  void plan(std::vector<PlannedStage> stages) { bar_.plan(std::move(stages)); }
+  void plan(std::vector<PlannedStage> stages, bool costs_are_seconds = false) {
+    bar_.plan(std::move(stages), costs_are_seconds);
+  }
   // A bar with the estimated time left on a terminal, a line per stage otherwise; nothing with --quiet, or with --json
   // when standard error is no terminal.
   Progress& progress() { return bar_; }

@@ -52,8 +52,9 @@ ProgressBar::ProgressBar(Output output) : output_(std::move(output)) {}
 
 ProgressBar::~ProgressBar() { finish(); }
 
-void ProgressBar::plan(std::vector<PlannedStage> stages) {
+void ProgressBar::plan(std::vector<PlannedStage> stages, bool costs_are_seconds) {
   std::lock_guard lock(mutex_);
+  costs_are_seconds_ = costs_are_seconds;
   for (PlannedStage& stage : stages) stages_.push_back({std::move(stage), 0, 0, {}});
 }
 
@@ -172,6 +173,8 @@ double ProgressBar::seconds_left() const {
     own_seconds = running / share;
   else if (cost > 0)
     own_seconds = std::max(running, own_cost * seconds / cost);
+  else if (costs_are_seconds_)
+    own_seconds = std::max(running, own_cost);
   if (own_seconds < 0) return -1;
   return own_seconds - running + cost_to_come * (seconds + own_seconds) / (cost + own_cost);
 }

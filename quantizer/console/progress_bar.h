@@ -18,7 +18,7 @@ namespace thimble {
 // A stage that a command expects.
 struct PlannedStage {
   std::string name;                // "calibrating"
-  double cost = 1;                 // time that it takes, relative to the other stages of the plan; above 0
+  double cost = 1;                 // time that it takes, relative to the other stages of the plan, or seconds; above 0
   std::vector<std::string> steps;  // what begin() calls what belongs to it
   int64_t step_count = 1;          // how many such steps are expected
 };
@@ -40,8 +40,9 @@ class ProgressBar final : public Progress {
   ~ProgressBar() override;  // closes the last stage
 
   // The stages to come, in order; once, before the first step. A step of no planned stage is a stage of its own; one of
-  // several stages belongs to the one that is running, else to the next.
-  void plan(std::vector<PlannedStage> stages);
+  // several stages belongs to the one that is running, else to the next. Costs in seconds say how long the run is going
+  // to take before any of it is measured.
+  void plan(std::vector<PlannedStage> stages, bool costs_are_seconds = false);
 
   void begin(std::string_view step, int64_t total, std::string_view unit) override;
   void advance(int64_t units) override;
@@ -78,6 +79,7 @@ class ProgressBar final : public Progress {
 
   std::mutex mutex_;
   Output output_;
+  bool costs_are_seconds_ = false;
   std::vector<Stage> stages_;
   size_t current_ = kNone;
   double opened_ = 0, drawn_ = 0;  // on the clock

@@ -202,6 +202,13 @@ TEST_F(SlopeTest, HessiansWithoutAFisherWillDo) {
   succeed({"verify", "out.thmb"});
 }
 
+// Before it begins: here it ends at the budget.
+TEST_F(SlopeTest, ALongRunSaysFirstWhatItWillTake) {
+  expect_failure(
+      3, quantize_arguments("out.thmb", {"--budget", "100", "--learn-steps", "1048576"}),
+      {"expected to take about ", " thread", ": text ", ", statistics ", ", search ", "budget cannot be met"});
+}
+
 TEST_F(SlopeTest, ABudgetThatCannotBeMetIsRefused) {
   expect_failure(3, quantize_arguments("out.thmb", {"--budget", "100"}), {"budget cannot be met", "may take 100 B"});
   EXPECT_FALSE(exists("out.thmb.work")) << "calibrated for nothing";

@@ -128,6 +128,21 @@ TEST_F(ProgressBarTest, OnATerminalALineIsRedrawn) {
   EXPECT_THAT(written(), EndsWith("\r\033[Ksearching                2 layers in 5.0s\n"));
 }
 
+// Costs in seconds say what is left before anything is measured.
+TEST_F(ProgressBarTest, ExpectedSecondsAreSaidFirst) {
+  start(true);
+  bar_->plan({{"calibrating", 10, {"generating"}, 1}, {"searching", 30, {"solving"}, 1}}, /*costs_are_seconds=*/true);
+  bar_->begin("generating", 1000, "tokens");
+  EXPECT_THAT(written(), EndsWith("]   0%  whole run   0%, 40.0s left"));
+  now_ += 2;
+  bar_->advance(1);
+  EXPECT_THAT(written(), EndsWith("]   0%  whole run   5%, 38.0s left")) << "too little to go by";
+  now_ += 2;
+  bar_->advance(199);
+  // Twice as slow as expected.
+  EXPECT_THAT(written(), EndsWith("]  20%  whole run   5%, 76.0s left"));
+}
+
 TEST_F(ProgressBarTest, StagesThatWereSkippedAreNotWaitedFor) {
   start(true);
   bar_->plan(

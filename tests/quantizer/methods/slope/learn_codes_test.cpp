@@ -130,8 +130,11 @@ TEST_F(LearnCodesTest, OtherBlocksStayAsTheyAre) {
   const std::vector<std::string> matrices = learned.learner.matrices();
   EXPECT_TRUE(std::ranges::all_of(matrices, [&](const std::string& name) { return block.contains(name); }));
   const QuantizedModel after = learned.codes_in(before, 0);
-  for (size_t i = 0; i < before.tensors.size(); ++i)
-    if (!block.contains(before.tensors[i].name)) EXPECT_EQ(after.tensors[i], before.tensors[i]);
+  for (size_t i = 0; i < before.tensors.size(); ++i) {
+    if (!block.contains(before.tensors[i].name)) {
+      EXPECT_EQ(after.tensors[i], before.tensors[i]);
+    }
+  }
   EXPECT_GT(learned.changed_share(before, after), 0);
 }
 
