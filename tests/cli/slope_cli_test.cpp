@@ -205,7 +205,7 @@ TEST_F(SlopeTest, HessiansWithoutAFisherWillDo) {
 // Before it begins: here it ends at the budget.
 TEST_F(SlopeTest, ALongRunSaysFirstWhatItWillTake) {
   expect_failure(
-      3, quantize_arguments("out.thmb", {"--budget", "100", "--learn-steps", "1048576"}),
+      3, quantize_arguments("out.thmb", {"--budget", "100", "--learn-steps", "1048576", "--learn-batch", "1024"}),
       {"expected to take about ", " thread", ": text ", ", statistics ", ", search ", "budget cannot be met"});
 }
 
