@@ -52,7 +52,7 @@ class CpuGenerator final : public Generator {
     const CalibrationOptions& options = script.options;
     // A product of one row rounds differently (gemm.h); a sequence that is alone gets an idle companion.
     const int64_t rows = std::max<int64_t>(2, count);
-    CpuCache cache(pass_.network(), rows, options.length);
+    CpuCache cache(pass_.network(), rows, options.length, kCalibrationCache);
     TokenBatch batch;
     batch.tokens.assign(static_cast<size_t>(rows), 0);
     batch.previous.assign(static_cast<size_t>(rows), TokenBatch::kNoToken);
@@ -101,7 +101,8 @@ std::unique_ptr<Generator> make_cpu_generator(std::shared_ptr<const Weights> wei
 }
 
 int64_t calibration_batch(const Network& network, const CalibrationOptions& options) {
-  const uint64_t bytes = CpuCache::bytes_per_sequence(network, options.length);  // none without attention
+  const uint64_t bytes =
+      CpuCache::bytes_per_sequence(network, options.length, kCalibrationCache);  // none without attention
   const auto fitting = static_cast<int64_t>(kMaxCacheBytes / std::max<uint64_t>(1, bytes));
   const int64_t most = std::max<int64_t>(1, fitting), batches = (options.sequences + most - 1) / most;
   return (options.sequences + batches - 1) / batches;

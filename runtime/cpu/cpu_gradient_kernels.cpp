@@ -139,15 +139,15 @@ void attention_backward(const AttentionTile& t, const AttentionGradients& to) {
   MutableMap<float> dy = head_rows(dy_data, t.rows, t.head_dim, t);
   dy = head_rows(to.dy, t.rows, to.dy_stride, t);
   if (t.exclusive) {
-    head_rows(y_data, t.rows, t.head_dim, t).noalias() = probabilities * values_of(t, keys);
+    head_rows(y_data, t.rows, t.head_dim, t).noalias() = probabilities * values_of(t);
     for (int64_t i = 0; i < t.rows; ++i) {
       const int64_t position = t.first_position + i;
-      remove_own_value_backward(t.v + position * t.v_stride, y_data + i * t.head_dim, dy_data + i * t.head_dim,
+      remove_own_value_backward(t.v.float32().row(position), y_data + i * t.head_dim, dy_data + i * t.head_dim,
                                 to.dv + position * to.dkv_stride, t.head_dim);
     }
   }
   head_rows(to.dv, keys, to.dkv_stride, t).noalias() += probabilities.transpose() * dy;
-  gradients.noalias() = dy * values_of(t, keys).transpose();
+  gradients.noalias() = dy * values_of(t).transpose();
   for (int64_t i = 0; i < t.rows; ++i) {
     const int64_t first = first_key(t, i), valid = t.first_position + i + 1;
     float* row = gradient_data + i * keys;
@@ -158,7 +158,7 @@ void attention_backward(const AttentionTile& t, const AttentionGradients& to) {
     for (int64_t j = 0; j < first; ++j) row[j] = 0.0f;
     for (int64_t j = valid; j < keys; ++j) row[j] = 0.0f;
   }
-  head_rows(to.dq, t.rows, to.dq_stride, t).noalias() = gradients * keys_of(t, keys);
+  head_rows(to.dq, t.rows, to.dq_stride, t).noalias() = gradients * keys_of(t);
   head_rows(to.dk, keys, to.dkv_stride, t).noalias() += gradients.transpose() * queries_of(t);
 }
 

@@ -1,6 +1,7 @@
 // cpu_kernels.cpp: the kernels of cpu_kernels.h, compiled once per instruction set (kernel_rows.h).
 #include "runtime/cpu/cpu_kernels.h"
 
+#include "runtime/cpu/few_queries.h"
 #include "runtime/cpu/kernel_rows.h"
 
 namespace thimble {
@@ -91,38 +92,18 @@ void remove_own_value(const float* v, float* y, int64_t d) {
   out -= (along * inverse) * value;
 }
 
-// Few queries against many keys: matrix-vector products stream keys and values once, without packing them. Cached
-// generation is bound by memory.
-void attend_one_row(AttentionTile t, int64_t row, float* out, const AttentionRoundings& roundings) {
-  const int64_t first = first_key(t, row), keys = t.first_position + row + 1 - first;
-  t.k += first * t.k_stride;
-  t.v += first * t.v_stride;
-  Eigen::Map<const Eigen::VectorXf> q(t.q + row * t.q_stride, t.head_dim);
-  Eigen::Map<Eigen::VectorXf> scores(t.scratch, keys), y(out, t.head_dim);
-  scores.noalias() = keys_of(t, keys) * q;
-  round_row(roundings.scores, t.scratch, keys);
-  float inverse_sum = exponentiate(t.scratch, keys, keys, t.scale);
-  if (roundings.weights.rounding) {
-    scores *= inverse_sum;
-    inverse_sum = 1;
-    round_row(roundings.weights, t.scratch, keys);
-  }
-  y.noalias() = values_of(t, keys).transpose() * scores;
-  y *= inverse_sum;
-}
-
-constexpr int64_t kFewRows = 4;
-
 void attention(const AttentionTile& t, float* y, int64_t y_stride, const AttentionRoundings& roundings) {
-  if (t.rows <= kFewRows) {
+  if (t.rows <= kFewQueries) {
     for (int64_t i = 0; i < t.rows; ++i) attend_one_row(t, i, y + i * y_stride, roundings);
   } else {
-    head_rows(y, t.rows, y_stride, t).noalias() =
-        attention_weights(t, roundings) * values_of(t, t.first_position + t.rows);
+    head_rows(y, t.rows, y_stride, t).noalias() = attention_weights(t, roundings) * values_of(t);
   }
   if (!t.exclusive) return;
-  for (int64_t i = 0; i < t.rows; ++i)
-    remove_own_value(t.v + (t.first_position + i) * t.v_stride, y + i * y_stride, t.head_dim);
+  for (int64_t i = 0; i < t.rows; ++i) {
+    const WidenedMatrix own(t.v.block_rows(t.first_position + i, 1), t.head_dim);
+    for (int64_t h = 0; h < t.heads; ++h)
+      remove_own_value(own.view().data, y + i * y_stride + h * t.head_dim, t.head_dim);
+  }
 }
 
 constexpr CpuKernels kKernels = {THIMBLE_STRING(THIMBLE_ISA),

@@ -20,16 +20,22 @@ struct RowRounding {
   void (*apply)(const Rounding& rounding, float* x, int64_t n) = nullptr;
 };
 
-// One tile of causal attention for one head: `rows` consecutive queries of one sequence, the first at `first_position`.
-// All pointers, here and in the calls with a tile, are to the head's first column.
+// So many queries or fewer are bound by reading keys and values.
+constexpr int64_t kFewQueries = 4;
+
+// One tile of causal attention for one head, or of at most kFewQueries for consecutive heads with the same keys and
+// values: `rows` consecutive queries of one sequence, the first at `first_position`. All pointers, here and in the
+// calls with a tile, are to the first head's first column, all columns of k and v are the head's.
 struct AttentionTile {
-  const float *q, *k, *v;  // queries of the tile; keys and values of positions 0.., of its sequence and head
-  int64_t q_stride, k_stride, v_stride;
+  const float* q;  // queries of the tile
+  int64_t q_stride;
+  StoredMatrixView k, v;  // (first_position + rows, head_dim) of its sequence and head; BF16 for at most kFewQueries
   int64_t rows, first_position, head_dim;
   int64_t window;  // attention_window.h
   float scale;     // of q k^T
   bool exclusive;
-  float* scratch;  // rows * (first_position + rows) floats, for the backward pass attention_gradient_scratch()
+  float* scratch;  // heads * rows * (first_position + rows) floats, for the backward pass attention_gradient_scratch()
+  int64_t heads = 1;
 };
 
 struct AttentionRoundings {

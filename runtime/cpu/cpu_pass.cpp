@@ -95,16 +95,12 @@ class CpuForward {
   void operator()(const op::Attention& o) const {
     const ConstMatrixView q = input(0);
     const BatchShape queries = shape_of(q), all = pass_.batch_.shape;
-    ConstMatrixView keys = input(1), values = input(2);
-    int64_t capacity = all.positions;
-    if (pass_.cache_) {
-      capacity = pass_.cache_->capacity();
-      store(keys, pass_.cache_->keys(o.cache));
-      store(values, pass_.cache_->values(o.cache));
-      keys = pass_.cache_->keys(o.cache);
-      values = pass_.cache_->values(o.cache);
-    }
-    attend(o, q, queries, keys, values, capacity);
+    const ConstMatrixView keys = input(1), values = input(2);
+    if (CpuCache* cache = pass_.cache_)
+      for_each_row(keys.rows, 2 * keys.cols, [&](int64_t p) {
+        cache->store(o.cache, p / all.positions, all.position_of(p), keys.row(p), values.row(p));
+      });
+    attend(o, q, queries, keys, values);
     pass_.round(Boundary::kLinear, y_);
   }
 
@@ -184,35 +180,37 @@ class CpuForward {
     return shape;
   }
 
-  void store(ConstMatrixView rows, MatrixView cache) const {
-    const BatchShape& shape = pass_.batch_.shape;
-    for_each_row(rows.rows, rows.cols, [&](int64_t p) {
-      const int64_t slot = p / shape.positions * pass_.cache_->capacity() + shape.position_of(p);
-      std::copy_n(rows.row(p), rows.cols, cache.row(slot));
-    });
-  }
-
+  // Keys and values of a window, or of the cache where there is one.
   void attend(const op::Attention& o, ConstMatrixView q, const BatchShape& batch, ConstMatrixView keys,
-              ConstMatrixView values, int64_t capacity) const {
+              ConstMatrixView values) const {
     const int64_t tiles = (batch.positions + kQueryTile - 1) / kQueryTile, d = o.head_dim;
+    const int64_t shared = o.heads / o.kv_heads, heads = batch.positions <= kFewQueries ? shared : 1;
+    const int64_t groups = o.heads / heads;
     const AttentionRoundings roundings = {row_rounding(pass_.policy_.at(Boundary::kScores)),
                                           row_rounding(pass_.policy_.at(Boundary::kSoftmax))};
-    parallel_for(batch.sequences * o.heads * tiles, [&](int64_t task) {
+    parallel_for(batch.sequences * groups * tiles, [&](int64_t task) {
       // Late tiles see the most keys; starting with them balances the threads.
-      const int64_t tile = tiles - 1 - task / (batch.sequences * o.heads);
-      const int64_t sequence = task / o.heads % batch.sequences, head = task % o.heads;
+      const int64_t tile = tiles - 1 - task / (batch.sequences * groups);
+      const int64_t sequence = task / groups % batch.sequences, head = task % groups * heads;
       const int64_t first = tile * kQueryTile, rows = std::min(kQueryTile, batch.positions - first);
       // Keys that no query of the tile sees are left out.
       const int64_t first_key = first_seen(batch.first_position + first, o.window);
-      const int64_t q_row = sequence * batch.positions + first, kv_row = sequence * capacity + first_key;
-      const int64_t q_col = head * d, kv_col = head / (o.heads / o.kv_heads) * d;
+      const int64_t q_row = sequence * batch.positions + first, q_col = head * d, kv_head = head / shared;
       const int64_t first_position = batch.first_position + first - first_key;
+      const CpuCache* cache = pass_.cache_;
+      auto of_window = [&](StoredMatrixView all) {
+        return all.block_rows(sequence * pass_.batch_.shape.positions, pass_.batch_.shape.positions)
+            .block_cols(kv_head * d, d);
+      };
+      const StoredMatrixView k = cache ? cache->keys(o.cache, sequence, kv_head) : of_window(keys);
+      const StoredMatrixView v = cache ? cache->values(o.cache, sequence, kv_head) : of_window(values);
+      assert(k.is_float32() || rows <= kFewQueries);
       thread_local AlignedVector<float> scores;
-      scores.resize(static_cast<size_t>(rows * (first_position + rows)));
-      kernels_.attention(
-          {q.row(q_row) + q_col, keys.row(kv_row) + kv_col, values.row(kv_row) + kv_col, q.stride, keys.stride,
-           values.stride, rows, first_position, d, o.window, o.scale, o.exclusive, scores.data()},
-          y_.row(q_row) + q_col, y_.stride, roundings);
+      scores.resize(static_cast<size_t>(heads * rows * (first_position + rows)));
+      kernels_.attention({q.row(q_row) + q_col, q.stride, k.block_rows(first_key, first_position + rows),
+                          v.block_rows(first_key, first_position + rows), rows, first_position, d, o.window, o.scale,
+                          o.exclusive, scores.data(), heads},
+                         y_.row(q_row) + q_col, y_.stride, roundings);
     });
   }
 

@@ -66,7 +66,8 @@ MemoryPlan plan_cpu_generation(const Network& network, const CalibrationOptions&
           options.length,
           batch,
           {{"weights", weight_bytes},
-           {"keys and values", static_cast<uint64_t>(rows) * CpuCache::bytes_per_sequence(network, options.length)},
+           {"keys and values",
+            static_cast<uint64_t>(rows) * CpuCache::bytes_per_sequence(network, options.length, kCalibrationCache)},
            {"activations",
             cpu_pass_bytes(network, rows, options.length) + float_bytes(rows * (states + network.vocabulary()))}},
           /*is_host=*/true};

@@ -71,11 +71,14 @@ void attention_backward(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v,
       int64_t first = tile * kGradientTile, rows = std::min(kGradientTile, q.rows - first);
       // Keys that no query of the tile sees are left out.
       const int64_t first_key = first_seen(first, shape.window), first_position = first - first_key;
+      auto seen = [&](const StoredMatrixView& all) {
+        return all.block_rows(first_key, first_position + rows).block_cols(kv_col, d);
+      };
       auto needed = static_cast<size_t>(attention_gradient_scratch(rows, first_position, d));
       if (scratch.size() < needed) scratch.resize(needed);
       cpu_gradient_kernels().attention_backward(
-          {q.row(first) + q_col, k.row(first_key) + kv_col, v.row(first_key) + kv_col, q.stride, k.stride, v.stride,
-           rows, first_position, d, shape.window, shape.scale, shape.exclusive, scratch.data()},
+          {q.row(first) + q_col, q.stride, seen(k), seen(v), rows, first_position, d, shape.window, shape.scale,
+           shape.exclusive, scratch.data()},
           {dy.row(first) + q_col, dq.row(first) + q_col, sums.dk.row(first_key) + q_col, sums.dv.row(first_key) + q_col,
            dy.stride, dq.stride, sums.dk.cols()});
     }

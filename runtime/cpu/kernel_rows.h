@@ -76,8 +76,8 @@ inline MutableMap<float> head_rows(float* first, int64_t rows, int64_t stride, c
   return {first, rows, t.head_dim, Eigen::OuterStride<>(stride)};
 }
 inline ConstMap<float> queries_of(const AttentionTile& t) { return head_rows(t.q, t.rows, t.q_stride, t); }
-inline ConstMap<float> keys_of(const AttentionTile& t, int64_t keys) { return head_rows(t.k, keys, t.k_stride, t); }
-inline ConstMap<float> values_of(const AttentionTile& t, int64_t keys) { return head_rows(t.v, keys, t.v_stride, t); }
+inline ConstMap<float> keys_of(const AttentionTile& t) { return map(t.k.float32()); }
+inline ConstMap<float> values_of(const AttentionTile& t) { return map(t.v.float32()); }
 
 inline int64_t first_key(const AttentionTile& t, int64_t row) { return first_seen(t.first_position + row, t.window); }
 
@@ -85,7 +85,7 @@ inline int64_t first_key(const AttentionTile& t, int64_t row) { return first_see
 inline MutableMap<float> attention_weights(const AttentionTile& t, const AttentionRoundings& roundings) {
   const int64_t keys = t.first_position + t.rows;
   MutableMap<float> weights(t.scratch, t.rows, keys, Eigen::OuterStride<>(keys));
-  weights.noalias() = queries_of(t) * keys_of(t, keys).transpose();
+  weights.noalias() = queries_of(t) * keys_of(t).transpose();
   for (int64_t i = 0; i < t.rows; ++i) {
     float* row = t.scratch + i * keys;
     const int64_t first = first_key(t, i), valid = t.first_position + i + 1 - first;

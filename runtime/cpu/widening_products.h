@@ -62,10 +62,19 @@ struct StoredElements {
   explicit StoredElements(const StoredMatrixView& m) : data(m.data), stride(m.stride) {}
 };
 
-struct Bf16Elements : StoredElements {
+struct FloatElements : StoredElements {
   using StoredElements::StoredElements;
 
   // The values of columns [c, c + kCount) of row r.
+  template <int kCount>
+  auto at(int64_t r, int64_t c) const {
+    return load<typename Elements<kCount, float>::Loaded>(data, r * stride + c, sizeof(float));
+  }
+};
+
+struct Bf16Elements : StoredElements {
+  using StoredElements::StoredElements;
+
   template <int kCount>
   auto at(int64_t r, int64_t c) const {
     using E = Elements<kCount, uint16_t>;
@@ -192,7 +201,7 @@ void with_elements(const StoredMatrixView& m, const Body& body) {
 class WidenedMatrix {
  public:
   WidenedMatrix(const StoredMatrixView& m, int64_t stride) : rows_(m.rows), cols_(m.cols), values_(m.rows, stride) {
-    with_elements(m, [&](const auto& elements) {
+    auto widen = [&](const auto& elements) {
       constexpr int kPacket = Eigen::internal::packet_traits<float>::size;
       for (int64_t r = 0; r < m.rows; ++r) {
         float* out = values_.data() + r * values_.cols();
@@ -203,7 +212,11 @@ class WidenedMatrix {
         }
         for (; k < m.cols; ++k) out[k] = elements.template at<1>(r, k);
       }
-    });
+    };
+    if (m.is_float32())
+      widen(FloatElements(m));
+    else
+      with_elements(m, widen);
   }
   ConstMatrixView view() const { return {values_.data(), rows_, cols_, values_.cols()}; }
 

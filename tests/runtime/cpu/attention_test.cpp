@@ -59,18 +59,23 @@ struct Call {
             }};
   }
 
+  // Keys and values that BF16 holds.
+  Call& round_to_bf16() {
+    for (Matrix* matrix : {&k, &v})
+      for (float& value : matrix->values()) value = float_from_bf16(bf16_from_float(value));
+    return *this;
+  }
+
   // Over cached positions before the batch's; those of the batch are stored in their slots, and only there.
-  Call& run(Inputs how = Inputs::kViews) {
+  Call& run(Inputs how = Inputs::kViews, DType type = DType::kF32) {
     const Weights weights = weights_of(network(), how);
-    CpuCache cache(*weights.network, batch.sequences, capacity);
-    auto old_rows = [&](const Matrix& all) {
-      return filled(all.rows(), all.cols(),
-                    [&](int64_t slot, int64_t c) { return is_new(slot) ? std::nan("") : double{all(slot, c)}; });
-    };
-    cache.keys(0) = old_rows(k);
-    cache.values(0) = old_rows(v);
+    CpuCache cache(*weights.network, batch.sequences, capacity, type);
+    const std::vector<float> none(static_cast<size_t>(k.cols()), std::nanf(""));
+    for (int64_t slot = 0; slot < k.rows(); ++slot)
+      cache.store(0, slot / capacity, slot % capacity, is_new(slot) ? none.data() : k.row(slot),
+                  is_new(slot) ? none.data() : v.row(slot));
     y = run_small(batch, weights, cache);
-    EXPECT_TRUE(same_values(cache.keys(0), k) && same_values(cache.values(0), v));
+    EXPECT_TRUE(holds(cache));
     return *this;
   }
   // The batch is all there is.
@@ -79,10 +84,21 @@ struct Call {
     return *this;
   }
 
-  static bool same_values(const Matrix& a, const Matrix& b) {
-    return std::ranges::equal(a.values(), b.values(), [](float one, float other) {
-      return one == other || (std::isnan(one) && std::isnan(other));
-    });
+  // All keys and values, each where its sequence, head and position have it.
+  bool holds(const CpuCache& cache) const {
+    const int64_t d = shape.head_dim;
+    std::vector<float> row(static_cast<size_t>(d));
+    auto same = [&](const StoredMatrixView& found, const Matrix& all, int64_t slot, int64_t head) {
+      found.read_row(slot % capacity, row.data());
+      return std::equal(row.begin(), row.end(), all.row(slot) + head * d,
+                        [](float one, float other) { return one == other || (std::isnan(one) && std::isnan(other)); });
+    };
+    for (int64_t slot = 0; slot < k.rows(); ++slot)
+      for (int64_t head = 0; head < shape.kv_heads; ++head)
+        if (!same(cache.keys(0, slot / capacity, head), k, slot, head) ||
+            !same(cache.values(0, slot / capacity, head), v, slot, head))
+          return false;
+    return true;
   }
 
   op::Attention shape;
@@ -167,6 +183,9 @@ const op::Attention kShapes[] = {options_of(1, 1, 1, false),
                                  options_of(4, 2, 8, false),
                                  options_of(3, 3, 17, true),
                                  options_of(6, 2, 64, true),
+                                 options_of(5, 1, 16, false),
+                                 options_of(8, 1, 96, true),
+                                 options_of(14, 2, 80, false),
                                  options_of(2, 2, 8, true, 0.1f),
                                  windowed(options_of(4, 2, 8, false), 1),
                                  windowed(options_of(2, 1, 5, true), 4),
@@ -176,7 +195,7 @@ struct Span {
   BatchShape batch;
   int64_t capacity;
 };
-const Span kSpans[] = {{{1, 1, 0}, 1}, {{1, 1, 9}, 12}, {{3, 1, 5}, 8},     {{2, 4, 3}, 9},
+const Span kSpans[] = {{{1, 1, 0}, 1}, {{1, 1, 9}, 12}, {{3, 1, 5}, 8},     {{2, 1, 300}, 301}, {{2, 4, 3}, 9},
                        {{1, 5, 0}, 5}, {{2, 7, 2}, 11}, {{1, 130, 0}, 130}, {{1, 129, 6}, 140}};
 
 TEST(Attention, MatchesLoops) {
@@ -190,6 +209,15 @@ TEST(Attention, MatchesLoops) {
           expect_attention(Call({shape, span.batch, span.capacity}).fill_random(query_scale).run(how));
     }
   }
+}
+
+// Queries of a position or few.
+TEST(Attention, OverKeysAndValuesInBf16MatchesLoops) {
+  for (const op::Attention& shape : kShapes)
+    for (const Span& span : kSpans)
+      if (span.batch.positions <= 4)
+        expect_attention(
+            Call({shape, span.batch, span.capacity}).fill_random(1).round_to_bf16().run(Inputs::kViews, DType::kBF16));
 }
 
 TEST(Attention, OfWindowsMatchesLoops) {

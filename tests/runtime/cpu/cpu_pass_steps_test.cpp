@@ -152,12 +152,14 @@ TEST_P(CpuPassSteps, ThreadsAndOtherBatchesChangeNoBit) {
 
 TEST(CpuCache, HoldsKeysAndValuesOfEveryAttention) {
   const Network network = network_of_every_operation();
-  EXPECT_EQ(CpuCache::bytes_per_sequence(network, 100), 2u * 100 * 6 * sizeof(float));
+  EXPECT_EQ(CpuCache::bytes_per_sequence(network, 100, DType::kF32), 2u * 100 * 6 * sizeof(float));
+  EXPECT_EQ(CpuCache::bytes_per_sequence(network, 100, DType::kBF16), 100u * 6 * sizeof(float));
   CpuCache cache(network, 2, 10);
   EXPECT_EQ(cache.capacity(), 10);
-  EXPECT_EQ(cache.keys(0).rows(), 20);
-  EXPECT_EQ(cache.values(0).cols(), 6);
-  EXPECT_NE(cache.keys(0).data(), cache.values(0).data());
+  EXPECT_EQ(cache.keys(0, 1, 0).rows, 10);
+  EXPECT_EQ(6 % cache.values(0, 1, 0).cols, 0);
+  EXPECT_NE(cache.keys(0, 0, 0).data, cache.values(0, 0, 0).data);
+  EXPECT_NE(cache.keys(0, 0, 0).data, cache.keys(0, 1, 0).data);
   EXPECT_EQ(cache.state(0).rows(), 2);
   EXPECT_EQ(cache.state(0).cols(), 12);
 }

@@ -134,7 +134,8 @@ TEST(GolfNetwork, LinearMatricesAreThoseBelowTheHead) {
 }
 
 TEST(GolfNetwork, CachesHoldKeysAndValuesOfAllLayers) {
-  EXPECT_EQ(CpuCache::bytes_per_sequence(golf_network(small_golf_config()), 100), 2u * 5 * 100 * 12 * sizeof(float));
+  EXPECT_EQ(CpuCache::bytes_per_sequence(golf_network(small_golf_config()), 100, DType::kF32),
+            2u * 5 * 100 * 12 * sizeof(float));
 }
 
 TEST(GolfNetwork, TheBaseGrowsWithLongContexts) {
