@@ -85,7 +85,7 @@ int64_t check_scoring(const OpenedCheckpoint& checkpoint, const TokenSource& sou
   const int64_t context = source.context_for(spec, checkpoint.path());
   const int64_t targets = std::ssize(source.load(tokenizer, tokenizer.vocab_size())) - 1;
   const int64_t stride = source.evaluation_options(spec, context).stride;
-  return std::min(targets, source.max_targets.value_or(targets)) / stride * context;
+  return (std::min(targets, source.max_targets.value_or(targets)) + stride - 1) / stride * context;
 }
 
 // Of a run on a CPU that is worth telling; said before it begins.

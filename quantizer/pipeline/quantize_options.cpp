@@ -274,7 +274,8 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request, MethodOption
   add_whole("--learn-batch", request.learn_batch, 1, 1 << 20,
             "Calibration sequences of such a step (default: by --effort)");
   add_whole("--learn-block", request.codes.block, 1, INT64_MAX,
-            "Most weights whose codes are learned at a time: of larger models, block by block, each for so many steps");
+            "Most weights whose codes are learned at a time: of larger models, block by block, each for so many steps")
+      ->capture_default_str();
   add_number("--learn-rate", request.codes.rate, 1, "How many levels such a step moves a weight");
   add_number("--shrinkage", slope.shrinkage, 1000, "How strongly steps are kept below the size of the weights");
   add_number("--row-power", slope.row_power, 1,

@@ -100,7 +100,7 @@ void attention(const AttentionTile& t, float* y, int64_t y_stride, const Attenti
   }
   if (!t.exclusive) return;
   for (int64_t i = 0; i < t.rows; ++i) {
-    const WidenedMatrix own(t.v.block_rows(t.first_position + i, 1), t.head_dim);
+    const FloatValues own(t.v.block_rows(t.first_position + i, 1));
     for (int64_t h = 0; h < t.heads; ++h)
       remove_own_value(own.view().data, y + i * y_stride + h * t.head_dim, t.head_dim);
   }

@@ -101,7 +101,7 @@ void attend_in_packets(const AttentionTile& t, int64_t row, float* y, const Atte
 // The same of heads whose width is no multiple of a packet's.
 inline void attend_by_head(const AttentionTile& t, int64_t row, float* y, const AttentionRoundings& roundings) {
   const int64_t first = first_key(t, row), keys = t.first_position + row + 1 - first, d = t.head_dim;
-  const WidenedMatrix k(t.k.block_rows(first, keys), d), v(t.v.block_rows(first, keys), d);
+  const FloatValues k(t.k.block_rows(first, keys)), v(t.v.block_rows(first, keys));
   for (int64_t h = 0; h < t.heads; ++h) {
     Eigen::Map<Eigen::VectorXf> scores(t.scratch, keys), out(y + h * d, d);
     scores.noalias() = map(k.view()) * Eigen::Map<const Eigen::VectorXf>(t.q + row * t.q_stride + h * d, d);

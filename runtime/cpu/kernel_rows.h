@@ -4,6 +4,8 @@
 // AVX-512 copy of a shared template for a machine that has no AVX-512.
 #pragma once
 
+#include <optional>
+
 #include "runtime/cpu/cpu_kernels.h"
 
 #define THIMBLE_JOIN_(a, b) a##_##b

@@ -201,7 +201,7 @@ void with_elements(const StoredMatrixView& m, const Body& body) {
 class WidenedMatrix {
  public:
   WidenedMatrix(const StoredMatrixView& m, int64_t stride) : rows_(m.rows), cols_(m.cols), values_(m.rows, stride) {
-    auto widen = [&](const auto& elements) {
+    with_elements(m, [&](const auto& elements) {
       constexpr int kPacket = Eigen::internal::packet_traits<float>::size;
       for (int64_t r = 0; r < m.rows; ++r) {
         float* out = values_.data() + r * values_.cols();
@@ -212,17 +212,27 @@ class WidenedMatrix {
         }
         for (; k < m.cols; ++k) out[k] = elements.template at<1>(r, k);
       }
-    };
-    if (m.is_float32())
-      widen(FloatElements(m));
-    else
-      with_elements(m, widen);
+    });
   }
   ConstMatrixView view() const { return {values_.data(), rows_, cols_, values_.cols()}; }
 
  private:
   int64_t rows_, cols_;
   Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> values_;
+};
+
+// The float32 values of a matrix of few elements, where they lie or widened.
+class FloatValues {
+ public:
+  explicit FloatValues(const StoredMatrixView& m) {
+    if (!m.is_float32()) widened_.emplace(m, m.cols);
+    view_ = widened_ ? widened_->view() : m.float32();
+  }
+  const ConstMatrixView& view() const { return view_; }
+
+ private:
+  std::optional<WidenedMatrix> widened_;
+  ConstMatrixView view_;
 };
 
 // body(first row, WidenedMatrix of rows of m) for parts of `rows` rows, and more in the last. A product of a single row

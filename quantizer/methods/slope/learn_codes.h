@@ -38,7 +38,7 @@ std::vector<std::set<std::string>> learned_blocks(const Network& network, int64_
 LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model, const std::set<std::string>& block,
                          Progress& progress);
 
-// What it takes of the host's memory besides the passes over the model, with the largest of the blocks.
+// What the latents of these matrices take of the host's memory, besides the passes over the model.
 uint64_t code_learning_bytes(const Network& network, const std::set<std::string>& block);
 
 }  // namespace thimble
