@@ -45,7 +45,7 @@ TEST_F(SlopeTest, AGapIsMetAndASmallerOneTakesMoreBytes) {
     double after = report.at("evaluation").at("after").at("bits_per_byte");
     EXPECT_LE(after - before, std::stod(gap));
     EXPECT_GE(after - before, 0.5 * std::stod(gap));  // that of so small a model moves in leaps
-    EXPECT_LE(report.at("encodes"), 12 + 1);  // where the gap leaps, the smallest of all too
+    EXPECT_LE(report.at("encodes"), 12 + 1);          // where the gap leaps, the smallest of all too
     bytes[gap] = size("out.thmb");
   }
   EXPECT_GT(bytes["0.02"], bytes["0.2"]);
