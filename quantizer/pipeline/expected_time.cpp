@@ -16,7 +16,7 @@ namespace thimble {
 namespace {
 
 // Shares of a product's speed that whole passes reach; of generation, whose products have few rows.
-constexpr double kPassSpeed = 0.75, kWritingSpeed = 0.18;
+constexpr double kPassSpeed = 0.75, kWritingSpeed = 0.32;
 // How often a search solves all matrices, and what cross terms solve again.
 constexpr double kUsualSolves = 6, kCrossedSolves = 2;
 
