@@ -96,7 +96,7 @@ RunWork work_of_run(const QuantizeRequest& request, const Network& network, int6
   RunWork work;
   if (!request.given_text.is_given()) {
     const auto written = static_cast<double>(calibration.sequences) * length;
-    work.writing.products = written * costs.forward / kWritingSpeed * kPassSpeed;
+    work.writing.products = written * costs.forward * kPassSpeed / kWritingSpeed;  // as many as passes do meanwhile
   }
   const double passes = request.fisher ? 3 : 1;  // backward twice the arithmetic of forward
   work.statistics.products =
