@@ -10,70 +10,90 @@ namespace {
 
 constexpr int kWordBits = 16;
 
-// Which table codes the next element, when its class is known: without a trellis, that of its class.
-struct ClassAlone {
-  uint32_t table_of(uint32_t scale_class) const { return scale_class; }
-  void advance(uint32_t) {}
+// So many elements without a trellis are looked at together: are there words for all of them?
+constexpr size_t kRun = 4096;
+
+struct Decoding {
+  const SlotTables& tables;
+  std::span<uint32_t> lanes;  // their states; a power of two of them
+  Bytes words;
+  size_t next = 0;  // byte of the words
+  EscapeReader& escapes;
+  const std::string& where;
 };
 
-// With one, that of its class and set. The states of all columns follow the codes down the rows.
-class ClassAndSet {
- public:
-  ClassAndSet(const Trellis& trellis, uint64_t width) : trellis_(trellis), states_(width) {}
-  uint32_t table_of(uint32_t scale_class) const {
-    return scale_class + static_cast<uint32_t>(kScaleClasses * Trellis::set(states_[column_]));
-  }
-  // To the next element; `parity` of the code of this one.
-  void advance(uint32_t parity) {
-    states_[column_] = static_cast<uint8_t>(trellis_.next(states_[column_], static_cast<int32_t>(parity)));
-    if (++column_ == states_.size()) column_ = 0;
-  }
-
- private:
-  Trellis trellis_;
-  std::vector<uint8_t> states_;
-  size_t column_ = 0;
-};
-
-template <typename Order>
-void decode_elements(const ScaleTables& tables, const SlotIndex& index, std::span<const uint8_t> classes, Order order,
-                     std::span<uint32_t> states, Bytes words, std::span<int32_t> codes, EscapeReader& escapes,
-                     const std::string& where) {
-  const size_t last_lane = states.size() - 1;  // of a power of two
-  size_t next = 0;
-  for (size_t e = 0; e < codes.size(); ++e) {
-    const uint32_t t = order.table_of(classes[e]);
-    const ScaleTable& table = tables[t];
-    uint32_t& state = states[e & last_lane];
-    const uint32_t slot = state & (kSlots - 1);
-    const uint32_t symbol = index.symbol_at(tables, t, slot);
-    state = table.slots_of(symbol) * (state >> kSlotBits) + slot - table.starts[symbol];
-    if (state < kLaneStart) {
-      if (words.size() - next < sizeof(uint16_t)) throw_format_error(where, "a block's words end too early");
-      const auto low = std::to_integer<uint32_t>(words[next]), high = std::to_integer<uint32_t>(words[next + 1]);
-      state = state << kWordBits | high << 8 | low;
-      next += sizeof(uint16_t);
+// Elements of a run, the first of which is number `first` of the block. `columns`: the states of the trellis, one for
+// each element; no trellis: none. kIsSure: there are words for all elements, so that none has to ask, and no branch
+// follows from what it reads, which nobody could foretell.
+template <bool kIsSure, bool kHasTrellis>
+void decode_run(Decoding& d, Trellis trellis, std::span<uint8_t> columns, size_t first,
+                std::span<const uint8_t> classes, std::span<int32_t> codes) {
+  // Bytes are stored below, which a compiler must take for anything's: only what is no member stays in registers.
+  const SlotTables::View tables = d.tables.view();
+  uint32_t* const lanes = d.lanes.data();
+  const size_t last_lane = d.lanes.size() - 1, count = codes.size();
+  const std::byte* word = d.words.data() + d.next;
+  for (size_t i = 0; i < count; ++i) {
+    uint32_t set = 0;
+    if constexpr (kHasTrellis) set = static_cast<uint32_t>(Trellis::set(columns[i]));
+    uint32_t& lane = lanes[(first + i) & last_lane];
+    const uint32_t slot = lane & (kSlots - 1), entry = tables.entry(classes[i], set, slot);
+    uint32_t state = SlotTables::rest_of(entry, lane);
+    const uint32_t reads = state < kLaneStart ? 1 : 0;
+    if constexpr (kIsSure) {
+      const uint32_t read = load_little_endian<uint16_t>(word) & (0 - reads);
+      state = state << (reads * kWordBits) | read;
+      word += reads * sizeof(uint16_t);
+    } else if (reads != 0) {
+      if (d.words.data() + d.words.size() - word < static_cast<ptrdiff_t>(sizeof(uint16_t)))
+        throw_format_error(d.where, "a block's words end too early");
+      state = state << kWordBits | load_little_endian<uint16_t>(word);
+      word += sizeof(uint16_t);
     }
-    if (symbol >= table.first_escape()) {
-      codes[e] = escapes.read_code(table, symbol);
-    } else {
-      codes[e] = table.code_of(symbol);
+    lane = state;
+    int32_t code = SlotTables::code_of(entry);
+    if (code == SlotTables::kEscape) [[unlikely]] {
+      const ScaleTable& table = d.tables.table(classes[i], set);
+      code = d.escapes.read_code(table, table.symbol_at(slot));
     }
-    order.advance(static_cast<uint32_t>(codes[e]));
+    codes[i] = code;
+    if constexpr (kHasTrellis) columns[i] = static_cast<uint8_t>(trellis.next(columns[i], code));
   }
-  if (next != words.size()) throw_format_error(where, "a block has words left over");
+  d.next = static_cast<size_t>(word - d.words.data());
+}
+
+template <bool kHasTrellis>
+void decode_elements(Decoding& d, const BlockContext& context, std::span<int32_t> codes) {
+  const size_t run = kHasTrellis ? context.width : kRun;
+  std::vector<uint8_t> columns(kHasTrellis ? context.width : 0);
+  for (size_t first = 0; first < codes.size(); first += run) {
+    const size_t count = std::min(run, codes.size() - first);
+    const auto decode = d.words.size() - d.next >= count * sizeof(uint16_t) + sizeof(uint16_t)
+                            ? decode_run<true, kHasTrellis>
+                            : decode_run<false, kHasTrellis>;
+    decode(d, context.trellis, columns, first, context.classes.subspan(first, count), codes.subspan(first, count));
+  }
+  if (d.next != d.words.size()) throw_format_error(d.where, "a block has words left over");
 }
 
 }  // namespace
 
-SlotIndex::SlotIndex(const ScaleTables& tables) : first_(tables.size()) {
-  for (size_t c = 0; c < tables.size(); ++c) {
-    uint32_t symbol = 0;
-    for (uint32_t bucket = 0; bucket < first_[c].size(); ++bucket) {
-      while (tables[c].starts[symbol + 1] <= bucket << kBucketBits) ++symbol;
-      first_[c][bucket] = static_cast<uint8_t>(symbol);
+SlotTables::SlotTables(ScaleTables tables, uint32_t first_class, uint32_t last_class)
+    : tables_(std::move(tables)),
+      first_class_(first_class),
+      set_stride_(size_t{last_class - first_class + 1} * kSlots),
+      slots_(tables_.size() / kScaleClasses * set_stride_) {
+  auto next = slots_.begin();
+  for (size_t set = 0; set < tables_.size() / kScaleClasses; ++set)
+    for (uint32_t c = first_class; c <= last_class; ++c) {
+      const ScaleTable& table = this->table(c, static_cast<uint32_t>(set));
+      for (uint32_t symbol = 0; symbol < table.symbols(); ++symbol) {
+        const int32_t code = symbol < table.first_escape() ? table.code_of(symbol) : kEscape;
+        const uint32_t slots = table.slots_of(symbol);
+        const uint32_t entry = static_cast<uint32_t>(code) << 24 | (slots - 1) << kSlotBits;
+        for (uint32_t before = 0; before < slots; ++before) *next++ = entry | before;
+      }
     }
-  }
 }
 
 ByteVector encode_block(const ScaleTables& tables, std::span<const uint8_t> table_of, std::span<const int32_t> codes,
@@ -99,8 +119,8 @@ ByteVector encode_block(const ScaleTables& tables, std::span<const uint8_t> tabl
   return stored;
 }
 
-void decode_block(const ScaleTables& tables, const SlotIndex& index, const BlockContext& context, Bytes stored,
-                  uint32_t lanes, std::span<int32_t> codes, EscapeReader& escapes, const std::string& where) {
+void decode_block(const SlotTables& tables, const BlockContext& context, Bytes stored, uint32_t lanes,
+                  std::span<int32_t> codes, EscapeReader& escapes, const std::string& where) {
   ByteCursor cursor(stored, where);
   std::array<uint32_t, kMaxLanes> all_states{};
   const std::span states = std::span(all_states).first(lanes);
@@ -109,12 +129,11 @@ void decode_block(const ScaleTables& tables, const SlotIndex& index, const Block
     if (states[lane] < kLaneStart)
       throw_format_error(where, "lane {} starts at {}, at least {}", lane, states[lane], kLaneStart);
   }
-  const Bytes words = cursor.take(cursor.remaining(), "words");
+  Decoding decoding{tables, states, cursor.take(cursor.remaining(), "words"), 0, escapes, where};
   if (context.trellis.bits() == 0)
-    decode_elements(tables, index, context.classes, ClassAlone{}, states, words, codes, escapes, where);
+    decode_elements<false>(decoding, context, codes);
   else
-    decode_elements(tables, index, context.classes, ClassAndSet(context.trellis, context.width), states, words, codes,
-                    escapes, where);
+    decode_elements<true>(decoding, context, codes);
   for (uint32_t lane = 0; lane < lanes; ++lane)
     if (states[lane] != kLaneStart) throw_format_error(where, "lane {} does not end where encoding starts", lane);
 }

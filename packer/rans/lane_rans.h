@@ -21,20 +21,40 @@ namespace thimble {
 constexpr uint32_t kMaxLanes = 32;
 constexpr uint32_t kLaneStart = uint32_t{1} << 16;  // state before the first encoded element, after the last decoded
 
-// What a decoder needs besides the tables: for a slot, a symbol at or little before its own.
-class SlotIndex {
+// Tables as a decoder reads them: what every slot stands for, in one word. Those of classes first to last, of each set.
+class SlotTables {
  public:
-  explicit SlotIndex(const ScaleTables& tables);
-  uint32_t symbol_at(const ScaleTables& tables, uint32_t table, uint32_t slot) const {
-    uint32_t symbol = first_[table][slot >> kBucketBits];
-    while (tables[table].starts[symbol + 1] <= slot) ++symbol;
-    return symbol;
+  static constexpr uint64_t kTableBytes = kSlots * sizeof(uint32_t);
+  // Of a code beyond its table's reach. No code within has this value.
+  static constexpr int32_t kEscape = -128;
+
+  SlotTables(ScaleTables tables, uint32_t first_class, uint32_t last_class);
+
+  struct View {
+    const uint32_t* slots;
+    size_t set_stride;
+    uint32_t first_class;
+    uint32_t entry(uint32_t scale_class, uint32_t set, uint32_t slot) const {
+      return slots[set * set_stride + (scale_class - first_class) * kSlots + slot];
+    }
+  };
+  View view() const { return {slots_.data(), set_stride_, first_class_}; }
+
+  static constexpr int32_t code_of(uint32_t entry) { return static_cast<int32_t>(entry) >> 24; }
+  // The state after the slot's symbol has left `state`.
+  static constexpr uint32_t rest_of(uint32_t entry, uint32_t state) {
+    return ((entry >> kSlotBits & (kSlots - 1)) + 1) * (state >> kSlotBits) + (entry & (kSlots - 1));
+  }
+  const ScaleTable& table(uint32_t scale_class, uint32_t set) const {
+    return tables_[scale_class + kScaleClasses * set];
   }
 
  private:
-  static constexpr int kBucketBits = 6;
-  static constexpr size_t kBuckets = kSlots >> kBucketBits;
-  std::vector<std::array<uint8_t, kBuckets>> first_;  // of each table
+  ScaleTables tables_;
+  uint32_t first_class_;
+  size_t set_stride_;
+  std::vector<uint32_t>
+      slots_;  // code, slots of its symbol less 1, slots of the symbol before this one: 8, 12, 12 bits
 };
 
 // Where the elements of a block belong.
@@ -50,9 +70,10 @@ struct BlockContext {
 ByteVector encode_block(const ScaleTables& tables, std::span<const uint8_t> table_of, std::span<const int32_t> codes,
                         uint32_t lanes);
 
-// The inverse; codes.size() = context.classes.size(). Where an escape was coded, the code is the next of `escapes`.
-// Throws FormatError(where, ...) unless every word is used and every lane ends in the state that encoding starts from.
-void decode_block(const ScaleTables& tables, const SlotIndex& index, const BlockContext& context, Bytes stored,
-                  uint32_t lanes, std::span<int32_t> codes, EscapeReader& escapes, const std::string& where);
+// The inverse; codes.size() = context.classes.size(), all of classes that the tables have. Where an escape was coded,
+// the code is the next of `escapes`. Throws FormatError(where, ...) unless every word is used and every lane ends in
+// the state that encoding starts from.
+void decode_block(const SlotTables& tables, const BlockContext& context, Bytes stored, uint32_t lanes,
+                  std::span<int32_t> codes, EscapeReader& escapes, const std::string& where);
 
 }  // namespace thimble

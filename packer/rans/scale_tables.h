@@ -7,6 +7,7 @@
 // magnitude.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -38,6 +39,10 @@ struct ScaleTable {
   uint32_t symbols() const { return first_escape() + escapes; }
   uint32_t first_escape() const { return 2 * reach + set + 1; }
   uint32_t slots_of(uint32_t symbol) const { return uint32_t{starts[symbol + 1]} - starts[symbol]; }
+  // Whose slot it is.
+  uint32_t symbol_at(uint32_t slot) const {
+    return static_cast<uint32_t>(std::ranges::upper_bound(starts, slot) - starts.begin()) - 1;
+  }
   int32_t code_of(uint32_t symbol) const { return static_cast<int32_t>(symbol) - static_cast<int32_t>(reach + set); }
   uint32_t symbol_of(int64_t code) const {
     const int64_t symbol = code + reach + set;

@@ -61,18 +61,17 @@ std::vector<Bytes> take_blocks(ByteCursor& cursor, uint64_t count, uint64_t lane
 // Decodes blocks of one set of tables, which must be read in their order: so their escapes lie.
 class BlockDecoder {
  public:
-  BlockDecoder(ScaleTables tables, uint32_t max_magnitude, EscapeReader& escapes, const std::string& where)
-      : tables_(std::move(tables)), index_(tables_), escapes_(escapes), where_(where) {
+  BlockDecoder(SlotTables tables, uint32_t max_magnitude, EscapeReader& escapes, const std::string& where)
+      : tables_(std::move(tables)), escapes_(escapes), where_(where) {
     escapes.set_max_magnitude(max_magnitude);
   }
 
   void decode(const BlockContext& context, Bytes stored, uint32_t lanes, std::span<int32_t> codes) {
-    decode_block(tables_, index_, context, stored, lanes, codes, escapes_, where_);
+    decode_block(tables_, context, stored, lanes, codes, escapes_, where_);
   }
 
  private:
-  ScaleTables tables_;
-  SlotIndex index_;
+  SlotTables tables_;
   EscapeReader& escapes_;
   const std::string& where_;
 };
@@ -81,7 +80,8 @@ class BlockDecoder {
 void decode_axes(ScaleFit& fit, Bytes block, EscapeReader& escapes, const std::string& where) {
   const std::vector<uint8_t> classes = axis_classes(fit);
   std::vector<int32_t> codes(classes.size());
-  BlockDecoder(axis_tables(), max_reach(1), escapes, where).decode({classes}, block, 1, codes);
+  const auto [least, most] = std::ranges::minmax(classes);
+  BlockDecoder({axis_tables(), least, most}, max_reach(1), escapes, where).decode({classes}, block, 1, codes);
   auto take = [&](AxisScales& axis, size_t first, int lowest, std::string_view what) {
     for (size_t i = 0; i < axis.values.size(); ++i) {
       const int value = codes[first + i] + axis.center;
@@ -111,7 +111,11 @@ void decode_weights(const TakeBlock& take, Bytes stored, uint64_t rows, uint64_t
   head.fit.rows.values.resize(rows);
   head.fit.columns.values.resize(columns);
   decode_axes(head.fit, blocks[0], escapes, where);
-  BlockDecoder decoder(make_scale_tables(head.fit.shape, head.max_magnitude, trellis_bits == 0 ? 1 : 2),
+  const auto [least_row, most_row] = std::ranges::minmax(head.fit.rows.values);
+  const auto [least_column, most_column] = std::ranges::minmax(head.fit.columns.values);
+  BlockDecoder decoder({make_scale_tables(head.fit.shape, head.max_magnitude, trellis_bits == 0 ? 1 : 2),
+                        static_cast<uint32_t>(class_of(least_row, least_column)),
+                        static_cast<uint32_t>(class_of(most_row, most_column))},
                        head.max_magnitude, escapes, where);
   std::vector<uint8_t> classes;
   std::vector<int32_t> codes;
@@ -126,7 +130,7 @@ void decode_weights(const TakeBlock& take, Bytes stored, uint64_t rows, uint64_t
 }
 
 uint64_t decoder_memory(uint64_t rows, uint64_t columns, int trellis_bits) {
-  constexpr uint64_t kTables = 128 << 10;           // of both sets, with their indices
+  constexpr uint64_t kTables = (128 << 10) + 2 * kScaleClasses * SlotTables::kTableBytes;  // of both sets
   constexpr uint64_t kOfBlock = 8 + sizeof(Bytes);  // its length, and where it lies
   constexpr uint64_t kOfElement = 1 + sizeof(int32_t);
   const bool trellis = trellis_bits != 0;

@@ -2,6 +2,7 @@
 // element.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "packer/rans/scale_fit.h"
@@ -32,12 +33,12 @@ inline void fill_classes(const ScaleFit& fit, const WeightBlock& block, std::vec
   auto next = classes.begin();
   for (uint64_t i = 0; i < block.rows; ++i) {
     const uint64_t begin = block.begin + i * block.stride;
-    uint64_t r = begin / columns, k = begin % columns;
-    for (uint64_t j = 0; j < block.width; ++j) {
-      *next++ = static_cast<uint8_t>(class_of(fit.rows.values[r], fit.columns.values[k]));
-      if (++k < columns) continue;
-      k = 0;
-      ++r;
+    for (uint64_t j = 0; j < block.width;) {  // to the end of a row of the matrix, or of the run
+      const int row = fit.rows.values[(begin + j) / columns];
+      const uint64_t k = (begin + j) % columns, count = std::min(block.width - j, columns - k);
+      next = std::transform(&fit.columns.values[k], &fit.columns.values[k] + count, next,
+                            [row](int8_t column) { return static_cast<uint8_t>(class_of(row, column)); });
+      j += count;
     }
   }
 }

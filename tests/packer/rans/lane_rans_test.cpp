@@ -36,7 +36,7 @@ std::vector<int32_t> decode(const ScaleTables& tables, const Sample& sample, con
   const ByteVector bits = write_escapes(escapes, 0);
   const std::string where = "test";
   EscapeReader reader(bits, 0, kMaxMagnitude, where);
-  decode_block(tables, SlotIndex(tables), context, bytes, lanes, codes, reader, where);
+  decode_block({tables, 0, kScaleClasses - 1}, context, bytes, lanes, codes, reader, where);
   reader.finish();
   return codes;
 }
