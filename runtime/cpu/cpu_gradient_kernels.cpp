@@ -2,6 +2,7 @@
 #include "runtime/cpu/cpu_gradient_kernels.h"
 
 #include "runtime/cpu/kernel_rows.h"
+#include "runtime/cpu/packed_products.h"
 
 namespace thimble {
 namespace {
@@ -19,11 +20,17 @@ void gemm_nn(ConstMatrixView a, const StoredMatrixView& b, MatrixView c, bool ad
   if (!adds) map(c).setZero();
   with_elements(b, [&](const auto& elements) { add_widened_product<true>(a, elements, c); });
 }
-void gemm_tn_add(ConstMatrixView a, ConstMatrixView b, MatrixView c) {
-  map(c).noalias() += map(a).transpose() * map(b);
-}
 void gemm_nn_sub_f64(ConstMatrixViewF64 a, ConstMatrixViewF64 b, MatrixViewF64 c) {
   map(c).noalias() -= map(a) * map(b);
+}
+
+void pack_transposed(const StoredMatrixView& b, const PackedBlocks& blocks, int64_t i, int64_t k, float* packed) {
+  with_any_elements(b, [&](const auto& elements) { pack_block<true>(elements, blocks, i, k, packed); });
+}
+
+void multiply_packed_tn(ConstMatrixView a, const PackedBlocks& blocks, const float* packed, int64_t first, int64_t last,
+                        MatrixView c) {
+  add_packed_product<Eigen::RowMajor>(a.data, a.stride, blocks, packed, first, last, c, true);
 }
 
 // y = c s gain x with s = (mean(x^2) + epsilon)^-1/2, whose derivative is ds/dx = -s^3 x / n. With g = gain dy:
@@ -162,16 +169,10 @@ void attention_backward(const AttentionTile& t, const AttentionGradients& to) {
   head_rows(to.dk, keys, to.dkv_stride, t).noalias() += gradients.transpose() * queries_of(t);
 }
 
-constexpr CpuGradientKernels kKernels = {gemm_nn,
-                                         gemm_tn_add,
-                                         gemm_nn_sub_f64,
-                                         rms_norm_backward,
-                                         layer_norm_backward,
-                                         activation_backward,
-                                         attention_backward,
-                                         log_softmax,
-                                         nll_backward,
-                                         divergence_backward};
+constexpr CpuGradientKernels kKernels = {
+    gemm_nn,           gemm_nn_sub_f64,     pack_transposed,     multiply_packed_tn,
+    rms_norm_backward, layer_norm_backward, activation_backward, attention_backward,
+    log_softmax,       nll_backward,        divergence_backward};
 
 }  // namespace
 

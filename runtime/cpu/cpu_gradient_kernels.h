@@ -20,10 +20,13 @@ struct AttentionGradients {
 };
 
 struct CpuGradientKernels {
-  // Products. C (M,N) = A (M,K) B, or C += it; C (M,N) += A^T B with A (T,M), B (T,N); C (M,N) -= A (M,K) B, B (K,N).
+  // Products. C (M,N) = A (M,K) B, or C += it; C (M,N) -= A (M,K) B, B (K,N).
   void (*gemm_nn)(ConstMatrixView a, const StoredMatrixView& b, MatrixView c, bool adds);
-  void (*gemm_tn_add)(ConstMatrixView a, ConstMatrixView b, MatrixView c);
   void (*gemm_nn_sub_f64)(ConstMatrixViewF64 a, ConstMatrixViewF64 b, MatrixViewF64 c);
+  // As CpuKernels' of a factor B^T that lies as b (K,N); and C += A^T B^T with a (K,M).
+  void (*pack_transposed)(const StoredMatrixView& b, const PackedBlocks& blocks, int64_t i, int64_t k, float* packed);
+  void (*multiply_packed_tn)(ConstMatrixView a, const PackedBlocks& blocks, const float* packed, int64_t first,
+                             int64_t last, MatrixView c);
 
   // The transposes of row operations and attention. dx may be dy; a null gain is 1.
   void (*rms_norm_backward)(const float* x, const float* gain, float factor, float epsilon, const float* dy, float* dx,

@@ -3,6 +3,7 @@
 
 #include "runtime/cpu/few_queries.h"
 #include "runtime/cpu/kernel_rows.h"
+#include "runtime/cpu/packed_products.h"
 
 namespace thimble {
 namespace {
@@ -17,6 +18,15 @@ void gemm_nt(ConstMatrixView a, const StoredMatrixView& b, MatrixView c) {
     });
   map(c).setZero();
   with_elements(b, [&](const auto& elements) { add_widened_product<false>(a, elements, c); });
+}
+
+void pack(const StoredMatrixView& b, const PackedBlocks& blocks, int64_t i, int64_t k, float* packed) {
+  with_any_elements(b, [&](const auto& elements) { pack_block<false>(elements, blocks, i, k, packed); });
+}
+
+void multiply_packed(ConstMatrixView a, const PackedBlocks& blocks, const float* packed, int64_t first, int64_t last,
+                     MatrixView c, bool adds) {
+  add_packed_product<Eigen::ColMajor>(a.data, a.stride, blocks, packed, first, last, c, adds);
 }
 
 void add_scaled(const float* a, float scale, float* x, int64_t n) { Row(x, n) += scale * ConstRow(a, n); }
@@ -108,6 +118,8 @@ void attention(const AttentionTile& t, float* y, int64_t y_stride, const Attenti
 
 constexpr CpuKernels kKernels = {THIMBLE_STRING(THIMBLE_ISA),
                                  gemm_nt,
+                                 pack,
+                                 multiply_packed,
                                  add_scaled,
                                  add,
                                  rms_norm,

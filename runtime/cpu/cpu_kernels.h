@@ -3,6 +3,7 @@
 // business.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "runtime/ops/activation.h"
@@ -42,12 +43,34 @@ struct AttentionRoundings {
   RowRounding scores, weights;
 };
 
+// How a factor B (N, K) of products with many rows is cut: blocks, each put into the order that the kernel reads, one
+// after the other. Sizes are fixed, for sums follow from them.
+struct PackedBlocks {
+  static constexpr int64_t kBlockRows = 192, kBlockColumns = 256;  // a multiple of what any kernel takes at a time
+
+  int64_t rows, columns;
+
+  int64_t row_blocks() const { return (rows + kBlockRows - 1) / kBlockRows; }
+  int64_t column_blocks() const { return (columns + kBlockColumns - 1) / kBlockColumns; }
+  int64_t first_row(int64_t i) const { return i * kBlockRows; }
+  int64_t first_column(int64_t k) const { return k * kBlockColumns; }
+  int64_t rows_of(int64_t i) const { return std::min(kBlockRows, rows - first_row(i)); }
+  int64_t columns_of(int64_t k) const { return std::min(kBlockColumns, columns - first_column(k)); }
+  // Where a block lies, in floats; all together take rows * columns.
+  int64_t offset(int64_t i, int64_t k) const { return rows * first_column(k) + columns_of(k) * first_row(i); }
+};
+
 // n is a row's width. Rows of one call never overlap unless a comment says that output may be input.
 struct CpuKernels {
   const char* name;
 
   // C (M,N) = A (M,K) B^T with B (N,K).
   void (*gemm_nt)(ConstMatrixView a, const StoredMatrixView& b, MatrixView c);
+  // The same for many rows, B first: its block (i, k), to its place in `packed`; then, from all blocks of the rows of B
+  // [first, last), the columns of C that these are, or C += A B^T there.
+  void (*pack)(const StoredMatrixView& b, const PackedBlocks& blocks, int64_t i, int64_t k, float* packed);
+  void (*multiply_packed)(ConstMatrixView a, const PackedBlocks& blocks, const float* packed, int64_t first,
+                          int64_t last, MatrixView c, bool adds);
 
   // Row operations, as network.h names and defines them.
   void (*add_scaled)(const float* a, float scale, float* x, int64_t n);

@@ -2,6 +2,7 @@
 #include "runtime/cpu/gemm.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "runtime/base/parallel.h"
 #include "runtime/cpu/cpu_gradient_kernels.h"
@@ -11,13 +12,16 @@ namespace thimble {
 namespace {
 
 // Tiles are large enough for Eigen's kernel to reach its peak and small enough to spread over a few cores.
-constexpr int64_t kTileRows = 256;
+constexpr int64_t kTileRows = 512;
 constexpr int64_t kTileCols = 512;
 // With few rows (cached generation) narrower tiles keep every thread busy.
 constexpr int64_t kNarrowTileCols = 64;
 // A multiple of the rows that Eigen's kernel takes at a time: those beyond such a multiple it adds up in another order.
 constexpr int64_t kKernelRows = 8;
-constexpr int64_t kGramTile = 256;
+// Floats of a packed factor, or of the part of it that one row of blocks is: what a product takes for it at a time.
+constexpr int64_t kMostPacked = int64_t{1} << 22;
+// Tasks for each thread that a product is cut into where its rows alone make fewer.
+constexpr int64_t kTasksPerThread = 3;
 
 // body(first row, rows, first column, columns) for the tiles of a matrix.
 template <typename Body>
@@ -38,37 +42,115 @@ void multiply_padded_nt(ConstMatrixView a, const StoredMatrixView& b, MatrixView
   for (int64_t r = 0; r < a.rows; ++r) std::copy(product.row(r), product.row(r) + c.cols, c.row(r));
 }
 
+// Room for a packed factor.
+class UninitializedFloats {
+ public:
+  explicit UninitializedFloats(int64_t count)
+      : count_(static_cast<size_t>(count)), data_(AlignedAllocator<float>().allocate(count_)) {}
+  ~UninitializedFloats() { AlignedAllocator<float>().deallocate(data_, count_); }
+  UninitializedFloats(const UninitializedFloats&) = delete;
+  UninitializedFloats& operator=(const UninitializedFloats&) = delete;
+  float* data() const { return data_; }
+
+ private:
+  size_t count_;
+  float* data_;
+};
+
+// What packs block (i, k) of a part of a factor, the first row of which is `first` of it.
+using Pack = std::function<void(int64_t first, const PackedBlocks& part, int64_t i, int64_t k, float* packed)>;
+// multiply(first row, rows, part, packed, first block, last block, first column) of a product's rows.
+using MultiplyPacked = std::function<void(int64_t row, int64_t rows, const PackedBlocks& part, const float* packed,
+                                          int64_t first_block, int64_t last_block, int64_t first)>;
+
+// A product with `rows` rows and `columns` columns, of sums of `depth`. Of columns that begin beyond row + kTileRows
+// nothing is computed for a tile that begins in `row`, where only the lower triangle is wanted.
+void multiply_in_parts(int64_t rows, int64_t columns, int64_t depth, bool is_lower, const Pack& pack,
+                       const MultiplyPacked& multiply) {
+  const int64_t row_blocks = std::max<int64_t>(1, kMostPacked / std::max<int64_t>(1, depth) / PackedBlocks::kBlockRows);
+  const int64_t part_columns = row_blocks * PackedBlocks::kBlockRows;
+  const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
+  const UninitializedFloats packed(std::min(part_columns, columns) * depth);
+  for (int64_t first = 0; first < columns; first += part_columns) {
+    const PackedBlocks part{std::min(part_columns, columns - first), depth};
+    const int64_t deep = part.column_blocks();
+    parallel_for(part.row_blocks() * deep,
+                 [&](int64_t block) { pack(first, part, block / deep, block % deep, packed.data()); });
+    const int64_t groups = std::clamp<int64_t>(kTasksPerThread * thread_count() / tiles, 1, part.row_blocks());
+    parallel_for(tiles * groups, [&](int64_t task) {
+      // Of a triangle, the last tiles are the longest.
+      const int64_t tile = tiles - 1 - task / groups, group = task % groups, r = tile * kTileRows;
+      const Share share =
+          share_of(static_cast<size_t>(part.row_blocks()), static_cast<size_t>(group), static_cast<size_t>(groups));
+      const auto begin = static_cast<int64_t>(share.begin);
+      auto end = static_cast<int64_t>(share.end);
+      while (is_lower && end > begin && first + part.first_row(end - 1) >= r + kTileRows) --end;
+      if (begin < end) multiply(r, std::min(kTileRows, rows - r), part, packed.data(), begin, end, first);
+    });
+  }
+}
+
+// C += X^T Y.
+void accumulate_tn(ConstMatrixView x, ConstMatrixView y, MatrixView c, bool is_lower) {
+  const CpuGradientKernels& kernels = cpu_gradient_kernels();
+  multiply_in_parts(
+      x.cols, y.cols, x.rows, is_lower,
+      [&](int64_t first, const PackedBlocks& part, int64_t i, int64_t k, float* packed) {
+        kernels.pack_transposed(y.block_cols(first, part.rows), part, i, k, packed);
+      },
+      [&](int64_t r, int64_t rows, const PackedBlocks& part, const float* packed, int64_t begin, int64_t end,
+          int64_t first) {
+        kernels.multiply_packed_tn(x.block_cols(r, rows), part, packed, begin, end,
+                                   c.block_rows(r, rows).block_cols(first, part.rows));
+      });
+}
+
+// Do so many rows pay for packing the other factor?
+bool has_many_rows(ConstMatrixView a) { return a.rows > kMostFewRows && a.cols > 0; }
+
 }  // namespace
 
 void multiply_nt(ConstMatrixView a, const StoredMatrixView& b, MatrixView c) {
-  if (a.rows > 1 && a.rows < kMostFewRows && a.rows % kKernelRows != 0) return multiply_padded_nt(a, b, c);
-  const int64_t tile_cols = a.rows <= kMostFewRows ? kNarrowTileCols : kTileCols;
-  for_each_tile(a.rows, b.rows, kTileRows, tile_cols, [&](int64_t r, int64_t rows, int64_t n, int64_t cols) {
+  if (has_many_rows(a)) {
+    const CpuKernels& kernels = cpu_kernels();
+    return multiply_in_parts(
+        a.rows, b.rows, a.cols, false,
+        [&](int64_t first, const PackedBlocks& part, int64_t i, int64_t k, float* packed) {
+          kernels.pack(b.block_rows(first, part.rows), part, i, k, packed);
+        },
+        [&](int64_t r, int64_t rows, const PackedBlocks& part, const float* packed, int64_t begin, int64_t end,
+            int64_t first) {
+          kernels.multiply_packed(a.block_rows(r, rows), part, packed, begin, end,
+                                  c.block_rows(r, rows).block_cols(first, part.rows), false);
+        });
+  }
+  if (a.rows > 1 && a.rows % kKernelRows != 0) return multiply_padded_nt(a, b, c);
+  for_each_tile(a.rows, b.rows, kTileRows, kNarrowTileCols, [&](int64_t r, int64_t rows, int64_t n, int64_t cols) {
     cpu_kernels().gemm_nt(a.block_rows(r, rows), b.block_rows(n, cols), c.block_rows(r, rows).block_cols(n, cols));
   });
 }
 
 void multiply_nn(ConstMatrixView a, const StoredMatrixView& b, MatrixView c, bool adds) {
+  if (has_many_rows(a))
+    return multiply_in_parts(
+        a.rows, b.cols, a.cols, false,
+        [&](int64_t first, const PackedBlocks& part, int64_t i, int64_t k, float* packed) {
+          cpu_gradient_kernels().pack_transposed(b.block_cols(first, part.rows), part, i, k, packed);
+        },
+        [&](int64_t r, int64_t rows, const PackedBlocks& part, const float* packed, int64_t begin, int64_t end,
+            int64_t first) {
+          cpu_kernels().multiply_packed(a.block_rows(r, rows), part, packed, begin, end,
+                                        c.block_rows(r, rows).block_cols(first, part.rows), adds);
+        });
   for_each_tile(c.rows, c.cols, kTileRows, kTileCols, [&](int64_t r, int64_t rows, int64_t n, int64_t cols) {
     cpu_gradient_kernels().gemm_nn(a.block_rows(r, rows), b.block_cols(n, cols),
                                    c.block_rows(r, rows).block_cols(n, cols), adds);
   });
 }
 
-void accumulate_gram_lower(ConstMatrixView x, MatrixView c) {
-  for_each_tile(x.cols, x.cols, kGramTile, kGramTile, [&](int64_t r, int64_t rows, int64_t n, int64_t cols) {
-    if (n > r) return;
-    cpu_gradient_kernels().gemm_tn_add(x.block_cols(r, rows), x.block_cols(n, cols),
-                                       c.block_rows(r, rows).block_cols(n, cols));
-  });
-}
+void accumulate_gram_lower(ConstMatrixView x, MatrixView c) { accumulate_tn(x, x, c, true); }
 
-void accumulate_cross(ConstMatrixView x, ConstMatrixView y, MatrixView c) {
-  for_each_tile(x.cols, y.cols, kGramTile, kGramTile, [&](int64_t r, int64_t rows, int64_t n, int64_t cols) {
-    cpu_gradient_kernels().gemm_tn_add(x.block_cols(r, rows), y.block_cols(n, cols),
-                                       c.block_rows(r, rows).block_cols(n, cols));
-  });
-}
+void accumulate_cross(ConstMatrixView x, ConstMatrixView y, MatrixView c) { accumulate_tn(x, y, c, false); }
 
 void subtract_product(ConstMatrixViewF64 a, ConstMatrixViewF64 b, MatrixViewF64 c) {
   cpu_gradient_kernels().gemm_nn_sub_f64(a, b, c);

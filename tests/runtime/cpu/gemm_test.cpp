@@ -20,10 +20,10 @@ struct Size {
 };
 
 // Single rows and columns, odd remainders of every vector width, borders of the tiles (128, 256 and 512), empty sums.
-constexpr Size kSizes[] = {{1, 1, 1},    {1, 1, 17},     {3, 1, 17},   {1, 3, 5},     {17, 17, 17},
-                           {5, 33, 3},   {31, 7, 65},    {64, 64, 64}, {1, 200, 64},  {129, 65, 33},
-                           {256, 8, 40}, {257, 513, 19}, {128, 64, 9}, {300, 1, 300}, {7, 515, 1},
-                           {2, 3, 1000}, {4, 5, 0},      {0, 5, 4},    {5, 0, 4},     {130, 70, 257}};
+constexpr Size kSizes[] = {{1, 1, 1},    {1, 1, 17},    {3, 1, 17},    {1, 3, 5},       {17, 17, 17}, {5, 33, 3},
+                           {31, 7, 65},  {64, 64, 64},  {1, 200, 64},  {129, 65, 33},   {256, 8, 40}, {257, 513, 19},
+                           {128, 64, 9}, {300, 1, 300}, {7, 515, 1},   {1030, 200, 20}, {2, 3, 1000}, {4, 5, 0},
+                           {0, 5, 4},    {5, 0, 4},     {130, 70, 257}};
 
 // Rounding of a dot product of k terms (Higham, eq. 3.5, with a factor for the higher-order terms).
 template <typename Product>
@@ -76,7 +76,8 @@ TEST(Gemm, MultiplyNtOfOneOutlier) {
 }
 
 TEST(Gemm, GramMatchesLoopsAndAdds) {
-  for (const Size& s : {Size{1, 1, 1}, {3, 17, 0}, {1, 33, 0}, {65, 7, 0}, {40, 255, 0}, {9, 257, 0}, {50, 600, 0}}) {
+  for (const Size& s :
+       {Size{1, 1, 1}, {3, 17, 0}, {1, 33, 0}, {65, 7, 0}, {40, 255, 0}, {9, 257, 0}, {50, 600, 0}, {300, 1100, 0}}) {
     SCOPED_TRACE(testing::Message() << s.m << " tokens, " << s.n << " columns");
     GuardedMatrix x(s.m, s.n), c(s.n, s.n);
     x.fill_random(4);
@@ -133,6 +134,36 @@ TEST(Gemm, SubtractProductMatchesLoops) {
           return 2 * dot_tolerance(s.k, kDoubleRounding, term(r, n)) + 4 * kDoubleRounding * std::abs(before(r, n));
         });
   }
+}
+
+// A factor too large to be packed at once, against the same in pieces that are not: bit for bit, on every path.
+TEST(Gemm, PartsOfALargeFactorChangeNoBit) {
+  constexpr int64_t kDepth = 9000, kColumns = 700, kRows = 140, kPiece = 192;
+  GuardedMatrix a(kRows, kDepth), b(kColumns, kDepth), found(kRows, kColumns), expected(kRows, kColumns);
+  a.fill_random(1);
+  b.fill_random(2);
+  multiply_nt(a, b, found);
+  GuardedMatrix x(kDepth, kRows), y(kDepth, kColumns), cross(kRows, kColumns), expected_cross(kRows, kColumns);
+  x.fill_random(3);
+  y.fill_random(4);
+  cross.fill_random(5);
+  expected_cross = cross;
+  accumulate_cross(x, y, cross);
+  GuardedMatrix back(kRows, kColumns), expected_back(kRows, kColumns);
+  back.fill_random(6);
+  expected_back = back;
+  const StoredMatrixView columns(ConstMatrixView{y});
+  multiply_nn(a, columns, back, true);
+  for (int64_t first = 0; first < kColumns; first += kPiece) {
+    const int64_t count = std::min(kPiece, kColumns - first);
+    const auto of = [&](GuardedMatrix& m) { return MatrixView(m).block_cols(first, count); };
+    multiply_nt(a, ConstMatrixView(b).block_rows(first, count), of(expected));
+    accumulate_cross(x, of(y), of(expected_cross));
+    multiply_nn(a, columns.block_cols(first, count), of(expected_back), true);
+  }
+  EXPECT_EQ(found, expected);
+  EXPECT_EQ(cross, expected_cross);
+  EXPECT_EQ(back, expected_back);
 }
 
 TEST(Gemm, ThreadsDoNotChangeBits) {
