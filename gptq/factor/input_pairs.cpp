@@ -1,21 +1,19 @@
 // input_pairs.cpp: see input_pairs.h.
 #include "gptq/factor/input_pairs.h"
 
-#include <Eigen/Core>
 #include <algorithm>
 
 #include "runtime/base/error.h"
 #include "runtime/base/parallel.h"
 #include "runtime/cpu/cpu_pass.h"
 #include "runtime/cpu/cpu_plans.h"
+#include "runtime/cpu/gemm.h"
 #include "runtime/tensor/host_device.h"
 
 namespace thimble {
 namespace {
 
-using RowMajor = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-
-constexpr int64_t kPairRowsPerTask = 32;
+constexpr int64_t kPairRowsPerTask = 64, kPairColumns = 256;  // of products by a triangle
 
 // One model at one node of its pass over every sequence.
 class PausedPasses {
@@ -92,24 +90,50 @@ class CpuInputPairs final : public InputPairs {
   std::vector<MatrixId> replaced_;  // since the last input
 };
 
-Matrix shifted(ConstMatrixView weights, const InputPair& pair, const HessianFactor& factor, double strength) {
+// The transpose of U, which is lower triangular.
+MatrixF64 transposed(const MatrixF64& upper) {
+  MatrixF64 lower(upper.cols(), upper.rows());
+  for_each_row(upper.rows(), upper.cols(), [&](int64_t i) {
+    for (int64_t j = 0; j <= i; ++j) lower(i, j) = upper(j, i);
+  });
+  return lower;
+}
+
+// w + strength w drift U^T U, whose products are subtracted one from the other's place: signs change each time.
+Matrix shifted(ConstMatrixView weights, const InputPair& pair, const HessianFactor& factor, const MatrixF64& lower,
+               double strength) {
   const int64_t columns = weights.cols;
-  const Eigen::Map<const RowMajor> drift(pair.drift.row(0), columns, columns);
-  const Eigen::Map<const RowMajor> upper(factor.upper.row(0), columns, columns);
   Matrix shifted(weights.rows, columns);
   parallel_chunks(weights.rows, kPairRowsPerTask, [&](int64_t begin, int64_t end) {
-    RowMajor w(end - begin, columns);
-    for (int64_t r = begin; r < end; ++r)
-      for (int64_t k = 0; k < columns; ++k) w(r - begin, k) = weights.row(r)[k];
-    const RowMajor cross = w * drift;
-    RowMajor ordered(end - begin, columns);
-    for (int64_t i = 0; i < columns; ++i) ordered.col(i) = cross.col(factor.order[static_cast<size_t>(i)]);
-    const RowMajor half = ordered * upper.transpose();
-    const RowMajor shift = half * upper;
-    for (int64_t r = begin; r < end; ++r)
+    const int64_t rows = end - begin;
+    MatrixF64 w(rows, columns), product(rows, columns), ordered(rows, columns);
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t k = 0; k < columns; ++k) w(r, k) = weights.row(begin + r)[k];
+    subtract_product(w, pair.drift, product);
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t i = 0; i < columns; ++i) ordered(r, i) = -product(r, factor.order[static_cast<size_t>(i)]);
+    std::ranges::fill(product.values(), 0.0);
+    const auto columns_of = [](MatrixF64& m, int64_t first, int64_t count) {
+      return m.view().block_cols(first, count);
+    };
+    const auto part = [](const MatrixF64& m, int64_t row, int64_t count, int64_t column, int64_t width) {
+      return m.view().block_rows(row, count).block_cols(column, width);
+    };
+    for (int64_t j = 0; j < columns; j += kPairColumns) {  // below the diagonal of U^T
+      const int64_t width = std::min(kPairColumns, columns - j);
+      subtract_product(columns_of(ordered, j, columns - j), part(lower, j, columns - j, j, width),
+                       columns_of(product, j, width));
+    }
+    std::ranges::fill(ordered.values(), 0.0);
+    for (int64_t j = 0; j < columns; j += kPairColumns) {  // above the diagonal of U
+      const int64_t width = std::min(kPairColumns, columns - j);
+      subtract_product(columns_of(product, 0, j + width), part(factor.upper, 0, j + width, j, width),
+                       columns_of(ordered, j, width));
+    }
+    for (int64_t r = 0; r < rows; ++r)
       for (int64_t i = 0; i < columns; ++i) {
         const int64_t k = factor.order[static_cast<size_t>(i)];
-        shifted(r, k) = static_cast<float>(w(r - begin, k) + strength * shift(r - begin, i));
+        shifted(begin + r, k) = static_cast<float>(w(r, k) + strength * ordered(r, i));
       }
   });
   return shifted;
@@ -123,8 +147,9 @@ uint64_t pair_bytes(const Network& network, const LinearInput& input, int64_t le
   const auto floats = [](int64_t count) { return static_cast<uint64_t>(count) * sizeof(float); };
   const uint64_t collecting = floats(columns * columns + columns * length);  // products; differences
   const int64_t tasks = std::min<int64_t>(thread_count(), divide_up(rows, kPairRowsPerTask));
-  const uint64_t shifting = static_cast<uint64_t>((columns + 5 * tasks * kPairRowsPerTask) * columns) * sizeof(double) +
-                            floats(2 * rows * columns);
+  const uint64_t shifting =
+      static_cast<uint64_t>((2 * columns + 3 * tasks * kPairRowsPerTask) * columns) * sizeof(double) +
+      floats(2 * rows * columns);
   return factor_bytes(columns) + std::max(collecting, shifting);  // H's triangle, and the drift
 }
 
@@ -176,7 +201,8 @@ std::vector<Matrix> shift_weights(std::span<const ConstMatrixView> weights, cons
     return shift_weights_cuda(weights, pair, damping, strength, layer, {device.ordinals[0], device.memory_limit_bytes});
   const HessianFactor factor = factor_hessian(pair.hessian, damping, layer);
   std::vector<Matrix> result;
-  for (const ConstMatrixView& matrix : weights) result.push_back(shifted(matrix, pair, factor, strength));
+  const MatrixF64 lower = transposed(factor.upper);
+  for (const ConstMatrixView& matrix : weights) result.push_back(shifted(matrix, pair, factor, lower, strength));
   return result;
 }
 
