@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "runtime/codes/quantized_model.h"
 
@@ -55,6 +56,8 @@ Shrinkage shrink(const MatrixLoss& loss, const std::vector<double>& row_mean_squ
     if (felt > 0) shrinkage.row_weights[r] += distortion / (mean_diagonal * std::max(row_mean_squares[r], smallest));
   return shrinkage;
 }
+
+double shrinkage_for(double bits) { return (std::exp2(2 * bits) - 1) * 12 / (2 * std::numbers::pi * std::numbers::e); }
 
 Steps round_steps(const StepShape& shape, double log2_c) {
   const double log2_half = log2_c - 1;

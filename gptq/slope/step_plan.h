@@ -43,6 +43,10 @@ struct Shrinkage {
 // `row_mean_squares`: (R) of the weights.
 Shrinkage shrink(const MatrixLoss& loss, const std::vector<double>& row_mean_squares, double log2_c, double strength);
 
+// The strength with which rate_model.h's SizeModel has `bits` for a weight however large c is: such steps come up to
+// sqrt(12 / strength) deviations. 0 for 0.
+double shrinkage_for(double bits);
+
 struct Steps {
   std::vector<int16_t> rows, columns;  // (R), (K): log2 of half a step in 1/64 octave (the distance of two levels)
 };

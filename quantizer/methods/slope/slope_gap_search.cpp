@@ -10,8 +10,6 @@
 namespace thimble {
 namespace {
 
-// A longer step that leaves more than this of a file, although a larger loss is allowed, is not worth it.
-constexpr double kTooLittle = 0.99;
 // Of a gap: what is found with less of it is not the smallest artifact yet.
 constexpr double kLooseGap = 0.7;
 // Bits per byte beyond which a model has lost most of what it knew: the smallest artifact may do.
@@ -52,21 +50,11 @@ std::optional<SlopeSearch::MetGap> SlopeSearch::follow_gap(double gap, double fi
       best = {std::move(tried), found};
   };
   bool tunes = teacher_ != nullptr;  // until it does not help, which at this gap it is not going to
-  double log2_c = first_log2_c, move = 0, last_bytes = INFINITY;
+  double log2_c = first_log2_c, move = 0;
   while (state_.encodes < kMaxEncodes) {
     SlopeOutcome tried = encode(log2_c, true);
-    const double found = gaps[log2_c] = measure_gap_(tried.model), bytes = size_of(tried);
-    if (move > kLongerStep && bytes > kTooLittle * last_bytes && state_.shrinkage > 0) {
-      // Steps that are kept below the weights do not make files smaller for ever.
-      state_.shrinkage = less_shrinkage(state_.shrinkage, INFINITY);
-      gaps.clear();
-      log2_c -= move;
-      move = 0;
-      last_bytes = INFINITY;
-      continue;
-    }
+    const double found = gaps[log2_c] = measure_gap_(tried.model);
     double met = found;
-
     const bool is_near =
         std::abs(std::log2(found * gain / aim)) < kNearOctaves || (move != 0 && std::abs(move) < kLeastMove);
     if (tunes && (is_near || state_.encodes == kMaxEncodes)) {
@@ -77,7 +65,6 @@ std::optional<SlopeSearch::MetGap> SlopeSearch::follow_gap(double gap, double fi
     }
     consider(std::move(tried), met);
     if (met <= gap && met >= kCloseGap * gap) break;
-    last_bytes = bytes;
     const double next = next_log2_c_of_gap(gaps, aim / gain);
     if (gaps.contains(next)) break;
     move = next - log2_c;
@@ -116,7 +103,6 @@ SlopeOutcome SlopeSearch::fit_gap(double gap, double first_log2_c) {
     SlopeOutcome smallest = zeros();
     finish(smallest);
     if (measure_gap_(smallest.model) <= gap) return smallest;
-    state_.shrinkage = tools_.layers.options().shrinkage;
     bytes_.clear();
   }
   double smallest_gap = INFINITY;

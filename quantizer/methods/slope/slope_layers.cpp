@@ -225,11 +225,11 @@ std::vector<Matrix> SlopeLayers::shifted_weights(std::span<const std::string> na
   return shift_weights(views, pair, options_.cross_damping, options_.cross_term, names[0], device_);
 }
 
-std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string> names, double log2_c, double shrinkage,
-                                                    uint64_t key, const std::function<InputPair()>& collect,
-                                                    StageTimes& times, Progress& progress) const {
+std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string> names, double log2_c, uint64_t key,
+                                                    const std::function<InputPair()>& collect, StageTimes& times,
+                                                    Progress& progress) const {
   std::vector<Wanted> wanted;
-  for (const std::string& name : names) wanted.push_back({&layer(name), {log2_c, shrinkage}});
+  for (const std::string& name : names) wanted.push_back({&layer(name), setting_at(log2_c)});
   auto compute = [&](std::span<const size_t> mine, const SharedWork::Give<SlopeMatrix>& give) {
     InputPair pair = collect();
     if (mine.empty()) return;
@@ -252,7 +252,7 @@ std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string>
                          from.finest_log2_c});
     }
     std::vector<Task> tasks;
-    for (const Layer& layer : shifted) tasks.push_back(task(layer, {log2_c, shrinkage}));
+    for (const Layer& layer : shifted) tasks.push_back(task(layer, setting_at(log2_c)));
     times.time("cross terms: solve", [&] {
       solve_here(tasks, [&](size_t i, SlopeResult result) {
         give(mine[i], matrix_of(shifted[i].name, shifted[i].tensor.shape, std::move(result)));
@@ -351,6 +351,11 @@ uint64_t SlopeLayers::key() const {
 
 const SlopeLayers::Layer& SlopeLayers::layer(const std::string& name) const {
   return *std::ranges::find(layers_, name, &Layer::name);
+}
+
+SlopeSetting SlopeLayers::setting_at(double log2_c) const {
+  const double bits = size_model_.bits(log2_c) / static_cast<double>(std::max<int64_t>(1, weights()));
+  return {log2_c, std::min(options_.shrinkage, shrinkage_for(kShrunkShare * bits))};
 }
 
 double SlopeLayers::finest_log2_c() const {

@@ -32,12 +32,16 @@ struct SlopeOptions {
   ColumnOrder column_order = ColumnOrder::kDescending;
   double cross_term = 0;       // how far weights make up for what earlier layers did to their input, 0 to 1
   double cross_damping = 0.5;  // of Hessians there, relative to their mean diagonal
-  double shrinkage = 4;        // strength of step_plan.h's shrink()
+  double shrinkage = 4;        // strength of step_plan.h's shrink(), at most
   double row_power = 0.5;      // of step_plan.h's level_row_weights()
 };
 
 // All of them: what an artifact says it was made with, and what tells sweeps apart.
 Json to_json(const SlopeOptions& options);
+
+// Of the bits that a weight is going to have, those that shrinkage alone may leave it: with more, files are further
+// from the original at the same size; with less it is for nothing (docs/measurements/2026-11-26-low-rates.md).
+constexpr double kShrunkShare = 0.4;
 
 // With steps so long no artifact changes any more.
 constexpr double kHighestLog2C = 60;
@@ -87,8 +91,8 @@ class SlopeLayers {
   // The same for matrices that read one input, by the Hessian of its pair and with options().cross_term of what makes
   // up for its drift. Reports are of errors relative to the shifted weights. `collect` is called, on all ranks, where
   // not all are kept; `key` hashes what pairs depend on besides the options and what was asked for here.
-  std::vector<SlopeMatrix> solve_shifted(std::span<const std::string> names, double log2_c, double shrinkage,
-                                         uint64_t key, const std::function<InputPair()>& collect, StageTimes& times,
+  std::vector<SlopeMatrix> solve_shifted(std::span<const std::string> names, double log2_c, uint64_t key,
+                                         const std::function<InputPair()>& collect, StageTimes& times,
                                          Progress& progress) const;
 
   // What solve() gives where steps are so long that all codes are 0.
@@ -101,6 +105,9 @@ class SlopeLayers {
   uint64_t key() const;
   const SlopeOptions& options() const { return options_; }
   const SizeModel& size_model() const { return size_model_; }
+  // That of every matrix where one c is for all: options().shrinkage, but less where codes take so few bits that steps
+  // kept below the weights leave nothing to save (kShrunkShare).
+  SlopeSetting setting_at(double log2_c) const;
   // About kMostBits bits for each weight. No matrix is solved with shorter steps than give it these: they would tell
   // nothing about its weights that the checkpoint knew.
   double finest_log2_c() const;

@@ -16,21 +16,14 @@ namespace {
 
 // How far from the bytes it wants, relative to these, an artifact may be for fill_by_shifts() to do the rest.
 constexpr double kNear = 0.002;
-// Steps that are kLongerStep longer must take this share of the bytes they were predicted to; else they are no longer
-// at all.
-constexpr double kLeastResponse = 0.1;
-constexpr double kLeastShrinkage = 0.1;
+// The same of one with cross terms: solving all once more takes longer than a few matrices without them lose.
+constexpr double kNearCrossed = 0.006;
 constexpr double kMostReserve = 0.02;
 // What is further from the bytes it should have, relative to these, is no work for fill_by_shifts().
 constexpr double kFar = 0.03;
 // One in so many tensors tells what a codec makes of all, and a ratio of sizes so near to 1 that it makes the same.
 constexpr size_t kSampleOneIn = 6;
 constexpr double kSameRatio = 0.01;
-
-// Fewest bits that the size model has for a weight whose step is kept below sqrt(12 / shrinkage) deviations.
-double fewest_bits(double shrinkage) {
-  return std::log2(1 + 2 * std::numbers::pi * std::numbers::e * shrinkage / 12) / 2;
-}
 
 // All others compress codes tens of times slower.
 EncodeOptions fast_options(const EncodeOptions& asked) {
@@ -47,20 +40,11 @@ SlopeSearch::SlopeSearch(QuantizedModel fixed, const SlopeTools& tools, const Cr
       search_encode_(fast_options(tools.encode)),
       teacher_(teacher),
       measure_gap_(std::move(measure_gap)),
-      lowest_log2_c_(tools.layers.finest_log2_c()) {
-  state_.shrinkage = tools.layers.options().shrinkage;
-}
+      lowest_log2_c_(tools.layers.finest_log2_c()) {}
 
 double SlopeSearch::inside(double wanted, double low, double high) {
   const double margin = std::min(0.005, (high - low) * 0.02);
   return std::clamp(wanted, low + margin, high - margin);
-}
-
-double SlopeSearch::less_shrinkage(double shrinkage, double bits) {
-  do {
-    shrinkage = shrinkage > kLeastShrinkage ? shrinkage / 4 : 0;
-  } while (shrinkage > 0 && fewest_bits(shrinkage) > bits);
-  return shrinkage;
 }
 
 uint64_t bytes_at(double bits_per_weight, int64_t parameters) {
@@ -75,10 +59,9 @@ SlopeOutcome SlopeSearch::encode(double log2_c, bool crossed) {
   SlopeOutcome outcome;
   outcome.log2_c = log2_c;
   outcome.model = fixed_at(log2_c);
-  for (const std::string& name : tools_.layers.names()) outcome.settings[name] = {log2_c, state_.shrinkage};
-  std::vector<SlopeMatrix> matrices = crossed && cross_terms_
-                                          ? cross_terms_->solve(log2_c, state_.shrinkage, tools_.progress)
-                                          : tools_.solve(outcome.settings, tools_.progress);
+  for (const std::string& name : tools_.layers.names()) outcome.settings[name] = tools_.layers.setting_at(log2_c);
+  std::vector<SlopeMatrix> matrices = crossed && cross_terms_ ? cross_terms_->solve(log2_c, tools_.progress)
+                                                              : tools_.solve(outcome.settings, tools_.progress);
   for (SlopeMatrix& solved : matrices) {
     outcome.reports.emplace(solved.tensor.name, std::move(solved.report));
     outcome.model.tensors.push_back(std::move(solved.tensor));
@@ -119,7 +102,6 @@ bool SlopeSearch::can_hold_zeros() const {
 }
 
 SlopeOutcome SlopeSearch::zeros() {
-  state_.shrinkage = 0;
   SlopeOutcome outcome = encode(kHighestLog2C);  // for its reports
   for (QuantizedTensor& tensor : tools_.layers.zeros()) outcome.tensor(tensor.name) = std::move(tensor);
   outcome.artifact = tools_.encoder.artifact(outcome.model, search_encode_, tools_.progress);
@@ -167,11 +149,6 @@ double SlopeSearch::next_log2_c(double wanted_bytes) {
                     lowest_log2_c_, kHighestLog2C);
 }
 
-// Bits for codes of each weight when an artifact has so many bytes.
-double SlopeSearch::bits_per_weight(double bytes) const {
-  return 8 * (bytes - fixed_bytes_) / static_cast<double>(std::max<int64_t>(1, tools_.layers.weights()));
-}
-
 double SlopeSearch::predicted_log2_c(double bytes) const {
   return std::clamp(tools_.layers.size_model().log2_c_for(8 * (bytes - fixed_bytes_)), lowest_log2_c_, kHighestLog2C);
 }
@@ -179,23 +156,12 @@ double SlopeSearch::predicted_log2_c(double bytes) const {
 // Encodes until an artifact is near to `wanted` bytes.
 SlopeOutcome SlopeSearch::approach(SlopeOutcome nearest, double wanted) {
   auto distance = [&](const SlopeOutcome& outcome) { return std::abs(size_of(outcome) - wanted); };
-  double last_log2_c = nearest.log2_c, last_bytes = size_of(nearest);
+  double last_log2_c = nearest.log2_c;
   while (distance(nearest) > kNear * wanted && state_.encodes < kMaxEncodes) {
     const double log2_c = next_log2_c(wanted);
     if (std::abs(log2_c - last_log2_c) < 1e-5) break;
     SlopeOutcome tried = encode(log2_c);
-    // Steps that are kept below the weights do not make files smaller for ever.
-    const double predicted =
-        (tools_.layers.size_model().bits(last_log2_c) - tools_.layers.size_model().bits(log2_c)) / 8;
-    const bool is_stuck = size_of(tried) > wanted * (1 + kNear) && log2_c > last_log2_c + kLongerStep &&
-                          last_bytes - size_of(tried) < kLeastResponse * predicted;
-    if (is_stuck && state_.shrinkage > 0) {
-      state_.shrinkage = less_shrinkage(state_.shrinkage, bits_per_weight(wanted));
-      bytes_.clear();
-      tried = encode(predicted_log2_c(wanted));
-    }
     last_log2_c = tried.log2_c;
-    last_bytes = size_of(tried);
     if (distance(tried) < distance(nearest)) nearest = std::move(tried);
   }
   return nearest;
@@ -223,7 +189,7 @@ SlopeOutcome SlopeSearch::cross(double log2_c, double wanted) {
   SlopeOutcome crossed = encode(log2_c, true);
   calibrate(crossed);
   const double missing = wanted - size_of(crossed);
-  if (std::abs(missing) <= kNear * wanted) return crossed;
+  if (std::abs(missing) <= kNearCrossed * wanted) return crossed;
   const SizeModel& model = tools_.layers.size_model();
   const double slope = (model.bits(crossed.log2_c + 0.5) - model.bits(crossed.log2_c - 0.5)) / 8;
   return encode(std::clamp(crossed.log2_c + missing / slope, lowest_log2_c_, kHighestLog2C), true);
@@ -243,8 +209,6 @@ SlopeOutcome SlopeSearch::search_bytes(uint64_t limit, double aim, uint64_t smal
   };
   set_fixed_bytes(fixed_);
   if (!tools_.small.empty()) set_fixed_bytes(fixed_at(predicted_log2_c(aim)));
-  if (fewest_bits(state_.shrinkage) > bits_per_weight(aim))
-    state_.shrinkage = less_shrinkage(state_.shrinkage, bits_per_weight(aim));
   SlopeOutcome outcome = encode(predicted_log2_c(aim));
   const auto reserve = static_cast<double>(reserve_bytes(outcome, limit));
   const double wanted = state_.wanted_bytes = std::max(aim - reserve, (aim + static_cast<double>(smallest)) / 2);

@@ -71,14 +71,13 @@ class SlopeSearch {
   // How far the search has come: all that one without cross terms leaves to what follows.
   struct State {
     double log2_c = 0, wanted_bytes = 0;  // found, and wanted of an artifact before distillation
-    double shrinkage = 0;
     double ratio = 1;        // bytes with the codec asked for over bytes with search_encode_, near what is searched for
     double ratio_scale = 1;  // ratio of all tensors over that of the sample
     int64_t encodes = 0;
     std::vector<EncodedPoint> encoded;
 
     friend auto members(State& s) {
-      return std::tie(s.log2_c, s.wanted_bytes, s.shrinkage, s.ratio, s.ratio_scale, s.encodes, s.encoded);
+      return std::tie(s.log2_c, s.wanted_bytes, s.ratio, s.ratio_scale, s.encodes, s.encoded);
     }
   };
   // Of the aim, less what distillation is going to take.
@@ -90,7 +89,6 @@ class SlopeSearch {
   SlopeOutcome approach_with_ratio(SlopeOutcome nearest, double wanted_bytes);
   double next_log2_c(double wanted_bytes);
   double next_log2_c_of_gap(const std::map<double, double>& gaps, double wanted) const;
-  double bits_per_weight(double bytes) const;
   double predicted_log2_c(double bytes) const;
   bool fill(uint64_t limit, const RowChanges& changes, SlopeOutcome& outcome);
   void tune(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome);
@@ -117,10 +115,7 @@ class SlopeSearch {
 
   // `wanted`, or near the end of the interval that it is at or beyond.
   static double inside(double wanted, double low, double high);
-  // The next less shrinkage with which so many bits of a weight may be reached.
-  static double less_shrinkage(double shrinkage, double bits);
-  static constexpr double kLongerStep = 0.05;  // octaves by which a step is longer beyond doubt
-  static constexpr double kLongestMove = 4;    // octaves, at most, beyond what was seen
+  static constexpr double kLongestMove = 4;  // octaves, at most, beyond what was seen
 
   QuantizedModel fixed_;
   const SlopeTools& tools_;
@@ -131,7 +126,7 @@ class SlopeSearch {
   const double lowest_log2_c_;
   double fixed_bytes_ = 0;  // of an artifact without its codes and the steps of its rows
   State state_;
-  std::map<double, uint64_t> bytes_;  // with search_encode_, by log2_c, with this shrinkage
+  std::map<double, uint64_t> bytes_;  // with search_encode_, by log2_c
 };
 
 }  // namespace thimble

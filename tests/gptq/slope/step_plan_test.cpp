@@ -93,6 +93,17 @@ TEST(StepPlan, StepsStayBelowTheWeights) {
   EXPECT_LT(shrink(loss, squares, -20, 1).damping, 1e-9);  // and short ones are as they were
 }
 
+// The size model has as many bits for a Gaussian in the longest steps that the strength allows.
+TEST(StepPlan, ShrinkageLeavesTheBitsItIsAskedFor) {
+  for (double bits : {0.1, 0.5, 1.0, 2.0}) {
+    const double strength = shrinkage_for(bits), deviation_in_steps = std::sqrt(strength / 12);
+    SizeModel model;
+    model.add(std::vector{std::log2(deviation_in_steps)}, std::vector{0.0});
+    EXPECT_NEAR(model.bits(0), bits, 0.04);  // whose deviations are sixteenths of an octave
+  }
+  EXPECT_EQ(shrinkage_for(0), 0);
+}
+
 TEST(StepPlan, RowsOfZerosKeepFiniteSteps) {
   MatrixLoss loss = loss_of({1, 1}, {1, 1});
   Shrinkage shrinkage = shrink(loss, {0.25, 0}, 0, 1);
