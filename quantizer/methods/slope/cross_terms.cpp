@@ -77,7 +77,8 @@ std::unique_ptr<PairedModels> make_paired_models(std::shared_ptr<const Weights> 
 std::vector<SlopeMatrix> CrossTerms::solve(double log2_c, Progress& progress) const {
   const std::vector<std::string> all = layers.names();
   SlopeSettings others;
-  for (const std::string& name : all) others[name] = layers.setting_at(log2_c);
+  const SlopeSetting setting = layers.setting_at(log2_c);
+  for (const std::string& name : all) others[name] = setting;
   const std::vector<std::vector<std::string>> inputs = models.inputs();
   for (const std::vector<std::string>& readers : inputs)
     for (const std::string& name : readers) others.erase(name);
@@ -95,7 +96,7 @@ std::vector<SlopeMatrix> CrossTerms::solve(double log2_c, Progress& progress) co
       are_running = true;
       return times.time("cross terms: forward", [&] { return models.collect(input); });
     };
-    for (SlopeMatrix& matrix : layers.solve_shifted(names, log2_c, key, collect, times, progress)) {
+    for (SlopeMatrix& matrix : layers.solve_shifted(names, setting, key, collect, times, progress)) {
       if (are_running) times.time("cross terms: replace", [&] { models.replace(matrix.tensor); });
       solved.push_back(std::move(matrix));
     }

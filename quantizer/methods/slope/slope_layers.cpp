@@ -225,11 +225,11 @@ std::vector<Matrix> SlopeLayers::shifted_weights(std::span<const std::string> na
   return shift_weights(views, pair, options_.cross_damping, options_.cross_term, names[0], device_);
 }
 
-std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string> names, double log2_c, uint64_t key,
-                                                    const std::function<InputPair()>& collect, StageTimes& times,
-                                                    Progress& progress) const {
+std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string> names, const SlopeSetting& setting,
+                                                    uint64_t key, const std::function<InputPair()>& collect,
+                                                    StageTimes& times, Progress& progress) const {
   std::vector<Wanted> wanted;
-  for (const std::string& name : names) wanted.push_back({&layer(name), setting_at(log2_c)});
+  for (const std::string& name : names) wanted.push_back({&layer(name), setting});
   auto compute = [&](std::span<const size_t> mine, const SharedWork::Give<SlopeMatrix>& give) {
     InputPair pair = collect();
     if (mine.empty()) return;
@@ -252,7 +252,7 @@ std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string>
                          from.finest_log2_c});
     }
     std::vector<Task> tasks;
-    for (const Layer& layer : shifted) tasks.push_back(task(layer, setting_at(log2_c)));
+    for (const Layer& layer : shifted) tasks.push_back(task(layer, setting));
     times.time("cross terms: solve", [&] {
       solve_here(tasks, [&](size_t i, SlopeResult result) {
         give(mine[i], matrix_of(shifted[i].name, shifted[i].tensor.shape, std::move(result)));

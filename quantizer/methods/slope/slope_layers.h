@@ -91,7 +91,7 @@ class SlopeLayers {
   // The same for matrices that read one input, by the Hessian of its pair and with options().cross_term of what makes
   // up for its drift. Reports are of errors relative to the shifted weights. `collect` is called, on all ranks, where
   // not all are kept; `key` hashes what pairs depend on besides the options and what was asked for here.
-  std::vector<SlopeMatrix> solve_shifted(std::span<const std::string> names, double log2_c, uint64_t key,
+  std::vector<SlopeMatrix> solve_shifted(std::span<const std::string> names, const SlopeSetting& setting, uint64_t key,
                                          const std::function<InputPair()>& collect, StageTimes& times,
                                          Progress& progress) const;
 

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 
 #include "packer/layout/format.h"
 #include "runtime/base/hash.h"
@@ -59,7 +58,8 @@ SlopeOutcome SlopeSearch::encode(double log2_c, bool crossed) {
   SlopeOutcome outcome;
   outcome.log2_c = log2_c;
   outcome.model = fixed_at(log2_c);
-  for (const std::string& name : tools_.layers.names()) outcome.settings[name] = tools_.layers.setting_at(log2_c);
+  const SlopeSetting setting = tools_.layers.setting_at(log2_c);
+  for (const std::string& name : tools_.layers.names()) outcome.settings[name] = setting;
   std::vector<SlopeMatrix> matrices = crossed && cross_terms_ ? cross_terms_->solve(log2_c, tools_.progress)
                                                               : tools_.solve(outcome.settings, tools_.progress);
   for (SlopeMatrix& solved : matrices) {
