@@ -25,7 +25,9 @@ void gemm_nn_sub_f64(ConstMatrixViewF64 a, ConstMatrixViewF64 b, MatrixViewF64 c
 }
 
 void pack_transposed(const StoredMatrixView& b, const PackedBlocks& blocks, int64_t i, int64_t k, float* packed) {
-  with_any_elements(b, [&](const auto& elements) { pack_block<true>(elements, blocks, i, k, packed); });
+  pack_block<true>(
+      b.block_rows(blocks.first_column(k), blocks.columns_of(k)).block_cols(blocks.first_row(i), blocks.rows_of(i)),
+      packed + blocks.offset(i, k));
 }
 
 void multiply_packed_tn(ConstMatrixView a, const PackedBlocks& blocks, const float* packed, int64_t first, int64_t last,

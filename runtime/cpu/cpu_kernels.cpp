@@ -21,7 +21,9 @@ void gemm_nt(ConstMatrixView a, const StoredMatrixView& b, MatrixView c) {
 }
 
 void pack(const StoredMatrixView& b, const PackedBlocks& blocks, int64_t i, int64_t k, float* packed) {
-  with_any_elements(b, [&](const auto& elements) { pack_block<false>(elements, blocks, i, k, packed); });
+  pack_block<false>(
+      b.block_rows(blocks.first_row(i), blocks.rows_of(i)).block_cols(blocks.first_column(k), blocks.columns_of(k)),
+      packed + blocks.offset(i, k));
 }
 
 void multiply_packed(ConstMatrixView a, const PackedBlocks& blocks, const float* packed, int64_t first, int64_t last,

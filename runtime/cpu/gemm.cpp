@@ -2,7 +2,6 @@
 #include "runtime/cpu/gemm.h"
 
 #include <algorithm>
-#include <functional>
 
 #include "runtime/base/parallel.h"
 #include "runtime/cpu/cpu_gradient_kernels.h"
@@ -57,14 +56,11 @@ class UninitializedFloats {
   float* data_;
 };
 
-// What packs block (i, k) of a part of a factor, the first row of which is `first` of it.
-using Pack = std::function<void(int64_t first, const PackedBlocks& part, int64_t i, int64_t k, float* packed)>;
-// multiply(first row, rows, part, packed, first block, last block, first column) of a product's rows.
-using MultiplyPacked = std::function<void(int64_t row, int64_t rows, const PackedBlocks& part, const float* packed,
-                                          int64_t first_block, int64_t last_block, int64_t first)>;
-
 // A product with `rows` rows and `columns` columns, of sums of `depth`. Of columns that begin beyond row + kTileRows
 // nothing is computed for a tile that begins in `row`, where only the lower triangle is wanted.
+//   pack(first, part, i, k, packed): block (i, k) of a part of the factor, the first row of which is `first` of it
+//   multiply(row, rows, part, packed, first block, last block, first): of the product's rows, with blocks of the part
+template <typename Pack, typename MultiplyPacked>
 void multiply_in_parts(int64_t rows, int64_t columns, int64_t depth, bool is_lower, const Pack& pack,
                        const MultiplyPacked& multiply) {
   const int64_t row_blocks = std::max<int64_t>(1, kMostPacked / std::max<int64_t>(1, depth) / PackedBlocks::kBlockRows);

@@ -6,18 +6,20 @@
 namespace thimble {
 namespace {
 
-template <bool kIsTransposed, typename Stored>
-void pack_block(const Stored& elements, const PackedBlocks& blocks, int64_t i, int64_t k, float* packed) {
-  using Mapper = WideningMapper<Stored, kIsTransposed>;
+// A block of the factor, or with kIsTransposed what is one after it has been transposed. Elements of other types are
+// widened first: so there is one copy of Eigen's code for all types.
+template <bool kIsTransposed>
+void pack_block(const StoredMatrixView& block, float* packed) {
+  using Mapper = WideningMapper<FloatElements, kIsTransposed>;
   using Index = Eigen::Index;
   using Traits = Eigen::internal::gebp_traits<float, float>;
   constexpr int kOrder = kIsTransposed ? Eigen::ColMajor : Eigen::RowMajor;
   Eigen::internal::gemm_pack_lhs<float, Index, Mapper, Traits::mr, Traits::LhsProgress, Traits::LhsPacket4Packing,
                                  kOrder>
       pack;
-  const Mapper left(elements);
-  pack(packed + blocks.offset(i, k), left.getSubMapper(blocks.first_row(i), blocks.first_column(k)),
-       blocks.columns_of(k), blocks.rows_of(i));
+  const FloatValues values(block);
+  const Index rows = kIsTransposed ? block.cols : block.rows, depth = kIsTransposed ? block.rows : block.cols;
+  pack(packed, Mapper(FloatElements(values.view())), depth, rows);
 }
 
 // c (M, N) = a B^T, or c += it, in the columns of B's blocks of rows [first, last): as Eigen does it, of the

@@ -197,13 +197,6 @@ void with_elements(const StoredMatrixView& m, const Body& body) {
   }
 }
 
-// The same of any matrix.
-template <typename Body>
-void with_any_elements(const StoredMatrixView& m, const Body& body) {
-  if (m.is_float32()) return body(FloatElements(m));
-  with_elements(m, body);
-}
-
 // The float32 values of a matrix of few elements, `stride` apart by rows.
 class WidenedMatrix {
  public:
