@@ -101,25 +101,29 @@ void accumulate_tn(ConstMatrixView x, ConstMatrixView y, MatrixView c, bool is_l
       });
 }
 
+// C = A F^T, or C += it, for many rows. pack(first, part, i, k, packed) as above, of the factor F (N, K).
+template <typename Pack>
+void multiply_rows(ConstMatrixView a, MatrixView c, bool adds, const Pack& pack) {
+  const CpuKernels& kernels = cpu_kernels();
+  multiply_in_parts(a.rows, c.cols, a.cols, false, pack,
+                    [&](int64_t r, int64_t rows, const PackedBlocks& part, const float* packed, int64_t begin,
+                        int64_t end, int64_t first) {
+                      kernels.multiply_packed(a.block_rows(r, rows), part, packed, begin, end,
+                                              c.block_rows(r, rows).block_cols(first, part.rows), adds);
+                    });
+}
+
 // Do so many rows pay for packing the other factor?
 bool has_many_rows(ConstMatrixView a) { return a.rows > kMostFewRows && a.cols > 0; }
 
 }  // namespace
 
 void multiply_nt(ConstMatrixView a, const StoredMatrixView& b, MatrixView c) {
-  if (has_many_rows(a)) {
-    const CpuKernels& kernels = cpu_kernels();
-    return multiply_in_parts(
-        a.rows, b.rows, a.cols, false,
-        [&](int64_t first, const PackedBlocks& part, int64_t i, int64_t k, float* packed) {
-          kernels.pack(b.block_rows(first, part.rows), part, i, k, packed);
-        },
-        [&](int64_t r, int64_t rows, const PackedBlocks& part, const float* packed, int64_t begin, int64_t end,
-            int64_t first) {
-          kernels.multiply_packed(a.block_rows(r, rows), part, packed, begin, end,
-                                  c.block_rows(r, rows).block_cols(first, part.rows), false);
-        });
-  }
+  if (has_many_rows(a))
+    return multiply_rows(a, c, false,
+                         [&](int64_t first, const PackedBlocks& part, int64_t i, int64_t k, float* packed) {
+                           cpu_kernels().pack(b.block_rows(first, part.rows), part, i, k, packed);
+                         });
   if (a.rows > 1 && a.rows % kKernelRows != 0) return multiply_padded_nt(a, b, c);
   for_each_tile(a.rows, b.rows, kTileRows, kNarrowTileCols, [&](int64_t r, int64_t rows, int64_t n, int64_t cols) {
     cpu_kernels().gemm_nt(a.block_rows(r, rows), b.block_rows(n, cols), c.block_rows(r, rows).block_cols(n, cols));
@@ -128,16 +132,9 @@ void multiply_nt(ConstMatrixView a, const StoredMatrixView& b, MatrixView c) {
 
 void multiply_nn(ConstMatrixView a, const StoredMatrixView& b, MatrixView c, bool adds) {
   if (has_many_rows(a))
-    return multiply_in_parts(
-        a.rows, b.cols, a.cols, false,
-        [&](int64_t first, const PackedBlocks& part, int64_t i, int64_t k, float* packed) {
-          cpu_gradient_kernels().pack_transposed(b.block_cols(first, part.rows), part, i, k, packed);
-        },
-        [&](int64_t r, int64_t rows, const PackedBlocks& part, const float* packed, int64_t begin, int64_t end,
-            int64_t first) {
-          cpu_kernels().multiply_packed(a.block_rows(r, rows), part, packed, begin, end,
-                                        c.block_rows(r, rows).block_cols(first, part.rows), adds);
-        });
+    return multiply_rows(a, c, adds, [&](int64_t first, const PackedBlocks& part, int64_t i, int64_t k, float* packed) {
+      cpu_gradient_kernels().pack_transposed(b.block_cols(first, part.rows), part, i, k, packed);
+    });
   for_each_tile(c.rows, c.cols, kTileRows, kTileCols, [&](int64_t r, int64_t rows, int64_t n, int64_t cols) {
     cpu_gradient_kernels().gemm_nn(a.block_rows(r, rows), b.block_cols(n, cols),
                                    c.block_rows(r, rows).block_cols(n, cols), adds);

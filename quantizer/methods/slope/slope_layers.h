@@ -39,8 +39,8 @@ struct SlopeOptions {
 // All of them: what an artifact says it was made with, and what tells sweeps apart.
 Json to_json(const SlopeOptions& options);
 
-// Of the bits that a weight is going to have, those that shrinkage alone may leave it: with more, files are further
-// from the original at the same size; with less it is for nothing (docs/measurements/2026-11-26-low-rates.md).
+// Of the bits that a weight is going to have, those that shrinkage alone may leave it: with much more, files do not get
+// smaller with c any more (docs/measurements/2026-11-26-low-rates.md).
 constexpr double kShrunkShare = 0.4;
 
 // With steps so long no artifact changes any more.

@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "gptq/slope/step_plan.h"
 #include "tests/quantizer/methods/slope/slope_model.h"
 #include "tests/runtime/base/error_matcher.h"
 
@@ -92,6 +93,21 @@ TEST_F(SlopeSearchTest, FillsEveryLimitWithWhatWasDistilled) {
 TEST_F(SlopeSearchTest, TheSameAgain) {
   const DistillInput distill = distill_input();
   EXPECT_EQ(search(limit_of(40'000), &distill).artifact, search(limit_of(40'000), &distill).artifact);
+}
+
+// The longer the steps, the less they are kept below the weights: all there is at many bits, nothing at the end.
+TEST_F(SlopeSearchTest, ShrinkageFallsWithTheBits) {
+  const SlopeLayers& layers = model_.layers;
+  const auto weights = static_cast<double>(layers.weights());
+  EXPECT_EQ(layers.setting_at(layers.size_model().log2_c_for(8 * weights)).shrinkage, layers.options().shrinkage);
+  double last = layers.options().shrinkage;
+  for (double bits : {3.0, 2.0, 1.0, 0.5}) {
+    const double shrinkage = layers.setting_at(layers.size_model().log2_c_for(bits * weights)).shrinkage;
+    EXPECT_LT(shrinkage, last) << bits;
+    EXPECT_NEAR(shrinkage, shrinkage_for(kShrunkShare * bits), 1e-6 * shrinkage);
+    last = shrinkage;
+  }
+  EXPECT_LT(layers.setting_at(kHighestLog2C).shrinkage, 1e-9);
 }
 
 // Without solving, as with it.
