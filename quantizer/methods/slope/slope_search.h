@@ -95,6 +95,7 @@ class SlopeSearch {
   SlopeOutcome with_learned(size_t block, std::optional<uint64_t> limit, const EncodeOptions& encode,
                             const SlopeOutcome& outcome);
   bool learn(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome);
+  bool distill(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome);
   double fit_codes(const LearnedCodes& learned, uint64_t limit, const EncodeOptions& encode, SlopeOutcome& outcome);
   bool learns() const { return teacher_ && teacher_->learns(); }
   bool distills() const { return teacher_ && teacher_->distills(); }

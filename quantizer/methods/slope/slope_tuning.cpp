@@ -1,4 +1,4 @@
-// slope_tuning.cpp: what becomes of an artifact that a search has found: learned codes, then tuned gains, each kept
+// slope_tuning.cpp: what becomes of an artifact that a search has found: learned codes, else tuned gains, each kept
 // where the model is closer to the original on sequences held out, and the limit filled.
 #include <algorithm>
 
@@ -7,9 +7,10 @@
 namespace thimble {
 namespace {
 
-// Encodes of learned codes until they fill the limit, and what a bit weighs in the first of them.
+// Encodes of learned codes until they fill the limit, and what a bit weighs in the first of them and at most: from
+// half a level squared on, codes that learning has not moved change for their bits alone.
 constexpr int kMostCodeFits = 16;
-constexpr double kFirstRateWeight = 0.01;
+constexpr double kFirstRateWeight = 0.01, kMostRateWeight = 0.04;
 
 // Adds what became of the next block. Of what is not kept, only where nothing is.
 void add_block(const LearnReport& next, LearnReport& all) {
@@ -23,8 +24,8 @@ void add_block(const LearnReport& next, LearnReport& all) {
 
 }  // namespace
 
-// Makes of the latents codes of as many bytes as the limit has room for, with the steps that the outcome has. Returns
-// what a bit weighs then; the outcome may stay below the limit where even bits that weigh nothing do.
+// Makes of the latents codes of as many bytes as the limit has room for, with the steps that the outcome has, or near
+// to it. Returns what a bit weighs then; the outcome may stay below the limit where even bits that weigh nothing do.
 double SlopeSearch::fit_codes(const LearnedCodes& learned, uint64_t limit, const EncodeOptions& encode,
                               SlopeOutcome& outcome) {
   auto with = [&](double rate_weight) {
@@ -43,11 +44,13 @@ double SlopeSearch::fit_codes(const LearnedCodes& learned, uint64_t limit, const
     // Between the two where both are known, not too near to either.
     const double between = best ? std::clamp((low_bytes - aim) / (low_bytes - high_bytes), 0.1, 0.9) : 0;
     const double tried = best ? low + between * (high - low) : low == 0 ? kFirstRateWeight : 4 * low;
+    if (tried > kMostRateWeight) return low;
     SlopeOutcome made = with(tried);
     const auto bytes = static_cast<double>(made.artifact.size());
     if (made.artifact.size() > limit) {
       low = tried;
       low_bytes = bytes;
+      if (!best) outcome = std::move(made);
     } else {
       high = fitting = tried;
       high_bytes = bytes;
@@ -105,28 +108,31 @@ bool SlopeSearch::learn(std::optional<uint64_t> limit, const EncodeOptions& enco
   });
 }
 
+// Distils the outcome and fills the limit. False, and the outcome stays as it was, where that does not help.
+bool SlopeSearch::distill(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome) {
+  if (!distills()) return false;
+  Distilled distilled = tools_.times.time(
+      "distill", [&] { return teacher_->distill(outcome.model, tools_.small.at(outcome.log2_c), tools_.progress); });
+  DistillReport& report = distilled.report;
+  if (report.is_kept) {
+    const RowChanges changes = row_changes(outcome.model, distilled.model);
+    SlopeOutcome tuned = outcome;
+    tuned.model = std::move(distilled.model);
+    tuned.artifact = tools_.encoder.artifact(tuned.model, encode, tools_.progress);
+    if (limit && fill(*limit, changes, tuned))
+      report.divergence_after =
+          tools_.times.time("distill", [&] { return teacher_->divergence(tuned.model, tools_.progress); });
+    report.is_kept = report.is_closer() && (!limit || tuned.artifact.size() <= *limit);
+    if (report.is_kept) outcome = std::move(tuned);
+  }
+  outcome.distill = report;
+  return report.is_kept;
+}
+
 // Learns the codes of the outcome, encoded with `encode`, and small tensors with them, or else distils it, and fills
 // the limit. Stays as it was but for the latter where these do not help.
 void SlopeSearch::tune(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome) {
-  if (learn(limit, encode, outcome)) return;
-  if (distills()) {
-    Distilled distilled = tools_.times.time(
-        "distill", [&] { return teacher_->distill(outcome.model, tools_.small.at(outcome.log2_c), tools_.progress); });
-    DistillReport& report = distilled.report;
-    if (report.is_kept) {
-      const RowChanges changes = row_changes(outcome.model, distilled.model);
-      SlopeOutcome tuned = outcome;
-      tuned.model = std::move(distilled.model);
-      tuned.artifact = tools_.encoder.artifact(tuned.model, encode, tools_.progress);
-      if (limit && fill(*limit, changes, tuned))
-        report.divergence_after =
-            tools_.times.time("distill", [&] { return teacher_->divergence(tuned.model, tools_.progress); });
-      report.is_kept = report.is_closer() && (!limit || tuned.artifact.size() <= *limit);
-      if (report.is_kept) outcome = std::move(tuned);
-    }
-    outcome.distill = report;
-    if (report.is_kept) return;
-  }
+  if (learn(limit, encode, outcome) || distill(limit, encode, outcome)) return;
   if (limit) fill(*limit, {}, outcome);
 }
 
