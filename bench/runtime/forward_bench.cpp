@@ -1,5 +1,5 @@
-// forward_bench.cpp: the float32 forward pass of a 30M-parameter golf-gpt at 2048 tokens, as a share of the
-// matrix-product rate that the same library reaches on this machine in the same run, with the same threads; and the
+// forward_bench.cpp: the forward pass of a 30M-parameter golf-gpt at 2048 tokens, in float32 and in bf16, as a share of
+// the matrix-product rate that the same library reaches on this machine in the same run, with the same threads; and the
 // backward pass, as a multiple of the forward pass in the same run. Counters: GFLOPS, share_of_gemm_peak (the forward
 // pass alone), backward_over_forward.
 #include <benchmark/benchmark.h>
@@ -45,22 +45,25 @@ double forward_flops(const Network& network, double tokens, double scored) {
   return 2 * products;
 }
 
+constexpr Numerics kNumerics[] = {Numerics::kFp32, Numerics::kBf16};
+
 // Best rate of large square products, in operations per second.
-double gemm_peak() {
-  static const double peak = [] {
+double gemm_peak(Numerics numerics) {
+  static const auto measure = [](ProductArithmetic arithmetic) {
     constexpr int64_t kSize = 2048;
     Matrix a(random_values(kSize * kSize, 1), kSize, kSize), b(random_values(kSize * kSize, 2), kSize, kSize),
         c(kSize, kSize);
     double best = 0;
     for (int i = 0; i < 8; ++i) {
       auto start = std::chrono::steady_clock::now();
-      multiply_nt(a, b, c);
+      multiply_nt(a, b, c, arithmetic);
       double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       best = std::max(best, 2.0 * kSize * kSize * kSize / seconds);
     }
     return best;
-  }();
-  return peak;
+  };
+  static const double peaks[] = {measure(ProductArithmetic::kFloat32), measure(ProductArithmetic::kBf16)};
+  return peaks[gradient_arithmetic(numerics) == ProductArithmetic::kBf16];
 }
 
 std::vector<Token> random_window(int64_t count) {
@@ -72,7 +75,8 @@ std::vector<Token> random_window(int64_t count) {
 
 void forward_window(benchmark::State& state) {
   const std::shared_ptr<const Weights> model = random_golf30m();
-  const std::unique_ptr<Scorer> scorer = make_cpu_scorer(model, Numerics::kFp32, kContext);
+  const Numerics numerics = kNumerics[state.range(1)];
+  const std::unique_ptr<Scorer> scorer = make_cpu_scorer(model, numerics, kContext);
   const std::vector<Token> tokens = random_window(kContext);
   const int64_t scored = state.range(0);
   Matrix scores(scored, model->network->vocabulary());
@@ -81,11 +85,15 @@ void forward_window(benchmark::State& state) {
   double iterations = static_cast<double>(state.iterations());
   state.counters["GFLOPS"] = benchmark::Counter(flops * iterations / 1e9, benchmark::Counter::kIsRate);
   state.counters["share_of_gemm_peak"] =
-      benchmark::Counter(flops * iterations / gemm_peak(), benchmark::Counter::kIsRate);
+      benchmark::Counter(flops * iterations / gemm_peak(numerics), benchmark::Counter::kIsRate);
   state.counters["tokens_per_second"] =
       benchmark::Counter(static_cast<double>(kContext) * iterations, benchmark::Counter::kIsRate);
 }
-BENCHMARK(forward_window)->ArgName("scored")->Arg(2048)->Arg(64)->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(forward_window)
+    ->ArgNames({"scored", "bf16"})
+    ->ArgsProduct({{2048, 64}, {0, 1}})
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
 
 struct NobodyLooks final : GradientObserver {
   void on_output_gradient(const std::string&, int64_t, ConstMatrixView, ConstMatrixView) override {}
@@ -103,8 +111,9 @@ double seconds_of(Action action) {
 void gradient_window(benchmark::State& state) {
   const std::shared_ptr<const Weights> model = random_golf30m();
   const bool for_gains = state.range(0) != 0;
-  CpuPass forward_pass(*model, kContext);
-  CpuGradients gradients(*model, kContext, for_gains);
+  const ProductArithmetic arithmetic = gradient_arithmetic(kNumerics[state.range(1)]);
+  CpuPass forward_pass(*model, kContext, gradient_policy(arithmetic));
+  CpuGradients gradients(*model, kContext, for_gains, /*for_matrices=*/false, arithmetic);
   const std::vector<Token> tokens = random_window(kContext + 1);
   const std::span<const Token> inputs = std::span(tokens).first(kContext);
   Matrix logits(kContext, model->network->vocabulary());
@@ -121,13 +130,18 @@ void gradient_window(benchmark::State& state) {
   state.counters["backward_over_forward"] = both / forward - 1;
   state.counters["tokens_per_second"] = static_cast<double>(kContext) / both;
 }
-BENCHMARK(gradient_window)->ArgName("for_gains")->Arg(0)->Arg(1)->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(gradient_window)
+    ->ArgNames({"for_gains", "bf16"})
+    ->ArgsProduct({{0, 1}, {0, 1}})
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
 
 void gemm_2048(benchmark::State& state) {
-  for (auto _ : state) benchmark::DoNotOptimize(gemm_peak());
-  state.counters["GFLOPS"] = gemm_peak() / 1e9;
+  const Numerics numerics = kNumerics[state.range(0)];
+  for (auto _ : state) benchmark::DoNotOptimize(gemm_peak(numerics));
+  state.counters["GFLOPS"] = gemm_peak(numerics) / 1e9;
 }
-BENCHMARK(gemm_2048)->Iterations(1)->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(gemm_2048)->ArgName("bf16")->Arg(0)->Arg(1)->Iterations(1)->UseRealTime()->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace thimble

@@ -18,8 +18,8 @@ constexpr int64_t kPairRowsPerTask = 64, kPairColumns = 256;  // of products by 
 // One model at one node of its pass over every sequence.
 class PausedPasses {
  public:
-  PausedPasses(const Weights& weights, const TokenSequences& tokens, int64_t sequences)
-      : pass_(weights, tokens.length) {
+  PausedPasses(const Weights& weights, const TokenSequences& tokens, int64_t sequences, ProductArithmetic arithmetic)
+      : pass_(weights, tokens.length, gradient_policy(arithmetic)) {
     for (int64_t s = 0; s < sequences; ++s)
       pauses_.push_back({0, window_batch(tokens.sequence(s).first(static_cast<size_t>(tokens.length) - 1)), {}});
   }
@@ -40,12 +40,13 @@ class PausedPasses {
 class CpuInputPairs final : public InputPairs {
  public:
   CpuInputPairs(std::shared_ptr<const Weights> original, Weights quantized, const TokenSequences& tokens,
-                int64_t sequences)
+                int64_t sequences, ProductArithmetic arithmetic)
       : original_(std::move(original)),
         quantized_(std::move(quantized)),
         sequences_(static_cast<size_t>(sequences)),
-        of_quantized_(quantized_, tokens, sequences),
-        of_original_(*original_, tokens, sequences) {}
+        arithmetic_(arithmetic),
+        of_quantized_(quantized_, tokens, sequences, arithmetic),
+        of_original_(*original_, tokens, sequences, arithmetic) {}
 
   InputPair collect(const LinearInput& input) override {
     const std::string& reader = original_->network->matrix(input.readers[0]).name;
@@ -55,12 +56,12 @@ class CpuInputPairs final : public InputPairs {
     for (size_t s = 0; s < sequences_; ++s) {
       const auto sequence = static_cast<int64_t>(s);
       const ConstMatrixView x = of_original_.advance(s, input), y = of_quantized_.advance(s, input);
-      add_gram(y, reader, sequence, pair.hessian);
+      add_gram(y, reader, sequence, pair.hessian, arithmetic_);
       difference_.resize(x.rows, columns);
       for_each_row(x.rows, columns, [&](int64_t t) {
         for (int64_t k = 0; k < columns; ++k) difference_(t, k) = x.row(t)[k] - y.row(t)[k];
       });
-      add_cross_products(difference_, y, reader, sequence, pair.drift);
+      add_cross_products(difference_, y, reader, sequence, pair.drift, arithmetic_);
       tokens += x.rows;
     }
     forget_replaced();
@@ -85,6 +86,7 @@ class CpuInputPairs final : public InputPairs {
   const std::shared_ptr<const Weights> original_;
   Weights quantized_;
   const size_t sequences_;
+  const ProductArithmetic arithmetic_;
   PausedPasses of_quantized_, of_original_;
   Matrix difference_;               // (T, K) x - x~ of a sequence
   std::vector<MatrixId> replaced_;  // since the last input
@@ -182,7 +184,7 @@ std::unique_ptr<InputPairs> make_input_pairs(const std::shared_ptr<const Weights
   if (sequences < 1 || sequences > tokens.count)
     throw Error(ExitCode::kInternal, "input pairs of a number of sequences that there is not");
   if (device.is_cuda) return make_cuda_input_pairs(original, quantized, device, tokens, sequences);
-  return std::make_unique<CpuInputPairs>(original, *quantized, tokens, sequences);
+  return std::make_unique<CpuInputPairs>(original, *quantized, tokens, sequences, gradient_arithmetic(device.numerics));
 }
 
 std::optional<MemoryPlan> plan_kept_input_pairs(const std::shared_ptr<const Network>& network, Numerics numerics,

@@ -47,14 +47,15 @@ void add_row(const float* added, int64_t count, double* row) {
 
 // A sum of squares is finite only if every value is, and it bounds the column's other products (Cauchy-Schwarz):
 // looking at the diagonal is enough.
-void add_gram(ConstMatrixView x, const std::string& layer, int64_t sequence, SymmetricMatrix& sum) {
+void add_gram(ConstMatrixView x, const std::string& layer, int64_t sequence, SymmetricMatrix& sum,
+              ProductArithmetic arithmetic) {
   const int64_t columns = sum.size();
   // Lives for this call only, so that a model's sums together hold one scratch, not one each.
   Matrix products(columns, columns);
   for_each_flush(x.rows, [&](int64_t first, int64_t count) {
     const ConstMatrixView tokens = x.block_rows(first, count);
     if (first > 0) std::ranges::fill(products.values(), 0.0F);
-    accumulate_gram_lower(tokens, products);
+    accumulate_gram_lower(tokens, products, arithmetic);
     for (int64_t column = 0; column < columns; ++column)
       if (!std::isfinite(products(column, column))) refuse_column(tokens, column, layer, sequence, first, "squares");
     parallel_chunks(columns, kHessianRowsPerTask, [&](int64_t begin, int64_t end) {
@@ -64,12 +65,12 @@ void add_gram(ConstMatrixView x, const std::string& layer, int64_t sequence, Sym
 }
 
 void add_cross_products(ConstMatrixView x, ConstMatrixView y, const std::string& layer, int64_t sequence,
-                        MatrixF64& sum) {
+                        MatrixF64& sum, ProductArithmetic arithmetic) {
   Matrix products(x.cols, y.cols);
   for_each_flush(x.rows, [&](int64_t first, int64_t count) {
     const ConstMatrixView tokens = x.block_rows(first, count);
     if (first > 0) std::ranges::fill(products.values(), 0.0F);
-    accumulate_cross(tokens, y.block_rows(first, count), products);
+    accumulate_cross(tokens, y.block_rows(first, count), products, arithmetic);
     for (int64_t i = 0; i < x.cols; ++i)
       if (!std::ranges::all_of(std::span(products.row(i), static_cast<size_t>(y.cols)),
                                [](float value) { return std::isfinite(value); }))
@@ -92,7 +93,7 @@ void HessianCollector::on_linear_input(std::span<const std::string> layers, Cons
   if (x.cols != columns)
     throw Error(ExitCode::kInternal,
                 fmt::format("layer '{}': input of {} columns, expected {}", layer, x.cols, columns));
-  add_gram(x, layer, first_sequence_ + sum.sequence_count, sum.matrix);
+  add_gram(x, layer, first_sequence_ + sum.sequence_count, sum.matrix, arithmetic_);
   sum.token_count += x.rows;
   ++sum.sequence_count;
 }

@@ -16,6 +16,7 @@
 #include "gptq/statistics/symmetric_matrix.h"
 #include "runtime/ops/observers.h"
 #include "runtime/tensor/matrix.h"
+#include "runtime/tensor/product_arithmetic.h"
 
 namespace thimble {
 
@@ -45,17 +46,19 @@ HessianSet mean_hessians(HessianSums sums);
 // Adds x^T x, or x^T y, of one sequence x (T, K) and y (T, K): products of up to 2048 tokens are summed in float32,
 // these sums in float64. The same for any thread count. A value that is not finite, or whose products overflow float32,
 // is an Error (bad input) that names the layer, the sequence, the position and the column; of y, nothing is checked but
-// what the products say.
-void add_gram(ConstMatrixView x, const std::string& layer, int64_t sequence, SymmetricMatrix& sum);
+// what the products say. In bf16 x and y are rounded to it before.
+void add_gram(ConstMatrixView x, const std::string& layer, int64_t sequence, SymmetricMatrix& sum,
+              ProductArithmetic arithmetic = ProductArithmetic::kFloat32);
 void add_cross_products(ConstMatrixView x, ConstMatrixView y, const std::string& layer, int64_t sequence,
-                        MatrixF64& sum);
+                        MatrixF64& sum, ProductArithmetic arithmetic = ProductArithmetic::kFloat32);
 
 // One sum by add_gram() per distinct input of a model.
 // Observes forward passes of one sequence each, in a fixed order; then the result is the same for any thread count.
 class HessianCollector final : public LinearObserver {
  public:
   // `first_sequence`: the number in errors of the first sequence.
-  explicit HessianCollector(int64_t first_sequence = 0) : first_sequence_(first_sequence) {}
+  explicit HessianCollector(int64_t first_sequence = 0, ProductArithmetic arithmetic = ProductArithmetic::kFloat32)
+      : first_sequence_(first_sequence), arithmetic_(arithmetic) {}
 
   // Adds one sequence x (T, K), the input of all of `layers`. The same input always comes with the same list. A value
   // that is not finite, or whose square overflows float32, is an Error (bad input) that names the first layer, the
@@ -67,6 +70,7 @@ class HessianCollector final : public LinearObserver {
 
  private:
   int64_t first_sequence_;
+  ProductArithmetic arithmetic_;
   HessianSums sums_;
 };
 

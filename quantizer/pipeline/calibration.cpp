@@ -57,20 +57,20 @@ class PartCollector {
   // `with_loss`: in fp32, whatever the numerics.
   PartCollector(const std::shared_ptr<const Weights>& weights, Numerics numerics, const TokenSequences& sequences,
                 std::span<const LinearInput> inputs, bool with_loss, Progress& progress)
-      : policy_(numeric_policy(with_loss ? Numerics::kFp32 : numerics)),
+      : policy_(with_loss ? gradient_policy(gradient_arithmetic(numerics)) : numeric_policy(numerics)),
         weights_(rounded_weights(weights, policy_)),
         sequences_(sequences),
         inputs_(inputs),
         progress_(progress) {
     if (with_loss)
-      gradients_.emplace(*weights_, sequences.length);
+      gradients_.emplace(*weights_, sequences.length, /*for_gains=*/false, /*for_matrices=*/false, policy_.products);
     else
       pass_.emplace(*weights_, sequences.length, policy_);
   }
 
   CalibrationStatistics collect(Share part) {
     if (gradients_) return collect_with_loss(part);
-    HessianCollector collector(static_cast<int64_t>(part.begin));
+    HessianCollector collector(static_cast<int64_t>(part.begin), policy_.products);
     for_each_sequence(part, [&](std::span<const Token> tokens) {
       pass_->begin(window_batch(tokens.first(tokens.size() - 1)));
       for (const LinearInput& input : inputs_) {  // and no further
@@ -84,7 +84,7 @@ class PartCollector {
  private:
   CalibrationStatistics collect_with_loss(Share part) {
     const auto first = static_cast<int64_t>(part.begin);
-    HessianCollector hessians(first), head(first);
+    HessianCollector hessians(first, policy_.products), head(first, policy_.products);
     FisherCollector fisher(*weights_->network, first);
     ChosenInputs chosen(*weights_->network, inputs_, hessians);
     for_each_sequence(part, [&](std::span<const Token> tokens) {
@@ -196,11 +196,15 @@ TokenSequences self_generate(Generator& generator, const TextScript& script, uin
   return all;
 }
 
+bool collects_at_once(const Device& device) {
+  return !device.is_cuda && (device.numerics == Numerics::kFp32 || device.numerics == Numerics::kBf16);
+}
+
 StoredStatistics collect_statistics(const std::shared_ptr<const Weights>& weights, const Device& device,
                                     const TokenSequences& sequences, bool with_loss, uint64_t key,
                                     const SharedWork& work, Progress& progress) {
   const Network& network = *weights->network;
-  const bool in_one_pass = with_loss && !device.is_cuda && device.numerics == Numerics::kFp32;
+  const bool in_one_pass = with_loss && collects_at_once(device);
   const HessianGroups plan = common_groups(
       group_hessians(weights->network, device, sequences.count, sequences.length, in_one_pass, weights->owned_bytes()),
       work);

@@ -21,6 +21,9 @@ namespace thimble {
 TokenSequences self_generate(Generator& generator, const TextScript& script, uint64_t key, const SharedWork& work,
                              Progress& progress);
 
+// Does one pass over the text give Hessians and losses there? In modes that round nothing but factors of products.
+bool collects_at_once(const Device& device);
+
 // Runs every sequence, less its last token (nothing is predicted from it), through the model; Hessians of all its
 // linear layers, rounded to float32: those of as many layers in a pass as memory holds (hessian_groups.h), each group a
 // piece of the work. They stay in memory where they take a small part of it, else in files. On the CPU the

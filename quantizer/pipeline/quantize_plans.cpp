@@ -11,6 +11,7 @@
 #include "gptq/statistics/statistics_sum.h"
 #include "quantizer/methods/slope/distill.h"
 #include "quantizer/methods/slope/slope_layers.h"
+#include "quantizer/pipeline/calibration.h"
 #include "runtime/base/parallel.h"
 #include "runtime/cpu/cpu_plans.h"
 #include "runtime/cuda/cuda_models.h"
@@ -169,7 +170,7 @@ std::vector<MemoryPlan> plan_host_memory(const QuantizeRequest& request, OpenedC
   // What a numeric mode rounds is in float32.
   const uint64_t weights = source.memory_bytes() + source.weights()->owned_bytes();
   const uint64_t rounded = weights + (is_exact ? 0 : weight_count(source) * sizeof(float));
-  const bool with_loss = request.fisher && is_exact;
+  const bool with_loss = request.fisher && collects_at_once(request.device);
   std::vector<MemoryPlan> plans;
   if (!request.given_text.is_given()) plans.push_back(plan_cpu_generation(network, options, rounded));
   plans.push_back(plan_host_statistics(network, options.length, with_loss, rounded, usable));

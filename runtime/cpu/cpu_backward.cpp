@@ -47,7 +47,7 @@ class CpuBackward {
     if (at_.inputs[0]) observer_.on_linear_gradient(name, dy_, input(0));
     add_sums(0, ones());
     if (!has_gradient(0)) return;
-    multiply_nn(dy_, weights_.matrix(o.weight), gradient(0), at_.input_gradients[0].adds);
+    multiply_nn(dy_, weights_.matrix(o.weight), gradient(0), at_.input_gradients[0].adds, pass_.policy_.products);
   }
 
   // y = x + scale * a.
@@ -271,7 +271,7 @@ void CpuPass::backward_head(int64_t first_row, ConstMatrixView logit_gradient, C
   if (options_.reads_linear_inputs)
     observer.on_linear_gradient(name, logit_gradient, view(plan_.hidden).block_rows(first_row, logit_gradient.rows));
   multiply_nn(logit_gradient, weights_.matrix(network_.head.weight),
-              view(plan_.hidden_gradient).block_rows(first_row, logit_gradient.rows));
+              view(plan_.hidden_gradient).block_rows(first_row, logit_gradient.rows), /*adds=*/false, policy_.products);
 }
 
 void CpuPass::backward(GradientObserver& observer, std::vector<double>* sums) {

@@ -21,11 +21,12 @@ void add(const std::vector<double>& values, std::vector<double>& sums) {
 // Sums the gradients by the logarithms of gains and, unless `matrices` is null, by those that it has.
 class GainObserver final : public GradientObserver {
  public:
-  GainObserver(const Weights& student, GainGradients& sums, MatrixGradients* matrices)
+  GainObserver(const Weights& student, GainGradients& sums, MatrixGradients* matrices, ProductArithmetic arithmetic)
       : head_(student.matrix(student.network->head.weight)),
         head_name_(student.network->matrix(student.network->head.weight).name),
         sums_(sums),
-        matrices_(matrices) {}
+        matrices_(matrices),
+        arithmetic_(arithmetic) {}
 
   void on_output_gradient(const std::string& weight, int64_t, ConstMatrixView gradient,
                           ConstMatrixView output) override {
@@ -36,7 +37,7 @@ class GainObserver final : public GradientObserver {
       add(dots, sums_.rows[weight]);
   }
   void on_linear_gradient(const std::string& weight, ConstMatrixView gradient, ConstMatrixView input) override {
-    if (Matrix* sum = summed(weight)) accumulate_cross(gradient, input, *sum);
+    if (Matrix* sum = summed(weight)) accumulate_cross(gradient, input, *sum, arithmetic_);
   }
   // A tied head's gain also scales what is looked up.
   void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstMatrixView gradient) override {
@@ -70,20 +71,22 @@ class GainObserver final : public GradientObserver {
   std::string head_name_;
   GainGradients& sums_;
   MatrixGradients* matrices_;
+  ProductArithmetic arithmetic_;
 };
 
 class CpuDivergencePass final : public DivergencePass {
  public:
   CpuDivergencePass(std::shared_ptr<const Weights> teacher, Weights student, const TokenSequences& sequences,
-                    const DivergenceOptions& options)
+                    const DivergenceOptions& options, ProductArithmetic arithmetic)
       : network_(*student.network),
         base_(student.matrices),
         student_(std::move(student)),
         sequences_(sequences),
         options_(options),
-        window_(student_, sequences.length, /*for_gains=*/true, !options.summed.empty()),
+        arithmetic_(arithmetic),
+        window_(student_, sequences.length, /*for_gains=*/true, !options.summed.empty(), arithmetic),
         teacher_(std::move(teacher)),
-        teacher_pass_(*teacher_, sequences.length),
+        teacher_pass_(*teacher_, sequences.length, gradient_policy(arithmetic)),
         teacher_hidden_(
             static_cast<size_t>(options.kept_sequences(*student_.network, sequences.count, sequences.length))) {}
 
@@ -106,7 +109,7 @@ class CpuDivergencePass final : public DivergencePass {
     assert(!options_.summed.empty() || !sums_matrices);
     GainGradients sums;
     if (sums_matrices) set_zero(matrix_gradients_);
-    GainObserver observer(student_, sums, sums_matrices ? &matrix_gradients_ : nullptr);
+    GainObserver observer(student_, sums, sums_matrices ? &matrix_gradients_ : nullptr, arithmetic_);
     for (int64_t s = first; s < first + count; ++s) {
       VectorGradients vectors;
       sums.divergence += window_.run_divergence(inputs(s), teacher(s), observer, &vectors);
@@ -166,6 +169,7 @@ class CpuDivergencePass final : public DivergencePass {
   Weights student_;
   const TokenSequences& sequences_;
   const DivergenceOptions options_;
+  const ProductArithmetic arithmetic_;
   CpuGradients window_;
   const std::shared_ptr<const Weights> teacher_;
   CpuPass teacher_pass_;
@@ -178,8 +182,9 @@ class CpuDivergencePass final : public DivergencePass {
 
 std::unique_ptr<DivergencePass> make_cpu_divergence_pass(std::shared_ptr<const Weights> teacher, Weights student,
                                                          const TokenSequences& sequences,
-                                                         const DivergenceOptions& options) {
-  return std::make_unique<CpuDivergencePass>(std::move(teacher), std::move(student), sequences, options);
+                                                         const DivergenceOptions& options,
+                                                         ProductArithmetic arithmetic) {
+  return std::make_unique<CpuDivergencePass>(std::move(teacher), std::move(student), sequences, options, arithmetic);
 }
 
 }  // namespace thimble

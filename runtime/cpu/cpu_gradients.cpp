@@ -15,8 +15,9 @@ void scale(float factor, std::span<float> values) {
 
 }  // namespace
 
-CpuGradients::CpuGradients(const Weights& weights, int64_t context_length, bool for_gains, bool for_matrices)
-    : pass_(weights, context_length, {},
+CpuGradients::CpuGradients(const Weights& weights, int64_t context_length, bool for_gains, bool for_matrices,
+                           ProductArithmetic arithmetic)
+    : pass_(weights, context_length, gradient_policy(arithmetic),
             {.has_backward = true,
              .reads_linear_outputs = for_gains,
              .has_vector_gradients = for_gains,

@@ -28,8 +28,10 @@ struct TeacherRows {
 class CpuGradients {
  public:
   // `weights` must outlive the object and may change between windows. `for_gains`: observers also see the outputs of
-  // matrices, and gradients by vectors may be asked for. `for_matrices`: they see the inputs of matrices.
-  CpuGradients(const Weights& weights, int64_t context_length, bool for_gains = false, bool for_matrices = false);
+  // matrices, and gradients by vectors may be asked for. `for_matrices`: they see the inputs of matrices. `arithmetic`:
+  // of products with matrices.
+  CpuGradients(const Weights& weights, int64_t context_length, bool for_gains = false, bool for_matrices = false,
+               ProductArithmetic arithmetic = ProductArithmetic::kFloat32);
 
   // `tokens`: at least two; each but the last is an input, each but the first a target. Returns the summed loss in
   // nats.

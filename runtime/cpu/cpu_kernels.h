@@ -49,6 +49,8 @@ struct PackedBlocks {
   static constexpr int64_t kBlockRows = 192, kBlockColumns = 256;  // a multiple of what any kernel takes at a time
 
   int64_t rows, columns;
+  // Rows and columns of blocks that are filled up to a multiple of these.
+  int64_t row_multiple = 1, column_multiple = 1;
 
   int64_t row_blocks() const { return (rows + kBlockRows - 1) / kBlockRows; }
   int64_t column_blocks() const { return (columns + kBlockColumns - 1) / kBlockColumns; }
@@ -56,8 +58,14 @@ struct PackedBlocks {
   int64_t first_column(int64_t k) const { return k * kBlockColumns; }
   int64_t rows_of(int64_t i) const { return std::min(kBlockRows, rows - first_row(i)); }
   int64_t columns_of(int64_t k) const { return std::min(kBlockColumns, columns - first_column(k)); }
-  // Where a block lies, in floats; all together take rows * columns.
-  int64_t offset(int64_t i, int64_t k) const { return rows * first_column(k) + columns_of(k) * first_row(i); }
+  // Where a block lies, in elements, and how many all together are.
+  int64_t offset(int64_t i, int64_t k) const {
+    return filled(rows, row_multiple) * first_column(k) + filled(columns_of(k), column_multiple) * first_row(i);
+  }
+  int64_t count() const { return filled(rows, row_multiple) * filled(columns, column_multiple); }
+
+ private:
+  static int64_t filled(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 };
 
 // n is a row's width. Rows of one call never overlap unless a comment says that output may be input.

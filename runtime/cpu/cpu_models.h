@@ -23,9 +23,11 @@ std::unique_ptr<Generator> make_cpu_generator(std::shared_ptr<const Weights> wei
 constexpr uint64_t kMaxCacheBytes = uint64_t{1} << 30;
 int64_t calibration_batch(const Network& network, const CalibrationOptions& options);
 
-// In float32, one sequence after another. `sequences` must outlive the result.
+// One sequence after another, in float32 but for products with matrices and sums of their gradients, whose arithmetic
+// is chosen. `sequences` must outlive the result.
 std::unique_ptr<DivergencePass> make_cpu_divergence_pass(std::shared_ptr<const Weights> teacher, Weights student,
                                                          const TokenSequences& sequences,
-                                                         const DivergenceOptions& options = {});
+                                                         const DivergenceOptions& options = {},
+                                                         ProductArithmetic arithmetic = ProductArithmetic::kFloat32);
 
 }  // namespace thimble

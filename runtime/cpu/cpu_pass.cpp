@@ -44,9 +44,9 @@ class CpuForward {
     if (pass_.policy_.nvfp4) {
       Matrix staged(x.rows, x.cols);
       stage_rows_nvfp4(x, pass_.policy_.weights, staged);
-      multiply_nt(staged, weights_.matrix(o.weight), y_);
+      multiply_nt(staged, weights_.matrix(o.weight), y_, pass_.policy_.products);
     } else {
-      multiply_nt(x, weights_.matrix(o.weight), y_);
+      multiply_nt(x, weights_.matrix(o.weight), y_, pass_.policy_.products);
     }
     pass_.round(Boundary::kLinear, y_);
     if (o.bias == kAbsent) return;
@@ -303,7 +303,7 @@ ConstMatrixView CpuPass::run(TokenBatch batch, CpuCache* cache, int64_t first_ne
 }
 
 void CpuPass::logits(ConstMatrixView hidden, MatrixView out, Matrix* product) const {
-  multiply_nt(hidden, weights_.matrix(network_.head.weight), out);
+  multiply_nt(hidden, weights_.matrix(network_.head.weight), out, policy_.products);
   round(Boundary::kLogits, out);
   if (policy_.logits_scale != 1)
     for_each_row(out.rows, out.cols, [&](int64_t p) {

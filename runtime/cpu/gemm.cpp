@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "runtime/base/parallel.h"
+#include "runtime/cpu/bf16_products.h"
 #include "runtime/cpu/cpu_gradient_kernels.h"
 #include "runtime/cpu/cpu_kernels.h"
 
@@ -60,15 +61,16 @@ class UninitializedFloats {
 // nothing is computed for a tile that begins in `row`, where only the lower triangle is wanted.
 //   pack(first, part, i, k, packed): block (i, k) of a part of the factor, the first row of which is `first` of it
 //   multiply(row, rows, part, packed, first block, last block, first): of the product's rows, with blocks of the part
-template <typename Pack, typename MultiplyPacked>
-void multiply_in_parts(int64_t rows, int64_t columns, int64_t depth, bool is_lower, const Pack& pack,
-                       const MultiplyPacked& multiply) {
+//   blocks_of(rows, depth): how a part of so many rows is packed
+template <typename BlocksOf, typename Pack, typename MultiplyPacked>
+void multiply_in_parts(int64_t rows, int64_t columns, int64_t depth, bool is_lower, const BlocksOf& blocks_of,
+                       const Pack& pack, const MultiplyPacked& multiply) {
   const int64_t row_blocks = std::max<int64_t>(1, kMostPacked / std::max<int64_t>(1, depth) / PackedBlocks::kBlockRows);
   const int64_t part_columns = row_blocks * PackedBlocks::kBlockRows;
   const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
-  const UninitializedFloats packed(std::min(part_columns, columns) * depth);
+  const UninitializedFloats packed(blocks_of(std::min(part_columns, columns), depth).count());
   for (int64_t first = 0; first < columns; first += part_columns) {
-    const PackedBlocks part{std::min(part_columns, columns - first), depth};
+    const PackedBlocks part = blocks_of(std::min(part_columns, columns - first), depth);
     const int64_t deep = part.column_blocks();
     parallel_for(part.row_blocks() * deep,
                  [&](int64_t block) { pack(first, part, block / deep, block % deep, packed.data()); });
@@ -86,64 +88,88 @@ void multiply_in_parts(int64_t rows, int64_t columns, int64_t depth, bool is_low
   }
 }
 
+// The kernels of a product, null for float32's.
+const Bf16Products* bf16_kernels(ProductArithmetic arithmetic) {
+  return arithmetic == ProductArithmetic::kBf16 ? bf16_products() : nullptr;
+}
+
+auto blocks_for(const Bf16Products* bf16) {
+  return [bf16](int64_t rows, int64_t depth) { return bf16 ? bf16_blocks(rows, depth) : PackedBlocks{rows, depth}; };
+}
+
 // C += X^T Y.
-void accumulate_tn(ConstMatrixView x, ConstMatrixView y, MatrixView c, bool is_lower) {
+void accumulate_tn(ConstMatrixView x, ConstMatrixView y, MatrixView c, bool is_lower, ProductArithmetic arithmetic) {
   const CpuGradientKernels& kernels = cpu_gradient_kernels();
+  const Bf16Products* bf16 = bf16_kernels(arithmetic);
+  const auto pack = bf16 ? bf16->pack_transposed : kernels.pack_transposed;
+  const auto multiply = bf16 ? bf16->multiply_packed_tn : kernels.multiply_packed_tn;
   multiply_in_parts(
-      x.cols, y.cols, x.rows, is_lower,
+      x.cols, y.cols, x.rows, is_lower, blocks_for(bf16),
       [&](int64_t first, const PackedBlocks& part, int64_t i, int64_t k, float* packed) {
-        kernels.pack_transposed(y.block_cols(first, part.rows), part, i, k, packed);
+        pack(y.block_cols(first, part.rows), part, i, k, packed);
       },
       [&](int64_t r, int64_t rows, const PackedBlocks& part, const float* packed, int64_t begin, int64_t end,
           int64_t first) {
-        kernels.multiply_packed_tn(x.block_cols(r, rows), part, packed, begin, end,
-                                   c.block_rows(r, rows).block_cols(first, part.rows));
+        multiply(x.block_cols(r, rows), part, packed, begin, end, c.block_rows(r, rows).block_cols(first, part.rows));
       });
 }
 
 // C = A F^T, or C += it, for many rows. pack(first, part, i, k, packed) as above, of the factor F (N, K).
 template <typename Pack>
-void multiply_rows(ConstMatrixView a, MatrixView c, bool adds, const Pack& pack) {
-  const CpuKernels& kernels = cpu_kernels();
-  multiply_in_parts(a.rows, c.cols, a.cols, false, pack,
+void multiply_rows(ConstMatrixView a, MatrixView c, bool adds, const Bf16Products* bf16, const Pack& pack) {
+  const auto multiply = bf16 ? bf16->multiply_packed : cpu_kernels().multiply_packed;
+  multiply_in_parts(a.rows, c.cols, a.cols, false, blocks_for(bf16), pack,
                     [&](int64_t r, int64_t rows, const PackedBlocks& part, const float* packed, int64_t begin,
                         int64_t end, int64_t first) {
-                      kernels.multiply_packed(a.block_rows(r, rows), part, packed, begin, end,
-                                              c.block_rows(r, rows).block_cols(first, part.rows), adds);
+                      multiply(a.block_rows(r, rows), part, packed, begin, end,
+                               c.block_rows(r, rows).block_cols(first, part.rows), adds);
                     });
 }
 
-// Do so many rows pay for packing the other factor?
-bool has_many_rows(ConstMatrixView a) { return a.rows > kMostFewRows && a.cols > 0; }
+// Do so many rows pay for packing the other factor? Those of float32 add up in another order.
+bool has_many_rows(ConstMatrixView a, const Bf16Products* bf16) {
+  return a.rows > (bf16 ? 1 : kMostFewRows) && a.cols > 0;
+}
 
 }  // namespace
 
-void multiply_nt(ConstMatrixView a, const StoredMatrixView& b, MatrixView c) {
-  if (has_many_rows(a))
-    return multiply_rows(a, c, false,
+void multiply_nt(ConstMatrixView a, const StoredMatrixView& b, MatrixView c, ProductArithmetic arithmetic) {
+  const Bf16Products* bf16 = bf16_kernels(arithmetic);
+  if (has_many_rows(a, bf16)) {
+    const auto pack = bf16 ? bf16->pack : cpu_kernels().pack;
+    return multiply_rows(a, c, false, bf16,
                          [&](int64_t first, const PackedBlocks& part, int64_t i, int64_t k, float* packed) {
-                           cpu_kernels().pack(b.block_rows(first, part.rows), part, i, k, packed);
+                           pack(b.block_rows(first, part.rows), part, i, k, packed);
                          });
+  }
   if (a.rows > 1 && a.rows % kKernelRows != 0) return multiply_padded_nt(a, b, c);
   for_each_tile(a.rows, b.rows, kTileRows, kNarrowTileCols, [&](int64_t r, int64_t rows, int64_t n, int64_t cols) {
     cpu_kernels().gemm_nt(a.block_rows(r, rows), b.block_rows(n, cols), c.block_rows(r, rows).block_cols(n, cols));
   });
 }
 
-void multiply_nn(ConstMatrixView a, const StoredMatrixView& b, MatrixView c, bool adds) {
-  if (has_many_rows(a))
-    return multiply_rows(a, c, adds, [&](int64_t first, const PackedBlocks& part, int64_t i, int64_t k, float* packed) {
-      cpu_gradient_kernels().pack_transposed(b.block_cols(first, part.rows), part, i, k, packed);
-    });
+void multiply_nn(ConstMatrixView a, const StoredMatrixView& b, MatrixView c, bool adds, ProductArithmetic arithmetic) {
+  const Bf16Products* bf16 = bf16_kernels(arithmetic);
+  if (has_many_rows(a, bf16)) {
+    const auto pack = bf16 ? bf16->pack_transposed : cpu_gradient_kernels().pack_transposed;
+    return multiply_rows(a, c, adds, bf16,
+                         [&](int64_t first, const PackedBlocks& part, int64_t i, int64_t k, float* packed) {
+                           pack(b.block_cols(first, part.rows), part, i, k, packed);
+                         });
+  }
   for_each_tile(c.rows, c.cols, kTileRows, kTileCols, [&](int64_t r, int64_t rows, int64_t n, int64_t cols) {
     cpu_gradient_kernels().gemm_nn(a.block_rows(r, rows), b.block_cols(n, cols),
                                    c.block_rows(r, rows).block_cols(n, cols), adds);
   });
 }
 
-void accumulate_gram_lower(ConstMatrixView x, MatrixView c) { accumulate_tn(x, x, c, true); }
+void accumulate_gram_lower(ConstMatrixView x, MatrixView c, ProductArithmetic arithmetic) {
+  accumulate_tn(x, x, c, true, arithmetic);
+}
 
-void accumulate_cross(ConstMatrixView x, ConstMatrixView y, MatrixView c) { accumulate_tn(x, y, c, false); }
+void accumulate_cross(ConstMatrixView x, ConstMatrixView y, MatrixView c, ProductArithmetic arithmetic) {
+  accumulate_tn(x, y, c, false, arithmetic);
+}
 
 void subtract_product(ConstMatrixViewF64 a, ConstMatrixViewF64 b, MatrixViewF64 c) {
   cpu_gradient_kernels().gemm_nn_sub_f64(a, b, c);

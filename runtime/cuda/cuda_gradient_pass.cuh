@@ -51,11 +51,6 @@ inline CudaTargetRows next_token_targets(const int32_t* tokens) {
 void launch_logits(ConstCudaView hidden, const CudaMatrix<float>& head, float softcap, CudaGradientProducts& products,
                    CudaView out, cudaStream_t stream);
 
-// Of the products of passes that only give gradients: bf16 where that is the device's arithmetic, else float32.
-inline ProductArithmetic gradient_arithmetic(Numerics numerics) {
-  return numerics == Numerics::kBf16 ? ProductArithmetic::kBf16 : ProductArithmetic::kFloat32;
-}
-
 // The sums of vector_sums.h in device memory, over any number of backward passes.
 class CudaVectorSums {
  public:

@@ -61,6 +61,8 @@ std::optional<Numerics> numerics_named(std::string_view text) {
   return std::nullopt;
 }
 
+std::string_view instructions_for(Numerics numerics) { return cpu_instruction_set(numeric_policy(numerics).products); }
+
 }  // namespace
 
 bool is_device_text(std::string_view text) {
@@ -71,13 +73,13 @@ bool is_numerics_text(std::string_view text) { return text == "auto" || numerics
 
 std::string Device::arithmetic() const {
   if (!is_cuda && numerics == Numerics::kFp32) return std::string(cpu_instruction_set());
-  if (!is_cuda) return fmt::format("{} {}", cpu_instruction_set(), numerics_name(numerics));
+  if (!is_cuda) return fmt::format("{} {}", instructions_for(numerics), numerics_name(numerics));
   return cuda_arithmetic(ordinals[0]) + " " + std::string(numerics_name(numerics));
 }
 
 std::string Device::name() const {
   if (!is_cuda && numerics == Numerics::kFp32) return fmt::format("cpu ({})", cpu_instruction_set());
-  if (!is_cuda) return fmt::format("cpu ({}, {})", cpu_instruction_set(), numerics_name(numerics));
+  if (!is_cuda) return fmt::format("cpu ({}, {})", instructions_for(numerics), numerics_name(numerics));
   std::string one = fmt::format("{} ({})", cuda_arithmetic(ordinals[0]), numerics_name(numerics));
   return ordinals.size() == 1 ? one : fmt::format("{} x {}", ordinals.size(), one);
 }

@@ -47,7 +47,7 @@ std::unique_ptr<DivergencePass> make_divergence_pass(const std::shared_ptr<const
   if (device.is_cuda)
     return make_cuda_divergence_pass(teacher, student, sequences, {device.ordinals[0], device.memory_limit_bytes},
                                      device.numerics, progress, options);
-  return make_cpu_divergence_pass(teacher, *student, sequences, options);
+  return make_cpu_divergence_pass(teacher, *student, sequences, options, gradient_arithmetic(device.numerics));
 }
 
 }  // namespace thimble

@@ -65,13 +65,16 @@ std::string_view boundary_name(Boundary boundary) {
   return kNames[static_cast<size_t>(boundary)];
 }
 
-bool NumericPolicy::is_exact() const { return *this == NumericPolicy{}; }
+bool NumericPolicy::is_exact() const { return *this == gradient_policy(products); }
 
 NumericPolicy numeric_policy(Numerics numerics) {
   NumericPolicy policy;
   switch (numerics) {
     case Numerics::kFp32: break;
-    case Numerics::kBf16: return in_storage(Format::kBf16);
+    case Numerics::kBf16:
+      policy = in_storage(Format::kBf16);
+      policy.products = ProductArithmetic::kBf16;
+      break;
     case Numerics::kFp16: return in_storage(Format::kFp16);
     case Numerics::kSf16:
     case Numerics::kSf16Q115: policy = sf16_policy(Format::kQ131Q115); break;
@@ -84,11 +87,22 @@ NumericPolicy numeric_policy(Numerics numerics) {
       break;
     case Numerics::kNvfp4:
       policy = in_storage(Format::kBf16);
+      policy.products = ProductArithmetic::kBf16;
       policy.nvfp4 = true;
       break;
   }
   if (numerics == Numerics::kSf16Q115 || numerics == Numerics::kSf16LegacyQ115)
     policy.weights.value = policy.vectors.value = Format::kQ115;
+  return policy;
+}
+
+ProductArithmetic gradient_arithmetic(Numerics numerics) {
+  return numerics == Numerics::kBf16 ? ProductArithmetic::kBf16 : ProductArithmetic::kFloat32;
+}
+
+NumericPolicy gradient_policy(ProductArithmetic arithmetic) {
+  NumericPolicy policy;
+  policy.products = arithmetic;
   return policy;
 }
 

@@ -22,6 +22,7 @@
 #include <string_view>
 
 #include "runtime/ops/weights.h"
+#include "runtime/tensor/product_arithmetic.h"
 #include "runtime/tensor/rounding.h"
 
 namespace thimble {
@@ -57,14 +58,21 @@ struct NumericPolicy {
   Rounding weights;                          // of matrices, on load
   Rounding vectors;                          // of gains, scales and biases, on load
   bool nvfp4 = false;                        // before `weights`: linear layers' matrices, and their inputs
+  // Of products with matrices. In bf16 nothing is lost where factors are stored in it; a pass may also round nothing
+  // but factors.
+  ProductArithmetic products = ProductArithmetic::kFloat32;
 
   const Rounding& at(Boundary boundary) const { return roundings[static_cast<size_t>(boundary)]; }
-  // Changes no value anywhere.
+  // Changes no value between operations.
   bool is_exact() const;
   bool operator==(const NumericPolicy&) const = default;
 };
 
 NumericPolicy numeric_policy(Numerics numerics);
+
+// Of the products of passes that round nothing else, which only give statistics and gradients: bf16 in that mode alone.
+ProductArithmetic gradient_arithmetic(Numerics numerics);
+NumericPolicy gradient_policy(ProductArithmetic arithmetic);
 
 // The weights as a model in this mode has them: matrices of linear layers in NVFP4 with one float32 scale each, unless
 // they are already, then all rounded as the policy says. An Error (bad input) names a matrix that cannot be NVFP4, as

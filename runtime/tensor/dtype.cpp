@@ -81,14 +81,6 @@ float float_from_fp16(uint16_t bits) {
   return sign != 0 ? -magnitude : magnitude;
 }
 
-uint16_t bf16_from_float(float value) {
-  uint32_t bits = std::bit_cast<uint32_t>(value);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
-  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
-float float_from_bf16(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
-
 std::vector<float> to_float32(DType dtype, Bytes bytes) {
   switch (dtype) {
     case DType::kF64:

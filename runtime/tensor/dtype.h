@@ -1,6 +1,7 @@
 // dtype.h: element types of stored tensors and the exact conversions between them and float32.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -22,8 +23,12 @@ bool is_floating(DType dtype);
 // IEEE binary16 and bfloat16, round to nearest even; subnormals, infinities and NaN keep their kind.
 uint16_t fp16_from_float(float value);
 float float_from_fp16(uint16_t bits);
-uint16_t bf16_from_float(float value);
-float float_from_bf16(uint16_t bits);
+inline uint16_t bf16_from_float(float value) {  // without a branch: compilers make vectors of it
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u), quiet = bits | 0x400000u;
+  return static_cast<uint16_t>(((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded) >> 16);
+}
+inline float float_from_bf16(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 
 // Little-endian stored elements to float32 (integers convert to the nearest float). bytes.size() = n * dtype_bytes.
 std::vector<float> to_float32(DType dtype, Bytes bytes);

@@ -213,7 +213,7 @@ TEST(Gemm, RowsOfASmallProductDoNotDependOnTheOthers) {
 
 TEST(InstructionSet, IsWhatTheEnvironmentAllows) {
   const char* limit = std::getenv("THIMBLE_ISA");
-  std::vector<std::string_view> known = {"portable", "avx2", "avx512"};
+  std::vector<std::string_view> known = {"portable", "avx2", "avx512", "avx512_bf16"};
   auto rank = [&](std::string_view name) { return std::ranges::find(known, name) - known.begin(); };
   ASSERT_LT(rank(cpu_instruction_set()), 3);
   if (limit) {

@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "runtime/cuda/kernels/cuda_float_matrix.cuh"
+#include "runtime/tensor/product_arithmetic.h"
 
 namespace thimble {
 
@@ -60,8 +61,6 @@ constexpr int kCausalTile = 128;
 struct ProductBatch {
   int64_t outer = 1, inner = 1;
 };
-
-enum class ProductArithmetic { kFloat32, kBf16 };
 
 struct ProductOptions {
   ProductArithmetic arithmetic = ProductArithmetic::kFloat32;
