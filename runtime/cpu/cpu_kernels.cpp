@@ -94,6 +94,15 @@ void softcap(float cap, float* x, int64_t n) {
   row = cap * (row * (1.0f / cap)).tanh();
 }
 
+// As bf16_from_float() does it.
+void round_to_bf16(float* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    const auto bits = bits_as<uint32_t>(x[i]);
+    const uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u), quiet = bits | 0x400000u;
+    x[i] = bits_as<float>(((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded) & 0xffff0000u);
+  }
+}
+
 // y -= (y . vhat) vhat with vhat = v / max(|v|, 1e-12), the own position's value.
 void remove_own_value(const float* v, float* y, int64_t d) {
   ConstRow value(v, d);
@@ -133,6 +142,7 @@ constexpr CpuKernels kKernels = {THIMBLE_STRING(THIMBLE_ISA),
                                  rotate,
                                  activate,
                                  softcap,
+                                 round_to_bf16,
                                  attention};
 
 }  // namespace

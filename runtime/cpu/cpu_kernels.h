@@ -95,6 +95,7 @@ struct CpuKernels {
   void (*rotate)(float* x, const float* cosine, const float* sine, int64_t half, float turn);
   void (*activate)(Activation activation, float* z, int64_t n);
   void (*softcap)(float cap, float* x, int64_t n);
+  void (*round_to_bf16)(float* x, int64_t n);
   void (*attention)(const AttentionTile& tile, float* y, int64_t y_stride, const AttentionRoundings& roundings);
 };
 

@@ -6,6 +6,7 @@
 
 #include "runtime/base/parallel.h"
 #include "runtime/codes/nvfp4.h"
+#include "runtime/cpu/cpu_kernels.h"
 
 namespace thimble {
 namespace {
@@ -13,14 +14,10 @@ namespace {
 // The choice of formats is made once per row.
 template <Format kValue>
 void round_values(Format storage, float* x, int64_t n) {
-  auto all = [&](auto round) {
-    for (int64_t i = 0; i < n; ++i) x[i] = round(rounded_to(kValue, x[i]));
-  };
-  switch (storage) {
-    case Format::kFp32: return all([](float v) { return v; });
-    case Format::kBf16: return all([](float v) { return rounded_to(Format::kBf16, v); });
-    default: return all([storage](float v) { return rounded_to(storage, v); });
-  }
+  for (int64_t i = 0; i < n; ++i) x[i] = rounded_to(kValue, x[i]);
+  if (storage == Format::kBf16) return cpu_kernels().round_to_bf16(x, n);
+  if (storage == Format::kFp32) return;
+  for (int64_t i = 0; i < n; ++i) x[i] = rounded_to(storage, x[i]);
 }
 
 void round_row(const Rounding& r, float* x, int64_t n) {
