@@ -126,16 +126,14 @@ void multiply_rows(ConstMatrixView a, MatrixView c, bool adds, const Bf16Product
                     });
 }
 
-// Do so many rows pay for packing the other factor? Those of float32 add up in another order.
-bool has_many_rows(ConstMatrixView a, const Bf16Products* bf16) {
-  return a.rows > (bf16 ? 1 : kMostFewRows) && a.cols > 0;
-}
+// Do so many rows pay for packing the other factor?
+bool has_many_rows(ConstMatrixView a) { return a.rows > kMostFewRows && a.cols > 0; }
 
 }  // namespace
 
 void multiply_nt(ConstMatrixView a, const StoredMatrixView& b, MatrixView c, ProductArithmetic arithmetic) {
-  const Bf16Products* bf16 = bf16_kernels(arithmetic);
-  if (has_many_rows(a, bf16)) {
+  if (has_many_rows(a)) {
+    const Bf16Products* bf16 = bf16_kernels(arithmetic);
     const auto pack = bf16 ? bf16->pack : cpu_kernels().pack;
     return multiply_rows(a, c, false, bf16,
                          [&](int64_t first, const PackedBlocks& part, int64_t i, int64_t k, float* packed) {
@@ -149,8 +147,8 @@ void multiply_nt(ConstMatrixView a, const StoredMatrixView& b, MatrixView c, Pro
 }
 
 void multiply_nn(ConstMatrixView a, const StoredMatrixView& b, MatrixView c, bool adds, ProductArithmetic arithmetic) {
-  const Bf16Products* bf16 = bf16_kernels(arithmetic);
-  if (has_many_rows(a, bf16)) {
+  if (has_many_rows(a)) {
+    const Bf16Products* bf16 = bf16_kernels(arithmetic);
     const auto pack = bf16 ? bf16->pack_transposed : cpu_gradient_kernels().pack_transposed;
     return multiply_rows(a, c, adds, bf16,
                          [&](int64_t first, const PackedBlocks& part, int64_t i, int64_t k, float* packed) {

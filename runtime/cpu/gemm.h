@@ -1,7 +1,7 @@
 // gemm.h: matrix products on the CPU (Eigen, compiled once per instruction set, chosen at run time).
 // Work is cut into tiles of fixed size, so results are the same for any thread count. A right operand that is stored in
 // another type gives the same bits as its values in float32 do, and no copy of it is made. Products in bf16 are those
-// of more than one row, on processors that multiply so; all others are in float32.
+// of more than kMostFewRows rows, and sums over rows, on processors that multiply so; all others are in float32.
 #pragma once
 
 #include <string_view>

@@ -111,7 +111,8 @@ TEST(Device, ModelsOfTheCpuAreInItsNumerics) {
 TEST(Device, DivergencesOfTheCpuRoundNothingButFactors) {
   const auto teacher = random_golf_weights(small_golf_config(), 1),
              student = random_golf_weights(small_golf_config(), 2);
-  const TokenSequences sequences{2, 9, random_tokens(18, 29)};
+  constexpr int64_t kLength = kMostFewRows + 20;
+  const TokenSequences sequences{2, kLength, random_tokens(2 * kLength, 29)};
   const DivergenceOptions options{.summed = student->network->matrix_names()};
   SilentProgress silent;
   struct Found {
