@@ -55,6 +55,7 @@ TEST_F(LearnCodesTest, ComesCloserAtTheSameBytes) {
   EXPECT_EQ(learned.learning->sequences, 60);
   EXPECT_GT(learned.learning->changed_codes, 0.002);
   EXPECT_LT(learned.learning->changed_codes, 0.5);
+  EXPECT_LE(learned.learning->rate_weight, 0.04);
   EXPECT_LT(learned.learning->divergence_after, 0.9 * learned.learning->divergence_before);
   EXPECT_LT(held_out_divergence(learning, learned.model, progress_),
             0.9 * held_out_divergence(learning, plain.model, progress_));
