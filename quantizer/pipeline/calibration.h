@@ -28,8 +28,8 @@ bool collects_at_once(const Device& device);
 // linear layers, rounded to float32: those of as many layers in a pass as memory holds (hessian_groups.h), each group a
 // piece of the work. They stay in memory where they take a small part of it, else in files. On the CPU the
 // ranks take the parts of statistics_sum.h in turn, and all add up all of them; the sum so far is kept. CUDA devices
-// each collect everything. `with_loss`: also back from the loss, for LossStatistics; on the CPU, where one pass does not
-// give both, by a pass of its own in float32. `key` hashes all that decides the result.
+// each collect everything. `with_loss`: also back from the loss, for LossStatistics; on the CPU, where one pass does
+// not give both, by a pass of its own in float32. `key` hashes all that decides the result.
 StoredStatistics collect_statistics(const std::shared_ptr<const Weights>& weights, const Device& device,
                                     const TokenSequences& sequences, bool with_loss, uint64_t key,
                                     const SharedWork& work, Progress& progress);
