@@ -94,8 +94,7 @@ std::optional<RunSeconds> tell_expected(const QuantizeRequest& request, const Op
   constexpr double kToldSeconds = 60;
   if (request.device.is_cuda || !request.hessians.empty()) return std::nullopt;
   const RunWork work = work_of_run(request, *checkpoint.runnable().network, scored_positions);
-  const RunSeconds expected =
-      expected_seconds(work, measure_machine(request.slope.trellis_bits, gradient_arithmetic(request.device.numerics)));
+  const RunSeconds expected = expected_seconds(work, measure_machine(request.slope.trellis_bits));
   if (expected.total() >= kToldSeconds)
     console.note(fmt::format("expected to take about {} on {}: text {}, statistics {}, search {}, scores {}",
                              duration_text(expected.total()), counted(thread_count(), "thread"),

@@ -54,7 +54,7 @@ class ChosenInputs final : public LinearObserver {
 // the Hessians of `inputs`.
 class PartCollector {
  public:
-  // `with_loss`: in fp32, whatever the numerics.
+  // `with_loss`: nothing is rounded but factors of products.
   PartCollector(const std::shared_ptr<const Weights>& weights, Numerics numerics, const TokenSequences& sequences,
                 std::span<const LinearInput> inputs, bool with_loss, Progress& progress)
       : policy_(with_loss ? gradient_policy(gradient_arithmetic(numerics)) : numeric_policy(numerics)),

@@ -106,7 +106,7 @@ RunWork work_of_run(const QuantizeRequest& request, const Network& network, int6
   return work;
 }
 
-ComputeWork measure_machine(int trellis_bits, ProductArithmetic arithmetic) {
+ComputeWork measure_machine(int trellis_bits) {
   auto seconds_of = [](const auto& body) {
     const auto began = std::chrono::steady_clock::now();
     body();
@@ -122,9 +122,8 @@ ComputeWork measure_machine(int trellis_bits, ProductArithmetic arithmetic) {
   constexpr int64_t kRows = 1024, kInner = 512, kColumns = 1024;
   const Matrix a = filled(kRows, kInner), b = filled(kColumns, kInner);
   Matrix c(kRows, kColumns);
-  auto multiply = [&] { multiply_nt(a, b, c, arithmetic); };
-  double least = seconds_of(multiply);
-  for (int i = 0; i < 4; ++i) least = std::min(least, seconds_of(multiply));
+  double least = seconds_of([&] { multiply_nt(a, b, c); });
+  for (int i = 0; i < 4; ++i) least = std::min(least, seconds_of([&] { multiply_nt(a, b, c); }));
   per_second.products = 2.0 * kRows * kInner * kColumns / least;
   constexpr int64_t kPathRows = 256;
   const int64_t path_columns = 64 * thread_count();

@@ -7,7 +7,6 @@
 
 #include "quantizer/pipeline/quantize_request.h"
 #include "runtime/ops/network.h"
-#include "runtime/tensor/product_arithmetic.h"
 
 namespace thimble {
 
@@ -32,7 +31,7 @@ struct RunSeconds {
 RunWork work_of_run(const QuantizeRequest& request, const Network& network, int64_t scored_positions);
 
 // On all threads, at products and paths like those of a run: takes about a tenth of a second.
-ComputeWork measure_machine(int trellis_bits, ProductArithmetic arithmetic);
+ComputeWork measure_machine(int trellis_bits);
 
 RunSeconds expected_seconds(const RunWork& work, const ComputeWork& per_second);
 

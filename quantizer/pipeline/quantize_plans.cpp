@@ -173,9 +173,10 @@ std::vector<MemoryPlan> plan_host_memory(const QuantizeRequest& request, OpenedC
   const bool with_loss = request.fisher && collects_at_once(request.device);
   std::vector<MemoryPlan> plans;
   if (!request.given_text.is_given()) plans.push_back(plan_cpu_generation(network, options, rounded));
-  plans.push_back(plan_host_statistics(network, options.length, with_loss, rounded, usable));
+  const uint64_t read = with_loss ? weights : rounded;  // whose pass rounds no weights
+  plans.push_back(plan_host_statistics(network, options.length, with_loss, read, usable));
   const HessianGroups groups = group_hessians(source.runnable().network, request.device, request.statistics_count(),
-                                              options.length, with_loss, rounded);
+                                              options.length, with_loss, read);
   const MemoryUse waiting = {"Hessians", waiting_bytes(network, groups)};
   plans.push_back(plan_solving(request, source, layers, {{"weights", weights}, waiting}));
   if (request.method != MethodKind::kSlope) return plans;

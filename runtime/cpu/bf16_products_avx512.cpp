@@ -49,14 +49,13 @@ const float* floats_of(const StoredMatrixView& m, int64_t row, float* room) {
   return room;
 }
 
-uint32_t* block_at(const PackedBlocks& blocks, int64_t i, int64_t k, float* packed) {
-  return reinterpret_cast<uint32_t*>(reinterpret_cast<uint16_t*>(packed) + blocks.offset(i, k));
-}
+// Where a block's pairs begin.
+int64_t pairs_before(const PackedBlocks& blocks, int64_t i, int64_t k) { return blocks.offset(i, k) / 2; }
 
 void pack(const StoredMatrixView& b, const PackedBlocks& blocks, int64_t i, int64_t k, float* packed) {
   const int64_t rows = blocks.rows_of(i), columns = blocks.columns_of(k), pairs = pairs_of(columns);
   const StoredMatrixView block = b.block_rows(blocks.first_row(i), rows).block_cols(blocks.first_column(k), columns);
-  uint32_t* panel = block_at(blocks, i, k, packed);
+  uint32_t* panel = reinterpret_cast<uint32_t*>(packed) + pairs_before(blocks, i, k);
   float room[PackedBlocks::kBlockColumns];
   uint32_t row[kMostPairs];
   for (int64_t first = 0; first < rows; first += kBf16Panel, panel += pairs * kBf16Panel)
@@ -69,7 +68,7 @@ void pack(const StoredMatrixView& b, const PackedBlocks& blocks, int64_t i, int6
 void pack_transposed(const StoredMatrixView& b, const PackedBlocks& blocks, int64_t i, int64_t k, float* packed) {
   const int64_t rows = blocks.rows_of(i), columns = blocks.columns_of(k), pairs = pairs_of(columns);
   const StoredMatrixView block = b.block_rows(blocks.first_column(k), columns).block_cols(blocks.first_row(i), rows);
-  uint32_t* panels = block_at(blocks, i, k, packed);
+  uint32_t* panels = reinterpret_cast<uint32_t*>(packed) + pairs_before(blocks, i, k);
   float room[2][PackedBlocks::kBlockRows];
   for (int64_t p = 0; p < pairs; ++p) {
     const float* x = floats_of(block, 2 * p, room[0]);
@@ -144,7 +143,7 @@ void multiply_blocks(const PackedBlocks& blocks, const float* packed, int64_t fi
     for (int64_t i = first; i < last; ++i) {
       const MatrixView part = c.block_cols(blocks.first_row(i), blocks.rows_of(i));
       if (k == 0 && !adds) set_zero(part);
-      add_block(a, block_at(blocks, i, k, const_cast<float*>(packed)), pairs_of(columns), part);
+      add_block(a, reinterpret_cast<const uint32_t*>(packed) + pairs_before(blocks, i, k), pairs_of(columns), part);
     }
   }
   _mm_free(room);

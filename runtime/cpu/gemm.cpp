@@ -88,6 +88,8 @@ void multiply_in_parts(int64_t rows, int64_t columns, int64_t depth, bool is_low
   }
 }
 
+using PackBlock = decltype(CpuKernels::pack);
+
 // The kernels of a product, null for float32's.
 const Bf16Products* bf16_kernels(ProductArithmetic arithmetic) {
   return arithmetic == ProductArithmetic::kBf16 ? bf16_products() : nullptr;
@@ -114,16 +116,21 @@ void accumulate_tn(ConstMatrixView x, ConstMatrixView y, MatrixView c, bool is_l
       });
 }
 
-// C = A F^T, or C += it, for many rows. pack(first, part, i, k, packed) as above, of the factor F (N, K).
-template <typename Pack>
-void multiply_rows(ConstMatrixView a, MatrixView c, bool adds, const Bf16Products* bf16, const Pack& pack) {
+// C = A F^T, or C += it, for many rows. `pack`: a kernel's; part_of(first, rows): what it reads of the factor F (N, K).
+template <typename PartOf>
+void multiply_rows(ConstMatrixView a, MatrixView c, bool adds, const Bf16Products* bf16, PackBlock pack,
+                   const PartOf& part_of) {
   const auto multiply = bf16 ? bf16->multiply_packed : cpu_kernels().multiply_packed;
-  multiply_in_parts(a.rows, c.cols, a.cols, false, blocks_for(bf16), pack,
-                    [&](int64_t r, int64_t rows, const PackedBlocks& part, const float* packed, int64_t begin,
-                        int64_t end, int64_t first) {
-                      multiply(a.block_rows(r, rows), part, packed, begin, end,
-                               c.block_rows(r, rows).block_cols(first, part.rows), adds);
-                    });
+  multiply_in_parts(
+      a.rows, c.cols, a.cols, false, blocks_for(bf16),
+      [&](int64_t first, const PackedBlocks& part, int64_t i, int64_t k, float* packed) {
+        pack(part_of(first, part.rows), part, i, k, packed);
+      },
+      [&](int64_t r, int64_t rows, const PackedBlocks& part, const float* packed, int64_t begin, int64_t end,
+          int64_t first) {
+        multiply(a.block_rows(r, rows), part, packed, begin, end, c.block_rows(r, rows).block_cols(first, part.rows),
+                 adds);
+      });
 }
 
 // Do so many rows pay for packing the other factor?
@@ -134,11 +141,8 @@ bool has_many_rows(ConstMatrixView a) { return a.rows > kMostFewRows && a.cols >
 void multiply_nt(ConstMatrixView a, const StoredMatrixView& b, MatrixView c, ProductArithmetic arithmetic) {
   if (has_many_rows(a)) {
     const Bf16Products* bf16 = bf16_kernels(arithmetic);
-    const auto pack = bf16 ? bf16->pack : cpu_kernels().pack;
-    return multiply_rows(a, c, false, bf16,
-                         [&](int64_t first, const PackedBlocks& part, int64_t i, int64_t k, float* packed) {
-                           pack(b.block_rows(first, part.rows), part, i, k, packed);
-                         });
+    return multiply_rows(a, c, false, bf16, bf16 ? bf16->pack : cpu_kernels().pack,
+                         [&](int64_t first, int64_t rows) { return b.block_rows(first, rows); });
   }
   if (a.rows > 1 && a.rows % kKernelRows != 0) return multiply_padded_nt(a, b, c);
   for_each_tile(a.rows, b.rows, kTileRows, kNarrowTileCols, [&](int64_t r, int64_t rows, int64_t n, int64_t cols) {
@@ -149,11 +153,8 @@ void multiply_nt(ConstMatrixView a, const StoredMatrixView& b, MatrixView c, Pro
 void multiply_nn(ConstMatrixView a, const StoredMatrixView& b, MatrixView c, bool adds, ProductArithmetic arithmetic) {
   if (has_many_rows(a)) {
     const Bf16Products* bf16 = bf16_kernels(arithmetic);
-    const auto pack = bf16 ? bf16->pack_transposed : cpu_gradient_kernels().pack_transposed;
-    return multiply_rows(a, c, adds, bf16,
-                         [&](int64_t first, const PackedBlocks& part, int64_t i, int64_t k, float* packed) {
-                           pack(b.block_cols(first, part.rows), part, i, k, packed);
-                         });
+    return multiply_rows(a, c, adds, bf16, bf16 ? bf16->pack_transposed : cpu_gradient_kernels().pack_transposed,
+                         [&](int64_t first, int64_t rows) { return b.block_cols(first, rows); });
   }
   for_each_tile(c.rows, c.cols, kTileRows, kTileCols, [&](int64_t r, int64_t rows, int64_t n, int64_t cols) {
     cpu_gradient_kernels().gemm_nn(a.block_rows(r, rows), b.block_cols(n, cols),

@@ -38,7 +38,7 @@ double SlopeSearch::fit_codes(const LearnedCodes& learned, uint64_t limit, const
   if (outcome.artifact.size() <= limit) return 0;
   const double aim = (1 + kFill) / 2 * static_cast<double>(limit);
   double low = 0, low_bytes = static_cast<double>(outcome.artifact.size());  // too many bytes
-  double high = 0, high_bytes = 0, fitting = 0;                              // few enough
+  double high = 0, high_bytes = 0;                                           // few enough
   std::optional<SlopeOutcome> best;
   for (int i = 0; i < kMostCodeFits && !(best && is_filled(best->artifact.size(), limit)); ++i) {
     // Between the two where both are known, not too near to either.
@@ -52,13 +52,13 @@ double SlopeSearch::fit_codes(const LearnedCodes& learned, uint64_t limit, const
       low_bytes = bytes;
       if (!best) outcome = std::move(made);
     } else {
-      high = fitting = tried;
+      high = tried;
       high_bytes = bytes;
       best = std::move(made);
     }
   }
-  if (best) outcome = std::move(*best);
-  return fitting;
+  outcome = std::move(*best);
+  return high;
 }
 
 // The outcome with learned codes of one block, within the limit and filled where the codes allow it.

@@ -99,7 +99,7 @@ TEST_F(ExpectedTime, SecondsAreWorkOverSpeed) {
   EXPECT_DOUBLE_EQ(once.statistics, 2 * once.writing);
   EXPECT_DOUBLE_EQ(once.searching, 2 * once.writing + 3);
   EXPECT_DOUBLE_EQ(once.total(), 2 * faster.total());
-  const ComputeWork machine = measure_machine(8, ProductArithmetic::kFloat32);
+  const ComputeWork machine = measure_machine(8);
   EXPECT_GT(machine.products, 1e6);
   EXPECT_GT(machine.paths, 1e2);
 }
