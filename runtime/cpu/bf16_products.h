@@ -1,6 +1,6 @@
 // bf16_products.h: the kernels of products of many rows whose factors are rounded to bf16, for processors that multiply
-// pairs of bf16 (AVX512-BF16). Internal to runtime/. Every kernel runs on the calling thread. Numbers below 2^-126
-// count as zero.
+// pairs of bf16 (AVX512-BF16, AMX-BF16). Internal to runtime/. Every kernel runs on the calling thread. Numbers below
+// 2^-126 count as zero.
 #pragma once
 
 #include "runtime/cpu/cpu_kernels.h"
@@ -15,6 +15,7 @@ constexpr PackedBlocks bf16_blocks(int64_t rows, int64_t columns) { return {rows
 
 // As CpuKernels' and CpuGradientKernels' of the same names.
 struct Bf16Products {
+  const char* name;
   void (*pack)(const StoredMatrixView& b, const PackedBlocks& blocks, int64_t i, int64_t k, float* packed);
   void (*pack_transposed)(const StoredMatrixView& b, const PackedBlocks& blocks, int64_t i, int64_t k, float* packed);
   void (*multiply_packed)(ConstMatrixView a, const PackedBlocks& blocks, const float* packed, int64_t first,
@@ -31,5 +32,7 @@ constexpr const Bf16Products* bf16_products() { return nullptr; }
 #endif
 
 const Bf16Products& bf16_products_avx512();
+// Only after allow_amx().
+const Bf16Products& bf16_products_amx();
 
 }  // namespace thimble

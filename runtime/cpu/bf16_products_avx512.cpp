@@ -1,86 +1,11 @@
 // bf16_products_avx512.cpp: see bf16_products.h. Compiled for AVX512-BF16: nothing here may be linked by others.
-#include "runtime/cpu/bf16_products.h"
-
-#include <immintrin.h>
+#include "runtime/cpu/bf16_pairs.h"
 
 namespace thimble {
 namespace {
 
-constexpr int64_t kVector = 16;  // float32 in a register
-constexpr int64_t kRows = 8;     // of C that one step makes, with kBf16Panel columns: 24 registers of sums
+constexpr int64_t kRows = 8;  // of C that one step makes, with kBf16Panel columns: 24 registers of sums
 constexpr int64_t kPanelVectors = kBf16Panel / kVector;
-constexpr int64_t kMostPairs = PackedBlocks::kBlockColumns / 2;
-static_assert(PackedBlocks::kBlockRows % kBf16Panel == 0 && PackedBlocks::kBlockColumns % 2 == 0);
-
-constexpr int64_t pairs_of(int64_t columns) { return (columns + 1) / 2; }
-constexpr int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
-__mmask16 first_lanes(int64_t count) {
-  return count >= kVector ? __mmask16(0xffff) : count <= 0 ? __mmask16(0) : __mmask16((1u << count) - 1);
-}
-
-// n numbers in bf16, with a zero after an odd number of them.
-void round_row(const float* x, int64_t n, uint32_t* pairs) {
-  for (int64_t c = 0; c < n; c += 2 * kVector) {
-    const __m512 low = _mm512_maskz_loadu_ps(first_lanes(n - c), x + c);
-    const __m512 high = _mm512_maskz_loadu_ps(first_lanes(n - c - kVector), x + c + kVector);
-    _mm512_mask_storeu_epi32(pairs + c / 2, first_lanes(pairs_of(n - c)),
-                             reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
-  }
-}
-
-// Of two rows, elements of one column together; a null second row is zero.
-void round_two_rows(const float* x, const float* y, int64_t n, uint32_t* pairs) {
-  const __m512i zipped = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
-                                          21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-  for (int64_t c = 0; c < n; c += kVector) {
-    const __mmask16 lanes = first_lanes(n - c);
-    const __m512 first = _mm512_maskz_loadu_ps(lanes, x + c);
-    const __m512 second = y ? _mm512_maskz_loadu_ps(lanes, y + c) : _mm512_setzero_ps();
-    const auto rounded = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first));
-    _mm512_mask_storeu_epi32(pairs + c, lanes, _mm512_permutexvar_epi16(zipped, rounded));
-  }
-}
-
-// Elements of a row of a block in float32, where they lie or in `room`.
-const float* floats_of(const StoredMatrixView& m, int64_t row, float* room) {
-  if (m.is_float32()) return m.float32().row(row);
-  m.read_row(row, room);
-  return room;
-}
-
-// Where a block's pairs begin.
-int64_t pairs_before(const PackedBlocks& blocks, int64_t i, int64_t k) { return blocks.offset(i, k) / 2; }
-
-void pack(const StoredMatrixView& b, const PackedBlocks& blocks, int64_t i, int64_t k, float* packed) {
-  const int64_t rows = blocks.rows_of(i), columns = blocks.columns_of(k), pairs = pairs_of(columns);
-  const StoredMatrixView block = b.block_rows(blocks.first_row(i), rows).block_cols(blocks.first_column(k), columns);
-  uint32_t* panel = reinterpret_cast<uint32_t*>(packed) + pairs_before(blocks, i, k);
-  float room[PackedBlocks::kBlockColumns];
-  uint32_t row[kMostPairs];
-  for (int64_t first = 0; first < rows; first += kBf16Panel, panel += pairs * kBf16Panel)
-    for (int64_t r = 0; r < kBf16Panel; ++r) {
-      if (first + r < rows) round_row(floats_of(block, first + r, room), columns, row);
-      for (int64_t p = 0; p < pairs; ++p) panel[p * kBf16Panel + r] = first + r < rows ? row[p] : 0;
-    }
-}
-
-void pack_transposed(const StoredMatrixView& b, const PackedBlocks& blocks, int64_t i, int64_t k, float* packed) {
-  const int64_t rows = blocks.rows_of(i), columns = blocks.columns_of(k), pairs = pairs_of(columns);
-  const StoredMatrixView block = b.block_rows(blocks.first_column(k), columns).block_cols(blocks.first_row(i), rows);
-  uint32_t* panels = reinterpret_cast<uint32_t*>(packed) + pairs_before(blocks, i, k);
-  float room[2][PackedBlocks::kBlockRows];
-  for (int64_t p = 0; p < pairs; ++p) {
-    const float* x = floats_of(block, 2 * p, room[0]);
-    const float* y = 2 * p + 1 < columns ? floats_of(block, 2 * p + 1, room[1]) : nullptr;
-    for (int64_t first = 0; first < rows; first += kBf16Panel) {
-      uint32_t* out = panels + first * pairs + p * kBf16Panel;
-      const int64_t some = least(kBf16Panel, rows - first);
-      round_two_rows(x + first, y ? y + first : nullptr, some, out);
-      for (int64_t r = some; r < kBf16Panel; ++r) out[r] = 0;
-    }
-  }
-}
 
 // Rows of A in bf16: pair p of row r lies at pairs[r * row + p * pair].
 struct RoundedRows {
@@ -131,43 +56,46 @@ void set_zero(MatrixView c) {
     for (int64_t n = 0; n < c.cols; ++n) c.row(r)[n] = 0;
 }
 
-// round(first column, columns, room): A's rows in the columns of a block of B's, in `room` for rows * kMostPairs pairs.
+// C = A B^T, or C += it, in the columns of B's blocks of rows [first, last).
+// round(first column, columns): A's rows in the columns of a block of B's.
 template <typename Round>
 void multiply_blocks(const PackedBlocks& blocks, const float* packed, int64_t first, int64_t last, MatrixView c,
                      bool adds, const Round& round) {
-  const auto bytes = static_cast<size_t>(c.rows * kMostPairs) * sizeof(uint32_t);
-  auto* room = static_cast<uint32_t*>(_mm_malloc(bytes, 64));
   for (int64_t k = 0; k < blocks.column_blocks(); ++k) {
     const int64_t columns = blocks.columns_of(k);
-    const RoundedRows a = round(blocks.first_column(k), columns, room);
+    const RoundedRows rounded = round(blocks.first_column(k), columns);
     for (int64_t i = first; i < last; ++i) {
       const MatrixView part = c.block_cols(blocks.first_row(i), blocks.rows_of(i));
       if (k == 0 && !adds) set_zero(part);
-      add_block(a, reinterpret_cast<const uint32_t*>(packed) + pairs_before(blocks, i, k), pairs_of(columns), part);
+      add_block(rounded, reinterpret_cast<const uint32_t*>(packed) + pairs_before(blocks, i, k), pairs_of(columns),
+                part);
     }
   }
-  _mm_free(room);
 }
 
 void multiply_packed(ConstMatrixView a, const PackedBlocks& blocks, const float* packed, int64_t first, int64_t last,
                      MatrixView c, bool adds) {
-  multiply_blocks(blocks, packed, first, last, c, adds, [&](int64_t column, int64_t columns, uint32_t* room) {
+  uint32_t* room = take_pairs(a.rows * kMostPairs);
+  auto round = [&](int64_t column, int64_t columns) {
     for (int64_t r = 0; r < a.rows; ++r) round_row(a.row(r) + column, columns, room + r * kMostPairs);
     return RoundedRows{room, kMostPairs, 1};
-  });
+  };
+  multiply_blocks(blocks, packed, first, last, c, adds, round);
+  _mm_free(room);
 }
 
 void multiply_packed_tn(ConstMatrixView a, const PackedBlocks& blocks, const float* packed, int64_t first, int64_t last,
                         MatrixView c) {
-  multiply_blocks(blocks, packed, first, last, c, /*adds=*/true, [&](int64_t row, int64_t rows, uint32_t* room) {
-    for (int64_t p = 0; p < pairs_of(rows); ++p)
-      round_two_rows(a.row(row + 2 * p), 2 * p + 1 < rows ? a.row(row + 2 * p + 1) : nullptr, a.cols,
-                     room + p * a.cols);
+  uint32_t* room = take_pairs(a.cols * kMostPairs);
+  auto round = [&](int64_t row, int64_t rows) {
+    round_columns(a, row, rows, room, a.cols);
     return RoundedRows{room, 1, a.cols};
-  });
+  };
+  multiply_blocks(blocks, packed, first, last, c, /*adds=*/true, round);
+  _mm_free(room);
 }
 
-constexpr Bf16Products kProducts = {pack, pack_transposed, multiply_packed, multiply_packed_tn};
+constexpr Bf16Products kProducts = {"avx512_bf16", pack, pack_transposed, multiply_packed, multiply_packed_tn};
 
 }  // namespace
 

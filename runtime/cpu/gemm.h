@@ -13,7 +13,7 @@
 namespace thimble {
 
 // The instruction set that products and row kernels use here: "avx512", "avx2" or "portable"; of products in bf16 also
-// "avx512_bf16". The environment variable THIMBLE_ISA may name a lesser one (for tests).
+// "avx512_bf16" or "amx_bf16". The environment variable THIMBLE_ISA may name a lesser one (for tests).
 std::string_view cpu_instruction_set(ProductArithmetic arithmetic = ProductArithmetic::kFloat32);
 
 // C (M,N) = A (M,K) B^T with B (N,K). A row of C has the same bits for every M from 2 to kMostFewRows and every place

@@ -213,11 +213,12 @@ TEST(Gemm, RowsOfASmallProductDoNotDependOnTheOthers) {
 
 TEST(InstructionSet, IsWhatTheEnvironmentAllows) {
   const char* limit = std::getenv("THIMBLE_ISA");
-  std::vector<std::string_view> known = {"portable", "avx2", "avx512", "avx512_bf16"};
+  std::vector<std::string_view> known = {"portable", "avx2", "avx512", "avx512_bf16", "amx_bf16"};
   auto rank = [&](std::string_view name) { return std::ranges::find(known, name) - known.begin(); };
   ASSERT_LT(rank(cpu_instruction_set()), 3);
   if (limit) {
     EXPECT_LE(rank(cpu_instruction_set()), rank(limit));
+    EXPECT_LE(rank(cpu_instruction_set(ProductArithmetic::kBf16)), rank(limit));
   }
 #if defined(__x86_64__)
   bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
