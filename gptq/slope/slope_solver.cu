@@ -15,7 +15,7 @@ namespace {
 constexpr int kThreads = kTileThreads;
 constexpr int kRowsPerThread = kSegmentRows / kThreads;
 constexpr int kPanel = 8;
-static_assert(kMostStates <= kThreads && kSegmentRows % kThreads == 0);
+static_assert(kViterbiThreads<1> <= kThreads && kSegmentRows % kThreads == 0);
 
 // One matrix; pointers to device memory.
 struct DeviceLayer {
@@ -81,13 +81,11 @@ class RowSolver {
       const double target = level_target(i, row, targets[row]);
       const LevelCosts cost = level_costs(i);
       const int32_t first = first_neighbour(target);
-      float costs[kBranches], least = kUnreachable;
+      float costs[kBranches];
 #pragma unroll
-      for (int32_t branch = 0; branch < kBranches; ++branch) {
+      for (int32_t branch = 0; branch < kBranches; ++branch)
         costs[branch] = cheapest_level(target, cost, neighbour(first, branch), kBranches).cost;
-        least = fminf(least, costs[branch]);
-      }
-      memory.costs[row] = {costs[0] - least, costs[1] - least, costs[2] - least, costs[3] - least};
+      memory.set_costs(row, costs);
     });
   }
 
@@ -180,7 +178,6 @@ __device__ void load_block(const DeviceLayer& layer, int first_row, int rows, in
 // One panel: columns [start + panel, start + panel + kPanel). All threads.
 __device__ void solve_panel(const DeviceLayer& layer, int rows, int64_t padded, int start, int panel, const Slot& slot,
                             RowSolver& solver, SolverMemory& memory) {
-  const Trellis trellis(layer.trellis_bits);
   for (int i = threadIdx.x; i < kPanel * kTile; i += kThreads)
     memory.u[i / kTile][i % kTile] = layer.factor.upper[(start + panel + i / kTile) * padded + start + i % kTile];
   solver.for_rows([&](int, int row) {
@@ -196,15 +193,7 @@ __device__ void solve_panel(const DeviceLayer& layer, int rows, int64_t padded, 
     }
     if (layer.trellis_bits > 0) {
       solver.find_branches(targets, memory.viterbi);
-      __syncthreads();
-      if (trellis.states() <= 32) {
-        if (threadIdx.x < 32) extend_paths<true>(memory.viterbi, trellis, rows);
-      } else if (threadIdx.x < trellis.states()) {
-        extend_paths<false>(memory.viterbi, trellis, rows);
-      }
-      __syncthreads();
-      if (threadIdx.x < 32) trace_back(memory.viterbi, trellis, rows);
-      __syncthreads();
+      find_residues<1>(memory.viterbi, layer.trellis_bits, rows);
     }
     solver.finish_column(targets, memory.u[j][panel + j], memory.viterbi);
     solver.for_rows([&](int, int row) {
@@ -230,7 +219,7 @@ __device__ void solve_panel(const DeviceLayer& layer, int rows, int64_t padded, 
 }
 
 // Each CTA solves items blockIdx.x, blockIdx.x + gridDim.x, ...; it owns the slot blockIdx.x.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     solve_slope_kernel(const DeviceLayer* layers, const SlopeItem* items, int64_t item_count, int64_t padded,
                        const float* rates, double* scratch) {
   extern __shared__ std::byte shared[];
