@@ -14,7 +14,8 @@ namespace {
 
 constexpr int kMoverThreads = kRowBlockThreads;
 constexpr int kMomentCtas = 256;  // each sums its share of a matrix's second moments
-constexpr int kPathThreads = kMostStates;
+constexpr int kPathHeldBits = 2;
+constexpr int kPathThreads = kViterbiThreads<kPathHeldBits>;
 
 // One matrix (R, K); pointers to device memory.
 struct MovedMatrix {
@@ -71,30 +72,18 @@ __global__ void __launch_bounds__(kPathThreads) path_kernel(const MovedMatrix ma
   ViterbiMemory& memory = *reinterpret_cast<ViterbiMemory*>(shared);
   const int64_t column = blockIdx.x, first = int64_t{blockIdx.y} * kSegmentRows;
   const int rows = static_cast<int>(min(int64_t{kSegmentRows}, matrix.rows - first));
-  const Trellis trellis(matrix.trellis_bits);
   const LevelCosts cost{nullptr, 0};
   auto target_of = [&](int row) { return reachable_target(matrix.levels[(first + row) * matrix.columns + column]); };
   if (matrix.trellis_bits > 0) {
     for (int row = static_cast<int>(threadIdx.x); row < rows; row += kPathThreads) {
       const double target = target_of(row);
       const int32_t nearest = first_neighbour(target);
-      float costs[kBranches], least = kUnreachable;
+      float costs[kBranches];
 #pragma unroll
-      for (int32_t branch = 0; branch < kBranches; ++branch) {
-        costs[branch] = cost(target, neighbour(nearest, branch));
-        least = fminf(least, costs[branch]);
-      }
-      memory.costs[row] = {costs[0] - least, costs[1] - least, costs[2] - least, costs[3] - least};
+      for (int32_t branch = 0; branch < kBranches; ++branch) costs[branch] = cost(target, neighbour(nearest, branch));
+      memory.set_costs(row, costs);
     }
-    __syncthreads();
-    if (trellis.states() <= 32) {
-      if (threadIdx.x < 32) extend_paths<true>(memory, trellis, rows);
-    } else if (threadIdx.x < trellis.states()) {
-      extend_paths<false>(memory, trellis, rows);
-    }
-    __syncthreads();
-    if (threadIdx.x < 32) trace_back(memory, trellis, rows);
-    __syncthreads();
+    find_residues<kPathHeldBits>(memory, matrix.trellis_bits, rows);
   }
   for (int row = static_cast<int>(threadIdx.x); row < rows; row += kPathThreads) {
     const double target = target_of(row);

@@ -15,7 +15,7 @@ namespace {
 constexpr int kThreads = kTileThreads;
 constexpr int kRowsPerThread = kSegmentRows / kThreads;
 constexpr int kPanel = 8;
-static_assert(kMostStates <= kThreads && kSegmentRows % kThreads == 0);
+static_assert(kViterbiThreads<1> <= kThreads && kSegmentRows % kThreads == 0);
 
 // One matrix; pointers to device memory.
 struct DeviceLayer {
@@ -37,6 +37,11 @@ struct SlopeItem {
   int32_t first_row;
 };
 
+struct PanelColumn {
+  int32_t column;
+  AxisStep step;
+};
+
 struct SolverMemory {
   union {
     double slabs[kTileSharedBytes / sizeof(double)];
@@ -46,6 +51,7 @@ struct SolverMemory {
     };
   };
   double u[kPanel][kTile];  // rows of U of the panel's columns, from the start of the block
+  PanelColumn columns[kPanel];
 };
 
 // Scratch of a CTA.
@@ -70,36 +76,34 @@ class RowSolver {
       if (int row = static_cast<int>(threadIdx.x) + i * kThreads; row < rows_) body(i, row);
   }
 
-  __device__ void begin_column(int column) {
-    column_ = column;
-    column_step_ = layer_.column_steps[column];
+  __device__ void begin_column(const PanelColumn& column) {
+    column_ = column.column;
+    column_step_ = column.step;
+    for_rows([&](int i, int row) { weights_[i] = layer_.weights[at(row)]; });  // here already, for they take long
   }
 
   // The column's branches, when there is a trellis. targets: (rows) weights.
-  __device__ void find_branches(const double* targets, ViterbiMemory& memory) const {
+  __device__ void find_branches(const double* targets, ViterbiMemory& memory) {
     for_rows([&](int i, int row) {
       const double target = level_target(i, row, targets[row]);
       const LevelCosts cost = level_costs(i);
       const int32_t first = first_neighbour(target);
-      float costs[kBranches], least = kUnreachable;
+      float costs[kBranches];
 #pragma unroll
       for (int32_t branch = 0; branch < kBranches; ++branch) {
-        costs[branch] = cheapest_level(target, cost, neighbour(first, branch), kBranches).cost;
-        least = fminf(least, costs[branch]);
+        const LevelChoice choice = cheapest_level(target, cost, neighbour(first, branch), kBranches);
+        costs[branch] = choice.cost;
+        levels_[i][branch] = choice.level;
       }
-      memory.costs[row] = {costs[0] - least, costs[1] - least, costs[2] - least, costs[3] - least};
+      memory.set_costs(row, costs);
     });
   }
 
   // Stores the column's codes; targets become errors.
   __device__ void finish_column(double* targets, double u, const ViterbiMemory& memory) {
     for_rows([&](int i, int row) {
-      const double target = level_target(i, row, targets[row]);
-      const LevelCosts cost = level_costs(i);
       const int32_t level =
-          layer_.trellis_bits == 0
-              ? cheapest_level(target, cost, nearest_even_level(target), 2).level
-              : cheapest_level(target, cost, neighbour(first_neighbour(target), memory.residues[row]), kBranches).level;
+          layer_.trellis_bits == 0 ? cheapest_even_level(i, row, targets[row]) : found_level(i, memory.residues[row]);
       const float value = __fmul_rn(__fmul_rn(static_cast<float>(level), steps_[i].size), column_step_.size);
       targets[row] = (targets[row] - value) / u;
       store(i, row, level, value, targets[row]);
@@ -123,20 +127,35 @@ class RowSolver {
     return {rates_ + rate_class(steps_[i].scale + column_step_.scale) * RateTable::kLevels, layer_.rate_weight};
   }
 
+  __device__ int64_t at(int row) const {
+    return static_cast<int64_t>(first_row_ + row) * layer_.factor.columns + column_;
+  }
+
+  __device__ int32_t cheapest_even_level(int i, int row, double weight) const {
+    const double target = level_target(i, row, weight);
+    return cheapest_level(target, level_costs(i), nearest_even_level(target), 2).level;
+  }
+
+  __device__ int32_t found_level(int i, int residue) const {
+    int32_t level = levels_[i][0];
+#pragma unroll
+    for (int branch = 1; branch < kBranches; ++branch)
+      if (residue == branch) level = levels_[i][branch];
+    return level;
+  }
+
   __device__ double level_target(int i, int row, double weight) const {
     if (!isfinite(weight)) {
       // The row's first: what follows in it is the fault of that one.
-      if (*layer_.refused < 0)
-        *layer_.refused = static_cast<int64_t>(first_row_ + row) * layer_.factor.columns + column_;
+      if (*layer_.refused < 0) *layer_.refused = at(row);
       return 0;
     }
     return reachable_target(weight / (static_cast<double>(steps_[i].size) * column_step_.size));
   }
 
   __device__ void store(int i, int row, int32_t level, float value, double error) {
-    const int64_t at = static_cast<int64_t>(first_row_ + row) * layer_.factor.columns + column_;
-    const double difference = static_cast<double>(layer_.weights[at]) - value;
-    layer_.codes[at] = level >> 1;  // level = 2 * code + set
+    const double difference = static_cast<double>(weights_[i]) - value;
+    layer_.codes[at(row)] = level >> 1;  // level = 2 * code + set
     sums_[i].squared_error += difference * difference;
     sums_[i].weighted_loss += error * error;
     sums_[i].bits += level_costs(i).class_bits[RateTable::column(level)];
@@ -147,6 +166,8 @@ class RowSolver {
   int first_row_, rows_;
   int column_ = 0;
   AxisStep column_step_{};
+  float weights_[kRowsPerThread];              // of the column, as the layer has them
+  int32_t levels_[kRowsPerThread][kBranches];  // of its branches
   AxisStep steps_[kRowsPerThread] = {};
   RowSums sums_[kRowsPerThread];
 };
@@ -180,35 +201,37 @@ __device__ void load_block(const DeviceLayer& layer, int first_row, int rows, in
 // One panel: columns [start + panel, start + panel + kPanel). All threads.
 __device__ void solve_panel(const DeviceLayer& layer, int rows, int64_t padded, int start, int panel, const Slot& slot,
                             RowSolver& solver, SolverMemory& memory) {
-  const Trellis trellis(layer.trellis_bits);
   for (int i = threadIdx.x; i < kPanel * kTile; i += kThreads)
     memory.u[i / kTile][i % kTile] = layer.factor.upper[(start + panel + i / kTile) * padded + start + i % kTile];
+  if (const int j = static_cast<int>(threadIdx.x); j < kPanel && start + panel + j < layer.factor.columns) {
+    const int column = layer.factor.order[start + panel + j];
+    memory.columns[j] = {column, layer.column_steps[column]};
+  }
   solver.for_rows([&](int, int row) {
     for (int j = 0; j < kPanel; ++j) memory.panel[j][row] = slot.block[(panel + j) * kSegmentRows + row];
   });
   __syncthreads();
   for (int j = 0; j < kPanel && start + panel + j < layer.factor.columns; ++j) {
     double* targets = memory.panel[j];
-    solver.begin_column(layer.factor.order[start + panel + j]);
+    solver.begin_column(memory.columns[j]);
     if (start + panel + j >= layer.factor.live_columns) {
       solver.finish_dead_column(targets);
       continue;
     }
     if (layer.trellis_bits > 0) {
       solver.find_branches(targets, memory.viterbi);
-      __syncthreads();
-      if (trellis.states() <= 32) {
-        if (threadIdx.x < 32) extend_paths<true>(memory.viterbi, trellis, rows);
-      } else if (threadIdx.x < trellis.states()) {
-        extend_paths<false>(memory.viterbi, trellis, rows);
-      }
-      __syncthreads();
-      if (threadIdx.x < 32) trace_back(memory.viterbi, trellis, rows);
-      __syncthreads();
+      find_residues<1>(memory.viterbi, layer.trellis_bits, rows);
     }
     solver.finish_column(targets, memory.u[j][panel + j], memory.viterbi);
     solver.for_rows([&](int, int row) {
-      for (int k = j + 1; k < kPanel; ++k) memory.panel[k][row] -= targets[row] * memory.u[j][panel + k];
+      const double error = targets[row];
+      double weights[kPanel];
+#pragma unroll
+      for (int k = 1; k < kPanel; ++k)
+        if (k > j) weights[k] = memory.panel[k][row] - error * memory.u[j][panel + k];
+#pragma unroll
+      for (int k = 1; k < kPanel; ++k)
+        if (k > j) memory.panel[k][row] = weights[k];
     });
   }
   // The panel's errors reach the block's later columns, and are kept for later blocks.
@@ -230,7 +253,7 @@ __device__ void solve_panel(const DeviceLayer& layer, int rows, int64_t padded, 
 }
 
 // Each CTA solves items blockIdx.x, blockIdx.x + gridDim.x, ...; it owns the slot blockIdx.x.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     solve_slope_kernel(const DeviceLayer* layers, const SlopeItem* items, int64_t item_count, int64_t padded,
                        const float* rates, double* scratch) {
   extern __shared__ std::byte shared[];

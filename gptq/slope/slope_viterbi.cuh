@@ -1,133 +1,255 @@
-// slope_viterbi.cuh: Viterbi down a column on the device, one thread per state. Instead of tracing back row by row,
-// each path carries its parities along, and the state it had at the start of its chunk of rows ("register exchange"):
-// what remains is one step back per chunk, and steps forward in all chunks at once.
+// slope_viterbi.cuh: Viterbi down a column on the device, in groups of as many rows as a state has bits, in which each
+// step is a butterfly (trellis_labels.h): the first rows of a group within each thread's registers, the others among
+// the lanes of a warp, and one barrier per group. Instead of tracing back row by row, each path carries the state along
+// that it had before its group: that and the state after it differ by the parities of the codes between.
 #pragma once
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <type_traits>
+
 #include "gptq/slope/trellis_branches.h"
+#include "gptq/slope/trellis_labels.h"
 #include "runtime/codes/trellis.h"
 
 namespace thimble {
 
 constexpr int kSegmentRows = static_cast<int>(kTrellisRows);
+constexpr int kPaddedRows = kSegmentRows + kMaxTrellisBits;  // the last group's rows may go beyond the segment's
 constexpr int kMostStates = 1 << kMaxTrellisBits;
+// Threads that Viterbi takes at most when each has 2^kHeldBits states. A column takes the least time where they are
+// two, many columns where they are more: less is then looked at twice and passed between threads.
+template <int kHeldBits>
+constexpr int kViterbiThreads = std::max(32, kMostStates >> kHeldBits);
 
-// A path's history in 32 bits: the state at the start of its chunk, and the parity of each row since.
-constexpr int kChunk = 32 - kMaxTrellisBits;
-constexpr int kChunks = (kSegmentRows + kChunk - 1) / kChunk;
-
-// A state's best path so far; read and written in one piece.
-struct alignas(8) Path {
-  float cost;
-  uint32_t history;
+// What the codes of a set cost in a row.
+struct alignas(8) CodeCosts {
+  float even, odd;
 };
-
-// Where a state's path lies in shared memory: states that are alike in their lowest two bits side by side, each such
-// part 4 places apart from a multiple of the 16 that all banks hold. The states that lead to a warp's states in two
-// rows are then neighbours, and both what it reads and what it writes touches each bank as seldom as can be.
-constexpr int kPart = kMostStates / 4 + 4, kPlaces = 4 * kPart;
-__device__ inline uint32_t place_of(uint32_t state) { return state / 4 + state % 4 * kPart; }
 
 // What a column's Viterbi reads and writes, in shared memory.
 struct ViterbiMemory {
-  float4 costs[kSegmentRows];                // by residue of the level
-  Path paths[2][kPlaces];                    // before even and odd pairs of rows, by place_of()
-  uint32_t histories[kChunks][kMostStates];  // of the best path to each state after each chunk
-  uint8_t residues[kSegmentRows];            // out
+  CodeCosts costs[kPaddedRows][2];  // by set
+  float paths[2][kMostStates];      // costs of the best paths to the states before even and odd groups, by label
+  uint8_t residues[kPaddedRows];    // out: of the best path's levels
+  // (1 + groups, states) after so many groups, by a state's label: that of its best path's state before the last group.
+  uint8_t starts[(1 + kSegmentRows / kMaxTrellisBits) * kMostStates];
+
+  // A row's costs, less the lowest.
+  __device__ void set_costs(int row, const float (&by_residue)[kBranches]) {
+    const auto [c0, c1, c2, c3] = by_residue;
+    const float least = fminf(fminf(fminf(fminf(kUnreachable, c0), c1), c2), c3);
+    costs[row][0] = {c0 - least, c2 - least};
+    costs[row][1] = {c1 - least, c3 - least};
+  }
 };
 
-// How a state is reached: from the states at two places, by an even and an odd code of one set.
-struct Merge {
-  uint32_t even, odd;
-  int set;
-
-  __device__ Merge(const TrellisMerges& merges, uint32_t state)
-      : even(place_of(merges.from(state, 0))), odd(place_of(merges.from(state, 1))), set(merges.set(state)) {}
+// A state's best path so far.
+struct Path {
+  float cost;
+  uint32_t start;  // the label before the group
 };
 
-// The better way to a state down the row that is the chunk's number `row`. costs: of that row.
-__device__ inline Path better(Path even, Path odd, const float4& costs, int set, int row) {
-  even.cost += set == 0 ? costs.x : costs.y;
-  odd.cost += set == 0 ? costs.z : costs.w;
-  odd.history |= 1u << row;
-  return odd.cost < even.cost ? odd : even;
+__device__ inline Path better(const Path& even, const Path& odd, const CodeCosts& costs) {
+  const float even_cost = even.cost + costs.even, odd_cost = odd.cost + costs.odd;
+  return {fminf(even_cost, odd_cost), odd_cost < even_cost ? odd.start : even.start};
 }
 
-// All paths down `rows` rows, by the first max(32, states) threads of the CTA: two rows at a time, for which each
-// thread looks at both states that lead to its own as well. That halves the barriers and what passes through shared
-// memory.
-template <bool kOneWarp>
-__device__ void extend_paths(ViterbiMemory& memory, Trellis trellis, int rows) {
-  static_assert(kChunk % 2 == 0 && kSegmentRows % 2 == 0);
-  const int states = static_cast<int>(trellis.states());
-  const uint32_t state = threadIdx.x % states;  // fewer states than lanes: lanes do the same and write the same
-  const TrellisMerges merges(trellis);
-  const Merge merge(merges, state);
-  const Merge before_even(merges, merges.from(state, 0)), before_odd(merges, merges.from(state, 1));
-  const uint32_t own = place_of(state);
-  auto wait = [&] {
-    if constexpr (kOneWarp)
+// Viterbi with 2^kBits states, of which each thread has 2^kMostHeldBits if there are so many.
+template <int kBits, int kMostHeldBits>
+class ColumnViterbi {
+  static constexpr int kHeldBits = std::min(kMostHeldBits, kBits);
+
+ public:
+  // Threads of the CTA that call this; those of a warp that have no states do what others do.
+  static constexpr int kThreads = std::max(32, 1 << (kBits - kHeldBits));
+
+  __device__ ColumnViterbi(ViterbiMemory& memory, int rows)
+      : memory_(memory), rows_(rows), groups_((rows + kBits - 1) / kBits) {}
+
+  // The column's residues.
+  __device__ void solve() {
+    extend_paths();
+    if (threadIdx.x < 32) trace_back(best_end());
+  }
+
+ private:
+  // Thread t has the kHeld states of labels t, t + kStride, ... It works alone on the first rows of a group, from all
+  // states which lead to its own in these rows: the kLeading that differ from t in the label's upper bits, those of
+  // these rows. In the first kSharedRows they become fewer, for other threads have what they lead to besides.
+  static constexpr int kOwnRows = std::min(3, kBits), kSharedRows = kOwnRows - kHeldBits;
+  static constexpr uint32_t kHeld = 1u << kHeldBits, kStride = 1u << (kBits - kHeldBits);
+  static constexpr uint32_t kLeading = 1u << kOwnRows, kLeadingStride = 1u << (kBits - kOwnRows);
+  using Labels = TrellisLabels<kBits, kOwnRows>;
+  static_assert(kSharedRows >= 0 && Labels::bit(kOwnRows - 1) == kBits - 1);
+  static_assert(kBits - kOwnRows <= 5, "the other rows change bits of the lane");
+
+  __device__ static void wait() {
+    if constexpr (kThreads == 32)
       __syncwarp();
     else
-      asm volatile("barrier.sync 1, %0;" ::"r"(states) : "memory");
-  };
-  memory.paths[0][own] = {state == 0 ? 0 : kUnreachable, state << kChunk};
-  int place = 0;
-  // The best path to the thread's own state, `taken` rows from `row` on.
-  auto store = [&](int row, Path path, int taken) {
-    place += taken;
-    if (place == kChunk || row + taken == rows) {
-      memory.histories[row / kChunk][state] = path.history;
-      path.history = state << kChunk;
-      place = 0;
-    }
-    memory.paths[(row / 2 + 1) % 2][own] = path;
-  };
-  for (int row = 0; row + 1 < rows; row += 2) {
-    const float4 costs = memory.costs[row], next_costs = memory.costs[row + 1];
-    wait();
-    const Path* from = memory.paths[row / 2 % 2];
-    const Path even_even = from[before_even.even], even_odd = from[before_even.odd], odd_even = from[before_odd.even],
-               odd_odd = from[before_odd.odd];
-    __syncwarp();  // for the compiler, which would load two and wait before it loads the others
-    const Path even = better(even_even, even_odd, costs, before_even.set, place);
-    const Path odd = better(odd_even, odd_odd, costs, before_odd.set, place);
-    store(row, better(even, odd, next_costs, merge.set, place + 1), 2);
+      asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
   }
-  if (rows % 2 == 0) return;
-  wait();
-  const Path* from = memory.paths[rows / 2 % 2];
-  store(rows - 1, better(from[merge.even], from[merge.odd], memory.costs[rows - 1], merge.set, place), 1);
-}
 
-// The residues of the best path's levels; by one warp.
-__device__ inline void trace_back(ViterbiMemory& memory, Trellis trellis, int rows) {
-  const int lane = threadIdx.x, states = static_cast<int>(trellis.states());
-  float cost = INFINITY;
-  uint32_t state = 0;
-  const Path* paths = memory.paths[(rows + 1) / 2 % 2];
-  for (int s = lane; s < states; s += 32)
-    if (paths[place_of(s)].cost < cost) cost = paths[place_of(s)].cost, state = s;
+  __device__ void extend_paths() {
+    constexpr Labels labels;
+    const uint32_t own = threadIdx.x % kStride;
+    uint32_t sets[kBits], after[kHeld];
 #pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) {
-    const float other_cost = __shfl_xor_sync(~0u, cost, distance);
-    const uint32_t other = __shfl_xor_sync(~0u, state, distance);
-    if (other_cost < cost || (other_cost == cost && other < state)) cost = other_cost, state = other;
+    for (int row = 0; row < kBits; ++row) sets[row] = __popc(own & labels.sets[row]) & 1;
+#pragma unroll
+    for (uint32_t i = 0; i < kHeld; ++i) {
+      after[i] = labels.map(labels.after, own | i * kStride);
+      memory_.paths[0][own | i * kStride] = (own | i) == 0 ? 0 : kUnreachable;
+    }
+    // In rows beyond the last, all states stay what they are.
+    if (const int row = rows_ + static_cast<int>(threadIdx.x); row < groups_ * kBits)
+      memory_.costs[row][0] = memory_.costs[row][1] = {0, INFINITY};
+    wait();
+
+    CodeCosts costs[kBits][2];  // of a group: [1] of the set that is not the one of the label `own`
+    auto load_costs = [&](int group, int first, int last) {
+#pragma unroll
+      for (int row = first; row < last; ++row)
+#pragma unroll
+        for (uint32_t i = 0; i < 2; ++i) costs[row][i] = memory_.costs[group * kBits + row][sets[row] ^ i];
+    };
+    // The better path in a row to the state of label own ^ difference.
+    auto step = [&](int row, uint32_t difference, const Path& even, const Path& odd) {
+      return better(even, odd, costs[row][__popc(difference & labels.sets[row]) & 1]);
+    };
+    Path paths[kHeld] = {};
+    auto store_starts = [&](int groups) {
+#pragma unroll
+      for (uint32_t i = 0; i < kHeld; ++i)
+        memory_.starts[groups << kBits | after[i]] = static_cast<uint8_t>(paths[i].start);
+    };
+    float *from = memory_.paths[0], *to = memory_.paths[1];
+    load_costs(0, 0, kOwnRows);
+    for (int group = 0; group < groups_; ++group) {
+      Path leading[kLeading];
+#pragma unroll
+      for (uint32_t i = 0; i < kLeading; ++i) {
+        const uint32_t held = i * kLeadingStride / kStride * kStride;
+        const uint32_t label = (own ^ (i * kLeadingStride - held)) + held;
+        leading[i] = {from[label], label};
+      }
+      load_costs(group, kOwnRows, kBits);
+      store_starts(group);  // not before, for they are known later than the costs
+      __syncwarp();         // for the compiler, which would load some and wait before others
+#pragma unroll
+      for (int row = 0; row < kOwnRows; ++row)
+#pragma unroll
+        for (uint32_t pair = 0; pair < kLeading; pair += 1u << min(row, kSharedRows)) {
+          const uint32_t other = pair ^ 1u << row;
+          if (other < pair) continue;
+          const Path even = leading[pair], odd = leading[other];
+          leading[pair] = step(row, pair * kLeadingStride, even, odd);
+          if (row >= kSharedRows) leading[other] = step(row, other * kLeadingStride, odd, even);
+        }
+#pragma unroll
+      for (uint32_t i = 0; i < kHeld; ++i) paths[i] = leading[i << kSharedRows];
+#pragma unroll
+      for (int row = kOwnRows; row < kBits; ++row)
+#pragma unroll
+        for (uint32_t i = 0; i < kHeld; ++i) {
+          const int lanes = 1 << Labels::bit(row);
+          const Path odd{__shfl_xor_sync(~0u, paths[i].cost, lanes), __shfl_xor_sync(~0u, paths[i].start, lanes)};
+          paths[i] = step(row, i * kStride, paths[i], odd);
+        }
+      load_costs(min(group + 1, groups_ - 1), 0, kOwnRows);
+#pragma unroll
+      for (uint32_t i = 0; i < kHeld; ++i) to[after[i]] = paths[i].cost;
+      float* const read = from;
+      from = to, to = read;
+      wait();
+    }
+    store_starts(groups_);
+    wait();
   }
-  static_assert(kChunks <= 32);
-  uint32_t own = 0;  // lane l: the history of chunk l
-  for (int chunk = (rows - 1) / kChunk; chunk >= 0; --chunk) {
-    const uint32_t history = memory.histories[chunk][state];
-    if (chunk == lane) own = history;
-    state = history >> kChunk;
+
+  // The label after the last group of the path of the least cost, of those the one to the first state. By one warp.
+  __device__ uint32_t best_end() const {
+    constexpr Labels labels;
+    constexpr TrellisMerges kMerges{Trellis(kBits)};
+    uint32_t states[kBits];  // from labels to states at the end of the last row
+#pragma unroll
+    for (int i = 0; i < kBits; ++i) states[i] = labels.states[i];
+#pragma unroll 1
+    for (int row = rows_; row < groups_ * kBits; ++row)
+#pragma unroll
+      for (uint32_t& state : states) state = kMerges.from(state, 0);
+    uint32_t least = ~0u, best = ~0u;  // bits of a cost, which is not negative; state and label
+#pragma unroll
+    for (uint32_t others = 0; others < Labels::kStates; others += 32)
+      if (const uint32_t label = threadIdx.x % 32 | others; label < Labels::kStates) {
+        const uint32_t cost = __float_as_uint(memory_.paths[groups_ % 2][label]);
+        const uint32_t candidate = labels.map(states, label) << kBits | label;
+        if (cost < least || (cost == least && candidate < best)) least = cost, best = candidate;
+      }
+    const uint32_t least_of_all = __reduce_min_sync(~0u, least);
+    return __reduce_min_sync(~0u, least == least_of_all ? best : ~0u) % Labels::kStates;
   }
-  state = own >> kChunk;
-  for (int row = lane * kChunk; row < min(rows, (lane + 1) * kChunk); ++row, own >>= 1) {
-    const int parity = static_cast<int>(own & 1);
-    memory.residues[row] = static_cast<uint8_t>(Trellis::set(state) + 2 * parity);
-    state = trellis.next(state, parity);
+
+  // The residues of the path to the state of this label after the last group. By one warp, in whose lanes are
+  // consecutive groups. At first a lane guesses the state after its own. While there is one whose path does not begin
+  // where that of the lane before it ends, all trace theirs again from there. Paths merge soon: a few times suffice.
+  __device__ void trace_back(uint32_t end) {
+    constexpr Labels labels;
+    const int each = (groups_ + 31) / 32, lane = static_cast<int>(threadIdx.x);
+    const int first = min(lane * each, groups_), last = min(first + each, groups_);
+    auto trace = [&](uint32_t label, auto&& visit) {
+#pragma unroll 1
+      for (int group = last; group-- > first;) {
+        const uint32_t start = memory_.starts[(group + 1) << kBits | label];
+        visit(group, start, label);
+        label = start;
+      }
+      return label;
+    };
+    uint32_t after = end;
+    for (bool merged = false; !merged;) {
+      const uint32_t next_start = __shfl_down_sync(~0u, trace(after, [](int, uint32_t, uint32_t) {}), 1);
+      const uint32_t right = lane == 31 ? end : next_start;
+      merged = __all_sync(~0u, right == after);
+      after = right;
+    }
+    trace(after, [&](int group, uint32_t label, uint32_t next) {
+      const uint32_t odd_codes = label ^ labels.map(labels.before, next);  // by Labels::bit(row)
+#pragma unroll
+      for (int row = 0; row < kBits; ++row) {
+        const uint32_t odd_code = odd_codes & 1u << Labels::bit(row);
+        memory_.residues[group * kBits + row] =
+            static_cast<uint8_t>((__popc(label & labels.sets[row]) & 1) + (odd_code != 0 ? 2 : 0));
+        label ^= odd_code;
+      }
+    });
   }
+
+  ViterbiMemory& memory_;
+  int rows_, groups_;
+};
+
+// The residues of the column whose costs are set. All threads of the CTA, kViterbiThreads<kHeldBits> or more.
+template <int kHeldBits>
+__device__ void find_residues(ViterbiMemory& memory, int trellis_bits, int rows) {
+  auto solve = [&]<int kBits>(std::integral_constant<int, kBits>) {
+    using Viterbi = ColumnViterbi<kBits, kHeldBits>;
+    if (threadIdx.x < Viterbi::kThreads) Viterbi(memory, rows).solve();
+  };
+  __syncthreads();
+  switch (trellis_bits) {
+    case 2: solve(std::integral_constant<int, 2>{}); break;
+    case 3: solve(std::integral_constant<int, 3>{}); break;
+    case 4: solve(std::integral_constant<int, 4>{}); break;
+    case 5: solve(std::integral_constant<int, 5>{}); break;
+    case 6: solve(std::integral_constant<int, 6>{}); break;
+    case 7: solve(std::integral_constant<int, 7>{}); break;
+    case 8: solve(std::integral_constant<int, 8>{}); break;
+    default: break;
+  }
+  __syncthreads();
 }
 
 }  // namespace thimble

@@ -80,14 +80,16 @@ TEST_F(CudaLatentMover, IsTheHosts) {
 
 // Without steps, the weights are those of the codes.
 TEST_F(CudaLatentMover, KeepsCodesThatNothingHasMoved) {
-  for (int trellis_bits : {0, 3, 8}) {
-    const QuantizedModel model = random_model(trellis_bits, 600, 20);
-    CodeLearner learner(model, {kName});
-    OneMatrix student(600, 20, Matrix(600, 20));
-    make_cuda_latent_mover(learner, model, student)->find_paths();
-    const Matrix expected = stored_matrix(model.tensors[0]).widened(), found = student.weights();
-    EXPECT_TRUE(std::ranges::equal(found.values(), expected.values())) << trellis_bits;
-  }
+  for (int trellis_bits : {0, 2, 3, 4, 5, 6, 7, 8})
+    for (int64_t rows : {37, 600, 1023}) {
+      const QuantizedModel model = random_model(trellis_bits, rows, 20);
+      CodeLearner learner(model, {kName});
+      OneMatrix student(rows, 20, Matrix(rows, 20));
+      make_cuda_latent_mover(learner, model, student)->find_paths();
+      const Matrix expected = stored_matrix(model.tensors[0]).widened(), found = student.weights();
+      EXPECT_TRUE(std::ranges::equal(found.values(), expected.values()))
+          << trellis_bits << " bits, " << rows << " rows";
+    }
 }
 
 }  // namespace
