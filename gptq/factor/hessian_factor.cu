@@ -27,7 +27,7 @@ __global__ void fill_matrix(const DeviceFactor* jobs, int padded) {
   }
   job.upper[static_cast<int64_t>(row) * padded + column] = value;
   // Rounding in row i amounts to about K * epsilon * A_ii (Cauchy-Schwarz); a smaller pivot is noise.
-  if (row == column) job.pivot_floors[row] = row < job.columns ? job.columns * DBL_EPSILON * value : 0;
+  if (row == column) job.diagonal[row] = row < job.columns ? job.columns * DBL_EPSILON * value : 0;
   if (row == 0 && column == 0) *job.failed = 0;
 }
 
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kTileThreads) invert_diagonal_tile(const Devic
     }
     __syncthreads();
     double pivot = line[j];
-    if (threadIdx.x == 0 && !(pivot > job.pivot_floors[k + j])) *job.failed = 1;
+    if (threadIdx.x == 0 && !(pivot > job.diagonal[k + j])) *job.failed = 1;
     double scale = 1 / sqrt(pivot), factor = line[row] * scale;
 #pragma unroll
     for (int q = 0; q < kOwn; ++q) {
@@ -125,6 +125,7 @@ __global__ void reverse_inverse(const DeviceFactor* jobs, int padded) {
   if (row <= column && column < job.columns)
     value = job.inverse[static_cast<int64_t>(reversed(row, job.columns)) * padded + reversed(column, job.columns)];
   job.upper[static_cast<int64_t>(row) * padded + column] = value;
+  if (row == column) job.diagonal[row] = value;
 }
 
 // Enqueues A = H + added * I in the given order, and its U with A^-1 = U^T U. `jobs` lies in device memory.
@@ -154,6 +155,7 @@ FactorBatch::FactorBatch(std::vector<const FactorItem*> items, int64_t padded_co
     : items_(std::move(items)), padded_columns_(padded_columns) {
   const auto count = static_cast<int64_t>(items_.size());
   pending_ = arena.take<DeviceFactor>(count);
+  device_diagonals_ = arena.take<double>(count * padded_columns);
   failed_ = arena.take<int32_t>(count);
   for (size_t i = 0; i < items_.size(); ++i) {
     const HessianFactor& factor = items_[i]->unfactored;
@@ -163,7 +165,7 @@ FactorBatch::FactorBatch(std::vector<const FactorItem*> items, int64_t padded_co
         {arena.take<double>(columns * (columns + 1) / 2), arena.take<int32_t>(columns), static_cast<int32_t>(columns),
          static_cast<int32_t>(factor.order.size() - factor.dead_columns.size()), 0,
          arena.take<double>(padded_columns * padded_columns), arena.take<double>(padded_columns * padded_columns),
-         arena.take<double>(padded_columns), failed_ ? failed_ + i : nullptr});
+         device_diagonals_ ? device_diagonals_ + static_cast<int64_t>(i) * padded_columns : nullptr, failed_ ? failed_ + i : nullptr});
   }
 }
 
@@ -193,6 +195,9 @@ void FactorBatch::factor(cudaStream_t stream, const std::function<void()>& meanw
     std::erase_if(pending, [&](size_t i) { return failed[i] == 0; });
     for (size_t i : pending) dampings_[i] = raised_damping(dampings_[i], attempt, *items_[i]->name);
   }
+  diagonals_.resize(items_.size() * static_cast<size_t>(padded_columns_));
+  download(std::span(diagonals_), static_cast<const double*>(device_diagonals_), stream);
+  check_cuda(cudaStreamSynchronize(stream));
 }
 
 HessianFactor FactorBatch::on_host(size_t i) const {
@@ -201,13 +206,9 @@ HessianFactor FactorBatch::on_host(size_t i) const {
   return factor;
 }
 
-std::vector<double> FactorBatch::upper_diagonal(size_t i, cudaStream_t stream) const {
-  std::vector<double> diagonal(static_cast<size_t>(factors_[i].columns));
-  check_cuda(cudaMemcpy2DAsync(diagonal.data(), sizeof(double), factors_[i].upper,
-                               static_cast<size_t>(padded_columns_ + 1) * sizeof(double), sizeof(double),
-                               diagonal.size(), cudaMemcpyDeviceToHost, stream));
-  check_cuda(cudaStreamSynchronize(stream));
-  return items_[i]->unfactored.by_column(diagonal);
+std::vector<double> FactorBatch::upper_diagonal(size_t i) const {
+  const auto first = diagonals_.begin() + static_cast<ptrdiff_t>(i) * padded_columns_;
+  return items_[i]->unfactored.by_column(std::vector(first, first + factors_[i].columns));
 }
 
 }  // namespace thimble

@@ -30,7 +30,7 @@ struct DeviceFactor {
   double added;          // to every diagonal element
   double* upper;         // (P, P) out: U, zeros below the diagonal, 1 on the padding's; before that, A and L
   double* inverse;       // (P, P) scratch: L^-1
-  double* pivot_floors;  // (P) scratch: smaller pivots are rounding
+  double* diagonal;      // (P) out: that of U; before that, what pivots must be above, for smaller ones are rounding
   int32_t* failed;       // out: 1 when A is not positive definite to working precision (then U is rubbish), else 0
 };
 
@@ -48,15 +48,18 @@ class FactorBatch {
   const DeviceFactor& operator[](size_t i) const { return factors_[i]; }
   // The factor as the host knows it: with the damping that was used, `upper` empty.
   HessianFactor on_host(size_t i) const;
-  // (K) the diagonal of U, by column. Waits for the stream.
-  std::vector<double> upper_diagonal(size_t i, cudaStream_t stream) const;
+  // (K) the diagonal of U, by column.
+  std::vector<double> upper_diagonal(size_t i) const;
 
  private:
   std::vector<const FactorItem*> items_;
   int64_t padded_columns_;
   std::vector<DeviceFactor> factors_;
   std::vector<double> dampings_;
-  DeviceFactor* pending_;  // in device memory
+  std::vector<double> diagonals_;  // (factors, P)
+  // In device memory:
+  DeviceFactor* pending_;
+  double* device_diagonals_;
   int32_t* failed_;
 };
 

@@ -2,6 +2,7 @@
 #include "gptq/slope/rate_model.h"
 
 #include <numbers>
+#include <numeric>
 
 namespace thimble {
 namespace {
@@ -26,6 +27,17 @@ double interval_bits(double deviation, double level) {
 
 double inverse_or_zero(double value) { return value > 0 ? 1 / value : 0; }
 
+// sum of w_k^2 x_k, in as many sums as fill a vector.
+double weighted_squares(const float* w, std::span<const double> x) {
+  constexpr size_t kSums = 8;
+  std::array<double, kSums> sums{};
+  size_t k = 0;
+  for (; k + kSums <= x.size(); k += kSums)
+    for (size_t i = 0; i < kSums; ++i) sums[i] += double{w[k + i]} * w[k + i] * x[k + i];
+  for (; k < x.size(); ++k) sums[k % kSums] += double{w[k]} * w[k] * x[k];
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
 }  // namespace
 
 WeightScales fit_weight_scales(ConstMatrixView weights) {
@@ -36,9 +48,7 @@ WeightScales fit_weight_scales(ConstMatrixView weights) {
     for (double square : column_squares) column_inverses.push_back(inverse_or_zero(square));
     for (size_t r = 0; r < rows; ++r) {
       const float* w = weights.row(static_cast<int64_t>(r));
-      double sum = 0;
-      for (size_t k = 0; k < columns; ++k) sum += double{w[k]} * w[k] * column_inverses[k];
-      row_squares[r] = sum / static_cast<double>(columns);
+      row_squares[r] = weighted_squares(w, column_inverses) / static_cast<double>(columns);
       const double row_inverse = inverse_or_zero(row_squares[r]);
       for (size_t k = 0; k < columns; ++k) column_sums[k] += double{w[k]} * w[k] * row_inverse;
     }

@@ -199,10 +199,10 @@ SlopeReport slope_report(std::span<const RowSums> sums, ConstMatrixView weights,
 }
 
 SlopeResult solve_slope(ConstMatrixView weights, const HessianFactor* factor, const SlopeGrid& grid,
-                        std::span<const double> row_weights, const std::string& name) {
+                        std::span<const double> row_weights, const std::string& name, const WeightScales* known) {
   check_slope_arguments(weights, factor ? factor->order.size() : static_cast<size_t>(weights.cols), grid, row_weights,
                         name);
-  const WeightScales scales = fit_weight_scales(weights);
+  const WeightScales scales = known ? *known : fit_weight_scales(weights);
   const Problem problem{weights,
                         factor,
                         Trellis(grid.trellis_bits),

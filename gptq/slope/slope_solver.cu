@@ -342,10 +342,10 @@ class WaveLayers {
   // Enqueues the upload of a layer's steps, now that its factor is known. Codes are none yet.
   SteppedCodes choose_steps(size_t i, std::vector<std::vector<AxisStep>>& steps, cudaStream_t stream) {
     DeviceLayer& layer = layers_[i];
-    SlopeGrid grid = work_.choose_grid(jobs_[i], factors_.upper_diagonal(i, stream));
+    SlopeGrid grid = work_.choose_grid(jobs_[i], factors_.upper_diagonal(i));
     check_slope_arguments(job(i).weights, static_cast<size_t>(job(i).hessian->size()), grid, job(i).row_weights,
                           job(i).name);
-    const WeightScales scales = fit_weight_scales(job(i).weights);
+    const WeightScales scales = job(i).scales ? *job(i).scales : fit_weight_scales(job(i).weights);
     steps.push_back(axis_steps(grid.row_steps, scales.rows));
     thimble::upload(layer.row_steps, std::span<const AxisStep>(steps.back()), stream);
     steps.push_back(axis_steps(grid.column_steps, scales.columns));

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "gptq/factor/hessian_factor.h"
+#include "gptq/slope/rate_model.h"
 #include "runtime/codes/quantized_model.h"
 #include "runtime/device/device.h"
 #include "runtime/tensor/matrix.h"
@@ -48,8 +49,10 @@ struct SlopeResult {
 // `factor` may be null: no Hessian, every column by itself. `row_weights`: (R) for the report (an output Fisher), or
 // none. Same codes for any thread count. A weight that is not finite, or that error feedback takes beyond float64, is
 // an Error (bad input) that names the tensor; arguments that do not fit each other are our own mistake (internal).
+// `scales`: those of the weights, where they are known already.
 SlopeResult solve_slope(ConstMatrixView weights, const HessianFactor* factor, const SlopeGrid& grid,
-                        std::span<const double> row_weights, const std::string& name);
+                        std::span<const double> row_weights, const std::string& name,
+                        const WeightScales* scales = nullptr);
 
 // One matrix to solve on a device.
 struct SlopeJob {
@@ -59,6 +62,7 @@ struct SlopeJob {
   double damping = 0;  // as in factor_hessian()
   ColumnOrder order = ColumnOrder::kDescending;
   std::span<const double> row_weights = {};  // (R) for the report, or none
+  const WeightScales* scales = nullptr;      // of the weights, where they are known already
 };
 
 // The grid of a job, from the diagonal of U (K, by column) of its factored Hessian. Called from any thread.

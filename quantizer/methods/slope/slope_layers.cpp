@@ -112,9 +112,9 @@ void SlopeLayers::look_at_sizes(Progress& progress) {
       const StepShape& steps = layer->steps = step_shape(layer->loss, layer->loss.row_weights, upper_diagonal);
       const std::shared_ptr<const Matrix> weights = layer->weights();
       layer->row_mean_squares = row_mean_squares(*weights);
-      WeightScales scales = fit_weight_scales(*weights);
+      layer->scales = fit_weight_scales(*weights);
       SizeModel size;
-      size.add(difference(scales.rows, steps.rows), difference(scales.columns, steps.columns));
+      size.add(difference(layer->scales.rows, steps.rows), difference(layer->scales.columns, steps.columns));
       layer->finest_log2_c = size.log2_c_for(kMostBits * static_cast<double>(layer->rows() * layer->cols()));
       sizes[static_cast<size_t>(i)].add(size);
       progress.advance(1);
@@ -148,7 +148,7 @@ SlopeResult SlopeLayers::solve_on_cpu(const Task& task) const {
     factor = factor_hessian(*layer.loss.hessian->load(), task.damping, layer.name, options_.column_order);
   const std::vector<double> upper_diagonal = factor ? factor->upper_diagonal() : std::vector<double>{};
   return solve_slope(*layer.weights(), factor ? &*factor : nullptr, grid(task, upper_diagonal), layer.row_weights,
-                     layer.name);
+                     layer.name, &layer.scales);
 }
 
 void SlopeLayers::solve_on_cuda(std::span<const Task> tasks, std::span<const size_t> chosen, int ordinal,
@@ -168,7 +168,8 @@ void SlopeLayers::solve_on_cuda(std::span<const Task> tasks, std::span<const siz
         waiting += layer.cols() * layer.cols();  // as many bytes as so many float32 values and a triangle of float64
       }
       jobs.push_back(
-          {layer.name, *weights.back(), hessian.get(), task.damping, options_.column_order, layer.row_weights});
+          {layer.name, *weights.back(), hessian.get(), task.damping, options_.column_order, layer.row_weights,
+           &layer.scales});
     }
     auto choose_grid = [&](size_t job, const std::vector<double>& upper_diagonal) {
       return grid(tasks[chosen[done + job]], upper_diagonal);
@@ -248,9 +249,14 @@ std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string>
                          {hessian, hessian->diagonal(), from.loss.row_weights},
                          from.row_weights,
                          from.row_mean_squares,
+                         {},
                          from.steps,
                          from.finest_log2_c});
     }
+    parallel_for(std::ssize(shifted), [&](int64_t i) {
+      Layer& layer = shifted[static_cast<size_t>(i)];
+      layer.scales = fit_weight_scales(*layer.shifted);
+    });
     std::vector<Task> tasks;
     for (const Layer& layer : shifted) tasks.push_back(task(layer, setting));
     times.time("cross terms: solve", [&] {

@@ -126,6 +126,7 @@ class SlopeLayers {
     MatrixLoss loss;                        // with row weights levelled, as steps follow them
     std::vector<double> row_weights;        // (R) as they were: what reports weigh errors by
     std::vector<double> row_mean_squares;
+    WeightScales scales;
     StepShape steps;  // without shrinkage
     double finest_log2_c = 0;
 
