@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a model loses at several sizes by where its calibration text comes from and by how it is tuned: a Markdown table.
+"""What a model loses at several sizes, by where its calibration text comes from and how it is tuned: a Markdown table.
 
   bench/calibration_bench.py build/release/quantizer/thimble checkpoint --calibration-text train.txt \\
       --score "--tokens val.bin --tokenizer sp.model" [--bits 2,2.5,3,4] [--seeds 1] [--output rows.jsonl] \\
@@ -10,12 +10,15 @@ with --effort best or as many as --learned says. Each file is decoded and scored
 come; what is there already is not made again. Standard library only.
 """
 import argparse
+import concurrent.futures
 import itertools
 import json
 import os
+import queue
 import shlex
 import subprocess
 import tempfile
+import threading
 
 LEARNED = "--effort best"
 TUNED = "--effort best --learn-steps 0"
@@ -45,6 +48,32 @@ def cell(row):
     return f"{row['gap']:.5f}{error} ({row['seconds']:.0f} s)"
 
 
+class Rows:
+    """Rows by what they are of, kept in a file where there is one."""
+
+    def __init__(self, path, program, checkpoint, devices):
+        self.rows, self.path, self.lock = rows_of(path), path, threading.Lock()
+        self.program, self.checkpoint = program, checkpoint
+        self.free = queue.Queue()  # devices; None: the program's own choice
+        for device in devices:
+            self.free.put(device)
+
+    def make(self, what, options):
+        if what in self.rows:
+            return
+        device = self.free.get()
+        try:
+            row = {"what": what, **measured(self.program, self.checkpoint,
+                                            options + (["--device", device] if device else []))}
+        finally:
+            self.free.put(device)
+        with self.lock:
+            self.rows[what] = row
+            if self.path:
+                with open(self.path, "a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
@@ -55,27 +84,35 @@ def main():
     parser.add_argument("--seeds", default="1")
     parser.add_argument("--tuned", default=TUNED, help="options of files whose gains are tuned")
     parser.add_argument("--learned", default=LEARNED, help="options of files whose codes are learned")
+    parser.add_argument("--devices", help="as cuda:0,cuda:1: a file at a time on each")
     parser.add_argument("--output", help="file of rows, one JSON document each")
     arguments, more = parser.parse_known_args()
     texts = {"own": [], "given": ["--calibration-text", arguments.calibration_text]}
     tunings = {"tuned": shlex.split(arguments.tuned), "learned": shlex.split(arguments.learned)}
-    rows = rows_of(arguments.output)
+    devices = arguments.devices.split(",") if arguments.devices else [None]
+    rows = Rows(arguments.output, arguments.program, arguments.checkpoint, devices)
     columns = list(itertools.product(texts, tunings))
-    print("| bits per weight | seed | bytes | " + " | ".join(f"{text} text, {tuning}" for text, tuning in columns) + " |")
-    print("|---" * (3 + len(columns)) + "|")
-    for bits, seed in itertools.product(arguments.bits.split(","), arguments.seeds.split(",")):
-        found = []
-        for text, tuning in columns:
-            what = (arguments.checkpoint, bits, seed, text, tuning)
-            if what not in rows:
-                options = ["--bits-per-weight", bits, "--seed", seed, *shlex.split(arguments.score), *texts[text],
-                           *tunings[tuning], *more]
-                rows[what] = {"what": what, **measured(arguments.program, arguments.checkpoint, options)}
-                if arguments.output:
-                    with open(arguments.output, "a", encoding="utf-8") as file:
-                        file.write(json.dumps(rows[what]) + "\n")
-            found.append(rows[what])
-        print(f"| {bits} | {seed} | {found[0]['bytes']:,} | " + " | ".join(map(cell, found)) + " |", flush=True)
+    sizes = list(itertools.product(arguments.bits.split(","), arguments.seeds.split(",")))
+
+    def what(size, column):
+        return (arguments.checkpoint, *size, *column)
+
+    with concurrent.futures.ThreadPoolExecutor(len(devices)) as pool:
+        made = {}
+        for (bits, seed), (text, tuning) in itertools.product(sizes, columns):
+            options = ["--bits-per-weight", bits, "--seed", seed, *shlex.split(arguments.score), *texts[text],
+                       *tunings[tuning], *more]
+            key = what((bits, seed), (text, tuning))
+            made[key] = pool.submit(rows.make, key, options)
+        print("| bits per weight | seed | bytes | " + " | ".join(f"{text} text, {tuning}" for text, tuning in columns) +
+              " |")
+        print("|---" * (3 + len(columns)) + "|")
+        for size in sizes:
+            for column in columns:
+                made[what(size, column)].result()
+            found = [rows.rows[what(size, column)] for column in columns]
+            cells = [*size, f"{found[0]['bytes']:,}", *map(cell, found)]
+            print("| " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":
