@@ -165,7 +165,8 @@ FactorBatch::FactorBatch(std::vector<const FactorItem*> items, int64_t padded_co
         {arena.take<double>(columns * (columns + 1) / 2), arena.take<int32_t>(columns), static_cast<int32_t>(columns),
          static_cast<int32_t>(factor.order.size() - factor.dead_columns.size()), 0,
          arena.take<double>(padded_columns * padded_columns), arena.take<double>(padded_columns * padded_columns),
-         device_diagonals_ ? device_diagonals_ + static_cast<int64_t>(i) * padded_columns : nullptr, failed_ ? failed_ + i : nullptr});
+         device_diagonals_ ? device_diagonals_ + static_cast<int64_t>(i) * padded_columns : nullptr,
+         failed_ ? failed_ + i : nullptr});
   }
 }
 

@@ -135,7 +135,7 @@ class CpuBackward {
       sums[i].resize(to[i].rows, to[i].cols);
       to[i] = sums[i];
     }
-    attention_backward(input(0), input(1), input(2), o, dy_, to[0], to[1], to[2]);
+    attention_backward(input(0), input(1), input(2), o, dy_, to[0], to[1], to[2], pass_.policy_.products);
     for (size_t i = 3; i-- > 0;)
       if (at_.input_gradients[i].adds)
         write(i, [&](int64_t p, float* dx) { std::copy_n(to[i].row(p), to[i].cols, dx); });

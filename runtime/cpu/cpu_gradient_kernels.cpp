@@ -140,26 +140,24 @@ void remove_own_value_backward(const float* v, const float* y, float* dy, float*
 // dq = dS k; dk = dS^T q. Scores, probabilities and outputs are computed again: a window's would fill gigabytes.
 void attention_backward(const AttentionTile& t, const AttentionGradients& to) {
   const int64_t keys = t.first_position + t.rows;
-  const MutableMap<float> probabilities = attention_weights(t, {});
-  float* gradient_data = t.scratch + t.rows * keys;
-  float* y_data = gradient_data + t.rows * keys;
-  float* dy_data = y_data + t.rows * t.head_dim;
-  MutableMap<float> gradients(gradient_data, t.rows, keys, Eigen::OuterStride<>(keys));
-  MutableMap<float> dy = head_rows(dy_data, t.rows, t.head_dim, t);
-  dy = head_rows(to.dy, t.rows, to.dy_stride, t);
+  const MatrixView probabilities = attention_weights(t, {});
+  const MatrixView gradients(t.scratch + t.rows * keys, t.rows, keys);
+  const MatrixView y(gradients.data + t.rows * keys, t.rows, t.head_dim);
+  const MatrixView dy(y.data + t.rows * t.head_dim, t.rows, t.head_dim);
+  map(dy) = map(ConstMatrixView(to.dy, t.rows, t.head_dim, to.dy_stride));
   if (t.exclusive) {
-    head_rows(y_data, t.rows, t.head_dim, t).noalias() = probabilities * values_of(t);
+    tile_nn(t, probabilities, t.v, y);
     for (int64_t i = 0; i < t.rows; ++i) {
       const int64_t position = t.first_position + i;
-      remove_own_value_backward(t.v.float32().row(position), y_data + i * t.head_dim, dy_data + i * t.head_dim,
-                                to.dv + position * to.dkv_stride, t.head_dim);
+      remove_own_value_backward(t.v.float32().row(position), y.row(i), dy.row(i), to.dv + position * to.dkv_stride,
+                                t.head_dim);
     }
   }
-  head_rows(to.dv, keys, to.dkv_stride, t).noalias() += probabilities.transpose() * dy;
-  gradients.noalias() = dy * values_of(t).transpose();
+  tile_add_tn(t, probabilities, dy, {to.dv, keys, t.head_dim, to.dkv_stride});
+  tile_nt(t, dy, t.v, gradients);
   for (int64_t i = 0; i < t.rows; ++i) {
     const int64_t first = first_key(t, i), valid = t.first_position + i + 1;
-    float* row = gradient_data + i * keys;
+    float* row = gradients.row(i);
     ConstRow p(t.scratch + i * keys + first, valid - first);
     Row g(row + first, valid - first);
     const float mean = (p * g).sum();
@@ -167,8 +165,8 @@ void attention_backward(const AttentionTile& t, const AttentionGradients& to) {
     for (int64_t j = 0; j < first; ++j) row[j] = 0.0f;
     for (int64_t j = valid; j < keys; ++j) row[j] = 0.0f;
   }
-  head_rows(to.dq, t.rows, to.dq_stride, t).noalias() = gradients * keys_of(t);
-  head_rows(to.dk, keys, to.dkv_stride, t).noalias() += gradients.transpose() * queries_of(t);
+  tile_nn(t, gradients, t.k, {to.dq, t.rows, t.head_dim, to.dq_stride});
+  tile_add_tn(t, gradients, queries_of(t), {to.dk, keys, t.head_dim, to.dkv_stride});
 }
 
 constexpr CpuGradientKernels kKernels = {

@@ -117,7 +117,7 @@ void attention(const AttentionTile& t, float* y, int64_t y_stride, const Attenti
   if (t.rows <= kFewQueries) {
     for (int64_t i = 0; i < t.rows; ++i) attend_one_row(t, i, y + i * y_stride, roundings);
   } else {
-    head_rows(y, t.rows, y_stride, t).noalias() = attention_weights(t, roundings) * values_of(t);
+    tile_nn(t, attention_weights(t, roundings), t.v, {y, t.rows, t.head_dim, y_stride});
   }
   if (!t.exclusive) return;
   for (int64_t i = 0; i < t.rows; ++i) {

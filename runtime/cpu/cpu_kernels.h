@@ -13,7 +13,8 @@
 
 namespace thimble {
 
-struct Rounding;  // rounding.h
+struct Rounding;      // rounding.h
+struct TileProducts;  // tile_products.h
 
 // Rounds n elements in place. A function of the callers': these kernels must define nothing that others could link.
 struct RowRounding {
@@ -37,6 +38,7 @@ struct AttentionTile {
   bool exclusive;
   float* scratch;  // heads * rows * (first_position + rows) floats, for the backward pass attention_gradient_scratch()
   int64_t heads = 1;
+  const TileProducts* products = nullptr;  // of more than kFewQueries; null: float32's
 };
 
 struct AttentionRoundings {

@@ -9,6 +9,7 @@
 #include "runtime/cpu/cpu_kernels.h"
 #include "runtime/cpu/cpu_rows.h"
 #include "runtime/cpu/gemm.h"
+#include "runtime/cpu/tile_products.h"
 
 namespace thimble {
 namespace {
@@ -186,6 +187,7 @@ class CpuForward {
     const int64_t tiles = (batch.positions + kQueryTile - 1) / kQueryTile, d = o.head_dim;
     const int64_t shared = o.heads / o.kv_heads, heads = batch.positions <= kFewQueries ? shared : 1;
     const int64_t groups = o.heads / heads;
+    const TileProducts* products = tile_products(pass_.policy_.products);
     const AttentionRoundings roundings = {row_rounding(pass_.policy_.at(Boundary::kScores)),
                                           row_rounding(pass_.policy_.at(Boundary::kSoftmax))};
     parallel_for(batch.sequences * groups * tiles, [&](int64_t task) {
@@ -209,7 +211,7 @@ class CpuForward {
       scores.resize(static_cast<size_t>(heads * rows * (first_position + rows)));
       kernels_.attention({q.row(q_row) + q_col, q.stride, k.block_rows(first_key, first_position + rows),
                           v.block_rows(first_key, first_position + rows), rows, first_position, d, o.window, o.scale,
-                          o.exclusive, scores.data(), heads},
+                          o.exclusive, scores.data(), heads, products},
                          y_.row(q_row) + q_col, y_.stride, roundings);
     });
   }

@@ -6,6 +6,7 @@
 
 #include "runtime/base/parallel.h"
 #include "runtime/cpu/cpu_gradient_kernels.h"
+#include "runtime/cpu/tile_products.h"
 
 namespace thimble {
 namespace {
@@ -55,7 +56,8 @@ uint64_t attention_backward_bytes(const op::Attention& shape, int64_t positions)
 }
 
 void attention_backward(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v, const op::Attention& shape,
-                        ConstMatrixView dy, MatrixView dq, MatrixView dk, MatrixView dv) {
+                        ConstMatrixView dy, MatrixView dq, MatrixView dk, MatrixView dv, ProductArithmetic arithmetic) {
+  const TileProducts* products = tile_products(arithmetic);
   int64_t tiles = (q.rows + kGradientTile - 1) / kGradientTile, d = shape.head_dim;
   std::vector<AttentionPart> parts;
   for (int64_t i = 0; i < std::min(kAttentionParts, tiles); ++i)
@@ -78,7 +80,7 @@ void attention_backward(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v,
       if (scratch.size() < needed) scratch.resize(needed);
       cpu_gradient_kernels().attention_backward(
           {q.row(first) + q_col, q.stride, seen(k), seen(v), rows, first_position, d, shape.window, shape.scale,
-           shape.exclusive, scratch.data()},
+           shape.exclusive, scratch.data(), 1, products},
           {dy.row(first) + q_col, dq.row(first) + q_col, sums.dk.row(first_key) + q_col, sums.dv.row(first_key) + q_col,
            dy.stride, dq.stride, sums.dk.cols()});
     }

@@ -12,12 +12,14 @@
 #include "runtime/ops/network.h"
 #include "runtime/ops/token_sequences.h"
 #include "runtime/tensor/matrix.h"
+#include "runtime/tensor/product_arithmetic.h"
 
 namespace thimble {
 
 // Through op::Attention over a window from its start: q (P, H*d), k and v (P, G*d) are the inputs it had.
 void attention_backward(ConstMatrixView q, ConstMatrixView k, ConstMatrixView v, const op::Attention& shape,
-                        ConstMatrixView dy, MatrixView dq, MatrixView dk, MatrixView dv);
+                        ConstMatrixView dy, MatrixView dq, MatrixView dk, MatrixView dv,
+                        ProductArithmetic arithmetic = ProductArithmetic::kFloat32);
 
 // What it takes of memory besides these, over P positions.
 uint64_t attention_backward_bytes(const op::Attention& shape, int64_t positions);

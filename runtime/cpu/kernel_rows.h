@@ -17,6 +17,7 @@
 #define EIGEN_DONT_PARALLELIZE
 #include <Eigen/Core>
 
+#include "runtime/cpu/tile_products.h"
 #include "runtime/cpu/widening_products.h"
 
 namespace thimble {
@@ -71,23 +72,29 @@ inline void round_row(const RowRounding& r, float* x, int64_t n) {
   if (r.rounding) r.apply(*r.rounding, x, n);
 }
 
-inline ConstMap<float> head_rows(const float* first, int64_t rows, int64_t stride, const AttentionTile& t) {
-  return {first, rows, t.head_dim, Eigen::OuterStride<>(stride)};
+inline ConstMatrixView queries_of(const AttentionTile& t) { return {t.q, t.rows, t.head_dim, t.q_stride}; }
+
+// C = A B^T, C = A B and C += A^T B in the tile's arithmetic.
+inline void tile_nt(const AttentionTile& t, ConstMatrixView a, const StoredMatrixView& b, MatrixView c) {
+  if (t.products) return t.products->nt(a, b, c);
+  map(c).noalias() = map(a) * map(b.float32()).transpose();
 }
-inline MutableMap<float> head_rows(float* first, int64_t rows, int64_t stride, const AttentionTile& t) {
-  return {first, rows, t.head_dim, Eigen::OuterStride<>(stride)};
+inline void tile_nn(const AttentionTile& t, ConstMatrixView a, const StoredMatrixView& b, MatrixView c) {
+  if (t.products) return t.products->nn(a, b, c);
+  map(c).noalias() = map(a) * map(b.float32());
 }
-inline ConstMap<float> queries_of(const AttentionTile& t) { return head_rows(t.q, t.rows, t.q_stride, t); }
-inline ConstMap<float> keys_of(const AttentionTile& t) { return map(t.k.float32()); }
-inline ConstMap<float> values_of(const AttentionTile& t) { return map(t.v.float32()); }
+inline void tile_add_tn(const AttentionTile& t, ConstMatrixView a, ConstMatrixView b, MatrixView c) {
+  if (t.products) return t.products->add_tn(a, b, c);
+  map(c).noalias() += map(a).transpose() * map(b);
+}
 
 inline int64_t first_key(const AttentionTile& t, int64_t row) { return first_seen(t.first_position + row, t.window); }
 
 // Attention's weights (rows, keys) in the tile's scratch, zero where a row does not see the key.
-inline MutableMap<float> attention_weights(const AttentionTile& t, const AttentionRoundings& roundings) {
+inline MatrixView attention_weights(const AttentionTile& t, const AttentionRoundings& roundings) {
   const int64_t keys = t.first_position + t.rows;
-  MutableMap<float> weights(t.scratch, t.rows, keys, Eigen::OuterStride<>(keys));
-  weights.noalias() = queries_of(t) * keys_of(t).transpose();
+  const MatrixView weights(t.scratch, t.rows, keys);
+  tile_nt(t, queries_of(t), t.k, weights);
   for (int64_t i = 0; i < t.rows; ++i) {
     float* row = t.scratch + i * keys;
     const int64_t first = first_key(t, i), valid = t.first_position + i + 1 - first;

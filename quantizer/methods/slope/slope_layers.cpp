@@ -167,9 +167,8 @@ void SlopeLayers::solve_on_cuda(std::span<const Task> tasks, std::span<const siz
         hessian = layer.loss.hessian->load();
         waiting += layer.cols() * layer.cols();  // as many bytes as so many float32 values and a triangle of float64
       }
-      jobs.push_back(
-          {layer.name, *weights.back(), hessian.get(), task.damping, options_.column_order, layer.row_weights,
-           &layer.scales});
+      jobs.push_back({layer.name, *weights.back(), hessian.get(), task.damping, options_.column_order,
+                      layer.row_weights, &layer.scales});
     }
     auto choose_grid = [&](size_t job, const std::vector<double>& upper_diagonal) {
       return grid(tasks[chosen[done + job]], upper_diagonal);

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "runtime/base/parallel.h"
+#include "runtime/cpu/gemm.h"
 #include "runtime/cpu/gradient_ops.h"
 #include "tests/runtime/cpu/gradient_check.h"
 #include "tests/runtime/cpu/small_network.h"
@@ -110,6 +111,34 @@ TEST_P(AttentionGradient, ThreadsDoNotChangeBits) {
     EXPECT_EQ(again.dk, first.dk);
     EXPECT_EQ(again.dv, first.dv);
   }
+}
+
+// Products whose factors are rounded to bf16 change gradients by about as much, and no more at any thread count.
+TEST_P(AttentionGradient, InBf16IsNearlyThat) {
+  auto gradients = [&](ProductArithmetic arithmetic) {
+    AttentionGradients found{{q_.rows(), q_.cols()}, {k_.rows(), k_.cols()}, {k_.rows(), k_.cols()}};
+    attention_backward(q_, k_, v_, operation(), dy_, found.dq, found.dk, found.dv, arithmetic);
+    for (const GuardedMatrix* gradient : {&found.dq, &found.dk, &found.dv}) EXPECT_TRUE(gradient->guards_intact());
+    return found;
+  };
+  const AttentionGradients exact = gradients(ProductArithmetic::kFloat32);
+  const AttentionGradients rounded = gradients(ProductArithmetic::kBf16);
+  double squares = 0;  // of what comes in, for what goes out may be no more than rounding
+  for (int64_t r = 0; r < dy_.rows(); ++r)
+    for (int64_t c = 0; c < dy_.cols(); ++c) squares += std::pow(dy_(r, c), 2);
+  for (auto which : {&AttentionGradients::dq, &AttentionGradients::dk, &AttentionGradients::dv}) {
+    double errors = 0;
+    for (int64_t r = 0; r < (exact.*which).rows(); ++r)
+      for (int64_t c = 0; c < (exact.*which).cols(); ++c)
+        errors += std::pow((rounded.*which)(r, c) - (exact.*which)(r, c), 2);
+    EXPECT_LE(std::sqrt(errors), 0.01 * std::sqrt(squares));
+  }
+  EXPECT_EQ(rounded.dv == exact.dv, !cpu_instruction_set(ProductArithmetic::kBf16).ends_with("bf16"));
+  ThreadLimit limit(3);
+  const AttentionGradients again = gradients(ProductArithmetic::kBf16);
+  EXPECT_EQ(again.dq, rounded.dq);
+  EXPECT_EQ(again.dk, rounded.dk);
+  EXPECT_EQ(again.dv, rounded.dv);
 }
 
 TEST(GradientOps, ExclusiveAttentionOfAZeroValueIsFinite) {
