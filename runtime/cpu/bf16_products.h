@@ -32,7 +32,7 @@ constexpr const Bf16Products* bf16_products() { return nullptr; }
 #endif
 
 const Bf16Products& bf16_products_avx512();
-// Only after allow_amx().
+// Only where the system lets this process use tiles (kernel_choice.cpp asks for it).
 const Bf16Products& bf16_products_amx();
 
 }  // namespace thimble

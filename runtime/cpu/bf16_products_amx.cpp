@@ -118,8 +118,7 @@ class RoundedRows {
   uint32_t* pairs_;
 };
 
-// C = A B^T, or C += it, in the columns of B's blocks of rows [first, last): as many of C's as stay in a cache for all
-// of B's columns, since tiles take the product of a block in less time than C would take to come and go.
+// C = A B^T, or C += it, in the columns of B's blocks of rows [first, last), each for all of B's columns.
 void multiply(const RoundedRows& a, const PackedBlocks& blocks, const float* packed, int64_t first, int64_t last,
               MatrixView c, bool adds) {
   for (int64_t i = first; i < last; ++i) {
