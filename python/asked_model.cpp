@@ -69,8 +69,9 @@ FloatTensors floats_of(const nb::object& arrays) {
   return floats;
 }
 
-// What "learn" and "distill" are told of a model, and their answer.
-nb::object ask_about(const char* question, const QuantizedModel& model, const nb::callable& ask) {
+// What "learn" and "distill" are told of a model, and what else they are told; their answer.
+template <typename... Told>
+nb::object ask_about(const char* question, const QuantizedModel& model, const nb::callable& ask, Told... told) {
   nb::dict others, small, stepped;
   for (const QuantizedTensor& tensor : model.tensors) {
     const char* name = tensor.name.c_str();
@@ -81,7 +82,7 @@ nb::object ask_about(const char* question, const QuantizedModel& model, const nb
     else if (has_floats(tensor))
       (std::holds_alternative<RawTensor>(tensor.data) ? small : others)[name] = values_of(tensor);
   }
-  return ask(question, others, small, stepped);
+  return ask(question, others, small, stepped, told...);
 }
 
 // What another process answered is ours: it does not fit by our own mistake alone.
@@ -103,6 +104,15 @@ nb::object nearest_levels(const Floats& latents, int trellis_bits, double rate_w
     levels = levels_of(solve_slope(view, nullptr, grid, {}, "latents").codes);
   }
   return nb::cast(array_of({static_cast<int64_t>(rows), static_cast<int64_t>(columns)}, levels));
+}
+
+// Of levels (R, K) as samples of Gaussians: deviations of rows (R) and of columns (K), their factors.
+nb::object level_scales(const Floats& levels) {
+  if (levels.ndim() != 2) throw UsageError("levels of " + std::to_string(levels.ndim()) + " dimensions, not 2");
+  const ConstMatrixView view(levels.data(), static_cast<int64_t>(levels.shape(0)),
+                             static_cast<int64_t>(levels.shape(1)));
+  const LevelScales scales = fit_level_scales(view);
+  return nb::make_tuple(array_of({view.rows}, scales.rows), array_of({view.cols}, scales.columns));
 }
 
 }  // namespace
@@ -144,9 +154,9 @@ void AskedModel::end() {
   ask_("end");
 }
 
-LearnedCodes AskedModel::learn(const QuantizedModel& model, size_t, Progress&) {
+LearnedCodes AskedModel::learn(const QuantizedModel& model, double divergence, size_t, Progress&) {
   const nb::gil_scoped_acquire locked;
-  const nb::object answer = ask_about("learn", model, ask_);
+  const nb::object answer = ask_about("learn", model, ask_, bit_price(model, divergence));
   const auto latents = nb::cast<std::map<std::string, Floats>>(answer[0]);
   std::set<std::string> names;
   for (const auto& [name, levels] : latents) names.insert(name);
@@ -202,6 +212,7 @@ double AskedModel::divergence(const QuantizedModel& model, Progress&) {
 void bind_trellis(nb::module_& module) {
   module.def("nearest_levels", &nearest_levels, nb::arg("latents"), nb::arg("trellis_bits"),
              nb::arg("rate_weight") = 0.0);
+  module.def("level_scales", &level_scales, nb::arg("levels"));
 }
 
 }  // namespace thimble

@@ -21,10 +21,10 @@ namespace thimble {
 //   ask("end")                                      None
 //   ask("divergence", {name: values})               nats per token
 //   ask("distill", ...)                             {name: gains of rows (R)}, {name: values of what has no codes},
-//   steps,
-//                                                   sequences, how many more were held out; asked as "learn" is:
+//                                                   steps, sequences, how many more were held out; asked as "learn" is,
+//                                                   but for its last:
 //   ask("learn", {name: values of other codes}, {name: values of what has no codes},
-//       {name: (levels (R, K), row steps (R), column steps (K), bits of the trellis)})
+//       {name: (levels (R, K), row steps (R), column steps (K), bits of the trellis)}, nats per token of a bit)
 //                                                   {name: latents (R, K)}, {name: values of what has no codes}, steps,
 //                                                   sequences, how many more were held out
 // Must be destroyed while the interpreter is held.
@@ -43,7 +43,7 @@ class AskedModel final : public PairedModels, public Teacher {
 
   bool learns() const override { return learns_; }
   bool distills() const override { return distills_; }
-  LearnedCodes learn(const QuantizedModel& model, size_t block, Progress& progress) override;
+  LearnedCodes learn(const QuantizedModel& model, double divergence, size_t block, Progress& progress) override;
   Distilled distill(const QuantizedModel& model, const SmallExponents& small, Progress& progress) override;
   TunedNames tuned(const QuantizedModel& model) const override;
   double divergence(const QuantizedModel& model, Progress& progress) override;

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "gptq/slope/adam.h"
+#include "gptq/slope/rate_model.h"
 #include "gptq/slope/slope_solver.h"
 #include "runtime/base/parallel.h"
 
@@ -32,6 +33,17 @@ void scale_by_steps(const SteppedCodes& codes, MatrixView gradient) {
     const float row = step_size(codes.row_steps[static_cast<size_t>(r)]);
     float* values = gradient.row(r);
     for (int64_t k = 0; k < gradient.cols; ++k) values[k] *= row * columns[static_cast<size_t>(k)];
+  });
+}
+
+// Adds the price of bits to gradients by levels.
+void add_bits(float price, const CodeLearner::Latents& latents, MatrixView gradient) {
+  for_each_row(gradient.rows, gradient.cols, [&](int64_t r) {
+    const float* levels = latents.levels.data() + r * gradient.cols;
+    const float row = latents.scales.rows[static_cast<size_t>(r)];
+    float* values = gradient.row(r);
+    for (int64_t k = 0; k < gradient.cols; ++k)
+      values[k] += price * bits_by_level(levels[k], row * latents.scales.columns[static_cast<size_t>(k)]);
   });
 }
 
@@ -65,13 +77,25 @@ class HostLatentMover final : public LatentMover {
 
 }  // namespace
 
+LevelScales fit_level_scales(ConstMatrixView levels) {
+  const WeightScales fitted = fit_weight_scales(levels);
+  auto factors = [](const std::vector<float>& log2_scales) {
+    std::vector<float> scales;
+    for (float scale : log2_scales) scales.push_back(std::exp2(scale));
+    return scales;
+  };
+  return {factors(fitted.rows), factors(fitted.columns)};
+}
+
 CodeLearner::CodeLearner(const QuantizedModel& model, const std::set<std::string>& matrices) {
   for (const QuantizedTensor& tensor : model.tensors) {
     const auto* codes = std::get_if<SteppedCodes>(&tensor.data);
     if (!codes || codes->codes.is_zero() || !matrices.contains(tensor.name)) continue;
     std::vector<float> levels = dequantize(with_unit_steps(tensor));
+    LevelScales scales =
+        fit_level_scales({levels.data(), std::ssize(codes->row_steps), std::ssize(codes->column_steps)});
     const std::vector<float> zeros(levels.size());
-    latents_[tensor.name] = {std::move(levels), zeros};
+    latents_[tensor.name] = {std::move(levels), zeros, std::move(scales)};
   }
 }
 
@@ -111,6 +135,7 @@ void CodeLearner::step(MatrixGradients& gradients, const QuantizedModel& student
     Latents& latents = found->second;
     Matrix& gradient = gradients.at(tensor.name);
     scale_by_steps(std::get<SteppedCodes>(tensor.data), gradient);
+    add_bits(static_cast<float>(options.bit_price), latents, gradient);
     adam_step(
         step, [by_level = gradient.data()](size_t i) { return by_level[i]; }, std::span(latents.levels),
         std::span<float>(), std::span(latents.second));

@@ -1,10 +1,11 @@
 // code_learner.h: learns the codes of matrices with steps (method `slope`) by the gradient of any loss. Each weight has
 // a latent, a real number of levels (runtime/codes/trellis.h). The codes are those of the trellis path that is nearest
 // to the latents, or by rate too; gradients by weights pass to the latents as if there were no rounding (the
-// straight-through estimator, Bengio et al., arXiv 1308.3432), and Adam without momentum moves these. Steps stay as
-// they are. In: SteppedCodes, gradients by matrices.  Out: codes. Not here: the loss, what besides codes is learned,
-// and whether the model got better: learned for too long or too fast, codes flip to and fro. What stands between two
-// paths can be kept and gone on from: same codes for any thread count.
+// straight-through estimator, Bengio et al., arXiv 1308.3432), and Adam without momentum moves these. Bits have a
+// price: what a level costs is added to its gradient. Steps stay as they are. In: SteppedCodes, gradients by matrices.
+// Out: codes. Not here: the loss, what besides codes is learned, and whether the model got better: learned for too long
+// or too fast, codes flip to and fro. What stands between two paths can be kept and gone on from: same codes for any
+// thread count.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,8 @@
 #include "gptq/slope/adam.h"
 #include "runtime/codes/quantized_model.h"
 #include "runtime/ops/divergence_pass.h"
+#include "runtime/tensor/host_device.h"
+#include "runtime/tensor/matrix.h"
 
 namespace thimble {
 
@@ -29,6 +32,7 @@ struct CodeLearnerOptions {
   int64_t batch = 8;   // sequences of a step
   double rate = 0.02;  // levels that a latent moves in a step, at most about; rises over the first tenth of the steps,
                        // then falls along a cosine to 0
+  double bit_price = 0;           // what the loss that the gradients are of must fall by for a bit of the codes
   int64_t block = kLearnedBlock;  // weights with latents at a time
 };
 
@@ -37,13 +41,31 @@ constexpr int64_t kStepsPerPath = 4;
 // Of each weight: its latent and the second moment of its gradients.
 constexpr uint64_t kLearnedWeightBytes = 2 * sizeof(float);
 
+// The codes of a matrix (R, K) as samples of Gaussians: level (r, k) of deviation rows[r] * columns[k].
+struct LevelScales {
+  std::vector<float> rows, columns;
+};
+// The most likely ones.
+LevelScales fit_level_scales(ConstMatrixView levels);
+
+// The derivative of a code's bits, -log2 of such a sample's density, by its level. Two sets of levels take turns, each
+// two apart: no deviation counts as less than that of their rounding.
+THIMBLE_HOST_DEVICE inline float bits_by_level(float level, float deviation) {
+  constexpr float kInverseLog2 = 1.44269504F, kLeastVariance = 1.0F / 3;
+  const float variance = deviation * deviation;
+  return kInverseLog2 * level / (variance < kLeastVariance ? kLeastVariance : variance);
+}
+
 class CodeLearner {
  public:
   // Of a matrix (R, K), row-major.
   struct Latents {
     std::vector<float> levels, second;  // and second moments
+    LevelScales scales;                 // of the codes at first
 
-    friend auto members(Latents& latents) { return std::tie(latents.levels, latents.second); }
+    friend auto members(Latents& latents) {
+      return std::tie(latents.levels, latents.second, latents.scales.rows, latents.scales.columns);
+    }
   };
 
   CodeLearner() = default;  // to be read from an archive

@@ -20,15 +20,17 @@ constexpr int kPathThreads = kViterbiThreads<kPathHeldBits>;
 // One matrix (R, K); pointers to device memory.
 struct MovedMatrix {
   int64_t rows, columns;
-  float *levels, *second;                 // (R, K)
-  const float *row_sizes, *column_sizes;  // (R), (K) of steps
+  float *levels, *second;                   // (R, K)
+  const float *row_sizes, *column_sizes;    // (R), (K) of steps
+  const float *row_scales, *column_scales;  // (R), (K) LevelScales
   int trellis_bits;
 
   __device__ int64_t count() const { return rows * columns; }
-  // From the gradient by weights to that by levels.
-  __device__ float by_level(const ConstCudaView& gradient, int64_t i) const {
+  // From the gradient by weights to that by levels, with what bits cost.
+  __device__ float by_level(const ConstCudaView& gradient, float bit_price, int64_t i) const {
     const int64_t row = i / columns, column = i % columns;
-    return gradient.data[row * gradient.stride + column] * (row_sizes[row] * column_sizes[column]);
+    return gradient.data[row * gradient.stride + column] * (row_sizes[row] * column_sizes[column]) +
+           bit_price * bits_by_level(levels[i], row_scales[row] * column_scales[column]);
   }
 };
 
@@ -36,16 +38,17 @@ struct MovedMatrix {
 struct Moves {
   float scale;                      // of the rate
   float second_scale, quiet_share;  // bias correction of second moments; as in AdamStep
+  float bit_price;
 };
 
 // sums: (kMomentCtas) of second moments.
 __global__ void __launch_bounds__(kMoverThreads)
-    moments_kernel(const MovedMatrix matrix, const ConstCudaView gradient, float* sums) {
+    moments_kernel(const MovedMatrix matrix, const ConstCudaView gradient, float bit_price, float* sums) {
   constexpr float kSecondShare = 0.05f;
   float sum = 0;
   for (int64_t i = int64_t{blockIdx.x} * kMoverThreads + threadIdx.x; i < matrix.count();
        i += int64_t{kMomentCtas} * kMoverThreads) {
-    const float g = matrix.by_level(gradient, i);
+    const float g = matrix.by_level(gradient, bit_price, i);
     const float second = matrix.second[i] + kSecondShare * (g * g - matrix.second[i]);
     matrix.second[i] = second;
     sum += second;
@@ -62,8 +65,8 @@ __global__ void __launch_bounds__(kMoverThreads)
   const float quiet = moves.quiet_share * sqrtf(mean * moves.second_scale);
   for (int64_t i = int64_t{blockIdx.x} * kMoverThreads + threadIdx.x; i < matrix.count();
        i += int64_t{gridDim.x} * kMoverThreads)
-    matrix.levels[i] -=
-        moves.scale * matrix.by_level(gradient, i) / (sqrtf(matrix.second[i] * moves.second_scale) + quiet);
+    matrix.levels[i] -= moves.scale * matrix.by_level(gradient, moves.bit_price, i) /
+                        (sqrtf(matrix.second[i] * moves.second_scale) + quiet);
 }
 
 // The weights of the path of least squared distance down one column of a segment.
@@ -133,11 +136,13 @@ class CudaLatentMover final : public LatentMover {
     DeviceScope scope(on_device_.ordinal());
     const AdamStep step = learner_.begin_step(options);
     const auto second_scale = static_cast<float>(1 / (1 - std::pow(0.95, static_cast<double>(step.number))));
-    const Moves moves{static_cast<float>(step.rate), second_scale, static_cast<float>(step.quiet_share)};
+    const Moves moves{static_cast<float>(step.rate), second_scale, static_cast<float>(step.quiet_share),
+                      static_cast<float>(options.bit_price)};
     for (auto& [name, matrix] : memory_->matrices) {
       const ConstCudaView gradient = on_device_.gradient(name);
       const LaunchShape shape{dim3(kMomentCtas), kMoverThreads};
-      launch_kernel(moments_kernel, shape, memory_->stream, matrix.view, gradient, memory_->sums.data());
+      launch_kernel(moments_kernel, shape, memory_->stream, matrix.view, gradient, moves.bit_price,
+                    memory_->sums.data());
       launch_kernel(move_kernel, shape, memory_->stream, matrix.view, gradient,
                     static_cast<const float*>(memory_->sums.data()), moves);
     }
@@ -162,14 +167,18 @@ class CudaLatentMover final : public LatentMover {
           second(std::span<const float>(latents.second), "latents"),
           row_sizes(std::span<const float>(sizes_of(codes.row_steps))),
           column_sizes(std::span<const float>(sizes_of(codes.column_steps))),
+          row_scales(std::span<const float>(latents.scales.rows)),
+          column_scales(std::span<const float>(latents.scales.columns)),
           view{std::ssize(codes.row_steps),
                std::ssize(codes.column_steps),
                levels.data(),
                second.data(),
                row_sizes.data(),
                column_sizes.data(),
+               row_scales.data(),
+               column_scales.data(),
                codes.trellis_bits} {}
-    DeviceArray<float> levels, second, row_sizes, column_sizes;
+    DeviceArray<float> levels, second, row_sizes, column_sizes, row_scales, column_scales;
     MovedMatrix view;
   };
   // Made and freed with the device current.

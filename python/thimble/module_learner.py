@@ -99,8 +99,10 @@ class _Through(torch.autograd.Function):
 class _Latents:
     """Of one matrix: latents, their levels, and moments."""
 
-    def __init__(self, stepped: Stepped, device: torch.device) -> None:
+    def __init__(self, stepped: Stepped, device: torch.device, bit_price: float) -> None:
         levels, rows, columns, self.trellis_bits = stepped
+        self.deviations = [torch.tensor(one, device=device) for one in _thimble.level_scales(levels)]  # (R), (K)
+        self.bit_price = bit_price
         self.levels, self.rows, self.columns = (torch.tensor(a, device=device) for a in (levels, rows, columns))
         self.latents = self.levels.clone().requires_grad_()
         self.second = torch.zeros_like(self.levels)
@@ -115,7 +117,10 @@ class _Latents:
 
     def step(self, number: int, rate: float) -> None:
         with torch.no_grad():
-            adam_step(number, rate, QUIET_CODES, self.latents, self.latents.grad, self.second)
+            # What bits cost, by the latent: bits_by_level() of gptq/slope/code_learner.h.
+            variance = (self.deviations[0][:, None] * self.deviations[1]).square_().clamp_(min=1 / 3)
+            gradient = self.latents.grad + self.bit_price / math.log(2) * self.latents / variance
+            adam_step(number, rate, QUIET_CODES, self.latents, gradient, self.second)
         self.latents.grad = None
 
     def learned(self) -> torch.Tensor:
@@ -210,14 +215,14 @@ class ModuleLearner:
             return self._held_out_divergence(self._parameter_values(pieces))
 
     def learn(self, others: Mapping[str, numpy.ndarray], small: Mapping[str, numpy.ndarray],
-              stepped: Mapping[str, Stepped]) -> tuple[Any, ...]:  # fmt: skip
-        """From tensors with other codes, which stay, without codes, and with steps. Returns latents and small tensors as
-        float32, by name: those that are nearest to the original on the batches held out; steps, sequences, and how many
-        of these are held out."""
-        self._matrices = {name: _Latents(one, self._device(name)) for name, one in stepped.items()}
+              stepped: Mapping[str, Stepped], bit_price: float) -> tuple[Any, ...]:  # fmt: skip
+        """From tensors with other codes, which stay, without codes, and with steps, while a bit of these costs so many
+        nats per token. Returns latents and small tensors as float32, by name: those that are nearest to the original on
+        the batches held out; steps, sequences, and how many of these are held out."""
+        self._matrices = {name: _Latents(one, self._device(name), bit_price) for name, one in stepped.items()}
         self._begin(others, small)
         with at_rest(self.model):
-            self._run(self._key(self.options, stepped))
+            self._run(self._key((self.options, bit_price), stepped))
         latents, values = self._best
         self._end()
         return ({name: one.numpy() for name, one in latents.items()},
@@ -256,7 +261,7 @@ class ModuleLearner:
     def _device(self, name: str) -> torch.device:
         return self.originals[self.places[name].parameter].device
 
-    def _key(self, options: LearnOptions | DistillOptions, stepped: Mapping[str, Stepped]) -> str:
+    def _key(self, options: object, stepped: Mapping[str, Stepped]) -> str:
         """Hash of what the steps from these codes on depend on."""
         digest = hashlib.blake2b(repr((self.key, options)).encode(), digest_size=16)
         for name, (levels, *_) in sorted(stepped.items()):

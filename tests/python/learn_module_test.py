@@ -19,7 +19,7 @@ import numpy  # noqa: E402
 import thimble  # noqa: E402
 import torch  # noqa: E402
 from modules import VOCABULARY, PlainModel, batches_of, example_model, llama_config  # noqa: E402
-from thimble.module_learner import DistillOptions, LearnOptions, ModuleLearner, adam_step, rate_share  # noqa: E402
+from thimble.module_learner import _Latents, DistillOptions, LearnOptions, ModuleLearner, adam_step, rate_share  # noqa: E402
 from thimble.module_pairs import ModulePairs  # noqa: E402
 from thimble.module_parameters import Matrix  # noqa: E402
 from thimble.module_statistics import gather, next_token_logits, next_token_loss  # noqa: E402
@@ -192,13 +192,23 @@ class LearnModuleTest(unittest.TestCase):
         learner = ModuleLearner(model, places, batches, next_token_logits, LearnOptions(96, 16, 0.05),
                                 DistillOptions(0), (), self.folder, "", False)
         before = learner.divergence(tensors({name: one[0] for name, one in stepped.items()}, small))
-        latents, learned_small, *counts = learner.learn(small, {}, stepped)
+        latents, learned_small, *counts = learner.learn(small, {}, stepped, 0.0)
         self.assertEqual((learned_small, counts), ({}, [96, 116, 16]))
         levels = {name: numpy.asarray(thimble._thimble.nearest_levels(one, 8)) for name, one in latents.items()}
         self.assertTrue(all((levels[name] != stepped[name][0]).any() for name in levels))
         self.assertLess(learner.divergence(tensors(levels, small)), 0.5 * before)
         for name, value in model.state_dict().items():
             self.assertTrue(numpy.array_equal(value.numpy(), state[name]), name)
+
+    def test_a_price_of_bits_pulls_latents_towards_zero(self):
+        levels = 6 * torch.randn(40, 30, generator=torch.Generator().manual_seed(3)).round()
+        stepped = levels.numpy(), numpy.ones(40, "f4"), numpy.ones(30, "f4"), 8
+        for price in (0.0, 1.0):
+            latents = _Latents(stepped, torch.device("cpu"), price)
+            latents.latents.grad = torch.zeros_like(levels)
+            latents.step(1, 0.1)
+            nearer = latents.latents.detach().abs() < levels.abs()
+            self.assertTrue(torch.equal(nearer, (levels != 0) & (price > 0)), price)
 
     def test_learned_codes_are_kept_where_they_are_nearer(self):
         model, batches = PlainModel(), batches_of(3)

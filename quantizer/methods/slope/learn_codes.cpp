@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numbers>
 
 #include "quantizer/methods/slope/distill.h"
 #include "runtime/base/hash.h"
@@ -21,11 +22,12 @@ struct LearnState {
   friend auto members(LearnState& state) { return std::tie(state.small, state.codes); }
 };
 
-uint64_t learning_key(const DistillInput& input, const QuantizedModel& model, const std::set<std::string>& block) {
+uint64_t learning_key(const DistillInput& input, const QuantizedModel& model, const std::set<std::string>& block,
+                      double price) {
   Hasher hasher;
   hasher.add(std::string_view("learning codes")).add(divergence_key(input, model));
   for (const std::string& name : block) hasher.add(std::string_view(name));
-  for (double value : {input.codes.rate, input.options.small_rate, input.options.row_rate})
+  for (double value : {price, input.codes.rate, input.options.small_rate, input.options.row_rate})
     hasher.add(std::bit_cast<uint64_t>(value));
   for (int64_t count : {input.codes.steps, input.codes.batch}) hasher.add(static_cast<uint64_t>(count));
   return hasher.digest();
@@ -53,8 +55,15 @@ std::vector<std::set<std::string>> learned_blocks(const Network& network, int64_
   return blocks;
 }
 
-LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model, const std::set<std::string>& block,
-                         Progress& progress) {
+double bit_price(const QuantizedModel& model, double divergence) {
+  int64_t weights = 0;
+  for (const QuantizedTensor& tensor : model.tensors)
+    if (const auto* stepped = std::get_if<SteppedCodes>(&tensor.data)) weights += std::ssize(stepped->codes);
+  return 2 * std::numbers::ln2 * divergence / static_cast<double>(std::max<int64_t>(1, weights));
+}
+
+LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model, double divergence,
+                         const std::set<std::string>& block, Progress& progress) {
   const Network& network = *input.original->network;
   const DistillSplit split = split_sequences(input, input.codes.steps, input.codes.batch);
   const TokenSequences tokens = chosen_sequences(input.tokens, split);
@@ -68,7 +77,9 @@ LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model,
   options.steps = input.codes.steps;
   options.batch = input.codes.batch;
 
-  const PieceName name = {WorkKind::kLearning, learning_key(input, model, block)};
+  CodeLearnerOptions of_codes = input.codes;
+  of_codes.bit_price = bit_price(model, divergence) * static_cast<double>(options.batch * (tokens.length - 1));
+  const PieceName name = {WorkKind::kLearning, learning_key(input, model, block, of_codes.bit_price)};
   LearnState state =
       input.work.find<LearnState>(name).value_or(LearnState{GainTuner(small, options), CodeLearner(model, block)});
   std::unique_ptr<DivergencePass> pass;
@@ -82,7 +93,7 @@ LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model,
   while (state.codes.steps_done() < options.steps) {
     if (state.codes.needs_paths()) mover->find_paths();
     state.small.step(*pass, small, options, /*sums_matrices=*/true);
-    mover->step(input.codes);
+    mover->step(of_codes);
     if (state.codes.steps_done() % kKeptEvery == 0 || state.codes.steps_done() == options.steps) {
       mover->store();
       input.work.keep(name, state);

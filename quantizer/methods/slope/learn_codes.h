@@ -33,10 +33,15 @@ struct LearnedCodes {
 // The names of matrices that learn at a time: consecutive ones of at most so many weights, or a single one.
 std::vector<std::set<std::string>> learned_blocks(const Network& network, int64_t most_weights);
 
-// Of the matrices of these names in a model that the program runs: input.codes.steps steps from a model on. The latents
-// are pieces of work every few steps. Collective.
-LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model, const std::set<std::string>& block,
-                         Progress& progress);
+// Of the matrices of these names in a model that the program runs: input.codes.steps steps from a model on, whose
+// divergence is known. The latents are pieces of work every few steps. Collective.
+LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model, double divergence,
+                         const std::set<std::string>& block, Progress& progress);
+
+// What a bit more or less changes the divergence, in nats per token: at high rates the loss falls to a quarter with a
+// bit more for every weight (Gersho and Gray, Vector Quantization and Signal Compression, 1992, section 5.6), and
+// steps were chosen so that all weights share that.
+double bit_price(const QuantizedModel& model, double divergence);
 
 // What the latents of these matrices take of the host's memory, besides the passes over the model.
 uint64_t code_learning_bytes(const Network& network, const std::set<std::string>& block);

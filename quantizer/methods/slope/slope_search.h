@@ -92,7 +92,7 @@ class SlopeSearch {
   double predicted_log2_c(double bytes) const;
   bool fill(uint64_t limit, const RowChanges& changes, SlopeOutcome& outcome);
   void tune(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome);
-  SlopeOutcome with_learned(size_t block, std::optional<uint64_t> limit, const EncodeOptions& encode,
+  SlopeOutcome with_learned(size_t block, double divergence, std::optional<uint64_t> limit, const EncodeOptions& encode,
                             const SlopeOutcome& outcome);
   bool learn(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome);
   bool distill(std::optional<uint64_t> limit, const EncodeOptions& encode, SlopeOutcome& outcome);

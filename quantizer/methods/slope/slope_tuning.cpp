@@ -61,11 +61,13 @@ double SlopeSearch::fit_codes(const LearnedCodes& learned, uint64_t limit, const
   return high;
 }
 
-// The outcome with learned codes of one block, within the limit and filled where the codes allow it.
-SlopeOutcome SlopeSearch::with_learned(size_t block, std::optional<uint64_t> limit, const EncodeOptions& encode,
-                                       const SlopeOutcome& outcome) {
-  const LearnedCodes learned = teacher_->learn(outcome.model, block, tools_.progress);
+// The outcome, of a divergence that is known, with learned codes of one block, within the limit and filled where the
+// codes allow it.
+SlopeOutcome SlopeSearch::with_learned(size_t block, double divergence, std::optional<uint64_t> limit,
+                                       const EncodeOptions& encode, const SlopeOutcome& outcome) {
+  const LearnedCodes learned = teacher_->learn(outcome.model, divergence, block, tools_.progress);
   LearnReport report{{learned.steps, learned.sequences, learned.held_out}};
+  report.divergence_before = divergence;
   report.data_share = learned.data_share;
   report.temperature = learned.temperature;
   SlopeOutcome changed = outcome;
@@ -92,9 +94,9 @@ bool SlopeSearch::learn(std::optional<uint64_t> limit, const EncodeOptions& enco
   return tools_.times.time("learn", [&] {
     std::optional<LearnReport> all;
     for (size_t block = 0; block < teacher_->block_count(); ++block) {
-      SlopeOutcome changed = with_learned(block, limit, encode, outcome);
+      const double before = all ? all->divergence() : teacher_->divergence(outcome.model, tools_.progress);
+      SlopeOutcome changed = with_learned(block, before, limit, encode, outcome);
       LearnReport report = *changed.learning;
-      report.divergence_before = all ? all->divergence() : teacher_->divergence(outcome.model, tools_.progress);
       report.divergence_after = teacher_->divergence(changed.model, tools_.progress);
       report.is_kept = report.is_closer() && (!limit || changed.artifact.size() <= *limit);
       if (report.is_kept) outcome = std::move(changed);

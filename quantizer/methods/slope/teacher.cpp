@@ -12,8 +12,8 @@ class ProgramTeacher final : public Teacher {
   bool learns() const override { return input_.codes.steps > 0; }
   bool distills() const override { return input_.options.steps > 0; }
   size_t block_count() const override { return blocks_.size(); }
-  LearnedCodes learn(const QuantizedModel& model, size_t block, Progress& progress) override {
-    return learn_codes(input_, model, blocks_.at(block), progress);
+  LearnedCodes learn(const QuantizedModel& model, double divergence, size_t block, Progress& progress) override {
+    return learn_codes(input_, model, divergence, blocks_.at(block), progress);
   }
   Distilled distill(const QuantizedModel& model, const SmallExponents& small, Progress& progress) override {
     return thimble::distill(input_, model, small, progress);

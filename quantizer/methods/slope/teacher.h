@@ -17,7 +17,8 @@ class Teacher {
 
   // How many times learn() is asked, each time for other matrices.
   virtual size_t block_count() const { return 1; }
-  virtual LearnedCodes learn(const QuantizedModel& model, size_t block, Progress& progress) = 0;
+  // `divergence`: of the model, as below.
+  virtual LearnedCodes learn(const QuantizedModel& model, double divergence, size_t block, Progress& progress) = 0;
   // distill.h's distill().
   virtual Distilled distill(const QuantizedModel& model, const SmallExponents& small, Progress& progress) = 0;
   // What distill() is going to change.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "gptq/slope/rate_model.h"
 #include "gptq/slope/slope_solver.h"
@@ -208,6 +209,56 @@ TEST_F(QuadraticTest, RateWeightTakesBits) {
     EXPECT_LT(found, last) << rate_weight;
     last = found;
   }
+}
+
+// At a price, gradients of bits pull latents towards 0, those of wide rows less.
+TEST(CodeLearner, BitsHaveAPrice) {
+  constexpr int64_t kRows = 64, kColumns = 48;
+  const QuantizedModel model = model_of(rounded(random_weights(kRows, kColumns), 3));
+  auto moved = [&](double price) {
+    CodeLearner learner(model, {kName});
+    MatrixGradients none = {{kName, Matrix(kRows, kColumns)}};
+    learner.step(none, model, {.steps = 8, .rate = 0.1, .bit_price = price});
+    return learner.latents().at(kName);
+  };
+  const CodeLearner::Latents before = moved(0), after = moved(2);
+  EXPECT_EQ(before.levels, CodeLearner(model, {kName}).latents().at(kName).levels);
+  for (int64_t r = 0; r < kRows; ++r)
+    for (int64_t k = 0; k < kColumns; ++k) {
+      const auto i = static_cast<size_t>(r * kColumns + k);
+      const float level = before.levels[i];
+      const float gradient = 2 * bits_by_level(level, before.scales.rows[static_cast<size_t>(r)] *
+                                                          before.scales.columns[static_cast<size_t>(k)]);
+      EXPECT_NEAR(after.second[i], 0.05 * gradient * gradient, 1e-4 * gradient * gradient);
+      EXPECT_EQ(std::abs(after.levels[i]) < std::abs(level), level != 0);
+    }
+}
+
+// bits_by_level() is the derivative of -log2 of a Gaussian's density; deviations that rounding alone makes count as
+// such.
+TEST(CodeLearner, BitsByLevelAreADerivative) {
+  auto bits = [](double level, double deviation) { return level * level / (2 * deviation * deviation) / std::log(2); };
+  for (double deviation : {0.6, 1.0, 3.0, 40.0})
+    for (double level : {-7.0, -0.5, 0.0, 1.0, 12.0}) {
+      const double expected = (bits(level + 1e-3, deviation) - bits(level - 1e-3, deviation)) / 2e-3;
+      EXPECT_NEAR(bits_by_level(static_cast<float>(level), static_cast<float>(deviation)), expected,
+                  1e-5 * (1 + std::abs(expected)));
+    }
+  EXPECT_EQ(bits_by_level(1, 0), bits_by_level(1, 0.1F));
+  EXPECT_NEAR(bits_by_level(1, 0), 3 / std::log(2), 1e-5);
+}
+
+// Scales of levels are those of what the rows and columns were made of.
+TEST(CodeLearner, LevelScalesAreDeviations) {
+  constexpr int64_t kRows = 40, kColumns = 500;
+  Matrix levels = random_weights(kRows, kColumns);
+  auto row_of = [](int64_t r) { return static_cast<float>(1 + r % 3); };
+  for (int64_t r = 0; r < kRows; ++r)
+    for (int64_t k = 0; k < kColumns; ++k) levels(r, k) *= row_of(r);
+  const LevelScales scales = fit_level_scales(levels.view());
+  const float column = scales.columns[7];
+  for (int64_t r = 0; r < kRows; ++r)
+    EXPECT_NEAR(scales.rows[static_cast<size_t>(r)] * column, row_of(r), 0.25F * row_of(r)) << r;
 }
 
 TEST_F(QuadraticTest, GoesOnAsIfNothingHadHappened) {

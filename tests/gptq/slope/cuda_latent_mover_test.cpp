@@ -45,7 +45,7 @@ QuantizedModel random_model(int trellis_bits, int64_t rows, int64_t columns) {
 class CudaLatentMover : public CudaTest {};
 
 TEST_F(CudaLatentMover, IsTheHosts) {
-  constexpr CodeLearnerOptions kOptions{.steps = 8, .rate = 2};
+  constexpr CodeLearnerOptions kOptions{.steps = 8, .rate = 2, .bit_price = 0.3};
   for (int trellis_bits : {0, 2, 5, 8})
     for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>(1, 1), {3, 40}, {70, 24}, {513, 9}, {1100, 33}}) {
       SCOPED_TRACE(testing::Message() << trellis_bits << " bits, " << rows << " x " << columns);

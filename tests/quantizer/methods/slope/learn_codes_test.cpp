@@ -16,6 +16,7 @@ GolfConfig learning_config() { return two_layer_config(32, 2, 60, 8); }
 class LearnCodesTest : public testing::Test {
  protected:
   static constexpr uint64_t kLimit = 9'000;
+  static constexpr double kDivergence = 0.1;  // about, of the models that codes are learned of
 
   LearnCodesTest() {
     constexpr int64_t kSequences = 64;
@@ -80,7 +81,7 @@ TEST_F(LearnCodesTest, ReportsTheModelAsItIsStored) {
 TEST_F(LearnCodesTest, StepsStayAsTheyAre) {
   const QuantizedModel before = model_.search(SlopeModel::limit_of(kLimit), encode_).model;
   const DistillInput learning = input();
-  const LearnedCodes learned = learn_codes(learning, before, all_matrices(), progress_);
+  const LearnedCodes learned = learn_codes(learning, before, kDivergence, all_matrices(), progress_);
   const QuantizedModel after = learned.codes_in(before, 0);
   int64_t changed = 0;
   for (size_t i = 0; i < before.tensors.size(); ++i) {
@@ -97,6 +98,20 @@ TEST_F(LearnCodesTest, StepsStayAsTheyAre) {
   EXPECT_GT(changed, 4);
   EXPECT_GT(learned.changed_share(before, after), 0);
   EXPECT_EQ(learned.changed_share(before, before), 0);
+}
+
+// The further the model is from the original, the more a bit is worth, and the fewer there are.
+TEST_F(LearnCodesTest, BitsHaveAPrice) {
+  const QuantizedModel before = model_.search(SlopeModel::limit_of(kLimit), encode_).model;
+  auto bytes_at = [&](double divergence) {
+    const LearnedCodes learned = learn_codes(input(), before, divergence, all_matrices(), progress_);
+    SectionCache cache;
+    return encode_artifact(learned.codes_in(before, 0), encode_, cache, progress_).size();
+  };
+  const size_t free = bytes_at(0), usual = bytes_at(kDivergence), dear = bytes_at(10 * kDivergence);
+  EXPECT_LT(usual, free);
+  EXPECT_LT(dear, usual);
+  EXPECT_EQ(bit_price(before, 2 * kDivergence), 2 * bit_price(before, kDivergence));
 }
 
 TEST_F(LearnCodesTest, BlocksHaveAllMatricesOnce) {
@@ -127,7 +142,7 @@ TEST_F(LearnCodesTest, OtherBlocksStayAsTheyAre) {
   const QuantizedModel before = model_.search(SlopeModel::limit_of(kLimit), encode_).model;
   const Network& network = *model_.original->network;
   const std::set<std::string> block = learned_blocks(network, 5'000).at(1);
-  const LearnedCodes learned = learn_codes(input(), before, block, progress_);
+  const LearnedCodes learned = learn_codes(input(), before, kDivergence, block, progress_);
   const std::vector<std::string> matrices = learned.learner.matrices();
   EXPECT_TRUE(std::ranges::all_of(matrices, [&](const std::string& name) { return block.contains(name); }));
   const QuantizedModel after = learned.codes_in(before, 0);
@@ -189,7 +204,7 @@ TEST_F(LearnCodesTest, GoesOnToTheSameBytes) {
     DistillInput learning = input();
     learning.codes.steps = 32;
     const DistillInput kept{learning.original, tokens_, learning.device, learning.options, work, 7, learning.codes};
-    const LearnedCodes learned = learn_codes(kept, before, all_matrices(), progress_);
+    const LearnedCodes learned = learn_codes(kept, before, kDivergence, all_matrices(), progress_);
     return std::pair(learned.codes_in(before, 0.05), learned.small);
   };
   const auto expected = learned_in(WorkFolder(""));
