@@ -122,6 +122,13 @@ std::vector<const QuantizedTensor*> CodeLearner::find_paths(double rate_weight, 
   return {tensors.begin(), tensors.end()};
 }
 
+CodeLearner CodeLearner::at_rest() const {
+  CodeLearner copy;
+  copy.steps_done_ = steps_done_;
+  for (const auto& [name, latents] : latents_) copy.latents_[name].levels = latents.levels;
+  return copy;
+}
+
 AdamStep CodeLearner::begin_step(const CodeLearnerOptions& options) {
   const double rate = options.rate * share_of_rate(steps_done_, options.steps);
   return {++steps_done_, rate, kQuietCodes};

@@ -24,7 +24,8 @@
 
 namespace thimble {
 
-// Of most models all weights learn at once; with gradients and latents, so many take 6 GiB.
+// Of most models all weights learn at once; with gradients and latents, those that were nearest too, so many take 8
+// GiB.
 constexpr int64_t kLearnedBlock = int64_t{1} << 29;
 
 struct CodeLearnerOptions {
@@ -38,8 +39,8 @@ struct CodeLearnerOptions {
 
 // Steps from one path to the next: what these move is far less than a level.
 constexpr int64_t kStepsPerPath = 4;
-// Of each weight: its latent and the second moment of its gradients.
-constexpr uint64_t kLearnedWeightBytes = 2 * sizeof(float);
+// Of each weight: its latent and the second moment of its gradients, and the latent that was best so far.
+constexpr uint64_t kLearnedWeightBytes = 3 * sizeof(float);
 
 // The codes of a matrix (R, K) as samples of Gaussians: level (r, k) of deviation rows[r] * columns[k].
 struct LevelScales {
@@ -91,6 +92,8 @@ class CodeLearner {
   // The same for who moves the latents: what Adam does.
   AdamStep begin_step(const CodeLearnerOptions& options);
   std::map<std::string, Latents>& latents() { return latents_; }
+  // A copy that finds paths and does no steps: without moments.
+  CodeLearner at_rest() const;
 
   // What it consists of, for who keeps it between two paths.
   friend auto members(CodeLearner& learner) { return std::tie(learner.steps_done_, learner.latents_); }

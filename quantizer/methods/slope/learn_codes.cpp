@@ -11,15 +11,35 @@
 namespace thimble {
 namespace {
 
-// Pieces of work take kLearnedWeightBytes a weight: one in so many steps, where there are new paths.
-constexpr int64_t kKeptEvery = 4 * kStepsPerPath;
+// Steps from one look at the sequences held out to the next. Pieces of work take kLearnedWeightBytes a weight.
+constexpr int64_t kStepsPerLook = 4 * kStepsPerPath;
+// Looks without a gain, after which learning ends: most gains come late, when steps are short.
+constexpr int64_t kPatience = 8;
 
-// What stands between two steps.
+// What stands between two steps, after a look.
 struct LearnState {
   GainTuner small;
   CodeLearner codes;
+  // What was nearest so far.
+  double divergence = 0;
+  CodeLearner nearest;
+  Gains nearest_gains;
+  int64_t looks_without = 0;  // since then
 
-  friend auto members(LearnState& state) { return std::tie(state.small, state.codes); }
+  bool ends(int64_t steps) const { return codes.steps_done() >= steps || looks_without >= kPatience; }
+  void look(double found) {
+    ++looks_without;
+    if (!(found < divergence)) return;
+    divergence = found;
+    nearest = codes.at_rest();
+    nearest_gains = small.gains();
+    looks_without = 0;
+  }
+
+  friend auto members(LearnState& state) {
+    return std::tie(state.small, state.codes, state.divergence, state.nearest, state.nearest_gains.rows,
+                    state.nearest_gains.head, state.nearest_gains.small, state.looks_without);
+  }
 };
 
 uint64_t learning_key(const DistillInput& input, const QuantizedModel& model, const std::set<std::string>& block,
@@ -80,32 +100,43 @@ LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model,
   CodeLearnerOptions of_codes = input.codes;
   of_codes.bit_price = bit_price(model, divergence) * static_cast<double>(options.batch * (tokens.length - 1));
   const PieceName name = {WorkKind::kLearning, learning_key(input, model, block, of_codes.bit_price)};
-  LearnState state =
-      input.work.find<LearnState>(name).value_or(LearnState{GainTuner(small, options), CodeLearner(model, block)});
+  const GainTuner tuner(small, options);
+  const CodeLearner learner(model, block);
+  LearnState state = input.work.find<LearnState>(name).value_or(
+      LearnState{tuner, learner, divergence, learner.at_rest(), tuner.gains()});
   std::unique_ptr<DivergencePass> pass;
   std::unique_ptr<LatentMover> mover;
-  if (state.codes.steps_done() < options.steps) {
+  if (!state.ends(options.steps)) {
     pass = make_student_pass(input, model, tokens, progress, {.summed = block});
     mover = make_latent_mover(state.codes, model, *pass);
   }
   progress.begin("learning codes", options.steps, "steps");
   progress.advance(state.codes.steps_done());
-  while (state.codes.steps_done() < options.steps) {
+  while (!state.ends(options.steps)) {
     if (state.codes.needs_paths()) mover->find_paths();
     state.small.step(*pass, small, options, /*sums_matrices=*/true);
     mover->step(of_codes);
-    if (state.codes.steps_done() % kKeptEvery == 0 || state.codes.steps_done() == options.steps) {
-      mover->store();
-      input.work.keep(name, state);
-    }
     progress.advance(1);
+    if (state.codes.steps_done() % kStepsPerLook != 0 && state.codes.steps_done() != options.steps) continue;
+    mover->find_paths();
+    mover->store();
+    pass->set(state.small.gains());
+    SilentProgress silent;
+    state.look(held_out_divergence(*pass, split, tokens.length, silent));
+    input.work.keep(name, state);
   }
   progress.end();
-  Gains gains = state.small.gains();
   std::map<std::string, float> of_matrices;
-  if (small.tune_head) of_matrices[head] = gains.head;
-  return {std::move(state.codes), std::move(of_matrices), std::move(gains.small), options.steps,
-          split.learned,          split.held_out,         input.data_share,       input.temperature};
+  if (small.tune_head) of_matrices[head] = state.nearest_gains.head;
+  const int64_t steps = state.codes.steps_done();
+  return {std::move(state.nearest),
+          std::move(of_matrices),
+          std::move(state.nearest_gains.small),
+          steps,
+          split.learned,
+          split.held_out,
+          input.data_share,
+          input.temperature};
 }
 
 QuantizedModel LearnedCodes::codes_in(QuantizedModel model, double rate_weight) const {

@@ -20,8 +20,8 @@ struct LearnedCodes {
   // What was learned beside the codes: gains of matrices, by name, and small tensors.
   std::map<std::string, float> gains;
   FloatTensors small;
-  int64_t steps = 0, sequences = 0, held_out = 0;
-  double data_share = 0, temperature = 1;  // DivergenceOptions
+  int64_t steps = 0, sequences = 0, held_out = 0;  // steps that were done
+  double data_share = 0, temperature = 1;          // DivergenceOptions
 
   // A model of the same matrices with learned codes instead of its own, whatever its steps: a bit weighs `rate_weight`
   // squared levels in the choice of paths.
@@ -34,7 +34,8 @@ struct LearnedCodes {
 std::vector<std::set<std::string>> learned_blocks(const Network& network, int64_t most_weights);
 
 // Of the matrices of these names in a model that the program runs: input.codes.steps steps from a model on, whose
-// divergence is known. The latents are pieces of work every few steps. Collective.
+// divergence is known. Every few steps the latents are a piece of work, and the sequences held out tell how far the
+// model is: what was nearest counts, and learning ends early where nothing comes nearer for long. Collective.
 LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model, double divergence,
                          const std::set<std::string>& block, Progress& progress);
 
