@@ -7,8 +7,8 @@
 
 namespace thimble {
 
-// How many logits there are at once: 256 MiB in float32.
-constexpr int64_t kMostLogits = int64_t{1} << 26;
+// How many logits there are at once: 128 MiB in float32.
+constexpr int64_t kMostLogits = int64_t{1} << 25;
 // Rows of pieces are a multiple of this many: rows then lie in memory, and in the tiles of products, as they would
 // among all.
 constexpr int64_t kLogitRowMultiple = 64;
