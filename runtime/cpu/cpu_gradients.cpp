@@ -3,6 +3,7 @@
 
 #include <cassert>
 
+#include "runtime/cpu/cpu_plans.h"
 #include "runtime/cpu/gradient_ops.h"
 #include "runtime/ops/logit_pieces.h"
 
@@ -15,14 +16,25 @@ void scale(float factor, std::span<float> values) {
 
 }  // namespace
 
+PassOptions cpu_gradient_options(const Network& network, int64_t length, bool for_gains, bool for_matrices) {
+  PassOptions options = {.has_backward = true,
+                         .reads_linear_outputs = for_gains,
+                         .has_vector_gradients = for_gains,
+                         .reads_linear_inputs = for_matrices};
+  options.recomputes_layers = cpu_pass_bytes(network, length, length, options) > kMostKeptBytes;
+  return options;
+}
+
 CpuGradients::CpuGradients(const Weights& weights, int64_t context_length, bool for_gains, bool for_matrices,
                            ProductArithmetic arithmetic)
-    : pass_(weights, context_length, gradient_policy(arithmetic),
-            {.has_backward = true,
-             .reads_linear_outputs = for_gains,
-             .has_vector_gradients = for_gains,
-             .reads_linear_inputs = for_matrices}),
-      for_gains_(for_gains) {}
+    : CpuGradients(weights, context_length,
+                   cpu_gradient_options(*weights.network, context_length, for_gains, for_matrices), arithmetic) {}
+
+CpuGradients::CpuGradients(const Weights& weights, int64_t context_length, const PassOptions& options,
+                           ProductArithmetic arithmetic)
+    : pass_(weights, context_length, gradient_policy(arithmetic), options), for_gains_(options.reads_linear_outputs) {
+  assert(options.has_backward);
+}
 
 template <typename Loss>
 double CpuGradients::forward(std::span<const Token> inputs, const WindowObservers& observers,

@@ -2,6 +2,7 @@
 // gradients at their outputs, the loss. The reference for every device.
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "runtime/cpu/cpu_pass.h"
@@ -24,6 +25,11 @@ struct TeacherRows {
   double data_share = 0, temperature = 1;  // DivergenceOptions
 };
 
+// Of a pass over windows of so many tokens. `for_gains`, `for_matrices`: as of CpuGradients. Layers are computed again
+// where all that the pass would keep is more than kMostKeptBytes.
+PassOptions cpu_gradient_options(const Network& network, int64_t length, bool for_gains, bool for_matrices);
+constexpr uint64_t kMostKeptBytes = uint64_t{1} << 30;
+
 // Runs windows of at most the context length, one after another, reusing its buffers.
 class CpuGradients {
  public:
@@ -31,6 +37,9 @@ class CpuGradients {
   // matrices, and gradients by vectors may be asked for. `for_matrices`: they see the inputs of matrices. `arithmetic`:
   // of products with matrices.
   CpuGradients(const Weights& weights, int64_t context_length, bool for_gains = false, bool for_matrices = false,
+               ProductArithmetic arithmetic = ProductArithmetic::kFloat32);
+  // With a backward pass.
+  CpuGradients(const Weights& weights, int64_t context_length, const PassOptions& options,
                ProductArithmetic arithmetic = ProductArithmetic::kFloat32);
 
   // `tokens`: at least two; each but the last is an input, each but the first a target. Returns the summed loss in

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "runtime/cpu/cpu_cache.h"
+#include "runtime/cpu/cpu_gradients.h"
 #include "runtime/cpu/cpu_models.h"
 #include "runtime/cpu/gemm.h"
 #include "runtime/cpu/gradient_ops.h"
@@ -46,10 +47,7 @@ uint64_t cpu_pause_bytes(const Network& network, int64_t length) {
 }
 
 uint64_t cpu_gradient_bytes(const Network& network, int64_t length, bool for_gains, bool for_matrices) {
-  const PassOptions options = {.has_backward = true,
-                               .reads_linear_outputs = for_gains,
-                               .has_vector_gradients = for_gains,
-                               .reads_linear_inputs = for_matrices};
+  const PassOptions options = cpu_gradient_options(network, length, for_gains, for_matrices);
   // Of the loss; of the product and of a teacher besides.
   const uint64_t logits =
       float_bytes((for_gains ? 3 : 1) * std::min(logit_rows(network.vocabulary()), length) * network.vocabulary());

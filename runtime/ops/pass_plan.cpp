@@ -20,14 +20,15 @@ struct Draft {
   std::vector<Cell> input_gradients;
 };
 
-// Values that a backward pass finds where the forward pass left them.
-std::vector<bool> kept_values(const Network& network) {
+// Values that a backward pass finds where the forward pass left them: what crosses from layer to layer, and what is not
+// cheap `of_layers` themselves.
+std::vector<bool> kept_values(const Network& network, bool of_layers) {
   std::vector<bool> is_kept(network.value_widths.size());
   for (const Node& node : network.nodes) {
     const Operation& operation = node.operation;
-    is_kept[static_cast<size_t>(node.output)] = std::holds_alternative<op::Linear>(operation) ||
-                                                std::holds_alternative<op::Gather>(operation) ||
-                                                std::holds_alternative<op::Attention>(operation);
+    is_kept[static_cast<size_t>(node.output)] =
+        of_layers && (std::holds_alternative<op::Linear>(operation) || std::holds_alternative<op::Gather>(operation) ||
+                      std::holds_alternative<op::Attention>(operation));
     for (ValueId input : node.inputs)
       if (network.nodes[network.maker_of(input)].layer != node.layer) is_kept[static_cast<size_t>(input)] = true;
   }
@@ -49,7 +50,10 @@ std::vector<bool> inputs_read_backwards(const Node& node, const PassOptions& opt
 class Planner {
  public:
   Planner(const Network& network, const PassOptions& options)
-      : network_(network), options_(options), is_short_(short_values(network)), kept_(kept_values(network)) {
+      : network_(network),
+        options_(options),
+        is_short_(short_values(network)),
+        kept_(kept_values(network, !options.recomputes_layers)) {
     const size_t values = network.value_widths.size();
     value_cells_.assign(values, kAbsent);
     gradient_cells_.assign(values, kAbsent);
@@ -136,7 +140,7 @@ class Planner {
     draft.instruction = {Instruction::Kind::kBackward, at, {}, {}, {}, {}};
     for (size_t k = 0; k < node.inputs.size(); ++k) draft.inputs.push_back(reads[k] ? ensure(node.inputs[k]) : kAbsent);
     if (options_.reads_linear_outputs && std::holds_alternative<op::Linear>(node.operation))
-      draft.output = value_cells_[index(node.output)];
+      draft.output = ensure(node.output);
     draft.output_gradient = gradient_cell(node.output);
     draft.input_gradients.resize(node.inputs.size());
     draft.instruction.input_gradients.resize(node.inputs.size());

@@ -3,7 +3,9 @@
 //
 // Memory is cut into slots of (rows of the batch) x (width) elements, which values and gradients use one after another.
 // A backward pass goes through the transposes of the operations in reverse. Outputs of products, lookups and attention
-// are kept for it, and what crosses from layer to layer; all else is cheap, and computed again where it is read.
+// are kept for it, and what crosses from layer to layer; all else is cheap, and computed again where it is read. Where
+// memory asks, nothing is kept but what crosses (Chen et al., arXiv 1604.06174): one layer's values at a time are there
+// again, of the same bits, for a forward pass more.
 #pragma once
 
 #include <cstdint>
@@ -58,6 +60,7 @@ struct PassOptions {
   bool reads_linear_outputs = false;  // transposes of products find their outputs in place
   bool has_vector_gradients = false;  // transposes find what gradients of vectors are made of
   bool reads_linear_inputs = false;   // transposes of products find their inputs, for gradients of matrices
+  bool recomputes_layers = false;     // only what crosses from layer to layer is kept for the backward pass
 };
 
 PassPlan plan_pass(const Network& network, const PassOptions& options = {});

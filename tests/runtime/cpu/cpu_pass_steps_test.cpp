@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "runtime/base/parallel.h"
+#include "runtime/cpu/cpu_gradients.h"
 #include "tests/runtime/cpu/small_network.h"
 #include "tests/runtime/ops/naive_network.h"
 #include "tests/runtime/ops/random_tokens.h"
@@ -64,6 +65,46 @@ TEST_P(CpuPassSteps, APauseAtAnyNodeChangesNoBit) {
       next->run_to(network_.nodes.size());
       EXPECT_TRUE(same_bits(next->value(network_.head.hidden), expected)) << "before node " << node;
     }
+  }
+}
+
+// Layers that are computed again for the backward pass give the same bits.
+TEST_P(CpuPassSteps, LayersComputedAgainChangeNoBit) {
+  struct Recorder final : GradientObserver {
+    void on_output_gradient(const std::string& name, int64_t, ConstMatrixView gradient,
+                            ConstMatrixView output) override {
+      seen.push_back({name, copied(gradient), copied(output)});
+    }
+    void on_lookup_gradient(const std::string& name, std::span<const int32_t>, ConstMatrixView gradient) override {
+      seen.push_back({name, copied(gradient), {}});
+    }
+    void on_linear_gradient(const std::string& name, ConstMatrixView gradient, ConstMatrixView input) override {
+      seen.push_back({name, copied(gradient), copied(input)});
+    }
+    struct Seen {
+      std::string name;
+      Matrix gradient, other;
+    };
+    std::vector<Seen> seen;
+  };
+  const std::vector<Token> tokens = random_tokens(12, 13, 1);
+  PassOptions options = {
+      .has_backward = true, .reads_linear_outputs = true, .has_vector_gradients = true, .reads_linear_inputs = true};
+  auto run = [&](Recorder& recorder, VectorGradients& vectors) {
+    CpuGradients gradients(*weights_, kContext, options);
+    return gradients.run(tokens, {}, recorder, &vectors);
+  };
+  Recorder expected, found;
+  VectorGradients expected_vectors, found_vectors;
+  const double loss = run(expected, expected_vectors);
+  options.recomputes_layers = true;
+  EXPECT_EQ(run(found, found_vectors), loss);
+  EXPECT_EQ(found_vectors, expected_vectors);
+  ASSERT_EQ(found.seen.size(), expected.seen.size());
+  for (size_t i = 0; i < expected.seen.size(); ++i) {
+    EXPECT_EQ(found.seen[i].name, expected.seen[i].name);
+    EXPECT_TRUE(same_bits(found.seen[i].gradient, expected.seen[i].gradient)) << expected.seen[i].name;
+    EXPECT_TRUE(same_bits(found.seen[i].other, expected.seen[i].other)) << expected.seen[i].name;
   }
 }
 

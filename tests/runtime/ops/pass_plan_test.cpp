@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <set>
 
 #include "runtime/ops/ops.h"
@@ -19,10 +20,12 @@ std::vector<PassOptions> all_options() {
   for (bool outputs : {false, true})
     for (bool vectors : {false, true})
       for (bool inputs : {false, true})
-        all.push_back({.has_backward = true,
-                       .reads_linear_outputs = outputs,
-                       .has_vector_gradients = vectors,
-                       .reads_linear_inputs = inputs});
+        for (bool again : {false, true})
+          all.push_back({.has_backward = true,
+                         .reads_linear_outputs = outputs,
+                         .has_vector_gradients = vectors,
+                         .reads_linear_inputs = inputs,
+                         .recomputes_layers = again});
   return all;
 }
 
@@ -50,6 +53,24 @@ TEST(PassPlan, OperationsInPlaceTakeNoSlot) {
   Value y = more.gather("table");
   for (int i = 0; i < 5; ++i) y = more.linear(y, "w");
   EXPECT_EQ(plan_pass(std::move(more).head(y, "table")).slot_widths, (std::vector<int64_t>{4, 4}));
+}
+
+// What a deep network keeps is what crosses, layer after layer; the rest is one layer's.
+TEST(PassPlan, LayersThatAreComputedAgainTakeMemoryOnce) {
+  auto width_of = [](int64_t layers, bool again) {
+    Ops ops({{"table", {9, 4}, Role::kTable}, {"up", {40, 4}, Role::kLinear}, {"down", {4, 40}, Role::kLinear}});
+    Value x = ops.gather("table");
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      ops.begin_layer(layer);
+      x = ops.add(x, ops.linear(ops.activate(Activation::kSilu, ops.linear(x, "up")), "down"), Sum::kMlp);
+    }
+    const Network network = std::move(ops).head(x, "table");
+    const PassPlan plan = plan_pass(network, {.has_backward = true, .recomputes_layers = again});
+    return std::accumulate(plan.slot_widths.begin(), plan.slot_widths.end(), int64_t{0});
+  };
+  EXPECT_GE(width_of(9, false) - width_of(8, false), 40);
+  EXPECT_LE(width_of(9, true) - width_of(8, true), 8);
+  EXPECT_LT(width_of(1, true), width_of(2, false));
 }
 
 TEST(PassPlan, WhatIsReadLaterIsNotWrittenOver) {
