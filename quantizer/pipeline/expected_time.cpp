@@ -10,6 +10,7 @@
 #include "quantizer/methods/slope/learn_codes.h"
 #include "runtime/base/parallel.h"
 #include "runtime/base/random.h"
+#include "runtime/cpu/cpu_gradients.h"
 #include "runtime/cpu/gemm.h"
 
 namespace thimble {
@@ -61,6 +62,11 @@ Costs costs_of(const Network& network, int64_t length) {
 // The original's pass, unless it is kept, and both of the model's.
 constexpr double kTunedPasses = 4, kLearnedPasses = 5;
 
+// A forward pass, where layers are computed again for the backward pass.
+double passes_again(const Network& network, int64_t length, bool for_gains, bool for_matrices) {
+  return cpu_gradient_options(network, length, for_gains, for_matrices).recomputes_layers ? 1 : 0;
+}
+
 ComputeWork search_work(const QuantizeRequest& request, const Network& network, const Costs& costs) {
   const auto length = static_cast<double>(request.calibration.length);
   if (request.method != MethodKind::kSlope) return {costs.factors + costs.solve, 0};
@@ -74,15 +80,18 @@ ComputeWork search_work(const QuantizeRequest& request, const Network& network, 
   }
   work.products += costs.factors + solves * costs.solve;
   work.paths += has_trellis ? solves * costs.weights : 0;
+  auto passes = [&](double usual, bool for_matrices) {
+    return usual + passes_again(network, request.calibration.length, /*for_gains=*/true, for_matrices);
+  };
   if (request.codes.steps > 0) {
     const auto blocks = static_cast<double>(learned_blocks(network, request.codes.block).size());
     const auto steps = static_cast<double>(request.codes.steps);
-    work.products +=
-        blocks * steps * static_cast<double>(request.codes.batch) * length * kLearnedPasses * costs.forward;
+    const double tokens = steps * static_cast<double>(request.codes.batch) * length;
+    work.products += blocks * tokens * passes(kLearnedPasses, /*for_matrices=*/true) * costs.forward;
     work.paths += has_trellis ? steps / kStepsPerPath * costs.weights : 0;
   } else {
     const auto sequences = static_cast<double>(request.tuner.steps * request.tuner.batch);
-    work.products += sequences * length * kTunedPasses * costs.forward;
+    work.products += sequences * length * passes(kTunedPasses, /*for_matrices=*/false) * costs.forward;
   }
   return work;
 }
@@ -98,7 +107,8 @@ RunWork work_of_run(const QuantizeRequest& request, const Network& network, int6
     const auto written = static_cast<double>(calibration.sequences) * length;
     work.writing.products = written * costs.forward * kPassSpeed / kWritingSpeed;  // as many as passes do meanwhile
   }
-  const double passes = request.fisher ? 3 : 1;  // backward twice the arithmetic of forward
+  // Backward twice the arithmetic of forward.
+  const double passes = request.fisher ? 3 + passes_again(network, calibration.length, false, false) : 1;
   work.statistics.products =
       static_cast<double>(request.statistics_count()) * length * (passes * costs.forward + costs.hessians);
   work.searching = search_work(request, network, costs);
