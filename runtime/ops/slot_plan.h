@@ -13,7 +13,7 @@ namespace thimble {
 using Cell = int32_t;
 
 struct SlotStep {
-  std::vector<Cell> cells;  // what it reads and makes, kAbsent: nothing; new ones take slots in this order
+  std::vector<Cell> cells;                // what it reads and makes; kAbsent: nothing
   Cell replaced = kAbsent, by = kAbsent;  // `by`, which the step makes, may lie where `replaced` did if that ends here
 };
 
