@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <numbers>
+#include <optional>
 
 #include "quantizer/methods/slope/distill.h"
 #include "runtime/base/hash.h"
@@ -22,8 +23,8 @@ struct LearnState {
   CodeLearner codes;
   // What was nearest so far.
   double divergence = 0;
-  CodeLearner nearest;
-  Gains nearest_gains;
+  CodeLearner nearest = {};
+  Gains nearest_gains = {};
   int64_t looks_without = 0;  // since then
 
   bool ends(int64_t steps) const { return codes.steps_done() >= steps || looks_without >= kPatience; }
@@ -100,10 +101,13 @@ LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model,
   CodeLearnerOptions of_codes = input.codes;
   of_codes.bit_price = bit_price(model, divergence) * static_cast<double>(options.batch * (tokens.length - 1));
   const PieceName name = {WorkKind::kLearning, learning_key(input, model, block, of_codes.bit_price)};
-  const GainTuner tuner(small, options);
-  const CodeLearner learner(model, block);
-  LearnState state = input.work.find<LearnState>(name).value_or(
-      LearnState{tuner, learner, divergence, learner.at_rest(), tuner.gains()});
+  std::optional<LearnState> found = input.work.find<LearnState>(name);
+  LearnState state = found ? std::move(*found) : LearnState{GainTuner(small, options), CodeLearner(model, block)};
+  if (!found) {
+    state.divergence = divergence;
+    state.nearest = state.codes.at_rest();
+    state.nearest_gains = state.small.gains();
+  }
   std::unique_ptr<DivergencePass> pass;
   std::unique_ptr<LatentMover> mover;
   if (!state.ends(options.steps)) {
@@ -112,17 +116,20 @@ LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model,
   }
   progress.begin("learning codes", options.steps, "steps");
   progress.advance(state.codes.steps_done());
+  bool has_paths = false;  // those of a look
   while (!state.ends(options.steps)) {
-    if (state.codes.needs_paths()) mover->find_paths();
+    if (state.codes.needs_paths() && !has_paths) mover->find_paths();
     state.small.step(*pass, small, options, /*sums_matrices=*/true);
     mover->step(of_codes);
     progress.advance(1);
-    if (state.codes.steps_done() % kStepsPerLook != 0 && state.codes.steps_done() != options.steps) continue;
+    has_paths = state.codes.steps_done() % kStepsPerLook == 0 || state.codes.steps_done() == options.steps;
+    if (!has_paths) continue;
     mover->find_paths();
-    mover->store();
     pass->set(state.small.gains());
     SilentProgress silent;
-    state.look(held_out_divergence(*pass, split, tokens.length, silent));
+    const double seen = held_out_divergence(*pass, split, tokens.length, silent);
+    if (seen < state.divergence || input.work.folder().keeps()) mover->store();
+    state.look(seen);
     input.work.keep(name, state);
   }
   progress.end();
