@@ -167,7 +167,7 @@ LearnedCodes AskedModel::learn(const QuantizedModel& model, double divergence, s
     require(levels.size() == found.levels.size(), name);
     found.levels.assign(levels.begin(), levels.end());
   }
-  learned.small = floats_of(answer[1]);
+  learned.gains.small = floats_of(answer[1]);
   learned.steps = nb::cast<int64_t>(answer[2]);
   learned.sequences = nb::cast<int64_t>(answer[3]);
   learned.held_out = nb::cast<int64_t>(answer[4]);

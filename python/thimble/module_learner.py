@@ -32,12 +32,16 @@ Stepped = tuple[numpy.ndarray, numpy.ndarray, numpy.ndarray, int]  # levels (R, 
 
 PATHS_EVERY = 4  # steps: what these move is far less than a level
 KEPT_EVERY = 4 * PATHS_EVERY  # steps from one look at the batches held out to the next
-PATIENCE = 8  # looks without a gain, after which learning stops: most gains come late, when steps are short
 WARM_UP = 0.1  # share of the steps
 SMALL_RATE = 4e-3  # what a step moves a small tensor, relative to its size
 GAIN_RATE = 4e-3  # what a step moves the logarithm of a gain
 QUIET_CODES, QUIET_SMALL = 0.03, 0.5  # see adam_step()
 HELD_OUT_SHARE, MOST_HELD_OUT = 8, 4
+
+
+def patience(steps: int) -> int:
+    """Learning ends when the looks of so many of its steps brought no gain: most gains come late, when steps are short."""
+    return max(8 * KEPT_EVERY, steps * 2 // 3)
 
 
 @dataclass(frozen=True)
@@ -282,7 +286,7 @@ class ModuleLearner:
             done, next_batch, looks_without, best, self._best = found
             self._find_paths()
         with _bar(self.progress, "learning codes", steps, done) as show:
-            while done < steps and looks_without < PATIENCE:
+            while done < steps and looks_without * KEPT_EVERY <= patience(steps):
                 if done and done % PATHS_EVERY == 0:
                     self._find_paths()
                 next_batch = self._gradients(next_batch, self.options.batch)

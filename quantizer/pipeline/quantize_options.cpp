@@ -40,6 +40,7 @@ void finish_effort(QuantizeRequest& request, const std::optional<Spec>& spec) {
   const int64_t steps = request.given_text.is_given() ? level.given_learn_steps : level.learn_steps;
   request.codes.steps = request.learn_steps.value_or(learns ? steps : 0);
   request.codes.batch = request.learn_batch.value_or(level.learn_batch);
+  request.learns_rows = parameters > kFreeCodes;
   if (request.codes.steps > 0 && !request.statistics_sequences)
     request.statistics_sequences = level.calibration_sequences;
   request.cross_sequences = std::min(level.cross_sequences, request.statistics_sequences.value_or(INT64_MAX));

@@ -41,6 +41,7 @@ struct QuantizeRequest {
   double data_share = 0;                        // of tuning and learning: DivergenceOptions
   std::optional<double> target_temperature;     // likewise; none: fitted_temperature()
   CodeLearnerOptions codes;                     // of learning; steps and batch likewise
+  bool learns_rows = false;                     // gains of rows with the codes
   int64_t cross_sequences = 0;                  // that cross terms read, at most
   std::optional<int64_t> statistics_sequences;  // the first, which they and statistics read, at most; none: all
   SlopeTarget slope_target;                     // its limit follows from the budget

@@ -36,19 +36,6 @@ std::set<std::string> row_layer_names(const Network& network) {
 
 const std::string& head_name(const Network& network) { return network.matrix(network.head.weight).name; }
 
-GainTunerInput tuner_input(const QuantizedModel& model, const Network& network) {
-  GainTunerInput input;
-  const std::set<std::string> names = row_layer_names(network);
-  for (const QuantizedTensor& tensor : model.tensors) {
-    const auto* codes = std::get_if<SteppedCodes>(&tensor.data);
-    if (codes && names.contains(tensor.name))
-      input.row_layers.emplace_back(tensor.name, static_cast<int64_t>(codes->row_steps.size()));
-    if (codes && tensor.name == head_name(network)) input.tune_head = true;
-  }
-  input.small = small_tensors(model, network);
-  return input;
-}
-
 // In steps, not rounded.
 double step_change(float gain) { return kStepsPerOctave * std::log2(static_cast<double>(gain)); }
 
@@ -87,6 +74,19 @@ uint64_t distillation_key(const DistillInput& input, const QuantizedModel& model
 
 }  // namespace
 
+GainTunerInput tuner_input(const QuantizedModel& model, const Network& network) {
+  GainTunerInput input;
+  const std::set<std::string> names = row_layer_names(network);
+  for (const QuantizedTensor& tensor : model.tensors) {
+    const auto* codes = std::get_if<SteppedCodes>(&tensor.data);
+    if (codes && names.contains(tensor.name))
+      input.row_layers.emplace_back(tensor.name, static_cast<int64_t>(codes->row_steps.size()));
+    if (codes && tensor.name == head_name(network)) input.tune_head = true;
+  }
+  input.small = small_tensors(model, network);
+  return input;
+}
+
 FloatTensors small_tensors(const QuantizedModel& model, const Network& network) {
   FloatTensors small;
   for (const QuantizedTensor& tensor : model.tensors)
@@ -95,30 +95,17 @@ FloatTensors small_tensors(const QuantizedModel& model, const Network& network) 
 }
 
 QuantizedModel with_gains(QuantizedModel model, const Gains& gains, const std::string& head) {
-  model = with_matrix_gains(std::move(model), {{head, gains.head}});
   for (QuantizedTensor& tensor : model.tensors) {
-    if (SteppedCodes* codes = stepped_codes(tensor)) {
-      if (auto found = gains.rows.find(tensor.name); found != gains.rows.end())
-        for (size_t r = 0; r < codes->row_steps.size(); ++r)
-          add_to_step(step_change(found->second[r]), codes->row_steps[r]);
-    }
-  }
-  return with_small_tensors(std::move(model), gains.small);
-}
-
-QuantizedModel with_matrix_gains(QuantizedModel model, const std::map<std::string, float>& gains) {
-  for (QuantizedTensor& tensor : model.tensors) {
-    const auto found = gains.find(tensor.name);
-    SteppedCodes* codes = found == gains.end() ? nullptr : stepped_codes(tensor);
+    SteppedCodes* codes = stepped_codes(tensor);
     if (!codes) continue;
-    for (int16_t& step : codes->row_steps) add_to_step(step_change(found->second), step);
+    if (tensor.name == head)
+      for (int16_t& step : codes->row_steps) add_to_step(step_change(gains.head), step);
+    if (auto found = gains.rows.find(tensor.name); found != gains.rows.end())
+      for (size_t r = 0; r < codes->row_steps.size(); ++r)
+        add_to_step(step_change(found->second[r]), codes->row_steps[r]);
   }
-  return model;
-}
-
-QuantizedModel with_small_tensors(QuantizedModel model, const FloatTensors& small) {
   for (QuantizedTensor& tensor : model.tensors)
-    if (auto found = small.find(tensor.name); found != small.end())
+    if (auto found = gains.small.find(tensor.name); found != gains.small.end())
       if (auto* raw = std::get_if<RawTensor>(&tensor.data)) raw->bytes = from_float32(raw->dtype, found->second);
   return model;
 }

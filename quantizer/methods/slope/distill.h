@@ -24,14 +24,13 @@ Distilled distill(const DistillInput& input, const QuantizedModel& model, const 
                   Progress& progress);
 
 // With what gains stand for where the model has room for it, that of the head in the matrix of this name, and its small
-// tensors replaced.
+// tensors replaced, in the dtype that they are stored in.
 QuantizedModel with_gains(QuantizedModel model, const Gains& gains, const std::string& head);
-// With gains of whole matrices, by name, in their row steps.
-QuantizedModel with_matrix_gains(QuantizedModel model, const std::map<std::string, float>& gains);
-// With these values of tensors that it has without codes, in the dtype that they are stored in.
-QuantizedModel with_small_tensors(QuantizedModel model, const FloatTensors& small);
 // All small tensors of the network, as the model stores them.
 FloatTensors small_tensors(const QuantizedModel& model, const Network& network);
+
+// What distillation tunes of the model, without sequences.
+GainTunerInput tuner_input(const QuantizedModel& model, const Network& network);
 
 // What distillation changes: row steps of matrices, and small tensors.
 struct TunedNames {

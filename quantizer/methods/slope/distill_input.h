@@ -24,6 +24,7 @@ struct DistillInput {
   const SharedWork& work;         // what stands between two steps is a piece of it, and so is each divergence
   uint64_t key = 0;               // hash of the original and the tokens
   CodeLearnerOptions codes = {};  // 0 steps: codes are not learned
+  bool learns_rows = false;       // gains of rows with them
   double data_share = 0;          // DivergenceOptions, as is:
   double temperature = 1;
   TokenSequences at_home = {};  // drawn from the original within home_context(), where that is shorter than `tokens`

@@ -14,8 +14,8 @@ namespace {
 
 // Steps from one look at the sequences held out to the next. Pieces of work take kLearnedWeightBytes a weight.
 constexpr int64_t kStepsPerLook = 4 * kStepsPerPath;
-// Looks without a gain, after which learning ends: most gains come late, when steps are short.
-constexpr int64_t kPatience = 8;
+// Learning ends when the looks of so many of its steps brought no gain: most gains come late, when steps are short.
+constexpr int64_t patience(int64_t steps) { return std::max(8 * kStepsPerLook, steps * 2 / 3); }
 
 // What stands between two steps, after a look.
 struct LearnState {
@@ -27,7 +27,9 @@ struct LearnState {
   Gains nearest_gains = {};
   int64_t looks_without = 0;  // since then
 
-  bool ends(int64_t steps) const { return codes.steps_done() >= steps || looks_without >= kPatience; }
+  bool ends(int64_t steps) const {
+    return codes.steps_done() >= steps || looks_without * kStepsPerLook > patience(steps);
+  }
   void look(double found) {
     ++looks_without;
     if (!(found < divergence)) return;
@@ -50,7 +52,8 @@ uint64_t learning_key(const DistillInput& input, const QuantizedModel& model, co
   for (const std::string& name : block) hasher.add(std::string_view(name));
   for (double value : {price, input.codes.rate, input.options.small_rate, input.options.row_rate})
     hasher.add(std::bit_cast<uint64_t>(value));
-  for (int64_t count : {input.codes.steps, input.codes.batch}) hasher.add(static_cast<uint64_t>(count));
+  for (int64_t count : {input.codes.steps, input.codes.batch, int64_t{input.learns_rows}})
+    hasher.add(static_cast<uint64_t>(count));
   return hasher.digest();
 }
 
@@ -89,8 +92,10 @@ LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model,
   const DistillSplit split = split_sequences(input, input.codes.steps, input.codes.batch);
   const TokenSequences tokens = chosen_sequences(input.tokens, split);
   const std::string& head = network.matrix(network.head.weight).name;
-  GainTunerInput small;  // no gains of rows: codes do what these would, but for all logits at once
-  small.small = small_tensors(model, network);
+  // Without gains of rows codes do what these would, but for all logits at once.
+  GainTunerInput small = tuner_input(model, network);
+  std::erase_if(small.row_layers,
+                [&](const auto& layer) { return !input.learns_rows || !block.contains(layer.first); });
   small.tune_head = input.temperature != 1 && has_codes(model, head);
   small.sequences = split.learned;
   small.positions = tokens.length - 1;
@@ -133,12 +138,10 @@ LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model,
     input.work.keep(name, state);
   }
   progress.end();
-  std::map<std::string, float> of_matrices;
-  if (small.tune_head) of_matrices[head] = state.nearest_gains.head;
   const int64_t steps = state.codes.steps_done();
   return {std::move(state.nearest),
-          std::move(of_matrices),
-          std::move(state.nearest_gains.small),
+          std::move(state.nearest_gains),
+          head,
           steps,
           split.learned,
           split.held_out,

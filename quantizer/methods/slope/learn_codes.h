@@ -1,8 +1,8 @@
 // learn_codes.h: the step of the method `slope` between solving and distillation: codes of matrices, and small tensors
 // with them, learned by the gradient of the divergence from the original (gptq/slope/code_learner.h) over calibration
-// tokens. Steps stay as they are. What is learned are latents: codes of as many bits as an artifact has room for are
-// made of them afterwards. A model too large for latents and gradients of all its matrices at once learns block by
-// block: some layers' codes, while all others stay as they are.
+// tokens. Steps stay as they are, but for gains of rows, which large models learn too. What is learned are latents:
+// codes of as many bits as an artifact has room for are made of them afterwards. A model too large for latents and
+// gradients of all its matrices at once learns block by block: some layers' codes, while all others stay as they are.
 #pragma once
 
 #include <map>
@@ -17,9 +17,9 @@ namespace thimble {
 
 struct LearnedCodes {
   CodeLearner learner;
-  // What was learned beside the codes: gains of matrices, by name, and small tensors.
-  std::map<std::string, float> gains;
-  FloatTensors small;
+  // What was learned beside the codes; the head's gain is that of the matrix of this name.
+  Gains gains;
+  std::string head;
   int64_t steps = 0, sequences = 0, held_out = 0;  // steps that were done
   double data_share = 0, temperature = 1;          // DivergenceOptions
 

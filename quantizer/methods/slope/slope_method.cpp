@@ -110,7 +110,7 @@ class SlopeMethod final : public Method {
     if ((options_.tuner.steps > 0 || options_.codes.steps > 0) && work.tokens.count >= 2)
       distill.emplace(DistillInput{work.source.weights(), work.tokens, work.device, options_.tuner, work.shared,
                                    Hasher().add(work.key).add(std::as_bytes(std::span(work.tokens.tokens))).digest(),
-                                   options_.codes, options_.data_share});
+                                   options_.codes, options_.learns_rows, options_.data_share});
     if (distill) {
       distill->at_home = work.at_home;
       distill->temperature = options_.temperature ? *options_.temperature : work.times.time("fitting temperature", [&] {

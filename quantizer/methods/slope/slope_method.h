@@ -28,6 +28,7 @@ struct SlopeMethodOptions {
   int64_t cross_sequences = 0;            // that cross terms read, at most
   GainTunerOptions tuner;                 // 0 steps: nothing is distilled
   CodeLearnerOptions codes;               // 0 steps: no codes are learned
+  bool learns_rows = false;               // gains of rows with them
   double data_share = 0;                  // of both: DivergenceOptions
   std::optional<double> temperature = 1;  // likewise; none: fitted to the tokens, which somebody wrote
   SlopeTarget target;                     // its limit is that of fit()

@@ -117,8 +117,7 @@ uint64_t SlopeSearch::bytes_with(QuantizedModel model, std::vector<QuantizedTens
 }
 
 int64_t SlopeSearch::reserve_bytes(const SlopeOutcome& outcome, uint64_t limit) {
-  // Learned codes need no gains.
-  if (!distills() || learns()) return 0;
+  if (learns() ? !teacher_->learns_rows() : !distills()) return 0;
   const int64_t bytes =
       distill_reserve_bytes(outcome.model, teacher_->tuned(outcome.model), outcome.artifact.size(),
                             tools_.small.at(outcome.log2_c), search_encode_, tools_.encoder, tools_.progress);

@@ -71,9 +71,8 @@ SlopeOutcome SlopeSearch::with_learned(size_t block, double divergence, std::opt
   report.data_share = learned.data_share;
   report.temperature = learned.temperature;
   SlopeOutcome changed = outcome;
-  changed.model =
-      with_rounded_small(with_small_tensors(with_matrix_gains(std::move(changed.model), learned.gains), learned.small),
-                         tools_.small.at(outcome.log2_c));
+  changed.model = with_rounded_small(with_gains(std::move(changed.model), learned.gains, learned.head),
+                                     tools_.small.at(outcome.log2_c));
   const RowChanges changes = row_changes(outcome.model, changed.model);
   if (limit) {
     report.rate_weight = fit_codes(learned, *limit, encode, changed);

@@ -10,6 +10,7 @@ class ProgramTeacher final : public Teacher {
       : input_(input), blocks_(learned_blocks(*input.original->network, input.codes.block)) {}
 
   bool learns() const override { return input_.codes.steps > 0; }
+  bool learns_rows() const override { return input_.learns_rows; }
   bool distills() const override { return input_.options.steps > 0; }
   size_t block_count() const override { return blocks_.size(); }
   LearnedCodes learn(const QuantizedModel& model, double divergence, size_t block, Progress& progress) override {

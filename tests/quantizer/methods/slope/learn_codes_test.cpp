@@ -102,6 +102,31 @@ TEST_F(LearnCodesTest, StepsStayAsTheyAre) {
   EXPECT_EQ(learned.changed_share(before, before), 0);
 }
 
+// Gains of rows learn with the codes where they are to: those of the block's matrices, in their row steps.
+TEST_F(LearnCodesTest, RowsLearnToo) {
+  const QuantizedModel before = model_.search(SlopeModel::limit_of(kLimit), encode_).model;
+  DistillInput learning = input();
+  learning.learns_rows = true;
+  const std::set<std::string> block = learned_blocks(*model_.original->network, 5'000)[1];
+  const LearnedCodes learned = learn(learning, before, block);
+  EXPECT_FALSE(learned.gains.rows.empty());
+  const QuantizedModel after = with_gains(before, learned.gains, learned.head);
+  for (size_t i = 0; i < before.tensors.size(); ++i) {
+    const auto* old_codes = std::get_if<SteppedCodes>(&before.tensors[i].data);
+    const auto* new_codes = std::get_if<SteppedCodes>(&after.tensors[i].data);
+    if (!old_codes) continue;
+    const std::string& name = before.tensors[i].name;
+    EXPECT_EQ(new_codes->row_steps != old_codes->row_steps, learned.gains.rows.contains(name)) << name;
+    EXPECT_TRUE(block.contains(name) || !learned.gains.rows.contains(name)) << name;
+  }
+  const SlopeOutcome tuned = search(learning);
+  expect_filled(tuned);
+  ASSERT_TRUE(tuned.learning);
+  EXPECT_TRUE(tuned.learning->is_kept);
+  EXPECT_NEAR(held_out_divergence(learning, tuned.model, progress_), tuned.learning->divergence_after,
+              1e-5 * tuned.learning->divergence_after);
+}
+
 // The further the model is from the original, the more a bit is worth, and the fewer there are.
 TEST_F(LearnCodesTest, BitsHaveAPrice) {
   const QuantizedModel before = model_.search(SlopeModel::limit_of(kLimit), encode_).model;
@@ -196,12 +221,12 @@ TEST_F(LearnCodesTest, EndsWhereNothingComesNearer) {
   const QuantizedModel before = model_.search(SlopeModel::limit_of(kLimit), encode_).model;
   DistillInput destroying = input();
   destroying.codes.rate = 2;
-  destroying.codes.steps = 1000;
+  destroying.codes.steps = 300;
   destroying.options.small_rate = 1;
   const LearnedCodes learned = learn(destroying, before, all_matrices());
-  EXPECT_EQ(learned.steps, 8 * 16);
+  EXPECT_EQ(learned.steps, 208);  // the first look after two thirds of them
   EXPECT_EQ(learned.codes_in(before, 0), before);
-  EXPECT_EQ(learned.small, small_tensors(before, *model_.original->network));
+  EXPECT_EQ(learned.gains.small, small_tensors(before, *model_.original->network));
 }
 
 TEST_F(LearnCodesTest, ThreadsDoNotChangeBytes) {
@@ -223,7 +248,7 @@ TEST_F(LearnCodesTest, GoesOnToTheSameBytes) {
     learning.codes.steps = 32;
     const DistillInput kept{learning.original, tokens_, learning.device, learning.options, work, 7, learning.codes};
     const LearnedCodes learned = learn(kept, before, all_matrices());
-    return std::pair(learned.codes_in(before, 0.05), learned.small);
+    return std::pair(learned.codes_in(before, 0.05), learned.gains.small);
   };
   const auto expected = learned_in(WorkFolder(""));
   const TemporaryFolder folder;
