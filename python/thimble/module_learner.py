@@ -31,17 +31,15 @@ Predict = Callable[[torch.nn.Module, Any], torch.Tensor]
 Stepped = tuple[numpy.ndarray, numpy.ndarray, numpy.ndarray, int]  # levels (R, K), row and column steps, trellis bits
 
 PATHS_EVERY = 4  # steps: what these move is far less than a level
+# So many looks in a row so many times as far as the nearest, and learning ends: while steps are long a model gets farther
+# that comes nearer than before once they are short.
+PATIENCE, FAR = 8, 2
 KEPT_EVERY = 4 * PATHS_EVERY  # steps from one look at the batches held out to the next
 WARM_UP = 0.1  # share of the steps
 SMALL_RATE = 4e-3  # what a step moves a small tensor, relative to its size
 GAIN_RATE = 4e-3  # what a step moves the logarithm of a gain
 QUIET_CODES, QUIET_SMALL = 0.03, 0.5  # see adam_step()
 HELD_OUT_SHARE, MOST_HELD_OUT = 8, 4
-
-
-def patience(steps: int) -> int:
-    """Learning ends when the looks of so many of its steps brought no gain: most gains come late, when steps are short."""
-    return max(8 * KEPT_EVERY, steps * 2 // 3)
 
 
 @dataclass(frozen=True)
@@ -278,15 +276,15 @@ class ModuleLearner:
         return learned, held_out
 
     def _run(self, key: str) -> None:
-        steps, done, next_batch, looks_without = self.options.steps, 0, 0, 0
+        steps, done, next_batch, far_looks = self.options.steps, 0, 0, 0
         found = self._load("learning.pt", key)
         if found is None:
             self._best, best = self._snapshot(), self._look()
         else:
-            done, next_batch, looks_without, best, self._best = found
+            done, next_batch, far_looks, best, self._best = found
             self._find_paths()
         with _bar(self.progress, "learning codes", steps, done) as show:
-            while done < steps and looks_without * KEPT_EVERY <= patience(steps):
+            while done < steps and far_looks < PATIENCE:
                 if done and done % PATHS_EVERY == 0:
                     self._find_paths()
                 next_batch = self._gradients(next_batch, self.options.batch)
@@ -299,10 +297,10 @@ class ModuleLearner:
                 if done % KEPT_EVERY == 0 or done == steps:
                     self._find_paths()
                     now = self._look()
-                    looks_without += 1
+                    far_looks = 0 if now < FAR * best else far_looks + 1
                     if now < best:
-                        best, looks_without, self._best = now, 0, self._snapshot()
-                    self._keep("learning.pt", key, (done, next_batch, looks_without, best, self._best))
+                        best, self._best = now, self._snapshot()
+                    self._keep("learning.pt", key, (done, next_batch, far_looks, best, self._best))
                     show(0, best)
 
     def _gradients(self, first: int, sequences: int) -> int:

@@ -14,8 +14,10 @@ namespace {
 
 // Steps from one look at the sequences held out to the next. Pieces of work take kLearnedWeightBytes a weight.
 constexpr int64_t kStepsPerLook = 4 * kStepsPerPath;
-// Learning ends when the looks of so many of its steps brought no gain: most gains come late, when steps are short.
-constexpr int64_t patience(int64_t steps) { return std::max(8 * kStepsPerLook, steps * 2 / 3); }
+// So many looks in a row so many times as far as the nearest, and learning ends. Less tells nothing: while steps are long
+// a model gets farther that comes nearer than before once they are short.
+constexpr int64_t kPatience = 8;
+constexpr double kFar = 2;
 
 // What stands between two steps, after a look.
 struct LearnState {
@@ -25,23 +27,20 @@ struct LearnState {
   double divergence = 0;
   CodeLearner nearest = {};
   Gains nearest_gains = {};
-  int64_t looks_without = 0;  // since then
+  int64_t far_looks = 0;  // in a row
 
-  bool ends(int64_t steps) const {
-    return codes.steps_done() >= steps || looks_without * kStepsPerLook > patience(steps);
-  }
+  bool ends(int64_t steps) const { return codes.steps_done() >= steps || far_looks >= kPatience; }
   void look(double found) {
-    ++looks_without;
+    far_looks = found < kFar * divergence ? 0 : far_looks + 1;
     if (!(found < divergence)) return;
     divergence = found;
     nearest = codes.at_rest();
     nearest_gains = small.gains();
-    looks_without = 0;
   }
 
   friend auto members(LearnState& state) {
     return std::tie(state.small, state.codes, state.divergence, state.nearest, state.nearest_gains.rows,
-                    state.nearest_gains.head, state.nearest_gains.small, state.looks_without);
+                    state.nearest_gains.head, state.nearest_gains.small, state.far_looks);
   }
 };
 

@@ -35,7 +35,7 @@ std::vector<std::set<std::string>> learned_blocks(const Network& network, int64_
 
 // Of the matrices of these names in a model that the program runs: input.codes.steps steps from a model on, whose
 // divergence is known. Every few steps the latents are a piece of work, and the sequences held out tell how far the
-// model is: what was nearest counts, and learning ends early where nothing comes nearer for long. Collective.
+// model is: what was nearest counts, and learning ends early where it has gone far from it. Collective.
 LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model, double divergence,
                          const std::set<std::string>& block, Progress& progress);
 

@@ -217,14 +217,14 @@ TEST_F(LearnCodesTest, WhatDoesNotHelpIsNotKept) {
 }
 
 // Looks at the sequences held out end what only does harm, and nothing of it is left.
-TEST_F(LearnCodesTest, EndsWhereNothingComesNearer) {
+TEST_F(LearnCodesTest, EndsWhereAllIsLost) {
   const QuantizedModel before = model_.search(SlopeModel::limit_of(kLimit), encode_).model;
   DistillInput destroying = input();
   destroying.codes.rate = 2;
   destroying.codes.steps = 300;
   destroying.options.small_rate = 1;
   const LearnedCodes learned = learn(destroying, before, all_matrices());
-  EXPECT_EQ(learned.steps, 208);  // the first look after two thirds of them
+  EXPECT_EQ(learned.steps, 8 * 16);
   EXPECT_EQ(learned.codes_in(before, 0), before);
   EXPECT_EQ(learned.gains.small, small_tensors(before, *model_.original->network));
 }
