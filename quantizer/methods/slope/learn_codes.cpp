@@ -14,8 +14,8 @@ namespace {
 
 // Steps from one look at the sequences held out to the next. Pieces of work take kLearnedWeightBytes a weight.
 constexpr int64_t kStepsPerLook = 4 * kStepsPerPath;
-// So many looks in a row so many times as far as the nearest, and learning ends. Less tells nothing: while steps are long
-// a model gets farther that comes nearer than before once they are short.
+// So many looks in a row so many times as far as the nearest, and learning ends. Less tells nothing: while steps are
+// long a model gets farther that comes nearer than before once they are short.
 constexpr int64_t kPatience = 8;
 constexpr double kFar = 2;
 
