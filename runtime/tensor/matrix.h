@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cassert>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <new>
 #include <span>
 #include <type_traits>
@@ -12,17 +14,32 @@
 namespace thimble {
 
 // Memory that begins at a multiple of 64 bytes. Vector kernels treat the ends of a row apart from its middle, and where
-// these lie follows from the address: with a fixed alignment, results depend on the values alone.
+// these lie follows from the address: with a fixed alignment, results depend on the values alone. From blocks of plain
+// operator new: before version 2.38 of the GNU C library, aligned blocks that come and go leave holes that no other
+// such block of the same size finds, gigabytes in the end.
 template <typename T>
 struct AlignedAllocator {
   using value_type = T;
-  static constexpr std::align_val_t kAlignment{64};
+  static constexpr size_t kAlignment = 64;
+  static_assert(__STDCPP_DEFAULT_NEW_ALIGNMENT__ >= sizeof(void*));
 
   AlignedAllocator() = default;
   template <typename U>
   AlignedAllocator(const AlignedAllocator<U>&) {}
-  T* allocate(size_t count) { return static_cast<T*>(::operator new(count * sizeof(T), kAlignment)); }
-  void deallocate(T* memory, size_t) { ::operator delete(memory, kAlignment); }
+  T* allocate(size_t count) {
+    if (count > (SIZE_MAX - kAlignment) / sizeof(T)) throw std::bad_array_new_length();
+    void* const block = ::operator new(count * sizeof(T) + kAlignment);
+    const auto address = reinterpret_cast<uintptr_t>(block);
+    // Beyond the block's begin, which stands before it.
+    void* const aligned = static_cast<std::byte*>(block) + (kAlignment - address % kAlignment);
+    std::memcpy(static_cast<std::byte*>(aligned) - sizeof(block), &block, sizeof(block));
+    return static_cast<T*>(aligned);
+  }
+  void deallocate(T* memory, size_t) {
+    void* block = nullptr;
+    std::memcpy(&block, reinterpret_cast<std::byte*>(memory) - sizeof(block), sizeof(block));
+    ::operator delete(block);
+  }
   bool operator==(const AlignedAllocator&) const { return true; }
 };
 

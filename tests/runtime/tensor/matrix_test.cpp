@@ -29,6 +29,19 @@ TEST(Matrix, IsRowMajor) {
   EXPECT_EQ(matrix.view().row(1), matrix.data() + 3);
 }
 
+TEST(Matrix, BeginsAtAMultipleOf64Bytes) {
+  for (int64_t count : {1, 2, 15, 16, 17, 1000, 100'000}) {
+    const Matrix matrix(1, count), other(1, count);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(matrix.data()) % 64, 0U) << count;
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(other.data()) % 64, 0U) << count;
+  }
+}
+
+TEST(Matrix, MoreThanThereIsIsRefused) {
+  EXPECT_THROW(AlignedAllocator<float>().allocate(SIZE_MAX / sizeof(float)), std::bad_array_new_length);
+  EXPECT_THROW(AlignedAllocator<float>().allocate(SIZE_MAX), std::bad_array_new_length);
+}
+
 TEST(Matrix, BlocksKeepTheStride) {
   Matrix matrix = counting(4, 6);
   MatrixView block = matrix.view().block_rows(1, 3).block_cols(2, 3);
