@@ -15,8 +15,8 @@ namespace thimble {
 
 // Memory that begins at a multiple of 64 bytes. Vector kernels treat the ends of a row apart from its middle, and where
 // these lie follows from the address: with a fixed alignment, results depend on the values alone. From blocks of plain
-// operator new: before version 2.38 of the GNU C library, aligned blocks that come and go leave holes that no other
-// such block of the same size finds, gigabytes in the end.
+// operator new: aligned blocks of the GNU C library (2.36) that come and go leave holes that no other such block of the
+// same size finds, a gigabyte in the end.
 template <typename T>
 struct AlignedAllocator {
   using value_type = T;

@@ -96,17 +96,17 @@ FloatTensors small_tensors(const QuantizedModel& model, const Network& network) 
 
 QuantizedModel with_gains(QuantizedModel model, const Gains& gains, const std::string& head) {
   for (QuantizedTensor& tensor : model.tensors) {
-    SteppedCodes* codes = stepped_codes(tensor);
-    if (!codes) continue;
-    if (tensor.name == head)
-      for (int16_t& step : codes->row_steps) add_to_step(step_change(gains.head), step);
-    if (auto found = gains.rows.find(tensor.name); found != gains.rows.end())
-      for (size_t r = 0; r < codes->row_steps.size(); ++r)
-        add_to_step(step_change(found->second[r]), codes->row_steps[r]);
+    if (SteppedCodes* codes = stepped_codes(tensor)) {
+      if (tensor.name == head)
+        for (int16_t& step : codes->row_steps) add_to_step(step_change(gains.head), step);
+      if (auto found = gains.rows.find(tensor.name); found != gains.rows.end())
+        for (size_t r = 0; r < codes->row_steps.size(); ++r)
+          add_to_step(step_change(found->second[r]), codes->row_steps[r]);
+    } else if (auto* raw = std::get_if<RawTensor>(&tensor.data)) {
+      if (auto found = gains.small.find(tensor.name); found != gains.small.end())
+        raw->bytes = from_float32(raw->dtype, found->second);
+    }
   }
-  for (QuantizedTensor& tensor : model.tensors)
-    if (auto found = gains.small.find(tensor.name); found != gains.small.end())
-      if (auto* raw = std::get_if<RawTensor>(&tensor.data)) raw->bytes = from_float32(raw->dtype, found->second);
   return model;
 }
 

@@ -56,12 +56,6 @@ uint64_t learning_key(const DistillInput& input, const QuantizedModel& model, co
   return hasher.digest();
 }
 
-bool has_codes(const QuantizedModel& model, const std::string& name) {
-  return std::ranges::any_of(model.tensors, [&](const QuantizedTensor& tensor) {
-    return tensor.name == name && std::holds_alternative<SteppedCodes>(tensor.data);
-  });
-}
-
 }  // namespace
 
 std::vector<std::set<std::string>> learned_blocks(const Network& network, int64_t most_weights) {
@@ -90,12 +84,11 @@ LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model,
   const Network& network = *input.original->network;
   const DistillSplit split = split_sequences(input, input.codes.steps, input.codes.batch);
   const TokenSequences tokens = chosen_sequences(input.tokens, split);
-  const std::string& head = network.matrix(network.head.weight).name;
   // Without gains of rows codes do what these would, but for all logits at once.
   GainTunerInput small = tuner_input(model, network);
   std::erase_if(small.row_layers,
                 [&](const auto& layer) { return !input.learns_rows || !block.contains(layer.first); });
-  small.tune_head = input.temperature != 1 && has_codes(model, head);
+  if (input.temperature == 1) small.tune_head = false;
   small.sequences = split.learned;
   small.positions = tokens.length - 1;
   GainTunerOptions options = input.options;
@@ -140,7 +133,7 @@ LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model,
   const int64_t steps = state.codes.steps_done();
   return {std::move(state.nearest),
           std::move(state.nearest_gains),
-          head,
+          network.matrix(network.head.weight).name,
           steps,
           split.learned,
           split.held_out,
