@@ -59,14 +59,26 @@ bool has_shape(const std::map<std::string, Shape>& shapes, const std::string& na
 }
 
 constexpr int64_t kLossRowsPerTask = 64;
+constexpr int64_t kLossColumnsPerProduct = 256;
 
-MatrixF64 square_of(const StoredHessian& hessian) {
-  MatrixF64 square(hessian.size(), hessian.size());
+// The lower triangle L, twice what H has off its diagonal: e L e^T = e H e^T takes half the products.
+MatrixF64 doubled_triangle(const StoredHessian& hessian) {
+  MatrixF64 triangle(hessian.size(), hessian.size());
   for (int64_t i = 0; i < hessian.size(); ++i) {
-    hessian.load_row(i, {square.row(i), static_cast<size_t>(i + 1)});
-    for (int64_t j = 0; j < i; ++j) square(j, i) = square(i, j);
+    double* const row = triangle.row(i);
+    hessian.load_row(i, {row, static_cast<size_t>(i + 1)});
+    for (int64_t j = 0; j < i; ++j) row[j] *= 2;
   }
-  return square;
+  return triangle;
+}
+
+// products -= errors L.
+void subtract_triangle_product(ConstMatrixViewF64 errors, ConstMatrixViewF64 triangle, MatrixViewF64 products) {
+  for (int64_t first = 0; first < triangle.cols; first += kLossColumnsPerProduct) {
+    const int64_t width = std::min(kLossColumnsPerProduct, triangle.cols - first), below = triangle.rows - first;
+    subtract_product(errors.block_cols(first, below), triangle.block_rows(first, below).block_cols(first, width),
+                     products.block_cols(first, width));
+  }
 }
 
 }  // namespace
@@ -113,7 +125,7 @@ std::map<std::string, MatrixLoss> matrix_losses(const StoredStatistics& statisti
 
 // Errors of GPTQ lie where H is small, so that most of e H e^T cancels: float64.
 double predicted_loss(const MatrixLoss& loss, const StoredMatrixView& weights, const StoredMatrixView& quantized) {
-  const MatrixF64 hessian = loss.hessian ? square_of(*loss.hessian) : MatrixF64();
+  const MatrixF64 triangle = loss.hessian ? doubled_triangle(*loss.hessian) : MatrixF64();
   std::vector<double> row_losses(static_cast<size_t>(weights.rows));
   parallel_chunks(weights.rows, kLossRowsPerTask, [&](int64_t first, int64_t last) {
     MatrixF64 errors(last - first, weights.cols), products(last - first, weights.cols);
@@ -123,8 +135,8 @@ double predicted_loss(const MatrixLoss& loss, const StoredMatrixView& weights, c
       quantized.read_row(r, after.data());
       std::ranges::transform(after, before, errors.row(r - first), [](float a, float b) { return double{a} - b; });
     }
-    // -e H, row by row.
-    if (loss.hessian) subtract_product(errors, hessian, products);
+    // -e L, or -e diag(H), row by row.
+    if (loss.hessian) subtract_triangle_product(errors, triangle, products);
     for (int64_t r = 0; r < errors.rows() && !loss.hessian; ++r)
       for (int64_t k = 0; k < errors.cols(); ++k)
         products(r, k) = -errors(r, k) * loss.diagonal[static_cast<size_t>(k)];
