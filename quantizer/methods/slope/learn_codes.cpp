@@ -79,6 +79,15 @@ double bit_price(const QuantizedModel& model, double divergence) {
   return 2 * std::numbers::ln2 * divergence / static_cast<double>(std::max<int64_t>(1, weights));
 }
 
+double divergence_of_codes(const DistillInput& input, const QuantizedModel& model, double divergence,
+                           Progress& progress) {
+  if (input.temperature == 1 && input.data_share == 0) return divergence;
+  DistillInput as_it_is = input;
+  as_it_is.temperature = 1;
+  as_it_is.data_share = 0;
+  return held_out_divergence(as_it_is, model, progress);
+}
+
 LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model, double divergence,
                          const std::set<std::string>& block, Progress& progress) {
   const Network& network = *input.original->network;
@@ -96,7 +105,8 @@ LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model,
   options.batch = input.codes.batch;
 
   CodeLearnerOptions of_codes = input.codes;
-  of_codes.bit_price = bit_price(model, divergence) * static_cast<double>(options.batch * (tokens.length - 1));
+  of_codes.bit_price = bit_price(model, divergence_of_codes(input, model, divergence, progress)) *
+                       static_cast<double>(options.batch * (tokens.length - 1));
   const PieceName name = {WorkKind::kLearning, learning_key(input, model, block, of_codes.bit_price)};
   std::optional<LearnState> found = input.work.find<LearnState>(name);
   LearnState state = found ? std::move(*found) : LearnState{GainTuner(small, options), CodeLearner(model, block)};

@@ -39,10 +39,15 @@ std::vector<std::set<std::string>> learned_blocks(const Network& network, int64_
 LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model, double divergence,
                          const std::set<std::string>& block, Progress& progress);
 
-// What a bit more or less changes the divergence, in nats per token: at high rates the loss falls to a quarter with a
-// bit more for every weight (Gersho and Gray, Vector Quantization and Signal Compression, 1992, section 5.6), and
-// steps were chosen so that all weights share that.
+// What a bit more or less changes the divergence that codes are to blame for, in nats per token: at high rates the loss
+// falls to a quarter with a bit more for every weight (Gersho and Gray, Vector Quantization and Signal Compression,
+// 1992, section 5.6), and steps were chosen so that all weights share that.
 double bit_price(const QuantizedModel& model, double divergence);
+
+// That divergence: from the original's own predictions on the sequences held out, of which another temperature and the
+// data are no part. `divergence`: from what the model is to learn. Collective.
+double divergence_of_codes(const DistillInput& input, const QuantizedModel& model, double divergence,
+                           Progress& progress);
 
 // What the latents of these matrices take of the host's memory, besides the passes over the model.
 uint64_t code_learning_bytes(const Network& network, const std::set<std::string>& block);

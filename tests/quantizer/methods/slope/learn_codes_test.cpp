@@ -144,6 +144,21 @@ TEST_F(LearnCodesTest, BitsHaveAPrice) {
   EXPECT_EQ(bit_price(before, 2 * divergence), 2 * bit_price(before, divergence));
 }
 
+// That the original is to be another, or the data counts too, makes no bit dearer.
+TEST_F(LearnCodesTest, BitsCostWhatCodesAreToBlameFor) {
+  const QuantizedModel before = model_.search(SlopeModel::limit_of(kLimit), encode_).model;
+  const double divergence = held_out_divergence(input(), before, progress_);
+  EXPECT_EQ(divergence_of_codes(input(), before, 5, progress_), 5);
+  DistillInput warm = input(), taught = input();
+  warm.temperature = 0.5;
+  taught.data_share = 0.5;
+  for (const DistillInput* other : {&warm, &taught}) {
+    const double told = held_out_divergence(*other, before, progress_);
+    EXPECT_GT(told, 1.1 * divergence);
+    EXPECT_EQ(divergence_of_codes(*other, before, told, progress_), divergence);
+  }
+}
+
 TEST_F(LearnCodesTest, BlocksHaveAllMatricesOnce) {
   const Network& network = *model_.original->network;
   const auto weights_of = [&](const std::set<std::string>& block) {
