@@ -90,6 +90,12 @@ void require(bool holds, const std::string& what) {
   if (!holds) throw Error(ExitCode::kInternal, "an answer of another length than asked for: " + what);
 }
 
+void require_rows(const Gains& gains, const QuantizedModel& model) {
+  for (const QuantizedTensor& tensor : model.tensors)
+    if (const auto* codes = std::get_if<SteppedCodes>(&tensor.data); codes && gains.rows.contains(tensor.name))
+      require(gains.rows.at(tensor.name).size() == codes->row_steps.size(), tensor.name);
+}
+
 // Levels of the trellis path that is nearest to latents (R, K), or by rate too, as CodeLearner finds it.
 nb::object nearest_levels(const Floats& latents, int trellis_bits, double rate_weight) {
   if (latents.ndim() != 2) throw UsageError("latents of " + std::to_string(latents.ndim()) + " dimensions, not 2");
@@ -118,8 +124,13 @@ nb::object level_scales(const Floats& levels) {
 }  // namespace
 
 AskedModel::AskedModel(nb::callable ask, std::vector<std::vector<std::string>> inputs, std::string key, bool learns,
-                       bool distills)
-    : ask_(std::move(ask)), inputs_(std::move(inputs)), key_(std::move(key)), learns_(learns), distills_(distills) {}
+                       bool learns_rows, bool distills)
+    : ask_(std::move(ask)),
+      inputs_(std::move(inputs)),
+      key_(std::move(key)),
+      learns_(learns),
+      learns_rows_(learns_rows),
+      distills_(distills) {}
 
 uint64_t AskedModel::key() const {
   return Hasher().add(std::string_view("asked")).add(std::string_view(key_)).digest();
@@ -167,10 +178,12 @@ LearnedCodes AskedModel::learn(const QuantizedModel& model, double divergence, s
     require(levels.size() == found.levels.size(), name);
     found.levels.assign(levels.begin(), levels.end());
   }
-  learned.gains.small = floats_of(answer[1]);
-  learned.steps = nb::cast<int64_t>(answer[2]);
-  learned.sequences = nb::cast<int64_t>(answer[3]);
-  learned.held_out = nb::cast<int64_t>(answer[4]);
+  learned.gains.rows = floats_of(answer[1]);
+  require_rows(learned.gains, model);
+  learned.gains.small = floats_of(answer[2]);
+  learned.steps = nb::cast<int64_t>(answer[3]);
+  learned.sequences = nb::cast<int64_t>(answer[4]);
+  learned.held_out = nb::cast<int64_t>(answer[5]);
   return learned;
 }
 
@@ -187,9 +200,7 @@ Distilled AskedModel::distill(const QuantizedModel& model, const SmallExponents&
     distilled.report.sequences = nb::cast<int64_t>(answer[3]);
     distilled.report.held_out = nb::cast<int64_t>(answer[4]);
   }
-  for (const QuantizedTensor& tensor : model.tensors)
-    if (const auto* codes = std::get_if<SteppedCodes>(&tensor.data); codes && gains.rows.contains(tensor.name))
-      require(gains.rows.at(tensor.name).size() == codes->row_steps.size(), tensor.name);
+  require_rows(gains, model);
   distilled.model = with_rounded_small(with_gains(model, gains, ""), small);
   distilled.report.divergence_after = divergence(distilled.model, progress);
   distilled.report.is_kept = distilled.report.is_closer();

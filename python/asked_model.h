@@ -25,14 +25,14 @@ namespace thimble {
 //                                                   but for its last:
 //   ask("learn", {name: values of other codes}, {name: values of what has no codes},
 //       {name: (levels (R, K), row steps (R), column steps (K), bits of the trellis)}, nats per token of a bit)
-//                                                   {name: latents (R, K)}, {name: values of what has no codes}, steps,
-//                                                   sequences, how many more were held out
+//                                                   {name: latents (R, K)}, {name: gains of rows (R)}, {name: values of
+//                                                   what has no codes}, steps, sequences, how many more were held out
 // Must be destroyed while the interpreter is held.
 class AskedModel final : public PairedModels, public Teacher {
  public:
-  // `key`: of the text that the model reads. Learned and distilled is where `learns` and `distills`.
+  // `key`: of the text that the model reads. Learned, with gains of rows, and distilled is where these say so.
   AskedModel(nanobind::callable ask, std::vector<std::vector<std::string>> inputs, std::string key, bool learns,
-             bool distills);
+             bool learns_rows, bool distills);
 
   uint64_t key() const override;
   std::vector<std::vector<std::string>> inputs() const override { return inputs_; }
@@ -42,6 +42,7 @@ class AskedModel final : public PairedModels, public Teacher {
   void end() override;
 
   bool learns() const override { return learns_; }
+  bool learns_rows() const override { return learns_rows_; }
   bool distills() const override { return distills_; }
   LearnedCodes learn(const QuantizedModel& model, double divergence, size_t block, Progress& progress) override;
   Distilled distill(const QuantizedModel& model, const SmallExponents& small, Progress& progress) override;
@@ -52,7 +53,7 @@ class AskedModel final : public PairedModels, public Teacher {
   const nanobind::callable ask_;
   const std::vector<std::vector<std::string>> inputs_;
   const std::string key_;
-  const bool learns_, distills_;
+  const bool learns_, learns_rows_, distills_;
 };
 
 }  // namespace thimble

@@ -43,11 +43,12 @@ std::string quantize(const std::string& checkpoint, const std::string& config, c
                      std::optional<double> bits_per_weight, std::optional<int64_t> min_elements, bool fisher,
                      const std::string& work_folder, bool quiet, nb::object ask,
                      std::vector<std::vector<std::string>> inputs, const std::string& text_key, double cross_term,
-                     double cross_damping, int64_t learn_steps, int64_t learn_batch, double learn_rate,
+                     double cross_damping, int64_t learn_steps, int64_t learn_batch, double learn_rate, bool learn_rows,
                      int64_t distill_steps) {
   std::optional<AskedModel> asked;
   if (!ask.is_none())
-    asked.emplace(nb::cast<nb::callable>(ask), std::move(inputs), text_key, learn_steps > 0, distill_steps > 0);
+    asked.emplace(nb::cast<nb::callable>(ask), std::move(inputs), text_key, learn_steps > 0, learn_rows,
+                  distill_steps > 0);
   const nb::gil_scoped_release unlocked;
   CommonOptions common;
   common.quiet = quiet;
@@ -89,7 +90,9 @@ void bind_quantizer(nb::module_& module) {
              nb::arg("inputs") = std::vector<std::vector<std::string>>(), nb::arg("text_key") = "",
              nb::arg("cross_term") = 0.0, nb::arg("cross_damping") = SlopeOptions().cross_damping,
              nb::arg("learn_steps") = 0, nb::arg("learn_batch") = CodeLearnerOptions().batch,
-             nb::arg("learn_rate") = CodeLearnerOptions().rate, nb::arg("distill_steps") = 0);
+             nb::arg("learn_rate") = CodeLearnerOptions().rate, nb::arg("learn_rows") = false,
+             nb::arg("distill_steps") = 0);
+  module.attr("FREE_CODES") = kFreeCodes;
   // Whether the program runs models with this config.json.
   module.def(
       "runs",

@@ -45,11 +45,12 @@ HELD_OUT_SHARE, MOST_HELD_OUT = 8, 4
 @dataclass(frozen=True)
 class LearnOptions:
     """`batch`: sequences of a step, at least a whole batch; `rate`: how many levels a step moves a weight, at most about;
-    it rises over the first tenth of the steps, then falls along a cosine."""
+    it rises over the first tenth of the steps, then falls along a cosine. `rows`: gains of rows are learned too."""
 
     steps: int
     batch: int = 8
     rate: float = 0.02
+    rows: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,76 +99,11 @@ class _Through(torch.autograd.Function):
         return gradient.float() * rows[:, None] * columns, None, None, None
 
 
-class _Latents:
-    """Of one matrix: latents, their levels, and moments."""
+class _Tuned:
+    """Values that a step of Adam moves by about `rate`."""
 
-    def __init__(self, stepped: Stepped, device: torch.device, bit_price: float) -> None:
-        levels, rows, columns, self.trellis_bits = stepped
-        self.deviations = [torch.tensor(one, device=device) for one in _thimble.level_scales(levels)]  # (R), (K)
-        self.bit_price = bit_price
-        self.levels, self.rows, self.columns = (torch.tensor(a, device=device) for a in (levels, rows, columns))
-        self.latents = self.levels.clone().requires_grad_()
-        self.second = torch.zeros_like(self.levels)
-
-    def weights(self) -> torch.Tensor:
-        return _Through.apply(self.latents, self.levels, self.rows, self.columns)
-
-    def find_path(self) -> None:
-        latents = self.latents.detach().cpu().numpy()
-        levels = torch.from_dlpack(_thimble.nearest_levels(latents, self.trellis_bits))
-        self.levels.copy_(levels)
-
-    def step(self, number: int, rate: float) -> None:
-        with torch.no_grad():
-            # What bits cost, by the latent: bits_by_level() of gptq/slope/code_learner.h.
-            variance = (self.deviations[0][:, None] * self.deviations[1]).square_().clamp_(min=1 / 3)
-            gradient = self.latents.grad + self.bit_price / math.log(2) * self.latents / variance
-            adam_step(number, rate, QUIET_CODES, self.latents, gradient, self.second)
-        self.latents.grad = None
-
-    def learned(self) -> torch.Tensor:
-        return self.latents
-
-    def state(self) -> list[torch.Tensor]:
-        return [self.latents, self.second]
-
-
-class _Gains:
-    """Of the rows of one matrix, or of the whole of it: logarithms, and moments."""
-
-    def __init__(self, stepped: Stepped, device: torch.device, are_of_rows: bool) -> None:
-        levels, rows, columns, _ = (torch.tensor(a, device=device) for a in stepped)
-        self.solved = levels * rows[:, None] * columns
-        count = len(rows) if are_of_rows else 1
-        self.value = torch.zeros(count, device=device, dtype=torch.float64).requires_grad_()
-        self.first, self.second = torch.zeros_like(self.value), torch.zeros_like(self.value)
-
-    def weights(self) -> torch.Tensor:
-        return self.solved * self.value.exp().float()[:, None]
-
-    def of_rows(self) -> torch.Tensor:
-        return self.value.detach().exp().float().cpu().expand(len(self.solved)).contiguous()
-
-    def step(self, number: int, share: float) -> None:
-        with torch.no_grad():
-            adam_step(number, share * GAIN_RATE, QUIET_SMALL, self.value, self.value.grad, self.second, self.first)
-        self.value.grad = None
-
-    def learned(self) -> torch.Tensor:
-        return self.value
-
-    def state(self) -> list[torch.Tensor]:
-        return [self.value, self.first, self.second]
-
-
-class _Small:
-    """A tensor that is stored without codes."""
-
-    def __init__(self, name: str, array: numpy.ndarray, device: torch.device) -> None:
-        self.value = torch.from_numpy(array).to(device).double().requires_grad_()
-        root_mean_square = self.value.detach().square().mean().sqrt().item() if array.size else 0.0
-        # Gates stand before a sigmoid, where 1 is the natural unit.
-        self.rate = SMALL_RATE * (1.0 if name.endswith(("gate", "gates")) else root_mean_square)
+    def __init__(self, value: torch.Tensor, rate: float) -> None:
+        self.value, self.rate = value.double().requires_grad_(), rate
         self.first, self.second = torch.zeros_like(self.value), torch.zeros_like(self.value)
 
     def step(self, number: int, share: float) -> None:
@@ -175,11 +111,85 @@ class _Small:
             adam_step(number, share * self.rate, QUIET_SMALL, self.value, self.value.grad, self.second, self.first)
         self.value.grad = None
 
-    def learned(self) -> torch.Tensor:
-        return self.value
+    def learned(self) -> list[torch.Tensor]:
+        return [self.value]
 
     def state(self) -> list[torch.Tensor]:
         return [self.value, self.first, self.second]
+
+
+class _Gains(_Tuned):
+    """Of so many rows, or of all of them together: logarithms."""
+
+    def __init__(self, count: int, device: torch.device) -> None:
+        super().__init__(torch.zeros(count, device=device), GAIN_RATE)
+
+    def gains(self) -> torch.Tensor:
+        return self.value.exp().float()
+
+
+class _TunedMatrix(_Gains):
+    """A matrix with the codes that it has, and gains of its rows, or one of the whole of it."""
+
+    def __init__(self, stepped: Stepped, device: torch.device, are_of_rows: bool) -> None:
+        levels, rows, columns, _ = (torch.tensor(a, device=device) for a in stepped)
+        super().__init__(len(rows) if are_of_rows else 1, device)
+        self.solved = levels * rows[:, None] * columns
+
+    def weights(self) -> torch.Tensor:
+        return self.solved * self.gains()[:, None]
+
+    def of_rows(self) -> torch.Tensor:
+        return self.gains().detach().cpu().expand(len(self.solved)).contiguous()
+
+
+class _Latents:
+    """Of one matrix: latents, their levels, and moments; with `has_gains` gains of its rows too."""
+
+    def __init__(self, stepped: Stepped, device: torch.device, rate: float, bit_price: float,
+                 has_gains: bool = False) -> None:  # fmt: skip
+        levels, rows, columns, self.trellis_bits = stepped
+        self.deviations = [torch.tensor(one, device=device) for one in _thimble.level_scales(levels)]  # (R), (K)
+        self.rate, self.bit_price = rate, bit_price
+        self.levels, self.rows, self.columns = (torch.tensor(a, device=device) for a in (levels, rows, columns))
+        self.latents = self.levels.clone().requires_grad_()
+        self.second = torch.zeros_like(self.levels)
+        self.gains = _Gains(len(rows), device) if has_gains else None
+
+    def weights(self) -> torch.Tensor:
+        weights = _Through.apply(self.latents, self.levels, self.rows, self.columns)
+        return weights if self.gains is None else weights * self.gains.gains()[:, None]
+
+    def find_path(self) -> None:
+        latents = self.latents.detach().cpu().numpy()
+        levels = torch.from_dlpack(_thimble.nearest_levels(latents, self.trellis_bits))
+        self.levels.copy_(levels)
+
+    def step(self, number: int, share: float) -> None:
+        with torch.no_grad():
+            # What bits cost, by the latent: bits_by_level() of gptq/slope/code_learner.h.
+            variance = (self.deviations[0][:, None] * self.deviations[1]).square_().clamp_(min=1 / 3)
+            gradient = self.latents.grad + self.bit_price / math.log(2) * self.latents / variance
+            adam_step(number, share * self.rate, QUIET_CODES, self.latents, gradient, self.second)
+        self.latents.grad = None
+        if self.gains is not None:
+            self.gains.step(number, share)
+
+    def learned(self) -> list[torch.Tensor]:
+        return [self.latents, *(self.gains.learned() if self.gains else [])]
+
+    def state(self) -> list[torch.Tensor]:
+        return [self.latents, self.second, *(self.gains.state() if self.gains else [])]
+
+
+class _Small(_Tuned):
+    """A tensor that is stored without codes."""
+
+    def __init__(self, name: str, array: numpy.ndarray, device: torch.device) -> None:
+        value = torch.from_numpy(array).to(device).double()
+        root_mean_square = value.square().mean().sqrt().item() if array.size else 0.0
+        # Gates stand before a sigmoid, where 1 is the natural unit.
+        super().__init__(value, SMALL_RATE * (1.0 if name.endswith(("gate", "gates")) else root_mean_square))
 
 
 class _Predicting(torch.nn.Module):
@@ -219,21 +229,23 @@ class ModuleLearner:
     def learn(self, others: Mapping[str, numpy.ndarray], small: Mapping[str, numpy.ndarray],
               stepped: Mapping[str, Stepped], bit_price: float) -> tuple[Any, ...]:  # fmt: skip
         """From tensors with other codes, which stay, without codes, and with steps, while a bit of these costs so many
-        nats per token. Returns latents and small tensors as float32, by name: those that are nearest to the original on
-        the batches held out; steps, sequences, and how many of these are held out."""
-        self._matrices = {name: _Latents(one, self._device(name), bit_price) for name, one in stepped.items()}
+        nats per token. Returns latents, gains of rows and small tensors as float32, by name: those that are nearest to
+        the original on the batches held out; steps, sequences, and how many of these are held out."""
+        self._matrices = {name: _Latents(one, self._device(name), self.options.rate, bit_price,
+                                         self.options.rows and name in self.row_layers)
+                          for name, one in stepped.items()}  # fmt: skip
         self._begin(others, small)
         with at_rest(self.model):
             self._run(self._key((self.options, bit_price), stepped))
-        latents, values = self._best
+        best = [{name: one.float().numpy() for name, one in values.items()} for values in self._best]
         self._end()
-        return ({name: one.numpy() for name, one in latents.items()},
-                {name: one.float().numpy() for name, one in values.items()}, self.options.steps, *self._given())  # fmt: skip
+        return *best, self.options.steps, *self._given()
 
     def distill(self, others: Mapping[str, numpy.ndarray], small: Mapping[str, numpy.ndarray],
                 stepped: Mapping[str, Stepped]) -> tuple[Any, ...]:  # fmt: skip
         """Of the same: gains of rows and small tensors after all steps, by name; steps and sequences likewise."""
-        self._matrices = {name: _Gains(one, self._device(name), name in self.row_layers) for name, one in stepped.items()}
+        self._matrices = {name: _TunedMatrix(one, self._device(name), name in self.row_layers)
+                          for name, one in stepped.items()}  # fmt: skip
         self._begin(others, small)
         key, steps = self._key(self.distilling, stepped), self.distilling.steps
         done, next_batch = self._load("gains.pt", key) or (0, 0)
@@ -289,10 +301,8 @@ class ModuleLearner:
                     self._find_paths()
                 next_batch = self._gradients(next_batch, self.options.batch)
                 share, done = rate_share(done, steps), done + 1
-                for latents in self._matrices.values():
-                    latents.step(done, self.options.rate * share)
-                for small in self._small.values():
-                    small.step(done, share)
+                for one in (*self._matrices.values(), *self._small.values()):
+                    one.step(done, share)
                 show(1, best)
                 if done % KEPT_EVERY == 0 or done == steps:
                     self._find_paths()
@@ -313,8 +323,8 @@ class ModuleLearner:
             divergence.backward()
             predictions += number
         for one in (*self._matrices.values(), *self._small.values()):
-            value = one.learned()
-            value.grad = torch.zeros_like(value) if value.grad is None else value.grad / predictions
+            for value in one.learned():
+                value.grad = torch.zeros_like(value) if value.grad is None else value.grad / predictions
         return (first + len(chosen)) % len(self.learned)
 
     def _divergence(self, batch: Any, student: dict[str, torch.Tensor]) -> tuple[torch.Tensor, int]:
@@ -362,8 +372,11 @@ class ModuleLearner:
         for one in self._matrices.values():
             one.find_path()
 
-    def _snapshot(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    def _snapshot(self) -> tuple[dict[str, torch.Tensor], ...]:
+        """Latents, gains of rows, small tensors."""
+        gains = {name: one.gains for name, one in self._matrices.items() if one.gains is not None}
         return ({name: one.latents.detach().cpu().clone() for name, one in self._matrices.items()},
+                {name: one.gains().detach().cpu().clone() for name, one in gains.items()},
                 {name: one.value.detach().cpu().clone() for name, one in self._small.items()})  # fmt: skip
 
     def _states(self) -> Iterator[torch.Tensor]:

@@ -357,11 +357,12 @@ def quantize(
     added to Hessians, relative to their mean diagonal; on the first `cross_batches`, or all.
     `distill_steps`: steps of tuning gains of rows and small tensors, of `distill_batch` sequences each, at least a batch;
     default 32 where they can be tuned, which takes two batches and predictions.
-    `learn_steps`: steps of learning codes instead, of `learn_batch` sequences each, at least a batch, which takes many more
-    batches than statistics need; `learn_rate`: how many levels such a step moves a weight. `predict(model, batch)` gives
-    the logits (..., classes) whose divergence from the original's is brought down: by default, without `loss`, of each
-    next token. A few batches are held out, and what is not nearer to the original by 1 % on these is not kept. Not of
-    models whose parameters are offloaded.
+    `learn_steps`: steps of learning codes instead, and gains of rows with them in modules of more than 50 million
+    parameters, of `learn_batch` sequences each, at least a batch, which takes many more batches than statistics need;
+    `learn_rate`: how many levels such a step moves a weight. `predict(model, batch)` gives the logits (..., classes)
+    whose divergence from the original's is brought down: by default, without `loss`, of each next token. A few batches
+    are held out, and what is not nearer to the original by 1 % on these is not kept. Not of models whose
+    parameters are offloaded.
 
     `work_dir`, by default `out` + ".work", holds statistics and finished steps: after an interrupt, the same call goes
     on. Statistics of another model, other batches or options are collected anew.
@@ -370,7 +371,8 @@ def quantize(
     if (budget is None) == (bits_per_weight is None):
         raise UsageError("quantize: give a budget, or bits_per_weight")
     limit = None if budget is None else bytes_of(budget)
-    options = LearnOptions(learn_steps, learn_batch, learn_rate)
+    is_large = sum(parameter.numel() for parameter in model.parameters()) > _thimble.FREE_CODES
+    options = LearnOptions(learn_steps, learn_batch, learn_rate, is_large)
     distilling = DistillOptions(DistillOptions.steps if distill_steps is None else distill_steps, distill_batch)
     _check_numbers(cross_term, cross_damping, distilling, options)
     batches = list(batches)
@@ -424,7 +426,7 @@ def quantize(
                 "min_elements": min_elements, "fisher": fisher, "work_folder": str(work.folder / "steps"),
                 "quiet": not progress, "inputs": inputs, "text_key": key, "cross_term": float(cross_term if crossed else 0),
                 "cross_damping": float(cross_damping), "learn_steps": options.steps, "learn_batch": options.batch,
-                "learn_rate": float(options.rate), "distill_steps": distilling.steps,
+                "learn_rate": float(options.rate), "learn_rows": options.rows, "distill_steps": distilling.steps,
             },
             answers,
             not progress,

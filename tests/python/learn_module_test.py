@@ -9,6 +9,7 @@ import struct
 import subprocess
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 from needs import needs, thimble_program
@@ -186,27 +187,50 @@ class LearnModuleTest(unittest.TestCase):
             rows, columns = (numpy.full(n, step**0.5, "f4") for n in weights.shape)
             stepped[name] = levels, rows, columns, 8
 
-        def tensors(levels, small):
-            return small | {name: one * stepped[name][1][:, None] * stepped[name][2] for name, one in levels.items()}
+        def tensors(levels, gains, small):
+            rows = {name: one[1] * gains.get(name, 1) for name, one in stepped.items()}
+            return small | {name: one * rows[name][:, None] * stepped[name][2] for name, one in levels.items()}
 
-        learner = ModuleLearner(model, places, batches, next_token_logits, LearnOptions(96, 16, 0.05),
-                                DistillOptions(0), (), self.folder, "", False)
-        before = learner.divergence(tensors({name: one[0] for name, one in stepped.items()}, small))
-        latents, learned_small, *counts = learner.learn(small, {}, stepped, 0.0)
-        self.assertEqual((learned_small, counts), ({}, [96, 116, 16]))
-        levels = {name: numpy.asarray(thimble._thimble.nearest_levels(one, 8)) for name, one in latents.items()}
-        self.assertTrue(all((levels[name] != stepped[name][0]).any() for name in levels))
-        self.assertLess(learner.divergence(tensors(levels, small)), 0.5 * before)
-        for name, value in model.state_dict().items():
-            self.assertTrue(numpy.array_equal(value.numpy(), state[name]), name)
+        found = {}
+        for has_rows in (False, True):
+            options = LearnOptions(96, 16, 0.05, has_rows)
+            learner = ModuleLearner(model, places, batches, next_token_logits, options, DistillOptions(0),
+                                    set(stepped) - {"turned"}, self.folder, "", False)  # fmt: skip
+            before = learner.divergence(tensors({name: one[0] for name, one in stepped.items()}, {}, small))
+            latents, gains, learned_small, *counts = learner.learn(small, {}, stepped, 0.0)
+            self.assertEqual((learned_small, counts), ({}, [96, 116, 16]))
+            self.assertEqual(set(gains), set(stepped) - {"turned"} if has_rows else set())
+            self.assertTrue(all(one.shape == stepped[name][1].shape and (one != 1).any() for name, one in gains.items()))
+            levels = {name: numpy.asarray(thimble._thimble.nearest_levels(one, 8)) for name, one in latents.items()}
+            self.assertTrue(all((levels[name] != stepped[name][0]).any() for name in levels))
+            found[has_rows] = learner.divergence(tensors(levels, gains, small))
+            self.assertLess(found[has_rows], 0.5 * before)
+            for name, value in model.state_dict().items():
+                self.assertTrue(numpy.array_equal(value.numpy(), state[name]), name)
+        self.assertNotEqual(found[False], found[True])
+
+    def test_large_models_learn_gains_of_rows_with_their_codes(self):
+        """In the row steps of what is stored; a model is large that has more than FREE_CODES parameters."""
+        model, batches = PlainModel(), batches_of(9)
+        arguments = dict(bits=5, learn_steps=16, learn_batch=4)
+        found_at = {}
+        for large in (False, True):
+            limit = thimble._thimble.FREE_CODES if not large else 0
+            with unittest.mock.patch.object(thimble._thimble, "FREE_CODES", limit):
+                learned = self.quantized(model, batches, **arguments).facts["learn"]
+            self.assertTrue(learned["kept"], large)
+            found = divergence_of(model, thimble.state_dict(self.out, device="cpu"), batches[-1:])
+            self.assertAlmostEqual(found, learned["divergence_after"], delta=1e-3 * found)
+            found_at[large] = learned["divergence_after"]
+        self.assertNotEqual(found_at[False], found_at[True])
 
     def test_a_price_of_bits_pulls_latents_towards_zero(self):
         levels = 6 * torch.randn(40, 30, generator=torch.Generator().manual_seed(3)).round()
         stepped = levels.numpy(), numpy.ones(40, "f4"), numpy.ones(30, "f4"), 8
         for price in (0.0, 1.0):
-            latents = _Latents(stepped, torch.device("cpu"), price)
+            latents = _Latents(stepped, torch.device("cpu"), 0.1, price)
             latents.latents.grad = torch.zeros_like(levels)
-            latents.step(1, 0.1)
+            latents.step(1, 1.0)
             nearer = latents.latents.detach().abs() < levels.abs()
             self.assertTrue(torch.equal(nearer, (levels != 0) & (price > 0)), price)
 
