@@ -123,6 +123,31 @@ void invert_lower_in_place(MatrixF64& a) {
   }
 }
 
+// L with J A J = L L^T, J the reversal of rows or columns. Reads the upper triangle of A.
+std::optional<MatrixF64> reversed_cholesky(MatrixF64 a) {
+  assert(a.rows() == a.cols());
+  // Reversing all values of a row-major matrix reverses its rows and its columns; the upper triangle becomes the lower.
+  std::ranges::reverse(a.values());
+  if (!cholesky_lower_in_place(a)) return std::nullopt;
+  return a;
+}
+
+// J L^-1 J.
+MatrixF64 reversed_inverse(MatrixF64 lower) {
+  invert_lower_in_place(lower);
+  std::ranges::reverse(lower.values());
+  return lower;
+}
+
+// Of H in the factor's order, with its damping or as much more as it takes.
+MatrixF64 damped_cholesky(const SymmetricMatrix& hessian, const std::string& layer, HessianFactor& factor) {
+  for (int attempt = 1;; ++attempt) {
+    const double added = factor.damping * hessian.mean_diagonal();
+    if (auto lower = reversed_cholesky(damped_and_permuted(hessian, factor.order, added))) return std::move(*lower);
+    factor.damping = raised_damping(factor.damping, attempt, layer);
+  }
+}
+
 }  // namespace
 
 MatrixF64 HessianFactor::ordered(ConstMatrixView weights) const {
@@ -146,13 +171,9 @@ std::vector<double> HessianFactor::upper_diagonal() const {
 }
 
 std::optional<MatrixF64> inverse_upper_cholesky(MatrixF64 a) {
-  assert(a.rows() == a.cols());
-  // Reversing all values of a row-major matrix reverses its rows and its columns; the upper triangle becomes the lower.
-  std::ranges::reverse(a.values());
-  if (!cholesky_lower_in_place(a)) return std::nullopt;
-  invert_lower_in_place(a);
-  std::ranges::reverse(a.values());
-  return a;
+  std::optional<MatrixF64> lower = reversed_cholesky(std::move(a));
+  if (lower) lower = reversed_inverse(std::move(*lower));
+  return lower;
 }
 
 HessianFactor unfactored_hessian(const SymmetricMatrix& hessian, double damping, const std::string& layer,
@@ -186,14 +207,17 @@ double raised_damping(double damping, int attempt, const std::string& layer) {
 HessianFactor factor_hessian(const SymmetricMatrix& hessian, double damping, const std::string& layer,
                              ColumnOrder order) {
   HessianFactor factor = unfactored_hessian(hessian, damping, layer, order);
-  for (int attempt = 1;; ++attempt) {
-    double added = factor.damping * hessian.mean_diagonal();
-    if (auto upper = inverse_upper_cholesky(damped_and_permuted(hessian, factor.order, added))) {
-      factor.upper = std::move(*upper);
-      return factor;
-    }
-    factor.damping = raised_damping(factor.damping, attempt, layer);
-  }
+  factor.upper = reversed_inverse(damped_cholesky(hessian, layer, factor));
+  return factor;
+}
+
+std::vector<double> factor_diagonal(const SymmetricMatrix& hessian, double damping, const std::string& layer,
+                                    ColumnOrder order) {
+  HessianFactor factor = unfactored_hessian(hessian, damping, layer, order);
+  const MatrixF64 lower = damped_cholesky(hessian, layer, factor);
+  std::vector<double> diagonal;
+  for (int64_t i = lower.rows(); i-- > 0;) diagonal.push_back(1 / lower(i, i));
+  return factor.by_column(diagonal);
 }
 
 }  // namespace thimble

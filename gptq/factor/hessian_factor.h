@@ -48,6 +48,10 @@ constexpr double kTraceDamping = (1 + kCollectionDamping) * (1 + kSolverDamping)
 HessianFactor factor_hessian(const SymmetricMatrix& hessian, double damping, const std::string& layer,
                              ColumnOrder order = ColumnOrder::kDescending);
 
+// upper_diagonal() of that factor, to the bit, in three fifths of the time: nothing is inverted.
+std::vector<double> factor_diagonal(const SymmetricMatrix& hessian, double damping, const std::string& layer,
+                                    ColumnOrder order = ColumnOrder::kDescending);
+
 constexpr int kMaxDampingAttempts = 6;
 
 // U (K, K), upper triangular with zeros below, such that A^-1 = U^T U: "Cholesky(H^-1)^T" of GPTQ (arXiv 2210.17323,

@@ -106,8 +106,7 @@ void SlopeLayers::look_at_sizes(Progress& progress) {
     const std::vector<Layer*>& layers = order[static_cast<size_t>(i)];
     std::vector<double> upper_diagonal;
     if (const auto& hessian = layers.front()->loss.hessian)
-      upper_diagonal = factor_hessian(*hessian->load(), options_.damping, layers.front()->name, options_.column_order)
-                           .upper_diagonal();
+      upper_diagonal = factor_diagonal(*hessian->load(), options_.damping, layers.front()->name, options_.column_order);
     for (Layer* layer : layers) {
       const StepShape& steps = layer->steps = step_shape(layer->loss, layer->loss.row_weights, upper_diagonal);
       const std::shared_ptr<const Matrix> weights = layer->weights();

@@ -53,6 +53,20 @@ TEST(HessianFactor, FollowsTheOrder) {
     }
 }
 
+TEST(HessianFactor, ItsDiagonalAloneIsTheSame) {
+  SymmetricMatrix hessian = correlated_hessian(300, 2);
+  for (int64_t k = 0; k < 300; ++k) (k < 7 ? hessian.lower_row(7)[k] : hessian.lower_row(k)[7]) = 0;  // a dead column
+  SymmetricMatrix singular(50);
+  for (double& value : singular.values()) value = 1;
+  for (const ColumnOrder order : {ColumnOrder::kDescending, ColumnOrder::kNatural})
+    for (const SymmetricMatrix* of : {&hessian, &singular})
+      EXPECT_EQ(factor_diagonal(*of, 0, "layer", order), factor_hessian(*of, 0, "layer", order).upper_diagonal());
+  EXPECT_EQ(bad_input_message([] {
+              factor_diagonal(diagonal_hessian({1, -1}), 0.01, "the.layer");
+            }),
+            factor_error(diagonal_hessian({1, -1}), 0.01));
+}
+
 TEST(HessianFactor, DampsASingularHessianHarderAndSaysSo) {
   SymmetricMatrix ones(50);
   for (double& value : ones.values()) value = 1;
