@@ -132,18 +132,13 @@ std::optional<MatrixF64> reversed_cholesky(MatrixF64 a) {
   return a;
 }
 
-// J L^-1 J.
-MatrixF64 reversed_inverse(MatrixF64 lower) {
-  invert_lower_in_place(lower);
-  std::ranges::reverse(lower.values());
-  return lower;
-}
-
-// Of H in the factor's order, with its damping or as much more as it takes.
-MatrixF64 damped_cholesky(const SymmetricMatrix& hessian, const std::string& layer, HessianFactor& factor) {
+// `factorise` of H in the factor's order, with its damping or as much more as it takes.
+template <typename Factorise>
+MatrixF64 factor_damped(const SymmetricMatrix& hessian, const std::string& layer, HessianFactor& factor,
+                        const Factorise& factorise) {
   for (int attempt = 1;; ++attempt) {
     const double added = factor.damping * hessian.mean_diagonal();
-    if (auto lower = reversed_cholesky(damped_and_permuted(hessian, factor.order, added))) return std::move(*lower);
+    if (auto found = factorise(damped_and_permuted(hessian, factor.order, added))) return std::move(*found);
     factor.damping = raised_damping(factor.damping, attempt, layer);
   }
 }
@@ -172,7 +167,9 @@ std::vector<double> HessianFactor::upper_diagonal() const {
 
 std::optional<MatrixF64> inverse_upper_cholesky(MatrixF64 a) {
   std::optional<MatrixF64> lower = reversed_cholesky(std::move(a));
-  if (lower) lower = reversed_inverse(std::move(*lower));
+  if (!lower) return std::nullopt;
+  invert_lower_in_place(*lower);
+  std::ranges::reverse(lower->values());
   return lower;
 }
 
@@ -207,14 +204,14 @@ double raised_damping(double damping, int attempt, const std::string& layer) {
 HessianFactor factor_hessian(const SymmetricMatrix& hessian, double damping, const std::string& layer,
                              ColumnOrder order) {
   HessianFactor factor = unfactored_hessian(hessian, damping, layer, order);
-  factor.upper = reversed_inverse(damped_cholesky(hessian, layer, factor));
+  factor.upper = factor_damped(hessian, layer, factor, inverse_upper_cholesky);
   return factor;
 }
 
 std::vector<double> factor_diagonal(const SymmetricMatrix& hessian, double damping, const std::string& layer,
                                     ColumnOrder order) {
   HessianFactor factor = unfactored_hessian(hessian, damping, layer, order);
-  const MatrixF64 lower = damped_cholesky(hessian, layer, factor);
+  const MatrixF64 lower = factor_damped(hessian, layer, factor, reversed_cholesky);
   std::vector<double> diagonal;
   for (int64_t i = lower.rows(); i-- > 0;) diagonal.push_back(1 / lower(i, i));
   return factor.by_column(diagonal);

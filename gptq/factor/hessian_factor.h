@@ -48,7 +48,7 @@ constexpr double kTraceDamping = (1 + kCollectionDamping) * (1 + kSolverDamping)
 HessianFactor factor_hessian(const SymmetricMatrix& hessian, double damping, const std::string& layer,
                              ColumnOrder order = ColumnOrder::kDescending);
 
-// upper_diagonal() of that factor, to the bit, in three fifths of the time: nothing is inverted.
+// upper_diagonal() of that factor, to the bit; nothing is inverted for it.
 std::vector<double> factor_diagonal(const SymmetricMatrix& hessian, double damping, const std::string& layer,
                                     ColumnOrder order = ColumnOrder::kDescending);
 

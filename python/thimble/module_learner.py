@@ -124,7 +124,7 @@ class _Gains(_Tuned):
     def __init__(self, count: int, device: torch.device) -> None:
         super().__init__(torch.zeros(count, device=device), GAIN_RATE)
 
-    def gains(self) -> torch.Tensor:
+    def factors(self) -> torch.Tensor:
         return self.value.exp().float()
 
 
@@ -137,10 +137,10 @@ class _TunedMatrix(_Gains):
         self.solved = levels * rows[:, None] * columns
 
     def weights(self) -> torch.Tensor:
-        return self.solved * self.gains()[:, None]
+        return self.solved * self.factors()[:, None]
 
     def of_rows(self) -> torch.Tensor:
-        return self.gains().detach().cpu().expand(len(self.solved)).contiguous()
+        return self.factors().detach().cpu().expand(len(self.solved)).contiguous()
 
 
 class _Latents:
@@ -158,7 +158,7 @@ class _Latents:
 
     def weights(self) -> torch.Tensor:
         weights = _Through.apply(self.latents, self.levels, self.rows, self.columns)
-        return weights if self.gains is None else weights * self.gains.gains()[:, None]
+        return weights if self.gains is None else weights * self.gains.factors()[:, None]
 
     def find_path(self) -> None:
         latents = self.latents.detach().cpu().numpy()
@@ -376,7 +376,7 @@ class ModuleLearner:
         """Latents, gains of rows, small tensors."""
         gains = {name: one.gains for name, one in self._matrices.items() if one.gains is not None}
         return ({name: one.latents.detach().cpu().clone() for name, one in self._matrices.items()},
-                {name: one.gains().detach().cpu().clone() for name, one in gains.items()},
+                {name: one.factors().detach().cpu().clone() for name, one in gains.items()},
                 {name: one.value.detach().cpu().clone() for name, one in self._small.items()})  # fmt: skip
 
     def _states(self) -> Iterator[torch.Tensor]:

@@ -157,6 +157,13 @@ TEST_F(LearnCodesTest, BitsCostWhatCodesAreToBlameFor) {
     EXPECT_GT(told, 1.1 * divergence);
     EXPECT_EQ(divergence_of_codes(*other, before, told, progress_), divergence);
   }
+  // So learning pays the same, whatever it is told of the other.
+  warm.codes.steps = 16;
+  warm.codes.rate = 0.2;
+  auto codes_at = [&](double told) {
+    return learn_codes(warm, before, told, all_matrices(), progress_).codes_in(before, 0);
+  };
+  EXPECT_EQ(codes_at(500 * divergence).tensors, codes_at(5 * divergence).tensors);
 }
 
 TEST_F(LearnCodesTest, BlocksHaveAllMatricesOnce) {
