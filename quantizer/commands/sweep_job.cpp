@@ -134,7 +134,7 @@ class Sweep {
                           request.codes.steps,
                           request.codes.batch,
                           request.codes.rate,
-                          request.data_share,
+                          request.data_share.value_or(-1),
                           request.target_temperature.value_or(0),
                           request.statistics_count()};
     if (method == MethodKind::kTrace) decides["bits"] = {request.plan.low_bits, request.plan.high_bits};

@@ -243,7 +243,7 @@ namespace {
 
 TokenSequences given_sequences(const QuantizeRequest& request, const OpenedCheckpoint& source) {
   return read_given_text(request.given_text, request.calibration, source.runnable().vocabulary(), source.path(),
-                         held_out_sequences(request.calibration.sequences, request.data_share));
+                         held_out_sequences(request.calibration.sequences, /*is_given=*/true));
 }
 
 // The part of a calibration that is written at one temperature and from one seed.

@@ -29,9 +29,9 @@ std::unique_ptr<Method> make_method(const QuantizeRequest& request) {
     case MethodKind::kSlope: break;
   }
   return make_slope_method({request.slope, request.plan.min_elements, request.effort, request.cross_sequences,
-                            request.tuner, request.codes, request.learns_rows, request.data_share,
-                            request.target_temperature, request.slope_target, request.bits_per_byte, request.encode,
-                            request.outside, request.hessians.empty()});
+                            request.tuner, request.codes, request.learns_rows, request.given_text.is_given(),
+                            request.data_share, request.target_temperature, request.slope_target, request.bits_per_byte,
+                            request.encode, request.outside, request.hessians.empty()});
 }
 
 // What every result depends on: the checkpoint's bytes, its config, this program and its arithmetic.

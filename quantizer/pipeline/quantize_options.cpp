@@ -61,7 +61,7 @@ int64_t usual_slope_sequences(const QuantizeRequest& request) {
   if (request.codes.steps == 0) return level.calibration_sequences;
   const int64_t learned = request.codes.steps * request.codes.batch;
   return std::max(level.calibration_sequences, request.given_text.is_given()
-                                                   ? learned + held_out_sequences(INT64_MAX, request.data_share)
+                                                   ? learned + held_out_sequences(INT64_MAX, /*is_given=*/true)
                                                    : level.written_sequences);
 }
 
@@ -249,26 +249,28 @@ void add_slope_options(CLI::App& command, QuantizeRequest& request, MethodOption
   add_number("--distill-row-rate", request.tuner.row_rate, 1, "How far a step moves the logarithm of a row's gain");
   add_number("--distill-small-rate", request.tuner.small_rate, 1,
              "How far a step moves small tensors, relative to their size");
-  add_number("--data-share", request.data_share, 0.99,
-             "What the token that does follow counts for, beside what the original predicts, where gains are tuned and "
-             "codes learned; with text given that the model was not trained on");
-  auto set_temperature = [&request](const std::string& text) {
-    request.target_temperature.reset();
-    if (text != "auto") request.target_temperature = std::stod(text);
+  auto add_fitted = [&](const char* name, std::optional<double>& value, double low, double high,
+                        const std::string& text) {
+    auto set = [&value](const std::string& given) {
+      value.reset();
+      if (given != "auto") value = std::stod(given);
+    };
+    const CLI::Validator in_range = finite_number(low, high);
+    methods.add(command.add_option_function<std::string>(name, set, text), MethodKind::kSlope)
+        ->check([in_range](const std::string& given) {
+          const std::string error = given == "auto" ? "" : in_range(given);
+          return error.empty() ? error : error + ", or auto";
+        })
+        ->type_name("X|auto");
   };
-  const CLI::Validator is_temperature = finite_number(0.5, 2);
-  methods
-      .add(command.add_option_function<std::string>(
-               "--target-temperature", set_temperature,
-               "Temperature of the original's predictions that gains and codes are tuned to, 0.5 to 2; auto: the one "
-               "that predicts the given text best; without text, what a context beyond the one that the model was "
-               "trained at calls for; 1 where nothing tells (default: auto)"),
-           MethodKind::kSlope)
-      ->check([is_temperature](const std::string& text) {
-        const std::string error = text == "auto" ? "" : is_temperature(text);
-        return error.empty() ? error : error + ", or auto";
-      })
-      ->type_name("X|auto");
+  add_fitted("--target-temperature", request.target_temperature, 0.5, 2,
+             "Temperature of the original's predictions that gains and codes are tuned to, 0.5 to 2; auto: the one "
+             "that predicts the given text best; without text, what a context beyond the one that the model was "
+             "trained at calls for; 1 where nothing tells (default: auto)");
+  add_fitted("--data-share", request.data_share, 0, 0.99,
+             "What the token that does follow counts for in given text, beside what the original predicts, where gains "
+             "are tuned and codes learned, 0 to 0.99; auto: as much as that temperature is below 1, at most 0.1 "
+             "(default: auto)");
   add_whole("--learn-steps", request.learn_steps, 0, 1 << 20,
             "Steps of learning codes on the calibration tokens instead of tuning gains, 0 for none (default: by "
             "--effort and the model's size; none where --distill-steps is given)");
@@ -333,8 +335,9 @@ void finish_options(QuantizeRequest& request, const std::vector<MethodKind>& met
         fmt::format("--trellis-bits is {}, allowed are 0 and 2 to {}", request.slope.trellis_bits, kMaxTrellisBits));
   finish_calibration(request, has_slope, spec);
   const bool is_given = request.given_text.is_given();
-  if (request.data_share > 0 && !is_given)
+  if (request.data_share.value_or(0) > 0 && !is_given)
     throw UsageError("--data-share needs text that somebody gives: --calibration-text or --calibration-tokens");
+  if (!is_given) request.data_share = 0;
   if (is_given || request.target_temperature) return;
   const int64_t length = request.calibration.length;
   const bool writes = has_slope && spec && request.hessians.empty() && request.tuner.steps + request.codes.steps > 0;

@@ -81,7 +81,7 @@ std::vector<TunedPass> tuned_passes(const QuantizeRequest& request, const Networ
   std::vector<TunedPass> passes;
   auto add = [&](int64_t steps, int64_t batch, const DivergenceOptions& options) {
     if (steps == 0 || available < 2) return;
-    const DistillSplit split = split_sequences(steps, batch, available, request.data_share);
+    const DistillSplit split = split_sequences(steps, batch, available, request.given_text.is_given());
     passes.push_back({split.count(), options});
   };
   const std::vector<std::set<std::string>> blocks = learned_blocks(network, request.codes.block);

@@ -38,7 +38,7 @@ struct QuantizeRequest {
   // Of method slope; what is not given follows from the effort.
   std::optional<int64_t> distill_steps, distill_batch, learn_steps, learn_batch;
   GainTunerOptions tuner;                       // steps and batch once these are known
-  double data_share = 0;                        // of tuning and learning: DivergenceOptions
+  std::optional<double> data_share;             // of tuning and learning: DivergenceOptions; none: fitted_data_share()
   std::optional<double> target_temperature;     // likewise; none: fitted_temperature()
   CodeLearnerOptions codes;                     // of learning; steps and batch likewise
   bool learns_rows = false;                     // gains of rows with the codes

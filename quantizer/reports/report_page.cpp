@@ -184,7 +184,7 @@ ReportSettings resolved_settings(const std::string& title, const QuantizeRequest
   if (request.tuner.steps > 0) add("distillation batch", count_text(request.tuner.batch));
   if (request.target_temperature && *request.target_temperature != 1)
     add("temperature of targets", fmt::format("{}", *request.target_temperature));
-  if (request.data_share > 0) add("data share", fmt::format("{}", request.data_share));
+  if (request.data_share.value_or(0) > 0) add("data share", fmt::format("{}", *request.data_share));
   if (request.codes.steps > 0)
     add("learning of codes", fmt::format("{} steps of {}, {} levels each", count_text(request.codes.steps),
                                          count_text(request.codes.batch), request.codes.rate));

@@ -119,16 +119,27 @@ TEST_F(CalibrationTest, TextIsDrawnFrom) {
   EXPECT_NE(decoded("first.thmb").tensors, decoded("other.thmb").tensors);
 }
 
-// What follows counts where text is given and somebody asks for it.
+// What follows counts where text is given: as much as the temperature says, or somebody.
 TEST_F(CalibrationTest, DataShareIsRecorded) {
   const Arguments text = {"--calibration-text", "text.txt", "--tokenizer", "sp.model"};
-  auto share = [&](const Arguments& arguments) {
+  auto recorded = [&](const Arguments& arguments) {
     quantize("out.thmb", arguments);
-    return provenance_of(decoded("out.thmb")).value("data_share", 0.0);
+    return provenance_of(decoded("out.thmb")).value("data_share", Json(0));
   };
-  EXPECT_EQ(share({}), 0);
-  EXPECT_EQ(share(text), 0);
-  EXPECT_EQ(share(text + Arguments{"--data-share", "0.5"}), 0.5);
+  EXPECT_EQ(recorded({}), 0);
+  EXPECT_EQ(recorded({"--data-share", "auto"}), 0);
+  EXPECT_EQ(recorded(text), "auto");
+  EXPECT_EQ(recorded(text + Arguments{"--data-share", "0"}), 0);
+  EXPECT_EQ(recorded(text + Arguments{"--data-share", "0.5"}), 0.5);
+  auto counted = [&](const char* temperature) {
+    const Arguments tuned = {"--distill-steps", "2", "--target-temperature", temperature};
+    return succeed_json(quantize_arguments("out.thmb", text + tuned)).at("distill").at("data_share");
+  };
+  EXPECT_EQ(counted("0.96"), 0.04);
+  EXPECT_EQ(counted("0.8"), 0.1);
+  EXPECT_EQ(counted("1.1"), 0);
+  for (const char* value : {"1", "nan", "some"})
+    expect_failure(2, quantize_arguments("other.thmb", text + Arguments{"--data-share", value}), {"--data-share"});
   expect_failure(2, quantize_arguments("other.thmb", {"--data-share", "0.1"}), {"--data-share", "--calibration-text"});
 }
 

@@ -14,7 +14,7 @@ namespace thimble {
 namespace {
 
 // Sequences held out: every eighth, but no more than that.
-constexpr int64_t kHeldOutShare = 8, kMostHeldOut = 4, kMostHeldOutOfData = 16;
+constexpr int64_t kHeldOutShare = 8, kMostHeldOut = 4, kMostHeldOutOfGiven = 16;
 
 // A temperature is fitted to about so many tokens by Newton's method, and told from 1 by so many standard errors.
 constexpr int64_t kFittedTokens = 1 << 15;
@@ -24,8 +24,10 @@ constexpr double kNewtonEnd = 1e-4;  // far less than what a temperature is roun
 // One that is further from 1 says that somebody drew the text from the model, at a temperature, or that it is of
 // another kind than what the model is for.
 constexpr double kFarthest = 1.15;
-// It is a multiple of this: rounding differs from device to device.
-constexpr double kTemperatureStep = 1e-3;
+// It is a whole number of thousandths: rounding differs from device to device.
+constexpr double kTemperatureSteps = 1000;
+
+constexpr double kMostDataShare = 0.1;
 
 // The inverse temperature at which a model is most likely to give a text, and its standard error.
 struct InverseTemperature {
@@ -50,25 +52,27 @@ InverseTemperature fit_temperature(const std::shared_ptr<const Weights>& model, 
   return fit_temperature(*make_divergence_pass(model, model, tokens, device, progress, {}), tokens.count);
 }
 
+double in_temperature_steps(double value) { return std::round(value * kTemperatureSteps) / kTemperatureSteps; }
+
 // `inverse`, of a temperature, as the temperature that models are tuned to: 1 where it is too far from that.
 double plausible_temperature(double inverse) {
   if (std::max(inverse, 1 / inverse) > kFarthest) return 1;
-  return std::round(1 / inverse / kTemperatureStep) * kTemperatureStep;
+  return in_temperature_steps(1 / inverse);
 }
 
 }  // namespace
 
-int64_t held_out_sequences(int64_t available, double data_share) {
-  return std::clamp<int64_t>(available / kHeldOutShare, 1, data_share > 0 ? kMostHeldOutOfData : kMostHeldOut);
+int64_t held_out_sequences(int64_t available, bool is_given) {
+  return std::clamp<int64_t>(available / kHeldOutShare, 1, is_given ? kMostHeldOutOfGiven : kMostHeldOut);
 }
 
-DistillSplit split_sequences(int64_t steps, int64_t batch, int64_t available, double data_share) {
-  const int64_t held_out = held_out_sequences(available, data_share);
+DistillSplit split_sequences(int64_t steps, int64_t batch, int64_t available, bool is_given) {
+  const int64_t held_out = held_out_sequences(available, is_given);
   return {std::min(available - held_out, steps * batch), held_out};
 }
 
 DistillSplit split_sequences(const DistillInput& input, int64_t steps, int64_t batch) {
-  return split_sequences(steps, batch, input.tokens.count, input.data_share);
+  return split_sequences(steps, batch, input.tokens.count, input.is_given);
 }
 
 TokenSequences chosen_sequences(const TokenSequences& from, const DistillSplit& split) {
@@ -104,11 +108,16 @@ double fitted_temperature(const DistillInput& input, Progress& progress) {
   const uint64_t key = Hasher()
                            .add(std::string_view("temperature"))
                            .add(input.key)
+                           .add(uint64_t{input.is_given})
                            .add(std::as_bytes(std::span(input.at_home.tokens)))
                            .digest();
   return input.work.result<double>({WorkKind::kScore, key}, [&] {
     return input.at_home.count > 0 ? temperature_of_context(input, progress) : temperature_of_given(input, progress);
   });
+}
+
+double fitted_data_share(double temperature) {
+  return in_temperature_steps(std::clamp(1 - temperature, 0.0, kMostDataShare));
 }
 
 std::unique_ptr<DivergencePass> make_student_pass(const DistillInput& input, const QuantizedModel& student,
@@ -143,7 +152,8 @@ double held_out_divergence(const DistillInput& input, const QuantizedModel& mode
 uint64_t divergence_key(const DistillInput& input, const QuantizedModel& model) {
   Hasher hasher;
   hasher.add(std::string_view("held-out divergence")).add(input.key).add(hash_of(model));
-  for (int64_t count : {input.tokens.count, input.tokens.length}) hasher.add(static_cast<uint64_t>(count));
+  for (int64_t count : {input.tokens.count, input.tokens.length, int64_t{input.is_given}})
+    hasher.add(static_cast<uint64_t>(count));
   for (double value : {input.data_share, input.temperature}) hasher.add(std::bit_cast<uint64_t>(value));
   return hasher.digest();
 }

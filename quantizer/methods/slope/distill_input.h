@@ -25,14 +25,15 @@ struct DistillInput {
   uint64_t key = 0;               // hash of the original and the tokens
   CodeLearnerOptions codes = {};  // 0 steps: codes are not learned
   bool learns_rows = false;       // gains of rows with them
+  bool is_given = false;          // somebody wrote the tokens
   double data_share = 0;          // DivergenceOptions, as is:
   double temperature = 1;
   TokenSequences at_home = {};  // drawn from the original within home_context(), where that is shorter than `tokens`
 };
 
 // How many of `available` sequences, the last ones, nothing is learned from: at least one of them, and no more than
-// tell two models apart; that takes more where the data counts.
-int64_t held_out_sequences(int64_t available, double data_share);
+// tell two models apart. That takes more of what somebody wrote, where the data may count.
+int64_t held_out_sequences(int64_t available, bool is_given);
 
 // How many sequences are read: first those to learn from, then those held out.
 struct DistillSplit {
@@ -41,7 +42,7 @@ struct DistillSplit {
 };
 
 // Of `available` sequences, for so many steps of so many; the held-out ones are the same for any.
-DistillSplit split_sequences(int64_t steps, int64_t batch, int64_t available, double data_share);
+DistillSplit split_sequences(int64_t steps, int64_t batch, int64_t available, bool is_given);
 DistillSplit split_sequences(const DistillInput& input, int64_t steps, int64_t batch);
 // The first sequences to learn from and the last ones to hold out.
 TokenSequences chosen_sequences(const TokenSequences& from, const DistillSplit& split);
@@ -51,6 +52,11 @@ TokenSequences chosen_sequences(const TokenSequences& from, const DistillSplit& 
 // would within that context. Else that at which it is most likely to give the sequences that are learned from, which
 // somebody wrote; 1 where they do not tell it from that. 1 where it is far from that. Collective.
 double fitted_temperature(const DistillInput& input, Progress& progress);
+
+// What the data counts for beside an original at a temperature that was fitted to text that somebody wrote: as much as
+// that makes it surer, but at most a tenth. Whose sureness falls short on text that it was made for has something left
+// to learn there; whose does not has learned what there is, or more.
+double fitted_data_share(double temperature);
 
 // `tokens` must outlive the result.
 std::unique_ptr<DivergencePass> make_student_pass(const DistillInput& input, const QuantizedModel& student,

@@ -57,7 +57,10 @@ class SlopeMethod final : public Method {
     provenance["method"] = "slope";
     provenance["effort"] = level_of(options_.effort).name;
     provenance["distill_steps"] = options_.tuner.steps;
-    if (options_.data_share > 0) provenance["data_share"] = options_.data_share;
+    if (!options_.data_share)
+      provenance["data_share"] = "auto";
+    else if (*options_.data_share > 0)
+      provenance["data_share"] = *options_.data_share;
     if (!options_.temperature)
       provenance["target_temperature"] = "auto";
     else if (*options_.temperature != 1)
@@ -110,12 +113,13 @@ class SlopeMethod final : public Method {
     if ((options_.tuner.steps > 0 || options_.codes.steps > 0) && work.tokens.count >= 2)
       distill.emplace(DistillInput{work.source.weights(), work.tokens, work.device, options_.tuner, work.shared,
                                    Hasher().add(work.key).add(std::as_bytes(std::span(work.tokens.tokens))).digest(),
-                                   options_.codes, options_.learns_rows, options_.data_share});
+                                   options_.codes, options_.learns_rows, options_.is_given});
     if (distill) {
       distill->at_home = work.at_home;
       distill->temperature = options_.temperature ? *options_.temperature : work.times.time("fitting temperature", [&] {
         return fitted_temperature(*distill, work.progress);
       });
+      distill->data_share = options_.data_share.value_or(fitted_data_share(distill->temperature));
     }
     SlopeTarget target = options_.target;
     target.limit_bytes = limit_bytes;

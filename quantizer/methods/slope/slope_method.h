@@ -29,8 +29,9 @@ struct SlopeMethodOptions {
   GainTunerOptions tuner;                 // 0 steps: nothing is distilled
   CodeLearnerOptions codes;               // 0 steps: no codes are learned
   bool learns_rows = false;               // gains of rows with them
-  double data_share = 0;                  // of both: DivergenceOptions
-  std::optional<double> temperature = 1;  // likewise; none: fitted to the tokens, which somebody wrote
+  bool is_given = false;                  // somebody wrote the tokens
+  std::optional<double> data_share = 0;   // of both: DivergenceOptions; none: fitted_data_share()
+  std::optional<double> temperature = 1;  // likewise; none: fitted_temperature()
   SlopeTarget target;                     // its limit is that of fit()
   ModelScore bits_per_byte;               // for a target that is a gap
   EncodeOptions encode;

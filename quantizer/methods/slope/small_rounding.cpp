@@ -23,10 +23,14 @@ QuantizedModel with_rounded_small(QuantizedModel model, const SmallExponents& ex
 }
 
 SmallFisher measured_small_fisher(const DistillInput& input, Progress& progress) {
-  const int64_t held_out = held_out_sequences(input.tokens.count, input.data_share);
+  const int64_t held_out = held_out_sequences(input.tokens.count, input.is_given);
   const int64_t count = std::min(kFisherSequences, input.tokens.count - held_out);
   if (count < kLeastFisherSequences) return {};
-  const uint64_t key = Hasher().add(std::string_view("Fisher of small tensors")).add(input.key).digest();
+  const uint64_t key = Hasher()
+                           .add(std::string_view("Fisher of small tensors"))
+                           .add(input.key)
+                           .add(static_cast<uint64_t>(count))
+                           .digest();
   return input.work.result<SmallFisher>({WorkKind::kScore, key}, [&] {
     const TokenSequences tokens = chosen_sequences(input.tokens, {count, 0});
     const auto pass =

@@ -83,20 +83,24 @@ INSTANTIATE_TEST_SUITE_P(All, CudaSlopeShapes,
                                          Case{513, 130, 5, 0.3}, Case{1100, 64, 6, 0}, Case{300, 100, 7, 0},
                                          Case{512, 128, 8, 0}, Case{530, 20, 8, 0.2}));
 
+// By bits of the trellis.
+class CudaSlopeTrellis : public CudaTest, public testing::WithParamInterface<int> {};
+
 // Rows that end at every place of a group of the trellis's rows (slope_viterbi.cuh), and in the next segment.
 // Without a weight of the rate, costs are the host's in every bit.
-TEST_F(CudaSlope, AnyNumberOfRowsOfAnyTrellis) {
+TEST_P(CudaSlopeTrellis, AnyNumberOfRows) {
+  const int trellis_bits = GetParam();
   const SymmetricMatrix hessian = correlated_hessian(9, 3);
-  for (int trellis_bits = 2; trellis_bits <= kMaxTrellisBits; ++trellis_bits)
-    for (int64_t rows :
-         {1, 2, 3, 5, 8, 9, 15, 31, 62, 100, 255, 373, 504, 505, 506, 507, 508, 509, 510, 511, 512, 515}) {
-      const Matrix weights = random_matrix(rows, 9, static_cast<uint32_t>(rows), 2);
-      const SlopeJob job{"layer", weights, &hessian, 0.02};
-      EXPECT_TRUE(solve_on_cuda({&job, 1}, trellis_bits, 0).at(0).codes.codes ==
-                  solve_on_cpu(job, trellis_bits, 0).codes.codes)
-          << trellis_bits << " bits, " << rows << " rows";
-    }
+  for (int64_t rows : {1, 2, 3, 5, 8, 9, 15, 31, 62, 100, 255, 373, 504, 505, 506, 507, 508, 509, 510, 511, 512, 515}) {
+    const Matrix weights = random_matrix(rows, 9, static_cast<uint32_t>(rows), 2);
+    const SlopeJob job{"layer", weights, &hessian, 0.02};
+    EXPECT_TRUE(solve_on_cuda({&job, 1}, trellis_bits, 0).at(0).codes.codes ==
+                solve_on_cpu(job, trellis_bits, 0).codes.codes)
+        << rows << " rows";
+  }
 }
+
+INSTANTIATE_TEST_SUITE_P(Bits, CudaSlopeTrellis, testing::Range(2, kMaxTrellisBits + 1));
 
 // Layers of several sizes, some of them with columns that no token ever activated, in one call and one by one, also in
 // little memory.
