@@ -250,6 +250,12 @@ class LearnModuleTest(unittest.TestCase):
                 self.assertIn("learned", report._repr_html_())
 
     def test_an_interrupt_ends_learning_and_the_same_call_goes_on(self):
+        """With gains of rows too, which large models learn."""
+        for limit in (thimble._thimble.FREE_CODES, 0):
+            with self.subTest(limit=limit), unittest.mock.patch.object(thimble._thimble, "FREE_CODES", limit):
+                self.check_interrupted_learning()
+
+    def check_interrupted_learning(self):
         model, batches = PlainModel(), batches_of(5)
         arguments = dict(bits=5, learn_steps=32, learn_batch=4, loss=next_token_loss)
         calls = 0
