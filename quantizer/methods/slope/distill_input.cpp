@@ -24,8 +24,6 @@ constexpr double kNewtonEnd = 1e-4;  // far less than what a temperature is roun
 // One that is further from 1 says that somebody drew the text from the model, at a temperature, or that it is of
 // another kind than what the model is for.
 constexpr double kFarthest = 1.15;
-// It is a whole number of thousandths: rounding differs from device to device.
-constexpr double kTemperatureSteps = 1000;
 
 constexpr double kMostDataShare = 0.1;
 
@@ -52,12 +50,13 @@ InverseTemperature fit_temperature(const std::shared_ptr<const Weights>& model, 
   return fit_temperature(*make_divergence_pass(model, model, tokens, device, progress, {}), tokens.count);
 }
 
-double in_temperature_steps(double value) { return std::round(value * kTemperatureSteps) / kTemperatureSteps; }
+// Of what is fitted: rounding differs from device to device.
+double in_thousandths(double value) { return std::round(value * 1000) / 1000; }
 
 // `inverse`, of a temperature, as the temperature that models are tuned to: 1 where it is too far from that.
 double plausible_temperature(double inverse) {
   if (std::max(inverse, 1 / inverse) > kFarthest) return 1;
-  return in_temperature_steps(1 / inverse);
+  return in_thousandths(1 / inverse);
 }
 
 }  // namespace
@@ -108,7 +107,6 @@ double fitted_temperature(const DistillInput& input, Progress& progress) {
   const uint64_t key = Hasher()
                            .add(std::string_view("temperature"))
                            .add(input.key)
-                           .add(uint64_t{input.is_given})
                            .add(std::as_bytes(std::span(input.at_home.tokens)))
                            .digest();
   return input.work.result<double>({WorkKind::kScore, key}, [&] {
@@ -117,7 +115,7 @@ double fitted_temperature(const DistillInput& input, Progress& progress) {
 }
 
 double fitted_data_share(double temperature) {
-  return in_temperature_steps(std::clamp(1 - temperature, 0.0, kMostDataShare));
+  return in_thousandths(std::clamp(1 - temperature, 0.0, kMostDataShare));
 }
 
 std::unique_ptr<DivergencePass> make_student_pass(const DistillInput& input, const QuantizedModel& student,

@@ -23,8 +23,7 @@ QuantizedModel with_rounded_small(QuantizedModel model, const SmallExponents& ex
 }
 
 SmallFisher measured_small_fisher(const DistillInput& input, Progress& progress) {
-  const int64_t held_out = held_out_sequences(input.tokens.count, input.is_given);
-  const int64_t count = std::min(kFisherSequences, input.tokens.count - held_out);
+  const int64_t count = split_sequences(input, 1, kFisherSequences).learned;
   if (count < kLeastFisherSequences) return {};
   const uint64_t key = Hasher()
                            .add(std::string_view("Fisher of small tensors"))
