@@ -90,7 +90,7 @@ uint64_t Checkpoint::content_hash() const {
   return hasher.digest();
 }
 
-void Checkpoint::read_single() {
+void Checkpoint::read_single(Contents contents) {
   const std::string& path = mapped_.front().path();
   if (!files_.is_folder) refuse_part_of_several(path);
   Bytes file = mapped_.front().bytes();
@@ -100,7 +100,7 @@ void Checkpoint::read_single() {
     contents_ = read_llmc_checkpoint(file, path);
   } else if (looks_like_gguf(file)) {
     format_name_ = "gguf";
-    contents_ = read_gguf_checkpoint(file, path);
+    contents_ = read_gguf_checkpoint(file, path, contents);
   } else if (looks_like_safetensors(file)) {
     format_name_ = kSafetensorsFormat;
     contents_ = read_safetensors(file, path);
@@ -126,12 +126,12 @@ void Checkpoint::read_shards() {
   contents_.tensors = join_shards(*files_.index, std::move(shards), files_.index_file->path());
 }
 
-Checkpoint open_checkpoint(const std::string& path) {
+Checkpoint open_checkpoint(const std::string& path, Contents contents) {
   Checkpoint checkpoint(path);
   if (checkpoint.files_.index)
     checkpoint.read_shards();
   else
-    checkpoint.read_single();
+    checkpoint.read_single(contents);
   checkpoint.contents_.tensors = strip_names(std::move(checkpoint.contents_.tensors), path);
   return checkpoint;
 }

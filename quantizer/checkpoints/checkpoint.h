@@ -21,6 +21,7 @@
 #include "quantizer/formats/checkpoint_contents.h"
 #include "runtime/base/file.h"
 #include "runtime/base/json.h"
+#include "runtime/families/family.h"
 #include "runtime/tensor/tensor.h"
 
 namespace thimble {
@@ -48,9 +49,9 @@ class Checkpoint {
   uint64_t content_hash() const;
 
  private:
-  friend Checkpoint open_checkpoint(const std::string& path);
+  friend Checkpoint open_checkpoint(const std::string& path, Contents contents);
   explicit Checkpoint(const std::string& path);
-  void read_single();
+  void read_single(Contents contents);
   void read_shards();
 
   std::string path_;
@@ -60,8 +61,9 @@ class Checkpoint {
   CheckpointContents contents_;
 };
 
-// Throws IoError when the file cannot be read and FormatError when it is not a valid checkpoint.
-Checkpoint open_checkpoint(const std::string& path);
+// Throws IoError when the file cannot be read and FormatError when it is not a valid checkpoint. Contents::kShapes:
+// tensors that a GGUF file has otherwise, quantized for most, have no bytes (gguf_checkpoint.h).
+Checkpoint open_checkpoint(const std::string& path, Contents contents = Contents::kBytes);
 
 // `name` without wrapper prefixes.
 std::string_view strip_wrapper_prefixes(std::string_view name);

@@ -58,8 +58,8 @@ void refuse_packed_tensors(const TensorMap& tensors, const std::string& path) {
 
 }  // namespace
 
-OpenedCheckpoint::OpenedCheckpoint(const std::string& path, const std::string& config_path)
-    : file_(std::make_shared<const Checkpoint>(open_checkpoint(path))) {
+OpenedCheckpoint::OpenedCheckpoint(const std::string& path, const std::string& config_path, Contents contents)
+    : file_(std::make_shared<const Checkpoint>(open_checkpoint(path, contents))) {
   if (!config_path.empty() && file_->has_parameters())
     throw UsageError("--config does not apply to '" + path + "': checkpoints of " + std::string(file_->format_name()) +
                      " have their own");
@@ -128,7 +128,7 @@ bool is_artifact(const std::string& path) {
 }
 
 uint64_t model_hash(const std::string& path) {
-  return is_artifact(path) ? xxh3(MappedFile(path).bytes()) : open_checkpoint(path).content_hash();
+  return is_artifact(path) ? xxh3(MappedFile(path).bytes()) : open_checkpoint(path, Contents::kShapes).content_hash();
 }
 
 QuantizedModel load_artifact(const std::string& path) { return decode_artifact(MappedFile(path).bytes(), path); }

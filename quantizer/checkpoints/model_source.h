@@ -17,7 +17,8 @@ class OpenedCheckpoint {
   // Config: from `config_path` when given, else from the checkpoint itself, else from config.json beside it or in its
   // folder. A model of another family, or one without a config whose tensors are of no family, opens without a spec,
   // its tensors as the file names them. A FormatError for one that is quantized already, by its config or tensors.
-  OpenedCheckpoint(const std::string& path, const std::string& config_path);
+  // Contents::kShapes: as of open_checkpoint(), for who asks for no values.
+  OpenedCheckpoint(const std::string& path, const std::string& config_path, Contents contents = Contents::kBytes);
 
   const std::string& path() const { return file_->path(); }
   const Checkpoint& file() const { return *file_; }

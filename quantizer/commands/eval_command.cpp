@@ -91,7 +91,7 @@ void add_eval_command(CommandLine& line) {
       throw UsageError("--config is for checkpoints: artifacts have their own");
     // What is no model is known before the first one is scored.
     for (const std::string& path : options->models)
-      if (!is_artifact(path)) OpenedCheckpoint(path, options->config);
+      if (!is_artifact(path)) OpenedCheckpoint(path, options->config, Contents::kShapes);
     if (options->divergence && options->models.size() < 2)
       throw UsageError("--divergence is between models: name the original first, then others");
     std::optional<ReadyModel> first;  // kept for divergences

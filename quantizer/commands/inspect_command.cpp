@@ -178,7 +178,7 @@ ParameterCounts count_parameters(const TensorMap& tensors) {
 // Config and family, or why there are none.
 void add_family(const std::string& config_path, CheckpointReport& report) {
   try {
-    const OpenedCheckpoint opened(report.file.path(), config_path);
+    const OpenedCheckpoint opened(report.file.path(), config_path, Contents::kShapes);
     report.config = opened.config_json();
     report.config_from = opened.config_path();
     report.banked = opened.banked();
@@ -238,7 +238,7 @@ std::string to_text(const CheckpointReport& report) {
 void inspect_checkpoint(const InspectArguments& options, Console& console) {
   for (const auto& [name, value] : {std::pair("--report", options.report), std::pair("--heat-map", options.heat_map)})
     if (!value.empty()) throw UsageError(fmt::format("{} is for artifacts; '{}' is none", name, options.file));
-  CheckpointReport report{open_checkpoint(options.file)};
+  CheckpointReport report{open_checkpoint(options.file, Contents::kShapes)};
   add_family(options.config, report);
   console.result(to_text(report), to_json(report));
 }

@@ -9,10 +9,12 @@
 #include "quantizer/formats/gguf.h"
 #include "quantizer/formats/gguf_rows.h"
 #include "runtime/base/parallel.h"
-#include "runtime/families/family.h"
+#include "runtime/base/scratch_file.h"
 
 namespace thimble {
 namespace {
+
+constexpr uint64_t kAlignment = 64;  // of each tensor's bytes
 
 const Family& family_of(const Json& metadata, const std::string& path) {
   const auto named = metadata.find(kGgufArchitecture);
@@ -42,21 +44,50 @@ void check_rows(const GgufParameter& parameter, const Shape& shape, const std::s
                                         quoted_name(parameter.stored), shape_text(shape), parameter.rotary_heads));
 }
 
-Tensor made(const GgufTensor& tensor, const GgufParameter& parameter) {
-  std::vector<float> values(static_cast<size_t>(element_count(tensor.shape)));
+// What is only reordered keeps its type; values with a difference are float32.
+DType made_type(const GgufTensor& tensor, const GgufParameter& parameter) {
+  return parameter.plus != 0 ? DType::kF32 : tensor.type->dtype.value_or(DType::kF32);
+}
+
+// `room`: of the parameter's bytes.
+void make(const GgufTensor& tensor, const GgufParameter& parameter, std::span<std::byte> room) {
+  const auto elements = static_cast<size_t>(element_count(tensor.shape));
+  if (!tensor.type->dtype && parameter.rotary_heads == 0 && parameter.plus == 0)
+    return dequantize_gguf(*tensor.type, tensor.bytes, {reinterpret_cast<float*>(room.data()), elements});
+  std::vector<float> values(elements);
   dequantize_gguf(*tensor.type, tensor.bytes, values);
   if (parameter.rotary_heads > 0)
     values = with_row_order(RowOrder::kHalves, values, tensor.shape[0], parameter.rotary_heads);
   if (parameter.plus != 0)
     for (float& value : values) value -= parameter.plus;
-  // What is only reordered keeps its type; the difference is one of float32.
-  const DType dtype = parameter.plus != 0 ? DType::kF32 : tensor.type->dtype.value_or(DType::kF32);
-  return {dtype, tensor.shape, from_float32(dtype, values)};
+  std::ranges::copy(from_float32(made_type(tensor, parameter), values), room.begin());
+}
+
+// Where each of the parameters has its bytes.
+std::vector<std::span<std::byte>> make_all(const GgufFile& gguf, std::span<const GgufParameter* const> parameters,
+                                           uint64_t most_in_memory_bytes, CheckpointContents& contents) {
+  std::vector<uint64_t> begins = {0}, sizes;
+  for (const GgufParameter* parameter : parameters) {
+    const GgufTensor& tensor = gguf.tensors.at(parameter->stored);
+    // No more than 13 times the bytes of the file, which has them all.
+    sizes.push_back(static_cast<uint64_t>(element_count(tensor.shape)) * dtype_bytes(made_type(tensor, *parameter)));
+    begins.push_back(begins.back() + (sizes.back() + kAlignment - 1) / kAlignment * kAlignment);
+  }
+  const ScratchBytes scratch = make_scratch(begins.back(), most_in_memory_bytes);
+  contents.gathered.push_back({scratch.bytes, scratch.owner});
+  std::vector<std::span<std::byte>> rooms;
+  for (size_t i = 0; i < sizes.size(); ++i) rooms.push_back(scratch.bytes.subspan(begins[i], sizes[i]));
+  parallel_for(static_cast<int64_t>(sizes.size()), [&](int64_t i) {
+    const auto at = static_cast<size_t>(i);
+    make(gguf.tensors.at(parameters[at]->stored), *parameters[at], rooms[at]);
+  });
+  return rooms;
 }
 
 }  // namespace
 
-CheckpointContents read_gguf_checkpoint(Bytes file, const std::string& path) {
+CheckpointContents read_gguf_checkpoint(Bytes file, const std::string& path, Contents wanted,
+                                        uint64_t most_in_memory_bytes) {
   const GgufFile gguf = read_gguf(file, path);
   const Family& family = family_of(gguf.metadata, path);
   const GgufModel model = family.from_gguf(gguf.metadata, shapes_of(gguf), path);
@@ -66,20 +97,14 @@ CheckpointContents read_gguf_checkpoint(Bytes file, const std::string& path) {
   for (const GgufParameter& parameter : model.parameters) {
     const GgufTensor& tensor = gguf.tensors.at(parameter.stored);
     check_rows(parameter, tensor.shape, path);
-    if (tensor.type->dtype && parameter.rotary_heads == 0 && parameter.plus == 0)
-      contents.tensors[parameter.parameter] = {*tensor.type->dtype, tensor.shape, tensor.bytes};
-    else
-      to_make.push_back(&parameter);
+    const bool is_as_stored = tensor.type->dtype && parameter.rotary_heads == 0 && parameter.plus == 0;
+    contents.tensors[parameter.parameter] = {made_type(tensor, parameter), tensor.shape,
+                                             is_as_stored ? tensor.bytes : Bytes()};
+    if (!is_as_stored) to_make.push_back(&parameter);
   }
-  contents.gathered.resize(to_make.size());
-  std::vector<Tensor> tensors(to_make.size());
-  parallel_for(static_cast<int64_t>(to_make.size()), [&](int64_t i) {
-    const auto at = static_cast<size_t>(i);
-    tensors[at] = made(gguf.tensors.at(to_make[at]->stored), *to_make[at]);
-    contents.gathered[at] = std::move(tensors[at].bytes);
-  });
-  for (size_t i = 0; i < to_make.size(); ++i)
-    contents.tensors[to_make[i]->parameter] = {tensors[i].dtype, tensors[i].shape, contents.gathered[i]};
+  if (wanted == Contents::kShapes || to_make.empty()) return contents;
+  const std::vector<std::span<std::byte>> made = make_all(gguf, to_make, most_in_memory_bytes, contents);
+  for (size_t i = 0; i < to_make.size(); ++i) contents.tensors.at(to_make[i]->parameter).bytes = made[i];
   return contents;
 }
 

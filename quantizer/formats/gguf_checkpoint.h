@@ -2,14 +2,21 @@
 // with the values that Hugging Face's library has, with a config of its keys.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "quantizer/formats/checkpoint_contents.h"
+#include "runtime/families/family.h"
 
 namespace thimble {
 
-// Tensors of F32, F16 and BF16 that lie in the file as they should are views of it; others are made in memory, those of
-// quantized types in F32. FormatErrors(path) of read_gguf(), for an architecture that is not known, and of its family.
-CheckpointContents read_gguf_checkpoint(Bytes file, const std::string& path);
+constexpr uint64_t kMostGgufScratchInMemory = uint64_t{64} << 20;
+
+// Tensors of F32, F16 and BF16 that lie in the file as they should are views of it. Others are made, those of quantized
+// types in F32: together in memory up to `most_in_memory_bytes`, else in a temporary file (make_scratch(), whose
+// IoErrors pass); of Contents::kShapes they have no bytes. FormatErrors(path) of read_gguf(), for an architecture that
+// is not known, and of its family.
+CheckpointContents read_gguf_checkpoint(Bytes file, const std::string& path, Contents contents = Contents::kBytes,
+                                        uint64_t most_in_memory_bytes = kMostGgufScratchInMemory);
 
 }  // namespace thimble

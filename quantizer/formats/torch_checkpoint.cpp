@@ -79,7 +79,7 @@ class TensorReader {
   }
 
   // The memory behind the gathered tensors; the views stay valid when it is moved.
-  std::vector<ByteVector> gathered() && { return std::move(gathered_); }
+  std::vector<HeldBytes> gathered() && { return std::move(gathered_); }
 
  private:
   struct Storage {
@@ -150,7 +150,7 @@ class TensorReader {
                                            "tensor.contiguous() instead of a view",
                                            shape_text(shape), shape_text(strides), needed, gather_left_bytes_));
     gather_left_bytes_ -= needed;
-    return gathered_.emplace_back(gather(from_offset, shape, strides, count, width));
+    return gathered_.emplace_back(hold(gather(from_offset, shape, strides, count, width))).bytes;
   }
 
   // Copies element by element in row-major order: an odometer over the dimensions. `storage` starts at the first one.
@@ -222,7 +222,7 @@ class TensorReader {
   const std::string& prefix_;
   const std::string& path_;
   uint64_t gather_left_bytes_;
-  std::vector<ByteVector> gathered_;
+  std::vector<HeldBytes> gathered_;
 };
 
 // The folder that holds data.pkl, which torch.save names after the file.

@@ -35,7 +35,8 @@ const TensorView& find_tensor(const TensorMap& tensors, const std::string& name,
 bool is_tied_copy(const TensorMap& tensors, const std::string& head, const std::string& table) {
   const auto copy = tensors.find(head), original = tensors.find(table);
   return copy != tensors.end() && original != tensors.end() && copy->second.dtype == original->second.dtype &&
-         copy->second.shape == original->second.shape && std::ranges::equal(copy->second.bytes, original->second.bytes);
+         copy->second.shape == original->second.shape && !copy->second.bytes.empty() &&
+         std::ranges::equal(copy->second.bytes, original->second.bytes);
 }
 
 void check_vocabulary(int64_t vocab_size, const std::string& tensor, const std::string& path) {

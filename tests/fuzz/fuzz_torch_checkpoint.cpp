@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     thimble::CheckpointContents contents = thimble::read_torch_checkpoint(file, "fuzz", thimble::CrcCheck::kSkip);
     size_t gathered_bytes = 0;
-    for (const thimble::ByteVector& tensor : contents.gathered) gathered_bytes += tensor.size();
+    for (const thimble::HeldBytes& tensor : contents.gathered) gathered_bytes += tensor.bytes.size();
     if (gathered_bytes > size) std::abort();
     for (const auto& [name, tensor] : contents.tensors) {
       uint64_t needed = thimble::dtype_bytes(tensor.dtype);

@@ -104,6 +104,53 @@ TEST_F(GgufCheckpoint, EveryTypeOfMatrixIsWritten) {
   }
 }
 
+// In memory or in a temporary file, and without values where nobody asks for them.
+TEST_F(GgufCheckpoint, WhatIsMadeIsTheSameWhereverItLies) {
+  write_model(config_of("llama"));
+  for (const char* type : {"Q8_0", "F16"}) {
+    write(type);
+    const MappedFile mapped(file("model.gguf"));
+    auto read = [&](Contents contents, uint64_t most_in_memory) {
+      return read_gguf_checkpoint(mapped.bytes(), mapped.path(), contents, most_in_memory);
+    };
+    const CheckpointContents in_memory = read(Contents::kBytes, kMostGgufScratchInMemory);
+    const CheckpointContents in_file = read(Contents::kBytes, 0), shapes = read(Contents::kShapes, 0);
+    ASSERT_EQ(in_file.tensors.size(), in_memory.tensors.size());
+    ASSERT_EQ(shapes.tensors.size(), in_memory.tensors.size());
+    EXPECT_TRUE(shapes.gathered.empty());
+    int64_t without_bytes = 0;
+    for (const auto& [name, tensor] : in_memory.tensors) {
+      EXPECT_TRUE(std::ranges::equal(in_file.tensors.at(name).bytes, tensor.bytes)) << name;
+      for (const CheckpointContents* other : {&in_file, &shapes}) {
+        EXPECT_EQ(other->tensors.at(name).shape, tensor.shape) << name;
+        EXPECT_EQ(other->tensors.at(name).dtype, tensor.dtype) << name;
+      }
+      without_bytes += shapes.tensors.at(name).bytes.empty();
+    }
+    // Queries and keys are reordered; all matrices but those in F16 are quantized.
+    const int64_t layers = config_of("llama").num_layers;
+    EXPECT_EQ(without_bytes,
+              type == std::string("F16") ? 2 * layers : 7 * layers + 1 + !config_of("llama").tie_embeddings);
+  }
+}
+
+// Two matrices that differ by less than a step.
+TEST_F(GgufCheckpoint, AQuantizedHeadThatRepeatsTheTableIsOne) {
+  LlamaConfig config = config_of("llama");
+  config.tie_embeddings = false;
+  OwnedTensors tensors = random_llama_tensors(config, 3, DType::kBF16);
+  Tensor &table = tensors.at(kLlamaEmbedding), &head = tensors.at(kLlamaHead);
+  table.bytes[0] = table.bytes[1] = std::byte{0};
+  head.bytes = table.bytes;
+  head.bytes[0] = std::byte{0x80}, head.bytes[1] = std::byte{0x38};  // 2^-14
+  write_safetensors(file("model.safetensors"), views_of(tensors), {{"config", canonical_json(to_json(config))}});
+  write("Q8_0");
+  OpenedCheckpoint opened(file("model.gguf"), "");
+  EXPECT_FALSE(opened.parameters().contains(kLlamaHead));
+  EXPECT_EQ(opened.parameters().size(), opened.runnable().network->parameters.size());
+  EXPECT_NO_THROW(opened.weights());
+}
+
 TEST_F(GgufCheckpoint, RowsThatAreNoWholeBlocksAreInF16) {
   LlamaConfig config = config_of("qwen2");
   config.mlp_dim = 40;
