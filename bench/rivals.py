@@ -7,10 +7,10 @@
 MODEL is a folder of Hugging Face. All are calibrated on the same tokens, --calibration-sequences of
 --calibration-length tokens that lie evenly in SHARD, and scored by `thimble eval` on the same text: the gap in bits per
 byte to the original, and the divergence of their predictions from its. What a rival's file stands for is dequantized by
-the rival's own code. A rival's file also counts after xz -9e. Each rival runs in a process of its own; one that fails,
-or is not installed, is a row with its reason. FOLDER/results.json grows with every result, so that the same command
-goes on where it ended; FOLDER/rivals.md has the tables and goals, FOLDER/rivals.svg the curve where gnuplot is
-installed, FOLDER/runs/logs what the rivals said.
+the rival's own code. A rival's file also counts after xz -9e, but where all of it comes from an entropy coder. Each
+rival runs in a process of its own; one that fails, or is not installed, is a row with its reason. FOLDER/results.json
+grows with every result, so that the same command goes on where it ended; FOLDER/rivals.md has the tables and goals,
+FOLDER/rivals.svg the curve where gnuplot is installed, FOLDER/runs/logs what the rivals said.
 """
 import argparse
 import hashlib
@@ -59,6 +59,10 @@ def calibration(options, folder):
     wide = b"".join(tokens[i:i + bytes_each].ljust(4, b"\0") for i in range(0, len(tokens), bytes_each))
     (folder / "calibration.int32").write_bytes(wide)
     return count, hashlib.sha256(wide).hexdigest()[:16]
+
+
+def packed_bytes(path):
+    return len(lzma.compress(path.read_bytes(), preset=9 | lzma.PRESET_EXTREME))
 
 
 class Run:
@@ -197,7 +201,8 @@ class Run:
                     in_flight.discard(message["found"])
                     done.add(message["found"])
                     self.announce({"rival": rival, "setting": message["found"], "versions": versions,
-                                   **{key: message[key] for key in ("files", "weights", "notes", "seconds")}})
+                                   **{key: message[key] for key in ("files", "weights", "notes", "seconds",
+                                                                       "is_compressible")}})
                 elif "failed" in message:
                     setting = message["failed"] or "all"
                     in_flight.discard(setting)
@@ -211,7 +216,7 @@ class Run:
         return done | in_flight, wanted
 
     def announce(self, row):
-        files = [Path(path) for path in row.pop("files")]
+        files, is_compressible = [Path(path) for path in row.pop("files")], row.pop("is_compressible")
         row["file_bytes"] = sum(path.stat().st_size for path in files)
         self.match(row)
         with self.lock:
@@ -219,8 +224,7 @@ class Run:
 
         def pack():
             try:
-                preset = 9 | lzma.PRESET_EXTREME
-                row["xz_bytes"] = sum(len(lzma.compress(path.read_bytes(), preset=preset)) for path in files)
+                row["xz_bytes"] = sum(packed_bytes(path) for path in files) if is_compressible else row["file_bytes"]
                 for path in files:
                     path.unlink()
                 self.put(FIRST if row["rival"] == comparison.GOAL_RIVAL else SECOND, "score", row)
@@ -258,13 +262,20 @@ class Run:
             began = time.monotonic()
             self.thimble("quantize", self.options.model, "-o", artifact, "--budget", size, "--calibration-tokens",
                          self.folder / "calibration.bin", "--calibration-length", self.options.calibration_length,
-                         "--no-resume", *shlex.split(self.options.quantize))
+                         "--no-resume", *self.statistics(), *shlex.split(self.options.quantize))
             self.put(FIRST, "score", {
                 "rival": "thimble", "setting": setting, "versions": self.version, "notes": "", "weights": str(artifact),
                 "seconds": time.monotonic() - began, "file_bytes": artifact.stat().st_size,
                 "xz_bytes": artifact.stat().st_size})
         except (RuntimeError, OSError, ValueError) as error:
             self.fail("thimble", setting, error)
+
+    def statistics(self):
+        """Options of --share-statistics: the first run saves what the others read, which gives the same artifacts."""
+        if not self.options.share_statistics:
+            return []
+        kept = self.folder / "statistics.safetensors"
+        return ["--hessians" if kept.exists() else "--save-hessians", kept]
 
     def score(self, rows):
         options = self.options
@@ -330,7 +341,8 @@ class Run:
             "calibration_int32": str(self.folder / "calibration.int32"),
             "calibration_length": options.calibration_length, "llama_include": options.llama_include,
             "llama_library": options.llama_library, "llama_program": options.llama_program,
-            "auto_round_iterations": options.auto_round_iterations}))
+            "auto_round_iterations": options.auto_round_iterations,
+            "only": dict(word.split("=", 1) for word in options.only)}))
         for row in comparison.others_of(self.rows):
             self.match(row)
         workers = [threading.Thread(target=self.work, daemon=True) for _ in range(options.jobs)]
@@ -371,6 +383,8 @@ def main():
     options.add_argument("--python", nargs="+", default=[], metavar="RIVAL=PROGRAM", help="that has its packages")
     options.add_argument("--processes", nargs="+", default=[], metavar="RIVAL=N", help="of a rival, side by side")
     options.add_argument("--types", nargs="+", help="of llama.cpp")
+    options.add_argument("--only", nargs="+", default=[], metavar="RIVAL=PATTERN", help="settings of a rival, whose "
+                         "whole name a regular expression matches (default: all)")
     options.add_argument("--matched", nargs="+", help="types of llama.cpp at whose bytes thimble runs; at those of the "
                          "others its losses are interpolated (default: all)")
     options.add_argument("--llama-include", nargs="+", default=[])
@@ -380,6 +394,8 @@ def main():
     options.add_argument("--everywhere", action="store_true", help="thimble at all rivals' bytes")
     options.add_argument("--score", default="", help="further options of thimble eval, in one word")
     options.add_argument("--quantize", default="", help="further options of thimble quantize, in one word")
+    options.add_argument("--share-statistics", action="store_true", help="thimble collects statistics once, where --jobs "
+                         "is 1: seconds of the other runs are without")
     options.add_argument("--jobs", type=int, default=1, help="runs of thimble at the same time")
     options.add_argument("--threads", type=int, default=os.cpu_count())
     options.add_argument("--seconds", type=float, help="ends then, with what there is")

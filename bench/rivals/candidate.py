@@ -11,6 +11,7 @@ class Candidate:
     files: list    # all that must be shipped, but for the tokenizer
     weights: str   # folder of what the files stand for, in float32, as `thimble eval` reads it
     notes: str = ""  # what was stored otherwise than the setting says
+    is_compressible: bool = True  # False: all of it comes from an entropy coder
 
 
 def config_of(folder):

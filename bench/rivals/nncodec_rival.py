@@ -28,4 +28,4 @@ def make(options, setting, folder):
     decoded = decode(bytearray(path.read_bytes()))
     tensors = {name: torch.from_numpy(np.array(decoded[name], np.float32).reshape(values.shape))
                for name, values in original.items()}
-    return Candidate([str(path)], write_folder(options.model, tensors, folder / "weights"))
+    return Candidate([str(path)], write_folder(options.model, tensors, folder / "weights"), is_compressible=False)

@@ -59,8 +59,9 @@ class Worker:
         try:
             module = importlib.import_module(MODULES[self.rival])
             self.say(versions=module.versions(self.options))
-            wanted = [setting for setting in module.settings(self.options)[part::parts]
-                      if setting not in unwanted]
+            chosen = [setting for setting in module.settings(self.options)
+                      if re.fullmatch(self.options.only.get(self.rival, ".*"), setting)]
+            wanted = [setting for setting in chosen[part::parts] if setting not in unwanted]
             self.say(settings=wanted)
             folder = Path(self.options.folder) / self.rival
             folder.mkdir(parents=True, exist_ok=True)
