@@ -85,10 +85,16 @@ std::string CheckpointFiles::config_path() const { return in_folder(folder, kCon
 
 std::string CheckpointFiles::tokenizer_path() const {
   if (!is_folder) return holds_gguf_tokenizer(weights.front()) ? weights.front() : "";
+  return tokenizer_in_folder(folder);
+}
+
+std::string tokenizer_in_folder(const std::string& folder) {
   for (const char* name : kTokenizerFiles)
     if (const std::string path = in_folder(folder, name); file_exists(path)) return path;
   return "";
 }
+
+std::string tokenizer_file_names() { return fmt::format("{}", fmt::join(kTokenizerFiles, ", ")); }
 
 CheckpointFiles find_checkpoint_files(const std::string& path) {
   CheckpointFiles files;
@@ -138,8 +144,7 @@ std::string tokenizer_of_models(std::span<const std::string> models, bool requir
     if (const std::string path = files.tokenizer_path(); !path.empty()) return path;
     if (!why.empty()) continue;
     if (files.is_folder)
-      why = fmt::format(": of the tokenizers that are read, '{}' has none ({})", files.folder,
-                        fmt::join(kTokenizerFiles, ", "));
+      why = fmt::format(": of the tokenizers that are read, '{}' has none ({})", files.folder, tokenizer_file_names());
     else if (const auto trouble = unknown_gguf_tokenizer(model))
       why = fmt::format(": '{}' {}", model, *trouble);
   }

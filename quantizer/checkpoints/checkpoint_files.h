@@ -42,6 +42,11 @@ struct CheckpointFiles {
 // at, but for whether a file is an index.
 CheckpointFiles find_checkpoint_files(const std::string& path);
 
+// A tokenizer that is read, in a folder, of a checkpoint or not; empty when there is none.
+std::string tokenizer_in_folder(const std::string& folder);
+// Of the names that such a tokenizer may have: "tokenizer.json, ...".
+std::string tokenizer_file_names();
+
 // All files that reading a checkpoint reads, with the config, the tokenizer and its config, where `path` is a folder or
 // an index; none where it is a single file or nothing. Throws as find_checkpoint_files().
 std::vector<std::string> files_of_folder(const std::string& path);

@@ -4,6 +4,7 @@
 #include "quantizer/checkpoints/model_source.h"
 #include "quantizer/commands/commands.h"
 #include "quantizer/formats/gguf_tokenizer_json.h"
+#include "quantizer/pipeline/token_source.h"
 #include "runtime/cuda/cuda_models.h"
 #include "runtime/device/models.h"
 
@@ -58,8 +59,9 @@ void add_generate_command(CommandLine& line) {
                                   "thimble generate model.thmb --tokenizer sp.model --prompt \"The sea\"");
   command->add_option("model", options->model, "Checkpoint or artifact")->required();
   add_config_option(*command, options->config);
-  add_file(*command, "--tokenizer", options->tokenizer,
-           "tokenizer.json or SentencePiece model (required; default: the one in the model's folder or GGUF file)");
+  add_tokenizer(*command, options->tokenizer,
+                "tokenizer.json or SentencePiece model, or a folder with one (required; default: the one in the "
+                "model's folder or GGUF file)");
   command->add_option("--prompt", options->prompt, "Text to continue");
   add_count(*command, "--length", options->length, "Tokens to add, at most", 1, 1 << 20)->capture_default_str();
   command->add_option("--temperature", options->temperature, "Sampling temperature; 0 takes the likeliest token")

@@ -11,6 +11,7 @@
 #include "quantizer/commands/commands.h"
 #include "quantizer/console/quoted_name.h"
 #include "quantizer/formats/gguf_tokenizer_json.h"
+#include "quantizer/pipeline/token_source.h"
 #include "runtime/base/count_text.h"
 #include "runtime/base/file.h"
 
@@ -126,7 +127,8 @@ void add_tokenize_command(CommandLine& line) {
   command->add_option("text", options->texts, "UTF-8 text files, one after another; lines <|doc|> separate documents")
       ->required();
   add_file(*command, "-o,--output", options->output, "Shard to write")->required();
-  add_file(*command, "--tokenizer", options->tokenizer, "tokenizer.json or SentencePiece model")->required();
+  add_tokenizer(*command, options->tokenizer, "tokenizer.json or SentencePiece model, or a folder with one")
+      ->required();
   add_count(*command, "--shard-tokens", options->shard_tokens,
             "Most tokens of a shard; shards are then numbered: val_000000.bin, val_000001.bin, ...", 1,
             std::numeric_limits<int32_t>::max());

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 
 #include "eval/text/text_tokens.h"
 #include "eval/text/token_shard.h"
@@ -18,18 +19,30 @@ namespace {
 
 constexpr size_t kLeastTokens = 2;
 
+std::string tokenizer_named(std::string& path) {
+  std::error_code unreadable;
+  if (!std::filesystem::is_directory(path, unreadable)) return "";
+  const std::string found = tokenizer_in_folder(path);
+  if (found.empty()) throw FormatError(path, "is a folder without " + tokenizer_file_names());
+  path = found;
+  return "";
+}
+
 }  // namespace
+
+CLI::Option* add_tokenizer(CLI::App& command, std::string& path, const std::string& description) {
+  return add_file(command, "--tokenizer", path, description)->transform(CLI::Validator(tokenizer_named, "", ""));
+}
 
 void TokenSource::add_to(CLI::App& command, Need need, const char* details) {
   CLI::Option* tokens = repeatable(
       command.add_option("--tokens", shards, "Token shard to score, or a glob pattern in quotes; may be repeated"));
   tokens->check(file_name())->type_name("FILE");
   add_file(command, "--text", text, "UTF-8 text file to tokenise and score instead")->excludes(tokens);
-  add_file(command, "--tokenizer", tokenizer,
-           fmt::format("tokenizer.json or SentencePiece model; tells how many bytes each token stands for ({}default: "
-                       "the one in the "
-                       "model's folder or GGUF file)",
-                       need == Need::kRequired ? "required; " : ""));
+  add_tokenizer(command, tokenizer,
+                fmt::format("tokenizer.json or SentencePiece model, or a folder with one; tells how many bytes each "
+                            "token stands for ({}default: the one in the model's folder or GGUF file)",
+                            need == Need::kRequired ? "required; " : ""));
   command.option_defaults()->group(details);
   add_count(
       command, "--context", context,

@@ -14,11 +14,15 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace thimble {
 
 constexpr int64_t kDefaultContext = 2048;
+
+// --tokenizer: `path` becomes the file that is named, or, of a folder, the tokenizer in it; a FormatError without one.
+CLI::Option* add_tokenizer(CLI::App& command, std::string& path, const std::string& description);
 
 struct TokenSource {
   std::vector<std::string> shards;  // --tokens: files and glob patterns

@@ -51,6 +51,23 @@ TEST_F(FolderCliTest, OtherCommandsFindTheTokenizerToo) {
   expect_failure(2, Arguments{"eval", "model.safetensors"} + without_tokenizer(), {"--tokenizer is required"});
 }
 
+TEST_F(FolderCliTest, ATokenizerMayBeNamedByItsFolder) {
+  const Arguments folder = {"--tokenizer", "hub"}, file = {"--tokenizer", "sp.model"};
+  const Arguments generate = {"generate", "model.safetensors", "--length", "8"};
+  EXPECT_EQ(succeed_json(generate + folder).at("tokens"), succeed_json(generate + file).at("tokens"));
+  EXPECT_EQ(evaluation(Arguments{"eval", "model.safetensors"} + without_tokenizer() + folder),
+            evaluation(Arguments{"eval", "model.safetensors"} + scoring()));
+  write("text.txt", "The sea.");
+  const Arguments tokenize = {"tokenize", "text.txt", "-o"};
+  succeed_json(tokenize + Arguments{"by-folder.bin"} + folder);
+  succeed_json(tokenize + Arguments{"by-file.bin"} + file);
+  EXPECT_EQ(contents("by-folder.bin"), contents("by-file.bin"));
+  // The file inside is an input like any other.
+  expect_failure(2, tokenize + Arguments{"hub/tokenizer.model"} + folder, {"hub/tokenizer.model"});
+  std::filesystem::remove(path("hub/tokenizer.model"));
+  expect_failure(4, generate + folder, {"hub: is a folder without tokenizer.json"});
+}
+
 TEST_F(FolderCliTest, QuantizesToTheSameWeights) {
   const Json report = succeed_json(trace_arguments("folder.thmb", without_tokenizer(), "hub"));
   EXPECT_TRUE(report.contains("evaluation"));

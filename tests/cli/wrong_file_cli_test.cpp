@@ -81,6 +81,8 @@ TEST_F(WrongFileTest, AFolderIsNamed) {
   for (const auto& [arguments, expected] : positions("folder"))
     if (expected == "a checkpoint")
       expect_failure(4, arguments, {"folder: is a folder without 'model.safetensors'"});
+    else if (expected == "a SentencePiece model")
+      expect_failure(4, arguments, {"folder: is a folder without tokenizer.json, tokenizer.model"});
     else
       expect_failure(5, arguments, {"folder: is a folder, a file is needed"});
 }
