@@ -43,11 +43,20 @@ std::unique_ptr<Generator> make_generator(const std::shared_ptr<const Weights>& 
 std::unique_ptr<DivergencePass> make_divergence_pass(const std::shared_ptr<const Weights>& teacher,
                                                      const std::shared_ptr<const Weights>& student,
                                                      const TokenSequences& sequences, const Device& device,
-                                                     Progress& progress, const DivergenceOptions& options) {
+                                                     Progress& progress, const DivergenceOptions& options,
+                                                     Ranks& ranks) {
+  const bool is_alone = !options.summed.empty();
+  std::vector<std::unique_ptr<DivergencePass>> parts(device.is_cuda && !is_alone ? device.ordinals.size() : 1);
   if (device.is_cuda)
-    return make_cuda_divergence_pass(teacher, student, sequences, {device.ordinals[0], device.memory_limit_bytes},
-                                     device.numerics, progress, options);
-  return make_cpu_divergence_pass(teacher, *student, sequences, options, gradient_arithmetic(device.numerics));
+    run_in_threads(parts.size(), [&](size_t i) {
+      SilentProgress silent;
+      parts[i] = make_cuda_divergence_pass(teacher, student, sequences, {device.ordinals[i], device.memory_limit_bytes},
+                                           device.numerics, i == 0 ? progress : silent, options);
+    });
+  else
+    parts[0] = make_cpu_divergence_pass(teacher, *student, sequences, options, gradient_arithmetic(device.numerics));
+  if (is_alone) return std::move(parts[0]);
+  return make_shared_divergence_pass(std::move(parts), *teacher, ranks);
 }
 
 }  // namespace thimble

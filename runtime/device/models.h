@@ -21,12 +21,14 @@ std::unique_ptr<Scorer> make_scorer(const std::shared_ptr<const Weights>& weight
 std::unique_ptr<Generator> make_generator(const std::shared_ptr<const Weights>& weights, const Device& device,
                                           int64_t context, int64_t sequences, Ranks& ranks = no_other_ranks());
 
-// In float32 whatever the device's numerics; of several CUDA devices, the first. `sequences` must outlive the result.
-// Progress on CUDA devices: one stage, in sequences.
+// In float32 whatever the device's numerics, on all of the CUDA devices and shared among the ranks as below; one that
+// sums gradients by matrices is this rank's alone, on its first device, and the same on every rank. `sequences` and
+// `ranks` must outlive the result. Progress on CUDA devices: one stage, in sequences.
 std::unique_ptr<DivergencePass> make_divergence_pass(const std::shared_ptr<const Weights>& teacher,
                                                      const std::shared_ptr<const Weights>& student,
                                                      const TokenSequences& sequences, const Device& device,
-                                                     Progress& progress, const DivergenceOptions& options = {});
+                                                     Progress& progress, const DivergenceOptions& options = {},
+                                                     Ranks& ranks = no_other_ranks());
 
 // One model on several devices and in several processes. Each holds all of it and takes a contiguous share of the
 // windows or sequences of a call; all get all results. By the contracts of Scorer and Generator these are the same bits
@@ -36,5 +38,13 @@ std::unique_ptr<DivergencePass> make_divergence_pass(const std::shared_ptr<const
 // their shares.
 std::unique_ptr<Scorer> make_shared_scorer(std::vector<std::unique_ptr<Scorer>> parts, Ranks& ranks);
 std::unique_ptr<Generator> make_shared_generator(std::vector<std::unique_ptr<Generator>> parts, Ranks& ranks);
+
+// The gradients of a call are sums over at most so many parts of its sequences, added in their order, whoever computes
+// them: so many devices have work.
+constexpr int64_t kMostGradientParts = 4;
+// Of passes over the same sequences and models, of which `model` is one. set(), set_matrix(), gradients() and
+// divergence() are collective; no gradients by matrices are summed.
+std::unique_ptr<DivergencePass> make_shared_divergence_pass(std::vector<std::unique_ptr<DivergencePass>> parts,
+                                                            const Weights& model, Ranks& ranks);
 
 }  // namespace thimble

@@ -2,7 +2,9 @@
 // each.
 #include <algorithm>
 #include <cassert>
+#include <numeric>
 
+#include "runtime/base/error.h"
 #include "runtime/base/parallel.h"
 #include "runtime/device/models.h"
 
@@ -42,6 +44,12 @@ class Team {
       const Share share = share_of(count, i, parts_.size());
       if (share.size() > 0) body(*parts_[i], share.begin, share.end);
     });
+  }
+
+  // body(part) for all of this rank's parts.
+  template <typename Body>
+  void for_each(const Body& body) const {
+    run_in_threads(parts_.size(), [&](size_t i) { body(*parts_[i]); });
   }
 
   // All ranks' values one after the other.
@@ -135,6 +143,102 @@ class SharedGenerator final : public Generator {
   Team<Generator> team_;
 };
 
+class SharedDivergencePass final : public DivergencePass {
+ public:
+  SharedDivergencePass(std::vector<std::unique_ptr<DivergencePass>> parts, const Weights& model, Ranks& ranks)
+      : team_(std::move(parts), ranks) {
+    for (MatrixId id : model.network->linear_matrices()) {
+      const MatrixUse& use = model.network->matrix(id);
+      names_.push_back({use.name, true, static_cast<size_t>(use.rows)});
+    }
+    for (const auto& [name, values] : model.small) names_.push_back({name, false, values.size()});
+  }
+
+  void set(const Gains& gains) override {
+    team_.for_each([&](DivergencePass& part) { part.set(gains); });
+  }
+  void set_matrix(const std::string& name, const StoredMatrix& matrix) override {
+    team_.for_each([&](DivergencePass& part) { part.set_matrix(name, matrix); });
+  }
+
+  using DivergencePass::gradients;
+  GainGradients gradients(int64_t first, int64_t count, bool sums_matrices) override {
+    if (sums_matrices) throw Error(ExitCode::kInternal, "a shared pass sums no gradients by matrices");
+    const auto sequences = static_cast<size_t>(count), cuts = static_cast<size_t>(std::min(count, kMostGradientParts));
+    const Share own = team_.own(cuts);
+    std::vector<GainGradients> mine(own.size());
+    team_.for_each_share(own.size(), [&](DivergencePass& part, size_t begin, size_t end) {
+      for (size_t i = begin; i < end; ++i) {
+        const Share share = share_of(sequences, own.begin + i, cuts);
+        mine[i] = part.gradients(first + static_cast<int64_t>(share.begin), static_cast<int64_t>(share.size()), false);
+      }
+    });
+    std::vector<double> flat;
+    for (const GainGradients& sums : mine) append(sums, flat);
+    std::vector<double> all(cuts * values_of_one());
+    team_.exchange<double>(flat, all);
+    std::vector<double> sum(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(values_of_one()));
+    for (size_t i = values_of_one(); i < all.size(); ++i) sum[i % values_of_one()] += all[i];
+    return from_flat(sum);
+  }
+  void read_matrix_gradients(MatrixGradients& to) override { to.clear(); }
+
+  int64_t preferred_sequences() const override {
+    return team_.ranks() * team_.total([](const DivergencePass& part) { return part.preferred_sequences(); });
+  }
+  std::vector<double> divergences(int64_t first, int64_t count) override {
+    const Share own = team_.own(static_cast<size_t>(count));
+    std::vector<double> mine(own.size()), all(static_cast<size_t>(count));
+    team_.for_each_share(own.size(), [&](DivergencePass& part, size_t begin, size_t end) {
+      for (size_t i = begin; i < end; ++i) mine[i] = part.divergence(first + static_cast<int64_t>(own.begin + i), 1);
+    });
+    team_.exchange<double>(mine, all);
+    return all;
+  }
+  double divergence(int64_t first, int64_t count) override {
+    const std::vector<double> all = divergences(first, count);
+    return std::accumulate(all.begin(), all.end(), 0.0);
+  }
+  TemperatureSlope temperature_slope(int64_t first, int64_t count, double temperature) override {
+    return team_.first().temperature_slope(first, count, temperature);
+  }
+
+ private:
+  // Gradients as they are exchanged: the divergence, that by the head's gain, then tensor after tensor.
+  struct Named {
+    std::string name;
+    bool is_rows;  // of a matrix, else of a small tensor
+    size_t count;
+  };
+  size_t values_of_one() const {
+    size_t count = 2;
+    for (const Named& named : names_) count += named.count;
+    return count;
+  }
+  void append(const GainGradients& sums, std::vector<double>& flat) const {
+    flat.insert(flat.end(), {sums.divergence, sums.head});
+    for (const auto& [name, is_rows, count] : names_) {
+      const std::vector<double>& values = (is_rows ? sums.rows : sums.small).at(name);
+      assert(values.size() == count);
+      flat.insert(flat.end(), values.begin(), values.end());
+    }
+  }
+  GainGradients from_flat(std::span<const double> flat) const {
+    GainGradients sums;
+    sums.divergence = flat[0];
+    sums.head = flat[1];
+    flat = flat.subspan(2);
+    for (const auto& [name, is_rows, count] : names_) {
+      (is_rows ? sums.rows : sums.small)[name].assign(flat.begin(), flat.begin() + static_cast<std::ptrdiff_t>(count));
+      flat = flat.subspan(count);
+    }
+    return sums;
+  }
+
+  Team<DivergencePass> team_;
+  std::vector<Named> names_;
+};
+
 }  // namespace
 
 std::unique_ptr<Scorer> make_shared_scorer(std::vector<std::unique_ptr<Scorer>> parts, Ranks& ranks) {
@@ -145,6 +249,11 @@ std::unique_ptr<Scorer> make_shared_scorer(std::vector<std::unique_ptr<Scorer>> 
 std::unique_ptr<Generator> make_shared_generator(std::vector<std::unique_ptr<Generator>> parts, Ranks& ranks) {
   if (parts.size() == 1 && ranks.size() == 1) return std::move(parts[0]);
   return std::make_unique<SharedGenerator>(std::move(parts), ranks);
+}
+
+std::unique_ptr<DivergencePass> make_shared_divergence_pass(std::vector<std::unique_ptr<DivergencePass>> parts,
+                                                            const Weights& model, Ranks& ranks) {
+  return std::make_unique<SharedDivergencePass>(std::move(parts), model, ranks);
 }
 
 }  // namespace thimble

@@ -83,6 +83,13 @@ class DivergencePass {
   // Hands over what gradients() has summed by matrices last, once. Memory that `to` has is used again.
   virtual void read_matrix_gradients(MatrixGradients& to) = 0;
   virtual double divergence(int64_t first, int64_t count) = 0;
+  // The same of each sequence by itself. As many at a time as preferred_sequences() keep all busy that compute it.
+  virtual std::vector<double> divergences(int64_t first, int64_t count) {
+    std::vector<double> all;
+    for (int64_t s = first; s < first + count; ++s) all.push_back(divergence(s, 1));
+    return all;
+  }
+  virtual int64_t preferred_sequences() const { return 1; }
   // Of the teacher, on the tokens that follow in sequences [first, first + count), whatever temperature the options
   // say.
   virtual TemperatureSlope temperature_slope(int64_t first, int64_t count, double temperature) = 0;

@@ -125,15 +125,17 @@ std::unique_ptr<DivergencePass> make_student_pass(const DistillInput& input, con
   DivergenceOptions of_input = options;
   of_input.data_share = input.data_share;
   of_input.temperature = input.temperature;
-  return make_divergence_pass(input.original, weights, tokens, input.device, progress, of_input);
+  return make_divergence_pass(input.original, weights, tokens, input.device, progress, of_input, input.work.ranks());
 }
 
 double held_out_divergence(DivergencePass& pass, const DistillSplit& split, int64_t length, Progress& progress) {
   double sum = 0;
   progress.begin("comparing", split.held_out, "sequences");
-  for (int64_t s = 0; s < split.held_out; ++s) {
-    sum += pass.divergence(split.learned + s, 1);
-    progress.advance(1);
+  const int64_t most = pass.preferred_sequences();
+  for (int64_t s = 0; s < split.held_out; s += most) {
+    const int64_t count = std::min(most, split.held_out - s);
+    for (const double divergence : pass.divergences(split.learned + s, count)) sum += divergence;
+    progress.advance(count);
   }
   progress.end();
   return sum / static_cast<double>(split.held_out * (length - 1));

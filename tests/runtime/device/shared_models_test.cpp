@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cmath>
 #include <limits>
 
 #include "runtime/cpu/cpu_models.h"
 #include "tests/runtime/base/error_matcher.h"
+#include "tests/runtime/families/divergence_samples.h"
 #include "tests/runtime/families/family_models.h"
 #include "tests/runtime/families/score_windows.h"
 #include "tests/runtime/ops/changed_matrix.h"
@@ -146,6 +148,54 @@ TEST_P(SharedModels, RanksChangeNoBit) {
         EXPECT_EQ(text_of(*generator, std::span(tokens_).first(10)).size(), 7u);
       });
     }
+}
+
+// How far a student is from its teacher, and gradients by its gains: cut into the same parts whoever computes them.
+TEST_P(SharedModels, SplittingGradientsChangesNoBit) {
+  const DivergenceSample sample(model_);
+  constexpr int64_t kSequences = 7;
+  const TokenSequences sequences{kSequences, kContext, random_tokens(kSequences * kContext, model_.vocabulary(), 4)};
+  auto plain = [&] { return make_cpu_divergence_pass(sample.teacher, *sample.student, sequences); };
+  auto shared = [&](size_t count, Ranks& ranks) {
+    std::vector<std::unique_ptr<DivergencePass>> parts;
+    for (size_t i = 0; i < count; ++i) parts.push_back(plain());
+    auto pass = make_shared_divergence_pass(std::move(parts), *sample.teacher, ranks);
+    pass->set(sample.gains);
+    return pass;
+  };
+  const std::unique_ptr<DivergencePass> one = plain(), by_parts = shared(1, *alone_);
+  one->set(sample.gains);
+  for (const int64_t count : {int64_t{1}, int64_t{3}, kSequences}) {
+    const int64_t first = kSequences - count;
+    const GainGradients expected = by_parts->gradients(first, count), whole = one->gradients(first, count);
+    EXPECT_NEAR(expected.divergence, whole.divergence, 1e-12 * whole.divergence);
+    EXPECT_NEAR(expected.head, whole.head, 1e-9 * (std::abs(whole.head) + 1));
+    for (const auto& [of_parts, of_whole] :
+         {std::pair(&expected.rows, &whole.rows), std::pair(&expected.small, &whole.small)}) {
+      ASSERT_EQ(of_parts->size(), of_whole->size());
+      for (const auto& [name, values] : *of_whole)
+        for (size_t i = 0; i < values.size(); ++i)
+          EXPECT_NEAR(of_parts->at(name).at(i), values[i], 1e-9 * (std::abs(values[i]) + 1)) << name;
+    }
+    const std::vector<double> divergences = one->divergences(first, count);
+    const double divergence = one->divergence(first, count);
+    for (int size : {1, 2, 3, 5})
+      for (size_t parts : {1, 2}) {
+        SCOPED_TRACE(testing::Message() << count << " sequences, " << size << " ranks with " << parts);
+        run_as_ranks(size, [&](Ranks& ranks) {
+          const std::unique_ptr<DivergencePass> pass = shared(parts, ranks);
+          EXPECT_EQ(pass->preferred_sequences(), static_cast<int64_t>(parts) * size);
+          const GainGradients found = pass->gradients(first, count);
+          EXPECT_EQ(found.divergence, expected.divergence);
+          EXPECT_EQ(found.head, expected.head);
+          EXPECT_EQ(found.rows, expected.rows);
+          EXPECT_EQ(found.small, expected.small);
+          EXPECT_EQ(pass->divergences(first, count), divergences);
+          EXPECT_EQ(pass->divergence(first, count), divergence);
+        });
+      }
+  }
+  expect_error<Error>([&] { by_parts->gradients(0, 1, true); }, {"sums no gradients by matrices"});
 }
 
 // Of several errors the first device's is reported; logits that are not finite make one here.
