@@ -8,6 +8,8 @@
 //   warp   chunks w, w + 8, ...      of 32 columns of K, read from memory straight into registers, kAhead at a time;
 //                                    sums of the eight are added in their order
 //
+// A kernel may begin while the one before it ends (programmatic dependent launch): it reads weights, which nothing
+// writes, and only then waits for what the others have written.
 // A lane reads 16 bytes of a row, eight columns k of which mma.m16n8k16 wants pairs that lie elsewhere: since operands
 // A and B are read alike, columns of K only change their names.
 // A row's result depends on its own values and the weights alone: the order over K follows from K.
@@ -20,6 +22,18 @@ namespace step_product {
 
 constexpr int kRows = 16, kWarps = 8, kThreads = 32 * kWarps;
 constexpr int kChunk = 32, kLaneElements = 8;  // of K: a warp's, and a lane's 16 bytes
+
+// Lets the next kernel begin; waits for the ones before. Of kernels that were not launched to overlap both do nothing.
+__device__ inline void let_next_begin() {
+#if __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+__device__ inline void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+}
 
 template <int kColumns>
 struct Chunk {
@@ -61,21 +75,26 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t column = min(first_column + 8 * j + lane / 4, operands.columns - 1);
     b[j] = operands.b + column * operands.depth + lane % 4 * kLaneElements;
   }
-  auto load = [&](int index) {
-    Chunk<kColumns> chunk{};
-    const int k = index * kChunk;
-    if (k + lane % 4 * kLaneElements >= operands.depth) return chunk;
+  // Beyond K all is zero.
+  auto exists = [&](int index) { return index * kChunk + lane % 4 * kLaneElements < operands.depth; };
+  auto load_b = [&](int index, Chunk<kColumns>& chunk) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) chunk.a[i] = *reinterpret_cast<const uint4*>(a[i] + k);
+    for (int j = 0; j < kColumns / 8; ++j)
+      chunk.b[j] = exists(index) ? *reinterpret_cast<const uint4*>(b[j] + index * kChunk) : uint4{};
+  };
+  auto load_a = [&](int index, Chunk<kColumns>& chunk) {
 #pragma unroll
-    for (int j = 0; j < kColumns / 8; ++j) chunk.b[j] = *reinterpret_cast<const uint4*>(b[j] + k);
-    return chunk;
+    for (int i = 0; i < 2; ++i)
+      chunk.a[i] = exists(index) ? *reinterpret_cast<const uint4*>(a[i] + index * kChunk) : uint4{};
   };
 
+  let_next_begin();
   Chunk<kColumns> ahead[kAhead];
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i)
-    if (warp + i * kWarps < chunks) ahead[i] = load(warp + i * kWarps);
+  for (int i = 0; i < kAhead; ++i) load_b(warp + i * kWarps, ahead[i]);
+  wait_for_previous();
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) load_a(warp + i * kWarps, ahead[i]);
 
   // What the epilogue reads is on its way meanwhile, for whole warps of lanes.
   const int r = static_cast<int>(threadIdx.x) / kLanes;
@@ -98,7 +117,9 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = 0; i < kAhead; ++i) {
       const int index = first + i * kWarps, next = index + kWarps * kAhead;
       if (index < chunks) multiply_chunk<T, kColumns>(sums, ahead[i]);
-      if (next < chunks) ahead[i] = load(next);
+      if (next >= chunks) continue;
+      load_b(next, ahead[i]);
+      load_a(next, ahead[i]);
     }
   }
 #pragma unroll
@@ -124,12 +145,22 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace step_product
 
 // Tiles of kColumns columns: 32, or as many as a head has. Epilogues leave row sums of squares in parts of kColumns.
+// `overlaps`: with the kernel before it in the stream.
 template <typename T, int kColumns, typename Epilogue>
-void launch_step_product(const GemmOperands<T>& operands, const Epilogue& epilogue, cudaStream_t stream) {
+void launch_step_product(const GemmOperands<T>& operands, const Epilogue& epilogue, bool overlaps,
+                         cudaStream_t stream) {
   using namespace step_product;
-  const dim3 grid(static_cast<unsigned>(divide_up(operands.columns, kColumns)),
-                  static_cast<unsigned>(divide_up(operands.rows, kRows)));
-  launch_kernel(step_product_kernel<T, kColumns, Epilogue>, {grid, kThreads}, stream, operands, epilogue);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(divide_up(operands.columns, kColumns)),
+                        static_cast<unsigned>(divide_up(operands.rows, kRows)));
+  config.blockDim = dim3(kThreads);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = overlaps ? 1 : 0;
+  check_cuda(cudaLaunchKernelEx(&config, step_product_kernel<T, kColumns, Epilogue>, operands, epilogue));
 }
 
 }  // namespace thimble
