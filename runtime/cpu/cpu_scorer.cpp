@@ -48,16 +48,22 @@ class CpuScorer final : public Scorer {
 
   std::optional<NonFinite> find_non_finite_input(std::span<const Token> inputs) override {
     FiniteObserver observer;
+    last_inputs_.clear();
     pass_.run(window_batch(inputs), nullptr, 0, &observer);
     return observer.found();
   }
 
  private:
-  // The head's input after the last `count` inputs, valid until the next call.
+  // The head's input after the last `count` inputs, valid until the next call. Of the same as last time it is still
+  // there: who asks for the rows of a window some at a time does not wait for it each time.
   ConstMatrixView last_rows(std::span<const Token> inputs, int64_t count) {
     const auto length = static_cast<int64_t>(inputs.size());
     assert(count >= 1 && count <= length);
-    return pass_.run(window_batch(inputs), nullptr, length - count);
+    if (last_hidden_.rows == count && std::ranges::equal(inputs, last_inputs_)) return last_hidden_;
+    last_inputs_.clear();  // should the pass fail
+    last_hidden_ = pass_.run(window_batch(inputs), nullptr, length - count);
+    last_inputs_.assign(inputs.begin(), inputs.end());
+    return last_hidden_;
   }
   // Of a piece of rows of it, valid until the next call.
   ConstMatrixView log_probabilities_of(ConstMatrixView hidden) {
@@ -71,7 +77,9 @@ class CpuScorer final : public Scorer {
   const NumericPolicy policy_;
   const std::shared_ptr<const Weights> weights_;
   CpuPass pass_;
-  Matrix logits_;  // of a piece of rows
+  Matrix logits_;                   // of a piece of rows
+  std::vector<Token> last_inputs_;  // of the pass, and what it gave
+  ConstMatrixView last_hidden_;
 };
 
 }  // namespace

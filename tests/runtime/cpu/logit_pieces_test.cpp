@@ -115,6 +115,38 @@ TEST_F(LargeVocabulary, ScoresAndGradientsAreThoseOfWholeRows) {
   }
 }
 
+// Whatever was asked before.
+TEST_F(LargeVocabulary, RowsOfAWindowAreThoseOfItAlone) {
+  const std::span<const Token> all = std::span(tokens_).first(kRows), other = std::span(tokens_).subspan(1, kRows);
+  auto row = [&](Scorer& scorer, std::span<const Token> inputs, int64_t targets, int64_t first) {
+    Matrix out(1, kVocabulary);
+    scorer.log_probabilities(inputs, targets, first, out);
+    return std::vector<float>(out.values().begin(), out.values().end());
+  };
+  struct Asked {
+    std::span<const Token> inputs;
+    int64_t targets, first;
+  };
+  const std::unique_ptr<Scorer> scorer = make_cpu_scorer(weights_, Numerics::kFp32, kRows);
+  std::vector<float> nll(1);
+  for (const Asked& a : {Asked{all, kRows, 0},
+                         {all, kRows, 64},
+                         {all, 3, 2},
+                         {other, kRows, 64},
+                         {other, kRows, 0},
+                         {all.first(kRows - 1), 3, 2},
+                         {all, 3, 2}}) {
+    SCOPED_TRACE(testing::Message() << a.inputs.size() << " " << a.targets << " " << a.first);
+    const std::unique_ptr<Scorer> alone = make_cpu_scorer(weights_, Numerics::kFp32, kRows);
+    EXPECT_EQ(row(*scorer, a.inputs, a.targets, a.first), row(*alone, a.inputs, a.targets, a.first));
+    const ScoreWindow window{other.first(5), other.subspan(5, 1)};
+    if (a.targets == 3) scorer->score({&window, 1}, nll);
+    if (a.first == 64) {
+      EXPECT_FALSE(scorer->find_non_finite_input(other));
+    }
+  }
+}
+
 TEST_F(LargeVocabulary, DivergencesAreThoseOfWholeRows) {
   const TokenSequences sequences{1, kRows + 1, tokens_};
   const auto pass = make_cpu_divergence_pass(make(1.5), *weights_, sequences);
