@@ -394,13 +394,16 @@ def main():
     options.add_argument("--everywhere", action="store_true", help="thimble at all rivals' bytes")
     options.add_argument("--score", default="", help="further options of thimble eval, in one word")
     options.add_argument("--quantize", default="", help="further options of thimble quantize, in one word")
-    options.add_argument("--share-statistics", action="store_true", help="thimble collects statistics once, where --jobs "
-                         "is 1: seconds of the other runs are without")
+    options.add_argument("--share-statistics", action="store_true",
+                         help="thimble collects statistics once: seconds of its other runs are without")
     options.add_argument("--jobs", type=int, default=1, help="runs of thimble at the same time")
     options.add_argument("--threads", type=int, default=os.cpu_count())
     options.add_argument("--seconds", type=float, help="ends then, with what there is")
     options.add_argument("--program", default=str(ROOT / "build/release/quantizer/thimble"))
-    Run(options.parse_args()).run()
+    chosen = options.parse_args()
+    if chosen.share_statistics and chosen.jobs > 1:
+        options.error("--share-statistics needs --jobs 1")
+    Run(chosen).run()
 
 
 if __name__ == "__main__":

@@ -199,10 +199,5 @@ int run(int count, char** names) {
 }  // namespace thimble
 
 int main(int count, char** names) {
-  try {
-    return thimble::run(count, names);
-  } catch (const thimble::Error& error) {
-    std::fprintf(stderr, "cuda_products_bench: %s\n", error.what());
-    return static_cast<int>(error.code());
-  }
+  return thimble::exit_code_of("cuda_products_bench", [&] { return thimble::run(count, names); });
 }

@@ -12,7 +12,6 @@
 
 #include "bench/runtime/product_contenders.cuh"
 #include "bench/runtime/step_product.cuh"
-#include "runtime/base/error.h"
 #include "runtime/cuda/cuda_products.cuh"
 
 namespace thimble {
@@ -145,10 +144,5 @@ int run(int count, char** values) {
 }  // namespace thimble
 
 int main(int count, char** values) {
-  try {
-    return thimble::run(count, values);
-  } catch (const thimble::Error& error) {
-    std::fprintf(stderr, "cuda_step_products_bench: %s\n", error.what());
-    return static_cast<int>(error.code());
-  }
+  return thimble::exit_code_of("cuda_step_products_bench", [&] { return thimble::run(count, values); });
 }

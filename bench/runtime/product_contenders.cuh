@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "runtime/base/error.h"
 #include "runtime/cuda/kernels/cuda_context.cuh"
 #include "runtime/cuda/kernels/cuda_numeric.cuh"
 
@@ -71,6 +73,17 @@ float median_microseconds(const Body& body) {
   cudaEventDestroy(end);
   std::ranges::sort(microseconds);
   return microseconds[microseconds.size() / 2];
+}
+
+// Of a program that ends in what `run` returns, or says its error.
+template <typename Run>
+int exit_code_of(const char* program, const Run& run) {
+  try {
+    return run();
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s: %s\n", program, error.what());
+    return static_cast<int>(error.code());
+  }
 }
 
 }  // namespace thimble
