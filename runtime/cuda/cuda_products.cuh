@@ -30,24 +30,31 @@ class CudaProducts {
                 int64_t stride, cudaStream_t stream) const;
   void linear(const GemmOperands<T>& operands, const RoundedEpilogue<T>& rounded, cudaStream_t stream) const;
 
-  // The output head: few columns a tile on every device. kRounds: as numeric modes want it.
+  // The output head. kRounds: as numeric modes want it.
   template <bool kRounds>
   void logits(const GemmOperands<T>& operands, const LogitsEpilogue<kRounds>& epilogue, cudaStream_t stream) const;
   template <bool kRounds>
   void loss(const GemmOperands<T>& operands, const LossEpilogue<kRounds>& epilogue, cudaStream_t stream) const;
   // Tiles of a head's product, each of which leaves a part of the loss.
-  static int loss_tiles(int64_t vocabulary) { return divide_up(vocabulary, kStepColumns); }
+  static int loss_tiles(int64_t vocabulary) { return divide_up(vocabulary, kTileColumns); }
 
  private:
   template <typename Epilogue>
   void multiply(const GemmOperands<T>& operands, const Epilogue& epilogue, cudaStream_t stream) const;
+  template <int kColumns, typename Epilogue>
+  void multiply_step(const GemmOperands<T>& operands, const Epilogue& epilogue, cudaStream_t stream) const;
   template <typename Epilogue>
   void multiply_window(const GemmOperands<T>& operands, const Epilogue& epilogue, cudaStream_t stream) const;
+  static bool is_split(int64_t columns) { return sizeof(T) == 2 && columns <= kMostSplitColumns; }
   template <int kHead, QkvKind kKind>
   void project_heads(const GemmOperands<T>& operands, const QkvOperands<T>& qkv, cudaStream_t stream) const;
 
-  // Columns of a product's tile: of one position per sequence, of whole windows, and of windows on sm_90.
-  static constexpr int kStepColumns = 64, kWindowColumns = 128, kSm90Columns = 256;
+  // Columns of a product's tile: of one position per sequence where warps split K, and where they do not; of whole
+  // windows, and of windows on sm_90.
+  static constexpr int kSplitColumns = 32, kTileColumns = 64, kWindowColumns = 128, kSm90Columns = 256;
+  // Wider products of few rows keep a device busy without splitting K, and read their weights once. Rows do not count:
+  // a row must have the same bits in any batch.
+  static constexpr int64_t kMostSplitColumns = 4096;
 
   bool stepping_, sm90_;
 };

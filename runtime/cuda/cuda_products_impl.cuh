@@ -8,6 +8,7 @@
 #include "runtime/cuda/cuda_products.cuh"
 #include "runtime/cuda/kernels/attention/cuda_attention.h"
 #include "runtime/cuda/kernels/cuda_gemm_sm90.cuh"
+#include "runtime/cuda/kernels/products/cuda_step_product.cuh"
 
 namespace thimble {
 
@@ -17,14 +18,26 @@ CudaProducts<T>::CudaProducts(bool stepping)
 
 template <typename T>
 int CudaProducts<T>::square_parts(int64_t width) const {
-  return divide_up(width, stepping_ ? kStepColumns : sm90_ ? kSm90Columns : kWindowColumns);
+  if (stepping_) return divide_up(width, is_split(width) ? kSplitColumns : kTileColumns);
+  return divide_up(width, sm90_ ? kSm90Columns : kWindowColumns);
 }
 
 template <typename T>
 template <typename Epilogue>
 void CudaProducts<T>::multiply(const GemmOperands<T>& operands, const Epilogue& epilogue, cudaStream_t stream) const {
-  if (stepping_) return launch_gemm<T, 1, kStepColumns, 4>(operands, epilogue, stream);
+  if (stepping_) return multiply_step<kSplitColumns>(operands, epilogue, stream);
   multiply_window(operands, epilogue, stream);
+}
+
+template <typename T>
+template <int kColumns, typename Epilogue>
+void CudaProducts<T>::multiply_step(const GemmOperands<T>& operands, const Epilogue& epilogue,
+                                    cudaStream_t stream) const {
+  if constexpr (sizeof(T) == 2) {
+    if (is_split(operands.columns))
+      return launch_step_product<T, kColumns>(operands, epilogue, /*overlaps=*/true, stream);
+  }
+  launch_gemm<T, 1, kTileColumns, 4>(operands, epilogue, stream);
 }
 
 template <typename T>
@@ -43,12 +56,15 @@ template <int kHead, QkvKind kKind>
 void CudaProducts<T>::project_heads(const GemmOperands<T>& operands, const QkvOperands<T>& q,
                                     cudaStream_t stream) const {
   const QkvEpilogue<T, kHead, kKind> epilogue{q};
-  constexpr int kColumns = std::max(kHead, kStepColumns);  // heads stay whole
+  constexpr int kColumns = std::max(kHead, kTileColumns);  // heads stay whole
   if constexpr (kColumns > kWindowColumns) {
     if (!sm90_) return launch_gemm<T, 1, kColumns, 3>(operands, epilogue, stream);
     if constexpr (sizeof(T) == 2) launch_gemm_sm90(operands, epilogue, stream);
   } else {
     if constexpr (kKind != QkvKind::kShared) {
+      if constexpr (kColumns == kTileColumns) {
+        if (stepping_) return multiply_step<kColumns>(operands, epilogue, stream);
+      }
       if (stepping_) return launch_gemm<T, 1, kColumns, 3>(operands, epilogue, stream);
     }
     multiply_window(operands, epilogue, stream);
@@ -101,14 +117,15 @@ template <typename T>
 template <bool kRounds>
 void CudaProducts<T>::logits(const GemmOperands<T>& operands, const LogitsEpilogue<kRounds>& epilogue,
                              cudaStream_t stream) const {
-  launch_gemm<T, 1, kStepColumns, 4>(operands, epilogue, stream);
+  if (stepping_) return multiply_step<kSplitColumns>(operands, epilogue, stream);
+  launch_gemm<T, 1, kTileColumns, 4>(operands, epilogue, stream);
 }
 
 template <typename T>
 template <bool kRounds>
 void CudaProducts<T>::loss(const GemmOperands<T>& operands, const LossEpilogue<kRounds>& epilogue,
                            cudaStream_t stream) const {
-  launch_gemm<T, 1, kStepColumns, 4>(operands, epilogue, stream);
+  launch_gemm<T, 1, kTileColumns, 4>(operands, epilogue, stream);
 }
 
 #define THIMBLE_INSTANTIATE_PRODUCTS(T)                                                                               \

@@ -63,14 +63,21 @@ int compute_capability() {
 }
 
 LaunchConfig::LaunchConfig(const LaunchShape& shape, cudaStream_t stream) {
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
   config.gridDim = shape.grid;
   config.blockDim = dim3(static_cast<unsigned>(shape.threads));
   config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
   config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = shape.cluster > 1 ? 1 : 0;
+  config.attrs = attributes;
+  if (shape.cluster > 1) {
+    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+  }
+  if (shape.overlaps && compute_capability() >= 90) {
+    cudaLaunchAttribute& overlap = attributes[config.numAttrs++];
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+  }
 }
 
 void* allocate_device(size_t bytes, const char* what) {

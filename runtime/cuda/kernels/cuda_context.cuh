@@ -77,19 +77,21 @@ int multiprocessors();  // of the current device
 // Compute capability of the current device times ten: 90 for sm_90.
 int compute_capability();
 
-// How a kernel is launched: `cluster` neighbouring CTAs share their shared memory.
+// How a kernel is launched: `cluster` neighbouring CTAs share their shared memory; `overlaps`: with the kernel before
+// it (cuda_overlap.cuh), where the device can.
 struct LaunchShape {
   dim3 grid;
   int threads;
   int shared_bytes = 0;
   int cluster = 1;
+  bool overlaps = false;
 };
 
 struct LaunchConfig {
   LaunchConfig(const LaunchShape& shape, cudaStream_t stream);
   LaunchConfig(const LaunchConfig&) = delete;  // `config` points into it
 
-  cudaLaunchAttribute cluster{};
+  cudaLaunchAttribute attributes[2]{};
   cudaLaunchConfig_t config{};
 };
 

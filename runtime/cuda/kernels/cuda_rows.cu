@@ -2,13 +2,16 @@
 #include "runtime/cuda/kernels/cuda_rows.cuh"
 
 #include "runtime/codes/nvfp4.h"
+#include "runtime/cuda/kernels/cuda_overlap.cuh"
 
 namespace thimble {
 namespace {
 
 constexpr int kWarps = 8;
 
-LaunchShape row_shape(int64_t rows) { return {dim3(static_cast<unsigned>(divide_up(rows, kWarps))), kWarps * 32}; }
+LaunchShape row_shape(int64_t rows, bool overlaps = false) {
+  return {dim3(static_cast<unsigned>(divide_up(rows, kWarps))), kWarps * 32, 0, 1, overlaps};
+}
 
 __device__ int64_t own_row() { return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32; }
 
@@ -74,6 +77,8 @@ struct EmbeddingRows {
 template <typename T>
 __global__ void embed_kernel(EmbedOperands<T> a, CudaTokens tokens, RowPositions positions, SharedRows shared,
                              int64_t rows, T* x0, T* u, RowSquares squares) {
+  wait_for_previous();
+  let_next_begin();
   int64_t row = own_row();
   if (row >= rows) return;
   TokenPlace place = place_of(tokens, positions, shared, row);
@@ -270,7 +275,8 @@ __global__ void subtract_rows_kernel(float* logits, int64_t rows, int columns, i
 template <typename T>
 void launch_embed(const EmbedOperands<T>& operands, const CudaTokens& tokens, const RowPositions& positions,
                   const SharedRows& shared, int64_t rows, T* x0, T* u, const RowSquares& squares, cudaStream_t stream) {
-  launch_kernel(embed_kernel<T>, row_shape(rows), stream, operands, tokens, positions, shared, rows, x0, u, squares);
+  launch_kernel(embed_kernel<T>, row_shape(rows, /*overlaps=*/true), stream, operands, tokens, positions, shared, rows,
+                x0, u, squares);
 }
 
 template <typename T>

@@ -1,4 +1,5 @@
 // cuda_sample.cu: sample_token() of generator.cpp on the device, in float64. One CTA per sequence.
+#include "runtime/cuda/kernels/cuda_overlap.cuh"
 #include "runtime/cuda/kernels/cuda_rows.cuh"
 
 namespace thimble {
@@ -57,6 +58,8 @@ __device__ void cumulate(double* sums, double* group_sums) {
 __global__ void __launch_bounds__(kThreads) sample_kernel(SampleRequest r) {
   __shared__ Peak peaks[kWarps];
   __shared__ double sums[kThreads + 1], group_sums[kGroups + 1];
+  wait_for_previous();
+  let_next_begin();
   int thread = static_cast<int>(threadIdx.x), sequence = static_cast<int>(blockIdx.x);
   float* logits = r.logits + sequence * r.stride;
   int share = (r.vocabulary + kThreads - 1) / kThreads, first = min(thread * share, r.vocabulary);
@@ -114,13 +117,19 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(SampleRequest r) {
   token = static_cast<Token>(chosen);
 }
 
-__global__ void advance_kernel(int* position) { ++*position; }
+__global__ void advance_kernel(int* position) {
+  wait_for_previous();
+  let_next_begin();
+  ++*position;
+}
 
 }  // namespace
 
 void launch_sample(const SampleRequest& request, cudaStream_t stream) {
-  launch_kernel(sample_kernel, {dim3(static_cast<unsigned>(request.sequences)), kThreads}, stream, request);
-  launch_kernel(advance_kernel, {dim3(1), 1}, stream, request.position);  // after every sequence has read it
+  const dim3 sequences(static_cast<unsigned>(request.sequences));
+  launch_kernel(sample_kernel, {sequences, kThreads, 0, 1, /*overlaps=*/true}, stream, request);
+  launch_kernel(advance_kernel, {dim3(1), 1, 0, 1, /*overlaps=*/true}, stream,
+                request.position);  // after every sequence has read it
 }
 
 }  // namespace thimble

@@ -106,7 +106,8 @@ constexpr Format kStorage = sizeof(T) == 4              ? Format::kFp32
 template <typename T>
 void expect_products(const Rounding& rounding, double x_size) {
   for (bool stepping : {false, true})
-    for (const auto& [rows, columns, depth] : {std::tuple(1, 8, 8), {300, 264, 136}, {130, 512, 512}, {64, 40, 72}}) {
+    for (const auto& [rows, columns, depth] :
+         {std::tuple(1, 8, 8), {300, 264, 136}, {130, 512, 512}, {64, 40, 72}, {300, 1792, 40}, {70, 4104, 72}}) {
       const CudaProducts<T> products(stepping);
       const ProductCheck<T> check(rows, columns, depth, x_size);
       const std::string where = stepping ? "step" : products.uses_sm90() ? "sm_90" : "window";
@@ -151,6 +152,25 @@ void expect_normed() {
 TEST_F(CudaProductsTest, DeferredNormsInFp32) { expect_normed<float>(); }
 TEST_F(CudaProductsTest, DeferredNormsInBf16) { expect_normed<__nv_bfloat16>(); }
 TEST_F(CudaProductsTest, DeferredNormsInFp16) { expect_normed<__half>(); }
+
+// Tiles of steps are taller for many rows.
+TEST_F(CudaProductsTest, RowsOfStepsDoNotDependOnTheirNumber) {
+  using T = __nv_bfloat16;
+  const CudaProducts<T> products(/*stepping=*/true);
+  constexpr int kRows = 300, kColumns = 1792, kDepth = 520;
+  const ProductCheck<T> check(kRows, kColumns, kDepth, 1);
+  auto first_row = [&](int64_t rows) {
+    GemmOperands<T> operands = check.operands();
+    operands.rows = rows;
+    check_cuda(cudaMemset(check.y(), 0, kColumns * sizeof(T)));
+    products.linear(operands, {check.y(), kColumns}, nullptr);
+    std::vector<uint16_t> bits(kColumns);
+    check_cuda(cudaMemcpy(bits.data(), check.y(), bits.size() * sizeof(bits[0]), cudaMemcpyDeviceToHost));
+    return bits;
+  };
+  const std::vector<uint16_t> alone = first_row(1);
+  for (const int64_t rows : {2, 64, 300}) EXPECT_EQ(first_row(rows), alone) << rows << " rows";
+}
 
 }  // namespace
 }  // namespace thimble

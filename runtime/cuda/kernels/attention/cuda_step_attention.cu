@@ -6,6 +6,7 @@
 // the end. Where weights are rounded, a first sweep over the keys finds the softmax's sums.
 #include "runtime/cuda/kernels/attention/cuda_attention.h"
 #include "runtime/cuda/kernels/attention/cuda_attention_rows.cuh"
+#include "runtime/cuda/kernels/cuda_overlap.cuh"
 
 namespace thimble {
 namespace {
@@ -27,6 +28,8 @@ __global__ void __launch_bounds__(kWarps * 32) step_attention_kernel(const Atten
   const T* key = operands.keys + sequence * operands.capacity * kv_stride + kv_head * kHead + part;
   int keys = *operands.first + operands.offset + 1, first_key = first_seen(keys - 1, operands.window);
 
+  wait_for_previous();
+  let_next_begin();
   float q[kShared][kElements], out[kShared][kElements] = {}, peak[kShared], sum[kShared] = {};
 #pragma unroll
   for (int h = 0; h < kShared; ++h) {
@@ -142,7 +145,8 @@ template <typename T, int kHead, bool kRounds>
 void launch(const AttentionOperands<T>& operands, cudaStream_t stream) {
   auto with_shared = [&]<int kShared>(std::integral_constant<int, kShared>) {
     dim3 grid(static_cast<unsigned>(operands.sequences), static_cast<unsigned>(operands.heads / kShared));
-    launch_kernel(step_attention_kernel<T, kHead, kShared, kRounds>, {grid, kWarps * 32}, stream, operands);
+    launch_kernel(step_attention_kernel<T, kHead, kShared, kRounds>, {grid, kWarps * 32, 0, 1, /*overlaps=*/true},
+                  stream, operands);
   };
   if (operands.heads / operands.kv_heads % 2 == 0) return with_shared(std::integral_constant<int, 2>());
   with_shared(std::integral_constant<int, 1>());
