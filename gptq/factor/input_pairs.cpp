@@ -2,7 +2,12 @@
 #include "gptq/factor/input_pairs.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <utility>
 
+#include "gptq/statistics/statistics_sum.h"
 #include "runtime/base/error.h"
 #include "runtime/base/parallel.h"
 #include "runtime/cpu/cpu_pass.h"
@@ -14,61 +19,71 @@ namespace thimble {
 namespace {
 
 constexpr int64_t kPairRowsPerTask = 64, kPairColumns = 256;  // of products by a triangle
+constexpr int64_t kAddedValuesPerTask = 1 << 16;
 
-// One model at one node of its pass over every sequence.
+// One model at one node of its pass over each sequence of some parts.
 class PausedPasses {
  public:
-  PausedPasses(const Weights& weights, const TokenSequences& tokens, int64_t sequences, ProductArithmetic arithmetic)
+  PausedPasses(const Weights& weights, const TokenSequences& tokens, std::span<const Share> parts,
+               ProductArithmetic arithmetic)
       : pass_(weights, tokens.length, gradient_policy(arithmetic)) {
-    for (int64_t s = 0; s < sequences; ++s)
-      pauses_.push_back({0, window_batch(tokens.sequence(s).first(static_cast<size_t>(tokens.length) - 1)), {}});
+    for (const Share& part : parts)
+      for (size_t s = part.begin; s < part.end; ++s) {
+        const std::span<const Token> sequence = tokens.sequence(static_cast<int64_t>(s));
+        pauses_[s] = {0, window_batch(sequence.first(static_cast<size_t>(tokens.length) - 1)), {}};
+      }
   }
 
   // The input of the sequence, valid until the next call.
   ConstMatrixView advance(size_t sequence, const LinearInput& input) {
-    pass_.resume(std::move(pauses_[sequence]));
+    CpuPass::Pause& pause = pauses_.at(sequence);
+    pass_.resume(std::move(pause));
     pass_.run_to(input.first_reader);
-    pauses_[sequence] = pass_.pause();
+    pause = pass_.pause();
     return pass_.value(input.value);
   }
 
  private:
   CpuPass pass_;
-  std::vector<CpuPass::Pause> pauses_;
+  std::map<size_t, CpuPass::Pause> pauses_;  // by sequence
 };
 
-class CpuInputPairs final : public InputPairs {
+// sum += more, with `more` as float64 in memory's order.
+void add_values(Bytes more, std::span<double> sum) {
+  parallel_chunks(std::ssize(sum), kAddedValuesPerTask, [&](int64_t begin, int64_t end) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+      double value = 0;
+      std::memcpy(&value, more.data() + i * sizeof(value), sizeof(value));
+      sum[i] += value;
+    }
+  });
+}
+
+InputPair empty_pair(int64_t columns) { return {SymmetricMatrix(columns), MatrixF64(columns, columns)}; }
+
+class CpuPairReader final : public PairReader {
  public:
-  CpuInputPairs(std::shared_ptr<const Weights> original, Weights quantized, const TokenSequences& tokens,
-                int64_t sequences, ProductArithmetic arithmetic)
+  CpuPairReader(std::shared_ptr<const Weights> original, Weights quantized, const TokenSequences& tokens,
+                std::span<const Share> parts, ProductArithmetic arithmetic)
       : original_(std::move(original)),
         quantized_(std::move(quantized)),
-        sequences_(static_cast<size_t>(sequences)),
         arithmetic_(arithmetic),
-        of_quantized_(quantized_, tokens, sequences, arithmetic),
-        of_original_(*original_, tokens, sequences, arithmetic) {}
+        parts_(parts.size()),
+        of_quantized_(quantized_, tokens, parts, arithmetic),
+        of_original_(*original_, tokens, parts, arithmetic) {}
 
-  InputPair collect(const LinearInput& input) override {
-    const std::string& reader = original_->network->matrix(input.readers[0]).name;
-    const int64_t columns = original_->network->width_of(input.value);
-    InputPair pair{SymmetricMatrix(columns), MatrixF64(columns, columns)};
-    int64_t tokens = 0;
-    for (size_t s = 0; s < sequences_; ++s) {
-      const auto sequence = static_cast<int64_t>(s);
-      const ConstMatrixView x = of_original_.advance(s, input), y = of_quantized_.advance(s, input);
-      add_gram(y, reader, sequence, pair.hessian, arithmetic_);
-      difference_.resize(x.rows, columns);
-      for_each_row(x.rows, columns, [&](int64_t t) {
-        for (int64_t k = 0; k < columns; ++k) difference_(t, k) = x.row(t)[k] - y.row(t)[k];
-      });
-      add_cross_products(difference_, y, reader, sequence, pair.drift, arithmetic_);
-      tokens += x.rows;
+  void read(const LinearInput& input, std::span<const Share> parts) override {
+    sums_ = sum_of(input, parts[0]);
+    for (const Share& part : parts.subspan(1)) {
+      const InputPair more = sum_of(input, part);
+      add_values(std::as_bytes(more.hessian.values()), sums_.hessian.values());
+      add_values(std::as_bytes(more.drift.values()), sums_.drift.values());
     }
-    forget_replaced();
-    for (const std::span<double> sums : {pair.hessian.values(), pair.drift.values()})
-      for (double& value : sums) value /= static_cast<double>(tokens);
-    return pair;
+    parts_read_ += parts.size();
+    if (parts_read_ == parts_) forget_replaced();
   }
+
+  InputPair take() override { return std::exchange(sums_, {}); }
 
   void replace(const std::string& name, const StoredMatrix& values) override {
     const MatrixId id = quantized_.network->id_of(name);
@@ -77,19 +92,134 @@ class CpuInputPairs final : public InputPairs {
   }
 
  private:
+  InputPair sum_of(const LinearInput& input, const Share& part) {
+    const std::string& reader = original_->network->matrix(input.readers[0]).name;
+    const int64_t columns = original_->network->width_of(input.value);
+    InputPair pair = empty_pair(columns);
+    for (size_t s = part.begin; s < part.end; ++s) {
+      const auto sequence = static_cast<int64_t>(s);
+      const ConstMatrixView x = of_original_.advance(s, input), y = of_quantized_.advance(s, input);
+      add_gram(y, reader, sequence, pair.hessian, arithmetic_);
+      difference_.resize(x.rows, columns);
+      for_each_row(x.rows, columns, [&](int64_t t) {
+        for (int64_t k = 0; k < columns; ++k) difference_(t, k) = x.row(t)[k] - y.row(t)[k];
+      });
+      add_cross_products(difference_, y, reader, sequence, pair.drift, arithmetic_);
+    }
+    return pair;
+  }
+
   // Passes do not come back to what has read its input: its values need not stay in memory.
   void forget_replaced() {
+    parts_read_ = 0;
     for (MatrixId id : replaced_) quantized_.matrices[static_cast<size_t>(id)] = original_->matrix(id);
     replaced_.clear();
   }
 
   const std::shared_ptr<const Weights> original_;
   Weights quantized_;
-  const size_t sequences_;
   const ProductArithmetic arithmetic_;
+  const size_t parts_;
+  size_t parts_read_ = 0;  // up to the last input
   PausedPasses of_quantized_, of_original_;
   Matrix difference_;               // (T, K) x - x~ of a sequence
   std::vector<MatrixId> replaced_;  // since the last input
+  InputPair sums_;                  // of what was read last
+};
+
+// How many readers each rank has; parts are dealt out to all of them in turn, those of rank 0 first.
+class ReadersOfRanks {
+ public:
+  ReadersOfRanks(size_t own, Ranks& ranks) {
+    const std::array<uint64_t, 1> mine = {own};
+    for (const ByteVector& bytes : ranks.all_gather(std::as_bytes(std::span(mine)))) {
+      uint64_t count = 0;
+      std::memcpy(&count, bytes.data(), sizeof(count));
+      ends_.push_back(all() + static_cast<size_t>(count));
+    }
+    first_ = all_before(ranks.rank());
+  }
+
+  size_t all() const { return ends_.empty() ? 0 : ends_.back(); }
+  size_t first() const { return first_; }  // of this rank's
+  int rank_of(size_t reader) const { return static_cast<int>(std::ranges::upper_bound(ends_, reader) - ends_.begin()); }
+
+ private:
+  size_t all_before(int rank) const { return rank == 0 ? 0 : ends_[static_cast<size_t>(rank) - 1]; }
+
+  std::vector<size_t> ends_;  // by rank
+  size_t first_ = 0;
+};
+
+// The pairs of a model from those that readers have of parts.
+class SharedInputPairs final : public InputPairs {
+ public:
+  SharedInputPairs(std::vector<std::unique_ptr<PairReader>> readers, const ReadersOfRanks& of_ranks,
+                   std::shared_ptr<const Network> network, int64_t sequences, int64_t length, Ranks& ranks)
+      : readers_(std::move(readers)),
+        of_ranks_(of_ranks),
+        network_(std::move(network)),
+        parts_(parts_of_reader(sequences, 0, 1)),
+        tokens_(sequences * (length - 1)),
+        ranks_(ranks) {}
+
+  InputPair collect(const LinearInput& input) override {
+    InputPair pair = of_ranks_.all() == 1 ? collect_alone(input) : collect_together(input);
+    for (const std::span<double> sums : {pair.hessian.values(), pair.drift.values()})
+      for (double& value : sums) value /= static_cast<double>(tokens_);
+    return pair;
+  }
+
+  void replace(const std::string& name, const StoredMatrix& values) override {
+    run_in_threads(readers_.size(), [&](size_t i) { readers_[i]->replace(name, values); });
+  }
+
+ private:
+  InputPair collect_alone(const LinearInput& input) {
+    readers_[0]->read(input, parts_);
+    return readers_[0]->take();
+  }
+
+  // As many parts at a time as there are readers, which wait there until it is their turn to be added: on the host
+  // there is one at a time besides the sum.
+  InputPair collect_together(const LinearInput& input) {
+    InputPair sum = empty_pair(network_->width_of(input.value));
+    for (size_t first = 0; first < parts_.size(); first += of_ranks_.all()) {
+      const std::span<const Share> round =
+          std::span(parts_).subspan(first, std::min(of_ranks_.all(), parts_.size() - first));
+      run_in_threads(readers_.size(), [&](size_t i) {
+        const size_t turn = of_ranks_.first() + i;
+        if (turn < round.size()) readers_[i]->read(input, round.subspan(turn, 1));
+      });
+      for (size_t turn = 0; turn < round.size(); ++turn) add_part(turn, sum);
+    }
+    return sum;
+  }
+
+  // What reader `reader` of all has, on every rank.
+  void add_part(size_t reader, InputPair& sum) {
+    const int from = of_ranks_.rank_of(reader);
+    InputPair part;
+    if (from == ranks_.rank()) part = readers_[reader - of_ranks_.first()]->take();
+    for (const auto& [values, sums] :
+         {std::pair(part.hessian.values(), sum.hessian.values()), std::pair(part.drift.values(), sum.drift.values())}) {
+      const Bytes mine = std::as_bytes(values);
+      if (ranks_.size() == 1) {
+        add_values(mine, sums);
+        continue;
+      }
+      ByteVector bytes(mine.begin(), mine.end());
+      ranks_.broadcast(bytes, from);
+      add_values(bytes, sums);
+    }
+  }
+
+  const std::vector<std::unique_ptr<PairReader>> readers_;
+  const ReadersOfRanks of_ranks_;
+  const std::shared_ptr<const Network> network_;
+  const std::vector<Share> parts_;  // of all readers
+  const int64_t tokens_;
+  Ranks& ranks_;
 };
 
 // The transpose of U, which is lower triangular.
@@ -141,13 +271,16 @@ Matrix shifted(ConstMatrixView weights, const InputPair& pair, const HessianFact
   return shifted;
 }
 
-// Of one input: its pair, and what collects it or shifts weights by it.
-uint64_t pair_bytes(const Network& network, const LinearInput& input, int64_t length) {
+// Of one input: its pair, and what collects it or shifts weights by it. `waits`: its pair is a sum of parts, of which
+// one waits to be added; `is_sent`: and half of one is on the way to other ranks, or from them.
+uint64_t pair_bytes(const Network& network, const LinearInput& input, int64_t length, bool waits, bool is_sent) {
   const int64_t columns = network.width_of(input.value);
   int64_t rows = 0;
   for (MatrixId id : input.readers) rows += network.matrix(id).rows;
   const auto floats = [](int64_t count) { return static_cast<uint64_t>(count) * sizeof(float); };
-  const uint64_t collecting = floats(columns * columns + columns * length);  // products; differences
+  const uint64_t products = floats(columns * columns + columns * length);  // of x and of its differences
+  const uint64_t sent = is_sent ? static_cast<uint64_t>(columns * columns) * sizeof(double) : 0;
+  const uint64_t collecting = (waits ? factor_bytes(columns) : 0) + std::max(products, sent);
   const int64_t tasks = std::min<int64_t>(thread_count(), divide_up(rows, kPairRowsPerTask));
   const uint64_t shifting =
       static_cast<uint64_t>((2 * columns + 3 * tasks * kPairRowsPerTask) * columns) * sizeof(double) +
@@ -155,17 +288,41 @@ uint64_t pair_bytes(const Network& network, const LinearInput& input, int64_t le
   return factor_bytes(columns) + std::max(collecting, shifting);  // H's triangle, and the drift
 }
 
+int64_t count_sequences(std::span<const Share> parts) {
+  int64_t count = 0;
+  for (const Share& part : parts) count += static_cast<int64_t>(part.size());
+  return count;
+}
+
 }  // namespace
 
-MemoryPlan plan_cpu_input_pairs(const Network& network, int64_t length, int64_t sequences, uint64_t weight_bytes) {
+std::vector<Share> parts_of_reader(int64_t sequences, size_t reader, size_t readers) {
+  std::vector<Share> parts;
+  for (size_t part = reader; part < hessian_part_count(sequences); part += readers)
+    parts.push_back(hessian_part(sequences, part));
+  return parts;
+}
+
+std::vector<Share> most_parts_of_reader(int64_t sequences, size_t readers) {
+  std::vector<Share> most;
+  for (size_t reader = 0; reader < readers; ++reader)
+    if (std::vector<Share> parts = parts_of_reader(sequences, reader, readers);
+        count_sequences(parts) > count_sequences(most))
+      most = std::move(parts);
+  return most;
+}
+
+MemoryPlan plan_cpu_input_pairs(const Network& network, int64_t length, int64_t sequences, int ranks,
+                                uint64_t weight_bytes) {
   uint64_t widest = 0;
   for (const LinearInput& input : inputs_of_layers(network))
-    widest = std::max(widest, pair_bytes(network, input, length));
-  const uint64_t paused = static_cast<uint64_t>(2 * sequences) * cpu_pause_bytes(network, length - 1);
+    widest = std::max(widest, pair_bytes(network, input, length, sequences > 1, ranks > 1));
+  const int64_t own = count_sequences(most_parts_of_reader(sequences, static_cast<size_t>(ranks)));
+  const uint64_t paused = static_cast<uint64_t>(2 * own) * cpu_pause_bytes(network, length - 1);
   return {"cross terms",
           "sequence",
           length,
-          sequences,
+          own,
           {{"weights", weight_bytes},
            {"activations of two models", 2 * cpu_pass_bytes(network, length - 1, length) + paused},
            {"Hessian, drift, factor", widest}},
@@ -180,18 +337,31 @@ std::vector<LinearInput> inputs_of_layers(const Network& network) {
 
 std::unique_ptr<InputPairs> make_input_pairs(const std::shared_ptr<const Weights>& original,
                                              const std::shared_ptr<const Weights>& quantized, const Device& device,
-                                             const TokenSequences& tokens, int64_t sequences) {
+                                             const TokenSequences& tokens, int64_t sequences, Ranks& ranks) {
   if (sequences < 1 || sequences > tokens.count)
     throw Error(ExitCode::kInternal, "input pairs of a number of sequences that there is not");
-  if (device.is_cuda) return make_cuda_input_pairs(original, quantized, device, tokens, sequences);
-  return std::make_unique<CpuInputPairs>(original, *quantized, tokens, sequences, gradient_arithmetic(device.numerics));
+  std::vector<std::unique_ptr<PairReader>> readers(device.is_cuda ? device.ordinals.size() : 1);
+  const ReadersOfRanks of_ranks(readers.size(), ranks);
+  run_in_threads(readers.size(), [&](size_t i) {
+    const std::vector<Share> parts = parts_of_reader(sequences, of_ranks.first() + i, of_ranks.all());
+    if (parts.empty()) return;
+    if (device.is_cuda)
+      readers[i] = make_cuda_pair_reader(*original, *quantized, {device.ordinals[i], device.memory_limit_bytes},
+                                         device.numerics, tokens, parts);
+    else
+      readers[i] =
+          std::make_unique<CpuPairReader>(original, *quantized, tokens, parts, gradient_arithmetic(device.numerics));
+  });
+  std::erase(readers, nullptr);  // those without parts are the last
+  return std::make_unique<SharedInputPairs>(std::move(readers), of_ranks, original->network, sequences, tokens.length,
+                                            ranks);
 }
 
 std::optional<MemoryPlan> plan_kept_input_pairs(const std::shared_ptr<const Network>& network, Numerics numerics,
-                                                int64_t length, int64_t sequences, int64_t most,
+                                                int64_t length, std::span<const Share> parts, int64_t most,
                                                 uint64_t usable_bytes) {
   try {
-    return plan_input_pairs(network, numerics, length, sequences, most, /*keeps=*/true, usable_bytes / 2);
+    return plan_input_pairs(network, numerics, length, parts, most, /*keeps=*/true, usable_bytes / 2);
   } catch (const DeviceError&) {
     return std::nullopt;
   }

@@ -1,6 +1,6 @@
 // input_pairs.cu: both models side by side on one device, stopped at the same input. What they read lies side by
-// side in one buffer, whose Hessian is collected as any other. Their passes go on from there, batch after batch, when
-// all activations have room; otherwise they begin anew.
+// side in one buffer, whose Hessian is collected as any other, part after part; of each, what a pair needs is added to
+// the sums. Passes go on from there, batch after batch, when all activations have room; otherwise they begin anew.
 #include "gptq/factor/input_pairs.h"
 
 #include <algorithm>
@@ -52,12 +52,25 @@ struct Workspace {
   DeviceArray<T> joint;
 };
 
-// drift (K, K) of an InputPair from the packed sum that the joint Hessian is `tokens` times the mean of.
-__global__ void drift_kernel(const double* joint, double tokens, int64_t columns, double* drift) {
+// An InputPair in device memory.
+struct DevicePair {
+  explicit DevicePair(int64_t columns)
+      : hessian(columns * (columns + 1) / 2, "Hessians"), drift(columns * columns, "Hessians") {}
+  DeviceArray<double> hessian, drift;
+};
+
+// Adds hessian (K, K), packed, and drift (K, K) of the pair that the packed joint sum (2 K, 2 K) is of; `is_first`:
+// puts them there.
+__global__ void add_pair_kernel(const double* joint, int64_t columns, bool is_first, double* hessian, double* drift) {
   const int64_t at = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
   if (at >= columns * columns) return;
   const int64_t i = at / columns, j = at % columns, low = max(i, j), row = columns + i;
-  drift[at] = joint[row * (row + 1) / 2 + j] / tokens - joint[low * (low + 1) / 2 + min(i, j)] / tokens;
+  const double of_quantized = joint[low * (low + 1) / 2 + min(i, j)];
+  const double difference = joint[row * (row + 1) / 2 + j] - of_quantized;
+  drift[at] = is_first ? difference : drift[at] + difference;
+  if (j > i) return;
+  const int64_t packed = i * (i + 1) / 2 + j;
+  hessian[packed] = is_first ? of_quantized : hessian[packed] + of_quantized;
 }
 
 // One batch on its way through both models.
@@ -76,45 +89,59 @@ struct PassPair {
   std::unique_ptr<CudaPass<T>> original, quantized;
 };
 
-// Makes all that CudaInputPairs does, for passes over `resident` sequences of which `batch` work at a time.
+// Calls body(first, sequences) for the batches of a part.
+template <typename Body>
+void for_each_batch(const Share& part, int64_t most, const Body& body) {
+  const auto end = static_cast<int64_t>(part.end);
+  for (auto first = static_cast<int64_t>(part.begin); first < end; first += most)
+    body(first, std::min(most, end - first));
+}
+
+int64_t largest_part(std::span<const Share> parts) {
+  return static_cast<int64_t>(std::ranges::max(parts, {}, &Share::size).size());
+}
+
+// Makes all that CudaPairReader does, for passes over batches that are all kept, or of which there is one.
 template <typename T>
 void allocate_input_pairs(const std::shared_ptr<const Network>& network, const NumericPolicy& policy, int64_t length,
-                          int64_t sequences, int64_t resident, int64_t batch) {
+                          std::span<const Share> parts, bool keeps, int64_t batch) {
   const FusionOptions options = cuda_fusion_options(policy, sizeof(T));
   const CudaNetworkWeights<T> original(network, policy, options), quantized(network, policy, options);
-  const DeviceArray<Token> tokens(sequences * length, "tokens and scores");
+  const DeviceArray<Token> tokens(static_cast<int64_t>(parts.back().end) * length, "tokens and scores");
   const Workspace<T> workspace(*network, length, batch);
-  for (int64_t first = 0; first < resident; first += batch) {
-    const PassPair<T> pair(original, quantized, length, std::min(batch, resident - first));
+  auto make_pass = [&](int64_t, int64_t sequences) {
+    const PassPair<T> pair(original, quantized, length, sequences);
     for (CudaPass<T>* pass : {pair.original.get(), pair.quantized.get()}) pass->reserve_shown();
-  }
+  };
+  if (!keeps) make_pass(0, batch);
+  for (const Share& part : parts)
+    if (keeps) for_each_batch(part, batch, make_pass);
   const int64_t widest = widest_input(*network);
   CudaHessianCollector collector;
   const std::string names[] = {"joint"};
   collector.reserve_sum(names, 2 * widest);
   collector.reserve_products(2 * widest, batch, length);
-  const DeviceArray<double> drift(widest * widest, "Hessians");
+  const DevicePair sums(widest);
 }
 
 template <typename T>
-class CudaInputPairs final : public InputPairs {
+class CudaPairReader final : public PairReader {
  public:
   // On the current device.
-  CudaInputPairs(const Weights& original, const Weights& quantized, const Device& device, const TokenSequences& tokens,
-                 int64_t sequences)
+  CudaPairReader(const Weights& original, const Weights& quantized, const CudaPlace& place, Numerics numerics,
+                 const TokenSequences& tokens, std::span<const Share> parts)
       : network_(original.network),
-        place_(device.ordinals[0], device.memory_limit_bytes),
-        numerics_(device.numerics),
-        sequences_(sequences),
+        place_(place),
+        numerics_(numerics),
+        parts_(parts.begin(), parts.end()),
         length_(tokens.length),
-        most_(std::min(sequences, cuda_windows_per_batch(place_.ordinal, tokens.length))) {
+        most_(std::min(largest_part(parts), cuda_windows_per_batch(place_.ordinal, tokens.length))) {
     const std::optional<MemoryPlan> plan =
-        plan_kept_input_pairs(network_, numerics_, length_, sequences_, most_, usable_memory(place_));
+        plan_kept_input_pairs(network_, numerics_, length_, parts_, most_, usable_memory(place_));
     const NumericPolicy policy = numeric_policy(numerics_);
     original_.emplace(original, policy, cuda_fusion_options(policy, sizeof(T)));
     quantized_.emplace(quantized, policy, cuda_fusion_options(policy, sizeof(T)));
-    tokens_ = DeviceArray<Token>(
-        std::span(tokens.tokens).first(static_cast<size_t>(sequences) * static_cast<size_t>(length_)));
+    tokens_ = DeviceArray<Token>(std::span(tokens.tokens).first(parts_.back().end * static_cast<size_t>(length_)));
     zero_.fill_zero();
     if (!plan) return;
     try {
@@ -124,20 +151,36 @@ class CudaInputPairs final : public InputPairs {
     }
   }
 
-  InputPair collect(const LinearInput& input) override {
+  void read(const LinearInput& input, std::span<const Share> parts) override {
     DeviceScope scope(place_.ordinal);
     const std::vector<std::string> layers = readers_of(input);
+    columns_ = network_->matrix(input.readers[0]).columns;
     if (workspace_) {
       try {
-        for (PassPair<T>& pair : kept_) read(pair, pair.count, input, layers, *workspace_);
-        return finish();
+        return add_up(parts, [&](const Share& part) {
+          for (auto& [first, pair] : kept_)
+            if (part.begin <= first && first < part.end) show(pair, pair.count, input, layers, *workspace_);
+        });
       } catch (const OutOfDeviceMemory&) {  // others took what was planned for the Hessian
         forget();
       }
     }
     const int64_t batch =
-        plan_input_pairs(network_, numerics_, length_, sequences_, most_, /*keeps=*/false, usable_memory(place_)).batch;
-    return with_smaller_batches(batch, [&](int64_t size) { return collect_anew(input, layers, size); });
+        plan_input_pairs(network_, numerics_, length_, parts_, most_, /*keeps=*/false, usable_memory(place_)).batch;
+    with_smaller_batches(batch, [&](int64_t size) {
+      read_anew(input, parts, layers, size);
+      return 0;
+    });
+  }
+
+  InputPair take() override {
+    DeviceScope scope(place_.ordinal);
+    InputPair pair{SymmetricMatrix(columns_), MatrixF64(columns_, columns_)};
+    download(pair.hessian.values(), static_cast<const double*>(sums_->hessian.data()), stream_);
+    download(pair.drift.values(), static_cast<const double*>(sums_->drift.data()), stream_);
+    stream_.wait();
+    sums_.reset();
+    return pair;
   }
 
   void replace(const std::string& name, const StoredMatrix& values) override {
@@ -154,10 +197,12 @@ class CudaInputPairs final : public InputPairs {
 
   void keep(int64_t batch) {
     workspace_.emplace(*network_, length_, batch);
-    for (int64_t first = 0; first < sequences_; first += batch) {
-      kept_.emplace_back(*original_, *quantized_, length_, std::min(batch, sequences_ - first));
-      begin(kept_.back(), first, kept_.back().count, *workspace_);
-    }
+    for (const Share& part : parts_)
+      for_each_batch(part, batch, [&](int64_t first, int64_t count) {
+        PassPair<T>& pair =
+            kept_.emplace_back(static_cast<size_t>(first), PassPair<T>(*original_, *quantized_, length_, count)).second;
+        begin(pair, first, count, *workspace_);
+      });
     stream_.wait();
   }
 
@@ -178,51 +223,51 @@ class CudaInputPairs final : public InputPairs {
   }
 
   // Enqueues what a batch reads.
-  void read(PassPair<T>& pair, int64_t count, const LinearInput& input, std::span<const std::string> layers,
+  void show(PassPair<T>& pair, int64_t count, const LinearInput& input, std::span<const std::string> layers,
             Workspace<T>& workspace) {
     HalfKeeper<T> one(0, workspace.joint), other(1, workspace.joint);
     pair.quantized->run_to(input.first_reader);
     pair.quantized->show(input, one);
     pair.original->run_to(input.first_reader);
     pair.original->show(input, other);
-    columns_ = network_->matrix(input.readers[0]).columns;
     collector_.add(layers, workspace.joint.data(), 2 * columns_, count, length_ - 1, 2 * columns_, stream_);
   }
 
-  InputPair collect_anew(const LinearInput& input, std::span<const std::string> layers, int64_t batch) {
+  void read_anew(const LinearInput& input, std::span<const Share> parts, std::span<const std::string> layers,
+                 int64_t batch) {
     collector_ = CudaHessianCollector();
     Workspace<T> workspace(*network_, length_, batch);
     PassPair<T> pair(*original_, *quantized_, length_, batch);
-    for (int64_t first = 0; first < sequences_; first += batch) {
-      const int64_t count = std::min(batch, sequences_ - first);
-      begin(pair, first, count, workspace);
-      read(pair, count, input, layers, workspace);
-    }
-    InputPair result = finish();
+    add_up(parts, [&](const Share& part) {
+      for_each_batch(part, batch, [&](int64_t first, int64_t count) {
+        begin(pair, first, count, workspace);
+        show(pair, count, input, layers, workspace);
+      });
+    });
     collector_.free_workspace();
-    return result;
   }
 
-  InputPair finish() {
-    stream_.wait();
-    const DeviceArray<double> joint = collector_.take_sum();
-    const auto tokens = static_cast<double>(sequences_ * (length_ - 1));
-    DeviceArray<double> drift(columns_ * columns_, "Hessians");
-    launch_kernel(drift_kernel, {static_cast<unsigned>(divide_up(drift.count(), kThreads)), kThreads}, stream_,
-                  joint.data(), tokens, columns_, drift.data());
-    InputPair pair{SymmetricMatrix(columns_), MatrixF64(columns_, columns_)};
-    const std::span<double> hessian = pair.hessian.values();  // the first rows of the joint one
-    download(hessian, static_cast<const double*>(joint.data()), stream_);
-    download(pair.drift.values(), static_cast<const double*>(drift.data()), stream_);
-    stream_.wait();
-    std::ranges::transform(hessian, hessian.begin(), [&](double sum) { return sum / tokens; });
-    return pair;
+  // The sums over what show_part(part) enqueues.
+  template <typename ShowPart>
+  void add_up(std::span<const Share> parts, const ShowPart& show_part) {
+    sums_.reset();
+    for (const Share& part : parts) {
+      collector_.begin_at(static_cast<int64_t>(part.begin));
+      show_part(part);
+      const DeviceArray<double> joint = collector_.take_sum();
+      const bool is_first = !sums_;
+      if (is_first) sums_.emplace(columns_);
+      launch_kernel(add_pair_kernel, {static_cast<unsigned>(divide_up(columns_ * columns_, kThreads)), kThreads},
+                    stream_, joint.data(), columns_, is_first, sums_->hessian.data(), sums_->drift.data());
+      stream_.wait();  // the joint sum goes
+    }
   }
 
   std::shared_ptr<const Network> network_;
   CudaPlace place_;
   Numerics numerics_;
-  int64_t sequences_, length_;
+  const std::vector<Share> parts_;
+  int64_t length_;
   int64_t most_;         // sequences at a time
   int64_t columns_ = 0;  // K of the input that was read last
   std::optional<CudaNetworkWeights<T>> original_, quantized_;
@@ -230,8 +275,9 @@ class CudaInputPairs final : public InputPairs {
   DeviceArray<Token> tokens_;
   DeviceArray<int> zero_{1};
   CudaHessianCollector collector_;
-  std::optional<Workspace<T>> workspace_;  // of passes that are kept
-  std::vector<PassPair<T>> kept_;
+  std::optional<DevicePair> sums_;
+  std::optional<Workspace<T>> workspace_;             // of passes that are kept
+  std::vector<std::pair<size_t, PassPair<T>>> kept_;  // with their first sequences
 };
 
 // Below: w' = w + strength * w D U^T U, columns of D and U in the order of U, as three products of tiles.
@@ -349,22 +395,23 @@ class Shifter {
 }  // namespace
 
 MemoryPlan plan_input_pairs(const std::shared_ptr<const Network>& network, Numerics numerics, int64_t length,
-                            int64_t sequences, int64_t most, bool keeps, uint64_t usable_bytes) {
-  return fit_memory_plan("reading two models' inputs", "sequence", length, most, usable_bytes, [&](int64_t batch) {
-    return counted_allocations([&] {
-      with_cuda_type(numerics, [&]<typename T>(T*) {
-        allocate_input_pairs<T>(network, numeric_policy(numerics), length, sequences, keeps ? sequences : batch, batch);
-      });
-    });
-  });
+                            std::span<const Share> parts, int64_t most, bool keeps, uint64_t usable_bytes) {
+  return fit_memory_plan("reading two models' inputs", "sequence", length, std::min(most, largest_part(parts)),
+                         usable_bytes, [&](int64_t batch) {
+                           return counted_allocations([&] {
+                             with_cuda_type(numerics, [&]<typename T>(T*) {
+                               allocate_input_pairs<T>(network, numeric_policy(numerics), length, parts, keeps, batch);
+                             });
+                           });
+                         });
 }
 
-std::unique_ptr<InputPairs> make_cuda_input_pairs(const std::shared_ptr<const Weights>& original,
-                                                  const std::shared_ptr<const Weights>& quantized, const Device& device,
-                                                  const TokenSequences& tokens, int64_t sequences) {
-  DeviceScope scope(device.ordinals[0]);
-  return with_cuda_type(device.numerics, [&]<typename T>(T*) -> std::unique_ptr<InputPairs> {
-    return std::make_unique<CudaInputPairs<T>>(*original, *quantized, device, tokens, sequences);
+std::unique_ptr<PairReader> make_cuda_pair_reader(const Weights& original, const Weights& quantized,
+                                                  const CudaPlace& place, Numerics numerics,
+                                                  const TokenSequences& tokens, std::span<const Share> parts) {
+  DeviceScope scope(place.ordinal);
+  return with_cuda_type(numerics, [&]<typename T>(T*) -> std::unique_ptr<PairReader> {
+    return std::make_unique<CudaPairReader<T>>(original, quantized, place, numerics, tokens, parts);
   });
 }
 

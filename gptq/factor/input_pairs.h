@@ -15,13 +15,15 @@
 #include "gptq/factor/hessian_factor.h"
 #include "gptq/statistics/hessian.h"
 #include "runtime/base/memory_plan.h"
+#include "runtime/base/parallel.h"
 #include "runtime/device/device.h"
+#include "runtime/device/ranks.h"
 #include "runtime/ops/token_sequences.h"
 #include "runtime/ops/weights.h"
 
 namespace thimble {
 
-// Means over all tokens.
+// Means over all tokens, or sums.
 struct InputPair {
   SymmetricMatrix hessian;  // (K, K) of x~ x~^T
   MatrixF64 drift;          // (K, K) of (x - x~) x~^T
@@ -32,7 +34,7 @@ class InputPairs {
  public:
   virtual ~InputPairs() = default;
   // `input`: one of inputs_of_layers(). They come in that order; some may be left out, none comes twice. Errors are
-  // those of Hessians.
+  // those of Hessians. Collective, as is the next.
   virtual InputPair collect(const LinearInput& input) = 0;
   // Gives a matrix of the quantized model other values: one of those that read the input collected last.
   virtual void replace(const std::string& name, const StoredMatrix& values) = 0;
@@ -42,12 +44,16 @@ class InputPairs {
 std::vector<LinearInput> inputs_of_layers(const Network& network);
 
 // Of the first `sequences` of the tokens, less the last of each. In bf16 on CUDA devices with that mode, else in fp32,
-// whatever the numeric mode; on several devices, the first one does it all. `tokens` must outlive the result.
-// Activations of all sequences stay in memory, so that each layer runs once per model; where a device has no room for
-// them, as often as inputs after it are read. The results are the same bits.
+// whatever the numeric mode. `tokens` and `ranks` must outlive the result. Sequences are cut into the parts of Hessians
+// (hessian_part()), at most eight, as many as a machine has devices as a rule; sums over a part go sequence by
+// sequence, in float64, and parts are added in their order. They are dealt out in turn to the CUDA devices of all
+// ranks, or to the ranks on CPUs; the results are the same bits for any number of these, on every rank. Whoever reads a
+// part keeps the activations of its sequences in memory, so that each layer runs once per model; where a device has no
+// room for them, as often as inputs after it are read, with the same results.
 std::unique_ptr<InputPairs> make_input_pairs(const std::shared_ptr<const Weights>& original,
                                              const std::shared_ptr<const Weights>& quantized, const Device& device,
-                                             const TokenSequences& tokens, int64_t sequences);
+                                             const TokenSequences& tokens, int64_t sequences,
+                                             Ranks& ranks = no_other_ranks());
 
 // w' for every row of each of `weights` (R, K), which read the pair's input, `strength` of the way from w. `damping`:
 // relative to the Hessian's mean diagonal, as in factor_hessian(), whose errors these are; `layer` names the input
@@ -56,21 +62,40 @@ std::unique_ptr<InputPairs> make_input_pairs(const std::shared_ptr<const Weights
 std::vector<Matrix> shift_weights(std::span<const ConstMatrixView> weights, const InputPair& pair, double damping,
                                   double strength, const std::string& layer, const Device& device);
 
-// What make_input_pairs() and shift_weights() take of the host's memory on the CPU, with the input in flight that takes
-// most. `weight_bytes`: of the original, in memory.
-MemoryPlan plan_cpu_input_pairs(const Network& network, int64_t length, int64_t sequences, uint64_t weight_bytes);
+// What make_input_pairs() and shift_weights() take of the host's memory on the CPU, on each of so many ranks, with the
+// input in flight that takes most. `weight_bytes`: of the original, in memory.
+MemoryPlan plan_cpu_input_pairs(const Network& network, int64_t length, int64_t sequences, int ranks,
+                                uint64_t weight_bytes);
+
+// One of those that parts are dealt out to: a CPU or a CUDA device. Only one thread at a time may call it.
+class PairReader {
+ public:
+  virtual ~PairReader() = default;
+  // Reads `parts`, some of its own, up to an input, as InputPairs::collect(). Each of its parts is read once per input.
+  virtual void read(const LinearInput& input, std::span<const Share> parts) = 0;
+  // The sums over what was read last, part after part.
+  virtual InputPair take() = 0;
+  virtual void replace(const std::string& name, const StoredMatrix& values) = 0;
+};
+
+// The sequences of each part that reader `reader` of `readers` is dealt out, in order.
+std::vector<Share> parts_of_reader(int64_t sequences, size_t reader, size_t readers);
+// Of the one with most sequences.
+std::vector<Share> most_parts_of_reader(int64_t sequences, size_t readers);
 
 // What these two do on a CUDA device; DeviceErrors in a build without CUDA.
-std::unique_ptr<InputPairs> make_cuda_input_pairs(const std::shared_ptr<const Weights>& original,
-                                                  const std::shared_ptr<const Weights>& quantized, const Device& device,
-                                                  const TokenSequences& tokens, int64_t sequences);
-// What make_cuda_input_pairs() takes, without `keeps` that of passes that begin anew; see cuda_models.h for plans.
+std::unique_ptr<PairReader> make_cuda_pair_reader(const Weights& original, const Weights& quantized,
+                                                  const CudaPlace& place, Numerics numerics,
+                                                  const TokenSequences& tokens, std::span<const Share> parts);
+// What the reader of `parts`, at least one, takes: up to `most` sequences at a time, of one part. Without `keeps` that
+// of passes that begin anew; see cuda_models.h for plans.
 MemoryPlan plan_input_pairs(const std::shared_ptr<const Network>& network, Numerics numerics, int64_t length,
-                            int64_t sequences, int64_t most, bool keeps, uint64_t usable_bytes);
+                            std::span<const Share> parts, int64_t most, bool keeps, uint64_t usable_bytes);
 // With `keeps`, in half of the usable memory: the other half is for those who solve meanwhile. None where that has no
 // room.
 std::optional<MemoryPlan> plan_kept_input_pairs(const std::shared_ptr<const Network>& network, Numerics numerics,
-                                                int64_t length, int64_t sequences, int64_t most, uint64_t usable_bytes);
+                                                int64_t length, std::span<const Share> parts, int64_t most,
+                                                uint64_t usable_bytes);
 std::vector<Matrix> shift_weights_cuda(std::span<const ConstMatrixView> weights, const InputPair& pair, double damping,
                                        double strength, const std::string& layer, const CudaPlace& place);
 

@@ -34,14 +34,13 @@ MemoryPlan plan_gradients(const std::shared_ptr<const Network>&, Numerics, int64
   refuse("loss statistics are collected");
 }
 
-MemoryPlan plan_input_pairs(const std::shared_ptr<const Network>&, Numerics, int64_t, int64_t, int64_t, bool,
-                            uint64_t) {
+MemoryPlan plan_input_pairs(const std::shared_ptr<const Network>&, Numerics, int64_t, std::span<const Share>, int64_t,
+                            bool, uint64_t) {
   refuse("inputs of two models are read");
 }
 
-std::unique_ptr<InputPairs> make_cuda_input_pairs(const std::shared_ptr<const Weights>&,
-                                                  const std::shared_ptr<const Weights>&, const Device&,
-                                                  const TokenSequences&, int64_t) {
+std::unique_ptr<PairReader> make_cuda_pair_reader(const Weights&, const Weights&, const CudaPlace&, Numerics,
+                                                  const TokenSequences&, std::span<const Share>) {
   refuse("inputs of two models are read");
 }
 

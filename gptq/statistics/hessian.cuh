@@ -30,6 +30,9 @@ class CudaHessianCollector {
   // `first_sequence`: the number in errors of the first sequence.
   explicit CudaHessianCollector(size_t workspace_bytes = kMostGramBytes, int64_t first_sequence = 0);
 
+  // The number in errors of the first sequence, of a collector that nothing has been added to.
+  void begin_at(int64_t first_sequence) { first_sequence_ = first_sequence; }
+
   // Room for the sum of an input of `columns` columns, and for products of so many sequences, so that add() allocates
   // nothing.
   void reserve_sum(std::span<const std::string> layers, int64_t columns) { input_of(layers, columns, nullptr); }

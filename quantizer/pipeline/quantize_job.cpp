@@ -195,7 +195,7 @@ void QuantizeJob::check_lower_bound(const QuantizeRequest& request) {
 
 void QuantizeJob::collect() {
   if (request_.hessians.empty()) source_.weights();  // while a device gets ready
-  memory_plans_ = plan_memory(request_, source_, layers_);
+  memory_plans_ = plan_memory(request_, source_, layers_, ranks_.size());
   for (const MemoryPlan& plan : memory_plans_) console_.note(plan.text());
   work_.emplace(ranks_.is_root() ? request_.work_folder : "", request_.after_piece);
   const std::string& beside = request_.output.empty() ? request_.work_folder : request_.output;  // a sweep has several

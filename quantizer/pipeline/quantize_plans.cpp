@@ -51,16 +51,19 @@ int64_t sequences_of(const QuantizeRequest& request) {
 }
 
 // And what cross terms will, of which there may be none.
-std::vector<MemoryPlan> plan_cross_terms(const QuantizeRequest& request, const OpenedCheckpoint& source) {
+std::vector<MemoryPlan> plan_cross_terms(const QuantizeRequest& request, const OpenedCheckpoint& source, int ranks) {
   const int64_t sequences = std::min(sequences_of(request), request.cross_sequences);
   const int64_t length = request.calibration.length;
   if (request.slope.cross_term == 0 || sequences < 1) return {};
   const std::shared_ptr<const Network>& network = source.runnable().network;
   const Numerics numerics = request.device.numerics == Numerics::kBf16 ? Numerics::kBf16 : Numerics::kFp32;
+  // Other ranks have as many devices, as a rule.
+  const std::vector<Share> parts =
+      most_parts_of_reader(sequences, request.device.ordinals.size() * static_cast<size_t>(ranks));
   const int64_t most = std::min(sequences, cuda_windows_per_batch(request.device.ordinals[0], length));
   const uint64_t usable = usable_memory(request.device);
-  if (auto plan = plan_kept_input_pairs(network, numerics, length, sequences, most, usable)) return {*plan};
-  return {plan_input_pairs(network, numerics, length, sequences, most, /*keeps=*/false, usable)};
+  if (auto plan = plan_kept_input_pairs(network, numerics, length, parts, most, usable)) return {*plan};
+  return {plan_input_pairs(network, numerics, length, parts, most, /*keeps=*/false, usable)};
 }
 
 // A step of learning or distillation: of a model that runs, on sequences that it reads.
@@ -160,7 +163,7 @@ MemoryPlan plan_solving(const QuantizeRequest& request, const OpenedCheckpoint& 
 
 // Of the host where it is the CPU that computes. From statistics on, Hessians wait; from solving on, there are codes.
 std::vector<MemoryPlan> plan_host_memory(const QuantizeRequest& request, OpenedCheckpoint& source,
-                                         const std::vector<std::string>& layers) {
+                                         const std::vector<std::string>& layers, int ranks) {
   const uint64_t usable = request.device.host_memory_bytes;
   if (!request.hessians.empty())  // which lie in their file; the model may be none that runs
     return {plan_solving(request, source, layers, {{"weights", source.memory_bytes()}})};
@@ -186,7 +189,8 @@ std::vector<MemoryPlan> plan_host_memory(const QuantizeRequest& request, OpenedC
     plan.uses.insert(plan.uses.end(), {waiting, codes});
     plans.push_back(std::move(plan));
   };
-  if (request.slope.cross_term > 0 && crossed > 0) add(plan_cpu_input_pairs(network, options.length, crossed, weights));
+  if (request.slope.cross_term > 0 && crossed > 0)
+    add(plan_cpu_input_pairs(network, options.length, crossed, ranks, weights));
   for (const TunedPass& tuned : tuned_passes(request, network)) {
     MemoryPlan plan = plan_cpu_divergence(network, options.length, tuned.sequences, weights, tuned.options);
     tuned.name(plan);
@@ -199,12 +203,12 @@ std::vector<MemoryPlan> plan_host_memory(const QuantizeRequest& request, OpenedC
 }  // namespace
 
 std::vector<MemoryPlan> plan_memory(const QuantizeRequest& request, OpenedCheckpoint& source,
-                                    const std::vector<std::string>& layers) {
-  if (!request.device.is_cuda) return plan_host_memory(request, source, layers);
+                                    const std::vector<std::string>& layers, int ranks) {
+  if (!request.device.is_cuda) return plan_host_memory(request, source, layers, ranks);
   std::vector<MemoryPlan> plans;
   if (request.hessians.empty()) plans = plan_calibration(request, source);
   if (request.method != MethodKind::kSlope) return plans;
-  std::ranges::move(plan_cross_terms(request, source), std::back_inserter(plans));
+  std::ranges::move(plan_cross_terms(request, source, ranks), std::back_inserter(plans));
   std::ranges::move(plan_distillation(request, source), std::back_inserter(plans));
   return plans;
 }

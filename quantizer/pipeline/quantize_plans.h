@@ -12,8 +12,8 @@
 namespace thimble {
 
 // Of a CUDA device for calibration, cross terms and distillation, as far as there are any; of the host for these and
-// for solving. `layers`: the names that will have Hessians.
+// for solving. `layers`: the names that will have Hessians; `ranks`: how many processes share the work.
 std::vector<MemoryPlan> plan_memory(const QuantizeRequest& request, OpenedCheckpoint& source,
-                                    const std::vector<std::string>& layers);
+                                    const std::vector<std::string>& layers, int ranks);
 
 }  // namespace thimble

@@ -143,9 +143,10 @@ TEST_P(CudaMemoryUse, OfStatistics) {
 
 TEST_P(CudaMemoryUse, OfTwoModelsInputs) {
   const std::vector<LinearInput> inputs = inputs_of_layers(*network_);
+  const std::vector<Share> parts = parts_of_reader(kSequences, 0, 1);
   const int64_t windows = std::min(kSequences, cuda_windows_per_batch(0, kLength));
-  const MemoryPlan kept = plan_input_pairs(network_, Numerics::kBf16, kLength, kSequences, windows, true, kMuch),
-                   anew = plan_input_pairs(network_, Numerics::kBf16, kLength, kSequences, 4, false, kMuch);
+  const MemoryPlan kept = plan_input_pairs(network_, Numerics::kBf16, kLength, parts, windows, true, kMuch),
+                   anew = plan_input_pairs(network_, Numerics::kBf16, kLength, parts, 4, false, kMuch);
   auto read = [&](uint64_t limit) {
     Device limited = device();
     limited.memory_limit_bytes = limit;

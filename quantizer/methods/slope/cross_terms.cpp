@@ -11,11 +11,12 @@ namespace {
 class ProgramPairs final : public PairedModels {
  public:
   ProgramPairs(std::shared_ptr<const Weights> original, const TokenSequences& tokens, int64_t sequences,
-               const Device& device)
+               const Device& device, Ranks& ranks)
       : original_(std::move(original)),
         tokens_(tokens),
         sequences_(std::min(tokens.count, sequences)),
         device_(device),
+        ranks_(ranks),
         inputs_(inputs_of_layers(*original_->network)) {}
 
   uint64_t key() const override {
@@ -44,7 +45,7 @@ class ProgramPairs final : public PairedModels {
     FloatTensors small;
     for (const auto& [name, values] : original_->small) small[name] = dequantize(*known.at(name));
     so_far->set_small(std::move(small));
-    pairs_ = make_input_pairs(original_, std::move(so_far), device_, tokens_, sequences_);
+    pairs_ = make_input_pairs(original_, std::move(so_far), device_, tokens_, sequences_, ranks_);
   }
 
   InputPair collect(size_t input) override { return pairs_->collect(inputs_[input]); }
@@ -56,6 +57,7 @@ class ProgramPairs final : public PairedModels {
   const TokenSequences& tokens_;
   const int64_t sequences_;
   const Device& device_;
+  Ranks& ranks_;
   const std::vector<LinearInput> inputs_;
   std::unique_ptr<InputPairs> pairs_;
 };
@@ -70,8 +72,8 @@ KnownTensors known_tensors(const QuantizedModel& fixed, const std::vector<SlopeM
 }  // namespace
 
 std::unique_ptr<PairedModels> make_paired_models(std::shared_ptr<const Weights> original, const TokenSequences& tokens,
-                                                 int64_t sequences, const Device& device) {
-  return std::make_unique<ProgramPairs>(std::move(original), tokens, sequences, device);
+                                                 int64_t sequences, const Device& device, Ranks& ranks) {
+  return std::make_unique<ProgramPairs>(std::move(original), tokens, sequences, device, ranks);
 }
 
 std::vector<SlopeMatrix> CrossTerms::solve(double log2_c, Progress& progress) const {

@@ -18,7 +18,7 @@ namespace thimble {
 // Tensors of a model that is quantized so far, by name.
 using KnownTensors = std::map<std::string, const QuantizedTensor*>;
 
-// The original, and beside it a model that is quantized on the way: whoever runs them.
+// The original, and beside it a model that is quantized on the way: whoever runs them. All ranks call it alike.
 class PairedModels {
  public:
   virtual ~PairedModels() = default;
@@ -36,10 +36,10 @@ class PairedModels {
   virtual void end() = 0;
 };
 
-// Of a model that the program runs, by make_input_pairs(). At most `sequences` of `tokens` are read; all must outlive
-// the result.
+// Of a model that the program runs, by make_input_pairs(), shared among the ranks. At most `sequences` of `tokens` are
+// read; all must outlive the result.
 std::unique_ptr<PairedModels> make_paired_models(std::shared_ptr<const Weights> original, const TokenSequences& tokens,
-                                                 int64_t sequences, const Device& device);
+                                                 int64_t sequences, const Device& device, Ranks& ranks);
 
 struct CrossTerms {
   PairedModels& models;

@@ -127,7 +127,8 @@ class SlopeMethod final : public Method {
     std::unique_ptr<PairedModels> own_pairs;
     if (options_.slope.cross_term > 0) {
       if (!options_.outside.pairs)
-        own_pairs = make_paired_models(work.source.weights(), work.tokens, options_.cross_sequences, work.device);
+        own_pairs = make_paired_models(work.source.weights(), work.tokens, options_.cross_sequences, work.device,
+                                       work.shared.ranks());
       cross_terms.emplace(
           CrossTerms{own_pairs ? *own_pairs : *options_.outside.pairs, start_->fixed, start_->layers, work.times});
     }

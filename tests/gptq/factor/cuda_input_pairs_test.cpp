@@ -8,18 +8,20 @@
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 #include "tests/runtime/families/golf/random_model.h"
 #include "tests/runtime/families/gpt2/random_gpt2.h"
+#include "tests/support/thread_ranks.h"
 
 namespace thimble {
 namespace {
 
-constexpr int64_t kSequences = 5, kLength = 33;
+constexpr int64_t kSequences = 19, kLength = 33;
 
 class CudaInputPairs : public CudaTest {
  protected:
   // Every input of the model's layers, each matrix changed once its input is read.
   std::vector<InputPair> read_all(const Device& device) const { return read_all(original_, device); }
-  std::vector<InputPair> read_all(const std::shared_ptr<const Weights>& model, const Device& device) const {
-    const std::unique_ptr<InputPairs> pairs = make_input_pairs(model, model, device, tokens_, kSequences);
+  std::vector<InputPair> read_all(const std::shared_ptr<const Weights>& model, const Device& device,
+                                  Ranks& ranks = no_other_ranks()) const {
+    const std::unique_ptr<InputPairs> pairs = make_input_pairs(model, model, device, tokens_, kSequences, ranks);
     std::vector<InputPair> read;
     for (const LinearInput& input : inputs_of_layers(*model->network)) {
       read.push_back(pairs->collect(input));
@@ -30,6 +32,13 @@ class CudaInputPairs : public CudaTest {
       }
     }
     return read;
+  }
+  static void expect_equal(const std::vector<InputPair>& found, const std::vector<InputPair>& expected) {
+    ASSERT_EQ(found.size(), expected.size());
+    for (size_t input = 0; input < expected.size(); ++input) {
+      EXPECT_EQ(found[input].hessian, expected[input].hessian) << input;
+      EXPECT_TRUE(std::ranges::equal(found[input].drift.values(), expected[input].drift.values())) << input;
+    }
   }
   static void expect_near(const std::vector<InputPair>& cuda, const std::vector<InputPair>& cpu, double tolerance) {
     ASSERT_EQ(cuda.size(), cpu.size());
@@ -48,7 +57,7 @@ class CudaInputPairs : public CudaTest {
   }
 
   std::shared_ptr<const Weights> original_ = random_golf_weights(small_golf_config(), 3);
-  TokenSequences tokens_{7, kLength, random_tokens(7 * kLength, original_->network->vocabulary(), 6)};
+  TokenSequences tokens_{21, kLength, random_tokens(21 * kLength, original_->network->vocabulary(), 6)};
 };
 
 TEST_F(CudaInputPairs, AreTheCpus) {
@@ -73,17 +82,37 @@ TEST_F(CudaInputPairs, AreThereInEveryMode) {
 
 TEST_F(CudaInputPairs, AreTheSameBitsInAnyMemory) {
   const std::vector<InputPair> expected = read_all({true, {0}, Numerics::kBf16});
+  const std::vector<Share> parts = parts_of_reader(kSequences, 0, 1);
   const auto bytes = [&](int64_t most, bool keeps) {
-    return plan_input_pairs(original_->network, Numerics::kBf16, kLength, kSequences, most, keeps, UINT64_MAX).bytes();
+    return plan_input_pairs(original_->network, Numerics::kBf16, kLength, parts, most, keeps, UINT64_MAX).bytes();
   };
   // All activations kept, in batches of 2; passes that begin anew, of 2 sequences and of 1.
   for (const uint64_t limit : {2 * bytes(2, true), bytes(2, false), bytes(1, false)}) {
     SCOPED_TRACE(limit);
     const std::vector<InputPair> read = read_all({true, {0}, Numerics::kBf16, limit});
-    for (size_t input = 0; input < expected.size(); ++input) {
-      EXPECT_EQ(read[input].hessian, expected[input].hessian) << input;
-      EXPECT_TRUE(std::ranges::equal(read[input].drift.values(), expected[input].drift.values())) << input;
-    }
+    expect_equal(read, expected);
+  }
+}
+
+TEST_F(CudaInputPairs, AreTheSameBitsOnAnyNumberOfDevices) {
+  const int devices = cuda_device_count();
+  if (devices < 2) GTEST_SKIP() << "one CUDA device";
+  const std::vector<InputPair> expected = read_all({true, {0}, Numerics::kBf16});
+  std::vector<int> ordinals = {0};
+  for (int device = 1; device < devices; ++device) {
+    SCOPED_TRACE(device + 1);
+    ordinals.push_back(device);
+    expect_equal(read_all({true, ordinals, Numerics::kBf16}), expected);
+  }
+}
+
+// Of several readers on one device: what each has of a part waits there.
+TEST_F(CudaInputPairs, AreTheSameBitsOnAnyNumberOfRanks) {
+  const Device device{true, {0}, Numerics::kBf16};
+  const std::vector<InputPair> expected = read_all(device);
+  for (const int size : {2, 3}) {
+    SCOPED_TRACE(size);
+    run_as_ranks(size, [&](Ranks& ranks) { expect_equal(read_all(original_, device, ranks), expected); });
   }
 }
 

@@ -3,12 +3,17 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "runtime/cpu/cpu_pass.h"
 #include "runtime/families/golf/golf_layout.h"
 #include "tests/gptq/factor/joint_hessian.h"
 #include "tests/gptq/statistics/gptq_samples.h"
+#include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/families/golf/random_model.h"
 #include "tests/runtime/ops/changed_matrix.h"
+#include "tests/support/thread_ranks.h"
 
 namespace thimble {
 namespace {
@@ -115,6 +120,81 @@ TEST(InputPairs, SeeWhatWasReplaced) {
   EXPECT_EQ(pair.hessian, expected.hessian);
   EXPECT_TRUE(std::ranges::equal(pair.drift.values(), expected.drift.values()));
   EXPECT_TRUE(std::ranges::any_of(pair.drift.values(), [](double value) { return value != 0; }));
+}
+
+// Every input, each matrix changed once its input is read.
+std::vector<InputPair> read_all(const std::shared_ptr<const Weights>& model, const TokenSequences& tokens,
+                                Ranks& ranks) {
+  const std::unique_ptr<InputPairs> pairs = make_input_pairs(model, model, Device{}, tokens, tokens.count, ranks);
+  std::vector<InputPair> read;
+  for (const LinearInput& input : inputs_of_layers(*model->network)) {
+    read.push_back(pairs->collect(input));
+    for (MatrixId id : input.readers) {
+      Matrix changed = model->matrix(id).widened();
+      for (float& weight : changed.values()) weight *= 1.125F;
+      pairs->replace(model->network->matrix(id).name, changed);
+    }
+  }
+  return read;
+}
+
+// Fewer sequences than parts, as many, and more; fewer ranks than parts, and more.
+TEST(InputPairs, DoNotDependOnTheRanks) {
+  const auto model = random_golf_weights(small_golf_config(), 3);
+  for (const int64_t count : {1, 3, 8, 19}) {
+    const TokenSequences tokens{count, kLength, random_tokens(count * kLength, model->network->vocabulary(), 6)};
+    const std::vector<InputPair> expected = read_all(model, tokens, no_other_ranks());
+    for (const int size : {2, 3, 9}) {
+      SCOPED_TRACE(testing::Message() << count << " sequences on " << size << " ranks");
+      run_as_ranks(size, [&](Ranks& ranks) {
+        const std::vector<InputPair> found = read_all(model, tokens, ranks);
+        ASSERT_EQ(found.size(), expected.size());
+        for (size_t i = 0; i < expected.size(); ++i) {
+          EXPECT_EQ(found[i].hessian, expected[i].hessian) << i;
+          EXPECT_TRUE(std::ranges::equal(found[i].drift.values(), expected[i].drift.values())) << i;
+        }
+      });
+    }
+  }
+}
+
+TEST(InputPairs, PartsAreDealtOutInTurn) {
+  auto begins = [](const std::vector<Share>& parts) {
+    std::vector<size_t> all;
+    for (const Share& part : parts) all.push_back(part.begin);
+    return all;
+  };
+  EXPECT_EQ(begins(parts_of_reader(16, 0, 1)), (std::vector<size_t>{0, 2, 4, 6, 8, 10, 12, 14}));
+  EXPECT_EQ(begins(parts_of_reader(16, 1, 3)), (std::vector<size_t>{2, 8, 14}));
+  EXPECT_EQ(begins(parts_of_reader(3, 2, 9)), std::vector<size_t>{2});
+  EXPECT_TRUE(parts_of_reader(3, 3, 9).empty());
+  EXPECT_EQ(begins(most_parts_of_reader(9, 8)), std::vector<size_t>{7});  // which has two
+}
+
+// Of the sequences that a rank reads: each names its own.
+TEST(InputPairs, AValueThatIsNotFiniteIsNamed) {
+  Weights damaged = *random_golf_weights(small_golf_config(), 3);
+  const MatrixId table = damaged.network->id_of("tok_emb.weight");
+  Matrix values = damaged.matrix(table).widened();
+  const Token bad = 5;
+  values(bad, 0) = std::numeric_limits<float>::quiet_NaN();
+  damaged.matrices[static_cast<size_t>(table)] = values;
+  const auto model = std::make_shared<const Weights>(std::move(damaged));
+  constexpr int64_t kCount = 16;
+  TokenSequences tokens{kCount, kLength, random_tokens(kCount * kLength, model->network->vocabulary(), 6)};
+  std::ranges::replace(tokens.tokens, bad, bad + 1);
+  for (const int64_t sequence : {int64_t{3}, int64_t{5}})  // of the second part and the third
+    tokens.tokens[static_cast<size_t>(sequence * kLength + 2)] = bad;
+  const LinearInput first = inputs_of_layers(*model->network)[0];
+  const std::string reader = model->network->matrix(first.readers[0]).name;
+  expect_error<Error>([&] { make_input_pairs(model, model, Device{}, tokens, kCount)->collect(first); },
+                      {reader, "sequence 3, position 2"});
+  tokens.tokens[static_cast<size_t>(1 * kLength + 4)] = bad;  // of the first part: both ranks meet one at once
+  run_as_ranks(2, [&](Ranks& ranks) {
+    const std::unique_ptr<InputPairs> pairs = make_input_pairs(model, model, Device{}, tokens, kCount, ranks);
+    expect_error<Error>([&] { pairs->collect(first); },
+                        {reader, ranks.is_root() ? "sequence 1, position 4" : "sequence 3, position 2"});
+  });
 }
 
 // Joint second moments of x~ and x = A x~ + noise: without damping w' = w E[x x~^T] E[x~ x~^T]^-1.

@@ -18,7 +18,7 @@ TEST(NoCudaGptq, SaysThatTheBuildHasNoCuda) {
 TEST(NoCudaGptq, NorHasItASolverForSlope) { EXPECT_THROW(solve_slope_cuda({}, {}, 0, {}), DeviceError); }
 
 TEST(NoCudaGptq, NorDoesItReadInputsOfTwoModelsThere) {
-  EXPECT_THROW(make_cuda_input_pairs({}, {}, {}, {}, 1), DeviceError);
+  EXPECT_THROW(make_cuda_pair_reader({}, {}, 0, Numerics::kFp32, {}, {}), DeviceError);
   EXPECT_THROW(shift_weights_cuda({}, {}, 0, 1, "layer", 0), DeviceError);
 }
 

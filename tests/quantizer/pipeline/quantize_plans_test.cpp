@@ -15,6 +15,7 @@
 #include "runtime/cpu/cpu_plans.h"
 #include "tests/runtime/families/golf/random_model.h"
 #include "tests/support/allocation_probe.h"
+#include "tests/support/thread_ranks.h"
 
 namespace thimble {
 namespace {
@@ -110,7 +111,25 @@ TEST_F(HostPlans, OfCrossTerms) {
     const std::vector<ConstMatrixView> views(weights.begin(), weights.end());
     shift_weights(views, pair, 0.5, 1, "layer", Device{});
   }
-  expect_planned(probe.peak_bytes(), plan_cpu_input_pairs(network(), kLength, kSequences, 0).bytes());
+  expect_planned(probe.peak_bytes(), plan_cpu_input_pairs(network(), kLength, kSequences, 1, 0).bytes());
+}
+
+// Three ranks in one process, which holds what they send once more; what waits at an input is a third for each.
+TEST_F(HostPlans, OfCrossTermsOnRanks) {
+  constexpr int kRanks = 3;
+  const AllocationProbe probe;
+  run_as_ranks(kRanks, [&](Ranks& ranks) {
+    const std::unique_ptr<InputPairs> pairs =
+        make_input_pairs(weights_, weights_, Device{}, tokens_, kSequences, ranks);
+    for (const LinearInput& input : inputs_of_layers(network())) pairs->collect(input);
+  });
+  const uint64_t planned = plan_cpu_input_pairs(network(), kLength, kSequences, kRanks, 0).bytes();
+  uint64_t widest = 0;
+  for (const LinearInput& input : inputs_of_layers(network()))
+    widest = std::max(widest, static_cast<uint64_t>(network().width_of(input.value)));
+  const uint64_t message = widest * widest * sizeof(double);
+  EXPECT_LE(probe.peak_bytes(), kRanks * planned + message + (uint64_t{16} << 20));
+  EXPECT_LT(planned, plan_cpu_input_pairs(network(), kLength, kSequences, 1, 0).bytes());
 }
 
 TEST_F(HostPlans, OfDistilling) { expect_divergence_planned({}); }

@@ -89,7 +89,7 @@ struct SlopeModel {
                       const GapMeter& gap = {}, bool crosses = false, const SmallSteps& small = {}) const {
     StageTimes times;
     SilentProgress silent;
-    const std::unique_ptr<PairedModels> pairs = make_paired_models(original, tokens, kSequences, device);
+    const std::unique_ptr<PairedModels> pairs = make_paired_models(original, tokens, kSequences, device, work.ranks());
     const CrossTerms cross_terms{*pairs, fixed, layers, times};
     Encoder encoder(work, &times);
     const SlopeTools tools = {layers, encode, encoder, times, silent, small};
