@@ -80,7 +80,8 @@ void pass(benchmark::State& state) {
                              {.has_backward = true, .has_vector_gradients = true, .reads_linear_inputs = has_matrices},
                              kLength, kBatch.sequences, kBatch.positions, arithmetic_of(state, 1));
   CudaVectorSums vectors(on_device.network());
-  CudaMatrixGradients matrices(model()->network, model()->network->matrix_names(), kBatch);
+  CudaMatrixGradients matrices(model()->network, model()->network->matrix_names(), kBatch,
+                               DivergenceOptions::Adds::kNothing);
   matrices.set_zero(gradients.stream());
   MatrixObserver observer(has_matrices ? &matrices : nullptr, gradients.products());
   std::vector<int32_t> next(static_cast<size_t>(kBatch.rows()), 3);

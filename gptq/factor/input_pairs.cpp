@@ -2,7 +2,6 @@
 #include "gptq/factor/input_pairs.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <map>
 #include <utility>
@@ -127,34 +126,10 @@ class CpuPairReader final : public PairReader {
   InputPair sums_;                  // of what was read last
 };
 
-// How many readers each rank has; parts are dealt out to all of them in turn, those of rank 0 first.
-class ReadersOfRanks {
- public:
-  ReadersOfRanks(size_t own, Ranks& ranks) {
-    const std::array<uint64_t, 1> mine = {own};
-    for (const ByteVector& bytes : ranks.all_gather(std::as_bytes(std::span(mine)))) {
-      uint64_t count = 0;
-      std::memcpy(&count, bytes.data(), sizeof(count));
-      ends_.push_back(all() + static_cast<size_t>(count));
-    }
-    first_ = all_before(ranks.rank());
-  }
-
-  size_t all() const { return ends_.empty() ? 0 : ends_.back(); }
-  size_t first() const { return first_; }  // of this rank's
-  int rank_of(size_t reader) const { return static_cast<int>(std::ranges::upper_bound(ends_, reader) - ends_.begin()); }
-
- private:
-  size_t all_before(int rank) const { return rank == 0 ? 0 : ends_[static_cast<size_t>(rank) - 1]; }
-
-  std::vector<size_t> ends_;  // by rank
-  size_t first_ = 0;
-};
-
 // The pairs of a model from those that readers have of parts.
 class SharedInputPairs final : public InputPairs {
  public:
-  SharedInputPairs(std::vector<std::unique_ptr<PairReader>> readers, const ReadersOfRanks& of_ranks,
+  SharedInputPairs(std::vector<std::unique_ptr<PairReader>> readers, const WorkersOfRanks& of_ranks,
                    std::shared_ptr<const Network> network, int64_t sequences, int64_t length, Ranks& ranks)
       : readers_(std::move(readers)),
         of_ranks_(of_ranks),
@@ -215,7 +190,7 @@ class SharedInputPairs final : public InputPairs {
   }
 
   const std::vector<std::unique_ptr<PairReader>> readers_;
-  const ReadersOfRanks of_ranks_;
+  const WorkersOfRanks of_ranks_;
   const std::shared_ptr<const Network> network_;
   const std::vector<Share> parts_;  // of all readers
   const int64_t tokens_;
@@ -341,7 +316,7 @@ std::unique_ptr<InputPairs> make_input_pairs(const std::shared_ptr<const Weights
   if (sequences < 1 || sequences > tokens.count)
     throw Error(ExitCode::kInternal, "input pairs of a number of sequences that there is not");
   std::vector<std::unique_ptr<PairReader>> readers(device.is_cuda ? device.ordinals.size() : 1);
-  const ReadersOfRanks of_ranks(readers.size(), ranks);
+  const WorkersOfRanks of_ranks(readers.size(), ranks);
   run_in_threads(readers.size(), [&](size_t i) {
     const std::vector<Share> parts = parts_of_reader(sequences, of_ranks.first() + i, of_ranks.all());
     if (parts.empty()) return;

@@ -62,17 +62,13 @@ class HostLatentMover final : public LatentMover {
     for (const QuantizedTensor* tensor : learner_.find_paths(0, student_))
       pass_.set_matrix(tensor->name, stored_matrix(*tensor));
   }
-  void step(const CodeLearnerOptions& options) override {
-    pass_.read_matrix_gradients(gradients_);
-    learner_.step(gradients_, student_, options);
-  }
+  void step(const CodeLearnerOptions& options) override { learner_.step(pass_.matrix_gradients(), student_, options); }
   void store() override {}
 
  private:
   CodeLearner& learner_;
   QuantizedModel student_;
   DivergencePass& pass_;
-  MatrixGradients gradients_;
 };
 
 }  // namespace

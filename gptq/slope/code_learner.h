@@ -24,7 +24,7 @@
 
 namespace thimble {
 
-// Of most models all weights learn at once; with gradients and latents, those that were nearest too, so many take 8
+// Of most models all weights learn at once; with gradients and latents, those that were nearest too, so many take 10
 // GiB.
 constexpr int64_t kLearnedBlock = int64_t{1} << 29;
 

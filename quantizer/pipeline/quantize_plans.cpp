@@ -16,6 +16,7 @@
 #include "runtime/cpu/cpu_plans.h"
 #include "runtime/cuda/cuda_models.h"
 #include "runtime/cuda/kernels/cuda_devices.h"
+#include "runtime/device/models.h"
 
 namespace thimble {
 namespace {
@@ -79,11 +80,12 @@ struct TunedPass {
 };
 
 // Of codes, that of the block whose latents take most.
-std::vector<TunedPass> tuned_passes(const QuantizeRequest& request, const Network& network) {
+std::vector<TunedPass> tuned_passes(const QuantizeRequest& request, const Network& network, int ranks) {
   const int64_t available = sequences_of(request);
   std::vector<TunedPass> passes;
-  auto add = [&](int64_t steps, int64_t batch, const DivergenceOptions& options) {
+  auto add = [&](int64_t steps, int64_t batch, DivergenceOptions options) {
     if (steps == 0 || available < 2) return;
+    options.adds = adds_of(request.device.ordinals.size(), ranks);
     const DistillSplit split = split_sequences(steps, batch, available, request.given_text.is_given());
     passes.push_back({split.count(), options});
   };
@@ -102,11 +104,11 @@ uint64_t weight_count(const OpenedCheckpoint& source) {
 }
 
 // Both, likewise.
-std::vector<MemoryPlan> plan_distillation(const QuantizeRequest& request, const OpenedCheckpoint& source) {
+std::vector<MemoryPlan> plan_distillation(const QuantizeRequest& request, const OpenedCheckpoint& source, int ranks) {
   std::vector<MemoryPlan> plans;
   const std::shared_ptr<const Network>& network = source.runnable().network;
   const uint64_t usable = usable_memory(request.device);
-  for (const TunedPass& tuned : tuned_passes(request, *network)) {
+  for (const TunedPass& tuned : tuned_passes(request, *network, ranks)) {
     const uint64_t latents = tuned.latent_bytes(*network), taken = std::min(latents, usable);
     plans.push_back(plan_divergence(network, request.device.numerics, request.calibration.length, tuned.sequences,
                                     usable - taken, tuned.options));
@@ -191,7 +193,7 @@ std::vector<MemoryPlan> plan_host_memory(const QuantizeRequest& request, OpenedC
   };
   if (request.slope.cross_term > 0 && crossed > 0)
     add(plan_cpu_input_pairs(network, options.length, crossed, ranks, weights));
-  for (const TunedPass& tuned : tuned_passes(request, network)) {
+  for (const TunedPass& tuned : tuned_passes(request, network, ranks)) {
     MemoryPlan plan = plan_cpu_divergence(network, options.length, tuned.sequences, weights, tuned.options);
     tuned.name(plan);
     if (tuned.learns()) plan.uses.push_back({"latents", tuned.latent_bytes(network)});
@@ -209,7 +211,7 @@ std::vector<MemoryPlan> plan_memory(const QuantizeRequest& request, OpenedCheckp
   if (request.hessians.empty()) plans = plan_calibration(request, source);
   if (request.method != MethodKind::kSlope) return plans;
   std::ranges::move(plan_cross_terms(request, source, ranks), std::back_inserter(plans));
-  std::ranges::move(plan_distillation(request, source), std::back_inserter(plans));
+  std::ranges::move(plan_distillation(request, source, ranks), std::back_inserter(plans));
   return plans;
 }
 

@@ -74,7 +74,7 @@ class GainObserver final : public GradientObserver {
   ProductArithmetic arithmetic_;
 };
 
-class CpuDivergencePass final : public DivergencePass {
+class CpuDivergencePass final : public DevicePass {
  public:
   CpuDivergencePass(std::shared_ptr<const Weights> teacher, Weights student, const TokenSequences& sequences,
                     const DivergenceOptions& options, ProductArithmetic arithmetic)
@@ -108,8 +108,9 @@ class CpuDivergencePass final : public DivergencePass {
   GainGradients gradients(int64_t first, int64_t count, bool sums_matrices) override {
     assert(!options_.summed.empty() || !sums_matrices);
     GainGradients sums;
-    if (sums_matrices) set_zero(matrix_gradients_);
-    GainObserver observer(student_, sums, sums_matrices ? &matrix_gradients_ : nullptr, arithmetic_);
+    if (sums_matrices) set_zero(part_);
+    if (sums_matrices) gives_sum_ = false;
+    GainObserver observer(student_, sums, sums_matrices ? &part_ : nullptr, arithmetic_);
     for (int64_t s = first; s < first + count; ++s) {
       VectorGradients vectors;
       sums.divergence += window_.run_divergence(inputs(s), teacher(s), observer, &vectors);
@@ -119,7 +120,29 @@ class CpuDivergencePass final : public DivergencePass {
     return sums;
   }
 
-  void read_matrix_gradients(MatrixGradients& to) override { std::swap(to, matrix_gradients_); }
+  MatrixGradients& matrix_gradients() override { return gives_sum_ ? sum_ : part_; }
+  void add_part(bool begins) override {
+    gives_sum_ = true;
+    if (begins) return std::swap(sum_, part_);
+    for (const auto& [name, values] : part_) add_matrix(name, values, /*begins=*/false);
+  }
+  void add_part_of(DevicePass& other, bool begins) override {
+    Matrix none;
+    for (const std::string& name : options_.summed) add_matrix(name, other.part(name, none), begins);
+  }
+  void add_matrix(const std::string& name, ConstMatrixView values, bool begins) override {
+    gives_sum_ = true;
+    Matrix& sum = sum_[name];
+    if (begins) {
+      sum.resize(values.rows, values.cols);
+      return copy_rows(values, sum);
+    }
+    for_each_row(values.rows, values.cols, [&](int64_t r) {
+      for (int64_t k = 0; k < values.cols; ++k) sum(r, k) += values.row(r)[k];
+    });
+  }
+  ConstMatrixView part(const std::string& name, Matrix&) override { return part_.at(name); }
+  void give_changes_to(std::span<DevicePass* const>) override {}
 
   double divergence(int64_t first, int64_t count) override {
     double sum = 0;
@@ -175,15 +198,15 @@ class CpuDivergencePass final : public DivergencePass {
   CpuPass teacher_pass_;
   std::vector<Matrix> teacher_hidden_;  // by sequence, the input of its head; empty: not asked for yet
   Matrix last_hidden_;                  // of the last sequence that is not kept
-  MatrixGradients matrix_gradients_;
+  MatrixGradients part_, sum_;          // of matrices
+  bool gives_sum_ = false;              // else the part
 };
 
 }  // namespace
 
-std::unique_ptr<DivergencePass> make_cpu_divergence_pass(std::shared_ptr<const Weights> teacher, Weights student,
-                                                         const TokenSequences& sequences,
-                                                         const DivergenceOptions& options,
-                                                         ProductArithmetic arithmetic) {
+std::unique_ptr<DevicePass> make_cpu_divergence_pass(std::shared_ptr<const Weights> teacher, Weights student,
+                                                     const TokenSequences& sequences, const DivergenceOptions& options,
+                                                     ProductArithmetic arithmetic) {
   return std::make_unique<CpuDivergencePass>(std::move(teacher), std::move(student), sequences, options, arithmetic);
 }
 

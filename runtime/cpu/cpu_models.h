@@ -25,9 +25,9 @@ int64_t calibration_batch(const Network& network, const CalibrationOptions& opti
 
 // One sequence after another, in float32 but for products with matrices and sums of their gradients, whose arithmetic
 // is chosen. `sequences` must outlive the result.
-std::unique_ptr<DivergencePass> make_cpu_divergence_pass(std::shared_ptr<const Weights> teacher, Weights student,
-                                                         const TokenSequences& sequences,
-                                                         const DivergenceOptions& options = {},
-                                                         ProductArithmetic arithmetic = ProductArithmetic::kFloat32);
+std::unique_ptr<DevicePass> make_cpu_divergence_pass(std::shared_ptr<const Weights> teacher, Weights student,
+                                                     const TokenSequences& sequences,
+                                                     const DivergenceOptions& options = {},
+                                                     ProductArithmetic arithmetic = ProductArithmetic::kFloat32);
 
 }  // namespace thimble

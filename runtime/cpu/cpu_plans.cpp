@@ -73,10 +73,12 @@ MemoryPlan plan_cpu_generation(const Network& network, const CalibrationOptions&
 
 MemoryPlan plan_cpu_divergence(const Network& network, int64_t length, int64_t sequences, uint64_t weight_bytes,
                                const DivergenceOptions& options) {
-  int64_t elements = 0, summed = 0;
+  int64_t elements = 0, summed = 0, largest = 0;
   for (const MatrixUse& matrix : network.matrices) {
     elements += matrix.rows * matrix.columns;
-    if (options.summed.contains(matrix.name)) summed += matrix.rows * matrix.columns;
+    if (!options.summed.contains(matrix.name)) continue;
+    summed += matrix.rows * matrix.columns;
+    largest = std::max(largest, matrix.rows * matrix.columns);
   }
   const int64_t width = network.matrix(network.head.weight).columns;
   MemoryPlan plan{"distilling",
@@ -91,7 +93,10 @@ MemoryPlan plan_cpu_divergence(const Network& network, int64_t length, int64_t s
                     float_bytes(std::min(sequences, options.kept_sequences(network, sequences, length) + 1) *
                                 (length - 1) * width)}},
                   /*is_host=*/true};
-  if (summed > 0) plan.uses.push_back({"gradients of matrices", float_bytes(summed)});
+  // Of a part and of all; what is sent to other ranks or comes from them.
+  const int64_t sums = options.adds == DivergenceOptions::Adds::kNothing ? 1 : std::min<int64_t>(sequences, 2);
+  const int64_t sent = options.adds == DivergenceOptions::Adds::kAllParts ? largest : 0;
+  if (summed > 0) plan.uses.push_back({"gradients of matrices", float_bytes(sums * summed + sent)});
   return plan;
 }
 

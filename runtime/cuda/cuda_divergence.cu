@@ -42,7 +42,7 @@ struct ScaleRows {
   }
 };
 
-class CudaDivergence final : public DivergencePass, public CudaStudent {
+class CudaDivergence final : public DevicePass, public CudaStudent {
  public:
   CudaDivergence(const Weights& teacher, const Weights& student, const TokenSequences& sequences, int ordinal,
                  int64_t batch, ProductArithmetic arithmetic, const DivergenceOptions& options, Progress& progress)
@@ -65,7 +65,7 @@ class CudaDivergence final : public DivergencePass, public CudaStudent {
     if (kept_count_ == sequences_.count) of_teacher.reset();
     memory_ = std::make_unique<Memory>(student, std::move(kept), std::move(of_teacher));
     if (!options_.summed.empty())
-      memory_->gradients.emplace(network_, options_.summed, BatchShape{batch_, positions()});
+      memory_->gradients.emplace(network_, options_.summed, BatchShape{batch_, positions()}, options_.adds);
   }
   ~CudaDivergence() override {
     DeviceScope scope(ordinal_);
@@ -133,9 +133,42 @@ class CudaDivergence final : public DivergencePass, public CudaStudent {
     });
   }
 
-  void read_matrix_gradients(MatrixGradients& to) override {
+  MatrixGradients& matrix_gradients() override {
     DeviceScope scope(ordinal_);
-    memory_->gradients->read(to, CudaStream());
+    memory_->gradients->read(on_host_, CudaStream());
+    return on_host_;
+  }
+  void add_part(bool begins) override {
+    DeviceScope scope(ordinal_);
+    memory_->gradients->add_part(begins, CudaStream());
+  }
+  void add_part_of(DevicePass& other, bool begins) override {
+    const auto& from = static_cast<const CudaDivergence&>(other);
+    DeviceScope scope(ordinal_);
+    memory_->gradients->add_part_of(*from.memory_->gradients, from.ordinal_, ordinal_, begins, CudaStream());
+  }
+  void add_matrix(const std::string& name, ConstMatrixView values, bool begins) override {
+    DeviceScope scope(ordinal_);
+    memory_->gradients->add_matrix(network_->id_of(name), values, begins, CudaStream());
+  }
+  ConstMatrixView part(const std::string& name, Matrix& buffer) override {
+    DeviceScope scope(ordinal_);
+    memory_->gradients->read_part(network_->id_of(name), buffer, CudaStream());
+    return buffer;
+  }
+  void give_changes_to(std::span<DevicePass* const> others) override {
+    DeviceScope scope(ordinal_);
+    CudaStream stream;
+    for (DevicePass* other : others) {
+      CudaStudent& student = *other->on_device();
+      for (MatrixId id : changed_) {
+        const CudaView to = student.matrix(network_->matrix(id).name);
+        const CudaMatrix<float>& from = memory_->base.matrix(id);
+        check_cuda(cudaMemcpyPeerAsync(to.data, student.ordinal(), from.data.data(), ordinal_,
+                                       static_cast<size_t>(to.rows * to.stride) * sizeof(float), stream));
+      }
+    }
+    stream.wait();
   }
 
   double divergence(int64_t first, int64_t count) override {
@@ -283,6 +316,7 @@ class CudaDivergence final : public DivergencePass, public CudaStudent {
   // Of the student's matrices, as they are; and those whose values at first were changed since.
   std::map<MatrixId, std::vector<float>> gains_;
   std::set<MatrixId> changed_;
+  MatrixGradients on_host_;  // for who asks for them there
   std::unique_ptr<Memory> memory_;
 };
 
@@ -304,17 +338,18 @@ MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, Numeri
       CudaGradientPass pass(student, student_options(divergence), length, batch, length - 1, arithmetic);
       const CudaVectorSums vectors(*network);
       std::optional<CudaMatrixGradients> gradients;
-      if (!divergence.summed.empty()) gradients.emplace(network, divergence.summed, BatchShape{batch, length - 1});
+      if (!divergence.summed.empty())
+        gradients.emplace(network, divergence.summed, BatchShape{batch, length - 1}, divergence.adds);
       CudaGainObserver(student, pass, nullptr).reserve_lookups(batch * (length - 1));
     });
   });
 }
 
-std::unique_ptr<DivergencePass> make_cuda_divergence_pass(std::shared_ptr<const Weights> teacher,
-                                                          std::shared_ptr<const Weights> student,
-                                                          const TokenSequences& sequences, const CudaPlace& place,
-                                                          Numerics numerics, Progress& progress,
-                                                          const DivergenceOptions& options) {
+std::unique_ptr<DevicePass> make_cuda_divergence_pass(std::shared_ptr<const Weights> teacher,
+                                                      std::shared_ptr<const Weights> student,
+                                                      const TokenSequences& sequences, const CudaPlace& place,
+                                                      Numerics numerics, Progress& progress,
+                                                      const DivergenceOptions& options) {
   const int64_t batch =
       plan_divergence(student->network, numerics, sequences.length, sequences.count, usable_memory(place), options)
           .batch;

@@ -96,17 +96,21 @@ void launch_add_parts(const float* parts, int64_t count, CudaView sum, cudaStrea
 }  // namespace
 
 CudaMatrixGradients::CudaMatrixGradients(std::shared_ptr<const Network> network, const std::set<std::string>& names,
-                                         const BatchShape& most)
+                                         const BatchShape& most, DivergenceOptions::Adds adds)
     : network_(std::move(network)), lookups_(3 * most.rows() + 1) {
-  int64_t parts = 0;
+  using Adds = DivergenceOptions::Adds;
+  int64_t parts = 0, largest = 0;
   for (const MatrixUse& use : network_->matrices) {
     const int64_t elements = names.contains(use.name) ? use.rows * padded_columns(use) : 0;
     const int64_t windows = windows_at_once(use, most.sequences);
     sums_.emplace_back(elements, "gradients of matrices");
+    wholes_.emplace_back(adds == Adds::kNothing ? 0 : elements, "gradients of matrices");
+    largest = std::max(largest, elements);
     lookup_sums_.emplace_back(is_looked_up_and_multiplied(*network_, use) ? elements : 0, "gradients of matrices");
     if (windows > 1) parts = std::max(parts, windows * elements);
   }
   parts_ = DeviceArray<float>(parts, "gradients of matrices");
+  other_ = DeviceArray<float>(adds == Adds::kAllParts ? largest : 0, "gradients of matrices");
 }
 
 CudaView CudaMatrixGradients::view(const std::vector<DeviceArray<float>>& sums, MatrixId id) const {
@@ -115,6 +119,7 @@ CudaView CudaMatrixGradients::view(const std::vector<DeviceArray<float>>& sums, 
 }
 
 void CudaMatrixGradients::set_zero(cudaStream_t stream) {
+  gives_whole_ = false;
   for (std::vector<DeviceArray<float>>* sums : {&sums_, &lookup_sums_})
     for (DeviceArray<float>& values : *sums)
       if (values.count() > 0) values.fill_bytes(0, stream);
@@ -163,18 +168,52 @@ void CudaMatrixGradients::finish(cudaStream_t stream) {
   }
 }
 
-void CudaMatrixGradients::read(MatrixGradients& to, cudaStream_t stream) const {
+void CudaMatrixGradients::add_part(bool begins, cudaStream_t stream) {
+  gives_whole_ = true;
+  if (begins) return std::swap(sums_, wholes_);
   for (size_t i = 0; i < sums_.size(); ++i) {
-    if (!is_summed(static_cast<MatrixId>(i))) continue;
-    const ConstCudaView from = gradient(static_cast<MatrixId>(i));
-    Matrix& host = to[network_->matrices[i].name];
-    host.resize(from.rows, from.columns);
-    check_cuda(cudaMemcpy2DAsync(host.data(), static_cast<size_t>(from.columns) * sizeof(float), from.data,
-                                 static_cast<size_t>(from.stride) * sizeof(float),
-                                 static_cast<size_t>(from.columns) * sizeof(float), static_cast<size_t>(from.rows),
-                                 cudaMemcpyDeviceToHost, stream));
+    const auto id = static_cast<MatrixId>(i);
+    if (is_summed(id)) launch_add_parts(sum(id).data, 1, whole(id), stream);
   }
   check_cuda(cudaStreamSynchronize(stream));
+}
+
+void CudaMatrixGradients::add_part_of(const CudaMatrixGradients& other, int other_ordinal, int ordinal, bool begins,
+                                      cudaStream_t stream) {
+  gives_whole_ = true;
+  for (size_t i = 0; i < sums_.size(); ++i) {
+    const auto id = static_cast<MatrixId>(i);
+    if (!is_summed(id)) continue;
+    float* to = place_of(id, begins);
+    check_cuda(cudaMemcpyPeerAsync(to, ordinal, other.sum(id).data, other_ordinal, sums_[i].bytes(), stream));
+    if (!begins) launch_add_parts(to, 1, whole(id), stream);
+  }
+  check_cuda(cudaStreamSynchronize(stream));
+}
+
+void CudaMatrixGradients::add_matrix(MatrixId id, ConstMatrixView values, bool begins, cudaStream_t stream) {
+  gives_whole_ = true;
+  float* to = place_of(id, begins);
+  const auto width = static_cast<size_t>(values.cols) * sizeof(float);
+  check_cuda(cudaMemcpy2DAsync(to, static_cast<size_t>(whole(id).stride) * sizeof(float), values.data, width, width,
+                               static_cast<size_t>(values.rows), cudaMemcpyHostToDevice, stream));
+  if (!begins) launch_add_parts(to, 1, whole(id), stream);
+  check_cuda(cudaStreamSynchronize(stream));
+}
+
+void CudaMatrixGradients::read(ConstCudaView from, Matrix& to, cudaStream_t stream) {
+  to.resize(from.rows, from.columns);
+  const auto width = static_cast<size_t>(from.columns) * sizeof(float);
+  check_cuda(cudaMemcpy2DAsync(to.data(), width, from.data, static_cast<size_t>(from.stride) * sizeof(float), width,
+                               static_cast<size_t>(from.rows), cudaMemcpyDeviceToHost, stream));
+  check_cuda(cudaStreamSynchronize(stream));
+}
+
+void CudaMatrixGradients::read(MatrixGradients& to, cudaStream_t stream) const {
+  for (size_t i = 0; i < sums_.size(); ++i) {
+    const auto id = static_cast<MatrixId>(i);
+    if (is_summed(id)) read(gradient(id), to[network_->matrices[i].name], stream);
+  }
 }
 
 }  // namespace thimble

@@ -1,7 +1,8 @@
 // cuda_matrix_gradients.cuh: sums of the gradients by matrices of a network in device memory, in float32: the gradient
 // by W (N, K) of y = x W^T is dy^T x, and by a table what its readers leave at each row.
 // Sums go window by window, and of a row that is looked up often position by position; what a table is multiplied with
-// and what is looked up in it are added at the end: the same bits however windows are grouped into batches.
+// and what is looked up in it are added at the end: the same bits however windows are grouped into batches. Such sums
+// are parts of one that may be made of them here: the first, and each of the others added to it, element by element.
 #pragma once
 
 #include <memory>
@@ -21,7 +22,7 @@ class CudaMatrixGradients {
  public:
   // Of the matrices of these names. On the current device, not initialised. `most`: the largest batch.
   CudaMatrixGradients(std::shared_ptr<const Network> network, const std::set<std::string>& names,
-                      const BatchShape& most);
+                      const BatchShape& most, DivergenceOptions::Adds adds);
 
   void set_zero(cudaStream_t stream);
   // What is added to matrices of other names is passed over.
@@ -32,14 +33,24 @@ class CudaMatrixGradients {
   void add_lookups(MatrixId id, std::span<const int32_t> rows, ConstCudaView gradient, cudaStream_t stream);
   // All has been added: until set_zero().
   void finish(cudaStream_t stream);
-  // Then, (N, K).
-  ConstCudaView gradient(MatrixId id) const { return sum(id); }
+  // Then DevicePass's: adds the part, which is spent; that of another device, which is done with it; or one matrix in
+  // host memory. All wait for the stream.
+  void add_part(bool begins, cudaStream_t stream);
+  void add_part_of(const CudaMatrixGradients& other, int other_ordinal, int ordinal, bool begins, cudaStream_t stream);
+  void add_matrix(MatrixId id, ConstMatrixView values, bool begins, cudaStream_t stream);
+  void read_part(MatrixId id, Matrix& to, cudaStream_t stream) const { read(sum(id), to, stream); }
+  // Of the part, (N, K), or of the sum once there is something in it.
+  ConstCudaView gradient(MatrixId id) const { return gives_whole_ ? whole(id) : sum(id); }
   // Then, all of them. Waits for the stream.
   void read(MatrixGradients& to, cudaStream_t stream) const;
 
  private:
   // Of products, or of a table that is multiplied too what is looked up.
   CudaView sum(MatrixId id) const { return view(sums_, id); }
+  CudaView whole(MatrixId id) const { return view(wholes_, id); }
+  // Where what comes from elsewhere goes: into the sum if that begins with it.
+  float* place_of(MatrixId id, bool begins) const { return begins ? whole(id).data : other_.data(); }
+  static void read(ConstCudaView from, Matrix& to, cudaStream_t stream);
   CudaView lookup_sum(MatrixId id) const { return view(is_both(id) ? lookup_sums_ : sums_, id); }
   bool is_summed(MatrixId id) const { return sums_[static_cast<size_t>(id)].count() > 0; }
   bool is_both(MatrixId id) const { return lookup_sums_[static_cast<size_t>(id)].count() > 0; }
@@ -49,6 +60,9 @@ class CudaMatrixGradients {
   // By MatrixId: (N, K padded to a multiple of 4), empty of those that are not summed. The second of tables that are
   // multiplied too, else empty.
   std::vector<DeviceArray<float>> sums_, lookup_sums_;
+  std::vector<DeviceArray<float>> wholes_;  // of several parts, as sums_; empty where nothing is added up
+  DeviceArray<float> other_;                // a matrix of another device or rank
+  bool gives_whole_ = false;
   DeviceArray<float> parts_;      // of several windows, before they are added
   DeviceArray<int32_t> lookups_;  // (3 * rows + 1): as RowGroups has them
 };

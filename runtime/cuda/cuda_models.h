@@ -42,11 +42,11 @@ MemoryPlan plan_text(const std::shared_ptr<const Network>& network, Numerics num
                      uint64_t usable_bytes);
 
 // In float32, but with products in bf16 where `numerics` is bf16. `sequences` must outlive the result.
-std::unique_ptr<DivergencePass> make_cuda_divergence_pass(std::shared_ptr<const Weights> teacher,
-                                                          std::shared_ptr<const Weights> student,
-                                                          const TokenSequences& sequences, const CudaPlace& place,
-                                                          Numerics numerics, Progress& progress,
-                                                          const DivergenceOptions& options = {});
+std::unique_ptr<DevicePass> make_cuda_divergence_pass(std::shared_ptr<const Weights> teacher,
+                                                      std::shared_ptr<const Weights> student,
+                                                      const TokenSequences& sequences, const CudaPlace& place,
+                                                      Numerics numerics, Progress& progress,
+                                                      const DivergenceOptions& options = {});
 // What the teacher's head reads is kept of as many `sequences` as the options say, passes run over a few at a time.
 MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, Numerics numerics, int64_t length,
                            int64_t sequences, uint64_t usable_bytes, const DivergenceOptions& options = {});

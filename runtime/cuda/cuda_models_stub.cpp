@@ -12,10 +12,9 @@ std::unique_ptr<Generator> make_cuda_generator(std::shared_ptr<const Weights>, c
   refuse_cuda();
 }
 
-std::unique_ptr<DivergencePass> make_cuda_divergence_pass(std::shared_ptr<const Weights>,
-                                                          std::shared_ptr<const Weights>, const TokenSequences&,
-                                                          const CudaPlace&, Numerics, Progress&,
-                                                          const DivergenceOptions&) {
+std::unique_ptr<DevicePass> make_cuda_divergence_pass(std::shared_ptr<const Weights>, std::shared_ptr<const Weights>,
+                                                      const TokenSequences&, const CudaPlace&, Numerics, Progress&,
+                                                      const DivergenceOptions&) {
   refuse_cuda();
 }
 

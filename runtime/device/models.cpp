@@ -45,18 +45,22 @@ std::unique_ptr<DivergencePass> make_divergence_pass(const std::shared_ptr<const
                                                      const TokenSequences& sequences, const Device& device,
                                                      Progress& progress, const DivergenceOptions& options,
                                                      Ranks& ranks) {
-  const bool is_alone = !options.summed.empty();
-  std::vector<std::unique_ptr<DivergencePass>> parts(device.is_cuda && !is_alone ? device.ordinals.size() : 1);
+  std::vector<std::unique_ptr<DevicePass>> parts(device.is_cuda ? device.ordinals.size() : 1);
+  auto options_of = [&](size_t i) {
+    DivergenceOptions of_part = options;
+    of_part.adds = i > 0 ? DivergenceOptions::Adds::kNothing : adds_of(parts.size(), ranks.size());
+    return of_part;
+  };
   if (device.is_cuda)
     run_in_threads(parts.size(), [&](size_t i) {
       SilentProgress silent;
       parts[i] = make_cuda_divergence_pass(teacher, student, sequences, {device.ordinals[i], device.memory_limit_bytes},
-                                           device.numerics, i == 0 ? progress : silent, options);
+                                           device.numerics, i == 0 ? progress : silent, options_of(i));
     });
   else
-    parts[0] = make_cpu_divergence_pass(teacher, *student, sequences, options, gradient_arithmetic(device.numerics));
-  if (is_alone) return std::move(parts[0]);
-  return make_shared_divergence_pass(std::move(parts), *teacher, ranks);
+    parts[0] =
+        make_cpu_divergence_pass(teacher, *student, sequences, options_of(0), gradient_arithmetic(device.numerics));
+  return make_shared_divergence_pass(std::move(parts), *teacher, ranks, options.summed);
 }
 
 }  // namespace thimble

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "runtime/base/progress.h"
@@ -21,9 +23,8 @@ std::unique_ptr<Scorer> make_scorer(const std::shared_ptr<const Weights>& weight
 std::unique_ptr<Generator> make_generator(const std::shared_ptr<const Weights>& weights, const Device& device,
                                           int64_t context, int64_t sequences, Ranks& ranks = no_other_ranks());
 
-// In float32 whatever the device's numerics, on all of the CUDA devices and shared among the ranks as below; one that
-// sums gradients by matrices is this rank's alone, on its first device, and the same on every rank. `sequences` and
-// `ranks` must outlive the result. Progress on CUDA devices: one stage, in sequences.
+// In float32 whatever the device's numerics, on all of the CUDA devices and shared among the ranks as below.
+// `sequences` and `ranks` must outlive the result. Progress on CUDA devices: one stage, in sequences. Collective.
 std::unique_ptr<DivergencePass> make_divergence_pass(const std::shared_ptr<const Weights>& teacher,
                                                      const std::shared_ptr<const Weights>& student,
                                                      const TokenSequences& sequences, const Device& device,
@@ -40,11 +41,20 @@ std::unique_ptr<Scorer> make_shared_scorer(std::vector<std::unique_ptr<Scorer>> 
 std::unique_ptr<Generator> make_shared_generator(std::vector<std::unique_ptr<Generator>> parts, Ranks& ranks);
 
 // The gradients of a call are sums over at most so many parts of its sequences, added in their order, whoever computes
-// them: so many devices have work.
+// them: so many devices have work. Those by gains are float64. Those by matrices are float32: each part's, from zero
+// on, in the order of its sequences; the first part's are what the others' are added to, one part after the other. A
+// device that is alone so needs room for two sets of them, whatever the number of parts.
 constexpr int64_t kMostGradientParts = 4;
-// Of passes over the same sequences and models, of which `model` is one. set(), set_matrix(), gradients() and
-// divergence() are collective; no gradients by matrices are summed.
-std::unique_ptr<DivergencePass> make_shared_divergence_pass(std::vector<std::unique_ptr<DivergencePass>> parts,
-                                                            const Weights& model, Ranks& ranks);
+// What a rank's first device adds up, of so many of its own and so many ranks.
+constexpr DivergenceOptions::Adds adds_of(size_t devices, int ranks) {
+  return devices > 1 || ranks > 1 ? DivergenceOptions::Adds::kAllParts : DivergenceOptions::Adds::kOwnParts;
+}
+// Of passes over the same sequences and models, of which `model` is one. Parts are dealt out in turn to the passes of
+// all ranks. set(), set_matrix(), gradients() and divergence() are collective. `summed`: the matrices whose gradients
+// may be asked for; each rank has their sums, on its first pass, which alone adds parts up. Who changes matrices there
+// (on_device()) does so on every rank, before set().
+std::unique_ptr<DivergencePass> make_shared_divergence_pass(std::vector<std::unique_ptr<DevicePass>> parts,
+                                                            const Weights& model, Ranks& ranks,
+                                                            const std::set<std::string>& summed = {});
 
 }  // namespace thimble

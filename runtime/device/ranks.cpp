@@ -1,6 +1,10 @@
 // ranks.cpp: what all kinds of ranks share, and a process that is alone.
 #include "runtime/device/ranks.h"
 
+#include <algorithm>
+#include <cstring>
+#include <span>
+
 #include "runtime/base/error.h"
 
 namespace thimble {
@@ -31,6 +35,21 @@ void Ranks::require_equal(const std::string& text, const std::string& what) {
   if (as_text(of_root) != text)
     throw Error(ExitCode::kBadInput, what + " is " + text + ", on rank 0 " + std::string(as_text(of_root)) +
                                          "; ranks must agree, or their results would not");
+}
+
+WorkersOfRanks::WorkersOfRanks(size_t own, Ranks& ranks) {
+  const uint64_t mine = own;
+  size_t all = 0;
+  for (const ByteVector& bytes : ranks.all_gather(std::as_bytes(std::span(&mine, 1)))) {
+    uint64_t count = 0;
+    std::memcpy(&count, bytes.data(), sizeof(count));
+    if (std::ssize(ends_) == ranks.rank()) first_ = all;
+    ends_.push_back(all += static_cast<size_t>(count));
+  }
+}
+
+int WorkersOfRanks::rank_of(size_t worker) const {
+  return static_cast<int>(std::ranges::upper_bound(ends_, worker) - ends_.begin());
 }
 
 std::unique_ptr<Ranks> make_single_rank() { return std::make_unique<SingleRank>(); }

@@ -37,6 +37,22 @@ class Ranks {
   void require_equal(const std::string& text, const std::string& what);
 };
 
+// Workers of all ranks, devices say, numbered through: those of rank 0 first. Parts of work are dealt out to them in
+// turn.
+class WorkersOfRanks {
+ public:
+  // `own`: those of this rank. Collective.
+  WorkersOfRanks(size_t own, Ranks& ranks);
+
+  size_t all() const { return ends_.back(); }
+  size_t first() const { return first_; }  // of this rank's
+  int rank_of(size_t worker) const;
+
+ private:
+  std::vector<size_t> ends_;  // by rank
+  size_t first_ = 0;
+};
+
 // One process.
 std::unique_ptr<Ranks> make_single_rank();
 Ranks& no_other_ranks();

@@ -4,7 +4,6 @@
 #include <cassert>
 #include <numeric>
 
-#include "runtime/base/error.h"
 #include "runtime/base/parallel.h"
 #include "runtime/device/models.h"
 
@@ -24,6 +23,8 @@ class Team {
   }
 
   Part& first() const { return *parts_[0]; }
+  Part& part(size_t i) const { return *parts_[i]; }
+  size_t size() const { return parts_.size(); }  // of this rank
   int64_t ranks() const { return ranks_.size(); }
   // This rank's share of `count` things.
   Share own(size_t count) const {
@@ -145,8 +146,13 @@ class SharedGenerator final : public Generator {
 
 class SharedDivergencePass final : public DivergencePass {
  public:
-  SharedDivergencePass(std::vector<std::unique_ptr<DivergencePass>> parts, const Weights& model, Ranks& ranks)
-      : team_(std::move(parts), ranks) {
+  SharedDivergencePass(std::vector<std::unique_ptr<DevicePass>> parts, const Weights& model, Ranks& ranks,
+                       std::set<std::string> summed)
+      : ranks_(ranks),
+        workers_(parts.size(), ranks),
+        team_(std::move(parts), ranks),
+        network_(model.network),
+        summed_(std::move(summed)) {
     for (MatrixId id : model.network->linear_matrices()) {
       const MatrixUse& use = model.network->matrix(id);
       names_.push_back({use.name, true, static_cast<size_t>(use.rows)});
@@ -155,41 +161,43 @@ class SharedDivergencePass final : public DivergencePass {
   }
 
   void set(const Gains& gains) override {
-    team_.for_each([&](DivergencePass& part) { part.set(gains); });
+    std::vector<DevicePass*> others;
+    for (size_t i = 1; i < team_.size(); ++i) others.push_back(&team_.part(i));
+    team_.first().give_changes_to(others);
+    team_.for_each([&](DevicePass& part) { part.set(gains); });
   }
   void set_matrix(const std::string& name, const StoredMatrix& matrix) override {
-    team_.for_each([&](DivergencePass& part) { part.set_matrix(name, matrix); });
+    team_.for_each([&](DevicePass& part) { part.set_matrix(name, matrix); });
   }
 
   using DivergencePass::gradients;
+  // In rounds of a part for each worker, so that no more than one of each waits to be added.
   GainGradients gradients(int64_t first, int64_t count, bool sums_matrices) override {
-    if (sums_matrices) throw Error(ExitCode::kInternal, "a shared pass sums no gradients by matrices");
     const auto sequences = static_cast<size_t>(count), cuts = static_cast<size_t>(std::min(count, kMostGradientParts));
-    const Share own = team_.own(cuts);
-    std::vector<GainGradients> mine(own.size());
-    team_.for_each_share(own.size(), [&](DivergencePass& part, size_t begin, size_t end) {
-      for (size_t i = begin; i < end; ++i) {
-        const Share share = share_of(sequences, own.begin + i, cuts);
-        mine[i] = part.gradients(first + static_cast<int64_t>(share.begin), static_cast<int64_t>(share.size()), false);
-      }
-    });
     std::vector<double> flat;
-    for (const GainGradients& sums : mine) append(sums, flat);
-    std::vector<double> all(cuts * values_of_one());
-    team_.exchange<double>(flat, all);
-    std::vector<double> sum(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(values_of_one()));
-    for (size_t i = values_of_one(); i < all.size(); ++i) sum[i % values_of_one()] += all[i];
-    return from_flat(sum);
+    for (size_t round = 0; round < cuts; round += workers_.all()) {
+      const size_t turns = std::min(workers_.all(), cuts - round);
+      std::vector<GainGradients> mine(turns > workers_.first() ? std::min(team_.size(), turns - workers_.first()) : 0);
+      run_in_threads(mine.size(), [&](size_t i) {
+        const Share share = share_of(sequences, round + workers_.first() + i, cuts);
+        mine[i] = team_.part(i).gradients(first + static_cast<int64_t>(share.begin), static_cast<int64_t>(share.size()),
+                                          sums_matrices);
+      });
+      for (const GainGradients& sums : mine) append(sums, flat);
+      for (size_t turn = 0; sums_matrices && turn < turns; ++turn) add_part(turn, /*begins=*/round + turn == 0);
+    }
+    return from_flat(sum_of_parts(flat, cuts));
   }
-  void read_matrix_gradients(MatrixGradients& to) override { to.clear(); }
+  MatrixGradients& matrix_gradients() override { return team_.first().matrix_gradients(); }
+  CudaStudent* on_device() override { return team_.first().on_device(); }
 
   int64_t preferred_sequences() const override {
-    return team_.ranks() * team_.total([](const DivergencePass& part) { return part.preferred_sequences(); });
+    return team_.ranks() * team_.total([](const DevicePass& part) { return part.preferred_sequences(); });
   }
   std::vector<double> divergences(int64_t first, int64_t count) override {
     const Share own = team_.own(static_cast<size_t>(count));
     std::vector<double> mine(own.size()), all(static_cast<size_t>(count));
-    team_.for_each_share(own.size(), [&](DivergencePass& part, size_t begin, size_t end) {
+    team_.for_each_share(own.size(), [&](DevicePass& part, size_t begin, size_t end) {
       for (size_t i = begin; i < end; ++i) mine[i] = part.divergence(first + static_cast<int64_t>(own.begin + i), 1);
     });
     team_.exchange<double>(mine, all);
@@ -215,6 +223,50 @@ class SharedDivergencePass final : public DivergencePass {
     for (const Named& named : names_) count += named.count;
     return count;
   }
+  // Gradients by matrices that worker `worker` has summed go to the sums of every rank.
+  void add_part(size_t worker, bool begins) {
+    DevicePass& sum = team_.first();
+    const int from = workers_.rank_of(worker);
+    DevicePass* const part = from == ranks_.rank() ? &team_.part(worker - workers_.first()) : nullptr;
+    for (const std::string& name : summed_)
+      if (ranks_.size() > 1) send_matrix(name, from, part, begins);
+    if (part == &sum)
+      sum.add_part(begins);
+    else if (ranks_.size() == 1)
+      sum.add_part_of(*part, begins);
+  }
+  // One matrix at a time: they may be as large as all that is left of memory. `part`: null on other ranks than `from`.
+  void send_matrix(const std::string& name, int from, DevicePass* part, bool begins) {
+    ByteVector bytes;
+    if (part) {
+      Matrix buffer;
+      const ConstMatrixView values = part->part(name, buffer);
+      const Bytes rows = std::as_bytes(std::span(values.data, static_cast<size_t>(values.rows * values.cols)));
+      bytes.assign(rows.begin(), rows.end());
+    }
+    ranks_.broadcast(bytes, from);
+    if (part == &team_.first()) return;
+    const MatrixUse& use = network_->matrix(network_->id_of(name));
+    const ConstMatrixView values(reinterpret_cast<const float*>(bytes.data()), use.rows, use.columns);
+    team_.first().add_matrix(name, values, begins);
+  }
+  // From this rank's parts, one after the other, the sum of all ranks' in the order of parts.
+  std::vector<double> sum_of_parts(std::span<const double> mine, size_t cuts) const {
+    const size_t count = values_of_one();
+    std::vector<double> by_ranks(cuts * count);
+    team_.exchange<double>(mine, by_ranks);
+    std::vector<size_t> order;  // in which parts lie there
+    for (int rank = 0; rank < ranks_.size(); ++rank)
+      for (size_t part = 0; part < cuts; ++part)
+        if (workers_.rank_of(part % workers_.all()) == rank) order.push_back(part);
+    std::vector<double> sum(count);
+    for (size_t part = 0; part < cuts; ++part) {
+      const auto at = static_cast<size_t>(std::ranges::find(order, part) - order.begin());
+      for (size_t i = 0; i < count; ++i)
+        sum[i] = part == 0 ? by_ranks[at * count + i] : sum[i] + by_ranks[at * count + i];
+    }
+    return sum;
+  }
   void append(const GainGradients& sums, std::vector<double>& flat) const {
     flat.insert(flat.end(), {sums.divergence, sums.head});
     for (const auto& [name, is_rows, count] : names_) {
@@ -235,7 +287,11 @@ class SharedDivergencePass final : public DivergencePass {
     return sums;
   }
 
-  Team<DivergencePass> team_;
+  Ranks& ranks_;
+  const WorkersOfRanks workers_;
+  Team<DevicePass> team_;
+  const std::shared_ptr<const Network> network_;
+  const std::set<std::string> summed_;
   std::vector<Named> names_;
 };
 
@@ -251,9 +307,10 @@ std::unique_ptr<Generator> make_shared_generator(std::vector<std::unique_ptr<Gen
   return std::make_unique<SharedGenerator>(std::move(parts), ranks);
 }
 
-std::unique_ptr<DivergencePass> make_shared_divergence_pass(std::vector<std::unique_ptr<DivergencePass>> parts,
-                                                            const Weights& model, Ranks& ranks) {
-  return std::make_unique<SharedDivergencePass>(std::move(parts), model, ranks);
+std::unique_ptr<DivergencePass> make_shared_divergence_pass(std::vector<std::unique_ptr<DevicePass>> parts,
+                                                            const Weights& model, Ranks& ranks,
+                                                            const std::set<std::string>& summed) {
+  return std::make_unique<SharedDivergencePass>(std::move(parts), model, ranks, summed);
 }
 
 }  // namespace thimble

@@ -1,14 +1,16 @@
 // divergence_pass.h: how far a student is from its teacher, and how that changes with gains of the student's matrices,
 // with these matrices and with its small tensors: forward passes of both, backward pass of the student.
 //   divergence = sum over positions of KL(softmax(teacher's logits) || softmax(student's)), in nats
-// In: weights of two models, sequences, gains.  Out: divergence and gradients, summed over sequences in order: the same
-// bits for any thread count. The CPU's (cpu_models.h) is the reference; CUDA devices must agree with it.
+// In: weights of two models, sequences, gains.  Out: divergence and gradients, summed over sequences in order, or over
+// parts of them (models.h): the same bits for any thread count. The CPU's (cpu_models.h) is the reference; CUDA devices
+// must agree with it.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -45,6 +47,10 @@ struct DivergenceOptions {
   // Before that, what it predicts is softmax(logits / temperature) (Guo et al., On Calibration of Modern Neural
   // Networks, 2017).
   double temperature = 1;
+  // What a device adds up of its gradients by matrices: nothing; parts that it has summed itself, for whose sum it has
+  // room; or those of other devices too, with room for one matrix of theirs.
+  enum class Adds { kNothing, kOwnParts, kAllParts };
+  Adds adds = Adds::kOwnParts;
 
   int64_t kept_sequences(const Network& network, int64_t count, int64_t length) const {
     const int64_t width = network.matrix(network.head.weight).columns;
@@ -80,8 +86,9 @@ class DivergencePass {
   // Over sequences [first, first + count), each less its last token. `sums_matrices`: also sums the gradients by the
   // matrices of DivergenceOptions::summed, in float32, the same bits for any thread count and any batch of a device.
   virtual GainGradients gradients(int64_t first, int64_t count, bool sums_matrices) = 0;
-  // Hands over what gradients() has summed by matrices last, once. Memory that `to` has is used again.
-  virtual void read_matrix_gradients(MatrixGradients& to) = 0;
+  // What gradients() has summed by matrices last, until it sums them again, which anybody may change; where the student
+  // is on a device, a copy.
+  virtual MatrixGradients& matrix_gradients() = 0;
   virtual double divergence(int64_t first, int64_t count) = 0;
   // The same of each sequence by itself. As many at a time as preferred_sequences() keep all busy that compute it.
   virtual std::vector<double> divergences(int64_t first, int64_t count) {
@@ -100,9 +107,26 @@ class DivergencePass {
   // `matrices` may be null.
   GainGradients gradients(int64_t first, int64_t count, MatrixGradients* matrices) {
     GainGradients sums = gradients(first, count, matrices != nullptr);
-    if (matrices) read_matrix_gradients(*matrices);
+    if (matrices) *matrices = matrix_gradients();
     return sums;
   }
+};
+
+// A pass on one device, whose gradients by matrices may be parts of a sum that is made on one of several. Sums are
+// float32, and depend on the order in which parts are added.
+class DevicePass : public DivergencePass {
+ public:
+  // Adds what gradients() has summed by matrices last to the sum, or with `begins` makes the sum of it. From then on,
+  // until gradients() sums again, the sum is what matrix_gradients() and on_device() give. The part is spent.
+  virtual void add_part(bool begins) = 0;
+  // The same of what another pass of the same models and options has summed last, on a device of the same kind.
+  virtual void add_part_of(DevicePass& other, bool begins) = 0;
+  // The same of one matrix (R, K), from wherever.
+  virtual void add_matrix(const std::string& name, ConstMatrixView values, bool begins) = 0;
+  // A matrix of what gradients() has summed last, in host memory: its own, or `buffer`.
+  virtual ConstMatrixView part(const std::string& name, Matrix& buffer) = 0;
+  // Gives other such passes the matrices that were changed where they lie (CudaStudent) since the last set().
+  virtual void give_changes_to(std::span<DevicePass* const> others) = 0;
 };
 
 }  // namespace thimble

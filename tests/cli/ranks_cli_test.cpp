@@ -86,6 +86,15 @@ TEST_F(RanksTest, QuantizeByDefaultGivesTheVeryBytes) {
   });
 }
 
+// Cross terms of more sequences than parts, and codes that learn in steps of more sequences than parts.
+TEST_F(RanksTest, QuantizeThatLearnsGivesTheVeryBytes) {
+  expect_the_very_bytes([](const std::string& output) {
+    return quantize_arguments(output, Arguments{"--budget", "24000", "--calibration-sequences", "13",
+                                                "--calibration-length", "32", "--learn-steps", "6"} +
+                                          scoring());
+  });
+}
+
 TEST_F(RanksTest, QuantizeByTraceGivesTheVeryBytes) {
   trace("some.thmb", {"--high", "5"});  // some layers of high precision fit
   const std::string budget = std::to_string(size("some.thmb"));

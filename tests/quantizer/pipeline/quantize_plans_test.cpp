@@ -13,6 +13,7 @@
 #include "runtime/codes/trellis.h"
 #include "runtime/cpu/cpu_models.h"
 #include "runtime/cpu/cpu_plans.h"
+#include "runtime/device/models.h"
 #include "tests/runtime/families/golf/random_model.h"
 #include "tests/support/allocation_probe.h"
 #include "tests/support/thread_ranks.h"
@@ -54,10 +55,10 @@ class HostPlans : public testing::Test {
                 std::vector<float>(static_cast<size_t>(matrix.cols()), 0.1F)};
     Gains gains;
     gains.small = student.small;
-    const auto pass = make_cpu_divergence_pass(weights_, std::move(student), tokens_, options);
+    const auto pass = make_divergence_pass(weights_, std::make_shared<const Weights>(std::move(student)), tokens_,
+                                           Device{}, silent_, options);
     pass->set(gains);
-    MatrixGradients matrices;
-    pass->gradients(0, kSequences, options.summed.empty() ? nullptr : &matrices);
+    for (int step = 0; step < 2; ++step) pass->gradients(0, kSequences, !options.summed.empty());
     expect_planned(probe.peak_bytes(), plan_cpu_divergence(network(), kLength, kSequences, 0, options).bytes());
   }
 
@@ -135,6 +136,27 @@ TEST_F(HostPlans, OfCrossTermsOnRanks) {
 TEST_F(HostPlans, OfDistilling) { expect_divergence_planned({}); }
 
 TEST_F(HostPlans, OfGradientsOfMatrices) { expect_divergence_planned({.summed = network().matrix_names()}); }
+
+// Two ranks in one process, which holds what they send once more: each has the sums of all parts and those of one.
+TEST_F(HostPlans, OfGradientsOfMatricesOnRanks) {
+  constexpr int kRanks = 2;
+  DivergenceOptions options{.summed = network().matrix_names()};
+  const AllocationProbe probe;
+  run_as_ranks(kRanks, [&](Ranks& ranks) {
+    make_divergence_pass(weights_, weights_, tokens_, Device{}, silent_, options, ranks)
+        ->gradients(0, kSequences, /*sums_matrices=*/true);
+  });
+  uint64_t summed = 0, largest = 0;
+  for (const MatrixUse& use : network().matrices) {
+    const uint64_t bytes = static_cast<uint64_t>(use.rows * use.columns) * sizeof(float);
+    summed += bytes;
+    largest = std::max(largest, bytes);
+  }
+  options.adds = adds_of(1, kRanks);
+  const uint64_t planned = plan_cpu_divergence(network(), kLength, kSequences, 0, options).bytes();
+  EXPECT_LE(probe.peak_bytes(), kRanks * planned + largest + (uint64_t{16} << 20));
+  EXPECT_GE(probe.peak_bytes(), kRanks * 2 * summed);
+}
 
 TEST_F(HostPlans, OfGradientsOfABlock) { expect_divergence_planned({.summed = {network().matrices.back().name}}); }
 

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <limits>
@@ -157,7 +159,7 @@ TEST_P(SharedModels, SplittingGradientsChangesNoBit) {
   const TokenSequences sequences{kSequences, kContext, random_tokens(kSequences * kContext, model_.vocabulary(), 4)};
   auto plain = [&] { return make_cpu_divergence_pass(sample.teacher, *sample.student, sequences); };
   auto shared = [&](size_t count, Ranks& ranks) {
-    std::vector<std::unique_ptr<DivergencePass>> parts;
+    std::vector<std::unique_ptr<DevicePass>> parts;
     for (size_t i = 0; i < count; ++i) parts.push_back(plain());
     auto pass = make_shared_divergence_pass(std::move(parts), *sample.teacher, ranks);
     pass->set(sample.gains);
@@ -195,7 +197,53 @@ TEST_P(SharedModels, SplittingGradientsChangesNoBit) {
         });
       }
   }
-  expect_error<Error>([&] { by_parts->gradients(0, 1, true); }, {"sums no gradients by matrices"});
+}
+
+// And gradients by its matrices, with matrices that are replaced on the way.
+TEST_P(SharedModels, SplittingGradientsOfMatricesChangesNoBit) {
+  const DivergenceSample sample(model_);
+  constexpr int64_t kSequences = 7;
+  const TokenSequences sequences{kSequences, kContext, random_tokens(kSequences * kContext, model_.vocabulary(), 4)};
+  const DivergenceOptions options{.summed = model_.weights->network->matrix_names()};
+  auto plain = [&] { return make_cpu_divergence_pass(sample.teacher, *sample.student, sequences, options); };
+  auto shared = [&](size_t count, Ranks& ranks) {
+    std::vector<std::unique_ptr<DevicePass>> parts;
+    for (size_t i = 0; i < count; ++i) parts.push_back(plain());
+    return make_shared_divergence_pass(std::move(parts), *sample.teacher, ranks, options.summed);
+  };
+  // Of one sequence, of some and of all; then of some of another student.
+  auto learn = [&](DivergencePass& pass) {
+    std::vector<MatrixGradients> found(4);
+    pass.set(sample.gains);
+    const std::array<int64_t, 4> counts = {1, 3, kSequences, 6};
+    for (size_t i = 0; i < counts.size(); ++i) {
+      if (i == 3) {
+        const std::string& name = *options.summed.begin();
+        pass.set_matrix(name, sample.teacher->matrix(sample.teacher->network->id_of(name)));
+        pass.set(sample.gains);
+      }
+      pass.gradients(kSequences - counts[i], counts[i], &found[i]);
+    }
+    return found;
+  };
+  const std::vector<MatrixGradients> expected = learn(*shared(1, *alone_)), whole = learn(*plain());
+  for (size_t i = 0; i < expected.size(); ++i)
+    for (const std::string& name : options.summed) {
+      const std::span<const float> of_parts = expected[i].at(name).values(), of_whole = whole[i].at(name).values();
+      float largest = 0;
+      for (float value : of_whole) largest = std::max(largest, std::abs(value));
+      for (size_t k = 0; k < of_whole.size(); ++k) ASSERT_NEAR(of_parts[k], of_whole[k], 1e-5F * largest) << name;
+    }
+  for (int size : {1, 2, 3, 5})
+    for (size_t parts : {1, 2}) {
+      SCOPED_TRACE(testing::Message() << size << " ranks with " << parts);
+      run_as_ranks(size, [&](Ranks& ranks) {
+        const std::vector<MatrixGradients> found = learn(*shared(parts, ranks));
+        for (size_t i = 0; i < expected.size(); ++i)
+          for (const auto& [name, gradient] : expected[i])
+            EXPECT_TRUE(std::ranges::equal(found[i].at(name).values(), gradient.values())) << i << ' ' << name;
+      });
+    }
 }
 
 // Of several errors the first device's is reported; logits that are not finite make one here.

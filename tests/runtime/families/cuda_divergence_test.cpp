@@ -2,55 +2,13 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include "runtime/cpu/cpu_models.h"
-#include "runtime/cuda/cuda_models.h"
 #include "runtime/cuda/cuda_student.cuh"
-#include "tests/runtime/families/network_samples.h"
-#include "tests/runtime/ops/changed_matrix.h"
+#include "tests/runtime/families/divergence_pair.h"
 
 namespace thimble {
 namespace {
 
-constexpr int64_t kSequences = 3;
-
-// Teacher and student differ in all matrices by a few percent; gains of every kind.
-struct DivergencePair {
-  explicit DivergencePair(const NetworkSample& sample)
-      : teacher(sample.weights),
-        sequences{kSequences, sample.window + 1, sample.tokens(kSequences * (sample.window + 1))} {
-    Weights changed = *sample.weights;
-    uint64_t stream = 0;
-    for (size_t id = 0; id < changed.matrices.size(); ++id) {
-      ++stream;
-      change_matrix(changed, static_cast<MatrixId>(id), [stream](Matrix& matrix) {
-        for (size_t i = 0; i < matrix.values().size(); ++i)
-          matrix.values()[i] *= static_cast<float>(0.8 + 0.3 * uniform_at(5, stream, i));
-      });
-    }
-    gains.small = changed.small;
-    for (MatrixId id : changed.network->linear_matrices()) {
-      const MatrixUse& use = changed.network->matrix(id);
-      for (int64_t r = 0; r < use.rows; ++r)
-        gains.rows[use.name].push_back(
-            static_cast<float>(0.9 + 0.2 * uniform_at(6, gains.rows.size(), static_cast<uint64_t>(r))));
-    }
-    student = std::make_shared<const Weights>(std::move(changed));
-  }
-  std::unique_ptr<DivergencePass> on_cuda(const CudaPlace& place = {0}, const DivergenceOptions& options = {},
-                                          Numerics numerics = Numerics::kFp32) {
-    SilentProgress progress;
-    return make_cuda_divergence_pass(teacher, student, sequences, place, numerics, progress, options);
-  }
-  std::unique_ptr<DivergencePass> on_cpu(const DivergenceOptions& options = {}) {
-    return make_cpu_divergence_pass(teacher, *student, sequences, options);
-  }
-
-  std::set<std::string> all_matrices() const { return student->network->matrix_names(); }
-
-  std::shared_ptr<const Weights> teacher, student;
-  TokenSequences sequences;
-  Gains gains;
-};
+constexpr int64_t kSequences = DivergencePair::kSequences;
 
 void expect_near(const NamedGradients& found, const NamedGradients& expected) {
   ASSERT_EQ(found.size(), expected.size());
@@ -71,13 +29,6 @@ void expect_near(const MatrixGradients& found, const MatrixGradients& expected) 
     for (float value : values) largest = std::max(largest, std::abs(value));
     for (size_t i = 0; i < values.size(); ++i) ASSERT_NEAR(others[i], values[i], 5e-4f * largest) << name << ' ' << i;
   }
-}
-
-// Of families, whose matrices are used once.
-std::vector<NetworkSample> family_samples() {
-  std::vector<NetworkSample> samples = network_samples();
-  std::erase_if(samples, [](const NetworkSample& sample) { return sample.name == "EveryOperation"; });
-  return samples;
 }
 
 class CudaDivergence : public testing::TestWithParam<NetworkSample> {

@@ -7,6 +7,7 @@
 #include "runtime/base/parallel.h"
 #include "tests/quantizer/methods/slope/slope_model.h"
 #include "tests/runtime/base/temporary_folder.h"
+#include "tests/support/thread_ranks.h"
 
 namespace thimble {
 namespace {
@@ -257,6 +258,25 @@ TEST_F(LearnCodesTest, ThreadsDoNotChangeBytes) {
   for (int threads : {1, 3}) {
     ThreadLimit limit(threads);
     EXPECT_EQ(search(learning).artifact, expected);
+  }
+}
+
+TEST_F(LearnCodesTest, RanksDoNotChangeBytes) {
+  const DistillInput alone = input();
+  const QuantizedModel before = model_.search(SlopeModel::limit_of(kLimit), encode_).model;
+  auto learned_by = [&](const SharedWork& work) {
+    const DistillInput shared{alone.original, tokens_, alone.device, alone.options, work, 7, alone.codes};
+    SilentProgress silent;
+    const LearnedCodes learned =
+        learn_codes(shared, before, held_out_divergence(shared, before, silent), all_matrices(), silent);
+    return std::pair(learned.codes_in(before, 0.05), learned.gains.small);
+  };
+  const auto expected = learned_by(model_.work);
+  EXPECT_NE(expected.first, before);
+  const WorkFolder nowhere("");
+  for (int size : {2, 3, 5}) {
+    SCOPED_TRACE(size);
+    run_as_ranks(size, [&](Ranks& ranks) { EXPECT_EQ(learned_by(SharedWork(nowhere, ranks)), expected); });
   }
 }
 
