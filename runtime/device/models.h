@@ -44,7 +44,7 @@ std::unique_ptr<Generator> make_shared_generator(std::vector<std::unique_ptr<Gen
 // them: so many devices have work. Those by gains are float64. Those by matrices are float32: each part's, from zero
 // on, in the order of its sequences; the first part's are what the others' are added to, one part after the other. A
 // device that is alone so needs room for two sets of them, whatever the number of parts.
-constexpr int64_t kMostGradientParts = 4;
+constexpr int64_t kMostGradientParts = 2;
 // What a rank's first device adds up, of so many of its own and so many ranks.
 constexpr DivergenceOptions::Adds adds_of(size_t devices, int ranks) {
   return devices > 1 || ranks > 1 ? DivergenceOptions::Adds::kAllParts : DivergenceOptions::Adds::kOwnParts;
