@@ -87,11 +87,27 @@ void activation_backward(Activation activation, const float* x, const float* dy,
   }
 }
 
+// The sum of sum(first, count) over pieces of n columns, in float64: float32 loses, of the sum of a large vocabulary's
+// hundreds of thousands, what is below its last bit.
+template <typename Sum>
+float sum_of_pieces(int64_t n, const Sum& sum) {
+  constexpr int64_t kColumns = 4096;
+  double all = 0;
+  for (int64_t first = 0; first < n; first += kColumns) all += sum(first, n - first < kColumns ? n - first : kColumns);
+  return static_cast<float>(all);
+}
+
+template <typename AnyRow>
+float sum_of_exp(const AnyRow& row, float peak) {
+  return sum_of_pieces(row.size(),
+                       [&](int64_t first, int64_t count) { return (row.segment(first, count) - peak).exp().sum(); });
+}
+
 // ln(sum exp(row)).
 template <typename AnyRow>
 float log_sum_exp(const AnyRow& row) {
   const float peak = row.maxCoeff();
-  return peak + __builtin_logf((row - peak).exp().sum());
+  return peak + __builtin_logf(sum_of_exp(row, peak));
 }
 
 void log_softmax(float* x, int64_t n) { Row(x, n) -= log_sum_exp(Row(x, n)); }
@@ -99,7 +115,7 @@ void log_softmax(float* x, int64_t n) { Row(x, n) -= log_sum_exp(Row(x, n)); }
 // With l = cap * tanh(z / cap): dz = (softmax(l) - onehot(target)) (1 - (l / cap)^2). A cap of 0: l = z.
 float nll_backward(float* logits, int64_t target, float cap, int64_t n) {
   Row row(logits, n);
-  const float peak = row.maxCoeff(), log_sum = __builtin_logf((row - peak).exp().sum()), target_logit = logits[target];
+  const float peak = row.maxCoeff(), log_sum = __builtin_logf(sum_of_exp(row, peak)), target_logit = logits[target];
   // 1 - p of the target itself, as a difference of numbers near 1, loses nothing that float32 had of p.
   const float target_gradient = __builtin_expf(target_logit - peak - log_sum) - 1.0f;
   const float inverse_cap = cap > 0 ? 1.0f / cap : 0.0f, target_tanh = cap > 0 ? target_logit / cap : 0.0f;
@@ -113,7 +129,11 @@ float divergence_backward(float* logits, const float* teacher, float cap, int64_
   Row row(logits, n);
   ConstRow goal(teacher, n);
   const float log_sum = log_sum_exp(row), goal_log_sum = log_sum_exp(goal);
-  float divergence = ((goal - goal_log_sum).exp() * ((goal - goal_log_sum) - (row - log_sum))).sum();
+  const float divergence = sum_of_pieces(n, [&](int64_t first, int64_t count) {
+    const auto p = row.segment(first, count) - log_sum;
+    const auto q = goal.segment(first, count) - goal_log_sum;
+    return (q.exp() * (q - p)).sum();
+  });
   const float inverse_cap = cap > 0 ? 1.0f / cap : 0.0f;
   row = ((row - log_sum).exp() - (goal - goal_log_sum).exp()) * (1.0f - (row * inverse_cap).square());
   return divergence;
