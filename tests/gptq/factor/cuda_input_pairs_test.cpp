@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "gptq/factor/input_pairs.h"
+#include "tests/gptq/factor/all_pairs.h"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 #include "tests/runtime/families/golf/random_model.h"
 #include "tests/runtime/families/gpt2/random_gpt2.h"
@@ -17,21 +18,10 @@ constexpr int64_t kSequences = 19, kLength = 33;
 
 class CudaInputPairs : public CudaTest {
  protected:
-  // Every input of the model's layers, each matrix changed once its input is read.
   std::vector<InputPair> read_all(const Device& device) const { return read_all(original_, device); }
   std::vector<InputPair> read_all(const std::shared_ptr<const Weights>& model, const Device& device,
                                   Ranks& ranks = no_other_ranks()) const {
-    const std::unique_ptr<InputPairs> pairs = make_input_pairs(model, model, device, tokens_, kSequences, ranks);
-    std::vector<InputPair> read;
-    for (const LinearInput& input : inputs_of_layers(*model->network)) {
-      read.push_back(pairs->collect(input));
-      for (MatrixId id : input.readers) {
-        Matrix changed = model->matrix(id).widened();
-        for (float& weight : changed.values()) weight *= 1.125F;
-        pairs->replace(model->network->matrix(id).name, changed);
-      }
-    }
-    return read;
+    return read_all_pairs(model, device, tokens_, kSequences, ranks);
   }
   static void expect_equal(const std::vector<InputPair>& found, const std::vector<InputPair>& expected) {
     ASSERT_EQ(found.size(), expected.size());

@@ -8,6 +8,7 @@
 
 #include "runtime/cpu/cpu_pass.h"
 #include "runtime/families/golf/golf_layout.h"
+#include "tests/gptq/factor/all_pairs.h"
 #include "tests/gptq/factor/joint_hessian.h"
 #include "tests/gptq/statistics/gptq_samples.h"
 #include "tests/runtime/base/error_matcher.h"
@@ -122,32 +123,16 @@ TEST(InputPairs, SeeWhatWasReplaced) {
   EXPECT_TRUE(std::ranges::any_of(pair.drift.values(), [](double value) { return value != 0; }));
 }
 
-// Every input, each matrix changed once its input is read.
-std::vector<InputPair> read_all(const std::shared_ptr<const Weights>& model, const TokenSequences& tokens,
-                                Ranks& ranks) {
-  const std::unique_ptr<InputPairs> pairs = make_input_pairs(model, model, Device{}, tokens, tokens.count, ranks);
-  std::vector<InputPair> read;
-  for (const LinearInput& input : inputs_of_layers(*model->network)) {
-    read.push_back(pairs->collect(input));
-    for (MatrixId id : input.readers) {
-      Matrix changed = model->matrix(id).widened();
-      for (float& weight : changed.values()) weight *= 1.125F;
-      pairs->replace(model->network->matrix(id).name, changed);
-    }
-  }
-  return read;
-}
-
 // Fewer sequences than parts, as many, and more; fewer ranks than parts, and more.
 TEST(InputPairs, DoNotDependOnTheRanks) {
   const auto model = random_golf_weights(small_golf_config(), 3);
   for (const int64_t count : {1, 3, 8, 19}) {
     const TokenSequences tokens{count, kLength, random_tokens(count * kLength, model->network->vocabulary(), 6)};
-    const std::vector<InputPair> expected = read_all(model, tokens, no_other_ranks());
+    const std::vector<InputPair> expected = read_all_pairs(model, Device{}, tokens, tokens.count);
     for (const int size : {2, 3, 9}) {
       SCOPED_TRACE(testing::Message() << count << " sequences on " << size << " ranks");
       run_as_ranks(size, [&](Ranks& ranks) {
-        const std::vector<InputPair> found = read_all(model, tokens, ranks);
+        const std::vector<InputPair> found = read_all_pairs(model, Device{}, tokens, tokens.count, ranks);
         ASSERT_EQ(found.size(), expected.size());
         for (size_t i = 0; i < expected.size(); ++i) {
           EXPECT_EQ(found[i].hessian, expected[i].hessian) << i;

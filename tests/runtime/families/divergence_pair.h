@@ -21,14 +21,7 @@ struct DivergencePair {
       : teacher(sample.weights),
         sequences{kSequences, sample.window + 1, sample.tokens(kSequences * (sample.window + 1))} {
     Weights changed = *sample.weights;
-    uint64_t stream = 0;
-    for (size_t id = 0; id < changed.matrices.size(); ++id) {
-      ++stream;
-      change_matrix(changed, static_cast<MatrixId>(id), [stream](Matrix& matrix) {
-        for (size_t i = 0; i < matrix.values().size(); ++i)
-          matrix.values()[i] *= static_cast<float>(0.8 + 0.3 * uniform_at(5, stream, i));
-      });
-    }
+    change_all_matrices(changed);
     gains.small = changed.small;
     for (MatrixId id : changed.network->linear_matrices()) {
       const MatrixUse& use = changed.network->matrix(id);

@@ -13,14 +13,7 @@ struct DivergenceSample {
   // Teacher and student differ in all matrices by a few percent.
   explicit DivergenceSample(const FamilyModel& model) : teacher(model.weights) {
     Weights changed = *model.weights;
-    uint64_t stream = 0;
-    for (size_t id = 0; id < changed.matrices.size(); ++id) {
-      ++stream;
-      change_matrix(changed, static_cast<MatrixId>(id), [stream](Matrix& matrix) {
-        for (size_t i = 0; i < matrix.values().size(); ++i)
-          matrix.values()[i] *= static_cast<float>(0.8 + 0.3 * uniform_at(5, stream, i));
-      });
-    }
+    change_all_matrices(changed);
     for (MatrixId id : changed.network->linear_matrices()) {
       std::vector<float>& rows = gains.rows[changed.network->matrix(id).name];
       for (int64_t r = 0; r < changed.matrix(id).rows(); ++r)
