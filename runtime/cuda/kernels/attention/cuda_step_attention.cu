@@ -2,8 +2,10 @@
 // reading the cache once: one CTA per sequence and key/value head serves all query heads that share it.
 //
 // A key's row is read by kLanes neighbouring lanes, eight elements each; so a warp reads 32 / kLanes keys at once, and
-// eight warps take turns. Every group of lanes keeps its own online softmax; a fixed order puts the groups together at
-// the end. Where weights are rounded, a first sweep over the keys finds the softmax's sums.
+// eight warps take turns. Every group of lanes keeps its own online softmax; a fixed order puts the groups of a warp,
+// then the warps together at the end. Where weights are rounded, a first sweep over the keys finds the softmax's sums.
+// The first keys of earlier positions are on their way to the L2 cache while the kernel before this one computes the
+// query (cuda_overlap.cuh).
 #include "runtime/cuda/kernels/attention/cuda_attention.h"
 #include "runtime/cuda/kernels/attention/cuda_attention_rows.cuh"
 #include "runtime/cuda/kernels/cuda_overlap.cuh"
@@ -13,12 +15,28 @@ namespace {
 
 constexpr int kWarps = 8;
 
+// Over a warp's groups of kLanes lanes, for lanes of equal place in them: a fixed tree.
+template <int kLanes>
+__device__ float sum_over_groups(float value) {
+#pragma unroll
+  for (int distance = kLanes; distance < 32; distance *= 2) value += __shfl_xor_sync(~0u, value, distance);
+  return value;
+}
+template <int kLanes>
+__device__ float max_over_groups(float value) {
+#pragma unroll
+  for (int distance = kLanes; distance < 32; distance *= 2) value = fmaxf(value, __shfl_xor_sync(~0u, value, distance));
+  return value;
+}
+
+__device__ inline void prefetch(const void* at) { asm volatile("prefetch.global.L2 [%0];\n" ::"l"(at)); }
+
 template <typename T, int kHead, int kShared, bool kRounds>  // kShared query heads read the same keys
 __global__ void __launch_bounds__(kWarps * 32) step_attention_kernel(const AttentionOperands<T> operands) {
   constexpr int kElements = 8, kLanes = kHead / kElements, kGroups = kWarps * 32 / kLanes;
-  constexpr int kUnroll = 4;
-  __shared__ float peaks[kGroups][kShared], sums[kGroups][kShared];
-  __shared__ float partial[kGroups][kShared][kHead];
+  constexpr int kUnroll = 4, kPrefetched = 2;  // keys of a group
+  __shared__ float peaks[kWarps][kShared], sums[kWarps][kShared];
+  __shared__ float partial[kWarps][kShared][kHead];
 
   int64_t sequence = blockIdx.x;
   int first_head = static_cast<int>(blockIdx.y) * kShared;
@@ -27,7 +45,15 @@ __global__ void __launch_bounds__(kWarps * 32) step_attention_kernel(const Atten
   T* query = operands.query + (sequence * operands.heads + first_head) * kHead;
   const T* key = operands.keys + sequence * operands.capacity * kv_stride + kv_head * kHead + part;
   int keys = *operands.first + operands.offset + 1, first_key = first_seen(keys - 1, operands.window);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
 
+#pragma unroll
+  for (int u = 0; u < kPrefetched; ++u) {
+    const int64_t row = first_key + u * kGroups + group;
+    if (row >= keys - 1) break;
+    prefetch(key + row * kv_stride);
+    prefetch(key + row * kv_stride + operands.kv_heads * kHead);
+  }
   wait_for_previous();
   let_next_begin();
   float q[kShared][kElements], out[kShared][kElements] = {}, peak[kShared], sum[kShared] = {};
@@ -66,15 +92,18 @@ __global__ void __launch_bounds__(kWarps * 32) step_attention_kernel(const Atten
   auto exponent = [&](float score) { return to_float(from_float<T>(score_rounding(score))) * operands.rounding.scale; };
   if constexpr (kRounds) {
     sweep([&](int h, float score, const auto&) { sum[h] += exp2_fast(exponent(score)); });
-    if (part == 0)
 #pragma unroll
-      for (int h = 0; h < kShared; ++h) sums[group][h] = sum[h];
+    for (int h = 0; h < kShared; ++h) {
+      const float of_warp = sum_over_groups<kLanes>(sum[h]);
+      if (lane == 0) sums[warp][h] = of_warp;
+    }
     __syncthreads();
     float log_sum[kShared];
 #pragma unroll
     for (int h = 0; h < kShared; ++h) {
       float total = 0;
-      for (int g = 0; g < kGroups; ++g) total += sums[g][h];
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) total += sums[w][h];
       log_sum[h] = log2f(total);
     }
     sweep([&](int h, float score, const auto& v) {
@@ -93,39 +122,58 @@ __global__ void __launch_bounds__(kWarps * 32) step_attention_kernel(const Atten
   }
 #pragma unroll
   for (int h = 0; h < kShared; ++h) {
-    if (!kRounds && part == 0) {
-      peaks[group][h] = peak[h];
-      sums[group][h] = sum[h];
+    float factor = 1;
+    if constexpr (!kRounds) {
+      const float largest = max_over_groups<kLanes>(peak[h]);
+      factor = peak[h] == -INFINITY ? 0 : exp2f(peak[h] - largest);  // of a group that saw no key: 0
+      sum[h] = sum_over_groups<kLanes>(sum[h] * factor);
+      if (lane == 0) {
+        peaks[warp][h] = largest;
+        sums[warp][h] = sum[h];
+      }
     }
 #pragma unroll
-    for (int e = 0; e < kElements; ++e) partial[group][h][part + e] = out[h][e];
+    for (int e = 0; e < kElements; ++e) {
+      out[h][e] = sum_over_groups<kLanes>(out[h][e] * factor);
+      if (lane < kLanes) partial[warp][h][part + e] = out[h][e];
+    }
+  }
+  // One warp per head from here on; kHead is a multiple of 32.
+  constexpr int kColumns = kHead / 32;  // of a lane
+  float own[kColumns] = {};
+  if (warp < kShared) {
+    const T* own_value =
+        operands.keys + (sequence * operands.capacity + keys - 1) * kv_stride + (operands.kv_heads + kv_head) * kHead;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) own[i] = to_float(own_value[i * 32 + lane]);
   }
   __syncthreads();
 
-  // One warp per head from here on; kHead is a multiple of 32.
-  int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const T* own =
-      operands.keys + (sequence * operands.capacity + keys - 1) * kv_stride + (operands.kv_heads + kv_head) * kHead;
-  for (int h = warp; h < kShared; h += kWarps) {
-    float largest = -INFINITY, total = kRounds ? 1 : 0;
-    for (int g = 0; g < kGroups; ++g) largest = kRounds ? 0 : fmaxf(largest, peaks[g][h]);
-    float y[kHead / 32] = {};
-    for (int g = 0; g < kGroups; ++g) {
+  static_assert(kShared <= kWarps);
+  if (warp < kShared) {
+    const int h = warp;
+    float largest = kRounds ? 0 : -INFINITY, total = kRounds ? 1 : 0;
+    if constexpr (!kRounds) {
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, peaks[w][h]);
+    }
+    float y[kColumns] = {};
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
       float factor = 1;
       if constexpr (!kRounds) {
-        factor = exp2f(peaks[g][h] - largest);  // 0 for a group that saw no key
-        total += sums[g][h] * factor;
+        factor = exp2f(peaks[w][h] - largest);  // 0 for a warp that saw no key
+        total += sums[w][h] * factor;
       }
 #pragma unroll
-      for (int i = 0; i < kHead / 32; ++i) y[i] = fmaf(partial[g][h][i * 32 + lane], factor, y[i]);
+      for (int i = 0; i < kColumns; ++i) y[i] = fmaf(partial[w][h][i * 32 + lane], factor, y[i]);
     }
     float along = 0, squares = 0;
 #pragma unroll
-    for (int i = 0; i < kHead / 32; ++i) {
-      float v = to_float(own[i * 32 + lane]);
+    for (int i = 0; i < kColumns; ++i) {
       y[i] /= total;
-      along += y[i] * v;
-      squares += v * v;
+      along += y[i] * own[i];
+      squares += own[i] * own[i];
     }
     float removed = 0;
     if (operands.exclusive) {
@@ -134,8 +182,8 @@ __global__ void __launch_bounds__(kWarps * 32) step_attention_kernel(const Atten
     }
     const FixedPoint rounding(operands.rounding.outputs);
 #pragma unroll
-    for (int i = 0; i < kHead / 32; ++i) {
-      float value = y[i] - removed * to_float(own[i * 32 + lane]);
+    for (int i = 0; i < kColumns; ++i) {
+      float value = y[i] - removed * own[i];
       query[h * kHead + i * 32 + lane] = from_float<T>(kRounds ? rounding(value) : value);
     }
   }
