@@ -50,8 +50,8 @@ class CudaProducts {
   void project_heads(const GemmOperands<T>& operands, const QkvOperands<T>& qkv, cudaStream_t stream) const;
 
   // Columns of a product's tile: of one position per sequence where warps split K, and where they do not; of whole
-  // windows, and of windows on sm_90.
-  static constexpr int kSplitColumns = 32, kTileColumns = 64, kWindowColumns = 128, kSm90Columns = 256;
+  // windows.
+  static constexpr int kSplitColumns = 32, kTileColumns = 64, kWindowColumns = 128;
   // Wider products of few rows keep a device busy without splitting K, and read their weights once. Rows do not count:
   // a row must have the same bits in any batch.
   static constexpr int64_t kMostSplitColumns = 4096;

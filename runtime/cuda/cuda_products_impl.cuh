@@ -19,7 +19,7 @@ CudaProducts<T>::CudaProducts(bool stepping)
 template <typename T>
 int CudaProducts<T>::square_parts(int64_t width) const {
   if (stepping_) return divide_up(width, is_split(width) ? kSplitColumns : kTileColumns);
-  return divide_up(width, sm90_ ? kSm90Columns : kWindowColumns);
+  return divide_up(width, kWindowColumns);
 }
 
 template <typename T>
@@ -45,7 +45,7 @@ template <typename Epilogue>
 void CudaProducts<T>::multiply_window(const GemmOperands<T>& operands, const Epilogue& epilogue,
                                       cudaStream_t stream) const {
   if constexpr (sizeof(T) == 2) {
-    if (sm90_) return launch_gemm_sm90(operands, epilogue, stream);
+    if (sm90_) return launch_gemm_sm90<T, kWindowColumns>(operands, epilogue, stream);
   }
   // fp32 keeps twice the operands' bytes in shared memory, and its products in as many registers.
   launch_gemm<T, sizeof(T) == 4 ? 1 : 2, kWindowColumns, 3>(operands, epilogue, stream);
@@ -59,7 +59,7 @@ void CudaProducts<T>::project_heads(const GemmOperands<T>& operands, const QkvOp
   constexpr int kColumns = std::max(kHead, kTileColumns);  // heads stay whole
   if constexpr (kColumns > kWindowColumns) {
     if (!sm90_) return launch_gemm<T, 1, kColumns, 3>(operands, epilogue, stream);
-    if constexpr (sizeof(T) == 2) launch_gemm_sm90(operands, epilogue, stream);
+    if constexpr (sizeof(T) == 2) launch_gemm_sm90<T, kColumns>(operands, epilogue, stream);
   } else {
     if constexpr (kKind != QkvKind::kShared) {
       if constexpr (kColumns == kTileColumns) {

@@ -171,9 +171,15 @@ struct RoundedEpilogue {
 
 // Cosine and sine of four pairs of a head from `first_pair` on; pairs beyond `half` do not rotate.
 __device__ inline void load_angles(const float2* rotary, int half, int position, int first_pair, float2 (&angles)[4]) {
+  const float2* at = rotary + position * half + first_pair;
+  if (half % 4 == 0 && first_pair < half) {
+    const float4 first = reinterpret_cast<const float4*>(at)[0], second = reinterpret_cast<const float4*>(at)[1];
+    angles[0] = {first.x, first.y}, angles[1] = {first.z, first.w};
+    angles[2] = {second.x, second.y}, angles[3] = {second.z, second.w};
+    return;
+  }
 #pragma unroll
-  for (int i = 0; i < 4; ++i)
-    angles[i] = first_pair + i < half ? rotary[position * half + first_pair + i] : float2{1, 0};
+  for (int i = 0; i < 4; ++i) angles[i] = first_pair + i < half ? at[i] : float2{1, 0};
 }
 __device__ inline void rotate(float (&v)[8], const float2 (&angles)[4]) {
 #pragma unroll
@@ -229,8 +235,8 @@ struct QkvEpilogue {
     float norm;
     int sequence, position;
   };
-  struct Fetched {
-    float2 angles[4];  // cosine and sine of the lane's four pairs
+  union Fetched {
+    float2 angles[4];  // cosine and sine of a query's or a key's four pairs
     Stored8<T> added;  // the value embedding
   };
   QkvOperands<T> o;
@@ -363,8 +369,9 @@ struct ActivationEpilogue {
 // skip_out = x;  x = weight * skip_in + x, or gated;  u = mix_x * x + mix_x0 * x0.
 template <typename T>
 struct LayerEndEpilogue {
+  // u becomes of_u (u + scale product) + of_skip skip + of_x0 x0.
   struct Columns {
-    float scale[8], skip_weight[8], skip_gate[8], mix_x[8], mix_x0[8];
+    float scale[8], of_u[8], of_skip[8], of_x0[8];
   };
   using Row = int;  // of x0
   struct Fetched {
@@ -388,10 +395,19 @@ struct LayerEndEpilogue {
     Columns c{};
     if (!exists) return c;
     load_floats(scale + column, c.scale);
-    if (skip_in) load_floats(skip_weight + column, c.skip_weight);
-    if (skip_in && skip_gate) load_floats(skip_gate + column, c.skip_gate);
-    if (x0) load_floats(mix_x + column, c.mix_x);
-    if (x0) load_floats(mix_x0 + column, c.mix_x0);
+#pragma unroll
+    for (float& value : c.of_u) value = 1;
+    if (x0) load_floats(mix_x + column, c.of_u);
+    if (x0) load_floats(mix_x0 + column, c.of_x0);
+    if (!skip_in) return c;
+    float gate[8] = {};
+    load_floats(skip_weight + column, c.of_skip);
+    if (skip_gate) load_floats(skip_gate + column, gate);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      c.of_skip[i] *= skip_gate ? (1 - gate[i]) * c.of_u[i] : c.of_u[i];
+      if (skip_gate) c.of_u[i] *= gate[i];
+    }
     return c;
   }
   __device__ Row row(int64_t row) const { return shared.of(row); }
@@ -419,17 +435,8 @@ struct LayerEndEpilogue {
       if (place.exists) stored.store(skip_out + at);
       if (skip_in == skip_out) stored.unpack(skip);
     }
-    if (skip_in) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        float weighted = skip[i] * c.skip_weight[i];
-        x[i] = skip_gate ? (1 - c.skip_gate[i]) * weighted + c.skip_gate[i] * x[i] : weighted + x[i];
-      }
-    }
-    if (x0) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) x[i] = c.mix_x[i] * x[i] + c.mix_x0[i] * start[i];
-    }
+    for (int i = 0; i < 8; ++i) x[i] = fmaf(c.of_u[i], x[i], fmaf(c.of_skip[i], skip[i], c.of_x0[i] * start[i]));
     Stored8<T> stored = Stored8<T>::rounded(x);
     if (place.exists) stored.store(u + at);
     stored.unpack(x);

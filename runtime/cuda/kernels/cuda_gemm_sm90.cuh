@@ -2,17 +2,22 @@
 // (wgmma), and an epilogue that runs while the next tile is multiplied. Same operands, epilogues and contract as
 // cuda_gemm.cuh.
 //
-// A persistent grid of clusters of two CTAs. A cluster's two tiles (128 rows x 256 columns each) share their columns:
-// each CTA loads half of B's tile and sends it to both. Sixteen warps per CTA:
+// A persistent grid of clusters of two CTAs. A cluster's two tiles (kRows x kColumns each) share their columns: each
+// CTA loads half of B's tile and sends it to both. Sixteen warps per CTA:
 //
 //   1 loader          one thread: A and B tiles of 64 columns of K, kStages deep      -> full / empty barriers
-//   8 multipliers     two warpgroups of 64 rows x 256 columns, accumulators in        -> the finished tile, in T
-//                     registers that the others gave up
-//   7 finishers       the epilogue, row by row, one warp per row of 256 columns       <- tile_full / tile_empty
-//   barriers
+//   8 multipliers     two warpgroups that take tiles in turn, so that one multiplies  <- turn
+//                     while the other hands over; accumulators in registers that the  -> its finished tile, in T
+//                     others gave up
+//   3 + 4 finishers   the epilogue of the one group and of the other, row by row      <- tile_full / tile_empty
 //
+// Finishers wait for memory, not for arithmetic: each set has two tiles' time for one, and asks for rows' inputs ahead.
+//
+// Tiles are 128 x 128, or 64 x 256 where an epilogue needs so many columns together.
 // In fp16, whose range a product may leave, a row of the finished tile is scaled by a power of two.
 #pragma once
+
+#include <type_traits>
 
 #include "runtime/cuda/kernels/cuda_sm90.cuh"
 
@@ -20,11 +25,32 @@ namespace thimble {
 
 namespace gemm_sm90 {
 
-constexpr int kRows = 128, kColumns = 256, kDepth = 64, kStages = 3, kCluster = 2;
-constexpr int kABytes = kRows * kDepth * 2, kBBytes = kColumns * kDepth * 2, kTileBytes = kRows * kColumns * 2;
-constexpr int kThreads = 512, kMultipliers = 8, kFinishers = 7;  // warps of either kind
-constexpr int kSharedBytes =                                     // with alignment, barriers and scales of rows
-    1024 + kStages * (kABytes + kBBytes) + kTileBytes + 128 + kRows * static_cast<int>(sizeof(float));
+constexpr int kDepth = 64, kCluster = 2, kGroups = 2;                                      // of warps that multiply
+constexpr int kThreads = 512, kGroupWarps = 4, kFirstFinishers = 3, kSecondFinishers = 4;  // warps
+constexpr int kMostSharedBytes = 227 * 1024, kBarrierBytes = 128;
+
+// Of tiles of kColumns columns, products of T, and an epilogue that keeps kRowBytes for a row.
+template <typename T, int kColumns, int kRowBytes>
+struct Tiling {
+  static constexpr int kRows = 128 * 128 / kColumns;
+  static constexpr int kABytes = kRows * kDepth * 2, kBBytes = kColumns * kDepth * 2;
+  static constexpr int kTileBytes = kRows * kColumns * 2;
+  static constexpr int kScaleBytes = std::is_same_v<T, __half> ? kGroups * kRows * static_cast<int>(sizeof(float)) : 0;
+  static constexpr int kOtherBytes =  // with alignment
+      1024 + kGroups * kTileBytes + kBarrierBytes + kScaleBytes;
+  static constexpr int kStages =
+      std::min(5, (kMostSharedBytes - kOtherBytes - 2 * kGroups * kRows * kRowBytes) / (kABytes + kBBytes));
+  static constexpr int kSharedBytes = kOtherBytes + kStages * (kABytes + kBBytes);
+  static_assert(kStages >= 3 && 8 * (2 * kStages + 3 * kGroups) <= kBarrierBytes);
+  // A warpgroup's accumulators are two of 64 x 128, one below or beside the other.
+  static constexpr int kParts = kRows / 64, kPartFragments = kColumns / 8;
+
+  // Fragment j of part `part`'s rows.
+  template <typename Halves>
+  __device__ static auto& fragment(Halves& acc, int part, int j) {
+    return kParts == 2 ? acc[part][j] : acc[j / 16][j % 16];
+  }
+};
 
 struct ProductShape {
   int64_t rows;
@@ -35,22 +61,25 @@ struct ProductShape {
 
 using namespace sm90;
 
-using FinishedTile = gemm_detail::SharedTile<kColumns * 2>;
-
 // Where things lie in shared memory, and which tile comes when.
+template <typename Tiles, int kColumns>
 struct Plan {
-  uint32_t a, b, tile, full, empty, tile_full, tile_empty, row_scales;
+  static constexpr int kRows = Tiles::kRows, kStages = Tiles::kStages;
+  using FinishedTile = gemm_detail::SharedTile<kColumns * 2>;
+
+  uint32_t a, b, tile, full, empty, tile_full, tile_empty, turn, row_scales;
   int steps, column_tiles, tiles, first_tile, tile_step;
 
   __device__ explicit Plan(uint32_t memory, const ProductShape& shape) {
     a = (memory + 1023) / 1024 * 1024;
-    b = a + kStages * kABytes;
-    tile = b + kStages * kBBytes;
-    full = tile + kTileBytes;
+    b = a + kStages * Tiles::kABytes;
+    tile = b + kStages * Tiles::kBBytes;
+    full = tile + kGroups * Tiles::kTileBytes;
     empty = full + 8 * kStages;
     tile_full = empty + 8 * kStages;
-    tile_empty = tile_full + 8;
-    row_scales = full + 128;
+    tile_empty = tile_full + 8 * kGroups;
+    turn = tile_empty + 8 * kGroups;
+    row_scales = full + kBarrierBytes;
     steps = divide_up(shape.depth, kDepth);
     column_tiles = divide_up(shape.columns, kColumns);
     tiles = divide_up(shape.rows, kRows * kCluster) * column_tiles;
@@ -61,19 +90,28 @@ struct Plan {
     return (t / column_tiles * kCluster + static_cast<int>(rank)) * kRows;
   }
   __device__ int column_tile(int t) const { return t % column_tiles; }
+  // Of a group's finished tile.
+  __device__ uint32_t finished_at(int group, int row, int chunk) const {
+    return tile + static_cast<uint32_t>(group * Tiles::kTileBytes) + FinishedTile::at(row, chunk);
+  }
+  __device__ uint32_t row_scale_at(int group, int row) const {
+    return row_scales + static_cast<uint32_t>(group * kRows + row) * 4;
+  }
 };
 
-__device__ inline void load_tiles(const Plan& plan, const CUtensorMap& a, const CUtensorMap& b, uint32_t rank) {
-  Ring<kStages> ring;
+template <typename Tiles, int kColumns>
+__device__ void load_tiles(const Plan<Tiles, kColumns>& plan, const CUtensorMap& a, const CUtensorMap& b,
+                           uint32_t rank) {
+  Ring<Tiles::kStages> ring;
   for (int t = plan.first_tile; t < plan.tiles; t += plan.tile_step) {
     int row = plan.first_row(t, rank), column = plan.column_tile(t) * kColumns;
     for (int step = 0; step < plan.steps; ++step, ring.advance()) {
       uint32_t full = plan.full + 8 * ring.index;
       wait(plan.empty + 8 * ring.index, ring.parity ^ 1);
-      expect_bytes(full, kABytes + kBBytes);
-      load_box(plan.a + ring.index * kABytes, a, step * kDepth, row, full);
-      uint32_t half = rank * (kBBytes / kCluster);
-      load_box_for_all(plan.b + ring.index * kBBytes + half, b, step * kDepth,
+      expect_bytes(full, Tiles::kABytes + Tiles::kBBytes);
+      load_box(plan.a + ring.index * Tiles::kABytes, a, step * kDepth, row, full);
+      uint32_t half = rank * (Tiles::kBBytes / kCluster);
+      load_box_for_all(plan.b + ring.index * Tiles::kBBytes + half, b, step * kDepth,
                        column + static_cast<int>(rank) * (kColumns / kCluster), full, (1 << kCluster) - 1);
     }
   }
@@ -89,154 +127,188 @@ struct RowScale {
     back = __uint_as_float((exponent - 14) << 23);
   }
 };
-__device__ inline uint32_t row_scale_at(const Plan& plan, int row) {
-  return plan.row_scales + static_cast<uint32_t>(row) * 4;
+// Scales the rows of a warpgroup's tile, and leaves the inverses.
+template <typename Tiles, int kColumns>
+__device__ void scale_rows(FragmentValues<128> (&acc)[2], const Plan<Tiles, kColumns>& plan, int group) {
+  const int first = static_cast<int>(threadIdx.x) / 32 % kGroupWarps * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
+#pragma unroll
+  for (int part = 0; part < Tiles::kParts; ++part)
+#pragma unroll
+    for (int lower = 0; lower < 2; ++lower) {  // row `first` of the part, and the one eight rows below
+      float largest = 0;
+#pragma unroll
+      for (int j = 0; j < Tiles::kPartFragments; ++j) {
+        const auto& v = Tiles::fragment(acc, part, j);
+        largest = fmaxf(largest, fmaxf(fabsf(v[2 * lower]), fabsf(v[2 * lower + 1])));
+      }
+      const RowScale scale(max_over_lanes<4>(largest));
+#pragma unroll
+      for (int j = 0; j < Tiles::kPartFragments; ++j) {
+        auto& v = Tiles::fragment(acc, part, j);
+        v[2 * lower] *= scale.to;
+        v[2 * lower + 1] *= scale.to;
+      }
+      if (threadIdx.x % 4 == 0)
+        asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(plan.row_scale_at(group, part * 64 + first + 8 * lower)),
+                     "f"(scale.back)
+                     : "memory");
+    }
 }
 
-// `row`: of the tile, whose products the lane has in v[..][..][0..1]; those of row + 8 follow.
-__device__ inline void scale_rows(FragmentValues<kColumns / 2> (&acc)[2], const Plan& plan, int row) {
-#pragma unroll
-  for (int lower = 0; lower < 2; ++lower) {
-    float largest = 0;
-#pragma unroll
-    for (int j = 0; j < kColumns / 8; ++j) {
-      const auto& v = acc[j / (kColumns / 16)][j % (kColumns / 16)];
-      largest = fmaxf(largest, fmaxf(fabsf(v[2 * lower]), fabsf(v[2 * lower + 1])));
-    }
-    const RowScale scale(max_over_lanes<4>(largest));
-#pragma unroll
-    for (int j = 0; j < kColumns / 8; ++j) {
-      auto& v = acc[j / (kColumns / 16)][j % (kColumns / 16)];
-      v[2 * lower] *= scale.to;
-      v[2 * lower + 1] *= scale.to;
-    }
-    if (threadIdx.x % 4 == 0)
-      asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(row_scale_at(plan, row + 8 * lower)), "f"(scale.back) : "memory");
-  }
-}
-
-template <typename T, typename Epilogue>
-__device__ void multiply_tiles(const Plan& plan, const Epilogue& epilogue, int group) {
-  int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-  Ring<kStages> ring;
+// Every other tile, from the group's first on.
+template <typename T, typename Tiles, int kColumns, typename Epilogue>
+__device__ void multiply_tiles(const Plan<Tiles, kColumns>& plan, const Epilogue& epilogue, int group) {
+  constexpr int kHalfA = Tiles::kParts == 2 ? Tiles::kABytes / 2 : 0,
+                kHalfB = Tiles::kParts == 2 ? 0 : Tiles::kBBytes / 2;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % kGroupWarps;
+  Ring<Tiles::kStages> ring;
+  ring.skip(group * plan.steps);
   Ring<1> finished;
-  for (int t = plan.first_tile; t < plan.tiles; t += plan.tile_step) {
-    FragmentValues<kColumns / 2> acc[2];  // the left and the right half
+  for (int t = plan.first_tile + group * plan.tile_step; t < plan.tiles; t += kGroups * plan.tile_step) {
+    FragmentValues<128> acc[2];
     int previous = -1;
+    // The other group has seen all its stages full: each stage's last use but this one is past, as parities want it.
+    wait(plan.turn + 8 * group, finished.parity ^ (group == 0 ? 1 : 0));
     for (int step = 0; step < plan.steps; ++step, ring.advance()) {
       wait(plan.full + 8 * ring.index, ring.parity);
       begin_products();
-      uint64_t a = operand(plan.a + ring.index * kABytes + group * (kABytes / 2));
-      uint64_t b = operand(plan.b + ring.index * kBBytes);
+      uint64_t a = operand(plan.a + ring.index * Tiles::kABytes);
+      uint64_t b = operand(plan.b + ring.index * Tiles::kBBytes);
 #pragma unroll
       for (int k = 0; k < kDepth / 16; ++k)  // 32 bytes further within the swizzled rows
 #pragma unroll
         for (int half = 0; half < 2; ++half)
-          multiply_async<T>(acc[half], a + 2 * k, b + half * (kBBytes / 2 >> 4) + 2 * k, step > 0 || k > 0);
+          multiply_async<T>(acc[half], a + half * (kHalfA >> 4) + 2 * k, b + half * (kHalfB >> 4) + 2 * k,
+                            step > 0 || k > 0);
       commit_products();
       wait_for_products<1>();  // the step before this one is done with its stage
       if (previous >= 0 && threadIdx.x % 128 < kCluster) arrive_at(plan.empty + 8 * previous, threadIdx.x % 128);
       previous = ring.index;
     }
+    arrive_as_warp(plan.turn + 8 * (1 - group));
     wait_for_products<0>();
     hold(acc[0]);
     hold(acc[1]);
     if (threadIdx.x % 128 < kCluster) arrive_at(plan.empty + 8 * previous, threadIdx.x % 128);
+    ring.skip(plan.steps);  // the other group's
 
 #pragma unroll
-    for (int j = 0; j < kColumns / 8; ++j) round_first(epilogue, acc[j / (kColumns / 16)][j % (kColumns / 16)]);
-    wait(plan.tile_empty, finished.parity ^ 1);
-    if constexpr (std::is_same_v<T, __half>) scale_rows(acc, plan, group * 64 + warp * 16 + lane / 4);
-    int row = group * 64 + warp * 16 + lane % 16;
+    for (int part = 0; part < Tiles::kParts; ++part)
 #pragma unroll
-    for (int j = 0; j < kColumns / 8; j += 2) {
-      const auto& left = acc[j / (kColumns / 16)][j % (kColumns / 16)];
-      const auto& right = acc[j / (kColumns / 16)][j % (kColumns / 16) + 1];
-      store_fragments<T>(plan.tile + FinishedTile::at(row, j + lane / 16), left, right);
-    }
-    arrive_as_warp(plan.tile_full);
+      for (int j = 0; j < Tiles::kPartFragments; ++j) round_first(epilogue, Tiles::fragment(acc, part, j));
+    wait(plan.tile_empty + 8 * group, finished.parity ^ 1);
+    if constexpr (std::is_same_v<T, __half>) scale_rows(acc, plan, group);
+#pragma unroll
+    for (int part = 0; part < Tiles::kParts; ++part)
+#pragma unroll
+      for (int j = 0; j < Tiles::kPartFragments; j += 2)
+        store_fragments<T>(plan.finished_at(group, part * 64 + warp * 16 + lane % 16, j + lane / 16),
+                           Tiles::fragment(acc, part, j), Tiles::fragment(acc, part, j + 1));
+    arrive_as_warp(plan.tile_full + 8 * group);
     finished.advance();
   }
 }
 
-// `row_data`: (2, kRows), for this tile and the next one: a fast warp may begin the next while another still reads.
-template <typename T, typename Epilogue>
-__device__ void finish_tiles(const Plan& plan, const ProductShape& shape, const Epilogue& epilogue, uint32_t rank,
-                             typename Epilogue::Row (*row_data)[kRows], int finisher) {
-  constexpr int kAhead = rows_ahead<Epilogue>(144, 4);  // of 96 registers
-  int lane = threadIdx.x % 32;
+// Every other tile, as one group of multipliers leaves them, by kWarps warps. `row_data`: (2, kRows), for this tile and
+// the next one: a fast warp may begin the next while another still reads.
+template <typename T, int kWarps, typename Tiles, int kColumns, typename Epilogue>
+__device__ void finish_tiles(const Plan<Tiles, kColumns>& plan, const ProductShape& shape, const Epilogue& epilogue,
+                             uint32_t rank, typename Epilogue::Row (*row_data)[Tiles::kRows], int group, int finisher) {
+  constexpr int kRows = Tiles::kRows, kLanes = kColumns / 8, kAtOnce = 32 / kLanes;  // rows that a warp sees at once
+  using Fetched = typename Epilogue::Fetched;
+  // Rows whose inputs are on their way while those of as many are used.
+  constexpr int kAhead = rows_ahead<Epilogue>(64 + static_cast<int>(sizeof(typename Epilogue::Columns)), 4);
+  constexpr int kBlock = kAhead * kAtOnce;
+  const int lane = static_cast<int>(threadIdx.x) % 32, own = lane / kLanes, chunk = lane % kLanes;
   Ring<1> finished;
-  Ring<2> rows_ring;
-  for (int t = plan.first_tile; t < plan.tiles; t += plan.tile_step, finished.advance(), rows_ring.advance()) {
-    int64_t first_row = plan.first_row(t, rank);
-    int tile = plan.column_tile(t), column = tile * kColumns + lane * 8;
-    const auto* rows = row_data[rows_ring.index];
-    for (int r = finisher * 32 + lane; r < kRows; r += 32 * kFinishers)
-      if (first_row + r < shape.rows) row_data[rows_ring.index][r] = epilogue.row(first_row + r);
-    asm volatile("bar.sync 1, %0;\n" ::"n"(32 * kFinishers) : "memory");
-    auto columns = epilogue.columns(column, column < shape.columns);
-    for (int first = finisher * kAhead; first < kRows; first += kFinishers * kAhead) {
-      RowPlace places[kAhead];
-      typename Epilogue::Fetched fetched[kAhead];
+  Ring<2> ring;  // of row_data
+  for (int t = plan.first_tile + group * plan.tile_step; t < plan.tiles;
+       t += kGroups * plan.tile_step, finished.advance(), ring.advance()) {
+    const int64_t first_row = plan.first_row(t, rank);
+    const int tile = plan.column_tile(t), column = tile * kColumns + chunk * 8;
+    auto* rows = row_data[ring.index];
+    for (int r = finisher * 32 + lane; r < kRows; r += 32 * kWarps)
+      if (first_row + r < shape.rows) rows[r] = epilogue.row(first_row + r);
+    asm volatile("bar.sync %0, %1;\n" ::"r"(1 + group), "n"(32 * kWarps) : "memory");
+    const auto columns = epilogue.columns(column, column < shape.columns);
+    auto place_of = [&](int r) -> RowPlace {
+      return {first_row + r, column, tile, first_row + r < shape.rows && column < shape.columns};
+    };
+    Fetched ahead[kAhead];
+    auto fetch = [&](int first) {
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
-        int64_t row = first_row + first + i;
-        places[i] = {row, column, tile, row < shape.rows && column < shape.columns};
-        fetched[i] = epilogue.fetch(places[i], columns, rows[first + i]);
+        const int r = first + i * kAtOnce + own;
+        ahead[i] = epilogue.fetch(place_of(r), columns, rows[r]);
       }
-      if (first == finisher * kAhead) wait(plan.tile_full, finished.parity);
+    };
+    fetch(finisher * kBlock);
+    wait(plan.tile_full + 8 * group, finished.parity);
+#pragma unroll 1
+    for (int first = finisher * kBlock; first < kRows; first += kWarps * kBlock) {
+      Fetched fetched[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) fetched[i] = ahead[i];
+      if (first + kWarps * kBlock < kRows) fetch(first + kWarps * kBlock);
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
+        const int r = first + i * kAtOnce + own;
         Stored8<T> product;
         asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];\n"
                      : "=r"(product.raw.x), "=r"(product.raw.y), "=r"(product.raw.z), "=r"(product.raw.w)
-                     : "r"(plan.tile + FinishedTile::at(first + i, lane)));
+                     : "r"(plan.finished_at(group, r, chunk)));
         float v[8];
         product.unpack(v);
         if constexpr (std::is_same_v<T, __half>) {
           float back;
-          asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(back) : "r"(row_scale_at(plan, first + i)));
+          asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(back) : "r"(plan.row_scale_at(group, r)));
 #pragma unroll
           for (float& value : v) value *= back;
         }
-        epilogue.template apply<32>(v, places[i], columns, rows[first + i], fetched[i]);
+        epilogue.template apply<kLanes>(v, place_of(r), columns, rows[r], fetched[i]);
       }
     }
-    arrive_as_warp(plan.tile_empty);
+    arrive_as_warp(plan.tile_empty + 8 * group);
   }
 }
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
 // Launched in clusters of kCluster.
-template <typename T, typename Epilogue>
+template <typename T, int kColumns, typename Epilogue>
 __global__ void __launch_bounds__(kThreads, 1)
     gemm_sm90_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
                      const ProductShape shape, const __grid_constant__ Epilogue epilogue) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  using Tiles = Tiling<T, kColumns, sizeof(typename Epilogue::Row)>;
   extern __shared__ char shared_memory[];
-  __shared__ typename Epilogue::Row row_data[2][kRows];
-  Plan plan(static_cast<uint32_t>(__cvta_generic_to_shared(shared_memory)), shape);
+  __shared__ typename Epilogue::Row row_data[kGroups][2][Tiles::kRows];
+  Plan<Tiles, kColumns> plan(static_cast<uint32_t>(__cvta_generic_to_shared(shared_memory)), shape);
   uint32_t rank = cluster_rank();
   if (threadIdx.x == 0) {
-    for (int stage = 0; stage < kStages; ++stage) {
+    for (int stage = 0; stage < Tiles::kStages; ++stage) {
       initialise_barrier(plan.full + 8 * stage, 1);
-      initialise_barrier(plan.empty + 8 * stage, 2 * kCluster);
+      initialise_barrier(plan.empty + 8 * stage, kCluster);
     }
-    initialise_barrier(plan.tile_full, kMultipliers);
-    initialise_barrier(plan.tile_empty, kFinishers);
+    for (int tile = 0; tile < kGroups; ++tile) {
+      initialise_barrier(plan.tile_full + 8 * tile, kGroupWarps);
+      initialise_barrier(plan.tile_empty + 8 * tile, tile == 0 ? kFirstFinishers : kSecondFinishers);
+      initialise_barrier(plan.turn + 8 * tile, kGroupWarps);
+    }
     asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
   }
   cluster_barrier();
   // Warpgroups 1 and 2 multiply; warp 0 loads; warps 1-3 and 12-15 finish. 160 and 96 registers fill the 65,536.
-  int warp = static_cast<int>(threadIdx.x) / 32, group = warp / 4;
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0), group = warp / 4;
   if (group == 1 || group == 2) {
     take_registers<160>();
     multiply_tiles<T>(plan, epilogue, group - 1);
   } else {
     give_registers<96>();
-    if (warp > 0)
-      finish_tiles<T>(plan, shape, epilogue, rank, row_data, group == 0 ? warp - 1 : warp - 9);
+    if (group > 0)
+      finish_tiles<T, kSecondFinishers>(plan, shape, epilogue, rank, row_data[1], 1, warp - 12);
+    else if (warp > 0)
+      finish_tiles<T, kFirstFinishers>(plan, shape, epilogue, rank, row_data[0], 0, warp - 1);
     else if (threadIdx.x == 0)
       load_tiles(plan, a, b, rank);
   }
@@ -246,17 +318,18 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 }  // namespace gemm_sm90
 
-// Row sums of squares come in parts of 256 columns.
-template <typename T, typename Epilogue>
+// Tiles of kColumns columns, 128 or 256: epilogues leave row sums of squares in parts of as many.
+template <typename T, int kColumns, typename Epilogue>
 void launch_gemm_sm90(const GemmOperands<T>& operands, const Epilogue& epilogue, cudaStream_t stream) {
   using namespace gemm_sm90;
-  LaunchShape shape{dim3(kCluster), kThreads, kSharedBytes, kCluster};
-  int tiles = divide_up(operands.rows, kRows * kCluster) * divide_up(operands.columns, kColumns);
-  shape.grid.x =
-      static_cast<unsigned>(kCluster * std::min(active_clusters(gemm_sm90_kernel<T, Epilogue>, shape), tiles));
-  CUtensorMap a = make_tensor_map(operands.a, operands.rows, operands.depth, operands.a_stride, kRows);
+  using Tiles = Tiling<T, kColumns, static_cast<int>(sizeof(typename Epilogue::Row))>;
+  LaunchShape shape{dim3(kCluster), kThreads, Tiles::kSharedBytes, kCluster};
+  int tiles = divide_up(operands.rows, Tiles::kRows * kCluster) * divide_up(operands.columns, kColumns);
+  shape.grid.x = static_cast<unsigned>(
+      kCluster * std::min(active_clusters(gemm_sm90_kernel<T, kColumns, Epilogue>, shape), tiles));
+  CUtensorMap a = make_tensor_map(operands.a, operands.rows, operands.depth, operands.a_stride, Tiles::kRows);
   CUtensorMap b = make_tensor_map(operands.b, operands.columns, operands.depth, operands.depth, kColumns / kCluster);
-  launch_kernel(gemm_sm90_kernel<T, Epilogue>, shape, stream, a, b,
+  launch_kernel(gemm_sm90_kernel<T, kColumns, Epilogue>, shape, stream, a, b,
                 ProductShape{operands.rows, operands.columns, operands.depth}, epilogue);
 }
 

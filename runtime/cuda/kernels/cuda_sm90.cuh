@@ -29,6 +29,11 @@ struct Ring {
       parity ^= 1;
     }
   }
+  __device__ void skip(int count) {
+    index += count;
+    parity ^= static_cast<uint32_t>(index / kSize & 1);
+    index %= kSize;
+  }
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -48,10 +53,12 @@ __device__ inline void arrive_as_warp(uint32_t barrier) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) arrive(barrier);
 }
+// At a barrier of another CTA of the cluster. Nothing that this thread wrote is released to that CTA: an arrival that
+// releases to a cluster waits for all of the thread's writes to reach the device's memory.
 __device__ inline void arrive_at(uint32_t barrier, uint32_t cta) {
   asm volatile(
       "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}\n" ::"r"(barrier),
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}\n" ::"r"(barrier),
       "r"(cta)
       : "memory");
 }
