@@ -5,10 +5,9 @@
 #include <string>
 
 #include "runtime/base/byte_cursor.h"
+#include "runtime/base/json_fwd.h"
 
 namespace thimble {
-
-using Json = nlohmann::json;  // objects keep their keys sorted, so dump() is canonical
 
 constexpr int kMaxJsonDepth = 64;
 

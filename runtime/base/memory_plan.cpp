@@ -12,6 +12,7 @@
 
 #include "runtime/base/count_text.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 
 namespace thimble {
 

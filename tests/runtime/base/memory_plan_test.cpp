@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/base/temporary_folder.h"
 
