@@ -172,7 +172,7 @@ struct RoundedEpilogue {
 // Cosine and sine of four pairs of a head from `first_pair` on; pairs beyond `half` do not rotate.
 __device__ inline void load_angles(const float2* rotary, int half, int position, int first_pair, float2 (&angles)[4]) {
   const float2* at = rotary + position * half + first_pair;
-  if (half % 4 == 0 && first_pair < half) {
+  if (half % 4 == 0 && first_pair < half) {  // all four exist, at a multiple of 32 bytes
     const float4 first = reinterpret_cast<const float4*>(at)[0], second = reinterpret_cast<const float4*>(at)[1];
     angles[0] = {first.x, first.y}, angles[1] = {first.z, first.w};
     angles[2] = {second.x, second.y}, angles[3] = {second.z, second.w};

@@ -11,7 +11,7 @@
 //                     others gave up
 //   3 + 4 finishers   the epilogue of the one group and of the other, row by row      <- tile_full / tile_empty
 //
-// Finishers wait for memory, not for arithmetic: each set has two tiles' time for one, and asks for rows' inputs ahead.
+// Each set of finishers has two tiles' time for one, and asks for rows' inputs ahead.
 //
 // Tiles are 128 x 128, or 64 x 256 where an epilogue needs so many columns together.
 // In fp16, whose range a product may leave, a row of the finished tile is scaled by a power of two.
@@ -216,7 +216,7 @@ __device__ void finish_tiles(const Plan<Tiles, kColumns>& plan, const ProductSha
                              uint32_t rank, typename Epilogue::Row (*row_data)[Tiles::kRows], int group, int finisher) {
   constexpr int kRows = Tiles::kRows, kLanes = kColumns / 8, kAtOnce = 32 / kLanes;  // rows that a warp sees at once
   using Fetched = typename Epilogue::Fetched;
-  // Rows whose inputs are on their way while those of as many are used.
+  // Rows whose inputs, of 64 bytes in all, are on their way while those of as many are used.
   constexpr int kAhead = rows_ahead<Epilogue>(64 + static_cast<int>(sizeof(typename Epilogue::Columns)), 4);
   constexpr int kBlock = kAhead * kAtOnce;
   const int lane = static_cast<int>(threadIdx.x) % 32, own = lane / kLanes, chunk = lane % kLanes;
