@@ -38,15 +38,24 @@ endif()
 set(thimble_common_headers <algorithm> <array> <cmath> <filesystem> <functional> <map> <memory> <optional> <set> <span>
   <string> <vector> <nlohmann/json.hpp>)
 
-# Sources of a library are compiled several at a time: most of what a compiler does for one of ours is what it does for
-# the next one too, headers and templates. So names in anonymous namespaces are a library's own. OFF, as it is with a
-# compiler cache, compiles each alone: quicker after small changes, and it shows what a source forgot to include.
+# Sources are compiled several at a time: most of what a compiler does for one of ours is what it does for the next one
+# too, headers and templates. So names in anonymous namespaces are a library's own, and a test's are in a namespace named
+# as its file. OFF, as it is with a compiler cache, compiles each alone: quicker after small changes, and it shows what a
+# source forgot to include.
 if(CMAKE_CXX_COMPILER_LAUNCHER)
   set(unity_default OFF)
 else()
   set(unity_default ON)
 endif()
-option(THIMBLE_UNITY "Compile several sources of a library at a time" ${unity_default})
+option(THIMBLE_UNITY "Compile several sources of a library, or of a test program, at a time" ${unity_default})
+
+# thimble_join_sources(<target>): compiles several of its sources at a time, where THIMBLE_UNITY says so.
+function(thimble_join_sources target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${THIMBLE_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+  # Device code, which CMake 3.31 and later would join too, takes its time for kernels, not for headers.
+  file(GLOB_RECURSE device_code ${CMAKE_CURRENT_SOURCE_DIR}/*.cu)
+  set_source_files_properties(${device_code} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
 
 # thimble_precompiled(<target> LINK <libraries whose headers are named> HEADERS ... OPTIONS <of the compiler>): a target
 # that others reuse these headers from: those with the same flags, whatever else they define.
@@ -78,8 +87,5 @@ function(thimble_library folder)
   else()
     target_precompile_headers(${target} REUSE_FROM thimble_library_headers)
   endif()
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${THIMBLE_UNITY} UNITY_BUILD_BATCH_SIZE 8)
-  # Device code, which CMake 3.31 and later would join too, takes its time for kernels, not for headers.
-  file(GLOB_RECURSE device_code ${CMAKE_CURRENT_SOURCE_DIR}/*.cu)
-  set_source_files_properties(${device_code} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  thimble_join_sources(${target})
 endfunction()

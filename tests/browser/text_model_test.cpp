@@ -21,7 +21,7 @@
 #include "tests/runtime/families/llama/random_llama.h"
 #include "tests/support/test_files.h"
 
-namespace thimble {
+namespace thimble::text_model_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -391,4 +391,4 @@ TEST(TextModel, DamagedArtifactsAreRefused) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::text_model_test

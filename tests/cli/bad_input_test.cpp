@@ -8,7 +8,7 @@
 #include "quantizer/formats/safetensors.h"
 #include "tests/cli/cli_fixture.h"
 
-namespace thimble::testing {
+namespace thimble::testing::bad_input_test {
 namespace {
 
 class BadInputTest : public CliTest {
@@ -326,4 +326,4 @@ TEST_F(BadInputTest, AnUnknownFamilyNeedsHessians) {
 }
 
 }  // namespace
-}  // namespace thimble::testing
+}  // namespace thimble::testing::bad_input_test

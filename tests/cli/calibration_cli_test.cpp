@@ -8,7 +8,7 @@
 #include "tests/cli/cli_fixture.h"
 #include "tests/gptq/statistics/loaded_hessians.h"
 
-namespace thimble::testing {
+namespace thimble::testing::calibration_cli_test {
 namespace {
 
 using CalibrationTest = CliTest;
@@ -337,4 +337,4 @@ TEST_F(OtherFamilyTest, ValuesBeyondFp16KeepTheirTypeAndAreNotExportedAsInfinity
 }
 
 }  // namespace
-}  // namespace thimble::testing
+}  // namespace thimble::testing::calibration_cli_test

@@ -7,7 +7,7 @@
 
 #include "tests/cli/cli_fixture.h"
 
-namespace thimble::testing {
+namespace thimble::testing::command_line_test {
 namespace {
 
 using ::testing::IsSupersetOf;
@@ -298,4 +298,4 @@ TEST_F(CommandLineTest, AnOutputThatCannotBeWrittenIsAnError) {
 }
 
 }  // namespace
-}  // namespace thimble::testing
+}  // namespace thimble::testing::command_line_test

@@ -6,7 +6,7 @@
 #include "quantizer/formats/safetensors.h"
 #include "tests/cli/cli_fixture.h"
 
-namespace thimble::testing {
+namespace thimble::testing::eval_cli_test {
 namespace {
 
 class EvalTest : public CliTest {
@@ -315,4 +315,4 @@ TEST_F(EvalTest, TheLongestContinuationIsTheLengthAskedFor) {
 }
 
 }  // namespace
-}  // namespace thimble::testing
+}  // namespace thimble::testing::eval_cli_test

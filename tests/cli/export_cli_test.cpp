@@ -9,7 +9,7 @@
 #include "tests/runtime/families/llama/random_llama.h"
 #include "tests/support/test_files.h"
 
-namespace thimble::testing {
+namespace thimble::testing::export_cli_test {
 namespace {
 
 // Beside the folder's golf-gpt: hub/, a folder of Hugging Face in BF16 with a byte-level tokenizer and what belongs to
@@ -236,4 +236,4 @@ TEST_F(ExportCliTest, OptionsOfOtherFormatsAreRefused) {
 }
 
 }  // namespace
-}  // namespace thimble::testing
+}  // namespace thimble::testing::export_cli_test

@@ -8,7 +8,7 @@
 
 #include "tests/cli/cli_fixture.h"
 
-namespace thimble::testing {
+namespace thimble::testing::file_roles_cli_test {
 namespace {
 
 class FileRolesCliTest : public CliTest {
@@ -151,4 +151,4 @@ TEST_F(FileRolesCliTest, AnEmptyNameIsAMistake) {
 }
 
 }  // namespace
-}  // namespace thimble::testing
+}  // namespace thimble::testing::file_roles_cli_test

@@ -6,7 +6,7 @@
 #include "quantizer/formats/safetensors.h"
 #include "tests/cli/cli_fixture.h"
 
-namespace thimble::testing {
+namespace thimble::testing::finite_cli_test {
 namespace {
 
 class FiniteTest : public CliTest {
@@ -63,4 +63,4 @@ TEST_F(FiniteTest, TheFirstActivationIsNamedWithItsLayer) {
 }
 
 }  // namespace
-}  // namespace thimble::testing
+}  // namespace thimble::testing::finite_cli_test

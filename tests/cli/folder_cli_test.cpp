@@ -5,7 +5,7 @@
 #include "tests/cli/cli_fixture.h"
 #include "tests/quantizer/checkpoints/checkpoint_folder_builder.h"
 
-namespace thimble::testing {
+namespace thimble::testing::folder_cli_test {
 namespace {
 
 constexpr const char* kIndex = "hub/model.safetensors.index.json";
@@ -127,4 +127,4 @@ TEST_F(FolderCliTest, AFolderThatLacksSomethingIsExplained) {
 }
 
 }  // namespace
-}  // namespace thimble::testing
+}  // namespace thimble::testing::folder_cli_test

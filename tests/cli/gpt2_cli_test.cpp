@@ -6,7 +6,7 @@
 #include "tests/cli/cli_fixture.h"
 #include "tests/quantizer/formats/llmc_file_builder.h"
 
-namespace thimble::testing {
+namespace thimble::testing::gpt2_cli_test {
 namespace {
 
 // Beside the folder's golf-gpt: gpt2.safetensors as Hugging Face writes it, with gpt2.json, and gpt2.bin of llm.c,
@@ -165,4 +165,4 @@ TEST_F(Gpt2Test, BadFilesAreNamed) {
 }
 
 }  // namespace
-}  // namespace thimble::testing
+}  // namespace thimble::testing::gpt2_cli_test

@@ -9,7 +9,7 @@
 
 #include "tests/cli/cli_fixture.h"
 
-namespace thimble::testing {
+namespace thimble::testing::io_failure_test {
 namespace {
 
 class IoFailureTest : public CliTest {
@@ -194,4 +194,4 @@ TEST_F(IoFailureTest, AFullDisk) {
 }
 
 }  // namespace
-}  // namespace thimble::testing
+}  // namespace thimble::testing::io_failure_test

@@ -3,7 +3,7 @@
 
 #include "tests/cli/cli_fixture.h"
 
-namespace thimble::testing {
+namespace thimble::testing::modes_cli_test {
 namespace {
 
 const char* const kModes[] = {"fp32", "bf16", "fp16", "sf16", "sf16-q115", "sf16-legacy", "sf16-legacy-q115", "nvfp4"};
@@ -54,4 +54,4 @@ TEST_F(ModesTest, OtherModesAreRefused) {
 }
 
 }  // namespace
-}  // namespace thimble::testing
+}  // namespace thimble::testing::modes_cli_test

@@ -3,7 +3,7 @@
 
 #include "tests/cli/cli_fixture.h"
 
-namespace thimble::testing {
+namespace thimble::testing::numerics_cli_test {
 namespace {
 
 using NumericsCliTest = CliTest;
@@ -41,4 +41,4 @@ TEST_F(NumericsCliTest, UsageErrors) {
 }
 
 }  // namespace
-}  // namespace thimble::testing
+}  // namespace thimble::testing::numerics_cli_test

@@ -6,7 +6,7 @@
 #include "runtime/codes/nvfp4_scale_layout.h"
 #include "tests/cli/cli_fixture.h"
 
-namespace thimble::testing {
+namespace thimble::testing::nvfp4_cli_test {
 namespace {
 
 class Nvfp4Test : public CliTest {
@@ -162,4 +162,4 @@ TEST_F(Nvfp4Test, NumericsStages) {
 }
 
 }  // namespace
-}  // namespace thimble::testing
+}  // namespace thimble::testing::nvfp4_cli_test

@@ -9,7 +9,7 @@
 #include "quantizer/pipeline/score_model.h"
 #include "tests/cli/cli_fixture.h"
 
-namespace thimble::testing {
+namespace thimble::testing::pieces_test {
 namespace {
 
 struct Killed : std::runtime_error {
@@ -172,4 +172,4 @@ TEST_F(PiecesTest, DamagedPiecesAreComputedAgain) {
 }
 
 }  // namespace
-}  // namespace thimble::testing
+}  // namespace thimble::testing::pieces_test

@@ -7,7 +7,7 @@
 #include "tests/cli/cli_fixture.h"
 #include "tests/support/test_files.h"
 
-namespace thimble::testing {
+namespace thimble::testing::quantize_cli_test {
 namespace {
 
 constexpr int kSolvedLayers = 14;  // of the tiny model, with more than 100 elements
@@ -263,4 +263,4 @@ TEST_F(QuantizeTest, TheBundledExample) {
 }
 
 }  // namespace
-}  // namespace thimble::testing
+}  // namespace thimble::testing::quantize_cli_test

@@ -2,7 +2,7 @@
 // of them fails or dies.
 #include "tests/cli/cli_fixture.h"
 
-namespace thimble::testing {
+namespace thimble::testing::ranks_cli_test {
 namespace {
 
 class RanksTest : public CliTest {
@@ -216,4 +216,4 @@ TEST(NoRanks, ABuildWithoutMpiRefusesToBeOneOfSeveral) {
 }
 
 }  // namespace
-}  // namespace thimble::testing
+}  // namespace thimble::testing::ranks_cli_test

@@ -5,7 +5,7 @@
 
 #include "tests/cli/cli_fixture.h"
 
-namespace thimble::testing {
+namespace thimble::testing::report_cli_test {
 namespace {
 
 class ReportTest : public CliTest {
@@ -87,4 +87,4 @@ TEST_F(ReportTest, APageThatCannotBeWrittenCostsNothingElse) {
 }
 
 }  // namespace
-}  // namespace thimble::testing
+}  // namespace thimble::testing::report_cli_test

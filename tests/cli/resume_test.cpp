@@ -8,7 +8,7 @@
 
 #include "tests/cli/cli_fixture.h"
 
-namespace thimble::testing {
+namespace thimble::testing::resume_test {
 namespace {
 
 class ResumeTest : public CliTest {
@@ -376,4 +376,4 @@ TEST_F(TraceResumeTest, AFailedRunKeepsItsWork) {
 }
 
 }  // namespace
-}  // namespace thimble::testing
+}  // namespace thimble::testing::resume_test

@@ -4,7 +4,7 @@
 #include "quantizer/methods/effort.h"
 #include "tests/cli/cli_fixture.h"
 
-namespace thimble::testing {
+namespace thimble::testing::slope_cli_test {
 namespace {
 
 using SlopeTest = CliTest;
@@ -312,4 +312,4 @@ TEST_F(SlopeTest, OptionsAreChecked) {
 }
 
 }  // namespace
-}  // namespace thimble::testing
+}  // namespace thimble::testing::slope_cli_test

@@ -2,7 +2,7 @@
 // a result that nobody gets is exit code 5.
 #include "tests/cli/cli_fixture.h"
 
-namespace thimble::testing {
+namespace thimble::testing::standard_streams_test {
 namespace {
 
 class StandardStreamsTest : public CliTest {
@@ -75,4 +75,4 @@ TEST_F(StandardStreamsTest, BothAtOnce) {
 }
 
 }  // namespace
-}  // namespace thimble::testing
+}  // namespace thimble::testing::standard_streams_test

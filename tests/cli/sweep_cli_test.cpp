@@ -10,7 +10,7 @@
 #include "quantizer/reports/gnuplot.h"
 #include "tests/cli/cli_fixture.h"
 
-namespace thimble::testing {
+namespace thimble::testing::sweep_cli_test {
 namespace {
 
 class SweepTest : public CliTest {
@@ -389,4 +389,4 @@ TEST_F(SweepTest, InspectDrawsAHeatMap) {
 }
 
 }  // namespace
-}  // namespace thimble::testing
+}  // namespace thimble::testing::sweep_cli_test

@@ -6,7 +6,7 @@
 #include "tests/cli/cli_fixture.h"
 #include "tests/support/test_files.h"
 
-namespace thimble::testing {
+namespace thimble::testing::tokenize_cli_test {
 namespace {
 
 class TokenizeCliTest : public CliTest {
@@ -143,4 +143,4 @@ TEST_F(TokenizeCliTest, WhatCannotBeWrittenOrReadIsSaid) {
 }
 
 }  // namespace
-}  // namespace thimble::testing
+}  // namespace thimble::testing::tokenize_cli_test

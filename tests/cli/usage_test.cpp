@@ -3,7 +3,7 @@
 #include "eval/text/token_shard.h"
 #include "tests/cli/cli_fixture.h"
 
-namespace thimble::testing {
+namespace thimble::testing::usage_test {
 namespace {
 
 using UsageTest = CliTest;
@@ -318,4 +318,4 @@ TEST_F(UsageTest, AFailingAuditIsExitCode3) {
 }
 
 }  // namespace
-}  // namespace thimble::testing
+}  // namespace thimble::testing::usage_test

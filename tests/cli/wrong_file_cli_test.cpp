@@ -5,7 +5,7 @@
 #include "quantizer/formats/safetensors.h"
 #include "tests/cli/cli_fixture.h"
 
-namespace thimble::testing {
+namespace thimble::testing::wrong_file_cli_test {
 namespace {
 
 using WrongFileTest = CliTest;
@@ -157,4 +157,4 @@ TEST_F(WrongFileTest, InspectRefusesWhatACheckpointDoesNotHave) {
 }
 
 }  // namespace
-}  // namespace thimble::testing
+}  // namespace thimble::testing::wrong_file_cli_test

@@ -16,7 +16,7 @@
 #include "tests/runtime/families/gpt2/random_gpt2.h"
 #include "tests/runtime/families/llama/random_llama.h"
 
-namespace thimble {
+namespace thimble::cuda_memory_use_test {
 namespace {
 
 constexpr int64_t kSequences = 64, kLength = 512;
@@ -73,7 +73,7 @@ std::shared_ptr<const Weights> llama() { return llama_like("llama", 64); }
 // Norms of heads, local layers, heads wider than the model's part.
 std::shared_ptr<const Weights> gemma() { return llama_like("gemma3_text", 128); }
 
-class CudaMemoryUse : public CudaTest, public testing::WithParamInterface<FamilyCase> {
+class CudaMemoryUse : public CudaTest, public ::testing::WithParamInterface<FamilyCase> {
  protected:
   void SetUp() override {
     CudaTest::SetUp();
@@ -183,9 +183,9 @@ TEST_P(CudaMemoryUse, CountingTakesNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, CudaMemoryUse,
-                         testing::Values(FamilyCase{"golf", golf}, FamilyCase{"gpt2", gpt2}, FamilyCase{"llama", llama},
+                         ::testing::Values(FamilyCase{"golf", golf}, FamilyCase{"gpt2", gpt2}, FamilyCase{"llama", llama},
                                          FamilyCase{"gemma", gemma}),
                          [](const auto& test) { return test.param.name; });
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::cuda_memory_use_test

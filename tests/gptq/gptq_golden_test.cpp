@@ -9,12 +9,12 @@
 #include "tests/gptq/trace/stored_tensors.h"
 #include "tests/support/test_files.h"
 
-namespace thimble {
+namespace thimble::gptq_golden_test {
 namespace {
 
 const std::string kFolder = shared_data("golf30m/");
 
-class GptqGolden : public testing::Test {
+class GptqGolden : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!file_exists(kFolder + "golden.safetensors")) GTEST_SKIP() << kFolder << " is not there";
@@ -109,4 +109,4 @@ TEST_F(GptqGolden, PlanPicksTheSameLayersForMoreBits) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::gptq_golden_test

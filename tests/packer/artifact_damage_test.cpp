@@ -9,10 +9,10 @@
 #include "tests/packer/reseal.h"
 #include "tests/packer/sample_models.h"
 
-namespace thimble {
+namespace thimble::artifact_damage_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 ByteVector sample() { return encode(sample_model()); }
 
@@ -74,7 +74,7 @@ struct Tampering {
   const char* error;  // part of the message
 };
 
-class TamperedFieldTest : public testing::TestWithParam<Tampering> {};
+class TamperedFieldTest : public ::testing::TestWithParam<Tampering> {};
 
 // One field is changed and every checksum made right again.
 TEST_P(TamperedFieldTest, IsRejected) {
@@ -91,7 +91,7 @@ TEST_P(TamperedFieldTest, IsRejected) {
 // The sample's sections: 0 header, 1 and 2 codes, 3 scales, 4 U8, 5 F16, 6 F32.
 INSTANTIATE_TEST_SUITE_P(
     All, TamperedFieldTest,
-    testing::Values(Tampering{"Magic", 0, 1, 0x88, "wrong magic"}, Tampering{"Version", 8, 4, 4, "format version 4"},
+    ::testing::Values(Tampering{"Magic", 0, 1, 0x88, "wrong magic"}, Tampering{"Version", 8, 4, 4, "format version 4"},
                     Tampering{"OtherVersion", 8, 4, 2, "its tensors imply 1"},
                     Tampering{"NoSections", 12, 4, 0, "0 sections declared"},
                     Tampering{"ManySections", 12, 4, UINT32_MAX, "4,294,967,295 sections declared"},
@@ -271,4 +271,4 @@ TEST(BadModelTest, IsNotEncoded) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::artifact_damage_test

@@ -7,7 +7,7 @@
 #include "tests/packer/sample_models.h"
 #include "tests/runtime/base/error_matcher.h"
 
-namespace thimble {
+namespace thimble::artifact_header_test {
 namespace {
 
 void expect_refused(const ArtifactHeader& header, const std::string& word) {
@@ -51,4 +51,4 @@ TEST(ArtifactHeader, TextsAreBounded) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::artifact_header_test

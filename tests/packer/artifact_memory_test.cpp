@@ -8,7 +8,7 @@
 #include "tests/packer/sample_models.h"
 #include "tests/support/allocation_probe.h"
 
-namespace thimble {
+namespace thimble::artifact_memory_test {
 namespace {
 
 // The largest request while `file` is refused.
@@ -78,4 +78,4 @@ TEST(ArtifactMemoryTest, RequestsAreSeen) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::artifact_memory_test

@@ -13,7 +13,7 @@
 #include "tests/packer/sample_models.h"
 #include "tests/support/test_files.h"
 
-namespace thimble {
+namespace thimble::artifact_roundtrip_test {
 namespace {
 
 const char* const kCodecs[] = {"none", "brotli", "zstd", "xz", "rans", "auto"};
@@ -267,4 +267,4 @@ TEST(ArtifactRoundTripTest, TrainedCodesAreNearTheirEntropy) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::artifact_roundtrip_test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace thimble {
+namespace thimble::budget_test {
 namespace {
 
 TEST(BudgetTest, LimitIsInclusive) {
@@ -20,4 +20,4 @@ TEST(BudgetTest, OverflowDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::budget_test

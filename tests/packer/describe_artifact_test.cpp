@@ -7,7 +7,7 @@
 
 #include "tests/packer/sample_models.h"
 
-namespace thimble {
+namespace thimble::describe_artifact_test {
 namespace {
 
 TEST(DescribeArtifactTest, BytesAddUpToTheFile) {
@@ -92,4 +92,4 @@ TEST(DescribeArtifactTest, EmptyTensorsTakeNoBytes) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::describe_artifact_test

@@ -12,10 +12,10 @@
 #include "tests/packer/reseal.h"
 #include "tests/packer/sample_models.h"
 
-namespace thimble {
+namespace thimble::nvfp4_artifact_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(Nvfp4Artifact, RoundTripsInEveryCodec) {
   QuantizedModel model = mixed_model();
@@ -178,4 +178,4 @@ TEST(Nvfp4Artifact, ModelsThatBreakARuleAreNotEncoded) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::nvfp4_artifact_test

@@ -14,7 +14,7 @@
 #include "runtime/base/hash.h"
 #include "tests/support/test_files.h"
 
-namespace thimble {
+namespace thimble::stored_artifacts_test {
 namespace {
 
 const std::string kFolder = source_file("tests/packer/artifacts/");
@@ -87,4 +87,4 @@ TEST(StoredArtifactsTest, EveryKindOfFileIsAmongThem) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::stored_artifacts_test

@@ -19,10 +19,10 @@
 #include "tests/support/allocation_probe.h"
 #include "tests/support/test_files.h"
 
-namespace thimble {
+namespace thimble::thimble_decode_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 // Closes what it holds.
 class Decoder {
@@ -306,7 +306,7 @@ TEST(ThimbleDecodeTest, ThreadsShareAnArtifact) {
       }
     });
   for (std::thread& thread : threads) thread.join();
-  EXPECT_THAT(equal, testing::Each(true));
+  EXPECT_THAT(equal, ::testing::Each(true));
 }
 
 TEST(ThimbleDecodeTest, WhatIsAskedForWrongly) {
@@ -410,4 +410,4 @@ TEST(ThimbleDecodeTest, DamagedFilesAreRefusedOrDecodeAsInTheProgram) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::thimble_decode_test

@@ -8,7 +8,7 @@
 #include "tests/packer/reseal.h"
 #include "tests/packer/sample_models.h"
 
-namespace thimble {
+namespace thimble::verify_artifact_test {
 namespace {
 
 VerifyReport verify(const ByteVector& file) {
@@ -100,4 +100,4 @@ TEST(VerifyArtifactTest, RightChecksumsDoNotHideBadContents) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::verify_artifact_test

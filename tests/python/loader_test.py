@@ -1,7 +1,7 @@
 """loader_test.py: the program that `thimble loader` writes gives what read_thmb.py and `thimble export` do, in few bytes.
 
-Needs numpy; with torch the program for it runs too, as it is where there is a GPU, else on the CPU, without its graph; for golf30m the checkpoint beside the repository, which is quantized without calibration of any length.
-Skipped where those are missing.
+Needs numpy; with torch the program for it runs too, as it is where there is a GPU, else on the CPU, without its graph.
+The checkpoints beside the repository are quantized too, golf30m where there is a GPU. Skipped where those are missing.
 """
 
 import importlib.util
@@ -20,7 +20,7 @@ import numpy  # noqa: E402
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TINY = REPOSITORY / "examples" / "tiny"
-GOLF30M = REPOSITORY.parent / "shared" / "data" / "golf30m" / "model.safetensors"
+DATA = REPOSITORY.parent / "shared" / "data"
 QUICK = ["--calibration-sequences", "2", "--calibration-length", "64", "--distill-steps", "0", "--cross-term", "0",
          "--no-resume"]
 MOST_BYTES = 3000
@@ -32,6 +32,14 @@ def module_of(path):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def has_gpu():
+    if not importlib.util.find_spec("torch"):
+        return False
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def without_gpu(path):
@@ -55,7 +63,7 @@ class LoaderTest(ProgramTest):
             if library == "torch":
                 import torch
 
-                if not torch.cuda.is_available():
+                if not has_gpu():
                     torch.set_num_threads(1)  # its tensors are small
                     without_gpu(script)
             found = module_of(script).load(artifact)
@@ -106,14 +114,18 @@ class LoaderTest(ProgramTest):
         done = subprocess.run([sys.executable, str(maker), "--check"], capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
 
-    def test_sizes_and_tensors_of_a_model_of_30_million_parameters(self):
-        if not GOLF30M.exists():
-            self.skipTest(f"there is no {GOLF30M}")
-        artifact = self.path("golf.thmb")
-        self.thimble("quantize", str(GOLF30M), "-o", artifact, "--bits-per-weight", "3", *QUICK)
-        for report in self.check(artifact):
-            self.assertLess(report["loader_bytes"], MOST_BYTES)
-            self.assertLess(report["brotli_bytes"], MOST_BROTLI_BYTES)
+    def test_models_beside_the_repository(self):
+        for name, minutes_without_gpu in (("llama-small", False), ("gpt2-small", False), ("golf30m", True)):
+            with self.subTest(model=name):
+                if not (DATA / name).exists():
+                    self.skipTest(f"there is no {DATA / name}")
+                if minutes_without_gpu and not has_gpu():
+                    self.skipTest("this takes minutes without a GPU")
+                artifact = self.path("model.thmb")
+                self.thimble("quantize", str(DATA / name), "-o", artifact, "--bits-per-weight", "3", *QUICK)
+                for report in self.check(artifact):
+                    self.assertLess(report["loader_bytes"], MOST_BYTES)
+                    self.assertLess(report["brotli_bytes"], MOST_BROTLI_BYTES)
 
 
 if __name__ == "__main__":

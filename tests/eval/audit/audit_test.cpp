@@ -13,7 +13,7 @@
 #include "tests/eval/tokenizers/tokenizer_builder.h"
 #include "tests/support/test_files.h"
 
-namespace thimble {
+namespace thimble::audit_test {
 namespace {
 
 using namespace thimble::testing;
@@ -388,4 +388,4 @@ TEST(AuditData, ThePublicTextsBytesAgreeWithItsTokens) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::audit_test

@@ -13,7 +13,7 @@
 #include "tests/runtime/codes/random_nvfp4.h"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 
-namespace thimble {
+namespace thimble::cuda_nvfp4_test {
 namespace {
 
 using CudaNvfp4 = CudaTest;
@@ -157,4 +157,4 @@ TEST_F(CudaNvfp4, AMixtureOfExpertsKeepsToItsBounds) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::cuda_nvfp4_test

@@ -12,7 +12,7 @@
 #include "runtime/operators/cuda_operators.h"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 
-namespace thimble {
+namespace thimble::cuda_operators_test {
 namespace {
 
 constexpr int64_t kMostElements = 300'000;
@@ -83,12 +83,12 @@ void expect_close(DType out, Bytes found, Bytes expected) {
   }
 }
 
-class CudaOperators : public CudaTest, public testing::WithParamInterface<Operator> {
+class CudaOperators : public CudaTest, public ::testing::WithParamInterface<Operator> {
  protected:
   void SetUp() override { CudaTest::SetUp(); }
 };
 
-INSTANTIATE_TEST_SUITE_P(All, CudaOperators, testing::ValuesIn(kOperators),
+INSTANTIATE_TEST_SUITE_P(All, CudaOperators, ::testing::ValuesIn(kOperators),
                          [](const auto& op) { return std::string(operator_name(op.param)); });
 
 TEST_P(CudaOperators, AgreesWithTheHostAlignedOrNot) {
@@ -96,7 +96,7 @@ TEST_P(CudaOperators, AgreesWithTheHostAlignedOrNot) {
     for (DType in : operator_inputs(GetParam())) {
       OperatorInput input(GetParam(), in, shape, 5);
       for (DType out : operator_outputs(GetParam(), in)) {
-        SCOPED_TRACE(testing::Message() << shape.shape_text() << " " << shape.fill_text() << " " << dtype_name(in)
+        SCOPED_TRACE(::testing::Message() << shape.shape_text() << " " << shape.fill_text() << " " << dtype_name(in)
                                         << " to " << dtype_name(out));
         ByteVector expected(static_cast<size_t>(input.call(out, nullptr).output_count()) * dtype_bytes(out));
         OperatorCall call = input.call(out, expected.data());
@@ -142,4 +142,4 @@ TEST_F(CudaOperatorRows, RunsAndMeasures) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::cuda_operators_test

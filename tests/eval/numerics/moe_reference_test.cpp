@@ -7,10 +7,10 @@
 #include <cmath>
 #include <limits>
 
-namespace thimble {
+namespace thimble::moe_reference_test {
 namespace {
 
-class MoeReference : public testing::Test {
+class MoeReference : public ::testing::Test {
  protected:
   const MoeLayer layer_ = random_moe_layer(64, 48, 6, 2, 1);
   const Matrix x_ = random_normal_matrix(40, 64, 2, 99);
@@ -108,4 +108,4 @@ TEST(MoeReferenceByHand, ASmallLayer) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::moe_reference_test

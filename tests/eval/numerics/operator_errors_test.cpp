@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-namespace thimble {
+namespace thimble::operator_errors_test {
 namespace {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
@@ -89,4 +89,4 @@ TEST(OperatorErrors, BelowTheSmallestNormalOnlyAbsolute) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::operator_errors_test

@@ -11,7 +11,7 @@
 
 #include "eval/numerics/operator_cases.h"
 
-namespace thimble {
+namespace thimble::operator_reference_test {
 namespace {
 
 std::vector<double> reference(OperatorCall call, const std::vector<float>& x, int64_t rows) {
@@ -115,4 +115,4 @@ TEST(OperatorInput, FillsWhatItSays) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::operator_reference_test

@@ -9,7 +9,7 @@
 #include "tests/eval/score/fake_scorers.h"
 #include "tests/eval/tokenizers/tokenizer_builder.h"
 
-namespace thimble {
+namespace thimble::bpb_test {
 namespace {
 
 using namespace thimble::testing;
@@ -208,4 +208,4 @@ TEST_F(Bpb, ProgressCountsEveryWindow) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::bpb_test

@@ -10,7 +10,7 @@
 #include "tests/eval/tokenizers/tokenizer_builder.h"
 #include "tests/runtime/base/error_matcher.h"
 
-namespace thimble {
+namespace thimble::kl_divergence_test {
 namespace {
 
 using namespace thimble::testing;
@@ -139,4 +139,4 @@ TEST(Divergence, Summary) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::kl_divergence_test

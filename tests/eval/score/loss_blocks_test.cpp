@@ -10,7 +10,7 @@
 
 #include "tests/eval/tokenizers/tokenizer_builder.h"
 
-namespace thimble {
+namespace thimble::loss_blocks_test {
 namespace {
 
 using namespace thimble::testing;
@@ -137,4 +137,4 @@ TEST_F(LossBlocksTest, ItTellsHowFarGapsScatter) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::loss_blocks_test

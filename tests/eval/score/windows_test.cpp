@@ -5,7 +5,7 @@
 
 #include "runtime/base/error.h"
 
-namespace thimble {
+namespace thimble::windows_test {
 namespace {
 
 TEST(Windows, EveryTargetIsScoredOnceForAllSmallShapes) {
@@ -59,4 +59,4 @@ TEST(Windows, BadOptionsAreUsageErrors) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::windows_test

@@ -14,7 +14,7 @@
 #include "runtime/base/json.h"
 #include "tests/support/test_files.h"
 
-namespace thimble {
+namespace thimble::bpe_tokenizer_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -230,4 +230,4 @@ TEST(BpeTokenizer, NormalizersThatBlowATextUpGiveUp) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::bpe_tokenizer_test

@@ -9,7 +9,7 @@
 #include "tests/eval/tokenizers/tokenizer_builder.h"
 #include "tests/support/test_files.h"
 
-namespace thimble {
+namespace thimble::byte_table_test {
 namespace {
 
 using namespace thimble::testing;
@@ -109,4 +109,4 @@ TEST(ByteTableData, PublishedTotalsOfTheValidationTokens) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::byte_table_test

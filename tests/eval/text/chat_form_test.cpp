@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace thimble {
+namespace thimble::chat_form_test {
 namespace {
 
 TEST(ChatForm, IsKnownByItsMarks) {
@@ -18,4 +18,4 @@ TEST(ChatForm, IsKnownByItsMarks) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::chat_form_test

@@ -8,7 +8,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 
-namespace thimble {
+namespace thimble::hostile_tokenizer_test {
 namespace {
 
 using ::testing::AllOf;
@@ -353,4 +353,4 @@ TEST(HostileTokenizer, ManyAddedTokens) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::hostile_tokenizer_test

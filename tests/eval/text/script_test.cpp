@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace thimble {
+namespace thimble::script_test {
 namespace {
 
 TEST(Script, IsThatOfTheFirstLetterAndOfLatinBeyondAscii) {
@@ -27,4 +27,4 @@ TEST(Script, IsNoneWithoutALetter) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::script_test

@@ -12,7 +12,7 @@
 #include "tests/runtime/base/temporary_folder.h"
 #include "tests/support/test_files.h"
 
-namespace thimble {
+namespace thimble::special_tokens_test {
 namespace {
 
 using namespace thimble::testing;
@@ -132,4 +132,4 @@ TEST_F(SpecialTokensTest, TheConfigLiesBesideTheTokenizer) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::special_tokens_test

@@ -9,7 +9,7 @@
 #include "tests/eval/tokenizers/tokenizer_builder.h"
 #include "tests/support/test_files.h"
 
-namespace thimble {
+namespace thimble::text_tokens_test {
 namespace {
 
 using namespace thimble::testing;
@@ -74,4 +74,4 @@ TEST(TextTokensData, ThePublicTextGivesItsPublishedTokens) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::text_tokens_test

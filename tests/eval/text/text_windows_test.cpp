@@ -14,7 +14,7 @@
 #include "tests/eval/tokenizers/tokenizer_builder.h"
 #include "tests/runtime/base/temporary_folder.h"
 
-namespace thimble {
+namespace thimble::text_windows_test {
 namespace {
 
 using namespace thimble::testing;
@@ -238,4 +238,4 @@ TEST_F(TextWindowsTest, TextThatIsNotUtf8IsRefusedWithItsPlace) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::text_windows_test

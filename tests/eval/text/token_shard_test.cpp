@@ -12,7 +12,7 @@
 #include "runtime/base/file.h"
 #include "tests/support/test_files.h"
 
-namespace thimble {
+namespace thimble::token_shard_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -175,4 +175,4 @@ TEST(TokenShardData, TheCalibrationTokensAreAShard) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::token_shard_test

@@ -11,7 +11,7 @@
 #include "tests/eval/tokenizers/tokenizer_builder.h"
 #include "tests/support/test_files.h"
 
-namespace thimble {
+namespace thimble::sentencepiece_bpe_test {
 namespace {
 
 using namespace thimble::testing;
@@ -231,4 +231,4 @@ TEST(SentencePieceBpe, DamagedModelsAreRefusedOrRead) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::sentencepiece_bpe_test

@@ -6,7 +6,7 @@
 
 #include "runtime/base/error.h"
 
-namespace thimble {
+namespace thimble::text_regex_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -101,4 +101,4 @@ TEST(TextRegex, ALongRunNeedsNoDeepStack) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::text_regex_test

@@ -11,7 +11,7 @@
 #include "tests/eval/tokenizers/tokenizer_builder.h"
 #include "tests/support/test_files.h"
 
-namespace thimble {
+namespace thimble::tokenizer_test {
 namespace {
 
 using namespace thimble::testing;
@@ -256,4 +256,4 @@ TEST(TokenizerData, AModelTrainedByTheLibraryIsAccepted) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::tokenizer_test

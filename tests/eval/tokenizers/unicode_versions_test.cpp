@@ -8,7 +8,7 @@
 #include "eval/tokenizers/unicode_tables.h"
 #include "eval/tokenizers/utf8.h"
 
-namespace thimble {
+namespace thimble::unicode_versions_test {
 namespace {
 
 std::string utf8(uint32_t character) {
@@ -79,4 +79,4 @@ TEST(UnicodeVersions, NumbersAndNormalForms) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::unicode_versions_test

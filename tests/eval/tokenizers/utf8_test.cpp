@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace thimble {
+namespace thimble::utf8_test {
 namespace {
 
 TEST(Utf8, AcceptsTheFirstAndLastOfEachLength) {
@@ -27,4 +27,4 @@ TEST(Utf8, TruncatedCharactersAreNamedByTheirFirstByte) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::utf8_test

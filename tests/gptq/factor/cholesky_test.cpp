@@ -10,7 +10,7 @@
 #include "tests/gptq/statistics/gptq_samples.h"
 #include "tests/support/small_stack.h"
 
-namespace thimble {
+namespace thimble::cholesky_test {
 namespace {
 
 MatrixF64 square(const SymmetricMatrix& symmetric) {
@@ -20,7 +20,7 @@ MatrixF64 square(const SymmetricMatrix& symmetric) {
   return full;
 }
 
-class CholeskySizes : public testing::TestWithParam<int64_t> {};
+class CholeskySizes : public ::testing::TestWithParam<int64_t> {};
 
 TEST_P(CholeskySizes, FactorTimesItsTransposeInvertsTheMatrix) {
   int64_t n = GetParam();
@@ -43,7 +43,7 @@ TEST_P(CholeskySizes, FactorTimesItsTransposeInvertsTheMatrix) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(BlockBoundaries, CholeskySizes, testing::Values(1, 2, 3, 127, 128, 129, 300));
+INSTANTIATE_TEST_SUITE_P(BlockBoundaries, CholeskySizes, ::testing::Values(1, 2, 3, 127, 128, 129, 300));
 
 TEST(Cholesky, ReadsTheUpperTriangleOnly) {
   MatrixF64 a = square(correlated_hessian(150, 3));
@@ -113,4 +113,4 @@ TEST(Cholesky, NeedsLittleStack) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::cholesky_test

@@ -11,7 +11,7 @@
 #include "tests/runtime/families/gpt2/random_gpt2.h"
 #include "tests/support/thread_ranks.h"
 
-namespace thimble {
+namespace thimble::cuda_input_pairs_test {
 namespace {
 
 constexpr int64_t kSequences = 19, kLength = 33;
@@ -107,4 +107,4 @@ TEST_F(CudaInputPairs, AreTheSameBitsOnAnyNumberOfRanks) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::cuda_input_pairs_test

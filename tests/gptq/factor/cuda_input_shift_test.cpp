@@ -9,7 +9,7 @@
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 
-namespace thimble {
+namespace thimble::cuda_input_shift_test {
 namespace {
 
 class CudaInputShift : public CudaTest {};
@@ -67,4 +67,4 @@ TEST_F(CudaInputShift, RefusesWhatIsNotAHessian) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::cuda_input_shift_test

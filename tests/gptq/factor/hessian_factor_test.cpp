@@ -9,12 +9,12 @@
 #include "tests/gptq/statistics/gptq_samples.h"
 #include "tests/runtime/base/error_matcher.h"
 
-namespace thimble {
+namespace thimble::hessian_factor_test {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 std::string factor_error(const SymmetricMatrix& hessian, double damping) {
   return bad_input_message([&] { factor_hessian(hessian, damping, "the.layer"); });
@@ -114,4 +114,4 @@ TEST(HessianFactor, AcceptsTinyHessiansNextToDeadColumns) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::hessian_factor_test

@@ -16,7 +16,7 @@
 #include "tests/runtime/ops/changed_matrix.h"
 #include "tests/support/thread_ranks.h"
 
-namespace thimble {
+namespace thimble::input_pairs_test {
 namespace {
 
 // Keeps the inputs of one layer, sequence after sequence.
@@ -130,7 +130,7 @@ TEST(InputPairs, DoNotDependOnTheRanks) {
     const TokenSequences tokens{count, kLength, random_tokens(count * kLength, model->network->vocabulary(), 6)};
     const std::vector<InputPair> expected = read_all_pairs(model, Device{}, tokens, tokens.count);
     for (const int size : {2, 3, 9}) {
-      SCOPED_TRACE(testing::Message() << count << " sequences on " << size << " ranks");
+      SCOPED_TRACE(::testing::Message() << count << " sequences on " << size << " ranks");
       run_as_ranks(size, [&](Ranks& ranks) {
         const std::vector<InputPair> found = read_all_pairs(model, Device{}, tokens, tokens.count, ranks);
         ASSERT_EQ(found.size(), expected.size());
@@ -218,4 +218,4 @@ TEST(ShiftedWeights, DampingHoldsThemBack) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::input_pairs_test

@@ -11,7 +11,7 @@
 #include "runtime/base/parallel.h"
 #include "runtime/base/random.h"
 
-namespace thimble {
+namespace thimble::code_learner_test {
 namespace {
 
 const std::string kName = "matrix";
@@ -57,7 +57,7 @@ QuantizedModel model_of(QuantizedTensor tensor) {
 
 // loss = sum over rows of e H e^T with e = quantized - weights, (e H)(k) = e(k) + coupling_ * sum of e over the group
 // of kGroup columns that k is in: errors of neighbours add up, which rounding without a Hessian does not see.
-class QuadraticTest : public testing::Test {
+class QuadraticTest : public ::testing::Test {
  protected:
   static constexpr int64_t kRows = 70, kColumns = 24, kGroup = 8;
 
@@ -113,7 +113,7 @@ class QuadraticTest : public testing::Test {
 TEST(CodeLearner, KeepsCodesThatNothingHasMoved) {
   for (int trellis_bits : {0, 2, 3, 8})
     for (int64_t rows : {1, 2, 513, 1100}) {
-      SCOPED_TRACE(testing::Message() << trellis_bits << " bits, " << rows << " rows");
+      SCOPED_TRACE(::testing::Message() << trellis_bits << " bits, " << rows << " rows");
       QuantizedTensor tensor = rounded(random_weights(rows, 3), trellis_bits);
       const QuantizedTensor before = tensor;
       const CodeLearner learner(model_of(tensor), {kName});
@@ -294,4 +294,4 @@ TEST(CodeLearner, ThreadsDoNotChangeBits) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::code_learner_test

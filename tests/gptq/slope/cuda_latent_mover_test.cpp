@@ -10,7 +10,7 @@
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 #include "tests/runtime/cuda/kernels/device_copy.h"
 
-namespace thimble {
+namespace thimble::cuda_latent_mover_test {
 namespace {
 
 const std::string kName = "matrix";
@@ -48,7 +48,7 @@ TEST_F(CudaLatentMover, IsTheHosts) {
   constexpr CodeLearnerOptions kOptions{.steps = 8, .rate = 2, .bit_price = 0.3};
   for (int trellis_bits : {0, 2, 5, 8})
     for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>(1, 1), {3, 40}, {70, 24}, {513, 9}, {1100, 33}}) {
-      SCOPED_TRACE(testing::Message() << trellis_bits << " bits, " << rows << " x " << columns);
+      SCOPED_TRACE(::testing::Message() << trellis_bits << " bits, " << rows << " x " << columns);
       QuantizedModel model = random_model(trellis_bits, rows, columns);
       CodeLearner on_host(model, {kName}), on_device = on_host;
       if (on_host.matrices().empty()) continue;  // all codes are 0
@@ -93,4 +93,4 @@ TEST_F(CudaLatentMover, KeepsCodesThatNothingHasMoved) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::cuda_latent_mover_test

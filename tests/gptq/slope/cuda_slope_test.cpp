@@ -12,7 +12,7 @@
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 
-namespace thimble {
+namespace thimble::cuda_slope_test {
 namespace {
 
 class CudaSlope : public CudaTest {};
@@ -31,7 +31,7 @@ struct Case {
   double rate_weight;
 };
 
-class CudaSlopeShapes : public CudaTest, public testing::WithParamInterface<Case> {};
+class CudaSlopeShapes : public CudaTest, public ::testing::WithParamInterface<Case> {};
 
 SlopeResult solve_on_cpu(const SlopeJob& job, int trellis_bits, double rate_weight) {
   const HessianFactor factor = factor_hessian(*job.hessian, job.damping, job.name, job.order);
@@ -78,13 +78,13 @@ TEST_P(CudaSlopeShapes, IsTheCpusSolution) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CudaSlopeShapes,
-                         testing::Values(Case{1, 1, 5, 0}, Case{3, 2, 0, 0}, Case{70, 65, 0, 0.4}, Case{64, 64, 2, 0},
+                         ::testing::Values(Case{1, 1, 5, 0}, Case{3, 2, 0, 0}, Case{70, 65, 0, 0.4}, Case{64, 64, 2, 0},
                                          Case{25, 130, 3, 0.2}, Case{512, 40, 4, 0}, Case{600, 70, 5, 0},
                                          Case{513, 130, 5, 0.3}, Case{1100, 64, 6, 0}, Case{300, 100, 7, 0},
                                          Case{512, 128, 8, 0}, Case{530, 20, 8, 0.2}));
 
 // By bits of the trellis.
-class CudaSlopeTrellis : public CudaTest, public testing::WithParamInterface<int> {};
+class CudaSlopeTrellis : public CudaTest, public ::testing::WithParamInterface<int> {};
 
 // Rows that end at every place of a group of the trellis's rows (slope_viterbi.cuh), and in the next segment.
 // Without a weight of the rate, costs are the host's in every bit.
@@ -100,7 +100,7 @@ TEST_P(CudaSlopeTrellis, AnyNumberOfRows) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Bits, CudaSlopeTrellis, testing::Range(2, kMaxTrellisBits + 1));
+INSTANTIATE_TEST_SUITE_P(Bits, CudaSlopeTrellis, ::testing::Range(2, kMaxTrellisBits + 1));
 
 // Layers of several sizes, some of them with columns that no token ever activated, in one call and one by one, also in
 // little memory.
@@ -149,7 +149,7 @@ TEST_F(CudaSlope, AWeightThatIsNotFiniteIsRefused) {
   EXPECT_THAT(bad_input_message([&] {
                 solve_on_cuda({&job, 1}, 5, 0);
               }),
-              testing::HasSubstr("tensor 'some.weight': weight (7, 4) is nan, must be finite"));
+              ::testing::HasSubstr("tensor 'some.weight': weight (7, 4) is nan, must be finite"));
 }
 
 TEST_F(CudaSlope, AnIndefiniteHessianIsRefused) {
@@ -161,8 +161,8 @@ TEST_F(CudaSlope, AnIndefiniteHessianIsRefused) {
   EXPECT_THAT(bad_input_message([&] {
                 solve_on_cuda({&job, 1}, 5, 0);
               }),
-              testing::HasSubstr("layer 'some.weight': Hessian is not positive definite"));
+              ::testing::HasSubstr("layer 'some.weight': Hessian is not positive definite"));
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::cuda_slope_test

@@ -7,11 +7,11 @@
 #include "runtime/cpu/cpu_models.h"
 #include "tests/runtime/families/golf/random_model.h"
 
-namespace thimble {
+namespace thimble::gain_tuner_test {
 namespace {
 
 // The student is the teacher but for up to 10% too little in some rows, and in some small tensors.
-class GainTunerTest : public testing::Test {
+class GainTunerTest : public ::testing::Test {
  protected:
   static constexpr int64_t kSequences = 8, kLength = 65;
 
@@ -92,4 +92,4 @@ TEST_F(GainTunerTest, ThreadsDoNotChangeBits) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::gain_tuner_test

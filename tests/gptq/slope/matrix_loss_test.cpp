@@ -5,7 +5,7 @@
 
 #include <numeric>
 
-namespace thimble {
+namespace thimble::matrix_loss_test {
 namespace {
 
 std::shared_ptr<const Hessian> hessian_of(std::vector<double> diagonal, double beside = 0) {
@@ -89,4 +89,4 @@ TEST(MatrixLoss, TensorsOfOtherShapesArePassedOver) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::matrix_loss_test

@@ -7,7 +7,7 @@
 #include "gptq/trace/gptq_solver.h"
 #include "runtime/base/error.h"
 
-namespace thimble {
+namespace thimble::no_cuda_gptq_test {
 namespace {
 
 TEST(NoCudaGptq, SaysThatTheBuildHasNoCuda) {
@@ -29,4 +29,4 @@ TEST(NoCudaGptq, NorHasItLossStatisticsOfADevice) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::no_cuda_gptq_test

@@ -8,7 +8,7 @@
 #include "runtime/base/parallel.h"
 #include "tests/gptq/statistics/gptq_samples.h"
 
-namespace thimble {
+namespace thimble::predicted_loss_test {
 namespace {
 
 std::vector<double> varied_row_weights(int64_t rows) {
@@ -91,4 +91,4 @@ TEST(PredictedLoss, DoesNotDependOnThreads) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::predicted_loss_test

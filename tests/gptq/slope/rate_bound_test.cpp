@@ -14,7 +14,7 @@
 #include "tests/gptq/statistics/gptq_samples.h"
 #include "tests/runtime/base/error_matcher.h"
 
-namespace thimble {
+namespace thimble::rate_bound_test {
 namespace {
 
 double bound(const GaussianSource& source, double loss) { return rate_bound_bits({&source, 1}, loss); }
@@ -108,7 +108,7 @@ TEST(RateBound, AHessianThatIsNotFiniteIsNamed) {
   SymmetricMatrix hessian = diagonal_hessian({1, 2});
   hessian.lower_row(1)[0] = std::numeric_limits<double>::quiet_NaN();
   EXPECT_THAT(bad_input_message([&] { hessian_spectrum(loss_of(hessian, {1}), "some.layer"); }),
-              testing::AllOf(testing::HasSubstr("'some.layer'"), testing::HasSubstr("not finite")));
+              ::testing::AllOf(::testing::HasSubstr("'some.layer'"), ::testing::HasSubstr("not finite")));
 }
 
 // Rounding to equal steps and ideal entropy coding costs 1/2 log2(2 pi e / 12) = 0.2546 bits per weight more than the
@@ -133,4 +133,4 @@ TEST(RateBound, RoundingIsAQuarterBitAway) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::rate_bound_test

@@ -7,7 +7,7 @@
 
 #include "tests/gptq/statistics/gptq_samples.h"
 
-namespace thimble {
+namespace thimble::rate_model_test {
 namespace {
 
 TEST(WeightScales, RecoversFactorsOfRowsAndColumns) {
@@ -85,4 +85,4 @@ TEST(RateTable, AreThoseOfAGaussian) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::rate_model_test

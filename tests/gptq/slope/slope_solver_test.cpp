@@ -16,7 +16,7 @@
 #include "tests/gptq/statistics/gptq_samples.h"
 #include "tests/runtime/base/error_matcher.h"
 
-namespace thimble {
+namespace thimble::slope_solver_test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -112,7 +112,7 @@ struct Case {
   double rate_weight;
 };
 
-class SlopeShapes : public testing::TestWithParam<Case> {};
+class SlopeShapes : public ::testing::TestWithParam<Case> {};
 
 TEST_P(SlopeShapes, MatchesNaiveGptqAndReportsItsLoss) {
   const auto [rows, columns, trellis_bits, rate_weight] = GetParam();
@@ -145,7 +145,7 @@ TEST_P(SlopeShapes, MatchesNaiveGptqAndReportsItsLoss) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, SlopeShapes,
-                         testing::Values(Case{1, 1, 0, 0}, Case{1, 40, 0, 0}, Case{9, 1, 0, 0}, Case{37, 141, 0, 0},
+                         ::testing::Values(Case{1, 1, 0, 0}, Case{1, 40, 0, 0}, Case{9, 1, 0, 0}, Case{37, 141, 0, 0},
                                          Case{37, 50, 0, 0.4}, Case{1, 1, 3, 0.3}, Case{1, 40, 8, 0.3},
                                          Case{70, 33, 2, 0}, Case{200, 16, 6, 0.35}, Case{513, 17, 3, 0.35},
                                          Case{1030, 5, 4, 0.2}));
@@ -340,8 +340,8 @@ TEST(SlopeSolver, RefusesErrorsBeyondFloat64) {
   factor.upper(1, 2) = 1e200;
   EXPECT_THAT(bad_input_message(
                   [&] { solve_slope(random_matrix(2, 3, 1), &factor, varied_grid(2, 3, 0, 0), {}, "blocks.0.up"); }),
-              testing::AllOf(testing::HasSubstr("tensor 'blocks.0.up': weight (0, 2) is"),
-                             testing::HasSubstr("out of float64's range")));
+              ::testing::AllOf(::testing::HasSubstr("tensor 'blocks.0.up': weight (0, 2) is"),
+                             ::testing::HasSubstr("out of float64's range")));
 }
 
 TEST(SlopeSolver, RefusesArgumentsThatDoNotFit) {
@@ -375,4 +375,4 @@ TEST(SlopeSolver, RefusesArgumentsThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::slope_solver_test

@@ -10,7 +10,7 @@
 #include "runtime/cpu/cpu_models.h"
 #include "tests/runtime/families/golf/random_model.h"
 
-namespace thimble {
+namespace thimble::small_steps_test {
 namespace {
 
 TEST(SmallStepsTest, ValuesAreTheNearestMultiples) {
@@ -85,4 +85,4 @@ TEST(SmallStepsTest, FisherTellsWhatErrorsCost) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::small_steps_test

@@ -10,7 +10,7 @@
 #include "gptq/slope/rate_model.h"
 #include "runtime/codes/quantized_model.h"
 
-namespace thimble {
+namespace thimble::step_plan_test {
 namespace {
 
 MatrixLoss loss_of(std::vector<double> diagonal, std::vector<double> row_weights) {
@@ -146,4 +146,4 @@ TEST(SizeModel, FindsTheStepForASize) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::step_plan_test

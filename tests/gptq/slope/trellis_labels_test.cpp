@@ -7,7 +7,7 @@
 #include <bit>
 #include <random>
 
-namespace thimble {
+namespace thimble::trellis_labels_test {
 namespace {
 
 template <int kBits>
@@ -49,4 +49,4 @@ TEST(TrellisLabels, FollowPaths) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::trellis_labels_test

@@ -12,7 +12,7 @@
 
 #include "runtime/codes/quantized_model.h"
 
-namespace thimble {
+namespace thimble::trellis_quantizer_test {
 namespace {
 
 constexpr int kAllBits[] = {0, 2, 3, 4, 5, 6, 7, 8};
@@ -196,4 +196,4 @@ TEST(TrellisQuantizer, RateWeightPaysAtLowRates) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::trellis_quantizer_test

@@ -13,11 +13,11 @@
 #include "tests/gptq/statistics/gptq_samples.h"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 
-namespace thimble {
+namespace thimble::cuda_hessian_test {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 const std::vector<std::string> kLayer = {"layer"};
 
@@ -69,7 +69,7 @@ class CudaHessian : public CudaTest {
     return hessians.at("layer")->matrix;
   }
 };
-using Types = testing::Types<__nv_bfloat16, __half, float>;
+using Types = ::testing::Types<__nv_bfloat16, __half, float>;
 TYPED_TEST_SUITE(CudaHessian, Types);
 
 struct Shape {
@@ -89,7 +89,7 @@ TYPED_TEST(CudaHessian, MatchesThePlainSum) {
                       {4, 64, 256, 512},
                       {1, 5000, 9, 9},
                       {2, 2049, 40, 40}}) {
-    SCOPED_TRACE(testing::Message() << shape.sequences << " x " << shape.tokens << " x " << shape.columns);
+    SCOPED_TRACE(::testing::Message() << shape.sequences << " x " << shape.tokens << " x " << shape.columns);
     auto x = upload<TypeParam>(random_matrix(shape.sequences * shape.tokens, shape.columns, seed++), shape.stride);
     SymmetricMatrix found = this->collect(x, shape.tokens, shape.sequences), expected(shape.columns);
     for (int64_t t = 0; t < x.values.rows(); ++t)
@@ -177,4 +177,4 @@ TYPED_TEST(CudaHessian, RefusesInconsistentObservations) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::cuda_hessian_test

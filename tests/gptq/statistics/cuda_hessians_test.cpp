@@ -12,7 +12,7 @@
 #include "tests/runtime/families/gpt2/random_gpt2.h"
 #include "tests/runtime/ops/changed_matrix.h"
 
-namespace thimble {
+namespace thimble::cuda_hessians_test {
 namespace {
 
 class CudaHessians : public CudaTest {
@@ -164,4 +164,4 @@ TEST_F(CudaHessians, NameTheSequenceThatIsNotFinite) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::cuda_hessians_test

@@ -14,7 +14,7 @@
 #include "tests/runtime/families/gpt2/random_gpt2.h"
 #include "tests/runtime/ops/changed_matrix.h"
 
-namespace thimble {
+namespace thimble::cuda_loss_statistics_test {
 namespace {
 
 using SharedWeights = std::shared_ptr<const Weights>;
@@ -179,4 +179,4 @@ TEST_F(CudaLossStatistics, NameTheGradientThatIsNotFinite) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::cuda_loss_statistics_test

@@ -12,7 +12,7 @@
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/families/golf/random_model.h"
 
-namespace thimble {
+namespace thimble::fisher_test {
 namespace {
 
 const std::string kMatrix = "blocks.0.mlp.fc.weight";
@@ -176,4 +176,4 @@ TEST(StatisticsSum, PartsMustHaveTheSameNamesAndSizes) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::fisher_test

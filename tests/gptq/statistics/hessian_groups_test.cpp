@@ -6,7 +6,7 @@
 #include "gptq/statistics/stored_statistics.h"
 #include "tests/runtime/families/golf/random_model.h"
 
-namespace thimble {
+namespace thimble::hessian_groups_test {
 namespace {
 
 std::vector<ValueId> values_of(const std::vector<LinearInput>& inputs) {
@@ -98,4 +98,4 @@ TEST(HessianGroups, OnlyThoseInMemoryWaitThere) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::hessian_groups_test

@@ -10,11 +10,11 @@
 #include "tests/gptq/statistics/gptq_samples.h"
 #include "tests/runtime/base/error_matcher.h"
 
-namespace thimble {
+namespace thimble::hessian_test {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 const std::string kLayer[] = {"layer"};
 
@@ -24,7 +24,7 @@ Hessian accumulate(const std::vector<Matrix>& sequences) {
   return *std::move(collector).finish().at("layer");
 }
 
-class HessianShapes : public testing::TestWithParam<std::vector<std::pair<int64_t, int64_t>>> {};
+class HessianShapes : public ::testing::TestWithParam<std::vector<std::pair<int64_t, int64_t>>> {};
 
 TEST_P(HessianShapes, MatchesThePlainSum) {
   std::vector<Matrix> sequences;
@@ -48,7 +48,7 @@ TEST_P(HessianShapes, MatchesThePlainSum) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, HessianShapes,
-                         testing::Values(std::vector<std::pair<int64_t, int64_t>>{{1, 1}},
+                         ::testing::Values(std::vector<std::pair<int64_t, int64_t>>{{1, 1}},
                                          std::vector<std::pair<int64_t, int64_t>>{{1, 5}, {2, 5}},
                                          std::vector<std::pair<int64_t, int64_t>>{{0, 3}, {7, 3}},
                                          std::vector<std::pair<int64_t, int64_t>>{{50, 257}, {33, 257}},
@@ -162,4 +162,4 @@ TEST(HessianCollector, RefusesInconsistentObservations) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::hessian_test

@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace thimble {
+namespace thimble::hessian_tree_test {
 namespace {
 
 std::string leaf(size_t part) { return std::to_string(part); }
@@ -65,4 +65,4 @@ TEST(HessianTree, HoldsOneSumPerLevel) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::hessian_tree_test

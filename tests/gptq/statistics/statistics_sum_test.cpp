@@ -6,7 +6,7 @@
 #include "tests/gptq/statistics/gptq_samples.h"
 #include "tests/runtime/base/error_matcher.h"
 
-namespace thimble {
+namespace thimble::statistics_sum_test {
 namespace {
 
 // Layers "q" and "k" with one input, "up" with another.
@@ -78,4 +78,4 @@ TEST(HessianParts, CoverEverySequenceOnce) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::statistics_sum_test

@@ -6,7 +6,7 @@
 
 #include <random>
 
-namespace thimble {
+namespace thimble::stored_statistics_test {
 namespace {
 
 // Values that float32 does not hold.
@@ -86,4 +86,4 @@ TEST(StoredHessian, SharingSurvives) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::stored_statistics_test

@@ -18,10 +18,10 @@
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 
-namespace thimble {
+namespace thimble::cuda_gptq_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 // The grids: both solvers, and what the device's codes and scales must be whatever the codes are.
 struct RowScaled {
@@ -86,7 +86,7 @@ struct GridName {
     return std::is_same_v<Grid, Nvfp4> ? "Nvfp4" : "RowScaled";
   }
 };
-using Grids = testing::Types<RowScaled, Nvfp4>;
+using Grids = ::testing::Types<RowScaled, Nvfp4>;
 TYPED_TEST_SUITE(CudaGptq, Grids, GridName);
 class CudaGptqGrids : public CudaTest {};
 
@@ -117,7 +117,7 @@ int64_t expect_solution(const SymmetricMatrix& hessian, ConstMatrixView weights,
   EXPECT_EQ(found.report.damping, cpu.report.damping);
   EXPECT_EQ(found.report.dead_columns, cpu.report.dead_columns);
   Grid::expect_form(found, weights, max_code);
-  if (testing::Test::HasFailure()) return 0;
+  if (::testing::Test::HasFailure()) return 0;
 
   GptqReplay replay = replay_gptq(weights, factor, found.codes);
   EXPECT_LE(replay.worst_excess, tolerance);
@@ -176,7 +176,7 @@ TYPED_TEST(CudaGptq, ShapesFromOneWeightToSeveralTiles) {
                       {3, 128, 15},
                       {3, 129, 127},
                       {200, 300, 15}}) {
-    SCOPED_TRACE(testing::Message() << shape.rows << " x " << shape.columns << ", code " << shape.max_code);
+    SCOPED_TRACE(::testing::Message() << shape.rows << " x " << shape.columns << ", code " << shape.max_code);
     Matrix weights = random_matrix(shape.rows, shape.columns, seed++, 2);
     SymmetricMatrix hessian = correlated_hessian(shape.columns, seed++);
     Result found = solve_on_cuda<TypeParam>(hessian, weights, shape.max_code, 0.02);
@@ -189,7 +189,7 @@ TYPED_TEST(CudaGptq, LargeLayersDifferOnlyAtTies) {
   uint32_t seed = std::random_device()();
   std::printf("seed %u\n", seed);
   for (Shape shape : {Shape{512, 512, 15}, {256, 1000, 31}, {100, 1792, 15}}) {
-    SCOPED_TRACE(testing::Message() << shape.rows << " x " << shape.columns);
+    SCOPED_TRACE(::testing::Message() << shape.rows << " x " << shape.columns);
     Matrix weights = random_matrix(shape.rows, shape.columns, seed++, 0.3F);
     weights(shape.rows / 2, shape.columns / 3) = 5;
     SymmetricMatrix hessian = large_hessian(shape.columns, seed++);
@@ -223,7 +223,7 @@ TYPED_TEST(CudaGptq, ManyLayersOfSeveralHessiansAtOnce) {
     ++calls.at(job);
     EXPECT_EQ(result.codes.codes.empty(), jobs[job].weights.rows == 0);
   });
-  EXPECT_THAT(calls, testing::Each(1));
+  EXPECT_THAT(calls, ::testing::Each(1));
   TypeParam::expect_form(found.back(), nothing, 15);
   std::vector<Result> again = on_cuda<TypeParam>(jobs, 0.01, 0);
   std::vector<Result> scarce;  // with little more memory than the least
@@ -233,7 +233,7 @@ TYPED_TEST(CudaGptq, ManyLayersOfSeveralHessiansAtOnce) {
     try {
       scarce = on_cuda<TypeParam>(jobs, 0.01, {0, limit});
     } catch (const DeviceError& error) {
-      EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("out of device memory"), HasSubstr(std::to_string(limit))));
+      EXPECT_THAT(error.what(), ::testing::AllOf(HasSubstr("out of device memory"), HasSubstr(std::to_string(limit))));
       ++refused;
     }
   }
@@ -383,4 +383,4 @@ TYPED_TEST(CudaGptq, ADeviceThatIsNotThereIsADeviceError) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::cuda_gptq_test

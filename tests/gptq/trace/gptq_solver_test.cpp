@@ -12,7 +12,7 @@
 #include "runtime/tensor/dtype.h"
 #include "tests/gptq/statistics/gptq_samples.h"
 
-namespace thimble {
+namespace thimble::gptq_solver_test {
 namespace {
 
 struct NaiveResult {
@@ -81,7 +81,7 @@ struct Case {
   int max_code;
 };
 
-class SolverShapes : public testing::TestWithParam<Case> {};
+class SolverShapes : public ::testing::TestWithParam<Case> {};
 
 TEST_P(SolverShapes, MatchesNaiveGptq) {
   auto [rows, columns, max_code] = GetParam();
@@ -105,7 +105,7 @@ TEST_P(SolverShapes, MatchesNaiveGptq) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, SolverShapes,
-                         testing::Values(Case{1, 1, 15}, Case{1, 40, 15}, Case{9, 1, 31}, Case{5, 2, 1},
+                         ::testing::Values(Case{1, 1, 15}, Case{1, 40, 15}, Case{9, 1, 31}, Case{5, 2, 1},
                                          Case{7, 37, 31}, Case{130, 20, 15}, Case{3, 128, 15}, Case{3, 141, 127}));
 
 TEST(GptqSolver, BlocksAndRowTasksAgreeWithOneRowAtATime) {
@@ -220,4 +220,4 @@ TEST(GptqSolver, RefusesAFactorOfAnotherWidth) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::gptq_solver_test

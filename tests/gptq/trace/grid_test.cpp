@@ -12,7 +12,7 @@
 #include "runtime/tensor/dtype.h"
 #include "tests/gptq/statistics/gptq_samples.h"
 
-namespace thimble {
+namespace thimble::grid_test {
 namespace {
 
 double quantile_of(std::vector<float> values, double fraction) {
@@ -90,7 +90,7 @@ TEST(Grid, RefusesRowsThatFp16ScalesCannotReach) {
     FAIL() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kBadInput);
-    EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("far.weight"), testing::HasSubstr("row 2")));
+    EXPECT_THAT(error.what(), ::testing::AllOf(::testing::HasSubstr("far.weight"), ::testing::HasSubstr("row 2")));
   }
 }
 
@@ -100,4 +100,4 @@ TEST(Grid, EmptyMatrices) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::grid_test

@@ -8,7 +8,7 @@
 
 #include "tests/gptq/statistics/gptq_samples.h"
 
-namespace thimble {
+namespace thimble::nvfp4_grid_test {
 namespace {
 
 // Of one block: the least distance of each weight to any of the 16 values.
@@ -76,4 +76,4 @@ TEST(Nvfp4Grid, AwkwardMatrices) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::nvfp4_grid_test

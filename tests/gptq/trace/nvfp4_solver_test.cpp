@@ -10,7 +10,7 @@
 #include "runtime/base/parallel.h"
 #include "tests/gptq/statistics/gptq_samples.h"
 
-namespace thimble {
+namespace thimble::nvfp4_solver_test {
 namespace {
 
 double weighted_loss(const Matrix& weights, const Matrix& rounded, const MatrixF64& hessian) {
@@ -82,4 +82,4 @@ TEST(Nvfp4Solver, QuantizeTensorFollowsThePrecision) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::nvfp4_solver_test

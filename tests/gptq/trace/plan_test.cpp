@@ -8,7 +8,7 @@
 
 #include "runtime/base/error.h"
 
-namespace thimble {
+namespace thimble::plan_test {
 namespace {
 
 const Precision kInt5 = Precision::row_scaled(15, RoundingMethod::kGptq);
@@ -135,4 +135,4 @@ TEST(SlopePlan, SolvesLayersOfAnyMagnitude) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::plan_test

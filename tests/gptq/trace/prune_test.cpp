@@ -10,9 +10,9 @@
 
 #include "runtime/tensor/dtype.h"
 
-namespace thimble {
+namespace thimble::prune_test {
 namespace {
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 const Precision kGptq = Precision::row_scaled(2, RoundingMethod::kGptq);
 
@@ -89,4 +89,4 @@ TEST(Prune, AgreesWithSortingEveryCode) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::prune_test

@@ -10,7 +10,7 @@
 #include "runtime/base/error.h"
 #include "tests/gptq/statistics/gptq_samples.h"
 
-namespace thimble {
+namespace thimble::quantize_tensor_test {
 namespace {
 
 Tensor stored(const Matrix& matrix) {
@@ -43,7 +43,7 @@ TEST(QuantizeTensor, NearestNeedsNoHessian) {
 TEST(QuantizeTensor, RawTensorsAreConvertedOrCopied) {
   Tensor floats{DType::kF32, {3}, from_float32(DType::kF32, std::vector<float>{1, -0.5F, 0.1F})};
   QuantizedTensor half = quantize_tensor("v", floats.view(), Precision::raw(DType::kF16), nullptr).tensor;
-  EXPECT_THAT(dequantize(half), testing::ElementsAre(1, -0.5F, float_from_fp16(fp16_from_float(0.1F))));
+  EXPECT_THAT(dequantize(half), ::testing::ElementsAre(1, -0.5F, float_from_fp16(fp16_from_float(0.1F))));
   QuantizedTensor same = quantize_tensor("v", floats.view(), Precision::raw(DType::kF32), nullptr).tensor;
   EXPECT_EQ(std::get<RawTensor>(same.data).bytes, floats.bytes);
   Tensor integers{DType::kI64, {1}, ByteVector(8, std::byte{0x7f})};  // no float holds this one
@@ -60,7 +60,7 @@ TEST(QuantizeTensor, NamesAWeightThatIsNotFinite) {
     FAIL() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kBadInput);
-    EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("bad.weight"), testing::HasSubstr("(1, 2) is nan")));
+    EXPECT_THAT(error.what(), ::testing::AllOf(::testing::HasSubstr("bad.weight"), ::testing::HasSubstr("(1, 2) is nan")));
   }
 }
 
@@ -73,4 +73,4 @@ TEST(QuantizeTensor, RefusesGptqWithoutAHessianAndCodesOfNonMatrices) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::quantize_tensor_test

@@ -7,7 +7,7 @@
 
 #include "tests/gptq/statistics/gptq_samples.h"
 
-namespace thimble {
+namespace thimble::sensitivity_test {
 namespace {
 
 TEST(Sensitivity, IsTheTraceOfTheDampedHessianPerSequence) {
@@ -24,4 +24,4 @@ TEST(Sensitivity, IsTheTraceOfTheDampedHessianPerSequence) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::sensitivity_test

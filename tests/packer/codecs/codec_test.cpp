@@ -5,7 +5,7 @@
 
 #include <random>
 
-namespace thimble {
+namespace thimble::codec_test {
 namespace {
 
 ByteVector random_bytes(size_t count, unsigned alphabet) {
@@ -15,7 +15,7 @@ ByteVector random_bytes(size_t count, unsigned alphabet) {
   return bytes;
 }
 
-class CodecTest : public testing::TestWithParam<CodecId> {
+class CodecTest : public ::testing::TestWithParam<CodecId> {
  protected:
   const Codec& codec() { return codec_of(GetParam()); }
   bool for_codes_only() { return !codec_takes(codec().id, {SectionKind::kRaw, 1, 1}, LayoutId::kPlain); }
@@ -89,7 +89,7 @@ TEST_P(CodecTest, NeverEscapesWithAnythingButAFormatError) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CodecTest,
-                         testing::Values(CodecId::kNone, CodecId::kBrotli, CodecId::kZstd, CodecId::kXz,
+                         ::testing::Values(CodecId::kNone, CodecId::kBrotli, CodecId::kZstd, CodecId::kXz,
                                          CodecId::kRans),
                          [](const auto& test) { return std::string(codec_name(test.param)); });
 
@@ -112,4 +112,4 @@ TEST(CodecTableTest, OnlyRansIsForPlainCodesOnly) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::codec_test

@@ -6,7 +6,7 @@
 
 #include "packer/container/section_packer.h"
 
-namespace thimble {
+namespace thimble::layout_choice_test {
 namespace {
 
 constexpr uint64_t kRows = 136;
@@ -80,4 +80,4 @@ TEST(LayoutChoiceTest, WithoutCompressionBitsAreSmallest) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::layout_choice_test

@@ -7,7 +7,7 @@
 
 #include "runtime/codes/quantized_model.h"
 
-namespace thimble {
+namespace thimble::section_layout_test {
 namespace {
 
 ByteVector bytes_of(std::initializer_list<int> values) {
@@ -41,7 +41,7 @@ TEST(SectionLayoutTest, CodesOfEveryWidthAndShapeComeBack) {
   for (int max_code : {1, 2, 3, 4, 5, 6, 7, 8, 15, 16, 31, 63, 64, 100, 127})
     for (auto [rows, columns] : {std::pair{1, 1}, {1, 17}, {17, 1}, {3, 5}, {8, 8}, {33, 31}}) {
       ContentShape shape = codes_shape(static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), max_code);
-      SCOPED_TRACE(testing::Message() << rows << " x " << columns << ", max_code " << max_code);
+      SCOPED_TRACE(::testing::Message() << rows << " x " << columns << ", max_code " << max_code);
       expect_reversible(shape, random_codes(shape));
       expect_reversible(shape, ByteVector(shape.elements(), std::byte{0}));
       expect_reversible(shape, ByteVector(shape.elements(), static_cast<std::byte>(max_code)));
@@ -101,4 +101,4 @@ TEST(SectionLayoutTest, DigitsRejectBytesBeyondTheirDigits) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::section_layout_test

@@ -3,7 +3,7 @@
 
 #include "packer/rans/weight_escapes.h"
 
-namespace thimble {
+namespace thimble::escape_bits_test {
 namespace {
 
 const std::string kWhere = "test";
@@ -50,4 +50,4 @@ TEST(EscapeBitsTest, RefusesWhatTheWriterDoesNotWrite) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::escape_bits_test

@@ -5,7 +5,7 @@
 
 #include <random>
 
-namespace thimble {
+namespace thimble::lane_rans_test {
 namespace {
 
 constexpr uint32_t kMaxMagnitude = 1000;
@@ -121,4 +121,4 @@ TEST(LaneRansTest, WordsAndStatesMustComeOut) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::lane_rans_test

@@ -8,7 +8,7 @@
 
 #include "runtime/base/hash.h"
 
-namespace thimble {
+namespace thimble::scale_tables_test {
 namespace {
 
 const uint32_t kMagnitudes[] = {0, 1, 2, 3, 7, 15, 31, 63, 100, 126, 127, 128, 1000, 2147483647};
@@ -26,7 +26,7 @@ TEST(ScaleTablesTest, EverySymbolHasASlotAndNoneIsLeft) {
   for (uint32_t sets : {1u, 2u})
     for (int shape = 0; shape < kTableShapes; ++shape)
       for (uint32_t max_magnitude = 0; max_magnitude <= 130; ++max_magnitude) {
-        SCOPED_TRACE(testing::Message() << sets << " sets, shape " << shape << ", " << max_magnitude);
+        SCOPED_TRACE(::testing::Message() << sets << " sets, shape " << shape << ", " << max_magnitude);
         const ScaleTables tables = make_scale_tables(shape, max_magnitude, sets);
         ASSERT_EQ(tables.size(), size_t{sets} * kScaleClasses);
         for (const ScaleTable& table : tables) expect_shared_out(table);
@@ -151,4 +151,4 @@ TEST(ScaleTablesTest, TablesOfBothSetsAreThoseOfTheFormat) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::scale_tables_test

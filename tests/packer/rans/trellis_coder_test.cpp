@@ -12,7 +12,7 @@
 #include "tests/packer/layout/sample_codes.h"
 #include "tests/packer/rans/whole_stream.h"
 
-namespace thimble {
+namespace thimble::trellis_coder_test {
 namespace {
 
 void expect_round_trip(const SampleCodes& sample, int bits) {
@@ -34,7 +34,7 @@ TEST(TrellisCoderTest, ShapesComeBack) {
                                {600, 1025},
                                {1030, 40}})
     for (int bits = 2; bits <= kMaxTrellisBits; ++bits) {
-      SCOPED_TRACE(testing::Message() << rows << " x " << columns << ", " << bits << " bits");
+      SCOPED_TRACE(::testing::Message() << rows << " x " << columns << ", " << bits << " bits");
       expect_round_trip(trellis_codes(rows, columns, 0.3 * bits, 0.5, 0.5, bits), bits);
     }
 }
@@ -166,4 +166,4 @@ TEST(TrellisCoderTest, BytesAreThoseOfTheFormat) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::trellis_coder_test

@@ -5,7 +5,7 @@
 #include "runtime/codes/trellis.h"
 #include "tests/packer/layout/sample_codes.h"
 
-namespace thimble {
+namespace thimble::trellis_levels_test {
 namespace {
 
 TEST(TrellisLevelsTest, EveryColumnIsWalkedDown) {
@@ -46,4 +46,4 @@ TEST(TrellisLevelsTest, WithoutATrellisLevelsAreMagnitudes) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::trellis_levels_test

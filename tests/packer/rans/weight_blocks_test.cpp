@@ -5,11 +5,11 @@
 
 #include <vector>
 
-namespace thimble {
+namespace thimble::weight_blocks_test {
 namespace {
 
 void expect_all_once(uint64_t rows, uint64_t columns, bool trellis) {
-  SCOPED_TRACE(testing::Message() << rows << " x " << columns << (trellis ? ", trellis" : ""));
+  SCOPED_TRACE(::testing::Message() << rows << " x " << columns << (trellis ? ", trellis" : ""));
   const int lanes_log2 = BlockCut::lanes_log2_for(rows, columns, trellis);
   const BlockCut cut(rows, columns, trellis, lanes_log2);
   EXPECT_LE(uint64_t{1} << lanes_log2, cut.most_lanes());
@@ -55,4 +55,4 @@ TEST(WeightBlocksTest, SmallMatricesHaveFewLanes) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::weight_blocks_test

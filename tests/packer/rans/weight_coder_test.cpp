@@ -12,7 +12,7 @@
 #include "tests/packer/layout/sample_codes.h"
 #include "tests/packer/rans/whole_stream.h"
 
-namespace thimble {
+namespace thimble::weight_coder_test {
 namespace {
 
 void expect_round_trip(const SampleCodes& sample) {
@@ -33,7 +33,7 @@ TEST(WeightCoderTest, ShapesComeBack) {
                                {128, 129},
                                {300, 400}})
     for (double scale : {0.05, 0.3, 1.0, 4.0, 40.0}) {
-      SCOPED_TRACE(testing::Message() << rows << " x " << columns << ", " << scale);
+      SCOPED_TRACE(::testing::Message() << rows << " x " << columns << ", " << scale);
       expect_round_trip(normal_codes(rows, columns, scale, 0.5, 0.5));
     }
 }
@@ -168,4 +168,4 @@ TEST(WeightCoderTest, BytesAreThoseOfTheFormat) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::weight_coder_test

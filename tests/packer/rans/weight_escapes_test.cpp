@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace thimble {
+namespace thimble::weight_escapes_test {
 namespace {
 
 const std::string kWhere = "test";
@@ -66,4 +66,4 @@ TEST(WeightEscapesTest, LargerCodesThanTheLargestAreRefused) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::weight_escapes_test

@@ -10,14 +10,14 @@
 #include "tests/quantizer/formats/reader_asserts.h"
 #include "tests/runtime/base/temporary_folder.h"
 
-namespace thimble {
+namespace thimble::checkpoint_folder_test {
 namespace {
 
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kPointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 268\n";
 
 // Seven tensors of different sizes and dtypes, each with bytes of its own.
-class CheckpointFolder : public testing::Test {
+class CheckpointFolder : public ::testing::Test {
  protected:
   CheckpointFolder() {
     const DType dtypes[] = {DType::kF32, DType::kBF16, DType::kF16};
@@ -51,7 +51,7 @@ class CheckpointFolder : public testing::Test {
   }
   void expect_refused(const std::vector<std::string>& parts) const {
     const std::string message = format_error_of([&] { open_checkpoint(folder_.path()); });
-    for (const std::string& part : parts) EXPECT_THAT(message, testing::HasSubstr(part));
+    for (const std::string& part : parts) EXPECT_THAT(message, ::testing::HasSubstr(part));
   }
 
   TemporaryFolder folder_;
@@ -327,7 +327,7 @@ TEST_F(CheckpointFolder, EveryCutIsAnError) {
     const std::string whole(as_text(MappedFile(file(name)).bytes()));
     for (size_t length = 0; length < whole.size(); length += 1 + whole.size() / 97, ++cuts) {
       write(name, whole.substr(0, length));
-      EXPECT_THAT(format_error_of([&] { open_checkpoint(folder_.path()); }), testing::HasSubstr(name)) << length;
+      EXPECT_THAT(format_error_of([&] { open_checkpoint(folder_.path()); }), ::testing::HasSubstr(name)) << length;
     }
   }
   EXPECT_GT(cuts, 300u);
@@ -348,7 +348,7 @@ TEST_F(CheckpointFolder, EveryChangedByteOfAHeaderIsAnErrorOrLeavesTensorsThatFi
         for (const auto& [tensor_name, tensor] : opened.tensors())
           EXPECT_EQ(tensor.bytes.size(), tensor_bytes_or_throw(tensor.dtype, tensor.shape, tensor_name));
       } catch (const FormatError& error) {
-        EXPECT_THAT(error.what(), testing::HasSubstr(folder_.path()));
+        EXPECT_THAT(error.what(), ::testing::HasSubstr(folder_.path()));
         ++refused;
       }
     }
@@ -366,8 +366,8 @@ TEST_F(CheckpointFolder, QuantizedCheckpointsAreRefusedByName) {
         {R"({"compression_config":{"format":"pack-quantized"}})", "config key 'compression_config' is there"}}) {
     write("config.json", config);
     EXPECT_THAT(format_error_of([&] { OpenedCheckpoint(folder_.path(), ""); }),
-                testing::AllOf(testing::HasSubstr("config.json"), testing::HasSubstr(part),
-                               testing::HasSubstr("give the one that it was made from")));
+                ::testing::AllOf(::testing::HasSubstr("config.json"), ::testing::HasSubstr(part),
+                               ::testing::HasSubstr("give the one that it was made from")));
   }
   write("config.json", R"({"quantization_config":null})");
   EXPECT_NO_THROW(OpenedCheckpoint(folder_.path(), ""));
@@ -396,4 +396,4 @@ TEST_F(CheckpointFolder, EightBitFloatsAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::checkpoint_folder_test

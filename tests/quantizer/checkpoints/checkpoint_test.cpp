@@ -12,7 +12,7 @@
 #include "tests/quantizer/formats/torch_file_builder.h"
 #include "tests/support/test_files.h"
 
-namespace thimble {
+namespace thimble::checkpoint_test {
 namespace {
 
 Tensor floats(const std::vector<float>& values) {
@@ -176,4 +176,4 @@ TEST(RealCheckpoints, WritingWhatWasReadGivesTheSameTensors) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::checkpoint_test

@@ -15,7 +15,7 @@
 #include "tests/runtime/families/llama/random_llama.h"
 #include "tests/support/test_files.h"
 
-namespace thimble {
+namespace thimble::gguf_checkpoint_test {
 namespace {
 
 const std::string kTokenizer = source_file("tests/eval/tokenizers/golden/byte_level.json");
@@ -365,7 +365,7 @@ TEST(GgufMetadata, DamagedModelsOpenOrAreRefused) {
       for (const auto& [name, tensor] : opened.parameters())
         EXPECT_EQ(tensor.bytes.size(), tensor_bytes_or_throw(tensor.dtype, tensor.shape, name));
     } catch (const FormatError& error) {
-      EXPECT_THAT(error.what(), testing::HasSubstr("damaged.gguf"));
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("damaged.gguf"));
       ++refused;
     }
   }
@@ -373,4 +373,4 @@ TEST(GgufMetadata, DamagedModelsOpenOrAreRefused) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::gguf_checkpoint_test

@@ -20,7 +20,7 @@
 #include "tests/runtime/base/temporary_folder.h"
 #include "tests/support/test_files.h"
 
-namespace thimble {
+namespace thimble::gguf_tokenizer_test {
 namespace {
 
 using testing::byte_fallback_model;
@@ -395,4 +395,4 @@ TEST_F(GgufTokenizer, DamagedOnesWorkOrAreRefused) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::gguf_tokenizer_test

@@ -8,7 +8,7 @@
 #include "tests/quantizer/formats/llmc_file_builder.h"
 #include "tests/quantizer/formats/reader_asserts.h"
 
-namespace thimble {
+namespace thimble::gpt2_checkpoint_test {
 namespace {
 
 // As Hugging Face stores them.
@@ -24,7 +24,7 @@ OwnedTensors without_prefix(const OwnedTensors& tensors) {
   return out;
 }
 
-class Gpt2Checkpoint : public testing::Test {
+class Gpt2Checkpoint : public ::testing::Test {
  protected:
   void write(const OwnedTensors& tensors, const Json& config) const {
     write_safetensors(file_.path(), views_of(tensors), {{"config", canonical_json(config)}});
@@ -126,4 +126,4 @@ TEST_F(Gpt2Checkpoint, AnLlmcFileIsTheSameModel) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::gpt2_checkpoint_test

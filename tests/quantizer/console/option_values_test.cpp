@@ -5,7 +5,7 @@
 
 #include "quantizer/console/suggestion.h"
 
-namespace thimble {
+namespace thimble::option_values_test {
 namespace {
 
 TEST(OptionValues, WholeNumbersAreDecimalDigits) {
@@ -104,4 +104,4 @@ TEST(Suggestion, IsTheNearestNameOrNone) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::option_values_test

@@ -6,7 +6,7 @@
 
 #include <memory>
 
-namespace thimble {
+namespace thimble::progress_bar_test {
 namespace {
 
 using ::testing::EndsWith;
@@ -183,4 +183,4 @@ TEST_F(ProgressBarTest, MoreStepsThanPlannedStayBelowTheWhole) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::progress_bar_test

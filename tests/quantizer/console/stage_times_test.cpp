@@ -6,7 +6,7 @@
 #include <cstring>
 #include <memory>
 
-namespace thimble {
+namespace thimble::stage_times_test {
 namespace {
 
 constexpr uint64_t kMebibyte = 1 << 20;
@@ -55,4 +55,4 @@ TEST(StageTimes, StagesOfOneNameAddUpAndKeepTheLargestPeak) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::stage_times_test

@@ -11,7 +11,7 @@
 #include "runtime/base/json.h"
 #include "tests/support/test_files.h"
 
-namespace thimble {
+namespace thimble::gguf_blocks_test {
 namespace {
 
 ByteVector from_hex(const Json& json) {
@@ -74,4 +74,4 @@ TEST(GgufBlocks, TypesAreToldByIdAndName) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::gguf_blocks_test

@@ -7,7 +7,7 @@
 #include "tests/quantizer/formats/reader_asserts.h"
 #include "tests/support/allocation_probe.h"
 
-namespace thimble {
+namespace thimble::gguf_test {
 namespace {
 
 GgufBuilder small_file() {
@@ -126,7 +126,7 @@ TEST(Gguf, ATruncatedFileIsRefusedAtEveryLength) {
   const ByteVector file = small_file().build();
   for (size_t length = 0; length < file.size(); ++length) {
     const ByteVector cut(file.begin(), file.begin() + static_cast<ptrdiff_t>(length));
-    EXPECT_THAT(format_error_of([&] { read_gguf(cut, "cut.gguf"); }), testing::HasSubstr("cut.gguf")) << length;
+    EXPECT_THAT(format_error_of([&] { read_gguf(cut, "cut.gguf"); }), ::testing::HasSubstr("cut.gguf")) << length;
   }
 }
 
@@ -161,4 +161,4 @@ TEST(Gguf, DamagedFilesAreRefusedOrWhole) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::gguf_test

@@ -12,7 +12,7 @@
 #include "tests/gptq/statistics/loaded_hessians.h"
 #include "tests/quantizer/formats/reader_asserts.h"
 
-namespace thimble {
+namespace thimble::hessian_file_test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -20,7 +20,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 using Metadata = std::map<std::string, std::string>;
 
-class HessianFile : public testing::Test {
+class HessianFile : public ::testing::Test {
  protected:
   // Writes one tensor "w" of these elements, row by row, as another program would: without a checksum.
   void write(const std::vector<float>& elements, const Shape& shape, DType dtype = DType::kF32,
@@ -63,7 +63,7 @@ TEST_F(HessianFile, WhatIsWrittenIsReadAgain) {
     EXPECT_EQ(found->sequence_count, 10);
   }
   EXPECT_EQ(again.at("a"), again.at("b"));
-  EXPECT_THAT(hessian_file_layers(scratch_.path()), testing::UnorderedElementsAre("a", "b", "c"));
+  EXPECT_THAT(hessian_file_layers(scratch_.path()), ::testing::UnorderedElementsAre("a", "b", "c"));
 }
 
 TEST_F(HessianFile, LossStatisticsAreReadAgain) {
@@ -83,7 +83,7 @@ TEST_F(HessianFile, LossStatisticsAreReadAgain) {
   EXPECT_EQ(again.head.at("tok_emb.weight")->matrix, statistics.loss.head.at("tok_emb.weight")->matrix);
   EXPECT_EQ(again.head.at("tok_emb.weight")->token_count, 640);
   EXPECT_EQ(read().size(), 1u);
-  EXPECT_THAT(hessian_file_layers(scratch_.path()), testing::ElementsAre("a.weight"));
+  EXPECT_THAT(hessian_file_layers(scratch_.path()), ::testing::ElementsAre("a.weight"));
 }
 
 // What a tensor of another program may be called and hold.
@@ -181,4 +181,4 @@ TEST_F(HessianFile, DamageIsNoticed) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::hessian_file_test

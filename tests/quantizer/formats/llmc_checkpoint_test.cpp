@@ -9,12 +9,12 @@
 
 #include "runtime/families/gpt2/gpt2_family.h"
 
-namespace thimble {
+namespace thimble::llmc_checkpoint_test {
 namespace {
 
 constexpr int64_t kPadded = 32;
 
-class LlmcCheckpoint : public testing::TestWithParam<int> {
+class LlmcCheckpoint : public ::testing::TestWithParam<int> {
  protected:
   static DType dtype() { return GetParam() == 3 ? DType::kF32 : DType::kBF16; }
 
@@ -22,7 +22,7 @@ class LlmcCheckpoint : public testing::TestWithParam<int> {
   const OwnedTensors tensors_ = random_gpt2_tensors(config_, 5, dtype());
   const ByteVector file_ = llmc_file(GetParam(), config_, tensors_, kPadded);
 };
-INSTANTIATE_TEST_SUITE_P(Versions, LlmcCheckpoint, testing::Values(3, 5));
+INSTANTIATE_TEST_SUITE_P(Versions, LlmcCheckpoint, ::testing::Values(3, 5));
 
 TEST_P(LlmcCheckpoint, GivesTheTensorsAndTheConfig) {
   EXPECT_TRUE(looks_like_llmc(file_));
@@ -99,4 +99,4 @@ TEST(LooksLikeLlmc, ByTheMagicNumberAlone) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::llmc_checkpoint_test

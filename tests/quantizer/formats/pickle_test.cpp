@@ -7,7 +7,7 @@
 #include "tests/quantizer/formats/reader_asserts.h"
 #include "tests/quantizer/formats/torch_file_builder.h"
 
-namespace thimble {
+namespace thimble::pickle_test {
 namespace {
 
 using namespace std::string_view_literals;
@@ -106,7 +106,7 @@ struct PythonCase {
   const char* set;
 };
 
-class PythonPickle : public testing::TestWithParam<PythonCase> {};
+class PythonPickle : public ::testing::TestWithParam<PythonCase> {};
 
 TEST_P(PythonPickle, GivesTheValuesBack) {
   const PythonCase& param = GetParam();
@@ -138,7 +138,7 @@ TEST_P(PythonPickle, DamageAtEveryByteIsAnErrorOrPlainData) {
 
 constexpr const char* kBytesInProtocol2 = "call(encode, ('raw', 'latin1'))";
 INSTANTIATE_TEST_SUITE_P(Protocols, PythonPickle,
-                         testing::Values(PythonCase{kPython2, kBytesInProtocol2, "call(set, ([7]))"},
+                         ::testing::Values(PythonCase{kPython2, kBytesInProtocol2, "call(set, ([7]))"},
                                          PythonCase{kPython3, "opaque", "call(set, ([7]))"},
                                          PythonCase{kPython4, "opaque", "set(7)"},
                                          PythonCase{kPython5, "opaque", "set(7)"}));
@@ -306,4 +306,4 @@ TEST(Pickle, LengthIsLimited) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::pickle_test

@@ -7,7 +7,7 @@
 #include "tests/quantizer/formats/reader_asserts.h"
 #include "tests/support/allocation_probe.h"
 
-namespace thimble {
+namespace thimble::safetensors_test {
 namespace {
 
 // The bytes of a file with this header and `data_bytes` bytes 0, 1, 2, ...
@@ -236,4 +236,4 @@ TEST(Safetensors, DamageAtEveryHeaderByteIsAnErrorOrAValidFile) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::safetensors_test

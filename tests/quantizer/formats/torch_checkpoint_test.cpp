@@ -6,7 +6,7 @@
 
 #include "tests/quantizer/formats/torch_file_reader.h"
 
-namespace thimble {
+namespace thimble::torch_checkpoint_test {
 namespace {
 
 // {"a": ..., key: {"w": tensor}}
@@ -223,4 +223,4 @@ TEST(TorchCheckpoint, LegacyFilesAreExplained) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::torch_checkpoint_test

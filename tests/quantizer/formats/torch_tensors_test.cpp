@@ -6,7 +6,7 @@
 
 #include "tests/quantizer/formats/torch_file_reader.h"
 
-namespace thimble {
+namespace thimble::torch_tensors_test {
 namespace {
 
 TEST(TorchTensors, ContiguousTensorsAreViewsOfTheFile) {
@@ -137,7 +137,7 @@ TEST(TorchTensors, GatheredTensorsTogetherAreBoundedByTheFile) {
         },
         {{"0", counting_floats(1024)}});
   });
-  EXPECT_THAT(message, testing::HasSubstr("B in memory"));
+  EXPECT_THAT(message, ::testing::HasSubstr("B in memory"));
 }
 
 TEST(TorchTensors, TensorsStayInsideTheirStorage) {
@@ -224,4 +224,4 @@ TEST(TorchTensors, StorageReferencesAreChecked) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::torch_tensors_test

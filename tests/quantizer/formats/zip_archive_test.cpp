@@ -6,7 +6,7 @@
 #include "tests/quantizer/formats/reader_asserts.h"
 #include "tests/quantizer/formats/torch_file_builder.h"
 
-namespace thimble {
+namespace thimble::zip_archive_test {
 namespace {
 
 // Offsets of fields inside a local header, a directory entry and the end records.
@@ -56,7 +56,7 @@ void expect_local_error(const std::string& part, size_t offset, T value, const Z
   expect_error(part, zip.bytes);
 }
 
-class ZipLayoutTest : public testing::TestWithParam<ZipLayout> {};
+class ZipLayoutTest : public ::testing::TestWithParam<ZipLayout> {};
 
 TEST_P(ZipLayoutTest, ReadsEveryEntry) {
   BuiltZip zip = build_zip(sample_parts(), GetParam());
@@ -92,7 +92,7 @@ TEST_P(ZipLayoutTest, DamageAtEveryByteIsAnErrorOrHarmless) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, ZipLayoutTest,
-                         testing::Values(ZipLayout{}, ZipLayout{.streamed = false},
+                         ::testing::Values(ZipLayout{}, ZipLayout{.streamed = false},
                                          ZipLayout{.zip64_end = false, .alignment = 1}, ZipLayout{.wide_fields = true},
                                          ZipLayout{.streamed = false, .wide_fields = true},
                                          ZipLayout{.zip64_end = false, .comment = "some words"}));
@@ -237,9 +237,9 @@ TEST(ZipArchive, HostileNamesAreEscaped) {
   BuiltZip zip = build_zip(parts);
   poke(zip.bytes, zip.central[parts[0].name] + kCentralMethod, uint16_t{8});
   std::string message = format_error_of([&] { ZipArchive(zip.bytes, "z.pt"); });
-  EXPECT_THAT(message, testing::HasSubstr("\\u001b[2J\\ufffd/nnn"));
+  EXPECT_THAT(message, ::testing::HasSubstr("\\u001b[2J\\ufffd/nnn"));
   EXPECT_LT(message.size(), 400u);
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::zip_archive_test

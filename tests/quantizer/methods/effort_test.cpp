@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace thimble {
+namespace thimble::effort_test {
 namespace {
 
 TEST(Effort, LongSequencesAreFewer) {
@@ -23,4 +23,4 @@ TEST(Effort, LongSequencesAreFewer) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::effort_test

@@ -9,7 +9,7 @@
 #include "gptq/statistics/statistics_sum.h"
 #include "tests/runtime/base/error_matcher.h"
 
-namespace thimble {
+namespace thimble::packed_values_test {
 namespace {
 
 std::shared_ptr<const Hessian> hessian(int64_t size, double first) {
@@ -152,4 +152,4 @@ TEST(PackedValues, WhatNoValueHasIsRefused) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::packed_values_test

@@ -13,12 +13,12 @@
 #include "tests/runtime/base/temporary_folder.h"
 #include "tests/support/thread_ranks.h"
 
-namespace thimble {
+namespace thimble::shared_work_test {
 namespace {
 
 std::string text_of(size_t piece) { return "piece " + std::to_string(piece); }
 
-class SharedWorkTest : public testing::Test {
+class SharedWorkTest : public ::testing::Test {
  protected:
   // Keys from `first_key` on, two pieces to a unit.
   static std::vector<SharedWork::Piece> pieces(uint64_t first_key, size_t count) {
@@ -175,4 +175,4 @@ TEST_F(SharedWorkTest, EachPieceIsComputedOnOneRankAndReachesAll) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::shared_work_test

@@ -8,7 +8,7 @@
 #include "runtime/cuda/cuda_models.h"
 #include "tests/quantizer/pipeline/golden_files.h"
 
-namespace thimble {
+namespace thimble::cuda_golden_test {
 namespace {
 
 TEST(CudaGolden, Golf30mLossesMatch) {
@@ -39,4 +39,4 @@ TEST(CudaGolden, Golf30mLossesMatch) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::cuda_golden_test

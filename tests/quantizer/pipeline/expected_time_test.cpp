@@ -6,10 +6,10 @@
 #include "quantizer/methods/slope/learn_codes.h"
 #include "tests/quantizer/methods/slope/slope_model.h"
 
-namespace thimble {
+namespace thimble::expected_time_test {
 namespace {
 
-class ExpectedTime : public testing::Test {
+class ExpectedTime : public ::testing::Test {
  protected:
   static QuantizeRequest request() {
     QuantizeRequest request;
@@ -105,4 +105,4 @@ TEST_F(ExpectedTime, SecondsAreWorkOverSpeed) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::expected_time_test

@@ -10,7 +10,7 @@
 #include "tests/quantizer/pipeline/golden_files.h"
 #include "tests/support/test_files.h"
 
-namespace thimble {
+namespace thimble::fisher_golden_test {
 namespace {
 
 // Float32 passes against float64, relative to a tensor's largest value: 30 times what is found.
@@ -51,4 +51,4 @@ TEST(FisherGolden, BundledModelOnCuda) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::fisher_golden_test

@@ -9,10 +9,10 @@
 #include "runtime/tensor/rounding.h"
 #include "tests/quantizer/pipeline/golden_files.h"
 
-namespace thimble {
+namespace thimble::forward_golden_test {
 namespace {
 
-class ForwardGolden : public testing::Test {
+class ForwardGolden : public ::testing::Test {
  protected:
   // Null, and the test skipped, where the checkpoint is not here.
   static std::shared_ptr<const Weights> load(const std::string& folder) {
@@ -141,4 +141,4 @@ TEST_F(ForwardGolden, Golf30mMeanLossInBf16IsTheOriginals) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::forward_golden_test

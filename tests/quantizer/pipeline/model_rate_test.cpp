@@ -8,10 +8,10 @@
 #include "packer/artifact.h"
 #include "tests/gptq/statistics/gptq_samples.h"
 
-namespace thimble {
+namespace thimble::model_rate_test {
 namespace {
 
-class ModelRateTest : public testing::Test {
+class ModelRateTest : public ::testing::Test {
  protected:
   static constexpr int64_t kColumns = 12;
 
@@ -103,9 +103,9 @@ TEST_F(ModelRateTest, BoundsAreAskedFor) {
 
 TEST_F(ModelRateTest, AsATable) {
   std::string text = to_text(measure(true));
-  for (const char* word : {"distance", "table", "total", "100.00 %"}) EXPECT_THAT(text, testing::HasSubstr(word));
-  EXPECT_THAT(to_text(ModelRate{}), testing::HasSubstr("no rate-distortion bound"));
+  for (const char* word : {"distance", "table", "total", "100.00 %"}) EXPECT_THAT(text, ::testing::HasSubstr(word));
+  EXPECT_THAT(to_text(ModelRate{}), ::testing::HasSubstr("no rate-distortion bound"));
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::model_rate_test

@@ -10,10 +10,10 @@
 #include "tests/runtime/base/temporary_folder.h"
 #include "tests/runtime/families/golf/random_model.h"
 
-namespace thimble {
+namespace thimble::quantize_options_test {
 namespace {
 
-class FinishedOptions : public testing::Test {
+class FinishedOptions : public ::testing::Test {
  protected:
   static constexpr int64_t kLength = 64;  // what the model was trained at
 
@@ -80,4 +80,4 @@ TEST_F(FinishedOptions, WhatIsComparedDependsOnTheText) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::quantize_options_test

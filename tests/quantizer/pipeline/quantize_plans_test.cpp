@@ -18,7 +18,7 @@
 #include "tests/support/allocation_probe.h"
 #include "tests/support/thread_ranks.h"
 
-namespace thimble {
+namespace thimble::quantize_plans_test {
 namespace {
 
 // Within 3 % of the plan, or 16 MiB.
@@ -30,7 +30,7 @@ void expect_planned(uint64_t found, uint64_t planned) {
 }
 
 // Large enough for every term of a plan to exceed what is allowed.
-class HostPlans : public testing::Test {
+class HostPlans : public ::testing::Test {
  protected:
   static constexpr int64_t kSequences = 3, kLength = 385;
 
@@ -163,7 +163,7 @@ TEST_F(HostPlans, OfGradientsOfABlock) { expect_divergence_planned({.summed = {n
 TEST_F(HostPlans, OfSolving) {
   for (const auto& [rows, columns, has_hessian] :
        {std::tuple<int64_t, int64_t, bool>{600, 2048, true}, {9000, 1024, true}, {20'000, 1024, false}}) {
-    SCOPED_TRACE(testing::Message() << rows << " x " << columns);
+    SCOPED_TRACE(::testing::Message() << rows << " x " << columns);
     const Tensor tensor = random_tensor({0, 0.1}, {rows, columns}, DType::kBF16, 1, 2);
     MatrixLoss loss{nullptr, std::vector<double>(static_cast<size_t>(columns), 1.0),
                     std::vector<double>(static_cast<size_t>(rows), 1.0)};
@@ -208,4 +208,4 @@ TEST_F(HostPlans, OfPacking) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::quantize_plans_test

@@ -17,7 +17,7 @@
 #include "tests/runtime/families/golf/random_model.h"
 #include "tests/support/thread_ranks.h"
 
-namespace thimble {
+namespace thimble::ranked_quantize_test {
 namespace {
 
 constexpr int64_t kLength = 10;
@@ -40,7 +40,7 @@ class NeverGenerates final : public Generator {
   int64_t preferred_;
 };
 
-class RankedQuantize : public testing::Test {
+class RankedQuantize : public ::testing::Test {
  protected:
   TokenSequences sequences(int64_t count) const {
     return {count, kLength, random_tokens(count * kLength, config_.vocab_size, 3)};
@@ -257,4 +257,4 @@ TEST_F(RankedQuantize, StatisticsOfRank0sFolderServeAll) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::ranked_quantize_test

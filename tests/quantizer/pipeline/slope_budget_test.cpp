@@ -4,7 +4,7 @@
 #include "tests/quantizer/methods/slope/slope_model.h"
 #include "tests/runtime/base/error_matcher.h"
 
-namespace thimble {
+namespace thimble::slope_budget_test {
 namespace {
 
 // Matrices small enough for a search in a blink.
@@ -33,7 +33,7 @@ void expect_filled_or_explained(const SlopeOutcome& outcome, uint64_t limit, uin
   }
 }
 
-class SlopeBudgetTest : public testing::Test {
+class SlopeBudgetTest : public ::testing::Test {
  protected:
   // `count` limits from the smallest artifact to beyond the finest codes, as many small ones as large ones.
   void fill_random_limits(const SlopeModel& model, int count, uint64_t seed, const DistillInput* distill = nullptr,
@@ -46,7 +46,7 @@ class SlopeBudgetTest : public testing::Test {
       const auto limit =
           static_cast<uint64_t>(static_cast<double>(smallest) *
                                 std::pow(1.1 * static_cast<double>(finest) / static_cast<double>(smallest), share));
-      SCOPED_TRACE(testing::Message() << "limit " << limit << " of " << smallest << " to " << finest);
+      SCOPED_TRACE(::testing::Message() << "limit " << limit << " of " << smallest << " to " << finest);
       const SlopeOutcome outcome = model.search(SlopeModel::limit_of(limit), encode_, distill, {}, crosses);
       if ((distill || crosses) && limit >= finest) {  // whose finest codes are others
         EXPECT_LE(outcome.artifact.size(), limit);
@@ -124,4 +124,4 @@ TEST_F(SlopeBudgetTest, TheSmallestArtifactIsReached) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::slope_budget_test

@@ -15,7 +15,7 @@
 #include "tests/quantizer/pipeline/golden_files.h"
 #include "tests/support/test_files.h"
 
-namespace thimble {
+namespace thimble::transformers_golden_test {
 namespace {
 
 constexpr double kTolerance = 1e-4;  // of the largest value
@@ -70,7 +70,7 @@ const GoldenModel kModels[] = {{"llama_16_heads_of_one_key", "llama"}, {"llama_h
                                {"qwen3_heads_of_96_biases", "qwen3"},  {"qwen3_windows", "qwen3"},
                                {"gemma3_heads_of_256", "gemma3_text"}, {"gemma3_stretched_waves", "gemma3_text"}};
 
-class TransformersGolden : public testing::TestWithParam<GoldenModel> {
+class TransformersGolden : public ::testing::TestWithParam<GoldenModel> {
  protected:
   double expect_near(std::span<const double> found, const std::string& name, std::vector<double> expected) const {
     EXPECT_EQ(found.size(), expected.size()) << name;
@@ -113,7 +113,7 @@ class TransformersGolden : public testing::TestWithParam<GoldenModel> {
   const GoldenFile golden_{folder_ + "/golden.safetensors"};
   const std::vector<Token> tokens_ = golden_.tokens("tokens");
 };
-INSTANTIATE_TEST_SUITE_P(Models, TransformersGolden, testing::ValuesIn(kModels),
+INSTANTIATE_TEST_SUITE_P(Models, TransformersGolden, ::testing::ValuesIn(kModels),
                          [](const auto& test) { return test.param.name; });
 
 TEST_P(TransformersGolden, LogitsAreTheirs) {
@@ -182,4 +182,4 @@ TEST(TransformersGoldenFolders, AreAllCompared) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::transformers_golden_test

@@ -20,12 +20,12 @@
 #include "tests/runtime/families/llama/random_llama.h"
 #include "tests/support/test_files.h"
 
-namespace thimble {
+namespace thimble::written_text_test {
 namespace {
 
 constexpr int64_t kVocabulary = 400;  // of the model; the tokenizer's is 363
 
-class WrittenText : public testing::Test {
+class WrittenText : public ::testing::Test {
  protected:
   WrittenText() {
     LlamaConfig config = small_llama_config("llama");
@@ -168,4 +168,4 @@ TEST_F(WrittenText, RefusesWhatIsDamaged) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::written_text_test

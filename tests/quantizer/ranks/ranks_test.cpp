@@ -8,7 +8,7 @@
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/support/thread_ranks.h"
 
-namespace thimble {
+namespace thimble::ranks_test {
 namespace {
 
 ByteVector bytes_of(std::string_view text) { return {as_bytes_of(text).begin(), as_bytes_of(text).end()}; }
@@ -45,4 +45,4 @@ TEST(Ranks, RanksThatDifferFromRank0SaySo) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::ranks_test

@@ -7,7 +7,7 @@
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/base/temporary_folder.h"
 
-namespace thimble {
+namespace thimble::gnuplot_test {
 namespace {
 
 TEST(Gnuplot, NothingInAQuotedTextIsACommand) {
@@ -16,7 +16,7 @@ TEST(Gnuplot, NothingInAQuotedTextIsACommand) {
   EXPECT_EQ(gnuplot_quoted("a\nsystem 'b'\t"), "'a system ''b'' '");
 }
 
-class InstalledGnuplot : public testing::Test {
+class InstalledGnuplot : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!has_gnuplot()) GTEST_SKIP() << "gnuplot is not installed";
@@ -42,4 +42,4 @@ TEST_F(InstalledGnuplot, AFailureSaysWhyAndWritesNothing) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::gnuplot_test

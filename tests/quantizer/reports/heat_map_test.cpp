@@ -6,12 +6,12 @@
 
 #include "quantizer/reports/gnuplot.h"
 
-namespace thimble {
+namespace thimble::heat_map_test {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(HeatMap, HasLayersAcrossAndKindsDown) {
   HeatMap map = heat_map({{"blocks.0.attn.c_q.weight", 1},
@@ -103,4 +103,4 @@ TEST(HeatMapSvg, OfManyLayersHasNoNumbersAndFewLabels) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::heat_map_test

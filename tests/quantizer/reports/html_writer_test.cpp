@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace thimble {
+namespace thimble::html_writer_test {
 namespace {
 
 TEST(HtmlEscaped, MarkupBecomesText) {
@@ -49,4 +49,4 @@ TEST(HtmlWriter, NamesBreakAfterTheirParts) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::html_writer_test

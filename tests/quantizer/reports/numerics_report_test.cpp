@@ -9,7 +9,7 @@
 
 #include "runtime/base/error.h"
 
-namespace thimble {
+namespace thimble::numerics_report_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -97,4 +97,4 @@ TEST(NumericsReport, NoCaseAtAllIsAMistakeOfTheUser) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::numerics_report_test

@@ -7,7 +7,7 @@
 
 #include "tests/quantizer/reports/report_samples.h"
 
-namespace thimble {
+namespace thimble::report_pages_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -117,4 +117,4 @@ TEST(SweepPage, WithoutAnyPointThatWasMet) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::report_pages_test

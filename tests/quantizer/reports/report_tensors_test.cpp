@@ -7,11 +7,11 @@
 #include "runtime/base/json.h"
 #include "tests/runtime/base/error_matcher.h"
 
-namespace thimble {
+namespace thimble::report_tensors_test {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 ArtifactSummary artifact() {
   ArtifactSummary summary;
@@ -63,4 +63,4 @@ TEST(ReportTensors, OfAnotherArtifactOrOfNoneIsRefused) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::report_tensors_test

@@ -8,12 +8,12 @@
 #include <cmath>
 #include <limits>
 
-namespace thimble {
+namespace thimble::svg_chart_test {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
@@ -71,7 +71,7 @@ TEST(ChartScale, ExtremeValuesHaveFewTicks) {
     const ChartScale scale = scale_of(values);
     EXPECT_TRUE(std::isfinite(scale.low) && std::isfinite(scale.high) && std::isfinite(scale.step));
     EXPECT_LT(scale.low, scale.high);
-    EXPECT_THAT(scale.ticks().size(), testing::AllOf(testing::Ge(1u), testing::Le(14u)));
+    EXPECT_THAT(scale.ticks().size(), ::testing::AllOf(::testing::Ge(1u), ::testing::Le(14u)));
     for (double tick : scale.ticks()) EXPECT_TRUE(scale.share(tick) >= -1e-9 && scale.share(tick) <= 1 + 1e-9);
   }
 }
@@ -112,4 +112,4 @@ TEST(Chart, PointsApartAreNotJoined) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::svg_chart_test

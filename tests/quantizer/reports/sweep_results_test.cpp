@@ -10,12 +10,12 @@
 #include "runtime/base/error.h"
 #include "tests/runtime/base/error_matcher.h"
 
-namespace thimble {
+namespace thimble::sweep_results_test {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 SweepResults sample() {
   SweepResults results;
@@ -166,4 +166,4 @@ TEST(ReferencePoints, OtherLinesAreNamed) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::sweep_results_test

@@ -20,11 +20,11 @@
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/base/temporary_folder.h"
 
-namespace thimble {
+namespace thimble::atomic_file_test {
 namespace {
 
-using testing::ElementsAre;
-using testing::UnorderedElementsAre;
+using ::testing::ElementsAre;
+using ::testing::UnorderedElementsAre;
 
 std::string contents(const std::string& path) { return read_text_file(path, 1 << 20); }
 
@@ -75,14 +75,14 @@ TEST(AtomicFile, WritesAnEmptyFile) {
 }
 
 // With either kind of temporary.
-class AtomicFileKinds : public testing::TestWithParam<AtomicFile::Temporary> {
+class AtomicFileKinds : public ::testing::TestWithParam<AtomicFile::Temporary> {
  protected:
   // Names in the folder while something is being written.
   size_t temporaries() const { return GetParam() == AtomicFile::Temporary::kNamed ? 1 : 0; }
 };
 
 INSTANTIATE_TEST_SUITE_P(Temporaries, AtomicFileKinds,
-                         testing::Values(AtomicFile::Temporary::kUnnamedWherePossible, AtomicFile::Temporary::kNamed),
+                         ::testing::Values(AtomicFile::Temporary::kUnnamedWherePossible, AtomicFile::Temporary::kNamed),
                          [](const auto& kind) {
                            return kind.param == AtomicFile::Temporary::kNamed ? "Named" : "Unnamed";
                          });
@@ -283,7 +283,7 @@ TEST(AtomicFile, OnlyRegularFilesAreReplaced) {
         ADD_FAILURE() << "no error";
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), ExitCode::kIo);
-        EXPECT_THAT(error.what(), testing::AllOf(testing::StartsWith(folder.file(name)), testing::HasSubstr(kind)));
+        EXPECT_THAT(error.what(), ::testing::AllOf(::testing::StartsWith(folder.file(name)), ::testing::HasSubstr(kind)));
       }
     }
   }
@@ -393,4 +393,4 @@ TEST(MakeFolder, RefusesANameThatIsAFile) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::atomic_file_test

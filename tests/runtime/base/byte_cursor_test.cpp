@@ -7,7 +7,7 @@
 
 #include "tests/runtime/base/error_matcher.h"
 
-namespace thimble {
+namespace thimble::byte_cursor_test {
 namespace {
 
 ByteVector bytes_of(std::initializer_list<int> values) {
@@ -106,4 +106,4 @@ TEST(ByteCursor, AnEmptyFileIsAtItsEnd) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::byte_cursor_test

@@ -8,7 +8,7 @@
 
 #include "tests/runtime/base/error_matcher.h"
 
-namespace thimble {
+namespace thimble::checked_test {
 namespace {
 
 constexpr uint64_t kLargest = std::numeric_limits<uint64_t>::max();
@@ -41,4 +41,4 @@ TEST(Checked, CountsElements) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::checked_test

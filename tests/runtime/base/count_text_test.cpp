@@ -5,7 +5,7 @@
 
 #include <limits>
 
-namespace thimble {
+namespace thimble::count_text_test {
 namespace {
 
 TEST(CountText, DigitsComeInGroupsOfThree) {
@@ -29,4 +29,4 @@ TEST(CountText, OneIsSingular) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::count_text_test

@@ -6,7 +6,7 @@
 
 #include "tests/runtime/base/error_matcher.h"
 
-namespace thimble {
+namespace thimble::file_kind_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -91,4 +91,4 @@ TEST(FileKind, FilesOfTheRightOrAnUnknownKindPass) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::file_kind_test

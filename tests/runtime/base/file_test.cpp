@@ -10,7 +10,7 @@
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/base/temporary_folder.h"
 
-namespace thimble {
+namespace thimble::file_test {
 namespace {
 
 std::string write_text(const TemporaryFolder& folder, const std::string& name, const std::string& text) {
@@ -83,4 +83,4 @@ TEST(FileExists, TellsPresentFromMissing) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::file_test

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace thimble {
+namespace thimble::hash_test {
 namespace {
 
 // The buffer that xxHash's published values are for: the top bytes of a multiplicative sequence.
@@ -76,4 +76,4 @@ TEST(Hash, HexHasSixteenDigits) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::hash_test

@@ -5,7 +5,7 @@
 
 #include "tests/runtime/base/error_matcher.h"
 
-namespace thimble {
+namespace thimble::json_test {
 namespace {
 
 Json parse(std::string_view text) { return parse_json(as_bytes_of(text), "config.json"); }
@@ -101,4 +101,4 @@ TEST(Json, CanonicalNumbersSurviveARoundTrip) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::json_test

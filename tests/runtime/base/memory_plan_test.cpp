@@ -11,7 +11,7 @@
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/base/temporary_folder.h"
 
-namespace thimble {
+namespace thimble::memory_plan_test {
 namespace {
 
 constexpr uint64_t kMuch = uint64_t{1} << 40;
@@ -98,4 +98,4 @@ TEST(MemoryPlan, BatchesShrinkToFit) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::memory_plan_test

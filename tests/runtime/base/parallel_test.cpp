@@ -11,14 +11,14 @@
 #include <thread>
 #include <vector>
 
-namespace thimble {
+namespace thimble::parallel_test {
 namespace {
 
-class Threads : public testing::TestWithParam<int> {
+class Threads : public ::testing::TestWithParam<int> {
  protected:
   ThreadLimit limit_{GetParam()};
 };
-INSTANTIATE_TEST_SUITE_P(Parallel, Threads, testing::Values(1, 2, 5));
+INSTANTIATE_TEST_SUITE_P(Parallel, Threads, ::testing::Values(1, 2, 5));
 
 TEST_P(Threads, ForVisitsEveryIndexOnce) {
   for (int64_t count : {0, 1, 2, 7, 1000}) {
@@ -199,4 +199,4 @@ TEST(ThreadLimit, ZeroMeansAllOfTheMachine) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::parallel_test

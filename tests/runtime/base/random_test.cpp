@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-namespace thimble {
+namespace thimble::random_test {
 namespace {
 
 using Words = std::array<uint32_t, 4>;
@@ -82,4 +82,4 @@ TEST(Uniform, ADrawDoesNotDependOnTheDrawsBeforeIt) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::random_test

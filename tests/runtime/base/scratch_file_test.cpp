@@ -10,7 +10,7 @@
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/base/temporary_folder.h"
 
-namespace thimble {
+namespace thimble::scratch_file_test {
 namespace {
 
 // TMPDIR for as long as it lives.
@@ -72,4 +72,4 @@ TEST(ScratchFile, WithoutRoomTheErrorNamesFolderSizeAndVariable) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::scratch_file_test

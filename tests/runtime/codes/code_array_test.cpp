@@ -6,7 +6,7 @@
 #include <array>
 #include <numeric>
 
-namespace thimble {
+namespace thimble::code_array_test {
 namespace {
 
 std::vector<int32_t> codes_of(const CodeArray& array) {
@@ -86,4 +86,4 @@ TEST(CodeArray, EqualityIsOfCodes) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::code_array_test

@@ -9,7 +9,7 @@
 #include "runtime/codes/quantized_model.h"
 #include "tests/runtime/codes/random_nvfp4.h"
 
-namespace thimble {
+namespace thimble::nvfp4_matrix_test {
 namespace {
 
 TEST(Nvfp4Matrix, UniformCodesMultiplyToExactly72) {
@@ -98,4 +98,4 @@ TEST(Nvfp4Matrix, ProductsAreThoseOfTheValues) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::nvfp4_matrix_test

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <set>
 
-namespace thimble {
+namespace thimble::nvfp4_scale_layout_test {
 namespace {
 
 TEST(Nvfp4ScaleLayout, AllShapesWithoutAnError) {
@@ -55,4 +55,4 @@ TEST(Nvfp4ScaleLayout, PlacesAreDistinct) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::nvfp4_scale_layout_test

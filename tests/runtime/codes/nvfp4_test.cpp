@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-namespace thimble {
+namespace thimble::nvfp4_test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -119,4 +119,4 @@ TEST(Nvfp4, Ue4m3SaturatesAndKeepsNan) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::nvfp4_test

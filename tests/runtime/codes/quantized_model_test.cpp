@@ -7,7 +7,7 @@
 
 #include "runtime/codes/trellis.h"
 
-namespace thimble {
+namespace thimble::quantized_model_test {
 namespace {
 
 TEST(StepSize, EveryPlatformsExp2GivesTheSameSizes) {
@@ -126,4 +126,4 @@ TEST(QuantizedModel, EqualityLooksAtEverything) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::quantized_model_test

@@ -13,7 +13,7 @@
 #include "tests/runtime/ops/naive_network.h"
 #include "tests/runtime/tensor/guarded_matrix.h"
 
-namespace thimble {
+namespace thimble::activation_operations_test {
 namespace {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
@@ -182,7 +182,7 @@ TEST(CpuOperations, LogSoftmaxOfOneLikelyTokenIsZeroThere) {
 TEST(CpuOperations, NanIsNeverSwallowed) {
   for (int64_t width : {1, 5, 8, 16, 33}) {
     for (int64_t at = 0; at < width; ++at) {
-      SCOPED_TRACE(testing::Message() << "column " << at << " of " << width);
+      SCOPED_TRACE(::testing::Message() << "column " << at << " of " << width);
       const Matrix poisoned = filled(1, width, [&](int64_t, int64_t c) { return c == at ? double{kNaN} : 0.5; });
       EXPECT_TRUE(std::isnan(capped(poisoned, 30)(0, at)));
       const GuardedMatrix scores = log_softmax(poisoned);
@@ -230,4 +230,4 @@ TEST(CpuOperations, ThreadsDoNotChangeBits) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::activation_operations_test

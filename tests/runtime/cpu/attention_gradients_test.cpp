@@ -11,7 +11,7 @@
 #include "tests/runtime/cpu/small_network.h"
 #include "tests/runtime/tensor/guarded_matrix.h"
 
-namespace thimble {
+namespace thimble::attention_gradients_test {
 namespace {
 
 struct AttentionCase {
@@ -30,7 +30,7 @@ AttentionCase attention_case(int64_t positions, int64_t heads, int64_t kv_heads,
            .window = window}};
 }
 
-class AttentionGradient : public testing::TestWithParam<AttentionCase> {
+class AttentionGradient : public ::testing::TestWithParam<AttentionCase> {
  protected:
   AttentionGradient() {
     q_.fill_random(1, 2);
@@ -60,7 +60,7 @@ class AttentionGradient : public testing::TestWithParam<AttentionCase> {
 
 // One query; one head; grouped heads; several query tiles, as many as parts and more; another scale.
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionGradient,
-                         testing::Values(attention_case(1, 1, 1, 3, false), attention_case(1, 2, 1, 8, true),
+                         ::testing::Values(attention_case(1, 1, 1, 3, false), attention_case(1, 2, 1, 8, true),
                                          attention_case(9, 1, 1, 5, true), attention_case(12, 4, 2, 6, false),
                                          attention_case(12, 6, 2, 5, true), attention_case(12, 3, 3, 16, true),
                                          attention_case(12, 2, 1, 6, false, 0.9f), attention_case(130, 2, 1, 4, true),
@@ -154,4 +154,4 @@ TEST(GradientOps, ExclusiveAttentionOfAZeroValueIsFinite) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::attention_gradients_test

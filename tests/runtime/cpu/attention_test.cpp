@@ -10,7 +10,7 @@
 #include "tests/runtime/cpu/small_network.h"
 #include "tests/runtime/tensor/guarded_matrix.h"
 
-namespace thimble {
+namespace thimble::attention_test {
 namespace {
 
 constexpr double kU = kFloatRounding;
@@ -201,7 +201,7 @@ const Span kSpans[] = {{{1, 1, 0}, 1}, {{1, 1, 9}, 12}, {{3, 1, 5}, 8},     {{2,
 TEST(Attention, MatchesLoops) {
   for (const op::Attention& shape : kShapes) {
     for (const Span& span : kSpans) {
-      SCOPED_TRACE(testing::Message() << shape.heads << "/" << shape.kv_heads << " heads of " << shape.head_dim << ", "
+      SCOPED_TRACE(::testing::Message() << shape.heads << "/" << shape.kv_heads << " heads of " << shape.head_dim << ", "
                                       << span.batch.sequences << " x " << span.batch.positions << " from "
                                       << span.batch.first_position);
       for (double query_scale : {1.0, 20.0})
@@ -315,4 +315,4 @@ TEST(Attention, ThreadsDoNotChangeBits) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::attention_test

@@ -9,7 +9,7 @@
 #include "runtime/tensor/rounding.h"
 #include "tests/runtime/tensor/guarded_matrix.h"
 
-namespace thimble {
+namespace thimble::bf16_products_test {
 namespace {
 
 constexpr ProductArithmetic kBf16 = ProductArithmetic::kBf16;
@@ -54,7 +54,7 @@ void expect_sums(const GuardedMatrix& c, int64_t depth, double unit, const Term&
 template <typename Fill>
 void check_products(double unit, const Fill& fill_factor) {
   for (const Size& s : kSizes) {
-    SCOPED_TRACE(testing::Message() << s.m << " x " << s.n << " x " << s.k);
+    SCOPED_TRACE(::testing::Message() << s.m << " x " << s.n << " x " << s.k);
     GuardedMatrix a(s.m, s.k), b(s.n, s.k), columns(s.k, s.n), x(s.k, s.m), c(s.m, s.n);
     fill_factor(a, 0);
     fill_factor(b, 1);
@@ -149,4 +149,4 @@ TEST(Bf16Products, HaveTheSameBitsForAnyThreads) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::bf16_products_test

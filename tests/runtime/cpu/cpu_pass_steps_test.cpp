@@ -11,7 +11,7 @@
 #include "tests/runtime/ops/random_tokens.h"
 #include "tests/runtime/ops/sample_networks.h"
 
-namespace thimble {
+namespace thimble::cpu_pass_steps_test {
 namespace {
 
 constexpr int64_t kContext = 24;
@@ -23,14 +23,14 @@ Matrix copied(ConstMatrixView rows) {
 TokenBatch batch_of(int64_t length, uint64_t seed = 1) { return window_batch(random_tokens(length, 13, seed)); }
 
 // By the seed of a random network, or the network of every operation.
-class CpuPassSteps : public testing::TestWithParam<int> {
+class CpuPassSteps : public ::testing::TestWithParam<int> {
  protected:
   std::shared_ptr<const Weights> weights_ = GetParam() < 0
                                                 ? random_weights(network_of_every_operation(), 2)
                                                 : random_weights(random_network(static_cast<uint64_t>(GetParam())), 5);
   const Network& network_ = *weights_->network;
 };
-INSTANTIATE_TEST_SUITE_P(Networks, CpuPassSteps, testing::Range(-1, 30));
+INSTANTIATE_TEST_SUITE_P(Networks, CpuPassSteps, ::testing::Range(-1, 30));
 
 TEST_P(CpuPassSteps, EveryValueIsThatOfTheNaivePass) {
   const TokenBatch batch = batch_of(11);
@@ -206,4 +206,4 @@ TEST(CpuCache, HoldsKeysAndValuesOfEveryAttention) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::cpu_pass_steps_test

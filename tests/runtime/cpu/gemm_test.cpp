@@ -12,7 +12,7 @@
 #include "runtime/base/parallel.h"
 #include "tests/runtime/tensor/guarded_matrix.h"
 
-namespace thimble {
+namespace thimble::gemm_test {
 namespace {
 
 struct Size {
@@ -42,7 +42,7 @@ double sum_of(int64_t k, Product term) {
 
 TEST(Gemm, MultiplyNtMatchesLoops) {
   for (const Size& s : kSizes) {
-    SCOPED_TRACE(testing::Message() << s.m << " x " << s.n << " x " << s.k);
+    SCOPED_TRACE(::testing::Message() << s.m << " x " << s.n << " x " << s.k);
     GuardedMatrix a(s.m, s.k), b(s.n, s.k), c(s.m, s.n);
     a.fill_random(1);
     b.fill_random(2);
@@ -78,7 +78,7 @@ TEST(Gemm, MultiplyNtOfOneOutlier) {
 TEST(Gemm, GramMatchesLoopsAndAdds) {
   for (const Size& s :
        {Size{1, 1, 1}, {3, 17, 0}, {1, 33, 0}, {65, 7, 0}, {40, 255, 0}, {9, 257, 0}, {50, 600, 0}, {300, 1100, 0}}) {
-    SCOPED_TRACE(testing::Message() << s.m << " tokens, " << s.n << " columns");
+    SCOPED_TRACE(::testing::Message() << s.m << " tokens, " << s.n << " columns");
     GuardedMatrix x(s.m, s.n), c(s.n, s.n);
     x.fill_random(4);
     c.fill_random(5);
@@ -98,7 +98,7 @@ TEST(Gemm, GramMatchesLoopsAndAdds) {
 
 TEST(Gemm, CrossMatchesLoopsAndAdds) {
   for (const Size& s : {Size{1, 1, 1}, {3, 17, 5}, {65, 7, 9}, {40, 255, 300}, {50, 600, 33}}) {
-    SCOPED_TRACE(testing::Message() << s.m << " tokens, " << s.n << " and " << s.k << " columns");
+    SCOPED_TRACE(::testing::Message() << s.m << " tokens, " << s.n << " and " << s.k << " columns");
     GuardedMatrix x(s.m, s.n), y(s.m, s.k), c(s.n, s.k);
     x.fill_random(4);
     y.fill_random(6);
@@ -119,7 +119,7 @@ TEST(Gemm, CrossMatchesLoopsAndAdds) {
 
 TEST(Gemm, SubtractProductMatchesLoops) {
   for (const Size& s : kSizes) {
-    SCOPED_TRACE(testing::Message() << s.m << " x " << s.n << " x " << s.k);
+    SCOPED_TRACE(::testing::Message() << s.m << " x " << s.n << " x " << s.k);
     GuardedMatrixF64 a(s.m, s.k), b(s.k, s.n), c(s.m, s.n);
     a.fill_random(6);
     b.fill_random(7);
@@ -241,8 +241,8 @@ TEST(InstructionSetDeathTest, AnUnknownNameIsAUsageError) {
     }
     std::exit(0);
   };
-  EXPECT_EXIT(ask(), testing::ExitedWithCode(2), "THIMBLE_ISA is 'mmx', allowed are portable, avx2, avx512");
+  EXPECT_EXIT(ask(), ::testing::ExitedWithCode(2), "THIMBLE_ISA is 'mmx', allowed are portable, avx2, avx512");
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::gemm_test

@@ -12,7 +12,7 @@
 #include "runtime/ops/ops.h"
 #include "tests/runtime/ops/random_tokens.h"
 
-namespace thimble {
+namespace thimble::logit_pieces_test {
 namespace {
 
 TEST(LogitPieces, HoldABoundedNumberOfLogits) {
@@ -31,7 +31,7 @@ TEST(LogitPieces, CoverAllRowsInOrder) {
 constexpr int64_t kVocabulary = 1 << 19, kWidth = 16, kRows = 67;  // pieces of 64 rows and 3
 
 // Logits are a token's row of the table times all rows of the head.
-class LargeVocabulary : public testing::Test {
+class LargeVocabulary : public ::testing::Test {
  protected:
   static std::shared_ptr<const Weights> make(double scale) {
     Ops ops({{"table", {kVocabulary, kWidth}, Role::kTable}, {"head", {kVocabulary, kWidth}, Role::kHead}});
@@ -136,7 +136,7 @@ TEST_F(LargeVocabulary, RowsOfAWindowAreThoseOfItAlone) {
                          {other, kRows, 0},
                          {all.first(kRows - 1), 3, 2},
                          {all, 3, 2}}) {
-    SCOPED_TRACE(testing::Message() << a.inputs.size() << " " << a.targets << " " << a.first);
+    SCOPED_TRACE(::testing::Message() << a.inputs.size() << " " << a.targets << " " << a.first);
     const std::unique_ptr<Scorer> alone = make_cpu_scorer(weights_, Numerics::kFp32, kRows);
     EXPECT_EQ(row(*scorer, a.inputs, a.targets, a.first), row(*alone, a.inputs, a.targets, a.first));
     const ScoreWindow window{other.first(5), other.subspan(5, 1)};
@@ -166,4 +166,4 @@ TEST_F(LargeVocabulary, DivergencesAreThoseOfWholeRows) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::logit_pieces_test

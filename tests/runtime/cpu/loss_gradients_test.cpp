@@ -9,7 +9,7 @@
 #include "runtime/cpu/gradient_ops.h"
 #include "tests/runtime/tensor/guarded_matrix.h"
 
-namespace thimble {
+namespace thimble::loss_gradients_test {
 namespace {
 
 constexpr double kStep = 1e-4;
@@ -178,4 +178,4 @@ TEST(GradientOps, ColumnDotsAreFloat64Sums) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::loss_gradients_test

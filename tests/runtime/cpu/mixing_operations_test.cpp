@@ -9,7 +9,7 @@
 #include "tests/runtime/ops/sample_networks.h"
 #include "tests/runtime/tensor/guarded_matrix.h"
 
-namespace thimble {
+namespace thimble::mixing_operations_test {
 namespace {
 
 constexpr double kU = kFloatRounding;
@@ -154,4 +154,4 @@ TEST(CpuOperations, TheLastRowsAloneAreTheSame) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::mixing_operations_test

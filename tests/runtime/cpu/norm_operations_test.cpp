@@ -7,7 +7,7 @@
 #include "tests/runtime/cpu/small_network.h"
 #include "tests/runtime/tensor/guarded_matrix.h"
 
-namespace thimble {
+namespace thimble::norm_operations_test {
 namespace {
 
 constexpr float kRmsEpsilon = 1.1920929e-7f;
@@ -205,7 +205,7 @@ TEST(CpuOperations, NormAndRotationOfHeads) {
   const Shape shapes[] = {{1, 4, 2, {1, 1, 0}}, {3, 7, 2, {2, 5, 3}}, {2, 64, 8, {1, 9, 100}}, {4, 10, 5, {3, 1, 17}}};
   for (const Shape& s : shapes)
     for (int bits = 0; bits < 16; ++bits) {
-      SCOPED_TRACE(testing::Message() << s.heads << " heads of " << s.head_dim << ", options " << bits);
+      SCOPED_TRACE(::testing::Message() << s.heads << " heads of " << s.head_dim << ", options " << bits);
       const bool has_norm = bits & 1, has_norm_gain = bits & 2;
       if (has_norm_gain && !has_norm) continue;
       expect_heads({s.heads, s.head_dim, s.half, s.batch, has_norm, has_norm_gain, (bits & 4) != 0, (bits & 8) != 0});
@@ -236,4 +236,4 @@ TEST(RotaryTable, HoldsTheAnglesOfEachPosition) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::norm_operations_test

@@ -9,7 +9,7 @@
 #include "runtime/cpu/gemm.h"
 #include "tests/runtime/cpu/small_network.h"
 
-namespace thimble {
+namespace thimble::numeric_operations_test {
 namespace {
 
 struct RoundedOperation {
@@ -198,4 +198,4 @@ TEST(NumericOperations, RowsInNvfp4AreNear) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::numeric_operations_test

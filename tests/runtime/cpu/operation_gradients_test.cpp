@@ -11,7 +11,7 @@
 #include "tests/runtime/ops/sample_networks.h"
 #include "tests/runtime/tensor/guarded_matrix.h"
 
-namespace thimble {
+namespace thimble::operation_gradients_test {
 namespace {
 
 constexpr float kRmsEpsilon = 1.1920929e-7f;
@@ -35,7 +35,7 @@ void expect_gradients_of(const SmallNetwork& small, const BatchShape& batch, dou
     for (const SmallNetwork* network : {&small, static_cast<const SmallNetwork*>(&again)}) {
       // Of many rows, which take long, two of the four.
       if (batch.rows() > 100 && (how == Inputs::kViews) != (network == &again)) continue;
-      SCOPED_TRACE(testing::Message() << batch.rows() << " rows, " << (how == Inputs::kViews ? "views" : "own memory")
+      SCOPED_TRACE(::testing::Message() << batch.rows() << " rows, " << (how == Inputs::kViews ? "views" : "own memory")
                                       << (network == &again ? ", read twice" : ""));
       expect_gradients(weights_of(*network, how, /*has_head=*/true), row_batch(batch), terms);
     }
@@ -126,7 +126,7 @@ TEST(GradientOps, Heads) {
       for (bool has_norm_gain : {false, true})
         for (bool has_head_gain : {false, true}) {
           if (has_norm_gain && !has_norm) continue;
-          SCOPED_TRACE(testing::Message() << rope_dims << has_norm << has_norm_gain << has_head_gain);
+          SCOPED_TRACE(::testing::Message() << rope_dims << has_norm << has_norm_gain << has_head_gain);
           SmallNetwork small{{random_matrix(9, 18, 1)}, 18, {{"norm_gain", vector_of(6, 3, 0.5, 1.5)}}, {}};
           small.tensors["head_gain"] = {{3}, {1.5f, -0.3f, 0}};
           small.write = [=](Ops& ops, const auto& in) {
@@ -302,11 +302,11 @@ TEST(GradientOps, NetworkOfEveryOperation) {
 TEST(GradientOps, RandomNetworks) {
   const TokenBatch batch = window_batch(std::vector<Token>{3, 12, 0, 3, 7});
   for (uint64_t seed = 0; seed < 200; ++seed) {
-    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
     expect_gradients(*random_weights(random_network(seed), seed), batch, 4000);
     if (HasFailure()) break;
   }
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::operation_gradients_test

@@ -8,7 +8,7 @@
 #include "tests/runtime/cpu/small_network.h"
 #include "tests/runtime/tensor/guarded_matrix.h"
 
-namespace thimble {
+namespace thimble::product_operations_test {
 namespace {
 
 constexpr double kU = kFloatRounding;
@@ -133,4 +133,4 @@ TEST(CpuOperations, ColumnsAreViews) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::product_operations_test

@@ -11,7 +11,7 @@
 #include "runtime/cpu/gemm.h"
 #include "tests/runtime/tensor/guarded_matrix.h"
 
-namespace thimble {
+namespace thimble::stored_products_test {
 namespace {
 
 struct Size {
@@ -51,8 +51,8 @@ StoredMatrix random_matrix(DType dtype, int64_t rows, int64_t cols, uint64_t see
   return {{dtype, {rows, cols}, Bytes(*owner).subspan(1)}, rows, cols, owner};
 }
 
-class StoredProducts : public testing::TestWithParam<DType> {};
-INSTANTIATE_TEST_SUITE_P(DTypes, StoredProducts, testing::Values(DType::kBF16, DType::kF16, DType::kI8, DType::kI16),
+class StoredProducts : public ::testing::TestWithParam<DType> {};
+INSTANTIATE_TEST_SUITE_P(DTypes, StoredProducts, ::testing::Values(DType::kBF16, DType::kF16, DType::kI8, DType::kI16),
                          [](const auto& test) { return std::string(dtype_name(test.param)); });
 
 void expect_same_bits(const GuardedMatrix& found, const GuardedMatrix& expected) {
@@ -64,7 +64,7 @@ void expect_same_bits(const GuardedMatrix& found, const GuardedMatrix& expected)
 
 TEST_P(StoredProducts, AreThoseOfTheValues) {
   for (const Size& s : kSizes) {
-    SCOPED_TRACE(testing::Message() << s.m << " x " << s.n << " x " << s.k);
+    SCOPED_TRACE(::testing::Message() << s.m << " x " << s.n << " x " << s.k);
     GuardedMatrix a(s.m, s.k), found(s.m, s.n), expected(s.m, s.n);
     a.fill_random(1);
     const StoredMatrix b = random_matrix(GetParam(), s.n, s.k, 2);
@@ -79,7 +79,7 @@ TEST_P(StoredProducts, AreThoseOfTheValues) {
 TEST_P(StoredProducts, AreThoseOfTheValuesInTheTranspose) {
   for (const Size& s : kSizes)
     for (const bool adds : {false, true}) {
-      SCOPED_TRACE(testing::Message() << s.m << " x " << s.n << " x " << s.k << ", adds: " << adds);
+      SCOPED_TRACE(::testing::Message() << s.m << " x " << s.n << " x " << s.k << ", adds: " << adds);
       GuardedMatrix a(s.m, s.k), found(s.m, s.n), expected(s.m, s.n);
       a.fill_random(1);
       if (adds) {
@@ -141,4 +141,4 @@ TEST(StoredProduct, ReadsEveryPattern) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::stored_products_test

@@ -8,7 +8,7 @@
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 #include "tests/runtime/cuda/kernels/device_copy.h"
 
-namespace thimble {
+namespace thimble::cuda_float_product_test {
 namespace {
 
 struct Sizes {
@@ -34,7 +34,7 @@ double reference(ProductForm form, const Matrix& a, const Matrix& b, int64_t r, 
   return sum;
 }
 
-class CudaFloatProduct : public CudaTest, public testing::WithParamInterface<ProductArithmetic> {
+class CudaFloatProduct : public CudaTest, public ::testing::WithParamInterface<ProductArithmetic> {
  protected:
   // How far a sum of k terms may be off that add up to so much without their signs: sums in float32; factors too, or
   // each rounded to 8 significant bits.
@@ -49,7 +49,7 @@ class CudaFloatProduct : public CudaTest, public testing::WithParamInterface<Pro
       for (Sizes s : kSizes)
         for (int64_t guard : {8, 7})
           for (bool add : {false, true}) {
-            SCOPED_TRACE(testing::Message() << "form " << static_cast<int>(form) << ", " << s.m << " x " << s.n << " x "
+            SCOPED_TRACE(::testing::Message() << "form " << static_cast<int>(form) << ", " << s.m << " x " << s.n << " x "
                                             << s.k << ", guard " << guard << (add ? ", added" : ""));
             Matrix a = left(form, s), b = right(form, s), before = random_values(s.m, s.n, 3);
             DeviceCopy da(a, guard), db(b, guard);
@@ -210,10 +210,10 @@ TEST_P(CudaFloatProduct, DepthIsCutAtTiles) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(, CudaFloatProduct, testing::Values(ProductArithmetic::kFloat32, ProductArithmetic::kBf16),
+INSTANTIATE_TEST_SUITE_P(, CudaFloatProduct, ::testing::Values(ProductArithmetic::kFloat32, ProductArithmetic::kBf16),
                          [](const auto& named) {
                            return named.param == ProductArithmetic::kBf16 ? "Bf16" : "Float32";
                          });
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::cuda_float_product_test

@@ -14,7 +14,7 @@
 #include "tests/runtime/cuda/kernels/device_copy.h"
 #include "tests/runtime/ops/random_tokens.h"
 
-namespace thimble {
+namespace thimble::cuda_gradient_kernels_test {
 namespace {
 
 constexpr double kTolerance = 1e-5;  // relative to the largest value
@@ -79,7 +79,7 @@ TEST_F(CudaGradientKernels, Attention) {
             Case{6, 2, 5, {1, 130, 30}}, Case{2, 2, 64, {2, 128, 128}}, Case{8, 4, 64, {1, 300, 512}},
             Case{3, 1, 129, {1, 257, 387}}, Case{4, 2, 6, {3, 23, 24}, 5}, Case{2, 1, 64, {1, 300, 128}, 130},
             Case{6, 2, 96, {2, 150, 576}, 70}, Case{4, 4, 128, {1, 200, 512}}}) {
-        SCOPED_TRACE(testing::Message() << t.heads << " heads of " << t.head_dim << " over " << t.e.sequences << " x "
+        SCOPED_TRACE(::testing::Message() << t.heads << " heads of " << t.head_dim << " over " << t.e.sequences << " x "
                                         << t.e.positions << (exclusive ? ", exclusive" : "")
                                         << (arithmetic == ProductArithmetic::kBf16 ? ", in bf16" : ""));
         const op::Attention shape{.heads = t.heads,
@@ -165,7 +165,7 @@ TEST_F(CudaGradientKernels, ColumnDots) {
   CudaColumnDots dots;
   for (const Extent& e :
        {Extent{1, 1, 1}, Extent{3, 1, 33}, Extent{2, 255, 7}, Extent{2, 257, 40}, Extent{1, 700, 129}}) {
-    SCOPED_TRACE(testing::Message() << e.sequences << " x " << e.positions << " x " << e.columns);
+    SCOPED_TRACE(::testing::Message() << e.sequences << " x " << e.positions << " x " << e.columns);
     Matrix a = random_values(e.rows(), e.columns, 1), b = random_values(e.rows(), e.columns, 2);
     DeviceCopy da(a), db(b);
     std::vector<double> sums(static_cast<size_t>(e.columns), 5.0), alone = sums;
@@ -204,4 +204,4 @@ TEST_F(CudaGradientKernels, ColumnDotsFindTheFirstTermThatIsNotFinite) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::cuda_gradient_kernels_test

@@ -11,7 +11,7 @@
 #include "runtime/base/random.h"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 
-namespace thimble {
+namespace thimble::cuda_products_test {
 namespace {
 
 // y (rows, columns) = x (rows, depth) w^T.
@@ -173,4 +173,4 @@ TEST_F(CudaProductsTest, RowsOfStepsDoNotDependOnTheirNumber) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::cuda_products_test

@@ -10,16 +10,16 @@
 #include "tests/runtime/families/divergence_pair.h"
 #include "tests/support/thread_ranks.h"
 
-namespace thimble {
+namespace thimble::cuda_shared_models_test {
 namespace {
 
-class CudaSharedPass : public testing::TestWithParam<NetworkSample> {
+class CudaSharedPass : public ::testing::TestWithParam<NetworkSample> {
  protected:
   void SetUp() override {
     if (cuda_device_names().empty()) GTEST_SKIP() << "no CUDA device";
   }
 };
-INSTANTIATE_TEST_SUITE_P(Samples, CudaSharedPass, testing::ValuesIn(family_samples()), sample_name);
+INSTANTIATE_TEST_SUITE_P(Samples, CudaSharedPass, ::testing::ValuesIn(family_samples()), sample_name);
 
 // Several passes, on one device or on as many as there are: bit for bit the gradients of one, also after matrices were
 // changed where they lie, in the first pass's memory.
@@ -93,4 +93,4 @@ TEST_P(CudaSharedPass, GradientsOfMatricesAreThoseOfAnyNumberOfRanks) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::cuda_shared_models_test

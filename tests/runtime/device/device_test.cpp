@@ -14,7 +14,7 @@
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/families/golf/random_model.h"
 
-namespace thimble {
+namespace thimble::device_test {
 namespace {
 
 bool has_cuda() { return !cuda_device_names().empty(); }
@@ -143,4 +143,4 @@ TEST(Device, DivergencesOfTheCpuRoundNothingButFactors) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::device_test

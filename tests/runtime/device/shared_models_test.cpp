@@ -17,7 +17,7 @@
 #include "tests/runtime/ops/changed_matrix.h"
 #include "tests/support/thread_ranks.h"
 
-namespace thimble {
+namespace thimble::shared_models_test {
 namespace {
 
 constexpr int64_t kContext = 24;
@@ -30,7 +30,7 @@ struct SharedCounter final : Progress {
   std::atomic<int64_t> advanced = 0;
 };
 
-class SharedModels : public testing::TestWithParam<FamilyCase> {
+class SharedModels : public ::testing::TestWithParam<FamilyCase> {
  protected:
   std::unique_ptr<Scorer> cpu_scorer() const { return make_cpu_scorer(model_.weights, Numerics::kFp32, kContext); }
   std::unique_ptr<Generator> cpu_generator() const {
@@ -55,7 +55,7 @@ class SharedModels : public testing::TestWithParam<FamilyCase> {
   const TextScript script_ = uniform_script(model_.vocabulary(), calibration_);
   const std::unique_ptr<Ranks> alone_ = make_single_rank();
 };
-INSTANTIATE_TEST_SUITE_P(Families, SharedModels, testing::ValuesIn(undecided_cases()),
+INSTANTIATE_TEST_SUITE_P(Families, SharedModels, ::testing::ValuesIn(undecided_cases()),
                          [](const auto& test) { return test.param.name; });
 
 TEST_P(SharedModels, SplittingWindowsChangesNoBit) {
@@ -129,7 +129,7 @@ TEST_P(SharedModels, RanksChangeNoBit) {
   const int64_t preferred = cpu_generator()->preferred_sequences(calibration_);
   for (int size : {1, 2, 3, 5})
     for (size_t parts : {1, 2}) {
-      SCOPED_TRACE(testing::Message() << size << " ranks with " << parts);
+      SCOPED_TRACE(::testing::Message() << size << " ranks with " << parts);
       run_as_ranks(size, [&](Ranks& ranks) {
         std::unique_ptr<Scorer> scorer = shared_scorer(parts, ranks);
         EXPECT_EQ(scorer->vocabulary(), model_.vocabulary());
@@ -183,7 +183,7 @@ TEST_P(SharedModels, SplittingGradientsChangesNoBit) {
     const double divergence = one->divergence(first, count);
     for (int size : {1, 2, 3, 5})
       for (size_t parts : {1, 2}) {
-        SCOPED_TRACE(testing::Message() << count << " sequences, " << size << " ranks with " << parts);
+        SCOPED_TRACE(::testing::Message() << count << " sequences, " << size << " ranks with " << parts);
         run_as_ranks(size, [&](Ranks& ranks) {
           const std::unique_ptr<DivergencePass> pass = shared(parts, ranks);
           EXPECT_EQ(pass->preferred_sequences(), static_cast<int64_t>(parts) * size);
@@ -236,7 +236,7 @@ TEST_P(SharedModels, SplittingGradientsOfMatricesChangesNoBit) {
     }
   for (int size : {1, 2, 3, 5})
     for (size_t parts : {1, 2}) {
-      SCOPED_TRACE(testing::Message() << size << " ranks with " << parts);
+      SCOPED_TRACE(::testing::Message() << size << " ranks with " << parts);
       run_as_ranks(size, [&](Ranks& ranks) {
         const std::vector<MatrixGradients> found = learn(*shared(parts, ranks));
         for (size_t i = 0; i < expected.size(); ++i)
@@ -261,4 +261,4 @@ TEST_P(SharedModels, AnErrorOnOneDeviceIsTheCallsError) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::shared_models_test

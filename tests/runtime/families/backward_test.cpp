@@ -12,7 +12,7 @@
 #include "runtime/cpu/gradient_ops.h"
 #include "tests/runtime/families/family_models.h"
 
-namespace thimble {
+namespace thimble::backward_test {
 namespace {
 
 constexpr double kStep = 1e-5;
@@ -39,7 +39,7 @@ struct GradientRecorder final : GradientObserver {
   std::map<std::string, std::vector<int32_t>> lookups;
 };
 
-class Backward : public testing::TestWithParam<FamilyCase> {
+class Backward : public ::testing::TestWithParam<FamilyCase> {
  protected:
   void SetUp() override {
     CpuGradients window(*model_.weights, model_.context, /*for_gains=*/true);
@@ -110,7 +110,7 @@ class Backward : public testing::TestWithParam<FamilyCase> {
   NamedGradients small_;
   double loss_ = 0;
 };
-INSTANTIATE_TEST_SUITE_P(Options, Backward, testing::ValuesIn(family_cases()),
+INSTANTIATE_TEST_SUITE_P(Options, Backward, ::testing::ValuesIn(family_cases()),
                          [](const auto& test) { return test.param.name; });
 
 TEST_P(Backward, EveryMatrixAndTableHasAGradient) {
@@ -229,4 +229,4 @@ TEST_P(Backward, WhatIsNotAskedForChangesNoBit) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::backward_test

@@ -5,7 +5,7 @@
 #include "runtime/cuda/cuda_student.cuh"
 #include "tests/runtime/families/divergence_pair.h"
 
-namespace thimble {
+namespace thimble::cuda_divergence_test {
 namespace {
 
 constexpr int64_t kSequences = DivergencePair::kSequences;
@@ -31,13 +31,13 @@ void expect_near(const MatrixGradients& found, const MatrixGradients& expected) 
   }
 }
 
-class CudaDivergence : public testing::TestWithParam<NetworkSample> {
+class CudaDivergence : public ::testing::TestWithParam<NetworkSample> {
  protected:
   void SetUp() override {
     if (cuda_device_names().empty()) GTEST_SKIP() << "no CUDA device";
   }
 };
-INSTANTIATE_TEST_SUITE_P(Samples, CudaDivergence, testing::ValuesIn(family_samples()), sample_name);
+INSTANTIATE_TEST_SUITE_P(Samples, CudaDivergence, ::testing::ValuesIn(family_samples()), sample_name);
 
 TEST_P(CudaDivergence, IsTheCpus) {
   DivergencePair pair(GetParam());
@@ -253,4 +253,4 @@ TEST(CudaDivergenceDevices, LeaveTheCallersDeviceAsItWas) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::cuda_divergence_test

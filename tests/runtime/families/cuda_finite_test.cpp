@@ -10,7 +10,7 @@
 #include "tests/runtime/families/gpt2/random_gpt2.h"
 #include "tests/runtime/ops/changed_matrix.h"
 
-namespace thimble {
+namespace thimble::cuda_finite_test {
 namespace {
 
 using CudaFinite = CudaTest;
@@ -51,4 +51,4 @@ TEST_F(CudaFinite, FindsWhatTheCpuFindsInGpt2) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::cuda_finite_test

@@ -12,7 +12,7 @@
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 #include "tests/runtime/families/network_samples.h"
 
-namespace thimble {
+namespace thimble::cuda_gradient_pass_test {
 namespace {
 
 constexpr PassOptions kOptions{
@@ -128,13 +128,13 @@ void expect_the_cpus(const NetworkSample& sample) {
   compare(vectors.read(weights.host_vectors(), pass.stream()), expected_vectors, weights.network());
 }
 
-class CudaGradients : public testing::TestWithParam<NetworkSample> {
+class CudaGradients : public ::testing::TestWithParam<NetworkSample> {
  protected:
   void SetUp() override {
     if (cuda_device_names().empty()) GTEST_SKIP() << "no CUDA device";
   }
 };
-INSTANTIATE_TEST_SUITE_P(Samples, CudaGradients, testing::ValuesIn(network_samples()), sample_name);
+INSTANTIATE_TEST_SUITE_P(Samples, CudaGradients, ::testing::ValuesIn(network_samples()), sample_name);
 
 TEST_P(CudaGradients, AreTheCpus) { expect_the_cpus(GetParam()); }
 
@@ -143,7 +143,7 @@ TEST(CudaGradientsOfAnyNetwork, AreTheCpus) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
     expect_the_cpus({"Random", random_weights(random_network(seed), seed), 19, 40});
-    if (testing::Test::HasFailure()) return;
+    if (::testing::Test::HasFailure()) return;
   }
 }
 
@@ -207,10 +207,10 @@ class CudaGradientBatches : public CudaTest {
   std::vector<Token> tokens = random_tokens(kSequences * kLength, weights->network->vocabulary(), 4);
 };
 
-class CudaGradientArithmetic : public CudaGradientBatches, public testing::WithParamInterface<ProductArithmetic> {};
+class CudaGradientArithmetic : public CudaGradientBatches, public ::testing::WithParamInterface<ProductArithmetic> {};
 
 INSTANTIATE_TEST_SUITE_P(, CudaGradientArithmetic,
-                         testing::Values(ProductArithmetic::kFloat32, ProductArithmetic::kBf16));
+                         ::testing::Values(ProductArithmetic::kFloat32, ProductArithmetic::kBf16));
 
 // Bit for bit: windows alone, two by two, and all at once; and all at once again.
 TEST_P(CudaGradientArithmetic, IsTheSameInAnyBatch) {
@@ -253,4 +253,4 @@ TEST_F(CudaGradientBatches, LogitsAreTheCpus) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::cuda_gradient_pass_test

@@ -11,7 +11,7 @@
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/families/golf/random_model.h"
 
-namespace thimble {
+namespace thimble::cuda_memory_test {
 namespace {
 
 constexpr int64_t kContext = 512;
@@ -39,7 +39,7 @@ class MemoryHog {
   std::vector<void*> taken_;
 };
 
-class CudaMemory : public testing::TestWithParam<Numerics> {
+class CudaMemory : public ::testing::TestWithParam<Numerics> {
  protected:
   void SetUp() override {
     if (cuda_device_names().empty()) GTEST_SKIP() << "no CUDA device is here";
@@ -111,11 +111,11 @@ TEST_P(CudaMemory, WhatOthersTakeIsDoneWithout) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Numerics, CudaMemory,
-                         testing::Values(Numerics::kFp32, Numerics::kBf16, Numerics::kFp16, Numerics::kSf16,
+                         ::testing::Values(Numerics::kFp32, Numerics::kBf16, Numerics::kFp16, Numerics::kSf16,
                                          Numerics::kNvfp4),
-                         [](const testing::TestParamInfo<Numerics>& test) {
+                         [](const ::testing::TestParamInfo<Numerics>& test) {
                            return std::string(numerics_name(test.param));
                          });
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::cuda_memory_test

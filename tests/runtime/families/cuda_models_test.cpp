@@ -11,7 +11,7 @@
 #include "tests/runtime/families/golf/naive_golf.h"
 #include "tests/runtime/families/network_samples.h"
 
-namespace thimble {
+namespace thimble::cuda_models_test {
 namespace {
 
 using SharedWeights = std::shared_ptr<const Weights>;
@@ -49,11 +49,11 @@ Differences differences(const Matrix& a, const Matrix& b) {
   return found;
 }
 
-class CudaModels : public testing::TestWithParam<NetworkSample> {
+class CudaModels : public ::testing::TestWithParam<NetworkSample> {
  protected:
   void SetUp() override { SKIP_WITHOUT_DEVICE(); }
 };
-INSTANTIATE_TEST_SUITE_P(Samples, CudaModels, testing::ValuesIn(network_samples()), sample_name);
+INSTANTIATE_TEST_SUITE_P(Samples, CudaModels, ::testing::ValuesIn(network_samples()), sample_name);
 
 TEST_P(CudaModels, MatchTheCpuInFp32) {
   const NetworkSample& s = GetParam();
@@ -107,7 +107,7 @@ struct Shape {
   int64_t head_dim, heads, kv_heads, window;
 };
 
-class CudaShapes : public testing::TestWithParam<Shape> {
+class CudaShapes : public ::testing::TestWithParam<Shape> {
  protected:
   static GolfConfig config() {
     GolfConfig c = small_golf_config();
@@ -140,11 +140,11 @@ TEST_P(CudaShapes, HalfPrecisionIsNearTheCpu) {
 }
 
 INSTANTIATE_TEST_SUITE_P(TileEdges, CudaShapes,
-                         testing::Values(Shape{16, 4, 2, 1}, Shape{16, 4, 4, 63}, Shape{32, 2, 1, 64},
+                         ::testing::Values(Shape{16, 4, 2, 1}, Shape{16, 4, 4, 63}, Shape{32, 2, 1, 64},
                                          Shape{40, 3, 3, 65}, Shape{64, 4, 2, 127}, Shape{64, 8, 4, 200},
                                          Shape{96, 2, 1, 129}, Shape{128, 2, 2, 130}, Shape{128, 1, 1, 300},
                                          Shape{136, 2, 1, 70}),
-                         [](const testing::TestParamInfo<Shape>& test) {
+                         [](const ::testing::TestParamInfo<Shape>& test) {
                            return "Heads" + std::to_string(test.param.heads) + "x" +
                                   std::to_string(test.param.head_dim) + "Window" + std::to_string(test.param.window);
                          });
@@ -175,7 +175,7 @@ struct ModelCase {
   Numerics numerics;
 };
 
-class CudaScores : public testing::TestWithParam<ModelCase> {
+class CudaScores : public ::testing::TestWithParam<ModelCase> {
  protected:
   void SetUp() override { SKIP_WITHOUT_DEVICE(); }
   static SharedWeights weights_of(bool is_gpt2) {
@@ -330,12 +330,12 @@ std::vector<ModelCase> model_cases() {
     for (Numerics numerics : kAllNumerics) cases.push_back({is_gpt2, numerics});
   return cases;
 }
-INSTANTIATE_TEST_SUITE_P(Modes, CudaScores, testing::ValuesIn(model_cases()),
-                         [](const testing::TestParamInfo<ModelCase>& test) {
+INSTANTIATE_TEST_SUITE_P(Modes, CudaScores, ::testing::ValuesIn(model_cases()),
+                         [](const ::testing::TestParamInfo<ModelCase>& test) {
                            std::string name = test.param.is_gpt2 ? "Gpt2" : "Golf";
                            for (char c : numerics_name(test.param.numerics)) name += c == '-' ? '_' : c;
                            return name;
                          });
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::cuda_models_test

@@ -13,7 +13,7 @@
 #include "tests/runtime/families/network_samples.h"
 #include "tests/runtime/ops/changed_matrix.h"
 
-namespace thimble {
+namespace thimble::cuda_pass_test {
 namespace {
 
 // A pass over one window, with all that it needs.
@@ -76,7 +76,7 @@ constexpr double kAllowed = std::is_same_v<T, float>    ? 1e-4
                             : std::is_same_v<T, __half> ? 0.02
                                                         : 0.1;
 
-class CudaComposites : public testing::TestWithParam<NetworkSample> {
+class CudaComposites : public ::testing::TestWithParam<NetworkSample> {
  protected:
   void SetUp() override {
     if (cuda_device_names().empty()) GTEST_SKIP() << "no CUDA device";
@@ -111,7 +111,7 @@ class CudaComposites : public testing::TestWithParam<NetworkSample> {
   static void expect_same(const Network& network, const Fusion& fusion, const NodeRows<T>& found,
                           const NodeRows<T>& expected, ValueId value) {
     const size_t at = network.maker_of(value);
-    SCOPED_TRACE(testing::Message() << "value " << value << " of node " << at);
+    SCOPED_TRACE(::testing::Message() << "value " << value << " of node " << at);
     Matrix stored = download(found);
     for (const Composite& composite : fusion.composites) {
       const auto* attend = std::get_if<fused::Attend>(&composite.work);
@@ -125,7 +125,7 @@ class CudaComposites : public testing::TestWithParam<NetworkSample> {
     EXPECT_LE(mean_difference(stored, reference), kAllowed<T> * (mean_size(reference) + 1e-3));
   }
 };
-INSTANTIATE_TEST_SUITE_P(Samples, CudaComposites, testing::ValuesIn(network_samples()), sample_name);
+INSTANTIATE_TEST_SUITE_P(Samples, CudaComposites, ::testing::ValuesIn(network_samples()), sample_name);
 
 TEST_P(CudaComposites, AreTheirNodesInFp32) { compare<float>(GetParam()); }
 TEST_P(CudaComposites, AreTheirNodesInBf16) { compare<__nv_bfloat16>(GetParam()); }
@@ -145,7 +145,7 @@ TEST(CudaRandomNetworks, AreTheCpus) {
       cuda.run();
       EXPECT_LE(mean_difference(cuda.logits(), expected), 1e-4 * (mean_size(expected) + 0.1));
     }
-    if (testing::Test::HasFailure()) return;
+    if (::testing::Test::HasFailure()) return;
   }
 }
 
@@ -168,7 +168,7 @@ class CudaNodes : public CudaComposites {
     EXPECT_LE(mean_difference(cuda.logits(), expected), allowed * (mean_size(expected) + 0.1));
   }
 };
-INSTANTIATE_TEST_SUITE_P(Samples, CudaNodes, testing::ValuesIn(network_samples()), sample_name);
+INSTANTIATE_TEST_SUITE_P(Samples, CudaNodes, ::testing::ValuesIn(network_samples()), sample_name);
 
 TEST_P(CudaNodes, AreTheCpusInEveryMode) {
   for (Numerics numerics : kAllNumerics)
@@ -254,4 +254,4 @@ TEST_P(CudaComposites, RowsDoNotDependOnTheBatch) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::cuda_pass_test

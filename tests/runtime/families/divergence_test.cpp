@@ -9,12 +9,12 @@
 #include "runtime/cpu/cpu_models.h"
 #include "tests/runtime/families/divergence_samples.h"
 
-namespace thimble {
+namespace thimble::divergence_test {
 namespace {
 
 constexpr int64_t kSequences = DivergenceSample::kSequences;
 
-class DivergenceOfCases : public testing::TestWithParam<FamilyCase> {
+class DivergenceOfCases : public ::testing::TestWithParam<FamilyCase> {
  protected:
   std::unique_ptr<DivergencePass> pass(const DivergenceOptions& options = {}) {
     return make_cpu_divergence_pass(sample_.teacher, *sample_.student, sample_.sequences, options);
@@ -45,7 +45,7 @@ class DivergenceOfCases : public testing::TestWithParam<FamilyCase> {
   const FamilyModel model_ = GetParam().make();
   DivergenceSample sample_{model_};
 };
-INSTANTIATE_TEST_SUITE_P(Options, DivergenceOfCases, testing::ValuesIn(family_cases()),
+INSTANTIATE_TEST_SUITE_P(Options, DivergenceOfCases, ::testing::ValuesIn(family_cases()),
                          [](const auto& test) { return test.param.name; });
 
 TEST_P(DivergenceOfCases, GradientsAreWhatDifferencesFind) {
@@ -284,4 +284,4 @@ TEST_P(DivergenceOfCases, ThreadsDoNotChangeBits) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::divergence_test

@@ -8,7 +8,7 @@
 #include "tests/runtime/families/gpt2/random_gpt2.h"
 #include "tests/runtime/families/llama/random_llama.h"
 
-namespace thimble {
+namespace thimble::families_test {
 namespace {
 
 const Family& family_named(std::string_view name) {
@@ -224,4 +224,4 @@ TEST(Families, Gpt2ProjectionsOfAnotherRankAreRefused) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::families_test

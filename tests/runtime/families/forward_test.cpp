@@ -12,7 +12,7 @@
 #include "tests/runtime/families/family_models.h"
 #include "tests/runtime/ops/plan_check.h"
 
-namespace thimble {
+namespace thimble::forward_test {
 namespace {
 
 Matrix copied(ConstMatrixView rows) {
@@ -30,7 +30,7 @@ struct Recorder final : LinearObserver {
   std::map<std::string, Matrix> inputs;
 };
 
-class Forward : public testing::TestWithParam<FamilyCase> {
+class Forward : public ::testing::TestWithParam<FamilyCase> {
  protected:
   Matrix logits(CpuPass& pass, std::span<const Token> inputs, int64_t first = 0) const {
     const ConstMatrixView hidden = pass.run(window_batch(inputs), nullptr, first);
@@ -48,7 +48,7 @@ class Forward : public testing::TestWithParam<FamilyCase> {
   const std::vector<Token> tokens_ = random_tokens(model_.window, model_.vocabulary(), 4);
   const NaiveForward naive_ = model_.naive(model_.tensors, tokens_, {});
 };
-INSTANTIATE_TEST_SUITE_P(Options, Forward, testing::ValuesIn(family_cases()),
+INSTANTIATE_TEST_SUITE_P(Options, Forward, ::testing::ValuesIn(family_cases()),
                          [](const auto& test) { return test.param.name; });
 
 TEST_P(Forward, LogitsMatchTheNaivePass) { expect_rows(logits(tokens_), naive_.logits, 0, logit_tolerance()); }
@@ -181,4 +181,4 @@ TEST_P(Forward, PlansHoldWhatIsRead) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::forward_test

@@ -8,12 +8,12 @@
 #include "tests/runtime/families/network_samples.h"
 #include "tests/runtime/ops/naive_network.h"
 
-namespace thimble {
+namespace thimble::fusion_meaning_test {
 namespace {
 
 using Vector64 = std::vector<double>;
 
-class FusionMeaning : public testing::TestWithParam<NetworkSample> {
+class FusionMeaning : public ::testing::TestWithParam<NetworkSample> {
  protected:
   void SetUp() override {
     values_ = naive_values(network_, tensors_, batch_, GetParam().context);
@@ -175,7 +175,7 @@ class FusionMeaning : public testing::TestWithParam<NetworkSample> {
   std::vector<MatrixF64> values_;
   Fusion fusion_;
 };
-INSTANTIATE_TEST_SUITE_P(Samples, FusionMeaning, testing::ValuesIn(network_samples()), sample_name);
+INSTANTIATE_TEST_SUITE_P(Samples, FusionMeaning, ::testing::ValuesIn(network_samples()), sample_name);
 
 TEST_P(FusionMeaning, IsThatOfTheNodes) {
   for (const Composite& composite : fusion_.composites)
@@ -184,4 +184,4 @@ TEST_P(FusionMeaning, IsThatOfTheNodes) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::fusion_meaning_test

@@ -15,7 +15,7 @@
 #include "tests/runtime/families/gpt2/random_gpt2.h"
 #include "tests/runtime/ops/sample_networks.h"
 
-namespace thimble {
+namespace thimble::fusion_test {
 namespace {
 
 constexpr FusionOptions kAll{.fuses_products = true, .column_multiple = 8};
@@ -91,8 +91,8 @@ void expect_whole(const Network& network, const Fusion& fusion, bool compacts) {
   expect_held(fusion.head.value, fusion.composites.size());
 }
 
-class GolfFusion : public testing::TestWithParam<GolfCase> {};
-INSTANTIATE_TEST_SUITE_P(Options, GolfFusion, testing::ValuesIn(kGolfCases),
+class GolfFusion : public ::testing::TestWithParam<GolfCase> {};
+INSTANTIATE_TEST_SUITE_P(Options, GolfFusion, ::testing::ValuesIn(kGolfCases),
                          [](const auto& test) { return test.param.name; });
 
 TEST_P(GolfFusion, IsFiveStepsALayer) {
@@ -197,4 +197,4 @@ TEST(Fusion, NothingIsLeftOut) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::fusion_test

@@ -14,7 +14,7 @@
 #include "tests/runtime/families/family_models.h"
 #include "tests/runtime/families/golf/random_model.h"
 
-namespace thimble {
+namespace thimble::generation_test {
 namespace {
 
 // Counts what generation reports.
@@ -25,7 +25,7 @@ struct Counter final : Progress {
   int64_t advanced = 0;
 };
 
-class Generation : public testing::TestWithParam<FamilyCase> {
+class Generation : public ::testing::TestWithParam<FamilyCase> {
  protected:
   TokenSequences calibrate(const CalibrationOptions& options, int64_t first, int64_t count,
                            Numerics numerics = Numerics::kFp32) const {
@@ -88,7 +88,7 @@ class Generation : public testing::TestWithParam<FamilyCase> {
   const FamilyModel model_ = GetParam().make();
   const CalibrationOptions options_{4, 40, 0.8, 11};
 };
-INSTANTIATE_TEST_SUITE_P(Families, Generation, testing::ValuesIn(undecided_cases()),
+INSTANTIATE_TEST_SUITE_P(Families, Generation, ::testing::ValuesIn(undecided_cases()),
                          [](const auto& test) { return test.param.name; });
 
 TEST_P(Generation, TheSameSeedGivesTheSameTokens) {
@@ -204,7 +204,7 @@ TEST_P(Generation, KeepsToItsScript) {
 }
 
 using Continuation = Generation;
-INSTANTIATE_TEST_SUITE_P(Families, Continuation, testing::ValuesIn(undecided_cases()),
+INSTANTIATE_TEST_SUITE_P(Families, Continuation, ::testing::ValuesIn(undecided_cases()),
                          [](const auto& test) { return test.param.name; });
 
 TEST_P(Continuation, AddsAsManyTokensAsAsked) {
@@ -256,4 +256,4 @@ TEST(CalibrationBatch, OfANetworkWithoutAttentionIsAll) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::generation_test

@@ -13,7 +13,7 @@
 #include "tests/runtime/families/gpt2/random_gpt2.h"
 #include "tests/runtime/ops/changed_matrix.h"
 
-namespace thimble {
+namespace thimble::model_weights_test {
 namespace {
 
 // Raw tensors with a config.
@@ -201,4 +201,4 @@ TEST(ModelWeights, ModelsThatDoNotFitTheirConfigAreErrors) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::model_weights_test

@@ -50,6 +50,6 @@ inline std::vector<NetworkSample> network_samples() {
   return samples;
 }
 
-inline std::string sample_name(const testing::TestParamInfo<NetworkSample>& test) { return test.param.name; }
+inline std::string sample_name(const ::testing::TestParamInfo<NetworkSample>& test) { return test.param.name; }
 
 }  // namespace thimble

@@ -10,7 +10,7 @@
 #include "tests/runtime/families/golf/random_model.h"
 #include "tests/runtime/families/gpt2/random_gpt2.h"
 
-namespace thimble {
+namespace thimble::numeric_forward_test {
 namespace {
 
 constexpr int64_t kWindow = 21;
@@ -25,7 +25,7 @@ std::vector<float> logits_of(const Weights& weights, const NumericPolicy& policy
   return {logits.values().begin(), logits.values().end()};
 }
 
-class NumericForward : public testing::TestWithParam<bool> {
+class NumericForward : public ::testing::TestWithParam<bool> {
  protected:
   static bool is_gpt2() { return GetParam(); }
   const std::shared_ptr<const Weights> weights_ =
@@ -33,7 +33,7 @@ class NumericForward : public testing::TestWithParam<bool> {
   const int64_t vocabulary_ = weights_->network->vocabulary();
   const std::vector<Token> tokens_ = random_tokens(kWindow, vocabulary_, 4);
 };
-INSTANTIATE_TEST_SUITE_P(Families, NumericForward, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(Families, NumericForward, ::testing::Bool(),
                          [](const auto& test) { return test.param ? "Gpt2" : "Golf"; });
 
 // A policy that rounds at one boundary alone changes the logits, and only there is it felt.
@@ -222,4 +222,4 @@ TEST(Sf16, MatchesThePassWrittenFromItsDefinition) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::numeric_forward_test

@@ -11,14 +11,14 @@
 #include "tests/runtime/families/gpt2/random_gpt2.h"
 #include "tests/runtime/ops/changed_matrix.h"
 
-namespace thimble {
+namespace thimble::rounded_weights_test {
 namespace {
 
-class RoundWeights : public testing::TestWithParam<FamilyCase> {
+class RoundWeights : public ::testing::TestWithParam<FamilyCase> {
  protected:
   const FamilyModel model_ = GetParam().make();
 };
-INSTANTIATE_TEST_SUITE_P(Families, RoundWeights, testing::ValuesIn(undecided_cases()),
+INSTANTIATE_TEST_SUITE_P(Families, RoundWeights, ::testing::ValuesIn(undecided_cases()),
                          [](const auto& test) { return test.param.name; });
 
 TEST_P(RoundWeights, NothingIsCopiedInFp32) {
@@ -108,4 +108,4 @@ TEST(ArtifactInNvfp4, ItsCodesStay) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::rounded_weights_test

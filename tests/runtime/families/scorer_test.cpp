@@ -11,18 +11,18 @@
 #include "tests/runtime/families/score_windows.h"
 #include "tests/runtime/ops/changed_matrix.h"
 
-namespace thimble {
+namespace thimble::scorer_test {
 namespace {
 
 constexpr int64_t kContext = 24;
 
-class CpuScorerTest : public testing::TestWithParam<FamilyCase> {
+class CpuScorerTest : public ::testing::TestWithParam<FamilyCase> {
  protected:
   const FamilyModel model_ = GetParam().make();
   const std::vector<Token> tokens_ = random_tokens(3 * kContext, model_.vocabulary());
   const std::vector<ScoreWindow> windows_ = windows_of_every_length(tokens_, kContext);
 };
-INSTANTIATE_TEST_SUITE_P(Families, CpuScorerTest, testing::ValuesIn(undecided_cases()),
+INSTANTIATE_TEST_SUITE_P(Families, CpuScorerTest, ::testing::ValuesIn(undecided_cases()),
                          [](const auto& test) { return test.param.name; });
 
 TEST_P(CpuScorerTest, ScoresAreTheForwardPasss) {
@@ -96,4 +96,4 @@ TEST(CpuScorer, TextIsDrawnFromTheScoresOfTheSameContext) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::scorer_test

@@ -11,12 +11,12 @@
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/families/golf/random_model.h"
 
-namespace thimble {
+namespace thimble::toy_decoder_test {
 namespace {
 
 using Rows = std::vector<std::vector<double>>;
 
-class ToyDecoder : public testing::Test {
+class ToyDecoder : public ::testing::Test {
  protected:
   static constexpr int64_t kLength = 9;
 
@@ -212,4 +212,4 @@ TEST_F(ToyDecoder, HasGradients) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::toy_decoder_test

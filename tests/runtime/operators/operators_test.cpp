@@ -15,7 +15,7 @@
 #include "runtime/operators/element_operators.h"
 #include "runtime/operators/row_operators.h"
 
-namespace thimble {
+namespace thimble::operators_test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -231,4 +231,4 @@ TEST(RowShape, HoldsRowsOfSomeThousands) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::operators_test

@@ -4,7 +4,7 @@
 #include "runtime/ops/divergence_pass.h"
 #include "runtime/ops/ops.h"
 
-namespace thimble {
+namespace thimble::divergence_sequences_test {
 namespace {
 
 Network network_of(int64_t width) {
@@ -21,4 +21,4 @@ TEST(KeptTeacherSequences, AreBoundedByTheMemoryOfTheHeadsInputs) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::divergence_sequences_test

@@ -9,7 +9,7 @@
 
 #include "tests/runtime/tensor/owned_tensors.h"
 
-namespace thimble {
+namespace thimble::finite_check_test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -69,4 +69,4 @@ TEST(FiniteCheck, TheFirstInputOfALinearLayerThatIsNotFinite) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::finite_check_test

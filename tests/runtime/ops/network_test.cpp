@@ -8,7 +8,7 @@
 #include "runtime/ops/ops.h"
 #include "tests/runtime/ops/sample_networks.h"
 
-namespace thimble {
+namespace thimble::network_test {
 namespace {
 
 // Two linear layers share an input, one matrix is used twice, and the head is tied.
@@ -150,4 +150,4 @@ TEST(Operations, SayWhatTheyMayDo) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::network_test

@@ -9,7 +9,7 @@
 #include "runtime/base/random.h"
 #include "runtime/codes/nvfp4.h"
 
-namespace thimble {
+namespace thimble::numeric_policy_test {
 namespace {
 
 float rounded_to_e2m1(float x) { return float_from_e2m1(e2m1_from_float(x)); }
@@ -121,4 +121,4 @@ TEST(Nvfp4Block, NothingThatIsNotFiniteIsHidden) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::numeric_policy_test

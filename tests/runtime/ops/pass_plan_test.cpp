@@ -11,7 +11,7 @@
 #include "tests/runtime/ops/plan_check.h"
 #include "tests/runtime/ops/sample_networks.h"
 
-namespace thimble {
+namespace thimble::pass_plan_test {
 namespace {
 
 // All combinations of options that have a meaning.
@@ -35,9 +35,9 @@ TEST(PassPlan, OfEveryOperationHoldsWhatIsRead) {
 
 TEST(PassPlan, OfRandomNetworksHoldsWhatIsRead) {
   for (uint64_t seed = 0; seed < 500; ++seed) {
-    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
     for (const PassOptions& options : all_options()) expect_valid_plan(random_network(seed), options);
-    if (testing::Test::HasFailure()) break;
+    if (::testing::Test::HasFailure()) break;
   }
 }
 
@@ -152,4 +152,4 @@ TEST(LiveValues, AreWhatLaterNodesReadOfEarlierOnes) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::pass_plan_test

@@ -40,7 +40,7 @@ class PlanCheck {
     EXPECT_NE(plan_.hidden.slot, plan_.hidden_gradient.slot);
     write(plan_.hidden_gradient, network_.head.hidden, 1);
     for (const Instruction& instruction : plan_.backward) {
-      SCOPED_TRACE(testing::Message() << "node " << instruction.node);
+      SCOPED_TRACE(::testing::Message() << "node " << instruction.node);
       switch (instruction.kind) {
         case Instruction::Kind::kForward: forward(instruction); break;
         case Instruction::Kind::kZero:

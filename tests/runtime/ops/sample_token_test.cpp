@@ -9,7 +9,7 @@
 #include "runtime/ops/generator.h"
 #include "tests/runtime/base/error_matcher.h"
 
-namespace thimble {
+namespace thimble::sample_token_test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -103,4 +103,4 @@ TEST(UniformScript, GivesFirstTokensThatAreUniformAndOfTheirSequenceAlone) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::sample_token_test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace thimble {
+namespace thimble::token_batch_test {
 namespace {
 
 TEST(TokenPairs, BucketsOfKnownPairs) {
@@ -53,4 +53,4 @@ TEST(LookedUpRows, AreTokensPositionsOrPairs) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::token_batch_test

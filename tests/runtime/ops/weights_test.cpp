@@ -9,7 +9,7 @@
 #include "tests/runtime/ops/naive_network.h"
 #include "tests/runtime/ops/sample_networks.h"
 
-namespace thimble {
+namespace thimble::weights_test {
 namespace {
 
 // A network whose vectors have every kind of rule. What the operations are does not matter.
@@ -86,13 +86,13 @@ TEST(Weights, SetSmallMakesAllVectorsAgain) {
 }
 
 // The loss is a weighting of all vectors' elements.
-class StoredGradients : public testing::TestWithParam<bool> {
+class StoredGradients : public ::testing::TestWithParam<bool> {
  protected:
   std::shared_ptr<const Network> network() const {
     return GetParam() ? std::make_shared<const Network>(network_of_every_operation()) : network_of_rules();
   }
 };
-INSTANTIATE_TEST_SUITE_P(Networks, StoredGradients, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(Networks, StoredGradients, ::testing::Bool(),
                          [](const auto& test) { return test.param ? "EveryOperation" : "EveryRule"; });
 
 TEST_P(StoredGradients, MatchDifferences) {
@@ -134,4 +134,4 @@ TEST_P(StoredGradients, MatchDifferences) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::weights_test

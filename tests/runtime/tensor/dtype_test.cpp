@@ -10,7 +10,7 @@
 
 #include "tests/runtime/base/error_matcher.h"
 
-namespace thimble {
+namespace thimble::dtype_test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -52,8 +52,8 @@ double value_of_code(const HalfFormat& format, uint16_t code) {
   return sign * std::ldexp((1 << format.fraction_bits) + fraction, biased - bias - format.fraction_bits);
 }
 
-class Half : public testing::TestWithParam<HalfFormat> {};
-INSTANTIATE_TEST_SUITE_P(DType, Half, testing::Values(kFp16, kBf16),
+class Half : public ::testing::TestWithParam<HalfFormat> {};
+INSTANTIATE_TEST_SUITE_P(DType, Half, ::testing::Values(kFp16, kBf16),
                          [](const auto& format) { return format.index == 0 ? "Fp16" : "Bf16"; });
 
 TEST_P(Half, EveryCodeHasItsValueAndRoundTrips) {
@@ -247,4 +247,4 @@ TEST(DType, FloatsAreNeverStoredAsIntegers) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::dtype_test

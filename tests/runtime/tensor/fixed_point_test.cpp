@@ -11,7 +11,7 @@
 
 #include "tests/runtime/tensor/fixed_point_model.h"
 
-namespace thimble {
+namespace thimble::fixed_point_test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -87,4 +87,4 @@ TEST(FixedPoint, WideCodesRoundToTheNearestFloat) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::fixed_point_test

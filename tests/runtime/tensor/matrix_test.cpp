@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace thimble {
+namespace thimble::matrix_test {
 namespace {
 
 Matrix counting(int64_t rows, int64_t cols) {
@@ -71,4 +71,4 @@ TEST(Matrix, ResizeClearsOnlyWhenTheElementCountChanges) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::matrix_test

@@ -8,7 +8,7 @@
 
 #include "tests/runtime/tensor/stored_values.h"
 
-namespace thimble {
+namespace thimble::stored_matrix_test {
 namespace {
 
 // Bytes of every 16-bit pattern, `offset` bytes behind an aligned address.
@@ -115,4 +115,4 @@ TEST(StoredMatrix, GainsOfOthersMakeACopyUnlessAllAreOne) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::stored_matrix_test

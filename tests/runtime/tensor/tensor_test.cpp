@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace thimble {
+namespace thimble::tensor_test {
 namespace {
 
 TEST(Tensor, ShapesPrintAsLists) {
@@ -28,4 +28,4 @@ TEST(Tensor, ViewsShareTheOwnersBytes) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::tensor_test

@@ -6,11 +6,11 @@
 
 #include "tests/runtime/families/golf/random_model.h"
 
-namespace thimble {
+namespace thimble::distill_test {
 namespace {
 
 // Row steps of the MLP's first matrices are a quarter of an octave too short.
-class DistillTest : public testing::Test {
+class DistillTest : public ::testing::Test {
  protected:
   static constexpr int64_t kSequences = 9, kLength = 49;
   static constexpr int kColumnStep = -8 * kStepsPerOctave;
@@ -96,4 +96,4 @@ TEST_F(DistillTest, ReservesWhatRowStepsTake) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::distill_test

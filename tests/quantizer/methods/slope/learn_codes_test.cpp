@@ -9,12 +9,12 @@
 #include "tests/runtime/base/temporary_folder.h"
 #include "tests/support/thread_ranks.h"
 
-namespace thimble {
+namespace thimble::learn_codes_test {
 namespace {
 
 GolfConfig learning_config() { return two_layer_config(32, 2, 60, 8); }
 
-class LearnCodesTest : public testing::Test {
+class LearnCodesTest : public ::testing::Test {
  protected:
   static constexpr uint64_t kLimit = 9'000;
 
@@ -310,4 +310,4 @@ TEST_F(LearnCodesTest, GoesOnToTheSameBytes) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::learn_codes_test

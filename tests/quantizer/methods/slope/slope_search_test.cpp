@@ -10,7 +10,7 @@
 #include "tests/quantizer/methods/slope/slope_model.h"
 #include "tests/runtime/base/error_matcher.h"
 
-namespace thimble {
+namespace thimble::slope_search_test {
 namespace {
 
 GolfConfig search_config() { return two_layer_config(64, 3, 150, 16); }
@@ -23,7 +23,7 @@ class CountingProgress final : public Progress {
   std::map<std::string, int> stages;
 };
 
-class SlopeSearchTest : public testing::Test {
+class SlopeSearchTest : public ::testing::Test {
  protected:
   DistillInput distill_input() const { return model_.distill_input(); }
 
@@ -203,4 +203,4 @@ TEST_F(SlopeSearchTest, AStepWithinALimitIsRefusedWhenItTakesMore) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::slope_search_test

@@ -9,7 +9,7 @@
 #include "tests/runtime/base/temporary_folder.h"
 #include "tests/support/thread_ranks.h"
 
-namespace thimble {
+namespace thimble::slope_work_test {
 namespace {
 
 GolfConfig work_config() {
@@ -30,7 +30,7 @@ SlopeOutcome search_with(const SharedWork& work, bool crosses) {
                       {}, crosses);
 }
 
-class SlopeWork : public testing::TestWithParam<bool> {
+class SlopeWork : public ::testing::TestWithParam<bool> {
  protected:
   TemporaryFolder folder_;
 };
@@ -83,8 +83,8 @@ TEST_P(SlopeWork, KeptPiecesGiveTheSameArtifact) {
   WorkFolder(path).remove();
 }
 
-INSTANTIATE_TEST_SUITE_P(CrossTerms, SlopeWork, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(CrossTerms, SlopeWork, ::testing::Bool(),
                          [](const auto& test) { return test.param ? "layer_by_layer" : "at_once"; });
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::slope_work_test

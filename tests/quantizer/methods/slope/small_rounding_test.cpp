@@ -8,7 +8,7 @@
 #include "quantizer/methods/slope/distill.h"
 #include "tests/quantizer/methods/slope/slope_model.h"
 
-namespace thimble {
+namespace thimble::small_rounding_test {
 namespace {
 
 QuantizedTensor raw_tensor(const std::string& name, DType dtype, const std::vector<float>& values) {
@@ -33,7 +33,7 @@ uint64_t raw_bytes(const ByteVector& artifact) {
   return bytes;
 }
 
-class SmallRoundingTest : public testing::Test {
+class SmallRoundingTest : public ::testing::Test {
  protected:
   SmallSteps steps() { return small_steps(measured_small_fisher(input_, progress_), {}, model_.fixed); }
 
@@ -101,4 +101,4 @@ TEST_F(SmallRoundingTest, WhatIsTunedIsRoundedBeforeItIsJudged) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::small_rounding_test

@@ -9,7 +9,7 @@
 namespace thimble {
 
 // Skips its tests where there is no device.
-class CudaTest : public testing::Test {
+class CudaTest : public ::testing::Test {
  protected:
   // What is allocated later is likely to be made of this memory: bytes that no kernel wrote then stand out, as NaN or
   // as codes and indices out of range.

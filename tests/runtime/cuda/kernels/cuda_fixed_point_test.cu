@@ -13,7 +13,7 @@
 #include "runtime/tensor/rounding.h"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 
-namespace thimble {
+namespace thimble::cuda_fixed_point_test {
 namespace {
 
 struct Converted {
@@ -87,4 +87,4 @@ TEST_F(CudaFixedPoint, SameBitsAsTheHost) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::cuda_fixed_point_test

@@ -11,7 +11,7 @@
 #include "runtime/tensor/host_device.h"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 
-namespace thimble {
+namespace thimble::cuda_stage_test {
 namespace {
 
 using CudaStage = CudaTest;
@@ -86,4 +86,4 @@ TEST_F(CudaStage, ReadsViews) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::cuda_stage_test

@@ -9,7 +9,7 @@
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/families/golf/random_model.h"
 
-namespace thimble {
+namespace thimble::golf_config_test {
 namespace {
 
 // A config and the tensors that fit it, to be damaged by each test.
@@ -337,4 +337,4 @@ TEST(GolfConfig, TheConfigMustBeAnObject) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::golf_config_test

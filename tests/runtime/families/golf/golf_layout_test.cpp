@@ -7,7 +7,7 @@
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/families/golf/random_model.h"
 
-namespace thimble {
+namespace thimble::golf_layout_test {
 namespace {
 
 TEST(GolfLayout, ShapesOfEveryTensor) {
@@ -158,4 +158,4 @@ TEST(GolfLayout, BankSlotsInvertUnbank) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::golf_layout_test

@@ -9,7 +9,7 @@
 #include "runtime/cpu/cpu_cache.h"
 #include "tests/runtime/families/golf/golf_cases.h"
 
-namespace thimble {
+namespace thimble::golf_network_test {
 namespace {
 
 std::vector<float> values_of(const OwnedTensors& tensors, const std::string& name) {
@@ -196,4 +196,4 @@ TEST(GolfNetwork, AllOptionsMatterToTheLogits) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::golf_network_test

@@ -7,10 +7,10 @@
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/families/gpt2/random_gpt2.h"
 
-namespace thimble {
+namespace thimble::gpt2_config_test {
 namespace {
 
-class Gpt2ConfigTest : public testing::Test {
+class Gpt2ConfigTest : public ::testing::Test {
  protected:
   Gpt2Config resolve() const {
     const Gpt2Config config = resolve_gpt2_config(given_, "config.json", tensors(), "m.safetensors");
@@ -147,4 +147,4 @@ TEST(Gpt2Names, SayWhichTensorsAreMatrices) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::gpt2_config_test

@@ -9,7 +9,7 @@
 #include "tests/runtime/families/gpt2/random_gpt2.h"
 #include "tests/runtime/ops/changed_matrix.h"
 
-namespace thimble {
+namespace thimble::gpt2_network_test {
 namespace {
 
 constexpr int64_t kWindow = 23;
@@ -75,4 +75,4 @@ TEST(Gpt2Network, AllOptionsMatterToTheLogits) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::gpt2_network_test

@@ -7,10 +7,10 @@
 #include "tests/runtime/base/error_matcher.h"
 #include "tests/runtime/families/llama/llama_cases.h"
 
-namespace thimble {
+namespace thimble::llama_config_test {
 namespace {
 
-class LlamaConfigTest : public testing::Test {
+class LlamaConfigTest : public ::testing::Test {
  protected:
   void use(const LlamaConfig& config) {
     config_ = config;
@@ -269,4 +269,4 @@ TEST(LlamaRope, StretchesLongWaves) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::llama_config_test

@@ -10,7 +10,7 @@
 #include "tests/runtime/families/llama/llama_cases.h"
 #include "tests/runtime/families/llama/naive_llama.h"
 
-namespace thimble {
+namespace thimble::llama_network_test {
 namespace {
 
 constexpr int64_t kWindow = 23;
@@ -124,4 +124,4 @@ TEST(LlamaFamilies, AnotherHeadIsNoTiedCopy) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::llama_network_test

@@ -15,7 +15,7 @@
 #include "runtime/cuda/kernels/cuda_sm90.cuh"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 
-namespace thimble {
+namespace thimble::cuda_attention_test {
 namespace {
 
 constexpr AttentionRounding kRounded{{Format::kQ131Q115, Format::kBf16}, {Format::kQ131Q115, Format::kBf16}, 0.9f};
@@ -298,4 +298,4 @@ TEST_F(CudaAttention, SequencesDoNotDependOnEachOther) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::cuda_attention_test
