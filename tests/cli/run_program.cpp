@@ -11,6 +11,7 @@
 
 #include <array>
 #include <chrono>
+#include <cstdlib>
 #include <stdexcept>
 
 namespace thimble::testing {
@@ -130,7 +131,10 @@ RunResult run_program(const std::vector<std::string>& arguments, const RunOption
   return result;
 }
 
-std::string thimble_program() { return THIMBLE_PROGRAM; }
+std::string thimble_program() {
+  const char* other = std::getenv("THIMBLE");
+  return other ? other : THIMBLE_PROGRAM;
+}
 
 std::string mpirun_program() { return THIMBLE_MPIRUN; }
 

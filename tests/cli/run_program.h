@@ -37,7 +37,8 @@ struct RunResult {
 // `arguments[0]` is the program's path. Throws std::runtime_error when no process can be made.
 RunResult run_program(const std::vector<std::string>& arguments, const RunOptions& options = {});
 
-// The program that was built with these tests, and mpirun; empty where it was built without MPI.
+// The program that the environment variable THIMBLE names, else the one that was built with these tests; and mpirun,
+// empty where it was built without MPI.
 std::string thimble_program();
 std::string mpirun_program();
 

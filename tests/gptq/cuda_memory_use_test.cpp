@@ -183,8 +183,8 @@ TEST_P(CudaMemoryUse, CountingTakesNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, CudaMemoryUse,
-                         ::testing::Values(FamilyCase{"golf", golf}, FamilyCase{"gpt2", gpt2}, FamilyCase{"llama", llama},
-                                         FamilyCase{"gemma", gemma}),
+                         ::testing::Values(FamilyCase{"golf", golf}, FamilyCase{"gpt2", gpt2},
+                                           FamilyCase{"llama", llama}, FamilyCase{"gemma", gemma}),
                          [](const auto& test) { return test.param.name; });
 
 }  // namespace

@@ -97,7 +97,7 @@ TEST_P(CudaOperators, AgreesWithTheHostAlignedOrNot) {
       OperatorInput input(GetParam(), in, shape, 5);
       for (DType out : operator_outputs(GetParam(), in)) {
         SCOPED_TRACE(::testing::Message() << shape.shape_text() << " " << shape.fill_text() << " " << dtype_name(in)
-                                        << " to " << dtype_name(out));
+                                          << " to " << dtype_name(out));
         ByteVector expected(static_cast<size_t>(input.call(out, nullptr).output_count()) * dtype_bytes(out));
         OperatorCall call = input.call(out, expected.data());
         run_operator(call);

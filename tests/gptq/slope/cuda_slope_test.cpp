@@ -79,9 +79,9 @@ TEST_P(CudaSlopeShapes, IsTheCpusSolution) {
 
 INSTANTIATE_TEST_SUITE_P(All, CudaSlopeShapes,
                          ::testing::Values(Case{1, 1, 5, 0}, Case{3, 2, 0, 0}, Case{70, 65, 0, 0.4}, Case{64, 64, 2, 0},
-                                         Case{25, 130, 3, 0.2}, Case{512, 40, 4, 0}, Case{600, 70, 5, 0},
-                                         Case{513, 130, 5, 0.3}, Case{1100, 64, 6, 0}, Case{300, 100, 7, 0},
-                                         Case{512, 128, 8, 0}, Case{530, 20, 8, 0.2}));
+                                           Case{25, 130, 3, 0.2}, Case{512, 40, 4, 0}, Case{600, 70, 5, 0},
+                                           Case{513, 130, 5, 0.3}, Case{1100, 64, 6, 0}, Case{300, 100, 7, 0},
+                                           Case{512, 128, 8, 0}, Case{530, 20, 8, 0.2}));
 
 // By bits of the trellis.
 class CudaSlopeTrellis : public CudaTest, public ::testing::WithParamInterface<int> {};

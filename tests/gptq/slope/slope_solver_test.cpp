@@ -146,9 +146,9 @@ TEST_P(SlopeShapes, MatchesNaiveGptqAndReportsItsLoss) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, SlopeShapes,
                          ::testing::Values(Case{1, 1, 0, 0}, Case{1, 40, 0, 0}, Case{9, 1, 0, 0}, Case{37, 141, 0, 0},
-                                         Case{37, 50, 0, 0.4}, Case{1, 1, 3, 0.3}, Case{1, 40, 8, 0.3},
-                                         Case{70, 33, 2, 0}, Case{200, 16, 6, 0.35}, Case{513, 17, 3, 0.35},
-                                         Case{1030, 5, 4, 0.2}));
+                                           Case{37, 50, 0, 0.4}, Case{1, 1, 3, 0.3}, Case{1, 40, 8, 0.3},
+                                           Case{70, 33, 2, 0}, Case{200, 16, 6, 0.35}, Case{513, 17, 3, 0.35},
+                                           Case{1030, 5, 4, 0.2}));
 
 TEST(SlopeSolver, SegmentsDoNotDependOnEachOther) {
   const Matrix weights = random_matrix(1100, 70, 1);
@@ -341,7 +341,7 @@ TEST(SlopeSolver, RefusesErrorsBeyondFloat64) {
   EXPECT_THAT(bad_input_message(
                   [&] { solve_slope(random_matrix(2, 3, 1), &factor, varied_grid(2, 3, 0, 0), {}, "blocks.0.up"); }),
               ::testing::AllOf(::testing::HasSubstr("tensor 'blocks.0.up': weight (0, 2) is"),
-                             ::testing::HasSubstr("out of float64's range")));
+                               ::testing::HasSubstr("out of float64's range")));
 }
 
 TEST(SlopeSolver, RefusesArgumentsThatDoNotFit) {

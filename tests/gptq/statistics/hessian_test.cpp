@@ -49,10 +49,10 @@ TEST_P(HessianShapes, MatchesThePlainSum) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, HessianShapes,
                          ::testing::Values(std::vector<std::pair<int64_t, int64_t>>{{1, 1}},
-                                         std::vector<std::pair<int64_t, int64_t>>{{1, 5}, {2, 5}},
-                                         std::vector<std::pair<int64_t, int64_t>>{{0, 3}, {7, 3}},
-                                         std::vector<std::pair<int64_t, int64_t>>{{50, 257}, {33, 257}},
-                                         std::vector<std::pair<int64_t, int64_t>>{{5000, 9}, {2048, 9}, {2049, 9}}));
+                                           std::vector<std::pair<int64_t, int64_t>>{{1, 5}, {2, 5}},
+                                           std::vector<std::pair<int64_t, int64_t>>{{0, 3}, {7, 3}},
+                                           std::vector<std::pair<int64_t, int64_t>>{{50, 257}, {33, 257}},
+                                           std::vector<std::pair<int64_t, int64_t>>{{5000, 9}, {2048, 9}, {2049, 9}}));
 
 TEST(Hessian, SmallTermsSurviveManySequences) {
   // In float32, 2^24 + 1 is 2^24: the sum over sequences has to be kept in float64.

@@ -106,7 +106,7 @@ TEST_P(SolverShapes, MatchesNaiveGptq) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, SolverShapes,
                          ::testing::Values(Case{1, 1, 15}, Case{1, 40, 15}, Case{9, 1, 31}, Case{5, 2, 1},
-                                         Case{7, 37, 31}, Case{130, 20, 15}, Case{3, 128, 15}, Case{3, 141, 127}));
+                                           Case{7, 37, 31}, Case{130, 20, 15}, Case{3, 128, 15}, Case{3, 141, 127}));
 
 TEST(GptqSolver, BlocksAndRowTasksAgreeWithOneRowAtATime) {
   // Weights below 1 have the same scale with every clip, whatever other rows are solved with them.

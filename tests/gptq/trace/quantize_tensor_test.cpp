@@ -60,7 +60,8 @@ TEST(QuantizeTensor, NamesAWeightThatIsNotFinite) {
     FAIL() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kBadInput);
-    EXPECT_THAT(error.what(), ::testing::AllOf(::testing::HasSubstr("bad.weight"), ::testing::HasSubstr("(1, 2) is nan")));
+    EXPECT_THAT(error.what(),
+                ::testing::AllOf(::testing::HasSubstr("bad.weight"), ::testing::HasSubstr("(1, 2) is nan")));
   }
 }
 

@@ -90,7 +90,7 @@ TEST_P(CodecTest, NeverEscapesWithAnythingButAFormatError) {
 
 INSTANTIATE_TEST_SUITE_P(All, CodecTest,
                          ::testing::Values(CodecId::kNone, CodecId::kBrotli, CodecId::kZstd, CodecId::kXz,
-                                         CodecId::kRans),
+                                           CodecId::kRans),
                          [](const auto& test) { return std::string(codec_name(test.param)); });
 
 TEST(CodecTableTest, NumbersAreThoseOfTheFormat) {

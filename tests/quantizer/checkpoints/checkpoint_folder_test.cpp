@@ -367,7 +367,7 @@ TEST_F(CheckpointFolder, QuantizedCheckpointsAreRefusedByName) {
     write("config.json", config);
     EXPECT_THAT(format_error_of([&] { OpenedCheckpoint(folder_.path(), ""); }),
                 ::testing::AllOf(::testing::HasSubstr("config.json"), ::testing::HasSubstr(part),
-                               ::testing::HasSubstr("give the one that it was made from")));
+                                 ::testing::HasSubstr("give the one that it was made from")));
   }
   write("config.json", R"({"quantization_config":null})");
   EXPECT_NO_THROW(OpenedCheckpoint(folder_.path(), ""));

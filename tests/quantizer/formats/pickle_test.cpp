@@ -139,9 +139,9 @@ TEST_P(PythonPickle, DamageAtEveryByteIsAnErrorOrPlainData) {
 constexpr const char* kBytesInProtocol2 = "call(encode, ('raw', 'latin1'))";
 INSTANTIATE_TEST_SUITE_P(Protocols, PythonPickle,
                          ::testing::Values(PythonCase{kPython2, kBytesInProtocol2, "call(set, ([7]))"},
-                                         PythonCase{kPython3, "opaque", "call(set, ([7]))"},
-                                         PythonCase{kPython4, "opaque", "set(7)"},
-                                         PythonCase{kPython5, "opaque", "set(7)"}));
+                                           PythonCase{kPython3, "opaque", "call(set, ([7]))"},
+                                           PythonCase{kPython4, "opaque", "set(7)"},
+                                           PythonCase{kPython5, "opaque", "set(7)"}));
 
 struct OpcodeCase {
   std::string_view codes;

@@ -93,9 +93,10 @@ TEST_P(ZipLayoutTest, DamageAtEveryByteIsAnErrorOrHarmless) {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, ZipLayoutTest,
                          ::testing::Values(ZipLayout{}, ZipLayout{.streamed = false},
-                                         ZipLayout{.zip64_end = false, .alignment = 1}, ZipLayout{.wide_fields = true},
-                                         ZipLayout{.streamed = false, .wide_fields = true},
-                                         ZipLayout{.zip64_end = false, .comment = "some words"}));
+                                           ZipLayout{.zip64_end = false, .alignment = 1},
+                                           ZipLayout{.wide_fields = true},
+                                           ZipLayout{.streamed = false, .wide_fields = true},
+                                           ZipLayout{.zip64_end = false, .comment = "some words"}));
 
 TEST(ZipArchive, AnEmptyArchiveHasNoEntries) {
   BuiltZip zip = build_zip({}, {.zip64_end = false});

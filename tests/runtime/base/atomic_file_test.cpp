@@ -283,7 +283,8 @@ TEST(AtomicFile, OnlyRegularFilesAreReplaced) {
         ADD_FAILURE() << "no error";
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), ExitCode::kIo);
-        EXPECT_THAT(error.what(), ::testing::AllOf(::testing::StartsWith(folder.file(name)), ::testing::HasSubstr(kind)));
+        EXPECT_THAT(error.what(),
+                    ::testing::AllOf(::testing::StartsWith(folder.file(name)), ::testing::HasSubstr(kind)));
       }
     }
   }

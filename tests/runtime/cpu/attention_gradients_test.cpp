@@ -61,12 +61,12 @@ class AttentionGradient : public ::testing::TestWithParam<AttentionCase> {
 // One query; one head; grouped heads; several query tiles, as many as parts and more; another scale.
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionGradient,
                          ::testing::Values(attention_case(1, 1, 1, 3, false), attention_case(1, 2, 1, 8, true),
-                                         attention_case(9, 1, 1, 5, true), attention_case(12, 4, 2, 6, false),
-                                         attention_case(12, 6, 2, 5, true), attention_case(12, 3, 3, 16, true),
-                                         attention_case(12, 2, 1, 6, false, 0.9f), attention_case(130, 2, 1, 4, true),
-                                         attention_case(700, 1, 1, 4, true), attention_case(12, 4, 2, 6, false, 0, 5),
-                                         attention_case(9, 2, 1, 5, true, 0, 1),
-                                         attention_case(300, 2, 1, 4, false, 0, 40)));
+                                           attention_case(9, 1, 1, 5, true), attention_case(12, 4, 2, 6, false),
+                                           attention_case(12, 6, 2, 5, true), attention_case(12, 3, 3, 16, true),
+                                           attention_case(12, 2, 1, 6, false, 0.9f), attention_case(130, 2, 1, 4, true),
+                                           attention_case(700, 1, 1, 4, true), attention_case(12, 4, 2, 6, false, 0, 5),
+                                           attention_case(9, 2, 1, 5, true, 0, 1),
+                                           attention_case(300, 2, 1, 4, false, 0, 40)));
 
 TEST_P(AttentionGradient, MatchesCentralDifferences) {
   const auto terms = static_cast<double>(8 * shape_.head_dim + GetParam().positions);

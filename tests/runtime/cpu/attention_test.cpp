@@ -201,9 +201,9 @@ const Span kSpans[] = {{{1, 1, 0}, 1}, {{1, 1, 9}, 12}, {{3, 1, 5}, 8},     {{2,
 TEST(Attention, MatchesLoops) {
   for (const op::Attention& shape : kShapes) {
     for (const Span& span : kSpans) {
-      SCOPED_TRACE(::testing::Message() << shape.heads << "/" << shape.kv_heads << " heads of " << shape.head_dim << ", "
-                                      << span.batch.sequences << " x " << span.batch.positions << " from "
-                                      << span.batch.first_position);
+      SCOPED_TRACE(::testing::Message() << shape.heads << "/" << shape.kv_heads << " heads of " << shape.head_dim
+                                        << ", " << span.batch.sequences << " x " << span.batch.positions << " from "
+                                        << span.batch.first_position);
       for (double query_scale : {1.0, 20.0})
         for (Inputs how : kAllInputs)
           expect_attention(Call({shape, span.batch, span.capacity}).fill_random(query_scale).run(how));

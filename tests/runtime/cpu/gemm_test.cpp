@@ -220,7 +220,7 @@ TEST(InstructionSet, IsWhatTheEnvironmentAllows) {
     EXPECT_LE(rank(cpu_instruction_set()), rank(limit));
     EXPECT_LE(rank(cpu_instruction_set(ProductArithmetic::kBf16)), rank(limit));
   }
-#if defined(__x86_64__)
+#ifdef THIMBLE_X86_KERNELS
   bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   if (avx2 && (!limit || limit != std::string_view("portable"))) {
     EXPECT_NE(cpu_instruction_set(), "portable");

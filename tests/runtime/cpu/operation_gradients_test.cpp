@@ -36,7 +36,7 @@ void expect_gradients_of(const SmallNetwork& small, const BatchShape& batch, dou
       // Of many rows, which take long, two of the four.
       if (batch.rows() > 100 && (how == Inputs::kViews) != (network == &again)) continue;
       SCOPED_TRACE(::testing::Message() << batch.rows() << " rows, " << (how == Inputs::kViews ? "views" : "own memory")
-                                      << (network == &again ? ", read twice" : ""));
+                                        << (network == &again ? ", read twice" : ""));
       expect_gradients(weights_of(*network, how, /*has_head=*/true), row_batch(batch), terms);
     }
 }

@@ -49,8 +49,8 @@ class CudaFloatProduct : public CudaTest, public ::testing::WithParamInterface<P
       for (Sizes s : kSizes)
         for (int64_t guard : {8, 7})
           for (bool add : {false, true}) {
-            SCOPED_TRACE(::testing::Message() << "form " << static_cast<int>(form) << ", " << s.m << " x " << s.n << " x "
-                                            << s.k << ", guard " << guard << (add ? ", added" : ""));
+            SCOPED_TRACE(::testing::Message() << "form " << static_cast<int>(form) << ", " << s.m << " x " << s.n
+                                              << " x " << s.k << ", guard " << guard << (add ? ", added" : ""));
             Matrix a = left(form, s), b = right(form, s), before = random_values(s.m, s.n, 3);
             DeviceCopy da(a, guard), db(b, guard);
             DeviceCopy dc = add ? DeviceCopy(before, guard) : DeviceCopy::poisoned(s.m, s.n, guard);

@@ -80,8 +80,8 @@ TEST_F(CudaGradientKernels, Attention) {
             Case{3, 1, 129, {1, 257, 387}}, Case{4, 2, 6, {3, 23, 24}, 5}, Case{2, 1, 64, {1, 300, 128}, 130},
             Case{6, 2, 96, {2, 150, 576}, 70}, Case{4, 4, 128, {1, 200, 512}}}) {
         SCOPED_TRACE(::testing::Message() << t.heads << " heads of " << t.head_dim << " over " << t.e.sequences << " x "
-                                        << t.e.positions << (exclusive ? ", exclusive" : "")
-                                        << (arithmetic == ProductArithmetic::kBf16 ? ", in bf16" : ""));
+                                          << t.e.positions << (exclusive ? ", exclusive" : "")
+                                          << (arithmetic == ProductArithmetic::kBf16 ? ", in bf16" : ""));
         const op::Attention shape{.heads = t.heads,
                                   .kv_heads = t.kv_heads,
                                   .head_dim = t.head_dim,

@@ -112,7 +112,7 @@ TEST_P(CudaMemory, WhatOthersTakeIsDoneWithout) {
 
 INSTANTIATE_TEST_SUITE_P(Numerics, CudaMemory,
                          ::testing::Values(Numerics::kFp32, Numerics::kBf16, Numerics::kFp16, Numerics::kSf16,
-                                         Numerics::kNvfp4),
+                                           Numerics::kNvfp4),
                          [](const ::testing::TestParamInfo<Numerics>& test) {
                            return std::string(numerics_name(test.param));
                          });

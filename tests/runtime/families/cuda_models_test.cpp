@@ -141,9 +141,9 @@ TEST_P(CudaShapes, HalfPrecisionIsNearTheCpu) {
 
 INSTANTIATE_TEST_SUITE_P(TileEdges, CudaShapes,
                          ::testing::Values(Shape{16, 4, 2, 1}, Shape{16, 4, 4, 63}, Shape{32, 2, 1, 64},
-                                         Shape{40, 3, 3, 65}, Shape{64, 4, 2, 127}, Shape{64, 8, 4, 200},
-                                         Shape{96, 2, 1, 129}, Shape{128, 2, 2, 130}, Shape{128, 1, 1, 300},
-                                         Shape{136, 2, 1, 70}),
+                                           Shape{40, 3, 3, 65}, Shape{64, 4, 2, 127}, Shape{64, 8, 4, 200},
+                                           Shape{96, 2, 1, 129}, Shape{128, 2, 2, 130}, Shape{128, 1, 1, 300},
+                                           Shape{136, 2, 1, 70}),
                          [](const ::testing::TestParamInfo<Shape>& test) {
                            return "Heads" + std::to_string(test.param.heads) + "x" +
                                   std::to_string(test.param.head_dim) + "Window" + std::to_string(test.param.window);
