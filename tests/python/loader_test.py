@@ -115,7 +115,7 @@ class LoaderTest(ProgramTest):
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_models_beside_the_repository(self):
-        for name, minutes_without_gpu in (("llama-small", False), ("gpt2-small", False), ("golf30m", True)):
+        for name, minutes_without_gpu in (("llama-small", False), ("golf30m", True)):
             with self.subTest(model=name):
                 if not (DATA / name).exists():
                     self.skipTest(f"there is no {DATA / name}")
