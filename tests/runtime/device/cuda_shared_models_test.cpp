@@ -13,13 +13,13 @@
 namespace thimble::cuda_shared_models_test {
 namespace {
 
-class CudaSharedPass : public ::testing::TestWithParam<NetworkSample> {
+class CudaSharedPass : public ::testing::TestWithParam<NetworkRecipe> {
  protected:
   void SetUp() override {
     if (cuda_device_names().empty()) GTEST_SKIP() << "no CUDA device";
   }
 };
-INSTANTIATE_TEST_SUITE_P(Samples, CudaSharedPass, ::testing::ValuesIn(family_samples()), sample_name);
+INSTANTIATE_TEST_SUITE_P(Samples, CudaSharedPass, ::testing::ValuesIn(family_recipes()), recipe_name);
 
 // Several passes, on one device or on as many as there are: bit for bit the gradients of one, also after matrices were
 // changed where they lie, in the first pass's memory.
@@ -57,14 +57,14 @@ void expect_shared_gradients(DivergencePair& pair, const std::vector<int>& ordin
 }
 
 TEST_P(CudaSharedPass, GradientsOfMatricesAreThoseOfAnyNumberOfPasses) {
-  DivergencePair pair(GetParam());
+  DivergencePair pair(GetParam().make());
   for (const size_t passes : {2, 3}) expect_shared_gradients(pair, std::vector<int>(passes, 0));
 }
 
 TEST_P(CudaSharedPass, GradientsOfMatricesAreThoseOfAnyNumberOfDevices) {
   const size_t devices = cuda_device_names().size();
   if (devices < 2) GTEST_SKIP() << "needs two CUDA devices";
-  DivergencePair pair(GetParam());
+  DivergencePair pair(GetParam().make());
   std::vector<int> ordinals(devices);
   std::iota(ordinals.begin(), ordinals.end(), 0);
   expect_shared_gradients(pair, ordinals);
@@ -72,7 +72,7 @@ TEST_P(CudaSharedPass, GradientsOfMatricesAreThoseOfAnyNumberOfDevices) {
 
 // What comes from other ranks, and goes to them, by way of the host.
 TEST_P(CudaSharedPass, GradientsOfMatricesAreThoseOfAnyNumberOfRanks) {
-  DivergencePair pair(GetParam());
+  DivergencePair pair(GetParam().make());
   auto learn = [&](Ranks& ranks) {
     DivergenceOptions options{.summed = pair.all_matrices(), .adds = adds_of(1, ranks.size())};
     std::vector<std::unique_ptr<DevicePass>> passes;

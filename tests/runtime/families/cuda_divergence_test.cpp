@@ -31,16 +31,16 @@ void expect_near(const MatrixGradients& found, const MatrixGradients& expected) 
   }
 }
 
-class CudaDivergence : public ::testing::TestWithParam<NetworkSample> {
+class CudaDivergence : public ::testing::TestWithParam<NetworkRecipe> {
  protected:
   void SetUp() override {
     if (cuda_device_names().empty()) GTEST_SKIP() << "no CUDA device";
   }
 };
-INSTANTIATE_TEST_SUITE_P(Samples, CudaDivergence, ::testing::ValuesIn(family_samples()), sample_name);
+INSTANTIATE_TEST_SUITE_P(Samples, CudaDivergence, ::testing::ValuesIn(family_recipes()), recipe_name);
 
 TEST_P(CudaDivergence, IsTheCpus) {
-  DivergencePair pair(GetParam());
+  DivergencePair pair(GetParam().make());
   std::unique_ptr<DivergencePass> cpu = pair.on_cpu(), cuda = pair.on_cuda();
   for (float head : {1.0f, 1.2f}) {
     pair.gains.head = head;
@@ -57,7 +57,7 @@ TEST_P(CudaDivergence, IsTheCpus) {
 }
 
 TEST_P(CudaDivergence, GradientsOfMatricesAreTheCpus) {
-  DivergencePair pair(GetParam());
+  DivergencePair pair(GetParam().make());
   std::unique_ptr<DivergencePass> cpu = pair.on_cpu({.summed = pair.all_matrices()}),
                                   cuda = pair.on_cuda({0}, {.summed = pair.all_matrices()});
   for (DivergencePass* pass : {cpu.get(), cuda.get()}) pass->set(pair.gains);
@@ -74,7 +74,7 @@ TEST_P(CudaDivergence, GradientsOfMatricesAreTheCpus) {
 
 // Of one matrix alone, bit for bit what it is among all.
 TEST_P(CudaDivergence, GradientsOfSomeMatricesAreThoseOfAll) {
-  DivergencePair pair(GetParam());
+  DivergencePair pair(GetParam().make());
   std::unique_ptr<DivergencePass> all = pair.on_cuda({0}, {.summed = pair.all_matrices()});
   all->set(pair.gains);
   MatrixGradients expected;
@@ -91,7 +91,7 @@ TEST_P(CudaDivergence, GradientsOfSomeMatricesAreThoseOfAll) {
 
 // Factors are rounded to 8 bits: of gradients that nearly cancel, those of queries and keys, some percent are noise.
 TEST_P(CudaDivergence, GradientsInBf16AreNearTheCpus) {
-  DivergencePair pair(GetParam());
+  DivergencePair pair(GetParam().make());
   const DivergenceOptions options{.summed = pair.all_matrices()};
   std::unique_ptr<DivergencePass> cpu = pair.on_cpu(options), cuda = pair.on_cuda({0}, options, Numerics::kBf16);
   for (DivergencePass* pass : {cpu.get(), cuda.get()}) pass->set(pair.gains);
@@ -111,7 +111,7 @@ TEST_P(CudaDivergence, GradientsInBf16AreNearTheCpus) {
 
 // Bit for bit: as many sequences at a time as there are, and one, for want of memory.
 TEST_P(CudaDivergence, GradientsOfMatricesAreThoseOfAnyBatch) {
-  DivergencePair pair(GetParam());
+  DivergencePair pair(GetParam().make());
   const DivergenceOptions options{.summed = pair.all_matrices()};
   const int64_t length = pair.sequences.length;
   // Of one sequence alone, with what the original's head reads in all: the least limit that is enough.
@@ -132,7 +132,7 @@ TEST_P(CudaDivergence, GradientsOfMatricesAreThoseOfAnyBatch) {
 }
 
 TEST_P(CudaDivergence, TemperaturesAreTheCpus) {
-  DivergencePair pair(GetParam());
+  DivergencePair pair(GetParam().make());
   const DivergenceOptions options{.temperature = 0.8};
   std::unique_ptr<DivergencePass> cpu = pair.on_cpu(options), cuda = pair.on_cuda({0}, options);
   for (DivergencePass* pass : {cpu.get(), cuda.get()}) pass->set(pair.gains);
@@ -146,7 +146,7 @@ TEST_P(CudaDivergence, TemperaturesAreTheCpus) {
 
 // What follows counts on the device as it does on the CPU.
 TEST_P(CudaDivergence, DataCountsAsOnTheCpu) {
-  DivergencePair pair(GetParam());
+  DivergencePair pair(GetParam().make());
   const DivergenceOptions options{.summed = pair.all_matrices(), .data_share = 0.3};
   std::unique_ptr<DivergencePass> cpu = pair.on_cpu(options), cuda = pair.on_cuda({0}, options);
   for (DivergencePass* pass : {cpu.get(), cuda.get()}) pass->set(pair.gains);
@@ -160,7 +160,7 @@ TEST_P(CudaDivergence, DataCountsAsOnTheCpu) {
 
 // What the original's head reads is kept of some sequences, or of all.
 TEST_P(CudaDivergence, OriginalsThatAreComputedAgainAreTheSame) {
-  DivergencePair pair(GetParam());
+  DivergencePair pair(GetParam().make());
   std::unique_ptr<DivergencePass> all = pair.on_cuda({0}, {.summed = pair.all_matrices()}),
                                   some = pair.on_cuda({0}, {.summed = pair.all_matrices(), .teacher_bytes = 1});
   MatrixGradients of_all, of_some;
@@ -176,7 +176,7 @@ TEST_P(CudaDivergence, OriginalsThatAreComputedAgainAreTheSame) {
 
 // A student whose matrices are changed where they lie is one whose matrices are replaced.
 TEST_P(CudaDivergence, MatricesChangeWhereTheyLie) {
-  DivergencePair pair(GetParam());
+  DivergencePair pair(GetParam().make());
   std::unique_ptr<DivergencePass> replaced = pair.on_cuda({0}, {.summed = pair.all_matrices()}),
                                   changed = pair.on_cuda({0}, {.summed = pair.all_matrices()});
   for (DivergencePass* pass : {replaced.get(), changed.get()}) pass->set(pair.gains);
@@ -206,7 +206,7 @@ TEST_P(CudaDivergence, MatricesChangeWhereTheyLie) {
 
 // A student whose matrices are all replaced is one that had them at first, with gains and without.
 TEST_P(CudaDivergence, ReplacedMatricesAreAsGoodAsTheFirst) {
-  DivergencePair pair(GetParam());
+  DivergencePair pair(GetParam().make());
   const auto student = pair.student;
   std::unique_ptr<DivergencePass> of_student = pair.on_cuda();
   pair.student = pair.teacher;
@@ -226,7 +226,7 @@ TEST_P(CudaDivergence, ReplacedMatricesAreAsGoodAsTheFirst) {
 
 // The model as its own teacher: no divergence. Gains that are absent are 1, whatever they were before.
 TEST_P(CudaDivergence, IsNothingFromItself) {
-  DivergencePair pair(GetParam());
+  DivergencePair pair(GetParam().make());
   pair.student = pair.teacher;
   std::unique_ptr<DivergencePass> pass = pair.on_cuda();
   pass->set(pair.gains);
@@ -242,7 +242,7 @@ TEST(CudaDivergenceDevices, LeaveTheCallersDeviceAsItWas) {
     return ordinal;
   };
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
-  DivergencePair pair(network_samples()[0]);
+  DivergencePair pair(network_recipes()[0].make());
   std::unique_ptr<DivergencePass> second = pair.on_cuda({1}), first = pair.on_cuda({0});
   EXPECT_EQ(current(), 0);
   for (DivergencePass* pass : {second.get(), first.get()}) pass->set(pair.gains);

@@ -128,15 +128,15 @@ void expect_the_cpus(const NetworkSample& sample) {
   compare(vectors.read(weights.host_vectors(), pass.stream()), expected_vectors, weights.network());
 }
 
-class CudaGradients : public ::testing::TestWithParam<NetworkSample> {
+class CudaGradients : public ::testing::TestWithParam<NetworkRecipe> {
  protected:
   void SetUp() override {
     if (cuda_device_names().empty()) GTEST_SKIP() << "no CUDA device";
   }
 };
-INSTANTIATE_TEST_SUITE_P(Samples, CudaGradients, ::testing::ValuesIn(network_samples()), sample_name);
+INSTANTIATE_TEST_SUITE_P(Samples, CudaGradients, ::testing::ValuesIn(network_recipes()), recipe_name);
 
-TEST_P(CudaGradients, AreTheCpus) { expect_the_cpus(GetParam()); }
+TEST_P(CudaGradients, AreTheCpus) { expect_the_cpus(GetParam().make()); }
 
 TEST(CudaGradientsOfAnyNetwork, AreTheCpus) {
   if (cuda_device_names().empty()) GTEST_SKIP() << "no CUDA device";

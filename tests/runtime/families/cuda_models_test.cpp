@@ -49,14 +49,14 @@ Differences differences(const Matrix& a, const Matrix& b) {
   return found;
 }
 
-class CudaModels : public ::testing::TestWithParam<NetworkSample> {
+class CudaModels : public ::testing::TestWithParam<NetworkRecipe> {
  protected:
   void SetUp() override { SKIP_WITHOUT_DEVICE(); }
 };
-INSTANTIATE_TEST_SUITE_P(Samples, CudaModels, ::testing::ValuesIn(network_samples()), sample_name);
+INSTANTIATE_TEST_SUITE_P(Samples, CudaModels, ::testing::ValuesIn(network_recipes()), recipe_name);
 
 TEST_P(CudaModels, MatchTheCpuInFp32) {
-  const NetworkSample& s = GetParam();
+  const NetworkSample s = GetParam().make();
   const std::vector<Token> tokens = s.tokens(s.window);
   for (int64_t needed : {s.window, int64_t{1}, (s.window + 1) / 2}) {
     const Matrix expected = cpu_rows(s.weights, tokens, s.context, needed);
@@ -67,7 +67,7 @@ TEST_P(CudaModels, MatchTheCpuInFp32) {
 // Rounded values may fall to the other side where sums run in another order, and in bf16 and fp16 some are not stored
 // at all; mistakes are of the size of the logits themselves, about 1.
 TEST_P(CudaModels, AreNearTheCpuInEveryMode) {
-  const NetworkSample& s = GetParam();
+  const NetworkSample s = GetParam().make();
   const std::vector<Token> tokens = s.tokens(s.window);
   const Matrix exact = cpu_rows(s.weights, tokens, s.context, s.window);
   for (Numerics numerics : kAllNumerics) {

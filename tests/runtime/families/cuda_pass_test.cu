@@ -76,7 +76,7 @@ constexpr double kAllowed = std::is_same_v<T, float>    ? 1e-4
                             : std::is_same_v<T, __half> ? 0.02
                                                         : 0.1;
 
-class CudaComposites : public ::testing::TestWithParam<NetworkSample> {
+class CudaComposites : public ::testing::TestWithParam<NetworkRecipe> {
  protected:
   void SetUp() override {
     if (cuda_device_names().empty()) GTEST_SKIP() << "no CUDA device";
@@ -125,11 +125,11 @@ class CudaComposites : public ::testing::TestWithParam<NetworkSample> {
     EXPECT_LE(mean_difference(stored, reference), kAllowed<T> * (mean_size(reference) + 1e-3));
   }
 };
-INSTANTIATE_TEST_SUITE_P(Samples, CudaComposites, ::testing::ValuesIn(network_samples()), sample_name);
+INSTANTIATE_TEST_SUITE_P(Samples, CudaComposites, ::testing::ValuesIn(network_recipes()), recipe_name);
 
-TEST_P(CudaComposites, AreTheirNodesInFp32) { compare<float>(GetParam()); }
-TEST_P(CudaComposites, AreTheirNodesInBf16) { compare<__nv_bfloat16>(GetParam()); }
-TEST_P(CudaComposites, AreTheirNodesInFp16) { compare<__half>(GetParam()); }
+TEST_P(CudaComposites, AreTheirNodesInFp32) { compare<float>(GetParam().make()); }
+TEST_P(CudaComposites, AreTheirNodesInBf16) { compare<__nv_bfloat16>(GetParam().make()); }
+TEST_P(CudaComposites, AreTheirNodesInFp16) { compare<__half>(GetParam().make()); }
 
 TEST(CudaRandomNetworks, AreTheCpus) {
   if (cuda_device_names().empty()) GTEST_SKIP() << "no CUDA device";
@@ -168,11 +168,11 @@ class CudaNodes : public CudaComposites {
     EXPECT_LE(mean_difference(cuda.logits(), expected), allowed * (mean_size(expected) + 0.1));
   }
 };
-INSTANTIATE_TEST_SUITE_P(Samples, CudaNodes, ::testing::ValuesIn(network_samples()), sample_name);
+INSTANTIATE_TEST_SUITE_P(Samples, CudaNodes, ::testing::ValuesIn(network_recipes()), recipe_name);
 
 TEST_P(CudaNodes, AreTheCpusInEveryMode) {
   for (Numerics numerics : kAllNumerics)
-    with_cuda_type(numerics, [&]<typename T>(T*) { compare_to_cpu<T>(GetParam(), numerics); });
+    with_cuda_type(numerics, [&]<typename T>(T*) { compare_to_cpu<T>(GetParam().make(), numerics); });
 }
 
 template <typename T>
@@ -197,7 +197,7 @@ struct CpuInputRecorder final : LinearObserver {
 };
 
 TEST_P(CudaComposites, ObserversSeeTheInputsOfLinearLayers) {
-  const NetworkSample& sample = GetParam();
+  const NetworkSample sample = GetParam().make();
   CpuPass cpu(*sample.weights, sample.context);
   CpuInputRecorder expected;
   cpu.run(window_batch(sample.tokens(sample.window)), nullptr, 0, &expected);
@@ -216,7 +216,7 @@ TEST_P(CudaComposites, ObserversSeeTheInputsOfLinearLayers) {
 
 // A matrix that is replaced before its first reader runs is as if it had always been so.
 TEST_P(CudaComposites, MatricesCanBeReplacedOnTheWay) {
-  const NetworkSample& sample = GetParam();
+  const NetworkSample sample = GetParam().make();
   const Network& network = *sample.weights->network;
   Weights changed = *sample.weights;
   for (const LinearInput& input : network.linear_inputs())
@@ -237,7 +237,7 @@ TEST_P(CudaComposites, MatricesCanBeReplacedOnTheWay) {
 }
 
 TEST_P(CudaComposites, RowsDoNotDependOnTheBatch) {
-  const NetworkSample& sample = GetParam();
+  const NetworkSample sample = GetParam().make();
   constexpr int kSequences = 3;
   for (const FusionOptions& options : {cuda_fusion_options({}, 4), cuda_plain_options(4)}) {
     WindowPass<float> pass(sample, {}, options, kSequences);

@@ -48,10 +48,10 @@ struct DivergencePair {
 };
 
 // Of families, whose matrices are used once.
-inline std::vector<NetworkSample> family_samples() {
-  std::vector<NetworkSample> samples = network_samples();
-  std::erase_if(samples, [](const NetworkSample& sample) { return sample.name == "EveryOperation"; });
-  return samples;
+inline std::vector<NetworkRecipe> family_recipes() {
+  std::vector<NetworkRecipe> recipes = network_recipes();
+  std::erase_if(recipes, [](const NetworkRecipe& recipe) { return recipe.name == "EveryOperation"; });
+  return recipes;
 }
 
 }  // namespace thimble

@@ -13,10 +13,10 @@ namespace {
 
 using Vector64 = std::vector<double>;
 
-class FusionMeaning : public ::testing::TestWithParam<NetworkSample> {
+class FusionMeaning : public ::testing::TestWithParam<NetworkRecipe> {
  protected:
   void SetUp() override {
-    values_ = naive_values(network_, tensors_, batch_, GetParam().context);
+    values_ = naive_values(network_, tensors_, batch_, sample_.context);
     fusion_ = fuse(network_, {.fuses_products = true, .column_multiple = 8});
   }
 
@@ -169,13 +169,14 @@ class FusionMeaning : public ::testing::TestWithParam<NetworkSample> {
     expect_equal(y, a.output);
   }
 
-  const Network& network_ = *GetParam().weights->network;
-  NaiveTensors tensors_ = naive_tensors(*GetParam().weights);
-  TokenBatch batch_ = window_batch(GetParam().tokens(std::min<int64_t>(GetParam().window, 23)));
+  const NetworkSample sample_ = GetParam().make();
+  const Network& network_ = *sample_.weights->network;
+  NaiveTensors tensors_ = naive_tensors(*sample_.weights);
+  TokenBatch batch_ = window_batch(sample_.tokens(std::min<int64_t>(sample_.window, 23)));
   std::vector<MatrixF64> values_;
   Fusion fusion_;
 };
-INSTANTIATE_TEST_SUITE_P(Samples, FusionMeaning, ::testing::ValuesIn(network_samples()), sample_name);
+INSTANTIATE_TEST_SUITE_P(Samples, FusionMeaning, ::testing::ValuesIn(network_recipes()), recipe_name);
 
 TEST_P(FusionMeaning, IsThatOfTheNodes) {
   for (const Composite& composite : fusion_.composites)
