@@ -107,7 +107,7 @@ class PiecesTest : public CliTest {
     const ByteVector expected = contents("out.thmb");
     EXPECT_EQ(run(request), 0U) << "pieces of a run that was finished";
     EXPECT_EQ(contents("out.thmb"), expected);
-    for (size_t kill_after = 1; kill_after <= all; kill_after += 1 + kill_after / 2) {
+    for (size_t kill_after = 1; kill_after <= all; kill_after += 1 + kill_after / 4) {
       SCOPED_TRACE("killed after piece " + std::to_string(kill_after) + " of " + std::to_string(all));
       std::filesystem::remove_all(path("work"));
       std::filesystem::remove(path("out.thmb"));

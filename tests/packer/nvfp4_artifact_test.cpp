@@ -103,24 +103,24 @@ TEST(Nvfp4Artifact, EveryTruncationAndFlippedByteIsRejected) {
   }
 }
 
-// One bit of each byte, another one in the next. Nothing but a FormatError may escape, and what decodes encodes to the
-// same again.
+// Nothing but a FormatError may escape, and what decodes encodes to the same again.
 TEST(Nvfp4Artifact, EveryResealedFlipDecodesOrIsRejected) {
   for (const char* codec : {"none", "rans"}) {
     const ByteVector artifact = encode(mixed_model(), encode_options_from(codec));
     int decoded = 0, refused = 0;
-    for (size_t i = 0; i < artifact.size(); ++i) {
-      ByteVector damaged = artifact;
-      damaged[i] ^= static_cast<std::byte>(1 << (3 * i) % 8);
-      reseal(damaged);
-      try {
-        const QuantizedModel model = decode_artifact(damaged, "test.thmb");
-        EXPECT_EQ(decode_artifact(encode(model), "test.thmb"), model);
-        ++decoded;
-      } catch (const FormatError&) {
-        ++refused;
+    for (size_t i = 0; i < artifact.size(); ++i)
+      for (int bit : {0, 3, 7}) {
+        ByteVector damaged = artifact;
+        damaged[i] ^= static_cast<std::byte>(1 << bit);
+        reseal(damaged);
+        try {
+          const QuantizedModel model = decode_artifact(damaged, "test.thmb");
+          EXPECT_EQ(decode_artifact(encode(model), "test.thmb"), model);
+          ++decoded;
+        } catch (const FormatError&) {
+          ++refused;
+        }
       }
-    }
     EXPECT_GT(decoded, 0);
     EXPECT_GT(refused, 0);
   }
