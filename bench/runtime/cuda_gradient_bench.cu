@@ -139,6 +139,7 @@ BENCHMARK(product)
 // All layers' worth: 8 sequences, 8 heads of 64 in groups of 2.
 void attention(benchmark::State& state) {
   CudaFloatAttention attention(arithmetic_of(state, 1));
+  CudaAttentionSums sums;
   CudaFloatMatrix wide[4], narrow[4];
   for (CudaFloatMatrix& matrix : wide) matrix.resize(kBatch.rows(), 512);
   for (CudaFloatMatrix& matrix : narrow) matrix.resize(kBatch.rows(), 256);
@@ -148,11 +149,13 @@ void attention(benchmark::State& state) {
   const op::Attention shape{8, 4, 64, 0.125f, true, 0};
   auto run = [&] {
     if (state.range(0) > 0)
-      attention.backward(wide[0], narrow[0], narrow[1], shape, kBatch, wide[1], wide[2], narrow[2], narrow[3], stream);
+      attention.backward(wide[0], narrow[0], narrow[1], wide[3], shape, kBatch, sums, wide[1], wide[2], narrow[2],
+                         narrow[3], stream);
     else
-      attention.forward(wide[0], narrow[0], narrow[1], shape, kBatch, wide[1], stream);
+      attention.forward(wide[0], narrow[0], narrow[1], shape, kBatch, sums, wide[3], stream);
     stream.wait();
   };
+  attention.forward(wide[0], narrow[0], narrow[1], shape, kBatch, sums, wide[3], stream);
   run();
   for (auto _ : state) run();
 }

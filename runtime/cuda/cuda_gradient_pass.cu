@@ -41,14 +41,26 @@ BatchShape largest_piece(int64_t vocabulary, int64_t sequences, int64_t position
   return {std::clamp<int64_t>(most / positions, 1, sequences), std::min(most, positions)};
 }
 
-// With the room that all layers take, one after the other.
-CudaFloatAttention make_attention(const Network& network, const BatchShape& batch, ProductArithmetic arithmetic) {
+std::vector<op::Attention> attention_shapes(const Network& network) {
   std::vector<op::Attention> shapes;
   for (const Node& node : network.nodes)
     if (const auto* attention = std::get_if<op::Attention>(&node.operation)) shapes.push_back(*attention);
+  return shapes;
+}
+
+// With the room that all layers take, one after the other.
+CudaFloatAttention make_attention(const Network& network, const BatchShape& batch, ProductArithmetic arithmetic) {
   CudaFloatAttention attention(arithmetic);
-  attention.reserve(shapes, batch);
+  attention.reserve(attention_shapes(network), batch);
   return attention;
+}
+
+// The caller's options, and what this pass's attention asks for.
+PassOptions with_attention_outputs(PassOptions options, const Network& network, ProductArithmetic arithmetic) {
+  const CudaFloatAttention attention(arithmetic);
+  options.reads_attention_outputs = std::ranges::any_of(
+      attention_shapes(network), [&](const op::Attention& shape) { return attention.keeps_scores_on_chip(shape); });
+  return options;
 }
 
 int64_t widest_value(const Network& network) { return std::ranges::max(network.value_widths); }
@@ -74,8 +86,8 @@ CudaGradientPass::CudaGradientPass(const CudaNetworkWeights<float>& weights, con
                                    int64_t context, int64_t sequences, int64_t positions, ProductArithmetic arithmetic)
     : weights_(weights),
       network_(weights.network()),
-      options_(options),
-      plan_(plan_pass(network_, options)),
+      options_(with_attention_outputs(options, network_, arithmetic)),
+      plan_(plan_pass(network_, options_)),
       products_(arithmetic),
       context_(context),
       runner_(weights, rotaries_, /*rows=*/0, /*stepping=*/false, &products_),
@@ -93,6 +105,9 @@ CudaGradientPass::CudaGradientPass(const CudaNetworkWeights<float>& weights, con
   logits_ = DeviceArray<float>(std::min(rows, logit_rows(network_.vocabulary())) * network_.vocabulary(), "logits");
   if (options.reads_linear_outputs) dlogits_ = DeviceArray<float>(logits_.count(), "logits");
   reserve_products(rows);
+  for (size_t i = 0; i < network_.nodes.size(); ++i)
+    if (const auto* attention = std::get_if<op::Attention>(&network_.nodes[i].operation))
+      attention_of_[i].reserve(*attention, {sequences, positions});
   dots_.reserve({sequences, positions}, widest_value(network_));
   dots_.reserve(piece, network_.vocabulary());
   if (options.has_vector_gradients || options.reads_linear_outputs) {
@@ -125,7 +140,8 @@ void CudaGradientPass::run(const Instruction& instruction) {
   if (!std::holds_alternative<op::Linear>(node.operation)) products_.forget();
   if (const auto* attention = std::get_if<op::Attention>(&node.operation))
     return attention_.forward(view(instruction.inputs[0]), view(instruction.inputs[1]), view(instruction.inputs[2]),
-                              *attention, batch_, view(instruction.output), stream_);
+                              *attention, batch_, attention_of_.at(instruction.node), view(instruction.output),
+                              stream_);
   auto rows = [&](const Place& place) {
     const CudaView at = view(place);
     return NodeRows<float>{at.data, at.rows, at.columns, at.stride, at.columns};

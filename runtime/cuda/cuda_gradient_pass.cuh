@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -125,6 +126,7 @@ class CudaGradientPass {
   std::vector<DeviceArray<float>> slots_;
   CudaNodeRunner<float> runner_;
   CudaFloatAttention attention_;
+  std::map<size_t, CudaAttentionSums> attention_of_;  // by node
   CudaFloatMatrix attention_sums_[3];  // gradients that are added to others; no family needs them
   CudaColumnDots dots_;
   DeviceArray<float> logits_, dlogits_;  // of a piece; the second where observers see outputs, else they take one place

@@ -99,7 +99,9 @@ class CudaTranspose {
       sum.resize(to[i].rows, to[i].columns);
       to[i] = sum;
     }
-    pass_.attention_.backward(input(0), input(1), input(2), o, pass_.batch_, dy_, to[0], to[1], to[2], pass_.stream_);
+    const ConstCudaView y = at_.output ? ConstCudaView(pass_.view(at_.output)) : ConstCudaView();
+    pass_.attention_.backward(input(0), input(1), input(2), y, o, pass_.batch_, pass_.attention_of_.at(at_.node), dy_,
+                              to[0], to[1], to[2], pass_.stream_);
     for (size_t i = 3; i-- > 0;)
       if (adds(i)) rows_.scale(to[i], nullptr, 1, /*adds=*/true, gradient(i));
   }

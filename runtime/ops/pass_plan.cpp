@@ -47,6 +47,11 @@ std::vector<bool> inputs_read_backwards(const Node& node, const PassOptions& opt
   return std::vector<bool>(node.inputs.size(), for_vectors ? vectors : true);
 }
 
+bool is_output_read_backwards(const Operation& operation, const PassOptions& options) {
+  return (options.reads_linear_outputs && std::holds_alternative<op::Linear>(operation)) ||
+         (options.reads_attention_outputs && std::holds_alternative<op::Attention>(operation));
+}
+
 class Planner {
  public:
   Planner(const Network& network, const PassOptions& options)
@@ -139,8 +144,7 @@ class Planner {
     Draft draft;
     draft.instruction = {Instruction::Kind::kBackward, at, {}, {}, {}, {}};
     for (size_t k = 0; k < node.inputs.size(); ++k) draft.inputs.push_back(reads[k] ? ensure(node.inputs[k]) : kAbsent);
-    if (options_.reads_linear_outputs && std::holds_alternative<op::Linear>(node.operation))
-      draft.output = ensure(node.output);
+    if (is_output_read_backwards(node.operation, options_)) draft.output = ensure(node.output);
     draft.output_gradient = gradient_cell(node.output);
     draft.input_gradients.resize(node.inputs.size());
     draft.instruction.input_gradients.resize(node.inputs.size());

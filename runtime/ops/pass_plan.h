@@ -57,10 +57,11 @@ struct PassPlan {
 
 struct PassOptions {
   bool has_backward = false;
-  bool reads_linear_outputs = false;  // transposes of products find their outputs in place
-  bool has_vector_gradients = false;  // transposes find what gradients of vectors are made of
-  bool reads_linear_inputs = false;   // transposes of products find their inputs, for gradients of matrices
-  bool recomputes_layers = false;     // only what crosses from layer to layer is kept for the backward pass
+  bool reads_linear_outputs = false;     // transposes of products find their outputs in place
+  bool has_vector_gradients = false;     // transposes find what gradients of vectors are made of
+  bool reads_linear_inputs = false;      // transposes of products find their inputs, for gradients of matrices
+  bool reads_attention_outputs = false;  // and those of attention what it gave
+  bool recomputes_layers = false;        // only what crosses from layer to layer is kept for the backward pass
 };
 
 PassPlan plan_pass(const Network& network, const PassOptions& options = {});

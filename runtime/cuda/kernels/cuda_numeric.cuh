@@ -144,6 +144,13 @@ __device__ inline float to_float(float value) { return value; }
 __device__ inline float to_float(__nv_bfloat16 value) { return __bfloat162float(value); }
 __device__ inline float to_float(__half value) { return __half2float(value); }
 
+// 2^x; results below the smallest normal number become 0.
+__device__ inline float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // The fixed point of rounding.h in float32 arithmetic alone, bit for bit for all numbers but NaN. Whoever adds 2^k to a
 // smaller number and takes it away again has rounded it to multiples of 2^(k-23), ties to even. Numbers of 2^-8 and
 // more are multiples of 2^-31 as they are.

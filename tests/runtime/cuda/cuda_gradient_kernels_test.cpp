@@ -78,7 +78,8 @@ TEST_F(CudaGradientKernels, Attention) {
            {Case{1, 1, 1, {1, 1, 1}}, Case{4, 2, 6, {2, 1, 24}}, Case{4, 2, 6, {3, 23, 24}},
             Case{6, 2, 5, {1, 130, 30}}, Case{2, 2, 64, {2, 128, 128}}, Case{8, 4, 64, {1, 300, 512}},
             Case{3, 1, 129, {1, 257, 387}}, Case{4, 2, 6, {3, 23, 24}, 5}, Case{2, 1, 64, {1, 300, 128}, 130},
-            Case{6, 2, 96, {2, 150, 576}, 70}, Case{4, 4, 128, {1, 200, 512}}}) {
+            Case{6, 2, 96, {2, 150, 576}, 70}, Case{4, 4, 128, {1, 200, 512}},
+            Case{64, 64, 8, {3, 257, 512}}, Case{32, 16, 40, {11, 260, 1280}, 70}}) {
         SCOPED_TRACE(::testing::Message() << t.heads << " heads of " << t.head_dim << " over " << t.e.sequences << " x "
                                           << t.e.positions << (exclusive ? ", exclusive" : "")
                                           << (arithmetic == ProductArithmetic::kBf16 ? ", in bf16" : ""));
@@ -104,9 +105,10 @@ TEST_F(CudaGradientKernels, Attention) {
         DeviceCopy gq(q), gk(k), gv(v), gdy(dy),
             gy = DeviceCopy::poisoned(rows, wide), gdq = DeviceCopy::poisoned(rows, wide),
             gdk = DeviceCopy::poisoned(rows, narrow), gdv = DeviceCopy::poisoned(rows, narrow);
-        attention.forward(gq, gk, gv, shape, batch, gy, nullptr);
+        CudaAttentionSums sums;
+        attention.forward(gq, gk, gv, shape, batch, sums, gy, nullptr);
         expect_near(gy.download(), y, tolerance);
-        attention.backward(gq, gk, gv, shape, batch, gdy, gdq, gdk, gdv, nullptr);
+        attention.backward(gq, gk, gv, gy, shape, batch, sums, gdy, gdq, gdk, gdv, nullptr);
         expect_near(gdq.download(), dq, 2 * tolerance);
         expect_near(gdk.download(), dk, 2 * tolerance);
         expect_near(gdv.download(), dv, 2 * tolerance);

@@ -25,6 +25,7 @@ std::vector<PassOptions> all_options() {
                          .reads_linear_outputs = outputs,
                          .has_vector_gradients = vectors,
                          .reads_linear_inputs = inputs,
+                         .reads_attention_outputs = inputs != vectors,
                          .recomputes_layers = again});
   return all;
 }

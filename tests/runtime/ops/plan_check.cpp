@@ -138,7 +138,8 @@ class PlanCheck {
     EXPECT_TRUE(transposed_.insert(instruction.node).second);
     for (size_t i = 0; i < node.inputs.size(); ++i)
       if (instruction.inputs[i]) expect_value(instruction.inputs[i], node.inputs[i]);
-    if (options_.reads_linear_outputs && std::holds_alternative<op::Linear>(node.operation)) {
+    if ((options_.reads_linear_outputs && std::holds_alternative<op::Linear>(node.operation)) ||
+        (options_.reads_attention_outputs && std::holds_alternative<op::Attention>(node.operation))) {
       ASSERT_TRUE(static_cast<bool>(instruction.output));
       expect_value(instruction.output, node.output);
     }

@@ -25,6 +25,9 @@ struct AttentionRounding {
 // Rounded scores lie within +-1, so that 2^(scale * score) needs no maximum to be subtracted first.
 constexpr float kLargestRoundedScale = 100;
 
+// XSA divides by no smaller norm of an own value.
+constexpr float kLeastValueNorm = 1e-12f;
+
 // softmax(q.k log 2) V: queries come scaled so that weights are 2^(q.k). Heads of width kHead (the padded d). Queries
 // (rows, H * kHead) become outputs in place. Keys and values of sequence s, position p lie in row s * capacity + p of
 // `keys` (., 2 G * kHead): keys of all heads, then values.

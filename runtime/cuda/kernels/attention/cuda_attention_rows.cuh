@@ -2,6 +2,7 @@
 // component along the own value, rows are stored over their queries.
 #pragma once
 
+#include "runtime/cuda/kernels/attention/cuda_attention.h"
 #include "runtime/cuda/kernels/cuda_gemm.cuh"
 
 namespace thimble {
@@ -42,13 +43,6 @@ struct OwnValues {
   __device__ float2 at(int half, int j) const { return load_pair(pairs[half][j].values); }
 };
 
-// 2^x; results below the smallest normal number become 0.
-__device__ inline float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // The weight of 2^exponent of all weights' sum, in Q1.15. log_sum: log2 of the sum.
 __device__ inline float rounded_weight(float exponent, float log_sum) {
   return FixedPoint::q115(fminf(exp2_fast(exponent - log_sum), kFixedPointLimit));
@@ -69,7 +63,7 @@ __device__ void finish_attention(float (&out)[kColumns][4], const float (&invers
       along += out[j][2 * half] * v.x + out[j][2 * half + 1] * v.y;
       squares += v.x * v.x + v.y * v.y;
     }
-    float length = fmaxf(sqrtf(sum_over_lanes<4>(squares)), 1e-12f);
+    float length = fmaxf(sqrtf(sum_over_lanes<4>(squares)), kLeastValueNorm);
     float removed = sum_over_lanes<4>(along) / length / length;
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {

@@ -21,45 +21,55 @@ struct HeadTile : gemm_detail::SharedTile<kHead * sizeof(T)> {
   }
 };
 
-// out (16 x kHead of this warp) += P V, with P rounded to T and V a tile of kDepth rows.
-template <int kHead, int kDepth, typename T>
-__device__ void multiply_values(FragmentValues<kHead>& out, const FragmentValues<kDepth>& p, uint32_t values,
-                                const T* type) {
+// out += P V of this warp's fragments of 16 rows, with P rounded to T and V a tile of kDepth rows.
+template <int kHead, int kDepth, typename T, int kRowFragments>
+__device__ void multiply_values(FragmentValues<kHead> (&out)[kRowFragments],
+                                const FragmentValues<kDepth> (&p)[kRowFragments], uint32_t values, const T* type) {
   using Tile = HeadTile<T, kHead, kDepth>;
   int lane = threadIdx.x % 32;
 #pragma unroll
   for (int k = 0; k < kDepth / 16; ++k) {  // the accumulators of two key columns are the operand of one product
-    uint32_t a[4] = {packed<T>(p[2 * k][0], p[2 * k][1]), packed<T>(p[2 * k][2], p[2 * k][3]),
-                     packed<T>(p[2 * k + 1][0], p[2 * k + 1][1]), packed<T>(p[2 * k + 1][2], p[2 * k + 1][3])};
+    uint32_t a[kRowFragments][4];
+#pragma unroll
+    for (int f = 0; f < kRowFragments; ++f)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* pair = p[f][2 * k + i / 2] + i % 2 * 2;
+        a[f][i] = packed<T>(pair[0], pair[1]);
+      }
 #pragma unroll
     for (int j = 0; j < kHead / 8; j += 2) {
       uint32_t b[4];
       gemm_detail::load_matrices_transposed(b, values + Tile::at(k * 16 + lane % 16, j + lane / 16));
-      gemm_detail::multiply_add(out[j], a, b[0], b[1], type);
-      gemm_detail::multiply_add(out[j + 1], a, b[2], b[3], type);
+#pragma unroll
+      for (int f = 0; f < kRowFragments; ++f) {
+        gemm_detail::multiply_add(out[f][j], a[f], b[0], b[1], type);
+        gemm_detail::multiply_add(out[f][j + 1], a[f], b[2], b[3], type);
+      }
     }
   }
 }
 
 template <int kHead, int kDepth>
-__device__ void multiply_values(FragmentValues<kHead>& out, const FragmentValues<kDepth>& p, uint32_t values,
+__device__ void multiply_values(FragmentValues<kHead> (&out)[1], const FragmentValues<kDepth> (&p)[1], uint32_t values,
                                 const float*) {
   using Tile = HeadTile<float, kHead, kDepth>;
   int lane = threadIdx.x % 32;
 #pragma unroll
   for (int key = 0; key < kDepth; ++key) {
     int owner = lane / 4 * 4 + key % 8 / 2;
-    float upper = __shfl_sync(~0u, p[key / 8][key % 2], owner),
-          lower = __shfl_sync(~0u, p[key / 8][2 + key % 2], owner);
+    float upper = __shfl_sync(~0u, p[0][key / 8][key % 2], owner),
+          lower = __shfl_sync(~0u, p[0][key / 8][2 + key % 2], owner);
 #pragma unroll
     for (int j = 0; j < kHead / 8; ++j) {
       float2 v;
       uint32_t at = values + Tile::at(key, 2 * j + lane % 4 / 2) + static_cast<uint32_t>(lane % 2 * 8);
       asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];\n" : "=f"(v.x), "=f"(v.y) : "r"(at));
-      out[j][0] = fmaf(upper, v.x, out[j][0]);
-      out[j][1] = fmaf(upper, v.y, out[j][1]);
-      out[j][2] = fmaf(lower, v.x, out[j][2]);
-      out[j][3] = fmaf(lower, v.y, out[j][3]);
+      float(&to)[4] = out[0][j];
+      to[0] = fmaf(upper, v.x, to[0]);
+      to[1] = fmaf(upper, v.y, to[1]);
+      to[2] = fmaf(lower, v.x, to[2]);
+      to[3] = fmaf(lower, v.y, to[3]);
     }
   }
 }
@@ -95,14 +105,14 @@ __device__ void weigh(FragmentValues<kKeys>& scores, float (&peak)[2], float (&s
     for (int j = 0; j < kKeys / 8; ++j) largest = fmaxf(largest, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
     largest = max_over_lanes<4>(largest);
     const float base = largest == -INFINITY ? 0 : largest;  // a row may see none of these keys
-    float old_factor = exp2f(peak[half] - base);            // 0 at the first step
+    float old_factor = exp2_fast(peak[half] - base);            // 0 at the first step
     peak[half] = largest;
     float added = 0;
 #pragma unroll
     for (int j = 0; j < kKeys / 8; ++j)
 #pragma unroll
       for (int i = 2 * half; i < 2 * half + 2; ++i) {
-        scores[j][i] = exp2f(scores[j][i] - base);
+        scores[j][i] = exp2_fast(scores[j][i] - base);
         added += scores[j][i];
       }
     sum[half] = sum[half] * old_factor + added;

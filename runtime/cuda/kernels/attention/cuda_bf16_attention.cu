@@ -2,9 +2,11 @@
 //   P_ij = 2^(s_ij - l_i),  y_i = sum_j P_ij v_j,  l_i = log2 sum_j 2^s_ij
 //   dS_ij = P_ij (dy_i . v_j - y_i . dy_i),  dq_i = scale sum_j dS_ij k_j,  dk_j = scale sum_i dS_ij q_i,
 //   dv_j = sum_i P_ij dy_i
-// A CTA of four warps has 64 queries (or keys) of one head, each warp 16 of them, and walks over the keys that they see
-// (or the queries that see them, of all heads that share the keys) in steps, of which the next is on its way to shared
-// memory while one is multiplied.
+// With XSA these are y before it, y + a v / |v| of what stays, where a = y . v / |v|.
+// A CTA of four warps has 64 or 128 queries (or keys) of one head, each warp one or two fragments of 16 of them, and
+// walks over the keys that they see (or the queries that see them, of all heads that share the keys) in steps, of which
+// the next is on its way to shared memory while one is multiplied. What a step brings is read from there once for both
+// fragments; one alone keeps more multiprocessors busy where there is little to do. Sums have the same order in both.
 #include "runtime/cuda/kernels/attention/cuda_bf16_attention.cuh"
 
 #include <numbers>
@@ -33,7 +35,7 @@ __device__ int64_t first_of(const Operands& in, int64_t sequence, int head) {
   return (sequence * in.heads + head) * int64_t{in.positions};
 }
 
-// Rows [first, first + count) of one head of one window.
+// Rows of one head of one window.
 template <int kHead>
 struct HeadRows {
   const Rounded* data;
@@ -50,9 +52,9 @@ struct HeadRows {
   }
 };
 
-// Writes or adds factor * sums of this warp's rows, the first of which is `first` of the window, to a head's columns.
+// Writes or adds factor * sums of a fragment, whose first row is `first` of the window, to a head's columns.
 template <int kHead>
-__device__ void store_sums(const FragmentValues<kHead>& sums, const float (&factors)[2], bool adds, const Operands& in,
+__device__ void store_sums(const FragmentValues<kHead>& sums, float factor, bool adds, const Operands& in,
                            int64_t sequence, int first, int head, CudaView to) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -65,150 +67,212 @@ __device__ void store_sums(const FragmentValues<kHead>& sums, const float (&fact
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int column = 8 * j + lane % 4 * 2 + i;
-        const float value = factors[half] * sums[j][2 * half + i];
+        const float value = factor * sums[j][2 * half + i];
         if (column < in.head_dim) row[column] = adds ? row[column] + value : value;
       }
   }
 }
 
-// A CTA's tile of queries: late ones see the most keys, so they come first.
+// Keys of a step forwards, and backwards, where the sums take more registers.
+constexpr int kForwardStep = 64;
+template <int kHead, int kFragments>
+constexpr int kBackwardStep = kHead > 64 || kFragments > 1 ? 32 : 64;
+
+// A CTA's tile of queries, and the steps of kKeys keys that they see: late ones see the most, so they come first.
+template <int kFragments, int kKeys>
 struct QueryTile {
-  int first, first_key_tile, steps, head, kv_head;
+  static constexpr int kQueries = kFragments * kTile;
+  int first, first_key, steps, head, kv_head;
   int64_t sequence;
 
   __device__ explicit QueryTile(const Operands& in)
-      : first(static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTile),
-        head(static_cast<int>(blockIdx.y)),
+      : first(static_cast<int>(gridDim.z - 1 - blockIdx.z) * kQueries),
+        head(static_cast<int>(blockIdx.x)),
         kv_head(head / heads_per_group(in)),
-        sequence(blockIdx.z) {
-    first_key_tile = first_seen(first, in.window) / kTile;
-    steps = first / kTile + 1 - first_key_tile;
+        sequence(blockIdx.y) {
+    first_key = first_seen(first, in.window) / kKeys * kKeys;
+    steps = divide_up(min(first + kQueries, in.positions) - first_key, kKeys);
+  }
+  // The first query of a fragment of this warp's.
+  __device__ int query(int fragment) const {
+    return first + (static_cast<int>(threadIdx.x) / 32 * kFragments + fragment) * 16;
   }
 };
 
-// The keys and values that a tile of queries sees, kTile of them in a step, of which kStages lie in shared memory.
-template <int kHead>
+// The keys and values that a tile of queries sees, kKeys of them in a step, of which kStages lie in shared memory.
+template <int kHead, int kKeys>
 class KeySteps {
-  using Tile = HeadTile<Rounded, kHead>;
+  using Tile = HeadTile<Rounded, kHead, kKeys>;
 
  public:
+  static constexpr int kBytes = kStages * 2 * Tile::kBytes;
+
+  template <typename QueryTile>
   __device__ KeySteps(const Operands& in, const QueryTile& tile, uint32_t shared)
       : k_(in.k, in, tile.sequence, tile.kv_head, in.kv_heads),
         v_(in.v, in, tile.sequence, tile.kv_head, in.kv_heads),
-        first_tile_(tile.first_key_tile),
+        first_(tile.first_key),
         shared_(shared) {}
 
-  __device__ int first_key(int step) const { return (first_tile_ + step) * kTile; }
+  __device__ int first_key(int step) const { return first_ + step * kKeys; }
   __device__ uint32_t k_at(int step) const {
     return shared_ + static_cast<uint32_t>(step % kStages * 2 * Tile::kBytes);
   }
   __device__ uint32_t v_at(int step) const { return k_at(step) + Tile::kBytes; }
   __device__ void load(int step) const {
-    k_.template load<kTile>(k_at(step), first_key(step));
-    v_.template load<kTile>(v_at(step), first_key(step));
+    k_.template load<kKeys>(k_at(step), first_key(step));
+    v_.template load<kKeys>(v_at(step), first_key(step));
   }
 
  private:
   HeadRows<kHead> k_, v_;
-  int first_tile_;
+  int first_;
   uint32_t shared_;
 };
 
 // What rounding to bf16 leaves of weights.
-__device__ void keep_remainders(FragmentValues<kTile>& weights) {
+template <int kKeys>
+__device__ void keep_remainders(FragmentValues<kKeys>& weights) {
 #pragma unroll
-  for (int j = 0; j < kTile / 8; ++j)
+  for (int j = 0; j < kKeys / 8; ++j)
 #pragma unroll
     for (int i = 0; i < 4; ++i) weights[j][i] -= __bfloat162float(__float2bfloat16_rn(weights[j][i]));
 }
 
-// kPrecise: weights count with twice the bits, as y . dy, from which dy . v is subtracted, asks for.
-template <int kHead, bool kPrecise>
+// XSA of a fragment's outputs: removes their component along the own value, and keeps it. `first`: its first query.
+template <int kHead>
+__device__ void remove_own_value(FragmentValues<kHead>& out, const ConstCudaView& v, const Operands& in,
+                                 int64_t sequence, int first, int head) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int position = first + lane / 4 + half * 8, read = min(position, in.positions - 1);
+    const float* own =
+        v.data + (sequence * in.positions + read) * v.stride + head / heads_per_group(in) * int64_t{in.head_dim};
+    float values[kHead / 8][2], squares = 0, dot = 0;
+#pragma unroll
+    for (int j = 0; j < kHead / 8; ++j)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int column = 8 * j + lane % 4 * 2 + i;
+        values[j][i] = column < in.head_dim ? own[column] : 0.0f;
+        squares += values[j][i] * values[j][i];
+        dot += values[j][i] * out[j][2 * half + i];
+      }
+    const float inverse = 1 / fmaxf(sqrtf(sum_over_lanes<4>(squares)), kLeastValueNorm);
+    const float along = sum_over_lanes<4>(dot) * inverse;
+#pragma unroll
+    for (int j = 0; j < kHead / 8; ++j)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) out[j][2 * half + i] -= along * inverse * values[j][i];
+    if (lane % 4 == 0 && position < in.positions) in.along_own[first_of(in, sequence, head) + position] = along;
+  }
+}
+
+// `v`: values in float32, for XSA; null without it.
+template <int kHead, int kFragments>
 __global__ void __launch_bounds__(gemm_detail::kThreads)
-    forward_kernel(const __grid_constant__ Operands in, const __grid_constant__ CudaView y) {
-  using Tile = HeadTile<Rounded, kHead>;
+    forward_kernel(const __grid_constant__ Operands in, const __grid_constant__ ConstCudaView v,
+                   const __grid_constant__ CudaView y) {
+  constexpr int kKeys = kForwardStep;
+  using Tile = HeadTile<Rounded, kHead, kFragments * kTile>;
   extern __shared__ __align__(128) char shared_memory[];
   const auto q_at = static_cast<uint32_t>(__cvta_generic_to_shared(shared_memory)), steps_at = q_at + Tile::kBytes;
-  const QueryTile at(in);
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const QueryTile<kFragments, kKeys> at(in);
+  const int lane = threadIdx.x % 32;
   const HeadRows<kHead> q(in.q, in, at.sequence, at.head, in.heads);
-  const KeySteps<kHead> keys(in, at, steps_at);
-  q.template load<kTile>(q_at, at.first);
+  const KeySteps<kHead, kKeys> keys(in, at, steps_at);
+  q.template load<at.kQueries>(q_at, at.first);
   keys.load(0);
   commit_copies();
 
-  const int first_query = at.first + warp * 16;
-  FragmentValues<kHead> out = {};
-  float peak[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+  FragmentValues<kHead> out[kFragments] = {};
+  float peak[kFragments][2], sum[kFragments][2] = {};
+#pragma unroll
+  for (int f = 0; f < kFragments; ++f) peak[f][0] = peak[f][1] = -INFINITY;
   for (int step = 0; step < at.steps; ++step) {
     wait_for_copies<0>();
     __syncthreads();  // the step has arrived for all, and all have left the one that is loaded next
     if (step + 1 < at.steps) keys.load(step + 1);
     commit_copies();
-    FragmentValues<kTile> scores[1] = {};
-    multiply_tiles<1, kTile, Tile>(scores, q_at, keys.k_at(step), kBf16);
-    mask_scores<kTile>(first_query, keys.first_key(step), in.window, scores[0]);
-    weigh<kHead, kTile>(scores[0], peak, sum, out);
-    multiply_values<kHead, kTile>(out, scores[0], keys.v_at(step), kBf16);
-    if constexpr (kPrecise) {
-      keep_remainders(scores[0]);
-      multiply_values<kHead, kTile>(out, scores[0], keys.v_at(step), kBf16);
-    }
-  }
-  float factors[2];
+    FragmentValues<kKeys> scores[kFragments] = {};
+    multiply_tiles<kFragments, kKeys, Tile>(scores, q_at, keys.k_at(step), kBf16);
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float all = sum_over_lanes<4>(sum[half]);
-    factors[half] = 1 / all;
-    const int position = first_query + lane / 4 + half * 8;
-    if (lane % 4 == 0 && position < in.positions)
-      in.log_sums[first_of(in, at.sequence, at.head) + position] = peak[half] + log2f(all);
+    for (int f = 0; f < kFragments; ++f) {
+      mask_scores<kKeys>(at.query(f), keys.first_key(step), in.window, scores[f]);
+      weigh<kHead, kKeys>(scores[f], peak[f], sum[f], out[f]);
+    }
+    multiply_values<kHead, kKeys>(out, scores, keys.v_at(step), kBf16);
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) keep_remainders<kKeys>(scores[f]);
+    multiply_values<kHead, kKeys>(out, scores, keys.v_at(step), kBf16);
   }
-  store_sums<kHead>(out, factors, /*adds=*/false, in, at.sequence, first_query, at.head, y);
+#pragma unroll
+  for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float all = sum_over_lanes<4>(sum[f][half]), factor = 1 / all;
+      const int position = at.query(f) + lane / 4 + half * 8;
+      if (lane % 4 == 0 && position < in.positions)
+        in.log_sums[first_of(in, at.sequence, at.head) + position] = peak[f][half] + log2f(all);
+#pragma unroll
+      for (int j = 0; j < kHead / 8; ++j) out[f][j][2 * half] *= factor, out[f][j][2 * half + 1] *= factor;
+    }
+    if (v.data) remove_own_value<kHead>(out[f], v, in, at.sequence, at.query(f), at.head);
+    store_sums<kHead>(out[f], 1, /*adds=*/false, in, at.sequence, at.query(f), at.head, y);
+  }
 }
 
-template <int kHead>
+template <int kHead, int kFragments>
 __global__ void __launch_bounds__(gemm_detail::kThreads)
     query_gradient_kernel(const __grid_constant__ Operands in, const __grid_constant__ CudaView dq, float scale) {
-  using Tile = HeadTile<Rounded, kHead>;
+  constexpr int kKeys = kBackwardStep<kHead, kFragments>;
+  using Tile = HeadTile<Rounded, kHead, kFragments * kTile>;
   extern __shared__ __align__(128) char shared_memory[];
   const auto q_at = static_cast<uint32_t>(__cvta_generic_to_shared(shared_memory)), dy_at = q_at + Tile::kBytes,
              steps_at = dy_at + Tile::kBytes;
-  const QueryTile at(in);
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const QueryTile<kFragments, kKeys> at(in);
+  const int lane = threadIdx.x % 32;
   const HeadRows<kHead> q(in.q, in, at.sequence, at.head, in.heads), dy(in.dy, in, at.sequence, at.head, in.heads);
-  const KeySteps<kHead> keys(in, at, steps_at);
-  q.template load<kTile>(q_at, at.first);
-  dy.template load<kTile>(dy_at, at.first);
+  const KeySteps<kHead, kKeys> keys(in, at, steps_at);
+  q.template load<at.kQueries>(q_at, at.first);
+  dy.template load<at.kQueries>(dy_at, at.first);
   keys.load(0);
   commit_copies();
 
-  const int first_query = at.first + warp * 16;
-  float log_sums[2], along[2];
+  float log_sums[kFragments][2], along[kFragments][2];
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int64_t row = first_of(in, at.sequence, at.head) + min(first_query + lane / 4 + half * 8, in.positions - 1);
-    log_sums[half] = in.log_sums[row];
-    along[half] = in.along[row];
-  }
-  FragmentValues<kHead> sums = {};
+  for (int f = 0; f < kFragments; ++f)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t row =
+          first_of(in, at.sequence, at.head) + min(at.query(f) + lane / 4 + half * 8, in.positions - 1);
+      log_sums[f][half] = in.log_sums[row];
+      along[f][half] = in.along[row];
+    }
+  FragmentValues<kHead> sums[kFragments] = {};
   for (int step = 0; step < at.steps; ++step) {
     wait_for_copies<0>();
     __syncthreads();  // as in forward_kernel
     if (step + 1 < at.steps) keys.load(step + 1);
     commit_copies();
-    FragmentValues<kTile> scores[1] = {}, products[1] = {};
-    multiply_tiles<1, kTile, Tile>(scores, q_at, keys.k_at(step), kBf16);
-    mask_scores<kTile>(first_query, keys.first_key(step), in.window, scores[0]);
-    multiply_tiles<1, kTile, Tile>(products, dy_at, keys.v_at(step), kBf16);
+    FragmentValues<kKeys> scores[kFragments] = {}, products[kFragments] = {};
+    multiply_tiles<kFragments, kKeys, Tile>(scores, q_at, keys.k_at(step), kBf16);
+    multiply_tiles<kFragments, kKeys, Tile>(products, dy_at, keys.v_at(step), kBf16);
 #pragma unroll
-    for (int j = 0; j < kTile / 8; ++j)
+    for (int f = 0; f < kFragments; ++f) {
+      mask_scores<kKeys>(at.query(f), keys.first_key(step), in.window, scores[f]);
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        scores[0][j][i] = exp2_fast(scores[0][j][i] - log_sums[i / 2]) * (products[0][j][i] - along[i / 2]);
-    multiply_values<kHead, kTile>(sums, scores[0], keys.k_at(step), kBf16);
+      for (int j = 0; j < kKeys / 8; ++j)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          scores[f][j][i] = exp2_fast(scores[f][j][i] - log_sums[f][i / 2]) * (products[f][j][i] - along[f][i / 2]);
+    }
+    multiply_values<kHead, kKeys>(sums, scores, keys.k_at(step), kBf16);
   }
-  store_sums<kHead>(sums, {scale, scale}, /*adds=*/false, in, at.sequence, first_query, at.head, dq);
+#pragma unroll
+  for (int f = 0; f < kFragments; ++f)
+    store_sums<kHead>(sums[f], scale, /*adds=*/false, in, at.sequence, at.query(f), at.head, dq);
 }
 
 // Scores of keys (rows of the fragment) and queries: as mask_scores().
@@ -227,26 +291,22 @@ __device__ void mask_transposed(int first_key, int first_query, int window, Frag
     }
 }
 
-// Queries of a step: fewer where the sums of two gradients take most registers.
-template <int kHead>
-constexpr int kQueryStep = kHead > 64 ? 32 : 64;
-
-template <int kHead>
+template <int kHead, int kFragments>
 __global__ void __launch_bounds__(gemm_detail::kThreads)
     key_gradients_kernel(const __grid_constant__ Operands in, const __grid_constant__ CudaView dk,
                          const __grid_constant__ CudaView dv, bool adds_dv, float scale) {
-  constexpr int kStep = kQueryStep<kHead>;
-  using Tile = HeadTile<Rounded, kHead>;
+  constexpr int kStep = kBackwardStep<kHead, kFragments>, kKeys = kFragments * kTile;
+  using Tile = HeadTile<Rounded, kHead, kKeys>;
   using StepTile = HeadTile<Rounded, kHead, kStep>;
   extern __shared__ __align__(128) char shared_memory[];
   __shared__ float2 row_values[kStages][kStep];  // of a step's queries: log of the sum, and y . dy
   const auto k_at = static_cast<uint32_t>(__cvta_generic_to_shared(shared_memory)), v_at = k_at + Tile::kBytes,
              steps_at = v_at + Tile::kBytes;
-  const int first = static_cast<int>(blockIdx.x) * kTile, kv_head = static_cast<int>(blockIdx.y);
+  const int first = static_cast<int>(blockIdx.z) * kKeys, kv_head = static_cast<int>(blockIdx.x);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = heads_per_group(in);
-  const int64_t sequence = blockIdx.z;
+  const int64_t sequence = blockIdx.y;
   // Queries that see any of the keys.
-  const int last_key = min(first + kTile, in.positions) - 1;
+  const int last_key = min(first + kKeys, in.positions) - 1;
   const int end = in.window > 0 ? min(in.positions, last_key + in.window) : in.positions;
   const int first_step = first / kStep, steps_of_head = divide_up(end, kStep) - first_step;
   const int steps = group * steps_of_head;
@@ -266,68 +326,145 @@ __global__ void __launch_bounds__(gemm_detail::kThreads)
           query < in.positions ? float2{in.log_sums[row], in.along[row]} : float2{INFINITY, 0};
     }
   };
-  HeadRows<kHead>(in.k, in, sequence, kv_head, in.kv_heads).template load<kTile>(k_at, first);
-  HeadRows<kHead>(in.v, in, sequence, kv_head, in.kv_heads).template load<kTile>(v_at, first);
+  auto first_key_of = [&](int fragment) { return first + (warp * kFragments + fragment) * 16; };
+  HeadRows<kHead>(in.k, in, sequence, kv_head, in.kv_heads).template load<kKeys>(k_at, first);
+  HeadRows<kHead>(in.v, in, sequence, kv_head, in.kv_heads).template load<kKeys>(v_at, first);
   load_step(0);
   commit_copies();
 
-  const int first_key = first + warp * 16;
-  FragmentValues<kHead> key_sums = {}, value_sums = {};
+  FragmentValues<kHead> key_sums[kFragments] = {}, value_sums[kFragments] = {};
   for (int step = 0; step < steps; ++step) {
     wait_for_copies<0>();
     __syncthreads();  // as in forward_kernel
     if (step + 1 < steps) load_step(step + 1);
     commit_copies();
-    FragmentValues<kStep> weights[1] = {}, products[1] = {};
-    multiply_tiles<1, kStep, Tile>(weights, k_at, q_at(step), kBf16);
-    mask_transposed<kStep>(first_key, first_query_of(step), in.window, weights[0]);
+    FragmentValues<kStep> weights[kFragments] = {};
+    multiply_tiles<kFragments, kStep, Tile>(weights, k_at, q_at(step), kBf16);
     const float2* rows = row_values[step % kStages] + lane % 4 * 2;
 #pragma unroll
-    for (int j = 0; j < kStep / 8; ++j)
+    for (int f = 0; f < kFragments; ++f) {
+      mask_transposed<kStep>(first_key_of(f), first_query_of(step), in.window, weights[f]);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) weights[0][j][i] = exp2_fast(weights[0][j][i] - rows[8 * j + i % 2].x);
-    multiply_values<kHead, kStep>(value_sums, weights[0], q_at(step) + StepTile::kBytes, kBf16);
-    multiply_tiles<1, kStep, Tile>(products, v_at, q_at(step) + StepTile::kBytes, kBf16);
+      for (int j = 0; j < kStep / 8; ++j)
 #pragma unroll
-    for (int j = 0; j < kStep / 8; ++j)
+        for (int i = 0; i < 4; ++i) weights[f][j][i] = exp2_fast(weights[f][j][i] - rows[8 * j + i % 2].x);
+    }
+    multiply_values<kHead, kStep>(value_sums, weights, q_at(step) + StepTile::kBytes, kBf16);
+    FragmentValues<kStep> products[kFragments] = {};
+    multiply_tiles<kFragments, kStep, Tile>(products, v_at, q_at(step) + StepTile::kBytes, kBf16);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) weights[0][j][i] *= products[0][j][i] - rows[8 * j + i % 2].y;
-    multiply_values<kHead, kStep>(key_sums, weights[0], q_at(step), kBf16);
+    for (int f = 0; f < kFragments; ++f)
+#pragma unroll
+      for (int j = 0; j < kStep / 8; ++j)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) weights[f][j][i] *= products[f][j][i] - rows[8 * j + i % 2].y;
+    multiply_values<kHead, kStep>(key_sums, weights, q_at(step), kBf16);
   }
-  store_sums<kHead>(key_sums, {scale, scale}, /*adds=*/false, in, sequence, first_key, kv_head, dk);
-  store_sums<kHead>(value_sums, {1, 1}, adds_dv, in, sequence, first_key, kv_head, dv);
+#pragma unroll
+  for (int f = 0; f < kFragments; ++f) {
+    store_sums<kHead>(key_sums[f], scale, /*adds=*/false, in, sequence, first_key_of(f), kv_head, dk);
+    store_sums<kHead>(value_sums[f], 1, adds_dv, in, sequence, first_key_of(f), kv_head, dv);
+  }
 }
 
-// A row is one head of one position: (rows, heads * head_dim) to (rows, heads * width), times factor.
-struct RoundHeads {
+// Heads of float32 as the kernels read them: (rows, heads * head_dim) to (rows, heads * width), times factor.
+struct RoundedHeads {
   ConstCudaView from;
   float factor;
-  int64_t heads, head_dim, width;
+  int heads;
   Rounded* to;
+};
+
+// A row is one position.
+struct RoundHeads {
+  static constexpr int kAtOnce = 8;  // elements of a lane; they divide `width`
+  RoundedHeads all[3];
+  int head_dim, width;
 
   __device__ void operator()(int64_t row, int lane) const {
-    const float* head = from.data + row / heads * from.stride + row % heads * head_dim;
-    for (int64_t c = lane; c < width; c += 32)
-      to[row * width + c] = __float2bfloat16_rn(c < head_dim ? head[c] * factor : 0.0f);
+#pragma unroll
+    for (const RoundedHeads& heads : all) {
+      const float* from = heads.from.data + row * heads.from.stride;
+      Rounded* to = heads.to + row * heads.heads * width;
+      for (int c = lane * kAtOnce; c < heads.heads * width; c += 32 * kAtOnce) {
+        const int head = c / width, column = c % width;
+        const float* values = from + head * head_dim + column;
+        float v[kAtOnce];
+        if (column + kAtOnce <= head_dim && reinterpret_cast<uintptr_t>(values) % 16 == 0) {
+          load_floats(values, v);
+        } else {
+#pragma unroll
+          for (int i = 0; i < kAtOnce; ++i) v[i] = column + i < head_dim ? values[i] : 0.0f;
+        }
+#pragma unroll
+        for (float& value : v) value *= heads.factor;
+        Stored8<Rounded>::rounded(v).store(to + c);
+      }
+    }
   }
 };
 
-// The same of dy, with y . dy of what is rounded.
-struct RoundOutputGradients {
-  ConstCudaView y, dy;
-  int64_t heads, head_dim, width, positions;
+// What comes before the gradients of scores: dy rounded, and y . dy of what is; with XSA, of the gradient by what was
+// before it, whose part by the own value is where dv begins (remove_own_value_backward() of cpu_kernels.cpp). A row is
+// one key/value head of one position; lane l has columns l, l + 32, ... of `width`, kPieces of them.
+template <int kPieces>
+struct PrepareGradients {
+  ConstCudaView v, y, dy;
+  Operands in;
+  bool exclusive;
   Rounded* to;
-  float* along;
+  CudaView dv;
 
   __device__ void operator()(int64_t row, int lane) const {
-    const int64_t at = row / heads, head = row % heads;
-    const float *out = y.data + at * y.stride + head * head_dim, *gradient = dy.data + at * dy.stride + head * head_dim;
-    const float sum = sum_over_row(width, lane, [&](int64_t c) {
-      const Rounded rounded = __float2bfloat16_rn(c < head_dim ? gradient[c] : 0.0f);
-      to[row * width + c] = rounded;
-      return c < head_dim ? out[c] * __bfloat162float(rounded) : 0.0f;
-    });
-    if (lane == 0) along[(at / positions * heads + head) * positions + at % positions] = sum;
+    constexpr int kWidth = 32 * kPieces;
+    const int64_t at = row / in.kv_heads, sequence = at / in.positions, position = at % in.positions;
+    const int kv_head = static_cast<int>(row % in.kv_heads), group = in.heads / in.kv_heads;
+    auto read = [&](const ConstCudaView& from, int head, float (&values)[kPieces]) {
+      const float* of_head = from.data + at * from.stride + head * int64_t{in.head_dim};
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i)
+        values[i] = lane + 32 * i < in.head_dim ? of_head[lane + 32 * i] : 0.0f;
+    };
+    auto dot = [&](const float (&a)[kPieces], const float (&b)[kPieces]) {
+      float sum = 0;
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) sum += a[i] * b[i];
+      return sum_over_lanes<32>(sum);
+    };
+    float own[kPieces] = {}, down[kPieces] = {};
+    if (exclusive) read(v, kv_head, own);
+    const float norm = sqrtf(dot(own, own)), inverse = 1 / fmaxf(norm, kLeastValueNorm);
+    for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+      float out[kPieces], g[kPieces];
+      read(y, head, out);
+      read(dy, head, g);
+      const int64_t of_head = (sequence * in.heads + head) * in.positions + position;
+      if (exclusive) {
+        const float y_along = in.along_own[of_head], g_along = dot(g, own) * inverse;
+        const float along = norm > kLeastValueNorm ? -2 * y_along * g_along : 0.0f;
+#pragma unroll
+        for (int i = 0; i < kPieces; ++i) {
+          const float unit = inverse * own[i];
+          out[i] += y_along * unit;
+          down[i] -= inverse * (y_along * g[i] + g_along * out[i] + along * unit);
+          g[i] -= g_along * unit;
+        }
+      }
+      Rounded* rounded = to + (at * in.heads + head) * kWidth + lane;
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) {
+        const Rounded stored = __float2bfloat16_rn(g[i]);
+        rounded[32 * i] = stored;
+        g[i] = __bfloat162float(stored);
+      }
+      const float sum = dot(out, g);
+      if (lane == 0) in.along[of_head] = sum;
+    }
+    if (!exclusive) return;
+    float* begins = dv.data + at * dv.stride + kv_head * int64_t{in.head_dim};
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i)
+      if (lane + 32 * i < in.head_dim) begins[lane + 32 * i] = down[i];
   }
 };
 
@@ -341,9 +478,24 @@ void with_bf16_head(int64_t head_dim, const Body& body) {
   });
 }
 
-dim3 grid_of(const BatchShape& batch, int64_t heads) {
-  return dim3(static_cast<unsigned>(divide_up(batch.positions, kTile)), static_cast<unsigned>(heads),
-              static_cast<unsigned>(batch.sequences));
+// body(std::integral_constant<int, kFragments>) of as many fragments a warp as pay.
+template <int kHead, typename Body>
+void with_fragments(const BatchShape& batch, int64_t heads, const Body& body) {
+  // Tiles of twice the rows, at least so many, keep all multiprocessors busy; wider heads take more registers than
+  // there are.
+  constexpr int64_t kLeastTiles = 512;
+  if constexpr (kHead <= 64) {
+    if (divide_up(batch.positions, 2 * kTile) * heads * batch.sequences >= kLeastTiles)
+      return body(std::integral_constant<int, 2>());
+  }
+  body(std::integral_constant<int, 1>());
+}
+
+// Tiles that walk far come first, those of all heads and windows.
+LaunchShape launch_of(const BatchShape& batch, int64_t heads, int fragments, int shared_bytes) {
+  return {dim3(static_cast<unsigned>(heads), static_cast<unsigned>(batch.sequences),
+               static_cast<unsigned>(divide_up(batch.positions, fragments * kTile))),
+          gemm_detail::kThreads, shared_bytes};
 }
 
 }  // namespace
@@ -358,15 +510,17 @@ void CudaBf16Attention::reserve(std::span<const op::Attention> shapes, const Bat
   }
   for (DeviceArray<Rounded>* array : {&q_, &dy_}) array->reserve(wide, "attention");
   for (DeviceArray<Rounded>* array : {&k_, &v_}) array->reserve(narrow, "attention");
-  for (DeviceArray<float>* array : {&log_sums_, &along_}) array->reserve(rows, "attention");
+  along_.reserve(rows, "attention");
 }
 
-Bf16AttentionOperands CudaBf16Attention::operands(const op::Attention& shape, const BatchShape& batch) const {
+Bf16AttentionOperands CudaBf16Attention::operands(const op::Attention& shape, const BatchShape& batch,
+                                                  const CudaAttentionSums& sums) const {
   return {q_.data(),
           k_.data(),
           v_.data(),
           dy_.data(),
-          log_sums_.data(),
+          sums.log_sums.data(),
+          sums.along_own.data(),
           along_.data(),
           static_cast<int>(batch.positions),
           static_cast<int>(shape.heads),
@@ -375,42 +529,55 @@ Bf16AttentionOperands CudaBf16Attention::operands(const op::Attention& shape, co
           static_cast<int>(shape.head_dim)};
 }
 
+void CudaBf16Attention::round_inputs(ConstCudaView q, ConstCudaView k, ConstCudaView v, const op::Attention& shape,
+                                     const BatchShape& batch, cudaStream_t stream) {
+  const auto heads = static_cast<int>(shape.heads), kv_heads = static_cast<int>(shape.kv_heads);
+  launch_rows(batch.rows(),
+              RoundHeads{{{q, shape.scale * std::numbers::log2e_v<float>, heads, q_.data()},
+                          {k, 1, kv_heads, k_.data()},
+                          {v, 1, kv_heads, v_.data()}},
+                         static_cast<int>(shape.head_dim),
+                         static_cast<int>(padded_width(shape.head_dim))},
+              stream);
+}
+
 void CudaBf16Attention::forward(ConstCudaView q, ConstCudaView k, ConstCudaView v, const op::Attention& shape,
-                                const BatchShape& batch, bool is_precise, CudaView y, cudaStream_t stream) {
+                                const BatchShape& batch, CudaAttentionSums& sums, CudaView y, cudaStream_t stream) {
   reserve({&shape, 1}, batch);
-  const int64_t width = padded_width(shape.head_dim);
-  auto round = [&](ConstCudaView from, float factor, int64_t heads, Rounded* to) {
-    launch_rows(batch.rows() * heads, RoundHeads{from, factor, heads, shape.head_dim, width, to}, stream);
-  };
-  round(q, shape.scale * std::numbers::log2e_v<float>, shape.heads, q_.data());
-  round(k, 1, shape.kv_heads, k_.data());
-  round(v, 1, shape.kv_heads, v_.data());
+  sums.reserve(shape, batch);
+  round_inputs(q, k, v, shape, batch, stream);
   with_bf16_head(shape.head_dim, [&]<int kHead>(std::integral_constant<int, kHead>) {
-    constexpr int kSharedBytes = HeadTile<Rounded, kHead>::kBytes * (1 + 2 * kStages);
-    const LaunchShape launch{grid_of(batch, shape.heads), gemm_detail::kThreads, kSharedBytes};
-    if (is_precise)
-      launch_kernel(forward_kernel<kHead, true>, launch, stream, operands(shape, batch), y);
-    else
-      launch_kernel(forward_kernel<kHead, false>, launch, stream, operands(shape, batch), y);
+    with_fragments<kHead>(batch, shape.heads, [&]<int kFragments>(std::integral_constant<int, kFragments>) {
+      constexpr int kSharedBytes = HeadTile<Rounded, kHead, kFragments * kTile>::kBytes +
+                                   KeySteps<kHead, kForwardStep>::kBytes;
+      launch_kernel(forward_kernel<kHead, kFragments>, launch_of(batch, shape.heads, kFragments, kSharedBytes), stream,
+                    operands(shape, batch, sums), shape.exclusive ? v : ConstCudaView(), y);
+    });
   });
 }
 
-void CudaBf16Attention::backward(ConstCudaView y, ConstCudaView dy, const op::Attention& shape, const BatchShape& batch,
-                                 CudaView dq, CudaView dk, CudaView dv, bool adds_dv, cudaStream_t stream) {
-  launch_rows(batch.rows() * shape.heads,
-              RoundOutputGradients{y, dy, shape.heads, shape.head_dim, padded_width(shape.head_dim), batch.positions,
-                                   dy_.data(), along_.data()},
-              stream);
+void CudaBf16Attention::backward(ConstCudaView q, ConstCudaView k, ConstCudaView v, ConstCudaView y, ConstCudaView dy,
+                                 const op::Attention& shape, const BatchShape& batch, const CudaAttentionSums& sums,
+                                 CudaView dq, CudaView dk, CudaView dv, cudaStream_t stream) {
+  const Operands all = operands(shape, batch, sums);
+  round_inputs(q, k, v, shape, batch, stream);
   with_bf16_head(shape.head_dim, [&]<int kHead>(std::integral_constant<int, kHead>) {
-    constexpr int kTileBytes = HeadTile<Rounded, kHead>::kBytes;
-    constexpr int kStepBytes = HeadTile<Rounded, kHead, kQueryStep<kHead>>::kBytes;
-    launch_kernel(query_gradient_kernel<kHead>,
-                  {grid_of(batch, shape.heads), gemm_detail::kThreads, kTileBytes * (2 + 2 * kStages)}, stream,
-                  operands(shape, batch), dq, shape.scale);
-    // Queries were scaled by log2(e) besides.
-    launch_kernel(key_gradients_kernel<kHead>,
-                  {grid_of(batch, shape.kv_heads), gemm_detail::kThreads, 2 * kTileBytes + 2 * kStages * kStepBytes},
-                  stream, operands(shape, batch), dk, dv, adds_dv, std::numbers::ln2_v<float>);
+    launch_rows(batch.rows() * shape.kv_heads,
+                PrepareGradients<kHead / 32>{v, y, dy, all, shape.exclusive, dy_.data(), dv}, stream);
+    with_fragments<kHead>(batch, shape.heads, [&]<int kFragments>(std::integral_constant<int, kFragments>) {
+      constexpr int kSharedBytes = 2 * HeadTile<Rounded, kHead, kFragments * kTile>::kBytes +
+                                   KeySteps<kHead, kBackwardStep<kHead, kFragments>>::kBytes;
+      launch_kernel(query_gradient_kernel<kHead, kFragments>, launch_of(batch, shape.heads, kFragments, kSharedBytes),
+                    stream, all, dq, shape.scale);
+    });
+    with_fragments<kHead>(batch, shape.kv_heads, [&]<int kFragments>(std::integral_constant<int, kFragments>) {
+      constexpr int kSharedBytes = 2 * HeadTile<Rounded, kHead, kFragments * kTile>::kBytes +
+                                   2 * kStages * HeadTile<Rounded, kHead, kBackwardStep<kHead, kFragments>>::kBytes;
+      // Queries were scaled by log2(e) besides.
+      launch_kernel(key_gradients_kernel<kHead, kFragments>,
+                    launch_of(batch, shape.kv_heads, kFragments, kSharedBytes), stream, all, dk, dv,
+                    /*adds_dv=*/shape.exclusive, std::numbers::ln2_v<float>);
+    });
   });
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "runtime/cuda/kernels/attention/cuda_attention.h"
 #include "runtime/cuda/kernels/cuda_block_sums.cuh"
 #include "runtime/cuda/kernels/cuda_row_kernel.cuh"
 #include "runtime/ops/attention_window.h"
@@ -13,7 +14,6 @@
 namespace thimble {
 namespace {
 
-constexpr float kMinValueNorm = 1e-12f;
 constexpr int kThreads = kRowBlockThreads;
 
 struct ScoreRows {
@@ -63,7 +63,7 @@ struct OwnValue {
 
   __device__ OwnValue(const float* v, int64_t d, int lane) {
     norm = sqrtf(sum_over_row(d, lane, [&](int64_t c) { return v[c] * v[c]; }));
-    inverse = 1 / (norm > kMinValueNorm ? norm : kMinValueNorm);
+    inverse = 1 / (norm > kLeastValueNorm ? norm : kLeastValueNorm);
   }
 };
 
@@ -95,7 +95,7 @@ struct RemoveOwnValueBackward {
     const float* value = v.data + position * v.stride + group * d;
     float* dvalue = dv.data + position * dv.stride + group * d;
     OwnValue own(value, d, lane);
-    bool is_replaced = !(own.norm > kMinValueNorm);
+    bool is_replaced = !(own.norm > kLeastValueNorm);
     for (int64_t member = 0; member < heads_per_group; ++member) {
       const int64_t column = (group * heads_per_group + member) * d;
       const float* out = y.data + position * y.stride + column;
@@ -209,12 +209,12 @@ void CudaFloatAttention::reserve(std::span<const op::Attention> shapes, const Ba
   std::vector<op::Attention> on_chip;
   int64_t scores = 0, outputs = 0;
   for (const op::Attention& shape : shapes) {
-    if (keeps_scores_on_chip(shape))
+    if (keeps_scores_on_chip(shape)) {
       on_chip.push_back(shape);
-    else
-      scores = std::max(scores, batch.rows() * shape.heads * score_stride(batch.positions));
-    if (shape.exclusive || keeps_scores_on_chip(shape))
-      outputs = std::max(outputs, batch.rows() * shape.heads * shape.head_dim);
+      continue;
+    }
+    scores = std::max(scores, batch.rows() * shape.heads * score_stride(batch.positions));
+    if (shape.exclusive) outputs = std::max(outputs, batch.rows() * shape.heads * shape.head_dim);
   }
   on_chip_.reserve(on_chip, batch);
   for (DeviceArray<float>* array : {&probabilities_, &gradients_}) array->reserve(scores, "attention scores");
@@ -222,39 +222,32 @@ void CudaFloatAttention::reserve(std::span<const op::Attention> shapes, const Ba
 }
 
 void CudaFloatAttention::forward(ConstCudaView q, ConstCudaView k, ConstCudaView v, const op::Attention& shape,
-                                 const BatchShape& batch, CudaView y, cudaStream_t stream) {
-  if (keeps_scores_on_chip(shape)) {
-    on_chip_.forward(q, k, v, shape, batch, /*is_precise=*/false, y, stream);
-  } else {
-    Layout at(shape, batch, arithmetic_);
-    probabilities_.reserve(at.score_count());
-    form_probabilities(at, q, k, probabilities_.data(), stream);
-    apply_scores(at, probabilities_.data(), v, y, stream);
-  }
+                                 const BatchShape& batch, CudaAttentionSums& sums, CudaView y, cudaStream_t stream) {
+  if (keeps_scores_on_chip(shape)) return on_chip_.forward(q, k, v, shape, batch, sums, y, stream);
+  Layout at(shape, batch, arithmetic_);
+  probabilities_.reserve(at.score_count());
+  form_probabilities(at, q, k, probabilities_.data(), stream);
+  apply_scores(at, probabilities_.data(), v, y, stream);
   if (shape.exclusive)
     launch_rows(q.rows * shape.heads, RemoveOwnValue{v, shape.heads, shape.heads / shape.kv_heads, shape.head_dim, y},
                 stream);
 }
 
-void CudaFloatAttention::backward(ConstCudaView q, ConstCudaView k, ConstCudaView v, const op::Attention& shape,
-                                  const BatchShape& batch, CudaView dy, CudaView dq, CudaView dk, CudaView dv,
-                                  cudaStream_t stream) {
+void CudaFloatAttention::backward(ConstCudaView q, ConstCudaView k, ConstCudaView v, ConstCudaView y,
+                                  const op::Attention& shape, const BatchShape& batch, const CudaAttentionSums& sums,
+                                  CudaView dy, CudaView dq, CudaView dk, CudaView dv, cudaStream_t stream) {
   reserve({&shape, 1}, batch);
+  if (keeps_scores_on_chip(shape))
+    return on_chip_.backward(q, k, v, y, dy, shape, batch, sums, dq, dk, dv, stream);
   const Layout at(shape, batch, arithmetic_);
-  const CudaView y{y_.data(), q.rows, q.columns};  // before XSA
-  auto remove_own_value = [&] {
-    if (shape.exclusive)
-      launch_rows(q.rows * shape.kv_heads,
-                  RemoveOwnValueBackward{v, y, shape.kv_heads, at.heads_per_group(), shape.head_dim, dy, dv}, stream);
-  };
-  if (keeps_scores_on_chip(shape)) {
-    on_chip_.forward(q, k, v, shape, batch, /*is_precise=*/true, y, stream);
-    remove_own_value();
-    return on_chip_.backward(y, dy, shape, batch, dq, dk, dv, /*adds_dv=*/shape.exclusive, stream);
-  }
   form_probabilities(at, q, k, probabilities_.data(), stream);
-  if (shape.exclusive) apply_scores(at, probabilities_.data(), v, y, stream);
-  remove_own_value();
+  if (shape.exclusive) {
+    const CudaView before{y_.data(), q.rows, q.columns};
+    apply_scores(at, probabilities_.data(), v, before, stream);
+    launch_rows(q.rows * shape.kv_heads,
+                RemoveOwnValueBackward{v, before, shape.kv_heads, at.heads_per_group(), shape.head_dim, dy, dv},
+                stream);
+  }
   apply_transposed(at, probabilities_.data(), dy, shape.exclusive, dv, stream);
   multiply_scores(at, dy, v, gradients_.data(), stream);
   launch_kernel(softmax_backward_kernel, {dim3(static_cast<unsigned>(at.score_rows())), kThreads}, stream, at.rows(),

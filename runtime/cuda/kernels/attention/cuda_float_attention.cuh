@@ -18,17 +18,20 @@ class CudaFloatAttention {
   // Takes the memory that such batches need forwards and backwards, one at a time; more is taken when it is needed.
   void reserve(std::span<const op::Attention> shapes, const BatchShape& batch);
 
-  // q (S*T, H*d), k and v (S*T, G*d) of windows from their start, y (S*T, H*d).
-  void forward(ConstCudaView q, ConstCudaView k, ConstCudaView v, const op::Attention& shape, const BatchShape& batch,
-               CudaView y, cudaStream_t stream);
-  // From the gradient of y to those of q, k and v; dy is overwritten.
-  void backward(ConstCudaView q, ConstCudaView k, ConstCudaView v, const op::Attention& shape, const BatchShape& batch,
-                CudaView dy, CudaView dq, CudaView dk, CudaView dv, cudaStream_t stream);
-
- private:
+  // Else `sums` and `y` of backward() are not read.
   bool keeps_scores_on_chip(const op::Attention& shape) const {
     return arithmetic_ == ProductArithmetic::kBf16 && shape.head_dim <= kWidestBf16Head;
   }
+
+  // q (S*T, H*d), k and v (S*T, G*d) of windows from their start, y (S*T, H*d).
+  void forward(ConstCudaView q, ConstCudaView k, ConstCudaView v, const op::Attention& shape, const BatchShape& batch,
+               CudaAttentionSums& sums, CudaView y, cudaStream_t stream);
+  // From y, its gradient, and what forward() left in `sums`, to the gradients of q, k and v. dy may be overwritten.
+  void backward(ConstCudaView q, ConstCudaView k, ConstCudaView v, ConstCudaView y, const op::Attention& shape,
+                const BatchShape& batch, const CudaAttentionSums& sums, CudaView dy, CudaView dq, CudaView dk,
+                CudaView dv, cudaStream_t stream);
+
+ private:
 
   ProductArithmetic arithmetic_;
   CudaBf16Attention on_chip_;

@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(kWarps * 32) step_attention_kernel(const Atten
     }
     float removed = 0;
     if (operands.exclusive) {
-      float length = fmaxf(sqrtf(sum_over_lanes<32>(squares)), 1e-12f);
+      float length = fmaxf(sqrtf(sum_over_lanes<32>(squares)), kLeastValueNorm);
       removed = sum_over_lanes<32>(along) / length / length;
     }
     const FixedPoint rounding(operands.rounding.outputs);

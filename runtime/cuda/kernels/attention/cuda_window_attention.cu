@@ -80,7 +80,8 @@ __global__ void __launch_bounds__(kAttentionWarps * 32) window_attention_kernel(
   }
 
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = warp * 16 + lane / 4;
-  FragmentValues<kHead> out = {};
+  FragmentValues<kHead> outputs[1] = {};
+  auto& out = outputs[0];
   float peak[2] = {-INFINITY, -INFINITY}, sum[2] = {}, log_sum[2] = {};
   for (int step = 0; step < steps; ++step) {
     if constexpr (kStages == 1) {
@@ -115,7 +116,7 @@ __global__ void __launch_bounds__(kAttentionWarps * 32) window_attention_kernel(
       }
       round_weights(scores, log_sum);
     }
-    multiply_values<kHead, kTile>(out, scores, at + Tile::kBytes, static_cast<const T*>(nullptr));
+    multiply_values<kHead, kTile>(outputs, fragments, at + Tile::kBytes, static_cast<const T*>(nullptr));
   }
 
   AttentionRows<T> rows{value + static_cast<int64_t>(first_position) * kv_stride,
