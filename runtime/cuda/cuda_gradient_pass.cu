@@ -90,7 +90,11 @@ CudaGradientPass::CudaGradientPass(const CudaNetworkWeights<float>& weights, con
       plan_(plan_pass(network_, options_)),
       products_(arithmetic),
       context_(context),
-      runner_(weights, rotaries_, /*rows=*/0, /*stepping=*/false, &products_),
+      rounds_([this](ConstCudaView out) {
+        const bool is_next = out.data == next_left_.data && out.columns == next_left_.columns;
+        return is_next ? products_.round_ahead(out) : RoundedRows();
+      }),
+      runner_(weights, rotaries_, /*rows=*/0, /*stepping=*/false, &products_, &rounds_),
       attention_(make_attention(network_, {sequences, positions}, arithmetic)),
       losses_(sequences * positions),
       device_tokens_(sequences * positions),
@@ -134,10 +138,25 @@ CudaView CudaGradientPass::view(const Place& place) const {
   return {slots_[static_cast<size_t>(place.slot)].data() + place.first_column, batch_.rows(), place.width, stride};
 }
 
+void CudaGradientPass::overwrite(const Place& place) {
+  if (!place) return;
+  const DeviceArray<float>& slot = slots_[static_cast<size_t>(place.slot)];
+  products_.forget(slot.data(), slot.count());
+}
+
+void CudaGradientPass::expect_product(std::span<const Instruction> instructions, size_t at) {
+  next_left_ = {};
+  for (const Instruction& next : instructions.subspan(at + 1)) {
+    if (!std::holds_alternative<op::Linear>(network_.nodes[next.node].operation)) continue;
+    next_left_ = view(next.kind == Instruction::Kind::kForward ? next.inputs[0] : next.output_gradient);
+    return;
+  }
+}
+
 void CudaGradientPass::run(const Instruction& instruction) {
   const Node& node = network_.nodes[instruction.node];
   if (std::holds_alternative<op::Columns>(node.operation)) return;  // a view
-  if (!std::holds_alternative<op::Linear>(node.operation)) products_.forget();
+  overwrite(instruction.output);
   if (const auto* attention = std::get_if<op::Attention>(&node.operation))
     return attention_.forward(view(instruction.inputs[0]), view(instruction.inputs[1]), view(instruction.inputs[2]),
                               *attention, batch_, attention_of_.at(instruction.node), view(instruction.output),
@@ -168,8 +187,12 @@ void CudaGradientPass::forward(std::span<const Token> tokens, int64_t stride, co
   }
   check_cuda(cudaMemcpyAsync(device_tokens_.data(), tokens_.tokens.data(), tokens_.tokens.size() * sizeof(Token),
                              cudaMemcpyHostToDevice, stream_));
-  stream_.wait();  // the list may change after this
-  for (const Instruction& instruction : plan_.forward) run(instruction);
+  stream_.wait();      // the list may change after this
+  products_.forget();  // weights may have changed
+  for (size_t i = 0; i < plan_.forward.size(); ++i) {
+    expect_product(plan_.forward, i);
+    run(plan_.forward[i]);
+  }
 }
 
 void launch_logits(ConstCudaView hidden, const CudaMatrix<float>& head, float softcap, CudaGradientProducts& products,

@@ -106,6 +106,10 @@ class CudaGradientPass {
   void reserve_products(int64_t rows);  // of a batch
   void run(const Instruction& instruction);
   CudaView view(const Place& place) const;
+  // Before an instruction writes there: rounded factors that lie in its slot are no longer what they were.
+  void overwrite(const Place& place);
+  // Before instruction `at` of a list: what the next product after it has on its left may be rounded as it is written.
+  void expect_product(std::span<const Instruction> instructions, size_t at);
   // body(first row, piece) for each piece of the batch's logits: as many of its windows as fit, or so many positions of
   // one, so that a window is cut alike in any batch.
   template <typename Body>
@@ -124,10 +128,12 @@ class CudaGradientPass {
   CudaStream stream_;
   std::vector<DeviceArray<float2>> rotaries_;
   std::vector<DeviceArray<float>> slots_;
+  ConstCudaView next_left_;  // what expect_product() found
+  const RoundsRows rounds_;  // of who writes just that
   CudaNodeRunner<float> runner_;
   CudaFloatAttention attention_;
   std::map<size_t, CudaAttentionSums> attention_of_;  // by node
-  CudaFloatMatrix attention_sums_[3];  // gradients that are added to others; no family needs them
+  CudaFloatMatrix attention_sums_[3];                 // gradients that are added to others; no family needs them
   CudaColumnDots dots_;
   DeviceArray<float> logits_, dlogits_;  // of a piece; the second where observers see outputs, else they take one place
   DeviceArray<float> losses_, scratch_[2], ones_;

@@ -1,6 +1,8 @@
 // cuda_gradient_products.cu: see cuda_gradient_products.cuh.
 #include "runtime/cuda/cuda_gradient_products.cuh"
 
+#include <functional>
+
 #include "runtime/cuda/kernels/cuda_sm90.cuh"
 
 namespace thimble {
@@ -17,6 +19,20 @@ void CudaGradientProducts::reserve(ProductForm form, const MatrixSize& a, const 
 
 void CudaGradientProducts::forget() {
   for (Rounded* factor : {&left_, &inputs_, &weights_}) factor->from = nullptr;
+}
+
+void CudaGradientProducts::forget(const float* begin, int64_t count) {
+  for (Rounded* factor : {&left_, &inputs_, &weights_})
+    if (!std::less<>()(factor->from, begin) && std::less<>()(factor->from, begin + count)) factor->from = nullptr;
+}
+
+RoundedRows CudaGradientProducts::round_ahead(ConstCudaView factor) {
+  const int64_t stride = round_up(factor.columns, 8);
+  if (!sm90_ || stride != factor.columns) return {};  // what pads a row would have to be cleared
+  left_.values.reserve(bf16_elements(factor.rows, factor.columns), "rounded factors");
+  left_.from = factor.data;
+  left_.rows = factor.rows, left_.columns = factor.columns, left_.stride = factor.stride;
+  return {left_.values.data(), stride};
 }
 
 Bf16Factor CudaGradientProducts::rounded(const ProductInput& input, int64_t batch, Rounded& to, cudaStream_t stream) {

@@ -5,6 +5,7 @@
 
 #include <cuda_bf16.h>
 
+#include "runtime/cuda/kernels/cuda_rounded_rows.cuh"
 #include "runtime/cuda/kernels/products/cuda_bf16_product_sm90.cuh"
 #include "runtime/cuda/kernels/products/cuda_float_product.cuh"
 
@@ -15,7 +16,8 @@ struct MatrixSize {
   int64_t rows = 0, columns = 0;
 };
 
-// Rounded factors are kept: one that lies where an earlier one did is taken to be that one, until forget().
+// Rounded factors are kept: one that lies where an earlier one did is taken to be that one, until forget(). Whoever
+// writes a left factor may round it on the way (round_ahead()).
 class CudaGradientProducts {
  public:
   // Of the current device.
@@ -28,8 +30,12 @@ class CudaGradientProducts {
   // Enqueues C = A B of the given form, or C += A B. Of a batch, matrices lie steps.outer apart.
   void multiply(ProductForm form, const ProductInput& a, const ProductInput& b, const ProductOutput& c, bool add,
                 int64_t batch, cudaStream_t stream);
-  // Matrices may have changed.
+  // Matrices may have changed: all, or those that begin within this memory.
   void forget();
+  void forget(const float* begin, int64_t count);
+  // Where the rows of the next product's left factor go, rounded, from whoever is about to write that; nowhere where
+  // factors are not rounded before.
+  RoundedRows round_ahead(ConstCudaView factor);
 
  private:
   // Room for one rounded factor, and which one it holds.

@@ -2,55 +2,81 @@
 #include "runtime/cuda/cuda_gradient_rows.cuh"
 
 #include "runtime/cuda/kernels/cuda_head_lanes.cuh"
-#include "runtime/cuda/kernels/cuda_row_kernel.cuh"
+#include "runtime/cuda/kernels/cuda_row_vectors.cuh"
 
 namespace thimble {
 namespace {
 
-// out[c] (+)= value(c) of a row's columns.
-template <typename Value>
-__device__ void write_columns(float* out, int64_t columns, int lane, bool adds, const Value& value) {
-  store_columns(out, columns, lane, [&](int64_t c) { return adds ? out[c] + value(c) : value(c); });
-}
-
-// dx[row] (+)= function(row, column).
-template <typename Function>
-struct WriteRows {
+// Where gradients go: written or added, and rounded to bf16 besides where that is asked for.
+template <int kWidth>
+struct GradientsOut {
   CudaView dx;
   bool adds;
-  Function function;
+  RoundedRows rounded;
 
-  __device__ void operator()(int64_t row, int lane) const {
-    write_columns(dx.data + row * dx.stride, dx.columns, lane, adds, [&](int64_t c) { return function(row, c); });
+  // Columns of value(Width<kWidth>, column).
+  template <typename Value>
+  __device__ void write(int64_t row, int lane, const Value& value) const {
+    float* to = dx.data + row * dx.stride;
+    auto sum = [&](auto width, int64_t c) {
+      Columns<kWidth> out = value(width, c);
+      if (!adds) return out;
+      const auto before = load_columns<kWidth>(to + c);
+      return columns_of<kWidth>([&](int i) { return before[i] + out[i]; });
+    };
+    map_columns<kWidth>(dx.columns, lane, sum, [&](int64_t c, const Columns<kWidth>& columns) {
+      write_columns(to + c, columns);
+      write_rounded(rounded, row, c, columns);
+    });
   }
 };
 
-template <typename Function>
-void write_rows(CudaView dx, bool adds, const Function& function, cudaStream_t stream) {
-  launch_rows(dx.rows, WriteRows<Function>{dx, adds, function}, stream);
-}
+// dx[row] (+)= function(row).
+template <int kWidth, typename Function>
+struct WriteRows {
+  GradientsOut<kWidth> out;
+  Function function;
 
-__device__ float at(const ConstCudaView& x, int64_t row, int64_t column) { return x.data[row * x.stride + column]; }
+  __device__ void operator()(int64_t row, int lane) const {
+    out.write(row, lane, [&](auto width, int64_t c) { return function(width, row, c); });
+  }
+};
+
+template <int kWidth>
+__device__ Columns<kWidth> columns_at(const ConstCudaView& x, int64_t row, int64_t column) {
+  return load_columns<kWidth>(x.data + row * x.stride + column);
+}
+bool has_vectors(const ConstCudaView& x) { return has_row_vectors(x.data, x.columns, x.stride); }
 
 struct Scaled {
   ConstCudaView dy;
   const float* scale;  // may be null
   float factor;
-  __device__ float operator()(int64_t row, int64_t c) const {
-    return (scale ? scale[c] * factor : factor) * at(dy, row, c);
+  template <int kWidth>
+  __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
+    const auto g = columns_at<kWidth>(dy, row, c);
+    return columns_of<kWidth>([&](int i) { return (scale ? scale[c + i] * factor : factor) * g[i]; });
   }
 };
 
 struct WithoutBias {
   ConstCudaView x;
   const float* bias;
-  __device__ float operator()(int64_t row, int64_t c) const { return at(x, row, c) - bias[c]; }
+  template <int kWidth>
+  __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
+    const auto own = columns_at<kWidth>(x, row, c);
+    return columns_of<kWidth>([&](int i) { return own[i] - bias[c + i]; });
+  }
 };
 
 struct Ungated {
   ConstCudaView dy;
   const float *weight, *gate;
-  __device__ float operator()(int64_t row, int64_t c) const { return weight[c] * (1 - gate[c]) * at(dy, row, c); }
+  template <int kWidth>
+  __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
+    const auto g = columns_at<kWidth>(dy, row, c);
+    return columns_of<kWidth>([&](int i) { return weight[c + i] * (1 - gate[c + i]) * g[i]; });
+  }
 };
 
 __device__ float activation_slope(Activation activation, float z) {
@@ -81,24 +107,31 @@ __device__ float activated_by(Activation activation, float z) {
 struct ActivationBackward {
   Activation activation;
   ConstCudaView x, dy;
-  __device__ float operator()(int64_t row, int64_t c) const {
-    return at(dy, row, c) * activation_slope(activation, at(x, row, c));
+  template <int kWidth>
+  __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
+    const auto own = columns_at<kWidth>(x, row, c), g = columns_at<kWidth>(dy, row, c);
+    return columns_of<kWidth>([&](int i) { return g[i] * activation_slope(activation, own[i]); });
   }
 };
 
 struct GateBackward {
   Activation activation;
   ConstCudaView x, a, dy;
-  __device__ float operator()(int64_t row, int64_t c) const {
-    return at(dy, row, c) * at(a, row, c) * activation_slope(activation, at(x, row, c));
+  template <int kWidth>
+  __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
+    const auto own = columns_at<kWidth>(x, row, c), other = columns_at<kWidth>(a, row, c),
+               g = columns_at<kWidth>(dy, row, c);
+    return columns_of<kWidth>([&](int i) { return g[i] * other[i] * activation_slope(activation, own[i]); });
   }
 };
 
 struct GatedBackward {
   Activation activation;
   ConstCudaView x, dy;
-  __device__ float operator()(int64_t row, int64_t c) const {
-    return at(dy, row, c) * activated_by(activation, at(x, row, c));
+  template <int kWidth>
+  __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
+    const auto own = columns_at<kWidth>(x, row, c), g = columns_at<kWidth>(dy, row, c);
+    return columns_of<kWidth>([&](int i) { return g[i] * activated_by(activation, own[i]); });
   }
 };
 
@@ -106,35 +139,52 @@ struct SmearBackward {
   ConstCudaView dy;
   const float* gate;
   int64_t positions;
-  __device__ float operator()(int64_t row, int64_t c) const {
-    const float next = row % positions == positions - 1 ? 0 : at(dy, row + 1, c);
-    return (1 - gate[c]) * at(dy, row, c) + gate[c] * next;
+  template <int kWidth>
+  __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
+    const auto g = columns_at<kWidth>(dy, row, c);
+    Columns<kWidth> next = {};
+    if (row % positions < positions - 1) next = columns_at<kWidth>(dy, row + 1, c);
+    return columns_of<kWidth>([&](int i) { return (1 - gate[c + i]) * g[i] + gate[c + i] * next[i]; });
   }
 };
 
 struct SmearDirection {
   ConstCudaView x;
   int64_t positions;
-  __device__ float operator()(int64_t row, int64_t c) const {
-    return (row % positions == 0 ? 0 : at(x, row - 1, c)) - at(x, row, c);
+  template <int kWidth>
+  __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
+    const auto own = columns_at<kWidth>(x, row, c);
+    Columns<kWidth> before = {};
+    if (row % positions > 0) before = columns_at<kWidth>(x, row - 1, c);
+    return columns_of<kWidth>([&](int i) { return before[i] - own[i]; });
   }
 };
 
+template <int kWidth>
 struct RmsNormBackward {
   ConstCudaView x, dy;
   const float* gain;  // may be null
   float factor, epsilon;
-  bool adds;
-  CudaView dx;
+  GradientsOut<kWidth> out;
 
   __device__ void operator()(int64_t row, int lane) const {
-    const float *from = x.data + row * x.stride, *gradient = dy.data + row * dy.stride;
-    float* out = dx.data + row * dx.stride;
-    auto g = [&](int64_t c) { return gain ? gradient[c] * gain[c] : gradient[c]; };
-    const float s = inverse_rms(from, x.columns, epsilon, lane);
-    const float dot = sum_over_row(x.columns, lane, [&](int64_t c) { return from[c] * g(c); });
-    const float along = s * s * (dot / static_cast<float>(x.columns));
-    write_columns(out, x.columns, lane, adds, [&](int64_t c) { return (factor * s) * (g(c) - along * from[c]); });
+    auto g = [&](int64_t c) {
+      const auto gradient = columns_at<kWidth>(dy, row, c);
+      return columns_of<kWidth>([&](int i) { return gain ? gradient[i] * gain[c + i] : gradient[i]; });
+    };
+    float squares = 0, dot = 0;
+    for (int64_t c = lane * kWidth; c < x.columns; c += 32 * kWidth) {
+      const auto own = columns_at<kWidth>(x, row, c), gradient = g(c);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) squares += own[i] * own[i], dot += own[i] * gradient[i];
+    }
+    const auto width = static_cast<float>(x.columns);
+    const float s = 1 / sqrtf(sum_over_lanes<32>(squares) / width + epsilon);
+    const float along = s * s * (sum_over_lanes<32>(dot) / width);
+    out.write(row, lane, [&](auto, int64_t c) {
+      const auto own = columns_at<kWidth>(x, row, c), gradient = g(c);
+      return columns_of<kWidth>([&](int i) { return (factor * s) * (gradient[i] - along * own[i]); });
+    });
   }
 };
 
@@ -153,22 +203,19 @@ struct LayerNormBackward {
   ConstCudaView x, dy;
   const float* weight;
   float epsilon;
-  bool adds;
-  CudaView dx;
+  GradientsOut<1> out;
 
   __device__ void operator()(int64_t row, int lane) const {
     const float *from = x.data + row * x.stride, *gradient = dy.data + row * dy.stride;
-    float* out = dx.data + row * dx.stride;
     const auto width = static_cast<float>(x.columns);
     const LayerMoments moments(from, x.columns, epsilon, lane);
     auto g = [&](int64_t c) { return gradient[c] * weight[c]; };
     const float mean_gradient = sum_over_row(x.columns, lane, g) / width;
     const float along = sum_over_row(x.columns, lane, [&](int64_t c) { return (from[c] - moments.mean) * g(c); }) *
                         (moments.inverse / width);
-    auto value = [&](int64_t c) {
-      return moments.inverse * (g(c) - mean_gradient - (from[c] - moments.mean) * (moments.inverse * along));
-    };
-    write_columns(out, x.columns, lane, adds, value);
+    out.write(row, lane, [&](auto, int64_t c) -> Columns<1> {
+      return {{moments.inverse * (g(c) - mean_gradient - (from[c] - moments.mean) * (moments.inverse * along))}};
+    });
   }
 };
 
@@ -197,6 +244,7 @@ struct HeadsBackward {
   NodeRotation rotation;
   bool adds;
   CudaView dx;
+  RoundedRows rounded;
 
   __device__ void operator()(int64_t warp, int warp_lane) const {
     const HeadLanes<kLanes, kPieces> lanes(all, warp, warp_lane);
@@ -228,11 +276,28 @@ struct HeadsBackward {
     }
     __syncwarp();
     if (!lanes.exists) return;
-    lanes.for_columns(d, [&](int i, int c) { out[c] = adds ? out[c] + factor * g[i] : factor * g[i]; });
+    lanes.for_columns(d, [&](int i, int c) {
+      out[c] = adds ? out[c] + factor * g[i] : factor * g[i];
+      write_rounded<1>(rounded, lanes.row, int64_t{lanes.head} * d + c, {{out[c]}});
+    });
   }
 };
 
 }  // namespace
+
+template <typename Make>
+void CudaGradientRows::launch_wide(bool has_vectors_too, bool adds, CudaView dx, const Make& make) const {
+  with_row_width<float>(has_vectors_too && has_vectors(dx), [&]<int kWidth>(Width<kWidth>) {
+    launch_rows(dx.rows, make(GradientsOut<kWidth>{dx, adds, rounded_rows(rounds_, dx)}), stream_);
+  });
+}
+
+template <typename Function>
+void CudaGradientRows::write_rows(bool has_vectors_too, bool adds, CudaView dx, const Function& function) const {
+  launch_wide(has_vectors_too, adds, dx, [&]<int kWidth>(const GradientsOut<kWidth>& out) {
+    return WriteRows<kWidth, Function>{out, function};
+  });
+}
 
 void CudaGradientRows::zero(CudaView x) const {
   check_cuda(cudaMemset2DAsync(x.data, static_cast<size_t>(x.stride) * sizeof(float), 0,
@@ -241,35 +306,38 @@ void CudaGradientRows::zero(CudaView x) const {
 
 void CudaGradientRows::scale(ConstCudaView dy, const float* scale, float factor, bool adds, CudaView dx) const {
   if (!adds && !scale && factor == 1 && dx.data == dy.data) return;
-  write_rows(dx, adds, Scaled{dy, scale, factor}, stream_);
+  write_rows(has_vectors(dy), adds, dx, Scaled{dy, scale, factor});
 }
 
 void CudaGradientRows::subtract(ConstCudaView x, const float* bias, CudaView out) const {
-  write_rows(out, /*adds=*/false, WithoutBias{x, bias}, stream_);
+  write_rows(has_vectors(x), /*adds=*/false, out, WithoutBias{x, bias});
 }
 
 void CudaGradientRows::scale_ungated(ConstCudaView dy, const float* weight, const float* gate, bool adds,
                                      CudaView dx) const {
-  write_rows(dx, adds, Ungated{dy, weight, gate}, stream_);
+  write_rows(has_vectors(dy), adds, dx, Ungated{dy, weight, gate});
 }
 
 void CudaGradientRows::rms_norm(ConstCudaView x, const float* gain, float factor, float epsilon, ConstCudaView dy,
                                 bool adds, CudaView dx) const {
-  launch_rows(x.rows, RmsNormBackward{x, dy, gain, factor, epsilon, adds, dx}, stream_);
+  launch_wide(has_vectors(x) && has_vectors(dy), adds, dx, [&]<int kWidth>(const GradientsOut<kWidth>& out) {
+    return RmsNormBackward<kWidth>{x, dy, gain, factor, epsilon, out};
+  });
 }
 
 void CudaGradientRows::layer_norm(ConstCudaView x, const float* weight, float epsilon, ConstCudaView dy, bool adds,
                                   CudaView dx) const {
-  launch_rows(x.rows, LayerNormBackward{x, dy, weight, epsilon, adds, dx}, stream_);
+  launch_rows(x.rows, LayerNormBackward{x, dy, weight, epsilon, {dx, adds, rounded_rows(rounds_, dx)}}, stream_);
 }
 
 void CudaGradientRows::heads(ConstCudaView x, int64_t head_dim, float epsilon, const float* norm_gain,
                              const float* head_gain, const NodeRotation& rotation, int64_t positions, ConstCudaView dy,
                              bool adds, CudaView dx) const {
   const HeadRows all(dy.rows, dy.columns / head_dim, head_dim);
+  const RoundedRows rounded = rounded_rows(rounds_, dx);
   launch_heads(all, stream_, [&]<int kLanes, int kPieces>() {
     return HeadsBackward<kLanes, kPieces>{
-        all, x, dy, static_cast<int>(positions), epsilon, norm_gain, head_gain, rotation, adds, dx};
+        all, x, dy, static_cast<int>(positions), epsilon, norm_gain, head_gain, rotation, adds, dx, rounded};
   });
 }
 
@@ -280,24 +348,24 @@ void CudaGradientRows::rotate_back(int64_t head_dim, const NodeRotation& rotatio
 
 void CudaGradientRows::activate(Activation activation, ConstCudaView x, ConstCudaView dy, bool adds,
                                 CudaView dx) const {
-  write_rows(dx, adds, ActivationBackward{activation, x, dy}, stream_);
+  write_rows(has_vectors(x) && has_vectors(dy), adds, dx, ActivationBackward{activation, x, dy});
 }
 
 void CudaGradientRows::gate(Activation activation, ConstCudaView x, ConstCudaView a, ConstCudaView dy, bool adds,
                             CudaView dx) const {
-  write_rows(dx, adds, GateBackward{activation, x, a, dy}, stream_);
+  write_rows(has_vectors(x) && has_vectors(a) && has_vectors(dy), adds, dx, GateBackward{activation, x, a, dy});
 }
 
 void CudaGradientRows::gated(Activation activation, ConstCudaView x, ConstCudaView dy, bool adds, CudaView da) const {
-  write_rows(da, adds, GatedBackward{activation, x, dy}, stream_);
+  write_rows(has_vectors(x) && has_vectors(dy), adds, da, GatedBackward{activation, x, dy});
 }
 
 void CudaGradientRows::smear(ConstCudaView dy, const float* gate, int64_t positions, bool adds, CudaView dx) const {
-  write_rows(dx, adds, SmearBackward{dy, gate, positions}, stream_);
+  write_rows(has_vectors(dy), adds, dx, SmearBackward{dy, gate, positions});
 }
 
 void CudaGradientRows::smear_direction(ConstCudaView x, int64_t positions, CudaView out) const {
-  write_rows(out, /*adds=*/false, SmearDirection{x, positions}, stream_);
+  write_rows(has_vectors(x), /*adds=*/false, out, SmearDirection{x, positions});
 }
 
 void CudaGradientRows::normalise(ConstCudaView x, float epsilon, CudaView out) const {

@@ -9,7 +9,9 @@ namespace thimble {
 
 class CudaGradientRows {
  public:
-  explicit CudaGradientRows(cudaStream_t stream) : stream_(stream) {}
+  // `rounds`, unless null, is asked whether gradients are wanted in bf16 besides. It must outlive the object.
+  explicit CudaGradientRows(cudaStream_t stream, const RoundsRows* rounds = nullptr)
+      : stream_(stream), rounds_(rounds) {}
 
   void zero(CudaView x) const;
   // dx = factor * scale * dy; `scale` a vector, or null: 1. Nothing to do where dx is dy and both are 1.
@@ -38,7 +40,14 @@ class CudaGradientRows {
   void normalise(ConstCudaView x, float epsilon, CudaView out) const;
 
  private:
+  // As CudaNodeRows has them.
+  template <typename Make>
+  void launch_wide(bool has_vectors_too, bool adds, CudaView dx, const Make& make) const;
+  template <typename Function>
+  void write_rows(bool has_vectors_too, bool adds, CudaView dx, const Function& function) const;
+
   cudaStream_t stream_;
+  const RoundsRows* rounds_;
 };
 
 }  // namespace thimble

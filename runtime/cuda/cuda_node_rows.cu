@@ -4,7 +4,7 @@
 #include <cassert>
 
 #include "runtime/cuda/kernels/cuda_head_lanes.cuh"
-#include "runtime/cuda/kernels/cuda_row_kernel.cuh"
+#include "runtime/cuda/kernels/cuda_row_vectors.cuh"
 
 namespace thimble {
 namespace {
@@ -19,23 +19,47 @@ __device__ void store_row(const NodeRows<T>& y, int64_t row, int lane, const Val
   });
 }
 
-// y[row] = rounding(function(row, column)).
-template <typename T, typename Function>
-struct MapRows {
+template <typename T>
+bool has_vectors(const NodeRows<T>& x) {
+  return has_row_vectors(x.data, x.columns, x.stride);
+}
+
+// Where values go: rounded, and rounded to bf16 besides where that is asked for.
+template <typename T, int kWidth>
+struct RowsOut {
   NodeRows<T> y;
   ValueRounding rounding;
-  Function function;
+  RoundedRows rounded;
 
-  __device__ void operator()(int64_t row, int lane) const {
-    store_row(y, row, lane, rounding, [&](int64_t c) { return function(row, c); });
+  // Columns of value(Width<kWidth>, column); zeros behind them.
+  template <typename Value>
+  __device__ void write(int64_t row, int lane, const Value& value) const {
+    T* to = y.data + row * y.stride;
+    map_columns<kWidth>(y.columns, lane, value, [&](int64_t c, Columns<kWidth> columns) {
+#pragma unroll
+      for (float& v : columns.values) v = rounding(v);
+      write_columns(to + c, columns);
+      if constexpr (std::is_same_v<T, float>) write_rounded(rounded, row, c, columns);
+    });
+    for (int64_t c = y.columns + lane; c < y.padded; c += 32) to[c] = from_float<T>(0.0f);
   }
 };
 
-template <typename T, typename Function>
-void map_rows(const NodeRows<T>& y, const Rounding& rounding, const Function& function, cudaStream_t stream) {
-  launch_rows(y.rows, MapRows<T, Function>{y, ValueRounding(rounding), function}, stream);
-}
+// y[row] = function(row).
+template <typename T, int kWidth, typename Function>
+struct MapRows {
+  RowsOut<T, kWidth> out;
+  Function function;
 
+  __device__ void operator()(int64_t row, int lane) const {
+    out.write(row, lane, [&](auto width, int64_t c) { return function(width, row, c); });
+  }
+};
+
+template <typename T, int kWidth>
+__device__ Columns<kWidth> columns_at(const NodeRows<T>& x, int64_t row, int64_t column) {
+  return load_columns<kWidth>(x.data + row * x.stride + column);
+}
 template <typename T>
 __device__ float value_at(const NodeRows<T>& x, int64_t row, int64_t column) {
   return to_float(x.data[row * x.stride + column]);
@@ -45,9 +69,10 @@ template <typename T>
 struct LastRow {
   NodeRows<T> from;
   int64_t from_positions, to_positions;
-  __device__ float operator()(int64_t row, int64_t c) const {
+  template <int kWidth>
+  __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
     const int64_t position = from_positions - to_positions + row % to_positions;
-    return value_at(from, row / to_positions * from_positions + position, c);
+    return columns_at<T, kWidth>(from, row / to_positions * from_positions + position, c);
   }
 };
 
@@ -56,31 +81,44 @@ struct Sum {
   NodeRows<T> x, a;
   const float* scale;
   float factor;
-  __device__ float operator()(int64_t row, int64_t c) const {
-    const float times = scale ? scale[c] * factor : factor;
-    return value_at(x, row, c) + times * value_at(a, row, c);
+  template <int kWidth>
+  __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
+    const auto own = columns_at<T, kWidth>(x, row, c), other = columns_at<T, kWidth>(a, row, c);
+    return columns_of<kWidth>([&](int i) {
+      const float times = scale ? scale[c + i] * factor : factor;
+      return own[i] + times * other[i];
+    });
   }
 };
 
 template <typename T, Activation kActivation>
 struct Activated {
   NodeRows<T> x;
-  __device__ float operator()(int64_t row, int64_t c) const { return activated<kActivation>(value_at(x, row, c)); }
+  template <int kWidth>
+  __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
+    const auto own = columns_at<T, kWidth>(x, row, c);
+    return columns_of<kWidth>([&](int i) { return activated<kActivation>(own[i]); });
+  }
 };
 
 template <typename T, Activation kActivation>
 struct Gated {
-  Activated<T, kActivation> active;
-  NodeRows<T> a;
-  __device__ float operator()(int64_t row, int64_t c) const { return active(row, c) * value_at(a, row, c); }
+  NodeRows<T> x, a;
+  template <int kWidth>
+  __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
+    const auto own = columns_at<T, kWidth>(x, row, c), other = columns_at<T, kWidth>(a, row, c);
+    return columns_of<kWidth>([&](int i) { return activated<kActivation>(own[i]) * other[i]; });
+  }
 };
 
 template <typename T>
 struct Mixed {
   NodeRows<T> x, a;
   const float *first, *second;
-  __device__ float operator()(int64_t row, int64_t c) const {
-    return first[c] * value_at(x, row, c) + second[c] * value_at(a, row, c);
+  template <int kWidth>
+  __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
+    const auto own = columns_at<T, kWidth>(x, row, c), other = columns_at<T, kWidth>(a, row, c);
+    return columns_of<kWidth>([&](int i) { return first[c + i] * own[i] + second[c + i] * other[i]; });
   }
 };
 
@@ -88,9 +126,13 @@ template <typename T>
 struct Skipped {
   NodeRows<T> x, a;
   const float *weight, *gate;  // gate may be null
-  __device__ float operator()(int64_t row, int64_t c) const {
-    const float weighted = weight[c] * value_at(a, row, c), own = value_at(x, row, c);
-    return gate ? (1 - gate[c]) * weighted + gate[c] * own : weighted + own;
+  template <int kWidth>
+  __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
+    const auto own = columns_at<T, kWidth>(x, row, c), other = columns_at<T, kWidth>(a, row, c);
+    return columns_of<kWidth>([&](int i) {
+      const float weighted = weight[c + i] * other[i];
+      return gate ? (1 - gate[c + i]) * weighted + gate[c + i] * own[i] : weighted + own[i];
+    });
   }
 };
 
@@ -100,13 +142,15 @@ struct Smeared {
   const float* gate;
   const T* state;  // may be null
   int64_t positions;
-  __device__ float operator()(int64_t row, int64_t c) const {
-    float before = 0;
+  template <int kWidth>
+  __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
+    const auto own = columns_at<T, kWidth>(x, row, c);
+    Columns<kWidth> before = {};
     if (row % positions > 0)
-      before = value_at(x, row - 1, c);
+      before = columns_at<T, kWidth>(x, row - 1, c);
     else if (state)
-      before = to_float(state[row / positions * x.columns + c]);
-    return (1 - gate[c]) * value_at(x, row, c) + gate[c] * before;
+      before = load_columns<kWidth>(state + row / positions * x.columns + c);
+    return columns_of<kWidth>([&](int i) { return (1 - gate[c + i]) * own[i] + gate[c + i] * before[i]; });
   }
 };
 
@@ -114,23 +158,33 @@ template <typename T>
 struct Biased {
   NodeRows<T> y;
   const float* bias;
-  __device__ float operator()(int64_t row, int64_t c) const { return value_at(y, row, c) + bias[c]; }
+  template <int kWidth>
+  __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
+    const auto own = columns_at<T, kWidth>(y, row, c);
+    return columns_of<kWidth>([&](int i) { return own[i] + bias[c + i]; });
+  }
 };
 
-template <typename T>
+template <typename T, int kWidth>
 struct RmsNormRows {
-  NodeRows<T> x, y;
+  NodeRows<T> x;
   const float* gain;  // may be null
   float factor, epsilon;
-  ValueRounding rounding;
+  RowsOut<T, kWidth> out;
 
   __device__ void operator()(int64_t row, int lane) const {
-    const float squares = sum_over_row(x.columns, lane, [&](int64_t c) {
-      const float v = value_at(x, row, c);
-      return v * v;
-    });
+    float squares = 0;
+    for (int64_t c = lane * kWidth; c < x.columns; c += 32 * kWidth) {
+      const auto values = columns_at<T, kWidth>(x, row, c);
+#pragma unroll
+      for (float v : values.values) squares += v * v;
+    }
+    squares = sum_over_lanes<32>(squares);
     const float scale = 1 / sqrtf(squares / static_cast<float>(x.columns) + epsilon) * factor;
-    store_row(y, row, lane, rounding, [&](int64_t c) { return value_at(x, row, c) * scale * (gain ? gain[c] : 1.0f); });
+    out.write(row, lane, [&](auto width, int64_t c) {
+      const auto own = columns_at<T, width>(x, row, c);
+      return columns_of<kWidth>([&](int i) { return own[i] * scale * (gain ? gain[c + i] : 1.0f); });
+    });
   }
 };
 
@@ -247,21 +301,43 @@ struct PlaceHeads {
 }  // namespace
 
 template <typename T>
+template <typename Make>
+void CudaNodeRows<T>::launch_wide(bool has_vectors_too, const Rounding& r, const NodeRows<T>& y,
+                                  const Make& make) const {
+  with_row_width<T>(has_vectors_too && has_vectors(y), [&]<int kWidth>(Width<kWidth>) {
+    RowsOut<T, kWidth> out{y, ValueRounding(r), {}};
+    if constexpr (std::is_same_v<T, float>) out.rounded = rounded_rows(rounds_, {y.data, y.rows, y.columns, y.stride});
+    launch_rows(y.rows, make(out), stream_);
+  });
+}
+
+template <typename T>
+template <typename Function>
+void CudaNodeRows<T>::map_rows(bool has_vectors_too, const Rounding& r, const NodeRows<T>& y,
+                               const Function& function) const {
+  launch_wide(has_vectors_too, r, y, [&]<int kWidth>(const RowsOut<T, kWidth>& out) {
+    return MapRows<T, kWidth, Function>{out, function};
+  });
+}
+
+template <typename T>
 void CudaNodeRows<T>::copy_last(const NodeRows<T>& from, int64_t from_positions, const NodeRows<T>& to,
                                 int64_t to_positions) const {
-  map_rows(to, {}, LastRow<T>{from, from_positions, to_positions}, stream_);
+  map_rows(has_vectors(from), {}, to, LastRow<T>{from, from_positions, to_positions});
 }
 
 template <typename T>
 void CudaNodeRows<T>::add(const NodeRows<T>& x, const NodeRows<T>& a, const float* scale, float factor,
                           const Rounding& r, const NodeRows<T>& y) const {
-  map_rows(y, r, Sum<T>{x, a, scale, factor}, stream_);
+  map_rows(has_vectors(x) && has_vectors(a), r, y, Sum<T>{x, a, scale, factor});
 }
 
 template <typename T>
 void CudaNodeRows<T>::rms_norm(const NodeRows<T>& x, const float* gain, float factor, float epsilon, const Rounding& r,
                                const NodeRows<T>& y) const {
-  launch_rows(y.rows, RmsNormRows<T>{x, y, gain, factor, epsilon, ValueRounding(r)}, stream_);
+  launch_wide(has_vectors(x), r, y, [&]<int kWidth>(const RowsOut<T, kWidth>& out) {
+    return RmsNormRows<T, kWidth>{x, gain, factor, epsilon, out};
+  });
 }
 
 template <typename T>
@@ -285,7 +361,7 @@ template <typename T>
 void CudaNodeRows<T>::activate(Activation activation, const NodeRows<T>& x, const Rounding& r,
                                const NodeRows<T>& y) const {
   with_activation(activation, [&]<Activation kActivation>(ActivationConstant<kActivation>) {
-    map_rows(y, r, Activated<T, kActivation>{x}, stream_);
+    map_rows(has_vectors(x), r, y, Activated<T, kActivation>{x});
   });
 }
 
@@ -293,33 +369,34 @@ template <typename T>
 void CudaNodeRows<T>::gate(Activation activation, const NodeRows<T>& x, const NodeRows<T>& a, const Rounding& r,
                            const NodeRows<T>& y) const {
   with_activation(activation, [&]<Activation kActivation>(ActivationConstant<kActivation>) {
-    map_rows(y, r, Gated<T, kActivation>{{x}, a}, stream_);
+    map_rows(has_vectors(x) && has_vectors(a), r, y, Gated<T, kActivation>{x, a});
   });
 }
 
 template <typename T>
 void CudaNodeRows<T>::mix(const NodeRows<T>& x, const NodeRows<T>& a, const float* first, const float* second,
                           const Rounding& r, const NodeRows<T>& y) const {
-  map_rows(y, r, Mixed<T>{x, a, first, second}, stream_);
+  map_rows(has_vectors(x) && has_vectors(a), r, y, Mixed<T>{x, a, first, second});
 }
 
 template <typename T>
 void CudaNodeRows<T>::skip(const NodeRows<T>& x, const NodeRows<T>& a, const float* weight, const float* gate,
                            const Rounding& r, const NodeRows<T>& y) const {
-  map_rows(y, r, Skipped<T>{x, a, weight, gate}, stream_);
+  map_rows(has_vectors(x) && has_vectors(a), r, y, Skipped<T>{x, a, weight, gate});
 }
 
 template <typename T>
 void CudaNodeRows<T>::smear(const NodeRows<T>& x, const float* gate, T* state, const RowPositions& positions,
                             const Rounding& r, const NodeRows<T>& y) const {
   assert(x.data != y.data);
-  map_rows(y, r, Smeared<T>{x, gate, state, positions.positions}, stream_);
+  const bool has_all = has_vectors(x) && has_row_vectors(static_cast<const T*>(state), x.columns, x.columns);
+  map_rows(has_all, r, y, Smeared<T>{x, gate, state, positions.positions});
   if (state) launch_rows(x.rows / positions.positions, KeepLastRows<T>{x, positions.positions, state}, stream_);
 }
 
 template <typename T>
 void CudaNodeRows<T>::add_bias(const float* bias, const NodeRows<T>& y) const {
-  map_rows(y, {}, Biased<T>{y, bias}, stream_);
+  map_rows(has_vectors(y), {}, y, Biased<T>{y, bias});
 }
 
 template <typename T>

@@ -10,11 +10,12 @@ namespace thimble {
 template <typename T>
 CudaNodeRunner<T>::CudaNodeRunner(const CudaNetworkWeights<T>& weights,
                                   const std::vector<DeviceArray<float2>>& rotaries, int64_t rows, bool stepping,
-                                  CudaGradientProducts* plain)
+                                  CudaGradientProducts* plain, const RoundsRows* rounds)
     : weights_(weights),
       rotaries_(rotaries),
       stepping_(stepping),
       plain_(plain),
+      rounds_(rounds),
       products_(stepping),
       input_(rows * copied_width(weights)) {
   input_.fill_zero();  // products read what pads a row: it must be finite
@@ -42,7 +43,7 @@ int64_t CudaNodeRunner<T>::copied_width(const CudaNetworkWeights<T>& weights) {
 template <typename T>
 void CudaNodeRunner<T>::run(const Node& node, std::span<const NodeRows<T>> inputs, const NodeRows<T>& y,
                             const CudaBatch& batch, const CudaCache<T>* cache, cudaStream_t stream) {
-  const CudaNodeRows<T> rows(stream);
+  const CudaNodeRows<T> rows(stream, rounds_);
   const CudaNetworkWeights<T>& w = weights_;
   const RowPositions positions = batch.row_positions();
   auto visit = [&](const auto& o) {

@@ -15,7 +15,7 @@ class CudaTranspose {
         at_(instruction),
         observer_(observer),
         vectors_(vectors),
-        rows_(pass.stream_),
+        rows_(pass.stream_, &pass.rounds_),
         dy_(pass.view(instruction.output_gradient)) {}
 
   void operator()(const op::Gather& o) const {
@@ -186,16 +186,22 @@ class CudaTranspose {
 void CudaGradientPass::backward(const CudaTargetRows& targets, CudaGradientObserver& observer,
                                 CudaVectorSums* vectors) {
   backward_head(targets, observer);
-  for (const Instruction& instruction : plan_.backward) {
+  products_.forget();  // of the head's pieces
+  for (size_t i = 0; i < plan_.backward.size(); ++i) {
+    const Instruction& instruction = plan_.backward[i];
+    const Operation& operation = network_.nodes[instruction.node].operation;
+    expect_product(plan_.backward, i);
     switch (instruction.kind) {
       case Instruction::Kind::kForward: run(instruction); break;
       case Instruction::Kind::kZero:
-        products_.forget();
+        overwrite(instruction.output_gradient);
         CudaGradientRows(stream_).zero(view(instruction.output_gradient));
         break;
       case Instruction::Kind::kBackward:
-        if (!std::holds_alternative<op::Linear>(network_.nodes[instruction.node].operation)) products_.forget();
-        std::visit(CudaTranspose(*this, instruction, observer, vectors), network_.nodes[instruction.node].operation);
+        // Some scale or replace their output's gradient in place.
+        if (!std::holds_alternative<op::Linear>(operation)) overwrite(instruction.output_gradient);
+        for (const GradientPlace& to : instruction.input_gradients) overwrite(to.place);
+        std::visit(CudaTranspose(*this, instruction, observer, vectors), operation);
         break;
     }
   }

@@ -46,10 +46,4 @@ __device__ float sum_over_row(int64_t columns, int lane, const Term& term) {
   return sum_over_lanes<32>(sum);
 }
 
-// 1 / sqrt(mean(x^2) + epsilon) of a row.
-__device__ inline float inverse_rms(const float* x, int64_t columns, float epsilon, int lane) {
-  float squares = sum_over_row(columns, lane, [&](int64_t c) { return x[c] * x[c]; });
-  return 1 / sqrtf(squares / static_cast<float>(columns) + epsilon);
-}
-
 }  // namespace thimble

@@ -105,7 +105,7 @@ __device__ void weigh(FragmentValues<kKeys>& scores, float (&peak)[2], float (&s
     for (int j = 0; j < kKeys / 8; ++j) largest = fmaxf(largest, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
     largest = max_over_lanes<4>(largest);
     const float base = largest == -INFINITY ? 0 : largest;  // a row may see none of these keys
-    float old_factor = exp2_fast(peak[half] - base);            // 0 at the first step
+    float old_factor = exp2_fast(peak[half] - base);        // 0 at the first step
     peak[half] = largest;
     float added = 0;
 #pragma unroll

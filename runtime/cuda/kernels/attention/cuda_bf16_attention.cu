@@ -245,8 +245,7 @@ __global__ void __launch_bounds__(gemm_detail::kThreads)
   for (int f = 0; f < kFragments; ++f)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int64_t row =
-          first_of(in, at.sequence, at.head) + min(at.query(f) + lane / 4 + half * 8, in.positions - 1);
+      const int64_t row = first_of(in, at.sequence, at.head) + min(at.query(f) + lane / 4 + half * 8, in.positions - 1);
       log_sums[f][half] = in.log_sums[row];
       along[f][half] = in.along[row];
     }
@@ -419,13 +418,12 @@ struct PrepareGradients {
     constexpr int kWidth = 32 * kPieces;
     const int64_t at = row / in.kv_heads, sequence = at / in.positions, position = at % in.positions;
     const int kv_head = static_cast<int>(row % in.kv_heads), group = in.heads / in.kv_heads;
-    auto read = [&](const ConstCudaView& from, int head, float (&values)[kPieces]) {
+    auto read = [&](const ConstCudaView& from, int head, float(&values)[kPieces]) {
       const float* of_head = from.data + at * from.stride + head * int64_t{in.head_dim};
 #pragma unroll
-      for (int i = 0; i < kPieces; ++i)
-        values[i] = lane + 32 * i < in.head_dim ? of_head[lane + 32 * i] : 0.0f;
+      for (int i = 0; i < kPieces; ++i) values[i] = lane + 32 * i < in.head_dim ? of_head[lane + 32 * i] : 0.0f;
     };
-    auto dot = [&](const float (&a)[kPieces], const float (&b)[kPieces]) {
+    auto dot = [&](const float(&a)[kPieces], const float(&b)[kPieces]) {
       float sum = 0;
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) sum += a[i] * b[i];
@@ -548,8 +546,8 @@ void CudaBf16Attention::forward(ConstCudaView q, ConstCudaView k, ConstCudaView 
   round_inputs(q, k, v, shape, batch, stream);
   with_bf16_head(shape.head_dim, [&]<int kHead>(std::integral_constant<int, kHead>) {
     with_fragments<kHead>(batch, shape.heads, [&]<int kFragments>(std::integral_constant<int, kFragments>) {
-      constexpr int kSharedBytes = HeadTile<Rounded, kHead, kFragments * kTile>::kBytes +
-                                   KeySteps<kHead, kForwardStep>::kBytes;
+      constexpr int kSharedBytes =
+          HeadTile<Rounded, kHead, kFragments * kTile>::kBytes + KeySteps<kHead, kForwardStep>::kBytes;
       launch_kernel(forward_kernel<kHead, kFragments>, launch_of(batch, shape.heads, kFragments, kSharedBytes), stream,
                     operands(shape, batch, sums), shape.exclusive ? v : ConstCudaView(), y);
     });
@@ -574,8 +572,8 @@ void CudaBf16Attention::backward(ConstCudaView q, ConstCudaView k, ConstCudaView
       constexpr int kSharedBytes = 2 * HeadTile<Rounded, kHead, kFragments * kTile>::kBytes +
                                    2 * kStages * HeadTile<Rounded, kHead, kBackwardStep<kHead, kFragments>>::kBytes;
       // Queries were scaled by log2(e) besides.
-      launch_kernel(key_gradients_kernel<kHead, kFragments>,
-                    launch_of(batch, shape.kv_heads, kFragments, kSharedBytes), stream, all, dk, dv,
+      launch_kernel(key_gradients_kernel<kHead, kFragments>, launch_of(batch, shape.kv_heads, kFragments, kSharedBytes),
+                    stream, all, dk, dv,
                     /*adds_dv=*/shape.exclusive, std::numbers::ln2_v<float>);
     });
   });

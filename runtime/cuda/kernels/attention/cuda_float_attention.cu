@@ -237,8 +237,7 @@ void CudaFloatAttention::backward(ConstCudaView q, ConstCudaView k, ConstCudaVie
                                   const op::Attention& shape, const BatchShape& batch, const CudaAttentionSums& sums,
                                   CudaView dy, CudaView dq, CudaView dk, CudaView dv, cudaStream_t stream) {
   reserve({&shape, 1}, batch);
-  if (keeps_scores_on_chip(shape))
-    return on_chip_.backward(q, k, v, y, dy, shape, batch, sums, dq, dk, dv, stream);
+  if (keeps_scores_on_chip(shape)) return on_chip_.backward(q, k, v, y, dy, shape, batch, sums, dq, dk, dv, stream);
   const Layout at(shape, batch, arithmetic_);
   form_probabilities(at, q, k, probabilities_.data(), stream);
   if (shape.exclusive) {

@@ -32,7 +32,6 @@ class CudaFloatAttention {
                 CudaView dv, cudaStream_t stream);
 
  private:
-
   ProductArithmetic arithmetic_;
   CudaBf16Attention on_chip_;
   DeviceArray<float> probabilities_, gradients_;  // (S, H, T, score_stride())
