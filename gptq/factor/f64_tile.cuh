@@ -87,6 +87,16 @@ class TileAccumulator {
       }
   }
 
+  // sums = tile, as store() left them.
+  __device__ void load(const double* tile, int64_t stride) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        nvcuda::wmma::load_matrix_sync(sums_[i][j], at(tile, stride, i, j), static_cast<unsigned>(stride),
+                                       nvcuda::wmma::mem_row_major);
+  }
+
   // tile -= sums
   __device__ void subtract_from(double* tile, int64_t stride) const {
 #pragma unroll
@@ -148,7 +158,8 @@ class TileAccumulator {
 
   __device__ static int first_row() { return static_cast<int>(threadIdx.x) / 32 % 4 * 16; }
   __device__ static int first_column() { return static_cast<int>(threadIdx.x) / 128 * 32; }
-  __device__ static double* at(double* tile, int64_t stride, int i, int j) {
+  template <typename T>
+  __device__ static T* at(T* tile, int64_t stride, int i, int j) {
     return tile + (first_row() + 8 * i) * stride + first_column() + 8 * j;
   }
 

@@ -1,7 +1,8 @@
 // slope_solver.cu: slope_solver.cpp for waves of layers (device_waves.cuh), with one segment of the trellis per CTA.
 // Columns come in blocks of 64, whose weights are W less what the errors of all earlier columns demand (left-looking,
 // as in gptq_solver.cu), and those in panels. R = output rows, K = input columns, P = K rounded up to a multiple of
-// kTile (f64_tile.cuh).
+// kTile (f64_tile.cuh). Where segments are few, each CTA that solves one has helpers, the other CTAs of its cluster:
+// while it solves a block, they sum for the next one what the blocks before demand, in the same order.
 #include "gptq/slope/slope_solver.h"
 
 #include <algorithm>
@@ -15,6 +16,7 @@ namespace {
 constexpr int kThreads = kTileThreads;
 constexpr int kRowsPerThread = kSegmentRows / kThreads;
 constexpr int kPanel = 8;
+constexpr int kHelpedCluster = 8;  // CTAs: one that solves, and its helpers
 static_assert(kViterbiThreads<1> <= kThreads && kSegmentRows % kThreads == 0);
 
 // One matrix; pointers to device memory.
@@ -58,7 +60,27 @@ struct SolverMemory {
 struct Slot {
   double* errors;  // (kSegmentRows, P)
   double* block;   // (kTile, kSegmentRows): weights of a block, column by column
+  double* ahead;   // (2, kSegmentRows, kTile): sums of helpers for even and odd blocks; null without helpers
+
+  static __host__ __device__ int64_t elements(int64_t padded, bool has_helpers) {
+    return (kTile + padded + (has_helpers ? 2 * kTile : 0)) * kSegmentRows;
+  }
+  __device__ Slot(double* memory, int64_t padded, bool has_helpers)
+      : errors(memory + kTile * kSegmentRows),
+        block(memory),
+        ahead(has_helpers ? errors + padded * kSegmentRows : nullptr) {}
+  // Of the rows from `tile` on, for the block of columns from `start` on.
+  __device__ double* sums_ahead(int start, int tile) const {
+    return ahead + (start / kTile % 2 * kSegmentRows + tile) * kTile;
+  }
 };
+
+// All CTAs of the cluster: what they wrote before is seen by all after.
+__device__ void wait_for_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" ::: "memory");
+#endif
+}
 
 // One thread's rows of a segment.
 class RowSolver {
@@ -178,12 +200,19 @@ __device__ void clear_padding(const Slot& slot, int rows, int64_t padded) {
   __syncthreads();
 }
 
-// Columns [start, start + kTile) of the segment's weights less what earlier columns' errors demand.
+// Columns [start, start + kTile) of the segment's weights less what earlier columns' errors demand. Helpers know all of
+// these but the last block's.
 __device__ void load_block(const DeviceLayer& layer, int first_row, int rows, int64_t padded, int start,
                            const Slot& slot, double* slabs) {
   for (int tile = 0; tile < rows; tile += kTile) {
     TileAccumulator correction;
-    correction.add_long_product(slot.errors + tile * padded, padded, layer.factor.upper + start, padded, start, slabs);
+    int known = 0;
+    if (slot.ahead && start > kTile) {
+      known = start - kTile;
+      correction.load(slot.sums_ahead(start, tile), kTile);
+    }
+    correction.add_long_product(slot.errors + tile * padded + known, padded,
+                                layer.factor.upper + known * padded + start, padded, start - known, slabs);
     correction.store(slabs, kTileStride, -1);
     __syncthreads();
     for (int i = threadIdx.x; i < kTile * kTile; i += kThreads) {
@@ -252,24 +281,45 @@ __device__ void solve_panel(const DeviceLayer& layer, int rows, int64_t padded, 
   __syncthreads();
 }
 
-// Each CTA solves items blockIdx.x, blockIdx.x + gridDim.x, ...; it owns the slot blockIdx.x.
+// Of one segment, beside the CTA that solves it: while that solves the block from `start` on, the sums for the next one
+// over all columns before `start`. `helper`: from 0.
+__device__ void help(const DeviceLayer& layer, int rows, int64_t padded, int helper, const Slot& slot, double* slabs) {
+  for (int start = 0; start < padded; start += kTile) {
+    if (const int next = start + kTile; start > 0 && next < padded)
+      for (int tile = helper * kTile; tile < rows; tile += (kHelpedCluster - 1) * kTile) {
+        TileAccumulator sums;
+        sums.add_long_product(slot.errors + tile * padded, padded, layer.factor.upper + next, padded, start, slabs);
+        sums.store(slot.sums_ahead(next, tile), kTile);
+      }
+    wait_for_cluster();
+  }
+}
+
+// Solver s, a CTA or a cluster of kHelpedCluster, solves items s, s + the number of solvers, ...; it owns slot s.
 __global__ void __launch_bounds__(kThreads, 2)
     solve_slope_kernel(const DeviceLayer* layers, const SlopeItem* items, int64_t item_count, int64_t padded,
-                       const float* rates, double* scratch) {
+                       const float* rates, double* scratch, bool has_helpers) {
   extern __shared__ std::byte shared[];
   SolverMemory& memory = *reinterpret_cast<SolverMemory*>(shared);
-  double* block = scratch + blockIdx.x * (kTile + padded) * kSegmentRows;
-  const Slot slot{block + kTile * kSegmentRows, block};
-  for (int64_t index = blockIdx.x; index < item_count; index += gridDim.x) {
+  const unsigned ctas = has_helpers ? kHelpedCluster : 1;
+  const int64_t first = blockIdx.x / ctas, solvers = gridDim.x / ctas;
+  const int helper = static_cast<int>(blockIdx.x % ctas) - 1;  // -1: who solves
+  const Slot slot(scratch + first * Slot::elements(padded, has_helpers), padded, has_helpers);
+  for (int64_t index = first; index < item_count; index += solvers) {
     const SlopeItem item = items[index];
     const DeviceLayer& layer = layers[item.layer];
     const int rows = min(kSegmentRows, layer.rows - item.first_row);
+    if (helper >= 0) {
+      help(layer, rows, padded, helper, slot, memory.slabs);
+      continue;
+    }
     RowSolver solver(layer, rates, item.first_row, rows);
     clear_padding(slot, rows, padded);
     for (int start = 0; start < padded; start += kTile) {
       load_block(layer, item.first_row, rows, padded, start, slot, memory.slabs);
       for (int panel = 0; panel < kTile; panel += kPanel)
         solve_panel(layer, rows, padded, start, panel, slot, solver, memory);
+      if (has_helpers) wait_for_cluster();
     }
     solver.store_sums();
   }
@@ -299,7 +349,8 @@ class WaveLayers {
     device_layers_ = arena.take<DeviceLayer>(count);
     device_items_ = arena.take<SlopeItem>(static_cast<int64_t>(items_.size()));
     slots_ = std::min(static_cast<int64_t>(items_.size()), most_slots);
-    scratch_ = arena.take<double>(slots_ * (kTile + factors.padded_columns()) * kSegmentRows);
+    has_helpers_ = compute_capability() >= 90 && slots_ * kHelpedCluster <= multiprocessors();
+    scratch_ = arena.take<double>(slots_ * Slot::elements(factors.padded_columns(), has_helpers_));
   }
 
   static int64_t most_slots() { return resident_ctas(solve_slope_kernel, kThreads, sizeof(SolverMemory)); }
@@ -317,9 +368,11 @@ class WaveLayers {
     for (size_t i = 0; i < jobs_.size(); ++i) results.push_back(choose_steps(i, steps, stream));
     if (!items_.empty()) {
       thimble::upload(device_layers_, std::span<const DeviceLayer>(layers_), stream);
-      const LaunchShape shape{static_cast<unsigned>(slots_), kThreads, static_cast<int>(sizeof(SolverMemory))};
+      const int ctas = has_helpers_ ? kHelpedCluster : 1;
+      const LaunchShape shape{static_cast<unsigned>(slots_ * ctas), kThreads, static_cast<int>(sizeof(SolverMemory)),
+                              ctas};
       launch_kernel(solve_slope_kernel, shape, stream, device_layers_, device_items_,
-                    static_cast<int64_t>(items_.size()), factors_.padded_columns(), rates_, scratch_);
+                    static_cast<int64_t>(items_.size()), factors_.padded_columns(), rates_, scratch_, has_helpers_);
     }
     int64_t most = 0;
     for (size_t i = 0; i < jobs_.size(); ++i) most = std::max(most, job(i).weights.rows * job(i).weights.cols);
@@ -376,7 +429,8 @@ class WaveLayers {
   const FactorBatch& factors_;
   std::vector<DeviceLayer> layers_;  // by job of the wave
   std::vector<SlopeItem> items_;
-  int64_t slots_;  // items that are solved at a time, each by a CTA
+  int64_t slots_;     // items that are solved at a time, each by a CTA
+  bool has_helpers_;  // or by a cluster
   // In device memory:
   float* rates_;
   DeviceLayer* device_layers_;

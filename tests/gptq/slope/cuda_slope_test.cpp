@@ -81,7 +81,8 @@ INSTANTIATE_TEST_SUITE_P(All, CudaSlopeShapes,
                          ::testing::Values(Case{1, 1, 5, 0}, Case{3, 2, 0, 0}, Case{70, 65, 0, 0.4}, Case{64, 64, 2, 0},
                                            Case{25, 130, 3, 0.2}, Case{512, 40, 4, 0}, Case{600, 70, 5, 0},
                                            Case{513, 130, 5, 0.3}, Case{1100, 64, 6, 0}, Case{300, 100, 7, 0},
-                                           Case{512, 128, 8, 0}, Case{530, 20, 8, 0.2}));
+                                           Case{512, 128, 8, 0}, Case{530, 20, 8, 0.2}, Case{600, 300, 5, 0},
+                                           Case{450, 385, 8, 0.2}));
 
 // By bits of the trellis.
 class CudaSlopeTrellis : public CudaTest, public ::testing::WithParamInterface<int> {};
@@ -130,6 +131,19 @@ TEST_F(CudaSlope, LayersDoNotDependOnEachOther) {
     const SlopeResult cpu = solve_on_cpu(jobs[i], 5, 0);
     EXPECT_TRUE(alone.codes.codes == cpu.codes.codes);
     expect_near(alone.report, cpu.report);
+  }
+}
+
+// Few segments have helpers where the device has clusters; more than these have room for have none.
+TEST_F(CudaSlope, ManySegmentsAreSolvedAsFewAre) {
+  const Matrix weights = random_matrix(600, 260, 31, 1);
+  const SymmetricMatrix hessian = correlated_hessian(260, 32);
+  const SlopeJob job{"layer", weights, &hessian, 0.02};
+  const SlopeResult alone = solve_on_cuda({&job, 1}, 8, 0.2).at(0);
+  const std::vector<SlopeJob> jobs(20, job);
+  for (const SlopeResult& among_others : solve_on_cuda(jobs, 8, 0.2)) {
+    EXPECT_TRUE(among_others.codes.codes == alone.codes.codes);
+    EXPECT_EQ(among_others.report.weighted_loss, alone.report.weighted_loss);
   }
 }
 

@@ -78,8 +78,8 @@ TEST_F(CudaGradientKernels, Attention) {
            {Case{1, 1, 1, {1, 1, 1}}, Case{4, 2, 6, {2, 1, 24}}, Case{4, 2, 6, {3, 23, 24}},
             Case{6, 2, 5, {1, 130, 30}}, Case{2, 2, 64, {2, 128, 128}}, Case{8, 4, 64, {1, 300, 512}},
             Case{3, 1, 129, {1, 257, 387}}, Case{4, 2, 6, {3, 23, 24}, 5}, Case{2, 1, 64, {1, 300, 128}, 130},
-            Case{6, 2, 96, {2, 150, 576}, 70}, Case{4, 4, 128, {1, 200, 512}},
-            Case{64, 64, 8, {3, 257, 512}}, Case{32, 16, 40, {11, 260, 1280}, 70}}) {
+            Case{6, 2, 96, {2, 150, 576}, 70}, Case{4, 4, 128, {1, 200, 512}}, Case{64, 64, 8, {3, 257, 512}},
+            Case{32, 16, 40, {11, 260, 1280}, 70}}) {
         SCOPED_TRACE(::testing::Message() << t.heads << " heads of " << t.head_dim << " over " << t.e.sequences << " x "
                                           << t.e.positions << (exclusive ? ", exclusive" : "")
                                           << (arithmetic == ProductArithmetic::kBf16 ? ", in bf16" : ""));
