@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cassert>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <type_traits>
@@ -29,6 +30,11 @@ PassOptions student_options(const DivergenceOptions& options) {
   PassOptions pass = kTeacher;
   pass.reads_linear_inputs = !options.summed.empty();
   return pass;
+}
+
+int64_t rows_of_matrices(const Network& network) {
+  return std::accumulate(network.matrices.begin(), network.matrices.end(), int64_t{0},
+                         [](int64_t rows, const MatrixUse& use) { return rows + use.rows; });
 }
 
 // to row = from row * gains[row].
@@ -74,17 +80,18 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
 
   void set(const Gains& gains) override {
     DeviceScope scope(ordinal_);
-    CudaStream stream;
+    std::map<MatrixId, std::vector<float>> wanted;
+    auto ones = [&](const MatrixUse& use) { return std::vector<float>(static_cast<size_t>(use.rows), 1.0f); };
     for (MatrixId id : network_->linear_matrices()) {
       const MatrixUse& use = network_->matrix(id);
       const auto found = gains.rows.find(use.name);
-      set_gains(id, found == gains.rows.end() ? std::vector<float>(static_cast<size_t>(use.rows), 1.0f) : found->second,
-                stream);
+      wanted[id] = found == gains.rows.end() ? ones(use) : found->second;
     }
     const MatrixId head = network_->head.weight;
-    set_gains(head, std::vector<float>(static_cast<size_t>(network_->matrix(head).rows), gains.head), stream);
-    for (MatrixId id : std::exchange(changed_, {}))  // tables that are only looked up
-      set_gains(id, std::vector<float>(static_cast<size_t>(network_->matrix(id).rows), 1.0f), stream);
+    wanted[head].assign(static_cast<size_t>(network_->matrix(head).rows), gains.head);
+    for (MatrixId id : changed_)  // tables that are only looked up, too
+      wanted.try_emplace(id, ones(network_->matrix(id)));
+    set_gains(std::move(wanted));
     small_host_.set_small(gains.small);
     memory_->student.set_vectors(small_host_.vectors);
   }
@@ -94,7 +101,7 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
     const MatrixId id = network_->id_of(name);
     memory_->base.replace(id, matrix);
     gains_.erase(id);
-    set_gains(id, std::vector<float>(static_cast<size_t>(matrix.rows()), 1.0f), CudaStream());
+    set_gains({{id, std::vector<float>(static_cast<size_t>(matrix.rows()), 1.0f)}});
   }
 
   CudaStudent* on_device() override { return this; }
@@ -116,10 +123,13 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
     assert(!options_.summed.empty() || !sums_matrices);
     keep_teacher(first, count);
     return with_pass([&](CudaGradientPass& pass) {
-      CudaVectorSums vectors(*network_);
+      CudaVectorSums& vectors = memory_->vectors;
+      vectors.set_zero(pass.stream());
       CudaMatrixGradients* sums_of_matrices = sums_matrices ? &*memory_->gradients : nullptr;
       if (sums_of_matrices) sums_of_matrices->set_zero(pass.stream());
-      CudaGainObserver observer(memory_->student, pass, sums_of_matrices);
+      CudaGainObserver& observer = *memory_->observer;
+      observer.set_zero(pass.stream());
+      observer.sum_matrices(sums_of_matrices);
       GainGradients sums;
       sums.divergence = sum_over_batches(pass, first, count, [&](const CudaTargetRows& teacher) {
         pass.backward(teacher, observer, &vectors);
@@ -210,13 +220,22 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
         : teacher(std::move(kept)),
           teacher_weights(std::move(of_teacher)),
           base(weights, {}, cuda_plain_options(sizeof(float))),
-          student(weights, {}, cuda_plain_options(sizeof(float))) {}
+          student(weights, {}, cuda_plain_options(sizeof(float))),
+          gains(rows_of_matrices(*weights.network), "gains"),
+          vectors(*weights.network) {}
+    void reset_pass() {
+      observer.reset();
+      pass.reset();
+    }
     std::unique_ptr<CudaTeacher> teacher;
     std::unique_ptr<const FloatWeights> teacher_weights;  // null where all sequences are kept
     FloatWeights base, student;
+    DeviceArray<float> gains;  // of matrices that are made anew, one after the other
+    CudaVectorSums vectors;
     DeviceArray<Token> next;  // of a batch, where it counts
     std::optional<CudaMatrixGradients> gradients;
     std::unique_ptr<CudaGradientPass> pass;
+    std::optional<CudaGainObserver> observer;  // of the pass
   };
 
   int64_t positions() const { return sequences_.length - 1; }
@@ -225,16 +244,23 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
     return std::span(sequences_.tokens).subspan(static_cast<size_t>(first * sequences_.length));
   }
 
-  // Makes a matrix of the student of what it was at first, unless it is that already. Waits.
-  void set_gains(MatrixId id, const std::vector<float>& gains, const CudaStream& stream) {
-    changed_.erase(id);
-    std::vector<float>& now = gains_[id];
-    if (now == gains) return;
-    now = gains;
-    const DeviceArray<float> on_device{std::span<const float>(gains)};
-    const CudaMatrix<float>&from = memory_->base.matrix(id), &to = memory_->student.matrix(id);
-    launch_rows(static_cast<int64_t>(gains.size()),
-                ScaleRows{from.data.data(), on_device.data(), from.columns, to.data.data()}, stream);
+  // Makes matrices of the student of what they were at first, but for those that are that already. Waits.
+  void set_gains(std::map<MatrixId, std::vector<float>> wanted) {
+    std::erase_if(wanted, [&](const auto& item) {
+      changed_.erase(item.first);
+      return gains_[item.first] == item.second;
+    });
+    std::vector<float> all;
+    for (const auto& [id, gains] : wanted) all.insert(all.end(), gains.begin(), gains.end());
+    memory_->gains.copy(all);
+    CudaStream stream;
+    const float* at = memory_->gains.data();
+    for (auto& [id, gains] : wanted) {
+      const CudaMatrix<float>&from = memory_->base.matrix(id), &to = memory_->student.matrix(id);
+      launch_rows(std::ssize(gains), ScaleRows{from.data.data(), at, from.columns, to.data.data()}, stream);
+      at += gains.size();
+      gains_[id] = std::move(gains);
+    }
     stream.wait();
   }
 
@@ -260,7 +286,7 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
   void keep_teacher(int64_t first, int64_t count) {
     if (first >= first_kept_ && first + count <= first_kept_ + kept_count_) return;
     DeviceScope scope(ordinal_);
-    memory_->pass.reset();
+    memory_->reset_pass();
     kept_count_ = std::max(kept_count_, count);
     memory_->teacher->reserve(kept_count_ * positions());
     read_teacher(*memory_->teacher_weights, first, *memory_->teacher);
@@ -283,11 +309,13 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
     DeviceScope scope(ordinal_);
     return with_smaller_batches(batch_, [&](int64_t batch) {
       std::unique_ptr<CudaGradientPass>& pass = memory_->pass;
-      if (batch != batch_) pass.reset();  // with its memory
+      if (batch != batch_) memory_->reset_pass();  // with its memory
       batch_ = batch;
-      if (!pass)
+      if (!pass) {
         pass = std::make_unique<CudaGradientPass>(memory_->student, student_options(options_), sequences_.length,
                                                   batch_, positions(), arithmetic_);
+        memory_->observer.emplace(memory_->student, *pass);
+      }
       return body(*pass);
     });
   }
@@ -336,11 +364,12 @@ MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, Numeri
       if (of_teacher < sequences) teacher.emplace(network, NumericPolicy{}, options);
       const CudaTeacher kept(*network, base, of_teacher, length - 1, batch, arithmetic);
       CudaGradientPass pass(student, student_options(divergence), length, batch, length - 1, arithmetic);
+      const DeviceArray<float> gains(rows_of_matrices(*network), "gains");
       const CudaVectorSums vectors(*network);
       std::optional<CudaMatrixGradients> gradients;
       if (!divergence.summed.empty())
         gradients.emplace(network, divergence.summed, BatchShape{batch, length - 1}, divergence.adds);
-      CudaGainObserver(student, pass, nullptr).reserve_lookups(batch * (length - 1));
+      CudaGainObserver(student, pass).reserve_lookups(batch * (length - 1));
     });
   });
 }

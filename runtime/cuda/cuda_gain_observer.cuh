@@ -26,14 +26,13 @@ struct LookUpRows {
 };
 
 // Sums of the gradients by the logarithms of gains, on the device: one for each output of each matrix, and for a tied
-// head those of what is looked up, by columns. Unless `matrices` is null, gradients by matrices go there.
+// head those of what is looked up, by columns. Not initialised.
 class CudaGainObserver final : public CudaGradientObserver {
  public:
-  CudaGainObserver(const CudaNetworkWeights<float>& student, CudaGradientPass& pass, CudaMatrixGradients* matrices)
+  CudaGainObserver(const CudaNetworkWeights<float>& student, CudaGradientPass& pass)
       : student_(student),
         network_(student.network()),
         pass_(pass),
-        matrices_(matrices),
         head_name_(network_.matrix(network_.head.weight).name) {
     int64_t count = 0;
     auto place = [&](const std::string& name, int64_t columns) {
@@ -44,8 +43,10 @@ class CudaGainObserver final : public CudaGradientObserver {
     place(head_name_, network_.vocabulary());
     place(kLookup, network_.matrix(network_.head.weight).columns);
     sums_ = DeviceArray<double>(count, "sums");
-    sums_.fill_zero();
   }
+
+  // Where gradients by matrices go from now on; null: nowhere.
+  void sum_matrices(CudaMatrixGradients* matrices) { matrices_ = matrices; }
 
   void on_output_gradient(const std::string& weight, ConstCudaView gradient, ConstCudaView output,
                           const BatchShape& batch, cudaStream_t stream) override {
@@ -68,6 +69,8 @@ class CudaGainObserver final : public CudaGradientObserver {
                           const BatchShape& batch, cudaStream_t stream) override {
     if (matrices_) matrices_->add_products(network_.id_of(weight), gradient, input, batch, pass_.products(), stream);
   }
+
+  void set_zero(cudaStream_t stream) { sums_.fill_bytes(0, stream); }
 
   // Room for on_lookup_gradient() of so many rows, where the head's matrix is looked up too.
   void reserve_lookups(int64_t rows) {
@@ -102,7 +105,7 @@ class CudaGainObserver final : public CudaGradientObserver {
   const CudaNetworkWeights<float>& student_;
   const Network& network_;
   CudaGradientPass& pass_;
-  CudaMatrixGradients* matrices_;
+  CudaMatrixGradients* matrices_ = nullptr;
   std::string head_name_;
   std::map<std::string, Place> places_;
   DeviceArray<double> sums_;
