@@ -9,6 +9,7 @@
 
 #include "gptq/factor/device_waves.cuh"
 #include "gptq/slope/slope_viterbi.cuh"
+#include "runtime/cuda/kernels/cuda_cluster.cuh"
 
 namespace thimble {
 namespace {
@@ -74,13 +75,6 @@ struct Slot {
     return ahead + (start / kTile % 2 * kSegmentRows + tile) * kTile;
   }
 };
-
-// All CTAs of the cluster: what they wrote before is seen by all after.
-__device__ void wait_for_cluster() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" ::: "memory");
-#endif
-}
 
 // One thread's rows of a segment.
 class RowSolver {
@@ -291,7 +285,7 @@ __device__ void help(const DeviceLayer& layer, int rows, int64_t padded, int hel
         sums.add_long_product(slot.errors + tile * padded, padded, layer.factor.upper + next, padded, start, slabs);
         sums.store(slot.sums_ahead(next, tile), kTile);
       }
-    wait_for_cluster();
+    cluster_barrier();
   }
 }
 
@@ -319,7 +313,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       load_block(layer, item.first_row, rows, padded, start, slot, memory.slabs);
       for (int panel = 0; panel < kTile; panel += kPanel)
         solve_panel(layer, rows, padded, start, panel, slot, solver, memory);
-      if (has_helpers) wait_for_cluster();
+      if (has_helpers) cluster_barrier();
     }
     solver.store_sums();
   }

@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include "runtime/cuda/kernels/cuda_cluster.cuh"
 #include "runtime/cuda/kernels/cuda_gemm.cuh"
 
 namespace thimble {
@@ -68,9 +69,6 @@ __device__ inline void wait(uint32_t barrier, uint32_t parity) {
           "r"(barrier),
       "r"(parity)
       : "memory");
-}
-__device__ inline void cluster_barrier() {
-  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n" ::: "memory");
 }
 __device__ inline uint32_t cluster_rank() {
   uint32_t rank;
