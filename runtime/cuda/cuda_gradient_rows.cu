@@ -277,8 +277,9 @@ struct HeadsBackward {
     __syncwarp();
     if (!lanes.exists) return;
     lanes.for_columns(d, [&](int i, int c) {
-      out[c] = adds ? out[c] + factor * g[i] : factor * g[i];
-      write_rounded<1>(rounded, lanes.row, int64_t{lanes.head} * d + c, {{out[c]}});
+      const float value = adds ? out[c] + factor * g[i] : factor * g[i];
+      out[c] = value;
+      write_rounded<1>(rounded, lanes.row, int64_t{lanes.head} * d + c, {{value}});
     });
   }
 };
