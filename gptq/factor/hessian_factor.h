@@ -6,11 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "gptq/statistics/hessian.h"
 #include "gptq/statistics/symmetric_matrix.h"
+#include "runtime/device/device.h"
 #include "runtime/tensor/matrix.h"
 
 namespace thimble {
@@ -51,6 +53,16 @@ HessianFactor factor_hessian(const SymmetricMatrix& hessian, double damping, con
 // upper_diagonal() of that factor, to the bit; nothing is inverted for it.
 std::vector<double> factor_diagonal(const SymmetricMatrix& hessian, double damping, const std::string& layer,
                                     ColumnOrder order = ColumnOrder::kDescending);
+
+struct FactorJob {
+  std::string name;  // for errors
+  const SymmetricMatrix* hessian = nullptr;
+  double damping = 0;
+  ColumnOrder order = ColumnOrder::kDescending;
+};
+
+// The same of all jobs on a device, near to it.
+std::vector<std::vector<double>> factor_diagonals_cuda(std::span<const FactorJob> jobs, const CudaPlace& place);
 
 constexpr int kMaxDampingAttempts = 6;
 

@@ -141,7 +141,9 @@ class SharedInputPairs final : public InputPairs {
   InputPair collect(const LinearInput& input) override {
     InputPair pair = of_ranks_.all() == 1 ? collect_alone(input) : collect_together(input);
     for (const std::span<double> sums : {pair.hessian.values(), pair.drift.values()})
-      for (double& value : sums) value /= static_cast<double>(tokens_);
+      parallel_chunks(std::ssize(sums), kAddedValuesPerTask, [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) sums[static_cast<size_t>(i)] /= static_cast<double>(tokens_);
+      });
     return pair;
   }
 

@@ -1,4 +1,5 @@
 // cuda_gptq_stub.cpp: the answers of a build without CUDA to all that this folder asks of devices.
+#include "gptq/factor/hessian_factor.h"
 #include "gptq/factor/input_pairs.h"
 #include "gptq/slope/code_learner.h"
 #include "gptq/slope/slope_solver.h"
@@ -42,6 +43,10 @@ MemoryPlan plan_input_pairs(const std::shared_ptr<const Network>&, Numerics, int
 std::unique_ptr<PairReader> make_cuda_pair_reader(const Weights&, const Weights&, const CudaPlace&, Numerics,
                                                   const TokenSequences&, std::span<const Share>) {
   refuse("inputs of two models are read");
+}
+
+std::vector<std::vector<double>> factor_diagonals_cuda(std::span<const FactorJob>, const CudaPlace&) {
+  refuse("Hessians are factored");
 }
 
 std::vector<Matrix> shift_weights_cuda(std::span<const ConstMatrixView>, const InputPair&, double, double,

@@ -14,8 +14,7 @@ namespace {
 
 constexpr int kMoverThreads = kRowBlockThreads;
 constexpr int kMomentCtas = 256;  // each sums its share of a matrix's second moments
-constexpr int kPathHeldBits = 2;
-constexpr int kPathThreads = kViterbiThreads<kPathHeldBits>;
+constexpr int kPathThreads = kViterbiThreads;
 
 // One matrix (R, K); pointers to device memory.
 struct MovedMatrix {
@@ -70,7 +69,8 @@ __global__ void __launch_bounds__(kMoverThreads)
 }
 
 // The weights of the path of least squared distance down one column of a segment.
-__global__ void __launch_bounds__(kPathThreads) path_kernel(const MovedMatrix matrix, CudaView weights) {
+__global__ void __launch_bounds__(kPathThreads)
+    path_kernel(const MovedMatrix matrix, float cost_scale, CudaView weights) {
   extern __shared__ __align__(16) std::byte shared[];
   ViterbiMemory& memory = *reinterpret_cast<ViterbiMemory*>(shared);
   const int64_t column = blockIdx.x, first = int64_t{blockIdx.y} * kSegmentRows;
@@ -84,9 +84,9 @@ __global__ void __launch_bounds__(kPathThreads) path_kernel(const MovedMatrix ma
       float costs[kBranches];
 #pragma unroll
       for (int32_t branch = 0; branch < kBranches; ++branch) costs[branch] = cost(target, neighbour(nearest, branch));
-      memory.set_costs(row, costs);
+      memory.set_costs(row, costs, cost_scale);
     }
-    find_residues<kPathHeldBits>(memory, matrix.trellis_bits, rows);
+    find_residues(memory, matrix.trellis_bits, rows);
   }
   for (int row = static_cast<int>(threadIdx.x); row < rows; row += kPathThreads) {
     const double target = target_of(row);
@@ -127,7 +127,7 @@ class CudaLatentMover final : public LatentMover {
       const MovedMatrix& view = matrix.view;
       const dim3 grid(static_cast<unsigned>(view.columns), static_cast<unsigned>(divide_up(view.rows, kSegmentRows)));
       launch_kernel(path_kernel, {grid, kPathThreads, static_cast<int>(sizeof(ViterbiMemory))}, memory_->stream, view,
-                    on_device_.matrix(name));
+                    path_cost_scale(0), on_device_.matrix(name));
     }
     memory_->stream.wait();
   }

@@ -4,10 +4,13 @@
 #include <numbers>
 #include <numeric>
 
+#include "runtime/base/parallel.h"
+
 namespace thimble {
 namespace {
 
 constexpr int kFitPasses = 4;  // over rows and columns
+constexpr int64_t kLeastPartRows = 32, kMostParts = 64;
 
 // A coder's tables give no code less than this probability; what is rarer costs these bits and those of an
 // Exp-Golomb code.
@@ -43,16 +46,27 @@ double weighted_squares(const float* w, std::span<const double> x) {
 WeightScales fit_weight_scales(ConstMatrixView weights) {
   const auto rows = static_cast<size_t>(weights.rows), columns = static_cast<size_t>(weights.cols);
   std::vector<double> row_squares(rows), column_squares(columns, 1.0);  // a^2 and b^2
+  // Sums over rows are sums of parts, so many that threads have enough of them.
+  const int64_t part_rows = std::max(kLeastPartRows, int64_t{divide_up(weights.rows, kMostParts)});
+  std::vector<std::vector<double>> column_sums(static_cast<size_t>(divide_up(weights.rows, part_rows)));
   for (int pass = 0; pass < kFitPasses; ++pass) {
-    std::vector<double> column_inverses, column_sums(columns);
+    std::vector<double> column_inverses;
     for (double square : column_squares) column_inverses.push_back(inverse_or_zero(square));
-    for (size_t r = 0; r < rows; ++r) {
-      const float* w = weights.row(static_cast<int64_t>(r));
-      row_squares[r] = weighted_squares(w, column_inverses) / static_cast<double>(columns);
-      const double row_inverse = inverse_or_zero(row_squares[r]);
-      for (size_t k = 0; k < columns; ++k) column_sums[k] += double{w[k]} * w[k] * row_inverse;
+    parallel_chunks(weights.rows, part_rows, [&](int64_t first, int64_t last) {
+      std::vector<double>& sums = column_sums[static_cast<size_t>(first / part_rows)];
+      sums.assign(columns, 0);
+      for (auto r = static_cast<size_t>(first); r < static_cast<size_t>(last); ++r) {
+        const float* w = weights.row(static_cast<int64_t>(r));
+        row_squares[r] = weighted_squares(w, column_inverses) / static_cast<double>(columns);
+        const double row_inverse = inverse_or_zero(row_squares[r]);
+        for (size_t k = 0; k < columns; ++k) sums[k] += double{w[k]} * w[k] * row_inverse;
+      }
+    });
+    for (size_t k = 0; k < columns; ++k) {
+      double sum = 0;
+      for (const std::vector<double>& sums : column_sums) sum += sums[k];
+      column_squares[k] = sum / static_cast<double>(rows);
     }
-    for (size_t k = 0; k < columns; ++k) column_squares[k] = column_sums[k] / static_cast<double>(rows);
   }
   WeightScales scales;
   for (double square : row_squares) scales.rows.push_back(log2_scale(square));
@@ -74,6 +88,7 @@ RateTable::RateTable() {
           static_cast<float>(level < reach ? bits : kTableBits + 1 + 2 * std::log2(beyond));
     }
   }
+  most_bits_ = *std::ranges::max_element(values());
 }
 
 const RateTable& rate_table() {

@@ -50,11 +50,14 @@ class RateTable {
   THIMBLE_HOST_DEVICE static constexpr int32_t column(int32_t level) {
     return level <= -kLevels || level >= kLevels ? kLevels - 1 : level < 0 ? -level : level;
   }
+  // The most that a level costs.
+  float most_bits() const { return most_bits_; }
   // Row after row.
   std::span<const float> values() const { return {row(0), static_cast<size_t>(kRateClasses) * kLevels}; }
 
  private:
   std::array<std::array<float, kLevels>, kRateClasses> bits_;
+  float most_bits_;
 };
 
 // The one of this program.

@@ -113,12 +113,13 @@ class SegmentSolver {
   // Chooses the codes of column k. targets: (count) become errors (t - w') / u.
   void solve_column(int64_t k, double* targets, double u) {
     const auto column = static_cast<size_t>(k);
-    const auto [column_size, column_scale] = problem_.columns[column];
+    const auto [column_inverse, column_size, column_scale] = problem_.columns[column];
+    const double inverse_u = 1 / u;
     const AxisStep* rows = problem_.rows.data() + first_;
     for (size_t i = 0; i < column_targets_.size(); ++i) {
       if (!std::isfinite(targets[i]))
         refuse_weight(problem_.weights, first_ + static_cast<int64_t>(i), k, problem_.name);
-      column_targets_[i] = targets[i] / (double{rows[i].size} * column_size);
+      column_targets_[i] = targets[i] * (rows[i].inverse * column_inverse);
       column_classes_[i] = rate_class(rows[i].scale + column_scale);
     }
     quantizer_.quantize(column_targets_, column_classes_, column_levels_);
@@ -126,7 +127,7 @@ class SegmentSolver {
       const int32_t level = column_levels_[i];
       const float value = static_cast<float>(level) * rows[i].size * column_size;  // as dequantize() does
       const double difference = double{weight(static_cast<int64_t>(i), k)} - value;
-      targets[i] = (targets[i] - value) / u;
+      targets[i] = (targets[i] - value) * inverse_u;
       codes_[i * static_cast<size_t>(columns_) + static_cast<size_t>(k - first_column_)] =
           level >> 1;  // level = 2 * code + set
       sums_[i].squared_error += difference * difference;
@@ -152,7 +153,8 @@ class SegmentSolver {
 std::vector<AxisStep> axis_steps(std::span<const int16_t> steps, std::span<const float> log2_scales) {
   std::vector<AxisStep> axis;
   for (size_t i = 0; i < steps.size(); ++i)
-    axis.push_back({step_size(steps[i]), log2_scales[i] - static_cast<float>(steps[i]) / kStepsPerOctave});
+    axis.push_back({1 / double{step_size(steps[i])}, step_size(steps[i]),
+                    log2_scales[i] - static_cast<float>(steps[i]) / kStepsPerOctave});
   return axis;
 }
 

@@ -18,7 +18,7 @@ constexpr int kThreads = kTileThreads;
 constexpr int kRowsPerThread = kSegmentRows / kThreads;
 constexpr int kPanel = 8;
 constexpr int kHelpedCluster = 8;  // CTAs: one that solves, and its helpers
-static_assert(kViterbiThreads<1> <= kThreads && kSegmentRows % kThreads == 0);
+static_assert(kViterbiThreads <= kThreads && kSegmentRows % kThreads == 0);
 
 // One matrix; pointers to device memory.
 struct DeviceLayer {
@@ -26,7 +26,7 @@ struct DeviceLayer {
   float* weights;  // (R, K)
   int32_t rows;    // R
   int32_t trellis_bits;
-  float rate_weight;
+  float rate_weight, cost_scale;
   AxisStep *row_steps, *column_steps;  // (R), (K)
   int32_t* codes;                      // (R, K) out
   RowSums* sums;                       // (R) out
@@ -43,6 +43,7 @@ struct SlopeItem {
 struct PanelColumn {
   int32_t column;
   AxisStep step;
+  double inverse_u;  // of the factor's diagonal
 };
 
 struct SolverMemory {
@@ -111,17 +112,17 @@ class RowSolver {
         costs[branch] = choice.cost;
         levels_[i][branch] = choice.level;
       }
-      memory.set_costs(row, costs);
+      memory.set_costs(row, costs, layer_.cost_scale);
     });
   }
 
   // Stores the column's codes; targets become errors.
-  __device__ void finish_column(double* targets, double u, const ViterbiMemory& memory) {
+  __device__ void finish_column(double* targets, double inverse_u, const ViterbiMemory& memory) {
     for_rows([&](int i, int row) {
       const int32_t level =
           layer_.trellis_bits == 0 ? cheapest_even_level(i, row, targets[row]) : found_level(i, memory.residues[row]);
       const float value = __fmul_rn(__fmul_rn(static_cast<float>(level), steps_[i].size), column_step_.size);
-      targets[row] = (targets[row] - value) / u;
+      targets[row] = (targets[row] - value) * inverse_u;
       store(i, row, level, value, targets[row]);
     });
   }
@@ -166,7 +167,7 @@ class RowSolver {
       if (*layer_.refused < 0) *layer_.refused = at(row);
       return 0;
     }
-    return reachable_target(weight / (static_cast<double>(steps_[i].size) * column_step_.size));
+    return reachable_target(weight * (steps_[i].inverse * column_step_.inverse));
   }
 
   __device__ void store(int i, int row, int32_t level, float value, double error) {
@@ -227,8 +228,9 @@ __device__ void solve_panel(const DeviceLayer& layer, int rows, int64_t padded, 
   for (int i = threadIdx.x; i < kPanel * kTile; i += kThreads)
     memory.u[i / kTile][i % kTile] = layer.factor.upper[(start + panel + i / kTile) * padded + start + i % kTile];
   if (const int j = static_cast<int>(threadIdx.x); j < kPanel && start + panel + j < layer.factor.columns) {
-    const int column = layer.factor.order[start + panel + j];
-    memory.columns[j] = {column, layer.column_steps[column]};
+    const int64_t k = start + panel + j;
+    const int column = layer.factor.order[k];
+    memory.columns[j] = {column, layer.column_steps[column], 1 / layer.factor.upper[k * padded + k]};
   }
   solver.for_rows([&](int, int row) {
     for (int j = 0; j < kPanel; ++j) memory.panel[j][row] = slot.block[(panel + j) * kSegmentRows + row];
@@ -243,9 +245,9 @@ __device__ void solve_panel(const DeviceLayer& layer, int rows, int64_t padded, 
     }
     if (layer.trellis_bits > 0) {
       solver.find_branches(targets, memory.viterbi);
-      find_residues<1>(memory.viterbi, layer.trellis_bits, rows);
+      find_residues(memory.viterbi, layer.trellis_bits, rows);
     }
-    solver.finish_column(targets, memory.u[j][panel + j], memory.viterbi);
+    solver.finish_column(targets, memory.columns[j].inverse_u, memory.viterbi);
     solver.for_rows([&](int, int row) {
       const double error = targets[row];
       double weights[kPanel];
@@ -265,11 +267,16 @@ __device__ void solve_panel(const DeviceLayer& layer, int rows, int64_t padded, 
       errors[j] = start + panel + j < layer.factor.columns ? memory.panel[j][row] : 0;
       slot.errors[row * padded + start + panel + j] = errors[j];
     }
-    for (int k = panel + kPanel; k < kTile; ++k) {
-      double weight = slot.block[k * kSegmentRows + row];
+    for (int k = panel + kPanel; k < kTile; k += kPanel) {  // as many at once, for loads take long
+      double weights[kPanel];
 #pragma unroll
-      for (int j = 0; j < kPanel; ++j) weight -= errors[j] * memory.u[j][k];
-      slot.block[k * kSegmentRows + row] = weight;
+      for (int i = 0; i < kPanel; ++i) weights[i] = slot.block[(k + i) * kSegmentRows + row];
+#pragma unroll
+      for (int j = 0; j < kPanel; ++j)
+#pragma unroll
+        for (int i = 0; i < kPanel; ++i) weights[i] -= errors[j] * memory.u[j][k + i];
+#pragma unroll
+      for (int i = 0; i < kPanel; ++i) slot.block[(k + i) * kSegmentRows + row] = weights[i];
     }
   });
   __syncthreads();
@@ -379,7 +386,7 @@ class WaveLayers {
     const int64_t rows = job(i).weights.rows, columns = job(i).weights.cols;
     for (int64_t row = 0; row < rows; row += kTrellisRows)
       items_.push_back({static_cast<int32_t>(i), static_cast<int32_t>(row)});
-    layers_.push_back({factors_[i], arena.take<float>(rows * columns), static_cast<int32_t>(rows), 0, 0,
+    layers_.push_back({factors_[i], arena.take<float>(rows * columns), static_cast<int32_t>(rows), 0, 0, 0,
                        arena.take<AxisStep>(rows), arena.take<AxisStep>(columns), arena.take<int32_t>(rows * columns),
                        arena.take<RowSums>(rows), refused_ ? refused_ + i : nullptr});
   }
@@ -399,6 +406,7 @@ class WaveLayers {
     thimble::upload(layer.column_steps, std::span<const AxisStep>(steps.back()), stream);
     layer.trellis_bits = grid.trellis_bits;
     layer.rate_weight = static_cast<float>(grid.rate_weight);
+    layer.cost_scale = path_cost_scale(layer.rate_weight);
     return {grid.trellis_bits, {}, std::move(grid.row_steps), std::move(grid.column_steps)};
   }
 

@@ -80,8 +80,9 @@ void solve_slope_cuda(std::span<const SlopeJob> jobs, const ChooseGrid& choose_g
 
 // What the solvers on the CPU and on devices share.
 
-// The step of a row or column as a factor, and log2 of the weights' scale relative to it.
+// The step of a row or column as a factor, its inverse, and log2 of the weights' scale relative to it.
 struct AxisStep {
+  double inverse;
   float size, scale;
 };
 std::vector<AxisStep> axis_steps(std::span<const int16_t> steps, std::span<const float> log2_scales);

@@ -1,7 +1,6 @@
-// slope_viterbi.cuh: Viterbi down a column on the device, in groups of as many rows as a state has bits, in which each
-// step is a butterfly (trellis_labels.h): the first rows of a group within each thread's registers, the others among
-// the lanes of a warp, and one barrier per group. Instead of tracing back row by row, each path carries the state along
-// that it had before its group: that and the state after it differ by the parities of the codes between.
+// slope_viterbi.cuh: Viterbi along a column on the device, from both ends at once (trellis_branches.h), in blocks of
+// three rows, in which each step is a butterfly within a thread's registers (trellis_labels.h); between blocks paths go
+// through shared memory.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,227 +15,276 @@
 namespace thimble {
 
 constexpr int kSegmentRows = static_cast<int>(kTrellisRows);
-constexpr int kPaddedRows = kSegmentRows + kMaxTrellisBits;  // the last group's rows may go beyond the segment's
+constexpr int kPaddedRows = kSegmentRows + path_rows(kMaxTrellisBits);  // those that fill the last group go beyond
 constexpr int kMostStates = 1 << kMaxTrellisBits;
-// Threads that Viterbi takes at most when each has 2^kHeldBits states. A column takes the least time where they are
-// two, many columns where they are more: less is then looked at twice and passed between threads.
-template <int kHeldBits>
-constexpr int kViterbiThreads = std::max(32, kMostStates >> kHeldBits);
+constexpr int kHeldStates = 4;  // a thread's
+constexpr int kViterbiThreads = 2 * std::max(32, kMostStates / kHeldStates);
 
-// What the codes of a set cost in a row.
+// What the codes of a set add to a path in a row.
 struct alignas(8) CodeCosts {
-  float even, odd;
+  uint32_t even, odd;
 };
 
 // What a column's Viterbi reads and writes, in shared memory.
 struct ViterbiMemory {
   CodeCosts costs[kPaddedRows][2];  // by set
-  float paths[2][kMostStates];      // costs of the best paths to the states before even and odd groups, by label
-  uint8_t residues[kPaddedRows];    // out: of the best path's levels
-  // (1 + groups, states) after so many groups, by a state's label: that of its best path's state before the last group.
-  uint8_t starts[(1 + kSegmentRows / kMaxTrellisBits) * kMostStates];
+  // From each end: the best paths to the states before even and odd blocks, by label.
+  alignas(16) uint32_t paths[2][2][kMostStates];
+  // (groups, states): by a state after a group, in the order in which it is taken, what the path there remembers.
+  uint8_t remembered[(kPaddedRows / path_rows(kMaxTrellisBits)) * kMostStates];
+  // From each end: the best path's states before each group, and where paths meet.
+  uint8_t trail[2][(kPaddedRows / 2 + 1) / 2 + 2];
+  uint8_t residues[kPaddedRows];  // out: of the best path's levels
 
-  // A row's costs, less the lowest.
-  __device__ void set_costs(int row, const float (&by_residue)[kBranches]) {
+  __device__ void set_costs(int row, const float (&by_residue)[kBranches], float scale) {
     const auto [c0, c1, c2, c3] = by_residue;
-    const float least = fminf(fminf(fminf(fminf(kUnreachable, c0), c1), c2), c3);
-    costs[row][0] = {c0 - least, c2 - least};
-    costs[row][1] = {c1 - least, c3 - least};
+    const float least = fminf(fminf(c0, c1), fminf(c2, c3));
+    costs[row][0] = {path_cost(c0 - least, scale), path_cost(c2 - least, scale)};
+    costs[row][1] = {path_cost(c1 - least, scale), path_cost(c3 - least, scale)};
   }
 };
+static_assert(kPaddedRows / 2 * 4 <= kPaddedRows / path_rows(kMaxTrellisBits) * kMostStates &&
+                  (kPaddedRows / 3) * 32 <= kPaddedRows / path_rows(kMaxTrellisBits) * kMostStates,
+              "what is remembered of groups of 2 and 3 rows fits, too");
 
-// A state's best path so far.
-struct Path {
-  float cost;
-  uint32_t start;  // the label before the group
-};
-
-__device__ inline Path better(const Path& even, const Path& odd, const CodeCosts& costs) {
-  const float even_cost = even.cost + costs.even, odd_cost = odd.cost + costs.odd;
-  return {fminf(even_cost, odd_cost), odd_cost < even_cost ? odd.start : even.start};
-}
-
-// Viterbi with 2^kBits states, of which each thread has 2^kMostHeldBits if there are so many.
-template <int kBits, int kMostHeldBits>
-class ColumnViterbi {
-  static constexpr int kHeldBits = std::min(kMostHeldBits, kBits);
-
+// The way from one end to where paths meet: from the first row on, or kFromLast, in the order in which rows are taken.
+// What a code costs depends on the state before its row alone, and of the states that a row's two codes lead to or
+// from, which are those of a label and of its partner, all have one set: so both ways are the same, but for the labels.
+template <int kBits, bool kFromLast>
+class ViterbiWalk {
  public:
-  // Threads of the CTA that call this; those of a warp that have no states do what others do.
-  static constexpr int kThreads = std::max(32, 1 << (kBits - kHeldBits));
+  using Labels = TrellisLabels<kBits, kFromLast>;
+  static constexpr int kStride = Labels::kStates / kHeldStates;
+  // Threads that call this, with consecutive numbers `thread` from 0; those of a warp that have no states do what
+  // others do.
+  static constexpr int kThreads = std::max(32, kStride);
 
-  __device__ ColumnViterbi(ViterbiMemory& memory, int rows)
-      : memory_(memory), rows_(rows), groups_((rows + kBits - 1) / kBits) {}
+  __device__ ViterbiWalk(ViterbiMemory& memory, int rows, int thread)
+      : memory_(memory),
+        rows_(rows),
+        all_groups_(static_cast<int>(path_groups(rows, kBits))),
+        groups_(kFromLast ? all_groups_ - all_groups_ / 2 : all_groups_ / 2),
+        thread_(thread) {}
 
-  // The column's residues.
-  __device__ void solve() {
-    extend_paths();
-    if (threadIdx.x < 32) trace_back(best_end());
+  // The best paths, by label, once they are extended.
+  __device__ const uint32_t* paths() const { return memory_.paths[kFromLast][groups_ * kBlocks % 2]; }
+
+  __device__ void extend_paths() {
+    constexpr Labels labels;
+    // The thread's labels are those of `own` and the kHeldStates - 1 after it.
+    const uint32_t place = static_cast<uint32_t>(thread_) % kStride, own = place * kHeldStates;
+    uint32_t sets[kRows], next[kHeldStates], left[kHeldStates];
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) sets[row] = __popc(own & labels.sets[row]) & 1;
+#pragma unroll
+    for (uint32_t i = 0; i < kHeldStates; ++i) {
+      next[i] = Labels::map(labels.onward, own | i);
+      left[i] = Labels::map(labels.left, own | i);
+      const uint32_t entered = Labels::map(labels.entered, own | i);
+      memory_.paths[kFromLast][0][own | i] = (kFromLast || entered == 0 ? 0 : kUnreachable) | entered;
+    }
+    if (const int row = rows_ + thread_; kFromLast && row < all_groups_ * path_rows(kBits))
+      memory_.costs[row][0] = memory_.costs[row][1] = {0, kUnreachable};
+    wait();
+
+    const int blocks = groups_ * kBlocks;
+    CodeCosts even_costs[kRows][2], odd_costs[kRows][2];  // of a block: [1] of the set that is not that of `own`
+    auto load_costs = [&](int block, CodeCosts(&costs)[kRows][2]) {
+#pragma unroll
+      for (int row = 0; row < kRows; ++row)
+#pragma unroll
+        for (uint32_t other = 0; other < 2; ++other)
+          costs[row][other] = memory_.costs[row_of(min(block, blocks - 1) * kRows + row)][sets[row] ^ other];
+    };
+    uint8_t* remembered = &remembered_after(0, 0);
+    const uint32_t zero = threadIdx.y;  // which the compiler does not know
+    auto extend = [&](int block, const CodeCosts(&costs)[kRows][2], CodeCosts(&next_costs)[kRows][2], bool is_last,
+                      const uint32_t* from, uint32_t* to) {
+      // The better path in a row to the state of label own ^ difference.
+      auto step = [&](int row, uint32_t difference, uint32_t even, uint32_t odd) {
+        const CodeCosts& cost = costs[row][__popc(difference & labels.sets[row]) & 1];
+        return __viaddmin_u32(odd, cost.odd, even + cost.even);
+      };
+      uint32_t held[kHeldStates], partners[kHeldStates];
+      load(from + own, held);
+      if constexpr (kIsFirstShared) {
+        load(from + (own ^ kHeldStates), partners);
+        held[0] |= partners[0] & zero;  // or else the compiler waits for the first before it loads the second
+      }
+      load_costs(block + 1, next_costs);
+      if constexpr (kIsFirstShared) {
+#pragma unroll
+        for (uint32_t i = 0; i < kHeldStates; ++i) held[i] = step(0, i, held[i], partners[i]);
+      }
+#pragma unroll
+      for (int row = kIsFirstShared ? 1 : 0; row < kRows; ++row)
+#pragma unroll
+        for (uint32_t i = 0; i < kHeldStates; ++i) {
+          const uint32_t other = i ^ 1u << Labels::bit(row);
+          if (other < i) continue;
+          const uint32_t even = held[i], odd = held[other];
+          held[i] = step(row, i, even, odd);
+          held[other] = step(row, other, odd, even);
+        }
+      if (!is_last) {
+#pragma unroll
+        for (uint32_t i = 0; i < kHeldStates; ++i) to[next[i]] = held[i];
+      } else {
+#pragma unroll
+        for (uint32_t i = 0; i < kHeldStates; ++i) to[next[i]] = (held[i] & ~kPathState) | left[i];
+#pragma unroll
+        for (uint32_t i = 0; i < kHeldStates; ++i) remembered[left[i]] = static_cast<uint8_t>(held[i]);
+        remembered += Labels::kStates;
+      }
+      wait();
+    };
+    auto& [even, odd] = memory_.paths[kFromLast];
+    if (blocks > 0) load_costs(0, even_costs);
+#pragma unroll 1
+    for (int block = 0; block < blocks; block += 2) {
+      extend(block, even_costs, odd_costs, kBlocks == 1, even, odd);
+      if (kBlocks == 2 || block + 1 < blocks) extend(block + 1, odd_costs, even_costs, true, odd, even);
+    }
+  }
+
+  // The residues of the path to or from this state where paths meet. Following it is one chain of loads: many lanes
+  // that begin at guessed states would find the same only once their paths merged, which takes about as long.
+  __device__ void trace_back(uint32_t end) {
+    uint8_t* const trail = memory_.trail[kFromLast];
+    if (thread_ < 32) {
+      uint32_t state = end;
+#pragma unroll 4
+      for (int group = groups_; group > 0; --group) {
+        trail[group] = static_cast<uint8_t>(state);
+        state = remembered_after(group - 1, state);
+      }
+      trail[0] = static_cast<uint8_t>(state);
+    }
+    wait();
+    for (int group = thread_; group < groups_; group += kThreads) store_residues(group, trail[group], trail[group + 1]);
   }
 
  private:
-  // Thread t has the kHeld states of labels t, t + kStride, ... It works alone on the first rows of a group, from all
-  // states which lead to its own in these rows: the kLeading that differ from t in the label's upper bits, those of
-  // these rows. In the first kSharedRows they become fewer, for other threads have what they lead to besides.
-  static constexpr int kOwnRows = std::min(3, kBits), kSharedRows = kOwnRows - kHeldBits;
-  static constexpr uint32_t kHeld = 1u << kHeldBits, kStride = 1u << (kBits - kHeldBits);
-  static constexpr uint32_t kLeading = 1u << kOwnRows, kLeadingStride = 1u << (kBits - kOwnRows);
-  using Labels = TrellisLabels<kBits, kOwnRows>;
-  static_assert(kSharedRows >= 0 && Labels::bit(kOwnRows - 1) == kBits - 1);
-  static_assert(kBits - kOwnRows <= 5, "the other rows change bits of the lane");
+  static constexpr int kRows = Labels::kRows;
+  static constexpr int kBlocks = path_rows(kBits) / kRows;  // of a group
+  static_assert(kBlocks * kRows == path_rows(kBits) && (kBlocks == 1 || kBlocks == 2));
+  // Whether two threads look at the same states before a block, which differ in the first row's bit, and then have one
+  // half of them each.
+  static constexpr bool kIsFirstShared = 1 << kRows > kHeldStates;
+  static_assert(kHeldStates == 4 && 1 << kRows == kHeldStates << (kIsFirstShared ? 1 : 0));
+  static_assert(!kIsFirstShared || 1 << Labels::bit(0) == kHeldStates);
+
+  __device__ static void load(const uint32_t* from, uint32_t (&held)[kHeldStates]) {
+    const uint4 four = *reinterpret_cast<const uint4*>(from);
+    held[0] = four.x, held[1] = four.y, held[2] = four.z, held[3] = four.w;
+  }
 
   __device__ static void wait() {
     if constexpr (kThreads == 32)
       __syncwarp();
     else
-      asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
+      asm volatile("bar.sync %0, %1;" ::"n"(kFromLast ? 2 : 1), "n"(kThreads) : "memory");
   }
 
-  __device__ void extend_paths() {
-    constexpr Labels labels;
-    const uint32_t own = threadIdx.x % kStride;
-    uint32_t sets[kBits], after[kHeld];
-#pragma unroll
-    for (int row = 0; row < kBits; ++row) sets[row] = __popc(own & labels.sets[row]) & 1;
-#pragma unroll
-    for (uint32_t i = 0; i < kHeld; ++i) {
-      after[i] = labels.map(labels.after, own | i * kStride);
-      memory_.paths[0][own | i * kStride] = (own | i) == 0 ? 0 : kUnreachable;
-    }
-    // In rows beyond the last, all states stay what they are.
-    if (const int row = rows_ + static_cast<int>(threadIdx.x); row < groups_ * kBits)
-      memory_.costs[row][0] = memory_.costs[row][1] = {0, INFINITY};
-    wait();
-
-    CodeCosts costs[kBits][2];  // of a group: [1] of the set that is not the one of the label `own`
-    auto load_costs = [&](int group, int first, int last) {
-#pragma unroll
-      for (int row = first; row < last; ++row)
-#pragma unroll
-        for (uint32_t i = 0; i < 2; ++i) costs[row][i] = memory_.costs[group * kBits + row][sets[row] ^ i];
-    };
-    // The better path in a row to the state of label own ^ difference.
-    auto step = [&](int row, uint32_t difference, const Path& even, const Path& odd) {
-      return better(even, odd, costs[row][__popc(difference & labels.sets[row]) & 1]);
-    };
-    Path paths[kHeld] = {};
-    auto store_starts = [&](int groups) {
-#pragma unroll
-      for (uint32_t i = 0; i < kHeld; ++i)
-        memory_.starts[groups << kBits | after[i]] = static_cast<uint8_t>(paths[i].start);
-    };
-    float *from = memory_.paths[0], *to = memory_.paths[1];
-    load_costs(0, 0, kOwnRows);
-    for (int group = 0; group < groups_; ++group) {
-      Path leading[kLeading];
-#pragma unroll
-      for (uint32_t i = 0; i < kLeading; ++i) {
-        const uint32_t held = i * kLeadingStride / kStride * kStride;
-        const uint32_t label = (own ^ (i * kLeadingStride - held)) + held;
-        leading[i] = {from[label], label};
-      }
-      load_costs(group, kOwnRows, kBits);
-      store_starts(group);  // not before, for they are known later than the costs
-      __syncwarp();         // for the compiler, which would load some and wait before others
-#pragma unroll
-      for (int row = 0; row < kOwnRows; ++row)
-#pragma unroll
-        for (uint32_t pair = 0; pair < kLeading; pair += 1u << min(row, kSharedRows)) {
-          const uint32_t other = pair ^ 1u << row;
-          if (other < pair) continue;
-          const Path even = leading[pair], odd = leading[other];
-          leading[pair] = step(row, pair * kLeadingStride, even, odd);
-          if (row >= kSharedRows) leading[other] = step(row, other * kLeadingStride, odd, even);
-        }
-#pragma unroll
-      for (uint32_t i = 0; i < kHeld; ++i) paths[i] = leading[i << kSharedRows];
-#pragma unroll
-      for (int row = kOwnRows; row < kBits; ++row)
-#pragma unroll
-        for (uint32_t i = 0; i < kHeld; ++i) {
-          const int lanes = 1 << Labels::bit(row);
-          const Path odd{__shfl_xor_sync(~0u, paths[i].cost, lanes), __shfl_xor_sync(~0u, paths[i].start, lanes)};
-          paths[i] = step(row, i * kStride, paths[i], odd);
-        }
-      load_costs(min(group + 1, groups_ - 1), 0, kOwnRows);
-#pragma unroll
-      for (uint32_t i = 0; i < kHeld; ++i) to[after[i]] = paths[i].cost;
-      float* const read = from;
-      from = to, to = read;
-      wait();
-    }
-    store_starts(groups_);
-    wait();
+  // Of the row that is taken as this one.
+  __device__ int row_of(int taken) const { return kFromLast ? all_groups_ * path_rows(kBits) - 1 - taken : taken; }
+  __device__ uint8_t& remembered_after(int group, uint32_t state) const {
+    const int place = kFromLast ? all_groups_ / 2 + group : group;
+    return memory_.remembered[place * static_cast<int>(Labels::kStates) + static_cast<int>(state)];
   }
 
-  // The label after the last group of the path of the least cost, of those the one to the first state. By one warp.
-  __device__ uint32_t best_end() const {
+  // Those of a group's rows, which lead between these states.
+  __device__ void store_residues(int group, uint32_t from, uint32_t to) const {
     constexpr Labels labels;
-    constexpr TrellisMerges kMerges{Trellis(kBits)};
-    uint32_t states[kBits];  // from labels to states at the end of the last row
+    uint32_t label = Labels::map(labels.entering, from);
+    // After the last block only the bits of its own rows differ from those at its start.
+    const uint32_t last = Labels::map(labels.leaving, to);
+    uint32_t odd_codes[kBlocks] = {};  // by block: those of its rows
+    if constexpr (kBlocks == 1) {
+      odd_codes[0] = last ^ label;
+    } else {
+      const uint32_t difference = last ^ Labels::map(labels.onward, label);
 #pragma unroll
-    for (int i = 0; i < kBits; ++i) states[i] = labels.states[i];
-#pragma unroll 1
-    for (int row = rows_; row < groups_ * kBits; ++row)
-#pragma unroll
-      for (uint32_t& state : states) state = kMerges.from(state, 0);
-    uint32_t least = ~0u, best = ~0u;  // bits of a cost, which is not negative; state and label
-#pragma unroll
-    for (uint32_t others = 0; others < Labels::kStates; others += 32)
-      if (const uint32_t label = threadIdx.x % 32 | others; label < Labels::kStates) {
-        const uint32_t cost = __float_as_uint(memory_.paths[groups_ % 2][label]);
-        const uint32_t candidate = labels.map(states, label) << kBits | label;
-        if (cost < least || (cost == least && candidate < best)) least = cost, best = candidate;
-      }
-    const uint32_t least_of_all = __reduce_min_sync(~0u, least);
-    return __reduce_min_sync(~0u, least == least_of_all ? best : ~0u) % Labels::kStates;
-  }
-
-  // The residues of the path to the state of this label after the last group. By one warp, in whose lanes are
-  // consecutive groups. At first a lane guesses the state after its own. While there is one whose path does not begin
-  // where that of the lane before it ends, all trace theirs again from there. Paths merge soon: a few times suffice.
-  __device__ void trace_back(uint32_t end) {
-    constexpr Labels labels;
-    const int each = (groups_ + 31) / 32, lane = static_cast<int>(threadIdx.x);
-    const int first = min(lane * each, groups_), last = min(first + each, groups_);
-    auto trace = [&](uint32_t label, auto&& visit) {
-#pragma unroll 1
-      for (int group = last; group-- > first;) {
-        const uint32_t start = memory_.starts[(group + 1) << kBits | label];
-        visit(group, start, label);
-        label = start;
-      }
-      return label;
-    };
-    uint32_t after = end;
-    for (bool merged = false; !merged;) {
-      const uint32_t next_start = __shfl_down_sync(~0u, trace(after, [](int, uint32_t, uint32_t) {}), 1);
-      const uint32_t right = lane == 31 ? end : next_start;
-      merged = __all_sync(~0u, right == after);
-      after = right;
+      for (uint32_t codes = 0; codes <= Labels::kRowBits; ++codes)
+        if (const uint32_t rest = difference ^ Labels::map(labels.onward, codes); rest <= Labels::kRowBits)
+          odd_codes[0] = codes, odd_codes[1] = rest;
     }
-    trace(after, [&](int group, uint32_t label, uint32_t next) {
-      const uint32_t odd_codes = label ^ labels.map(labels.before, next);  // by Labels::bit(row)
 #pragma unroll
-      for (int row = 0; row < kBits; ++row) {
-        const uint32_t odd_code = odd_codes & 1u << Labels::bit(row);
-        memory_.residues[group * kBits + row] =
+    for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) {
+        const uint32_t odd_code = odd_codes[block] & 1u << Labels::bit(row);
+        memory_.residues[row_of((group * kBlocks + block) * kRows + row)] =
             static_cast<uint8_t>((__popc(label & labels.sets[row]) & 1) + (odd_code != 0 ? 2 : 0));
         label ^= odd_code;
       }
-    });
+      label = Labels::map(labels.onward, label);
+    }
   }
 
   ViterbiMemory& memory_;
-  int rows_, groups_;
+  int rows_, all_groups_, groups_, thread_;
 };
 
-// The residues of the column whose costs are set. All threads of the CTA, kViterbiThreads<kHeldBits> or more.
-template <int kHeldBits>
-__device__ void find_residues(ViterbiMemory& memory, int trellis_bits, int rows) {
+// Both ways, and where they meet.
+template <int kBits>
+class ColumnViterbi {
+  using FromFirst = ViterbiWalk<kBits, false>;
+  using FromLast = ViterbiWalk<kBits, true>;
+
+ public:
+  static constexpr int kThreads = FromFirst::kThreads + FromLast::kThreads;  // of the CTA, which call solve()
+
+  // The column's residues. Not inlined: callers hold more than fits into registers besides.
+  __device__ __noinline__ static void solve(ViterbiMemory& memory, int rows) {
+    __builtin_assume(__isShared(&memory));
+    const auto thread = static_cast<int>(threadIdx.x);
+    FromFirst first(memory, rows, thread);
+    FromLast last(memory, rows, thread - FromFirst::kThreads);
+    const bool is_first = thread < FromFirst::kThreads;
+    if (is_first)
+      first.extend_paths();
+    else
+      last.extend_paths();
+    asm volatile("bar.sync 3, %0;" ::"n"(kThreads) : "memory");
+    const uint32_t state = meeting_state(first, last);
+    if (is_first)
+      first.trace_back(state);
+    else
+      last.trace_back(state);
+  }
+
+ private:
+  // By label of paths from the first row, linear: that of paths from the last.
+  struct Meeting {
+    uint32_t from_last[kBits] = {};
+
+    constexpr Meeting() {
+      constexpr typename FromFirst::Labels first;
+      constexpr typename FromLast::Labels last;
+      for (int bit = 0; bit < kBits; ++bit) from_last[bit] = FromLast::Labels::map(last.entering, first.entered[bit]);
+    }
+  };
+
+  // Where the path of the least cost is, of those the one through the first state. By whole warps.
+  __device__ static uint32_t meeting_state(const FromFirst& first, const FromLast& last) {
+    constexpr Meeting meeting;
+    constexpr uint32_t kStates = FromFirst::Labels::kStates;
+    const uint32_t *to = first.paths(), *from = last.paths();
+    uint32_t best = ~0u;
+#pragma unroll
+    for (uint32_t others = 0; others < kStates; others += 32)
+      if (const uint32_t label = threadIdx.x % 32 | others; label < kStates)
+        best = min(best, to[label] + (from[FromFirst::Labels::map(meeting.from_last, label)] & ~kPathState));
+    return __reduce_min_sync(~0u, best) & kPathState;
+  }
+};
+
+// The residues of the column whose costs are set. All threads of the CTA, kViterbiThreads or more.
+__device__ inline void find_residues(ViterbiMemory& memory, int trellis_bits, int rows) {
   auto solve = [&]<int kBits>(std::integral_constant<int, kBits>) {
-    using Viterbi = ColumnViterbi<kBits, kHeldBits>;
-    if (threadIdx.x < Viterbi::kThreads) Viterbi(memory, rows).solve();
+    using Viterbi = ColumnViterbi<kBits>;
+    if (threadIdx.x < Viterbi::kThreads) Viterbi::solve(memory, rows);
   };
   __syncthreads();
   switch (trellis_bits) {

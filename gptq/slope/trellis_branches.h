@@ -83,7 +83,6 @@ THIMBLE_HOST_DEVICE inline int32_t nearest_even_level(double target) {
 // The four levels from which the cheapest of each residue is looked for: of four neighbours each has another residue
 // (level % 4 = set + 2 * parity of the code) and is the nearest that has it.
 constexpr int32_t kBranches = 4;
-constexpr float kUnreachable = 1e30F;  // more than any path costs
 THIMBLE_HOST_DEVICE inline int32_t first_neighbour(double target) {
   const double rounded = std::nearbyint(target);
   return static_cast<int32_t>(rounded) - (target < rounded ? 2 : 1);
@@ -91,6 +90,35 @@ THIMBLE_HOST_DEVICE inline int32_t first_neighbour(double target) {
 // That of residue `branch`.
 THIMBLE_HOST_DEVICE inline int32_t neighbour(int32_t first, int32_t branch) {
   return first + ((branch - first) & (kBranches - 1));
+}
+
+// Paths are extended from a column's first row onwards and from its last one backwards, in groups of path_rows(), and
+// meet about half way, before meeting_row(). Each remembers the state in which it entered its group; that state and the
+// one in which it leaves the group tell the parities of the codes between.
+THIMBLE_HOST_DEVICE constexpr int path_rows(int bits) { return bits < 3 ? bits : bits / 3 * 3; }
+THIMBLE_HOST_DEVICE constexpr int64_t path_groups(int64_t rows, int bits) {
+  return (rows + path_rows(bits) - 1) / path_rows(bits);
+}
+THIMBLE_HOST_DEVICE constexpr int64_t meeting_row(int64_t rows, int bits) {
+  return path_groups(rows, bits) / 2 * path_rows(bits);
+}
+
+// A path so far, as one number of which the least is the best: what it costs above the state that it remembers. Costs
+// are integers, whose sums are the same in any order: those of rows, less the row's lowest, times path_cost_scale(),
+// rounded. All of a column's are less than kUnreachable together, what states that no path leads to cost; rows that
+// only fill the last group cost nothing with even codes, and that with odd ones.
+constexpr int kPathStateBits = kMaxTrellisBits;
+constexpr uint32_t kPathState = (1u << kPathStateBits) - 1;
+constexpr uint32_t kUnreachable = 1u << 31;
+// The power of 2 for a rate weight.
+float path_cost_scale(float rate_weight);
+// What is added to a path. difference: of a row's costs, not negative.
+THIMBLE_HOST_DEVICE inline uint32_t path_cost(float difference, float scale) {
+#ifdef __CUDA_ARCH__
+  return __float2uint_rn(difference * scale) << kPathStateBits;
+#else
+  return static_cast<uint32_t>(std::nearbyint(difference * scale)) << kPathStateBits;
+#endif
 }
 
 }  // namespace thimble

@@ -2,87 +2,134 @@
 #include "gptq/slope/trellis_quantizer.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace thimble {
-namespace {
 
-// What TrellisMerges rests on.
-constexpr bool halves_follow_sets(int bits) {
-  const Trellis trellis(bits);
-  return trellis.next(1, 0) >= trellis.states() / 2 && trellis.next(0, 1) < trellis.states() / 2;
+float path_cost_scale(float rate_weight) {
+  constexpr int kRows = static_cast<int>(kTrellisRows) + path_rows(kMaxTrellisBits);  // with those that fill a group
+  constexpr auto kMost = static_cast<float>(kUnreachable >> kPathStateBits) / kRows - 1;
+  int exponent = 0;  // the nearest level of each residue is within 2
+  std::frexp(kMost / (4 + rate_weight * rate_table().most_bits()), &exponent);
+  return std::ldexp(1.0F, exponent - 1);
 }
-static_assert(halves_follow_sets(2) && halves_follow_sets(3) && halves_follow_sets(4) && halves_follow_sets(5) &&
-              halves_follow_sets(6) && halves_follow_sets(7) && halves_follow_sets(8) && kMaxTrellisBits == 8);
-
-}  // namespace
 
 TrellisQuantizer::TrellisQuantizer(Trellis trellis, double rate_weight, int64_t most_rows)
-    : trellis_(trellis), merges_(trellis), rate_weight_(static_cast<float>(rate_weight)) {
+    : trellis_(trellis), rate_weight_(static_cast<float>(rate_weight)), cost_scale_(path_cost_scale(rate_weight_)) {
   if (trellis.bits() == 0) return;
-  branches_.resize(static_cast<size_t>(most_rows));
-  costs_.resize(static_cast<size_t>(most_rows + 1) * trellis.states());
+  const int group = path_rows(trellis.bits());
+  const auto groups = static_cast<size_t>(path_groups(most_rows, trellis.bits()));
+  branches_.resize(groups * static_cast<size_t>(group));
+  const size_t states = trellis.states();
+  remembered_.resize(groups * states);
+  for (auto* paths : {&paths_, &next_, &met_}) paths->resize(states);
+  even_ends_.resize(states);
+  parities_.resize(states);
+  auto end = [&](uint32_t state, uint32_t parities) {
+    for (int row = 0; row < group; ++row) state = trellis.next(state, static_cast<int32_t>(parities >> row & 1));
+    return state;
+  };
+  for (uint32_t state = 0; state < states; ++state) even_ends_[state] = end(state, 0);
+  for (uint32_t parities = 0; parities < 1u << group; ++parities) parities_[end(0, parities)] = parities;
 }
 
 TrellisQuantizer::Branches TrellisQuantizer::branches(double target, const LevelCosts& cost) const {
   Branches found;
-  float least = kUnreachable;
+  float costs[kBranches];
   const int32_t first = first_neighbour(target);
   for (int32_t level = first; level < first + kBranches; ++level) {
     const LevelChoice choice = cheapest_level(target, cost, level, kBranches);
     found.levels[level & 3] = choice.level;
-    found.costs[level & 3] = choice.cost;
-    least = std::min(least, choice.cost);
+    costs[level & 3] = choice.cost;
   }
-  for (float& value : found.costs) value -= least;
+  const float least = *std::ranges::min_element(costs);
+  for (size_t i = 0; i < kBranches; ++i) found.costs[i] = path_cost(costs[i] - least, cost_scale_);
   return found;
 }
 
-void TrellisQuantizer::add_compare_select(const float* costs, const Branches& b, float* next) const {
-  const uint32_t half = trellis_.states() / 2;
-  const uint32_t parity_flip = merges_.from(0, 1), set_flip = merges_.from(half, 0) / 2;
-  for (uint32_t u = 0; u < half; ++u)
-    next[u] = std::min(costs[2 * u] + b.costs[0], costs[(2 * u) ^ parity_flip] + b.costs[2]);
-  const float* odd = costs + 1;
-  for (uint32_t n = 0; n < half; ++n) {
-    const uint32_t u = n ^ set_flip;
-    next[half + n] = std::min(odd[2 * u] + b.costs[1], odd[(2 * u) ^ parity_flip] + b.costs[3]);
+void TrellisQuantizer::begin_group(uint8_t* remembered) {
+  for (uint32_t state = 0; state < trellis_.states(); ++state) {
+    remembered[state] = static_cast<uint8_t>(paths_[state] & kPathState);
+    paths_[state] = (paths_[state] & ~kPathState) | state;
   }
 }
 
-void TrellisQuantizer::trace_back(std::span<int32_t> levels) const {
-  const uint32_t states = trellis_.states();
-  const float* last = &costs_[levels.size() * states];
-  auto state = static_cast<uint32_t>(std::min_element(last, last + states) - last);
-  for (size_t r = levels.size(); r-- > 0;) {
-    const float* costs = &costs_[r * states];
-    const Branches& b = branches_[r];
-    const int set = merges_.set(state);
-    const uint32_t even_code = merges_.from(state, 0), odd_code = merges_.from(state, 1);
-    const bool odd = costs[odd_code] + b.costs[2 + set] < costs[even_code] + b.costs[set];
-    levels[r] = b.levels[odd ? 2 + set : set];
-    state = odd ? odd_code : even_code;
+const std::vector<uint32_t>& TrellisQuantizer::paths_to(int64_t meeting) {
+  const auto states = static_cast<size_t>(trellis_.states());
+  const auto group = static_cast<size_t>(path_rows(trellis_.bits()));
+  for (uint32_t state = 0; state < states; ++state)
+    paths_[state] = ((state == 0 ? 0 : kUnreachable) | state) ^ kSignedPath;
+  for (size_t r = 0; r < static_cast<size_t>(meeting); ++r) {
+    extend_paths(trellis_.bits(), paths_.data(), branches_[r].costs, next_.data());
+    std::swap(paths_, next_);
+    if ((r + 1) % group == 0) begin_group(&remembered_[r / group * states]);
+  }
+  return paths_;
+}
+
+const std::vector<uint32_t>& TrellisQuantizer::paths_from(int64_t meeting, int64_t rows) {
+  const auto states = static_cast<size_t>(trellis_.states());
+  const auto group = static_cast<size_t>(path_rows(trellis_.bits()));
+  for (uint32_t state = 0; state < states; ++state) paths_[state] = state ^ kSignedPath;
+  for (size_t r = static_cast<size_t>(rows); r-- > static_cast<size_t>(meeting);) {
+    extend_paths_back(trellis_.bits(), paths_.data(), branches_[r].costs, next_.data());
+    std::swap(paths_, next_);
+    if (r % group == 0) begin_group(&remembered_[r / group * states]);
+  }
+  return paths_;
+}
+
+void TrellisQuantizer::levels_between(uint32_t first, uint32_t last, std::span<const Branches> branches,
+                                      std::span<int32_t> levels) const {
+  const uint32_t parities = parities_[last ^ even_ends_[first]];
+  uint32_t state = first;
+  for (size_t r = 0; r < levels.size(); ++r) {
+    const uint32_t parity = parities >> r & 1;
+    levels[r] = branches[r].levels[static_cast<uint32_t>(Trellis::set(state)) + 2 * parity];
+    state = trellis_.next(state, static_cast<int32_t>(parity));
   }
 }
 
 void TrellisQuantizer::quantize(std::span<const double> targets, std::span<const uint8_t> classes,
                                 std::span<int32_t> levels) {
-  const uint32_t states = trellis_.states();
   const RateTable& rates = rate_table();
   auto cost = [&](size_t r) { return LevelCosts{rates.row(classes[r]), rate_weight_}; };
-  if (states == 1) {
+  if (trellis_.bits() == 0) {
     for (size_t r = 0; r < targets.size(); ++r) {
       const double target = reachable_target(targets[r]);
       levels[r] = cheapest_level(target, cost(r), nearest_even_level(target), 2).level;
     }
     return;
   }
-  std::fill_n(costs_.begin(), states, kUnreachable);
-  costs_[0] = 0;
-  for (size_t r = 0; r < targets.size(); ++r) {
-    branches_[r] = branches(reachable_target(targets[r]), cost(r));
-    add_compare_select(&costs_[r * states], branches_[r], &costs_[(r + 1) * states]);
+  const auto group = static_cast<size_t>(path_rows(trellis_.bits())), states = static_cast<size_t>(trellis_.states());
+  const auto groups = static_cast<size_t>(path_groups(std::ssize(targets), trellis_.bits()));
+  const int64_t meeting = meeting_row(std::ssize(targets), trellis_.bits());
+  for (size_t r = 0; r < targets.size(); ++r) branches_[r] = branches(reachable_target(targets[r]), cost(r));
+  for (size_t r = targets.size(); r < groups * group; ++r) branches_[r] = {{}, {0, 0, kUnreachable, kUnreachable}};
+
+  met_ = paths_to(meeting);
+  const std::vector<uint32_t>& from = paths_from(meeting, static_cast<int64_t>(groups * group));
+  uint32_t best = UINT32_MAX;  // both remember the state where they meet, and both are signed
+  for (size_t state = 0; state < states; ++state) best = std::min(best, met_[state] + (from[state] & ~kPathState));
+
+  // From where they meet, the state at each group's other end is what was remembered at this one.
+  auto levels_of = [&](size_t g, uint32_t first, uint32_t last) {
+    const size_t row = g * group, count = std::min(group, targets.size() - row);
+    levels_between(first, last, std::span(branches_).subspan(row, count), levels.subspan(row, count));
+  };
+  const size_t meeting_group = static_cast<size_t>(meeting) / group;
+  uint32_t state = best & kPathState;
+  for (size_t g = meeting_group; g-- > 0;) {
+    const uint32_t first = remembered_[g * states + state];
+    levels_of(g, first, state);
+    state = first;
   }
-  trace_back(levels);
+  state = best & kPathState;
+  for (size_t g = meeting_group; g < groups; ++g) {
+    const uint32_t last = remembered_[g * states + state];
+    levels_of(g, state, last);
+    state = last;
+  }
 }
 
 }  // namespace thimble

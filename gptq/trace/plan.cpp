@@ -164,12 +164,16 @@ Matrix finite_matrix(const std::string& name, const TensorView& tensor) {
     throw Error(ExitCode::kInternal,
                 fmt::format("tensor '{}' has shape {}, only matrices have codes", name, shape_text(tensor.shape)));
   Matrix matrix = StoredMatrix(tensor, tensor.shape[0], tensor.shape[1], nullptr).widened();
-  for (int64_t r = 0; r < matrix.rows(); ++r)
-    for (int64_t k = 0; k < matrix.cols(); ++k)
-      if (!std::isfinite(matrix(r, k)))
-        throw Error(ExitCode::kBadInput,
-                    fmt::format("tensor '{}': weight ({}, {}) is {}, must be finite", name, r, k, matrix(r, k)));
+  require_finite(name, matrix);
   return matrix;
+}
+
+void require_finite(const std::string& name, ConstMatrixView weights) {
+  for (int64_t r = 0; r < weights.rows; ++r)
+    for (int64_t k = 0; k < weights.cols; ++k)
+      if (const float weight = weights.row(r)[k]; !std::isfinite(weight))
+        throw Error(ExitCode::kBadInput,
+                    fmt::format("tensor '{}': weight ({}, {}) is {}, must be finite", name, r, k, weight));
 }
 
 SolvedTensor quantize_tensor(const std::string& name, const TensorView& tensor, const Precision& precision,

@@ -95,6 +95,7 @@ struct SolvedTensor {
 
 // A tensor's weights (R, K) as float32. One that is not finite is an Error (bad input) that names the tensor.
 Matrix finite_matrix(const std::string& name, const TensorView& tensor);
+void require_finite(const std::string& name, ConstMatrixView weights);
 
 // `factor` belongs to the tensor's Hessian; required where precision.needs_hessian(), ignored otherwise.
 // Codes are made of matrices (R, K); any tensor can be raw. A weight that is not finite, and a row that fp16 scales

@@ -56,11 +56,17 @@ ByteVector compress_zstd(Bytes raw, const ContentShape&) {
 
 // A bare LZMA2 stream of liblzma, preset 9 extreme, without the .xz container and its checksums. The dictionary's size
 // follows from the raw size, so nothing but the stream is stored. Literals get neither context (lc = 0) nor position
-// (pb = 0): on codes of trained weights that is 1.2% smaller than the preset's lc = 3, pb = 2.
+// (pb = 0): on codes of trained weights that is 1.2% smaller than the preset's lc = 3, pb = 2. Scales and steps, which
+// every artifact of a search packs anew on one core, are looked through less: 0.15% larger in 0.6 of the time.
 std::string xz_version() { return lzma_version_string(); }
 
-ByteVector compress_xz(Bytes raw, const ContentShape&) {
+ByteVector compress_xz(Bytes raw, const ContentShape& shape) {
   lzma_options_lzma options = lzma_options_for(raw.size());
+  if (shape.kind == SectionKind::kScales && shape.element_bytes == sizeof(int16_t)) {
+    options.mf = LZMA_MF_HC3;
+    options.nice_len = 64;
+    options.depth = 16;
+  }
   const lzma_filter filters[] = {{LZMA_FILTER_LZMA2, &options}, {LZMA_VLI_UNKNOWN, nullptr}};
   // LZMA2 stores incompressible data in chunks of 64 KiB with 3 bytes each.
   ByteVector stored(raw.size() + raw.size() / 1024 + 64);

@@ -17,6 +17,7 @@
 #include "quantizer/pipeline/quantize_plans.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/memory_plan.h"
+#include "runtime/base/parallel.h"
 
 namespace thimble {
 namespace {
@@ -98,8 +99,13 @@ std::optional<uint64_t> artifact_limit(const QuantizeRequest& request, int64_t p
 // others (a mask, say) outside the matrices to quantize.
 std::map<std::string, TensorSummary> summarize(OpenedCheckpoint& source, const TracePlanOptions& plan) {
   std::map<std::string, TensorSummary> summaries;
-  for (const auto& [name, tensor] : source.parameters()) {
-    const TensorSummary& summary = summaries.emplace(name, summarize_tensor(tensor)).first->second;
+  std::vector<std::pair<const TensorView*, TensorSummary*>> tensors;
+  for (const auto& [name, tensor] : source.parameters()) tensors.emplace_back(&tensor, &summaries[name]);
+  parallel_for(std::ssize(tensors), [&](int64_t i) {
+    const auto& [tensor, summary] = tensors[static_cast<size_t>(i)];
+    *summary = summarize_tensor(*tensor);
+  });
+  for (const auto& [name, summary] : summaries) {
     bool must_be_finite =
         source.spec() || (summary.shape.size() == 2 && element_count(summary.shape) > plan.min_elements);
     if (must_be_finite && !std::isfinite(summary.max_magnitude))

@@ -81,8 +81,13 @@ SlopeLayers::SlopeLayers(const TensorMap& tensors, std::map<std::string, MatrixL
   look_at_sizes(progress);
 }
 
-std::shared_ptr<const Matrix> SlopeLayers::Layer::weights() const {
-  return shifted ? shifted : std::make_shared<const Matrix>(finite_matrix(name, tensor));
+SlopeLayers::LayerWeights SlopeLayers::Layer::weights() const {
+  if (shifted) return {shifted, *shifted};
+  const bool is_aligned = reinterpret_cast<uintptr_t>(tensor.bytes.data()) % alignof(float) == 0;
+  if (tensor.dtype == DType::kF32 && is_aligned && tensor.shape.size() == 2)
+    return {nullptr, {reinterpret_cast<const float*>(tensor.bytes.data()), rows(), cols()}};
+  auto copy = std::make_shared<const Matrix>(finite_matrix(name, tensor));
+  return {copy, *copy};
 }
 
 // How much a column's neighbours tell about it, and with that the level of all steps, is known only once the Hessian is
@@ -98,20 +103,22 @@ void SlopeLayers::look_at_sizes(Progress& progress) {
     else
       found->push_back(&layer);
   }
-  std::vector<SizeModel> sizes(order.size());
   progress.begin("looking at layers", static_cast<int64_t>(layers_.size()), "layers");
+  std::vector<const Layer*> first;
+  for (const auto& layers : order) first.push_back(layers.front());
+  const std::vector<std::vector<double>> upper_diagonals = factor_diagonals(first);
+  std::vector<SizeModel> sizes(order.size());
   std::vector<uint64_t> bytes;
-  for (const auto& layers : order) bytes.push_back(work_bytes(*layers.front()));
+  for (const auto& layers : order)
+    bytes.push_back(static_cast<uint64_t>(layers.front()->rows() * layers.front()->cols()) * sizeof(float));
   parallel_within(bytes, working_memory_bytes(), [&](int64_t i) {
-    const std::vector<Layer*>& layers = order[static_cast<size_t>(i)];
-    std::vector<double> upper_diagonal;
-    if (const auto& hessian = layers.front()->loss.hessian)
-      upper_diagonal = factor_diagonal(*hessian->load(), options_.damping, layers.front()->name, options_.column_order);
-    for (Layer* layer : layers) {
-      const StepShape& steps = layer->steps = step_shape(layer->loss, layer->loss.row_weights, upper_diagonal);
-      const std::shared_ptr<const Matrix> weights = layer->weights();
-      layer->row_mean_squares = row_mean_squares(*weights);
-      layer->scales = fit_weight_scales(*weights);
+    for (Layer* layer : order[static_cast<size_t>(i)]) {
+      const StepShape& steps = layer->steps =
+          step_shape(layer->loss, layer->loss.row_weights, upper_diagonals[static_cast<size_t>(i)]);
+      const LayerWeights weights = layer->weights();
+      if (!weights.copy) require_finite(layer->name, weights.view);
+      layer->row_mean_squares = row_mean_squares(weights.view);
+      layer->scales = fit_weight_scales(weights.view);
       SizeModel size;
       size.add(difference(layer->scales.rows, steps.rows), difference(layer->scales.columns, steps.columns));
       layer->finest_log2_c = size.log2_c_for(kMostBits * static_cast<double>(layer->rows() * layer->cols()));
@@ -121,6 +128,40 @@ void SlopeLayers::look_at_sizes(Progress& progress) {
   });
   progress.end();
   for (const SizeModel& size : sizes) size_model_.add(size);
+}
+
+std::vector<std::vector<double>> SlopeLayers::factor_diagonals(std::span<const Layer* const> layers) const {
+  std::vector<std::vector<double>> diagonals(layers.size());
+  std::vector<size_t> known;  // layers with Hessians
+  for (size_t i = 0; i < layers.size(); ++i)
+    if (layers[i]->loss.hessian) known.push_back(i);
+  if (!device_.is_cuda) {
+    std::vector<uint64_t> bytes;
+    for (size_t i : known) bytes.push_back(factor_bytes(layers[i]->cols()));
+    parallel_within(bytes, working_memory_bytes(), [&](int64_t k) {
+      const size_t i = known[static_cast<size_t>(k)];
+      const Layer& layer = *layers[i];
+      diagonals[i] = factor_diagonal(*layer.loss.hessian->load(), options_.damping, layer.name, options_.column_order);
+    });
+    return diagonals;
+  }
+  run_in_threads(device_.ordinals.size(), [&](size_t device) {
+    for (size_t k = device; k < known.size();) {
+      std::vector<FactorJob> jobs;
+      std::vector<std::shared_ptr<const SymmetricMatrix>> hessians;
+      const size_t begin = k;
+      for (int64_t waiting = 0; k < known.size() && waiting < kMostWaitingInputs; k += device_.ordinals.size()) {
+        const Layer& layer = *layers[known[k]];
+        hessians.push_back(layer.loss.hessian->load());
+        jobs.push_back({layer.name, hessians.back().get(), options_.damping, options_.column_order});
+        waiting += layer.cols() * layer.cols();
+      }
+      auto found = factor_diagonals_cuda(jobs, {device_.ordinals[device], device_.memory_limit_bytes});
+      for (size_t j = 0; j < jobs.size(); ++j)
+        diagonals[known[begin + j * device_.ordinals.size()]] = std::move(found[j]);
+    }
+  });
+  return diagonals;
 }
 
 SlopeLayers::Task SlopeLayers::task(const Layer& layer, SlopeSetting setting) const {
@@ -146,7 +187,7 @@ SlopeResult SlopeLayers::solve_on_cpu(const Task& task) const {
   if (layer.loss.hessian)
     factor = factor_hessian(*layer.loss.hessian->load(), task.damping, layer.name, options_.column_order);
   const std::vector<double> upper_diagonal = factor ? factor->upper_diagonal() : std::vector<double>{};
-  return solve_slope(*layer.weights(), factor ? &*factor : nullptr, grid(task, upper_diagonal), layer.row_weights,
+  return solve_slope(layer.weights().view, factor ? &*factor : nullptr, grid(task, upper_diagonal), layer.row_weights,
                      layer.name, &layer.scales);
 }
 
@@ -154,21 +195,25 @@ void SlopeLayers::solve_on_cuda(std::span<const Task> tasks, std::span<const siz
                                 const Take& take) const {
   for (size_t done = 0; done < chosen.size();) {
     std::vector<SlopeJob> jobs;
-    std::vector<std::shared_ptr<const Matrix>> weights;
     std::map<const StoredHessian*, std::shared_ptr<const SymmetricMatrix>> hessians;
     for (int64_t waiting = 0; done + jobs.size() < chosen.size() && waiting < kMostWaitingInputs;) {
       const Task& task = tasks[chosen[done + jobs.size()]];
       const Layer& layer = *task.layer;
-      weights.push_back(layer.weights());
       waiting += layer.rows() * layer.cols();
       auto& hessian = hessians[layer.loss.hessian.get()];
       if (!hessian) {
         hessian = layer.loss.hessian->load();
         waiting += layer.cols() * layer.cols();  // as many bytes as so many float32 values and a triangle of float64
       }
-      jobs.push_back({layer.name, *weights.back(), hessian.get(), task.damping, options_.column_order,
-                      layer.row_weights, &layer.scales});
+      jobs.push_back(
+          {layer.name, {}, hessian.get(), task.damping, options_.column_order, layer.row_weights, &layer.scales});
     }
+    std::vector<LayerWeights> weights(jobs.size());
+    parallel_for(std::ssize(jobs), [&](int64_t index) {
+      const auto i = static_cast<size_t>(index);
+      weights[i] = tasks[chosen[done + i]].layer->weights();
+      jobs[i].weights = weights[i].view;
+    });
     auto choose_grid = [&](size_t job, const std::vector<double>& upper_diagonal) {
       return grid(tasks[chosen[done + job]], upper_diagonal);
     };
@@ -217,10 +262,10 @@ std::vector<SlopeMatrix> SlopeLayers::solve(const SlopeSettings& settings, Progr
 }
 
 std::vector<Matrix> SlopeLayers::shifted_weights(std::span<const std::string> names, const InputPair& pair) const {
-  std::vector<std::shared_ptr<const Matrix>> weights;
+  std::vector<LayerWeights> weights;
   for (const std::string& name : names) weights.push_back(layer(name).weights());
   std::vector<ConstMatrixView> views;
-  for (const auto& matrix : weights) views.push_back(*matrix);
+  for (const LayerWeights& matrix : weights) views.push_back(matrix.view);
   return shift_weights(views, pair, options_.cross_damping, options_.cross_term, names[0], device_);
 }
 

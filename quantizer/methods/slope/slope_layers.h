@@ -118,6 +118,11 @@ class SlopeLayers {
   double mean_row_weight(const std::string& name) const;
 
  private:
+  // Float32 values, which lie in the checkpoint or are a copy's.
+  struct LayerWeights {
+    std::shared_ptr<const Matrix> copy;  // null: none was needed
+    ConstMatrixView view;
+  };
   struct Layer {
     std::string name;
     uint64_t key = 0;  // of what solutions depend on besides the setting
@@ -132,10 +137,12 @@ class SlopeLayers {
 
     int64_t rows() const { return tensor.shape[0]; }
     int64_t cols() const { return tensor.shape[1]; }
-    std::shared_ptr<const Matrix> weights() const;
+    LayerWeights weights() const;
   };
 
   void look_at_sizes(Progress& progress);
+  // Of each layer's Hessian, on `device`; empty without one.
+  std::vector<std::vector<double>> factor_diagonals(std::span<const Layer* const> layers) const;
   // A layer and what its setting makes of it.
   struct Task {
     const Layer* layer;

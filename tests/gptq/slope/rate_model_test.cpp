@@ -5,6 +5,7 @@
 
 #include <limits>
 
+#include "runtime/base/parallel.h"
 #include "tests/gptq/statistics/gptq_samples.h"
 
 namespace thimble::rate_model_test {
@@ -25,6 +26,17 @@ TEST(WeightScales, RecoversFactorsOfRowsAndColumns) {
       ASSERT_NEAR(scales.rows[static_cast<size_t>(r)] + scales.columns[static_cast<size_t>(k)],
                   row_log2(r) + column_log2(k), 0.3)
           << r << " " << k;
+}
+
+TEST(WeightScales, AreTheSameOnAnyNumberOfThreads) {
+  for (int64_t rows : {1, 33, 5000}) {
+    const Matrix weights = random_matrix(rows, 40, 5);
+    const WeightScales scales = fit_weight_scales(weights);
+    const ThreadLimit one(1);
+    const WeightScales alone = fit_weight_scales(weights);
+    EXPECT_EQ(alone.rows, scales.rows);
+    EXPECT_EQ(alone.columns, scales.columns);
+  }
 }
 
 TEST(WeightScales, OfZerosAreSmall) {

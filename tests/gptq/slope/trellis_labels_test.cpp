@@ -3,49 +3,86 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <bit>
 #include <random>
+#include <set>
+#include <utility>
+#include <vector>
 
 namespace thimble::trellis_labels_test {
 namespace {
 
+// A path of random codes. states: before each row, and after the last.
 template <int kBits>
-void check_labels() {
-  SCOPED_TRACE(kBits);
-  using Labels = TrellisLabels<kBits, std::min(3, kBits)>;
-  constexpr Labels labels;
-  for (uint32_t state = 0; state < Labels::kStates; ++state) ASSERT_LT(labels.label(state), Labels::kStates);
-  const Trellis trellis(kBits);
-  std::mt19937 random(1);
-  uint32_t state = 0, label = 0;
-  for (int group = 0; group < 100; ++group) {
-    const uint32_t before = label;
-    uint32_t parities = 0;
-    for (int row = 0; row < kBits; ++row) {
-      EXPECT_EQ(Trellis::set(state), std::popcount(label & labels.sets[row]) % 2);
-      const uint32_t parity = random() % 2;
-      state = trellis.next(state, static_cast<int32_t>(parity));
-      label ^= parity << Labels::bit(row);
-      parities |= parity << Labels::bit(row);
+struct Path {
+  explicit Path(size_t rows) {
+    std::mt19937 random(1);
+    for (size_t row = 0; row < rows; ++row) {
+      parities.push_back(random() % 2);
+      states.push_back(Trellis(kBits).next(states.back(), static_cast<int32_t>(parities.back())));
     }
-    EXPECT_EQ(before ^ label, parities);
-    const uint32_t end = label;
-    label = Labels::map(labels.after, end);
-    EXPECT_EQ(Labels::map(labels.states, label), state);
-    EXPECT_EQ(labels.label(state), label);
-    EXPECT_EQ(Labels::map(labels.before, label), end);
+  }
+
+  std::vector<uint32_t> states = {kBits > 2 ? 5u : 1u}, parities;
+};
+
+template <int kBits, bool kFromLast>
+void follow() {
+  SCOPED_TRACE(kBits);
+  using Labels = TrellisLabels<kBits, kFromLast>;
+  constexpr Labels labels;
+  std::set<int> bits;
+  for (int row = 0; row < kBits; ++row) bits.insert(Labels::bit(row));
+  EXPECT_EQ(bits.size(), size_t{kBits});
+  EXPECT_TRUE(*bits.begin() == 0 && *bits.rbegin() == kBits - 1);
+  for (int row = 0; row < Labels::kRows; ++row) EXPECT_TRUE(Labels::kRowBits >> Labels::bit(row) & 1);
+
+  constexpr size_t kBlocks = 100, kRows = Labels::kRows;
+  const Path<kBits> path(kBlocks * kRows);
+  uint32_t label = Labels::map(labels.entering, kFromLast ? path.states.back() : path.states.front());
+  for (size_t taken = 0; taken < kBlocks; ++taken) {
+    const size_t first = (kFromLast ? kBlocks - 1 - taken : taken) * kRows;
+    const uint32_t start = path.states[first], end = path.states[first + kRows];
+    EXPECT_EQ(Labels::map(labels.entered, label), kFromLast ? end : start);
+    EXPECT_EQ(Labels::map(labels.entering, kFromLast ? end : start), label);
+    for (size_t i = 0; i < kRows; ++i) {
+      const size_t r = first + (kFromLast ? kRows - 1 - i : i);
+      EXPECT_EQ(Trellis::set(path.states[r]), std::popcount(label & labels.sets[i]) % 2);
+      label ^= path.parities[r] << Labels::bit(static_cast<int>(i));
+      EXPECT_EQ(Trellis::set(path.states[r]), std::popcount(label & labels.sets[i]) % 2);
+    }
+    EXPECT_EQ(Labels::map(labels.left, label), kFromLast ? start : end);
+    EXPECT_EQ(Labels::map(labels.leaving, kFromLast ? start : end), label);
+    if (kFromLast) {
+      EXPECT_EQ(Labels::map(labels.states, label), start);
+    }
+    label = Labels::map(labels.onward, label);
   }
 }
 
-TEST(TrellisLabels, FollowPaths) {
-  check_labels<2>();
-  check_labels<3>();
-  check_labels<4>();
-  check_labels<5>();
-  check_labels<6>();
-  check_labels<7>();
-  check_labels<8>();
+template <int... kBits>
+void follow_all(std::integer_sequence<int, kBits...>) {
+  (follow<2 + kBits, false>(), ...);
+  (follow<2 + kBits, true>(), ...);
+}
+
+TEST(TrellisLabels, FollowPaths) { follow_all(std::make_integer_sequence<int, 7>()); }
+
+// Lanes of a warp that hold four labels each write one of these to 32 banks at the next group's start: with the states
+// that are used by default, to as many banks as there are lanes.
+template <bool kFromLast>
+size_t banks_of_a_warp(uint32_t held) {
+  constexpr TrellisLabels<8, kFromLast> labels;
+  std::set<uint32_t> banks;
+  for (uint32_t lane = 0; lane < 32; ++lane) banks.insert(labels.map(labels.onward, 4 * lane | held) % 32);
+  return banks.size();
+}
+
+TEST(TrellisLabels, SpreadOverBanks) {
+  for (uint32_t held = 0; held < 4; ++held) {
+    EXPECT_EQ(banks_of_a_warp<false>(held), 32u);
+    EXPECT_EQ(banks_of_a_warp<true>(held), 32u);
+  }
 }
 
 }  // namespace

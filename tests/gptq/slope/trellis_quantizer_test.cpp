@@ -100,6 +100,17 @@ TEST(TrellisQuantizer, FindsTheBestOfAllPaths) {
       }
 }
 
+// Of every number of rows around that of a group, in which paths from both ends meet elsewhere.
+TEST(TrellisQuantizer, FindsTheBestWhereverPathsMeet) {
+  for (int bits : kAllBits)
+    for (size_t rows = 1; rows < 36; ++rows) {
+      const Column column = random_column(rows, static_cast<uint32_t>(rows));
+      const double expected = naive_viterbi_cost(column, Trellis(bits), 0.35, 10);
+      const double found = path_cost(column, bits, 0.35, quantize(column, bits, 0.35));
+      EXPECT_NEAR(found, expected, 1e-5 * expected + 1e-6) << bits << " " << rows;
+    }
+}
+
 TEST(TrellisQuantizer, FindsTheBestOfLongPaths) {
   for (int bits : kAllBits)
     for (double rate_weight : {0.0, 0.35}) {
@@ -108,6 +119,20 @@ TEST(TrellisQuantizer, FindsTheBestOfLongPaths) {
       const double found = path_cost(column, bits, rate_weight, quantize(column, bits, rate_weight));
       EXPECT_NEAR(found, expected, 1e-5 * expected) << bits << " " << rate_weight;
     }
+}
+
+// A column whose every row costs the most that it may stays below what states cost that no path leads to; with twice
+// the scale it need not.
+TEST(TrellisQuantizer, CostsOfAColumnFit) {
+  for (float rate_weight : {0.0F, 0.1F, 0.35F, 3.0F, 1e6F}) {
+    const float scale = path_cost_scale(rate_weight), most = 4 + rate_weight * rate_table().most_bits();
+    auto of_column = [&](float scaled) {
+      return static_cast<double>(thimble::path_cost(most, scaled)) * (kTrellisRows + path_rows(kMaxTrellisBits));
+    };
+    EXPECT_LT(of_column(scale), kUnreachable) << rate_weight;
+    EXPECT_GT(of_column(2.1F * scale), kUnreachable) << rate_weight;
+    EXPECT_EQ(std::exp2(std::round(std::log2(scale))), scale);
+  }
 }
 
 TEST(TrellisQuantizer, WithoutTrellisAndRateIsNearestRounding) {
@@ -133,8 +158,8 @@ TEST(TrellisQuantizer, ScratchOfALongerColumnLeavesNoTrace) {
 TEST(TrellisQuantizer, ZerosStayInStateZero) {
   for (int bits : kAllBits)
     for (double rate_weight : {0.0, 0.35, 100.0}) {
-      const Column zeros{std::vector<double>(600, 0.0), std::vector<uint8_t>(600, 40)};
-      EXPECT_EQ(quantize(zeros, bits, rate_weight), std::vector<int32_t>(600, 0)) << bits;
+      const Column zeros{std::vector<double>(kTrellisRows, 0.0), std::vector<uint8_t>(kTrellisRows, 40)};
+      EXPECT_EQ(quantize(zeros, bits, rate_weight), std::vector<int32_t>(kTrellisRows, 0)) << bits;
     }
 }
 
