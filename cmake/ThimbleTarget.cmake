@@ -11,6 +11,8 @@ if(THIMBLE_SANITIZE)
   target_compile_options(thimble_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${THIMBLE_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer>)
   target_compile_options(thimble_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-UNDEBUG>)  # assert() too
   target_link_options(thimble_flags INTERFACE -fsanitize=${THIMBLE_SANITIZE})
+  # Instrumented programs have a million addresses, which each start would have to move.
+  target_link_options(thimble_flags INTERFACE $<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:-no-pie>)
 endif()
 if(THIMBLE_COVERAGE)
   target_compile_options(thimble_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:--coverage>)
@@ -49,9 +51,15 @@ else()
 endif()
 option(THIMBLE_UNITY "Compile several sources of a library, or of a test program, at a time" ${unity_default})
 
-# thimble_join_sources(<target>): compiles several of its sources at a time, where THIMBLE_UNITY says so.
+# thimble_join_sources(<target> [most]): compiles several of its sources at a time, where THIMBLE_UNITY says so: 8, or as
+# many as are given. Of sources that are hardly optimised, 16 together take a fifth less than twice 8.
 function(thimble_join_sources target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${THIMBLE_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+  set(most 8 ${ARGN})
+  if(THIMBLE_SANITIZE)
+    list(APPEND most 16)
+  endif()
+  list(GET most -1 most)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${THIMBLE_UNITY} UNITY_BUILD_BATCH_SIZE ${most})
   # Device code, which CMake 3.31 and later would join too, takes its time for kernels, not for headers.
   file(GLOB_RECURSE device_code ${CMAKE_CURRENT_SOURCE_DIR}/*.cu)
   set_source_files_properties(${device_code} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
