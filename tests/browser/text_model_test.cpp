@@ -95,10 +95,11 @@ QuantizedModel stored_in_turns(const std::string& config, const TensorMap& tenso
   return model;
 }
 
+// As for a page: Brotli, which is asked for otherwise, takes seconds for the bundled model.
 ByteVector encode(const QuantizedModel& model) {
   SectionCache cache;
   SilentProgress progress;
-  return encode_artifact(model, {}, cache, progress);
+  return encode_artifact(model, {.codec = CodecId::kRans, .portable = true}, cache, progress);
 }
 
 ByteVector tiny_artifact() {

@@ -105,6 +105,7 @@ TEST(Nvfp4Artifact, EveryTruncationAndFlippedByteIsRejected) {
 
 // Nothing but a FormatError may escape, and what decodes encodes to the same again.
 TEST(Nvfp4Artifact, EveryResealedFlipDecodesOrIsRejected) {
+  const EncodeOptions quick = encode_options_from("none");
   for (const char* codec : {"none", "rans"}) {
     const ByteVector artifact = encode(mixed_model(), encode_options_from(codec));
     int decoded = 0, refused = 0;
@@ -115,7 +116,7 @@ TEST(Nvfp4Artifact, EveryResealedFlipDecodesOrIsRejected) {
         reseal(damaged);
         try {
           const QuantizedModel model = decode_artifact(damaged, "test.thmb");
-          EXPECT_EQ(decode_artifact(encode(model), "test.thmb"), model);
+          EXPECT_EQ(decode_artifact(encode(model, quick), "test.thmb"), model);
           ++decoded;
         } catch (const FormatError&) {
           ++refused;

@@ -162,9 +162,11 @@ class GradientCheck {
     const std::vector<double>& head = tensors_.at(head_name());
     MatrixF64 gradient(logit_gradient_.rows(), width);
     for (int64_t p = 0; p < gradient.rows(); ++p)
-      for (int64_t v = 0; v < logit_gradient_.cols(); ++v)
-        for (int64_t k = 0; k < width; ++k)
-          gradient(p, k) += double{logit_gradient_(p, v)} * head[static_cast<size_t>(v * width + k)];
+      for (int64_t v = 0; v < logit_gradient_.cols(); ++v) {
+        const double by_logit = logit_gradient_(p, v), *weights = &head[static_cast<size_t>(v * width)];
+        double* sums = gradient.row(p);
+        for (int64_t k = 0; k < width; ++k) sums[k] += by_logit * weights[k];
+      }
     return gradient;
   }
   const std::string& head_name() const { return network_.matrix(network_.head.weight).name; }

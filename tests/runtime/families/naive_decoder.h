@@ -22,6 +22,7 @@ class NaiveDecoder {
     const NaiveRow values = vector(name);
     const auto width = static_cast<std::ptrdiff_t>(tensors_.at(name).shape[1]);
     NaiveRows rows;
+    rows.reserve(static_cast<size_t>(tensors_.at(name).shape[0]));
     for (auto row = values.begin(); row != values.end(); row += width) rows.emplace_back(row, row + width);
     return rows;
   }
@@ -40,7 +41,7 @@ class NaiveDecoder {
     const NaiveRows weight = matrix(name);
     NaiveRows output;
     for (const NaiveRow& row : input) {
-      output.emplace_back();
+      output.emplace_back().reserve(weight.size());
       for (const NaiveRow& w : weight) output.back().push_back(dot(w, row));
     }
     if (edit_) edit_(name, output);
@@ -67,7 +68,8 @@ class NaiveDecoder {
   }
   static double dot(const NaiveRow& a, const NaiveRow& b) {
     double sum = 0;
-    for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+    const double *x = a.data(), *y = b.data();
+    for (size_t i = 0; i < a.size(); ++i) sum += x[i] * y[i];
     return sum;
   }
 
