@@ -22,7 +22,7 @@ from needs import thimble_program
 LLAMA = REPOSITORY.parent / "shared" / "data" / "llama-small"
 MOST_MODULE_BYTES = 400_000
 WIDTHS = {"phone": 390, "desktop": 1280}
-DAMAGED_COPIES = 200
+DAMAGED_COPIES = 80
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 SETTLED = "!['loading', 'writing'].includes(document.body.dataset.state)"
 STATE = "document.body.dataset.state"
