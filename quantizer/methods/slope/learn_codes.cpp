@@ -17,7 +17,7 @@ constexpr int64_t kStepsPerLook = 4 * kStepsPerPath;
 // So many looks in a row so many times as far as the nearest, and learning ends. Less tells nothing: while steps are
 // long a model gets farther that comes nearer than before once they are short.
 constexpr int64_t kPatience = 8;
-constexpr double kFar = 2;
+constexpr double kFarWorse = 2;
 
 // What stands between two steps, after a look.
 struct LearnState {
@@ -31,7 +31,7 @@ struct LearnState {
 
   bool ends(int64_t steps) const { return codes.steps_done() >= steps || far_looks >= kPatience; }
   void look(double found) {
-    far_looks = found < kFar * divergence ? 0 : far_looks + 1;
+    far_looks = found < kFarWorse * divergence ? 0 : far_looks + 1;
     if (!(found < divergence)) return;
     divergence = found;
     nearest = codes.at_rest();
