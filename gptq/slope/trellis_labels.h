@@ -33,7 +33,6 @@ struct TrellisLabels {
   }
 
   // All maps are linear; by bit of the label:
-  uint32_t states[kBits] = {};   // the state at the block's start
   uint32_t entered[kBits] = {};  // the state before the first row that is taken
   uint32_t left[kBits] = {};     // the state after the last row that is taken
   uint32_t onward[kBits] = {};   // the label that the next block begins with, of the one that this block ends with
@@ -46,6 +45,7 @@ struct TrellisLabels {
   constexpr TrellisLabels() {
     const Trellis trellis(kBits);
     const TrellisMerges merges(trellis);
+    uint32_t states[kBits] = {};  // at the block's start
     uint32_t state = trellis.next(0, 1);
     if (kFromLast)
       for (int row = 0; row < kRows; ++row) state = merges.from(state, 0);

@@ -13,6 +13,7 @@
 #include "runtime/base/parallel.h"
 #include "runtime/codes/trellis.h"
 #include "runtime/tensor/host_device.h"
+#include "runtime/tensor/stored_matrix.h"
 
 namespace thimble {
 namespace {
@@ -83,9 +84,10 @@ SlopeLayers::SlopeLayers(const TensorMap& tensors, std::map<std::string, MatrixL
 
 SlopeLayers::LayerWeights SlopeLayers::Layer::weights() const {
   if (shifted) return {shifted, *shifted};
-  const bool is_aligned = reinterpret_cast<uintptr_t>(tensor.bytes.data()) % alignof(float) == 0;
-  if (tensor.dtype == DType::kF32 && is_aligned && tensor.shape.size() == 2)
-    return {nullptr, {reinterpret_cast<const float*>(tensor.bytes.data()), rows(), cols()}};
+  if (tensor.dtype == DType::kF32 && tensor.shape.size() == 2) {
+    const StoredMatrix stored(tensor, rows(), cols(), nullptr);
+    if (stored.owned_bytes() == 0) return {nullptr, stored.view().float32()};
+  }
   auto copy = std::make_shared<const Matrix>(finite_matrix(name, tensor));
   return {copy, *copy};
 }

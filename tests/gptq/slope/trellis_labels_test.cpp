@@ -53,9 +53,6 @@ void follow() {
     }
     EXPECT_EQ(Labels::map(labels.left, label), kFromLast ? start : end);
     EXPECT_EQ(Labels::map(labels.leaving, kFromLast ? start : end), label);
-    if (kFromLast) {
-      EXPECT_EQ(Labels::map(labels.states, label), start);
-    }
     label = Labels::map(labels.onward, label);
   }
 }
