@@ -41,7 +41,7 @@ Json describe_machine(const Device& device) {
           {"libraries", libraries}};
 }
 
-std::string as_text(const Json& machine) {
+std::string machine_text(const Json& machine) {
   auto text_of = [](const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); };
   std::vector<std::pair<std::string, std::string>> facts;
   for (const auto& [name, key] : {std::pair("thimble", "version"),
@@ -70,7 +70,7 @@ void add_doctor_command(CommandLine& line) {
       add_command(line, "doctor", "Show devices, libraries and versions, and what is missing", "thimble doctor --json");
   set_action(line, *command, [&line](Console& console) {
     Json machine = describe_machine(open_device(line.common));
-    console.result(as_text(machine), machine);
+    console.result(machine_text(machine), machine);
   });
 }
 
