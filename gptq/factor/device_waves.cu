@@ -14,11 +14,11 @@ constexpr int64_t kLanes = 3;
 WavePlan cut(std::span<const FactorItem> hessians, int64_t most_slots, size_t aim_bytes, const WaveBytes& bytes) {
   std::vector<size_t> by_size(hessians.size());
   std::iota(by_size.begin(), by_size.end(), size_t{0});
-  std::ranges::stable_sort(by_size, std::greater{}, [&](size_t h) { return hessians[h].hessian->size(); });
+  std::ranges::stable_sort(by_size, std::greater{}, [&](size_t h) { return hessians[h].job->hessian->size(); });
   WavePlan plan;
   plan.most_slots = most_slots;
   for (size_t h : by_size) {
-    const int64_t padded = round_up(hessians[h].hessian->size(), kTile);
+    const int64_t padded = round_up(hessians[h].job->hessian->size(), kTile);
     if (!plan.waves.empty() && plan.waves.back().padded_columns == padded) {
       Wave extended = plan.waves.back();
       extended.hessians.push_back(h);

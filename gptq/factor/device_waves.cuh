@@ -46,14 +46,15 @@ int64_t resident_ctas(Kernel kernel, int threads, int shared_bytes) {
   return static_cast<int64_t>(multiprocessors()) * per_processor;
 }
 
-// Factors `hessians` and solves what belongs to them, wave by wave. Layers is a method's:
+// Factors the Hessians of `jobs` and solves what belongs to them, wave by wave. Layers is a method's:
 //   Layers(work, wave, factors, most_slots, arena)   takes a wave's memory from the arena, which may only count
 //   void upload(stream)                              enqueues the uploads that need no factor
 //   void solve(stream)                               solves, once there are the factors, and hands on the results
 //   static int64_t most_slots()                      CTAs that work at a time where memory is plentiful
 // called from the threads of several lanes.
 template <typename Layers, typename Work>
-void solve_in_waves(const Work& work, std::span<const FactorItem> hessians, size_t aim_bytes, const CudaPlace& place) {
+void solve_in_waves(const Work& work, std::span<const FactorJob> jobs, size_t aim_bytes, const CudaPlace& place) {
+  const std::vector<FactorItem> hessians = factor_items(jobs);
   auto factors_of = [&](const Wave& wave, Arena& arena) {
     std::vector<const FactorItem*> items;
     for (size_t h : wave.hessians) items.push_back(&hessians[h]);

@@ -1,8 +1,5 @@
 // factor_diagonals.cu: factor_diagonals_cuda(), in waves (device_waves.cuh) in which there is nothing to solve.
-#include <algorithm>
-
 #include "gptq/factor/device_waves.cuh"
-#include "runtime/base/parallel.h"
 
 namespace thimble {
 namespace {
@@ -30,14 +27,8 @@ class WaveDiagonals {
 
 std::vector<std::vector<double>> factor_diagonals_cuda(std::span<const FactorJob> jobs, const CudaPlace& place) {
   constexpr size_t kWaveBytes = size_t{1} << 30;
-  std::vector<FactorItem> items(jobs.size());
-  parallel_for(std::ssize(jobs), [&](int64_t index) {
-    const auto j = static_cast<size_t>(index);
-    const FactorJob& job = jobs[j];
-    items[j] = {job.hessian, &job.name, unfactored_hessian(*job.hessian, job.damping, job.name, job.order)};
-  });
   Diagonals diagonals(jobs.size());
-  solve_in_waves<WaveDiagonals>(&diagonals, items, kWaveBytes, place);
+  solve_in_waves<WaveDiagonals>(&diagonals, jobs, kWaveBytes, place);
   return diagonals;
 }
 

@@ -5,6 +5,8 @@
 #include <cfloat>
 #include <numeric>
 
+#include "runtime/base/parallel.h"
+
 namespace thimble {
 namespace {
 
@@ -151,6 +153,16 @@ void inverse_upper_cholesky(const DeviceFactor* jobs, size_t count, int64_t padd
 
 }  // namespace
 
+std::vector<FactorItem> factor_items(std::span<const FactorJob> jobs) {
+  std::vector<FactorItem> items(jobs.size());
+  parallel_for(std::ssize(jobs), [&](int64_t index) {
+    const auto j = static_cast<size_t>(index);
+    const FactorJob& job = jobs[j];
+    items[j] = {&job, unfactored_hessian(*job.hessian, job.damping, job.name, job.order)};
+  });
+  return items;
+}
+
 FactorBatch::FactorBatch(std::vector<const FactorItem*> items, int64_t padded_columns, Arena& arena)
     : items_(std::move(items)), padded_columns_(padded_columns) {
   const auto count = static_cast<int64_t>(items_.size());
@@ -177,14 +189,14 @@ void FactorBatch::factor(cudaStream_t stream, const std::function<void()>& meanw
     const std::vector<int64_t>& order = items_[i]->unfactored.order;
     orders.emplace_back(order.begin(), order.end());
     upload(factors_[i].order, std::span<const int32_t>(orders.back()), stream);
-    upload(factors_[i].hessian, items_[i]->hessian->values(), stream);
+    upload(factors_[i].hessian, items_[i]->job->hessian->values(), stream);
   }
   std::vector<size_t> pending(items_.size());
   std::iota(pending.begin(), pending.end(), size_t{0});
   for (int attempt = 1; !pending.empty(); ++attempt) {
     std::vector<DeviceFactor> batch;
     for (size_t i : pending) {
-      factors_[i].added = dampings_[i] * items_[i]->hessian->mean_diagonal();
+      factors_[i].added = dampings_[i] * items_[i]->job->hessian->mean_diagonal();
       batch.push_back(factors_[i]);
     }
     upload(pending_, std::span<const DeviceFactor>(batch), stream);
@@ -194,7 +206,7 @@ void FactorBatch::factor(cudaStream_t stream, const std::function<void()>& meanw
     download(std::span(failed), failed_, stream);
     check_cuda(cudaStreamSynchronize(stream));
     std::erase_if(pending, [&](size_t i) { return failed[i] == 0; });
-    for (size_t i : pending) dampings_[i] = raised_damping(dampings_[i], attempt, *items_[i]->name);
+    for (size_t i : pending) dampings_[i] = raised_damping(dampings_[i], attempt, items_[i]->job->name);
   }
   diagonals_.resize(items_.size() * static_cast<size_t>(padded_columns_));
   download(std::span(diagonals_), static_cast<const double*>(device_diagonals_), stream);

@@ -5,7 +5,7 @@
 #pragma once
 
 #include <functional>
-#include <string>
+#include <span>
 #include <vector>
 
 #include "gptq/factor/f64_tile.cuh"
@@ -14,12 +14,14 @@
 
 namespace thimble {
 
-// One Hessian; what is pointed to must outlive the batch.
+// One Hessian as it is before the device has it. The job must outlive the item.
 struct FactorItem {
-  const SymmetricMatrix* hessian = nullptr;
-  const std::string* name = nullptr;  // for errors
-  HessianFactor unfactored = {};      // with the damping to begin with
+  const FactorJob* job = nullptr;
+  HessianFactor unfactored = {};  // with the damping to begin with
 };
+
+// Of each job. Throws as factor_hessian() does of a Hessian that is not finite.
+std::vector<FactorItem> factor_items(std::span<const FactorJob> jobs);
 
 // A Hessian and its factor in device memory.
 struct DeviceFactor {

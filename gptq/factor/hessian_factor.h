@@ -54,8 +54,9 @@ HessianFactor factor_hessian(const SymmetricMatrix& hessian, double damping, con
 std::vector<double> factor_diagonal(const SymmetricMatrix& hessian, double damping, const std::string& layer,
                                     ColumnOrder order = ColumnOrder::kDescending);
 
+// The arguments of factor_hessian(), where many are factored together.
 struct FactorJob {
-  std::string name;  // for errors
+  std::string name;  // of the layer
   const SymmetricMatrix* hessian = nullptr;
   double damping = 0;
   ColumnOrder order = ColumnOrder::kDescending;

@@ -345,13 +345,14 @@ class Shifter {
  public:
   Shifter(const InputPair& pair, double damping, const std::string& layer, int64_t most_rows)
       : columns_(pair.hessian.size()), padded_(round_up(columns_, kTile)) {
-    const FactorItem item{&pair.hessian, &layer, unfactored_hessian(pair.hessian, damping, layer)};
+    const FactorJob job{layer, &pair.hessian, damping};
+    const std::vector<FactorItem> items = factor_items({&job, 1});
     Arena counted(nullptr);
-    FactorBatch({&item}, padded_, counted);
+    FactorBatch({&items[0]}, padded_, counted);
     lay_out(columns_, padded_, most_rows, counted);
     bytes_ = DeviceArray<std::byte>(static_cast<int64_t>(counted.bytes()));
     Arena arena(bytes_.data());
-    FactorBatch factor({&item}, padded_, arena);
+    FactorBatch factor({&items[0]}, padded_, arena);
     memory_ = lay_out(columns_, padded_, most_rows, arena);
     factor.factor(stream_, [&] { upload(memory_.drift, pair.drift.values(), stream_); });
     factored_ = factor[0];

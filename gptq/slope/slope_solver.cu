@@ -397,8 +397,8 @@ class WaveLayers {
   SteppedCodes choose_steps(size_t i, std::vector<std::vector<AxisStep>>& steps, cudaStream_t stream) {
     DeviceLayer& layer = layers_[i];
     SlopeGrid grid = work_.choose_grid(jobs_[i], factors_.upper_diagonal(i));
-    check_slope_arguments(job(i).weights, static_cast<size_t>(job(i).hessian->size()), grid, job(i).row_weights,
-                          job(i).name);
+    check_slope_arguments(job(i).weights, static_cast<size_t>(job(i).factor.hessian->size()), grid, job(i).row_weights,
+                          job(i).factor.name);
     const WeightScales scales = job(i).scales ? *job(i).scales : fit_weight_scales(job(i).weights);
     steps.push_back(axis_steps(grid.row_steps, scales.rows));
     thimble::upload(layer.row_steps, std::span<const AxisStep>(steps.back()), stream);
@@ -420,7 +420,7 @@ class WaveLayers {
     download(std::span(sums), static_cast<const RowSums*>(layers_[i].sums), stream);
     download(codes, static_cast<const int32_t*>(layers_[i].codes), stream);
     check_cuda(cudaStreamSynchronize(stream));
-    if (refused >= 0) refuse_weight(weights, refused / weights.cols, refused % weights.cols, job(i).name);
+    if (refused >= 0) refuse_weight(weights, refused / weights.cols, refused % weights.cols, job(i).factor.name);
     const HessianFactor factor = factors_.on_host(i);
     result.codes = CodeArray(codes);
     work_.on_solved(jobs_[i], {std::move(result), slope_report(sums, weights, &factor, job(i).row_weights)});
@@ -447,13 +447,9 @@ void solve_slope_cuda(std::span<const SlopeJob> jobs, const ChooseGrid& choose_g
                       const OnSlopeSolved& on_solved) {
   constexpr size_t kWaveBytes = size_t{1} << 30;
   const Work work{jobs, choose_grid, on_solved};
-  std::vector<FactorItem> items(jobs.size());
-  parallel_for(static_cast<int64_t>(jobs.size()), [&](int64_t index) {
-    const auto j = static_cast<size_t>(index);
-    const SlopeJob& job = jobs[j];
-    items[j] = {job.hessian, &job.name, unfactored_hessian(*job.hessian, job.damping, job.name, job.order)};
-  });
-  solve_in_waves<WaveLayers>(work, items, kWaveBytes, place);
+  std::vector<FactorJob> hessians;
+  for (const SlopeJob& job : jobs) hessians.push_back(job.factor);
+  solve_in_waves<WaveLayers>(work, hessians, kWaveBytes, place);
 }
 
 }  // namespace thimble

@@ -56,11 +56,8 @@ SlopeResult solve_slope(ConstMatrixView weights, const HessianFactor* factor, co
 
 // One matrix to solve on a device.
 struct SlopeJob {
-  std::string name;         // for errors
-  ConstMatrixView weights;  // (R, K), finite, K > 0
-  const SymmetricMatrix* hessian = nullptr;
-  double damping = 0;  // as in factor_hessian()
-  ColumnOrder order = ColumnOrder::kDescending;
+  FactorJob factor;                          // of (K, K), with the name for errors
+  ConstMatrixView weights;                   // (R, K), finite, K > 0
   std::span<const double> row_weights = {};  // (R) for the report, or none
   const WeightScales* scales = nullptr;      // of the weights, where they are known already
 };

@@ -63,7 +63,7 @@ class ViterbiWalk {
       : memory_(memory),
         rows_(rows),
         all_groups_(static_cast<int>(path_groups(rows, kBits))),
-        groups_(kFromLast ? all_groups_ - all_groups_ / 2 : all_groups_ / 2),
+        groups_(kFromLast ? all_groups_ - meeting_group(all_groups_) : meeting_group(all_groups_)),
         thread_(thread) {}
 
   // The best paths, by label, once they are extended.
@@ -189,7 +189,7 @@ class ViterbiWalk {
   // Of the row that is taken as this one.
   __device__ int row_of(int taken) const { return kFromLast ? all_groups_ * path_rows(kBits) - 1 - taken : taken; }
   __device__ uint8_t& remembered_after(int group, uint32_t state) const {
-    const int place = kFromLast ? all_groups_ / 2 + group : group;
+    const int place = kFromLast ? meeting_group(all_groups_) + group : group;
     return memory_.remembered[place * static_cast<int>(Labels::kStates) + static_cast<int>(state)];
   }
 

@@ -99,8 +99,12 @@ THIMBLE_HOST_DEVICE constexpr int path_rows(int bits) { return bits < 3 ? bits :
 THIMBLE_HOST_DEVICE constexpr int64_t path_groups(int64_t rows, int bits) {
   return (rows + path_rows(bits) - 1) / path_rows(bits);
 }
+template <typename Int>
+THIMBLE_HOST_DEVICE constexpr Int meeting_group(Int groups) {
+  return groups / 2;
+}
 THIMBLE_HOST_DEVICE constexpr int64_t meeting_row(int64_t rows, int bits) {
-  return path_groups(rows, bits) / 2 * path_rows(bits);
+  return meeting_group(path_groups(rows, bits)) * path_rows(bits);
 }
 
 // A path so far, as one number of which the least is the best: what it costs above the state that it remembers. Costs

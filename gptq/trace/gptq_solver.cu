@@ -317,21 +317,17 @@ void solve(std::span<const GptqJob> jobs, double damping, const CudaPlace& place
            const OnGptqSolved<typename Grid::Codes>& on_solved) {
   Work<Grid> work{
       jobs, on_solved, std::vector<Grid>(jobs.size()), std::vector<std::vector<typename Grid::Scale>>(jobs.size()), {}};
-  std::vector<FactorItem> items;
-  std::map<const SymmetricMatrix*, size_t> item_of;
+  std::vector<FactorJob> hessians;
+  std::map<const SymmetricMatrix*, size_t> place_of;
   for (size_t j = 0; j < jobs.size(); ++j) {
     check_columns(jobs[j].weights, jobs[j].hessian->size(), jobs[j].name);
-    const auto [found, is_new] = item_of.emplace(jobs[j].hessian, items.size());
-    if (is_new) items.push_back({jobs[j].hessian, &jobs[j].name});
-    work.jobs_of.resize(items.size());
+    const auto [found, is_new] = place_of.emplace(jobs[j].hessian, hessians.size());
+    if (is_new) hessians.push_back({jobs[j].name, jobs[j].hessian, damping});
+    work.jobs_of.resize(hessians.size());
     work.jobs_of[found->second].push_back(j);
   }
-  parallel_for(static_cast<int64_t>(items.size()), [&](int64_t h) {
-    FactorItem& item = items[static_cast<size_t>(h)];
-    item.unfactored = unfactored_hessian(*item.hessian, damping, *item.name);
-  });
   parallel_for(static_cast<int64_t>(jobs.size()), [&](int64_t j) { prepare(work, static_cast<size_t>(j)); });
-  solve_in_waves<WaveLayers<Grid>>(work, items, kWaveBytes, place);
+  solve_in_waves<WaveLayers<Grid>>(work, hessians, kWaveBytes, place);
 }
 
 }  // namespace

@@ -208,7 +208,7 @@ void SlopeLayers::solve_on_cuda(std::span<const Task> tasks, std::span<const siz
         waiting += layer.cols() * layer.cols();  // as many bytes as so many float32 values and a triangle of float64
       }
       jobs.push_back(
-          {layer.name, {}, hessian.get(), task.damping, options_.column_order, layer.row_weights, &layer.scales});
+          {{layer.name, hessian.get(), task.damping, options_.column_order}, {}, layer.row_weights, &layer.scales});
     }
     std::vector<LayerWeights> weights(jobs.size());
     parallel_for(std::ssize(jobs), [&](int64_t index) {

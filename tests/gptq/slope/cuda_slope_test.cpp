@@ -34,9 +34,10 @@ struct Case {
 class CudaSlopeShapes : public CudaTest, public ::testing::WithParamInterface<Case> {};
 
 SlopeResult solve_on_cpu(const SlopeJob& job, int trellis_bits, double rate_weight) {
-  const HessianFactor factor = factor_hessian(*job.hessian, job.damping, job.name, job.order);
+  const HessianFactor factor =
+      factor_hessian(*job.factor.hessian, job.factor.damping, job.factor.name, job.factor.order);
   const SlopeGrid grid = grid_of(job.weights.rows, factor.upper_diagonal(), trellis_bits, rate_weight);
-  return solve_slope(job.weights, &factor, grid, job.row_weights, job.name);
+  return solve_slope(job.weights, &factor, grid, job.row_weights, job.factor.name);
 }
 
 std::vector<SlopeResult> solve_on_cuda(std::span<const SlopeJob> jobs, int trellis_bits, double rate_weight,
@@ -65,7 +66,7 @@ TEST_P(CudaSlopeShapes, IsTheCpusSolution) {
   std::vector<double> row_weights;
   for (int64_t r = 0; r < rows; ++r) row_weights.push_back(0.5 + static_cast<double>(r % 3));
   for (ColumnOrder order : {ColumnOrder::kDescending, ColumnOrder::kNatural}) {
-    const SlopeJob job{"layer", weights, &hessian, 0.02, order, row_weights};
+    const SlopeJob job{{"layer", &hessian, 0.02, order}, weights, row_weights};
     const SlopeResult cpu = solve_on_cpu(job, trellis_bits, rate_weight);
     const SlopeResult cuda = solve_on_cuda({&job, 1}, trellis_bits, rate_weight).at(0);
     EXPECT_EQ(cuda.codes.trellis_bits, trellis_bits);
@@ -94,7 +95,7 @@ TEST_P(CudaSlopeTrellis, AnyNumberOfRows) {
   const SymmetricMatrix hessian = correlated_hessian(9, 3);
   for (int64_t rows : {1, 2, 3, 5, 8, 9, 15, 31, 62, 100, 255, 373, 504, 505, 506, 507, 508, 509, 510, 511, 512, 515}) {
     const Matrix weights = random_matrix(rows, 9, static_cast<uint32_t>(rows), 2);
-    const SlopeJob job{"layer", weights, &hessian, 0.02};
+    const SlopeJob job{{"layer", &hessian, 0.02}, weights};
     EXPECT_TRUE(solve_on_cuda({&job, 1}, trellis_bits, 0).at(0).codes.codes ==
                 solve_on_cpu(job, trellis_bits, 0).codes.codes)
         << rows << " rows";
@@ -118,7 +119,7 @@ TEST_F(CudaSlope, LayersDoNotDependOnEachOther) {
   }
   std::vector<SlopeJob> jobs;
   for (size_t i = 0; i < weights.size(); ++i)
-    jobs.push_back({"layer", weights[i], &hessians[i], 0.01 * static_cast<double>(i + 1)});
+    jobs.push_back({{"layer", &hessians[i], 0.01 * static_cast<double>(i + 1)}, weights[i]});
   const std::vector<SlopeResult> together = solve_on_cuda(jobs, 5, 0);
   constexpr uint64_t kLittle = uint64_t{40} << 20;
   const std::vector<SlopeResult> in_little = solve_on_cuda(jobs, 5, 0, CudaPlace(0, kLittle));
@@ -138,7 +139,7 @@ TEST_F(CudaSlope, LayersDoNotDependOnEachOther) {
 TEST_F(CudaSlope, ManySegmentsAreSolvedAsFewAre) {
   const Matrix weights = random_matrix(600, 260, 31, 1);
   const SymmetricMatrix hessian = correlated_hessian(260, 32);
-  const SlopeJob job{"layer", weights, &hessian, 0.02};
+  const SlopeJob job{{"layer", &hessian, 0.02}, weights};
   const SlopeResult alone = solve_on_cuda({&job, 1}, 8, 0.2).at(0);
   const std::vector<SlopeJob> jobs(20, job);
   for (const SlopeResult& among_others : solve_on_cuda(jobs, 8, 0.2)) {
@@ -150,7 +151,7 @@ TEST_F(CudaSlope, ManySegmentsAreSolvedAsFewAre) {
 TEST_F(CudaSlope, NothingToSolve) {
   const SymmetricMatrix hessian = correlated_hessian(4, 1);
   const Matrix none(0, 4);
-  const SlopeJob job{"layer", none, &hessian, 0.01};
+  const SlopeJob job{{"layer", &hessian, 0.01}, none};
   EXPECT_TRUE(solve_on_cuda({&job, 1}, 5, 0).at(0).codes.codes.empty());
   EXPECT_TRUE(solve_on_cuda({}, 5, 0).empty());
 }
@@ -159,7 +160,7 @@ TEST_F(CudaSlope, AWeightThatIsNotFiniteIsRefused) {
   Matrix weights = random_matrix(20, 10, 1, 1);
   weights(7, 4) = std::numeric_limits<float>::quiet_NaN();
   const SymmetricMatrix hessian = correlated_hessian(10, 1);
-  const SlopeJob job{"some.weight", weights, &hessian, 0.01};
+  const SlopeJob job{{"some.weight", &hessian, 0.01}, weights};
   EXPECT_THAT(bad_input_message([&] {
                 solve_on_cuda({&job, 1}, 5, 0);
               }),
@@ -171,7 +172,7 @@ TEST_F(CudaSlope, AnIndefiniteHessianIsRefused) {
   SymmetricMatrix hessian(2);
   hessian.lower_row(0)[0] = hessian.lower_row(1)[1] = 1;
   hessian.lower_row(1)[0] = 1e9;
-  const SlopeJob job{"some.weight", weights, &hessian, 0.01};
+  const SlopeJob job{{"some.weight", &hessian, 0.01}, weights};
   EXPECT_THAT(bad_input_message([&] {
                 solve_on_cuda({&job, 1}, 5, 0);
               }),
