@@ -1,4 +1,4 @@
-// lane_rans.cpp: the two loops. Encoding runs backwards, so that decoding runs forwards.
+// lane_rans.cpp: the decoder's loops.
 #include "packer/rans/lane_rans.h"
 
 #include <algorithm>
@@ -78,14 +78,14 @@ void decode_elements(Decoding& d, const BlockContext& context, std::span<int32_t
 
 }  // namespace
 
-SlotTables::SlotTables(ScaleTables tables, uint32_t first_class, uint32_t last_class)
+SlotTables::SlotTables(ScaleTables tables, ClassRange classes)
     : tables_(std::move(tables)),
-      first_class_(first_class),
-      set_stride_(size_t{last_class - first_class + 1} * kSlots),
+      first_class_(classes.first),
+      set_stride_(size_t{classes.last - classes.first + 1} * kSlots),
       slots_(tables_.size() / kScaleClasses * set_stride_) {
   auto next = slots_.begin();
   for (size_t set = 0; set < tables_.size() / kScaleClasses; ++set)
-    for (uint32_t c = first_class; c <= last_class; ++c) {
+    for (uint32_t c = classes.first; c <= classes.last; ++c) {
       const ScaleTable& table = this->table(c, static_cast<uint32_t>(set));
       for (uint32_t symbol = 0; symbol < table.symbols(); ++symbol) {
         const int32_t code = symbol < table.first_escape() ? table.code_of(symbol) : kEscape;
@@ -94,29 +94,6 @@ SlotTables::SlotTables(ScaleTables tables, uint32_t first_class, uint32_t last_c
         for (uint32_t before = 0; before < slots; ++before) *next++ = entry | before;
       }
     }
-}
-
-ByteVector encode_block(const ScaleTables& tables, std::span<const uint8_t> table_of, std::span<const int32_t> codes,
-                        uint32_t lanes) {
-  std::vector<uint32_t> states(lanes, kLaneStart);
-  std::vector<uint16_t> words;  // from the last to the first
-  for (size_t e = codes.size(); e-- > 0;) {
-    const ScaleTable& table = tables[table_of[e]];
-    const uint32_t symbol = table.symbol_of(codes[e]);
-    const uint32_t slots = table.slots_of(symbol);
-    uint32_t& state = states[e % lanes];
-    if (state >= uint64_t{slots} << (32 - kSlotBits)) {
-      words.push_back(static_cast<uint16_t>(state));
-      state >>= kWordBits;
-    }
-    state = ((state / slots) << kSlotBits) + state % slots + table.starts[symbol];
-  }
-  ByteVector stored;
-  stored.reserve(states.size() * sizeof(uint32_t) + words.size() * sizeof(uint16_t));
-  for (uint32_t state : states) append_little_endian(stored, state);
-  std::ranges::reverse(words);
-  for (uint16_t word : words) append_little_endian(stored, word);
-  return stored;
 }
 
 void decode_block(const SlotTables& tables, const BlockContext& context, Bytes stored, uint32_t lanes,

@@ -21,14 +21,19 @@ namespace thimble {
 constexpr uint32_t kMaxLanes = 32;
 constexpr uint32_t kLaneStart = uint32_t{1} << 16;  // state before the first encoded element, after the last decoded
 
-// Tables as a decoder reads them: what every slot stands for, in one word. Those of classes first to last, of each set.
+// Classes from the first to the last.
+struct ClassRange {
+  uint32_t first = 0, last = kScaleClasses - 1;
+};
+
+// Tables as a decoder reads them: what every slot stands for, in one word. Those of some classes, of each set.
 class SlotTables {
  public:
   static constexpr uint64_t kTableBytes = kSlots * sizeof(uint32_t);
   // Of a code beyond its table's reach. No code within has this value.
   static constexpr int32_t kEscape = -128;
 
-  SlotTables(ScaleTables tables, uint32_t first_class, uint32_t last_class);
+  SlotTables(ScaleTables tables, ClassRange classes);
 
   struct View {
     const uint32_t* slots;
@@ -64,15 +69,9 @@ struct BlockContext {
   uint64_t width = 1;  // columns of the block: element e is in column e % width, whose trellis starts with the block
 };
 
-// `lanes` states (u32), then words (u16), in the order in which the decoder reads them.
-// table_of and codes: (elements), each code with the table (class, and set) that codes it. Codes beyond a table's reach
-// are coded as its escape.
-ByteVector encode_block(const ScaleTables& tables, std::span<const uint8_t> table_of, std::span<const int32_t> codes,
-                        uint32_t lanes);
-
-// The inverse; codes.size() = context.classes.size(), all of classes that the tables have. Where an escape was coded,
-// the code is the next of `escapes`. Throws FormatError(where, ...) unless every word is used and every lane ends in
-// the state that encoding starts from.
+// The inverse of encode_block() (lane_encoder.h); codes.size() = context.classes.size(), all of classes that the tables
+// have. Where an escape was coded, the code is the next of `escapes`. Throws FormatError(where, ...) unless every word
+// is used and every lane ends in the state that encoding starts from.
 void decode_block(const SlotTables& tables, const BlockContext& context, Bytes stored, uint32_t lanes,
                   std::span<int32_t> codes, EscapeReader& escapes, const std::string& where);
 

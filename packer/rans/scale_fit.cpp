@@ -16,8 +16,11 @@ constexpr int kLastClass = kScaleClasses - 1;
 constexpr int kPasses = 2;      // over rows and columns
 constexpr int kCandidates = 8;  // values tried for a row or column: 4 below the current one to 3 above it
 constexpr int kBelow = 4;
-// Sums over this many codes fit in 32 bits: one code costs less than 64 bits.
-constexpr uint64_t kSumChunk = (uint64_t{1} << 31) / (64 * kBitUnits);
+// The cost of a code fits in 16 bits: that of its symbol, and of the sign and distance of one just beyond all tables.
+using Cost = uint16_t;
+static_assert((kSlotBits + 2 * std::bit_width(max_reach(1) + 1)) * kBitUnits <= std::numeric_limits<Cost>::max());
+// Sums over this many codes fit in 32 bits.
+constexpr uint64_t kSumChunk = (uint64_t{1} << 31) >> 16;
 // A column's shift added to a row's class, and a candidate's distance, reach this far beyond the classes.
 constexpr int kPadding = kLastClass + kBelow;
 constexpr int kCostWidth = kScaleClasses + 2 * kPadding;
@@ -60,20 +63,20 @@ class CostTable {
   }
 
   // Costs of `level` from class `scale_class` on, which may be up to kPadding beyond the ends.
-  const int32_t* at(uint32_t level, int scale_class) const {
+  const Cost* at(uint32_t level, int scale_class) const {
     return &costs_[range_.clip(level) * size_t{kCostWidth} + static_cast<size_t>(scale_class + kPadding)];
   }
 
  private:
-  static int32_t cost(const ScaleTable& table, uint32_t magnitude) {
+  static Cost cost(const ScaleTable& table, uint32_t magnitude) {
     uint32_t bits = kSlotBits * kBitUnits - integer_log2(table.slots_of(table.symbol_of(magnitude)));
     if (magnitude > table.reach)  // the sign, and Exp-Golomb code of order 0
       bits += 2 * kBitUnits * static_cast<uint32_t>(std::bit_width((magnitude - table.reach - 1) / table.escapes + 1));
-    return static_cast<int32_t>(bits);
+    return static_cast<Cost>(bits);
   }
 
   LevelRange range_;
-  std::vector<int32_t> costs_;  // (last + 1, kCostWidth)
+  std::vector<Cost> costs_;  // (last + 1, kCostWidth)
 };
 
 // Codes of rows and columns themselves.
@@ -131,7 +134,7 @@ void choose_rows(ScaleFit& fit, const CostTable& table, std::span<const uint16_t
     for (size_t begin = 0; begin < width; begin += kSumChunk) {
       std::array<int32_t, kCandidates> sums{};
       for (size_t k = begin; k < std::min<size_t>(width, begin + kSumChunk); ++k) {
-        const int32_t* cost = table.at(levels[r * width + k], fit.rows.values[r] + fit.columns.values[k] - kBelow);
+        const Cost* cost = table.at(levels[r * width + k], fit.rows.values[r] + fit.columns.values[k] - kBelow);
         for (size_t i = 0; i < kCandidates; ++i) sums[i] += cost[i];
       }
       for (size_t i = 0; i < kCandidates; ++i) totals[i] += sums[i];
@@ -142,7 +145,7 @@ void choose_rows(ScaleFit& fit, const CostTable& table, std::span<const uint16_t
 
 // In stripes, so that sums stay few whatever the width.
 void choose_columns(ScaleFit& fit, const CostTable& table, std::span<const uint16_t> levels, const Choice& choice) {
-  constexpr size_t kStripe = 1024;
+  constexpr size_t kStripe = 256;  // whose sums lie in the nearest cache
   const size_t rows = fit.rows.values.size(), width = fit.columns.values.size();
   for (size_t first = 0; first < width; first += kStripe) {
     const size_t count = std::min(kStripe, width - first);
@@ -152,7 +155,7 @@ void choose_columns(ScaleFit& fit, const CostTable& table, std::span<const uint1
       for (size_t r = begin; r < std::min<size_t>(rows, begin + kSumChunk); ++r)
         for (size_t k = 0; k < count; ++k) {
           const int scale_class = fit.rows.values[r] + fit.columns.values[first + k];
-          const int32_t* cost = table.at(levels[r * width + first + k], scale_class - kBelow);
+          const Cost* cost = table.at(levels[r * width + first + k], scale_class - kBelow);
           for (size_t i = 0; i < kCandidates; ++i) sums[k][i] += cost[i];
         }
       for (size_t k = 0; k < count; ++k)

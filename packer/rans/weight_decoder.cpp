@@ -80,8 +80,7 @@ class BlockDecoder {
 void decode_axes(ScaleFit& fit, Bytes block, EscapeReader& escapes, const std::string& where) {
   const std::vector<uint8_t> classes = axis_classes(fit);
   std::vector<int32_t> codes(classes.size());
-  const auto [least, most] = std::ranges::minmax(classes);
-  BlockDecoder({axis_tables(), least, most}, max_reach(1), escapes, where).decode({classes}, block, 1, codes);
+  BlockDecoder({axis_tables(), axis_range(fit)}, max_reach(1), escapes, where).decode({classes}, block, 1, codes);
   auto take = [&](AxisScales& axis, size_t first, int lowest, std::string_view what) {
     for (size_t i = 0; i < axis.values.size(); ++i) {
       const int value = codes[first + i] + axis.center;
@@ -111,12 +110,9 @@ void decode_weights(const TakeBlock& take, Bytes stored, uint64_t rows, uint64_t
   head.fit.rows.values.resize(rows);
   head.fit.columns.values.resize(columns);
   decode_axes(head.fit, blocks[0], escapes, where);
-  const auto [least_row, most_row] = std::ranges::minmax(head.fit.rows.values);
-  const auto [least_column, most_column] = std::ranges::minmax(head.fit.columns.values);
-  BlockDecoder decoder({make_scale_tables(head.fit.shape, head.max_magnitude, trellis_bits == 0 ? 1 : 2),
-                        static_cast<uint32_t>(class_of(least_row, least_column)),
-                        static_cast<uint32_t>(class_of(most_row, most_column))},
-                       head.max_magnitude, escapes, where);
+  BlockDecoder decoder(
+      {make_scale_tables(head.fit.shape, head.max_magnitude, trellis_bits == 0 ? 1 : 2), class_range(head.fit)},
+      head.max_magnitude, escapes, where);
   std::vector<uint8_t> classes;
   std::vector<int32_t> codes;
   for (uint64_t i = 0; i < cut.blocks(); ++i) {

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cassert>
 
-#include "packer/rans/lane_rans.h"
+#include "packer/rans/lane_encoder.h"
 #include "packer/rans/weight_stream.h"
 
 namespace thimble {
@@ -29,17 +29,12 @@ ByteVector encode_weights(std::span<const int32_t> codes, uint64_t rows, uint64_
                   levels.largest_code};
   std::vector<ByteVector> blocks;
   std::vector<Escape> escapes;
-  const auto add = [&](const ScaleTables& tables, std::span<const uint8_t> table_of, std::span<const int32_t> part,
-                       uint32_t lanes) {
-    blocks.push_back(encode_block(tables, table_of, part, lanes));
-    append_escapes(escapes, tables, table_of, part);
-  };
   std::vector<int32_t> part;
   for (const AxisScales* axis : {&head.fit.rows, &head.fit.columns})
     for (int value : axis->values) part.push_back(value - axis->center);
-  add(axis_tables(), axis_classes(head.fit), part, 1);
+  blocks.push_back(encode_block({axis_tables(), axis_range(head.fit)}, axis_classes(head.fit), part, 1, escapes));
 
-  const ScaleTables tables = make_scale_tables(head.fit.shape, levels.largest_code, levels.sets);
+  const SymbolTables tables(make_scale_tables(head.fit.shape, levels.largest_code, levels.sets), class_range(head.fit));
   const BlockCut cut(rows, columns, trellis_bits != 0, head.lanes_log2);
   std::vector<uint8_t> table_of;
   for (uint64_t i = 0; i < cut.blocks(); ++i) {
@@ -54,7 +49,7 @@ ByteVector encode_weights(std::span<const int32_t> codes, uint64_t rows, uint64_
       for (uint16_t level : std::span(levels.magnitudes).subspan(begin, block.width))
         *table++ += static_cast<uint8_t>(kScaleClasses * (level & 1));
     }
-    add(tables, table_of, part, uint32_t{1} << head.lanes_log2);
+    blocks.push_back(encode_block(tables, table_of, part, uint32_t{1} << head.lanes_log2, escapes));
   }
 
   head.escape_order = cheapest_escape_order(escapes);

@@ -43,14 +43,6 @@ Escape escape_of(const ScaleTable& table, int64_t code) {
   return {(magnitude - first_magnitude(table, table.symbol_of(code), negative)) / table.escapes, negative};
 }
 
-void append_escapes(std::vector<Escape>& escapes, const ScaleTables& tables, std::span<const uint8_t> table_of,
-                    std::span<const int32_t> codes) {
-  for (size_t e = 0; e < codes.size(); ++e) {
-    const ScaleTable& table = tables[table_of[e]];
-    if (table.symbol_of(codes[e]) >= table.first_escape()) escapes.push_back(escape_of(table, codes[e]));
-  }
-}
-
 uint64_t escape_length_bits(uint32_t distance, int order) {
   const auto bits = static_cast<int>(std::bit_width(uint64_t{distance} + (uint64_t{1} << order)));
   return static_cast<uint64_t>(2 * bits - order);

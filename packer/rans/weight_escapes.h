@@ -23,11 +23,6 @@ struct Escape {
 // Of a code that is not within the table's reach.
 Escape escape_of(const ScaleTable& table, int64_t code);
 
-// Appends the escapes of all codes that do not fit into their tables. table_of, codes: (elements), as encode_block()
-// takes them.
-void append_escapes(std::vector<Escape>& escapes, const ScaleTables& tables, std::span<const uint8_t> table_of,
-                    std::span<const int32_t> codes);
-
 // Length in bits of one escape, and the order that is cheapest for all.
 uint64_t escape_length_bits(uint32_t distance, int order);
 int cheapest_escape_order(std::span<const Escape> escapes);

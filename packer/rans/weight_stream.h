@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "packer/rans/lane_rans.h"
 #include "packer/rans/scale_fit.h"
 #include "packer/rans/weight_blocks.h"
 #include "packer/rans/weight_coder.h"
@@ -26,6 +27,12 @@ inline std::vector<uint8_t> axis_classes(const ScaleFit& fit) {
   return classes;
 }
 
+// Their range.
+inline ClassRange axis_range(const ScaleFit& fit) {
+  const int rows = fit.rows.spread, columns = fit.columns.spread;
+  return {static_cast<uint32_t>(std::min(rows, columns)), static_cast<uint32_t>(std::max(rows, columns))};
+}
+
 // Of each element of a block.
 inline void fill_classes(const ScaleFit& fit, const WeightBlock& block, std::vector<uint8_t>& classes) {
   const uint64_t columns = fit.columns.values.size();
@@ -41,6 +48,14 @@ inline void fill_classes(const ScaleFit& fit, const WeightBlock& block, std::vec
       j += count;
     }
   }
+}
+
+// Those that elements of blocks may have.
+inline ClassRange class_range(const ScaleFit& fit) {
+  const auto [least_row, most_row] = std::ranges::minmax(fit.rows.values);
+  const auto [least_column, most_column] = std::ranges::minmax(fit.columns.values);
+  return {static_cast<uint32_t>(class_of(least_row, least_column)),
+          static_cast<uint32_t>(class_of(most_row, most_column))};
 }
 
 // What comes before the blocks, with the values of rows and columns, whose codes are the first block.

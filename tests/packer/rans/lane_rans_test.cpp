@@ -1,5 +1,5 @@
 // lane_rans_test.cpp: blocks of every size and number of lanes come back; damaged ones are refused.
-#include "packer/rans/lane_rans.h"
+#include "packer/rans/lane_encoder.h"
 
 #include <gtest/gtest.h>
 
@@ -15,34 +15,39 @@ struct Sample {
   std::vector<int32_t> codes;
 };
 
-// Codes within the tables' reach, of all classes.
+// Codes of all classes, within the tables' reach and beyond.
 Sample sample(size_t elements, uint32_t max_magnitude) {
   std::mt19937 random(7);
   Sample result;
   for (size_t e = 0; e < elements; ++e) {
     result.classes.push_back(static_cast<uint8_t>(random() % kScaleClasses));
-    auto magnitude = static_cast<int32_t>(random() % (std::min<uint32_t>(max_magnitude, 40) + 1));
+    const bool is_largest = e % 100 == 50;
+    auto magnitude = static_cast<int32_t>(is_largest ? max_magnitude - std::min<size_t>(max_magnitude, e / 100 % 2)
+                                                     : random() % (std::min<uint32_t>(max_magnitude, 40) + 1));
     result.codes.push_back(random() % 2 == 0 ? magnitude : -magnitude);
   }
   return result;
 }
 
-// What decoding gives, with the escapes of the sample's codes, whose tables are table_of.
-std::vector<int32_t> decode(const ScaleTables& tables, const Sample& sample, const BlockContext& context,
-                            std::span<const uint8_t> table_of, Bytes bytes, uint32_t lanes) {
-  std::vector<int32_t> codes(sample.codes.size());
+// The block of the sample's codes, whose tables are table_of, and their escapes.
+struct Encoded {
   std::vector<Escape> escapes;
-  append_escapes(escapes, tables, table_of, sample.codes);
+  ByteVector block;
+
+  Encoded(const ScaleTables& tables, std::span<const uint8_t> table_of, const Sample& sample, uint32_t lanes)
+      : block(encode_block({tables, ClassRange()}, table_of, sample.codes, lanes, escapes)) {}
+};
+
+// What decoding `block` gives with these escapes.
+std::vector<int32_t> decode(const ScaleTables& tables, const BlockContext& context, Bytes block,
+                            std::span<const Escape> escapes, uint32_t lanes) {
+  std::vector<int32_t> codes(context.classes.size());
   const ByteVector bits = write_escapes(escapes, 0);
   const std::string where = "test";
   EscapeReader reader(bits, 0, kMaxMagnitude, where);
-  decode_block({tables, 0, kScaleClasses - 1}, context, bytes, lanes, codes, reader, where);
+  decode_block({tables, ClassRange()}, context, block, lanes, codes, reader, where);
   reader.finish();
   return codes;
-}
-
-std::vector<int32_t> decode(const ScaleTables& tables, const Sample& sample, Bytes bytes, uint32_t lanes) {
-  return decode(tables, sample, {sample.classes}, sample.classes, bytes, lanes);
 }
 
 TEST(LaneRansTest, EverySizeComesBack) {
@@ -51,9 +56,9 @@ TEST(LaneRansTest, EverySizeComesBack) {
     for (uint32_t lanes = 1; lanes <= kMaxLanes; lanes *= 2)
       for (size_t elements : {1, 2, 31, 32, 33, 1000, 5000}) {
         const Sample input = sample(elements, max_magnitude);
-        const ByteVector block = encode_block(tables, input.classes, input.codes, lanes);
-        EXPECT_GE(block.size(), lanes * sizeof(uint32_t));
-        EXPECT_EQ(decode(tables, input, block, lanes), input.codes);
+        const Encoded encoded(tables, input.classes, input, lanes);
+        EXPECT_GE(encoded.block.size(), lanes * sizeof(uint32_t));
+        EXPECT_EQ(decode(tables, {input.classes}, encoded.block, encoded.escapes, lanes), input.codes);
       }
   }
 }
@@ -74,8 +79,9 @@ TEST(LaneRansTest, SetsFollowTheColumns) {
           if (Trellis::set(state) == 1) table_of[e] = static_cast<uint8_t>(table_of[e] + kScaleClasses);
           state = trellis.next(state, input.codes[e]);
         }
-        const ByteVector bytes = encode_block(tables, table_of, input.codes, lanes);
-        EXPECT_EQ(decode(tables, input, {input.classes, trellis, width}, table_of, bytes, lanes), input.codes)
+        const Encoded encoded(tables, table_of, input, lanes);
+        const BlockContext context{input.classes, trellis, width};
+        EXPECT_EQ(decode(tables, context, encoded.block, encoded.escapes, lanes), input.codes)
             << bits << " bits, " << width << " columns, " << lanes << " lanes";
       }
 }
@@ -87,8 +93,8 @@ TEST(LaneRansTest, RunsComeBack) {
     for (int scale_class : {0, 12, 36})
       for (int32_t code : {0, 1, -3, 127}) {
         Sample input{std::vector<uint8_t>(20000, static_cast<uint8_t>(scale_class)), std::vector<int32_t>(20000, code)};
-        const ByteVector block = encode_block(tables, input.classes, input.codes, 4);
-        EXPECT_EQ(decode(tables, input, block, 4), input.codes);
+        const Encoded encoded(tables, input.classes, input, 4);
+        EXPECT_EQ(decode(tables, {input.classes}, encoded.block, encoded.escapes, 4), input.codes);
       }
   }
 }
@@ -96,22 +102,24 @@ TEST(LaneRansTest, RunsComeBack) {
 TEST(LaneRansTest, WordsAndStatesMustComeOut) {
   const ScaleTables tables = make_scale_tables(0, 15);
   const Sample input = sample(500, 15);
-  const ByteVector good = encode_block(tables, input.classes, input.codes, 8);
-  EXPECT_NO_THROW(decode(tables, input, good, 8));
+  const Encoded encoded(tables, input.classes, input, 8);
+  const ByteVector& good = encoded.block;
+  auto decode_damaged = [&](Bytes block) { decode(tables, {input.classes}, block, encoded.escapes, 8); };
+  EXPECT_NO_THROW(decode_damaged(good));
   for (size_t kept = 0; kept < good.size(); ++kept)
-    EXPECT_THROW(decode(tables, input, Bytes(good).first(kept), 8), FormatError) << kept;
+    EXPECT_THROW(decode_damaged(Bytes(good).first(kept)), FormatError) << kept;
   ByteVector longer = good;
   longer.resize(good.size() + 2);
-  EXPECT_THROW(decode(tables, input, longer, 8), FormatError);
+  EXPECT_THROW(decode_damaged(longer), FormatError);
   ByteVector low = good;
   for (size_t i = 0; i < 4; ++i) low[3 * 4 + i] = static_cast<std::byte>(i < 2 ? 0xff : 0);  // lane 3 at kLaneStart - 1
-  EXPECT_THROW(decode(tables, input, low, 8), FormatError);
+  EXPECT_THROW(decode_damaged(low), FormatError);
   size_t accepted = 0;
   for (size_t i = 0; i < good.size(); ++i) {
     ByteVector damaged = good;
     damaged[i] ^= std::byte{0x10};
     try {
-      decode(tables, input, damaged, 8);
+      decode_damaged(damaged);
       ++accepted;
     } catch (const FormatError&) {
     }
