@@ -9,8 +9,6 @@
 namespace thimble {
 namespace {
 
-constexpr int kWordBits = 16;
-
 // 2^64 / slots rounded up; of 1 slot as much as there is room for.
 std::array<uint64_t, kSlots + 1> make_reciprocals() {
   std::array<uint64_t, kSlots + 1> reciprocals{};

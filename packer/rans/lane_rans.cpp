@@ -8,8 +8,6 @@
 namespace thimble {
 namespace {
 
-constexpr int kWordBits = 16;
-
 // So many elements without a trellis are looked at together: are there words for all of them?
 constexpr size_t kRun = 4096;
 

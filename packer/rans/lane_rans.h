@@ -19,6 +19,7 @@
 namespace thimble {
 
 constexpr uint32_t kMaxLanes = 32;
+constexpr int kWordBits = 16;
 constexpr uint32_t kLaneStart = uint32_t{1} << 16;  // state before the first encoded element, after the last decoded
 
 // Classes from the first to the last.

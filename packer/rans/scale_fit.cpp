@@ -12,9 +12,8 @@ namespace thimble {
 namespace {
 
 constexpr int kBitUnits = 1024;  // bits are counted in units of 1 / kBitUnits
-constexpr int kLastClass = kScaleClasses - 1;
-constexpr int kPasses = 2;      // over rows and columns
-constexpr int kCandidates = 8;  // values tried for a row or column: 4 below the current one to 3 above it
+constexpr int kPasses = 2;       // over rows and columns
+constexpr int kCandidates = 8;   // values tried for a row or column: 4 below the current one to 3 above it
 constexpr int kBelow = 4;
 // The cost of a code fits in 16 bits: that of its symbol, and of the sign and distance of one just beyond all tables.
 using Cost = uint16_t;

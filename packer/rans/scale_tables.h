@@ -15,6 +15,7 @@ namespace thimble {
 
 constexpr int kTableShapes = 4;
 constexpr int kScaleClasses = 37;
+constexpr int kLastClass = kScaleClasses - 1;
 constexpr int kSlotBits = 12;
 constexpr uint32_t kSlots = uint32_t{1} << kSlotBits;
 

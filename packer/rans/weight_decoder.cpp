@@ -22,7 +22,6 @@ int read_bounded(ByteCursor& cursor, std::string_view object, int lowest, int hi
 }
 
 StreamHead read_head(ByteCursor& cursor, int trellis_bits, uint32_t most_magnitude) {
-  constexpr int kLastClass = kScaleClasses - 1;
   StreamHead head;
   ScaleFit& fit = head.fit;
   const int first = cursor.read<uint8_t>("trellis and shape");
