@@ -144,7 +144,7 @@ void AskedModel::begin(const KnownTensors& known) {
   ask_("begin", tensors);
 }
 
-InputPair AskedModel::collect(size_t input) {
+StoredPair AskedModel::collect(size_t input) {
   const nb::gil_scoped_acquire locked;
   const nb::object answer = ask_("collect", input);
   const auto hessian = nb::cast<SquareF64>(answer[0]), drift = nb::cast<SquareF64>(answer[1]);
@@ -152,7 +152,7 @@ InputPair AskedModel::collect(size_t input) {
   require(hessian.shape(1) == hessian.shape(0) && drift.size() == hessian.size(), "the statistics of an input");
   InputPair pair{SymmetricMatrix(columns), MatrixF64({drift.data(), drift.size()}, columns, columns)};
   for (int64_t i = 0; i < columns; ++i) std::copy_n(hessian.data() + i * columns, i + 1, pair.hessian.lower_row(i));
-  return pair;
+  return store_in_memory(std::move(pair));
 }
 
 void AskedModel::replace(const QuantizedTensor& solved) {

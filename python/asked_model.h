@@ -37,7 +37,7 @@ class AskedModel final : public PairedModels, public Teacher {
   uint64_t key() const override;
   std::vector<std::vector<std::string>> inputs() const override { return inputs_; }
   void begin(const KnownTensors& known) override;
-  InputPair collect(size_t input) override;
+  StoredPair collect(size_t input) override;
   void replace(const QuantizedTensor& solved) override;
   void end() override;
 

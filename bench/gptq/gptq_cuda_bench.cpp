@@ -31,7 +31,7 @@ SymmetricMatrix random_hessian(int64_t columns, std::mt19937& random) {
 }
 
 struct GolfLayers {
-  std::deque<SymmetricMatrix> hessians;
+  std::deque<StoredHessian> hessians;
   std::vector<Matrix> weights;
   std::vector<GptqJob> jobs;
 
@@ -45,7 +45,7 @@ struct GolfLayers {
                                                                  {kMlpWidth, {kWidth}}}) {
         const size_t first = jobs.size();
         for (int64_t rows : matrices) add_matrix(rows, columns, random);
-        hessians.push_back(random_hessian(columns, random));
+        hessians.push_back(*store_in_memory(random_hessian(columns, random)));
         for (size_t j = first; j < jobs.size(); ++j) jobs[j].hessian = &hessians.back();
       }
     for (size_t j = 0; j < jobs.size(); ++j) jobs[j].weights = weights[j];

@@ -8,7 +8,7 @@
 namespace thimble {
 namespace {
 
-constexpr int64_t kLanes = 3;
+constexpr int64_t kLanes = 4;
 
 // Large Hessians first: the end of the work is then made of small pieces.
 WavePlan cut(std::span<const FactorItem> hessians, int64_t most_slots, size_t aim_bytes, const WaveBytes& bytes) {

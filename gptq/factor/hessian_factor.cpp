@@ -21,14 +21,19 @@ namespace {
 constexpr double kSmallestDamping = 1e-6;  // tried after 0
 constexpr int64_t kFactorRowsPerTask = 64;
 
-std::vector<int64_t> ordered_columns(const SymmetricMatrix& hessian, ColumnOrder by) {
-  std::vector<int64_t> order(static_cast<size_t>(hessian.size()));
+std::vector<int64_t> ordered_columns(const std::vector<double>& diagonal, ColumnOrder by) {
+  std::vector<int64_t> order(diagonal.size());
   std::iota(order.begin(), order.end(), 0);
-  auto diagonal = [&](int64_t column) { return hessian(column, column); };
-  if (by == ColumnOrder::kDescending) std::ranges::stable_sort(order, std::greater{}, diagonal);
-  if (by == ColumnOrder::kAscending) std::ranges::stable_sort(order, std::less{}, diagonal);
-  std::stable_partition(order.begin(), order.end(), [&](int64_t column) { return diagonal(column) != 0; });
+  auto value = [&](int64_t column) { return diagonal[static_cast<size_t>(column)]; };
+  if (by == ColumnOrder::kDescending) std::ranges::stable_sort(order, std::greater{}, value);
+  if (by == ColumnOrder::kAscending) std::ranges::stable_sort(order, std::less{}, value);
+  std::stable_partition(order.begin(), order.end(), [&](int64_t column) { return value(column) != 0; });
   return order;
+}
+
+void require_finite_value(double value, const std::string& layer) {
+  if (!std::isfinite(value))
+    throw Error(ExitCode::kBadInput, fmt::format("layer '{}': Hessian holds {}, must be finite", layer, value));
 }
 
 // The upper triangle of H + added * I in the given order. A dead column stands apart from all others, so that any
@@ -173,22 +178,22 @@ std::optional<MatrixF64> inverse_upper_cholesky(MatrixF64 a) {
   return lower;
 }
 
-HessianFactor unfactored_hessian(const SymmetricMatrix& hessian, double damping, const std::string& layer,
+void require_finite_hessian(const SymmetricMatrix& hessian, const std::string& layer) {
+  for (double value : hessian.values()) require_finite_value(value, layer);
+}
+
+HessianFactor unfactored_hessian(const std::vector<double>& diagonal, double damping, const std::string& layer,
                                  ColumnOrder order) {
   assert(damping >= 0);
-  for (double value : hessian.values())
-    if (!std::isfinite(value))
-      throw Error(ExitCode::kBadInput, fmt::format("layer '{}': Hessian holds {}, must be finite", layer, value));
-
-  for (int64_t i = 0; i < hessian.size(); ++i)
-    if (hessian(i, i) < 0)
-      throw Error(ExitCode::kBadInput, fmt::format("layer '{}': Hessian diagonal is {} at column {}, must be >= 0",
-                                                   layer, hessian(i, i), i));
-
   HessianFactor factor;
-  factor.order = ordered_columns(hessian, order);
-  for (int64_t i = 0; i < hessian.size(); ++i)
-    if (hessian(i, i) == 0) factor.dead_columns.push_back(i);
+  for (size_t i = 0; i < diagonal.size(); ++i) {
+    require_finite_value(diagonal[i], layer);
+    if (diagonal[i] < 0)
+      throw Error(ExitCode::kBadInput,
+                  fmt::format("layer '{}': Hessian diagonal is {} at column {}, must be >= 0", layer, diagonal[i], i));
+    if (diagonal[i] == 0) factor.dead_columns.push_back(static_cast<int64_t>(i));
+  }
+  factor.order = ordered_columns(diagonal, order);
   factor.damping = damping;
   return factor;
 }
@@ -203,14 +208,16 @@ double raised_damping(double damping, int attempt, const std::string& layer) {
 
 HessianFactor factor_hessian(const SymmetricMatrix& hessian, double damping, const std::string& layer,
                              ColumnOrder order) {
-  HessianFactor factor = unfactored_hessian(hessian, damping, layer, order);
+  require_finite_hessian(hessian, layer);
+  HessianFactor factor = unfactored_hessian(hessian.diagonal(), damping, layer, order);
   factor.upper = factor_damped(hessian, layer, factor, inverse_upper_cholesky);
   return factor;
 }
 
 std::vector<double> factor_diagonal(const SymmetricMatrix& hessian, double damping, const std::string& layer,
                                     ColumnOrder order) {
-  HessianFactor factor = unfactored_hessian(hessian, damping, layer, order);
+  require_finite_hessian(hessian, layer);
+  HessianFactor factor = unfactored_hessian(hessian.diagonal(), damping, layer, order);
   const MatrixF64 lower = factor_damped(hessian, layer, factor, reversed_cholesky);
   std::vector<double> diagonal;
   for (int64_t i = lower.rows(); i-- > 0;) diagonal.push_back(1 / lower(i, i));

@@ -13,6 +13,24 @@ namespace {
 // The reversed index: position i of L belongs to position K - 1 - i of U; the padding stays at the end of both.
 __device__ int reversed(int i, int columns) { return i < columns ? columns - 1 - i : i; }
 
+// Packs the lower triangle of a Hessian that lies in `stored`, packed or with all rows: factor * H + diag(added), in
+// the arithmetic of StoredHessian::load(). `added`: (K), or null for H alone. One thread per element, a row per
+// blockIdx.y.
+template <typename T>
+__global__ void pack_hessian(const T* stored, bool is_square, double factor, const double* added, int columns,
+                             double* hessian, int32_t* failed) {
+  const int row = blockIdx.y, column = blockIdx.x * blockDim.x + threadIdx.x;
+  if (column > row) return;
+  const int64_t packed = row * (row + int64_t{1}) / 2 + column;
+  double value = stored[is_square ? row * static_cast<int64_t>(columns) + column : packed];
+  if (added) {
+    value = __dmul_rn(value, factor);
+    if (row == column) value = __dadd_rn(value, added[row]);
+  }
+  if (!isfinite(value)) *failed = kNotFinite;
+  hessian[packed] = value;
+}
+
 // A (lower triangle and whole diagonal tiles are read later). One thread per element, a row per blockIdx.y.
 __global__ void fill_matrix(const DeviceFactor* jobs, int padded) {
   const DeviceFactor job = jobs[blockIdx.z];
@@ -30,7 +48,7 @@ __global__ void fill_matrix(const DeviceFactor* jobs, int padded) {
   job.upper[static_cast<int64_t>(row) * padded + column] = value;
   // Rounding in row i amounts to about K * epsilon * A_ii (Cauchy-Schwarz); a smaller pivot is noise.
   if (row == column) job.diagonal[row] = row < job.columns ? job.columns * DBL_EPSILON * value : 0;
-  if (row == 0 && column == 0) *job.failed = 0;
+  if (row == 0 && column == 0 && *job.failed == kNotPositive) *job.failed = kFactored;
 }
 
 // L_kk^-1 of diagonal tile k, into tile (k, k) of `inverse`: one CTA per matrix eliminates column after column from
@@ -57,7 +75,7 @@ __global__ void __launch_bounds__(kTileThreads) invert_diagonal_tile(const Devic
     }
     __syncthreads();
     double pivot = line[j];
-    if (threadIdx.x == 0 && !(pivot > job.diagonal[k + j])) *job.failed = 1;
+    if (threadIdx.x == 0 && !(pivot > job.diagonal[k + j]) && *job.failed == kFactored) *job.failed = kNotPositive;
     double scale = 1 / sqrt(pivot), factor = line[row] * scale;
 #pragma unroll
     for (int q = 0; q < kOwn; ++q) {
@@ -153,12 +171,31 @@ void inverse_upper_cholesky(const DeviceFactor* jobs, size_t count, int64_t padd
 
 }  // namespace
 
+void upload_hessian(const StoredHessian& hessian, double* staging, double* added, double* packed, int32_t* failed,
+                    cudaStream_t stream) {
+  const StoredHessian::Values values = hessian.values();
+  const auto columns = static_cast<int>(hessian.size());
+  // From the host's memory or a device's, this one's or another's.
+  check_cuda(cudaMemcpyAsync(staging, values.bytes.data(), values.bytes.size(), cudaMemcpyDefault, stream));
+  if (!values.added.empty()) upload(added, values.added, stream);
+  const auto pack = [&]<typename T>(const T* stored) {
+    const dim3 rows(static_cast<unsigned>(divide_up(columns, kTileThreads)), static_cast<unsigned>(columns));
+    launch_kernel(pack_hessian<T>, {rows, kTileThreads}, stream, stored,
+                  values.layout == StoredHessian::Layout::kSquare, values.factor,
+                  values.added.empty() ? nullptr : added, columns, packed, failed);
+  };
+  if (values.is_float32)
+    pack(reinterpret_cast<const float*>(staging));
+  else
+    pack(static_cast<const double*>(staging));
+}
+
 std::vector<FactorItem> factor_items(std::span<const FactorJob> jobs) {
   std::vector<FactorItem> items(jobs.size());
   parallel_for(std::ssize(jobs), [&](int64_t index) {
     const auto j = static_cast<size_t>(index);
     const FactorJob& job = jobs[j];
-    items[j] = {&job, unfactored_hessian(*job.hessian, job.damping, job.name, job.order)};
+    items[j] = {&job, unfactored_hessian(job.hessian->diagonal(), job.damping, job.name, job.order)};
   });
   return items;
 }
@@ -185,11 +222,13 @@ FactorBatch::FactorBatch(std::vector<const FactorItem*> items, int64_t padded_co
 void FactorBatch::factor(cudaStream_t stream, const std::function<void()>& meanwhile) {
   // Everything that these uploads read lives until the end of this function, which waits for the stream.
   std::vector<std::vector<int32_t>> orders;
+  check_cuda(cudaMemsetAsync(failed_, 0, items_.size() * sizeof(int32_t), stream));
   for (size_t i = 0; i < items_.size(); ++i) {
     const std::vector<int64_t>& order = items_[i]->unfactored.order;
     orders.emplace_back(order.begin(), order.end());
     upload(factors_[i].order, std::span<const int32_t>(orders.back()), stream);
-    upload(factors_[i].hessian, items_[i]->job->hessian->values(), stream);
+    const DeviceFactor& factor = factors_[i];
+    upload_hessian(*items_[i]->job->hessian, factor.upper, factor.diagonal, factor.hessian, factor.failed, stream);
   }
   std::vector<size_t> pending(items_.size());
   std::iota(pending.begin(), pending.end(), size_t{0});
@@ -205,8 +244,12 @@ void FactorBatch::factor(cudaStream_t stream, const std::function<void()>& meanw
     std::vector<int32_t> failed(items_.size());
     download(std::span(failed), failed_, stream);
     check_cuda(cudaStreamSynchronize(stream));
-    std::erase_if(pending, [&](size_t i) { return failed[i] == 0; });
-    for (size_t i : pending) dampings_[i] = raised_damping(dampings_[i], attempt, items_[i]->job->name);
+    std::erase_if(pending, [&](size_t i) { return failed[i] == kFactored; });
+    for (size_t i : pending) {
+      const FactorJob& job = *items_[i]->job;
+      if (failed[i] == kNotFinite) require_finite_hessian(*job.hessian->load(), job.name);  // which throws
+      dampings_[i] = raised_damping(dampings_[i], attempt, job.name);
+    }
   }
   diagonals_.resize(items_.size() * static_cast<size_t>(padded_columns_));
   download(std::span(diagonals_), static_cast<const double*>(device_diagonals_), stream);

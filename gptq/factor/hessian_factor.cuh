@@ -20,8 +20,11 @@ struct FactorItem {
   HessianFactor unfactored = {};  // with the damping to begin with
 };
 
-// Of each job. Throws as factor_hessian() does of a Hessian that is not finite.
+// Of each job. Throws as factor_hessian() does of a diagonal that is negative or not finite.
 std::vector<FactorItem> factor_items(std::span<const FactorJob> jobs);
+
+// A is not positive definite to working precision; H holds a value that is not finite.
+enum FactorFailure : int32_t { kFactored = 0, kNotPositive = 1, kNotFinite = 2 };
 
 // A Hessian and its factor in device memory.
 struct DeviceFactor {
@@ -33,8 +36,13 @@ struct DeviceFactor {
   double* upper;         // (P, P) out: U, zeros below the diagonal, 1 on the padding's; before that, A and L
   double* inverse;       // (P, P) scratch: L^-1
   double* diagonal;      // (P) out: that of U; before that, what pivots must be above, for smaller ones are rounding
-  int32_t* failed;       // out: 1 when A is not positive definite to working precision (then U is rubbish), else 0
+  int32_t* failed;       // out: a FactorFailure; then U is rubbish
 };
+
+// Enqueues the upload of a Hessian (K, K) to `packed`, its lower triangle row after row. Scratch: `staging`, of K * K
+// float64 values, and `added`, of K. `failed`: becomes kNotFinite where H holds a value that is not finite.
+void upload_hessian(const StoredHessian& hessian, double* staging, double* added, double* packed, int32_t* failed,
+                    cudaStream_t stream);
 
 class FactorBatch {
  public:

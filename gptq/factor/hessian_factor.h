@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "gptq/statistics/hessian.h"
+#include "gptq/statistics/stored_statistics.h"
 #include "gptq/statistics/symmetric_matrix.h"
 #include "runtime/device/device.h"
 #include "runtime/tensor/matrix.h"
@@ -57,7 +57,7 @@ std::vector<double> factor_diagonal(const SymmetricMatrix& hessian, double dampi
 // The arguments of factor_hessian(), where many are factored together.
 struct FactorJob {
   std::string name;  // of the layer
-  const SymmetricMatrix* hessian = nullptr;
+  const StoredHessian* hessian = nullptr;
   double damping = 0;
   ColumnOrder order = ColumnOrder::kDescending;
 };
@@ -78,9 +78,11 @@ constexpr uint64_t factor_bytes(int64_t columns) {
   return static_cast<uint64_t>(columns) * static_cast<uint64_t>(columns) * (sizeof(double) + sizeof(double) / 2);
 }
 
-// The steps of factor_hessian() that do not depend on who factors. The first checks H and fills everything but `upper`;
-// the second gives the damping to try after failure number `attempt` (1, 2, ...), or throws.
-HessianFactor unfactored_hessian(const SymmetricMatrix& hessian, double damping, const std::string& layer,
+// The steps of factor_hessian() that do not depend on who factors. The first checks H beside its diagonal; the second
+// checks that, (K), and fills everything but `upper`; the third gives the damping to try after failure number `attempt`
+// (1, 2, ...), or throws.
+void require_finite_hessian(const SymmetricMatrix& hessian, const std::string& layer);
+HessianFactor unfactored_hessian(const std::vector<double>& diagonal, double damping, const std::string& layer,
                                  ColumnOrder order = ColumnOrder::kDescending);
 double raised_damping(double damping, int attempt, const std::string& layer);
 

@@ -58,6 +58,15 @@ void add_values(Bytes more, std::span<double> sum) {
   });
 }
 
+// Of sums over so many tokens.
+StoredPair means_of(InputPair pair, int64_t tokens) {
+  for (const std::span<double> sums : {pair.hessian.values(), pair.drift.values()})
+    parallel_chunks(std::ssize(sums), kAddedValuesPerTask, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) sums[static_cast<size_t>(i)] /= static_cast<double>(tokens);
+    });
+  return store_in_memory(std::move(pair));
+}
+
 InputPair empty_pair(int64_t columns) { return {SymmetricMatrix(columns), MatrixF64(columns, columns)}; }
 
 class CpuPairReader final : public PairReader {
@@ -83,6 +92,7 @@ class CpuPairReader final : public PairReader {
   }
 
   InputPair take() override { return std::exchange(sums_, {}); }
+  StoredPair take_means(int64_t tokens) override { return means_of(take(), tokens); }
 
   void replace(const std::string& name, const StoredMatrix& values) override {
     const MatrixId id = quantized_.network->id_of(name);
@@ -138,13 +148,10 @@ class SharedInputPairs final : public InputPairs {
         tokens_(sequences * (length - 1)),
         ranks_(ranks) {}
 
-  InputPair collect(const LinearInput& input) override {
-    InputPair pair = of_ranks_.all() == 1 ? collect_alone(input) : collect_together(input);
-    for (const std::span<double> sums : {pair.hessian.values(), pair.drift.values()})
-      parallel_chunks(std::ssize(sums), kAddedValuesPerTask, [&](int64_t first, int64_t last) {
-        for (int64_t i = first; i < last; ++i) sums[static_cast<size_t>(i)] /= static_cast<double>(tokens_);
-      });
-    return pair;
+  StoredPair collect(const LinearInput& input) override {
+    if (of_ranks_.all() > 1) return means_of(collect_together(input), tokens_);
+    readers_[0]->read(input, parts_);
+    return readers_[0]->take_means(tokens_);
   }
 
   void replace(const std::string& name, const StoredMatrix& values) override {
@@ -152,11 +159,6 @@ class SharedInputPairs final : public InputPairs {
   }
 
  private:
-  InputPair collect_alone(const LinearInput& input) {
-    readers_[0]->read(input, parts_);
-    return readers_[0]->take();
-  }
-
   // As many parts at a time as there are readers, which wait there until it is their turn to be added: on the host
   // there is one at a time besides the sum.
   InputPair collect_together(const LinearInput& input) {
@@ -209,16 +211,18 @@ MatrixF64 transposed(const MatrixF64& upper) {
 }
 
 // w + strength w drift U^T U, whose products are subtracted one from the other's place: signs change each time.
-Matrix shifted(ConstMatrixView weights, const InputPair& pair, const HessianFactor& factor, const MatrixF64& lower,
-               double strength) {
+Matrix shifted(const StoredMatrixView& weights, const MatrixF64& drift, const HessianFactor& factor,
+               const MatrixF64& lower, double strength) {
   const int64_t columns = weights.cols;
   Matrix shifted(weights.rows, columns);
   parallel_chunks(weights.rows, kPairRowsPerTask, [&](int64_t begin, int64_t end) {
     const int64_t rows = end - begin;
     MatrixF64 w(rows, columns), product(rows, columns), ordered(rows, columns);
-    for (int64_t r = 0; r < rows; ++r)
-      for (int64_t k = 0; k < columns; ++k) w(r, k) = weights.row(begin + r)[k];
-    subtract_product(w, pair.drift, product);
+    for (int64_t r = 0; r < rows; ++r) {
+      weights.read_row(begin + r, shifted.row(begin + r));
+      std::copy_n(shifted.row(begin + r), columns, w.row(r));
+    }
+    subtract_product(w, drift, product);
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t i = 0; i < columns; ++i) ordered(r, i) = -product(r, factor.order[static_cast<size_t>(i)]);
     std::ranges::fill(product.values(), 0.0);
@@ -344,14 +348,30 @@ std::optional<MemoryPlan> plan_kept_input_pairs(const std::shared_ptr<const Netw
   }
 }
 
-std::vector<Matrix> shift_weights(std::span<const ConstMatrixView> weights, const InputPair& pair, double damping,
+InputPair StoredPair::on_host() const {
+  InputPair pair{*hessian->load(), {}};
+  if (const auto* known = std::get_if<std::shared_ptr<const MatrixF64>>(&drift)) {
+    pair.drift = **known;
+  } else {
+    pair.drift = MatrixF64(hessian->size(), hessian->size());
+    std::get<DeviceValues>(drift).copy_to_host(pair.drift.values());
+  }
+  return pair;
+}
+
+StoredPair store_in_memory(InputPair pair) {
+  return {store_in_memory(std::move(pair.hessian)), std::make_shared<const MatrixF64>(std::move(pair.drift))};
+}
+
+std::vector<Matrix> shift_weights(std::span<const StoredMatrixView> weights, const StoredPair& pair, double damping,
                                   double strength, const std::string& layer, const Device& device) {
   if (device.is_cuda)
     return shift_weights_cuda(weights, pair, damping, strength, layer, {device.ordinals[0], device.memory_limit_bytes});
-  const HessianFactor factor = factor_hessian(pair.hessian, damping, layer);
+  const HessianFactor factor = factor_hessian(*pair.hessian->load(), damping, layer);
+  const MatrixF64& drift = *std::get<std::shared_ptr<const MatrixF64>>(pair.drift);
   std::vector<Matrix> result;
   const MatrixF64 lower = transposed(factor.upper);
-  for (const ConstMatrixView& matrix : weights) result.push_back(shifted(matrix, pair, factor, lower, strength));
+  for (const StoredMatrixView& matrix : weights) result.push_back(shifted(matrix, drift, factor, lower, strength));
   return result;
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "gptq/factor/f64_product.cuh"
 #include "gptq/factor/hessian_factor.cuh"
 #include "gptq/statistics/hessian.cuh"
 #include "runtime/base/error.h"
@@ -71,6 +72,17 @@ __global__ void add_pair_kernel(const double* joint, int64_t columns, bool is_fi
   if (j > i) return;
   const int64_t packed = i * (i + 1) / 2 + j;
   hessian[packed] = is_first ? of_quantized : hessian[packed] + of_quantized;
+}
+
+__global__ void divide_kernel(double* values, int64_t count, double divisor) {
+  const int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
+  if (i < count) values[i] /= divisor;
+}
+
+// That of a packed lower triangle.
+__global__ void diagonal_kernel(const double* packed, int64_t columns, double* diagonal) {
+  const int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
+  if (i < columns) diagonal[i] = packed[i * (i + 3) / 2];
 }
 
 // One batch on its way through both models.
@@ -183,6 +195,29 @@ class CudaPairReader final : public PairReader {
     return pair;
   }
 
+  StoredPair take_means(int64_t tokens) override {
+    DeviceScope scope(place_.ordinal);
+    const auto sums = std::make_shared<const DevicePair>(std::move(*sums_));
+    sums_.reset();
+    for (const DeviceArray<double>* values : {&sums->hessian, &sums->drift})
+      launch_kernel(divide_kernel, {static_cast<unsigned>(divide_up(values->count(), kThreads)), kThreads}, stream_,
+                    values->data(), values->count(), static_cast<double>(tokens));
+    const DeviceArray<double> on_device(columns_);
+    launch_kernel(diagonal_kernel, {static_cast<unsigned>(divide_up(columns_, kThreads)), kThreads}, stream_,
+                  sums->hessian.data(), columns_, on_device.data());
+    std::vector<double> diagonal(static_cast<size_t>(columns_));
+    download(std::span(diagonal), static_cast<const double*>(on_device.data()), stream_);
+    stream_.wait();
+    const auto held = [&](const DeviceArray<double>& array) -> DeviceValues {
+      const std::span<const double> values(array.data(), static_cast<size_t>(array.count()));
+      return {values, [values, sums, ordinal = place_.ordinal](std::span<double> to) {
+                DeviceScope device(ordinal);
+                check_cuda(cudaMemcpy(to.data(), values.data(), values.size_bytes(), cudaMemcpyDeviceToHost));
+              }};
+    };
+    return {std::make_shared<const StoredHessian>(held(sums->hessian), std::move(diagonal)), held(sums->drift)};
+  }
+
   void replace(const std::string& name, const StoredMatrix& values) override {
     DeviceScope scope(place_.ordinal);
     quantized_->replace(network_->id_of(name), values);
@@ -283,20 +318,17 @@ class CudaPairReader final : public PairReader {
 // Below: w' = w + strength * w D U^T U, columns of D and U in the order of U, as three products of tiles.
 // K = input columns, R = output rows, P and Q = K and R rounded up to multiples of kTile; paddings hold zeros.
 
-// Which part of a square matrix is not zero.
-enum class Part { kWhole, kLower, kUpper };
-
 struct ShiftMemory {
-  double* drift;         // (K, K)
+  double* drift;         // (K, K); null where it is on the device already
   double* ordered;       // (P, P): row k, column i is D(k, order[i])
   double *left, *right;  // (Q, P) products, by turns
   float* weights;        // (R, K), then w'
 };
 
-ShiftMemory lay_out(int64_t columns, int64_t padded, int64_t most_rows, Arena& arena) {
+ShiftMemory lay_out(int64_t columns, int64_t padded, int64_t most_rows, bool has_drift, Arena& arena) {
   const int64_t rows = round_up(most_rows, kTile);
-  return {arena.take<double>(columns * columns), arena.take<double>(padded * padded), arena.take<double>(rows * padded),
-          arena.take<double>(rows * padded), arena.take<float>(most_rows * columns)};
+  return {has_drift ? nullptr : arena.take<double>(columns * columns), arena.take<double>(padded * padded),
+          arena.take<double>(rows * padded), arena.take<double>(rows * padded), arena.take<float>(most_rows * columns)};
 }
 
 // `from` (rows, K) as it is padded, columns in the given order, if any. One thread per element, as in the next two; a
@@ -324,18 +356,6 @@ __global__ void add_shift_kernel(const double* shift, const int32_t* order, int6
   weight = static_cast<float>(weight + strength * shift[row * padded + i]);
 }
 
-// out (Q, P) = a (Q, P) b (P, P), one CTA per tile.
-__global__ void __launch_bounds__(kTileThreads, 2)
-    multiply_kernel(const double* a, const double* b, int64_t padded, Part part, double* out) {
-  extern __shared__ double shared[];
-  const int64_t row = blockIdx.y * static_cast<int64_t>(kTile), column = blockIdx.x * static_cast<int64_t>(kTile);
-  const int64_t first = part == Part::kLower ? column : 0, last = part == Part::kUpper ? column + kTile : padded;
-  TileAccumulator product;
-  product.add_long_product(a + row * padded + first, padded, b + first * padded + column, padded,
-                           static_cast<int>(last - first), shared);
-  product.store(out + row * padded + column, padded);
-}
-
 dim3 elements(int64_t rows, int64_t columns) {
   return {static_cast<unsigned>(divide_up(columns, kThreads)), static_cast<unsigned>(rows)};
 }
@@ -343,35 +363,39 @@ dim3 elements(int64_t rows, int64_t columns) {
 // On the current device.
 class Shifter {
  public:
-  Shifter(const InputPair& pair, double damping, const std::string& layer, int64_t most_rows)
-      : columns_(pair.hessian.size()), padded_(round_up(columns_, kTile)) {
-    const FactorJob job{layer, &pair.hessian, damping};
+  Shifter(const StoredPair& pair, double damping, const std::string& layer, int64_t most_rows)
+      : columns_(pair.hessian->size()), padded_(round_up(columns_, kTile)) {
+    const FactorJob job{layer, pair.hessian.get(), damping};
+    const auto* const here = std::get_if<DeviceValues>(&pair.drift);
     const std::vector<FactorItem> items = factor_items({&job, 1});
     Arena counted(nullptr);
     FactorBatch({&items[0]}, padded_, counted);
-    lay_out(columns_, padded_, most_rows, counted);
+    lay_out(columns_, padded_, most_rows, here != nullptr, counted);
     bytes_ = DeviceArray<std::byte>(static_cast<int64_t>(counted.bytes()));
     Arena arena(bytes_.data());
     FactorBatch factor({&items[0]}, padded_, arena);
-    memory_ = lay_out(columns_, padded_, most_rows, arena);
-    factor.factor(stream_, [&] { upload(memory_.drift, pair.drift.values(), stream_); });
+    memory_ = lay_out(columns_, padded_, most_rows, here != nullptr, arena);
+    factor.factor(stream_, [&] {
+      if (!here) upload(memory_.drift, std::get<std::shared_ptr<const MatrixF64>>(pair.drift)->values(), stream_);
+    });
     factored_ = factor[0];
     launch_kernel(transpose_kernel, {elements(padded_, padded_), kThreads}, stream_, factored_.upper, padded_,
                   factored_.inverse);
-    launch_kernel(pad_kernel<double>, {elements(padded_, padded_), kThreads}, stream_, memory_.drift, factored_.order,
-                  columns_, columns_, padded_, memory_.ordered);
+    launch_kernel(pad_kernel<double>, {elements(padded_, padded_), kThreads}, stream_,
+                  here ? here->values.data() : memory_.drift, factored_.order, columns_, columns_, padded_,
+                  memory_.ordered);
   }
 
-  Matrix shifted(ConstMatrixView weights, double strength) {
+  Matrix shifted(const StoredMatrixView& weights, double strength) {
     Matrix result(weights.rows, columns_);
     if (weights.rows == 0) return result;
     const int64_t rows = round_up(weights.rows, kTile);
-    upload_rows(memory_.weights, weights, stream_);
+    upload_rows(memory_.weights, weights, memory_.left, stream_);
     launch_kernel(pad_kernel<float>, {elements(rows, padded_), kThreads}, stream_, memory_.weights, nullptr,
                   weights.rows, columns_, padded_, memory_.left);
-    multiply(memory_.left, memory_.ordered, rows, Part::kWhole, memory_.right);
-    multiply(memory_.right, factored_.inverse, rows, Part::kLower, memory_.left);
-    multiply(memory_.left, factored_.upper, rows, Part::kUpper, memory_.right);
+    multiply(memory_.left, memory_.ordered, rows, padded_, MatrixPart::kWhole, memory_.right, stream_);
+    multiply(memory_.right, factored_.inverse, rows, padded_, MatrixPart::kLower, memory_.left, stream_);
+    multiply(memory_.left, factored_.upper, rows, padded_, MatrixPart::kUpper, memory_.right, stream_);
     launch_kernel(add_shift_kernel, {elements(weights.rows, columns_), kThreads}, stream_, memory_.right,
                   factored_.order, columns_, padded_, strength, memory_.weights);
     download(result.values(), static_cast<const float*>(memory_.weights), stream_);
@@ -380,12 +404,6 @@ class Shifter {
   }
 
  private:
-  void multiply(const double* a, const double* b, int64_t rows, Part part, double* out) {
-    const dim3 tiles(static_cast<unsigned>(padded_ / kTile), static_cast<unsigned>(rows / kTile));
-    launch_kernel(multiply_kernel, {tiles, kTileThreads, static_cast<int>(kTileSharedBytes)}, stream_, a, b, padded_,
-                  part, out);
-  }
-
   int64_t columns_, padded_;
   DeviceArray<std::byte> bytes_;
   CudaStream stream_;
@@ -416,14 +434,15 @@ std::unique_ptr<PairReader> make_cuda_pair_reader(const Weights& original, const
   });
 }
 
-std::vector<Matrix> shift_weights_cuda(std::span<const ConstMatrixView> weights, const InputPair& pair, double damping,
-                                       double strength, const std::string& layer, const CudaPlace& place) {
+std::vector<Matrix> shift_weights_cuda(std::span<const StoredMatrixView> weights, const StoredPair& pair,
+                                       double damping, double strength, const std::string& layer,
+                                       const CudaPlace& place) {
   int64_t most_rows = 0;
-  for (const ConstMatrixView& matrix : weights) most_rows = std::max(most_rows, matrix.rows);
+  for (const StoredMatrixView& matrix : weights) most_rows = std::max(most_rows, matrix.rows);
   DeviceScope device(place.ordinal);
   Shifter shifter(pair, damping, layer, most_rows);
   std::vector<Matrix> shifted;
-  for (const ConstMatrixView& matrix : weights) shifted.push_back(shifter.shifted(matrix, strength));
+  for (const StoredMatrixView& matrix : weights) shifted.push_back(shifter.shifted(matrix, strength));
   return shifted;
 }
 

@@ -10,13 +10,16 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "gptq/factor/hessian_factor.h"
 #include "gptq/statistics/hessian.h"
+#include "gptq/statistics/stored_statistics.h"
 #include "runtime/base/memory_plan.h"
 #include "runtime/base/parallel.h"
 #include "runtime/device/device.h"
+#include "runtime/device/device_values.h"
 #include "runtime/device/ranks.h"
 #include "runtime/ops/token_sequences.h"
 #include "runtime/ops/weights.h"
@@ -29,13 +32,22 @@ struct InputPair {
   MatrixF64 drift;          // (K, K) of (x - x~) x~^T
 };
 
+// A pair of means wherever it was made: in the host's memory, or on a device. Copies share what they hold.
+struct StoredPair {
+  std::shared_ptr<const StoredHessian> hessian;
+  std::variant<std::shared_ptr<const MatrixF64>, DeviceValues> drift;
+
+  InputPair on_host() const;
+};
+StoredPair store_in_memory(InputPair pair);
+
 // Reads the inputs of a model and of one whose layers are quantized on the way, one input after the other.
 class InputPairs {
  public:
   virtual ~InputPairs() = default;
   // `input`: one of inputs_of_layers(). They come in that order; some may be left out, none comes twice. Errors are
   // those of Hessians. Collective, as is the next.
-  virtual InputPair collect(const LinearInput& input) = 0;
+  virtual StoredPair collect(const LinearInput& input) = 0;
   // Gives a matrix of the quantized model other values: one of those that read the input collected last.
   virtual void replace(const std::string& name, const StoredMatrix& values) = 0;
 };
@@ -59,7 +71,7 @@ std::unique_ptr<InputPairs> make_input_pairs(const std::shared_ptr<const Weights
 // relative to the Hessian's mean diagonal, as in factor_hessian(), whose errors these are; `layer` names the input
 // there. In float64; on the first CUDA device of several, with sums in another order than on the CPU: the same bits on
 // every device of one model. Too little memory is a DeviceError.
-std::vector<Matrix> shift_weights(std::span<const ConstMatrixView> weights, const InputPair& pair, double damping,
+std::vector<Matrix> shift_weights(std::span<const StoredMatrixView> weights, const StoredPair& pair, double damping,
                                   double strength, const std::string& layer, const Device& device);
 
 // What make_input_pairs() and shift_weights() take of the host's memory on the CPU, on each of so many ranks, with the
@@ -75,6 +87,8 @@ class PairReader {
   virtual void read(const LinearInput& input, std::span<const Share> parts) = 0;
   // The sums over what was read last, part after part.
   virtual InputPair take() = 0;
+  // Of all parts, these over the number of tokens, which may stay where they are.
+  virtual StoredPair take_means(int64_t tokens) = 0;
   virtual void replace(const std::string& name, const StoredMatrix& values) = 0;
 };
 
@@ -96,7 +110,8 @@ MemoryPlan plan_input_pairs(const std::shared_ptr<const Network>& network, Numer
 std::optional<MemoryPlan> plan_kept_input_pairs(const std::shared_ptr<const Network>& network, Numerics numerics,
                                                 int64_t length, std::span<const Share> parts, int64_t most,
                                                 uint64_t usable_bytes);
-std::vector<Matrix> shift_weights_cuda(std::span<const ConstMatrixView> weights, const InputPair& pair, double damping,
-                                       double strength, const std::string& layer, const CudaPlace& place);
+std::vector<Matrix> shift_weights_cuda(std::span<const StoredMatrixView> weights, const StoredPair& pair,
+                                       double damping, double strength, const std::string& layer,
+                                       const CudaPlace& place);
 
 }  // namespace thimble

@@ -2,6 +2,7 @@
 #include "gptq/factor/hessian_factor.h"
 #include "gptq/factor/input_pairs.h"
 #include "gptq/slope/code_learner.h"
+#include "gptq/slope/matrix_loss.h"
 #include "gptq/slope/slope_solver.h"
 #include "gptq/statistics/statistics_sum.h"
 #include "gptq/trace/gptq_solver.h"
@@ -31,6 +32,11 @@ MemoryPlan plan_hessians(const std::shared_ptr<const Network>&, Numerics, int64_
   refuse("Hessians are collected");
 }
 
+std::optional<double> predicted_loss_cuda(const MatrixLoss&, const StoredMatrixView&, const StoredMatrixView&,
+                                          const CudaPlace&) {
+  refuse("losses are predicted");
+}
+
 MemoryPlan plan_gradients(const std::shared_ptr<const Network>&, Numerics, int64_t, int64_t, uint64_t) {
   refuse("loss statistics are collected");
 }
@@ -49,7 +55,7 @@ std::vector<std::vector<double>> factor_diagonals_cuda(std::span<const FactorJob
   refuse("Hessians are factored");
 }
 
-std::vector<Matrix> shift_weights_cuda(std::span<const ConstMatrixView>, const InputPair&, double, double,
+std::vector<Matrix> shift_weights_cuda(std::span<const StoredMatrixView>, const StoredPair&, double, double,
                                        const std::string&, const CudaPlace&) {
   refuse("weights are shifted");
 }

@@ -126,7 +126,7 @@ std::map<std::string, MatrixLoss> matrix_losses(const StoredStatistics& statisti
 // Errors of GPTQ lie where H is small, so that most of e H e^T cancels: float64.
 double predicted_loss(const MatrixLoss& loss, const StoredMatrixView& weights, const StoredMatrixView& quantized) {
   const MatrixF64 triangle = loss.hessian ? doubled_triangle(*loss.hessian) : MatrixF64();
-  std::vector<double> row_losses(static_cast<size_t>(weights.rows));
+  std::vector<double> row_sums(static_cast<size_t>(weights.rows));
   parallel_chunks(weights.rows, kLossRowsPerTask, [&](int64_t first, int64_t last) {
     MatrixF64 errors(last - first, weights.cols), products(last - first, weights.cols);
     std::vector<float> before(static_cast<size_t>(weights.cols)), after(before.size());
@@ -142,11 +142,14 @@ double predicted_loss(const MatrixLoss& loss, const StoredMatrixView& weights, c
         products(r, k) = -errors(r, k) * loss.diagonal[static_cast<size_t>(k)];
     for (int64_t r = first; r < last; ++r) {
       const double* error = errors.row(r - first);
-      row_losses[static_cast<size_t>(r)] =
-          -std::inner_product(error, error + weights.cols, products.row(r - first), 0.0) / 2;
+      row_sums[static_cast<size_t>(r)] = -std::inner_product(error, error + weights.cols, products.row(r - first), 0.0);
     }
   });
-  return std::max(0.0, std::inner_product(row_losses.begin(), row_losses.end(), loss.row_weights.begin(), 0.0));
+  return total_loss(row_sums, loss);
+}
+
+double total_loss(const std::vector<double>& row_sums, const MatrixLoss& loss) {
+  return std::max(0.0, std::inner_product(row_sums.begin(), row_sums.end(), loss.row_weights.begin(), 0.0) / 2);
 }
 
 }  // namespace thimble

@@ -8,10 +8,12 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "gptq/statistics/stored_statistics.h"
+#include "runtime/device/device.h"
 #include "runtime/tensor/matrix.h"
 #include "runtime/tensor/stored_matrix.h"
 #include "runtime/tensor/tensor.h"
@@ -45,5 +47,12 @@ std::map<std::string, MatrixLoss> matrix_losses(const StoredStatistics& statisti
 // token where the row weights are an output Fisher. H is the one collected, not the damped one that solvers work with.
 // The same for any thread count.
 double predicted_loss(const MatrixLoss& loss, const StoredMatrixView& weights, const StoredMatrixView& quantized);
+
+// The same on a CUDA device, with sums in another order. Nothing where the device has no room for H.
+std::optional<double> predicted_loss_cuda(const MatrixLoss& loss, const StoredMatrixView& weights,
+                                          const StoredMatrixView& quantized, const CudaPlace& place);
+
+// Half of the sums over rows, weighted.
+double total_loss(const std::vector<double>& row_sums, const MatrixLoss& loss);
 
 }  // namespace thimble

@@ -158,7 +158,7 @@ std::vector<AxisStep> axis_steps(std::span<const int16_t> steps, std::span<const
   return axis;
 }
 
-void check_slope_arguments(ConstMatrixView weights, size_t hessian_columns, const SlopeGrid& grid,
+void check_slope_arguments(const StoredMatrixView& weights, size_t hessian_columns, const SlopeGrid& grid,
                            std::span<const double> row_weights, const std::string& name) {
   const auto rows = static_cast<size_t>(weights.rows), columns = static_cast<size_t>(weights.cols);
   auto in_range = [](int step) { return std::abs(step) <= kMaxStep; };
@@ -172,15 +172,16 @@ void check_slope_arguments(ConstMatrixView weights, size_t hessian_columns, cons
                                                  name, grid.trellis_bits, grid.rate_weight));
 }
 
-void refuse_weight(ConstMatrixView weights, int64_t r, int64_t k, const std::string& name) {
-  const float weight = weights.row(r)[k];
+void refuse_weight(const StoredMatrixView& weights, int64_t r, int64_t k, const std::string& name) {
+  float weight = 0;
+  weights.block_rows(r, 1).block_cols(k, 1).read_row(0, &weight);
   const std::string what = fmt::format("tensor '{}': weight ({}, {}) is {}", name, r, k, weight);
   if (std::isfinite(weight))
     throw Error(ExitCode::kBadInput, what + ", which the errors of other columns take out of float64's range");
   throw Error(ExitCode::kBadInput, what + ", must be finite");
 }
 
-SlopeReport slope_report(std::span<const RowSums> sums, ConstMatrixView weights, const HessianFactor* factor,
+SlopeReport slope_report(std::span<const RowSums> sums, const StoredMatrixView& weights, const HessianFactor* factor,
                          std::span<const double> row_weights) {
   SlopeReport report;
   const auto rows = static_cast<size_t>(weights.rows);

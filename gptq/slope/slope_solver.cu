@@ -6,6 +6,7 @@
 #include "gptq/slope/slope_solver.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "gptq/factor/device_waves.cuh"
 #include "gptq/slope/slope_viterbi.cuh"
@@ -23,15 +24,16 @@ static_assert(kViterbiThreads <= kThreads && kSegmentRows % kThreads == 0);
 // One matrix; pointers to device memory.
 struct DeviceLayer {
   DeviceFactor factor;
-  float* weights;  // (R, K)
+  float* weights;  // (R, K); once these are solved, int8_t codes (R, K)
   int32_t rows;    // R
   int32_t trellis_bits;
   float rate_weight, cost_scale;
   AxisStep *row_steps, *column_steps;  // (R), (K)
-  int32_t* codes;                      // (R, K) out
+  int32_t* codes;                      // (R, K) out; before that, weights as they are stored
   RowSums* sums;                       // (R) out
   // Out: a row and a column (row * K + column) whose target is not finite, or -1.
   int64_t* refused;
+  int32_t* widest;  // out: an or of all codes, of negative ones' complements
 };
 
 // A segment of the trellis: what one CTA solves at a time.
@@ -326,12 +328,33 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
+// Codes as the host keeps nearly all of them, in the layer's place of weights. Layers by blockIdx.y.
+__global__ void __launch_bounds__(kThreads) narrow_codes_kernel(const DeviceLayer* layers) {
+  const DeviceLayer& layer = layers[blockIdx.y];
+  const int64_t count = static_cast<int64_t>(layer.rows) * layer.factor.columns;
+  auto* const narrow = reinterpret_cast<int8_t*>(layer.weights);
+  int32_t widest = 0;
+  for (int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x; i < count; i += gridDim.x * kThreads) {
+    const int32_t code = layer.codes[i];
+    widest |= code < 0 ? ~code : code;
+    narrow[i] = static_cast<int8_t>(code);
+  }
+  widest = static_cast<int32_t>(__reduce_or_sync(~0U, static_cast<unsigned>(widest)));
+  if (threadIdx.x % 32 == 0 && widest != 0) atomicOr(layer.widest, widest);
+}
+
 // What all lanes read.
 struct Work {
   std::span<const SlopeJob> jobs;
   const ChooseGrid& choose_grid;
   const OnSlopeSolved& on_solved;
 };
+
+Matrix widened(const StoredMatrixView& weights) {
+  Matrix values(weights.rows, weights.cols);
+  weights.read(values.view());
+  return values;
+}
 
 // A wave's layers; see solve_in_waves(). Each has a Hessian of its own, for its damping is its own.
 class WaveLayers {
@@ -340,6 +363,7 @@ class WaveLayers {
       : work_(work), jobs_(wave.hessians), factors_(factors) {
     const auto count = static_cast<int64_t>(jobs_.size());
     refused_ = arena.take<int64_t>(count);
+    widest_ = arena.take<int32_t>(count);
     for (size_t i = 0; i < jobs_.size(); ++i) add_layer(i, arena);
     // The segments that take longest begin first.
     std::ranges::stable_sort(items_, std::greater{}, [&](const SlopeItem& item) {
@@ -360,7 +384,8 @@ class WaveLayers {
     thimble::upload(rates_, rate_table().values(), stream);
     thimble::upload(device_items_, std::span<const SlopeItem>(items_), stream);
     check_cuda(cudaMemsetAsync(refused_, 0xff, jobs_.size() * sizeof(int64_t), stream));
-    for (size_t i = 0; i < jobs_.size(); ++i) upload_rows(layers_[i].weights, job(i).weights, stream);
+    check_cuda(cudaMemsetAsync(widest_, 0, jobs_.size() * sizeof(int32_t), stream));
+    for (size_t i = 0; i < jobs_.size(); ++i) upload_rows(layers_[i].weights, job(i).weights, layers_[i].codes, stream);
   }
 
   void solve(cudaStream_t stream) {
@@ -374,11 +399,10 @@ class WaveLayers {
                               ctas};
       launch_kernel(solve_slope_kernel, shape, stream, device_layers_, device_items_,
                     static_cast<int64_t>(items_.size()), factors_.padded_columns(), rates_, scratch_, has_helpers_);
+      const dim3 blocks(static_cast<unsigned>(2 * multiprocessors()), static_cast<unsigned>(jobs_.size()));
+      launch_kernel(narrow_codes_kernel, {blocks, kThreads}, stream, device_layers_);
     }
-    int64_t most = 0;
-    for (size_t i = 0; i < jobs_.size(); ++i) most = std::max(most, job(i).weights.rows * job(i).weights.cols);
-    std::vector<int32_t> codes(static_cast<size_t>(most));  // while the device solves
-    for (size_t i = 0; i < jobs_.size(); ++i) finish(i, std::move(results[i]), codes, stream);
+    for (size_t i = 0; i < jobs_.size(); ++i) finish(i, std::move(results[i]), stream);
   }
 
  private:
@@ -388,7 +412,7 @@ class WaveLayers {
       items_.push_back({static_cast<int32_t>(i), static_cast<int32_t>(row)});
     layers_.push_back({factors_[i], arena.take<float>(rows * columns), static_cast<int32_t>(rows), 0, 0, 0,
                        arena.take<AxisStep>(rows), arena.take<AxisStep>(columns), arena.take<int32_t>(rows * columns),
-                       arena.take<RowSums>(rows), refused_ ? refused_ + i : nullptr});
+                       arena.take<RowSums>(rows), refused_ ? refused_ + i : nullptr, widest_ ? widest_ + i : nullptr});
   }
 
   const SlopeJob& job(size_t i) const { return work_.jobs[jobs_[i]]; }
@@ -399,7 +423,7 @@ class WaveLayers {
     SlopeGrid grid = work_.choose_grid(jobs_[i], factors_.upper_diagonal(i));
     check_slope_arguments(job(i).weights, static_cast<size_t>(job(i).factor.hessian->size()), grid, job(i).row_weights,
                           job(i).factor.name);
-    const WeightScales scales = job(i).scales ? *job(i).scales : fit_weight_scales(job(i).weights);
+    const WeightScales scales = job(i).scales ? *job(i).scales : fit_weight_scales(widened(job(i).weights));
     steps.push_back(axis_steps(grid.row_steps, scales.rows));
     thimble::upload(layer.row_steps, std::span<const AxisStep>(steps.back()), stream);
     steps.push_back(axis_steps(grid.column_steps, scales.columns));
@@ -410,19 +434,28 @@ class WaveLayers {
     return {grid.trellis_bits, {}, std::move(grid.row_steps), std::move(grid.column_steps)};
   }
 
-  // `room`: for the codes of any layer.
-  void finish(size_t i, SteppedCodes result, std::span<int32_t> room, cudaStream_t stream) const {
-    const ConstMatrixView& weights = job(i).weights;
-    const std::span<int32_t> codes = room.first(static_cast<size_t>(weights.rows * weights.cols));
-    int64_t refused = -1;
+  void finish(size_t i, SteppedCodes result, cudaStream_t stream) const {
+    const StoredMatrixView& weights = job(i).weights;
+    const DeviceLayer& layer = layers_[i];
     std::vector<RowSums> sums(static_cast<size_t>(weights.rows));
-    download(std::span(&refused, 1), static_cast<const int64_t*>(layers_[i].refused), stream);
-    download(std::span(sums), static_cast<const RowSums*>(layers_[i].sums), stream);
-    download(codes, static_cast<const int32_t*>(layers_[i].codes), stream);
+    std::vector<int8_t> narrow(static_cast<size_t>(weights.rows * weights.cols));  // while the device solves
+    int64_t refused = -1;
+    int32_t widest = 0;
+    download(std::span(&refused, 1), static_cast<const int64_t*>(layer.refused), stream);
+    download(std::span(&widest, 1), static_cast<const int32_t*>(layer.widest), stream);
+    download(std::span(sums), static_cast<const RowSums*>(layer.sums), stream);
+    download(std::span(narrow), reinterpret_cast<const int8_t*>(layer.weights), stream);
     check_cuda(cudaStreamSynchronize(stream));
     if (refused >= 0) refuse_weight(weights, refused / weights.cols, refused % weights.cols, job(i).factor.name);
+    if (widest <= std::numeric_limits<int8_t>::max()) {
+      result.codes = CodeArray(std::move(narrow));
+    } else {
+      std::vector<int32_t> codes(narrow.size());
+      download(std::span(codes), static_cast<const int32_t*>(layer.codes), stream);
+      check_cuda(cudaStreamSynchronize(stream));
+      result.codes = CodeArray(codes);
+    }
     const HessianFactor factor = factors_.on_host(i);
-    result.codes = CodeArray(codes);
     work_.on_solved(jobs_[i], {std::move(result), slope_report(sums, weights, &factor, job(i).row_weights)});
   }
 
@@ -438,6 +471,7 @@ class WaveLayers {
   DeviceLayer* device_layers_;
   SlopeItem* device_items_;
   int64_t* refused_;
+  int32_t* widest_;
   double* scratch_;  // (slots) of Slot
 };
 

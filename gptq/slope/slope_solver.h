@@ -17,6 +17,7 @@
 #include "runtime/codes/quantized_model.h"
 #include "runtime/device/device.h"
 #include "runtime/tensor/matrix.h"
+#include "runtime/tensor/stored_matrix.h"
 
 namespace thimble {
 
@@ -57,7 +58,7 @@ SlopeResult solve_slope(ConstMatrixView weights, const HessianFactor* factor, co
 // One matrix to solve on a device.
 struct SlopeJob {
   FactorJob factor;                          // of (K, K), with the name for errors
-  ConstMatrixView weights;                   // (R, K), finite, K > 0
+  StoredMatrixView weights;                  // (R, K) of F32, F16 or BF16, finite, K > 0
   std::span<const double> row_weights = {};  // (R) for the report, or none
   const WeightScales* scales = nullptr;      // of the weights, where they are known already
 };
@@ -92,14 +93,14 @@ struct RowSums {
 };
 
 // Throws when arguments of solve_slope() do not fit each other. `hessian_columns`: K of the Hessian.
-void check_slope_arguments(ConstMatrixView weights, size_t hessian_columns, const SlopeGrid& grid,
+void check_slope_arguments(const StoredMatrixView& weights, size_t hessian_columns, const SlopeGrid& grid,
                            std::span<const double> row_weights, const std::string& name);
 
 // Throws that weight (r, k) cannot be quantized: it is not finite, or the errors of others made it so.
-[[noreturn]] void refuse_weight(ConstMatrixView weights, int64_t r, int64_t k, const std::string& name);
+[[noreturn]] void refuse_weight(const StoredMatrixView& weights, int64_t r, int64_t k, const std::string& name);
 
 // sums: (any number of times R). Serial, so that the order of the additions is fixed.
-SlopeReport slope_report(std::span<const RowSums> sums, ConstMatrixView weights, const HessianFactor* factor,
+SlopeReport slope_report(std::span<const RowSums> sums, const StoredMatrixView& weights, const HessianFactor* factor,
                          std::span<const double> row_weights);
 
 }  // namespace thimble

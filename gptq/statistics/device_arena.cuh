@@ -7,7 +7,7 @@
 
 #include "runtime/cuda/kernels/cuda_context.cuh"
 #include "runtime/tensor/host_device.h"
-#include "runtime/tensor/matrix.h"
+#include "runtime/tensor/stored_matrix.h"
 
 namespace thimble {
 
@@ -38,11 +38,8 @@ void download(std::span<T> to, const T* from, cudaStream_t stream) {
   check_cuda(cudaMemcpyAsync(to.data(), from, to.size_bytes(), cudaMemcpyDeviceToHost, stream));
 }
 
-// to: (rows, cols) without gaps.
-inline void upload_rows(float* to, ConstMatrixView from, cudaStream_t stream) {
-  const size_t row_bytes = static_cast<size_t>(from.cols) * sizeof(float);
-  check_cuda(cudaMemcpy2DAsync(to, row_bytes, from.data, static_cast<size_t>(from.stride) * sizeof(float), row_bytes,
-                               static_cast<size_t>(from.rows), cudaMemcpyHostToDevice, stream));
-}
+// Values as they are stored, F32, F16 or BF16, widened. to: (rows, cols) without gaps. `staging`: as many bytes for
+// those that are not F32; whatever else uses it must wait for the stream.
+void upload_rows(float* to, const StoredMatrixView& from, void* staging, cudaStream_t stream);
 
 }  // namespace thimble

@@ -16,9 +16,14 @@ constexpr int64_t kPackedRowsPerTask = 64;
 }  // namespace
 
 StoredHessian::StoredHessian(std::shared_ptr<const Hessian> hessian)
-    : hessian_(std::move(hessian)), token_count_(hessian_->token_count), sequence_count_(hessian_->sequence_count) {
-  const SymmetricMatrix& matrix = hessian_->matrix;
-  for (int64_t k = 0; k < matrix.size(); ++k) diagonal_.push_back(matrix(k, k));
+    : hessian_(std::move(hessian)),
+      diagonal_(hessian_->matrix.diagonal()),
+      token_count_(hessian_->token_count),
+      sequence_count_(hessian_->sequence_count) {}
+
+StoredHessian::StoredHessian(DeviceValues triangle, std::vector<double> diagonal)
+    : on_device_(std::move(triangle)), diagonal_(std::move(diagonal)) {
+  assert(on_device_->values.size() == diagonal_.size() * (diagonal_.size() + 1) / 2);
 }
 
 StoredHessian::StoredHessian(HeldBytes floats, Layout layout, int64_t size, int64_t token_count, int64_t sequence_count)
@@ -52,6 +57,7 @@ StoredHessian StoredHessian::scaled(double factor, std::vector<double> added) co
 double StoredHessian::trace() const { return std::accumulate(diagonal_.begin(), diagonal_.end(), 0.0); }
 
 void StoredHessian::load_row(int64_t i, std::span<double> row) const {
+  assert(!on_device_);
   const auto count = static_cast<size_t>(i + 1);
   if (hessian_) {
     std::copy_n(hessian_->matrix.lower_row(i), count, row.begin());
@@ -69,9 +75,22 @@ void StoredHessian::load_row(int64_t i, std::span<double> row) const {
   row[count - 1] += added_[count - 1];
 }
 
+StoredHessian::Values StoredHessian::values() const {
+  if (hessian_ || on_device_) {
+    const std::span<const double> values = hessian_ ? hessian_->matrix.values() : on_device_->values;
+    return {std::as_bytes(values), false, Layout::kTriangle, factor_, added_};
+  }
+  return {floats_.bytes, true, layout_, factor_, added_};
+}
+
 std::shared_ptr<const SymmetricMatrix> StoredHessian::load() const {
   if (hessian_ && added_.empty()) return {hessian_, &hessian_->matrix};
   auto matrix = std::make_shared<SymmetricMatrix>(size());
+  if (on_device_) {
+    assert(added_.empty());
+    on_device_->copy_to_host(matrix->values());
+    return matrix;
+  }
   parallel_chunks(size(), kPackedRowsPerTask, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) load_row(i, std::span(matrix->lower_row(i), static_cast<size_t>(i + 1)));
   });

@@ -1,16 +1,19 @@
-// stored_statistics.h: calibration statistics whose Hessians lie wherever there is room for them, in memory or in a
-// file, and are loaded one by one when their layer's turn comes: those of a large model do not fit in memory together.
-// In: Hessians as collected.  Out: handles that load them.
+// stored_statistics.h: calibration statistics whose Hessians lie wherever there is room for them, in memory, on a
+// device or in a file, and are loaded one by one when their layer's turn comes: those of a large model do not fit in
+// memory together. In: Hessians as collected.  Out: handles that load them.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "gptq/statistics/fisher.h"
 #include "runtime/base/file.h"
+#include "runtime/device/device_values.h"
 
 namespace thimble {
 
@@ -22,6 +25,8 @@ class StoredHessian {
   StoredHessian() = default;
   // In memory, as it is.
   explicit StoredHessian(std::shared_ptr<const Hessian> hessian);
+  // On a CUDA device: the lower triangle, packed row after row. diagonal: (K). For solvers there; no rows for others.
+  StoredHessian(DeviceValues triangle, std::vector<double> diagonal);
   // In float32, K (K + 1) / 2 or K K values, anywhere in memory or in a mapped file.
   StoredHessian(HeldBytes floats, Layout layout, int64_t size, int64_t token_count, int64_t sequence_count);
 
@@ -33,10 +38,21 @@ class StoredHessian {
   int64_t sequence_count() const { return sequence_count_; }
   const std::vector<double>& diagonal() const { return diagonal_; }  // (K), in memory
   double trace() const;
+  double mean_diagonal() const { return size() == 0 ? 0 : trace() / static_cast<double>(size()); }
+
+  // All of it as it is stored, for as long as this lives: value(i, j) = factor * values[..], and + added[i] for i = j.
+  struct Values {
+    Bytes bytes;              // in the host's memory, or in a device's
+    bool is_float32 = false;  // else float64
+    Layout layout = Layout::kTriangle;
+    double factor = 1;
+    std::span<const double> added;  // (K), or none
+  };
+  Values values() const;
 
   // All of it, 4 K (K + 1) B for as long as the result lives. The same bits every time.
   std::shared_ptr<const SymmetricMatrix> load() const;
-  // Columns 0..i of row i.
+  // Columns 0..i of row i, of one in the host's memory.
   void load_row(int64_t i, std::span<double> row) const;
   // The packed lower triangle, rounded to float32.
   void append_floats(ByteVector& bytes) const;
@@ -44,6 +60,7 @@ class StoredHessian {
 
  private:
   std::shared_ptr<const Hessian> hessian_;  // or null:
+  std::optional<DeviceValues> on_device_;   // or none:
   HeldBytes floats_;
   Layout layout_ = Layout::kTriangle;
   std::vector<double> diagonal_, added_;  // the latter empty for zeros

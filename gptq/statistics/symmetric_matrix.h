@@ -28,6 +28,11 @@ class SymmetricMatrix {
   std::span<double> values() { return values_; }
   std::span<const double> values() const { return values_; }
 
+  std::vector<double> diagonal() const {
+    std::vector<double> diagonal;
+    for (int64_t i = 0; i < size_; ++i) diagonal.push_back(lower_row(i)[i]);
+    return diagonal;
+  }
   double trace() const {
     double sum = 0;
     for (int64_t i = 0; i < size_; ++i) sum += lower_row(i)[i];

@@ -238,7 +238,7 @@ class WaveLayers {
     thimble::upload(device_layers_, std::span<const DeviceLayer<Grid>>(layers_), stream);
     thimble::upload(device_items_, std::span<const SolverItem>(items_), stream);
     for (size_t i = 0; i < layers_.size(); ++i) {
-      upload_rows(layers_[i].weights, job(i).weights, stream);
+      upload_rows(layers_[i].weights, job(i).weights, /*staging=*/nullptr, stream);
       thimble::upload(layers_[i].scales, std::span(work_.scales[places_[i].job]), stream);
     }
   }
@@ -318,7 +318,7 @@ void solve(std::span<const GptqJob> jobs, double damping, const CudaPlace& place
   Work<Grid> work{
       jobs, on_solved, std::vector<Grid>(jobs.size()), std::vector<std::vector<typename Grid::Scale>>(jobs.size()), {}};
   std::vector<FactorJob> hessians;
-  std::map<const SymmetricMatrix*, size_t> place_of;
+  std::map<const StoredHessian*, size_t> place_of;
   for (size_t j = 0; j < jobs.size(); ++j) {
     check_columns(jobs[j].weights, jobs[j].hessian->size(), jobs[j].name);
     const auto [found, is_new] = place_of.emplace(jobs[j].hessian, hessians.size());

@@ -52,7 +52,7 @@ struct GptqJob {
   std::string name;         // for errors
   ConstMatrixView weights;  // (R, K), finite, K > 0
   int max_code = 0;         // as in solve_gptq(); NVFP4 does not read it
-  const SymmetricMatrix* hessian = nullptr;
+  const StoredHessian* hessian = nullptr;
 };
 
 // Takes every result as soon as it is known, in no fixed order and from any thread.

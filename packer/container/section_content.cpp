@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "packer/layout/stored_model.h"
+#include "runtime/base/parallel.h"
 
 namespace thimble {
 namespace {
@@ -109,6 +110,49 @@ void make_room(QuantizedTensor& tensor, const TensorEntry& entry, SectionKind ki
   }
 }
 
+// Of each stepped code of the section, to hold all: 1, 2 or 4; 1 where it has none.
+size_t code_bytes(const QuantizedModel& model, const PlannedSection& section, Bytes content) {
+  size_t most = 1;
+  if (section.shape.kind != SectionKind::kCodes) return most;
+  for (const TensorSlice& slice : section.slices) {
+    const Bytes bytes = content.first(slice.bytes);
+    content = content.subspan(slice.bytes);
+    if (!std::holds_alternative<SteppedCodes>(model.tensors[slice.tensor].data)) continue;
+    for_each_piece(slice.first_byte, bytes, [&](size_t, std::span<int32_t> codes, Bytes piece) {
+      std::ranges::copy(piece, std::as_writable_bytes(codes).begin());
+      most = std::max(most, CodeArray::widest_bytes(codes));
+    });
+  }
+  return most;
+}
+
+void make_room(QuantizedModel& model, const PlannedSection& section, size_t code_bytes) {
+  for (const TensorSlice& slice : section.slices) {
+    QuantizedTensor& tensor = model.tensors[slice.tensor];
+    if (slice.first_byte == 0) make_room(tensor, entry_of(tensor), section.shape.kind);
+    if (auto* stepped = std::get_if<SteppedCodes>(&tensor.data)) stepped->codes.widen(code_bytes);
+  }
+}
+
+// Of tensors that have room.
+void fill(QuantizedModel& model, const PlannedSection& section, Bytes content) {
+  for (const TensorSlice& slice : section.slices) {
+    const Bytes bytes = content.first(slice.bytes);
+    content = content.subspan(slice.bytes);
+    QuantizedTensor& tensor = model.tensors[slice.tensor];
+    const bool holds_codes = section.shape.kind == SectionKind::kCodes;
+    auto* stepped = std::get_if<SteppedCodes>(&tensor.data);
+    auto* blocked = std::get_if<Nvfp4Codes>(&tensor.data);
+    if (stepped && holds_codes)
+      scatter_codes(stepped->codes, slice.first_byte, bytes);
+    else if (blocked && holds_codes)
+      scatter_levels(*blocked, static_cast<int64_t>(entry_of(tensor).columns()), slice.first_byte, bytes);
+    else
+      for_each_run(parts_of<std::byte>(tensor, section.shape.kind), slice.first_byte, bytes,
+                   [](std::span<std::byte> to, Bytes from) { std::ranges::copy(from, to.begin()); });
+  }
+}
+
 }  // namespace
 
 QuantizedModel empty_model(const ArtifactHeader& header) {
@@ -150,23 +194,29 @@ ByteVector gather_content(const QuantizedModel& model, const ArtifactPlan& plan,
 }
 
 void scatter_content(QuantizedModel& model, const PlannedSection& section, Bytes content) {
-  for (const TensorSlice& slice : section.slices) {
-    const Bytes bytes = content.first(slice.bytes);
-    content = content.subspan(slice.bytes);
-    QuantizedTensor& tensor = model.tensors[slice.tensor];
-    const TensorEntry entry = entry_of(tensor);
-    if (slice.first_byte == 0) make_room(tensor, entry, section.shape.kind);
-    const bool holds_codes = section.shape.kind == SectionKind::kCodes;
-    auto* stepped = std::get_if<SteppedCodes>(&tensor.data);
-    auto* blocked = std::get_if<Nvfp4Codes>(&tensor.data);
-    if (stepped && holds_codes)
-      scatter_codes(stepped->codes, slice.first_byte, bytes);
-    else if (blocked && holds_codes)
-      scatter_levels(*blocked, static_cast<int64_t>(entry.columns()), slice.first_byte, bytes);
-    else
-      for_each_run(parts_of<std::byte>(tensor, section.shape.kind), slice.first_byte, bytes,
-                   [](std::span<std::byte> to, Bytes from) { std::ranges::copy(from, to.begin()); });
-  }
+  make_room(model, section, code_bytes(model, section, content));
+  fill(model, section, content);
+}
+
+void scatter_contents(QuantizedModel& model, std::span<const PlannedSection> sections,
+                      std::span<const ByteVector> contents) {
+  std::vector<size_t> bytes(contents.size());
+  parallel_for(std::ssize(contents), [&](int64_t index) {
+    const auto i = static_cast<size_t>(index);
+    bytes[i] = code_bytes(model, sections[i], contents[i]);
+  });
+  for (size_t i = 0; i < contents.size(); ++i) make_room(model, sections[i], bytes[i]);
+  std::vector<size_t> alone;  // two sections of NVFP4 may share a byte
+  for (size_t i = 0; i < contents.size(); ++i)
+    if (std::ranges::any_of(sections[i].slices, [&](const TensorSlice& slice) {
+          return std::holds_alternative<Nvfp4Codes>(model.tensors[slice.tensor].data);
+        }))
+      alone.push_back(i);
+  parallel_for(std::ssize(contents), [&](int64_t index) {
+    const auto i = static_cast<size_t>(index);
+    if (!std::ranges::binary_search(alone, i)) fill(model, sections[i], contents[i]);
+  });
+  for (size_t i : alone) fill(model, sections[i], contents[i]);
 }
 
 }  // namespace thimble

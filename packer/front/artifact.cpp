@@ -111,7 +111,7 @@ QuantizedModel decode_artifact(Bytes file, const std::string& path) {
       contents[static_cast<size_t>(i)] = read_content(artifact.sections[first + static_cast<size_t>(i)], artifact.plan,
                                                       first + static_cast<size_t>(i), path);
     });
-    for (size_t i = 0; i < contents.size(); ++i) scatter_content(model, sections[first + i], contents[i]);
+    scatter_contents(model, std::span(sections).subspan(first, contents.size()), contents);
   }
   check_contents(model, artifact.plan.header.tensors, path);
   return model;

@@ -10,8 +10,8 @@
 namespace thimble {
 namespace {
 
-// Of Hessians, K^2 each, that wait for a device in host memory; those of more layers follow.
-constexpr int64_t kMostWaitingHessians = int64_t{1} << 28;
+// Weights in float32 that wait for a device in host memory; those of more layers follow.
+constexpr int64_t kMostWaitingWeights = int64_t{1} << 28;
 
 // One solved tensor each.
 std::string slot(const std::string& name, const Precision& precision) {
@@ -87,8 +87,9 @@ void LayerSolver::solve_here(std::span<const Group> groups, const Keep& keep) co
       Share share = share_of(groups.size(), i, device_.ordinals.size());
       for (size_t done = share.begin; done < share.end;) {
         size_t count = 0;
-        for (int64_t waiting = 0; done + count < share.end && waiting < kMostWaitingHessians; ++count)
-          waiting += groups[done + count].hessian->size() * groups[done + count].hessian->size();
+        for (int64_t waiting = 0; done + count < share.end && waiting < kMostWaitingWeights; ++count)
+          for (const auto& [piece, layer] : groups[done + count].layers)
+            waiting += element_count(tensors_.at(layer->first).shape);
         solve_on_cuda(groups.subspan(done, count), {device_.ordinals[i], device_.memory_limit_bytes}, keep);
         done += count;
       }
@@ -116,18 +117,15 @@ void LayerSolver::solve_on_cuda(std::span<const Group> groups, const CudaPlace& 
     std::vector<size_t> pieces;
   };
   std::vector<Matrix> weights;
-  std::vector<std::shared_ptr<const SymmetricMatrix>> hessians;
   Batch row_scaled, nvfp4;
-  for (const Group& group : groups) {
-    hessians.push_back(group.hessian->load());
+  for (const Group& group : groups)
     for (const auto& [piece, layer] : group.layers) {
       const auto& [name, precision] = *layer;
       weights.push_back(finite_matrix(name, tensors_.at(name)));
       Batch& batch = precision.grid == Precision::Grid::kNvfp4 ? nvfp4 : row_scaled;
-      batch.jobs.push_back({name, weights.back(), precision.max_code, hessians.back().get()});
+      batch.jobs.push_back({name, weights.back(), precision.max_code, group.hessian});
       batch.pieces.push_back(piece);
     }
-  }
   auto keep_result_of = [&](const Batch& batch) {
     return [&](size_t job, auto result) {
       const std::string& name = batch.jobs[job].name;

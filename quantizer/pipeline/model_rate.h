@@ -35,10 +35,9 @@ struct ModelRate {
 // Measures one quantized model after another of the same checkpoint. What the bound needs of Hessians is computed once.
 class RateMeter {
  public:
-  // Of `tensors`, those named in `losses`; both must outlive the meter. `host_memory_bytes`: for matrices in flight.
-  RateMeter(const TensorMap& tensors, const std::map<std::string, MatrixLoss>& losses,
-            uint64_t host_memory_bytes = kNoMemoryLimit)
-      : tensors_(tensors), losses_(losses), host_memory_bytes_(host_memory_bytes) {}
+  // Of `tensors`, those named in `losses`; both must outlive the meter. Losses are measured on the first device.
+  RateMeter(const TensorMap& tensors, const std::map<std::string, MatrixLoss>& losses, const Device& device = {})
+      : tensors_(tensors), losses_(losses), device_(device) {}
 
   // `artifact`: of this model.
   ModelRate measure(const QuantizedModel& model, const ArtifactSummary& artifact, bool with_bound, Progress& progress);
@@ -46,10 +45,11 @@ class RateMeter {
  private:
   void find_spectra(Progress& progress);
   uint64_t working_bytes() const;
+  double loss_of(const QuantizedTensor& tensor, const StoredMatrix& weights) const;
 
   const TensorMap& tensors_;
   const std::map<std::string, MatrixLoss>& losses_;
-  const uint64_t host_memory_bytes_;
+  const Device device_;
   std::map<std::string, GaussianSource> sources_;  // filled when the first bound is asked for
 };
 

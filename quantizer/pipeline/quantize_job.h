@@ -86,7 +86,7 @@ class QuantizeJob {
   std::optional<LayerSolver> solver_;
   std::map<std::string, MatrixLoss> losses_;
   std::map<MethodKind, std::unique_ptr<Method>> methods_;
-  RateMeter meter_{source_.parameters(), losses_, request_.device.host_memory_bytes};
+  RateMeter meter_{source_.parameters(), losses_, request_.device};
 };
 
 // One fit: the whole of `thimble quantize` but for its report. Errors and ranks as above.

@@ -13,12 +13,13 @@ CodeArray::Codes& CodeArray::own() {
 }
 
 // Each negative code counts as the positive one that takes as many bits: one or, which is as large as the largest.
-void CodeArray::widen_for(std::span<const int32_t> codes) {
+size_t CodeArray::widest_bytes(std::span<const int32_t> codes) {
   int32_t widest = 0;
   for (int32_t code : codes) widest |= code < 0 ? ~code : code;
-  const size_t bytes = widest <= std::numeric_limits<int8_t>::max()    ? 1
-                       : widest <= std::numeric_limits<int16_t>::max() ? 2
-                                                                       : 4;
+  return widest <= std::numeric_limits<int8_t>::max() ? 1 : widest <= std::numeric_limits<int16_t>::max() ? 2 : 4;
+}
+
+void CodeArray::widen(size_t bytes) {
   if (bytes <= code_bytes()) return;
   visit([&](auto narrow) {
     if (bytes == 2) codes_ = std::make_shared<Codes>(std::vector<int16_t>(narrow.begin(), narrow.end()));
@@ -42,7 +43,7 @@ void CodeArray::append(std::span<const int32_t> codes) {
 
 void CodeArray::store(size_t first, std::span<const int32_t> codes) {
   assert(first + codes.size() <= size());
-  widen_for(codes);
+  widen(widest_bytes(codes));
   std::visit(
       [&]<typename N>(std::vector<N>& own) {
         std::ranges::transform(codes, own.begin() + static_cast<std::ptrdiff_t>(first),

@@ -29,6 +29,7 @@ class CodeArray {
   }
   explicit CodeArray(std::span<const int32_t> codes) { append(codes); }
   CodeArray(const std::vector<int32_t>& codes) : CodeArray(std::span(codes)) {}
+  explicit CodeArray(std::vector<int8_t> codes) : codes_(std::make_shared<Codes>(std::move(codes))) {}
   CodeArray(std::initializer_list<int32_t> codes) : CodeArray(std::span(codes.begin(), codes.size())) {}
 
   // body(codes) with a std::span of const int8_t, int16_t or int32_t.
@@ -55,8 +56,12 @@ class CodeArray {
   // New codes are 0.
   void resize(size_t size);
   void append(std::span<const int32_t> codes);
-  // Replaces codes.size() codes from number `first` on. All codes get wider where one of these needs it.
+  // Replaces codes.size() codes from number `first` on. All codes get wider where one of these needs it. Threads may
+  // store different codes of an array that is wide enough, and that no other shares.
   void store(size_t first, std::span<const int32_t> codes);
+  // So that all codes of some magnitude fit: 1, 2 or 4, of each code, as widest_bytes() has it.
+  void widen(size_t bytes);
+  static size_t widest_bytes(std::span<const int32_t> codes);
   // The inverse.
   void load(size_t first, std::span<int32_t> codes) const;
 
@@ -71,7 +76,6 @@ class CodeArray {
 
   // Not shared any more: for who is going to change them.
   Codes& own();
-  void widen_for(std::span<const int32_t> codes);
 
   std::shared_ptr<Codes> codes_ = std::make_shared<Codes>();  // never null
 };

@@ -48,7 +48,7 @@ class ProgramPairs final : public PairedModels {
     pairs_ = make_input_pairs(original_, std::move(so_far), device_, tokens_, sequences_, ranks_);
   }
 
-  InputPair collect(size_t input) override { return pairs_->collect(inputs_[input]); }
+  StoredPair collect(size_t input) override { return pairs_->collect(inputs_[input]); }
   void replace(const QuantizedTensor& solved) override { pairs_->replace(solved.name, stored_matrix(solved)); }
   void end() override { pairs_.reset(); }
 

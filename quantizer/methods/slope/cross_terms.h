@@ -29,7 +29,7 @@ class PairedModels {
   // Before the first input is collected. What is not known yet is the original's.
   virtual void begin(const KnownTensors& known) = 0;
   // inputs()[input]. They come in that order; some may be left out, none comes twice.
-  virtual InputPair collect(size_t input) = 0;
+  virtual StoredPair collect(size_t input) = 0;
   // Gives the quantized model one of the matrices that read the input collected last.
   virtual void replace(const QuantizedTensor& solved) = 0;
   // After the last one: what both hold is free again.

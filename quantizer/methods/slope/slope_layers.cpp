@@ -35,8 +35,8 @@ SlopeMatrix matrix_of(const std::string& name, const Shape& shape, SlopeResult r
   return {{name, shape, std::move(result.codes)}, std::move(result.report)};
 }
 
-// Float32 values, of weights and Hessians, that wait for a device in host memory, about; those of more layers follow.
-constexpr int64_t kMostWaitingInputs = int64_t{1} << 28;
+// Of weights that wait for a device in types that it does not read, converted; those of more layers follow.
+constexpr uint64_t kMostWaitingBytes = uint64_t{1} << 30;
 
 }  // namespace
 
@@ -83,13 +83,8 @@ SlopeLayers::SlopeLayers(const TensorMap& tensors, std::map<std::string, MatrixL
 }
 
 SlopeLayers::LayerWeights SlopeLayers::Layer::weights() const {
-  if (shifted) return {shifted, *shifted};
-  if (tensor.dtype == DType::kF32 && tensor.shape.size() == 2) {
-    const StoredMatrix stored(tensor, rows(), cols(), nullptr);
-    if (stored.owned_bytes() == 0) return {nullptr, stored.view().float32()};
-  }
-  auto copy = std::make_shared<const Matrix>(finite_matrix(name, tensor));
-  return {copy, *copy};
+  StoredMatrix matrix = stored();
+  return {matrix.view().is_float32() ? std::move(matrix) : StoredMatrix(matrix.widened())};
 }
 
 // How much a column's neighbours tell about it, and with that the level of all steps, is known only once the Hessian is
@@ -118,9 +113,9 @@ void SlopeLayers::look_at_sizes(Progress& progress) {
       const StepShape& steps = layer->steps =
           step_shape(layer->loss, layer->loss.row_weights, upper_diagonals[static_cast<size_t>(i)]);
       const LayerWeights weights = layer->weights();
-      if (!weights.copy) require_finite(layer->name, weights.view);
-      layer->row_mean_squares = row_mean_squares(weights.view);
-      layer->scales = fit_weight_scales(weights.view);
+      require_finite(layer->name, weights.view());
+      layer->row_mean_squares = row_mean_squares(weights.view());
+      layer->scales = fit_weight_scales(weights.view());
       SizeModel size;
       size.add(difference(layer->scales.rows, steps.rows), difference(layer->scales.columns, steps.columns));
       layer->finest_log2_c = size.log2_c_for(kMostBits * static_cast<double>(layer->rows() * layer->cols()));
@@ -148,20 +143,14 @@ std::vector<std::vector<double>> SlopeLayers::factor_diagonals(std::span<const L
     return diagonals;
   }
   run_in_threads(device_.ordinals.size(), [&](size_t device) {
-    for (size_t k = device; k < known.size();) {
-      std::vector<FactorJob> jobs;
-      std::vector<std::shared_ptr<const SymmetricMatrix>> hessians;
-      const size_t begin = k;
-      for (int64_t waiting = 0; k < known.size() && waiting < kMostWaitingInputs; k += device_.ordinals.size()) {
-        const Layer& layer = *layers[known[k]];
-        hessians.push_back(layer.loss.hessian->load());
-        jobs.push_back({layer.name, hessians.back().get(), options_.damping, options_.column_order});
-        waiting += layer.cols() * layer.cols();
-      }
-      auto found = factor_diagonals_cuda(jobs, {device_.ordinals[device], device_.memory_limit_bytes});
-      for (size_t j = 0; j < jobs.size(); ++j)
-        diagonals[known[begin + j * device_.ordinals.size()]] = std::move(found[j]);
+    std::vector<FactorJob> jobs;
+    for (size_t k = device; k < known.size(); k += device_.ordinals.size()) {
+      const Layer& layer = *layers[known[k]];
+      jobs.push_back({layer.name, layer.loss.hessian.get(), options_.damping, options_.column_order});
     }
+    auto found = factor_diagonals_cuda(jobs, {device_.ordinals[device], device_.memory_limit_bytes});
+    for (size_t j = 0; j < jobs.size(); ++j)
+      diagonals[known[device + j * device_.ordinals.size()]] = std::move(found[j]);
   });
   return diagonals;
 }
@@ -189,7 +178,7 @@ SlopeResult SlopeLayers::solve_on_cpu(const Task& task) const {
   if (layer.loss.hessian)
     factor = factor_hessian(*layer.loss.hessian->load(), task.damping, layer.name, options_.column_order);
   const std::vector<double> upper_diagonal = factor ? factor->upper_diagonal() : std::vector<double>{};
-  return solve_slope(layer.weights().view, factor ? &*factor : nullptr, grid(task, upper_diagonal), layer.row_weights,
+  return solve_slope(layer.weights().view(), factor ? &*factor : nullptr, grid(task, upper_diagonal), layer.row_weights,
                      layer.name, &layer.scales);
 }
 
@@ -197,25 +186,17 @@ void SlopeLayers::solve_on_cuda(std::span<const Task> tasks, std::span<const siz
                                 const Take& take) const {
   for (size_t done = 0; done < chosen.size();) {
     std::vector<SlopeJob> jobs;
-    std::map<const StoredHessian*, std::shared_ptr<const SymmetricMatrix>> hessians;
-    for (int64_t waiting = 0; done + jobs.size() < chosen.size() && waiting < kMostWaitingInputs;) {
+    std::vector<StoredMatrix> weights;
+    for (uint64_t waiting = 0; done + jobs.size() < chosen.size() && waiting < kMostWaitingBytes;) {
       const Task& task = tasks[chosen[done + jobs.size()]];
       const Layer& layer = *task.layer;
-      waiting += layer.rows() * layer.cols();
-      auto& hessian = hessians[layer.loss.hessian.get()];
-      if (!hessian) {
-        hessian = layer.loss.hessian->load();
-        waiting += layer.cols() * layer.cols();  // as many bytes as so many float32 values and a triangle of float64
-      }
-      jobs.push_back(
-          {{layer.name, hessian.get(), task.damping, options_.column_order}, {}, layer.row_weights, &layer.scales});
+      weights.push_back(layer.stored());
+      waiting += layer.shifted ? 0 : weights.back().owned_bytes();
+      jobs.push_back({{layer.name, layer.loss.hessian.get(), task.damping, options_.column_order},
+                      weights.back(),
+                      layer.row_weights,
+                      &layer.scales});
     }
-    std::vector<LayerWeights> weights(jobs.size());
-    parallel_for(std::ssize(jobs), [&](int64_t index) {
-      const auto i = static_cast<size_t>(index);
-      weights[i] = tasks[chosen[done + i]].layer->weights();
-      jobs[i].weights = weights[i].view;
-    });
     auto choose_grid = [&](size_t job, const std::vector<double>& upper_diagonal) {
       return grid(tasks[chosen[done + job]], upper_diagonal);
     };
@@ -263,35 +244,33 @@ std::vector<SlopeMatrix> SlopeLayers::solve(const SlopeSettings& settings, Progr
   return share(wanted, 0, compute, progress);
 }
 
-std::vector<Matrix> SlopeLayers::shifted_weights(std::span<const std::string> names, const InputPair& pair) const {
-  std::vector<LayerWeights> weights;
-  for (const std::string& name : names) weights.push_back(layer(name).weights());
-  std::vector<ConstMatrixView> views;
-  for (const LayerWeights& matrix : weights) views.push_back(matrix.view);
+std::vector<Matrix> SlopeLayers::shifted_weights(std::span<const std::string> names, const StoredPair& pair) const {
+  std::vector<StoredMatrix> weights;
+  for (const std::string& name : names) weights.push_back(layer(name).stored());
+  const std::vector<StoredMatrixView> views(weights.begin(), weights.end());
   return shift_weights(views, pair, options_.cross_damping, options_.cross_term, names[0], device_);
 }
 
 std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string> names, const SlopeSetting& setting,
-                                                    uint64_t key, const std::function<InputPair()>& collect,
+                                                    uint64_t key, const std::function<StoredPair()>& collect,
                                                     StageTimes& times, Progress& progress) const {
   std::vector<Wanted> wanted;
   for (const std::string& name : names) wanted.push_back({&layer(name), setting});
   auto compute = [&](std::span<const size_t> mine, const SharedWork::Give<SlopeMatrix>& give) {
-    InputPair pair = collect();
+    StoredPair pair = collect();
     if (mine.empty()) return;
     std::vector<std::string> own;
     for (size_t i : mine) own.push_back(names[i]);
     std::vector<Matrix> weights = times.time("cross terms: shift", [&] { return shifted_weights(own, pair); });
     pair.drift = {};
-    const std::shared_ptr<const StoredHessian> hessian = store_in_memory(std::move(pair.hessian));
     std::vector<Layer> shifted;
     for (size_t i = 0; i < mine.size(); ++i) {
       const Layer& from = *wanted[mine[i]].layer;
       shifted.push_back({from.name,
                          from.key,
                          from.tensor,
-                         std::make_shared<const Matrix>(std::move(weights[i])),
-                         {hessian, hessian->diagonal(), from.loss.row_weights},
+                         StoredMatrix(std::move(weights[i])),
+                         {pair.hessian, pair.hessian->diagonal(), from.loss.row_weights},
                          from.row_weights,
                          from.row_mean_squares,
                          {},
@@ -300,7 +279,7 @@ std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string>
     }
     parallel_for(std::ssize(shifted), [&](int64_t i) {
       Layer& layer = shifted[static_cast<size_t>(i)];
-      layer.scales = fit_weight_scales(*layer.shifted);
+      layer.scales = fit_weight_scales(layer.shifted->view().float32());
     });
     std::vector<Task> tasks;
     for (const Layer& layer : shifted) tasks.push_back(task(layer, setting));

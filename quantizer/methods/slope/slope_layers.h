@@ -92,7 +92,7 @@ class SlopeLayers {
   // up for its drift. Reports are of errors relative to the shifted weights. `collect` is called, on all ranks, where
   // not all are kept; `key` hashes what pairs depend on besides the options and what was asked for here.
   std::vector<SlopeMatrix> solve_shifted(std::span<const std::string> names, const SlopeSetting& setting, uint64_t key,
-                                         const std::function<InputPair()>& collect, StageTimes& times,
+                                         const std::function<StoredPair()>& collect, StageTimes& times,
                                          Progress& progress) const;
 
   // What solve() gives where steps are so long that all codes are 0.
@@ -120,16 +120,16 @@ class SlopeLayers {
  private:
   // Float32 values, which lie in the checkpoint or are a copy's.
   struct LayerWeights {
-    std::shared_ptr<const Matrix> copy;  // null: none was needed
-    ConstMatrixView view;
+    StoredMatrix matrix;
+    ConstMatrixView view() const { return matrix.view().float32(); }
   };
   struct Layer {
     std::string name;
     uint64_t key = 0;  // of what solutions depend on besides the setting
     TensorView tensor;
-    std::shared_ptr<const Matrix> shifted;  // what stands in for the tensor's weights; null: nothing
-    MatrixLoss loss;                        // with row weights levelled, as steps follow them
-    std::vector<double> row_weights;        // (R) as they were: what reports weigh errors by
+    std::optional<StoredMatrix> shifted;  // what stands in for the tensor's weights
+    MatrixLoss loss;                      // with row weights levelled, as steps follow them
+    std::vector<double> row_weights;      // (R) as they were: what reports weigh errors by
     std::vector<double> row_mean_squares;
     WeightScales scales;
     StepShape steps;  // without shrinkage
@@ -137,6 +137,7 @@ class SlopeLayers {
 
     int64_t rows() const { return tensor.shape[0]; }
     int64_t cols() const { return tensor.shape[1]; }
+    StoredMatrix stored() const { return shifted ? *shifted : StoredMatrix(tensor, rows(), cols(), nullptr); }
     LayerWeights weights() const;
   };
 
@@ -169,7 +170,7 @@ class SlopeLayers {
   std::vector<SlopeMatrix> share(std::span<const Wanted> wanted, uint64_t key, const Compute& compute,
                                  Progress& progress) const;
   // Weights that make up for the drift of what these read.
-  std::vector<Matrix> shifted_weights(std::span<const std::string> names, const InputPair& pair) const;
+  std::vector<Matrix> shifted_weights(std::span<const std::string> names, const StoredPair& pair) const;
   // Of the host's memory: what a layer takes while it is solved there, and what there is for layers in flight.
   static uint64_t work_bytes(const Layer& layer);
   uint64_t working_memory_bytes() const;

@@ -16,7 +16,7 @@ inline std::vector<InputPair> read_all_pairs(const std::shared_ptr<const Weights
   const std::unique_ptr<InputPairs> pairs = make_input_pairs(model, model, device, tokens, sequences, ranks);
   std::vector<InputPair> read;
   for (const LinearInput& input : inputs_of_layers(*model->network)) {
-    read.push_back(pairs->collect(input));
+    read.push_back(pairs->collect(input).on_host());
     for (MatrixId id : input.readers) {
       Matrix changed = model->matrix(id).widened();
       for (float& weight : changed.values()) weight *= 1.125F;

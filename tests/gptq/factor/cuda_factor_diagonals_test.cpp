@@ -17,7 +17,11 @@ TEST_F(CudaFactorDiagonals, AreTheCpus) {
   for (int64_t columns : {1, 63, 64, 65, 200}) hessians.push_back(correlated_hessian(columns, 3));
   for (ColumnOrder order : {ColumnOrder::kDescending, ColumnOrder::kNatural}) {
     std::vector<FactorJob> jobs;
-    for (const SymmetricMatrix& hessian : hessians) jobs.push_back({"layer", &hessian, 0.02, order});
+    std::vector<std::shared_ptr<const StoredHessian>> stored;
+    for (const SymmetricMatrix& hessian : hessians) {
+      stored.push_back(store_in_memory(hessian));
+      jobs.push_back({"layer", stored.back().get(), 0.02, order});
+    }
     const std::vector<std::vector<double>> found = factor_diagonals_cuda(jobs, 0);
     ASSERT_EQ(found.size(), jobs.size());
     for (size_t j = 0; j < jobs.size(); ++j) {
@@ -33,7 +37,8 @@ TEST_F(CudaFactorDiagonals, AnIndefiniteHessianIsRefused) {
   SymmetricMatrix hessian(2);
   hessian.lower_row(0)[0] = hessian.lower_row(1)[1] = 1;
   hessian.lower_row(1)[0] = 1e9;
-  const FactorJob job{"some.weight", &hessian, 0.01};
+  const auto stored = store_in_memory(hessian);
+  const FactorJob job{"some.weight", stored.get(), 0.01};
   EXPECT_THAT(bad_input_message([&] {
                 factor_diagonals_cuda({&job, 1}, 0);
               }),

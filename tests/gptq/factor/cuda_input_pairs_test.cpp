@@ -84,6 +84,25 @@ TEST_F(CudaInputPairs, AreTheSameBitsInAnyMemory) {
   }
 }
 
+// A pair that stays on the device does what the same does that was in the host's memory meanwhile.
+TEST_F(CudaInputPairs, AreOfUseWhereTheyAre) {
+  const Device device{true, {0}, Numerics::kBf16};
+  const LinearInput input = inputs_of_layers(*original_->network).at(1);
+  const StoredPair here = make_input_pairs(original_, original_, device, tokens_, kSequences)->collect(input);
+  ASSERT_TRUE(std::holds_alternative<DeviceValues>(here.drift));
+  InputPair moved = here.on_host();
+  EXPECT_EQ(here.hessian->diagonal(), moved.hessian.diagonal());
+  for (double& value : moved.drift.values()) EXPECT_EQ(value, 0);  // of equal models
+  const StoredPair there = store_in_memory(std::move(moved));
+  const StoredMatrixView weights = original_->matrix(input.readers[0]);
+  const Matrix shifted = shift_weights_cuda({&weights, 1}, here, 0.1, 1, "layer", 0).front();
+  EXPECT_TRUE(std::ranges::equal(shifted.values(),
+                                 shift_weights_cuda({&weights, 1}, there, 0.1, 1, "layer", 0).front().values()));
+  const FactorJob jobs[] = {{"here", here.hessian.get(), 0.1}, {"there", there.hessian.get(), 0.1}};
+  const std::vector<std::vector<double>> diagonals = factor_diagonals_cuda(jobs, 0);
+  EXPECT_EQ(diagonals[0], diagonals[1]);
+}
+
 TEST_F(CudaInputPairs, AreTheSameBitsOnAnyNumberOfDevices) {
   const int devices = cuda_device_count();
   if (devices < 2) GTEST_SKIP() << "one CUDA device";

@@ -18,10 +18,10 @@ TEST_F(CudaInputShift, IsTheCpus) {
   // Below a tile, a whole tile, beyond; rows of their own each.
   for (const int64_t columns : {1, 12, 64, 65, 200}) {
     SCOPED_TRACE(columns);
-    const InputPair pair = split_joint_hessian(correlated_hessian(2 * columns, 7));
+    const StoredPair pair = store_in_memory(split_joint_hessian(correlated_hessian(2 * columns, 7)));
     const std::vector<Matrix> weights = {random_matrix(5, columns, 8), random_matrix(64, columns, 9),
                                          random_matrix(130, columns, 10), Matrix(0, columns)};
-    const std::vector<ConstMatrixView> views(weights.begin(), weights.end());
+    const std::vector<StoredMatrixView> views(weights.begin(), weights.end());
     const std::vector<Matrix> cuda = shift_weights_cuda(views, pair, 0.5, 0.75, "layer", {0});
     const std::vector<Matrix> on_cpu = shift_weights(views, pair, 0.5, 0.75, "layer", Device{});
     ASSERT_EQ(cuda.size(), weights.size());
@@ -46,9 +46,9 @@ TEST_F(CudaInputShift, LeavesDeadColumnsAlone) {
   constexpr int64_t kColumns = 70, kDead = 3;
   SymmetricMatrix joint = correlated_hessian(2 * kColumns, 7);
   for (int64_t i = 0; i < 2 * kColumns; ++i) joint.lower_row(std::max(i, kDead))[std::min(i, kDead)] = 0;
-  const InputPair pair = split_joint_hessian(joint);
+  const StoredPair pair = store_in_memory(split_joint_hessian(joint));
   const Matrix weights = random_matrix(9, kColumns, 8);
-  const std::vector<ConstMatrixView> views = {weights};
+  const std::vector<StoredMatrixView> views = {weights};
   const Matrix cuda = shift_weights_cuda(views, pair, 0.1, 1, "layer", {0}).front(),
                cpu = shift_weights(views, pair, 0.1, 1, "layer", Device{}).front();
   for (int64_t r = 0; r < weights.rows(); ++r) {
@@ -58,10 +58,11 @@ TEST_F(CudaInputShift, LeavesDeadColumnsAlone) {
 }
 
 TEST_F(CudaInputShift, RefusesWhatIsNotAHessian) {
-  InputPair pair = split_joint_hessian(correlated_hessian(24, 7));
-  pair.hessian.lower_row(3)[3] = -1;
+  InputPair refused = split_joint_hessian(correlated_hessian(24, 7));
+  refused.hessian.lower_row(3)[3] = -1;
+  const StoredPair pair = store_in_memory(std::move(refused));
   const Matrix weights = random_matrix(9, 12, 8);
-  const std::vector<ConstMatrixView> views = {weights};
+  const std::vector<StoredMatrixView> views = {weights};
   expect_error<Error>([&] { shift_weights_cuda(views, pair, 0.1, 1, "blocks.0.mlp.fc.weight", {0}); },
                       {"blocks.0.mlp.fc.weight", "diagonal"});
 }

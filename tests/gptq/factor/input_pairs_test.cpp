@@ -38,8 +38,8 @@ constexpr int64_t kSequences = 3, kLength = 17;
 // One matrix on the CPU.
 Matrix shifted(const Matrix& weights, const InputPair& pair, double damping, double strength,
                const std::string& layer = "layer") {
-  const ConstMatrixView view = weights;
-  return shift_weights({&view, 1}, pair, damping, strength, layer, Device{}).front();
+  const StoredMatrixView view = weights;
+  return shift_weights({&view, 1}, store_in_memory(pair), damping, strength, layer, Device{}).front();
 }
 
 std::vector<std::vector<float>> inputs_of(const Weights& model, const TokenSequences& tokens,
@@ -74,8 +74,9 @@ TEST(InputPairs, AreMeansOverWhatBothModelsRead) {
   const auto changed = with_wider_first_layer(*original);
   const TokenSequences tokens = some_tokens(*original);
   const LayerNames second(1);
-  const InputPair pair =
-      make_input_pairs(original, changed, Device{}, tokens, kSequences)->collect(input_of(*original, second.query));
+  const InputPair pair = make_input_pairs(original, changed, Device{}, tokens, kSequences)
+                             ->collect(input_of(*original, second.query))
+                             .on_host();
 
   const auto x = inputs_of(*original, tokens, second.query), y = inputs_of(*changed, tokens, second.query);
   ASSERT_EQ(x.size(), kSequences * (kLength - 1));
@@ -101,7 +102,8 @@ TEST(InputPairs, OfEqualModelsHaveNoDrift) {
   const auto model = random_golf_weights(small_golf_config(), 3);
   const TokenSequences tokens = some_tokens(*model);
   const std::string layer = LayerNames(0).down;
-  const InputPair pair = make_input_pairs(model, model, Device{}, tokens, kSequences)->collect(input_of(*model, layer));
+  const InputPair pair =
+      make_input_pairs(model, model, Device{}, tokens, kSequences)->collect(input_of(*model, layer)).on_host();
   for (double value : pair.drift.values()) EXPECT_EQ(value, 0);
   const Matrix weights = random_matrix(3, pair.hessian.size(), 1);
   EXPECT_EQ(shifted(weights, pair, 0.01, 1, layer).values()[0], weights.values()[0]);
@@ -116,8 +118,8 @@ TEST(InputPairs, SeeWhatWasReplaced) {
   pairs->collect(input_of(*original, first.up));
   pairs->replace(first.up, changed->matrix(changed->network->id_of(first.up)));
   const LinearInput next = input_of(*original, first.down);
-  const InputPair pair = pairs->collect(next),
-                  expected = make_input_pairs(original, changed, Device{}, tokens, kSequences)->collect(next);
+  const InputPair pair = pairs->collect(next).on_host();
+  const InputPair expected = make_input_pairs(original, changed, Device{}, tokens, kSequences)->collect(next).on_host();
   EXPECT_EQ(pair.hessian, expected.hessian);
   EXPECT_TRUE(std::ranges::equal(pair.drift.values(), expected.drift.values()));
   EXPECT_TRUE(std::ranges::any_of(pair.drift.values(), [](double value) { return value != 0; }));

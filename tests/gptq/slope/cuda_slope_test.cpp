@@ -35,9 +35,11 @@ class CudaSlopeShapes : public CudaTest, public ::testing::WithParamInterface<Ca
 
 SlopeResult solve_on_cpu(const SlopeJob& job, int trellis_bits, double rate_weight) {
   const HessianFactor factor =
-      factor_hessian(*job.factor.hessian, job.factor.damping, job.factor.name, job.factor.order);
+      factor_hessian(*job.factor.hessian->load(), job.factor.damping, job.factor.name, job.factor.order);
   const SlopeGrid grid = grid_of(job.weights.rows, factor.upper_diagonal(), trellis_bits, rate_weight);
-  return solve_slope(job.weights, &factor, grid, job.row_weights, job.factor.name);
+  Matrix weights(job.weights.rows, job.weights.cols);
+  job.weights.read(weights.view());
+  return solve_slope(weights, &factor, grid, job.row_weights, job.factor.name);
 }
 
 std::vector<SlopeResult> solve_on_cuda(std::span<const SlopeJob> jobs, int trellis_bits, double rate_weight,
@@ -62,7 +64,7 @@ void expect_near(const SlopeReport& found, const SlopeReport& wanted) {
 TEST_P(CudaSlopeShapes, IsTheCpusSolution) {
   const auto [rows, columns, trellis_bits, rate_weight] = GetParam();
   const Matrix weights = random_matrix(rows, columns, 11, 2);
-  const SymmetricMatrix hessian = correlated_hessian(columns, 12);
+  const StoredHessian hessian = *store_in_memory(correlated_hessian(columns, 12));
   std::vector<double> row_weights;
   for (int64_t r = 0; r < rows; ++r) row_weights.push_back(0.5 + static_cast<double>(r % 3));
   for (ColumnOrder order : {ColumnOrder::kDescending, ColumnOrder::kNatural}) {
@@ -92,7 +94,7 @@ class CudaSlopeTrellis : public CudaTest, public ::testing::WithParamInterface<i
 // Without a weight of the rate, costs are the host's in every bit.
 TEST_P(CudaSlopeTrellis, AnyNumberOfRows) {
   const int trellis_bits = GetParam();
-  const SymmetricMatrix hessian = correlated_hessian(9, 3);
+  const StoredHessian hessian = *store_in_memory(correlated_hessian(9, 3));
   for (int64_t rows : {1, 2, 3, 5, 8, 9, 15, 31, 62, 100, 255, 373, 504, 505, 506, 507, 508, 509, 510, 511, 512, 515}) {
     const Matrix weights = random_matrix(rows, 9, static_cast<uint32_t>(rows), 2);
     const SlopeJob job{{"layer", &hessian, 0.02}, weights};
@@ -108,14 +110,15 @@ INSTANTIATE_TEST_SUITE_P(Bits, CudaSlopeTrellis, ::testing::Range(2, kMaxTrellis
 // little memory.
 TEST_F(CudaSlope, LayersDoNotDependOnEachOther) {
   std::vector<Matrix> weights;
-  std::vector<SymmetricMatrix> hessians;
+  std::vector<StoredHessian> hessians;
   for (int i = 0; i < 6; ++i) {
     const int64_t columns = 40 + 30 * (i % 4);
     weights.push_back(random_matrix(100 + 150 * i, columns, static_cast<uint32_t>(i), 1));
-    hessians.push_back(correlated_hessian(columns, static_cast<uint32_t>(20 + i)));
+    SymmetricMatrix hessian = correlated_hessian(columns, static_cast<uint32_t>(20 + i));
     if (i % 2 == 1)
       for (int64_t dead : {int64_t{3}, columns - 1})
-        for (int64_t k = 0; k < columns; ++k) hessians.back().lower_row(std::max(dead, k))[std::min(dead, k)] = 0;
+        for (int64_t k = 0; k < columns; ++k) hessian.lower_row(std::max(dead, k))[std::min(dead, k)] = 0;
+    hessians.push_back(*store_in_memory(std::move(hessian)));
   }
   std::vector<SlopeJob> jobs;
   for (size_t i = 0; i < weights.size(); ++i)
@@ -138,7 +141,7 @@ TEST_F(CudaSlope, LayersDoNotDependOnEachOther) {
 // Few segments have helpers where the device has clusters; more than these have room for have none.
 TEST_F(CudaSlope, ManySegmentsAreSolvedAsFewAre) {
   const Matrix weights = random_matrix(600, 260, 31, 1);
-  const SymmetricMatrix hessian = correlated_hessian(260, 32);
+  const StoredHessian hessian = *store_in_memory(correlated_hessian(260, 32));
   const SlopeJob job{{"layer", &hessian, 0.02}, weights};
   const SlopeResult alone = solve_on_cuda({&job, 1}, 8, 0.2).at(0);
   const std::vector<SlopeJob> jobs(20, job);
@@ -148,8 +151,43 @@ TEST_F(CudaSlope, ManySegmentsAreSolvedAsFewAre) {
   }
 }
 
+// As checkpoints and statistics are stored: bf16 and fp16 weights, codes that take two bytes, Hessians in float32,
+// packed and square, scaled and with something added to the diagonal.
+TEST_F(CudaSlope, WhateverWeightsAndHessiansAreStoredIn) {
+  constexpr int64_t kRows = 70, kColumns = 90;
+  const Matrix values = random_matrix(kRows, kColumns, 5, 1);
+  const SymmetricMatrix matrix = correlated_hessian(kColumns, 6);
+  ByteVector triangle, square;
+  for (int64_t i = 0; i < kColumns; ++i)
+    for (int64_t j = 0; j < kColumns; ++j) {
+      const auto value = static_cast<float>(matrix(i, j));
+      append_bytes(square, std::as_bytes(std::span(&value, 1)));
+      if (j <= i) append_bytes(triangle, std::as_bytes(std::span(&value, 1)));
+    }
+  const StoredHessian packed(hold(triangle), StoredHessian::Layout::kTriangle, kColumns, 1, 1);
+  const StoredHessian whole(hold(square), StoredHessian::Layout::kSquare, kColumns, 1, 1);
+  const std::vector<double> added(kColumns, 0.25);
+  const StoredHessian scaled = whole.scaled(0.7, added);
+  for (const StoredHessian* hessian : {&packed, &whole, &scaled})
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+      const auto tensor =
+          std::make_shared<const Tensor>(Tensor{dtype, {kRows, kColumns}, from_float32(dtype, values.values())});
+      const StoredMatrix weights(tensor, kRows, kColumns);
+      const SlopeJob job{{"layer", hessian, 0.02}, weights};
+      const SlopeResult found = solve_on_cuda({&job, 1}, 5, 0.1).at(0), wanted = solve_on_cpu(job, 5, 0.1);
+      EXPECT_TRUE(found.codes.codes == wanted.codes.codes) << static_cast<int>(dtype);
+      expect_near(found.report, wanted.report);
+    }
+  Matrix large = values;
+  large(3, 4) = 300;
+  const SlopeJob job{{"layer", &packed, 0.02}, large};
+  const SlopeResult found = solve_on_cuda({&job, 1}, 5, 0.1).at(0), wanted = solve_on_cpu(job, 5, 0.1);
+  EXPECT_GT(wanted.codes.codes.code_bytes(), 1);
+  EXPECT_TRUE(found.codes.codes == wanted.codes.codes);
+}
+
 TEST_F(CudaSlope, NothingToSolve) {
-  const SymmetricMatrix hessian = correlated_hessian(4, 1);
+  const StoredHessian hessian = *store_in_memory(correlated_hessian(4, 1));
   const Matrix none(0, 4);
   const SlopeJob job{{"layer", &hessian, 0.01}, none};
   EXPECT_TRUE(solve_on_cuda({&job, 1}, 5, 0).at(0).codes.codes.empty());
@@ -159,7 +197,7 @@ TEST_F(CudaSlope, NothingToSolve) {
 TEST_F(CudaSlope, AWeightThatIsNotFiniteIsRefused) {
   Matrix weights = random_matrix(20, 10, 1, 1);
   weights(7, 4) = std::numeric_limits<float>::quiet_NaN();
-  const SymmetricMatrix hessian = correlated_hessian(10, 1);
+  const StoredHessian hessian = *store_in_memory(correlated_hessian(10, 1));
   const SlopeJob job{{"some.weight", &hessian, 0.01}, weights};
   EXPECT_THAT(bad_input_message([&] {
                 solve_on_cuda({&job, 1}, 5, 0);
@@ -169,9 +207,10 @@ TEST_F(CudaSlope, AWeightThatIsNotFiniteIsRefused) {
 
 TEST_F(CudaSlope, AnIndefiniteHessianIsRefused) {
   const Matrix weights = random_matrix(20, 2, 1, 1);
-  SymmetricMatrix hessian(2);
-  hessian.lower_row(0)[0] = hessian.lower_row(1)[1] = 1;
-  hessian.lower_row(1)[0] = 1e9;
+  SymmetricMatrix indefinite(2);
+  indefinite.lower_row(0)[0] = indefinite.lower_row(1)[1] = 1;
+  indefinite.lower_row(1)[0] = 1e9;
+  const StoredHessian hessian = *store_in_memory(std::move(indefinite));
   const SlopeJob job{{"some.weight", &hessian, 0.01}, weights};
   EXPECT_THAT(bad_input_message([&] {
                 solve_on_cuda({&job, 1}, 5, 0);

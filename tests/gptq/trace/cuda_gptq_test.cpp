@@ -93,7 +93,8 @@ class CudaGptqGrids : public CudaTest {};
 template <typename Grid>
 typename Grid::Result solve_on_cuda(const SymmetricMatrix& hessian, ConstMatrixView weights, int max_code,
                                     double damping) {
-  GptqJob jobs[] = {{"layer", weights, max_code, &hessian}};
+  const auto stored = store_in_memory(hessian);
+  GptqJob jobs[] = {{"layer", weights, max_code, stored.get()}};
   return on_cuda<Grid>(jobs, damping, 0).at(0);
 }
 
@@ -207,16 +208,18 @@ TYPED_TEST(CudaGptq, ManyLayersOfSeveralHessiansAtOnce) {
                                            correlated_hessian(233, 3), correlated_hessian(131, 4),
                                            correlated_hessian(150, 5)};
   hessians[3].lower_row(7)[7] = 0;  // a dead column; what stands beside it does not count
+  std::vector<StoredHessian> stored;
+  for (const SymmetricMatrix& hessian : hessians) stored.push_back(*store_in_memory(hessian));
   std::vector<Matrix> weights;
   std::vector<GptqJob> jobs;
   for (size_t index : {2, 0, 3, 1, 0, 3, 2, 1, 0}) {
     int64_t rows = 30 + 50 * static_cast<int64_t>(weights.size());
     weights.push_back(random_matrix(rows, hessians[index].size(), static_cast<uint32_t>(rows)));
-    jobs.push_back({"layer " + std::to_string(rows), {}, weights.size() % 2 == 0 ? 31 : 15, &hessians[index]});
+    jobs.push_back({"layer " + std::to_string(rows), {}, weights.size() % 2 == 0 ? 31 : 15, &stored[index]});
   }
   for (size_t j = 0; j < jobs.size(); ++j) jobs[j].weights = weights[j];
   Matrix nothing(0, 150);
-  jobs.push_back({"empty", nothing, 15, &hessians[4]});
+  jobs.push_back({"empty", nothing, 15, &stored[4]});
 
   std::vector<int> calls(jobs.size());
   std::vector<Result> found = on_cuda<TypeParam>(jobs, 0.01, 0, [&](size_t job, const Result& result) {
@@ -240,7 +243,7 @@ TYPED_TEST(CudaGptq, ManyLayersOfSeveralHessiansAtOnce) {
   EXPECT_GT(refused, 0);
   for (size_t j = 0; j < weights.size(); ++j) {
     SCOPED_TRACE(jobs[j].name);
-    const SymmetricMatrix& hessian = *jobs[j].hessian;
+    const SymmetricMatrix& hessian = *jobs[j].hessian->load();
     EXPECT_LE(expect_solution<TypeParam>(hessian, jobs[j].weights, jobs[j].max_code, 0.01, 1e-9, found[j]),
               hessian.size());
     expect_same(found[j], again[j]);
@@ -312,7 +315,8 @@ TYPED_TEST(CudaGptq, SingularHessiansAreDampedUntilTheyCanBeFactored) {
 
   // In one wave with a Hessian that needs no more damping.
   SymmetricMatrix good = correlated_hessian(150, 7);
-  GptqJob jobs[] = {{"singular", weights, 15, &ones}, {"good", weights, 15, &good}};
+  const StoredHessian stored[] = {*store_in_memory(ones), *store_in_memory(good)};
+  GptqJob jobs[] = {{"singular", weights, 15, &stored[0]}, {"good", weights, 15, &stored[1]}};
   std::vector<Result> both = on_cuda<TypeParam>(jobs, 0, 0);
   EXPECT_EQ(both[0].report.damping, 1e-6);
   EXPECT_EQ(both[1].report.damping, 0);

@@ -106,10 +106,10 @@ TEST_F(HostPlans, OfCrossTerms) {
   const AllocationProbe probe;
   const std::unique_ptr<InputPairs> pairs = make_input_pairs(weights_, weights_, Device{}, tokens_, kSequences);
   for (const LinearInput& input : inputs_of_layers(network())) {
-    const InputPair pair = pairs->collect(input);
+    const StoredPair pair = pairs->collect(input);
     std::vector<Matrix> weights;
     for (MatrixId id : input.readers) weights.push_back(weights_->matrix(id).widened());
-    const std::vector<ConstMatrixView> views(weights.begin(), weights.end());
+    const std::vector<StoredMatrixView> views(weights.begin(), weights.end());
     shift_weights(views, pair, 0.5, 1, "layer", Device{});
   }
   expect_planned(probe.peak_bytes(), plan_cpu_input_pairs(network(), kLength, kSequences, 1, 0).bytes());
