@@ -20,6 +20,9 @@ namespace thimble {
 // Progress: one stage, in bytes of content.
 ByteVector encode_artifact(const QuantizedModel& model, const EncodeOptions& options, SectionCache& cache,
                            Progress& progress);
+// How many these are, for who tries many: they are packed, and not put together.
+uint64_t count_artifact_bytes(const QuantizedModel& model, const EncodeOptions& options, SectionCache& cache,
+                              Progress& progress);
 
 // Verifies checksums and every rule of the format; whatever is wrong with the file is a FormatError.
 // Memory: the model, at most kExpansionFloorBytes + kMaxExpansion x the file (checked first), and a few sections more.

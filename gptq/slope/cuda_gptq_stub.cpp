@@ -32,10 +32,7 @@ MemoryPlan plan_hessians(const std::shared_ptr<const Network>&, Numerics, int64_
   refuse("Hessians are collected");
 }
 
-std::optional<double> predicted_loss_cuda(const MatrixLoss&, const StoredMatrixView&, const StoredMatrixView&,
-                                          const CudaPlace&) {
-  refuse("losses are predicted");
-}
+std::unique_ptr<LossMeter> make_cuda_loss_meter(const CudaPlace&) { refuse("losses are predicted"); }
 
 MemoryPlan plan_gradients(const std::shared_ptr<const Network>&, Numerics, int64_t, int64_t, uint64_t) {
   refuse("loss statistics are collected");

@@ -1,8 +1,9 @@
-// matrix_loss.cu: predicted_loss_cuda(): rows of errors (R, K) times a triangle of H, as products of float64 tiles,
-// some rows at a time. P = K rounded up to a multiple of kTile; paddings hold zeros.
+// matrix_loss.cu: predicted losses on a device: rows of errors (R, K) times a triangle of H, as products of float64
+// tiles, some rows at a time. P = K rounded up to a multiple of kTile; paddings hold zeros.
 #include "gptq/slope/matrix_loss.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "gptq/factor/f64_product.cuh"
 #include "gptq/factor/hessian_factor.cuh"
@@ -78,49 +79,72 @@ LossMemory lay_out(int64_t columns, int64_t padded, int64_t rows, bool has_hessi
   return memory;
 }
 
+class CudaLossMeter final : public LossMeter {
+ public:
+  // On the current device.
+  explicit CudaLossMeter(const CudaPlace& place) : place_(place) {}
+
+  std::optional<double> measure(const MatrixLoss& loss, const StoredMatrixView& weights,
+                                const StoredMatrixView& quantized) override {
+    DeviceScope scope(place_.ordinal);
+    const int64_t columns = weights.cols, padded = round_up(columns, kTile);
+    const std::optional<int64_t> most = reserve(columns, padded, weights.rows, loss.hessian != nullptr);
+    if (!most) return std::nullopt;
+    Arena arena(bytes_.data());
+    const LossMemory memory = lay_out(columns, padded, *most, loss.hessian != nullptr, arena);
+    if (loss.hessian) {
+      upload_hessian(*loss.hessian, memory.triangle, memory.diagonal, memory.packed, memory.failed, stream_);
+      launch_kernel(doubled_triangle_kernel, {elements(padded, padded), kThreads}, stream_, memory.packed, columns,
+                    padded, memory.triangle);
+    } else {
+      upload(memory.diagonal, std::span(loss.diagonal), stream_);
+    }
+    std::vector<double> row_sums(static_cast<size_t>(weights.rows));
+    for (int64_t first = 0; first < weights.rows; first += *most) {
+      const int64_t rows = std::min(*most, weights.rows - first), tiled = round_up(rows, kTile);
+      for (const auto& [matrix, to] : {std::pair(&weights, memory.before), std::pair(&quantized, memory.after)})
+        loader_.place(matrix->block_rows(first, rows), {}, {to, columns, 0, {}, {}, 0, rows});
+      loader_.finish();
+      launch_kernel(errors_kernel, {elements(tiled, padded), kThreads}, stream_, memory.before, memory.after, rows,
+                    columns, padded, memory.errors);
+      if (loss.hessian)
+        multiply(memory.errors, memory.triangle, tiled, padded, MatrixPart::kLower, memory.products, stream_);
+      launch_kernel(row_sums_kernel, {static_cast<unsigned>(rows), kThreads}, stream_, memory.errors, memory.products,
+                    memory.diagonal, columns, padded, memory.sums);
+      download(std::span(row_sums).subspan(static_cast<size_t>(first), static_cast<size_t>(rows)),
+               static_cast<const double*>(memory.sums), stream_);
+      stream_.wait();
+    }
+    return total_loss(row_sums, loss);
+  }
+
+ private:
+  // Rows at a time that there is memory for.
+  std::optional<int64_t> reserve(int64_t columns, int64_t padded, int64_t rows, bool has_hessian) {
+    const auto bytes_of = [&](int64_t most) {
+      Arena counted(nullptr);
+      lay_out(columns, padded, most, has_hessian, counted);
+      return counted.bytes();
+    };
+    const uint64_t usable = usable_memory(place_) + bytes_.bytes();
+    int64_t most = std::min(round_up(rows, kTile), kMostRows);
+    while (most > kTile && bytes_of(most) > usable) most = round_up(most / 2, kTile);
+    if (bytes_of(most) > usable) return std::nullopt;
+    bytes_.reserve(static_cast<int64_t>(bytes_of(most)));
+    return most;
+  }
+
+  CudaPlace place_;
+  CudaWeightLoader<float> loader_;
+  DeviceArray<std::byte> bytes_;
+  CudaStream stream_;
+};
+
 }  // namespace
 
-std::optional<double> predicted_loss_cuda(const MatrixLoss& loss, const StoredMatrixView& weights,
-                                          const StoredMatrixView& quantized, const CudaPlace& place) {
+std::unique_ptr<LossMeter> make_cuda_loss_meter(const CudaPlace& place) {
   DeviceScope scope(place.ordinal);
-  const int64_t columns = weights.cols, padded = round_up(columns, kTile);
-  int64_t most = std::min(round_up(weights.rows, kTile), kMostRows);
-  const auto bytes_of = [&](int64_t rows) {
-    Arena counted(nullptr);
-    lay_out(columns, padded, rows, loss.hessian != nullptr, counted);
-    return counted.bytes();
-  };
-  CudaWeightLoader<float> loader;
-  while (most > kTile && bytes_of(most) > usable_memory(place)) most = round_up(most / 2, kTile);
-  if (bytes_of(most) > usable_memory(place)) return std::nullopt;
-  const DeviceArray<std::byte> bytes(static_cast<int64_t>(bytes_of(most)));
-  Arena arena(bytes.data());
-  const LossMemory memory = lay_out(columns, padded, most, loss.hessian != nullptr, arena);
-  const CudaStream stream;
-  if (loss.hessian) {
-    upload_hessian(*loss.hessian, memory.triangle, memory.diagonal, memory.packed, memory.failed, stream);
-    launch_kernel(doubled_triangle_kernel, {elements(padded, padded), kThreads}, stream, memory.packed, columns, padded,
-                  memory.triangle);
-  } else {
-    upload(memory.diagonal, std::span(loss.diagonal), stream);
-  }
-  std::vector<double> row_sums(static_cast<size_t>(weights.rows));
-  for (int64_t first = 0; first < weights.rows; first += most) {
-    const int64_t rows = std::min(most, weights.rows - first), tiled = round_up(rows, kTile);
-    for (const auto& [matrix, to] : {std::pair(&weights, memory.before), std::pair(&quantized, memory.after)})
-      loader.place(matrix->block_rows(first, rows), {}, {to, columns, 0, {}, {}, 0, rows});
-    loader.finish();
-    launch_kernel(errors_kernel, {elements(tiled, padded), kThreads}, stream, memory.before, memory.after, rows,
-                  columns, padded, memory.errors);
-    if (loss.hessian)
-      multiply(memory.errors, memory.triangle, tiled, padded, MatrixPart::kLower, memory.products, stream);
-    launch_kernel(row_sums_kernel, {static_cast<unsigned>(rows), kThreads}, stream, memory.errors, memory.products,
-                  memory.diagonal, columns, padded, memory.sums);
-    download(std::span(row_sums).subspan(static_cast<size_t>(first), static_cast<size_t>(rows)),
-             static_cast<const double*>(memory.sums), stream);
-    stream.wait();
-  }
-  return total_loss(row_sums, loss);
+  return std::make_unique<CudaLossMeter>(place);
 }
 
 }  // namespace thimble

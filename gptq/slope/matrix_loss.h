@@ -48,9 +48,15 @@ std::map<std::string, MatrixLoss> matrix_losses(const StoredStatistics& statisti
 // The same for any thread count.
 double predicted_loss(const MatrixLoss& loss, const StoredMatrixView& weights, const StoredMatrixView& quantized);
 
-// The same on a CUDA device, with sums in another order. Nothing where the device has no room for H.
-std::optional<double> predicted_loss_cuda(const MatrixLoss& loss, const StoredMatrixView& weights,
-                                          const StoredMatrixView& quantized, const CudaPlace& place);
+// The same on a device, matrix after matrix, with sums in another order.
+class LossMeter {
+ public:
+  virtual ~LossMeter() = default;
+  // Nothing where the device has no room for H.
+  virtual std::optional<double> measure(const MatrixLoss& loss, const StoredMatrixView& weights,
+                                        const StoredMatrixView& quantized) = 0;
+};
+std::unique_ptr<LossMeter> make_cuda_loss_meter(const CudaPlace& place);
 
 // Half of the sums over rows, weighted.
 double total_loss(const std::vector<double>& row_sums, const MatrixLoss& loss);

@@ -24,7 +24,7 @@ static_assert(kViterbiThreads <= kThreads && kSegmentRows % kThreads == 0);
 // One matrix; pointers to device memory.
 struct DeviceLayer {
   DeviceFactor factor;
-  float* weights;  // (R, K); once these are solved, int8_t codes (R, K)
+  float* weights;  // (R, K); once these are solved, codes (R, K) in fewer bytes
   int32_t rows;    // R
   int32_t trellis_bits;
   float rate_weight, cost_scale;
@@ -328,16 +328,17 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-// Codes as the host keeps nearly all of them, in the layer's place of weights. Layers by blockIdx.y.
+// Codes in fewer bytes, as the host keeps them, in the layer's place of weights. Layers by blockIdx.y.
+template <typename Narrow>
 __global__ void __launch_bounds__(kThreads) narrow_codes_kernel(const DeviceLayer* layers) {
   const DeviceLayer& layer = layers[blockIdx.y];
   const int64_t count = static_cast<int64_t>(layer.rows) * layer.factor.columns;
-  auto* const narrow = reinterpret_cast<int8_t*>(layer.weights);
+  auto* const narrow = reinterpret_cast<Narrow*>(layer.weights);
   int32_t widest = 0;
   for (int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x; i < count; i += gridDim.x * kThreads) {
     const int32_t code = layer.codes[i];
     widest |= code < 0 ? ~code : code;
-    narrow[i] = static_cast<int8_t>(code);
+    narrow[i] = static_cast<Narrow>(code);
   }
   widest = static_cast<int32_t>(__reduce_or_sync(~0U, static_cast<unsigned>(widest)));
   if (threadIdx.x % 32 == 0 && widest != 0) atomicOr(layer.widest, widest);
@@ -349,6 +350,14 @@ struct Work {
   const ChooseGrid& choose_grid;
   const OnSlopeSolved& on_solved;
 };
+
+template <typename T>
+std::vector<T> downloaded(const T* from, size_t count, cudaStream_t stream) {
+  std::vector<T> values(count);
+  download(std::span(values), from, stream);
+  check_cuda(cudaStreamSynchronize(stream));
+  return values;
+}
 
 Matrix widened(const StoredMatrixView& weights) {
   Matrix values(weights.rows, weights.cols);
@@ -399,8 +408,7 @@ class WaveLayers {
                               ctas};
       launch_kernel(solve_slope_kernel, shape, stream, device_layers_, device_items_,
                     static_cast<int64_t>(items_.size()), factors_.padded_columns(), rates_, scratch_, has_helpers_);
-      const dim3 blocks(static_cast<unsigned>(2 * multiprocessors()), static_cast<unsigned>(jobs_.size()));
-      launch_kernel(narrow_codes_kernel, {blocks, kThreads}, stream, device_layers_);
+      narrow_codes<int8_t>(0, jobs_.size(), stream);
     }
     for (size_t i = 0; i < jobs_.size(); ++i) finish(i, std::move(results[i]), stream);
   }
@@ -434,26 +442,33 @@ class WaveLayers {
     return {grid.trellis_bits, {}, std::move(grid.row_steps), std::move(grid.column_steps)};
   }
 
+  // Of `count` layers of the wave, from the i-th on.
+  template <typename Narrow>
+  void narrow_codes(size_t i, size_t count, cudaStream_t stream) const {
+    const dim3 blocks(static_cast<unsigned>(2 * multiprocessors()), static_cast<unsigned>(count));
+    launch_kernel(narrow_codes_kernel<Narrow>, {blocks, kThreads}, stream, device_layers_ + i);
+  }
+
   void finish(size_t i, SteppedCodes result, cudaStream_t stream) const {
     const StoredMatrixView& weights = job(i).weights;
     const DeviceLayer& layer = layers_[i];
     std::vector<RowSums> sums(static_cast<size_t>(weights.rows));
-    std::vector<int8_t> narrow(static_cast<size_t>(weights.rows * weights.cols));  // while the device solves
+    std::vector<int8_t> codes(static_cast<size_t>(weights.rows * weights.cols));  // while the device solves
     int64_t refused = -1;
     int32_t widest = 0;
     download(std::span(&refused, 1), static_cast<const int64_t*>(layer.refused), stream);
     download(std::span(&widest, 1), static_cast<const int32_t*>(layer.widest), stream);
     download(std::span(sums), static_cast<const RowSums*>(layer.sums), stream);
-    download(std::span(narrow), reinterpret_cast<const int8_t*>(layer.weights), stream);
+    download(std::span(codes), reinterpret_cast<const int8_t*>(layer.weights), stream);
     check_cuda(cudaStreamSynchronize(stream));
     if (refused >= 0) refuse_weight(weights, refused / weights.cols, refused % weights.cols, job(i).factor.name);
     if (widest <= std::numeric_limits<int8_t>::max()) {
-      result.codes = CodeArray(std::move(narrow));
+      result.codes = CodeArray(std::move(codes));
+    } else if (widest <= std::numeric_limits<int16_t>::max()) {
+      narrow_codes<int16_t>(i, 1, stream);
+      result.codes = CodeArray(downloaded(reinterpret_cast<const int16_t*>(layer.weights), codes.size(), stream));
     } else {
-      std::vector<int32_t> codes(narrow.size());
-      download(std::span(codes), static_cast<const int32_t*>(layer.codes), stream);
-      check_cuda(cudaStreamSynchronize(stream));
-      result.codes = CodeArray(codes);
+      result.codes = CodeArray(downloaded(static_cast<const int32_t*>(layer.codes), codes.size(), stream));
     }
     const HessianFactor factor = factors_.on_host(i);
     work_.on_solved(jobs_[i], {std::move(result), slope_report(sums, weights, &factor, job(i).row_weights)});

@@ -10,7 +10,9 @@
 
 #include "gptq/trace/grid.h"
 #include "runtime/base/error.h"
+#include "runtime/base/parallel.h"
 #include "runtime/tensor/dtype.h"
+#include "runtime/tensor/host_device.h"
 #include "runtime/tensor/stored_matrix.h"
 
 namespace thimble {
@@ -18,6 +20,7 @@ namespace {
 
 constexpr double kFp16Max = 65504;
 constexpr int kOtherMatrixBits = 8;
+constexpr int64_t kSummarizedAtOnce = int64_t{1} << 18;  // elements
 // With it the tensor scale is at most kMaxNvfp4TensorScale, and every value finite.
 constexpr double kMaxNvfp4Magnitude = 0x1p127;
 
@@ -108,9 +111,16 @@ std::string precision_text(const Precision& precision) {
 TensorSummary summarize_tensor(const TensorView& tensor) {
   TensorSummary summary{tensor.dtype, tensor.shape, 0};
   if (!is_floating(tensor.dtype)) return summary;
-  for (float value : to_float32(tensor))
-    summary.max_magnitude = std::isfinite(value) ? std::max(summary.max_magnitude, std::abs(double{value}))
-                                                 : std::numeric_limits<double>::infinity();
+  const size_t width = dtype_bytes(tensor.dtype), count = tensor.bytes.size() / width;
+  std::vector<double> largest(static_cast<size_t>(divide_up(static_cast<int64_t>(count), kSummarizedAtOnce)));
+  parallel_chunks(static_cast<int64_t>(count), kSummarizedAtOnce, [&](int64_t first, int64_t last) {
+    const Bytes some =
+        tensor.bytes.subspan(static_cast<size_t>(first) * width, static_cast<size_t>(last - first) * width);
+    double& most = largest[static_cast<size_t>(first / kSummarizedAtOnce)];
+    for (float value : to_float32(tensor.dtype, some))
+      most = std::isfinite(value) ? std::max(most, std::abs(double{value})) : std::numeric_limits<double>::infinity();
+  });
+  for (double value : largest) summary.max_magnitude = std::max(summary.max_magnitude, value);
   return summary;
 }
 

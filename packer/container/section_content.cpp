@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <iterator>
+#include <set>
 
 #include "packer/layout/stored_model.h"
 #include "runtime/base/parallel.h"
@@ -126,11 +128,12 @@ size_t code_bytes(const QuantizedModel& model, const PlannedSection& section, By
   return most;
 }
 
-void make_room(QuantizedModel& model, const PlannedSection& section, size_t code_bytes) {
+// For what the section has of a tensor, of that number.
+void make_room(QuantizedTensor& tensor, size_t number, const PlannedSection& section, size_t code_bytes) {
   for (const TensorSlice& slice : section.slices) {
-    QuantizedTensor& tensor = model.tensors[slice.tensor];
-    if (slice.first_byte == 0) make_room(tensor, entry_of(tensor), section.shape.kind);
+    if (slice.tensor != number) continue;
     if (auto* stepped = std::get_if<SteppedCodes>(&tensor.data)) stepped->codes.widen(code_bytes);
+    if (slice.first_byte == 0) make_room(tensor, entry_of(tensor), section.shape.kind);
   }
 }
 
@@ -194,7 +197,8 @@ ByteVector gather_content(const QuantizedModel& model, const ArtifactPlan& plan,
 }
 
 void scatter_content(QuantizedModel& model, const PlannedSection& section, Bytes content) {
-  make_room(model, section, code_bytes(model, section, content));
+  const size_t bytes = code_bytes(model, section, content);
+  for (const TensorSlice& slice : section.slices) make_room(model.tensors[slice.tensor], slice.tensor, section, bytes);
   fill(model, section, content);
 }
 
@@ -205,7 +209,13 @@ void scatter_contents(QuantizedModel& model, std::span<const PlannedSection> sec
     const auto i = static_cast<size_t>(index);
     bytes[i] = code_bytes(model, sections[i], contents[i]);
   });
-  for (size_t i = 0; i < contents.size(); ++i) make_room(model, sections[i], bytes[i]);
+  std::set<size_t> tensors;
+  for (size_t i = 0; i < contents.size(); ++i)
+    for (const TensorSlice& slice : sections[i].slices) tensors.insert(slice.tensor);
+  parallel_for(std::ssize(tensors), [&](int64_t index) {
+    const size_t tensor = *std::next(tensors.begin(), index);
+    for (size_t i = 0; i < contents.size(); ++i) make_room(model.tensors[tensor], tensor, sections[i], bytes[i]);
+  });
   std::vector<size_t> alone;  // two sections of NVFP4 may share a byte
   for (size_t i = 0; i < contents.size(); ++i)
     if (std::ranges::any_of(sections[i].slices, [&](const TensorSlice& slice) {

@@ -16,8 +16,10 @@
 namespace thimble {
 namespace {
 
-// Of sections that are decompressed at a time, but for the last of them.
-constexpr uint64_t kMostContentsAtOnce = uint64_t{64} << 20;
+// Of sections that are decompressed at a time, but for the last of them: enough for all threads.
+uint64_t most_contents_at_once() {
+  return std::max<uint64_t>(uint64_t{64} << 20, static_cast<uint64_t>(thread_count()) << 25);
+}
 // Raw tensors of no more than that are read to be described.
 constexpr uint64_t kMostDescribedBytes = uint64_t{64} << 20;
 
@@ -83,18 +85,34 @@ PackedSections pack_again(const QuantizedModel& model, const ArtifactPlan& plan,
   return packed;
 }
 
-}  // namespace
+struct PackedModel {
+  uint32_t version = 0;
+  PackedSections sections;
+};
 
-ByteVector encode_artifact(const QuantizedModel& model, const EncodeOptions& options, SectionCache& cache,
-                           Progress& progress) {
+PackedModel pack_model(const QuantizedModel& model, const EncodeOptions& options, SectionCache& cache,
+                       Progress& progress) {
   constexpr const char* kWhere = "model";  // in errors: there is no file yet
   const ArtifactPlan plan = plan_artifact(model, kWhere);
   std::vector<ContentShape> shapes;
   for (const PlannedSection& section : plan.sections) shapes.push_back(section.shape);
-  const PackedSections packed = cache.pack(
+  PackedSections packed = cache.pack(
       shapes, [&](size_t i) { return gather_content(model, plan, i); }, options, progress);
   check_expansion(plan.header.tensors, container_bytes(packed), kWhere);
-  return write_container(format_version_of(plan.header), packed);
+  return {format_version_of(plan.header), std::move(packed)};
+}
+
+}  // namespace
+
+ByteVector encode_artifact(const QuantizedModel& model, const EncodeOptions& options, SectionCache& cache,
+                           Progress& progress) {
+  const PackedModel packed = pack_model(model, options, cache, progress);
+  return write_container(packed.version, packed.sections);
+}
+
+uint64_t count_artifact_bytes(const QuantizedModel& model, const EncodeOptions& options, SectionCache& cache,
+                              Progress& progress) {
+  return container_bytes(pack_model(model, options, cache, progress).sections);
 }
 
 QuantizedModel decode_artifact(Bytes file, const std::string& path) {
@@ -104,7 +122,7 @@ QuantizedModel decode_artifact(Bytes file, const std::string& path) {
   // A few sections at a time: their contents may take several times the bytes that tensors do. A tensor is given room
   // once its first section is decompressed.
   for (size_t first = 1, next = 1; first < sections.size(); first = next) {
-    for (uint64_t bytes = 0; next < sections.size() && (next == first || bytes < kMostContentsAtOnce); ++next)
+    for (uint64_t bytes = 0; next < sections.size() && (next == first || bytes < most_contents_at_once()); ++next)
       bytes += sections[next].shape.content_bytes();
     std::vector<ByteVector> contents(next - first);
     parallel_for(std::ssize(contents), [&](int64_t i) {

@@ -1,8 +1,10 @@
 // encoder.h: the artifacts of the models that a method tries on its way. Rank 0 packs them, and keeps each packed
-// section as a piece of the work; every rank gets the bytes.
+// section as a piece of the work; every rank gets the bytes, or how many they are.
 #pragma once
 
+#include <algorithm>
 #include <memory>
+#include <type_traits>
 
 #include "packer/artifact.h"
 #include "quantizer/console/console.h"
@@ -13,17 +15,28 @@ namespace thimble {
 class Encoder final : private SectionCache::Store {
  public:
   // Both must outlive it. `times`: of a stage "encode"; null: another stage's. `working_bytes`: what sections that are
-  // packed at a time may take (SectionCache).
-  Encoder(const SharedWork& work, StageTimes* times, uint64_t working_bytes = UINT64_MAX)
-      : work_(work), times_(times), cache_(this, SectionCache::kMostBytes, working_bytes) {}
+  // packed at a time may take, `cached_bytes`: those that are kept at least (SectionCache).
+  Encoder(const SharedWork& work, StageTimes* times, uint64_t working_bytes = UINT64_MAX, uint64_t cached_bytes = 0)
+      : work_(work), times_(times), cache_(this, std::max(SectionCache::kMostBytes, cached_bytes), working_bytes) {}
 
   // encode_artifact(). Collective.
   ByteVector artifact(const QuantizedModel& model, const EncodeOptions& options, Progress& progress) {
-    auto encode = [&] { return work_.of_root([&] { return encode_artifact(model, options, cache_, progress); }); };
-    return times_ ? times_->time("encode", encode) : encode();
+    return timed([&] { return work_.of_root([&] { return encode_artifact(model, options, cache_, progress); }); });
+  }
+  // Of that. Collective.
+  uint64_t bytes(const QuantizedModel& model, const EncodeOptions& options, Progress& progress) {
+    return timed([&] {
+      uint64_t bytes = 0;
+      if (work_.ranks().is_root()) bytes = count_artifact_bytes(model, options, cache_, progress);
+      return work_.of_rank(bytes, 0);
+    });
   }
 
  private:
+  template <typename Encode>
+  std::invoke_result_t<Encode> timed(const Encode& encode) {
+    return times_ ? times_->time("encode", encode) : encode();
+  }
   std::shared_ptr<const PackedSection> find(uint64_t key) const override {
     const std::optional<ByteVector> bytes = work_.folder().load({WorkKind::kSection, key});
     return bytes ? std::make_shared<const PackedSection>(unpack<PackedSection>(*bytes)) : nullptr;

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "gptq/slope/matrix_loss.h"
@@ -66,16 +68,6 @@ void RateMeter::find_spectra(Progress& progress) {
       sources_[*name] = gaussian_source(losses_.at(*name), finite_matrix(*name, tensors_.at(*name)), spectra[i]);
 }
 
-double RateMeter::loss_of(const QuantizedTensor& tensor, const StoredMatrix& weights) const {
-  const MatrixLoss& loss = losses_.at(tensor.name);
-  const StoredMatrix quantized = stored_matrix(tensor);
-  if (device_.is_cuda)
-    if (const std::optional<double> measured =
-            predicted_loss_cuda(loss, weights, quantized, {device_.ordinals[0], device_.memory_limit_bytes}))
-      return *measured;
-  return predicted_loss(loss, weights, quantized);
-}
-
 ModelRate RateMeter::measure(const QuantizedModel& model, const ArtifactSummary& artifact, bool with_bound,
                              Progress& progress) {
   if (with_bound && sources_.empty()) find_spectra(progress);
@@ -91,17 +83,23 @@ ModelRate RateMeter::measure(const QuantizedModel& model, const ArtifactSummary&
     bytes.push_back(square_bytes(losses_.at(tensor->name)) +
                     sizeof(int16_t) * static_cast<uint64_t>(element_count(tensor->shape)));
   progress.begin("measuring losses", static_cast<int64_t>(coded.size()), "matrices");
+  std::unique_ptr<LossMeter> on_device;
+  if (device_.is_cuda) on_device = make_cuda_loss_meter({device_.ordinals[0], device_.memory_limit_bytes});
   const auto measure_one = [&](int64_t i) {
     const QuantizedTensor& tensor = *coded[static_cast<size_t>(i)];
     MatrixRate& rate = rates[static_cast<size_t>(i)];
     const StoredMatrix weights(tensors_.at(tensor.name), tensor.shape.at(0), tensor.shape.at(1), nullptr);
     rate.weights = weights.rows() * weights.cols();
-    rate.predicted_loss = loss_of(tensor, weights);
+    const MatrixLoss& loss = losses_.at(tensor.name);
+    const StoredMatrix quantized = stored_matrix(tensor);
+    std::optional<double> measured;
+    if (on_device) measured = on_device->measure(loss, weights, quantized);
+    rate.predicted_loss = measured ? *measured : predicted_loss(loss, weights, quantized);
     rate.stored_bits = 8 * stored_bytes.at(tensor.name);
     if (with_bound) rate.bound_bits = rate_bound_bits({&sources_.at(tensor.name), 1}, rate.predicted_loss);
     progress.advance(1);
   };
-  if (device_.is_cuda)
+  if (on_device)
     for (int64_t i = 0; i < std::ssize(coded); ++i) measure_one(i);
   else
     parallel_within(bytes, working_bytes(), measure_one);

@@ -45,7 +45,6 @@ class RateMeter {
  private:
   void find_spectra(Progress& progress);
   uint64_t working_bytes() const;
-  double loss_of(const QuantizedTensor& tensor, const StoredMatrix& weights) const;
 
   const TensorMap& tensors_;
   const std::map<std::string, MatrixLoss>& losses_;

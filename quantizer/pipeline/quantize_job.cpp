@@ -207,9 +207,9 @@ void QuantizeJob::collect() {
   const std::string& beside = request_.output.empty() ? request_.work_folder : request_.output;  // a sweep has several
   const std::string folder = std::filesystem::path(beside).parent_path().string();
   shared_.emplace(*work_, ranks_, folder.empty() ? "." : folder);
-  encoder_.emplace(
-      *shared_, &times_,
-      working_memory(request_.device.host_memory_bytes, static_cast<uint64_t>(parameters()) * kSolvedWeightBytes));
+  const auto weights = static_cast<uint64_t>(parameters());
+  encoder_.emplace(*shared_, &times_, working_memory(request_.device.host_memory_bytes, weights * kSolvedWeightBytes),
+                   weights);  // a byte of each: of artifacts with half as many, two
   collected_ = obtain_statistics(request_, source_, key_, *shared_, times_, console_.progress());
   const StoredStatistics& statistics = collected_.statistics;
   solver_.emplace(source_.parameters(), statistics.hessians, request_.device, *shared_, collected_.key,

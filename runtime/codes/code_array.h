@@ -30,6 +30,7 @@ class CodeArray {
   explicit CodeArray(std::span<const int32_t> codes) { append(codes); }
   CodeArray(const std::vector<int32_t>& codes) : CodeArray(std::span(codes)) {}
   explicit CodeArray(std::vector<int8_t> codes) : codes_(std::make_shared<Codes>(std::move(codes))) {}
+  explicit CodeArray(std::vector<int16_t> codes) : codes_(std::make_shared<Codes>(std::move(codes))) {}
   CodeArray(std::initializer_list<int32_t> codes) : CodeArray(std::span(codes.begin(), codes.size())) {}
 
   // body(codes) with a std::span of const int8_t, int16_t or int32_t.

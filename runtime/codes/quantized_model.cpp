@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 
@@ -13,6 +14,8 @@
 
 namespace thimble {
 namespace {
+
+constexpr int64_t kCodesPerTask = int64_t{1} << 20;
 
 std::vector<float> dequantize(const RowScaledCodes& coded) {
   std::vector<float> values(coded.codes.size());
@@ -33,21 +36,21 @@ std::vector<float> step_sizes(const std::vector<int16_t>& steps) {
   return sizes;
 }
 
-// body(r, k, level), rows in ascending order.
+// body(r, k, level), in parallel for segments of the trellis.
 template <typename Body>
 void for_each_level(const SteppedCodes& coded, const Body& body) {
   const size_t columns = coded.column_steps.size();
   const Trellis trellis(coded.trellis_bits);
-  std::vector<uint32_t> states(columns);
   coded.codes.visit([&](auto codes) {
-    for (size_t r = 0; r < coded.row_steps.size(); ++r) {
-      if (r % kTrellisRows == 0) std::ranges::fill(states, 0u);
-      for (size_t k = 0; k < columns; ++k) {
-        const int32_t code = codes[r * columns + k];
-        body(r, k, Trellis::level(states[k], code));
-        states[k] = trellis.next(states[k], code);
-      }
-    }
+    parallel_chunks(std::ssize(coded.row_steps), kTrellisRows, [&](int64_t first, int64_t last) {
+      std::vector<uint32_t> states(columns);
+      for (auto r = static_cast<size_t>(first); r < static_cast<size_t>(last); ++r)
+        for (size_t k = 0; k < columns; ++k) {
+          const int32_t code = codes[r * columns + k];
+          body(r, k, Trellis::level(states[k], code));
+          states[k] = trellis.next(states[k], code);
+        }
+    });
   });
 }
 
@@ -73,9 +76,15 @@ StoredMatrix levels_in(const SteppedCodes& coded) {
 template <typename Level>
 bool holds_levels(const SteppedCodes& coded) {
   constexpr int32_t kMost = std::numeric_limits<Level>::max() / 2;
-  return coded.codes.visit([](auto codes) {
-    return std::ranges::all_of(codes, [](int32_t code) { return code >= -kMost - 1 && code <= kMost; });
+  std::atomic<bool> holds_all = true;
+  coded.codes.visit([&](auto codes) {
+    parallel_chunks(std::ssize(codes), kCodesPerTask, [&](int64_t first, int64_t last) {
+      const auto some = codes.subspan(static_cast<size_t>(first), static_cast<size_t>(last - first));
+      const auto [least, most] = std::ranges::minmax(some);
+      if (least < -kMost - 1 || most > kMost) holds_all = false;
+    });
   });
+  return holds_all;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cassert>
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "runtime/cuda/kernels/cuda_rows.cuh"
 #include "runtime/tensor/host_device.h"
@@ -129,21 +130,21 @@ CudaNetworkWeights<T>::CudaNetworkWeights(const Weights& weights, const NumericP
 
 template <typename T>
 void CudaNetworkWeights<T>::find_placements() {
+  std::map<ValueId, AxisMap> attended;  // what attention leaves, heads padded
+  for (const Composite& composite : fusion_.composites)
+    if (const auto* attend = std::get_if<fused::Attend>(&composite.work); attend && attend->is_projected)
+      attended[attend->output] = head_map(attend->attention.head_dim);
+  std::vector<AxisMap> column_maps(matrices_.size());
+  for (const Node& node : network_->nodes)
+    if (const auto* linear = std::get_if<op::Linear>(&node.operation))
+      if (const auto found = attended.find(node.inputs[0]); found != attended.end())
+        column_maps[index(linear->weight)] = found->second;
   for (size_t i = 0; i < matrices_.size(); ++i) {
     if (matrices_[i].rows == 0) continue;
     const MatrixUse& use = network_->matrix(static_cast<MatrixId>(i));
-    CudaPlacement<T> place{matrices_[i].data.data(), matrices_[i].columns, 0, {}, {}, 0, use.rows};
+    CudaPlacement<T> place{matrices_[i].data.data(), matrices_[i].columns, 0, {}, column_maps[i], 0, use.rows};
     for (const ProductTable& table : fusion_.tables)
       if (index(table.product) == i && table.head_dim > 0) place.row_map = head_map(table.head_dim);
-    for (const Composite& composite : fusion_.composites) {
-      const auto* attend = std::get_if<fused::Attend>(&composite.work);
-      if (!attend || !attend->is_projected) continue;
-      for (const Node& node : network_->nodes) {
-        const auto* linear = std::get_if<op::Linear>(&node.operation);
-        if (linear && index(linear->weight) == i && node.inputs[0] == attend->output)
-          place.column_map = head_map(attend->attention.head_dim);
-      }
-    }
     placements_[i].push_back(place);
   }
   for (size_t c = 0; c < fusion_.composites.size(); ++c)

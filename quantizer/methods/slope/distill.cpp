@@ -176,8 +176,7 @@ int64_t distill_reserve_bytes(const QuantizedModel& model, const TunedNames& nam
       raw->bytes = from_float32(raw->dtype, values);
     }
   }
-  return static_cast<int64_t>(
-             encoder.artifact(with_rounded_small(std::move(jittered), small), encode, progress).size()) -
+  return static_cast<int64_t>(encoder.bytes(with_rounded_small(std::move(jittered), small), encode, progress)) -
          static_cast<int64_t>(artifact_bytes);
 }
 

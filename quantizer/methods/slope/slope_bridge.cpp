@@ -51,7 +51,7 @@ class Crossing {
       mix_matrices();
       for (size_t i = crossed_; i < order_.size() && goes_on(); ++i) cross(order_[i]);
     }
-    if (is_filled(best_.artifact.size(), limit_))
+    if (is_filled(best_.bytes, limit_))
       best_.fill_reason.clear();
     else if (best_.fill_reason.empty())
       best_.fill_reason =
@@ -60,12 +60,12 @@ class Crossing {
   }
 
  private:
-  bool goes_on() const { return solves_ < kMaxBridgeSolves && !is_filled(best_.artifact.size(), limit_); }
+  bool goes_on() const { return solves_ < kMaxBridgeSolves && !is_filled(best_.bytes, limit_); }
 
   // Encodes current_; what fits better than the best is the best.
   bool fits() {
-    current_.artifact = tools_.encoder.artifact(current_.model, tools_.encode, silent_);
-    const uint64_t bytes = current_.artifact.size(), best = best_.artifact.size();
+    current_.bytes = tools_.encoder.bytes(current_.model, tools_.encode, silent_);
+    const uint64_t bytes = current_.bytes, best = best_.bytes;
     if (bytes > limit_) {
       next_larger_ = std::min(next_larger_, bytes);
       return false;
@@ -122,10 +122,10 @@ class Crossing {
   // Two sets of solutions: with all of low_ the model fits, with all of high_ it does not. False: no such two, for even
   // the finest codes fit, or one was found that fills the limit.
   bool find_ends() {
-    const bool is_fitting = current_.artifact.size() <= limit_;
+    const bool is_fitting = current_.bytes <= limit_;
     Parts &near = is_fitting ? low_ : high_, &far = is_fitting ? high_ : low_;
     for (const auto& [name, setting] : current_.settings) near[name] = current_part(name);
-    if (!is_fitting) next_larger_ = current_.artifact.size();
+    if (!is_fitting) next_larger_ = current_.bytes;
     const SlopeSettings start = current_.settings;
     SlopeSettings last = start;
     double move = is_fitting ? -kFirstMove : kFirstMove, near_move = 0;
@@ -137,7 +137,7 @@ class Crossing {
       Parts tried = solve(settings, tools_.progress);
       for (const auto& [name, part] : tried) place(name, part);
       const bool is_near = fits() == is_fitting;
-      if (is_filled(best_.artifact.size(), limit_)) return false;
+      if (is_filled(best_.bytes, limit_)) return false;
       (is_near ? near : far) = std::move(tried);
       (is_near ? near_move : far_move.emplace()) = move;
       if (far_move && std::abs(*far_move - near_move) <= kCloseMoves) break;
@@ -178,12 +178,12 @@ class Crossing {
 
   bool fits_with(const std::string& name, const Part& part) {
     const Part before = current_part(name);
-    const uint64_t bytes = current_.artifact.size();
+    const uint64_t bytes = current_.bytes;
     place(name, part);
     const bool is_fitting = fits();
-    if (is_fitting && current_.artifact.size() > bytes) return true;
+    if (is_fitting && current_.bytes > bytes) return true;
     place(name, before);
-    current_.artifact = ByteVector(bytes);  // only its size matters
+    current_.bytes = bytes;
     return is_fitting;
   }
 
@@ -239,7 +239,7 @@ class Crossing {
 
 bool bridge_limit(const SlopeTools& tools, uint64_t limit_bytes, const RowChanges& changes, SlopeOutcome& outcome) {
   outcome.fill_reason.clear();
-  return !is_filled(outcome.artifact.size(), limit_bytes) && Crossing(tools, limit_bytes, changes, outcome).run();
+  return !is_filled(outcome.bytes, limit_bytes) && Crossing(tools, limit_bytes, changes, outcome).run();
 }
 
 }  // namespace thimble

@@ -70,8 +70,8 @@ bool fill_by_shifts(const SlopeTools& tools, uint64_t limit_bytes, const RowChan
   auto is_better = [&](double bytes, double than) {
     return (bytes <= limit) != (than <= limit) ? bytes <= limit : std::abs(bytes - aim) < std::abs(than - aim);
   };
-  auto bytes = static_cast<double>(outcome.artifact.size());
-  if (is_filled(outcome.artifact.size(), limit_bytes)) return false;
+  auto bytes = static_cast<double>(outcome.bytes);
+  if (is_filled(outcome.bytes, limit_bytes)) return false;
   bool is_changed = false;
 
   std::vector<Candidate> candidates;
@@ -79,7 +79,7 @@ bool fill_by_shifts(const SlopeTools& tools, uint64_t limit_bytes, const RowChan
     candidates.push_back({name, static_cast<double>(weights), outcome.settings.at(name)});
   SilentProgress silent;
   tools.progress.begin("filling the limit", kMaxFillSolves, "matrices");
-  for (int i = 0; i < kMaxFillSolves && !is_filled(outcome.artifact.size(), limit_bytes); ++i) {
+  for (int i = 0; i < kMaxFillSolves && !is_filled(outcome.bytes, limit_bytes); ++i) {
     Candidate* matrix = choose(candidates, std::abs(aim - bytes));
     if (!matrix) break;
     --matrix->tries;
@@ -90,14 +90,14 @@ bool fill_by_shifts(const SlopeTools& tools, uint64_t limit_bytes, const RowChan
     change_rows(changes, solved.tensor);
     QuantizedTensor& tensor = outcome.tensor(matrix->name);
     std::swap(tensor, solved.tensor);
-    ByteVector artifact = tools.encoder.artifact(outcome.model, tools.encode, silent);
-    const auto found = static_cast<double>(artifact.size());
+    const uint64_t encoded = tools.encoder.bytes(outcome.model, tools.encode, silent);
+    const auto found = static_cast<double>(encoded);
     matrix->response = std::clamp(8 * (found - bytes) / (shift * matrix->weights), 0.25, 2.0);
     if (is_better(found, bytes)) {
       matrix->setting = outcome.settings.at(matrix->name) = setting;
       bytes = found;
       is_changed = true;
-      outcome.artifact = std::move(artifact);
+      outcome.bytes = encoded;
       outcome.reports.at(matrix->name) = std::move(solved.report);
     } else {
       std::swap(tensor, solved.tensor);

@@ -33,7 +33,8 @@ struct SlopeTools {
 struct SlopeOutcome : FitReport {
   SlopeSettings settings;  // of all matrices
   QuantizedModel model;
-  ByteVector artifact;
+  uint64_t bytes = 0;   // of its artifact
+  ByteVector artifact;  // once the outcome is the last
   std::map<std::string, SlopeReport> reports;
 
   QuantizedTensor& tensor(const std::string& name) {

@@ -46,8 +46,7 @@ std::optional<SlopeSearch::MetGap> SlopeSearch::follow_gap(double gap, double fi
   std::optional<MetGap> best;
   auto consider = [&](SlopeOutcome tried, double found) {
     smallest_gap = std::min(smallest_gap, found);
-    if (found <= gap && (!best || tried.artifact.size() < best->outcome.artifact.size()))
-      best = {std::move(tried), found};
+    if (found <= gap && (!best || tried.bytes < best->outcome.bytes)) best = {std::move(tried), found};
   };
   bool tunes = teacher_ != nullptr;  // until it does not help, which at this gap it is not going to
   double log2_c = first_log2_c, move = 0;
@@ -79,16 +78,16 @@ SlopeOutcome SlopeSearch::halve_bytes(double gap, SlopeOutcome best) {
   SlopeOutcome smallest = zeros();
   finish(smallest);
   if (measure_gap_(smallest.model) <= gap) return smallest;
-  auto low = static_cast<double>(smallest.artifact.size());  // does not meet the gap
+  auto low = static_cast<double>(smallest.bytes);  // does not meet the gap
   for (int i = 0; i < kGapHalvings; ++i) {
-    const auto high = static_cast<double>(best.artifact.size());
+    const auto high = static_cast<double>(best.bytes);
     const auto limit = static_cast<uint64_t>(std::sqrt(low * high));
     if (static_cast<double>(limit) <= low) break;
     SlopeOutcome tried = best;
     tried.distill.reset();
     tried.learning.reset();
     bridge_limit(tools_, limit, {}, tried);
-    const double found = tried.artifact.size() <= limit ? measure_gap_(tried.model) : INFINITY;
+    const double found = tried.bytes <= limit ? measure_gap_(tried.model) : INFINITY;
     if (found <= gap)
       best = std::move(tried);
     else

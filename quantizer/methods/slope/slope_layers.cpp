@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <map>
 #include <numeric>
 
 #include "gptq/slope/rate_model.h"
@@ -340,8 +341,13 @@ void SlopeLayers::solve_here(std::span<const Task> tasks, const Take& take) cons
 
 std::vector<QuantizedTensor> SlopeLayers::zeros() const {
   std::vector<QuantizedTensor> tensors;
-  for (const Layer& layer : layers_)
-    tensors.push_back(zero_matrix(layer.name, layer.tensor.shape, options_.trellis_bits));
+  std::map<Shape, SteppedCodes> of_shape;  // which share their codes
+  for (const Layer& layer : layers_) {
+    const Shape& shape = layer.tensor.shape;
+    auto [zeros, is_new] = of_shape.try_emplace(shape);
+    if (is_new) zeros->second = std::get<SteppedCodes>(zero_matrix(layer.name, shape, options_.trellis_bits).data);
+    tensors.push_back({layer.name, shape, zeros->second});
+  }
   return tensors;
 }
 

@@ -89,7 +89,7 @@ class SlopeMethod final : public Method {
     }
     if (codes * sizeof(int32_t) > kExpansionFloorBytes) return;
     std::ranges::sort(model.tensors, {}, &QuantizedTensor::name);
-    const uint64_t bytes = work.encoder.artifact(model, options_.encode, work.progress).size();
+    const uint64_t bytes = work.encoder.bytes(model, options_.encode, work.progress);
     if (bytes > *limit_bytes)
       throw CheckError(fmt::format("the budget cannot be met: the smallest artifact takes {}{}, it may take {}",
                                    options_.knows_layers ? "" : "at least ", bytes_text(bytes),

@@ -67,15 +67,15 @@ SlopeOutcome SlopeSearch::encode(double log2_c, bool crossed) {
     outcome.model.tensors.push_back(std::move(solved.tensor));
   }
   std::ranges::sort(outcome.model.tensors, {}, &QuantizedTensor::name);
-  outcome.artifact = tools_.encoder.artifact(outcome.model, search_encode_, tools_.progress);
-  if (!crossed) bytes_[log2_c] = outcome.artifact.size();
-  state_.encoded.push_back({log2_c, outcome.artifact.size()});
+  outcome.bytes = tools_.encoder.bytes(outcome.model, search_encode_, tools_.progress);
+  if (!crossed) bytes_[log2_c] = outcome.bytes;
+  state_.encoded.push_back({log2_c, outcome.bytes});
   ++state_.encodes;
   return outcome;
 }
 
 double SlopeSearch::size_of(const SlopeOutcome& outcome) const {
-  return state_.ratio * static_cast<double>(outcome.artifact.size());
+  return state_.ratio * static_cast<double>(outcome.bytes);
 }
 
 double SlopeSearch::measure_ratio(const SlopeOutcome& outcome, size_t one_in) {
@@ -83,7 +83,7 @@ double SlopeSearch::measure_ratio(const SlopeOutcome& outcome, size_t one_in) {
   sample.tensors.clear();
   for (size_t i = 0; i < outcome.model.tensors.size(); i += one_in) sample.tensors.push_back(outcome.model.tensors[i]);
   auto bytes = [&](const EncodeOptions& encode) {
-    return static_cast<double>(tools_.encoder.artifact(sample, encode, tools_.progress).size());
+    return static_cast<double>(tools_.encoder.bytes(sample, encode, tools_.progress));
   };
   return bytes(tools_.encode) / bytes(search_encode_);
 }
@@ -94,7 +94,7 @@ void SlopeSearch::calibrate(const SlopeOutcome& outcome) {
 
 void SlopeSearch::finish(SlopeOutcome& outcome) {
   if (tools_.encode == search_encode_) return;
-  outcome.artifact = tools_.encoder.artifact(outcome.model, tools_.encode, tools_.progress);
+  outcome.bytes = tools_.encoder.bytes(outcome.model, tools_.encode, tools_.progress);
 }
 
 bool SlopeSearch::can_hold_zeros() const {
@@ -104,7 +104,7 @@ bool SlopeSearch::can_hold_zeros() const {
 SlopeOutcome SlopeSearch::zeros() {
   SlopeOutcome outcome = encode(kHighestLog2C);  // for its reports
   for (QuantizedTensor& tensor : tools_.layers.zeros()) outcome.tensor(tensor.name) = std::move(tensor);
-  outcome.artifact = tools_.encoder.artifact(outcome.model, search_encode_, tools_.progress);
+  outcome.bytes = tools_.encoder.bytes(outcome.model, search_encode_, tools_.progress);
   return outcome;
 }
 
@@ -113,13 +113,13 @@ uint64_t SlopeSearch::bytes_with(QuantizedModel model, std::vector<QuantizedTens
   if (!can_hold_zeros()) return 0;
   std::ranges::move(matrices, std::back_inserter(model.tensors));
   std::ranges::sort(model.tensors, {}, &QuantizedTensor::name);
-  return tools_.encoder.artifact(model, encode, tools_.progress).size();
+  return tools_.encoder.bytes(model, encode, tools_.progress);
 }
 
 int64_t SlopeSearch::reserve_bytes(const SlopeOutcome& outcome, uint64_t limit) {
   if (learns() ? !teacher_->learns_rows() : !distills()) return 0;
   const int64_t bytes =
-      distill_reserve_bytes(outcome.model, teacher_->tuned(outcome.model), outcome.artifact.size(),
+      distill_reserve_bytes(outcome.model, teacher_->tuned(outcome.model), outcome.bytes,
                             tools_.small.at(outcome.log2_c), search_encode_, tools_.encoder, tools_.progress);
   return std::clamp<int64_t>(bytes, 0, static_cast<int64_t>(kMostReserve * static_cast<double>(limit)));
 }
@@ -196,7 +196,7 @@ SlopeOutcome SlopeSearch::cross(double log2_c, double wanted) {
 
 // More bytes are no use where steps are as short as they may be, which the bridge says.
 bool SlopeSearch::fill(uint64_t limit, const RowChanges& changes, SlopeOutcome& outcome) {
-  const bool is_finest = outcome.log2_c <= lowest_log2_c_ && outcome.artifact.size() <= limit;
+  const bool is_finest = outcome.log2_c <= lowest_log2_c_ && outcome.bytes <= limit;
   const bool is_shifted = !is_finest && fill_by_shifts(tools_, limit, changes, outcome);
   return bridge_limit(tools_, limit, changes, outcome) || is_shifted;
 }
@@ -247,7 +247,7 @@ SlopeOutcome SlopeSearch::fit_bytes(uint64_t limit) {
   }
   const double wanted = state_.wanted_bytes;
   finish(outcome);
-  if (std::abs(static_cast<double>(outcome.artifact.size()) - wanted) > kFar * wanted)
+  if (std::abs(static_cast<double>(outcome.bytes) - wanted) > kFar * wanted)
     bridge_limit(tools_, static_cast<uint64_t>(wanted), {}, outcome);
   tune(limit, tools_.encode, outcome);
   return outcome;
@@ -278,13 +278,17 @@ SlopeOutcome SlopeSearch::run(const SlopeTarget& target) {
   }
   outcome.encodes = state_.encodes;
   outcome.encoded = state_.encoded;
-  outcome.fill_reason = limit && !is_filled(outcome.artifact.size(), *limit) ? reason : "";
-  if (limit && outcome.artifact.size() > *limit)
+  outcome.fill_reason = limit && !is_filled(outcome.bytes, *limit) ? reason : "";
+  if (limit && outcome.bytes > *limit)
     throw CheckError(fmt::format("{} takes {}, the artifact may take {}",
                                  target.bpb_gap  ? fmt::format("a gap of {:.6f} bits per byte", *target.bpb_gap)
                                  : target.log2_c ? fmt::format("a step of 2^{}", *target.log2_c)
                                                  : std::string("the smallest artifact found"),
-                                 bytes_text(outcome.artifact.size()), bytes_text(*limit)));
+                                 bytes_text(outcome.bytes), bytes_text(*limit)));
+  outcome.artifact = tools_.encoder.artifact(outcome.model, tools_.encode, tools_.progress);
+  if (outcome.artifact.size() != outcome.bytes)
+    throw Error(ExitCode::kInternal, fmt::format("the artifact takes {}, {} were counted before",
+                                                 bytes_text(outcome.artifact.size()), bytes_text(outcome.bytes)));
   return outcome;
 }
 

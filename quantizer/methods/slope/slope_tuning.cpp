@@ -31,23 +31,23 @@ double SlopeSearch::fit_codes(const LearnedCodes& learned, uint64_t limit, const
   auto with = [&](double rate_weight) {
     SlopeOutcome made = outcome;
     made.model = learned.codes_in(std::move(made.model), rate_weight);
-    made.artifact = tools_.encoder.artifact(made.model, encode, tools_.progress);
+    made.bytes = tools_.encoder.bytes(made.model, encode, tools_.progress);
     return made;
   };
   outcome = with(0);
-  if (outcome.artifact.size() <= limit) return 0;
+  if (outcome.bytes <= limit) return 0;
   const double aim = (1 + kFill) / 2 * static_cast<double>(limit);
-  double low = 0, low_bytes = static_cast<double>(outcome.artifact.size());  // too many bytes
-  double high = 0, high_bytes = 0;                                           // few enough
+  double low = 0, low_bytes = static_cast<double>(outcome.bytes);  // too many bytes
+  double high = 0, high_bytes = 0;                                 // few enough
   std::optional<SlopeOutcome> best;
-  for (int i = 0; i < kMostCodeFits && !(best && is_filled(best->artifact.size(), limit)); ++i) {
+  for (int i = 0; i < kMostCodeFits && !(best && is_filled(best->bytes, limit)); ++i) {
     // Between the two where both are known, not too near to either.
     const double between = best ? std::clamp((low_bytes - aim) / (low_bytes - high_bytes), 0.1, 0.9) : 0;
     const double tried = best ? low + between * (high - low) : low == 0 ? kFirstRateWeight : 4 * low;
     if (tried > kMostRateWeight) return low;
     SlopeOutcome made = with(tried);
-    const auto bytes = static_cast<double>(made.artifact.size());
-    if (made.artifact.size() > limit) {
+    const auto bytes = static_cast<double>(made.bytes);
+    if (made.bytes > limit) {
       low = tried;
       low_bytes = bytes;
       if (!best) outcome = std::move(made);
@@ -79,7 +79,7 @@ SlopeOutcome SlopeSearch::with_learned(size_t block, double divergence, std::opt
     fill(*limit, changes, changed);
   } else {
     changed.model = learned.codes_in(std::move(changed.model), 0);
-    changed.artifact = tools_.encoder.artifact(changed.model, encode, tools_.progress);
+    changed.bytes = tools_.encoder.bytes(changed.model, encode, tools_.progress);
   }
   report.changed_codes = learned.changed_share(outcome.model, changed.model);
   changed.learning = report;
@@ -97,7 +97,7 @@ bool SlopeSearch::learn(std::optional<uint64_t> limit, const EncodeOptions& enco
       SlopeOutcome changed = with_learned(block, before, limit, encode, outcome);
       LearnReport report = *changed.learning;
       report.divergence_after = teacher_->divergence(changed.model, tools_.progress);
-      report.is_kept = report.is_closer() && (!limit || changed.artifact.size() <= *limit);
+      report.is_kept = report.is_closer() && (!limit || changed.bytes <= *limit);
       if (report.is_kept) outcome = std::move(changed);
       if (all)
         add_block(report, *all);
@@ -119,11 +119,11 @@ bool SlopeSearch::distill(std::optional<uint64_t> limit, const EncodeOptions& en
     const RowChanges changes = row_changes(outcome.model, distilled.model);
     SlopeOutcome tuned = outcome;
     tuned.model = std::move(distilled.model);
-    tuned.artifact = tools_.encoder.artifact(tuned.model, encode, tools_.progress);
+    tuned.bytes = tools_.encoder.bytes(tuned.model, encode, tools_.progress);
     if (limit && fill(*limit, changes, tuned))
       report.divergence_after =
           tools_.times.time("distill", [&] { return teacher_->divergence(tuned.model, tools_.progress); });
-    report.is_kept = report.is_closer() && (!limit || tuned.artifact.size() <= *limit);
+    report.is_kept = report.is_closer() && (!limit || tuned.bytes <= *limit);
     if (report.is_kept) outcome = std::move(tuned);
   }
   outcome.distill = report;

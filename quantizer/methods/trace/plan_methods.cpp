@@ -32,7 +32,7 @@ class PlanMethod : public Method {
     if (!limit_bytes) return;
     QuantizedModel fixed = work.header;
     fixed.tensors = work.solver.solve_without_hessians(first_plan(work));
-    const uint64_t bytes = work.encoder.artifact(fixed, encode_, work.progress).size();
+    const uint64_t bytes = work.encoder.bytes(fixed, encode_, work.progress);
     require_fit(bytes, limit_bytes, "the tensors that are not solved by GPTQ take " + bytes_text(bytes) + " alone");
   }
 

@@ -10,19 +10,29 @@ namespace {
 
 class CudaPredictedLoss : public CudaTest {
  protected:
-  static void expect_the_cpus(const MatrixLoss& loss, const StoredMatrixView& weights,
-                              const StoredMatrixView& quantized) {
+  void expect_the_cpus(const MatrixLoss& loss, const StoredMatrixView& weights, const StoredMatrixView& quantized) {
     const double wanted = predicted_loss(loss, weights, quantized);
-    const std::optional<double> found = predicted_loss_cuda(loss, weights, quantized, 0);
+    const std::optional<double> found = meter_->measure(loss, weights, quantized);
     ASSERT_TRUE(found.has_value());
     EXPECT_NEAR(*found, wanted, 1e-12 * wanted);
-    EXPECT_EQ(predicted_loss_cuda(loss, weights, quantized, 0), found);
+    EXPECT_EQ(measure_in(CudaPlace(0), loss, weights, quantized), found);
+  }
+  static std::optional<double> measure_in(const CudaPlace& place, const MatrixLoss& loss,
+                                          const StoredMatrixView& weights, const StoredMatrixView& quantized) {
+    return make_cuda_loss_meter(place)->measure(loss, weights, quantized);
   }
   static std::vector<double> row_weights(int64_t rows) {
     std::vector<double> weights;
     for (int64_t r = 0; r < rows; ++r) weights.push_back(0.25 * static_cast<double>(1 + r * 7 % 5));
     return weights;
   }
+
+  void SetUp() override {
+    CudaTest::SetUp();
+    if (!IsSkipped()) meter_ = make_cuda_loss_meter(0);
+  }
+
+  std::unique_ptr<LossMeter> meter_;
 };
 
 TEST_F(CudaPredictedLoss, IsTheCpus) {
@@ -42,15 +52,14 @@ TEST_F(CudaPredictedLoss, IsTheCpus) {
 
 TEST_F(CudaPredictedLoss, OfNoRowsIsNone) {
   const Matrix none(0, 4);
-  EXPECT_EQ(predicted_loss_cuda({store_in_memory(correlated_hessian(4, 1)), {}, {}}, none, none, 0), 0);
+  EXPECT_EQ(meter_->measure({store_in_memory(correlated_hessian(4, 1)), {}, {}}, none, none), 0);
 }
 
 TEST_F(CudaPredictedLoss, IsTheSameInLittleMemoryAndNothingInNone) {
   const Matrix weights = random_matrix(600, 300, 1), quantized = random_matrix(600, 300, 2);
   const MatrixLoss loss{store_in_memory(correlated_hessian(300, 3)), {}, row_weights(600)};
-  EXPECT_EQ(predicted_loss_cuda(loss, weights, quantized, {0, 4'000'000}),
-            predicted_loss_cuda(loss, weights, quantized, 0));
-  EXPECT_FALSE(predicted_loss_cuda(loss, weights, quantized, {0, 1'000'000}).has_value());
+  EXPECT_EQ(measure_in({0, 4'000'000}, loss, weights, quantized), meter_->measure(loss, weights, quantized));
+  EXPECT_FALSE(measure_in({0, 1'000'000}, loss, weights, quantized).has_value());
 }
 
 }  // namespace
