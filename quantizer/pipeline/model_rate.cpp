@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -84,6 +85,7 @@ ModelRate RateMeter::measure(const QuantizedModel& model, const ArtifactSummary&
                     sizeof(int16_t) * static_cast<uint64_t>(element_count(tensor->shape)));
   progress.begin("measuring losses", static_cast<int64_t>(coded.size()), "matrices");
   std::unique_ptr<LossMeter> on_device;
+  std::mutex one_at_a_time;  // on the device, while others get ready
   if (device_.is_cuda) on_device = make_cuda_loss_meter({device_.ordinals[0], device_.memory_limit_bytes});
   const auto measure_one = [&](int64_t i) {
     const QuantizedTensor& tensor = *coded[static_cast<size_t>(i)];
@@ -93,16 +95,16 @@ ModelRate RateMeter::measure(const QuantizedModel& model, const ArtifactSummary&
     const MatrixLoss& loss = losses_.at(tensor.name);
     const StoredMatrix quantized = stored_matrix(tensor);
     std::optional<double> measured;
-    if (on_device) measured = on_device->measure(loss, weights, quantized);
+    if (on_device) {
+      const std::scoped_lock lock(one_at_a_time);
+      measured = on_device->measure(loss, weights, quantized);
+    }
     rate.predicted_loss = measured ? *measured : predicted_loss(loss, weights, quantized);
     rate.stored_bits = 8 * stored_bytes.at(tensor.name);
     if (with_bound) rate.bound_bits = rate_bound_bits({&sources_.at(tensor.name), 1}, rate.predicted_loss);
     progress.advance(1);
   };
-  if (on_device)
-    for (int64_t i = 0; i < std::ssize(coded); ++i) measure_one(i);
-  else
-    parallel_within(bytes, working_bytes(), measure_one);
+  parallel_within(bytes, working_bytes(), measure_one);
   progress.end();
 
   ModelRate result;

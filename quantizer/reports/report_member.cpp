@@ -7,14 +7,13 @@
 
 namespace thimble {
 
-const Json& report_member(const Json& object, const std::string& key, const std::string& what,
-                          const std::string& path) {
-  if (!object.is_object() || !object.contains(key))
-    throw FormatError(path, fmt::format("{} has no member '{}'", what, key));
-  return object.at(key);
+const Json& report_member(const Json& object, std::string_view key, std::string_view what, const std::string& path) {
+  const auto found = object.is_object() ? object.find(std::string(key)) : object.end();
+  if (found == object.end()) throw FormatError(path, fmt::format("{} has no member '{}'", what, key));
+  return *found;
 }
 
-const Json& report_member(const Json& object, const std::string& key, const std::string& what, const std::string& path,
+const Json& report_member(const Json& object, std::string_view key, std::string_view what, const std::string& path,
                           bool (Json::*is_right)() const noexcept, const char* allowed) {
   constexpr size_t kMostQuoted = 60;
   const Json& found = report_member(object, key, what, path);

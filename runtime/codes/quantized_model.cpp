@@ -36,20 +36,31 @@ std::vector<float> step_sizes(const std::vector<int16_t>& steps) {
   return sizes;
 }
 
-// body(r, k, level), in parallel for segments of the trellis.
-template <typename Body>
-void for_each_level(const SteppedCodes& coded, const Body& body) {
+// out (R, K): value_of(r, k, level) of each code, in parallel for segments of the trellis. What the inner loop reads is
+// copied to where it alone sees it: codes and levels of a byte may alias everything else.
+template <typename Out, typename ValueOf>
+void read_levels(const SteppedCodes& coded, Out* out, const ValueOf& value_of) {
   const size_t columns = coded.column_steps.size();
   const Trellis trellis(coded.trellis_bits);
+  const auto segment = static_cast<int64_t>(std::max<size_t>(1, columns)) * kTrellisRows;
+  const int64_t rows_per_task = kTrellisRows * std::max<int64_t>(1, kCodesPerTask / segment);
   coded.codes.visit([&](auto codes) {
-    parallel_chunks(std::ssize(coded.row_steps), kTrellisRows, [&](int64_t first, int64_t last) {
+    parallel_chunks(std::ssize(coded.row_steps), rows_per_task, [&](int64_t first, int64_t last) {
       std::vector<uint32_t> states(columns);
-      for (auto r = static_cast<size_t>(first); r < static_cast<size_t>(last); ++r)
-        for (size_t k = 0; k < columns; ++k) {
-          const int32_t code = codes[r * columns + k];
-          body(r, k, Trellis::level(states[k], code));
-          states[k] = trellis.next(states[k], code);
+      const size_t width = columns;
+      const Trellis machine = trellis;
+      const ValueOf value = value_of;
+      for (auto r = static_cast<size_t>(first); r < static_cast<size_t>(last); ++r) {
+        if (r % kTrellisRows == 0) std::ranges::fill(states, 0u);
+        const auto* const row = codes.data() + r * width;
+        Out* const to = out + r * width;
+        uint32_t* const state = states.data();
+        for (size_t k = 0; k < width; ++k) {
+          const int32_t code = row[k];
+          to[k] = value(r, k, Trellis::level(state[k], code));
+          state[k] = machine.next(state[k], code);
         }
+      }
     });
   });
 }
@@ -57,18 +68,17 @@ void for_each_level(const SteppedCodes& coded, const Body& body) {
 std::vector<float> dequantize(const SteppedCodes& coded) {
   std::vector<float> values(coded.codes.size());
   const std::vector<float> row_sizes = step_sizes(coded.row_steps), column_sizes = step_sizes(coded.column_steps);
-  for_each_level(coded, [&](size_t r, size_t k, int64_t level) {
-    values[r * column_sizes.size() + k] = static_cast<float>(level) * row_sizes[r] * column_sizes[k];
-  });
+  read_levels(coded, values.data(),
+              [rows = row_sizes.data(), columns = column_sizes.data()](size_t r, size_t k, int64_t level) {
+                return static_cast<float>(level) * rows[r] * columns[k];
+              });
   return values;
 }
 
 template <typename Level>
 StoredMatrix levels_in(const SteppedCodes& coded) {
   std::vector<Level> levels(coded.codes.size());
-  for_each_level(coded, [&](size_t r, size_t k, int64_t level) {
-    levels[r * coded.column_steps.size() + k] = static_cast<Level>(level);
-  });
+  read_levels(coded, levels.data(), [](size_t, size_t, int64_t level) { return static_cast<Level>(level); });
   return {std::move(levels), step_sizes(coded.row_steps), step_sizes(coded.column_steps)};
 }
 

@@ -1,5 +1,5 @@
-// cuda_weight_loader.cuh: matrices from host memory into the kernels' layout. They travel through page-locked buffers,
-// in float32 whatever they are stored in, and are rounded and put in place by the device while the next ones travel.
+// cuda_weight_loader.cuh: matrices from host memory into the kernels' layout. They travel through page-locked buffers
+// as they are stored, and are widened, rounded and put in place by the device while the next ones travel.
 #pragma once
 
 #include "runtime/cuda/kernels/cuda_context.cuh"
@@ -52,10 +52,14 @@ class CudaWeightLoader {
   void finish() { stream_.wait(); }
 
  private:
+  // Enqueues rows [first, first + count) of the placement's.
+  void place_piece(const StoredMatrixView& matrix, const Rounding& rounding, const CudaPlacement<T>& to, int64_t first,
+                   int64_t count);
+
   // One piece on its way. Two take turns: the host fills one while the device reads the other.
   struct Slot {
-    PinnedArray<float> host;
-    DeviceArray<float> device;
+    PinnedArray<std::byte> host;
+    DeviceArray<std::byte> device;
     CudaEvent free;
   };
 

@@ -162,6 +162,7 @@ TEST(ArtifactRoundTripTest, CacheHoldsOnlyWhatChanged) {
   SilentProgress progress;
   QuantizedModel model = sample_model();
   ByteVector first = encode_artifact(model, {}, cache, progress);
+  EXPECT_EQ(count_artifact_bytes(model, {}, cache, progress), first.size());
   const size_t sections = cache.size();
   EXPECT_EQ(encode_artifact(model, {}, cache, progress), first);
   EXPECT_EQ(cache.size(), sections);

@@ -12,8 +12,8 @@ constexpr double kMinEpsilon = 1e-30, kMaxEpsilon = 1;
 
 std::string layer_prefix(int64_t layer) { return "transformer.h." + std::to_string(layer) + "."; }
 
-const Shape& shape_of(const TensorMap& tensors, const std::string& name, const std::string& path) {
-  return find_tensor(tensors, name, 2, path, kFamily).shape;
+const Shape& shape_of(const TensorMap& tensors, std::string_view name, const std::string& path) {
+  return find_tensor(tensors, std::string(name), 2, path, kFamily).shape;
 }
 
 // The keys that shapes prove.

@@ -49,6 +49,25 @@ TEST(CodeArray, StoringWidensAndKeepsTheOthers) {
   EXPECT_EQ(array[299], 70000);
 }
 
+TEST(CodeArray, TakesOverCodesOfFewBytes) {
+  const std::vector<int8_t> narrow = {-128, 0, 127};
+  const std::vector<int16_t> wider = {-129, 128};
+  EXPECT_EQ(CodeArray(narrow), (CodeArray{-128, 0, 127}));
+  EXPECT_EQ(CodeArray(narrow).code_bytes(), 1U);
+  EXPECT_EQ(CodeArray(wider), (CodeArray{-129, 128}));
+  EXPECT_EQ(CodeArray(wider).code_bytes(), 2U);
+}
+
+TEST(CodeArray, WidensBeforeCodesAreStored) {
+  CodeArray array = {1, 2};
+  EXPECT_EQ(CodeArray::widest_bytes(std::array{-128, 127}), 1U);
+  EXPECT_EQ(CodeArray::widest_bytes(std::array{5, -129}), 2U);
+  array.widen(2);
+  array.widen(1);
+  EXPECT_EQ(array.code_bytes(), 2U);
+  EXPECT_EQ(codes_of(array), (std::vector<int32_t>{1, 2}));
+}
+
 TEST(CodeArray, CopiesShareCodesUntilOneChanges) {
   const auto place = [](const CodeArray& array) {
     return array.visit([](auto codes) { return static_cast<const void*>(codes.data()); });

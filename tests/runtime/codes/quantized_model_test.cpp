@@ -44,6 +44,27 @@ TEST(DequantizeStepped, TrellisesBeginAgainEverySegment) {
   EXPECT_EQ(values[2], 2 + static_cast<int>(Trellis::set(Trellis(3).next(Trellis(3).next(0, 1), 1))));
 }
 
+// Segments of a large matrix are tasks: each gives what it gives alone.
+TEST(DequantizeStepped, SegmentsOfLargeMatricesAreTheSameAlone) {
+  constexpr int64_t kRows = 2 * kTrellisRows + 100, kColumns = 4096;
+  SteppedCodes coded{4, {}, std::vector<int16_t>(kRows, 3), std::vector<int16_t>(kColumns, -5)};
+  std::vector<int32_t> codes(static_cast<size_t>(kRows * kColumns));
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<int32_t>(i * 2654435761U % 15) - 7;
+  coded.codes = CodeArray(codes);
+  const std::vector<float> values = dequantize(QuantizedTensor{"a", {kRows, kColumns}, coded});
+  for (int64_t first = 0; first < kRows; first += kTrellisRows) {
+    const int64_t rows = std::min(kTrellisRows, kRows - first);
+    const auto begin = static_cast<size_t>(first * kColumns), count = static_cast<size_t>(rows * kColumns);
+    SteppedCodes segment{4, {}, std::vector<int16_t>(static_cast<size_t>(rows), 3), coded.column_steps};
+    segment.codes = CodeArray(std::span(codes).subspan(begin, count));
+    EXPECT_TRUE(std::ranges::equal(dequantize(QuantizedTensor{"a", {rows, kColumns}, segment}),
+                                   std::span(values).subspan(begin, count)));
+  }
+  EXPECT_EQ(stored_matrix({"a", {kRows, kColumns}, coded}).dtype(), DType::kI8);
+  coded.codes.store(codes.size() - 1, std::vector<int32_t>{100});
+  EXPECT_EQ(stored_matrix({"a", {kRows, kColumns}, coded}).dtype(), DType::kI16);
+}
+
 using Floats = std::vector<float>;
 
 // In the smallest type that holds all levels, of the values that dequantize() gives.
