@@ -197,25 +197,20 @@ class CudaPairReader final : public PairReader {
 
   StoredPair take_means(int64_t tokens) override {
     DeviceScope scope(place_.ordinal);
-    const auto sums = std::make_shared<const DevicePair>(std::move(*sums_));
+    DevicePair sums = std::move(*sums_);
     sums_.reset();
-    for (const DeviceArray<double>* values : {&sums->hessian, &sums->drift})
+    for (const DeviceArray<double>* values : {&sums.hessian, &sums.drift})
       launch_kernel(divide_kernel, {static_cast<unsigned>(divide_up(values->count(), kThreads)), kThreads}, stream_,
                     values->data(), values->count(), static_cast<double>(tokens));
     const DeviceArray<double> on_device(columns_);
     launch_kernel(diagonal_kernel, {static_cast<unsigned>(divide_up(columns_, kThreads)), kThreads}, stream_,
-                  sums->hessian.data(), columns_, on_device.data());
+                  sums.hessian.data(), columns_, on_device.data());
     std::vector<double> diagonal(static_cast<size_t>(columns_));
     download(std::span(diagonal), static_cast<const double*>(on_device.data()), stream_);
     stream_.wait();
-    const auto held = [&](const DeviceArray<double>& array) -> DeviceValues {
-      const std::span<const double> values(array.data(), static_cast<size_t>(array.count()));
-      return {values, [values, sums, ordinal = place_.ordinal](std::span<double> to) {
-                DeviceScope device(ordinal);
-                check_cuda(cudaMemcpy(to.data(), values.data(), values.size_bytes(), cudaMemcpyDeviceToHost));
-              }};
-    };
-    return {std::make_shared<const StoredHessian>(held(sums->hessian), std::move(diagonal)), held(sums->drift)};
+    // Each by itself: who has shifted weights has no use for the drift.
+    return {std::make_shared<const StoredHessian>(held(std::move(sums.hessian)), std::move(diagonal)),
+            held(std::move(sums.drift))};
   }
 
   void replace(const std::string& name, const StoredMatrix& values) override {
@@ -224,6 +219,15 @@ class CudaPairReader final : public PairReader {
   }
 
  private:
+  DeviceValues held(DeviceArray<double> array) const {
+    const auto owner = std::make_shared<const DeviceArray<double>>(std::move(array));
+    const std::span<const double> values(owner->data(), static_cast<size_t>(owner->count()));
+    return {values, [owner, values, ordinal = place_.ordinal](std::span<double> to) {
+              DeviceScope scope(ordinal);
+              check_cuda(cudaMemcpy(to.data(), values.data(), values.size_bytes(), cudaMemcpyDeviceToHost));
+            }};
+  }
+
   std::vector<std::string> readers_of(const LinearInput& input) const {
     std::vector<std::string> names;
     for (MatrixId id : input.readers) names.push_back(network_->matrix(id).name);
@@ -325,9 +329,10 @@ struct ShiftMemory {
   float* weights;        // (R, K), then w'
 };
 
-ShiftMemory lay_out(int64_t columns, int64_t padded, int64_t most_rows, bool has_drift, Arena& arena) {
+// `drift_is_here`: on the device.
+ShiftMemory lay_out(int64_t columns, int64_t padded, int64_t most_rows, bool drift_is_here, Arena& arena) {
   const int64_t rows = round_up(most_rows, kTile);
-  return {has_drift ? nullptr : arena.take<double>(columns * columns), arena.take<double>(padded * padded),
+  return {drift_is_here ? nullptr : arena.take<double>(columns * columns), arena.take<double>(padded * padded),
           arena.take<double>(rows * padded), arena.take<double>(rows * padded), arena.take<float>(most_rows * columns)};
 }
 

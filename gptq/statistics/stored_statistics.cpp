@@ -98,13 +98,18 @@ std::shared_ptr<const SymmetricMatrix> StoredHessian::load() const {
 }
 
 void StoredHessian::append_floats(ByteVector& bytes) const {
-  std::vector<double> row(diagonal_.size());
-  std::vector<float> rounded(diagonal_.size());
-  for (int64_t i = 0; i < size(); ++i) {
-    load_row(i, row);
-    std::ranges::copy(std::span(row).first(static_cast<size_t>(i + 1)), rounded.begin());
-    append_bytes(bytes, std::as_bytes(std::span(rounded).first(static_cast<size_t>(i + 1))));
-  }
+  const size_t at = bytes.size();
+  bytes.resize(at + float_bytes(size()));
+  parallel_chunks(size(), kPackedRowsPerTask, [&](int64_t begin, int64_t end) {
+    std::vector<double> row(diagonal_.size());
+    std::vector<float> rounded(diagonal_.size());
+    for (int64_t i = begin; i < end; ++i) {
+      load_row(i, row);
+      const size_t count = static_cast<size_t>(i) + 1, first = count * static_cast<size_t>(i) / 2;
+      std::ranges::copy(std::span(row).first(count), rounded.begin());
+      std::memcpy(bytes.data() + at + first * sizeof(float), rounded.data(), count * sizeof(float));
+    }
+  });
 }
 
 std::shared_ptr<const StoredHessian> store_in_memory(SymmetricMatrix hessian) {
