@@ -8,6 +8,7 @@
 #include <set>
 
 #include "packer/layout/stored_model.h"
+#include "runtime/base/hash.h"
 #include "runtime/base/parallel.h"
 
 namespace thimble {
@@ -194,6 +195,24 @@ ByteVector gather_content(const QuantizedModel& model, const ArtifactPlan& plan,
                    [](Bytes from, std::span<std::byte> to) { std::ranges::copy(from, to.begin()); });
   }
   return content;
+}
+
+uint64_t hash_content(const QuantizedModel& model, const ArtifactPlan& plan, size_t i) {
+  const PlannedSection& section = plan.sections[i];
+  const auto stepped_codes = [&](const TensorSlice& slice) -> const CodeArray* {
+    const auto* stepped = std::get_if<SteppedCodes>(&model.tensors[slice.tensor].data);
+    return stepped ? &stepped->codes : nullptr;
+  };
+  if (section.shape.kind != SectionKind::kCodes || section.slices.empty() ||
+      !std::ranges::all_of(section.slices, stepped_codes))
+    return xxh3(gather_content(model, plan, i));
+  Hasher hasher;
+  for (const TensorSlice& slice : section.slices)
+    stepped_codes(slice)->visit([&](auto codes) {
+      hasher.add(sizeof(codes[0]));
+      hasher.add(std::as_bytes(codes.subspan(slice.first_byte / sizeof(int32_t), slice.bytes / sizeof(int32_t))));
+    });
+  return hasher.digest();
 }
 
 void scatter_content(QuantizedModel& model, const PlannedSection& section, Bytes content) {

@@ -14,6 +14,10 @@ QuantizedModel empty_model(const ArtifactHeader& header);
 // The content of section i, gathered from the tensors its slices name.
 ByteVector gather_content(const QuantizedModel& model, const ArtifactPlan& plan, size_t i);
 
+// A hash of it, which contents of one shape share only where they are equal: of stepped codes as they are in memory,
+// which are not gathered for it.
+uint64_t hash_content(const QuantizedModel& model, const ArtifactPlan& plan, size_t i);
+
 // The inverse, but for the header. Sections must come in file order: a tensor is given room for its codes, or scales,
 // with the first of them. Codes of NVFP4 must lie within +-kMaxNvfp4Level (read_content() checks it).
 void scatter_content(QuantizedModel& model, const PlannedSection& section, Bytes content);

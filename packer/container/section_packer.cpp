@@ -46,6 +46,10 @@ std::vector<LayoutId> code_candidates(const ContentShape& shape, Bytes content) 
   return candidates;
 }
 
+bool chooses_by_content(const ContentShape& shape) {
+  return shape.kind == SectionKind::kCodes && !shape.has_stepped_codes();
+}
+
 // One way to pack a section of a list.
 struct Attempt {
   size_t section = 0;
@@ -70,12 +74,12 @@ uint64_t cost_of(const Attempt& attempt, const ContentShape& shape) {
   return shape.content_bytes() / (attempt.codec == CodecId::kRans ? 64 : 1);
 }
 
-uint64_t key_of(const ContentShape& shape, std::optional<CodecId> codec, Bytes content) {
+uint64_t key_of(const ContentShape& shape, std::optional<CodecId> codec, uint64_t content_hash) {
   Hasher hasher;
   for (uint64_t value :
        {static_cast<uint64_t>(shape.kind), shape.rows, shape.columns, static_cast<uint64_t>(shape.element_bytes),
         static_cast<uint64_t>(shape.max_code), static_cast<uint64_t>(shape.trellis_bits),
-        codec ? static_cast<uint64_t>(*codec) : UINT64_MAX, xxh3(content)})
+        codec ? static_cast<uint64_t>(*codec) : UINT64_MAX, content_hash})
     hasher.add(value);
   return hasher.digest();
 }
@@ -123,9 +127,9 @@ std::vector<LayoutId> layout_candidates(CodecId codec, const ContentShape& shape
     return shape.kind == SectionKind::kCodes ? std::vector{LayoutId::kPlain} : std::vector<LayoutId>();
   if (codec == CodecId::kNone)
     return {*std::ranges::min_element(allowed, {}, [&](LayoutId layout) { return laid_out_bytes(layout, shape); })};
-  if (shape.kind == SectionKind::kCodes && !shape.has_stepped_codes())
-    return content.size() <= kTryAllCodes ? allowed : code_candidates(shape, content);
-  if (content.size() <= kTryAllFloats) return allowed;
+  if (chooses_by_content(shape))
+    return shape.content_bytes() <= kTryAllCodes ? allowed : code_candidates(shape, content);
+  if (shape.content_bytes() <= kTryAllFloats) return allowed;
   return {allowed.back()};
 }
 
@@ -173,7 +177,7 @@ void SectionCache::forget_oldest() {
   std::erase_if(sections_, [oldest](const auto& item) { return item.second.last_use < oldest; });
 }
 
-PackedSections SectionCache::pack(std::span<const ContentShape> shapes, const ContentOf& content_of,
+PackedSections SectionCache::pack(std::span<const ContentShape> shapes, const SectionContents& contents,
                                   const EncodeOptions& options, Progress& progress) {
   ++calls_;
   uint64_t content_bytes = 0;
@@ -184,13 +188,13 @@ PackedSections SectionCache::pack(std::span<const ContentShape> shapes, const Co
   std::vector<uint64_t> keys(shapes.size());
   std::vector<Smallest> smallest(shapes.size());
   std::vector<std::vector<Attempt>> of_section(shapes.size());
-  std::vector<uint64_t> contents;
-  for (const ContentShape& shape : shapes) contents.push_back(shape.content_bytes());
-  parallel_within(contents, working_bytes_, [&](int64_t index) {
+  std::vector<uint64_t> gathered;
+  for (const ContentShape& shape : shapes) gathered.push_back(shape.content_bytes());
+  parallel_within(gathered, working_bytes_, [&](int64_t index) {
     const auto i = static_cast<size_t>(index);
-    const ByteVector content = content_of(i);
-    keys[i] = key_of(shapes[i], codec_for(shapes[i], options), content);
+    keys[i] = key_of(shapes[i], codec_for(shapes[i], options), contents.hash(i));
     if ((smallest[i].packed = find(keys[i]))) return done(i);
+    const ByteVector content = chooses_by_content(shapes[i]) ? contents.content(i) : ByteVector();
     of_section[i] = attempts_of(i, shapes[i], content, options);
     smallest[i].attempts_left = of_section[i].size();
   });
@@ -214,7 +218,7 @@ PackedSections SectionCache::pack(std::span<const ContentShape> shapes, const Co
     };
     std::shared_ptr<const PackedSection> packed;
     if (codec != CodecId::kNone || wins(laid_out_bytes(layout, shapes[i])))  // bytes that are copied can be foretold
-      packed = std::make_shared<const PackedSection>(pack_section_as(shapes[i], content_of(i), layout, codec));
+      packed = std::make_shared<const PackedSection>(pack_section_as(shapes[i], contents.content(i), layout, codec));
     {
       std::lock_guard lock(results);
       if (packed && best.beaten_by(packed->stored.size(), a))

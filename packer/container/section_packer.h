@@ -29,6 +29,14 @@ struct EncodeOptions {
 // "brotli", "zstd", "xz", "rans", "none" or "auto". Throws UsageError for other names.
 EncodeOptions encode_options_from(std::string_view name);
 
+// What sections hold, by number and from any thread: the content, which is asked for once for each candidate of layout
+// and codec, so that memory does not grow with the number of sections, and a hash that tells contents of one shape
+// apart, for those that have been compressed before.
+struct SectionContents {
+  std::function<ByteVector(size_t)> content;
+  std::function<uint64_t(size_t)> hash;
+};
+
 // Sections already compressed, by a hash of contents, shape and options. Encoding many models that share most
 // tensors (the search for a byte budget) compresses each tensor once per precision. Beyond `most_bytes` of compressed
 // sections it forgets those used longest ago, but not what the last two models were made of. One pack() at a time.
@@ -38,7 +46,7 @@ class SectionCache {
   class Store {
    public:
     virtual ~Store() = default;
-    // Null: not there. `key` hashes shape, codec and contents (XXH3-64).
+    // Null: not there. `key` hashes shape, codec and the contents' hash (XXH3-64).
     virtual std::shared_ptr<const PackedSection> find(uint64_t key) const = 0;
     virtual void insert(uint64_t key, const PackedSection& section) const = 0;
   };
@@ -49,12 +57,9 @@ class SectionCache {
       : store_(store), most_bytes_(most_bytes), working_bytes_(working_bytes) {}
 
   // Sections of these shapes, in this order, compressed now unless they have been before: every candidate of layout and
-  // codec is a task of its own, those that take longest first. `content_of(i)` gives the content of section i, from any
-  // thread and once for each candidate, so that memory does not grow with the number of sections.
-  // Progress: one stage, in bytes of content.
-  using ContentOf = std::function<ByteVector(size_t)>;
-  PackedSections pack(std::span<const ContentShape> shapes, const ContentOf& content_of, const EncodeOptions& options,
-                      Progress& progress);
+  // codec is a task of its own, those that take longest first. Progress: one stage, in bytes of content.
+  PackedSections pack(std::span<const ContentShape> shapes, const SectionContents& contents,
+                      const EncodeOptions& options, Progress& progress);
   size_t size() const;
 
   static constexpr uint64_t kMostBytes = uint64_t{256} << 20;
@@ -79,8 +84,9 @@ class SectionCache {
 uint64_t packing_bytes(const ContentShape& shape, CodecId codec);
 
 // Which layouts are worth really compressing: one or a few, the best for `codec` (nearly always) among them; none when
-// the codec does not take this shape. Compressing every one with Brotli at quality 11 costs seconds per megabyte; the
-// direction of a code matrix is decided by a statistic instead. A function of its arguments alone.
+// the codec does not take this shape. Only of codes that are not stepped is the content looked at. Compressing every
+// one with Brotli at quality 11 costs seconds per megabyte; the direction of a code matrix is decided by a statistic
+// instead. A function of its arguments alone.
 std::vector<LayoutId> layout_candidates(CodecId codec, const ContentShape& shape, Bytes content);
 
 // That statistic: ideal length in bits of `codes` (rows, columns) read row by row (or column by column) under

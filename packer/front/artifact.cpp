@@ -96,8 +96,9 @@ PackedModel pack_model(const QuantizedModel& model, const EncodeOptions& options
   const ArtifactPlan plan = plan_artifact(model, kWhere);
   std::vector<ContentShape> shapes;
   for (const PlannedSection& section : plan.sections) shapes.push_back(section.shape);
-  PackedSections packed = cache.pack(
-      shapes, [&](size_t i) { return gather_content(model, plan, i); }, options, progress);
+  const SectionContents contents{[&](size_t i) { return gather_content(model, plan, i); },
+                                 [&](size_t i) { return hash_content(model, plan, i); }};
+  PackedSections packed = cache.pack(shapes, contents, options, progress);
   check_expansion(plan.header.tensors, container_bytes(packed), kWhere);
   return {format_version_of(plan.header), std::move(packed)};
 }
