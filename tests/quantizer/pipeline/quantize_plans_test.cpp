@@ -195,14 +195,12 @@ TEST_F(HostPlans, OfPacking) {
   const std::vector<ContentShape> shapes(4, shape);
   SectionCache cache(nullptr, SectionCache::kMostBytes, /*working_bytes=*/1);
   const AllocationProbe probe;
-  cache.pack(
-      shapes,
-      [&](size_t i) {
-        ByteVector other = content;
-        other[0] = static_cast<std::byte>(i);
-        return other;
-      },
-      {CodecId::kRans}, silent_);
+  const auto other_content = [&](size_t i) {
+    ByteVector other = content;
+    other[0] = static_cast<std::byte>(i);
+    return other;
+  };
+  cache.pack(shapes, {other_content, [](size_t i) { return i; }}, {CodecId::kRans}, silent_);
   const uint64_t kept = 3 * shape.elements() / 2;  // of the others, four bits a code
   expect_planned(probe.peak_bytes(), packing_bytes(shape, CodecId::kRans) + kept);
 }
