@@ -6,6 +6,11 @@
 
 namespace thimble {
 
+// Grid of one thread per element, `threads` in a CTA, a row per blockIdx.y.
+inline dim3 element_grid(int64_t rows, int64_t columns, int threads) {
+  return {static_cast<unsigned>(divide_up(columns, threads)), static_cast<unsigned>(rows)};
+}
+
 // Which part of a square matrix is not zero.
 enum class MatrixPart { kWhole, kLower, kUpper };
 

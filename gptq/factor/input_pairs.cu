@@ -361,10 +361,6 @@ __global__ void add_shift_kernel(const double* shift, const int32_t* order, int6
   weight = static_cast<float>(weight + strength * shift[row * padded + i]);
 }
 
-dim3 elements(int64_t rows, int64_t columns) {
-  return {static_cast<unsigned>(divide_up(columns, kThreads)), static_cast<unsigned>(rows)};
-}
-
 // On the current device.
 class Shifter {
  public:
@@ -384,9 +380,9 @@ class Shifter {
       if (!here) upload(memory_.drift, std::get<std::shared_ptr<const MatrixF64>>(pair.drift)->values(), stream_);
     });
     factored_ = factor[0];
-    launch_kernel(transpose_kernel, {elements(padded_, padded_), kThreads}, stream_, factored_.upper, padded_,
-                  factored_.inverse);
-    launch_kernel(pad_kernel<double>, {elements(padded_, padded_), kThreads}, stream_,
+    launch_kernel(transpose_kernel, {element_grid(padded_, padded_, kThreads), kThreads}, stream_, factored_.upper,
+                  padded_, factored_.inverse);
+    launch_kernel(pad_kernel<double>, {element_grid(padded_, padded_, kThreads), kThreads}, stream_,
                   here ? here->values.data() : memory_.drift, factored_.order, columns_, columns_, padded_,
                   memory_.ordered);
   }
@@ -396,12 +392,12 @@ class Shifter {
     if (weights.rows == 0) return result;
     const int64_t rows = round_up(weights.rows, kTile);
     upload_rows(memory_.weights, weights, memory_.left, stream_);
-    launch_kernel(pad_kernel<float>, {elements(rows, padded_), kThreads}, stream_, memory_.weights, nullptr,
-                  weights.rows, columns_, padded_, memory_.left);
+    launch_kernel(pad_kernel<float>, {element_grid(rows, padded_, kThreads), kThreads}, stream_, memory_.weights,
+                  nullptr, weights.rows, columns_, padded_, memory_.left);
     multiply(memory_.left, memory_.ordered, rows, padded_, MatrixPart::kWhole, memory_.right, stream_);
     multiply(memory_.right, factored_.inverse, rows, padded_, MatrixPart::kLower, memory_.left, stream_);
     multiply(memory_.left, factored_.upper, rows, padded_, MatrixPart::kUpper, memory_.right, stream_);
-    launch_kernel(add_shift_kernel, {elements(weights.rows, columns_), kThreads}, stream_, memory_.right,
+    launch_kernel(add_shift_kernel, {element_grid(weights.rows, columns_, kThreads), kThreads}, stream_, memory_.right,
                   factored_.order, columns_, padded_, strength, memory_.weights);
     download(result.values(), static_cast<const float*>(memory_.weights), stream_);
     stream_.wait();

@@ -52,10 +52,6 @@ __global__ void __launch_bounds__(kThreads)
   sums[blockIdx.x] = sum;
 }
 
-dim3 elements(int64_t rows, int64_t columns) {
-  return {static_cast<unsigned>(divide_up(columns, kThreads)), static_cast<unsigned>(rows)};
-}
-
 struct LossMemory {
   double *packed, *triangle, *diagonal;  // of H; (K) of scratch, or H itself where that is diagonal
   int32_t* failed;
@@ -94,8 +90,8 @@ class CudaLossMeter final : public LossMeter {
     const LossMemory memory = lay_out(columns, padded, *most, loss.hessian != nullptr, arena);
     if (loss.hessian) {
       upload_hessian(*loss.hessian, memory.triangle, memory.diagonal, memory.packed, memory.failed, stream_);
-      launch_kernel(doubled_triangle_kernel, {elements(padded, padded), kThreads}, stream_, memory.packed, columns,
-                    padded, memory.triangle);
+      launch_kernel(doubled_triangle_kernel, {element_grid(padded, padded, kThreads), kThreads}, stream_, memory.packed,
+                    columns, padded, memory.triangle);
     } else {
       upload(memory.diagonal, std::span(loss.diagonal), stream_);
     }
@@ -105,8 +101,8 @@ class CudaLossMeter final : public LossMeter {
       for (const auto& [matrix, to] : {std::pair(&weights, memory.before), std::pair(&quantized, memory.after)})
         loader_.place(matrix->block_rows(first, rows), {}, {to, columns, 0, {}, {}, 0, rows});
       loader_.finish();
-      launch_kernel(errors_kernel, {elements(tiled, padded), kThreads}, stream_, memory.before, memory.after, rows,
-                    columns, padded, memory.errors);
+      launch_kernel(errors_kernel, {element_grid(tiled, padded, kThreads), kThreads}, stream_, memory.before,
+                    memory.after, rows, columns, padded, memory.errors);
       if (loss.hessian)
         multiply(memory.errors, memory.triangle, tiled, padded, MatrixPart::kLower, memory.products, stream_);
       launch_kernel(row_sums_kernel, {static_cast<unsigned>(rows), kThreads}, stream_, memory.errors, memory.products,

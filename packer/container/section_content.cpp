@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <iterator>
-#include <set>
+#include <map>
+#include <utility>
 
 #include "packer/layout/stored_model.h"
 #include "runtime/base/hash.h"
@@ -129,13 +129,10 @@ size_t code_bytes(const QuantizedModel& model, const PlannedSection& section, By
   return most;
 }
 
-// For what the section has of a tensor, of that number.
-void make_room(QuantizedTensor& tensor, size_t number, const PlannedSection& section, size_t code_bytes) {
-  for (const TensorSlice& slice : section.slices) {
-    if (slice.tensor != number) continue;
-    if (auto* stepped = std::get_if<SteppedCodes>(&tensor.data)) stepped->codes.widen(code_bytes);
-    if (slice.first_byte == 0) make_room(tensor, entry_of(tensor), section.shape.kind);
-  }
+// For a slice of the tensor that a section of this kind has.
+void make_room(QuantizedTensor& tensor, const TensorSlice& slice, SectionKind kind, size_t code_bytes) {
+  if (auto* stepped = std::get_if<SteppedCodes>(&tensor.data)) stepped->codes.widen(code_bytes);
+  if (slice.first_byte == 0) make_room(tensor, entry_of(tensor), kind);
 }
 
 // Of tensors that have room.
@@ -217,7 +214,8 @@ uint64_t hash_content(const QuantizedModel& model, const ArtifactPlan& plan, siz
 
 void scatter_content(QuantizedModel& model, const PlannedSection& section, Bytes content) {
   const size_t bytes = code_bytes(model, section, content);
-  for (const TensorSlice& slice : section.slices) make_room(model.tensors[slice.tensor], slice.tensor, section, bytes);
+  for (const TensorSlice& slice : section.slices)
+    make_room(model.tensors[slice.tensor], slice, section.shape.kind, bytes);
   fill(model, section, content);
 }
 
@@ -228,12 +226,14 @@ void scatter_contents(QuantizedModel& model, std::span<const PlannedSection> sec
     const auto i = static_cast<size_t>(index);
     bytes[i] = code_bytes(model, sections[i], contents[i]);
   });
-  std::set<size_t> tensors;
+  using Slice = std::pair<const TensorSlice*, size_t>;  // and its section
+  std::map<size_t, std::vector<Slice>> slices;          // by tensor, in file order
   for (size_t i = 0; i < contents.size(); ++i)
-    for (const TensorSlice& slice : sections[i].slices) tensors.insert(slice.tensor);
-  parallel_for(std::ssize(tensors), [&](int64_t index) {
-    const size_t tensor = *std::next(tensors.begin(), index);
-    for (size_t i = 0; i < contents.size(); ++i) make_room(model.tensors[tensor], tensor, sections[i], bytes[i]);
+    for (const TensorSlice& slice : sections[i].slices) slices[slice.tensor].emplace_back(&slice, i);
+  const std::vector<std::pair<size_t, std::vector<Slice>>> of_tensors(slices.begin(), slices.end());
+  parallel_for(std::ssize(of_tensors), [&](int64_t index) {
+    const auto& [tensor, own] = of_tensors[static_cast<size_t>(index)];
+    for (const auto& [slice, i] : own) make_room(model.tensors[tensor], *slice, sections[i].shape.kind, bytes[i]);
   });
   std::vector<size_t> alone;  // two sections of NVFP4 may share a byte
   for (size_t i = 0; i < contents.size(); ++i)

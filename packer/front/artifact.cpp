@@ -122,8 +122,9 @@ QuantizedModel decode_artifact(Bytes file, const std::string& path) {
   QuantizedModel model = empty_model(artifact.plan.header);
   // A few sections at a time: their contents may take several times the bytes that tensors do. A tensor is given room
   // once its first section is decompressed.
+  const uint64_t most = most_contents_at_once();
   for (size_t first = 1, next = 1; first < sections.size(); first = next) {
-    for (uint64_t bytes = 0; next < sections.size() && (next == first || bytes < most_contents_at_once()); ++next)
+    for (uint64_t bytes = 0; next < sections.size() && (next == first || bytes < most); ++next)
       bytes += sections[next].shape.content_bytes();
     std::vector<ByteVector> contents(next - first);
     parallel_for(std::ssize(contents), [&](int64_t i) {
