@@ -17,6 +17,9 @@ namespace {
 // A probability of 1 may come out a few roundings above it; more is a scorer that does not normalise.
 constexpr float kLeastNll = -1e-4F;
 
+// Batches of windows begin small, so that the first scores come soon, and grow to what the scorer prefers.
+constexpr size_t kFirstShare = 64, kGrowth = 4;
+
 void check_scores(std::span<const float> nll_nats, int64_t first_target, std::span<const Token> tokens) {
   for (size_t i = 0; i < nll_nats.size(); ++i) {
     if (std::isfinite(nll_nats[i]) && nll_nats[i] >= kLeastNll) continue;
@@ -85,11 +88,12 @@ std::string to_text(const BpbGap& gap) {
 
 double score_stream(Scorer& scorer, std::span<const Token> tokens, std::span<const Window> windows,
                     std::span<float> nll_nats, Progress& progress) {
-  const auto batch_windows = static_cast<size_t>(std::max<int64_t>(1, scorer.preferred_windows()));
+  const auto most_windows = static_cast<size_t>(std::max<int64_t>(1, scorer.preferred_windows()));
+  size_t batch_windows = std::max<size_t>(1, most_windows / kFirstShare);
   const auto start = std::chrono::steady_clock::now();
   double first_batch_seconds = 0;
   progress.begin("evaluate", static_cast<int64_t>(windows.size()), "windows");
-  for (size_t first = 0; first < windows.size(); first += batch_windows) {
+  for (size_t first = 0; first < windows.size();) {
     std::span<const Window> batch = windows.subspan(first, std::min(batch_windows, windows.size() - first));
     const int64_t begin = batch.front().target_begin;
     std::span<float> out = nll_nats.subspan(begin, batch.back().target_end - begin);
@@ -98,6 +102,8 @@ double score_stream(Scorer& scorer, std::span<const Token> tokens, std::span<con
     if (first == 0)
       first_batch_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     progress.advance(static_cast<int64_t>(batch.size()));
+    first += batch.size();
+    batch_windows = std::min(most_windows, kGrowth * batch_windows);
   }
   progress.end();
   return first_batch_seconds;

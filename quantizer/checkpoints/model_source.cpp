@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "packer/artifact.h"
+#include "quantizer/console/console.h"
 #include "quantizer/console/quoted_name.h"
 #include "runtime/base/file.h"
 #include "runtime/base/file_kind.h"
@@ -134,17 +135,26 @@ uint64_t model_hash(const std::string& path) {
 QuantizedModel load_artifact(const std::string& path) { return decode_artifact(MappedFile(path).bytes(), path); }
 
 LoadedModel load_model(OpenedCheckpoint& checkpoint) {
-  return {checkpoint.path(), checkpoint.file().file_bytes(), {checkpoint.runnable(), checkpoint.weights()}};
+  const double start = seconds_since_start();
+  LoadedModel loaded{checkpoint.path(), checkpoint.file().file_bytes(), {checkpoint.runnable(), checkpoint.weights()}};
+  loaded.seconds = seconds_since_start() - start;
+  return loaded;
 }
 
 LoadedModel load_model(const std::string& path, const std::string& config_path) {
-  if (!is_artifact(path)) {
-    OpenedCheckpoint opened(path, config_path);
-    return load_model(opened);
-  }
-  if (!config_path.empty())
-    throw UsageError("--config applies to checkpoints; '" + path + "' is an artifact with its own");
-  return {path, file_size_bytes(path), dequantize_model(load_artifact(path), path)};
+  const double start = seconds_since_start();
+  auto load = [&]() -> LoadedModel {
+    if (!is_artifact(path)) {
+      OpenedCheckpoint opened(path, config_path);
+      return load_model(opened);
+    }
+    if (!config_path.empty())
+      throw UsageError("--config applies to checkpoints; '" + path + "' is an artifact with its own");
+    return {path, file_size_bytes(path), dequantize_model(load_artifact(path), path)};
+  };
+  LoadedModel loaded = load();
+  loaded.seconds = seconds_since_start() - start;
+  return loaded;
 }
 
 }  // namespace thimble

@@ -65,6 +65,7 @@ struct LoadedModel {
   std::string path;
   uint64_t file_bytes = 0;
   RunnableModel model;
+  double seconds = 0;  // that loading took
 };
 
 // An artifact takes no config.

@@ -20,11 +20,12 @@ struct AuditArguments {
   int64_t samples = AuditOptions{}.samples;
 };
 
-void run_audit(const AuditArguments& options, const Device& device, uint64_t seed, Console& console) {
+void run_audit(const AuditArguments& options, const CommonOptions& common, Console& console) {
   console.plan(audit_plan());
-  std::jthread warming = warm_up(device);
+  const std::jthread warming = warm_up(common.device);
   Tokenizer tokenizer = load_tokenizer(options.source.tokenizer);
   const RunnableModel model = load_model(options.model, options.config).model;
+  const Device device = open_device(common);
   check_vocab_size(tokenizer, model.spec.vocabulary(), options.model);
   const int64_t context = options.source.context_for(model.spec, options.model);
   const std::vector<Token> tokens = options.source.load(tokenizer, model.spec.vocabulary());
@@ -41,7 +42,7 @@ void run_audit(const AuditArguments& options, const Device& device, uint64_t see
   }
   AuditOptions audit_options;
   audit_options.samples = options.samples;
-  audit_options.seed = seed;
+  audit_options.seed = common.seed;
   const AuditReport checks = audit(*scorer, tokens, tokenizer, evaluation, source, audit_options, console.progress());
   const std::optional<std::string> note = context_note(model.spec, context, evaluation.report.targets);
   Json json = to_json(checks);
@@ -70,7 +71,7 @@ void add_audit_command(CommandLine& line) {
   add_count(*command, "--samples", options->samples, "Random positions to probe", 0, 1 << 20)->capture_default_str();
   set_action(line, *command, [&line, options](Console& console) {
     options->source.find_tokenizer({&options->model, 1}, TokenSource::Need::kRequired);
-    run_audit(*options, open_device(line.common), line.common.seed, console);
+    run_audit(*options, line.common, console);
   });
 }
 

@@ -80,8 +80,7 @@ void add_eval_command(CommandLine& line) {
                     "per token, and how often both find the same token the likeliest");
   set_collective_action(line, *command, [&line, options](Console& console) {
     options->source.find_tokenizer(options->models, TokenSource::Need::kRequired);
-    Device device = open_device(line.common, line.ranks);
-    std::jthread warming = warm_up(device);
+    const std::jthread warming = warm_up(line.common.device, line.ranks.local_rank());
     Tokenizer tokenizer = load_tokenizer(options->source.tokenizer);
     ByteTable bytes(tokenizer);
     TokenSource source = options->source;
@@ -94,12 +93,15 @@ void add_eval_command(CommandLine& line) {
       if (!is_artifact(path)) OpenedCheckpoint(path, options->config, Contents::kShapes);
     if (options->divergence && options->models.size() < 2)
       throw UsageError("--divergence is between models: name the original first, then others");
+    std::optional<Device> device;
     std::optional<ReadyModel> first;  // kept for divergences
     for (const std::string& path : options->models) {
       if (options->check_finite) require_finite_file(path);
       // The config belongs to checkpoints; artifacts carry their own.
-      auto load = [&] { return load_model(path, is_artifact(path) ? "" : options->config); };
-      ReadyModel model = make_ready(load, source, tokenizer, device, line.ranks, console, options->check_finite);
+      LoadedModel loaded = load_model(path, is_artifact(path) ? "" : options->config);
+      if (!device) device = open_device(line.common, line.ranks);  // begun meanwhile
+      ReadyModel model =
+          make_ready(std::move(loaded), source, tokenizer, *device, line.ranks, console, options->check_finite);
       all.push_back(score_model(model, source, bytes, console));
       source.context = all[0].report.context;  // gaps between models with different contexts would mean nothing
       if (!options->divergence) continue;
@@ -110,7 +112,7 @@ void add_eval_command(CommandLine& line) {
     }
     Json json = Json::array();
     for (const ScoredModel& scored : all) json.push_back(to_json(scored, all[0]));
-    std::string name = device_text(device, line.ranks);
+    std::string name = device_text(*device, line.ranks);
     console.result(table_of(all, name),
                    Json{{"device", name}, {"evaluations", json}, {"notes", notes_json(notes_of(all))}});
   });

@@ -17,10 +17,11 @@ struct GenerateArguments {
   double temperature = 0.8;
 };
 
-Json run_generate(const GenerateArguments& options, const Device& device, uint64_t seed, Console& console) {
-  std::jthread warming = warm_up(device);
+Json run_generate(const GenerateArguments& options, const CommonOptions& common, Console& console) {
+  const std::jthread warming = warm_up(common.device);
   Tokenizer tokenizer = load_tokenizer(options.tokenizer);
   const RunnableModel model = load_model(options.model, options.config).model;
+  const Device device = open_device(common);
   check_vocab_size(tokenizer, model.spec.vocabulary(), options.model);
   std::vector<Token> tokens = {document_start_token(tokenizer)};
   for (Token token : tokenizer.encode(options.prompt)) tokens.push_back(token);
@@ -35,7 +36,7 @@ Json run_generate(const GenerateArguments& options, const Device& device, uint64
     memory = to_json(plan);
   }
   std::vector<Token> text(tokens.begin() + 1, tokens.end());
-  const TextOptions sampling{options.length, options.temperature, seed};
+  const TextOptions sampling{options.length, options.temperature, common.seed};
   make_generator(model.weights, device, context, /*sequences=*/1)->text(tokens, sampling, [&](Token token) {
     // A control token ends the document.
     if (tokenizer.kind(token) == PieceKind::kBoundary) return false;
@@ -44,7 +45,7 @@ Json run_generate(const GenerateArguments& options, const Device& device, uint64
   });
   Json result = {{"text", tokenizer.decode(text)},
                  {"tokens", text},
-                 {"seed", seed},
+                 {"seed", common.seed},
                  {"temperature", options.temperature},
                  {"device", device.name()}};
   if (!memory.is_null()) result["memory_plan"] = memory;
@@ -70,7 +71,7 @@ void add_generate_command(CommandLine& line) {
       ->capture_default_str();
   set_action(line, *command, [&line, options](Console& console) {
     if (options->tokenizer.empty()) options->tokenizer = tokenizer_of_models({&options->model, 1}, /*required=*/true);
-    Json result = run_generate(*options, open_device(line.common), line.common.seed, console);
+    Json result = run_generate(*options, line.common, console);
     console.result(result.at("text").get<std::string>() + "\n", result);
   });
 }

@@ -112,11 +112,11 @@ std::vector<ScoredModel> score_before_and_after(const QuantizeRequest& request, 
   ByteTable bytes(tokenizer);
   return times.time("evaluation", [&] {
     std::vector<ScoredModel> scores;
-    auto score = [&](const std::function<LoadedModel()>& load) {
-      scores.push_back(score_model(load, source, tokenizer, bytes, request.device, ranks, console));
+    auto score = [&](LoadedModel loaded) {
+      scores.push_back(score_model(std::move(loaded), source, tokenizer, bytes, request.device, ranks, console));
     };
-    score([&] { return load_model(checkpoint); });
-    score([&] { return load_model(request.output, ""); });
+    score(load_model(checkpoint));
+    score(load_model(request.output, ""));
     return scores;
   });
 }
@@ -201,11 +201,11 @@ void add_quantize_command(CommandLine& line) {
                                    text.texts.empty() ? TokenSource::Need::kOptional : TokenSource::Need::kRequired);
     text.tokenizer = options->source.tokenizer;
     if (line.ranks.is_root()) check_files(*options);
+    const std::jthread warming = warm_up(line.common.device, line.ranks.local_rank());
     StageTimes times;
     OpenedCheckpoint checkpoint =
         times.time("open", [&] { return OpenedCheckpoint(options->request.checkpoint, options->request.config); });
     QuantizeRequest finished = finish_request(*options, line, checkpoint.spec());
-    std::jthread warming = warm_up(finished.device);
     if (finished.check_finite) require_finite_file(finished.checkpoint);
     const int64_t scored = check_scoring(checkpoint, options->source);
     if (finished.slope_target.bpb_gap)

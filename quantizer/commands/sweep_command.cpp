@@ -150,11 +150,11 @@ void add_sweep_command(CommandLine& line) {
   add_options(*command, *options);
   set_collective_action(line, *command, [&line, options, command](Console& console) {
     SweepRequest request = files_of(*options, line);
+    const std::jthread warming = warm_up(line.common.device, line.ranks.local_rank());
     StageTimes times;
     OpenedCheckpoint source =
         times.time("open", [&] { return OpenedCheckpoint(request.base.checkpoint, request.base.config); });
     finish_request(*options, line, source.spec(), request);
-    std::jthread warming = warm_up(request.base.device);
     console.plan(sweep_plan(
         request.base, request.methods.size() * std::max(request.budgets_bytes.size(), request.bits_per_weight.size())));
     SweepOutcome outcome = run_sweep(request, source, line.ranks, times, console);

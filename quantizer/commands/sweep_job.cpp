@@ -178,7 +178,8 @@ class Sweep {
 
   BpbReport score(const std::function<LoadedModel()>& load) {
     return times_.time("evaluation", [&] {
-      return score_model(load, request_.source, tokenizer_, byte_table_, request_.base.device, ranks_, console_).report;
+      return score_model(load(), request_.source, tokenizer_, byte_table_, request_.base.device, ranks_, console_)
+          .report;
     });
   }
 

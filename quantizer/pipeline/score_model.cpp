@@ -29,7 +29,7 @@ class KeptScorer final : public Scorer {
     return (kLeastWindows + own - 1) / own * own;
   }
   void score(std::span<const ScoreWindow> windows, std::span<float> nll) override {
-    const PieceName name = {WorkKind::kScore, Hasher().add(key_).add(calls_++).digest()};
+    const PieceName name = {WorkKind::kScore, Hasher().add(key_).add(calls_++).add(uint64_t{nll.size()}).digest()};
     const auto scores = work_.result<std::vector<float>>(name, [&] {
       std::vector<float> computed(nll.size());
       scorer_->score(windows, computed);
@@ -53,16 +53,8 @@ class KeptScorer final : public Scorer {
 
 }  // namespace
 
-ReadyModel make_ready(const std::function<LoadedModel()>& load, const TokenSource& source, const Tokenizer& tokenizer,
-                      const Device& device, Ranks& ranks, Console& console, bool check_finite) {
-  double load_seconds = 0;
-  auto timed = [&](auto body) {
-    const double start = seconds_since_start();
-    auto result = body();
-    load_seconds += seconds_since_start() - start;
-    return result;
-  };
-  LoadedModel loaded = timed(load);
+ReadyModel make_ready(LoadedModel loaded, const TokenSource& source, const Tokenizer& tokenizer, const Device& device,
+                      Ranks& ranks, Console& console, bool check_finite) {
   const Spec& spec = loaded.model.spec;
   check_vocab_size(tokenizer, spec.vocabulary(), loaded.path);
   const int64_t context = source.context_for(spec, loaded.path);
@@ -77,7 +69,9 @@ ReadyModel make_ready(const std::function<LoadedModel()>& load, const TokenSourc
                           usable_memory(device));
     console.note(memory->text());
   }
-  std::unique_ptr<Scorer> scorer = timed([&] { return make_scorer(loaded.model.weights, device, context, ranks); });
+  const double start = seconds_since_start();
+  std::unique_ptr<Scorer> scorer = make_scorer(loaded.model.weights, device, context, ranks);
+  const double load_seconds = loaded.seconds + seconds_since_start() - start;
   if (check_finite) scorer = make_finite_scorer(std::move(scorer), /*every_window=*/!device.is_cuda);
   return {loaded.path,       loaded.file_bytes, spec,   std::move(tokens),
           std::move(scorer), load_seconds,      memory, seconds_since_start()};
@@ -94,9 +88,9 @@ ScoredModel score_model(const ReadyModel& model, const TokenSource& source, cons
   return scored;
 }
 
-ScoredModel score_model(const std::function<LoadedModel()>& load, const TokenSource& source, const Tokenizer& tokenizer,
+ScoredModel score_model(LoadedModel loaded, const TokenSource& source, const Tokenizer& tokenizer,
                         const ByteTable& bytes, const Device& device, Ranks& ranks, Console& console) {
-  return score_model(make_ready(load, source, tokenizer, device, ranks, console), source, bytes, console);
+  return score_model(make_ready(std::move(loaded), source, tokenizer, device, ranks, console), source, bytes, console);
 }
 
 DivergenceReport divergence_of(const ReadyModel& first, const ReadyModel& second, const TokenSource& source,

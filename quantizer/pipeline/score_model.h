@@ -45,13 +45,13 @@ struct ReadyModel {
   double ready_seconds = 0;          // since the program's start
 };
 
-// What `load` gives on `device`, windows shared among the ranks. The plan of a CUDA device's memory is printed first.
+// The model on `device`, windows shared among the ranks. The plan of a CUDA device's memory is printed first.
 // `check_finite` looks for NaN and infinities as finite_input.h says, on the CPU in every window.
-ReadyModel make_ready(const std::function<LoadedModel()>& load, const TokenSource& source, const Tokenizer& tokenizer,
-                      const Device& device, Ranks& ranks, Console& console, bool check_finite = false);
+ReadyModel make_ready(LoadedModel loaded, const TokenSource& source, const Tokenizer& tokenizer, const Device& device,
+                      Ranks& ranks, Console& console, bool check_finite = false);
 ScoredModel score_model(const ReadyModel& model, const TokenSource& source, const ByteTable& bytes, Console& console);
 // Both of the last.
-ScoredModel score_model(const std::function<LoadedModel()>& load, const TokenSource& source, const Tokenizer& tokenizer,
+ScoredModel score_model(LoadedModel loaded, const TokenSource& source, const Tokenizer& tokenizer,
                         const ByteTable& bytes, const Device& device, Ranks& ranks, Console& console);
 
 // Of the second model's predictions from the first's on the same tokens. Each rank computes all of it, on one device.

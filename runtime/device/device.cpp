@@ -101,12 +101,13 @@ Device open_device(const std::string& text, const std::string& numerics, int loc
   return device;
 }
 
-std::jthread warm_up(const Device& device) {
-  if (!device.is_cuda) return {};
-  return std::jthread([ordinals = device.ordinals] {
+std::jthread warm_up(const std::string& text, int local_rank) {
+  if (text == "cpu") return {};
+  return std::jthread([=] {
     try {
-      run_in_threads(ordinals.size(), [&](size_t i) { cuda_free_memory(ordinals[i]); });
-    } catch (const DeviceError&) {
+      const Device device = open_device(text, "auto", local_rank);
+      run_in_threads(device.ordinals.size(), [&](size_t i) { cuda_free_memory(device.ordinals[i]); });
+    } catch (const Error&) {
     }
   });
 }

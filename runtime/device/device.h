@@ -38,9 +38,9 @@ bool is_numerics_text(std::string_view text);
 // DeviceError; a text of another form, and a mode that the build leaves out, is a UsageError.
 Device open_device(const std::string& text, const std::string& numerics, int local_rank = 0);
 
-// Begins the first use of the device, which takes some tenths of a second, while the caller reads files. Errors are
-// left to whoever uses the device next.
-[[nodiscard]] std::jthread warm_up(const Device& device);
+// Begins the first use of what open_device(text) will open, which takes some tenths of a second, while the caller reads
+// files: open_device() then waits for the driver alone. Errors are left to it.
+[[nodiscard]] std::jthread warm_up(const std::string& text, int local_rank = 0);
 
 // Bytes that may be planned with (memory_plan.h), of the scarcest of the device's. Not for the CPU.
 uint64_t usable_memory(const Device& device);

@@ -69,6 +69,18 @@ TEST_F(Bpb, TheBatchSizeChangesNoBit) {
   }
 }
 
+TEST_F(Bpb, FirstBatchesAreSmall) {
+  ContextScorer scorer(vocab_size_, 7, 128);
+  std::vector<size_t> counts;
+  scorer.spoil_score = [&](std::span<const ScoreWindow> windows, const ScoreWindow& window, size_t target) {
+    if (&window == windows.data() && target == 0) counts.push_back(windows.size());
+    return 0.0F;
+  };
+  const Evaluation result = evaluate(scorer, alternating_tokens(607), bytes_, {.stride = 2}, progress_);
+  EXPECT_EQ(counts, (std::vector<size_t>{2, 8, 32, 128, 128, 3}));
+  EXPECT_EQ(result.report.windows, 301);
+}
+
 TEST_F(Bpb, SumsAreFloat64) {
   // In float32, 2^24 + 1 + 1 + ... would stay 2^24.
   std::vector<float> nll(101, 1.0F);
