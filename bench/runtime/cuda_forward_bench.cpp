@@ -1,11 +1,15 @@
 // cuda_forward_bench.cpp: sliding-window scoring and self-generation of a 30M-parameter golf-gpt with random weights on
-// CUDA device 0: token-forwards per second over context lengths, and seconds for 64 x 2048 generated tokens. Medians.
+// CUDA device 0: token-forwards per second over context lengths, and seconds for 64 x 2,048 and 128 x 1,024 generated
+// tokens. Medians.
 //   cuda_forward_bench [MODE]        or, for a profiler:  cuda_forward_bench MODE CONTEXT WINDOWS
+//   cuda_forward_bench MODE generation
 // MODE: any of --numerics, bf16 by default.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "bench/runtime/golf30m_shape.h"
 #include "runtime/cuda/cuda_models.h"
@@ -36,11 +40,26 @@ double score_seconds(Scorer& model, std::span<const Token> tokens, size_t window
   return median_seconds(runs, [&] { model.score(list, nll); });
 }
 
+void generate(const std::shared_ptr<const Weights>& weights, Numerics numerics) {
+  for (const auto& [sequences, length] : {std::pair<int64_t, int64_t>(64, 2048), {128, 1024}}) {
+    const TextScript script =
+        uniform_script(weights->network->vocabulary(), {.sequences = sequences, .length = length});
+    auto on_device = make_cuda_generator(weights, 0, numerics, length, sequences);
+    SilentProgress progress;
+    const double seconds = median_seconds(3, [&] { on_device->calibration(script, 0, sequences, progress); });
+    std::printf("generation of %ld x %ld: %.3f s\n", static_cast<long>(sequences), static_cast<long>(length), seconds);
+  }
+}
+
 int run(int count, char** values) {
   Numerics numerics = Numerics::kBf16;
   for (Numerics mode : kAllNumerics)
     if (count > 1 && numerics_name(mode) == values[1]) numerics = mode;
   const std::shared_ptr<const Weights> weights = random_golf30m();
+  if (count > 2 && std::string_view(values[2]) == "generation") {
+    generate(weights, numerics);
+    return 0;
+  }
   constexpr size_t kStride = 64;
   std::vector<Token> tokens;
   for (size_t i = 0; i < 300'000; ++i) tokens.push_back(static_cast<Token>(i * 7919 % 1024));
@@ -60,11 +79,7 @@ int run(int count, char** values) {
     std::printf("%8ld %8zu %16.3f\n", static_cast<long>(context), windows,
                 static_cast<double>(windows) * static_cast<double>(context) / seconds / 1e6);
   }
-  auto on_device = make_cuda_generator(weights, 0, numerics, 2048, 64);
-  SilentProgress progress;
-  const TextScript script = uniform_script(weights->network->vocabulary(), {});
-  double seconds = median_seconds(3, [&] { on_device->calibration(script, 0, 64, progress); });
-  std::printf("generation of 64 x 2048: %.3f s\n", seconds);
+  generate(weights, numerics);
   return 0;
 }
 

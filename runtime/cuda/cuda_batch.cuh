@@ -32,10 +32,11 @@ struct CudaBatch {
   CudaTokens tokens;
   int sequences = 0, positions = 0;
   int needed = 0;              // the last positions of each sequence whose outputs are wanted
-  const int* first = nullptr;  // position of each sequence's first row
+  const int* first = nullptr;  // position of each sequence's first row is *first + offset
+  int offset = 0;
 
   int64_t rows() const { return static_cast<int64_t>(sequences) * positions; }
-  RowPositions row_positions() const { return {first, 0, positions}; }
+  RowPositions row_positions() const { return {first, offset, positions}; }
 };
 
 // Receives the input of every linear layer below the head, in device memory, while a pass runs.

@@ -84,8 +84,8 @@ void CudaPass<T>::run(size_t composite, const fused::Project& work) {
 
 template <typename T>
 void CudaPass<T>::compact() {
-  Rows needed{static_cast<int64_t>(batch_.sequences) * batch_.needed, batch_.needed, batch_.positions - batch_.needed,
-              true};
+  Rows needed{static_cast<int64_t>(batch_.sequences) * batch_.needed, batch_.needed,
+              batch_.offset + batch_.positions - batch_.needed, true};
   for (ValueId value : fusion_.compacted) {
     const T* from = data(value);
     const RowSquares from_squares = squares(value);

@@ -85,7 +85,7 @@ void CudaPass<T>::begin(const CudaBatch& batch, const CudaCache<T>& cache, const
   cache_ = &cache;
   stream_ = stream;
   shared_ = shared;
-  rows_ = {batch.rows(), batch.positions, 0, false};
+  rows_ = {batch.rows(), batch.positions, batch.offset, false};
   next_ = 0;
 }
 

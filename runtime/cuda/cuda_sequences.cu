@@ -9,7 +9,7 @@
 namespace thimble {
 namespace {
 
-constexpr int64_t kStepsPerGraph = 8;      // between graphs the device idles
+constexpr int kStepsPerGraph = 8;          // between graphs the device idles
 constexpr int64_t kStepsPerProgress = 64;  // the host may run ahead of the device by as many
 
 }  // namespace
@@ -49,21 +49,25 @@ SampleRequest CudaSequences<T>::request(double temperature, uint64_t seed, uint6
           tokens_.data(),
           context_,
           position_.data(),
+          /*offset=*/0,
           failed_.data()};
 }
 
-// In each step the token at *position of every sequence goes through the model, the next one is drawn.
+// In each step the token at the position of every sequence goes through the model, the next one is drawn. *position
+// moves after the last step.
 template <typename T>
-void CudaSequences<T>::capture(const SampleRequest& request, int64_t steps) {
-  const CudaBatch batch{{tokens_.data(), context_}, static_cast<int>(sequences_), 1, 1, position_.data()};
+void CudaSequences<T>::capture(SampleRequest request, int steps) {
+  CudaBatch batch{{tokens_.data(), context_}, static_cast<int>(sequences_), 1, 1, position_.data()};
   check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
   cudaGraph_t graph = nullptr;
   try {
-    for (int64_t step = 0; step < steps; ++step) {
+    for (int step = 0; step < steps; ++step) {
+      batch.offset = request.offset = step;
       pass_.run(batch, cache_, stream_);
       pass_.logits(logits_.data(), stream_);
       launch_sample(request, stream_);
     }
+    launch_advance(position_.data(), steps, stream_);
   } catch (...) {
     cudaStreamEndCapture(stream_, &graph);
     cudaGraphDestroy(graph);
@@ -100,7 +104,7 @@ std::vector<Token> CudaSequences<T>::generate(const TextScript& script, int64_t 
   draw.never_drawn = never_drawn_.data();
   draw.never_drawn_count = static_cast<int>(script.never_drawn.size());
   int64_t position = 0, told = 0;
-  auto advance = [&](int64_t steps, int64_t last) {
+  auto advance = [&](int steps, int64_t last) {
     if (position < last) capture(draw, steps);
     while (position < last) {
       check_cuda(cudaGraphLaunch(steps_, stream_));
@@ -135,9 +139,11 @@ void CudaSequences<T>::continue_text(std::span<const Token> prompt, int64_t most
   CudaPass<T> whole(weights_, prompt_shape(context_, length));
   whole.run({{tokens_.data(), context_}, 1, static_cast<int>(length), 1, position_.data()}, cache_, stream_);
   whole.logits(logits_.data(), stream_);
-  auto last = static_cast<int>(length - 1);
-  check_cuda(cudaMemcpyAsync(position_.data(), &last, sizeof(int), cudaMemcpyHostToDevice, stream_));
-  launch_sample(draw, stream_);
+  const auto drawn = static_cast<int>(length);
+  check_cuda(cudaMemcpyAsync(position_.data(), &drawn, sizeof(int), cudaMemcpyHostToDevice, stream_));
+  SampleRequest first_draw = draw;
+  first_draw.offset = -1;
+  launch_sample(first_draw, stream_);
   capture(draw, 1);
   for (int64_t i = 0;; ++i) {
     Token token = 0;

@@ -26,7 +26,7 @@ class CudaSequences {
 
  private:
   SampleRequest request(double temperature, uint64_t seed, uint64_t first_stream, int first_position) const;
-  void capture(const SampleRequest& request, int64_t steps);
+  void capture(SampleRequest request, int steps);
   void require_finite() const;
 
   const CudaNetworkWeights<T>& weights_;

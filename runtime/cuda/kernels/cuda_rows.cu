@@ -45,6 +45,8 @@ __device__ TokenPlace place_of(const CudaTokens& tokens, const RowPositions& pos
   return {tokens.data + positions.sequence(row) * tokens.stride, positions.position(row)};
 }
 
+constexpr int kPairs = 8;  // of a lane
+
 // The two table rows whose sum is a position's embedding.
 template <typename T>
 struct EmbeddingRows {
@@ -56,52 +58,100 @@ struct EmbeddingRows {
                ? a.pair_table + static_cast<int64_t>(bucket_of(place.token(0), place.token(1), a.buckets)) * a.width
                : nullptr;
   }
-  __device__ float2 at(int column) const {
-    float2 x = load_pair(token + column);
-    if (pair) {
-      float2 b = load_pair(pair + column);
-      x = {x.x + b.x, x.y + b.y};
+  // The embedding's columns first + 64 i, for as many pairs as there are.
+  __device__ void load(int first, int width, float2 (&x)[kPairs]) const {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const int column = first + 64 * i;
+      x[i] = column < width ? load_pair(token + column) : float2{0, 0};
+      if (!pair || column >= width) continue;
+      const float2 b = load_pair(pair + column);
+      x[i] = {x[i].x + b.x, x[i].y + b.y};
     }
-    return x;
-  }
-  __device__ float norm(const EmbedOperands<T>& a) const {
-    float sum = 0;
-    for (int column = static_cast<int>(threadIdx.x) % 32 * 2; column < a.width; column += 64) {
-      float2 x = at(column);
-      sum += x.x * x.x + x.y * x.y;
-    }
-    return 1 / sqrtf(sum_over_lanes<32>(sum) * a.inverse_width + a.epsilon);
   }
 };
 
+__device__ float2 scaled(const float2& x, float factor) { return {x.x * factor, x.y * factor}; }
+
+__device__ float sum_of_squares(const float2 (&x)[kPairs]) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) sum += x[i].x * x[i].x + x[i].y * x[i].y;
+  return sum;
+}
+
+// Of the first rows' vectors, the columns first + 64 i; zeros where there is no gate, and beyond the row.
+struct EmbedVectors {
+  float2 gate[kPairs] = {}, mix[kPairs] = {}, mix0[kPairs] = {};
+
+  template <typename T>
+  __device__ EmbedVectors(const EmbedOperands<T>& a, int first) {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const int column = first + 64 * i;
+      if (column >= a.width) continue;
+      if (a.smear_gate) gate[i] = load_pair(a.smear_gate + column);
+      mix[i] = load_pair(a.first + column);
+      mix0[i] = load_pair(a.second + column);
+    }
+  }
+};
+
+// A lane's columns are pairs, 64 columns apart; kPairs of them are read before the first is needed. What is known
+// without the row's own token, which the kernel before this one may draw, is read before its end.
 template <typename T>
 __global__ void embed_kernel(EmbedOperands<T> a, CudaTokens tokens, RowPositions positions, SharedRows shared,
                              int64_t rows, T* x0, T* u, RowSquares squares) {
+  const int lane = threadIdx.x % 32, start = lane * 2;
+  const int64_t row = min(own_row(), rows - 1);
+  const TokenPlace place = place_of(tokens, positions, shared, row);
+  const bool smears = a.smear_gate && place.position > 0;
+  EmbedVectors vectors(a, start);
+  auto norm = [&](float sum) { return 1 / sqrtf(sum_over_lanes<32>(sum) * a.inverse_width + a.epsilon); };
+  float2 x[kPairs], previous[kPairs] = {};
+  float sum = 0, before_norm = 0;
+  if (smears) {
+    const EmbeddingRows<T> before(a, place.before());
+    for (int first = start + 64 * kPairs; first < a.width; first += 64 * kPairs) {
+      before.load(first, a.width, x);
+      sum += sum_of_squares(x);
+    }
+    before.load(start, a.width, previous);
+    before_norm = norm(sum + sum_of_squares(previous));
+  }
   wait_for_previous();
   let_next_begin();
-  int64_t row = own_row();
-  if (row >= rows) return;
-  TokenPlace place = place_of(tokens, positions, shared, row);
-  int lane = threadIdx.x % 32;
-  EmbeddingRows<T> own(a, place);
-  float own_norm = own.norm(a);
-  bool smears = a.smear_gate && place.position > 0;
-  EmbeddingRows<T> before = smears ? EmbeddingRows<T>(a, place.before()) : own;
-  float before_norm = smears ? before.norm(a) : 0;
-  float sum = 0;
-  for (int column = lane * 2; column < a.width; column += 64) {
-    float2 x = own.at(column);
-    x = {x.x * own_norm, x.y * own_norm};
-    if (a.smear_gate) {
-      float2 gate = load_pair(a.smear_gate + column);
-      float2 previous = smears ? before.at(column) : float2{0, 0};
-      x = {(1 - gate.x) * x.x + gate.x * (previous.x * before_norm),
-           (1 - gate.y) * x.y + gate.y * (previous.y * before_norm)};
+  if (own_row() >= rows) return;
+  const EmbeddingRows<T> own(a, place);
+  sum = 0;
+  for (int first = start + 64 * kPairs; first < a.width; first += 64 * kPairs) {
+    own.load(first, a.width, x);
+    sum += sum_of_squares(x);
+  }
+  own.load(start, a.width, x);
+  const float own_norm = norm(sum + sum_of_squares(x));
+  sum = 0;
+  for (int first = start;;) {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const int column = first + 64 * i;
+      if (column >= a.width) continue;
+      float2 value = scaled(x[i], own_norm);
+      if (a.smear_gate) {
+        const float2 last = scaled(previous[i], before_norm), gate = vectors.gate[i];
+        value = {(1 - gate.x) * value.x + gate.x * last.x, (1 - gate.y) * value.y + gate.y * last.y};
+      }
+      value = store_pair(x0 + row * a.width + column, value);
+      const float2 mix = vectors.mix[i], mix0 = vectors.mix0[i];
+      const float2 stored = store_pair(u + row * a.width + column,
+                                       {mix.x * value.x + mix0.x * value.x, mix.y * value.y + mix0.y * value.y});
+      sum += stored.x * stored.x + stored.y * stored.y;
     }
-    x = store_pair(x0 + row * a.width + column, x);
-    float2 mix = load_pair(a.first + column), mix0 = load_pair(a.second + column);
-    float2 stored = store_pair(u + row * a.width + column, {mix.x * x.x + mix0.x * x.x, mix.y * x.y + mix0.y * x.y});
-    sum += stored.x * stored.x + stored.y * stored.y;
+    first += 64 * kPairs;
+    if (first >= a.width) break;
+    own.load(first, a.width, x);
+    if (smears) EmbeddingRows<T>(a, place.before()).load(first, a.width, previous);
+    vectors = EmbedVectors(a, first);
   }
   sum = sum_over_lanes<32>(sum);
   for (int part = lane; part < squares.count; part += 32)

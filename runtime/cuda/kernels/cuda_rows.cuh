@@ -97,9 +97,9 @@ void launch_finish_loss(const float2* parts, int tiles, int64_t rows, const floa
 void launch_subtract_rows(float* logits, int64_t rows, int columns, int64_t stride, const float* log_sums,
                           cudaStream_t stream);
 
-// Draws each sequence's next token as sample_token() (generator.h) does, into tokens at position *position + 1 where
-// that is negative, and adds 1 to *position. Sequence s is random stream first_stream + s; the draw's index is the new
-// position less first_position. A row whose logits are not finite sets *failed to 1. Logits of what is never drawn are
+// Draws each sequence's next token as sample_token() (generator.h) does, into tokens at position *position + offset + 1
+// where that is negative. Sequence s is random stream first_stream + s; the draw's index is the new position less
+// first_position. A row whose logits are not finite sets *failed to 1. Logits of what is never drawn are
 // overwritten.
 struct SampleRequest {
   float* logits = nullptr;  // (sequences, stride)
@@ -110,11 +110,15 @@ struct SampleRequest {
   int first_position = 0;
   Token* tokens = nullptr;
   int64_t token_stride = 0;
-  int* position = nullptr;
+  const int* position = nullptr;
+  int offset = 0;
   int* failed = nullptr;
   const Token* never_drawn = nullptr;
   int never_drawn_count = 0;
 };
 void launch_sample(const SampleRequest& request, cudaStream_t stream);
+
+// *position += steps.
+void launch_advance(int* position, int steps, cudaStream_t stream);
 
 }  // namespace thimble

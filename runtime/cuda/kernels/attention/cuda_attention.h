@@ -70,4 +70,9 @@ void launch_window_attention_sm90(const AttentionOperands<T>& operands, cudaStre
 template <typename T>
 void launch_step_attention(const AttentionOperands<T>& operands, int head_width, cudaStream_t stream);
 
+// The same on tensor cores, for heads of at most kMostStepMmaWidth, __nv_bfloat16 or __half, without rounding.
+constexpr int kMostStepMmaWidth = 128;
+template <typename T>
+void launch_step_attention_mma(const AttentionOperands<T>& operands, int head_width, cudaStream_t stream);
+
 }  // namespace thimble

@@ -1,5 +1,6 @@
-// cuda_step_attention.cu: attention of one new query per sequence over its cached keys and values. The time is that of
-// reading the cache once: one CTA per sequence and key/value head serves all query heads that share it.
+// cuda_step_attention.cu: attention of one new query per sequence over its cached keys and values, on ordinary cores:
+// in float32, with rounding, and for heads that cuda_step_attention_mma.cu leaves. One CTA per sequence and key/value
+// head serves two of the query heads that share it.
 //
 // A key's row is read by kLanes neighbouring lanes, eight elements each; so a warp reads 32 / kLanes keys at once, and
 // eight warps take turns. Every group of lanes keeps its own online softmax; a fixed order puts the groups of a warp,
@@ -7,13 +8,12 @@
 // The first keys of earlier positions are on their way to the L2 cache while the kernel before this one computes the
 // query (cuda_overlap.cuh).
 #include "runtime/cuda/kernels/attention/cuda_attention.h"
-#include "runtime/cuda/kernels/attention/cuda_attention_rows.cuh"
-#include "runtime/cuda/kernels/cuda_overlap.cuh"
+#include "runtime/cuda/kernels/attention/cuda_step_sums.cuh"
 
 namespace thimble {
 namespace {
 
-constexpr int kWarps = 8;
+constexpr int kWarps = kStepWarps;
 
 // Over a warp's groups of kLanes lanes, for lanes of equal place in them: a fixed tree.
 template <int kLanes>
@@ -29,14 +29,11 @@ __device__ float max_over_groups(float value) {
   return value;
 }
 
-__device__ inline void prefetch(const void* at) { asm volatile("prefetch.global.L2 [%0];\n" ::"l"(at)); }
-
 template <typename T, int kHead, int kShared, bool kRounds>  // kShared query heads read the same keys
 __global__ void __launch_bounds__(kWarps * 32) step_attention_kernel(const AttentionOperands<T> operands) {
   constexpr int kElements = 8, kLanes = kHead / kElements, kGroups = kWarps * 32 / kLanes;
   constexpr int kUnroll = 4, kPrefetched = 2;  // keys of a group
-  __shared__ float peaks[kWarps][kShared], sums[kWarps][kShared];
-  __shared__ float partial[kWarps][kShared][kHead];
+  __shared__ StepSums<kShared, kHead> all;
 
   int64_t sequence = blockIdx.x;
   int first_head = static_cast<int>(blockIdx.y) * kShared;
@@ -95,7 +92,7 @@ __global__ void __launch_bounds__(kWarps * 32) step_attention_kernel(const Atten
 #pragma unroll
     for (int h = 0; h < kShared; ++h) {
       const float of_warp = sum_over_groups<kLanes>(sum[h]);
-      if (lane == 0) sums[warp][h] = of_warp;
+      if (lane == 0) all.sums[warp][h] = of_warp;
     }
     __syncthreads();
     float log_sum[kShared];
@@ -103,7 +100,7 @@ __global__ void __launch_bounds__(kWarps * 32) step_attention_kernel(const Atten
     for (int h = 0; h < kShared; ++h) {
       float total = 0;
 #pragma unroll
-      for (int w = 0; w < kWarps; ++w) total += sums[w][h];
+      for (int w = 0; w < kWarps; ++w) total += all.sums[w][h];
       log_sum[h] = log2f(total);
     }
     sweep([&](int h, float score, const auto& v) {
@@ -128,65 +125,17 @@ __global__ void __launch_bounds__(kWarps * 32) step_attention_kernel(const Atten
       factor = peak[h] == -INFINITY ? 0 : exp2f(peak[h] - largest);  // of a group that saw no key: 0
       sum[h] = sum_over_groups<kLanes>(sum[h] * factor);
       if (lane == 0) {
-        peaks[warp][h] = largest;
-        sums[warp][h] = sum[h];
+        all.peaks[warp][h] = largest;
+        all.sums[warp][h] = sum[h];
       }
     }
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
       out[h][e] = sum_over_groups<kLanes>(out[h][e] * factor);
-      if (lane < kLanes) partial[warp][h][part + e] = out[h][e];
+      if (lane < kLanes) all.outputs[warp][h][part + e] = out[h][e];
     }
   }
-  // One warp per head from here on; kHead is a multiple of 32.
-  constexpr int kColumns = kHead / 32;  // of a lane
-  float own[kColumns] = {};
-  if (warp < kShared) {
-    const T* own_value =
-        operands.keys + (sequence * operands.capacity + keys - 1) * kv_stride + (operands.kv_heads + kv_head) * kHead;
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) own[i] = to_float(own_value[i * 32 + lane]);
-  }
-  __syncthreads();
-
-  static_assert(kShared <= kWarps);
-  if (warp < kShared) {
-    const int h = warp;
-    float largest = kRounds ? 0 : -INFINITY, total = kRounds ? 1 : 0;
-    if constexpr (!kRounds) {
-#pragma unroll
-      for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, peaks[w][h]);
-    }
-    float y[kColumns] = {};
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      float factor = 1;
-      if constexpr (!kRounds) {
-        factor = exp2f(peaks[w][h] - largest);  // 0 for a warp that saw no key
-        total += sums[w][h] * factor;
-      }
-#pragma unroll
-      for (int i = 0; i < kColumns; ++i) y[i] = fmaf(partial[w][h][i * 32 + lane], factor, y[i]);
-    }
-    float along = 0, squares = 0;
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      y[i] /= total;
-      along += y[i] * own[i];
-      squares += own[i] * own[i];
-    }
-    float removed = 0;
-    if (operands.exclusive) {
-      float length = fmaxf(sqrtf(sum_over_lanes<32>(squares)), kLeastValueNorm);
-      removed = sum_over_lanes<32>(along) / length / length;
-    }
-    const FixedPoint rounding(operands.rounding.outputs);
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      float value = y[i] - removed * own[i];
-      query[h * kHead + i * 32 + lane] = from_float<T>(kRounds ? rounding(value) : value);
-    }
-  }
+  finish_step<kRounds>(all, operands, kShared, query, keys);
 }
 
 template <typename T, int kHead, bool kRounds>
@@ -204,6 +153,10 @@ void launch(const AttentionOperands<T>& operands, cudaStream_t stream) {
 
 template <typename T>
 void launch_step_attention(const AttentionOperands<T>& operands, int head_width, cudaStream_t stream) {
+  if constexpr (sizeof(T) == 2) {
+    if (head_width <= kMostStepMmaWidth && !operands.rounding.exists())
+      return launch_step_attention_mma(operands, head_width, stream);
+  }
   with_head_width(head_width, [&]<int kHead>(std::integral_constant<int, kHead>) {
     if constexpr (std::is_same_v<T, __nv_bfloat16>) {
       if (operands.rounding.exists()) return launch<T, kHead, true>(operands, stream);

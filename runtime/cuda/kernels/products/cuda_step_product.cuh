@@ -156,8 +156,9 @@ void launch_step_product(const GemmOperands<T>& operands, const Epilogue& epilog
                   operands, epilogue);
   };
   if constexpr (kColumns <= 32) {
-    // More than the device runs at once: taller tiles, which read the weights less often.
-    if (divide_up(operands.rows, 16) * column_tiles > 2 * multiprocessors())
+    // More than the device runs at once, which is one on each multiprocessor: taller tiles, which also read the weights
+    // less often.
+    if (divide_up(operands.rows, 16) * column_tiles > multiprocessors())
       return launch(std::integral_constant<int, 2>());
   }
   launch(std::integral_constant<int, 1>());

@@ -186,9 +186,14 @@ TEST_F(CudaAttention, OfWindowsInFp16) { expect_windows<__half>(); }
 template <typename T>
 void expect_steps() {
   for (int width : {32, 64, 128, 256})
-    for (int first : {0, 1, 5, 31, 32, 300}) {
+    for (int first : {0, 1, 5, 15, 16, 31, 32, 127, 128, 300}) {
       AttentionCheck<T>({.head_width = width, .first = first, .positions = 1, .sequences = 3, .exclusive = first == 5})
           .expect(launch_step_attention<T>, "step", kMost<T>, kMean<T>);
+      // Query heads that share a key head: more than a kernel takes at once, and a number that does not divide evenly.
+      for (int heads : {16, 20})
+        AttentionCheck<T>(
+            {.head_width = width, .first = first, .positions = 1, .heads = heads, .kv_heads = heads == 16 ? 1 : 2})
+            .expect(launch_step_attention<T>, "step", kMost<T>, kMean<T>);
       AttentionCheck<T>({.head_width = width, .first = first, .positions = 1, .heads = 3, .kv_heads = 1, .spread = 15})
           .expect(launch_step_attention<T>, "step", kMost<T>, kMean<T>);
     }

@@ -1,0 +1,80 @@
+// cuda_step_sums.cuh: how both kernels of one query per sequence put the softmaxes of their warps together, in a fixed
+// order.
+#pragma once
+
+#include "runtime/cuda/kernels/attention/cuda_attention_rows.cuh"
+#include "runtime/cuda/kernels/cuda_overlap.cuh"
+
+namespace thimble {
+
+constexpr int kStepWarps = 8;  // of a CTA
+
+// Of a CTA's warps, for each of at most kMostHeads query heads: the largest score, or -infinity for a warp that saw no
+// key, and relative to its weight the sums of weights and of weighted values.
+template <int kMostHeads, int kHead>
+struct StepSums {
+  static_assert(kMostHeads <= kStepWarps);
+  float peaks[kStepWarps][kMostHeads], sums[kStepWarps][kMostHeads];
+  float outputs[kStepWarps][kMostHeads][kHead];
+};
+
+// `query`: of the CTA's `heads` heads, replaced by their outputs. With kRounds weights are normalised already. Waits
+// for all warps, each of which has written its sums.
+template <bool kRounds, typename T, int kMostHeads, int kHead>
+__device__ void finish_step(const StepSums<kMostHeads, kHead>& all, const AttentionOperands<T>& operands, int heads,
+                            T* query, int keys) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t sequence = blockIdx.x;
+  const int kv_head = static_cast<int>(blockIdx.y) * heads / (operands.heads / operands.kv_heads);
+  const int kv_stride = 2 * operands.kv_heads * kHead;
+  // One warp per head from here on; kHead is a multiple of 32.
+  constexpr int kColumns = kHead / 32;  // of a lane
+  float own[kColumns] = {};
+  if (warp < heads) {
+    const T* own_value =
+        operands.keys + (sequence * operands.capacity + keys - 1) * kv_stride + (operands.kv_heads + kv_head) * kHead;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) own[i] = to_float(own_value[i * 32 + lane]);
+  }
+  __syncthreads();
+
+  if (warp < heads) {
+    const int h = warp;
+    float largest = kRounds ? 0 : -INFINITY, total = kRounds ? 1 : 0;
+    if constexpr (!kRounds) {
+#pragma unroll
+      for (int w = 0; w < kStepWarps; ++w) largest = fmaxf(largest, all.peaks[w][h]);
+    }
+    float y[kColumns] = {};
+#pragma unroll
+    for (int w = 0; w < kStepWarps; ++w) {
+      float factor = 1;
+      if constexpr (!kRounds) {
+        factor = exp2f(all.peaks[w][h] - largest);  // 0 for a warp that saw no key
+        total += all.sums[w][h] * factor;
+      }
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) y[i] = fmaf(all.outputs[w][h][i * 32 + lane], factor, y[i]);
+    }
+    float along = 0, squares = 0;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      y[i] /= total;
+      along += y[i] * own[i];
+      squares += own[i] * own[i];
+    }
+    float removed = 0;
+    if (operands.exclusive) {
+      float length = fmaxf(sqrtf(sum_over_lanes<32>(squares)), kLeastValueNorm);
+      removed = sum_over_lanes<32>(along) / length / length;
+    }
+    const FixedPoint rounding(operands.rounding.outputs);
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      float value = y[i] - removed * own[i];
+      query[h * kHead + i * 32 + lane] = from_float<T>(kRounds ? rounding(value) : value);
+    }
+  }
+}
+
+}  // namespace thimble
