@@ -153,16 +153,15 @@ void launch(const AttentionOperands<T>& operands, cudaStream_t stream) {
 
 template <typename T>
 void launch_step_attention(const AttentionOperands<T>& operands, int head_width, cudaStream_t stream) {
-  if constexpr (sizeof(T) == 2) {
-    if (head_width <= kMostStepMmaWidth && !operands.rounding.exists())
-      return launch_step_attention_mma(operands, head_width, stream);
-  }
   with_head_width(head_width, [&]<int kHead>(std::integral_constant<int, kHead>) {
     if constexpr (std::is_same_v<T, __nv_bfloat16>) {
       if (operands.rounding.exists()) return launch<T, kHead, true>(operands, stream);
     }
     assert(!operands.rounding.exists());
-    launch<T, kHead, false>(operands, stream);
+    if constexpr (sizeof(T) == 2 && kHead <= kMostStepMmaWidth)
+      launch_step_attention_mma(operands, head_width, stream);
+    else
+      launch<T, kHead, false>(operands, stream);
   });
 }
 
