@@ -35,12 +35,13 @@ __device__ double uniform_at_device(uint64_t seed, uint64_t stream, uint64_t ind
   return static_cast<double>(wide >> 11) * 0x1p-53;
 }
 
-// Makes of values their running sums, the last of which it returns, beginning with `sum`. Some are read before the
-// first of them is written, so that reads do not wait in turn.
+// Makes of values their running sums, the last of which it returns. Some are read before the first of them is written,
+// so that reads do not wait in turn.
 template <int kCount>
-__device__ double running_sums(double* values, double sum) {
+__device__ double running_sums(double* values) {
   constexpr int kAtOnce = 16;
   static_assert(kCount % kAtOnce == 0);
+  double sum = 0;
   for (int first = 0; first < kCount; first += kAtOnce) {
     double own[kAtOnce];
 #pragma unroll
@@ -57,11 +58,11 @@ template <int kThreads>
 __device__ void cumulate(double* sums, double* group_sums) {
   constexpr int kGroups = kThreads / kGroupThreads;
   const int thread = static_cast<int>(threadIdx.x);
-  if (thread < kGroups) group_sums[thread + 1] = running_sums<kGroupThreads>(sums + thread * kGroupThreads + 1, 0);
+  if (thread < kGroups) group_sums[thread + 1] = running_sums<kGroupThreads>(sums + thread * kGroupThreads + 1);
   __syncthreads();
   if (thread == 0) {
     sums[0] = group_sums[0] = 0;
-    running_sums<kGroups>(group_sums + 1, 0);
+    running_sums<kGroups>(group_sums + 1);
   }
   __syncthreads();
   sums[thread + 1] += group_sums[thread / kGroupThreads];

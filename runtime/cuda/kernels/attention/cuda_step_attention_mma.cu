@@ -26,9 +26,9 @@ __device__ uint32_t transposed(uint32_t rows) {
   return columns;
 }
 
-// Keys or values of one tile.
+// A lane's columns of its row: of a query, a key or a value.
 template <typename T, int kHead>
-struct CachedTile {
+struct RowColumns {
   uint4 chunks[kHead / kChunk];
 
   __device__ void load(const T* row) {
@@ -73,11 +73,11 @@ __global__ void __launch_bounds__(kStepWarps * 32, kHead <= 64 ? 2 : 1)
     }
   wait_for_previous();
   let_next_begin();
-  CachedTile<T, kHead> q{};
+  RowColumns<T, kHead> q{};
   if (row < heads) q.load(query + row * kHead + part);
   float out[kChunks][4][4] = {}, peak = -INFINITY, sum = 0;  // of 8 columns of a chunk, as pairs
   for (int start = first_key + warp * kKeys; start < count; start += kStepWarps * kKeys) {
-    CachedTile<T, kHead> k[2], v[2];
+    RowColumns<T, kHead> k[2], v[2];
 #pragma unroll
     for (int tile = 0; tile < 2; ++tile) {
       const int64_t key = min(start + tile * kTile + row, count - 1);
@@ -101,8 +101,7 @@ __global__ void __launch_bounds__(kStepWarps * 32, kHead <= 64 ? 2 : 1)
         if (start + tile * kTile + lane % 4 * 2 + e >= count) scores[tile][e] = -INFINITY;
         largest = fmaxf(largest, scores[tile][e]);
       }
-    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
-    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
+    largest = max_over_lanes<4>(largest);
     const float factor = exp2f(peak - largest);
     peak = largest;
     sum *= factor;
