@@ -90,16 +90,17 @@ void parallel_within(std::span<const uint64_t> bytes, uint64_t limit_bytes, cons
 
 void run_in_threads(size_t count, const std::function<void(size_t)>& body) {
   std::vector<std::exception_ptr> errors(count);
+  auto run = [&](size_t i) {
+    try {
+      body(i);
+    } catch (...) {
+      errors[i] = std::current_exception();
+    }
+  };
   {
     std::vector<std::jthread> threads;
-    for (size_t i = 0; i < count; ++i)
-      threads.emplace_back([&, i] {
-        try {
-          body(i);
-        } catch (...) {
-          errors[i] = std::current_exception();
-        }
-      });
+    for (size_t i = 1; i < count; ++i) threads.emplace_back(run, i);
+    if (count > 0) run(0);
   }
   for (const std::exception_ptr& error : errors)
     if (error) std::rethrow_exception(error);

@@ -22,8 +22,8 @@ void parallel_within(std::span<const uint64_t> bytes, uint64_t limit_bytes, cons
 // Calls body(row) for every row of a matrix of `width` floats a row, in any order: in chunks of enough work for a task.
 void for_each_row(int64_t rows, int64_t width, const std::function<void(int64_t)>& body);
 
-// Calls body(i) for i in [0, count), each on a thread of its own: for bodies that wait for a device. Returns when all
-// have; of their exceptions, the one of the lowest i is thrown again.
+// Calls body(i) for i in [0, count) at once, 0 on the caller's thread and each other on its own: for bodies that wait
+// for a device. Returns when all have; of their exceptions, the one of the lowest i is thrown again.
 void run_in_threads(size_t count, const std::function<void(size_t)>& body);
 
 // The part of [0, count) that the `part`-th of `parts` takes: contiguous, in order, sizes at most one apart.

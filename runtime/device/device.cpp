@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <exception>
 #include <numeric>
 #include <optional>
+#include <system_error>
 
 #include "runtime/base/error.h"
 #include "runtime/base/parallel.h"
@@ -103,13 +105,17 @@ Device open_device(const std::string& text, const std::string& numerics, int loc
 
 std::jthread warm_up(const std::string& text, int local_rank) {
   if (text == "cpu") return {};
-  return std::jthread([=] {
-    try {
-      const Device device = open_device(text, "auto", local_rank);
-      run_in_threads(device.ordinals.size(), [&](size_t i) { cuda_free_memory(device.ordinals[i]); });
-    } catch (const Error&) {
-    }
-  });
+  try {
+    return std::jthread([=] {
+      try {
+        const Device device = open_device(text, "auto", local_rank);
+        run_in_threads(device.ordinals.size(), [&](size_t i) { cuda_free_memory(device.ordinals[i]); });
+      } catch (const std::exception&) {
+      }
+    });
+  } catch (const std::system_error&) {
+    return {};
+  }
 }
 
 uint64_t usable_memory(const Device& device) {

@@ -39,7 +39,8 @@ bool is_numerics_text(std::string_view text);
 Device open_device(const std::string& text, const std::string& numerics, int local_rank = 0);
 
 // Begins the first use of what open_device(text) will open, which takes some tenths of a second, while the caller reads
-// files: open_device() then waits for the driver alone. Errors are left to it.
+// files: open_device() then waits for the driver alone. Errors are left to it; where no thread starts, nothing
+// begins early.
 [[nodiscard]] std::jthread warm_up(const std::string& text, int local_rank = 0);
 
 // Bytes that may be planned with (memory_plan.h), of the scarcest of the device's. Not for the CPU.

@@ -14,7 +14,7 @@ namespace {
 
 class IoFailureTest : public CliTest {
  protected:
-  // Options that run the program without the superuser's rights; not possible when nobody may execute it.
+  // Options that run the program without the superuser's rights; not possible where these cannot be dropped.
   std::optional<RunOptions> without_rights() const {
     RunOptions options;
     options.as_nobody = true;
@@ -79,7 +79,7 @@ TEST_F(IoFailureTest, AMissingOutputFolderIsKnownUpFront) {
 
 TEST_F(IoFailureTest, FilesThatMayNotBeRead) {
   std::optional<RunOptions> options = without_rights();
-  if (!options) GTEST_SKIP() << "an unprivileged user cannot execute the program here";
+  if (!options) GTEST_SKIP() << "rights cannot be dropped here";
   allow("model.safetensors", 0);
   expect_failure(5, Arguments{"eval", "model.safetensors"} + scoring(), {"model.safetensors", "Permission denied"},
                  *options);
@@ -90,7 +90,7 @@ TEST_F(IoFailureTest, FilesThatMayNotBeRead) {
 
 TEST_F(IoFailureTest, FoldersThatMayNotBeWritten) {
   std::optional<RunOptions> options = without_rights();
-  if (!options) GTEST_SKIP() << "an unprivileged user cannot execute the program here";
+  if (!options) GTEST_SKIP() << "rights cannot be dropped here";
   quantize("model.thmb");
   allow("model.thmb", 0644);
   ::mkdir(path("locked").c_str(), 0755);

@@ -18,7 +18,6 @@ namespace thimble::testing {
 namespace {
 
 constexpr int kCannotStart = 126;
-constexpr uid_t kNobody = 65534;
 
 // What is written at one end is read at the other; a terminal, whose reader sees what a user would, or a pipe.
 struct Pipe {
@@ -50,9 +49,11 @@ std::vector<char*> pointers_to(const std::vector<std::string>& texts) {
   return pointers;
 }
 
+// The user is another for each process: limits on a user's processes count no other test's.
 bool drop_rights() {
+  const uid_t nobody = 40000 + static_cast<uid_t>(::getpid()) % 20000;
   return ::geteuid() != 0 ||
-         (::setgroups(0, nullptr) == 0 && ::setgid(kNobody) == 0 && ::setuid(kNobody) == 0 && ::geteuid() == kNobody);
+         (::setgroups(0, nullptr) == 0 && ::setgid(nobody) == 0 && ::setuid(nobody) == 0 && ::geteuid() == nobody);
 }
 
 // In the child: everything up to exec. Returns only when something failed.
@@ -76,9 +77,12 @@ void become(char* const* arguments, char* const* environment, const RunOptions& 
     };
     if (::setrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0) return;
   }
-  if (options.as_nobody && !drop_rights()) return;
+  // Opened with the caller's rights: others may not reach the program's folder.
+  const int program = options.as_nobody ? ::open(arguments[0], O_PATH | O_CLOEXEC) : -1;
+  if (options.as_nobody && (program < 0 || !drop_rights())) return;
   for (int descriptor : options.closed) ::close(descriptor);
-  ::execve(arguments[0], arguments, environment);
+  if (options.as_nobody) ::fexecve(program, arguments, environment);
+  if (!options.as_nobody) ::execve(arguments[0], arguments, environment);
 }
 
 // Appends what is there to read; false at the end of the stream.

@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <mutex>
 #include <set>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -174,6 +176,34 @@ TEST_P(Threads, AnExceptionLeavesNoInnerLoopHalfDone) {
     EXPECT_THROW(parallel_for(4, body), std::runtime_error);
     EXPECT_EQ(half_done, 0);
   }
+}
+
+TEST(RunInThreads, AllAtOnceTheFirstOnTheCallers) {
+  run_in_threads(0, [](size_t) { FAIL(); });
+  for (size_t count : {1, 2, 5}) {
+    std::vector<std::thread::id> threads(count);
+    std::barrier all(static_cast<std::ptrdiff_t>(count));  // waits for ever unless all run at once
+    run_in_threads(count, [&](size_t i) {
+      threads[i] = std::this_thread::get_id();
+      all.arrive_and_wait();
+    });
+    EXPECT_EQ(threads[0], std::this_thread::get_id());
+    EXPECT_EQ(std::set(threads.begin(), threads.end()).size(), count);
+  }
+}
+
+TEST(RunInThreads, OfSeveralExceptionsTheFirstBodys) {
+  std::atomic<int> ended = 0;
+  try {
+    run_in_threads(4, [&](size_t i) {
+      ++ended;
+      if (i > 0) throw std::runtime_error(std::to_string(i));
+    });
+    FAIL();
+  } catch (const std::runtime_error& error) {
+    EXPECT_STREQ(error.what(), "1");
+  }
+  EXPECT_EQ(ended, 4);
 }
 
 TEST(ShareOf, PartsCoverTheWholeInOrder) {
