@@ -48,6 +48,13 @@ RunResult CliTest::succeed(const Arguments& arguments, const RunOptions& options
   return result;
 }
 
+std::optional<RunOptions> CliTest::without_rights() const {
+  RunOptions options;
+  options.as_nobody = true;
+  if (!thimble({"--version"}, options).started) return std::nullopt;
+  return options;
+}
+
 Json CliTest::succeed_json(Arguments arguments) const {
   arguments.emplace_back("--json");
   RunResult result = succeed(arguments);

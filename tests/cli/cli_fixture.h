@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,9 @@ class CliTest : public ::testing::Test {
   // Expects the exit code, and a message with all these words: as text, and as one JSON object when run with --json.
   void expect_failure(int exit_code, const Arguments& arguments, const std::vector<std::string>& words,
                       const RunOptions& options = {}) const;
+
+  // Options that run the program without the superuser's rights; not possible where these cannot be dropped.
+  std::optional<RunOptions> without_rights() const;
 
   // quantize model.safetensors -o `output` by the default method, with options that make it fast and every matrix
   // quantized, at a fixed step where `more` says nothing else, and `more`.

@@ -14,14 +14,6 @@ namespace {
 
 class IoFailureTest : public CliTest {
  protected:
-  // Options that run the program without the superuser's rights; not possible where these cannot be dropped.
-  std::optional<RunOptions> without_rights() const {
-    RunOptions options;
-    options.as_nobody = true;
-    if (!thimble({"--version"}, options).started) return std::nullopt;
-    return options;
-  }
-
   // Mounts a disk of so many KiB on the folder "disk", of this process alone: gone with it whatever happens. False
   // where that is not permitted.
   bool mount_disk(uint64_t kibibytes) const {

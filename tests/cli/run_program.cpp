@@ -81,8 +81,10 @@ void become(char* const* arguments, char* const* environment, const RunOptions& 
   const int program = options.as_nobody ? ::open(arguments[0], O_PATH | O_CLOEXEC) : -1;
   if (options.as_nobody && (program < 0 || !drop_rights())) return;
   for (int descriptor : options.closed) ::close(descriptor);
-  if (options.as_nobody) ::fexecve(program, arguments, environment);
-  if (!options.as_nobody) ::execve(arguments[0], arguments, environment);
+  if (options.as_nobody)
+    ::fexecve(program, arguments, environment);
+  else
+    ::execve(arguments[0], arguments, environment);
 }
 
 // Appends what is there to read; false at the end of the stream.

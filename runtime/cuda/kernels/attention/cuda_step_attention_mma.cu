@@ -149,14 +149,12 @@ void launch_step_attention_mma(const AttentionOperands<T>& operands, int head_wi
   int heads = std::min(sharing, kMostHeads);
   while (sharing % heads != 0) --heads;
   const dim3 grid(static_cast<unsigned>(operands.sequences), static_cast<unsigned>(operands.heads / heads));
-  auto launch = [&]<int kHead>(std::integral_constant<int, kHead>) {
-    launch_kernel(step_attention_mma_kernel<T, kHead>, {grid, kStepWarps * 32, 0, 1, /*overlaps=*/true}, stream,
-                  operands, heads);
-  };
   assert(head_width <= kMostStepMmaWidth && !operands.rounding.exists());
-  if (head_width == 32) return launch(std::integral_constant<int, 32>());
-  if (head_width == 64) return launch(std::integral_constant<int, 64>());
-  launch(std::integral_constant<int, 128>());
+  with_head_width(head_width, [&]<int kHead>(std::integral_constant<int, kHead>) {
+    if constexpr (kHead <= kMostStepMmaWidth)
+      launch_kernel(step_attention_mma_kernel<T, kHead>, {grid, kStepWarps * 32, 0, 1, /*overlaps=*/true}, stream,
+                    operands, heads);
+  });
 }
 
 template void launch_step_attention_mma(const AttentionOperands<__nv_bfloat16>&, int, cudaStream_t);
